@@ -1,0 +1,41 @@
+# Everything a newcomer needs; `make help` lists it.
+PYTHON ?= python3
+VENV ?= .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.installed
+
+.DEFAULT_GOAL := help
+.PHONY: help setup compare test sanitize lint format types clean
+
+help: ## List the targets
+	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
+
+setup: $(STAMP) ## Create .venv and install everything into it
+
+$(STAMP): pyproject.toml constraints.txt
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[test,dev]'
+	touch $(STAMP)
+
+compare: $(STAMP) ## Check every op family: Triton against CUDA against the oracle
+	$(BIN)/python -m compare check --quick
+
+test: $(STAMP) ## Run the tests
+	$(BIN)/python -m pytest -n auto
+
+sanitize: $(STAMP) ## The quick check, with the CUDA sources built for the CPU under ASan
+	$(BIN)/python -m compare check --quick --sanitize address
+
+lint: $(STAMP) ## Lint and check the formatting
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+
+format: $(STAMP) ## Format the sources
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+types: $(STAMP) ## Check the types
+	$(BIN)/mypy
+
+clean: ## Remove what was built or installed here
+	rm -rf $(VENV) build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache

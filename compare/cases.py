@@ -1,0 +1,200 @@
+"""Test cases: where an op is probed, as coordinates that make the same tensors every time.
+
+A case is op × dtype × shape × layout × values × seed × options. ``str(case)`` reads well in a
+table; :meth:`Case.command` is the command line that runs exactly that case again.
+"""
+
+from __future__ import annotations
+
+import math
+import shlex
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+
+from compare import numerics
+
+Level = Literal["quick", "standard", "full"]
+Arguments = tuple[tuple[Any, ...], dict[str, Any]]
+
+FLOATS = ("float16", "bfloat16", "float32", "float64")
+INTEGERS = ("uint8", "int8", "int16", "int32", "int64")
+DTYPES: dict[str, torch.dtype] = {name: getattr(torch, name) for name in FLOATS + INTEGERS}
+
+
+@dataclass(frozen=True)
+class Case:
+    """Coordinates of one probe of an op."""
+
+    op: str
+    dtype: str
+    shape: tuple[int, ...]
+    layout: str = "contiguous"
+    values: str = "normal"
+    seed: int = 0
+    options: Mapping[str, Any] = field(default_factory=dict)
+
+    def __str__(self) -> str:
+        shape = "x".join(map(str, self.shape)) or "0-d"
+        options = "".join(f" {k}={v}" for k, v in self.options.items())
+        return (
+            f"{self.op} {self.dtype} {shape} {self.layout} {self.values}{options} seed={self.seed}"
+        )
+
+    def command(self, impl: str) -> str:
+        """The command line that replays this case on one implementation."""
+        words = ["python", "-m", "compare", "check", self.op, "--dtype", self.dtype]
+        words += ["--shape", ",".join(map(str, self.shape)) or "scalar"]
+        words += ["--layout", self.layout, "--values", self.values, "--seed", str(self.seed)]
+        for key, value in self.options.items():
+            words += ["--arg", f"{key}={value}"]
+        return shlex.join([*words, "--impl", impl])
+
+    @property
+    def torch_dtype(self) -> torch.dtype:
+        return DTYPES[self.dtype]
+
+    @property
+    def numel(self) -> int:
+        return math.prod(self.shape)
+
+    def generator(self) -> torch.Generator:
+        """The source of this case's random numbers, always on the CPU."""
+        return torch.Generator().manual_seed(self.seed)
+
+
+LONGEST = (1 << 24) + 7  # random numbers drawn for one tensor; a longer one repeats them
+
+
+def random_values(
+    shape: tuple[int, ...], dtype: torch.dtype, kind: str, generator: torch.Generator
+) -> Tensor:
+    """A contiguous CPU tensor.
+
+    Kinds: "normal" draws from N(0, 1), or all integers of the dtype; "special" adds NaN, inf, −0,
+    subnormals and the extremes among numbers of every magnitude; "every" walks all bit patterns of
+    an 8- or 16-bit dtype in order, "shuffled" in a random order; "0x…" is one bit pattern.
+    """
+    n = math.prod(shape)
+    if n > LONGEST:
+        period = random_values((LONGEST,), dtype, kind, generator)
+        return period.repeat(-(-n // LONGEST))[:n].reshape(shape)
+    if kind.startswith("0x"):
+        width = numerics.BITS[dtype.itemsize]
+        pattern = int(kind, 16)
+        signed = (
+            pattern - (1 << 8 * dtype.itemsize) if pattern >> (8 * dtype.itemsize - 1) else pattern
+        )
+        return torch.full(shape, signed, dtype=torch.int64).to(width).view(dtype)
+    if kind in ("every", "shuffled"):
+        count = 1 << 8 * dtype.itemsize
+        order = torch.randperm(count, generator=generator) if kind == "shuffled" else None
+        walk = torch.arange(count) if order is None else order
+        walk = walk.repeat(-(-n // count))[:n]
+        return walk.to(numerics.BITS[dtype.itemsize]).view(dtype).reshape(shape)
+    if not dtype.is_floating_point:
+        info = torch.iinfo(dtype)
+        drawn = torch.randint(info.min, info.max, (n,), dtype=dtype, generator=generator)
+        if kind == "special" and n:
+            at = torch.randint(n, (max(1, n // 4),), generator=generator)
+            extremes = torch.tensor([info.min, info.max, 0, 1], dtype=dtype)
+            drawn[at] = extremes[torch.randint(4, at.shape, generator=generator)]
+        return drawn.reshape(shape)
+    if kind == "normal":
+        wide = torch.randn(n, generator=generator, dtype=torch.float64)
+        return wide.to(dtype).reshape(shape)
+    if kind == "special":
+        width = {2: torch.int16, 4: torch.int32, 8: torch.int64}[dtype.itemsize]
+        info = torch.iinfo(width)
+        drawn = torch.randint(info.min, info.max, (n,), dtype=width, generator=generator)
+        drawn = drawn.view(dtype)  # random bits: every magnitude, NaN and inf among them
+        finite = torch.finfo(dtype)
+        chosen = [math.nan, math.inf, -math.inf, 0.0, -0.0, finite.max, -finite.max, finite.tiny]
+        chosen += [-finite.tiny, finite.tiny * finite.eps, -finite.tiny / 2, 1.0, -1.0, finite.eps]
+        table = torch.tensor(chosen, dtype=torch.float64).to(dtype)
+        if n:
+            at = torch.randint(n, (max(1, n // 2),), generator=generator)
+            drawn[at] = table[torch.randint(len(chosen), at.shape, generator=generator)]
+        return drawn.reshape(shape)
+    raise ValueError(f"unknown kind of values: {kind!r}")
+
+
+LAYOUTS = ("contiguous", "misaligned", "transposed", "strided", "padded", "expanded", "reversed")
+
+
+def poison_of(dtype: torch.dtype) -> float | int:
+    """What memory that nobody should read, and outputs before they are written, hold."""
+    return math.nan if dtype.is_floating_point else torch.iinfo(dtype).max // 3
+
+
+def arrange(t: Tensor, layout: str) -> Tensor:
+    """A tensor equal to ``t`` that lies in memory as ``layout`` says, with poison in the gaps.
+
+    "misaligned" starts one element past a 16-byte boundary; "transposed" has its last two
+    dimensions swapped in memory, "reversed" all of them; "strided" is every second element of a
+    larger tensor; "padded" has rows longer than it shows; "expanded" repeats its first row with
+    stride 0. A tensor with too few dimensions for a layout stays contiguous.
+    """
+
+    def fresh(*shape: int) -> Tensor:
+        return torch.full(shape, poison_of(t.dtype), dtype=t.dtype, device=t.device)
+
+    if layout == "misaligned":
+        moved = fresh(t.numel() + 1)[1:].view(t.shape)
+    elif layout == "transposed" and t.dim() >= 2:
+        moved = fresh(*t.shape[:-2], t.shape[-1], t.shape[-2]).transpose(-1, -2)
+    elif layout == "reversed" and t.dim() >= 2:
+        moved = fresh(*reversed(t.shape)).permute(*reversed(range(t.dim())))
+    elif layout == "strided" and t.dim() >= 1:
+        moved = fresh(*t.shape[:-1], 2 * t.shape[-1])[..., ::2]
+    elif layout == "padded" and t.dim() >= 1:
+        moved = fresh(*t.shape[:-1], t.shape[-1] + 3)[..., : t.shape[-1]]
+    elif layout == "expanded" and t.dim() >= 2 and t.shape[0]:
+        return t[:1].expand(t.shape)
+    else:
+        return t
+    moved.copy_(t)
+    return moved
+
+
+def to_device(t: Any, device: torch.device) -> Any:
+    """``t`` on ``device`` with the very same strides and offset; numbers pass through."""
+    if not isinstance(t, Tensor) or t.device == device:
+        return t
+    extent = t.untyped_storage().nbytes() // t.element_size()
+    base = t.as_strided((extent,), (1,), 0).to(device)
+    return base.as_strided(t.shape, t.stride(), t.storage_offset())
+
+
+GUARD = 64  # elements before and after an output; a multiple of every vector width
+
+
+class Guarded:
+    """An output of a given layout, poisoned, amid memory that must not change."""
+
+    def __init__(
+        self, shape: tuple[int, ...], dtype: torch.dtype, device: torch.device, layout: str
+    ) -> None:
+        template = torch.empty(shape, dtype=dtype, device="meta")
+        if layout != "expanded":  # an output cannot overlap itself
+            template = arrange(template, layout)
+        last = sum((n - 1) * s for n, s in zip(shape, template.stride()))
+        extent = last + 1 if template.numel() else 0
+        start = GUARD + template.storage_offset()
+        self.buffer = torch.full(
+            (start + extent + GUARD,), poison_of(dtype), dtype=dtype, device=device
+        )
+        self.out = self.buffer.as_strided(shape, template.stride(), start)
+
+    def intact(self) -> bool:
+        """Whether nothing was written outside the output."""
+        outside = torch.ones_like(self.buffer, dtype=torch.bool)
+        outside.as_strided(self.out.shape, self.out.stride(), self.out.storage_offset()).fill_(
+            False
+        )
+        around = self.buffer[outside]
+        poison = torch.full_like(around, poison_of(around.dtype))
+        return bool(torch.equal(numerics.bits(around), numerics.bits(poison)))

@@ -1,0 +1,375 @@
+"""Run cases on every implementation, compare with the oracle and with each other, name the culprit.
+
+Pure logic: no printing. ``check`` yields a :class:`CaseResult` a case; :func:`summarise` folds them
+into the rows that the table, the JSON file and the exit status are made of.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.overrides import TorchFunctionMode
+
+from compare import cases, numerics
+from compare.cases import Arguments, Case, Guarded
+from compare.implementations import Implementation, applies, is_quick
+from compare.specs import Spec
+from triton_kernels import _interpreter
+
+
+@dataclass
+class Deviation:
+    """How a result differs from what is right: how often, and the worst element."""
+
+    wrong: int
+    total: int
+    index: tuple[int, ...]
+    got: str
+    expected: str
+    ulps: float
+    error: float
+    bound: float
+
+    def __str__(self) -> str:
+        return (
+            f"element {self.index}: got {self.got}, expected {self.expected}\n"
+            f"{self.ulps:.3g} ulp, |error| {self.error:.3g} against a bound of {self.bound:.3g}; "
+            f"{self.wrong} of {self.total} elements wrong"
+        )
+
+
+@dataclass
+class Mismatch:
+    """A wrong result, or what went wrong before there was one."""
+
+    case: Case
+    implementation: str
+    problem: str  # "wrong values", "wrote outside its output", or an error's text
+    deviation: Deviation | None = None
+    program_id: tuple[int, ...] | None = None
+
+    @property
+    def replay(self) -> str:
+        return self.case.command(self.implementation)
+
+    def __str__(self) -> str:
+        lines = [f"{self.implementation}: {self.case}: {self.problem}"]
+        if self.deviation is not None:
+            lines += [f"  {line}" for line in str(self.deviation).splitlines()]
+        if self.program_id is not None:
+            lines.append(f"  written by Triton program {self.program_id}")
+        lines.append(f"  replay: {self.replay}")
+        return "\n".join(lines)
+
+
+@dataclass
+class Outcome:
+    """What one implementation did with one case. ``worst``: ULPs, or the fraction of the bound."""
+
+    implementation: Implementation
+    worst: float
+    result: Tensor | None
+    mismatch: Mismatch | None
+
+
+@dataclass
+class CaseResult:
+    case: Case
+    outcomes: list[Outcome]
+    agree: bool | None  # Triton and CUDA bitwise equal; None where a side did not run
+
+
+def check(
+    spec: Spec, wanted: Iterable[Case], ways: list[Implementation], *, limit: bool = True
+) -> Iterator[CaseResult]:
+    """Run every case on every implementation that is made for it.
+
+    A kernel that corrupts the CUDA context, by an illegal access say, makes everything after it on
+    the GPU fail: from then on the GPU's implementations are left out. ``limit`` leaves out what
+    would take an implementation unreasonably long.
+    """
+    for case in wanted:
+        able = [way for way in ways if applies(way, spec, case)]
+        if limit:
+            able = [way for way in able if is_quick(way, spec, case)]
+        if _gpu_is_lost():
+            able = [way for way in able if way.device.type != "cuda"]
+        arguments = spec.inputs(case)
+        outcomes = []
+        for device in dict.fromkeys(way.device for way in able):
+            placed = on_device(arguments, device)
+            reference = spec.oracle(*placed[0], **placed[1])
+            for way in able:
+                if way.device == device and not (device.type == "cuda" and _gpu_is_lost()):
+                    outcomes.append(run(spec, case, way, placed, reference))
+        outcomes.sort(key=lambda outcome: ways.index(outcome.implementation))
+        yield CaseResult(case, outcomes, _agreement(outcomes))
+
+
+def _gpu_is_lost() -> bool:
+    if not torch.cuda.is_initialized():
+        return False
+    try:
+        torch.cuda.synchronize()
+    except RuntimeError:
+        return True
+    return False
+
+
+def on_device(arguments: Arguments, device: torch.device) -> Arguments:
+    args, kwargs = arguments
+    return (
+        tuple(cases.to_device(a, device) for a in args),
+        {k: cases.to_device(v, device) for k, v in kwargs.items()},
+    )
+
+
+def run(
+    spec: Spec, case: Case, way: Implementation, arguments: Arguments, reference: Tensor
+) -> Outcome:
+    """One implementation on one case: guarded, poisoned output; compared element by element."""
+    args, kwargs = arguments
+    dtype = reference.dtype if spec.bound is None else spec.out_dtype(case)
+    guarded: Guarded | None = None
+    try:
+        if case.layout == "functional" or not spec.has_out:
+            with _PoisonedAllocations():
+                result = way(*args, **kwargs)
+        elif case.layout == "inplace":
+            guarded = Guarded(tuple(reference.shape), dtype, way.device, "contiguous")
+            guarded.out.copy_(args[0])
+            result = way(guarded.out, *args[1:], **kwargs, out=guarded.out)
+        else:
+            guarded = Guarded(tuple(reference.shape), dtype, way.device, case.layout)
+            result = way(*args, **kwargs, out=guarded.out)
+        if way.device.type == "cuda":
+            torch.cuda.synchronize()
+    except Exception as error:  # noqa: BLE001 - whatever a kernel under test throws is a finding
+        text = f"{type(error).__name__}: {error}"
+        return Outcome(way, math.inf, None, Mismatch(case, way.name, text))
+    outcome = judge(spec, case, way, arguments, result, reference)
+    if outcome.mismatch is None and guarded is not None and not guarded.intact():
+        outcome.mismatch = Mismatch(case, way.name, "wrote outside its output")
+        outcome.worst = math.inf
+    return outcome
+
+
+class _PoisonedAllocations(TorchFunctionMode):
+    """Inside, torch.empty and its kin return poison: an element that nobody writes shows."""
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
+    ) -> Any:
+        result = func(*args, **(kwargs or {}))
+        if func in (torch.empty, torch.empty_like, torch.empty_strided, Tensor.new_empty):
+            result.fill_(cases.poison_of(result.dtype))
+        return result
+
+
+def judge(
+    spec: Spec,
+    case: Case,
+    way: Implementation,
+    arguments: Arguments,
+    result: Tensor,
+    reference: Tensor,
+) -> Outcome:
+    """Compare a result with the oracle's, by bits or by the op's bound."""
+    expected_dtype = reference.dtype if spec.bound is None else spec.out_dtype(case)
+    if result.shape != reference.shape or result.dtype != expected_dtype:
+        text = (
+            f"returned {result.dtype} {tuple(result.shape)}, "
+            f"expected {expected_dtype} {tuple(reference.shape)}"
+        )
+        return Outcome(way, math.inf, None, Mismatch(case, way.name, text))
+    if spec.bound is None or spec.exact(case):
+        rounded = reference.to(expected_dtype)
+        right = numerics.same_bits(result, rounded)
+        if spec.bound is not None:  # the sign of a zero depends on the order of the sums
+            right |= (result == 0) & (rounded == 0)
+        error = score = torch.where(right, 0.0, numerics.ulps(result, rounded))
+        bound = torch.zeros_like(error)
+    else:
+        bound = spec.bound(way.mode, arguments, reference, expected_dtype)
+        error, right = numerics.within(result, reference, bound)
+        score = numerics.fraction(error, bound)
+    worst = float(score.max()) if score.numel() else 0.0
+    if bool(right.all()):
+        return Outcome(way, worst, result, None)
+    found = deviation(result, reference, right, error, bound)
+    return Outcome(way, worst, result, Mismatch(case, way.name, "wrong values", found))
+
+
+def deviation(
+    result: Tensor, reference: Tensor, right: Tensor, error: Tensor, bound: Tensor
+) -> Deviation:
+    """Count the wrong elements and describe the worst: the largest error for its bound."""
+    excess = numerics.fraction(error, bound).nan_to_num(math.inf, posinf=math.inf)
+    # Among exact results every fraction is infinite: there the plain error decides.
+    ranked = torch.where(excess.isinf(), 1e300 + error.nan_to_num(math.inf, posinf=1e308), excess)
+    flat = int(torch.where(right, -1.0, ranked).flatten().argmax())
+    index = tuple(int(i) for i in torch.unravel_index(torch.tensor(flat), result.shape))
+    got, expected = result[index], reference[index].to(result.dtype)
+    return Deviation(
+        wrong=int((~right).sum()),
+        total=right.numel(),
+        index=index,
+        got=f"{got.item()!r} ({numerics.hex_of(got)})",
+        expected=f"{reference[index].item()!r} ({numerics.hex_of(expected)})",
+        ulps=float(numerics.ulps(got, expected)),
+        error=float(error[index]),
+        bound=float(bound[index]),
+    )
+
+
+def _agreement(outcomes: list[Outcome]) -> bool | None:
+    results = {"triton": [], "cuda": []}  # type: dict[str, list[Tensor]]
+    for outcome in outcomes:
+        if outcome.result is not None:
+            results[outcome.implementation.side].append(outcome.result)
+    if not results["triton"] or not results["cuda"]:
+        return None
+    first, *others = results["triton"] + results["cuda"]
+    return all(bool(numerics.same_bits(first.to(o.device), o).all()) for o in others)
+
+
+def find_writer(spec: Spec, mismatch: Mismatch) -> tuple[int, ...] | None:
+    """The Triton program that stored the worst element: recorded from an interpreted run's stores,
+    on the inputs of the case; None if nobody stored it or the run fails."""
+    if mismatch.deviation is None:
+        return None
+    args, kwargs = spec.inputs(mismatch.case)
+    reference = spec.oracle(*args, **kwargs)
+    stores = _Stores()
+    try:
+        with _interpreter.interpreting(observer=stores):
+            if spec.has_out:
+                dtype = reference.dtype if spec.bound is None else spec.out_dtype(mismatch.case)
+                out = Guarded(tuple(reference.shape), dtype, reference.device, "contiguous").out
+                spec.triton(*args, **kwargs, out=out)
+            else:
+                out = spec.triton(*args, **kwargs)
+    except Exception:  # noqa: BLE001 - the kernel under test is wrong; it may also fail
+        return None
+    offset = sum(i * s for i, s in zip(mismatch.deviation.index, out.stride()))
+    return stores.writer_of(out.data_ptr() + offset * out.element_size())
+
+
+class _Stores:
+    """Observes an interpreted run: which program stored where."""
+
+    def __init__(self) -> None:
+        self.seen: list[tuple[tuple[int, ...], np.ndarray]] = []
+
+    def load(self, name: str, ptrs: np.ndarray, mask: np.ndarray, program: Any) -> None:
+        """Loads are of no interest here."""
+
+    def store(
+        self, name: str, ptrs: np.ndarray, mask: np.ndarray, values: Any, program: Any
+    ) -> None:
+        ptrs, mask = np.broadcast_arrays(ptrs, mask)
+        self.seen.append((tuple(int(i) for i in program), ptrs[mask]))
+
+    def writer_of(self, address: int) -> tuple[int, ...] | None:
+        """The last program that stored there."""
+        for program, addresses in reversed(self.seen):
+            if (addresses == address).any():
+                return program
+        return None
+
+
+@dataclass
+class Row:
+    """One op and dtype in the table."""
+
+    op: str
+    dtype: str
+    exact: bool
+    cases: int = 0
+    worst: dict[str, float] = field(default_factory=dict)  # mode → worst score of its defaults
+    runs: dict[str, int] = field(default_factory=dict)  # mode → how many runs, variants included
+    agree: bool | None = None
+    proved: str = ""  # "every input" and the like; empty where sampled
+    mismatches: list[Mismatch] = field(default_factory=list)
+
+    @property
+    def passed(self) -> bool:
+        return not self.mismatches and bool(self.runs)
+
+    def add(self, result: CaseResult) -> None:
+        self.cases += 1
+        for outcome in result.outcomes:
+            self.add_outcome(outcome)
+        if self.exact and result.agree is not None:
+            self.agree = result.agree and self.agree is not False
+
+    def add_outcome(self, outcome: Outcome) -> None:
+        mode = outcome.implementation.mode
+        self.runs[mode] = self.runs.get(mode, 0) + 1
+        self.worst[mode] = max(self.worst.get(mode, 0.0), outcome.worst)
+        if outcome.mismatch:
+            self.mismatches.append(outcome.mismatch)
+
+    def verdict(self) -> str:
+        """In words: equal, or whose fault it is."""
+        if not self.runs:
+            return "nothing ran"
+        if not self.mismatches:
+            return "pass"
+        bad = {m.implementation.split("/")[0] for m in self.mismatches}
+        variants = sorted({m.implementation.partition("/")[2] for m in self.mismatches})
+        only = f" (only {', '.join(variants)})" if "" not in variants else ""
+        return culprit(bad, set(self.runs)) + only
+
+    def to_dict(self) -> dict[str, Any]:
+        return {
+            "op": self.op,
+            "dtype": self.dtype,
+            "cases": self.cases,
+            "runs": self.runs,
+            "worst": self.worst,
+            "unit": "ulp" if self.exact else "fraction of the bound",
+            "triton_equals_cuda": self.agree,
+            "coverage": self.proved or "sampled",
+            "verdict": self.verdict(),
+            "passed": self.passed,
+            "mismatches": [
+                {
+                    "implementation": m.implementation,
+                    "case": str(m.case),
+                    "problem": m.problem,
+                    "deviation": None if m.deviation is None else asdict(m.deviation),
+                    "program_id": m.program_id,
+                    "replay": m.replay,
+                }
+                for m in self.mismatches
+            ],
+        }
+
+
+def culprit(bad: set[str], ran: set[str]) -> str:
+    """Who is wrong, from which modes are wrong among those that ran."""
+    triton_bad = {m for m in bad if m.startswith("triton")}
+    cuda_bad = bad - triton_bad
+    if triton_bad and cuda_bad and bad == ran:
+        return "both sides differ from the oracle: suspect the oracle or the contract"
+    faults = []
+    if triton_bad == {"triton-compiled"} and "triton-interpreted" in ran:
+        faults.append("Triton: right interpreted, wrong compiled: the compiler or precision")
+    elif triton_bad == {"triton-interpreted"} and "triton-compiled" in ran:
+        faults.append("Triton: right compiled, wrong interpreted: the interpreter's emulation")
+    elif triton_bad:
+        faults.append("Triton: the kernel's logic")
+    if cuda_bad == {"cuda-gpu"} and "cuda-host" in ran:
+        faults.append("CUDA: right on the host, wrong on the GPU: a race, nvcc or the hardware")
+    elif cuda_bad == {"cuda-host"} and "cuda-gpu" in ran:
+        faults.append("CUDA: right on the GPU, wrong on the host: a race, or the host target")
+    elif cuda_bad:
+        faults.append("CUDA: the reference kernel")
+    return "; ".join(faults)

@@ -1,0 +1,196 @@
+"""The command line: ``python -m compare``, installed as ``kernel-compare``."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from compare import cases, printing
+from compare.cases import Case, Level
+from compare.implementations import MODES, implementations, selected, unavailable
+from compare.specs import SPECS, Spec
+from cuda_reference import BuildError
+from cuda_reference._build import sanitizer_environment
+
+app = typer.Typer(
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    help="Prove Triton kernels and their CUDA twins equal, and find the wrong one.",
+)
+
+
+@app.callback()
+def main() -> None:
+    """Prove Triton kernels and their CUDA twins equal, and find the wrong one."""
+
+
+@app.command()
+def check(
+    ops: Annotated[
+        list[str] | None, typer.Argument(metavar="[OP]...", help="Ops to check; all by default.")
+    ] = None,
+    quick: Annotated[bool, typer.Option("--quick", help="Small shapes only.")] = False,
+    full: Annotated[bool, typer.Option("--full", help="Every shape, past 2³¹ elements.")] = False,
+    dtype: Annotated[list[str] | None, typer.Option(help="Only these dtypes.")] = None,
+    shape: Annotated[
+        str | None, typer.Option(help="One case of this shape: 33,129; 'scalar' for 0-d.")
+    ] = None,
+    layout: Annotated[str | None, typer.Option(help="One case of this memory layout.")] = None,
+    values: Annotated[str | None, typer.Option(help="One case with these input values.")] = None,
+    arg: Annotated[
+        list[str] | None, typer.Option(help="One case with this option, e.g. alpha=2.")
+    ] = None,
+    seed: Annotated[int, typer.Option(help="Seed of the random inputs.")] = 0,
+    impl: Annotated[
+        list[str] | None,
+        typer.Option(help="Only these: triton, cuda, a mode (cuda-host), mode/variant."),
+    ] = None,
+    require: Annotated[
+        list[str] | None,
+        typer.Option(help="Fail unless these sides or modes ran: triton,cuda."),
+    ] = None,
+    exhaustive: Annotated[
+        bool, typer.Option("--exhaustive", help="On a GPU: every float32, every 16-bit pair.")
+    ] = False,
+    sanitize: Annotated[
+        str | None,
+        typer.Option(help="CUDA on the CPU only, under a sanitizer: address, thread, undefined."),
+    ] = None,
+    json_file: Annotated[
+        Path | None, typer.Option("--json", help="Also write the results there.")
+    ] = None,
+) -> None:
+    """Run every implementation of the ops against the oracle and each other.
+
+    Exit status: 0 all right, 1 a mismatch or a required side that did not run, 2 usage.
+    """
+    if quick and full:
+        raise typer.BadParameter("--quick and --full exclude each other")
+    if sanitize is not None and os.environ.get("CROSSCHECK_SANITIZE") != sanitize:
+        raise typer.Exit(_rerun_sanitized(sanitize))
+    if sanitize is not None and not impl:
+        impl = ["cuda-host"]
+    level: Level = "quick" if quick else "full" if full else "standard"
+    specs = [_spec(name) for name in ops or SPECS]
+    dtypes = _listed(dtype)
+    for name in dtypes:
+        if name not in cases.DTYPES:
+            raise typer.BadParameter(f"--dtype {name}: one of {', '.join(cases.DTYPES)}")
+    reasons = unavailable()
+    wanted = _listed(impl)
+    _check_implementation_names(specs, wanted)
+    required = _listed(require)
+    for name in required:
+        if name not in {*MODES, "triton", "cuda"}:
+            raise typer.BadParameter(f"--require {name}: triton, cuda or {', '.join(MODES)}")
+    one = {"shape": shape, "layout": layout, "values": values, "arg": arg}
+    asked = any(value is not None for value in one.values())
+    work = []
+    for spec in specs:
+        for name in dtypes or spec.dtypes:
+            if name not in spec.dtypes:
+                if dtypes and len(specs) == 1:
+                    raise typer.BadParameter(
+                        f"{spec.name} has no dtype {name}; it has {', '.join(spec.dtypes)}"
+                    )
+                continue
+            if asked:
+                chosen = [_one_case(spec, name, seed, one)]
+            else:
+                chosen = [_with_seed(c, seed) for c in spec.cases(name, level)]
+            work.append((spec, name, chosen))
+    modes = [mode for mode in MODES if mode not in reasons]
+    ways = {
+        spec.name: [w for w in implementations(spec, modes) if selected(w, wanted)]
+        for spec in specs
+    }
+    if not any(ways.values()):
+        raise typer.BadParameter(f"--impl {','.join(wanted)}: not available here")
+    try:
+        report = printing.run(work, ways, reasons, required, exhaustive, limit=not asked)
+    except BuildError as error:
+        typer.echo(str(error), err=True)
+        raise typer.Exit(1) from None
+    if json_file:
+        json_file.write_text(json.dumps(report.to_dict(), indent=1, default=str) + "\n")
+    raise typer.Exit(0 if report.passed else 1)
+
+
+def _rerun_sanitized(kind: str) -> int:
+    """This very command in a process that has the sanitizer's runtime loaded."""
+    try:
+        variables = sanitizer_environment(kind)
+    except (ValueError, BuildError) as error:
+        raise typer.BadParameter(f"--sanitize: {error}") from None
+    command = [sys.executable, "-m", "compare", *sys.argv[1:]]
+    return subprocess.run(command, env={**os.environ, **variables}, check=False).returncode
+
+
+def _listed(values: list[str] | None) -> list[str]:
+    """Repeated and comma-separated options as one list."""
+    return [word for value in values or [] for word in value.split(",") if word]
+
+
+def _spec(name: str) -> Spec:
+    if name not in SPECS:
+        raise typer.BadParameter(f"no op {name!r}; the ops are {', '.join(SPECS)}")
+    return SPECS[name]
+
+
+def _check_implementation_names(specs: list[Spec], wanted: list[str]) -> None:
+    known = {
+        name: way
+        for spec in specs
+        for way in implementations(spec, list(MODES))
+        for name in (way.side, way.mode, way.name, f"{way.side}/{way.variant}")
+    }
+    for name in wanted:
+        if name not in known:
+            raise typer.BadParameter(
+                f"--impl {name}: use triton, cuda, {', '.join(MODES)}, or one of these with a "
+                "variant, as in cuda-host/f16x8"
+            )
+
+
+def _with_seed(case: Case, seed: int) -> Case:
+    return Case(case.op, case.dtype, case.shape, case.layout, case.values, seed, case.options)
+
+
+def _one_case(spec: Spec, dtype: str, seed: int, one: dict[str, Any]) -> Case:
+    """The case that --shape, --layout, --values and --arg describe; defaults for the rest."""
+    shape = spec.default_shape
+    if one["shape"] is not None:
+        try:
+            words = one["shape"].replace("x", ",").split(",")
+            shape = () if one["shape"] == "scalar" else tuple(int(w) for w in words)
+        except ValueError:
+            raise typer.BadParameter(
+                f"--shape {one['shape']}: sizes with commas, as 33,129"
+            ) from None
+        if any(n < 0 for n in shape):
+            raise typer.BadParameter(f"--shape {one['shape']}: sizes are not negative")
+    layout, values = one["layout"] or "contiguous", one["values"] or "normal"
+    if layout not in spec.layouts:
+        raise typer.BadParameter(f"--layout {layout}: one of {', '.join(spec.layouts)}")
+    if values not in spec.values and not re.fullmatch(r"0x[0-9a-f]+(:0x[0-9a-f]+)?", values):
+        raise typer.BadParameter(f"--values {values}: one of {', '.join(spec.values)}")
+    options = dict(spec.default_options)
+    for word in one["arg"] or []:
+        key, equals, text = word.partition("=")
+        if not equals or key not in spec.options:
+            raise typer.BadParameter(
+                f"--arg {word}: NAME=VALUE with one of {', '.join(spec.options) or 'no names'}"
+            )
+        try:
+            options[key] = json.loads(text)
+        except json.JSONDecodeError:
+            options[key] = text
+    return Case(spec.name, dtype, shape, layout, values, seed, options)

@@ -1,0 +1,168 @@
+"""The elementwise ops as compare sees them: oracles that take the contract's very steps, and cases.
+
+Exact ops: both sides must give the oracle's bits.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from compare import cases, numerics
+from compare.cases import FLOATS, Arguments, Case, Level
+
+
+def _compute_dtype(result: torch.dtype) -> torch.dtype:
+    return torch.float32 if result in (torch.float16, torch.bfloat16) else result
+
+
+def _promoted(t: Tensor | int | float, result: torch.dtype, like: Tensor) -> Tensor:
+    """An operand as the formula sees it: in the result dtype, then in the compute dtype."""
+    compute = _compute_dtype(result)
+    if not isinstance(t, Tensor):
+        return torch.tensor(t, dtype=compute, device=like.device)
+    return t.to(compute).to(result).to(compute)
+
+
+def _relu(x: Tensor) -> Tensor:
+    return torch.where(x < 0, torch.zeros_like(x), x)
+
+
+def add_oracle(x: Tensor, y: Tensor | int | float, *, alpha: int | float = 1) -> Tensor:
+    """fma(alpha, y, x) in the compute dtype, rounded once."""
+    result = torch.result_type(x, y)
+    a, b = _promoted(x, result, x), _promoted(y, result, x)
+    if not result.is_floating_point:
+        return (a + b * alpha).to(result)
+    return numerics.fma(torch.tensor(alpha, dtype=a.dtype, device=a.device), b, a).to(result)
+
+
+def square_oracle(x: Tensor) -> Tensor:
+    """x·x in the compute dtype, rounded once."""
+    wide = _promoted(x, x.dtype, x)
+    return (wide * wide).to(x.dtype)
+
+
+def relu_scale_oracle(x: Tensor, scale: float) -> Tensor:
+    """relu(x)·scale in the compute dtype, rounded once."""
+    wide = _promoted(x, x.dtype, x)
+    return (_relu(wide) * torch.tensor(scale, dtype=wide.dtype, device=x.device)).to(x.dtype)
+
+
+def relu_scale_add_oracle(x: Tensor, y: Tensor, scale: float) -> Tensor:
+    """fma(relu(x), scale, y) in the compute dtype, rounded once."""
+    result = torch.result_type(x, y)
+    a, b = _promoted(x, result, x), _promoted(y, result, x)
+    factor = torch.tensor(scale, dtype=a.dtype, device=a.device)
+    return numerics.fma(_relu(a), factor, b).to(result)
+
+
+# Empty, one, every N mod 8, primes, odd matrices, many dimensions.
+SHAPES = [(), (0,), (1,), (3, 0, 5), (7, 13), (33, 129), (2, 3, 5, 2, 3, 2, 2)]
+SHAPES += [(1040 + k,) for k in range(8)]
+LARGE = {"standard": [(1024, 1024)], "full": [(1024, 1024), (4096, 4099)]}
+HUGE = (2**31 + 17,)  # elements: offsets pass 32 bits
+
+
+def elementwise_cases(
+    op: str, dtype: str, level: Level, extra: Mapping[str, list[dict[str, Any]]]
+) -> Iterator[Case]:
+    """The cases that all elementwise ops share, with ``extra["all"]`` options in every one, and
+    one more case for each of ``extra["more"]``."""
+    (base, *others) = extra["all"]
+
+    def case(
+        shape: tuple[int, ...], layout: str = "contiguous", values: str = "normal", **o: Any
+    ) -> Case:
+        return Case(op, dtype, shape, layout, values, 0, {**base, **o})
+
+    for shape in SHAPES:
+        yield case(shape)
+    for layout in (*cases.LAYOUTS[1:], "inplace", "functional"):
+        yield case((33, 129), layout)
+        yield case((2, 3, 5, 2, 3, 2, 2), layout)
+    yield case((1043,), "misaligned")
+    yield case((1043,), "misaligned", "special")
+    yield case((4099,), values="special")
+    yield case((33, 129), "transposed", "special")
+    for options in (*others, *extra["more"]):
+        yield case((33, 129), **options)
+        yield case((33, 129), values="special", **options)
+        yield case((33, 129), "transposed", **options)
+    if cases.DTYPES[dtype].itemsize <= 2:
+        yield case((65536,), values="every")
+    if level != "quick" and torch.cuda.is_available():
+        for shape in LARGE[level]:
+            yield case(shape)
+            yield case(shape, "transposed")
+    if level == "full" and torch.cuda.is_available() and dtype in ("float16", "uint8"):
+        yield case(HUGE)
+
+
+def unary_inputs(case: Case) -> Arguments:
+    x = cases.random_values(case.shape, case.torch_dtype, case.values, case.generator())
+    return (cases.arrange(x, case.layout),), dict(case.options)
+
+
+def binary_inputs(case: Case) -> Arguments:
+    """x and y; option y says how y differs: row, column, 0-d, scalar, or contiguous."""
+    options = dict(case.options)
+    kind = options.pop("y", "same")
+    dtype = cases.DTYPES[options.pop("y_dtype", case.dtype)]
+    generator = case.generator()
+    x = cases.random_values(case.shape, case.torch_dtype, case.values, generator)
+    x_values, _, y_values = case.values.partition(":")
+    if case.values == "every":
+        y_values = "shuffled"
+    shape = case.shape
+    if kind == "row":
+        shape = case.shape[-1:]
+    elif kind == "column":
+        shape = (*case.shape[:-1], 1)
+    elif kind in ("0-d", "scalar"):
+        shape = ()
+    y: Any = cases.random_values(shape, dtype, y_values or x_values, generator)
+    if kind == "scalar":
+        y = y.item()
+    elif kind == "same":
+        y = cases.arrange(y, case.layout)
+    return (cases.arrange(x, case.layout), y), options
+
+
+def add_cases(dtype: str, level: Level) -> Iterator[Case]:
+    kinds: list[dict[str, Any]] = [
+        {"y": kind} for kind in ("row", "column", "0-d", "scalar", "contiguous")
+    ]
+    if dtype in FLOATS:
+        alphas: list[dict[str, Any]] = [{"alpha": 0.1}, {"alpha": -3}]
+        kinds += [{"y_dtype": other} for other in ("int64", "float16", "float32") if other != dtype]
+    else:
+        alphas = [{"alpha": -3}, {"alpha": 2**40 + 7}]
+        kinds += [{"y_dtype": other} for other in ("int32", "uint8", "bfloat16") if other != dtype]
+    return elementwise_cases("add", dtype, level, {"all": [{}, *alphas], "more": kinds})
+
+
+def add_takes(side: str, variant: str | None, case: Case) -> bool:
+    """A variant is for its dtype; on the CUDA side for dense tensors of one shape."""
+    if variant is None:
+        return True
+    prefix = {"float32": "f32", "float16": "f16", "bfloat16": "bf16"}.get(case.dtype, "none")
+    if variant != prefix and not variant.startswith(prefix + "x"):
+        return False
+    if "y_dtype" in case.options:
+        return False
+    if side == "triton":
+        return True
+    return _dense(case) and "y" not in case.options
+
+
+def _dense(case: Case) -> bool:
+    return case.layout in ("contiguous", "misaligned", "inplace", "functional")
+
+
+def square_takes(side: str, variant: str | None, case: Case) -> bool:
+    """1d is for dense tensors, 2d for dense matrices."""
+    return variant is None or (_dense(case) and (variant != "2d" or len(case.shape) == 2))

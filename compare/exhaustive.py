@@ -1,0 +1,63 @@
+"""Proof by trying everything: all 2³² float32 values of a unary op, all 2³² pairs of a 16-bit add.
+
+The 8- and 16-bit values of unary ops are part of every check; this needs a GPU and --exhaustive.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import torch
+from torch import Tensor
+
+from compare import cases, checking, numerics
+from compare.cases import Case
+from compare.checking import Row
+from compare.implementations import Implementation, applies
+from compare.specs import Spec
+
+CHUNK = 1 << 26
+
+
+def prove(spec: Spec, dtype: str, row: Row, ways: list[Implementation]) -> None:
+    """Run the GPU implementations of an exact op on every input there is, where those are 2³².
+
+    The first wrong input of each implementation joins ``row``'s mismatches. Other options than
+    x and y, such as scale, keep their defaults.
+    """
+    arity = 1 if spec.unary else 2
+    kind = cases.DTYPES[dtype]
+    probe = Case(spec.name, dtype, (CHUNK,), options=spec.default_options)
+    going = [w for w in ways if w.device.type == "cuda" and applies(w, spec, probe)]
+    if not going or spec.bound or not kind.is_floating_point or kind.itemsize * 8 * arity != 32:
+        return
+    for operands in _every_input(kind, arity):
+        reference = spec.oracle(*operands, **spec.default_options)
+        for way in list(going):
+            result = way(*operands, **spec.default_options)
+            wrong = ~numerics.same_bits(result, reference)
+            if bool(wrong.any()):
+                going.remove(way)
+                at = int(wrong.int().argmax())
+                pattern = ":".join(numerics.hex_of(t[at]) for t in operands)
+                single = Case(spec.name, dtype, (1,), values=pattern, options=spec.default_options)
+                one = slice(at, at + 1)
+                arguments = (tuple(t[one] for t in operands), dict(spec.default_options))
+                row.add_outcome(
+                    checking.judge(spec, single, way, arguments, result[one], reference[one])
+                )
+    row.proved = spec.every or "every pair"
+
+
+def _every_input(dtype: torch.dtype, arity: int) -> Iterator[tuple[Tensor, ...]]:
+    """Chunks of operands that together hold every bit pattern, or every pair of patterns."""
+    if arity == 1:
+        for start in range(-(2**31), 2**31, CHUNK):
+            pattern = torch.arange(start, start + CHUNK, dtype=torch.int32, device="cuda")
+            yield (pattern.view(dtype),)
+        return
+    rows = CHUNK >> 16
+    every = torch.arange(-(2**15), 2**15, dtype=torch.int32, device="cuda").to(torch.int16)
+    second = every.repeat(rows).view(dtype)
+    for start in range(0, 1 << 16, rows):
+        yield every[start : start + rows].repeat_interleave(1 << 16).view(dtype), second

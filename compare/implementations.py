@@ -1,0 +1,107 @@
+"""The ways an op can run here: each side, in each mode this machine offers, in each variant."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+import cuda_reference
+import triton_kernels
+from compare.cases import Case
+from compare.specs import Spec
+from cuda_reference import _build
+
+# Mode → (side, device). The order is the order of the table's columns.
+MODES = {
+    "triton-interpreted": ("triton", "cpu"),
+    "triton-compiled": ("triton", "cuda"),
+    "cuda-host": ("cuda", "cpu"),
+    "cuda-gpu": ("cuda", "cuda"),
+}
+
+
+@dataclass(frozen=True)
+class Implementation:
+    """One way to run one op: a mode and, where not the default kernel, a variant."""
+
+    mode: str
+    variant: str | None
+    function: Callable[..., Tensor]
+
+    @property
+    def name(self) -> str:
+        return self.mode + (f"/{self.variant}" if self.variant else "")
+
+    @property
+    def side(self) -> str:
+        return MODES[self.mode][0]
+
+    @property
+    def device(self) -> torch.device:
+        return torch.device(MODES[self.mode][1])
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Tensor:
+        interpreted = self.mode == "triton-interpreted"
+        with triton_kernels.interpret() if interpreted else contextlib.nullcontext():
+            return self.function(*args, **kwargs)
+
+
+def unavailable() -> dict[str, str]:
+    """Why modes cannot run here: mode → reason; the others can."""
+    reasons: dict[str, str] = {}
+    if not torch.cuda.is_available():
+        reasons["triton-compiled"] = "no CUDA device"
+    elif os.environ.get("TRITON_INTERPRET") == "1":
+        reasons["triton-compiled"] = "TRITON_INTERPRET=1 is set"
+    for mode, target in (("cuda-host", "host"), ("cuda-gpu", "cuda")):
+        reason = _build.unavailable(target)  # type: ignore[arg-type]
+        if reason:
+            reasons[mode] = reason
+    return reasons
+
+
+def implementations(spec: Spec, modes: list[str]) -> list[Implementation]:
+    """Every implementation of an op in the given modes, defaults first."""
+    found = [Implementation(mode, None, getattr(spec, MODES[mode][0])) for mode in modes]
+    for mode in modes:
+        package = triton_kernels if MODES[mode][0] == "triton" else cuda_reference
+        found += [
+            Implementation(mode, name, function)
+            for name, function in package.variants(spec.name).items()
+            if name != spec.default_variant
+        ]
+    return found
+
+
+def selected(implementation: Implementation, names: list[str]) -> bool:
+    """Whether --impl names it: by side, mode, or mode/variant; no names select everything."""
+    own = {implementation.side, implementation.mode, implementation.name}
+    if implementation.variant:
+        own.add(f"{implementation.side}/{implementation.variant}")
+    return not names or bool(own & set(names))
+
+
+# The interpreter takes milliseconds a program, and the pinned variants have many small ones.
+VARIANT_LIMIT = 5000  # elements
+# Beyond this, what a case tells is not worth its time on the CPU; GPUs take every size.
+CPU_LIMIT = 1 << 20  # bytes
+
+
+def applies(implementation: Implementation, spec: Spec, case: Case) -> bool:
+    """Whether the implementation is made for the case."""
+    return spec.takes(implementation.side, implementation.variant, case)
+
+
+def is_quick(implementation: Implementation, spec: Spec, case: Case) -> bool:
+    """Whether it runs the case in reasonable time; a case that is asked for by name always runs."""
+    if implementation.device.type == "cuda":
+        return True
+    if implementation.side == "triton" and implementation.variant and case.numel > VARIANT_LIMIT:
+        return False
+    return spec.cost(case)[1] <= CPU_LIMIT

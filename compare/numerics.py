@@ -1,0 +1,120 @@
+"""Distances and oracles' arithmetic: ULPs, bitwise equality, exact fused multiply-add.
+
+Everything here works on tensors of any device, so that a large case is judged where it lives.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import ctypes.util
+import math
+
+import numpy as np
+import torch
+from torch import Tensor
+
+BITS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
+
+
+def bits(t: Tensor) -> Tensor:
+    """The elements' bit patterns as integers of the same width."""
+    return t if t.dtype == torch.uint8 else t.contiguous().view(BITS[t.element_size()])
+
+
+def same_bits(a: Tensor, b: Tensor) -> Tensor:
+    """Elementwise bitwise equality; any NaN equals any NaN, −0 differs from 0."""
+    equal = bits(a) == bits(b)
+    return equal | (a.isnan() & b.isnan()) if a.dtype.is_floating_point else equal
+
+
+def _rank(t: Tensor) -> Tensor:
+    """Floats mapped to consecutive int64s in their order, −0 and 0 both to 0."""
+    raw = bits(t).to(torch.int64)
+    low = -(1 << (8 * t.element_size() - 1))
+    # Two's complement of the pattern with the sign bit stripped: negative floats count downwards.
+    return torch.where(raw < 0, low - raw, raw)
+
+
+def ulps(a: Tensor, b: Tensor) -> Tensor:
+    """Distance in units in the last place as float64: how many floats lie between, plus one.
+
+    0 for bitwise equals and for two NaNs, 0.5 for −0 against 0, inf where only one is NaN. For
+    integers the plain difference.
+    """
+    if not a.dtype.is_floating_point:
+        distance = (a.double() - b.double()).abs()
+        return torch.where(a == b, 0.0, distance.clamp(min=1.0))
+    # Differences of ranks may pass int64 for float64; doubles are close enough to report.
+    distance = (_rank(a).double() - _rank(b).double()).abs()
+    distance = torch.where((distance == 0) & ~same_bits(a, b), 0.5, distance)
+    distance = torch.where(a.isnan() ^ b.isnan(), math.inf, distance)
+    return torch.where(same_bits(a, b), 0.0, distance)
+
+
+def ulp_of(x: float, dtype: torch.dtype) -> float:
+    """The spacing of ``dtype`` at ``x``."""
+    info = torch.finfo(dtype)
+    if not math.isfinite(x):
+        return math.inf
+    if abs(x) < info.tiny:
+        return info.smallest_normal * info.eps
+    return math.ldexp(info.eps, math.frexp(abs(x))[1] - 1)
+
+
+def fma(a: Tensor, b: Tensor, c: Tensor) -> Tensor:
+    """a·b + c with one rounding, in the operands' common dtype, float32 or float64."""
+    a, b, c = torch.broadcast_tensors(a, b, c)
+    return _fma32(a, b, c) if a.dtype == torch.float32 else _fma64(a, b, c)
+
+
+def _fma32(a: Tensor, b: Tensor, c: Tensor) -> Tensor:
+    """In float64: the product of two float32 is exact there; the sum is rounded to odd, which a
+    second rounding to a type with two bits less never turns wrong (Boldo and Melquiond, 2008)."""
+    product, c = a.double() * b.double(), c.double()
+    total = product + c
+    part = total - product
+    error = (product - (total - part)) + (c - part)  # Knuth's TwoSum: exactly what was lost
+    inexact = (error != 0) & total.isfinite() & error.isfinite()
+    pattern = total.view(torch.int64)
+    away = (error > 0) == (total > 0)  # the exact sum lies farther from zero than the rounded one
+    odd = torch.where(pattern & 1 == 1, pattern, torch.where(away, pattern + 1, pattern - 1))
+    return torch.where(inexact, odd, pattern).view(torch.float64).float()
+
+
+def _fma64(a: Tensor, b: Tensor, c: Tensor) -> Tensor:
+    """The C library's fma, element by element: IEEE 754 demands it correctly rounded."""
+    library = ctypes.CDLL(ctypes.util.find_library("m"))
+    library.fma.restype = ctypes.c_double
+    library.fma.argtypes = [ctypes.c_double] * 3
+    each = np.frompyfunc(library.fma, 3, 1)
+    with np.errstate(all="ignore"):
+        result = each(*(t.cpu().numpy() for t in (a, b, c)))
+    array = np.asarray(result, dtype=np.float64)
+    return torch.from_numpy(array).reshape(a.shape).to(a.device)
+
+
+def within(result: Tensor, reference: Tensor, bound: Tensor) -> tuple[Tensor, Tensor]:
+    """The errors |result − reference|, in float64, and which of them the bound allows.
+
+    NaN is right only where the reference is NaN, an infinity only where the reference is that
+    infinity or |reference| + bound reaches what the result's dtype can hold.
+    """
+    wide = result.double()
+    error = (wide - reference).abs()
+    same = (wide == reference) | (wide.isnan() & reference.isnan())
+    error = torch.where(same, 0.0, error.nan_to_num(math.inf, posinf=math.inf))
+    largest = torch.finfo(result.dtype).max
+    overflow = wide.isinf() & (wide.sign() == reference.sign())
+    overflow &= reference.abs() + bound >= largest
+    return error, same | (error <= bound) | overflow
+
+
+def fraction(error: Tensor, bound: Tensor) -> Tensor:
+    """error / bound, 0 for 0/0."""
+    return torch.where(error == 0, 0.0, error / bound)
+
+
+def hex_of(t: Tensor) -> str:
+    """The bit pattern of a one-element tensor."""
+    width = 2 * t.element_size()
+    return f"0x{int(bits(t).item()) & ((1 << (4 * width)) - 1):0{width}x}"

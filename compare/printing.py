@@ -1,0 +1,204 @@
+"""What a check looks like: progress while it runs, the table, the mismatches, the last line."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import platform
+import textwrap
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy
+import torch
+import triton
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.table import Table
+
+import triton_kernels
+from compare import checking, exhaustive
+from compare.cases import Case
+from compare.checking import Row
+from compare.implementations import MODES, Implementation
+from compare.specs import Spec
+from cuda_reference import _build
+
+TITLES = {
+    "triton-interpreted": "Triton\ninterp.",
+    "triton-compiled": "Triton\ncompiled",
+    "cuda-host": "CUDA\nhost",
+    "cuda-gpu": "CUDA\nGPU",
+}
+SHOWN = 3  # mismatches printed for one op and dtype
+
+Work = list[tuple[Spec, str, list[Case]]]
+
+
+@dataclass
+class Report:
+    """Everything a check found."""
+
+    rows: list[Row]
+    reasons: dict[str, str]
+    missing: list[str] = field(default_factory=list)
+    seconds: float = 0.0
+
+    @property
+    def passed(self) -> bool:
+        return all(row.passed for row in self.rows) and not self.missing
+
+    def to_dict(self) -> dict[str, Any]:
+        return {
+            "passed": self.passed,
+            "environment": environment(),
+            "not_run": self.reasons,
+            "required_but_missing": self.missing,
+            "seconds": round(self.seconds, 1),
+            "rows": [row.to_dict() for row in self.rows],
+        }
+
+
+def environment() -> dict[str, str]:
+    """Versions and devices, for reports."""
+    gpu = torch.cuda.get_device_name() if torch.cuda.is_available() else "none"
+    return {
+        "triton_kernels": triton_kernels.__version__,
+        "python": platform.python_version(),
+        "torch": torch.__version__,
+        "triton": triton.__version__,
+        "numpy": numpy.__version__,
+        "cuda": torch.version.cuda or "none",
+        "gpu": gpu,
+    }
+
+
+def run(
+    work: Work,
+    ways: dict[str, list[Implementation]],
+    reasons: dict[str, str],
+    required: list[str],
+    every_input: bool,
+    limit: bool,
+) -> Report:
+    """Build what is needed, run the cases with a progress bar, print the findings.
+
+    ``limit`` leaves out what would take an implementation unreasonably long.
+    """
+    console = Console()
+    if not console.is_terminal:  # a log file has room; rich would assume 80 columns
+        console = Console(width=120)
+    start = time.perf_counter()
+    rows = []
+    progress = Progress(
+        TextColumn("{task.description:<34}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeRemainingColumn(),
+        console=console,
+        transient=True,
+    )
+    with progress, _one_thread():
+        _build_all(work, ways, progress)
+        task = progress.add_task("check", total=sum(len(chosen) for *_, chosen in work))
+        for spec, dtype, chosen in work:
+            row = Row(spec.name, dtype, spec.bound is None)
+            progress.update(task, description=f"{spec.name} {dtype}")
+            for result in checking.check(spec, chosen, ways[spec.name], limit=limit):
+                row.add(result)
+                if spec.every and result.case.values == "every":
+                    row.proved = spec.every
+                progress.advance(task)
+            if every_input:
+                progress.update(task, description=f"{spec.name} {dtype}, every input")
+                exhaustive.prove(spec, dtype, row, ways[spec.name])
+            for mismatch in row.mismatches[:SHOWN]:
+                mismatch.program_id = checking.find_writer(spec, mismatch)
+            rows.append(row)
+    ran = {mode for row in rows for mode in row.runs}
+    ran |= {MODES[mode][0] for mode in ran}
+    report = Report(rows, reasons, [name for name in required if name not in ran])
+    report.seconds = time.perf_counter() - start
+    _print(console, report)
+    return report
+
+
+@contextlib.contextmanager
+def _one_thread() -> Iterator[None]:
+    """torch on one CPU thread: the cases are small, and waking a second thread for each costs more
+    than it brings, several times more on a busy machine."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
+def _build_all(work: Work, ways: dict[str, list[Implementation]], progress: Progress) -> None:
+    """Build the CUDA sources up front, all at once, so that no case waits for the compiler."""
+    stems = list(dict.fromkeys(spec.stem for spec, *_ in work))
+    modes = {way.mode for group in ways.values() for way in group}
+    for mode, target in (("cuda-host", "host"), ("cuda-gpu", "cuda")):
+        if mode in modes:
+            task = progress.add_task(f"build {mode}: {', '.join(stems)}"[:34], total=None)
+            _build.build(stems, target)  # type: ignore[arg-type]
+            progress.remove_task(task)
+
+
+def _print(console: Console, report: Report) -> None:
+    modes = [mode for mode in MODES if any(mode in row.runs for row in report.rows)]
+    table = Table(box=None, header_style="bold", padding=(0, 2, 0, 0))
+    table.add_column("op", no_wrap=True)
+    table.add_column("dtype", no_wrap=True)
+    table.add_column("cases", justify="right", no_wrap=True)
+    for mode in modes:
+        table.add_column(TITLES[mode], justify="right", no_wrap=True)
+    table.add_column("Triton\n= CUDA", no_wrap=True)
+    table.add_column("coverage")
+    table.add_column("verdict", no_wrap=True)
+    for row in report.rows:
+        worst = [_score(row, mode) for mode in modes]
+        equal = {None: "–", True: "bitwise", False: "no"}[row.agree]
+        coverage = row.proved or "sampled"
+        verdict = "[green]pass[/]" if row.passed else "[red]FAIL[/]"
+        table.add_row(row.op, row.dtype, str(row.cases), *worst, equal, coverage, verdict)
+    console.print(table)
+    if any(not row.exact for row in report.rows):
+        console.print("b: worst error as a fraction of the op's derived bound", highlight=False)
+    for row in report.rows:
+        if not row.passed:
+            console.print(f"\n[red bold]{row.op} {row.dtype}: {row.verdict()}[/]", highlight=False)
+        for mismatch in row.mismatches[:SHOWN]:
+            console.print(
+                textwrap.indent(str(mismatch), "  "), highlight=False, markup=False, soft_wrap=True
+            )
+        if len(row.mismatches) > SHOWN:
+            console.print(f"  … and {len(row.mismatches) - SHOWN} more failing runs")
+    console.print()
+    for mode, reason in report.reasons.items():
+        console.print(f"not run: {mode}: {reason}", highlight=False, markup=False, soft_wrap=True)
+    for name in report.missing:
+        console.print(f"[red]required, but did not run: {name}[/]", highlight=False)
+    runs = sum(sum(row.runs.values()) for row in report.rows)
+    cases = sum(row.cases for row in report.rows)
+    failed = sum(not row.passed for row in report.rows)
+    words = f"{failed} of {len(report.rows)} rows FAIL" if failed else "all pass"
+    colour = "green" if report.passed else "red"
+    versions = environment()
+    console.print(
+        f"[{colour} bold]{words}[/]: {cases} cases, {runs} runs, {report.seconds:.0f} s; "
+        f"torch {versions['torch']}, triton {versions['triton']}, GPU {versions['gpu']}",
+        highlight=False,
+    )
+
+
+def _score(row: Row, mode: str) -> str:
+    if mode not in row.worst:
+        return "–"
+    worst = row.worst[mode]
+    if not math.isfinite(worst):
+        return "error"
+    return f"{worst:.0f} ulp" if row.exact else f"{worst:.2f} b"

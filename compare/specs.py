@@ -1,0 +1,189 @@
+"""What compare knows about each op: one entry feeds check, and later debug, bench and report.
+
+An entry holds the two implementations, the oracle (the op's one definition, in plain torch), the
+cases to probe it with, how far a result may be from the oracle, and what a call costs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+
+import cuda_reference
+import triton_kernels
+from compare import elementwise, gemm
+from compare.cases import FLOATS, INTEGERS, LAYOUTS, Arguments, Case, Level
+
+
+@dataclass(frozen=True)
+class Spec:
+    """One op.
+
+    Attributes:
+        triton, cuda: the public functions of both sides.
+        oracle: takes the same arguments (without out) and returns what is right: of the result's
+            dtype for an exact op, float64 for one with a bound.
+        dtypes: names of the dtypes that check covers.
+        cases: the cases of a dtype at a level.
+        inputs: a case's positional and keyword arguments, on the CPU.
+        takes: whether a side, or a variant of it, is made for a case.
+        bound: None for an exact op; else the largest right |out − oracle| of each element, from
+            the implementation's mode, the arguments, the oracle's result and the result's dtype.
+        exact: for an op with a bound, the cases in which bits must agree all the same.
+        out_dtype: the result's dtype, for an op with a bound.
+        default_variant: the CUDA variant that the default is, so that it runs once.
+        layouts, values, options: what the coordinates of a case may be.
+        default_shape, default_options: of a case that names none on the command line.
+        every: what the cases with values "every" prove, for the table.
+        unary: whether the op takes one tensor, so that all its inputs can be tried.
+        source_stem: of the op's source files on both sides, where it is not the name.
+        has_out: whether the functions have an ``out`` argument.
+        cost: (floating-point operations, bytes moved at least) of a call.
+        summary: one line for people.
+    """
+
+    name: str
+    triton: Callable[..., Tensor]
+    cuda: Callable[..., Tensor]
+    oracle: Callable[..., Tensor]
+    dtypes: tuple[str, ...]
+    cases: Callable[[str, Level], Iterator[Case]]
+    inputs: Callable[[Case], Arguments]
+    cost: Callable[[Case], tuple[int, int]]
+    summary: str
+    takes: Callable[[str, str | None, Case], bool] = lambda side, variant, case: True
+    bound: Callable[[str, Arguments, Tensor, torch.dtype], Tensor] | None = None
+    exact: Callable[[Case], bool] = lambda case: False
+    out_dtype: Callable[[Case], torch.dtype] = lambda case: case.torch_dtype
+    default_variant: str | None = None
+    has_out: bool = True
+    every: str = ""
+    unary: bool = False
+    source_stem: str = ""
+    layouts: tuple[str, ...] = (*LAYOUTS, "inplace", "functional")
+    values: tuple[str, ...] = ("normal", "special", "every")
+    options: tuple[str, ...] = ()
+    default_shape: tuple[int, ...] = (33, 129)
+    default_options: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def stem(self) -> str:
+        return self.source_stem or self.name
+
+
+SPECS: dict[str, Spec] = {
+    spec.name: spec
+    for spec in (
+        Spec(
+            name="add",
+            triton=triton_kernels.add,
+            cuda=cuda_reference.add,
+            oracle=elementwise.add_oracle,
+            options=("y", "y_dtype", "alpha"),
+            dtypes=FLOATS + INTEGERS,
+            cases=elementwise.add_cases,
+            inputs=elementwise.binary_inputs,
+            takes=elementwise.add_takes,
+            cost=lambda c: (2 * c.numel, 3 * c.numel * c.torch_dtype.itemsize),
+            summary="x + alpha·y",
+        ),
+        Spec(
+            name="square",
+            triton=triton_kernels.square,
+            cuda=cuda_reference.square,
+            oracle=elementwise.square_oracle,
+            every="every input",
+            unary=True,
+            dtypes=FLOATS + INTEGERS,
+            cases=lambda dtype, level: elementwise.elementwise_cases(
+                "square", dtype, level, {"all": [{}], "more": []}
+            ),
+            inputs=elementwise.unary_inputs,
+            takes=elementwise.square_takes,
+            cost=lambda c: (c.numel, 2 * c.numel * c.torch_dtype.itemsize),
+            summary="x·x",
+        ),
+        Spec(
+            name="relu_scale",
+            triton=triton_kernels.relu_scale,
+            cuda=cuda_reference.relu_scale,
+            oracle=elementwise.relu_scale_oracle,
+            every="every x",
+            unary=True,
+            options=("scale",),
+            default_options={"scale": 0.1},
+            dtypes=FLOATS,
+            cases=lambda dtype, level: elementwise.elementwise_cases(
+                "relu_scale", dtype, level, {"all": [{"scale": 0.1}, {"scale": -2}], "more": []}
+            ),
+            inputs=elementwise.unary_inputs,
+            cost=lambda c: (2 * c.numel, 2 * c.numel * c.torch_dtype.itemsize),
+            summary="relu(x)·scale",
+        ),
+        Spec(
+            name="relu_scale_add",
+            triton=triton_kernels.relu_scale_add,
+            cuda=cuda_reference.relu_scale_add,
+            oracle=elementwise.relu_scale_add_oracle,
+            source_stem="relu_scale",
+            options=("scale", "y", "y_dtype"),
+            default_options={"scale": 0.1},
+            dtypes=FLOATS,
+            cases=lambda dtype, level: elementwise.elementwise_cases(
+                "relu_scale_add",
+                dtype,
+                level,
+                {
+                    "all": [{"scale": 0.1}, {"scale": -2}],
+                    "more": [{"y": "row"}, {"y": "column"}, {"y": "0-d"}],
+                },
+            ),
+            inputs=elementwise.binary_inputs,
+            cost=lambda c: (3 * c.numel, 3 * c.numel * c.torch_dtype.itemsize),
+            summary="relu(x)·scale + y",
+        ),
+        Spec(
+            name="linear_gelu",
+            triton=triton_kernels.linear_gelu,
+            cuda=cuda_reference.linear_gelu,
+            oracle=gemm.linear_gelu_oracle,
+            dtypes=FLOATS,
+            cases=gemm.linear_gelu_cases,
+            inputs=gemm.linear_gelu_inputs,
+            bound=gemm.linear_gelu_bound,
+            has_out=False,
+            default_variant="naive",
+            layouts=gemm.LAYOUTS,
+            values=gemm.VALUES,
+            options=("approximate", "bias"),
+            default_shape=(33, 65, 70),
+            cost=gemm.gemm_cost,
+            summary="gelu(x @ weight.T + bias)",
+        ),
+        Spec(
+            name="gemm_bias_act",
+            triton=triton_kernels.gemm_bias_act,
+            cuda=cuda_reference.gemm_bias_act,
+            oracle=gemm.gemm_bias_act_oracle,
+            dtypes=FLOATS,
+            cases=gemm.gemm_bias_act_cases,
+            inputs=gemm.gemm_bias_act_inputs,
+            takes=gemm.gemm_takes,
+            bound=gemm.gemm_bias_act_bound,
+            exact=gemm.is_exact,
+            every="acts on every x",
+            out_dtype=gemm.out_dtype,
+            default_variant="naive",
+            layouts=gemm.LAYOUTS,
+            values=gemm.VALUES,
+            options=("act", "alpha", "beta", "c", "bias", "precision", "out_dtype"),
+            default_shape=(33, 65, 70),
+            cost=gemm.gemm_cost,
+            summary="act(alpha·(a@b) + beta·c + bias)",
+        ),
+    )
+}

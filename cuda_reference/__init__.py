@@ -1,0 +1,48 @@
+"""The CUDA C++ twins of :mod:`triton_kernels`: same names, same arguments, plain kernels.
+
+    >>> import cuda_reference
+    >>> cuda_reference.add(x, y, alpha=2, variant="f32x4")
+
+CUDA tensors run kernels that nvcc builds on first use; CPU tensors run the very same sources,
+compiled by the host's C++ compiler against a header that stands in for the GPU.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+
+from torch import Tensor
+
+from cuda_reference._build import BuildError
+from cuda_reference.ops import elementwise as _elementwise
+from cuda_reference.ops import gemm as _gemm
+from cuda_reference.ops.elementwise import add, relu_scale, relu_scale_add, square
+from cuda_reference.ops.gemm import gemm_bias_act, linear_gelu
+
+__all__ = [
+    "BuildError",
+    "add",
+    "gemm_bias_act",
+    "linear_gelu",
+    "relu_scale",
+    "relu_scale_add",
+    "square",
+    "variants",
+]
+
+_OPS: dict[str, Callable[..., Tensor]] = {
+    f.__name__: f for f in (add, square, relu_scale, relu_scale_add, linear_gelu, gemm_bias_act)
+}
+
+
+def variants(op: str) -> dict[str, Callable[..., Tensor]]:
+    """The variants of ``op`` beside its default kernel: name → callable with op's signature.
+
+    Raises:
+        ValueError: there is no such op.
+    """
+    if op not in _OPS:
+        raise ValueError(f"variants(): no op {op!r}; the ops are {', '.join(_OPS)}")
+    names = _elementwise.VARIANTS.get(op, _gemm.VARIANTS)
+    return {name: partial(_OPS[op], variant=name) for name in names}

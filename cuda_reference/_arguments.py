@@ -1,0 +1,175 @@
+"""The argument checks of the CUDA side, in torch's manner. Independent of the Triton side's."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+FLOATING = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
+INTEGRAL = (torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64)
+
+
+def check_tensor(op: str, name: str, value: Any, dtypes: Sequence[torch.dtype]) -> Tensor:
+    """``value``, if it is a dense-layout tensor of an allowed dtype that needs no gradient."""
+    if not isinstance(value, Tensor):
+        text = f"{op}(): argument '{name}' must be a torch.Tensor, but got {_type_name(value)}"
+        if hasattr(value, "__dlpack__"):
+            text += "; make a tensor of it with torch.from_dlpack(...)"
+        raise TypeError(text)
+    if value.layout != torch.strided:
+        raise TypeError(f"{op}(): argument '{name}' must be strided, but is {value.layout}")
+    if value.dtype not in dtypes:
+        names = ", ".join(str(d)[6:] for d in dtypes)
+        raise TypeError(f"{op}(): argument '{name}' is {value.dtype}, but must be one of: {names}")
+    if value.is_neg():
+        raise RuntimeError(
+            f"{op}(): argument '{name}' is a lazily negated view, which has other values than its "
+            "memory; call resolve_neg() on it first"
+        )
+    if value.requires_grad and torch.is_grad_enabled():
+        raise RuntimeError(
+            f"{op}(): argument '{name}' requires grad, but the CUDA reference has no gradients; "
+            "call it under torch.no_grad()"
+        )
+    return value
+
+
+def check_number(op: str, name: str, value: Any, dtype: torch.dtype) -> int | float:
+    """``value``, if it is a Python number that suits a result of ``dtype``."""
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        raise TypeError(f"{op}(): argument '{name}' must be a number, but got {_type_name(value)}")
+    if not dtype.is_floating_point and isinstance(value, float):
+        raise TypeError(
+            f"{op}(): argument '{name}' must be an integer for a result of dtype {dtype}, "
+            f"but got {value}"
+        )
+    if not dtype.is_floating_point:
+        return value % 2**64  # the kernels wrap it to the dtype
+    try:
+        return float(value)
+    except OverflowError:
+        raise ValueError(f"{op}(): argument '{name}' is too large for float64") from None
+
+
+def check_choice(op: str, name: str, value: Any, choices: Sequence[str]) -> None:
+    """Refuse a ``value`` that is none of the ``choices``."""
+    if value not in choices:
+        listed = ", ".join(map(repr, choices))
+        raise ValueError(f"{op}(): argument '{name}' must be one of {listed}, but got {value!r}")
+
+
+def check_device(op: str, tensors: Mapping[str, Tensor]) -> torch.device:
+    """The one device of all ``tensors``, a GPU or the CPU."""
+    name, lead = next(iter(tensors.items()))
+    for other, t in tensors.items():
+        if t.device != lead.device:
+            raise RuntimeError(
+                f"{op}(): '{name}' is on {lead.device}, but '{other}' on {t.device}; "
+                "all tensors must be on one device"
+            )
+    if lead.device.type not in ("cuda", "cpu"):
+        raise RuntimeError(f"{op}(): device {lead.device} is not supported, only cuda and cpu")
+    return lead.device
+
+
+def check_out(
+    op: str,
+    out: Any,
+    shape: Sequence[int],
+    dtype: torch.dtype,
+    inputs: Mapping[str, Tensor],
+    in_place: bool,
+) -> Tensor:
+    """``out``, if it has the result's very shape and dtype and shares no memory it must not."""
+    out = check_tensor(op, "out", out, FLOATING + INTEGRAL)
+    if out.dtype != dtype:
+        raise TypeError(f"{op}(): argument 'out' is {out.dtype}, but the result is {dtype}")
+    if list(out.shape) != list(shape):
+        raise RuntimeError(
+            f"{op}(): argument 'out' has shape {list(out.shape)}, but the result has "
+            f"{list(shape)}; out is never resized"
+        )
+    check_device(op, {**inputs, "out": out})
+    if _overlaps_itself(out):
+        raise RuntimeError(
+            f"{op}(): argument 'out' overlaps itself: shape {list(out.shape)}, "
+            f"strides {list(out.stride())}"
+        )
+    for name, t in inputs.items():
+        same = (out.data_ptr(), out.dtype, out.shape, out.stride()) == (
+            t.data_ptr(),
+            t.dtype,
+            t.shape,
+            t.stride(),
+        )
+        if not (in_place and same) and _share_memory(out, t):
+            raise RuntimeError(f"{op}(): argument 'out' overlaps '{name}' in memory")
+    return out
+
+
+def _type_name(value: Any) -> str:
+    kind = type(value)
+    return kind.__name__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__name__}"
+
+
+def _dims(t: Tensor) -> list[tuple[int, int]]:
+    return [(n, s) for n, s in zip(t.shape, t.stride()) if n > 1]
+
+
+def _steps(t: Tensor, both_ways: bool = False) -> list[tuple[int, int]]:
+    """(stride, largest index) a dimension; doubled when a difference of two indices is meant."""
+    return [(s, (n - 1) * (2 if both_ways else 1)) for n, s in _dims(t)]
+
+
+def _collides(steps: list[tuple[int, int]], target: int, skip: bool = False) -> bool:
+    """Whether Σ stride·index hits ``target``; with ``skip``, in a second way beside the first."""
+    steps = sorted(steps, reverse=True)
+
+    def ways(k: int, left: int) -> Iterator[None]:
+        """One item a solution, found by fixing the index of step k, then of the later ones."""
+        if k == len(steps):
+            if left == 0:
+                yield None
+            return
+        stride, most = steps[k]
+        if stride == 0:
+            first, last = 0, min(most, 1)  # all alike, and two are enough
+        else:
+            # A sum of the steps k to j is a multiple of their common divisor; the later ones can
+            # make up for a remainder as large as they reach. This rules out interleaved views.
+            divisor = 0
+            for j in range(k, len(steps)):
+                divisor = math.gcd(divisor, steps[j][0])
+                if left % divisor > reach[j + 1]:
+                    return
+            first = max(0, -((reach[k + 1] - left) // stride))
+            last = min(most, left // stride)
+        for index in range(first, last + 1):
+            yield from ways(k + 1, left - stride * index)
+
+    reach = [sum(s * most for s, most in steps[k:]) for k in range(len(steps) + 1)]
+    wanted = 2 if skip else 1
+    return len(list(itertools.islice(ways(0, target), wanted))) == wanted
+
+
+def _overlaps_itself(t: Tensor) -> bool:
+    """Whether two elements of ``t`` have one address."""
+    middle = sum(s * (n - 1) for n, s in _dims(t))
+    return t.numel() > 1 and _collides(_steps(t, both_ways=True), middle, skip=True)
+
+
+def _share_memory(a: Tensor, b: Tensor) -> bool:
+    """Whether any byte belongs to both tensors."""
+    if not a.numel() or not b.numel() or a.device != b.device:
+        return False
+    steps = [(1, a.element_size() - 1), (1, b.element_size() - 1)]
+    target = b.data_ptr() + b.element_size() - 1 - a.data_ptr()
+    for t in (a, b):
+        steps += [(s * t.element_size(), m) for s, m in _steps(t)]
+    target += sum(s * m * b.element_size() for s, m in _steps(b))
+    return _collides(steps, target)

@@ -1,0 +1,90 @@
+"""From a tensor to a launcher in a shared library: the C ABI of the CUDA side.
+
+A CUDA tensor goes to the library that nvcc built, on the tensor's device and torch's current
+stream there; a CPU tensor goes to the same source built for the host.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from cuda_reference import _build
+
+MAX_DIMS = 64
+
+# In the order of enum DType in csrc/elementwise.cuh.
+DTYPE_CODE = {
+    dtype: code
+    for code, dtype in enumerate(
+        (
+            torch.float16,
+            torch.bfloat16,
+            torch.float32,
+            torch.float64,
+            torch.uint8,
+            torch.int8,
+            torch.int16,
+            torch.int32,
+            torch.int64,
+        )
+    )
+}
+
+
+class CTensor(ctypes.Structure):
+    """struct Tensor of csrc/elementwise.cuh."""
+
+    _fields_ = [
+        ("data", ctypes.c_void_p),
+        ("dtype", ctypes.c_int),
+        ("ndim", ctypes.c_int),
+        ("size", ctypes.c_longlong * MAX_DIMS),
+        ("stride", ctypes.c_longlong * MAX_DIMS),
+    ]
+
+
+class CScalar(ctypes.Structure):
+    """struct Scalar of csrc/elementwise.cuh."""
+
+    _fields_ = [("real", ctypes.c_double), ("integer", ctypes.c_longlong)]
+
+
+def tensor(t: Tensor) -> Any:
+    """``t`` as a pointer argument of a launcher."""
+    c = CTensor(data=t.data_ptr(), dtype=DTYPE_CODE[t.dtype], ndim=t.dim())
+    c.size[: t.dim()] = t.shape
+    c.stride[: t.dim()] = t.stride()
+    return ctypes.byref(c)
+
+
+def pointer(t: Tensor | None) -> ctypes.c_void_p:
+    """The address of ``t``'s first element, null for None."""
+    return ctypes.c_void_p(None if t is None else t.data_ptr())
+
+
+def scalar(value: int | float) -> CScalar:
+    """A Python number; integers beyond 64 bits wrap."""
+    integer = value if isinstance(value, int) else 0
+    return CScalar(float(value), ctypes.c_longlong(integer & (2**64 - 1)).value)
+
+
+def launch(stem: str, symbol: str, shapes: str, device: torch.device, *arguments: Any) -> None:
+    """Call ``symbol`` of csrc/<stem>.cu with ``arguments`` and the current stream of ``device``.
+
+    Raises:
+        RuntimeError: the launch failed; the text has the variant, ``shapes`` and CUDA's own words.
+    """
+    on_gpu = device.type == "cuda"
+    library = _build.library(stem, "cuda" if on_gpu else "host")
+    with torch.cuda.device(device) if on_gpu else contextlib.nullcontext():
+        stream = torch.cuda.current_stream(device).cuda_stream if on_gpu else None
+        status = getattr(library, symbol)(*arguments, ctypes.c_void_p(stream))
+    if status:
+        library.crosscheck_error_string.restype = ctypes.c_char_p
+        words = library.crosscheck_error_string(status).decode()
+        raise RuntimeError(f"{symbol}() on {shapes}: launch failed: {words}")

@@ -1,0 +1,105 @@
+// What the matrix products share: the arguments, the activations, the epilogue.
+#pragma once
+#include "elementwise.cuh"
+
+// In the order of ACTS in ops/gemm.py.
+enum Act { NONE, RELU, GELU, GELU_TANH, SILU, SIGMOID, TANH, LEAKY_RELU };
+
+__device__ inline float erf_of(float x) { return erff(x); }
+__device__ inline double erf_of(double x) { return erf(x); }
+__device__ inline float tanh_of(float x) { return tanhf(x); }
+__device__ inline double tanh_of(double x) { return tanh(x); }
+__device__ inline float exp_of(float x) { return expf(x); }
+__device__ inline double exp_of(double x) { return exp(x); }
+
+template <class C>
+__device__ C activate(C x, int act) {
+  switch (act) {
+    case RELU: return x < C(0) ? C(0) : x;
+    case GELU: return C(0.5) * x * (C(1) + erf_of(x * C(0.70710678118654752)));
+    case GELU_TANH: {
+      const C cubic = x + C(0.044715) * x * x * x;
+      return C(0.5) * x * (C(1) + tanh_of(C(0.79788456080286536) * cubic));
+    }
+    case SILU: return x / (C(1) + exp_of(-x));
+    case SIGMOID: return C(1) / (C(1) + exp_of(-x));
+    case TANH: return tanh_of(x);
+    case LEAKY_RELU: return x < C(0) ? C(0.01) * x : x;
+    default: return x;
+  }
+}
+
+// act(alpha·(a@b) + beta·c + bias). Vectors and matrices are [N], [M, K], [K, N], [M, N].
+struct Epilogue {
+  Tensor bias, c;
+  bool has_bias, has_c;
+  Scalar alpha, beta;
+  int act;
+
+  template <class C>
+  __device__ C apply(C sum, long long m, long long n) const {
+    C pre = value<C>(alpha) * sum;
+    if (has_c) pre += value<C>(beta) * load<C>(c, m * c.stride[0] + n * c.stride[1]);
+    if (has_bias) pre += load<C>(bias, n * bias.stride[0]);
+    return activate(pre, act);
+  }
+};
+
+// One thread an output element: the plainest form there is.
+template <class C>
+__global__ void gemm_naive_kernel(Tensor a, Tensor b, Tensor out, Epilogue epilogue) {
+  const long long n = static_cast<long long>(blockIdx.x) * blockDim.x + threadIdx.x;
+  const long long m = static_cast<long long>(blockIdx.y) * blockDim.y + threadIdx.y;
+  const long long M = out.size[0], N = out.size[1], K = a.size[1];
+  if (m >= M || n >= N) return;
+  C sum = 0;
+  for (long long k = 0; k < K; ++k)
+    sum = fused(load<C>(a, m * a.stride[0] + k * a.stride[1]),
+                load<C>(b, k * b.stride[0] + n * b.stride[1]), sum);
+  store<C>(out, m * out.stride[0] + n * out.stride[1], epilogue.apply<C>(sum, m, n));
+}
+
+constexpr int TILE = 16;
+
+// A block computes a TILE × TILE tile of out; it reads a and b tile by tile through shared memory,
+// so that each element is loaded once a block instead of once a thread.
+template <class C>
+__global__ void gemm_tiled_kernel(Tensor a, Tensor b, Tensor out, Epilogue epilogue) {
+  SHARED(C, a_tile, [TILE][TILE + 1]);
+  SHARED(C, b_tile, [TILE][TILE + 1]);
+  const int row = threadIdx.y, column = threadIdx.x;
+  const long long m = static_cast<long long>(blockIdx.y) * TILE + row;
+  const long long n = static_cast<long long>(blockIdx.x) * TILE + column;
+  const long long M = out.size[0], N = out.size[1], K = a.size[1];
+  C sum = 0;
+  for (long long k0 = 0; k0 < K; k0 += TILE) {
+    const bool in_a = m < M && k0 + column < K;
+    const bool in_b = k0 + row < K && n < N;
+    a_tile[row][column] = in_a ? load<C>(a, m * a.stride[0] + (k0 + column) * a.stride[1]) : C(0);
+    b_tile[row][column] = in_b ? load<C>(b, (k0 + row) * b.stride[0] + n * b.stride[1]) : C(0);
+    __syncthreads();  // the tiles are complete
+    for (int k = 0; k < TILE; ++k) sum = fused(a_tile[row][k], b_tile[k][column], sum);
+    __syncthreads();  // nobody reads them any more
+  }
+  if (m < M && n < N)
+    store<C>(out, m * out.stride[0] + n * out.stride[1], epilogue.apply<C>(sum, m, n));
+}
+
+inline dim3 tiles_of(const Tensor& out) {
+  return dim3(static_cast<unsigned>((out.size[1] + TILE - 1) / TILE),
+              static_cast<unsigned>((out.size[0] + TILE - 1) / TILE));
+}
+
+inline int gemm_naive(const Tensor& a, const Tensor& b, const Tensor& out, const Epilogue& epilogue,
+                      cudaStream_t stream) {
+  WITH_FLOATING_TYPE(a.dtype, LAUNCH(gemm_naive_kernel<C>, tiles_of(out), dim3(TILE, TILE), 0,
+                                     stream, a, b, out, epilogue));
+  return cudaGetLastError();
+}
+
+inline int gemm_tiled(const Tensor& a, const Tensor& b, const Tensor& out, const Epilogue& epilogue,
+                      cudaStream_t stream) {
+  WITH_FLOATING_TYPE(a.dtype, LAUNCH(gemm_tiled_kernel<C>, tiles_of(out), dim3(TILE, TILE), 0,
+                                     stream, a, b, out, epilogue));
+  return cudaGetLastError();
+}

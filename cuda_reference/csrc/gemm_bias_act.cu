@@ -1,0 +1,30 @@
+// gemm_bias_act: out = act(alpha·(a@b) + beta·c + bias), accumulated in float (double for float64).
+//
+//   naive   one thread an output element
+//   tiled   the same through tiles in shared memory
+#include "gemm.cuh"
+
+static Epilogue epilogue_of(const Tensor* bias, const Tensor* c, Scalar alpha, Scalar beta,
+                            int act) {
+  Epilogue epilogue{};
+  epilogue.has_bias = bias != nullptr;
+  epilogue.has_c = c != nullptr;
+  if (bias) epilogue.bias = *bias;
+  if (c) epilogue.c = *c;
+  epilogue.alpha = alpha;
+  epilogue.beta = beta;
+  epilogue.act = act;
+  return epilogue;
+}
+
+extern "C" int gemm_bias_act_naive(const Tensor* a, const Tensor* b, const Tensor* bias,
+                                   const Tensor* c, const Tensor* out, Scalar alpha, Scalar beta,
+                                   int act, cudaStream_t stream) {
+  return gemm_naive(*a, *b, *out, epilogue_of(bias, c, alpha, beta, act), stream);
+}
+
+extern "C" int gemm_bias_act_tiled(const Tensor* a, const Tensor* b, const Tensor* bias,
+                                   const Tensor* c, const Tensor* out, Scalar alpha, Scalar beta,
+                                   int act, cudaStream_t stream) {
+  return gemm_tiled(*a, *b, *out, epilogue_of(bias, c, alpha, beta, act), stream);
+}

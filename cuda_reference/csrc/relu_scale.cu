@@ -1,0 +1,41 @@
+// relu_scale: out = relu(x)·scale; relu_scale_add: out = fma(relu(x), scale, y); rounded once.
+// relu(x) is 0 where x < 0, else x: NaN stays NaN, −0 stays −0. Any layout, one thread an element.
+#include "elementwise.cuh"
+
+template <class C>
+__device__ C relu(C x) {
+  return x < C(0) ? C(0) : x;
+}
+
+template <class C>
+__global__ void relu_scale_kernel(Tensor x, Tensor out, Scalar scale, long long n) {
+  const long long i = global_thread();
+  if (i >= n) return;
+  store<C>(out, out.offset(i), relu(load<C>(x, x.offset(i))) * value<C>(scale));
+}
+
+extern "C" int relu_scale(const Tensor* x, const Tensor* out, Scalar scale, cudaStream_t stream) {
+  const long long n = out->numel();
+  const Tensor xt = *x, ot = *out;
+  WITH_FLOATING_TYPE(out->dtype, LAUNCH(relu_scale_kernel<C>, blocks_for(n), THREADS, 0, stream, xt,
+                                       ot, scale, n));
+  return cudaGetLastError();
+}
+
+template <class C>
+__global__ void relu_scale_add_kernel(Tensor x, Tensor y, Tensor out, Scalar scale, long long n) {
+  const long long i = global_thread();
+  if (i >= n) return;
+  const C a = promoted<C>(x, x.offset(i), out.dtype);
+  const C b = promoted<C>(y, y.offset(i), out.dtype);
+  store<C>(out, out.offset(i), fused(relu(a), value<C>(scale), b));
+}
+
+extern "C" int relu_scale_add(const Tensor* x, const Tensor* y, const Tensor* out, Scalar scale,
+                              cudaStream_t stream) {
+  const long long n = out->numel();
+  const Tensor xt = *x, yt = *y, ot = *out;
+  WITH_FLOATING_TYPE(out->dtype, LAUNCH(relu_scale_add_kernel<C>, blocks_for(n), THREADS, 0, stream,
+                                       xt, yt, ot, scale, n));
+  return cudaGetLastError();
+}

@@ -1,0 +1,57 @@
+// square: out = x·x in the compute type, rounded once; integers wrap.
+//
+//   square   any dtype and layout, one thread an element
+//   1d       dense, a one-dimensional grid
+//   2d       a dense matrix, a two-dimensional grid: one thread a (row, column)
+#include "elementwise.cuh"
+
+template <class C>
+__global__ void square_kernel(Tensor x, Tensor out, long long n) {
+  const long long i = global_thread();
+  if (i >= n) return;
+  const C v = load<C>(x, x.offset(i));
+  store<C>(out, out.offset(i), v * v);
+}
+
+extern "C" int square(const Tensor* x, const Tensor* out, cudaStream_t stream) {
+  const long long n = out->numel();
+  const Tensor xt = *x, ot = *out;
+  WITH_COMPUTE_TYPE(out->dtype,
+                    LAUNCH(square_kernel<C>, blocks_for(n), THREADS, 0, stream, xt, ot, n));
+  return cudaGetLastError();
+}
+
+template <class C>
+__global__ void square_1d_kernel(Tensor x, Tensor out, long long n) {
+  const long long i = global_thread();
+  if (i >= n) return;
+  const C v = load<C>(x, i);
+  store<C>(out, i, v * v);
+}
+
+extern "C" int square_1d(const Tensor* x, const Tensor* out, cudaStream_t stream) {
+  const long long n = out->numel();
+  const Tensor xt = *x, ot = *out;
+  WITH_COMPUTE_TYPE(out->dtype,
+                    LAUNCH(square_1d_kernel<C>, blocks_for(n), THREADS, 0, stream, xt, ot, n));
+  return cudaGetLastError();
+}
+
+template <class C>
+__global__ void square_2d_kernel(Tensor x, Tensor out, long long rows, long long columns) {
+  const long long column = static_cast<long long>(blockIdx.x) * blockDim.x + threadIdx.x;
+  const long long row = static_cast<long long>(blockIdx.y) * blockDim.y + threadIdx.y;
+  if (row >= rows || column >= columns) return;
+  const C v = load<C>(x, row * columns + column);
+  store<C>(out, row * columns + column, v * v);
+}
+
+extern "C" int square_2d(const Tensor* x, const Tensor* out, cudaStream_t stream) {
+  const long long rows = out->size[0], columns = out->size[1];
+  const Tensor xt = *x, ot = *out;
+  const dim3 block(32, 8);
+  const dim3 grid(static_cast<unsigned>((columns + 31) / 32), static_cast<unsigned>((rows + 7) / 8));
+  WITH_COMPUTE_TYPE(out->dtype,
+                    LAUNCH(square_2d_kernel<C>, grid, block, 0, stream, xt, ot, rows, columns));
+  return cudaGetLastError();
+}

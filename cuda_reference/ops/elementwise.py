@@ -1,0 +1,201 @@
+"""add, square, relu_scale and relu_scale_add: argument checks and launches.
+
+The formulas stand in csrc/add.cu, csrc/square.cu and csrc/relu_scale.cu. The default kernel of
+each takes every dtype and layout; a variant takes dense contiguous tensors of its own dtype only.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from cuda_reference import _arguments, _launch
+from cuda_reference._arguments import FLOATING, INTEGRAL
+
+VARIANTS: dict[str, dict[str, tuple[torch.dtype, ...]]] = {
+    "add": {
+        "f32": (torch.float32,),
+        "f32x4": (torch.float32,),
+        "f16": (torch.float16,),
+        "f16x2": (torch.float16,),
+        "f16x8": (torch.float16,),
+        "f16x8_pack": (torch.float16,),
+        "bf16": (torch.bfloat16,),
+        "bf16x2": (torch.bfloat16,),
+        "bf16x8": (torch.bfloat16,),
+        "bf16x8_pack": (torch.bfloat16,),
+    },
+    "square": {"1d": FLOATING + INTEGRAL, "2d": FLOATING + INTEGRAL},
+    "relu_scale": {},
+    "relu_scale_add": {},
+}
+
+
+def add(
+    x: Tensor,
+    y: Tensor | int | float,
+    *,
+    alpha: int | float = 1,
+    out: Tensor | None = None,
+    variant: str | None = None,
+) -> Tensor:
+    """x + alpha·y as fma(alpha, y, x): the CUDA twin of :func:`triton_kernels.add`.
+
+    Args:
+        x, y, alpha, out: as there.
+        variant: f32, f32x4, f16, f16x2, f16x8, f16x8_pack, bf16, bf16x2, bf16x8 or bf16x8_pack:
+            a kernel for contiguous tensors of one shape and that dtype. None: any layout.
+
+    Raises:
+        TypeError, ValueError, RuntimeError: as there; ValueError also for inputs that the variant
+            does not take.
+    """
+    x, y = _promotable("add", x, y, FLOATING + INTEGRAL)
+    dtype = torch.result_type(x, y if isinstance(y, Tensor) else type(y)())
+    alpha = _arguments.check_number("add", "alpha", alpha, dtype)
+    y_value: int | float = 0
+    if not isinstance(y, Tensor):
+        y_value = _arguments.check_number("add", "y", y, dtype)
+    tensors = {"x": x, "y": y} if isinstance(y, Tensor) else {"x": x}
+    out = _output("add", tensors, dtype, out)
+    if variant is not None:
+        _check_variant("add", variant, {**tensors, "out": out})
+        if not isinstance(y, Tensor):
+            raise ValueError(f"add(): variant '{variant}' takes two tensors, but y is a number")
+        arguments = [_launch.pointer(t) for t in (out, x, y)]
+        factor, n = ctypes.c_float(alpha), ctypes.c_longlong(out.numel())
+        return _run("add", f"add_{variant}", out, tensors, *arguments, factor, n)
+    views = _views(out, tensors)
+    return _run(
+        "add",
+        "add",
+        out,
+        tensors,
+        views["x"],
+        views.get("y"),
+        _launch.scalar(y_value),
+        views["out"],
+        _launch.scalar(alpha),
+    )
+
+
+def square(x: Tensor, *, out: Tensor | None = None, variant: str | None = None) -> Tensor:
+    """x·x: the CUDA twin of :func:`triton_kernels.square`.
+
+    Args:
+        x, out: as there.
+        variant: "1d" for contiguous tensors, "2d" for contiguous matrices on a two-dimensional
+            grid. None: any layout.
+
+    Raises:
+        TypeError, ValueError, RuntimeError: as there; ValueError also for inputs that the variant
+            does not take.
+    """
+    x = _arguments.check_tensor("square", "x", x, FLOATING + INTEGRAL)
+    out = _output("square", {"x": x}, x.dtype, out)
+    if variant is None:
+        views = _views(out, {"x": x})
+        return _run("square", "square", out, {"x": x}, views["x"], views["out"])
+    _check_variant("square", variant, {"x": x, "out": out})
+    if variant == "2d" and x.dim() != 2:
+        raise ValueError(f"square(): variant '2d' takes a matrix, but x has shape {list(x.shape)}")
+    arguments = _launch.tensor(x), _launch.tensor(out)
+    return _run("square", f"square_{variant}", out, {"x": x}, *arguments)
+
+
+def relu_scale(
+    x: Tensor, scale: int | float, *, out: Tensor | None = None, variant: str | None = None
+) -> Tensor:
+    """relu(x)·scale: the CUDA twin of :func:`triton_kernels.relu_scale`; it has no variants."""
+    x = _arguments.check_tensor("relu_scale", "x", x, FLOATING)
+    scale = _arguments.check_number("relu_scale", "scale", scale, x.dtype)
+    out = _output("relu_scale", {"x": x}, x.dtype, out)
+    _check_variant("relu_scale", variant, {})
+    views = _views(out, {"x": x})
+    scalar = _launch.scalar(scale)
+    return _run("relu_scale", "relu_scale", out, {"x": x}, views["x"], views["out"], scalar)
+
+
+def relu_scale_add(
+    x: Tensor,
+    y: Tensor,
+    scale: int | float,
+    *,
+    out: Tensor | None = None,
+    variant: str | None = None,
+) -> Tensor:
+    """fma(relu(x), scale, y): the CUDA twin of :func:`triton_kernels.relu_scale_add`."""
+    op = "relu_scale_add"
+    if not isinstance(y, Tensor):
+        _arguments.check_tensor(op, "y", y, FLOATING)
+    x, y = _promotable(op, x, y, FLOATING)
+    dtype = torch.result_type(x, y)
+    scale = _arguments.check_number(op, "scale", scale, dtype)
+    tensors: dict[str, Tensor] = {"x": x, "y": y}
+    out = _output(op, tensors, dtype, out)
+    _check_variant(op, variant, {})
+    views = _views(out, tensors)
+    arguments = views["x"], views["y"], views["out"], _launch.scalar(scale)
+    return _run("relu_scale", op, out, tensors, *arguments)
+
+
+def _promotable(op: str, x: Any, y: Any, dtypes: tuple[torch.dtype, ...]) -> tuple[Tensor, Any]:
+    """The checked operands; a 0-d CPU tensor follows the other one to its GPU."""
+    x = _arguments.check_tensor(op, "x", x, dtypes)
+    if isinstance(y, (bool, int, float)):
+        return x, int(y) if isinstance(y, bool) else y
+    y = _arguments.check_tensor(op, "y", y, dtypes)
+    if x.is_cuda and y.is_cpu and y.dim() == 0:
+        y = y.to(x.device)
+    elif y.is_cuda and x.is_cpu and x.dim() == 0:
+        x = x.to(y.device)
+    return x, y
+
+
+def _output(op: str, tensors: dict[str, Tensor], dtype: torch.dtype, out: Any) -> Tensor:
+    """The checked ``out``, or a new contiguous tensor of the broadcast shape."""
+    device = _arguments.check_device(op, tensors)
+    try:
+        shape = torch.broadcast_shapes(*(t.shape for t in tensors.values()))
+    except RuntimeError:
+        shapes = " and ".join(f"'{name}' {list(t.shape)}" for name, t in tensors.items())
+        raise RuntimeError(f"{op}(): the shapes of {shapes} do not broadcast") from None
+    if out is not None:
+        return _arguments.check_out(op, out, shape, dtype, tensors, in_place=True)
+    return torch.empty(shape, dtype=dtype, device=device)
+
+
+def _check_variant(op: str, variant: str | None, tensors: dict[str, Tensor]) -> None:
+    """Refuse an unknown variant, and tensors that it is not made for."""
+    if variant is None:
+        return
+    _arguments.check_choice(op, "variant", variant, tuple(VARIANTS[op]))
+    first = next(iter(tensors.values()))
+    for name, t in tensors.items():
+        if t.dtype not in VARIANTS[op][variant]:
+            raise ValueError(f"{op}(): variant '{variant}' does not take {t.dtype} ('{name}')")
+        if not t.is_contiguous() or t.shape != first.shape:
+            raise ValueError(
+                f"{op}(): variant '{variant}' takes contiguous tensors of one shape, but '{name}' "
+                f"has shape {list(t.shape)} and strides {list(t.stride())}"
+            )
+
+
+def _views(out: Tensor, tensors: dict[str, Tensor]) -> dict[str, Any]:
+    """The operands as launcher arguments in out's shape; one dimension where all are contiguous."""
+    every = {**{name: t.expand(out.shape) for name, t in tensors.items()}, "out": out}
+    if all(t.is_contiguous() for t in every.values()):
+        every = {name: t.view(-1) for name, t in every.items()}
+    return {name: _launch.tensor(t) for name, t in every.items()}
+
+
+def _run(
+    stem: str, symbol: str, out: Tensor, tensors: dict[str, Tensor], *arguments: Any
+) -> Tensor:
+    if out.numel():
+        shapes = ", ".join(f"{name} {list(t.shape)}" for name, t in tensors.items())
+        _launch.launch(stem, symbol, shapes, out.device, *arguments)
+    return out

@@ -1,0 +1,168 @@
+"""gemm_bias_act and linear_gelu: argument checks and launches.
+
+The kernels stand in csrc/gemm.cuh, the launchers in csrc/gemm_bias_act.cu and csrc/linear_gelu.cu.
+Both variants, naive and tiled, take every floating dtype and any strides, in precision "ieee".
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from cuda_reference import _arguments, _launch
+from cuda_reference._arguments import FLOATING
+
+ACTS = ("none", "relu", "gelu", "gelu_tanh", "silu", "sigmoid", "tanh", "leaky_relu")
+VARIANTS = ("naive", "tiled")
+PRECISIONS = ("ieee", "tf32", "tf32x3")
+
+
+def gemm_bias_act(
+    a: Tensor,
+    b: Tensor,
+    bias: Tensor | None = None,
+    *,
+    act: str = "none",
+    alpha: float = 1.0,
+    beta: float | None = None,
+    c: Tensor | None = None,
+    out: Tensor | None = None,
+    out_dtype: torch.dtype | None = None,
+    precision: str = "ieee",
+    variant: str | None = None,
+) -> Tensor:
+    """act(alpha·(a@b) + beta·c + bias): the CUDA twin of :func:`triton_kernels.gemm_bias_act`.
+
+    Args:
+        a, b, bias, act, alpha, beta, c, out, out_dtype: as there.
+        precision: "ieee"; the others need tensor cores, which no variant uses.
+        variant: "naive", one thread an output element, or "tiled", through shared memory. None is
+            naive.
+
+    Raises:
+        TypeError, ValueError, RuntimeError: as there; ValueError also for an unknown variant and a
+            precision that it does not have.
+    """
+    op = "gemm_bias_act"
+    variant = _variant(op, variant)
+    a = _arguments.check_tensor(op, "a", a, FLOATING)
+    b = _arguments.check_tensor(op, "b", b, (a.dtype,))
+    _arguments.check_choice(op, "act", act, ACTS)
+    _arguments.check_choice(op, "precision", precision, PRECISIONS)
+    if precision != "ieee":
+        raise ValueError(
+            f"{op}(): precision '{precision}' is not available: variant '{variant}' computes in "
+            "'ieee' only"
+        )
+    _arguments.check_number(op, "alpha", alpha, a.dtype)
+    if beta is not None:
+        _arguments.check_number(op, "beta", beta, a.dtype)
+    if a.dim() != 2 or b.dim() != 2 or a.shape[1] != b.shape[0]:
+        raise RuntimeError(
+            f"{op}(): 'a' and 'b' must have shapes [M, K] and [K, N], but have {list(a.shape)} and "
+            f"{list(b.shape)}"
+        )
+    M, N = a.shape[0], b.shape[1]
+    inputs = {"a": a, "b": b}
+    if bias is not None:
+        inputs["bias"] = _bias(op, bias, a.dtype, N)
+    if c is not None:
+        inputs["c"] = _arguments.check_tensor(op, "c", c, (a.dtype,))
+        if c.dim() > 2 or any(n not in (1, m) for n, m in zip(c.shape[::-1], (N, M))):
+            raise RuntimeError(f"{op}(): 'c' must broadcast to [{M}, {N}], but is {list(c.shape)}")
+        beta = 1.0 if beta is None else beta
+    elif beta:
+        raise ValueError(f"{op}(): argument 'beta' is {beta}, but there is no 'c'")
+    if out_dtype not in (None, *FLOATING):
+        raise TypeError(f"{op}(): argument 'out_dtype' must be a floating dtype, not {out_dtype}")
+    device = _arguments.check_device(op, inputs)
+    dtype = out_dtype or a.dtype
+    if out is None:
+        out = torch.empty((M, N), dtype=dtype, device=device)
+    else:
+        out = _arguments.check_out(op, out, (M, N), dtype, inputs, in_place=False)
+    _launch_gemm(
+        op,
+        f"{op}_{variant}",
+        inputs,
+        out,
+        _launch.tensor(a),
+        _launch.tensor(b),
+        None if bias is None else _launch.tensor(bias),
+        None if c is None or not beta else _launch.tensor(c.expand(M, N)),
+        _launch.tensor(out),
+        _launch.scalar(alpha),
+        _launch.scalar(beta or 0.0),
+        ACTS.index(act),
+    )
+    return out
+
+
+def linear_gelu(
+    x: Tensor,
+    weight: Tensor,
+    bias: Tensor | None = None,
+    *,
+    approximate: str = "none",
+    variant: str | None = None,
+) -> Tensor:
+    """gelu(x @ weight.T + bias): the CUDA twin of :func:`triton_kernels.linear_gelu`.
+
+    Args:
+        x, weight, bias, approximate: as there.
+        variant: "naive" or "tiled". None is naive.
+
+    Raises:
+        TypeError, ValueError, RuntimeError: as there; ValueError also for an unknown variant.
+    """
+    op = "linear_gelu"
+    variant = _variant(op, variant)
+    x = _arguments.check_tensor(op, "x", x, FLOATING)
+    weight = _arguments.check_tensor(op, "weight", weight, (x.dtype,))
+    _arguments.check_choice(op, "approximate", approximate, ("none", "tanh"))
+    if x.dim() < 1 or weight.dim() != 2 or x.shape[-1] != weight.shape[1]:
+        raise RuntimeError(
+            f"{op}(): 'x' and 'weight' must have shapes […, I] and [O, I], but have "
+            f"{list(x.shape)} and {list(weight.shape)}"
+        )
+    inputs = {"x": x, "weight": weight}
+    if bias is not None:
+        inputs["bias"] = _bias(op, bias, x.dtype, weight.shape[0])
+    device = _arguments.check_device(op, inputs)
+    rows = x.reshape(x.shape[:-1].numel(), x.shape[-1])
+    out = torch.empty((rows.shape[0], weight.shape[0]), dtype=x.dtype, device=device)
+    _launch_gemm(
+        op,
+        f"{op}_{variant}",
+        inputs,
+        out,
+        _launch.tensor(rows),
+        _launch.tensor(weight),
+        None if bias is None else _launch.tensor(bias),
+        _launch.tensor(out),
+        int(approximate == "tanh"),
+    )
+    return out.view(*x.shape[:-1], weight.shape[0])
+
+
+def _variant(op: str, variant: str | None) -> str:
+    variant = VARIANTS[0] if variant is None else variant
+    _arguments.check_choice(op, "variant", variant, VARIANTS)
+    return variant
+
+
+def _bias(op: str, bias: Any, dtype: torch.dtype, N: int) -> Tensor:
+    bias = _arguments.check_tensor(op, "bias", bias, (dtype,))
+    if list(bias.shape) != [N]:
+        raise RuntimeError(f"{op}(): 'bias' must have shape [{N}], but has {list(bias.shape)}")
+    return bias
+
+
+def _launch_gemm(
+    stem: str, symbol: str, inputs: dict[str, Tensor], out: Tensor, *arguments: Any
+) -> None:
+    if out.numel():
+        shapes = ", ".join(f"{name} {list(t.shape)}" for name, t in inputs.items())
+        _launch.launch(stem, symbol, shapes, out.device, *arguments)

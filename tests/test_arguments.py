@@ -1,0 +1,593 @@
+"""Bad input: one error in torch's manner, before anything is launched, with nothing written.
+
+Both sides run the same table, in every mode that this machine offers.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import math
+import random
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+import cuda_reference
+import triton_kernels
+from compare.implementations import MODES, Implementation, implementations
+from compare.specs import SPECS
+from cuda_reference import _arguments as cuda_arguments
+from triton_kernels import _arguments as triton_arguments
+
+ELEMENTWISE = ("add", "square", "relu_scale", "relu_scale_add")
+GEMM = ("linear_gelu", "gemm_bias_act")
+HALF, FLOAT, DOUBLE, INT = torch.float16, torch.float32, torch.float64, torch.int32
+
+
+Call = Callable[[str, dict[str, Any]], Tensor]
+
+
+@pytest.fixture
+def call(mode: str) -> Iterator[Call]:
+    """call(op, arguments): the op's default implementation in the mode."""
+    functions = {op: implementations(spec, [mode])[0] for op, spec in SPECS.items()}
+    interpreted = mode == "triton-interpreted"  # entered here once, as entering takes a while
+    with triton_kernels.interpret() if interpreted else contextlib.nullcontext():
+        yield lambda op, arguments: functions[op](**arguments)
+
+
+@pytest.fixture
+def device(mode: str) -> torch.device:
+    return torch.device(MODES[mode][1])
+
+
+def good(op: str, device: torch.device) -> dict[str, Any]:
+    """Arguments that the op takes; the result is float32 of shape [4, 5]."""
+    arguments: dict[str, dict[str, Any]] = {
+        "add": {"x": (4, 5), "y": (4, 5)},
+        "square": {"x": (4, 5)},
+        "relu_scale": {"x": (4, 5), "scale": 2.0},
+        "relu_scale_add": {"x": (4, 5), "y": (4, 5), "scale": 2.0},
+        "linear_gelu": {"x": (4, 6), "weight": (5, 6), "bias": (5,)},
+        "gemm_bias_act": {"a": (4, 6), "b": (6, 5), "bias": (5,)},
+    }
+    found = {
+        name: torch.ones(value, device=device) if isinstance(value, tuple) else value
+        for name, value in arguments[op].items()
+    }
+    if SPECS[op].has_out:
+        found["out"] = torch.full((4, 5), math.nan, device=device)
+    return found
+
+
+def memory(arguments: dict[str, Any]) -> dict[str, bytes]:
+    """Every byte of the storages of all strided tensors among the arguments."""
+    return {
+        name: bytes(t.detach().untyped_storage().cpu())
+        for name, t in arguments.items()
+        if isinstance(t, Tensor) and t.layout is torch.strided and t.device.type != "meta"
+    }
+
+
+Change = Callable[[dict[str, Any], torch.device], dict[str, Any]]
+
+
+@dataclass(frozen=True)
+class Bad:
+    """Good arguments with some replaced, and the error that these must give."""
+
+    op: str
+    what: str
+    change: Change
+    error: type[Exception]
+    words: tuple[str, ...]
+    sides: tuple[str, ...] = ("triton", "cuda")
+
+
+def replaced(**values: Any) -> Change:
+    """The arguments with these values; a function makes its value of the one it replaces."""
+    return lambda arguments, device: {
+        name: value(arguments.get(name)) if callable(value) else value
+        for name, value in values.items()
+    }
+
+
+def shaped(**shapes: tuple[int, ...]) -> Change:
+    return lambda arguments, device: {
+        name: torch.ones(shape, device=device) for name, shape in shapes.items()
+    }
+
+
+def tensors(op: str) -> list[str]:
+    return [name for name, value in good(op, torch.device("cpu")).items() if name != "scale"]
+
+
+def wrong_types() -> Iterator[Bad]:
+    for op in (*ELEMENTWISE, *GEMM):
+        for name in tensors(op):
+            argument = f"'{name}'"
+            for value, got in (([1.0], "list"), ("x", "str"), (object(), "object")):
+                yield Bad(
+                    op, f"{name} {got}", replaced(**{name: value}), TypeError, (argument, got)
+                )
+            array = np.ones((4, 5), np.float32)
+            words = (argument, "numpy.ndarray", "torch.from_dlpack")
+            yield Bad(op, f"{name} numpy", replaced(**{name: array}), TypeError, words)
+            if name not in ("bias", "out"):
+                words = (argument, "NoneType")
+                yield Bad(op, f"{name} None", replaced(**{name: None}), TypeError, words)
+            for dtype in (torch.bool, torch.complex64, torch.float8_e4m3fn):
+                change = replaced(**{name: lambda t, dtype=dtype: t.to(dtype)})
+                yield Bad(op, f"{name} {dtype}", change, TypeError, (argument, str(dtype)))
+            if op not in ("add", "square") or name == "out":
+                change = replaced(**{name: lambda t: t.to(torch.int64)})
+                yield Bad(op, f"{name} int64", change, TypeError, (argument, "torch.int64"))
+            if name == "out" or (op in GEMM and name not in ("a", "x")):
+                change = replaced(**{name: lambda t: t.to(HALF)})
+                yield Bad(op, f"{name} float16", change, TypeError, (argument, "torch.float16"))
+            change = replaced(**{name: lambda t: t.to_sparse()})
+            yield Bad(op, f"{name} sparse", change, TypeError, (argument, "torch.sparse_coo"))
+    yield Bad(
+        "gemm_bias_act",
+        "c float64",
+        replaced(c=lambda _: torch.ones(4, 5, dtype=DOUBLE)),
+        TypeError,
+        ("'c'", "torch.float64"),
+    )
+
+
+def wrong_values() -> Iterator[Bad]:
+    numbers = [
+        ("add", "alpha"),
+        ("relu_scale", "scale"),
+        ("relu_scale_add", "scale"),
+        ("gemm_bias_act", "alpha"),
+        ("gemm_bias_act", "beta"),
+    ]
+    for op, name in numbers:
+        for value, got in (
+            (True, "bool"),
+            ("2", "str"),
+            (2j, "complex"),
+            (torch.ones(()), "Tensor"),
+        ):
+            change = replaced(**{name: value})
+            yield Bad(op, f"{name} {got}", change, TypeError, (f"'{name}'", got))
+        if name != "beta":
+            change = replaced(**{name: None})
+            yield Bad(op, f"{name} None", change, TypeError, (f"'{name}'", "NoneType"))
+        change = replaced(**{name: 10**400})
+        yield Bad(op, f"{name} huge", change, ValueError, (f"'{name}'", "float64"))
+    yield Bad("add", "y complex", replaced(y=2j), TypeError, ("'y'", "complex"))
+    yield Bad("add", "y huge", replaced(y=10**400), ValueError, ("'y'", "float64"))
+    integers = {name: lambda t: t.to(INT) for name in ("x", "y", "out")}
+    change = replaced(**integers, alpha=0.5)
+    yield Bad("add", "alpha float for int", change, TypeError, ("'alpha'", "torch.int32", "0.5"))
+
+    choices = [
+        ("gemm_bias_act", "act", "swish", "'gelu_tanh'"),
+        ("gemm_bias_act", "act", None, "'none'"),
+        ("gemm_bias_act", "precision", "fp32", "'tf32x3'"),
+        ("linear_gelu", "approximate", "erf", "'tanh'"),
+        ("linear_gelu", "approximate", True, "'tanh'"),
+    ]
+    for op, name, value, listed in choices:
+        words = (f"'{name}'", repr(value), listed)
+        yield Bad(op, f"{name} {value}", replaced(**{name: value}), ValueError, words)
+    for op in (*ELEMENTWISE, *GEMM):
+        change = replaced(variant="f64x3")
+        yield Bad(op, "variant", change, ValueError, ("'variant'", "'f64x3'"), ("cuda",))
+    for precision in ("tf32", "tf32x3"):
+        for dtype in (HALF, torch.bfloat16, DOUBLE):
+            change = replaced(
+                **{name: lambda t, d=dtype: t.to(d) for name in ("a", "b", "bias", "out")},
+                precision=precision,
+            )
+            words = (f"precision {precision!r}",)
+            yield Bad("gemm_bias_act", f"{precision} {dtype}", change, ValueError, words)
+    for variant in ("naive", "tiled"):
+        change = replaced(precision="tf32", variant=variant)
+        words = ("'tf32'", f"'{variant}'")
+        yield Bad("gemm_bias_act", f"tf32 {variant}", change, ValueError, words, ("cuda",))
+    change = replaced(beta=0.5)
+    yield Bad("gemm_bias_act", "beta without c", change, ValueError, ("'beta'", "0.5", "'c'"))
+    for value in (torch.int32, torch.bool, "float32"):
+        change = replaced(out_dtype=value)
+        words = ("'out_dtype'", str(value))
+        yield Bad("gemm_bias_act", f"out_dtype {value}", change, TypeError, words)
+
+
+def wrong_shapes() -> Iterator[Bad]:
+    bad: list[tuple[str, str, dict[str, tuple[int, ...]]]] = [
+        ("add", "broadcast", {"x": (4, 5), "y": (4, 6)}),
+        ("relu_scale_add", "broadcast", {"x": (4, 5), "y": (2, 5)}),
+        ("linear_gelu", "inner", {"x": (4, 6), "weight": (5, 7)}),
+        ("linear_gelu", "0-d", {"x": (), "weight": (5, 6)}),
+        ("linear_gelu", "weight 1-d", {"x": (4, 6), "weight": (6,)}),
+        ("gemm_bias_act", "inner", {"a": (4, 6), "b": (7, 5)}),
+        ("gemm_bias_act", "3-d", {"a": (1, 4, 6), "b": (6, 5)}),
+        ("gemm_bias_act", "1-d", {"a": (4, 6), "b": (6,)}),
+    ]
+    for op, what, shapes in bad:
+        words = tuple(f"'{name}'" for name in shapes)
+        words += tuple(", ".join(map(str, shape)) for shape in shapes.values())
+        yield Bad(op, f"shape {what}", shaped(**shapes), RuntimeError, words)
+    for op in GEMM:
+        for shape in ((4,), (1,), (1, 5), (5, 1), ()):
+            words = ("'bias'", "5", ", ".join(map(str, shape)))
+            yield Bad(op, f"bias {list(shape)}", shaped(bias=shape), RuntimeError, words)
+    for shape in ((5, 4), (4,), (2, 5), (1, 4, 5), (0, 5)):
+        words = ("'c'", "4, 5", ", ".join(map(str, shape)))
+        yield Bad("gemm_bias_act", f"c {list(shape)}", shaped(c=shape), RuntimeError, words)
+    for op in (*ELEMENTWISE, "gemm_bias_act"):
+        for shape in ((5, 4), (20,), (1, 4, 5), (4, 1), (0,), ()):
+            words = ("'out'", "4, 5", ", ".join(map(str, shape)), "never resized")
+            yield Bad(op, f"out {list(shape)}", shaped(out=shape), RuntimeError, words)
+
+
+def wrong_memory() -> Iterator[Bad]:
+    def view(shape: tuple[int, ...], strides: tuple[int, ...], offset: int = 0) -> Callable:
+        return lambda base: base.as_strided(shape, strides, offset)
+
+    def together(size: int, **views: Callable[[Tensor], Tensor]) -> Change:
+        """The named arguments as views of one buffer."""
+
+        def change(arguments: dict[str, Any], device: torch.device) -> dict[str, Any]:
+            base = torch.ones(size, device=device)
+            return {name: make(base) for name, make in views.items()}
+
+        return change
+
+    whole = view((4, 5), (5, 1))
+    for op in (*ELEMENTWISE, "gemm_bias_act"):
+        for what, strides in (("row", (0, 1)), ("column", (1, 0)), ("window", (1, 1))):
+            words = ("'out'", "overlaps itself", "4, 5", ", ".join(map(str, strides)))
+            change = together(40, out=view((4, 5), strides))
+            yield Bad(op, f"out {what} twice", change, RuntimeError, words)
+    for op in ELEMENTWISE:
+        words = ("'out'", "'x'", "overlaps")
+        for what, other in (
+            ("shifted", view((4, 5), (5, 1), 1)),
+            ("last element", view((4, 5), (5, 1), 19)),
+            ("transposed", view((4, 5), (1, 4))),
+            ("reinterpreted", lambda base: base.view(INT).as_strided((4, 5), (5, 1), 0)),
+        ):
+            if what == "reinterpreted" and op != "add":
+                continue  # the others take no integers, or the result's dtype would change
+            change = together(40, x=other, out=whole)
+            yield Bad(op, f"out {what}", change, RuntimeError, words)
+    for op in ("add", "relu_scale_add"):
+        change = together(40, y=view((5,), (1,)), out=whole)
+        yield Bad(op, "out broadcast y", change, RuntimeError, ("'out'", "'y'", "overlaps"))
+        change = together(40, y=view((4, 5), (5, 1), 3), out=whole)
+        yield Bad(op, "out shifted y", change, RuntimeError, ("'out'", "'y'", "overlaps"))
+    for name, shape in (("a", (4, 6)), ("b", (6, 5)), ("bias", (5,)), ("c", (4, 5))):
+        strides = (shape[1], 1) if len(shape) == 2 else (1,)
+        words = ("'out'", f"'{name}'", "overlaps")
+        change = together(40, out=whole, **{name: view(shape, strides)})
+        yield Bad("gemm_bias_act", f"out is {name}", change, RuntimeError, words)
+        last = 4 * 5 - 1
+        change = together(80, out=whole, **{name: view(shape, strides, last)})
+        yield Bad("gemm_bias_act", f"out touches {name}", change, RuntimeError, words)
+    change = together(40, out=whole, c=whole)
+
+    def with_beta_zero(arguments: dict[str, Any], device: torch.device) -> dict[str, Any]:
+        return {**change(arguments, device), "beta": 0.0}
+
+    words = ("'out'", "'c'", "overlaps")
+    yield Bad("gemm_bias_act", "out is unread c", with_beta_zero, RuntimeError, words)
+
+
+def wrong_state() -> Iterator[Bad]:
+    def one(name: str, make: Callable[[Tensor], Tensor]) -> Change:
+        """One argument made into something else; c, which has no good value, from ones."""
+        return lambda arguments, device: {
+            name: make(arguments.get(name, torch.ones(4, 5, device=device)))
+        }
+
+    for op in (*ELEMENTWISE, *GEMM):
+        names = [*tensors(op), *(["c"] if op == "gemm_bias_act" else [])]
+        for name in names:
+            change = one(name, lambda t: t.clone().requires_grad_())
+            words = (f"'{name}'", "requires grad", "no_grad")
+            yield Bad(op, f"{name} requires grad", change, RuntimeError, words)
+            change = one(name, lambda t: torch.complex(t, t).conj().imag)
+            words = (f"'{name}'", "resolve_neg")
+            yield Bad(op, f"{name} lazily negated", change, RuntimeError, words)
+            if name == "x" and names == ["x", "out"]:
+                continue  # with x alone on meta, that is the device
+            change = one(name, lambda t: t.to("meta"))
+            yield Bad(op, f"{name} on meta", change, RuntimeError, (f"'{name}'", "meta"))
+
+        def on_meta(arguments: dict[str, Any], device: torch.device) -> dict[str, Any]:
+            return {k: t.to("meta") for k, t in arguments.items() if isinstance(t, Tensor)}
+
+        words = ("meta", "not supported")
+        yield Bad(op, "all on meta", on_meta, RuntimeError, words)
+
+
+KINDS = {
+    "types": wrong_types,
+    "values": wrong_values,
+    "shapes": wrong_shapes,
+    "memory": wrong_memory,
+    "state": wrong_state,
+}
+TABLE = {
+    (kind, op): [bad for bad in make() if bad.op == op]
+    for kind, make in KINDS.items()
+    for op in SPECS
+}
+
+
+def refused(
+    run: Callable[[], Any], op: str, error: type[Exception], words: tuple[str, ...]
+) -> None:
+    """The call raises exactly that class, and its message names the function and all words."""
+    with pytest.raises(error) as caught:
+        run()
+    message = str(caught.value)
+    assert caught.type is error, f"{caught.type.__name__}: {message}"
+    assert message.startswith(f"{op}(): "), message
+    missing = [word for word in words if word not in message]
+    assert not missing, f"{missing} not in: {message}"
+
+
+@pytest.mark.parametrize(("kind", "op"), [key for key, cases in TABLE.items() if cases])
+def test_bad_calls(kind: str, op: str, mode: str, call: Call, device: torch.device) -> None:
+    wrong = []
+    for bad in TABLE[kind, op]:
+        if MODES[mode][0] not in bad.sides:
+            continue
+        arguments = good(op, device)
+        arguments.update(bad.change(arguments, device))
+        before = memory(arguments)
+        try:
+            refused(lambda a=arguments: call(op, a), op, bad.error, bad.words)
+            assert memory(arguments) == before, "something was written"
+        except (Exception, pytest.fail.Exception) as error:  # noqa: BLE001 - any wrong error
+            wrong.append(f"{bad.what}: {type(error).__name__}: {error}")
+    assert not wrong, "\n".join([f"{len(wrong)} of {len(TABLE[kind, op])}", *wrong])
+
+
+@pytest.mark.parametrize("op", [*ELEMENTWISE, *GEMM])
+def test_the_unchanged_call_is_good(op: str, call: Call, device: torch.device) -> None:
+    """So that a case of the table fails for the change it makes and nothing else."""
+    arguments = good(op, device)
+    out = call(op, arguments)
+    assert out.shape == (4, 5)
+    assert not out.isnan().any()
+    if "out" in arguments:
+        assert out is arguments["out"]
+
+
+@pytest.mark.parametrize("op", [*ELEMENTWISE, *GEMM])
+def test_inputs_that_require_grad_are_fine_without_grad_mode(
+    op: str, call: Call, device: torch.device
+) -> None:
+    arguments = {
+        name: t.requires_grad_() if isinstance(t, Tensor) else t
+        for name, t in good(op, device).items()
+    }
+    with torch.no_grad():
+        assert not call(op, arguments).isnan().any()
+
+
+def test_variant_of_another_dtype_or_layout(mode: str, device: torch.device) -> None:
+    """The sides differ in one thing: Triton's variants pin a dtype only and take any layout."""
+    side = MODES[mode][0]
+    package = triton_kernels if side == "triton" else cuda_reference
+    error = TypeError if side == "triton" else ValueError
+    dtypes = {"f32": torch.float32, "f16": torch.float16, "bf16": torch.bfloat16}
+    for name, function in package.variants("add").items():
+        run = Implementation(mode, name, function)
+        own = dtypes[name.split("x")[0]]
+        for dtype in (*dtypes.values(), DOUBLE, INT):
+            x = torch.ones(9, dtype=dtype, device=device)
+            out = torch.full_like(x, 7)
+            if dtype == own:
+                assert run(x, x, out=out).tolist() == [2] * 9
+                continue
+            words = (f"'{name}'", str(dtype))
+            refused(lambda run=run, x=x, out=out: run(x, x, out=out), "add", error, words)
+            assert out.tolist() == [7] * 9
+        if side == "cuda":
+            x = torch.ones(18, dtype=own, device=device)[::2]
+            out = torch.full((9,), 7, dtype=own, device=device)
+            words = (f"'{name}'", "'x'", "contiguous", "2")
+            refused(lambda run=run, x=x, out=out: run(x, x, out=out), "add", error, words)
+            assert out.tolist() == [7] * 9
+
+
+@pytest.mark.parametrize("package", [triton_kernels, cuda_reference])
+@pytest.mark.parametrize("op", ["sub", "", None])
+def test_variants_of_an_unknown_op(package: Any, op: Any) -> None:
+    words = (repr(op), *SPECS)
+    refused(lambda: package.variants(op), "variants", ValueError, words)
+
+
+@pytest.mark.parametrize("op", list(SPECS))
+def test_both_sides_name_the_same_variants_of_add(op: str) -> None:
+    triton_names, cuda_names = (set(p.variants(op)) for p in (triton_kernels, cuda_reference))
+    assert triton_names <= cuda_names
+    if op == "add":
+        assert triton_names == cuda_names
+        assert len(cuda_names) == 10
+
+
+# ---- overlap that is no harm ----
+
+
+@pytest.mark.parametrize("op", ELEMENTWISE)
+@pytest.mark.parametrize("layout", ["contiguous", "transposed", "strided"])
+def test_out_may_be_an_input(op: str, layout: str, call: Call, device: torch.device) -> None:
+    for name in ("x", "y"):
+        arguments = good(op, device)
+        if name not in arguments:
+            continue
+        base = torch.full((10, 10), 3.0, device=device)
+        views = {"contiguous": base[:4], "transposed": base[:, :4].t(), "strided": base[::3, ::2]}
+        view = views[layout]
+        arguments = {**arguments, name: view, "out": view}
+        if name == "x" and "y" in arguments:
+            arguments["y"] = torch.ones(view.shape, device=device)
+        if name == "y":
+            arguments["x"] = torch.ones(view.shape, device=device)
+        untouched = torch.full_like(base, 3.0)
+        expected = call(op, {k: v for k, v in arguments.items() if k != "out"})
+        assert call(op, arguments) is view
+        assert torch.equal(view, expected)
+        view.fill_(3.0)
+        assert torch.equal(base, untouched)
+
+
+def interleaved(device: torch.device) -> Iterator[tuple[Tensor, Tensor]]:
+    """Pairs of views of one buffer that share no byte."""
+    flat = torch.ones(40, device=device)
+    yield flat[::2], flat[1::2]
+    yield flat[1::2], flat[::2]
+    yield flat[::4], flat[2::4]
+    matrix = torch.ones(6, 10, device=device)
+    yield matrix[:, :5], matrix[:, 5:]
+    yield matrix[::2], matrix[1::2]
+    yield matrix[:, ::2].t(), matrix[:, 1::2].t()
+    # Halves in the gaps between floats: other item sizes, other strides.
+    yield flat[::2], flat.view(torch.float16)[2::4]
+    # Every third of one against every sixth of the other, never meeting.
+    yield flat[0:36:3][:6], flat[1:37:6]
+
+
+@pytest.mark.parametrize("number", range(8))
+def test_interleaved_views_are_allowed(number: int, call: Call, device: torch.device) -> None:
+    for op in ELEMENTWISE:
+        x, out = list(interleaved(device))[number]
+        if op == "square" and x.dtype != out.dtype:
+            continue
+        if x.dtype != out.dtype and not op.endswith("add"):
+            continue
+        arguments = {**good(op, device), "x": x, "out": out}
+        if "y" in arguments:
+            arguments["y"] = torch.ones(x.shape, device=device, dtype=out.dtype)
+        if x.dtype != out.dtype:
+            x, arguments["x"] = out, out
+            arguments["out"] = list(interleaved(device))[number][0]
+            arguments["y"] = torch.ones(x.shape, device=device)
+        expected = call(op, {k: v for k, v in arguments.items() if k != "out"})
+        assert torch.equal(call(op, arguments), expected), op
+
+
+def test_interleaved_gemm_operands_are_allowed(call: Call, device: torch.device) -> None:
+    base = torch.ones(6, 18, device=device)
+    a, b, c, out = base[:, :6], base[:, 6:10], base[:, 10:14], base[:, 14:]
+    call("gemm_bias_act", {"a": a, "b": b, "c": c, "out": out})
+    assert out.tolist() == [[7.0] * 4] * 6
+    assert bool((base[:, :14] == 1).all())
+
+
+def test_zero_d_cpu_tensor_joins_gpu_tensors(gpu: torch.device) -> None:
+    """As in torch; in either order, and the result lives on the GPU."""
+    x = torch.arange(6.0, device=gpu)
+    scalar = torch.tensor(2.0, dtype=DOUBLE)
+    ran = 0
+    for mode in ("triton-compiled", "cuda-gpu"):
+        for op, extra in (("add", {}), ("relu_scale_add", {"scale": 2.0})):
+            with contextlib.suppress(cuda_reference.BuildError):
+                way = implementations(SPECS[op], [mode])[0]
+                for args in ((x, scalar), (scalar, x)):
+                    on_gpu = tuple(t.to(gpu) for t in args)
+                    out = way(*args, **extra)
+                    assert out.device.type == "cuda"
+                    assert out.dtype == torch.float32
+                    assert torch.equal(out, way(*on_gpu, **extra))
+                    ran += 1
+                one_d = scalar.reshape(1).float()
+                refused(
+                    lambda way=way, one_d=one_d, extra=extra: way(x, one_d, **extra),
+                    op,
+                    RuntimeError,
+                    ("'x'", "'y'", "cuda", "cpu"),
+                )
+    assert ran
+
+
+# ---- the overlap logic, by brute force ----
+
+
+def addresses(t: Tensor) -> list[int]:
+    """The byte address of every element's first byte, one entry an element."""
+    indices = itertools.product(*(range(n) for n in t.shape))
+    strides, item = t.stride(), t.element_size()
+    return [t.data_ptr() + item * sum(i * s for i, s in zip(index, strides)) for index in indices]
+
+
+def random_view(random_: random.Random, storage: Tensor) -> Tensor:
+    base = storage.view(random_.choice((torch.int16, torch.float32, torch.int64)))
+    dims = random_.randint(1, 3)
+    sizes = [random_.choice((1, 2, 2, 3, 3, 4, 4, 0)) for _ in range(dims)]
+    strides = [random_.randint(0, 5) for _ in range(dims)]
+    return base.as_strided(sizes, strides, random_.randint(0, 40))
+
+
+SIDES = {"triton": triton_arguments, "cuda": cuda_arguments}
+
+
+@pytest.mark.parametrize("side", SIDES)
+def test_overlap_by_brute_force(side: str) -> None:
+    module = SIDES[side]
+    overlap = module._overlap if side == "triton" else module._share_memory
+    random_ = random.Random(0)
+    storage = torch.zeros(1024, dtype=torch.uint8)
+    met = {(what, answer): 0 for what in ("itself", "other") for answer in (False, True)}
+    for _ in range(4000):
+        a, b = random_view(random_, storage), random_view(random_, storage)
+        in_a, in_b = addresses(a), addresses(b)
+        bytes_a, bytes_b = (
+            {address + i for address in starts for i in range(t.element_size())}
+            for t, starts in ((a, in_a), (b, in_b))
+        )
+        described = [(t.dtype, tuple(t.shape), t.stride(), t.storage_offset()) for t in (a, b)]
+        itself, other = len(set(in_a)) < len(in_a), bool(bytes_a & bytes_b)
+        assert module._overlaps_itself(a) == itself, described[0]
+        assert overlap(a, b) == overlap(b, a) == other, described
+        met["itself", itself] += 1
+        met["other", other] += 1
+    assert min(met.values()) > 300, met
+
+
+@pytest.mark.parametrize("side", SIDES)
+def test_overlap_is_quick_for_large_views(side: str) -> None:
+    """Millions of elements must not mean millions of steps: these come with every call."""
+    module = SIDES[side]
+    overlap = module._overlap if side == "triton" else module._share_memory
+    flat = torch.empty(2**26)  # never touched, so never paged in
+    matrix = flat.view(2**13, 2**13)
+    cases: list[tuple[Tensor, Tensor, bool]] = [
+        (flat[::2], flat[1::2], False),
+        (flat[1::4], flat[::2], False),
+        (flat[::3], flat[1::6], False),
+        (flat[::3], flat[3::6], True),
+        (flat[::2], flat.view(torch.float16)[2::4], False),
+        (flat.view(torch.float16)[3::4], flat[::2], False),
+        (flat[1:], flat[:-1], True),
+        (matrix[:, : 2**12], matrix[:, 2**12 :], False),
+        (matrix[:, : 2**12].t(), matrix[:, 2**12 :].t(), False),
+        (matrix[:, ::2], matrix[:, 1::2], False),
+        (matrix[: 2**12, : 2**12], matrix[2**12 :, 2**12 :].t(), False),
+        (matrix[1:, ::2].t(), matrix[:-1, 1::2], False),
+        (matrix, matrix.t(), True),
+    ]
+    begin = time.perf_counter()
+    for a, b, expected in cases:
+        assert overlap(a, b) == overlap(b, a) == expected, (a.shape, a.stride(), b.stride())
+        assert not module._overlaps_itself(a)
+    assert not module._overlaps_itself(flat.as_strided((2**20, 3), (7, 2)))
+    assert module._overlaps_itself(flat.as_strided((2**20, 3), (4, 2)))
+    assert module._overlaps_itself(flat[:1].expand(2**26))
+    assert time.perf_counter() - begin < 1

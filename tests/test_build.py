@@ -1,0 +1,262 @@
+"""The builder: what it builds, what it keeps, and what it says when it cannot."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from cuda_reference import _build
+
+SOURCE = """
+#include "crosscheck.cuh"
+#include "answer.cuh"
+__global__ void fill(int* out) { out[threadIdx.x] = ANSWER + int(threadIdx.x); }
+extern "C" int run(int* out, int n, cudaStream_t stream) {
+  LAUNCH(fill, 1, n, 0, stream, out);
+  return cudaGetLastError();
+}
+"""
+
+needs_host_target = pytest.mark.skipif(
+    _build.unavailable("host") is not None, reason=str(_build.unavailable("host"))
+)
+
+
+@pytest.fixture(autouse=True, scope="module")
+def cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """A cache of these tests' own."""
+    folder = tmp_path_factory.mktemp("cache")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("CUDA_REFERENCE_CACHE", str(folder))
+        for name in ("CXX", "CROSSCHECK_SANITIZE", "TORCH_CUDA_ARCH_LIST"):
+            patch.delenv(name, raising=False)
+        yield folder
+
+
+def write(folder: Path, answer: int = 42, source: str = SOURCE) -> Path:
+    folder.mkdir(exist_ok=True)
+    (folder / "sample.cu").write_text(source)
+    (folder / "answer.cuh").write_text(f"#pragma once\n#define ANSWER {answer}\n")
+    return folder
+
+
+def path_of(csrc: Path, target: _build.Target = "host") -> str:
+    """The name that the library would have, without building it."""
+    toolchain = _build._toolchain(target)
+    return _build._key(csrc / "sample.cu", toolchain)
+
+
+def run(library: ctypes.CDLL) -> list[int]:
+    out = (ctypes.c_int * 3)()
+    assert library.run(out, 3, None) == 0
+    return list(out)
+
+
+@needs_host_target
+def test_builds_once_and_again_when_a_header_changes(tmp_path: Path, cache: Path) -> None:
+    csrc = write(tmp_path / "csrc")
+    first = _build.build(["sample"], "host", csrc=csrc)["sample"]
+    built_at = first.stat().st_mtime_ns
+    assert run(_build.library("sample", "host", csrc=csrc)) == [42, 43, 44]
+    assert _build.library("sample", "host", csrc=csrc) is _build.library(
+        "sample", "host", csrc=csrc
+    )
+
+    same = write(tmp_path / "same")
+    start = time.perf_counter()
+    library = _build.library("sample", "host", csrc=same)
+    assert time.perf_counter() - start < 0.5  # no compiler ran: 3 ms, but machines stall
+    assert library._name == str(first)
+    assert first.stat().st_mtime_ns == built_at
+
+    other = write(tmp_path / "other", answer=7)
+    assert run(_build.library("sample", "host", csrc=other)) == [7, 8, 9]
+    assert not list(cache.glob("build-*")), "a working folder was left behind"
+
+
+@needs_host_target
+def test_key_depends_on_all_that_matters(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    csrc = write(tmp_path / "csrc")
+    keys = [path_of(csrc)]
+    for kind in ("address", "thread", "undefined"):
+        monkeypatch.setenv("CROSSCHECK_SANITIZE", kind)
+        keys.append(path_of(csrc))
+    monkeypatch.delenv("CROSSCHECK_SANITIZE")
+    monkeypatch.setattr(_build, "_HOST_FLAGS", (*_build._HOST_FLAGS, "-DCHANGED"))
+    keys.append(path_of(csrc))
+    monkeypatch.undo()
+
+    compiler = tmp_path / "c++"  # the same program under another name and time
+    compiler.write_text(f'#!/bin/sh\nexec {_build._host_compiler()[0]} "$@"\n')
+    compiler.chmod(0o755)
+    monkeypatch.setenv("CXX", str(compiler))
+    keys.append(path_of(csrc))
+    monkeypatch.undo()
+
+    (csrc / "sample.cu").write_text(SOURCE + "// changed\n")
+    keys.append(path_of(csrc))
+    (csrc / "unrelated.cu").write_text("another op\n")
+    assert path_of(csrc) == keys[-1]
+    (csrc / "new.cuh").write_text("// a header\n")
+    keys.append(path_of(csrc))
+    assert len(set(keys)) == len(keys)
+
+
+@needs_host_target
+def test_compile_error_shows_the_lines_and_the_log(tmp_path: Path) -> None:
+    csrc = write(tmp_path / "csrc", source=SOURCE.replace("ANSWER +", "QUESTION +"))
+    with pytest.raises(_build.BuildError) as caught:
+        _build.library("sample", "host", csrc=csrc)
+    message = str(caught.value)
+    assert "could not build sample.cu for the host target" in message
+    assert "sample.cu:4: error:" in message
+    assert "QUESTION" in message
+    assert "4 | __global__ void fill(int* out) { out[threadIdx.x] = QUESTION" in message
+    log = Path(message.rsplit("full log: ", 1)[1])
+    assert "QUESTION" in log.read_text()
+
+
+@needs_host_target
+def test_one_bad_source_does_not_hide_the_others(tmp_path: Path) -> None:
+    csrc = write(tmp_path / "csrc", answer=5)
+    (csrc / "broken.cu").write_text('#include "absent.cuh"\n')
+    with pytest.raises(_build.BuildError, match=r"broken\.cu:1: error: absent\.cuh"):
+        _build.build(["broken", "sample"], "host", csrc=csrc)
+    start = time.perf_counter()
+    _build.build(["sample"], "host", csrc=csrc)
+    assert time.perf_counter() - start < 0.5
+    with pytest.raises(_build.BuildError, match=r"no source .*nothing\.cu"):
+        _build.build(["nothing"], "host", csrc=csrc)
+
+
+@needs_host_target
+def test_two_processes_at_once(tmp_path: Path, cache: Path) -> None:
+    csrc = write(tmp_path / "csrc", answer=99)
+    program = (
+        "import sys, ctypes, pathlib\n"
+        "sys.path.insert(0, sys.argv[2])\n"
+        "import _build\n"  # alone, without the package's torch
+        "library = _build.library('sample', 'host', csrc=pathlib.Path(sys.argv[1]))\n"
+        "out = (ctypes.c_int * 1)()\n"
+        "assert library.run(out, 1, None) == 0\n"
+        "print(out[0])\n"
+    )
+    command = [sys.executable, "-c", program, str(csrc), str(_build.CSRC.parent)]
+    children = [
+        subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        for _ in range(2)
+    ]
+    outputs = [child.communicate(timeout=120) for child in children]
+    assert [child.returncode for child in children] == [0, 0], outputs
+    assert [output[0].strip() for output in outputs] == ["99", "99"]
+    assert len(list(cache.glob(f"sample-host-{path_of(csrc)}.so"))) == 1
+
+
+def test_missing_programs_are_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("CXX", "/nonexistent")
+    assert "CXX is '/nonexistent'" in str(_build.unavailable("host"))
+    monkeypatch.delenv("CXX")
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert _build.unavailable("host") == (
+        "no C++ compiler found: install g++ (or clang++, or set CXX)"
+    )
+    with pytest.raises(_build.BuildError, match=r"install g\+\+"):
+        _build.library("sample", "host", csrc=write(tmp_path / "csrc"))
+
+
+def test_missing_ninja_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setitem(sys.modules, "ninja", None)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(_build.BuildError, match="pip install ninja"):
+        _build._ninja()
+
+
+def test_unwritable_cache_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv("CUDA_REFERENCE_CACHE", str(tmp_path / "file" / "cache"))
+    with pytest.raises(_build.BuildError, match="set CUDA_REFERENCE_CACHE"):
+        _build._cache_directory()
+
+
+def test_unknown_sanitizer_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CROSSCHECK_SANITIZE", "memory")
+    with pytest.raises(_build.BuildError, match="can be address, thread, undefined"):
+        _build._sanitizer()
+    with pytest.raises(ValueError, match="got 'memory'"):
+        _build.sanitizer_environment("memory")
+
+
+@needs_host_target
+def test_sanitized_library_needs_its_runtime(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("CROSSCHECK_SANITIZE", "thread")
+    with pytest.raises(_build.BuildError, match=r"sanitizer_environment\('thread'\)"):
+        _build.library("sample", "host", csrc=write(tmp_path / "csrc"))
+
+
+@pytest.mark.parametrize(
+    ("listed", "expected"),
+    [
+        ("9.0", ["arch=compute_90,code=sm_90"]),
+        ("8.0;10.0", ["arch=compute_80,code=sm_80", "arch=compute_100,code=sm_100"]),
+        (
+            "8.0 9.0a+PTX",
+            [
+                "arch=compute_80,code=sm_80",
+                "arch=compute_90a,code=sm_90a",
+                "arch=compute_90a,code=compute_90a",
+            ],
+        ),
+    ],
+)
+def test_architecture_list(
+    monkeypatch: pytest.MonkeyPatch, listed: str, expected: list[str]
+) -> None:
+    monkeypatch.setenv("TORCH_CUDA_ARCH_LIST", listed)
+    assert _build._architectures()[1::2] == expected
+    monkeypatch.setenv("TORCH_CUDA_ARCH_LIST", "Hopper")
+    with pytest.raises(_build.BuildError, match="TORCH_CUDA_ARCH_LIST has 'Hopper'"):
+        _build._architectures()
+
+
+def nvcc_missing() -> str | None:
+    try:
+        _build._nvcc()
+    except _build.BuildError as error:
+        return str(error)
+    return None
+
+
+@pytest.mark.skipif(nvcc_missing() is not None, reason=str(nvcc_missing()))
+def test_nvcc_builds_without_a_device(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("TORCH_CUDA_ARCH_LIST", "9.0")
+    csrc = write(tmp_path / "csrc")
+    library = _build.library("sample", "cuda", csrc=csrc)  # cudart is static: loads anywhere
+    assert library.crosscheck_error_string(719) == b"unspecified launch failure"
+
+    broken = write(tmp_path / "broken", source=SOURCE.replace("ANSWER +", "QUESTION +"))
+    with pytest.raises(_build.BuildError, match=r"sample\.cu:4: error: .*QUESTION"):
+        _build.build(["sample"], "cuda", csrc=broken)
+
+
+@needs_host_target
+def test_nothing_happens_at_import() -> None:
+    program = (
+        "import subprocess, os, sys\n"
+        "def forbidden(*a, **k): raise AssertionError(a)\n"
+        "subprocess.Popen.__init__ = forbidden\n"
+        "import cuda_reference._build\n"
+        "import torch\n"
+        "assert not torch.cuda.is_initialized()\n"
+    )
+    environment = {**os.environ, "PYTHONPATH": str(_build.CSRC.parent.parent)}
+    environment["PATH"] = environment["CUDA_REFERENCE_CACHE"] = "/nonexistent"
+    subprocess.run([sys.executable, "-c", program], env=environment, check=True)

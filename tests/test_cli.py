@@ -1,0 +1,171 @@
+"""python -m compare: exit statuses, selection, replay, JSON, refusals."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from typer.testing import CliRunner, Result
+
+from compare import specs
+from compare.cases import Case
+from compare.cli import app
+from compare.implementations import unavailable
+from compare.specs import SPECS
+
+
+def check(*words: str) -> Result:
+    return CliRunner().invoke(app, ["check", *words])
+
+
+def test_passes_and_writes_json(tmp_path: Path) -> None:
+    report = tmp_path / "report.json"
+    done = check("square", "--dtype", "int8", "--quick", "--json", str(report))
+    assert done.exit_code == 0, done.output
+    assert "all pass" in done.output
+    found = json.loads(report.read_text())
+    assert found["passed"] is True
+    (row,) = found["rows"]
+    assert (row["op"], row["dtype"], row["coverage"]) == ("square", "int8", "every input")
+    assert row["runs"]["triton-interpreted"] == row["cases"]
+    assert found["environment"]["torch"] == torch.__version__
+
+
+def test_one_case() -> None:
+    done = check(
+        "add", "--dtype", "float16", "--shape", "7,13", "--layout", "transposed", "--seed", "5"
+    )
+    assert done.exit_code == 0, done.output
+    assert "1 cases" in done.output
+
+
+def test_mismatch_is_described_and_its_command_replays_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With an oracle that is off in one place both sides must fail, there and only there."""
+    right = SPECS["square"].oracle
+
+    def wrong(x: torch.Tensor) -> torch.Tensor:
+        out = right(x)
+        if out.numel() > 700:
+            out.view(-1)[700] += 1
+        return out
+
+    monkeypatch.setitem(specs.SPECS, "square", _replace(SPECS["square"], oracle=wrong))
+    done = check("square", "--dtype", "int32", "--shape", "1000", "--seed", "3")
+    assert done.exit_code == 1
+    assert "element (700,)" in done.output
+    assert "1 of 1000 elements wrong" in done.output
+    assert "written by Triton program (1, 0, 0)" in done.output  # 512 elements a program
+    if "cuda-host" not in unavailable():
+        assert "suspect the oracle" in done.output
+    replay = next(line for line in done.output.splitlines() if "replay:" in line)
+    words = replay.split("compare check ")[1].split()
+    again = check(*words)
+    assert again.exit_code == 1
+    assert "element (700,)" in again.output
+    assert "1 cases, 1 runs" in again.output
+
+
+def _replace(spec, **changes):
+    return specs.Spec(**{**vars(spec), **changes})
+
+
+def test_replay_command_names_every_coordinate() -> None:
+    case = Case("add", "float16", (7, 13), "padded", "special", 4, {"alpha": 0.1, "y": "row"})
+    assert case.command("cuda-host/f16x2") == (
+        "python -m compare check add --dtype float16 --shape 7,13 --layout padded "
+        "--values special --seed 4 --arg alpha=0.1 --arg y=row --impl cuda-host/f16x2"
+    )
+
+
+def test_every_case_replays_to_itself() -> None:
+    """The command line of a case builds that very case."""
+    from compare import cli
+
+    for spec in SPECS.values():
+        for dtype in spec.dtypes[:2]:
+            for case in spec.cases(dtype, "quick"):
+                one = {
+                    "shape": ",".join(map(str, case.shape)) or "scalar",
+                    "layout": case.layout,
+                    "values": case.values,
+                    "arg": [f"{k}={v}" for k, v in case.options.items()],
+                }
+                again = cli._one_case(spec, dtype, case.seed, one)
+                assert str(again) == str(case)
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (["cube"], "no op 'cube'; the ops are add"),
+        (["add", "--dtype", "float8"], "one of float16"),
+        (["relu_scale", "--dtype", "int32"], "relu_scale has no dtype int32"),
+        (["add", "--shape", "7,a"], "sizes with commas"),
+        (["add", "--shape", "7,-1"], "not negative"),
+        (["add", "--layout", "odd"], "one of contiguous"),
+        (["add", "--values", "odd"], "one of normal"),
+        (["add", "--arg", "gamma=1"], "one of y, y_dtype, alpha"),
+        (["add", "--impl", "cuda-host/f99"], "cuda-host/f16x8"),
+        (["add", "--require", "opencl"], "triton, cuda or"),
+        (["add", "--quick", "--full"], "exclude each other"),
+        (["add", "--sanitize", "memory"], "must be one of address"),
+        (["add", "--unknown"], "No such option"),
+    ],
+)
+def test_usage_errors_exit_2(words: list[str], says: str) -> None:
+    done = check(*words)
+    assert done.exit_code == 2, done.output
+    flat = " ".join(done.output.replace("│", " ").split())
+    assert says in flat, done.output
+
+
+def test_require_fails_for_a_side_that_did_not_run() -> None:
+    done = check(
+        "square", "--dtype", "int8", "--shape", "5", "--impl", "triton", "--require", "triton,cuda"
+    )
+    assert done.exit_code == 1
+    assert "required, but did not run: cuda" in done.output
+
+
+def test_without_a_compiler_the_cuda_column_says_why(tmp_path: Path, root: Path) -> None:
+    """A newcomer without g++ gets the Triton side, exit status 0, and the reason."""
+    command = [
+        sys.executable,
+        "-m",
+        "compare",
+        "check",
+        "square",
+        "--dtype",
+        "int8",
+        "--shape",
+        "5",
+    ]
+    environment = {"PATH": str(tmp_path), "PYTHONPATH": str(root), "HOME": str(tmp_path)}
+    environment |= {"CUDA_VISIBLE_DEVICES": ""}
+    done = subprocess.run(
+        command, env=environment, cwd=tmp_path, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "not run: cuda-host: no C++ compiler" in done.stdout
+    done = subprocess.run(
+        [*command, "--require", "cuda"],
+        env=environment,
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 1
+
+
+@pytest.mark.skipif("cuda-host" in unavailable(), reason="no host target here")
+def test_sanitize_runs_the_host_target_under_asan() -> None:
+    words = ["square", "--dtype", "float16", "--shape", "33,129", "--sanitize", "address"]
+    command = [sys.executable, "-m", "compare", "check", *words]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "all pass: 1 cases, 3 runs" in done.stdout

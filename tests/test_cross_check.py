@@ -1,0 +1,94 @@
+"""compare.cross_check on kernels that are not in the repository."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+import torch
+import triton
+import triton.language as tl
+
+from compare import cross_check
+
+
+@triton.jit
+def cube_kernel(x_ptr, out_ptr, n, BLOCK: tl.constexpr):
+    i = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    x = tl.load(x_ptr + i, mask=i < n, other=0.0)
+    tl.store(out_ptr + i, x * x * x, mask=i < n)
+
+
+def cube(x: torch.Tensor) -> torch.Tensor:
+    out = torch.empty_like(x)
+    cube_kernel[(triton.cdiv(x.numel(), 128),)](x, out, x.numel(), BLOCK=128)
+    return out
+
+
+def oracle(x: torch.Tensor) -> torch.Tensor:
+    return x * x * x
+
+
+INPUTS = [(torch.linspace(-2, 2, n),) for n in (1, 127, 300)]
+
+
+def test_equal_pair() -> None:
+    report = cross_check(triton=cube, cuda=oracle, oracle=oracle, inputs=INPUTS)
+    assert report, report
+    assert "bitwise equal" in str(report)
+    assert json.loads(report.to_json())["passed"] is True
+
+
+def test_names_the_wrong_side_and_element() -> None:
+    def wrong(x: torch.Tensor) -> torch.Tensor:
+        out = oracle(x)
+        out[-1] += 1
+        return out
+
+    report = cross_check(triton=cube, cuda=wrong, oracle=oracle, inputs=INPUTS)
+    assert not report
+    assert "cuda side" in report.verdict
+    assert "element (299,): got 9.0 (0x41100000), expected 8.0 (0x41000000)" in str(report)
+    found = json.loads(report.to_json())["findings"]
+    assert [f["side"] for f in found if f["deviation"]] == ["cuda"] * 3
+
+
+def test_both_sides_equal_and_wrong_points_at_the_oracle() -> None:
+    report = cross_check(triton=cube, cuda=oracle, oracle=lambda x: x, inputs=INPUTS[1:])
+    assert "suspect the oracle" in report.verdict
+
+
+def test_errors_and_shapes_are_findings() -> None:
+    def raises(x: torch.Tensor) -> torch.Tensor:
+        raise RuntimeError("launch failed")
+
+    report = cross_check(triton=cube, cuda=raises, oracle=oracle, inputs=INPUTS)
+    assert "RuntimeError: launch failed" in str(report)
+    report = cross_check(triton=cube, cuda=lambda x: x[:1], oracle=oracle, inputs=INPUTS[1:])
+    assert "returned shape [1], expected [127]" in str(report)
+
+
+def test_tolerances() -> None:
+    def off(x: torch.Tensor) -> torch.Tensor:
+        return oracle(x) * (1 + 3 * 2.0**-23)
+
+    def check(**tolerance):
+        return cross_check(triton=cube, cuda=off, oracle=oracle, inputs=INPUTS, **tolerance)
+
+    assert not check()
+    assert check(max_ulps=8)
+    assert check(bound=lambda reference, x: 1e-6 * reference.abs())
+    assert not check(bound=lambda reference, x: 1e-8 * reference.abs())
+
+
+def test_inputs_survive_in_place_kernels() -> None:
+    def in_place(x: torch.Tensor) -> torch.Tensor:
+        return x.mul_(x * x)
+
+    assert cross_check(triton=cube, cuda=in_place, oracle=oracle, inputs=INPUTS)
+
+
+@pytest.mark.parametrize("inputs", [torch.ones(3), [torch.ones(3)], []])
+def test_bad_inputs(inputs) -> None:
+    with pytest.raises((TypeError, ValueError), match=r"cross_check\(\): argument 'inputs'"):
+        cross_check(triton=cube, cuda=oracle, oracle=oracle, inputs=inputs)

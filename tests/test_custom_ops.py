@@ -1,0 +1,223 @@
+"""The registered ops torch.ops.triton_kernels.*: schemas, fakes, torch.compile, no lost gradient."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+import triton_kernels
+from compare.implementations import MODES
+
+OPS = torch.ops.triton_kernels
+TRITON = [mode for mode, (side, _) in MODES.items() if side == "triton"]
+
+
+@pytest.fixture(params=TRITON)
+def mode(request: pytest.FixtureRequest) -> str:
+    """The Triton side's ways to run."""
+    if request.param == "triton-compiled" and not torch.cuda.is_available():
+        pytest.skip("triton-compiled: no CUDA device")
+    return request.param
+
+
+@pytest.fixture
+def device(mode: str) -> Iterator[torch.device]:
+    """Where tensors live, with the interpreter on if it is wanted."""
+    interpreted = mode == "triton-interpreted"
+    with triton_kernels.interpret() if interpreted else contextlib.nullcontext():
+        yield torch.device(MODES[mode][1])
+
+
+def matrix(device: torch.device, *shape: int, dtype: torch.dtype = torch.float32) -> Tensor:
+    generator = torch.Generator().manual_seed(sum(shape))
+    return torch.randn(*shape, generator=generator).to(device, dtype)
+
+
+# op → arguments in schema order, for every layout worth telling apart
+SAMPLES: dict[str, Callable[[torch.device], dict[str, tuple]]] = {
+    "add": lambda d: {
+        "contiguous": (matrix(d, 4, 6), matrix(d, 4, 6), 0.1),
+        "transposed": (matrix(d, 4, 6).t(), matrix(d, 4, 6).t(), 2),
+        "transposed and not": (matrix(d, 4, 6).t(), matrix(d, 6, 4), 2),
+        "broadcast": (matrix(d, 6), matrix(d, 4, 1), 1),
+        "expanded": (matrix(d, 6).expand(4, 6), matrix(d, 4, 6), 1),
+        "strided": (matrix(d, 8, 12)[::2, ::2], matrix(d, 4, 6), 1),
+        "permuted": (matrix(d, 2, 3, 4).permute(2, 0, 1), matrix(d, 4, 2, 3), 1),
+        "promoted": (matrix(d, 4, 6, dtype=torch.float16), matrix(d, 4, 6), 1),
+        "integers": (torch.arange(6, device=d), torch.arange(6, device=d), -3),
+        "0-d": (matrix(d, 4, 6), matrix(d, 1)[0], 1),
+        "empty": (matrix(d, 0, 6), matrix(d, 1, 6), 1),
+    },
+    "add_scalar": lambda d: {
+        "contiguous": (matrix(d, 4, 6), 0.1, 0.3),
+        "transposed": (matrix(d, 4, 6).t(), 2, 1),
+        "expanded": (matrix(d, 6).expand(4, 6), 2, 1),
+        "integers": (torch.arange(6, device=d), 2, 3),
+        "promoted": (torch.arange(6, device=d), 0.5, 3),
+        "bfloat16": (matrix(d, 4, 6, dtype=torch.bfloat16), 0.1, 1),
+    },
+    "square": lambda d: {
+        "contiguous": (matrix(d, 4, 6),),
+        "transposed": (matrix(d, 4, 6).t(),),
+        "expanded": (matrix(d, 6).expand(4, 6),),
+        "strided": (matrix(d, 8, 12)[::2, ::2],),
+        "integers": (torch.arange(6, device=d),),
+        "empty": (matrix(d, 0, 6),),
+    },
+    "relu_scale": lambda d: {
+        "contiguous": (matrix(d, 4, 6), 0.1),
+        "transposed": (matrix(d, 4, 6).t(), -2),
+        "expanded": (matrix(d, 6).expand(4, 6), 0.1),
+    },
+    "relu_scale_add": lambda d: {
+        "contiguous": (matrix(d, 4, 6), matrix(d, 4, 6), 0.1),
+        "transposed": (matrix(d, 4, 6).t(), matrix(d, 4, 6).t(), 2),
+        "broadcast": (matrix(d, 6), matrix(d, 4, 1), 0.1),
+        "promoted": (matrix(d, 4, 6, dtype=torch.float16), matrix(d, 4, 6), 1),
+    },
+    "linear_gelu": lambda d: {
+        "contiguous": (matrix(d, 4, 6), matrix(d, 5, 6), matrix(d, 5), "none"),
+        "no bias": (matrix(d, 4, 6), matrix(d, 5, 6), None, "tanh"),
+        "vector": (matrix(d, 6), matrix(d, 5, 6), None, "none"),
+        "batched": (matrix(d, 2, 3, 6), matrix(d, 5, 6), None, "none"),
+        "transposed": (matrix(d, 6, 4).t(), matrix(d, 6, 5).t(), None, "none"),
+        "not merging": (matrix(d, 3, 2, 6).transpose(0, 1), matrix(d, 5, 6), None, "none"),
+        "expanded": (matrix(d, 6).expand(2, 3, 6), matrix(d, 5, 6), None, "none"),
+        "empty": (matrix(d, 0, 6), matrix(d, 5, 6), None, "none"),
+    },
+    "gemm_bias_act": lambda d: {
+        "contiguous": gemm(matrix(d, 4, 6), matrix(d, 6, 5), bias=matrix(d, 5), act="silu"),
+        "transposed": gemm(matrix(d, 6, 4).t(), matrix(d, 5, 6).t(), alpha=0.1),
+        "c row": gemm(matrix(d, 4, 6), matrix(d, 6, 5), c=matrix(d, 5), beta=0.3),
+        "c expanded": gemm(matrix(d, 4, 6), matrix(d, 6, 5), c=matrix(d, 5).expand(4, 5)),
+        "expanded": gemm(matrix(d, 6).expand(4, 6), matrix(d, 6, 5)),
+        "out_dtype": gemm(matrix(d, 4, 6), matrix(d, 6, 5), out_dtype=torch.bfloat16),
+        "tf32": gemm(matrix(d, 4, 6), matrix(d, 6, 5), precision="tf32"),
+        "K = 0": gemm(matrix(d, 4, 0), matrix(d, 0, 5), bias=matrix(d, 5)),
+        "empty": gemm(matrix(d, 0, 6), matrix(d, 6, 5)),
+    },
+}
+
+
+def gemm(a: Tensor, b: Tensor, **options: Any) -> tuple:
+    """gemm_bias_act's arguments in schema order."""
+    defaults = {
+        "bias": None,
+        "act": "none",
+        "alpha": 1.0,
+        "beta": None,
+        "c": None,
+        "out_dtype": None,
+        "precision": "ieee",
+    }
+    return a, b, *{**defaults, **options}.values()
+
+
+def public(op: str) -> Callable[..., Tensor]:
+    """The public function, taking its registered op's arguments."""
+    if op == "gemm_bias_act":
+        names = ("act", "alpha", "beta", "c", "out_dtype", "precision")
+        return lambda a, b, bias, *rest: triton_kernels.gemm_bias_act(
+            a, b, bias, **dict(zip(names, rest))
+        )
+    if op in ("add", "add_scalar"):
+        return lambda x, y, alpha: triton_kernels.add(x, y, alpha=alpha)
+    if op == "linear_gelu":
+        return lambda x, weight, bias, approximate: triton_kernels.linear_gelu(
+            x, weight, bias, approximate=approximate
+        )
+    return getattr(triton_kernels, op)
+
+
+def same_bits(a: Tensor, b: Tensor) -> bool:
+    return (
+        a.dtype == b.dtype
+        and a.shape == b.shape
+        and torch.equal(a.contiguous().view(torch.uint8), b.contiguous().view(torch.uint8))
+    )
+
+
+def test_every_op_is_registered() -> None:
+    """And every registered op has samples here."""
+    prefix = "triton_kernels::"
+    names = {name for name in torch._C._dispatch_get_all_op_names() if name.startswith(prefix)}
+    assert {name.removeprefix(prefix).split(".")[0] for name in names} == set(SAMPLES)
+
+
+@pytest.mark.parametrize("op", SAMPLES)
+def test_schema_and_fake_hold(op: str, device: torch.device) -> None:
+    for what, args in SAMPLES[op](device).items():
+        result = torch.library.opcheck(
+            getattr(OPS, op).default, args, test_utils=("test_schema", "test_faketensor")
+        )
+        assert set(result.values()) == {"SUCCESS"}, (what, result)
+
+
+@pytest.mark.parametrize("op", SAMPLES)
+def test_fake_is_like_the_real_result(op: str, device: torch.device) -> None:
+    from torch._subclasses.fake_tensor import FakeTensorMode
+
+    for what, args in SAMPLES[op](device).items():
+        real = getattr(OPS, op)(*args)
+        with FakeTensorMode() as fakes:
+            fake = getattr(OPS, op)(
+                *(fakes.from_tensor(a) if isinstance(a, Tensor) else a for a in args)
+            )
+        for name in ("shape", "dtype", "device"):
+            assert getattr(fake, name) == getattr(real, name), (what, name)
+        assert fake.stride() == real.stride(), what
+        assert same_bits(real, public(op)(*args)), what
+
+
+@pytest.mark.parametrize("op", SAMPLES)
+def test_compiled_result_is_the_eager_one(op: str, device: torch.device) -> None:
+    function = public(op)
+    for what, args in SAMPLES[op](device).items():
+        if what in ("promoted", "expanded", "strided", "permuted", "c row", "tf32", "no bias"):
+            continue  # each compilation takes a while, and the fakes of these stand above
+        torch._dynamo.reset()
+        compiled = torch.compile(function, fullgraph=True, backend="aot_eager")
+        eager, result = function(*args), compiled(*args)
+        assert same_bits(result, eager), what
+        assert result.stride() == eager.stride(), what
+
+
+def test_compiled_inside_a_larger_function(device: torch.device) -> None:
+    def block(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+        h = triton_kernels.linear_gelu(x, weight, bias)
+        h = triton_kernels.relu_scale_add(h, x, 0.5)
+        return triton_kernels.square(triton_kernels.add(h, 1.0).t()) + 1
+
+    torch._dynamo.reset()
+    compiled = torch.compile(block, fullgraph=True, backend="aot_eager", dynamic=True)
+    for rows in (4, 7):
+        args = matrix(device, rows, 6), matrix(device, 6, 6), matrix(device, 6)
+        assert same_bits(compiled(*args), block(*args))
+
+
+def with_grad(args: tuple) -> tuple[tuple, list[Tensor]]:
+    """The arguments as leaves that require grad."""
+    made = tuple(a.detach().clone().requires_grad_() if isinstance(a, Tensor) else a for a in args)
+    return made, [a for a in made if isinstance(a, Tensor)]
+
+
+@pytest.mark.parametrize("op", SAMPLES)
+def test_a_gradient_is_never_lost_silently(op: str, device: torch.device) -> None:
+    """Through the registered op, compiled or not, backward fails; the public function refuses."""
+    args, leaves = with_grad(SAMPLES[op](device)["contiguous"])
+    with pytest.raises(RuntimeError, match="requires grad"):
+        public(op)(*args)
+    result = getattr(OPS, op)(*args)
+    assert result.requires_grad, "detached silently"
+    with pytest.raises(RuntimeError, match=f"triton_kernels::{op}|triton_kernels.{op}"):
+        result.sum().backward()
+    torch._dynamo.reset()
+    compiled = torch.compile(public(op), fullgraph=True, backend="aot_eager")
+    with pytest.raises(RuntimeError, match="triton_kernels|grad"):
+        compiled(*args).sum().backward()
+    assert all(leaf.grad is None for leaf in leaves)

@@ -1,0 +1,165 @@
+"""Planted faults: each one, edited into a copy of the sources, must be caught and blamed rightly.
+
+Everything goes through the real command line, in a copy of the three packages. Only the modes that
+every machine has take part: on a GPU a wild access would take the whole CUDA context along.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+from compare.implementations import unavailable
+
+pytestmark = pytest.mark.skipif(
+    "cuda-host" in unavailable(), reason=f"cuda-host: {unavailable().get('cuda-host')}"
+)
+
+PACKAGES = ("triton_kernels", "cuda_reference", "compare")
+
+
+class Fault(NamedTuple):
+    """An edit to one file, the op and dtype that must notice, and the words that must be said."""
+
+    file: str
+    old: str
+    new: str
+    check: str
+    says: str
+
+
+ENGINE = "triton_kernels/_elementwise.py"
+TRITON_GEMM = "triton_kernels/ops/gemm_bias_act.py"
+CUDA_GEMM = "cuda_reference/csrc/gemm.cuh"
+K_MASK = "(m[:, None] < M) & (k[None, :] < K - k0)"
+
+FAULTS = {
+    "mask dropped in a Triton kernel": Fault(
+        ENGINE,
+        "tl.store(out_ptr + start + lane, tl.cast(out, RESULT), mask=mask)",
+        "tl.store(out_ptr + start + lane, tl.cast(out, RESULT))",
+        "square float32",
+        "Triton: the kernel's logic",
+    ),
+    "tail dropped in f16x8_pack": Fault(
+        "cuda_reference/csrc/add.cu",
+        "    for (long long i = start;",
+        "    for (long long i = start + (sizeof(V) == 16 && sizeof(T) == 2 ? n : 0);",
+        "add float16",
+        "CUDA: the reference kernel (only f16x8_pack)",
+    ),
+    "stride swapped": Fault(
+        TRITON_GEMM,
+        "a_ptr + m[:, None] * stride_am + k[None, :].to(tl.int64) * stride_ak",
+        "a_ptr + m[:, None] * stride_ak + k[None, :].to(tl.int64) * stride_am",
+        "gemm_bias_act float32",
+        "Triton: the kernel's logic",
+    ),
+    "accumulate in float16": Fault(
+        TRITON_GEMM,
+        "acc = tl.dot(a, b, acc, input_precision=PRECISION, out_dtype=C)",
+        "acc = tl.dot(a, b, acc.to(tl.float16), out_dtype=tl.float16).to(C)",
+        "gemm_bias_act float16",
+        "Triton: the kernel's logic",
+    ),
+    "bias indexed by row": Fault(
+        CUDA_GEMM,
+        "load<C>(bias, n * bias.stride[0])",
+        "load<C>(bias, m % bias.size[0] * bias.stride[0])",
+        "linear_gelu float32",
+        "CUDA: the reference kernel",
+    ),
+    "NaN swallowed by relu, CUDA": Fault(
+        "cuda_reference/csrc/relu_scale.cu",
+        "return x < C(0) ? C(0) : x;",
+        "return x > C(0) ? x : C(0);",
+        "relu_scale bfloat16",
+        "CUDA: the reference kernel",
+    ),
+    "NaN swallowed by relu, Triton": Fault(
+        "triton_kernels/ops/relu_scale.py",
+        "return tl.where(x < 0, 0.0, x) * scale",
+        "return tl.where(x > 0, x, 0.0) * scale",
+        "relu_scale float16",
+        "Triton: the kernel's logic",
+    ),
+    "K tail unmasked, Triton": Fault(
+        TRITON_GEMM,
+        K_MASK,
+        "m[:, None] < M",
+        "gemm_bias_act float32",
+        "Triton: the kernel's logic",
+    ),
+    "K tail unmasked, CUDA": Fault(
+        CUDA_GEMM,
+        "const bool in_a = m < M && k0 + column < K;",
+        "const bool in_a = m < M;",
+        "gemm_bias_act float32",
+        "CUDA: the reference kernel (only tiled)",
+    ),
+    "missing __syncthreads before the tiles are read": Fault(
+        CUDA_GEMM,
+        "    __syncthreads();  // the tiles are complete\n",
+        "",
+        "gemm_bias_act float32",
+        "CUDA: the reference kernel (only tiled)",
+    ),
+    "missing __syncthreads before the tiles are overwritten": Fault(
+        CUDA_GEMM,
+        "    __syncthreads();  // nobody reads them any more\n",
+        "",
+        "linear_gelu float64",
+        "CUDA: the reference kernel (only tiled)",
+    ),
+}
+
+
+def run_check(where: Path, words: str, report: Path) -> tuple[subprocess.CompletedProcess, dict]:
+    op, dtype = words.split()
+    command = [sys.executable, "-m", "compare", "check", op, "--dtype", dtype, "--quick"]
+    command += ["--impl", "triton-interpreted,cuda-host", "--require", "triton,cuda"]
+    command += ["--json", str(report)]
+    environment = {**os.environ, "PYTHONPATH": str(where), "PYTHONDONTWRITEBYTECODE": "1"}
+    done = subprocess.run(
+        command, cwd=where, env=environment, capture_output=True, text=True, check=False
+    )
+    return done, json.loads(report.read_text()) if report.exists() else {}
+
+
+def copy_packages(root: Path, where: Path) -> None:
+    for package in PACKAGES:
+        shutil.copytree(
+            root / package, where / package, ignore=shutil.ignore_patterns("__pycache__")
+        )
+
+
+def test_the_unmodified_copy_passes(root: Path, tmp_path: Path) -> None:
+    copy_packages(root, tmp_path)
+    done, report = run_check(tmp_path, "square float32", tmp_path / "report.json")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert report["passed"]
+
+
+@pytest.mark.parametrize("name", FAULTS)
+def test_fault_is_caught(name: str, root: Path, tmp_path: Path) -> None:
+    fault = FAULTS[name]
+    copy_packages(root, tmp_path)
+    source = tmp_path / fault.file
+    text = source.read_text()
+    assert text.count(fault.old) == 1, f"{fault.file} no longer has exactly one {fault.old!r}"
+    source.write_text(text.replace(fault.old, fault.new))
+    done, report = run_check(tmp_path, fault.check, tmp_path / "report.json")
+    assert done.returncode == 1, done.stdout + done.stderr
+    assert fault.says in done.stdout, done.stdout
+    assert "replay: python -m compare check" in done.stdout
+    (row,) = report["rows"]
+    assert row["verdict"] == fault.says
+    other = "cuda-host" if fault.says.startswith("Triton") else "triton-interpreted"
+    assert not any(m["implementation"].startswith(other) for m in row["mismatches"])

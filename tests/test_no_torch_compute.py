@@ -1,0 +1,197 @@
+"""No public function computes through torch: it allocates, it looks at views, it launches."""
+
+from __future__ import annotations
+
+import traceback
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from compare.implementations import MODES, implementations
+from compare.specs import SPECS
+from triton_kernels import _emulation
+
+ALLOCATIONS = {"empty", "empty_like", "empty_strided", "new_empty"}
+VIEWS = {"alias", "as_strided", "detach", "expand", "t", "transpose", "view", "_unsafe_view"}
+COPIES = {"clone", "copy_", "_to_copy", "contiguous"}
+
+
+# The interpreter's stand-ins for a GPU's instructions may call torch: erf does, numpy has none.
+INSTRUCTIONS = _emulation.__file__
+
+
+class Recorder(TorchDispatchMode):
+    """The aten ops dispatched inside, in order; `emulated` are those of the interpreter."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.ops: list[str] = []
+        self.emulated: list[str] = []
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        callers = {frame.f_code.co_filename for frame, _ in traceback.walk_stack(None)}
+        found = self.emulated if INSTRUCTIONS in callers else self.ops
+        found.append(func._schema.name.removeprefix("aten::"))
+        return func(*args, **(kwargs or {}))
+
+    @property
+    def surprises(self) -> list[str]:
+        return [op for op in self.ops if op not in ALLOCATIONS | VIEWS]
+
+
+Calls = Iterator[tuple[str, str, tuple, dict[str, Any]]]
+
+
+def elementwise_calls(device: torch.device) -> Calls:
+    """(op, what, arguments, options) of every kind of operand."""
+    x, y = torch.randn(6, 10, device=device), torch.randn(6, 10, device=device)
+    ints = torch.arange(60, device=device).view(6, 10)
+    operands = {
+        "contiguous": (x, y),
+        "strided": (x[:, ::2], y[:, 1::2]),
+        "transposed": (x.t(), y.t()),
+        "mixed": (x[:, :6], y[:, :6].t()),
+        "broadcast": (x, y[0]),
+        "both broadcast": (x[:, :1], y[:1]),
+        "promoted": (x.half(), y),
+        "integer and float": (ints, y),
+        "0-d": (x, y[0, 0]),
+        "empty": (x[:0], y[:0]),
+        "six dimensions": (x[0, :8].view(2, 2, 2, 1, 1, 1), y[:2, :2].reshape(1, 1, 1, 2, 2, 1)),
+    }
+    for what, (a, b) in operands.items():
+        if what != "integer and float":
+            yield "relu_scale_add", what, (a, b, 0.5), {}
+            yield "relu_scale", what, (a, 0.5), {}
+        yield "add", what, (a, b), {"alpha": 2}
+        yield "square", what, (a,), {}
+    yield "add", "scalar", (x, 3), {"alpha": 0.5}
+    yield "add", "promoting scalar", (ints, 0.5), {}
+    for what, out in (("out", torch.empty_like(x)), ("strided out", torch.empty(10, 6).to(x).t())):
+        yield "add", what, (x, y), {"out": out}
+        yield "square", what, (x,), {"out": out}
+        yield "relu_scale", what, (x, 0.5), {"out": out}
+        yield "relu_scale_add", what, (x, y, 0.5), {"out": out}
+    yield "add", "in place", (x, y), {"out": x}
+
+
+def gemm_calls(device: torch.device) -> Calls:
+    a, b = torch.randn(6, 10, device=device), torch.randn(10, 4, device=device)
+    bias, c = torch.randn(4, device=device), torch.randn(6, 4, device=device)
+    for act in ("none", "relu", "gelu", "gelu_tanh", "silu", "sigmoid", "tanh", "leaky_relu"):
+        yield "gemm_bias_act", act, (a, b, bias), {"act": act}
+    for what, args, options in (
+        ("transposed", (a, b.t().contiguous().t()), {}),
+        ("strided", (a[::2, ::2], b[::2]), {}),
+        ("c", (a, b), {"c": c, "beta": 0.5, "alpha": 2}),
+        ("c row", (a, b), {"c": c[0]}),
+        ("unread c", (a, b), {"c": c, "beta": 0}),
+        ("K = 0", (a[:, :0], b[:0], bias), {}),
+        ("empty", (a[:0], b), {}),
+        ("out", (a, b), {"out": torch.empty_like(c)}),
+        ("out_dtype", (a.half(), b.half()), {"out_dtype": torch.float32}),
+        ("float64", (a.double(), b.double()), {}),
+    ):
+        yield "gemm_bias_act", what, args, options
+    weight = torch.randn(4, 10, device=device)
+    x = torch.randn(2, 3, 10, device=device)
+    for what, args in (
+        ("matrix", (a, weight, bias)),
+        ("vector", (a[0], weight)),
+        ("three dimensions", (x, weight, bias)),
+        ("strided", (x[..., ::2], weight[:, ::2])),
+        ("transposed weight", (x, weight.t().contiguous().t())),
+        ("broadcast", (a[0].expand(2, 3, 10), weight)),
+        ("empty", (x[:0], weight, bias)),
+        ("I = 0", (x[..., :0], weight[:, :0], bias)),
+    ):
+        yield "linear_gelu", what, args, {"approximate": "tanh"}
+
+
+@pytest.fixture
+def recorded(mode: str) -> Callable[..., Recorder]:
+    """The recorder of one call of an op in the mode, after a first call that may build."""
+
+    def run(op: str, args: tuple, options: dict[str, Any], variant: str | None = None) -> Recorder:
+        ways = implementations(SPECS[op], [mode])
+        way = next(w for w in ways if w.variant == variant)
+        way(*args, **options)
+        with Recorder() as recorder:
+            out = way(*args, **options)
+        assert isinstance(out, Tensor)
+        return recorder
+
+    return run
+
+
+@pytest.mark.parametrize("family", [elementwise_calls, gemm_calls])
+def test_only_allocations_and_views(
+    family: Callable[[torch.device], Calls], mode: str, recorded: Callable[..., Recorder]
+) -> None:
+    wrong, ops, emulated = [], set(), set()
+    for op, what, args, options in family(torch.device(MODES[mode][1])):
+        recorder = recorded(op, args, options)
+        surprises = recorder.surprises
+        ops.add(op)
+        emulated.update(recorder.emulated)
+        if surprises:
+            wrong.append(f"{op}, {what}: {', '.join(surprises)}")
+    assert not wrong, "\n".join(wrong)
+    assert len(ops) == {elementwise_calls: 4, gemm_calls: 2}[family]
+    assert emulated <= {"erf", "lift_fresh"}
+
+
+def test_variants_too(mode: str, recorded: Callable[..., Recorder]) -> None:
+    device = MODES[mode][1]
+    types = {"f32": torch.float32, "f16": torch.float16, "bf16": torch.bfloat16}
+    ran = 0
+    for op, args in (
+        ("add", (torch.ones(4, 9), torch.ones(4, 9))),
+        ("square", (torch.ones(4, 9),)),
+        ("linear_gelu", (torch.ones(4, 9), torch.ones(5, 9))),
+        ("gemm_bias_act", (torch.ones(4, 9), torch.ones(9, 5))),
+    ):
+        for way in implementations(SPECS[op], [mode]):
+            if way.variant is None:
+                continue
+            dtype = types.get(way.variant.split("x")[0], torch.float32)
+            here = tuple(t.to(device, dtype) for t in args)
+            assert recorded(op, here, {}, way.variant).surprises == [], way.name
+            ran += 1
+    assert ran >= 10
+
+
+def test_linear_gelu_copies_leading_dimensions_that_do_not_merge_once(
+    mode: str, recorded: Callable[..., Recorder]
+) -> None:
+    device = MODES[mode][1]
+    x = torch.randn(3, 2, 10, device=device).transpose(0, 1)
+    weight = torch.randn(4, 10, device=device)
+    surprises = recorded("linear_gelu", (x, weight), {}).surprises
+    assert len(surprises) == 1, surprises
+    assert surprises[0] in COPIES
+
+
+def test_the_recorder_sees_compute() -> None:
+    x = torch.ones(3)
+    calls: dict[str, Callable[[], Any]] = {
+        "add": lambda: torch.add(x, x),
+        "mul": lambda: x * x,
+        "addmm": lambda: torch.addmm(x, torch.ones(3, 3), torch.ones(3, 3)),
+        "gelu": lambda: torch.nn.functional.gelu(x),
+        "copy_": lambda: x.copy_(torch.zeros(3)),
+        "clone": lambda: x.expand(2, 3).contiguous(),
+        "_to_copy": lambda: x.double(),
+    }
+    for name, call in calls.items():
+        with Recorder() as recorder:
+            call()
+        assert name in recorder.surprises
+    with Recorder() as recorder:
+        torch.empty_like(x).view(3, 1).expand(3, 2).t()
+    assert recorder.ops
+    assert recorder.surprises == []

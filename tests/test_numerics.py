@@ -1,0 +1,129 @@
+"""The judge itself: distances, fused multiply-add, and a bound that refuses what it must."""
+
+from __future__ import annotations
+
+import ctypes
+import ctypes.util
+import math
+
+import numpy as np
+import pytest
+import torch
+
+from compare import cases, checking, gemm, numerics
+from compare.cases import Case
+from compare.implementations import Implementation
+from compare.specs import SPECS
+
+
+def test_ulps() -> None:
+    one = torch.tensor([1.0, -0.0, math.nan, math.nan, 1.0, -1.0, math.inf])
+    other = torch.tensor([1.0 + 2**-23, 0.0, math.nan, 1.0, -1.0, -1.0, torch.finfo().max])
+    found = numerics.ulps(one, other).tolist()
+    assert found[:4] == [1.0, 0.5, 0.0, math.inf]
+    assert found[4] == 2 * 0x3F800000  # all floats from −1 to 1
+    assert found[5:] == [0.0, 1.0]
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_ulps_count_neighbours(dtype: torch.dtype) -> None:
+    """On all finite values in order, each is one step from the next."""
+    every = torch.arange(65536).to(torch.int16).view(dtype)
+    finite = every[every.isfinite() & (every != 0)].double().sort().values.to(dtype)
+    steps = numerics.ulps(finite[1:], finite[:-1])
+    across_zero = (finite[1:] > 0) & (finite[:-1] < 0)
+    assert bool((steps[~across_zero] == 1).all())
+    assert steps[across_zero].tolist() == [2.0]
+
+
+def test_fma_is_correctly_rounded() -> None:
+    """Against the C library: bit patterns of every kind, cancelling products, ties."""
+    library = ctypes.CDLL(ctypes.util.find_library("m"))
+    library.fmaf.restype = ctypes.c_float
+    library.fmaf.argtypes = [ctypes.c_float] * 3
+    g = torch.Generator().manual_seed(0)
+    a, b, c = (cases.random_values((20000,), torch.float32, "special", g) for _ in range(3))
+    near, far = torch.randn(2, 20000, generator=g)
+    cancelling = -(near * far) * (1 + torch.randint(-2, 3, (20000,), generator=g) * 2.0**-23)
+    for x, y, z in ((a, b, c), (near, far, cancelling), (near, far, near * 2.0**-30)):
+        with np.errstate(all="ignore"):
+            each = np.frompyfunc(library.fmaf, 3, 1)(x.numpy(), y.numpy(), z.numpy())
+        expected = torch.from_numpy(each.astype(np.float32))
+        assert bool(numerics.same_bits(numerics.fma(x, y, z), expected).all())
+
+
+def _judge(case: Case, way: str, result: torch.Tensor) -> checking.Outcome:
+    spec = SPECS["gemm_bias_act"]
+    arguments = spec.inputs(case)
+    reference = spec.oracle(*arguments[0], **arguments[1])
+    implementation = Implementation(way, None, spec.triton)
+    return checking.judge(spec, case, implementation, arguments, result, reference)
+
+
+def _product(a: torch.Tensor, b: torch.Tensor, accumulator: torch.dtype) -> torch.Tensor:
+    total = torch.zeros(a.shape[0], b.shape[1], dtype=accumulator)
+    for k in range(a.shape[1]):
+        total += (a[:, k, None].float() * b[k].float()).to(accumulator)
+    return total
+
+
+@pytest.mark.parametrize("shape", [(33, 65, 70), (16, 16, 301)])
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+def test_bound_takes_a_float32_and_refuses_a_float16_accumulator(
+    dtype: str, shape: tuple[int, int, int]
+) -> None:
+    for values in ("normal", "lattice"):
+        case = Case("gemm_bias_act", dtype, shape, values=values)
+        (a, b, _), _ = SPECS["gemm_bias_act"].inputs(case)
+        right = _product(a, b, torch.float32).to(a.dtype)
+        assert _judge(case, "triton-compiled", right).mismatch is None
+        if values == "lattice" or dtype == "float16":
+            wrong = _product(a, b, torch.float16).to(a.dtype)
+            assert _judge(case, "triton-compiled", wrong).mismatch is not None
+
+
+def test_ieee_refuses_tf32() -> None:
+    for values in ("normal", "lattice-wide"):
+        case = Case("gemm_bias_act", "float32", (33, 65, 70), values=values)
+        (a, b, _), _ = SPECS["gemm_bias_act"].inputs(case)
+
+        def cut(t: torch.Tensor) -> torch.Tensor:
+            return (t.view(torch.int32) & ~0x1FFF).view(torch.float32)
+
+        assert _judge(case, "cuda-host", a @ b).mismatch is None
+        assert _judge(case, "cuda-host", cut(a) @ cut(b)).mismatch is not None
+        tf32 = Case("gemm_bias_act", "float32", (33, 65, 70), options={"precision": "tf32"})
+        if values == "normal":
+            assert _judge(tf32, "triton-compiled", cut(a) @ cut(b)).mismatch is None
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32])
+@pytest.mark.parametrize("make", [gemm.lattice, gemm.lattice_wide])
+@pytest.mark.parametrize("K", [1, 2, 33, 70, 301, 600])
+def test_lattices_are_exact_in_any_order(make, dtype: torch.dtype, K: int) -> None:
+    if make is gemm.lattice_wide and dtype != torch.float32:
+        pytest.skip("13-bit operands need float32")
+    g = torch.Generator().manual_seed(K)
+    a, b = (t.double() for t in make(5, 7, K, dtype, g))
+    result = a @ b
+    partial = (a[:, :, None] * b[None]).cumsum(1).abs()
+    assert float((a.abs() @ b.abs()).max()) < 2**24  # so that no order of summation rounds
+    if make is gemm.lattice and K >= 33:
+        assert float(partial.max()) > 2**12
+        assert bool((result == result.to(torch.bfloat16).double()).all())
+
+
+def test_gamma_needs_room() -> None:
+    with pytest.raises(ValueError, match="n·u < 1"):
+        gemm.gamma(2**22, 2.0**-22)
+
+
+def test_guards_see_a_stray_write() -> None:
+    for layout in ("contiguous", "misaligned", "strided", "transposed", "padded"):
+        guarded = cases.Guarded((6, 5), torch.float16, torch.device("cpu"), layout)
+        assert guarded.out.isnan().all()
+        guarded.out.fill_(1)
+        assert guarded.intact()
+        outside = (guarded.buffer != 1).nonzero().flatten()
+        guarded.buffer[outside[len(outside) // 2]] = 2
+        assert not guarded.intact()

@@ -1,0 +1,166 @@
+"""Every op, dtype and implementation on the cases of its spec, against the oracle."""
+
+from __future__ import annotations
+
+import math
+import os
+
+import pytest
+import torch
+
+import triton_kernels
+from compare import cases, checking, numerics
+from compare.cases import Case
+from compare.implementations import implementations
+from compare.specs import SPECS
+
+ROWS = [(spec.name, dtype) for spec in SPECS.values() for dtype in spec.dtypes]
+
+
+@pytest.mark.parametrize(("op", "dtype"), ROWS)
+def test_every_case_is_right(op: str, dtype: str, mode: str) -> None:
+    """Another seed than `compare check`, so that the two do not test the same numbers."""
+    spec = SPECS[op]
+    ways = implementations(spec, [mode])
+    chosen = [
+        Case(c.op, c.dtype, c.shape, c.layout, c.values, 1, c.options)
+        for c in spec.cases(dtype, "quick")
+    ]
+    wrong = []
+    ran = 0
+    for result in checking.check(spec, chosen, ways):
+        ran += len(result.outcomes)
+        wrong += [str(o.mismatch) for o in result.outcomes if o.mismatch]
+    assert ran >= len(chosen) // 2
+    assert not wrong, "\n\n".join(wrong[:3])
+
+
+def _formula(op: str, args: tuple, options: dict) -> torch.Tensor:
+    """The real-number formula in float64, no step of it rounded to a narrower type."""
+    x = args[0].double()
+    y = args[1].double() if len(args) > 1 else None
+    scale = torch.tensor(options.get("scale", 0), dtype=torch.float64)
+    return {
+        "add": lambda: x + options.get("alpha", 1) * y,
+        "square": lambda: x * x,
+        "relu_scale": lambda: x.clamp(min=0) * scale,
+        "relu_scale_add": lambda: x.clamp(min=0) * scale + y,
+    }[op]()
+
+
+@pytest.mark.parametrize("op", ["add", "square", "relu_scale", "relu_scale_add"])
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32"])
+def test_oracles_stay_near_the_real_formula(op: str, dtype: str) -> None:
+    """One rounding in the compute type, one to the result: (1 + u)² − 1, plus a rounded scalar."""
+    spec = SPECS[op]
+    options = {"alpha": 0.1} if op == "add" else dict(spec.default_options)
+    args, options = spec.inputs(Case(op, dtype, (4096,), options=options))
+    reference, exact = spec.oracle(*args, **options), _formula(op, args, options)
+    u_out, u_c = torch.finfo(args[0].dtype).eps / 2, 2.0**-24
+    magnitude = _formula(op, tuple(a.abs() for a in args), options)
+    bound = u_out * exact.abs() + (1 + u_out) * 2 * u_c * magnitude + 1e-40
+    bound += torch.finfo(args[0].dtype).tiny * torch.finfo(args[0].dtype).eps / 2
+    assert bool(((reference.double() - exact).abs() <= bound).all())
+
+
+def _eager(op: str, args: tuple, options: dict) -> torch.Tensor:
+    functional = torch.nn.functional
+    if op == "add":
+        return torch.add(*args, **options)
+    if op == "square":
+        return torch.square(*args)
+    if op == "relu_scale":
+        return torch.relu(args[0]) * options["scale"]
+    if op == "relu_scale_add":
+        return torch.relu(args[0]) * options["scale"] + args[1]
+    if op == "linear_gelu":
+        approximate = options.get("approximate", "none")
+        return functional.gelu(functional.linear(*args), approximate=approximate)
+    a, b, bias = args
+    pre = torch.addmm(bias, a, b, alpha=options.get("alpha", 1.0))
+    act = options.get("act", "none")
+    if act in ("gelu", "gelu_tanh"):
+        return functional.gelu(pre, approximate="tanh" if act == "gelu_tanh" else "none")
+    return {"none": lambda t: t, "leaky_relu": functional.leaky_relu}.get(
+        act, getattr(functional, act, None) or getattr(torch, act, None)
+    )(pre)
+
+
+EAGER = [
+    ("add", (4099,), {"alpha": 0.1}),
+    ("square", (4099,), {}),
+    ("relu_scale", (4099,), {"scale": 0.1}),
+    ("relu_scale_add", (4099,), {"scale": 0.1}),
+    ("linear_gelu", (96, 80, 200), {}),
+    ("linear_gelu", (96, 80, 200), {"approximate": "tanh"}),
+    *[
+        ("gemm_bias_act", (96, 80, 200), {"act": act, "bias": True})
+        for act in ("none", "relu", "gelu", "gelu_tanh", "silu", "sigmoid", "tanh", "leaky_relu")
+    ],
+]
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32", "float64"])
+@pytest.mark.parametrize(("op", "shape", "options"), EAGER)
+def test_eager_rule(op: str, shape: tuple[int, ...], options: dict, dtype: str, mode: str) -> None:
+    """max|out − ref| ≤ 2·max|eager − ref| + 1 ulp(max|ref|), for the default implementations."""
+    spec = SPECS[op]
+    way = implementations(spec, [mode])[0]
+    arguments = spec.inputs(Case(op, dtype, shape, options=options))
+    args, kwargs = checking.on_device(arguments, way.device)
+    out = way(*args, **kwargs)
+    eager = _eager(op, args, kwargs)
+    wide = tuple(a.double() if isinstance(a, torch.Tensor) else a for a in args)
+    reference = spec.oracle(*args, **kwargs).double() if spec.bound else _eager(op, wide, kwargs)
+    ours = float((out.double() - reference).abs().max())
+    theirs = float((eager.double() - reference).abs().max())
+    ulp = numerics.ulp_of(float(reference.abs().max()), out.dtype)
+    assert ours <= 2 * theirs + ulp, f"ours {ours:.3g}, eager {theirs:.3g}, ulp {ulp:.3g}"
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32", "float64", "int32"])
+@pytest.mark.parametrize("value", [2, 0.5, 3.7])
+def test_result_dtype_is_torchs(dtype: str, value: float, mode: str) -> None:
+    spec = SPECS["add"]
+    way = implementations(spec, [mode])[0]
+    x = torch.arange(10).to(cases.DTYPES[dtype]).to(way.device)
+    assert way(x, value).dtype == torch.add(x, value).dtype
+    zero_d = torch.tensor(1.5, dtype=torch.float64, device=way.device)
+    assert way(x, zero_d).dtype == torch.add(x, zero_d).dtype
+
+
+def test_scalars_round_once(mode: str) -> None:
+    """0.1 in float64 is not 0.1 in float32: a scalar must not pass through the narrower type."""
+    for op, options in (("add", {"alpha": 0.1}), ("relu_scale", {"scale": 0.1})):
+        way = implementations(SPECS[op], [mode])[0]
+        x = torch.ones(3, dtype=torch.float64, device=way.device)
+        args = (torch.zeros_like(x), x) if op == "add" else (x,)
+        assert way(*args, **options).tolist() == [0.1] * 3
+    way = implementations(SPECS["gemm_bias_act"], [mode])[0]
+    one = torch.ones(1, 1, dtype=torch.float64, device=way.device)
+    assert way(one, one, alpha=0.1).item() == 0.1
+
+
+def test_beta_zero_does_not_read_c(mode: str) -> None:
+    way = implementations(SPECS["gemm_bias_act"], [mode])[0]
+    a = torch.ones(4, 4, device=way.device)
+    c = torch.full((4, 4), math.nan, device=way.device)
+    assert way(a, a, c=c, beta=0.0).tolist() == [[4.0] * 4] * 4
+
+
+def test_outputs_keep_the_layout_of_x(mode: str) -> None:
+    """As torch does for dense inputs; the Triton side only, the reference returns contiguous."""
+    way = implementations(SPECS["square"], [mode])[0]
+    x = torch.randn(4, 6, device=way.device).t()
+    if way.side == "triton":
+        assert way(x).stride() == x.stride()
+    else:
+        assert way(x).is_contiguous()
+
+
+def test_cpu_tensors_need_the_interpreter() -> None:
+    if os.environ.get("TRITON_INTERPRET") == "1":
+        pytest.skip("TRITON_INTERPRET=1 is set: CPU tensors are interpreted")
+    with pytest.raises(RuntimeError, match="TRITON_INTERPRET=1") as caught:
+        triton_kernels.square(torch.ones(3))
+    assert "triton_kernels.interpret()" in str(caught.value)

@@ -1,0 +1,52 @@
+"""Triton kernels for models, with torch's conventions.
+
+    >>> import triton_kernels as tk
+    >>> y = tk.relu_scale(x, 0.5)
+
+CUDA tensors run compiled. On a machine without a GPU, ``with tk.interpret():`` (or
+``TRITON_INTERPRET=1``) runs the same kernels in Triton's interpreter on CPU tensors.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from torch import Tensor
+
+from triton_kernels._launch import interpret
+from triton_kernels._version import __version__
+from triton_kernels.ops import add as _add
+from triton_kernels.ops.add import add
+from triton_kernels.ops.gemm_bias_act import gemm_bias_act
+from triton_kernels.ops.linear_gelu import linear_gelu
+from triton_kernels.ops.relu_scale import relu_scale, relu_scale_add
+from triton_kernels.ops.square import square
+
+__all__ = [
+    "__version__",
+    "add",
+    "gemm_bias_act",
+    "interpret",
+    "linear_gelu",
+    "relu_scale",
+    "relu_scale_add",
+    "square",
+    "variants",
+]
+
+
+OPS = ("add", "square", "relu_scale", "relu_scale_add", "linear_gelu", "gemm_bias_act")
+
+
+def variants(op: str) -> dict[str, Callable[..., Tensor]]:
+    """The pinned variants of ``op`` beside its default kernel: name → callable with op's signature.
+
+    Each refuses what it is not made for. Only add has variants, named as on the CUDA side; the
+    other ops return an empty dict.
+
+    Raises:
+        ValueError: there is no such op.
+    """
+    if op not in OPS:
+        raise ValueError(f"variants(): no op {op!r}; the ops are {', '.join(OPS)}")
+    return _add.variants() if op == "add" else {}

@@ -1,0 +1,215 @@
+"""The engine under the elementwise ops: two kernels that apply a jit function to every element.
+
+An op brings its formula as ``ELEMENT(x, y, s)``, a jit function in the compute type C: float32 for
+float16, bfloat16 and float32, float64 for float64, an integer type itself. Operands are converted
+to the result dtype first (as torch promotes), then to C; the result is rounded once, on the store.
+
+``flat_kernel`` serves operands that share one dense layout, ``strided_kernel`` everything else,
+with any number of dimensions and without a copy.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from triton_kernels import _launch
+from triton_kernels._scalars import as_argument, scalar_value
+
+TRITON_DTYPE = {
+    torch.float16: tl.float16,
+    torch.bfloat16: tl.bfloat16,
+    torch.float32: tl.float32,
+    torch.float64: tl.float64,
+    torch.uint8: tl.uint8,
+    torch.int8: tl.int8,
+    torch.int16: tl.int16,
+    torch.int32: tl.int32,
+    torch.int64: tl.int64,
+}
+
+NUM_WARPS = 4
+THREADS = 32 * NUM_WARPS
+BYTES_PER_THREAD = 16  # one 128-bit access a thread and operand
+
+
+@triton.jit
+def promoted(v, RESULT: tl.constexpr, C: tl.constexpr):
+    """v in the result dtype, then in C. By way of C, so that integers and float64 round once to
+    float32 before a 16-bit result dtype rounds them again, as torch does."""
+    return tl.cast(tl.cast(tl.cast(v, C), RESULT), C)
+
+
+@triton.jit(do_not_specialize=["y_value", "s"])
+def flat_kernel(
+    x_ptr,
+    y_ptr,
+    out_ptr,
+    y_value,
+    s,
+    n,
+    ELEMENT: tl.constexpr,
+    C: tl.constexpr,
+    BLOCK: tl.constexpr,
+):
+    """out[i] = ELEMENT(x[i], y[i], s) for i < n; y_ptr is None where y is the scalar y_value."""
+    RESULT: tl.constexpr = out_ptr.dtype.element_ty
+    start = tl.program_id(0).to(tl.int64) * BLOCK
+    lane = tl.arange(0, BLOCK)
+    mask = lane < n - start
+    x = promoted(tl.load(x_ptr + start + lane, mask=mask, other=0), RESULT, C)
+    if y_ptr is None:
+        y = scalar_value(y_value, C)
+    else:
+        y = promoted(tl.load(y_ptr + start + lane, mask=mask, other=0), RESULT, C)
+    out = ELEMENT(x, y, scalar_value(s, C))
+    tl.store(out_ptr + start + lane, tl.cast(out, RESULT), mask=mask)
+
+
+@triton.jit(do_not_specialize=["y_value", "s"])
+def strided_kernel(
+    x_ptr,
+    y_ptr,
+    out_ptr,
+    y_value,
+    s,
+    n,
+    sizes,
+    x_strides,
+    y_strides,
+    out_strides,
+    ELEMENT: tl.constexpr,
+    C: tl.constexpr,
+    NDIM: tl.constexpr,
+    INDEX: tl.constexpr,
+    BLOCK: tl.constexpr,
+):
+    """The same over NDIM dimensions, innermost first; INDEX is wide enough for every offset."""
+    RESULT: tl.constexpr = out_ptr.dtype.element_ty
+    index = tl.program_id(0).to(INDEX) * BLOCK + tl.arange(0, BLOCK)
+    mask = index < n
+    x_offset = tl.zeros([BLOCK], INDEX)
+    y_offset = tl.zeros([BLOCK], INDEX)
+    out_offset = tl.zeros([BLOCK], INDEX)
+    rest = index
+    for d in tl.static_range(NDIM):
+        i = rest % sizes[d]
+        rest = rest // sizes[d]
+        x_offset += i * x_strides[d]
+        y_offset += i * y_strides[d]
+        out_offset += i * out_strides[d]
+    x = promoted(tl.load(x_ptr + x_offset, mask=mask, other=0), RESULT, C)
+    if y_ptr is None:
+        y = scalar_value(y_value, C)
+    else:
+        y = promoted(tl.load(y_ptr + y_offset, mask=mask, other=0), RESULT, C)
+    out = ELEMENT(x, y, scalar_value(s, C))
+    tl.store(out_ptr + out_offset, tl.cast(out, RESULT), mask=mask)
+
+
+def compute_type(dtype: torch.dtype) -> Any:
+    """C for a result of ``dtype``."""
+    if dtype in (torch.float16, torch.bfloat16):
+        return tl.float32
+    return TRITON_DTYPE[dtype]
+
+
+def empty_result(shape: torch.Size, dtype: torch.dtype, like: Tensor) -> Tensor:
+    """A new output; it keeps the layout of ``like`` where the shapes agree, as torch does."""
+    if like.shape == shape:
+        return torch.empty_like(like, dtype=dtype)
+    return torch.empty(shape, dtype=dtype, device=like.device)
+
+
+def is_flat(*tensors: Tensor) -> bool:
+    """Whether all ``tensors`` have one shape and lie in memory densely, in one same order."""
+    return _is_flat(_collapse(*tensors))
+
+
+def _is_flat(dims: list[tuple[int, ...]]) -> bool:
+    return not dims or (len(dims) == 1 and all(stride == 1 for stride in dims[0][1:]))
+
+
+def _collapse(*tensors: Tensor) -> list[tuple[int, ...]]:
+    """The (size, stride, stride, …) of each dimension, innermost first, with dimensions merged
+    wherever every operand walks through both of them with a single stride."""
+    dims = [
+        (size, *strides)
+        for size, *strides in zip(tensors[0].shape, *(t.stride() for t in tensors))
+        if size != 1
+    ]
+    dims.sort(key=lambda dim: dim[:0:-1])  # by the output's stride, the last in the tuple
+    merged: list[tuple[int, ...]] = []
+    for size, *strides in dims:
+        if merged and all(
+            outer == inner * merged[-1][0] for outer, inner in zip(strides, merged[-1][1:])
+        ):
+            merged[-1] = (merged[-1][0] * size, *merged[-1][1:])
+        else:
+            merged.append((size, *strides))
+    return merged
+
+
+def apply(
+    element: Any,
+    x: Tensor,
+    y: Tensor | int | float | None,
+    s: int | float,
+    out: Tensor,
+    elements_per_thread: int | None = None,
+) -> Tensor:
+    """out = element(x, y, s), elementwise; operands broadcast to ``out``.
+
+    ``y`` None means that the formula has no second operand. ``elements_per_thread`` pins what one
+    thread handles; by default it is 16 bytes' worth.
+    """
+    n = out.numel()
+    if n == 0:
+        return out
+    dtype = out.dtype
+    per_thread = elements_per_thread or max(1, BYTES_PER_THREAD // out.element_size())
+    meta = {
+        "ELEMENT": element,
+        "C": compute_type(dtype),
+        "BLOCK": THREADS * per_thread,
+        "num_warps": NUM_WARPS,
+        "enable_fp_fusion": False,  # the formulas say where they fuse
+    }
+    grid = (triton.cdiv(n, THREADS * per_thread),)
+    x = x.expand(out.shape)
+    y_tensor = y.expand(out.shape) if isinstance(y, Tensor) else None
+    y_value = 0 if y is None or isinstance(y, Tensor) else as_argument(y, dtype)
+    s = as_argument(s, dtype)
+    dims = _collapse(x, out if y_tensor is None else y_tensor, out)
+    if _is_flat(dims):
+        _launch.launch(flat_kernel, grid, out.device, x, y_tensor, out, y_value, s, n, **meta)
+        return out
+    sizes, x_strides, y_strides, out_strides = zip(*dims)
+    reach = max(
+        sum((size - 1) * stride for size, stride in zip(sizes, strides))
+        for strides in (x_strides, y_strides, out_strides)
+    )
+    wide = max(reach, grid[0] * meta["BLOCK"]) >= 2**31
+    _launch.launch(
+        strided_kernel,
+        grid,
+        out.device,
+        x,
+        y_tensor,
+        out,
+        y_value,
+        s,
+        n,
+        sizes,
+        x_strides,
+        y_strides,
+        out_strides,
+        NDIM=len(dims),
+        INDEX=tl.int64 if wide else tl.int32,
+        **meta,
+    )
+    return out

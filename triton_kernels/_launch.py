@@ -1,0 +1,70 @@
+"""The launch path: which way a kernel runs, on which device.
+
+CUDA tensors run compiled on their own device; inside :func:`interpret`, or with
+``TRITON_INTERPRET=1`` set before import, kernels run in Triton's interpreter, mended by
+:mod:`triton_kernels._interpreter`, and then CPU tensors are welcome too.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+
+from triton_kernels import _interpreter
+
+
+@contextlib.contextmanager
+def interpret() -> Iterator[None]:
+    """Inside this context every Triton kernel runs in Triton's interpreter, on any machine.
+
+    Works in a process that also runs compiled kernels, for this package's kernels and for any
+    other ``@triton.jit`` kernel, on CPU tensors (CUDA tensors are copied to the host and back).
+    The interpreter is Triton's own, mended where it is silently wrong: bfloat16 arithmetic and
+    rounding, fused multiply-add, ``input_precision``, libdevice, ``device_assert``; an access
+    outside its tensor raises IndexError, a masked-off lane loaded without ``other=`` reads NaN.
+
+    Example:
+        >>> with triton_kernels.interpret():
+        ...     triton_kernels.square(torch.tensor([1.0, 2.0, 3.0]))
+        tensor([1., 4., 9.])
+    """
+    with _interpreter.interpreting():
+        yield
+
+
+def interpreted(kernel: Any) -> bool:
+    """Whether a launch of ``kernel`` would be interpreted now."""
+    return _interpreter.active() or _interpreter.made_interpreted(kernel)
+
+
+def check_device(op: str, device: torch.device, kernel: Any) -> None:
+    """Refuse a device that ``kernel`` cannot run on as things stand."""
+    if device.type == "cuda" or (device.type == "cpu" and interpreted(kernel)):
+        return
+    if device.type == "cpu":
+        raise RuntimeError(
+            f"{op}(): got CPU tensors, but Triton compiles for GPUs only. To run the kernel in "
+            "Triton's interpreter, call it inside `with triton_kernels.interpret():`, or set "
+            "TRITON_INTERPRET=1 before Python starts; otherwise move the tensors to 'cuda'"
+        )
+    raise RuntimeError(f"{op}(): device {device} is not supported; tensors must be on cuda or cpu")
+
+
+def launch(
+    kernel: Any, grid: tuple[int, ...], device: torch.device, *args: Any, **meta: Any
+) -> None:
+    """Run ``kernel[grid](*args, **meta)`` on ``device``, interpreted where that was asked for.
+
+    An empty grid launches nothing.
+    """
+    if 0 in grid:
+        return
+    if interpreted(kernel):
+        with _interpreter.interpreting():
+            kernel[grid](*args, **meta)
+    else:
+        with torch.cuda.device(device):
+            kernel[grid](*args, **meta)

@@ -1,0 +1,1 @@
+"""The ops, one file each; import their functions from :mod:`triton_kernels`."""
