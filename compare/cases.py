@@ -66,35 +66,42 @@ class Case:
         return torch.Generator().manual_seed(self.seed)
 
 
+CPU = torch.device("cpu")
 LONGEST = (1 << 24) + 7  # random numbers drawn for one tensor; a longer one repeats them
 
 
 def random_values(
-    shape: tuple[int, ...], dtype: torch.dtype, kind: str, generator: torch.Generator
+    shape: tuple[int, ...],
+    dtype: torch.dtype,
+    kind: str,
+    generator: torch.Generator,
+    device: torch.device = CPU,
 ) -> Tensor:
-    """A contiguous CPU tensor.
+    """A contiguous tensor, of the same numbers on every device.
 
     Kinds: "normal" draws from N(0, 1), or all integers of the dtype; "special" adds NaN, inf, −0,
     subnormals and the extremes among numbers of every magnitude; "every" walks all bit patterns of
     an 8- or 16-bit dtype in order, "shuffled" in a random order; "0x…" is one bit pattern.
     """
     n = math.prod(shape)
-    if n > LONGEST:
-        period = random_values((LONGEST,), dtype, kind, generator)
-        return period.repeat(-(-n // LONGEST))[:n].reshape(shape)
+    drawn = _draw(min(n, LONGEST), dtype, kind, generator).to(device)
+    return drawn.repeat(-(-n // max(1, drawn.numel())))[:n].reshape(shape)
+
+
+def _draw(n: int, dtype: torch.dtype, kind: str, generator: torch.Generator) -> Tensor:
     if kind.startswith("0x"):
         width = numerics.BITS[dtype.itemsize]
         pattern = int(kind, 16)
         signed = (
             pattern - (1 << 8 * dtype.itemsize) if pattern >> (8 * dtype.itemsize - 1) else pattern
         )
-        return torch.full(shape, signed, dtype=torch.int64).to(width).view(dtype)
+        return torch.full((n,), signed, dtype=torch.int64).to(width).view(dtype)
     if kind in ("every", "shuffled"):
         count = 1 << 8 * dtype.itemsize
         order = torch.randperm(count, generator=generator) if kind == "shuffled" else None
         walk = torch.arange(count) if order is None else order
         walk = walk.repeat(-(-n // count))[:n]
-        return walk.to(numerics.BITS[dtype.itemsize]).view(dtype).reshape(shape)
+        return walk.to(numerics.BITS[dtype.itemsize]).view(dtype)
     if not dtype.is_floating_point:
         info = torch.iinfo(dtype)
         drawn = torch.randint(info.min, info.max, (n,), dtype=dtype, generator=generator)
@@ -102,10 +109,10 @@ def random_values(
             at = torch.randint(n, (max(1, n // 4),), generator=generator)
             extremes = torch.tensor([info.min, info.max, 0, 1], dtype=dtype)
             drawn[at] = extremes[torch.randint(4, at.shape, generator=generator)]
-        return drawn.reshape(shape)
+        return drawn
     if kind == "normal":
         wide = torch.randn(n, generator=generator, dtype=torch.float64)
-        return wide.to(dtype).reshape(shape)
+        return wide.to(dtype)
     if kind == "special":
         width = {2: torch.int16, 4: torch.int32, 8: torch.int64}[dtype.itemsize]
         info = torch.iinfo(width)
@@ -118,7 +125,7 @@ def random_values(
         if n:
             at = torch.randint(n, (max(1, n // 2),), generator=generator)
             drawn[at] = table[torch.randint(len(chosen), at.shape, generator=generator)]
-        return drawn.reshape(shape)
+        return drawn
     raise ValueError(f"unknown kind of values: {kind!r}")
 
 
@@ -158,15 +165,6 @@ def arrange(t: Tensor, layout: str) -> Tensor:
         return t
     moved.copy_(t)
     return moved
-
-
-def to_device(t: Any, device: torch.device) -> Any:
-    """``t`` on ``device`` with the very same strides and offset; numbers pass through."""
-    if not isinstance(t, Tensor) or t.device == device:
-        return t
-    extent = t.untyped_storage().nbytes() // t.element_size()
-    base = t.as_strided((extent,), (1,), 0).to(device)
-    return base.as_strided(t.shape, t.stride(), t.storage_offset())
 
 
 GUARD = 64  # elements before and after an output; a multiple of every vector width

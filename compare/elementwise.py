@@ -64,7 +64,7 @@ def relu_scale_add_oracle(x: Tensor, y: Tensor, scale: float) -> Tensor:
 SHAPES = [(), (0,), (1,), (3, 0, 5), (7, 13), (33, 129), (2, 3, 5, 2, 3, 2, 2)]
 SHAPES += [(1040 + k,) for k in range(8)]
 LARGE = {"standard": [(1024, 1024)], "full": [(1024, 1024), (4096, 4099)]}
-HUGE = (2**31 + 17,)  # elements: offsets pass 32 bits
+HUGE = [((2**31 + 17,), "contiguous"), ((2**15 + 1, 2**16 + 1), "transposed")]  # past 32 bits
 
 
 def elementwise_cases(
@@ -99,15 +99,17 @@ def elementwise_cases(
             yield case(shape)
             yield case(shape, "transposed")
     if level == "full" and torch.cuda.is_available() and dtype in ("float16", "uint8"):
-        yield case(HUGE)
+        for shape, layout in HUGE:
+            yield case(shape, layout)
 
 
-def unary_inputs(case: Case) -> Arguments:
-    x = cases.random_values(case.shape, case.torch_dtype, case.values, case.generator())
+def unary_inputs(case: Case, device: torch.device = cases.CPU) -> Arguments:
+    """x in the case's layout."""
+    x = cases.random_values(case.shape, case.torch_dtype, case.values, case.generator(), device)
     return (cases.arrange(x, case.layout),), dict(case.options)
 
 
-def binary_inputs(case: Case) -> Arguments:
+def binary_inputs(case: Case, device: torch.device = cases.CPU) -> Arguments:
     """x and y; option y says how y differs: row, column, 0-d, scalar, or contiguous."""
     options = dict(case.options)
     kind = options.pop("y", "same")
@@ -124,7 +126,7 @@ def binary_inputs(case: Case) -> Arguments:
         shape = (*case.shape[:-1], 1)
     elif kind in ("0-d", "scalar"):
         shape = ()
-    y: Any = cases.random_values(shape, dtype, y_values or x_values, generator)
+    y: Any = cases.random_values(shape, dtype, y_values or x_values, generator, device)
     if kind == "scalar":
         y = y.item()
     elif kind == "same":
@@ -133,6 +135,7 @@ def binary_inputs(case: Case) -> Arguments:
 
 
 def add_cases(dtype: str, level: Level) -> Iterator[Case]:
+    """With broadcast, scalar and promoted y, and alphas that round or wrap."""
     kinds: list[dict[str, Any]] = [
         {"y": kind} for kind in ("row", "column", "0-d", "scalar", "contiguous")
     ]

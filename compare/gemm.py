@@ -242,21 +242,22 @@ def _addend(case: Case, shape: tuple[int, ...], g: torch.Generator) -> Tensor:
     return cases.random_values(shape, case.torch_dtype, "normal", g)
 
 
-def gemm_bias_act_inputs(case: Case) -> Arguments:
+def gemm_bias_act_inputs(case: Case, device: torch.device = cases.CPU) -> Arguments:
     """a and b in the case's layout; option bias adds one, c is full, row, column or 0-d."""
     g = case.generator()
     M, N, _ = case.shape
-    a, b = (cases.arrange(t, case.layout) for t in _matrices(case, g))
+    a, b = (cases.arrange(t.to(device), case.layout) for t in _matrices(case, g))
     options = dict(case.options)
     bias = None
     if options.pop("bias", False):
-        bias = cases.arrange(_addend(case, (N,), g), case.layout)
+        bias = cases.arrange(_addend(case, (N,), g).to(device), case.layout)
     if "c" in options:
         shapes = {"full": (M, N), "row": (N,), "column": (M, 1), "0-d": ()}
         if case.values == "every":
             options["c"] = cases.random_values((M, N), case.torch_dtype, "every", g)
         else:
             options["c"] = _addend(case, shapes[options["c"]], g)
+        options["c"] = options["c"].to(device)
         if case.values == "special" and options["c"].dim() == 2:
             options["c"] = cases.arrange(options["c"], "transposed")
     if "out_dtype" in options:
@@ -264,16 +265,20 @@ def gemm_bias_act_inputs(case: Case) -> Arguments:
     return (a, b, bias), options
 
 
-def linear_gelu_inputs(case: Case) -> Arguments:
+def linear_gelu_inputs(case: Case, device: torch.device = cases.CPU) -> Arguments:
     """x [M, I], or [2, M/2, I] where M is even, and weight [O, I] in the case's layout."""
     g = case.generator()
     M, N, K = case.shape
     x, b = _matrices(case, g)
-    x, weight = (cases.arrange(t.contiguous(), case.layout) for t in (x, b.t()))
+    x, weight = (cases.arrange(t.contiguous().to(device), case.layout) for t in (x, b.t()))
     if M % 2 == 0 and x.is_contiguous():
         x = x.view(2, M // 2, K)
     options = dict(case.options)
-    bias = cases.arrange(_addend(case, (N,), g), case.layout) if options.pop("bias", True) else None
+    bias = (
+        cases.arrange(_addend(case, (N,), g).to(device), case.layout)
+        if options.pop("bias", True)
+        else None
+    )
     return (x, weight, bias), options
 
 
@@ -305,6 +310,7 @@ def _gemm_cases(
 
 
 def gemm_bias_act_cases(dtype: str, level: Level) -> Iterator[Case]:
+    """Every activation, scalar, kind of c and precision; lattices; every x for activations."""
     variations: list[dict[str, Any]] = [{}]
     variations += [{"act": act, "bias": True} for act in ACTIVATIONS]
     variations += [
@@ -340,6 +346,7 @@ def gemm_bias_act_cases(dtype: str, level: Level) -> Iterator[Case]:
 
 
 def linear_gelu_cases(dtype: str, level: Level) -> Iterator[Case]:
+    """Both forms of GELU, with and without bias."""
     variations: list[dict[str, Any]] = [{}, {"approximate": "tanh"}, {"bias": False}]
     return _gemm_cases("linear_gelu", dtype, level, variations)
 

@@ -64,24 +64,66 @@ def ulp_of(x: float, dtype: torch.dtype) -> float:
 def fma(a: Tensor, b: Tensor, c: Tensor) -> Tensor:
     """a·b + c with one rounding, in the operands' common dtype, float32 or float64."""
     a, b, c = torch.broadcast_tensors(a, b, c)
-    return _fma32(a, b, c) if a.dtype == torch.float32 else _fma64(a, b, c)
+    fused = _fma32 if a.dtype == torch.float32 else _fma64
+    if a.numel() <= CHUNK or not a.dim():
+        return fused(a, b, c)
+    # Some rows at a time: the float64 intermediates of a huge tensor would not fit otherwise.
+    rows = max(1, CHUNK * a.shape[0] // a.numel())
+    return torch.cat([fused(*part) for part in zip(a.split(rows), b.split(rows), c.split(rows))])
 
 
-def _fma32(a: Tensor, b: Tensor, c: Tensor) -> Tensor:
-    """In float64: the product of two float32 is exact there; the sum is rounded to odd, which a
-    second rounding to a type with two bits less never turns wrong (Boldo and Melquiond, 2008)."""
-    product, c = a.double() * b.double(), c.double()
-    total = product + c
-    part = total - product
-    error = (product - (total - part)) + (c - part)  # Knuth's TwoSum: exactly what was lost
+CHUNK = 1 << 27  # elements
+
+
+def _two_sum(a: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
+    """a + b rounded, and exactly what the rounding lost (Knuth)."""
+    total = a + b
+    part = total - a
+    return total, (a - (total - part)) + (b - part)
+
+
+def _odd_sum(a: Tensor, b: Tensor) -> Tensor:
+    """a + b in float64, rounded to odd: a second rounding, to a type at least two bits narrower or
+    of a sum with it, is then as good as one (Boldo and Melquiond, 2008)."""
+    total, error = _two_sum(a, b)
     inexact = (error != 0) & total.isfinite() & error.isfinite()
     pattern = total.view(torch.int64)
     away = (error > 0) == (total > 0)  # the exact sum lies farther from zero than the rounded one
     odd = torch.where(pattern & 1 == 1, pattern, torch.where(away, pattern + 1, pattern - 1))
-    return torch.where(inexact, odd, pattern).view(torch.float64).float()
+    return torch.where(inexact, odd, pattern).view(torch.float64)
+
+
+def _fma32(a: Tensor, b: Tensor, c: Tensor) -> Tensor:
+    """By way of float64, where the product of two float32 is exact."""
+    return _odd_sum(a.double() * b.double(), c.double()).float()
+
+
+def _split(a: Tensor) -> tuple[Tensor, Tensor]:
+    """a as the sum of two numbers of 26 bits (Veltkamp)."""
+    scaled = a * 134217729.0
+    high = scaled - (scaled - a)
+    return high, a - high
 
 
 def _fma64(a: Tensor, b: Tensor, c: Tensor) -> Tensor:
+    """The product as an unevaluated sum of two doubles, c added to the low one, rounded to odd on
+    the way; near overflow and underflow, where that is not exact, the C library's fma."""
+    product = a * b
+    (a_high, a_low), (b_high, b_low) = _split(a), _split(b)
+    lost = ((a_high * b_high - product) + a_high * b_low + a_low * b_high) + a_low * b_low
+    low, low_error = _two_sum(c, lost)
+    high, high_error = _two_sum(product, low)
+    result = high + _odd_sum(low_error, high_error)
+    safe = (product.abs() > 2.0**-900) & (product.abs() < 2.0**900) & (c.abs() < 2.0**900)
+    safe &= (a.abs() < 2.0**900) & (b.abs() < 2.0**900)
+    safe &= (c == 0) | (c.abs() > 2.0**-900)
+    if not bool(safe.all()):
+        result = result.clone()
+        result[~safe] = _libm_fma(a[~safe], b[~safe], c[~safe])
+    return result
+
+
+def _libm_fma(a: Tensor, b: Tensor, c: Tensor) -> Tensor:
     """The C library's fma, element by element: IEEE 754 demands it correctly rounded."""
     library = ctypes.CDLL(ctypes.util.find_library("m"))
     library.fma.restype = ctypes.c_double
@@ -89,8 +131,7 @@ def _fma64(a: Tensor, b: Tensor, c: Tensor) -> Tensor:
     each = np.frompyfunc(library.fma, 3, 1)
     with np.errstate(all="ignore"):
         result = each(*(t.cpu().numpy() for t in (a, b, c)))
-    array = np.asarray(result, dtype=np.float64)
-    return torch.from_numpy(array).reshape(a.shape).to(a.device)
+    return torch.from_numpy(np.asarray(result, dtype=np.float64)).to(a.device)
 
 
 def within(result: Tensor, reference: Tensor, bound: Tensor) -> tuple[Tensor, Tensor]:

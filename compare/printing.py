@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import math
 import platform
+import sys
 import textwrap
 import time
 from collections.abc import Iterator
@@ -105,6 +106,7 @@ def run(
         task = progress.add_task("check", total=sum(len(chosen) for *_, chosen in work))
         for spec, dtype, chosen in work:
             row = Row(spec.name, dtype, spec.bound is None)
+            began = time.perf_counter()
             progress.update(task, description=f"{spec.name} {dtype}")
             for result in checking.check(spec, chosen, ways[spec.name], limit=limit):
                 row.add(result)
@@ -116,6 +118,11 @@ def run(
                 exhaustive.prove(spec, dtype, row, ways[spec.name])
             for mismatch in row.mismatches[:SHOWN]:
                 mismatch.program_id = checking.find_writer(spec, mismatch)
+            row.seconds = time.perf_counter() - began
+            if not console.is_terminal:  # no bar there: a line a row instead, as sign of life
+                print(
+                    f"{spec.name} {dtype}: {row.cases} cases, {row.seconds:.1f} s", file=sys.stderr
+                )
             rows.append(row)
     ran = {mode for row in rows for mode in row.runs}
     ran |= {MODES[mode][0] for mode in ran}

@@ -29,7 +29,7 @@ class Spec:
             dtype for an exact op, float64 for one with a bound.
         dtypes: names of the dtypes that check covers.
         cases: the cases of a dtype at a level.
-        inputs: a case's positional and keyword arguments, on the CPU.
+        inputs: a case's positional and keyword arguments, on the CPU or the device that follows.
         takes: whether a side, or a variant of it, is made for a case.
         bound: None for an exact op; else the largest right |out − oracle| of each element, from
             the implementation's mode, the arguments, the oracle's result and the result's dtype.
@@ -52,7 +52,7 @@ class Spec:
     oracle: Callable[..., Tensor]
     dtypes: tuple[str, ...]
     cases: Callable[[str, Level], Iterator[Case]]
-    inputs: Callable[[Case], Arguments]
+    inputs: Callable[..., Arguments]
     cost: Callable[[Case], tuple[int, int]]
     summary: str
     takes: Callable[[str, str | None, Case], bool] = lambda side, variant, case: True

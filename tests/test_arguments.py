@@ -458,27 +458,21 @@ def interleaved(device: torch.device) -> Iterator[tuple[Tensor, Tensor]]:
     yield matrix[:, :5], matrix[:, 5:]
     yield matrix[::2], matrix[1::2]
     yield matrix[:, ::2].t(), matrix[:, 1::2].t()
+    # Every third against every sixth, never meeting.
+    yield flat[:18:3], flat[1::6][:6]
     # Halves in the gaps between floats: other item sizes, other strides.
-    yield flat[::2], flat.view(torch.float16)[2::4]
-    # Every third of one against every sixth of the other, never meeting.
-    yield flat[0:36:3][:6], flat[1:37:6]
+    yield flat.view(torch.float16)[2::4], flat[::2]
 
 
 @pytest.mark.parametrize("number", range(8))
 def test_interleaved_views_are_allowed(number: int, call: Call, device: torch.device) -> None:
     for op in ELEMENTWISE:
         x, out = list(interleaved(device))[number]
-        if op == "square" and x.dtype != out.dtype:
-            continue
-        if x.dtype != out.dtype and not op.endswith("add"):
-            continue
         arguments = {**good(op, device), "x": x, "out": out}
         if "y" in arguments:
-            arguments["y"] = torch.ones(x.shape, device=device, dtype=out.dtype)
-        if x.dtype != out.dtype:
-            x, arguments["x"] = out, out
-            arguments["out"] = list(interleaved(device))[number][0]
             arguments["y"] = torch.ones(x.shape, device=device)
+        elif x.dtype != out.dtype:
+            continue  # one operand does not promote
         expected = call(op, {k: v for k, v in arguments.items() if k != "out"})
         assert torch.equal(call(op, arguments), expected), op
 
@@ -566,8 +560,8 @@ def test_overlap_is_quick_for_large_views(side: str) -> None:
     """Millions of elements must not mean millions of steps: these come with every call."""
     module = SIDES[side]
     overlap = module._overlap if side == "triton" else module._share_memory
-    flat = torch.empty(2**26)  # never touched, so never paged in
-    matrix = flat.view(2**13, 2**13)
+    flat = torch.empty(2**22)
+    matrix = flat.view(2**11, 2**11)
     cases: list[tuple[Tensor, Tensor, bool]] = [
         (flat[::2], flat[1::2], False),
         (flat[1::4], flat[::2], False),
@@ -576,10 +570,10 @@ def test_overlap_is_quick_for_large_views(side: str) -> None:
         (flat[::2], flat.view(torch.float16)[2::4], False),
         (flat.view(torch.float16)[3::4], flat[::2], False),
         (flat[1:], flat[:-1], True),
-        (matrix[:, : 2**12], matrix[:, 2**12 :], False),
-        (matrix[:, : 2**12].t(), matrix[:, 2**12 :].t(), False),
+        (matrix[:, : 2**10], matrix[:, 2**10 :], False),
+        (matrix[:, : 2**10].t(), matrix[:, 2**10 :].t(), False),
         (matrix[:, ::2], matrix[:, 1::2], False),
-        (matrix[: 2**12, : 2**12], matrix[2**12 :, 2**12 :].t(), False),
+        (matrix[: 2**10, : 2**10], matrix[2**10 :, 2**10 :].t(), False),
         (matrix[1:, ::2].t(), matrix[:-1, 1::2], False),
         (matrix, matrix.t(), True),
     ]
@@ -587,7 +581,7 @@ def test_overlap_is_quick_for_large_views(side: str) -> None:
     for a, b, expected in cases:
         assert overlap(a, b) == overlap(b, a) == expected, (a.shape, a.stride(), b.stride())
         assert not module._overlaps_itself(a)
-    assert not module._overlaps_itself(flat.as_strided((2**20, 3), (7, 2)))
-    assert module._overlaps_itself(flat.as_strided((2**20, 3), (4, 2)))
-    assert module._overlaps_itself(flat[:1].expand(2**26))
-    assert time.perf_counter() - begin < 1
+    assert not module._overlaps_itself(flat.as_strided((2**19, 3), (7, 2)))
+    assert module._overlaps_itself(flat.as_strided((2**19, 3), (4, 2)))
+    assert module._overlaps_itself(flat[:1].expand(2**22))
+    assert time.perf_counter() - begin < 1  # it takes milliseconds

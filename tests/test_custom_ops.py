@@ -1,4 +1,4 @@
-"""The registered ops torch.ops.triton_kernels.*: schemas, fakes, torch.compile, no lost gradient."""
+"""The registered ops torch.ops.triton_kernels.*: schema, fake, torch.compile, no lost gradient."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor
+from torch._subclasses.fake_tensor import FakeTensorMode
 
 import triton_kernels
 from compare.implementations import MODES
@@ -160,8 +161,6 @@ def test_schema_and_fake_hold(op: str, device: torch.device) -> None:
 
 @pytest.mark.parametrize("op", SAMPLES)
 def test_fake_is_like_the_real_result(op: str, device: torch.device) -> None:
-    from torch._subclasses.fake_tensor import FakeTensorMode
-
     for what, args in SAMPLES[op](device).items():
         real = getattr(OPS, op)(*args)
         with FakeTensorMode() as fakes:
@@ -178,8 +177,6 @@ def test_fake_is_like_the_real_result(op: str, device: torch.device) -> None:
 def test_compiled_result_is_the_eager_one(op: str, device: torch.device) -> None:
     function = public(op)
     for what, args in SAMPLES[op](device).items():
-        if what in ("promoted", "expanded", "strided", "permuted", "c row", "tf32", "no bias"):
-            continue  # each compilation takes a while, and the fakes of these stand above
         torch._dynamo.reset()
         compiled = torch.compile(function, fullgraph=True, backend="aot_eager")
         eager, result = function(*args), compiled(*args)
@@ -206,6 +203,7 @@ def with_grad(args: tuple) -> tuple[tuple, list[Tensor]]:
     return made, [a for a in made if isinstance(a, Tensor)]
 
 
+@pytest.mark.filterwarnings("ignore:Error detected in GeneratedBackward")
 @pytest.mark.parametrize("op", SAMPLES)
 def test_a_gradient_is_never_lost_silently(op: str, device: torch.device) -> None:
     """Through the registered op, compiled or not, backward fails; the public function refuses."""
@@ -214,10 +212,10 @@ def test_a_gradient_is_never_lost_silently(op: str, device: torch.device) -> Non
         public(op)(*args)
     result = getattr(OPS, op)(*args)
     assert result.requires_grad, "detached silently"
-    with pytest.raises(RuntimeError, match=f"triton_kernels::{op}|triton_kernels.{op}"):
+    with pytest.raises(RuntimeError, match=rf"triton_kernels(::|\.){op}\b.*autograd"):
         result.sum().backward()
     torch._dynamo.reset()
     compiled = torch.compile(public(op), fullgraph=True, backend="aot_eager")
-    with pytest.raises(RuntimeError, match="triton_kernels|grad"):
+    with pytest.raises(RuntimeError, match=r"triton_kernels.*autograd"):
         compiled(*args).sum().backward()
     assert all(leaf.grad is None for leaf in leaves)

@@ -142,7 +142,7 @@ def test_only_allocations_and_views(
             wrong.append(f"{op}, {what}: {', '.join(surprises)}")
     assert not wrong, "\n".join(wrong)
     assert len(ops) == {elementwise_calls: 4, gemm_calls: 2}[family]
-    assert emulated <= {"erf", "lift_fresh"}
+    assert emulated <= {"erf", "lift_fresh", "detach"}
 
 
 def test_variants_too(mode: str, recorded: Callable[..., Recorder]) -> None:

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import ctypes
-import ctypes.util
 import math
+from fractions import Fraction
 
-import numpy as np
 import pytest
 import torch
 
@@ -36,20 +34,41 @@ def test_ulps_count_neighbours(dtype: torch.dtype) -> None:
     assert steps[across_zero].tolist() == [2.0]
 
 
-def test_fma_is_correctly_rounded() -> None:
-    """Against the C library: bit patterns of every kind, cancelling products, ties."""
-    library = ctypes.CDLL(ctypes.util.find_library("m"))
-    library.fmaf.restype = ctypes.c_float
-    library.fmaf.argtypes = [ctypes.c_float] * 3
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_fma_is_correctly_rounded(dtype: torch.dtype) -> None:
+    """Against exact rational arithmetic: every kind of bits, cancelling products, near-ties."""
     g = torch.Generator().manual_seed(0)
-    a, b, c = (cases.random_values((20000,), torch.float32, "special", g) for _ in range(3))
-    near, far = torch.randn(2, 20000, generator=g)
-    cancelling = -(near * far) * (1 + torch.randint(-2, 3, (20000,), generator=g) * 2.0**-23)
-    for x, y, z in ((a, b, c), (near, far, cancelling), (near, far, near * 2.0**-30)):
-        with np.errstate(all="ignore"):
-            each = np.frompyfunc(library.fmaf, 3, 1)(x.numpy(), y.numpy(), z.numpy())
-        expected = torch.from_numpy(each.astype(np.float32))
-        assert bool(numerics.same_bits(numerics.fma(x, y, z), expected).all())
+    n = 3000
+    bits = 23 if dtype == torch.float32 else 52
+    special = [cases.random_values((n,), dtype, "special", g) for _ in range(3)]
+    near, far = torch.randn(2, n, generator=g, dtype=dtype)
+    steps = torch.randint(-2, 3, (n,), generator=g).to(dtype) * 2.0**-bits
+    triples = [special, [near, far, -(near * far) * (1 + steps)], [near, far, near * 2.0**-bits]]
+    triples.append([near, far, far * 2.0 ** (bits + 1)])
+    for a, b, c in triples:
+        found = numerics.fma(a, b, c)
+        for x, y, z, result in zip(a.tolist(), b.tolist(), c.tolist(), found.tolist()):
+            if not all(map(math.isfinite, (x, y, z))):
+                continue
+            exact = Fraction(x) * Fraction(y) + Fraction(z)
+            if exact == 0:
+                assert result == 0
+                continue
+            assert _nearest(exact, dtype) == result, (x.hex(), y.hex(), z.hex())
+
+
+def _nearest(exact: Fraction, dtype: torch.dtype) -> float:
+    """A rational number rounded to the dtype, to nearest even, by integer arithmetic."""
+    info = torch.finfo(dtype)
+    digits = 24 if dtype == torch.float32 else 53
+    exponent = abs(exact.numerator).bit_length() - exact.denominator.bit_length()
+    if abs(exact) < Fraction(2) ** exponent:
+        exponent -= 1
+    unit = Fraction(2) ** max(exponent - digits + 1, math.frexp(info.tiny)[1] - digits)
+    rounded = round(exact / unit) * unit  # Fraction rounds half to even
+    if abs(rounded) > Fraction(info.max):
+        return math.inf if exact > 0 else -math.inf
+    return float(rounded)
 
 
 def _judge(case: Case, way: str, result: torch.Tensor) -> checking.Outcome:

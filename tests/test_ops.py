@@ -106,8 +106,7 @@ def test_eager_rule(op: str, shape: tuple[int, ...], options: dict, dtype: str, 
     """max|out − ref| ≤ 2·max|eager − ref| + 1 ulp(max|ref|), for the default implementations."""
     spec = SPECS[op]
     way = implementations(spec, [mode])[0]
-    arguments = spec.inputs(Case(op, dtype, shape, options=options))
-    args, kwargs = checking.on_device(arguments, way.device)
+    args, kwargs = spec.inputs(Case(op, dtype, shape, options=options), way.device)
     out = way(*args, **kwargs)
     eager = _eager(op, args, kwargs)
     wide = tuple(a.double() if isinstance(a, torch.Tensor) else a for a in args)

@@ -1,0 +1,396 @@
+"""The shape of the repository: who imports whom, one stem an op, and documents that tell the truth.
+
+Everything here reads source text; only the import test runs the packages, in a child process.
+"""
+
+from __future__ import annotations
+
+import ast
+import json
+import os
+import re
+import stat
+import subprocess
+import sys
+import tomllib
+from collections.abc import Iterator
+from functools import cache
+from importlib.util import find_spec
+from pathlib import Path, PurePosixPath
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+PACKAGES = ("triton_kernels", "cuda_reference", "compare")
+THIRD_PARTY = {
+    "triton_kernels": {"torch", "triton", "numpy"},
+    "cuda_reference": {"torch", "ninja"},
+    "compare": {"torch", "triton", "numpy", "rich", "typer", "triton_kernels", "cuda_reference"},
+}
+# What the upstream package of the same name calls its modules.
+UPSTREAM = {
+    "compaction",
+    "distributed",
+    "matmul",
+    "numerics",
+    "reduce",
+    "roofline",
+    "routing",
+    "specialize",
+    "swiglu",
+    "target_info",
+    "tensor",
+    "testing",
+    "topk",
+}
+
+
+@cache
+def tree(path: Path) -> ast.Module:
+    return ast.parse(path.read_text(), str(path))
+
+
+def modules(package: str) -> list[Path]:
+    found = sorted((ROOT / package).rglob("*.py"))
+    assert found
+    return found
+
+
+SOURCES = [(package, path) for package in PACKAGES for path in modules(package)]
+each_source = pytest.mark.parametrize(
+    ("package", "path"), SOURCES, ids=[str(path.relative_to(ROOT)) for _, path in SOURCES]
+)
+
+
+def exported(package: str) -> list[str]:
+    """The names in the package's __all__."""
+    for node in tree(ROOT / package / "__init__.py").body:
+        if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "__all__":
+            return list(ast.literal_eval(node.value))
+    raise AssertionError(f"{package} has no __all__")
+
+
+def specs() -> dict[str, str]:
+    """Op → stem, from the Spec(...) calls of compare/specs.py."""
+    found = {}
+    for node in ast.walk(tree(ROOT / "compare" / "specs.py")):
+        if isinstance(node, ast.Call) and ast.unparse(node.func) == "Spec":
+            values = {k.arg: k.value for k in node.keywords}
+            name = ast.literal_eval(values["name"])
+            stem = values.get("source_stem")
+            found[name] = ast.literal_eval(stem) if stem else name
+    return found
+
+
+# ---- imports ----
+
+
+@each_source
+def test_imports(package: str, path: Path) -> None:
+    """The two sides know nothing of each other; compare knows both; nobody imports tests."""
+    allowed = THIRD_PARTY[package] | {package, "__future__"} | sys.stdlib_module_names
+    for node in ast.walk(tree(path)):
+        if isinstance(node, ast.Import):
+            names = [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            names = [] if node.level else [node.module or ""]
+            assert all(alias.name != "*" for alias in node.names), f"line {node.lineno}: import *"
+        elif isinstance(node, ast.Call) and ast.unparse(node.func).endswith("import_module"):
+            names = [a.value for a in node.args if isinstance(a, ast.Constant)]
+        else:
+            continue
+        for name in names:
+            assert name.split(".")[0] in allowed, f"line {node.lineno}: {name}"
+
+
+def test_neither_side_names_the_other_in_code() -> None:
+    """Not even as text that an import could be made of; docstrings and comments may."""
+    for package, other in (
+        ("triton_kernels", "cuda_reference"),
+        ("cuda_reference", "triton_kernels"),
+    ):
+        for path in modules(package):
+            for node in ast.walk(tree(path)):
+                if isinstance(node, ast.Name):
+                    assert node.id not in (other, "compare"), path
+                if isinstance(node, ast.Constant) and isinstance(node.value, str):
+                    assert node.value.split(".")[0] != other, f"{path}:{node.lineno}"
+
+
+CHILD = """
+import json, os, sys
+import numpy, torch, triton
+before = dict(os.environ)
+import {package}
+print(json.dumps({{
+    "cuda": torch.cuda.is_initialized(),
+    "changed": sorted(set(before.items()) ^ set(os.environ.items())),
+    "loaded": sorted({{m.split(".")[0] for m in sys.modules}}),
+}}))
+"""
+
+
+@pytest.mark.parametrize("package", PACKAGES)
+def test_import_does_nothing(package: str, tmp_path: Path) -> None:
+    """No device asked, no compiler started, no environment changed, no file left behind."""
+    tools = tmp_path / "bin"
+    home = tmp_path / "home"
+    tools.mkdir()
+    home.mkdir()
+    started = tmp_path / "started"
+    for tool in ("c++", "cc", "clang++", "g++", "gcc", "git", "ninja", "nvcc", "nvidia-smi"):
+        script = tools / tool
+        script.write_text(f"#!/bin/sh\necho {tool} >> {started}\nexit 1\n")
+        script.chmod(script.stat().st_mode | stat.S_IXUSR)
+    kept = ("LD_LIBRARY_PATH", "LANG", "LC_ALL", "TMPDIR", "VIRTUAL_ENV", "PYTHONHOME")
+    environment = {name: os.environ[name] for name in kept if name in os.environ}
+    environment |= {"PATH": str(tools), "HOME": str(home), "PYTHONPATH": str(ROOT)}
+    environment |= {"PYTHONDONTWRITEBYTECODE": "1"}
+    code = CHILD.format(package=package)
+    ran = subprocess.run(
+        [sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=False
+    )
+    assert ran.returncode == 0, ran.stderr
+    found = json.loads(ran.stdout)
+    assert not found["cuda"]
+    assert not found["changed"]
+    assert not started.exists(), started.read_text()
+    others = set(PACKAGES) - {package} - THIRD_PARTY[package]
+    assert not others & set(found["loaded"])
+    left = [str(path.relative_to(home)) for path in home.rglob("*") if path.is_file()]
+    assert not left
+
+
+# ---- one stem an op ----
+
+
+def test_every_spec_has_its_files_and_exports() -> None:
+    assert specs()
+    for op, stem in specs().items():
+        assert (ROOT / "triton_kernels" / "ops" / f"{stem}.py").is_file(), op
+        assert (ROOT / "cuda_reference" / "csrc" / f"{stem}.cu").is_file(), op
+        for package in ("triton_kernels", "cuda_reference"):
+            assert op in exported(package), f"{op} is not exported by {package}"
+
+
+def test_every_file_and_export_has_its_spec() -> None:
+    stems, ops = set(specs().values()), set(specs())
+    files = {
+        "triton_kernels/ops": {p.stem for p in (ROOT / "triton_kernels" / "ops").glob("*.py")},
+        "cuda_reference/csrc": {p.stem for p in (ROOT / "cuda_reference" / "csrc").glob("*.cu")},
+    }
+    for folder, found in files.items():
+        assert found - {"__init__"} == stems, folder
+    assert set(exported("triton_kernels")) - ops == {"__version__", "interpret", "variants"}
+    assert set(exported("cuda_reference")) - ops == {"BuildError", "variants"}
+
+
+@pytest.mark.parametrize("package", PACKAGES)
+def test_exports_are_bound_by_explicit_lines(package: str) -> None:
+    names = exported(package)
+    assert len(set(names)) == len(names)
+    bound = set()
+    for node in tree(ROOT / package / "__init__.py").body:
+        if isinstance(node, ast.ImportFrom):
+            bound |= {alias.asname or alias.name for alias in node.names}
+        elif isinstance(node, (ast.FunctionDef, ast.ClassDef)):
+            bound.add(node.name)
+    assert set(names) <= bound
+
+
+@pytest.mark.parametrize("package", PACKAGES)
+def test_no_submodule_hides_an_export(package: str) -> None:
+    """``import triton_kernels.add`` would put the module where the function stands."""
+    submodules = {path.stem for path in (ROOT / package).glob("*.py")}
+    submodules |= {path.parent.name for path in (ROOT / package).glob("*/__init__.py")}
+    assert not submodules & set(exported(package))
+
+
+def test_no_submodule_is_named_like_one_upstream() -> None:
+    """Both packages may meet on one path; a wrong one must fail at import, not later."""
+    folder = ROOT / "triton_kernels"
+    names = {path.stem for path in folder.glob("*.py")} | {p.name for p in folder.iterdir()}
+    assert not names & UPSTREAM
+
+
+def test_packages_are_listed_for_the_wheel() -> None:
+    settings = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]
+    here = {
+        str(path.parent.relative_to(ROOT)).replace(os.sep, ".")
+        for package in PACKAGES
+        for path in (ROOT / package).rglob("__init__.py")
+    }
+    assert set(settings["packages"]) == here
+    data = {p for p in (ROOT / "cuda_reference" / "csrc").rglob("*") if p.is_file()}
+    packed = {
+        p
+        for glob in settings["package-data"]["cuda_reference"]
+        for p in (ROOT / "cuda_reference").glob(glob)
+    }
+    assert data <= packed, data - packed
+
+
+# ---- docstrings ----
+
+
+def is_kernel(node: ast.AST) -> bool:
+    """Whether it is a jit function: its file's docstring holds the formula."""
+    decorators = getattr(node, "decorator_list", [])
+    return any(ast.unparse(d).startswith("triton.jit") for d in decorators)
+
+
+@each_source
+def test_docstrings(package: str, path: Path) -> None:
+    assert ast.get_docstring(tree(path)), "the module has no docstring"
+    for node in tree(path).body:
+        if not isinstance(node, (ast.FunctionDef, ast.ClassDef)) or is_kernel(node):
+            continue
+        if not node.name.startswith("_"):
+            assert ast.get_docstring(node), f"line {node.lineno}: {node.name} has no docstring"
+
+
+def test_public_functions_say_what_they_take_and_raise() -> None:
+    for op, stem in specs().items():
+        module = tree(ROOT / "triton_kernels" / "ops" / f"{stem}.py")
+        function = next(n for n in module.body if getattr(n, "name", None) == op)
+        text = ast.get_docstring(function) or ""
+        assert "Args:" in text, op
+        assert "Raises:" in text, op
+        arguments = [*function.args.args, *function.args.kwonlyargs]
+        missing = [a.arg for a in arguments if not re.search(rf"\b{a.arg}\b", text)]
+        assert not missing, f"{op}: {missing}"
+
+
+# ---- documents ----
+
+DOCUMENTS = [
+    path
+    for path in (ROOT / "README.md", *sorted((ROOT / "docs").glob("**/*.md")))
+    if path.is_file()
+]
+CODE = re.compile(r"^```[^\n]*\n(.*?)^```|`([^`\n]+)`", re.S | re.M)
+EXTENSIONS = (".py", ".md", ".cu", ".toml")
+ELSEWHERE = re.compile(r"[<>{}$*…=()]|^[~/.]|://")  # placeholders, globs, and outside the checkout
+
+
+@cache
+def files() -> frozenset[str]:
+    """Every file and folder of the checkout, as a posix path from its root."""
+    skipped = {".git", ".venv", "build", "dist", "__pycache__"}
+    found: set[str] = set()
+    for folder, names, leaves in os.walk(ROOT):
+        names[:] = [n for n in names if n not in skipped]
+        here = PurePosixPath(Path(folder).relative_to(ROOT).as_posix())
+        found |= {str(here / name) for name in (*names, *leaves)}
+    return frozenset(found)
+
+
+def is_path(word: str, inline: bool) -> bool:
+    """Whether a word of code means a file of this repository."""
+    if ELSEWHERE.search(word):
+        return word.startswith((".github/", ".ci/"))
+    if inline and word.endswith(EXTENSIONS):
+        return True
+    first = word.split("/")[0]
+    return "/" in word and (first in files() or word.endswith((*EXTENSIONS, "/")))
+
+
+def exists(word: str) -> bool:
+    """A path from the root, or the unmistakable end of one, as in `csrc/add.cu`."""
+    word = word.split("::")[0].rstrip("/").removeprefix("./")
+    return word in files() or any(path.endswith("/" + word) for path in files())
+
+
+def targets() -> set[str]:
+    return set(re.findall(r"^([a-z][a-z-]*):", (ROOT / "Makefile").read_text(), re.M))
+
+
+def subcommands() -> dict[str, set[str]]:
+    """Command → its options, from the functions of compare/cli.py that are commands."""
+    found = {}
+    for node in tree(ROOT / "compare" / "cli.py").body:
+        decorators = [ast.unparse(d) for d in getattr(node, "decorator_list", [])]
+        if isinstance(node, ast.FunctionDef) and any(
+            d.startswith("app.command") for d in decorators
+        ):
+            arguments = [*node.args.args, *node.args.kwonlyargs]
+            options = {"--" + a.arg.replace("_", "-") for a in arguments}
+            found[node.name.replace("_", "-")] = options | set(
+                re.findall(r"--[a-z][a-z-]*", ast.unparse(node.args))
+            )
+    return found
+
+
+def lies(text: str) -> Iterator[str]:
+    """The paths and commands that a document's code names and that do not exist."""
+    for match in CODE.finditer(text):
+        block, inline = match.groups()
+        code = (block or inline).replace("\\\n", " ")
+        for word in re.split(r"[\s,;'\"]+", code):
+            word = word.rstrip(".:)")
+            if is_path(word, block is None) and not exists(word):
+                yield f"path {word}"
+        for line in code.splitlines():
+            line = line.split(" #")[0]
+            for target in re.findall(r"(?:^|[`$;&|]\s*|\s)make ((?:[a-z-]+ ?)+)", line):
+                yield from (f"make {t}" for t in target.split() if t not in targets())
+            for module, rest in re.findall(r"python3? -m ([\w.]+)([^|;&]*)", line):
+                own = ROOT / module.replace(".", "/")
+                if module.split(".")[0] in PACKAGES:
+                    if not (own / "__main__.py").is_file() and not own.with_suffix(".py").is_file():
+                        yield f"python -m {module}"
+                elif find_spec(module.split(".")[0]) is None:
+                    yield f"python -m {module}"
+                if module == "compare":
+                    yield from wrong_command(rest.split())
+            for rest in re.findall(r"(?:^|\s)kernel-compare\b([^|;&]*)", line):
+                yield from wrong_command(rest.split())
+
+
+def wrong_command(words: list[str]) -> Iterator[str]:
+    """What is wrong with the words after `python -m compare`."""
+    if not words or words[0].startswith(("-", "…", "[")):
+        return
+    if words[0] not in subcommands():
+        yield f"compare {words[0]}"
+        return
+    options = {w.strip("[]").split("=")[0] for w in words if w.strip("[]").startswith("--")}
+    known = subcommands()[words[0]] | {"--help"}
+    yield from (f"compare {words[0]} {option}" for option in sorted(options - known))
+
+
+@pytest.mark.parametrize("document", ["README.md", "docs"])
+def test_documents_name_what_exists(document: str) -> None:
+    found = [p for p in DOCUMENTS if p.relative_to(ROOT).as_posix().startswith(document)]
+    if not found:
+        pytest.skip(f"there is no {document} yet")
+    wrong = [f"{path.relative_to(ROOT)}: {lie}" for path in found for lie in lies(path.read_text())]
+    assert not wrong, "\n".join(wrong)
+
+
+def test_the_reader_of_documents_sees_lies_and_only_lies() -> None:
+    truth = """`make compare`, `compare/specs.py`, `csrc/add.cu`, `x/y`, `python3 -m pytest`,
+    `make test`, f16/bf16, `cuda-host/tiled`, `tests/`, `~/.cache/x.py`,
+    `out[i] = a/b`, `<your>/file.py`
+```sh
+$ make compare
+python -m compare check add --quick --require triton,cuda   # all of it
+.venv/bin/python -m compare check --json report.json
+kernel-compare check --full
+pytest tests/test_ops.py::test_every_case_is_right
+```
+"""
+    assert list(lies(truth)) == []
+    for lie in (
+        "`compare/nothing.py`",
+        "`missing.cu`",
+        "`make nonsense`",
+        "`tests/nothing/`",
+        "`python -m compare.nothing`",
+        "`python -m compare frobnicate`",
+        "`python -m no_such_module`",
+        "```\nmake test nonsense\n```",
+        "```sh\nkernel-compare check --nonsense\n```",
+        "```sh\ncat triton_kernels/ops/nothing.txt\n```",
+    ):
+        assert len(list(lies(lie))) == 1, lie
