@@ -144,13 +144,18 @@ def run(
         if way.device.type == "cuda":
             torch.cuda.synchronize()
     except Exception as error:  # noqa: BLE001 - whatever a kernel under test throws is a finding
-        text = f"{type(error).__name__}: {error}"
-        return Outcome(way, math.inf, None, Mismatch(case, way.name, text))
+        return Outcome(way, math.inf, None, Mismatch(case, way.name, brief(error)))
     outcome = judge(spec, case, way, arguments, result, reference)
     if outcome.mismatch is None and guarded is not None and not guarded.intact():
         outcome.mismatch = Mismatch(case, way.name, "wrote outside its output")
         outcome.worst = math.inf
     return outcome
+
+
+def brief(error: Exception) -> str:
+    """An error's text; of a long one, such as a compiler's with the kernel's source, both ends."""
+    lines = [line for line in f"{type(error).__name__}: {error}".splitlines() if line.strip()]
+    return "\n".join(lines if len(lines) <= 6 else [lines[0], "  …", *lines[-3:]])
 
 
 class _PoisonedAllocations(TorchFunctionMode):
@@ -325,7 +330,16 @@ class Row:
         only = f" (only {', '.join(variants)})" if "" not in variants else ""
         return culprit(bad, set(self.runs)) + only
 
+    def telling(self, most: int) -> list[Mismatch]:
+        """Some mismatches to show: of those that failed in one way, the first only."""
+        distinct: dict[tuple[str, str], Mismatch] = {}
+        for m in self.mismatches:
+            where = str(m.case) if m.deviation else ""
+            distinct.setdefault((m.implementation, m.problem + where), m)
+        return list(distinct.values())[:most]
+
     def to_dict(self) -> dict[str, Any]:
+        """The row for the JSON file."""
         return {
             "op": self.op,
             "dtype": self.dtype,

@@ -115,10 +115,10 @@ def binary_inputs(case: Case, device: torch.device = cases.CPU) -> Arguments:
     kind = options.pop("y", "same")
     dtype = cases.DTYPES[options.pop("y_dtype", case.dtype)]
     generator = case.generator()
-    x = cases.random_values(case.shape, case.torch_dtype, case.values, generator)
     x_values, _, y_values = case.values.partition(":")
     if case.values == "every":
         y_values = "shuffled"
+    x = cases.random_values(case.shape, case.torch_dtype, x_values, generator, device)
     shape = case.shape
     if kind == "row":
         shape = case.shape[-1:]
@@ -126,7 +126,8 @@ def binary_inputs(case: Case, device: torch.device = cases.CPU) -> Arguments:
         shape = (*case.shape[:-1], 1)
     elif kind in ("0-d", "scalar"):
         shape = ()
-    y: Any = cases.random_values(shape, dtype, y_values or x_values, generator, device)
+    home = cases.CPU if kind == "scalar" else device
+    y: Any = cases.random_values(shape, dtype, y_values or x_values, generator, home)
     if kind == "scalar":
         y = y.item()
     elif kind == "same":

@@ -131,7 +131,7 @@ def cross_check(
                 _judge(finding, result, reference, arguments, max_ulps, bound)
                 results.append(result)
             except Exception as error:  # noqa: BLE001 - whatever a kernel throws is a finding
-                finding.error = f"{type(error).__name__}: {error}"
+                finding.error = checking.brief(error)
         report.agree &= len(results) == 2 and _same(*results)
     return report
 

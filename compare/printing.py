@@ -116,7 +116,7 @@ def run(
             if every_input:
                 progress.update(task, description=f"{spec.name} {dtype}, every input")
                 exhaustive.prove(spec, dtype, row, ways[spec.name])
-            for mismatch in row.mismatches[:SHOWN]:
+            for mismatch in row.telling(SHOWN):
                 mismatch.program_id = checking.find_writer(spec, mismatch)
             row.seconds = time.perf_counter() - began
             if not console.is_terminal:  # no bar there: a line a row instead, as sign of life
@@ -178,12 +178,13 @@ def _print(console: Console, report: Report) -> None:
     for row in report.rows:
         if not row.passed:
             console.print(f"\n[red bold]{row.op} {row.dtype}: {row.verdict()}[/]", highlight=False)
-        for mismatch in row.mismatches[:SHOWN]:
+        shown = row.telling(SHOWN)
+        for mismatch in shown:
             console.print(
                 textwrap.indent(str(mismatch), "  "), highlight=False, markup=False, soft_wrap=True
             )
-        if len(row.mismatches) > SHOWN:
-            console.print(f"  … and {len(row.mismatches) - SHOWN} more failing runs")
+        if len(row.mismatches) > len(shown):
+            console.print(f"  … and {len(row.mismatches) - len(shown)} more failing runs")
     console.print()
     for mode, reason in report.reasons.items():
         console.print(f"not run: {mode}: {reason}", highlight=False, markup=False, soft_wrap=True)

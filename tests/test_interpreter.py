@@ -12,6 +12,7 @@ import sys
 import threading
 import types
 from fractions import Fraction
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -1185,6 +1186,35 @@ def test_interpret_and_compile_in_turns(tmp_path: Any, monkeypatch: Any) -> None
     gc.collect()
     assert compiled() == first
     run()
+
+
+def test_compiles_after_interpreting_first(tmp_path: Any) -> None:
+    """In a new process: whatever Triton loads late must not have been loaded amid the mends."""
+    program = f"""
+import sys
+sys.path[:0] = [{str(Path(__file__).parent)!r}, {str(Path(__file__).parent.parent)!r}]
+import torch, triton_kernels
+from triton_kernels.ops import gemm_bias_act as gemm
+a = torch.ones(64, 64)
+with triton_kernels.interpret():
+    assert float(triton_kernels.gemm_bias_act(a, a, act="gelu").sum()) == 64.0**3
+import test_interpreter, triton.language as tl
+sizes = [64, 64, 64, 64, 1, 64, 1, 0, 0, 0, 64, 1, 1.0, 0.0]
+options = dict(ACT=gemm.ACTIVATIONS["gelu"], C=tl.float32, PRECISION="ieee", grid=(1,))
+tiles = gemm.config(64, 64, torch.float32, "ieee")._asdict()
+with test_interpreter.fake_driver(90):
+    kernel = gemm.gemm_bias_act_kernel.warmup(a, a, None, None, a, *sizes, **options, **tiles)
+print("compiled", len(kernel.asm["cubin"]))
+"""
+    environment = {**os.environ, "TRITON_CACHE_DIR": str(tmp_path), "TRITON_INTERPRET": "0"}
+    done = subprocess.run(
+        [sys.executable, "-c", program],
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert "compiled" in done.stdout, done.stderr[-2000:]
 
 
 def test_self_test_holds() -> None:

@@ -146,3 +146,12 @@ def test_guards_see_a_stray_write() -> None:
         outside = (guarded.buffer != 1).nonzero().flatten()
         guarded.buffer[outside[len(outside) // 2]] = 2
         assert not guarded.intact()
+
+
+@pytest.mark.parametrize("op", SPECS)
+def test_inputs_are_made_on_the_device(op: str) -> None:
+    spec = SPECS[op]
+    for case in spec.cases("float16", "quick"):
+        args, options = spec.inputs(case, torch.device("meta"))
+        tensors = [t for t in (*args, *options.values()) if isinstance(t, torch.Tensor)]
+        assert {t.device.type for t in tensors} == {"meta"}, case

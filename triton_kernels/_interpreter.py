@@ -26,6 +26,10 @@ from typing import Any
 import numpy as np
 import torch
 import triton
+
+# Not used here, but loaded before anything is patched: the code generator keeps references to the
+# language's functions, and one that is first loaded amid the mends would keep the mended ones.
+import triton.compiler.code_generator
 import triton.language as tl
 from triton.runtime.autotuner import Autotuner
 from triton.runtime.jit import JITFunction
