@@ -42,7 +42,7 @@ def variants(op: str) -> dict[str, Callable[..., Tensor]]:
     Raises:
         ValueError: there is no such op.
     """
-    if op not in _OPS:
+    if not isinstance(op, str) or op not in _OPS:
         raise ValueError(f"variants(): no op {op!r}; the ops are {', '.join(_OPS)}")
     names = _elementwise.VARIANTS.get(op, _gemm.VARIANTS)
     return {name: partial(_OPS[op], variant=name) for name in names}

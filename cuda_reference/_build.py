@@ -395,7 +395,12 @@ def sanitizer_environment(kind: str) -> dict[str, str]:
     answer = subprocess.run(query, capture_output=True, text=True, check=False).stdout.strip()
     if "clang" in Path(compiler[0]).name or not os.path.isabs(answer):
         raise BuildError(f"{shlex.join(compiler)} has no {name}: install g++ with its sanitizers")
-    variables["LD_PRELOAD"] = os.path.realpath(answer)
+    # libstdc++ comes along: where the program, python, does not link it, the runtime finds no
+    # __cxa_throw at its start and aborts at the first C++ exception.
+    query = [*compiler, "-print-file-name=libstdc++.so"]
+    standard = subprocess.run(query, capture_output=True, text=True, check=False).stdout.strip()
+    variables["LD_PRELOAD"] = f"{os.path.realpath(answer)} {os.path.realpath(standard)}"
+    variables["CUDA_VISIBLE_DEVICES"] = ""  # the CUDA driver does not start under a sanitizer
     # Python keeps memory to the end; fibers have no use for detect_stack_use_after_return.
     if kind == "address":
         variables["ASAN_OPTIONS"] = "detect_leaks=0:detect_stack_use_after_return=0"

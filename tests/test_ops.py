@@ -100,12 +100,15 @@ EAGER = [
 ]
 
 
-@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32", "float64"])
+# float64 has no wider oracle to measure eager's own error against.
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32"])
 @pytest.mark.parametrize(("op", "shape", "options"), EAGER)
 def test_eager_rule(op: str, shape: tuple[int, ...], options: dict, dtype: str, mode: str) -> None:
     """max|out − ref| ≤ 2·max|eager − ref| + 1 ulp(max|ref|), for the default implementations."""
     spec = SPECS[op]
     way = implementations(spec, [mode])[0]
+    if spec.bound and way.side == "cuda":
+        pytest.skip("a plain serial loop answers to the bound alone")
     args, kwargs = spec.inputs(Case(op, dtype, shape, options=options), way.device)
     out = way(*args, **kwargs)
     eager = _eager(op, args, kwargs)

@@ -42,9 +42,11 @@ def config(M: int, N: int, dtype: torch.dtype, precision: str) -> Config:
     if dtype == torch.float64:
         return Config(32, 32, 16, 8, 4, 2)
     if dtype == torch.float32:
+        if precision == "ieee":
+            return Config(64, 64, 16, 8, 4, 3)
         if precision == "tf32" and M > 64:
             return Config(128, 128, 32, 8, 8, 3)
-        return Config(64, 64, 32, 8, 4, 3) if precision != "tf32x3" else Config(64, 64, 32, 8, 4, 2)
+        return Config(64, 64, 32, 8, 4, 2)
     if M <= 32:
         return Config(32 if M > 16 else 16, 64, 128, 8, 4, 4)
     if M * N <= 1024 * 1024 * 2:
@@ -101,7 +103,13 @@ def gemm_bias_act_kernel(
     for k0 in range(0, K, BLOCK_K):
         a = tl.load(a_ptrs, mask=(m[:, None] < M) & (k[None, :] < K - k0), other=0.0)
         b = tl.load(b_ptrs, mask=(k[:, None] < K - k0) & (n[None, :] < N), other=0.0)
-        acc = tl.dot(a, b, acc, input_precision=PRECISION, out_dtype=C)
+        if PRECISION == "ieee" and a_ptr.dtype.element_ty == tl.float32:
+            # A sum of BLOCK_K products at a time: the error grows with K / BLOCK_K, not with K. As
+            # fma, because the compiler makes acc + dot(a, b) one dot that accumulates on.
+            part = tl.dot(a, b, input_precision=PRECISION, out_dtype=C)
+            acc = tl.fma(part, tl.full(part.shape, 1.0, C), acc)
+        else:
+            acc = tl.dot(a, b, acc, input_precision=PRECISION, out_dtype=C)
         a_ptrs += BLOCK_K * stride_ak
         b_ptrs += BLOCK_K * stride_bk
 
