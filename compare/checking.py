@@ -63,7 +63,7 @@ class Mismatch:
         if self.deviation is not None:
             lines += [f"  {line}" for line in str(self.deviation).splitlines()]
         if self.program_id is not None:
-            lines.append(f"  written by Triton program {self.program_id}")
+            lines.append(f"  on the Triton side program {self.program_id} writes it")
         lines.append(f"  replay: {self.replay}")
         return "\n".join(lines)
 

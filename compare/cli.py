@@ -35,10 +35,12 @@ def main() -> None:
 @app.command()
 def check(
     ops: Annotated[
-        list[str] | None, typer.Argument(metavar="[OP]...", help="Ops to check; all by default.")
+        list[str] | None, typer.Argument(metavar="OP", help="Ops to check; all by default.")
     ] = None,
     quick: Annotated[bool, typer.Option("--quick", help="Small shapes only.")] = False,
-    full: Annotated[bool, typer.Option("--full", help="Every shape, past 2³¹ elements.")] = False,
+    full: Annotated[
+        bool, typer.Option("--full", help="Every shape; on a GPU past 2³¹ elements.")
+    ] = False,
     dtype: Annotated[list[str] | None, typer.Option(help="Only these dtypes.")] = None,
     shape: Annotated[
         str | None, typer.Option(help="One case of this shape: 33,129; 'scalar' for 0-d.")
@@ -85,6 +87,8 @@ def check(
         if name not in cases.DTYPES:
             raise typer.BadParameter(f"--dtype {name}: one of {', '.join(cases.DTYPES)}")
     reasons = unavailable()
+    if exhaustive and not {"triton-compiled", "cuda-gpu"} - set(reasons):
+        raise typer.BadParameter("--exhaustive needs a GPU")
     wanted = _listed(impl)
     _check_implementation_names(specs, wanted)
     required = _listed(require)

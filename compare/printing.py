@@ -208,5 +208,5 @@ def _score(row: Row, mode: str) -> str:
         return "–"
     worst = row.worst[mode]
     if not math.isfinite(worst):
-        return "error"
+        return "wrong"
     return f"{worst:.0f} ulp" if row.exact else f"{worst:.2f} b"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
+import numbers
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -41,15 +42,15 @@ def check_tensor(op: str, name: str, value: Any, dtypes: Sequence[torch.dtype]) 
 
 def check_number(op: str, name: str, value: Any, dtype: torch.dtype) -> int | float:
     """``value``, if it is a Python number that suits a result of ``dtype``."""
-    if isinstance(value, bool) or not isinstance(value, (int, float)):
+    if isinstance(value, bool) or not isinstance(value, numbers.Real):
         raise TypeError(f"{op}(): argument '{name}' must be a number, but got {_type_name(value)}")
-    if not dtype.is_floating_point and isinstance(value, float):
-        raise TypeError(
-            f"{op}(): argument '{name}' must be an integer for a result of dtype {dtype}, "
-            f"but got {value}"
-        )
     if not dtype.is_floating_point:
-        return value % 2**64  # the kernels wrap it to the dtype
+        if not isinstance(value, numbers.Integral):
+            raise TypeError(
+                f"{op}(): argument '{name}' must be an integer for a result of dtype {dtype}, "
+                f"but got {value}"
+            )
+        return int(value) % 2**64  # the kernels wrap it to the dtype
     try:
         return float(value)
     except OverflowError:

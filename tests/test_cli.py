@@ -58,7 +58,7 @@ def test_mismatch_is_described_and_its_command_replays_it(monkeypatch: pytest.Mo
     assert done.exit_code == 1
     assert "element (700,)" in done.output
     assert "1 of 1000 elements wrong" in done.output
-    assert "written by Triton program (1, 0, 0)" in done.output  # 512 elements a program
+    assert "on the Triton side program (1, 0, 0) writes it" in done.output  # 512 elements a program
     if "cuda-host" not in unavailable():
         assert "suspect the oracle" in done.output
     replay = next(line for line in done.output.splitlines() if "replay:" in line)
@@ -114,6 +114,11 @@ def test_every_case_replays_to_itself() -> None:
         (["add", "--quick", "--full"], "exclude each other"),
         (["add", "--sanitize", "memory"], "must be one of address"),
         (["add", "--unknown"], "No such option"),
+        pytest.param(
+            ["add", "--exhaustive"],
+            "needs a GPU",
+            marks=pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU"),
+        ),
     ],
 )
 def test_usage_errors_exit_2(words: list[str], says: str) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import os
 
+import numpy as np
 import pytest
 import torch
 
@@ -141,6 +142,13 @@ def test_scalars_round_once(mode: str) -> None:
     way = implementations(SPECS["gemm_bias_act"], [mode])[0]
     one = torch.ones(1, 1, dtype=torch.float64, device=way.device)
     assert way(one, one, alpha=0.1).item() == 0.1
+
+
+def test_numpy_scalars_are_numbers(mode: str) -> None:
+    way = implementations(SPECS["relu_scale"], [mode])[0]
+    x = torch.ones(3, device=way.device)
+    assert way(x, np.float32(0.5)).tolist() == [0.5] * 3
+    assert way(x, np.int64(2)).tolist() == [2.0] * 3
 
 
 def test_beta_zero_does_not_read_c(mode: str) -> None:

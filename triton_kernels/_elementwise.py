@@ -125,15 +125,6 @@ def empty_result(shape: torch.Size, dtype: torch.dtype, like: Tensor) -> Tensor:
     return torch.empty(shape, dtype=dtype, device=like.device)
 
 
-def is_flat(*tensors: Tensor) -> bool:
-    """Whether all ``tensors`` have one shape and lie in memory densely, in one same order."""
-    return _is_flat(_collapse(*tensors))
-
-
-def _is_flat(dims: list[tuple[int, ...]]) -> bool:
-    return not dims or (len(dims) == 1 and all(stride == 1 for stride in dims[0][1:]))
-
-
 def _collapse(*tensors: Tensor) -> list[tuple[int, ...]]:
     """The (size, stride, stride, …) of each dimension, innermost first, with dimensions merged
     wherever every operand walks through both of them with a single stride."""
@@ -185,7 +176,7 @@ def apply(
     y_value = 0 if y is None or isinstance(y, Tensor) else as_argument(y, dtype)
     s = as_argument(s, dtype)
     dims = _collapse(x, out if y_tensor is None else y_tensor, out)
-    if _is_flat(dims):
+    if not dims or (len(dims) == 1 and all(stride == 1 for stride in dims[0][1:])):
         _launch.launch(flat_kernel, grid, out.device, x, y_tensor, out, y_value, s, n, **meta)
         return out
     sizes, x_strides, y_strides, out_strides = zip(*dims)

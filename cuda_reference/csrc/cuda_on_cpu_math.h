@@ -2,14 +2,6 @@
 // cuda_on_cpu.h. The fast variants (__expf ...) are the accurate functions: precision is judged on the GPU.
 #pragma once
 
-template <class T> T __ldg(const T* address) { return *address; }
-template <class T> T __ldca(const T* address) { return *address; }
-template <class T> T __ldcg(const T* address) { return *address; }
-template <class T> T __ldcs(const T* address) { return *address; }
-template <class T> void __stcg(T* address, cuda_on_cpu::Given<T> value) { *address = value; }
-template <class T> void __stcs(T* address, cuda_on_cpu::Given<T> value) { *address = value; }
-template <class T> void __stwt(T* address, cuda_on_cpu::Given<T> value) { *address = value; }
-
 // As in CUDA: of a number and a NaN the number, and mixed integers in their common type.
 template <class A, class B> auto min(A a, B b) {
   using T = std::common_type_t<A, B>;

@@ -56,9 +56,9 @@ def gemm_bias_act(
             f"{op}(): precision '{precision}' is not available: variant '{variant}' computes in "
             "'ieee' only"
         )
-    _arguments.check_number(op, "alpha", alpha, a.dtype)
+    alpha = _arguments.check_number(op, "alpha", alpha, a.dtype)
     if beta is not None:
-        _arguments.check_number(op, "beta", beta, a.dtype)
+        beta = _arguments.check_number(op, "beta", beta, a.dtype)
     if a.dim() != 2 or b.dim() != 2 or a.shape[1] != b.shape[0]:
         raise RuntimeError(
             f"{op}(): 'a' and 'b' must have shapes [M, K] and [K, N], but have {list(a.shape)} and "

@@ -1,0 +1,172 @@
+// cuda_on_cpu_fibers.h: fibers, the stacks on which CUDA threads run and stay while they wait, the switches
+// between them and the scheduler, and the sanitizers' hooks. Included by cuda_on_cpu.h.
+#pragma once
+
+// ---- Hooks of the sanitizers -------------------------------------------------------------------------------
+
+#ifdef __has_feature
+#define CUDA_ON_CPU_HAS_FEATURE(name) __has_feature(name)
+#else
+#define CUDA_ON_CPU_HAS_FEATURE(name) 0
+#endif
+
+// Both sanitizers must hear of every switch, and TSan of every barrier. Without a sanitizer, its hooks are found
+// in the namespace and do nothing, so that the code below calls them in every build.
+#if defined(__SANITIZE_ADDRESS__) || CUDA_ON_CPU_HAS_FEATURE(address_sanitizer)
+#define CUDA_ON_CPU_ASAN
+extern "C" void __sanitizer_start_switch_fiber(void**, const void*, size_t);
+extern "C" void __sanitizer_finish_switch_fiber(void*, const void**, size_t*);
+extern "C" void __asan_unpoison_memory_region(const volatile void*, size_t);
+#else
+namespace cuda_on_cpu {
+inline void __sanitizer_start_switch_fiber(void**, const void*, size_t) {}
+inline void __sanitizer_finish_switch_fiber(void*, const void**, size_t*) {}
+inline void __asan_unpoison_memory_region(const volatile void*, size_t) {}
+}  // namespace cuda_on_cpu
+#endif
+#if defined(__SANITIZE_THREAD__) || CUDA_ON_CPU_HAS_FEATURE(thread_sanitizer)
+#define CUDA_ON_CPU_TSAN
+extern "C" void* __tsan_get_current_fiber(void);
+extern "C" void* __tsan_create_fiber(unsigned);
+extern "C" void __tsan_destroy_fiber(void*);
+extern "C" void __tsan_switch_to_fiber(void*, unsigned);
+extern "C" void __tsan_acquire(void*);
+extern "C" void __tsan_release(void*);
+// The machinery shares its state between fibers on purpose; only kernels are to be judged.
+#define CUDA_ON_CPU_MACHINERY __attribute__((no_sanitize_thread, noinline))
+#else
+namespace cuda_on_cpu {
+inline void* __tsan_get_current_fiber() { return nullptr; }
+inline void* __tsan_create_fiber(unsigned) { return nullptr; }
+inline void __tsan_destroy_fiber(void*) {}
+inline void __tsan_switch_to_fiber(void*, unsigned) {}
+inline void __tsan_acquire(void*) {}
+inline void __tsan_release(void*) {}
+}  // namespace cuda_on_cpu
+#define CUDA_ON_CPU_MACHINERY
+#endif
+
+// Sanitizers follow swapcontext; without them _setjmp and _longjmp switch with no system call.
+#if defined(CUDA_ON_CPU_ASAN) || defined(CUDA_ON_CPU_TSAN)
+#define CUDA_ON_CPU_SWAPCONTEXT
+#endif
+
+// ---- Fibers ------------------------------------------------------------------------------------------------
+
+namespace cuda_on_cpu {
+
+constexpr size_t stack_size = 256 * 1024, guard_size = 64 * 1024;
+
+struct Warp;
+
+struct Fiber {
+  uint3 thread{};
+  unsigned lane = 0;
+  Warp* warp = nullptr;
+  bool busy = false;                  // holds a CUDA thread
+  const unsigned* awaits = nullptr;   // the generation it waits to see changed
+  unsigned awaited = 0;
+  const char* waits_in = "";
+  int line = 0;
+
+  char* stack = nullptr;
+  size_t usable = 0;
+  bool started = false;
+  ucontext_t context;
+  jmp_buf jump;
+  void *asan_stack = nullptr, *tsan = nullptr;
+};
+
+// State is static here and in the other parts, not inline: every library has its own.
+static Fiber* self = nullptr;
+static std::vector<std::unique_ptr<Fiber>> fibers;
+static ucontext_t scheduler_context;
+static jmp_buf scheduler_jump;
+static void *scheduler_asan_stack = nullptr, *scheduler_tsan = nullptr;
+static const void* scheduler_stack = nullptr;
+static size_t scheduler_stack_size = 0;
+
+CUDA_ON_CPU_MACHINERY inline void to_scheduler() {
+  Fiber* const fiber = self;
+  __tsan_switch_to_fiber(scheduler_tsan, 1);  // 1: a switch orders nothing
+  __sanitizer_start_switch_fiber(&fiber->asan_stack, scheduler_stack, scheduler_stack_size);
+#ifdef CUDA_ON_CPU_SWAPCONTEXT
+  swapcontext(&fiber->context, &scheduler_context);
+#else
+  if (!_setjmp(fiber->jump)) _longjmp(scheduler_jump, 1);
+#endif
+  __sanitizer_finish_switch_fiber(fiber->asan_stack, &scheduler_stack, &scheduler_stack_size);
+}
+
+CUDA_ON_CPU_MACHINERY inline void run_threads();  // in cuda_on_cpu_launch.h
+
+CUDA_ON_CPU_MACHINERY inline void fiber_main() {
+  __sanitizer_finish_switch_fiber(nullptr, &scheduler_stack, &scheduler_stack_size);
+  for (;;) {
+    run_threads();
+    to_scheduler();
+  }
+}
+
+CUDA_ON_CPU_MACHINERY inline void start(Fiber* fiber) {
+  fiber->started = true;
+  __asan_unpoison_memory_region(fiber->stack, stack_size);  // left by a kernel that was abandoned
+  getcontext(&fiber->context);
+  fiber->context.uc_stack.ss_sp = fiber->stack;
+  fiber->context.uc_stack.ss_size = fiber->usable;
+  fiber->context.uc_link = nullptr;
+  makecontext(&fiber->context, fiber_main, 0);
+#ifdef CUDA_ON_CPU_ASAN
+  fiber->context.uc_stack.ss_size = 0;  // else ASan clears the shadow of the whole stack at every switch
+#endif
+}
+
+// Runs a fiber until it waits or has no thread left to run.
+CUDA_ON_CPU_MACHINERY inline void resume(Fiber* fiber) {
+  const bool fresh = !fiber->started;
+  if (fresh) start(fiber);
+  self = fiber;
+  threadIdx = fiber->thread;
+  if (!fiber->tsan) fiber->tsan = __tsan_create_fiber(0);
+  __tsan_switch_to_fiber(fiber->tsan, 1);
+  __sanitizer_start_switch_fiber(&scheduler_asan_stack, fiber->stack, fiber->usable);
+#ifdef CUDA_ON_CPU_SWAPCONTEXT
+  swapcontext(&scheduler_context, &fiber->context);
+#else
+  if (!_setjmp(scheduler_jump)) {
+    if (fresh) setcontext(&fiber->context);
+    _longjmp(fiber->jump, 1);
+  }
+#endif
+  __sanitizer_finish_switch_fiber(scheduler_asan_stack, nullptr, nullptr);
+}
+
+// The index-th fiber. Stacks end in a guard region, and start at staggered offsets, since equally aligned stacks
+// would share the same few cache sets. They are kept for the life of the process.
+CUDA_ON_CPU_MACHINERY inline Fiber* fiber_at(size_t index) {
+  if (index == fibers.size()) {
+    void* memory = mmap(nullptr, guard_size + stack_size, PROT_READ | PROT_WRITE,
+                        MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (memory == MAP_FAILED) return nullptr;
+    mprotect(memory, guard_size, PROT_NONE);
+    fibers.push_back(std::make_unique<Fiber>());
+    fibers.back()->stack = static_cast<char*>(memory) + guard_size;
+    fibers.back()->usable = stack_size - index * 320 % 16384;
+  }
+  return fibers[index].get();
+}
+
+// Forgets what the fibers were doing: a launch never continues the last one's, whichever OS thread made it.
+CUDA_ON_CPU_MACHINERY inline void abandon_fibers() {
+  scheduler_tsan = __tsan_get_current_fiber();
+  for (auto& fiber : fibers) {
+    if (fiber->tsan && fiber->busy) {
+      __tsan_destroy_fiber(fiber->tsan);
+      fiber->tsan = nullptr;
+    }
+    fiber->started = fiber->busy = false;
+    fiber->awaits = nullptr;
+  }
+}
+
+}  // namespace cuda_on_cpu

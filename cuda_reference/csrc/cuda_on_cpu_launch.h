@@ -1,0 +1,168 @@
+// cuda_on_cpu_launch.h: a launch from its checks to its error: runs the blocks of a grid and the threads of a
+// block. Included by cuda_on_cpu.h.
+#pragma once
+
+namespace cuda_on_cpu {
+
+// ---- Running a block ---------------------------------------------------------------------------------------
+
+CUDA_ON_CPU_MACHINERY inline void take_next_thread() {
+  const unsigned index = block.reverse ? block.size - 1 - block.next : block.next;
+  ++block.next;
+  threadIdx.x = index % blockDim.x;
+  threadIdx.y = index / blockDim.x % blockDim.y;
+  threadIdx.z = index / blockDim.x / blockDim.y;
+  self->thread = threadIdx;
+  self->lane = index % 32;
+  self->warp = &warps[index / 32];
+  self->busy = true;
+}
+
+CUDA_ON_CPU_MACHINERY inline void thread_returned() {
+  Warp& warp = *self->warp;
+  ++block.returned;
+  warp.alive &= ~(1u << self->lane);
+  for (uint32_t left = warp.pending; left; left &= left - 1)  // who waited for this lane no longer does
+    open_if_complete(warp, __builtin_ctz(left));
+  self->busy = false;
+}
+
+// TSan tells threads apart by fiber: each needs one of its own, and nothing may order one after another.
+#ifdef CUDA_ON_CPU_TSAN
+constexpr bool thread_per_fiber = true;
+#else
+constexpr bool thread_per_fiber = false;
+#endif
+
+// What a fiber does whenever it has no thread; resumed only while one is left to take.
+CUDA_ON_CPU_MACHINERY inline void run_threads() {
+  do {
+    __tsan_acquire(&block_start);
+    take_next_thread();
+    (*block.body)();
+    __tsan_release(&block_end);
+    thread_returned();
+  } while (!thread_per_fiber && block.next < block.size && !block.failed);
+}
+
+CUDA_ON_CPU_MACHINERY inline void run_threads_to_the_end() {
+  size_t used = 0;
+  while (block.next < block.size && !block.failed) {
+    Fiber* fiber = fiber_at(used);
+    if (!fiber) return fail("no memory for the stack of another thread");
+    resume(fiber);
+    used += thread_per_fiber || fiber->busy;
+  }
+  while (block.returned < block.size && !block.failed) {
+    bool progress = false;
+    for (size_t index = 0; index < used && !block.failed; ++index) {
+      Fiber* fiber = fibers[index].get();
+      if (!fiber->busy || *fiber->awaits == fiber->awaited) continue;
+      progress = true;
+      resume(fiber);
+    }
+    if (!progress) return fail("deadlock, a barrier that not every thread reaches");
+  }
+}
+
+CUDA_ON_CPU_MACHINERY inline void run_block() {
+  block.next = block.returned = 0;
+  for (unsigned warp = 0; warp < warps.size(); ++warp)
+    warps[warp].alive = 0xFFFFFFFFu >> (32 - std::min(32u, block.size - warp * 32));
+  if (block.dynamic_bytes) memset(block.dynamic_shared, 0xFF, block.dynamic_bytes);
+  for (SharedArray* array = shared_arrays; array; array = array->next)
+    memset(array->data, 0xFF, array->bytes);
+  __tsan_release(&block_start);
+  run_threads_to_the_end();
+  __tsan_acquire(&block_end);
+}
+
+// ---- Launching ---------------------------------------------------------------------------------------------
+
+static std::mutex launch_mutex;
+// CUDA keeps the last error by host thread; the story outlives cudaGetLastError, which clears the code.
+static thread_local cudaError_t last_error = cudaSuccess, told_error = cudaSuccess;
+static thread_local std::string told;
+
+inline void report(cudaError_t error, const std::string& story) {
+  last_error = told_error = error;
+  told = story;
+}
+
+inline std::string shape(const dim3& d) { return text("(%u, %u, %u)", d.x, d.y, d.z); }
+
+inline const char* impossible(const dim3& grid, const dim3& threads, size_t dynamic_bytes) {
+  if (threads.x == 0 || threads.y == 0 || threads.z == 0) return "a block has at least 1 thread";
+  if (threads.x > 1024 || threads.y > 1024 || uint64_t(threads.x) * threads.y * threads.z > 1024)
+    return "a block has at most 1024 threads";
+  if (threads.z > 64) return "a block has at most 64 threads along z";
+  if (grid.x == 0 || grid.y == 0 || grid.z == 0) return "a grid has at least 1 block";
+  if (grid.x > 0x7FFFFFFF || grid.y > 65535 || grid.z > 65535)
+    return "a grid has at most 2147483647 x 65535 x 65535 blocks";
+  if (dynamic_bytes > shared_limit) return "a block has at most 232448 bytes (227 KiB) of shared memory";
+  return nullptr;
+}
+
+CUDA_ON_CPU_MACHINERY inline void launch(const char* name, dim3 grid, dim3 threads, size_t dynamic_bytes,
+                                         cudaStream_t, const std::function<void()>& body) {
+  const std::lock_guard<std::mutex> lock(launch_mutex);
+  std::string kernel = name;
+  if (name[0] == '(') kernel = kernel.substr(1, kernel.size() - 2);  // where the macro needed parentheses
+  if (const char* reason = impossible(grid, threads, dynamic_bytes))
+    return report(cudaErrorInvalidConfiguration,
+                  text("%s, grid %s, block %s, %zu bytes of shared memory: invalid configuration: %s", kernel.c_str(),
+                       shape(grid).c_str(), shape(threads).c_str(), dynamic_bytes, reason));
+
+  const char* order = getenv("CROSSCHECK_THREAD_ORDER");
+  ++launch_number;
+  shared_arrays = nullptr;
+  shared_bytes = 0;
+  abandon_fibers();
+  block.body = &body;
+  block.size = threads.x * threads.y * threads.z;
+  block.reverse = order && strcmp(order, "reverse") == 0;
+  warps.assign((block.size + 31) / 32, Warp());
+  block.barrier = Barrier();
+  block.failed = false;
+  // Exactly as large as asked for, so that ASan sees one byte too many.
+  std::unique_ptr<unsigned char, void (*)(void*)> dynamic_shared(nullptr, free);
+  if (dynamic_bytes) {
+    void* memory = nullptr;
+    if (posix_memalign(&memory, 128, dynamic_bytes))
+      return report(cudaErrorMemoryAllocation, kernel + ": no memory for its shared memory");
+    dynamic_shared.reset(static_cast<unsigned char*>(memory));
+  }
+  block.dynamic_shared = dynamic_shared.get();
+  block.dynamic_bytes = dynamic_bytes;
+  blockDim = threads;
+  gridDim = grid;
+  for (blockIdx.z = 0; blockIdx.z < grid.z; ++blockIdx.z)
+    for (blockIdx.y = 0; blockIdx.y < grid.y; ++blockIdx.y)
+      for (blockIdx.x = 0; blockIdx.x < grid.x; ++blockIdx.x) {
+        run_block();
+        if (block.failed)
+          return report(cudaErrorLaunchFailure,
+                        text("%s, block %s of %u threads: ", kernel.c_str(), shape(blockIdx).c_str(), block.size) +
+                            block.reason + ": " + whereabouts());
+      }
+}
+
+}  // namespace cuda_on_cpu
+
+// ---- What a launcher calls ---------------------------------------------------------------------------------
+// Hidden: a process may hold the real libcudart too, and these must not meet it.
+
+extern "C" {
+__attribute__((visibility("hidden"))) cudaError_t cudaPeekAtLastError() { return cuda_on_cpu::last_error; }
+__attribute__((visibility("hidden"))) cudaError_t cudaGetLastError() {
+  const cudaError_t error = cuda_on_cpu::last_error;
+  cuda_on_cpu::last_error = cudaSuccess;
+  return error;
+}
+__attribute__((visibility("hidden"))) const char* cudaGetErrorString(cudaError_t error) {
+  if (error == cudaSuccess) return "no error";
+  if (error == cuda_on_cpu::told_error) return cuda_on_cpu::told.c_str();
+  if (error == cudaErrorInvalidValue) return "invalid argument";
+  return "an error that the host target did not raise";
+}
+}

@@ -1,0 +1,112 @@
+// cuda_on_cpu_memory.h: shared arrays, atomics, fences, cached loads and stores. Included by cuda_on_cpu.h.
+#pragma once
+
+namespace cuda_on_cpu {
+
+// ---- Shared arrays -----------------------------------------------------------------------------------------
+
+constexpr size_t shared_limit = 227 * 1024, static_shared_limit = 48 * 1024;
+
+struct SharedArray {
+  const char* name;
+  void* data;
+  size_t bytes;
+  unsigned launch = 0;  // the last launch that used it
+  SharedArray* next = nullptr;
+  constexpr SharedArray(const char* n, void* d, size_t b) : name(n), data(d), bytes(b) {}
+};
+
+static SharedArray* shared_arrays = nullptr;  // a list, those of the running launch
+static size_t shared_bytes = 0;
+static unsigned launch_number = 0;
+
+// A launch learns of a shared array when its first thread comes past the declaration, and fills it there and
+// then; the blocks that follow find it filled.
+CUDA_ON_CPU_MACHINERY inline void first_use(SharedArray& array) {
+  array.launch = launch_number;
+  array.next = shared_arrays;
+  shared_arrays = &array;
+  shared_bytes += array.bytes;
+  if (shared_bytes > static_shared_limit || shared_bytes + block.dynamic_bytes > shared_limit)
+    fail_here(text("declares '%s': %zu bytes of static shared memory (at most %zu) and %zu dynamic (at most %zu "
+                   "in all)", array.name, shared_bytes, static_shared_limit, block.dynamic_bytes, shared_limit));
+  // Byte by byte through volatile: TSan must not take the fill, which other threads see without a barrier, for
+  // the kernel's own write, as it would take memset.
+  volatile unsigned char* bytes = static_cast<volatile unsigned char*>(array.data);
+  for (size_t i = 0; i < array.bytes; ++i) bytes[i] = 0xFF;
+}
+
+CUDA_ON_CPU_MACHINERY inline void use(SharedArray& array) {
+  if (array.launch != launch_number) first_use(array);
+}
+
+// ---- Atomics -----------------------------------------------------------------------------------------------
+
+template <class T>
+using Given = std::common_type_t<T>;  // not deduced: atomicAdd(unsigned*, 1) finds T from the pointer
+
+template <class T, class Operation>
+T read_modify_write(T* address, Operation operation) {
+  static_assert(sizeof(T) == 2 || sizeof(T) == 4 || sizeof(T) == 8, "an atomic is 2, 4 or 8 bytes");
+  using Bits = std::conditional_t<sizeof(T) == 8, uint64_t, std::conditional_t<sizeof(T) == 4, uint32_t, uint16_t>>;
+  Bits* bits = reinterpret_cast<Bits*>(address);
+  Bits before = __atomic_load_n(bits, __ATOMIC_RELAXED), after;
+  T value;
+  do {
+    __builtin_memcpy(&value, &before, sizeof(T));
+    const T result = operation(value);
+    __builtin_memcpy(&after, &result, sizeof(T));
+  } while (!__atomic_compare_exchange_n(bits, &before, after, false, __ATOMIC_RELAXED, __ATOMIC_RELAXED));
+  return value;
+}
+
+}  // namespace cuda_on_cpu
+
+template <class T>
+T atomicAdd(T* address, cuda_on_cpu::Given<T> value) {
+  return cuda_on_cpu::read_modify_write(address, [=](T old) { return T(old + value); });
+}
+template <class T>
+cuda_on_cpu::Integer<T> atomicSub(T* address, cuda_on_cpu::Given<T> value) {
+  return cuda_on_cpu::read_modify_write(address, [=](T old) { return T(old - value); });
+}
+template <class T>
+cuda_on_cpu::Integer<T> atomicMin(T* address, cuda_on_cpu::Given<T> value) {
+  return cuda_on_cpu::read_modify_write(address, [=](T old) { return value < old ? value : old; });
+}
+template <class T>
+cuda_on_cpu::Integer<T> atomicMax(T* address, cuda_on_cpu::Given<T> value) {
+  return cuda_on_cpu::read_modify_write(address, [=](T old) { return old < value ? value : old; });
+}
+template <class T>
+cuda_on_cpu::Integer<T> atomicAnd(T* address, cuda_on_cpu::Given<T> value) {
+  return cuda_on_cpu::read_modify_write(address, [=](T old) { return T(old & value); });
+}
+template <class T>
+cuda_on_cpu::Integer<T> atomicOr(T* address, cuda_on_cpu::Given<T> value) {
+  return cuda_on_cpu::read_modify_write(address, [=](T old) { return T(old | value); });
+}
+template <class T>
+cuda_on_cpu::Integer<T> atomicXor(T* address, cuda_on_cpu::Given<T> value) {
+  return cuda_on_cpu::read_modify_write(address, [=](T old) { return T(old ^ value); });
+}
+template <class T>
+T atomicExch(T* address, cuda_on_cpu::Given<T> value) {
+  return cuda_on_cpu::read_modify_write(address, [=](T) { return value; });
+}
+template <class T>
+cuda_on_cpu::Integer<T> atomicCAS(T* address, cuda_on_cpu::Given<T> expected, cuda_on_cpu::Given<T> value) {
+  return cuda_on_cpu::read_modify_write(address, [=](T old) { return old == expected ? value : old; });
+}
+
+// ---- Fences, cached loads and stores: plain ones here ------------------------------------------------------
+
+inline void __threadfence() {}
+inline void __threadfence_block() {}
+template <class T> T __ldg(const T* address) { return *address; }
+template <class T> T __ldca(const T* address) { return *address; }
+template <class T> T __ldcg(const T* address) { return *address; }
+template <class T> T __ldcs(const T* address) { return *address; }
+template <class T> void __stcg(T* address, cuda_on_cpu::Given<T> value) { *address = value; }
+template <class T> void __stcs(T* address, cuda_on_cpu::Given<T> value) { *address = value; }
+template <class T> void __stwt(T* address, cuda_on_cpu::Given<T> value) { *address = value; }

@@ -1,0 +1,181 @@
+// cuda_on_cpu_warp.h: what the lanes of a warp do together: shuffles, votes, reductions, __syncwarp.
+// Included by cuda_on_cpu.h.
+#pragma once
+
+namespace cuda_on_cpu {
+
+// ---- Meeting -----------------------------------------------------------------------------------------------
+
+struct alignas(16) Value {
+  unsigned char bytes[16];
+};
+
+using Combine = void (*)(Warp&, uint32_t lanes);
+
+// A set of lanes that meet in one warp operation, found by the lowest lane of their mask.
+struct Rendezvous {
+  uint32_t mask = 0, arrived = 0;
+  unsigned generation = 0;
+  Combine combine = nullptr;
+  char order[2] = {0, 0};
+};
+
+struct Warp {
+  uint32_t alive = 0, pending = 0;  // lanes that have not returned; rendezvous at which someone waits
+  Rendezvous meeting[32];
+  Value in[32], out[32];  // a lane's own until its meeting is complete, then until its next operation
+  int source[32];         // the lane a shuffle reads
+};
+
+static std::vector<Warp> warps;  // of the running block
+
+CUDA_ON_CPU_MACHINERY inline void open_if_complete(Warp& warp, unsigned index) {
+  Rendezvous& meeting = warp.meeting[index];
+  if (meeting.arrived != (meeting.mask & warp.alive)) return;
+  meeting.combine(warp, meeting.arrived);
+  meeting.arrived = 0;
+  ++meeting.generation;
+  warp.pending &= ~(1u << index);
+}
+
+// The lanes of mask that have not returned meet; the last to arrive combines what they brought in warp.in and
+// leaves each lane's result in warp.out. Only __syncwarp orders memory, as in CUDA.
+CUDA_ON_CPU_MACHINERY inline void meet(const char* what, int line, uint32_t mask, Combine combine, bool orders) {
+  Warp& warp = *self->warp;
+  const uint32_t own = 1u << self->lane;
+  if (!(mask & own))
+    fail_here(text("calls %s() at line %d with mask 0x%08x, which leaves out its lane %u", what, line, mask,
+                   self->lane));
+  const unsigned index = __builtin_ctz(mask);
+  Rendezvous& meeting = warp.meeting[index];
+  if (meeting.arrived == 0) {
+    meeting.mask = mask;
+    meeting.combine = combine;
+    warp.pending |= 1u << index;
+  } else if (meeting.mask != mask || meeting.combine != combine) {
+    fail_here(text("calls %s() at line %d with mask 0x%08x while lanes of its warp wait in another operation or "
+                   "mask", what, line, mask));
+  }
+  char* order = &meeting.order[meeting.generation & 1];
+  if (orders) __tsan_release(order);
+  meeting.arrived |= own;
+  const unsigned generation = meeting.generation;
+  open_if_complete(warp, index);
+  if (meeting.generation == generation) wait(meeting.generation, what, line);
+  if (orders) __tsan_acquire(order);
+}
+
+CUDA_ON_CPU_MACHINERY inline void nothing(Warp&, uint32_t) {}
+
+template <class T>
+CUDA_ON_CPU_MACHINERY void shuffle(Warp& warp, uint32_t lanes) {
+  for (unsigned lane = 0; lane < 32; ++lane) {
+    if (!(lanes >> lane & 1)) continue;
+    if (lanes >> warp.source[lane] & 1)
+      warp.out[lane] = warp.in[warp.source[lane]];
+    else
+      __builtin_memset(&warp.out[lane], 0xFF, sizeof(T));  // CUDA leaves it undefined: a NaN shows
+  }
+}
+
+template <class T, class Operation>
+CUDA_ON_CPU_MACHINERY void fold(Warp& warp, uint32_t lanes) {
+  T result{};
+  for (unsigned lane = 0; lane < 32; ++lane) {
+    if (!(lanes >> lane & 1)) continue;
+    T value;
+    __builtin_memcpy(&value, &warp.in[lane], sizeof(T));
+    result = (lanes & ((1u << lane) - 1)) ? Operation()(result, value) : value;
+  }
+  for (unsigned lane = 0; lane < 32; ++lane)
+    if (lanes >> lane & 1) __builtin_memcpy(&warp.out[lane], &result, sizeof(T));
+}
+
+template <class T>
+CUDA_ON_CPU_MACHINERY T exchange(const char* what, int line, uint32_t mask, T value, int source, Combine combine) {
+  static_assert(sizeof(T) <= sizeof(Value), "a warp operation moves at most 16 bytes");
+  Warp& warp = *self->warp;
+  const unsigned lane = self->lane;
+  __builtin_memcpy(&warp.in[lane], &value, sizeof(T));
+  warp.source[lane] = source;
+  meet(what, line, mask, combine, false);
+  __builtin_memcpy(&value, &warp.out[lane], sizeof(T));
+  return value;
+}
+
+struct Add {
+  template <class T> T operator()(T a, T b) const { return a + b; }
+};
+struct Smaller {
+  template <class T> T operator()(T a, T b) const { return b < a ? b : a; }
+};
+struct Larger {
+  template <class T> T operator()(T a, T b) const { return a < b ? b : a; }
+};
+struct Either {
+  template <class T> T operator()(T a, T b) const { return a | b; }
+};
+template <class T, class Operation>
+T reduce(const char* what, int line, unsigned mask, T value) {
+  return exchange(what, line, mask, value, 0, fold<T, Operation>);
+}
+template <class T>
+using Integer = std::enable_if_t<std::is_integral<T>::value, T>;
+
+}  // namespace cuda_on_cpu
+
+// ---- What a kernel calls -----------------------------------------------------------------------------------
+
+inline void __syncwarp(unsigned mask = 0xFFFFFFFFu, CUDA_ON_CPU_LINE) {
+  cuda_on_cpu::meet("__syncwarp", line, mask, cuda_on_cpu::nothing, true);
+}
+
+// Shuffles stay inside segments of width lanes; a lane whose source lies outside keeps its own value.
+template <class T>
+T __shfl_sync(unsigned mask, T value, int source, int width = 32, CUDA_ON_CPU_LINE) {
+  const int lane = cuda_on_cpu::self->lane, first = lane & ~(width - 1);
+  return cuda_on_cpu::exchange("__shfl_sync", line, mask, value, first | (source & (width - 1)),
+                               cuda_on_cpu::shuffle<T>);
+}
+template <class T>
+T __shfl_xor_sync(unsigned mask, T value, int bits, int width = 32, CUDA_ON_CPU_LINE) {
+  const int lane = cuda_on_cpu::self->lane, source = lane ^ bits;
+  return cuda_on_cpu::exchange("__shfl_xor_sync", line, mask, value,
+                               (source & ~(width - 1)) > lane ? lane : source & 31, cuda_on_cpu::shuffle<T>);
+}
+template <class T>
+T __shfl_down_sync(unsigned mask, T value, unsigned delta, int width = 32, CUDA_ON_CPU_LINE) {
+  const unsigned lane = cuda_on_cpu::self->lane, last = lane | (width - 1);
+  return cuda_on_cpu::exchange("__shfl_down_sync", line, mask, value, delta > last - lane ? lane : lane + delta,
+                               cuda_on_cpu::shuffle<T>);
+}
+template <class T>
+T __shfl_up_sync(unsigned mask, T value, unsigned delta, int width = 32, CUDA_ON_CPU_LINE) {
+  const unsigned lane = cuda_on_cpu::self->lane, first = lane & ~(width - 1);
+  return cuda_on_cpu::exchange("__shfl_up_sync", line, mask, value, delta > lane - first ? lane : lane - delta,
+                               cuda_on_cpu::shuffle<T>);
+}
+
+inline unsigned __ballot_sync(unsigned mask, int p, CUDA_ON_CPU_LINE) {
+  return cuda_on_cpu::reduce<unsigned, cuda_on_cpu::Either>("__ballot_sync", line, mask,
+                                                            p ? 1u << cuda_on_cpu::self->lane : 0u);
+}
+inline int __any_sync(unsigned mask, int p, CUDA_ON_CPU_LINE) {
+  return cuda_on_cpu::reduce<int, cuda_on_cpu::Larger>("__any_sync", line, mask, p != 0);
+}
+inline int __all_sync(unsigned mask, int p, CUDA_ON_CPU_LINE) {
+  return cuda_on_cpu::reduce<int, cuda_on_cpu::Smaller>("__all_sync", line, mask, p != 0);
+}
+template <class T>
+cuda_on_cpu::Integer<T> __reduce_add_sync(unsigned mask, T value, CUDA_ON_CPU_LINE) {
+  return cuda_on_cpu::reduce<T, cuda_on_cpu::Add>("__reduce_add_sync", line, mask, value);
+}
+template <class T>
+cuda_on_cpu::Integer<T> __reduce_min_sync(unsigned mask, T value, CUDA_ON_CPU_LINE) {
+  return cuda_on_cpu::reduce<T, cuda_on_cpu::Smaller>("__reduce_min_sync", line, mask, value);
+}
+template <class T>
+cuda_on_cpu::Integer<T> __reduce_max_sync(unsigned mask, T value, CUDA_ON_CPU_LINE) {
+  return cuda_on_cpu::reduce<T, cuda_on_cpu::Larger>("__reduce_max_sync", line, mask, value);
+}
+inline unsigned __activemask() { return cuda_on_cpu::self->warp->alive; }
