@@ -397,9 +397,7 @@ def sanitizer_environment(kind: str) -> dict[str, str]:
         raise BuildError(f"{shlex.join(compiler)} has no {name}: install g++ with its sanitizers")
     # libstdc++ comes along: where the program, python, does not link it, the runtime finds no
     # __cxa_throw at its start and aborts at the first C++ exception.
-    query = [*compiler, "-print-file-name=libstdc++.so"]
-    standard = subprocess.run(query, capture_output=True, text=True, check=False).stdout.strip()
-    variables["LD_PRELOAD"] = f"{os.path.realpath(answer)} {os.path.realpath(standard)}"
+    variables["LD_PRELOAD"] = f"{os.path.realpath(answer)} libstdc++.so.6"
     variables["CUDA_VISIBLE_DEVICES"] = ""  # the CUDA driver does not start under a sanitizer
     # Python keeps memory to the end; fibers have no use for detect_stack_use_after_return.
     if kind == "address":

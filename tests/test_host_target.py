@@ -572,3 +572,13 @@ def test_our_sources_compile_without_a_warning(stem: str, tmp_path: Path) -> Non
     strict = [*command, "-fsyntax-only", "-Werror"]
     ran = subprocess.run(strict, capture_output=True, text=True, check=False)
     assert ran.returncode == 0, ran.stderr
+
+
+@pytest.mark.parametrize("kind", ["address", "thread"])
+def test_sanitized_processes_survive_torchs_exceptions(
+    kind: str, csrc: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    program = "import torch\ntry: torch.ones(2) @ torch.ones(3)\nexcept RuntimeError: print('ok')"
+    ran = run_sanitized(kind, csrc, monkeypatch, program)
+    assert ran.stdout == "ok\n", ran.stderr
+    assert "ERROR" not in ran.stderr
