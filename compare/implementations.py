@@ -25,6 +25,8 @@ MODES = {
     "cuda-gpu": ("cuda", "cuda"),
 }
 
+BUILD_TARGETS: dict[str, _build.Target] = {"cuda-host": "host", "cuda-gpu": "cuda"}
+
 
 @dataclass(frozen=True)
 class Implementation:
@@ -59,8 +61,8 @@ def unavailable() -> dict[str, str]:
         reasons["triton-compiled"] = "no CUDA device"
     elif os.environ.get("TRITON_INTERPRET") == "1":
         reasons["triton-compiled"] = "TRITON_INTERPRET=1 is set"
-    for mode, target in (("cuda-host", "host"), ("cuda-gpu", "cuda")):
-        reason = _build.unavailable(target)  # type: ignore[arg-type]
+    for mode, target in BUILD_TARGETS.items():
+        reason = _build.unavailable(target)
         if reason:
             reasons[mode] = reason
     return reasons

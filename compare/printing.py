@@ -23,7 +23,7 @@ import triton_kernels
 from compare import checking, exhaustive
 from compare.cases import Case
 from compare.checking import Row
-from compare.implementations import MODES, Implementation
+from compare.implementations import BUILD_TARGETS, MODES, Implementation
 from compare.specs import Spec
 from cuda_reference import _build
 
@@ -148,10 +148,10 @@ def _build_all(work: Work, ways: dict[str, list[Implementation]], progress: Prog
     """Build the CUDA sources up front, all at once, so that no case waits for the compiler."""
     stems = list(dict.fromkeys(spec.stem for spec, *_ in work))
     modes = {way.mode for group in ways.values() for way in group}
-    for mode, target in (("cuda-host", "host"), ("cuda-gpu", "cuda")):
+    for mode, target in BUILD_TARGETS.items():
         if mode in modes:
             task = progress.add_task(f"build {mode}: {', '.join(stems)}"[:34], total=None)
-            _build.build(stems, target)  # type: ignore[arg-type]
+            _build.build(stems, target)
             progress.remove_task(task)
 
 
