@@ -1,7 +1,7 @@
 """Run cases on every implementation, compare with the oracle and with each other, name the culprit.
 
-Pure logic: no printing. ``check`` yields a :class:`CaseResult` a case; :func:`summarise` folds them
-into the rows that the table, the JSON file and the exit status are made of.
+Pure logic: no printing. ``check`` yields a :class:`CaseResult` a case; a :class:`Row` gathers those
+of one op and dtype: what the table, the JSON file and the exit status are made of.
 """
 
 from __future__ import annotations
@@ -84,7 +84,7 @@ class CaseResult:
 
     case: Case
     outcomes: list[Outcome]
-    agree: bool | None  # Triton and CUDA bitwise equal; None where a side did not run
+    agree: bool | None  # Triton and CUDA bitwise equal; None where a bound decides or a side lacks
 
 
 def check(
@@ -100,20 +100,22 @@ def check(
         able = [way for way in ways if applies(way, spec, case)]
         if limit:
             able = [way for way in able if is_quick(way, spec, case)]
-        if _gpu_is_lost():
+        if gpu_is_lost():
             able = [way for way in able if way.device.type != "cuda"]
         outcomes = []
         for device in dict.fromkeys(way.device for way in able):
             placed = spec.inputs(case, device)
             reference = spec.oracle(*placed[0], **placed[1])
             for way in able:
-                if way.device == device and not (device.type == "cuda" and _gpu_is_lost()):
+                if way.device == device and not (device.type == "cuda" and gpu_is_lost()):
                     outcomes.append(run(spec, case, way, placed, reference))
         outcomes.sort(key=lambda outcome: ways.index(outcome.implementation))
-        yield CaseResult(case, outcomes, _agreement(outcomes))
+        comparable = spec.bound is None and not gpu_is_lost()
+        yield CaseResult(case, outcomes, _agreement(outcomes) if comparable else None)
 
 
-def _gpu_is_lost() -> bool:
+def gpu_is_lost() -> bool:
+    """Whether a kernel has broken the CUDA context of this process, which nothing mends."""
     if not torch.cuda.is_initialized():
         return False
     try:
@@ -229,7 +231,7 @@ def deviation(
 
 
 def _agreement(outcomes: list[Outcome]) -> bool | None:
-    results = {"triton": [], "cuda": []}  # type: dict[str, list[Tensor]]
+    results: dict[str, list[Tensor]] = {"triton": [], "cuda": []}
     for outcome in outcomes:
         if outcome.result is not None:
             results[outcome.implementation.side].append(outcome.result)
@@ -292,7 +294,7 @@ class Row:
     dtype: str
     exact: bool
     cases: int = 0
-    worst: dict[str, float] = field(default_factory=dict)  # mode → worst score of its defaults
+    worst: dict[str, float] = field(default_factory=dict)  # mode → worst score, variants too
     runs: dict[str, int] = field(default_factory=dict)  # mode → how many runs, variants included
     agree: bool | None = None
     proved: str = ""  # "every input" and the like; empty where sampled
@@ -308,7 +310,7 @@ class Row:
         self.cases += 1
         for outcome in result.outcomes:
             self.add_outcome(outcome)
-        if self.exact and result.agree is not None:
+        if result.agree is not None:
             self.agree = result.agree and self.agree is not False
 
     def add_outcome(self, outcome: Outcome) -> None:

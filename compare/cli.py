@@ -15,6 +15,7 @@ import typer
 from compare import cases, printing
 from compare.cases import Case, Level
 from compare.implementations import MODES, implementations, selected, unavailable
+from compare.numerics import json_safe
 from compare.specs import SPECS, Spec
 from cuda_reference import BuildError
 from cuda_reference._build import sanitizer_environment
@@ -76,6 +77,8 @@ def check(
     """
     if quick and full:
         raise typer.BadParameter("--quick and --full exclude each other")
+    if json_file and (json_file.is_dir() or not os.access(json_file.absolute().parent, os.W_OK)):
+        raise typer.BadParameter(f"--json {json_file}: cannot write there")
     if sanitize is not None and os.environ.get("CROSSCHECK_SANITIZE") != sanitize:
         raise typer.Exit(_rerun_sanitized(sanitize))
     if sanitize is not None and not impl:
@@ -124,7 +127,7 @@ def check(
         typer.echo(str(error), err=True)
         raise typer.Exit(1) from None
     if json_file:
-        json_file.write_text(json.dumps(report.to_dict(), indent=1, default=str) + "\n")
+        json_file.write_text(json.dumps(json_safe(report.to_dict()), indent=1) + "\n")
     raise typer.Exit(0 if report.passed else 1)
 
 

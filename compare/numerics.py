@@ -8,6 +8,7 @@ from __future__ import annotations
 import ctypes
 import ctypes.util
 import math
+from typing import Any
 
 import numpy as np
 import torch
@@ -159,3 +160,12 @@ def hex_of(t: Tensor) -> str:
     """The bit pattern of a one-element tensor."""
     width = 2 * t.element_size()
     return f"0x{int(bits(t).item()) & ((1 << (4 * width)) - 1):0{width}x}"
+
+
+def json_safe(value: Any) -> Any:
+    """``value`` with infinities and NaN as strings: JSON has no such numbers."""
+    if isinstance(value, dict):
+        return {key: json_safe(each) for key, each in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [json_safe(each) for each in value]
+    return str(value) if isinstance(value, float) and not math.isfinite(value) else value

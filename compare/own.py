@@ -67,14 +67,13 @@ class Report:
 
     def to_json(self) -> str:
         """Everything as a JSON text."""
-        return json.dumps(
-            {
-                "passed": bool(self),
-                "verdict": self.verdict,
-                "agree_bitwise": self.agree,
-                "findings": [asdict(finding) for finding in self.findings],
-            }
-        )
+        found = {
+            "passed": bool(self),
+            "verdict": self.verdict,
+            "agree_bitwise": self.agree,
+            "findings": [asdict(finding) for finding in self.findings],
+        }
+        return json.dumps(numerics.json_safe(found))
 
 
 Tolerance = Callable[..., Tensor]

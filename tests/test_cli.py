@@ -11,7 +11,7 @@ import pytest
 import torch
 from typer.testing import CliRunner, Result
 
-from compare import specs
+from compare import checking, specs
 from compare.cases import Case
 from compare.cli import app
 from compare.implementations import unavailable
@@ -41,6 +41,38 @@ def test_one_case() -> None:
     )
     assert done.exit_code == 0, done.output
     assert "1 cases" in done.output
+
+
+def test_a_part_of_the_inputs_proves_nothing(tmp_path: Path) -> None:
+    report = tmp_path / "report.json"
+    words = ["--shape", "10", "--values", "every", "--json", str(report)]
+    assert check("square", "--dtype", "float16", *words).exit_code == 0
+    assert json.loads(report.read_text())["rows"][0]["coverage"] == "sampled"
+
+
+def test_json_has_no_infinities(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """An error counts as infinitely wrong; JSON has no word for that."""
+
+    def broken(x: torch.Tensor, **options: object) -> torch.Tensor:
+        raise RuntimeError("launch failed")
+
+    monkeypatch.setitem(specs.SPECS, "square", _replace(SPECS["square"], triton=broken))
+    report = tmp_path / "report.json"
+    done = check("square", "--dtype", "int8", "--shape", "5", "--json", str(report))
+    assert done.exit_code == 1
+
+    def refuse(word: str) -> None:
+        raise AssertionError(word)
+
+    found = json.loads(report.read_text(), parse_constant=refuse)
+    assert found["rows"][0]["worst"]["triton-interpreted"] == "inf"
+
+
+def test_a_lost_gpu_ends_gpu_runs_and_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(checking, "gpu_is_lost", lambda: True)
+    done = check("square", "--dtype", "int8", "--shape", "5", "--impl", "triton-interpreted")
+    assert done.exit_code == 0, done.output
+    assert "not run: the rest on the GPU: a kernel broke the CUDA context" in done.output
 
 
 def test_mismatch_is_described_and_its_command_replays_it(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -113,6 +145,7 @@ def test_every_case_replays_to_itself() -> None:
         (["add", "--require", "opencl"], "triton, cuda or"),
         (["add", "--quick", "--full"], "exclude each other"),
         (["add", "--sanitize", "memory"], "must be one of address"),
+        (["add", "--json", "no/such/folder/x.json"], "cannot write there"),
         (["add", "--unknown"], "No such option"),
         pytest.param(
             ["add", "--exhaustive"],
