@@ -14,7 +14,7 @@ import typer
 
 from compare import cases, printing
 from compare.cases import Case, Level
-from compare.implementations import MODES, implementations, selected, unavailable
+from compare.implementations import MODES, applies, implementations, selected, unavailable
 from compare.numerics import json_safe
 from compare.specs import SPECS, Spec
 from cuda_reference import BuildError
@@ -121,6 +121,14 @@ def check(
     }
     if not any(ways.values()):
         raise typer.BadParameter(f"--impl {','.join(wanted)}: not available here")
+    if wanted:  # an implementation that is asked for need not be made for every op and dtype
+        work = [
+            (spec, name, chosen)
+            for spec, name, chosen in work
+            if any(applies(way, spec, c) for way in ways[spec.name] for c in chosen)
+        ]
+        if not work:
+            raise typer.BadParameter(f"--impl {','.join(wanted)}: not made for these cases")
     try:
         report = printing.run(work, ways, reasons, required, exhaustive, limit=not asked)
     except BuildError as error:

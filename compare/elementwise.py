@@ -5,7 +5,7 @@ Exact ops: both sides must give the oracle's bits.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import torch
@@ -40,10 +40,9 @@ def add_oracle(x: Tensor, y: Tensor | int | float, *, alpha: int | float = 1) ->
     return numerics.fma(torch.tensor(alpha, dtype=a.dtype, device=a.device), b, a).to(result)
 
 
-def square_oracle(x: Tensor) -> Tensor:
-    """x·x in the compute dtype, rounded once."""
-    wide = _promoted(x, x.dtype, x)
-    return (wide * wide).to(x.dtype)
+def stepwise(formula: Callable[[Tensor], Tensor]) -> Callable[[Tensor], Tensor]:
+    """The oracle of an op of one tensor: the formula in the compute dtype, rounded once."""
+    return lambda x: formula(_promoted(x, x.dtype, x)).to(x.dtype)
 
 
 def relu_scale_oracle(x: Tensor, scale: float) -> Tensor:

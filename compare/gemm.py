@@ -1,7 +1,7 @@
 """The matrix products as compare sees them: the oracle in float64, the derived bound, the cases.
 
 A result is right if |out − ref| ≤ E + u_out·(|ref| + E) + η_out with E = L_act·P + δ_act(pre) and
-P = [2·u_in + u_in² + (1 + u_in)²·γ_K(u_acc)]·|alpha|·(|A|·|B|)
+P = [2·u_in + u_in² + (1 + u_in)²·γ_K]·|alpha|·(|A|·|B|)
   + 4·u_epilogue·(|alpha|·|A|·|B| + |beta·c| + |bias|),      γ_n(u) = n·u / (1 − n·u).
 docs/ARCHITECTURE.md derives it. On lattice inputs there is no rounding, and bits must agree.
 """
@@ -15,14 +15,20 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from compare import cases
+from compare import cases, tensor_cores
 from compare.cases import Arguments, Case, Level
+from cuda_reference.ops.gemm import takes as cuda_takes
 
-# How far one input is from what is multiplied, relative to it. float32 operands are read by the
-# tensor cores with 10 mantissa bits, the rest cut off; tf32x3 rounds to nearest in both parts
-# (2⁻²² left over, twice, and the product of the two low parts is dropped).
-U_IN = {"ieee": 0.0, "tf32": 2.0**-10, "tf32x3": 1.5 * 2.0**-22}
-# The rounding of one accumulation step: IEEE FMA loops, and tensor cores, which are not IEEE.
+# How far one input is from what is multiplied, relative to it, by side. Triton hands float32 bits
+# to the tensor cores, which cut off all but 10 bits of mantissa; wmma's contract is to round first.
+# tf32x3: 2⁻²³ left over in each operand, and the product of the two low parts, 2⁻²², is dropped.
+U_IN = {
+    ("triton", "tf32"): 2.0**-10,
+    ("cuda", "tf32"): 2.0**-11,
+    ("triton", "tf32x3"): 1.5 * 2.0**-22,
+    ("cuda", "tf32x3"): 1.5 * 2.0**-22,
+}
+# The rounding of one accumulation step: IEEE FMA loops, and tensor cores that nobody measured.
 U_FMA = 2.0**-24
 U_TENSOR_CORE = 2.0**-22
 U_DOUBLE = 2.0**-53
@@ -115,24 +121,39 @@ def gamma(n: int, u: float) -> float:
     return n * u / (1 - n * u)
 
 
+def _accumulation(implementation: str, dtype: torch.dtype, precision: str, K: int) -> float:
+    """How far a sum of K products can be off, relative to Σ|products|: γ_K(u), or what is known of
+    the tensor cores that the implementation uses."""
+    mode, _, variant = implementation.partition("/")
+    compiled = mode == "triton-compiled"
+    on_tensor_cores = (
+        variant == "wmma"
+        or (precision != "ieee" and mode != "triton-interpreted")
+        or (compiled and dtype in (torch.float16, torch.bfloat16))
+    )
+    passes = 3 if precision == "tf32x3" else 1
+    if not on_tensor_cores:
+        return gamma(passes * K, U_DOUBLE if dtype == torch.float64 else U_FMA)
+    hopper = torch.cuda.is_available() and torch.cuda.get_device_capability() == (9, 0)
+    if not hopper and mode != "cuda-host":  # which adds as the GPU that was measured does
+        return gamma(passes * K, U_TENSOR_CORE)
+    kind = "tf32" if dtype == torch.float32 else str(dtype).removeprefix("torch.")
+    return tensor_cores.HOPPER[kind].accumulation_error(K, passes)
+
+
 def gemm_bias_act_bound(
-    mode: str, arguments: Arguments, reference: Tensor, out_dtype: torch.dtype
+    implementation: str, arguments: Arguments, reference: Tensor, out_dtype: torch.dtype
 ) -> Tensor:
-    """The largest right |out − reference| of each element, for an implementation's ``mode``."""
+    """The largest right |out − reference| of each element, for an implementation by its name."""
     (a, b, *rest), options = arguments
     bias = rest[0] if rest else options.get("bias")
     c, precision = options.get("c"), options.get("precision", "ieee")
     act = ACTIVATIONS[options.get("act", "none")]
     alpha, beta = options.get("alpha", 1.0), options.get("beta")
-    double = a.dtype == torch.float64
-    tensor_cores = mode == "triton-compiled" and (
-        a.dtype in (torch.float16, torch.bfloat16) or precision != "ieee"
-    )
-    u_acc = U_DOUBLE if double else U_TENSOR_CORE if tensor_cores else U_FMA
-    u_epilogue = U_DOUBLE if double else U_FMA
-    u_in = U_IN[precision]
-    terms = a.shape[1] * (3 if precision == "tf32x3" else 1)
-    spread = 2 * u_in + u_in**2 + (1 + u_in) ** 2 * gamma(terms, u_acc)
+    u_epilogue = U_DOUBLE if a.dtype == torch.float64 else U_FMA
+    u_in = U_IN.get((implementation.split("-")[0], precision), 0.0)
+    accumulation = _accumulation(implementation, a.dtype, precision, a.shape[1])
+    spread = 2 * u_in + u_in**2 + (1 + u_in) ** 2 * accumulation
     magnitude = _pre_activation(
         a.abs(),
         b.abs(),
@@ -151,7 +172,7 @@ def gemm_bias_act_bound(
 
 
 def linear_gelu_bound(
-    mode: str, arguments: Arguments, reference: Tensor, out_dtype: torch.dtype
+    implementation: str, arguments: Arguments, reference: Tensor, out_dtype: torch.dtype
 ) -> Tensor:
     """The same for linear_gelu."""
     (x, weight, bias), options = arguments
@@ -159,7 +180,9 @@ def linear_gelu_bound(
     flat = x.reshape(x.shape[:-1].numel(), x.shape[-1])
     inner: Arguments = ((flat, weight.t(), bias), {"act": act})
     flat_reference = reference.reshape(flat.shape[0], weight.shape[0])
-    return gemm_bias_act_bound(mode, inner, flat_reference, out_dtype).view(reference.shape)
+    return gemm_bias_act_bound(implementation, inner, flat_reference, out_dtype).view(
+        reference.shape
+    )
 
 
 # Shapes (M, N, K): one tile, tails in each dimension, vectors, nothing, all of K in one step or in
@@ -352,8 +375,9 @@ def linear_gelu_cases(dtype: str, level: Level) -> Iterator[Case]:
 
 
 def gemm_takes(side: str, variant: str | None, case: Case) -> bool:
-    """The CUDA side has no tensor cores: precision ieee only."""
-    return side == "triton" or case.options.get("precision", "ieee") == "ieee"
+    """Triton everything, a CUDA variant what it is made for; the CUDA default counts as naive."""
+    precision = case.options.get("precision", "ieee")
+    return side == "triton" or cuda_takes(variant or "naive", case.torch_dtype, precision)
 
 
 def gemm_cost(case: Case) -> tuple[int, int]:

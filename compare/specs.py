@@ -32,7 +32,7 @@ class Spec:
         inputs: a case's positional and keyword arguments, on the CPU or the device that follows.
         takes: whether a side, or a variant of it, is made for a case.
         bound: None for an exact op; else the largest right |out − oracle| of each element, from
-            the implementation's mode, the arguments, the oracle's result and the result's dtype.
+            the implementation's name, the arguments, the oracle's result and the result's dtype.
         exact: for an op with a bound, the cases in which bits must agree all the same.
         out_dtype: the result's dtype, for an op with a bound.
         default_variant: the CUDA variant that the default is, so that it runs once.
@@ -95,7 +95,7 @@ SPECS: dict[str, Spec] = {
             name="square",
             triton=triton_kernels.square,
             cuda=cuda_reference.square,
-            oracle=elementwise.square_oracle,
+            oracle=elementwise.stepwise(lambda x: x * x),
             every="every input",
             unary=True,
             dtypes=FLOATS + INTEGERS,
@@ -154,6 +154,7 @@ SPECS: dict[str, Spec] = {
             dtypes=FLOATS,
             cases=gemm.linear_gelu_cases,
             inputs=gemm.linear_gelu_inputs,
+            takes=gemm.gemm_takes,
             bound=gemm.linear_gelu_bound,
             has_out=False,
             default_variant="naive",

@@ -30,9 +30,10 @@ __all__ = [
     "square",
     "variants",
 ]
-
-_OPS: dict[str, Callable[..., Tensor]] = {
-    f.__name__: f for f in (add, square, relu_scale, relu_scale_add, linear_gelu, gemm_bias_act)
+OPS = tuple(name for name in __all__ if name not in ("BuildError", "variants"))
+_VARIANTS = {
+    **_elementwise.VARIANTS,
+    **dict.fromkeys(("gemm_bias_act", "linear_gelu"), _gemm.VARIANTS),
 }
 
 
@@ -42,7 +43,7 @@ def variants(op: str) -> dict[str, Callable[..., Tensor]]:
     Raises:
         ValueError: there is no such op.
     """
-    if not isinstance(op, str) or op not in _OPS:
-        raise ValueError(f"variants(): no op {op!r}; the ops are {', '.join(_OPS)}")
-    names = _elementwise.VARIANTS.get(op, _gemm.VARIANTS)
-    return {name: partial(_OPS[op], variant=name) for name in names}
+    if op not in OPS:
+        raise ValueError(f"variants(): no op {op!r}; the ops are {', '.join(OPS)}")
+    names = _VARIANTS.get(op, ())
+    return {name: partial(globals()[op], variant=name) for name in names}

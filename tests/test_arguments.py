@@ -196,6 +196,9 @@ def wrong_values() -> Iterator[Bad]:
         change = replaced(precision="tf32", variant=variant)
         words = ("'tf32'", f"'{variant}'")
         yield Bad("gemm_bias_act", f"tf32 {variant}", change, ValueError, words, ("cuda",))
+    for op in ("gemm_bias_act", "linear_gelu"):
+        words = ("'wmma'", "torch.float32", "'ieee'")
+        yield Bad(op, "ieee wmma", replaced(variant="wmma"), ValueError, words, ("cuda",))
     change = replaced(beta=0.5)
     yield Bad("gemm_bias_act", "beta without c", change, ValueError, ("'beta'", "0.5", "'c'"))
     for value in (torch.int32, torch.bool, "float32"):

@@ -207,3 +207,14 @@ def test_sanitize_runs_the_host_target_under_asan() -> None:
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     assert "all pass: 1 cases, 3 runs" in done.stdout
+
+
+def test_an_implementation_is_asked_only_for_what_it_is_made_for() -> None:
+    done = check("add", "square", "--impl", "cuda-host/f16x8", "--quick")
+    assert done.exit_code == 0, done.output
+    assert "add float16" in done.output
+    assert "square" not in done.output
+    assert "float32" not in done.output
+    done = check("add", "--dtype", "float32", "--impl", "cuda-host/f16x8")
+    assert done.exit_code == 2
+    assert "not made for these cases" in " ".join(done.output.split())

@@ -38,6 +38,7 @@ class Fault(NamedTuple):
 ENGINE = "triton_kernels/_elementwise.py"
 TRITON_GEMM = "triton_kernels/ops/gemm_bias_act.py"
 CUDA_GEMM = "cuda_reference/csrc/gemm.cuh"
+CUDA_WMMA = "cuda_reference/csrc/gemm_wmma.cuh"
 K_MASK = "(m[:, None] < M) & (k[None, :] < K - k0)"
 
 FAULTS = {
@@ -117,6 +118,20 @@ FAULTS = {
         "",
         "linear_gelu float64",
         "CUDA: the reference kernel (only tiled)",
+    ),
+    "missing __syncthreads before the fragments are loaded": Fault(
+        CUDA_WMMA,
+        "    __syncthreads();  // the tiles are complete\n",
+        "",
+        "linear_gelu bfloat16",
+        "CUDA: the reference kernel (only wmma)",
+    ),
+    "a product of tf32x3 forgotten": Fault(
+        CUDA_WMMA,
+        "      wmma::mma_sync(correction, a_part, b_rest, correction);\n",
+        "",
+        "gemm_bias_act float32",
+        "CUDA: the reference kernel (only wmma)",
     ),
 }
 

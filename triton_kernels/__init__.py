@@ -34,8 +34,7 @@ __all__ = [
     "variants",
 ]
 
-
-OPS = ("add", "square", "relu_scale", "relu_scale_add", "linear_gelu", "gemm_bias_act")
+OPS = tuple(name for name in __all__ if name not in ("__version__", "interpret", "variants"))
 
 
 def variants(op: str) -> dict[str, Callable[..., Tensor]]:

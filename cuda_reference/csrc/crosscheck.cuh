@@ -12,9 +12,10 @@
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
 #include <cuda_runtime.h>
+#include <mma.h>
 
-// 16 bytes, so that a row may be read as float4 on either target.
-#define SHARED(T, name, dims) __shared__ __align__(16) T name dims
+// 32 bytes: what wmma asks of a tile's address, and enough for rows that are read as float4.
+#define SHARED(T, name, dims) __shared__ __align__(32) T name dims
 #define DYNAMIC_SHARED(T, name)                                               \
   extern __shared__ __align__(128) unsigned char crosscheck_dynamic_shared[]; \
   T* name = reinterpret_cast<T*>(crosscheck_dynamic_shared)

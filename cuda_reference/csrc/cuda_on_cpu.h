@@ -6,6 +6,7 @@
 //   cuda_on_cpu_memory.h   shared arrays, atomics, fences, cached loads and stores
 //   cuda_on_cpu_launch.h   checking and running a launch, cudaGetLastError
 //   cuda_on_cpu_math.h     device functions, half and bfloat16
+//   cuda_on_cpu_wmma.h     nvcuda::wmma: fragments, and the arithmetic of a tensor core
 //
 // The blocks of a grid run one after another. Inside a block a fiber runs thread after thread until one has to
 // wait at a barrier; that thread keeps the fiber and the next thread gets another, so that a kernel without
@@ -17,7 +18,7 @@
 //   -fsanitize=address                out-of-bounds accesses, in shared arrays too
 //   -fsanitize=thread                 races between the threads of a block
 //
-// Not modelled: blocks that wait for each other, inline PTX, wmma, clusters, streams (a launch is synchronous).
+// Not modelled: blocks that wait for each other, inline PTX, clusters, streams (a launch is synchronous).
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -52,7 +53,7 @@
 #define __shared__ write_SHARED_T_name_dims_instead_of___shared__  // else it would silently be a local variable
 
 #define SHARED(T, name, dims)                                                      \
-  alignas(16) static T name dims;                                                  \
+  alignas(32) static T name dims;                                                  \
   static cuda_on_cpu::SharedArray name##_shared_array{#name, &name, sizeof(name)}; \
   cuda_on_cpu::use(name##_shared_array)
 #define DYNAMIC_SHARED(T, name) T* name = reinterpret_cast<T*>(cuda_on_cpu::block.dynamic_shared)
@@ -70,3 +71,4 @@ static constexpr int warpSize = 32;
 #include "cuda_on_cpu_memory.h"
 #include "cuda_on_cpu_launch.h"
 #include "cuda_on_cpu_math.h"
+#include "cuda_on_cpu_wmma.h"

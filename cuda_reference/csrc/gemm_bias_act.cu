@@ -2,7 +2,8 @@
 //
 //   naive   one thread an output element
 //   tiled   the same through tiles in shared memory
-#include "gemm.cuh"
+//   wmma    on tensor cores: float16, bfloat16, and float32 as tf32 or tf32x3
+#include "gemm_wmma.cuh"
 
 static Epilogue epilogue_of(const Tensor* bias, const Tensor* c, Scalar alpha, Scalar beta,
                             int act) {
@@ -27,4 +28,10 @@ extern "C" int gemm_bias_act_tiled(const Tensor* a, const Tensor* b, const Tenso
                                    const Tensor* c, const Tensor* out, Scalar alpha, Scalar beta,
                                    int act, cudaStream_t stream) {
   return gemm_tiled(*a, *b, *out, epilogue_of(bias, c, alpha, beta, act), stream);
+}
+
+extern "C" int gemm_bias_act_wmma(const Tensor* a, const Tensor* b, const Tensor* bias,
+                                  const Tensor* c, const Tensor* out, Scalar alpha, Scalar beta,
+                                  int act, int precision, cudaStream_t stream) {
+  return gemm_wmma(*a, *b, *out, epilogue_of(bias, c, alpha, beta, act), precision, stream);
 }

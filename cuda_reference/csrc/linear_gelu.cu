@@ -3,7 +3,8 @@
 //
 //   naive   one thread an output element
 //   tiled   the same through tiles in shared memory
-#include "gemm.cuh"
+//   wmma    on tensor cores: float16 and bfloat16
+#include "gemm_wmma.cuh"
 
 // weight [O, I] read as the right-hand matrix [I, O].
 static Tensor transposed(Tensor t) {
@@ -32,4 +33,9 @@ extern "C" int linear_gelu_naive(const Tensor* x, const Tensor* weight, const Te
 extern "C" int linear_gelu_tiled(const Tensor* x, const Tensor* weight, const Tensor* bias,
                                  const Tensor* out, int tanh_form, cudaStream_t stream) {
   return gemm_tiled(*x, transposed(*weight), *out, gelu_of(bias, tanh_form), stream);
+}
+
+extern "C" int linear_gelu_wmma(const Tensor* x, const Tensor* weight, const Tensor* bias,
+                                const Tensor* out, int tanh_form, cudaStream_t stream) {
+  return gemm_wmma(*x, transposed(*weight), *out, gelu_of(bias, tanh_form), IEEE, stream);
 }

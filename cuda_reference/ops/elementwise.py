@@ -7,6 +7,7 @@ each takes every dtype and layout; a variant takes dense contiguous tensors of i
 from __future__ import annotations
 
 import ctypes
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -94,11 +95,10 @@ def square(x: Tensor, *, out: Tensor | None = None, variant: str | None = None) 
         TypeError, ValueError, RuntimeError: as there; ValueError also for inputs that the variant
             does not take.
     """
+    if variant is None:
+        return _unary("square", FLOATING + INTEGRAL, x, out)
     x = _arguments.check_tensor("square", "x", x, FLOATING + INTEGRAL)
     out = _output("square", {"x": x}, x.dtype, out)
-    if variant is None:
-        views = _views(out, {"x": x})
-        return _run("square", "square", out, {"x": x}, views["x"], views["out"])
     _check_variant("square", variant, {"x": x, "out": out})
     if variant == "2d" and x.dim() != 2:
         raise ValueError(f"square(): variant '2d' takes a matrix, but x has shape {list(x.shape)}")
@@ -140,6 +140,25 @@ def relu_scale_add(
     views = _views(out, tensors)
     arguments = views["x"], views["y"], views["out"], _launch.scalar(scale)
     return _run("relu_scale", op, out, tensors, *arguments)
+
+
+def unary(op: str, dtypes: tuple[torch.dtype, ...]) -> Callable[..., Tensor]:
+    """The function of an op of one tensor, of these dtypes and any layout: csrc/<op>.cu exports
+    ``int op(const Tensor* x, const Tensor* out, cudaStream_t stream)``."""
+
+    def function(x: Tensor, *, out: Tensor | None = None) -> Tensor:
+        return _unary(op, dtypes, x, out)
+
+    function.__name__ = function.__qualname__ = op
+    function.__doc__ = f"The CUDA twin of :func:`triton_kernels.{op}`; it has no variants."
+    return function
+
+
+def _unary(op: str, dtypes: tuple[torch.dtype, ...], x: Tensor, out: Tensor | None) -> Tensor:
+    x = _arguments.check_tensor(op, "x", x, dtypes)
+    out = _output(op, {"x": x}, x.dtype, out)
+    views = _views(out, {"x": x})
+    return _run(op, op, out, {"x": x}, views["x"], views["out"])
 
 
 def _promotable(op: str, x: Any, y: Any, dtypes: tuple[torch.dtype, ...]) -> tuple[Tensor, Any]:

@@ -1,7 +1,8 @@
 """gemm_bias_act and linear_gelu: argument checks and launches.
 
-The kernels stand in csrc/gemm.cuh, the launchers in csrc/gemm_bias_act.cu and csrc/linear_gelu.cu.
-Both variants, naive and tiled, take every floating dtype and any strides, in precision "ieee".
+The kernels stand in csrc/gemm.cuh and csrc/gemm_wmma.cuh, the launchers in csrc/gemm_bias_act.cu
+and csrc/linear_gelu.cu. All take any strides; naive and tiled every floating dtype in precision
+"ieee", wmma what tensor cores multiply: float16, bfloat16, and float32 as "tf32" or "tf32x3".
 """
 
 from __future__ import annotations
@@ -15,8 +16,8 @@ from cuda_reference import _arguments, _launch
 from cuda_reference._arguments import FLOATING
 
 ACTS = ("none", "relu", "gelu", "gelu_tanh", "silu", "sigmoid", "tanh", "leaky_relu")
-VARIANTS = ("naive", "tiled")
-PRECISIONS = ("ieee", "tf32", "tf32x3")
+VARIANTS = ("naive", "tiled", "wmma")
+PRECISIONS = ("ieee", "tf32", "tf32x3")  # in the order of enum Precision in csrc/gemm_wmma.cuh
 
 
 def gemm_bias_act(
@@ -36,26 +37,21 @@ def gemm_bias_act(
     """act(alpha·(a@b) + beta·c + bias): the CUDA twin of :func:`triton_kernels.gemm_bias_act`.
 
     Args:
-        a, b, bias, act, alpha, beta, c, out, out_dtype: as there.
-        precision: "ieee"; the others need tensor cores, which no variant uses.
-        variant: "naive", one thread an output element, or "tiled", through shared memory. None is
-            naive.
+        a, b, bias, act, alpha, beta, c, out, out_dtype, precision: as there.
+        variant: "naive", one thread an output element; "tiled", through shared memory; "wmma", on
+            tensor cores (compute capability 8.0 or newer). None is naive, or wmma for the
+            precisions that only tensor cores have.
 
     Raises:
-        TypeError, ValueError, RuntimeError: as there; ValueError also for an unknown variant and a
-            precision that it does not have.
+        TypeError, ValueError, RuntimeError: as there; ValueError also for an unknown variant and
+            for a dtype and precision that it does not have.
     """
     op = "gemm_bias_act"
-    variant = _variant(op, variant)
     a = _arguments.check_tensor(op, "a", a, FLOATING)
     b = _arguments.check_tensor(op, "b", b, (a.dtype,))
     _arguments.check_choice(op, "act", act, ACTS)
     _arguments.check_choice(op, "precision", precision, PRECISIONS)
-    if precision != "ieee":
-        raise ValueError(
-            f"{op}(): precision '{precision}' is not available: variant '{variant}' computes in "
-            "'ieee' only"
-        )
+    variant = _variant(op, variant, a.dtype, precision)
     alpha = _arguments.check_number(op, "alpha", alpha, a.dtype)
     if beta is not None:
         beta = _arguments.check_number(op, "beta", beta, a.dtype)
@@ -96,6 +92,7 @@ def gemm_bias_act(
         _launch.scalar(alpha),
         _launch.scalar(beta or 0.0),
         ACTS.index(act),
+        *((PRECISIONS.index(precision),) if variant == "wmma" else ()),
     )
     return out
 
@@ -112,14 +109,15 @@ def linear_gelu(
 
     Args:
         x, weight, bias, approximate: as there.
-        variant: "naive" or "tiled". None is naive.
+        variant: "naive", "tiled", or "wmma" for float16 and bfloat16. None is naive.
 
     Raises:
-        TypeError, ValueError, RuntimeError: as there; ValueError also for an unknown variant.
+        TypeError, ValueError, RuntimeError: as there; ValueError also for an unknown variant and
+            a dtype that it does not have.
     """
     op = "linear_gelu"
-    variant = _variant(op, variant)
     x = _arguments.check_tensor(op, "x", x, FLOATING)
+    variant = _variant(op, variant, x.dtype, "ieee")
     weight = _arguments.check_tensor(op, "weight", weight, (x.dtype,))
     _arguments.check_choice(op, "approximate", approximate, ("none", "tanh"))
     if x.dim() < 1 or weight.dim() != 2 or x.shape[-1] != weight.shape[1]:
@@ -147,10 +145,27 @@ def linear_gelu(
     return out.view(*x.shape[:-1], weight.shape[0])
 
 
-def _variant(op: str, variant: str | None) -> str:
-    variant = VARIANTS[0] if variant is None else variant
+def _variant(op: str, variant: str | None, dtype: torch.dtype, precision: str) -> str:
+    """The variant's name, checked against what it is asked to multiply."""
+    if precision != "ieee" and dtype != torch.float32:
+        raise ValueError(
+            f"{op}(): precision '{precision}' is for float32, but the inputs are {dtype}"
+        )
+    if variant is None:
+        return "naive" if precision == "ieee" else "wmma"
     _arguments.check_choice(op, "variant", variant, VARIANTS)
+    if not takes(variant, dtype, precision):
+        raise ValueError(
+            f"{op}(): variant '{variant}' does not multiply {dtype} in precision '{precision}'"
+        )
     return variant
+
+
+def takes(variant: str, dtype: torch.dtype, precision: str) -> bool:
+    """Whether a variant is made for a dtype and precision."""
+    if variant == "wmma":
+        return dtype in (torch.float16, torch.bfloat16) or precision != "ieee"
+    return precision == "ieee"
 
 
 def _bias(op: str, bias: Any, dtype: torch.dtype, N: int) -> Tensor:
