@@ -193,6 +193,8 @@ LARGE = {
     "standard": [(512, 512, 512)],
     "full": [(512, 512, 512), (333, 4097, 1023), (1, 4096, 4096), (2048, 2048, 2048)],
 }
+# More rows of tiles than the second dimension of a grid has room for; an a past 2³¹ elements.
+TALL, HUGE = (2**20 + 17, 24, 16), (2**25 + 7, 3, 65)
 LAYOUTS = ("contiguous", "misaligned", "transposed", "padded", "strided", "functional")
 VALUES = ("normal", "special", "lattice", "lattice-wide", "every")
 
@@ -330,6 +332,10 @@ def _gemm_cases(
             yield case(shape, "transposed")
             for options in variations[1:3]:
                 yield case(shape, **options)
+    if level == "full" and dtype == "float16" and torch.cuda.is_available():
+        yield case(TALL)
+        for layout in ("contiguous", "transposed"):
+            yield case(HUGE, layout)
 
 
 def gemm_bias_act_cases(dtype: str, level: Level) -> Iterator[Case]:

@@ -45,11 +45,26 @@ struct Epilogue {
   }
 };
 
+// Which square tile of out, of size on a side, is this block's: where it begins. Tiles are numbered along rows in
+// one dimension of the grid, since the second ends at 65535.
+struct Corner {
+  long long m, n;
+};
+__device__ inline Corner corner_of_block(const Tensor& out, int size) {
+  const long long across = (out.size[1] + size - 1) / size;
+  return {blockIdx.x / across * size, blockIdx.x % across * size};
+}
+inline dim3 tiles_of(const Tensor& out, int size) {
+  return dim3(static_cast<unsigned>((out.size[0] + size - 1) / size * ((out.size[1] + size - 1) / size)));
+}
+
+constexpr int TILE = 16;
+
 // One thread an output element: the plainest form there is.
 template <class C>
 __global__ void gemm_naive_kernel(Tensor a, Tensor b, Tensor out, Epilogue epilogue) {
-  const long long n = static_cast<long long>(blockIdx.x) * blockDim.x + threadIdx.x;
-  const long long m = static_cast<long long>(blockIdx.y) * blockDim.y + threadIdx.y;
+  const Corner corner = corner_of_block(out, TILE);
+  const long long m = corner.m + threadIdx.y, n = corner.n + threadIdx.x;
   const long long M = out.size[0], N = out.size[1], K = a.size[1];
   if (m >= M || n >= N) return;
   C sum = 0;
@@ -59,8 +74,6 @@ __global__ void gemm_naive_kernel(Tensor a, Tensor b, Tensor out, Epilogue epilo
   store<C>(out, m * out.stride[0] + n * out.stride[1], epilogue.apply<C>(sum, m, n));
 }
 
-constexpr int TILE = 16;
-
 // A block computes a TILE × TILE tile of out; it reads a and b tile by tile through shared memory,
 // so that each element is loaded once a block instead of once a thread.
 template <class C>
@@ -68,8 +81,8 @@ __global__ void gemm_tiled_kernel(Tensor a, Tensor b, Tensor out, Epilogue epilo
   SHARED(C, a_tile, [TILE][TILE + 1]);
   SHARED(C, b_tile, [TILE][TILE + 1]);
   const int row = threadIdx.y, column = threadIdx.x;
-  const long long m = static_cast<long long>(blockIdx.y) * TILE + row;
-  const long long n = static_cast<long long>(blockIdx.x) * TILE + column;
+  const Corner corner = corner_of_block(out, TILE);
+  const long long m = corner.m + row, n = corner.n + column;
   const long long M = out.size[0], N = out.size[1], K = a.size[1];
   C sum = 0;
   for (long long k0 = 0; k0 < K; k0 += TILE) {
@@ -85,21 +98,16 @@ __global__ void gemm_tiled_kernel(Tensor a, Tensor b, Tensor out, Epilogue epilo
     store<C>(out, m * out.stride[0] + n * out.stride[1], epilogue.apply<C>(sum, m, n));
 }
 
-inline dim3 tiles_of(const Tensor& out) {
-  return dim3(static_cast<unsigned>((out.size[1] + TILE - 1) / TILE),
-              static_cast<unsigned>((out.size[0] + TILE - 1) / TILE));
-}
-
 inline int gemm_naive(const Tensor& a, const Tensor& b, const Tensor& out, const Epilogue& epilogue,
                       cudaStream_t stream) {
-  WITH_FLOATING_TYPE(a.dtype, LAUNCH(gemm_naive_kernel<C>, tiles_of(out), dim3(TILE, TILE), 0,
+  WITH_FLOATING_TYPE(a.dtype, LAUNCH(gemm_naive_kernel<C>, tiles_of(out, TILE), dim3(TILE, TILE), 0,
                                      stream, a, b, out, epilogue));
   return cudaGetLastError();
 }
 
 inline int gemm_tiled(const Tensor& a, const Tensor& b, const Tensor& out, const Epilogue& epilogue,
                       cudaStream_t stream) {
-  WITH_FLOATING_TYPE(a.dtype, LAUNCH(gemm_tiled_kernel<C>, tiles_of(out), dim3(TILE, TILE), 0,
+  WITH_FLOATING_TYPE(a.dtype, LAUNCH(gemm_tiled_kernel<C>, tiles_of(out, TILE), dim3(TILE, TILE), 0,
                                      stream, a, b, out, epilogue));
   return cudaGetLastError();
 }

@@ -49,8 +49,8 @@ __global__ void gemm_wmma_kernel(Tensor a, Tensor b, Tensor out, Epilogue epilog
   SHARED(typename Cores::Element, b_tile, [STEP][WMMA_TILE + PAD]);
   SHARED(float, sums, [WMMA_TILE][WMMA_TILE + 4]);
   const int warp = threadIdx.x / 32, row = warp / 2 * 16, column = warp % 2 * 16;
-  const long long m0 = static_cast<long long>(blockIdx.y) * WMMA_TILE;
-  const long long n0 = static_cast<long long>(blockIdx.x) * WMMA_TILE;
+  const Corner corner = corner_of_block(out, WMMA_TILE);
+  const long long m0 = corner.m, n0 = corner.n;
   const long long M = out.size[0], N = out.size[1], K = a.size[1];
   wmma::fragment<wmma::matrix_a, 16, 16, STEP, typename Cores::Fragment, wmma::row_major> a_part, a_rest;
   wmma::fragment<wmma::matrix_b, 16, 16, STEP, typename Cores::Fragment, wmma::row_major> b_part, b_rest;
@@ -102,8 +102,7 @@ inline int gemm_wmma(const Tensor& a, const Tensor& b, const Tensor& out, const 
   cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device);
   if (major < 8) return cudaErrorNotSupported;
 #endif
-  const dim3 grid(static_cast<unsigned>((out.size[1] + WMMA_TILE - 1) / WMMA_TILE),
-                  static_cast<unsigned>((out.size[0] + WMMA_TILE - 1) / WMMA_TILE));
+  const dim3 grid = tiles_of(out, WMMA_TILE);
   if (a.dtype == F16)
     LAUNCH((gemm_wmma_kernel<HalfCores, false>), grid, dim3(WMMA_THREADS), 0, stream, a, b, out, epilogue);
   else if (a.dtype == BF16)
