@@ -99,6 +99,8 @@ def gemm_bias_act_kernel(
     k = tl.arange(0, BLOCK_K)
     a_ptrs = a_ptr + m[:, None] * stride_am + k[None, :].to(tl.int64) * stride_ak
     b_ptrs = b_ptr + k[:, None].to(tl.int64) * stride_bk + n[None, :] * stride_bn
+    # A tall matrix by columns has strides that 32 bits hold, but not BLOCK_K of them.
+    step = tl.full((), BLOCK_K, tl.int64)
     acc = tl.zeros((BLOCK_M, BLOCK_N), C)
     for k0 in range(0, K, BLOCK_K):
         a = tl.load(a_ptrs, mask=(m[:, None] < M) & (k[None, :] < K - k0), other=0.0)
@@ -110,8 +112,8 @@ def gemm_bias_act_kernel(
             acc = tl.fma(part, tl.full(part.shape, 1.0, C), acc)
         else:
             acc = tl.dot(a, b, acc, input_precision=PRECISION, out_dtype=C)
-        a_ptrs += BLOCK_K * stride_ak
-        b_ptrs += BLOCK_K * stride_bk
+        a_ptrs += step * stride_ak
+        b_ptrs += step * stride_bk
 
     pre = scalar_value(alpha, C) * acc
     if c_ptr is not None:
