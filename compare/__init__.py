@@ -3,6 +3,23 @@
 ``python -m compare check`` does it for this repository's ops; :func:`cross_check` for yours.
 """
 
-from compare.own import Report, cross_check
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from compare.own import Report, cross_check
 
 __all__ = ["Report", "cross_check"]
+
+
+def __getattr__(name: str) -> Any:
+    """The exports load torch when first used: pytest imports this package wherever it is
+    installed, for the plugin alone."""
+    if name in __all__:
+        from compare import own
+
+        return getattr(own, name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

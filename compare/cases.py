@@ -171,14 +171,22 @@ GUARD = 64  # elements before and after an output; a multiple of every vector wi
 
 
 class Guarded:
-    """An output of a given layout, poisoned, amid memory that must not change."""
+    """An output, poisoned, amid memory that must not change; it lies as the layout says, or as
+    another tensor of its shape does."""
 
     def __init__(
-        self, shape: tuple[int, ...], dtype: torch.dtype, device: torch.device, layout: str
+        self,
+        shape: tuple[int, ...],
+        dtype: torch.dtype,
+        device: torch.device,
+        layout: str | Tensor,
     ) -> None:
-        template = torch.empty(shape, dtype=dtype, device="meta")
-        if layout != "expanded":  # an output cannot overlap itself
-            template = arrange(template, layout)
+        if isinstance(layout, Tensor):
+            template = layout
+        else:
+            template = torch.empty(shape, dtype=dtype, device="meta")
+            if layout != "expanded":  # an output cannot overlap itself
+                template = arrange(template, layout)
         last = sum((n - 1) * s for n, s in zip(shape, template.stride()))
         extent = last + 1 if template.numel() else 0
         start = GUARD + template.storage_offset()

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
-from compare import cases, numerics
+from compare import numerics
 from compare.cases import Arguments, Case, Guarded
 from compare.implementations import Implementation, applies, is_quick
 from compare.specs import Spec
@@ -126,29 +126,41 @@ def gpu_is_lost() -> bool:
 
 
 def run(
-    spec: Spec, case: Case, way: Implementation, arguments: Arguments, reference: Tensor
+    spec: Spec,
+    case: Case,
+    way: Implementation,
+    arguments: Arguments,
+    reference: Tensor,
+    out_layout: Tensor | None = None,
 ) -> Outcome:
-    """One implementation on one case: guarded, poisoned output; compared element by element."""
+    """One implementation on one case: guarded, poisoned output; compared element by element.
+
+    ``out_layout`` is a tensor that lies as the output shall, where the case's layout does not say.
+    """
     args, kwargs = arguments
     dtype = reference.dtype if spec.bound is None else spec.out_dtype(case)
-    guarded: Guarded | None = None
+    guards: list[Guarded] = []
     try:
         if case.layout == "functional" or not spec.has_out:
-            with _PoisonedAllocations():
+            with _GuardedAllocations(guards):
                 result = way(*args, **kwargs)
-        elif case.layout == "inplace":
-            guarded = Guarded(tuple(reference.shape), dtype, way.device, "contiguous")
-            guarded.out.copy_(args[0])
-            result = way(guarded.out, *args[1:], **kwargs, out=guarded.out)
         else:
-            guarded = Guarded(tuple(reference.shape), dtype, way.device, case.layout)
+            inplace = case.layout == "inplace"
+            layout = (
+                ("contiguous" if inplace else case.layout) if out_layout is None else out_layout
+            )
+            guarded = Guarded(tuple(reference.shape), dtype, way.device, layout)
+            guards.append(guarded)
+            if inplace:
+                guarded.out.copy_(args[0])
+                args = (guarded.out, *args[1:])
             result = way(*args, **kwargs, out=guarded.out)
         if way.device.type == "cuda":
             torch.cuda.synchronize()
     except Exception as error:  # noqa: BLE001 - whatever a kernel under test throws is a finding
         return Outcome(way, math.inf, None, Mismatch(case, way.name, brief(error)))
     outcome = judge(spec, case, way, arguments, result, reference)
-    if outcome.mismatch is None and guarded is not None and not guarded.intact():
+    if outcome.mismatch is None and not all(guarded.intact() for guarded in guards):
         outcome.mismatch = Mismatch(case, way.name, "wrote outside its output")
         outcome.worst = math.inf
     return outcome
@@ -160,16 +172,23 @@ def brief(error: Exception) -> str:
     return "\n".join(lines if len(lines) <= 6 else [lines[0], "  …", *lines[-3:]])
 
 
-class _PoisonedAllocations(TorchFunctionMode):
-    """Inside, torch.empty and its kin return poison: an element that nobody writes shows."""
+class _GuardedAllocations(TorchFunctionMode):
+    """Inside, torch.empty and its kin return guarded poison: an element that nobody writes shows,
+    and so does a write beside them."""
+
+    def __init__(self, guards: list[Guarded]) -> None:
+        super().__init__()
+        self.guards = guards
 
     def __torch_function__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
     ) -> Any:
         result = func(*args, **(kwargs or {}))
-        if func in (torch.empty, torch.empty_like, torch.empty_strided, Tensor.new_empty):
-            result.fill_(cases.poison_of(result.dtype))
-        return result
+        if func not in (torch.empty, torch.empty_like, torch.empty_strided, Tensor.new_empty):
+            return result
+        guarded = Guarded(tuple(result.shape), result.dtype, result.device, result)
+        self.guards.append(guarded)
+        return guarded.out
 
 
 def judge(

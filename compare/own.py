@@ -111,6 +111,7 @@ def cross_check(
         >>> report = cross_check(triton=f, cuda=g, oracle=lambda x: x.double().sin(), inputs=[(x,)])
         >>> assert report, report
     """
+    __tracebackhide__ = True  # pytest shows the caller's line, not this page
     if isinstance(inputs, Tensor) or not all(isinstance(each, tuple) for each in inputs):
         raise TypeError("cross_check(): argument 'inputs' must be a list of argument tuples")
     if not inputs:

@@ -9,11 +9,27 @@ import os
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 from pathlib import Path
+from typing import Any
 
 import pytest
-import torch
 
 from compare.implementations import MODES, unavailable
+
+# Where the package is installed its entry point has loaded this already, under the same name.
+pytest_plugins = ["compare.pytest_plugin"]
+
+try:
+    from hypothesis import HealthCheck, Phase, settings
+except ImportError:  # then test_properties.py is skipped, with this reason
+    pass
+else:
+    # Slow machines are no finding. "quick" draws the same examples every time, so that a red run
+    # is the change's fault; --hypothesis-profile thorough draws many new ones.
+    patient: Any = {"deadline": None, "suppress_health_check": [HealthCheck.too_slow]}
+    patient["phases"] = set(Phase) - {Phase.explain}  # which lists lines of compare
+    settings.register_profile("quick", max_examples=100, derandomize=True, **patient)
+    settings.register_profile("thorough", max_examples=2000, **patient)
+    settings.load_profile("quick")
 
 ROOT = Path(__file__).parent.parent
 
@@ -31,11 +47,3 @@ def mode(request: pytest.FixtureRequest) -> str:
     if reason:
         pytest.skip(f"{request.param}: {reason}")
     return request.param
-
-
-@pytest.fixture
-def gpu() -> torch.device:
-    """A GPU, or a skip."""
-    if not torch.cuda.is_available():
-        pytest.skip("no CUDA device")
-    return torch.device("cuda")

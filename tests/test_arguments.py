@@ -488,9 +488,10 @@ def test_interleaved_gemm_operands_are_allowed(call: Call, device: torch.device)
     assert bool((base[:, :14] == 1).all())
 
 
-def test_zero_d_cpu_tensor_joins_gpu_tensors(gpu: torch.device) -> None:
+@pytest.mark.gpu_only
+def test_zero_d_cpu_tensor_joins_gpu_tensors() -> None:
     """As in torch; in either order, and the result lives on the GPU."""
-    x = torch.arange(6.0, device=gpu)
+    x = torch.arange(6.0, device="cuda")
     scalar = torch.tensor(2.0, dtype=DOUBLE)
     ran = 0
     for mode in ("triton-compiled", "cuda-gpu"):
@@ -498,7 +499,7 @@ def test_zero_d_cpu_tensor_joins_gpu_tensors(gpu: torch.device) -> None:
             with contextlib.suppress(cuda_reference.BuildError):
                 way = implementations(SPECS[op], [mode])[0]
                 for args in ((x, scalar), (scalar, x)):
-                    on_gpu = tuple(t.to(gpu) for t in args)
+                    on_gpu = tuple(t.to("cuda") for t in args)
                     out = way(*args, **extra)
                     assert out.device.type == "cuda"
                     assert out.dtype == torch.float32

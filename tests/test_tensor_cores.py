@@ -87,9 +87,10 @@ def test_the_bound_tells_the_model_from_fewer_bits() -> None:
     assert (right - reference).abs() <= bound < (narrow - reference).abs()
 
 
+@pytest.mark.gpu_only
 @pytest.mark.skipif(_build.unavailable("host") is not None, reason="no host compiler")
 @pytest.mark.parametrize("precision", ["ieee", "tf32", "tf32x3"])
-def test_wmma_on_the_cpu_has_the_gpus_bits(gpu: torch.device, precision: str) -> None:
+def test_wmma_on_the_cpu_has_the_gpus_bits(precision: str) -> None:
     if torch.cuda.get_device_capability() != (9, 0):
         pytest.skip("the host target adds as compute capability 9.0 does")
     for dtype in (torch.float16, torch.bfloat16) if precision == "ieee" else (torch.float32,):
@@ -98,7 +99,7 @@ def test_wmma_on_the_cpu_has_the_gpus_bits(gpu: torch.device, precision: str) ->
         )
         options = {"variant": "wmma", "precision": precision, "act": "relu", "alpha": 0.3}
         here = cuda_reference.gemm_bias_act(a, b, bias, **options)
-        there = cuda_reference.gemm_bias_act(a.to(gpu), b.to(gpu), bias.to(gpu), **options)
+        there = cuda_reference.gemm_bias_act(a.cuda(), b.cuda(), bias.cuda(), **options)
         assert same_bits(here, there.cpu()).all()
 
 

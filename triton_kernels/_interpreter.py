@@ -661,7 +661,8 @@ def _convert(name: str, value: Any, scalar_type: Any, arguments: list[_Argument]
     if scalar_type is None and isinstance(value, float):
         scalar_type = tl.float32  # what the compiler makes of a Python float
     if scalar_type is not None and isinstance(value, (bool, int, float)):
-        return tl.tensor(_encode(np.array([value]), scalar_type), scalar_type)
+        with np.errstate(over="ignore"):  # 1e300 is inf in float32
+            return tl.tensor(_encode(np.array([value]), scalar_type), scalar_type)
     return _it._implicit_cvt(value)
 
 

@@ -41,7 +41,7 @@ VARIANTS = {
 @triton.jit
 def add_element(x, y, alpha):
     if x.dtype.is_floating():
-        out = tl.fma(tl.zeros_like(x) + alpha, y, x)
+        out = tl.fma(tl.broadcast_to(alpha, x.shape), y, x)  # 0 + alpha would lose a −0
     else:
         out = x + alpha * y
     return out

@@ -28,7 +28,7 @@ def relu_scale_element(x, y, scale):
 @triton.jit
 def relu_scale_add_element(x, y, scale):
     relu = tl.where(x < 0, 0.0, x)
-    return tl.fma(relu, tl.zeros_like(relu) + scale, y)
+    return tl.fma(relu, tl.broadcast_to(scale, relu.shape), y)  # 0 + scale would lose a −0
 
 
 def relu_scale(x: Tensor, scale: int | float, *, out: Tensor | None = None) -> Tensor:
