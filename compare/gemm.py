@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from compare import cases
+from compare import cases, elementwise
 from compare.cases import Arguments, Case, Level
 
 # How far one input is from what is multiplied, relative to it. float32 operands are read by the
@@ -365,3 +365,31 @@ def gemm_cost(case: Case) -> tuple[int, int]:
 def out_dtype(case: Case) -> torch.dtype:
     """The result's dtype."""
     return cases.DTYPES[case.options.get("out_dtype", case.dtype)]
+
+
+# One shape for each tile configuration of triton_kernels.ops.gemm_bias_act.config(); a test holds
+# them to that. Multiples of 16, so that a launch is specialised as usual.
+_SHAPES_TO_COMPILE = ((16, 2048, 64), (32, 2048, 64), (512, 2048, 64), (2048, 2048, 64))
+
+
+def gemm_bias_act_to_compile(dtype: str) -> Iterator[Case]:
+    """Each tile configuration and precision, without an epilogue and with the heaviest."""
+    heavy: dict[str, Any] = {"act": "gelu", "bias": True, "c": "full"}
+    for precision in ("ieee", "tf32", "tf32x3") if dtype == "float32" else ("ieee",):
+        for shape in _SHAPES_TO_COMPILE:
+            for options in ({}, heavy):
+                yield Case(
+                    "gemm_bias_act", dtype, shape, options={**options, "precision": precision}
+                )
+
+
+def linear_gelu_to_compile(dtype: str) -> Iterator[Case]:
+    """Each tile configuration with the erf form of GELU, the largest also with the tanh form."""
+    for shape in _SHAPES_TO_COMPILE:
+        yield Case("linear_gelu", dtype, shape)
+    yield Case("linear_gelu", dtype, _SHAPES_TO_COMPILE[-1], options={"approximate": "tanh"})
+
+
+def cuda_kernel(dtype: str, variant: str | None) -> str:
+    """The kernel in csrc/gemm.cuh that a variant runs, as the source writes it."""
+    return f"gemm_{variant or 'naive'}_kernel<{elementwise.cuda_type(dtype)}>"

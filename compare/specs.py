@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import torch
@@ -44,6 +45,9 @@ class Spec:
         has_out: whether the functions have an ``out`` argument.
         cost: (floating-point operations, bytes moved at least) of a call.
         summary: one line for people.
+        to_compile: of a dtype, the cases whose launches between them are every Triton kernel and
+            configuration of the op's default; variants are compiled for the first of them.
+        cuda_kernel: the name of the CUDA kernel of a dtype and variant, as its source writes it.
     """
 
     name: str
@@ -55,6 +59,8 @@ class Spec:
     inputs: Callable[..., Arguments]
     cost: Callable[[Case], tuple[int, int]]
     summary: str
+    to_compile: Callable[[str], Iterator[Case]]
+    cuda_kernel: Callable[[str, str | None], str]
     takes: Callable[[str, str | None, Case], bool] = lambda side, variant, case: True
     bound: Callable[[str, Arguments, Tensor, torch.dtype], Tensor] | None = None
     exact: Callable[[Case], bool] = lambda case: False
@@ -89,6 +95,8 @@ SPECS: dict[str, Spec] = {
             inputs=elementwise.binary_inputs,
             takes=elementwise.add_takes,
             cost=lambda c: (2 * c.numel, 3 * c.numel * c.torch_dtype.itemsize),
+            to_compile=lambda dtype: elementwise.to_compile("add", dtype, {}),
+            cuda_kernel=partial(elementwise.cuda_kernel, "add"),
             summary="x + alpha·y",
         ),
         Spec(
@@ -105,6 +113,8 @@ SPECS: dict[str, Spec] = {
             inputs=elementwise.unary_inputs,
             takes=elementwise.square_takes,
             cost=lambda c: (c.numel, 2 * c.numel * c.torch_dtype.itemsize),
+            to_compile=lambda dtype: elementwise.to_compile("square", dtype, {}),
+            cuda_kernel=partial(elementwise.cuda_kernel, "square"),
             summary="x·x",
         ),
         Spec(
@@ -122,6 +132,8 @@ SPECS: dict[str, Spec] = {
             ),
             inputs=elementwise.unary_inputs,
             cost=lambda c: (2 * c.numel, 2 * c.numel * c.torch_dtype.itemsize),
+            to_compile=lambda dtype: elementwise.to_compile("relu_scale", dtype, {"scale": 0.1}),
+            cuda_kernel=partial(elementwise.cuda_kernel, "relu_scale"),
             summary="relu(x)·scale",
         ),
         Spec(
@@ -144,6 +156,10 @@ SPECS: dict[str, Spec] = {
             ),
             inputs=elementwise.binary_inputs,
             cost=lambda c: (3 * c.numel, 3 * c.numel * c.torch_dtype.itemsize),
+            to_compile=lambda dtype: elementwise.to_compile(
+                "relu_scale_add", dtype, {"scale": 0.1}
+            ),
+            cuda_kernel=partial(elementwise.cuda_kernel, "relu_scale_add"),
             summary="relu(x)·scale + y",
         ),
         Spec(
@@ -162,6 +178,8 @@ SPECS: dict[str, Spec] = {
             options=("approximate", "bias"),
             default_shape=(33, 65, 70),
             cost=gemm.gemm_cost,
+            to_compile=gemm.linear_gelu_to_compile,
+            cuda_kernel=gemm.cuda_kernel,
             summary="gelu(x @ weight.T + bias)",
         ),
         Spec(
@@ -183,6 +201,8 @@ SPECS: dict[str, Spec] = {
             options=("act", "alpha", "beta", "c", "bias", "precision", "out_dtype"),
             default_shape=(33, 65, 70),
             cost=gemm.gemm_cost,
+            to_compile=gemm.gemm_bias_act_to_compile,
+            cuda_kernel=gemm.cuda_kernel,
             summary="act(alpha·(a@b) + beta·c + bias)",
         ),
     )
