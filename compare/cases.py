@@ -81,8 +81,11 @@ def random_values(
 
     Kinds: "normal" draws from N(0, 1), or all integers of the dtype; "special" adds NaN, inf, −0,
     subnormals and the extremes among numbers of every magnitude; "every" walks all bit patterns of
-    an 8- or 16-bit dtype in order, "shuffled" in a random order; "0x…" is one bit pattern.
+    an 8- or 16-bit dtype in order, "shuffled" in a random order; "0x…" is one bit pattern. On the
+    meta device there are no numbers, and none are drawn.
     """
+    if device.type == "meta":
+        return torch.empty(shape, dtype=dtype, device=device)
     n = math.prod(shape)
     drawn = _draw(min(n, LONGEST), dtype, kind, generator).to(device)
     return drawn.repeat(-(-n // max(1, drawn.numel())))[:n].reshape(shape)

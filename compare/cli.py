@@ -12,9 +12,10 @@ from typing import Annotated, Any
 
 import typer
 
-from compare import cases, printing
+from compare import cases, compile_printing, printing
 from compare.cases import Case, Level
 from compare.implementations import MODES, applies, implementations, selected, unavailable
+from compare.machine_code import SHARED_LIMIT
 from compare.numerics import json_safe
 from compare.specs import SPECS, Spec
 from cuda_reference import BuildError
@@ -209,3 +210,44 @@ def _one_case(spec: Spec, dtype: str, seed: int, one: dict[str, Any]) -> Case:
         except json.JSONDecodeError:
             options[key] = text
     return Case(spec.name, dtype, shape, layout, values, seed, options)
+
+
+@app.command(name="compile")
+def compile_command(
+    ops: Annotated[
+        list[str] | None, typer.Argument(metavar="OP", help="Ops to compile; all by default.")
+    ] = None,
+    arch: Annotated[
+        list[str] | None,
+        typer.Option(help="GPU architectures; sm_80,sm_90,sm_100 by default."),
+    ] = None,
+    side: Annotated[list[str] | None, typer.Option(help="Only this side: triton or cuda.")] = None,
+    json_file: Annotated[
+        Path | None, typer.Option("--json", help="Also write all figures there.")
+    ] = None,
+) -> None:
+    """Compile every kernel for GPUs that need not be there, and show what the compilers made.
+
+    Exit status: 0 all right; 1 a kernel does not compile, spills registers, or needs more shared
+    memory than there is; 2 usage.
+    """
+    if json_file and (json_file.is_dir() or not os.access(json_file.absolute().parent, os.W_OK)):
+        raise typer.BadParameter(f"--json {json_file}: cannot write there")
+    chosen = list(dict.fromkeys(_spec(name).name for name in ops or SPECS))
+    archs = list(dict.fromkeys(_listed(arch))) or ["sm_80", "sm_90", "sm_100"]
+    for name in archs:
+        if name not in SHARED_LIMIT:
+            raise typer.BadParameter(f"--arch {name}: one of {', '.join(SHARED_LIMIT)}")
+    wanted = _listed(side)
+    for name in wanted:
+        if name not in ("triton", "cuda"):
+            raise typer.BadParameter(f"--side {name}: triton or cuda")
+    sides = [name for name in ("triton", "cuda") if name in wanted or not wanted]
+    if "triton" in sides and os.environ.get("TRITON_INTERPRET") == "1":
+        raise typer.BadParameter(
+            "TRITON_INTERPRET=1 is set, and interpreted kernels cannot be compiled: unset it"
+        )
+    report = compile_printing.run(chosen, archs, sides)
+    if json_file:
+        json_file.write_text(json.dumps(json_safe(report.to_dict()), indent=1) + "\n")
+    raise typer.Exit(0 if report.passed else 1)

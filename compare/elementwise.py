@@ -5,6 +5,7 @@ Exact ops: both sides must give the oracle's bits.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
@@ -169,3 +170,37 @@ def _dense(case: Case) -> bool:
 def square_takes(side: str, variant: str | None, case: Case) -> bool:
     """1d is for dense tensors, 2d for dense matrices."""
     return variant is None or (_dense(case) and (variant != "2d" or len(case.shape) == 2))
+
+
+def to_compile(op: str, dtype: str, options: Mapping[str, Any]) -> Iterator[Case]:
+    """The launches that differ in machine code: flat and strided kernel, an index past 2³¹."""
+    yield Case(op, dtype, (64, 64), options=options)
+    yield Case(op, dtype, (64, 64), "padded", options=options)
+    if dtype == "float32":
+        yield Case(op, dtype, (1 << 16, 1 << 15), "padded", options=options)
+    if op == "add":
+        yield Case(op, dtype, (64, 64), options={**options, "y": "scalar"})
+
+
+_CUDA_TYPE = {"float16": "__half", "bfloat16": "__nv_bfloat16", "float32": "float"}
+
+
+def cuda_kernel(op: str, dtype: str, variant: str | None) -> str:
+    """The kernel in csrc that computes ``op`` in ``dtype``, as the source writes it."""
+    if op == "add" and variant is not None:
+        per_thread = re.search(r"x(\d)", variant)
+        element = access = _CUDA_TYPE[dtype]
+        if variant.endswith(("f32x4", "_pack")):
+            access = "float4"
+        elif per_thread:
+            access = "unsigned"
+        return f"add_vector_kernel<{element}, {access}, {per_thread[1] if per_thread else 1}>"
+    name = f"{op}_{variant}" if variant else op
+    return f"{name}_kernel<{cuda_type(dtype)}>"
+
+
+def cuda_type(dtype: str) -> str:
+    """The compute type of ``dtype`` on the CUDA side."""
+    if dtype not in FLOATS:
+        return "u64"
+    return "double" if dtype == "float64" else "float"

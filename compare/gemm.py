@@ -9,13 +9,13 @@ docs/ARCHITECTURE.md derives it. On lattice inputs there is no rounding, and bit
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
-from compare import cases, tensor_cores
+from compare import cases, elementwise, tensor_cores
 from compare.cases import Arguments, Case, Level
 from cuda_reference.ops.gemm import takes as cuda_takes
 
@@ -395,3 +395,40 @@ def gemm_cost(case: Case) -> tuple[int, int]:
 def out_dtype(case: Case) -> torch.dtype:
     """The result's dtype."""
     return cases.DTYPES[case.options.get("out_dtype", case.dtype)]
+
+
+# One shape for each tile configuration of triton_kernels.ops.gemm_bias_act.config(); a test holds
+# them to that. Multiples of 16, so that a launch is specialised as usual.
+_SHAPES_TO_COMPILE = ((16, 2048, 64), (32, 2048, 64), (512, 2048, 64), (2048, 2048, 64))
+
+
+def gemm_bias_act_to_compile(op: str, dtype: str, options: Mapping[str, Any]) -> Iterator[Case]:
+    """Each tile configuration and precision, without an epilogue and with the heaviest."""
+    heavy: dict[str, Any] = {"act": "gelu", "bias": True, "c": "full"}
+    for precision in ("ieee", "tf32", "tf32x3") if dtype == "float32" else ("ieee",):
+        for shape in _SHAPES_TO_COMPILE:
+            for epilogue in ({}, heavy):
+                yield Case(op, dtype, shape, options={**epilogue, "precision": precision})
+
+
+def linear_gelu_to_compile(op: str, dtype: str, options: Mapping[str, Any]) -> Iterator[Case]:
+    """Each tile configuration with the erf form of GELU, the largest also with the tanh form."""
+    for shape in _SHAPES_TO_COMPILE:
+        yield Case(op, dtype, shape)
+    yield Case(op, dtype, _SHAPES_TO_COMPILE[-1], options={"approximate": "tanh"})
+
+
+_CORES = {
+    "float16": "HalfCores, false",
+    "bfloat16": "BFloat16Cores, false",
+    "float32/tf32": "TF32Cores, false",
+    "float32/tf32x3": "TF32Cores, true",
+}
+
+
+def cuda_kernel(op: str, dtype: str, variant: str | None) -> str:
+    """The kernel in csrc that a variant runs, as the source writes it; of none the twin of what
+    Triton does: on tensor cores where Triton uses them. dtype may be "float32/tf32"."""
+    if dtype in _CORES and variant in (None, "wmma"):
+        return f"gemm_wmma_kernel<{_CORES[dtype]}>"
+    return f"gemm_{variant or 'naive'}_kernel<{elementwise.cuda_type(dtype)}>"

@@ -44,6 +44,9 @@ class Spec:
         has_out: whether the functions have an ``out`` argument.
         cost: (floating-point operations, bytes moved at least) of a call.
         summary: one line for people.
+        to_compile: of a name, dtype and default options, the cases whose launches between them
+            are every Triton kernel and configuration; variants are compiled for the first one.
+        cuda_kernel: the name of the CUDA kernel of an op, dtype and variant, as in its source.
     """
 
     name: str
@@ -55,6 +58,8 @@ class Spec:
     inputs: Callable[..., Arguments]
     cost: Callable[[Case], tuple[int, int]]
     summary: str
+    to_compile: Callable[[str, str, Mapping[str, Any]], Iterator[Case]] = elementwise.to_compile
+    cuda_kernel: Callable[[str, str, str | None], str] = elementwise.cuda_kernel
     takes: Callable[[str, str | None, Case], bool] = lambda side, variant, case: True
     bound: Callable[[str, Arguments, Tensor, torch.dtype], Tensor] | None = None
     exact: Callable[[Case], bool] = lambda case: False
@@ -163,6 +168,8 @@ SPECS: dict[str, Spec] = {
             options=("approximate", "bias"),
             default_shape=(33, 65, 70),
             cost=gemm.gemm_cost,
+            to_compile=gemm.linear_gelu_to_compile,
+            cuda_kernel=gemm.cuda_kernel,
             summary="gelu(x @ weight.T + bias)",
         ),
         Spec(
@@ -184,6 +191,8 @@ SPECS: dict[str, Spec] = {
             options=("act", "alpha", "beta", "c", "bias", "precision", "out_dtype"),
             default_shape=(33, 65, 70),
             cost=gemm.gemm_cost,
+            to_compile=gemm.gemm_bias_act_to_compile,
+            cuda_kernel=gemm.cuda_kernel,
             summary="act(alpha·(a@b) + beta·c + bias)",
         ),
     )

@@ -138,7 +138,10 @@ def _nvcc() -> Path:
     # A wrapper on PATH may lie outside a toolkit.
     if found := shutil.which("nvcc"):
         return Path(found)
-    raise BuildError("nvcc not found: install the CUDA toolkit and set CUDA_HOME to its folder")
+    raise BuildError(
+        "nvcc not found: pip install 'triton-kernels-crosscheck[nvcc]', or install the CUDA "
+        "toolkit and set CUDA_HOME to its folder"
+    )
 
 
 def _cuda_headers() -> Path:
@@ -303,6 +306,29 @@ def build(stems: Sequence[str], target: Target, *, csrc: Path = CSRC) -> dict[st
             if failures:
                 raise BuildError("\n".join(failures))
     return libraries
+
+
+def cubin(stem: str, arch: str, *, csrc: Path = CSRC) -> tuple[bytes, str]:
+    """The kernels of csrc/<stem>.cu as machine code for ``arch`` ("sm_90"), and ptxas's account.
+
+    Needs nvcc but no GPU; cached as libraries are. Raises BuildError as build() does.
+    """
+    source = Path(csrc).resolve() / f"{stem}.cu"
+    flags = (*_CUDA_FLAGS, f"-arch={arch}", "-cubin", "-Xptxas", "-v")
+    toolchain = _Toolchain((str(_nvcc()),), flags, _cuda_headers())
+    cached = _cache_directory() / f"{stem}-{arch}-{_key(source, toolchain)}.cubin"
+    account = cached.with_suffix(".ptxas")
+    if not cached.exists():
+        with tempfile.TemporaryDirectory(dir=cached.parent, prefix="build-") as folder:
+            built, log = Path(folder) / "out.cubin", Path(folder) / "log"
+            command = toolchain.command(source, built, Path(folder))
+            ran = subprocess.run(command, capture_output=True, text=True, check=False)
+            log.write_text(ran.stdout + ran.stderr)
+            os.replace(log, account)
+            if ran.returncode:
+                raise BuildError(_describe_failure(source, "cuda", account))
+            os.replace(built, cached)  # last: where it lies, the account does
+    return cached.read_bytes(), account.read_text()
 
 
 def _run_ninja(work: Path, sources: dict[str, Path], toolchain: _Toolchain) -> None:

@@ -201,6 +201,20 @@ def test_markers_and_fixture_are_listed(pytester: pytest.Pytester) -> None:
 # ---- loading ----
 
 
+def test_importing_the_plugin_loads_nothing_heavy(root: Path, tmp_path: Path) -> None:
+    code = f"import sys, {NAME}; print(*{{'torch', 'triton', 'numpy'}} & set(sys.modules))"
+    ran = subprocess.run(
+        [sys.executable, "-c", code],
+        cwd=tmp_path,
+        env=environment(root, tmp_path),
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert ran.returncode == 0, ran.stderr
+    assert ran.stdout.strip() == ""
+
+
 @pytest.mark.parametrize("ways", ["entry point", "conftest", "entry point, conftest, -p"])
 def test_loads_once_and_costs_nothing_unused(root: Path, tmp_path: Path, ways: str) -> None:
     """Pytest refuses a module that is registered twice; torch is not for tests that need none."""
@@ -215,7 +229,7 @@ import sys
 
 def test_light(pytestconfig):
     assert pytestconfig.pluginmanager.has_plugin({NAME!r})
-    assert not {{"torch", "triton", "numpy"}} & set(sys.modules)
+    assert not {{"compare.own", "triton_kernels"}} & set(sys.modules)
 """
     )
     command = [sys.executable, "-m", "pytest", "-W", "error", "--strict-markers"]

@@ -2,7 +2,8 @@
 
 CUDA tensors run compiled on their own device; inside :func:`interpret`, or with
 ``TRITON_INTERPRET=1`` set before import, kernels run in Triton's interpreter, mended by
-:mod:`triton_kernels._interpreter`, and then CPU tensors are welcome too.
+:mod:`triton_kernels._interpreter`, and then CPU tensors are welcome too. Inside
+:func:`triton_kernels._cross_compile.compiling` they are compiled only.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from typing import Any
 
 import torch
 
-from triton_kernels import _interpreter
+from triton_kernels import _cross_compile, _interpreter
 
 
 @contextlib.contextmanager
@@ -44,6 +45,8 @@ def check_device(op: str, device: torch.device, kernel: Any) -> None:
     """Refuse a device that ``kernel`` cannot run on as things stand."""
     if device.type == "cuda" or (device.type == "cpu" and interpreted(kernel)):
         return
+    if _cross_compile.active():
+        return
     if device.type == "cpu":
         raise RuntimeError(
             f"{op}(): got CPU tensors, but Triton compiles for GPUs only. To run the kernel in "
@@ -62,7 +65,9 @@ def launch(
     """
     if 0 in grid:
         return
-    if interpreted(kernel):
+    if _cross_compile.active():
+        _cross_compile.launch(kernel, grid, *args, **meta)
+    elif interpreted(kernel):
         with _interpreter.interpreting():
             kernel[grid](*args, **meta)
     else:

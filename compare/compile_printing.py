@@ -1,0 +1,165 @@
+"""What a compile looks like: progress on stderr, a table an architecture, what is wrong, totals."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from typing import Any
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
+from rich.table import Table
+
+from compare import cross_compile
+from compare.cross_compile import Kernel, Row
+from compare.machine_code import SHARED_LIMIT, Figures
+from compare.printing import environment
+
+COLUMNS = ("regs", "spill\nstack", "shared", "ld/st", "tensor")
+
+
+@dataclass
+class Report:
+    """Everything a compile found."""
+
+    rows: list[Row]
+    archs: list[str]
+    reasons: dict[str, str]
+    seconds: float = 0.0
+
+    @property
+    def passed(self) -> bool:
+        return all(reason for row in self.rows for _, _, reason in row.problems())
+
+    def to_dict(self) -> dict[str, Any]:
+        return {
+            "passed": self.passed,
+            "environment": environment(),
+            "archs": {arch: {"shared_limit": SHARED_LIMIT[arch]} for arch in self.archs},
+            "not_compiled": self.reasons,
+            "seconds": round(self.seconds, 1),
+            "rows": [row.to_dict() for row in self.rows],
+        }
+
+
+def run(ops: list[str], archs: list[str], sides: list[str]) -> Report:
+    """Compile with a progress bar, print the tables and the findings."""
+    start = time.perf_counter()
+    reasons = {}
+    if "cuda" in sides and (reason := cross_compile.nvcc_missing()):
+        reasons["cuda"] = reason
+        sides = [side for side in sides if side != "cuda"]
+    progress = Progress(
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        console=Console(stderr=True),
+        transient=True,
+    )
+    with progress:
+        task = progress.add_task("compile", total=len(ops) * len(archs))
+        rows = cross_compile.compile_all(ops, archs, sides, lambda: progress.advance(task))
+    report = Report(rows, archs, reasons, time.perf_counter() - start)
+    console = Console()
+    if not console.is_terminal:  # a log file has room; rich would assume 80 columns
+        console = Console(width=120)
+    for arch in archs:
+        console.print(_table(arch, [row for row in rows if row.arch == arch], sides))
+        console.print()
+    _print_findings(console, report)
+    return report
+
+
+def _table(arch: str, rows: list[Row], sides: list[str]) -> Table:
+    limit = SHARED_LIMIT[arch]
+    table = Table(
+        title=f"{arch}, {limit} bytes of shared memory a block",
+        title_justify="left",
+        title_style="bold",
+        box=None,
+        header_style="bold",
+        padding=(0, 1, 0, 0),
+    )
+    table.add_column("dtype", no_wrap=True)
+    table.add_column("kernel", no_wrap=True)
+    for side in sides:
+        for i, column in enumerate(COLUMNS):
+            title = {"triton": "Triton\n", "cuda": "CUDA\n"}[side] if i == 0 else ""
+            table.add_column(title + column, justify="right", no_wrap=True, vertical="bottom")
+    op = ""
+    for row in rows:
+        if row.op != op:
+            op = row.op
+            table.add_row(f"[bold]{op}[/]")
+        cells = []
+        for side in sides:
+            kernel = row.triton if side == "triton" else row.cuda
+            cells += _cells(kernel, limit)
+        table.add_row(row.dtype, row.label, *cells)
+    return table
+
+
+def _cells(kernel: Kernel | None, limit: int) -> list[str]:
+    if kernel is None or kernel.figures is None:
+        return ["–" if kernel is None else "[red]fails[/]", *[""] * (len(COLUMNS) - 1)]
+    figures = kernel.figures
+    return [
+        str(figures.registers),
+        _local(figures),
+        f"[red]{figures.shared}[/]" if figures.shared > limit else str(figures.shared or "·"),
+        f"{_widest(figures.loads)}/{_widest(figures.stores)}",
+        " ".join(figures.tensor) or "·",
+    ]
+
+
+def _local(figures: Figures) -> str:
+    """Spills over the whole stack frame."""
+    if not figures.stack:
+        return "·"
+    return f"[red]{figures.spills}[/]/{figures.stack}" if figures.spills else f"0/{figures.stack}"
+
+
+def _widest(accesses: dict[str, int]) -> str:
+    if "bulk" in accesses:
+        return "bulk"
+    return str(max(map(int, accesses), default="–"))
+
+
+def _print_findings(console: Console, report: Report) -> None:
+    plain: dict[str, Any] = {"highlight": False, "markup": False, "soft_wrap": True}
+    failing = 0
+    accepted: dict[str, dict[str, list[str]]] = {}  # reason → where → what
+    for row in report.rows:
+        for side, problem, reason in row.problems():
+            where = f"{row.op} {row.dtype} {row.label}"
+            if reason:
+                found = accepted.setdefault(reason, {}).setdefault(f"{side} {where}", [])
+                found.append(f"{row.arch} {problem}")
+                continue
+            failing += 1
+            console.print(f"[red bold]{row.arch} {side}[/] ", end="", highlight=False)
+            console.print(f"{where}: {problem}", **plain)
+    for reason, problems in accepted.items():
+        console.print(f"accepted: {reason}:", **plain)
+        for where, found in problems.items():
+            console.print(f"  {where}: {', '.join(found)}", **plain)
+    for side, reason in report.reasons.items():
+        console.print(f"not compiled: {side}: {reason}", **plain)
+    console.print(
+        "bytes of spill and stack a thread, of shared memory a block; ld/st: the widest access to "
+        "global memory, in bits; ·: none",
+        **plain,
+    )
+    # A CUDA kernel may be the twin in several rows.
+    kernels = sum(row.triton is not None for row in report.rows)
+    kernels += len({(row.arch, row.op, row.cuda.name) for row in report.rows if row.cuda})
+    words = f"{failing} of them FAIL" if failing else "all fit"
+    spills = sum(len(found) for problems in accepted.values() for found in problems.values())
+    words += f", {spills} accepted spills" if spills else ""
+    colour = "green" if report.passed else "red"
+    versions = environment()
+    console.print(
+        f"[{colour} bold]{words}[/]: {kernels} kernels for {', '.join(report.archs)}, "
+        f"{report.seconds:.0f} s; triton {versions['triton']}",
+        highlight=False,
+    )

@@ -1,0 +1,284 @@
+"""Every kernel of an op as machine code, for architectures that need not be there.
+
+The Triton side: the public functions run on meta tensors and every launch compiles. The CUDA side:
+nvcc compiles csrc/<stem>.cu. A row of the result is one Triton kernel in one configuration beside
+the CUDA kernel that computes the same.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+import cuda_reference
+import triton_kernels
+from compare import machine_code
+from compare.cases import Case
+from compare.machine_code import SHARED_LIMIT, Figures
+from compare.specs import SPECS, Spec
+from cuda_reference import BuildError, _build
+from triton_kernels._cross_compile import Launch, compiling
+
+META = torch.device("meta")
+
+
+@dataclass(frozen=True)
+class Accepted:
+    """Spills that are put up with: where, up to how many bytes a thread, and why."""
+
+    side: str
+    op: str
+    dtypes: tuple[str, ...]
+    labels: tuple[str, ...]
+    spills: int
+    reason: str
+
+
+_LARGEST_TILE = (
+    "the largest tile keeps 128 accumulators a thread through the epilogue; what spills, spills "
+    "once a tile, next to nothing of it in the K loop"
+)
+ACCEPTED = [
+    Accepted(
+        "triton",
+        "gemm_bias_act",
+        ("float16", "bfloat16"),
+        ("128×256×64 w8 s3 gelu bias c",),
+        256,
+        _LARGEST_TILE,
+    ),
+    Accepted(
+        "triton",
+        "linear_gelu",
+        ("float16", "bfloat16"),
+        ("128×256×64 w8 s3", "128×256×64 w8 s3 tanh"),
+        256,
+        _LARGEST_TILE,
+    ),
+]
+
+
+@dataclass(frozen=True)
+class Kernel:
+    """One side's kernel in a row: its figures, or the compiler's error."""
+
+    name: str
+    figures: Figures | None = None
+    error: str = ""
+    config: Mapping[str, int] = field(default_factory=dict)
+
+    def problem(self, arch: str) -> str:
+        """What is wrong with it, or ""."""
+        if self.figures is None:
+            return f"does not compile: {self.error}"
+        wrong = []
+        if self.figures.spills:
+            wrong.append(f"spills {self.figures.spills} bytes a thread")
+        if self.figures.shared > SHARED_LIMIT[arch]:
+            wrong.append(
+                f"needs {self.figures.shared} bytes of shared memory, "
+                f"and {arch} has {SHARED_LIMIT[arch]}"
+            )
+        return " and ".join(wrong)
+
+
+@dataclass(frozen=True)
+class Row:
+    """What computes one thing on both sides; None where a side has, or was asked for, nothing."""
+
+    arch: str
+    op: str
+    dtype: str
+    label: str
+    triton: Kernel | None = None
+    cuda: Kernel | None = None
+
+    def problems(self) -> Iterator[tuple[str, str, str]]:
+        """(side, problem, the reason why it is accepted or "")."""
+        for side, kernel in (("triton", self.triton), ("cuda", self.cuda)):
+            if kernel and (problem := kernel.problem(self.arch)):
+                yield side, problem, self._accepted(side, kernel)
+
+    def _accepted(self, side: str, kernel: Kernel) -> str:
+        """Why a spill is accepted, or "": nothing else ever is."""
+        if kernel.figures is None or kernel.figures.shared > SHARED_LIMIT[self.arch]:
+            return ""
+        for entry in ACCEPTED:
+            here = (entry.side, entry.op) == (side, self.op)
+            if here and self.dtype in entry.dtypes and self.label in entry.labels:
+                return entry.reason if kernel.figures.spills <= entry.spills else ""
+        return ""
+
+    def to_dict(self) -> dict[str, Any]:
+        sides = {
+            side: kernel
+            and {
+                "kernel": kernel.name,
+                "config": dict(kernel.config),
+                "error": kernel.error,
+                "figures": kernel.figures and kernel.figures.to_dict(),
+            }
+            for side, kernel in (("triton", self.triton), ("cuda", self.cuda))
+        }
+        return {
+            "arch": self.arch,
+            "op": self.op,
+            "dtype": self.dtype,
+            "label": self.label,
+            **sides,
+            "problems": [
+                {"side": side, "problem": problem, "accepted": reason}
+                for side, problem, reason in self.problems()
+            ],
+        }
+
+
+def nvcc_missing() -> str | None:
+    """Why the CUDA side cannot be compiled here, with the remedy, or None."""
+    try:
+        _build._nvcc()
+        _build._cuda_headers()
+    except BuildError as error:
+        return str(error)
+    return None
+
+
+def compile_all(
+    ops: list[str], archs: list[str], sides: list[str], done: Callable[[], None]
+) -> list[Row]:
+    """The rows of all ``ops`` for all ``archs``, in that order; ``done`` is called len(ops) ×
+    len(archs) times. Several processes share the work where there is enough."""
+    units = [(op, arch, tuple(sides)) for arch in archs for op in ops]
+    workers = min(len(units), len(os.sched_getaffinity(0)))
+    found: dict[Any, list[Row]] = {}
+    if workers == 1 or len(units) < 4:  # a process takes seconds to start
+        for unit in units:
+            found[unit] = compile_op(*unit)
+            done()
+    else:
+        # Not forked: the process may have threads, and a CUDA context.
+        context = multiprocessing.get_context("spawn")
+        with ProcessPoolExecutor(workers, mp_context=context) as pool:
+            # The longest first, so that no core idles at the end.
+            heavy = sorted(units, key=lambda unit: -len(list(_cases(SPECS[unit[0]]))))
+            heavy.sort(key=lambda unit: SPECS[unit[0]].bound is None)
+            futures = {pool.submit(compile_op, *unit): unit for unit in heavy}
+            for future in as_completed(futures):
+                found[futures[future]] = future.result()
+                done()
+    return [row for unit in units for row in found[unit]]
+
+
+def compile_op(op: str, arch: str, sides: tuple[str, ...]) -> list[Row]:
+    """The rows of one op for one architecture."""
+    spec = SPECS[op]
+    triton = _triton_kernels(spec, arch) if "triton" in sides else {}
+    cuda = _cuda_kernels(spec, arch) if "cuda" in sides else {}
+    rows, shown = [], set()
+    for (dtype, label, variant), kernel in triton.items():
+        name = ""
+        if variant is None or variant in cuda_reference.variants(op):
+            name = spec.cuda_kernel(op, dtype, variant)
+        shown.add(name)
+        rows.append(Row(arch, op, dtype, label, kernel, cuda.get(name)))
+    # What has no twin in Triton; another op of the same source shows its own.
+    for other in SPECS.values():
+        if other.stem == spec.stem and other is not spec:
+            shown |= {other.cuda_kernel(other.name, *which) for which in _cuda_variants(other)}
+    rows += [Row(arch, op, "–", name, None, cuda[name]) for name in cuda if name not in shown]
+    return rows
+
+
+# ---- the Triton side ----
+
+
+def _cases(spec: Spec) -> Iterator[tuple[str, str | None, Case]]:
+    """(dtype, variant, case) of everything that is to be compiled."""
+    for dtype in spec.dtypes:
+        cases = list(spec.to_compile(spec.name, dtype, spec.default_options))
+        for case in cases:
+            yield dtype, None, case
+        for variant in triton_kernels.variants(spec.name):
+            if spec.takes("triton", variant, cases[0]):
+                yield dtype, variant, cases[0]
+
+
+def _triton_kernels(spec: Spec, arch: str) -> dict[tuple[str, str, str | None], Kernel]:
+    """(dtype/precision, label, variant) → kernel."""
+    variants = triton_kernels.variants(spec.name)
+    launched: dict[tuple[str, str, str | None], Launch] = {}
+    with compiling(int(arch.removeprefix("sm_"))) as launches:
+        for dtype, variant, case in _cases(spec):
+            arguments, options = spec.inputs(case, META)
+            (variants[variant] if variant else spec.triton)(*arguments, **options)
+            precision = case.options.get("precision", "ieee")
+            shown = dtype if precision == "ieee" else f"{dtype}/{precision}"
+            for launch in launches:
+                # The first of the same label: another shape took the same configuration.
+                launched.setdefault((shown, variant or _label(case, launch), variant), launch)
+            launches.clear()
+    good = [launch for launch in launched.values() if launch.error is None]
+    figures = machine_code.of_triton([(launch.cubin, launch.shared) for launch in good], arch)
+    measured = dict(zip(map(id, good), figures))
+    return {
+        key: Kernel(launch.kernel, measured.get(id(launch)), _words(launch.error), _config(launch))
+        for key, launch in launched.items()
+    }
+
+
+def _config(launch: Launch) -> dict[str, int]:
+    """How a launch cuts its work up: block sizes, warps, stages."""
+    return {name: value for name, value in launch.meta.items() if type(value) is int}
+
+
+def _label(case: Case, launch: Launch) -> str:
+    """The configuration of a default kernel in a few characters."""
+    config = _config(launch)
+    if "BLOCK_M" not in config:
+        words = [launch.kernel.removesuffix("_kernel")]
+        words += ["64-bit"] if str(launch.meta.get("INDEX")) == "int64" else []
+        words += ["y scalar"] if case.options.get("y") == "scalar" else []
+        return " ".join(words)
+    words = ["×".join(str(config[f"BLOCK_{axis}"]) for axis in "MNK")]
+    words += [f"w{config['num_warps']} s{config['num_stages']}"]
+    words += [str(case.options[key]) for key in ("act", "approximate") if key in case.options]
+    words += [key for key in ("bias", "c") if case.options.get(key)]
+    return " ".join(words)
+
+
+def _words(error: Exception | None) -> str:
+    """An error in one line: the last, where the compiler has its point after the excerpt."""
+    if error is None:
+        return ""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()] or [repr(error)]
+    return f"{type(error).__name__}: {lines[-1] if len(lines) > 1 else lines[0]}"
+
+
+# ---- the CUDA side ----
+
+
+def _cuda_variants(spec: Spec) -> Iterator[tuple[str, str | None]]:
+    """(dtype, variant) of every CUDA kernel of the op."""
+    for dtype in spec.dtypes:
+        case = next(iter(spec.to_compile(spec.name, dtype, spec.default_options)))
+        for variant in (None, *cuda_reference.variants(spec.name)):
+            if spec.takes("cuda", variant, case):
+                yield dtype, variant
+
+
+def _cuda_kernels(spec: Spec, arch: str) -> dict[str, Kernel]:
+    """Name → kernel of the op's source file."""
+    try:
+        cubin, account = _build.cubin(spec.stem, arch)
+    except BuildError as error:
+        failed = str(error)
+        names = dict.fromkeys(spec.cuda_kernel(spec.name, d, v) for d, v in _cuda_variants(spec))
+        return {name: Kernel(name, None, failed) for name in names}
+    found = machine_code.of_cuda(cubin, account, arch)
+    return {name: Kernel(name, figures) for name, figures in found.items()}

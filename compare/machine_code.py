@@ -1,0 +1,234 @@
+"""What a cubin needs and does: registers, stack, shared memory, and its instructions.
+
+Read with NVIDIA's binary tools from the Triton wheel; no GPU is needed.
+"""
+
+from __future__ import annotations
+
+import bisect
+import re
+import struct
+import subprocess
+import tempfile
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from triton_kernels._cross_compile import tool
+
+# Bytes of shared memory that one block can have, from the CUDA programming guide's table of compute
+# capabilities: what cudaFuncAttributeMaxDynamicSharedMemorySize can be raised to.
+SHARED_LIMIT = {
+    "sm_80": 166912,
+    "sm_86": 101376,
+    "sm_89": 101376,
+    "sm_90": 232448,
+    "sm_100": 232448,
+    "sm_120": 101376,
+}
+# Triton compiles for the architecture's own features there.
+_SASS_OF = {"sm_90": "SM90a", "sm_100": "SM100a", "sm_120": "SM120a"}
+
+# Global memory: plain, generic, asynchronous to shared memory (cp.async), bulk (TMA).
+_LOADS = ("LDG", "LD", "LDGSTS")
+_STORES = ("STG", "ST")
+_BULK_LOADS = ("UTMALDG", "UBLKCP")
+_BULK_STORES = ("UTMASTG",)
+_TENSOR = re.compile(r"U?[A-Z]*(?:MMA)$")
+
+
+@dataclass(frozen=True)
+class Figures:
+    """One kernel's machine code in numbers.
+
+    Attributes:
+        registers: a thread's.
+        spills: bytes a thread spills to local memory.
+        stack: bytes of a thread's stack frame, spills and arrays that are indexed at run time.
+        shared: bytes of a block's shared memory, static and dynamic.
+        loads, stores: bits of a global access → how many instructions; "bulk" is a TMA copy.
+        tensor: tensor-core instruction (HMMA, HGMMA, UTCHMMA, …) → how many.
+    """
+
+    registers: int
+    spills: int
+    stack: int
+    shared: int
+    loads: dict[str, int] = field(default_factory=dict)
+    stores: dict[str, int] = field(default_factory=dict)
+    tensor: dict[str, int] = field(default_factory=dict)
+
+    def to_dict(self) -> dict[str, Any]:
+        return dict(vars(self))
+
+
+def of_triton(launches: Sequence[tuple[bytes, int]], arch: str) -> list[Figures]:
+    """The figures of Triton's cubins, each with the dynamic shared memory of its launch."""
+    codes = _disassemble([cubin for cubin, _ in launches], arch)
+    found = []
+    for (cubin, shared), code in zip(launches, codes):
+        ((name, opcodes),) = code.items()
+        registers, stack = _resources(cubin)[name]
+        # Triton keeps no arrays in local memory, so that its stack frame is what it spilled: its
+        # own n_spills, which wants a loaded kernel, is this number in words.
+        touched = any(opcode.split(".")[0] in ("STL", "LDL") for opcode in opcodes)
+        found.append(_figures(registers, stack if touched else 0, stack, shared, opcodes))
+    return found
+
+
+def of_cuda(cubin: bytes, account: str, arch: str) -> dict[str, Figures]:
+    """The figures of nvcc's cubin by kernel; ``account`` is what ptxas -v said of it.
+
+    Shared memory is the static part: the dynamic part is only known to the launch.
+    """
+    # A stack frame here may also be an array that is indexed at run time: ptxas tells them apart.
+    said = {
+        name: (max(int(stored), int(loaded)), int(shared or 0))
+        for name, stored, loaded, shared in re.findall(
+            r"Function properties for (\S+)\n"
+            r".*? (\d+) bytes spill stores, (\d+) bytes spill loads\n"
+            r".*?Used \d+ registers(?:.*? (\d+) bytes smem)?",
+            account,
+        )
+    }
+    resources = _resources(cubin)
+    (codes,) = _disassemble([cubin], arch)
+    found = {}
+    for name, opcodes in codes.items():
+        registers, stack = resources[name]
+        spills, shared = said[name]
+        found[readable(name)] = _figures(registers, spills, stack, shared, opcodes)
+    return found
+
+
+def _figures(
+    registers: int, spills: int, stack: int, shared: int, opcodes: Counter[str]
+) -> Figures:
+    loads: Counter[str] = Counter()
+    stores: Counter[str] = Counter()
+    tensor: Counter[str] = Counter()
+    for opcode, count in opcodes.items():
+        name, *modifiers = opcode.split(".")
+        if name in _LOADS or name in _STORES:
+            (loads if name in _LOADS else stores)[_width(modifiers)] += count
+        elif name in _BULK_LOADS or name in _BULK_STORES:
+            (loads if name in _BULK_LOADS else stores)["bulk"] += count
+        elif _TENSOR.match(name):
+            tensor[name] += count
+    return Figures(registers, spills, stack, shared, dict(loads), dict(stores), dict(tensor))
+
+
+def _width(modifiers: list[str]) -> str:
+    """The bits that an access such as LDG.E.128.CONSTANT moves a thread: 32 if it does not say."""
+    for modifier in modifiers:
+        if match := re.fullmatch(r"[US]?(8|16|64|128|256)", modifier):
+            return match[1]
+    return "32"
+
+
+# ---- NVIDIA's tools ----
+
+
+def _run(name: str, *arguments: str) -> str:
+    command = [str(tool(name)), *arguments]
+    ran = subprocess.run(command, capture_output=True, text=True, check=False)
+    if ran.returncode:
+        raise RuntimeError(f"{name} failed: {(ran.stderr or ran.stdout).strip()}")
+    return ran.stdout
+
+
+def _resources(cubin: bytes) -> dict[str, tuple[int, int]]:
+    """Registers and stack of each kernel. Its SHARED is left alone: from sm_90 on it counts a
+    kilobyte that the system keeps for itself, outside of the limit."""
+    with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
+        file.write(cubin)
+        file.flush()
+        text = _run("cuobjdump", "-res-usage", file.name)
+    found = re.findall(r"Function (\S+):\s+REG:(\d+) STACK:(\d+)", text)
+    return {name: (int(registers), int(stack)) for name, registers, stack in found}
+
+
+def _disassemble(cubins: Sequence[bytes], arch: str) -> list[dict[str, Counter[str]]]:
+    """For each cubin: kernel → how often each opcode occurs, modifiers included.
+
+    All in one go: the disassembler takes longer to start than to read a hundred kernels. What it
+    reads in one go is bare instructions, so the code sections are laid end to end.
+    """
+    found: list[dict[str, Counter[str]]] = []
+    starts: list[int] = []
+    counters: list[Counter[str]] = []
+    code = b""
+    for cubin in cubins:
+        found.append({})
+        for name, section in _code_sections(cubin):
+            found[-1][name] = Counter()
+            starts.append(len(code))
+            counters.append(found[-1][name])
+            code += section
+    if not code:
+        return found
+    machine = _SASS_OF.get(arch, arch.upper().replace("_", ""))
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder) / "code"
+        file.write_bytes(code)
+        text = _run("nvdisasm", "--binary", machine, "--no-dataflow", str(file))
+    line = re.compile(r"^\s*/\*([0-9a-f]+)\*/\s+(?:@!?U?P\w+\s+)?([A-Z][\w.]*)", re.M)
+    for address, opcode in line.findall(text):
+        counters[bisect.bisect(starts, int(address, 16)) - 1][opcode] += 1
+    return found
+
+
+def _code_sections(cubin: bytes) -> Iterator[tuple[str, bytes]]:
+    """Each kernel and its instructions: the sections .text.<kernel> of a 64-bit ELF file."""
+    (table,) = struct.unpack_from("<Q", cubin, 0x28)
+    size, count, names_at = struct.unpack_from("<HHH", cubin, 0x3A)
+    sections = [struct.unpack_from("<IIQQQQ", cubin, table + i * size) for i in range(count)]
+    names = sections[names_at][4]
+    for name_at, _, _, _, offset, length in sections:
+        start = names + name_at
+        name = cubin[start : cubin.index(b"\0", start)].decode()
+        if name.startswith(".text."):
+            yield name.removeprefix(".text."), cubin[offset : offset + length]
+
+
+# ---- names ----
+
+# As csrc writes them; u64 is unsigned long long.
+_BUILTIN = {"f": "float", "d": "double", "y": "u64", "j": "unsigned", "i": "int"}
+
+
+def readable(symbol: str) -> str:
+    """A kernel template's name as in its source: add_vector_kernel<__half, float4, 8>.
+
+    A symbol that is no template over plain types and integers comes back as it is: NVIDIA's
+    demangler is in neither Triton's wheel nor nvcc's.
+    """
+    head = re.match(r"_Z(\d+)", symbol)
+    if not head:
+        return symbol
+    start, length = head.end(), int(head[1])
+    name, rest = symbol[start : start + length], symbol[start + length :]
+    if not rest.startswith("I"):
+        return name
+    seen, arguments, at = [name], [], 1
+    while rest[at : at + 1] not in ("E", ""):
+        if match := re.compile(r"L([ib])(\d+)E").match(rest, at):
+            arguments.append(match[2] if match[1] == "i" else ("false", "true")[int(match[2])])
+        elif match := re.compile(r"S(\d?)_").match(rest, at):  # S_ is the first name seen, S0_ next
+            arguments.append(seen[int(match[1]) + 1 if match[1] else 0])
+        elif match := re.compile(r"\d+").match(rest, at):
+            end = match.end() + int(match[0])
+            seen.append(rest[match.end() : end])
+            arguments.append(seen[-1])
+            at = end
+            continue
+        elif rest[at] in _BUILTIN:
+            arguments.append(_BUILTIN[rest[at]])
+            at += 1
+            continue
+        else:
+            return symbol
+        at = match.end()
+    return f"{name}<{', '.join(arguments)}>"

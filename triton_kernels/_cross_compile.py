@@ -1,0 +1,135 @@
+"""Compiling without a GPU: launches that end where the machine code lies ready.
+
+Inside :func:`compiling` the public functions run their ordinary Python, on CPU or meta tensors, up
+to the launch; the launch then compiles for the asked architecture instead of running. So a kernel
+is specialised just as a launch on a GPU would (alignment, divisibility by 16, None, strides of 1),
+and no launch is written down a second time. The private Triton API it takes, a driver that answers
+without a device, is all in here.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+import triton
+from triton.backends.compiler import GPUTarget
+from triton.backends.driver import DriverBase
+from triton.runtime import driver as _drivers
+
+from triton_kernels import _interpreter
+
+
+@dataclass(frozen=True)
+class Launch:
+    """One launch that was compiled: its kernel and configuration, and what came of it.
+
+    Attributes:
+        kernel: the jit function's name.
+        meta: the launch's keyword arguments: constants, num_warps, num_stages.
+        cubin: the machine code; empty where the kernel does not compile.
+        shared: bytes of shared memory that the launch asks for.
+        error: the compiler's error, or None.
+    """
+
+    kernel: str
+    meta: dict[str, Any] = field(repr=False)
+    cubin: bytes = field(default=b"", repr=False)
+    shared: int = 0
+    error: Exception | None = None
+
+
+class _Driver(DriverBase):  # type: ignore[misc]
+    """Tells Triton about a GPU that is not there; whatever needs a real one is refused."""
+
+    def __init__(self, capability: int) -> None:
+        super().__init__()
+        self.capability = capability
+
+    @classmethod
+    def is_active(cls) -> bool:
+        return True
+
+    def get_current_target(self) -> Any:
+        return GPUTarget("cuda", self.capability, 32)
+
+    def get_current_device(self) -> str:
+        # The key of Triton's cache of loaded kernels: none that a real device has.
+        return f"no device, sm_{self.capability}"
+
+    def get_current_stream(self, device: Any) -> int:
+        return 0
+
+    def get_active_torch_device(self) -> torch.device:
+        return torch.device("meta")
+
+    def map_python_to_cpp_type(self, ty: str) -> str:
+        return ty
+
+    def get_benchmarker(self) -> Any:
+        raise RuntimeError("nothing can be timed while kernels are cross-compiled")
+
+    def __getattr__(self, name: str) -> Any:
+        raise AttributeError(f"nothing can be launched while kernels are cross-compiled: {name}")
+
+
+_lock = threading.Lock()
+_owner: int | None = None
+_launches: list[Launch] = []
+
+
+def active() -> bool:
+    """Whether this thread is inside compiling()."""
+    return _owner == threading.get_ident()
+
+
+@contextlib.contextmanager
+def compiling(capability: int) -> Iterator[list[Launch]]:
+    """Inside: launches of this package's ops compile for sm_<capability> and run nothing.
+
+    Yields the list of launches, which grows with each; a kernel that does not compile is recorded
+    with its error and does not stop the caller. One thread at a time; other threads must not
+    launch Triton kernels meanwhile, since Triton has one driver a process.
+
+    Raises:
+        RuntimeError: kernels are being interpreted, or this thread is inside already.
+    """
+    global _owner, _launches
+    if active():
+        raise RuntimeError("compiling() cannot be entered twice")
+    if _interpreter.active() or triton.knobs.runtime.interpret:
+        raise RuntimeError(
+            "kernels are interpreted here and cannot be compiled: unset TRITON_INTERPRET, and "
+            "stay outside triton_kernels.interpret()"
+        )
+    with _lock:
+        # Not .active, which would look for a GPU.
+        before, _launches = _drivers._active, []
+        _drivers.set_active(_Driver(capability))
+        _owner = threading.get_ident()
+        try:
+            yield _launches
+        finally:
+            _owner = None
+            _drivers._active = before
+
+
+def launch(kernel: Any, grid: tuple[int, ...], *args: Any, **meta: Any) -> None:
+    """Compile what ``kernel[grid](*args, **meta)`` would run, and record it."""
+    name = kernel.fn.__name__
+    try:
+        compiled = kernel.warmup(*args, grid=grid, **meta)
+    except Exception as error:  # noqa: BLE001 (whatever the compiler raises is the finding)
+        _launches.append(Launch(name, meta, error=error))
+    else:
+        _launches.append(Launch(name, meta, compiled.asm["cubin"], compiled.metadata.shared))
+
+
+def tool(name: str) -> Path:
+    """NVIDIA's binary tool of that name ("cuobjdump", "nvdisasm") in the Triton wheel."""
+    return Path(getattr(triton.knobs.nvidia, name).path)
