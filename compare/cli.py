@@ -14,6 +14,7 @@ import typer
 
 from compare import cases, printing
 from compare.cases import Case, Level
+from compare.diagnosis import examine
 from compare.implementations import MODES, implementations, selected, unavailable
 from compare.numerics import json_safe
 from compare.specs import SPECS, Spec
@@ -201,3 +202,16 @@ def _one_case(spec: Spec, dtype: str, seed: int, one: dict[str, Any]) -> Case:
         except json.JSONDecodeError:
             options[key] = text
     return Case(spec.name, dtype, shape, layout, values, seed, options)
+
+
+@app.command()
+def doctor(
+    json_file: Annotated[
+        Path | None, typer.Option("--json", help="Also write the findings there.")
+    ] = None,
+) -> None:
+    """Say what this machine has, what is wrong with it, and what to do.
+
+    Exit status: 0 if check can run here, 1 if a problem prevents it, 2 usage.
+    """
+    raise typer.Exit(examine(json_file))
