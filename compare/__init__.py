@@ -12,8 +12,8 @@ __all__ = ["Report", "cross_check"]
 
 
 def __getattr__(name: str) -> Any:
-    """The exports load torch when first used: pytest imports this package wherever it is
-    installed, for the plugin alone."""
+    """The exports load torch, so they wait until they are used: pytest imports this package for
+    the plugin alone, and the doctor must start where torch is broken."""
     if name in __all__:
         from compare import own
 

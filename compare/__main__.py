@@ -1,5 +1,35 @@
-"""``python -m compare``."""
+"""``python -m compare``, and what ``kernel-compare`` starts."""
 
-from compare.cli import app
+from __future__ import annotations
 
-app(prog_name="python -m compare")
+import argparse
+import sys
+from pathlib import Path
+
+
+def main() -> None:
+    """The command line; only its doctor where torch, triton or another package is broken."""
+    try:
+        from compare.cli import app
+    except Exception as error:
+        if sys.argv[1:2] == ["doctor"]:
+            _doctor()
+        hint = "`python -m compare doctor` says what is wrong and what to do"
+        if isinstance(error, ImportError):
+            sys.exit(f"cannot start: {error}\n{hint}")
+        error.add_note(hint)
+        raise
+    app(prog_name="python -m compare")
+
+
+def _doctor() -> None:
+    """The doctor of compare.cli, without compare.cli and without typer."""
+    from compare.diagnosis import examine
+
+    parser = argparse.ArgumentParser(prog="python -m compare doctor")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="Also write the findings there.")
+    sys.exit(examine(parser.parse_args(sys.argv[2:]).json))
+
+
+if __name__ == "__main__":
+    main()

@@ -14,6 +14,7 @@ import typer
 
 from compare import cases, compile_printing, printing
 from compare.cases import Case, Level
+from compare.diagnosis import examine
 from compare.implementations import MODES, applies, implementations, selected, unavailable
 from compare.machine_code import SHARED_LIMIT
 from compare.numerics import json_safe
@@ -251,3 +252,16 @@ def compile_command(
     if json_file:
         json_file.write_text(json.dumps(json_safe(report.to_dict()), indent=1) + "\n")
     raise typer.Exit(0 if report.passed else 1)
+
+
+@app.command()
+def doctor(
+    json_file: Annotated[
+        Path | None, typer.Option("--json", help="Also write the findings there.")
+    ] = None,
+) -> None:
+    """Say what this machine has, what is wrong with it, and what to do.
+
+    Exit status: 0 if check can run here, 1 if a problem prevents it, 2 usage.
+    """
+    raise typer.Exit(examine(json_file))

@@ -193,10 +193,7 @@ def test_exports_are_bound_by_explicit_lines(package: str) -> None:
     names = exported(package)
     assert len(set(names)) == len(names)
     bound = set()
-    body = list(tree(ROOT / package / "__init__.py").body)
-    for node in body:
-        if isinstance(node, ast.If):  # TYPE_CHECKING: the exports of a lazy package
-            body += node.body
+    for node in ast.walk(tree(ROOT / package / "__init__.py")):  # under TYPE_CHECKING, too
         if isinstance(node, ast.ImportFrom):
             bound |= {alias.asname or alias.name for alias in node.names}
         elif isinstance(node, (ast.FunctionDef, ast.ClassDef)):
@@ -319,12 +316,12 @@ def subcommands() -> dict[str, set[str]]:
     found = {}
     for node in tree(ROOT / "compare" / "cli.py").body:
         decorators = [ast.unparse(d) for d in getattr(node, "decorator_list", [])]
-        if isinstance(node, ast.FunctionDef) and any(
-            d.startswith("app.command") for d in decorators
-        ):
+        command = next((d for d in decorators if d.startswith("app.command")), None)
+        if isinstance(node, ast.FunctionDef) and command:
+            given = re.search(r"name='([a-z-]+)'", command)
             arguments = [*node.args.args, *node.args.kwonlyargs]
             options = {"--" + a.arg.replace("_", "-") for a in arguments}
-            found[node.name.replace("_", "-")] = options | set(
+            found[given[1] if given else node.name] = options | set(
                 re.findall(r"--[a-z][a-z-]*", ast.unparse(node.args))
             )
     return found

@@ -1,0 +1,102 @@
+"""The page of ``python -m compare doctor``: what this machine has, what is wrong, what to do.
+
+Works where torch, triton or numpy are missing or broken, and never fails itself: a check that
+throws is a problem on the page.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import textwrap
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+from compare import installation, machine
+from compare.installation import Finding
+
+CHECKS: dict[str, tuple[Callable[[], Iterator[Finding]], ...]] = {
+    "Versions": (installation.versions, installation.interpreter),
+    "GPU": (machine.gpu,),
+    "Building the CUDA sources": (machine.tools,),
+    "Caches": (machine.caches,),
+    "Settings": (installation.settings,),
+    "The import name": (installation.import_name,),
+}
+COLOURS = {"ok": "", "warning": "yellow", "problem": "red"}
+
+
+def diagnose() -> dict[str, list[Finding]]:
+    """Every finding, by the page's headings."""
+    return {
+        heading: [finding for check in checks for finding in _safely(check)]
+        for heading, checks in CHECKS.items()
+    }
+
+
+def _safely(check: Callable[[], Iterator[Finding]]) -> Iterator[Finding]:
+    try:
+        yield from check()
+    except Exception as error:  # noqa: BLE001 - the doctor must not fail where something is broken
+        says = f"could not be looked at: {type(error).__name__}: {error}"
+        remedy = "mend the other problems first; if it stays, report it as a fault of the doctor"
+        yield Finding(check.__name__.replace("_", " "), "problem", says, remedy)
+
+
+def examine(json_file: Path | None = None) -> int:
+    """Prints the page and returns the exit status: 1 if anything on it is a problem, 2 for usage.
+
+    Args:
+        json_file: also gets the findings, as JSON.
+    """
+    if json_file and (json_file.is_dir() or not os.access(json_file.absolute().parent, os.W_OK)):
+        print(f"--json {json_file}: cannot write there", file=sys.stderr)
+        return 2
+    found = diagnose()
+    grades = [finding.grade for findings in found.values() for finding in findings]
+    problems, warned = grades.count("problem"), grades.count("warning")
+    _print(found, f"{_count(problems, 'problem')}, {_count(warned, 'warning')}", problems)
+    if json_file:
+        listed = {h: [vars(finding) for finding in findings] for h, findings in found.items()}
+        json_file.write_text(json.dumps({"passed": not problems, "findings": listed}, indent=1))
+    return 1 if problems else 0
+
+
+def _count(number: int, word: str) -> str:
+    return f"{number or 'no'} {word}" + ("" if number == 1 else "s")
+
+
+def _print(found: dict[str, list[Finding]], counted: str, problems: int) -> None:
+    runs = "cannot compare both sides here" if problems else "can run here"
+    last = f"{counted}: python -m compare check {runs}"
+    try:
+        from rich.console import Console
+        from rich.text import Text
+    except ImportError:
+        for line, _ in [*_lines(found, 100), (last, "")]:
+            print(line)
+        return
+    console = Console()
+    # A log file has room; rich would assume 80 columns.
+    width = max(60, console.width) if console.is_terminal else 100
+    for line, style in [*_lines(found, width), (last, "bold red" if problems else "bold green")]:
+        console.print(Text(line, style), soft_wrap=True)
+
+
+def _lines(found: dict[str, list[Finding]], width: int) -> Iterator[tuple[str, str]]:
+    """The page's lines with their style: headings, findings, and under these their remedies."""
+    names = max(len(finding.name) for findings in found.values() for finding in findings)
+    margin = " " * (2 + 9 + names + 2)
+    page = textwrap.TextWrapper(
+        width, subsequent_indent=margin, break_long_words=False, break_on_hyphens=False
+    )
+    for heading, findings in found.items():
+        if findings:
+            yield heading, "bold"
+        for f in findings:
+            start = f"  {f.grade:<9}{f.name:<{names}}  "
+            yield page.fill(start + f.says), COLOURS[f.grade]
+            if f.remedy:
+                yield f"{margin}→ {f.remedy}", "bold"  # on one line, to be copied
+    yield "", ""

@@ -1,0 +1,234 @@
+"""What the doctor asks of the Python side: versions, the interpreter, settings, the import name.
+
+One function a topic, each yielding findings. Nothing heavy is imported at the top: torch, triton or
+numpy may be what is broken.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import importlib
+import importlib.metadata
+import importlib.util
+import os
+import platform
+import re
+import shlex
+import sys
+import warnings
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal, NamedTuple
+
+Grade = Literal["ok", "warning", "problem"]
+ROOT = Path(__file__).resolve().parent.parent
+OWN_DISTRIBUTION = "triton-kernels-crosscheck"
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One line of the page. A problem keeps ``check`` from comparing the two sides here."""
+
+    name: str
+    grade: Grade
+    says: str
+    remedy: str = ""
+
+
+class Tried(NamedTuple):
+    """Versions that ran together; docs/FACTS.md says what was run."""
+
+    triton: str
+    numpy: str
+    torch: str
+
+
+TRIED = (
+    Tried("3.6.0", "2.5.2", "2.11.0+cu130"),
+    Tried("3.6.0", "2.4.6", "2.13.0"),
+    Tried("3.6.0", "2.3.5", "2.13.0"),
+    Tried("3.7.1", "2.4.6", "2.13.0"),
+    Tried("3.8.0", "2.4.6", "2.13.0"),
+    Tried("3.9.0", "2.4.6", "2.13.0"),
+)
+
+# Name → (what is valid, what it should be): the settings that no other line judges.
+SETTINGS = {
+    "TRITON_INTERPRET": (r"[01]?", "1 to interpret every kernel, or unset it"),
+    "CROSSCHECK_THREAD_ORDER": ("(reverse)?", "reverse, or unset it"),
+    "CROSSCHECK_SANITIZE": ("(address|thread|undefined)?", "set by --sanitize alone: unset it"),
+}
+
+
+JUDGED_ABOVE = {
+    "CUDA_REFERENCE_CACHE": "library cache",
+    "CUDA_VISIBLE_DEVICES": "GPU",
+    "CXX": "C++ compiler",
+    "TRITON_CACHE_DIR": "Triton's cache",
+}
+
+
+# ---- Versions ---------------------------------------------------------------
+
+
+def versions() -> Iterator[Finding]:
+    """Python and the packages, and whether they were tried together."""
+    python = platform.python_version()
+    new_enough = sys.version_info >= (3, 11)
+    yield (
+        Finding("python", "ok", f"{python}, {sys.executable}")
+        if new_enough
+        else Finding(
+            "python",
+            "problem",
+            f"{python} is too old",
+            "use Python 3.11 or newer: make setup PYTHON=…",
+        )
+    )
+    found = {}
+    for name in ("torch", "triton", "numpy", "typer", "rich"):
+        try:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")  # torch's, where numpy is missing
+                module = importlib.import_module(name)
+            found[name] = str(getattr(module, "__version__", "")) or importlib.metadata.version(
+                name
+            )
+        except Exception as error:  # noqa: BLE001 - however a broken package fails is the finding
+            yield Finding(
+                name,
+                "problem",
+                f"cannot be imported: {type(error).__name__}: {error}",
+                f"python -m pip install --force-reinstall {_range_of(name)}",
+            )
+            continue
+        yield Finding(name, "ok", found[name])
+    if {"torch", "triton", "numpy"} <= set(found):
+        yield _tried(found)
+        if found["triton"].startswith("3.6.") and _minor(found["numpy"]) >= (2, 4):
+            yield Finding(
+                "known-bad pair",
+                "warning",
+                f"triton {found['triton']} with numpy {found['numpy']}: in Triton's own "
+                "interpreter loops with a run-time bound raise TypeError. This package's kernels "
+                "run in triton_kernels.interpret(), which mends it; others outside of it fail",
+                "run your own kernels inside triton_kernels.interpret(), or: "
+                "python -m pip install 'numpy<2.4'",
+            )
+
+
+def _minor(version: str) -> tuple[int, ...]:
+    return tuple(int(n) for n in re.findall(r"\d+", version)[:2])
+
+
+def _range_of(package: str) -> str:
+    """The package with the range that pyproject.toml gives it, as far as we are installed."""
+    try:
+        required = importlib.metadata.requires(OWN_DISTRIBUTION) or []
+    except importlib.metadata.PackageNotFoundError:
+        required = []
+    return shlex.quote(next((r for r in required if re.match(rf"{package}\b", r)), package))
+
+
+def _tried(found: dict[str, str]) -> Finding:
+    """Triton by its full version, for its internals are patched; the others by major.minor."""
+
+    def alike(row: Tried) -> list[bool]:
+        return [
+            row.triton == found["triton"],
+            _minor(row.torch) == _minor(found["torch"]),
+            _minor(row.numpy) == _minor(found["numpy"]),
+        ]
+
+    nearest = max(TRIED, key=alike)
+    if all(alike(nearest)):
+        return Finding("tried together", "ok", "yes: a row of docs/FACTS.md, 'Versions tried'")
+    wanted = " ".join(f"{n}=={v.split('+')[0]}" for n, v in nearest._asdict().items())
+    return Finding(
+        "tried together",
+        "warning",
+        "no: these versions of triton, numpy and torch were never run together",
+        f"if `python -m compare check` fails, take some that were: python -m pip install {wanted}",
+    )
+
+
+def interpreter() -> Iterator[Finding]:
+    """Runs a small matrix product, whose loop has a run-time bound, in the mended interpreter."""
+    try:
+        import torch
+
+        import triton_kernels as tk
+
+        with tk.interpret():
+            right = tk.gemm_bias_act(torch.ones(2, 3), torch.ones(3, 2)).eq(3).all().item()
+        says = "" if right else "a matrix product of ones is wrong"
+    except Exception as error:  # noqa: BLE001 - whatever it is, it is the finding
+        says = f"{type(error).__name__}: {error}"
+    if says:
+        yield Finding(
+            "interpreter",
+            "problem",
+            says,
+            "mend the problems above, if any, or take versions that were tried: docs/FACTS.md",
+        )
+    else:
+        yield Finding("interpreter", "ok", "a kernel with a loop ran in it, and rightly")
+
+
+# ---- Settings and names -----------------------------------------------------
+
+
+def settings() -> Iterator[Finding]:
+    """The environment variables in force that other lines do not show."""
+    for name, value in sorted(os.environ.items()):
+        if name in SETTINGS:
+            valid, remedy = SETTINGS[name]
+            if not re.fullmatch(valid, value):
+                yield Finding(name, "warning", f"{value!r} is not valid", remedy)
+            elif name == "CROSSCHECK_SANITIZE" and value and not _sanitized(value):
+                says = f"{value}, but this process has no sanitizer: host libraries will not load"
+                remedy = f"unset {name}, and use python -m compare check --sanitize {value}"
+                yield Finding(name, "problem", says, remedy)
+            else:
+                yield Finding(name, "ok", value or "set, but empty")
+        elif name.startswith("CROSSCHECK_"):
+            known = ", ".join(n for n in SETTINGS if n.startswith("CROSSCHECK_"))
+            yield Finding(name, "warning", "nothing reads it", f"unset it; there are {known}")
+        elif name in JUDGED_ABOVE and value:
+            yield Finding(name, "ok", f"{value} (see {JUDGED_ABOVE[name]} above)")
+        elif name in ("CUDA_HOME", "CUDA_PATH") and value:
+            there = Path(value, "include", "cuda_runtime_api.h").exists()
+            says = value if there else f"{value} holds no CUDA toolkit"
+            remedy = "" if there else f"unset {name}, or set it to the folder that holds bin/nvcc"
+            yield Finding(name, "ok" if there else "warning", says, remedy)
+
+
+def _sanitized(kind: str) -> bool:
+    symbol = {"address": "__asan_init", "thread": "__tsan_init"}.get(kind)
+    return symbol is None or hasattr(ctypes.CDLL(None), symbol)
+
+
+def import_name() -> Iterator[Finding]:
+    """Who else provides ``triton_kernels``, and which one ``import triton_kernels`` gets."""
+    ours = ROOT / "triton_kernels"
+    spec = importlib.util.find_spec("triton_kernels")
+    got = Path(spec.origin).resolve().parent if spec and spec.origin else None
+    owners = set(importlib.metadata.packages_distributions().get("triton_kernels", ()))
+    strangers = sorted(owners - {OWN_DISTRIBUTION})
+    copies = [Path(entry or ".", "triton_kernels").resolve() for entry in sys.path]
+    others = [c for c in dict.fromkeys(copies) if c != ours and (c / "__init__.py").exists()]
+    remedy = "use separate environments"
+    if strangers:
+        remedy = f"python -m pip uninstall {' '.join(strangers)}, or {remedy}"
+    elif others:
+        remedy = f"take {others[0].parent} off PYTHONPATH, or {remedy}"
+    if got != ours:
+        says = f"import triton_kernels gets {got}, not {ours}"
+        yield Finding("triton_kernels", "problem", says, remedy)
+    elif strangers or others:
+        whose = ", ".join([*(f"the distribution {s}" for s in strangers), *map(str, others)])
+        says = f"also provided by {whose}; here the import gets {got}, elsewhere it may not"
+        yield Finding("triton_kernels", "warning", says, remedy)
+    else:
+        yield Finding("triton_kernels", "ok", f"{ours}, and nobody else's")
