@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from cuda_reference import _build
+from cuda_reference import _build, _compilers
 
 SOURCE = """
 #include "crosscheck.cuh"
@@ -89,7 +89,7 @@ def test_key_depends_on_all_that_matters(tmp_path: Path, monkeypatch: pytest.Mon
         monkeypatch.setenv("CROSSCHECK_SANITIZE", kind)
         keys.append(path_of(csrc))
     monkeypatch.delenv("CROSSCHECK_SANITIZE")
-    monkeypatch.setattr(_build, "_HOST_FLAGS", (*_build._HOST_FLAGS, "-DCHANGED"))
+    monkeypatch.setattr(_compilers, "_HOST_FLAGS", (*_compilers._HOST_FLAGS, "-DCHANGED"))
     keys.append(path_of(csrc))
     monkeypatch.undo()
 
@@ -142,13 +142,13 @@ def test_two_processes_at_once(tmp_path: Path, cache: Path) -> None:
     program = (
         "import sys, ctypes, pathlib\n"
         "sys.path.insert(0, sys.argv[2])\n"
-        "import _build\n"  # alone, without the package's torch
+        "from cuda_reference import _build\n"
         "library = _build.library('sample', 'host', csrc=pathlib.Path(sys.argv[1]))\n"
         "out = (ctypes.c_int * 1)()\n"
         "assert library.run(out, 1, None) == 0\n"
         "print(out[0])\n"
     )
-    command = [sys.executable, "-c", program, str(csrc), str(_build.CSRC.parent)]
+    command = [sys.executable, "-c", program, str(csrc), str(_build.CSRC.parent.parent)]
     children = [
         subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
         for _ in range(2)
