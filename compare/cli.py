@@ -20,7 +20,7 @@ from compare.machine_code import SHARED_LIMIT
 from compare.numerics import json_safe
 from compare.specs import SPECS, Spec
 from cuda_reference import BuildError
-from cuda_reference._build import sanitizer_environment
+from cuda_reference._compilers import sanitizer_environment
 
 app = typer.Typer(
     no_args_is_help=True,

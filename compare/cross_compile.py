@@ -22,7 +22,7 @@ from compare import machine_code
 from compare.cases import Case
 from compare.machine_code import SHARED_LIMIT, Figures
 from compare.specs import SPECS, Spec
-from cuda_reference import BuildError, _build
+from cuda_reference import BuildError, _build, _compilers
 from triton_kernels._cross_compile import Launch, compiling
 
 META = torch.device("meta")
@@ -142,8 +142,8 @@ class Row:
 def nvcc_missing() -> str | None:
     """Why the CUDA side cannot be compiled here, with the remedy, or None."""
     try:
-        _build._nvcc()
-        _build._cuda_headers()
+        _compilers._nvcc()
+        _compilers._cuda_headers()
     except BuildError as error:
         return str(error)
     return None

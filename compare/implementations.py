@@ -15,7 +15,7 @@ import cuda_reference
 import triton_kernels
 from compare.cases import Case
 from compare.specs import Spec
-from cuda_reference import _build
+from cuda_reference import _build, _compilers
 
 # Mode → (side, device). The order is the order of the table's columns.
 MODES = {
@@ -25,7 +25,7 @@ MODES = {
     "cuda-gpu": ("cuda", "cuda"),
 }
 
-BUILD_TARGETS: dict[str, _build.Target] = {"cuda-host": "host", "cuda-gpu": "cuda"}
+BUILD_TARGETS: dict[str, _compilers.Target] = {"cuda-host": "host", "cuda-gpu": "cuda"}
 
 
 @dataclass(frozen=True)

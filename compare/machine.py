@@ -75,10 +75,10 @@ def _nvidia_smi() -> str:
 
 def _nvcc(torch: Any, present: bool) -> Iterator[Finding]:
     needed: Grade = "warning" if present else "ok"
-    build = builder()
+    compilers = compilers_module()
     try:
-        nvcc = build._nvcc()
-    except build.BuildError as error:
+        nvcc = compilers._nvcc()
+    except compilers.BuildError as error:
         without = "the CUDA sources run on the CPU only" if present else "not needed without a GPU"
         remedy = "install the CUDA toolkit and set CUDA_HOME to its folder" if present else ""
         yield Finding("nvcc", needed, f"{str(error).split(':')[0]}; {without}", remedy)
@@ -106,11 +106,11 @@ def _architectures(torch: Any, present: bool) -> Iterator[Finding]:
     listed = os.environ.get("TORCH_CUDA_ARCH_LIST")
     if not listed:
         return
-    build, name = builder(), "TORCH_CUDA_ARCH_LIST"
+    compilers, name = compilers_module(), "TORCH_CUDA_ARCH_LIST"
     remedy = f"unset {name}, or write for example '8.0;9.0a+PTX'"
     try:
-        flags = build._architectures()
-    except build.BuildError as error:
+        flags = compilers._architectures()
+    except compilers.BuildError as error:
         yield Finding(name, "warning", str(error).split(";")[0], remedy)
         return
     for index in range(torch.cuda.device_count()) if present else ():
@@ -129,17 +129,17 @@ def _architectures(torch: Any, present: bool) -> Iterator[Finding]:
     yield Finding(name, "ok", listed)
 
 
-# ---- The builder ------------------------------------------------------------
+# ---- Compilers ------------------------------------------------------------
 
 
-def builder() -> ModuleType:
-    """cuda_reference._build; it needs no torch, but its package does: then read by itself."""
+def compilers_module() -> ModuleType:
+    """cuda_reference._compilers; it needs no torch, but its package does: then read by itself."""
     try:
-        return importlib.import_module("cuda_reference._build")
+        return importlib.import_module("cuda_reference._compilers")
     except Exception:  # noqa: BLE001 - said under versions
-        name = "_build_without_its_package"
+        name = "_compilers_without_their_package"
         if name not in sys.modules:
-            path = ROOT / "cuda_reference" / "_build.py"
+            path = ROOT / "cuda_reference" / "_compilers.py"
             spec = importlib.util.spec_from_file_location(name, path)
             assert spec is not None
             assert spec.loader is not None
@@ -154,10 +154,10 @@ def _output(command: list[str]) -> subprocess.CompletedProcess[str]:
 
 def tools() -> Iterator[Finding]:
     """The host compiler, ninja, CUDA's headers, the sanitizers, cuobjdump."""
-    build = builder()
+    compilers = compilers_module()
     try:
-        compiler = list(build._host_compiler())
-    except (build.BuildError, ValueError) as error:  # ValueError: CXX with an open quote
+        compiler = list(compilers._host_compiler())
+    except (compilers.BuildError, ValueError) as error:  # ValueError: CXX with an open quote
         chosen = "unset CXX, or set it to an installed compiler, as CXX=g++"
         remedy = chosen if os.environ.get("CXX") else "apt-get install g++ (or clang++)"
         yield Finding("C++ compiler", "problem", str(error).split(";")[0], remedy)
@@ -171,14 +171,14 @@ def tools() -> Iterator[Finding]:
             )
         else:
             yield Finding("C++ compiler", "ok", f"{version}, {shlex.join(compiler)}")
-            yield _sanitizers(build, compiler)
+            yield _sanitizers(compilers, compiler)
     for name, look, remedy in (
-        ("ninja", build._ninja, "python -m pip install ninja"),
-        ("CUDA headers", build._cuda_headers, "python -m pip install triton, or set CUDA_HOME"),
+        ("ninja", compilers._ninja, "python -m pip install ninja"),
+        ("CUDA headers", compilers._cuda_headers, "python -m pip install triton, or set CUDA_HOME"),
     ):
         try:
             place = Path(look())
-        except build.BuildError as error:
+        except compilers.BuildError as error:
             yield Finding(name, "problem", str(error).split(":")[0], remedy)
             continue
         if place.exists():
@@ -186,7 +186,7 @@ def tools() -> Iterator[Finding]:
         else:
             yield Finding(name, "problem", f"{place} is not there", f"{remedy} (--force-reinstall)")
     wheel = [
-        folder / "backends/nvidia/bin/cuobjdump" for folder in build._package_folders("triton")
+        folder / "backends/nvidia/bin/cuobjdump" for folder in compilers._package_folders("triton")
     ]
     if any(os.access(file, os.X_OK) for file in wheel):
         yield Finding("cuobjdump", "ok", "in the Triton package")
@@ -206,13 +206,13 @@ def _link(compiler: list[str], *flags: str) -> str:
     return (lines or [f"exit status {ran.returncode}"])[0] if ran.returncode else ""
 
 
-def _sanitizers(build: ModuleType, compiler: list[str]) -> Finding:
+def _sanitizers(compilers: ModuleType, compiler: list[str]) -> Finding:
     failures = {}
-    for kind in build._SANITIZER_FLAGS:
+    for kind in compilers._SANITIZER_FLAGS:
         try:
-            build.sanitizer_environment(kind)
+            compilers.sanitizer_environment(kind)
             failures[kind] = _link(compiler, f"-fsanitize={kind}")
-        except build.BuildError as error:
+        except compilers.BuildError as error:
             failures[kind] = str(error)
     missing = [kind for kind, failure in failures.items() if failure]
     if not missing:
@@ -226,10 +226,10 @@ def _sanitizers(build: ModuleType, compiler: list[str]) -> Finding:
 
 def caches() -> Iterator[Finding]:
     """Where things are kept, whether that can be written, and what killed processes left there."""
-    build = builder()
+    compilers = compilers_module()
     try:
-        folder = build._cache_directory()
-    except build.BuildError as error:
+        folder = compilers.cache_directory()
+    except compilers.BuildError as error:
         says = re.sub(r": set CUDA_REFERENCE_CACHE.*", "", str(error))
         remedy = "set CUDA_REFERENCE_CACHE to a folder that can be written"
         yield Finding("library cache", "problem", says, remedy)

@@ -4,7 +4,8 @@
     >>> cuda_reference.add(x, y, alpha=2, variant="f32x4")
 
 CUDA tensors run kernels that nvcc builds on first use; CPU tensors run the very same sources,
-compiled by the host's C++ compiler against a header that stands in for the GPU.
+compiled by the host's C++ compiler against a header that stands in for the GPU. load_inline does
+the same for a kernel in a string.
 """
 
 from __future__ import annotations
@@ -14,7 +15,8 @@ from functools import partial
 
 from torch import Tensor
 
-from cuda_reference._build import BuildError
+from cuda_reference._compilers import BuildError
+from cuda_reference._inline import load_inline
 from cuda_reference.ops import elementwise as _elementwise
 from cuda_reference.ops import gemm as _gemm
 from cuda_reference.ops.elementwise import add, relu_scale, relu_scale_add, square
@@ -25,6 +27,7 @@ __all__ = [
     "add",
     "gemm_bias_act",
     "linear_gelu",
+    "load_inline",
     "relu_scale",
     "relu_scale_add",
     "square",

@@ -80,11 +80,15 @@ def launch(stem: str, symbol: str, shapes: str, device: torch.device, *arguments
         RuntimeError: the launch failed; the text has the variant, ``shapes`` and CUDA's own words.
     """
     on_gpu = device.type == "cuda"
-    library = _build.library(stem, "cuda" if on_gpu else "host")
     with torch.cuda.device(device) if on_gpu else contextlib.nullcontext():
+        library = _build.library(stem, "cuda" if on_gpu else "host")
         stream = torch.cuda.current_stream(device).cuda_stream if on_gpu else None
         status = getattr(library, symbol)(*arguments, ctypes.c_void_p(stream))
     if status:
-        library.crosscheck_error_string.restype = ctypes.c_char_p
-        words = library.crosscheck_error_string(status).decode()
-        raise RuntimeError(f"{symbol}() on {shapes}: launch failed: {words}")
+        raise failure(library, status, symbol, shapes)
+
+
+def failure(library: ctypes.CDLL, status: int, symbol: str, shapes: str) -> RuntimeError:
+    """The error for a launcher of ``library`` that returned ``status``, in CUDA's own words."""
+    words = library.crosscheck_error_string(status).decode()
+    return RuntimeError(f"{symbol}() on {shapes}: launch failed: {words}")

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from cuda_reference import _build
+from cuda_reference import _build, _compilers
 
 SOURCE = """
 #include "crosscheck.cuh"
@@ -47,9 +47,9 @@ def write(folder: Path, answer: int = 42, source: str = SOURCE) -> Path:
     return folder
 
 
-def path_of(csrc: Path, target: _build.Target = "host") -> str:
+def path_of(csrc: Path, target: _compilers.Target = "host") -> str:
     """The name that the library would have, without building it."""
-    toolchain = _build._toolchain(target)
+    toolchain = _compilers._toolchain(target)
     return _build._key(csrc / "sample.cu", toolchain)
 
 
@@ -89,12 +89,12 @@ def test_key_depends_on_all_that_matters(tmp_path: Path, monkeypatch: pytest.Mon
         monkeypatch.setenv("CROSSCHECK_SANITIZE", kind)
         keys.append(path_of(csrc))
     monkeypatch.delenv("CROSSCHECK_SANITIZE")
-    monkeypatch.setattr(_build, "_HOST_FLAGS", (*_build._HOST_FLAGS, "-DCHANGED"))
+    monkeypatch.setattr(_compilers, "_HOST_FLAGS", (*_compilers._HOST_FLAGS, "-DCHANGED"))
     keys.append(path_of(csrc))
     monkeypatch.undo()
 
     compiler = tmp_path / "c++"  # the same program under another name and time
-    compiler.write_text(f'#!/bin/sh\nexec {_build._host_compiler()[0]} "$@"\n')
+    compiler.write_text(f'#!/bin/sh\nexec {_compilers._host_compiler()[0]} "$@"\n')
     compiler.chmod(0o755)
     monkeypatch.setenv("CXX", str(compiler))
     keys.append(path_of(csrc))
@@ -112,7 +112,7 @@ def test_key_depends_on_all_that_matters(tmp_path: Path, monkeypatch: pytest.Mon
 @needs_host_target
 def test_compile_error_shows_the_lines_and_the_log(tmp_path: Path) -> None:
     csrc = write(tmp_path / "csrc", source=SOURCE.replace("ANSWER +", "QUESTION +"))
-    with pytest.raises(_build.BuildError) as caught:
+    with pytest.raises(_compilers.BuildError) as caught:
         _build.library("sample", "host", csrc=csrc)
     message = str(caught.value)
     assert "could not build sample.cu for the host target" in message
@@ -127,12 +127,12 @@ def test_compile_error_shows_the_lines_and_the_log(tmp_path: Path) -> None:
 def test_one_bad_source_does_not_hide_the_others(tmp_path: Path) -> None:
     csrc = write(tmp_path / "csrc", answer=5)
     (csrc / "broken.cu").write_text('#include "absent.cuh"\n')
-    with pytest.raises(_build.BuildError, match=r"broken\.cu:1: error: absent\.cuh"):
+    with pytest.raises(_compilers.BuildError, match=r"broken\.cu:1: error: absent\.cuh"):
         _build.build(["broken", "sample"], "host", csrc=csrc)
     start = time.perf_counter()
     _build.build(["sample"], "host", csrc=csrc)
     assert time.perf_counter() - start < 0.5
-    with pytest.raises(_build.BuildError, match=r"no source .*nothing\.cu"):
+    with pytest.raises(_compilers.BuildError, match=r"no source .*nothing\.cu"):
         _build.build(["nothing"], "host", csrc=csrc)
 
 
@@ -142,13 +142,13 @@ def test_two_processes_at_once(tmp_path: Path, cache: Path) -> None:
     program = (
         "import sys, ctypes, pathlib\n"
         "sys.path.insert(0, sys.argv[2])\n"
-        "import _build\n"  # alone, without the package's torch
+        "from cuda_reference import _build\n"
         "library = _build.library('sample', 'host', csrc=pathlib.Path(sys.argv[1]))\n"
         "out = (ctypes.c_int * 1)()\n"
         "assert library.run(out, 1, None) == 0\n"
         "print(out[0])\n"
     )
-    command = [sys.executable, "-c", program, str(csrc), str(_build.CSRC.parent)]
+    command = [sys.executable, "-c", program, str(csrc), str(_compilers.CSRC.parent.parent)]
     children = [
         subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
         for _ in range(2)
@@ -167,30 +167,30 @@ def test_missing_programs_are_named(monkeypatch: pytest.MonkeyPatch, tmp_path: P
     assert _build.unavailable("host") == (
         "no C++ compiler found: install g++ (or clang++, or set CXX)"
     )
-    with pytest.raises(_build.BuildError, match=r"install g\+\+"):
+    with pytest.raises(_compilers.BuildError, match=r"install g\+\+"):
         _build.library("sample", "host", csrc=write(tmp_path / "csrc"))
 
 
 def test_missing_ninja_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setitem(sys.modules, "ninja", None)
     monkeypatch.setenv("PATH", str(tmp_path))
-    with pytest.raises(_build.BuildError, match="pip install ninja"):
-        _build._ninja()
+    with pytest.raises(_compilers.BuildError, match="pip install ninja"):
+        _compilers._ninja()
 
 
 def test_unwritable_cache_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     monkeypatch.setenv("CUDA_REFERENCE_CACHE", str(tmp_path / "file" / "cache"))
-    with pytest.raises(_build.BuildError, match="set CUDA_REFERENCE_CACHE"):
-        _build._cache_directory()
+    with pytest.raises(_compilers.BuildError, match="set CUDA_REFERENCE_CACHE"):
+        _compilers.cache_directory()
 
 
 def test_unknown_sanitizer_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CROSSCHECK_SANITIZE", "memory")
-    with pytest.raises(_build.BuildError, match="can be address, thread, undefined"):
-        _build._sanitizer()
+    with pytest.raises(_compilers.BuildError, match="can be address, thread, undefined"):
+        _compilers._sanitizer()
     with pytest.raises(ValueError, match="got 'memory'"):
-        _build.sanitizer_environment("memory")
+        _compilers.sanitizer_environment("memory")
 
 
 @needs_host_target
@@ -198,7 +198,7 @@ def test_sanitized_library_needs_its_runtime(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setenv("CROSSCHECK_SANITIZE", "thread")
-    with pytest.raises(_build.BuildError, match=r"sanitizer_environment\('thread'\)"):
+    with pytest.raises(_compilers.BuildError, match=r"sanitizer_environment\('thread'\)"):
         _build.library("sample", "host", csrc=write(tmp_path / "csrc"))
 
 
@@ -221,16 +221,16 @@ def test_architecture_list(
     monkeypatch: pytest.MonkeyPatch, listed: str, expected: list[str]
 ) -> None:
     monkeypatch.setenv("TORCH_CUDA_ARCH_LIST", listed)
-    assert _build._architectures()[1::2] == expected
+    assert _compilers._architectures()[1::2] == expected
     monkeypatch.setenv("TORCH_CUDA_ARCH_LIST", "Hopper")
-    with pytest.raises(_build.BuildError, match="TORCH_CUDA_ARCH_LIST has 'Hopper'"):
-        _build._architectures()
+    with pytest.raises(_compilers.BuildError, match="TORCH_CUDA_ARCH_LIST has 'Hopper'"):
+        _compilers._architectures()
 
 
 def nvcc_missing() -> str | None:
     try:
-        _build._nvcc()
-    except _build.BuildError as error:
+        _compilers._nvcc()
+    except _compilers.BuildError as error:
         return str(error)
     return None
 
@@ -243,7 +243,7 @@ def test_nvcc_builds_without_a_device(monkeypatch: pytest.MonkeyPatch, tmp_path:
     assert library.crosscheck_error_string(719) == b"unspecified launch failure"
 
     broken = write(tmp_path / "broken", source=SOURCE.replace("ANSWER +", "QUESTION +"))
-    with pytest.raises(_build.BuildError, match=r"sample\.cu:4: error: .*QUESTION"):
+    with pytest.raises(_compilers.BuildError, match=r"sample\.cu:4: error: .*QUESTION"):
         _build.build(["sample"], "cuda", csrc=broken)
 
 
@@ -257,6 +257,6 @@ def test_nothing_happens_at_import() -> None:
         "import torch\n"
         "assert not torch.cuda.is_initialized()\n"
     )
-    environment = {**os.environ, "PYTHONPATH": str(_build.CSRC.parent.parent)}
+    environment = {**os.environ, "PYTHONPATH": str(_compilers.CSRC.parent.parent)}
     environment["PATH"] = environment["CUDA_REFERENCE_CACHE"] = "/nonexistent"
     subprocess.run([sys.executable, "-c", program], env=environment, check=True)

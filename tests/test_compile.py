@@ -24,7 +24,7 @@ from compare.cli import app
 from compare.cross_compile import Accepted, Kernel, Row
 from compare.machine_code import SHARED_LIMIT, Figures, readable
 from compare.specs import SPECS, Spec
-from cuda_reference import _build
+from cuda_reference import _build, _compilers
 from triton_kernels import _cross_compile, _launch
 from triton_kernels.ops.gemm_bias_act import Config, config
 
@@ -268,7 +268,9 @@ def test_a_cubin_is_built_once_and_a_failure_told(
         idle.setattr(subprocess, "run", None)
         assert _build.cubin("one", "sm_80", csrc=csrc) == first
     source.write_text('extern "C" __global__ void one(float* p) { *q = 1; }\n')
-    with pytest.raises(_build.BuildError, match=r'one.cu:1: error: identifier "q" is undefined'):
+    with pytest.raises(
+        _compilers.BuildError, match=r'one.cu:1: error: identifier "q" is undefined'
+    ):
         _build.cubin("one", "sm_80", csrc=csrc)
 
 
@@ -277,7 +279,7 @@ def test_a_source_that_does_not_compile_fails(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     def broken(stem: str, arch: str) -> tuple[bytes, str]:
-        raise _build.BuildError(f"could not build {stem}.cu for the cuda target:")
+        raise _compilers.BuildError(f"could not build {stem}.cu for the cuda target:")
 
     monkeypatch.setattr(_build, "cubin", broken)
     done = run("square", "--arch", "sm_80", "--side", "cuda")
@@ -312,7 +314,7 @@ def test_both_sides_stand_side_by_side(tmp_path: Path) -> None:
 def test_without_nvcc_the_triton_side_compiles_and_the_remedy_is_named(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(_build, "_toolkits", lambda: iter(()))
+    monkeypatch.setattr(_compilers, "_toolkits", lambda: iter(()))
     monkeypatch.setenv("PATH", "")
     done = run("relu_scale", "--arch", "sm_90")
     assert done.exit_code == 0, done.output

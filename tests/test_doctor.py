@@ -19,7 +19,7 @@ from compare import diagnosis, installation, machine
 from compare.cli import app
 from compare.implementations import unavailable
 from compare.installation import TRIED, Finding
-from cuda_reference import _build
+from cuda_reference import _compilers
 
 Check = Callable[[], Iterator[Finding]]
 needs_compiler = pytest.mark.skipif("cuda-host" in unavailable(), reason="no host target here")
@@ -222,9 +222,9 @@ def test_nvcc_of_another_cuda(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -
 
 def test_a_gpu_without_nvcc(monkeypatch: pytest.MonkeyPatch) -> None:
     def missing() -> Path:
-        raise _build.BuildError("nvcc not found: install it")
+        raise _compilers.BuildError("nvcc not found: install it")
 
-    monkeypatch.setattr(_build, "_nvcc", missing)
+    monkeypatch.setattr(_compilers, "_nvcc", missing)
     pretend_gpu(monkeypatch, "13.0")
     finding = one(machine.gpu, "nvcc")
     assert finding.grade == "warning"
@@ -295,7 +295,7 @@ def test_a_compiler_that_does_not_compile(monkeypatch: pytest.MonkeyPatch, tmp_p
 def test_no_sanitizers(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """A g++ that links everything but -fsanitize=thread."""
     program = tmp_path / "g++"
-    real = " ".join(_build._host_compiler())
+    real = " ".join(_compilers._host_compiler())
     refuse = "*=thread*) echo cannot find -ltsan >&2; exit 1;;"
     program.write_text(f'#!/bin/sh\ncase "$*" in {refuse} esac\n{real} "$@"\n')
     program.chmod(0o755)
@@ -311,20 +311,20 @@ def test_no_sanitizers(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 )
 def test_missing_parts(name: str, function: str, monkeypatch: pytest.MonkeyPatch) -> None:
     def missing() -> str:
-        raise _build.BuildError("not found: install it")
+        raise _compilers.BuildError("not found: install it")
 
     monkeypatch.setattr(machine, "_link", lambda *words: "")  # which takes its time
-    monkeypatch.setattr(_build, function, missing)
+    monkeypatch.setattr(_compilers, function, missing)
     assert one(machine.tools, name).grade == "problem"
     assert "pip install" in one(machine.tools, name).remedy
-    monkeypatch.setattr(_build, function, lambda: "/no/such/file")
+    monkeypatch.setattr(_compilers, function, lambda: "/no/such/file")
     assert "--force-reinstall" in one(machine.tools, name).remedy
 
 
 def test_no_cuobjdump(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(machine, "_link", lambda *words: "")  # which takes its time
     assert one(machine.tools, "cuobjdump").grade == "ok"
-    monkeypatch.setattr(_build, "_package_folders", lambda package: [tmp_path])
+    monkeypatch.setattr(_compilers, "_package_folders", lambda package: [tmp_path])
     assert one(machine.tools, "cuobjdump").grade == "warning"
     assert "wheel" in one(machine.tools, "cuobjdump").remedy
 

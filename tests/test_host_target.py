@@ -16,7 +16,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from cuda_reference import _build
+from cuda_reference import _build, _compilers
 
 pytestmark = pytest.mark.skipif(
     _build.unavailable("host") is not None, reason=str(_build.unavailable("host"))
@@ -496,8 +496,8 @@ def run_sanitized(
     kind: str, csrc: Path, monkeypatch: pytest.MonkeyPatch, program: str, *arguments: int
 ) -> subprocess.CompletedProcess[str]:
     try:
-        variables = _build.sanitizer_environment(kind)
-    except _build.BuildError as error:
+        variables = _compilers.sanitizer_environment(kind)
+    except _compilers.BuildError as error:
         pytest.skip(str(error))
     monkeypatch.setenv("CROSSCHECK_SANITIZE", kind)
     path = _build.build(["kernels"], "host", csrc=csrc)["kernels"]
@@ -554,21 +554,21 @@ def test_tsan_names_both_lines_of_a_missing_barrier(
 
 def test_the_same_source_compiles_with_nvcc(csrc: Path, tmp_path: Path) -> None:
     try:
-        nvcc = _build._nvcc()
-    except _build.BuildError as error:
+        nvcc = _compilers._nvcc()
+    except _compilers.BuildError as error:
         pytest.skip(str(error))
     source = csrc / "kernels.cu"
     output = tmp_path / "kernels.cubin"
-    flags = ["-std=c++17", "-cubin", "-arch=sm_90", "-I", str(_build.CSRC)]
+    flags = ["-std=c++17", "-cubin", "-arch=sm_90", "-I", str(_compilers.CSRC)]
     # The faults are meant; a launch that -cubin drops makes its launcher look unused.
     subprocess.run([nvcc, *flags, "-o", output, source], check=True, capture_output=True)
     assert output.stat().st_size > 0
 
 
-@pytest.mark.parametrize("stem", sorted(path.stem for path in _build.CSRC.glob("*.cu")))
+@pytest.mark.parametrize("stem", sorted(path.stem for path in _compilers.CSRC.glob("*.cu")))
 def test_our_sources_compile_without_a_warning(stem: str, tmp_path: Path) -> None:
-    toolchain = _build._toolchain("host")
-    command = toolchain.command(_build.CSRC / f"{stem}.cu", tmp_path / "x", tmp_path / "x")
+    toolchain = _compilers._toolchain("host")
+    command = toolchain.command(_compilers.CSRC / f"{stem}.cu", tmp_path / "x", tmp_path / "x")
     strict = [*command, "-fsyntax-only", "-Werror"]
     ran = subprocess.run(strict, capture_output=True, text=True, check=False)
     assert ran.returncode == 0, ran.stderr

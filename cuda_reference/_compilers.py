@@ -1,0 +1,280 @@
+"""What builds a csrc/<stem>.cu: the compilers and headers of this machine, and the flags.
+
+The environment variables that choose them are listed in :mod:`cuda_reference._build`.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.util
+import os
+import re
+import shlex
+import shutil
+import subprocess
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+Target = Literal["cuda", "host"]
+
+CSRC = Path(__file__).resolve().parent / "csrc"
+
+_HOST_FLAGS = (
+    *("-std=c++17", "-ffp-contract=off", "-fno-strict-aliasing", "-fPIC", "-shared", "-pthread"),
+    # glibc's fortified longjmp takes a switch between fibers for stack corruption.
+    "-U_FORTIFY_SOURCE",
+    # Statics of templates, shared arrays among them, would be unified across libraries
+    # (STB_GNU_UNIQUE).
+    "-Wl,--version-script={exports}",
+    *("-Wall", "-Wextra", "-Wno-unknown-pragmas"),
+)
+_OPTIMISE_FLAGS = ("-O2",)
+_DEBUG_FLAGS = ("-O1", "-g", "-fno-omit-frame-pointer")  # under a sanitizer
+_SANITIZER_FLAGS = {
+    "address": ("-fsanitize=address,alignment", "-fno-sanitize-recover=all"),
+    "thread": ("-fsanitize=thread",),
+    "undefined": ("-fsanitize=undefined", "-fno-sanitize-recover=all"),
+}
+# Fused multiply-adds are written as such in the sources: nvcc must not make others.
+_CUDA_FLAGS = (
+    *("-std=c++17", "-O3", "-fmad=false", "-lineinfo"),
+    *("-shared", "-cudart", "static", "-Xcompiler", "-fPIC"),
+)
+# Launchers are extern "C" and plain names; what begins with an underscore is C++ or the compiler's.
+_EXPORTS = "{ global: *; local: _*; };\n"
+
+
+# As torch writes them: "8.0", "9.0a", "9.0+PTX".
+ARCHITECTURE = re.compile(r"(\d+)\.(\d)([af]?)(\+PTX)?")
+
+
+class BuildError(RuntimeError):
+    """A library cannot be built or loaded; the message says why and what to do."""
+
+
+@dataclass(frozen=True)
+class _Toolchain:
+    """A compiler with its flags: what, beside the sources, decides the contents of a library."""
+
+    compiler: tuple[str, ...]
+    flags: tuple[str, ...]
+    headers: Path
+
+    def command(self, source: Path, output: Path, exports: Path) -> list[str]:
+        flags = [flag.replace("{exports}", str(exports)) for flag in self.flags]
+        includes = ["-I", str(source.parent), "-I", str(CSRC)]
+        return [*self.compiler, *flags, *includes, "-o", str(output), str(source)]
+
+    def identity(self) -> str:
+        """Compiler and CUDA headers by path, size and time, since running the compiler costs."""
+        programs = filter(None, map(shutil.which, self.compiler))
+        files = [*(Path(program).resolve() for program in programs)]
+        files.append(self.headers / "cuda_runtime_api.h")
+        stats = [(str(file), file.stat().st_size, file.stat().st_mtime_ns) for file in files]
+        return repr((self.compiler, self.flags, stats))
+
+    def version(self) -> str:
+        """What the compiler calls itself, in one line; for people."""
+        command = [*self.compiler, "--version"]
+        ran = subprocess.run(command, capture_output=True, text=True, check=False)
+        lines = ran.stdout.strip().splitlines() or ["unknown"]
+        return next((line for line in lines if " release " in line), lines[0])
+
+
+# ---- Finding compilers and headers ------------------------------------------
+
+
+def _host_compiler() -> tuple[str, ...]:
+    """The C++ compiler as a command: CXX may be "ccache g++" or carry flags."""
+    chosen = os.environ.get("CXX")
+    if chosen:
+        name, *others = shlex.split(chosen)
+        found = shutil.which(name)
+        if not found:
+            raise BuildError(
+                f"no C++ compiler found: CXX is {chosen!r}; unset it, or name an installed compiler"
+            )
+        return (found, *others)
+    for name in ("g++", "clang++"):
+        if found := shutil.which(name):
+            return (found,)
+    raise BuildError("no C++ compiler found: install g++ (or clang++, or set CXX)")
+
+
+def _package_folders(package: str) -> list[Path]:
+    """Where an installed package lies, without importing it."""
+    spec = importlib.util.find_spec(package)
+    return [Path(folder) for folder in (spec.submodule_search_locations or ())] if spec else []
+
+
+def _pip_toolkits() -> list[Path]:
+    """The CUDA folders of NVIDIA's pip packages, newest first."""
+    toolkits = [folder for root in _package_folders("nvidia") for folder in root.glob("cu[0-9]*")]
+    return sorted(toolkits, key=lambda folder: int(re.sub(r"\D", "", folder.name)), reverse=True)
+
+
+def _toolkits() -> Iterator[Path]:
+    """Folders that may hold a CUDA toolkit, in order of preference."""
+    for variable in ("CUDA_HOME", "CUDA_PATH"):
+        if value := os.environ.get(variable):
+            yield Path(value)
+    if nvcc := shutil.which("nvcc"):
+        yield Path(nvcc).resolve().parent.parent
+    yield Path("/usr/local/cuda")
+    yield from _pip_toolkits()
+
+
+def _nvcc() -> Path:
+    for toolkit in _toolkits():
+        nvcc = toolkit / "bin" / "nvcc"
+        if os.access(nvcc, os.X_OK):
+            return nvcc
+    # A wrapper on PATH may lie outside a toolkit.
+    if found := shutil.which("nvcc"):
+        return Path(found)
+    raise BuildError(
+        "nvcc not found: pip install 'triton-kernels-crosscheck[nvcc]', or install the CUDA "
+        "toolkit and set CUDA_HOME to its folder"
+    )
+
+
+def _cuda_headers() -> Path:
+    """Where cuda_runtime_api.h and cuda_fp16.h lie: in a toolkit, or in the Triton wheel."""
+    candidates = [toolkit / "include" for toolkit in _toolkits()]
+    candidates += [folder / "backends/nvidia/include" for folder in _package_folders("triton")]
+    for folder in candidates:
+        if all((folder / name).exists() for name in ("cuda_runtime_api.h", "cuda_fp16.h")):
+            return folder
+    raise BuildError(
+        "CUDA's headers not found: pip install triton (its wheel has them), or set CUDA_HOME"
+    )
+
+
+def _ninja() -> str:
+    try:
+        import ninja
+    except ImportError:
+        pass
+    else:
+        return str(Path(ninja.BIN_DIR) / "ninja")
+    if found := shutil.which("ninja"):
+        return found
+    raise BuildError("ninja not found: pip install ninja")
+
+
+def _architectures(listed: Sequence[str] = ()) -> list[str]:
+    """Flags for those listed, for TORCH_CUDA_ARCH_LIST or, without either, for the devices here."""
+    listed = listed or os.environ.get("TORCH_CUDA_ARCH_LIST", "").replace(";", " ").split()
+    if not listed:
+        import torch
+
+        if not torch.cuda.is_available():
+            raise BuildError(
+                "no CUDA device: build on a machine with one, or set TORCH_CUDA_ARCH_LIST"
+            )
+        devices = range(torch.cuda.device_count())
+        capabilities = sorted({torch.cuda.get_device_capability(device) for device in devices})
+        listed = [f"{major}.{minor}" for major, minor in capabilities]
+    flags = []
+    for name in listed:
+        match = ARCHITECTURE.fullmatch(name)
+        if not match:
+            raise BuildError(f"TORCH_CUDA_ARCH_LIST has {name!r}; write for example '8.0;9.0a+PTX'")
+        number = "".join(match.group(1, 2, 3))
+        flags += ["-gencode", f"arch=compute_{number},code=sm_{number}"]
+        if match.group(4):
+            flags += ["-gencode", f"arch=compute_{number},code=compute_{number}"]
+    return flags
+
+
+def _sanitizer() -> str | None:
+    kind = os.environ.get("CROSSCHECK_SANITIZE") or None
+    if kind is not None and kind not in _SANITIZER_FLAGS:
+        raise BuildError(
+            f"CROSSCHECK_SANITIZE is {kind!r}; it can be {', '.join(_SANITIZER_FLAGS)}"
+        )
+    return kind
+
+
+def _toolchain(target: Target, architectures: Sequence[str] = ()) -> _Toolchain:
+    if target == "cuda":
+        nvcc = _nvcc()
+        # Of pip's toolkit nvcc does not know the library folder.
+        flags = [*_CUDA_FLAGS, *_architectures(architectures), f"-L{nvcc.parent.parent / 'lib'}"]
+        return _Toolchain((str(nvcc),), tuple(flags), _cuda_headers())
+    if target != "host":
+        raise ValueError(f"target must be 'cuda' or 'host', got {target!r}")
+    compiler, headers = _host_compiler(), _cuda_headers()
+    kind = _sanitizer()
+    optimise = (*_DEBUG_FLAGS, *_SANITIZER_FLAGS[kind]) if kind else _OPTIMISE_FLAGS
+    # csrc/host has a stand-in for <nv/target>, which Triton's headers lack: searched last.
+    includes = ["-isystem", str(headers), "-idirafter", str(CSRC / "host")]
+    return _Toolchain(compiler, (*_HOST_FLAGS, *optimise, *includes, "-x", "c++"), headers)
+
+
+def hash_sources(source: Path, *others: str) -> str:
+    """Of the source, of every header beside it and in csrc, and of what else decides."""
+    digest = hashlib.sha256("".join(others).encode())
+    for folder in dict.fromkeys((source.parent, CSRC)):
+        for file in sorted(folder.rglob("*")):
+            if file == source or (file.is_file() and file.suffix != ".cu"):
+                content = file.read_bytes()
+                digest.update(f"\n{file.relative_to(folder)} {len(content)}\n".encode())
+                digest.update(content)
+    return digest.hexdigest()[:12]
+
+
+def portable_hash(source: Path, target: Target) -> str:
+    """Of the sources and of the flags that matter, whichever compiler and machine built them."""
+    flags = _CUDA_FLAGS if target == "cuda" else (*_HOST_FLAGS, *_OPTIMISE_FLAGS)
+    return hash_sources(source, *flags, _EXPORTS)
+
+
+def cache_directory() -> Path:
+    """Where built libraries are kept, made if need be. Raises BuildError if it cannot be."""
+    chosen = os.environ.get("CUDA_REFERENCE_CACHE")
+    if chosen:
+        directory = Path(chosen).expanduser().absolute()
+    else:
+        home = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
+        directory = Path(home).expanduser() / "triton-kernels-crosscheck"
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+        if not os.access(directory, os.W_OK | os.X_OK):
+            raise PermissionError(f"no permission to write to {directory}")
+    except OSError as error:
+        raise BuildError(
+            f"the library cache {directory} cannot be written ({error}): "
+            "set CUDA_REFERENCE_CACHE to a folder that can"
+        ) from error
+    return directory
+
+
+def sanitizer_environment(kind: str) -> dict[str, str]:
+    """Variables under which a new python process can load host libraries sanitized for ``kind``.
+
+    Add them to the environment of a child process; needs g++.
+    """
+    if kind not in _SANITIZER_FLAGS:
+        raise ValueError(f"kind must be one of {', '.join(_SANITIZER_FLAGS)}, got {kind!r}")
+    variables = {"CROSSCHECK_SANITIZE": kind}
+    if kind == "undefined":  # its runtime comes with the library
+        return {**variables, "UBSAN_OPTIONS": "print_stacktrace=1"}
+    compiler = _host_compiler()
+    name = {"address": "libasan.so", "thread": "libtsan.so"}[kind]
+    query = [*compiler, f"-print-file-name={name}"]
+    answer = subprocess.run(query, capture_output=True, text=True, check=False).stdout.strip()
+    if "clang" in Path(compiler[0]).name or not os.path.isabs(answer):
+        raise BuildError(f"{shlex.join(compiler)} has no {name}: install g++ with its sanitizers")
+    # libstdc++ comes along: where the program, python, does not link it, the runtime finds no
+    # __cxa_throw at its start and aborts at the first C++ exception.
+    variables["LD_PRELOAD"] = f"{os.path.realpath(answer)} libstdc++.so.6"
+    variables["CUDA_VISIBLE_DEVICES"] = ""  # the CUDA driver does not start under a sanitizer
+    # Python keeps memory to the end; fibers have no use for detect_stack_use_after_return.
+    if kind == "address":
+        variables["ASAN_OPTIONS"] = "detect_leaks=0:detect_stack_use_after_return=0"
+    else:
+        variables["TSAN_OPTIONS"] = "report_signal_unsafe=0"
+    return variables

@@ -1,0 +1,199 @@
+"""Libraries built ahead of time, for machines without a compiler.
+
+``python -m cuda_reference build`` fills a folder: for every source and target a library, named by
+the hash of its content, and a record, square-cuda.json, that names it and says what it was built
+from. The folder is used where ``CUDA_REFERENCE_LIBRARIES`` names it, strictly: what is missing,
+stale or made for another machine is an error. Without the variable a folder _prebuilt inside this
+package is used, say that of a wheel; what does not fit there is built as usual.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import platform
+import shutil
+import tempfile
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from cuda_reference._compilers import (
+    ARCHITECTURE,
+    CSRC,
+    BuildError,
+    Target,
+    _sanitizer,
+    portable_hash,
+)
+
+PACKAGED = Path(__file__).resolve().parent / "_prebuilt"
+
+
+@dataclass(frozen=True)
+class Record:
+    """What a library was built from and for."""
+
+    library: str
+    sources: str
+    architectures: list[str]  # as in TORCH_CUDA_ARCH_LIST; none for the host target
+    machine: str
+    compiler: str  # for people: a library is right whichever compiler built it
+
+
+# ---- Making -----------------------------------------------------------------
+
+
+def keep(
+    stem: str,
+    target: Target,
+    library: Path,
+    architectures: Sequence[str],
+    compiler: str,
+    folder: Path,
+) -> Path:
+    """Puts a built library and its record into ``folder``, in the place of an older one."""
+    name = f"{stem}-{target}-{_content_hash(library)}.so"
+    sources = portable_hash(CSRC / f"{stem}.cu", target)
+    record = Record(name, sources, list(architectures), platform.machine(), compiler)
+    # Each is renamed into place, the record last: no reader finds half of anything.
+    with tempfile.TemporaryDirectory(dir=folder, prefix="build-") as work:
+        new_library, new_record = Path(work) / "library", Path(work) / "record"
+        shutil.copy(library, new_library)
+        new_record.write_text(json.dumps(asdict(record), indent=2) + "\n")
+        os.replace(new_library, folder / name)
+        os.replace(new_record, _record_file(stem, target, folder))
+    for older in folder.glob(f"{stem}-{target}-*.so"):
+        if older.name != name:
+            older.unlink(missing_ok=True)
+    return folder / name
+
+
+# ---- Finding ----------------------------------------------------------------
+
+
+def libraries(stems: Sequence[str], target: Target) -> tuple[dict[str, Path], list[str]]:
+    """The prebuilt libraries to use, by stem, and why others in the package's folder do not fit.
+
+    Raises BuildError if CUDA_REFERENCE_LIBRARIES is set and one of the stems does not fit.
+    """
+    folder = _chosen_folder(target)
+    if folder is not None:
+        return {stem: find(stem, target, folder) for stem in stems}, []
+    found, misfits = {}, []
+    for stem in stems:
+        if not _is_sanitized(target) and _record_file(stem, target, PACKAGED).is_file():
+            try:
+                found[stem] = find(stem, target, PACKAGED)
+            except BuildError as error:
+                misfits.append(str(error))
+    return found, misfits
+
+
+def serves(target: Target) -> bool:
+    """Whether prebuilt libraries make a compiler for ``target`` needless.
+
+    Raises BuildError if CUDA_REFERENCE_LIBRARIES is set and has none for it, or one that does not
+    fit.
+    """
+    stems = sorted(source.stem for source in CSRC.glob("*.cu"))
+    folder = _chosen_folder(target)
+    if folder is None:
+        return len(libraries(stems, target)[0]) == len(stems)
+    present = [stem for stem in stems if _record_file(stem, target, folder).is_file()]
+    libraries(present or stems, target)
+    return True
+
+
+def find(stem: str, target: Target, folder: Path) -> Path:
+    """The library for ``target`` in ``folder``.
+
+    Raises BuildError if there is none, or if it is damaged, stale or made for another machine.
+    """
+    file = _record_file(stem, target, folder)
+    if not file.is_file():
+        text = f"{folder} has no library of {stem}.cu for the {target} target"
+        raise _misfit(text, stem, target, folder)
+    try:
+        record = Record(**json.loads(file.read_text()))
+        library = folder / record.library
+        damaged = _content_hash(library) not in record.library
+    except (OSError, ValueError, TypeError) as error:
+        raise _misfit(f"{file} is of no use ({error})", stem, target, folder) from None
+    architectures = record.architectures
+    if damaged:
+        problem = "is damaged"
+    elif record.sources != portable_hash(CSRC / f"{stem}.cu", target):
+        problem = "is stale: its sources or flags have changed since it was built"
+    elif record.machine != platform.machine():
+        problem = f"was built for {record.machine}, and this machine is {platform.machine()}"
+    elif target == "cuda" and (device := _capability()) and not covers(architectures, *device):
+        architectures = [*architectures, "{}.{}".format(*device)]
+        problem = (
+            f"was built for GPU architectures {', '.join(record.architectures)}, "
+            "and this GPU is {}.{}".format(*device)
+        )
+    else:
+        return library
+    raise _misfit(f"{library} {problem}", stem, target, folder, architectures)
+
+
+def covers(architectures: Sequence[str], major: int, minor: int) -> bool:
+    """Whether a GPU of compute capability major.minor can run what was built for these."""
+    for architecture in architectures:
+        match = ARCHITECTURE.fullmatch(architecture)
+        if not match:
+            continue
+        built, suffix, ptx = (int(match[1]), int(match[2])), match[3], match[4]
+        if suffix == "a":  # of one architecture alone, its PTX too
+            fits = built == (major, minor)
+        elif ptx and not suffix:
+            fits = built <= (major, minor)
+        else:
+            fits = built[0] == major and built[1] <= minor
+        if fits:
+            return True
+    return False
+
+
+def _chosen_folder(target: Target) -> Path | None:
+    chosen = os.environ.get("CUDA_REFERENCE_LIBRARIES")
+    if not chosen or _is_sanitized(target):
+        return None
+    folder = Path(chosen).expanduser().absolute()
+    if not folder.is_dir():
+        raise BuildError(f"CUDA_REFERENCE_LIBRARIES is {chosen!r}, which is no folder")
+    return folder
+
+
+def _is_sanitized(target: Target) -> bool:
+    """Sanitized libraries are built for the occasion, never shipped."""
+    return target == "host" and _sanitizer() is not None
+
+
+def _record_file(stem: str, target: Target, folder: Path) -> Path:
+    return folder / f"{stem}-{target}.json"
+
+
+def _content_hash(library: Path) -> str:
+    return hashlib.sha256(library.read_bytes()).hexdigest()[:12]
+
+
+def _capability() -> tuple[int, int] | None:
+    """Of the current GPU; None where there is none, as on a build machine."""
+    import torch
+
+    return torch.cuda.get_device_capability() if torch.cuda.is_available() else None
+
+
+def _misfit(
+    problem: str, stem: str, target: Target, folder: Path, architectures: Sequence[str] = ()
+) -> BuildError:
+    """The error for a library that cannot be used, with the command that makes a right one."""
+    command = f"python -m cuda_reference build {stem} --target {target} --out {folder}"
+    if target == "cuda":
+        numbers = [name.removesuffix("+PTX") for name in architectures] or ["80", "90"]
+        command += f" --arch {','.join(dict.fromkeys(numbers))}"
+    rest = "" if folder == PACKAGED else "; or unset CUDA_REFERENCE_LIBRARIES to compile here"
+    return BuildError(f"{problem}; where a compiler is, run: {command}{rest}")
