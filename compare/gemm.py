@@ -2,7 +2,7 @@
 
 A result is right if |out − ref| ≤ E + u_out·(|ref| + E) + η_out with E = L_act·P + δ_act(pre) and
 P = [2·u_in + u_in² + (1 + u_in)²·γ_K]·|alpha|·(|A|·|B|)
-  + 4·u_epilogue·(|alpha|·|A|·|B| + |beta·c| + |bias|),      γ_n(u) = n·u / (1 − n·u).
+  + 4·u_epilogue·(|alpha|·|A|·|B| + |beta·c| + |bias|) + (K + 4)·max(1, |alpha|)·η_acc.
 docs/ARCHITECTURE.md derives it. On lattice inputs there is no rounding, and bits must agree.
 """
 
@@ -164,6 +164,9 @@ def gemm_bias_act_bound(
     )
     product = abs(alpha) * (a.abs().double() @ b.abs().double())
     pre_error = spread * product + 4 * u_epilogue * magnitude
+    # Where a result is subnormal, a step rounds to multiples of the smallest number instead.
+    wide = torch.finfo(torch.float64 if a.dtype == torch.float64 else torch.float32)
+    pre_error += (a.shape[1] + 4) * max(1.0, abs(alpha)) * (wide.tiny * wide.eps)
     pre = _pre_activation(a, b, bias, alpha, beta, c)
     error = act.lipschitz * pre_error + u_epilogue * act.error(pre)
     u_out = torch.finfo(out_dtype).eps / 2

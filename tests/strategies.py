@@ -243,10 +243,10 @@ POWERS = st.sampled_from([1.0, 2.0, -0.5, 0.0])
 
 
 def _gemm_special(dtype: str) -> tuple[str, ...]:
-    """Values whose products and sums stay within the accumulator's range: the bound has no term
-    for overflow and underflow there. 16-bit floats' subnormals, and float16's largest, do stay."""
-    more = {"float16": ("max", "subnormal", "1+eps"), "bfloat16": ("subnormal", "1+eps")}
-    return ("0", "1", "-1", "-0", "nan", "inf", "-inf", *more.get(dtype, ()))
+    """Values whose products and sums stay below the accumulator's largest number: the bound has
+    no term for overflow there. float16's largest do stay."""
+    more = ("max",) if dtype == "float16" else ()
+    return ("0", "1", "-1", "-0", "nan", "inf", "-inf", "tiny", "subnormal", "1+eps", *more)
 
 
 @st.composite
