@@ -1,8 +1,29 @@
 """Prove Triton kernels and their CUDA twins equal, and find the wrong one.
 
 ``python -m compare check`` does it for this repository's ops; :func:`cross_check` for yours.
+``python -m compare debug`` and :func:`debug` look for what is wrong in a Triton kernel.
 """
 
-from compare.own import Report, cross_check
+from typing import TYPE_CHECKING, Any
 
-__all__ = ["Report", "cross_check"]
+if TYPE_CHECKING:
+    from compare.debugging import debug
+    from compare.findings import Findings
+    from compare.own import Report, cross_check
+
+__all__ = ["Findings", "Report", "cross_check", "debug"]
+
+
+def __getattr__(name: str) -> Any:
+    """The exports load torch when first used: pytest imports this package wherever it is
+    installed, for the plugin alone."""
+    if name in __all__:
+        from compare import debugging, findings, own
+
+        module: Any = {"Findings": findings, "debug": debugging}.get(name, own)
+        return getattr(module, name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})
