@@ -1,23 +1,27 @@
 """Prove Triton kernels and their CUDA twins equal, and find the wrong one.
 
 ``python -m compare check`` does it for this repository's ops; :func:`cross_check` for yours.
+``python -m compare debug`` and :func:`debug` look for what is wrong in a Triton kernel.
 """
 
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from compare.debugging import debug
+    from compare.findings import Findings
     from compare.own import Report, cross_check
 
-__all__ = ["Report", "cross_check"]
+__all__ = ["Findings", "Report", "cross_check", "debug"]
 
 
 def __getattr__(name: str) -> Any:
     """The exports load torch, so they wait until they are used: pytest imports this package for
     the plugin alone, and the doctor must start where torch is broken."""
     if name in __all__:
-        from compare import own
+        from compare import debugging, findings, own
 
-        return getattr(own, name)
+        module: Any = {"Findings": findings, "debug": debugging}.get(name, own)
+        return getattr(module, name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 

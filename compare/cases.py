@@ -44,9 +44,9 @@ class Case:
             f"{self.op} {self.dtype} {shape} {self.layout} {self.values}{options} seed={self.seed}"
         )
 
-    def command(self, impl: str) -> str:
-        """The command line that replays this case on one implementation."""
-        words = ["python", "-m", "compare", "check", self.op, "--dtype", self.dtype]
+    def command(self, impl: str, verb: str = "check") -> str:
+        """The command line that checks, or debugs, this case on one implementation."""
+        words = ["python", "-m", "compare", verb, self.op, "--dtype", self.dtype]
         words += ["--shape", ",".join(map(str, self.shape)) or "scalar"]
         words += ["--layout", self.layout, "--values", self.values, "--seed", str(self.seed)]
         for key, value in self.options.items():

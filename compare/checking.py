@@ -7,11 +7,10 @@ of one op and dtype: what the table, the JSON file and the exit status are made 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import asdict, dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
-import numpy as np
 import torch
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
@@ -20,6 +19,7 @@ from compare import numerics
 from compare.cases import Arguments, Case, Guarded
 from compare.implementations import Implementation, applies, is_quick
 from compare.specs import Spec
+from compare.stores import Stores, address_of
 from triton_kernels import _interpreter
 
 
@@ -58,6 +58,13 @@ class Mismatch:
     def replay(self) -> str:
         return self.case.command(self.implementation)
 
+    @property
+    def debug(self) -> str | None:
+        """The command that looks into it; there is none for the CUDA side."""
+        if not self.implementation.startswith("triton"):
+            return None
+        return self.case.command(self.implementation, "debug")
+
     def __str__(self) -> str:
         lines = [f"{self.implementation}: {self.case}: {self.problem}"]
         if self.deviation is not None:
@@ -65,6 +72,8 @@ class Mismatch:
         if self.program_id is not None:
             lines.append(f"  on the Triton side program {self.program_id} writes it")
         lines.append(f"  replay: {self.replay}")
+        if self.debug is not None:
+            lines.append(f"  debug: {self.debug}")
         return "\n".join(lines)
 
 
@@ -137,24 +146,8 @@ def run(
 
     ``out_layout`` is a tensor that lies as the output shall, where the case's layout does not say.
     """
-    args, kwargs = arguments
-    dtype = reference.dtype if spec.bound is None else spec.out_dtype(case)
-    guards: list[Guarded] = []
     try:
-        if case.layout == "functional" or not spec.has_out:
-            with _GuardedAllocations(guards):
-                result = way(*args, **kwargs)
-        else:
-            inplace = case.layout == "inplace"
-            layout = (
-                ("contiguous" if inplace else case.layout) if out_layout is None else out_layout
-            )
-            guarded = Guarded(tuple(reference.shape), dtype, way.device, layout)
-            guards.append(guarded)
-            if inplace:
-                guarded.out.copy_(args[0])
-                args = (guarded.out, *args[1:])
-            result = way(*args, **kwargs, out=guarded.out)
+        result, guards = call(spec, case, way, arguments, reference, out_layout)
         if way.device.type == "cuda":
             torch.cuda.synchronize()
     except Exception as error:  # noqa: BLE001 - whatever a kernel under test throws is a finding
@@ -164,6 +157,32 @@ def run(
         outcome.mismatch = Mismatch(case, way.name, "wrote outside its output")
         outcome.worst = math.inf
     return outcome
+
+
+def call(
+    spec: Spec,
+    case: Case,
+    function: Callable[..., Tensor],
+    arguments: Arguments,
+    reference: Tensor,
+    out_layout: Tensor | None = None,
+) -> tuple[Tensor, list[Guarded]]:
+    """The function's result on a case, in the poisoned output that the case's layout asks for, or
+    in allocations of its own; and the guards around what was there to be written."""
+    args, kwargs = arguments
+    guards: list[Guarded] = []
+    if case.layout == "functional" or not spec.has_out:
+        with _GuardedAllocations(guards):
+            return function(*args, **kwargs), guards
+    dtype = reference.dtype if spec.bound is None else spec.out_dtype(case)
+    layout = "contiguous" if case.layout == "inplace" else case.layout
+    where = layout if out_layout is None else out_layout
+    guarded = Guarded(tuple(reference.shape), dtype, reference.device, where)
+    guards.append(guarded)
+    if case.layout == "inplace":
+        guarded.out.copy_(args[0])
+        args = (guarded.out, *args[1:])
+    return function(*args, **kwargs, out=guarded.out), guards
 
 
 def brief(error: Exception) -> str:
@@ -207,24 +226,48 @@ def judge(
             f"expected {expected_dtype} {tuple(reference.shape)}"
         )
         return Outcome(way, math.inf, None, Mismatch(case, way.name, text))
+    found = compare(spec, case, way.name, arguments, result, reference)
+    worst = float(found.score.max()) if found.score.numel() else 0.0
+    if bool(found.right.all()):
+        return Outcome(way, worst, result, None)
+    described = deviation(result, reference, found.right, found.error, found.bound)
+    return Outcome(way, worst, result, Mismatch(case, way.name, "wrong values", described))
+
+
+class Comparison(NamedTuple):
+    """A result against the oracle's, element by element.
+
+    ``score`` is what reports show: ULPs, or the fraction of the bound.
+    """
+
+    right: Tensor
+    error: Tensor
+    bound: Tensor
+    score: Tensor
+
+
+def compare(
+    spec: Spec,
+    case: Case,
+    implementation: str,
+    arguments: Arguments,
+    result: Tensor,
+    reference: Tensor,
+) -> Comparison:
+    """Judge every element, by bits or by the op's bound for that implementation."""
     if spec.bound is None or spec.exact(case):
-        rounded = reference.to(expected_dtype)
+        rounded = reference.to(result.dtype)
         right = numerics.same_bits(result, rounded)
         if spec.bound is not None:  # the sign of a zero depends on the order of the sums
             right |= (result == 0) & (rounded == 0)
         if bool(right.all()):
-            return Outcome(way, 0.0, result, None)
-        error = score = torch.where(right, 0.0, numerics.ulps(result, rounded))
-        bound = torch.zeros_like(error)
-    else:
-        bound = spec.bound(way.name, arguments, reference, expected_dtype)
-        error, right = numerics.within(result, reference, bound)
-        score = numerics.fraction(error, bound)
-    worst = float(score.max()) if score.numel() else 0.0
-    if bool(right.all()):
-        return Outcome(way, worst, result, None)
-    found = deviation(result, reference, right, error, bound)
-    return Outcome(way, worst, result, Mismatch(case, way.name, "wrong values", found))
+            zero = torch.zeros(right.shape, device=right.device, dtype=torch.float64)
+            return Comparison(right, zero, zero, zero)
+        error = torch.where(right, 0.0, numerics.ulps(result, rounded))
+        return Comparison(right, error, torch.zeros_like(error), error)
+    bound = spec.bound(implementation, arguments, reference, result.dtype)
+    error, right = numerics.within(result, reference, bound)
+    return Comparison(right, error, bound, numerics.fraction(error, bound))
 
 
 def deviation(
@@ -265,44 +308,16 @@ def find_writer(spec: Spec, mismatch: Mismatch) -> tuple[int, ...] | None:
     on the inputs of the case; None if nobody stored it or the run fails."""
     if mismatch.deviation is None:
         return None
-    args, kwargs = spec.inputs(mismatch.case)
-    reference = spec.oracle(*args, **kwargs)
-    stores = _Stores()
+    arguments = spec.inputs(mismatch.case)
+    reference = spec.oracle(*arguments[0], **arguments[1])
+    stores = Stores()
     try:
-        with _interpreter.interpreting(observer=stores):
-            if spec.has_out:
-                dtype = reference.dtype if spec.bound is None else spec.out_dtype(mismatch.case)
-                out = Guarded(tuple(reference.shape), dtype, reference.device, "contiguous").out
-                spec.triton(*args, **kwargs, out=out)
-            else:
-                out = spec.triton(*args, **kwargs)
+        with _interpreter.interpreting(stores):
+            out, _ = call(spec, mismatch.case, spec.triton, arguments, reference)
     except Exception:  # noqa: BLE001 - the kernel under test is wrong; it may also fail
         return None
-    offset = sum(i * s for i, s in zip(mismatch.deviation.index, out.stride()))
-    return stores.writer_of(out.data_ptr() + offset * out.element_size())
-
-
-class _Stores:
-    """Observes an interpreted run: which program stored where."""
-
-    def __init__(self) -> None:
-        self.seen: list[tuple[tuple[int, ...], np.ndarray]] = []
-
-    def load(self, name: str, ptrs: np.ndarray, mask: np.ndarray, program: Any) -> None:
-        """Loads are of no interest here."""
-
-    def store(
-        self, name: str, ptrs: np.ndarray, mask: np.ndarray, values: Any, program: Any
-    ) -> None:
-        ptrs, mask = np.broadcast_arrays(ptrs, mask)
-        self.seen.append((tuple(int(i) for i in program), ptrs[mask]))
-
-    def writer_of(self, address: int) -> tuple[int, ...] | None:
-        """The last program that stored there."""
-        for program, addresses in reversed(self.seen):
-            if (addresses == address).any():
-                return program
-        return None
+    writer = stores.history(address_of(out, mismatch.deviation.index)).last
+    return None if writer is None else writer.program
 
 
 @dataclass
@@ -381,6 +396,7 @@ class Row:
                     "deviation": None if m.deviation is None else asdict(m.deviation),
                     "program_id": m.program_id,
                     "replay": m.replay,
+                    "debug": m.debug,
                 }
                 for m in self.mismatches
             ],

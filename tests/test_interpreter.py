@@ -6,6 +6,7 @@ import contextlib
 import ctypes
 import ctypes.util
 import gc
+import linecache
 import os
 import subprocess
 import sys
@@ -24,6 +25,7 @@ from triton.language.extra import libdevice
 
 from triton_kernels import _emulation as emulation
 from triton_kernels import _interpreter as interpreter
+from triton_kernels._observer import Access, Dot, Launch, Observer, Program
 
 INTERPRET_AT_IMPORT = os.environ.get("TRITON_INTERPRET") == "1"
 TRITON = tuple(int(part) for part in triton.__version__.split(".")[:2])
@@ -880,15 +882,29 @@ def test_device_assert(interpreted: Any) -> None:
     asserting[(1,)](x - 100, LIMIT=-200, BLOCK=16)
 
 
-class Recorder:
-    def __init__(self) -> None:
-        self.seen: list[tuple[Any, ...]] = []
+class Recorder(Observer):
+    """Keeps all it is told; runs only the programs of ``only``, if given."""
 
-    def load(self, name: str, pointers: Any, mask: Any, program_id: Any) -> None:
-        self.seen.append(("load", name, pointers.copy(), mask.copy(), program_id))
+    def __init__(self, only: tuple[int, ...] = ()) -> None:
+        self.only = only
+        self.launches: list[Launch] = []
+        self.accesses: list[Access] = []
+        self.dots: list[Dot] = []
 
-    def store(self, name: str, pointers: Any, mask: Any, values: Any, program_id: Any) -> None:
-        self.seen.append(("store", name, pointers.copy(), mask.copy(), program_id, values.copy()))
+    def launch(self, launch: Launch) -> None:
+        self.launches.append(launch)
+
+    def wants(self, program: Program) -> bool:
+        return not self.only or program[0] in self.only
+
+    def access(self, access: Access) -> None:
+        self.accesses.append(access)
+
+    def dot(self, dot: Dot) -> None:
+        self.dots.append(dot)
+
+    def brief(self) -> list[tuple[str, str, Program]]:
+        return [(a.verb, a.argument.name if a.argument else "", a.program) for a in self.accesses]
 
 
 def test_observer_sees_every_access() -> None:
@@ -904,16 +920,78 @@ def test_observer_sees_every_access() -> None:
         *(("load", "x_ptr", (0, 0, 0)), ("store", "out_ptr", (0, 0, 0))),
         *(("load", "x_ptr", (1, 0, 0)), ("store", "out_ptr", (1, 0, 0))),
     ]
-    assert [(kind, name, pid) for kind, name, _, _, pid, *_ in inner.seen] == both
-    assert [(kind, name, pid) for kind, name, _, _, pid, *_ in recorder.seen] == [
-        *both,
-        ("store", "x_ptr", (0, 0, 0)),
+    assert inner.brief() == both
+    assert recorder.brief() == [*both, ("atomic", "x_ptr", (0, 0, 0))]
+    assert [(x.kernel, x.grid) for x in recorder.launches] == [
+        ("copy", (2, 1, 1)),
+        ("atomics", (1, 1, 1)),
     ]
-    _, _, pointers, mask, _, values = recorder.seen[3]
-    assert (pointers.dtype, mask.dtype, mask.sum()) == (np.uint64, np.bool_, 36)
-    offsets = (pointers[mask] - np.uint64(out.data_ptr())) // 2
-    assert offsets.tolist() == list(range(64, 100))
-    same(emulated_bf16(values[mask]), x[64:])
+    assert [a.name for a in recorder.launches[0].arguments] == ["x_ptr", "out_ptr"]
+    assert recorder.accesses[4].operation == "fadd"
+    loaded, stored = recorder.accesses[2:4]
+    assert (stored.pointers.dtype, stored.mask.dtype, stored.mask.sum()) == (
+        np.uint64,
+        np.bool_,
+        36,
+    )
+    assert stored.argument is not None
+    assert stored.argument.elements(stored.pointers[stored.mask]).tolist() == list(range(64, 100))
+    same(emulated_bf16(stored.values[stored.mask]), x[64:])
+    for access in (loaded, stored):  # a load is told with what it read, bits and numbers
+        assert access.dtype == "bf16"
+        assert access.numbers[access.mask].tolist() == list(range(64, 100))
+    assert (stored.place.file, stored.place.function) == (__file__, "copy")
+    assert "tl.store" in linecache.getline(__file__, stored.place.line)
+
+
+def test_observer_is_told_before_memory_changes() -> None:
+    class Reader(Observer):
+        seen: list[float] = []  # noqa: RUF012
+
+        def access(self, access: Access) -> None:
+            if access.verb == "store":
+                self.seen.append(access.argument.tensor[0].item())
+
+    out = torch.full((8,), 7.0)
+    with interpreter.interpreting(Reader()):
+        copy[(1,)](torch.ones(8), out, 8, BLOCK=8)
+    assert Reader.seen == [7.0]
+    assert out[0] == 1
+
+
+def test_observer_chooses_programs() -> None:
+    x, out = torch.arange(100.0), torch.zeros(100)
+    with interpreter.interpreting(Recorder(only=(1,))):
+        copy[(4,)](x, out, 100, BLOCK=32)
+    assert out.nonzero().flatten().tolist() == list(range(32, 64))
+
+
+def test_observer_sees_dots() -> None:
+    a, b = torch.randn(16, 16), torch.randn(16, 16)
+    out, recorder = torch.empty(16, 16), Recorder()
+    with interpreter.interpreting(recorder):
+        dot_once[(1,)](a, b, out)
+    (dot,) = recorder.dots
+    assert (dot.precision, dot.program) == ("ieee", (0, 0, 0))
+    assert "tl.dot" in linecache.getline(__file__, dot.place.line)
+    for got, want in ((dot.a, a), (dot.b, b), (dot.result, out), (dot.c, torch.zeros(16, 16))):
+        same(torch.from_numpy(got), want)
+
+
+@triton.jit
+def dot_once(a_ptr, b_ptr, out_ptr):
+    at = tl.arange(0, 16)[:, None] * 16 + tl.arange(0, 16)[None, :]
+    out = tl.dot(tl.load(a_ptr + at), tl.load(b_ptr + at), input_precision="ieee")
+    tl.store(out_ptr + at, out)
+
+
+def test_an_error_is_laid_to_the_kernels_line(interpreted: Any) -> None:
+    with pytest.raises(IndexError) as caught:
+        copy[(1,)](torch.ones(4), torch.ones(8), 8, BLOCK=8)
+    place = interpreter.place_of(caught.value)
+    assert (place.file, place.function) == (__file__, "copy")
+    assert "tl.load" in linecache.getline(__file__, place.line)
+    assert interpreter.place_of(ValueError("never raised")) is None
 
 
 def emulated_bf16(bits: np.ndarray) -> torch.Tensor:

@@ -303,7 +303,7 @@ def is_path(word: str, inline: bool) -> bool:
 
 def exists(word: str) -> bool:
     """A path from the root, or the unmistakable end of one, as in `csrc/add.cu`."""
-    word = word.split("::")[0].rstrip("/").removeprefix("./")
+    word = re.sub(r":\d+$", "", word.split("::")[0]).rstrip("/").removeprefix("./")
     return word in files() or any(path.endswith("/" + word) for path in files())
 
 

@@ -105,6 +105,18 @@ class Float8:
 
 E4M3 = Float8(mantissa_bits=3, bias=7, largest=0x7E, infinity=None)
 E5M2 = Float8(mantissa_bits=2, bias=15, largest=0x7B, infinity=0x7C)
+FLOAT8 = {"fp8e4nv": E4M3, "fp8e5": E5M2}  # by Triton's names
+
+
+def decoded(data: Array, dtype: str) -> Array:
+    """The numbers that data of a Triton dtype stand for, in a dtype that numpy computes with."""
+    if dtype == "bf16":
+        return bf16_to_f32(data)
+    if dtype in FLOAT8:
+        return FLOAT8[dtype].decode(data)
+    if dtype.startswith("fp8"):
+        raise NotImplementedError(f"{dtype} is not emulated in the interpreter")
+    return data
 
 
 # ---- fused multiply-add ----

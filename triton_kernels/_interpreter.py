@@ -36,6 +36,8 @@ from triton.runtime.jit import JITFunction
 
 from . import _emulation as emulation
 from ._emulation import Array
+from ._memory import Argument
+from ._observer import Access, Dot, Launch, Observer, Place
 
 _it: Any
 try:
@@ -47,74 +49,16 @@ _Builder: Any = getattr(_it, "InterpreterBuilder", object)
 _FunctionRewriter: Any = getattr(_it, "FunctionRewriter", object)
 
 # Frames of these files are never the kernel's own line.
-_NOT_KERNELS = (os.path.dirname(triton.__file__) + os.sep, __file__)
-_FLOAT8 = {"fp8e4nv": emulation.E4M3, "fp8e5": emulation.E5M2}
+_NOT_KERNELS = (
+    *(os.path.dirname(str(module.__file__)) + os.sep for module in (triton, np, torch)),
+    __file__,
+    emulation.__file__,
+)
 _DOT_PRECISIONS = ("tf32", "tf32x3", "ieee", "bf16x3", "bf16x6")
 _MISSING: Any = object()
 
 
-# ---- arguments: what a pointer may touch ----
-
-
-class _Argument:
-    """A tensor argument's name and the addresses that belong to it."""
-
-    def __init__(self, name: str, tensor: Any) -> None:
-        self.name = name
-        self.tensor = base = getattr(tensor, "base", tensor)  # a triton.reinterpret() wrapper
-        self.itemsize = base.element_size()
-        self.low = base.data_ptr()
-        sizes = sorted(
-            ((st, n) for n, st in zip(base.shape, base.stride(), strict=True) if n != 1 and st),
-            reverse=True,
-        )
-        span = 1 + sum((n - 1) * st for st, n in sizes) if base.numel() else 0
-        self.high = self.low + span * self.itemsize
-        self.gaps: list[tuple[int, int]] = []  # (stride, size), only where the view has gaps
-        merged: list[tuple[int, int]] = []
-        for stride, size in sizes:
-            if merged and merged[-1][0] == stride * size:
-                merged[-1] = (stride, merged[-1][1] * size)
-            else:
-                merged.append((stride, size))
-        reach, overlaps = 0, False
-        for stride, size in reversed(merged):
-            overlaps |= stride <= reach
-            reach += stride * (size - 1)
-        # Elements that overlap have no unique coordinates: only the whole span is checked then.
-        if base.numel() and not overlaps and merged and merged != [(1, merged[-1][1])]:
-            self.gaps = merged
-
-    def outside(self, addresses: Array, width: int) -> Array:
-        """Which addresses do not lie on an element of the tensor."""
-        offset = addresses.astype(np.int64) - self.low
-        bad: Array = (offset < 0) | (offset + width > self.high - self.low)
-        if self.gaps:
-            element, rest = np.divmod(offset, self.itemsize)
-            bad |= rest != 0
-            for stride, size in self.gaps:
-                index = element // stride
-                bad |= index >= size
-                element = element - index * stride
-            bad |= element != 0
-        return bad
-
-    def describe(self, address: int) -> str:
-        """An address in terms of the tensor: element offset, coordinates, shape, dtype."""
-        shape, strides = tuple(self.tensor.shape), tuple(self.tensor.stride())
-        element = (address - self.low) // self.itemsize
-        text = f"element offset {element} of {self.name}"
-        if len(shape) > 1 and element >= 0:
-            rest, index = element, [0] * len(shape)
-            for axis in sorted(range(len(shape)), key=lambda i: -strides[i]):
-                if strides[axis]:
-                    index[axis], rest = divmod(rest, strides[axis])
-            if rest == 0:
-                text += f", which would be {index}"
-        if 0 <= address - self.low < self.high - self.low:
-            text += ", between the elements of the view"
-        dtype = str(self.tensor.dtype).removeprefix("torch.")
-        return f"{text} (shape {shape}, strides {strides}, {dtype})"
+# ---- the mended builder ----
 
 
 class _ArgumentPointer(tl.pointer_type):  # type: ignore[misc]
@@ -124,10 +68,7 @@ class _ArgumentPointer(tl.pointer_type):  # type: ignore[misc]
     the cheapest place to keep where a pointer came from.
     """
 
-    argument: _Argument
-
-
-# ---- the mended builder ----
+    argument: Argument
 
 
 def _narrow(handle: Any) -> str:
@@ -140,14 +81,7 @@ def _narrow(handle: Any) -> str:
 
 def _decode(handle: Any) -> Array:
     """A handle's numbers in a dtype that numpy can compute with."""
-    name = _narrow(handle)
-    if not name:
-        return np.asarray(handle.data)
-    if name == "bf16":
-        return emulation.bf16_to_f32(handle.data)
-    if name in _FLOAT8:
-        return _FLOAT8[name].decode(handle.data)
-    raise NotImplementedError(f"{name} is not emulated in the interpreter")
+    return emulation.decoded(np.asarray(handle.data), _narrow(handle))
 
 
 def _operand(handle: Any) -> Array:
@@ -163,8 +97,8 @@ def _encode(data: Array, dtype: Any) -> Any:
     data = np.asarray(data)
     if dtype.name == "bf16":
         data = emulation.to_bf16(data)
-    elif dtype.name in _FLOAT8:
-        data = _FLOAT8[dtype.name].encode(data)
+    elif dtype.name in emulation.FLOAT8:
+        data = emulation.FLOAT8[dtype.name].encode(data)
     else:
         data = data.astype(_it._get_np_dtype(dtype), copy=False)
     return _it.TensorHandle(data, dtype)
@@ -184,16 +118,31 @@ def _poison(dtype: Any) -> Any:
     return int.from_bytes(b"\x5b" * numpy_dtype.itemsize, "little")
 
 
-def _kernel_line() -> str:
-    """The source line of the kernel that is running, from the Python frames."""
+def _place() -> Place | None:
+    """The line of the kernel that is running, from the Python frames."""
     frame = sys._getframe(1)
     while frame is not None and frame.f_code.co_filename.startswith(_NOT_KERNELS):
         if frame.f_code is _launch.__code__:
-            return ""
+            return None
         frame = frame.f_back  # type: ignore[assignment]
     if frame is None:
-        return ""
-    return f", {frame.f_code.co_filename}:{frame.f_lineno} in {frame.f_code.co_name}"
+        return None
+    return Place(frame.f_code.co_filename, frame.f_lineno, frame.f_code.co_name)
+
+
+def place_of(error: BaseException) -> Place | None:
+    """The kernel's line that raised an error; None if it was raised outside a kernel."""
+    found, inside, step = None, False, error.__traceback__
+    while step is not None:
+        code = step.tb_frame.f_code
+        if code is _launch.__code__:
+            found, inside = None, True
+        elif code in (_MendedBuilder._tell.__code__, _MendedBuilder.create_dot.__code__):
+            return found  # what follows is an observer's
+        elif inside and not code.co_filename.startswith(_NOT_KERNELS):
+            found = Place(code.co_filename, step.tb_lineno, code.co_name)
+        step = step.tb_next
+    return found
 
 
 class _InlineAsm:
@@ -240,8 +189,8 @@ class _MendedBuilder(_Builder):  # type: ignore[misc]
     that already refers to the instance then sees the mends.
     """
 
-    arguments: tuple[_Argument, ...] = ()
-    observer: Any = None
+    arguments: tuple[Argument, ...] = ()
+    observer: Observer | None = None
 
     # arithmetic
 
@@ -303,6 +252,14 @@ class _MendedBuilder(_Builder):  # type: ignore[misc]
     create_sqrt = _elementary("sqrt")
 
     def create_dot(self, a: Any, b: Any, d: Any, input_precision: Any, imprecise: Any) -> Any:
+        out = self._dot(a, b, d, input_precision)
+        if self.observer is not None:
+            x, y, c, result = map(_decode, (a, b, d, out))
+            precision, program = input_precision.name.lower(), tuple(self.grid_idx)
+            self.observer.dot(Dot(x, y, c, result, precision, program, _place()))
+        return out
+
+    def _dot(self, a: Any, b: Any, d: Any, input_precision: Any) -> Any:
         if a.data.dtype.kind in "iu" and not _narrow(a):
             return _it.TensorHandle(emulation.dot_int(a.data, b.data, d.data), d.dtype.scalar)
         x, y, c = _decode(a), _decode(b), _decode(d)
@@ -333,13 +290,13 @@ class _MendedBuilder(_Builder):  # type: ignore[misc]
 
     def cast_impl(self, src: Any, dst_type: Any) -> Any:
         target = dst_type.scalar.name
-        if _narrow(src) or target == "bf16" or target in _FLOAT8:
+        if _narrow(src) or target == "bf16" or target in emulation.FLOAT8:
             return _encode(_decode(src), dst_type)
         return super().cast_impl(src, dst_type)
 
     def create_fp_to_fp(self, src: Any, dst_type: Any, rounding_mode: Any) -> Any:
         names = (_narrow(src), dst_type.scalar.name)
-        if any(name.startswith("fp8") and name not in _FLOAT8 for name in names):
+        if any(name.startswith("fp8") and name not in emulation.FLOAT8 for name in names):
             return super().create_fp_to_fp(src, dst_type, rounding_mode)
         out = self.cast_impl(src, dst_type)
         if rounding_mode is not None and rounding_mode.name == "RTZ":
@@ -351,27 +308,28 @@ class _MendedBuilder(_Builder):  # type: ignore[misc]
     # memory
 
     def _program(self) -> str:
-        return f"program {tuple(self.grid_idx)}{_kernel_line()}"
+        place = _place()
+        return f"program {tuple(self.grid_idx)}" + (f", {place}" if place else "")
 
-    def _check(self, verb: str, pointers: Any, mask: Array) -> str:
-        """Raise IndexError unless every active lane is in bounds; the argument's name."""
+    def _check(self, verb: str, pointers: Any, mask: Array) -> None:
+        """Raise IndexError unless every active lane is in bounds."""
         argument = getattr(pointers.dtype, "argument", None)
         name = argument.name if argument else ""
         active = pointers.data
         if not mask.all():
             active = active[np.broadcast_to(mask, active.shape)]
         if not active.size:
-            return name
+            return
         width = max(1, pointers.get_element_ty().primitive_bitwidth // 8)
         low, high = int(active.min()), int(active.max()) + width
         owners = (argument,) if argument else self.arguments
         if any(o.low <= low and high <= o.high and not o.gaps for o in owners):
-            return name
+            return
         bad = np.ones(active.shape, dtype=bool)
         for owner in owners:
             bad &= owner.outside(active, width)
         if not bad.any():
-            return name
+            return
         first = int(active[bad].flat[0])
         lanes = np.broadcast_to(mask, pointers.data.shape)
         where = np.flatnonzero(lanes & (pointers.data == np.uint64(first)))[0]
@@ -389,36 +347,47 @@ class _MendedBuilder(_Builder):  # type: ignore[misc]
     ) -> Any:
         if isinstance(mask, np.ndarray):  # block pointers, descriptors: bare before 3.9
             mask = _it.TensorHandle(mask, tl.int1)
-        name = self._check("load", ptrs, mask.data)
+        self._check("load", ptrs, mask.data)
         if other is None and not mask.data.all():
             dtype = ptrs.get_element_ty()
             poison = np.full(ptrs.data.shape, _poison(dtype), dtype=_it._get_np_dtype(dtype))
             other = _it.TensorHandle(poison, dtype)
-        if self.observer is not None:
-            self.observer.load(name, ptrs.data, mask.data, tuple(self.grid_idx))
-        return super().create_masked_load(ptrs, mask, other, *policy, **named_policy)
+        out = super().create_masked_load(ptrs, mask, other, *policy, **named_policy)
+        self._tell("load", "", ptrs, mask.data, out)
+        return out
 
-    def _stored(self, verb: str, ptrs: Any, mask: Array, value: Any) -> None:
-        name = self._check(verb, ptrs, mask)
-        if self.observer is not None:
-            self.observer.store(name, ptrs.data, mask, value.data, tuple(self.grid_idx))
+    def _tell(self, verb: Any, operation: str, ptrs: Any, mask: Array, values: Any) -> None:
+        """Tell the observer of an access."""
+        if self.observer is None:
+            return
+        argument = getattr(ptrs.dtype, "argument", None)
+        mask = np.broadcast_to(mask, ptrs.data.shape)
+        dtype, program = ptrs.get_element_ty().name, tuple(self.grid_idx)
+        access = Access(
+            verb, operation, argument, ptrs.data, mask, values.data, dtype, program, _place()
+        )
+        self.observer.access(access)
 
     def create_masked_store(
         self, ptrs: Any, value: Any, mask: Any, *policy: Any, **named_policy: Any
     ) -> Any:
         if isinstance(mask, np.ndarray):
             mask = _it.TensorHandle(mask, tl.int1)
-        self._stored("store", ptrs, mask.data, value)
+        self._check("store", ptrs, mask.data)
+        self._tell("store", "", ptrs, mask.data, value)
         return super().create_masked_store(ptrs, value, mask, *policy, **named_policy)
 
     def create_atomic_rmw(
         self, rmw_op: Any, ptr: Any, val: Any, mask: Any, sem: Any, scope: Any
     ) -> Any:
-        self._stored("atomic", ptr, mask.data, val)
+        self._check("atomic", ptr, mask.data)
+        self._tell("atomic", rmw_op.name.lower(), ptr, mask.data, val)
         return super().create_atomic_rmw(rmw_op, ptr, val, mask, sem, scope)
 
     def create_atomic_cas(self, ptr: Any, cmp: Any, val: Any, sem: Any, scope: Any) -> Any:
-        self._stored("atomic", ptr, np.ones(ptr.data.shape, dtype=bool), val)
+        mask = np.ones(ptr.data.shape, dtype=bool)
+        self._check("atomic", ptr, mask)
+        self._tell("atomic", "cas", ptr, mask, val)
         return super().create_atomic_cas(ptr, cmp, val, sem, scope)
 
     # assertions and assembly
@@ -643,7 +612,7 @@ def _parameters(fn: Callable[..., Any]) -> _Parameters:
     return _Parameters(signature, frozenset(constexprs), scalars)
 
 
-def _convert(name: str, value: Any, scalar_type: Any, arguments: list[_Argument]) -> Any:
+def _convert(name: str, value: Any, scalar_type: Any, arguments: list[Argument]) -> Any:
     """A launch argument as the kernel sees it; tensors are noted in `arguments`."""
     if isinstance(value, tuple):
         parts = [_convert(f"{name}[{i}]", v, None, arguments) for i, v in enumerate(value)]
@@ -666,8 +635,8 @@ def _convert(name: str, value: Any, scalar_type: Any, arguments: list[_Argument]
     return _it._implicit_cvt(value)
 
 
-def _remember(handle: Any, name: str, tensor: Any, arguments: list[_Argument]) -> None:
-    argument = _Argument(name, tensor)
+def _remember(handle: Any, name: str, tensor: Any, arguments: list[Argument]) -> None:
+    argument = Argument(name, tensor)
     arguments.append(argument)
     old = handle.dtype
     handle.dtype = _ArgumentPointer(old.element_ty, old.address_space, old.const)
@@ -703,7 +672,7 @@ def _launch(function: Any, args: Any, kwargs: dict[str, Any], grid: Any) -> None
         grid = grid(values)
     sizes = [operator.index(_plain(n)) for n in (*grid, 1, 1, 1)[: max(3, len(grid))]]
 
-    arguments: list[_Argument] = []
+    arguments: list[Argument] = []
     converted = {
         name: value
         if name in parameters.constexprs
@@ -713,10 +682,15 @@ def _launch(function: Any, args: Any, kwargs: dict[str, Any], grid: Any) -> None
     builder = _it.interpreter_builder
     builder.arguments = tuple(arguments)
     builder.set_grid_dim(*sizes)
+    observer = builder.observer
+    if observer is not None:
+        observer.launch(Launch(function.fn.__name__, tuple(sizes), builder.arguments))
     with np.errstate(all="ignore"):
         for x in range(sizes[0]):
             for y in range(sizes[1]):
                 for z in range(sizes[2]):
+                    if observer is not None and not observer.wants((x, y, z)):
+                        continue
                     builder.set_grid_idx(x, y, z)
                     try:
                         kernel(**converted)
@@ -845,18 +819,15 @@ def made_interpreted(kernel: Any) -> bool:
 
 
 @contextlib.contextmanager
-def interpreting(observer: Any = None) -> Iterator[None]:
+def interpreting(observer: Observer | None = None) -> Iterator[None]:
     """Inside: kernel[grid](...) runs in the mended interpreter, however the kernel was made.
 
     That is JITFunction or (TRITON_INTERPRET=1 at import) InterpretedFunction, bare or inside
     Heuristics or Autotuner, of which the first configuration runs. Re-entrant. The interpreter
     is one per process, so a lock makes other threads wait; nothing can be compiled meanwhile.
 
-    observer: None, or an object with load(tensor_name, pointers, mask, program_id) and
-    store(tensor_name, pointers, mask, values, program_id), called for every access (atomics
-    as stores). pointers are uint64 byte addresses; values are as stored, bfloat16 as uint16;
-    the name is that of the kernel's parameter, "" where it is not known. Entered again without
-    an observer, the outer one stays: a launch inside may enter the context for itself.
+    ``observer`` is told of every launch, access and dot, and chooses the programs that run. Entered
+    again without an observer, the outer one stays: a launch inside may enter for itself.
     """
     global _owner
     with _lock:

@@ -1,0 +1,259 @@
+"""What debug finds, and how it reads."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import textwrap
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from compare import numerics
+from compare.checking import Deviation
+from compare.regions import Pattern
+from compare.stores import History, Store
+from compare.traces import WIDTH, Trace, source_line
+from triton_kernels._observer import Place, Program
+
+LINES = 40  # of the printed findings: one screen
+SHOWN = 2  # outputs with wrong values that are described
+LONGEST = 5 * WIDTH  # characters of one line of an error's text
+
+
+def place_text(place: Place | None) -> str:
+    """A place as one would look it up from here, with its code."""
+    if place is None:
+        return "at an unknown line"
+    path = os.path.relpath(place.file)
+    path = place.file if path.startswith("..") else path
+    return f"{path}:{place.line} in {place.function}: {source_line(place)}"
+
+
+@dataclass
+class WrongValues:
+    """An output that differs from the oracle's.
+
+    Attributes:
+        output: the name of the parameter that was stored to.
+        deviation: how many are wrong, and the worst.
+        pattern: how the wrong elements lie.
+        all_nan: whether every one of them is NaN.
+        unwritten: how many of them no program stored.
+        programs: the programs that stored the others.
+        grid: of the launch.
+        history: of the worst element.
+        value: of the worst element.
+        alone: what its writer stores there when it runs alone; None if it does not, or if that
+            was an atomic operation.
+    """
+
+    output: str
+    dtype: str
+    shape: tuple[int, ...]
+    deviation: Deviation
+    pattern: Pattern
+    all_nan: bool
+    unwritten: int
+    programs: list[Program]
+    grid: tuple[int, ...]
+    history: History
+    value: float
+    alone: float | None = None
+
+    def lines(self) -> list[str]:
+        """In words."""
+        d, h = self.deviation, self.history
+        index = ", ".join(map(str, d.index))
+        nan = "; all NaN" if self.all_nan else ""
+        by = f"|error| {d.error:.3g} against a bound of {d.bound:.3g}"
+        if d.error == d.ulps:  # which were what counted
+            by = f"{d.bound:.3g} allowed"
+        lines = [
+            f"{self.output} {self.dtype} {self.shape}: {d.wrong} of {d.total} elements wrong: "
+            f"{self.pattern.text}{nan}",
+            f"  worst {self.output}[{index}]: got {d.got}, expected {d.expected}",
+            f"  {d.ulps:.3g} ulp, {by}",
+        ]
+        total = math.prod(self.grid)
+        if self.programs:
+            shown = ", ".join(map(str, self.programs[:3]))
+            more = ", …" if len(self.programs) > 3 else ""
+            lines.append(
+                f"  wrong ones stored by {len(self.programs)} of {total} programs: {shown}{more}"
+            )
+        if self.unwritten:
+            lines.append(f"  never stored by any of {total} programs: {self.unwritten} of them")
+        if h.last is not None:
+            verb = "stored" if h.last.verb == "store" else f"last changed ({h.last.verb})"
+            lines.append(f"  {verb} by {_store(h.last, h.lane)}: {_mask(h.last, True)}")
+            lines.append(f"    {place_text(h.last.place)}")
+            if self.alone is not None and repr(self.alone) != repr(self.value):
+                lines.append(f"    alone it gives {self.alone!r}: it needs what others write")
+        elif h.masked is not None:
+            where = _store(h.masked, h.masked_lane)
+            lines.append(f"  addressed by {where}: {_mask(h.masked, False)}")
+            lines.append(f"    {place_text(h.masked.place)}")
+        if h.other is not None:
+            words = ", which had stored another value" if h.clash else ""
+            lines.append(f"  before that by program {h.other.program}{words}")
+            lines.append(f"    {place_text(h.other.place)}")
+        return lines
+
+    def to_dict(self) -> dict[str, Any]:
+        """For the JSON file."""
+        h = self.history
+        return {
+            "output": self.output,
+            "dtype": self.dtype,
+            "shape": self.shape,
+            "deviation": asdict(self.deviation),
+            "pattern": self.pattern._asdict(),
+            "all_nan": self.all_nan,
+            "never_stored": self.unwritten,
+            "programs": self.programs,
+            "grid": self.grid,
+            "worst": {
+                "stored_by": _store_dict(h.last, h.lane),
+                "before_that_by": _store_dict(h.other, None),
+                "with_another_value": h.clash,
+                "masked_off_in": _store_dict(h.masked, h.masked_lane),
+            },
+            "value": self.value,
+            "value_stored_alone": self.alone,
+        }
+
+
+def _store(store: Store, lane: tuple[int, ...]) -> str:
+    where = f" in lane {list(lane)} of {list(store.shape)}" if store.lanes > 1 else ""
+    return f"program {store.program}{where}"
+
+
+def _mask(store: Store, on: bool) -> str:
+    """The mask in force, and whether it left the element's lane on."""
+    if store.lanes == 1:
+        return f"its one lane {'on' if on else 'masked off'}"
+    this = "this one, too" if on else "not this one"
+    return (
+        f"{'all' if store.on == store.lanes else f'{store.on} of'} {store.lanes} lanes on, {this}"
+    )
+
+
+def _store_dict(store: Store | None, lane: tuple[int, ...] | None) -> dict[str, Any] | None:
+    if store is None:
+        return None
+    found = {**store._asdict(), **_place_dict(store.place)}
+    del found["place"]
+    return found if lane is None else {**found, "lane": lane}
+
+
+def _place_dict(place: Place | None) -> dict[str, Any]:
+    if place is None:
+        return {"file": None, "line": None, "function": None, "code": ""}
+    return {**place._asdict(), "code": source_line(place)}
+
+
+@dataclass
+class Failure:
+    """An error that ended the run. ``program`` and ``place`` are None outside a kernel."""
+
+    error: str
+    program: Program | None
+    place: Place | None
+
+    def lines(self) -> list[str]:
+        """In words."""
+        if self.program is None:
+            return [f"stopped outside a kernel: {self.error}"]
+        text = [f"  {_short(line)}" for line in self.error.splitlines()]
+        return [f"stopped in program {self.program}", f"  {place_text(self.place)}", *text]
+
+    def to_dict(self) -> dict[str, Any]:
+        """For the JSON file."""
+        return {"error": self.error, "program": self.program, **_place_dict(self.place)}
+
+
+@dataclass
+class Findings:
+    """What :func:`compare.debug` found: true if nothing is wrong, printable, and :meth:`to_json`.
+
+    Attributes:
+        subject: the kernel, or the case of an op.
+        wrong: the outputs that differ from the oracle's.
+        failure: the error that ended the interpreted run.
+        compiled: what the compiled kernel does, in words; empty without a GPU.
+        compiled_right: whether its results are right; None where it did not run.
+        notes: what else is worth knowing.
+        compared: whether results were compared with an oracle's.
+        partial: whether Ctrl-C ended the run or the replay early.
+        trace: of the program that ran again; None if none did.
+    """
+
+    subject: str
+    wrong: list[WrongValues] = field(default_factory=list)
+    failure: Failure | None = None
+    compiled: str = ""
+    compiled_right: bool | None = None
+    notes: list[str] = field(default_factory=list)
+    compared: bool = True
+    partial: bool = False
+    trace: Trace | None = None
+
+    def __bool__(self) -> bool:
+        found = self.wrong or self.failure or self.partial or self.compiled_right is False
+        return not found
+
+    @property
+    def verdict(self) -> str:
+        """In one or two words."""
+        if self.wrong or self.failure or self.compiled_right is False:
+            return "WRONG"
+        if self.partial:
+            return "interrupted"
+        return "nothing wrong found" if self.compared else "ran to its end"
+
+    def __str__(self) -> str:
+        lines = [f"{self.subject}: {self.verdict}"]
+        if self.failure is not None:
+            lines += self.failure.lines()
+        for wrong in self.wrong[:SHOWN]:
+            lines += wrong.lines()
+        if len(self.wrong) > SHOWN:
+            names = ", ".join(wrong.output for wrong in self.wrong[SHOWN:])
+            lines.append(f"wrong, too: {names}")
+        lines += [f"compiled: {self.compiled}"] if self.compiled else []
+        lines += [f"note: {note}" for note in self.notes]
+        lines = [part for line in lines for part in _wrapped(line)]
+        if self.trace is not None:
+            shown = self.trace.show(most=max(8, LINES - 1 - len(lines)))
+            lines += ["", *shown.splitlines()]
+        return "\n".join(lines)
+
+    def to_dict(self, tiles: bool = False) -> dict[str, Any]:
+        """Everything, with the values of the trace's tiles if ``tiles``."""
+        return {
+            "passed": bool(self),
+            "subject": self.subject,
+            "verdict": self.verdict,
+            "compared": self.compared,
+            "partial": self.partial,
+            "failure": self.failure and self.failure.to_dict(),
+            "wrong": [wrong.to_dict() for wrong in self.wrong],
+            "compiled": self.compiled,
+            "compiled_right": self.compiled_right,
+            "notes": self.notes,
+            "trace": self.trace and self.trace.to_dict(tiles),
+        }
+
+    def to_json(self, tiles: bool = False) -> str:
+        """The same as a JSON text."""
+        return json.dumps(numerics.json_safe(self.to_dict(tiles)), indent=1)
+
+
+def _short(line: str) -> str:
+    return line if len(line) <= LONGEST else line[: LONGEST - 1] + "…"
+
+
+def _wrapped(line: str) -> list[str]:
+    indent = line[: len(line) - len(line.lstrip())]
+    return textwrap.wrap(line, WIDTH, subsequent_indent=indent + "    ") or [""]

@@ -1,0 +1,244 @@
+"""Who stored what: an observer of interpreted runs that keeps, for every element, its writers."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from triton_kernels._memory import Argument
+from triton_kernels._observer import Access, Launch, Observer, Place, Program
+
+
+class Store(NamedTuple):
+    """A store or atomic operation of one program.
+
+    ``lanes`` and ``on``: how many lanes it has, and how many the mask left on.
+    """
+
+    launch: int
+    program: Program
+    verb: str
+    argument: str
+    place: Place | None
+    shape: tuple[int, ...]
+    lanes: int
+    on: int
+
+
+class History(NamedTuple):
+    """What happened to the element at an address. ``lane`` is that of the last store to it.
+
+    Attributes:
+        other: the last store to it by another program than the last writer's.
+        clash: whether a plain store replaced another program's value with a different one.
+        masked: the last store that pointed at it with a lane that the mask had turned off.
+    """
+
+    address: int
+    last: Store | None = None
+    lane: tuple[int, ...] = ()
+    other: Store | None = None
+    clash: bool = False
+    masked: Store | None = None
+    masked_lane: tuple[int, ...] = ()
+
+
+@dataclass
+class _Memory:
+    """The elements of one storage: the numbers of the stores that touched each, −1 for none."""
+
+    low: int
+    itemsize: int
+    raw: np.ndarray  # the live elements as unsigned integers
+    last: np.ndarray = field(init=False)
+    lane: np.ndarray = field(init=False)
+    other: np.ndarray = field(init=False)
+    masked: np.ndarray = field(init=False)
+    masked_lane: np.ndarray = field(init=False)
+    clash: np.ndarray = field(init=False)
+
+    def __post_init__(self) -> None:
+        for name in ("last", "lane", "other", "masked", "masked_lane"):
+            setattr(self, name, np.full(self.raw.shape, -1, dtype=np.int32))
+        self.clash = np.zeros(self.raw.shape, dtype=bool)
+
+    def index(self, addresses: np.ndarray) -> np.ndarray:
+        return (addresses.astype(np.int64) - self.low) // self.itemsize
+
+
+class Stores(Observer):
+    """Observes a run: the launches, and each element's writers.
+
+    Attributes:
+        launches: those that began.
+        current: number of the launch and program that runs, or ran last; None before the first.
+        stores: all of them, in order.
+    """
+
+    def __init__(self) -> None:
+        self.launches: list[Launch] = []
+        self.current: tuple[int, Program] | None = None
+        self.stores: list[Store] = []
+        self._first_of_program = 0
+        self._memories: dict[int, _Memory] = {}  # by the storage's address
+
+    def launch(self, launch: Launch) -> None:
+        self.launches.append(launch)  # and so keeps its tensors: no address is used again
+
+    def wants(self, program: Program) -> bool:
+        self.current = (len(self.launches) - 1, program)
+        self._first_of_program = len(self.stores)
+        return True
+
+    def access(self, access: Access) -> None:
+        if access.verb == "load":
+            return
+        number, pointers, mask = len(self.stores), access.pointers.reshape(-1), access.mask.ravel()
+        known = access.argument
+        arguments = self.launches[-1].arguments if known is None else (known,)
+        self.stores.append(
+            Store(
+                len(self.launches) - 1,
+                access.program,
+                f"atomic {access.operation}" if access.operation else access.verb,
+                _name(arguments, pointers[mask]),
+                access.place,
+                tuple(access.pointers.shape),
+                mask.size,
+                int(mask.sum()),
+            )
+        )
+        values = np.broadcast_to(access.values, access.pointers.shape).reshape(-1)
+        for memory in {id(m): m for m in map(self._memory, arguments)}.values():
+            high = memory.low + memory.raw.nbytes
+            inside = (pointers >= memory.low) & (pointers < high)
+            off = np.flatnonzero(inside & ~mask)
+            at = memory.index(pointers[off])
+            memory.masked[at], memory.masked_lane[at] = number, off
+            on = np.flatnonzero(inside & mask)
+            self._note(memory, number, pointers[on], on, values[on], access.verb == "store")
+
+    def _note(
+        self,
+        memory: _Memory,
+        number: int,
+        pointers: np.ndarray,
+        lanes: np.ndarray,
+        values: np.ndarray,
+        plain: bool,
+    ) -> None:
+        at = memory.index(pointers)
+        width = values.dtype.itemsize
+        if plain and width == memory.itemsize:
+            before, after = memory.raw[at], values.view(memory.raw.dtype)
+            replaced = self._foreign(memory.last[at]) & (before != after)
+            memory.clash[at[replaced]] = True
+        # A store through a pointer that was cast to a wider type touches several elements a lane.
+        for step in range(max(1, width // memory.itemsize)):
+            touched = at + step
+            foreign = self._foreign(memory.last[touched])
+            memory.other[touched[foreign]] = memory.last[touched[foreign]]
+            memory.last[touched], memory.lane[touched] = number, lanes
+
+    def _foreign(self, numbers: np.ndarray) -> np.ndarray:
+        """Which stores are another program's than the one that runs."""
+        foreign: np.ndarray = (numbers >= 0) & (numbers < self._first_of_program)
+        return foreign
+
+    def _memory(self, argument: Argument) -> _Memory:
+        storage = argument.tensor.untyped_storage()
+        if storage.data_ptr() not in self._memories:
+            size, width = storage.nbytes(), argument.itemsize
+            unsigned = np.dtype(f"u{min(8, width)}")
+            everything = torch.empty(0, dtype=torch.uint8).set_(storage, 0, (size,), (1,))
+            raw = everything.numpy()[: size // unsigned.itemsize * unsigned.itemsize].view(unsigned)
+            self._memories[storage.data_ptr()] = _Memory(storage.data_ptr(), unsigned.itemsize, raw)
+        return self._memories[storage.data_ptr()]
+
+    def _found(self, address: int) -> tuple[_Memory, int] | None:
+        for memory in self._memories.values():
+            at = (address - memory.low) // memory.itemsize
+            if 0 <= at < memory.raw.size:
+                return memory, at
+        return None
+
+    def history(self, address: int) -> History:
+        """The writers of the element at an address."""
+        found = self._found(address)
+        if found is None:
+            return History(address)
+        memory, at = found
+
+        def store(numbers: np.ndarray) -> Store | None:
+            return self.stores[numbers[at]] if numbers[at] >= 0 else None
+
+        last, masked = store(memory.last), store(memory.masked)
+        return History(
+            address,
+            last,
+            _lane(last, memory.lane[at]),
+            store(memory.other),
+            bool(memory.clash[at]),
+            masked,
+            _lane(masked, memory.masked_lane[at]),
+        )
+
+    def writers(self, tensor: Tensor) -> np.ndarray | None:
+        """The number of the last store to each element, −1 for none; None if nobody stored to the
+        tensor's memory."""
+        return self._map(tensor, "last")
+
+    def shared(self, tensor: Tensor) -> np.ndarray | None:
+        """Where a plain store replaced another program's value with a different one."""
+        return self._map(tensor, "clash")
+
+    def _map(self, tensor: Tensor, name: str) -> np.ndarray | None:
+        found = self._found(tensor.data_ptr())
+        if found is None:
+            return None
+        memory, start = found
+        flat: np.ndarray = getattr(memory, name)
+        strides = [st * flat.itemsize for st in _steps(tensor, memory.itemsize)]
+        return np.lib.stride_tricks.as_strided(
+            flat[start:], tuple(tensor.shape), strides, writeable=False
+        )
+
+    def stored(self) -> list[Argument]:
+        """The tensor arguments that were stored to, in the order of the parameters."""
+        names = {(s.launch, s.argument) for s in self.stores if s.on}
+        return [
+            argument
+            for number, launch in enumerate(self.launches)
+            for argument in launch.arguments
+            if (number, argument.name) in names
+        ]
+
+
+def _steps(tensor: Tensor, itemsize: int) -> list[int]:
+    return [st * tensor.element_size() // itemsize for st in tensor.stride()]
+
+
+def _name(arguments: tuple[Argument, ...], pointers: np.ndarray) -> str:
+    """The first argument that holds all the addresses; "?" if none does."""
+    return next((a.name for a in arguments if holds(a, pointers)), "?")
+
+
+def holds(argument: Argument, pointers: np.ndarray) -> bool:
+    """Whether the addresses, of which there may be none, all lie in the argument."""
+    return bool(((pointers >= argument.low) & (pointers < argument.high)).all())
+
+
+def _lane(store: Store | None, number: Any) -> tuple[int, ...]:
+    if store is None:
+        return ()
+    return tuple(int(i) for i in np.unravel_index(int(number), store.shape))
+
+
+def address_of(tensor: Tensor, index: tuple[int, ...]) -> int:
+    """Where an element lies in memory."""
+    offset = sum(i * s for i, s in zip(index, tensor.stride()))
+    return tensor.data_ptr() + offset * tensor.element_size()

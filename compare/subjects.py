@@ -1,0 +1,260 @@
+"""What can be debugged: a case of an op, or a launch of a kernel from elsewhere.
+
+Every run of a subject gets memory of its own, as it was at the start, so that runs can be repeated.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, NamedTuple, Protocol
+
+import torch
+from torch import Tensor
+
+from compare import checking, numerics
+from compare.cases import Case
+from compare.checking import Comparison
+from compare.own import Tolerance
+from compare.specs import Spec
+from compare.stores import Stores
+from triton_kernels import _elementwise, _interpreter
+
+
+class Result(NamedTuple):
+    """A tensor that kernels stored, and what it should hold."""
+
+    name: str
+    tensor: Tensor
+    reference: Tensor
+    comparison: Comparison
+
+
+class Subject(Protocol):
+    """What is debugged."""
+
+    title: str
+    outside_is_usage: bool  # whether an error before any program is the caller's mistake
+
+    def prepare(self, device: torch.device) -> Any:
+        """Memory for one run."""
+
+    def launch(self, state: Any) -> None:
+        """Run in that memory."""
+
+    def judge(self, state: Any, stores: Stores | None) -> list[Result]:
+        """The results against the oracle; ``stores`` is None after a compiled run."""
+
+    def compilable(self) -> bool:
+        """Whether it could run compiled, given a GPU."""
+
+
+# ---- the two kinds of subject ----
+
+
+class Op:
+    """A case of one of the repository's ops."""
+
+    outside_is_usage = False
+
+    def __init__(self, spec: Spec, case: Case, variant: str | None, function: Any) -> None:
+        self._spec, self._case, self._variant, self._function = spec, case, variant, function
+        self.title = str(case) + (f", variant {variant}" if variant else "")
+
+    def prepare(self, device: torch.device) -> Any:
+        """The case's inputs."""
+        arguments = self._spec.inputs(self._case, device)
+        return {
+            "arguments": arguments,
+            "reference": self._spec.oracle(*arguments[0], **arguments[1]),
+        }
+
+    def launch(self, state: Any) -> None:
+        """Call the op as check does, into a poisoned output."""
+        arguments, reference = state["arguments"], state["reference"]
+        state["result"], _ = checking.call(
+            self._spec, self._case, self._function, arguments, reference
+        )
+
+    def judge(self, state: Any, stores: Stores | None) -> list[Result]:
+        """By bits or the op's bound, as check does."""
+        arguments, reference, result = (state[k] for k in ("arguments", "reference", "result"))
+        mode = "triton-compiled" if result.is_cuda else "triton-interpreted"
+        name = mode + (f"/{self._variant}" if self._variant else "")
+        found = checking.compare(self._spec, self._case, name, arguments, result, reference)
+        return [Result("out", result, reference, found)]
+
+    def compilable(self) -> bool:
+        """Unless TRITON_INTERPRET=1 made its kernels interpreted for good."""
+        return not _interpreter.made_interpreted(_elementwise.flat_kernel)
+
+
+Oracle = Callable[[], Any]
+
+
+class Kernel:
+    """A kernel from elsewhere, with its launch."""
+
+    outside_is_usage = True
+
+    def __init__(
+        self,
+        kernel: Any,
+        grid: Any,
+        args: Sequence[Any],
+        constexprs: dict[str, Any],
+        oracle: Oracle | None,
+        max_ulps: float,
+        bound: Tolerance | None,
+    ) -> None:
+        self._kernel, self._grid, self._given = kernel, grid, (tuple(args), constexprs)
+        self._max_ulps, self._bound = max_ulps, bound
+        self._outputs: list[tuple[str, int]] = []  # name and place among the tensors
+        self._expected = None if oracle is None else _expected(oracle())
+        inner = kernel
+        while not hasattr(inner, "__name__") and hasattr(inner, "fn"):
+            inner = inner.fn
+        self.title = getattr(inner, "__name__", "kernel")
+
+    def prepare(self, device: torch.device) -> Any:
+        """Copies of the arguments' memory."""
+        return copies(self._given, device)
+
+    def launch(self, state: Any) -> None:
+        """Launch on the copies."""
+        args, constexprs = state
+        self._kernel[self._grid](*args, **constexprs)
+
+    def judge(self, state: Any, stores: Stores | None) -> list[Result]:
+        """In ULPs or by the caller's bound; a tensor for each argument that was stored to."""
+        if self._expected is None:
+            return []
+        held = list(tensors(state))
+        if stores is not None:
+            self._outputs = []
+            for argument in stores.stored():
+                at = next(i for i, t in enumerate(held) if t is argument.tensor)
+                self._outputs.append((argument.name, at))
+        references = self._references()
+        return [
+            Result(name, held[at], reference, self._compare(name, held[at].cpu(), reference))
+            for (name, at), reference in zip(self._outputs, references)
+        ]
+
+    def compilable(self) -> bool:
+        """Unless it was made under TRITON_INTERPRET=1."""
+        return not _interpreter.made_interpreted(self._kernel)
+
+    def _references(self) -> list[Tensor]:
+        names = [name for name, _ in self._outputs]
+        stored = ", ".join(names) or "nothing"
+        expected = self._expected
+        if isinstance(expected, dict):
+            if set(expected) != set(names):
+                raise ValueError(
+                    f"debug(): oracle() returned {', '.join(expected)}, but the kernel stored to "
+                    f"{stored}"
+                )
+            return [expected[name] for name in names]
+        assert expected is not None
+        if len(expected) != len(names):
+            raise ValueError(
+                f"debug(): oracle() returned {len(expected)} tensors, but the kernel stored to "
+                f"{stored}: it must return one for each of these, or a dict by parameter name"
+            )
+        return expected
+
+    def _compare(self, name: str, result: Tensor, reference: Tensor) -> Comparison:
+        if result.shape != reference.shape:
+            raise ValueError(
+                f"debug(): oracle() returned shape {list(reference.shape)} for {name}, which has "
+                f"shape {list(result.shape)}"
+            )
+        if self._bound is not None:
+            limit = self._bound(reference, *self._given[0]).cpu().double().expand(result.shape)
+            error, right = numerics.within(result, reference.cpu().double(), limit)
+            return Comparison(right, error, limit, numerics.fraction(error, limit))
+        distance = numerics.ulps(result, reference.cpu().to(result.dtype))
+        limit = torch.full_like(distance, self._max_ulps if result.is_floating_point() else 0.0)
+        return Comparison(distance <= limit, distance, limit, distance)
+
+
+def _expected(returned: Any) -> list[Tensor] | dict[str, Tensor]:
+    """What an oracle returned, checked."""
+    found: Any = returned
+    if isinstance(returned, Tensor):
+        found = [returned]
+    elif isinstance(returned, (tuple, list)):
+        found = list(returned)
+    each = found.values() if isinstance(found, dict) else found
+    if not isinstance(found, (list, dict)) or not all(isinstance(t, Tensor) for t in each):
+        raise TypeError(
+            "debug(): oracle() must return a tensor, a tuple of tensors, or a dict of tensors by "
+            f"parameter name, but returned {type(returned).__name__}"
+        )
+    return found
+
+
+# ---- copies of arguments ----
+
+
+def tensors(value: Any) -> Iterator[Tensor]:
+    """The tensors in nested arguments, in order; those inside descriptors and wrappers, too."""
+    if isinstance(value, Tensor):
+        yield value
+    elif isinstance(value, (tuple, list)):
+        for each in value:
+            yield from tensors(each)
+    elif isinstance(value, dict):
+        yield from tensors(tuple(value.values()))
+    elif isinstance(getattr(value, "base", None), Tensor):  # TensorDescriptor, reinterpret()
+        yield value.base
+
+
+ALIGNMENT = 64  # bytes: views keep their alignment in a copy
+
+
+def copies(value: Any, device: torch.device) -> Any:
+    """Nested arguments with their tensors' memory copied to a device, strides and all.
+
+    Memory is copied once a storage, from the first byte in use to the last: views that overlap
+    still do in the copy.
+    """
+    extents: dict[int, list[Any]] = {}
+    for t in tensors(value):
+        start: Any = t.storage_offset() * t.element_size()
+        reach = sum((n - 1) * st for n, st in zip(t.shape, t.stride())) + 1 if t.numel() else 0
+        part = extents.setdefault(t.untyped_storage().data_ptr(), [start, start])
+        part[0] = min(part[0], start - start % ALIGNMENT)
+        part[1] = max(part[1], start + reach * t.element_size())
+    made: dict[int, Tensor] = {}
+
+    def moved(t: Tensor) -> Tensor:
+        storage = t.untyped_storage()
+        low, high = extents[storage.data_ptr()]
+        if storage.data_ptr() not in made:
+            raw = torch.empty(0, dtype=torch.uint8, device=t.device)
+            raw.set_(storage, low, (high - low,), (1,))
+            made[storage.data_ptr()] = raw.to(device, copy=True)
+        offset = t.storage_offset() - low // t.element_size()
+        new = torch.empty(0, dtype=t.dtype, device=device)
+        return new.set_(made[storage.data_ptr()].untyped_storage(), offset, t.shape, t.stride())
+
+    def walk(each: Any) -> Any:
+        if isinstance(each, Tensor):
+            return moved(each)
+        if isinstance(each, tuple) and hasattr(each, "_fields"):
+            return type(each)(*map(walk, each))
+        if isinstance(each, (tuple, list)):
+            return type(each)(map(walk, each))
+        if isinstance(each, dict):
+            return {key: walk(item) for key, item in each.items()}
+        if isinstance(getattr(each, "base", None), Tensor):
+            twin = copy.copy(each)
+            twin.base = moved(each.base)
+            if hasattr(twin, "data"):  # a triton.reinterpret() wrapper keeps these, too
+                twin.data, twin.device = twin.base.data, twin.base.device
+            return twin
+        return each
+
+    return walk(value)

@@ -1,0 +1,106 @@
+"""One program again, traced: an observer that notes what it loads, stores and multiplies."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from compare import regions
+from compare.stores import holds
+from compare.traces import Event, Trace
+from triton_kernels._memory import Argument
+from triton_kernels._observer import Access, Dot, Launch, Observer, Program
+
+KEPT = 1 << 26  # numbers of all tiles together that a trace keeps
+
+
+class Tracer(Observer):
+    """Runs one program of one launch and notes what it does; launches before it run whole, so that
+    memory is as it was, and those after it not at all.
+
+    ``watched`` is an element, as an argument's name and bytes from its start.
+
+    Attributes:
+        trace: None until the launch begins.
+        stored_there: what the program last stored to the watched element.
+    """
+
+    def __init__(
+        self, launch: int, program: Program, watched: tuple[str, int] | None = None
+    ) -> None:
+        self.trace: Trace | None = None
+        self.stored_there: float | None = None
+        self._wanted, self._watched = (launch, program), watched
+        self._launch = -1
+        self._arguments: tuple[Argument, ...] = ()
+        self._kept = 0
+
+    def launch(self, launch: Launch) -> None:
+        self._launch += 1
+        if self._launch == self._wanted[0]:
+            self._arguments = launch.arguments
+            self.trace = Trace(launch.kernel, self._wanted[1], launch.grid)
+
+    def wants(self, program: Program) -> bool:
+        number, wanted = self._wanted
+        return self._launch < number or (self._launch == number and program == wanted)
+
+    def access(self, access: Access) -> None:
+        if self.trace is None or self._launch != self._wanted[0]:
+            return
+        active = access.pointers[access.mask]
+        argument = access.argument
+        if argument is None and active.size:
+            argument = next((a for a in self._arguments if holds(a, active)), None)
+        numbers = access.numbers
+        low, high, nans = _range(numbers[access.mask])
+        event = Event(
+            f"atomic {access.operation}" if access.operation else access.verb,
+            argument.name if argument else "",
+            regions.touched(argument, access.pointers, access.mask) if argument else None,
+            _tile(access.pointers),
+            access.mask.size,
+            active.size,
+            low,
+            high,
+            nans,
+            access.place,
+        )
+        self._keep(event, numbers, access.mask)
+        self.trace.events.append(event)
+        if self._watched and argument and argument.name == self._watched[0]:
+            address = np.uint64(argument.low + self._watched[1])
+            if access.verb == "store" and (hit := access.mask & (access.pointers == address)).any():
+                self.stored_there = numbers[hit][-1].item()
+
+    def end(self, reason: str) -> None:
+        """Note why the program stopped before its end."""
+        if self.trace is not None:
+            self.trace.ended = reason
+
+    def dot(self, dot: Dot) -> None:
+        if self.trace is None or self._launch != self._wanted[0]:
+            return
+        shape = (*dot.result.shape, dot.a.shape[-1])
+        low, high, nans = _range(dot.result)
+        operands, lanes = (_range(dot.a), _range(dot.b)), dot.result.size
+        event = Event("dot", "", None, shape, lanes, lanes, low, high, nans, dot.place)
+        event.operands, event.precision = operands, dot.precision
+        self._keep(event, dot.result, np.ones(dot.result.shape, dtype=bool))
+        self.trace.events.append(event)
+
+    def _keep(self, event: Event, values: np.ndarray, mask: np.ndarray) -> None:
+        self._kept += values.size
+        if self._kept <= KEPT:
+            event.values, event.mask = values.copy(), mask.copy()
+
+
+def _tile(pointers: np.ndarray) -> tuple[int, ...]:
+    return () if pointers.size == 1 else tuple(pointers.shape)
+
+
+def _range(values: np.ndarray) -> tuple[float | None, float | None, int]:
+    """The smallest and largest number, and how many NaNs."""
+    real = values[values == values]  # NaN differs from itself
+    if not real.size:
+        return None, None, int(values.size)
+    return real.min().item(), real.max().item(), int(values.size - real.size)

@@ -1,0 +1,99 @@
+"""What an interpreted run can be watched through: launches, programs, memory accesses, dots.
+
+A watcher is a subclass of :class:`Observer`, given to ``_interpreter.interpreting``. It must not
+change the arrays that it gets: they are the kernel's own.
+"""
+
+from __future__ import annotations
+
+from typing import Literal, NamedTuple
+
+import numpy as np
+
+from . import _emulation as emulation
+from ._emulation import Array
+from ._memory import Argument
+
+Program = tuple[int, int, int]
+
+
+class Place(NamedTuple):
+    """A line of a kernel or of a jit function that it calls."""
+
+    file: str
+    line: int
+    function: str
+
+    def __str__(self) -> str:
+        return f"{self.file}:{self.line} in {self.function}"
+
+
+class Launch(NamedTuple):
+    """A launch that begins: nothing has run yet."""
+
+    kernel: str
+    grid: tuple[int, ...]
+    arguments: tuple[Argument, ...]  # the tensors, in the order of the parameters
+
+
+class Access(NamedTuple):
+    """A load, store or atomic operation of one program, found to be in bounds.
+
+    Attributes:
+        verb: atomics have one verb; ``operation`` names the kind, as "add" or "cas".
+        argument: where the pointers came from; None where that is not known, as after tl.where of
+            two arguments' pointers.
+        pointers: byte addresses, uint64, one a lane.
+        mask: which lanes take part, in the shape of ``pointers``.
+        values: as loaded, or as stored; raw bits for bfloat16 (uint16) and float8 (uint8).
+        dtype: of the values, as Triton calls it: "fp32", "bf16", "int1".
+        place: the kernel's line; None where it is not known.
+    """
+
+    verb: Literal["load", "store", "atomic"]
+    operation: str
+    argument: Argument | None
+    pointers: Array
+    mask: Array
+    values: Array
+    dtype: str
+    program: Program
+    place: Place | None
+
+    @property
+    def numbers(self) -> Array:
+        """The values as numbers that numpy knows, in the shape of the pointers."""
+        shape = self.pointers.shape
+        return np.broadcast_to(emulation.decoded(self.values, self.dtype), shape)
+
+
+class Dot(NamedTuple):
+    """A tl.dot: result = a @ b + c, as numbers that numpy knows."""
+
+    a: Array
+    b: Array
+    c: Array
+    result: Array
+    precision: str
+    program: Program
+    place: Place | None
+
+
+class Observer:
+    """Watches an interpreted run; does nothing by itself.
+
+    A run may hold several launches, one after another.
+    """
+
+    def launch(self, launch: Launch) -> None:
+        """A kernel is about to run."""
+
+    def wants(self, program: Program) -> bool:
+        """Whether the program shall run at all; asked in the order in which programs run."""
+        return True
+
+    def access(self, access: Access) -> None:
+        """Memory is accessed: a load has its values, a store has not changed the memory yet."""
+
+    def dot(self, dot: Dot) -> None:
+        """A tl.dot has its result."""
