@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
+import triton_kernels
 from compare import numerics
 from compare.cases import Arguments, Case, Guarded
 from compare.implementations import Implementation, applies, is_quick
@@ -304,16 +305,19 @@ def _agreement(outcomes: list[Outcome]) -> bool | None:
 
 
 def find_writer(spec: Spec, mismatch: Mismatch) -> tuple[int, ...] | None:
-    """The Triton program that stored the worst element: recorded from an interpreted run's stores,
-    on the inputs of the case; None if nobody stored it or the run fails."""
+    """The Triton program that stored the worst element: recorded from the stores of an interpreted
+    run, of the variant of the same name if there is one, on the inputs of the case; None if nobody
+    stored it or the run fails."""
     if mismatch.deviation is None:
         return None
+    variant = mismatch.implementation.partition("/")[2]
+    function = triton_kernels.variants(spec.name).get(variant, spec.triton)
     arguments = spec.inputs(mismatch.case)
     reference = spec.oracle(*arguments[0], **arguments[1])
     stores = Stores()
     try:
         with _interpreter.interpreting(stores):
-            out, _ = call(spec, mismatch.case, spec.triton, arguments, reference)
+            out, _ = call(spec, mismatch.case, function, arguments, reference)
     except Exception:  # noqa: BLE001 - the kernel under test is wrong; it may also fail
         return None
     writer = stores.history(address_of(out, mismatch.deviation.index)).last

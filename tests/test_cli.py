@@ -218,3 +218,11 @@ def test_an_implementation_is_asked_only_for_what_it_is_made_for() -> None:
     done = check("add", "--dtype", "float32", "--impl", "cuda-host/f16x8")
     assert done.exit_code == 2
     assert "not made for these cases" in " ".join(done.output.split())
+
+
+def test_the_writer_is_looked_for_in_the_variant_that_is_wrong() -> None:
+    case = Case("add", "float16", (1040,))
+    worst = checking.Deviation(1, 1040, (1000,), "", "", 0.0, 0.0, 0.0)
+    for name, program in (("triton-interpreted", 0), ("triton-interpreted/f16", 7)):
+        mismatch = checking.Mismatch(case, name, "wrong values", worst)
+        assert checking.find_writer(SPECS["add"], mismatch) == (program, 0, 0)
