@@ -205,6 +205,59 @@ def debug(
     raise typer.Exit(0 if findings else 1)
 
 
+@app.command(name="compile")
+def compile_command(
+    ops: Annotated[
+        list[str] | None, typer.Argument(metavar="OP", help="Ops to compile; all by default.")
+    ] = None,
+    arch: Annotated[
+        list[str] | None,
+        typer.Option(help="GPU architectures; sm_80,sm_90,sm_100 by default."),
+    ] = None,
+    side: Annotated[list[str] | None, typer.Option(help="Only this side: triton or cuda.")] = None,
+    json_file: Annotated[
+        Path | None, typer.Option("--json", help="Also write all figures there.")
+    ] = None,
+) -> None:
+    """Compile every kernel for GPUs that need not be there, and show what the compilers made.
+
+    Exit status: 0 all right; 1 a kernel does not compile, spills registers, or needs more shared
+    memory than there is; 2 usage.
+    """
+    _check_writable(json_file)
+    chosen = list(dict.fromkeys(_spec(name).name for name in ops or SPECS))
+    archs = list(dict.fromkeys(_listed(arch))) or ["sm_80", "sm_90", "sm_100"]
+    for name in archs:
+        if name not in SHARED_LIMIT:
+            raise typer.BadParameter(f"--arch {name}: one of {', '.join(SHARED_LIMIT)}")
+    wanted = _listed(side)
+    for name in wanted:
+        if name not in ("triton", "cuda"):
+            raise typer.BadParameter(f"--side {name}: triton or cuda")
+    sides = [name for name in ("triton", "cuda") if name in wanted or not wanted]
+    if "triton" in sides and os.environ.get("TRITON_INTERPRET") == "1":
+        raise typer.BadParameter(
+            "TRITON_INTERPRET=1 is set, and interpreted kernels cannot be compiled: unset it"
+        )
+    report = compile_printing.run(chosen, archs, sides)
+    if json_file:
+        json_file.write_text(json.dumps(json_safe(report.to_dict()), indent=1) + "\n")
+    raise typer.Exit(0 if report.passed else 1)
+
+
+@app.command()
+def doctor(
+    json_file: Annotated[
+        Path | None, typer.Option("--json", help="Also write the findings there.")
+    ] = None,
+) -> None:
+    """Say what this machine has, what is wrong with it, and what to do.
+
+    Exit status: 0 if check can run here, 1 if a problem prevents it, 2 usage.
+    """
+    raise typer.Exit(examine(json_file))
+
+
 def _debugged_variant(spec: Spec, impl: str | None, variant: str | None) -> str | None:
     """The Triton variant that --impl and --variant ask for; None for the default kernel."""
     if impl is not None:
@@ -311,57 +364,3 @@ def _one_case(spec: Spec, dtype: str, seed: int, one: dict[str, Any]) -> Case:
         except json.JSONDecodeError:
             options[key] = text
     return Case(spec.name, dtype, shape, layout, values, seed, options)
-
-
-@app.command(name="compile")
-def compile_command(
-    ops: Annotated[
-        list[str] | None, typer.Argument(metavar="OP", help="Ops to compile; all by default.")
-    ] = None,
-    arch: Annotated[
-        list[str] | None,
-        typer.Option(help="GPU architectures; sm_80,sm_90,sm_100 by default."),
-    ] = None,
-    side: Annotated[list[str] | None, typer.Option(help="Only this side: triton or cuda.")] = None,
-    json_file: Annotated[
-        Path | None, typer.Option("--json", help="Also write all figures there.")
-    ] = None,
-) -> None:
-    """Compile every kernel for GPUs that need not be there, and show what the compilers made.
-
-    Exit status: 0 all right; 1 a kernel does not compile, spills registers, or needs more shared
-    memory than there is; 2 usage.
-    """
-    if json_file and (json_file.is_dir() or not os.access(json_file.absolute().parent, os.W_OK)):
-        raise typer.BadParameter(f"--json {json_file}: cannot write there")
-    chosen = list(dict.fromkeys(_spec(name).name for name in ops or SPECS))
-    archs = list(dict.fromkeys(_listed(arch))) or ["sm_80", "sm_90", "sm_100"]
-    for name in archs:
-        if name not in SHARED_LIMIT:
-            raise typer.BadParameter(f"--arch {name}: one of {', '.join(SHARED_LIMIT)}")
-    wanted = _listed(side)
-    for name in wanted:
-        if name not in ("triton", "cuda"):
-            raise typer.BadParameter(f"--side {name}: triton or cuda")
-    sides = [name for name in ("triton", "cuda") if name in wanted or not wanted]
-    if "triton" in sides and os.environ.get("TRITON_INTERPRET") == "1":
-        raise typer.BadParameter(
-            "TRITON_INTERPRET=1 is set, and interpreted kernels cannot be compiled: unset it"
-        )
-    report = compile_printing.run(chosen, archs, sides)
-    if json_file:
-        json_file.write_text(json.dumps(json_safe(report.to_dict()), indent=1) + "\n")
-    raise typer.Exit(0 if report.passed else 1)
-
-
-@app.command()
-def doctor(
-    json_file: Annotated[
-        Path | None, typer.Option("--json", help="Also write the findings there.")
-    ] = None,
-) -> None:
-    """Say what this machine has, what is wrong with it, and what to do.
-
-    Exit status: 0 if check can run here, 1 if a problem prevents it, 2 usage.
-    """
-    raise typer.Exit(examine(json_file))
