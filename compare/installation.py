@@ -195,6 +195,8 @@ def settings() -> Iterator[Finding]:
         elif name.startswith("CROSSCHECK_"):
             known = ", ".join(n for n in SETTINGS if n.startswith("CROSSCHECK_"))
             yield Finding(name, "warning", "nothing reads it", f"unset it; there are {known}")
+        elif name == "CUDA_REFERENCE_LIBRARIES" and value:
+            yield _prebuilt(name, value)
         elif name in JUDGED_ABOVE and value:
             yield Finding(name, "ok", f"{value} (see {JUDGED_ABOVE[name]} above)")
         elif name in ("CUDA_HOME", "CUDA_PATH") and value:
@@ -202,6 +204,24 @@ def settings() -> Iterator[Finding]:
             says = value if there else f"{value} holds no CUDA toolkit"
             remedy = "" if there else f"unset {name}, or set it to the folder that holds bin/nvcc"
             yield Finding(name, "ok" if there else "warning", says, remedy)
+
+
+def _prebuilt(name: str, value: str) -> Finding:
+    """Libraries built ahead of time: where they are asked for, nothing else is used."""
+    from cuda_reference import BuildError, _shipped
+
+    served, refused = [], []
+    targets: tuple[Literal["host", "cuda"], ...] = ("host", "cuda")
+    for target in targets:
+        try:
+            _shipped.serves(target)
+            served.append(target)
+        except BuildError as error:
+            refused.append(str(error))
+    if served:
+        return Finding(name, "ok", f"{value}: libraries for {' and '.join(served)}")
+    says, _, remedy = refused[0].partition("; ")
+    return Finding(name, "problem", says, remedy or f"unset {name}, or name a folder that is there")
 
 
 def _sanitized(kind: str) -> bool:

@@ -39,9 +39,14 @@ class Model(NamedTuple):
 
         A group's largest term is exact, each other one loses less than a unit, and the sum less
         than 2⁻²³. ``passes``: how often the K products are summed into one accumulator.
+
+        Raises:
+            ValueError: K is so large that the error has no bound.
         """
         groups = -(-K // self.group)
         first_order = passes * (K * 2.0 ** -(23 + self.extra_bits) + groups * 2.0**-23)
+        if first_order >= 1:
+            raise ValueError(f"a sum of {K} products has no bound: too many for float32")
         return first_order / (1 - first_order)
 
 

@@ -33,7 +33,7 @@ __all__ = [
     "square",
     "variants",
 ]
-OPS = tuple(name for name in __all__ if name not in ("BuildError", "variants"))
+OPS = tuple(name for name in __all__ if name not in ("BuildError", "load_inline", "variants"))
 _VARIANTS = {
     **_elementwise.VARIANTS,
     **dict.fromkeys(("gemm_bias_act", "linear_gelu"), _gemm.VARIANTS),

@@ -19,7 +19,7 @@ from compare import diagnosis, installation, machine
 from compare.cli import app
 from compare.implementations import unavailable
 from compare.installation import TRIED, Finding
-from cuda_reference import _compilers
+from cuda_reference import _compilers, _shipped
 
 Check = Callable[[], Iterator[Finding]]
 needs_compiler = pytest.mark.skipif("cuda-host" in unavailable(), reason="no host target here")
@@ -376,6 +376,8 @@ def test_what_killed_builds_left(tmp_path: Path) -> None:
         ("CROSSCHECK_SANITIZE", "thread", "problem", "--sanitize thread"),
         ("CROSSCHECK_TREAD_ORDER", "reverse", "warning", "CROSSCHECK_THREAD_ORDER"),
         ("CUDA_HOME", "/no/such/folder", "warning", "unset CUDA_HOME"),
+        ("CUDA_REFERENCE_LIBRARIES", "/no/such/folder", "problem", "name a folder that is there"),
+        ("CUDA_REFERENCE_LIBRARIES", "/usr", "problem", "python -m cuda_reference build"),
     ],
 )
 def test_settings(
@@ -385,6 +387,13 @@ def test_settings(
     finding = one(installation.settings, name)
     assert finding.grade == grade
     assert remedy in finding.remedy
+
+
+def test_prebuilt_libraries(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CUDA_REFERENCE_LIBRARIES", "/some/folder")
+    monkeypatch.setattr(_shipped, "serves", lambda target: True)
+    finding = one(installation.settings, "CUDA_REFERENCE_LIBRARIES")
+    assert (finding.grade, finding.says) == ("ok", "/some/folder: libraries for host and cuda")
 
 
 def test_every_setting_of_ours_is_known(root: Path) -> None:

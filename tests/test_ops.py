@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 
+import cuda_reference
 import triton_kernels
 from compare import cases, checking, numerics
 from compare.cases import Case
@@ -174,3 +175,11 @@ def test_cpu_tensors_need_the_interpreter() -> None:
     with pytest.raises(RuntimeError, match="TRITON_INTERPRET=1") as caught:
         triton_kernels.square(torch.ones(3))
     assert "triton_kernels.interpret()" in str(caught.value)
+
+
+def test_both_sides_list_the_ops_and_nothing_else() -> None:
+    assert set(triton_kernels.OPS) == set(cuda_reference.OPS) == set(SPECS)
+    for package in (triton_kernels, cuda_reference):
+        for name in set(package.__all__) - set(SPECS):
+            with pytest.raises(ValueError, match="no op"):
+                package.variants(name)

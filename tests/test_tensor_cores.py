@@ -76,6 +76,11 @@ def test_the_error_bound_of_a_model(model: Model, K: int) -> None:
     assert K == 1 or worst > model.accumulation_error(K) / 50
 
 
+def test_a_sum_that_is_too_long_has_no_bound() -> None:
+    with pytest.raises(ValueError, match="no bound"):
+        Model(16, 2).accumulation_error(2**25)
+
+
 def test_the_bound_tells_the_model_from_fewer_bits() -> None:
     """What the measurement buys: an accumulator of 19 bits no longer passes."""
     g = torch.Generator().manual_seed(0)
