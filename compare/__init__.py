@@ -7,8 +7,8 @@
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from compare.debugging import debug
-    from compare.findings import Findings
+    from compare.debugging.findings import Findings
+    from compare.debugging.investigation import debug
     from compare.own import Report, cross_check
 
 __all__ = ["Findings", "Report", "cross_check", "debug"]
@@ -18,9 +18,10 @@ def __getattr__(name: str) -> Any:
     """The exports load torch, so they wait until they are used: pytest imports this package for
     the plugin alone, and the doctor must start where torch is broken."""
     if name in __all__:
-        from compare import debugging, findings, own
+        from compare import own
+        from compare.debugging import findings, investigation
 
-        module: Any = {"Findings": findings, "debug": debugging}.get(name, own)
+        module: Any = {"Findings": findings, "debug": investigation}.get(name, own)
         return getattr(module, name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 

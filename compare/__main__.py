@@ -24,7 +24,7 @@ def main() -> None:
 
 def _doctor() -> None:
     """The doctor of compare.cli, without compare.cli and without typer."""
-    from compare.diagnosis import examine
+    from compare.doctor.diagnosis import examine
 
     parser = argparse.ArgumentParser(prog="python -m compare doctor")
     parser.add_argument("--json", type=Path, metavar="FILE", help="Also write the findings there.")

@@ -18,9 +18,9 @@ from torch.overrides import TorchFunctionMode
 import triton_kernels
 from compare import numerics
 from compare.cases import Arguments, Case, Guarded
+from compare.debugging.stores import Stores, address_of
 from compare.implementations import Implementation, applies, is_quick
 from compare.specs import Spec
-from compare.stores import Stores, address_of
 from triton_kernels import _interpreter
 
 

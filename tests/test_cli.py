@@ -14,6 +14,7 @@ from typer.testing import CliRunner, Result
 from compare import checking, specs
 from compare.cases import Case
 from compare.cli import app
+from compare.commands.options import one_case
 from compare.implementations import unavailable
 from compare.specs import SPECS
 
@@ -115,8 +116,6 @@ def test_replay_command_names_every_coordinate() -> None:
 
 def test_every_case_replays_to_itself() -> None:
     """The command line of a case builds that very case."""
-    from compare import cli
-
     for spec in SPECS.values():
         for dtype in spec.dtypes[:2]:
             for case in spec.cases(dtype, "quick"):
@@ -126,7 +125,7 @@ def test_every_case_replays_to_itself() -> None:
                     "values": case.values,
                     "arg": [f"{k}={v}" for k, v in case.options.items()],
                 }
-                again = cli._one_case(spec, dtype, case.seed, one)
+                again = one_case(spec, dtype, case.seed, one)
                 assert str(again) == str(case)
 
 

@@ -18,11 +18,12 @@ from triton.runtime import driver
 from typer.testing import CliRunner, Result
 
 import triton_kernels
-from compare import cross_compile, gemm, machine_code
+from compare import gemm
 from compare.cases import Case
 from compare.cli import app
-from compare.cross_compile import Accepted, Kernel, Row
-from compare.machine_code import SHARED_LIMIT, Figures, readable
+from compare.compiling import cross_compile, machine_code
+from compare.compiling.cross_compile import Accepted, Kernel, Row
+from compare.compiling.machine_code import SHARED_LIMIT, Figures, readable
 from compare.specs import SPECS, Spec
 from cuda_reference import _build, _compilers
 from triton_kernels import _cross_compile, _launch

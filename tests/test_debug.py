@@ -14,14 +14,15 @@ import triton.language as tl
 from typer.testing import CliRunner, Result
 
 import triton_kernels
-from compare import checking, debug, debugging, numerics, regions, specs, subjects, traces
+from compare import checking, debug, numerics, specs
 from compare.cases import CPU
 from compare.cli import app
-from compare.findings import LINES, Findings
+from compare.debugging import investigation, regions, subjects, traces
+from compare.debugging.findings import LINES, Findings
+from compare.debugging.stores import Stores
+from compare.debugging.traces import WIDTH
+from compare.debugging.tracing import Tracer
 from compare.specs import SPECS
-from compare.stores import Stores
-from compare.traces import WIDTH
-from compare.tracing import Tracer
 from triton_kernels import _interpreter
 
 SOURCE = Path(__file__).read_text().splitlines()
@@ -749,14 +750,14 @@ def test_ctrl_c_keeps_the_trace_so_far(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_ctrl_c_in_the_run_says_where(monkeypatch: pytest.MonkeyPatch) -> None:
-    inner = debugging._Watch.access
+    inner = investigation._Watch.access
 
     def access(self: Any, access: Any) -> None:
         inner(self, access)
         if access.program == (2, 0, 0):
             raise KeyboardInterrupt
 
-    monkeypatch.setattr(debugging._Watch, "access", access)
+    monkeypatch.setattr(investigation._Watch, "access", access)
     found = flat(square)
     assert found.partial
     assert found.trace is None
@@ -767,11 +768,11 @@ def test_ctrl_c_in_the_run_says_where(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_progress_shows_on_stderr_and_goes_away(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(debugging, "PATIENCE", 0.0)
+    monkeypatch.setattr(investigation, "PATIENCE", 0.0)
     monkeypatch.setenv("FORCE_COLOR", "1")
-    with debugging._Bar("interpreting square") as bar:
+    with investigation._Bar("interpreting square") as bar:
         bar.timer.join()
-        with _interpreter.interpreting(debugging._Watch(bar)):
+        with _interpreter.interpreting(investigation._Watch(bar)):
             square[(4,)](X, torch.zeros(1000), 1000, BLOCK=256)
         assert bar.progress.tasks[0].fields["done"] == "3 of 4 programs"
         assert bar.progress.live.is_started
@@ -785,7 +786,7 @@ def test_a_quick_run_shows_no_progress(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     for patience, terminal in ((600.0, "1"), (600.0, ""), (0.0, "")):  # never into a file
-        monkeypatch.setattr(debugging, "PATIENCE", patience)
+        monkeypatch.setattr(investigation, "PATIENCE", patience)
         monkeypatch.setenv("FORCE_COLOR", terminal)
         assert flat(square)
     captured = capsys.readouterr()
@@ -927,14 +928,14 @@ def test_usage_errors_exit_2(words: list[str], says: str) -> None:
 
 def test_the_compiled_result_in_words() -> None:
     yes, no = torch.tensor([True, True, False]), torch.tensor([False, False, False])
-    assert debugging._against(yes, yes) == "the same 2 elements wrong"
-    assert debugging._against(yes, no) == "right: suspect the interpreter's emulation"
-    assert debugging._against(no, no) == "right"
-    assert debugging._against(no, yes) == "2 of 3 elements wrong: suspect compiler or precision"
+    assert investigation._against(yes, yes) == "the same 2 elements wrong"
+    assert investigation._against(yes, no) == "right: suspect the interpreter's emulation"
+    assert investigation._against(no, no) == "right"
+    assert investigation._against(no, yes) == "2 of 3 elements wrong: suspect compiler or precision"
     third = torch.tensor([False, True, True])
-    assert debugging._against(yes, third) == "2 of 3 elements wrong, 1 of them the same"
+    assert investigation._against(yes, third) == "2 of 3 elements wrong, 1 of them the same"
     only = torch.tensor([False, False, True])
-    assert debugging._against(yes, only) == "1 of 3 elements wrong, none of them the same"
+    assert investigation._against(yes, only) == "1 of 3 elements wrong, none of them the same"
 
 
 class Twofold:
@@ -967,7 +968,7 @@ class Twofold:
 def test_a_compiled_result_that_differs(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "synchronize", lambda: None)
-    found = debugging.investigate(Twofold(1, 2))
+    found = investigation.investigate(Twofold(1, 2))
     assert not found
     assert found.verdict == "WRONG"
     assert found.compiled == (
@@ -975,12 +976,12 @@ def test_a_compiled_result_that_differs(monkeypatch: pytest.MonkeyPatch) -> None
         "expected 1.0 (0x3f800000)"
     )
     assert f"compiled: {found.compiled[:60]}" in str(found)
-    assert debugging.investigate(Twofold(1, 1))
-    assert "compiled: the same 5 elements wrong" in str(debugging.investigate(Twofold(2, 2)))
-    found = debugging.investigate(Twofold(1, RuntimeError("no such instruction")))
+    assert investigation.investigate(Twofold(1, 1))
+    assert "compiled: the same 5 elements wrong" in str(investigation.investigate(Twofold(2, 2)))
+    found = investigation.investigate(Twofold(1, RuntimeError("no such instruction")))
     assert not found
     assert "compiled: RuntimeError: no such instruction" in str(found)
-    found = debugging.investigate(Twofold(RuntimeError("early"), 1))
+    found = investigation.investigate(Twofold(RuntimeError("early"), 1))
     assert "stopped outside a kernel: RuntimeError: early" in str(found)
     assert "compiled: not run" in str(found)
 

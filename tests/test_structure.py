@@ -1,6 +1,7 @@
 """The shape of the repository: who imports whom, one stem an op, and documents that tell the truth.
 
-Everything here reads source text; only the import test runs the packages, in a child process.
+Almost everything here reads source text; the import test runs the packages in a child process, and
+the command line is asked for its options.
 """
 
 from __future__ import annotations
@@ -19,6 +20,9 @@ from importlib.util import find_spec
 from pathlib import Path, PurePosixPath
 
 import pytest
+import typer
+
+from compare.cli import app
 
 ROOT = Path(__file__).parent.parent
 PACKAGES = ("triton_kernels", "cuda_reference", "compare")
@@ -312,19 +316,12 @@ def targets() -> set[str]:
 
 
 def subcommands() -> dict[str, set[str]]:
-    """Command → its options, from the functions of compare/cli.py that are commands."""
-    found = {}
-    for node in tree(ROOT / "compare" / "cli.py").body:
-        decorators = [ast.unparse(d) for d in getattr(node, "decorator_list", [])]
-        command = next((d for d in decorators if d.startswith("app.command")), None)
-        if isinstance(node, ast.FunctionDef) and command:
-            given = re.search(r"name='([a-z-]+)'", command)
-            arguments = [*node.args.args, *node.args.kwonlyargs]
-            options = {"--" + a.arg.replace("_", "-") for a in arguments}
-            found[given[1] if given else node.name] = options | set(
-                re.findall(r"--[a-z][a-z-]*", ast.unparse(node.args))
-            )
-    return found
+    """Command → its options."""
+    commands = typer.main.get_command(app).commands
+    return {
+        name: {option for parameter in command.params for option in parameter.opts}
+        for name, command in commands.items()
+    }
 
 
 def lies(text: str) -> Iterator[str]:

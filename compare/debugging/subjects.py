@@ -15,9 +15,9 @@ from torch import Tensor
 from compare import checking, numerics
 from compare.cases import Case
 from compare.checking import Comparison
+from compare.debugging.stores import Stores
 from compare.own import Tolerance
 from compare.specs import Spec
-from compare.stores import Stores
 from triton_kernels import _elementwise, _interpreter
 
 

@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Literal, NamedTuple
 
 Grade = Literal["ok", "warning", "problem"]
-ROOT = Path(__file__).resolve().parent.parent
+ROOT = Path(__file__).resolve().parent.parent.parent
 OWN_DISTRIBUTION = "triton-kernels-crosscheck"
 
 

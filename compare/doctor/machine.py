@@ -20,7 +20,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from compare.installation import ROOT, Finding, Grade
+from compare.doctor.installation import ROOT, Finding, Grade
 
 STALE = 3600  # seconds without a change after which a build is taken for killed
 

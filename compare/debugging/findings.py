@@ -11,9 +11,9 @@ from typing import Any
 
 from compare import numerics
 from compare.checking import Deviation
-from compare.regions import Pattern
-from compare.stores import History, Store
-from compare.traces import WIDTH, Trace, source_line
+from compare.debugging.regions import Pattern
+from compare.debugging.stores import History, Store
+from compare.debugging.traces import WIDTH, Trace, source_line
 from triton_kernels._observer import Place, Program
 
 LINES = 40  # of the printed findings: one screen

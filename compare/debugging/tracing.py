@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from compare import regions
-from compare.stores import holds
-from compare.traces import Event, Trace
+from compare.debugging import regions
+from compare.debugging.stores import holds
+from compare.debugging.traces import Event, Trace
 from triton_kernels._memory import Argument
 from triton_kernels._observer import Access, Dot, Launch, Observer, Program
 

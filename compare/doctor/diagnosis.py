@@ -13,8 +13,8 @@ import textwrap
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from compare import installation, machine
-from compare.installation import Finding
+from compare.doctor import installation, machine
+from compare.doctor.installation import Finding
 
 CHECKS: dict[str, tuple[Callable[[], Iterator[Finding]], ...]] = {
     "Versions": (installation.versions, installation.interpreter),

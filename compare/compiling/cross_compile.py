@@ -18,9 +18,9 @@ import torch
 
 import cuda_reference
 import triton_kernels
-from compare import machine_code
 from compare.cases import Case
-from compare.machine_code import SHARED_LIMIT, Figures
+from compare.compiling import machine_code
+from compare.compiling.machine_code import SHARED_LIMIT, Figures
 from compare.specs import SPECS, Spec
 from cuda_reference import BuildError, _build, _compilers
 from triton_kernels._cross_compile import Launch, compiling

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from compare.regions import Region
+from compare.debugging.regions import Region
 from triton_kernels._observer import Place, Program
 
 WIDTH = 110  # columns

@@ -18,14 +18,15 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from torch import Tensor
 
-from compare import checking, regions
+from compare import checking
 from compare.cases import CPU
 from compare.checking import Deviation
-from compare.findings import Failure, Findings, WrongValues
+from compare.debugging import regions
+from compare.debugging.findings import Failure, Findings, WrongValues
+from compare.debugging.stores import History, Stores, address_of
+from compare.debugging.subjects import Kernel, Oracle, Result, Subject, tensors
+from compare.debugging.tracing import Tracer
 from compare.own import Tolerance
-from compare.stores import History, Stores, address_of
-from compare.subjects import Kernel, Oracle, Result, Subject, tensors
-from compare.tracing import Tracer
 from triton_kernels import _interpreter
 from triton_kernels._observer import Program
 

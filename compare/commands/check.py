@@ -1,0 +1,144 @@
+"""``python -m compare check``: every implementation against the oracle and each other."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from compare import cases, printing
+from compare.cases import Case, Level
+from compare.commands.options import (
+    check_dtype,
+    check_implementation_names,
+    check_writable,
+    listed,
+    one_case,
+    spec_named,
+)
+from compare.implementations import MODES, applies, implementations, selected, unavailable
+from compare.numerics import json_safe
+from compare.specs import SPECS
+from cuda_reference import BuildError
+from cuda_reference._compilers import sanitizer_environment
+
+
+def check(
+    ops: Annotated[
+        list[str] | None, typer.Argument(metavar="OP", help="Ops to check; all by default.")
+    ] = None,
+    quick: Annotated[bool, typer.Option("--quick", help="Small shapes only.")] = False,
+    full: Annotated[
+        bool, typer.Option("--full", help="Every shape; on a GPU past 2³¹ elements.")
+    ] = False,
+    dtype: Annotated[list[str] | None, typer.Option(help="Only these dtypes.")] = None,
+    shape: Annotated[
+        str | None, typer.Option(help="One case of this shape: 33,129; 'scalar' for 0-d.")
+    ] = None,
+    layout: Annotated[str | None, typer.Option(help="One case of this memory layout.")] = None,
+    values: Annotated[str | None, typer.Option(help="One case with these input values.")] = None,
+    arg: Annotated[
+        list[str] | None, typer.Option(help="One case with this option, e.g. alpha=2.")
+    ] = None,
+    seed: Annotated[int, typer.Option(help="Seed of the random inputs.")] = 0,
+    impl: Annotated[
+        list[str] | None,
+        typer.Option(help="Only these: triton, cuda, a mode (cuda-host), mode/variant."),
+    ] = None,
+    require: Annotated[
+        list[str] | None,
+        typer.Option(help="Fail unless these sides or modes ran: triton,cuda."),
+    ] = None,
+    exhaustive: Annotated[
+        bool, typer.Option("--exhaustive", help="On a GPU: every float32, every 16-bit pair.")
+    ] = False,
+    sanitize: Annotated[
+        str | None,
+        typer.Option(help="CUDA on the CPU only, under a sanitizer: address, thread, undefined."),
+    ] = None,
+    json_file: Annotated[
+        Path | None, typer.Option("--json", help="Also write the results there.")
+    ] = None,
+) -> None:
+    """Run every implementation of the ops against the oracle and each other.
+
+    Exit status: 0 all right, 1 a mismatch or a required side that did not run, 2 usage.
+    """
+    if quick and full:
+        raise typer.BadParameter("--quick and --full exclude each other")
+    check_writable(json_file)
+    if sanitize is not None and os.environ.get("CROSSCHECK_SANITIZE") != sanitize:
+        raise typer.Exit(_rerun_sanitized(sanitize))
+    if sanitize is not None and not impl:
+        impl = ["cuda-host"]
+    level: Level = "quick" if quick else "full" if full else "standard"
+    specs = [spec_named(name) for name in ops or SPECS]
+    dtypes = listed(dtype)
+    for name in dtypes:
+        if name not in cases.DTYPES:
+            raise typer.BadParameter(f"--dtype {name}: one of {', '.join(cases.DTYPES)}")
+    reasons = unavailable()
+    if exhaustive and not {"triton-compiled", "cuda-gpu"} - set(reasons):
+        raise typer.BadParameter("--exhaustive needs a GPU")
+    wanted = listed(impl)
+    check_implementation_names(specs, wanted)
+    required = listed(require)
+    for name in required:
+        if name not in {*MODES, "triton", "cuda"}:
+            raise typer.BadParameter(f"--require {name}: triton, cuda or {', '.join(MODES)}")
+    one = {"shape": shape, "layout": layout, "values": values, "arg": arg}
+    asked = any(value is not None for value in one.values())
+    work = []
+    for spec in specs:
+        for name in dtypes or spec.dtypes:
+            if name not in spec.dtypes:
+                if dtypes and len(specs) == 1:
+                    check_dtype(spec, name)
+                continue
+            if asked:
+                chosen = [one_case(spec, name, seed, one)]
+            else:
+                chosen = [_with_seed(c, seed) for c in spec.cases(name, level)]
+            work.append((spec, name, chosen))
+    modes = [mode for mode in MODES if mode not in reasons]
+    ways = {
+        spec.name: [w for w in implementations(spec, modes) if selected(w, wanted)]
+        for spec in specs
+    }
+    if not any(ways.values()):
+        raise typer.BadParameter(f"--impl {','.join(wanted)}: not available here")
+    if wanted:  # an implementation that is asked for need not be made for every op and dtype
+        work = [
+            (spec, name, chosen)
+            for spec, name, chosen in work
+            if any(applies(way, spec, c) for way in ways[spec.name] for c in chosen)
+        ]
+        if not work:
+            raise typer.BadParameter(f"--impl {','.join(wanted)}: not made for these cases")
+    try:
+        report = printing.run(work, ways, reasons, required, exhaustive, limit=not asked)
+    except BuildError as error:
+        typer.echo(str(error), err=True)
+        raise typer.Exit(1) from None
+    if json_file:
+        json_file.write_text(json.dumps(json_safe(report.to_dict()), indent=1) + "\n")
+    raise typer.Exit(0 if report.passed else 1)
+
+
+def _rerun_sanitized(kind: str) -> int:
+    """This very command in a process that has the sanitizer's runtime loaded."""
+    try:
+        variables = sanitizer_environment(kind)
+    except (ValueError, BuildError) as error:
+        raise typer.BadParameter(f"--sanitize: {error}") from None
+    command = [sys.executable, "-m", "compare", *sys.argv[1:]]
+    return subprocess.run(command, env={**os.environ, **variables}, check=False).returncode
+
+
+def _with_seed(case: Case, seed: int) -> Case:
+    return Case(case.op, case.dtype, case.shape, case.layout, case.values, seed, case.options)

@@ -1,0 +1,55 @@
+"""``python -m compare compile``: what the compilers make of every kernel, without a GPU."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from compare.commands.options import check_writable, listed, spec_named
+from compare.compiling import tables
+from compare.compiling.machine_code import SHARED_LIMIT
+from compare.numerics import json_safe
+from compare.specs import SPECS
+
+
+def compile_kernels(
+    ops: Annotated[
+        list[str] | None, typer.Argument(metavar="OP", help="Ops to compile; all by default.")
+    ] = None,
+    arch: Annotated[
+        list[str] | None,
+        typer.Option(help="GPU architectures; sm_80,sm_90,sm_100 by default."),
+    ] = None,
+    side: Annotated[list[str] | None, typer.Option(help="Only this side: triton or cuda.")] = None,
+    json_file: Annotated[
+        Path | None, typer.Option("--json", help="Also write all figures there.")
+    ] = None,
+) -> None:
+    """Compile every kernel for GPUs that need not be there, and show what the compilers made.
+
+    Exit status: 0 all right; 1 a kernel does not compile, spills registers, or needs more shared
+    memory than there is; 2 usage.
+    """
+    check_writable(json_file)
+    chosen = list(dict.fromkeys(spec_named(name).name for name in ops or SPECS))
+    archs = list(dict.fromkeys(listed(arch))) or ["sm_80", "sm_90", "sm_100"]
+    for name in archs:
+        if name not in SHARED_LIMIT:
+            raise typer.BadParameter(f"--arch {name}: one of {', '.join(SHARED_LIMIT)}")
+    wanted = listed(side)
+    for name in wanted:
+        if name not in ("triton", "cuda"):
+            raise typer.BadParameter(f"--side {name}: triton or cuda")
+    sides = [name for name in ("triton", "cuda") if name in wanted or not wanted]
+    if "triton" in sides and os.environ.get("TRITON_INTERPRET") == "1":
+        raise typer.BadParameter(
+            "TRITON_INTERPRET=1 is set, and interpreted kernels cannot be compiled: unset it"
+        )
+    report = tables.run(chosen, archs, sides)
+    if json_file:
+        json_file.write_text(json.dumps(json_safe(report.to_dict()), indent=1) + "\n")
+    raise typer.Exit(0 if report.passed else 1)

@@ -1,0 +1,106 @@
+"""``python -m compare debug``: from a wrong result to the program and line that made it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+import triton_kernels
+from compare.commands.options import (
+    check_dtype,
+    check_implementation_names,
+    check_writable,
+    one_case,
+    spec_named,
+)
+from compare.debugging import investigation
+from compare.debugging.subjects import Op
+from compare.specs import Spec
+
+
+def debug(
+    op: Annotated[str, typer.Argument(metavar="OP", help="The op to look into.")],
+    dtype: Annotated[str | None, typer.Option(help="Its dtype.")] = None,
+    shape: Annotated[
+        str | None, typer.Option(help="The case's shape: 33,129; 'scalar' for 0-d.")
+    ] = None,
+    layout: Annotated[str | None, typer.Option(help="The case's memory layout.")] = None,
+    values: Annotated[str | None, typer.Option(help="The case's input values.")] = None,
+    arg: Annotated[
+        list[str] | None, typer.Option(help="An option of the case, e.g. alpha=2.")
+    ] = None,
+    seed: Annotated[int, typer.Option(help="Seed of the random inputs.")] = 0,
+    impl: Annotated[
+        str | None,
+        typer.Option(help="As check names implementations: triton, triton-interpreted/f16x2, …"),
+    ] = None,
+    variant: Annotated[str | None, typer.Option(help="A pinned variant, e.g. f16x2.")] = None,
+    program: Annotated[
+        str | None, typer.Option(help="Run this program again: X,Y,Z. Else the one at fault.")
+    ] = None,
+    tiles: Annotated[
+        bool, typer.Option("--tiles", help="Also print the values of every traced tile.")
+    ] = False,
+    json_file: Annotated[
+        Path | None, typer.Option("--json", help="Also write findings and the whole trace there.")
+    ] = None,
+) -> None:
+    """Find the program and line of a Triton kernel that make a result wrong.
+
+    Runs one case in the interpreter, maps the worst wrong element to the program that stored it,
+    and runs that program again, traced. Takes the options of a check's replay line. Exit status:
+    0 nothing wrong found, 1 findings, 2 usage.
+    """
+    check_writable(json_file)
+    spec = spec_named(op)
+    variant = _debugged_variant(spec, impl, variant)
+    function = triton_kernels.variants(spec.name)[variant] if variant else spec.triton
+    one = {"shape": shape, "layout": layout, "values": values, "arg": arg}
+    if dtype is not None:
+        check_dtype(spec, dtype)
+    possible = [one_case(spec, name, seed, one) for name in ([dtype] if dtype else spec.dtypes)]
+    taken = [case for case in possible if spec.takes("triton", variant, case)]
+    if not taken:
+        raise typer.BadParameter(f"variant {variant} is not made for this case")
+    plain = [case for case in taken if case.dtype == "float32"]
+    try:
+        wanted = None if program is None else [int(word) for word in program.split(",")]
+        if wanted is not None and not 1 <= len(wanted) <= 3:
+            raise ValueError
+    except ValueError:
+        raise typer.BadParameter(f"--program {program}: up to three numbers, as 1,0,0") from None
+    subject = Op(spec, (plain or taken)[0], variant, function)
+    try:
+        findings = investigation.investigate(subject, wanted)
+    except ValueError as error:
+        raise typer.BadParameter(f"--program: {error}") from None
+    typer.echo(str(findings))
+    if tiles and findings.trace is not None:
+        typer.echo("\n" + findings.trace.tiles())
+    if json_file:
+        json_file.write_text(findings.to_json(tiles) + "\n")
+    raise typer.Exit(0 if findings else 1)
+
+
+def _debugged_variant(spec: Spec, impl: str | None, variant: str | None) -> str | None:
+    """The Triton variant that --impl and --variant ask for; None for the default kernel."""
+    if impl is not None:
+        check_implementation_names([spec], [impl])
+        if not impl.startswith("triton"):
+            raise typer.BadParameter(
+                f"--impl {impl}: debug looks into the Triton side only, so far; for the CUDA side "
+                f"there is `python -m compare check {spec.name} --sanitize address`"
+            )
+        named = impl.partition("/")[2] or None
+        if variant is not None and named not in (None, variant):
+            raise typer.BadParameter(f"--impl {impl} and --variant {variant} exclude each other")
+        variant = variant or named
+    known = triton_kernels.variants(spec.name)
+    if variant is not None and variant not in known:
+        raise typer.BadParameter(
+            f"--variant {variant}: {spec.name} has {', '.join(known) or 'no variants'} on the "
+            "Triton side"
+        )
+    return variant

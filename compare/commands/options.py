@@ -1,0 +1,92 @@
+"""What several commands' options mean."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from pathlib import Path
+from typing import Any
+
+import typer
+
+from compare import cases
+from compare.cases import Case
+from compare.implementations import MODES, implementations
+from compare.specs import SPECS, Spec
+
+
+def check_writable(file: Path | None) -> None:
+    """Refuse a --json file that could not be written at the end."""
+    if file and (file.is_dir() or not os.access(file.absolute().parent, os.W_OK)):
+        raise typer.BadParameter(f"--json {file}: cannot write there")
+
+
+def check_dtype(spec: Spec, dtype: str) -> None:
+    """Refuse a dtype that there is not, or that the op is not made for."""
+    if dtype not in cases.DTYPES:
+        raise typer.BadParameter(f"--dtype {dtype}: one of {', '.join(cases.DTYPES)}")
+    if dtype not in spec.dtypes:
+        raise typer.BadParameter(
+            f"{spec.name} has no dtype {dtype}; it has {', '.join(spec.dtypes)}"
+        )
+
+
+def listed(values: list[str] | None) -> list[str]:
+    """Repeated and comma-separated options as one list."""
+    return [word for value in values or [] for word in value.split(",") if word]
+
+
+def spec_named(name: str) -> Spec:
+    """An op's entry."""
+    if name not in SPECS:
+        raise typer.BadParameter(f"no op {name!r}; the ops are {', '.join(SPECS)}")
+    return SPECS[name]
+
+
+def check_implementation_names(specs: list[Spec], wanted: list[str]) -> None:
+    """Refuse --impl names that no implementation has."""
+    known = {
+        name: way
+        for spec in specs
+        for way in implementations(spec, list(MODES))
+        for name in (way.side, way.mode, way.name, f"{way.side}/{way.variant}")
+    }
+    for name in wanted:
+        if name not in known:
+            raise typer.BadParameter(
+                f"--impl {name}: use triton, cuda, {', '.join(MODES)}, or one of these with a "
+                "variant, as in cuda-host/f16x8"
+            )
+
+
+def one_case(spec: Spec, dtype: str, seed: int, one: dict[str, Any]) -> Case:
+    """The case that --shape, --layout, --values and --arg describe; defaults for the rest."""
+    shape = spec.default_shape
+    if one["shape"] is not None:
+        try:
+            words = one["shape"].replace("x", ",").split(",")
+            shape = () if one["shape"] == "scalar" else tuple(int(w) for w in words)
+        except ValueError:
+            raise typer.BadParameter(
+                f"--shape {one['shape']}: sizes with commas, as 33,129"
+            ) from None
+        if any(n < 0 for n in shape):
+            raise typer.BadParameter(f"--shape {one['shape']}: sizes are not negative")
+    layout, values = one["layout"] or "contiguous", one["values"] or "normal"
+    if layout not in spec.layouts:
+        raise typer.BadParameter(f"--layout {layout}: one of {', '.join(spec.layouts)}")
+    if values not in spec.values and not re.fullmatch(r"0x[0-9a-f]+(:0x[0-9a-f]+)?", values):
+        raise typer.BadParameter(f"--values {values}: one of {', '.join(spec.values)}")
+    options = dict(spec.default_options)
+    for word in one["arg"] or []:
+        key, equals, text = word.partition("=")
+        if not equals or key not in spec.options:
+            raise typer.BadParameter(
+                f"--arg {word}: NAME=VALUE with one of {', '.join(spec.options) or 'no names'}"
+            )
+        try:
+            options[key] = json.loads(text)
+        except json.JSONDecodeError:
+            options[key] = text
+    return Case(spec.name, dtype, shape, layout, values, seed, options)
