@@ -25,6 +25,7 @@ from triton.language.extra import libdevice
 
 from triton_kernels import _emulation as emulation
 from triton_kernels import _interpreter as interpreter
+from triton_kernels._interpreter import assumptions, handles, launching
 from triton_kernels._observer import Access, Dot, Launch, Observer, Program
 
 INTERPRET_AT_IMPORT = os.environ.get("TRITON_INTERPRET") == "1"
@@ -1120,7 +1121,7 @@ def test_no_torch_operation_runs(interpreted: Any) -> None:
 def test_tensors_of_another_device(monkeypatch: Any, interpreted: Any) -> None:
     """The way of CUDA tensors, to the host and back, walked with CPU tensors."""
     elsewhere = [types.SimpleNamespace(device=torch.device("cuda"))]
-    monkeypatch.setattr(interpreter, "_tensors", lambda values: elsewhere)
+    monkeypatch.setattr(launching, "_tensors", lambda values: elsewhere)
     base = torch.arange(200.0)
     x, out = base[:100], torch.zeros(100)
     copy[(2,)](x, out, 100, BLOCK=64)
@@ -1148,8 +1149,12 @@ def language_state() -> dict[Any, Any]:
         *(tl, tl.core, tl.math, tl.standard, tl.tensor, tl.dtype, tl.core.tensor_descriptor_base),
         *(libdevice, sys.modules["triton.language.extra.cuda.libdevice"]),
         *(triton.runtime.jit, triton.runtime.JITFunction, triton.runtime.Autotuner),
-        *(interpreter._it, interpreter._it.InterpretedFunction, interpreter._it.FunctionRewriter),
-        interpreter._it.interpreter_builder,
+        *(
+            handles.upstream,
+            handles.upstream.InterpretedFunction,
+            handles.upstream.FunctionRewriter,
+        ),
+        handles.upstream.interpreter_builder,
     )
     return {(str(s), k): v for s in spaces for k, v in vars(s).items()}
 
@@ -1157,14 +1162,14 @@ def language_state() -> dict[Any, Any]:
 def test_nothing_is_left_behind() -> None:
     with interpreter.interpreting():  # first rewriting of helpers adds two names to their modules
         test_language(None)
-    before, kind = language_state(), type(interpreter._it.interpreter_builder)
+    before, kind = language_state(), type(handles.upstream.interpreter_builder)
     names = set(globals())
     with interpreter.interpreting():
         test_language(None)
         with pytest.raises(IndexError):
             copy[(2,)](torch.zeros(8), torch.zeros(8), 128, BLOCK=64)
     after = language_state()
-    assert type(interpreter._it.interpreter_builder) is kind
+    assert type(handles.upstream.interpreter_builder) is kind
     assert before.keys() == after.keys()
     assert [key for key, value in before.items() if value is not after[key]] == []
     assert set(globals()) == names
@@ -1301,21 +1306,21 @@ def test_self_test_holds() -> None:
 
 @pytest.mark.parametrize("name", ["_patch_lang", "TensorHandle"])
 def test_a_missing_name_is_reported(monkeypatch: Any, name: str) -> None:
-    monkeypatch.delattr(interpreter._it, name)
-    interpreter._missing_names.cache_clear()
+    monkeypatch.delattr(handles.upstream, name)
+    assumptions.missing_names.cache_clear()
     try:
         assert interpreter.self_test() == [f"triton.runtime.interpreter.{name} is gone"]
         with pytest.raises(RuntimeError, match=f"{name} is gone"), interpreter.interpreting():
             pass
     finally:
-        interpreter._missing_names.cache_clear()
+        assumptions.missing_names.cache_clear()
 
 
 def test_a_changed_method_is_reported(monkeypatch: Any) -> None:
-    monkeypatch.delattr(interpreter._Builder, "create_fma")
+    monkeypatch.delattr(handles.upstream.InterpreterBuilder, "create_fma")
     assert any("create_fma is gone" in sentence for sentence in interpreter.self_test())
     monkeypatch.undo()
-    monkeypatch.setattr(interpreter._Builder, "create_dot", lambda self, a, b: None)
+    monkeypatch.setattr(handles.upstream.InterpreterBuilder, "create_dot", lambda self, a, b: None)
     assert any("create_dot takes" in sentence for sentence in interpreter.self_test())
 
 

@@ -1,0 +1,296 @@
+"""Triton's interpreter builder with right arithmetic and with checks on memory."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import triton.language as tl
+
+from triton_kernels import _emulation as emulation
+from triton_kernels._emulation import Array
+from triton_kernels._interpreter import places
+from triton_kernels._interpreter.handles import (
+    ArgumentPointer,
+    decode,
+    encode,
+    narrow,
+    operand,
+    poison,
+    upstream,
+)
+from triton_kernels._memory import Argument
+from triton_kernels._observer import Access, Dot, Observer
+
+_Builder: Any = getattr(upstream, "InterpreterBuilder", object)
+
+
+class _InlineAsm:
+    """The result of an inline assembly call, as the core language unpacks it."""
+
+    def __init__(self, handle: Any) -> None:
+        self.handle = handle
+
+    def get_result(self, index: int) -> Any:
+        return self.handle
+
+
+def _elementary(name: str) -> Callable[[Any, Any], Any]:
+    def create(self: Any, arg: Any) -> Any:
+        return encode(emulation.elementary(name, operand(arg)), arg.dtype)
+
+    return create
+
+
+def _extremum(largest: bool, propagate_nan: bool) -> Callable[[Any, Any, Any], Any]:
+    def create(self: Any, lhs: Any, rhs: Any) -> Any:
+        out = emulation.extremum(operand(lhs), operand(rhs), largest, propagate_nan)
+        return encode(out, lhs.dtype)
+
+    return create
+
+
+def _logical(operands: tuple[Callable[[], Any], ...], method: str, decisive: bool) -> Any:
+    """`and`/`or` as the compiler does it: only what is no tensor can end it early."""
+    result = value = None
+    for evaluate in operands:
+        value = evaluate()
+        if isinstance(value, tl.tensor):
+            result = value if result is None else getattr(result, method)(value)
+        elif bool(value) is decisive:
+            return value
+    return value if result is None else result
+
+
+class MendedBuilder(_Builder):  # type: ignore[misc]
+    """The interpreter's builder with right arithmetic and with checks on memory.
+
+    The interpreter's one builder instance takes on this class inside interpreting(): everything
+    that already refers to the instance then sees the mends.
+    """
+
+    arguments: tuple[Argument, ...] = ()
+    observer: Observer | None = None
+
+    # arithmetic
+
+    def binary_op(self, lhs: Any, rhs: Any, op: Any) -> Any:
+        if narrow(lhs):
+            out = op(operand(lhs), operand(rhs))
+            if out.dtype != np.bool_:
+                return encode(out, lhs.dtype)
+        else:
+            out = op(lhs.data, rhs.data)
+        if out.dtype == np.bool_:
+            return upstream.TensorHandle(out, tl.int1)
+        if out.dtype.itemsize > lhs.data.dtype.itemsize:
+            out = out.astype(upstream._get_np_dtype(lhs.dtype.scalar))
+        return upstream.TensorHandle(out, lhs.dtype.scalar)
+
+    def unary_op(self, arg: Any, op: Any) -> Any:
+        if narrow(arg):
+            return encode(op(operand(arg)), arg.dtype)
+        return super().unary_op(arg, op)
+
+    def create_select(self, cond: Any, lhs: Any, rhs: Any) -> Any:
+        out = super().create_select(cond, lhs, rhs)
+        if isinstance(out.dtype, ArgumentPointer) and lhs.dtype is not rhs.dtype:
+            # Two arguments' pointers in one tensor: any argument may be meant.
+            out.dtype = tl.pointer_type(out.dtype.element_ty, out.dtype.address_space)
+        return out
+
+    def create_clampf(self, arg: Any, lo: Any, hi: Any, propagate_nans: Any) -> Any:
+        keep = propagate_nans == tl.PropagateNan.ALL
+        x, low, high = operand(arg), operand(lo), operand(hi)
+        lifted = emulation.extremum(x, low, True, keep)
+        return encode(emulation.extremum(lifted, high, False, keep), arg.dtype)
+
+    create_maximumf = _extremum(largest=True, propagate_nan=True)
+    create_maxnumf = _extremum(largest=True, propagate_nan=False)
+    create_minimumf = _extremum(largest=False, propagate_nan=True)
+    create_minnumf = _extremum(largest=False, propagate_nan=False)
+
+    def create_fma(self, x: Any, y: Any, z: Any) -> Any:
+        if z.data.dtype.kind == "f":
+            return upstream.TensorHandle(emulation.fma(x.data, y.data, z.data), z.dtype.scalar)
+        if narrow(z) == "bf16":
+            out = emulation.fma_bf16(x.data, y.data, z.data)
+            return upstream.TensorHandle(out, z.dtype.scalar)
+        if narrow(z):
+            operand(z)  # raises
+        return super().create_fma(x, y, z)
+
+    create_cos = _elementary("cos")
+    create_erf = _elementary("erf")
+    create_exp = _elementary("exp")
+    create_exp2 = _elementary("exp2")
+    create_log = _elementary("log")
+    create_log2 = _elementary("log2")
+    create_precise_sqrt = _elementary("sqrt")
+    create_rsqrt = _elementary("rsqrt")
+    create_sin = _elementary("sin")
+    create_sqrt = _elementary("sqrt")
+
+    def create_dot(self, a: Any, b: Any, d: Any, input_precision: Any, imprecise: Any) -> Any:
+        out = self._dot(a, b, d, input_precision)
+        if self.observer is not None:
+            x, y, c, result = map(decode, (a, b, d, out))
+            precision, program = input_precision.name.lower(), tuple(self.grid_idx)
+            dot = Dot(x, y, c, result, precision, program, places.current())
+            places.tell(self.observer.dot, dot)
+        return out
+
+    def _dot(self, a: Any, b: Any, d: Any, input_precision: Any) -> Any:
+        if a.data.dtype.kind in "iu" and not narrow(a):
+            return upstream.TensorHandle(emulation.dot_int(a.data, b.data, d.data), d.dtype.scalar)
+        x, y, c = decode(a), decode(b), decode(d)
+        precision = "ieee"
+        if x.dtype == np.float64:
+            return encode(np.matmul(x, y) + c, d.dtype)
+        if x.dtype == np.float32 and not narrow(a):
+            precision = input_precision.name.lower()
+        # 16- and 8-bit operands: exact products, accumulated in float32.
+        x, y, c = (v.astype(np.float32, copy=False) for v in (x, y, c))
+        return encode(emulation.dot_f32(x, y, c, precision), d.dtype)
+
+    # `and`, `or`, `not` on tensors, which the compiler applies to every element (see _Rewriter)
+
+    def logical_and(self, *operands: Callable[[], Any]) -> Any:
+        return _logical(operands, "logical_and", decisive=False)
+
+    def logical_or(self, *operands: Callable[[], Any]) -> Any:
+        return _logical(operands, "logical_or", decisive=True)
+
+    def logical_not(self, value: Any) -> Any:
+        return value.__not__() if isinstance(value, tl.tensor) else not value
+
+    # conversions
+
+    def get_bf16(self, value: Any) -> Any:  # missing before Triton 3.9
+        return encode(np.array([value], dtype=np.float64), tl.bfloat16)
+
+    def cast_impl(self, src: Any, dst_type: Any) -> Any:
+        target = dst_type.scalar.name
+        if narrow(src) or target == "bf16" or target in emulation.FLOAT8:
+            return encode(decode(src), dst_type)
+        return super().cast_impl(src, dst_type)
+
+    def create_fp_to_fp(self, src: Any, dst_type: Any, rounding_mode: Any) -> Any:
+        names = (narrow(src), dst_type.scalar.name)
+        if any(name.startswith("fp8") and name not in emulation.FLOAT8 for name in names):
+            return super().create_fp_to_fp(src, dst_type, rounding_mode)
+        out = self.cast_impl(src, dst_type)
+        if rounding_mode is not None and rounding_mode.name == "RTZ":
+            bits = out.data.view(f"u{out.data.dtype.itemsize}")
+            larger = np.abs(decode(out).astype(np.float64)) > np.abs(decode(src))
+            out.data = np.where(larger, bits - 1, bits).astype(bits.dtype).view(out.data.dtype)
+        return out
+
+    # memory
+
+    def _program(self) -> str:
+        place = places.current()
+        return f"program {tuple(self.grid_idx)}" + (f", {place}" if place else "")
+
+    def _check(self, verb: str, pointers: Any, mask: Array) -> None:
+        """Raise IndexError unless every active lane is in bounds."""
+        argument = getattr(pointers.dtype, "argument", None)
+        name = argument.name if argument else ""
+        active = pointers.data
+        if not mask.all():
+            active = active[np.broadcast_to(mask, active.shape)]
+        if not active.size:
+            return
+        width = max(1, pointers.get_element_ty().primitive_bitwidth // 8)
+        low, high = int(active.min()), int(active.max()) + width
+        owners = (argument,) if argument else self.arguments
+        if any(o.low <= low and high <= o.high and not o.gaps for o in owners):
+            return
+        bad = np.ones(active.shape, dtype=bool)
+        for owner in owners:
+            bad &= owner.outside(active, width)
+        if not bad.any():
+            return
+        first = int(active[bad].flat[0])
+        lanes = np.broadcast_to(mask, pointers.data.shape)
+        where = np.flatnonzero(lanes & (pointers.data == np.uint64(first)))[0]
+        lane = [int(i) for i in np.unravel_index(where, pointers.data.shape)]
+        nearest = min(owners, key=lambda o: max(o.low - first, first - o.high), default=None)
+        raise IndexError(
+            f"out-of-bounds {verb}{' through ' + name if name else ''} in {self._program()}: "
+            f"{int(bad.sum())} of {active.size} active lanes ({lanes.size} in all); "
+            f"the first, lane {lane}, is at "
+            + (nearest.describe(first) if nearest else f"address {first:#x}")
+        )
+
+    def create_masked_load(
+        self, ptrs: Any, mask: Any, other: Any, *policy: Any, **named_policy: Any
+    ) -> Any:
+        if isinstance(mask, np.ndarray):  # block pointers, descriptors: bare before 3.9
+            mask = upstream.TensorHandle(mask, tl.int1)
+        self._check("load", ptrs, mask.data)
+        if other is None and not mask.data.all():
+            dtype = ptrs.get_element_ty()
+            wanted = upstream._get_np_dtype(dtype)
+            undefined = np.full(ptrs.data.shape, poison(dtype), dtype=wanted)
+            other = upstream.TensorHandle(undefined, dtype)
+        out = super().create_masked_load(ptrs, mask, other, *policy, **named_policy)
+        self._tell("load", "", ptrs, mask.data, out)
+        return out
+
+    def _tell(self, verb: Any, operation: str, ptrs: Any, mask: Array, values: Any) -> None:
+        """Tell the observer of an access."""
+        if self.observer is None:
+            return
+        argument = getattr(ptrs.dtype, "argument", None)
+        mask = np.broadcast_to(mask, ptrs.data.shape)
+        dtype, program = ptrs.get_element_ty().name, tuple(self.grid_idx)
+        place = places.current()
+        access = Access(
+            verb, operation, argument, ptrs.data, mask, values.data, dtype, program, place
+        )
+        places.tell(self.observer.access, access)
+
+    def create_masked_store(
+        self, ptrs: Any, value: Any, mask: Any, *policy: Any, **named_policy: Any
+    ) -> Any:
+        if isinstance(mask, np.ndarray):
+            mask = upstream.TensorHandle(mask, tl.int1)
+        self._check("store", ptrs, mask.data)
+        self._tell("store", "", ptrs, mask.data, value)
+        return super().create_masked_store(ptrs, value, mask, *policy, **named_policy)
+
+    def create_atomic_rmw(
+        self, rmw_op: Any, ptr: Any, val: Any, mask: Any, sem: Any, scope: Any
+    ) -> Any:
+        self._check("atomic", ptr, mask.data)
+        self._tell("atomic", rmw_op.name.lower(), ptr, mask.data, val)
+        return super().create_atomic_rmw(rmw_op, ptr, val, mask, sem, scope)
+
+    def create_atomic_cas(self, ptr: Any, cmp: Any, val: Any, sem: Any, scope: Any) -> Any:
+        mask = np.ones(ptr.data.shape, dtype=bool)
+        self._check("atomic", ptr, mask)
+        self._tell("atomic", "cas", ptr, mask, val)
+        return super().create_atomic_cas(ptr, cmp, val, sem, scope)
+
+    # assertions and assembly
+
+    def create_assert(self, condition: Any, message: Any) -> None:
+        wrong = int(np.size(condition.data) - np.count_nonzero(condition.data))
+        if wrong:
+            raise AssertionError(
+                f"{message} (device_assert, {wrong} of {np.size(condition.data)} lanes, "
+                f"{self._program()})"
+            )
+
+    def create_inline_asm(
+        self, asm: str, constraints: str, values: Any, types_: Any, is_pure: Any, pack: Any
+    ) -> _InlineAsm:
+        if re.fullmatch(r"\s*tanh\.approx\.f32\s+\$0\s*,\s*\$1\s*;?\s*", asm):
+            tanh = emulation.elementary("tanh", values[0].data)
+            return _InlineAsm(upstream.TensorHandle(tanh, tl.float32))
+        raise NotImplementedError(
+            f"inline assembly is not interpreted, only 'tanh.approx.f32 $0, $1;'; got {asm!r}"
+        )

@@ -1,0 +1,90 @@
+"""Values in the interpreter: handles of raw data, and what numbers they stand for."""
+
+from __future__ import annotations
+
+import importlib
+from typing import Any
+
+import numpy as np
+import triton.language as tl
+
+from triton_kernels import _emulation as emulation
+from triton_kernels._emulation import Array
+from triton_kernels._memory import Argument
+
+upstream: Any
+try:
+    upstream = importlib.import_module("triton.runtime.interpreter")
+except ImportError:  # self_test() says so when the interpreter is asked for
+    upstream = None
+
+MISSING: Any = object()
+
+
+class ArgumentPointer(tl.pointer_type):  # type: ignore[misc]
+    """A pointer type that remembers its argument.
+
+    The interpreter hands a handle's dtype on through every pointer operation, so the type is
+    the cheapest place to keep where a pointer came from.
+    """
+
+    argument: Argument
+
+
+def narrow(handle: Any) -> str:
+    """ "bf16" or "fp8…" if the handle holds such bits, else ""."""
+    if handle.data.dtype.kind != "u":
+        return ""
+    name: str = handle.dtype.scalar.name
+    return name if name == "bf16" or name.startswith("fp8") else ""
+
+
+def decode(handle: Any) -> Array:
+    """A handle's numbers in a dtype that numpy can compute with."""
+    return emulation.decoded(np.asarray(handle.data), narrow(handle))
+
+
+def operand(handle: Any) -> Array:
+    """As decode, for arithmetic: float8 has none."""
+    if narrow(handle).startswith("fp8"):
+        raise TypeError(f"no arithmetic in {handle.dtype.scalar}: cast to float32 first")
+    return decode(handle)
+
+
+def encode(data: Array, dtype: Any) -> Any:
+    """Numbers as a handle of a Triton dtype, rounded once to nearest even."""
+    dtype = dtype.scalar
+    data = np.asarray(data)
+    if dtype.name == "bf16":
+        data = emulation.to_bf16(data)
+    elif dtype.name in emulation.FLOAT8:
+        data = emulation.FLOAT8[dtype.name].encode(data)
+    else:
+        data = data.astype(upstream._get_np_dtype(dtype), copy=False)
+    return upstream.TensorHandle(data, dtype)
+
+
+def poison(dtype: Any) -> Any:
+    """What a masked-off lane without `other=` reads: NaN, or an integer nobody means."""
+    numpy_dtype = upstream._get_np_dtype(dtype)
+    if numpy_dtype.kind == "f":
+        return np.nan
+    if numpy_dtype.kind == "b":
+        return True
+    if dtype.name == "bf16":
+        return 0x7FFF
+    if dtype.name.startswith("fp8"):
+        return 0x7F
+    return int.from_bytes(b"\x5b" * numpy_dtype.itemsize, "little")
+
+
+def tensor_of(data: Array, dtype: Any) -> Any:
+    """A language-level tensor of raw (stored) data."""
+    if data.ndim == 0:
+        return tl.tensor(upstream.TensorHandle(data.reshape(1), dtype), dtype)
+    return tl.tensor(upstream.TensorHandle(data, dtype), tl.block_type(dtype, list(data.shape)))
+
+
+def plain(value: Any) -> Any:
+    """A constexpr's value, and anything else as it is."""
+    return value.value if isinstance(value, tl.constexpr) else value

@@ -1,0 +1,160 @@
+"""Launches: arguments converted, every program of the grid run."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import inspect
+import operator
+import re
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+import triton
+import triton.language as tl
+
+from triton_kernels._interpreter import places
+from triton_kernels._interpreter.handles import ArgumentPointer, encode, plain, upstream
+from triton_kernels._interpreter.rewriting import rewrite
+from triton_kernels._memory import Argument
+from triton_kernels._observer import Launch
+
+
+@dataclasses.dataclass
+class _Parameters:
+    """What a launch must know of a kernel's signature."""
+
+    signature: inspect.Signature
+    constexprs: frozenset[str]
+    scalars: dict[str, Any]  # parameter -> its annotated scalar type
+
+
+@functools.cache
+def _parameters(fn: Callable[..., Any]) -> _Parameters:
+    signature = inspect.signature(fn)
+    constexprs, scalars = [], {}
+    for name, parameter in signature.parameters.items():
+        if parameter.annotation is inspect.Parameter.empty:
+            continue
+        annotation = parameter.annotation
+        text = annotation if isinstance(annotation, str) else str(annotation)
+        if "constexpr" in text or getattr(annotation, "__name__", "") == "constexpr":
+            constexprs.append(name)
+            continue
+        short = triton.runtime.jit._normalize_ty(annotation)
+        if re.fullmatch(r"i\d+|u\d+|fp16|bf16|fp32|fp64", short):
+            scalars[name] = tl.str_to_ty("i1" if short == "u1" else short, None)
+    return _Parameters(signature, frozenset(constexprs), scalars)
+
+
+def _convert(name: str, value: Any, scalar_type: Any, arguments: list[Argument]) -> Any:
+    """A launch argument as the kernel sees it; tensors are noted in `arguments`."""
+    if isinstance(value, tuple):
+        parts = [_convert(f"{name}[{i}]", v, None, arguments) for i, v in enumerate(value)]
+        return type(value)(*parts) if hasattr(value, "_fields") else type(value)(parts)
+    if hasattr(value, "block_shape") and hasattr(value, "base"):  # TensorDescriptor
+        descriptor = upstream._implicit_cvt(value)
+        _remember(descriptor.handle.base, name, value.base, arguments)
+        return descriptor
+    if hasattr(value, "data_ptr"):
+        pointer = upstream._implicit_cvt(value)
+        _remember(pointer.handle, name, value, arguments)
+        return pointer
+    if scalar_type is None and isinstance(value, bool):
+        scalar_type = tl.int1
+    if scalar_type is None and isinstance(value, float):
+        scalar_type = tl.float32  # what the compiler makes of a Python float
+    if scalar_type is not None and isinstance(value, (bool, int, float)):
+        with np.errstate(over="ignore"):  # 1e300 is inf in float32
+            return tl.tensor(encode(np.array([value]), scalar_type), scalar_type)
+    return upstream._implicit_cvt(value)
+
+
+def _remember(handle: Any, name: str, tensor: Any, arguments: list[Argument]) -> None:
+    argument = Argument(name, tensor)
+    arguments.append(argument)
+    old = handle.dtype
+    handle.dtype = ArgumentPointer(old.element_ty, old.address_space, old.const)
+    handle.dtype.argument = argument
+
+
+def _tensors(values: Any) -> Iterator[Any]:
+    for value in values:
+        if isinstance(value, tuple):
+            yield from _tensors(value)
+        elif hasattr(value, "block_shape") and hasattr(value, "base"):
+            yield value.base
+        elif hasattr(value, "data_ptr"):
+            yield value
+
+
+def launch(function: Any, args: Any, kwargs: dict[str, Any], grid: Any) -> None:
+    """Run every program of a launch, in order."""
+    parameters = _parameters(function.fn)
+    names = parameters.signature.parameters
+    bound = parameters.signature.bind(*args, **{k: v for k, v in kwargs.items() if k in names})
+    bound.apply_defaults()
+    values = dict(bound.arguments)
+    kernel = rewrite(function.fn)
+    given, host, transfer = list(values.values()), list(values.values()), None
+    if any(t.device.type != "cpu" for t in _tensors(given)):
+        transfer = upstream.GridExecutor(kernel, list(values), grid)
+        host, _ = transfer._init_args_hst(given, {})
+        values = dict(zip(values, host, strict=True))
+    for hook in function.pre_run_hooks:
+        hook(**values)
+    if callable(grid):
+        grid = grid(values)
+    sizes = [operator.index(plain(n)) for n in (*grid, 1, 1, 1)[: max(3, len(grid))]]
+
+    arguments: list[Argument] = []
+    converted = {
+        name: value
+        if name in parameters.constexprs
+        else _convert(name, value, parameters.scalars.get(name), arguments)
+        for name, value in values.items()
+    }
+    builder = upstream.interpreter_builder
+    builder.arguments = tuple(arguments)
+    builder.set_grid_dim(*sizes)
+    observer = builder.observer
+    if observer is not None:
+        observer.launch(Launch(function.fn.__name__, tuple(sizes), builder.arguments))
+    with np.errstate(all="ignore"):
+        for x in range(sizes[0]):
+            for y in range(sizes[1]):
+                for z in range(sizes[2]):
+                    if observer is not None and not observer.wants((x, y, z)):
+                        continue
+                    builder.set_grid_idx(x, y, z)
+                    try:
+                        places.run(kernel, converted)
+                    except Exception as error:
+                        error.add_note(f"in program {(x, y, z)} of kernel {function.fn.__name__}")
+                        raise
+    if transfer is not None:
+        transfer._restore_args_dev(given, host, {}, {})
+
+
+def run_jit(self: Any, *args: Any, grid: Any, warmup: bool, **kwargs: Any) -> None:
+    """JITFunction.run, interpreted."""
+    if not warmup:
+        launch(self, args, kwargs, grid)
+
+
+def call_jit(self: Any, *args: Any, **kwargs: Any) -> Any:
+    """A jit function called from a kernel."""
+    return rewrite(self.fn)(*args, **kwargs)
+
+
+def run_autotuner(self: Any, *args: Any, **kwargs: Any) -> Any:
+    """The first configuration that pruning leaves: nothing is timed, no driver is asked."""
+    named = dict(zip(self.arg_names, args, strict=False))
+    configs = self.configs
+    if self.early_config_prune:
+        configs = self.early_config_prune(configs, named, **kwargs)
+    config = configs[0]
+    if config.pre_hook is not None:
+        config.pre_hook({**named, **kwargs, **config.all_kwargs()})
+    return self.fn.run(*args, **kwargs, **config.all_kwargs())

@@ -1,0 +1,162 @@
+"""The context in which kernels are interpreted: what is patched, and put back."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import functools
+import importlib
+import inspect
+import threading
+import types
+from collections.abc import Iterator
+from typing import Any
+
+# Not used here, but loaded before anything is patched: the code generator keeps references to the
+# language's functions, and one that is first loaded amid the mends would keep the mended ones.
+import triton
+import triton.compiler.code_generator
+import triton.language as tl
+from triton.runtime.autotuner import Autotuner
+from triton.runtime.jit import JITFunction
+
+from triton_kernels._interpreter import language
+from triton_kernels._interpreter.assumptions import missing_names
+from triton_kernels._interpreter.builder import MendedBuilder
+from triton_kernels._interpreter.handles import MISSING, upstream
+from triton_kernels._interpreter.launching import call_jit, run_autotuner, run_jit
+from triton_kernels._observer import Observer
+
+_DOT_PRECISIONS = ("tf32", "tf32x3", "ieee", "bf16x3", "bf16x6")
+
+
+class _Patches:
+    """Attribute changes that can be undone exactly; has the shape of Triton's own scope."""
+
+    def __init__(self) -> None:
+        self._changes: list[tuple[Any, str, Any, Any]] = []
+
+    def set_attr(self, target: Any, name: str, value: Any) -> None:
+        self._changes.append((target, name, vars(target).get(name, MISSING), value))
+        setattr(target, name, value)
+
+    def restore(self) -> None:
+        while self._changes:
+            target, name, old, _ = self._changes.pop()
+            if old is MISSING:
+                delattr(target, name)
+            else:
+                setattr(target, name, old)
+
+    def values(self) -> list[tuple[Any, str, Any]]:
+        return [(target, name, value) for target, name, _, value in self._changes]
+
+
+@functools.cache
+def _language_patches() -> list[tuple[Any, str, Any]]:
+    """Every patch on triton.language: Triton's own, once recorded, then ours on top."""
+    patches, scope = _Patches(), upstream._LangPatchScope
+    try:
+        upstream._LangPatchScope = lambda: patches
+        upstream._patch_lang(types.SimpleNamespace(__globals__={"tl": tl, "core": tl.core}))
+        recorded = patches.values()
+    finally:
+        upstream._LangPatchScope = scope
+        patches.restore()
+    for module in (tl, tl.core):
+        recorded += [
+            (module, "reduce", language.reduce),
+            (module, "associative_scan", language.scan),
+        ]
+    recorded.append((tl.tensor, "__index__", language.to_index))
+    for path in ("triton.language.extra.libdevice", "triton.language.extra.cuda.libdevice"):
+        libdevice = importlib.import_module(path)
+        for name, member in vars(libdevice).items():
+            if inspect.isfunction(member) and not name.startswith("_"):
+                recorded.append((libdevice, name, language.emulated(name)))
+    return recorded
+
+
+def _apply(patches: _Patches) -> None:
+    for target, name, value in _language_patches():
+        patches.set_attr(target, name, value)
+    # The language is patched for the whole context: no need to do it again at every call.
+    patches.set_attr(upstream, "_patch_lang", lambda fn: _Patches())
+    patches.set_attr(upstream, "InterpreterBuilder", MendedBuilder)  # 3.6 makes one per descriptor
+    for kind in (JITFunction, upstream.InterpretedFunction):
+        patches.set_attr(kind, "run", run_jit)
+        patches.set_attr(kind, "__call__", call_jit)
+    patches.set_attr(Autotuner, "run", run_autotuner)
+
+
+@contextlib.contextmanager
+def _mended_builder() -> Iterator[None]:
+    builder = upstream.interpreter_builder
+    kind, state = type(builder), dict(vars(builder))
+    builder.__class__ = MendedBuilder
+    builder.options = dataclasses.replace(
+        builder.options,
+        debug=True,  # device_assert does nothing otherwise
+        sanitize_overflow=False,  # integers wrap, as on the GPU
+        allowed_dot_input_precisions=_DOT_PRECISIONS,
+    )
+    try:
+        yield
+    finally:
+        builder.__class__ = kind
+        vars(builder).clear()
+        vars(builder).update(state)
+
+
+_lock = threading.RLock()
+_owner: int | None = None
+
+
+def active() -> bool:
+    """Whether this thread is inside interpreting()."""
+    return _owner == threading.get_ident()
+
+
+def made_interpreted(kernel: Any) -> bool:
+    """Whether a kernel was decorated under TRITON_INTERPRET=1: it can only be interpreted."""
+    while hasattr(kernel, "configs") or hasattr(kernel, "values"):  # Autotuner, Heuristics
+        kernel = kernel.fn
+    return isinstance(kernel, getattr(upstream, "InterpretedFunction", ()))
+
+
+@contextlib.contextmanager
+def interpreting(observer: Observer | None = None) -> Iterator[None]:
+    """Inside: kernel[grid](...) runs in the mended interpreter, however the kernel was made.
+
+    That is JITFunction or (TRITON_INTERPRET=1 at import) InterpretedFunction, bare or inside
+    Heuristics or Autotuner, of which the first configuration runs. Re-entrant. The interpreter
+    is one per process, so a lock makes other threads wait; nothing can be compiled meanwhile.
+
+    ``observer`` is told of every launch, access and dot, and chooses the programs that run. Entered
+    again without an observer, the outer one stays: a launch inside may enter for itself.
+    """
+    global _owner
+    with _lock:
+        if _owner is not None:
+            builder = upstream.interpreter_builder
+            outer = builder.observer
+            builder.observer = outer if observer is None else observer
+            try:
+                yield
+            finally:
+                builder.observer = outer
+            return
+        if missing := missing_names():
+            raise RuntimeError(
+                f"this Triton ({triton.__version__}) cannot be mended:\n" + "\n".join(missing)
+            )
+        patches = _Patches()
+        try:
+            _apply(patches)
+            with _mended_builder():
+                upstream.interpreter_builder.observer = observer
+                _owner = threading.get_ident()
+                yield
+        finally:
+            _owner = None
+            patches.restore()

@@ -1,0 +1,59 @@
+"""Which line of a kernel runs, and which one raised an error."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import torch
+import triton
+
+from triton_kernels import _emulation as emulation
+from triton_kernels._observer import Place
+
+# Frames of these files are never the kernel's own line.
+_NOT_KERNELS = (
+    *(os.path.dirname(str(module.__file__)) + os.sep for module in (triton, np, torch)),
+    os.path.dirname(__file__) + os.sep,
+    emulation.__file__,
+)
+
+
+def run(kernel: Callable[..., Any], arguments: dict[str, Any]) -> None:
+    """Run one program: frames outside this one are not the kernel's."""
+    kernel(**arguments)
+
+
+def tell(observe: Callable[[Any], None], what: Any) -> None:
+    """Tell an observer: frames inside this one are not the kernel's."""
+    observe(what)
+
+
+def current() -> Place | None:
+    """The line of the kernel that is running, from the Python frames."""
+    frame = sys._getframe(1)
+    while frame is not None and frame.f_code.co_filename.startswith(_NOT_KERNELS):
+        if frame.f_code is run.__code__:
+            return None
+        frame = frame.f_back  # type: ignore[assignment]
+    if frame is None:
+        return None
+    return Place(frame.f_code.co_filename, frame.f_lineno, frame.f_code.co_name)
+
+
+def place_of(error: BaseException) -> Place | None:
+    """The kernel's line that raised an error; None if it was raised outside a kernel."""
+    found, inside, step = None, False, error.__traceback__
+    while step is not None:
+        code = step.tb_frame.f_code
+        if code is run.__code__:
+            found, inside = None, True
+        elif code is tell.__code__:
+            return found  # what follows is an observer's
+        elif inside and not code.co_filename.startswith(_NOT_KERNELS):
+            found = Place(code.co_filename, step.tb_lineno, code.co_name)
+        step = step.tb_next
+    return found

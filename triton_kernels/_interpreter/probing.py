@@ -1,0 +1,88 @@
+"""The self-test: every private assumption about Triton, and a small kernel end to end."""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+from typing import Any
+
+import torch
+import triton
+import triton.language as tl
+
+from triton_kernels._interpreter.assumptions import missing_names
+from triton_kernels._interpreter.builder import MendedBuilder
+from triton_kernels._interpreter.handles import upstream
+from triton_kernels._interpreter.patching import interpreting
+
+# Ours alone, or supplied where the base has none.
+_OPTIONAL = {"get_bf16", "logical_and", "logical_or", "logical_not"}
+
+
+def _positional(function: Any) -> list[str]:
+    kinds = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    return [p.name for p in _signature(function) if p.kind in kinds]
+
+
+@triton.jit
+def _probe(x_ptr, y_ptr, out_ptr, n, alpha, BLOCK: tl.constexpr):  # type: ignore[no-untyped-def]
+    offsets = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    mask = offsets < n
+    x = tl.load(x_ptr + offsets, mask=mask)
+    y = tl.load(y_ptr + offsets, mask=mask, other=0.0)
+    tl.device_assert(tl.sum(mask.to(tl.int32)) > 0, "a program without work")
+    tl.store(out_ptr + offsets, tl.fma(x, alpha.to(x.dtype), y), mask=mask)
+
+
+def _run_probe() -> str:
+    """A small bfloat16 kernel, end to end; what is wrong with it, or ""."""
+    x = torch.tensor([1.0, 257.0, -3.0, 2.0**-133, 5.0], dtype=torch.bfloat16)
+    y = torch.tensor([2.0**-8, 1.0, 0.5, 0.0, float("nan")], dtype=torch.bfloat16)
+    want = (x.double() * 3.0 + y.double()).to(torch.bfloat16)
+    out = torch.zeros_like(x)
+    with interpreting():
+        _probe[(2,)](x, y, out, 5, 3.0, BLOCK=4)
+        if not torch.equal(out.nan_to_num(), want.nan_to_num()):
+            return f"a bfloat16 kernel gives {out.tolist()} instead of {want.tolist()}"
+        try:
+            _probe[(2,)](x, y, out[:4], 5, 3.0, BLOCK=4)
+        except IndexError as error:
+            if "out_ptr" in str(error):
+                return ""
+        return "an out-of-bounds store was not found, or not laid to its argument"
+
+
+def self_test() -> list[str]:
+    """One sentence for every private assumption that does not hold; empty when all do."""
+    broken = list(missing_names())
+    if broken:
+        return broken
+    for name, ours in vars(MendedBuilder).items():
+        if not callable(ours) or name.startswith("_") or name in _OPTIONAL:
+            continue
+        theirs = getattr(upstream.InterpreterBuilder, name, None)
+        if theirs is None:
+            broken.append(f"InterpreterBuilder.{name} is gone: its mend is never called")
+            continue
+        variadic = any(p.kind is p.VAR_POSITIONAL for p in _signature(ours))
+        wanted, have = _positional(ours), _positional(theirs)
+        if len(have) != len(wanted) and not (variadic and len(have) >= len(wanted)):
+            broken.append(f"InterpreterBuilder.{name} takes {have}, not {wanted}")
+    options = {field.name for field in dataclasses.fields(upstream.InterpreterOptions)}
+    for name in ("debug", "sanitize_overflow", "allowed_dot_input_precisions"):
+        if name not in options:
+            broken.append(f"InterpreterOptions.{name} is gone")
+    for name in ("_sum_combine", "_elementwise_max", "_elementwise_min"):
+        if not hasattr(tl.standard, name):
+            broken.append(f"triton.language.standard.{name} is gone: reductions run slowly")
+    if not broken:
+        try:
+            problem = _run_probe()
+        except Exception as error:  # noqa: BLE001 (whatever it is, it is the finding)
+            problem = f"a small kernel fails with {error!r}"
+        broken += [problem] if problem else []
+    return broken
+
+
+def _signature(function: Any) -> list[inspect.Parameter]:
+    return list(inspect.signature(function).parameters.values())

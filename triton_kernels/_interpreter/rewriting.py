@@ -1,0 +1,61 @@
+"""Kernels rewritten so that Python runs them: Triton's rewriter, mended."""
+
+from __future__ import annotations
+
+import ast
+import functools
+import types
+from collections.abc import Callable
+from typing import Any
+
+from triton_kernels._interpreter.handles import upstream
+
+_FunctionRewriter: Any = getattr(upstream, "FunctionRewriter", object)
+
+
+class _Logic(ast.NodeTransformer):
+    """Sends `and`, `or` and `not` through the builder: Python's own take a tensor for true."""
+
+    def _call(self, node: ast.expr, method: str, operands: list[ast.expr]) -> ast.expr:
+        builder = ast.Attribute(ast.Name("interpreter_semantic", ast.Load()), "builder", ast.Load())
+        call = ast.Call(ast.Attribute(builder, method, ast.Load()), operands, [])
+        return ast.fix_missing_locations(ast.copy_location(call, node))
+
+    def visit_BoolOp(self, node: ast.BoolOp) -> ast.expr:
+        self.generic_visit(node)
+        if any(isinstance(n, ast.NamedExpr) for n in ast.walk(node)):
+            return node  # its name would end up in the lambda's scope
+        none = ast.arguments([], [], None, [], [], None, [])
+        method = "logical_and" if isinstance(node.op, ast.And) else "logical_or"
+        return self._call(node, method, [ast.Lambda(none, value) for value in node.values])
+
+    def visit_UnaryOp(self, node: ast.UnaryOp) -> ast.expr:
+        self.generic_visit(node)
+        if isinstance(node.op, ast.Not):
+            return self._call(node, "logical_not", [node.operand])
+        return node
+
+
+class _Rewriter(_FunctionRewriter):  # type: ignore[misc]
+    """Triton's rewriter, with tensor logic and without leaving `np`, `ast`, … in the module."""
+
+    def _compile_and_exec(self, tree: Any) -> Any:
+        module = self.fn.__globals__
+        before = set(module)
+        rewritten = super()._compile_and_exec(_Logic().visit(tree))
+        needed = _names(rewritten.__code__) - _names(self.fn.__code__)
+        for name in set(module) - before - needed:
+            del module[name]
+        return rewritten
+
+
+def _names(code: types.CodeType) -> set[str]:
+    inner = (_names(c) for c in code.co_consts if isinstance(c, types.CodeType))
+    return set(code.co_names).union(*inner)
+
+
+@functools.cache
+def rewrite(fn: Callable[..., Any]) -> Callable[..., Any]:
+    """A kernel's function, or that of one that it calls, as Python can run it."""
+    rewritten: Callable[..., Any] = _Rewriter(fn).rewrite_ast()
+    return rewritten
