@@ -6,6 +6,7 @@ change the arrays that it gets: they are the kernel's own.
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from typing import Literal, NamedTuple
 
 import numpy as np
@@ -48,6 +49,7 @@ class Access(NamedTuple):
         values: as loaded, or as stored; raw bits for bfloat16 (uint16) and float8 (uint8).
         dtype: of the values, as Triton calls it: "fp32", "bf16", "int1".
         place: the kernel's line; None where it is not known.
+        semantics: of an atomic: "relaxed", "acquire", "release" or "acquire_release"; else empty.
     """
 
     verb: Literal["load", "store", "atomic"]
@@ -59,6 +61,7 @@ class Access(NamedTuple):
     dtype: str
     program: Program
     place: Place | None
+    semantics: str = ""
 
     @property
     def numbers(self) -> Array:
@@ -88,6 +91,10 @@ class Observer:
     def launch(self, launch: Launch) -> None:
         """A kernel is about to run."""
 
+    def order(self, launch: Launch, programs: Sequence[Program]) -> Iterable[Program]:
+        """The order in which its programs run; given as they are counted, the last index first."""
+        return programs
+
     def wants(self, program: Program) -> bool:
         """Whether the program shall run at all; asked in the order in which programs run."""
         return True
@@ -97,3 +104,31 @@ class Observer:
 
     def dot(self, dot: Dot) -> None:
         """A tl.dot has its result."""
+
+
+class Several(Observer):
+    """Observers as one: each is told everything, and a program runs if all want it.
+
+    The first one decides the order of programs.
+    """
+
+    def __init__(self, *observers: Observer) -> None:
+        self.observers = observers
+
+    def launch(self, launch: Launch) -> None:
+        for observer in self.observers:
+            observer.launch(launch)
+
+    def order(self, launch: Launch, programs: Sequence[Program]) -> Iterable[Program]:
+        return self.observers[0].order(launch, programs)
+
+    def wants(self, program: Program) -> bool:
+        return all([observer.wants(program) for observer in self.observers])
+
+    def access(self, access: Access) -> None:
+        for observer in self.observers:
+            observer.access(access)
+
+    def dot(self, dot: Dot) -> None:
+        for observer in self.observers:
+            observer.dot(dot)

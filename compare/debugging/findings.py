@@ -11,6 +11,7 @@ from typing import Any
 
 from compare import numerics
 from compare.checking import Deviation
+from compare.debugging.hazards import Hazard
 from compare.debugging.regions import Pattern
 from compare.debugging.stores import History, Store
 from compare.debugging.traces import WIDTH, Trace, source_line
@@ -181,6 +182,7 @@ class Findings:
         subject: the kernel, or the case of an op.
         wrong: the outputs that differ from the oracle's.
         failure: the error that ended the interpreted run.
+        hazards: what the sanitizers report; the result may be right all the same.
         compiled: what the compiled kernel does, in words; empty without a GPU.
         compiled_right: whether its results are right; None where it did not run.
         notes: what else is worth knowing.
@@ -192,6 +194,7 @@ class Findings:
     subject: str
     wrong: list[WrongValues] = field(default_factory=list)
     failure: Failure | None = None
+    hazards: list[Hazard] = field(default_factory=list)
     compiled: str = ""
     compiled_right: bool | None = None
     notes: list[str] = field(default_factory=list)
@@ -200,8 +203,8 @@ class Findings:
     trace: Trace | None = None
 
     def __bool__(self) -> bool:
-        found = self.wrong or self.failure or self.partial or self.compiled_right is False
-        return not found
+        wrong = self.wrong or self.failure or self.compiled_right is False
+        return not (wrong or self.hazards or self.partial)
 
     @property
     def verdict(self) -> str:
@@ -210,6 +213,8 @@ class Findings:
             return "WRONG"
         if self.partial:
             return "interrupted"
+        if self.hazards:
+            return "RIGHT BY LUCK" if self.compared else "HAZARDS"
         return "nothing wrong found" if self.compared else "ran to its end"
 
     def __str__(self) -> str:
@@ -221,6 +226,10 @@ class Findings:
         if len(self.wrong) > SHOWN:
             names = ", ".join(wrong.output for wrong in self.wrong[SHOWN:])
             lines.append(f"wrong, too: {names}")
+        for hazard in self.hazards[:SHOWN]:
+            lines += _hazard(hazard)
+        if len(self.hazards) > SHOWN:
+            lines.append(f"and {len(self.hazards) - SHOWN} more hazards")
         lines += [f"compiled: {self.compiled}"] if self.compiled else []
         lines += [f"note: {note}" for note in self.notes]
         lines = [part for line in lines for part in _wrapped(line)]
@@ -239,6 +248,7 @@ class Findings:
             "partial": self.partial,
             "failure": self.failure and self.failure.to_dict(),
             "wrong": [wrong.to_dict() for wrong in self.wrong],
+            "hazards": [hazard.to_dict() for hazard in self.hazards],
             "compiled": self.compiled,
             "compiled_right": self.compiled_right,
             "notes": self.notes,
@@ -248,6 +258,17 @@ class Findings:
     def to_json(self, tiles: bool = False) -> str:
         """The same as a JSON text."""
         return json.dumps(numerics.json_safe(self.to_dict(tiles)), indent=1)
+
+
+def _hazard(hazard: Hazard) -> list[str]:
+    lines = [f"{hazard.kind}: {hazard.text}"]
+    for w in hazard.witnesses:
+        lane = f" in lane {list(w.lane)}" if w.lane else ""
+        lines.append(
+            f"  {w.element or w.tensor} {w.what} by program {w.program}{lane}".replace("   ", "  ")
+        )
+        lines.append(f"    {place_text(w.place)}")
+    return lines
 
 
 def _short(line: str) -> str:

@@ -28,7 +28,7 @@ from compare.debugging.subjects import Kernel, Oracle, Result, Subject, tensors
 from compare.debugging.tracing import Tracer
 from compare.own import Tolerance
 from triton_kernels import _interpreter
-from triton_kernels._observer import Program
+from triton_kernels._observer import Launch, Program
 
 PATIENCE = 1.0  # seconds before the progress bar shows
 
@@ -72,12 +72,15 @@ class _Watch(Stores):
 
     def __init__(self, bar: _Bar) -> None:
         super().__init__()
-        self._bar = bar
+        self._bar, self._done = bar, 0
+
+    def launch(self, launch: Launch) -> None:
+        self._done = 0
+        super().launch(launch)
 
     def wants(self, program: Program) -> bool:
-        grid = self.launches[-1].grid
-        done = int(np.ravel_multi_index(program, grid[:3]))
-        self._bar.update(done, math.prod(grid))
+        self._bar.update(self._done, math.prod(self.launches[-1].grid))
+        self._done += 1
         return super().wants(program)
 
 

@@ -240,16 +240,18 @@ class MendedBuilder(_Builder):  # type: ignore[misc]
         self._tell("load", "", ptrs, mask.data, out)
         return out
 
-    def _tell(self, verb: Any, operation: str, ptrs: Any, mask: Array, values: Any) -> None:
+    def _tell(
+        self, verb: Any, operation: str, ptrs: Any, mask: Array, values: Any, sem: Any = None
+    ) -> None:
         """Tell the observer of an access."""
         if self.observer is None:
             return
         argument = getattr(ptrs.dtype, "argument", None)
         mask = np.broadcast_to(mask, ptrs.data.shape)
         dtype, program = ptrs.get_element_ty().name, tuple(self.grid_idx)
-        place = places.current()
+        place, order = places.current(), sem.name.lower() if sem is not None else ""
         access = Access(
-            verb, operation, argument, ptrs.data, mask, values.data, dtype, program, place
+            verb, operation, argument, ptrs.data, mask, values.data, dtype, program, place, order
         )
         places.tell(self.observer.access, access)
 
@@ -266,13 +268,13 @@ class MendedBuilder(_Builder):  # type: ignore[misc]
         self, rmw_op: Any, ptr: Any, val: Any, mask: Any, sem: Any, scope: Any
     ) -> Any:
         self._check("atomic", ptr, mask.data)
-        self._tell("atomic", rmw_op.name.lower(), ptr, mask.data, val)
+        self._tell("atomic", rmw_op.name.lower(), ptr, mask.data, val, sem)
         return super().create_atomic_rmw(rmw_op, ptr, val, mask, sem, scope)
 
     def create_atomic_cas(self, ptr: Any, cmp: Any, val: Any, sem: Any, scope: Any) -> Any:
         mask = np.ones(ptr.data.shape, dtype=bool)
         self._check("atomic", ptr, mask)
-        self._tell("atomic", "cas", ptr, mask, val)
+        self._tell("atomic", "cas", ptr, mask, val, sem)
         return super().create_atomic_cas(ptr, cmp, val, sem, scope)
 
     # assertions and assembly

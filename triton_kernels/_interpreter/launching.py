@@ -5,9 +5,10 @@ from __future__ import annotations
 import dataclasses
 import functools
 import inspect
+import itertools
 import operator
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import numpy as np
@@ -18,7 +19,7 @@ from triton_kernels._interpreter import places
 from triton_kernels._interpreter.handles import ArgumentPointer, encode, plain, upstream
 from triton_kernels._interpreter.rewriting import rewrite
 from triton_kernels._memory import Argument
-from triton_kernels._observer import Launch
+from triton_kernels._observer import Launch, Program
 
 
 @dataclasses.dataclass
@@ -119,20 +120,21 @@ def launch(function: Any, args: Any, kwargs: dict[str, Any], grid: Any) -> None:
     builder.arguments = tuple(arguments)
     builder.set_grid_dim(*sizes)
     observer = builder.observer
+    programs: Iterable[Program] = itertools.product(*map(range, sizes[:3]))
     if observer is not None:
-        observer.launch(Launch(function.fn.__name__, tuple(sizes), builder.arguments))
+        begins = Launch(function.fn.__name__, tuple(sizes), builder.arguments)
+        observer.launch(begins)
+        programs = observer.order(begins, list(programs))
     with np.errstate(all="ignore"):
-        for x in range(sizes[0]):
-            for y in range(sizes[1]):
-                for z in range(sizes[2]):
-                    if observer is not None and not observer.wants((x, y, z)):
-                        continue
-                    builder.set_grid_idx(x, y, z)
-                    try:
-                        places.run(kernel, converted)
-                    except Exception as error:
-                        error.add_note(f"in program {(x, y, z)} of kernel {function.fn.__name__}")
-                        raise
+        for program in programs:
+            if observer is not None and not observer.wants(program):
+                continue
+            builder.set_grid_idx(*program)
+            try:
+                places.run(kernel, converted)
+            except Exception as error:
+                error.add_note(f"in program {program} of kernel {function.fn.__name__}")
+                raise
     if transfer is not None:
         transfer._restore_args_dev(given, host, {}, {})
 

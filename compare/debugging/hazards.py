@@ -1,0 +1,67 @@
+"""What may go wrong although the result may be right: what the sanitizers report."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from compare.debugging.traces import source_line
+from triton_kernels._observer import Place, Program
+
+
+@dataclass
+class Witness:
+    """One of the accesses or operations that a hazard needs: who, what, where.
+
+    Attributes:
+        what: as "loaded", "stored", "was masked off, without other=".
+        tensor: the parameter's name; empty for what touches no tensor.
+        element: in words, as "x_ptr[3, 5]"; empty where there is none.
+        lane: of the tile; empty for a scalar.
+    """
+
+    what: str
+    program: Program
+    place: Place | None
+    tensor: str = ""
+    element: str = ""
+    lane: tuple[int, ...] = ()
+
+    def to_dict(self) -> dict[str, Any]:
+        """For the JSON file."""
+        place = self.place._asdict() if self.place else {"file": None, "line": None}
+        return {
+            "what": self.what,
+            "program": self.program,
+            **place,
+            "code": source_line(self.place),
+            "tensor": self.tensor,
+            "element": self.element,
+            "lane": self.lane,
+        }
+
+
+@dataclass
+class Hazard:
+    """One report of a sanitizer; of the same lines it is made once, with a count.
+
+    Attributes:
+        kind: as "undefined value", "uninitialised memory", "int32 overflow", "race".
+        text: the first line that is printed: what happened, in words.
+        witnesses: the accesses or operations, the one to look at first.
+        count: elements or lanes that it happened to.
+    """
+
+    kind: str
+    text: str
+    witnesses: tuple[Witness, ...]
+    count: int = 1
+
+    def to_dict(self) -> dict[str, Any]:
+        """For the JSON file."""
+        return {
+            "kind": self.kind,
+            "text": self.text,
+            "count": self.count,
+            "witnesses": [witness.to_dict() for witness in self.witnesses],
+        }
