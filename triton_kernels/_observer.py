@@ -123,7 +123,8 @@ class Several(Observer):
         return self.observers[0].order(launch, programs)
 
     def wants(self, program: Program) -> bool:
-        return all([observer.wants(program) for observer in self.observers])
+        answers = [observer.wants(program) for observer in self.observers]
+        return all(answers)
 
     def access(self, access: Access) -> None:
         for observer in self.observers:

@@ -40,6 +40,10 @@ def debug(
     program: Annotated[
         str | None, typer.Option(help="Run this program again: X,Y,Z. Else the one at fault.")
     ] = None,
+    sanitize: Annotated[
+        bool,
+        typer.Option(help="Look for hazards, too: what may be wrong though the result is right."),
+    ] = True,
     tiles: Annotated[
         bool, typer.Option("--tiles", help="Also print the values of every traced tile.")
     ] = False,
@@ -73,7 +77,7 @@ def debug(
         raise typer.BadParameter(f"--program {program}: up to three numbers, as 1,0,0") from None
     subject = Op(spec, (plain or taken)[0], variant, function)
     try:
-        findings = investigation.investigate(subject, wanted)
+        findings = investigation.investigate(subject, wanted, sanitize)
     except ValueError as error:
         raise typer.BadParameter(f"--program: {error}") from None
     typer.echo(str(findings))

@@ -264,9 +264,8 @@ def _hazard(hazard: Hazard) -> list[str]:
     lines = [f"{hazard.kind}: {hazard.text}"]
     for w in hazard.witnesses:
         lane = f" in lane {list(w.lane)}" if w.lane else ""
-        lines.append(
-            f"  {w.element or w.tensor} {w.what} by program {w.program}{lane}".replace("   ", "  ")
-        )
+        named = f"{w.element or w.tensor} ".lstrip()
+        lines.append(f"  {named}{w.what} by program {w.program}{lane}")
         lines.append(f"    {place_text(w.place)}")
     return lines
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from compare.debugging.traces import source_line
-from triton_kernels._observer import Place, Program
+from triton_kernels._observer import Observer, Place, Program
 
 
 @dataclass
@@ -65,3 +65,11 @@ class Hazard:
             "count": self.count,
             "witnesses": [witness.to_dict() for witness in self.witnesses],
         }
+
+
+class Sanitizer(Observer):
+    """An observer of the whole run that has something to report at its end."""
+
+    def hazards(self) -> list[Hazard]:
+        """What it found, the most telling first."""
+        raise NotImplementedError

@@ -23,12 +23,13 @@ from compare.cases import CPU
 from compare.checking import Deviation
 from compare.debugging import regions
 from compare.debugging.findings import Failure, Findings, WrongValues
+from compare.debugging.hazards import Sanitizer
 from compare.debugging.stores import History, Stores, address_of
 from compare.debugging.subjects import Kernel, Oracle, Result, Subject, tensors
 from compare.debugging.tracing import Tracer
 from compare.own import Tolerance
 from triton_kernels import _interpreter
-from triton_kernels._observer import Launch, Program
+from triton_kernels._observer import Launch, Program, Several
 
 PATIENCE = 1.0  # seconds before the progress bar shows
 
@@ -84,7 +85,14 @@ class _Watch(Stores):
         return super().wants(program)
 
 
-def investigate(subject: Subject, program: Sequence[int] | None = None) -> Findings:
+def _sanitizers() -> list[Sanitizer]:
+    """Those that watch the run."""
+    return []
+
+
+def investigate(
+    subject: Subject, program: Sequence[int] | None = None, sanitize: bool = True
+) -> Findings:
     """Locate what is wrong, and replay the program that made it, or the one that is asked for.
 
     Raises:
@@ -92,10 +100,11 @@ def investigate(subject: Subject, program: Sequence[int] | None = None) -> Findi
     """
     bar = _Bar(f"interpreting {subject.title}")
     findings, stores = Findings(subject.title), _Watch(bar)
+    sanitizers = _sanitizers() if sanitize else []
     state = subject.prepare(CPU)
     results: list[Result] = []
     try:
-        with bar, _interpreter.interpreting(stores):
+        with bar, _interpreter.interpreting(Several(stores, *sanitizers)):
             subject.launch(state)
         results = subject.judge(state, stores)
     except KeyboardInterrupt as interrupt:
@@ -109,6 +118,7 @@ def investigate(subject: Subject, program: Sequence[int] | None = None) -> Findi
     findings.subject = _heading(subject, stores)
     findings.wrong = [w for w in (_describe(r, stores) for r in results) if w is not None]
     findings.compared = bool(results)
+    findings.hazards = [hazard for sanitizer in sanitizers for hazard in sanitizer.hazards()]
     target = _target(findings, stores, program)
     if target is not None:
         _replay(subject, findings, stores, target)
@@ -319,6 +329,7 @@ def debug(
     max_ulps: float = 1.0,
     bound: Tolerance | None = None,
     program: Sequence[int] | None = None,
+    sanitize: bool = True,
     **constexprs: Any,
 ) -> Findings:
     r"""Run ``kernel[grid](*args, **constexprs)`` in the interpreter and find out what is wrong.
@@ -338,6 +349,7 @@ def debug(
         bound: instead of max_ulps, the largest right \|result − oracle\| of each element: called
             with the oracle's result and ``args``.
         program: the program to run again, instead of the one that stored the worst element.
+        sanitize: whether to look for hazards, too: what may be wrong though the result is right.
         constexprs: keyword arguments of the launch, ``num_warps`` and the like among them.
 
     Returns:
@@ -373,4 +385,4 @@ def debug(
     if bound is not None and oracle is None:
         raise ValueError("debug(): a bound needs an oracle")
     subject = Kernel(kernel, grid, args, constexprs, oracle, max_ulps, bound)
-    return investigate(subject, program)
+    return investigate(subject, program, sanitize)

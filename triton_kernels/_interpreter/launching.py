@@ -120,7 +120,8 @@ def launch(function: Any, args: Any, kwargs: dict[str, Any], grid: Any) -> None:
     builder.arguments = tuple(arguments)
     builder.set_grid_dim(*sizes)
     observer = builder.observer
-    programs: Iterable[Program] = itertools.product(*map(range, sizes[:3]))
+    x, y, z = map(range, sizes[:3])
+    programs: Iterable[Program] = itertools.product(x, y, z)
     if observer is not None:
         begins = Launch(function.fn.__name__, tuple(sizes), builder.arguments)
         observer.launch(begins)
