@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import re
+import sys
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -998,3 +1000,70 @@ def test_the_compiled_kernel_takes_part() -> None:
     assert debug(square, (4,), (x, out, 1000), oracle=lambda: x * x, BLOCK=256)
     assert not out.any()
     assert "compiled: right" in command("gemm_bias_act", "--dtype", "float16").output
+
+
+# ---- the way of the worst element ----
+
+
+@triton.jit
+def cube_half(v):
+    cubed = v * v * v
+    return cubed * 0.5
+
+
+@triton.jit
+def way_kernel(x_ptr, w_ptr, out_ptr, M, N, BLOCK: tl.constexpr):
+    m, n = tl.arange(0, BLOCK)[:, None], tl.arange(0, BLOCK)[None, :]
+    x = tl.load(x_ptr + m * N + n)
+    w = tl.load(w_ptr + m * N + n)
+    acc = tl.dot(x, w, input_precision="ieee")
+    row = tl.sum(x, axis=1)
+    for i in range(3):
+        acc = acc + i
+    out = cube_half(acc) + row[:, None]
+    tl.store(out_ptr + m * N + n, out)
+
+
+def test_the_way_of_the_worst_element() -> None:
+    """Every variable that goes with the element's lane, with its value there; loops condensed."""
+    x = torch.zeros(16, 16)
+    x[3, 5], w, out = 2.0, torch.eye(16), torch.empty(16, 16)
+    expected = torch.full((16, 16), 13.5).double() + x.sum(1, keepdim=True)  # (0 + 0 + 1 + 2)³ / 2
+    found = debug(way_kernel, (1,), (x, w, out, 16, 16), oracle=lambda: expected, BLOCK=16)
+    assert found.wrong[0].deviation.index == (3, 5)
+    way = {(step.place.function, step.name): step for step in found.wrong[0].way}
+    assert set(way) == {
+        *(("way_kernel", name) for name in ("acc", "i", "out", "m", "n")),
+        *(("cube_half", name) for name in ("cubed", "return")),
+    }
+    assert str(way["cube_half", "cubed"]) == "cubed = 125"
+    assert str(way["cube_half", "return"]) == "returns 62.5"
+    assert str(way["way_kernel", "i"]) == "i = 0, …, 2 (3 times)"
+    accumulated = [str(s) for s in found.wrong[0].way if s.name == "acc"]
+    assert accumulated == ["acc = 2", "acc = 2, …, 5 (3 times)"]
+    text = str(found)
+    assert "on the way to out_ptr[3, 5], lane [3, 5]" in text
+    line = way_kernel.fn.__code__.co_firstlineno
+    assert re.search(rf"out = 64\.5 +:{line + 9} out = cube_half\(acc\) \+ row", text)
+    assert found.to_dict()["wrong"][0]["way"][-1]["name"] == "out"
+    assert sys.gettrace() is None
+
+
+def test_a_tracer_from_elsewhere_is_put_back() -> None:
+    """A debugger's, or a coverage tool's."""
+    x, out = torch.ones(4), torch.empty(4)
+    ours = sys.gettrace()
+    events = []
+    sys.settrace(lambda *event: events.append(event))
+    tracer = sys.gettrace()
+    try:
+        debug(nothing_right, (1,), (x, out), oracle=lambda: x, BLOCK=4)
+        assert sys.gettrace() is tracer
+    finally:
+        sys.settrace(ours)
+
+
+@triton.jit
+def nothing_right(x_ptr, out_ptr, BLOCK: tl.constexpr):
+    n = tl.arange(0, BLOCK)
+    tl.store(out_ptr + n, tl.load(x_ptr + n) + 1.0)

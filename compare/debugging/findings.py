@@ -11,10 +11,12 @@ from typing import Any
 
 from compare import numerics
 from compare.checking import Deviation
+from compare.debugging import values
 from compare.debugging.hazards import Hazard
 from compare.debugging.regions import Pattern
 from compare.debugging.stores import History, Store
 from compare.debugging.traces import WIDTH, Trace, source_line
+from compare.debugging.values import Step
 from triton_kernels._observer import Place, Program
 
 LINES = 40  # of the printed findings: one screen
@@ -47,6 +49,7 @@ class WrongValues:
         value: of the worst element.
         alone: what its writer stores there when it runs alone; None if it does not, or if that
             was an atomic operation.
+        way: what the variables hold in the worst element's lane, alone.
     """
 
     output: str
@@ -61,6 +64,7 @@ class WrongValues:
     history: History
     value: float
     alone: float | None = None
+    way: list[Step] = field(default_factory=list)
 
     def lines(self) -> list[str]:
         """In words."""
@@ -122,6 +126,7 @@ class WrongValues:
             },
             "value": self.value,
             "value_stored_alone": self.alone,
+            "way": [step.to_dict() for step in self.way],
         }
 
 
@@ -233,10 +238,25 @@ class Findings:
         lines += [f"compiled: {self.compiled}"] if self.compiled else []
         lines += [f"note: {note}" for note in self.notes]
         lines = [part for line in lines for part in _wrapped(line)]
+        way = self._way()
         if self.trace is not None:
-            shown = self.trace.show(most=max(8, LINES - 1 - len(lines)))
+            shown = self.trace.show(most=max(8, LINES - 1 - len(lines) - len(way)))
             lines += ["", *shown.splitlines()]
+        lines += way
         return "\n".join(lines)
+
+    def _way(self) -> list[str]:
+        worst = self.wrong[0] if self.wrong else None
+        if worst is None or not worst.way or worst.history.last is None:
+            return []
+        index = ", ".join(map(str, worst.deviation.index))
+        lane = f", lane {list(worst.history.lane)}" if worst.history.last.lanes > 1 else ""
+        shown = values.lines(worst.way, worst.history.last.place)
+        return [
+            "",
+            f"on the way to {worst.output}[{index}]{lane}",
+            *(f"  {_cut(s)}" for s in shown),
+        ]
 
     def to_dict(self, tiles: bool = False) -> dict[str, Any]:
         """Everything, with the values of the trace's tiles if ``tiles``."""
@@ -258,6 +278,10 @@ class Findings:
     def to_json(self, tiles: bool = False) -> str:
         """The same as a JSON text."""
         return json.dumps(numerics.json_safe(self.to_dict(tiles)), indent=1)
+
+
+def _cut(line: str) -> str:
+    return line if len(line) <= WIDTH - 2 else line[: WIDTH - 3] + "…"
 
 
 def _hazard(hazard: Hazard) -> list[str]:

@@ -6,6 +6,7 @@ stores what; its results are compared with the oracle; then one program runs aga
 
 from __future__ import annotations
 
+import contextlib
 import math
 import re
 import threading
@@ -27,6 +28,7 @@ from compare.debugging.hazards import Sanitizer
 from compare.debugging.stores import History, Stores, address_of
 from compare.debugging.subjects import Kernel, Oracle, Result, Subject, tensors
 from compare.debugging.tracing import Tracer
+from compare.debugging.values import Values
 from compare.own import Tolerance
 from triton_kernels import _interpreter
 from triton_kernels._observer import Launch, Program, Several
@@ -215,10 +217,16 @@ def _replay(subject: Subject, findings: Findings, stores: Stores, target: Target
     """Run the program alone, from the start of its launch, and note what it does."""
     worst = findings.wrong[0] if findings.wrong else None
     watched = _offset(stores, worst.history) if worst else None
-    tracer = Tracer(*target, watched)
+    store = worst.history.last if worst else None
+    values = Values(worst.history.lane, store.shape) if worst and store else None
+    tracer = Tracer(*target, watched, values)
     try:
         state = subject.prepare(CPU)
-        with _Bar(f"tracing program {target[1]}"), _interpreter.interpreting(tracer):
+        with (
+            _Bar(f"tracing program {target[1]}"),
+            _interpreter.interpreting(tracer),
+            values or contextlib.nullcontext(),
+        ):
             subject.launch(state)
     except KeyboardInterrupt:
         findings.partial = True
@@ -232,6 +240,7 @@ def _replay(subject: Subject, findings: Findings, stores: Stores, target: Target
         findings.notes.append("alone the program does not fail: it needs what others write")
     if worst is not None:
         worst.alone = tracer.stored_there
+        worst.way = values.steps if values else []
 
 
 def _offset(stores: Stores, history: History) -> tuple[str, int] | None:

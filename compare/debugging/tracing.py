@@ -7,6 +7,7 @@ import numpy as np
 from compare.debugging import regions
 from compare.debugging.stores import holds
 from compare.debugging.traces import Event, Trace
+from compare.debugging.values import Values
 from triton_kernels._memory import Argument
 from triton_kernels._observer import Access, Dot, Launch, Observer, Program
 
@@ -17,7 +18,8 @@ class Tracer(Observer):
     """Runs one program of one launch and notes what it does; launches before it run whole, so that
     memory is as it was, and those after it not at all.
 
-    ``watched`` is an element, as an argument's name and bytes from its start.
+    ``watched`` is an element, as an argument's name and bytes from its start;
+    ``values`` note its way.
 
     Attributes:
         trace: None until the launch begins.
@@ -25,11 +27,15 @@ class Tracer(Observer):
     """
 
     def __init__(
-        self, launch: int, program: Program, watched: tuple[str, int] | None = None
+        self,
+        launch: int,
+        program: Program,
+        watched: tuple[str, int] | None = None,
+        values: Values | None = None,
     ) -> None:
         self.trace: Trace | None = None
         self.stored_there: float | None = None
-        self._wanted, self._watched = (launch, program), watched
+        self._wanted, self._watched, self._values = (launch, program), watched, values
         self._launch = -1
         self._arguments: tuple[Argument, ...] = ()
         self._kept = 0
@@ -41,8 +47,10 @@ class Tracer(Observer):
             self.trace = Trace(launch.kernel, self._wanted[1], launch.grid)
 
     def wants(self, program: Program) -> bool:
-        number, wanted = self._wanted
-        return self._launch < number or (self._launch == number and program == wanted)
+        alone = (self._launch, program) == self._wanted
+        if self._values is not None:
+            self._values.on = alone
+        return alone or self._launch < self._wanted[0]
 
     def access(self, access: Access) -> None:
         if self.trace is None or self._launch != self._wanted[0]:

@@ -88,3 +88,23 @@ def tensor_of(data: Array, dtype: Any) -> Any:
 def plain(value: Any) -> Any:
     """A constexpr's value, and anything else as it is."""
     return value.value if isinstance(value, tl.constexpr) else value
+
+
+def in_lane(value: Any, lane: tuple[int, ...], shape: tuple[int, ...]) -> str | None:
+    """What a kernel's variable holds in a lane of a tile.
+
+    None for pointers, and for what is neither one number nor a tile that goes with that shape.
+    """
+    if isinstance(value, (bool, int, float)):
+        return f"{value:.6g}" if isinstance(value, float) else str(value)
+    if not isinstance(value, tl.tensor) or value.dtype.is_ptr():
+        return None
+    data = np.asarray(value.handle.data)
+    if data.size == 1:
+        at: tuple[int, ...] = (0,) * data.ndim
+    elif data.ndim == len(shape) and all(n in (1, m) for n, m in zip(data.shape, shape)):
+        at = tuple(i if n > 1 else 0 for i, n in zip(lane, data.shape))
+    else:
+        return None
+    number = decode(value.handle)[at].item()
+    return f"{number:.6g}" if isinstance(number, float) else str(number)

@@ -5,7 +5,8 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable
-from typing import Any
+from types import CodeType
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -20,6 +21,7 @@ _NOT_KERNELS = (
     os.path.dirname(__file__) + os.sep,
     emulation.__file__,
 )
+kernels: set[CodeType] = set()  # of kernels and the jit functions that they call, as rewritten
 
 
 def run(kernel: Callable[..., Any], arguments: dict[str, Any]) -> None:
@@ -30,6 +32,16 @@ def run(kernel: Callable[..., Any], arguments: dict[str, Any]) -> None:
 def tell(observe: Callable[[Any], None], what: Any) -> None:
     """Tell an observer: frames inside this one are not the kernel's."""
     observe(what)
+
+
+def role(code: CodeType) -> Literal["program", "observer", "kernel", ""]:
+    """What a function's frame is: one program's outermost, an observer's, or a kernel's own."""
+    if code is run.__code__:
+        return "program"
+    if code is tell.__code__:
+        return "observer"
+    library = code.co_filename.startswith(_NOT_KERNELS)  # tl.sigmoid is a jit function, too
+    return "kernel" if code in kernels and not library else ""
 
 
 def current() -> Place | None:
