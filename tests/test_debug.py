@@ -1067,3 +1067,28 @@ def test_a_tracer_from_elsewhere_is_put_back() -> None:
 def nothing_right(x_ptr, out_ptr, BLOCK: tl.constexpr):
     n = tl.arange(0, BLOCK)
     tl.store(out_ptr + n, tl.load(x_ptr + n) + 1.0)
+
+
+def test_the_variables_in_the_lane_of_an_error() -> None:
+    """Out of bounds and device_assert know the lane that they happened in."""
+    x, out = torch.zeros(20), torch.empty(20)
+    found = debug(doubled, (1,), (x, out, 19), BLOCK=32)
+    assert found.failure is not None
+    assert (found.failure.lane, found.failure.shape) == ((20,), (32,))
+    assert "the variables in lane [20]\n" in str(found)
+    assert [str(step) for step in found.failure.way] == ["offsets = 20", "inside = False"]
+    x[3] = -1.0
+    found = debug(doubled, (1,), (x[:16], out, 19), BLOCK=16)
+    assert found.failure is not None
+    assert found.failure.lane == (3,)
+    assert [step.last for step in found.failure.way if step.name == "x"] == ["-1"]
+    assert found.to_dict()["failure"]["way"][-1]["last"] == "-1"
+
+
+@triton.jit
+def doubled(x_ptr, out_ptr, N, BLOCK: tl.constexpr):
+    offsets = tl.arange(0, BLOCK)
+    inside = offsets < N
+    x = tl.load(x_ptr + offsets)
+    tl.device_assert(x >= 0)
+    tl.store(out_ptr + offsets, 2 * x, mask=inside)

@@ -161,11 +161,18 @@ def _place_dict(place: Place | None) -> dict[str, Any]:
 
 @dataclass
 class Failure:
-    """An error that ended the run. ``program`` and ``place`` are None outside a kernel."""
+    """An error that ended the run. ``program`` and ``place`` are None outside a kernel.
+
+    ``lane`` is the first that it happened in, of a tile of that ``shape``, ``way`` what the
+    variables held there; None and empty where the error is no lane's.
+    """
 
     error: str
     program: Program | None
     place: Place | None
+    lane: tuple[int, ...] | None = None
+    shape: tuple[int, ...] = ()
+    way: list[Step] = field(default_factory=list)
 
     def lines(self) -> list[str]:
         """In words."""
@@ -176,7 +183,13 @@ class Failure:
 
     def to_dict(self) -> dict[str, Any]:
         """For the JSON file."""
-        return {"error": self.error, "program": self.program, **_place_dict(self.place)}
+        return {
+            "error": self.error,
+            "program": self.program,
+            **_place_dict(self.place),
+            "lane": self.lane,
+            "way": [step.to_dict() for step in self.way],
+        }
 
 
 @dataclass
@@ -246,17 +259,18 @@ class Findings:
         return "\n".join(lines)
 
     def _way(self) -> list[str]:
-        worst = self.wrong[0] if self.wrong else None
-        if worst is None or not worst.way or worst.history.last is None:
+        failure, worst = self.failure, self.wrong[0] if self.wrong else None
+        if failure is not None and failure.way:
+            head, way, place = "the variables", failure.way, failure.place
+            head += f" in lane {list(failure.lane or ())}" if math.prod(failure.shape) > 1 else ""
+        elif worst is not None and worst.way and worst.history.last is not None:
+            way, place = worst.way, worst.history.last.place
+            head = f"on the way to {worst.output}[{', '.join(map(str, worst.deviation.index))}]"
+            lane = f", lane {list(worst.history.lane)}"
+            head += lane if worst.history.last.lanes > 1 else ""
+        else:
             return []
-        index = ", ".join(map(str, worst.deviation.index))
-        lane = f", lane {list(worst.history.lane)}" if worst.history.last.lanes > 1 else ""
-        shown = values.lines(worst.way, worst.history.last.place)
-        return [
-            "",
-            f"on the way to {worst.output}[{index}]{lane}",
-            *(f"  {_cut(s)}" for s in shown),
-        ]
+        return ["", head, *(f"  {_cut(line)}" for line in values.lines(way, place))]
 
     def to_dict(self, tiles: bool = False) -> dict[str, Any]:
         """Everything, with the values of the trace's tiles if ``tiles``."""

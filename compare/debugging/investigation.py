@@ -116,7 +116,8 @@ def investigate(
         place = _interpreter.place_of(error) if stores.current else None
         if place is None and subject.outside_is_usage:
             raise
-        findings.failure = Failure(_brief(error), place and _current(stores), place)
+        lane, shape = _interpreter.lane_of(error) or (None, ())
+        findings.failure = Failure(_brief(error), place and _current(stores), place, lane, shape)
     findings.subject = _heading(subject, stores)
     findings.wrong = [w for w in (_describe(r, stores) for r in results) if w is not None]
     findings.compared = bool(results)
@@ -218,7 +219,11 @@ def _replay(subject: Subject, findings: Findings, stores: Stores, target: Target
     worst = findings.wrong[0] if findings.wrong else None
     watched = _offset(stores, worst.history) if worst else None
     store = worst.history.last if worst else None
-    values = Values(worst.history.lane, store.shape) if worst and store else None
+    failure, values = findings.failure, None
+    if failure is not None and failure.lane is not None:
+        values = Values(failure.lane, failure.shape)
+    elif worst is not None and store is not None:
+        values = Values(worst.history.lane, store.shape)
     tracer = Tracer(*target, watched, values)
     try:
         state = subject.prepare(CPU)
@@ -236,7 +241,9 @@ def _replay(subject: Subject, findings: Findings, stores: Stores, target: Target
         known = findings.failure is not None and findings.failure.error == text
         tracer.end("by the error above" if known else text.splitlines()[0])
     findings.trace = tracer.trace
-    if findings.failure is not None and tracer.trace is not None and not tracer.trace.ended:
+    if failure is not None:
+        failure.way = values.steps if values else []
+    if failure is not None and tracer.trace is not None and not tracer.trace.ended:
         findings.notes.append("alone the program does not fail: it needs what others write")
     if worst is not None:
         worst.alone = tracer.stored_there

@@ -8,13 +8,14 @@ the mends compute is in _emulation.py; these files say where Triton must be told
 
 from triton_kernels._interpreter.handles import in_lane
 from triton_kernels._interpreter.patching import active, interpreting, made_interpreted
-from triton_kernels._interpreter.places import place_of, role
+from triton_kernels._interpreter.places import lane_of, place_of, role
 from triton_kernels._interpreter.probing import self_test
 
 __all__ = [
     "active",
     "in_lane",
     "interpreting",
+    "lane_of",
     "made_interpreted",
     "place_of",
     "role",

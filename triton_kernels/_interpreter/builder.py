@@ -218,12 +218,13 @@ class MendedBuilder(_Builder):  # type: ignore[misc]
         where = np.flatnonzero(lanes & (pointers.data == np.uint64(first)))[0]
         lane = [int(i) for i in np.unravel_index(where, pointers.data.shape)]
         nearest = min(owners, key=lambda o: max(o.low - first, first - o.high), default=None)
-        raise IndexError(
+        error = IndexError(
             f"out-of-bounds {verb}{' through ' + name if name else ''} in {self._program()}: "
             f"{int(bad.sum())} of {active.size} active lanes ({lanes.size} in all); "
             f"the first, lane {lane}, is at "
             + (nearest.describe(first) if nearest else f"address {first:#x}")
         )
+        raise places.of_lane(error, tuple(lane), pointers.data.shape)
 
     def create_masked_load(
         self, ptrs: Any, mask: Any, other: Any, *policy: Any, **named_policy: Any
@@ -282,10 +283,12 @@ class MendedBuilder(_Builder):  # type: ignore[misc]
     def create_assert(self, condition: Any, message: Any) -> None:
         wrong = int(np.size(condition.data) - np.count_nonzero(condition.data))
         if wrong:
-            raise AssertionError(
+            error = AssertionError(
                 f"{message} (device_assert, {wrong} of {np.size(condition.data)} lanes, "
                 f"{self._program()})"
             )
+            lane = np.argwhere(~np.asarray(condition.data).astype(bool))[0]
+            raise places.of_lane(error, tuple(map(int, lane)), condition.data.shape)
 
     def create_inline_asm(
         self, asm: str, constraints: str, values: Any, types_: Any, is_pure: Any, pack: Any

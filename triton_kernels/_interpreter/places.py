@@ -21,6 +21,8 @@ _NOT_KERNELS = (
     os.path.dirname(__file__) + os.sep,
     emulation.__file__,
 )
+Lane = tuple[int, ...]
+
 kernels: set[CodeType] = set()  # of kernels and the jit functions that they call, as rewritten
 
 
@@ -54,6 +56,17 @@ def current() -> Place | None:
     if frame is None:
         return None
     return Place(frame.f_code.co_filename, frame.f_lineno, frame.f_code.co_name)
+
+
+def of_lane(error: Exception, lane: Lane, shape: tuple[int, ...]) -> Exception:
+    """The error, with the lane of a tile of that shape that it happened in: see lane_of."""
+    error.lane = lane, shape  # type: ignore[attr-defined]
+    return error
+
+
+def lane_of(error: BaseException) -> tuple[Lane, tuple[int, ...]] | None:
+    """The lane that an error happened in, the first of several, and its tile's shape."""
+    return getattr(error, "lane", None)
 
 
 def place_of(error: BaseException) -> Place | None:
