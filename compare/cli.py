@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import typer
 
+from compare.commands.bench import bench
 from compare.commands.check import check
 from compare.commands.compile import compile_kernels
 from compare.commands.debug import debug
@@ -16,6 +17,7 @@ app = typer.Typer(
     help="Prove Triton kernels and their CUDA twins equal, and find the wrong one.",
 )
 app.command()(check)
+app.command()(bench)
 app.command()(debug)
 app.command(name="compile")(compile_kernels)
 app.command()(doctor)

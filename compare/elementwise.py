@@ -204,3 +204,8 @@ def cuda_type(dtype: str) -> str:
     if dtype not in FLOATS:
         return "u64"
     return "double" if dtype == "float64" else "float"
+
+
+def timed(op: str, dtype: str, options: Mapping[str, Any]) -> Iterator[Case]:
+    """What benchmarks time: squares, as everyone else's."""
+    return (Case(op, dtype, (n, n), options=options) for n in (1024, 2048, 4096, 16384))

@@ -247,14 +247,16 @@ def is_exact(case: Case) -> bool:
     return case.values.startswith("lattice") and act in ("none", "relu")
 
 
-def _matrices(case: Case, g: torch.Generator) -> tuple[Tensor, Tensor]:
+def _matrices(case: Case, g: torch.Generator, device: torch.device) -> tuple[Tensor, Tensor]:
+    """On the CPU, or on the meta device, where nothing is drawn."""
     M, N, K = case.shape
+    home = device if device.type == "meta" else cases.CPU
     if case.values == "lattice":
         return lattice(M, N, K, case.torch_dtype, g)
     if case.values == "lattice-wide":
         return lattice_wide(M, N, K, case.torch_dtype, g)
-    a = cases.random_values((M, K), case.torch_dtype, "normal", g)
-    b = cases.random_values((K, N), case.torch_dtype, "normal", g)
+    a = cases.random_values((M, K), case.torch_dtype, "normal", g, home)
+    b = cases.random_values((K, N), case.torch_dtype, "normal", g, home)
     if case.values == "special" and a.numel() and b.numel():
         # A few rows and columns with one special value each, the others stay finite.
         special = (math.nan, math.inf, -math.inf, -0.0, torch.finfo(a.dtype).tiny / 4)
@@ -274,7 +276,7 @@ def gemm_bias_act_inputs(case: Case, device: torch.device = cases.CPU) -> Argume
     """a and b in the case's layout; option bias adds one, c is full, row, column or 0-d."""
     g = case.generator()
     M, N, _ = case.shape
-    a, b = (cases.arrange(t.to(device), case.layout) for t in _matrices(case, g))
+    a, b = (cases.arrange(t.to(device), case.layout) for t in _matrices(case, g, device))
     options = dict(case.options)
     bias = None
     if options.pop("bias", False):
@@ -297,7 +299,7 @@ def linear_gelu_inputs(case: Case, device: torch.device = cases.CPU) -> Argument
     """x [M, I], or [2, M/2, I] where M is even, and weight [O, I] in the case's layout."""
     g = case.generator()
     M, N, K = case.shape
-    x, b = _matrices(case, g)
+    x, b = _matrices(case, g, device)
     x, weight = (cases.arrange(t.contiguous().to(device), case.layout) for t in (x, b.t()))
     if M % 2 == 0 and x.is_contiguous():
         x = x.view(2, M // 2, K)
@@ -435,3 +437,89 @@ def cuda_kernel(op: str, dtype: str, variant: str | None) -> str:
     if dtype in _CORES and variant in (None, "wmma"):
         return f"gemm_wmma_kernel<{_CORES[dtype]}>"
     return f"gemm_{variant or 'naive'}_kernel<{elementwise.cuda_type(dtype)}>"
+
+
+# ---- what others offer, and what is timed ----
+
+
+def _activated(pre: Tensor, act: str) -> Tensor:
+    functional = torch.nn.functional
+    if act in ("gelu", "gelu_tanh"):
+        return functional.gelu(pre, approximate="tanh" if act == "gelu_tanh" else "none")
+    if act == "none":
+        return pre
+    function = getattr(functional, act, None) or getattr(torch, act)
+    result: Tensor = function(pre)
+    return result
+
+
+def linear_gelu_eager(
+    x: Tensor, weight: Tensor, bias: Tensor | None = None, *, approximate: str = "none"
+) -> Tensor:
+    """linear_gelu as torch's users write it."""
+    return torch.nn.functional.gelu(
+        torch.nn.functional.linear(x, weight, bias), approximate=approximate
+    )
+
+
+def gemm_bias_act_eager(
+    a: Tensor,
+    b: Tensor,
+    bias: Tensor | None = None,
+    *,
+    act: str = "none",
+    alpha: float = 1.0,
+    beta: float | None = None,
+    c: Tensor | None = None,
+    out_dtype: torch.dtype | None = None,
+    precision: str = "ieee",
+) -> Tensor:
+    """gemm_bias_act as torch's users write it, without ``precision``."""
+    if c is not None:
+        pre = torch.addmm(c, a, b, beta=1.0 if beta is None else beta, alpha=alpha)
+        pre = pre if bias is None else pre + bias
+    elif bias is not None:
+        pre = torch.addmm(bias, a, b, alpha=alpha)
+    else:
+        pre = a @ b if alpha == 1.0 else alpha * (a @ b)
+    result = _activated(pre, act)
+    return result if out_dtype is None else result.to(out_dtype)
+
+
+def linear_gelu_fused(
+    x: Tensor, weight: Tensor, bias: Tensor, *, approximate: str = "none"
+) -> Tensor:
+    """With cuBLASLt's epilogue, which has the tanh form only."""
+    rows = x.reshape(-1, x.shape[-1])
+    out: Tensor = torch._addmm_activation(bias, rows, weight.t(), use_gelu=True)
+    return out.view(*x.shape[:-1], weight.shape[0])
+
+
+def gemm_bias_act_fused(a: Tensor, b: Tensor, bias: Tensor, *, act: str) -> Tensor:
+    """With cuBLASLt's epilogue: relu, or the tanh form of GELU."""
+    out: Tensor = torch._addmm_activation(bias, a, b, use_gelu=act == "gelu_tanh")
+    return out
+
+
+_TIMED = (  # M, N, K
+    (1, 16384, 4096),
+    (16, 8192, 8192),
+    (32, 3072, 768),
+    (333, 4097, 1023),
+    (512, 4096, 1024),
+    (1024, 1024, 1024),
+    (2048, 2048, 2048),
+    (4096, 4096, 4096),
+    (4096, 16384, 4096),
+    (8192, 8192, 8192),
+)
+
+
+def linear_gelu_timed(op: str, dtype: str, options: Mapping[str, Any]) -> Iterator[Case]:
+    """With the tanh form of GELU, which cuBLASLt's epilogue has, too."""
+    return (Case(op, dtype, shape, options={"approximate": "tanh"}) for shape in _TIMED)
+
+
+def gemm_bias_act_timed(op: str, dtype: str, options: Mapping[str, Any]) -> Iterator[Case]:
+    """With bias and relu, which cuBLASLt's epilogue has, too."""
+    return (Case(op, dtype, shape, options={"act": "relu", "bias": True}) for shape in _TIMED)

@@ -47,6 +47,9 @@ class Spec:
         to_compile: of a name, dtype and default options, the cases whose launches between them
             are every Triton kernel and configuration; variants are compiled for the first one.
         cuda_kernel: the name of the CUDA kernel of an op, dtype and variant, as in its source.
+        eager: the op as torch's users write it: what benchmarks compare with.
+        fused: the same by a library's fused kernel, where there is one for the timed cases.
+        timed: of a name, dtype and default options, the cases that benchmarks time.
     """
 
     name: str
@@ -58,8 +61,11 @@ class Spec:
     inputs: Callable[..., Arguments]
     cost: Callable[[Case], tuple[int, int]]
     summary: str
+    eager: Callable[..., Tensor]
     to_compile: Callable[[str, str, Mapping[str, Any]], Iterator[Case]] = elementwise.to_compile
     cuda_kernel: Callable[[str, str, str | None], str] = elementwise.cuda_kernel
+    fused: Callable[..., Tensor] | None = None
+    timed: Callable[[str, str, Mapping[str, Any]], Iterator[Case]] = elementwise.timed
     takes: Callable[[str, str | None, Case], bool] = lambda side, variant, case: True
     bound: Callable[[str, Arguments, Tensor, torch.dtype], Tensor] | None = None
     exact: Callable[[Case], bool] = lambda case: False
@@ -95,6 +101,7 @@ SPECS: dict[str, Spec] = {
             takes=elementwise.add_takes,
             cost=lambda c: (2 * c.numel, 3 * c.numel * c.torch_dtype.itemsize),
             summary="x + alpha·y",
+            eager=torch.add,
         ),
         Spec(
             name="square",
@@ -111,6 +118,7 @@ SPECS: dict[str, Spec] = {
             takes=elementwise.square_takes,
             cost=lambda c: (c.numel, 2 * c.numel * c.torch_dtype.itemsize),
             summary="x·x",
+            eager=torch.square,
         ),
         Spec(
             name="relu_scale",
@@ -128,6 +136,7 @@ SPECS: dict[str, Spec] = {
             inputs=elementwise.unary_inputs,
             cost=lambda c: (2 * c.numel, 2 * c.numel * c.torch_dtype.itemsize),
             summary="relu(x)·scale",
+            eager=lambda x, *, scale: torch.relu(x) * scale,
         ),
         Spec(
             name="relu_scale_add",
@@ -150,6 +159,7 @@ SPECS: dict[str, Spec] = {
             inputs=elementwise.binary_inputs,
             cost=lambda c: (3 * c.numel, 3 * c.numel * c.torch_dtype.itemsize),
             summary="relu(x)·scale + y",
+            eager=lambda x, y, *, scale: torch.relu(x) * scale + y,
         ),
         Spec(
             name="linear_gelu",
@@ -171,6 +181,9 @@ SPECS: dict[str, Spec] = {
             to_compile=gemm.linear_gelu_to_compile,
             cuda_kernel=gemm.cuda_kernel,
             summary="gelu(x @ weight.T + bias)",
+            eager=gemm.linear_gelu_eager,
+            fused=gemm.linear_gelu_fused,
+            timed=gemm.linear_gelu_timed,
         ),
         Spec(
             name="gemm_bias_act",
@@ -194,6 +207,9 @@ SPECS: dict[str, Spec] = {
             to_compile=gemm.gemm_bias_act_to_compile,
             cuda_kernel=gemm.cuda_kernel,
             summary="act(alpha·(a@b) + beta·c + bias)",
+            eager=gemm.gemm_bias_act_eager,
+            fused=gemm.gemm_bias_act_fused,
+            timed=gemm.gemm_bias_act_timed,
         ),
     )
 }

@@ -1,0 +1,1 @@
+"""How long implementations take: what bench and `pytest --benchmark` measure with."""

@@ -1,0 +1,163 @@
+"""The GPU as the engine needs it, its state, and what it can do at most."""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import torch
+
+CACHES = 4  # times the size of L2 that is read to empty it
+REPEATS = 10  # of what measures a ceiling
+COPIED = 1 << 30  # bytes, for the copy bandwidth
+PRODUCT = 8192  # M, N and K of the product that measures the matrix rate
+
+# Dense rates of the vendor's datasheet, in FLOP/s and bytes/s: "NVIDIA H200 Tensor Core GPU", SXM.
+DATASHEETS = {
+    "NVIDIA H200": {
+        "bytes": 4.8e12,
+        "float16": 989e12,
+        "bfloat16": 989e12,
+        "float32": 989e12 / 3,  # see Ceilings.flops
+    },
+}
+
+
+class Gpu:
+    """The current CUDA device; an engine's Device."""
+
+    def __init__(self) -> None:
+        properties = torch.cuda.get_device_properties()
+        size = max(CACHES * properties.L2_cache_size, 128 << 20)
+        self._buffer = torch.ones(size // 4, device="cuda")
+
+    def synchronize(self) -> None:
+        """Wait for everything that was queued."""
+        torch.cuda.synchronize()
+
+    def empty_cache_lines(self, passes: int) -> None:
+        """Read several times the size of L2; writing would leave dirty lines for others to pay."""
+        for _ in range(passes):
+            self._buffer.sum()
+
+    def event(self) -> torch.cuda.Event:
+        """Record an event."""
+        event = torch.cuda.Event(enable_timing=True)
+        event.record()
+        return event
+
+    def elapsed(self, start: Any, end: Any) -> float:
+        """Microseconds between two events."""
+        return float(start.elapsed_time(end)) * 1e3
+
+    def graph(self, call: Callable[[], Any]) -> Callable[[], None] | None:
+        """The call as a CUDA graph; None where it cannot be captured."""
+        graph = torch.cuda.CUDAGraph()
+        try:
+            torch.cuda.synchronize()
+            side = torch.cuda.Stream()
+            with torch.cuda.stream(side):
+                call()
+            torch.cuda.synchronize()
+            with torch.cuda.graph(graph, stream=side):
+                call()
+            graph.replay()
+            torch.cuda.synchronize()
+        except Exception:  # noqa: BLE001 - whatever prevents capture, there is no graph
+            torch.cuda.synchronize()
+            return None
+        return graph.replay
+
+
+@dataclass(frozen=True)
+class Ceilings:
+    """What the device reached in this run: bytes/s of a copy, FLOP/s of torch's matrix product.
+
+    The rate of a float32 product is taken as a third of float16's: float32 is had from three
+    float16 products, and the plain FMA rate is no limit to those.
+    """
+
+    bandwidth: float
+    rates: dict[str, float]
+    name: str
+
+    def flops(self, dtype: str) -> float | None:
+        """FLOP/s of a dtype's matrix product; None where none was measured."""
+        return self.rates["float16"] / 3 if dtype == "float32" else self.rates.get(dtype)
+
+    def limit(self, dtype: str, flops: int, moved: int) -> float:
+        """Microseconds that so much work takes at least, by the measured ceilings."""
+        rate = self.flops(dtype)
+        return 1e6 * max(moved / self.bandwidth, flops / rate if rate else 0.0)
+
+    def possible(self, dtype: str, flops: int, moved: int) -> float:
+        """Microseconds below which a result is not believed: by the datasheet, where the device is
+        known, else a tenth less than the measured limit."""
+        sheet = DATASHEETS.get(self.name)
+        if sheet is None:
+            return 0.9 * self.limit(dtype, flops, moved)
+        return 1e6 * max(moved / sheet["bytes"], flops / sheet[dtype] if dtype in sheet else 0.0)
+
+    def to_dict(self) -> dict[str, Any]:
+        """For the JSON file, with the datasheet's figures where they are known."""
+        return {**asdict(self), "datasheet": DATASHEETS.get(self.name)}
+
+
+def ceilings() -> Ceilings:
+    """Measure the device: a large copy, and a large product of random numbers a dtype."""
+    source = torch.ones(COPIED // 4, device="cuda")
+    target = torch.empty_like(source)
+    bandwidth = 2 * COPIED / _seconds(lambda: target.copy_(source))
+    rates = {}
+    for dtype in (torch.float16, torch.bfloat16):
+        a = torch.randn(PRODUCT, PRODUCT, device="cuda", dtype=dtype)
+        b = torch.randn(PRODUCT, PRODUCT, device="cuda", dtype=dtype)
+        seconds = _seconds(lambda: a @ b)  # noqa: B023 - called before the loop goes on
+        rates[str(dtype).removeprefix("torch.")] = 2 * PRODUCT**3 / seconds
+    return Ceilings(bandwidth, rates, torch.cuda.get_device_name())
+
+
+def _seconds(call: Callable[[], Any]) -> float:
+    """The best of several, for a ceiling is what can be reached."""
+    times = []
+    for _ in range(REPEATS):
+        start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        start.record()
+        call()
+        end.record()
+        torch.cuda.synchronize()
+        times.append(start.elapsed_time(end) / 1e3)
+    return min(times)
+
+
+_QUERY = {
+    "sm_clock_mhz": "clocks.sm",
+    "memory_clock_mhz": "clocks.mem",
+    "temperature_c": "temperature.gpu",
+    "power_w": "power.draw",
+    "power_limit_w": "power.limit",
+    "throttling": "clocks_event_reasons.active",
+}
+# Bits of NVML's event reasons that mean slower than asked: power cap, slowdown, thermal, brake.
+_SLOWED = {0x4: "power cap", 0x8: "slowdown", 0x20: "thermal", 0x40: "thermal", 0x80: "power brake"}
+
+
+def state() -> dict[str, Any]:
+    """Clocks, temperature, power and what throttles, through NVML's nvidia-smi; empty without."""
+    command = ["nvidia-smi", f"--query-gpu={','.join(_QUERY.values())}"]
+    command += ["--format=csv,noheader,nounits", f"--id={torch.cuda.current_device()}"]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=20)
+    except (OSError, subprocess.SubprocessError):
+        return {}
+    found: dict[str, Any] = {}
+    for name, word in zip(_QUERY, done.stdout.strip().split(", ")):
+        try:
+            found[name] = int(word, 16) if name == "throttling" else float(word)
+        except ValueError:
+            found[name] = None  # "[N/A]"
+    active = found.get("throttling") or 0
+    found["throttling"] = sorted({text for bit, text in _SLOWED.items() if active & bit})
+    return found

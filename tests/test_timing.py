@@ -1,0 +1,295 @@
+"""The timing engine, on a simulated GPU: what it measures is what the simulation was told."""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from typer.testing import CliRunner, Result
+
+from compare.cli import app
+from compare.timing import tables
+from compare.timing.engine import Budget, Candidate, Timing, measure
+from compare.timing.statistics import Samples, ratio
+
+FLUSH = 60.0  # µs that emptying the cache takes once
+
+
+class SimulatedGpu:
+    """A GPU that runs what is queued, in order, and a host whose calls take time; microseconds."""
+
+    def __init__(self) -> None:
+        self.host = self.gpu = 0.0
+        self.log: list[str] = []
+        self.warm = True
+
+    def clock(self) -> float:
+        """What time.perf_counter returns."""
+        return self.host / 1e6
+
+    def work(self, host: float, gpu: float) -> None:
+        self.host += host
+        self.gpu = max(self.gpu, self.host) + gpu
+
+    def synchronize(self) -> None:
+        self.host = max(self.host, self.gpu)
+
+    def empty_cache_lines(self, passes: int) -> None:
+        for _ in range(passes):
+            self.work(3.0, FLUSH)
+        self.warm = False
+
+    def event(self) -> float:
+        self.gpu = max(self.gpu, self.host)
+        return self.gpu
+
+    def elapsed(self, start: float, end: float) -> float:
+        return end - start
+
+    def graph(self, call: Callable[[], Any]) -> Callable[[], None] | None:
+        launch = self.launch
+        call()
+        gpu = self.last
+
+        def replay() -> None:
+            launch("replay", 5.0, gpu)
+
+        return replay
+
+    def launch(self, name: str, host: float, gpu: float) -> str:
+        self.work(host, gpu)
+        self.last = gpu
+        self.log.append(name)
+        self.warm = True
+        return name
+
+
+@pytest.fixture
+def gpu(monkeypatch: pytest.MonkeyPatch) -> SimulatedGpu:
+    simulated = SimulatedGpu()
+    monkeypatch.setattr(time, "perf_counter", simulated.clock)
+    return simulated
+
+
+def candidate(gpu: SimulatedGpu, name: str, kernel: float, host: float = 10.0) -> Candidate:
+    return Candidate(name, lambda *arguments: gpu.launch(f"{name}{arguments[0]}", host, kernel))
+
+
+def right(candidate: Candidate, result: Any, arguments: Any) -> str:
+    return ""
+
+
+INPUTS = [(0,), (1,), (2,)]
+
+
+def test_times_are_the_kernels(gpu: SimulatedGpu) -> None:
+    known = {"fast": 10.0, "medium": 25.0, "empty": 0.0}
+    found = measure([candidate(gpu, n, t) for n, t in known.items()], INPUTS, gpu, right)
+    for timing in found:
+        assert timing.gpu.median == pytest.approx(known[timing.name])
+        assert timing.host == pytest.approx(10.0)
+        assert timing.replay == pytest.approx(known[timing.name])
+        assert not timing.host_bound
+        assert not timing.problem
+        assert len(timing.gpu.microseconds) == Budget().samples
+
+
+def test_candidates_take_turns_in_changing_order_on_changing_inputs(gpu: SimulatedGpu) -> None:
+    found = measure([candidate(gpu, n, 9.0) for n in "abc"], INPUTS, gpu, right, Budget(12))
+    rounds = gpu.log[-3 - 36 : -3]  # the last three are for the check
+    turns = [rounds[i : i + 3] for i in range(0, 36, 3)]
+    assert all(sorted(turn) == sorted(f"{n}{i % 3}" for n in "abc") for i, turn in enumerate(turns))
+    assert len({tuple(name[0] for name in turn) for turn in turns}) > 3
+    assert all(timing.gpu.rounds == list(range(12)) for timing in found)
+
+
+def test_a_slow_launch_is_hidden_behind_more_flushing(gpu: SimulatedGpu) -> None:
+    (timing,) = measure([candidate(gpu, "a", 10.0, host=150.0)], INPUTS, gpu, right)
+    assert timing.gpu.median == pytest.approx(10.0)
+    assert timing.host == pytest.approx(150.0)
+
+
+def test_a_launch_that_cannot_be_hidden_is_called_host_bound(gpu: SimulatedGpu) -> None:
+    slow, fast = measure(
+        [candidate(gpu, "slow", 10.0, host=2000.0), candidate(gpu, "fast", 10.0)],
+        INPUTS,
+        gpu,
+        right,
+    )
+    assert slow.host_bound
+    assert slow.gpu.median > 1000
+    assert slow.replay == pytest.approx(10.0)
+    assert not fast.host_bound
+
+
+def test_a_slow_candidate_stops_early_and_the_others_go_on(gpu: SimulatedGpu) -> None:
+    slow, fast = measure(
+        [candidate(gpu, "slow", 400e3), candidate(gpu, "fast", 10.0)], INPUTS, gpu, right
+    )
+    assert len(slow.gpu.microseconds) == 3  # 0.4 s each: the third passes one second
+    assert slow.replay is None
+    assert len(fast.gpu.microseconds) == Budget().samples
+
+
+def test_warm_cache_on_request(gpu: SimulatedGpu) -> None:
+    seen = []
+
+    def call(argument: int) -> None:
+        seen.append(gpu.warm)
+        gpu.launch("a", 1.0, 5.0)
+
+    measure([Candidate("a", call)], INPUTS, gpu, right, Budget(9), cold=False)
+    assert all(seen[-10:])
+    seen.clear()
+    measure([Candidate("a", call)], INPUTS, gpu, right, Budget(9))
+    assert not any(seen[-10:-1])
+
+
+def test_wrong_results_have_no_times(gpu: SimulatedGpu) -> None:
+    calls = {"late": 0}
+
+    def check(candidate: Candidate, result: Any, arguments: Any) -> str:
+        if candidate.name == "late":
+            calls["late"] += 1
+        wrong = candidate.name == "wrong" or (calls["late"] > 1 and candidate.name == "late")
+        return "wrong: 3 elements" if wrong else ""
+
+    def broken(argument: int) -> None:
+        raise RuntimeError("no such kernel\nsecond line")
+
+    them = [candidate(gpu, n, 5.0) for n in ("right", "wrong", "late")]
+    found = {t.name: t for t in measure([*them, Candidate("broken", broken)], INPUTS, gpu, check)}
+    assert found["right"].gpu.microseconds
+    assert found["wrong"].problem == "wrong: 3 elements"
+    assert not found["wrong"].gpu.microseconds
+    assert found["late"].problem == "after timing: wrong: 3 elements"
+    assert found["broken"].problem == "RuntimeError no such kernel"
+
+
+def test_first_call_is_kept_apart(gpu: SimulatedGpu) -> None:
+    calls = []
+
+    def call(argument: int) -> None:
+        gpu.launch("a", 10.0 if calls else 3e6, 20.0)
+        calls.append(argument)
+
+    (timing,) = measure([Candidate("a", call)], INPUTS, gpu, right)
+    assert timing.first_call == pytest.approx(3.0, rel=1e-3)
+    assert timing.host == pytest.approx(10.0)
+
+
+# ---- statistics ----
+
+
+def test_a_ratio_cancels_the_drift_that_both_share() -> None:
+    rng = np.random.default_rng(0)
+    drift = np.linspace(1.0, 1.5, 60)  # a clock that falls
+    noise = [rng.normal(1, 0.01, 60) for _ in range(2)]
+    slow = Samples(list(range(60)), list(30 * drift * noise[0]))
+    fast = Samples(list(range(60)), list(20 * drift * noise[1]))
+    found = ratio(slow, fast)
+    assert found is not None
+    assert found.low < 1.5 < found.high
+    assert found.high - found.low < 0.1
+    assert ratio(slow, fast) == found  # no luck in it
+    assert ratio(fast, Samples([60], [1.0])) is None
+
+
+def test_samples_in_numbers() -> None:
+    samples = Samples(list(range(5)), [5.0, 1.0, 2.0, 4.0, 3.0])
+    assert (samples.median, samples.percentile(20), samples.percentile(80)) == (3.0, 1.8, 4.2)
+
+
+def test_host_bound_needs_more_than_noise() -> None:
+    timing = Timing("a", Samples([0], [12.0]), replay=10.0)
+    assert not timing.host_bound
+    timing.gpu.microseconds[0] = 15.0
+    assert timing.host_bound
+
+
+# ---- regressions ----
+
+
+def saved(median: float, peer: float, shape: tuple[int, ...] = (8, 8)) -> dict[str, Any]:
+    entries = [{"provider": "triton", "problem": "", "median": median}]
+    entries.append({"provider": "eager", "problem": "", "median": peer})
+    return {"op": "add", "dtype": "float16", "shape": shape, "options": {}, "best_peer": "eager",
+            "entries": entries}  # fmt: skip
+
+
+def test_regressions_are_of_the_ratio_to_the_best_peer() -> None:
+    before = [saved(10.0, 10.0)]
+    assert tables.regressions([saved(10.3, 10.0)], before, 0.05) == []
+    assert tables.regressions([saved(20.0, 20.0)], before, 0.05) == []  # a slower machine
+    (line,) = tables.regressions([saved(10.6, 10.0)], before, 0.05)
+    assert line == "add float16 8×8, triton: 6 % slower than the baseline"
+    assert tables.regressions([saved(99.0, 1.0, (9, 9))], before, 0.05) == []
+
+
+def test_garbage_is_collected_between_the_cases_not_amid_samples(gpu: SimulatedGpu) -> None:
+    import gc
+
+    seen = []
+
+    def call(argument: int) -> None:
+        seen.append(gc.isenabled())
+        gpu.launch("a", 1.0, 1.0)
+
+    measure([Candidate("a", call)], INPUTS, gpu, right, Budget(5))
+    assert not any(seen[-6:-1])
+    assert gc.isenabled()
+
+
+# ---- the command ----
+
+
+def bench(*words: str) -> Result:
+    return CliRunner().invoke(app, ["bench", *words])
+
+
+def test_dry_run_says_what_would_be_timed() -> None:
+    done = bench("add", "linear_gelu", "--dry-run", "--dtype", "float32,bfloat16")
+    assert done.exit_code == 0, done.output
+    lines = done.stdout.splitlines()
+    assert len(lines) == 2 * (4 + 10)
+    assert lines[0].startswith("add float32 1024x1024 ")
+    assert lines[0].endswith(": triton, cuda, triton/f32, triton/f32x4, cuda/f32, cuda/f32x4, "
+                             "eager, compile")  # fmt: skip
+    assert sum("max-autotune" in line for line in lines) == 10  # the bfloat16 products
+    assert all("cublaslt" in line for line in lines[8:])
+    done = bench("add", "--dry-run", "--shapes", "64,64", "--providers", "triton,peers")
+    assert [line.split(": ")[1] for line in done.stdout.splitlines()] == [
+        "triton, eager, compile"
+    ] * 3
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a CUDA device")
+def test_without_a_gpu_there_is_nothing_to_time(tmp_path: Path) -> None:
+    done = bench("--json", str(tmp_path / "b.json"))
+    assert done.exit_code == 3
+    assert "no CUDA device" in done.stderr
+    assert not (tmp_path / "b.json").exists()
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (["ad"], "no op 'ad'"),
+        (["--providers", "cudnn"], "--providers cudnn: "),
+        (["--dtype", "int8"], "--dtype int8: one of float32"),
+        (["add", "--shapes", "4x"], "--shapes 4x: sizes with commas"),
+        (["add", "--shapes", "8,8,8"], "other numbers of sizes"),
+        (["--baseline", "nowhere.json"], "no file of bench --json"),
+        (["--json", "."], "cannot write there"),
+    ],
+)
+def test_bench_usage_errors(words: list[str], says: str) -> None:
+    done = bench(*words)
+    assert done.exit_code == 2
+    assert says in re.sub(r"[\s│]+", " ", done.stderr), done.stderr
