@@ -31,14 +31,12 @@ class Entry:
 
     Attributes:
         problem: why there is no time; empty if there is.
-        note: what to know of the time.
         speedup: against the fastest peer; None for that peer itself and without one.
     """
 
     provider: str
     timing: Timing
     problem: str = ""
-    note: str = ""
     percent_of_limit: float | None = None
     rate: float | None = None
     speedup: Ratio | None = None
@@ -55,7 +53,6 @@ class Entry:
         gpu = self.timing.gpu
         return {
             **found,
-            "note": self.note,
             "median": gpu.median,
             "p20": gpu.percentile(20),
             "p80": gpu.percentile(80),
@@ -166,13 +163,15 @@ def run_case(
         if entry.problem:
             continue
         median = timing.gpu.median
+        if timing.host_bound:
+            graph = f"{timing.replay:.3g} µs as a CUDA graph"
+            entry.problem = f"host-bound: launching takes {timing.host:.0f} µs; {graph}"
+            continue
         if median < fastest:
             entry.problem = f"{median:.3g} µs is faster than the hardware can ({fastest:.3g} µs)"
             continue
         entry.percent_of_limit = 100 * limit / median
         entry.rate = flops / median / 1e6 if arithmetic else moved / median / 1e3
-        if timing.host_bound:
-            entry.note = f"host-bound: {timing.replay:.3g} µs as a graph"
     _rank(result)
     result.seconds = time.perf_counter() - begin
     return result

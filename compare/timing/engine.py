@@ -20,6 +20,8 @@ from compare.timing.statistics import Samples
 
 WARM_UP = 3  # calls
 HOST_CALLS = 20  # of which the median host time is taken
+HEADROOM = 3.0  # times the slowest median launch that the GPU is kept busy before a sample
+MOST_PASSES = 16  # over the memory that empties the cache
 PROBES = 5  # samples that tell how many more are worth their time
 SLOW = 0.05  # seconds: one call is measured without ceremony then
 HOST_BOUND = 1.25, 2.0  # times the replay's median, and microseconds more: no GPU time any longer
@@ -105,8 +107,8 @@ def measure(
     Args:
         candidates: what to time.
         inputs: sets of inputs, as ``candidate.call(*inputs[i])`` takes them.
-        check: what is wrong with a candidate's result for a set of inputs, or "": called before and
-            after the timing. A candidate with a wrong result gets no times.
+        check: what is wrong with a candidate's result for a set of inputs, or "": called with the
+            first result and the last that was timed. Of a wrong one there are no times.
         budget: when to stop.
         cold: whether L2 is emptied before every sample.
         seed: of the order within the rounds.
@@ -127,12 +129,12 @@ def measure(
     collecting = gc.isenabled()
     gc.disable()  # a collection amid a sample would be the candidate's
     try:
-        _rounds(alive, inputs, device, passes, budget, random.Random(seed))
+        last = _rounds(alive, inputs, device, passes, budget, random.Random(seed))
     finally:
         if collecting:
             gc.enable()
     for candidate, timing in alive:
-        wrong = check(candidate, candidate.call(*inputs[-1]), inputs[-1])
+        wrong = check(candidate, *last[timing.name])
         timing.problem = f"after timing: {wrong}" if wrong else ""
     return timings
 
@@ -188,26 +190,25 @@ def _passes(alive: list[tuple[Candidate, Timing]], device: Device) -> int:
     device.synchronize()
     one = max(1.0, device.elapsed(start, end) / 8)
     slowest = max((timing.host for _, timing in alive if not timing.slow), default=0.0)
-    return min(8, max(1, round(2 * slowest / one + 0.5)))
+    return min(MOST_PASSES, 1 + round(HEADROOM * slowest / one + 0.5))
 
 
-def _sample(device: Device, passes: int, call: Callable[[], Any]) -> tuple[Any, Any]:
+def _sample(device: Device, passes: int, call: Callable[[], Any]) -> tuple[float, Any]:
+    """The microseconds of a call, and its result."""
     if passes:
         device.empty_cache_lines(passes)
     start = device.event()
-    call()
-    return start, device.event()
+    result = call()
+    end = device.event()
+    device.synchronize()
+    return device.elapsed(start, end), result
 
 
 def _replay(candidate: Candidate, arguments: Any, device: Device, passes: int) -> float | None:
     graph = device.graph(lambda: candidate.call(*arguments))
     if graph is None:
         return None
-    events = []
-    for _ in range(PROBES):
-        events.append(_sample(device, passes, graph))
-        device.synchronize()
-    times = sorted(device.elapsed(*pair) for pair in events)
+    times = sorted(_sample(device, passes, graph)[0] for _ in range(PROBES))
     return times[len(times) // 2]
 
 
@@ -218,8 +219,12 @@ def _rounds(
     passes: int,
     budget: Budget,
     order: random.Random,
-) -> None:
-    """Rounds until every candidate has its samples, or has spent its time."""
+) -> dict[str, tuple[Any, Any]]:
+    """Rounds until every candidate has its samples, or has spent its time.
+
+    Returns the last result of each, with its inputs.
+    """
+    last = {}
     spent = {timing.name: 0.0 for _, timing in alive}
     for number in range(budget.samples):
         running = [
@@ -228,13 +233,14 @@ def _rounds(
             if spent[timing.name] < budget.seconds
         ]
         if not running:
-            return
+            break
         order.shuffle(running)
         for candidate, timing in running:
             arguments = inputs[number % len(inputs)]
             begin = time.perf_counter()
-            pair = _sample(device, passes, lambda: candidate.call(*arguments))  # noqa: B023
-            device.synchronize()
+            elapsed, result = _sample(device, passes, lambda: candidate.call(*arguments))  # noqa: B023
             spent[timing.name] += time.perf_counter() - begin
             timing.gpu.rounds.append(number)
-            timing.gpu.microseconds.append(device.elapsed(*pair))
+            timing.gpu.microseconds.append(elapsed)
+            last[timing.name] = result, arguments
+    return last

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from rich.console import Console
+from rich.console import Console, Group
 from rich.table import Table
+from rich.text import Text
 
 from compare.timing.bench import CaseResult, Entry, geometric_mean
 
@@ -18,7 +19,7 @@ def console() -> Console:
     return found if found.is_terminal else Console(width=120, highlight=False)
 
 
-def block(result: CaseResult) -> Table:
+def block(result: CaseResult) -> Group:
     """One case: a line a provider, the fastest first."""
     shape = "×".join(map(str, result.case.shape))
     options = "".join(f" {name}={value}" for name, value in result.case.options.items())
@@ -34,7 +35,6 @@ def block(result: CaseResult) -> Table:
     table.add_column("", no_wrap=True, min_width=20)
     for name in ("µs", "20–80 %", result.rate_unit, "% of limit", "× best peer", "host µs"):
         table.add_column(name, justify="right", no_wrap=True)
-    table.add_column("")
     timed = sorted((e for e in result.entries if not e.problem), key=_median)
     for entry in timed:
         gpu = entry.timing.gpu
@@ -46,12 +46,11 @@ def block(result: CaseResult) -> Table:
             f"{entry.percent_of_limit or 0.0:.0f}",
             _speedup(entry, result.best_peer),
             f"{entry.timing.host:.0f}",
-            f"[yellow]{entry.note}[/]" if entry.note else "",
         )
-    for entry in result.entries:
-        if entry.problem:
-            table.add_row(entry.provider, f"[red]–[/] {entry.problem}"[:90])
-    return table
+    problems = [
+        f"{entry.provider:<20}  {entry.problem}" for entry in result.entries if entry.problem
+    ]
+    return Group(table, *(Text(line, style="yellow") for line in problems), "")
 
 
 def _median(entry: Entry) -> float:
