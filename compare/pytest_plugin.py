@@ -1,4 +1,4 @@
-"""The pytest plugin: the cross_check fixture and two markers, for any repository with kernels.
+"""The pytest plugin: the fixtures cross_check and gpu_benchmark, and two markers, for all tests.
 
 It is installed with the package and does nothing where nobody uses it; torch and triton load with
 the first test that does. ``-p no:compare.pytest_plugin`` turns it off.
@@ -16,6 +16,9 @@ from collections.abc import Callable, Generator
 from typing import TYPE_CHECKING, Any
 
 import pytest
+
+from compare.timing import fixtures
+from compare.timing.fixtures import gpu_benchmark  # noqa: F401 - a fixture of this plugin's
 
 if TYPE_CHECKING:
     from compare.own import Report
@@ -50,6 +53,16 @@ def cross_check() -> Callable[..., Report]:
     return check
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """``--benchmark``; pytest-benchmark's own options work beside it."""
+    group = parser.getgroup("GPU kernels")
+    group.addoption(
+        "--benchmark",
+        action="store_true",
+        help="Run the tests that use gpu_benchmark, and nothing else; needs pytest-benchmark.",
+    )
+
+
 def pytest_configure(config: pytest.Config) -> None:
     """Register the markers: ``--strict-markers`` accepts them, ``--markers`` lists them."""
     for name, meaning in MARKERS.items():
@@ -66,8 +79,9 @@ def _marked(item: pytest.Item, name: str) -> bool:
 
 
 @pytest.hookimpl(trylast=True)
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """gpu_only, as pytest's own skip marker: it reports the test's line, not this file's."""
+    fixtures.prepare(config, items)
     for item in items:
         if _marked(item, "gpu_only"):
             import torch

@@ -34,6 +34,12 @@ else:
 ROOT = Path(__file__).parent.parent
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--benchmark-quick", action="store_true", help="Benchmarks: a few shapes only."
+    )
+
+
 @pytest.fixture(scope="session")
 def root() -> Path:
     """The checkout."""

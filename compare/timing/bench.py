@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -140,7 +140,7 @@ class Checker:
 def run_case(
     spec: Spec,
     case: Case,
-    wanted: list[str],
+    wanted: Sequence[str],
     gpu: Gpu,
     ceilings: Ceilings,
     budget: Budget,

@@ -1,0 +1,112 @@
+"""pytest --benchmark: GPU times in pytest-benchmark's statistics, by the fixture gpu_benchmark.
+
+pytest-benchmark takes its time from a clock. Ours stands still but for the samples that the engine
+took: every round of pytest-benchmark is one of them, and all its options work as ever.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+if TYPE_CHECKING:
+    from compare.timing.engine import Timing
+
+_now = 0.0
+
+
+def gpu_clock() -> float:
+    """Seconds that the samples recorded so far took."""
+    return _now
+
+
+class GpuBenchmark:
+    """What the fixture gives: call it with a function and its arguments, as ``benchmark``."""
+
+    def __init__(self, benchmark: Any) -> None:
+        self.benchmark = benchmark
+
+    def __call__(
+        self,
+        function: Callable[..., Any],
+        *args: Any,
+        check: Callable[[Any], str] | None = None,
+        **kwargs: Any,
+    ) -> Timing:
+        """Time ``function(*args, **kwargs)`` on the GPU with a cold cache, and store it.
+
+        Args:
+            function: launches GPU work; its host time is told apart.
+            check: what is wrong with a result, or "": asked before and after the timing.
+
+        Returns:
+            The times: ``.gpu`` samples in microseconds, ``.host``, ``.first_call``, ``.replay``.
+
+        Raises:
+            AssertionError: the function raised, its result is wrong, or launching it takes so long
+                that the GPU's time cannot be told.
+        """
+        from compare.timing.engine import Candidate, measure
+        from compare.timing.gpu import Gpu
+
+        name = getattr(function, "__name__", "function")
+        candidate = Candidate(name, lambda: function(*args, **kwargs))
+        wrong = (lambda c, result, inputs: check(result)) if check else (lambda *_: "")
+        (timing,) = measure([candidate], [()], Gpu(), wrong)
+        assert not timing.problem, timing.problem
+        assert not timing.host_bound, (
+            f"host-bound: launching takes {timing.host:.0f} µs, the GPU {timing.replay:.3g} µs"
+        )
+        self.store(timing)
+        return timing
+
+    def store(self, timing: Timing, **extra_info: Any) -> None:
+        """Hand the samples to pytest-benchmark, with the other times in ``extra_info``."""
+        samples = iter(timing.gpu.microseconds)
+
+        def advance() -> None:
+            global _now
+            _now += next(samples) / 1e6
+
+        self.benchmark.extra_info.update(
+            host_us=timing.host,
+            first_call_s=timing.first_call,
+            graph_replay_us=timing.replay,
+            **extra_info,
+        )
+        self.benchmark.pedantic(advance, rounds=len(timing.gpu.microseconds), iterations=1)
+
+
+@pytest.fixture
+def gpu_benchmark(benchmark: Any) -> GpuBenchmark:
+    """GPU time in pytest-benchmark: ``gpu_benchmark(function, *args, **kwargs)``.
+
+    Such tests run under ``pytest --benchmark`` and are skipped otherwise.
+    """
+    return GpuBenchmark(benchmark)
+
+
+def uses(item: pytest.Item) -> bool:
+    """Whether a test is a GPU benchmark."""
+    return "gpu_benchmark" in getattr(item, "fixturenames", ())
+
+
+def prepare(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Under --benchmark only GPU benchmarks run, otherwise all but these."""
+    if not config.getoption("--benchmark"):
+        for item in filter(uses, items):
+            item.add_marker(pytest.mark.skip(reason="a GPU benchmark: pytest --benchmark runs it"))
+        return
+    others = [item for item in items if not uses(item)]
+    items[:] = [item for item in items if uses(item)]
+    config.hook.pytest_deselected(items=others)
+    if not items:
+        return
+    import torch
+
+    for item in items:
+        item.add_marker(pytest.mark.benchmark(timer=gpu_clock))
+        if not torch.cuda.is_available():
+            item.add_marker(pytest.mark.skip(reason="a GPU benchmark: no CUDA device"))
