@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable
+from types import CodeType
 from typing import Any
 
 import numpy as np
@@ -20,6 +21,11 @@ _NOT_KERNELS = (
     os.path.dirname(__file__) + os.sep,
     emulation.__file__,
 )
+
+
+def not_kernels(code: CodeType) -> bool:
+    """Whether it is Triton's, numpy's, torch's or the interpreter's."""
+    return code.co_filename.startswith(_NOT_KERNELS)
 
 
 def run(kernel: Callable[..., Any], arguments: dict[str, Any]) -> None:
