@@ -116,7 +116,7 @@ def cross_check(
         raise TypeError("cross_check(): argument 'inputs' must be a list of argument tuples")
     if not inputs:
         raise ValueError("cross_check(): argument 'inputs' is empty: nothing would be checked")
-    report = Report()
+    report, failed = Report(), None
     for number, arguments in enumerate(inputs):
         reference = oracle(*_copies(arguments))
         if not isinstance(reference, Tensor):
@@ -133,7 +133,22 @@ def cross_check(
             except Exception as error:  # noqa: BLE001 - whatever a kernel throws is a finding
                 finding.error = checking.brief(error)
         report.agree &= len(results) == 2 and _same(*results)
+        if not report.findings[-2].passed and failed is None:
+            failed = report.findings[-2], arguments, reference
+    if failed is not None:
+        _note(failed[0], triton, *failed[1:], max_ulps, bound)
     return report
+
+
+def _note(finding: Finding, triton: Callable[..., Tensor], *of_call: Any) -> None:
+    """For a test that fails by this: the Triton side can be run again in a debugger."""
+    from compare.debugging import failures, investigation
+
+    def again(session: Any) -> None:
+        session.first = finding.error is None
+        investigation.investigate(failures.Call(triton, *of_call), None, False, session)
+
+    failures.note(again)
 
 
 def _copies(arguments: tuple[Any, ...]) -> tuple[Any, ...]:

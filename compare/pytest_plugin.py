@@ -1,4 +1,4 @@
-"""The pytest plugin: the fixtures cross_check and gpu_benchmark, and two markers, for all tests.
+"""The pytest plugin: the fixtures cross_check and gpu_benchmark, two markers, and a debugger.
 
 It is installed with the package and does nothing where nobody uses it; torch and triton load with
 the first test that does. ``-p no:compare.pytest_plugin`` turns it off.
@@ -6,13 +6,19 @@ the first test that does. ``-p no:compare.pytest_plugin`` turns it off.
 ``@pytest.mark.gpu_only``: the test needs a CUDA device; skipped where there is none.
 ``@pytest.mark.interpreted_only``: the test function runs inside ``triton_kernels.interpret()`` on
 every machine; its Triton kernels take CPU tensors and are never compiled.
+
+``--kernel-pdb``: where a test fails, Python's debugger opens inside the interpreted kernel that
+raised the error, or in the program whose result compare.debug or cross_check found wrong.
+``--kernel-program X,Y,Z`` and ``--kernel-break FILE:LINE`` stop in every interpreted launch of a
+test, in one program.
 """
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import re
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Iterator
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -21,7 +27,11 @@ from compare.timing import fixtures
 from compare.timing.fixtures import gpu_benchmark  # noqa: F401 - a fixture of this plugin's
 
 if TYPE_CHECKING:
+    from compare.debugging.breakpoints import Line
+    from compare.debugging.failures import Again
+    from compare.debugging.stepping import Session
     from compare.own import Report
+    from triton_kernels._observer import Program
 
 MARKERS = {
     "gpu_only": "the test needs a CUDA device; it is skipped where there is none.",
@@ -54,12 +64,30 @@ def cross_check() -> Callable[..., Report]:
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """``--benchmark``; pytest-benchmark's own options work beside it."""
-    group = parser.getgroup("GPU kernels")
+    """``--benchmark``, beside pytest-benchmark's own options, and the debugger's options."""
+    group = parser.getgroup("kernels", "GPU kernels")
     group.addoption(
         "--benchmark",
         action="store_true",
-        help="Run the tests that use gpu_benchmark, and nothing else; needs pytest-benchmark.",
+        help="run the tests that use gpu_benchmark, and nothing else; needs pytest-benchmark",
+    )
+    group.addoption(
+        "--kernel-pdb",
+        action="store_true",
+        help="where a test fails, open Python's debugger inside the interpreted Triton kernel "
+        "that raised the error, or whose result compare.debug or cross_check found wrong",
+    )
+    group.addoption(
+        "--kernel-program",
+        metavar="X,Y,Z",
+        help="stop in this program of every interpreted launch, at its first line",
+    )
+    group.addoption(
+        "--kernel-break",
+        action="append",
+        metavar="FILE:LINE",
+        help="stop at this line of a kernel, in that program; without --kernel-program, in the "
+        "first of a launch that gets there",
     )
 
 
@@ -67,6 +95,8 @@ def pytest_configure(config: pytest.Config) -> None:
     """Register the markers: ``--strict-markers`` accepts them, ``--markers`` lists them."""
     for name, meaning in MARKERS.items():
         config.addinivalue_line("markers", f"{name}: {meaning}")
+    if any(config.getoption(name, None) for name in _KernelDebugger.OPTIONS):
+        config.pluginmanager.register(_KernelDebugger(config), "compare.kernel_debugger")
 
 
 def _marked(item: pytest.Item, name: str) -> bool:
@@ -99,3 +129,99 @@ def pytest_runtest_call(item: pytest.Item) -> Generator[None, Any, Any]:
 
     with triton_kernels.interpret():
         return (yield)
+
+
+class _KernelDebugger:
+    """What --kernel-pdb and its kin do; registered in runs that ask for one."""
+
+    OPTIONS = ("kernel_pdb", "kernel_program", "kernel_break")
+
+    def __init__(self, config: pytest.Config) -> None:
+        if config.getoption("dist", "no") != "no":
+            raise pytest.UsageError(
+                "a kernel's debugger needs the terminal, which pytest-xdist's workers do not "
+                "have: add -n 0"
+            )
+        self._config = config
+        self._lines: list[Line] = []
+        self._program: Program | None = None
+        self._noted: list[Again] = []
+        self._fresh = True  # whether the test has had no prompt so far
+        if text := config.getoption("kernel_program"):
+            words = text.split(",")
+            if len(words) > 3 or not all(word.strip().isdecimal() for word in words):
+                raise pytest.UsageError(f"--kernel-program {text}: up to three numbers, as 1,0,0")
+            x, y, z = (*map(int, words), 0, 0)[:3]
+            self._program = x, y, z
+
+    def pytest_collection_finish(self) -> None:
+        """Find the lines to stop at, now that the tests' modules are loaded."""
+        from compare.debugging import breakpoints
+
+        try:
+            lines = self._config.getoption("kernel_break") or []
+            self._lines = [breakpoints.resolved(text) for text in lines]
+        except ValueError as error:
+            raise pytest.UsageError(f"--kernel-break {error}") from None
+
+    @pytest.hookimpl(wrapper=True, tryfirst=True)
+    def pytest_runtest_call(self) -> Generator[None, Any, Any]:
+        """Stop in programs of the test's launches; note what could be run again."""
+        from compare.debugging import failures
+
+        self._fresh = True
+        session = self._session()
+        try:
+            with failures.noting() as self._noted, self._stopping(session):
+                return (yield)
+        finally:
+            self._end(session)
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_exception_interact(self, call: pytest.CallInfo[Any]) -> None:
+        """Into the kernel by which the test failed."""
+        if not self._config.getoption("kernel_pdb") or call.excinfo is None:
+            return
+        session = self._session()
+        if not session.post_mortem(call.excinfo.value) and call.when == "call" and self._noted:
+            self._noted[-1](session)
+        self._end(session)
+
+    def _session(self) -> Session:
+        from compare.debugging import stepping
+
+        return stepping.Session(self._lines, self._program is not None, self._prompting)
+
+    @contextlib.contextmanager
+    def _stopping(self, session: Session) -> Iterator[None]:
+        if self._program is None and not self._lines:
+            yield
+            return
+        from compare.debugging import stepping
+        from triton_kernels import _interpreter
+
+        with session.open() as debugger:
+            step = stepping.Step(session, debugger, self._program)
+            with _interpreter.watched(step):
+                yield
+
+    @contextlib.contextmanager
+    def _prompting(self, debugger: Any) -> Iterator[None]:
+        """Without pytest's capturing, as its own debugger does it."""
+        capture = self._config.pluginmanager.getplugin("capturemanager")
+        if capture is not None:
+            capture.suspend(in_=True)
+        if self._fresh:
+            self._fresh = False
+            print()
+        self._config.hook.pytest_enter_pdb(config=self._config, pdb=debugger)
+        try:
+            yield
+        finally:
+            self._config.hook.pytest_leave_pdb(config=self._config, pdb=debugger)
+            if capture is not None:
+                capture.resume()
+
+    def _end(self, session: Session) -> None:
+        if session.quit:
+            pytest.exit("the kernel's debugger was quit")

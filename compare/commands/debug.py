@@ -15,7 +15,7 @@ from compare.commands.options import (
     one_case,
     spec_named,
 )
-from compare.debugging import investigation
+from compare.debugging import bisection, investigation, stepping
 from compare.debugging.subjects import Op
 from compare.specs import Spec
 
@@ -44,6 +44,20 @@ def debug(
         bool,
         typer.Option(help="Look for hazards, too: what may be wrong though the result is right."),
     ] = True,
+    pdb: Annotated[
+        bool, typer.Option("--pdb", help="Stop in that program, at its first line and at errors.")
+    ] = False,
+    breaks: Annotated[
+        list[str] | None,
+        typer.Option("--break", metavar="FILE:LINE", help="Stop at this line of that program."),
+    ] = None,
+    bisect: Annotated[
+        bool | None,
+        typer.Option(
+            help="On a GPU: precision, compiler or logic? Default: if only one of interpreted and "
+            "compiled is right."
+        ),
+    ] = None,
     tiles: Annotated[
         bool, typer.Option("--tiles", help="Also print the values of every traced tile.")
     ] = False,
@@ -77,7 +91,13 @@ def debug(
         raise typer.BadParameter(f"--program {program}: up to three numbers, as 1,0,0") from None
     subject = Op(spec, (plain or taken)[0], variant, function)
     try:
-        findings = investigation.investigate(subject, wanted, sanitize)
+        session = stepping.session(pdb, breaks or [])
+    except ValueError as error:
+        raise typer.BadParameter(f"--break {error}") from None
+    if bisect and (reason := bisection.impossible(subject)):
+        raise typer.BadParameter(f"--bisect: {reason}")
+    try:
+        findings = investigation.investigate(subject, wanted, sanitize, session, bisect)
     except ValueError as error:
         raise typer.BadParameter(f"--program: {error}") from None
     typer.echo(str(findings))

@@ -12,6 +12,7 @@ from typing import Any
 from compare import numerics
 from compare.checking import Deviation
 from compare.debugging import values
+from compare.debugging.bisection import Bisection
 from compare.debugging.hazards import Hazard
 from compare.debugging.regions import Pattern
 from compare.debugging.stores import History, Store
@@ -203,6 +204,7 @@ class Findings:
         hazards: what the sanitizers report; the result may be right all the same.
         compiled: what the compiled kernel does, in words; empty without a GPU.
         compiled_right: whether its results are right; None where it did not run.
+        bisection: of the case compiled in several ways; None where that was not done.
         notes: what else is worth knowing.
         compared: whether results were compared with an oracle's.
         partial: whether Ctrl-C ended the run or the replay early.
@@ -215,6 +217,7 @@ class Findings:
     hazards: list[Hazard] = field(default_factory=list)
     compiled: str = ""
     compiled_right: bool | None = None
+    bisection: Bisection | None = None
     notes: list[str] = field(default_factory=list)
     compared: bool = True
     partial: bool = False
@@ -235,6 +238,14 @@ class Findings:
             return "RIGHT BY LUCK" if self.compared else "HAZARDS"
         return "nothing wrong found" if self.compared else "ran to its end"
 
+    def reason(self) -> list[str]:
+        """What is wrong, in a few lines: what a debugger says first."""
+        lines = self.failure.lines() if self.failure else []
+        for wrong in self.wrong[:1]:
+            text = wrong.lines()
+            lines = [*text[:2], *text[-2:]]
+        return [part for line in lines for part in _wrapped(line)]
+
     def __str__(self) -> str:
         lines = [f"{self.subject}: {self.verdict}"]
         if self.failure is not None:
@@ -249,6 +260,7 @@ class Findings:
         if len(self.hazards) > SHOWN:
             lines.append(f"and {len(self.hazards) - SHOWN} more hazards")
         lines += [f"compiled: {self.compiled}"] if self.compiled else []
+        lines += self.bisection.lines() if self.bisection else []
         lines += [f"note: {note}" for note in self.notes]
         lines = [part for line in lines for part in _wrapped(line)]
         way = self._way()
@@ -285,6 +297,7 @@ class Findings:
             "hazards": [hazard.to_dict() for hazard in self.hazards],
             "compiled": self.compiled,
             "compiled_right": self.compiled_right,
+            "bisection": self.bisection and self.bisection.to_dict(),
             "notes": self.notes,
             "trace": self.trace and self.trace.to_dict(tiles),
         }

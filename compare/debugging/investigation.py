@@ -22,9 +22,10 @@ from torch import Tensor
 from compare import checking
 from compare.cases import CPU
 from compare.checking import Deviation
-from compare.debugging import regions
+from compare.debugging import bisection, failures, regions, stepping
 from compare.debugging.findings import Failure, Findings, WrongValues
 from compare.debugging.hazards import Sanitizer
+from compare.debugging.stepping import Quit, Session
 from compare.debugging.stores import History, Stores, address_of
 from compare.debugging.subjects import Kernel, Oracle, Result, Subject, tensors
 from compare.debugging.tracing import Tracer
@@ -93,9 +94,16 @@ def _sanitizers() -> list[Sanitizer]:
 
 
 def investigate(
-    subject: Subject, program: Sequence[int] | None = None, sanitize: bool = True
+    subject: Subject,
+    program: Sequence[int] | None = None,
+    sanitize: bool = True,
+    session: Session | None = None,
+    bisect: bool | None = None,
 ) -> Findings:
     """Locate what is wrong, and replay the program that made it, or the one that is asked for.
+
+    With a ``session``, in a debugger. ``bisect``: whether to compare the case in many ways on a
+    GPU; None means, where interpreted and compiled differ in what is right.
 
     Raises:
         ValueError: ``program`` is not in the grid.
@@ -123,10 +131,19 @@ def investigate(
     findings.compared = bool(results)
     findings.hazards = [hazard for sanitizer in sanitizers for hazard in sanitizer.hazards()]
     target = _target(findings, stores, program)
+    if target is None and session is not None and stores.current and not findings.failure:
+        target = 0, (0, 0, 0)
     if target is not None:
-        _replay(subject, findings, stores, target)
+        _replay(subject, findings, stores, target, session)
     findings.notes += _notes(findings, stores, results)
-    _compiled(subject, findings, results)
+    _compiled(subject, findings, results, bisect)
+    if not findings and session is None:
+
+        def again(later: Session) -> None:
+            later.first = findings.failure is None
+            investigate(subject, program, False, later, bisect=False)
+
+        failures.note(again)
     return findings
 
 
@@ -214,28 +231,42 @@ def _target(findings: Findings, stores: Stores, program: Sequence[int] | None) -
     return 0, (0, 0, 0)
 
 
-def _replay(subject: Subject, findings: Findings, stores: Stores, target: Target) -> None:
+def _replay(
+    subject: Subject,
+    findings: Findings,
+    stores: Stores,
+    target: Target,
+    session: Session | None,
+) -> None:
     """Run the program alone, from the start of its launch, and note what it does."""
     worst = findings.wrong[0] if findings.wrong else None
     watched = _offset(stores, worst.history) if worst else None
     store = worst.history.last if worst else None
     failure, values = findings.failure, None
-    if failure is not None and failure.lane is not None:
+    if session is not None:  # the debugger has the one trace function that there is
+        pass
+    elif failure is not None and failure.lane is not None:
         values = Values(failure.lane, failure.shape)
     elif worst is not None and store is not None:
         values = Values(worst.history.lane, store.shape)
     tracer = Tracer(*target, watched, values)
     try:
         state = subject.prepare(CPU)
-        with (
-            _Bar(f"tracing program {target[1]}"),
-            _interpreter.interpreting(tracer),
-            values or contextlib.nullcontext(),
-        ):
-            subject.launch(state)
+        if session is not None:
+            with session.stepping(tracer, *target, findings.reason()):
+                subject.launch(state)
+        else:
+            with (
+                _Bar(f"tracing program {target[1]}"),
+                _interpreter.interpreting(tracer),
+                values or contextlib.nullcontext(),
+            ):
+                subject.launch(state)
     except KeyboardInterrupt:
         findings.partial = True
         tracer.end("by Ctrl-C, this is the trace so far")
+    except Quit:
+        tracer.end("by q in the debugger")
     except Exception as error:  # noqa: BLE001 - the kernel's error, which has been reported
         text = _brief(error)
         known = findings.failure is not None and findings.failure.error == text
@@ -243,6 +274,8 @@ def _replay(subject: Subject, findings: Findings, stores: Stores, target: Target
     findings.trace = tracer.trace
     if failure is not None:
         failure.way = values.steps if values else []
+    if session is not None and not session.reached:
+        findings.notes.append(f"program {target[1]} got to none of the breakpoints")
     if failure is not None and tracer.trace is not None and not tracer.trace.ended:
         findings.notes.append("alone the program does not fail: it needs what others write")
     if worst is not None:
@@ -295,32 +328,34 @@ def _notes(findings: Findings, stores: Stores, results: list[Result]) -> list[st
     return notes
 
 
-def _compiled(subject: Subject, findings: Findings, results: list[Result]) -> None:
+def _compiled(
+    subject: Subject, findings: Findings, results: list[Result], bisect: bool | None
+) -> None:
     """Bring the compiled kernel into it, where there is a GPU."""
-    if not torch.cuda.is_available() or not subject.compilable() or findings.partial:
+    if bisection.impossible(subject) or findings.partial:
         return
     if findings.failure is not None:
         findings.compiled = "not run: after such an error it could break the GPU's context"
         return
     if not results:
         return
+    here = torch.cat([~r.comparison.right.cpu().flatten() for r in results])
     try:
-        state = subject.prepare(torch.device("cuda"))
-        subject.launch(state)
-        torch.cuda.synchronize()
-        found = subject.judge(state, None)
+        found = bisection.compiled(subject)
     except Exception as error:  # noqa: BLE001 - whatever the kernel throws is a finding
         findings.compiled, findings.compiled_right = checking.brief(error), False
-        return
-    here = torch.cat([~r.comparison.right.cpu().flatten() for r in results])
-    there = torch.cat([~r.comparison.right.cpu().flatten() for r in found])
-    findings.compiled_right = not bool(there.any())
-    findings.compiled = _against(here, there)
-    if bool((there & ~here).any()):
-        wrong = next(r for r in found if not bool(r.comparison.right.all()))
-        d = _deviation(wrong)
-        index = ", ".join(map(str, d.index))
-        findings.compiled += f"; worst {wrong.name}[{index}]: got {d.got}, expected {d.expected}"
+    else:
+        there = torch.cat([~r.comparison.right.cpu().flatten() for r in found])
+        findings.compiled_right = not bool(there.any())
+        findings.compiled = _against(here, there)
+        if bool((there & ~here).any()):
+            wrong = next(r for r in found if not bool(r.comparison.right.all()))
+            d = _deviation(wrong)
+            worst = f"{wrong.name}[{', '.join(map(str, d.index))}]"
+            findings.compiled += f"; worst {worst}: got {d.got}, expected {d.expected}"
+    if bisect or (bisect is None and findings.compiled_right is bool(here.any())):
+        with _Bar(f"compiling {subject.title} in several ways"):
+            findings.bisection = bisection.bisect(subject, results)
 
 
 def _against(here: Tensor, there: Tensor) -> str:
@@ -346,6 +381,9 @@ def debug(
     bound: Tolerance | None = None,
     program: Sequence[int] | None = None,
     sanitize: bool = True,
+    pdb: bool = False,
+    breakpoints: Sequence[str] = (),
+    bisect: bool | None = None,
     **constexprs: Any,
 ) -> Findings:
     r"""Run ``kernel[grid](*args, **constexprs)`` in the interpreter and find out what is wrong.
@@ -366,6 +404,12 @@ def debug(
             with the oracle's result and ``args``.
         program: the program to run again, instead of the one that stored the worst element.
         sanitize: whether to look for hazards, too: what may be wrong though the result is right.
+        pdb: open Python's debugger at the first line of that program, and only there, and where
+            the kernel raises an error.
+        breakpoints: open it at these lines of that program: "kernels.py:104".
+        bisect: compare the case interpreted and compiled in several ways, to tell precision,
+            compiler and logic apart; needs a GPU and an oracle. By default that is done where
+            interpreted and compiled results differ in being right.
         constexprs: keyword arguments of the launch, ``num_warps`` and the like among them.
 
     Returns:
@@ -375,7 +419,9 @@ def debug(
         TypeError: ``kernel`` is no Triton kernel, ``args`` no sequence, a tensor has no
             strided memory, the launch lacks an argument, or the oracle returns no tensors.
         ValueError: the oracle's tensors do not fit those that were stored, ``program`` is not in
-            the grid, or there is a ``bound`` and no ``oracle``.
+            the grid, there is a ``bound`` or ``bisect`` and no ``oracle``, or a breakpoint is at
+            no line of a kernel.
+        RuntimeError: ``bisect`` where nothing can run compiled.
 
     Example:
         >>> print(debug(kernel, (4,), (x, out, 1000), oracle=lambda: x * x, BLOCK=256))
@@ -400,5 +446,13 @@ def debug(
             )
     if bound is not None and oracle is None:
         raise ValueError("debug(): a bound needs an oracle")
+    if bisect and oracle is None:
+        raise ValueError("debug(): bisect needs an oracle")
     subject = Kernel(kernel, grid, args, constexprs, oracle, max_ulps, bound)
-    return investigate(subject, program, sanitize)
+    if bisect and (reason := bisection.impossible(subject)):
+        raise RuntimeError(f"debug(): bisect=True: {reason}")
+    try:
+        session = stepping.session(pdb, breakpoints)
+    except ValueError as error:
+        raise ValueError(f"debug(): breakpoint {error}") from None
+    return investigate(subject, program, sanitize, session, bisect)

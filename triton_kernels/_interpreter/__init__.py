@@ -7,7 +7,7 @@ the mends compute is in _emulation.py; these files say where Triton must be told
 """
 
 from triton_kernels._interpreter.handles import in_lane
-from triton_kernels._interpreter.patching import active, interpreting, made_interpreted
+from triton_kernels._interpreter.patching import active, interpreting, made_interpreted, watched
 from triton_kernels._interpreter.places import lane_of, place_of, role
 from triton_kernels._interpreter.probing import self_test
 
@@ -20,4 +20,5 @@ __all__ = [
     "place_of",
     "role",
     "self_test",
+    "watched",
 ]

@@ -25,7 +25,7 @@ from triton_kernels._interpreter.assumptions import missing_names
 from triton_kernels._interpreter.builder import MendedBuilder
 from triton_kernels._interpreter.handles import MISSING, upstream
 from triton_kernels._interpreter.launching import call_jit, run_autotuner, run_jit
-from triton_kernels._observer import Observer
+from triton_kernels._observer import Observer, Several
 
 _DOT_PRECISIONS = ("tf32", "tf32x3", "ieee", "bf16x3", "bf16x6")
 
@@ -124,6 +124,33 @@ def made_interpreted(kernel: Any) -> bool:
     return isinstance(kernel, getattr(upstream, "InterpretedFunction", ()))
 
 
+_onlooker: Observer | None = None
+
+
+def _with_onlooker(observer: Observer | None) -> Observer | None:
+    if observer is None or _onlooker is None:
+        return observer or _onlooker
+    return Several(observer, _onlooker)
+
+
+@contextlib.contextmanager
+def watched(observer: Observer) -> Iterator[None]:
+    """Inside, this observer is told of every interpreted run, whoever starts it.
+
+    Others' observers keep their place, and their say in the order of programs.
+    """
+    global _onlooker
+    before, _onlooker = _onlooker, observer
+    try:
+        if active():  # the run has begun outside
+            with interpreting(upstream.interpreter_builder.observer or observer):
+                yield
+        else:
+            yield
+    finally:
+        _onlooker = before
+
+
 @contextlib.contextmanager
 def interpreting(observer: Observer | None = None) -> Iterator[None]:
     """Inside: kernel[grid](...) runs in the mended interpreter, however the kernel was made.
@@ -140,7 +167,7 @@ def interpreting(observer: Observer | None = None) -> Iterator[None]:
         if _owner is not None:
             builder = upstream.interpreter_builder
             outer = builder.observer
-            builder.observer = outer if observer is None else observer
+            builder.observer = outer if observer is None else _with_onlooker(observer)
             try:
                 yield
             finally:
@@ -154,7 +181,7 @@ def interpreting(observer: Observer | None = None) -> Iterator[None]:
         try:
             _apply(patches)
             with _mended_builder():
-                upstream.interpreter_builder.observer = observer
+                upstream.interpreter_builder.observer = _with_onlooker(observer)
                 _owner = threading.get_ident()
                 yield
         finally:

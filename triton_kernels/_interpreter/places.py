@@ -26,6 +26,11 @@ Lane = tuple[int, ...]
 kernels: set[CodeType] = set()  # of kernels and the jit functions that they call, as rewritten
 
 
+def not_kernels(code: CodeType) -> bool:
+    """Whether it is Triton's, numpy's, torch's or the interpreter's."""
+    return code.co_filename.startswith(_NOT_KERNELS)
+
+
 def run(kernel: Callable[..., Any], arguments: dict[str, Any]) -> None:
     """Run one program: frames outside this one are not the kernel's."""
     kernel(**arguments)

@@ -1,0 +1,100 @@
+"""FILE:LINE as one types it → a line of a kernel that a debugger can stop at."""
+
+from __future__ import annotations
+
+import ast
+import linecache
+import os
+import sys
+from collections.abc import Iterable
+from functools import cache
+from pathlib import Path
+
+Line = tuple[str, int]  # a file's path and a line that begins a statement
+
+
+def resolved(text: str) -> Line:
+    """The line that FILE:LINE means; in the midst of a statement, its first.
+
+    FILE is a path, or the end of one (a file's name will do) of a module that is loaded.
+
+    Raises:
+        ValueError: it is no FILE:LINE, there is no such file or more than one, or there is no
+            kernel's code in that line; the message names what comes nearest.
+    """
+    name, colon, number = text.rpartition(":")
+    if not colon or not name or not number.isdecimal():
+        raise ValueError(f"{text}: FILE:LINE, as gemm_bias_act.py:104")
+    file, line = _file(name), int(number)
+    statements = _statements(file)
+    if not statements:
+        raise ValueError(f"{text}: {file} has no @triton.jit function")
+    if first := statement(file, line):
+        return file, first
+    firsts = sorted({first for first, _ in statements})
+    before = [n for n in firsts if n < line][-1:]
+    after = [n for n in firsts if n > line][:1]
+    words = " and ".join(map(str, before + after))
+    nearest = f"the nearest {'are' if before and after else 'is'} {words}"
+    raise ValueError(f"{text}: no kernel's code begins or goes on in that line; {nearest}")
+
+
+@cache
+def statement(file: str, line: int) -> int | None:
+    """The first line of the statement that a line of a jit function is part of."""
+    return max((first for first, last in _statements(file) if first <= line <= last), default=None)
+
+
+def _file(name: str) -> str:
+    if os.path.isfile(name):
+        return os.path.abspath(name)
+    ending = tuple(Path(name).parts)
+    files = {
+        os.path.abspath(file)
+        for module in list(sys.modules.values())
+        if isinstance(file := getattr(module, "__file__", None), str)
+        and Path(file).parts[-len(ending) :] == ending
+    }
+    files = {file for file in files if _statements(file)} or files
+    if not files:
+        raise ValueError(f"{name}: no such file, nor a loaded module of that name; give its path")
+    if len(files) > 1:
+        raise ValueError(f"{name} may mean {', '.join(sorted(files))}: give more of its path")
+    return files.pop()
+
+
+@cache
+def _statements(file: str) -> list[tuple[int, int]]:
+    """First and last line of every statement in the file's jit functions; of a compound one's
+    head only."""
+    text = "".join(linecache.getlines(file))
+    try:
+        tree = ast.parse(text if "jit" in text else "")
+    except SyntaxError:
+        return []
+    found = []
+    for function in _jit_functions(tree):
+        body = function.body
+        if ast.get_docstring(function, clean=False) is not None:
+            body = body[1:]
+        for node in (node for statement in body for node in ast.walk(statement)):
+            if isinstance(node, ast.stmt):
+                inner = getattr(node, "body", None)
+                end = node.end_lineno or node.lineno
+                found.append((node.lineno, max(node.lineno, inner[0].lineno - 1) if inner else end))
+    return found
+
+
+def _jit_functions(tree: ast.Module) -> Iterable[ast.FunctionDef]:
+    """Functions under a decorator that is named jit, or given to a call of that name."""
+    calls = [node for node in ast.walk(tree) if isinstance(node, ast.Call) and _is_jit(node.func)]
+    given = {a.id for call in calls for a in call.args if isinstance(a, ast.Name)}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.FunctionDef):
+            decorators = [d.func if isinstance(d, ast.Call) else d for d in node.decorator_list]
+            if node.name in given or any(map(_is_jit, decorators)):
+                yield node
+
+
+def _is_jit(node: ast.expr) -> bool:
+    return ast.unparse(node).rpartition(".")[2] == "jit"

@@ -1,0 +1,507 @@
+"""--pdb, --break and the pytest plugin's --kernel-pdb: Python's debugger in one program."""
+
+from __future__ import annotations
+
+import bdb
+import io
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import triton
+import triton.language as tl
+from typer.testing import CliRunner
+
+import triton_kernels
+from compare import debug
+from compare.cli import app
+from compare.debugging import breakpoints, stepping
+from triton_kernels import _interpreter
+
+pytest_plugins = ["pytester"]
+SOURCE = Path(__file__).read_text().splitlines()
+PLUGIN = ("-p", "compare.pytest_plugin", "-p", "no:cacheprovider")
+
+
+def line_of(mark: str) -> int:
+    """The number of the line that ends in the comment ``# here: …``."""
+    (found,) = [n for n, line in enumerate(SOURCE, 1) if line.endswith(f"# here: {mark}")]
+    return found
+
+
+# ---- kernels ----
+
+
+@triton.jit
+def twice(x):  # here: def
+    """A helper."""
+    y = x + x  # here: helper
+
+    # here: comment
+    return y
+
+
+@triton.heuristics({"BLOCK": lambda args: 8})
+@triton.jit
+def holed(x_ptr, out_ptr, n, BLOCK: tl.constexpr):
+    i = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)  # here: first
+    x = tl.load(  # here: load
+        x_ptr + i,
+        mask=i < n,  # here: mask
+        other=0.0,
+    )
+    y = twice(x)  # here: call
+    keep = (i < n) & (i != 13)
+    tl.store(out_ptr + i, y, mask=keep)  # here: store
+
+
+@triton.jit
+def no_mask(x_ptr, out_ptr, n, BLOCK: tl.constexpr):
+    i = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)  # here: no_mask
+    x = tl.load(x_ptr + i, mask=i < n, other=0.0)
+    tl.store(out_ptr + i, x)  # here: out of bounds
+
+
+@triton.jit
+def many(x_ptr, bf_ptr, out_ptr, M, N):
+    i = tl.arange(0, 4)[:, None]
+    j = tl.arange(0, 8)[None, :]
+    both = x_ptr + i * N + j
+    wide = bf_ptr + tl.arange(0, 4)
+    half = tl.load(wide, mask=tl.arange(0, 4) < 3, other=0.0)
+    tile = tl.load(both, mask=j < N, other=-1.0)
+    tl.store(out_ptr, tl.sum(tile) + tl.sum(half))  # here: many
+
+
+X = torch.arange(20.0)
+
+
+@pytest.fixture(autouse=True)
+def nothing_is_left_behind() -> Any:
+    """No trace function, no breakpoint, no interpreting, tensors print as before."""
+    kept = sys.gettrace(), list(bdb.Breakpoint.bpbynumber), tl.tensor.__repr__
+    yield
+    assert sys.gettrace() is kept[0]
+    assert [b for b in bdb.Breakpoint.bpbynumber if b] == [b for b in kept[1] if b]
+    assert tl.tensor.__repr__ is kept[2]
+    assert not _interpreter.active()
+
+
+class Typed:
+    """Runs something with commands on stdin, one a line; what is printed, split by prompts."""
+
+    def __init__(
+        self, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], home: Path
+    ) -> None:
+        self._patch, self._capsys = monkeypatch, capsys
+        monkeypatch.setenv("HOME", str(home))  # no .pdbrc
+        self.answers: list[str] = []
+        self.result: Any = None
+
+    def __call__(self, commands: str, run: Any) -> list[str]:
+        """The outputs: before the first prompt, then after each command."""
+        self._patch.setattr(sys, "stdin", io.StringIO(commands.replace("; ", "\n") + "\n"))
+        self.result = run()
+        self.answers = self._capsys.readouterr().out.split("(Pdb) ")
+        return self.answers
+
+    def stops(self) -> list[tuple[str, int]]:
+        """Function and line of every prompt's place."""
+        found = re.findall(r"^> \S+\((\d+)\)(\w+)\(\)", "".join(self.answers), re.MULTILINE)
+        return [(name, int(line)) for line, name in found]
+
+
+@pytest.fixture
+def typed(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> Typed:
+    return Typed(monkeypatch, capsys, tmp_path)
+
+
+def run_holed(**more: Any) -> Any:
+    return debug(holed, (3,), (X, torch.zeros(20), 20), oracle=lambda: 2 * X, **more)
+
+
+# ---- stepping ----
+
+
+def test_stops_at_the_first_line_of_the_program_at_fault_only(typed: Typed) -> None:
+    banner, where, *_ = typed("p tl.program_id(0); c", lambda: run_holed(pdb=True))
+    assert banner.startswith("── holed: program (1, 0, 0) of (3, 1, 1) ──\n")
+    assert "out_ptr float32 (20,): 1 of 20 elements wrong" in banner
+    assert f"test_stepping.py:{line_of('store')} in holed: tl.store(" in banner
+    assert stepping.HELP in banner
+    assert typed.stops() == [("holed", line_of("first"))]
+    assert where == "int32 1\n"
+    assert len(typed.answers) == 3, "c goes to the end"
+    assert [e.what for e in typed.result.trace.events] == ["load", "store"]
+    assert typed.result.trace.ended == ""
+
+
+def test_steps_over_statements_and_into_helpers(typed: Typed) -> None:
+    """A statement of many lines is one step; Triton's own functions are none."""
+    answers = typed("n; s; s; s; w; u; p i; d; r; n; n; c", lambda: run_holed(pdb=True))
+    lines = [line for _, line in typed.stops()]
+    marks = ("first", "load", "call", "def", "helper")
+    assert lines[:5] == [line_of(mark) for mark in marks]
+    assert answers[3].startswith("--Call--")
+    stack = [line for line in answers[5].splitlines() if "(" in line and not line.startswith("->")]
+    assert [re.sub(r".*\(\d+\)(\w+)\(\)", r"\1", line) for line in stack] == ["holed", "twice"]
+    assert answers[7] == "int32[8] [ 8  9 10 11 12 13 14 15]\n"
+    assert "--Return--" in answers[9]
+    assert ("holed", line_of("store") - 1) in typed.stops()
+    assert {name for name, _ in typed.stops()} == {"holed", "twice"}
+    typed("; ".join("s" * 40), lambda: run_holed(pdb=True))
+    assert {name for name, _ in typed.stops()} == {"holed", "twice"}, "no frame of Triton's"
+    assert len(typed.stops()) == 10
+
+
+def test_source_has_the_right_numbers(typed: Typed) -> None:
+    answers = typed("l; ll; q", lambda: run_holed(pdb=True))
+    assert f"{line_of('first')}  ->\t    i = tl.program_id(0)" in answers[1]
+    assert f"{line_of('store')}  \t    tl.store(out_ptr + i, y, mask=keep)" in answers[2]
+
+
+def test_tensors_print_as_arrays_and_the_language_works(typed: Typed) -> None:
+    x = torch.arange(24.0).reshape(4, 6)
+    low = torch.tensor([1.0, 2.5, -3.0, 9.0], dtype=torch.bfloat16)
+    args = (x, low, torch.zeros(1), 4, 6)
+    answers = typed(
+        "p half; p tile; p both; p wide; p tl.sum(tile, 1); pp N; p x_ptr; p [half]; "
+        "p tl.load(x_ptr + 7); p (x_ptr + 100); !tile = tile + 1; p tl.max(tile); a; c",
+        lambda: debug(many, (1,), args, breakpoints=[f"test_stepping.py:{line_of('many')}"]),
+    )
+    assert answers[1] == "bf16[4] [ 1.   2.5 -3.   0. ]\n"
+    assert answers[2].startswith("fp32[4, 8]\n[[ 0.  1.  2.  3.  4.  5. -1. -1.]")
+    assert answers[3].startswith("pointer<fp32>[4, 8] ")
+    assert "2 of 32 outside, the first at element offset 24 of x_ptr" in answers[3]
+    assert answers[4] == "pointer<bf16>[4] bf_ptr[0:4]\n"
+    assert answers[5] == "fp32[4] [ 13.  49.  85. 121.]\n"
+    assert answers[6] == "int32 6\n"
+    assert answers[7] == "pointer<fp32> x_ptr[0, 0]\n"
+    assert answers[8] == "[bf16[4] [ 1.   2.5 -3.   0. ]]\n"
+    assert answers[9] == "fp32 7.0\n"
+    assert answers[10].startswith("pointer<fp32> outside: element offset 100 of x_ptr")
+    assert answers[12] == "fp32 24.0\n"
+    assert answers[13].startswith("x_ptr = pointer<fp32> x_ptr[0, 0]\nbf_ptr = ")
+    events = typed.result.trace.events
+    assert [e.what for e in events] == ["load", "load", "store"], "the prompt's load is no event"
+    assert typed.stops() == [("many", line_of("many"))]
+
+
+def test_breaks_in_that_program_without_a_stop_at_the_first_line(typed: Typed) -> None:
+    for mark, function in (("mask", "holed"), ("helper", "twice")):
+        at = f"{__file__}:{line_of(mark)}"
+        typed("p tl.program_id(0); c", lambda at=at: run_holed(breakpoints=[at]))
+        line = line_of("load") if mark == "mask" else line_of(mark)
+        assert typed.stops() == [(function, line)]
+        assert typed.answers[1] == "int32 1\n"
+    both = [f"test_stepping.py:{line_of(mark)}" for mark in ("store", "helper")]
+    typed("c; c; c", lambda: run_holed(pdb=True, breakpoints=both, program=(2,)))
+    assert [line for _, line in typed.stops()] == [line_of(m) for m in ("first", "helper", "store")]
+    typed("c", lambda: run_holed(breakpoints=[f"test_stepping.py:{line_of('many')}"]))
+    assert typed.answers == [""]
+    assert "got to none of the breakpoints" in str(typed.result)
+
+
+def test_q_and_the_end_of_stdin_end_it_cleanly(typed: Typed) -> None:
+    for commands in ("n; n; q", "n; n"):
+        typed(commands, lambda: run_holed(pdb=True))
+        found = typed.result
+        assert found.trace.ended == "by q in the debugger"
+        assert [e.what for e in found.trace.events] == ["load"]
+        assert found.wrong[0].deviation.index == (13,)
+        assert len(typed.stops()) == 3
+        assert "Traceback" not in "".join(typed.answers)
+
+
+def test_an_error_opens_the_kernel_where_it_was_raised(typed: Typed) -> None:
+    def run(**more: Any) -> Any:
+        return debug(no_mask, (3,), (X, torch.zeros(20), 20), BLOCK=8, **more)
+
+    here = ("no_mask", line_of("out of bounds"))
+    typed("c; w; p x; p tl.sum(x); p tl.program_id(0); q", lambda: run(pdb=True))
+    assert typed.stops() == [("no_mask", line_of("no_mask")), here, here]
+    assert typed.answers[1].startswith("IndexError: out-of-bounds store through out_ptr")
+    assert typed.answers[3] == "fp32[8] [16. 17. 18. 19.  0.  0.  0.  0.]\n"
+    assert typed.answers[4:6] == ["fp32 70.0\n", "int32 2\n"]
+    assert typed.result.failure.program == (2, 0, 0)
+    assert typed.result.trace.ended == "by the error above"
+    # Stepped upon, it is shown once.
+    typed("n; n; n; c", lambda: run(pdb=True))
+    lines = [line for _, line in typed.stops()]
+    assert lines == [here[1] - 2, here[1] - 1, here[1], here[1]]
+    assert "".join(typed.answers).count("program (2, 0, 0) of (3, 1, 1)") == 1
+
+
+def test_results_stay_and_a_foreign_tracer_comes_back(typed: Typed) -> None:
+    outer: list[str] = []
+
+    def tracer(frame: Any, event: str, arg: Any) -> Any:
+        outer.append(frame.f_code.co_name)
+
+    def run(**more: Any) -> torch.Tensor:
+        sys.settrace(tracer)
+        try:
+            found = run_holed(**more)
+            assert sys.gettrace() is tracer
+        finally:
+            sys.settrace(None)
+        return found.trace.events[-1].values
+
+    plain = run()
+    runs = outer.count("twice")
+    outer.clear()
+    typed("n; n; n; c", lambda: run(pdb=True))
+    assert (plain == typed.result).all()
+    assert outer.count("twice") == runs - 1, "the one that was stepped over"
+    outer.clear()
+    typed("n; c", lambda: run(pdb=True))
+    assert outer.count("twice") == runs, "from c on all is as before"
+    assert "_notes" in outer
+
+
+def test_a_breakpoint_of_someone_else_stays() -> None:
+    before = bdb.Breakpoint(__file__, 1)
+    try:
+        session = stepping.Session([(__file__, line_of("store"))])
+        with session.open() as debugger:
+            assert debugger.get_break(__file__, line_of("store"))
+        assert bdb.Breakpoint.bpbynumber[before.number] is before
+    finally:
+        before.deleteMe()
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("gemm.py", "FILE:LINE, as gemm_bias_act.py:104"),
+        ("gemm.py:x", "FILE:LINE"),
+        ("nowhere.py:3", "no such file, nor a loaded module of that name"),
+        ("test_stepping.py:1", "nearest is "),
+        ("investigation.py:10", "has no @triton.jit function"),
+        ("__init__.py:1", "may mean "),
+    ],
+)
+def test_lines_that_are_none(text: str, says: str) -> None:
+    with pytest.raises(ValueError, match=re.escape(says)):
+        breakpoints.resolved(text)
+    with pytest.raises(ValueError, match=r"debug\(\): breakpoint .*" + re.escape(says)):
+        run_holed(breakpoints=[text])
+
+
+def test_the_nearest_lines_are_named() -> None:
+    comment = line_of("comment")
+    near = rf"test_stepping.py:{comment}: .* the nearest are {comment - 2} and {comment + 1}"
+    with pytest.raises(ValueError, match=near):
+        breakpoints.resolved(f"test_stepping.py:{comment}")
+    with pytest.raises(ValueError, match=f"the nearest is {line_of('helper')}"):
+        breakpoints.resolved(f"test_stepping.py:{line_of('helper') - 1}")  # the docstring
+    name = str(Path("tests") / "test_stepping.py")
+    assert breakpoints.resolved(f"{name}:{line_of('mask')}") == (__file__, line_of("load"))
+
+
+# ---- the command ----
+
+
+def command(stdin: str, *words: str) -> Any:
+    return CliRunner().invoke(app, ["debug", *words], input=stdin.replace("; ", "\n") + "\n")
+
+
+def test_the_command(typed: Typed) -> None:
+    case = ("gemm_bias_act", "--dtype", "float16", "--shape", "64,200,70")
+    done = command("p tl.program_id(0); n; p pid; c", *case, "--pdb", "--program", "1")
+    assert done.exit_code == 0, done.output
+    assert "gemm_bias_act_kernel: program (1, 0, 0) of (2, 1, 1)" in done.output
+    assert done.output.count("(Pdb) int32 1\n") == 2
+    assert done.output.count("-> pid = tl.program_id(0)") == 1
+    assert "nothing wrong found" in done.output
+    file = triton_kernels.ops.gemm_bias_act.__file__
+    line = next(
+        n for n, text in enumerate(Path(file).read_text().splitlines(), 1) if "b = tl." in text
+    )
+    done = command("p k0; c; p k0; q", *case, "--break", f"gemm_bias_act.py:{line}")
+    assert done.exit_code == 0, done.output
+    assert re.findall(r"\(Pdb\) (\d+)\n", done.output) == ["0", "64"]
+    assert "stopped: by q in the debugger" in done.output
+    done = command("", *case, "--break", f"gemm_bias_act.py:{line - 1000}")
+    assert done.exit_code == 2
+    assert "FILE:LINE" in done.output
+    done = command("", *case, "--break", "gemm_bias_act.py:1")
+    assert done.exit_code == 2
+    assert "the nearest is" in " ".join(done.output.replace("│", " ").split())
+
+
+# ---- pytest ----
+
+FOREIGN = """
+import pytest
+import torch
+import triton
+import triton.language as tl
+import triton_kernels as tk
+import compare
+
+@triton.jit
+def no_mask(x_ptr, out_ptr, n, BLOCK: tl.constexpr):
+    i = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    x = tl.load(x_ptr + i, mask=i < n, other=0.0)
+    tl.store(out_ptr + i, x * 2)
+
+@triton.jit
+def holed(x_ptr, out_ptr, n, BLOCK: tl.constexpr):
+    i = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    x = tl.load(x_ptr + i, mask=i < n, other=0.0)
+    tl.store(out_ptr + i, x * 2, mask=(i < n) & (i != 13))
+
+x = torch.arange(20.0)
+
+def call(x):
+    out = torch.zeros_like(x)
+    holed[(3,)](x, out, 20, BLOCK=8)
+    return out
+
+def test_expected_errors_open_nothing():
+    with tk.interpret(), pytest.raises(IndexError):
+        no_mask[(3,)](x, torch.zeros(20), 20, BLOCK=8)
+    found = compare.debug(no_mask, (3,), (x, torch.zeros(20), 20), BLOCK=8)
+    assert not found
+
+@pytest.mark.interpreted_only
+def test_raises():
+    print("captured")
+    no_mask[(3,)](x, torch.zeros(20), 20, BLOCK=8)
+
+def test_cross_check(cross_check):
+    cross_check(triton=call, cuda=lambda x: x * 2, oracle=lambda x: x * 2, inputs=[(x,)])
+
+def test_debug():
+    args = (x, torch.zeros(20), 20)
+    found = compare.debug(holed, (3,), args, oracle=lambda: x * 2, BLOCK=8)
+    assert bool(found)
+
+def test_without_a_kernel():
+    assert False
+"""
+
+
+def child(folder: Path, root: Path, stdin: str, *options: str) -> subprocess.CompletedProcess[str]:
+    (folder / "test_foreign.py").write_text(FOREIGN)
+    settings = {**os.environ, "PYTHONPATH": str(root), "HOME": str(folder), "COLUMNS": "200"}
+    command = [sys.executable, "-m", "pytest", *PLUGIN, "-W", "error", "--tb=no", *options]
+    return subprocess.run(
+        command,
+        cwd=folder,
+        env=settings,
+        input=stdin.replace("; ", "\n") + "\n",
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+def test_kernel_pdb_opens_where_a_test_fails(root: Path, tmp_path: Path) -> None:
+    said = "p tl.sum(x); w; c; p tl.program_id(0); c; p tl.program_id(0); n; c"
+    ran = child(tmp_path, root, said, "--kernel-pdb", "-rf")
+    assert ran.returncode == 1, ran.stdout + ran.stderr
+    assert "4 failed, 1 passed" in ran.stdout
+    banner, total, where, _, program, wrong, again, line, _ = ran.stdout.split("(Pdb) ")
+    assert "── no_mask: program (2, 0, 0) of (3, 1, 1) ──\nIndexError: out-of-bounds" in banner
+    assert "test_expected" not in banner
+    assert "-> tl.store(out_ptr + i, x * 2)" in banner
+    assert total == "fp32 70.0\n"
+    assert where.count("no_mask()") == 1
+    assert "python.py" not in where, "no frame of pytest's"
+    assert program == "int32 1\n"
+    assert "holed: program (1, 0, 0) of (3, 1, 1)" in wrong
+    assert "worst out_ptr[13]: got 0.0" in wrong
+    assert again == "int32 1\n"
+    assert "-> x = tl.load(" in line
+    assert ran.stdout.count("holed: program (1, 0, 0)") == 2
+    assert ran.stdout.count("── ") == 3, "one session a failing test with a kernel"
+
+
+def test_kernel_program_and_break_stop_in_every_launch(
+    typed: Typed, pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    line = FOREIGN.splitlines().index("    tl.store(out_ptr + i, x * 2)") + 1
+    said = "p tl.program_id(0); c; p tl.program_id(0); c; p tl.program_id(0); q"
+    options = ("--kernel-program", "1", "--kernel-break", f"test_foreign.py:{line}")
+    options += (*PLUGIN, "--capture=sys", "-k", "raises or cross_check")
+    monkeypatch.setenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1")
+    (pytester.path / "test_foreign.py").write_text(FOREIGN)
+    first, *answers = typed(said, lambda: pytester.inline_run(*options))
+    assert typed.result.ret == pytest.ExitCode.INTERRUPTED
+    assert "the kernel's debugger was quit" in answers[-1]
+    assert "no_mask: program (1, 0, 0) of (3, 1, 1)" in first
+    assert all(answer.startswith("int32 1\n") for answer in answers[::2][:2])
+    assert f"({line})no_mask()" in answers[1]
+    assert "holed: program (1, 0, 0)" in answers[3]
+    assert answers[4] == "int32 1\n"
+    assert "captured" not in first
+
+
+def test_a_breakpoint_alone_stops_in_the_first_program_that_gets_there(typed: Typed) -> None:
+    @triton.jit
+    def later(x_ptr, BLOCK: tl.constexpr):
+        if tl.program_id(0) > 1:
+            tl.store(x_ptr, BLOCK)  # here: later
+
+    def run() -> None:
+        session = stepping.Session([(__file__, line_of("later"))], first=False)
+        with (
+            session.open() as debugger,
+            _interpreter.watched(stepping.Step(session, debugger, None)),
+        ):
+            for n in (4, 1, 3):
+                with triton_kernels.interpret():
+                    later[(n,)](torch.zeros(1), BLOCK=n)
+
+    typed("p tl.program_id(0); p BLOCK; c; p tl.program_id(0); p BLOCK; c", run)
+    assert [typed.answers[i] for i in (1, 2, 4, 5)] == ["int32 2\n", "4\n", "int32 2\n", "3\n"]
+    assert len(typed.stops()) == 2
+
+
+def test_an_onlooker_hears_of_runs_that_began_before_it_came(typed: Typed) -> None:
+    def run() -> None:
+        session = stepping.Session([(__file__, line_of("out of bounds"))], first=False)
+        with triton_kernels.interpret(), session.open() as debugger:
+            with _interpreter.watched(stepping.Step(session, debugger, (0, 0, 0))):
+                no_mask[(1,)](X, torch.zeros(20), 20, BLOCK=8)
+            no_mask[(1,)](X, torch.zeros(20), 20, BLOCK=8)
+
+    typed("c; c", run)
+    assert typed.stops() == [("no_mask", line_of("out of bounds"))]
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        (
+            ("--kernel-pdb", "-p", "xdist", "-n", "2"),
+            "*pytest-xdist's workers do not have: add -n 0",
+        ),
+        (("--kernel-program", "1,x"), "*--kernel-program 1,x: up to three numbers, as 1,0,0"),
+        (("--kernel-break", "nowhere.py:1"), "*--kernel-break nowhere.py*no such file*"),
+    ],
+    ids=["xdist", "program", "break"],
+)
+def test_wrong_options(
+    pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch, options: Any, says: str
+) -> None:
+    monkeypatch.setenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1")
+    if "xdist" in options:
+        pytest.importorskip("xdist")
+    pytester.makepyfile("def test_nothing(): pass")
+    ran = pytester.runpytest(*PLUGIN, *options)
+    assert ran.ret == pytest.ExitCode.USAGE_ERROR
+    ran.stderr.fnmatch_lines([says])
+
+
+def test_a_run_without_the_options_has_no_debugger(pytestconfig: pytest.Config) -> None:
+    assert pytestconfig.pluginmanager.getplugin("compare.kernel_debugger") is None
