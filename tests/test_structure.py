@@ -31,7 +31,8 @@ THIRD_PARTY = {
     "cuda_reference": {"torch", "ninja"},
     "compare": {"torch", "triton", "numpy", "rich", "typer", "triton_kernels", "cuda_reference"},
 }
-PYTEST_ONLY_IN = "compare/pytest_plugin.py"  # nobody else may need pytest to run
+# Nobody else may need pytest to run.
+PYTEST_ONLY_IN = ("compare/pytest_plugin.py", "compare/timing/fixtures.py")
 # What the upstream package of the same name calls its modules.
 UPSTREAM = {
     "compaction",
