@@ -68,7 +68,13 @@ class Hazard:
 
 
 class Sanitizer(Observer):
-    """An observer of the whole run that has something to report at its end."""
+    """An observer of the whole run that has something to report at its end.
+
+    Attributes:
+        every_order: whether it watches the runs in other orders of programs, too.
+    """
+
+    every_order = False
 
     def hazards(self) -> list[Hazard]:
         """What it found, the most telling first."""

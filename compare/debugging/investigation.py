@@ -22,14 +22,17 @@ from torch import Tensor
 from compare import checking
 from compare.cases import CPU
 from compare.checking import Deviation
-from compare.debugging import bisection, failures, regions, stepping
-from compare.debugging.findings import Failure, Findings, WrongValues
-from compare.debugging.hazards import Sanitizer
+from compare.debugging import bisection, failures, orders, regions, stepping
+from compare.debugging.findings import Failure, Findings, WrongValues, place_text
+from compare.debugging.hazards import Hazard, Sanitizer, Witness
+from compare.debugging.orders import OTHERS, Order, Outcome, forward
+from compare.debugging.races import Races
 from compare.debugging.stepping import Quit, Session
 from compare.debugging.stores import History, Stores, address_of
 from compare.debugging.subjects import Kernel, Oracle, Result, Subject, tensors
 from compare.debugging.tracing import Tracer
 from compare.debugging.values import Values
+from compare.debugging.waiting import SpinGuard, WaitsForever
 from compare.own import Tolerance
 from triton_kernels import _interpreter
 from triton_kernels._observer import Launch, Program, Several
@@ -72,11 +75,14 @@ class _Bar:
 
 
 class _Watch(Stores):
-    """Stores that move a bar."""
+    """Stores that move a bar, and say in which order programs run."""
 
-    def __init__(self, bar: _Bar) -> None:
+    def __init__(self, bar: _Bar, order: Order = forward) -> None:
         super().__init__()
-        self._bar, self._done = bar, 0
+        self._bar, self._order, self._done = bar, order, 0
+
+    def order(self, launch: Launch, programs: Sequence[Program]) -> Sequence[Program]:
+        return self._order(programs)
 
     def launch(self, launch: Launch) -> None:
         self._done = 0
@@ -90,7 +96,7 @@ class _Watch(Stores):
 
 def _sanitizers() -> list[Sanitizer]:
     """Those that watch the run."""
-    return []
+    return [Races()]
 
 
 def investigate(
@@ -111,15 +117,16 @@ def investigate(
     bar = _Bar(f"interpreting {subject.title}")
     findings, stores = Findings(subject.title), _Watch(bar)
     sanitizers = _sanitizers() if sanitize else []
+    guards = [SpinGuard()] if sanitize else []
     state = subject.prepare(CPU)
     results: list[Result] = []
     try:
-        with bar, _interpreter.interpreting(Several(stores, *sanitizers)):
+        with bar, _interpreter.interpreting(Several(stores, *guards, *sanitizers)):
             subject.launch(state)
         results = subject.judge(state, stores)
     except KeyboardInterrupt as interrupt:
         findings.partial = True
-        findings.notes.append(_interrupted(stores, interrupt))
+        findings.notes.append(f"{_interrupted(stores, interrupt)}: no result was compared")
     except Exception as error:
         place = _interpreter.place_of(error) if stores.current else None
         if place is None and subject.outside_is_usage:
@@ -129,12 +136,17 @@ def investigate(
     findings.subject = _heading(subject, stores)
     findings.wrong = [w for w in (_describe(r, stores) for r in results) if w is not None]
     findings.compared = bool(results)
+    of_order: list[Hazard] = []
+    if sanitize and not findings.failure and not findings.partial:
+        ordered = [sanitizer for sanitizer in sanitizers if sanitizer.every_order]
+        of_order = _other_orders(subject, findings, Outcome("forward", stores, results), ordered)
     findings.hazards = [hazard for sanitizer in sanitizers for hazard in sanitizer.hazards()]
+    findings.hazards += of_order
     target = _target(findings, stores, program)
     if target is None and session is not None and stores.current and not findings.failure:
         target = 0, (0, 0, 0)
     if target is not None:
-        _replay(subject, findings, stores, target, session)
+        _replay(subject, findings, stores, target, guards, session)
     findings.notes += _notes(findings, stores, results)
     _compiled(subject, findings, results, bisect)
     if not findings and session is None:
@@ -155,8 +167,48 @@ def _interrupted(stores: Stores, interrupt: KeyboardInterrupt) -> str:
     if stores.current is None:
         return "interrupted before any program ran"
     place, program = _interpreter.place_of(interrupt), _current(stores)
-    where = f" at {place}" if place else ""
-    return f"interrupted in program {program}{where}: no result was compared"
+    return f"interrupted in program {program}" + (f" at {place}" if place else "")
+
+
+def _other_orders(
+    subject: Subject, findings: Findings, first: Outcome, sanitizers: list[Sanitizer]
+) -> list[Hazard]:
+    """Run the programs in other orders, too; a hazard for each tensor that comes out different."""
+    if all(math.prod(launch.grid) < 2 for launch in first.stores.launches):
+        return []
+    found: dict[orders.Key, Hazard] = {}
+    for name, order in OTHERS.items():
+        bar = _Bar(f"interpreting {subject.title} in {name} order")
+        stores = _Watch(bar, order)
+        try:
+            state = subject.prepare(CPU)
+            with bar, _interpreter.interpreting(Several(stores, SpinGuard(), *sanitizers)):
+                subject.launch(state)
+            results = subject.judge(state, stores)
+        except KeyboardInterrupt as interrupt:
+            findings.partial = True
+            findings.notes.append(f"{_interrupted(stores, interrupt)}, in {name} order")
+            break
+        except WaitsForever as error:
+            where = place_text(_interpreter.place_of(error))
+            findings.notes.append(
+                f"in {name} order program {_current(stores)} waits forever for one that runs "
+                "later: the kernel relies on the GPU starting programs in forward order "
+                f"({where})"
+            )
+            break
+        except Exception as error:  # noqa: BLE001 - whatever the kernel throws is a finding
+            found.setdefault(("", False), _stopped(error, name, stores))
+            continue
+        for key, hazard in orders.differences(first, Outcome(name, stores, results)):
+            found.setdefault(key, hazard)
+    return list(found.values())
+
+
+def _stopped(error: Exception, order: str, stores: Stores) -> Hazard:
+    place, program = _interpreter.place_of(error), _current(stores)
+    where = () if program is None else (Witness("the error was raised", program, place),)
+    return Hazard("order", f"in {order} order it stops: {_brief(error)}", where)
 
 
 def _brief(error: Exception) -> str:
@@ -236,6 +288,7 @@ def _replay(
     findings: Findings,
     stores: Stores,
     target: Target,
+    guards: Sequence[SpinGuard],
     session: Session | None,
 ) -> None:
     """Run the program alone, from the start of its launch, and note what it does."""
@@ -250,6 +303,7 @@ def _replay(
     elif worst is not None and store is not None:
         values = Values(worst.history.lane, store.shape)
     tracer = Tracer(*target, watched, values)
+    guarded = Several(tracer, *guards)  # alone, it may wait for the others
     try:
         state = subject.prepare(CPU)
         if session is not None:
@@ -258,7 +312,7 @@ def _replay(
         else:
             with (
                 _Bar(f"tracing program {target[1]}"),
-                _interpreter.interpreting(tracer),
+                _interpreter.interpreting(guarded),
                 values or contextlib.nullcontext(),
             ):
                 subject.launch(state)
@@ -303,28 +357,15 @@ def _notes(findings: Findings, stores: Stores, results: list[Result]) -> list[st
     for result in results:
         if result.name not in wrong:
             notes.append(f"{result.name}: all {result.tensor.numel()} elements are right")
-    found = [(r.name, r.tensor) for r in results]
     if not findings.compared and not findings.failure and not findings.partial:
         notes.append("no oracle: no result was compared")
-        found = [(argument.name, argument.tensor) for argument in stores.stored()]
-        for name, tensor in found:
+        for argument in stores.stored():
+            name, tensor = argument.name, argument.tensor
             writers = stores.writers(tensor)
             never = 0 if writers is None else int((writers < 0).sum())
             nans = int(tensor.isnan().sum()) if tensor.dtype.is_floating_point else 0
             notes += [f"{name}: {never} of {tensor.numel()} elements never stored"] if never else []
             notes += [f"{name}: {nans} of {tensor.numel()} elements are NaN"] if nans else []
-    for name, tensor in found:
-        shared = stores.shared(tensor)
-        if shared is not None and shared.any():
-            index = tuple(int(i) for i in np.argwhere(shared)[0])
-            history = stores.history(address_of(tensor, index))
-            if history.last and history.other:
-                notes.append(
-                    f"{int(shared.sum())} elements of {name} were stored by two programs with "
-                    f"different values, as [{', '.join(map(str, index))}] by "
-                    f"{history.other.program} and then {history.last.program}: unless something "
-                    "orders them, the result depends on luck"
-                )
     return notes
 
 

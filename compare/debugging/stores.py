@@ -152,11 +152,8 @@ class Stores(Observer):
     def _memory(self, argument: Argument) -> _Memory:
         storage = argument.tensor.untyped_storage()
         if storage.data_ptr() not in self._memories:
-            size, width = storage.nbytes(), argument.itemsize
-            unsigned = np.dtype(f"u{min(8, width)}")
-            everything = torch.empty(0, dtype=torch.uint8).set_(storage, 0, (size,), (1,))
-            raw = everything.numpy()[: size // unsigned.itemsize * unsigned.itemsize].view(unsigned)
-            self._memories[storage.data_ptr()] = _Memory(storage.data_ptr(), unsigned.itemsize, raw)
+            raw = raw_memory(argument, argument.itemsize)
+            self._memories[storage.data_ptr()] = _Memory(storage.data_ptr(), raw.itemsize, raw)
         return self._memories[storage.data_ptr()]
 
     def _found(self, address: int) -> tuple[_Memory, int] | None:
@@ -192,10 +189,6 @@ class Stores(Observer):
         tensor's memory."""
         return self._map(tensor, "last")
 
-    def shared(self, tensor: Tensor) -> np.ndarray | None:
-        """Where a plain store replaced another program's value with a different one."""
-        return self._map(tensor, "clash")
-
     def _map(self, tensor: Tensor, name: str) -> np.ndarray | None:
         found = self._found(tensor.data_ptr())
         if found is None:
@@ -216,6 +209,14 @@ class Stores(Observer):
             for argument in launch.arguments
             if (number, argument.name) in names
         ]
+
+
+def raw_memory(argument: Argument, itemsize: int) -> np.ndarray:
+    """The live storage of an argument as unsigned integers, of 8 bytes at most."""
+    storage, unsigned = argument.tensor.untyped_storage(), np.dtype(f"u{min(8, itemsize)}")
+    size = storage.nbytes()
+    everything = torch.empty(0, dtype=torch.uint8).set_(storage, 0, (size,), (1,))
+    return everything.numpy()[: size // unsigned.itemsize * unsigned.itemsize].view(unsigned)
 
 
 def _steps(tensor: Tensor, itemsize: int) -> list[int]:

@@ -1,0 +1,70 @@
+"""Programs that wait for others: the interpreter runs one at a time, so some would wait forever."""
+
+from __future__ import annotations
+
+import ctypes
+from typing import Any
+
+from compare.debugging import regions
+from triton_kernels._observer import Access, Observer, Program
+
+PATIENCE = 2_000  # accesses that repeat an earlier one and find nothing new
+FEW = 16  # lanes of an atomic that is examined for changing memory; larger ones always count
+
+
+class WaitsForever(RuntimeError):
+    """A program waits for what does not happen while it runs."""
+
+
+class SpinGuard(Observer):
+    """Ends a program that waits forever.
+
+    A program that waits repeats the same accesses, and they change nothing. So a store begins the
+    count anew, and so does an atomic that changes memory; an access that was not made since then
+    begins it anew, too.
+    """
+
+    def __init__(self) -> None:
+        self._forget()
+
+    def _forget(self) -> None:
+        self._seen: set[tuple[Any, ...]] = set()  # places and addresses
+        self._repeated: dict[tuple[Any, ...], int] = {}
+        self._atomic: list[tuple[int, bytes]] = []  # where the last one was, and what was there
+
+    def wants(self, program: Program) -> bool:
+        self._forget()
+        return True
+
+    def access(self, access: Access) -> None:
+        if any(_bytes(at, len(before)) != before for at, before in self._atomic):
+            self._forget()
+        active = access.pointers[access.mask]
+        atomic = access.verb == "atomic"
+        if access.verb == "store" or (atomic and active.size > FEW):
+            self._forget()
+            return
+        width = access.values.dtype.itemsize
+        self._atomic = [(int(at), _bytes(int(at), width)) for at in active if atomic]
+        key = (access.place, *map(int, active[[0, -1]] if active.size else (0, 0)))
+        if key not in self._seen:
+            self._seen.add(key)
+            self._repeated = {}
+        self._repeated[key] = self._repeated.get(key, 0) + 1
+        if self._repeated[key] > PATIENCE:
+            raise WaitsForever(
+                f"{_touched(access)} stays as it is. What the program waits for is done by none, "
+                "or by one that runs later: programs run one after another here, and a GPU need "
+                "not run them at the same time either"
+            )
+
+
+def _bytes(address: int, width: int) -> bytes:
+    return ctypes.string_at(address, width)
+
+
+def _touched(access: Access) -> str:
+    if access.argument is None:
+        return "memory"
+    region = regions.touched(access.argument, access.pointers, access.mask)
+    return region.of(access.argument.name)

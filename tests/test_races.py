@@ -1,0 +1,654 @@
+"""debug's races and orders: planted ones are found with both lines, right kernels are silent."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import triton
+import triton.language as tl
+
+import triton_kernels
+from compare import debug, numerics
+from compare.debugging import investigation, waiting
+from compare.debugging.clocks import Clocks
+from compare.debugging.findings import LINES, Findings
+from compare.debugging.hazards import Hazard
+from compare.debugging.races import Races
+from compare.debugging.subjects import Op
+from compare.debugging.traces import WIDTH
+from compare.specs import SPECS
+from triton_kernels import _interpreter
+
+SOURCE = Path(__file__).read_text().splitlines()
+
+
+@pytest.fixture(autouse=True)
+def _impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What waits forever is told sooner, to save time."""
+    monkeypatch.setattr(waiting, "PATIENCE", 300)
+
+
+def line_of(mark: str) -> int:
+    """The number of the line that ends in the comment ``# mark``."""
+    (found,) = [n for n, line in enumerate(SOURCE, 1) if line.endswith(f"  # {mark}")]
+    return found
+
+
+def lines(hazard: Hazard) -> list[int]:
+    return [witness.place.line for witness in hazard.witnesses]
+
+
+def races(found: Findings) -> list[Hazard]:
+    return [hazard for hazard in found.hazards if hazard.kind == "race"]
+
+
+def orders(found: Findings) -> list[Hazard]:
+    return [hazard for hazard in found.hazards if hazard.kind == "order"]
+
+
+def flat(found: Findings) -> str:
+    return " ".join(str(found).split())
+
+
+# ---- broken kernels ----
+
+
+@triton.jit
+def histogram(x_ptr, count_ptr, BLOCK: tl.constexpr, BINS: tl.constexpr, ATOMIC: tl.constexpr):
+    x = tl.load(x_ptr + tl.program_id(0) * BLOCK + tl.arange(0, BLOCK))
+    mine = tl.histogram(x, BINS)
+    bins = count_ptr + tl.arange(0, BINS)
+    if ATOMIC:
+        tl.atomic_add(bins, mine)
+    else:
+        before = tl.load(bins)  # histogram load
+        tl.store(bins, before + mine)  # histogram store
+
+
+def counts(atomic: bool) -> Findings:
+    x = torch.randint(0, 16, (256,), generator=torch.Generator().manual_seed(0)).int()
+    want = torch.bincount(x, minlength=16).int()
+    count = torch.zeros(16, dtype=torch.int32)
+    return debug(histogram, (4,), (x, count), oracle=lambda: want, BLOCK=64, BINS=16, ATOMIC=atomic)
+
+
+def test_load_add_store_instead_of_an_atomic() -> None:
+    """The result is right in every order, as one program at a time runs: only the race tells."""
+    found = counts(atomic=False)
+    assert not found
+    assert (found.verdict, found.wrong) == ("RIGHT BY LUCK", [])
+    read, write = found.hazards
+    assert (read.kind, write.kind) == ("race", "race")
+    assert read.text.startswith("one program loads what another stores")
+    assert lines(read) == [line_of("histogram load"), line_of("histogram store")]
+    assert [w.program for w in read.witnesses] == [(1, 0, 0), (0, 0, 0)]
+    assert [w.element for w in read.witnesses] == ["count_ptr[0]"] * 2
+    assert [w.lane for w in read.witnesses] == [(0,), (0,)]
+    assert read.count == write.count == 16
+    assert write.text.startswith("two programs store different values")
+    assert lines(write) == [line_of("histogram store")] * 2
+    assert counts(atomic=True)
+
+
+@triton.jit
+def column_sums(x_ptr, out_ptr, M, N, ROWS: tl.constexpr, BLOCK: tl.constexpr):
+    n = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    m = tl.program_id(1) * ROWS + tl.arange(0, ROWS)
+    x = tl.load(x_ptr + m[:, None] * N + n[None, :], mask=(m[:, None] < M) & (n < N), other=0.0)
+    tl.store(out_ptr + n, tl.sum(x, 0), mask=n < N)  # column store
+
+
+def test_two_programs_cover_a_column() -> None:
+    x, out = torch.arange(1.0, 81).view(8, 10), torch.zeros(10)
+    args, sizes = (x, out, 8, 10), {"ROWS": 4, "BLOCK": 16}
+    found = debug(column_sums, (1, 2), args, oracle=lambda: x.sum(0), **sizes)
+    (race,) = races(found)
+    assert race.text.startswith("two programs store different values")
+    assert (race.count, lines(race)) == (10, [line_of("column store")] * 2)
+    first, second = race.witnesses
+    assert (first.what, second.what) == (f"set to {x[:4, 0].sum()}", f"set to {x[4:, 0].sum()}")
+    assert (first.program, second.program) == ((0, 0, 0), (0, 1, 0))
+    assert found.wrong, "the last one's part only"
+    assert debug(column_sums, (1, 1), args, oracle=lambda: x.sum(0), ROWS=8, BLOCK=16)
+
+
+def test_an_order_that_is_right_by_luck() -> None:
+    """What the oracle wants is what the last program stores: in reverse order it is another."""
+    x, out = torch.arange(1.0, 81).view(8, 10), torch.zeros(10)
+    want = x[4:].sum(0)
+    found = debug(column_sums, (1, 2), (x, out, 8, 10), oracle=lambda: want, ROWS=4, BLOCK=16)
+    assert (found.wrong, found.verdict) == ([], "RIGHT BY LUCK")
+    assert len(races(found)) == 1
+    (order,) = orders(found)
+    assert order.text == "right in forward order, wrong in reverse order: 10 elements of out_ptr"
+    wrong, right = order.witnesses
+    assert (wrong.program, right.program) == ((0, 0, 0), (0, 1, 0))
+    assert lines(order) == [line_of("column store")] * 2
+    index = int(wrong.element[len("out_ptr[") : -1])
+    assert f"set to {x[:4].sum(0)[index]} (" in wrong.what
+    assert f"not {want[index]} (" in wrong.what
+    assert wrong.lane == (index,)
+    # The other way about.
+    want = x[:4].sum(0)
+    found = debug(column_sums, (1, 2), (x, out, 8, 10), oracle=lambda: want, ROWS=4, BLOCK=16)
+    assert found.verdict == "WRONG"
+    (order,) = orders(found)
+    assert order.text == "right in reverse order, wrong in forward order: 10 elements of out_ptr"
+    # Without an oracle.
+    found = debug(column_sums, (1, 2), (x, out, 8, 10), ROWS=4, BLOCK=16)
+    (order,) = orders(found)
+    assert order.text == ("forward and reverse order give different values: 10 elements of out_ptr")
+    assert found.verdict == "HAZARDS"
+
+
+@triton.jit
+def smooth_in_place(x_ptr, n, BLOCK: tl.constexpr):
+    i = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    left = tl.load(x_ptr + i - 1, mask=(i > 0) & (i < n), other=0.0)  # smooth left
+    x = tl.load(x_ptr + i, mask=i < n, other=0.0)
+    right = tl.load(x_ptr + i + 1, mask=i + 1 < n, other=0.0)  # smooth right
+    tl.store(x_ptr + i, left + x + right, mask=i < n)  # smooth store
+
+
+def test_a_load_before_and_after_anothers_store() -> None:
+    """Reader first or writer first in this run: on a GPU it may be the other way."""
+    x = torch.arange(1.0, 49)
+    found = debug(smooth_in_place, (3,), (x, 48), BLOCK=16)
+    by_line = {hazard.witnesses[0].place.line: hazard for hazard in races(found)}
+    assert set(by_line) == {line_of("smooth left"), line_of("smooth right")}
+    for hazard in by_line.values():
+        assert hazard.count == 2
+        assert lines(hazard)[1] == line_of("smooth store")
+        assert [w.what for w in hazard.witnesses] == ["loaded", "stored to"]
+    left, right = by_line[line_of("smooth left")], by_line[line_of("smooth right")]
+    assert [w.program[0] for w in left.witnesses] == [1, 0]  # the writer was first
+    assert [w.program[0] for w in right.witnesses] == [0, 1]  # the reader was first
+    assert [w.element for w in left.witnesses] == ["x_ptr[15]"] * 2
+    assert [w.lane for w in left.witnesses] == [(0,), (15,)]
+    assert [w.lane for w in right.witnesses] == [(15,), (0,)]
+    assert len(orders(found)) == 1
+
+
+def test_coordinates_are_the_views() -> None:
+    memory = torch.zeros(20, 12)
+    for view, at in ((memory[3:, 2:10:2], 15 * 12 + 6), (memory.t()[1:], 16)):
+        found = debug(store_its_number, (3,), (view, at), oracle=None)
+        (race,) = races(found)
+        index = {15 * 12 + 6: "x_ptr[15, 3]", 16: "x_ptr[4, 1]"}[at]
+        assert [w.element for w in race.witnesses] == [index] * 2
+
+
+@triton.jit
+def store_its_number(x_ptr, at):
+    tl.store(x_ptr + at, tl.program_id(0) + 1)
+
+
+@triton.jit
+def last_one_reduces(
+    x_ptr, part_ptr, count_ptr, out_ptr, FAULT: tl.constexpr, N: tl.constexpr, BLOCK: tl.constexpr
+):
+    pid = tl.program_id(0)
+    x = tl.load(x_ptr + pid * BLOCK + tl.arange(0, BLOCK))
+    tl.store(part_ptr + pid, tl.sum(x))  # part store
+    tl.debug_barrier()
+    if FAULT == "no atomic":
+        arrived = tl.load(count_ptr)  # count load
+        tl.store(count_ptr, arrived + 1)  # count store
+    elif FAULT == "relaxed":
+        arrived = tl.atomic_add(count_ptr, 1, sem="relaxed")
+    elif FAULT == "release":
+        arrived = tl.atomic_add(count_ptr, 1, sem="release")
+    elif FAULT == "acquire":
+        arrived = tl.atomic_add(count_ptr, 1, sem="acquire")
+    else:
+        arrived = tl.atomic_add(count_ptr, 1)  # count atomic
+    if arrived == N - 1 or FAULT == "all":
+        if FAULT == "plain peek":
+            tl.device_assert(tl.load(count_ptr) == N)
+        tl.store(out_ptr, tl.sum(tl.load(part_ptr + tl.arange(0, N))))  # part load
+        if FAULT != "all":
+            tl.store(count_ptr, 0)  # ready for the next launch
+
+
+def last_one(fault: str) -> Findings:
+    x = torch.arange(64.0)
+    args = (x, torch.zeros(4), torch.zeros(1, dtype=torch.int32), torch.zeros(1), fault)
+    return debug(last_one_reduces, (4,), args, N=4, BLOCK=16)
+
+
+@pytest.mark.parametrize("fault", ["", "plain peek"])
+def test_the_last_to_arrive_may_read_everything(fault: str) -> None:
+    assert not last_one(fault).hazards, last_one(fault)
+
+
+@pytest.mark.parametrize("fault", ["no atomic", "relaxed", "release", "acquire", "all"])
+def test_without_order_the_last_to_arrive_may_not(fault: str) -> None:
+    found = races(last_one(fault))
+    pairs = {(h.text.split(", and")[0], *lines(h)) for h in found}
+    loads = "one program loads what another stores"
+    assert (loads, line_of("part load"), line_of("part store")) in pairs
+    if fault == "no atomic":
+        assert (loads, line_of("count load"), line_of("count store")) in pairs
+    if fault in (
+        "relaxed",
+        "release",
+        "acquire",
+    ):  # the reset is not ordered after the others' atomics
+        plain = "a plain access against an atomic operation of another program"
+        assert found[0].text.startswith(plain)
+        assert found[0].witnesses[1].what == f"{fault} atomic add"
+        assert lines(found[0])[0] == line_of("ready for the next launch")
+
+
+@triton.jit
+def locked(x_ptr, lock_ptr, sum_ptr, FAULT: tl.constexpr, BLOCK: tl.constexpr):
+    x = tl.load(x_ptr + tl.program_id(0) * BLOCK + tl.arange(0, BLOCK))
+    if FAULT != "unlocked":
+        while tl.atomic_cas(lock_ptr, 0, 1) == 1:  # take lock
+            pass
+    at = sum_ptr + tl.arange(0, BLOCK)
+    tl.store(at, tl.load(at) + x)  # locked sum
+    tl.debug_barrier()
+    if FAULT == "plain release":
+        tl.store(lock_ptr, 0)  # plain release
+    elif FAULT == "":
+        tl.atomic_xchg(lock_ptr, 0)
+
+
+def lock(fault: str) -> Findings:
+    x = torch.randn(8 * 16, generator=torch.Generator().manual_seed(0))
+    args = (x, torch.zeros(1, dtype=torch.int32), torch.zeros(16), fault)
+    want = {"sum_ptr": x.view(8, 16).double().sum(0)}
+    if fault != "unlocked":
+        want["lock_ptr"] = torch.zeros(1, dtype=torch.int32)
+    return debug(locked, (8,), args, oracle=lambda: want, max_ulps=1e4, BLOCK=16)
+
+
+def test_a_lock_orders_plain_accesses() -> None:
+    assert lock(""), lock("")
+    x = torch.randn(8 * 16)
+    found = debug(locked, (8,), (x, torch.zeros(1).int(), torch.zeros(16), ""), BLOCK=16)
+    assert found, "without an oracle, another rounding in another order is no hazard"
+    unlocked = races(lock("unlocked"))
+    assert {tuple(lines(h)) for h in unlocked} == {(line_of("locked sum"),) * 2}
+    plain = races(lock("plain release"))
+    assert lines(plain[0]) == [line_of("plain release"), line_of("take lock")]
+    assert plain[0].text.startswith("a plain access against an atomic")
+    assert [w.what for w in plain[0].witnesses] == ["stored to", "atomic cas"]
+
+
+def test_a_lock_that_nobody_releases_ends() -> None:
+    found = lock("never released")
+    assert found.failure.program == (1, 0, 0)
+    assert found.failure.place.line == line_of("take lock")
+    assert found.failure.error.startswith("WaitsForever: lock_ptr[0] stays as it is")
+    assert not orders(found), "the run failed: no other order is tried"
+    assert len(str(found).splitlines()) <= LINES
+
+
+@triton.jit
+def split_k(a_ptr, b_ptr, out_ptr, K, BLOCK: tl.constexpr):
+    i, k = tl.arange(0, BLOCK), tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    a = tl.load(a_ptr + i[:, None] * K + k[None, :])
+    b = tl.load(b_ptr + k[:, None] * BLOCK + i[None, :])
+    out = tl.dot(a, b, input_precision="ieee")
+    tl.atomic_add(out_ptr + i[:, None] * BLOCK + i[None, :], out)
+
+
+def test_float_atomics_round_differently_and_that_is_no_hazard() -> None:
+    g = torch.Generator().manual_seed(0)
+    a, b, out = torch.randn(16, 256, generator=g), torch.randn(256, 16, generator=g), [None] * 3
+    results = []
+    for _, order in zip(out, (lambda p: p, lambda p: p[::-1])):
+        result = torch.zeros(16, 16)
+        bar = investigation._Bar("")
+        with _interpreter.interpreting(investigation._Watch(bar, order)):
+            split_k[(16,)](a, b, result, 256, BLOCK=16)
+        results.append(result)
+    assert not torch.equal(*results), "else this tests nothing"
+    forward = results[0].clone()
+    args = (a, b, torch.zeros(16, 16), 256)
+    for oracle in (None, lambda: forward):  # the bits of the forward order, no ulp allowed
+        found = debug(split_k, (16,), args, oracle=oracle, max_ulps=0.0, BLOCK=16)
+        assert found, found
+
+
+@triton.jit
+def last_word(out_ptr, ATOMIC: tl.constexpr):
+    if ATOMIC:
+        tl.atomic_xchg(out_ptr, tl.program_id(0))
+    else:
+        tl.store(out_ptr, 1.0 + tl.program_id(0) * 1e-7)
+
+
+def test_what_atomics_leave_may_differ_and_nothing_else() -> None:
+    assert debug(last_word, (4,), (torch.zeros(1, dtype=torch.int32), True))
+    (order,) = orders(debug(last_word, (4,), (torch.zeros(1), False)))
+    assert order.text == "forward and reverse order give different values: 1 element of out_ptr"
+
+
+@triton.jit
+def look_back(x_ptr, flag_ptr, carry_ptr, out_ptr, REVERSED: tl.constexpr, BLOCK: tl.constexpr):
+    """A running sum over all programs: each waits for its neighbour's."""
+    pid = tl.program_id(0)
+    if REVERSED:
+        pid = tl.num_programs(0) - 1 - pid
+    i = pid * BLOCK + tl.arange(0, BLOCK)
+    x = tl.load(x_ptr + i)
+    before = 0.0
+    if pid > 0:
+        while tl.atomic_cas(flag_ptr + pid - 1, 1, 1) != 1:  # look back
+            pass
+        before = tl.load(carry_ptr + pid - 1)
+    tl.store(carry_ptr + pid, before + tl.sum(x))
+    tl.debug_barrier()
+    tl.atomic_xchg(flag_ptr + pid, 1)
+    tl.store(out_ptr + i, before + tl.cumsum(x))
+
+
+def looking_back(reverse: bool) -> Findings:
+    x = torch.arange(64.0)
+    args = (x, torch.zeros(4, dtype=torch.int32), torch.zeros(4), torch.zeros(64), reverse)
+    want = {"out_ptr": x.cumsum(0), "carry_ptr": x.cumsum(0)[15::16]}
+    want["flag_ptr"] = torch.ones(4, dtype=torch.int32)
+    return debug(look_back, (4,), args, oracle=lambda: want, BLOCK=16)
+
+
+def test_waiting_for_an_earlier_program_is_right_but_told() -> None:
+    found = looking_back(reverse=False)
+    assert found, found
+    (note,) = [note for note in found.notes if "waits forever" in note]
+    assert note.startswith("in reverse order program (3, 0, 0) waits forever for one that runs")
+    assert f"test_races.py:{line_of('look back')} in look_back: while" in note
+
+
+def test_waiting_for_a_later_program_is_found_in_forward_order() -> None:
+    found = looking_back(reverse=True)
+    assert found.failure.program == (0, 0, 0)
+    assert found.failure.place.line == line_of("look back")
+    assert "WaitsForever: flag_ptr[2] stays as it is" in found.failure.error
+
+
+@triton.jit
+def repeats(x_ptr, out_ptr, n, m, FAULT: tl.constexpr):
+    total = 0.0
+    for _ in range(n):
+        for j in range(m):
+            total += tl.load(x_ptr + j)
+            if FAULT == "scaled":
+                total *= tl.load(x_ptr)
+        if FAULT == "counts":
+            tl.atomic_add(out_ptr + 1, 1.0)
+    tl.store(out_ptr, total)
+
+
+def test_much_repetition_is_no_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(waiting, "PATIENCE", 20)
+    x, out = torch.ones(40), torch.zeros(2)
+    assert debug(repeats, (1,), (x, out, 15, 40, ""))  # each address 15 times
+    assert debug(repeats, (1,), (x, out, 30, 1, "counts"))  # memory changes
+    assert debug(repeats, (1,), (x, out, 1, 40, "scaled"))  # one is the same, the other is not
+    found = debug(repeats, (1,), (x, out, 30, 1, ""))
+    assert found.failure.error.startswith("WaitsForever: x_ptr[0] stays"), "it is that quick"
+
+
+@triton.jit
+def later_ones_fail(x_ptr, BLOCK: tl.constexpr):
+    pid = tl.program_id(0)
+    seen = tl.load(x_ptr + pid)
+    tl.device_assert(seen == 0, "somebody was here")  # fails in another order
+    tl.store(x_ptr + tl.maximum(pid - 1, 0), 1.0)
+
+
+def test_an_error_in_another_order_only() -> None:
+    found = debug(later_ones_fail, (4,), (torch.zeros(4),), BLOCK=1)
+    (order,) = orders(found)
+    assert "in reverse order it stops: AssertionError: somebody was here" in order.text
+    (where,) = order.witnesses
+    assert (where.program, where.place.line) == (
+        (2, 0, 0),
+        line_of("fails in another order"),
+    )
+    assert found.failure is None
+    assert races(found)
+
+
+# ---- right ones ----
+
+
+@triton.jit
+def layer_norm_tutorial(dw_ptr, sum_ptr, lock_ptr, GROUPS: tl.constexpr, BLOCK: tl.constexpr):
+    """As in Triton's tutorial: a lock and a counter for each group; the first one only stores."""
+    group, i = tl.program_id(0) % GROUPS, tl.arange(0, BLOCK)
+    dw = tl.load(dw_ptr + tl.program_id(0) * BLOCK + i)
+    lock, count = lock_ptr + group, lock_ptr + GROUPS + group
+    while tl.atomic_cas(lock, 0, 1) == 1:
+        pass
+    if tl.load(count) == 0:
+        tl.atomic_xchg(count, 1)
+    else:
+        dw += tl.load(sum_ptr + group * BLOCK + i)
+    tl.store(sum_ptr + group * BLOCK + i, dw)
+    tl.debug_barrier()
+    tl.atomic_xchg(lock, 0)
+
+
+def test_the_tutorials_locks_are_silent() -> None:
+    dw = torch.randn(12, 16, generator=torch.Generator().manual_seed(0))
+    want = {
+        "sum_ptr": dw.view(4, 3, 16).double().sum(0),
+        "lock_ptr": torch.tensor([0] * 3 + [1] * 3),
+    }
+    for oracle in (None, lambda: want):
+        args = (dw, torch.full((3, 16), torch.nan), torch.zeros(6, dtype=torch.int32))
+        found = debug(
+            layer_norm_tutorial, (12,), args, oracle=oracle, max_ulps=100, GROUPS=3, BLOCK=16
+        )
+        assert found, found
+
+
+@triton.jit
+def gather_maximum(x_ptr, at_ptr, out_ptr, BLOCK: tl.constexpr):
+    i = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    tl.atomic_max(out_ptr + tl.load(at_ptr + i), tl.load(x_ptr + i), sem="relaxed")
+
+
+def test_relaxed_atomics_alone_are_silent() -> None:
+    x, at, out = torch.arange(64) * 37 % 64, torch.arange(64) % 5, torch.zeros(5, dtype=torch.int64)
+    assert debug(gather_maximum, (4,), (x, at, out), BLOCK=16)
+    want = torch.stack([x[at == i].max() for i in range(5)])
+    assert debug(gather_maximum, (4,), (x, at, out), oracle=lambda: want, BLOCK=16)
+
+
+@triton.jit
+def same_value(flag_ptr, x_ptr, BLOCK: tl.constexpr):
+    """All set the flag, to the same; then each reads its own."""
+    tl.store(flag_ptr, 1.0)
+    i = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    tl.store(x_ptr + i, tl.load(x_ptr + i) * 2 + tl.load(flag_ptr))
+
+
+def test_the_same_value_and_ones_own_elements_are_silent() -> None:
+    x = torch.arange(64.0)
+    assert debug(same_value, (4,), (torch.zeros(1), x, 16))
+    assert debug(same_value, (4,), (torch.zeros(1), x.view(8, 8).t(), 16))
+
+
+def test_two_launches_are_ordered() -> None:
+    watch = Races()
+    x = torch.zeros(8)
+    with _interpreter.interpreting(watch):
+        store_its_number[(1,)](x, 3)
+        store_its_number[(1,)](x, 3)
+        assert not watch.hazards()
+        backwards[(2,)](x, 0)
+        backwards[(2,)](x, 1)
+        assert not watch.hazards()
+        store_its_number[(2,)](x, 3)
+    assert len(watch.hazards()) == 1
+
+
+@triton.jit
+def backwards(x_ptr, last):
+    pid = tl.program_id(0)
+    tl.store(x_ptr + tl.where(last == 0, pid, 1 - pid), pid + 7)
+
+
+@triton.jit
+def halves(x_ptr, SHIFT: tl.constexpr):
+    """Program 0 writes the low halves of 32-bit elements, program 1 the high ones."""
+    half = x_ptr.to(tl.pointer_type(tl.int16))
+    i = tl.arange(0, 8) * 2 + tl.program_id(0) * SHIFT
+    tl.store(half + i, (tl.program_id(0) + 1).to(tl.int16))
+
+
+@triton.jit
+def pairs(x_ptr):
+    """Both programs write the same two 32-bit elements as one of 64 bits."""
+    tl.store(x_ptr.to(tl.pointer_type(tl.int64)), (tl.program_id(0) + 1).to(tl.int64) << 32)
+
+
+def test_pointers_that_were_cast() -> None:
+    x = torch.zeros(8, dtype=torch.int32)
+    assert not races(debug(halves, (2,), (x, 1)))
+    (race,) = races(debug(halves, (2,), (x, 0)))
+    assert (race.count, race.witnesses[0].element) == (8, "x_ptr[0]")
+    (race,) = races(debug(pairs, (2,), (x,)))
+    assert (race.count, race.witnesses[0].element) == (1, "x_ptr[1]")
+    assert [w.what for w in race.witnesses] == ["set to 1", "set to 2"]
+
+
+@triton.jit
+def either(x_ptr, y_ptr, BLOCK: tl.constexpr):
+    """The pointers' argument is not known."""
+    i = tl.arange(0, BLOCK)
+    at = tl.where(i < BLOCK // 2, x_ptr + i, y_ptr + i)
+    tl.store(at, tl.program_id(0) + i)
+
+
+def test_pointers_of_two_arguments() -> None:
+    x, y = torch.zeros(8, dtype=torch.int32), torch.zeros(8, dtype=torch.int32)
+    found = races(debug(either, (2,), (x, y), BLOCK=8))
+    assert {(h.witnesses[0].element, h.count) for h in found} == {("x_ptr[0]", 4), ("y_ptr[4]", 4)}
+
+
+def test_atomics_of_many_elements_keep_few_clocks() -> None:
+    clocks, held = Clocks(), np.zeros(64, dtype=np.int32)
+    for program in range(200):
+        clocks.begin(2 * program + 1)
+        at = np.arange(program % 4 * 16, program % 4 * 16 + 16)
+        clocks.acquire(held[at])
+        clocks.release(held, at, 2 * program + 1)
+    assert len(clocks._released) == 4
+    clocks.begin(401)
+    clocks.acquire(held[:1])
+    assert clocks.known(np.array([1, 9, 2 * 196 + 1])).all()
+    assert not clocks.known(np.array([2, 3, 2 * 197 + 1])).any()
+
+
+def test_who_acquires_learns_of_all_that_was_released_there() -> None:
+    clocks, held, one = Clocks(), np.zeros(3, dtype=np.int64), np.array([1])
+    for number in (1, 3):  # two programs that only release
+        clocks.begin(number)
+        clocks.release(held, one, number)
+        assert not clocks.known(np.array([1])).any()
+    clocks.begin(5)
+    clocks.acquire(held[one])
+    assert clocks.known(np.array([1, 2, 3, 4])).tolist() == [True, False, True, False]
+
+
+@pytest.mark.parametrize("op", list(SPECS))
+def test_healthy_catalogue(op: str) -> None:
+    """The smallest quick case of every dtype, of every layout and of every variant."""
+    spec, chosen = SPECS[op], {}
+    cases = [case for dtype in spec.dtypes for case in spec.cases(dtype, "quick")]
+    for case in sorted(cases, key=lambda one: -math.prod(one.shape)):
+        if math.prod(case.shape) > 1024:  # several programs, most of them
+            variants = [v for v in triton_kernels.variants(op) if spec.takes("triton", v, case)]
+            for key in (case.dtype, case.layout, *variants):
+                chosen[key] = (case, key if key in variants else None)
+    assert len(chosen) >= len(spec.dtypes) + len(triton_kernels.variants(op))
+    several = 0
+    for case, variant in chosen.values():
+        function = triton_kernels.variants(op)[variant] if variant else spec.triton
+        found = investigation.investigate(Op(spec, case, variant, function))
+        assert found, found
+        assert not any("waits" in note for note in found.notes)
+        several += "[1, 1, 1]" not in found.subject
+    assert several > len(chosen) // 3
+
+
+# ---- what is printed; what is left out ----
+
+
+def test_findings_are_short_and_json_has_the_witnesses() -> None:
+    found = counts(atomic=False)
+    text = str(found).splitlines()
+    assert len(text) <= LINES
+    assert max(map(len, text)) <= WIDTH
+    assert "race: one program loads what another stores, and nothing orders them" in flat(found)
+    assert "count_ptr[0] loaded by program (1, 0, 0) in lane [0]" in flat(found)
+    assert "count_ptr[0] stored to by program (0, 0, 0) in lane [0]" in flat(found)
+    told = json.loads(found.to_json())["hazards"][0]
+    assert (told["kind"], told["count"]) == ("race", 16)
+    assert [w["line"] for w in told["witnesses"]] == lines(found.hazards[0])
+
+
+def test_no_sanitize_runs_once_and_finds_no_race(monkeypatch: pytest.MonkeyPatch) -> None:
+    x, out = torch.arange(1.0, 81).view(8, 10), torch.zeros(10)
+    names: list[str] = []
+    inner = investigation._Bar.__init__
+    monkeypatch.setattr(
+        investigation._Bar, "__init__", lambda self, what: names.append(what) or inner(self, what)
+    )
+    args, sizes = (x, out, 8, 10), {"ROWS": 4, "BLOCK": 16}
+    assert debug(column_sums, (1, 2), args, sanitize=False, **sizes)
+    assert names == ["interpreting column_sums", "tracing program (0, 0, 0)"]
+    names.clear()
+    assert not debug(column_sums, (1, 2), args, **sizes)
+    assert names == [
+        "interpreting column_sums",
+        "interpreting column_sums in reverse order",
+        "interpreting column_sums in random order",
+        "tracing program (0, 0, 0)",
+    ]
+    names.clear()
+    assert debug(column_sums, (1, 1), args, **sizes), "one program has one order"
+    assert len(names) == 2
+
+
+def test_ctrl_c_in_another_order(monkeypatch: pytest.MonkeyPatch) -> None:
+    inner = investigation._Watch.access
+
+    def access(self: Any, access: Any) -> None:
+        inner(self, access)
+        if self.order(self.launches[-1], [1, 2]) == [2, 1]:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(investigation._Watch, "access", access)
+    found = counts(atomic=True)
+    assert found.partial
+    assert found.compared
+    assert found.verdict == "interrupted"
+    assert "interrupted in program (3, 0, 0) at " in found.notes[0]
+    assert found.notes[0].endswith("in reverse order")
+    assert not _interpreter.active()
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32"])
+def test_watching_changes_nothing(dtype: str) -> None:
+    for spec in (SPECS["gemm_bias_act"], SPECS["relu_scale_add"]):
+        case = next(iter(spec.cases(dtype, "quick")))
+        args, kwargs = spec.inputs(case)
+        results = []
+        for observer in (None, Races(), waiting.SpinGuard()):
+            with _interpreter.interpreting(observer):
+                results.append(spec.triton(*args, **kwargs))
+        for result in results[1:]:
+            assert bool(numerics.same_bits(result, results[0]).all())
