@@ -17,7 +17,7 @@ import triton_kernels
 from compare import checking, debug, numerics, specs
 from compare.cases import CPU
 from compare.cli import app
-from compare.debugging import investigation, regions, subjects, traces
+from compare.debugging import investigation, progress, regions, subjects, traces
 from compare.debugging.findings import LINES, Findings
 from compare.debugging.stores import Stores
 from compare.debugging.traces import WIDTH
@@ -768,9 +768,9 @@ def test_ctrl_c_in_the_run_says_where(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_progress_shows_on_stderr_and_goes_away(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(investigation, "PATIENCE", 0.0)
+    monkeypatch.setattr(progress, "PATIENCE", 0.0)
     monkeypatch.setenv("FORCE_COLOR", "1")
-    with investigation._Bar("interpreting square") as bar:
+    with progress.Bar("interpreting square") as bar:
         bar.timer.join()
         with _interpreter.interpreting(investigation._Watch(bar)):
             square[(4,)](X, torch.zeros(1000), 1000, BLOCK=256)
@@ -786,7 +786,7 @@ def test_a_quick_run_shows_no_progress(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     for patience, terminal in ((600.0, "1"), (600.0, ""), (0.0, "")):  # never into a file
-        monkeypatch.setattr(investigation, "PATIENCE", patience)
+        monkeypatch.setattr(progress, "PATIENCE", patience)
         monkeypatch.setenv("FORCE_COLOR", terminal)
         assert flat(square)
     captured = capsys.readouterr()

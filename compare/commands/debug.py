@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
 import triton_kernels
+from compare.cases import Case
 from compare.commands.options import (
     check_dtype,
     check_implementation_names,
@@ -15,7 +16,9 @@ from compare.commands.options import (
     one_case,
     spec_named,
 )
-from compare.debugging import investigation
+from compare.debugging import investigation, shrinking
+from compare.debugging.findings import Findings
+from compare.debugging.reproduction import check_output
 from compare.debugging.subjects import Op
 from compare.specs import Spec
 
@@ -44,6 +47,14 @@ def debug(
         bool,
         typer.Option(help="Look for hazards, too: what may be wrong though the result is right."),
     ] = True,
+    shrink: Annotated[
+        bool,
+        typer.Option("--shrink", help="Find the smallest case that still fails, and write a file."),
+    ] = False,
+    output: Annotated[
+        Path | None,
+        typer.Option(help="The file that --shrink writes; reproduce_OP.py if not given."),
+    ] = None,
     tiles: Annotated[
         bool, typer.Option("--tiles", help="Also print the values of every traced tile.")
     ] = False,
@@ -75,17 +86,42 @@ def debug(
             raise ValueError
     except ValueError:
         raise typer.BadParameter(f"--program {program}: up to three numbers, as 1,0,0") from None
-    subject = Op(spec, (plain or taken)[0], variant, function)
-    try:
-        findings = investigation.investigate(subject, wanted, sanitize)
-    except ValueError as error:
-        raise typer.BadParameter(f"--program: {error}") from None
+    case = (plain or taken)[0]
+    subject = Op(spec, case, variant, function)
+    if output is not None and not shrink:
+        raise typer.BadParameter("--output is for --shrink")
+    if shrink:
+        if program is not None:
+            raise typer.BadParameter("--program and --shrink exclude each other")
+        file = output or Path(f"reproduce_{spec.name}.py")
+        findings = _shrunk(spec, case, variant, function, sanitize, file)
+    else:
+        try:
+            findings = investigation.investigate(subject, wanted, sanitize)
+        except ValueError as error:
+            raise typer.BadParameter(f"--program: {error}") from None
     typer.echo(str(findings))
     if tiles and findings.trace is not None:
         typer.echo("\n" + findings.trace.tiles())
     if json_file:
         json_file.write_text(findings.to_json(tiles) + "\n")
     raise typer.Exit(0 if findings else 1)
+
+
+def _shrunk(
+    spec: Spec, case: Case, variant: str | None, function: Any, sanitize: bool, file: Path
+) -> Findings:
+    """The findings of the smallest case that fails; of this one, if it does not."""
+    try:
+        check_output(file)
+    except ValueError as error:
+        raise typer.BadParameter(f"--output {error}") from None
+    try:
+        return shrinking.shrink_case(spec, case, variant, function, sanitize, file)
+    except shrinking.NothingToShrink as reason:
+        findings = investigation.investigate(Op(spec, case, variant, function), None, sanitize)
+        findings.notes.append(str(reason))
+        return findings
 
 
 def _debugged_variant(spec: Spec, impl: str | None, variant: str | None) -> str | None:

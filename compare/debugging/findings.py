@@ -13,6 +13,7 @@ from compare import numerics
 from compare.checking import Deviation
 from compare.debugging.hazards import Hazard
 from compare.debugging.regions import Pattern
+from compare.debugging.shrunk import Reproduction, Shrunk
 from compare.debugging.stores import History, Store
 from compare.debugging.traces import WIDTH, Trace, source_line
 from triton_kernels._observer import Place, Program
@@ -189,6 +190,8 @@ class Findings:
         compared: whether results were compared with an oracle's.
         partial: whether Ctrl-C ended the run or the replay early.
         trace: of the program that ran again; None if none did.
+        shrunk: the way from the case that was given to this one; None if it is that one.
+        reproduction: the file that fails as this case does.
     """
 
     subject: str
@@ -201,6 +204,8 @@ class Findings:
     compared: bool = True
     partial: bool = False
     trace: Trace | None = None
+    shrunk: Shrunk | None = None
+    reproduction: Reproduction | None = None
 
     def __bool__(self) -> bool:
         wrong = self.wrong or self.failure or self.compiled_right is False
@@ -233,10 +238,15 @@ class Findings:
         lines += [f"compiled: {self.compiled}"] if self.compiled else []
         lines += [f"note: {note}" for note in self.notes]
         lines = [part for line in lines for part in _wrapped(line)]
+        if self.shrunk is not None:
+            told = [part for line in self.shrunk.lines() for part in _wrapped(line)]
+            replay = [f"  {self.shrunk.replay}"] if self.shrunk.replay else []  # in one piece
+            lines = told + replay + lines
+        after = ["", *self.reproduction.lines()] if self.reproduction else []
         if self.trace is not None:
-            shown = self.trace.show(most=max(8, LINES - 1 - len(lines)))
+            shown = self.trace.show(most=max(8, LINES - 1 - len(lines) - len(after)))
             lines += ["", *shown.splitlines()]
-        return "\n".join(lines)
+        return "\n".join(lines + after)
 
     def to_dict(self, tiles: bool = False) -> dict[str, Any]:
         """Everything, with the values of the trace's tiles if ``tiles``."""
@@ -252,6 +262,8 @@ class Findings:
             "compiled": self.compiled,
             "compiled_right": self.compiled_right,
             "notes": self.notes,
+            "shrunk": self.shrunk and asdict(self.shrunk),
+            "reproduction": self.reproduction and self.reproduction.to_dict(),
             "trace": self.trace and self.trace.to_dict(tiles),
         }
 

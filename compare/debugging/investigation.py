@@ -8,14 +8,12 @@ from __future__ import annotations
 
 import math
 import re
-import threading
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
-from rich.console import Console
-from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from torch import Tensor
 
 from compare import checking
@@ -24,6 +22,7 @@ from compare.checking import Deviation
 from compare.debugging import regions
 from compare.debugging.findings import Failure, Findings, WrongValues
 from compare.debugging.hazards import Sanitizer
+from compare.debugging.progress import Bar
 from compare.debugging.stores import History, Stores, address_of
 from compare.debugging.subjects import Kernel, Oracle, Result, Subject, tensors
 from compare.debugging.tracing import Tracer
@@ -31,47 +30,11 @@ from compare.own import Tolerance
 from triton_kernels import _interpreter
 from triton_kernels._observer import Launch, Program, Several
 
-PATIENCE = 1.0  # seconds before the progress bar shows
-
-
-class _Bar:
-    """A progress bar on stderr for what takes longer than PATIENCE."""
-
-    def __init__(self, what: str) -> None:
-        self.progress = Progress(
-            TextColumn("{task.description}"),
-            BarColumn(),
-            TextColumn("{task.fields[done]}"),
-            TimeElapsedColumn(),
-            TextColumn("Ctrl-C ends it"),
-            console=Console(stderr=True),
-            transient=True,
-            disable=not Console(stderr=True).is_terminal,
-        )
-        self._task = self.progress.add_task(what, total=None, done="")
-        self.timer = threading.Timer(PATIENCE, self.progress.start)
-        self.timer.daemon = True
-
-    def update(self, done: int, total: int) -> None:
-        """So many programs are done."""
-        text = f"{done} of {total} programs"
-        self.progress.update(self._task, completed=done, total=total, done=text)
-
-    def __enter__(self) -> _Bar:
-        self.timer.start()
-        return self
-
-    def __exit__(self, *_: Any) -> None:
-        self.timer.cancel()
-        self.timer.join()
-        if self.progress.live.is_started:  # stopping one that never started prints a line
-            self.progress.stop()
-
 
 class _Watch(Stores):
     """Stores that move a bar."""
 
-    def __init__(self, bar: _Bar) -> None:
+    def __init__(self, bar: Bar) -> None:
         super().__init__()
         self._bar, self._done = bar, 0
 
@@ -91,14 +54,19 @@ def _sanitizers() -> list[Sanitizer]:
 
 
 def investigate(
-    subject: Subject, program: Sequence[int] | None = None, sanitize: bool = True
+    subject: Subject,
+    program: Sequence[int] | None = None,
+    sanitize: bool = True,
+    replay: bool = True,
 ) -> Findings:
     """Locate what is wrong, and replay the program that made it, or the one that is asked for.
+
+    Without ``replay`` the findings are those of the one interpreted run.
 
     Raises:
         ValueError: ``program`` is not in the grid.
     """
-    bar = _Bar(f"interpreting {subject.title}")
+    bar = Bar(f"interpreting {subject.title}")
     findings, stores = Findings(subject.title), _Watch(bar)
     sanitizers = _sanitizers() if sanitize else []
     state = subject.prepare(CPU)
@@ -119,6 +87,8 @@ def investigate(
     findings.wrong = [w for w in (_describe(r, stores) for r in results) if w is not None]
     findings.compared = bool(results)
     findings.hazards = [hazard for sanitizer in sanitizers for hazard in sanitizer.hazards()]
+    if not replay:
+        return findings
     target = _target(findings, stores, program)
     if target is not None:
         _replay(subject, findings, stores, target)
@@ -218,7 +188,7 @@ def _replay(subject: Subject, findings: Findings, stores: Stores, target: Target
     tracer = Tracer(*target, watched)
     try:
         state = subject.prepare(CPU)
-        with _Bar(f"tracing program {target[1]}"), _interpreter.interpreting(tracer):
+        with Bar(f"tracing program {target[1]}"), _interpreter.interpreting(tracer):
             subject.launch(state)
     except KeyboardInterrupt:
         findings.partial = True
@@ -330,6 +300,7 @@ def debug(
     bound: Tolerance | None = None,
     program: Sequence[int] | None = None,
     sanitize: bool = True,
+    shrink: bool | str | Path = False,
     **constexprs: Any,
 ) -> Findings:
     r"""Run ``kernel[grid](*args, **constexprs)`` in the interpreter and find out what is wrong.
@@ -343,13 +314,16 @@ def debug(
         grid: a tuple of sizes, or a function of the arguments that returns one.
         args: the positional arguments, with tensors on any device. Kernels get copies.
         oracle: returns what the tensors that the kernel stores to should hold: one tensor, a tuple
-            in the order of their parameters, or a dict by parameter name.
+            in the order of their parameters, or a dict by parameter name. Takes nothing, or (which
+            lets values shrink) ``args``.
         max_ulps: the largest right distance to the oracle's result, rounded to the result's dtype;
             integers must be equal.
         bound: instead of max_ulps, the largest right \|result − oracle\| of each element: called
             with the oracle's result and ``args``.
         program: the program to run again, instead of the one that stored the worst element.
         sanitize: whether to look for hazards, too: what may be wrong though the result is right.
+        shrink: whether to look for simpler input values with which it still fails so, and to make a
+            file that reproduces it; or that file's name. :func:`compare.shrink` shrinks sizes, too.
         constexprs: keyword arguments of the launch, ``num_warps`` and the like among them.
 
     Returns:
@@ -359,11 +333,39 @@ def debug(
         TypeError: ``kernel`` is no Triton kernel, ``args`` no sequence, a tensor has no
             strided memory, the launch lacks an argument, or the oracle returns no tensors.
         ValueError: the oracle's tensors do not fit those that were stored, ``program`` is not in
-            the grid, or there is a ``bound`` and no ``oracle``.
+            the grid, there is a ``bound`` and no ``oracle``, or the file cannot be written.
 
     Example:
         >>> print(debug(kernel, (4,), (x, out, 1000), oracle=lambda: x * x, BLOCK=256))
     """
+    subject = subject_of(kernel, grid, args, oracle, max_ulps, bound, **constexprs)
+    if not shrink:
+        return investigate(subject, program, sanitize)
+    if program is not None:
+        raise ValueError("debug(): program and shrink exclude each other")
+    from compare.debugging import launches, shrinking  # which need this module
+
+    call = {"kernel": kernel, "grid": grid, "args": args, "oracle": oracle}
+    call |= {"max_ulps": max_ulps, "bound": bound, **constexprs}
+    file = None if shrink is True else Path(shrink)
+    try:
+        return launches.shrink_kernel(call, sanitize, file)
+    except shrinking.NothingToShrink as reason:
+        findings = investigate(subject, None, sanitize)
+        findings.notes.append(str(reason))
+        return findings
+
+
+def subject_of(
+    kernel: Any,
+    grid: Any,
+    args: Sequence[Any],
+    oracle: Oracle | None = None,
+    max_ulps: float = 1.0,
+    bound: Tolerance | None = None,
+    **constexprs: Any,
+) -> Kernel:
+    """The launch that arguments of :func:`debug` describe, checked."""
     if not (hasattr(kernel, "run") and hasattr(kernel, "__getitem__")):
         raise TypeError(
             "debug(): argument 'kernel' must be a @triton.jit function, but got "
@@ -384,5 +386,4 @@ def debug(
             )
     if bound is not None and oracle is None:
         raise ValueError("debug(): a bound needs an oracle")
-    subject = Kernel(kernel, grid, args, constexprs, oracle, max_ulps, bound)
-    return investigate(subject, program, sanitize)
+    return Kernel(kernel, grid, args, constexprs, oracle, max_ulps, bound)
