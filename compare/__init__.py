@@ -1,17 +1,19 @@
 """Prove Triton kernels and their CUDA twins equal, and find the wrong one.
 
 ``python -m compare check`` does it for this repository's ops; :func:`cross_check` for yours.
-``python -m compare debug`` and :func:`debug` look for what is wrong in a Triton kernel.
+``python -m compare debug`` and :func:`debug` look for what is wrong in a Triton kernel;
+:func:`shrink` makes the failing launch small.
 """
 
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from compare.debugging.findings import Findings
-    from compare.debugging.investigation import debug
+    from compare.debugging.launches import shrink
+    from compare.debugging.public import debug
     from compare.own import Report, cross_check
 
-__all__ = ["Findings", "Report", "cross_check", "debug"]
+__all__ = ["Findings", "Report", "cross_check", "debug", "shrink"]
 
 
 def __getattr__(name: str) -> Any:
@@ -19,9 +21,10 @@ def __getattr__(name: str) -> Any:
     the plugin alone, and the doctor must start where torch is broken."""
     if name in __all__:
         from compare import own
-        from compare.debugging import findings, investigation
+        from compare.debugging import findings, launches, public
 
-        module: Any = {"Findings": findings, "debug": investigation}.get(name, own)
+        homes: Any = {"Findings": findings, "debug": public, "shrink": launches}
+        module = homes.get(name, own)
         return getattr(module, name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 

@@ -81,8 +81,8 @@ def random_values(
 
     Kinds: "normal" draws from N(0, 1), or all integers of the dtype; "special" adds NaN, inf, −0,
     subnormals and the extremes among numbers of every magnitude; "every" walks all bit patterns of
-    an 8- or 16-bit dtype in order, "shuffled" in a random order; "0x…" is one bit pattern. On the
-    meta device there are no numbers, and none are drawn.
+    an 8- or 16-bit dtype in order, "shuffled" in a random order; "integers" are small; "0x…" is one
+    bit pattern. On the meta device there are no numbers, and none are drawn.
     """
     if device.type == "meta":
         return torch.empty(shape, dtype=dtype, device=device)
@@ -105,6 +105,10 @@ def _draw(n: int, dtype: torch.dtype, kind: str, generator: torch.Generator) -> 
         walk = torch.arange(count) if order is None else order
         walk = walk.repeat(-(-n // count))[:n]
         return walk.to(numerics.BITS[dtype.itemsize]).view(dtype)
+    if kind == "integers":
+        return torch.randint(0 if dtype == torch.uint8 else -4, 5, (n,), generator=generator).to(
+            dtype
+        )
     if not dtype.is_floating_point:
         info = torch.iinfo(dtype)
         drawn = torch.randint(info.min, info.max, (n,), dtype=dtype, generator=generator)

@@ -199,7 +199,7 @@ LARGE = {
 # More rows of tiles than the second dimension of a grid has room for; an a past 2³¹ elements.
 TALL, HUGE = (2**20 + 17, 24, 16), (2**25 + 7, 3, 65)
 LAYOUTS = ("contiguous", "misaligned", "transposed", "padded", "strided", "functional")
-VALUES = ("normal", "special", "lattice", "lattice-wide", "every")
+VALUES = ("normal", "special", "lattice", "lattice-wide", "every", "integers")
 
 
 def lattice(
@@ -255,8 +255,9 @@ def _matrices(case: Case, g: torch.Generator, device: torch.device) -> tuple[Ten
         return lattice(M, N, K, case.torch_dtype, g)
     if case.values == "lattice-wide":
         return lattice_wide(M, N, K, case.torch_dtype, g)
-    a = cases.random_values((M, K), case.torch_dtype, "normal", g, home)
-    b = cases.random_values((K, N), case.torch_dtype, "normal", g, home)
+    kind = "integers" if case.values == "integers" else "normal"
+    a = cases.random_values((M, K), case.torch_dtype, kind, g, home)
+    b = cases.random_values((K, N), case.torch_dtype, kind, g, home)
     if case.values == "special" and a.numel() and b.numel():
         # A few rows and columns with one special value each, the others stay finite.
         special = (math.nan, math.inf, -math.inf, -0.0, torch.finfo(a.dtype).tiny / 4)
@@ -269,7 +270,8 @@ def _matrices(case: Case, g: torch.Generator, device: torch.device) -> tuple[Ten
 def _addend(case: Case, shape: tuple[int, ...], g: torch.Generator) -> Tensor:
     if case.values.startswith("lattice"):
         return torch.randint(-8, 9, shape, generator=g).to(case.torch_dtype)
-    return cases.random_values(shape, case.torch_dtype, "normal", g)
+    kind = "integers" if case.values == "integers" else "normal"
+    return cases.random_values(shape, case.torch_dtype, kind, g)
 
 
 def gemm_bias_act_inputs(case: Case, device: torch.device = cases.CPU) -> Arguments:

@@ -146,7 +146,7 @@ def _note(finding: Finding, triton: Callable[..., Tensor], *of_call: Any) -> Non
 
     def again(session: Any) -> None:
         session.first = finding.error is None
-        investigation.investigate(failures.Call(triton, *of_call), None, False, session)
+        investigation.investigate(failures.Call(triton, *of_call), sanitize=False, session=session)
 
     failures.note(again)
 

@@ -76,7 +76,7 @@ class Spec:
     unary: bool = False
     source_stem: str = ""
     layouts: tuple[str, ...] = (*LAYOUTS, "inplace", "functional")
-    values: tuple[str, ...] = ("normal", "special", "every")
+    values: tuple[str, ...] = ("normal", "special", "every", "integers")
     options: tuple[str, ...] = ()
     default_shape: tuple[int, ...] = (33, 129)
     default_options: Mapping[str, Any] = field(default_factory=dict)

@@ -19,7 +19,7 @@ import triton_kernels
 from compare import checking, debug, numerics, specs
 from compare.cases import CPU
 from compare.cli import app
-from compare.debugging import investigation, regions, subjects, traces
+from compare.debugging import compiled, investigation, progress, regions, subjects, traces
 from compare.debugging.findings import LINES, Findings
 from compare.debugging.stores import Stores
 from compare.debugging.traces import WIDTH
@@ -768,9 +768,9 @@ def test_ctrl_c_in_the_run_says_where(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_progress_shows_on_stderr_and_goes_away(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(investigation, "PATIENCE", 0.0)
+    monkeypatch.setattr(progress, "PATIENCE", 0.0)
     monkeypatch.setenv("FORCE_COLOR", "1")
-    with investigation._Bar("interpreting square") as bar:
+    with progress.Bar("interpreting square") as bar:
         bar.timer.join()
         with _interpreter.interpreting(investigation._Watch(bar)):
             square[(4,)](X, torch.zeros(1000), 1000, BLOCK=256)
@@ -786,7 +786,7 @@ def test_a_quick_run_shows_no_progress(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     for patience, terminal in ((600.0, "1"), (600.0, ""), (0.0, "")):  # never into a file
-        monkeypatch.setattr(investigation, "PATIENCE", patience)
+        monkeypatch.setattr(progress, "PATIENCE", patience)
         monkeypatch.setenv("FORCE_COLOR", terminal)
         assert flat(square)
     captured = capsys.readouterr()
@@ -928,14 +928,14 @@ def test_usage_errors_exit_2(words: list[str], says: str) -> None:
 
 def test_the_compiled_result_in_words() -> None:
     yes, no = torch.tensor([True, True, False]), torch.tensor([False, False, False])
-    assert investigation._against(yes, yes) == "the same 2 elements wrong"
-    assert investigation._against(yes, no) == "right: suspect the interpreter's emulation"
-    assert investigation._against(no, no) == "right"
-    assert investigation._against(no, yes) == "2 of 3 elements wrong: suspect compiler or precision"
+    assert compiled._against(yes, yes) == "the same 2 elements wrong"
+    assert compiled._against(yes, no) == "right: suspect the interpreter's emulation"
+    assert compiled._against(no, no) == "right"
+    assert compiled._against(no, yes) == "2 of 3 elements wrong: suspect compiler or precision"
     third = torch.tensor([False, True, True])
-    assert investigation._against(yes, third) == "2 of 3 elements wrong, 1 of them the same"
+    assert compiled._against(yes, third) == "2 of 3 elements wrong, 1 of them the same"
     only = torch.tensor([False, False, True])
-    assert investigation._against(yes, only) == "1 of 3 elements wrong, none of them the same"
+    assert compiled._against(yes, only) == "1 of 3 elements wrong, none of them the same"
 
 
 class Twofold:

@@ -864,6 +864,23 @@ def test_masked_lanes_are_poison(interpreted: Any, dtype: torch.dtype) -> None:
         assert (out[5:] % 2 == 1).all()
 
 
+@triton.jit
+def one_masked_lane(x_ptr, out_ptr, n, OTHER: tl.constexpr):
+    i = tl.arange(0, 1)
+    tl.store(out_ptr + i, tl.load(x_ptr + i, mask=i < n, other=OTHER))
+    tl.store(out_ptr + 1, tl.load(x_ptr, mask=n > 0, other=OTHER))
+    tl.store(out_ptr + 2, tl.load(x_ptr, mask=n > 0))
+
+
+def test_one_masked_lane_with_other_0_is_0(interpreted: Any) -> None:
+    """A tensor of one 0 is false, so that Triton takes it for no other at all."""
+    for other in (0.0, 3.0):
+        x, out = torch.ones(1), torch.full((3,), 9.0)
+        one_masked_lane[(1,)](x, out, 0, other)
+        assert out[:2].tolist() == [other, other]
+        assert out[2].isnan()
+
+
 # ---- assertions, observers, launching ----
 
 

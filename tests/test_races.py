@@ -15,7 +15,7 @@ import triton.language as tl
 
 import triton_kernels
 from compare import debug, numerics
-from compare.debugging import investigation, waiting
+from compare.debugging import investigation, progress, waiting
 from compare.debugging.clocks import Clocks
 from compare.debugging.findings import LINES, Findings
 from compare.debugging.hazards import Hazard
@@ -307,7 +307,7 @@ def test_float_atomics_round_differently_and_that_is_no_hazard() -> None:
     results = []
     for _, order in zip(out, (lambda p: p, lambda p: p[::-1])):
         result = torch.zeros(16, 16)
-        bar = investigation._Bar("")
+        bar = progress.Bar("")
         with _interpreter.interpreting(investigation._Watch(bar, order)):
             split_k[(16,)](a, b, result, 256, BLOCK=16)
         results.append(result)
@@ -603,9 +603,9 @@ def test_findings_are_short_and_json_has_the_witnesses() -> None:
 def test_no_sanitize_runs_once_and_finds_no_race(monkeypatch: pytest.MonkeyPatch) -> None:
     x, out = torch.arange(1.0, 81).view(8, 10), torch.zeros(10)
     names: list[str] = []
-    inner = investigation._Bar.__init__
+    inner = progress.Bar.__init__
     monkeypatch.setattr(
-        investigation._Bar, "__init__", lambda self, what: names.append(what) or inner(self, what)
+        progress.Bar, "__init__", lambda self, what: names.append(what) or inner(self, what)
     )
     args, sizes = (x, out, 8, 10), {"ROWS": 4, "BLOCK": 16}
     assert debug(column_sums, (1, 2), args, sanitize=False, **sizes)

@@ -6,8 +6,9 @@ change the arrays that it gets: they are the kernel's own.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from typing import Literal, NamedTuple
+from collections.abc import Iterable, Mapping, Sequence
+from types import MappingProxyType
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
@@ -30,11 +31,21 @@ class Place(NamedTuple):
 
 
 class Launch(NamedTuple):
-    """A launch that begins: nothing has run yet."""
+    """A launch that begins: nothing has run yet.
+
+    Attributes:
+        arguments: the tensors, in the order of the parameters.
+        function: the jit function itself, without heuristics and the like around it.
+        values: what every parameter gets, constexprs included.
+        options: ``num_warps`` and the like, which the interpreter does not use.
+    """
 
     kernel: str
     grid: tuple[int, ...]
-    arguments: tuple[Argument, ...]  # the tensors, in the order of the parameters
+    arguments: tuple[Argument, ...]
+    function: Any = None
+    values: Mapping[str, Any] = MappingProxyType({})
+    options: Mapping[str, Any] = MappingProxyType({})
 
 
 class Access(NamedTuple):

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
 import triton_kernels
+from compare.cases import Case
 from compare.commands.options import (
     check_dtype,
     check_implementation_names,
@@ -15,7 +16,9 @@ from compare.commands.options import (
     one_case,
     spec_named,
 )
-from compare.debugging import bisection, investigation, stepping
+from compare.debugging import bisection, investigation, shrinking, stepping
+from compare.debugging.findings import Findings
+from compare.debugging.reproduction import check_output
 from compare.debugging.subjects import Op
 from compare.specs import Spec
 
@@ -58,6 +61,14 @@ def debug(
             "compiled is right."
         ),
     ] = None,
+    shrink: Annotated[
+        bool,
+        typer.Option("--shrink", help="Find the smallest case that still fails, and write a file."),
+    ] = False,
+    output: Annotated[
+        Path | None,
+        typer.Option(help="The file that --shrink writes; reproduce_OP.py if not given."),
+    ] = None,
     tiles: Annotated[
         bool, typer.Option("--tiles", help="Also print the values of every traced tile.")
     ] = False,
@@ -89,23 +100,51 @@ def debug(
             raise ValueError
     except ValueError:
         raise typer.BadParameter(f"--program {program}: up to three numbers, as 1,0,0") from None
-    subject = Op(spec, (plain or taken)[0], variant, function)
+    case = (plain or taken)[0]
+    subject = Op(spec, case, variant, function)
     try:
         session = stepping.session(pdb, breaks or [])
     except ValueError as error:
         raise typer.BadParameter(f"--break {error}") from None
     if bisect and (reason := bisection.impossible(subject)):
         raise typer.BadParameter(f"--bisect: {reason}")
-    try:
-        findings = investigation.investigate(subject, wanted, sanitize, session, bisect)
-    except ValueError as error:
-        raise typer.BadParameter(f"--program: {error}") from None
+    if output is not None and not shrink:
+        raise typer.BadParameter("--output is for --shrink")
+    if shrink:
+        for given, option in ((program, "--program"), (session, "--pdb"), (bisect, "--bisect")):
+            if given:
+                raise typer.BadParameter(f"{option} and --shrink exclude each other")
+        file = output or Path(f"reproduce_{spec.name}.py")
+        findings = _shrunk(spec, case, variant, function, sanitize, file)
+    else:
+        try:
+            findings = investigation.investigate(
+                subject, wanted, sanitize=sanitize, session=session, bisect=bisect
+            )
+        except ValueError as error:
+            raise typer.BadParameter(f"--program: {error}") from None
     typer.echo(str(findings))
     if tiles and findings.trace is not None:
         typer.echo("\n" + findings.trace.tiles())
     if json_file:
         json_file.write_text(findings.to_json(tiles) + "\n")
     raise typer.Exit(0 if findings else 1)
+
+
+def _shrunk(
+    spec: Spec, case: Case, variant: str | None, function: Any, sanitize: bool, file: Path
+) -> Findings:
+    """The findings of the smallest case that fails; of this one, if it does not."""
+    try:
+        check_output(file)
+    except ValueError as error:
+        raise typer.BadParameter(f"--output {error}") from None
+    try:
+        return shrinking.shrink_case(spec, case, variant, function, sanitize, file)
+    except shrinking.NothingToShrink as reason:
+        findings = investigation.investigate(Op(spec, case, variant, function), sanitize=sanitize)
+        findings.notes.append(str(reason))
+        return findings
 
 
 def _debugged_variant(spec: Spec, impl: str | None, variant: str | None) -> str | None:

@@ -15,6 +15,7 @@ from compare.debugging import values
 from compare.debugging.bisection import Bisection
 from compare.debugging.hazards import Hazard
 from compare.debugging.regions import Pattern
+from compare.debugging.shrunk import Reproduction, Shrunk
 from compare.debugging.stores import History, Store
 from compare.debugging.traces import WIDTH, Trace, source_line
 from compare.debugging.values import Step
@@ -209,6 +210,8 @@ class Findings:
         compared: whether results were compared with an oracle's.
         partial: whether Ctrl-C ended the run or the replay early.
         trace: of the program that ran again; None if none did.
+        shrunk: the way from the case that was given to this one; None if it is that one.
+        reproduction: the file that fails as this case does.
     """
 
     subject: str
@@ -222,6 +225,8 @@ class Findings:
     compared: bool = True
     partial: bool = False
     trace: Trace | None = None
+    shrunk: Shrunk | None = None
+    reproduction: Reproduction | None = None
 
     def __bool__(self) -> bool:
         wrong = self.wrong or self.failure or self.compiled_right is False
@@ -263,12 +268,16 @@ class Findings:
         lines += self.bisection.lines() if self.bisection else []
         lines += [f"note: {note}" for note in self.notes]
         lines = [part for line in lines for part in _wrapped(line)]
-        way = self._way()
+        if self.shrunk is not None:
+            told = [part for line in self.shrunk.lines() for part in _wrapped(line)]
+            replay = [f"  {self.shrunk.replay}"] if self.shrunk.replay else []  # in one piece
+            lines = told + replay + lines
+        after = self._way()
+        after += ["", *self.reproduction.lines()] if self.reproduction else []
         if self.trace is not None:
-            shown = self.trace.show(most=max(8, LINES - 1 - len(lines) - len(way)))
+            shown = self.trace.show(most=max(8, LINES - 1 - len(lines) - len(after)))
             lines += ["", *shown.splitlines()]
-        lines += way
-        return "\n".join(lines)
+        return "\n".join(lines + after)
 
     def _way(self) -> list[str]:
         failure, worst = self.failure, self.wrong[0] if self.wrong else None
@@ -299,6 +308,8 @@ class Findings:
             "compiled_right": self.compiled_right,
             "bisection": self.bisection and self.bisection.to_dict(),
             "notes": self.notes,
+            "shrunk": self.shrunk and asdict(self.shrunk),
+            "reproduction": self.reproduction and self.reproduction.to_dict(),
             "trace": self.trace and self.trace.to_dict(tiles),
         }
 

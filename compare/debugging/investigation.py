@@ -9,75 +9,32 @@ from __future__ import annotations
 import contextlib
 import math
 import re
-import threading
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
-import torch
-from rich.console import Console
-from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
-from torch import Tensor
 
 from compare import checking
 from compare.cases import CPU
-from compare.checking import Deviation
-from compare.debugging import bisection, failures, orders, regions, stepping
+from compare.debugging import compiled, failures, orders, regions
 from compare.debugging.findings import Failure, Findings, WrongValues, place_text
 from compare.debugging.hazards import Hazard, Sanitizer, Witness
 from compare.debugging.orders import OTHERS, Order, Outcome, forward
+from compare.debugging.progress import Bar
 from compare.debugging.races import Races
 from compare.debugging.stepping import Quit, Session
 from compare.debugging.stores import History, Stores, address_of
-from compare.debugging.subjects import Kernel, Oracle, Result, Subject, tensors
+from compare.debugging.subjects import Result, Subject
 from compare.debugging.tracing import Tracer
 from compare.debugging.values import Values
 from compare.debugging.waiting import SpinGuard, WaitsForever
-from compare.own import Tolerance
 from triton_kernels import _interpreter
 from triton_kernels._observer import Launch, Program, Several
-
-PATIENCE = 1.0  # seconds before the progress bar shows
-
-
-class _Bar:
-    """A progress bar on stderr for what takes longer than PATIENCE."""
-
-    def __init__(self, what: str) -> None:
-        self.progress = Progress(
-            TextColumn("{task.description}"),
-            BarColumn(),
-            TextColumn("{task.fields[done]}"),
-            TimeElapsedColumn(),
-            TextColumn("Ctrl-C ends it"),
-            console=Console(stderr=True),
-            transient=True,
-            disable=not Console(stderr=True).is_terminal,
-        )
-        self._task = self.progress.add_task(what, total=None, done="")
-        self.timer = threading.Timer(PATIENCE, self.progress.start)
-        self.timer.daemon = True
-
-    def update(self, done: int, total: int) -> None:
-        """So many programs are done."""
-        text = f"{done} of {total} programs"
-        self.progress.update(self._task, completed=done, total=total, done=text)
-
-    def __enter__(self) -> _Bar:
-        self.timer.start()
-        return self
-
-    def __exit__(self, *_: Any) -> None:
-        self.timer.cancel()
-        self.timer.join()
-        if self.progress.live.is_started:  # stopping one that never started prints a line
-            self.progress.stop()
 
 
 class _Watch(Stores):
     """Stores that move a bar, and say in which order programs run."""
 
-    def __init__(self, bar: _Bar, order: Order = forward) -> None:
+    def __init__(self, bar: Bar, order: Order = forward) -> None:
         super().__init__()
         self._bar, self._order, self._done = bar, order, 0
 
@@ -102,19 +59,22 @@ def _sanitizers() -> list[Sanitizer]:
 def investigate(
     subject: Subject,
     program: Sequence[int] | None = None,
+    *,
     sanitize: bool = True,
     session: Session | None = None,
     bisect: bool | None = None,
+    replay: bool = True,
 ) -> Findings:
     """Locate what is wrong, and replay the program that made it, or the one that is asked for.
 
     With a ``session``, in a debugger. ``bisect``: whether to compare the case in many ways on a
-    GPU; None means, where interpreted and compiled differ in what is right.
+    GPU; None means, where interpreted and compiled differ in what is right. Without ``replay`` the
+    findings are those of the interpreted runs.
 
     Raises:
         ValueError: ``program`` is not in the grid.
     """
-    bar = _Bar(f"interpreting {subject.title}")
+    bar = Bar(f"interpreting {subject.title}")
     findings, stores = Findings(subject.title), _Watch(bar)
     sanitizers = _sanitizers() if sanitize else []
     guards = [SpinGuard()] if sanitize else []
@@ -142,18 +102,20 @@ def investigate(
         of_order = _other_orders(subject, findings, Outcome("forward", stores, results), ordered)
     findings.hazards = [hazard for sanitizer in sanitizers for hazard in sanitizer.hazards()]
     findings.hazards += of_order
+    if not replay:
+        return findings
     target = _target(findings, stores, program)
     if target is None and session is not None and stores.current and not findings.failure:
         target = 0, (0, 0, 0)
     if target is not None:
         _replay(subject, findings, stores, target, guards, session)
     findings.notes += _notes(findings, stores, results)
-    _compiled(subject, findings, results, bisect)
+    compiled.bring_in(subject, findings, results, bisect)
     if not findings and session is None:
 
         def again(later: Session) -> None:
             later.first = findings.failure is None
-            investigate(subject, program, False, later, bisect=False)
+            investigate(subject, program, sanitize=False, session=later, bisect=False)
 
         failures.note(again)
     return findings
@@ -178,7 +140,7 @@ def _other_orders(
         return []
     found: dict[orders.Key, Hazard] = {}
     for name, order in OTHERS.items():
-        bar = _Bar(f"interpreting {subject.title} in {name} order")
+        bar = Bar(f"interpreting {subject.title} in {name} order")
         stores = _Watch(bar, order)
         try:
             state = subject.prepare(CPU)
@@ -226,18 +188,13 @@ def _heading(subject: Subject, stores: Stores) -> str:
     return f"{subject.title} ({', '.join(grids) or 'nothing was launched'})"
 
 
-def _deviation(result: Result) -> Deviation:
-    right, error, bound, _ = (t.cpu() for t in result.comparison)
-    return checking.deviation(result.tensor.cpu(), result.reference.cpu(), right, error, bound)
-
-
 def _describe(result: Result, stores: Stores) -> WrongValues | None:
     """What is wrong with a result; None if nothing is."""
     right = result.comparison.right
     if bool(right.all()):
         return None
     wrong = (~right).cpu().numpy()
-    tensor, deviation = result.tensor, _deviation(result)
+    tensor, deviation = result.tensor, result.deviation()
     writers = stores.writers(tensor)
     numbers = np.unique(writers[wrong]) if writers is not None else np.array([-1])
     programs = list(dict.fromkeys(stores.stores[n].program for n in numbers if n >= 0))
@@ -311,7 +268,7 @@ def _replay(
                 subject.launch(state)
         else:
             with (
-                _Bar(f"tracing program {target[1]}"),
+                Bar(f"tracing program {target[1]}"),
                 _interpreter.interpreting(guarded),
                 values or contextlib.nullcontext(),
             ):
@@ -367,133 +324,3 @@ def _notes(findings: Findings, stores: Stores, results: list[Result]) -> list[st
             notes += [f"{name}: {never} of {tensor.numel()} elements never stored"] if never else []
             notes += [f"{name}: {nans} of {tensor.numel()} elements are NaN"] if nans else []
     return notes
-
-
-def _compiled(
-    subject: Subject, findings: Findings, results: list[Result], bisect: bool | None
-) -> None:
-    """Bring the compiled kernel into it, where there is a GPU."""
-    if bisection.impossible(subject) or findings.partial:
-        return
-    if findings.failure is not None:
-        findings.compiled = "not run: after such an error it could break the GPU's context"
-        return
-    if not results:
-        return
-    here = torch.cat([~r.comparison.right.cpu().flatten() for r in results])
-    try:
-        found = bisection.compiled(subject)
-    except Exception as error:  # noqa: BLE001 - whatever the kernel throws is a finding
-        findings.compiled, findings.compiled_right = checking.brief(error), False
-    else:
-        there = torch.cat([~r.comparison.right.cpu().flatten() for r in found])
-        findings.compiled_right = not bool(there.any())
-        findings.compiled = _against(here, there)
-        if bool((there & ~here).any()):
-            wrong = next(r for r in found if not bool(r.comparison.right.all()))
-            d = _deviation(wrong)
-            worst = f"{wrong.name}[{', '.join(map(str, d.index))}]"
-            findings.compiled += f"; worst {worst}: got {d.got}, expected {d.expected}"
-    if bisect or (bisect is None and findings.compiled_right is bool(here.any())):
-        with _Bar(f"compiling {subject.title} in several ways"):
-            findings.bisection = bisection.bisect(subject, results)
-
-
-def _against(here: Tensor, there: Tensor) -> str:
-    """In words: the elements wrong interpreted, and compiled."""
-    wrong, same = int(there.sum()), int((here & there).sum())
-    if not wrong:
-        return "right" + (": suspect the interpreter's emulation" if here.any() else "")
-    if bool((here == there).all()):
-        return f"the same {wrong} elements wrong" if wrong > 1 else "the same element wrong"
-    text = f"{wrong} of {there.numel()} elements wrong"
-    if same:
-        return f"{text}, {same} of them the same"
-    return text + (", none of them the same" if here.any() else ": suspect compiler or precision")
-
-
-def debug(
-    kernel: Any,
-    grid: Any,
-    args: Sequence[Any],
-    *,
-    oracle: Oracle | None = None,
-    max_ulps: float = 1.0,
-    bound: Tolerance | None = None,
-    program: Sequence[int] | None = None,
-    sanitize: bool = True,
-    pdb: bool = False,
-    breakpoints: Sequence[str] = (),
-    bisect: bool | None = None,
-    **constexprs: Any,
-) -> Findings:
-    r"""Run ``kernel[grid](*args, **constexprs)`` in the interpreter and find out what is wrong.
-
-    The worst wrong element is laid to the program and line that stored it; that program then runs
-    again, alone and traced. An error in the kernel is a finding, too. With a GPU the compiled
-    kernel is compared as well.
-
-    Args:
-        kernel: any ``@triton.jit`` function, bare or under heuristics or autotune.
-        grid: a tuple of sizes, or a function of the arguments that returns one.
-        args: the positional arguments, with tensors on any device. Kernels get copies.
-        oracle: returns what the tensors that the kernel stores to should hold: one tensor, a tuple
-            in the order of their parameters, or a dict by parameter name.
-        max_ulps: the largest right distance to the oracle's result, rounded to the result's dtype;
-            integers must be equal.
-        bound: instead of max_ulps, the largest right \|result − oracle\| of each element: called
-            with the oracle's result and ``args``.
-        program: the program to run again, instead of the one that stored the worst element.
-        sanitize: whether to look for hazards, too: what may be wrong though the result is right.
-        pdb: open Python's debugger at the first line of that program, and only there, and where
-            the kernel raises an error.
-        breakpoints: open it at these lines of that program: "kernels.py:104".
-        bisect: compare the case interpreted and compiled in several ways, to tell precision,
-            compiler and logic apart; needs a GPU and an oracle. By default that is done where
-            interpreted and compiled results differ in being right.
-        constexprs: keyword arguments of the launch, ``num_warps`` and the like among them.
-
-    Returns:
-        :class:`Findings`: true if nothing is wrong; print it.
-
-    Raises:
-        TypeError: ``kernel`` is no Triton kernel, ``args`` no sequence, a tensor has no
-            strided memory, the launch lacks an argument, or the oracle returns no tensors.
-        ValueError: the oracle's tensors do not fit those that were stored, ``program`` is not in
-            the grid, there is a ``bound`` or ``bisect`` and no ``oracle``, or a breakpoint is at
-            no line of a kernel.
-        RuntimeError: ``bisect`` where nothing can run compiled.
-
-    Example:
-        >>> print(debug(kernel, (4,), (x, out, 1000), oracle=lambda: x * x, BLOCK=256))
-    """
-    if not (hasattr(kernel, "run") and hasattr(kernel, "__getitem__")):
-        raise TypeError(
-            "debug(): argument 'kernel' must be a @triton.jit function, but got "
-            f"{type(kernel).__name__}"
-        )
-    if not isinstance(args, (tuple, list)):
-        raise TypeError(
-            f"debug(): argument 'args' must be a tuple of arguments, but got {type(args).__name__}"
-        )
-    if not callable(grid) and not isinstance(grid, (tuple, list)):
-        raise TypeError(
-            f"debug(): argument 'grid' must be a tuple or a function, but got {type(grid).__name__}"
-        )
-    for t in tensors((args, constexprs)):
-        if t.layout is not torch.strided or t.device.type == "meta":
-            raise TypeError(
-                f"debug(): a tensor argument is {t.layout} on {t.device}; it must be strided memory"
-            )
-    if bound is not None and oracle is None:
-        raise ValueError("debug(): a bound needs an oracle")
-    if bisect and oracle is None:
-        raise ValueError("debug(): bisect needs an oracle")
-    subject = Kernel(kernel, grid, args, constexprs, oracle, max_ulps, bound)
-    if bisect and (reason := bisection.impossible(subject)):
-        raise RuntimeError(f"debug(): bisect=True: {reason}")
-    try:
-        session = stepping.session(pdb, breakpoints)
-    except ValueError as error:
-        raise ValueError(f"debug(): breakpoint {error}") from None
-    return investigate(subject, program, sanitize, session, bisect)

@@ -6,6 +6,7 @@ Every run of a subject gets memory of its own, as it was at the start, so that r
 from __future__ import annotations
 
 import copy
+import inspect
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple, Protocol
 
@@ -13,12 +14,14 @@ import torch
 from torch import Tensor
 
 from compare import checking, numerics
-from compare.cases import Case
-from compare.checking import Comparison
+from compare.cases import CPU, Case
+from compare.checking import Comparison, Deviation
+from compare.debugging.sources import stored_parameters
 from compare.debugging.stores import Stores
 from compare.own import Tolerance
 from compare.specs import Spec
 from triton_kernels import _elementwise, _interpreter
+from triton_kernels._memory import Argument
 
 
 class Result(NamedTuple):
@@ -29,12 +32,18 @@ class Result(NamedTuple):
     reference: Tensor
     comparison: Comparison
 
+    def deviation(self) -> Deviation:
+        """What is wrong with it."""
+        right, error, bound, _ = (t.cpu() for t in self.comparison)
+        return checking.deviation(self.tensor.cpu(), self.reference.cpu(), right, error, bound)
+
 
 class Subject(Protocol):
     """What is debugged."""
 
     title: str
     outside_is_usage: bool  # whether an error before any program is the caller's mistake
+    in_ulps: bool  # whether the bounds of its results are in ULPs
 
     def prepare(self, device: torch.device) -> Any:
         """Memory for one run."""
@@ -44,6 +53,10 @@ class Subject(Protocol):
 
     def judge(self, state: Any, stores: Stores | None) -> list[Result]:
         """The results against the oracle; ``stores`` is None after a compiled run."""
+
+    def expect(self, state: Any, arguments: Sequence[Argument]) -> list[Result]:
+        """What the outputs should have held after a run that an error ended, where it is clear
+        which of the launches' arguments are the outputs."""
 
     def compilable(self) -> bool:
         """Whether it could run compiled, given a GPU."""
@@ -56,6 +69,7 @@ class Op:
     """A case of one of the repository's ops."""
 
     outside_is_usage = False
+    in_ulps = False
 
     def __init__(self, spec: Spec, case: Case, variant: str | None, function: Any) -> None:
         self._spec, self._case, self._variant, self._function = spec, case, variant, function
@@ -84,12 +98,20 @@ class Op:
         found = checking.compare(self._spec, self._case, name, arguments, result, reference)
         return [Result("out", result, reference, found)]
 
+    def expect(self, state: Any, arguments: Sequence[Argument]) -> list[Result]:
+        """The last launch's out_ptr."""
+        outs = [a.tensor for a in arguments if a.name == "out_ptr"]
+        if not outs or outs[-1].numel() != state["reference"].numel():
+            return []
+        state["result"] = outs[-1].reshape(state["reference"].shape)
+        return self.judge(state, None)
+
     def compilable(self) -> bool:
         """Unless TRITON_INTERPRET=1 made its kernels interpreted for good."""
         return not _interpreter.made_interpreted(_elementwise.flat_kernel)
 
 
-Oracle = Callable[[], Any]
+Oracle = Callable[..., Any]
 
 
 class Kernel:
@@ -110,7 +132,8 @@ class Kernel:
         self._kernel, self._grid, self._given = kernel, grid, (tuple(args), constexprs)
         self._max_ulps, self._bound = max_ulps, bound
         self._outputs: list[tuple[str, int]] = []  # name and place among the tensors
-        self._expected = None if oracle is None else _expected(oracle())
+        self.in_ulps = bound is None
+        self._expected = None if oracle is None else _expected(_asked(oracle, self._given[0]))
         inner = kernel
         while not hasattr(inner, "__name__") and hasattr(inner, "fn"):
             inner = inner.fn
@@ -140,6 +163,16 @@ class Kernel:
             Result(name, held[at], reference, self._compare(name, held[at].cpu(), reference))
             for (name, at), reference in zip(self._outputs, references)
         ]
+
+    def expect(self, state: Any, arguments: Sequence[Argument]) -> list[Result]:
+        """Those that the kernel stores to, as its source tells."""
+        held = list(tensors(state))
+        names = stored_parameters(self._kernel)
+        outputs = [a for a in arguments if a.name in names]
+        self._outputs = [
+            (a.name, next(i for i, t in enumerate(held) if t is a.tensor)) for a in outputs
+        ]
+        return self.judge(state, None)
 
     def compilable(self) -> bool:
         """Unless it was made under TRITON_INTERPRET=1."""
@@ -179,6 +212,32 @@ class Kernel:
         return Comparison(distance <= limit, distance, limit, distance)
 
 
+def takes_arguments(oracle: Oracle) -> bool:
+    """Whether an oracle is a function of the kernel's arguments."""
+    kinds = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    try:
+        parameters = inspect.signature(oracle).parameters.values()
+    except (TypeError, ValueError):
+        return False
+    return any(
+        p.kind == p.VAR_POSITIONAL or (p.kind in kinds and p.default is p.empty) for p in parameters
+    )
+
+
+def _asked(oracle: Oracle, args: tuple[Any, ...]) -> Any:
+    """What the oracle says, of copies of the arguments if it takes them."""
+    if not takes_arguments(oracle):
+        return oracle()
+    try:
+        inspect.signature(oracle).bind(*args)
+    except TypeError as error:
+        raise TypeError(
+            f"debug(): oracle() must take nothing, or the kernel's {len(args)} positional "
+            f"arguments: {error}"
+        ) from None
+    return oracle(*copies(args, CPU))
+
+
 def _expected(returned: Any) -> list[Tensor] | dict[str, Tensor]:
     """What an oracle returned, checked."""
     found: Any = returned
@@ -193,6 +252,39 @@ def _expected(returned: Any) -> list[Tensor] | dict[str, Tensor]:
             f"parameter name, but returned {type(returned).__name__}"
         )
     return found
+
+
+def subject_of(
+    kernel: Any,
+    grid: Any,
+    args: Sequence[Any],
+    oracle: Oracle | None = None,
+    max_ulps: float = 1.0,
+    bound: Tolerance | None = None,
+    **constexprs: Any,
+) -> Kernel:
+    """The launch that arguments of :func:`debug` describe, checked."""
+    if not (hasattr(kernel, "run") and hasattr(kernel, "__getitem__")):
+        raise TypeError(
+            "debug(): argument 'kernel' must be a @triton.jit function, but got "
+            f"{type(kernel).__name__}"
+        )
+    if not isinstance(args, (tuple, list)):
+        raise TypeError(
+            f"debug(): argument 'args' must be a tuple of arguments, but got {type(args).__name__}"
+        )
+    if not callable(grid) and not isinstance(grid, (tuple, list)):
+        raise TypeError(
+            f"debug(): argument 'grid' must be a tuple or a function, but got {type(grid).__name__}"
+        )
+    for t in tensors((args, constexprs)):
+        if t.layout is not torch.strided or t.device.type == "meta":
+            raise TypeError(
+                f"debug(): a tensor argument is {t.layout} on {t.device}; it must be strided memory"
+            )
+    if bound is not None and oracle is None:
+        raise ValueError("debug(): a bound needs an oracle")
+    return Kernel(kernel, grid, args, constexprs, oracle, max_ulps, bound)
 
 
 # ---- copies of arguments ----

@@ -21,7 +21,7 @@ _ESSENTIAL = {
     "_implicit_cvt": (),
     "_patch_lang": (),
     "interpreter_builder": ("options", "codegen_fns"),
-    "interpreter_semantic": ("to_tensor",),
+    "interpreter_semantic": ("to_tensor", "load"),
 }
 
 

@@ -73,6 +73,7 @@ class MendedBuilder(_Builder):  # type: ignore[misc]
 
     arguments: tuple[Argument, ...] = ()
     observer: Observer | None = None
+    other_given = False  # to the load that runs
 
     # arithmetic
 
@@ -232,7 +233,7 @@ class MendedBuilder(_Builder):  # type: ignore[misc]
         if isinstance(mask, np.ndarray):  # block pointers, descriptors: bare before 3.9
             mask = upstream.TensorHandle(mask, tl.int1)
         self._check("load", ptrs, mask.data)
-        if other is None and not mask.data.all():
+        if other is None and not self.other_given and not mask.data.all():
             dtype = ptrs.get_element_ty()
             wanted = upstream._get_np_dtype(dtype)
             undefined = np.full(ptrs.data.shape, poison(dtype), dtype=wanted)

@@ -99,6 +99,20 @@ def scan(input: Any, axis: Any, combine_fn: Any, reverse: Any = False, **_: Any)
     return out if isinstance(input, (tuple, tl.tuple)) else out[0]
 
 
+def load_with_other(inner: Callable[..., Any]) -> Callable[..., Any]:
+    """tl.load. Triton asks whether other is true, which one element of 0 is not: the
+    builder must know that it was given all the same."""
+
+    def load(self: Any, ptr: Any, mask: Any, other: Any, *rest: Any, **named: Any) -> Any:
+        self.builder.other_given = other is not None
+        try:
+            return inner(self, ptr, mask, other, *rest, **named)
+        finally:
+            self.builder.other_given = False
+
+    return load
+
+
 def to_index(self: Any) -> int:
     """tl.tensor.__index__: Triton 3.6's own fails on numpy 2.4 (one-element arrays)."""
     return int(self.handle.data.item())

@@ -123,7 +123,10 @@ def launch(function: Any, args: Any, kwargs: dict[str, Any], grid: Any) -> None:
     x, y, z = map(range, sizes[:3])
     programs: Iterable[Program] = itertools.product(x, y, z)
     if observer is not None:
-        begins = Launch(function.fn.__name__, tuple(sizes), builder.arguments)
+        options = {name: value for name, value in kwargs.items() if name not in names}
+        begins = Launch(
+            function.fn.__name__, tuple(sizes), builder.arguments, function, values, options
+        )
         observer.launch(begins)
         programs = observer.order(begins, list(programs))
     with np.errstate(all="ignore"):

@@ -69,6 +69,9 @@ def _language_patches() -> list[tuple[Any, str, Any]]:
             (module, "associative_scan", language.scan),
         ]
     recorded.append((tl.tensor, "__index__", language.to_index))
+    semantic: Any = type(upstream.interpreter_semantic)
+    load = language.load_with_other(semantic.load)
+    recorded.append((semantic, "load", load))
     for path in ("triton.language.extra.libdevice", "triton.language.extra.cuda.libdevice"):
         libdevice = importlib.import_module(path)
         for name, member in vars(libdevice).items():

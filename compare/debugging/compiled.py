@@ -1,0 +1,55 @@
+"""The compiled kernel beside the interpreted one, where there is a GPU."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from compare import checking
+from compare.debugging import bisection
+from compare.debugging.findings import Findings
+from compare.debugging.progress import Bar
+from compare.debugging.subjects import Result, Subject
+
+
+def bring_in(
+    subject: Subject, findings: Findings, results: list[Result], bisect: bool | None
+) -> None:
+    """Bring the compiled kernel into it, where there is a GPU."""
+    if bisection.impossible(subject) or findings.partial:
+        return
+    if findings.failure is not None:
+        findings.compiled = "not run: after such an error it could break the GPU's context"
+        return
+    if not results:
+        return
+    here = torch.cat([~r.comparison.right.cpu().flatten() for r in results])
+    try:
+        found = bisection.compiled(subject)
+    except Exception as error:  # noqa: BLE001 - whatever the kernel throws is a finding
+        findings.compiled, findings.compiled_right = checking.brief(error), False
+    else:
+        there = torch.cat([~r.comparison.right.cpu().flatten() for r in found])
+        findings.compiled_right = not bool(there.any())
+        findings.compiled = _against(here, there)
+        if bool((there & ~here).any()):
+            wrong = next(r for r in found if not bool(r.comparison.right.all()))
+            d = wrong.deviation()
+            worst = f"{wrong.name}[{', '.join(map(str, d.index))}]"
+            findings.compiled += f"; worst {worst}: got {d.got}, expected {d.expected}"
+    if bisect or (bisect is None and findings.compiled_right is bool(here.any())):
+        with Bar(f"compiling {subject.title} in several ways"):
+            findings.bisection = bisection.bisect(subject, results)
+
+
+def _against(here: Tensor, there: Tensor) -> str:
+    """In words: the elements wrong interpreted, and compiled."""
+    wrong, same = int(there.sum()), int((here & there).sum())
+    if not wrong:
+        return "right" + (": suspect the interpreter's emulation" if here.any() else "")
+    if bool((here == there).all()):
+        return f"the same {wrong} elements wrong" if wrong > 1 else "the same element wrong"
+    text = f"{wrong} of {there.numel()} elements wrong"
+    if same:
+        return f"{text}, {same} of them the same"
+    return text + (", none of them the same" if here.any() else ": suspect compiler or precision")

@@ -1,0 +1,98 @@
+"""compare.debug: any Triton kernel, its arguments checked."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from compare.debugging import bisection, launches, stepping
+from compare.debugging.findings import Findings
+from compare.debugging.investigation import investigate
+from compare.debugging.shrinking import NothingToShrink
+from compare.debugging.subjects import Oracle, subject_of
+from compare.own import Tolerance
+
+
+def debug(
+    kernel: Any,
+    grid: Any,
+    args: Sequence[Any],
+    *,
+    oracle: Oracle | None = None,
+    max_ulps: float = 1.0,
+    bound: Tolerance | None = None,
+    program: Sequence[int] | None = None,
+    sanitize: bool = True,
+    pdb: bool = False,
+    breakpoints: Sequence[str] = (),
+    bisect: bool | None = None,
+    shrink: bool | str | Path = False,
+    **constexprs: Any,
+) -> Findings:
+    r"""Run ``kernel[grid](*args, **constexprs)`` in the interpreter and find out what is wrong.
+
+    The worst wrong element is laid to the program and line that stored it; that program then runs
+    again, alone and traced. An error in the kernel is a finding, too. With a GPU the compiled
+    kernel is compared as well.
+
+    Args:
+        kernel: any ``@triton.jit`` function, bare or under heuristics or autotune.
+        grid: a tuple of sizes, or a function of the arguments that returns one.
+        args: the positional arguments, with tensors on any device. Kernels get copies.
+        oracle: returns what the tensors that the kernel stores to should hold: one tensor, a tuple
+            in the order of their parameters, or a dict by parameter name. Takes nothing, or (which
+            lets values shrink) ``args``.
+        max_ulps: the largest right distance to the oracle's result, rounded to the result's dtype;
+            integers must be equal.
+        bound: instead of max_ulps, the largest right \|result − oracle\| of each element: called
+            with the oracle's result and ``args``.
+        program: the program to run again, instead of the one that stored the worst element.
+        sanitize: whether to look for hazards, too: what may be wrong though the result is right.
+        pdb: open Python's debugger at the first line of that program, and only there, and where
+            the kernel raises an error.
+        breakpoints: open it at these lines of that program: "kernels.py:104".
+        bisect: compare the case interpreted and compiled in several ways, to tell precision,
+            compiler and logic apart; needs a GPU and an oracle. By default that is done where
+            interpreted and compiled results differ in being right.
+        shrink: whether to look for simpler input values with which it still fails so, and to make a
+            file that reproduces it; or that file's name. :func:`compare.shrink` shrinks sizes, too.
+        constexprs: keyword arguments of the launch, ``num_warps`` and the like among them.
+
+    Returns:
+        :class:`Findings`: true if nothing is wrong; print it.
+
+    Raises:
+        TypeError: ``kernel`` is no Triton kernel, ``args`` no sequence, a tensor has no
+            strided memory, the launch lacks an argument, or the oracle returns no tensors.
+        ValueError: the oracle's tensors do not fit those that were stored, ``program`` is not in
+            the grid, there is a ``bound`` or ``bisect`` and no ``oracle``, a breakpoint is at no
+            line of a kernel, or the file of ``shrink`` cannot be written.
+        RuntimeError: ``bisect`` where nothing can run compiled.
+
+    Example:
+        >>> print(debug(kernel, (4,), (x, out, 1000), oracle=lambda: x * x, BLOCK=256))
+    """
+    subject = subject_of(kernel, grid, args, oracle, max_ulps, bound, **constexprs)
+    if bisect and oracle is None:
+        raise ValueError("debug(): bisect needs an oracle")
+    if bisect and (reason := bisection.impossible(subject)):
+        raise RuntimeError(f"debug(): bisect=True: {reason}")
+    try:
+        session = stepping.session(pdb, breakpoints)
+    except ValueError as error:
+        raise ValueError(f"debug(): breakpoint {error}") from None
+    if not shrink:
+        return investigate(subject, program, sanitize=sanitize, session=session, bisect=bisect)
+    for name, given in (("program", program), ("a debugger", session), ("bisect", bisect)):
+        if given:
+            raise ValueError(f"debug(): {name} and shrink exclude each other")
+    call = {"kernel": kernel, "grid": grid, "args": args, "oracle": oracle}
+    call |= {"max_ulps": max_ulps, "bound": bound, **constexprs}
+    file = None if shrink is True else Path(shrink)
+    try:
+        return launches.shrink_kernel(call, sanitize, file)
+    except NothingToShrink as reason:
+        findings = investigate(subject, sanitize=sanitize)
+        findings.notes.append(str(reason))
+        return findings

@@ -1,0 +1,182 @@
+"""A failing case as a Python file that needs nothing but torch and triton.
+
+The launches of one interpreted run are recorded, with the memory they began with; the file makes
+that memory, holds the kernels' source, launches, and checks the result. A child process runs it in
+Triton's own interpreter: only if it fails there as it does here, the file needs nothing else.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from compare.cases import CPU
+from compare.debugging.expectations import Expected, expectations
+from compare.debugging.findings import Findings
+from compare.debugging.literals import Unwritable
+from compare.debugging.scripts import MARK, MODES, Mode, script
+from compare.debugging.shrunk import Reproduction
+from compare.debugging.signatures import signatures
+from compare.debugging.stores import Stores
+from compare.debugging.subjects import Result, Subject, tensors
+from triton_kernels import _interpreter
+from triton_kernels._observer import Launch, Several
+
+TIMEOUT = 300  # seconds that the file may take
+
+
+class Recorder(Stores):
+    """Stores, and the memory of every tensor as it was when a launch first got it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.before: dict[int, Tensor] = {}  # by the storage's address
+
+    def launch(self, launch: Launch) -> None:
+        super().launch(launch)
+        for t in tensors(dict(launch.values)):
+            storage = t.untyped_storage()
+            if storage.data_ptr() not in self.before:
+                raw = torch.empty(0, dtype=torch.uint8).set_(storage)
+                self.before[storage.data_ptr()] = raw.clone()
+
+
+def check_output(file: Path) -> None:
+    """Refuse to write where that is not possible, or would overwrite what is not ours.
+
+    Raises:
+        ValueError: with the reason.
+    """
+    folder = file.absolute().parent
+    if file.is_dir() or not folder.is_dir() or not os.access(folder, os.W_OK):
+        raise ValueError(f"{file}: cannot write there")
+    if file.exists():
+        with file.open(errors="replace") as opened:
+            if opened.readline().rstrip() != MARK:
+                raise ValueError(
+                    f"{file}: there is such a file, and not one of ours: give another name"
+                )
+
+
+def reproduce(subject: Subject, findings: Findings, output: Path | None) -> Reproduction:
+    """The file for a failing subject, tried out, and written to ``output`` if there is one."""
+    recorder, results = Recorder(), list[Result]()
+    state = subject.prepare(CPU)
+    try:
+        with _interpreter.interpreting(Several(recorder)):
+            subject.launch(state)
+        results = subject.judge(state, recorder)
+    except Exception:  # noqa: BLE001 - the failure that is to be reproduced
+        arguments = [a for launch in recorder.launches for a in launch.arguments]
+        with contextlib.suppress(Exception):  # then the file checks no result
+            results = subject.expect(state, arguments)
+    try:
+        if not recorder.launches:
+            raise Unwritable("no kernel was launched")
+        expected = expectations(results, recorder.launches, subject.in_ulps)
+        found = _tried(recorder, findings, expected)
+    except Unwritable as reason:
+        return Reproduction("", str(reason))
+    if output is not None:
+        _write(output, found.text)
+        found.file = output
+    return found
+
+
+def _tried(recorder: Recorder, findings: Findings, expected: list[Expected]) -> Reproduction:
+    """The file that needs least among those that fail as they should."""
+    text, last = "", ""
+    for mode in MODES:
+        if mode == "debug" and not findings.hazards:
+            continue
+        text = script(recorder.launches, recorder.before, findings, expected, mode)
+        last = _run(text)
+        if _as_it_should(last, findings, expected, mode):
+            return Reproduction(text, _HOW[mode])
+    reason = last.strip().splitlines()[-1] if last.strip() else "it passes"
+    return Reproduction(text, f"but it does not fail as it should: {reason}")
+
+
+_HOW: dict[Mode, str] = {
+    "plain": "reproduces under TRITON_INTERPRET=1: yes",
+    "mended": "reproduces only in the mended interpreter: the file imports triton_kernels",
+    "debug": "reproduces only under sanitizers: the file imports compare",
+}
+
+
+def _run(text: str) -> str:
+    """What a file prints on stderr when it fails in Triton's own interpreter; "" if it passes."""
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder) / "reproduction.py"
+        file.write_text(text)
+        path = os.pathsep.join(p for p in sys.path if p)
+        settings = {**os.environ, "TRITON_INTERPRET": "1", "PYTHONPATH": path}
+        try:
+            ran = subprocess.run(
+                [sys.executable, str(file)],
+                env=settings,
+                cwd=folder,
+                capture_output=True,
+                text=True,
+                check=False,
+                timeout=TIMEOUT,
+            )
+        except subprocess.TimeoutExpired:
+            return f"it took longer than {TIMEOUT} s"
+    if ran.returncode < 0:
+        return f"{ran.stderr}\nended by signal {-ran.returncode}"
+    return ran.stderr or "it failed in silence" if ran.returncode else ""
+
+
+_MESSAGE = re.compile(r"AssertionError: (\S+\[.*\]) is (\S+), expected (\S+); (\d+) of")
+
+
+def _as_it_should(stderr: str, findings: Findings, expected: list[Expected], mode: Mode) -> bool:
+    """Whether a child failed as the case did here."""
+    if mode == "debug":
+        return "AssertionError" in stderr and findings.hazards[0].kind in stderr
+    if findings.failure is not None:
+        kind, what = signatures(findings)[0].what
+        access = re.fullmatch(r"out-of-bounds ([\w ]+) through (\w+)", what)
+        if mode == "plain" and access:
+            if access[1] == "load":  # of a NaN that the file puts there
+                return bool(_MESSAGE.search(stderr))
+            return f"around {access[2]} were overwritten" in stderr
+        return bool(re.search(rf"\b{kind}\b", stderr)) and (
+            not what.startswith("out-of-bounds") or what in stderr
+        )
+    here = next((m for m in (e.message() for e in expected) if m), "")
+    ours, theirs = _MESSAGE.search(here), _MESSAGE.search(stderr)
+    if ours is None or theirs is None:
+        return False
+    same = ours[1] == theirs[1] and ours[4] == theirs[4]
+    return same and _near(float(ours[2]), float(theirs[2]))
+
+
+def _near(a: float, b: float) -> bool:
+    """Whether it is one wrong number, but for rounding."""
+    return a == b or (a != a and b != b) or abs(a - b) <= 0.01 * max(abs(a), abs(b))
+
+
+def _write(file: Path, text: str) -> None:
+    """All of it or nothing."""
+    check_output(file)
+    handle, name = tempfile.mkstemp(dir=file.absolute().parent, prefix=".", suffix=".part")
+    try:
+        with os.fdopen(handle, "w", encoding="utf-8") as opened:
+            opened.write(text)
+        mask = os.umask(0)
+        os.umask(mask)
+        os.chmod(name, 0o666 & ~mask)
+        os.replace(name, file)
+    except BaseException:
+        os.unlink(name)
+        raise
