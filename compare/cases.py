@@ -174,7 +174,7 @@ def arrange(t: Tensor, layout: str) -> Tensor:
     return moved
 
 
-GUARD = 64  # elements before and after an output; a multiple of every vector width
+GUARD = 1024  # elements before and after an output; a multiple of every vector width
 
 
 class Guarded:

@@ -60,10 +60,8 @@ class Mismatch:
         return self.case.command(self.implementation)
 
     @property
-    def debug(self) -> str | None:
-        """The command that looks into it; there is none for the CUDA side."""
-        if not self.implementation.startswith("triton"):
-            return None
+    def debug(self) -> str:
+        """The command that looks into it."""
         return self.case.command(self.implementation, "debug")
 
     def __str__(self) -> str:
@@ -73,8 +71,7 @@ class Mismatch:
         if self.program_id is not None:
             lines.append(f"  on the Triton side program {self.program_id} writes it")
         lines.append(f"  replay: {self.replay}")
-        if self.debug is not None:
-            lines.append(f"  debug: {self.debug}")
+        lines.append(f"  debug: {self.debug}")
         return "\n".join(lines)
 
 
@@ -167,11 +164,13 @@ def call(
     arguments: Arguments,
     reference: Tensor,
     out_layout: Tensor | None = None,
+    guards: list[Guarded] | None = None,
 ) -> tuple[Tensor, list[Guarded]]:
     """The function's result on a case, in the poisoned output that the case's layout asks for, or
-    in allocations of its own; and the guards around what was there to be written."""
+    in allocations of its own; and the guards around what was there to be written, which are
+    appended to ``guards`` before the function sees them."""
     args, kwargs = arguments
-    guards: list[Guarded] = []
+    guards = [] if guards is None else guards
     if case.layout == "functional" or not spec.has_out:
         with _GuardedAllocations(guards):
             return function(*args, **kwargs), guards

@@ -37,6 +37,14 @@ _SANITIZER_FLAGS = {
     "thread": ("-fsanitize=thread",),
     "undefined": ("-fsanitize=undefined", "-fno-sanitize-recover=all"),
 }
+# The compiler's calls for ThreadSanitizer, answered by csrc/cuda_on_cpu_watch.h: libtsan stays out,
+# which the compiler would link among its default libraries.
+_WATCH = "watch"
+_WATCH_FLAGS = (
+    *("-fsanitize=thread", "-DCUDA_ON_CPU_WATCH", "-fno-omit-frame-pointer"),
+    *(f"-Wl,--wrap={name}" for name in ("memcpy", "memmove", "memset")),
+    *("-nodefaultlibs", "-Wl,--no-as-needed", "-lstdc++", "-lm", "-lgcc_s", "-lc"),
+)
 # Fused multiply-adds are written as such in the sources: nvcc must not make others.
 _CUDA_FLAGS = (
     *("-std=c++17", "-O3", "-fmad=false", "-lineinfo"),
@@ -191,7 +199,7 @@ def _architectures(listed: Sequence[str] = ()) -> list[str]:
 
 def _sanitizer() -> str | None:
     kind = os.environ.get("CROSSCHECK_SANITIZE") or None
-    if kind is not None and kind not in _SANITIZER_FLAGS:
+    if kind is not None and kind not in (*_SANITIZER_FLAGS, _WATCH):
         raise BuildError(
             f"CROSSCHECK_SANITIZE is {kind!r}; it can be {', '.join(_SANITIZER_FLAGS)}"
         )
@@ -208,7 +216,8 @@ def _toolchain(target: Target, architectures: Sequence[str] = ()) -> _Toolchain:
         raise ValueError(f"target must be 'cuda' or 'host', got {target!r}")
     compiler, headers = _host_compiler(), _cuda_headers()
     kind = _sanitizer()
-    optimise = (*_DEBUG_FLAGS, *_SANITIZER_FLAGS[kind]) if kind else _OPTIMISE_FLAGS
+    checked = {**_SANITIZER_FLAGS, _WATCH: _WATCH_FLAGS}
+    optimise = (*_DEBUG_FLAGS, *checked[kind]) if kind else _OPTIMISE_FLAGS
     # csrc/host has a stand-in for <nv/target>, which Triton's headers lack: searched last.
     includes = ["-isystem", str(headers), "-idirafter", str(CSRC / "host")]
     return _Toolchain(compiler, (*_HOST_FLAGS, *optimise, *includes, "-x", "c++"), headers)

@@ -879,9 +879,10 @@ def test_findings_exit_1_and_a_checks_debug_line_works(
     assert (event["region"]["text"], event["values"]) == ("out_ptr[7]", [99])
 
 
-def test_a_cuda_mismatch_has_no_debug_line() -> None:
+def test_a_cuda_mismatch_has_a_debug_line() -> None:
     case = next(SPECS["add"].cases("float16", "quick"))
-    assert "debug" not in str(checking.Mismatch(case, "cuda-host", "wrong values"))
+    said = str(checking.Mismatch(case, "cuda-host", "wrong values"))
+    assert f"debug: {case.command('cuda-host', 'debug')}" in said
     mismatch = checking.Mismatch(case, "triton-compiled/f16", "wrong values")
     assert "--impl triton-compiled/f16" in str(mismatch).splitlines()[-1]
     assert " compare debug add " in str(mismatch).splitlines()[-1]
@@ -905,7 +906,6 @@ def test_variant_and_program() -> None:
         (["add", "--shape", "7,a"], "sizes with commas"),
         (["add", "--layout", "odd"], "one of contiguous"),
         (["add", "--arg", "gamma=1"], "one of y, y_dtype, alpha"),
-        (["add", "--impl", "cuda-host/f16x8"], "looks into the Triton side only, so far"),
         (["add", "--impl", "opencl"], "use triton, cuda"),
         (["add", "--variant", "f99"], "add has f32"),
         (["square", "--variant", "f32"], "square has no variants"),

@@ -9,6 +9,7 @@ import typer
 
 import triton_kernels
 from compare.cases import Case
+from compare.commands.debug_cuda import debug_cuda
 from compare.commands.options import (
     check_dtype,
     check_implementation_names,
@@ -35,9 +36,19 @@ def debug(
         list[str] | None, typer.Option(help="An option of the case, e.g. alpha=2.")
     ] = None,
     seed: Annotated[int, typer.Option(help="Seed of the random inputs.")] = 0,
+    side: Annotated[
+        str | None, typer.Option(help="triton, or cuda: the CUDA kernel under the tools below.")
+    ] = None,
+    tool: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="Only these of the CUDA side's tools: values, initcheck, address, undefined, "
+            "thread; on a GPU memcheck, racecheck, initcheck, synccheck."
+        ),
+    ] = None,
     impl: Annotated[
         str | None,
-        typer.Option(help="As check names implementations: triton, triton-interpreted/f16x2, …"),
+        typer.Option(help="As check names implementations: triton, cuda-host/tiled, …"),
     ] = None,
     variant: Annotated[str | None, typer.Option(help="A pinned variant, e.g. f16x2.")] = None,
     program: Annotated[
@@ -76,14 +87,30 @@ def debug(
         Path | None, typer.Option("--json", help="Also write findings and the whole trace there.")
     ] = None,
 ) -> None:
-    """Find the program and line of a Triton kernel that make a result wrong.
+    """Find the program and line of a kernel that make a result wrong.
 
     Runs one case in the interpreter, maps the worst wrong element to the program that stored it,
-    and runs that program again, traced. Takes the options of a check's replay line. Exit status:
-    0 nothing wrong found, 1 findings, 2 usage.
+    and runs that program again, traced; or, with --side cuda, runs the CUDA kernel under every
+    tool this machine has. Takes the options of a check's replay line. Exit status: 0 nothing
+    wrong found, 1 findings, 2 usage.
     """
     check_writable(json_file)
     spec = spec_named(op)
+    side = _side(side, impl, tool)
+    if side == "cuda":
+        for given, option in (
+            (program, "--program"),
+            (tiles, "--tiles"),
+            (pdb, "--pdb"),
+            (breaks, "--break"),
+            (bisect, "--bisect"),
+            (shrink, "--shrink"),
+        ):
+            if given:
+                raise typer.BadParameter(f"{option} is for the Triton side")
+        one = {"shape": shape, "layout": layout, "values": values, "arg": arg}
+        status = debug_cuda(spec, dtype, one, seed, impl, variant, tool, json_file)
+        raise typer.Exit(status)
     variant = _debugged_variant(spec, impl, variant)
     function = triton_kernels.variants(spec.name)[variant] if variant else spec.triton
     one = {"shape": shape, "layout": layout, "values": values, "arg": arg}
@@ -147,15 +174,23 @@ def _shrunk(
         return findings
 
 
+def _side(side: str | None, impl: str | None, tool: list[str] | None) -> str:
+    """The side that --side, --impl and --tool agree on; Triton's where none says."""
+    named = "cuda" if (impl or "").startswith("cuda") else "triton" if impl else None
+    if side not in (None, "triton", "cuda"):
+        raise typer.BadParameter(f"--side {side}: triton or cuda")
+    if side and named and side != named:
+        raise typer.BadParameter(f"--side {side} and --impl {impl} exclude each other")
+    chosen = side or named or ("cuda" if tool else "triton")
+    if tool and chosen == "triton":
+        raise typer.BadParameter("--tool is for the CUDA side: --side cuda")
+    return chosen
+
+
 def _debugged_variant(spec: Spec, impl: str | None, variant: str | None) -> str | None:
     """The Triton variant that --impl and --variant ask for; None for the default kernel."""
     if impl is not None:
         check_implementation_names([spec], [impl])
-        if not impl.startswith("triton"):
-            raise typer.BadParameter(
-                f"--impl {impl}: debug looks into the Triton side only, so far; for the CUDA side "
-                f"there is `python -m compare check {spec.name} --sanitize address`"
-            )
         named = impl.partition("/")[2] or None
         if variant is not None and named not in (None, variant):
             raise typer.BadParameter(f"--impl {impl} and --variant {variant} exclude each other")

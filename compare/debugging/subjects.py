@@ -306,11 +306,11 @@ def tensors(value: Any) -> Iterator[Tensor]:
 ALIGNMENT = 64  # bytes: views keep their alignment in a copy
 
 
-def copies(value: Any, device: torch.device) -> Any:
+def copies(value: Any, device: torch.device, margin: int = 0) -> Any:
     """Nested arguments with their tensors' memory copied to a device, strides and all.
 
     Memory is copied once a storage, from the first byte in use to the last: views that overlap
-    still do in the copy.
+    still do in the copy. ``margin``: bytes that lie before and after it, a multiple of ALIGNMENT.
     """
     extents: dict[int, list[Any]] = {}
     for t in tensors(value):
@@ -327,8 +327,10 @@ def copies(value: Any, device: torch.device) -> Any:
         if storage.data_ptr() not in made:
             raw = torch.empty(0, dtype=torch.uint8, device=t.device)
             raw.set_(storage, low, (high - low,), (1,))
+            around = raw.new_full((margin,), 0xFF)
+            raw = torch.cat([around, raw, around]) if margin else raw
             made[storage.data_ptr()] = raw.to(device, copy=True)
-        offset = t.storage_offset() - low // t.element_size()
+        offset = t.storage_offset() + (margin - low) // t.element_size()
         new = torch.empty(0, dtype=t.dtype, device=device)
         return new.set_(made[storage.data_ptr()].untyped_storage(), offset, t.shape, t.stride())
 

@@ -4,6 +4,7 @@
 //   cuda_on_cpu_block.h    the running block: state, failures, waiting, __syncthreads
 //   cuda_on_cpu_warp.h     shuffles, votes, reductions, __syncwarp
 //   cuda_on_cpu_memory.h   shared arrays, atomics, fences, cached loads and stores
+//   cuda_on_cpu_watch.h    who reads and writes what, for the debugger
 //   cuda_on_cpu_launch.h   checking and running a launch, cudaGetLastError
 //   cuda_on_cpu_math.h     device functions, half and bfloat16
 //   cuda_on_cpu_wmma.h     nvcuda::wmma: fragments, and the arithmetic of a tensor core
@@ -17,11 +18,13 @@
 //   CROSSCHECK_THREAD_ORDER=reverse   threads run from the last to the first; read at every launch
 //   -fsanitize=address                out-of-bounds accesses, in shared arrays too
 //   -fsanitize=thread                 races between the threads of a block
+//   -fsanitize=thread -DCUDA_ON_CPU_WATCH   the compiler's calls, but our own runtime: cuda_on_cpu_watch.h
 //
 // Not modelled: blocks that wait for each other, inline PTX, clusters, streams (a launch is synchronous).
 #pragma once
 
 #include <cuda_runtime_api.h>
+#include <dlfcn.h>
 #include <setjmp.h>
 #include <sys/mman.h>
 #include <ucontext.h>
@@ -52,9 +55,9 @@
 #define __launch_bounds__(...)
 #define __shared__ write_SHARED_T_name_dims_instead_of___shared__  // else it would silently be a local variable
 
-#define SHARED(T, name, dims)                                                      \
-  alignas(32) static T name dims;                                                  \
-  static cuda_on_cpu::SharedArray name##_shared_array{#name, &name, sizeof(name)}; \
+#define SHARED(T, name, dims)                                        \
+  CUDA_ON_CPU_ARRAY(T, name, dims);                                  \
+  static cuda_on_cpu::SharedArray name##_shared_array{#name, &name}; \
   cuda_on_cpu::use(name##_shared_array)
 #define DYNAMIC_SHARED(T, name) T* name = reinterpret_cast<T*>(cuda_on_cpu::block.dynamic_shared)
 #define LAUNCH(kernel, grid, block, smem, stream, ...) \
@@ -69,6 +72,7 @@ static constexpr int warpSize = 32;
 #include "cuda_on_cpu_block.h"
 #include "cuda_on_cpu_warp.h"
 #include "cuda_on_cpu_memory.h"
+#include "cuda_on_cpu_watch.h"
 #include "cuda_on_cpu_launch.h"
 #include "cuda_on_cpu_math.h"
 #include "cuda_on_cpu_wmma.h"

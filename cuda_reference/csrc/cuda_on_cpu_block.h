@@ -17,7 +17,8 @@ struct Barrier {
 struct Block {
   const std::function<void()>* body = nullptr;
   unsigned size = 0, next = 0, returned = 0;  // threads: in all, started so far, returned
-  bool reverse = false;
+  bool reverse = false, running = false;
+  std::string kernel;
   Barrier barrier;
   unsigned char* dynamic_shared = nullptr;
   size_t dynamic_bytes = 0;

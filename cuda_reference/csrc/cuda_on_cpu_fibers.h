@@ -17,6 +17,7 @@
 extern "C" void __sanitizer_start_switch_fiber(void**, const void*, size_t);
 extern "C" void __sanitizer_finish_switch_fiber(void*, const void**, size_t*);
 extern "C" void __asan_unpoison_memory_region(const volatile void*, size_t);
+extern "C" void __asan_poison_memory_region(const volatile void*, size_t);
 #else
 namespace cuda_on_cpu {
 inline void __sanitizer_start_switch_fiber(void**, const void*, size_t) {}
@@ -24,7 +25,7 @@ inline void __sanitizer_finish_switch_fiber(void*, const void**, size_t*) {}
 inline void __asan_unpoison_memory_region(const volatile void*, size_t) {}
 }  // namespace cuda_on_cpu
 #endif
-#if defined(__SANITIZE_THREAD__) || CUDA_ON_CPU_HAS_FEATURE(thread_sanitizer)
+#if (defined(__SANITIZE_THREAD__) || CUDA_ON_CPU_HAS_FEATURE(thread_sanitizer)) && !defined(CUDA_ON_CPU_WATCH)
 #define CUDA_ON_CPU_TSAN
 extern "C" void* __tsan_get_current_fiber(void);
 extern "C" void* __tsan_create_fiber(unsigned);
@@ -32,8 +33,7 @@ extern "C" void __tsan_destroy_fiber(void*);
 extern "C" void __tsan_switch_to_fiber(void*, unsigned);
 extern "C" void __tsan_acquire(void*);
 extern "C" void __tsan_release(void*);
-// The machinery shares its state between fibers on purpose; only kernels are to be judged.
-#define CUDA_ON_CPU_MACHINERY __attribute__((no_sanitize_thread, noinline))
+extern "C" void __tsan_set_fiber_name(void*, const char*);
 #else
 namespace cuda_on_cpu {
 inline void* __tsan_get_current_fiber() { return nullptr; }
@@ -42,9 +42,17 @@ inline void __tsan_destroy_fiber(void*) {}
 inline void __tsan_switch_to_fiber(void*, unsigned) {}
 inline void __tsan_acquire(void*) {}
 inline void __tsan_release(void*) {}
+inline void __tsan_set_fiber_name(void*, const char*) {}
 }  // namespace cuda_on_cpu
+#endif
+// The machinery shares its state between fibers on purpose; only kernels are to be judged.
+#if defined(CUDA_ON_CPU_TSAN) || defined(CUDA_ON_CPU_WATCH)
+#define CUDA_ON_CPU_MACHINERY __attribute__((no_sanitize_thread, noinline))
+#else
 #define CUDA_ON_CPU_MACHINERY
 #endif
+// ASan and UBSan, which end the process, say last what this function prints; null without them.
+extern "C" __attribute__((weak)) void __sanitizer_set_death_callback(void (*)(void));
 
 // Sanitizers follow swapcontext; without them _setjmp and _longjmp switch with no system call.
 #if defined(CUDA_ON_CPU_ASAN) || defined(CUDA_ON_CPU_TSAN)

@@ -6,6 +6,36 @@ namespace cuda_on_cpu {
 
 // ---- Running a block ---------------------------------------------------------------------------------------
 
+inline std::string shape(const dim3& d) { return text("(%u, %u, %u)", d.x, d.y, d.z); }
+
+// Which thread a sanitizer's report is about: the debugger reads it.
+CUDA_ON_CPU_MACHINERY inline std::string thread_text() {
+  return "block " + shape(blockIdx) + " thread " + shape(self->thread);
+}
+
+inline void say_shared_arrays() {
+  for (SharedArray* array = shared_arrays; array; array = array->next) {
+    fprintf(stderr, "shared array %s at %p, %zu bytes of %zu:", array->name, array->data, array->bytes, array->item);
+    for (unsigned i = 0; i < array->rank && i < 4; ++i) fprintf(stderr, " %zu", array->extents[i]);
+    fprintf(stderr, "\n");
+  }
+}
+
+inline void on_death() {
+  if (!block.running) return;
+  fprintf(stderr, "in kernel %s, %s\n", block.kernel.c_str(), thread_text().c_str());
+  say_shared_arrays();
+}
+
+// Both may be loaded, each with a callback of its own.
+inline void hear_of_death() {
+  if (!__sanitizer_set_death_callback) return;
+  __sanitizer_set_death_callback(on_death);
+  void* library = dlopen("libubsan.so.1", RTLD_LAZY | RTLD_NOLOAD);
+  void* set = library ? dlsym(library, "__sanitizer_set_death_callback") : nullptr;
+  if (set) reinterpret_cast<void (*)(void (*)())>(set)(on_death);
+}
+
 CUDA_ON_CPU_MACHINERY inline void take_next_thread() {
   const unsigned index = block.reverse ? block.size - 1 - block.next : block.next;
   ++block.next;
@@ -16,6 +46,9 @@ CUDA_ON_CPU_MACHINERY inline void take_next_thread() {
   self->lane = index % 32;
   self->warp = &warps[index / 32];
   self->busy = true;
+#ifdef CUDA_ON_CPU_TSAN
+  __tsan_set_fiber_name(self->tsan, thread_text().c_str());
+#endif
 }
 
 CUDA_ON_CPU_MACHINERY inline void thread_returned() {
@@ -72,9 +105,13 @@ CUDA_ON_CPU_MACHINERY inline void run_block() {
   if (block.dynamic_bytes) memset(block.dynamic_shared, 0xFF, block.dynamic_bytes);
   for (SharedArray* array = shared_arrays; array; array = array->next)
     memset(array->data, 0xFF, array->bytes);
+  watch_block();
   __tsan_release(&block_start);
+  block.running = true;
   run_threads_to_the_end();
+  block.running = false;
   __tsan_acquire(&block_end);
+  watch_block_end();
 }
 
 // ---- Launching ---------------------------------------------------------------------------------------------
@@ -88,8 +125,6 @@ inline void report(cudaError_t error, const std::string& story) {
   last_error = told_error = error;
   told = story;
 }
-
-inline std::string shape(const dim3& d) { return text("(%u, %u, %u)", d.x, d.y, d.z); }
 
 inline const char* impossible(const dim3& grid, const dim3& threads, size_t dynamic_bytes) {
   if (threads.x == 0 || threads.y == 0 || threads.z == 0) return "a block has at least 1 thread";
@@ -119,6 +154,7 @@ CUDA_ON_CPU_MACHINERY inline void launch(const char* name, dim3 grid, dim3 threa
   shared_bytes = 0;
   abandon_fibers();
   block.body = &body;
+  block.kernel = kernel;
   block.size = threads.x * threads.y * threads.z;
   block.reverse = order && strcmp(order, "reverse") == 0;
   warps.assign((block.size + 31) / 32, Warp());
@@ -136,6 +172,9 @@ CUDA_ON_CPU_MACHINERY inline void launch(const char* name, dim3 grid, dim3 threa
   block.dynamic_bytes = dynamic_bytes;
   blockDim = threads;
   gridDim = grid;
+  watch_launch();
+  static const bool once = (hear_of_death(), true);
+  static_cast<void>(once);
   for (blockIdx.z = 0; blockIdx.z < grid.z; ++blockIdx.z)
     for (blockIdx.y = 0; blockIdx.y < grid.y; ++blockIdx.y)
       for (blockIdx.x = 0; blockIdx.x < grid.x; ++blockIdx.x) {
@@ -165,4 +204,6 @@ __attribute__((visibility("hidden"))) const char* cudaGetErrorString(cudaError_t
   if (error == cudaErrorInvalidValue) return "invalid argument";
   return "an error that the host target did not raise";
 }
+// Those of the last launch, to stderr: for who reads a sanitizer's report.
+void crosscheck_say_shared_arrays() { cuda_on_cpu::say_shared_arrays(); }
 }

@@ -7,18 +7,43 @@ namespace cuda_on_cpu {
 
 constexpr size_t shared_limit = 227 * 1024, static_shared_limit = 48 * 1024;
 
+// Between guards, where somebody looks at these. g++'s ASan would have none for the arrays of a template.
+#if defined(CUDA_ON_CPU_ASAN) || defined(CUDA_ON_CPU_WATCH)
+constexpr size_t shared_guard = 1024;
+template <class T>
+struct Guarded {
+  alignas(32) unsigned char before[shared_guard];
+  alignas(32) T array;
+  alignas(32) unsigned char after[shared_guard];
+};
+#define CUDA_ON_CPU_ARRAY(T, name, dims)                       \
+  typedef T name##_type dims;                                  \
+  static cuda_on_cpu::Guarded<name##_type> name##_guarded;     \
+  name##_type& name = name##_guarded.array
+#else
+#define CUDA_ON_CPU_ARRAY(T, name, dims) alignas(32) static T name dims
+#endif
+
 struct SharedArray {
   const char* name;
   void* data;
-  size_t bytes;
+  size_t bytes, item;  // item: of one element
+  unsigned rank;
+  size_t extents[4];
   unsigned launch = 0;  // the last launch that used it
   SharedArray* next = nullptr;
-  constexpr SharedArray(const char* n, void* d, size_t b) : name(n), data(d), bytes(b) {}
+  template <class T>
+  constexpr SharedArray(const char* n, T* array)
+      : name(n), data(array), bytes(sizeof(T)), item(sizeof(std::remove_all_extents_t<T>)), rank(std::rank<T>::value),
+        extents{std::extent<T, 0>::value, std::extent<T, 1>::value, std::extent<T, 2>::value,
+                std::extent<T, 3>::value} {}
 };
 
 static SharedArray* shared_arrays = nullptr;  // a list, those of the running launch
 static size_t shared_bytes = 0;
 static unsigned launch_number = 0;
+
+CUDA_ON_CPU_MACHINERY inline void watch_shared(const SharedArray& array);  // in cuda_on_cpu_watch.h
 
 // A launch learns of a shared array when its first thread comes past the declaration, and fills it there and
 // then; the blocks that follow find it filled.
@@ -34,6 +59,11 @@ CUDA_ON_CPU_MACHINERY inline void first_use(SharedArray& array) {
   // the kernel's own write, as it would take memset.
   volatile unsigned char* bytes = static_cast<volatile unsigned char*>(array.data);
   for (size_t i = 0; i < array.bytes; ++i) bytes[i] = 0xFF;
+#ifdef CUDA_ON_CPU_ASAN
+  __asan_poison_memory_region(bytes - shared_guard, shared_guard);
+  __asan_poison_memory_region(bytes + array.bytes, shared_guard);
+#endif
+  watch_shared(array);
 }
 
 CUDA_ON_CPU_MACHINERY inline void use(SharedArray& array) {

@@ -1,0 +1,81 @@
+"""``python -m compare debug OP --side cuda``: one case under the CUDA side's tools."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import typer
+
+import cuda_reference
+from compare.commands.options import (
+    check_dtype,
+    check_implementation_names,
+    listed,
+    one_case,
+)
+from compare.debugging import cuda_side
+from compare.implementations import BUILD_TARGETS
+from compare.specs import Spec
+
+
+def debug_cuda(
+    spec: Spec,
+    dtype: str | None,
+    one: dict[str, Any],
+    seed: int,
+    impl: str | None,
+    variant: str | None,
+    tools: list[str] | None,
+    json_file: Path | None,
+) -> int:
+    """Run the tools on one case, print what they find; returns the exit status."""
+    if impl is not None:
+        check_implementation_names([spec], [impl])
+    mode, _, named = (impl or "cuda").partition("/")
+    if named and variant not in (None, named):
+        raise typer.BadParameter(f"--impl {impl} and --variant {variant} exclude each other")
+    variant = variant or named or None
+    known = cuda_reference.variants(spec.name)
+    if variant is not None and variant not in known:
+        names = ", ".join(known) or "no variants"
+        raise typer.BadParameter(f"--variant {variant}: {spec.name} has {names} on the CUDA side")
+    if dtype is not None:
+        check_dtype(spec, dtype)
+    possible = [one_case(spec, name, seed, one) for name in ([dtype] if dtype else spec.dtypes)]
+    taken = [case for case in possible if spec.takes("cuda", variant, case)]
+    if not taken:
+        raise typer.BadParameter(f"variant {variant or 'default'} is not made for this case")
+    plain = [case for case in taken if case.dtype == "float32"]
+    wanted = _chosen(mode, listed(tools))
+    findings = cuda_side.investigate((plain or taken)[0], variant, wanted)
+    if tools and all(step.missing for _, step in findings.steps) and not findings.partial:
+        reasons = {f"--tool {step.tool}: {step.missing}" for _, step in findings.steps}
+        raise typer.BadParameter("; ".join(sorted(reasons)))
+    typer.echo(str(findings))
+    if json_file:
+        json_file.write_text(findings.to_json() + "\n")
+    return 0 if findings else 1
+
+
+def _chosen(mode: str, names: list[str]) -> dict[str, list[str]]:
+    """Mode → the tools to run, all that there are unless some are asked for."""
+    modes = list(BUILD_TARGETS) if mode == "cuda" else [mode]
+    every = {"cuda-host": cuda_side.HOST_TOOLS, "cuda-gpu": cuda_side.GPU_TOOLS}
+    missing = {each: cuda_side.missing(each) for each in modes}
+    here = {each: [t for t in every[each] if t not in missing[each]] for each in modes}
+    there_is = ", ".join(dict.fromkeys(tool for tools in here.values() for tool in tools))
+    for name in names:
+        if not any(name in every[each] for each in modes):
+            possible = dict.fromkeys(tool for each in modes for tool in every[each])
+            raise typer.BadParameter(f"--tool {name}: one of {', '.join(possible)}")
+        if not any(name in tools for tools in here.values()):
+            why = next(missing[each][name] for each in modes if name in missing[each])
+            raise typer.BadParameter(f"--tool {name}: {why}; here there is {there_is or 'none'}")
+    if not any(here.values()):
+        reasons = {reason for each in missing.values() for reason in each.values()}
+        raise typer.BadParameter(f"--side cuda: no tool can run here: {'; '.join(sorted(reasons))}")
+    chosen = {
+        each: [tool for tool in tools if not names or tool in names] for each, tools in here.items()
+    }
+    return {each: tools for each, tools in chosen.items() if tools}

@@ -1,0 +1,286 @@
+"""What debug finds on the CUDA side, and how it reads."""
+
+from __future__ import annotations
+
+import json
+import textwrap
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+import numpy as np
+
+from compare import numerics
+from compare.debugging import regions
+from compare.debugging.cuda_reports import Index, Memory, Report, Site, site, who_text
+from compare.debugging.traces import WIDTH
+from cuda_reference._watch import Frame
+
+SHOWN = 5  # reports in full; the rest in a line each
+ACTIONS = 14  # lines of what a thread did
+
+
+@dataclass
+class WrongResult:
+    """A result that differs from the oracle's, with threads in one order."""
+
+    order: str
+    problem: str
+    deviation: dict[str, Any] = field(default_factory=dict)
+    pattern: dict[str, str] = field(default_factory=dict)
+    all_nan: bool = False
+    shape: list[int] = field(default_factory=list)
+    dtype: str = ""
+    outside: bool = False
+
+    def lines(self) -> list[str]:
+        """In words."""
+        if not self.deviation:
+            return [f"values: {self.problem}"]
+        d, nan = self.deviation, "; all NaN" if self.all_nan else ""
+        index = ", ".join(map(str, d["index"]))
+        error, bound, ulps = (float(d[name]) for name in ("error", "bound", "ulps"))
+        by = f"|error| {error:.3g} against a bound of {bound:.3g}"
+        if error == ulps < np.inf:
+            by = f"{bound:.3g} allowed"
+        lines = [
+            f"out {self.dtype} {tuple(self.shape)}: {d['wrong']} of {d['total']} elements wrong: "
+            f"{self.pattern['text']}{nan}",
+            f"  worst out[{index}]: got {d['got']}, expected {d['expected']}",
+            f"  {ulps:.3g} ulp, {by}",
+        ]
+        if self.outside:
+            lines.append("  memory outside of out was written, too")
+        return lines
+
+
+@dataclass
+class Action:
+    """What the followed thread did from one line, to one tensor or shared array."""
+
+    verb: str
+    region: str
+    count: int
+    site: Site
+
+
+@dataclass
+class Step:
+    """What one tool found.
+
+    Attributes:
+        tool: its name.
+        missing: why it did not run; empty if it did.
+        reports: its findings.
+        wrong: wrong results, one an order of threads.
+        same_in_both_orders: whether the results were; None where one order ran.
+        worst: the element whose writer was looked for; None where nothing is wrong.
+        stored: its writer; None where nobody stored it.
+        never: how many of the wrong elements nobody stored.
+        actions: what that writer did.
+    """
+
+    tool: str
+    missing: str = ""
+    reports: list[Report] = field(default_factory=list)
+    wrong: list[WrongResult] = field(default_factory=list)
+    same_in_both_orders: bool | None = None
+    worst: Index | None = None
+    stored: Site | None = None
+    never: int = 0
+    actions: list[Action] = field(default_factory=list)
+
+    @property
+    def outcome(self) -> str:
+        """In a word or two."""
+        if self.missing:
+            return "not run"
+        if self.wrong:
+            return "wrong"
+        return f"{len(self.reports)} found" if self.reports else "ok"
+
+    def follow(self, events: Iterable[dict[str, Any]], memory: Memory) -> None:
+        """Gather a thread's accesses by line and tensor, in the order of the first."""
+        groups: dict[Any, list[dict[str, Any]]] = {}
+        for event in events:
+            place = site("", [Frame(*frame) for frame in event["stack"]])
+            argument = None if event["shared"] else memory.argument(event["address"])
+            name = event["shared"][0] if event["shared"] else getattr(argument, "name", "")
+            groups.setdefault((event["write"], name, place, argument), []).append(event)
+        for (write, name, place, argument), group in groups.items():
+            if argument is None:
+                region = _shared_region(name, [tuple(e["shared"][1]) for e in group if e["shared"]])
+            else:
+                addresses = np.array([e["address"] for e in group], dtype=np.uint64)
+                if argument.outside(addresses, 1).any():
+                    region = f"{name}, beside it too"
+                else:
+                    all_on = np.ones(len(addresses), dtype=bool)
+                    region = regions.touched(argument, addresses, all_on).of(name)
+            verb = "store" if write else "load"
+            self.actions.append(Action(verb, region, len(group), place))
+
+
+def _shared_region(name: str, touched: list[Index]) -> str:
+    """The elements of a shared array that were touched: a_tile[3][0:16]."""
+    parts = []
+    for along in zip(*touched):
+        different = np.unique(np.array(along))
+        found = regions.progression(different)
+        parts.append(regions.written(found) if found else f"{different[0]}…{different[-1]}")
+    return name + "".join(f"[{part}]" for part in parts)
+
+
+@dataclass
+class CudaFindings:
+    """What the tools found: true if nothing is wrong, printable, and :meth:`to_json`.
+
+    Attributes:
+        subject: the case and implementation.
+        steps: (mode, what one tool found).
+        partial: whether Ctrl-C ended it early.
+    """
+
+    subject: str
+    steps: list[tuple[str, Step]] = field(default_factory=list)
+    partial: bool = False
+
+    def add(self, mode: str, step: Step) -> None:
+        """One more tool is done."""
+        self.steps.append((mode, step))
+
+    def __bool__(self) -> bool:
+        return not self.partial and not any(s.reports or s.wrong for _, s in self.steps)
+
+    @property
+    def verdict(self) -> str:
+        """In one or two words."""
+        if any(step.reports or step.wrong for _, step in self.steps):
+            return "WRONG"
+        return "interrupted" if self.partial else "nothing wrong found"
+
+    def __str__(self) -> str:
+        lines = [f"{self.subject}: {self.verdict}"]
+        for mode in dict.fromkeys(mode for mode, _ in self.steps):
+            lines += self._values(mode)
+        reports = [report for _, step in self.steps for report in step.reports]
+        reports.sort(key=lambda report: not report.sites)  # those that say where come first
+        for report in reports[:SHOWN]:
+            lines += report.lines()
+        for report in reports[SHOWN:]:
+            where = f", {report.sites[0].lines()[0]}" if report.sites else ""
+            lines.append(f"{report.tool}: {report.what}{where}")
+        lines += self._actions()
+        lines.append(self._ran())
+        for mode, step in self.steps:
+            if step.missing:
+                lines.append(f"not run: {mode.removeprefix('cuda-')} {step.tool}: {step.missing}")
+        return "\n".join(part for line in lines for part in _wrapped(line))
+
+    def _values(self, mode: str) -> list[str]:
+        """What is wrong with the results, and who stored the worst element."""
+        steps = {step.tool: step for each, step in self.steps if each == mode}
+        values = steps.get("values")
+        if values is None or not values.wrong:
+            return []
+        first = values.wrong[0]
+        lines = first.lines()
+        if mode == "cuda-host":
+            if len(values.wrong) == 1:
+                other = "reverse" if first.order == "forward" else "forward"
+                lines.append(
+                    f"  with the threads in {other} order it is right: their order matters"
+                )
+            elif values.same_in_both_orders is False:
+                lines.append("  with the threads in reverse order other values are wrong")
+        watched = steps.get("initcheck")
+        if watched is None or watched.worst is None:
+            return lines
+        index = ", ".join(map(str, watched.worst))
+        if watched.never:
+            lines.append(f"  never stored by any thread: {watched.never} of them")
+        if watched.stored is not None:
+            lines.append(f"  out[{index}] stored by {_who(watched.stored)}")
+            place = watched.stored._replace(block=None, thread=None)
+            lines += [f"    {line}" for line in place.lines()]
+        elif not watched.never:
+            lines.append(f"  out[{index}] was stored by no thread")
+        return lines
+
+    def _actions(self) -> list[str]:
+        """What the thread that stored the worst element did, if results are known to be wrong."""
+        if not any(step.wrong for _, step in self.steps):
+            return []
+        for _, step in self.steps:
+            if step.actions and step.stored is not None:
+                shown = step.actions[:ACTIONS]
+                head = f"{_who(step.stored)} did, by line:"
+                wide = min(36, max(len(action.region) for action in shown))
+                lines = [head]
+                for action in shown:
+                    times = f"{action.count}×"
+                    code = f":{action.site.line} {action.site.code}"
+                    text = f"  {action.verb:5} {action.region:{wide}} {times:>6}  {code}"
+                    lines.append(text if len(text) <= WIDTH else text[: WIDTH - 1] + "…")
+                left = len(step.actions) - len(shown)
+                return [*lines, f"  … {left} more"] if left else lines
+        return []
+
+    def _ran(self) -> str:
+        parts = []
+        for mode in dict.fromkeys(mode for mode, _ in self.steps):
+            done = [f"{s.tool} {s.outcome}" for m, s in self.steps if m == mode and not s.missing]
+            if done:
+                device = "CPU" if mode == "cuda-host" else "GPU"
+                parts.append(f"on the {device}: {', '.join(done)}")
+        return "\n".join(parts) or "nothing ran to its end"
+
+    def to_dict(self) -> dict[str, Any]:
+        """Everything."""
+        return {
+            "passed": bool(self),
+            "subject": self.subject,
+            "verdict": self.verdict,
+            "partial": self.partial,
+            "steps": [
+                {
+                    "mode": mode,
+                    "tool": step.tool,
+                    "outcome": step.outcome,
+                    "not_run": step.missing,
+                    "reports": [report.to_dict() for report in step.reports],
+                    "wrong": [asdict(wrong) for wrong in step.wrong],
+                    "same_in_both_orders": step.same_in_both_orders,
+                    "worst": step.worst,
+                    "never_stored": step.never,
+                    "stored_by": step.stored
+                    and {**step.stored._asdict(), "code": step.stored.code},
+                    "thread": [
+                        {
+                            **{k: getattr(a, k) for k in ("verb", "region", "count")},
+                            **a.site._asdict(),
+                            "code": a.site.code,
+                        }
+                        for a in step.actions
+                    ],
+                }
+                for mode, step in self.steps
+            ],
+        }
+
+    def to_json(self) -> str:
+        """The same as a JSON text."""
+        return json.dumps(numerics.json_safe(self.to_dict()), indent=1)
+
+
+def _who(place: Site) -> str:
+    return who_text(place.block, place.thread)
+
+
+def _wrapped(line: str) -> list[str]:
+    if line.lstrip().startswith("| "):
+        return [line[:WIDTH]]
+    if line.startswith("  ") and "×" in line:
+        return [line]
+    indent = line[: len(line) - len(line.lstrip())]
+    return textwrap.wrap(line, WIDTH, subsequent_indent=indent + "    ") or [""]

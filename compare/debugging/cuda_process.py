@@ -1,0 +1,323 @@
+"""A child process that runs one case of the CUDA side under some tools, and writes what it sees.
+
+``python -m compare.debugging.cuda_process JOB``, with a job as JSON. Findings go to the job's
+report file, one JSON object a line, each as soon as it is known: a tool may end the process.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import inspect
+import json
+import os
+import sys
+from collections.abc import Iterator
+from dataclasses import asdict
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.overrides import TorchFunctionMode
+
+import cuda_reference
+from compare import cases, checking, numerics
+from compare.cases import GUARD, Arguments, Case, Guarded
+from compare.debugging import regions
+from compare.debugging.subjects import copies, tensors
+from compare.implementations import Implementation
+from compare.specs import SPECS, Spec
+from cuda_reference import BuildError, _build
+from cuda_reference._watch import UNWRITTEN, WRITTEN, Access, Memory, Watch
+
+MARGIN = 4096  # bytes around a watched input
+ORDERS = ("forward", "reverse")
+FOLLOWED = 4096  # accesses of a followed thread that are told
+
+
+class Job:
+    """A case on one implementation, and where to write what is seen."""
+
+    def __init__(self, described: dict[str, Any]) -> None:
+        case = described["case"]
+        self.spec: Spec = SPECS[case["op"]]
+        self.case = Case(**{**case, "shape": tuple(case["shape"])})
+        mode, variant = described["mode"], described["variant"]
+        function = self.spec.cuda
+        if variant is not None:
+            function = cuda_reference.variants(self.spec.name)[variant]
+        self.way = Implementation(mode, variant, function)
+        self.steps: list[str] = described["steps"]
+        self._file = open(described["report"], "a", encoding="utf-8")  # noqa: SIM115 - to the end
+
+    def tell(self, event: str, **facts: Any) -> None:
+        """Write one line of the report."""
+        self._file.write(json.dumps(numerics.json_safe({"event": event, **facts})) + "\n")
+        self._file.flush()
+
+    def named(self, arguments: Arguments) -> dict[str, Tensor]:
+        """The tensors among the arguments, by parameter."""
+        bound = inspect.signature(self.spec.cuda).bind(*arguments[0], **arguments[1]).arguments
+        return {name: t for name, value in bound.items() for t in tensors(value)}
+
+
+def describe(name: str, t: Tensor) -> dict[str, Any]:
+    """A tensor's place in memory, for the report."""
+    return {
+        "name": name,
+        "address": t.data_ptr(),
+        "shape": list(t.shape),
+        "strides": list(t.stride()),
+        "dtype": str(t.dtype).removeprefix("torch."),
+    }
+
+
+@contextlib.contextmanager
+def thread_order(order: str) -> Iterator[None]:
+    """Launches on the host target run their threads in this order."""
+    before = os.environ.get("CROSSCHECK_THREAD_ORDER")
+    os.environ["CROSSCHECK_THREAD_ORDER"] = order
+    try:
+        yield
+    finally:
+        if before is None:
+            del os.environ["CROSSCHECK_THREAD_ORDER"]
+        else:
+            os.environ["CROSSCHECK_THREAD_ORDER"] = before
+
+
+# ---- Wrong values ----
+
+
+class Verdict:
+    """A result against the oracle's."""
+
+    def __init__(self, job: Job, arguments: Arguments, result: Tensor, reference: Tensor) -> None:
+        self.result = result
+        self.described: dict[str, Any] = {"problem": ""}
+        self.index: tuple[int, ...] | None = None
+        self.wrong: Tensor | None = None
+        outcome = checking.judge(job.spec, job.case, job.way, arguments, result, reference)
+        if outcome.mismatch is None:
+            return
+        self.described["problem"] = outcome.mismatch.problem
+        if outcome.mismatch.deviation is None:
+            return
+        found = checking.compare(job.spec, job.case, job.way.name, arguments, result, reference)
+        self.wrong = ~found.right.cpu()
+        self.index = outcome.mismatch.deviation.index
+        floating = result.dtype.is_floating_point
+        self.described |= {
+            "deviation": asdict(outcome.mismatch.deviation),
+            "pattern": regions.pattern(self.wrong.numpy(), "out")._asdict(),
+            "all_nan": floating and bool(result.cpu()[self.wrong].isnan().all()),
+            "shape": list(result.shape),
+            "dtype": str(result.dtype).removeprefix("torch."),
+        }
+
+
+def values(job: Job) -> None:
+    """The case as a check runs it, on the host target in both orders of threads."""
+    arguments = job.spec.inputs(job.case, job.way.device)
+    reference = job.spec.oracle(*arguments[0], **arguments[1])
+    verdicts = []
+    for order in ORDERS if job.way.device.type == "cpu" else ORDERS[:1]:
+        with thread_order(order):
+            result, guards = checking.call(job.spec, job.case, job.way, arguments, reference)
+        if job.way.device.type == "cuda":
+            torch.cuda.synchronize()
+        verdict = Verdict(job, arguments, result.clone(), reference)
+        if not all(guarded.intact() for guarded in guards):
+            verdict.described["outside"] = True
+        verdicts.append(verdict)
+        job.tell("values", order=order, **verdict.described)
+    same = numerics.same_bits(verdicts[0].result, verdicts[-1].result)
+    job.tell("orders", same=bool(same.all()))
+
+
+# ---- Watched ----
+
+
+class _Told(list[Guarded]):
+    """Guards around outputs, told of when they are made."""
+
+    def __init__(self, job: Job) -> None:
+        super().__init__()
+        self.job = job
+
+    def append(self, guarded: Guarded) -> None:
+        super().append(guarded)
+        self.job.tell("tensor", **describe("out", guarded.out))
+
+
+class _Watched(_Told):
+    """The same, and watched from then on. ``memory``: of the last one."""
+
+    def __init__(self, job: Job, watch: Watch) -> None:
+        super().__init__(job)
+        self._watch = watch
+
+    def append(self, guarded: Guarded) -> None:
+        super().append(guarded)
+        self.memory = Memory(guarded.buffer.view(torch.uint8))
+        in_place = self.job.case.layout == "inplace"
+        self.memory.mark(guarded.out, WRITTEN if in_place else UNWRITTEN)
+        self._watch.add(self.memory)
+
+
+def initcheck(job: Job) -> None:
+    """The case with all accesses watched, in both orders of threads; who stored the worst element,
+    and what that thread did."""
+    watch = Watch(_build.library(job.spec.stem, "host"))
+    known: set[Any] = set()
+    for order in ORDERS:
+        verdict, guards = _watched(job, watch, order)
+        findings = list(watch.findings())
+        watch.resolve(a for f in findings for a in (f.here, f.other) if a is not None)
+        for finding in findings:
+            key = (finding.kind, tuple(watch.stack(finding.here)))
+            if key not in known:
+                known.add(key)
+                told = finding._asdict()
+                told["here"] = _told(watch, finding.here)
+                told["other"] = finding.other and _told(watch, finding.other)
+                job.tell("finding", order=order, **told)
+        if verdict.index is not None:
+            _locate(job, watch, order, verdict, guards)
+            return
+
+
+def _watched(
+    job: Job, watch: Watch, order: str, follow: Access | None = None
+) -> tuple[Verdict, _Watched]:
+    watch.forget()
+    job.tell("launch")
+    arguments = copies(job.spec.inputs(job.case), cases.CPU, MARGIN)
+    reference = job.spec.oracle(*arguments[0], **arguments[1])
+    memories: dict[int, Memory] = {}
+    for name, t in job.named(arguments).items():
+        storage = t.untyped_storage()
+        if storage.data_ptr() not in memories:
+            whole = torch.empty(0, dtype=torch.uint8)
+            whole.set_(storage, 0, (storage.nbytes(),), (1,))
+            memories[storage.data_ptr()] = Memory(whole)
+        memories[storage.data_ptr()].mark(t, WRITTEN)
+        job.tell("tensor", **describe(name, t))
+    for memory in memories.values():
+        watch.add(memory)
+    if follow is not None:
+        watch.follow(follow)
+    guards = _Watched(job, watch)
+    with thread_order(order):
+        result, _ = checking.call(job.spec, job.case, job.way, arguments, reference, guards=guards)
+    return Verdict(job, arguments, result, reference), guards
+
+
+def _locate(job: Job, watch: Watch, order: str, verdict: Verdict, guards: _Watched) -> None:
+    """Tell who stored the worst element, and run again to see what that thread did."""
+    assert verdict.index is not None
+    assert verdict.wrong is not None
+    memory, result = guards.memory, verdict.result
+    writers = memory.of(memory.writer, result)[..., 0]
+    never = int((writers[verdict.wrong] == 0).sum())
+    access = watch.access(int(writers[verdict.index]))
+    stored = access and _told(watch, access)
+    job.tell("worst", order=order, index=verdict.index, never=never, stored=stored)
+    if access is None:
+        return
+    _watched(job, watch, order, access)
+    followed = list(watch.followed())[:FOLLOWED]
+    watch.resolve(event.access for event in followed)
+    for event in followed:
+        told = event._asdict()
+        del told["access"]
+        job.tell("followed", stack=watch.stack(event.access), **told)
+
+
+def _told(watch: Watch, access: Access) -> dict[str, Any]:
+    stack = watch.stack(access)
+    return {"block": access.block, "thread": access.thread, "stack": stack}
+
+
+# ---- Under a sanitizer ----
+
+
+class _Allocations(TorchFunctionMode):
+    """Tells of the memory that an op allocates for its result."""
+
+    def __init__(self, job: Job) -> None:
+        super().__init__()
+        self._job = job
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
+    ) -> Any:
+        result = func(*args, **(kwargs or {}))
+        if func in (torch.empty, torch.empty_like, torch.empty_strided, Tensor.new_empty):
+            self._job.tell("tensor", **describe("out", result))
+        return result
+
+
+def exact(job: Job) -> None:
+    """The case once, every tensor in memory just as large as it needs, so that the tool sees a step
+    beside it. Results are not looked at: reading what nobody wrote would be a finding of its own.
+    """
+    device, case = job.way.device, job.case
+    inputs = job.spec.inputs(case)
+    args, kwargs = copies(inputs, device)
+    if case.layout == "inplace":
+        kwargs = {**kwargs, "out": args[0]}
+    elif job.spec.has_out and case.layout != "functional":
+        reference = job.spec.oracle(*inputs[0], **inputs[1])  # no kernels of its own on a GPU
+        dtype = reference.dtype if job.spec.bound is None else job.spec.out_dtype(case)
+        like = Guarded(tuple(reference.shape), dtype, torch.device("meta"), case.layout)
+        memory = torch.empty(like.buffer.numel() - 2 * GUARD, dtype=dtype, device=device)
+        start = like.out.storage_offset() - GUARD
+        kwargs = {**kwargs, "out": memory.as_strided(like.out.shape, like.out.stride(), start)}
+    job.tell("launch")
+    for name, t in job.named((args, kwargs)).items():
+        job.tell("tensor", **describe(name, t))
+    with _Allocations(job):
+        job.way(*args, **kwargs)
+    if device.type == "cuda":
+        torch.cuda.synchronize()
+
+
+def guarded(job: Job) -> None:
+    """The case once, every tensor amid memory that a wild access may hit without harm."""
+    arguments = copies(job.spec.inputs(job.case), cases.CPU, MARGIN)
+    reference = job.spec.oracle(*arguments[0], **arguments[1])
+    job.tell("launch")
+    for name, t in job.named(arguments).items():
+        job.tell("tensor", **describe(name, t))
+    checking.call(job.spec, job.case, job.way, arguments, reference, guards=_Told(job))
+    _build.library(job.spec.stem, "host").crosscheck_say_shared_arrays()
+
+
+STEPS = {
+    "values": (values, ""),
+    "initcheck": (initcheck, "watch"),
+    "address": (exact, "address"),
+    "undefined": (guarded, "undefined"),
+    "thread": (guarded, "thread"),
+    "gpu": (exact, ""),
+}
+
+
+def run(job: Job) -> None:
+    """Take the job's steps in order."""
+    for name in job.steps:
+        step, kind = STEPS[name]
+        os.environ["CROSSCHECK_SANITIZE"] = kind
+        _build._load.cache_clear()
+        job.tell("begin", step=name)
+        try:
+            step(job)
+        except BuildError as error:
+            job.tell("error", step=name, build=True, text=str(error))
+        except Exception as error:  # noqa: BLE001 - whatever a kernel under test throws is a finding
+            job.tell("error", step=name, build=False, text=checking.brief(error))
+        job.tell("end", step=name)
+
+
+if __name__ == "__main__":
+    run(Job(json.loads(sys.argv[1])))

@@ -1,0 +1,251 @@
+"""What the tools of the CUDA side find: places, threads, and addresses in tensor terms."""
+
+from __future__ import annotations
+
+import linecache
+import os
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+
+from compare.debugging.traces import WIDTH
+from cuda_reference._compilers import CSRC
+from cuda_reference._watch import Frame, unraveled
+from triton_kernels._memory import Argument
+
+Index = tuple[int, ...]
+LONGEST = WIDTH - 4  # characters of a place with its code
+
+
+# ---- Memory ----
+
+
+class Placed:
+    """A tensor in another process: enough of one for an :class:`Argument`."""
+
+    def __init__(self, described: dict[str, Any]) -> None:
+        self.name: str = described["name"]
+        self.shape = torch.Size(described["shape"])
+        self.dtype = getattr(torch, described["dtype"])
+        self._strides: Index = tuple(described["strides"])
+        self._address: int = described["address"]
+
+    def data_ptr(self) -> int:
+        """Of its first element."""
+        return self._address
+
+    def stride(self) -> Index:
+        """In elements."""
+        return self._strides
+
+    def numel(self) -> int:
+        """How many elements."""
+        return self.shape.numel()
+
+    def element_size(self) -> int:
+        """In bytes."""
+        return int(self.dtype.itemsize)
+
+
+class SharedArray(NamedTuple):
+    """A shared array of a block; ``item``: bytes of an element."""
+
+    name: str
+    low: int
+    bytes: int
+    item: int
+    extents: Index
+
+
+@dataclass
+class Memory:
+    """What addresses mean: the tensors of a launch, and its shared arrays."""
+
+    tensors: list[Argument] = field(default_factory=list)
+    shared: list[SharedArray] = field(default_factory=list)
+
+    def argument(self, address: int, slack: int = 4096) -> Argument | None:
+        """The tensor at an address, or the nearest one within ``slack`` bytes."""
+
+        def distance(a: Argument) -> int:
+            return _distance(address, a.low, a.high - a.low)
+
+        near = min(self.tensors, key=distance, default=None)
+        return near if near is not None and distance(near) <= slack else None
+
+    def text(self, address: int) -> str:
+        """An address in words: x[3, 5], tile[0][4], or where it lies beside a tensor."""
+        array = min(self.shared, key=lambda a: _distance(address, a.low, a.bytes), default=None)
+        if array is not None and _distance(address, array.low, array.bytes) <= 1024:
+            element = (address - array.low) // max(1, array.item)
+            return shared_text(array.name, unraveled(element, array.extents), array.extents)
+        argument = self.argument(address)
+        if argument is None:
+            return f"at {address:#x}, which is near no tensor"
+        if argument.low <= address < argument.high:
+            at = argument.coordinates(argument.elements(_addresses(address)))
+            if at is not None and not argument.outside(_addresses(address), 1).any():
+                return f"{argument.name}[{', '.join(str(int(i[0])) for i in at)}]"
+        return argument.describe(address)
+
+
+def _distance(address: int, low: int, size: int) -> int:
+    """How far an address is from a stretch of memory; 0 inside."""
+    return max(low - address, address - (low + size - 1), 0)
+
+
+def _addresses(*each: int) -> Any:
+    return torch.tensor(each, dtype=torch.int64).numpy()
+
+
+def shared_text(name: str, index: Sequence[int], extents: Sequence[int] = ()) -> str:
+    """An element of a shared array as the source writes it; one outside with the array's size."""
+    text = name + "".join(f"[{i}]" for i in index)
+    if extents and not 0 <= index[0] < extents[0]:
+        text += f", outside of {name}{''.join(f'[{n}]' for n in extents)}"
+    return text
+
+
+# ---- Places ----
+
+
+class Site(NamedTuple):
+    """Where a kernel did something.
+
+    Attributes:
+        role: what it did there: "read", "write", …, or empty.
+        function, file, line: of the kernel, or of a function beside it that it called; the file is
+            in csrc where it is known there.
+        inner: the helper that it called for that, with its own file and line; else empty.
+        block, thread: None where the tool does not tell.
+    """
+
+    role: str
+    function: str
+    file: str
+    line: int
+    inner: str = ""
+    block: Index | None = None
+    thread: Index | None = None
+
+    @property
+    def code(self) -> str:
+        """The line of the source; empty if it cannot be read."""
+        return linecache.getline(self.file, self.line).strip() if self.file else ""
+
+    def lines(self) -> list[str]:
+        """In words."""
+        path = os.path.relpath(self.file) if self.file else "an unknown line"
+        path = self.file if path.startswith("..") else path
+        place = f"{path}:{self.line}" if self.line else path
+        named = f" in {self.function}" if self.function else ""
+        code = f": {self.code}" if self.code else ""
+        line = f"{self.role + ' ' if self.role else ''}{place}{named}{code}"
+        lines = [line if len(line) <= LONGEST else line[: LONGEST - 1] + "…"]
+        who = f"by {who_text(self.block, self.thread)}" if self.thread is not None else ""
+        inner = f"inside {self.inner}" if self.inner else ""
+        if who or inner:
+            lines.append("  " + ", ".join(part for part in (who, inner) if part))
+        return lines
+
+
+def who_text(block: Index | None, thread: Index | None) -> str:
+    """A thread of a launch, in words."""
+    return f"block {block} thread {thread}"
+
+
+def site(
+    role: str, stack: Iterable[Frame], block: Index | None = None, thread: Index | None = None
+) -> Site:
+    """The place of an access from its call stack, innermost first: the line in the kernel's file,
+    and the helper in another file in which it happened."""
+    frames = []
+    for frame in stack:
+        if re.search(r"__invoke|_M_invoke|_Function_handler|std::function|run_threads", frame[0]):
+            break
+        if frame.line and Path(frame.file).name in _sources():
+            frames.append(frame)
+    if len(frames) > 1 and re.search(r"(^|::)operator\(\)", frames[-1].function):
+        frames.pop()  # LAUNCH's lambda
+    if not frames:
+        return Site(role, "", "", 0, "", block, thread)
+    kernel, first = frames[-1], frames[0]
+    # Functions beside the kernel are the author's own; those of other files are helpers.
+    own = next(frame for frame in frames if frame.file == kernel.file)
+    name, inner = short_name(kernel.function), ""
+    if own is not kernel:
+        name = f"{short_name(own.function)} in {name}"
+    if first is not own:
+        inner = f"{short_name(first.function)} at {Path(first.file).name}:{first.line}"
+    file = _sources()[Path(kernel.file).name]
+    return Site(role, name, file, own.line, inner, block, thread)
+
+
+def _sources() -> dict[str, str]:
+    """Files of csrc by name: a cached library may have been built elsewhere, of equal sources."""
+    return {path.name: str(path) for path in CSRC.iterdir() if path.is_file()}
+
+
+def short_name(function: str) -> str:
+    """A function's name without its result and parameters: f<float>."""
+    depth, start = 0, 0
+    for at, c in enumerate(function):
+        depth += {"<": 1, ">": -1}.get(c, 0)
+        if depth == 0 and c == " ":
+            start = at + 1
+        if depth == 0 and c == "(" and at > start:
+            return function[start:at]
+    return function[start:]
+
+
+# ---- Reports ----
+
+
+@dataclass
+class Report:
+    """One thing that a tool found.
+
+    Attributes:
+        tool: its name.
+        what: in words, with the memory it is about.
+        sites: where; for a conflict both places.
+        count: how many reports were folded into this one.
+        raw: the tool's own words, trimmed, where they could not be read.
+    """
+
+    tool: str
+    what: str
+    sites: list[Site] = field(default_factory=list)
+    count: int = 1
+    raw: str = ""
+
+    def lines(self) -> list[str]:
+        """In words."""
+        times = f" ({self.count} times)" if self.count > 1 else ""
+        lines = [f"{self.tool}: {self.what}{times}"]
+        for each in self.sites:
+            lines += [f"  {line}" for line in each.lines()]
+        lines += [f"  | {line}" for line in self.raw.splitlines()]
+        return lines
+
+    def to_dict(self) -> dict[str, Any]:
+        """For the JSON file."""
+        sites = [{**s._asdict(), "code": s.code} for s in self.sites]
+        return {**asdict(replace(self, sites=[])), "sites": sites}
+
+
+def folded(reports: Iterable[Report]) -> list[Report]:
+    """Those of one tool about the same lines and kind as one, the first, with their number."""
+    found: dict[Any, Report] = {}
+    for report in reports:
+        places = tuple((s.role, s.file, s.line) for s in report.sites)
+        key = (report.tool, places or report.what, re.sub(r"[:,].*", "", report.what))
+        if key in found:
+            found[key].count += report.count
+        else:
+            found[key] = report
+    return list(found.values())
