@@ -98,15 +98,15 @@ def debug(
     spec = spec_named(op)
     side = _side(side, impl, tool)
     if side == "cuda":
-        for given, option in (
-            (program, "--program"),
-            (tiles, "--tiles"),
-            (pdb, "--pdb"),
-            (breaks, "--break"),
-            (bisect, "--bisect"),
-            (shrink, "--shrink"),
-        ):
-            if given:
+        others: dict[str, Any] = {
+            "--program": program,
+            "--tiles": tiles,
+            "--pdb": pdb,
+            "--break": breaks,
+        }
+        others |= {"--bisect": bisect, "--shrink": shrink, "--output": output}
+        for option, value in others.items():
+            if value:
                 raise typer.BadParameter(f"{option} is for the Triton side")
         one = {"shape": shape, "layout": layout, "values": values, "arg": arg}
         status = debug_cuda(spec, dtype, one, seed, impl, variant, tool, json_file)
@@ -138,7 +138,7 @@ def debug(
     if output is not None and not shrink:
         raise typer.BadParameter("--output is for --shrink")
     if shrink:
-        for given, option in ((program, "--program"), (session, "--pdb"), (bisect, "--bisect")):
+        for option, given in {"--program": program, "--pdb": session, "--bisect": bisect}.items():
             if given:
                 raise typer.BadParameter(f"{option} and --shrink exclude each other")
         file = output or Path(f"reproduce_{spec.name}.py")

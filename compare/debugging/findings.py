@@ -11,14 +11,14 @@ from typing import Any
 
 from compare import numerics
 from compare.checking import Deviation
-from compare.debugging import values
+from compare.debugging import way as ways
 from compare.debugging.bisection import Bisection
 from compare.debugging.hazards import Hazard
 from compare.debugging.regions import Pattern
 from compare.debugging.shrunk import Reproduction, Shrunk
 from compare.debugging.stores import History, Store
 from compare.debugging.traces import WIDTH, Trace, source_line
-from compare.debugging.values import Step
+from compare.debugging.way import Step
 from triton_kernels._observer import Place, Program
 
 LINES = 40  # of the printed findings: one screen
@@ -291,7 +291,7 @@ class Findings:
             head += lane if worst.history.last.lanes > 1 else ""
         else:
             return []
-        return ["", head, *(f"  {_cut(line)}" for line in values.lines(way, place))]
+        return ["", head, *(f"  {_cut(line)}" for line in ways.lines(way, place))]
 
     def to_dict(self, tiles: bool = False) -> dict[str, Any]:
         """Everything, with the values of the trace's tiles if ``tiles``."""

@@ -25,8 +25,8 @@ from compare.debugging.stepping import Quit, Session
 from compare.debugging.stores import History, Stores, address_of
 from compare.debugging.subjects import Result, Subject
 from compare.debugging.tracing import Tracer
-from compare.debugging.values import Values
 from compare.debugging.waiting import SpinGuard, WaitsForever
+from compare.debugging.way import Way
 from triton_kernels import _interpreter
 from triton_kernels._observer import Launch, Program, Several
 
@@ -252,14 +252,14 @@ def _replay(
     worst = findings.wrong[0] if findings.wrong else None
     watched = _offset(stores, worst.history) if worst else None
     store = worst.history.last if worst else None
-    failure, values = findings.failure, None
+    failure, way = findings.failure, None
     if session is not None:  # the debugger has the one trace function that there is
         pass
     elif failure is not None and failure.lane is not None:
-        values = Values(failure.lane, failure.shape)
+        way = Way(failure.lane, failure.shape)
     elif worst is not None and store is not None:
-        values = Values(worst.history.lane, store.shape)
-    tracer = Tracer(*target, watched, values)
+        way = Way(worst.history.lane, store.shape)
+    tracer = Tracer(*target, watched, way)
     guarded = Several(tracer, *guards)  # alone, it may wait for the others
     try:
         state = subject.prepare(CPU)
@@ -270,7 +270,7 @@ def _replay(
             with (
                 Bar(f"tracing program {target[1]}"),
                 _interpreter.interpreting(guarded),
-                values or contextlib.nullcontext(),
+                way or contextlib.nullcontext(),
             ):
                 subject.launch(state)
     except KeyboardInterrupt:
@@ -284,7 +284,7 @@ def _replay(
         tracer.end("by the error above" if known else text.splitlines()[0])
     findings.trace = tracer.trace
     if failure is not None:
-        failure.way = values.steps if values else []
+        failure.way = way.steps if way else []
     if session is not None and not session.reached:
         findings.notes.append(f"program {target[1]} got to none of the breakpoints")
     if failure is not None and tracer.trace is not None and not tracer.trace.ended:

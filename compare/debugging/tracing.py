@@ -7,7 +7,7 @@ import numpy as np
 from compare.debugging import regions
 from compare.debugging.stores import holds
 from compare.debugging.traces import Event, Trace
-from compare.debugging.values import Values
+from compare.debugging.way import Way
 from triton_kernels._memory import Argument
 from triton_kernels._observer import Access, Dot, Launch, Observer, Program
 
@@ -19,7 +19,7 @@ class Tracer(Observer):
     memory is as it was, and those after it not at all.
 
     ``watched`` is an element, as an argument's name and bytes from its start;
-    ``values`` note its way.
+    ``way`` notes its way.
 
     Attributes:
         trace: None until the launch begins.
@@ -31,11 +31,11 @@ class Tracer(Observer):
         launch: int,
         program: Program,
         watched: tuple[str, int] | None = None,
-        values: Values | None = None,
+        way: Way | None = None,
     ) -> None:
         self.trace: Trace | None = None
         self.stored_there: float | None = None
-        self._wanted, self._watched, self._values = (launch, program), watched, values
+        self._wanted, self._watched, self._way = (launch, program), watched, way
         self._launch = -1
         self._arguments: tuple[Argument, ...] = ()
         self._kept = 0
@@ -48,8 +48,8 @@ class Tracer(Observer):
 
     def wants(self, program: Program) -> bool:
         alone = (self._launch, program) == self._wanted
-        if self._values is not None:
-            self._values.on = alone
+        if self._way is not None:
+            self._way.on = alone
         return alone or self._launch < self._wanted[0]
 
     def access(self, access: Access) -> None:
