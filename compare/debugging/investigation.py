@@ -23,10 +23,11 @@ from compare.cases import CPU
 from compare.checking import Deviation
 from compare.debugging import regions
 from compare.debugging.findings import Failure, Findings, WrongValues
-from compare.debugging.hazards import Sanitizer
+from compare.debugging.hazards import Hazard, Sanitizer
 from compare.debugging.stores import History, Stores, address_of
 from compare.debugging.subjects import Kernel, Oracle, Result, Subject, tensors
 from compare.debugging.tracing import Tracer
+from compare.debugging.values import Values
 from compare.own import Tolerance
 from triton_kernels import _interpreter
 from triton_kernels._observer import Launch, Program, Several
@@ -87,7 +88,7 @@ class _Watch(Stores):
 
 def _sanitizers() -> list[Sanitizer]:
     """Those that watch the run."""
-    return []
+    return [Values()]
 
 
 def investigate(
@@ -105,7 +106,7 @@ def investigate(
     results: list[Result] = []
     try:
         with bar, _interpreter.interpreting(Several(stores, *sanitizers)):
-            subject.launch(state)
+            subject.launch(state, next((s.shadows for s in sanitizers if s.shadows), None))
         results = subject.judge(state, stores)
     except KeyboardInterrupt as interrupt:
         findings.partial = True
@@ -119,12 +120,24 @@ def investigate(
     findings.wrong = [w for w in (_describe(r, stores) for r in results) if w is not None]
     findings.compared = bool(results)
     findings.hazards = [hazard for sanitizer in sanitizers for hazard in sanitizer.hazards()]
+    findings.hazards.sort(key=lambda hazard: not _explains(hazard, findings.failure))
+    values = next((s for s in sanitizers if isinstance(s, Values)), None)
+    if values is not None:
+        for wrong in findings.wrong:
+            wrong.made = None if math.isfinite(wrong.value) else values.made(wrong.history.address)
     target = _target(findings, stores, program)
     if target is not None:
         _replay(subject, findings, stores, target)
-    findings.notes += _notes(findings, stores, results)
+    findings.notes += _notes(findings, stores, results, values)
     _compiled(subject, findings, results)
     return findings
+
+
+def _explains(hazard: Hazard, failure: Failure | None) -> bool:
+    """Whether a hazard happened where the run failed: it is the one to look at first."""
+    return failure is not None and (failure.program, failure.place) in [
+        (witness.program, witness.place) for witness in hazard.witnesses
+    ]
 
 
 def _current(stores: Stores) -> Program | None:
@@ -245,7 +258,9 @@ def _offset(stores: Stores, history: History) -> tuple[str, int] | None:
     return None
 
 
-def _notes(findings: Findings, stores: Stores, results: list[Result]) -> list[str]:
+def _notes(
+    findings: Findings, stores: Stores, results: list[Result], values: Values | None
+) -> list[str]:
     """What else the stores tell."""
     notes = []
     if not stores.stored() and not findings.failure and not findings.partial:
@@ -261,9 +276,8 @@ def _notes(findings: Findings, stores: Stores, results: list[Result]) -> list[st
         for name, tensor in found:
             writers = stores.writers(tensor)
             never = 0 if writers is None else int((writers < 0).sum())
-            nans = int(tensor.isnan().sum()) if tensor.dtype.is_floating_point else 0
             notes += [f"{name}: {never} of {tensor.numel()} elements never stored"] if never else []
-            notes += [f"{name}: {nans} of {tensor.numel()} elements are NaN"] if nans else []
+            notes += _nans(name, tensor, values)
     for name, tensor in found:
         shared = stores.shared(tensor)
         if shared is not None and shared.any():
@@ -277,6 +291,19 @@ def _notes(findings: Findings, stores: Stores, results: list[Result]) -> list[st
                     "orders them, the result depends on luck"
                 )
     return notes
+
+
+def _nans(name: str, tensor: Tensor, values: Values | None) -> list[str]:
+    """How many NaNs there are, and what made the first that the kernel's inputs did not have."""
+    if not tensor.dtype.is_floating_point or not bool((nan := tensor.isnan()).any()):
+        return []
+    text = f"{name}: {int(nan.sum())} of {tensor.numel()} elements are NaN"
+    for index in nan.nonzero().tolist() if values else []:
+        made = values and values.made(address_of(tensor, tuple(index)))
+        if made:
+            which = f"{name}[{', '.join(map(str, index))}]"
+            return [f"{text}; {which} was {made.what} in program {made.program}, {made.place}"]
+    return [text]
 
 
 def _compiled(subject: Subject, findings: Findings, results: list[Result]) -> None:
@@ -330,6 +357,7 @@ def debug(
     bound: Tolerance | None = None,
     program: Sequence[int] | None = None,
     sanitize: bool = True,
+    uninitialized: Sequence[str] = (),
     **constexprs: Any,
 ) -> Findings:
     r"""Run ``kernel[grid](*args, **constexprs)`` in the interpreter and find out what is wrong.
@@ -350,6 +378,8 @@ def debug(
             with the oracle's result and ``args``.
         program: the program to run again, instead of the one that stored the worst element.
         sanitize: whether to look for hazards, too: what may be wrong though the result is right.
+        uninitialized: names of parameters whose memory holds nothing at the start, as that of
+            outputs made by torch.empty: reading them before a store is a hazard.
         constexprs: keyword arguments of the launch, ``num_warps`` and the like among them.
 
     Returns:
@@ -359,7 +389,7 @@ def debug(
         TypeError: ``kernel`` is no Triton kernel, ``args`` no sequence, a tensor has no
             strided memory, the launch lacks an argument, or the oracle returns no tensors.
         ValueError: the oracle's tensors do not fit those that were stored, ``program`` is not in
-            the grid, or there is a ``bound`` and no ``oracle``.
+            the grid, ``uninitialized`` names no tensor, or there is a ``bound`` and no ``oracle``.
 
     Example:
         >>> print(debug(kernel, (4,), (x, out, 1000), oracle=lambda: x * x, BLOCK=256))
@@ -384,5 +414,5 @@ def debug(
             )
     if bound is not None and oracle is None:
         raise ValueError("debug(): a bound needs an oracle")
-    subject = Kernel(kernel, grid, args, constexprs, oracle, max_ulps, bound)
+    subject = Kernel(kernel, grid, args, constexprs, oracle, max_ulps, bound, uninitialized)
     return investigate(subject, program, sanitize)

@@ -6,8 +6,19 @@ kernels. `self_test()` names every private assumption that a new Triton release 
 the mends compute is in _emulation.py; these files say where Triton must be told so.
 """
 
+from triton_kernels._interpreter.origins import Origin
 from triton_kernels._interpreter.patching import active, interpreting, made_interpreted
 from triton_kernels._interpreter.places import place_of
 from triton_kernels._interpreter.probing import self_test
+from triton_kernels._interpreter.reaching import Reach, Shadows
 
-__all__ = ["active", "interpreting", "made_interpreted", "place_of", "self_test"]
+__all__ = [
+    "Origin",
+    "Reach",
+    "Shadows",
+    "active",
+    "interpreting",
+    "made_interpreted",
+    "place_of",
+    "self_test",
+]
