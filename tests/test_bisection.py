@@ -190,7 +190,7 @@ class StandIn:
     def prepare(self, device: torch.device) -> Any:
         return {"device": device.type, "out": torch.zeros(5)}
 
-    def launch(self, state: Any) -> None:
+    def launch(self, state: Any, shadows: Any = None) -> None:
         value = self.interpreted
         if state["device"] == "cuda":
             value = self.values.get(self.in_force, self.values[""])

@@ -318,7 +318,7 @@ def test_assertion_and_python_error() -> None:
     assert not found
     assert found.failure.program == (1, 0, 0)
     assert found.failure.place.line == line_of("assertion")
-    assert "x too large (device_assert, 4 of 8 lanes)" in found.failure.error
+    assert "x too large (device_assert, 4 of 8 lanes, the first is lane [4])" in found.failure.error
     assert [e.region.of("x") for e in found.trace.events] == ["x[8:16]"]
     found = debug(raises, (4,), (x, out), BLOCK=8)
     assert (found.failure.program, found.failure.place.line) == (
@@ -952,7 +952,7 @@ class Twofold:
     def prepare(self, device: torch.device) -> Any:
         return {"device": device.type, "out": torch.zeros(5)}
 
-    def launch(self, state: Any) -> None:
+    def launch(self, state: Any, shadows: Any = None) -> None:
         value = self.interpreted if state["device"] == "cpu" else self.compiled
         if isinstance(value, Exception):
             raise value

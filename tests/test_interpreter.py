@@ -745,6 +745,18 @@ def atomics(x_ptr, n, BLOCK: tl.constexpr):
 
 
 @triton.jit
+def both_ways(out_ptr, a, b):
+    tl.store(out_ptr, a + b)
+    tl.store(out_ptr + 1, a * b)
+
+
+def test_integers_beyond_int32_are_64_bits_wide(interpreted: Any) -> None:
+    out = torch.zeros(2, dtype=torch.int64)
+    both_ways[(1,)](out, 3_000_000_000, 2_500_000_000)
+    assert out.tolist() == [5_500_000_000, 7_500_000_000_000_000_000]
+
+
+@triton.jit
 def either(x_ptr, y_ptr, out_ptr, n, BLOCK: tl.constexpr):
     offsets = tl.arange(0, BLOCK)
     pointers = tl.where(offsets % 2 == 0, x_ptr + offsets, y_ptr + offsets)

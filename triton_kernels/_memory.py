@@ -2,11 +2,51 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 
 from ._emulation import Array
+
+PAGE = 1 << 24  # elements
+
+
+class Pages:
+    """Numbers for the elements of a memory, zero until set: what nobody touches costs nothing."""
+
+    def __init__(self, size: int, dtype: Any) -> None:
+        self._size, self._dtype = size, np.dtype(dtype)
+        self._pages: dict[int, Array] = {}
+
+    def __getitem__(self, at: Array) -> Array:
+        found: Array = np.zeros(at.shape, dtype=self._dtype)
+        for number, here in self._split(at):
+            if number in self._pages:
+                found[here] = self._pages[number][at[here] - number * PAGE]
+        return found
+
+    def __setitem__(self, at: Array, values: Any) -> None:
+        plain = not isinstance(values, np.ndarray) or not values.ndim
+        for number, here in self._split(at):
+            if number not in self._pages:
+                if plain and not values:
+                    continue
+                length = min(PAGE, self._size - number * PAGE)
+                self._pages[number] = np.zeros(length, dtype=self._dtype)  # calloc: lazy, too
+            self._pages[number][at[here] - number * PAGE] = values if plain else values[here]
+
+    def _split(self, at: Array) -> Iterator[tuple[int, Any]]:
+        """The pages of indices, and which of them lie there."""
+        if not at.size:
+            return
+        numbers = at // PAGE
+        first = int(numbers.flat[0])
+        if self._size <= PAGE or bool((numbers == first).all()):
+            yield first, ...
+            return
+        for number in np.unique(numbers):
+            yield int(number), numbers == number
 
 
 class Argument:

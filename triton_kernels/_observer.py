@@ -97,7 +97,12 @@ class Observer:
     """Watches an interpreted run; does nothing by itself.
 
     A run may hold several launches, one after another.
+
+    Attributes:
+        shadows: the shadow values that it wants kept (``_interpreter.Shadows``), if any.
     """
+
+    shadows: Any = None
 
     def launch(self, launch: Launch) -> None:
         """A kernel is about to run."""
@@ -120,11 +125,12 @@ class Observer:
 class Several(Observer):
     """Observers as one: each is told everything, and a program runs if all want it.
 
-    The first one decides the order of programs.
+    The first one decides the order of programs; one at most wants shadow values.
     """
 
     def __init__(self, *observers: Observer) -> None:
         self.observers = observers
+        self.shadows = next((o.shadows for o in observers if o.shadows is not None), None)
 
     def launch(self, launch: Launch) -> None:
         for observer in self.observers:

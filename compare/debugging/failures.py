@@ -55,7 +55,7 @@ class Call(Kernel):
     def prepare(self, device: torch.device) -> Any:
         return {"arguments": super().prepare(device)[0]}
 
-    def launch(self, state: Any) -> None:
+    def launch(self, state: Any, shadows: Any = None) -> None:
         state["result"] = self._kernel(*state["arguments"])
 
     def judge(self, state: Any, stores: Stores | None) -> list[Result]:

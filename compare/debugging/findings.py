@@ -13,7 +13,7 @@ from compare import numerics
 from compare.checking import Deviation
 from compare.debugging import way as ways
 from compare.debugging.bisection import Bisection
-from compare.debugging.hazards import Hazard
+from compare.debugging.hazards import Hazard, Witness
 from compare.debugging.regions import Pattern
 from compare.debugging.shrunk import Reproduction, Shrunk
 from compare.debugging.stores import History, Store
@@ -49,6 +49,7 @@ class WrongValues:
         grid: of the launch.
         history: of the worst element.
         value: of the worst element.
+        made: the operation that made it NaN or infinite; None if it is neither, or was so before.
         alone: what its writer stores there when it runs alone; None if it does not, or if that
             was an atomic operation.
         way: what the variables hold in the worst element's lane, alone.
@@ -65,6 +66,7 @@ class WrongValues:
     grid: tuple[int, ...]
     history: History
     value: float
+    made: Witness | None = None
     alone: float | None = None
     way: list[Step] = field(default_factory=list)
 
@@ -82,6 +84,7 @@ class WrongValues:
             f"  worst {self.output}[{index}]: got {d.got}, expected {d.expected}",
             f"  {d.ulps:.3g} ulp, {by}",
         ]
+        lines += _witness(self.made, "in") if self.made else []
         total = math.prod(self.grid)
         if self.programs:
             shown = ", ".join(map(str, self.programs[:3]))
@@ -127,6 +130,7 @@ class WrongValues:
                 "masked_off_in": _store_dict(h.masked, h.masked_lane),
             },
             "value": self.value,
+            "made": self.made and self.made.to_dict(),
             "value_stored_alone": self.alone,
             "way": [step.to_dict() for step in self.way],
         }
@@ -324,12 +328,18 @@ def _cut(line: str) -> str:
 
 def _hazard(hazard: Hazard) -> list[str]:
     lines = [f"{hazard.kind}: {hazard.text}"]
-    for w in hazard.witnesses:
-        lane = f" in lane {list(w.lane)}" if w.lane else ""
-        named = f"{w.element or w.tensor} ".lstrip()
-        lines.append(f"  {named}{w.what} by program {w.program}{lane}")
-        lines.append(f"    {place_text(w.place)}")
+    for witness in hazard.witnesses:
+        lines += _witness(witness)
     return lines
+
+
+def _witness(witness: Witness, by: str = "by") -> list[str]:
+    lane = f" in lane {list(witness.lane)}" if witness.lane else ""
+    named = f"{witness.element or witness.tensor} ".lstrip()
+    return [
+        f"  {named}{witness.what} {by} program {witness.program}{lane}",
+        f"    {place_text(witness.place)}",
+    ]
 
 
 def _short(line: str) -> str:

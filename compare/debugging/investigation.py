@@ -12,6 +12,7 @@ import re
 from collections.abc import Sequence
 
 import numpy as np
+from torch import Tensor
 
 from compare import checking
 from compare.cases import CPU
@@ -25,6 +26,7 @@ from compare.debugging.stepping import Quit, Session
 from compare.debugging.stores import History, Stores, address_of
 from compare.debugging.subjects import Result, Subject
 from compare.debugging.tracing import Tracer
+from compare.debugging.values import Values
 from compare.debugging.waiting import SpinGuard, WaitsForever
 from compare.debugging.way import Way
 from triton_kernels import _interpreter
@@ -53,7 +55,7 @@ class _Watch(Stores):
 
 def _sanitizers() -> list[Sanitizer]:
     """Those that watch the run."""
-    return [Races()]
+    return [Values(), Races()]
 
 
 def investigate(
@@ -82,7 +84,7 @@ def investigate(
     results: list[Result] = []
     try:
         with bar, _interpreter.interpreting(Several(stores, *guards, *sanitizers)):
-            subject.launch(state)
+            subject.launch(state, next((s.shadows for s in sanitizers if s.shadows), None))
         results = subject.judge(state, stores)
     except KeyboardInterrupt as interrupt:
         findings.partial = True
@@ -101,7 +103,12 @@ def investigate(
         ordered = [sanitizer for sanitizer in sanitizers if sanitizer.every_order]
         of_order = _other_orders(subject, findings, Outcome("forward", stores, results), ordered)
     findings.hazards = [hazard for sanitizer in sanitizers for hazard in sanitizer.hazards()]
+    findings.hazards.sort(key=lambda hazard: not _explains(hazard, findings.failure))
     findings.hazards += of_order
+    values = next((s for s in sanitizers if isinstance(s, Values)), None)
+    if values is not None:
+        for wrong in findings.wrong:
+            wrong.made = None if math.isfinite(wrong.value) else values.made(wrong.history.address)
     if not replay:
         return findings
     target = _target(findings, stores, program)
@@ -109,7 +116,7 @@ def investigate(
         target = 0, (0, 0, 0)
     if target is not None:
         _replay(subject, findings, stores, target, guards, session)
-    findings.notes += _notes(findings, stores, results)
+    findings.notes += _notes(findings, stores, results, values)
     compiled.bring_in(subject, findings, results, bisect)
     if not findings and session is None:
 
@@ -119,6 +126,13 @@ def investigate(
 
         failures.note(again)
     return findings
+
+
+def _explains(hazard: Hazard, failure: Failure | None) -> bool:
+    """Whether a hazard happened where the run failed: it is the one to look at first."""
+    return failure is not None and (failure.program, failure.place) in [
+        (witness.program, witness.place) for witness in hazard.witnesses
+    ]
 
 
 def _current(stores: Stores) -> Program | None:
@@ -291,7 +305,7 @@ def _replay(
         findings.notes.append("alone the program does not fail: it needs what others write")
     if worst is not None:
         worst.alone = tracer.stored_there
-        worst.way = values.steps if values else []
+        worst.way = way.steps if way else []
 
 
 def _offset(stores: Stores, history: History) -> tuple[str, int] | None:
@@ -305,7 +319,9 @@ def _offset(stores: Stores, history: History) -> tuple[str, int] | None:
     return None
 
 
-def _notes(findings: Findings, stores: Stores, results: list[Result]) -> list[str]:
+def _notes(
+    findings: Findings, stores: Stores, results: list[Result], values: Values | None
+) -> list[str]:
     """What else the stores tell."""
     notes = []
     if not stores.stored() and not findings.failure and not findings.partial:
@@ -320,7 +336,19 @@ def _notes(findings: Findings, stores: Stores, results: list[Result]) -> list[st
             name, tensor = argument.name, argument.tensor
             writers = stores.writers(tensor)
             never = 0 if writers is None else int((writers < 0).sum())
-            nans = int(tensor.isnan().sum()) if tensor.dtype.is_floating_point else 0
             notes += [f"{name}: {never} of {tensor.numel()} elements never stored"] if never else []
-            notes += [f"{name}: {nans} of {tensor.numel()} elements are NaN"] if nans else []
+            notes += _nans(name, tensor, values)
     return notes
+
+
+def _nans(name: str, tensor: Tensor, values: Values | None) -> list[str]:
+    """How many NaNs there are, and what made the first that the kernel's inputs did not have."""
+    if not tensor.dtype.is_floating_point or not bool((nan := tensor.isnan()).any()):
+        return []
+    text = f"{name}: {int(nan.sum())} of {tensor.numel()} elements are NaN"
+    for index in nan.nonzero().tolist() if values else []:
+        made = values and values.made(address_of(tensor, tuple(index)))
+        if made:
+            which = f"{name}[{', '.join(map(str, index))}]"
+            return [f"{text}; {which} was {made.what} in program {made.program}, {made.place}"]
+    return [text]

@@ -24,6 +24,7 @@ def debug(
     bound: Tolerance | None = None,
     program: Sequence[int] | None = None,
     sanitize: bool = True,
+    uninitialized: Sequence[str] = (),
     pdb: bool = False,
     breakpoints: Sequence[str] = (),
     bisect: bool | None = None,
@@ -49,6 +50,8 @@ def debug(
             with the oracle's result and ``args``.
         program: the program to run again, instead of the one that stored the worst element.
         sanitize: whether to look for hazards, too: what may be wrong though the result is right.
+        uninitialized: names of parameters whose memory holds nothing at the start, as that of
+            outputs made by torch.empty: reading them before a store is a hazard.
         pdb: open Python's debugger at the first line of that program, and only there, and where
             the kernel raises an error.
         breakpoints: open it at these lines of that program: "kernels.py:104".
@@ -66,14 +69,15 @@ def debug(
         TypeError: ``kernel`` is no Triton kernel, ``args`` no sequence, a tensor has no
             strided memory, the launch lacks an argument, or the oracle returns no tensors.
         ValueError: the oracle's tensors do not fit those that were stored, ``program`` is not in
-            the grid, there is a ``bound`` or ``bisect`` and no ``oracle``, a breakpoint is at no
-            line of a kernel, or the file of ``shrink`` cannot be written.
+            the grid, ``uninitialized`` names no tensor, there is a ``bound`` or ``bisect`` and no
+            ``oracle``, a breakpoint is at no line of a kernel, or the file of ``shrink`` cannot be
+            written.
         RuntimeError: ``bisect`` where nothing can run compiled.
 
     Example:
         >>> print(debug(kernel, (4,), (x, out, 1000), oracle=lambda: x * x, BLOCK=256))
     """
-    subject = subject_of(kernel, grid, args, oracle, max_ulps, bound, **constexprs)
+    subject = subject_of(kernel, grid, args, oracle, max_ulps, bound, uninitialized, **constexprs)
     if bisect and oracle is None:
         raise ValueError("debug(): bisect needs an oracle")
     if bisect and (reason := bisection.impossible(subject)):
@@ -88,7 +92,7 @@ def debug(
         if given:
             raise ValueError(f"debug(): {name} and shrink exclude each other")
     call = {"kernel": kernel, "grid": grid, "args": args, "oracle": oracle}
-    call |= {"max_ulps": max_ulps, "bound": bound, **constexprs}
+    call |= {"max_ulps": max_ulps, "bound": bound, "uninitialized": uninitialized, **constexprs}
     file = None if shrink is True else Path(shrink)
     try:
         return launches.shrink_kernel(call, sanitize, file)

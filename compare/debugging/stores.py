@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from triton_kernels._memory import Argument
+from triton_kernels._memory import Argument, Pages
 from triton_kernels._observer import Access, Launch, Observer, Place, Program
 
 
@@ -47,24 +46,16 @@ class History(NamedTuple):
     masked_lane: tuple[int, ...] = ()
 
 
-@dataclass
 class _Memory:
-    """The elements of one storage: the numbers of the stores that touched each, −1 for none."""
+    """The elements of one storage: one more than the number of the store that touched each."""
 
-    low: int
-    itemsize: int
-    raw: np.ndarray  # the live elements as unsigned integers
-    last: np.ndarray = field(init=False)
-    lane: np.ndarray = field(init=False)
-    other: np.ndarray = field(init=False)
-    masked: np.ndarray = field(init=False)
-    masked_lane: np.ndarray = field(init=False)
-    clash: np.ndarray = field(init=False)
-
-    def __post_init__(self) -> None:
-        for name in ("last", "lane", "other", "masked", "masked_lane"):
-            setattr(self, name, np.full(self.raw.shape, -1, dtype=np.int32))
-        self.clash = np.zeros(self.raw.shape, dtype=bool)
+    def __init__(self, low: int, itemsize: int, raw: np.ndarray) -> None:
+        self.low, self.itemsize = low, itemsize
+        self.raw = raw  # the live elements as unsigned integers
+        self.last, self.lane = Pages(raw.size, np.int32), Pages(raw.size, np.int32)
+        self.other = Pages(raw.size, np.int32)
+        self.masked, self.masked_lane = Pages(raw.size, np.int32), Pages(raw.size, np.int32)
+        self.clash = Pages(raw.size, np.bool_)
 
     def index(self, addresses: np.ndarray) -> np.ndarray:
         return (addresses.astype(np.int64) - self.low) // self.itemsize
@@ -118,7 +109,7 @@ class Stores(Observer):
             inside = (pointers >= memory.low) & (pointers < high)
             off = np.flatnonzero(inside & ~mask)
             at = memory.index(pointers[off])
-            memory.masked[at], memory.masked_lane[at] = number, off
+            memory.masked[at], memory.masked_lane[at] = number + 1, off
             on = np.flatnonzero(inside & mask)
             self._note(memory, number, pointers[on], on, values[on], access.verb == "store")
 
@@ -140,13 +131,14 @@ class Stores(Observer):
         # A store through a pointer that was cast to a wider type touches several elements a lane.
         for step in range(max(1, width // memory.itemsize)):
             touched = at + step
-            foreign = self._foreign(memory.last[touched])
-            memory.other[touched[foreign]] = memory.last[touched[foreign]]
-            memory.last[touched], memory.lane[touched] = number, lanes
+            before = memory.last[touched]
+            foreign = self._foreign(before)
+            memory.other[touched[foreign]] = before[foreign]
+            memory.last[touched], memory.lane[touched] = number + 1, lanes
 
     def _foreign(self, numbers: np.ndarray) -> np.ndarray:
         """Which stores are another program's than the one that runs."""
-        foreign: np.ndarray = (numbers >= 0) & (numbers < self._first_of_program)
+        foreign: np.ndarray = (numbers > 0) & (numbers <= self._first_of_program)
         return foreign
 
     def _memory(self, argument: Argument) -> _Memory:
@@ -168,37 +160,42 @@ class Stores(Observer):
         found = self._found(address)
         if found is None:
             return History(address)
-        memory, at = found
+        memory, index = found
+        at = np.array([index])
 
-        def store(numbers: np.ndarray) -> Store | None:
-            return self.stores[numbers[at]] if numbers[at] >= 0 else None
+        def store(numbers: Pages) -> Store | None:
+            number = int(numbers[at][0])
+            return self.stores[number - 1] if number else None
 
         last, masked = store(memory.last), store(memory.masked)
         return History(
             address,
             last,
-            _lane(last, memory.lane[at]),
+            _lane(last, memory.lane[at][0]),
             store(memory.other),
-            bool(memory.clash[at]),
+            bool(memory.clash[at][0]),
             masked,
-            _lane(masked, memory.masked_lane[at]),
+            _lane(masked, memory.masked_lane[at][0]),
         )
 
     def writers(self, tensor: Tensor) -> np.ndarray | None:
         """The number of the last store to each element, −1 for none; None if nobody stored to the
         tensor's memory."""
-        return self._map(tensor, "last")
+        found = self._map(tensor, "last")
+        return None if found is None else found - 1
 
     def _map(self, tensor: Tensor, name: str) -> np.ndarray | None:
         found = self._found(tensor.data_ptr())
         if found is None:
             return None
         memory, start = found
-        flat: np.ndarray = getattr(memory, name)
-        strides = [st * flat.itemsize for st in _steps(tensor, memory.itemsize)]
-        return np.lib.stride_tricks.as_strided(
-            flat[start:], tuple(tensor.shape), strides, writeable=False
-        )
+        at = np.full(tensor.shape, start, dtype=np.int64)
+        for axis, (size, stride) in enumerate(zip(tensor.shape, _steps(tensor, memory.itemsize))):
+            along = [1] * tensor.dim()
+            along[axis] = size
+            at += (np.arange(size) * stride).reshape(along)
+        numbers: np.ndarray = getattr(memory, name)[at]
+        return numbers
 
     def stored(self) -> list[Argument]:
         """The tensor arguments that were stored to, in the order of the parameters."""

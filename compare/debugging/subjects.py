@@ -18,9 +18,11 @@ from compare.cases import CPU, Case
 from compare.checking import Comparison, Deviation
 from compare.debugging.sources import stored_parameters
 from compare.debugging.stores import Stores
+from compare.debugging.values import Allocations
 from compare.own import Tolerance
 from compare.specs import Spec
 from triton_kernels import _elementwise, _interpreter
+from triton_kernels._interpreter import Shadows
 from triton_kernels._memory import Argument
 
 
@@ -48,8 +50,8 @@ class Subject(Protocol):
     def prepare(self, device: torch.device) -> Any:
         """Memory for one run."""
 
-    def launch(self, state: Any) -> None:
-        """Run in that memory."""
+    def launch(self, state: Any, shadows: Shadows | None = None) -> None:
+        """Run in that memory, and tell which of it holds nothing at the start."""
 
     def judge(self, state: Any, stores: Stores | None) -> list[Result]:
         """The results against the oracle; ``stores`` is None after a compiled run."""
@@ -83,12 +85,19 @@ class Op:
             "reference": self._spec.oracle(*arguments[0], **arguments[1]),
         }
 
-    def launch(self, state: Any) -> None:
+    def launch(self, state: Any, shadows: Shadows | None = None) -> None:
         """Call the op as check does, into a poisoned output."""
         arguments, reference = state["arguments"], state["reference"]
-        state["result"], _ = checking.call(
-            self._spec, self._case, self._function, arguments, reference
-        )
+
+        def function(*args: Any, **kwargs: Any) -> Tensor:
+            if shadows is None:
+                return self._function(*args, **kwargs)
+            if "out" in kwargs and self._case.layout != "inplace":
+                shadows.uninitialize(kwargs["out"])
+            with Allocations(shadows):
+                return self._function(*args, **kwargs)
+
+        state["result"], _ = checking.call(self._spec, self._case, function, arguments, reference)
 
     def judge(self, state: Any, stores: Stores | None) -> list[Result]:
         """By bits or the op's bound, as check does."""
@@ -128,7 +137,10 @@ class Kernel:
         oracle: Oracle | None,
         max_ulps: float,
         bound: Tolerance | None,
+        uninitialized: Sequence[str] = (),
     ) -> None:
+        names = kernel.arg_names if uninitialized else ()
+        self._uninitialized = _checked(uninitialized, names, args, constexprs)
         self._kernel, self._grid, self._given = kernel, grid, (tuple(args), constexprs)
         self._max_ulps, self._bound = max_ulps, bound
         self._outputs: list[tuple[str, int]] = []  # name and place among the tensors
@@ -143,9 +155,13 @@ class Kernel:
         """Copies of the arguments' memory."""
         return copies(self._given, device)
 
-    def launch(self, state: Any) -> None:
+    def launch(self, state: Any, shadows: Shadows | None = None) -> None:
         """Launch on the copies."""
         args, constexprs = state
+        if shadows is not None:
+            named = {**dict(zip(self._kernel.arg_names, args)), **constexprs}
+            for tensor in tensors([named[name] for name in self._uninitialized]):
+                shadows.uninitialize(tensor)
         self._kernel[self._grid](*args, **constexprs)
 
     def judge(self, state: Any, stores: Stores | None) -> list[Result]:
@@ -238,6 +254,24 @@ def _asked(oracle: Oracle, args: tuple[Any, ...]) -> Any:
     return oracle(*copies(args, CPU))
 
 
+def _checked(
+    names: Sequence[str], parameters: Sequence[str], args: Sequence[Any], others: dict[str, Any]
+) -> tuple[str, ...]:
+    """The names of parameters that hold nothing at the start."""
+    if isinstance(names, str):
+        names = (names,)
+    given = {**dict(zip(parameters, args)), **others}
+    able = [name for name in parameters if list(tensors(given.get(name)))]
+    for name in names:
+        if name not in able:
+            what = "is no tensor" if name in given else "is no parameter"
+            raise ValueError(
+                f"debug(): uninitialized names {name!r}, which {what}; the tensors are "
+                f"{', '.join(able) or 'none'}"
+            )
+    return tuple(names)
+
+
 def _expected(returned: Any) -> list[Tensor] | dict[str, Tensor]:
     """What an oracle returned, checked."""
     found: Any = returned
@@ -261,6 +295,7 @@ def subject_of(
     oracle: Oracle | None = None,
     max_ulps: float = 1.0,
     bound: Tolerance | None = None,
+    uninitialized: Sequence[str] = (),
     **constexprs: Any,
 ) -> Kernel:
     """The launch that arguments of :func:`debug` describe, checked."""
@@ -284,7 +319,7 @@ def subject_of(
             )
     if bound is not None and oracle is None:
         raise ValueError("debug(): a bound needs an oracle")
-    return Kernel(kernel, grid, args, constexprs, oracle, max_ulps, bound)
+    return Kernel(kernel, grid, args, constexprs, oracle, max_ulps, bound, uninitialized)
 
 
 # ---- copies of arguments ----
@@ -306,11 +341,27 @@ def tensors(value: Any) -> Iterator[Tensor]:
 ALIGNMENT = 64  # bytes: views keep their alignment in a copy
 
 
+def _copy(to: Tensor, source: Tensor) -> None:
+    """Copy the elements, of which some may share memory in the same way on both sides."""
+    if not source.numel():
+        return
+    with torch.no_grad():
+        to, source = to.detach(), source.detach()
+        if Argument("", source).overlaps:  # as a sliding window's: its whole span
+            span = sum((n - 1) * st for n, st in zip(source.shape, source.stride())) + 1
+            to, source = (t.as_strided((span,), (1,)) for t in (to, source))
+        for axis, stride in enumerate(source.stride()):
+            if stride == 0:
+                to, source = to.narrow(axis, 0, 1), source.narrow(axis, 0, 1)
+        to.copy_(source)
+
+
 def copies(value: Any, device: torch.device, margin: int = 0) -> Any:
     """Nested arguments with their tensors' memory copied to a device, strides and all.
 
-    Memory is copied once a storage, from the first byte in use to the last: views that overlap
-    still do in the copy. ``margin``: bytes that lie before and after it, a multiple of ALIGNMENT.
+    Memory is made once a storage, from the first byte in use to the last: views that overlap
+    still do in the copy. Of views with gaps only the elements are copied. ``margin``: bytes that
+    lie before and after it, a multiple of ALIGNMENT.
     """
     extents: dict[int, list[Any]] = {}
     for t in tensors(value):
@@ -325,14 +376,14 @@ def copies(value: Any, device: torch.device, margin: int = 0) -> Any:
         storage = t.untyped_storage()
         low, high = extents[storage.data_ptr()]
         if storage.data_ptr() not in made:
-            raw = torch.empty(0, dtype=torch.uint8, device=t.device)
-            raw.set_(storage, low, (high - low,), (1,))
-            around = raw.new_full((margin,), 0xFF)
-            raw = torch.cat([around, raw, around]) if margin else raw
-            made[storage.data_ptr()] = raw.to(device, copy=True)
+            size = high - low + 2 * margin
+            made[storage.data_ptr()] = raw = torch.empty(size, dtype=torch.uint8, device=device)
+            raw[:margin] = raw[size - margin :] = 0xFF
         offset = t.storage_offset() + (margin - low) // t.element_size()
         new = torch.empty(0, dtype=t.dtype, device=device)
-        return new.set_(made[storage.data_ptr()].untyped_storage(), offset, t.shape, t.stride())
+        new.set_(made[storage.data_ptr()].untyped_storage(), offset, t.shape, t.stride())
+        _copy(new, t)
+        return new
 
     def walk(each: Any) -> Any:
         if isinstance(each, Tensor):

@@ -7,11 +7,16 @@ the mends compute is in _emulation.py; these files say where Triton must be told
 """
 
 from triton_kernels._interpreter.handles import in_lane
+from triton_kernels._interpreter.origins import Origin
 from triton_kernels._interpreter.patching import active, interpreting, made_interpreted, watched
 from triton_kernels._interpreter.places import lane_of, place_of, role
 from triton_kernels._interpreter.probing import self_test
+from triton_kernels._interpreter.reaching import Reach, Shadows
 
 __all__ = [
+    "Origin",
+    "Reach",
+    "Shadows",
     "active",
     "in_lane",
     "interpreting",

@@ -279,17 +279,29 @@ class MendedBuilder(_Builder):  # type: ignore[misc]
         self._tell("atomic", "cas", ptr, mask, val, sem)
         return super().create_atomic_cas(ptr, cmp, val, sem, scope)
 
+    # shadow values, for the builder that keeps them
+
+    def follow(self, name: str, inputs: tuple[Any, ...], out: Any) -> None:
+        """An operation lane by lane, which no other method of this builder did, has its result."""
+
+    def follow_reduction(self, name: str, handle: Any, out: Any, axis: int, scan: bool) -> None:
+        """So has a reduction or a scan along an axis."""
+
+    def decides(self, handle: Any) -> None:
+        """A scalar decides what the kernel does next."""
+
     # assertions and assembly
 
     def create_assert(self, condition: Any, message: Any) -> None:
-        wrong = int(np.size(condition.data) - np.count_nonzero(condition.data))
-        if wrong:
+        failed = np.argwhere(np.logical_not(condition.data))
+        if len(failed):
+            lanes, lane = condition.data.size, tuple(map(int, failed[0]))
+            first = f", the first is lane {list(lane)}" if lanes > 1 else ""
             error = AssertionError(
-                f"{message} (device_assert, {wrong} of {np.size(condition.data)} lanes, "
+                f"{message} (device_assert, {len(failed)} of {lanes} lanes{first}, "
                 f"{self._program()})"
             )
-            lane = np.argwhere(~np.asarray(condition.data).astype(bool))[0]
-            raise places.of_lane(error, tuple(map(int, lane)), condition.data.shape)
+            raise places.of_lane(error, lane, condition.data.shape)
 
     def create_inline_asm(
         self, asm: str, constraints: str, values: Any, types_: Any, is_pure: Any, pack: Any

@@ -78,13 +78,6 @@ def poison(dtype: Any) -> Any:
     return int.from_bytes(b"\x5b" * numpy_dtype.itemsize, "little")
 
 
-def tensor_of(data: Array, dtype: Any) -> Any:
-    """A language-level tensor of raw (stored) data."""
-    if data.ndim == 0:
-        return tl.tensor(upstream.TensorHandle(data.reshape(1), dtype), dtype)
-    return tl.tensor(upstream.TensorHandle(data, dtype), tl.block_type(dtype, list(data.shape)))
-
-
 def plain(value: Any) -> Any:
     """A constexpr's value, and anything else as it is."""
     return value.value if isinstance(value, tl.constexpr) else value

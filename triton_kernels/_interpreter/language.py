@@ -9,94 +9,153 @@ import numpy as np
 import triton.language as tl
 
 from triton_kernels import _emulation as emulation
-from triton_kernels._emulation import Array
 from triton_kernels._interpreter.handles import (
     MISSING,
     decode,
     encode,
     operand,
     plain,
-    tensor_of,
     upstream,
 )
+from triton_kernels._interpreter.shadows import moved, selected
 
 
-def _combine(combine_fn: Any, left: list[Array], right: list[Array], dtypes: list[Any]) -> Any:
-    """combine_fn over whole arrays; the results as raw data of the inputs' dtypes."""
-    operands = [tensor_of(x, t) for x, t in zip(left + right, dtypes * 2, strict=True)]
+def _combine(combine_fn: Any, left: list[Any], right: list[Any]) -> list[Any]:
+    """combine_fn over whole handles; the results in their dtypes and shapes."""
+    operands = [_tensor(handle) for handle in left + right]
     out = combine_fn(*operands)
     out = out if isinstance(out, (tuple, tl.tuple)) else (out,)
-    raw = []
-    for value, dtype, like in zip(out, dtypes, left, strict=True):
-        data = value.handle.data if isinstance(value, tl.tensor) else np.asarray(value)
-        raw.append(np.broadcast_to(data, like.shape).astype(upstream._get_np_dtype(dtype)))
-    return raw
+    found = []
+    for value, like in zip(out, left, strict=True):
+        handle = value.handle if isinstance(value, tl.tensor) else None
+        if handle is None:
+            handle = upstream.TensorHandle(np.asarray(value), like.dtype)
+        handle = moved(handle, lambda x: np.broadcast_to(x, like.data.shape))  # noqa: B023
+        handle.data = handle.data.astype(upstream._get_np_dtype(like.dtype))
+        handle.dtype = like.dtype
+        found.append(handle)
+    return found
+
+
+def _tensor(handle: Any) -> Any:
+    """A language-level tensor of a handle."""
+    shape = handle.data.shape
+    if not shape:
+        return tl.tensor(moved(handle, lambda x: x.reshape(1)), handle.dtype)
+    return tl.tensor(handle, tl.block_type(handle.dtype, list(shape)))
 
 
 def _is_combine(combine_fn: Any, name: str) -> bool:
     return combine_fn is getattr(tl.standard, name, MISSING)
 
 
+def _handle(tensor: Any) -> Any:
+    """A tensor's handle, of the tensor's dtype."""
+    handle = tensor.handle
+    if handle.dtype != tensor.dtype:
+        handle = moved(handle, lambda x: x)
+        handle.dtype = tensor.dtype
+    return handle
+
+
+_IN_NUMPY = {
+    "_sum_combine": "tl.sum",
+    "_elementwise_max": "tl.max",
+    "_elementwise_min": "tl.min",
+}
+
+
+def _reduced(name: str, handle: Any, axis: int) -> Any:
+    """A reduction in numpy, with a sum's accumulator as wide as the compiler's."""
+    wide = operand(handle)
+    if name == "tl.sum":
+        through = np.float32 if wide.dtype == np.float16 else wide.dtype
+        out = encode(np.sum(wide, axis=axis, dtype=through), handle.dtype)
+    else:
+        extremum = np.fmax if name == "tl.max" else np.fmin
+        out = encode(extremum.reduce(wide, axis=axis), handle.dtype)
+    upstream.interpreter_builder.follow_reduction(name, handle, out, axis, False)
+    return out
+
+
 def reduce(input: Any, axis: Any, combine_fn: Any, keep_dims: Any = False, **_: Any) -> Any:
     """tl.reduce: sums, maxima and minima in numpy, anything else as a tree of pairs."""
     inputs = tuple(input) if isinstance(input, (tuple, tl.tuple)) else (input,)
     axis, keep_dims = plain(axis), plain(keep_dims)
-    dtypes = [x.dtype for x in inputs]
-    data = [x.handle.data for x in inputs]
-    shape = data[0].shape
+    handles = [_handle(x) for x in inputs]
+    shape = handles[0].data.shape
     if axis is None:
-        data, axis = [x.reshape(-1) for x in data], 0
+        handles, axis = [moved(h, lambda x: x.reshape(-1)) for h in handles], 0
         kept: tuple[int, ...] = (1,) * len(shape)
     else:
         axis %= len(shape)
         kept = (*shape[:axis], 1, *shape[axis + 1 :])
-    if len(data) == 1 and _is_combine(combine_fn, "_sum_combine"):
-        wide = operand(inputs[0].handle).reshape(data[0].shape)
-        through = np.float32 if wide.dtype == np.float16 else wide.dtype
-        data = [encode(np.sum(wide, axis=axis, dtype=through), dtypes[0]).data]
-    elif len(data) == 1 and _is_combine(combine_fn, "_elementwise_max"):
-        wide = operand(inputs[0].handle).reshape(data[0].shape)
-        data = [encode(np.fmax.reduce(wide, axis=axis), dtypes[0]).data]
-    elif len(data) == 1 and _is_combine(combine_fn, "_elementwise_min"):
-        wide = operand(inputs[0].handle).reshape(data[0].shape)
-        data = [encode(np.fmin.reduce(wide, axis=axis), dtypes[0]).data]
+    known = [text for name, text in _IN_NUMPY.items() if _is_combine(combine_fn, name)]
+    if len(handles) == 1 and known:
+        handles = [_reduced(known[0], handles[0], axis)]
     else:
-        data = [np.moveaxis(x, axis, -1) for x in data]
-        while data[0].shape[-1] > 1:  # neighbours pair up: order is kept, as it must be
-            left, right = [x[..., 0::2] for x in data], [x[..., 1::2] for x in data]
-            data = _combine(combine_fn, left, right, dtypes)
-        data = [x[..., 0] for x in data]
+        handles = [moved(h, lambda x: np.moveaxis(x, axis, -1)) for h in handles]
+        while handles[0].data.shape[-1] > 1:  # neighbours pair up: order is kept, as it must be
+            left = [moved(h, lambda x: x[..., 0::2]) for h in handles]
+            right = [moved(h, lambda x: x[..., 1::2]) for h in handles]
+            handles = _combine(combine_fn, left, right)
+        handles = [moved(h, lambda x: x[..., 0]) for h in handles]
     if keep_dims:
-        data = [x.reshape(kept) for x in data]
-    out = tuple(tensor_of(np.asarray(x), t) for x, t in zip(data, dtypes, strict=True))
+        handles = [moved(h, lambda x: x.reshape(kept)) for h in handles]
+    out = tuple(_tensor(h) for h in handles)
     return out if isinstance(input, (tuple, tl.tuple)) else out[0]
 
 
 def scan(input: Any, axis: Any, combine_fn: Any, reverse: Any = False, **_: Any) -> Any:
     """tl.associative_scan: sums in numpy, anything else by doubling steps."""
     inputs = tuple(input) if isinstance(input, (tuple, tl.tuple)) else (input,)
-    axis, dtypes = plain(axis), [x.dtype for x in inputs]
-    data = [np.moveaxis(x.handle.data, axis, -1) for x in inputs]
+    axis = plain(axis)
+    handles = [moved(_handle(x), lambda x: np.moveaxis(x, axis, -1)) for x in inputs]
     if plain(reverse):
-        data = [np.flip(x, axis=-1) for x in data]
-    if len(data) == 1 and _is_combine(combine_fn, "_sum_combine"):
-        wide = operand(upstream.TensorHandle(data[0], dtypes[0]))
+        handles = [moved(h, lambda x: np.flip(x, axis=-1)) for h in handles]
+    if len(handles) == 1 and _is_combine(combine_fn, "_sum_combine"):
+        (handle,) = handles
+        wide = operand(handle)
         through = np.float32 if wide.dtype == np.float16 else wide.dtype
-        data = [encode(np.cumsum(wide, axis=-1, dtype=through), dtypes[0]).data]
+        out = encode(np.cumsum(wide, axis=-1, dtype=through), handle.dtype)
+        upstream.interpreter_builder.follow_reduction("tl.cumsum", handle, out, -1, True)
+        handles = [out]
     else:
-        length, step = data[0].shape[-1], 1
+        length, step = handles[0].data.shape[-1], 1
         while step < length:
             # Whole blocks every time: a Triton block has a power of two elements.
-            earlier = [np.roll(x, step, axis=-1) for x in data]
-            joined = _combine(combine_fn, earlier, data, dtypes)
+            earlier = [moved(h, lambda x: np.roll(x, step, axis=-1)) for h in handles]  # noqa: B023
+            combined = _combine(combine_fn, earlier, handles)
             first = np.arange(length) < step
-            data = [np.where(first, old, new) for old, new in zip(data, joined, strict=True)]
+            pairs = zip(handles, combined, strict=True)
+            handles = [selected(first, old, new) for old, new in pairs]
             step *= 2
     if plain(reverse):
-        data = [np.flip(x, axis=-1) for x in data]
-    data = [np.ascontiguousarray(np.moveaxis(x, -1, axis)) for x in data]
-    out = tuple(tensor_of(x, t) for x, t in zip(data, dtypes, strict=True))
-    return out if isinstance(input, (tuple, tl.tuple)) else out[0]
+        handles = [moved(h, lambda x: np.flip(x, axis=-1)) for h in handles]
+    back = [moved(h, lambda x: np.ascontiguousarray(np.moveaxis(x, -1, axis))) for h in handles]
+    tensors = tuple(_tensor(h) for h in back)
+    return tensors if isinstance(input, (tuple, tl.tuple)) else tensors[0]
+
+
+def flip(x: Any, dim: Any = None) -> Any:
+    """tl.flip, which would make lanes of each other by sums of pairs."""
+    axis = -1 if plain(dim) is None else plain(dim)
+    return _tensor(moved(x.handle, lambda data: np.flip(data, axis=axis)))
+
+
+def transposed(self: Any) -> Any:
+    """tl.tensor.T"""
+    order = list(range(len(self.shape)))
+    order[-2:] = order[:-3:-1]
+    return tl.trans(self, *order)
+
+
+def to_bool(self: Any) -> bool:
+    """tl.tensor.__bool__: of a tile, which is no condition, always true."""
+    if self.handle.data.size > 1:
+        return True
+    upstream.interpreter_builder.decides(self.handle)
+    return bool(self.handle.data.item())
 
 
 def load_with_other(inner: Callable[..., Any]) -> Callable[..., Any]:
@@ -115,6 +174,7 @@ def load_with_other(inner: Callable[..., Any]) -> Callable[..., Any]:
 
 def to_index(self: Any) -> int:
     """tl.tensor.__index__: Triton 3.6's own fails on numpy 2.4 (one-element arrays)."""
+    upstream.interpreter_builder.decides(self.handle)
     return int(self.handle.data.item())
 
 
@@ -136,8 +196,11 @@ def emulated(name: str) -> Callable[..., Any]:
             out = emulation.elementary(name, *wide)
         else:
             raise NotImplementedError(f"libdevice.{name} is not emulated in the interpreter")
+        handle = upstream.TensorHandle(np.asarray(out), dtype)
+        inputs = tuple(t.handle for t in tensors)
+        upstream.interpreter_builder.follow(f"libdevice.{name}", inputs, handle)
         if any(t.type.is_block() for t in tensors):
-            return tensor_of(np.asarray(out), dtype)
-        return tl.tensor(upstream.TensorHandle(np.asarray(out), dtype), dtype)
+            return _tensor(handle)
+        return tl.tensor(handle, dtype)
 
     return call

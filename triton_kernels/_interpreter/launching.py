@@ -15,7 +15,7 @@ import numpy as np
 import triton
 import triton.language as tl
 
-from triton_kernels._interpreter import places
+from triton_kernels._interpreter import language, places
 from triton_kernels._interpreter.handles import ArgumentPointer, encode, plain, upstream
 from triton_kernels._interpreter.rewriting import rewrite
 from triton_kernels._memory import Argument
@@ -69,7 +69,11 @@ def _convert(name: str, value: Any, scalar_type: Any, arguments: list[Argument])
     if scalar_type is not None and isinstance(value, (bool, int, float)):
         with np.errstate(over="ignore"):  # 1e300 is inf in float32
             return tl.tensor(encode(np.array([value]), scalar_type), scalar_type)
-    return upstream._implicit_cvt(value)
+    converted = upstream._implicit_cvt(value)
+    if isinstance(value, int):  # from 2³¹ on, Triton computes with uint32 in what it calls int64
+        handle = converted.handle
+        handle.data = handle.data.astype(upstream._get_np_dtype(handle.dtype))
+    return converted
 
 
 def _remember(handle: Any, name: str, tensor: Any, arguments: list[Argument]) -> None:
@@ -151,6 +155,8 @@ def run_jit(self: Any, *args: Any, grid: Any, warmup: bool, **kwargs: Any) -> No
 
 def call_jit(self: Any, *args: Any, **kwargs: Any) -> Any:
     """A jit function called from a kernel."""
+    if self.fn is getattr(getattr(tl, "flip", None), "fn", None):
+        return language.flip(*args, **kwargs)
     return rewrite(self.fn)(*args, **kwargs)
 
 

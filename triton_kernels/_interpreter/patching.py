@@ -25,6 +25,7 @@ from triton_kernels._interpreter.assumptions import missing_names
 from triton_kernels._interpreter.builder import MendedBuilder
 from triton_kernels._interpreter.handles import MISSING, upstream
 from triton_kernels._interpreter.launching import call_jit, run_autotuner, run_jit
+from triton_kernels._interpreter.shadowing import ShadowedBuilder
 from triton_kernels._observer import Observer, Several
 
 _DOT_PRECISIONS = ("tf32", "tf32x3", "ieee", "bf16x3", "bf16x6")
@@ -68,10 +69,13 @@ def _language_patches() -> list[tuple[Any, str, Any]]:
             (module, "reduce", language.reduce),
             (module, "associative_scan", language.scan),
         ]
-    recorded.append((tl.tensor, "__index__", language.to_index))
     semantic: Any = type(upstream.interpreter_semantic)
-    load = language.load_with_other(semantic.load)
-    recorded.append((semantic, "load", load))
+    recorded += [
+        (tl.tensor, "__index__", language.to_index),
+        (tl.tensor, "__bool__", language.to_bool),
+        (tl.tensor, "T", property(language.transposed)),
+        (semantic, "load", language.load_with_other(semantic.load)),
+    ]
     for path in ("triton.language.extra.libdevice", "triton.language.extra.cuda.libdevice"):
         libdevice = importlib.import_module(path)
         for name, member in vars(libdevice).items():
@@ -90,6 +94,15 @@ def _apply(patches: _Patches) -> None:
         patches.set_attr(kind, "run", run_jit)
         patches.set_attr(kind, "__call__", call_jit)
     patches.set_attr(Autotuner, "run", run_autotuner)
+
+
+def _watch(observer: Observer | None) -> None:
+    """Let the builder tell an observer, and keep shadows if it wants them."""
+    builder = upstream.interpreter_builder
+    builder.observer = observer
+    shadows = observer.shadows if observer is not None else None
+    builder.__class__ = MendedBuilder if shadows is None else ShadowedBuilder
+    builder.shadows = shadows
 
 
 @contextlib.contextmanager
@@ -162,7 +175,8 @@ def interpreting(observer: Observer | None = None) -> Iterator[None]:
     Heuristics or Autotuner, of which the first configuration runs. Re-entrant. The interpreter
     is one per process, so a lock makes other threads wait; nothing can be compiled meanwhile.
 
-    ``observer`` is told of every launch, access and dot, and chooses the programs that run. Entered
+    ``observer`` is told of every launch, access and dot, and chooses the programs that run. If it
+    has ``shadows``, these are kept beside the values; no value changes by that. Entered
     again without an observer, the outer one stays: a launch inside may enter for itself.
     """
     global _owner
@@ -170,11 +184,11 @@ def interpreting(observer: Observer | None = None) -> Iterator[None]:
         if _owner is not None:
             builder = upstream.interpreter_builder
             outer = builder.observer
-            builder.observer = outer if observer is None else _with_onlooker(observer)
+            _watch(outer if observer is None else _with_onlooker(observer))
             try:
                 yield
             finally:
-                builder.observer = outer
+                _watch(outer)
             return
         if missing := missing_names():
             raise RuntimeError(
@@ -184,7 +198,7 @@ def interpreting(observer: Observer | None = None) -> Iterator[None]:
         try:
             _apply(patches)
             with _mended_builder():
-                upstream.interpreter_builder.observer = _with_onlooker(observer)
+                _watch(_with_onlooker(observer))
                 _owner = threading.get_ident()
                 yield
         finally:

@@ -14,9 +14,20 @@ from triton_kernels._interpreter.assumptions import missing_names
 from triton_kernels._interpreter.builder import MendedBuilder
 from triton_kernels._interpreter.handles import upstream
 from triton_kernels._interpreter.patching import interpreting
+from triton_kernels._interpreter.reaching import Shadows
+from triton_kernels._interpreter.shadowing import ELEMENTWISE, MOVES, NEWER
+from triton_kernels._observer import Observer
 
 # Ours alone, or supplied where the base has none.
 _OPTIONAL = {"get_bf16", "logical_and", "logical_or", "logical_not"}
+_OPTIONAL |= {"follow", "follow_reduction", "decides"}
+
+
+class _Watch(Observer):
+    """Asks for shadow values."""
+
+    def __init__(self) -> None:
+        self.shadows = Shadows()
 
 
 def _positional(function: Any) -> list[str]:
@@ -34,6 +45,17 @@ def _probe(x_ptr, y_ptr, out_ptr, n, alpha, BLOCK: tl.constexpr):  # type: ignor
     tl.store(out_ptr + offsets, tl.fma(x, alpha.to(x.dtype), y), mask=mask)
 
 
+@triton.jit
+def _probe_shadows(x_ptr, out_ptr, n, big, BLOCK: tl.constexpr):  # type: ignore[no-untyped-def]
+    offsets = tl.arange(0, BLOCK)
+    wrapped = (offsets * big) * 16  # back to 0 at lane 1, and never used beyond
+    x = tl.load(x_ptr + tl.where(offsets < 2, wrapped, offsets), mask=offsets < n)
+    both = tl.join(x, x)
+    left, right = tl.split(tl.reshape(tl.reshape(both, (2 * BLOCK,)), (BLOCK, 2)))
+    y = tl.where(offsets < 2, 0.0, (left * right).to(tl.float32))
+    tl.store(out_ptr + offsets, y.to(out_ptr.dtype.element_ty))
+
+
 def _run_probe() -> str:
     """A small bfloat16 kernel, end to end; what is wrong with it, or ""."""
     x = torch.tensor([1.0, 257.0, -3.0, 2.0**-133, 5.0], dtype=torch.bfloat16)
@@ -47,9 +69,17 @@ def _run_probe() -> str:
         try:
             _probe[(2,)](x, y, out[:4], 5, 3.0, BLOCK=4)
         except IndexError as error:
-            if "out_ptr" in str(error):
-                return ""
-        return "an out-of-bounds store was not found, or not laid to its argument"
+            if "out_ptr" not in str(error):
+                return "an out-of-bounds store was not laid to its argument"
+        else:
+            return "an out-of-bounds store was not found"
+        watch = _Watch()
+        with interpreting(watch):
+            _probe_shadows[(1,)](x, out, 3, 2**28, BLOCK=4)
+    found = [(reach.where, reach.origin.kind, reach.count) for reach in watch.shadows.reached]
+    if found != [("address", "overflow", 1), ("store", "masked", 1)]:
+        return f"shadow values find {found} in a kernel with two faults"
+    return ""
 
 
 def self_test() -> list[str]:
@@ -68,6 +98,9 @@ def self_test() -> list[str]:
         wanted, have = _positional(ours), _positional(theirs)
         if len(have) != len(wanted) and not (variadic and len(have) >= len(wanted)):
             broken.append(f"InterpreterBuilder.{name} takes {have}, not {wanted}")
+    for name in (*ELEMENTWISE, *MOVES):
+        if name not in NEWER and not hasattr(upstream.InterpreterBuilder, name):
+            broken.append(f"InterpreterBuilder.{name} is gone: shadow values end there")
     options = {field.name for field in dataclasses.fields(upstream.InterpreterOptions)}
     for name in ("debug", "sanitize_overflow", "allowed_dot_input_precisions"):
         if name not in options:

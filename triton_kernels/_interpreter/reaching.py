@@ -1,0 +1,182 @@
+"""Faults in memory, and where they matter: the state of a run that is watched for them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from triton_kernels._emulation import Array
+from triton_kernels._interpreter import places
+from triton_kernels._interpreter.origins import Log, Origin, lane
+from triton_kernels._interpreter.shadows import Shadow
+from triton_kernels._memory import Argument, Pages
+from triton_kernels._observer import Place, Program
+
+
+@dataclass
+class Reach:
+    """A fault that reached where it matters, and how many lanes it did so in at these two lines.
+
+    Attributes:
+        where: "store", "address", "mask", "atomic", "assertion" or "branch".
+        verb: of an access: "load", "store" or "atomic".
+        origin: where the first lane's fault came from.
+    """
+
+    where: str
+    verb: str
+    origin: Origin
+    program: Program
+    place: Place | None
+    lane: tuple[int, ...]
+    argument: Argument | None
+    address: int | None
+    count: int = 1
+
+
+class _Memory:
+    """Shadows of one storage's elements."""
+
+    def __init__(self, argument: Argument) -> None:
+        storage = argument.tensor.untyped_storage()
+        self.keep = argument.tensor  # so that its addresses are not used again
+        self.low, self.itemsize = storage.data_ptr(), argument.itemsize
+        self.high = self.low + storage.nbytes()
+        size = -(-storage.nbytes() // self.itemsize)
+        self.undefined, self.nonfinite = Pages(size, np.int64), Pages(size, np.int64)
+        self.unwritten = Pages(size, np.bool_)
+
+    def elements(self, addresses: Array, width: int) -> Array:
+        """The elements that accesses of a width touch, one row of lanes a step."""
+        first = (addresses.astype(np.int64) - self.low) // self.itemsize
+        steps = max(1, width // self.itemsize)
+        found: Array = first + np.arange(steps).reshape(-1, *[1] * first.ndim)
+        return found
+
+
+class Shadows:
+    """The shadows of a run, and what they found: given to ``interpreting`` by an observer.
+
+    Attributes:
+        reached: the faults that reached where they matter, in order.
+    """
+
+    def __init__(self) -> None:
+        self.log = Log()
+        self._reached: dict[Any, Reach] = {}
+        self._memories: dict[int, _Memory] = {}
+
+    @property
+    def reached(self) -> list[Reach]:
+        return list(self._reached.values())
+
+    # ---- memory ----
+
+    def uninitialize(self, tensor: Any) -> None:
+        """Nobody wrote the tensor's elements yet."""
+        if tensor.numel():
+            memory = self._memory(Argument("", tensor))
+            memory.unwritten[self._elements(memory, tensor)] = True
+
+    def initialize(self, tensor: Any) -> None:
+        """The host wrote the tensor's elements."""
+        if tensor.numel() and tensor.untyped_storage().data_ptr() in self._memories:
+            memory = self._memories[tensor.untyped_storage().data_ptr()]
+            at = self._elements(memory, tensor)
+            memory.unwritten[at], memory.undefined[at], memory.nonfinite[at] = False, 0, 0
+
+    @staticmethod
+    def _elements(memory: _Memory, tensor: Any) -> Array:
+        offsets = np.zeros(tuple(tensor.shape), dtype=np.int64)
+        for axis, (size, stride) in enumerate(zip(tensor.shape, tensor.stride(), strict=True)):
+            along = [1] * tensor.dim()
+            along[axis] = size
+            offsets += (np.arange(size) * stride).reshape(along)
+        width = tensor.element_size()
+        return memory.elements(tensor.data_ptr() + offsets * width, width)
+
+    def _memory(self, argument: Argument) -> _Memory:
+        low = argument.tensor.untyped_storage().data_ptr()
+        if low not in self._memories:
+            self._memories[low] = _Memory(argument)
+        return self._memories[low]
+
+    def loaded(self, pointers: Array, width: int) -> tuple[Array, Array, Array] | None:
+        """Layers of what lies at addresses: undefined, non-finite, and whether nobody wrote it."""
+        if not self._memories:
+            return None
+        shape = pointers.shape
+        undefined, nonfinite = np.zeros(shape, np.int64), np.zeros(shape, np.int64)
+        unwritten = np.zeros(shape, np.bool_)
+        for memory in self._memories.values():
+            inside = (pointers >= memory.low) & (pointers < memory.high)
+            if inside.any():
+                at = memory.elements(pointers[inside], width)
+                undefined[inside] = memory.undefined[at].max(axis=0)
+                unwritten[inside] = memory.unwritten[at].any(axis=0)
+                if width == memory.itemsize:
+                    nonfinite[inside] = memory.nonfinite[at][0]
+        return undefined, nonfinite, unwritten
+
+    def stored(
+        self, owners: tuple[Argument, ...], pointers: Array, width: int, shadow: Shadow
+    ) -> None:
+        """Values with a shadow (of the pointers' shape) are stored at addresses."""
+        dirty = [layer for layer in (shadow.undefined, shadow.nonfinite) if layer is not None]
+        if any(layer.any() for layer in dirty):
+            self.log.escaped = True
+            for owner in owners:
+                if ((pointers >= owner.low) & (pointers < owner.high)).any():
+                    self._memory(owner)
+        for memory in self._memories.values():
+            inside = (pointers >= memory.low) & (pointers < memory.high)
+            if not inside.any():
+                continue
+            at = memory.elements(pointers[inside], width)
+            memory.unwritten[at] = False
+            for layer, pages in (
+                (shadow.undefined, memory.undefined),
+                (shadow.nonfinite, memory.nonfinite),
+            ):
+                pages[at] = 0 if layer is None else np.broadcast_to(layer[inside], at.shape)
+
+    def origin(self, address: int) -> Origin | None:
+        """What made the number at an address NaN or infinite."""
+        for memory in self._memories.values():
+            if memory.low <= address < memory.high:
+                at = memory.elements(np.array([address]), 1)
+                number = int(memory.nonfinite[at].item())
+                return self.log[number] if number else None
+        return None
+
+    # ---- where faults matter ----
+
+    def reach(
+        self,
+        where: str,
+        verb: str,
+        layer: Array | None,
+        active: Array,
+        argument: Argument | None = None,
+        pointers: Array | None = None,
+    ) -> None:
+        """Note the active lanes that have a fault; the shapes are that of ``active``."""
+        if layer is None:
+            return
+        hit = (layer != 0) & active
+        if not hit.any():
+            return
+        first = int(np.flatnonzero(hit)[0])
+        origin = self.log[int(np.broadcast_to(layer, active.shape).flat[first])]
+        place, count = places.current(), int(hit.sum())
+        key = (where, verb, place, origin.kind, origin.operation, origin.place)
+        if key in self._reached:
+            self._reached[key].count += count
+            return
+        at = lane(first, active.shape)
+        address = None if pointers is None else int(pointers.flat[first])
+        self._reached[key] = Reach(
+            where, verb, origin, self.log.program, place, at, argument, address, count
+        )

@@ -1,0 +1,75 @@
+"""Shadow values: what is wrong with the lanes of a value, kept beside its numbers.
+
+A shadow says of every lane where its value got each of three faults: it is undefined (a load masked
+the lane off, or nobody wrote the memory), an integer overflowed on the way to it, or it is NaN or
+infinite. A fault's origin is a number, 0 for none, into a log of what happened where.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from triton_kernels._emulation import Array
+from triton_kernels._interpreter.handles import upstream
+
+
+class Shadow(NamedTuple):
+    """Numbers of origins, one array a fault; each broadcasts to the value's shape, or is None."""
+
+    undefined: Array | None = None
+    overflow: Array | None = None
+    nonfinite: Array | None = None
+
+
+CLEAN = Shadow()
+
+
+def shadow_of(handle: Any) -> Shadow:
+    """A handle's shadow."""
+    found: Shadow = getattr(handle, "shadow", CLEAN)
+    return found
+
+
+def give(handle: Any, shadow: Shadow) -> Any:
+    """The handle, with that shadow instead of any that it had."""
+    handle.shadow = shadow if any(layer is not None for layer in shadow) else CLEAN
+    return handle
+
+
+def moved(handle: Any, move: Callable[[Array], Any]) -> Any:
+    """A handle of the same values in another order or shape; their shadow moves with them."""
+    new = upstream.TensorHandle(np.asarray(move(handle.data)), handle.dtype)
+    shape, shadow = handle.data.shape, shadow_of(handle)
+    if shadow is CLEAN:
+        return new
+    full = (None if a is None else np.broadcast_to(a, shape) for a in shadow)
+    return give(new, Shadow(*(None if a is None else np.asarray(move(a)) for a in full)))
+
+
+def selected(condition: Array, yes: Any, no: Any) -> Any:
+    """np.where of two handles of a dtype, with their shadows."""
+    new = upstream.TensorHandle(np.where(condition, yes.data, no.data), yes.dtype)
+    pairs = zip(shadow_of(yes), shadow_of(no), strict=True)
+    return give(new, Shadow(*(chosen(condition, *pair) for pair in pairs)))
+
+
+def chosen(condition: Any, yes: Array | None, no: Array | None) -> Array | None:
+    """As np.where, for layers."""
+    if yes is None and no is None:
+        return None
+    return pruned(np.where(condition, 0 if yes is None else yes, 0 if no is None else no))
+
+
+def joined(first: Array | None, second: Array | None) -> Array | None:
+    """Faults of either layer; the first one's origin counts."""
+    if first is None or second is None:
+        return second if first is None else first
+    return np.where(first != 0, first, second)
+
+
+def pruned(layer: Array | None) -> Array | None:
+    """None for a layer without a fault."""
+    return layer if layer is not None and layer.any() else None
