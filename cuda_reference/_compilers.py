@@ -43,8 +43,9 @@ _WATCH = "watch"
 _WATCH_FLAGS = (
     *("-fsanitize=thread", "-DCUDA_ON_CPU_WATCH", "-fno-omit-frame-pointer"),
     *(f"-Wl,--wrap={name}" for name in ("memcpy", "memmove", "memset")),
-    *("-nodefaultlibs", "-Wl,--no-as-needed", "-lstdc++", "-lm", "-lgcc_s", "-lc"),
+    "-nodefaultlibs",
 )
+_WATCH_LIBRARIES = ("-x", "none", "-lstdc++", "-lm", "-lgcc_s", "-lc")
 # Fused multiply-adds are written as such in the sources: nvcc must not make others.
 _CUDA_FLAGS = (
     *("-std=c++17", "-O3", "-fmad=false", "-lineinfo"),
@@ -69,11 +70,12 @@ class _Toolchain:
     compiler: tuple[str, ...]
     flags: tuple[str, ...]
     headers: Path
+    libraries: tuple[str, ...] = ()  # after the source: an archive gives what is missing by then
 
     def command(self, source: Path, output: Path, exports: Path) -> list[str]:
         flags = [flag.replace("{exports}", str(exports)) for flag in self.flags]
         includes = ["-I", str(source.parent), "-I", str(CSRC)]
-        return [*self.compiler, *flags, *includes, "-o", str(output), str(source)]
+        return [*self.compiler, *flags, *includes, "-o", str(output), str(source), *self.libraries]
 
     def identity(self) -> str:
         """Compiler and CUDA headers by path, size and time, since running the compiler costs."""
@@ -81,7 +83,7 @@ class _Toolchain:
         files = [*(Path(program).resolve() for program in programs)]
         files.append(self.headers / "cuda_runtime_api.h")
         stats = [(str(file), file.stat().st_size, file.stat().st_mtime_ns) for file in files]
-        return repr((self.compiler, self.flags, stats))
+        return repr((self.compiler, self.flags, self.libraries, stats))
 
     def version(self) -> str:
         """What the compiler calls itself, in one line; for people."""
@@ -220,7 +222,9 @@ def _toolchain(target: Target, architectures: Sequence[str] = ()) -> _Toolchain:
     optimise = (*_DEBUG_FLAGS, *checked[kind]) if kind else _OPTIMISE_FLAGS
     # csrc/host has a stand-in for <nv/target>, which Triton's headers lack: searched last.
     includes = ["-isystem", str(headers), "-idirafter", str(CSRC / "host")]
-    return _Toolchain(compiler, (*_HOST_FLAGS, *optimise, *includes, "-x", "c++"), headers)
+    libraries = _WATCH_LIBRARIES if kind == _WATCH else ()
+    words = (*_HOST_FLAGS, *optimise, *includes, "-x", "c++")
+    return _Toolchain(compiler, words, headers, libraries)
 
 
 def hash_sources(source: Path, *others: str) -> str:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 import pytest
 
 pytest.importorskip("pytest_benchmark")
+pytest_plugins = ["pytester"]
 
 SUITE = """
 import pytest
@@ -31,6 +33,12 @@ def suite(pytester: pytest.Pytester) -> pytest.Pytester:
     pytester.makepyfile(test_suite=SUITE)
     pytester.makeconftest(A_GPU)
     return pytester
+
+
+@pytest.fixture(autouse=True)
+def found(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The child runs elsewhere, and the package need not be installed."""
+    monkeypatch.setenv("PYTHONPATH", str(root))
 
 
 def run(suite: pytest.Pytester, *words: str) -> pytest.RunResult:

@@ -82,7 +82,8 @@ def test_load_add_store_instead_of_an_atomic() -> None:
     """The result is right in every order, as one program at a time runs: only the race tells."""
     found = counts(atomic=False)
     assert not found
-    assert (found.verdict, found.wrong) == ("RIGHT BY LUCK", [])
+    assert not found.wrong
+    assert found.verdict == "RIGHT BY LUCK" or found.compiled_right is False  # luck, on a GPU
     read, write = found.hazards
     assert (read.kind, write.kind) == ("race", "race")
     assert read.text.startswith("one program loads what another stores")
@@ -316,7 +317,9 @@ def test_float_atomics_round_differently_and_that_is_no_hazard() -> None:
     args = (a, b, torch.zeros(16, 16), 256)
     for oracle in (None, lambda: forward):  # the bits of the forward order, no ulp allowed
         found = debug(split_k, (16,), args, oracle=oracle, max_ulps=0.0, BLOCK=16)
-        assert found, found
+        assert not found.wrong, found
+        assert not found.hazards, found
+        assert found or found.compiled_right is False, found  # a GPU has an order of its own
 
 
 @triton.jit

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 import triton
@@ -458,6 +459,10 @@ def op_files(texts: list[str]) -> Iterator[tuple[str, str]]:
         yield texts[before], f"; {d.wrong} of {d.total} elements wrong"
 
 
+@pytest.mark.skipif(
+    triton.__version__.startswith("3.6.") and np.__version__ >= "2.4",
+    reason="Triton 3.6's own interpreter cannot loop with numpy 2.4",
+)
 def test_files_need_nothing_of_ours(no_child: list[str], tmp_path: Path) -> None:
     """They fail with the right words, and pass when the kernel is mended in them."""
     files = list(op_files(no_child))
