@@ -39,6 +39,7 @@ def suite(pytester: pytest.Pytester) -> pytest.Pytester:
 def found(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The child runs elsewhere, and the package need not be installed."""
     monkeypatch.setenv("PYTHONPATH", str(root))
+    monkeypatch.delenv("PYTEST_XDIST_WORKER", raising=False)  # pytest-benchmark turns itself off
 
 
 def run(suite: pytest.Pytester, *words: str) -> pytest.RunResult:

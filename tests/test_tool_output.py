@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from compare.debugging import tool_output
-from compare.debugging.cuda_reports import Memory, Placed, SharedArray, short_name
+from compare.debugging.cuda_reports import Memory, Placed, SharedArray, folded, short_name
 from cuda_reference import _compilers
 from triton_kernels._memory import Argument
 
@@ -205,3 +205,9 @@ def test_names_of_functions_are_shortened() -> None:
     assert short_name("f(int)::{lambda()#1}::operator()() const") == "f"
     assert short_name("operator()") == "operator"
     assert short_name("plain") == "plain"
+
+
+def test_each_line_of_a_report_is_told_once() -> None:
+    """An unrolled loop reads at many addresses of one line."""
+    (report,) = folded(of_gpu(RACECHECK))
+    assert [(site.role, site.line) for site in report.sites] == [("write", 91), ("read", 94)]
