@@ -964,3 +964,19 @@ def test_the_self_test_misses_what_is_renamed(monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.undo()
     monkeypatch.setattr(shadowing.ShadowedBuilder, "create_join", MendedBuilder.create_join)
     assert any("shadow values find" in line for line in _interpreter.self_test())
+
+
+@triton.jit
+def one_element(x_ptr, out_ptr, n, BLOCK: tl.constexpr):
+    i = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    block = tl.load(x_ptr + i, mask=i < n, other=0.0)
+    scalar = tl.load(x_ptr + tl.program_id(0), mask=tl.program_id(0) < n, other=0.0)
+    tl.store(out_ptr + i, block + scalar)
+
+
+def test_other_of_one_element_is_other() -> None:
+    """Triton calls the builder without an other that is one zero: `if other` denies it."""
+    x = torch.ones(2)
+    expected = torch.tensor([2.0, 2.0, 0.0])
+    found = debug(one_element, (3,), (x, torch.empty(3), 2), oracle=lambda: expected, BLOCK=1)
+    assert found, found

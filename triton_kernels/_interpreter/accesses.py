@@ -54,7 +54,7 @@ class ShadowedAccesses(MendedBuilder):
         shadow = CLEAN if other is None else shadow_of(other)
         layers = [chosen(active, None, shadow.undefined), chosen(active, None, shadow.nonfinite)]
         log, dtype = self.shadows.log, out.dtype
-        if other is None and not active.all():
+        if other is None and not self.other_given and not active.all():
             pointers = {"argument": argument, "pointers": ptrs.data}
             layers[0] = log.add(MASKED, ~active, dtype, **pointers)
         if found := self.shadows.loaded(ptrs.data, _width(ptrs)):
