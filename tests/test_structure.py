@@ -280,8 +280,9 @@ DOCUMENTS = [
 ]
 CODE = re.compile(r"^```[^\n]*\n(.*?)^```|`([^`\n]+)`", re.S | re.M)
 EXTENSIONS = (".py", ".md", ".cu", ".toml")
-# Placeholders, globs, what is outside the checkout, and the example of an op to add.
-ELSEWHERE = re.compile(r"[<>{}$*…=()]|^[~/.]|://|\bcube\b")
+# Placeholders, globs, what is outside the checkout, the example of an op to add, files that a
+# command would write.
+ELSEWHERE = re.compile(r"[<>{}$*…=()]|^[~/.]|://|\bcube\b|fails\.py$|^file\.py$")
 
 
 @cache
