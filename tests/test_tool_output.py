@@ -206,3 +206,10 @@ def test_names_of_functions_are_shortened() -> None:
     assert short_name("f(int)::{lambda()#1}::operator()() const") == "f"
     assert short_name("operator()") == "operator"
     assert short_name("plain") == "plain"
+
+
+def test_the_end_of_a_broken_process_is_no_finding_of_its_own() -> None:
+    end = "========= Error: process didn't terminate successfully\n"
+    assert [r.what for r in of_gpu(INITCHECK + end)] == [r.what for r in of_gpu(INITCHECK)]
+    (report,) = of_gpu(end)  # alone, it is all there is to say
+    assert report.what == "Error: process didn't terminate successfully"

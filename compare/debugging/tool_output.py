@@ -183,11 +183,14 @@ def _gpu_site(role: str, lines: list[str], block: Index | None, thread: Index | 
     return found
 
 
+_ECHOES = ("Program hit", "Error: process didn't terminate successfully")
+
+
 def compute_sanitizer(tool: str, text: str, memory: Memory) -> list[Report]:
     """Reports of memcheck, racecheck, initcheck and synccheck."""
     found = list(_gpu_reports(tool, text, memory))
     # A launch that failed makes the calls after it fail: what a report has told needs no echo.
-    real = [r for r in found if not r.what.startswith("Program hit")]
+    real = [r for r in found if not r.what.startswith(_ECHOES)]
     return folded(real or found)
 
 
