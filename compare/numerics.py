@@ -145,7 +145,8 @@ def within(result: Tensor, reference: Tensor, bound: Tensor) -> tuple[Tensor, Te
     error = (wide - reference).abs()
     same = (wide == reference) | (wide.isnan() & reference.isnan())
     error = torch.where(same, 0.0, error.nan_to_num(math.inf, posinf=math.inf))
-    largest = torch.finfo(result.dtype).max
+    # Integers hold no infinity, so that no overflow is excused.
+    largest = torch.finfo(result.dtype).max if result.is_floating_point() else math.inf
     overflow = wide.isinf() & (wide.sign() == reference.sign())
     overflow &= reference.abs() + bound >= largest
     return error, same | (error <= bound) | overflow

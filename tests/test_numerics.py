@@ -155,3 +155,11 @@ def test_inputs_are_made_on_the_device(op: str) -> None:
         args, options = spec.inputs(case, torch.device("meta"))
         tensors = [t for t in (*args, *options.values()) if isinstance(t, torch.Tensor)]
         assert {t.device.type for t in tensors} == {"meta"}, case
+
+
+def test_a_bound_on_integers() -> None:
+    """Kernels that cross_check or debug look into may store integers, and have a bound."""
+    result, bound = torch.tensor([3, 5, 9]), torch.tensor([1.0, 1.0, math.inf])
+    error, right = numerics.within(result, torch.tensor([3.0, 7.0, 7.0]).double(), bound)
+    assert error.tolist() == [0.0, 2.0, 2.0]
+    assert right.tolist() == [True, False, True]

@@ -267,7 +267,8 @@ class Findings:
         for hazard in self.hazards[:SHOWN]:
             lines += _hazard(hazard)
         if len(self.hazards) > SHOWN:
-            lines.append(f"and {len(self.hazards) - SHOWN} more hazards")
+            left = len(self.hazards) - SHOWN
+            lines.append(f"and {left} more hazard{'s' if left > 1 else ''}, in the JSON file")
         lines += [f"compiled: {self.compiled}"] if self.compiled else []
         lines += self.bisection.lines() if self.bisection else []
         lines += [f"note: {note}" for note in self.notes]
