@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from compare.debugging.findings import Findings
-    from compare.debugging.launches import shrink
     from compare.debugging.public import debug
+    from compare.debugging.shrink.launches import shrink
     from compare.own import Report, cross_check
 
 __all__ = ["Findings", "Report", "cross_check", "debug", "shrink"]
@@ -21,7 +21,8 @@ def __getattr__(name: str) -> Any:
     the plugin alone, and the doctor must start where torch is broken."""
     if name in __all__:
         from compare import own
-        from compare.debugging import findings, launches, public
+        from compare.debugging import findings, public
+        from compare.debugging.shrink import launches
 
         homes: Any = {"Findings": findings, "debug": public, "shrink": launches}
         module = homes.get(name, own)

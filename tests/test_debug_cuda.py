@@ -19,8 +19,9 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from compare.debugging import cuda_side, tool_output
-from compare.debugging.cuda_reports import Memory
+from compare.debugging.cuda import side as cuda_side
+from compare.debugging.cuda import tool_output
+from compare.debugging.cuda.reports import Memory
 from compare.implementations import unavailable
 from compare.specs import SPECS
 from cuda_reference import _compilers, variants
@@ -284,7 +285,7 @@ def test_fault_is_caught_with_its_line(name: str, gallery: dict[str, Done]) -> N
 HEALTHY = """
 import json, sys
 from compare.cases import Case
-from compare.debugging.cuda_process import Job, run
+from compare.debugging.cuda.process import Job, run
 from compare.specs import SPECS
 from cuda_reference import variants
 

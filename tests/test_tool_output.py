@@ -6,8 +6,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from compare.debugging import tool_output
-from compare.debugging.cuda_reports import Memory, Placed, SharedArray, short_name
+from compare.debugging.cuda import tool_output
+from compare.debugging.cuda.reports import Memory, Placed, SharedArray, short_name
 from cuda_reference import _compilers
 from triton_kernels._memory import Argument
 

@@ -17,9 +17,10 @@ from compare.commands.options import (
     one_case,
     spec_named,
 )
-from compare.debugging import bisection, investigation, shrinking, stepping
+from compare.debugging import bisection, investigation, stepping
 from compare.debugging.findings import Findings
-from compare.debugging.reproduction import check_output
+from compare.debugging.shrink import shrinking
+from compare.debugging.shrink.reproduction import check_output
 from compare.debugging.subjects import Op
 from compare.specs import Spec
 

@@ -14,7 +14,7 @@ from compare.commands.options import (
     listed,
     one_case,
 )
-from compare.debugging import cuda_side
+from compare.debugging.cuda import side as cuda_side
 from compare.implementations import BUILD_TARGETS
 from compare.specs import Spec
 

@@ -15,7 +15,7 @@ from compare.debugging import way as ways
 from compare.debugging.bisection import Bisection
 from compare.debugging.hazards import Hazard, Witness
 from compare.debugging.regions import Pattern
-from compare.debugging.shrunk import Reproduction, Shrunk
+from compare.debugging.shrink.shrunk import Reproduction, Shrunk
 from compare.debugging.stores import History, Store
 from compare.debugging.traces import WIDTH, Trace, source_line
 from compare.debugging.way import Step

@@ -6,10 +6,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from compare.debugging import bisection, launches, stepping
+from compare.debugging import bisection, stepping
 from compare.debugging.findings import Findings
 from compare.debugging.investigation import investigate
-from compare.debugging.shrinking import NothingToShrink
+from compare.debugging.shrink import launches
+from compare.debugging.shrink.shrinking import NothingToShrink
 from compare.debugging.subjects import Oracle, subject_of
 from compare.own import Tolerance
 

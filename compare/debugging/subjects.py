@@ -16,7 +16,7 @@ from torch import Tensor
 from compare import checking, numerics
 from compare.cases import CPU, Case
 from compare.checking import Comparison, Deviation
-from compare.debugging.sources import stored_parameters
+from compare.debugging.shrink.sources import stored_parameters
 from compare.debugging.stores import Stores
 from compare.debugging.values import Allocations
 from compare.own import Tolerance

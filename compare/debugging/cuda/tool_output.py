@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator
 
-from compare.debugging.cuda_reports import (
+from compare.debugging.cuda.reports import (
     Index,
     Memory,
     Report,

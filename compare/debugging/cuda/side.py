@@ -19,9 +19,9 @@ from typing import Any
 from rich.console import Console
 
 from compare.cases import Case
-from compare.debugging import tool_output
-from compare.debugging.cuda_findings import CudaFindings, Step, WrongResult
-from compare.debugging.cuda_reports import (
+from compare.debugging.cuda import tool_output
+from compare.debugging.cuda.findings import CudaFindings, Step, WrongResult
+from compare.debugging.cuda.reports import (
     Memory,
     Placed,
     Report,
@@ -153,7 +153,7 @@ def _run(case: Case, variant: str | None, mode: str, tools: list[str], report: P
     on_gpu = mode == "cuda-gpu"
     steps = ["gpu"] if on_gpu and tools != ["values"] else tools
     job = {"case": asdict(case), "mode": mode, "variant": variant, "steps": steps}
-    command = [sys.executable, "-m", "compare.debugging.cuda_process"]
+    command = [sys.executable, "-m", "compare.debugging.cuda.process"]
     command.append(json.dumps({**job, "report": str(report)}))
     environment = {**os.environ, "UBSAN_OPTIONS": "print_stacktrace=1"}
     environment["PYTHONPATH"] = os.pathsep.join(filter(None, [*sys.path]))

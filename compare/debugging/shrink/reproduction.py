@@ -19,12 +19,12 @@ import torch
 from torch import Tensor
 
 from compare.cases import CPU
-from compare.debugging.expectations import Expected, expectations
 from compare.debugging.findings import Findings
-from compare.debugging.literals import Unwritable
-from compare.debugging.scripts import MARK, MODES, Mode, script
-from compare.debugging.shrunk import Reproduction
-from compare.debugging.signatures import signatures
+from compare.debugging.shrink.expectations import Expected, expectations
+from compare.debugging.shrink.literals import Unwritable
+from compare.debugging.shrink.scripts import MARK, MODES, Mode, script
+from compare.debugging.shrink.shrunk import Reproduction
+from compare.debugging.shrink.signatures import signatures
 from compare.debugging.stores import Stores
 from compare.debugging.subjects import Result, Subject, tensors
 from triton_kernels import _interpreter

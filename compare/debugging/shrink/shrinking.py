@@ -20,9 +20,9 @@ from compare.cases import Case
 from compare.debugging.findings import Findings
 from compare.debugging.investigation import investigate
 from compare.debugging.progress import Bar
-from compare.debugging.reproduction import check_output, reproduce
-from compare.debugging.shrunk import Reproduction, Shrunk
-from compare.debugging.signatures import signatures
+from compare.debugging.shrink.reproduction import check_output, reproduce
+from compare.debugging.shrink.shrunk import Reproduction, Shrunk
+from compare.debugging.shrink.signatures import signatures
 from compare.debugging.subjects import Op, Subject
 from compare.specs import Spec
 

@@ -12,12 +12,12 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from compare.debugging import literals
-from compare.debugging.expectations import Expected, check, check_around
 from compare.debugging.findings import Findings
-from compare.debugging.literals import Unwritable, letters
-from compare.debugging.signatures import signatures
-from compare.debugging.sources import Sources
+from compare.debugging.shrink import literals
+from compare.debugging.shrink.expectations import Expected, check, check_around
+from compare.debugging.shrink.literals import Unwritable, letters
+from compare.debugging.shrink.signatures import signatures
+from compare.debugging.shrink.sources import Sources
 from compare.debugging.subjects import tensors
 from triton_kernels._observer import Launch
 

@@ -12,7 +12,7 @@ import numpy as np
 
 from compare import numerics
 from compare.debugging import regions
-from compare.debugging.cuda_reports import Index, Memory, Report, Site, site, who_text
+from compare.debugging.cuda.reports import Index, Memory, Report, Site, site, who_text
 from compare.debugging.traces import WIDTH
 from cuda_reference._watch import Frame
 

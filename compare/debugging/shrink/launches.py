@@ -13,12 +13,12 @@ import torch
 from torch import Tensor
 
 from compare.cases import CPU
-from compare.debugging import shrinking, simpler_values
 from compare.debugging.findings import Findings
 from compare.debugging.progress import Bar
-from compare.debugging.reproduction import check_output
-from compare.debugging.shrinking import Move, Search, finished, simpler_dtypes, steps
-from compare.debugging.shrunk import Shrunk
+from compare.debugging.shrink import shrinking, simpler_values
+from compare.debugging.shrink.reproduction import check_output
+from compare.debugging.shrink.shrinking import Move, Search, finished, simpler_dtypes, steps
+from compare.debugging.shrink.shrunk import Shrunk
 from compare.debugging.subjects import Kernel, Subject, subject_of, takes_arguments, tensors
 from triton_kernels import _interpreter
 

@@ -11,7 +11,7 @@ import types
 from collections.abc import Iterator
 from typing import Any
 
-from compare.debugging.literals import Unwritable, scalar
+from compare.debugging.shrink.literals import Unwritable, scalar
 
 LIBRARIES = sys.stdlib_module_names | {"triton", "torch", "numpy"}
 

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from compare.debugging.literals import Unwritable
+from compare.debugging.shrink.literals import Unwritable
 from compare.debugging.subjects import Result
 from triton_kernels._observer import Launch
 

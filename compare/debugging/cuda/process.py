@@ -1,6 +1,6 @@
 """A child process that runs one case of the CUDA side under some tools, and writes what it sees.
 
-``python -m compare.debugging.cuda_process JOB``, with a job as JSON. Findings go to the job's
+``python -m compare.debugging.cuda.process JOB``, with a job as JSON. Findings go to the job's
 report file, one JSON object a line, each as soon as it is known: a tool may end the process.
 """
 

@@ -1,0 +1,1 @@
+"""The smallest case that still fails, and a file that reproduces it."""
