@@ -15,6 +15,7 @@ from typer.testing import CliRunner, Result
 
 from compare.cli import app
 from compare.timing import tables
+from compare.timing.bench import Entry
 from compare.timing.engine import Budget, Candidate, Timing, measure
 from compare.timing.statistics import Samples, ratio
 
@@ -230,6 +231,40 @@ def test_regressions_are_of_the_ratio_to_the_best_peer() -> None:
     (line,) = tables.regressions([saved(10.6, 10.0)], before, 0.05)
     assert line == "add float16 8×8, triton: 6 % slower than the baseline"
     assert tables.regressions([saved(99.0, 1.0, (9, 9))], before, 0.05) == []
+
+
+def test_regressions_without_the_peer_of_the_baseline() -> None:
+    """A run of --providers triton against a full one: medians, not a median against a ratio."""
+    alone = saved(20.3, 0.0)
+    alone.update(entries=alone["entries"][:1], best_peer="")
+    assert tables.regressions([alone], [saved(20.0, 10.0)], 0.05) == []
+    alone["entries"][0]["median"] = 22.0
+    (line,) = tables.regressions([alone], [saved(20.0, 10.0)], 0.05)
+    assert "triton: 10 % slower" in line
+
+
+def test_a_slower_peer_is_no_regression_of_ours() -> None:
+    before, now = saved(10.0, 10.0), saved(10.0, 10.0)
+    for case, median in ((before, 12.0), (now, 24.0)):
+        case["entries"].append({"provider": "compile", "problem": "", "median": median})
+    assert tables.regressions([now], [before], 0.05) == []
+
+
+@pytest.mark.parametrize(
+    ("provider", "problem", "replay", "failed"),
+    [
+        ("triton", "", 10.0, False),
+        ("triton", "wrong: 3 elements", 10.0, True),
+        ("cuda", "after timing: wrong: 3 of 9 elements", 10.0, True),
+        ("triton/f16", "RuntimeError no such kernel", 10.0, True),
+        ("triton", "host-bound: launching takes 90 µs", 1.0, False),
+        ("eager", "OutOfMemoryError", 10.0, False),
+        ("eager", "after timing: wrong: off by 1e-1 of its norm", 10.0, True),
+    ],
+)
+def test_what_fails_a_bench(provider: str, problem: str, replay: float, failed: bool) -> None:
+    timing = Timing(provider, Samples([0], [10.0]), replay=replay)
+    assert Entry(provider, timing, problem).failed is failed
 
 
 def test_garbage_is_collected_between_the_cases_not_amid_samples(gpu: SimulatedGpu) -> None:

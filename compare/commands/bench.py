@@ -19,7 +19,6 @@ from compare.timing import gpu, providers, tables
 from compare.timing.engine import Budget
 
 NOTHING_TO_TIME = 3  # exit status
-DTYPES = ("float32", "float16", "bfloat16")
 
 
 def bench(
@@ -52,8 +51,8 @@ def bench(
     """Time the ops on the GPU: cold cache, random inputs, results checked, candidates in turn.
 
     A ratio is the fastest peer's median over this one's, with half its 95 % interval: above 1 is
-    faster. Ctrl-C keeps what is measured. Exit status: 0 all timed; 1 a wrong result or a
-    regression; 2 usage; 3 no GPU.
+    faster. Ctrl-C keeps what is measured. Exit status: 0 all right; 1 a wrong result, one of
+    ours that did not run, or a regression; 2 usage; 3 no GPU.
     """
     check_writable(json_file)
     specs = [spec_named(name) for name in ops or SPECS]
@@ -63,8 +62,8 @@ def bench(
         if name not in known:
             raise typer.BadParameter(f"--providers {name}: {', '.join(sorted(known))}")
     for name in listed(dtype):
-        if name not in DTYPES:
-            raise typer.BadParameter(f"--dtype {name}: one of {', '.join(DTYPES)}")
+        if name not in benchmarks.DTYPES:
+            raise typer.BadParameter(f"--dtype {name}: one of {', '.join(benchmarks.DTYPES)}")
     work = list(benchmarks.work(specs, listed(dtype), [_shape(text) for text in shapes or []]))
     if not work:
         raise typer.BadParameter("these ops have other numbers of sizes than --shapes gives")
@@ -94,8 +93,8 @@ def bench(
     slower = tables.regressions(found["cases"], before, threshold / 100) if before else []
     for line in slower:
         out.print(f"[red]{line}[/]")
-    wrong = any(entry.problem.startswith("wrong") for r in results for entry in r.entries)
-    raise typer.Exit(1 if slower or wrong else 0)
+    failed = any(entry.failed for result in results for entry in result.entries)
+    raise typer.Exit(1 if slower or failed else 0)
 
 
 class _Report:

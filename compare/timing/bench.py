@@ -19,6 +19,7 @@ from compare.timing.engine import Budget, Candidate, Timing
 from compare.timing.gpu import Ceilings, Gpu
 from compare.timing.statistics import Ratio, ratio
 
+DTYPES = ("float32", "float16", "bfloat16")  # that are timed
 SETS = 3  # of inputs, in turn
 MEMORY = 4 << 30  # bytes that they may take; fewer sets beyond
 # Peers round as they like: their results need only be the same function. Frobenius norms.
@@ -44,6 +45,13 @@ class Entry:
     @property
     def is_peer(self) -> bool:
         return self.provider in providers.PEERS
+
+    @property
+    def failed(self) -> bool:
+        """Whether its result is wrong, or it is ours and did not run."""
+        if self.is_peer:
+            return "wrong: " in self.problem
+        return bool(self.problem) and not self.timing.host_bound
 
     def to_dict(self) -> dict[str, Any]:
         """For the JSON file; microseconds unless the name says otherwise."""
@@ -195,7 +203,7 @@ def work(
 ) -> Iterator[tuple[Spec, Case]]:
     """What to time: the ops' timed cases, or these shapes instead."""
     for spec in specs:
-        for dtype in dtypes or ("float32", "float16", "bfloat16"):
+        for dtype in dtypes or DTYPES:
             if dtype not in spec.dtypes:
                 continue
             timed = list(spec.timed(spec.name, dtype, spec.default_options))

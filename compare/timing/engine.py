@@ -22,7 +22,7 @@ WARM_UP = 3  # calls
 HOST_CALLS = 20  # of which the median host time is taken
 HEADROOM = 3.0  # times the slowest median launch that the GPU is kept busy before a sample
 MOST_PASSES = 16  # over the memory that empties the cache
-PROBES = 5  # samples that tell how many more are worth their time
+PROBES = 5  # samples of the replay
 SLOW = 0.05  # seconds: one call is measured without ceremony then
 HOST_BOUND = 1.25, 2.0  # times the replay's median, and microseconds more: no GPU time any longer
 

@@ -9,6 +9,7 @@ from rich.table import Table
 from rich.text import Text
 
 from compare.timing.bench import CaseResult, Entry, geometric_mean
+from compare.timing.providers import PEERS
 
 CLOSE = 0.02  # of a ratio: not told from 1 by colour
 
@@ -103,10 +104,10 @@ def summary(results: list[CaseResult], provider: str = "triton") -> Table:
 def regressions(
     results: list[dict[str, Any]], baseline: list[dict[str, Any]], threshold: float
 ) -> list[str]:
-    """Where a median, as a multiple of the case's best peer, grew by more than the threshold.
+    """Where one of ours takes longer than in the baseline, by more than the threshold.
 
-    The ratio to a peer of the same run cancels the machine's state; where a case has no peer, the
-    medians are compared.
+    Times are compared as multiples of the peer that was best then, if it was timed both times:
+    that cancels the machine's state. Else the medians are compared.
     """
     lines = []
     before = {_key(case): case for case in baseline}
@@ -114,12 +115,16 @@ def regressions(
         old = before.get(_key(case))
         if old is None:
             continue
-        then, now = _scores(old), _scores(case)
+        then, now = _medians(old), _medians(case)
+        peer = old["best_peer"]
+        drift = now[peer] / then[peer] if peer in then and peer in now else 1.0
         for provider in now:
-            if provider in then and now[provider] > (1 + threshold) * then[provider]:
-                worse = 100 * (now[provider] / then[provider] - 1)
+            if provider in PEERS or provider not in then:
+                continue
+            slower = now[provider] / then[provider] / drift - 1
+            if slower > threshold:
                 name = f"{case['op']} {case['dtype']} {'×'.join(map(str, case['shape']))}"
-                lines.append(f"{name}, {provider}: {worse:.0f} % slower than the baseline")
+                lines.append(f"{name}, {provider}: {100 * slower:.0f} % slower than the baseline")
     return lines
 
 
@@ -127,7 +132,5 @@ def _key(case: dict[str, Any]) -> tuple[Any, ...]:
     return case["op"], case["dtype"], tuple(case["shape"]), str(sorted(case["options"].items()))
 
 
-def _scores(case: dict[str, Any]) -> dict[str, float]:
-    medians = {e["provider"]: e["median"] for e in case["entries"] if not e["problem"]}
-    peer = medians.get(case["best_peer"], 1.0)
-    return {provider: median / peer for provider, median in medians.items()}
+def _medians(case: dict[str, Any]) -> dict[str, float]:
+    return {e["provider"]: e["median"] for e in case["entries"] if not e["problem"]}
