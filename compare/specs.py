@@ -15,7 +15,7 @@ from torch import Tensor
 
 import cuda_reference
 import triton_kernels
-from compare import elementwise, gemm
+from compare import elementwise, gemm, gemm_peers
 from compare.cases import FLOATS, INTEGERS, LAYOUTS, Arguments, Case, Level
 
 
@@ -181,9 +181,9 @@ SPECS: dict[str, Spec] = {
             to_compile=gemm.linear_gelu_to_compile,
             cuda_kernel=gemm.cuda_kernel,
             summary="gelu(x @ weight.T + bias)",
-            eager=gemm.linear_gelu_eager,
-            fused=gemm.linear_gelu_fused,
-            timed=gemm.linear_gelu_timed,
+            eager=gemm_peers.linear_gelu_eager,
+            fused=gemm_peers.linear_gelu_fused,
+            timed=gemm_peers.linear_gelu_timed,
         ),
         Spec(
             name="gemm_bias_act",
@@ -207,9 +207,9 @@ SPECS: dict[str, Spec] = {
             to_compile=gemm.gemm_bias_act_to_compile,
             cuda_kernel=gemm.cuda_kernel,
             summary="act(alpha·(a@b) + beta·c + bias)",
-            eager=gemm.gemm_bias_act_eager,
-            fused=gemm.gemm_bias_act_fused,
-            timed=gemm.gemm_bias_act_timed,
+            eager=gemm_peers.gemm_bias_act_eager,
+            fused=gemm_peers.gemm_bias_act_fused,
+            timed=gemm_peers.gemm_bias_act_timed,
         ),
     )
 }
