@@ -38,12 +38,14 @@ class Activation(NamedTuple):
     """An activation for the oracle, and what the bound must know about it.
 
     ``lipschitz``: the largest |slope|. ``error``: the evaluation error of the kernels' formula in
-    units of the epilogue's rounding, as a function of the pre-activation.
+    units of the epilogue's rounding, as a function of the pre-activation. ``half``: relative and
+    absolute error of Triton's formula for results of 16 bits, where it is another one.
     """
 
     function: Callable[[Tensor], Tensor]
     lipschitz: float
     error: Callable[[Tensor], Tensor]
+    half: tuple[float, float] | None = None
 
 
 def _gelu_tanh(x: Tensor) -> Tensor:
@@ -54,16 +56,23 @@ def _gelu_tanh(x: Tensor) -> Tensor:
 # The evaluation errors: erf and tanh come within 2 ulp and multiply x/2 after an addition to 1, so
 # that gelu's absolute error is a few roundings of x; gelu_tanh adds tanh' · |inner| ≤ 0.45 times
 # its argument's few roundings. exp(−x) is computed as 2^(x·log₂e): relative error (|x| + 4)
-# roundings, damped by sigmoid' = s·(1 − s) ≤ 1/4, and s·(1 − s)·|x| ≤ 0.23.
+# roundings, damped by sigmoid' = s·(1 − s) ≤ 1/4, and s·(1 − s)·|x| ≤ 0.23. Where a result has 16
+# bits, gelu's exponent is a polynomial fitted to 2⁻¹², and its last value from |x| = 5 on, where
+# gelu(−|x|) < 2⁻¹⁹; in all of these an exponent y < 128 with three roundings makes 2⁻¹⁵, and a
+# divisor past 2¹²⁶ makes 0.
+_SIGMOID_FORM = 2.0**-15, 2.0**-118
 ACTIVATIONS = {
     "none": Activation(lambda x: x, 1.0, torch.zeros_like),
     "relu": Activation(lambda x: torch.where(x < 0, torch.zeros_like(x), x), 1.0, torch.zeros_like),
     "gelu": Activation(
-        lambda x: 0.5 * x * (1 + torch.erf(x / math.sqrt(2))), 1.13, lambda x: 4 * x.abs()
+        lambda x: 0.5 * x * (1 + torch.erf(x / math.sqrt(2))),
+        1.13,
+        lambda x: 4 * x.abs(),
+        (2.0**-12, 2.0**-21),
     ),
-    "gelu_tanh": Activation(_gelu_tanh, 1.13, lambda x: 6 * x.abs()),
-    "silu": Activation(lambda x: x * torch.sigmoid(x), 1.1, lambda x: 6 * x.abs()),
-    "sigmoid": Activation(torch.sigmoid, 0.25, lambda x: torch.full_like(x, 6.0)),
+    "gelu_tanh": Activation(_gelu_tanh, 1.13, lambda x: 6 * x.abs(), _SIGMOID_FORM),
+    "silu": Activation(lambda x: x * torch.sigmoid(x), 1.1, lambda x: 6 * x.abs(), _SIGMOID_FORM),
+    "sigmoid": Activation(torch.sigmoid, 0.25, lambda x: torch.full_like(x, 6.0), _SIGMOID_FORM),
     "tanh": Activation(torch.tanh, 1.0, lambda x: 4 * torch.tanh(x).abs()),
     "leaky_relu": Activation(lambda x: torch.where(x < 0, 0.01 * x, x), 1.0, lambda x: 2 * x.abs()),
 }
@@ -169,6 +178,10 @@ def gemm_bias_act_bound(
     pre_error += (a.shape[1] + 4) * max(1.0, abs(alpha)) * (wide.tiny * wide.eps)
     pre = _pre_activation(a, b, bias, alpha, beta, c)
     error = act.lipschitz * pre_error + u_epilogue * act.error(pre)
+    halves = out_dtype.itemsize == 2 and a.dtype != torch.float64
+    if act.half is not None and halves and implementation.startswith("triton"):
+        relative, absolute = act.half
+        error = error + relative * reference.abs() + absolute
     u_out = torch.finfo(out_dtype).eps / 2
     smallest = torch.finfo(out_dtype).tiny * torch.finfo(out_dtype).eps
     return error + u_out * (reference.abs() + error) + smallest / 2
@@ -192,6 +205,8 @@ def linear_gelu_bound(
 # many; sized so that an interpreted run takes few tile steps.
 SHAPES = [(64, 64, 64), (33, 65, 70), (1, 1, 1), (1, 129, 40), (130, 1, 33), (7, 13, 200)]
 SHAPES += [(3, 5, 0), (0, 4, 8), (4, 0, 8), (96, 80, 128)]
+# For 16-bit matrices past 32 rows: rows on multiples of 16 bytes, read without a copy.
+TMA = (130, 72, 136)
 LARGE = {
     "standard": [(512, 512, 512)],
     "full": [(512, 512, 512), (333, 4097, 1023), (1, 4096, 4096), (2048, 2048, 2048)],
@@ -333,6 +348,11 @@ def _gemm_cases(
     for options in variations[1:]:
         yield case(tails, **options)
     yield case(tails, values="special")
+    if dtype in ("float16", "bfloat16"):
+        for layout in LAYOUTS:
+            yield case(TMA, layout)
+        for options in variations[1:]:
+            yield case(TMA, **options)
     if level != "quick" and torch.cuda.is_available():
         for shape in LARGE[level]:
             yield case(shape)
@@ -369,7 +389,7 @@ def gemm_bias_act_cases(dtype: str, level: Level) -> Iterator[Case]:
     precisions = ["ieee", "tf32", "tf32x3"] if dtype == "float32" else ["ieee"]
     for precision in precisions:
         o: dict[str, Any] = {} if precision == "ieee" else {"precision": precision}
-        for shape in ((33, 65, 70), (96, 80, 128), (16, 16, 301)):
+        for shape in ((33, 65, 70), (96, 80, 128), (16, 16, 301), TMA):
             if o:
                 yield Case("gemm_bias_act", dtype, shape, options=o)
             exact: dict[str, Any] = {**o, "alpha": 0.5, "beta": 2.0, "c": "full", "bias": True}
@@ -404,25 +424,34 @@ def out_dtype(case: Case) -> torch.dtype:
     return cases.DTYPES[case.options.get("out_dtype", case.dtype)]
 
 
-# One shape for each tile configuration of triton_kernels.ops.gemm_bias_act.config(); a test holds
-# them to that. Multiples of 16, so that a launch is specialised as usual.
+# One shape for each tile configuration of triton_kernels._gemm; a test holds them to that.
+# Multiples of 16, so that a launch is specialised as usual.
 _SHAPES_TO_COMPILE = ((16, 2048, 64), (32, 2048, 64), (512, 2048, 64), (2048, 2048, 64))
+_HALF_SHAPES_TO_COMPILE = (
+    *((16, 2048, 128), (32, 2048, 128), (16, 8192, 128), (32, 8192, 128)),  # few rows
+    *((512, 2048, 32), (2048, 2048, 32)),  # short sums
+    *((64, 2048, 128), (128, 4096, 128), (512, 2048, 128), (512, 4096, 128), (2048, 2048, 128)),
+)
+
+
+def _shapes_to_compile(dtype: str) -> tuple[tuple[int, int, int], ...]:
+    return _HALF_SHAPES_TO_COMPILE if dtype in ("float16", "bfloat16") else _SHAPES_TO_COMPILE
 
 
 def gemm_bias_act_to_compile(op: str, dtype: str, options: Mapping[str, Any]) -> Iterator[Case]:
     """Each tile configuration and precision, without an epilogue and with the heaviest."""
     heavy: dict[str, Any] = {"act": "gelu", "bias": True, "c": "full"}
     for precision in ("ieee", "tf32", "tf32x3") if dtype == "float32" else ("ieee",):
-        for shape in _SHAPES_TO_COMPILE:
+        for shape in _shapes_to_compile(dtype):
             for epilogue in ({}, heavy):
                 yield Case(op, dtype, shape, options={**epilogue, "precision": precision})
 
 
 def linear_gelu_to_compile(op: str, dtype: str, options: Mapping[str, Any]) -> Iterator[Case]:
     """Each tile configuration with the erf form of GELU, the largest also with the tanh form."""
-    for shape in _SHAPES_TO_COMPILE:
+    for shape in _shapes_to_compile(dtype):
         yield Case(op, dtype, shape)
-    yield Case(op, dtype, _SHAPES_TO_COMPILE[-1], options={"approximate": "tanh"})
+    yield Case(op, dtype, _shapes_to_compile(dtype)[-1], options={"approximate": "tanh"})
 
 
 _CORES = {

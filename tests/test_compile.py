@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import re
@@ -27,7 +28,7 @@ from compare.compiling.machine_code import SHARED_LIMIT, Figures, readable
 from compare.specs import SPECS, Spec
 from cuda_reference import _build, _compilers
 from triton_kernels import _cross_compile, _launch
-from triton_kernels.ops.gemm_bias_act import Config, config
+from triton_kernels._gemm import Tiles
 
 pytestmark = pytest.mark.skipif(
     os.environ.get("TRITON_INTERPRET") == "1", reason="interpreted kernels cannot be compiled"
@@ -123,28 +124,34 @@ def test_a_launch_is_specialised_as_on_a_gpu() -> None:
     assert "128" not in figures("sm_90", lambda: triton_kernels.square(x)).loads
 
 
-def test_the_cases_cover_every_tile_configuration(monkeypatch: pytest.MonkeyPatch) -> None:
-    tiles: set[tuple[torch.dtype, str, Config]] = set()
+@pytest.mark.parametrize("capability", [80, 90])
+def test_the_cases_cover_every_tile_configuration(
+    monkeypatch: pytest.MonkeyPatch, capability: int
+) -> None:
+    """Whatever a launch can be cut into is compiled: the sizes here are not those of the cases."""
+    launched: set[tuple[Any, ...]] = set()
 
-    def record(kernel: Any, grid: Any, a: torch.Tensor, *args: Any, **options: Any) -> None:
-        tile = Config(*(options[name] for name in Config._fields))
-        tiles.add((a.dtype, options["PRECISION"], tile))
+    def record(kernel: Any, grid: Any, *args: Any, **options: Any) -> None:
+        tile = tuple(options[name] for name in Tiles._fields)
+        launched.add((kernel.fn.__name__, dtype, options.get("PRECISION"), tile))
 
     monkeypatch.setattr(_cross_compile, "launch", record)
-    with _cross_compile.compiling(90):
+    sizes = [1, 2, 7, *(16 * 2**i for i in range(12)), 17, 33, 65, 127, 333, 3000]
+    with _cross_compile.compiling(capability):
         for dtype in SPECS["gemm_bias_act"].dtypes:
             for case in gemm.gemm_bias_act_to_compile("gemm_bias_act", dtype, {}):
                 arguments, options = SPECS["gemm_bias_act"].inputs(case, torch.device("meta"))
                 triton_kernels.gemm_bias_act(*arguments, **options)
-    sizes = [1, 2, 7, *(16 * 2**i for i in range(12)), 17, 33, 65, 127, 333, 3000]
-    wanted = {
-        (dtype, precision, config(M, N, dtype, precision))
-        for dtype in (torch.float16, torch.bfloat16, torch.float32, torch.float64)
-        for precision in (("ieee", "tf32", "tf32x3") if dtype == torch.float32 else ("ieee",))
-        for M in sizes
-        for N in sizes
-    }
-    assert tiles == wanted
+        covered, launched = launched, set()
+        for dtype in ("float16", "bfloat16", "float32", "float64"):
+            for M, N, K in itertools.product(sizes, sizes, (16, 128)):
+                a, b = (
+                    torch.empty(shape, dtype=getattr(torch, dtype), device="meta")
+                    for shape in ((M, K), (K, N))
+                )
+                for precision in ("ieee", "tf32", "tf32x3") if dtype == "float32" else ("ieee",):
+                    triton_kernels.gemm_bias_act(a, b, precision=precision)
+    assert covered == launched
 
 
 # ---- the verdict ----

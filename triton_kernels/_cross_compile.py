@@ -88,6 +88,12 @@ def active() -> bool:
     return _owner == threading.get_ident()
 
 
+def capability() -> int:
+    """What is compiled for, inside compiling()."""
+    found: int = _drivers._active.capability
+    return found
+
+
 @contextlib.contextmanager
 def compiling(capability: int) -> Iterator[list[Launch]]:
     """Inside: launches of this package's ops compile for sm_<capability> and run nothing.

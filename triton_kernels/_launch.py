@@ -9,8 +9,9 @@ CUDA tensors run compiled on their own device; inside :func:`interpret`, or with
 from __future__ import annotations
 
 import contextlib
+import functools
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
@@ -54,6 +55,32 @@ def check_device(op: str, device: torch.device, kernel: Any) -> None:
             "TRITON_INTERPRET=1 before Python starts; otherwise move the tensors to 'cuda'"
         )
     raise RuntimeError(f"{op}(): device {device} is not supported; tensors must be on cuda or cpu")
+
+
+class Gpu(NamedTuple):
+    """What a kernel is chosen by: compute capability (90 for 9.0) and multiprocessors."""
+
+    capability: int
+    multiprocessors: int
+
+
+# What is interpreted or cross-compiled is cut as on this one, an H200, whatever runs it.
+MULTIPROCESSORS = 132
+
+
+def gpu(kernel: Any, device: torch.device) -> Gpu:
+    """The GPU that a launch of ``kernel`` would run on, or is made for."""
+    if _cross_compile.active():
+        return Gpu(_cross_compile.capability(), MULTIPROCESSORS)
+    if interpreted(kernel):
+        return Gpu(90, MULTIPROCESSORS)
+    return _gpu(device)
+
+
+@functools.cache
+def _gpu(device: torch.device) -> Gpu:
+    found = torch.cuda.get_device_properties(device)
+    return Gpu(10 * found.major + found.minor, found.multi_processor_count)
 
 
 def launch(

@@ -1,0 +1,151 @@
+"""Which kernel a matrix product gets, and both kernels in every way of cutting it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+import triton_kernels
+from triton_kernels import _cross_compile, _gemm, _launch
+from triton_kernels._gemm import TMA_TILES, TmaTiles, tma_tiles_for
+
+
+def launched(*arguments: Any, capability: int = 90, **options: Any) -> list[tuple[str, Any]]:
+    """Kernels and options of a call's launches, compiled for that GPU and not run."""
+    found = []
+    with pytest.MonkeyPatch.context() as patch, _cross_compile.compiling(capability):
+        patch.setattr(
+            _cross_compile,
+            "launch",
+            lambda kernel, grid, *args, **meta: found.append((kernel.fn.__name__, meta)),
+        )
+        triton_kernels.gemm_bias_act(*arguments, **options)
+    return found
+
+
+def meta(rows: int, columns: int, dtype: torch.dtype = torch.bfloat16) -> Tensor:
+    return torch.empty(rows, columns, dtype=dtype, device="meta")
+
+
+@pytest.mark.parametrize(
+    ("M", "N", "K", "dtype", "capability", "options", "kernel"),
+    [
+        (128, 128, 128, torch.bfloat16, 90, {}, "gemm_tma_kernel"),
+        (128, 128, 128, torch.float16, 100, {}, "gemm_tma_kernel"),
+        (128, 128, 128, torch.bfloat16, 80, {}, "gemm_bias_act_kernel"),
+        (128, 128, 128, torch.float32, 90, {}, "gemm_bias_act_kernel"),
+        (128, 128, 128, torch.bfloat16, 90, {"out_dtype": torch.float32}, "gemm_bias_act_kernel"),
+        (32, 128, 128, torch.bfloat16, 90, {}, "gemm_bias_act_kernel"),
+        (128, 128, 0, torch.bfloat16, 90, {}, "gemm_bias_act_kernel"),
+    ],
+)
+def test_descriptors_where_the_gpu_and_the_dtypes_allow_them(
+    M: int,
+    N: int,
+    K: int,
+    dtype: torch.dtype,
+    capability: int,
+    options: dict[str, Any],
+    kernel: str,
+) -> None:
+    ((name, _),) = launched(meta(M, K, dtype), meta(K, N, dtype), capability=capability, **options)
+    assert name == kernel
+
+
+@pytest.mark.parametrize(
+    ("M", "N", "tiles"),
+    [  # measured on an H200 as the fastest, or within 1 % of it
+        (64, 4096, (64, 32)),
+        (64, 14336, (64, 128)),
+        (128, 4096, (64, 64)),
+        (256, 4096, (64, 128)),
+        (1024, 1024, (64, 128)),
+        (512, 4096, (128, 128)),
+        (333, 4097, (128, 128)),
+        (2048, 2048, (128, 256)),
+        (8192, 8192, (128, 256)),
+    ],
+)
+def test_the_cheapest_waves_win(M: int, N: int, tiles: tuple[int, int]) -> None:
+    assert tma_tiles_for(M, N, 132).tiles[:2] == tiles
+
+
+def operand(rows: int, columns: int, dtype: torch.dtype, stored: str) -> Tensor:
+    """Random numbers, stored by rows or columns, or so that no descriptor takes them."""
+    g = torch.Generator().manual_seed(rows)
+    if stored == "by columns":
+        return torch.randn(columns, rows, generator=g).to(dtype).t()
+    if stored == "strided":
+        return torch.randn(rows, 2 * columns, generator=g).to(dtype)[:, ::2]
+    if stored == "odd rows":
+        return torch.randn(rows, columns + 1, generator=g).to(dtype)[:, :columns]
+    if stored == "odd columns":
+        return torch.randn(columns, rows + 1, generator=g).to(dtype)[:, :rows].t()
+    if stored == "one row repeated":
+        return torch.randn(1, columns, generator=g).to(dtype).expand(rows, columns)
+    return torch.randn(rows, columns, generator=g).to(dtype)
+
+
+def right(out: Tensor, a: Tensor, b: Tensor, bias: Tensor, c: Tensor) -> bool:
+    pre = 0.5 * (a.double() @ b.double()) + bias.double() - 2 * c.double()
+    reference = torch.nn.functional.silu(pre)
+    eps = torch.finfo(out.dtype).eps
+    return bool(((out.double() - reference).abs() <= 2 * eps * (1 + reference.abs())).all())
+
+
+@pytest.mark.parametrize("choice", TMA_TILES, ids=lambda c: f"{c.tiles.BLOCK_M}x{c.tiles.BLOCK_N}")
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_every_tile_and_more_tiles_than_programs(
+    monkeypatch: pytest.MonkeyPatch, choice: TmaTiles, dtype: torch.dtype
+) -> None:
+    monkeypatch.setattr(_gemm, "TMA_TILES", (choice,))
+    monkeypatch.setattr(_launch, "MULTIPROCESSORS", 2)
+    M, N, K = 2 * choice.tiles.BLOCK_M + 5, choice.tiles.BLOCK_N + 24, choice.tiles.BLOCK_K + 8
+    a, b = operand(M, K, dtype, "by rows"), operand(K, N, dtype, "by columns")
+    bias, c = operand(1, N, dtype, "by rows")[0], operand(M, 1, dtype, "by rows")
+    with triton_kernels.interpret():
+        out = triton_kernels.gemm_bias_act(a, b, bias, act="silu", alpha=0.5, beta=-2.0, c=c)
+    assert right(out, a, b, bias, c)
+
+
+STORED = ("by rows", "by columns", "strided", "odd rows", "odd columns", "one row repeated")
+
+
+@pytest.mark.parametrize("a_stored", STORED)
+@pytest.mark.parametrize("b_stored", STORED)
+def test_operands_that_no_descriptor_takes_are_copied(a_stored: str, b_stored: str) -> None:
+    a = operand(40, 72, torch.bfloat16, a_stored)
+    b = operand(72, 48, torch.bfloat16, b_stored)
+    bias, c = torch.ones(48, dtype=torch.bfloat16), torch.ones(40, 48, dtype=torch.bfloat16)
+    with triton_kernels.interpret():
+        out = triton_kernels.gemm_bias_act(a, b, bias, act="silu", alpha=0.5, beta=-2.0, c=c)
+    assert right(out, a, b, bias, c)
+
+
+@pytest.mark.parametrize("N", [48, 50])
+@pytest.mark.parametrize("offset", [0, 1])
+def test_results_that_no_descriptor_takes(N: int, offset: int) -> None:
+    a, b = operand(40, 72, torch.float16, "by rows"), operand(72, N, torch.float16, "by rows")
+    memory = torch.full((40, N + 8), torch.nan, dtype=torch.float16)
+    out = memory[:, offset : N + offset]
+    bias, c = torch.zeros(N, dtype=torch.float16), torch.ones(1, dtype=torch.float16)
+    with triton_kernels.interpret():
+        triton_kernels.gemm_bias_act(a, b, bias, act="silu", alpha=0.5, beta=-2.0, c=c, out=out)
+    assert right(out, a, b, bias, c)
+    assert memory[:, N + offset :].isnan().all()
+    assert memory[:, :offset].isnan().all()
+
+
+@pytest.mark.gpu_only
+def test_more_rows_than_32_bits_address() -> None:
+    """2³¹ elements in a and in out; the tail must not have wrapped around."""
+    M, N, K = 2**26 + 100, 40, 40
+    a = torch.empty(M, K, dtype=torch.bfloat16, device="cuda").normal_()
+    b = torch.empty(K, N, dtype=torch.bfloat16, device="cuda").normal_()
+    out = triton_kernels.gemm_bias_act(a, b, act="relu")
+    for rows in (slice(0, 1000), slice(M // 2, M // 2 + 1000), slice(M - 1000, M)):
+        reference = torch.relu(a[rows].double() @ b.double())
+        torch.testing.assert_close(out[rows].double(), reference, rtol=2**-8, atol=1e-4)

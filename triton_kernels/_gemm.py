@@ -1,0 +1,407 @@
+"""The kernels under the matrix products, their tiles, and which of them a problem gets.
+
+``gemm_bias_act_kernel`` reads through pointers: any dtype, strides and GPU, one tile of out a
+program. ``gemm_tma_kernel`` is for products of 16-bit matrices on GPUs with a tensor memory
+accelerator (compute capability 9.0 and newer): a program a multiprocessor takes tile after tile, so
+that the next one's loads run during this one's epilogue. Both share the epilogue.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+from triton.tools.tensor_descriptor import TensorDescriptor
+
+from triton_kernels import _elementwise, _launch
+from triton_kernels._scalars import as_argument, scalar_value
+
+HALVES = (torch.float16, torch.bfloat16)
+
+
+class Tiles(NamedTuple):
+    """How one launch is cut into tiles."""
+
+    BLOCK_M: int
+    BLOCK_N: int
+    BLOCK_K: int
+    GROUP_M: int
+    num_warps: int
+    num_stages: int
+
+
+class TmaTiles(NamedTuple):
+    """The same for gemm_tma_kernel.
+
+    ``SUBTILES``: 2 if the epilogue takes half a tile at a time: that leaves memory for a stage.
+    ``cost``: the time of one tile relative to the first's, measured on an H200.
+    """
+
+    tiles: Tiles
+    SUBTILES: int
+    cost: float
+
+
+TMA_TILES = (
+    TmaTiles(Tiles(128, 256, 64, 16, 8, 4), 2, 1.0),
+    TmaTiles(Tiles(128, 128, 64, 16, 8, 4), 1, 0.53),
+    TmaTiles(Tiles(64, 128, 128, 16, 4, 4), 1, 0.31),
+    TmaTiles(Tiles(64, 64, 128, 16, 4, 6), 1, 0.2),
+    TmaTiles(Tiles(64, 32, 128, 16, 4, 6), 1, 0.17),
+)
+SMALL = 32  # rows, columns or steps of K up to which pointers are as fast as descriptors
+WIDE = 96 * 64  # columns that keep a GPU busy with tiles of 64
+
+
+def tiles_for(M: int, N: int, dtype: torch.dtype, precision: str) -> Tiles:
+    """The tiles of gemm_bias_act_kernel for a problem."""
+    if dtype == torch.float64:
+        return Tiles(32, 32, 16, 8, 4, 2)
+    if dtype == torch.float32:
+        if precision == "ieee":
+            return Tiles(64, 64, 16, 8, 4, 3)
+        if precision == "tf32" and M > 64:
+            return Tiles(128, 128, 32, 8, 8, 3)
+        return Tiles(64, 64, 32, 8, 4, 2)
+    if M <= 32:
+        return Tiles(32 if M > 16 else 16, 64 if N >= WIDE else 32, 128, 8, 4, 6)
+    if M * N <= 1024 * 1024 * 2:
+        return Tiles(64, 128, 64, 8, 4, 4)
+    return Tiles(128, 256, 64, 8, 8, 3)
+
+
+def tma_tiles_for(M: int, N: int, multiprocessors: int) -> TmaTiles:
+    """The tiles of gemm_tma_kernel: those whose waves over the multiprocessors cost least."""
+
+    def cost(choice: TmaTiles) -> float:
+        tiles = triton.cdiv(M, choice.tiles.BLOCK_M) * triton.cdiv(N, choice.tiles.BLOCK_N)
+        return triton.cdiv(tiles, multiprocessors) * choice.cost
+
+    return min(TMA_TILES, key=cost)
+
+
+@triton.jit
+def place(tile, M, N, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, GROUP_M: tl.constexpr):
+    """Row and column of a tile. Tiles go down GROUP_M rows before they step to the next column, so
+    that those in flight share rows of a and columns of b in L2."""
+    tiles_m = tl.cdiv(M, BLOCK_M)
+    tiles_n = tl.cdiv(N, BLOCK_N)
+    first_m = tile // (GROUP_M * tiles_n) * GROUP_M
+    group_m = min(tiles_m - first_m, GROUP_M)
+    return first_m + tile % (GROUP_M * tiles_n) % group_m, tile % (GROUP_M * tiles_n) // group_m
+
+
+@triton.jit
+def finished(
+    acc,
+    m,
+    n,
+    bias_ptr,
+    c_ptr,
+    M,
+    N,
+    stride_bias,
+    stride_cm,
+    stride_cn,
+    alpha,
+    beta,
+    ACT: tl.constexpr,
+    C: tl.constexpr,
+):
+    """The epilogue: act(alpha·acc + beta·c + bias) for rows m and columns n."""
+    pre = scalar_value(alpha, C) * acc
+    if c_ptr is not None:
+        c_ptrs = c_ptr + m[:, None] * stride_cm + n[None, :] * stride_cn
+        c = tl.load(c_ptrs, mask=(m[:, None] < M) & (n[None, :] < N), other=0.0)
+        pre += scalar_value(beta, C) * c.to(C)
+    if bias_ptr is not None:
+        bias = tl.load(bias_ptr + n * stride_bias, mask=n < N, other=0.0)
+        pre += bias[None, :].to(C)
+    return ACT(pre)
+
+
+@triton.jit(do_not_specialize=["alpha", "beta"])
+def gemm_bias_act_kernel(
+    a_ptr,
+    b_ptr,
+    bias_ptr,
+    c_ptr,
+    out_ptr,
+    M,
+    N,
+    K,
+    stride_am,
+    stride_ak,
+    stride_bk,
+    stride_bn,
+    stride_bias,
+    stride_cm,
+    stride_cn,
+    stride_om,
+    stride_on,
+    alpha,
+    beta,
+    ACT: tl.constexpr,
+    C: tl.constexpr,
+    PRECISION: tl.constexpr,
+    BLOCK_M: tl.constexpr,
+    BLOCK_N: tl.constexpr,
+    BLOCK_K: tl.constexpr,
+    GROUP_M: tl.constexpr,
+):
+    """One BLOCK_M × BLOCK_N tile of out a program; C is the accumulator's type."""
+    pid_m, pid_n = place(tl.program_id(0), M, N, BLOCK_M, BLOCK_N, GROUP_M)
+    m = pid_m.to(tl.int64) * BLOCK_M + tl.arange(0, BLOCK_M)
+    n = pid_n.to(tl.int64) * BLOCK_N + tl.arange(0, BLOCK_N)
+    k = tl.arange(0, BLOCK_K)
+    a_ptrs = a_ptr + m[:, None] * stride_am + k[None, :].to(tl.int64) * stride_ak
+    b_ptrs = b_ptr + k[:, None].to(tl.int64) * stride_bk + n[None, :] * stride_bn
+    # A tall matrix by columns has strides that 32 bits hold, but not BLOCK_K of them.
+    step = tl.full((), BLOCK_K, tl.int64)
+    acc = tl.zeros((BLOCK_M, BLOCK_N), C)
+    for k0 in range(0, K, BLOCK_K):
+        a = tl.load(a_ptrs, mask=(m[:, None] < M) & (k[None, :] < K - k0), other=0.0)
+        b = tl.load(b_ptrs, mask=(k[:, None] < K - k0) & (n[None, :] < N), other=0.0)
+        if PRECISION == "ieee" and a_ptr.dtype.element_ty == tl.float32:
+            # A sum of BLOCK_K products at a time: the error grows with K / BLOCK_K, not with K. As
+            # fma, because the compiler makes acc + dot(a, b) one dot that accumulates on.
+            part = tl.dot(a, b, input_precision=PRECISION, out_dtype=C)
+            acc = tl.fma(part, tl.full(part.shape, 1.0, C), acc)
+        else:
+            acc = tl.dot(a, b, acc, input_precision=PRECISION, out_dtype=C)
+        a_ptrs += step * stride_ak
+        b_ptrs += step * stride_bk
+    out = finished(
+        acc, m, n, bias_ptr, c_ptr, M, N, stride_bias, stride_cm, stride_cn, alpha, beta, ACT, C
+    )
+    out_ptrs = out_ptr + m[:, None] * stride_om + n[None, :] * stride_on
+    mask = (m[:, None] < M) & (n[None, :] < N)
+    tl.store(out_ptrs, out.to(out_ptr.dtype.element_ty), mask=mask)
+
+
+@triton.jit
+def finish_and_store(
+    acc,
+    m0,
+    n0,
+    bias_ptr,
+    c_ptr,
+    out,
+    M,
+    N,
+    stride_bias,
+    stride_cm,
+    stride_cn,
+    stride_om,
+    stride_on,
+    alpha,
+    beta,
+    ACT: tl.constexpr,
+    OUT_TMA: tl.constexpr,
+):
+    """The tile whose corner is (m0, n0), of acc's shape; out is a descriptor if OUT_TMA."""
+    m = m0.to(tl.int64) + tl.arange(0, acc.shape[0])
+    n = n0.to(tl.int64) + tl.arange(0, acc.shape[1])
+    tile = finished(
+        acc,
+        m,
+        n,
+        bias_ptr,
+        c_ptr,
+        M,
+        N,
+        stride_bias,
+        stride_cm,
+        stride_cn,
+        alpha,
+        beta,
+        ACT,
+        tl.float32,
+    )
+    if OUT_TMA:
+        out.store([m0, n0], tile.to(out.dtype))
+    else:
+        out_ptrs = out + m[:, None] * stride_om + n[None, :] * stride_on
+        mask = (m[:, None] < M) & (n[None, :] < N)
+        tl.store(out_ptrs, tile.to(out.dtype.element_ty), mask=mask)
+
+
+@triton.jit(do_not_specialize=["alpha", "beta"])
+def gemm_tma_kernel(
+    a_desc,
+    b_desc,
+    bias_ptr,
+    c_ptr,
+    out,
+    M,
+    N,
+    K,
+    stride_bias,
+    stride_cm,
+    stride_cn,
+    stride_om,
+    stride_on,
+    alpha,
+    beta,
+    ACT: tl.constexpr,
+    A_T: tl.constexpr,
+    B_T: tl.constexpr,
+    OUT_TMA: tl.constexpr,
+    PROGRAMS: tl.constexpr,
+    SUBTILES: tl.constexpr,
+    BLOCK_M: tl.constexpr,
+    BLOCK_N: tl.constexpr,
+    BLOCK_K: tl.constexpr,
+    GROUP_M: tl.constexpr,
+):
+    """Every PROGRAMS-th tile of out; A_T: a_desc is of a's transpose, [K, M]; B_T: [N, K]."""
+    tiles = tl.cdiv(M, BLOCK_M) * tl.cdiv(N, BLOCK_N)
+    for tile in tl.range(tl.program_id(0), tiles, PROGRAMS, flatten=True):
+        pid_m, pid_n = place(tile, M, N, BLOCK_M, BLOCK_N, GROUP_M)
+        m = pid_m * BLOCK_M
+        n = pid_n * BLOCK_N
+        acc = tl.zeros((BLOCK_M, BLOCK_N), tl.float32)
+        for step in range(tl.cdiv(K, BLOCK_K)):
+            k = step * BLOCK_K
+            if A_T:
+                a = a_desc.load([k, m]).T
+            else:
+                a = a_desc.load([m, k])
+            if B_T:
+                b = b_desc.load([n, k]).T
+            else:
+                b = b_desc.load([k, n])
+            acc = tl.dot(a, b, acc, input_precision="ieee")
+        if SUBTILES == 2:
+            parts = tl.split(tl.permute(tl.reshape(acc, (BLOCK_M, 2, BLOCK_N // 2)), (0, 2, 1)))
+        else:
+            parts = (acc,)
+        for i in tl.static_range(SUBTILES):
+            finish_and_store(
+                parts[i],
+                m,
+                n + i * (BLOCK_N // SUBTILES),
+                bias_ptr,
+                c_ptr,
+                out,
+                M,
+                N,
+                stride_bias,
+                stride_cm,
+                stride_cn,
+                stride_om,
+                stride_on,
+                alpha,
+                beta,
+                ACT,
+                OUT_TMA,
+            )
+
+
+def multiply(
+    a: Tensor,
+    b: Tensor,
+    bias: Tensor | None,
+    c: Tensor | None,
+    out: Tensor,
+    act: Any,
+    alpha: float,
+    beta: float,
+    precision: str,
+) -> None:
+    """out = act(alpha·(a@b) + beta·c + bias), of arguments that fit. act: a jit function."""
+    (M, K), N = a.shape, b.shape[1]
+    scalars = as_argument(alpha, a.dtype), as_argument(beta, a.dtype)
+    stride_bias = 0 if bias is None else bias.stride(0)
+    strides_c = (0, 0) if c is None else c.stride()
+    if a.dtype in HALVES and out.dtype in HALVES and min(M, N, K) > SMALL:
+        gpu = _launch.gpu(gemm_tma_kernel, out.device)
+        if gpu.capability >= 90:
+            choice = tma_tiles_for(M, N, gpu.multiprocessors)
+            tiles = choice.tiles
+            a_desc, a_t = _descriptor(a, tiles.BLOCK_M, tiles.BLOCK_K)
+            b_desc, b_t = _descriptor(b, tiles.BLOCK_K, tiles.BLOCK_N)
+            out_tma = _by_rows(out)
+            block = [tiles.BLOCK_M, tiles.BLOCK_N // choice.SUBTILES]
+            count = triton.cdiv(M, tiles.BLOCK_M) * triton.cdiv(N, tiles.BLOCK_N)
+            programs = min(count, gpu.multiprocessors)
+            _launch.launch(
+                gemm_tma_kernel,
+                (programs,),
+                out.device,
+                a_desc,
+                b_desc,
+                bias,
+                c,
+                TensorDescriptor.from_tensor(out, block) if out_tma else out,
+                M,
+                N,
+                K,
+                stride_bias,
+                *strides_c,
+                *out.stride(),
+                *scalars,
+                ACT=act,
+                A_T=a_t,
+                B_T=b_t,
+                OUT_TMA=out_tma,
+                PROGRAMS=programs,
+                SUBTILES=choice.SUBTILES,
+                **tiles._asdict(),
+            )
+            return
+    if a.dtype == torch.float32 and precision == "ieee" and M > 64 and b.stride(0) == 1:
+        b = b.contiguous()  # the multiply-adds read b by rows; by columns they take twice as long
+    tiles = tiles_for(M, N, a.dtype, precision)
+    _launch.launch(
+        gemm_bias_act_kernel,
+        (triton.cdiv(M, tiles.BLOCK_M) * triton.cdiv(N, tiles.BLOCK_N),),
+        out.device,
+        a,
+        b,
+        bias,
+        c,
+        out,
+        M,
+        N,
+        K,
+        *a.stride(),
+        *b.stride(),
+        stride_bias,
+        *strides_c,
+        *out.stride(),
+        *scalars,
+        ACT=act,
+        C=_elementwise.compute_type(a.dtype),
+        PRECISION=precision,
+        **tiles._asdict(),
+    )
+
+
+def _by_rows(matrix: Tensor) -> bool:
+    """Whether a descriptor takes the matrix: rows without gaps, all on multiples of 16 bytes."""
+    row, column = matrix.stride()
+    size = matrix.element_size()
+    return column == 1 and row > 0 and row * size % 16 == 0 and matrix.data_ptr() % 16 == 0
+
+
+def _descriptor(matrix: Tensor, rows: int, columns: int) -> tuple[TensorDescriptor, bool]:
+    """A descriptor of a matrix in blocks of rows × columns, and whether it is of the transpose.
+
+    What no descriptor takes is copied to rows that start on multiples of 16 bytes.
+    """
+    if _by_rows(matrix):
+        return TensorDescriptor.from_tensor(matrix, [rows, columns]), False
+    transposed = matrix.stride(0) == 1
+    if transposed:
+        matrix = matrix.t()
+    if not _by_rows(matrix):
+        step = 16 // matrix.element_size()
+        pitch = triton.cdiv(matrix.shape[1], step) * step
+        padded = matrix.new_empty(matrix.shape[0], pitch)[:, : matrix.shape[1]]
+        matrix = padded.copy_(matrix)
+    block = [columns, rows] if transposed else [rows, columns]
+    return TensorDescriptor.from_tensor(matrix, block), transposed
