@@ -9,6 +9,8 @@ from compare.commands.check import check
 from compare.commands.compile import compile_kernels
 from compare.commands.debug import debug
 from compare.commands.doctor import doctor
+from compare.commands.profile import profile
+from compare.commands.timing import timing
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -18,6 +20,8 @@ app = typer.Typer(
 )
 app.command()(check)
 app.command()(bench)
+app.command()(profile)
+app.command()(timing)
 app.command()(debug)
 app.command(name="compile")(compile_kernels)
 app.command()(doctor)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import re
 from pathlib import Path
@@ -12,8 +13,10 @@ import typer
 
 from compare import cases
 from compare.cases import Case
-from compare.implementations import MODES, implementations
+from compare.implementations import MODES, implementations, unavailable
 from compare.specs import SPECS, Spec
+
+NO_GPU = 3  # exit status
 
 
 def check_writable(file: Path | None) -> None:
@@ -90,3 +93,34 @@ def one_case(spec: Spec, dtype: str, seed: int, one: dict[str, Any]) -> Case:
         except json.JSONDecodeError:
             options[key] = text
     return Case(spec.name, dtype, shape, layout, values, seed, options)
+
+
+def timed_case(spec: Spec, dtype: str, shape: str | None) -> Case:
+    """The case that benchmarks time, of this shape; of the first one past 2²⁰ elements or 2³²
+    multiplications if none is given."""
+    check_dtype(spec, dtype)
+    timed = list(spec.timed(spec.name, dtype, spec.default_options))
+    if shape is None:
+        enough = 1 << (32 if spec.bound else 20)
+        return next((c for c in timed if math.prod(c.shape) > enough), timed[-1])
+    try:
+        sizes = tuple(int(word) for word in shape.replace("x", ",").split(","))
+    except ValueError:
+        raise typer.BadParameter(f"--shape {shape}: sizes with commas, as 2048,2048") from None
+    if any(size < 1 for size in sizes):
+        raise typer.BadParameter(f"--shape {shape}: sizes are positive")
+    if len(sizes) != len(timed[0].shape):
+        example = ",".join(map(str, timed[0].shape))
+        raise typer.BadParameter(
+            f"--shape {shape}: {spec.name} has {len(timed[0].shape)} sizes, as {example}"
+        )
+    return Case(spec.name, dtype, sizes, options=timed[0].options)
+
+
+def need_gpu(nothing_to: str) -> None:
+    """Exit with status 3 and the reason where compiled kernels cannot run."""
+    if reason := unavailable().get("triton-compiled"):
+        typer.echo(
+            f"nothing to {nothing_to}: {reason} (--dry-run shows what there would be)", err=True
+        )
+        raise typer.Exit(NO_GPU)

@@ -1,0 +1,1 @@
+"""Where an implementation's time goes: what ``python -m compare profile`` does."""

@@ -1,0 +1,153 @@
+"""A Chrome trace of torch.profiler in numbers: who launched which kernels, and when they ran."""
+
+from __future__ import annotations
+
+import re
+from bisect import bisect_right
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass, field
+from statistics import median
+from typing import Any
+
+LAUNCHES = ("cuda_runtime", "cuda_driver")  # categories of the calls that put work on the GPU
+WORK = ("kernel", "gpu_memcpy", "gpu_memset")  # and of that work
+LONGEST = 60  # characters of a kernel's name
+
+
+@dataclass
+class Kernel:
+    """One kernel of a provider: how often, and how many microseconds, a call."""
+
+    name: str
+    count: float
+    microseconds: float
+
+
+@dataclass
+class Profile:
+    """Where a provider's time goes; microseconds, a call.
+
+    Attributes:
+        host: until the call returns, under the profiler.
+        gpu: while the GPU works for it.
+        first: from the beginning of a step's calls, with an idle GPU, to the first kernel; None
+            where there was none.
+        idle: share of the time between a step's first and last kernel in which the GPU waits.
+        kernels: the longest first.
+    """
+
+    provider: str
+    host: float
+    gpu: float = 0.0
+    first: float | None = None
+    idle: float | None = None
+    kernels: list[Kernel] = field(default_factory=list)
+
+    def to_dict(self) -> dict[str, Any]:
+        """For the JSON file."""
+        return asdict(self)
+
+
+@dataclass
+class _Range:
+    """A provider's calls in one step, and the spans of GPU time that they caused."""
+
+    provider: str
+    begin: float
+    end: float
+    work: list[tuple[float, float, str]] = field(default_factory=list)
+
+
+def read(trace: dict[str, Any], providers: Sequence[str], calls: int) -> list[Profile]:
+    """The providers' profiles from a trace in which each range of their name holds so many calls.
+
+    What the GPU did belongs to the range in which the host launched it; where the launch is not in
+    the trace, to the one begun last, for the GPU is idle when one begins.
+    """
+    events = [event for event in trace["traceEvents"] if event.get("ph") == "X"]
+    ranges = sorted(
+        (
+            _Range(event["name"], float(event["ts"]), float(event["ts"]) + float(event["dur"]))
+            for event in events
+            if event.get("cat") == "user_annotation" and event["name"] in providers
+        ),
+        key=lambda found: found.begin,
+    )
+    launched = {
+        event["args"]["correlation"]: float(event["ts"])
+        for event in events
+        if event.get("cat") in LAUNCHES and "correlation" in event.get("args", {})
+    }
+    begins = [found.begin for found in ranges]
+    for event in events:
+        if event.get("cat") not in WORK:
+            continue
+        start = float(event["ts"])
+        at = launched.get(event.get("args", {}).get("correlation"))
+        number = bisect_right(begins, start if at is None else at) - 1
+        if number >= 0 and (at is None or at <= ranges[number].end):
+            ranges[number].work.append((start, start + float(event["dur"]), event["name"]))
+    return [
+        _profile(name, [found for found in ranges if found.provider == name], calls)
+        for name in providers
+    ]
+
+
+def _profile(provider: str, ranges: list[_Range], calls: int) -> Profile:
+    if not ranges:
+        raise ValueError(f"the trace has no range {provider!r}")
+    found = Profile(provider, median(each.end - each.begin for each in ranges) / calls)
+    worked = [each for each in ranges if each.work]
+    if not worked:
+        return found
+    total = calls * len(ranges)
+    busy = sum(_covered(each.work) for each in worked)
+    starts = [min(work[0] for work in each.work) for each in worked]
+    span = sum(max(w[1] for w in each.work) - start for each, start in zip(worked, starts))
+    found.gpu = busy / total
+    found.first = median(start - each.begin for each, start in zip(worked, starts))
+    found.idle = 1 - busy / span if span else 0.0
+    times: dict[str, list[float]] = {}
+    for each in worked:
+        for start, end, name in each.work:
+            times.setdefault(name, []).append(end - start)
+    found.kernels = sorted(
+        (Kernel(name, len(spent) / total, sum(spent) / total) for name, spent in times.items()),
+        key=lambda kernel: -kernel.microseconds,
+    )
+    return found
+
+
+def _covered(spans: Iterable[tuple[float, float, str]]) -> float:
+    """The time in which at least one of the spans runs."""
+    covered, reached = 0.0, float("-inf")
+    for start, end, _ in sorted(spans):
+        covered += max(0.0, end - max(start, reached))
+        reached = max(reached, end)
+    return covered
+
+
+def short(name: str, longest: int = LONGEST) -> str:
+    """A kernel's name without return type, parameters and namespaces, cut where it says least."""
+    name = re.sub(r"^void ", "", name.replace("(anonymous namespace)::", ""))
+    name = re.sub(r"\(\w[\w ]*\)(?=[\w-])", "", name)  # casts of template arguments: (int)4
+    name = _without_parameters(name)
+    name = re.sub(r"\b(?:\w+::)+(?=[\w~])", "", name).replace(" >", ">")
+    name = re.sub(r"\s*,\s*", ", ", name)
+    if len(name) <= longest:
+        return name
+    stem, angle, inner = name.partition("<")
+    if angle and len(stem) + 4 <= longest:  # of template arguments the first ones tell the most
+        return f"{stem}<{inner[: longest - len(stem) - 3]}…>"
+    half = (longest - 1) // 2
+    return f"{name[: longest - 1 - half]}…{name[-half:]}"
+
+
+def _without_parameters(name: str) -> str:
+    """Up to the parenthesis that opens the parameter list: not inside others, not after a space."""
+    depth = 0
+    for place, letter in enumerate(name):
+        if letter == "(" and depth == 0 and place and name[place - 1] != " ":
+            return name[:place]
+        depth += (letter in "<(") - (letter in ">)")
+    return name
