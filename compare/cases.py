@@ -66,6 +66,8 @@ class Case:
         return torch.Generator().manual_seed(self.seed)
 
 
+Sized = tuple[str, int, Case]  # a case of a sweep: the sweep's name, the size, the case
+
 CPU = torch.device("cpu")
 LONGEST = (1 << 24) + 7  # random numbers drawn for one tensor; a longer one repeats them
 

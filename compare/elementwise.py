@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from compare import cases, numerics
-from compare.cases import FLOATS, Arguments, Case, Level
+from compare.cases import FLOATS, Arguments, Case, Level, Sized
 
 
 def _compute_dtype(result: torch.dtype) -> torch.dtype:
@@ -209,3 +209,8 @@ def cuda_type(dtype: str) -> str:
 def timed(op: str, dtype: str, options: Mapping[str, Any]) -> Iterator[Case]:
     """What benchmarks time: squares, as everyone else's."""
     return (Case(op, dtype, (n, n), options=options) for n in (1024, 2048, 4096, 16384))
+
+
+def sweeps(op: str, dtype: str, options: Mapping[str, Any]) -> Iterator[Sized]:
+    """Flat tensors from 2¹² to 2²⁸ elements: what launching costs, L2, memory."""
+    return (("numel", 4**k, Case(op, dtype, (4**k,), options=options)) for k in range(6, 15))

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from compare.cases import Case
+from compare.cases import Case, Sized
 
 
 def _activated(pre: Tensor, act: str) -> Tensor:
@@ -84,11 +84,36 @@ _TIMED = (  # M, N, K
 )
 
 
+# Of the sweeps: squares, some no power of two; tokens against a layer's weight.
+_SQUARES = (256, 384, 512, 768, 1024, 1536, 2048, 3072, 4096, 6144, 8192)
+_TOKENS = tuple(2**k for k in range(15))
+_LAYER = 4096  # N and K
+_TANH: Mapping[str, Any] = {"approximate": "tanh"}
+_RELU: Mapping[str, Any] = {"act": "relu", "bias": True}
+
+
 def linear_gelu_timed(op: str, dtype: str, options: Mapping[str, Any]) -> Iterator[Case]:
     """With the tanh form of GELU, which cuBLASLt's epilogue has, too."""
-    return (Case(op, dtype, shape, options={"approximate": "tanh"}) for shape in _TIMED)
+    return (Case(op, dtype, shape, options=_TANH) for shape in _TIMED)
 
 
 def gemm_bias_act_timed(op: str, dtype: str, options: Mapping[str, Any]) -> Iterator[Case]:
     """With bias and relu, which cuBLASLt's epilogue has, too."""
-    return (Case(op, dtype, shape, options={"act": "relu", "bias": True}) for shape in _TIMED)
+    return (Case(op, dtype, shape, options=_RELU) for shape in _TIMED)
+
+
+def _sweeps(op: str, dtype: str, options: Mapping[str, Any]) -> Iterator[Sized]:
+    for n in _SQUARES:
+        yield "M=N=K", n, Case(op, dtype, (n, n, n), options=options)
+    for m in _TOKENS:
+        yield "M", m, Case(op, dtype, (m, _LAYER, _LAYER), options=options)
+
+
+def linear_gelu_sweeps(op: str, dtype: str, options: Mapping[str, Any]) -> Iterator[Sized]:
+    """Squares, and rows against a weight of 4096², with the tanh form of GELU."""
+    return _sweeps(op, dtype, _TANH)
+
+
+def gemm_bias_act_sweeps(op: str, dtype: str, options: Mapping[str, Any]) -> Iterator[Sized]:
+    """Squares, and rows against a weight of 4096², with bias and relu."""
+    return _sweeps(op, dtype, _RELU)

@@ -120,6 +120,14 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
                 item.add_marker(pytest.mark.skip(reason="gpu_only: no CUDA device"))
 
 
+@pytest.hookimpl(optionalhook=True)
+def pytest_benchmark_update_machine_info(
+    config: pytest.Config, machine_info: dict[str, Any]
+) -> None:
+    """pytest-benchmark's hook, where that is installed."""
+    fixtures.describe(config, machine_info)
+
+
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_call(item: pytest.Item) -> Generator[None, Any, Any]:
     """interpreted_only: around the test function, not around its fixtures, which others share."""

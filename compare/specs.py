@@ -16,7 +16,7 @@ from torch import Tensor
 import cuda_reference
 import triton_kernels
 from compare import elementwise, gemm, gemm_peers
-from compare.cases import FLOATS, INTEGERS, LAYOUTS, Arguments, Case, Level
+from compare.cases import FLOATS, INTEGERS, LAYOUTS, Arguments, Case, Level, Sized
 
 
 @dataclass(frozen=True)
@@ -50,6 +50,7 @@ class Spec:
         eager: the op as torch's users write it: what benchmarks compare with.
         fused: the same by a library's fused kernel, where there is one for the timed cases.
         timed: of a name, dtype and default options, the cases that benchmarks time.
+        sweeps: of the same, cases over a range of sizes: name of the sweep, size, case.
     """
 
     name: str
@@ -66,6 +67,7 @@ class Spec:
     cuda_kernel: Callable[[str, str, str | None], str] = elementwise.cuda_kernel
     fused: Callable[..., Tensor] | None = None
     timed: Callable[[str, str, Mapping[str, Any]], Iterator[Case]] = elementwise.timed
+    sweeps: Callable[[str, str, Mapping[str, Any]], Iterator[Sized]] = elementwise.sweeps
     takes: Callable[[str, str | None, Case], bool] = lambda side, variant, case: True
     bound: Callable[[str, Arguments, Tensor, torch.dtype], Tensor] | None = None
     exact: Callable[[Case], bool] = lambda case: False
@@ -184,6 +186,7 @@ SPECS: dict[str, Spec] = {
             eager=gemm_peers.linear_gelu_eager,
             fused=gemm_peers.linear_gelu_fused,
             timed=gemm_peers.linear_gelu_timed,
+            sweeps=gemm_peers.linear_gelu_sweeps,
         ),
         Spec(
             name="gemm_bias_act",
@@ -210,6 +213,7 @@ SPECS: dict[str, Spec] = {
             eager=gemm_peers.gemm_bias_act_eager,
             fused=gemm_peers.gemm_bias_act_fused,
             timed=gemm_peers.gemm_bias_act_timed,
+            sweeps=gemm_peers.gemm_bias_act_sweeps,
         ),
     )
 }

@@ -38,6 +38,11 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--benchmark-quick", action="store_true", help="Benchmarks: a few shapes only."
     )
+    parser.addoption(
+        "--benchmark-full",
+        action="store_true",
+        help="Benchmarks: all sweeps and max-autotune everywhere, going on where one ended.",
+    )
 
 
 @pytest.fixture(scope="session")

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 import torch
-from test_timing import SimulatedGpu
+from simulated_gpu import SimulatedGpu
 from typer.testing import CliRunner, Result
 
 from compare.cli import app

@@ -4,71 +4,20 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from simulated_gpu import SimulatedGpu
 from typer.testing import CliRunner, Result
 
 from compare.cli import app
-from compare.timing import tables
-from compare.timing.bench import Entry
-from compare.timing.engine import Budget, Candidate, Timing, measure
+from compare.timing.baseline import regressions
+from compare.timing.engine import Budget, Candidate, DeviceLostError, Timing, measure
+from compare.timing.results import Entry
 from compare.timing.statistics import Samples, ratio
-
-FLUSH = 60.0  # µs that emptying the cache takes once
-
-
-class SimulatedGpu:
-    """A GPU that runs what is queued, in order, and a host whose calls take time; microseconds."""
-
-    def __init__(self) -> None:
-        self.host = self.gpu = 0.0
-        self.log: list[str] = []
-        self.warm = True
-
-    def clock(self) -> float:
-        """What time.perf_counter returns."""
-        return self.host / 1e6
-
-    def work(self, host: float, gpu: float) -> None:
-        self.host += host
-        self.gpu = max(self.gpu, self.host) + gpu
-
-    def synchronize(self) -> None:
-        self.host = max(self.host, self.gpu)
-
-    def empty_cache_lines(self, passes: int) -> None:
-        for _ in range(passes):
-            self.work(3.0, FLUSH)
-        self.warm = False
-
-    def event(self) -> float:
-        self.gpu = max(self.gpu, self.host)
-        return self.gpu
-
-    def elapsed(self, start: float, end: float) -> float:
-        return end - start
-
-    def graph(self, call: Callable[[], Any]) -> Callable[[], None] | None:
-        launch = self.launch
-        call()
-        gpu = self.last
-
-        def replay() -> None:
-            launch("replay", 5.0, gpu)
-
-        return replay
-
-    def launch(self, name: str, host: float, gpu: float) -> str:
-        self.work(host, gpu)
-        self.last = gpu
-        self.log.append(name)
-        self.warm = True
-        return name
 
 
 @pytest.fixture
@@ -139,17 +88,98 @@ def test_a_slow_candidate_stops_early_and_the_others_go_on(gpu: SimulatedGpu) ->
 
 
 def test_warm_cache_on_request(gpu: SimulatedGpu) -> None:
-    seen = []
+    """The same call comes before the sample; its launch is hidden behind work all the same."""
+    them = [candidate(gpu, "a", 10.0, host=50.0), candidate(gpu, "b", 30.0, host=50.0)]
+    for timing, known in zip(measure(them, INPUTS, gpu, right, Budget(9), cold=False), (5, 15)):
+        assert timing.gpu.microseconds == pytest.approx([known] * 9)
+        assert not timing.host_bound
+    assert gpu.seen[-36:] == [False, True] * 18  # before a sample, and in it
+    gpu.seen.clear()
+    for timing, known in zip(measure(them, INPUTS, gpu, right, Budget(9)), (10, 30)):
+        assert timing.gpu.microseconds == pytest.approx([known] * 9)
+    assert not any(gpu.seen[-18:])
 
-    def call(argument: int) -> None:
-        seen.append(gpu.warm)
-        gpu.launch("a", 1.0, 5.0)
 
-    measure([Candidate("a", call)], INPUTS, gpu, right, Budget(9), cold=False)
-    assert all(seen[-9:])
-    seen.clear()
-    measure([Candidate("a", call)], INPUTS, gpu, right, Budget(9))
-    assert not any(seen[-9:])
+def test_graphs_on_request(gpu: SimulatedGpu) -> None:
+    """The samples are of replays: a launch that takes the host long does not matter."""
+    checked = []
+
+    def check(candidate: Candidate, result: Any, arguments: Any) -> str:
+        checked.append((result, arguments))
+        return ""
+
+    slow = candidate(gpu, "a", 10.0, host=5000.0)
+    (timing,) = measure([slow], INPUTS, gpu, check, Budget(8), graph=True)
+    assert timing.gpu.microseconds == pytest.approx([10.0] * 8)
+    assert timing.host == pytest.approx(5000.0)
+    assert not timing.host_bound
+    assert gpu.log[-8:] == ["replay"] * 8
+    assert checked[-1] == ("a1", (1,))  # the eighth: the second set's result
+
+
+def test_what_cannot_be_a_graph_has_no_graph_times(
+    gpu: SimulatedGpu, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(gpu, "graph", lambda call: None)
+    (timing,) = measure([candidate(gpu, "a", 10.0)], INPUTS, gpu, right, graph=True)
+    assert timing.problem == "RuntimeError no CUDA graph can be made of it"
+    (timing,) = measure([candidate(gpu, "a", 10.0)], INPUTS, gpu, right)
+    assert not timing.problem
+    assert timing.replay is None
+
+
+def failing(gpu: SimulatedGpu, after: int, sticky: bool = False) -> Candidate:
+    """It raises in a call long after the first, as when memory runs out amid the samples."""
+    calls = []
+
+    def call(argument: int) -> str:
+        calls.append(argument)
+        if len(calls) > after:
+            gpu.broken = sticky
+            raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2 GiB\nmore")
+        return gpu.launch("failing", 10.0, 20.0)
+
+    return Candidate("failing", call)
+
+
+def test_what_fails_amid_its_samples_leaves_the_others_alone(gpu: SimulatedGpu) -> None:
+    them = [candidate(gpu, "a", 10.0), failing(gpu, after=40), candidate(gpu, "b", 30.0)]
+    a, bad, b = measure(them, INPUTS, gpu, right)
+    assert bad.problem == "OutOfMemoryError CUDA out of memory. Tried to allocate 2 GiB"
+    assert not bad.gpu.microseconds
+    assert (a.gpu.median, b.gpu.median) == pytest.approx((10.0, 30.0))
+    assert len(a.gpu.microseconds) == len(b.gpu.microseconds) == Budget().samples
+
+
+@pytest.mark.parametrize("after", [0, 10, 24, 40])  # first call, host time, replay, rounds
+def test_a_gpu_that_no_longer_answers_ends_it(gpu: SimulatedGpu, after: int) -> None:
+    them = [candidate(gpu, "a", 10.0), failing(gpu, after, sticky=True)]
+    with pytest.raises(DeviceLostError, match="failing: OutOfMemoryError CUDA out of memory"):
+        measure(them, INPUTS, gpu, right)
+
+
+def test_a_check_that_cannot_be_made_is_a_problem_of_one(gpu: SimulatedGpu) -> None:
+    asked = []
+
+    def check(candidate: Candidate, result: Any, arguments: Any) -> str:
+        asked.append(candidate.name)
+        if asked.count(candidate.name) == 2 and candidate.name == "a":
+            raise torch.OutOfMemoryError("CUDA out of memory")
+        return ""
+
+    a, b = measure([candidate(gpu, n, 10.0) for n in "ab"], INPUTS, gpu, check)
+    assert a.problem == "OutOfMemoryError CUDA out of memory"
+    assert not b.problem
+
+
+def test_the_state_is_looked_at_amid_the_rounds(gpu: SimulatedGpu) -> None:
+    looks: list[int] = []
+
+    def look() -> None:
+        looks.append(len(gpu.log))
+
+    measure([candidate(gpu, "a", 9.0)], INPUTS, gpu, right, Budget(25), between=look)
+    assert [n - looks[0] for n in looks] == [0, 10, 20]
 
 
 def test_wrong_results_have_no_times(gpu: SimulatedGpu) -> None:
@@ -224,22 +254,31 @@ def saved(median: float, peer: float, shape: tuple[int, ...] = (8, 8)) -> dict[s
             "entries": entries}  # fmt: skip
 
 
+def test_a_case_is_compared_with_itself_only() -> None:
+    """One of a sweep is not the fixed case of its shape: other providers may be there."""
+    before = saved(10.0, 10.0)
+    swept = {**saved(20.0, 10.0), "sweep": "numel", "x": 64}
+    assert regressions([swept], [before], 0.05) == []
+    assert len(regressions([swept], [before, {**before, "sweep": "numel", "x": 64}], 0.05)) == 1
+    assert regressions([{**saved(20.0, 10.0), "options": {"act": "relu"}}], [before], 0.05) == []
+
+
 def test_regressions_are_of_the_ratio_to_the_best_peer() -> None:
     before = [saved(10.0, 10.0)]
-    assert tables.regressions([saved(10.3, 10.0)], before, 0.05) == []
-    assert tables.regressions([saved(20.0, 20.0)], before, 0.05) == []  # a slower machine
-    (line,) = tables.regressions([saved(10.6, 10.0)], before, 0.05)
+    assert regressions([saved(10.3, 10.0)], before, 0.05) == []
+    assert regressions([saved(20.0, 20.0)], before, 0.05) == []  # a slower machine
+    (line,) = regressions([saved(10.6, 10.0)], before, 0.05)
     assert line == "add float16 8×8, triton: 6 % slower than the baseline"
-    assert tables.regressions([saved(99.0, 1.0, (9, 9))], before, 0.05) == []
+    assert regressions([saved(99.0, 1.0, (9, 9))], before, 0.05) == []
 
 
 def test_regressions_without_the_peer_of_the_baseline() -> None:
     """A run of --providers triton against a full one: medians, not a median against a ratio."""
     alone = saved(20.3, 0.0)
     alone.update(entries=alone["entries"][:1], best_peer="")
-    assert tables.regressions([alone], [saved(20.0, 10.0)], 0.05) == []
+    assert regressions([alone], [saved(20.0, 10.0)], 0.05) == []
     alone["entries"][0]["median"] = 22.0
-    (line,) = tables.regressions([alone], [saved(20.0, 10.0)], 0.05)
+    (line,) = regressions([alone], [saved(20.0, 10.0)], 0.05)
     assert "triton: 10 % slower" in line
 
 
@@ -247,7 +286,7 @@ def test_a_slower_peer_is_no_regression_of_ours() -> None:
     before, now = saved(10.0, 10.0), saved(10.0, 10.0)
     for case, median in ((before, 12.0), (now, 24.0)):
         case["entries"].append({"provider": "compile", "problem": "", "median": median})
-    assert tables.regressions([now], [before], 0.05) == []
+    assert regressions([now], [before], 0.05) == []
 
 
 @pytest.mark.parametrize(
@@ -292,14 +331,15 @@ def test_dry_run_says_what_would_be_timed() -> None:
     done = bench("add", "linear_gelu", "--dry-run", "--dtype", "float32,bfloat16")
     assert done.exit_code == 0, done.output
     lines = done.stdout.splitlines()
-    assert len(lines) == 2 * (4 + 10)
+    assert len(lines) == 2 * (4 + 10) + 1
     assert lines[0].startswith("add float32 1024x1024 ")
     assert lines[0].endswith(": triton, cuda, triton/f32, triton/f32x4, cuda/f32, cuda/f32x4, "
                              "eager, compile")  # fmt: skip
     assert sum("max-autotune" in line for line in lines) == 10  # the bfloat16 products
-    assert all("cublaslt" in line for line in lines[8:])
+    assert all("cublaslt" in line for line in lines[8:-1])
+    assert lines[-1] == "not installed: flag_gems, quack"
     done = bench("add", "--dry-run", "--shapes", "64,64", "--providers", "triton,peers")
-    assert [line.split(": ")[1] for line in done.stdout.splitlines()] == [
+    assert [line.split(": ")[1] for line in done.stdout.splitlines()[:-1]] == [
         "triton, eager, compile"
     ] * 3
 
@@ -322,6 +362,12 @@ def test_without_a_gpu_there_is_nothing_to_time(tmp_path: Path) -> None:
         (["add", "--shapes", "8,8,8"], "other numbers of sizes"),
         (["--baseline", "nowhere.json"], "no file of bench --json"),
         (["--json", "."], "cannot write there"),
+        (["--resume"], "--resume goes on with a file: --json FILE"),
+        (["--sweep", "--full"], "only one of --shapes, --sweep, --full"),
+        (["--shapes", "8,8", "--sweep"], "only one of --shapes, --sweep, --full"),
+        (["add", "numl", "--sweep"], "no op or sweep 'numl'; the ops are add, "),
+        (["add", "M", "--sweep"], "these ops have other sweeps"),
+        (["--providers", "quack"], "--providers quack: it is not installed"),
     ],
 )
 def test_bench_usage_errors(words: list[str], says: str) -> None:

@@ -2,28 +2,29 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
-import torch
 import typer
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-from compare.commands.options import check_writable, listed, spec_named
-from compare.numerics import json_safe
-from compare.printing import environment
-from compare.specs import SPECS
+from compare.commands.options import check_writable, listed, need_gpu, spec_named
+from compare.specs import SPECS, Spec
+from compare.timing import baseline as baselines
 from compare.timing import bench as benchmarks
-from compare.timing import gpu, providers, tables
-from compare.timing.engine import Budget
+from compare.timing import providers, saved, tables, third_party
+from compare.timing.bench import Mode, Work
+from compare.timing.engine import Budget, DeviceLostError
+from compare.timing.results import CaseResult
+from compare.timing.session import Session
 
-NOTHING_TO_TIME = 3  # exit status
+Job = tuple[Work, list[str]]  # a case and its providers
 
 
 def bench(
     ops: Annotated[
-        list[str] | None, typer.Argument(metavar="OP", help="Ops to time; all by default.")
+        list[str] | None,
+        typer.Argument(metavar="OP", help="Ops to time, all by default; --sweep's names, too."),
     ] = None,
     wanted: Annotated[
         list[str] | None,
@@ -35,6 +36,19 @@ def bench(
         list[str] | None, typer.Option(help="These shapes instead: 4096,4096 or 512,4096,1024.")
     ] = None,
     dtype: Annotated[list[str] | None, typer.Option(help="Only these dtypes.")] = None,
+    sweep: Annotated[
+        bool,
+        typer.Option("--sweep", help="A range of sizes instead; name sweeps beside OP to choose."),
+    ] = False,
+    full: Annotated[
+        bool, typer.Option("--full", help="Everything: all sweeps, max-autotune everywhere.")
+    ] = False,
+    warm: Annotated[
+        bool, typer.Option("--warm", help="With a warm L2: the same call comes just before.")
+    ] = False,
+    graph: Annotated[
+        bool, typer.Option("--graph", help="Time each call as the replay of a CUDA graph.")
+    ] = False,
     samples: Annotated[int, typer.Option(help="Samples of each candidate.", min=3)] = 60,
     seconds: Annotated[float, typer.Option(help="Or so many seconds of each a case.")] = 1.0,
     dry_run: Annotated[
@@ -45,83 +59,119 @@ def bench(
     ] = None,
     threshold: Annotated[float, typer.Option(help="How much slower, in per cent.")] = 5.0,
     json_file: Annotated[
-        Path | None, typer.Option("--json", help="Also write everything there.")
+        Path | None, typer.Option("--json", help="Also write everything there, after every case.")
     ] = None,
+    resume: Annotated[
+        bool, typer.Option("--resume", help="Go on with that file: what it has is not timed again.")
+    ] = False,
 ) -> None:
     """Time the ops on the GPU: cold cache, random inputs, results checked, candidates in turn.
 
     A ratio is the fastest peer's median over this one's, with half its 95 % interval: above 1 is
     faster. Ctrl-C keeps what is measured. Exit status: 0 all right; 1 a wrong result, one of
-    ours that did not run, or a regression; 2 usage; 3 no GPU.
+    ours that did not run, a regression, or a GPU that failed; 2 usage; 3 no GPU.
     """
     check_writable(json_file)
-    specs = [spec_named(name) for name in ops or SPECS]
-    names = listed(wanted)
-    known = {name for spec in specs for name in providers.names(spec)} | {"ours", "peers"}
-    for name in names:
-        if name not in known:
-            raise typer.BadParameter(f"--providers {name}: {', '.join(sorted(known))}")
-    for name in listed(dtype):
-        if name not in benchmarks.DTYPES:
-            raise typer.BadParameter(f"--dtype {name}: one of {', '.join(benchmarks.DTYPES)}")
-    work = list(benchmarks.work(specs, listed(dtype), [_shape(text) for text in shapes or []]))
-    if not work:
-        raise typer.BadParameter("these ops have other numbers of sizes than --shapes gives")
-    before = _read(baseline) if baseline else None
-    if dry_run:
-        for spec, case in work:
-            typer.echo(f"{case}: {', '.join(providers.names(spec, case, names))}")
-        return
-    if not torch.cuda.is_available():
-        typer.echo(
-            "nothing to time: no CUDA device (--dry-run shows what there would be)", err=True
-        )
-        raise typer.Exit(NOTHING_TO_TIME)
-    results: list[benchmarks.CaseResult] = []
-    interrupted, report = False, _Report()
+    mode, budget = Mode(cold=not warm, graph=graph), Budget(samples, seconds)
+    specs, sweeps = _ops_and_sweeps(ops or [], sweep)
+    _check_options(specs, listed(wanted), listed(dtype), bool(shapes), sweep, full)
+    if resume and json_file is None:
+        raise typer.BadParameter("--resume goes on with a file: --json FILE")
+    jobs = _jobs(specs, listed(wanted), listed(dtype), shapes or [], sweeps, full)
     try:
-        _run(work, names, Budget(samples, seconds), results, report)
-    except KeyboardInterrupt:
-        interrupted = True
+        before = baselines.read(baseline, mode) if baseline else None
+    except baselines.BaselineError as error:
+        raise typer.BadParameter(f"--baseline {baseline}: {error}") from None
+    if dry_run:
+        for work, names in jobs:
+            typer.echo(f"{work.case}: {', '.join(names)}")
+        if absent := third_party.missing():
+            typer.echo(f"not installed: {', '.join(absent)}")
+        return
+    need_gpu("time")
+    kept = saved.Saved(json_file, saved.head(mode, budget, listed(wanted), full))
     out = tables.console()
+    try:
+        if resume and (count := kept.resume()):
+            out.print(f"{json_file}: going on after {count} cases")
+    except saved.ResumeError as error:
+        raise typer.BadParameter(f"--resume {error}") from None
+    session, results, lost = Session(kept, mode, budget), list[CaseResult](), False
+    try:
+        _run(jobs, session, results)
+        session.end("")
+    except KeyboardInterrupt:
+        session.end("interrupted")
+    except DeviceLostError:
+        lost = True
     out.print(tables.summary(results))
-    if interrupted:
-        out.print(f"interrupted: {len(results)} of {len(work)} cases are timed")
-    found = report.to_dict(results)
-    if json_file:
-        json_file.write_text(json.dumps(json_safe(found), indent=1) + "\n")
-    slower = tables.regressions(found["cases"], before, threshold / 100) if before else []
+    if ended := kept.head["ended"]:
+        out.print(f"{ended}: {len(results)} of {len(jobs)} cases are timed", markup=False)
+    if slowed := sum(bool(result.throttled) for result in results):
+        out.print(f"[yellow]the GPU was slowed in {slowed} of {len(results)} cases[/]")
+    now = [result.to_dict() for result in results]
+    slower = baselines.regressions(now, before, threshold / 100) if before else []
     for line in slower:
         out.print(f"[red]{line}[/]")
     failed = any(entry.failed for result in results for entry in result.entries)
-    raise typer.Exit(1 if slower or failed else 0)
+    raise typer.Exit(1 if slower or failed or lost else 0)
 
 
-class _Report:
-    """What stands above the cases in the JSON file."""
+def _ops_and_sweeps(words: list[str], sweep: bool) -> tuple[list[Spec], list[str] | None]:
+    """The ops and, after --sweep, the sweeps that the words name."""
+    if not sweep:
+        return [spec_named(word) for word in words or SPECS], None
+    known = dict.fromkeys(
+        name
+        for spec in SPECS.values()
+        for name, _, _ in spec.sweeps(spec.name, spec.dtypes[0], spec.default_options)
+    )
+    names = [word for word in words if word in known]
+    for word in words:
+        if word not in known and word not in SPECS:
+            both = f"the ops are {', '.join(SPECS)}, the sweeps {', '.join(known)}"
+            raise typer.BadParameter(f"no op or sweep {word!r}; {both}")
+    return [SPECS[word] for word in words if word in SPECS] or list(SPECS.values()), names
 
-    def __init__(self) -> None:
-        self.before: dict[str, Any] = {}
-        self.after: dict[str, Any] = {}
-        self.ceilings: gpu.Ceilings | None = None
 
-    def to_dict(self, results: list[benchmarks.CaseResult]) -> dict[str, Any]:
-        return {
-            "environment": environment(),
-            "state_before": self.before,
-            "state_after": self.after,
-            "ceilings": self.ceilings and self.ceilings.to_dict(),
-            "cases": [result.to_dict() for result in results],
-        }
-
-
-def _run(
-    work: list[Any],
-    names: list[str],
-    budget: Budget,
-    results: list[benchmarks.CaseResult],
-    report: _Report,
+def _check_options(
+    specs: list[Spec], wanted: list[str], dtypes: list[str], shapes: bool, sweep: bool, full: bool
 ) -> None:
+    if (shapes and (sweep or full)) or (sweep and full):
+        raise typer.BadParameter("only one of --shapes, --sweep, --full (which has all sweeps)")
+    known = {name for spec in specs for name in providers.names(spec)} | {"ours", "peers"}
+    for name in wanted:
+        if name in third_party.missing():
+            raise typer.BadParameter(f"--providers {name}: it is not installed")
+        if name not in known:
+            raise typer.BadParameter(f"--providers {name}: {', '.join(sorted(known))}")
+    for name in dtypes:
+        if name not in benchmarks.DTYPES:
+            raise typer.BadParameter(f"--dtype {name}: one of {', '.join(benchmarks.DTYPES)}")
+
+
+def _jobs(
+    specs: list[Spec],
+    wanted: list[str],
+    dtypes: list[str],
+    shapes: list[str],
+    sweeps: list[str] | None,
+    full: bool,
+) -> list[Job]:
+    """The cases and the providers of each."""
+    found = list(benchmarks.work(specs, dtypes, [_shape(text) for text in shapes], sweeps, full))
+    if not found:
+        what = "numbers of sizes than --shapes gives" if shapes else "sweeps"
+        raise typer.BadParameter(f"these ops have other {what}")
+    named = [
+        (work, providers.names(work.spec, work.case, wanted, full, bool(work.sweep)))
+        for work in found
+    ]
+    return [(work, names) for work, names in named if names]
+
+
+def _run(jobs: list[Job], session: Session, results: list[CaseResult]) -> None:
+    """Measure and print, case by case; the cases of a sweep together, when it ends."""
     out = tables.console()
     progress = Progress(
         TextColumn("{task.description}"),
@@ -131,32 +181,35 @@ def _run(
         console=out,
         transient=True,
     )
+    together: list[CaseResult] = []
     with progress:
-        task = progress.add_task("what the device can do", total=len(work))
-        device = gpu.Gpu()
-        report.before, report.ceilings = gpu.state(), gpu.ceilings()
-        out.print(_heading(report))
-        for spec, case in work:
+        task = progress.add_task("what the device can do", total=len(jobs))
+        out.print(tables.heading(session.ceilings, session.saved.head["state_before"]))
+        try:
+            for work, names in jobs:
 
-            def tick(name: str, what: str = f"{case.op} {case.dtype}") -> None:
-                progress.update(task, description=f"{what} {name}")
+                def tick(name: str, what: str = f"{work.case.op} {work.case.dtype}") -> None:
+                    progress.update(task, description=f"{what} {name}")
 
-            result = benchmarks.run_case(spec, case, names, device, report.ceilings, budget, tick)
-            results.append(result)
-            out.print(tables.block(result))
-            progress.advance(task)
-            torch.cuda.empty_cache()
-            report.after = gpu.state()
+                result = session.known(work)
+                known = result is not None
+                if together and _place(together[0]) != _place(work):
+                    out.print(tables.sweep(together, out.width))
+                    together.clear()
+                result = result or session.measure(work, names, tick)
+                results.append(result)
+                progress.advance(task)
+                if work.sweep:
+                    together.append(result)
+                elif not known:
+                    out.print(tables.block(result))
+        finally:
+            if together:
+                out.print(tables.sweep(together, out.width))
 
 
-def _heading(report: _Report) -> str:
-    assert report.ceilings is not None
-    rates = ", ".join(f"{k} {v / 1e12:.0f} TFLOP/s" for k, v in report.ceilings.rates.items())
-    clock, power = (report.before.get(k) for k in ("sm_clock_mhz", "power_w"))
-    return (
-        f"{report.ceilings.name}: copy {report.ceilings.bandwidth / 1e9:.0f} GB/s, {rates}; "
-        f"{clock} MHz, {power} W\n"
-    )
+def _place(each: Work | CaseResult) -> tuple[str, ...]:
+    return each.case.op, each.case.dtype, each.sweep
 
 
 def _shape(text: str) -> tuple[int, ...]:
@@ -167,11 +220,3 @@ def _shape(text: str) -> tuple[int, ...]:
     if any(n < 1 for n in sizes):
         raise typer.BadParameter(f"--shapes {text}: sizes are positive")
     return sizes
-
-
-def _read(file: Path) -> list[dict[str, Any]]:
-    try:
-        cases: list[dict[str, Any]] = json.loads(file.read_text())["cases"]
-    except (OSError, ValueError, KeyError) as error:
-        raise typer.BadParameter(f"--baseline {file}: no file of bench --json ({error})") from None
-    return cases

@@ -1,12 +1,11 @@
-"""Benchmarks: every provider of every timed case, with what a result is worth."""
+"""Benchmarks: the cases, their inputs, whether results are right, and one case timed."""
 
 from __future__ import annotations
 
-import math
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -14,10 +13,10 @@ from torch import Tensor
 from compare import checking
 from compare.cases import Arguments, Case
 from compare.specs import Spec
-from compare.timing import engine, providers
-from compare.timing.engine import Budget, Candidate, Timing
-from compare.timing.gpu import Ceilings, Gpu
-from compare.timing.statistics import Ratio, ratio
+from compare.timing import engine, nvml, providers
+from compare.timing.engine import Budget, Candidate, Device, Timing
+from compare.timing.gpu import Ceilings
+from compare.timing.results import HOST_BOUND, CaseResult, Entry
 
 DTYPES = ("float32", "float16", "bfloat16")  # that are timed
 SETS = 3  # of inputs, in turn
@@ -26,78 +25,21 @@ MEMORY = 4 << 30  # bytes that they may take; fewer sets beyond
 TOLERANCE = {"float16": 4e-3, "bfloat16": 3e-2, "float32": 1e-4, "float64": 1e-10}
 
 
-@dataclass
-class Entry:
-    """One provider on one case.
+@dataclass(frozen=True)
+class Mode:
+    """How samples are taken: L2 emptied before each or not, calls or replays of a CUDA graph."""
 
-    Attributes:
-        problem: why there is no time; empty if there is.
-        speedup: against the fastest peer; None for that peer itself and without one.
-    """
-
-    provider: str
-    timing: Timing
-    problem: str = ""
-    percent_of_limit: float | None = None
-    rate: float | None = None
-    speedup: Ratio | None = None
-
-    @property
-    def is_peer(self) -> bool:
-        return self.provider in providers.PEERS
-
-    @property
-    def failed(self) -> bool:
-        """Whether its result is wrong, or it is ours and did not run."""
-        if self.is_peer:
-            return "wrong: " in self.problem
-        return bool(self.problem) and not self.timing.host_bound
-
-    def to_dict(self) -> dict[str, Any]:
-        """For the JSON file; microseconds unless the name says otherwise."""
-        found: dict[str, Any] = {"provider": self.provider, "problem": self.problem}
-        if self.problem:
-            return found
-        gpu = self.timing.gpu
-        return {
-            **found,
-            "median": gpu.median,
-            "p20": gpu.percentile(20),
-            "p80": gpu.percentile(80),
-            "samples": len(gpu.microseconds),
-            "replay": self.timing.replay,
-            "host": self.timing.host,
-            "first_call_seconds": self.timing.first_call,
-            "rate": self.rate,
-            "percent_of_limit": self.percent_of_limit,
-            "speedup": self.speedup and self.speedup._asdict(),
-        }
+    cold: bool = True
+    graph: bool = False
 
 
-@dataclass
-class CaseResult:
-    """All providers on one case. ``rate_unit``: TFLOP/s where arithmetic is the limit, or GB/s."""
+class Work(NamedTuple):
+    """A case to time; of a sweep, with the sweep's name and the size."""
 
+    spec: Spec
     case: Case
-    limit: float
-    rate_unit: str
-    entries: list[Entry] = field(default_factory=list)
-    best_peer: str = ""
-    seconds: float = 0.0
-
-    def to_dict(self) -> dict[str, Any]:
-        """For the JSON file."""
-        return {
-            "op": self.case.op,
-            "dtype": self.case.dtype,
-            "shape": self.case.shape,
-            "options": dict(self.case.options),
-            "limit": self.limit,
-            "rate_unit": self.rate_unit,
-            "best_peer": self.best_peer,
-            "seconds": round(self.seconds, 2),
-            "entries": [entry.to_dict() for entry in self.entries],
-        }
+    sweep: str = ""
+    x: int = 0
 
 
 def inputs(spec: Spec, case: Case, seed: int) -> Arguments:
@@ -149,22 +91,43 @@ def run_case(
     spec: Spec,
     case: Case,
     wanted: Sequence[str],
-    gpu: Gpu,
+    gpu: Device,
     ceilings: Ceilings,
     budget: Budget,
     tick: Callable[[str], None] = lambda name: None,
+    mode: Mode = Mode(),
 ) -> CaseResult:
-    """Time the wanted providers of a case against each other."""
+    """Time the wanted providers of a case against each other.
+
+    Raises:
+        DeviceLostError: after an error the GPU answers nothing any longer.
+    """
     begin = time.perf_counter()
     flops, moved = spec.cost(case)
-    limit = ceilings.limit(case.dtype, flops if spec.bound else 0, moved)
-    arithmetic = bool(spec.bound) and limit > 1.01e6 * moved / ceilings.bandwidth
-    result = CaseResult(case, limit, "TFLOP/s" if arithmetic else "GB/s")
-    sets = max(1, min(SETS, MEMORY // max(1, moved)))
-    arguments = [inputs(spec, case, seed) for seed in range(sets)]
+    matrix = spec.bound is not None
+    limit = ceilings.limit(case.dtype, flops if matrix else 0, moved)
+    arithmetic = matrix and limit > 1.01e6 * moved / ceilings.bandwidth
+    unit = "TFLOP/s" if arithmetic else "GB/s"
+    result = CaseResult(case, limit, unit, flops, moved, matrix)
     chosen = list(providers.candidates(spec, case, wanted))
-    timings = engine.measure(chosen, arguments, gpu, Checker(spec, case), budget, tick=tick)
-    fastest = ceilings.possible(case.dtype, flops if spec.bound else 0, moved)
+    # A graph keeps its result, and there is one a candidate and set of inputs.
+    sets = max(1, min(SETS, MEMORY // max(1, moved * (len(chosen) if mode.graph else 1))))
+    watch = nvml.Watch()
+    try:
+        arguments = [inputs(spec, case, seed) for seed in range(sets)]
+    except torch.OutOfMemoryError as error:
+        said = f"no memory for the inputs: {str(error).splitlines()[0]}"
+        timings = [Timing(candidate.name, problem=said) for candidate in chosen]
+    else:
+        check = Checker(spec, case)
+        timings = engine.measure(
+            chosen, arguments, gpu, check, budget, mode.cold, 0, tick, mode.graph, watch.look
+        )
+    result.throttling = sorted(watch.throttling)
+    result.state_before, result.state_after = watch.before, watch.after
+    # Out of L2 bytes come faster than any limit knows.
+    bytes_bind = moved if mode.cold else 0
+    fastest = ceilings.possible(case.dtype, flops if matrix else 0, bytes_bind)
     for timing in timings:
         entry = Entry(timing.name, timing, timing.problem)
         result.entries.append(entry)
@@ -173,48 +136,41 @@ def run_case(
         median = timing.gpu.median
         if timing.host_bound:
             graph = f"{timing.replay:.3g} µs as a CUDA graph"
-            entry.problem = f"host-bound: launching takes {timing.host:.0f} µs; {graph}"
+            entry.problem = f"{HOST_BOUND}: launching takes {timing.host:.0f} µs; {graph}"
             continue
         if median < fastest:
             entry.problem = f"{median:.3g} µs is faster than the hardware can ({fastest:.3g} µs)"
             continue
-        entry.percent_of_limit = 100 * limit / median
-        entry.rate = flops / median / 1e6 if arithmetic else moved / median / 1e3
-    _rank(result)
+        entry.percent_of_limit = 100 * limit / median if mode.cold or arithmetic else None
+        entry.rate = result.rates(entry)[unit]
+    result.rank()
     result.seconds = time.perf_counter() - begin
     return result
 
 
-def _rank(result: CaseResult) -> None:
-    """Against the fastest peer."""
-    timed = [entry for entry in result.entries if not entry.problem]
-    peers = [entry for entry in timed if entry.is_peer]
-    if not peers:
-        return
-    best = min(peers, key=lambda entry: entry.timing.gpu.median)
-    result.best_peer = best.provider
-    for entry in timed:
-        if entry is not best:
-            entry.speedup = ratio(best.timing.gpu, entry.timing.gpu)
-
-
 def work(
-    specs: list[Spec], dtypes: list[str], shapes: list[tuple[int, ...]]
-) -> Iterator[tuple[Spec, Case]]:
-    """What to time: the ops' timed cases, or these shapes instead."""
+    specs: list[Spec],
+    dtypes: list[str],
+    shapes: list[tuple[int, ...]],
+    sweeps: list[str] | None = None,
+    full: bool = False,
+) -> Iterator[Work]:
+    """What to time: the ops' timed cases, these shapes instead, or these sweeps ([] are all).
+
+    ``full``: the timed cases and all sweeps.
+    """
     for spec in specs:
         for dtype in dtypes or DTYPES:
             if dtype not in spec.dtypes:
                 continue
             timed = list(spec.timed(spec.name, dtype, spec.default_options))
-            if not shapes:
-                yield from ((spec, case) for case in timed)
-                continue
-            for shape in shapes:
-                if len(shape) == len(spec.default_shape):
-                    yield spec, Case(spec.name, dtype, shape, options=timed[0].options)
-
-
-def geometric_mean(values: list[float]) -> float:
-    """Of ratios."""
-    return math.exp(sum(map(math.log, values)) / len(values))
+            if shapes:
+                for shape in shapes:
+                    if len(shape) == len(spec.default_shape):
+                        yield Work(spec, Case(spec.name, dtype, shape, options=timed[0].options))
+            elif sweeps is None:
+                yield from (Work(spec, case) for case in timed)
+            if full or sweeps is not None:
+                for name, x, case in spec.sweeps(spec.name, dtype, spec.default_options):
+                    if not sweeps or name in sweeps:
+                        yield Work(spec, case, name, x)

@@ -4,7 +4,9 @@ One sample of GPU time: the cache is emptied by reading, an event is recorded, t
 called, another event is recorded. The candidates take turns in a new random order every round, each
 round on another set of inputs. The launch is queued while the GPU still empties the cache; where
 launching takes longer than that, the events would time the host, so the median is compared with a
-replay of the same call as a CUDA graph.
+replay of the same call as a CUDA graph. On request the cache is warm, or replays are what is timed.
+
+What raises has no times, and the others go on; unless the GPU no longer answers.
 """
 
 from __future__ import annotations
@@ -14,7 +16,7 @@ import random
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 from compare.timing.statistics import Samples
 
@@ -22,9 +24,17 @@ WARM_UP = 3  # calls
 HOST_CALLS = 20  # of which the median host time is taken
 HEADROOM = 3.0  # times the slowest median launch that the GPU is kept busy before a sample
 MOST_PASSES = 16  # over the memory that empties the cache
+MOST_BUSY = 2000.0  # microseconds before a sample with a warm cache
+BETWEEN = 10  # rounds from one look at the GPU's state to the next
 PROBES = 5  # samples of the replay
 SLOW = 0.05  # seconds: one call is measured without ceremony then
 HOST_BOUND = 1.25, 2.0  # times the replay's median, and microseconds more: no GPU time any longer
+
+T = TypeVar("T")
+
+
+class DeviceLostError(RuntimeError):
+    """The GPU no longer answers: an error of one call that every later call gets, too."""
 
 
 @dataclass(frozen=True)
@@ -40,8 +50,9 @@ class Timing:
     """One candidate's times, in microseconds but for ``first_call``, in seconds.
 
     Attributes:
-        gpu: samples between events, with a cold cache.
-        replay: the median of the same call replayed as a CUDA graph; None where it has none.
+        gpu: samples between events.
+        replay: the median of the same call replayed as a CUDA graph; None where it has none, or
+            where the samples are of replays.
         host: median time until the call returns, with an idle GPU.
         first_call: the first call until its result is there: compiling, autotuning.
         slow: whether one call takes so long that launching it does not matter.
@@ -74,14 +85,17 @@ class Device(Protocol):
     def empty_cache_lines(self, passes: int) -> None:
         """Queue the reading of so much memory that nothing of interest stays in L2."""
 
+    def keep_busy(self, microseconds: float) -> None:
+        """Queue work that takes so long and leaves the cache as it is."""
+
     def event(self) -> Any:
         """Record an event."""
 
     def elapsed(self, start: Any, end: Any) -> float:
         """Microseconds between two events that have happened."""
 
-    def graph(self, call: Callable[[], Any]) -> Callable[[], None] | None:
-        """The call as a graph to replay; None where it cannot be one."""
+    def graph(self, call: Callable[[], Any]) -> Callable[[], Any] | None:
+        """The call as a graph: what replays it returns its result; None where it cannot be one."""
 
 
 @dataclass(frozen=True)
@@ -101,6 +115,8 @@ def measure(
     cold: bool = True,
     seed: int = 0,
     tick: Callable[[str], None] = lambda name: None,
+    graph: bool = False,
+    between: Callable[[], None] = lambda: None,
 ) -> list[Timing]:
     """Time candidates against each other.
 
@@ -110,33 +126,81 @@ def measure(
         check: what is wrong with a candidate's result for a set of inputs, or "": called with the
             first result and the last that was timed. Of a wrong one there are no times.
         budget: when to stop.
-        cold: whether L2 is emptied before every sample.
+        cold: whether L2 is emptied before every sample; else the same call comes before, untimed.
         seed: of the order within the rounds.
         tick: called with the name of what is done next, for a progress bar.
+        graph: whether the samples are of the call replayed as a CUDA graph.
+        between: called after the first round and every tenth, when the GPU has just worked.
+
+    Raises:
+        DeviceLostError: after an error the GPU answers nothing any longer.
     """
     timings = [Timing(candidate.name) for candidate in candidates]
-    alive: list[tuple[Candidate, Timing]] = []
     for candidate, timing in zip(candidates, timings):
         tick(candidate.name)
-        _start(candidate, timing, inputs, device, check)
-        if not timing.problem:
-            alive.append((candidate, timing))
-    passes = _passes(alive, device) if cold else 0
+        _guarded(timing, device, lambda: _start(candidate, timing, inputs, device, check))  # noqa: B023
+    alive = [(c, t) for c, t in zip(candidates, timings) if not t.problem]
+    prepare = _preparation([t for _, t in alive], device, cold)
+    running: list[_Running] = []
     for candidate, timing in alive:
-        if not timing.slow:
-            timing.replay = _replay(candidate, inputs[0], device, passes)
+        calls = [_bound(candidate, arguments) for arguments in inputs]
+        if graph:
+            calls = _guarded(timing, device, lambda: _graphs(calls, device)) or []  # noqa: B023
+        elif not timing.slow:
+            first = calls[0]
+            timing.replay = _guarded(timing, device, lambda: _replay(first, device, prepare))  # noqa: B023
+        if not timing.problem:
+            running.append(_Running(candidate, timing, calls))
     tick("rounds")
     collecting = gc.isenabled()
     gc.disable()  # a collection amid a sample would be the candidate's
     try:
-        last = _rounds(alive, inputs, device, passes, budget, random.Random(seed))
+        _rounds(running, device, prepare, budget, random.Random(seed), between)
     finally:
         if collecting:
             gc.enable()
-    for candidate, timing in alive:
-        wrong = check(candidate, *last[timing.name])
-        timing.problem = f"after timing: {wrong}" if wrong else ""
+    for each in running:
+        if each.timing.problem:
+            continue
+        result, number = each.last
+        wrong = _guarded(
+            each.timing,
+            device,
+            lambda: check(each.candidate, result, inputs[number]),  # noqa: B023
+        )
+        if wrong:
+            each.timing.problem = f"after timing: {wrong}"
     return timings
+
+
+@dataclass
+class _Running:
+    """A candidate in the rounds: a call for each set of inputs; the last result and its set."""
+
+    candidate: Candidate
+    timing: Timing
+    calls: list[Callable[[], Any]]
+    last: tuple[Any, int] = (None, 0)
+    spent: float = 0.0
+
+
+def _guarded(timing: Timing, device: Device, action: Callable[[], T]) -> T | None:
+    """What the action returns; if it raises, that is the timing's problem, and nothing else's."""
+    try:
+        return action()
+    except Exception as error:  # noqa: BLE001 - whatever one throws, the others go on
+        words = [type(error).__name__, *str(error).strip().splitlines()[:1]]
+        timing.problem = " ".join(words)
+    timing.gpu = Samples([], [])
+    try:  # not before the error is gone, and with it the tensors that its frames hold
+        device.synchronize()
+    except Exception:  # noqa: BLE001 - whatever it is, it is not this candidate's alone
+        raise DeviceLostError(f"{timing.name}: {timing.problem}") from None
+    return None
+
+
+def _bound(candidate: Candidate, arguments: Any) -> Callable[[], Any]:
+    return lambda: candidate.call(*arguments)
 
 
 def _start(
@@ -147,28 +211,25 @@ def _start(
     check: Callable[[Candidate, Any, Any], str],
 ) -> None:
     """The first call, the check, the warm-up and the host time."""
-    try:
-        begin = time.perf_counter()
-        result = candidate.call(*inputs[0])
-        device.synchronize()
-        timing.first_call = time.perf_counter() - begin
-        timing.problem = check(candidate, result, inputs[0])
-        if timing.problem:
-            return
-        del result
-        begin = time.perf_counter()
-        candidate.call(*inputs[0])
-        timing.host = 1e6 * (time.perf_counter() - begin)
-        device.synchronize()
-        timing.slow = time.perf_counter() - begin > SLOW
-        if timing.slow:
-            return
-        for n in range(WARM_UP):
-            candidate.call(*inputs[n % len(inputs)])
-        device.synchronize()
-        timing.host = _host(candidate, inputs[0], device)
-    except Exception as error:  # noqa: BLE001 - whatever a peer throws, the others go on
-        timing.problem = " ".join([type(error).__name__, *str(error).strip().splitlines()[:1]])
+    begin = time.perf_counter()
+    result = candidate.call(*inputs[0])
+    device.synchronize()
+    timing.first_call = time.perf_counter() - begin
+    timing.problem = check(candidate, result, inputs[0])
+    if timing.problem:
+        return
+    del result
+    begin = time.perf_counter()
+    candidate.call(*inputs[0])
+    timing.host = 1e6 * (time.perf_counter() - begin)
+    device.synchronize()
+    timing.slow = time.perf_counter() - begin > SLOW
+    if timing.slow:
+        return
+    for n in range(WARM_UP):
+        candidate.call(*inputs[n % len(inputs)])
+    device.synchronize()
+    timing.host = _host(candidate, inputs[0], device)
 
 
 def _host(candidate: Candidate, arguments: Any, device: Device) -> float:
@@ -181,7 +242,25 @@ def _host(candidate: Candidate, arguments: Any, device: Device) -> float:
     return sorted(times)[len(times) // 2]
 
 
-def _passes(alive: list[tuple[Candidate, Timing]], device: Device) -> int:
+Preparation = Callable[[Callable[[], Any]], None]
+
+
+def _preparation(alive: list[Timing], device: Device, cold: bool) -> Preparation:
+    """What comes before a sample of a call: the cache as it should be, and work for the GPU while
+    the call is launched."""
+    slowest = max((timing.host for timing in alive if not timing.slow), default=0.0)
+    if cold:
+        passes = _passes(slowest, device)
+        return lambda call: device.empty_cache_lines(passes)
+
+    def warm(call: Callable[[], Any]) -> None:
+        call()
+        device.keep_busy(min(MOST_BUSY, HEADROOM * slowest))
+
+    return warm
+
+
+def _passes(slowest: float, device: Device) -> int:
     """How often to read the buffer, so that the slowest launch is queued while that lasts."""
     device.empty_cache_lines(1)
     start = device.event()
@@ -189,14 +268,12 @@ def _passes(alive: list[tuple[Candidate, Timing]], device: Device) -> int:
     end = device.event()
     device.synchronize()
     one = max(1.0, device.elapsed(start, end) / 8)
-    slowest = max((timing.host for _, timing in alive if not timing.slow), default=0.0)
     return min(MOST_PASSES, 1 + round(HEADROOM * slowest / one + 0.5))
 
 
-def _sample(device: Device, passes: int, call: Callable[[], Any]) -> tuple[float, Any]:
+def _sample(device: Device, prepare: Preparation, call: Callable[[], Any]) -> tuple[float, Any]:
     """The microseconds of a call, and its result."""
-    if passes:
-        device.empty_cache_lines(passes)
+    prepare(call)
     start = device.event()
     result = call()
     end = device.event()
@@ -204,43 +281,47 @@ def _sample(device: Device, passes: int, call: Callable[[], Any]) -> tuple[float
     return device.elapsed(start, end), result
 
 
-def _replay(candidate: Candidate, arguments: Any, device: Device, passes: int) -> float | None:
-    graph = device.graph(lambda: candidate.call(*arguments))
+def _graphs(calls: list[Callable[[], Any]], device: Device) -> list[Callable[[], Any]]:
+    graphs = [graph for graph in map(device.graph, calls) if graph is not None]
+    if len(graphs) < len(calls):
+        raise RuntimeError("no CUDA graph can be made of it")
+    return graphs
+
+
+def _replay(call: Callable[[], Any], device: Device, prepare: Preparation) -> float | None:
+    graph = device.graph(call)
     if graph is None:
         return None
-    times = sorted(_sample(device, passes, graph)[0] for _ in range(PROBES))
+    times = sorted(_sample(device, prepare, graph)[0] for _ in range(PROBES))
     return times[len(times) // 2]
 
 
 def _rounds(
-    alive: list[tuple[Candidate, Timing]],
-    inputs: Sequence[Any],
+    alive: list[_Running],
     device: Device,
-    passes: int,
+    prepare: Preparation,
     budget: Budget,
     order: random.Random,
-) -> dict[str, tuple[Any, Any]]:
-    """Rounds until every candidate has its samples, or has spent its time.
-
-    Returns the last result of each, with its inputs.
-    """
-    last = {}
-    spent = {timing.name: 0.0 for _, timing in alive}
+    between: Callable[[], None],
+) -> None:
+    """Rounds until every candidate has its samples, has spent its time, or has failed."""
     for number in range(budget.samples):
-        running = [
-            (candidate, timing)
-            for candidate, timing in alive
-            if spent[timing.name] < budget.seconds
-        ]
+        running = [e for e in alive if e.spent < budget.seconds and not e.timing.problem]
         if not running:
             break
         order.shuffle(running)
-        for candidate, timing in running:
-            arguments = inputs[number % len(inputs)]
+        for each in running:
+            which = number % len(each.calls)
             begin = time.perf_counter()
-            elapsed, result = _sample(device, passes, lambda: candidate.call(*arguments))  # noqa: B023
-            spent[timing.name] += time.perf_counter() - begin
-            timing.gpu.rounds.append(number)
-            timing.gpu.microseconds.append(elapsed)
-            last[timing.name] = result, arguments
-    return last
+            found = _guarded(
+                each.timing,
+                device,
+                lambda: _sample(device, prepare, each.calls[which]),  # noqa: B023
+            )
+            each.spent += time.perf_counter() - begin
+            if found is not None:
+                each.timing.gpu.rounds.append(number)
+                each.timing.gpu.microseconds.append(found[0])
+                each.last = found[1], which
+        if number % BETWEEN == 0:
+            between()

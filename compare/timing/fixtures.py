@@ -6,7 +6,7 @@ took: every round of pytest-benchmark is one of them, and all its options work a
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -47,23 +47,34 @@ class GpuBenchmark:
         Raises:
             AssertionError: the function raised, its result is wrong, or launching it takes so long
                 that the GPU's time cannot be told.
+            DeviceLostError: after an error of the function the GPU answers nothing any longer.
         """
         from compare.timing.engine import Candidate, measure
         from compare.timing.gpu import Gpu
+        from compare.timing.nvml import Watch
 
         name = getattr(function, "__name__", "function")
         candidate = Candidate(name, lambda: function(*args, **kwargs))
         wrong = (lambda c, result, inputs: check(result)) if check else (lambda *_: "")
-        (timing,) = measure([candidate], [()], Gpu(), wrong)
+        watch = Watch()
+        (timing,) = measure([candidate], [()], Gpu(), wrong, between=watch.look)
         assert not timing.problem, timing.problem
         assert not timing.host_bound, (
             f"host-bound: launching takes {timing.host:.0f} µs, the GPU {timing.replay:.3g} µs"
         )
-        self.store(timing)
+        self.store(timing, watch.before, watch.after, sorted(watch.throttling))
         return timing
 
-    def store(self, timing: Timing, **extra_info: Any) -> None:
-        """Hand the samples to pytest-benchmark, with the other times in ``extra_info``."""
+    def store(
+        self,
+        timing: Timing,
+        before: dict[str, Any] | None = None,
+        after: dict[str, Any] | None = None,
+        throttling: Sequence[str] = (),
+        **extra_info: Any,
+    ) -> None:
+        """Hand the samples to pytest-benchmark, all else in ``extra_info``: the other times, the
+        GPU's clocks, temperature and power before and after, and what slowed it."""
         samples = iter(timing.gpu.microseconds)
 
         def advance() -> None:
@@ -74,6 +85,9 @@ class GpuBenchmark:
             host_us=timing.host,
             first_call_s=timing.first_call,
             graph_replay_us=timing.replay,
+            gpu_before=before or {},
+            gpu_after=after or {},
+            throttling=list(throttling),
             **extra_info,
         )
         self.benchmark.pedantic(advance, rounds=len(timing.gpu.microseconds), iterations=1)
@@ -110,3 +124,12 @@ def prepare(config: pytest.Config, items: list[pytest.Item]) -> None:
         item.add_marker(pytest.mark.benchmark(timer=gpu_clock))
         if not torch.cuda.is_available():
             item.add_marker(pytest.mark.skip(reason="a GPU benchmark: no CUDA device"))
+
+
+def describe(config: pytest.Config, machine_info: dict[str, Any]) -> None:
+    """Add GPU and versions to what pytest-benchmark stores of the machine; it warns where stored
+    times come from others. The commit stands in its commit_info."""
+    if config.getoption("--benchmark"):
+        from compare.printing import environment
+
+        machine_info["gpu_environment"] = environment()

@@ -1,8 +1,7 @@
-"""The GPU as the engine needs it, its state, and what it can do at most."""
+"""The GPU as the engine needs it, and what it can do at most."""
 
 from __future__ import annotations
 
-import subprocess
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -12,6 +11,7 @@ import torch
 CACHES = 4  # times the size of L2 that is read to empty it
 REPEATS = 10  # of what measures a ceiling
 COPIED = 1 << 30  # bytes, for the copy bandwidth
+SPIN = 2_000_000  # cycles, about a millisecond: by which the spinning kernel is calibrated
 PRODUCT = 8192  # M, N and K of the product that measures the matrix rate
 
 # Dense rates of the vendor's datasheet, in FLOP/s and bytes/s: "NVIDIA H200 Tensor Core GPU", SXM.
@@ -32,6 +32,7 @@ class Gpu:
         properties = torch.cuda.get_device_properties()
         size = max(CACHES * properties.L2_cache_size, 128 << 20)
         self._buffer = torch.ones(size // 4, device="cuda")
+        self._cycles = 0.0  # of torch's spinning kernel a microsecond, once it is known
 
     def synchronize(self) -> None:
         """Wait for everything that was queued."""
@@ -41,6 +42,18 @@ class Gpu:
         """Read several times the size of L2; writing would leave dirty lines for others to pay."""
         for _ in range(passes):
             self._buffer.sum()
+
+    def keep_busy(self, microseconds: float) -> None:
+        """Spin on the GPU, touching no memory."""
+        if not self._cycles:
+            start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+            torch.cuda._sleep(SPIN)
+            start.record()
+            torch.cuda._sleep(SPIN)
+            end.record()
+            torch.cuda.synchronize()
+            self._cycles = SPIN / (1e3 * start.elapsed_time(end))
+        torch.cuda._sleep(int(microseconds * self._cycles))
 
     def event(self) -> torch.cuda.Event:
         """Record an event."""
@@ -52,8 +65,8 @@ class Gpu:
         """Microseconds between two events."""
         return float(start.elapsed_time(end)) * 1e3
 
-    def graph(self, call: Callable[[], Any]) -> Callable[[], None] | None:
-        """The call as a CUDA graph; None where it cannot be captured."""
+    def graph(self, call: Callable[[], Any]) -> Callable[[], Any] | None:
+        """The call as a CUDA graph, whose replay returns the result; None if it cannot be one."""
         graph = torch.cuda.CUDAGraph()
         try:
             torch.cuda.synchronize()
@@ -62,13 +75,18 @@ class Gpu:
                 call()
             torch.cuda.synchronize()
             with torch.cuda.graph(graph, stream=side):
-                call()
+                result = call()
             graph.replay()
             torch.cuda.synchronize()
         except Exception:  # noqa: BLE001 - whatever prevents capture, there is no graph
             torch.cuda.synchronize()
             return None
-        return graph.replay
+
+        def replay() -> Any:
+            graph.replay()
+            return result
+
+        return replay
 
 
 @dataclass(frozen=True)
@@ -104,6 +122,11 @@ class Ceilings:
         """For the JSON file, with the datasheet's figures where they are known."""
         return {**asdict(self), "datasheet": DATASHEETS.get(self.name)}
 
+    @classmethod
+    def from_dict(cls, found: dict[str, Any]) -> Ceilings:
+        """From the JSON file."""
+        return cls(found["bandwidth"], found["rates"], found["name"])
+
 
 def ceilings() -> Ceilings:
     """Measure the device: a large copy, and a large product of random numbers a dtype."""
@@ -130,34 +153,3 @@ def _seconds(call: Callable[[], Any]) -> float:
         torch.cuda.synchronize()
         times.append(start.elapsed_time(end) / 1e3)
     return min(times)
-
-
-_QUERY = {
-    "sm_clock_mhz": "clocks.sm",
-    "memory_clock_mhz": "clocks.mem",
-    "temperature_c": "temperature.gpu",
-    "power_w": "power.draw",
-    "power_limit_w": "power.limit",
-    "throttling": "clocks_event_reasons.active",
-}
-# Bits of NVML's event reasons that mean slower than asked: power cap, slowdown, thermal, brake.
-_SLOWED = {0x4: "power cap", 0x8: "slowdown", 0x20: "thermal", 0x40: "thermal", 0x80: "power brake"}
-
-
-def state() -> dict[str, Any]:
-    """Clocks, temperature, power and what throttles, through NVML's nvidia-smi; empty without."""
-    command = ["nvidia-smi", f"--query-gpu={','.join(_QUERY.values())}"]
-    command += ["--format=csv,noheader,nounits", f"--id={torch.cuda.current_device()}"]
-    try:
-        done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=20)
-    except (OSError, subprocess.SubprocessError):
-        return {}
-    found: dict[str, Any] = {}
-    for name, word in zip(_QUERY, done.stdout.strip().split(", ")):
-        try:
-            found[name] = int(word, 16) if name == "throttling" else float(word)
-        except ValueError:
-            found[name] = None  # "[N/A]"
-    active = found.get("throttling") or 0
-    found["throttling"] = sorted({text for bit, text in _SLOWED.items() if active & bit})
-    return found

@@ -11,21 +11,36 @@ from torch import Tensor
 from compare.cases import Case
 from compare.implementations import applies, implementations
 from compare.specs import Spec
+from compare.timing import third_party
 from compare.timing.engine import Candidate
 
 OURS = {"triton-compiled": "triton", "cuda-gpu": "cuda"}  # mode → provider
-PEERS = ("eager", "compile", "max-autotune", "cublaslt")
+PEERS = ("eager", "compile", "max-autotune", "cublaslt", *third_party.PEERS)
 
 
-def names(spec: Spec, case: Case | None = None, wanted: Sequence[str] = ()) -> list[str]:
+def names(
+    spec: Spec,
+    case: Case | None = None,
+    wanted: Sequence[str] = (),
+    full: bool = False,
+    sweep: bool = False,
+) -> list[str]:
     """The providers that an op may have, or that take the case; of these, the wanted ones.
 
-    A wanted name may be "ours" or "peers", too.
+    A wanted name may be "ours" or "peers", too. ``full`` spares no time; a ``sweep`` has no slow
+    ones but those that are wanted by name.
     """
     found = [name for name, _ in _ours(spec, case)]
     found += [name for name in PEERS if _offers(name, spec, case)]
-    groups = {name: "peers" if name in PEERS else "ours" for name in found}
-    return [name for name in found if not wanted or {name, groups[name]} & set(wanted)]
+
+    def chosen(name: str) -> bool:
+        if name in wanted:
+            return True
+        if case is not None and _slow(name, spec, case, full, sweep):
+            return False
+        return not wanted or ("peers" if name in PEERS else "ours") in wanted
+
+    return [name for name in found if chosen(name)]
 
 
 def candidates(spec: Spec, case: Case, wanted: Sequence[str] = ()) -> Iterator[Candidate]:
@@ -50,14 +65,23 @@ def _call(function: Callable[..., Tensor]) -> Callable[..., Tensor]:
 
 
 def _offers(name: str, spec: Spec, case: Case | None) -> bool:
+    if name in third_party.PEERS:
+        return third_party.offers(name, spec.name, case)
     if name == "cublaslt":
         return spec.fused is not None
-    if name == "max-autotune":  # takes minutes: only where it is meant to be best
-        return spec.bound is not None and (case is None or case.dtype == "bfloat16")
-    return True
+    return name != "max-autotune" or spec.bound is not None
+
+
+def _slow(name: str, spec: Spec, case: Case, full: bool, sweep: bool) -> bool:
+    """Whether a provider takes more time than it is worth where nobody asked for it."""
+    if name == "max-autotune":  # minutes: only where it is meant to be best
+        return not full and (sweep or case.dtype != "bfloat16")
+    return sweep and spec.bound is not None and name.startswith("cuda")  # plain products
 
 
 def _peer(name: str, spec: Spec) -> Callable[..., Tensor]:
+    if name in third_party.PEERS:
+        return third_party.function(name, spec.name)
     if name == "cublaslt" and spec.fused is not None:
         return spec.fused
     if name == "eager":

@@ -1,4 +1,4 @@
-"""What benchmarks look like: a block a case, and a line an op at the end."""
+"""What benchmarks look like: a block a case, a table a sweep, and a line an op at the end."""
 
 from __future__ import annotations
 
@@ -8,8 +8,9 @@ from rich.console import Console, Group
 from rich.table import Table
 from rich.text import Text
 
-from compare.timing.bench import CaseResult, Entry, geometric_mean
-from compare.timing.providers import PEERS
+from compare.timing import nvml
+from compare.timing.gpu import Ceilings
+from compare.timing.results import HOST_BOUND, CaseResult, Entry, geometric_mean
 
 CLOSE = 0.02  # of a ratio: not told from 1 by colour
 
@@ -20,13 +21,21 @@ def console() -> Console:
     return found if found.is_terminal else Console(width=120, highlight=False)
 
 
+def heading(ceilings: Ceilings, state: dict[str, Any]) -> str:
+    """What the device did, and the state it was in."""
+    rates = "".join(f", {k} {v / 1e12:.0f} TFLOP/s" for k, v in ceilings.rates.items())
+    clock, power = (state.get(name) for name in ("sm_clock_mhz", "power_w"))
+    told = f"; {clock:.0f} MHz, {power:.0f} W" if clock and power else ""
+    return f"{ceilings.name}: copy {ceilings.bandwidth / 1e9:.0f} GB/s{rates}{told}\n"
+
+
 def block(result: CaseResult) -> Group:
     """One case: a line a provider, the fastest first."""
     shape = "×".join(map(str, result.case.shape))
     options = "".join(f" {name}={value}" for name, value in result.case.options.items())
     name = f"{result.case.op} {result.case.dtype} {shape}{options}"
     table = Table(
-        title=f"{name}, limit {number(result.limit)} µs",
+        title=f"{name}, limit {number(result.limit)} µs{_capped(result)}",
         title_justify="left",
         title_style="bold",
         box=None,
@@ -44,14 +53,75 @@ def block(result: CaseResult) -> Group:
             number(gpu.median),
             f"{number(gpu.percentile(20))}–{number(gpu.percentile(80))}",
             number(entry.rate or 0.0),
-            f"{entry.percent_of_limit or 0.0:.0f}",
+            "" if entry.percent_of_limit is None else f"{entry.percent_of_limit:.0f}",
             _speedup(entry, result.best_peer),
             f"{entry.timing.host:.0f}",
         )
     problems = [
         f"{entry.provider:<20}  {entry.problem}" for entry in result.entries if entry.problem
     ]
+    if result.throttled:
+        problems.append(f"the GPU was slowed meanwhile: {', '.join(result.throttled)}")
     return Group(table, *(Text(line, style="yellow") for line in problems), "")
+
+
+def _capped(result: CaseResult) -> str:
+    return f" [dim]({nvml.POWER_CAP})[/]" if nvml.POWER_CAP in result.throttling else ""
+
+
+LABEL, CELL = 12, 13  # columns that a size, and a provider's cell, take
+SHORT = ((HOST_BOUND, HOST_BOUND), ("wrong: ", "wrong"))  # in a problem → in a cell
+
+
+def sweep(results: list[CaseResult], width: int) -> Group:
+    """One sweep: a row a size, a column a provider: its rate, and times the best peer's speed."""
+    first = results[0]
+    unit = "TFLOP/s" if first.matrix else "GB/s"
+    names = list(dict.fromkeys(e.provider for result in results for e in result.entries))
+    fitting = max(1, (width - LABEL) // CELL)
+    lines: list[Any] = []
+    for start in range(0, len(names), fitting):
+        table = Table(
+            title=f"{first.case.op} {first.case.dtype}, {unit} and × best peer",
+            title_justify="left",
+            title_style="bold",
+            box=None,
+            header_style="dim",
+            padding=(0, 2, 0, 0),
+        )
+        table.add_column(first.sweep, justify="right", no_wrap=True)
+        for name in names[start : start + fitting]:
+            table.add_column(name.replace("/", "/\n"), justify="right")
+        for result in results:
+            entries = {entry.provider: entry for entry in result.entries}
+            cells = [
+                _cell(result, entries.get(name), unit) for name in names[start : start + fitting]
+            ]
+            table.add_row(str(result.x), *cells)
+        lines += [table, ""]
+    problems: dict[str, list[int]] = {}
+    for result in results:
+        if result.throttled:
+            what = f"the GPU was slowed meanwhile: {', '.join(result.throttled)}"
+            problems.setdefault(what, []).append(result.x)
+        for entry in result.entries:
+            if entry.problem:
+                problems.setdefault(f"{entry.provider}: {entry.problem}", []).append(result.x)
+    for problem, sizes in problems.items():
+        lines.append(Text(f"{first.sweep} {', '.join(map(str, sizes))}  {problem}", "yellow"))
+    return Group(*lines, *([""] if problems else []))
+
+
+def _cell(result: CaseResult, entry: Entry | None, unit: str) -> str:
+    if entry is None:
+        return ""
+    if entry.problem:
+        short = [cell for begin, cell in SHORT if begin in entry.problem]
+        return f"[yellow]{(*short, 'failed')[0]}[/]"
+    rate = number(result.rates(entry)[unit])
+    if entry.provider == result.best_peer:
+        return f"{rate} best"
+    return f"{rate} {_coloured(entry)}" if entry.speedup else rate
 
 
 def _median(entry: Entry) -> float:
@@ -63,9 +133,14 @@ def _speedup(entry: Entry, best_peer: str) -> str:
         return "best peer"
     if entry.speedup is None:
         return ""
+    return f"{_coloured(entry)} ±{(entry.speedup.high - entry.speedup.low) / 2:.2f}"
+
+
+def _coloured(entry: Entry) -> str:
+    assert entry.speedup is not None
     value, low, high = entry.speedup
     colour = "green" if low > 1 + CLOSE else "red" if high < 1 - CLOSE else "default"
-    return f"[{colour}]{value:.2f}[/] ±{(high - low) / 2:.2f}"
+    return f"[{colour}]{value:.2f}[/]"
 
 
 def number(value: float) -> str:
@@ -75,62 +150,28 @@ def number(value: float) -> str:
 
 
 def summary(results: list[CaseResult], provider: str = "triton") -> Table:
-    """A line an op and dtype: how the provider stands against the fastest peer of each case."""
+    """A line an op, dtype and sweep: how the provider stands against each case's fastest peer."""
     table = Table(box=None, header_style="bold", padding=(0, 2, 0, 0))
-    for name in ("op", "dtype"):
-        table.add_column(name, no_wrap=True)
-    for name in ("cases", f"{provider} × best peer", "least", "most", "% of limit"):
-        table.add_column(name, justify="right", no_wrap=True)
-    groups: dict[tuple[str, str], list[Entry]] = {}
+    groups: dict[tuple[str, str, str], list[Entry]] = {}
     for result in results:
         own = [e for e in result.entries if e.provider == provider and e.speedup]
-        groups.setdefault((result.case.op, result.case.dtype), []).extend(own)
-    for (op, dtype), entries in groups.items():
+        place = result.case.op, result.case.dtype, result.sweep
+        groups.setdefault(place, []).extend(own)
+    names = ("op", "dtype", "sweep") if any(place[2] for place in groups) else ("op", "dtype")
+    for column in names:
+        table.add_column(column, no_wrap=True)
+    for column in ("cases", f"{provider} × best peer", "least", "most", "% of limit"):
+        table.add_column(column, justify="right", no_wrap=True)
+    for place, entries in groups.items():
         if entries:
             ratios = [e.speedup.value for e in entries if e.speedup]
-            percents = [e.percent_of_limit or 0.0 for e in entries]
+            percents = [e.percent_of_limit for e in entries if e.percent_of_limit is not None]
             table.add_row(
-                op,
-                dtype,
+                *place[: len(names)],
                 str(len(entries)),
                 f"{geometric_mean(ratios):.2f}",
                 f"{min(ratios):.2f}",
                 f"{max(ratios):.2f}",
-                f"{min(percents):.0f}–{max(percents):.0f}",
+                f"{min(percents):.0f}–{max(percents):.0f}" if percents else "",
             )
     return table
-
-
-def regressions(
-    results: list[dict[str, Any]], baseline: list[dict[str, Any]], threshold: float
-) -> list[str]:
-    """Where one of ours takes longer than in the baseline, by more than the threshold.
-
-    Times are compared as multiples of the peer that was best then, if it was timed both times:
-    that cancels the machine's state. Else the medians are compared.
-    """
-    lines = []
-    before = {_key(case): case for case in baseline}
-    for case in results:
-        old = before.get(_key(case))
-        if old is None:
-            continue
-        then, now = _medians(old), _medians(case)
-        peer = old["best_peer"]
-        drift = now[peer] / then[peer] if peer in then and peer in now else 1.0
-        for provider in now:
-            if provider in PEERS or provider not in then:
-                continue
-            slower = now[provider] / then[provider] / drift - 1
-            if slower > threshold:
-                name = f"{case['op']} {case['dtype']} {'×'.join(map(str, case['shape']))}"
-                lines.append(f"{name}, {provider}: {100 * slower:.0f} % slower than the baseline")
-    return lines
-
-
-def _key(case: dict[str, Any]) -> tuple[Any, ...]:
-    return case["op"], case["dtype"], tuple(case["shape"]), str(sorted(case["options"].items()))
-
-
-def _medians(case: dict[str, Any]) -> dict[str, float]:
-    return {e["provider"]: e["median"] for e in case["entries"] if not e["problem"]}

@@ -1,0 +1,68 @@
+"""A file of bench --json as what later runs must not be slower than."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from compare.timing.bench import Mode
+from compare.timing.providers import PEERS
+from compare.timing.results import key
+
+
+class BaselineError(ValueError):
+    """A file that a run cannot be compared with."""
+
+
+def read(file: Path, mode: Mode) -> list[dict[str, Any]]:
+    """The cases of a file.
+
+    Raises:
+        BaselineError: it is no such file, or was measured in another way.
+    """
+    try:
+        found = json.loads(file.read_text())
+        cases: list[dict[str, Any]] = found["cases"]
+        then = Mode(found.get("cold", True), found.get("graph", False))
+    except (OSError, ValueError, KeyError, AttributeError, TypeError) as error:
+        raise BaselineError(f"no file of bench --json ({error})") from None
+    if then != mode:
+        raise BaselineError(f"it holds times {_way(then)}, this run takes them {_way(mode)}")
+    return cases
+
+
+def _way(mode: Mode) -> str:
+    cache = "with a cold cache" if mode.cold else "with a warm cache (--warm)"
+    return cache + (" of CUDA graphs (--graph)" if mode.graph else "")
+
+
+def regressions(
+    results: list[dict[str, Any]], baseline: list[dict[str, Any]], threshold: float
+) -> list[str]:
+    """Where one of ours takes longer than in the baseline, by more than the threshold.
+
+    Times are compared as multiples of the peer that was best then, if it was timed both times:
+    that cancels the machine's state. Else the medians are compared.
+    """
+    lines = []
+    before = {key(case): case for case in baseline}
+    for case in results:
+        old = before.get(key(case))
+        if old is None:
+            continue
+        then, now = _medians(old), _medians(case)
+        peer = old["best_peer"]
+        drift = now[peer] / then[peer] if peer in then and peer in now else 1.0
+        for provider in now:
+            if provider in PEERS or provider not in then:
+                continue
+            slower = now[provider] / then[provider] / drift - 1
+            if slower > threshold:
+                name = f"{case['op']} {case['dtype']} {'×'.join(map(str, case['shape']))}"
+                lines.append(f"{name}, {provider}: {100 * slower:.0f} % slower than the baseline")
+    return lines
+
+
+def _medians(case: dict[str, Any]) -> dict[str, float]:
+    return {e["provider"]: e["median"] for e in case["entries"] if not e["problem"]}

@@ -1,0 +1,189 @@
+"""What was found out about a case: every provider's times, and what they are worth."""
+
+from __future__ import annotations
+
+import json
+import math
+from dataclasses import dataclass, field
+from typing import Any
+
+from compare.cases import Case
+from compare.timing import nvml, providers
+from compare.timing.engine import Timing
+from compare.timing.statistics import Ratio, Samples, ratio
+
+HOST_BOUND = "host-bound"  # how the problem of such an entry begins
+
+
+@dataclass
+class Entry:
+    """One provider on one case.
+
+    Attributes:
+        problem: why there is no time; empty if there is.
+        speedup: against the fastest peer; None for that peer itself and without one.
+    """
+
+    provider: str
+    timing: Timing
+    problem: str = ""
+    percent_of_limit: float | None = None
+    rate: float | None = None
+    speedup: Ratio | None = None
+
+    @property
+    def is_peer(self) -> bool:
+        return self.provider in providers.PEERS
+
+    @property
+    def failed(self) -> bool:
+        """Whether its result is wrong, or it is ours and did not run."""
+        if self.is_peer:
+            return "wrong: " in self.problem
+        return bool(self.problem) and not self.problem.startswith(HOST_BOUND)
+
+    def to_dict(self) -> dict[str, Any]:
+        """For the JSON file; microseconds unless the name says otherwise."""
+        found: dict[str, Any] = {"provider": self.provider, "problem": self.problem}
+        if self.problem:
+            return found
+        gpu = self.timing.gpu
+        return {
+            **found,
+            "median": gpu.median,
+            "p20": gpu.percentile(20),
+            "p80": gpu.percentile(80),
+            "samples": len(gpu.microseconds),
+            "microseconds": [round(t, 3) for t in gpu.microseconds],
+            "replay": self.timing.replay,
+            "host": self.timing.host,
+            "first_call_seconds": self.timing.first_call,
+            "rate": self.rate,
+            "percent_of_limit": self.percent_of_limit,
+            "speedup": self.speedup and self.speedup._asdict(),
+        }
+
+    @classmethod
+    def from_dict(cls, found: dict[str, Any]) -> Entry:
+        """From the JSON file."""
+        name, problem = found["provider"], found["problem"]
+        if problem:
+            return cls(name, Timing(name, problem=problem), problem)
+        times = found["microseconds"]
+        timing = Timing(
+            name,
+            Samples(list(range(len(times))), times),  # nobody pauses: rounds are counted through
+            found["replay"],
+            found["host"],
+            found["first_call_seconds"],
+        )
+        speedup = found["speedup"] and Ratio(**found["speedup"])
+        return cls(name, timing, "", found["percent_of_limit"], found["rate"], speedup)
+
+
+@dataclass
+class CaseResult:
+    """All providers on one case.
+
+    Attributes:
+        limit: microseconds that the case takes at least, by what the device did in this run.
+        rate_unit: TFLOP/s where arithmetic is the limit, or GB/s.
+        flops, moved: operations, and bytes moved at least.
+        matrix: whether the operations are a matrix product's.
+        sweep, x: the sweep that the case belongs to, and its size there.
+        throttling: what slowed the GPU meanwhile.
+        state_before, state_after: of the GPU.
+    """
+
+    case: Case
+    limit: float
+    rate_unit: str
+    flops: int = 0
+    moved: int = 0
+    matrix: bool = False
+    entries: list[Entry] = field(default_factory=list)
+    best_peer: str = ""
+    seconds: float = 0.0
+    sweep: str = ""
+    x: int = 0
+    throttling: list[str] = field(default_factory=list)
+    state_before: dict[str, Any] = field(default_factory=dict)
+    state_after: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def throttled(self) -> list[str]:
+        """What slowed the GPU that should not; the power cap is how large products run."""
+        return [reason for reason in self.throttling if reason != nvml.POWER_CAP]
+
+    def rates(self, entry: Entry) -> dict[str, float]:
+        """What a timed entry's median comes to, by the name of the unit."""
+        median = entry.timing.gpu.median
+        found = {"GB/s": self.moved / median / 1e3}
+        return {"TFLOP/s": self.flops / median / 1e6, **found} if self.matrix else found
+
+    def rank(self) -> None:
+        """Find the fastest peer, and every other's ratio to it."""
+        timed = [entry for entry in self.entries if not entry.problem]
+        peers = [entry for entry in timed if entry.is_peer]
+        if not peers:
+            return
+        best = min(peers, key=lambda entry: entry.timing.gpu.median)
+        self.best_peer = best.provider
+        for entry in timed:
+            if entry is not best:
+                entry.speedup = ratio(best.timing.gpu, entry.timing.gpu)
+
+    def to_dict(self) -> dict[str, Any]:
+        """For the JSON file."""
+        place = {"sweep": self.sweep, "x": self.x} if self.sweep else {}
+        return {
+            "op": self.case.op,
+            "dtype": self.case.dtype,
+            "shape": list(self.case.shape),
+            "options": dict(self.case.options),
+            **place,
+            "flops": self.flops,
+            "bytes": self.moved,
+            "matrix": self.matrix,
+            "limit": self.limit,
+            "rate_unit": self.rate_unit,
+            "best_peer": self.best_peer,
+            "seconds": round(self.seconds, 2),
+            "throttling": self.throttling,
+            "state_before": self.state_before,
+            "state_after": self.state_after,
+            "entries": [entry.to_dict() for entry in self.entries],
+        }
+
+    @classmethod
+    def from_dict(cls, found: dict[str, Any]) -> CaseResult:
+        """From the JSON file."""
+        case = Case(found["op"], found["dtype"], tuple(found["shape"]), options=found["options"])
+        return cls(
+            case,
+            found["limit"],
+            found["rate_unit"],
+            found["flops"],
+            found["bytes"],
+            found["matrix"],
+            [Entry.from_dict(entry) for entry in found["entries"]],
+            found["best_peer"],
+            found["seconds"],
+            found.get("sweep", ""),
+            found.get("x", 0),
+            found["throttling"],
+            found["state_before"],
+            found["state_after"],
+        )
+
+
+def key(case: dict[str, Any]) -> str:
+    """What makes a case of the JSON file this case and no other."""
+    place = case.get("sweep", ""), case.get("x", 0)
+    options = sorted(case["options"].items())
+    return json.dumps([case["op"], case["dtype"], list(case["shape"]), options, *place])
+
+
+def geometric_mean(values: list[float]) -> float:
+    """Of ratios."""
+    return math.exp(sum(map(math.log, values)) / len(values))

@@ -1,0 +1,187 @@
+"""Measured cases in a JSON file, written after every one: nothing is lost, and a later run goes on.
+
+bench's --json file is one, and so is what ``pytest --benchmark-full`` keeps in pytest's cache.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import os
+import subprocess
+from datetime import UTC, datetime
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import compare
+import cuda_reference
+import triton_kernels
+from compare import printing
+from compare.numerics import json_safe
+from compare.timing.bench import Mode
+from compare.timing.engine import Budget
+from compare.timing.results import CaseResult, key
+
+ROOT = Path(compare.__file__).parent.parent
+# What decides about times: both sides, what measures them, and what is measured.
+MEASURES = ("timing/*.py", "specs.py", "cases.py", "elementwise.py", "gemm.py", "gemm_peers.py")
+SUFFIXES = (".py", ".cu", ".cuh", ".h")
+# Of the head, what must be as it was for a run to go on.
+SAME = ("sources", "cold", "graph", "full", "providers", "samples", "seconds")
+OWN_DATES = ("commit", "date")  # in the environment: of the run, not of what is measured
+
+
+class ResumeError(ValueError):
+    """A file that a run cannot go on with."""
+
+
+class Saved:
+    """Cases by their coordinates, under a head that says where and how they were measured.
+
+    Attributes:
+        head: all that stands above the cases; as JSON.
+    """
+
+    def __init__(self, path: Path | None, head: dict[str, Any]) -> None:
+        self.path, self.head = path, head
+        self._cases: dict[str, dict[str, Any]] = {}
+        self._lines: dict[str, str] = {}
+
+    def add(self, result: CaseResult) -> None:
+        """Keep a case, and write the file."""
+        self._keep(json_safe(result.to_dict()))
+        self.write()
+
+    def known(self, result: CaseResult) -> CaseResult | None:
+        """The same case measured before; of the given one only the coordinates matter."""
+        found = self._cases.get(key(result.to_dict()))
+        return CaseResult.from_dict(found) if found else None
+
+    @property
+    def cases(self) -> list[dict[str, Any]]:
+        """All that are kept, as JSON."""
+        return list(self._cases.values())
+
+    def write(self) -> None:
+        """Write the file in one step: whoever reads it sees all of the old one or of the new."""
+        if self.path is None:
+            return
+        head = json.dumps(json_safe(self.head), indent=1)[:-2]
+        text = f'{head},\n "cases": [\n' + ",\n".join(self._lines.values()) + "\n ]\n}\n"
+        if self.path.exists() and not self.path.is_file():  # a device: nothing to keep there
+            self.path.write_text(text)
+            return
+        beside = self.path.with_name(f"{self.path.name}.{os.getpid()}.part")
+        try:
+            beside.write_text(text)
+            beside.replace(self.path)
+        finally:
+            beside.unlink(missing_ok=True)
+
+    def resume(self) -> int:
+        """Go on with what the file holds; how many cases that are: none where there is no file.
+
+        Raises:
+            ResumeError: the file is another's, or sources, versions, GPU or options are not
+                what they were.
+        """
+        if self.path is None or not self.path.exists():
+            return 0
+        try:
+            found = json.loads(self.path.read_text())
+            changed = differences(found, self.head)
+            for case in () if changed else found["cases"]:
+                CaseResult.from_dict(case)
+                self._keep(case)
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            raise ResumeError(f"{self.path}: no file to go on with ({error!r})") from None
+        if changed:
+            raise ResumeError(f"{self.path}: {'; '.join(changed)}. Measure anew, or elsewhere")
+        self.head = {name: value for name, value in found.items() if name != "cases"}
+        self.head["ended"] = ""
+        return len(self._cases)
+
+    def _keep(self, case: dict[str, Any]) -> None:
+        self._cases[key(case)] = case
+        self._lines[key(case)] = "  " + json.dumps(case)
+
+
+def head(mode: Mode, budget: Budget, wanted: list[str], full: bool) -> dict[str, Any]:
+    """Where and how cases are measured."""
+    return {
+        "environment": environment(),
+        "sources": sources(),
+        "cold": mode.cold,
+        "graph": mode.graph,
+        "full": full,
+        "providers": wanted,
+        "samples": budget.samples,
+        "seconds": budget.seconds,
+        "ended": "",
+        "state_before": {},
+        "state_after": {},
+        "ceilings": None,
+    }
+
+
+def differences(then: dict[str, Any], now: dict[str, Any]) -> list[str]:
+    """In words, what keeps the cases under one head from standing beside those of another."""
+    before, after = (_comparable(each) for each in (then, now))
+    found = []
+    for name, value in after.items():
+        if before.get(name) != value:
+            if name == "sources":
+                found.append("the sources are not those that were measured")
+            else:
+                found.append(f"{name} was {before.get(name)!r} and is {value!r}")
+    return found
+
+
+def identity(found: dict[str, Any]) -> str:
+    """A name for what :func:`differences` compares."""
+    text = json.dumps(_comparable(found), sort_keys=True)
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+def _comparable(found: dict[str, Any]) -> dict[str, Any]:
+    versions = {k: v for k, v in found["environment"].items() if k not in OWN_DATES}
+    return {**versions, **{name: found.get(name) for name in SAME}}
+
+
+def environment() -> dict[str, str]:
+    """Versions and device, the checkout's commit, and when this was asked."""
+    date = datetime.now(UTC).isoformat(timespec="seconds")
+    return {**printing.environment(), "commit": commit(), "date": date}
+
+
+def commit() -> str:
+    """The commit of the checkout that runs, "-dirty" where files were changed; "unknown" where the
+    package is no checkout or git does not tell."""
+    if not (ROOT / ".git").exists():
+        return "unknown"
+    with contextlib.suppress(OSError, subprocess.SubprocessError):
+        changed = _git("status", "--porcelain", "--untracked-files=no")
+        return _git("rev-parse", "HEAD") + ("-dirty" if changed else "")
+    return "unknown"
+
+
+def _git(*words: str) -> str:
+    done = subprocess.run(
+        ["git", "-C", str(ROOT), *words], capture_output=True, text=True, check=True, timeout=20
+    )
+    return done.stdout.strip()
+
+
+@cache
+def sources() -> str:
+    """A hash of the files that decide about times."""
+    own = [p for pattern in MEASURES for p in (ROOT / "compare").glob(pattern)]
+    for package in (triton_kernels, cuda_reference):
+        folder = Path(package.__file__ or "").parent
+        own += [p for p in folder.rglob("*") if p.suffix in SUFFIXES]
+    found = hashlib.sha256()
+    for path in sorted(own):
+        found.update(f"{path.name}\0".encode() + path.read_bytes() + b"\0")
+    return found.hexdigest()

@@ -1,0 +1,64 @@
+"""A run of benchmarks: the device, its ceilings, the saved cases; what bench and pytest share."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import torch
+
+from compare.timing import bench, gpu, nvml
+from compare.timing.bench import Mode, Work
+from compare.timing.engine import Budget, Device, DeviceLostError
+from compare.timing.gpu import Ceilings
+from compare.timing.results import CaseResult
+from compare.timing.saved import Saved
+
+
+class Session:
+    """Times cases that are not saved yet, and saves them."""
+
+    def __init__(self, saved: Saved, mode: Mode, budget: Budget) -> None:
+        self.saved, self._mode, self._budget = saved, mode, budget
+        self._device: Device | None = None
+
+    @property
+    def ceilings(self) -> Ceilings:
+        """What the device can do: measured once, and kept beside the cases that they judge."""
+        head = self.saved.head
+        if head["ceilings"] is None:
+            head["state_before"] = nvml.state()
+            head["ceilings"] = gpu.ceilings().to_dict()
+        return Ceilings.from_dict(head["ceilings"])
+
+    def known(self, work: Work) -> CaseResult | None:
+        """The case, if it was measured before."""
+        return self.saved.known(CaseResult(work.case, 0.0, "", sweep=work.sweep, x=work.x))
+
+    def measure(
+        self, work: Work, names: Sequence[str], tick: Callable[[str], None] = lambda name: None
+    ) -> CaseResult:
+        """Time these providers on a case, and save it.
+
+        Raises:
+            DeviceLostError: after an error the GPU answers nothing any longer; the head says so.
+        """
+        if self._device is None:
+            self._device = gpu.Gpu()
+        ceilings, (spec, case, sweep, x) = self.ceilings, work
+        try:
+            result = bench.run_case(
+                spec, case, names, self._device, ceilings, self._budget, tick, self._mode
+            )
+        except DeviceLostError as error:
+            self.end(f"the GPU no longer answers; {case.op} {case.dtype} {case.shape}, {error}")
+            raise
+        result.sweep, result.x = sweep, x
+        self.saved.head["state_after"] = result.state_after
+        self.saved.add(result)
+        torch.cuda.empty_cache()
+        return result
+
+    def end(self, why: str) -> None:
+        """Note why the run ended before all was measured."""
+        self.saved.head["ended"] = why
+        self.saved.write()
