@@ -70,7 +70,9 @@ def test_descriptors_where_the_gpu_and_the_dtypes_allow_them(
     ],
 )
 def test_the_cheapest_waves_win(M: int, N: int, tiles: tuple[int, int]) -> None:
-    assert tma_tiles_for(M, N, 132).tiles[:2] == tiles
+    choice, number = tma_tiles_for(M, N, 132)
+    assert choice.tiles[:2] == tiles
+    assert number == -(-M // tiles[0]) * -(-N // tiles[1])
 
 
 def operand(rows: int, columns: int, dtype: torch.dtype, stored: str) -> Tensor:
@@ -101,7 +103,8 @@ def right(out: Tensor, a: Tensor, b: Tensor, bias: Tensor, c: Tensor) -> bool:
 def test_every_tile_and_more_tiles_than_programs(
     monkeypatch: pytest.MonkeyPatch, choice: TmaTiles, dtype: torch.dtype
 ) -> None:
-    monkeypatch.setattr(_gemm, "TMA_TILES", (choice,))
+    chosen = choice, 2 * 3  # of the sizes below
+    monkeypatch.setattr(_gemm, "tma_tiles_for", lambda M, N, multiprocessors: chosen)
     monkeypatch.setattr(_launch, "MULTIPROCESSORS", 2)
     M, N, K = 2 * choice.tiles.BLOCK_M + 5, choice.tiles.BLOCK_N + 24, choice.tiles.BLOCK_K + 8
     a, b = operand(M, K, dtype, "by rows"), operand(K, N, dtype, "by columns")

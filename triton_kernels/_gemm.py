@@ -8,6 +8,7 @@ that the next one's loads run during this one's epilogue. Both share the epilogu
 
 from __future__ import annotations
 
+import functools
 from typing import Any, NamedTuple
 
 import torch
@@ -73,14 +74,21 @@ def tiles_for(M: int, N: int, dtype: torch.dtype, precision: str) -> Tiles:
     return Tiles(128, 256, 64, 8, 8, 3)
 
 
-def tma_tiles_for(M: int, N: int, multiprocessors: int) -> TmaTiles:
-    """The tiles of gemm_tma_kernel: those whose waves over the multiprocessors cost least."""
+def cdiv(a: int, b: int) -> int:
+    """⌈a/b⌉. triton.cdiv, made for kernels, too, takes microseconds."""
+    return -(-a // b)
 
-    def cost(choice: TmaTiles) -> float:
-        tiles = triton.cdiv(M, choice.tiles.BLOCK_M) * triton.cdiv(N, choice.tiles.BLOCK_N)
-        return triton.cdiv(tiles, multiprocessors) * choice.cost
 
-    return min(TMA_TILES, key=cost)
+@functools.lru_cache(4096)
+def tma_tiles_for(M: int, N: int, multiprocessors: int) -> tuple[TmaTiles, int]:
+    """The tiles of gemm_tma_kernel and their number: those whose waves over the multiprocessors
+    cost least."""
+
+    def number(tiles: Tiles) -> int:
+        return cdiv(M, tiles.BLOCK_M) * cdiv(N, tiles.BLOCK_N)
+
+    best = min(TMA_TILES, key=lambda c: cdiv(number(c.tiles), multiprocessors) * c.cost)
+    return best, number(best.tiles)
 
 
 @triton.jit
@@ -320,13 +328,12 @@ def multiply(
     if a.dtype in HALVES and out.dtype in HALVES and min(M, N, K) > SMALL:
         gpu = _launch.gpu(gemm_tma_kernel, out.device)
         if gpu.capability >= 90:
-            choice = tma_tiles_for(M, N, gpu.multiprocessors)
+            choice, count = tma_tiles_for(M, N, gpu.multiprocessors)
             tiles = choice.tiles
             a_desc, a_t = _descriptor(a, tiles.BLOCK_M, tiles.BLOCK_K)
             b_desc, b_t = _descriptor(b, tiles.BLOCK_K, tiles.BLOCK_N)
             out_tma = _by_rows(out)
             block = [tiles.BLOCK_M, tiles.BLOCK_N // choice.SUBTILES]
-            count = triton.cdiv(M, tiles.BLOCK_M) * triton.cdiv(N, tiles.BLOCK_N)
             programs = min(count, gpu.multiprocessors)
             _launch.launch(
                 gemm_tma_kernel,
@@ -358,7 +365,7 @@ def multiply(
     tiles = tiles_for(M, N, a.dtype, precision)
     _launch.launch(
         gemm_bias_act_kernel,
-        (triton.cdiv(M, tiles.BLOCK_M) * triton.cdiv(N, tiles.BLOCK_N),),
+        (cdiv(M, tiles.BLOCK_M) * cdiv(N, tiles.BLOCK_N),),
         out.device,
         a,
         b,
@@ -400,7 +407,7 @@ def _descriptor(matrix: Tensor, rows: int, columns: int) -> tuple[TensorDescript
         matrix = matrix.t()
     if not _by_rows(matrix):
         step = 16 // matrix.element_size()
-        pitch = triton.cdiv(matrix.shape[1], step) * step
+        pitch = cdiv(matrix.shape[1], step) * step
         padded = matrix.new_empty(matrix.shape[0], pitch)[:, : matrix.shape[1]]
         matrix = padded.copy_(matrix)
     block = [columns, rows] if transposed else [rows, columns]
