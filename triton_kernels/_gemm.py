@@ -330,6 +330,8 @@ def multiply(
         if gpu.capability >= 90:
             choice, count = tma_tiles_for(M, N, gpu.multiprocessors)
             tiles = choice.tiles
+            if c is not None:  # which passes through shared memory, too
+                tiles = tiles._replace(num_stages=tiles.num_stages - 1)
             a_desc, a_t = _descriptor(a, tiles.BLOCK_M, tiles.BLOCK_K)
             b_desc, b_t = _descriptor(b, tiles.BLOCK_K, tiles.BLOCK_N)
             out_tma = _by_rows(out)
