@@ -9,6 +9,7 @@ from compare.commands.check import check
 from compare.commands.compile import compile_kernels
 from compare.commands.debug import debug
 from compare.commands.doctor import doctor
+from compare.commands.report import report
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -21,3 +22,4 @@ app.command()(bench)
 app.command()(debug)
 app.command(name="compile")(compile_kernels)
 app.command()(doctor)
+app.command()(report)
