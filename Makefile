@@ -14,7 +14,7 @@ setup: $(STAMP) ## Create .venv and install everything into it
 
 $(STAMP): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[test,dev]'
+	$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[test,dev,report]'
 	touch $(STAMP)
 
 compare: $(STAMP) ## Check every op family: Triton against CUDA against the oracle

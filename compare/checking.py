@@ -16,9 +16,10 @@ from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
 import triton_kernels
-from compare import numerics
+from compare import histograms, numerics
 from compare.cases import Arguments, Case, Guarded
 from compare.debugging.stores import Stores, address_of
+from compare.histograms import Histogram
 from compare.implementations import Implementation, applies, is_quick
 from compare.specs import Spec
 from triton_kernels import _interpreter
@@ -77,12 +78,18 @@ class Mismatch:
 
 @dataclass
 class Outcome:
-    """What one implementation did with one case. ``worst``: ULPs, or the fraction of the bound."""
+    """What one implementation did with one case.
+
+    Attributes:
+        worst: ULPs, or the fraction of the bound.
+        errors: every element's, as :mod:`compare.histograms` counts them: measure → histogram.
+    """
 
     implementation: Implementation
     worst: float
     result: Tensor | None
     mismatch: Mismatch | None
+    errors: dict[str, Histogram] = field(default_factory=dict)
 
 
 @dataclass
@@ -228,10 +235,15 @@ def judge(
         return Outcome(way, math.inf, None, Mismatch(case, way.name, text))
     found = compare(spec, case, way.name, arguments, result, reference)
     worst = float(found.score.max()) if found.score.numel() else 0.0
-    if bool(found.right.all()):
-        return Outcome(way, worst, result, None)
-    described = deviation(result, reference, found.right, found.error, found.bound)
-    return Outcome(way, worst, result, Mismatch(case, way.name, "wrong values", described))
+    right, error, bound, score = found
+    if spec.bound is None or spec.exact(case):
+        errors = histograms.of_exact(right, error)
+    else:
+        errors = histograms.of_bounded(error, bound, score, reference, result.dtype)
+    if bool(right.all()):
+        return Outcome(way, worst, result, None, errors)
+    described = deviation(result, reference, right, error, bound)
+    return Outcome(way, worst, result, Mismatch(case, way.name, "wrong values", described), errors)
 
 
 class Comparison(NamedTuple):
@@ -337,6 +349,8 @@ class Row:
     proved: str = ""  # "every input" and the like; empty where sampled
     mismatches: list[Mismatch] = field(default_factory=list)
     seconds: float = 0.0
+    # implementation → measure → all its runs' errors
+    errors: dict[str, dict[str, Histogram]] = field(default_factory=dict)
 
     @property
     def passed(self) -> bool:
@@ -355,6 +369,9 @@ class Row:
         mode = outcome.implementation.mode
         self.runs[mode] = self.runs.get(mode, 0) + 1
         self.worst[mode] = max(self.worst.get(mode, 0.0), outcome.worst)
+        errors = self.errors.setdefault(outcome.implementation.name, {})
+        for measure, histogram in outcome.errors.items():
+            errors.setdefault(measure, Histogram()).update(histogram)
         if outcome.mismatch:
             self.mismatches.append(outcome.mismatch)
 
@@ -387,6 +404,7 @@ class Row:
             "runs": self.runs,
             "worst": self.worst,
             "unit": "ulp" if self.exact else "fraction of the bound",
+            "errors": self.errors,
             "triton_equals_cuda": self.agree,
             "coverage": self.proved or "sampled",
             "verdict": self.verdict(),

@@ -10,6 +10,7 @@ from compare.commands.compile import compile_kernels
 from compare.commands.debug import debug
 from compare.commands.doctor import doctor
 from compare.commands.profile import profile
+from compare.commands.report import report
 from compare.commands.timing import timing
 
 app = typer.Typer(
@@ -25,3 +26,4 @@ app.command()(timing)
 app.command()(debug)
 app.command(name="compile")(compile_kernels)
 app.command()(doctor)
+app.command()(report)

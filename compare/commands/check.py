@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import subprocess
 import sys
@@ -20,9 +19,9 @@ from compare.commands.options import (
     listed,
     one_case,
     spec_named,
+    write_json,
 )
 from compare.implementations import MODES, applies, implementations, selected, unavailable
-from compare.numerics import json_safe
 from compare.specs import SPECS
 from cuda_reference import BuildError
 from cuda_reference._compilers import sanitizer_environment
@@ -126,7 +125,7 @@ def check(
         typer.echo(str(error), err=True)
         raise typer.Exit(1) from None
     if json_file:
-        json_file.write_text(json.dumps(json_safe(report.to_dict()), indent=1) + "\n")
+        write_json(json_file, report.to_dict())
     raise typer.Exit(0 if report.passed else 1)
 
 

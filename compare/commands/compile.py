@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import json
 import os
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from compare.commands.options import check_writable, listed, spec_named
+from compare.commands.options import check_writable, listed, spec_named, write_json
 from compare.compiling import tables
 from compare.compiling.machine_code import SHARED_LIMIT
-from compare.numerics import json_safe
 from compare.specs import SPECS
 
 
@@ -51,5 +49,5 @@ def compile_kernels(
         )
     report = tables.run(chosen, archs, sides)
     if json_file:
-        json_file.write_text(json.dumps(json_safe(report.to_dict()), indent=1) + "\n")
+        write_json(json_file, report.to_dict())
     raise typer.Exit(0 if report.passed else 1)

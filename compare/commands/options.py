@@ -14,15 +14,28 @@ import typer
 from compare import cases
 from compare.cases import Case
 from compare.implementations import MODES, implementations, unavailable
+from compare.numerics import json_safe
 from compare.specs import SPECS, Spec
 
 NO_GPU = 3  # exit status
 
 
-def check_writable(file: Path | None) -> None:
-    """Refuse a --json file that could not be written at the end."""
+def check_writable(file: Path | None, option: str = "--json") -> None:
+    """Refuse a file that could not be written at the end."""
     if file and (file.is_dir() or not os.access(file.absolute().parent, os.W_OK)):
-        raise typer.BadParameter(f"--json {file}: cannot write there")
+        raise typer.BadParameter(f"{option} {file}: cannot write there")
+
+
+def write_json(file: Path, found: dict[str, Any]) -> None:
+    """What a command found; a row a line keeps the file small and its differences telling."""
+    parts = []
+    for key, value in json_safe(found).items():
+        text = json.dumps(value, ensure_ascii=False)
+        if key == "rows":
+            rows = (json.dumps(row, ensure_ascii=False) for row in value)
+            text = "[\n  " + ",\n  ".join(rows) + "\n ]"
+        parts.append(f" {json.dumps(key)}: {text}")
+    file.write_text("{\n" + ",\n".join(parts) + "\n}\n", encoding="utf-8")
 
 
 def check_dtype(spec: Spec, dtype: str) -> None:

@@ -1,0 +1,90 @@
+"""What the figures have in common: axes without a frame, markers, ticks, legends."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+from compare.reporting.colours import ink, of_provider
+
+
+def plain(axes: Any, sides: tuple[str, ...] = ()) -> None:
+    """No frame but these sides, muted ticks, transparent."""
+    axes.patch.set_visible(False)
+    for side, spine in axes.spines.items():
+        spine.set_visible(side in sides)
+        spine.set_color(ink("muted"))
+    axes.tick_params(colors=ink("muted"), labelsize=11, which="both")
+    axes.tick_params(which="minor", length=0, labelsize=0)
+    axes.set_axisbelow(True)
+
+
+def markers(axes: Any, provider: str, x: Sequence[float], y: Sequence[float], **line: Any) -> None:
+    """A provider's points, joined by a line if its look is given."""
+    style = of_provider(provider)
+    look: dict[str, Any] = {
+        "linestyle": "none",
+        "marker": style.marker,
+        "markersize": 5.5,
+        "alpha": 0.85,
+        **line,
+    }
+    look["markersize"] *= 1.6 if style.marker == "*" else 1.0  # stars are mostly gaps
+    look["markeredgewidth"] = 1.5 if style.marker in "x+" else 0
+    axes.plot(x, y, color=style.colour, label=provider, **look)
+
+
+def decades(axes: Any) -> None:
+    """Powers of ten on the y axis, in plain digits."""
+    low, high = axes.get_ylim()
+    exponents = range(math.ceil(math.log10(low)), math.floor(math.log10(high)) + 1)
+    axes.set_yticks([10.0**k for k in exponents], [f"{10.0**k:g}" for k in exponents])
+    axes.minorticks_off()
+
+
+def legend(figure: Any, axes: Any, room: float, columns: int = 3) -> None:
+    """Below everything, in so many pixels of height."""
+    height = figure.get_size_inches()[1] * 72
+    figure.legend(
+        *axes.get_legend_handles_labels(),
+        loc="upper left",
+        bbox_to_anchor=(0.0, (room + 2) / height),
+        ncols=columns,
+        frameon=False,
+        fontsize=11,
+        labelcolor=ink("ink"),
+        borderpad=0.1,
+        labelspacing=0.35,
+        columnspacing=1.2,
+        handlelength=1.8,
+    )
+
+
+def beside(axes: Any, edge: float, y: float, text: str, *, x: float, **look: Any) -> None:
+    """Text at a height of the data, so many pixels right of the left (0) or the right (1) edge."""
+    axes.annotate(text, (edge, y), (x, 0), ("axes fraction", "data"), "offset points",
+                  va="center_baseline", size=11, annotation_clip=False, **look)  # fmt: skip
+
+
+def ratio_ticks(least: float, most: float) -> list[float]:
+    """Ticks of a ratio's axis."""
+    if most / least < 2:
+        return [0.7, 0.8, 0.9, 1.0, 1.1, 1.25, 1.4]
+    first, last = math.floor(math.log2(least)), math.ceil(math.log2(most))
+    return [2.0**k for k in range(first, last + 1, 1 if last - first <= 6 else 2)]
+
+
+def in_words(value: float) -> str:
+    """A ratio as a tick says it."""
+    k = math.log2(value)
+    return power(int(k)) if k == int(k) else f"{value:g}"
+
+
+def power(k: float) -> str:
+    """2ᵏ as people write it: ⅛, ½, 8, 4096, 2²⁰."""
+    if -3 <= k < 0:
+        return {-1: "½", -2: "¼", -3: "⅛"}[int(k)]
+    if 0 <= k <= 12:
+        return f"{2 ** int(k)}"
+    return "2" + str(int(k)).translate(str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹"))

@@ -1,0 +1,77 @@
+"""Where and when the files were made."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from compare.reporting.sources import COMMANDS, Source
+
+_NAMES = {"triton_kernels": "this package", "cuda": "CUDA", "gpu": "GPU"}
+_STATE = {
+    "sm_clock_mhz": ("SM clock", "MHz"),
+    "memory_clock_mhz": ("memory clock", "MHz"),
+    "temperature_c": ("temperature", "°C"),
+    "power_w": ("power", "W"),
+    "power_limit_w": ("power limit", "W"),
+}
+
+
+def card(source: Source) -> dict[str, Any]:
+    """A file's name, its command, and what it says of machine, versions, commit and date."""
+    data = source.data
+    facts = {_NAMES.get(key, key): value for key, value in data["environment"].items()}
+    facts |= {key: data[key] for key in ("commit", "date") if data.get(key)}
+    if source.kind != "bench":
+        facts["time it took"] = f"{data['seconds']:.0f} s"
+    if "cold" in data:
+        facts["cache"] = "cold" if data["cold"] else "warm"
+    facts |= {key: data[key] for key in ("samples", "ended") if data.get(key)}
+    if data.get("archs"):
+        facts["compiled for"] = ", ".join(data["archs"])
+    facts |= _state(*_states(data))
+    facts |= _ceilings(data.get("ceilings") or {})
+    return {
+        "name": source.name,
+        "command": COMMANDS[source.kind].split(" --json")[0],
+        "facts": {key: str(value) for key, value in facts.items()},
+    }
+
+
+def _states(data: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """The GPU's before and after the run, or before its first case and after its last one."""
+    told = [data, *data.get("cases", [])]
+    before = [each["state_before"] for each in told if each.get("state_before")]
+    after = [each["state_after"] for each in told if each.get("state_after")]
+    if not before or not after:
+        return {}, {}
+    return before[0], after[0] if data.get("state_after") else after[-1]
+
+
+def _state(before: dict[str, Any], after: dict[str, Any]) -> dict[str, str]:
+    facts = {}
+    for key, (name, unit) in _STATE.items():
+        values = [each[key] for each in (before, after) if each.get(key) is not None]
+        words = dict.fromkeys(f"{value:.0f}" for value in values)
+        if words:
+            facts[f"{name}, before → after" if len(words) > 1 else name] = (
+                f"{' → '.join(words)} {unit}"
+            )
+    throttling = [each["throttling"] for each in (before, after) if "throttling" in each]
+    if throttling:
+        words = dict.fromkeys(", ".join(each) or "none" for each in throttling)
+        facts["throttling, before → after" if len(words) > 1 else "throttling"] = " → ".join(words)
+    return facts
+
+
+def _ceilings(found: dict[str, Any]) -> dict[str, str]:
+    if not found:
+        return {}
+    sheet = found.get("datasheet") or {}
+    facts = {"copy bandwidth": f"{found['bandwidth'] / 1e9:.0f} GB/s"}
+    if "bytes" in sheet:
+        facts["copy bandwidth"] += f" (datasheet: {sheet['bytes'] / 1e9:.0f})"
+    for dtype, rate in found["rates"].items():
+        facts[f"{dtype} product"] = f"{rate / 1e12:.0f} TFLOP/s"
+        if dtype in sheet:
+            facts[f"{dtype} product"] += f" (datasheet: {sheet[dtype] / 1e12:.0f})"
+    return facts

@@ -1,0 +1,115 @@
+"""The page, the picture for a README, and the writing of both."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from compare.reporting import checks, colours, environment, machine_code, speeds
+from compare.reporting.sources import COMMANDS, ReportError, Source
+
+HERE = Path(__file__).parent
+NEEDED = ("matplotlib", "jinja2")
+SWEEP = "python -m compare bench --sweep --json sweep.json"
+
+
+def check_packages() -> None:
+    """Raise :class:`ReportError` unless matplotlib and Jinja2 are there."""
+    missing = []
+    for name in NEEDED:
+        try:
+            importlib.import_module(name)
+        except ImportError:
+            missing.append(name)
+    if missing:
+        names = " and ".join(missing)
+        raise ReportError(f"needs {names}: pip install 'triton-kernels-crosscheck[report]'")
+
+
+def html(sources: Sequence[Source]) -> str:
+    """The page of these files: one document that loads nothing.
+
+    Raises:
+        ReportError: a file lacks what its command writes.
+    """
+    jinja = importlib.import_module("jinja2")
+    loader = jinja.FileSystemLoader(HERE)
+    templates = jinja.Environment(
+        loader=loader,
+        autoescape=True,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        undefined=jinja.StrictUndefined,
+    )
+    templates.filters["count"] = lambda n: f"{n:,}".replace(",", "\u202f")  # a narrow space
+    found: dict[str, list[dict[str, Any]]] = {kind: [] for kind in COMMANDS}
+    cards = []
+    for i, source in enumerate(sources):
+        try:
+            cards.append(environment.card(source))
+            found[source.kind].append(_context(source, f"f{i}"))
+        except (KeyError, TypeError, ValueError, AttributeError, ZeroDivisionError) as error:
+            raise ReportError(
+                f"{source.name}: not as `{COMMANDS[source.kind]}` writes it "
+                f"({type(error).__name__}: {error}); make it again"
+            ) from error
+    left_out = [
+        {"what": what, "command": COMMANDS[kind]}
+        for kind, what in (
+            ("check", "verdicts and errors"),
+            ("bench", "speed-ups and rooflines"),
+            ("compile", "the compilers' figures"),
+        )
+        if not found[kind]
+    ]
+    if not any(each["sweeps"] for each in found["bench"]):
+        left_out.append({"what": "size sweeps", "command": SWEEP})
+    style = colours.style_sheet() + (HERE / "page.css").read_text(encoding="utf-8")
+    template = templates.get_template("page.html.j2")
+    text: str = template.render(
+        style=style, cards=cards, left_out=left_out, shown=checks.SHOWN, **found
+    )
+    return text
+
+
+def _context(source: Source, key: str) -> dict[str, Any]:
+    if source.kind == "check":
+        return checks.context(source, key)
+    if source.kind == "bench":
+        return speeds.context(source, key)
+    return machine_code.context(source)
+
+
+def picture(sources: Sequence[Source]) -> str:
+    """One figure of all that was timed, as an SVG file that is light or dark as its reader is.
+
+    Raises:
+        ReportError: no file of bench is among the sources, or it has no ratios.
+    """
+    for source in sources:
+        if source.kind == "bench":
+            cases = [case for case in source.data["cases"] if not case.get("sweep")]
+            if speeds.means(cases):
+                gpu = source.data["environment"].get("gpu", "")
+                title = f"Triton against the fastest peer, {gpu}"
+                return speeds.overview(cases, "", title, alone=True) + "\n"
+    raise ReportError(f"--picture needs a file with times and peers: {COMMANDS['bench']}")
+
+
+def write(file: Path, text: str) -> None:
+    """Write a file in one step: nobody ever sees half of it."""
+    handle, name = tempfile.mkstemp(dir=file.absolute().parent, prefix=f".{file.name}.")
+    try:
+        with open(handle, "w", encoding="utf-8") as out:
+            out.write(text)
+        umask = os.umask(0)
+        os.umask(umask)
+        os.chmod(name, 0o666 & ~umask)
+        os.replace(name, file)
+    except BaseException:
+        Path(name).unlink(missing_ok=True)
+        raise

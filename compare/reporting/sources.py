@@ -1,0 +1,79 @@
+"""The files that a report is made of, each recognised by what is in it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+COMMITTED = Path(__file__).parent.parent.parent / "docs" / "benchmarks"
+
+# Kind → the command that makes such files, in the order of the page.
+COMMANDS = {
+    "check": "python -m compare check --json check.json",
+    "bench": "python -m compare bench --json bench.json",
+    "compile": "python -m compare compile --json compile.json",
+}
+
+
+_MADE_BY = "files are made by\n" + "\n".join(f"  {command}" for command in COMMANDS.values())
+
+
+class ReportError(ValueError):
+    """What keeps a report from being made, with its remedy."""
+
+
+@dataclass(frozen=True)
+class Source:
+    """A file's content. ``name`` is how the page calls it."""
+
+    name: str
+    kind: str
+    data: dict[str, Any]
+
+
+def read(files: Sequence[Path]) -> list[Source]:
+    """The files, in the order of the page; without any, those that the checkout has.
+
+    Raises:
+        ReportError: a file cannot be read, or no command of ours makes such; or there is none.
+    """
+    if files:
+        found = [_source(file, str(file)) for file in files]
+    else:
+        folder = sorted(COMMITTED.glob("*.json"))
+        found = [_source(file, f"docs/benchmarks/{file.name}") for file in folder]
+    if not found:
+        raise ReportError(
+            "no FILE is given, and there is no checkout with docs/benchmarks around this package; "
+            + _MADE_BY
+        )
+    return sorted(found, key=lambda source: list(COMMANDS).index(source.kind))
+
+
+def _source(file: Path, name: str) -> Source:
+    try:
+        data = json.loads(file.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise ReportError(f"{name}: {error.strerror or error}") from None
+    except ValueError as error:
+        raise ReportError(f"{name}: no JSON ({error}); {_MADE_BY}") from None
+    kind = _kind(data)
+    if kind is None:
+        raise ReportError(f"{name}: not what check, bench or compile write; {_MADE_BY}")
+    return Source(name, kind, data)
+
+
+def _kind(data: Any) -> str | None:
+    if not isinstance(data, dict) or not isinstance(data.get("environment"), dict):
+        return None
+    if isinstance(data.get("cases"), list) and "ceilings" in data:
+        return "bench"
+    if isinstance(data.get("rows"), list):
+        if isinstance(data.get("archs"), dict):
+            return "compile"
+        if isinstance(data.get("not_run"), dict):
+            return "check"
+    return None

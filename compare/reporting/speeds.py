@@ -1,0 +1,251 @@
+"""A benchmark's file for the page: ratios to the best peer, rooflines, sweeps, all the times."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from statistics import geometric_mean
+from typing import Any
+
+from compare.cases import Case
+from compare.reporting import figures
+from compare.reporting.figures import Bar, Line, Point, Roof
+from compare.reporting.sources import Source
+from compare.specs import SPECS
+from compare.timing.tables import number
+
+OURS = "triton"
+
+
+def context(source: Source, key: str) -> dict[str, Any]:
+    """What the template shows of the file; ``key`` begins the figures' ids."""
+    cases = [case for case in source.data["cases"] if not case.get("sweep")]
+    swept = [case for case in source.data["cases"] if case.get("sweep")]
+    return {
+        "name": source.name,
+        "cases": len(cases),
+        "overview": overview(cases, f"{key}o-") if any(map(ratio, cases)) else "",
+        "means": means(cases),
+        "ops": _ops(cases, key),
+        "rooflines": _rooflines(source.data, cases, key),
+        "sweeps": _sweeps(swept, key),
+    }
+
+
+def _ops(cases: list[dict[str, Any]], key: str) -> list[dict[str, Any]]:
+    """An op's figures, one a dtype, on one axis; and all its times."""
+    found = []
+    for i, op in enumerate(dict.fromkeys(case["op"] for case in cases)):
+        own = [case for case in cases if case["op"] == op]
+        dtypes = [
+            {
+                "dtype": dtype,
+                "figure": _ratios(op, dtype, group, f"{key}r{i}{dtype}-", axis(own)),
+                "rows": [_row(case) for case in group],
+            }
+            for (_, dtype), group in grouped(own).items()
+        ]
+        found.append({"op": op, "dtypes": dtypes})
+    return found
+
+
+def grouped(cases: Iterable[dict[str, Any]]) -> dict[tuple[str, str], list[dict[str, Any]]]:
+    """By op and dtype."""
+    found: dict[tuple[str, str], list[dict[str, Any]]] = {}
+    for case in cases:
+        found.setdefault((case["op"], case["dtype"]), []).append(case)
+    return found
+
+
+def entry(case: dict[str, Any], provider: str) -> dict[str, Any] | None:
+    """A provider's on a case."""
+    return next((e for e in case["entries"] if e["provider"] == provider), None)
+
+
+def ratio(case: dict[str, Any]) -> dict[str, float] | None:
+    """Triton's against the fastest peer: value, low and high; None where there is none."""
+    found = entry(case, OURS)
+    return found.get("speedup") if found and not found["problem"] else None
+
+
+def axis(cases: Iterable[dict[str, Any]]) -> tuple[float, float]:
+    """Ends of the axis of these ratios: a quarter around 1, or half powers of two around them."""
+    values = [r[end] for case in cases if (r := ratio(case)) for end in ("value", "low", "high")]
+    least, most = min([0.8, *values]), max([1.25, *values])
+    if least >= 0.7 and most <= 1.4:
+        return min(least, 0.78), max(most, 1.28)
+    least, most = min(least, 0.5), max(most, 2.0)
+    return 2.0 ** (math.floor(2 * math.log2(least)) / 2), 2.0 ** (
+        math.ceil(2 * math.log2(most)) / 2
+    )
+
+
+def means(cases: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
+    """An op and dtype a line: the ratios' geometric mean and ends, per cent of the limit."""
+    found = []
+    for (op, dtype), group in grouped(cases).items():
+        values = [r["value"] for case in group if (r := ratio(case))]
+        if values:
+            ours = [e for case in group if (e := entry(case, OURS)) and not e["problem"]]
+            percents = [e["percent_of_limit"] for e in ours]
+            found.append(
+                {
+                    "op": op,
+                    "dtype": dtype,
+                    "cases": len(values),
+                    "mean": geometric_mean(values),
+                    "least": min(values),
+                    "most": max(values),
+                    "percents": f"{min(percents):.0f}–{max(percents):.0f}",
+                }
+            )
+    return found
+
+
+def overview(cases: list[dict[str, Any]], key: str, title: str = "", alone: bool = False) -> str:
+    """One figure of everything: an op and dtype a bar, with the least and the most."""
+    bars = [Bar(m["dtype"], m["mean"], m["least"], m["most"], group=m["op"]) for m in means(cases)]
+    least, most = axis(cases)
+    label = (
+        "Triton against the fastest peer: geometric means of the speed-ups of every op and dtype"
+    )
+    width = 560.0 if alone else figures.WIDTH
+    return figures.ratios(
+        bars, label, key, least=least, most=most, title=title, alone=alone, width=width
+    )
+
+
+def _ratios(
+    op: str, dtype: str, cases: list[dict[str, Any]], key: str, ends: tuple[float, float]
+) -> str:
+    bars = []
+    for case in cases:
+        found = ratio(case)
+        if found:
+            bars.append(
+                Bar(shape(case), found["value"], found["low"], found["high"], case["best_peer"])
+            )
+        else:
+            bars.append(Bar(shape(case), None, note=_why(case)))
+    label = f"{op} {dtype}: how many times as fast as the fastest peer Triton is, by shape"
+    return figures.ratios(bars, label, key, least=ends[0], most=ends[1])
+
+
+def _why(case: dict[str, Any]) -> str:
+    """Why there is no ratio, in a few words."""
+    found = entry(case, OURS)
+    if found is None:
+        return "not timed"
+    return found["problem"].split(":")[0] or "no peer"
+
+
+def shape(case: dict[str, Any]) -> str:
+    """As tables write it."""
+    return "×".join(map(str, case["shape"]))
+
+
+def _row(case: dict[str, Any]) -> dict[str, Any]:
+    """A case: Triton's figures, and everybody's, the fastest first."""
+    ours, found = entry(case, OURS), ratio(case)
+    timed = sorted((e for e in case["entries"] if not e["problem"]), key=lambda e: e["median"])
+    return {
+        "shape": shape(case),
+        "options": ", ".join(f"{k}={v}" for k, v in case["options"].items()),
+        "limit": number(case["limit"]),
+        "unit": case["rate_unit"],
+        "best_peer": case["best_peer"] or "–",
+        "ours": _times(ours, case) if ours and not ours["problem"] else None,
+        "why": "" if found else _why(case),
+        "all": [_times(e, case) for e in timed],
+        "problems": [(e["provider"], e["problem"]) for e in case["entries"] if e["problem"]],
+    }
+
+
+def _times(e: dict[str, Any], case: dict[str, Any]) -> dict[str, str]:
+    speedup = e["speedup"]
+    if speedup:
+        half = (speedup["high"] - speedup["low"]) / 2
+        against = f"{speedup['value']:.2f} ±{half:.2f}"
+    else:
+        against = "best peer" if e["provider"] == case["best_peer"] else "–"
+    return {
+        "provider": e["provider"],
+        "median": number(e["median"]),
+        "band": f"{number(e['p20'])}–{number(e['p80'])}",
+        "rate": number(e["rate"]),
+        "percent": f"{e['percent_of_limit']:.0f}",
+        "against": against,
+        "host": f"{e['host']:.0f}",
+    }
+
+
+def work(case: dict[str, Any]) -> tuple[float, float] | None:
+    """(operations, bytes) of a call: from the file, else from the op's spec if there is one."""
+    if case.get("flops") is not None and case.get("bytes"):
+        return case["flops"], case["bytes"]
+    spec = SPECS.get(case["op"])
+    if spec is None:
+        return None
+    return spec.cost(Case(case["op"], case["dtype"], tuple(case["shape"]), options=case["options"]))
+
+
+def _rooflines(data: dict[str, Any], cases: list[dict[str, Any]], key: str) -> list[dict[str, Any]]:
+    """A figure a dtype: every provider of every case."""
+    found: list[dict[str, Any]] = []
+    ceilings = data["ceilings"]
+    if not ceilings:
+        return found
+    for dtype in dict.fromkeys(case["dtype"] for case in cases):
+        points = [
+            Point(e["provider"], cost[0] / cost[1], cost[0] / e["median"] / 1e6)
+            for case in cases
+            if case["dtype"] == dtype and (cost := work(case)) and cost[0]
+            for e in case["entries"]
+            if not e["problem"]
+        ]
+        if not points:
+            continue
+        rates = dict(ceilings["rates"])
+        if "float16" in rates:  # three float16 products make one of float32
+            rates["float32"] = rates["float16"] / 3
+        measured = Roof(ceilings["bandwidth"] / 1e12, _tera(rates.get(dtype)))
+        sheet = ceilings.get("datasheet") or {}
+        roof = Roof(sheet["bytes"] / 1e12, _tera(sheet.get(dtype))) if "bytes" in sheet else None
+        label = f"{dtype}: TFLOP/s over operations a byte, of every provider, under the roofline"
+        figure = figures.roofline(points, measured, roof, label, f"{key}l{dtype}-")
+        found.append({"dtype": dtype, "figure": figure, "points": len(points)})
+    return found
+
+
+def _tera(rate: float | None) -> float | None:
+    return rate / 1e12 if rate else None
+
+
+def _sweeps(cases: list[dict[str, Any]], key: str) -> list[dict[str, Any]]:
+    """A figure an op, dtype and swept size: everybody's rate over it."""
+    groups: dict[tuple[str, str, str], list[dict[str, Any]]] = {}
+    for case in cases:
+        groups.setdefault((case["op"], case["dtype"], case["sweep"]), []).append(case)
+    found = []
+    for i, ((op, dtype, quantity), group) in enumerate(groups.items()):
+        group = sorted((case for case in group if work(case)), key=lambda case: case["x"])
+        # One unit a figure: operations as soon as they limit anywhere.
+        unit = "TFLOP/s" if any(case["rate_unit"] == "TFLOP/s" for case in group) else "GB/s"
+        lines: dict[str, list[tuple[float, float, float, float]]] = {}
+        limit = []
+        for case in group:
+            flops, moved = work(case) or (0.0, 0.0)
+            amount = flops / 1e6 if unit == "TFLOP/s" else moved / 1e3
+            limit.append((case["x"], amount / case["limit"]))
+            for e in case["entries"]:
+                if not e["problem"]:
+                    rates = (amount / e[end] for end in ("median", "p80", "p20"))
+                    lines.setdefault(e["provider"], []).append((case["x"], *rates))
+        if not lines:
+            continue
+        name = f"{op} {dtype} over {quantity}"
+        drawn = [Line(provider, points) for provider, points in lines.items()]
+        label = f"{name}: {unit} of every provider"
+        figure = figures.sweep(drawn, limit, quantity, unit, label, f"{key}s{i}-")
+        found.append({"name": name, "figure": figure, "rows": [_row(case) for case in group]})
+    return found

@@ -1,0 +1,133 @@
+"""The report in a browser: headless Chromium, as wide as a phone and as a desk, light and dark."""
+
+from __future__ import annotations
+
+import html
+import json
+import re
+import shutil
+import subprocess
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+from typer.testing import CliRunner
+
+from compare.cli import app
+
+BROWSERS = ("chromium", "chromium-browser", "google-chrome")
+BROWSER = next(filter(None, map(shutil.which, BROWSERS)), "")
+pytestmark = pytest.mark.skipif(not BROWSER, reason=f"none of {', '.join(BROWSERS)} on the PATH")
+OPTIONS = [
+    "--headless",
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-quic",
+    "--no-first-run",
+    "--disable-sync",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--hide-scrollbars",
+    "--enable-logging=stderr",
+    "--v=0",
+    "--virtual-time-budget=4000",
+]
+# A window is never as narrow as a phone; a frame is.
+FRAME = """<!doctype html><title>nothing</title><style>body{{margin:0}}</style>
+<script>addEventListener("message", told => document.title = told.data)</script>
+<iframe src="{page}" style="width:{width}px;height:1600px;border:0"></iframe>"""
+# What the page is asked, with everything unfolded, and tells the frame.
+PROBE = """<script>
+addEventListener("load", () => {
+  document.querySelectorAll("details").forEach(d => d.open = true);
+  const page = document.documentElement, style = getComputedStyle(document.body);
+  const figures = [...document.querySelectorAll("figure svg")];
+  const cut = figures.filter(drawn => {
+    const box = drawn.getBoundingClientRect();
+    return [...drawn.querySelectorAll("text")].some(text => {
+      const words = text.getBoundingClientRect();
+      return words.left < box.left - 1 || words.right > box.right + 1
+        || words.top < box.top - 1 || words.bottom > box.bottom + 1;
+    });
+  });
+  parent.postMessage(JSON.stringify({
+    width: page.clientWidth, needed: page.scrollWidth, figures: figures.length,
+    flat: figures.filter(drawn => drawn.clientHeight < 40).length,
+    cut: cut.map(drawn => drawn.getAttribute("aria-label")),
+    ink: style.color, paper: style.backgroundColor,
+  }), "*");
+});
+</script></head>"""
+
+
+class Seen(NamedTuple):
+    """What the probe found, what the browser logged of scripts and loading, and a picture."""
+
+    found: dict[str, Any]
+    logged: list[str]
+    picture: Path
+
+
+def browse(page: Path, folder: Path, width: int, dark: bool) -> Seen:
+    frame, picture = folder / "frame.html", folder / "page.png"
+    frame.write_text(FRAME.format(page=page.as_uri(), width=width))
+    own = [f"--blink-settings=preferredColorScheme={0 if dark else 1}"]
+    own += [f"--user-data-dir={folder / 'profile'}", f"--window-size={max(width, 800)},1600"]
+    command = [BROWSER, *OPTIONS, *own, f"--screenshot={picture}", "--dump-dom", frame.as_uri()]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)
+    assert done.returncode == 0, done.stderr[-2000:]
+    title = re.search(r"<title>(\{.*?\})</title>", done.stdout)
+    assert title is not None, "the page did not load"
+    logged = [line for line in done.stderr.splitlines() if "CONSOLE" in line]
+    return Seen(json.loads(html.unescape(title[1])), logged, picture)
+
+
+@pytest.fixture(scope="module")
+def report(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The page of the committed files, with the probe in it."""
+    pytest.importorskip("matplotlib", reason="the extra `report` is not installed")
+    pytest.importorskip("jinja2", reason="the extra `report` is not installed")
+    page = tmp_path_factory.mktemp("report") / "report.html"
+    result = CliRunner().invoke(app, ["report", "--out", str(page)])
+    assert result.exit_code == 0, result.output
+    text = page.read_text(encoding="utf-8")
+    assert text.count("</head>") == 1
+    page.write_text(text.replace("</head>", PROBE), encoding="utf-8")
+    return page
+
+
+@pytest.mark.parametrize("width", [390, 1280])
+@pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
+def test_the_page_in_a_browser(report: Path, tmp_path: Path, width: int, dark: bool) -> None:
+    found, logged, picture = browse(report, tmp_path, width, dark)
+    assert not logged
+    assert found["width"] == width
+    assert found["needed"] == width, "wider than the screen"
+    assert found["figures"] >= 20
+    assert found["flat"] == 0
+    assert found["cut"] == [], "words that do not fit into their figure"
+    assert (lightness(found["paper"]) < 60) == dark
+    assert (lightness(found["ink"]) > 200) == dark
+    image = pytest.importorskip("matplotlib.image").imread(picture)[:, :width]
+    grey = 255 * image[..., :3].mean(axis=2)
+    paper = grey < 60 if dark else grey > 230
+    assert 0.5 < paper.mean() < 0.97, "blank, or of the other scheme"
+
+
+def lightness(colour: str) -> float:
+    return sum(int(word) for word in re.findall(r"\d+", colour)[:3]) / 3
+
+
+def test_the_browser_tells_of_errors_overflow_and_cut_words(tmp_path: Path) -> None:
+    """Else the test above would prove nothing."""
+    page = tmp_path / "bad.html"
+    body = (
+        "<figure><svg viewBox='0 0 9 9' style='width:50px' aria-label='x'><text x='8'>words</text>"
+        "</svg></figure><div style='width:2000px'>.</div><script>console.error('boom')</script>"
+    )
+    page.write_text(f"<!doctype html><html><head><title>x</title>{PROBE}<body>{body}</body></html>")
+    found, logged, _ = browse(page, tmp_path, 390, dark=False)
+    assert len(logged) == 1
+    assert "boom" in logged[0]
+    assert found["needed"] >= 2000
+    assert found["cut"] == ["x"]
