@@ -41,9 +41,17 @@ def add_oracle(x: Tensor, y: Tensor | int | float, *, alpha: int | float = 1) ->
     return numerics.fma(torch.tensor(alpha, dtype=a.dtype, device=a.device), b, a).to(result)
 
 
-def stepwise(formula: Callable[[Tensor], Tensor]) -> Callable[[Tensor], Tensor]:
-    """The oracle of an op of one tensor: the formula in the compute dtype, rounded once."""
-    return lambda x: formula(_promoted(x, x.dtype, x)).to(x.dtype)
+def stepwise(formula: Callable[..., Tensor]) -> Callable[..., Tensor]:
+    """The oracle of an op of tensors, and of numbers by name: the formula in the compute dtype,
+    rounded once."""
+
+    def oracle(*operands: Tensor, **numbers: float) -> Tensor:
+        x, *others = operands
+        result = torch.result_type(x, *others) if others else x.dtype
+        factors = {name: _promoted(number, result, x) for name, number in numbers.items()}
+        return formula(*(_promoted(t, result, x) for t in operands), **factors).to(result)
+
+    return oracle
 
 
 def relu_scale_oracle(x: Tensor, scale: float) -> Tensor:
