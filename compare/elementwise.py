@@ -41,9 +41,17 @@ def add_oracle(x: Tensor, y: Tensor | int | float, *, alpha: int | float = 1) ->
     return numerics.fma(torch.tensor(alpha, dtype=a.dtype, device=a.device), b, a).to(result)
 
 
-def stepwise(formula: Callable[[Tensor], Tensor]) -> Callable[[Tensor], Tensor]:
-    """The oracle of an op of one tensor: the formula in the compute dtype, rounded once."""
-    return lambda x: formula(_promoted(x, x.dtype, x)).to(x.dtype)
+def stepwise(formula: Callable[..., Tensor]) -> Callable[..., Tensor]:
+    """The oracle of an op of tensors, and of numbers by name: the formula in the compute dtype,
+    rounded once."""
+
+    def oracle(*operands: Tensor, **numbers: float) -> Tensor:
+        x, *others = operands
+        result = torch.result_type(x, *others) if others else x.dtype
+        factors = {name: _promoted(number, result, x) for name, number in numbers.items()}
+        return formula(*(_promoted(t, result, x) for t in operands), **factors).to(result)
+
+    return oracle
 
 
 def relu_scale_oracle(x: Tensor, scale: float) -> Tensor:
@@ -209,6 +217,11 @@ def cuda_type(dtype: str) -> str:
 def timed(op: str, dtype: str, options: Mapping[str, Any]) -> Iterator[Case]:
     """What benchmarks time: squares, as everyone else's."""
     return (Case(op, dtype, (n, n), options=options) for n in (1024, 2048, 4096, 16384))
+
+
+def timed_gradient(op: str, dtype: str, options: Mapping[str, Any]) -> Iterator[Case]:
+    """Fewer of these: what holds for an op's memory accesses holds for its gradient's."""
+    return (Case(op, dtype, (n, n), options=options) for n in (1024, 4096))
 
 
 def sweeps(op: str, dtype: str, options: Mapping[str, Any]) -> Iterator[Sized]:

@@ -15,7 +15,7 @@ from torch import Tensor
 
 import cuda_reference
 import triton_kernels
-from compare import elementwise, gemm, gemm_peers
+from compare import elementwise, gemm, gemm_peers, sums
 from compare.cases import FLOATS, INTEGERS, LAYOUTS, Arguments, Case, Level, Sized
 
 
@@ -123,6 +123,26 @@ SPECS: dict[str, Spec] = {
             eager=torch.square,
         ),
         Spec(
+            name="square_backward",
+            triton=triton_kernels.square_backward,
+            cuda=cuda_reference.square_backward,
+            oracle=elementwise.stepwise(lambda grad, x: grad * (x + x)),
+            source_stem="square",
+            options=("y", "y_dtype"),
+            dtypes=FLOATS,
+            cases=lambda dtype, level: elementwise.elementwise_cases(
+                "square_backward",
+                dtype,
+                level,
+                {"all": [{}], "more": [{"y": "row"}, {"y": "0-d"}, {"y_dtype": "float32"}]},
+            ),
+            inputs=elementwise.binary_inputs,
+            cost=lambda c: (2 * c.numel, 3 * c.numel * c.torch_dtype.itemsize),
+            summary="grad·(2·x)",
+            eager=lambda grad, x: grad * (2 * x),
+            timed=elementwise.timed_gradient,
+        ),
+        Spec(
             name="relu_scale",
             triton=triton_kernels.relu_scale,
             cuda=cuda_reference.relu_scale,
@@ -162,6 +182,55 @@ SPECS: dict[str, Spec] = {
             cost=lambda c: (3 * c.numel, 3 * c.numel * c.torch_dtype.itemsize),
             summary="relu(x)·scale + y",
             eager=lambda x, y, *, scale: torch.relu(x) * scale + y,
+        ),
+        Spec(
+            name="relu_scale_backward",
+            triton=triton_kernels.relu_scale_backward,
+            cuda=cuda_reference.relu_scale_backward,
+            oracle=elementwise.stepwise(
+                lambda grad, x, scale: torch.where(x <= 0, torch.zeros_like(x), grad * scale)
+            ),
+            source_stem="relu_scale",
+            every="every x",
+            options=("scale", "y", "y_dtype"),
+            default_options={"scale": 0.1},
+            dtypes=FLOATS,
+            cases=lambda dtype, level: elementwise.elementwise_cases(
+                "relu_scale_backward",
+                dtype,
+                level,
+                {
+                    "all": [{"scale": 0.1}, {"scale": -2}],
+                    "more": [{"y": "row"}, {"y": "0-d"}, {"y_dtype": "float32"}],
+                },
+            ),
+            inputs=elementwise.binary_inputs,
+            cost=lambda c: (2 * c.numel, 3 * c.numel * c.torch_dtype.itemsize),
+            summary="0 where x <= 0, else grad·scale",
+            eager=lambda grad, x, *, scale: torch.where(x <= 0, torch.zeros_like(x), grad * scale),
+            timed=elementwise.timed_gradient,
+        ),
+        Spec(
+            name="sum_to",
+            triton=triton_kernels.sum_to,
+            cuda=cuda_reference.sum_to,
+            oracle=sums.oracle,
+            bound=sums.bound,
+            exact=sums.is_exact,
+            out_dtype=sums.out_dtype,
+            dtypes=FLOATS,
+            cases=sums.sum_to_cases,
+            inputs=sums.inputs,
+            layouts=sums.LAYOUTS,
+            values=sums.VALUES,
+            options=("to", "factor", "out_dtype"),
+            default_options={"to": "row"},
+            cost=sums.cost,
+            to_compile=sums.to_compile,
+            summary="factor·Σx, to a shape that broadcasts to x's",
+            eager=sums.eager,
+            timed=elementwise.timed_gradient,
+            sweeps=sums.sweeps,
         ),
         Spec(
             name="linear_gelu",

@@ -19,8 +19,16 @@ from cuda_reference._compilers import BuildError
 from cuda_reference._inline import load_inline
 from cuda_reference.ops import elementwise as _elementwise
 from cuda_reference.ops import gemm as _gemm
-from cuda_reference.ops.elementwise import add, relu_scale, relu_scale_add, square
+from cuda_reference.ops.elementwise import (
+    add,
+    relu_scale,
+    relu_scale_add,
+    relu_scale_backward,
+    square,
+    square_backward,
+)
 from cuda_reference.ops.gemm import gemm_bias_act, linear_gelu
+from cuda_reference.ops.sums import sum_to
 
 __all__ = [
     "BuildError",
@@ -30,7 +38,10 @@ __all__ = [
     "load_inline",
     "relu_scale",
     "relu_scale_add",
+    "relu_scale_backward",
     "square",
+    "square_backward",
+    "sum_to",
     "variants",
 ]
 OPS = tuple(name for name in __all__ if name not in ("BuildError", "load_inline", "variants"))

@@ -150,7 +150,7 @@ class Call:
     """A call of an op: TensorSpecs stand for tensors, names for dtypes; out "x" is in place."""
 
     op: str
-    args: tuple[TensorSpec | float | None, ...]
+    args: tuple[TensorSpec | float | tuple[int, ...] | None, ...]
     options: dict[str, Any] = field(default_factory=dict)
     out: TensorSpec | str | None = None
 
@@ -212,7 +212,7 @@ def _addends(x: str) -> st.SearchStrategy[float]:
 @st.composite
 def elementwise_calls(draw: st.DrawFn, op: str) -> Call:
     """A call of an exact op, with operands of any dtypes and shapes that fit."""
-    binary = op in ("add", "relu_scale_add")
+    binary = op in ("add", "relu_scale_add", "relu_scale_backward", "square_backward")
     dtype = st.sampled_from(SPECS[op].dtypes)
     x_shape, *others = draw(_shapes(2 if binary else 1))
     x = draw(tensors(x_shape, draw(dtype)))
@@ -234,6 +234,29 @@ def elementwise_calls(draw: st.DrawFn, op: str) -> Call:
     if x.shape == tuple(shape) and x.dtype == name and 0 not in (x.strides or (1,)):
         outs |= st.just("x")
     return Call(op, tuple(args), options, draw(outs))
+
+
+@st.composite
+def sums(draw: st.DrawFn, op: str) -> Call:
+    """A call of sum_to; of integers, where no sum rounds, or of any numbers."""
+    dtype = draw(st.sampled_from(SPECS[op].dtypes))
+    exact = draw(st.booleans())
+    values = st.just("integers" if exact else "normal")
+    special = () if exact or draw(st.booleans()) else _gemm_special(dtype)
+    (full,) = draw(_shapes(1))
+    kept = [n if draw(st.booleans()) else 1 for n in full]
+    shape = tuple(kept[draw(st.integers(0, next_kept(kept, full))) :])
+    options: dict[str, Any] = {}
+    if draw(st.booleans()):
+        options["factor"] = draw(POWERS.filter(bool) if exact else FACTORS)
+    out = draw(st.none() | tensors(shape, dtype, values=values, written=True))
+    x = draw(tensors(full, dtype, values=values, special=special))
+    return Call(op, (x, shape), options, out)
+
+
+def next_kept(kept: list[int], full: tuple[int, ...]) -> int:
+    """How many leading dimensions sum_to's shape may leave out."""
+    return next((d for d, (n, m) in enumerate(zip(kept, full)) if n == m != 1), len(full))
 
 
 M_OR_N = st.integers(0, 20) | st.sampled_from([33, 65])

@@ -27,6 +27,7 @@ from cuda_reference import _arguments as cuda_arguments
 from triton_kernels import _arguments as triton_arguments
 
 ELEMENTWISE = ("add", "square", "relu_scale", "relu_scale_add")
+ELEMENTWISE += ("square_backward", "relu_scale_backward")
 GEMM = ("linear_gelu", "gemm_bias_act")
 HALF, FLOAT, DOUBLE, INT = torch.float16, torch.float32, torch.float64, torch.int32
 
@@ -55,6 +56,9 @@ def good(op: str, device: torch.device) -> dict[str, Any]:
         "square": {"x": (4, 5)},
         "relu_scale": {"x": (4, 5), "scale": 2.0},
         "relu_scale_add": {"x": (4, 5), "y": (4, 5), "scale": 2.0},
+        "square_backward": {"x": (4, 5), "grad": (4, 5)},
+        "relu_scale_backward": {"x": (4, 5), "grad": (4, 5), "scale": 2.0},
+        "sum_to": {"x": (3, 4, 5), "shape": [4, 5]},
         "linear_gelu": {"x": (4, 6), "weight": (5, 6), "bias": (5,)},
         "gemm_bias_act": {"a": (4, 6), "b": (6, 5), "bias": (5,)},
     }
@@ -106,11 +110,15 @@ def shaped(**shapes: tuple[int, ...]) -> Change:
 
 
 def tensors(op: str) -> list[str]:
-    return [name for name, value in good(op, torch.device("cpu")).items() if name != "scale"]
+    return [
+        name
+        for name, value in good(op, torch.device("cpu")).items()
+        if name not in ("scale", "shape")
+    ]
 
 
 def wrong_types() -> Iterator[Bad]:
-    for op in (*ELEMENTWISE, *GEMM):
+    for op in SPECS:
         for name in tensors(op):
             argument = f"'{name}'"
             for value, got in (([1.0], "list"), ("x", "str"), (object(), "object")):
@@ -148,6 +156,8 @@ def wrong_values() -> Iterator[Bad]:
         ("add", "alpha"),
         ("relu_scale", "scale"),
         ("relu_scale_add", "scale"),
+        ("relu_scale_backward", "scale"),
+        ("sum_to", "factor"),
         ("gemm_bias_act", "alpha"),
         ("gemm_bias_act", "beta"),
     ]
@@ -181,7 +191,10 @@ def wrong_values() -> Iterator[Bad]:
     for op, name, value, listed in choices:
         words = (f"'{name}'", repr(value), listed)
         yield Bad(op, f"{name} {value}", replaced(**{name: value}), ValueError, words)
-    for op in (*ELEMENTWISE, *GEMM):
+    for value in (torch.int32, torch.bool, "float32"):
+        change = replaced(dtype=value)
+        yield Bad("sum_to", f"dtype {value}", change, TypeError, ("'dtype'", str(value)))
+    for op in SPECS:
         change = replaced(variant="f64x3")
         yield Bad(op, "variant", change, ValueError, ("'variant'", "'f64x3'"), ("cuda",))
     for precision in ("tf32", "tf32x3"):
@@ -211,6 +224,8 @@ def wrong_shapes() -> Iterator[Bad]:
     bad: list[tuple[str, str, dict[str, tuple[int, ...]]]] = [
         ("add", "broadcast", {"x": (4, 5), "y": (4, 6)}),
         ("relu_scale_add", "broadcast", {"x": (4, 5), "y": (2, 5)}),
+        ("square_backward", "broadcast", {"grad": (4, 5), "x": (2, 5)}),
+        ("relu_scale_backward", "broadcast", {"grad": (4, 5), "x": (4, 6)}),
         ("linear_gelu", "inner", {"x": (4, 6), "weight": (5, 7)}),
         ("linear_gelu", "0-d", {"x": (), "weight": (5, 6)}),
         ("linear_gelu", "weight 1-d", {"x": (4, 6), "weight": (6,)}),
@@ -229,7 +244,12 @@ def wrong_shapes() -> Iterator[Bad]:
     for shape in ((5, 4), (4,), (2, 5), (1, 4, 5), (0, 5)):
         words = ("'c'", "4, 5", ", ".join(map(str, shape)))
         yield Bad("gemm_bias_act", f"c {list(shape)}", shaped(c=shape), RuntimeError, words)
-    for op in (*ELEMENTWISE, "gemm_bias_act"):
+    for shape in ([4], [5, 4], [1, 3, 4, 5], [2, 4, 5], [0, 5]):
+        words = ("'x'", "3, 4, 5", ", ".join(map(str, shape)))
+        yield Bad("sum_to", f"shape {shape}", replaced(shape=shape), RuntimeError, words)
+    words = ("'shape'", "int")
+    yield Bad("sum_to", "shape a number", replaced(shape=5), TypeError, words)
+    for op in (*ELEMENTWISE, "sum_to", "gemm_bias_act"):
         for shape in ((5, 4), (20,), (1, 4, 5), (4, 1), (0,), ()):
             words = ("'out'", "4, 5", ", ".join(map(str, shape)), "never resized")
             yield Bad(op, f"out {list(shape)}", shaped(out=shape), RuntimeError, words)
@@ -249,7 +269,7 @@ def wrong_memory() -> Iterator[Bad]:
         return change
 
     whole = view((4, 5), (5, 1))
-    for op in (*ELEMENTWISE, "gemm_bias_act"):
+    for op in (*ELEMENTWISE, "sum_to", "gemm_bias_act"):
         for what, strides in (("row", (0, 1)), ("column", (1, 0)), ("window", (1, 1))):
             words = ("'out'", "overlaps itself", "4, 5", ", ".join(map(str, strides)))
             change = together(40, out=view((4, 5), strides))
@@ -271,6 +291,8 @@ def wrong_memory() -> Iterator[Bad]:
         yield Bad(op, "out broadcast y", change, RuntimeError, ("'out'", "'y'", "overlaps"))
         change = together(40, y=view((4, 5), (5, 1), 3), out=whole)
         yield Bad(op, "out shifted y", change, RuntimeError, ("'out'", "'y'", "overlaps"))
+    change = together(80, x=view((3, 4, 5), (20, 5, 1)), out=whole)
+    yield Bad("sum_to", "out is part of x", change, RuntimeError, ("'out'", "'x'", "overlaps"))
     for name, shape in (("a", (4, 6)), ("b", (6, 5)), ("bias", (5,)), ("c", (4, 5))):
         strides = (shape[1], 1) if len(shape) == 2 else (1,)
         words = ("'out'", f"'{name}'", "overlaps")
@@ -295,7 +317,7 @@ def wrong_state() -> Iterator[Bad]:
             name: make(arguments.get(name, torch.ones(4, 5, device=device)))
         }
 
-    for op in (*ELEMENTWISE, *GEMM):
+    for op in SPECS:
         names = [*tensors(op), *(["c"] if op == "gemm_bias_act" else [])]
         for name in names:
             change = one(name, lambda t: t.clone().requires_grad_())
@@ -304,7 +326,7 @@ def wrong_state() -> Iterator[Bad]:
             change = one(name, lambda t: torch.complex(t, t).conj().imag)
             words = (f"'{name}'", "resolve_neg")
             yield Bad(op, f"{name} lazily negated", change, RuntimeError, words)
-            if name == "x" and names == ["x", "out"]:
+            if name == "x" and "out" in names and len(names) == 2:
                 continue  # with x alone on meta, that is the device
             change = one(name, lambda t: t.to("meta"))
             yield Bad(op, f"{name} on meta", change, RuntimeError, (f"'{name}'", "meta"))
@@ -360,7 +382,7 @@ def test_bad_calls(kind: str, op: str, mode: str, call: Call, device: torch.devi
     assert not wrong, "\n".join([f"{len(wrong)} of {len(TABLE[kind, op])}", *wrong])
 
 
-@pytest.mark.parametrize("op", [*ELEMENTWISE, *GEMM])
+@pytest.mark.parametrize("op", list(SPECS))
 def test_the_unchanged_call_is_good(op: str, call: Call, device: torch.device) -> None:
     """So that a case of the table fails for the change it makes and nothing else."""
     arguments = good(op, device)
@@ -371,7 +393,7 @@ def test_the_unchanged_call_is_good(op: str, call: Call, device: torch.device) -
         assert out is arguments["out"]
 
 
-@pytest.mark.parametrize("op", [*ELEMENTWISE, *GEMM])
+@pytest.mark.parametrize("op", list(SPECS))
 def test_inputs_that_require_grad_are_fine_without_grad_mode(
     op: str, call: Call, device: torch.device
 ) -> None:
@@ -431,18 +453,15 @@ def test_both_sides_name_the_same_variants_of_add(op: str) -> None:
 @pytest.mark.parametrize("op", ELEMENTWISE)
 @pytest.mark.parametrize("layout", ["contiguous", "transposed", "strided"])
 def test_out_may_be_an_input(op: str, layout: str, call: Call, device: torch.device) -> None:
-    for name in ("x", "y"):
+    for name in ("x", "y", "grad"):
         arguments = good(op, device)
         if name not in arguments:
             continue
         base = torch.full((10, 10), 3.0, device=device)
         views = {"contiguous": base[:4], "transposed": base[:, :4].t(), "strided": base[::3, ::2]}
         view = views[layout]
-        arguments = {**arguments, name: view, "out": view}
-        if name == "x" and "y" in arguments:
-            arguments["y"] = torch.ones(view.shape, device=device)
-        if name == "y":
-            arguments["x"] = torch.ones(view.shape, device=device)
+        others = {k: torch.ones(view.shape, device=device) for k in tensors(op) if k != name}
+        arguments = {**arguments, **others, name: view, "out": view}
         untouched = torch.full_like(base, 3.0)
         expected = call(op, {k: v for k, v in arguments.items() if k != "out"})
         assert call(op, arguments) is view
@@ -472,8 +491,9 @@ def test_interleaved_views_are_allowed(number: int, call: Call, device: torch.de
     for op in ELEMENTWISE:
         x, out = list(interleaved(device))[number]
         arguments = {**good(op, device), "x": x, "out": out}
-        if "y" in arguments:
-            arguments["y"] = torch.ones(x.shape, device=device)
+        second = {"y", "grad"} & set(arguments)
+        if second:
+            arguments[second.pop()] = torch.ones(x.shape, device=device)
         elif x.dtype != out.dtype:
             continue  # one operand does not promote
         expected = call(op, {k: v for k, v in arguments.items() if k != "out"})

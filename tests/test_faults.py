@@ -36,7 +36,7 @@ class Fault(NamedTuple):
 
 
 ENGINE = "triton_kernels/_elementwise.py"
-TRITON_GEMM = "triton_kernels/ops/gemm_bias_act.py"
+TRITON_GEMM = "triton_kernels/_gemm.py"
 CUDA_GEMM = "cuda_reference/csrc/gemm.cuh"
 CUDA_WMMA = "cuda_reference/csrc/gemm_wmma.cuh"
 K_MASK = "(m[:, None] < M) & (k[None, :] < K - k0)"
@@ -89,6 +89,27 @@ FAULTS = {
         "return tl.where(x < 0, 0.0, x) * scale",
         "return tl.where(x > 0, x, 0.0) * scale",
         "relu_scale float16",
+        "Triton: the kernel's logic",
+    ),
+    "a gradient at zero, Triton": Fault(
+        "triton_kernels/ops/relu_scale.py",
+        "tl.where(x <= 0, 0.0, grad * scale)",
+        "tl.where(x < 0, 0.0, grad * scale)",
+        "relu_scale_backward float16",
+        "Triton: the kernel's logic",
+    ),
+    "a gradient that forgets its factor, CUDA": Fault(
+        "cuda_reference/csrc/square.cu",
+        "g * (C(2) * promoted<C>(x, x.offset(i), out.dtype))",
+        "g * promoted<C>(x, x.offset(i), out.dtype)",
+        "square_backward bfloat16",
+        "CUDA: the reference kernel",
+    ),
+    "a part of a tall sum ends early, Triton": Fault(
+        "triton_kernels/ops/sum_to.py",
+        "end = tl.minimum(begin + part, reduced)",
+        "end = tl.minimum(begin + part - 1, reduced)",
+        "sum_to float16",
         "Triton: the kernel's logic",
     ),
     "K tail unmasked, Triton": Fault(

@@ -11,9 +11,10 @@ import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
+import triton_kernels
 from compare.implementations import MODES, implementations
 from compare.specs import SPECS
-from triton_kernels import _emulation
+from triton_kernels import _emulation, _operator
 
 ALLOCATIONS = {"empty", "empty_like", "empty_strided", "new_empty"}
 VIEWS = {"alias", "as_strided", "detach", "expand", "t", "transpose", "view", "_unsafe_view"}
@@ -67,6 +68,9 @@ def elementwise_calls(device: torch.device) -> Calls:
         if what != "integer and float":
             yield "relu_scale_add", what, (a, b, 0.5), {}
             yield "relu_scale", what, (a, 0.5), {}
+            yield "relu_scale_backward", what, (a, b, 0.5), {}
+            yield "square_backward", what, (a, b), {}
+            yield "sum_to", what, (a, a.shape[-1:]), {"factor": 0.5}
         yield "add", what, (a, b), {"alpha": 2}
         yield "square", what, (a,), {}
     yield "add", "scalar", (x, 3), {"alpha": 0.5}
@@ -76,7 +80,12 @@ def elementwise_calls(device: torch.device) -> Calls:
         yield "square", what, (x,), {"out": out}
         yield "relu_scale", what, (x, 0.5), {"out": out}
         yield "relu_scale_add", what, (x, y, 0.5), {"out": out}
+        yield "relu_scale_backward", what, (x, y, 0.5), {"out": out}
+        yield "square_backward", what, (x, y), {"out": out}
+        yield "sum_to", what, (torch.randn(3, 6, 10).to(x), (6, 10)), {"out": out}
     yield "add", "in place", (x, y), {"out": x}
+    tall = torch.randn(40000, 2, device=device)
+    yield "sum_to", "two passes", (tall, (2,)), {}
 
 
 def gemm_calls(device: torch.device) -> Calls:
@@ -113,8 +122,10 @@ def gemm_calls(device: torch.device) -> Calls:
 
 
 @pytest.fixture
-def recorded(mode: str) -> Callable[..., Recorder]:
-    """The recorder of one call of an op in the mode, after a first call that may build."""
+def recorded(mode: str, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Recorder]:
+    """The recorder of one call of an op in the mode, after a first call that may build. It looks
+    into the launcher, although an onlooker such as itself is shown the registered op instead."""
+    monkeypatch.setattr(_operator.Operator, "_observed", lambda *args: False)
 
     def run(op: str, args: tuple, options: dict[str, Any], variant: str | None = None) -> Recorder:
         ways = implementations(SPECS[op], [mode])
@@ -141,7 +152,7 @@ def test_only_allocations_and_views(
         if surprises:
             wrong.append(f"{op}, {what}: {', '.join(surprises)}")
     assert not wrong, "\n".join(wrong)
-    assert len(ops) == {elementwise_calls: 4, gemm_calls: 2}[family]
+    assert len(ops) == {elementwise_calls: 7, gemm_calls: 2}[family]
     assert emulated <= {"erf", "lift_fresh", "detach"}
 
 
@@ -196,3 +207,11 @@ def test_the_recorder_sees_compute() -> None:
         torch.empty_like(x).view(3, 1).expand(3, 2).t()
     assert recorder.ops
     assert recorder.surprises == []
+
+
+def test_a_dispatch_mode_is_shown_the_registered_op() -> None:
+    x = torch.ones(3)
+    with triton_kernels.interpret(), Recorder() as recorder:
+        triton_kernels.relu_scale_add(x, x, 2)
+        triton_kernels.square(x, out=x)
+    assert recorder.ops == ["triton_kernels::relu_scale_add", "triton_kernels::square_out"]

@@ -47,10 +47,12 @@ def _formula(op: str, args: tuple, options: dict) -> torch.Tensor:
         "square": lambda: x * x,
         "relu_scale": lambda: x.clamp(min=0) * scale,
         "relu_scale_add": lambda: x.clamp(min=0) * scale + y,
+        "square_backward": lambda: x * 2 * y,
+        "relu_scale_backward": lambda: x * scale * (y > 0),
     }[op]()
 
 
-@pytest.mark.parametrize("op", ["add", "square", "relu_scale", "relu_scale_add"])
+@pytest.mark.parametrize("op", [spec.name for spec in SPECS.values() if spec.bound is None])
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32"])
 def test_oracles_stay_near_the_real_formula(op: str, dtype: str) -> None:
     """One rounding in the compute type, one to the result: (1 + u)² − 1, plus a rounded scalar."""
@@ -67,6 +69,9 @@ def test_oracles_stay_near_the_real_formula(op: str, dtype: str) -> None:
 
 EAGER = [
     ("add", (4099,), {"alpha": 0.1}),
+    ("square_backward", (4099,), {}),
+    ("relu_scale_backward", (4099,), {"scale": 0.1}),
+    ("sum_to", (33, 129), {"to": "row", "factor": 0.1}),
     ("square", (4099,), {}),
     ("relu_scale", (4099,), {"scale": 0.1}),
     ("relu_scale_add", (4099,), {"scale": 0.1}),

@@ -16,7 +16,15 @@ pytest.importorskip("hypothesis")
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from strategies import Call, TensorSpec, any_sums, elementwise_calls, gemm_calls, special_value
+from strategies import (
+    Call,
+    TensorSpec,
+    any_sums,
+    elementwise_calls,
+    gemm_calls,
+    special_value,
+    sums,
+)
 from torch import Tensor
 
 from compare import checking, numerics
@@ -26,6 +34,7 @@ from compare.specs import SPECS
 pytestmark = pytest.mark.filterwarnings("error")  # an op is silent, whatever the numbers
 EXACT = [spec.name for spec in SPECS.values() if spec.bound is None]
 BOUNDED = [spec.name for spec in SPECS.values() if spec.bound is not None]
+DRAWN = {"sum_to": sums}  # the others are matrix products
 
 
 def explore(mode: str, calls: st.SearchStrategy[Call], check: Callable[[str, Call], None]) -> None:
@@ -77,6 +86,10 @@ EAGER: dict[str, Callable[..., Tensor]] = {
     "square": torch.square,
     "relu_scale": lambda x, scale: torch.relu(x) * scale,
     "relu_scale_add": lambda x, y, scale: torch.relu(x) * scale + y,
+    "square_backward": lambda grad, x: grad * (2 * x),
+    "relu_scale_backward": lambda grad, x, scale: torch.where(
+        x <= 0, torch.zeros_like(x), grad * scale
+    ),
 }
 
 
@@ -98,7 +111,7 @@ def test_exact_ops(op: str, mode: str) -> None:
 
 @pytest.mark.parametrize("op", BOUNDED)
 def test_bounded_ops(op: str, mode: str) -> None:
-    explore(mode, gemm_calls(op), check)
+    explore(mode, DRAWN.get(op, gemm_calls)(op), check)
 
 
 MINUS_ZERO = TensorSpec("float32", (1,), special=("-0",))
@@ -140,7 +153,7 @@ def test_add_refuses_what_torch_refuses(mode: str) -> None:
 @settings(max_examples=20)
 @given(
     st.sampled_from(sorted(SPECS)).flatmap(
-        lambda op: elementwise_calls(op) if op in EXACT else gemm_calls(op)
+        lambda op: elementwise_calls(op) if op in EXACT else DRAWN.get(op, gemm_calls)(op)
     )
 )
 def test_a_repr_rebuilds_the_call(call: Call) -> None:

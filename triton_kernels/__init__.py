@@ -19,8 +19,9 @@ from triton_kernels.ops import add as _add
 from triton_kernels.ops.add import add
 from triton_kernels.ops.gemm_bias_act import gemm_bias_act
 from triton_kernels.ops.linear_gelu import linear_gelu
-from triton_kernels.ops.relu_scale import relu_scale, relu_scale_add
-from triton_kernels.ops.square import square
+from triton_kernels.ops.relu_scale import relu_scale, relu_scale_add, relu_scale_backward
+from triton_kernels.ops.square import square, square_backward
+from triton_kernels.ops.sum_to import sum_to
 
 __all__ = [
     "__version__",
@@ -30,7 +31,10 @@ __all__ = [
     "linear_gelu",
     "relu_scale",
     "relu_scale_add",
+    "relu_scale_backward",
     "square",
+    "square_backward",
+    "sum_to",
     "variants",
 ]
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 import numbers
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import torch
@@ -17,6 +17,7 @@ from torch import Tensor
 
 FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 INTEGERS = (torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64)
+NUMBERS = FLOATS + INTEGERS
 
 
 def tensor(op: str, name: str, value: Any, dtypes: Sequence[torch.dtype]) -> Tensor:
@@ -43,6 +44,8 @@ def tensor(op: str, name: str, value: Any, dtypes: Sequence[torch.dtype]) -> Ten
 
 def number(op: str, name: str, value: Any, dtype: torch.dtype) -> int | float:
     """Return ``value`` as a float for floating ``dtype``, as a wrapped int for integers."""
+    if type(value) is float and dtype.is_floating_point:
+        return value
     if isinstance(value, bool) or not isinstance(value, numbers.Real):
         raise TypeError(
             f"{op}(): argument '{name}' must be a number, but got {type(value).__name__}"
@@ -97,23 +100,33 @@ def join_scalar_tensor(x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
 
 def refuse_grad(op: str, **tensors: Tensor | None) -> None:
     """Refuse an input that autograd would have to follow: nothing is detached silently."""
-    if not torch.is_grad_enabled():
-        return
-    for name, t in tensors.items():
-        if t is not None and t.requires_grad:
+    if torch.is_grad_enabled():
+        refuse_gradients(op, f"{op} has no gradient yet", tensors.items())
+
+
+def refuse_gradients(op: str, why: str, values: Iterable[tuple[str, Any]]) -> None:
+    """Refuse the tensors of these names that require grad, in words of the caller's."""
+    for name, t in values:
+        if isinstance(t, Tensor) and t.requires_grad:
             raise RuntimeError(
-                f"{op}(): argument '{name}' requires grad, and {op} has no gradient yet; "
+                f"{op}(): argument '{name}' requires grad, but {why}; "
                 "call it under torch.no_grad() or pass a detached tensor"
             )
 
 
-def broadcast(op: str, x: Tensor, y: Tensor) -> torch.Size:
+NO_GRADIENT_WITH_OUT = "a call with out= has no gradient"
+
+
+def broadcast(op: str, x: Tensor, y: Tensor, names: Sequence[str] = ("x", "y")) -> torch.Size:
     """The shape that ``x`` and ``y`` broadcast to."""
+    if x.shape == y.shape:  # torch's function takes as long as a launch
+        return x.shape
     try:
         return torch.broadcast_shapes(x.shape, y.shape)
     except RuntimeError:
         raise RuntimeError(
-            f"{op}(): the shapes of 'x' {tuple(x.shape)} and 'y' {tuple(y.shape)} do not broadcast"
+            f"{op}(): the shapes of '{names[0]}' {tuple(x.shape)} and '{names[1]}' "
+            f"{tuple(y.shape)} do not broadcast"
         ) from None
 
 
@@ -141,7 +154,8 @@ def check_out(
         )
     if out.device != device:
         raise RuntimeError(f"{op}(): argument 'out' is on {out.device}, but the inputs on {device}")
-    refuse_grad(op, out=out)
+    if torch.is_grad_enabled():
+        refuse_gradients(op, NO_GRADIENT_WITH_OUT, [("out", out)])
     if _overlaps_itself(out):
         raise RuntimeError(
             f"{op}(): argument 'out' overlaps itself (shape {tuple(out.shape)}, strides "
@@ -208,6 +222,8 @@ def _solutions(terms: Sequence[tuple[int, int]], target: int) -> int:
 
 def _overlaps_itself(t: Tensor) -> bool:
     """Whether two different indices of ``t`` have one address."""
+    if t.is_contiguous():
+        return False
     dims = [(stride, size - 1) for size, stride in zip(t.shape, t.stride()) if size > 1]
     # i and j collide when Σ stride·(i−j) = 0; shifted by (size−1) every term is non-negative, and
     # the one solution that is always there is i = j.
@@ -219,6 +235,9 @@ def _overlap(a: Tensor, b: Tensor) -> bool:
     """Whether some byte belongs to an element of both ``a`` and ``b``."""
     if a.device != b.device or not a.numel() or not b.numel():
         return False
+    if a.is_contiguous() and b.is_contiguous():
+        first, second = a.data_ptr(), b.data_ptr()
+        return first < second + b.nbytes and second < first + a.nbytes
     terms: list[tuple[int, int]] = []
     target = b.data_ptr() - a.data_ptr()  # address(a) = address(b), with b's indices mirrored
     for t, mirrored in ((a, False), (b, True)):

@@ -121,62 +121,66 @@ def compute_type(dtype: torch.dtype) -> Any:
 def empty_result(shape: torch.Size, dtype: torch.dtype, like: Tensor) -> Tensor:
     """A new output; it keeps the layout of ``like`` where the shapes agree, as torch does."""
     if like.shape == shape:
-        return torch.empty_like(like, dtype=dtype)
+        return (
+            torch.empty_like(like) if like.dtype == dtype else torch.empty_like(like, dtype=dtype)
+        )
     return torch.empty(shape, dtype=dtype, device=like.device)
 
 
-def _collapse(*tensors: Tensor) -> list[tuple[int, ...]]:
+def merged(dims: list[tuple[int, ...]]) -> list[tuple[int, ...]]:
     """The (size, stride, stride, …) of each dimension, innermost first, with dimensions merged
     wherever every operand walks through both of them with a single stride."""
-    dims = [
-        (size, *strides)
-        for size, *strides in zip(tensors[0].shape, *(t.stride() for t in tensors))
-        if size != 1
-    ]
+    dims = [dim for dim in dims if dim[0] != 1]
     dims.sort(key=lambda dim: dim[:0:-1])  # by the output's stride, the last in the tuple
-    merged: list[tuple[int, ...]] = []
+    found: list[tuple[int, ...]] = []
     for size, *strides in dims:
-        if merged and all(
-            outer == inner * merged[-1][0] for outer, inner in zip(strides, merged[-1][1:])
+        if found and all(
+            outer == inner * found[-1][0] for outer, inner in zip(strides, found[-1][1:])
         ):
-            merged[-1] = (merged[-1][0] * size, *merged[-1][1:])
+            found[-1] = (found[-1][0] * size, *found[-1][1:])
         else:
-            merged.append((size, *strides))
-    return merged
+            found.append((size, *strides))
+    return found
 
 
-def apply(
-    element: Any,
-    x: Tensor,
-    y: Tensor | int | float | None,
-    s: int | float,
-    out: Tensor,
-    elements_per_thread: int | None = None,
-) -> Tensor:
-    """out = element(x, y, s), elementwise; operands broadcast to ``out``.
+def configuration(
+    element: Any, dtype: torch.dtype, elements_per_thread: int | None = None
+) -> dict[str, Any]:
+    """The constants and options of a launch for results of ``dtype``.
 
-    ``y`` None means that the formula has no second operand. ``elements_per_thread`` pins what one
-    thread handles; by default it is 16 bytes' worth.
+    ``elements_per_thread`` pins what one thread handles; by default it is 16 bytes' worth.
     """
-    n = out.numel()
-    if n == 0:
-        return out
-    dtype = out.dtype
-    per_thread = elements_per_thread or max(1, BYTES_PER_THREAD // out.element_size())
-    meta = {
+    per_thread = elements_per_thread or max(1, BYTES_PER_THREAD // dtype.itemsize)
+    return {
         "ELEMENT": element,
         "C": compute_type(dtype),
         "BLOCK": THREADS * per_thread,
         "num_warps": NUM_WARPS,
         "enable_fp_fusion": False,  # the formulas say where they fuse
     }
-    grid = (triton.cdiv(n, THREADS * per_thread),)
-    x = x.expand(out.shape)
-    y_tensor = y.expand(out.shape) if isinstance(y, Tensor) else None
-    y_value = 0 if y is None or isinstance(y, Tensor) else as_argument(y, dtype)
-    s = as_argument(s, dtype)
-    dims = _collapse(x, out if y_tensor is None else y_tensor, out)
-    if not dims or (len(dims) == 1 and all(stride == 1 for stride in dims[0][1:])):
+
+
+def apply(
+    meta: dict[str, Any],
+    x: Tensor,
+    y: Tensor | int | float | None,
+    s: int | float,
+    out: Tensor,
+) -> Tensor:
+    """out = element(x, y, s), elementwise; operands broadcast to ``out``.
+
+    ``y`` None means that the formula has no second operand; ``meta`` is a :func:`configuration`.
+    """
+    n = out.numel()
+    if n == 0:
+        return out
+    block = meta["BLOCK"]
+    grid = (-(-n // block),)
+    y_tensor, y_value = (y, 0) if y is None or isinstance(y, Tensor) else (None, y)
+    if out.dtype is torch.float64:
+        y_value, s = as_argument(y_value, torch.float64), as_argument(s, torch.float64)
+    dims = () if _alike(x, y_tensor, out) else _dims(x, y_tensor, out)
+    if not dims:
         _launch.launch(flat_kernel, grid, out.device, x, y_tensor, out, y_value, s, n, **meta)
         return out
     sizes, x_strides, y_strides, out_strides = zip(*dims)
@@ -184,7 +188,7 @@ def apply(
         sum((size - 1) * stride for size, stride in zip(sizes, strides))
         for strides in (x_strides, y_strides, out_strides)
     )
-    wide = max(reach, grid[0] * meta["BLOCK"]) >= 2**31
+    wide = max(reach, grid[0] * block) >= 2**31
     _launch.launch(
         strided_kernel,
         grid,
@@ -204,3 +208,23 @@ def apply(
         **meta,
     )
     return out
+
+
+def _alike(x: Tensor, y: Tensor | None, out: Tensor) -> bool:
+    """Whether all are contiguous and of one shape: what most calls are, told quickly."""
+    shape = out.shape
+    return (
+        x.shape == shape
+        and x.is_contiguous()
+        and out.is_contiguous()
+        and (y is None or (y.shape == shape and y.is_contiguous()))
+    )
+
+
+def _dims(x: Tensor, y: Tensor | None, out: Tensor) -> list[tuple[int, ...]]:
+    """The merged dimensions of x, y and out; none where one dense walk goes through all."""
+    x = x.expand(out.shape)
+    y = out if y is None else y.expand(out.shape)
+    dims = merged(list(zip(out.shape, x.stride(), y.stride(), out.stride())))
+    dense = len(dims) == 1 and all(stride == 1 for stride in dims[0][1:])
+    return [] if dense else dims

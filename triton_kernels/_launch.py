@@ -14,6 +14,7 @@ from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import torch
+import triton
 
 from triton_kernels import _cross_compile, _interpreter
 
@@ -39,7 +40,9 @@ def interpret() -> Iterator[None]:
 
 def interpreted(kernel: Any) -> bool:
     """Whether a launch of ``kernel`` would be interpreted now."""
-    return _interpreter.active() or _interpreter.made_interpreted(kernel)
+    if _interpreter.active():
+        return True
+    return type(kernel) is not triton.JITFunction and _interpreter.made_interpreted(kernel)
 
 
 def check_device(op: str, device: torch.device, kernel: Any) -> None:
@@ -97,6 +100,8 @@ def launch(
     elif interpreted(kernel):
         with _interpreter.interpreting():
             kernel[grid](*args, **meta)
+    elif device.index == torch.cuda.current_device():  # the guard alone takes microseconds
+        kernel[grid](*args, **meta)
     else:
         with torch.cuda.device(device):
             kernel[grid](*args, **meta)

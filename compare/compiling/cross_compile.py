@@ -242,6 +242,7 @@ def _label(case: Case, launch: Launch) -> str:
     config = _config(launch)
     if "BLOCK_M" not in config:
         words = [launch.kernel.removesuffix("_kernel")]
+        words += [f"{config['BLOCK_K']}×{config['BLOCK_R']}"] if "BLOCK_R" in config else []
         words += ["64-bit"] if str(launch.meta.get("INDEX")) == "int64" else []
         words += ["y scalar"] if case.options.get("y") == "scalar" else []
         return " ".join(words)

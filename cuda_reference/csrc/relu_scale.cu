@@ -1,5 +1,6 @@
 // relu_scale: out = relu(x)·scale; relu_scale_add: out = fma(relu(x), scale, y); rounded once.
 // relu(x) is 0 where x < 0, else x: NaN stays NaN, −0 stays −0. Any layout, one thread an element.
+// relu_scale_backward: out = 0 where x <= 0, else grad·scale: what both hand on to x; NaN lets it by.
 #include "elementwise.cuh"
 
 template <class C>
@@ -37,5 +38,24 @@ extern "C" int relu_scale_add(const Tensor* x, const Tensor* y, const Tensor* ou
   const Tensor xt = *x, yt = *y, ot = *out;
   WITH_FLOATING_TYPE(out->dtype, LAUNCH(relu_scale_add_kernel<C>, blocks_for(n), THREADS, 0, stream,
                                        xt, yt, ot, scale, n));
+  return cudaGetLastError();
+}
+
+template <class C>
+__global__ void relu_scale_backward_kernel(Tensor grad, Tensor x, Tensor out, Scalar scale,
+                                           long long n) {
+  const long long i = global_thread();
+  if (i >= n) return;
+  const C g = promoted<C>(grad, grad.offset(i), out.dtype);
+  const bool off = promoted<C>(x, x.offset(i), out.dtype) <= C(0);
+  store<C>(out, out.offset(i), off ? C(0) : g * value<C>(scale));
+}
+
+extern "C" int relu_scale_backward(const Tensor* grad, const Tensor* x, const Tensor* out,
+                                   Scalar scale, cudaStream_t stream) {
+  const long long n = out->numel();
+  const Tensor gt = *grad, xt = *x, ot = *out;
+  WITH_FLOATING_TYPE(out->dtype, LAUNCH(relu_scale_backward_kernel<C>, blocks_for(n), THREADS, 0,
+                                       stream, gt, xt, ot, scale, n));
   return cudaGetLastError();
 }

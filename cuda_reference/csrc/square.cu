@@ -55,3 +55,21 @@ extern "C" int square_2d(const Tensor* x, const Tensor* out, cudaStream_t stream
                     LAUNCH(square_2d_kernel<C>, grid, block, 0, stream, xt, ot, rows, columns));
   return cudaGetLastError();
 }
+
+// square_backward: out = grad·(2·x), the gradient; any dtype and layout. 2·x is exact or infinite.
+template <class C>
+__global__ void square_backward_kernel(Tensor grad, Tensor x, Tensor out, long long n) {
+  const long long i = global_thread();
+  if (i >= n) return;
+  const C g = promoted<C>(grad, grad.offset(i), out.dtype);
+  store<C>(out, out.offset(i), g * (C(2) * promoted<C>(x, x.offset(i), out.dtype)));
+}
+
+extern "C" int square_backward(const Tensor* grad, const Tensor* x, const Tensor* out,
+                               cudaStream_t stream) {
+  const long long n = out->numel();
+  const Tensor gt = *grad, xt = *x, ot = *out;
+  WITH_FLOATING_TYPE(out->dtype, LAUNCH(square_backward_kernel<C>, blocks_for(n), THREADS, 0,
+                                       stream, gt, xt, ot, n));
+  return cudaGetLastError();
+}

@@ -1,4 +1,4 @@
-"""add, square, relu_scale and relu_scale_add: argument checks and launches.
+"""add, square, relu_scale, relu_scale_add and the gradients: argument checks and launches.
 
 The formulas stand in csrc/add.cu, csrc/square.cu and csrc/relu_scale.cu. The default kernel of
 each takes every dtype and layout; a variant takes dense contiguous tensors of its own dtype only.
@@ -32,6 +32,8 @@ VARIANTS: dict[str, dict[str, tuple[torch.dtype, ...]]] = {
     "square": {"1d": FLOATING + INTEGRAL, "2d": FLOATING + INTEGRAL},
     "relu_scale": {},
     "relu_scale_add": {},
+    "relu_scale_backward": {},
+    "square_backward": {},
 }
 
 
@@ -128,18 +130,52 @@ def relu_scale_add(
     variant: str | None = None,
 ) -> Tensor:
     """fma(relu(x), scale, y): the CUDA twin of :func:`triton_kernels.relu_scale_add`."""
-    op = "relu_scale_add"
-    if not isinstance(y, Tensor):
-        _arguments.check_tensor(op, "y", y, FLOATING)
-    x, y = _promotable(op, x, y, FLOATING)
-    dtype = torch.result_type(x, y)
-    scale = _arguments.check_number(op, "scale", scale, dtype)
-    tensors: dict[str, Tensor] = {"x": x, "y": y}
+    return _binary("relu_scale_add", "relu_scale", {"x": x, "y": y}, {"scale": scale}, out, variant)
+
+
+def relu_scale_backward(
+    grad: Tensor,
+    x: Tensor,
+    scale: int | float,
+    *,
+    out: Tensor | None = None,
+    variant: str | None = None,
+) -> Tensor:
+    """0 where x <= 0, else grad·scale: the twin of :func:`triton_kernels.relu_scale_backward`."""
+    tensors = {"grad": grad, "x": x}
+    return _binary("relu_scale_backward", "relu_scale", tensors, {"scale": scale}, out, variant)
+
+
+def square_backward(
+    grad: Tensor, x: Tensor, *, out: Tensor | None = None, variant: str | None = None
+) -> Tensor:
+    """grad·(2·x): the CUDA twin of :func:`triton_kernels.square_backward`."""
+    return _binary("square_backward", "square", {"grad": grad, "x": x}, {}, out, variant)
+
+
+def _binary(
+    op: str,
+    stem: str,
+    operands: dict[str, Any],
+    factors: dict[str, Any],
+    out: Tensor | None,
+    variant: str | None,
+) -> Tensor:
+    """An op of two floating tensors and perhaps a number; it has no variants."""
+    (first, a), (second, b) = operands.items()
+    a = _arguments.check_tensor(op, first, a, FLOATING)
+    b = _arguments.check_tensor(op, second, b, FLOATING)
+    a, b = _on_one_device(a, b)
+    dtype = torch.result_type(a, b)
+    numbers = [
+        _launch.scalar(_arguments.check_number(op, name, number, dtype))
+        for name, number in factors.items()
+    ]
+    tensors = {first: a, second: b}
     out = _output(op, tensors, dtype, out)
     _check_variant(op, variant, {})
     views = _views(out, tensors)
-    arguments = views["x"], views["y"], views["out"], _launch.scalar(scale)
-    return _run("relu_scale", op, out, tensors, *arguments)
+    return _run(stem, op, out, tensors, views[first], views[second], views["out"], *numbers)
 
 
 def unary(op: str, dtypes: tuple[torch.dtype, ...]) -> Callable[..., Tensor]:
@@ -162,11 +198,15 @@ def _unary(op: str, dtypes: tuple[torch.dtype, ...], x: Tensor, out: Tensor | No
 
 
 def _promotable(op: str, x: Any, y: Any, dtypes: tuple[torch.dtype, ...]) -> tuple[Tensor, Any]:
-    """The checked operands; a 0-d CPU tensor follows the other one to its GPU."""
+    """The checked operands; y may be a number."""
     x = _arguments.check_tensor(op, "x", x, dtypes)
     if isinstance(y, (bool, int, float)):
         return x, int(y) if isinstance(y, bool) else y
-    y = _arguments.check_tensor(op, "y", y, dtypes)
+    return _on_one_device(x, _arguments.check_tensor(op, "y", y, dtypes))
+
+
+def _on_one_device(x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+    """A 0-d CPU tensor follows the other one to its GPU."""
     if x.is_cuda and y.is_cpu and y.dim() == 0:
         y = y.to(x.device)
     elif y.is_cuda and x.is_cpu and x.dim() == 0:

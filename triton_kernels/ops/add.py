@@ -18,7 +18,9 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from triton_kernels import _arguments, _elementwise, _launch
+from triton_kernels import _arguments, _elementwise_op
+from triton_kernels._operator import Gradient
+from triton_kernels.ops.sum_to import fitted
 
 DTYPES = _arguments.FLOATS + _arguments.INTEGERS
 
@@ -66,53 +68,29 @@ def add(
 
     Raises:
         TypeError: an argument is no tensor or number, or has an unsupported dtype.
-        RuntimeError: shapes do not broadcast, devices differ, out overlaps, an input requires grad.
+        RuntimeError: shapes do not broadcast, devices differ, out does not fit or overlaps, out is
+            given and an input requires grad.
     """
-    if out is None and torch.compiler.is_compiling():
-        ops = torch.ops.triton_kernels
-        result: Tensor = (ops.add if isinstance(y, Tensor) else ops.add_scalar)(x, y, alpha)
-        return result
-    x, y, alpha, shape, dtype = _prepare("add", x, y, alpha, out)
-    return _run(x, y, alpha, out, shape, dtype)
-
-
-def _prepare(
-    op: str, x: Tensor, y: Tensor | int | float, alpha: int | float, out: Tensor | None
-) -> tuple[Tensor, Tensor | int | float, int | float, torch.Size, torch.dtype]:
-    """Check the arguments; return them converted, with the result's shape and dtype."""
-    x = _arguments.tensor(op, "x", x, DTYPES)
     if isinstance(y, (int, float)):
-        dtype = torch.result_type(x, type(y)())  # the kind counts, and any size is checked below
-        y = _arguments.number(op, "y", int(y) if isinstance(y, bool) else y, dtype)
-        shape = x.shape
-        _arguments.refuse_grad(op, x=x)
-    else:
-        y = _arguments.tensor(op, "y", y, DTYPES)
-        dtype = torch.result_type(x, y)
-        x, y = _arguments.join_scalar_tensor(x, y)
-        _arguments.same_device(op, x=x, y=y)
-        shape = _arguments.broadcast(op, x, y)
-        _arguments.refuse_grad(op, x=x, y=y)
-    alpha = _arguments.number(op, "alpha", alpha, dtype)
-    _launch.check_device(op, x.device, _elementwise.flat_kernel)
-    if out is not None:
-        inputs = {"x": x, "y": y if isinstance(y, Tensor) else None}
-        _arguments.check_out(op, out, shape, dtype, x.device, inputs, in_place=True)
-    return x, y, alpha, shape, dtype
+        return _add_scalar(x, y, alpha, out=out)
+    return _add(x, y, alpha, out=out)
 
 
-def _run(
-    x: Tensor,
-    y: Tensor | int | float,
-    alpha: int | float,
-    out: Tensor | None,
-    shape: torch.Size,
-    dtype: torch.dtype,
-    elements_per_thread: int | None = None,
-) -> Tensor:
-    if out is None:
-        out = _elementwise.empty_result(shape, dtype, like=x)
-    return _elementwise.apply(add_element, x, y, alpha, out, elements_per_thread)
+_GRADIENTS = {
+    "x": Gradient(lambda grad, i: fitted(grad, i.x)),
+    "y": Gradient(lambda grad, i: fitted(grad, i.y, i.alpha)),
+}
+_add = _elementwise_op.define(
+    "add", "Tensor x, Tensor y, Scalar alpha", add_element, DTYPES, gradients=_GRADIENTS
+)
+_add_scalar = _elementwise_op.define(
+    "add_scalar",
+    "Tensor x, Scalar y, Scalar alpha",
+    add_element,
+    DTYPES,
+    gradients=_GRADIENTS,
+    op="add",
+)
 
 
 def _variant(
@@ -124,36 +102,15 @@ def _variant(
     out: Tensor | None = None,
 ) -> Tensor:
     """``add`` with the elements per thread that ``name`` stands for, for its dtype only."""
-    want, elements_per_thread = VARIANTS[name]
-    x, y, alpha, shape, dtype = _prepare("add", x, y, alpha, out)
-    if dtype != want:
-        raise TypeError(f"add(): variant '{name}' is for a {want} result, but got {dtype}")
-    return _run(x, y, alpha, out, shape, dtype, elements_per_thread)
+    if torch.compiler.is_compiling():
+        raise RuntimeError(f"add(): variant '{name}' runs eagerly only; compile a call of add")
+    launch = _add_scalar.launch if isinstance(y, (int, float)) else _add.launch
+    result: Tensor = launch(
+        x, y, alpha, out=out, variant=_elementwise_op.Pinned(name, *VARIANTS[name])
+    )
+    return result
 
 
 def variants() -> dict[str, Callable[..., Tensor]]:
     """The ten variants by name, each with add's signature."""
     return {name: partial(_variant, name) for name in VARIANTS}
-
-
-@torch.library.custom_op(
-    "triton_kernels::add", mutates_args=(), schema="(Tensor x, Tensor y, Scalar alpha) -> Tensor"
-)
-def _add_op(x: Tensor, y: Tensor, alpha: int | float) -> Tensor:
-    return add(x, y, alpha=alpha)
-
-
-@torch.library.custom_op(
-    "triton_kernels::add_scalar",
-    mutates_args=(),
-    schema="(Tensor x, Scalar y, Scalar alpha) -> Tensor",
-)
-def _add_scalar_op(x: Tensor, y: int | float, alpha: int | float) -> Tensor:
-    return add(x, y, alpha=alpha)
-
-
-@_add_op.register_fake
-@_add_scalar_op.register_fake
-def _add_fake(x: Tensor, y: Tensor | int | float, alpha: int | float) -> Tensor:
-    shape = _arguments.broadcast("add", x, y) if isinstance(y, Tensor) else x.shape
-    return _elementwise.empty_result(shape, torch.result_type(x, y), like=x)

@@ -1,8 +1,12 @@
-"""square: out = x·x.
+"""square: out = x·x, and square_backward: out = grad·(2·x), its gradient.
 
-Shapes: any. Dtypes: float16, bfloat16, float32, float64, uint8 and the signed integers. One
-multiplication in the compute type (float32 for the 16-bit floats, integers wrap), one rounding to
-x's dtype. NaN stays NaN, inf and −inf give inf, −0 gives 0. Reference: torch.square.
+Shapes: any; in square_backward grad and x broadcast. Dtypes: float16, bfloat16, float32, float64,
+and for square uint8 and the signed integers, too. The compute type C is float32 for the 16-bit
+floats, else the dtype itself; integers wrap.
+
+Steps: one multiplication in C; for the gradient d = x + x, which is exact or infinite, then grad·d;
+then one rounding to the result dtype. NaN stays NaN, inf and −inf give inf, −0 gives 0.
+Reference: torch.square.
 """
 
 from __future__ import annotations
@@ -11,7 +15,9 @@ import torch
 import triton
 from torch import Tensor
 
-from triton_kernels import _arguments, _elementwise, _launch
+from triton_kernels import _arguments, _elementwise_op
+from triton_kernels._operator import Gradient
+from triton_kernels.ops.sum_to import fitted
 
 DTYPES = _arguments.FLOATS + _arguments.INTEGERS
 
@@ -21,35 +27,61 @@ def square_element(x, y, s):
     return x * x
 
 
+@triton.jit
+def square_backward_element(grad, x, s):
+    return grad * (x + x)
+
+
 def square(x: Tensor, *, out: Tensor | None = None) -> Tensor:
     """x·x, elementwise, as torch.square.
 
     Args:
         x: tensor of float16, bfloat16, float32, float64, uint8, int8, int16, int32 or int64.
+            Under CUDA's autocast it is converted to float32, as torch.square does.
         out: written and returned if given; exactly x's shape and dtype; may be x itself.
 
     Raises:
         TypeError: x is no tensor or has an unsupported dtype.
-        RuntimeError: out does not fit or overlaps, the device is unsupported, x requires grad.
+        RuntimeError: out does not fit or overlaps, the device is unsupported, out is given and x
+            requires grad.
     """
-    if out is None and torch.compiler.is_compiling():
-        result: Tensor = torch.ops.triton_kernels.square(x)
-        return result
-    x = _arguments.tensor("square", "x", x, DTYPES)
-    _arguments.refuse_grad("square", x=x)
-    _launch.check_device("square", x.device, _elementwise.flat_kernel)
-    if out is not None:
-        _arguments.check_out("square", out, x.shape, x.dtype, x.device, {"x": x}, in_place=True)
-    else:
-        out = _elementwise.empty_result(x.shape, x.dtype, like=x)
-    return _elementwise.apply(square_element, x, None, 0, out)
+    return _square(x, out=out)
 
 
-@torch.library.custom_op("triton_kernels::square", mutates_args=())
-def _square_op(x: Tensor) -> Tensor:
-    return square(x)
+def square_backward(grad: Tensor, x: Tensor, *, out: Tensor | None = None) -> Tensor:
+    """grad·(2·x), elementwise: the gradient of square.
+
+    Args:
+        grad: tensor of float16, bfloat16, float32 or float64.
+        x: what was squared; a tensor of these dtypes that broadcasts with grad.
+        out: written and returned if given; exactly the result's shape and dtype; may be grad or x.
+
+    Returns:
+        Tensor of dtype ``torch.result_type(grad, x)``.
+
+    Raises:
+        TypeError: grad or x is no tensor or has an unsupported dtype.
+        RuntimeError: shapes do not broadcast, devices differ, out does not fit or overlaps, out is
+            given and an input requires grad.
+    """
+    return _square_backward(grad, x, out=out)
 
 
-@_square_op.register_fake
-def _square_fake(x: Tensor) -> Tensor:
-    return _elementwise.empty_result(x.shape, x.dtype, like=x)
+_square = _elementwise_op.define(
+    "square",
+    "Tensor x",
+    square_element,
+    DTYPES,
+    gradients={"x": Gradient(lambda grad, i: square_backward(grad, i.x), reads=("x",))},
+    autocast=torch.float32,
+)
+_square_backward = _elementwise_op.define(
+    "square_backward",
+    "Tensor grad, Tensor x",
+    square_backward_element,
+    _arguments.FLOATS,
+    gradients={
+        "grad": Gradient(lambda g, i: fitted(square_backward(g, i.x), i.grad), reads=("x",)),
+        "x": Gradient(lambda g, i: fitted(square_backward(g, i.grad), i.x), reads=("grad",)),
+    },
+)

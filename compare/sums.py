@@ -1,0 +1,146 @@
+"""sum_to as compare sees it: oracle, derived bound, cases.
+
+The bound is that of any order of summation, so that both sides may take their own; on integers no
+sum rounds, and the oracle's bits are demanded.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from compare import cases
+from compare.cases import Arguments, Case, Level, Sized
+
+LAYOUTS = (*cases.LAYOUTS, "functional")
+VALUES = ("normal", "special", "integers")
+
+
+def oracle(
+    x: Tensor, shape: Sequence[int], *, factor: float = 1, dtype: torch.dtype | None = None
+) -> Tensor:
+    """factor·Σx in float64, with the factor rounded to the compute dtype as the kernels do."""
+    rounded = torch.tensor(factor, dtype=_compute(x.dtype, dtype or x.dtype), device=x.device)
+    return x.double().sum_to_size(shape) * rounded.double()
+
+
+def eager(
+    x: Tensor, shape: Sequence[int], *, factor: float = 1, dtype: torch.dtype | None = None
+) -> Tensor:
+    """As torch's users write it."""
+    total = x.sum_to_size(shape)
+    return (total if factor == 1 else total * factor).to(dtype or x.dtype)
+
+
+def _compute(*dtypes: torch.dtype) -> torch.dtype:
+    return torch.float64 if torch.float64 in dtypes else torch.float32
+
+
+def bound(name: str, arguments: Arguments, reference: Tensor, dtype: torch.dtype) -> Tensor:
+    """E + u_out·(|ref| + E) + η_out with E = γ_n·|factor|·Σ|x|: n − 1 additions of n addends in
+    any order, and one multiplication; the oracle's own float64 sums count the same."""
+    (x, shape), options = arguments
+    compute = _compute(x.dtype, dtype)
+    n = max(1, x.numel() // max(1, math.prod(shape)))
+    magnitude = x.double().abs().sum_to_size(shape) * abs(options.get("factor", 1))
+    errors = [n * u for u in (torch.finfo(compute).eps / 2, 2.0**-53)]
+    gamma = sum(e / (1 - e) if e < 1 else math.inf for e in errors)  # 2²⁴ addends: no bound
+    tiny, out = torch.finfo(compute), torch.finfo(dtype)
+    error = gamma * magnitude + tiny.tiny * tiny.eps
+    return error + out.eps / 2 * (reference.abs() + error) + out.tiny * out.eps / 2
+
+
+def is_exact(case: Case) -> bool:
+    """Whether no sum of the case rounds: integers, times a power of two."""
+    factor = abs(case.options.get("factor", 1))
+    return case.values in ("integers", "lattice") and factor > 0 and math.frexp(factor)[0] == 0.5
+
+
+def out_dtype(case: Case) -> torch.dtype:
+    """The result's dtype."""
+    return cases.DTYPES[case.options.get("out_dtype", case.dtype)]
+
+
+def target(case: Case) -> tuple[int, ...]:
+    """The shape that option ``to`` names: row, column, scalar, same, or gaps, with every second
+    dimension summed."""
+    shape, to = case.shape, case.options.get("to", "row")
+    if to == "gaps":
+        return tuple(n if d % 2 else 1 for d, n in enumerate(shape))
+    named = {"row": shape[-1:], "column": (*shape[:-1], 1), "scalar": (), "same": shape}
+    return named[to] if shape else ()
+
+
+def inputs(case: Case, device: torch.device = cases.CPU) -> Arguments:
+    """x in the case's layout, and the shape to sum to."""
+    options = {k: v for k, v in case.options.items() if k == "factor"}
+    if "out_dtype" in case.options:
+        options["dtype"] = out_dtype(case)
+    x = cases.random_values(case.shape, case.torch_dtype, case.values, case.generator(), device)
+    return (cases.arrange(x, case.layout), target(case)), options
+
+
+# Empty and single ones; tails of a tile both ways; more dimensions than merge; sums tall enough for
+# two passes, beside few results and beside many.
+SHAPES = [(), (0,), (3, 0), (0, 3), (1, 1), (7, 13), (33, 129), (2, 3, 5, 2, 3, 2, 2)]
+TALL = [(70001, 3), (3, 70001)]
+
+
+def sum_to_cases(dtype: str, level: Level) -> Iterator[Case]:
+    """Every kind of sum, of shapes and layouts worth telling apart."""
+
+    def case(
+        shape: tuple[int, ...], layout: str = "contiguous", values: str = "normal", **o: Any
+    ) -> Case:
+        return Case("sum_to", dtype, shape, layout, values, 0, o)
+
+    kinds = ("row", "column", "scalar", "same", "gaps")
+    for shape in SHAPES:
+        for to in kinds if len(shape) > 1 else ("scalar", "same"):
+            yield case(shape, to=to)
+    for layout in (*cases.LAYOUTS[1:], "functional"):
+        for to in ("row", "column", "gaps"):
+            yield case((33, 129), layout, to=to)
+            yield case((2, 3, 5, 2, 3, 2, 2), layout, "integers", to=to)
+    for to in kinds:
+        yield case((33, 129), to=to, factor=0.1)
+        yield case((33, 129), values="integers", to=to, factor=-2)
+        yield case((33, 129), to=to, out_dtype="float32" if dtype == "float16" else "float16")
+        if dtype == "float16":  # the others' largest numbers overflow the sum, these the result
+            yield case((33, 129), values="special", to=to, factor=1e-4)
+    for shape in TALL:
+        for to in ("row", "column", "scalar"):
+            yield case(shape, values="integers", to=to)
+            yield case(shape, "transposed", to=to, factor=0.1)
+    if level != "quick" and torch.cuda.is_available():
+        for to in ("row", "column", "scalar"):  # fewer addends than 2²⁴, where the bound ends
+            yield case((2048, 2051), to=to)
+            yield case((2048, 2051), "transposed", "integers", to=to)
+    if level == "full" and torch.cuda.is_available() and dtype == "float16":
+        for to in ("row", "column"):
+            yield case((2**15 + 1, 2**16 + 1), values="integers", to=to)
+
+
+def cost(case: Case) -> tuple[int, int]:
+    """One addition an element; each moved once."""
+    written = math.prod(target(case)) * out_dtype(case).itemsize
+    return case.numel, case.numel * case.torch_dtype.itemsize + written
+
+
+def sweeps(op: str, dtype: str, options: Mapping[str, Any]) -> Iterator[Sized]:
+    """Square matrices from 2¹² to 2²⁸ elements."""
+    return (("numel", 4**k, Case(op, dtype, (2**k, 2**k), options=options)) for k in range(6, 15))
+
+
+def to_compile(op: str, dtype: str, options: Mapping[str, Any]) -> Iterator[Case]:
+    """Rows, columns, a tall sum of two passes, strides, an index past 2³¹."""
+    for to in ("row", "column"):
+        yield Case(op, dtype, (4096, 4096), options={"to": to})
+        yield Case(op, dtype, (4096, 4096), "padded", options={"to": to})
+    yield Case(op, dtype, (4096, 64, 64), options={"to": "gaps"})
+    if dtype == "float32":
+        yield Case(op, dtype, (1 << 16, 1 << 15), "padded", options={"to": "row"})

@@ -1,0 +1,68 @@
+"""sum_to: argument checks and launch. The kernel stands in csrc/sum_to.cu."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from cuda_reference import _arguments, _launch
+from cuda_reference._arguments import FLOATING
+
+
+def sum_to(
+    x: Tensor,
+    shape: Sequence[int],
+    *,
+    factor: int | float = 1,
+    dtype: torch.dtype | None = None,
+    out: Tensor | None = None,
+    variant: str | None = None,
+) -> Tensor:
+    """factor·Σx over the dimensions that ``shape`` lacks: the twin of
+    :func:`triton_kernels.sum_to`; it has no variants.
+
+    Args:
+        x, shape, factor, dtype, out: as there.
+        variant: None.
+
+    Raises:
+        TypeError, ValueError, RuntimeError: as there; ValueError for any variant.
+    """
+    op = "sum_to"
+    x = _arguments.check_tensor(op, "x", x, FLOATING)
+    if dtype is None:
+        dtype = x.dtype
+    elif dtype not in FLOATING:
+        raise TypeError(f"{op}(): argument 'dtype' must be a floating dtype, not {dtype}")
+    if not isinstance(shape, Sequence):
+        raise TypeError(
+            f"{op}(): argument 'shape' must be a sequence of integers, not {type(shape).__name__}"
+        )
+    new = x.dim() - len(shape)
+    padded = (*[1] * new, *shape)
+    if new < 0 or any(n not in (1, full) for n, full in zip(padded, x.shape)):
+        raise RuntimeError(
+            f"{op}(): 'x' of shape {list(x.shape)} cannot be summed to {list(shape)}"
+        )
+    compute = torch.float64 if torch.float64 in (x.dtype, dtype) else torch.float32
+    factor = _arguments.check_number(op, "factor", factor, compute)
+    if variant is not None:
+        _arguments.check_choice(op, "variant", variant, ())
+    device = _arguments.check_device(op, {"x": x})
+    if out is None:
+        out = torch.empty(tuple(shape), dtype=dtype, device=device)
+    else:
+        out = _arguments.check_out(op, out, tuple(shape), dtype, {"x": x}, in_place=False)
+    if out.numel() == 0:
+        return out
+    summed = [d for d in range(x.dim()) if padded[d] != x.shape[d]]
+    steps = [0 if d in summed else x.stride(d) for d in range(x.dim())][new:]
+    rest = x.as_strided([x.shape[d] for d in summed], [x.stride(d) for d in summed])
+    # An empty x has no first elements; there is nothing to read then, so out may stand for them.
+    first = x.as_strided(tuple(shape), steps) if x.numel() else out
+    arguments = (_launch.tensor(t) for t in (first, rest, out))
+    shapes = f"x {list(x.shape)}, out {list(out.shape)}"
+    _launch.launch(op, op, shapes, device, *arguments, _launch.scalar(factor))
+    return out

@@ -1,0 +1,148 @@
+"""From a formula to an elementwise op: argument checks, result, fake, rule for vmap."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from triton_kernels import _arguments, _elementwise, _launch
+from triton_kernels._operator import Gradient, Operator
+
+
+def define(
+    name: str,
+    parameters: str,
+    element: Any,
+    dtypes: Sequence[torch.dtype],
+    *,
+    gradients: Mapping[str, Gradient],
+    op: str = "",
+    autocast: torch.dtype | None = None,
+) -> Operator:
+    """An elementwise op, registered under ``name``.
+
+    Args:
+        name: the op's name in the namespace.
+        parameters: "Tensor x[, Tensor y or Scalar y][, Scalar factor]", with the op's own names.
+        element: the formula, ELEMENT(x, y, factor).
+        dtypes: what the operands may be.
+        gradients, autocast: as :class:`Operator` takes them.
+        op: what errors call it, if it is a form of an op of another name.
+    """
+    launch = Launcher(op or name, parameters, element, dtypes)
+    return Operator(
+        name,
+        parameters,
+        launch,
+        launch.fake,
+        gradients=gradients,
+        batched=_batched,
+        autocast=autocast,
+        label=op,
+    )
+
+
+class Pinned(NamedTuple):
+    """A variant: for results of one dtype, with so many elements a thread."""
+
+    name: str
+    dtype: torch.dtype
+    elements_per_thread: int
+
+
+class Launcher:
+    """An elementwise op on plain tensors: checks the arguments, allocates, launches."""
+
+    def __init__(
+        self, op: str, parameters: str, element: Any, dtypes: Sequence[torch.dtype]
+    ) -> None:
+        kinds, self._names = zip(*(parameter.split() for parameter in parameters.split(", ")))
+        self._op, self._element, self._dtypes = op, element, dtypes
+        self._configurations = {
+            dtype: _elementwise.configuration(element, dtype) for dtype in _arguments.NUMBERS
+        }
+        operands = kinds[:-1] if kinds[-1] == "Scalar" else kinds
+        self._factor = len(operands) if len(kinds) > len(operands) else None
+        self._second = operands[1] if len(operands) > 1 else None  # its kind
+
+    def __call__(
+        self, *args: Any, out: Tensor | None = None, variant: Pinned | None = None
+    ) -> Tensor:
+        """The op on its arguments, which come in the order of its parameters."""
+        op, names = self._op, self._names
+        x = _arguments.tensor(op, names[0], args[0], self._dtypes)
+        y: Any = None
+        shape, dtype = x.shape, x.dtype
+        if self._second == "Tensor":
+            y = _arguments.tensor(op, names[1], args[1], self._dtypes)
+            if shape != y.shape or dtype != y.dtype or x.device != y.device:
+                dtype = torch.result_type(x, y)
+                x, y = _arguments.join_scalar_tensor(x, y)
+                _arguments.same_device(op, **{names[0]: x, names[1]: y})
+                shape = _arguments.broadcast(op, x, y, names)
+        elif self._second:
+            y, dtype = args[1], _result_dtype(x, args[1])
+            y = _arguments.number(op, names[1], int(y) if isinstance(y, bool) else y, dtype)
+        factor: int | float = 0
+        if self._factor is not None:
+            factor = _arguments.number(op, names[self._factor], args[self._factor], dtype)
+        if torch.is_grad_enabled() and (out is not None or variant is not None):
+            none = f"a variant of {op} has no gradient"
+            why = none if out is None else _arguments.NO_GRADIENT_WITH_OUT
+            _arguments.refuse_gradients(op, why, zip(names, (x, y)))
+        _launch.check_device(op, x.device, _elementwise.flat_kernel)
+        if variant is not None and dtype != variant.dtype:
+            raise TypeError(
+                f"{op}(): variant '{variant.name}' is for a {variant.dtype} result, but got {dtype}"
+            )
+        if out is None:
+            out = _elementwise.empty_result(shape, dtype, like=x)
+        else:
+            inputs: dict[str, Tensor | None] = {names[0]: x}
+            if self._second == "Tensor":
+                inputs[names[1]] = y
+            _arguments.check_out(op, out, shape, dtype, x.device, inputs, in_place=True)
+        if variant is not None:
+            pinned = variant.elements_per_thread
+            meta = _elementwise.configuration(self._element, dtype, pinned)
+        else:
+            meta = self._configurations[dtype]
+        return _elementwise.apply(meta, x, y, factor, out)
+
+    def fake(self, x: Tensor, *others: Any) -> Tensor:
+        """An empty result for the same arguments, which are not looked at closer."""
+        shape, dtype = x.shape, x.dtype
+        if self._second:
+            dtype = _result_dtype(x, others[0])
+        if self._second == "Tensor":
+            shape = _arguments.broadcast(self._op, x, others[0], self._names)
+        return _elementwise.empty_result(shape, dtype, like=x)
+
+
+def _result_dtype(x: Tensor, y: Any) -> torch.dtype:
+    """As torch promotes. Of a number only the kind counts; any size is checked later."""
+    if isinstance(y, (bool, int, float)):
+        y = type(y)()
+    return torch.result_type(x, y)
+
+
+def _batched(
+    operator: Operator, in_dims: tuple[Any, ...], args: tuple[Any, ...]
+) -> tuple[Tensor, int]:
+    """The rule for vmap: batch dimensions first, then ones, so that the rest lines up."""
+    at = operator.tensors
+    ranks = {i: args[i].dim() - (in_dims[i] is not None) for i in at}
+    moved = list(args)
+    for i in at:
+        if in_dims[i] is not None:
+            t = args[i].movedim(in_dims[i], 0)
+            moved[i] = t[(slice(None), *[None] * (max(ranks.values()) - ranks[i]))]
+    if len(at) == 2 and 0 in ranks.values():  # what has no dimension promotes less than the others
+        x, y = (args[i].flatten()[:1].sum() if not ranks[i] else moved[i] for i in at)
+        dtype = torch.result_type(x, y)
+        for i in at:
+            moved[i] = moved[i].to(dtype)
+    return operator(*moved), 0

@@ -1,0 +1,236 @@
+"""What torch sees of an op: two registered ops, its gradients, and the way that a call takes.
+
+``torch.ops.triton_kernels.<op>`` returns a new tensor; it has a fake for tracing, gradients, a rule
+for vmap, and for autocast where torch's own op has one. ``<op>_out`` writes into its last argument,
+returns nothing, and refuses what autograd would have to follow.
+
+Going through a registered op costs about as much again as the launch. So a call on plain tensors
+goes straight to the launcher, or to one autograd.Function if a gradient is wanted. The registered
+op is called where somebody looks on: torch.compile, export and make_fx, FakeTensor, DTensor and
+other subclasses, modes (TorchDispatchMode), transforms (torch.func), torch.jit.trace. All
+private torch API that tells these apart is in :func:`_observed`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from types import SimpleNamespace
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+from torch.autograd import forward_ad
+
+from triton_kernels import _arguments
+
+NAMESPACE = "triton_kernels"
+_LIBRARY = torch.library.Library(NAMESPACE, "FRAGMENT")
+_PLAIN = frozenset({Tensor, torch.nn.Parameter})
+
+
+class Like(NamedTuple):
+    """What a backward pass knows of an input tensor whose values it does not read."""
+
+    shape: torch.Size
+    dtype: torch.dtype
+
+
+@dataclass(frozen=True)
+class Gradient:
+    """How the gradient of one input comes from the result's.
+
+    Attributes:
+        formula: of the result's gradient and of the call's arguments, by name; an input tensor
+            that no gradient reads is there as a :class:`Like`. Made of differentiable ops, so that
+            there is a second derivative.
+        reads: the input tensors whose values the formula reads. They are all that is kept.
+    """
+
+    formula: Callable[[Tensor, Any], Tensor]
+    reads: tuple[str, ...] = ()
+
+
+class Operator:
+    """An op, registered; calling it takes the shortest way that is right.
+
+    Args:
+        name: the op's name in the namespace.
+        parameters: as in a schema, "Tensor x, Scalar scale".
+        launch: checks the arguments, takes ``out=``, launches; sees plain tensors only.
+        fake: the same arguments → an empty result, of the right shape, dtype and strides.
+        gradients: of the inputs by name; inputs that are never differentiated need none.
+        batched: the rule for vmap, of (operator, in_dims, arguments).
+        autocast: the dtype to which CUDA's autocast casts the inputs, where it does.
+        label: what errors call it, if it is a form of an op of another name.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        parameters: str,
+        launch: Callable[..., Tensor],
+        fake: Callable[..., Tensor],
+        *,
+        gradients: Mapping[str, Gradient],
+        batched: Callable[[Operator, tuple[Any, ...], tuple[Any, ...]], tuple[Tensor, int]],
+        autocast: torch.dtype | None = None,
+        label: str = "",
+    ) -> None:
+        declared = [parameter.split() for parameter in parameters.split(", ")]
+        self.name, self.label = name, label or name
+        self.names = tuple(words[1] for words in declared)
+        self.tensors = tuple(i for i, words in enumerate(declared) if words[0] == "Tensor")
+        self.launch = launch
+        self.gradients = gradients
+        self.autocast = autocast
+        self._kept: dict[tuple[bool, ...], tuple[int, ...]] = {}
+        self._register(parameters, fake, batched)
+        title = "".join(word.capitalize() for word in name.split("_"))
+        functions: dict[str, Callable[..., Any]] = {
+            "forward": self._forward,
+            "backward": self._backward,
+        }
+        self._function = _function(title, **functions)
+        # torch.func wants the context set up apart; torch's custom ops refuse gradients there.
+        functions["forward"] = lambda *args: self(*args)
+        functions["setup_context"] = lambda ctx, inputs, output: self._keep(ctx, inputs)
+        functions["vmap"] = lambda info, in_dims, *args: batched(self, in_dims, args)
+        self._transformed = _function(title, **functions)
+
+    def __call__(self, *args: Any, out: Tensor | None = None) -> Tensor:
+        if torch.compiler.is_compiling() or self._observed(args, out):
+            if out is not None:
+                self.mutating(*args, out)
+                return out
+            if not torch.compiler.is_compiling() and torch._C._are_functorch_transforms_active():
+                return self._transformed.apply(*args)  # type: ignore[no-any-return]
+            return self.functional(*args)  # type: ignore[no-any-return]
+        if out is None:
+            if torch.is_grad_enabled() and self._requires_grad(args):
+                return self._function.apply(*args)  # type: ignore[no-any-return]
+            return self.launch(*args)
+        written = self.launch(*args, out=out)
+        torch.autograd.graph.increment_version(written)
+        return written
+
+    def _observed(self, args: tuple[Any, ...], out: Tensor | None) -> bool:
+        """Whether somebody follows this call who would not see a launch."""
+        for i in self.tensors:
+            if type(args[i]) not in _PLAIN and isinstance(args[i], Tensor):
+                return True
+        if forward_ad._current_level >= 0:
+            self._refuse_tangents(args)
+        return bool(
+            torch._C._len_torch_dispatch_stack()
+            or torch._C._are_functorch_transforms_active()
+            or torch._C._get_tracing_state() is not None
+            or (type(out) not in _PLAIN and isinstance(out, Tensor))
+            or (self.autocast is not None and torch.is_autocast_enabled("cuda"))
+        )
+
+    def _requires_grad(self, args: tuple[Any, ...]) -> bool:
+        for i in self.tensors:  # noqa: SIM110 - a generator takes longer, and this is every call
+            if isinstance(args[i], Tensor) and args[i].requires_grad:
+                return True
+        return False
+
+    def _refuse_tangents(self, args: tuple[Any, ...]) -> None:
+        for i in self.tensors:
+            if isinstance(args[i], Tensor) and forward_ad.unpack_dual(args[i]).tangent is not None:
+                raise NotImplementedError(
+                    f"{self.label}(): argument '{self.names[i]}' carries a forward-mode tangent, "
+                    "and there are reverse-mode gradients only (torch.autograd, torch.func.grad, "
+                    "vjp, jacrev)"
+                )
+
+    # ---- autograd ----
+
+    def _forward(self, ctx: Any, *args: Any) -> Tensor:
+        out = self.launch(*args)
+        self._keep(ctx, args)
+        return out
+
+    def _keep(self, ctx: Any, args: tuple[Any, ...]) -> None:
+        """Save what the gradients that are wanted read, and nothing else."""
+        needed = ctx.needs_input_grad
+        kept = self._kept.get(needed)
+        if kept is None:
+            wanted = [name for name, need in zip(self.names, needed) if need]
+            reads = {read for name in wanted for read in self.gradients[name].reads}
+            kept = self._kept[needed] = tuple(i for i, n in enumerate(self.names) if n in reads)
+        rest = list(args)
+        for i in self.tensors:
+            rest[i] = None if i in kept else Like(args[i].shape, args[i].dtype)
+        ctx.save_for_backward(*[args[i] for i in kept])
+        ctx.kept, ctx.rest = kept, rest
+
+    def _backward(self, ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+        inputs = SimpleNamespace(**dict(zip(self.names, ctx.rest)))
+        for i, saved in zip(ctx.kept, ctx.saved_tensors):
+            setattr(inputs, self.names[i], saved)
+        grad = grad.resolve_neg()  # the backward of imag, say, makes lazily negated views
+        return tuple(
+            self.gradients[name].formula(grad, inputs) if need else None
+            for name, need in zip(self.names, ctx.needs_input_grad)
+        )
+
+    # ---- registration ----
+
+    def _register(
+        self,
+        parameters: str,
+        fake: Callable[..., Tensor],
+        batched: Callable[[Operator, tuple[Any, ...], tuple[Any, ...]], tuple[Tensor, int]],
+    ) -> None:
+        """Register both ops; they are ``functional`` and ``mutating`` from then on."""
+        whole = f"{NAMESPACE}::{self.name}"
+        functional = torch.library.custom_op(
+            whole,
+            lambda *args: self.launch(*args),
+            mutates_args=(),
+            schema=f"({parameters}) -> Tensor",
+        )
+        functional.register_fake(fake)
+        functional.register_autograd(
+            self._backward, setup_context=lambda ctx, inputs, output: self._keep(ctx, inputs)
+        )
+        functional.register_vmap(lambda info, in_dims, *args: batched(self, in_dims, args))
+        if self.autocast is not None:
+            functional.register_autocast("cuda", self.autocast)
+        self.functional = getattr(torch.ops.triton_kernels, self.name).default
+        self._register_out(f"{self.name}_out", parameters)
+
+    def _register_out(self, name: str, parameters: str) -> None:
+        # Not a custom_op: its kernel for autograd cannot refuse, it would drop the gradient.
+        _LIBRARY.define(
+            f"{name}({parameters}, Tensor(a!) out) -> ()", tags=(torch.Tag.pt2_compliant_tag,)
+        )
+        self.mutating = op = getattr(torch.ops.triton_kernels, name).default
+
+        def write(*args: Any) -> None:
+            self.launch(*args[:-1], out=args[-1])
+
+        def refuse_gradients(keyset: Any, *args: Any) -> None:
+            if torch.is_grad_enabled():
+                named = zip((*self.names, "out"), args)
+                _arguments.refuse_gradients(self.label, _arguments.NO_GRADIENT_WITH_OUT, named)
+            torch.autograd.graph.increment_version(args[-1])
+            with torch._C._AutoDispatchBelowAutograd():
+                op.redispatch(keyset & torch._C._after_autograd_keyset, *args)
+
+        def refuse_vmap(info: Any, in_dims: Any, *args: Any) -> Any:
+            raise NotImplementedError(
+                f"{self.label}(): out= does not work inside vmap; call it without out"
+            )
+
+        _LIBRARY.impl(name, write, "CompositeExplicitAutograd")
+        _LIBRARY.impl(name, refuse_gradients, "Autograd", with_keyset=True)
+        torch.library.register_fake(f"{NAMESPACE}::{name}", lambda *args: None, lib=_LIBRARY)
+        torch.library.register_vmap(f"{NAMESPACE}::{name}", refuse_vmap, lib=_LIBRARY)
+
+
+def _function(name: str, **methods: Callable[..., Any]) -> Any:
+    """An autograd.Function of these static methods."""
+    static = {method: staticmethod(function) for method, function in methods.items()}
+    return type(name, (torch.autograd.Function,), static)
