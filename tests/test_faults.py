@@ -119,6 +119,20 @@ FAULTS = {
         "gemm_bias_act float32",
         "Triton: the kernel's logic",
     ),
+    "each step of K starts anew, with descriptors": Fault(
+        TRITON_GEMM,
+        'acc = tl.dot(a, b, acc, input_precision="ieee")',
+        'acc = tl.dot(a, b, input_precision="ieee")',
+        "gemm_bias_act float16",
+        "Triton: the kernel's logic",
+    ),
+    "a digit of gelu's polynomial": Fault(
+        "triton_kernels/activations.py",
+        "0.10613248649745968",
+        "0.10713248649745968",
+        "linear_gelu float16",
+        "Triton: the kernel's logic",
+    ),
     "K tail unmasked, CUDA": Fault(
         CUDA_GEMM,
         "const bool in_a = m < M && k0 + column < K;",

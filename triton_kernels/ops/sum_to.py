@@ -29,7 +29,7 @@ from triton_kernels._scalars import as_argument, scalar_value
 DTYPES = _arguments.FLOATS
 TILE = 2048  # elements a program reads at a time
 PROGRAMS = 1024  # that keep a GPU busy: a tall sum is cut into parts until there are as many
-SMALLEST_PART = 4 * TILE  # addends
+SMALLEST_PART = 4  # tiles
 
 
 @triton.jit(do_not_specialize=["factor"])
@@ -186,7 +186,7 @@ def _run(x: Tensor, out: Tensor, factor: int | float, compute: torch.dtype) -> N
     reduced = _elementwise.merged([(n, xs, 0) for m, n, xs, os in dims if m != n])
     results, addends = _size(kept), _size(reduced)
     blocks = _blocks(kept, reduced)
-    parts = min(addends // SMALLEST_PART, -(-PROGRAMS * blocks[0] // results))
+    parts = min(addends // (SMALLEST_PART * blocks[1]), -(-PROGRAMS * blocks[0] // results))
     if parts < 2:
         _launch_pass(x, out, factor, kept, reduced, addends, blocks, compute)
         return
