@@ -151,6 +151,7 @@ def test_the_cases_cover_every_tile_configuration(
                 )
                 for precision in ("ieee", "tf32", "tf32x3") if dtype == "float32" else ("ieee",):
                     triton_kernels.gemm_bias_act(a, b, precision=precision)
+                    triton_kernels.gemm_bias_act(a, b, c=a[:1, :1], precision=precision)
     assert covered == launched
 
 

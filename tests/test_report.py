@@ -498,6 +498,15 @@ def painted(drawn: ET.Element, variable: str) -> list[ET.Element]:
 
 
 @needs_packages
+def test_warm_times_have_no_percentage_of_the_limit() -> None:
+    case = bench_case("square", "bfloat16", (512, 512))
+    for each in case["entries"][:-1]:
+        each["percent_of_limit"] = None
+    (mean,) = speeds.means([case])
+    assert mean["percents"] == "–"
+    assert speeds._row(case)["ours"]["percent"] == "–"
+
+
 def test_a_figure_has_a_bar_a_shape() -> None:
     data = bench_file(bench_case("add", "float16", (4096, 4096), entries=[]))
     context = speeds.context(Source("bench.json", "bench", data), "k")

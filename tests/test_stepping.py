@@ -314,25 +314,25 @@ def command(stdin: str, *words: str) -> Any:
 
 
 def test_the_command(typed: Typed) -> None:
-    case = ("gemm_bias_act", "--dtype", "float16", "--shape", "64,200,70")
-    done = command("p tl.program_id(0); n; p pid; c", *case, "--pdb", "--program", "1")
+    case = ("gemm_bias_act", "--dtype", "float32", "--shape", "64,100,30")
+    done = command("p tl.program_id(0); n; p pid_n; c", *case, "--pdb", "--program", "1")
     assert done.exit_code == 0, done.output
     assert "gemm_bias_act_kernel: program (1, 0, 0) of (2, 1, 1)" in done.output
     assert done.output.count("(Pdb) int32 1\n") == 2
-    assert done.output.count("-> pid = tl.program_id(0)") == 1
+    assert done.output.count("-> pid_m, pid_n = place(") == 1
     assert "nothing wrong found" in done.output
-    file = triton_kernels.ops.gemm_bias_act.__file__
+    file = triton_kernels._gemm.__file__
     line = next(
         n for n, text in enumerate(Path(file).read_text().splitlines(), 1) if "b = tl." in text
     )
-    done = command("p k0; c; p k0; q", *case, "--break", f"gemm_bias_act.py:{line}")
+    done = command("p k0; c; p k0; q", *case, "--break", f"_gemm.py:{line}")
     assert done.exit_code == 0, done.output
-    assert re.findall(r"\(Pdb\) (\d+)\n", done.output) == ["0", "64"]
+    assert re.findall(r"\(Pdb\) (\d+)\n", done.output) == ["0", "16"]
     assert "stopped: by q in the debugger" in done.output
-    done = command("", *case, "--break", f"gemm_bias_act.py:{line - 1000}")
+    done = command("", *case, "--break", f"_gemm.py:{line - 1000}")
     assert done.exit_code == 2
     assert "FILE:LINE" in done.output
-    done = command("", *case, "--break", "gemm_bias_act.py:1")
+    done = command("", *case, "--break", "_gemm.py:1")
     assert done.exit_code == 2
     assert "the nearest is" in " ".join(done.output.replace("│", " ").split())
 

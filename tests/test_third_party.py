@@ -108,9 +108,12 @@ def test_it_is_the_same_function(called: list[str], package: str, op: str, calls
     assert called == 2 * calls.split()
 
 
+FORWARD = [op for op in SPECS if op != "sum_to" and not op.endswith("_backward")]
+
+
 def test_every_offer_is_tried_here() -> None:
     assert {(p, op) for p, ops in third_party.PEERS.items() for op in ops} == {
-        *(("flag_gems", op) for op in SPECS),
+        *(("flag_gems", op) for op in FORWARD),
         ("quack", "linear_gelu"),
         ("quack", "gemm_bias_act"),
     }

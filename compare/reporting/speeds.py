@@ -87,7 +87,8 @@ def means(cases: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
         values = [r["value"] for case in group if (r := ratio(case))]
         if values:
             ours = [e for case in group if (e := entry(case, OURS)) and not e["problem"]]
-            percents = [e["percent_of_limit"] for e in ours]
+            # With a warm cache there is none where memory is the limit.
+            percents = [p for e in ours if (p := e["percent_of_limit"]) is not None]
             found.append(
                 {
                     "op": op,
@@ -96,7 +97,7 @@ def means(cases: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
                     "mean": geometric_mean(values),
                     "least": min(values),
                     "most": max(values),
-                    "percents": f"{min(percents):.0f}–{max(percents):.0f}",
+                    "percents": f"{min(percents):.0f}–{max(percents):.0f}" if percents else "–",
                 }
             )
     return found
@@ -162,7 +163,7 @@ def _row(case: dict[str, Any]) -> dict[str, Any]:
 
 
 def _times(e: dict[str, Any], case: dict[str, Any]) -> dict[str, str]:
-    speedup = e["speedup"]
+    speedup, percent = e["speedup"], e["percent_of_limit"]
     if speedup:
         half = (speedup["high"] - speedup["low"]) / 2
         against = f"{speedup['value']:.2f} ±{half:.2f}"
@@ -173,7 +174,7 @@ def _times(e: dict[str, Any], case: dict[str, Any]) -> dict[str, str]:
         "median": number(e["median"]),
         "band": f"{number(e['p20'])}–{number(e['p80'])}",
         "rate": number(e["rate"]),
-        "percent": f"{e['percent_of_limit']:.0f}",
+        "percent": "–" if percent is None else f"{percent:.0f}",
         "against": against,
         "host": f"{e['host']:.0f}",
     }

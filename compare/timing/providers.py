@@ -16,6 +16,8 @@ from compare.timing.engine import Candidate
 
 OURS = {"triton-compiled": "triton", "cuda-gpu": "cuda"}  # mode → provider
 PEERS = ("eager", "compile", "max-autotune", "cublaslt", *third_party.PEERS)
+# Half a minute each on an H200, and cuBLASLt was faster every time.
+LONG_TO_TUNE = ((1024, 1024, 1024), (2048, 2048, 2048))
 
 
 def names(
@@ -69,13 +71,14 @@ def _offers(name: str, spec: Spec, case: Case | None) -> bool:
         return third_party.offers(name, spec.name, case)
     if name == "cublaslt":
         return spec.fused is not None
-    return name != "max-autotune" or spec.bound is not None
+    return name != "max-autotune" or spec.fused is not None
 
 
 def _slow(name: str, spec: Spec, case: Case, full: bool, sweep: bool) -> bool:
     """Whether a provider takes more time than it is worth where nobody asked for it."""
     if name == "max-autotune":  # minutes: only where it is meant to be best
-        return not full and (sweep or case.dtype != "bfloat16")
+        slow = sweep or case.dtype != "bfloat16" or case.shape in LONG_TO_TUNE
+        return slow and not full
     return sweep and spec.bound is not None and name.startswith("cuda")  # plain products
 
 
