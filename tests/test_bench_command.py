@@ -329,7 +329,7 @@ def test_full_is_everything() -> None:
     plain = bench("linear_gelu", "add", "--dry-run").stdout.splitlines()
     full = bench("linear_gelu", "add", "--dry-run", "--full").stdout.splitlines()
     assert len(full) == len(plain) + 3 * (9 + 11 + 15)
-    assert sum("max-autotune" in line for line in plain) == 8  # not 1024³ and 2048³
+    assert sum("max-autotune" in line for line in plain) == 6  # not where tuning takes long
     assert sum("max-autotune" in line for line in full) == 3 * (10 + 11 + 15)
 
 

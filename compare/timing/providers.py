@@ -16,8 +16,8 @@ from compare.timing.engine import Candidate
 
 OURS = {"triton-compiled": "triton", "cuda-gpu": "cuda"}  # mode → provider
 PEERS = ("eager", "compile", "max-autotune", "cublaslt", *third_party.PEERS)
-# Half a minute each on an H200, and cuBLASLt was faster every time.
-LONG_TO_TUNE = ((1024, 1024, 1024), (2048, 2048, 2048))
+# A quarter to half a minute each on an H200.
+LONG_TO_TUNE = ((333, 4097, 1023), (512, 4096, 1024), (1024,) * 3, (2048,) * 3)
 
 
 def names(
