@@ -227,3 +227,8 @@ def timed_gradient(op: str, dtype: str, options: Mapping[str, Any]) -> Iterator[
 def sweeps(op: str, dtype: str, options: Mapping[str, Any]) -> Iterator[Sized]:
     """Flat tensors from 2¹² to 2²⁸ elements: what launching costs, L2, memory."""
     return (("numel", 4**k, Case(op, dtype, (4**k,), options=options)) for k in range(6, 15))
+
+
+def square_sweeps(op: str, dtype: str, options: Mapping[str, Any]) -> Iterator[Sized]:
+    """Square matrices from 2¹² to 2²⁸ elements."""
+    return (("numel", 4**k, Case(op, dtype, (2**k, 2**k), options=options)) for k in range(6, 15))

@@ -15,7 +15,7 @@ from torch import Tensor
 
 import cuda_reference
 import triton_kernels
-from compare import elementwise, gemm, gemm_peers, sums
+from compare import elementwise, gemm, gemm_peers, gradients, sums
 from compare.cases import FLOATS, INTEGERS, LAYOUTS, Arguments, Case, Level, Sized
 
 
@@ -24,7 +24,7 @@ class Spec:
     """One op.
 
     Attributes:
-        triton, cuda: the public functions of both sides.
+        triton, cuda: the public functions of both sides, each giving one tensor.
         oracle: takes the same arguments (without out) and returns what is right: of the result's
             dtype for an exact op, float64 for one with a bound.
         dtypes: names of the dtypes that check covers.
@@ -230,7 +230,7 @@ SPECS: dict[str, Spec] = {
             summary="factor·Σx, to a shape that broadcasts to x's",
             eager=sums.eager,
             timed=elementwise.timed_gradient,
-            sweeps=sums.sweeps,
+            sweeps=elementwise.square_sweeps,
         ),
         Spec(
             name="linear_gelu",
@@ -283,6 +283,30 @@ SPECS: dict[str, Spec] = {
             fused=gemm_peers.gemm_bias_act_fused,
             timed=gemm_peers.gemm_bias_act_timed,
             sweeps=gemm_peers.gemm_bias_act_sweeps,
+        ),
+        Spec(
+            name="act_backward",
+            triton=gradients.in_one(triton_kernels.act_backward),
+            cuda=gradients.in_one(cuda_reference.act_backward),
+            oracle=gradients.oracle,
+            bound=gradients.bound,
+            exact=gradients.is_exact,
+            every="every saved value",
+            out_dtype=gradients.out_dtype,
+            dtypes=FLOATS,
+            cases=gradients.act_backward_cases,
+            inputs=gradients.inputs,
+            has_out=False,
+            layouts=gradients.LAYOUTS,
+            values=gradients.VALUES,
+            options=("act", "grad_dtype", "out_dtype"),
+            default_options={"act": "gelu"},
+            cost=gradients.cost,
+            to_compile=gradients.to_compile,
+            summary="grad·act'(saved), and its column sums",
+            eager=gradients.eager,
+            timed=elementwise.timed_gradient,
+            sweeps=elementwise.square_sweeps,
         ),
     )
 }

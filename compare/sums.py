@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from compare import cases
-from compare.cases import Arguments, Case, Level, Sized
+from compare.cases import Arguments, Case, Level
 
 LAYOUTS = (*cases.LAYOUTS, "functional")
 VALUES = ("normal", "special", "integers")
@@ -129,11 +129,6 @@ def cost(case: Case) -> tuple[int, int]:
     """One addition an element; each moved once."""
     written = math.prod(target(case)) * out_dtype(case).itemsize
     return case.numel, case.numel * case.torch_dtype.itemsize + written
-
-
-def sweeps(op: str, dtype: str, options: Mapping[str, Any]) -> Iterator[Sized]:
-    """Square matrices from 2¹² to 2²⁸ elements."""
-    return (("numel", 4**k, Case(op, dtype, (2**k, 2**k), options=options)) for k in range(6, 15))
 
 
 def to_compile(op: str, dtype: str, options: Mapping[str, Any]) -> Iterator[Case]:

@@ -27,11 +27,12 @@ from cuda_reference.ops.elementwise import (
     square,
     square_backward,
 )
-from cuda_reference.ops.gemm import gemm_bias_act, linear_gelu
+from cuda_reference.ops.gemm import act_backward, gemm_bias_act, linear_gelu
 from cuda_reference.ops.sums import sum_to
 
 __all__ = [
     "BuildError",
+    "act_backward",
     "add",
     "gemm_bias_act",
     "linear_gelu",

@@ -133,6 +133,27 @@ FAULTS = {
         "linear_gelu float16",
         "Triton: the kernel's logic",
     ),
+    "a wrong derivative, Triton": Fault(
+        "triton_kernels/activations.py",
+        "tl.erf(x * 0.7071067811865476)) + x * density",
+        "tl.erf(x * 0.7071067811865476)) + density",
+        "act_backward bfloat16",
+        "Triton: the kernel's logic",
+    ),
+    "a wrong derivative, CUDA": Fault(
+        "cuda_reference/csrc/act_backward.cu",
+        "return on + x * on * off;",
+        "return on + x * on * on;",
+        "act_backward float16",
+        "CUDA: the reference kernel",
+    ),
+    "a bias gradient without the last rows": Fault(
+        "triton_kernels/ops/act_backward.py",
+        "            total += dx\n",
+        "            total += tl.where(m[:, None] < end - 1, dx, 0.0)\n",
+        "act_backward float32",
+        "Triton: the kernel's logic",
+    ),
     "K tail unmasked, CUDA": Fault(
         CUDA_GEMM,
         "const bool in_a = m < M && k0 + column < K;",

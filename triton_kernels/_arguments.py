@@ -98,12 +98,6 @@ def join_scalar_tensor(x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
     return x, y
 
 
-def refuse_grad(op: str, **tensors: Tensor | None) -> None:
-    """Refuse an input that autograd would have to follow: nothing is detached silently."""
-    if torch.is_grad_enabled():
-        refuse_gradients(op, f"{op} has no gradient yet", tensors.items())
-
-
 def refuse_gradients(op: str, why: str, values: Iterable[tuple[str, Any]]) -> None:
     """Refuse the tensors of these names that require grad, in words of the caller's."""
     for name, t in values:

@@ -54,6 +54,7 @@ class ProductOperator(Operator):
     Args:
         name, parameters, launch, fake, batched, label: as :class:`Operator` takes them.
         with_pre: which form it is.
+        act: the activation's name, from the arguments.
         product: the call as a product, from its arguments by name.
         multiply: the public function that computes products.
     """
@@ -66,11 +67,13 @@ class ProductOperator(Operator):
         fake: Callable[..., Any],
         *,
         with_pre: bool,
+        act: Callable[[tuple[Any, ...]], str],
         product: Callable[[Any], Product],
         multiply: Multiply,
         label: str,
     ) -> None:
-        self._product, self._multiply, self._with_pre = product, multiply, with_pre
+        self._act, self._product, self._multiply = act, product, multiply
+        self._with_pre = with_pre
         results = 2 if with_pre else 1
         super().__init__(
             name,
@@ -85,19 +88,18 @@ class ProductOperator(Operator):
 
     def _keep(self, ctx: Any, args: tuple[Any, ...], out: Any) -> None:
         ctx.set_materialize_grads(False)
-        need = dict(zip(self.names, ctx.needs_input_grad))
-        act = self._product(SimpleNamespace(**dict(zip(self.names, args)))).act
-        first, second = self.names[:2]
-        reads = {second} if need[first] else set()
-        reads |= {first} if need[second] else set()
+        act = self._act(args)
+        need_a, need_b = ctx.needs_input_grad[:2]
+        reads = (1,) * need_a + (0,) * need_b
         saved = None
-        if act in OF_PRE_ACTIVATION:
-            saved = out[1] if self._with_pre else None
-            if saved is None:
-                reads |= {self.names[i] for i in self.tensors}
-        elif act != "none":
-            saved = out[0] if self._with_pre else out
-        kept = [i for i in self.tensors if self.names[i] in reads and args[i] is not None]
+        if act not in OF_PRE_ACTIVATION:
+            if act != "none":
+                saved = out[0] if self._with_pre else out
+        elif self._with_pre:
+            saved = out[1]
+        else:
+            reads = self.tensors
+        kept = [i for i in reads if args[i] is not None]
         rest = list(args)
         for i in self.tensors:
             if args[i] is not None:

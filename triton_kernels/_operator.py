@@ -107,7 +107,7 @@ class Operator:
         self._transformed = _function(title, **functions)
 
     def __call__(self, *args: Any, out: Tensor | None = None) -> Any:
-        if torch.compiler.is_compiling() or self._observed(args, out):
+        if self.followed(args, out):
             if out is not None:
                 self.mutating(*args, out)
                 return out
@@ -122,8 +122,11 @@ class Operator:
         torch.autograd.graph.increment_version(written)
         return written
 
-    def _observed(self, args: tuple[Any, ...], out: Tensor | None) -> bool:
+    def followed(self, args: tuple[Any, ...], out: Tensor | None = None) -> bool:
         """Whether somebody follows this call who would not see a launch."""
+        return torch.compiler.is_compiling() or self._observed(args, out)
+
+    def _observed(self, args: tuple[Any, ...], out: Tensor | None) -> bool:
         for i in self.tensors:
             if type(args[i]) not in _PLAIN and isinstance(args[i], Tensor):
                 return True

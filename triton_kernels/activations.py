@@ -12,7 +12,8 @@ Kernels take one as a constexpr and call it in their epilogue:
     leaky_relu  x/100 where x < 0, else x
 
 The forms are those of torch.nn.functional. A result of 16 bits needs fewer digits: for it gelu is
-x/(1 + 2^(−x·q(x²))) with a polynomial q, and it, gelu_tanh, silu and sigmoid divide approximately.
+x/(1 + 2^(−x·q(x²))) with a polynomial q, and it, gelu_tanh, silu and sigmoid divide approximately;
+so do their derivatives.
 
 Each has its derivative, a jit function of what a training step saves: of the result r where that
 tells enough, so that nothing more is kept; else of the pre-activation x. At kinks it is torch's.
@@ -23,8 +24,8 @@ tells enough, so that nothing more is kept; else of the pre-activation x. At kin
     tanh        1 − r²
     leaky_relu  1 where r > 0, else 1/100
     gelu        Φ(x) + x·φ(x) of the normal distribution
-    gelu_tanh   (1 + t)/2 + x/2·(1 − t²)·√(2/π)·(1 + 3·0.044715·x²), t the tanh above
-    silu        s·(1 + x·(1 − s)), s = sigmoid(x)
+    gelu_tanh   s + x·s·(1 − s)·y', s = sigmoid(y), y = 2·√(2/π)·(x + 0.044715·x³)
+    silu        s + x·s·(1 − s), s = sigmoid(x)
 
 The last three are 0 and 1 at −∞ and ∞.
 """
@@ -82,15 +83,21 @@ def leaky_relu(x):
 
 
 @triton.jit
-def half_gelu(x):
-    # q(s) = log₂(Φ(x)/Φ(−x))/x at s = x², fitted on |x| ≤ 5 to 2.1e-4 of gelu(−|x|) + 2⁻¹⁴; beyond
-    # 5, where gelu(−|x|) < 2⁻¹⁹, its last value.
+def normal_odds(x):
+    """log₂(Φ(−x)/Φ(x)), near enough for 16 bits."""
+    # −x·q(x²) with q(s) fitted on |x| ≤ 5 so that gelu(−|x|) is within 2.1e-4 of itself + 2⁻¹⁴;
+    # beyond 5, where gelu(−|x|) < 2⁻¹⁹, q's last value.
     s = tl.minimum(x * x, 25.0)
     q = 3.249581062201871e-06 - s * 4.980163975415861e-08
     q = 2.301320533857351 + s * (
         0.10613248649745968 + s * (-0.0006337557467964516 + s * (-6.382900477412452e-05 + s * q))
     )
-    return libdevice.fast_dividef(x, 1.0 + tl.exp2(-x * q))
+    return -x * q
+
+
+@triton.jit
+def half_gelu(x):
+    return libdevice.fast_dividef(x, 1.0 + tl.exp2(normal_odds(x)))
 
 
 @triton.jit
@@ -129,13 +136,6 @@ HALF_ACTIVATIONS = ACTIVATIONS | {
 }
 
 
-def for_result(name: str, result: torch.dtype, compute: torch.dtype) -> Any:
-    """The activation of that name for results and inputs of these dtypes."""
-    if result.itemsize == 2 and compute != torch.float64:
-        return HALF_ACTIVATIONS[name]
-    return ACTIVATIONS[name]
-
-
 @triton.jit
 def clamped(x, limit: tl.constexpr):
     """x between −limit and limit; NaN stays NaN."""
@@ -164,7 +164,8 @@ def tanh_derivative(result):
 
 @triton.jit
 def leaky_relu_derivative(result):
-    return tl.where(result > 0, 1.0, 0.01).to(result.dtype)
+    one = tl.full(result.shape, 1.0, result.dtype)  # two numbers alone would make a float32
+    return tl.where(result > 0, one, 0.01 * one)
 
 
 @triton.jit
@@ -175,19 +176,56 @@ def gelu_derivative(x):
 
 
 @triton.jit
+def sigmoid_and_slope(y):
+    """sigmoid(y) and its derivative, which 1 − sigmoid(y) would lose digits of."""
+    small = tl.exp(-tl.abs(y))
+    large = 1.0 / (1.0 + small)
+    return tl.where(y < 0, small * large, large), small * large * large
+
+
+@triton.jit
 def gelu_tanh_derivative(x):
     x = clamped(x, 10.0)  # where tanh is 1 in float64, too
     square = x * x
-    t = libdevice.tanh(0.7978845608028654 * x * (1.0 + 0.044715 * square))
-    slope = 0.7978845608028654 * (1.0 + 0.134145 * square)
-    return 0.5 * (1.0 + t) + 0.5 * x * (1.0 - t * t) * slope
+    s, slope = sigmoid_and_slope(x * (1.5957691216057308 + 0.07135481627260025 * square))
+    return s + x * slope * (1.5957691216057308 + 0.21406444881780076 * square)
 
 
 @triton.jit
 def silu_derivative(x):
     x = clamped(x, 1000.0)  # where sigmoid is 0 or 1 in float64, too
-    s = 1.0 / (1.0 + tl.exp(-x))
-    return s * (1.0 + x * (1.0 - s))
+    s, slope = sigmoid_and_slope(x)
+    return s + x * slope
+
+
+@triton.jit
+def half_gelu_derivative(x):
+    x = clamped(x, 40.0)
+    # log₂(φ(x)) = −x²/2·log₂(e) + log₂(1/√(2π))
+    density = tl.exp2(-0.7213475204444817 * x * x - 1.3257480647361595)
+    return libdevice.fast_dividef(1.0, 1.0 + tl.exp2(normal_odds(x))) + x * density
+
+
+@triton.jit
+def half_sigmoid_and_slope(y):
+    small = tl.exp(-tl.abs(y))
+    large = libdevice.fast_dividef(1.0, 1.0 + small)
+    return tl.where(y < 0, small * large, large), small * large * large
+
+
+@triton.jit
+def half_gelu_tanh_derivative(x):
+    x = clamped(x, 10.0)
+    square = x * x
+    s, slope = half_sigmoid_and_slope(x * (1.5957691216057308 + 0.07135481627260025 * square))
+    return s + x * slope * (1.5957691216057308 + 0.21406444881780076 * square)
+
+
+@triton.jit
+def half_silu_derivative(x):
+    x = clamped(x, 1000.0)
+    s, slope = half_sigmoid_and_slope(x)
+    return s + x * slope
 
 
 DERIVATIVES = {
@@ -200,4 +238,23 @@ DERIVATIVES = {
     "tanh": tanh_derivative,
     "leaky_relu": leaky_relu_derivative,
 }
+HALF_DERIVATIVES = DERIVATIVES | {
+    "gelu": half_gelu_derivative,
+    "gelu_tanh": half_gelu_tanh_derivative,
+    "silu": half_silu_derivative,
+}
 OF_PRE_ACTIVATION = ("gelu", "gelu_tanh", "silu")  # the others' derivatives are of the result
+
+
+def for_result(name: str, result: torch.dtype, compute: torch.dtype) -> Any:
+    """The activation of that name for results and inputs of these dtypes."""
+    if result.itemsize == 2 and compute != torch.float64:
+        return HALF_ACTIVATIONS[name]
+    return ACTIVATIONS[name]
+
+
+def derivative_for(name: str, result: torch.dtype, compute: torch.dtype) -> Any:
+    """The same for derivatives."""
+    if result.itemsize == 2 and compute != torch.float64:
+        return HALF_DERIVATIVES[name]
+    return DERIVATIVES[name]

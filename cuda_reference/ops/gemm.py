@@ -1,8 +1,9 @@
-"""gemm_bias_act and linear_gelu: argument checks and launches.
+"""gemm_bias_act, linear_gelu and the gradient of their activations: argument checks and launches.
 
-The kernels stand in csrc/gemm.cuh and csrc/gemm_wmma.cuh, the launchers in csrc/gemm_bias_act.cu
-and csrc/linear_gelu.cu. All take any strides; naive and tiled every floating dtype in precision
-"ieee", wmma what tensor cores multiply: float16, bfloat16, and float32 as "tf32" or "tf32x3".
+The products' kernels stand in csrc/gemm.cuh and csrc/gemm_wmma.cuh, their launchers in
+csrc/gemm_bias_act.cu and csrc/linear_gelu.cu. All take any strides; naive and tiled every floating
+dtype in precision "ieee", wmma what tensor cores multiply: float16, bfloat16, and float32 as "tf32"
+or "tf32x3".
 """
 
 from __future__ import annotations
@@ -103,12 +104,13 @@ def linear_gelu(
     bias: Tensor | None = None,
     *,
     approximate: str = "none",
+    out: Tensor | None = None,
     variant: str | None = None,
 ) -> Tensor:
     """gelu(x @ weight.T + bias): the CUDA twin of :func:`triton_kernels.linear_gelu`.
 
     Args:
-        x, weight, bias, approximate: as there.
+        x, weight, bias, approximate, out: as there.
         variant: "naive", "tiled", or "wmma" for float16 and bfloat16. None is naive.
 
     Raises:
@@ -130,7 +132,18 @@ def linear_gelu(
         inputs["bias"] = _bias(op, bias, x.dtype, weight.shape[0])
     device = _arguments.check_device(op, inputs)
     rows = x.reshape(x.shape[:-1].numel(), x.shape[-1])
-    out = torch.empty((rows.shape[0], weight.shape[0]), dtype=x.dtype, device=device)
+    shape = (*x.shape[:-1], weight.shape[0])
+    if out is None:
+        out = torch.empty(shape, dtype=x.dtype, device=device)
+    else:
+        out = _arguments.check_out(op, out, shape, x.dtype, inputs, in_place=False)
+    try:
+        result = out.view(rows.shape[0], weight.shape[0])
+    except RuntimeError:
+        raise RuntimeError(
+            f"{op}(): 'out', of shape {list(shape)} and strides {list(out.stride())}, is no matrix "
+            "when its leading dimensions are merged"
+        ) from None
     _launch_gemm(
         op,
         f"{op}_{variant}",
@@ -139,10 +152,62 @@ def linear_gelu(
         _launch.tensor(rows),
         _launch.tensor(weight),
         None if bias is None else _launch.tensor(bias),
-        _launch.tensor(out),
+        _launch.tensor(result),
         int(approximate == "tanh"),
     )
-    return out.view(*x.shape[:-1], weight.shape[0])
+    return out
+
+
+def act_backward(
+    grad: Tensor,
+    saved: Tensor,
+    act: str,
+    *,
+    bias: bool = True,
+    dtype: torch.dtype | None = None,
+    out: tuple[Tensor, Tensor] | None = None,
+) -> tuple[Tensor, Tensor]:
+    """grad·act'(saved), and its column sums: the twin of :func:`triton_kernels.act_backward`; it
+    has no variants.
+
+    Args:
+        grad, saved, act, bias, dtype, out: as there.
+
+    Raises:
+        TypeError, ValueError, RuntimeError: as there.
+    """
+    op = "act_backward"
+    grad = _arguments.check_tensor(op, "grad", grad, FLOATING)
+    saved = _arguments.check_tensor(op, "saved", saved, FLOATING)
+    _arguments.check_choice(op, "act", act, ACTS)
+    if dtype is None:
+        dtype = torch.promote_types(grad.dtype, saved.dtype)
+    elif dtype not in FLOATING:
+        raise TypeError(f"{op}(): argument 'dtype' must be a floating dtype, not {dtype}")
+    if grad.dim() != 2 or grad.shape != saved.shape:
+        raise RuntimeError(
+            f"{op}(): 'grad' and 'saved' must have one shape [M, N], but have {list(grad.shape)} "
+            f"and {list(saved.shape)}"
+        )
+    inputs = {"grad": grad, "saved": saved}
+    device = _arguments.check_device(op, inputs)
+    sums_shape = (grad.shape[1],) if bias else (0,)
+    if out is None:
+        dx = torch.empty(tuple(grad.shape), dtype=dtype, device=device)
+        sums = torch.empty(sums_shape, dtype=dtype, device=device)
+    else:
+        if not isinstance(out, tuple) or len(out) != 2:
+            raise TypeError(f"{op}(): argument 'out' must be two tensors, not {out!r:.60}")
+        shape = tuple(grad.shape)
+        dx = _arguments.check_out(op, out[0], shape, dtype, inputs, in_place=True)
+        others = {**inputs, "the other result": dx}
+        sums = _arguments.check_out(op, out[1], sums_shape, dtype, others, in_place=False)
+    if grad.shape[1]:
+        described = [_launch.tensor(t) for t in (grad, saved, dx)]
+        shapes = f"grad {list(grad.shape)}, act {act}"
+        total = _launch.tensor(sums) if bias else None
+        _launch.launch(op, op, shapes, device, *described, total, ACTS.index(act))
+    return dx, sums
 
 
 def _variant(op: str, variant: str | None, dtype: torch.dtype, precision: str) -> str:

@@ -24,7 +24,7 @@ from triton_kernels import _arguments, _elementwise, _launch, activations
 from triton_kernels._gemm import cdiv
 from triton_kernels._operator import Like, Operator, one_by_one
 from triton_kernels.ops.add import add
-from triton_kernels.ops.sum_to import sum_to
+from triton_kernels.ops.sum_to import add_rows
 
 DTYPES = _arguments.FLOATS
 BLOCK_M, BLOCK_N = 16, 256
@@ -44,13 +44,14 @@ def act_backward_kernel(
     stride_gn,
     stride_sm,
     stride_sn,
+    stride_dm,
+    stride_dn,
     DERIVATIVE: tl.constexpr,
     C: tl.constexpr,
     BLOCK_M: tl.constexpr,
     BLOCK_N: tl.constexpr,
 ):
-    """Program (i, j): BLOCK_N columns of the i-th part of so many rows; its sums are row i of
-    sums_ptr's. dx is contiguous."""
+    """Program (i, j): BLOCK_N columns of the i-th part of the rows; its sums are row i of them."""
     n = tl.program_id(1).to(tl.int64) * BLOCK_N + tl.arange(0, BLOCK_N)
     begin = tl.program_id(0).to(tl.int64) * rows
     end = tl.minimum(begin + rows, M)
@@ -63,7 +64,8 @@ def act_backward_kernel(
         grad = tl.load(grad_ptrs, mask=mask, other=0.0).to(C)
         saved = tl.load(saved_ptrs, mask=mask, other=0.0).to(C)
         dx = grad * DERIVATIVE(saved)
-        tl.store(dx_ptr + m[:, None] * N + n[None, :], dx.to(dx_ptr.dtype.element_ty), mask=mask)
+        dx_ptrs = dx_ptr + m[:, None] * stride_dm + n[None, :] * stride_dn
+        tl.store(dx_ptrs, dx.to(dx_ptr.dtype.element_ty), mask=mask)
         if sums_ptr is not None:
             total += dx
     if sums_ptr is not None:
@@ -78,6 +80,7 @@ def act_backward(
     *,
     bias: bool = True,
     dtype: torch.dtype | None = None,
+    out: tuple[Tensor, Tensor] | None = None,
 ) -> tuple[Tensor, Tensor]:
     """The gradient of an activation's argument, and that of a bias which was added to it.
 
@@ -87,6 +90,8 @@ def act_backward(
         act: none, relu, gelu, gelu_tanh, silu, sigmoid, tanh or leaky_relu (slope 0.01).
         bias: whether the sums are wanted.
         dtype: of both results; ``torch.result_type(grad, saved)`` by default.
+        out: both results, written and returned if given, apart from each other; the first may be
+            grad or saved itself.
 
     Returns:
         grad·act'(saved), [M, N], and its sums over M, [N]; without bias, [0].
@@ -94,13 +99,26 @@ def act_backward(
     Raises:
         TypeError: grad or saved is no tensor, or a dtype is unsupported.
         ValueError: an unknown act.
-        RuntimeError: grad and saved are no matrices of one shape, or devices differ.
+        RuntimeError: grad and saved are no matrices of one shape, devices differ, out does not fit
+            or overlaps, out is given and an input requires grad.
+        NotImplementedError: out is given where the call is traced or transformed; a second
+            derivative of what is not made of straight lines.
     """
-    return _act_backward(grad, saved, act, bias, dtype)  # type: ignore[return-value]
+    args = (grad, saved, act, bias, dtype)
+    if out is None:
+        return _act_backward(*args)  # type: ignore[no-any-return]
+    if _act_backward.followed(args):
+        raise NotImplementedError("act_backward(): out= is for plain tensors outside of tracing")
+    return _launch_act_backward(*args, out=out)
 
 
 def _launch_act_backward(
-    grad: Tensor, saved: Tensor, act: str, bias: bool, dtype: torch.dtype | None
+    grad: Tensor,
+    saved: Tensor,
+    act: str,
+    bias: bool,
+    dtype: torch.dtype | None,
+    out: tuple[Tensor, Tensor] | None = None,
 ) -> tuple[Tensor, Tensor]:
     op = "act_backward"
     grad = _arguments.tensor(op, "grad", grad, DTYPES)
@@ -118,7 +136,11 @@ def _launch_act_backward(
     _launch.check_device(op, device, act_backward_kernel)
     M, N = grad.shape
     compute = torch.float64 if torch.float64 in (grad.dtype, saved.dtype, dtype) else torch.float32
-    dx = torch.empty((M, N), dtype=dtype, device=device)
+    if out is None:
+        dx = torch.empty((M, N), dtype=dtype, device=device)
+        total = torch.empty(N if bias else 0, dtype=dtype, device=device)
+    else:
+        dx, total = _checked_out(out, grad, saved, dtype, N if bias else 0)
     # As many parts as keep the GPU busy, each of whole blocks; an empty sum needs one, too.
     parts = max(1, min(cdiv(M, BLOCK_M), cdiv(PROGRAMS, max(1, cdiv(N, BLOCK_N)))))
     rows = BLOCK_M * cdiv(max(1, M), parts * BLOCK_M)
@@ -137,14 +159,31 @@ def _launch_act_backward(
         rows,
         *grad.stride(),
         *saved.stride(),
-        DERIVATIVE=activations.DERIVATIVES[act],
+        *dx.stride(),
+        DERIVATIVE=activations.derivative_for(act, dtype, compute),
         C=_elementwise.compute_type(compute),
         BLOCK_M=BLOCK_M,
         BLOCK_N=BLOCK_N,
     )
-    if sums is None:
-        return dx, dx.new_empty(0)
-    return dx, sum_to(sums, (N,), dtype=dtype)
+    if sums is not None:
+        add_rows(sums, total)
+    return dx, total
+
+
+def _checked_out(
+    out: Any, grad: Tensor, saved: Tensor, dtype: torch.dtype, sums: int
+) -> tuple[Tensor, Tensor]:
+    op = "act_backward"
+    if not isinstance(out, tuple) or len(out) != 2:
+        raise TypeError(f"{op}(): argument 'out' must be a pair of tensors, but got {out!r:.60}")
+    inputs: dict[str, Tensor | None] = {"grad": grad, "saved": saved}
+    if torch.is_grad_enabled():
+        _arguments.refuse_gradients(op, _arguments.NO_GRADIENT_WITH_OUT, inputs.items())
+    dx, total = out
+    _arguments.check_out(op, dx, grad.shape, dtype, grad.device, inputs, in_place=True)
+    inputs["the other result"] = dx
+    _arguments.check_out(op, total, (sums,), dtype, grad.device, inputs, in_place=False)
+    return dx, total
 
 
 def _fake(

@@ -144,8 +144,11 @@ def _product(call: Any) -> Product:
         columns: Tensor | Like = weight.t()
     else:
         columns = Like(torch.Size(reversed(weight.shape)), weight.dtype)
-    act = APPROXIMATIONS.get(call.approximate, "gelu")
-    return Product(rows, columns, call.bias, act, transposed=True)
+    return Product(rows, columns, call.bias, APPROXIMATIONS[call.approximate], transposed=True)
+
+
+def _act(args: tuple[Any, ...]) -> str:
+    return APPROXIMATIONS[args[3]]
 
 
 _PARAMETERS = "Tensor x, Tensor weight, Tensor? bias, str approximate"
@@ -155,6 +158,7 @@ _linear_gelu = ProductOperator(
     _launch_linear_gelu,
     _fake,
     with_pre=False,
+    act=_act,
     product=_product,
     multiply=gemm_bias_act.gemm_bias_act,
     label="linear_gelu",
@@ -165,6 +169,7 @@ _with_pre = ProductOperator(
     _launch_with_pre,
     lambda *args: (_fake(*args), _fake(*args)),
     with_pre=True,
+    act=_act,
     product=_product,
     multiply=gemm_bias_act.gemm_bias_act,
     label="linear_gelu",

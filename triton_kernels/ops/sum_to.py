@@ -203,6 +203,17 @@ def _run(x: Tensor, out: Tensor, factor: int | float, compute: torch.dtype) -> N
     _launch_pass(partial, out, factor, second, rest, parts, _blocks(second, rest), compute)
 
 
+def add_rows(partial: Tensor, out: Tensor) -> None:
+    """The last pass of sums that another kernel began: out [N] from partial [parts, N], which is
+    contiguous and of the compute type."""
+    parts, N = partial.shape
+    if N:
+        kept: Dims = [(N, 1, out.stride(0))]
+        reduced: Dims = [(parts, N, 0)]
+        blocks = _blocks(kept, reduced)
+        _launch_pass(partial, out, 1.0, kept, reduced, parts, blocks, partial.dtype)
+
+
 def _size(dims: Dims) -> int:
     return math.prod(size for size, *_ in dims)
 

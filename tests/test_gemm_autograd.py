@@ -1,0 +1,605 @@
+"""Gradients of the matrix products, and who follows them: compile, export, vmap, autocast."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+import triton_kernels as tk
+from compare.gradients import DERIVATIVES
+from compare.implementations import MODES
+from triton_kernels import _cross_compile, _launch
+from triton_kernels.activations import ACTIVATIONS, OF_PRE_ACTIVATION
+from triton_kernels.ops import gemm_bias_act as module
+from triton_kernels.ops.act_backward import STRAIGHT
+
+OPS = torch.ops.triton_kernels
+HALF, BFLOAT, FLOAT, DOUBLE = torch.float16, torch.bfloat16, torch.float32, torch.float64
+CURVED = [act for act in ACTIVATIONS if act not in STRAIGHT]
+F = torch.nn.functional
+TORCH: dict[str, Callable[[Tensor], Tensor]] = {
+    "none": lambda x: x,
+    "relu": torch.relu,
+    "gelu": F.gelu,
+    "gelu_tanh": lambda x: F.gelu(x, approximate="tanh"),
+    "silu": F.silu,
+    "sigmoid": torch.sigmoid,
+    "tanh": torch.tanh,
+    "leaky_relu": F.leaky_relu,
+}
+
+
+@pytest.fixture(params=[mode for mode, (side, _) in MODES.items() if side == "triton"])
+def device(request: pytest.FixtureRequest) -> Iterator[torch.device]:
+    """Where tensors live, with the interpreter on where it is needed."""
+    if request.param == "triton-compiled" and not torch.cuda.is_available():
+        pytest.skip("triton-compiled: no CUDA device")
+    interpreted = request.param == "triton-interpreted"
+    with tk.interpret() if interpreted else contextlib.nullcontext():
+        yield torch.device(MODES[request.param][1])
+
+
+@pytest.fixture
+def cpu() -> Iterator[torch.device]:
+    """The interpreter alone, for what no GPU changes."""
+    with tk.interpret():
+        yield torch.device("cpu")
+
+
+def leaf(device: torch.device, *shape: int, dtype: torch.dtype = DOUBLE, seed: int = 0) -> Tensor:
+    generator = torch.Generator().manual_seed(seed + sum(shape))
+    return torch.randn(shape, generator=generator, dtype=DOUBLE).to(device, dtype).requires_grad_()
+
+
+def call(act: str) -> Callable[..., Tensor]:
+    """gemm_bias_act with everything, of a, b, bias, c."""
+    return lambda a, b, bias, c: tk.gemm_bias_act(a, b, bias, act=act, alpha=0.7, beta=-0.3, c=c)
+
+
+def eager(act: str) -> Callable[..., Tensor]:
+    return lambda a, b, bias, c: TORCH[act](0.7 * (a @ b) - 0.3 * c + bias)
+
+
+def operands(device: torch.device, dtype: torch.dtype = DOUBLE, size: int = 1) -> list[Tensor]:
+    M, N, K = 5 * size, 6 * size, 7 * size
+    shapes = ((M, K), (K, N), (N,), (M, 1))
+    return [leaf(device, *shape, dtype=dtype, seed=i) for i, shape in enumerate(shapes)]
+
+
+# ---- right ----
+
+
+@pytest.mark.parametrize("act", ACTIVATIONS)
+def test_first_derivative(act: str, device: torch.device) -> None:
+    """Of the function, and of the registered op, which saves nothing between."""
+    inputs = operands(device)
+
+    def registered(a: Tensor, b: Tensor, bias: Tensor, c: Tensor) -> Tensor:
+        return OPS.gemm_bias_act(a, b, bias, act, 0.7, -0.3, c, None, "ieee")
+
+    for function in (call(act), registered):
+        assert torch.autograd.gradcheck(function, inputs, fast_mode=True)
+
+
+@pytest.mark.parametrize("approximate", ["none", "tanh"])
+def test_first_derivative_of_linear_gelu(approximate: str, device: torch.device) -> None:
+    def function(*inputs: Tensor) -> Tensor:
+        return tk.linear_gelu(*inputs, approximate=approximate)
+
+    def registered(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+        return OPS.linear_gelu(x, weight, bias, approximate)
+
+    x, weight, bias = leaf(device, 2, 3, 7), leaf(device, 6, 7), leaf(device, 6)
+    for given in (x, x[0, 0].detach().requires_grad_()):
+        for form in (function, registered):
+            assert torch.autograd.gradcheck(form, (given, weight, bias), fast_mode=True)
+    assert torch.autograd.gradcheck(function, (x, weight), fast_mode=True)
+
+
+@pytest.mark.parametrize("act", STRAIGHT)
+def test_second_derivative(act: str, device: torch.device) -> None:
+    assert torch.autograd.gradgradcheck(call(act), operands(device), fast_mode=True)
+
+
+@pytest.mark.parametrize("act", CURVED)
+def test_a_second_derivative_that_is_not_there(act: str, cpu: torch.device) -> None:
+    """The first one is fine with create_graph; the second says what is missing."""
+    inputs = operands(cpu)
+    first = torch.autograd.grad(call(act)(*inputs).sum(), inputs, create_graph=True)
+    right = torch.autograd.grad(eager(act)(*inputs).sum(), inputs)
+    for mine, theirs in zip(first, right):
+        torch.testing.assert_close(mine, theirs)
+    with pytest.raises(NotImplementedError, match=f"second derivative of '{act}' is not there"):
+        first[0].sum().backward()
+
+
+@pytest.mark.parametrize("dtype", [HALF, BFLOAT, FLOAT])
+@pytest.mark.parametrize("act", ACTIVATIONS)
+def test_against_float64_eager(act: str, dtype: torch.dtype, device: torch.device) -> None:
+    """dz takes four roundings to the dtype at most: of what is saved, where |x·act''| ≤ 1 and
+    |act''| of a result ≤ 2, and its own; then a sum of products as any, and one rounding."""
+    inputs = operands(device, dtype, size=9)
+    out = call(act)(*inputs)
+    grad = torch.randn_like(out)
+    out.backward(grad)
+    wide = [t.detach().double().requires_grad_() for t in inputs]
+    eager(act)(*wide).backward(grad.double())
+    a, b, _, c = (t.detach().double().abs() for t in inputs)
+    size = 1.2 * grad.double().abs()
+    magnitudes = [0.7 * size @ b.t(), 0.7 * a.t() @ size, size.sum(0), 0.3 * size.sum(1)[:, None]]
+    u = torch.finfo(dtype).eps / 2
+    gamma = (max(*a.shape, *b.shape) + 16) * 2.0**-22
+    half = 2.0**-11 if dtype.itemsize == 2 else 0.0  # activations' short forms, for 16 bits
+    for mine, exact, magnitude in zip(inputs, wide, magnitudes):
+        bound = (5 * u + gamma + half) * magnitude + u * exact.grad.abs() + torch.finfo(dtype).tiny
+        error = (mine.grad.double() - exact.grad).abs()
+        assert mine.grad.dtype == dtype
+        assert bool((error <= bound).all()), float((error / bound).max())
+    assert c.shape == inputs[3].grad.shape
+
+
+def test_float32_products_of_a_backward_pass_have_the_call_s_precision(cpu: torch.device) -> None:
+    a, b = leaf(cpu, 40, 50, dtype=FLOAT), leaf(cpu, 50, 60, dtype=FLOAT)
+    found = {}
+    for precision in ("ieee", "tf32"):
+        out = tk.gemm_bias_act(a, b, precision=precision)
+        found[precision] = torch.autograd.grad(out, a, torch.ones_like(out))[0]
+    right = torch.ones(40, 60, dtype=DOUBLE) @ b.detach().double().t()
+    errors = {name: float((t.double() - right).abs().max()) for name, t in found.items()}
+    assert errors["ieee"] < 2.0**-18 < errors["tf32"] < 2.0**-4
+
+
+def test_result_of_another_dtype(device: torch.device) -> None:
+    """The gradients are of the inputs' dtype."""
+    a, b, bias, _ = operands(device, BFLOAT)
+    for act in ("none", "gelu", "tanh"):
+        out = tk.gemm_bias_act(a, b, bias, act=act, out_dtype=FLOAT)
+        grads = torch.autograd.grad(out, (a, b, bias), torch.randn_like(out))
+        assert [g.dtype for g in grads] == [BFLOAT] * 3
+
+
+@pytest.mark.parametrize("act", ["none", "relu", "gelu"])
+@pytest.mark.parametrize("c_shape", [(5, 6), (6,), (5, 1), (), (1, 6)])
+def test_c_gets_a_gradient_of_its_shape(
+    act: str, c_shape: tuple[int, ...], cpu: torch.device
+) -> None:
+    a, b, bias, _ = operands(cpu)
+    c = leaf(cpu, *c_shape)
+    grad = torch.randn(5, 6, dtype=DOUBLE)
+    found = torch.autograd.grad(call(act)(a, b, bias, c), (a, c), grad)
+    for mine, theirs in zip(
+        found, torch.autograd.grad(eager(act)(a, b, bias, c), (a, c), grad), strict=True
+    ):
+        assert mine.shape == theirs.shape
+        torch.testing.assert_close(mine, theirs)
+
+
+@pytest.mark.parametrize("act", ["none", "relu", "silu"])
+def test_gradients_that_arrive_in_any_layout(act: str, device: torch.device) -> None:
+    inputs = operands(device)
+    base = leaf(device, 12, 14).detach()
+    layouts = {
+        "expanded": base[0, 0].expand(5, 6),
+        "rows repeated": base[0, :6].expand(5, 6),
+        "transposed": base[:6, :5].t(),
+        "strided": base[:10:2, :12:2],
+        "negated": torch.complex(base, base).conj().imag[:5, :6],
+    }
+    for what, grad in layouts.items():
+        found = torch.autograd.grad(call(act)(*inputs), inputs, grad)
+        right = torch.autograd.grad(eager(act)(*inputs), inputs, grad)
+        for mine, theirs in zip(found, right):
+            torch.testing.assert_close(mine, theirs, msg=lambda m, w=what: f"{w}: {m}")
+
+
+def test_operands_in_any_layout(device: torch.device) -> None:
+    """A weight's gradient comes as the weight lies, so that torch need not copy it."""
+    a = leaf(device, 14, 10).detach()[:10:2, ::2].requires_grad_()
+    b = leaf(device, 6, 5).detach().t().requires_grad_()
+    out = tk.gemm_bias_act(a, b, act="gelu")
+    grad = torch.randn_like(out)
+    found = torch.autograd.grad(out, (a, b), grad)
+    right = torch.autograd.grad(F.gelu(a @ b), (a, b), grad)
+    for mine, theirs in zip(found, right):
+        torch.testing.assert_close(mine, theirs)
+    assert found[1].stride() == b.stride()
+    weight = leaf(device, 6, 7)
+    tk.linear_gelu(leaf(device, 4, 7), weight).sum().backward()
+    assert weight.grad.stride() == weight.stride()
+
+
+@pytest.mark.parametrize("shape", [(0, 7, 6), (5, 0, 6), (5, 7, 0)])
+def test_empty_products(shape: tuple[int, int, int], device: torch.device) -> None:
+    M, K, N = shape
+    inputs = leaf(device, M, K), leaf(device, K, N), leaf(device, N)
+    for act in ("none", "gelu"):
+        out = tk.gemm_bias_act(*inputs, act=act)
+        grads = torch.autograd.grad(out, inputs, torch.ones_like(out))
+        right = torch.autograd.grad(TORCH[act](torch.addmm(inputs[2], *inputs[:2])).sum(), inputs)
+        for mine, theirs in zip(grads, right):
+            torch.testing.assert_close(mine, theirs)
+
+
+# ---- no more work and memory than it takes ----
+
+
+@pytest.fixture
+def launches(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The kernels launched since it was last cleared."""
+    seen: list[str] = []
+    real = _launch.launch
+
+    def launch(kernel: Any, *args: Any, **meta: Any) -> None:
+        seen.append(kernel.fn.__name__)
+        real(kernel, *args, **meta)
+
+    monkeypatch.setattr(_launch, "launch", launch)
+    return seen
+
+
+PRODUCT, THROUGH, SUM = "gemm_bias_act_kernel", "act_backward_kernel", "sum_kernel"
+
+
+def test_kernels_run_only_for_gradients_that_are_wanted(
+    cpu: torch.device, launches: list[str]
+) -> None:
+    a, b, bias, c = operands(cpu)
+
+    def backward(act: str, *wanted: Tensor) -> list[str]:
+        inputs = [t if any(t is w for w in wanted) else t.detach() for t in (a, b, bias, c)]
+        out = call(act)(*inputs)
+        assert launches.count(PRODUCT) == 1
+        launches.clear()
+        torch.autograd.grad(out, wanted, torch.ones_like(out))
+        seen = list(launches)
+        launches.clear()
+        return seen
+
+    assert backward("gelu", a) == [THROUGH, PRODUCT]
+    assert backward("gelu", b) == [THROUGH, PRODUCT]
+    assert backward("gelu", a, b, bias) == [THROUGH, SUM, PRODUCT, PRODUCT]  # the sums' last part
+    assert backward("relu", bias) == [THROUGH, SUM]
+    assert backward("none", a, b) == [PRODUCT, PRODUCT]
+    assert backward("none", bias) == [SUM]
+    assert backward("none", c) == [SUM]
+
+
+def test_only_what_is_read_is_kept(cpu: torch.device) -> None:
+    a, b, bias, c = operands(cpu)
+
+    def kept(act: str, *wanted: Tensor) -> tuple[set[int], list[tuple[int, ...]], Tensor]:
+        inputs = [t if any(t is w for w in wanted) else t.detach() for t in (a, b, bias, c)]
+        seen: list[Tensor] = []
+
+        def note(t: Tensor) -> Tensor:
+            seen.append(t)
+            return t
+
+        with torch.autograd.graph.saved_tensors_hooks(note, lambda t: t):
+            out = call(act)(*inputs)
+        return {t.data_ptr() for t in seen}, [tuple(t.shape) for t in seen], out
+
+    assert kept("none", bias, c)[0] == set()
+    assert kept("none", a)[0] == {b.data_ptr()}
+    assert kept("none", b)[0] == {a.data_ptr()}
+    for act in ("relu", "tanh", "sigmoid", "leaky_relu"):
+        found, _, out = kept(act, a, b)
+        assert found == {a.data_ptr(), b.data_ptr(), out.data_ptr()}, act
+    for act in OF_PRE_ACTIVATION:
+        found, shapes, out = kept(act, b)
+        assert out.data_ptr() not in found
+        assert sorted(shapes) == [(5, 6), (5, 7)], act  # the pre-activation, and a
+
+
+def test_the_pre_activation_is_written_in_training_only(
+    cpu: torch.device, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    written: list[bool] = []
+    real = module.run
+
+    def run(*args: Any, **kwargs: Any) -> Tensor:
+        written.append(kwargs.get("pre") is not None)
+        return real(*args, **kwargs)
+
+    monkeypatch.setattr(module, "run", run)
+    a, b, bias, c = operands(cpu)
+    call("gelu")(a, b, bias, c)
+    call("relu")(a, b, bias, c)
+    with torch.no_grad():
+        call("gelu")(a, b, bias, c)
+    call("gelu")(*(t.detach() for t in (a, b, bias, c)))
+    assert written == [True, False, False, False]
+
+
+@pytest.mark.parametrize("dtype", [HALF, BFLOAT, FLOAT, DOUBLE])
+def test_the_pre_activation_is_that_of_the_same_product(
+    dtype: torch.dtype, device: torch.device
+) -> None:
+    a, b, bias, c = (t.detach() for t in operands(device, dtype, size=8))
+    out, pre = OPS.gemm_bias_act_with_pre(a, b, bias, "silu", 0.7, -0.3, c, None, "ieee")
+    assert torch.equal(pre, tk.gemm_bias_act(a, b, bias, alpha=0.7, beta=-0.3, c=c))
+    assert torch.equal(out, call("silu")(a, b, bias, c))
+    x, weight = a.view(2, -1, a.shape[1]), b.t().contiguous()
+    out, pre = OPS.linear_gelu_with_pre(x, weight, bias, "tanh")
+    flat = tk.gemm_bias_act(a, weight.t(), bias)
+    assert torch.equal(pre, flat.view(pre.shape))
+    assert torch.equal(out, tk.linear_gelu(x, weight, bias, approximate="tanh"))
+
+
+def test_the_pre_activation_takes_no_more_shared_memory() -> None:
+    """Beside the largest tile there is none left: 227 KiB are all that a block may ask for."""
+    half = {"dtype": BFLOAT, "device": "meta"}
+    a, b = torch.empty(1024, 64, **half), torch.empty(64, 1024, **half)
+    c, pre = torch.empty(1024, 1024, **half), torch.empty(1024, 1024, **half)
+    with _cross_compile.compiling(90) as compiled:
+        for addend in (None, c):
+            beta = None if addend is None else 1.0
+            module.run("x", a, b, None, "gelu", 1.0, beta, addend, None, None, "ieee", pre=pre)
+    assert [launch.kernel for launch in compiled] == ["gemm_tma_kernel"] * 2
+    assert all(0 < launch.shared <= 227 * 1024 for launch in compiled)
+
+
+# ---- out= ----
+
+
+def test_out_is_refused_where_a_gradient_would_be_lost(cpu: torch.device) -> None:
+    a, b, *_ = operands(cpu)
+    free = torch.zeros(5, 6, dtype=DOUBLE)
+    for refused in (
+        lambda: tk.gemm_bias_act(a, b, out=free),
+        lambda: tk.linear_gelu(a, b.t(), out=free),
+        lambda: tk.act_backward(free + 1, free.clone().requires_grad_(), "relu", out=(free, b[0])),
+        lambda: OPS.gemm_bias_act_out(a, b, None, "none", 1.0, None, None, None, "ieee", free),
+        lambda: OPS.linear_gelu_out(a, b.t(), None, "none", free),
+    ):
+        with pytest.raises(RuntimeError, match=r"requires grad.*out= has no gradient"):
+            refused()
+    assert not free.any()
+    with torch.no_grad():
+        assert tk.linear_gelu(a, b.t(), out=free) is free
+        torch.testing.assert_close(free, F.gelu(a @ b))
+
+
+def test_linear_gelu_writes_into_out(device: torch.device) -> None:
+    x, weight = leaf(device, 2, 3, 7).detach(), leaf(device, 6, 7).detach()
+    right = tk.linear_gelu(x, weight)
+    memory = torch.zeros(2, 3, 9, dtype=DOUBLE, device=device)
+    assert tk.linear_gelu(x, weight, out=memory[..., 1:7]).data_ptr() == memory[0, 0, 1].data_ptr()
+    assert torch.equal(memory[..., 1:7], right)
+    assert not memory[..., [0, 7, 8]].any()
+    OPS.linear_gelu_out(x, weight, None, "tanh", memory[..., 1:7])
+    assert torch.equal(memory[..., 1:7], tk.linear_gelu(x, weight, approximate="tanh"))
+    apart = torch.zeros(2, 4, 6, dtype=DOUBLE, device=device)[:, :3]
+    with pytest.raises(RuntimeError, match="do not merge into one"):
+        tk.linear_gelu(x, weight, out=apart)
+    with pytest.raises(RuntimeError, match="never resized"):
+        tk.linear_gelu(x, weight, out=memory)
+
+
+def test_act_backward_in_place(device: torch.device) -> None:
+    grad, saved = leaf(device, 33, 70).detach(), leaf(device, 33, 70, seed=1).detach()
+    dx, sums = tk.act_backward(grad, saved, "gelu")
+    total = torch.zeros(70, dtype=DOUBLE, device=device)
+    found = tk.act_backward(grad, saved, "gelu", out=(grad, total))
+    assert found[0] is grad
+    assert torch.equal(grad, dx)
+    assert torch.equal(total, sums)
+    with pytest.raises(RuntimeError, match="overlaps 'the other result'"):
+        tk.act_backward(saved, saved, "gelu", out=(dx, dx[0]))
+    with pytest.raises(TypeError, match="must be a pair of tensors"):
+        tk.act_backward(saved, saved, "gelu", out=dx)
+    with pytest.raises(NotImplementedError, match="out= is for plain tensors"):
+        torch.vmap(lambda g: tk.act_backward(g, g, "gelu", out=(g, g[0])))(saved[None])
+
+
+@pytest.mark.parametrize("act", ACTIVATIONS)
+def test_derivatives_at_zero_nan_and_infinity(act: str, device: torch.device) -> None:
+    """As torch has them at zero and NaN; at infinity what they tend to, where torch has NaN."""
+    inf = float("inf")
+    values = [0.0, -0.0, float("nan"), *([] if act in ("sigmoid", "tanh") else [inf, -inf])]
+    saved = torch.tensor([values], device=device)
+    found, _ = tk.act_backward(torch.ones_like(saved), saved, act, bias=False)
+    assert torch.equal(found[0, :2].cpu(), DERIVATIVES[act].function(saved[0, :2].cpu()))
+    x = saved[0, :3].clone().requires_grad_()
+    result = TORCH[act](x)
+    if act in OF_PRE_ACTIVATION or act in STRAIGHT:
+        (theirs,) = torch.autograd.grad(result.sum(), x)
+        torch.testing.assert_close(found[0, :3], theirs, equal_nan=True, rtol=0, atol=0)
+    if act not in ("none", "sigmoid", "tanh"):
+        low = {"leaky_relu": 0.01}.get(act, 0.0)
+        assert found[0, 3:].tolist() == pytest.approx([1.0, low])
+
+
+# ---- those who follow a call ----
+
+
+REGISTERED: dict[str, Callable[[list[Tensor]], tuple]] = {
+    "gemm_bias_act": lambda t: (t[0], t[1], t[2], "relu", 0.7, -0.3, t[3], None, "ieee"),
+    "gemm_bias_act_with_pre": lambda t: (t[0], t[1], t[2], "gelu", 0.7, -0.3, t[3], None, "ieee"),
+    "linear_gelu": lambda t: (t[0], t[1].t().contiguous(), t[2], "none"),
+    "linear_gelu_with_pre": lambda t: (t[0], t[1].t().contiguous(), t[2], "tanh"),
+    "act_backward": lambda t: (t[0], t[0] * 2, "relu", True, None),
+}
+
+
+@pytest.mark.parametrize("op", REGISTERED)
+def test_opcheck(op: str, device: torch.device) -> None:
+    args = REGISTERED[op](operands(device, FLOAT))
+    leaves = tuple(a.detach().requires_grad_() if isinstance(a, Tensor) else a for a in args)
+    for given in (leaves, tuple(a.detach() if isinstance(a, Tensor) else a for a in args)):
+        found = torch.library.opcheck(getattr(OPS, op).default, given)
+        assert set(found.values()) == {"SUCCESS"}
+        assert "test_aot_dispatch_dynamic" in found
+    if hasattr(OPS, f"{op}_out"):
+        given = (*(a.detach() if isinstance(a, Tensor) else a for a in args),)
+        out = torch.zeros(5, 6, device=device)
+        found = torch.library.opcheck(getattr(OPS, f"{op}_out").default, (*given, out))
+        assert set(found.values()) == {"SUCCESS"}
+
+
+def block(x: Tensor, w1: Tensor, b1: Tensor, w2: Tensor) -> Tensor:
+    """A feed-forward block as models have it."""
+    h = tk.linear_gelu(x, w1, b1)
+    h = tk.gemm_bias_act(h.flatten(0, -2), w2.t(), act="silu", alpha=0.5)
+    return tk.relu_scale(h, 2.0)
+
+
+def block_inputs(device: torch.device, rows: int, dtype: torch.dtype = FLOAT) -> list[Tensor]:
+    shapes = ((2, rows, 7), (6, 7), (6,), (5, 6))
+    return [leaf(device, *shape, dtype=dtype) for shape in shapes]
+
+
+@pytest.mark.parametrize("dynamic", [False, True])
+def test_compiled_forward_and_backward(dynamic: bool, device: torch.device) -> None:
+    torch._dynamo.reset()
+    compiled = torch.compile(block, fullgraph=True, backend="aot_eager", dynamic=dynamic)
+    for rows in (4, 7):
+        inputs = block_inputs(device, rows)
+        found, right = compiled(*inputs), block(*inputs)
+        assert torch.equal(found, right)
+        grad = torch.randn_like(right)
+        for mine, theirs in zip(
+            torch.autograd.grad(found, inputs, grad), torch.autograd.grad(right, inputs, grad)
+        ):
+            assert torch.equal(mine, theirs)
+
+
+@pytest.mark.parametrize("strict", [False, True])
+def test_export(strict: bool, device: torch.device) -> None:
+    class Model(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            _, *weights = block_inputs(device, 1)
+            self.weights = torch.nn.ParameterList(weights)
+
+        def forward(self, x: Tensor) -> Tensor:
+            return block(x, *self.weights)
+
+    model, x = Model(), block_inputs(device, 4)[0].detach()
+    rows = torch.export.Dim("rows", min=2, max=64)
+    with torch.no_grad():
+        program = torch.export.export(model, (x,), strict=strict, dynamic_shapes={"x": {1: rows}})
+        called = {str(n.target) for n in program.graph.nodes if n.op == "call_function"}
+        assert {f"triton_kernels.{op}.default" for op in ("linear_gelu", "gemm_bias_act")} <= called
+        other = block_inputs(device, 9)[0].detach()
+        assert torch.equal(program.module()(other), model(other))
+
+
+def test_checkpoint(device: torch.device) -> None:
+    inputs = block_inputs(device, 4)
+    again = torch.utils.checkpoint.checkpoint(block, *inputs, use_reentrant=False)
+    found = torch.autograd.grad(again.sum(), inputs)
+    right = torch.autograd.grad(block(*inputs).sum(), inputs)
+    assert all(torch.equal(a, b) for a, b in zip(found, right))
+
+
+@pytest.mark.parametrize("shared", [True, False])
+def test_per_example_gradients(shared: bool, device: torch.device) -> None:
+    """vmap over grad, with the weights shared or one for each: those of a loop."""
+    x, w1, b1, w2 = (t.detach() for t in block_inputs(device, 4, DOUBLE))
+    x = torch.stack([x, x + 1, 2 * x])
+    weights = (w1, b1, w2) if shared else tuple(torch.stack([t, -t, 2 * t]) for t in (w1, b1, w2))
+    dims = (0, *[None if shared else 0] * 3)
+    gradient = torch.func.grad(lambda *inputs: block(*inputs).square().sum(), (0, 1, 2, 3))
+    found = torch.func.vmap(gradient, in_dims=dims)(x, *weights)
+    for i in range(3):
+        one = [x[i], *(t if shared else t[i] for t in weights)]
+        one = [t.detach().requires_grad_() for t in one]
+        right = torch.autograd.grad(block(*one).square().sum(), one)
+        for mine, theirs in zip(found, right):
+            torch.testing.assert_close(mine[i], theirs, rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.parametrize("kind", ["cpu", "cuda"])
+def test_autocast_as_torch_does(kind: str, device: torch.device) -> None:
+    """Products run in autocast's dtype, float64 ones as they are; gradients are the inputs'."""
+    if device.type != kind:
+        pytest.skip(f"tensors on {device.type}")
+    inputs = block_inputs(device, 4)
+    x, w1, b1, w2 = inputs
+    with torch.autocast(kind, dtype=BFLOAT):
+        found = tk.linear_gelu(x, w1, b1)
+        product = tk.gemm_bias_act(x.flatten(0, 1), w1.t(), act="relu")
+        wide = tk.linear_gelu(x.double(), w1.double())
+    assert (found.dtype, product.dtype, wide.dtype) == (BFLOAT, BFLOAT, DOUBLE)
+    with torch.no_grad():
+        assert torch.equal(found, tk.linear_gelu(x.bfloat16(), w1.bfloat16(), b1.bfloat16()))
+    found.sum().backward()
+    assert {t.grad.dtype for t in (x, w1, b1)} == {FLOAT}
+    assert w2.grad is None
+
+
+# ---- on a GPU ----
+
+
+@pytest.mark.gpu_only
+def test_inductor_on_a_gpu() -> None:
+    torch._dynamo.reset()
+    device = torch.device("cuda")
+    compiled = torch.compile(lambda *inputs: block(*inputs).relu(), fullgraph=True)
+    inputs = block_inputs(device, 64)
+    found, right = compiled(*inputs), block(*inputs).relu()
+    torch.testing.assert_close(found, right)
+    grad = torch.randn_like(right)
+    for mine, theirs in zip(
+        torch.autograd.grad(found, inputs, grad), torch.autograd.grad(right, inputs, grad)
+    ):
+        torch.testing.assert_close(mine, theirs)
+
+
+def step(inputs: list[Tensor]) -> tuple[Tensor, ...]:
+    out = block(*inputs)
+    return (out, *torch.autograd.grad(out, inputs, torch.ones_like(out)))
+
+
+@pytest.mark.gpu_only
+@pytest.mark.parametrize("dtype", [BFLOAT, FLOAT])
+def test_in_a_cuda_graph_on_a_side_stream(dtype: torch.dtype) -> None:
+    """Kernels with descriptors and without; new numbers, same addresses."""
+    shapes = ((2, 128, 256), (512, 256), (512,), (256, 512))
+    inputs = [leaf(torch.device("cuda"), *shape, dtype=dtype) for shape in shapes]
+    side = torch.cuda.Stream()
+    side.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(side):
+        step(inputs)
+    torch.cuda.current_stream().wait_stream(side)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        found = step(inputs)
+    with torch.no_grad():
+        for t in inputs:
+            t.copy_(torch.randn_like(t) / 8)
+    graph.replay()
+    torch.cuda.synchronize()
+    assert all(torch.equal(a, b) for a, b in zip(found, step(inputs)))
+
+
+@pytest.mark.gpu_only
+def test_the_same_bits_every_time() -> None:
+    shapes = ((2, 500, 264), (520, 264), (520,), (256, 520))
+    inputs = [leaf(torch.device("cuda"), *shape, dtype=BFLOAT) for shape in shapes]
+    torch.use_deterministic_algorithms(True)
+    try:
+        first = step(inputs)
+        for _ in range(3):
+            assert all(torch.equal(a, b) for a, b in zip(first, step(inputs)))
+    finally:
+        torch.use_deterministic_algorithms(False)
+
+
+@pytest.mark.gpu_only
+def test_on_another_device_than_the_current_one() -> None:
+    if torch.cuda.device_count() < 2:
+        pytest.skip("one GPU only")
+    shapes = ((2, 128, 256), (512, 256), (512,), (256, 512))
+    inputs = [leaf(torch.device("cuda:1"), *shape, dtype=BFLOAT) for shape in shapes]
+    found = step(inputs)
+    assert {t.device.index for t in found} == {1}
+    assert torch.cuda.current_device() == 0
+    right = step([t.detach().to(0).requires_grad_() for t in inputs])
+    assert all(torch.equal(a.to(0), b) for a, b in zip(found, right))
