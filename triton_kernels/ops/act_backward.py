@@ -27,8 +27,8 @@ from triton_kernels.ops.add import add
 from triton_kernels.ops.sum_to import add_rows
 
 DTYPES = _arguments.FLOATS
-BLOCK_M, BLOCK_N = 16, 256
-PROGRAMS = 1056  # that keep a GPU busy: eight a multiprocessor of an H200
+BLOCK_M, BLOCK_N = 32, 64
+PROGRAMS = 2112  # that keep a GPU busy: sixteen a multiprocessor of an H200
 
 
 @triton.jit
