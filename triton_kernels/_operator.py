@@ -266,13 +266,17 @@ class Operator:
         torch.library.register_vmap(f"{NAMESPACE}::{name}", refuse_vmap, lib=_LIBRARY)
 
 
-@torch.compiler.assume_constant_result  # so torch.compile runs it, and does not trace it
 def _register_sharding() -> None:
     """Where there may be DTensors, tell them how the ops are sharded."""
     if "torch.distributed.tensor" in sys.modules:
         from triton_kernels import _sharding
 
         _sharding.register()
+
+
+# torch.compile runs it while it traces. This is torch.compiler.assume_constant_result, which would
+# import torch._dynamo, and with it half a second of others, for everybody.
+_register_sharding._dynamo_marked_constant = True  # type: ignore[attr-defined]
 
 
 def one_by_one(

@@ -88,7 +88,7 @@ def _elementwise(*tensors: Any) -> Iterator[Rule]:
 
 
 def _beside(t: Any, dim: int, shape: Sequence[int]) -> Placement:
-    """The placement of ``t``, which broadcasts to ``shape``, where that is sharded along ``dim``."""
+    """The placement of t, which broadcasts to ``shape``, where that is sharded along ``dim``."""
     own = dim - (len(shape) - len(t.shape))
     return Shard(own) if own >= 0 and t.shape[own] == shape[dim] else R
 
