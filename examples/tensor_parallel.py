@@ -83,9 +83,8 @@ def main() -> None:
 
 def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    enough = torch.cuda.device_count() >= int(os.environ.get("LOCAL_WORLD_SIZE", "1")) > 0
-    default = "cuda" if enough and torch.cuda.is_available() else "cpu"
-    parser.add_argument("--device", choices=SIZES, default=default)
+    enough = torch.cuda.device_count() >= int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
+    parser.add_argument("--device", choices=SIZES, default="cuda" if enough else "cpu")
     return parser.parse_args()
 
 

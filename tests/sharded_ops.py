@@ -92,6 +92,9 @@ def elementwise() -> list[Case]:
         for p in (R, S0, S1):
             case(name, unary, (square,), (p,), p)
         case(name, unary, (square,), (P,), ANY, moves=True)
+    for number in (3, 0.5, 3.0):  # kinds of numbers that give different dtypes
+        add_number = lambda x, y=number: tk.add(x, y)  # noqa: E731
+        case("add_scalar", add_number, (square,), (S0,), S0, dtype=torch.int64, gradients=False)
     return cases
 
 
@@ -225,6 +228,7 @@ def check(case: Case, mesh: DeviceMesh) -> None:
         assert placement in (ANY, result.placements[0]), result.placements
     moves = communication.get_total_counts()
     assert bool(moves) == case.moves, f"{moves} collectives"
+    assert [r.dtype for r in results] == [right.dtype for right in expected]
     full = [r.full_tensor() for r in results]
     for result, right in zip(full, expected):
         assert_same(result, right, exact=case.exact)
