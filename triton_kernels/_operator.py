@@ -13,6 +13,7 @@ private torch API that tells these apart is in :func:`_observed`.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType, SimpleNamespace
@@ -108,6 +109,7 @@ class Operator:
 
     def __call__(self, *args: Any, out: Tensor | None = None) -> Any:
         if self.followed(args, out):
+            _register_sharding()
             if out is not None:
                 self.mutating(*args, out)
                 return out
@@ -265,6 +267,19 @@ class Operator:
         _LIBRARY.impl(name, refuse_gradients, "Autograd", with_keyset=True)
         torch.library.register_fake(f"{NAMESPACE}::{name}", lambda *args: None, lib=_LIBRARY)
         torch.library.register_vmap(f"{NAMESPACE}::{name}", refuse_vmap, lib=_LIBRARY)
+
+
+def _register_sharding() -> None:
+    """Where there may be DTensors, tell them how the ops are sharded."""
+    if "torch.distributed.tensor" in sys.modules:
+        from triton_kernels import _sharding
+
+        _sharding.register()
+
+
+# torch.compile runs it while it traces. This is torch.compiler.assume_constant_result, which would
+# import torch._dynamo, and with it half a second of others, for everybody.
+_register_sharding._dynamo_marked_constant = True  # type: ignore[attr-defined]
 
 
 def one_by_one(

@@ -93,7 +93,15 @@ def _run(
         ("x", "weight"),
         pre,
     )
-    return result.view(shape) if out is None else out, None if pre is None else pre.view(shape)
+    return _unrolled(result, shape) if out is None else out, _unrolled(pre, shape)
+
+
+def _unrolled(rows: Any, shape: tuple[int, ...]) -> Any:
+    """[M, O] as […, O], of a tensor that nobody else has, and so no view for autograd, as torch's
+    own products do it: FSDP warns of views."""
+    if rows is None or len(shape) == 2:
+        return rows
+    return torch.ops.aten._unsafe_view.default(rows, shape)
 
 
 def _by_rows(out: Tensor, shape: tuple[int, ...]) -> Tensor:

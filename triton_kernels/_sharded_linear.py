@@ -1,0 +1,68 @@
+"""act(x @ weight.T + bias) of DTensors, for modules: what the rules for one op cannot say.
+
+Where x and weight are sharded along the contraction (row-parallel), each rank has a part of every
+sum, and an activation may be applied to whole sums only: the product, then an all-reduce, then
+bias and activation in one kernel. And where x […, I] is sharded along a batch dimension that is not
+the first, that one comes first before all are merged, so that nothing need be gathered.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from torch import Tensor
+
+from triton_kernels.ops.gemm_bias_act import gemm_bias_act
+
+
+def is_distributed(t: Tensor) -> bool:
+    """Whether t is a DTensor; torch.distributed.tensor is not imported for the answer."""
+    return bool(_placements(t))
+
+
+def sharded_linear(
+    x: Tensor, weight: Tensor, bias: Tensor | None = None, act: str = "none"
+) -> Tensor:
+    """act(x @ weight.T + bias), right and with little communication however they are sharded.
+
+    Args:
+        x: DTensor […, I].
+        weight: DTensor [O, I].
+        bias: DTensor [O].
+        act: as in :func:`triton_kernels.gemm_bias_act`.
+
+    Returns:
+        DTensor […, O]. Row-parallel without an activation it is Partial: the sum is yet to come.
+
+    Raises:
+        TypeError, ValueError, RuntimeError: as :func:`triton_kernels.gemm_bias_act`.
+    """
+    first = _first_dim(x)
+    front = x.movedim(first, 0)
+    rows = front.reshape(front.shape[:-1].numel(), front.shape[-1])
+    if act != "none" and any(placement.is_shard(1) for placement in _placements(weight)):
+        out = _act_of_sum(gemm_bias_act(rows, weight.t()), bias, act)
+    else:
+        out = gemm_bias_act(rows, weight.t(), bias, act=act)
+    return out.reshape(*front.shape[:-1], weight.shape[0]).movedim(0, first)
+
+
+def _placements(t: Any) -> tuple[Any, ...]:
+    return getattr(t, "placements", ())
+
+
+def _first_dim(x: Tensor) -> int:
+    """The batch dimension that is sharded, or the first."""
+    sharded = [p.dim for p in _placements(x) if p.is_shard() and p.dim < x.dim() - 1]
+    return min(sharded, default=0)
+
+
+def _act_of_sum(product: Any, bias: Tensor | None, act: str) -> Tensor:
+    """act(product + bias), once the ranks' parts of the product are added."""
+    from torch.distributed.tensor import Replicate
+
+    whole = [Replicate() if p.is_partial() else p for p in product.placements]
+    c = product.redistribute(placements=whole)
+    rows, columns = c.shape
+    # A product of nothing: the kernel's epilogue alone.
+    return gemm_bias_act(c.new_empty((rows, 0)), c.new_empty((0, columns)), bias, act=act, c=c)
