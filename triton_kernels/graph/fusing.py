@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import inspect
+import operator
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensorMode
-from torch.fx import GraphModule, Interpreter, Node, Tracer
+from torch.fx import GraphModule, Interpreter, Node, Proxy, Tracer
 
 from triton_kernels import _elementwise, _launch
-from triton_kernels.graph import capabilities
+from triton_kernels.graph import capabilities, forms
 from triton_kernels.graph.matching import PASSES
 from triton_kernels.graph.planning import Options, Plan, rewrite
 
@@ -132,14 +133,33 @@ def _plan(
     return traced, plan
 
 
+class _Proxy(Proxy):
+    """torch.fx's, which turns ``x += y`` into ``x = x + y``: then nobody else would see the sum."""
+
+    def __setitem__(self, key: Any, value: Any) -> None:
+        self.tracer.create_proxy("call_function", operator.setitem, (self, key, value), {})
+
+
+def _in_place(function: Callable[..., Any]) -> Callable[..., Any]:
+    def method(self: Proxy, other: Any) -> Any:
+        return self.tracer.create_proxy("call_function", function, (self, other), {})
+
+    return method
+
+
+for _name in "add sub mul truediv floordiv mod pow matmul and or xor lshift rshift".split():  # noqa: SIM905
+    setattr(_Proxy, f"__i{_name}__", _in_place(getattr(operator, f"__i{_name}__")))
+
+
 class _Tracer(Tracer):
-    """torch.fx's tracer, which does not look into this package's modules or hooked ones."""
+    """torch.fx's, which does not look into this package's modules or hooked ones."""
+
+    def proxy(self, node: Node) -> Proxy:
+        return _Proxy(node, self)
 
     def is_leaf_module(self, m: nn.Module, module_qualified_name: str) -> bool:
-        from triton_kernels.graph.forms import has_hooks
-
         ours = type(m).__module__.startswith("triton_kernels.nn")
-        return ours or has_hooks(m) or super().is_leaf_module(m, module_qualified_name)
+        return ours or forms.has_hooks(m) or super().is_leaf_module(m, module_qualified_name)
 
 
 class _ExampleValues(Interpreter):

@@ -122,6 +122,7 @@ class Matcher:
 
     def _relu_scale_add(self, root: Node, form: Sum) -> Match | None:
         """relu(x)·scale + y, either way round."""
+        nodes: tuple[Node, ...]
         for scaled, y in ((form.x, form.y), (form.y, form.x)):
             inner = self.forms[scaled]
             if isinstance(inner, ReluScale) and form.alpha == 1:
@@ -266,6 +267,8 @@ class Matcher:
             missing = next(label for label, v in values if v is None)
             raise Misfit(f"nothing is known of {missing}")
         first, lead = known[0]
+        if lead.device.type in ("cuda", "cpu") and torch.is_autocast_enabled(lead.device.type):
+            raise Misfit("autocast is on: dtypes are not those of the operands")
         for label, v in known:
             if not _plain(v):
                 raise Misfit(f"{label} is a {type(v).__name__}, layout {v.layout}")

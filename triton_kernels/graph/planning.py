@@ -7,7 +7,6 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-import torch
 from torch.fx import GraphModule, Node
 
 from triton_kernels.graph import capabilities, forms
@@ -102,17 +101,14 @@ def rewrite(module: GraphModule, options: Options) -> Plan:
 
 def judge(matcher: Matcher, match: Match, options: Options) -> capabilities.Verdict:
     """Whether the options take the match's kernel for it."""
-    problem = matcher.problem(match, options.rest)
-    if torch.is_autocast_enabled(problem.device.type):
-        return capabilities.Verdict(None, "autocast is on")
-    return capabilities.judge(problem, options.min_score)
+    return capabilities.judge(matcher.problem(match, options.rest), options.min_score)
 
 
 class _Rewriting:
     def __init__(self, module: GraphModule, options: Options) -> None:
         self.module, self.options = module, options
         # What each node stands for in the original graph, of which plans speak.
-        self._names = {node: (_label(node),) for node in module.graph.nodes}
+        self._names: dict[Node, tuple[str, ...]] = {n: (_label(n),) for n in module.graph.nodes}
         self._order = [names[0] for names in self._names.values()]
         self._steps: dict[Node, Step] = {}
         self._left: dict[str, Left] = {}
