@@ -21,6 +21,7 @@ from triton_kernels._launch import interpret
 from triton_kernels._version import __version__
 from triton_kernels.graph import explain, fuse, replace_modules, restore_modules
 from triton_kernels.ops import add as _add
+from triton_kernels.ops.act_backward import act_backward
 from triton_kernels.ops.add import add
 from triton_kernels.ops.gemm_bias_act import gemm_bias_act
 from triton_kernels.ops.linear_gelu import linear_gelu
@@ -30,6 +31,7 @@ from triton_kernels.ops.sum_to import sum_to
 
 __all__ = [
     "__version__",
+    "act_backward",
     "add",
     "explain",
     "fuse",

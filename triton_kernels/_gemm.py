@@ -103,7 +103,7 @@ def place(tile, M, N, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, GROUP_M: tl.
 
 
 @triton.jit
-def finished(
+def pre_activation(
     acc,
     m,
     n,
@@ -116,10 +116,9 @@ def finished(
     stride_cn,
     alpha,
     beta,
-    ACT: tl.constexpr,
     C: tl.constexpr,
 ):
-    """The epilogue: act(alpha·acc + beta·c + bias) for rows m and columns n."""
+    """alpha·acc + beta·c + bias for rows m and columns n."""
     pre = scalar_value(alpha, C) * acc
     if c_ptr is not None:
         c_ptrs = c_ptr + m[:, None] * stride_cm + n[None, :] * stride_cn
@@ -128,7 +127,7 @@ def finished(
     if bias_ptr is not None:
         bias = tl.load(bias_ptr + n * stride_bias, mask=n < N, other=0.0)
         pre += bias[None, :].to(C)
-    return ACT(pre)
+    return pre
 
 
 @triton.jit(do_not_specialize=["alpha", "beta"])
@@ -138,6 +137,7 @@ def gemm_bias_act_kernel(
     bias_ptr,
     c_ptr,
     out_ptr,
+    pre_ptr,
     M,
     N,
     K,
@@ -182,12 +182,25 @@ def gemm_bias_act_kernel(
             acc = tl.dot(a, b, acc, input_precision=PRECISION, out_dtype=C)
         a_ptrs += step * stride_ak
         b_ptrs += step * stride_bk
-    out = finished(
-        acc, m, n, bias_ptr, c_ptr, M, N, stride_bias, stride_cm, stride_cn, alpha, beta, ACT, C
+    pre = pre_activation(
+        acc, m, n, bias_ptr, c_ptr, M, N, stride_bias, stride_cm, stride_cn, alpha, beta, C
     )
-    out_ptrs = out_ptr + m[:, None] * stride_om + n[None, :] * stride_on
+    offsets = m[:, None] * stride_om + n[None, :] * stride_on
     mask = (m[:, None] < M) & (n[None, :] < N)
-    tl.store(out_ptrs, out.to(out_ptr.dtype.element_ty), mask=mask)
+    if pre_ptr is not None:
+        tl.store(pre_ptr + offsets, pre.to(pre_ptr.dtype.element_ty), mask=mask)
+    tl.store(out_ptr + offsets, ACT(pre).to(out_ptr.dtype.element_ty), mask=mask)
+
+
+@triton.jit
+def store_tile(out, tile, m0, n0, m, n, M, N, stride_om, stride_on, OUT_TMA: tl.constexpr):
+    """The tile whose corner is (m0, n0); out is a descriptor if OUT_TMA."""
+    if OUT_TMA:
+        out.store([m0, n0], tile.to(out.dtype))
+    else:
+        out_ptrs = out + m[:, None] * stride_om + n[None, :] * stride_on
+        mask = (m[:, None] < M) & (n[None, :] < N)
+        tl.store(out_ptrs, tile.to(out.dtype.element_ty), mask=mask)
 
 
 @triton.jit
@@ -198,6 +211,7 @@ def finish_and_store(
     bias_ptr,
     c_ptr,
     out,
+    pre,
     M,
     N,
     stride_bias,
@@ -210,10 +224,10 @@ def finish_and_store(
     ACT: tl.constexpr,
     OUT_TMA: tl.constexpr,
 ):
-    """The tile whose corner is (m0, n0), of acc's shape; out is a descriptor if OUT_TMA."""
+    """The epilogue of the tile whose corner is (m0, n0), of acc's shape."""
     m = m0.to(tl.int64) + tl.arange(0, acc.shape[0])
     n = n0.to(tl.int64) + tl.arange(0, acc.shape[1])
-    tile = finished(
+    tile = pre_activation(
         acc,
         m,
         n,
@@ -226,15 +240,11 @@ def finish_and_store(
         stride_cn,
         alpha,
         beta,
-        ACT,
         tl.float32,
     )
-    if OUT_TMA:
-        out.store([m0, n0], tile.to(out.dtype))
-    else:
-        out_ptrs = out + m[:, None] * stride_om + n[None, :] * stride_on
-        mask = (m[:, None] < M) & (n[None, :] < N)
-        tl.store(out_ptrs, tile.to(out.dtype.element_ty), mask=mask)
+    if pre is not None:
+        store_tile(pre, tile, m0, n0, m, n, M, N, stride_om, stride_on, OUT_TMA)
+    store_tile(out, ACT(tile), m0, n0, m, n, M, N, stride_om, stride_on, OUT_TMA)
 
 
 @triton.jit(do_not_specialize=["alpha", "beta"])
@@ -244,6 +254,7 @@ def gemm_tma_kernel(
     bias_ptr,
     c_ptr,
     out,
+    pre,
     M,
     N,
     K,
@@ -265,7 +276,10 @@ def gemm_tma_kernel(
     BLOCK_K: tl.constexpr,
     GROUP_M: tl.constexpr,
 ):
-    """Every PROGRAMS-th tile of out; A_T: a_desc is of a's transpose, [K, M]; B_T: [N, K]."""
+    """Every PROGRAMS-th tile of out; A_T: a_desc is of a's transpose, [K, M]; B_T: [N, K].
+
+    out and pre are descriptors if OUT_TMA.
+    """
     tiles = tl.cdiv(M, BLOCK_M) * tl.cdiv(N, BLOCK_N)
     for tile in tl.range(tl.program_id(0), tiles, PROGRAMS, flatten=True):
         pid_m, pid_n = place(tile, M, N, BLOCK_M, BLOCK_N, GROUP_M)
@@ -295,6 +309,7 @@ def gemm_tma_kernel(
                 bias_ptr,
                 c_ptr,
                 out,
+                pre,
                 M,
                 N,
                 stride_bias,
@@ -319,8 +334,12 @@ def multiply(
     alpha: float,
     beta: float,
     precision: str,
+    pre: Tensor | None = None,
 ) -> None:
-    """out = act(alpha·(a@b) + beta·c + bias), of arguments that fit. act: a jit function."""
+    """out = act(alpha·(a@b) + beta·c + bias), of arguments that fit. act: a jit function.
+
+    pre, of out's dtype and strides, gets the same before the activation.
+    """
     (M, K), N = a.shape, b.shape[1]
     scalars = as_argument(alpha, a.dtype), as_argument(beta, a.dtype)
     stride_bias = 0 if bias is None else bias.stride(0)
@@ -335,7 +354,12 @@ def multiply(
             a_desc, a_t = _descriptor(a, tiles.BLOCK_M, tiles.BLOCK_K)
             b_desc, b_t = _descriptor(b, tiles.BLOCK_K, tiles.BLOCK_N)
             out_tma = _by_rows(out)
-            block = [tiles.BLOCK_M, tiles.BLOCK_N // choice.SUBTILES]
+            results = [out, pre]
+            if out_tma:
+                block = [tiles.BLOCK_M, tiles.BLOCK_N // choice.SUBTILES]
+                results = [
+                    t if t is None else TensorDescriptor.from_tensor(t, block) for t in results
+                ]
             programs = min(count, gpu.multiprocessors)
             _launch.launch(
                 gemm_tma_kernel,
@@ -345,7 +369,7 @@ def multiply(
                 b_desc,
                 bias,
                 c,
-                TensorDescriptor.from_tensor(out, block) if out_tma else out,
+                *results,
                 M,
                 N,
                 K,
@@ -374,6 +398,7 @@ def multiply(
         bias,
         c,
         out,
+        pre,
         M,
         N,
         K,

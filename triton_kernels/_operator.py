@@ -15,8 +15,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from types import SimpleNamespace
-from typing import Any, NamedTuple
+from types import MappingProxyType, SimpleNamespace
+from typing import Any, Literal, NamedTuple
 
 import torch
 from torch import Tensor
@@ -27,6 +27,10 @@ from triton_kernels import _arguments
 NAMESPACE = "triton_kernels"
 _LIBRARY = torch.library.Library(NAMESPACE, "FRAGMENT")
 _PLAIN = frozenset({Tensor, torch.nn.Parameter})
+_AUTOCAST_KEYS = {"cuda": "AutocastCUDA", "cpu": "AutocastCPU"}
+
+Result = Tensor | tuple[Tensor, ...]
+Batched = Callable[["Operator", tuple[Any, ...], tuple[Any, ...]], tuple[Any, Any]]
 
 
 class Like(NamedTuple):
@@ -59,33 +63,37 @@ class Operator:
         parameters: as in a schema, "Tensor x, Scalar scale".
         launch: checks the arguments, takes ``out=``, launches; sees plain tensors only.
         fake: the same arguments → an empty result, of the right shape, dtype and strides.
-        gradients: of the inputs by name; inputs that are never differentiated need none.
+        gradients: of the inputs by name; inputs that are never differentiated need none. A subclass
+            that has :meth:`_keep` and :meth:`_backward` of its own needs none at all.
         batched: the rule for vmap, of (operator, in_dims, arguments).
-        autocast: the dtype to which CUDA's autocast casts the inputs, where it does.
+        autocast: the dtype to which CUDA's autocast casts the inputs, where it does; or "lower",
+            as torch's own products: to the dtype of autocast, on any device.
         label: what errors call it, if it is a form of an op of another name.
+        results: how many tensors it returns; ``<op>_out`` there is only of one.
     """
 
     def __init__(
         self,
         name: str,
         parameters: str,
-        launch: Callable[..., Tensor],
-        fake: Callable[..., Tensor],
+        launch: Callable[..., Any],
+        fake: Callable[..., Any],
         *,
-        gradients: Mapping[str, Gradient],
-        batched: Callable[[Operator, tuple[Any, ...], tuple[Any, ...]], tuple[Tensor, int]],
-        autocast: torch.dtype | None = None,
+        gradients: Mapping[str, Gradient] = MappingProxyType({}),
+        batched: Batched,
+        autocast: torch.dtype | Literal["lower"] | None = None,
         label: str = "",
+        results: int = 1,
     ) -> None:
         declared = [parameter.split() for parameter in parameters.split(", ")]
         self.name, self.label = name, label or name
         self.names = tuple(words[1] for words in declared)
-        self.tensors = tuple(i for i, words in enumerate(declared) if words[0] == "Tensor")
+        self.tensors = tuple(i for i, words in enumerate(declared) if words[0].startswith("Tensor"))
         self.launch = launch
         self.gradients = gradients
         self.autocast = autocast
         self._kept: dict[tuple[bool, ...], tuple[int, ...]] = {}
-        self._register(parameters, fake, batched)
+        self._register(parameters, fake, batched, results)
         title = "".join(word.capitalize() for word in name.split("_"))
         functions: dict[str, Callable[..., Any]] = {
             "forward": self._forward,
@@ -94,21 +102,21 @@ class Operator:
         self._function = _function(title, **functions)
         # torch.func wants the context set up apart; torch's custom ops refuse gradients there.
         functions["forward"] = lambda *args: self(*args)
-        functions["setup_context"] = lambda ctx, inputs, output: self._keep(ctx, inputs)
+        functions["setup_context"] = lambda ctx, inputs, output: self._keep(ctx, inputs, output)
         functions["vmap"] = lambda info, in_dims, *args: batched(self, in_dims, args)
         self._transformed = _function(title, **functions)
 
-    def __call__(self, *args: Any, out: Tensor | None = None) -> Tensor:
+    def __call__(self, *args: Any, out: Tensor | None = None) -> Any:
         if torch.compiler.is_compiling() or self._observed(args, out):
             if out is not None:
                 self.mutating(*args, out)
                 return out
             if not torch.compiler.is_compiling() and torch._C._are_functorch_transforms_active():
-                return self._transformed.apply(*args)  # type: ignore[no-any-return]
-            return self.functional(*args)  # type: ignore[no-any-return]
+                return self._transformed.apply(*args)
+            return self.functional(*args)
         if out is None:
             if torch.is_grad_enabled() and self._requires_grad(args):
-                return self._function.apply(*args)  # type: ignore[no-any-return]
+                return self._function.apply(*args)
             return self.launch(*args)
         written = self.launch(*args, out=out)
         torch.autograd.graph.increment_version(written)
@@ -126,8 +134,12 @@ class Operator:
             or torch._C._are_functorch_transforms_active()
             or torch._C._get_tracing_state() is not None
             or (type(out) not in _PLAIN and isinstance(out, Tensor))
-            or (self.autocast is not None and torch.is_autocast_enabled("cuda"))
+            or (self.autocast is not None and self._autocasting())
         )
+
+    def _autocasting(self) -> bool:
+        lower = self.autocast == "lower"
+        return torch.is_autocast_enabled("cuda") or (lower and torch.is_autocast_enabled("cpu"))
 
     def _requires_grad(self, args: tuple[Any, ...]) -> bool:
         for i in self.tensors:  # noqa: SIM110 - a generator takes longer, and this is every call
@@ -146,12 +158,12 @@ class Operator:
 
     # ---- autograd ----
 
-    def _forward(self, ctx: Any, *args: Any) -> Tensor:
+    def _forward(self, ctx: Any, *args: Any) -> Any:
         out = self.launch(*args)
-        self._keep(ctx, args)
+        self._keep(ctx, args, out)
         return out
 
-    def _keep(self, ctx: Any, args: tuple[Any, ...]) -> None:
+    def _keep(self, ctx: Any, args: tuple[Any, ...], out: Any) -> None:
         """Save what the gradients that are wanted read, and nothing else."""
         needed = ctx.needs_input_grad
         kept = self._kept.get(needed)
@@ -165,7 +177,7 @@ class Operator:
         ctx.save_for_backward(*[args[i] for i in kept])
         ctx.kept, ctx.rest = kept, rest
 
-    def _backward(self, ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+    def _backward(self, ctx: Any, grad: Any) -> tuple[Tensor | None, ...]:
         inputs = SimpleNamespace(**dict(zip(self.names, ctx.rest)))
         for i, saved in zip(ctx.kept, ctx.saved_tensors):
             setattr(inputs, self.names[i], saved)
@@ -180,8 +192,9 @@ class Operator:
     def _register(
         self,
         parameters: str,
-        fake: Callable[..., Tensor],
-        batched: Callable[[Operator, tuple[Any, ...], tuple[Any, ...]], tuple[Tensor, int]],
+        fake: Callable[..., Any],
+        batched: Batched,
+        results: int,
     ) -> None:
         """Register both ops; they are ``functional`` and ``mutating`` from then on."""
         whole = f"{NAMESPACE}::{self.name}"
@@ -189,17 +202,38 @@ class Operator:
             whole,
             lambda *args: self.launch(*args),
             mutates_args=(),
-            schema=f"({parameters}) -> Tensor",
+            schema=f"({parameters}) -> ({', '.join(['Tensor'] * results)})",
         )
         functional.register_fake(fake)
         functional.register_autograd(
-            self._backward, setup_context=lambda ctx, inputs, output: self._keep(ctx, inputs)
+            self._backward,
+            setup_context=lambda ctx, inputs, output: self._keep(ctx, inputs, output),
         )
         functional.register_vmap(lambda info, in_dims, *args: batched(self, in_dims, args))
-        if self.autocast is not None:
-            functional.register_autocast("cuda", self.autocast)
         self.functional = getattr(torch.ops.triton_kernels, self.name).default
-        self._register_out(f"{self.name}_out", parameters)
+        if self.autocast == "lower":
+            for device in _AUTOCAST_KEYS:
+                self._register_lower(device)
+        elif self.autocast is not None:
+            functional.register_autocast("cuda", self.autocast)
+        if results == 1:
+            self._register_out(f"{self.name}_out", parameters)
+
+    def _register_lower(self, device: str) -> None:
+        """As torch's own products: floats but float64 become what autocast is set to."""
+        keys = torch._C.DispatchKeySet(torch._C.DispatchKey.AutocastCUDA)
+        keys = keys | torch._C.DispatchKeySet(torch._C.DispatchKey.AutocastCPU)
+
+        def lower(t: Any) -> Any:
+            if not isinstance(t, Tensor) or not t.is_floating_point() or t.device.type != device:
+                return t
+            return t if t.dtype == torch.float64 else t.to(torch.get_autocast_dtype(device))
+
+        def cast(keyset: Any, *args: Any) -> Any:
+            with torch._C._ExcludeDispatchKeyGuard(keys):
+                return self.functional(*map(lower, args))
+
+        _LIBRARY.impl(self.name, cast, _AUTOCAST_KEYS[device], with_keyset=True)
 
     def _register_out(self, name: str, parameters: str) -> None:
         # Not a custom_op: its kernel for autograd cannot refuse, it would drop the gradient.
@@ -228,6 +262,20 @@ class Operator:
         _LIBRARY.impl(name, refuse_gradients, "Autograd", with_keyset=True)
         torch.library.register_fake(f"{NAMESPACE}::{name}", lambda *args: None, lib=_LIBRARY)
         torch.library.register_vmap(f"{NAMESPACE}::{name}", refuse_vmap, lib=_LIBRARY)
+
+
+def one_by_one(
+    operator: Operator, in_dims: tuple[Any, ...], args: tuple[Any, ...]
+) -> tuple[Any, Any]:
+    """The rule for vmap of what has no batched form: a call for each element, stacked."""
+    sizes = [a.shape[d] for a, d in zip(args, in_dims) if d is not None]
+    results = []
+    for i in range(sizes[0]):
+        chosen = (a if d is None else a.select(d, i) for a, d in zip(args, in_dims))
+        results.append(operator(*chosen))
+    if isinstance(results[0], Tensor):
+        return torch.stack(results), 0
+    return tuple(torch.stack(each) for each in zip(*results)), (0,) * len(results[0])
 
 
 def _function(name: str, **methods: Callable[..., Any]) -> Any:

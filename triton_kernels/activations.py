@@ -13,6 +13,20 @@ Kernels take one as a constexpr and call it in their epilogue:
 
 The forms are those of torch.nn.functional. A result of 16 bits needs fewer digits: for it gelu is
 x/(1 + 2^(−x·q(x²))) with a polynomial q, and it, gelu_tanh, silu and sigmoid divide approximately.
+
+Each has its derivative, a jit function of what a training step saves: of the result r where that
+tells enough, so that nothing more is kept; else of the pre-activation x. At kinks it is torch's.
+
+    none        1
+    relu        0 where r <= 0, else 1: NaN lets the gradient through
+    sigmoid     r·(1 − r)
+    tanh        1 − r²
+    leaky_relu  1 where r > 0, else 1/100
+    gelu        Φ(x) + x·φ(x) of the normal distribution
+    gelu_tanh   (1 + t)/2 + x/2·(1 − t²)·√(2/π)·(1 + 3·0.044715·x²), t the tanh above
+    silu        s·(1 + x·(1 − s)), s = sigmoid(x)
+
+The last three are 0 and 1 at −∞ and ∞.
 """
 
 from __future__ import annotations
@@ -120,3 +134,70 @@ def for_result(name: str, result: torch.dtype, compute: torch.dtype) -> Any:
     if result.itemsize == 2 and compute != torch.float64:
         return HALF_ACTIVATIONS[name]
     return ACTIVATIONS[name]
+
+
+@triton.jit
+def clamped(x, limit: tl.constexpr):
+    """x between −limit and limit; NaN stays NaN."""
+    return tl.where(x > limit, limit, tl.where(x < -limit, -limit, x))
+
+
+@triton.jit
+def none_derivative(result):
+    return tl.full(result.shape, 1.0, result.dtype)
+
+
+@triton.jit
+def relu_derivative(result):
+    return tl.where(result <= 0, 0.0, 1.0).to(result.dtype)
+
+
+@triton.jit
+def sigmoid_derivative(result):
+    return result * (1.0 - result)
+
+
+@triton.jit
+def tanh_derivative(result):
+    return 1.0 - result * result
+
+
+@triton.jit
+def leaky_relu_derivative(result):
+    return tl.where(result > 0, 1.0, 0.01).to(result.dtype)
+
+
+@triton.jit
+def gelu_derivative(x):
+    x = clamped(x, 40.0)  # where φ is 0 in float64, too, and infinity is not yet times 0
+    density = 0.3989422804014327 * tl.exp(-0.5 * x * x)
+    return 0.5 * (1.0 + tl.erf(x * 0.7071067811865476)) + x * density
+
+
+@triton.jit
+def gelu_tanh_derivative(x):
+    x = clamped(x, 10.0)  # where tanh is 1 in float64, too
+    square = x * x
+    t = libdevice.tanh(0.7978845608028654 * x * (1.0 + 0.044715 * square))
+    slope = 0.7978845608028654 * (1.0 + 0.134145 * square)
+    return 0.5 * (1.0 + t) + 0.5 * x * (1.0 - t * t) * slope
+
+
+@triton.jit
+def silu_derivative(x):
+    x = clamped(x, 1000.0)  # where sigmoid is 0 or 1 in float64, too
+    s = 1.0 / (1.0 + tl.exp(-x))
+    return s * (1.0 + x * (1.0 - s))
+
+
+DERIVATIVES = {
+    "none": none_derivative,
+    "relu": relu_derivative,
+    "gelu": gelu_derivative,
+    "gelu_tanh": gelu_tanh_derivative,
+    "silu": silu_derivative,
+    "sigmoid": sigmoid_derivative,
+    "tanh": tanh_derivative,
+    "leaky_relu": leaky_relu_derivative,
+}
+OF_PRE_ACTIVATION = ("gelu", "gelu_tanh", "silu")  # the others' derivatives are of the result

@@ -11,10 +11,13 @@ float32. Reference for the conventions: torch.addmm, torch.nn.functional.
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import Tensor
 
 from triton_kernels import _arguments, _gemm, _launch, activations
+from triton_kernels._gemm_op import Product, ProductOperator, wants_pre
 
 DTYPES = _arguments.FLOATS
 PRECISIONS = ("ieee", "tf32", "tf32x3")
@@ -52,16 +55,13 @@ def gemm_bias_act(
         TypeError: an argument is no tensor or number, or has a wrong dtype.
         ValueError: an unknown act or precision, a precision that the dtype does not have, beta
             without c.
-        RuntimeError: shapes do not fit, devices differ, out overlaps, an input requires grad.
+        RuntimeError: shapes do not fit, devices differ, out overlaps, out is given and an input
+            requires grad.
     """
-    if out is None and torch.compiler.is_compiling():
-        result: Tensor = torch.ops.triton_kernels.gemm_bias_act(
-            a, b, bias, act, alpha, beta, c, out_dtype, precision
-        )
-        return result
-    return run(
-        "gemm_bias_act", a, b, bias, act, alpha, beta, c, out, out_dtype, precision, ("a", "b")
-    )
+    args = (a, b, bias, act, alpha, beta, c, out_dtype, precision)
+    if out is None and wants_pre(act, a, b, bias, c):
+        return _with_pre(*args)[0]  # type: ignore[no-any-return]
+    return _gemm_bias_act(*args, out=out)  # type: ignore[no-any-return]
 
 
 def run(
@@ -76,9 +76,11 @@ def run(
     out: Tensor | None,
     out_dtype: torch.dtype | None,
     precision: str,
-    names: tuple[str, str],
+    names: tuple[str, str] = ("a", "b"),
+    pre: Tensor | None = None,
 ) -> Tensor:
-    """Check everything, then launch. ``op`` and ``names`` are what errors call op, a and b."""
+    """Check everything, then launch. ``op`` and ``names`` are what errors call op, a and b; pre,
+    contiguous and of the result's dtype, gets the pre-activation."""
     a = _arguments.tensor(op, names[0], a, DTYPES)
     b = _arguments.tensor(op, names[1], b, (a.dtype,))
     bias = None if bias is None else _arguments.tensor(op, "bias", bias, (a.dtype,))
@@ -107,7 +109,6 @@ def run(
     if bias is not None and tuple(bias.shape) != (N,):
         raise RuntimeError(f"{op}(): 'bias' must have shape ({N},), but has {tuple(bias.shape)}")
     device = _arguments.same_device(op, **{names[0]: a, names[1]: b, "bias": bias, "c": c})
-    _arguments.refuse_grad(op, **{names[0]: a, names[1]: b, "bias": bias, "c": c})
     given_c = c
     if c is not None:
         try:
@@ -122,34 +123,69 @@ def run(
     dtype = out_dtype or a.dtype
     if out is not None:
         inputs = {names[0]: a, names[1]: b, "bias": bias, "c": given_c}
+        if torch.is_grad_enabled():
+            _arguments.refuse_gradients(op, _arguments.NO_GRADIENT_WITH_OUT, inputs.items())
         _arguments.check_out(op, out, (M, N), dtype, device, inputs, in_place=False)
     else:
         out = torch.empty((M, N), dtype=dtype, device=device)
     function = activations.for_result(act, dtype, a.dtype)
-    _gemm.multiply(a, b, bias, c, out, function, alpha, beta or 0.0, precision)
+    _gemm.multiply(a, b, bias, c, out, function, alpha, beta or 0.0, precision, pre)
     return out
 
 
-@torch.library.custom_op(
-    "triton_kernels::gemm_bias_act",
-    mutates_args=(),
-    schema="(Tensor a, Tensor b, Tensor? bias, str act, float alpha, float? beta, Tensor? c, "
-    "ScalarType? out_dtype, str precision) -> Tensor",
-)
-def _gemm_bias_act_op(a, b, bias, act, alpha, beta, c, out_dtype, precision):
-    return gemm_bias_act(
-        a,
-        b,
-        bias,
-        act=act,
-        alpha=alpha,
-        beta=beta,
-        c=c,
-        out_dtype=out_dtype,
-        precision=precision,
+def _launch_gemm_bias_act(*args: Any, out: Tensor | None = None) -> Tensor:
+    a, b, bias, act, alpha, beta, c, out_dtype, precision = args
+    return run("gemm_bias_act", a, b, bias, act, alpha, beta, c, out, out_dtype, precision)
+
+
+def _launch_with_pre(*args: Any) -> tuple[Tensor, Tensor | None]:
+    a, b, bias, act, alpha, beta, c, out_dtype, precision = args
+    pre = empty_pre(a, b, out_dtype)
+    op = "gemm_bias_act"
+    return run(op, a, b, bias, act, alpha, beta, c, None, out_dtype, precision, pre=pre), pre
+
+
+def empty_pre(a: Any, b: Any, dtype: torch.dtype | None = None) -> Tensor | None:
+    """For the pre-activation of a product; None for arguments that :func:`run` will refuse."""
+    try:
+        return torch.empty((a.shape[0], b.shape[1]), dtype=dtype or a.dtype, device=a.device)
+    except (AttributeError, IndexError, TypeError):
+        return None
+
+
+def _fake(
+    a: Tensor, b: Tensor, bias: Any, act: Any, alpha: Any, beta: Any, c: Any, out_dtype: Any, _: Any
+) -> Tensor:
+    return a.new_empty((a.shape[0], b.shape[1]), dtype=out_dtype or a.dtype)
+
+
+def _product(call: Any) -> Product:
+    return Product(
+        call.a, call.b, call.bias, call.act, call.alpha, call.beta, call.c, call.precision
     )
 
 
-@_gemm_bias_act_op.register_fake
-def _gemm_bias_act_fake(a, b, bias, act, alpha, beta, c, out_dtype, precision):
-    return a.new_empty((a.shape[0], b.shape[1]), dtype=out_dtype or a.dtype)
+_PARAMETERS = (
+    "Tensor a, Tensor b, Tensor? bias, str act, float alpha, float? beta, Tensor? c, "
+    "ScalarType? out_dtype, str precision"
+)
+_gemm_bias_act = ProductOperator(
+    "gemm_bias_act",
+    _PARAMETERS,
+    _launch_gemm_bias_act,
+    _fake,
+    with_pre=False,
+    product=_product,
+    multiply=gemm_bias_act,
+    label="gemm_bias_act",
+)
+_with_pre = ProductOperator(
+    "gemm_bias_act_with_pre",
+    _PARAMETERS,
+    _launch_with_pre,
+    lambda *args: (_fake(*args), _fake(*args)),
+    with_pre=True,
+    product=_product,
+    multiply=gemm_bias_act,
+    label="gemm_bias_act",
+)

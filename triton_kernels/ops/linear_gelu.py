@@ -7,17 +7,27 @@ rounding. Reference: torch.nn.functional.gelu(torch.nn.functional.linear(x, weig
 
 from __future__ import annotations
 
+import math
+from typing import Any
+
 import torch
 from torch import Tensor
 
 from triton_kernels import _arguments
+from triton_kernels._gemm_op import Product, ProductOperator, wants_pre
+from triton_kernels._operator import Like
 from triton_kernels.ops import gemm_bias_act
 
 APPROXIMATIONS = {"none": "gelu", "tanh": "gelu_tanh"}
 
 
 def linear_gelu(
-    x: Tensor, weight: Tensor, bias: Tensor | None = None, *, approximate: str = "none"
+    x: Tensor,
+    weight: Tensor,
+    bias: Tensor | None = None,
+    *,
+    approximate: str = "none",
+    out: Tensor | None = None,
 ) -> Tensor:
     """gelu(x @ weight.T + bias) in one kernel.
 
@@ -27,6 +37,8 @@ def linear_gelu(
         weight: [O, I], x's dtype, any strides.
         bias: [O], x's dtype.
         approximate: "none" for the erf form of GELU, "tanh" for the tanh form.
+        out: written and returned if given; […, O] of x's dtype, with leading dimensions that merge
+            into one stride; overlaps no input.
 
     Returns:
         […, O] in x's dtype.
@@ -34,11 +46,26 @@ def linear_gelu(
     Raises:
         TypeError: an argument is no tensor, or has a wrong dtype.
         ValueError: an unknown ``approximate``.
-        RuntimeError: shapes do not fit, devices differ, an input requires grad.
+        RuntimeError: shapes do not fit, devices differ, out does not fit or overlaps, out is given
+            and an input requires grad.
     """
-    if torch.compiler.is_compiling():
-        result: Tensor = torch.ops.triton_kernels.linear_gelu(x, weight, bias, approximate)
-        return result
+    args = (x, weight, bias, approximate)
+    act = APPROXIMATIONS.get(approximate, "none") if isinstance(approximate, str) else "none"
+    if out is None and wants_pre(act, x, weight, bias):
+        return _with_pre(*args)[0]  # type: ignore[no-any-return]
+    return _linear_gelu(*args, out=out)  # type: ignore[no-any-return]
+
+
+def _run(
+    x: Tensor,
+    weight: Tensor,
+    bias: Tensor | None,
+    approximate: str,
+    *,
+    out: Tensor | None = None,
+    with_pre: bool = False,
+) -> tuple[Tensor, Tensor | None]:
+    """The result and, if it is wanted, the pre-activation."""
     op = "linear_gelu"
     x = _arguments.tensor(op, "x", x, gemm_bias_act.DTYPES)
     weight = _arguments.tensor(op, "weight", weight, (x.dtype,))
@@ -48,29 +75,97 @@ def linear_gelu(
             f"{op}(): 'x' and 'weight' must have shapes […, I] and [O, I], but have "
             f"{tuple(x.shape)} and {tuple(weight.shape)}"
         )
-    rows = x.reshape(x.shape[:-1].numel(), x.shape[-1])
-    out = gemm_bias_act.run(
+    shape = (*x.shape[:-1], weight.shape[0])
+    rows, columns = x.reshape(x.shape[:-1].numel(), x.shape[-1]), weight.t()
+    pre = gemm_bias_act.empty_pre(rows, columns) if with_pre else None
+    result = gemm_bias_act.run(
         op,
         rows,
-        weight.t(),
+        columns,
         bias,
         APPROXIMATIONS[approximate],
         1.0,
         None,
         None,
-        None,
+        None if out is None else _by_rows(out, shape),
         None,
         "ieee",
         ("x", "weight"),
+        pre,
     )
-    return out.view(*x.shape[:-1], weight.shape[0])
+    return result.view(shape) if out is None else out, None if pre is None else pre.view(shape)
 
 
-@torch.library.custom_op("triton_kernels::linear_gelu", mutates_args=())
-def _linear_gelu_op(x: Tensor, weight: Tensor, bias: Tensor | None, approximate: str) -> Tensor:
-    return linear_gelu(x, weight, bias, approximate=approximate)
+def _by_rows(out: Tensor, shape: tuple[int, ...]) -> Tensor:
+    """out […, O] as [M, O], without a copy."""
+    op = "linear_gelu"
+    out = _arguments.tensor(op, "out", out, gemm_bias_act.DTYPES)
+    if tuple(out.shape) != shape:
+        raise RuntimeError(
+            f"{op}(): argument 'out' has shape {tuple(out.shape)}, but the result has {shape}; "
+            "out is never resized"
+        )
+    try:
+        return out.view(math.prod(shape[:-1]), shape[-1])
+    except RuntimeError:
+        raise RuntimeError(
+            f"{op}(): the leading dimensions of 'out', of shape {shape} and strides "
+            f"{out.stride()}, do not merge into one"
+        ) from None
 
 
-@_linear_gelu_op.register_fake
-def _linear_gelu_fake(x: Tensor, weight: Tensor, bias: Tensor | None, approximate: str) -> Tensor:
+def _launch_linear_gelu(
+    x: Tensor,
+    weight: Tensor,
+    bias: Tensor | None,
+    approximate: str,
+    *,
+    out: Tensor | None = None,
+) -> Tensor:
+    return _run(x, weight, bias, approximate, out=out)[0]
+
+
+def _launch_with_pre(
+    x: Tensor, weight: Tensor, bias: Tensor | None, approximate: str
+) -> tuple[Tensor, Tensor | None]:
+    return _run(x, weight, bias, approximate, with_pre=True)
+
+
+def _fake(x: Tensor, weight: Tensor, bias: Tensor | None, approximate: str) -> Tensor:
     return x.new_empty((*x.shape[:-1], weight.shape[0]))
+
+
+def _product(call: Any) -> Product:
+    """As a product of matrices, if need be of what is known of them."""
+    x, weight = call.x, call.weight
+    shape = (x.shape[:-1].numel(), x.shape[-1])
+    rows = x.reshape(shape) if isinstance(x, Tensor) else Like(torch.Size(shape), x.dtype)
+    if isinstance(weight, Tensor):
+        columns: Tensor | Like = weight.t()
+    else:
+        columns = Like(torch.Size(reversed(weight.shape)), weight.dtype)
+    act = APPROXIMATIONS.get(call.approximate, "gelu")
+    return Product(rows, columns, call.bias, act, transposed=True)
+
+
+_PARAMETERS = "Tensor x, Tensor weight, Tensor? bias, str approximate"
+_linear_gelu = ProductOperator(
+    "linear_gelu",
+    _PARAMETERS,
+    _launch_linear_gelu,
+    _fake,
+    with_pre=False,
+    product=_product,
+    multiply=gemm_bias_act.gemm_bias_act,
+    label="linear_gelu",
+)
+_with_pre = ProductOperator(
+    "linear_gelu_with_pre",
+    _PARAMETERS,
+    _launch_with_pre,
+    lambda *args: (_fake(*args), _fake(*args)),
+    with_pre=True,
+    product=_product,
+    multiply=gemm_bias_act.gemm_bias_act,
+    label="linear_gelu",
+)

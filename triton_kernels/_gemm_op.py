@@ -1,0 +1,186 @@
+"""What the matrix products share as ops: gradients, the rule for vmap, and which op a call takes.
+
+With z = alpha·(a@b) + beta·c + bias and out = act(z), a backward pass is
+
+    dz = grad·act'(z)      and the bias gradient, its column sums, in one pass (act_backward)
+    da = alpha·dz@bᵀ       dgrad
+    db = alpha·aᵀ@dz       wgrad, in b's layout
+    dc = beta·dz           summed to c's shape
+
+each of them a call of an op that has gradients itself. What act' reads is kept: the result where
+that tells enough. gelu, gelu_tanh and silu need z, which only a training step writes: ``<op>`` has
+a sister ``<op>_with_pre`` that returns it, too. ``<op>`` itself, called by its registered name,
+computes z again in its backward pass.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from types import SimpleNamespace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from triton_kernels._operator import Like, Operator, one_by_one
+from triton_kernels.activations import OF_PRE_ACTIVATION
+from triton_kernels.ops.act_backward import act_backward
+from triton_kernels.ops.add import add
+from triton_kernels.ops.sum_to import fitted
+
+
+@dataclass(frozen=True)
+class Product:
+    """A call: act(alpha·(a@b) + beta·c + bias). What its backward pass does not read is a Like."""
+
+    a: Tensor | Like
+    b: Tensor | Like
+    bias: Tensor | Like | None
+    act: str
+    alpha: float = 1.0
+    beta: float | None = None
+    c: Tensor | Like | None = None
+    precision: str = "ieee"
+    transposed: bool = False  # whether the op's own argument is bᵀ
+
+
+Multiply = Callable[..., Tensor]  # gemm_bias_act, which is made of this module
+
+
+class ProductOperator(Operator):
+    """A matrix product as an op, in one of two forms: with the pre-activation returned, or without.
+
+    Args:
+        name, parameters, launch, fake, batched, label: as :class:`Operator` takes them.
+        with_pre: which form it is.
+        product: the call as a product, from its arguments by name.
+        multiply: the public function that computes products.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        parameters: str,
+        launch: Callable[..., Any],
+        fake: Callable[..., Any],
+        *,
+        with_pre: bool,
+        product: Callable[[Any], Product],
+        multiply: Multiply,
+        label: str,
+    ) -> None:
+        self._product, self._multiply, self._with_pre = product, multiply, with_pre
+        results = 2 if with_pre else 1
+        super().__init__(
+            name,
+            parameters,
+            launch,
+            fake,
+            batched=one_by_one,
+            autocast="lower",
+            label=label,
+            results=results,
+        )
+
+    def _keep(self, ctx: Any, args: tuple[Any, ...], out: Any) -> None:
+        ctx.set_materialize_grads(False)
+        need = dict(zip(self.names, ctx.needs_input_grad))
+        act = self._product(SimpleNamespace(**dict(zip(self.names, args)))).act
+        first, second = self.names[:2]
+        reads = {second} if need[first] else set()
+        reads |= {first} if need[second] else set()
+        saved = None
+        if act in OF_PRE_ACTIVATION:
+            saved = out[1] if self._with_pre else None
+            if saved is None:
+                reads |= {self.names[i] for i in self.tensors}
+        elif act != "none":
+            saved = out[0] if self._with_pre else out
+        kept = [i for i in self.tensors if self.names[i] in reads and args[i] is not None]
+        rest = list(args)
+        for i in self.tensors:
+            if args[i] is not None:
+                rest[i] = None if i in kept else Like(args[i].shape, args[i].dtype)
+        ctx.save_for_backward(saved, *[args[i] for i in kept])
+        ctx.kept, ctx.rest = kept, rest
+        ctx.by_columns = args[1].stride(0) == 1 and args[1].stride(1) != 1
+
+    def _backward(
+        self, ctx: Any, grad: Tensor | None, grad_pre: Tensor | None = None
+    ) -> tuple[Tensor | None, ...]:
+        args = list(ctx.rest)
+        saved, *kept = ctx.saved_tensors
+        for i, t in zip(ctx.kept, kept):
+            args[i] = t
+        call = self._product(SimpleNamespace(**dict(zip(self.names, args))))
+        need = dict(zip(self.names, ctx.needs_input_grad))
+        first, second = self.names[:2]
+        found: dict[str, Tensor | None] = {}
+        dz, dbias = self._through_activation(call, grad, grad_pre, saved, need["bias"])
+        if dz is not None:
+            if need["bias"]:
+                found["bias"] = dbias
+            if need[first]:
+                da = self._multiply(dz, _tensor(call.b).t(), **_scale(call))
+                found[first] = da.view(args[0].shape)
+            if need[second]:
+                found[second] = self._wgrad(call, dz, ctx.by_columns)
+            if need.get("c") and call.c is not None:
+                found["c"] = fitted(dz, call.c, 1.0 if call.beta is None else call.beta)
+        return tuple(found.get(name) for name in self.names)
+
+    def _through_activation(
+        self,
+        call: Product,
+        grad: Tensor | None,
+        grad_pre: Tensor | None,
+        saved: Tensor | None,
+        bias: bool,
+    ) -> tuple[Tensor | None, Tensor | None]:
+        """dz, and the bias gradient if it is wanted, both of a's dtype."""
+        shape, dtype = torch.Size((call.a.shape[0], call.b.shape[1])), call.a.dtype
+        like = Like(shape, dtype)
+        dz = dbias = None
+        if grad is not None and call.act == "none":
+            dz = fitted(grad.resolve_neg().reshape(shape), like)
+        elif grad is not None:
+            if saved is None:
+                again = {name: getattr(call, name) for name in _BEFORE_ACTIVATION}
+                saved = self._multiply(call.a, call.b, call.bias, **again)
+            grad, saved = grad.resolve_neg().reshape(shape), saved.reshape(shape)
+            dz, dbias = act_backward(grad, saved, call.act, bias=bias, dtype=dtype)
+        if grad_pre is not None:
+            through = fitted(grad_pre.resolve_neg().reshape(shape), like)
+            dz, dbias = through if dz is None else add(dz, through), None
+        if bias and dz is not None and dbias is None:
+            dbias = fitted(dz, Like(shape[1:], dtype))
+        return dz, dbias
+
+    def _wgrad(self, call: Product, dz: Tensor, by_columns: bool) -> Tensor:
+        """In the layout of b, so that torch need not copy it into .grad."""
+        a, options = _tensor(call.a), _scale(call)
+        if call.transposed:
+            return self._multiply(dz.t(), a, **options)
+        if by_columns:
+            return self._multiply(dz.t(), a, **options).t()
+        return self._multiply(a.t(), dz, **options)
+
+
+def _scale(call: Product) -> dict[str, Any]:
+    return {"alpha": call.alpha, "precision": call.precision}
+
+
+def _tensor(operand: Tensor | Like) -> Tensor:
+    assert isinstance(operand, Tensor), "kept, because it is read"
+    return operand
+
+
+_BEFORE_ACTIVATION = ("alpha", "beta", "c", "precision")
+
+
+def wants_pre(act: str, *inputs: Any) -> bool:
+    """Whether a call is a training step that needs the pre-activation."""
+    if act not in OF_PRE_ACTIVATION or not torch.is_grad_enabled():
+        return False
+    return any(isinstance(t, Tensor) and t.requires_grad for t in inputs)

@@ -1,0 +1,197 @@
+"""act_backward: dx = grad·act'(saved), and its column sums, the bias gradient, in the same pass.
+
+Shapes: grad and saved [M, N], any strides; dx [M, N], the sums [N]. Dtypes: float16, bfloat16,
+float32, float64; grad and saved may differ. The compute type C is float32, or float64 if any of
+them is float64. ``saved`` is the result of the forward pass for none, relu, leaky_relu, sigmoid and
+tanh, and the pre-activation for gelu, gelu_tanh and silu; triton_kernels/activations.py has the
+derivatives.
+
+Steps: grad, saved → C; the derivative, one multiplication; dx is rounded once to its dtype. The
+sums add the products before that rounding, in C, in an order that depends on the shape only, and
+are rounded once. Reference: torch.autograd.grad of torch.nn.functional's activations.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from triton_kernels import _arguments, _elementwise, _launch, activations
+from triton_kernels._gemm import cdiv
+from triton_kernels._operator import Like, Operator, one_by_one
+from triton_kernels.ops.add import add
+from triton_kernels.ops.sum_to import sum_to
+
+DTYPES = _arguments.FLOATS
+BLOCK_M, BLOCK_N = 16, 256
+PROGRAMS = 1056  # that keep a GPU busy: eight a multiprocessor of an H200
+
+
+@triton.jit
+def act_backward_kernel(
+    grad_ptr,
+    saved_ptr,
+    dx_ptr,
+    sums_ptr,
+    M,
+    N,
+    rows,
+    stride_gm,
+    stride_gn,
+    stride_sm,
+    stride_sn,
+    DERIVATIVE: tl.constexpr,
+    C: tl.constexpr,
+    BLOCK_M: tl.constexpr,
+    BLOCK_N: tl.constexpr,
+):
+    """Program (i, j): BLOCK_N columns of the i-th part of so many rows; its sums are row i of
+    sums_ptr's. dx is contiguous."""
+    n = tl.program_id(1).to(tl.int64) * BLOCK_N + tl.arange(0, BLOCK_N)
+    begin = tl.program_id(0).to(tl.int64) * rows
+    end = tl.minimum(begin + rows, M)
+    total = tl.zeros((BLOCK_M, BLOCK_N), C)
+    for start in range(begin, end, BLOCK_M):
+        m = start + tl.arange(0, BLOCK_M)
+        mask = (m[:, None] < end) & (n[None, :] < N)
+        grad_ptrs = grad_ptr + m[:, None] * stride_gm + n[None, :] * stride_gn
+        saved_ptrs = saved_ptr + m[:, None] * stride_sm + n[None, :] * stride_sn
+        grad = tl.load(grad_ptrs, mask=mask, other=0.0).to(C)
+        saved = tl.load(saved_ptrs, mask=mask, other=0.0).to(C)
+        dx = grad * DERIVATIVE(saved)
+        tl.store(dx_ptr + m[:, None] * N + n[None, :], dx.to(dx_ptr.dtype.element_ty), mask=mask)
+        if sums_ptr is not None:
+            total += dx
+    if sums_ptr is not None:
+        sums_ptrs = sums_ptr + tl.program_id(0).to(tl.int64) * N + n
+        tl.store(sums_ptrs, tl.sum(total, axis=0), mask=n < N)
+
+
+def act_backward(
+    grad: Tensor,
+    saved: Tensor,
+    act: str,
+    *,
+    bias: bool = True,
+    dtype: torch.dtype | None = None,
+) -> tuple[Tensor, Tensor]:
+    """The gradient of an activation's argument, and that of a bias which was added to it.
+
+    Args:
+        grad: [M, N], float16, bfloat16, float32 or float64: the gradient of act's result.
+        saved: [M, N], of these dtypes: act's result, or its argument for gelu, gelu_tanh and silu.
+        act: none, relu, gelu, gelu_tanh, silu, sigmoid, tanh or leaky_relu (slope 0.01).
+        bias: whether the sums are wanted.
+        dtype: of both results; ``torch.result_type(grad, saved)`` by default.
+
+    Returns:
+        grad·act'(saved), [M, N], and its sums over M, [N]; without bias, [0].
+
+    Raises:
+        TypeError: grad or saved is no tensor, or a dtype is unsupported.
+        ValueError: an unknown act.
+        RuntimeError: grad and saved are no matrices of one shape, or devices differ.
+    """
+    return _act_backward(grad, saved, act, bias, dtype)  # type: ignore[return-value]
+
+
+def _launch_act_backward(
+    grad: Tensor, saved: Tensor, act: str, bias: bool, dtype: torch.dtype | None
+) -> tuple[Tensor, Tensor]:
+    op = "act_backward"
+    grad = _arguments.tensor(op, "grad", grad, DTYPES)
+    saved = _arguments.tensor(op, "saved", saved, DTYPES)
+    _arguments.one_of(op, "act", act, tuple(activations.ACTIVATIONS))
+    if dtype not in (None, *DTYPES):
+        raise TypeError(f"{op}(): argument 'dtype' must be a floating dtype, but got {dtype!r}")
+    dtype = dtype or torch.result_type(grad, saved)
+    if grad.dim() != 2 or grad.shape != saved.shape:
+        raise RuntimeError(
+            f"{op}(): 'grad' and 'saved' must be matrices of one shape, but have shapes "
+            f"{tuple(grad.shape)} and {tuple(saved.shape)}"
+        )
+    device = _arguments.same_device(op, grad=grad, saved=saved)
+    _launch.check_device(op, device, act_backward_kernel)
+    M, N = grad.shape
+    compute = torch.float64 if torch.float64 in (grad.dtype, saved.dtype, dtype) else torch.float32
+    dx = torch.empty((M, N), dtype=dtype, device=device)
+    # As many parts as keep the GPU busy, each of whole blocks; an empty sum needs one, too.
+    parts = max(1, min(cdiv(M, BLOCK_M), cdiv(PROGRAMS, max(1, cdiv(N, BLOCK_N)))))
+    rows = BLOCK_M * cdiv(max(1, M), parts * BLOCK_M)
+    parts = max(1, cdiv(M, rows))
+    sums = torch.empty((parts, N), dtype=compute, device=device) if bias else None
+    _launch.launch(
+        act_backward_kernel,
+        (parts, cdiv(N, BLOCK_N)),
+        device,
+        grad,
+        saved,
+        dx,
+        sums,
+        M,
+        N,
+        rows,
+        *grad.stride(),
+        *saved.stride(),
+        DERIVATIVE=activations.DERIVATIVES[act],
+        C=_elementwise.compute_type(compute),
+        BLOCK_M=BLOCK_M,
+        BLOCK_N=BLOCK_N,
+    )
+    if sums is None:
+        return dx, dx.new_empty(0)
+    return dx, sum_to(sums, (N,), dtype=dtype)
+
+
+def _fake(
+    grad: Tensor, saved: Tensor, act: str, bias: bool, dtype: torch.dtype | None
+) -> tuple[Tensor, Tensor]:
+    dtype = dtype or torch.result_type(grad, saved)
+    sums = grad.new_empty(grad.shape[1] if bias else 0, dtype=dtype)
+    return grad.new_empty(grad.shape, dtype=dtype), sums
+
+
+class _ActBackward(Operator):
+    """Linear in grad. Of saved, only what is 0 almost everywhere has a derivative here."""
+
+    def _keep(self, ctx: Any, args: tuple[Any, ...], out: Any) -> None:
+        ctx.set_materialize_grads(False)
+        grad, saved, ctx.act, *_ = args
+        ctx.like = Like(grad.shape, grad.dtype)
+        ctx.save_for_backward(saved)
+
+    def _backward(
+        self, ctx: Any, grad_dx: Tensor | None, grad_sums: Tensor | None = None
+    ) -> tuple[Tensor | None, ...]:
+        (saved,) = ctx.saved_tensors
+        if ctx.needs_input_grad[1] and ctx.act not in STRAIGHT:
+            raise NotImplementedError(
+                f"act_backward(): the second derivative of '{ctx.act}' is not there; "
+                f"of {', '.join(STRAIGHT)} it is"
+            )
+        total = grad_dx
+        if grad_sums is not None:
+            each = grad_sums.expand(ctx.like.shape)
+            total = each if grad_dx is None else add(grad_dx, each)
+        dgrad = None
+        if total is not None and ctx.needs_input_grad[0]:
+            total = total.resolve_neg()
+            dgrad, _ = act_backward(total, saved, ctx.act, bias=False, dtype=ctx.like.dtype)
+        dsaved = saved.new_zeros(saved.shape) if ctx.needs_input_grad[1] else None
+        return dgrad, dsaved, None, None, None
+
+
+STRAIGHT = ("none", "relu", "leaky_relu")  # activations made of straight lines
+
+_act_backward = _ActBackward(
+    "act_backward",
+    "Tensor grad, Tensor saved, str act, bool bias, ScalarType? dtype",
+    _launch_act_backward,
+    _fake,
+    batched=one_by_one,
+    results=2,
+)
