@@ -279,25 +279,6 @@ def test_inside_autocast(cpu: torch.device) -> None:
     assert "autocast is on" in str(fused.plan)
 
 
-def test_gradients_of_what_has_some(cpu: torch.device) -> None:
-    """Through both ways to run what is left; elementwise ops have gradients."""
-
-    def function(x: Tensor, y: Tensor) -> Tensor:
-        return (torch.relu(x) * 0.5 + y).tanh().sum()
-
-    with torch.enable_grad():
-        found = []
-        for rest in ("eager", "inductor", ""):
-            x, y = (t.requires_grad_() for t in inputs(cpu))
-            options = {"min_score": 0, "rest": rest}
-            compiled = torch.compile(function, backend="triton_kernels", options=options)
-            (compiled if rest else function)(x, y).backward()
-            found.append((x.grad, y.grad))
-        assert kernels(tk.explain(function, (x, y)).plans[0]) == [("relu_scale_add", "none")]
-    torch.testing.assert_close(found[0], found[2])
-    torch.testing.assert_close(found[1], found[2])
-
-
 def test_inductor_compiles_the_rest(device: torch.device) -> None:
     module, arguments = Apply(FUSED["two layers"][0]).to(device), inputs(device)
     options = {"min_score": 0, "rest": "inductor"}
@@ -321,7 +302,7 @@ def test_dynamic_shapes_stay_dynamic(cpu: torch.device) -> None:
 
 
 def problem(kernel: str, dtype: torch.dtype, *sizes: int, other: str = "eager") -> Problem:
-    return Problem(kernel, dtype, torch.device("cpu"), False, other, *sizes)
+    return Problem(kernel, dtype, torch.device("cpu"), other, *sizes)
 
 
 def test_scores_follow_the_benchmarks(cpu: torch.device) -> None:

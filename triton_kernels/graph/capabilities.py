@@ -19,9 +19,6 @@ from triton_kernels import _arguments, _elementwise, _launch
 
 HALVES = (torch.float16, torch.bfloat16)
 SINGLE = (torch.float32,)
-ELEMENTWISE = ("add", "square", "relu_scale", "relu_scale_add")
-# Kernels whose public functions have gradients.
-DIFFERENTIABLE = frozenset(ELEMENTWISE)
 # The least score at which a kernel is taken. Below it nothing is gained, and an eager call of one
 # of these functions takes longer on the host than torch's own.
 MIN_SCORE = 1.01
@@ -36,7 +33,6 @@ class Problem(NamedTuple):
     kernel: str
     dtype: torch.dtype
     device: torch.device
-    needs_grad: bool
     other: str
     M: int | None = None
     N: int | None = None
@@ -133,8 +129,6 @@ def _unable(problem: Problem) -> str:
         return f"on device {device}"
     if device == "cpu" and not interpreted:
         return "on cpu, outside triton_kernels.interpret()"
-    if problem.needs_grad and problem.kernel not in DIFFERENTIABLE:
-        return f"requires grad, and {problem.kernel} has no gradient"
     return ""
 
 

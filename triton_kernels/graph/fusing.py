@@ -28,7 +28,7 @@ def fuse(
     and elementwise chains fused into this package's kernels where these are faster.
 
     Parameters and buffers are the module's own. The graph is traced and planned at the first call
-    with each kind of inputs, so that shapes, dtypes, devices and gradients are known; ``plan`` of
+    with each kind of inputs, so that shapes, dtypes and devices are known; ``plan`` of
     the result says what became of it.
 
     Args:
@@ -97,11 +97,11 @@ class Fused(nn.Module):
 
 def _signature(arguments: dict[str, Any]) -> tuple[Any, ...]:
     """What a plan depends on: the tensors' kinds, the other arguments' values, torch's modes."""
-    kinds: list[Any] = [torch.is_grad_enabled(), _launch.interpreted(_elementwise.flat_kernel)]
+    kinds: list[Any] = [_launch.interpreted(_elementwise.flat_kernel)]
     kinds += [torch.is_autocast_enabled(device) for device in ("cuda", "cpu")]
     for name, value in arguments.items():
         if isinstance(value, Tensor):
-            kind = type(value), tuple(value.shape), value.dtype, value.device, value.requires_grad
+            kind = type(value), tuple(value.shape), value.dtype, value.device
             kinds.append((name, kind))
         elif value is None or isinstance(value, (bool, int, float, str, torch.dtype)):
             kinds.append((name, type(value), value))

@@ -96,11 +96,7 @@ class Matcher:
     def problem(self, match: Match, other: str) -> Problem:
         """What the kernel of a match is to compute; ``other`` would do so otherwise."""
         known = [v for v in map(forms.value, match.operands()) if v is not None]
-        result = forms.value(match.nodes[-1])
-        needs_grad = result is not None and result.requires_grad
-        return Problem(
-            match.kernel, known[0].dtype, known[0].device, needs_grad, other, *match.sizes
-        )
+        return Problem(match.kernel, known[0].dtype, known[0].device, other, *match.sizes)
 
     # ---- elementwise ----
 
