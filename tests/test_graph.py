@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import os
 import pickle
 import subprocess
 import sys
+import tomllib
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -105,6 +108,10 @@ FUSED: dict[str, tuple[Callable[..., Any], list[tuple[str, str]]]] = {
     "residual": (lambda m, x, y: y + F.linear(x, m.w, m.b), [(BIAS_ACT, "none")]),
     "scaled residual": (
         lambda m, x, y: torch.add(F.linear(x, m.w, m.b), y, alpha=0.3),
+        [(BIAS_ACT, "none")],
+    ),
+    "scaled row": (
+        lambda m, x, y: torch.add(x @ m.w, m.b, alpha=0.3),
         [(BIAS_ACT, "none")],
     ),
     "residual times a number": (
@@ -216,6 +223,12 @@ REFUSED: dict[str, tuple[Callable[..., Any], str]] = {
     "returned, too": (
         lambda m, x, y: (lambda p: (F.relu(p), p))(F.linear(x, m.w)),
         "linear has 2 users",
+    ),
+    "added to itself": (lambda m, x, y: (lambda p: p + p)(x @ m.w), "matmul is used twice"),
+    "scaled, to itself": (lambda m, x, y: (lambda p: p + p)(x * 3), "mul is used twice"),
+    "relu scaled, to itself": (
+        lambda m, x, y: (lambda p: p + p)(x.relu() * 3),
+        "mul is used twice",
     ),
     "relu used twice": (lambda m, x, y: (lambda r: r * 2 - r)(torch.relu(x)), "relu has 2 users"),
     "mutated between": (mutated_between, "between its nodes may overwrite an operand"),
@@ -398,7 +411,7 @@ def test_fuse_plans_for_each_kind_of_call(cpu: torch.device) -> None:
         torch.testing.assert_close(fused(*args, **kwargs), block(*args, **kwargs))
         assert kernels(fused.plan)[0] == (GELU, "gelu")
     assert str(fused.plan).splitlines()[0] == "fc1 + act → linear_gelu (act gelu), score 0.10"
-    fused(x.bfloat16()) if fused.to(torch.bfloat16) else None
+    fused.to(torch.bfloat16)
     assert fused(x.bfloat16()).dtype == torch.bfloat16
     fused.train()
     fused.float()
@@ -468,6 +481,25 @@ def test_import_is_light() -> None:
     code = "import sys, triton_kernels; print('torch._dynamo' in sys.modules)"
     ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert ran.stdout.strip() == "False"
+
+
+def test_installed_backend_needs_no_import(root: Path, tmp_path: Path) -> None:
+    """By the entry point of pyproject.toml, here as an installed package lists it."""
+    project = tomllib.loads((root / "pyproject.toml").read_text())["project"]
+    ((name, target),) = project["entry-points"]["torch_dynamo_backends"].items()
+    info = tmp_path / "triton_kernels_crosscheck-0.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {project['name']}\nVersion: 0\n")
+    (info / "entry_points.txt").write_text(f"[torch_dynamo_backends]\n{name} = {target}\n")
+    code = (
+        "import torch; print(torch.compile(lambda x: torch.relu(x) * 2, "
+        "backend='triton_kernels')(torch.ones(1)).item())"
+    )
+    environment = os.environ | {"PYTHONPATH": f"{root}{os.pathsep}{tmp_path}"}
+    ran = subprocess.run(
+        [sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=False
+    )
+    assert ran.stdout == "2.0\n", ran.stderr
 
 
 # ---- compare.check_fused ----

@@ -240,6 +240,8 @@ class Matcher:
         for node in inner:
             if len(node.users) > 1:
                 raise Misfit(f"{node.name} has {len(node.users)} users")
+            if node in match.operands():
+                raise Misfit(f"{node.name} is used twice")
         self._check_in_place(match)
         if not self._in_autocast.isdisjoint(match.nodes):
             raise Misfit("inside an autocast region")
