@@ -16,7 +16,7 @@ import sys
 import tomllib
 from collections.abc import Iterator
 from functools import cache
-from importlib.util import find_spec
+from importlib.machinery import PathFinder
 from pathlib import Path, PurePosixPath
 
 import pytest
@@ -354,7 +354,9 @@ def lies(text: str) -> Iterator[str]:
                 if module.split(".")[0] in PACKAGES:
                     if not (own / "__main__.py").is_file() and not own.with_suffix(".py").is_file():
                         yield f"python -m {module}"
-                elif find_spec(module.split(".")[0]) is None:
+                # Not importlib.util.find_spec: asked for pip, setuptools' hook in it gives up
+                # distutils, and torch's C++ extensions no longer import in this process.
+                elif PathFinder.find_spec(module.split(".")[0]) is None:
                     yield f"python -m {module}"
                 if module == "compare":
                     yield from wrong_command(rest.split())
