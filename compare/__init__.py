@@ -1,6 +1,7 @@
 """Prove Triton kernels and their CUDA twins equal, and find the wrong one.
 
-``python -m compare check`` does it for this repository's ops; :func:`cross_check` for yours.
+``python -m compare check`` does it for this repository's ops; :func:`cross_check` for yours,
+:func:`check_fused` for a model that :func:`triton_kernels.fuse` rewrites.
 ``python -m compare debug`` and :func:`debug` look for what is wrong in a Triton kernel;
 :func:`shrink` makes the failing launch small.
 """
@@ -11,20 +12,22 @@ if TYPE_CHECKING:
     from compare.debugging.findings import Findings
     from compare.debugging.public import debug
     from compare.debugging.shrink.launches import shrink
+    from compare.fused import check_fused
     from compare.own import Report, cross_check
 
-__all__ = ["Findings", "Report", "cross_check", "debug", "shrink"]
+__all__ = ["Findings", "Report", "check_fused", "cross_check", "debug", "shrink"]
 
 
 def __getattr__(name: str) -> Any:
     """The exports load torch, so they wait until they are used: pytest imports this package for
     the plugin alone, and the doctor must start where torch is broken."""
     if name in __all__:
-        from compare import own
+        from compare import fused, own
         from compare.debugging import findings, public
         from compare.debugging.shrink import launches
 
-        homes: Any = {"Findings": findings, "debug": public, "shrink": launches}
+        homes: Any = {"Findings": findings, "check_fused": fused, "debug": public}
+        homes["shrink"] = launches
         module = homes.get(name, own)
         return getattr(module, name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -123,21 +123,37 @@ def cross_check(
             raise TypeError(f"cross_check(): the oracle returned {type(reference).__name__}")
         results = []
         for side, function in (("triton", triton), ("cuda", cuda)):
-            shapes = [list(a.shape) for a in arguments if isinstance(a, Tensor)]
-            finding = Finding(side, number, shapes)
+            finding, result = judged(side, function, number, arguments, reference, max_ulps, bound)
             report.findings.append(finding)
-            try:
-                result = _call(side, function, _copies(arguments))
-                _judge(finding, result, reference, arguments, max_ulps, bound)
-                results.append(result)
-            except Exception as error:  # noqa: BLE001 - whatever a kernel throws is a finding
-                finding.error = checking.brief(error)
+            results += [] if result is None else [result]
         report.agree &= len(results) == 2 and _same(*results)
         if not report.findings[-2].passed and failed is None:
             failed = report.findings[-2], arguments, reference
     if failed is not None:
         _note(failed[0], triton, *failed[1:], max_ulps, bound)
     return report
+
+
+def judged(
+    side: str,
+    function: Callable[..., Tensor],
+    number: int,
+    arguments: tuple[Any, ...],
+    reference: Tensor,
+    max_ulps: float,
+    bound: Tolerance | None,
+) -> tuple[Finding, Tensor | None]:
+    """One side's finding on ``inputs[number]``, and its result unless it raised or has no such
+    shape."""
+    shapes = [list(a.shape) for a in arguments if isinstance(a, Tensor)]
+    finding = Finding(side, number, shapes)
+    try:
+        result = _call(side, function, _copies(arguments))
+        _judge(finding, result, reference, arguments, max_ulps, bound)
+        return finding, result
+    except Exception as error:  # noqa: BLE001 - whatever a kernel throws is a finding
+        finding.error = checking.brief(error)
+        return finding, None
 
 
 def _note(finding: Finding, triton: Callable[..., Tensor], *of_call: Any) -> None:
@@ -157,7 +173,7 @@ def _copies(arguments: tuple[Any, ...]) -> tuple[Any, ...]:
 
 def _call(side: str, function: Callable[..., Tensor], arguments: tuple[Any, ...]) -> Tensor:
     on_gpu = any(isinstance(a, Tensor) and a.is_cuda for a in arguments)
-    if side == "triton" and not on_gpu:
+    if side != "cuda" and not on_gpu:
         with triton_kernels.interpret():
             return function(*arguments)
     result = function(*arguments)

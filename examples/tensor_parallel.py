@@ -47,20 +47,6 @@ SIZES = {
 }
 
 
-class LinearGELU(nn.Linear):
-    """gelu(x @ weight.T + bias), in one kernel."""
-
-    def forward(self, x: Tensor) -> Tensor:
-        return tk.linear_gelu(x, self.weight, self.bias)
-
-
-class Linear(nn.Linear):
-    """x @ weight.T + bias, in one kernel."""
-
-    def forward(self, x: Tensor) -> Tensor:
-        return tk.gemm_bias_act(x, self.weight.t(), self.bias)
-
-
 def main() -> None:
     """Compare, time, and say whether all is right."""
     device = arguments().device
@@ -106,9 +92,9 @@ def interpreter(device: str) -> contextlib.AbstractContextManager[None]:
 def models(mesh: DeviceMesh, sizes: Sizes) -> tuple[nn.Module, nn.Module]:
     """The same MLP twice: on this device, and on all."""
     torch.manual_seed(0)
-    whole = nn.Sequential(LinearGELU(sizes.width, sizes.hidden), Linear(sizes.hidden, sizes.width))
-    whole = whole.to(mesh.device_type, sizes.dtype)
-    plan = {"0": ColwiseParallel(), "1": RowwiseParallel()}
+    options = {"device": mesh.device_type, "dtype": sizes.dtype}
+    whole = tk.nn.MLP(sizes.width, sizes.hidden, sizes.width, **options)
+    plan = {"fc1": ColwiseParallel(), "fc2": RowwiseParallel()}
     return whole, parallelize_module(copy.deepcopy(whole), mesh, plan)
 
 

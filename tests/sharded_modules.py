@@ -22,37 +22,16 @@ from torch.distributed.tensor.parallel import (
 )
 
 import triton_kernels as tk
-from triton_kernels._sharded_linear import is_distributed, sharded_linear
+from triton_kernels._sharded_linear import sharded_linear
+from triton_kernels.nn import LinearAct, LinearGELU
 
 WIDTH, HIDDEN, BATCH, SEQUENCE = 6, 8, 4, 4
-
-
-class LinearAct(nn.Linear):
-    """act(x @ weight.T + bias), in one kernel."""
-
-    def __init__(self, inputs: int, outputs: int, act: str) -> None:
-        super().__init__(inputs, outputs)
-        self.act = act
-
-    def forward(self, x: Tensor) -> Tensor:
-        if is_distributed(self.weight):
-            return sharded_linear(x, self.weight, self.bias, self.act)
-        rows = x.reshape(-1, x.shape[-1])
-        out = tk.gemm_bias_act(rows, self.weight.t(), self.bias, act=self.act)
-        return out.view(*x.shape[:-1], -1)
-
-
-class LinearGELU(nn.Linear):
-    """gelu(x @ weight.T + bias), in one kernel."""
-
-    def forward(self, x: Tensor) -> Tensor:
-        return tk.linear_gelu(x, self.weight, self.bias)
 
 
 def mlp(mesh: DeviceMesh, act: str = "none") -> nn.Sequential:
     """The same on every rank."""
     torch.manual_seed(0)
-    layers = nn.Sequential(LinearGELU(WIDTH, HIDDEN), LinearAct(HIDDEN, WIDTH, act))
+    layers = nn.Sequential(LinearGELU(WIDTH, HIDDEN), LinearAct(HIDDEN, WIDTH, act=act))
     return layers.to(mesh.device_type, torch.float64)
 
 

@@ -16,7 +16,7 @@ import sys
 import tomllib
 from collections.abc import Iterator
 from functools import cache
-from importlib.util import find_spec
+from importlib.machinery import PathFinder
 from pathlib import Path, PurePosixPath
 
 import pytest
@@ -193,7 +193,9 @@ def test_every_file_and_export_has_its_spec() -> None:
     }
     for folder, found in files.items():
         assert found - {"__init__"} == stems, folder
-    assert set(exported("triton_kernels")) - ops == {"__version__", "interpret", "variants"}
+    models = {"explain", "fuse", "nn", "replace_modules", "restore_modules"}
+    others = {"__version__", "interpret", "variants"} | models
+    assert set(exported("triton_kernels")) - ops == others
     assert set(exported("cuda_reference")) - ops == {"BuildError", "load_inline", "variants"}
 
 
@@ -217,7 +219,8 @@ def test_no_submodule_hides_an_export(package: str) -> None:
     """``import triton_kernels.add`` would put the module where the function stands."""
     submodules = {path.stem for path in (ROOT / package).glob("*.py")}
     submodules |= {path.parent.name for path in (ROOT / package).glob("*/__init__.py")}
-    assert not submodules & set(exported(package))
+    hidden = submodules & set(exported(package))
+    assert hidden <= ({"nn"} if package == "triton_kernels" else set())  # which is that package
 
 
 def test_no_submodule_is_named_like_one_upstream() -> None:
@@ -351,7 +354,9 @@ def lies(text: str) -> Iterator[str]:
                 if module.split(".")[0] in PACKAGES:
                     if not (own / "__main__.py").is_file() and not own.with_suffix(".py").is_file():
                         yield f"python -m {module}"
-                elif find_spec(module.split(".")[0]) is None:
+                # Not importlib.util.find_spec: asked for pip, setuptools' hook in it gives up
+                # distutils, and torch's C++ extensions no longer import in this process.
+                elif PathFinder.find_spec(module.split(".")[0]) is None:
                     yield f"python -m {module}"
                 if module == "compare":
                     yield from wrong_command(rest.split())

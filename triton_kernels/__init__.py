@@ -5,6 +5,9 @@
 
 CUDA tensors run compiled. On a machine without a GPU, ``with tk.interpret():`` (or
 ``TRITON_INTERPRET=1``) runs the same kernels in Triton's interpreter on CPU tensors.
+
+For whole models: the modules of :mod:`triton_kernels.nn`, :func:`replace_modules`, :func:`fuse`,
+and ``torch.compile(model, backend="triton_kernels")``.
 """
 
 from __future__ import annotations
@@ -13,8 +16,10 @@ from collections.abc import Callable
 
 from torch import Tensor
 
+from triton_kernels import nn
 from triton_kernels._launch import interpret
 from triton_kernels._version import __version__
+from triton_kernels.graph import explain, fuse, replace_modules, restore_modules
 from triton_kernels.ops import add as _add
 from triton_kernels.ops.act_backward import act_backward
 from triton_kernels.ops.add import add
@@ -28,19 +33,25 @@ __all__ = [
     "__version__",
     "act_backward",
     "add",
+    "explain",
+    "fuse",
     "gemm_bias_act",
     "interpret",
     "linear_gelu",
+    "nn",
     "relu_scale",
     "relu_scale_add",
     "relu_scale_backward",
+    "replace_modules",
+    "restore_modules",
     "square",
     "square_backward",
     "sum_to",
     "variants",
 ]
 
-OPS = tuple(name for name in __all__ if name not in ("__version__", "interpret", "variants"))
+_MODELS = ("explain", "fuse", "nn", "replace_modules", "restore_modules")
+OPS = tuple(n for n in __all__ if n not in ("__version__", "interpret", "variants", *_MODELS))
 
 
 def variants(op: str) -> dict[str, Callable[..., Tensor]]:

@@ -1,0 +1,76 @@
+"""check_fused: a module as triton_kernels.fuse rewrites it, against the same module in float64."""
+
+from __future__ import annotations
+
+import copy
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+import triton_kernels
+from compare.own import Report, judged
+
+
+def check_fused(
+    module: nn.Module,
+    inputs: Sequence[tuple[Any, ...]],
+    *,
+    min_score: float = 0.0,
+    passes: Sequence[str] = ("elementwise", "epilogue"),
+) -> Report:
+    """Check what :func:`triton_kernels.fuse` makes of a module, without gradients.
+
+    The reference is a copy of the module in float64. The bound is the rule by which this package's
+    products answer to eager: \\|fused − reference\\| ≤ 2·max\\|unfused − reference\\| plus one
+    unit in the last place of the largest reference. CPU tensors run interpreted.
+
+    Args:
+        module: takes tensors, returns one; must give the same for the same inputs (``eval()``).
+        inputs: a list of argument tuples.
+        min_score, passes: as :func:`triton_kernels.fuse`; by default everything that can is fused.
+
+    Returns:
+        A :class:`compare.Report`, true if all is right.
+
+    Raises:
+        TypeError: ``inputs`` is not a list of tuples, or the module returns no tensor.
+        ValueError: ``inputs`` is empty.
+    """
+    if isinstance(inputs, Tensor) or not all(isinstance(each, tuple) for each in inputs):
+        raise TypeError("check_fused(): argument 'inputs' must be a list of argument tuples")
+    if not inputs:
+        raise ValueError("check_fused(): argument 'inputs' is empty: nothing would be checked")
+    fused = triton_kernels.fuse(module, min_score=min_score, passes=passes)
+    exact = copy.deepcopy(module).double()
+    report = Report(agree=False)
+    with torch.no_grad():
+        for number, arguments in enumerate(inputs):
+            unfused, reference = module(*arguments), exact(*_wide(arguments))
+            if not isinstance(unfused, Tensor):
+                raise TypeError(f"check_fused(): the module returned {type(unfused).__name__}")
+            bound = _eager_rule(unfused, reference)
+            finding, _ = judged(
+                "fused", fused, number, arguments, reference, 0.0, lambda *_, b=bound: b
+            )
+            report.findings.append(finding)
+    return report
+
+
+def _wide(arguments: tuple[Any, ...]) -> tuple[Any, ...]:
+    return tuple(
+        a.double() if isinstance(a, Tensor) and a.is_floating_point() else a for a in arguments
+    )
+
+
+def _eager_rule(unfused: Tensor, reference: Tensor) -> Tensor:
+    """The same bound for every element."""
+    if not reference.numel():
+        return torch.zeros_like(reference)
+    largest = reference.abs().max().item()
+    exponent = math.frexp(largest)[1] - 1 if math.isfinite(largest) else 0
+    ulp = torch.finfo(unfused.dtype).eps * 2.0**exponent
+    error = (unfused.double() - reference).abs().max().item()
+    return torch.full_like(reference, 2 * error + ulp)

@@ -1,0 +1,118 @@
+"""The backend "triton_kernels" of torch.compile, and explain.
+
+torch.compile loads this file through the entry point in pyproject.toml when the name is first used.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, fields
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.fx import GraphModule
+
+from triton_kernels.graph import capabilities
+from triton_kernels.graph.matching import PASSES
+from triton_kernels.graph.planning import Options, Plan, rewrite
+
+NAME = "triton_kernels"
+
+
+def backend(
+    module: GraphModule, inputs: Sequence[Any], options: Mapping[str, Any] | None = None
+) -> Callable[..., Any]:
+    """For torch.compile: fuse the graph, and give what results to the backend for the rest.
+
+    Args:
+        module, inputs: what torch.compile hands a backend.
+        options: ``torch.compile(options=...)``: "rest", the backend that compiles the rewritten
+            graph, "eager" by default; "min_score" and "passes" as in :func:`triton_kernels.fuse`.
+
+    Raises:
+        TypeError, ValueError: an unknown option, or a wrong value.
+    """
+    from torch._dynamo import lookup_backend
+
+    chosen = _options(options)
+    rewrite(module, chosen)
+    return lookup_backend(chosen.rest)(module, list(inputs))  # type: ignore[arg-type]
+
+
+def register() -> None:
+    """Make ``torch.compile(..., backend="triton_kernels")`` work where the package is not
+    installed, but only on the path; an installed one is found without this."""
+    if NAME not in torch.compiler.list_backends():
+        from torch._dynamo import register_backend
+
+        register_backend(backend, name=NAME)
+
+
+def _options(given: Mapping[str, Any] | None) -> Options:
+    known = [field.name for field in fields(Options)]
+    unknown = sorted(set(given or {}) - set(known))
+    if unknown:
+        raise ValueError(
+            f"backend triton_kernels: unknown option {unknown[0]!r}; there are {known}"
+        )
+    options = Options(**(given or {}))
+    if options.rest not in torch.compiler.list_backends(exclude_tags=()) or options.rest == NAME:
+        raise ValueError(f"backend triton_kernels: option 'rest': no backend {options.rest!r}")
+    return options
+
+
+@dataclass
+class Explanation:
+    """What :func:`explain` found: a plan for each graph that torch.compile made."""
+
+    plans: list[Plan]
+
+    def __str__(self) -> str:
+        if len(self.plans) == 1:
+            return str(self.plans[0])
+        return "\n".join(f"graph {i}\n{plan}" for i, plan in enumerate(self.plans))
+
+    __repr__ = __str__
+
+
+def explain(
+    module: nn.Module | Callable[..., Any],
+    inputs: Tensor | tuple[Any, ...],
+    *,
+    min_score: float = capabilities.MIN_SCORE,
+    passes: Sequence[str] = PASSES,
+    rest: str = "eager",
+) -> Explanation:
+    """What ``torch.compile(module, backend="triton_kernels")`` does with these inputs, and why.
+
+    The module is called once, unfused. Nodes have the names that torch.compile gives them.
+
+    Args:
+        module: a module or function.
+        inputs: its one tensor, or the tuple of its arguments.
+        min_score, passes, rest: as the backend's options.
+
+    Returns:
+        The plans, which print as a line for each kernel, with its score, and for each refusal.
+
+    Raises:
+        TypeError, ValueError: a wrong option.
+    """
+    options = _options({"min_score": min_score, "passes": passes, "rest": rest})
+    plans: list[Plan] = []
+
+    def collect(graph: GraphModule, examples: Sequence[Any]) -> Callable[..., Any]:
+        plans.append(rewrite(_copy(graph), options))
+        return graph.forward
+
+    arguments = (inputs,) if isinstance(inputs, Tensor) else tuple(inputs)
+    torch.compile(module, backend=collect)(*arguments)
+    return Explanation(plans)
+
+
+def _copy(module: GraphModule) -> GraphModule:
+    """The same graph over the same tensors; nodes keep their meta."""
+    graph = torch.fx.Graph()
+    graph.output(graph.graph_copy(module.graph, {}))
+    return GraphModule(module, graph)

@@ -1,0 +1,80 @@
+"""What a graph does beside computing values: overwriting tensors, switching modes.
+
+A fused call reads its operands where the last of its nodes stood. So nothing between the first and
+the last may change them, or how they are computed with.
+"""
+
+from __future__ import annotations
+
+import inspect
+import operator
+from typing import Any
+
+import torch
+from torch.fx import Graph, GraphModule, Node
+
+from triton_kernels.graph import forms
+
+AUTOCAST = {"_enter_autocast": 1, "_exit_autocast": -1}
+PURE_MODULES = ("torch", "_operator", "math", "triton_kernels")
+
+
+def in_autocast(graph: Graph) -> set[Node]:
+    """The nodes inside autocast regions, where dtypes are not those of the operands."""
+    depth, inside = 0, set()
+    for node in graph.nodes:
+        depth += AUTOCAST.get(getattr(node.target, "__name__", ""), 0)
+        if depth:
+            inside.add(node)
+    return inside
+
+
+def may_interfere(node: Node, module: GraphModule) -> bool:
+    """Whether a node may overwrite a tensor or switch a mode; in doubt it may."""
+    if node.op == "call_method":
+        name = str(node.target)
+        return (name.endswith("_") and not name.endswith("__")) or name == "__setitem__"
+    if node.op == "call_module":
+        called = module.get_submodule(str(node.target))
+        inner = list(called.modules())
+        return any(forms.has_hooks(m) or getattr(m, "inplace", False) for m in inner)
+    if node.op != "call_function":
+        return False
+    return forms.in_place(node, module) or _function_may_interfere(node)
+
+
+def _function_may_interfere(node: Node) -> bool:
+    target: Any = node.target
+    schema = getattr(target, "_schema", None)
+    if schema is not None:
+        return bool(schema.is_mutable)
+    name = getattr(target, "__name__", "")
+    # A method of a type, torch.relu say, has no module; its type does.
+    home = getattr(target, "__module__", None) or type(getattr(target, "__self__", None)).__module__
+    if home.split(".")[0] not in (*PURE_MODULES, "builtins"):
+        return True
+    if isinstance(target, torch._ops.HigherOrderOperator) or name.startswith("_"):
+        return True
+    return (
+        name.endswith("_")
+        or name in ("setitem", "delitem")
+        or (home == "_operator" and _augmented(name))
+        or "out" in node.kwargs
+        or _inplace(node)
+    )
+
+
+def _augmented(name: str) -> bool:
+    """Whether a function of the module operator is iadd or one of its kind."""
+    plain = name.removeprefix("i")
+    return plain != name and (hasattr(operator, plain) or hasattr(operator, f"{plain}_"))
+
+
+def _inplace(node: Node) -> bool:
+    """The argument ``inplace`` of functions that have one."""
+    target: Any = node.target
+    try:
+        bound = inspect.signature(target).bind(*node.args, **node.kwargs)
+    except (TypeError, ValueError):  # built in: these have no such argument
+        return False
+    return bool(bound.arguments.get("inplace", False))

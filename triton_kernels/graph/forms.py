@@ -1,0 +1,350 @@
+"""One canonical form for the many ways to write an op: functions, methods, operators, modules.
+
+``read(node)`` says what a node of a torch.fx graph computes, or None if it is none of the ops that
+the kernels are made of.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
+
+import torch
+import torch.nn.functional as F
+from torch import nn
+from torch.fx import GraphModule, Node
+
+from triton_kernels.ops.add import add
+from triton_kernels.ops.relu_scale import relu_scale
+
+
+class Attribute(NamedTuple):
+    """A parameter of a module that a node calls: its qualified name and the tensor."""
+
+    target: str
+    tensor: torch.Tensor
+
+
+Operand = Node | Attribute
+
+
+@dataclass(frozen=True)
+class Product:
+    """alpha·(x@b) + beta·c + bias; b is the operand ``weight``, transposed if ``by_rows``."""
+
+    x: Node
+    weight: Operand
+    by_rows: bool
+    bias: Operand | None = None
+    alpha: float = 1.0
+    c: Node | None = None
+    beta: float = 1.0
+
+
+@dataclass(frozen=True)
+class Activation:
+    """An activation of triton_kernels.activations, by name."""
+
+    name: str
+    x: Node
+
+
+@dataclass(frozen=True)
+class Scaled:
+    """x·factor for a Python number."""
+
+    x: Node
+    factor: float
+
+
+@dataclass(frozen=True)
+class Sum:
+    """x + alpha·y for tensors x and y."""
+
+    x: Node
+    y: Node
+    alpha: float = 1.0
+
+
+@dataclass(frozen=True)
+class Square:
+    """x·x."""
+
+    x: Node
+
+
+@dataclass(frozen=True)
+class ReluScale:
+    """relu(x)·scale, as triton_kernels.relu_scale."""
+
+    x: Node
+    scale: float
+
+
+@dataclass(frozen=True)
+class Refused:
+    """One of these ops, in a form that is not fused."""
+
+    reason: str
+
+
+Form = Product | Activation | Scaled | Sum | Square | ReluScale | Refused
+Arguments = dict[str, Any]
+
+# ---- activations ----
+
+# torch writes these in several ways; ``inplace`` is an argument of some.
+ACTIVATION_FUNCTIONS: dict[Any, str] = {
+    F.relu: "relu",
+    torch.relu: "relu",
+    "relu": "relu",
+    F.gelu: "gelu",
+    F.silu: "silu",
+    F.sigmoid: "sigmoid",
+    torch.sigmoid: "sigmoid",
+    "sigmoid": "sigmoid",
+    F.tanh: "tanh",
+    torch.tanh: "tanh",
+    "tanh": "tanh",
+    F.leaky_relu: "leaky_relu",
+}
+ACTIVATIONS_IN_PLACE: dict[Any, str] = {
+    torch.relu_: "relu",
+    "relu_": "relu",
+    torch.sigmoid_: "sigmoid",
+    "sigmoid_": "sigmoid",
+    torch.tanh_: "tanh",
+    "tanh_": "tanh",
+    F.leaky_relu_: "leaky_relu",
+}
+ACTIVATION_MODULES: dict[type[nn.Module], str] = {
+    nn.ReLU: "relu",
+    nn.GELU: "gelu",
+    nn.SiLU: "silu",
+    nn.Sigmoid: "sigmoid",
+    nn.Tanh: "tanh",
+    nn.LeakyReLU: "leaky_relu",
+}
+
+
+def activation_name(family: str, approximate: Any, negative_slope: Any) -> str | Refused:
+    """The activation of ours that has these parameters."""
+    if family == "gelu":
+        names = {"none": "gelu", "tanh": "gelu_tanh"}
+        if approximate not in names:
+            return Refused(f"gelu with approximate={approximate!r}")
+        return names[approximate]
+    if family == "leaky_relu" and negative_slope != 0.01:
+        return Refused(f"leaky_relu with slope {negative_slope}, not 0.01")
+    return family
+
+
+def activation_of(module: nn.Module) -> str | Refused | None:
+    """The activation that a module is, or None."""
+    family = ACTIVATION_MODULES.get(type(module))
+    if family is None:
+        return None
+    return activation_name(
+        family, getattr(module, "approximate", None), getattr(module, "negative_slope", None)
+    )
+
+
+def _activation(family: str) -> Callable[[Arguments], Form | None]:
+    def read(given: Arguments) -> Form | None:
+        name = activation_name(
+            family, given.get("approximate", "none"), given.get("negative_slope", 0.01)
+        )
+        return name if isinstance(name, Refused) else Activation(name, given["input"])
+
+    return read
+
+
+# ---- products, sums, squares ----
+
+
+def _linear(given: Arguments) -> Form | None:
+    return Product(given["input"], given["weight"], True, given.get("bias"))
+
+
+def _matmul(given: Arguments) -> Form | None:
+    return Product(given["input"], given["other"], False)
+
+
+def _addmm(given: Arguments) -> Form | None:
+    alpha, beta = given.get("alpha", 1), given.get("beta", 1)
+    if not (_number(alpha) and _number(beta)):
+        return None
+    product = Product(given["mat1"], given["mat2"], False, None, float(alpha))
+    if rank(given["input"]) == 1 and beta == 1:
+        return replace(product, bias=given["input"])
+    return replace(product, c=given["input"], beta=float(beta))
+
+
+def _add(given: Arguments) -> Form | None:
+    x, y, alpha = given["input"], given["other"], given.get("alpha", 1)
+    if not (isinstance(x, Node) and isinstance(y, Node) and _number(alpha)):
+        return None
+    return Sum(x, y, float(alpha))
+
+
+def _mul(given: Arguments) -> Form | None:
+    x, y = given["input"], given["other"]
+    if isinstance(x, Node) and x is y:
+        return Square(x)
+    if _number(x):
+        x, y = y, x
+    return Scaled(x, y) if isinstance(x, Node) and _number(y) else None
+
+
+def _pow(given: Arguments) -> Form | None:
+    x, exponent = given["input"], given["exponent"]
+    return Square(x) if isinstance(x, Node) and _number(exponent) and exponent == 2 else None
+
+
+def _relu_scale(given: Arguments) -> Form | None:
+    return ReluScale(given["x"], given["scale"])
+
+
+def _number(value: Any) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool)
+
+
+class Signature(NamedTuple):
+    """How a target's arguments are called, and what reads them."""
+
+    names: tuple[str, ...]
+    read: Callable[[Arguments], Form | None]
+    inplace: bool = False
+
+
+BINARY = ("input", "other")
+ACTIVATION_ARGUMENTS = {
+    F.gelu: ("input", "approximate"),
+    F.leaky_relu: ("input", "negative_slope", "inplace"),
+    F.leaky_relu_: ("input", "negative_slope"),
+}
+SIGNATURES: dict[Any, Signature] = {
+    F.linear: Signature(("input", "weight", "bias"), _linear),
+    **dict.fromkeys(
+        (torch.matmul, torch.mm, operator.matmul, "matmul", "mm", "__matmul__"),
+        Signature(BINARY, _matmul),
+    ),
+    **dict.fromkeys((torch.addmm, "addmm"), Signature(("input", "mat1", "mat2"), _addmm)),
+    **dict.fromkeys((torch.add, operator.add, "add", "__add__"), Signature(BINARY, _add)),
+    **dict.fromkeys((operator.iadd, "add_"), Signature(BINARY, _add, inplace=True)),
+    **dict.fromkeys((torch.mul, torch.multiply, operator.mul), Signature(BINARY, _mul)),
+    **dict.fromkeys(("mul", "multiply", "__mul__"), Signature(BINARY, _mul)),
+    **dict.fromkeys((operator.imul, "mul_"), Signature(BINARY, _mul, inplace=True)),
+    **dict.fromkeys((torch.pow, operator.pow, "pow"), Signature(("input", "exponent"), _pow)),
+    **dict.fromkeys((torch.square, "square"), Signature(("input",), lambda g: Square(g["input"]))),
+    **{
+        target: Signature(
+            ACTIVATION_ARGUMENTS.get(target, ("input", "inplace")), _activation(family)
+        )
+        for target, family in ACTIVATION_FUNCTIONS.items()
+    },
+    **{
+        target: Signature(
+            ACTIVATION_ARGUMENTS.get(target, ("input",)), _activation(family), inplace=True
+        )
+        for target, family in ACTIVATIONS_IN_PLACE.items()
+    },
+    add: Signature(BINARY, _add),
+    relu_scale: Signature(("x", "scale"), _relu_scale),
+}
+KEYWORDS = {"alpha", "beta", "inplace"}
+
+
+def read(node: Node, module: GraphModule) -> Form | None:
+    """What a node computes: a form, Refused where only its way of writing is, or None."""
+    if node.op == "call_module":
+        return _read_module(node, module.get_submodule(str(node.target)))
+    signature = SIGNATURES.get(node.target) if node.op.startswith("call_") else None
+    if signature is None:
+        return None
+    given = dict(zip(signature.names, node.args)) | dict(node.kwargs)
+    if len(node.args) > len(signature.names) or set(given) - {*signature.names, *KEYWORDS}:
+        return None  # as with out= or dtype=
+    if not isinstance(next(iter(given.values()), None), (Node, int, float)):
+        return None
+    try:
+        form = signature.read(given)
+    except KeyError:  # a required argument is missing: the call itself will say so
+        return None
+    if form is None or not _of_nodes(form):
+        return None
+    return form
+
+
+def _of_nodes(form: Form) -> bool:
+    """Whether the operands are values of the graph."""
+    tensors = [getattr(form, name, None) for name in ("x", "y", "weight", "bias", "c")]
+    return all(t is None or isinstance(t, (Node, Attribute)) for t in tensors)
+
+
+def _read_module(node: Node, module: nn.Module) -> Form | None:
+    (x, *others) = node.args or (None,)
+    if not isinstance(x, Node) or others or node.kwargs:
+        return None
+    if isinstance(module, nn.Linear):
+        reason = unfit_linear(module)
+        if reason:
+            return Refused(reason)
+        bias = None if module.bias is None else Attribute(f"{node.target}.bias", module.bias)
+        return Product(x, Attribute(f"{node.target}.weight", module.weight), True, bias)
+    name = activation_of(module)
+    if name is None or isinstance(name, Refused):
+        return name
+    return Refused("hooks registered") if has_hooks(module) else Activation(name, x)
+
+
+def in_place(node: Node, module: GraphModule) -> bool:
+    """Whether a node of a known form overwrites its first argument."""
+    if node.op == "call_module":
+        return bool(getattr(module.get_submodule(str(node.target)), "inplace", False))
+    signature = SIGNATURES.get(node.target)
+    if signature is None:
+        return False
+    given = dict(zip(signature.names, node.args)) | dict(node.kwargs)
+    return signature.inplace or bool(given.get("inplace", False))
+
+
+# ---- modules ----
+
+
+def has_hooks(module: nn.Module) -> bool:
+    """Whether calling the module runs more than its forward. torch has no public question."""
+    hooks = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
+    return any(getattr(module, name, None) for name in hooks)
+
+
+def unfit_linear(linear: nn.Module) -> str:
+    """Why a layer is not a plain torch.nn.Linear with plain parameters, or nothing."""
+    if nn.utils.parametrize.is_parametrized(linear):
+        return "parametrized"
+    if "weight" not in dict(linear.named_parameters(recurse=False)):
+        return "weight is no parameter: pruned, weight-normed or quantised"
+    if type(linear) is not nn.Linear:
+        return f"subclass of Linear ({type(linear).__name__})"
+    if has_hooks(linear):
+        return "hooks registered"
+    for name, t in linear.named_parameters(recurse=False):
+        if type(t) is not nn.Parameter or type(t.data) is not torch.Tensor:
+            return f"{name} is a {type(t).__name__}"
+    return ""
+
+
+def value(operand: Operand | None) -> torch.Tensor | None:
+    """What is known of an operand: its example value. None if there is none."""
+    if isinstance(operand, Attribute):
+        return operand.tensor
+    found = None if operand is None else operand.meta.get("example_value")
+    return found if isinstance(found, torch.Tensor) else None
+
+
+def rank(operand: Any) -> int | None:
+    """The number of dimensions, where that is known."""
+    found = value(operand) if isinstance(operand, Node) else None
+    return None if found is None else found.dim()

@@ -1,0 +1,300 @@
+"""Which nodes of a graph one kernel can compute. The only matcher: fuse, the backend of
+torch.compile and replace_modules ask it.
+
+A match must compute what the nodes compute, whoever looks: its inner values have no other user,
+operands agree in dtype and device, shapes are those of the kernel, and nothing in between
+overwrites an operand. What has a pattern's structure and fails one of these is a :class:`Misfit`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+from torch._subclasses.fake_tensor import FakeTensor
+from torch.fx import GraphModule, Node
+
+from triton_kernels.graph import effects, forms
+from triton_kernels.graph.capabilities import Problem
+from triton_kernels.graph.forms import Activation, Operand, Product, ReluScale, Scaled, Square, Sum
+from triton_kernels.nn.rows import linear_act
+from triton_kernels.ops.add import add
+from triton_kernels.ops.linear_gelu import linear_gelu
+from triton_kernels.ops.relu_scale import relu_scale, relu_scale_add
+from triton_kernels.ops.square import square
+
+PASSES = ("elementwise", "epilogue")
+APPROXIMATE = {"gelu": "none", "gelu_tanh": "tanh"}
+
+
+class Misfit(Exception):
+    """The nodes have a pattern's structure, but are not fused; the message says why."""
+
+
+class Transposed(NamedTuple):
+    """A matrix operand, transposed."""
+
+    operand: Operand
+
+
+@dataclass(frozen=True)
+class Match:
+    """Nodes that one call computes.
+
+    Attributes:
+        kernel: as capabilities.py names it.
+        nodes: in the order of the graph; the last is the result.
+        function, arguments, keywords: the call. Arguments may be operands or :class:`Transposed`.
+        sizes: M, N, K of a product.
+        act: the activation at the end of a product.
+    """
+
+    kernel: str
+    nodes: tuple[Node, ...]
+    function: Callable[..., Tensor]
+    arguments: tuple[Any, ...]
+    keywords: dict[str, Any]
+    sizes: tuple[int | None, int | None, int | None] = (None, None, None)
+    act: str = "none"
+
+    def operands(self) -> list[Operand]:
+        """The tensors that the call reads."""
+        plain = [a.operand if isinstance(a, Transposed) else a for a in self.arguments]
+        return [a for a in plain if isinstance(a, (Node, forms.Attribute))]
+
+
+class Matcher:
+    """Matches in one graph.
+
+    Args:
+        module: the graph; nodes have example values in their meta.
+        modular: the graph only lists modules, with no values: then what is unknown is taken to fit.
+    """
+
+    def __init__(self, module: GraphModule, modular: bool = False) -> None:
+        self.module, self.modular = module, modular
+        self.forms = {node: forms.read(node, module) for node in module.graph.nodes}
+        self._position = {node: i for i, node in enumerate(module.graph.nodes)}
+        self._order = list(module.graph.nodes)
+        self._in_autocast = effects.in_autocast(module.graph)
+
+    def find(self, name: str, root: Node) -> Match | None:
+        """The match of pass ``name`` whose result is ``root``, or None.
+
+        Raises:
+            Misfit: there is the structure of one, but it must not be fused.
+        """
+        match = self._elementwise(root) if name == "elementwise" else self._epilogue(root)
+        if match is not None:
+            self._check(match)
+        return match
+
+    def problem(self, match: Match, other: str) -> Problem:
+        """What the kernel of a match is to compute; ``other`` would do so otherwise."""
+        known = [v for v in map(forms.value, match.operands()) if v is not None]
+        return Problem(match.kernel, known[0].dtype, known[0].device, other, *match.sizes)
+
+    # ---- elementwise ----
+
+    def _elementwise(self, root: Node) -> Match | None:
+        form = self.forms[root]
+        if isinstance(form, Square):
+            return Match("square", (root,), square, (form.x,), {})
+        if isinstance(form, Scaled):
+            return self._relu_scale(root, form)
+        if isinstance(form, Sum):
+            return self._relu_scale_add(root, form) or self._scaled_add(root, form)
+        return None
+
+    def _relu_scale(self, root: Node, form: Scaled) -> Match | None:
+        relu = self.forms[form.x]
+        if not isinstance(relu, Activation) or relu.name != "relu":
+            return None
+        return Match("relu_scale", (form.x, root), relu_scale, (relu.x, form.factor), {})
+
+    def _relu_scale_add(self, root: Node, form: Sum) -> Match | None:
+        """relu(x)·scale + y, either way round."""
+        nodes: tuple[Node, ...]
+        for scaled, y in ((form.x, form.y), (form.y, form.x)):
+            inner = self.forms[scaled]
+            if isinstance(inner, ReluScale) and form.alpha == 1:
+                arguments, nodes = (inner.x, y, inner.scale), (scaled, root)
+            elif isinstance(inner, Scaled) and form.alpha == 1:
+                match = self._relu_scale(scaled, inner)
+                if match is None:
+                    continue
+                arguments, nodes = (match.arguments[0], y, inner.factor), (*match.nodes, root)
+            else:
+                continue
+            return Match("relu_scale_add", nodes, relu_scale_add, arguments, {})
+        return None
+
+    def _scaled_add(self, root: Node, form: Sum) -> Match | None:
+        """x + alpha·(factor·y), or factor·x + y."""
+        y = self.forms[form.y]
+        if isinstance(y, Scaled):
+            alpha = {"alpha": form.alpha * y.factor}
+            return Match("add", (form.y, root), add, (form.x, y.x), alpha)
+        x = self.forms[form.x]
+        if isinstance(x, Scaled) and form.alpha == 1:
+            return Match("add", (form.x, root), add, (form.y, x.x), {"alpha": x.factor})
+        return None
+
+    # ---- products ----
+
+    def _epilogue(self, root: Node) -> Match | None:
+        form, act, top = self.forms[root], "none", root
+        if isinstance(form, forms.Refused):
+            first = root.args[0] if root.args else None
+            if isinstance(first, Node) and isinstance(self.forms[first], Product):
+                raise Misfit(form.reason)
+            return None
+        if isinstance(form, Activation):
+            act, top = form.name, form.x
+            refused = self.forms[top]
+            if isinstance(refused, forms.Refused):
+                raise Misfit(refused.reason)
+        chain = self._chain(top)
+        if chain is None:
+            return None
+        product, nodes = chain
+        nodes = nodes if top is root else (*nodes, root)
+        if len(nodes) == 1:  # one call of a library that does the same
+            return None
+        return self._product(product, nodes, act)
+
+    def _chain(self, node: Node) -> tuple[Product, tuple[Node, ...]] | None:
+        """The product that ``node`` is with all that is added to it, and the nodes of that."""
+        form = self.forms[node]
+        if isinstance(form, Product):
+            return form, (node,)
+        if not isinstance(form, Sum):
+            return None
+        misfit = None
+        for inner, other in ((form.x, form.y), (form.y, form.x)):
+            try:
+                found = self._chain(inner)
+                if found is not None:
+                    product = self._added(found[0], form, other, other is form.x)
+                    return product, (*found[1], node)
+            except Misfit as reason:
+                misfit = misfit or reason
+        if misfit:
+            raise misfit
+        return None
+
+    def _added(self, product: Product, form: Sum, other: Node, product_last: bool) -> Product:
+        """product + alpha·other, or other + alpha·product if ``product_last``."""
+        beta = form.alpha
+        if product_last:
+            if form.alpha != 1 and (product.bias is not None or product.c is not None):
+                raise Misfit(f"what is added to the product is scaled by {form.alpha:g}, too")
+            product, beta = replace(product, alpha=product.alpha * form.alpha), 1.0
+        if forms.rank(other) == 1 and product.bias is None and beta == 1:
+            return replace(product, bias=other)
+        if product.c is not None:
+            raise Misfit("more than one tensor is added to the product")
+        return replace(product, c=other, beta=beta)
+
+    def _product(self, product: Product, nodes: tuple[Node, ...], act: str) -> Match:
+        sizes = self._sizes(product, nodes[0])
+        plain = product.by_rows and product.c is None and product.alpha == 1
+        if act in APPROXIMATE and plain:
+            operands = (product.x, product.weight, product.bias)
+            keywords = {"approximate": APPROXIMATE[act]}
+            return Match("linear_gelu", nodes, linear_gelu, operands, keywords, sizes, act)
+        b = Transposed(product.weight) if product.by_rows else product.weight
+        arguments = (product.x, b, product.bias, act, product.alpha, product.c, product.beta)
+        return Match("gemm_bias_act", nodes, linear_act, arguments, {}, sizes, act)
+
+    def _sizes(self, product: Product, node: Node) -> tuple[int | None, int | None, int | None]:
+        """M, N and K, None where they are symbols or unknown; the shapes must be a product's."""
+        weight, x = forms.value(product.weight), forms.value(product.x)
+        if weight is None or (x is None and not self.modular):
+            raise Misfit("the shapes of its operands are unknown")
+        if weight.dim() != 2 or (x is not None and x.dim() < (1 if product.by_rows else 2)):
+            raise Misfit("not a product with one matrix: a batch of matrices, or a vector")
+        N, K = weight.shape if product.by_rows else weight.shape[::-1]
+        self._check_addends(product, node, N)
+        M = None if x is None else math.prod(x.shape[:-1])
+        return _size(M), _size(N), _size(K)
+
+    def _check_addends(self, product: Product, node: Node, N: int) -> None:
+        bias, c = forms.value(product.bias), forms.value(product.c)
+        if product.bias is not None and (bias is None or tuple(bias.shape) != (N,)):
+            raise Misfit(f"a bias of shape {_shape(bias)}")
+        result = forms.value(node)
+        if product.c is not None and (
+            c is None or result is None or tuple(c.shape) not in ((N,), tuple(result.shape))
+        ):
+            raise Misfit(f"what is added, of shape {_shape(c)}, broadcasts")
+
+    # ---- what every match must be ----
+
+    def _check(self, match: Match) -> None:
+        *inner, root = match.nodes
+        for node in inner:
+            if len(node.users) > 1:
+                raise Misfit(f"{node.name} has {len(node.users)} users")
+            if node in match.operands():
+                raise Misfit(f"{node.name} is used twice")
+        self._check_in_place(match)
+        if not self._in_autocast.isdisjoint(match.nodes):
+            raise Misfit("inside an autocast region")
+        for node in self._order[self._position[inner[0]] : self._position[root]] if inner else ():
+            if node not in match.nodes and effects.may_interfere(node, self.module):
+                raise Misfit(f"{node.name} between its nodes may overwrite an operand")
+        self._check_tensors(match)
+
+    def _check_in_place(self, match: Match) -> None:
+        """The one value that may be overwritten is a product, by the activation after it."""
+        for node in match.nodes:
+            last = node is match.nodes[-1] and isinstance(self.forms[node], Activation)
+            if forms.in_place(node, self.module) and not (last and match.sizes[1] is not None):
+                raise Misfit(f"in place: {node.target if node.op != 'call_function' else node}")
+
+    def _check_tensors(self, match: Match) -> None:
+        operands: list[Operand] = [*match.operands(), *match.nodes]
+        values = [(_label(operand), forms.value(operand)) for operand in operands]
+        known = [(label, v) for label, v in values if v is not None]
+        if len(known) < len(values) and not self.modular:
+            missing = next(label for label, v in values if v is None)
+            raise Misfit(f"nothing is known of {missing}")
+        first, lead = known[0]
+        if lead.device.type in ("cuda", "cpu") and torch.is_autocast_enabled(lead.device.type):
+            raise Misfit("autocast is on: dtypes are not those of the operands")
+        for label, v in known:
+            if not _plain(v):
+                raise Misfit(f"{label} is a {type(v).__name__}, layout {v.layout}")
+            if not v.is_floating_point():
+                raise Misfit(f"{label} is {_dtype(v)}")
+            if v.dtype != lead.dtype:
+                raise Misfit(f"{label} is {_dtype(v)}, {first} {_dtype(lead)}")
+            if v.device != lead.device:
+                raise Misfit(f"{label} is on {v.device}, {first} on {lead.device}")
+
+
+def _plain(t: Tensor) -> bool:
+    plain = isinstance(t, FakeTensor) or type(t) in (Tensor, torch.nn.Parameter)
+    return plain and t.layout is torch.strided
+
+
+def _size(n: Any) -> int | None:
+    """A number, not a symbol of a dynamic shape: asking for that one's value would fix it."""
+    return n if isinstance(n, int) else None
+
+
+def _shape(t: Tensor | None) -> str:
+    return "unknown" if t is None else str(tuple(t.shape))
+
+
+def _dtype(t: Tensor) -> str:
+    return str(t.dtype).removeprefix("torch.")
+
+
+def _label(operand: Operand) -> str:
+    return operand.name if isinstance(operand, Node) else operand.target.rpartition(".")[2]

@@ -1,0 +1,197 @@
+"""The plan of a graph: which nodes become which kernel, which do not and why; and the rewriting."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from torch.fx import GraphModule, Node
+
+from triton_kernels.graph import capabilities, forms
+from triton_kernels.graph.forms import Attribute, Product
+from triton_kernels.graph.matching import PASSES, Match, Matcher, Misfit, Transposed
+
+
+@dataclass(frozen=True)
+class Options:
+    """How to plan.
+
+    Attributes:
+        min_score: the least expected speed, relative to what would run otherwise; 0 fuses all.
+        passes: which of "elementwise" and "epilogue" (products) run, in this order.
+        rest: the backend of torch.compile that runs what is left, "eager" or "inductor", say.
+    """
+
+    min_score: float = capabilities.MIN_SCORE
+    passes: Sequence[str] = PASSES
+    rest: str = "eager"
+
+    def __post_init__(self) -> None:
+        if isinstance(self.min_score, bool) or not isinstance(self.min_score, (int, float)):
+            raise TypeError(f"option 'min_score' must be a number, but got {self.min_score!r}")
+        unknown = set(self.passes) - set(PASSES)
+        if isinstance(self.passes, str) or unknown:
+            raise ValueError(
+                f"option 'passes' must be a sequence of {PASSES}, but got {self.passes!r}"
+            )
+
+    @property
+    def active_passes(self) -> list[str]:
+        """``passes`` less those that the environment turns off: TRITON_KERNELS_FUSE=0 all,
+        TRITON_KERNELS_FUSE_OFF=elementwise,… the named ones."""
+        if os.environ.get("TRITON_KERNELS_FUSE") == "0":
+            return []
+        off = os.environ.get("TRITON_KERNELS_FUSE_OFF", "").replace(" ", "").split(",")
+        return [name for name in PASSES if name in self.passes and name not in off]
+
+
+@dataclass(frozen=True)
+class Step:
+    """One kernel in place of ``nodes``."""
+
+    kernel: str
+    nodes: tuple[str, ...]
+    score: float
+    act: str = "none"
+
+    def __str__(self) -> str:
+        act = "" if self.act == "none" else f" (act {self.act})"
+        return f"{' + '.join(self.nodes)} → {self.kernel}{act}, score {self.score:.2f}"
+
+
+@dataclass(frozen=True)
+class Left:
+    """A node that stays, though it ends or begins what a kernel might compute."""
+
+    node: str
+    reason: str
+    score: float | None = None
+
+    def __str__(self) -> str:
+        return f"left: {self.node}: {self.reason}"
+
+
+@dataclass
+class Plan:
+    """What becomes of one graph. Prints as a line a step, then a line a refusal."""
+
+    steps: list[Step] = field(default_factory=list)
+    left: list[Left] = field(default_factory=list)
+
+    def __str__(self) -> str:
+        return "\n".join(map(str, [*self.steps, *self.left])) or "nothing to fuse"
+
+    __repr__ = __str__
+
+
+def rewrite(module: GraphModule, options: Options) -> Plan:
+    """Fuse in place what the options allow; the plan says what was done.
+
+    The nodes' meta["example_value"] tell shapes and dtypes.
+    """
+    rewriting = _Rewriting(module, options)
+    for name in options.active_passes:
+        rewriting.run(name)
+    module.graph.lint()
+    module.recompile()
+    return rewriting.plan()
+
+
+def judge(matcher: Matcher, match: Match, options: Options) -> capabilities.Verdict:
+    """Whether the options take the match's kernel for it."""
+    return capabilities.judge(matcher.problem(match, options.rest), options.min_score)
+
+
+class _Rewriting:
+    def __init__(self, module: GraphModule, options: Options) -> None:
+        self.module, self.options = module, options
+        # What each node stands for in the original graph, of which plans speak.
+        self._names: dict[Node, tuple[str, ...]] = {n: (_label(n),) for n in module.graph.nodes}
+        self._order = [names[0] for names in self._names.values()]
+        self._steps: dict[Node, Step] = {}
+        self._left: dict[str, Left] = {}
+
+    def run(self, name: str) -> None:
+        """One pass, from the last node to the first, so that the longest match comes first."""
+        matcher = Matcher(self.module)
+        gone: set[Node] = set()
+        for root in reversed(list(self.module.graph.nodes)):
+            if root in gone or root.op == "output":
+                continue
+            try:
+                match = matcher.find(name, root)
+            except Misfit as misfit:
+                self._leave(root, str(misfit))
+                continue
+            if match is None:
+                continue
+            verdict = judge(matcher, match, self.options)
+            if verdict.refusal:
+                self._leave(root, verdict.refusal, verdict.score)
+            else:
+                self._apply(match, verdict.score or 0.0)
+                gone.update(match.nodes)
+
+    def plan(self) -> Plan:
+        order = list(self.module.graph.nodes)
+        steps = sorted(self._steps, key=order.index)
+        fused = {name for step in self._steps.values() for name in step.nodes}
+        left = {name: line for name, line in self._left.items() if name not in fused}
+        for node in order:
+            if isinstance(forms.read(node, self.module), Product) and not self._spoken(node, left):
+                name = _label(node)
+                left[name] = Left(name, f"nothing to fuse with it{_followers(node)}")
+        lines = sorted(left.values(), key=lambda line: self._order.index(line.node))
+        return Plan([self._steps[node] for node in steps], lines)
+
+    def _spoken(self, node: Node, left: Iterable[str]) -> bool:
+        """Whether a refusal already speaks of the node: its own, or that of what follows."""
+        names = {name for n in (node, *node.users) for name in self._names.get(n, ())}
+        return not names.isdisjoint(left)
+
+    def _leave(self, root: Node, reason: str, score: float | None = None) -> None:
+        name = self._names[root][-1]
+        self._left.setdefault(name, Left(name, reason, score))
+
+    def _apply(self, match: Match, score: float) -> None:
+        *inner, root = match.nodes
+        graph = self.module.graph
+        with graph.inserting_before(root):
+            arguments = tuple(self._inserted(argument) for argument in match.arguments)
+            new = graph.call_function(match.function, arguments, match.keywords)
+        new.meta.update(root.meta)
+        root.replace_all_uses_with(new)
+        for node in (root, *reversed(inner)):
+            graph.erase_node(node)
+        names = tuple(name for node in match.nodes for name in self._names[node])
+        self._names[new] = names
+        for node in match.nodes:
+            self._steps.pop(node, None)
+        self._steps[new] = Step(match.kernel, names, score, match.act)
+
+    def _inserted(self, argument: Any) -> Any:
+        """An argument of the call, with the nodes that make it inserted."""
+        graph = self.module.graph
+        if isinstance(argument, Transposed):
+            matrix = self._inserted(argument.operand)
+            return graph.call_method("t", (matrix,))
+        if isinstance(argument, Attribute):
+            node = graph.get_attr(argument.target)
+            node.meta["example_value"] = argument.tensor
+            return node
+        return argument
+
+
+def _label(node: Node) -> str:
+    """What a plan calls a node: a module's name, or the node's own with its function."""
+    if node.op == "call_module":
+        return str(node.target)
+    what = node.target if node.op == "call_method" else getattr(node.target, "__name__", node.name)
+    return node.name if str(what) in node.name else f"{node.name} ({what})"
+
+
+def _followers(node: Node) -> str:
+    users = [_label(user) for user in node.users if user.op != "output"]
+    return f", used by {', '.join(users)}" if users else ""

@@ -1,0 +1,236 @@
+"""replace_modules: the fused modules in place of a model's own, where these stand in a Sequential.
+
+Modules do not tell in which order a model calls them, but those of a torch.nn.Sequential do. Each
+Sequential is made a graph of its children and given to the same matcher as every other graph.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+from torch import nn
+from torch.fx import Graph, GraphModule, Node
+
+from triton_kernels.graph import capabilities, forms
+from triton_kernels.graph.matching import APPROXIMATE, Match, Matcher, Misfit
+from triton_kernels.graph.planning import Options, judge
+from triton_kernels.nn.modules import LinearAct, LinearGELU
+
+# On a fused layer, a tuple so that torch.nn.Module registers no child: what stood there before.
+ORIGINALS = "_replaced_modules"
+
+
+@dataclass(frozen=True)
+class Replaced:
+    """One layer now in place of two modules."""
+
+    name: str
+    before: str
+    after: str
+
+    def __str__(self) -> str:
+        return f"replaced: {self.name}: {self.before} → {self.after}"
+
+
+@dataclass(frozen=True)
+class Kept:
+    """A linear layer that stays, and why."""
+
+    name: str
+    reason: str
+
+    def __str__(self) -> str:
+        return f"left: {self.name}: {self.reason}"
+
+
+@dataclass
+class Replacement:
+    """What :func:`replace_modules` did. Prints as a line a layer."""
+
+    model: nn.Module
+    replaced: list[Replaced] = field(default_factory=list)
+    left: list[Kept] = field(default_factory=list)
+
+    def undo(self) -> None:
+        """Put the original modules back, as :func:`restore_modules` does."""
+        restore_modules(self.model)
+
+    def __str__(self) -> str:
+        return "\n".join(map(str, [*self.replaced, *self.left])) or "no linear layers"
+
+    __repr__ = __str__
+
+
+def replace_modules(model: nn.Module, *, min_score: float = capabilities.MIN_SCORE) -> Replacement:
+    """Put LinearGELU and LinearAct in place of Linear → activation, in every Sequential of a model.
+
+    The new layers hold the very Parameter objects of the old ones; the activation's place is taken
+    by torch.nn.Identity, so that all names, and with them the keys of the state_dict, stay. Layers
+    with hooks, parametrizations, pruning or shared between places are left, as is what another
+    module's forward calls: for that see :func:`triton_kernels.fuse`. relu followed by a
+    multiplication is no module, and is not seen either.
+
+    A model that calls a child of its Sequential by itself gets the activated value from it.
+
+    Args:
+        model: changed in place; it must be where it will run. On the CPU a layer is replaced
+            inside ``with triton_kernels.interpret():`` only.
+        min_score: the least expected speed relative to eager's; 0 replaces all that fits.
+
+    Returns:
+        A report of what was replaced and what was left, with each reason. Its ``undo()`` puts the
+        old modules back.
+
+    Raises:
+        TypeError: ``model`` is no torch.nn.Module, or ``min_score`` no number.
+    """
+    if not isinstance(model, nn.Module):
+        raise TypeError(
+            f"replace_modules(): argument 'model' must be a module, not {type(model).__name__}"
+        )
+    options = Options(min_score)
+    report = Replacement(model)
+    reasons: dict[str, str] = {}
+    places = Counter(id(m) for _, m in model.named_modules(remove_duplicate=False))
+    for prefix, sequential in list(model.named_modules()):
+        if isinstance(sequential, nn.Sequential):
+            _replace_in(sequential, prefix, options, places, report.replaced, reasons)
+    for name, module in model.named_modules():
+        if _is_linear(module) and not hasattr(module, ORIGINALS):
+            report.left.append(Kept(name, reasons.get(name) or _why_unseen(module)))
+    return report
+
+
+def restore_modules(model: nn.Module) -> None:
+    """Undo :func:`replace_modules`: the original modules, with the parameters of today.
+
+    Raises:
+        RuntimeError: hooks were registered on a fused layer; nothing is changed then.
+    """
+    fused = [
+        (sequential, name, layer)
+        for sequential in model.modules()
+        if isinstance(sequential, nn.Sequential)
+        for name, layer in sequential.named_children()
+        if hasattr(layer, ORIGINALS)
+    ]
+    for _, name, layer in fused:
+        if forms.has_hooks(layer):
+            raise RuntimeError(
+                f"restore_modules(): hooks were registered on {type(layer).__name__} {name!r} "
+                "since it was replaced; remove them first"
+            )
+    for sequential, name, layer in fused:
+        linear, activation_name, activation = getattr(layer, ORIGINALS)
+        linear.weight, linear.bias = layer.weight, layer.bias
+        sequential.set_submodule(name, linear.train(layer.training))
+        sequential.set_submodule(activation_name, activation.train(sequential.training))
+
+
+def _replace_in(
+    sequential: nn.Sequential,
+    prefix: str,
+    options: Options,
+    places: Counter[int],
+    replaced: list[Replaced],
+    reasons: dict[str, str],
+) -> None:
+    """One Sequential: the replaced layers, and for each linear layer left the reason."""
+    if type(sequential).forward is not nn.Sequential.forward:
+        reason = f"{type(sequential).__name__} has a forward of its own"
+        reasons.update(
+            {_join(prefix, n): reason for n, m in sequential.named_children() if _is_linear(m)}
+        )
+        return
+    for linear, following, match, reason in _candidates(sequential, options):
+        name = _join(prefix, linear)
+        layer = sequential.get_submodule(linear)
+        if places[id(layer)] > 1:
+            reason = f"shared: it has {places[id(layer)]} places in the model"
+        if match is None or reason:
+            reasons[name] = reason
+            continue
+        activation = sequential.get_submodule(following)
+        fused = _fused(layer, match)
+        setattr(fused, ORIGINALS, (layer, following, activation))
+        sequential.set_submodule(linear, fused)
+        sequential.set_submodule(following, nn.Identity().train(activation.training))
+        replaced.append(Replaced(name, f"{layer} + {activation}", str(fused)))
+
+
+def _candidates(
+    sequential: nn.Sequential, options: Options
+) -> Iterator[tuple[str, str, Match | None, str]]:
+    """Each linear layer: its name, the next module's, their match, and why there is none."""
+    graph = _graph(sequential)
+    matcher = Matcher(graph, modular=True)
+    nodes = [node for node in graph.graph.nodes if node.op == "call_module"]
+    for node, after in zip(nodes, [*nodes[1:], None]):
+        if not _is_linear(graph.get_submodule(str(node.target))):
+            continue
+        match, reason = _match(matcher, node, after, options)
+        yield str(node.target), "" if after is None else str(after.target), match, reason
+
+
+def _match(
+    matcher: Matcher, node: Node, after: Node | None, options: Options
+) -> tuple[Match | None, str]:
+    form = matcher.forms[node]
+    if isinstance(form, forms.Refused):
+        return None, form.reason
+    if after is None:
+        return None, "last of its Sequential: no activation follows"
+    try:
+        match = matcher.find("epilogue", after)
+    except Misfit as misfit:
+        return None, str(misfit)
+    if match is None:
+        return None, _what_follows(matcher, after)
+    return match, judge(matcher, match, options).refusal
+
+
+def _what_follows(matcher: Matcher, after: Node) -> str:
+    module = matcher.module.get_submodule(str(after.target))
+    what = type(module).__name__
+    following = after.next
+    between = following.op == "call_module" and isinstance(
+        matcher.forms[following], (forms.Activation, forms.Refused)
+    )
+    if between and not _is_linear(module):
+        return f"{what} between it and the activation"
+    return f"followed by {what}, no activation that a kernel has"
+
+
+def _graph(sequential: nn.Sequential) -> GraphModule:
+    """The Sequential as a graph of calls of its children."""
+    graph = Graph()
+    node = graph.placeholder("x")
+    for name, _ in sequential.named_children():
+        node = graph.call_module(name, (node,))
+    graph.output(node)
+    return GraphModule(sequential, graph)
+
+
+def _fused(linear: Any, match: Match) -> LinearAct | LinearGELU:
+    if match.act in APPROXIMATE:
+        return LinearGELU.sharing(linear, approximate=APPROXIMATE[match.act])
+    return LinearAct.sharing(linear, act=match.act)
+
+
+def _is_linear(module: nn.Module) -> bool:
+    """Whether it is a linear layer, or would be one were it not quantised."""
+    return isinstance(module, nn.Linear) or hasattr(module, "_packed_params")
+
+
+def _why_unseen(module: nn.Module) -> str:
+    if type(module) in (LinearAct, LinearGELU):
+        return "fused already"
+    reason = forms.unfit_linear(module)
+    return reason or "in no Sequential: what follows it cannot be seen from modules; see fuse"
+
+
+def _join(prefix: str, name: str) -> str:
+    return f"{prefix}.{name}" if prefix else name

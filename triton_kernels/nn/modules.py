@@ -1,0 +1,164 @@
+"""LinearAct, LinearGELU, ReLUScale, MLP.
+
+Shapes and dtypes are those of the functions under them; leading dimensions are arbitrary.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Self
+
+import torch
+from torch import Tensor
+
+from triton_kernels import _arguments, activations
+from triton_kernels._sharded_linear import is_distributed, sharded_linear
+from triton_kernels.nn.rows import linear_act
+from triton_kernels.ops.linear_gelu import APPROXIMATIONS, linear_gelu
+from triton_kernels.ops.relu_scale import relu_scale
+
+
+class _FusedLinear(torch.nn.Linear):
+    """What LinearAct and LinearGELU share: they can be made around an existing layer."""
+
+    @classmethod
+    def sharing(cls, linear: torch.nn.Linear, **options: Any) -> Self:
+        """A layer with the very Parameter objects of ``linear``, and its training flag."""
+        shape = linear.in_features, linear.out_features
+        layer = cls(*shape, bias=linear.bias is not None, device="meta", **options)
+        layer.weight, layer.bias = linear.weight, linear.bias
+        return layer.train(linear.training)
+
+
+class LinearAct(_FusedLinear):
+    """act(x @ weight.T + bias): torch.nn.Linear and an activation in one kernel.
+
+    A torch.nn.Linear by class, parameters, initialisation and state_dict.
+
+    Args:
+        in_features, out_features, bias, device, dtype: as torch.nn.Linear.
+        act: none, relu, gelu, gelu_tanh, silu, sigmoid, tanh or leaky_relu (slope 0.01).
+
+    Shapes: x […, in_features] → […, out_features]. Dtypes: float16, bfloat16, float32, float64, the
+    same for x, weight and bias.
+
+    Raises:
+        ValueError: an unknown ``act``.
+        TypeError, RuntimeError: at a call, as :func:`triton_kernels.gemm_bias_act`.
+    """
+
+    def __init__(
+        self,
+        in_features: int,
+        out_features: int,
+        bias: bool = True,
+        act: str = "relu",
+        device: torch.device | str | int | None = None,
+        dtype: torch.dtype | None = None,
+    ) -> None:
+        _arguments.one_of("LinearAct", "act", act, tuple(activations.ACTIVATIONS))
+        super().__init__(in_features, out_features, bias, device, dtype)
+        self.act = act
+
+    def forward(self, x: Tensor) -> Tensor:
+        if is_distributed(self.weight):
+            return sharded_linear(x, self.weight, self.bias, self.act)
+        return linear_act(x, self.weight.t(), self.bias, self.act)
+
+    def extra_repr(self) -> str:
+        return f"{super().extra_repr()}, act={self.act!r}"
+
+
+class LinearGELU(_FusedLinear):
+    """gelu(x @ weight.T + bias): torch.nn.Linear and torch.nn.GELU in one kernel.
+
+    A torch.nn.Linear by class, parameters, initialisation and state_dict.
+
+    Args:
+        in_features, out_features, bias, device, dtype: as torch.nn.Linear.
+        approximate: "none" for the erf form, "tanh" for the tanh form, as torch.nn.GELU.
+
+    Shapes and dtypes as :class:`LinearAct`.
+
+    Raises:
+        ValueError: an unknown ``approximate``.
+        TypeError, RuntimeError: at a call, as :func:`triton_kernels.linear_gelu`.
+    """
+
+    def __init__(
+        self,
+        in_features: int,
+        out_features: int,
+        bias: bool = True,
+        approximate: str = "none",
+        device: torch.device | str | int | None = None,
+        dtype: torch.dtype | None = None,
+    ) -> None:
+        _arguments.one_of("LinearGELU", "approximate", approximate, tuple(APPROXIMATIONS))
+        super().__init__(in_features, out_features, bias, device, dtype)
+        self.approximate = approximate
+
+    def forward(self, x: Tensor) -> Tensor:
+        if is_distributed(self.weight):
+            return sharded_linear(x, self.weight, self.bias, APPROXIMATIONS[self.approximate])
+        return linear_gelu(x, self.weight, self.bias, approximate=self.approximate)
+
+    def extra_repr(self) -> str:
+        return f"{super().extra_repr()}, approximate={self.approximate!r}"
+
+
+class ReLUScale(torch.nn.Module):
+    """relu(x)·scale in one pass over memory, of a fixed Python number.
+
+    No parameters, no state. Shapes and dtypes as :func:`triton_kernels.relu_scale`.
+
+    Raises:
+        TypeError: ``scale`` is no number.
+    """
+
+    def __init__(self, scale: int | float) -> None:
+        super().__init__()
+        if isinstance(scale, bool) or not isinstance(scale, (int, float)):
+            raise TypeError(
+                f"ReLUScale(): argument 'scale' must be a number, not {type(scale).__name__}"
+            )
+        self.scale = scale
+
+    def forward(self, x: Tensor) -> Tensor:
+        return relu_scale(x, self.scale)
+
+    def extra_repr(self) -> str:
+        return f"scale={self.scale}"
+
+
+class MLP(torch.nn.Module):
+    """fc2(act(fc1(x))): two linear layers, each in one kernel with its bias and activation.
+
+    The state_dict has the keys fc1.weight, fc1.bias, fc2.weight, fc2.bias, as blocks with fc1, act
+    and fc2 have elsewhere. A Sequential(Linear, act, Linear) has the keys 0.weight … 2.bias: for
+    one of those use :func:`triton_kernels.replace_modules`, which keeps them.
+
+    Args:
+        in_features, hidden_features, out_features: the layers' sizes.
+        bias: whether both have a bias.
+        act: between the two, as in :class:`LinearAct`.
+        device, dtype: as torch.nn.Linear.
+
+    Shapes: x […, in_features] → […, out_features]. Dtypes and errors as :class:`LinearAct`.
+    """
+
+    def __init__(
+        self,
+        in_features: int,
+        hidden_features: int,
+        out_features: int,
+        bias: bool = True,
+        act: str = "gelu",
+        device: torch.device | str | int | None = None,
+        dtype: torch.dtype | None = None,
+    ) -> None:
+        super().__init__()
+        self.fc1 = LinearAct(in_features, hidden_features, bias, act, device, dtype)
+        self.fc2 = LinearAct(hidden_features, out_features, bias, "none", device, dtype)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.fc2(self.fc1(x))

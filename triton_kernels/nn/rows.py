@@ -1,0 +1,48 @@
+"""gemm_bias_act for operands with any leading dimensions, as torch.nn.functional.linear takes."""
+
+from __future__ import annotations
+
+from torch import Tensor
+
+from triton_kernels.ops.gemm_bias_act import gemm_bias_act
+
+
+def linear_act(
+    x: Tensor,
+    b: Tensor,
+    bias: Tensor | None = None,
+    act: str = "none",
+    alpha: float = 1.0,
+    c: Tensor | None = None,
+    beta: float = 1.0,
+) -> Tensor:
+    """act(alpha·(x@b) + beta·c + bias) in one kernel.
+
+    Args:
+        x: […, K].
+        b: [K, N]; a weight [N, K] is passed as ``weight.t()``.
+        bias: [N].
+        act, alpha: as :func:`triton_kernels.gemm_bias_act`.
+        c: […, N] with x's leading dimensions, or [N].
+        beta: factor of c; without c it means nothing.
+
+    Returns:
+        […, N] in x's dtype.
+
+    Raises:
+        TypeError, ValueError, RuntimeError: as :func:`triton_kernels.gemm_bias_act`.
+    """
+    rows = _rows(x)
+    if c is not None:
+        addend = _rows(c) if c.dim() == x.dim() else c
+        out = gemm_bias_act(rows, b, bias, act=act, alpha=alpha, c=addend, beta=beta)
+    else:
+        out = gemm_bias_act(rows, b, bias, act=act, alpha=alpha)
+    return out if x.dim() == 2 else out.reshape(*x.shape[:-1], b.shape[1])
+
+
+def _rows(t: Tensor) -> Tensor:
+    """[…, K] as [M, K]. Not reshape(-1, K), which knows no M where K is 0."""
+    if t.dim() == 2:
+        return t
+    return t.flatten(0, -2) if t.dim() > 1 else t.unsqueeze(0)
