@@ -22,7 +22,6 @@ from torch.distributed.tensor.parallel import (
 )
 
 import triton_kernels as tk
-from triton_kernels._sharded_linear import sharded_linear
 from triton_kernels.nn import LinearAct, LinearGELU
 
 WIDTH, HIDDEN, BATCH, SEQUENCE = 6, 8, 4, 4
