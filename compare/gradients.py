@@ -26,12 +26,16 @@ def in_one(function: Callable[..., Any]) -> Callable[..., Tensor]:
 
     @functools.wraps(function)
     def packed(
-        grad: Tensor, saved: Tensor, act: str, *, dtype: torch.dtype | None = None
+        grad: Tensor, saved: Tensor, act: str, *, dtype: torch.dtype | None = None, **options: Any
     ) -> Tensor:
-        M, N = grad.shape
-        dtype = dtype or torch.promote_types(grad.dtype, saved.dtype)
-        both = torch.empty((M + 1, N), dtype=dtype, device=grad.device)
-        function(grad, saved, act, dtype=dtype, out=(both[:M], both[M]))
+        try:
+            M, N = grad.shape
+            result = dtype or torch.promote_types(grad.dtype, saved.dtype)
+            both = torch.empty((M + 1, N), dtype=result, device=grad.device)
+        except (AttributeError, RuntimeError, TypeError, ValueError):
+            function(grad, saved, act, dtype=dtype, **options)  # which says what is wrong
+            raise
+        function(grad, saved, act, dtype=dtype, out=(both[:M], both[M]), **options)
         return both
 
     return packed
@@ -95,7 +99,8 @@ def oracle(grad: Tensor, saved: Tensor, act: str, *, dtype: torch.dtype | None =
 def bound(name: str, arguments: Arguments, reference: Tensor, dtype: torch.dtype) -> Tensor:
     """E + u_out·(|ref| + E) + η_out. For dx, E = |grad|·δ + u·(|dx| + |grad|·δ), δ the derivative's
     evaluation error; for the sums, the sum of these and γ_M·Σ(|dx| + E), any order of addition."""
-    (grad, saved, act), _ = arguments
+    (grad, saved, *rest), options = arguments
+    act = rest[0] if rest else options["act"]
     double = torch.float64 in (grad.dtype, saved.dtype, dtype)
     compute = torch.float64 if double else torch.float32
     unit = U_DOUBLE if double else U_FMA
@@ -116,7 +121,7 @@ def bound(name: str, arguments: Arguments, reference: Tensor, dtype: torch.dtype
 
 def is_exact(case: Case) -> bool:
     """Whether nothing rounds: sums of integers."""
-    return case.values == "integers" and case.options["act"] in ("none", "relu")
+    return case.values in ("integers", "lattice") and case.options["act"] in ("none", "relu")
 
 
 def out_dtype(case: Case) -> torch.dtype:
@@ -202,7 +207,7 @@ _EAGER: dict[str, Callable[..., Any]] = {
 
 @in_one
 def eager(
-    grad: Tensor, saved: Tensor, act: str, *, dtype: torch.dtype, out: tuple[Tensor, Tensor]
+    grad: Tensor, saved: Tensor, act: str, *, dtype: torch.dtype | None, out: tuple[Tensor, Tensor]
 ) -> None:
     """As autograd does it: the activation's gradient, then the sums over the rows."""
     _EAGER[act](grad, saved, out[0])

@@ -242,7 +242,6 @@ SPECS: dict[str, Spec] = {
             inputs=gemm.linear_gelu_inputs,
             takes=gemm.gemm_takes,
             bound=gemm.linear_gelu_bound,
-            has_out=False,
             default_variant="naive",
             layouts=gemm.LAYOUTS,
             values=gemm.VALUES,

@@ -305,6 +305,23 @@ def gemm_calls(draw: st.DrawFn, op: str) -> Call:
 
 
 @st.composite
+def gradients(draw: st.DrawFn, op: str) -> Call:
+    """A call of act_backward; of integers, where no sum rounds, or of any numbers. What is saved
+    may be special, but for the results of sigmoid and tanh, which are finite."""
+    dtype = draw(st.sampled_from(SPECS[op].dtypes))
+    exact = draw(st.booleans())
+    values = st.just("integers" if exact else "normal")
+    act = draw(st.sampled_from(["none", "relu"] if exact else list(gemm.ACTIVATIONS)))
+    plain = exact or act in ("sigmoid", "tanh") or draw(st.booleans())
+    shape = draw(M_OR_N), draw(M_OR_N)
+    grad = draw(tensors(shape, dtype, values=values, special=()))
+    saved = draw(
+        tensors(shape, dtype, values=values, special=() if plain else _gemm_special(dtype))
+    )
+    return Call(op, (grad, saved), {"act": act})
+
+
+@st.composite
 def any_sums(draw: st.DrawFn) -> Call:
     """A call of add whose shapes need not broadcast and whose alpha need not be of its kind."""
     shape = st.lists(st.integers(0, 3), max_size=3).map(tuple)

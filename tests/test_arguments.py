@@ -50,7 +50,7 @@ def device(mode: str) -> torch.device:
 
 
 def good(op: str, device: torch.device) -> dict[str, Any]:
-    """Arguments that the op takes; the result is float32 of shape [4, 5]."""
+    """Arguments that the op takes; the result is float32 of shape [4, 5], act_backward's first."""
     arguments: dict[str, dict[str, Any]] = {
         "add": {"x": (4, 5), "y": (4, 5)},
         "square": {"x": (4, 5)},
@@ -61,6 +61,7 @@ def good(op: str, device: torch.device) -> dict[str, Any]:
         "sum_to": {"x": (3, 4, 5), "shape": [4, 5]},
         "linear_gelu": {"x": (4, 6), "weight": (5, 6), "bias": (5,)},
         "gemm_bias_act": {"a": (4, 6), "b": (6, 5), "bias": (5,)},
+        "act_backward": {"grad": (4, 5), "saved": (4, 5), "act": "relu"},
     }
     found = {
         name: torch.ones(value, device=device) if isinstance(value, tuple) else value
@@ -113,7 +114,7 @@ def tensors(op: str) -> list[str]:
     return [
         name
         for name, value in good(op, torch.device("cpu")).items()
-        if name not in ("scale", "shape")
+        if name not in ("scale", "shape", "act")
     ]
 
 
@@ -184,6 +185,7 @@ def wrong_values() -> Iterator[Bad]:
     choices = [
         ("gemm_bias_act", "act", "swish", "'gelu_tanh'"),
         ("gemm_bias_act", "act", None, "'none'"),
+        ("act_backward", "act", "swish", "'gelu_tanh'"),
         ("gemm_bias_act", "precision", "fp32", "'tf32x3'"),
         ("linear_gelu", "approximate", "erf", "'tanh'"),
         ("linear_gelu", "approximate", True, "'tanh'"),
@@ -193,7 +195,8 @@ def wrong_values() -> Iterator[Bad]:
         yield Bad(op, f"{name} {value}", replaced(**{name: value}), ValueError, words)
     for value in (torch.int32, torch.bool, "float32"):
         change = replaced(dtype=value)
-        yield Bad("sum_to", f"dtype {value}", change, TypeError, ("'dtype'", str(value)))
+        for op in ("sum_to", "act_backward"):
+            yield Bad(op, f"dtype {value}", change, TypeError, ("'dtype'", str(value)))
     for op in SPECS:
         change = replaced(variant="f64x3")
         yield Bad(op, "variant", change, ValueError, ("'variant'", "'f64x3'"), ("cuda",))
@@ -232,6 +235,9 @@ def wrong_shapes() -> Iterator[Bad]:
         ("gemm_bias_act", "inner", {"a": (4, 6), "b": (7, 5)}),
         ("gemm_bias_act", "3-d", {"a": (1, 4, 6), "b": (6, 5)}),
         ("gemm_bias_act", "1-d", {"a": (4, 6), "b": (6,)}),
+        ("act_backward", "unlike", {"grad": (4, 5), "saved": (4, 6)}),
+        ("act_backward", "broadcast", {"grad": (4, 5), "saved": (1, 5)}),
+        ("act_backward", "1-d", {"grad": (4,), "saved": (4,)}),
     ]
     for op, what, shapes in bad:
         words = tuple(f"'{name}'" for name in shapes)
@@ -249,7 +255,7 @@ def wrong_shapes() -> Iterator[Bad]:
         yield Bad("sum_to", f"shape {shape}", replaced(shape=shape), RuntimeError, words)
     words = ("'shape'", "int")
     yield Bad("sum_to", "shape a number", replaced(shape=5), TypeError, words)
-    for op in (*ELEMENTWISE, "sum_to", "gemm_bias_act"):
+    for op in (*ELEMENTWISE, "sum_to", *GEMM):
         for shape in ((5, 4), (20,), (1, 4, 5), (4, 1), (0,), ()):
             words = ("'out'", "4, 5", ", ".join(map(str, shape)), "never resized")
             yield Bad(op, f"out {list(shape)}", shaped(out=shape), RuntimeError, words)
@@ -269,7 +275,7 @@ def wrong_memory() -> Iterator[Bad]:
         return change
 
     whole = view((4, 5), (5, 1))
-    for op in (*ELEMENTWISE, "sum_to", "gemm_bias_act"):
+    for op in (*ELEMENTWISE, "sum_to", *GEMM):
         for what, strides in (("row", (0, 1)), ("column", (1, 0)), ("window", (1, 1))):
             words = ("'out'", "overlaps itself", "4, 5", ", ".join(map(str, strides)))
             change = together(40, out=view((4, 5), strides))
@@ -387,7 +393,7 @@ def test_the_unchanged_call_is_good(op: str, call: Call, device: torch.device) -
     """So that a case of the table fails for the change it makes and nothing else."""
     arguments = good(op, device)
     out = call(op, arguments)
-    assert out.shape == (4, 5)
+    assert out.shape == ((5, 5) if op == "act_backward" else (4, 5))
     assert not out.isnan().any()
     if "out" in arguments:
         assert out is arguments["out"]

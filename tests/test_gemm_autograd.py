@@ -474,11 +474,11 @@ def test_export(strict: bool, device: torch.device) -> None:
     class Model(torch.nn.Module):
         def __init__(self) -> None:
             super().__init__()
-            _, *weights = block_inputs(device, 1)
-            self.weights = torch.nn.ParameterList(weights)
+            _, w1, b1, w2 = map(torch.nn.Parameter, block_inputs(device, 1))
+            self.w1, self.b1, self.w2 = w1, b1, w2
 
         def forward(self, x: Tensor) -> Tensor:
-            return block(x, *self.weights)
+            return block(x, self.w1, self.b1, self.w2)
 
     model, x = Model(), block_inputs(device, 4)[0].detach()
     rows = torch.export.Dim("rows", min=2, max=64)

@@ -22,6 +22,7 @@ from strategies import (
     any_sums,
     elementwise_calls,
     gemm_calls,
+    gradients,
     special_value,
     sums,
 )
@@ -34,7 +35,7 @@ from compare.specs import SPECS
 pytestmark = pytest.mark.filterwarnings("error")  # an op is silent, whatever the numbers
 EXACT = [spec.name for spec in SPECS.values() if spec.bound is None]
 BOUNDED = [spec.name for spec in SPECS.values() if spec.bound is not None]
-DRAWN = {"sum_to": sums}  # the others are matrix products
+DRAWN = {"sum_to": sums, "act_backward": gradients}  # the others are matrix products
 
 
 def explore(mode: str, calls: st.SearchStrategy[Call], check: Callable[[str, Call], None]) -> None:

@@ -166,20 +166,24 @@ def act_backward(
     bias: bool = True,
     dtype: torch.dtype | None = None,
     out: tuple[Tensor, Tensor] | None = None,
+    variant: str | None = None,
 ) -> tuple[Tensor, Tensor]:
     """grad·act'(saved), and its column sums: the twin of :func:`triton_kernels.act_backward`; it
     has no variants.
 
     Args:
         grad, saved, act, bias, dtype, out: as there.
+        variant: None.
 
     Raises:
-        TypeError, ValueError, RuntimeError: as there.
+        TypeError, ValueError, RuntimeError: as there; ValueError for any variant.
     """
     op = "act_backward"
     grad = _arguments.check_tensor(op, "grad", grad, FLOATING)
     saved = _arguments.check_tensor(op, "saved", saved, FLOATING)
     _arguments.check_choice(op, "act", act, ACTS)
+    if variant is not None:
+        _arguments.check_choice(op, "variant", variant, ())
     if dtype is None:
         dtype = torch.promote_types(grad.dtype, saved.dtype)
     elif dtype not in FLOATING:
