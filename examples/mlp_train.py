@@ -47,8 +47,7 @@ def main() -> None:
         report = tk.replace_modules(ours, min_score=0)
         print(report)
         assert report.replaced, "nothing was replaced: torch would be compared with itself"
-        losses = []
-        seen = images[HELD_OUT:], labels[HELD_OUT:]
+        losses, seen = [], (images[HELD_OUT:], labels[HELD_OUT:])
         steps = zip(train(model, *seen, options.steps), train(ours, *seen, options.steps))
         for number, pair in enumerate(steps, start=1):
             losses.append(pair)
@@ -102,7 +101,7 @@ def plot(losses: list[tuple[float, float]], path: str) -> None:
     axes = (figure := Figure(layout="constrained")).add_subplot()  # no pyplot: no window, no state
     for curve, name, style in zip(zip(*losses), ("torch", "triton_kernels"), ("-", "--")):
         axes.plot(range(1, len(curve) + 1), curve, style, label=name)
-    axes.set(xlabel="step", ylabel="cross entropy of the batch", yscale="log")
+    axes.set(xlabel="step", ylabel="cross entropy of the batch")
     axes.legend()
     figure.savefig(path)
 
