@@ -14,7 +14,7 @@ setup: $(STAMP) ## Create .venv and install everything into it
 
 $(STAMP): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[test,dev,report]'
+	$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[test,dev,report,examples]'
 	touch $(STAMP)
 
 compare: $(STAMP) ## Check every op family: Triton against CUDA against the oracle
