@@ -8,11 +8,15 @@ import os
 # the matrices are small. Before torch and numpy read it.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
+import contextlib
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
+import triton_kernels
 from compare.implementations import MODES, unavailable
 
 # Where the package is installed its entry point has loaded this already, under the same name.
@@ -58,3 +62,21 @@ def mode(request: pytest.FixtureRequest) -> str:
     if reason:
         pytest.skip(f"{request.param}: {reason}")
     return request.param
+
+
+@pytest.fixture(params=[mode for mode, (side, _) in MODES.items() if side == "triton"])
+def device(request: pytest.FixtureRequest) -> Iterator[torch.device]:
+    """Where tensors live for the Triton side, in each way it runs: interpreted or on a GPU."""
+    reason = unavailable().get(request.param)
+    if reason:
+        pytest.skip(f"{request.param}: {reason}")
+    interpreted = request.param == "triton-interpreted"
+    with triton_kernels.interpret() if interpreted else contextlib.nullcontext():
+        yield torch.device(MODES[request.param][1])
+
+
+@pytest.fixture
+def cpu() -> Iterator[torch.device]:
+    """The interpreter alone, for what no GPU changes."""
+    with triton_kernels.interpret():
+        yield torch.device("cpu")

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import contextlib
 import gc
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,28 +15,10 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.autograd import forward_ad
 
 import triton_kernels as tk
-from compare.implementations import MODES
 from triton_kernels import _launch
 
 OPS = torch.ops.triton_kernels
 HALF, BFLOAT, FLOAT, DOUBLE = torch.float16, torch.bfloat16, torch.float32, torch.float64
-
-
-@pytest.fixture(params=[mode for mode, (side, _) in MODES.items() if side == "triton"])
-def device(request: pytest.FixtureRequest) -> Iterator[torch.device]:
-    """Where tensors live, with the interpreter on where it is needed."""
-    if request.param == "triton-compiled" and not torch.cuda.is_available():
-        pytest.skip("triton-compiled: no CUDA device")
-    interpreted = request.param == "triton-interpreted"
-    with tk.interpret() if interpreted else contextlib.nullcontext():
-        yield torch.device(MODES[request.param][1])
-
-
-@pytest.fixture
-def cpu() -> Iterator[torch.device]:
-    """The interpreter alone, for what no GPU changes."""
-    with tk.interpret():
-        yield torch.device("cpu")
 
 
 @dataclass(frozen=True)

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -12,26 +11,8 @@ from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 import triton_kernels
-from compare.implementations import MODES
 
 OPS = torch.ops.triton_kernels
-TRITON = [mode for mode, (side, _) in MODES.items() if side == "triton"]
-
-
-@pytest.fixture(params=TRITON)
-def mode(request: pytest.FixtureRequest) -> str:
-    """The Triton side's ways to run."""
-    if request.param == "triton-compiled" and not torch.cuda.is_available():
-        pytest.skip("triton-compiled: no CUDA device")
-    return request.param
-
-
-@pytest.fixture
-def device(mode: str) -> Iterator[torch.device]:
-    """Where tensors live, with the interpreter on if it is wanted."""
-    interpreted = mode == "triton-interpreted"
-    with triton_kernels.interpret() if interpreted else contextlib.nullcontext():
-        yield torch.device(MODES[mode][1])
 
 
 def matrix(device: torch.device, *shape: int, dtype: torch.dtype = torch.float32) -> Tensor:

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -12,7 +11,6 @@ from torch import Tensor
 
 import triton_kernels as tk
 from compare.gradients import DERIVATIVES
-from compare.implementations import MODES
 from triton_kernels import _cross_compile, _launch
 from triton_kernels.activations import ACTIVATIONS, OF_PRE_ACTIVATION
 from triton_kernels.ops import gemm_bias_act as module
@@ -32,23 +30,6 @@ TORCH: dict[str, Callable[[Tensor], Tensor]] = {
     "tanh": torch.tanh,
     "leaky_relu": F.leaky_relu,
 }
-
-
-@pytest.fixture(params=[mode for mode, (side, _) in MODES.items() if side == "triton"])
-def device(request: pytest.FixtureRequest) -> Iterator[torch.device]:
-    """Where tensors live, with the interpreter on where it is needed."""
-    if request.param == "triton-compiled" and not torch.cuda.is_available():
-        pytest.skip("triton-compiled: no CUDA device")
-    interpreted = request.param == "triton-interpreted"
-    with tk.interpret() if interpreted else contextlib.nullcontext():
-        yield torch.device(MODES[request.param][1])
-
-
-@pytest.fixture
-def cpu() -> Iterator[torch.device]:
-    """The interpreter alone, for what no GPU changes."""
-    with tk.interpret():
-        yield torch.device("cpu")
 
 
 def leaf(device: torch.device, *shape: int, dtype: torch.dtype = DOUBLE, seed: int = 0) -> Tensor:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import copy
 import io
 import pickle
@@ -14,20 +13,15 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 import triton_kernels as tk
-from compare.implementations import MODES
 from triton_kernels.activations import ACTIVATIONS
 from triton_kernels.nn.rows import linear_act
 
 
-@pytest.fixture(params=[mode for mode, (side, _) in MODES.items() if side == "triton"])
-def device(request: pytest.FixtureRequest) -> Iterator[torch.device]:
-    """Where tensors live, with the interpreter on where it is needed; no gradients."""
-    if request.param == "triton-compiled" and not torch.cuda.is_available():
-        pytest.skip("triton-compiled: no CUDA device")
-    interpreted = request.param == "triton-interpreted"
-    context = tk.interpret() if interpreted else contextlib.nullcontext()
-    with context, torch.no_grad():
-        yield torch.device(MODES[request.param][1])
+@pytest.fixture
+def device(device: torch.device) -> Iterator[torch.device]:
+    """Without gradients."""
+    with torch.no_grad():
+        yield device
 
 
 TORCH = {

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import copy
 from collections.abc import Callable, Iterator
 
@@ -12,20 +11,15 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 import triton_kernels as tk
-from compare.implementations import MODES
 from triton_kernels import graph
 from triton_kernels.activations import ACTIVATIONS
 
 
-@pytest.fixture(params=[mode for mode, (side, _) in MODES.items() if side == "triton"])
-def device(request: pytest.FixtureRequest) -> Iterator[torch.device]:
-    """Where tensors live, with the interpreter on where it is needed."""
-    if request.param == "triton-compiled" and not torch.cuda.is_available():
-        pytest.skip("triton-compiled: no CUDA device")
-    interpreted = request.param == "triton-interpreted"
+@pytest.fixture
+def device(device: torch.device) -> Iterator[torch.device]:
+    """With the backend known, and nothing compiled before."""
     graph.register()
-    with tk.interpret() if interpreted else contextlib.nullcontext():
-        yield torch.device(MODES[request.param][1])
+    yield device
     torch._dynamo.reset()
 
 
