@@ -151,7 +151,7 @@ def test_a_source_that_does_not_build_is_told_and_the_others_are_kept(
         (["--arch", "9"], "'9' is no architecture"),
         (["--target", "host", "--arch", "80"], "--arch is for the cuda target only"),
         (["--target", "rocm"], "invalid choice: 'rocm'"),
-        (["--target", "host", "cube"], "there is no source 'cube'; there are add, "),
+        (["--target", "host", "cube"], "there is no source 'cube'; there are act_backward, add, "),
     ],
 )
 def test_wrong_usage(
@@ -260,7 +260,7 @@ def test_strict_folder(host_libraries: Path, monkeypatch: pytest.MonkeyPatch) ->
     library.unlink()
     assert f"No such file or directory: '{library}'" in str(_build.unavailable("host"))
     (host_libraries / "square-host.json").unlink()
-    assert "no library of add.cu for the host target" in str(_build.unavailable("host"))
+    assert "no library of act_backward.cu for the host target" in str(_build.unavailable("host"))
     monkeypatch.setenv("CUDA_REFERENCE_LIBRARIES", str(host_libraries / "absent"))
     assert "absent', which is no folder" in str(_build.unavailable("host"))
 

@@ -1310,12 +1310,13 @@ from triton_kernels import _gemm, activations
 a = torch.ones(64, 64)
 with triton_kernels.interpret():
     assert float(triton_kernels.gemm_bias_act(a, a, act="gelu").sum()) == 64.0**3
+operands = a, a, None, None, a, None
 import test_interpreter, triton.language as tl
 sizes = [64, 64, 64, 64, 1, 64, 1, 0, 0, 0, 64, 1, 1.0, 0.0]
 options = dict(ACT=activations.ACTIVATIONS["gelu"], C=tl.float32, PRECISION="ieee", grid=(1,))
 tiles = _gemm.tiles_for(64, 64, torch.float32, "ieee")._asdict()
 with test_interpreter.fake_driver(90):
-    kernel = _gemm.gemm_bias_act_kernel.warmup(a, a, None, None, a, *sizes, **options, **tiles)
+    kernel = _gemm.gemm_bias_act_kernel.warmup(*operands, *sizes, **options, **tiles)
 print("compiled", len(kernel.asm["cubin"]))
 """
     environment = {**os.environ, "TRITON_CACHE_DIR": str(tmp_path), "TRITON_INTERPRET": "0"}

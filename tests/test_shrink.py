@@ -440,7 +440,7 @@ def test_the_worst_elements_input_is_enough(monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def op_files(texts: list[str]) -> Iterator[tuple[str, str]]:
-    """A file for each op, and what it says: the oracle is what is wrong."""
+    """A file for each op that can have one, and what it says: the oracle is what is wrong."""
     options: dict[str, dict[str, Any]] = {
         "add": {"y": "row", "alpha": 0.5},
         "gemm_bias_act": {"act": "gelu", "bias": True, "c": "row", "beta": 2.0},
@@ -448,12 +448,16 @@ def op_files(texts: list[str]) -> Iterator[tuple[str, str]]:
     for op, healthy in SPECS.items():
         wrong = lambda *a, s=healthy, **k: s.oracle(*a, **k) + 1  # noqa: E731
         spec = specs.Spec(**{**vars(healthy), "oracle": wrong})
-        shape = (3, 5) if spec.bound is None else (4, 5, 6)
+        of_matrices = spec.bound is None or op == "act_backward"
+        shape = (3, 5) if of_matrices else (4, 5, 6)
         chosen = options.get(op, dict(spec.default_options))
         case = Case(op, "float32", shape, "padded", "integers", options=chosen)
         subject = shrinking.Op(spec, case, None, spec.triton)
         found, before = investigation.investigate(subject), len(texts)
         made = reproduction.reproduce(subject, found, None)
+        if op == "act_backward":  # whose two results compare has as views of one matrix
+            assert made.how == "out is not an argument of a launch as it stands"
+            continue
         assert made.text, made.how
         assert "it passes" in made.how  # which the fixture said
         d = found.wrong[0].deviation
@@ -467,7 +471,7 @@ def op_files(texts: list[str]) -> Iterator[tuple[str, str]]:
 def test_files_need_nothing_of_ours(no_child: list[str], tmp_path: Path) -> None:
     """They fail with the right words, and pass when the kernel is mended in them."""
     files = list(op_files(no_child))
-    assert len(files) == len(SPECS)
+    assert len(files) == len(SPECS) - 1
     text = shrink(flat(dropped_mask, torch.square), {"n": 9, "BLOCK": 8}).reproduction.text
     text = no_child[-2]  # the last one is for the mended interpreter
     mended = text.replace(
