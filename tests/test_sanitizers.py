@@ -296,6 +296,20 @@ def test_a_view_is_uninitialised_without_its_neighbours() -> None:
 
 
 @triton.jit
+def masked_across_the_end(out_ptr, n):
+    wide = (out_ptr + n - 1).to(tl.pointer_type(tl.float32))
+    tl.store(out_ptr, tl.load(wide, mask=n < 0, other=0.0).to(tl.float16))
+    tl.store(wide, 1.0, mask=n < 0)
+
+
+def test_lanes_that_are_off_may_point_across_the_end() -> None:
+    """As those past the end of one tensor may, where another of another dtype begins or ends."""
+    args = (torch.ones(1, dtype=torch.float16), 1)
+    found = debug(masked_across_the_end, (1,), args, uninitialized=["out_ptr"])
+    assert found, found
+
+
+@triton.jit
 def strided_copy(x_ptr, out_ptr, n, BLOCK: tl.constexpr):
     i = tl.arange(0, BLOCK)
     tl.store(out_ptr + 2 * i, tl.load(x_ptr + 2 * i, mask=i < n), mask=i < n)

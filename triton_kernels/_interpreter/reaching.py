@@ -48,6 +48,12 @@ class _Memory:
         self.undefined, self.nonfinite = Pages(size, np.int64), Pages(size, np.int64)
         self.unwritten = Pages(size, np.bool_)
 
+    def holds(self, addresses: Array, width: int) -> Array:
+        """Which accesses lie in it: lanes that are masked off may point anywhere, so also across
+        its end."""
+        found: Array = (addresses >= self.low) & (addresses <= self.high - width)
+        return found
+
     def elements(self, addresses: Array, width: int) -> Array:
         """The elements that accesses of a width touch, one row of lanes a step."""
         first = (addresses.astype(np.int64) - self.low) // self.itemsize
@@ -111,7 +117,7 @@ class Shadows:
         undefined, nonfinite = np.zeros(shape, np.int64), np.zeros(shape, np.int64)
         unwritten = np.zeros(shape, np.bool_)
         for memory in self._memories.values():
-            inside = (pointers >= memory.low) & (pointers < memory.high)
+            inside = memory.holds(pointers, width)
             if inside.any():
                 at = memory.elements(pointers[inside], width)
                 undefined[inside] = memory.undefined[at].max(axis=0)
@@ -131,7 +137,7 @@ class Shadows:
                 if ((pointers >= owner.low) & (pointers < owner.high)).any():
                     self._memory(owner)
         for memory in self._memories.values():
-            inside = (pointers >= memory.low) & (pointers < memory.high)
+            inside = memory.holds(pointers, width)
             if not inside.any():
                 continue
             at = memory.elements(pointers[inside], width)
