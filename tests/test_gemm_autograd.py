@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor
+from torch_activations import TORCH
 
 import triton_kernels as tk
 from compare.gradients import DERIVATIVES
@@ -20,16 +21,6 @@ OPS = torch.ops.triton_kernels
 HALF, BFLOAT, FLOAT, DOUBLE = torch.float16, torch.bfloat16, torch.float32, torch.float64
 CURVED = [act for act in ACTIVATIONS if act not in STRAIGHT]
 F = torch.nn.functional
-TORCH: dict[str, Callable[[Tensor], Tensor]] = {
-    "none": lambda x: x,
-    "relu": torch.relu,
-    "gelu": F.gelu,
-    "gelu_tanh": lambda x: F.gelu(x, approximate="tanh"),
-    "silu": F.silu,
-    "sigmoid": torch.sigmoid,
-    "tanh": torch.tanh,
-    "leaky_relu": F.leaky_relu,
-}
 
 
 def leaf(device: torch.device, *shape: int, dtype: torch.dtype = DOUBLE, seed: int = 0) -> Tensor:
@@ -283,9 +274,9 @@ def test_the_pre_activation_is_written_in_training_only(
     written: list[bool] = []
     real = module.run
 
-    def run(*args: Any, **kwargs: Any) -> Tensor:
-        written.append(kwargs.get("pre") is not None)
-        return real(*args, **kwargs)
+    def run(*args: Any, with_pre: bool = False) -> Any:
+        written.append(with_pre)
+        return real(*args, with_pre=with_pre)
 
     monkeypatch.setattr(module, "run", run)
     a, b, bias, c = operands(cpu)
@@ -316,11 +307,13 @@ def test_the_pre_activation_takes_no_more_shared_memory() -> None:
     """Beside the largest tile there is none left: 227 KiB are all that a block may ask for."""
     half = {"dtype": BFLOAT, "device": "meta"}
     a, b = torch.empty(1024, 64, **half), torch.empty(64, 1024, **half)
-    c, pre = torch.empty(1024, 1024, **half), torch.empty(1024, 1024, **half)
+    c = torch.empty(1024, 1024, **half)
     with _cross_compile.compiling(90) as compiled:
         for addend in (None, c):
             beta = None if addend is None else 1.0
-            module.run("x", a, b, None, "gelu", 1.0, beta, addend, None, None, "ieee", pre=pre)
+            module.run(
+                "x", a, b, None, "gelu", 1.0, beta, addend, None, None, "ieee", with_pre=True
+            )
     assert [launch.kernel for launch in compiled] == ["gemm_tma_kernel"] * 2
     assert all(0 < launch.shared <= 227 * 1024 for launch in compiled)
 
@@ -494,6 +487,14 @@ def test_per_example_gradients(shared: bool, device: torch.device) -> None:
         right = torch.autograd.grad(block(*one).square().sum(), one)
         for mine, theirs in zip(found, right):
             torch.testing.assert_close(mine[i], theirs, rtol=1e-12, atol=1e-12)
+
+
+def test_vmap_over_nothing_is_refused(cpu: torch.device) -> None:
+    """As torch's own loop refuses it: there is no element that would tell the result's shape."""
+    with pytest.raises(
+        NotImplementedError, match=r"linear_gelu\(\): vmap over a dimension of size 0"
+    ):
+        torch.func.vmap(tk.linear_gelu, in_dims=(0, None))(torch.ones(0, 4, 7), torch.ones(6, 7))
 
 
 @pytest.mark.parametrize("kind", ["cpu", "cuda"])

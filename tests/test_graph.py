@@ -167,6 +167,41 @@ def test_the_backend_agrees(name: str, device: torch.device) -> None:
     assert torch.equal(compiled(*arguments), tk.fuse(module, min_score=0)(*arguments))
 
 
+def test_explaining_often_uses_nothing_up(cpu: torch.device) -> None:
+    """torch.compile gives up on code that it has compiled for eight backends."""
+    net = nn.Sequential(nn.Linear(8, 8), nn.ReLU())
+    x, _ = inputs(cpu)
+    plans = {str(tk.explain(net, x, min_score=0)) for _ in range(10)}
+    assert len(plans) == 1
+    assert "gemm_bias_act (act relu)" in plans.pop()
+    ran: list[torch.fx.GraphModule] = []
+
+    def backend(module: torch.fx.GraphModule, examples: list[Tensor]) -> Callable[..., Any]:
+        ran.append(module)
+        return module.forward
+
+    torch.compile(net, backend=backend)(x)
+    assert len(ran) == 1
+
+
+def test_explaining_several_graphs_too_often_is_an_error(cpu: torch.device) -> None:
+    def function(m: Apply, x: Tensor, y: Tensor) -> Tensor:
+        h = F.relu(F.linear(x, m.w))
+        torch._dynamo.graph_break()
+        return F.relu(F.linear(h, m.w))
+
+    module, arguments = Apply(function), inputs(cpu)
+    for _ in range(torch._dynamo.config.recompile_limit):
+        found = tk.explain(module, arguments, min_score=0)
+        assert [len(plan.steps) for plan in found.plans] == [1, 1]
+    with pytest.raises(RuntimeError, match=r"call torch\._dynamo\.reset\(\) first"):
+        tk.explain(module, arguments, min_score=0)
+
+
+def test_explaining_what_has_no_graph(cpu: torch.device) -> None:
+    assert str(tk.explain(lambda x: x, inputs(cpu)[0])) == "torch.compile made no graph of it"
+
+
 def promoted(m: Apply, x: Tensor, y: Tensor) -> Tensor:
     return torch.relu(x) * 0.5 + y.double()
 
@@ -506,14 +541,24 @@ def test_check_fused(device: torch.device) -> None:
     assert [finding.side for finding in report.findings] == ["fused", "fused"]
 
 
+def test_check_fused_with_infinities(cpu: torch.device) -> None:
+    """The bound comes from what is finite; the rest must be the same."""
+    x, _ = inputs(cpu)
+    x[0, 0, 0], x[0, 1, 0] = float("inf"), float("nan")
+    module = Apply(FUSED["relu function"][0])
+    report = compare.check_fused(module, [(x, x), (torch.full_like(x, torch.nan), x)])
+    assert report, report
+
+
 def test_check_fused_finds_a_wrong_kernel(
     cpu: torch.device, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     module = Apply(FUSED["relu scale"][0])
     original = graph.matching.relu_scale
     monkeypatch.setattr(graph.matching, "relu_scale", lambda x, scale: original(x, 1.001 * scale))
-    report = compare.check_fused(module, [inputs(cpu)])
-    assert not report
+    x, y = inputs(cpu)
+    report = compare.check_fused(module, [(x, y), (torch.where(x > 2, torch.inf, x), y)])
+    assert not any(finding.passed for finding in report.findings)
     assert "the fused side is wrong" in report.verdict
     with pytest.raises(ValueError, match="'inputs' is empty"):
         compare.check_fused(module, [])

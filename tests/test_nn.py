@@ -11,6 +11,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch_activations import TORCH
 
 import triton_kernels as tk
 from triton_kernels.activations import ACTIVATIONS
@@ -22,18 +23,6 @@ def device(device: torch.device) -> Iterator[torch.device]:
     """Without gradients."""
     with torch.no_grad():
         yield device
-
-
-TORCH = {
-    "none": nn.Identity(),
-    "relu": nn.ReLU(),
-    "gelu": nn.GELU(),
-    "gelu_tanh": nn.GELU("tanh"),
-    "silu": nn.SiLU(),
-    "sigmoid": nn.Sigmoid(),
-    "tanh": nn.Tanh(),
-    "leaky_relu": nn.LeakyReLU(),
-}
 
 
 def close(result: Tensor, exact: Tensor) -> None:

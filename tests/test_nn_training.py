@@ -9,6 +9,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch_activations import TORCH
 
 import triton_kernels as tk
 from triton_kernels import graph
@@ -21,18 +22,6 @@ def device(device: torch.device) -> Iterator[torch.device]:
     graph.register()
     yield device
     torch._dynamo.reset()
-
-
-TORCH = {
-    "none": nn.Identity(),
-    "relu": nn.ReLU(),
-    "gelu": nn.GELU(),
-    "gelu_tanh": nn.GELU("tanh"),
-    "silu": nn.SiLU(),
-    "sigmoid": nn.Sigmoid(),
-    "tanh": nn.Tanh(),
-    "leaky_relu": nn.LeakyReLU(),
-}
 
 
 def gradients(module: nn.Module, x: Tensor, weight: Tensor) -> list[Tensor]:

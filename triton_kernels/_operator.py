@@ -30,7 +30,6 @@ _LIBRARY = torch.library.Library(NAMESPACE, "FRAGMENT")
 _PLAIN = frozenset({Tensor, torch.nn.Parameter})
 _AUTOCAST_KEYS = {"cuda": "AutocastCUDA", "cpu": "AutocastCPU"}
 
-Result = Tensor | tuple[Tensor, ...]
 Batched = Callable[["Operator", tuple[Any, ...], tuple[Any, ...]], tuple[Any, Any]]
 
 
@@ -286,9 +285,11 @@ def one_by_one(
     operator: Operator, in_dims: tuple[Any, ...], args: tuple[Any, ...]
 ) -> tuple[Any, Any]:
     """The rule for vmap of what has no batched form: a call for each element, stacked."""
-    sizes = [a.shape[d] for a, d in zip(args, in_dims) if d is not None]
+    size = next(a.shape[d] for a, d in zip(args, in_dims) if d is not None)
+    if not size:
+        raise NotImplementedError(f"{operator.label}(): vmap over a dimension of size 0")
     results = []
-    for i in range(sizes[0]):
+    for i in range(size):
         chosen = (a if d is None else a.select(d, i) for a, d in zip(args, in_dims))
         results.append(operator(*chosen))
     if isinstance(results[0], Tensor):

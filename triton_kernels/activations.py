@@ -176,25 +176,29 @@ def gelu_derivative(x):
 
 
 @triton.jit
-def sigmoid_and_slope(y):
+def sigmoid_and_slope(y, SHORT: tl.constexpr):
     """sigmoid(y) and its derivative, which 1 − sigmoid(y) would lose digits of."""
     small = tl.exp(-tl.abs(y))
-    large = 1.0 / (1.0 + small)
+    if SHORT:
+        large = libdevice.fast_dividef(1.0, 1.0 + small)
+    else:
+        large = 1.0 / (1.0 + small)
     return tl.where(y < 0, small * large, large), small * large * large
 
 
 @triton.jit
-def gelu_tanh_derivative(x):
+def gelu_tanh_derivative(x, SHORT: tl.constexpr = False):
     x = clamped(x, 10.0)  # where tanh is 1 in float64, too
     square = x * x
-    s, slope = sigmoid_and_slope(x * (1.5957691216057308 + 0.07135481627260025 * square))
+    y = x * (1.5957691216057308 + 0.07135481627260025 * square)
+    s, slope = sigmoid_and_slope(y, SHORT)
     return s + x * slope * (1.5957691216057308 + 0.21406444881780076 * square)
 
 
 @triton.jit
-def silu_derivative(x):
+def silu_derivative(x, SHORT: tl.constexpr = False):
     x = clamped(x, 1000.0)  # where sigmoid is 0 or 1 in float64, too
-    s, slope = sigmoid_and_slope(x)
+    s, slope = sigmoid_and_slope(x, SHORT)
     return s + x * slope
 
 
@@ -207,25 +211,13 @@ def half_gelu_derivative(x):
 
 
 @triton.jit
-def half_sigmoid_and_slope(y):
-    small = tl.exp(-tl.abs(y))
-    large = libdevice.fast_dividef(1.0, 1.0 + small)
-    return tl.where(y < 0, small * large, large), small * large * large
-
-
-@triton.jit
 def half_gelu_tanh_derivative(x):
-    x = clamped(x, 10.0)
-    square = x * x
-    s, slope = half_sigmoid_and_slope(x * (1.5957691216057308 + 0.07135481627260025 * square))
-    return s + x * slope * (1.5957691216057308 + 0.21406444881780076 * square)
+    return gelu_tanh_derivative(x, SHORT=True)
 
 
 @triton.jit
 def half_silu_derivative(x):
-    x = clamped(x, 1000.0)
-    s, slope = half_sigmoid_and_slope(x)
-    return s + x * slope
+    return silu_derivative(x, SHORT=True)
 
 
 DERIVATIVES = {

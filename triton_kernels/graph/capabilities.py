@@ -16,8 +16,8 @@ from typing import NamedTuple
 import torch
 
 from triton_kernels import _arguments, _elementwise, _launch
+from triton_kernels._gemm import HALVES
 
-HALVES = (torch.float16, torch.bfloat16)
 SINGLE = (torch.float32,)
 # The least score at which a kernel is taken. Below it nothing is gained, and an eager call of one
 # of these functions takes longer on the host than torch's own.

@@ -5,6 +5,7 @@ torch.compile loads this file through the entry point in pyproject.toml when the
 
 from __future__ import annotations
 
+import types
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Any
@@ -71,7 +72,8 @@ class Explanation:
     def __str__(self) -> str:
         if len(self.plans) == 1:
             return str(self.plans[0])
-        return "\n".join(f"graph {i}\n{plan}" for i, plan in enumerate(self.plans))
+        graphs = "\n".join(f"graph {i}\n{plan}" for i, plan in enumerate(self.plans))
+        return graphs or "torch.compile made no graph of it"
 
     __repr__ = __str__
 
@@ -98,7 +100,12 @@ def explain(
 
     Raises:
         TypeError, ValueError: a wrong option.
+        RuntimeError: the module breaks into several graphs, and torch.compile has compiled one of
+            them too often in this process.
     """
+    from torch._dynamo import config
+    from torch._dynamo.exc import FailOnRecompileLimitHit
+
     options = _options({"min_score": min_score, "passes": passes, "rest": rest})
     plans: list[Plan] = []
 
@@ -107,8 +114,26 @@ def explain(
         return graph.forward
 
     arguments = (inputs,) if isinstance(inputs, Tensor) else tuple(inputs)
-    torch.compile(module, backend=collect)(*arguments)
+    try:
+        with config.patch(fail_on_recompile_limit_hit=True):
+            torch.compile(_unseen(module), backend=collect)(*arguments)
+    except FailOnRecompileLimitHit as error:
+        raise RuntimeError(
+            "explain(): torch.compile compiles no part of a model more than "
+            f"{config.recompile_limit} times; call torch._dynamo.reset() first"
+        ) from error
     return Explanation(plans)
+
+
+def _unseen(function: Callable[..., Any]) -> Callable[..., Any]:
+    """The function under code that is new to torch.compile. That compiles the same code eight
+    times, then no more: a ninth explain would find nothing, and a later torch.compile of the model
+    itself would leave it eager. What follows a graph break is code that it has seen."""
+
+    def call(*args: Any) -> Any:
+        return function(*args)
+
+    return types.FunctionType(call.__code__.replace(), globals(), closure=call.__closure__)
 
 
 def _copy(module: GraphModule) -> GraphModule:

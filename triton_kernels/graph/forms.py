@@ -17,6 +17,7 @@ from torch import nn
 from torch.fx import GraphModule, Node
 
 from triton_kernels.ops.add import add
+from triton_kernels.ops.linear_gelu import APPROXIMATIONS
 from triton_kernels.ops.relu_scale import relu_scale
 
 
@@ -132,10 +133,9 @@ ACTIVATION_MODULES: dict[type[nn.Module], str] = {
 def activation_name(family: str, approximate: Any, negative_slope: Any) -> str | Refused:
     """The activation of ours that has these parameters."""
     if family == "gelu":
-        names = {"none": "gelu", "tanh": "gelu_tanh"}
-        if approximate not in names:
+        if approximate not in APPROXIMATIONS:
             return Refused(f"gelu with approximate={approximate!r}")
-        return names[approximate]
+        return APPROXIMATIONS[approximate]
     if family == "leaky_relu" and negative_slope != 0.01:
         return Refused(f"leaky_relu with slope {negative_slope}, not 0.01")
     return family

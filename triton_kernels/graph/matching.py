@@ -23,12 +23,12 @@ from triton_kernels.graph.capabilities import Problem
 from triton_kernels.graph.forms import Activation, Operand, Product, ReluScale, Scaled, Square, Sum
 from triton_kernels.nn.rows import linear_act
 from triton_kernels.ops.add import add
-from triton_kernels.ops.linear_gelu import linear_gelu
+from triton_kernels.ops.linear_gelu import APPROXIMATIONS, linear_gelu
 from triton_kernels.ops.relu_scale import relu_scale, relu_scale_add
 from triton_kernels.ops.square import square
 
 PASSES = ("elementwise", "epilogue")
-APPROXIMATE = {"gelu": "none", "gelu_tanh": "tanh"}
+APPROXIMATE = {act: approximate for approximate, act in APPROXIMATIONS.items()}
 
 
 class Misfit(Exception):

@@ -77,10 +77,10 @@ def run(
     out_dtype: torch.dtype | None,
     precision: str,
     names: tuple[str, str] = ("a", "b"),
-    pre: Tensor | None = None,
-) -> Tensor:
-    """Check everything, then launch. ``op`` and ``names`` are what errors call op, a and b; pre,
-    contiguous and of the result's dtype, gets the pre-activation."""
+    with_pre: bool = False,
+) -> tuple[Tensor, Tensor | None]:
+    """Check everything, then launch: the result and, if it is wanted, the pre-activation.
+    ``op`` and ``names`` are what errors call op, a and b."""
     a = _arguments.tensor(op, names[0], a, DTYPES)
     b = _arguments.tensor(op, names[1], b, (a.dtype,))
     bias = None if bias is None else _arguments.tensor(op, "bias", bias, (a.dtype,))
@@ -128,29 +128,22 @@ def run(
         _arguments.check_out(op, out, (M, N), dtype, device, inputs, in_place=False)
     else:
         out = torch.empty((M, N), dtype=dtype, device=device)
+    pre = torch.empty_like(out) if with_pre else None
     function = activations.for_result(act, dtype, a.dtype)
     _gemm.multiply(a, b, bias, c, out, function, alpha, beta or 0.0, precision, pre)
-    return out
+    return out, pre
 
 
 def _launch_gemm_bias_act(*args: Any, out: Tensor | None = None) -> Tensor:
     a, b, bias, act, alpha, beta, c, out_dtype, precision = args
-    return run("gemm_bias_act", a, b, bias, act, alpha, beta, c, out, out_dtype, precision)
+    op = "gemm_bias_act"
+    return run(op, a, b, bias, act, alpha, beta, c, out, out_dtype, precision)[0]
 
 
 def _launch_with_pre(*args: Any) -> tuple[Tensor, Tensor | None]:
     a, b, bias, act, alpha, beta, c, out_dtype, precision = args
-    pre = empty_pre(a, b, out_dtype)
     op = "gemm_bias_act"
-    return run(op, a, b, bias, act, alpha, beta, c, None, out_dtype, precision, pre=pre), pre
-
-
-def empty_pre(a: Any, b: Any, dtype: torch.dtype | None = None) -> Tensor | None:
-    """For the pre-activation of a product; None for arguments that :func:`run` will refuse."""
-    try:
-        return torch.empty((a.shape[0], b.shape[1]), dtype=dtype or a.dtype, device=a.device)
-    except (AttributeError, IndexError, TypeError):
-        return None
+    return run(op, a, b, bias, act, alpha, beta, c, None, out_dtype, precision, with_pre=True)
 
 
 def _fake(

@@ -77,8 +77,7 @@ def _run(
         )
     shape = (*x.shape[:-1], weight.shape[0])
     rows, columns = x.reshape(x.shape[:-1].numel(), x.shape[-1]), weight.t()
-    pre = gemm_bias_act.empty_pre(rows, columns) if with_pre else None
-    result = gemm_bias_act.run(
+    result, pre = gemm_bias_act.run(
         op,
         rows,
         columns,
@@ -91,7 +90,7 @@ def _run(
         None,
         "ieee",
         ("x", "weight"),
-        pre,
+        with_pre,
     )
     return _unrolled(result, shape) if out is None else out, _unrolled(pre, shape)
 
