@@ -207,14 +207,14 @@ def test_gradients_are_the_same_bits_every_time(device: torch.device) -> None:
 def launches(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The names of the kernels launched."""
     seen: list[str] = []
-    inner = _launch.launch
+    inner = _launch.Launch.__call__
 
-    def launch(kernel: Any, grid: Any, *args: Any, **meta: Any) -> None:
-        element = meta.get("ELEMENT", kernel)
+    def launch(self: _launch.Launch, *args: Any) -> None:
+        element = self.meta.get("ELEMENT", self.kernel)
         seen.append(element.fn.__name__)
-        inner(kernel, grid, *args, **meta)
+        inner(self, *args)
 
-    monkeypatch.setattr(_launch, "launch", launch)
+    monkeypatch.setattr(_launch.Launch, "__call__", launch)
     return seen
 
 

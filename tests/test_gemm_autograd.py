@@ -204,13 +204,13 @@ def test_empty_products(shape: tuple[int, int, int], device: torch.device) -> No
 def launches(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The kernels launched since it was last cleared."""
     seen: list[str] = []
-    real = _launch.launch
+    real = _launch.Launch.__call__
 
-    def launch(kernel: Any, *args: Any, **meta: Any) -> None:
-        seen.append(kernel.fn.__name__)
-        real(kernel, *args, **meta)
+    def launch(self: _launch.Launch, *args: Any) -> None:
+        seen.append(self.kernel.fn.__name__)
+        real(self, *args)
 
-    monkeypatch.setattr(_launch, "launch", launch)
+    monkeypatch.setattr(_launch.Launch, "__call__", launch)
     return seen
 
 

@@ -77,15 +77,18 @@ def one_of(op: str, name: str, value: Any, allowed: Sequence[str]) -> str:
 
 def same_device(op: str, **tensors: Tensor | None) -> torch.device:
     """Return the device all ``tensors`` live on; None entries are skipped."""
-    present = {name: t for name, t in tensors.items() if t is not None}
-    (first, lead), *rest = present.items()
-    for name, t in rest:
-        if t.device != lead.device:
+    first, device = "", torch.device("cpu")
+    for name, t in tensors.items():
+        if t is None:
+            continue
+        if not first:
+            first, device = name, t.device
+        elif t.device != device:
             raise RuntimeError(
-                f"{op}(): all tensors must be on one device, but '{first}' is on {lead.device} "
+                f"{op}(): all tensors must be on one device, but '{first}' is on {device} "
                 f"and '{name}' on {t.device}"
             )
-    return lead.device
+    return device
 
 
 def join_scalar_tensor(x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:

@@ -10,6 +10,8 @@ with any number of dimensions and without a copy.
 
 from __future__ import annotations
 
+import functools
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -17,7 +19,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from triton_kernels import _launch
+from triton_kernels._launch import REMEMBERED, Launch, kind
 from triton_kernels._scalars import as_argument, scalar_value
 
 TRITON_DTYPE = {
@@ -143,25 +145,36 @@ def merged(dims: list[tuple[int, ...]]) -> list[tuple[int, ...]]:
     return found
 
 
+@dataclass(frozen=True, eq=False)
+class Configuration:
+    """The constants and options of launches for results of one dtype. Compared by identity: to
+    hash ``ELEMENT`` would take longer than a launch."""
+
+    BLOCK: int
+    meta: dict[str, Any]
+
+
 def configuration(
     element: Any, dtype: torch.dtype, elements_per_thread: int | None = None
-) -> dict[str, Any]:
-    """The constants and options of a launch for results of ``dtype``.
+) -> Configuration:
+    """That of launches of ``element`` for results of ``dtype``.
 
     ``elements_per_thread`` pins what one thread handles; by default it is 16 bytes' worth.
     """
     per_thread = elements_per_thread or max(1, BYTES_PER_THREAD // dtype.itemsize)
-    return {
+    block = THREADS * per_thread
+    meta = {
         "ELEMENT": element,
         "C": compute_type(dtype),
-        "BLOCK": THREADS * per_thread,
+        "BLOCK": block,
         "num_warps": NUM_WARPS,
         "enable_fp_fusion": False,  # the formulas say where they fuse
     }
+    return Configuration(block, meta)
 
 
 def apply(
-    meta: dict[str, Any],
+    how: Configuration,
     x: Tensor,
     y: Tensor | int | float | None,
     s: int | float,
@@ -169,45 +182,35 @@ def apply(
 ) -> Tensor:
     """out = element(x, y, s), elementwise; operands broadcast to ``out``.
 
-    ``y`` None means that the formula has no second operand; ``meta`` is a :func:`configuration`.
+    ``y`` None means that the formula has no second operand.
     """
     n = out.numel()
     if n == 0:
         return out
-    block = meta["BLOCK"]
-    grid = (-(-n // block),)
     y_tensor, y_value = (y, 0) if y is None or isinstance(y, Tensor) else (None, y)
     if out.dtype is torch.float64:
         y_value, s = as_argument(y_value, torch.float64), as_argument(s, torch.float64)
     dims = () if _alike(x, y_tensor, out) else _dims(x, y_tensor, out)
-    if not dims:
-        _launch.launch(flat_kernel, grid, out.device, x, y_tensor, out, y_value, s, n, **meta)
-        return out
-    sizes, x_strides, y_strides, out_strides = zip(*dims)
-    reach = max(
-        sum((size - 1) * stride for size, stride in zip(sizes, strides))
-        for strides in (x_strides, y_strides, out_strides)
-    )
-    wide = max(reach, grid[0] * block) >= 2**31
-    _launch.launch(
-        strided_kernel,
-        grid,
-        out.device,
-        x,
-        y_tensor,
-        out,
-        y_value,
-        s,
-        n,
-        sizes,
-        x_strides,
-        y_strides,
-        out_strides,
-        NDIM=len(dims),
-        INDEX=tl.int64 if wide else tl.int32,
-        **meta,
-    )
+    kinds = kind(x), kind(y_tensor), kind(out), kind(y_value), kind(s)
+    launch, strides = _prepared(how, n, dims, kinds)
+    launch(out.device, x, y_tensor, out, y_value, s, n, *strides)
     return out
+
+
+@functools.lru_cache(REMEMBERED)
+def _prepared(
+    how: Configuration, n: int, dims: tuple[tuple[int, ...], ...], kinds: tuple[Any, ...]
+) -> tuple[Launch, tuple[tuple[int, ...], ...]]:
+    """The launch for arguments of these kinds, and its arguments after n."""
+    grid = (-(-n // how.BLOCK),)
+    if not dims:
+        return Launch(flat_kernel, grid, **how.meta), ()
+    sizes, *strides = zip(*dims)
+    reach = max(sum((size - 1) * step for size, step in zip(sizes, steps)) for steps in strides)
+    wide = max(reach, grid[0] * how.BLOCK) >= 2**31
+    index = tl.int64 if wide else tl.int32
+    launch = Launch(strided_kernel, grid, NDIM=len(dims), INDEX=index, **how.meta)
+    return launch, (sizes, *strides)
 
 
 def _alike(x: Tensor, y: Tensor | None, out: Tensor) -> bool:
@@ -221,10 +224,10 @@ def _alike(x: Tensor, y: Tensor | None, out: Tensor) -> bool:
     )
 
 
-def _dims(x: Tensor, y: Tensor | None, out: Tensor) -> list[tuple[int, ...]]:
+def _dims(x: Tensor, y: Tensor | None, out: Tensor) -> tuple[tuple[int, ...], ...]:
     """The merged dimensions of x, y and out; none where one dense walk goes through all."""
     x = x.expand(out.shape)
     y = out if y is None else y.expand(out.shape)
     dims = merged(list(zip(out.shape, x.stride(), y.stride(), out.stride())))
     dense = len(dims) == 1 and all(stride == 1 for stride in dims[0][1:])
-    return [] if dense else dims
+    return () if dense else tuple(dims)

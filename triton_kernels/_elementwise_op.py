@@ -61,9 +61,7 @@ class Launcher:
     ) -> None:
         kinds, self._names = zip(*(parameter.split() for parameter in parameters.split(", ")))
         self._op, self._element, self._dtypes = op, element, dtypes
-        self._configurations = {
-            dtype: _elementwise.configuration(element, dtype) for dtype in _arguments.NUMBERS
-        }
+        self._configurations: dict[Any, _elementwise.Configuration] = {}
         operands = kinds[:-1] if kinds[-1] == "Scalar" else kinds
         self._factor = len(operands) if len(kinds) > len(operands) else None
         self._second = operands[1] if len(operands) > 1 else None  # its kind
@@ -105,12 +103,12 @@ class Launcher:
             if self._second == "Tensor":
                 inputs[names[1]] = y
             _arguments.check_out(op, out, shape, dtype, x.device, inputs, in_place=True)
-        if variant is not None:
-            pinned = variant.elements_per_thread
-            meta = _elementwise.configuration(self._element, dtype, pinned)
-        else:
-            meta = self._configurations[dtype]
-        return _elementwise.apply(meta, x, y, factor, out)
+        pinned = None if variant is None else variant.elements_per_thread
+        how = self._configurations.get((dtype, pinned))
+        if how is None:
+            how = _elementwise.configuration(self._element, dtype, pinned)
+            self._configurations[dtype, pinned] = how
+        return _elementwise.apply(how, x, y, factor, out)
 
     def fake(self, x: Tensor, *others: Any) -> Tensor:
         """An empty result for the same arguments, which are not looked at closer."""

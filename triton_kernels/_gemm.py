@@ -17,7 +17,8 @@ import triton.language as tl
 from torch import Tensor
 from triton.tools.tensor_descriptor import TensorDescriptor
 
-from triton_kernels import _elementwise, _launch
+from triton_kernels import _elementwise, _launch, activations
+from triton_kernels._launch import REMEMBERED, Launch, kind
 from triton_kernels._scalars import as_argument, scalar_value
 
 HALVES = (torch.float16, torch.bfloat16)
@@ -330,89 +331,125 @@ def multiply(
     bias: Tensor | None,
     c: Tensor | None,
     out: Tensor,
-    act: Any,
+    act: str,
     alpha: float,
     beta: float,
     precision: str,
     pre: Tensor | None = None,
 ) -> None:
-    """out = act(alpha·(a@b) + beta·c + bias), of arguments that fit. act: a jit function.
+    """out = act(alpha·(a@b) + beta·c + bias), of arguments that fit.
 
     pre, of out's dtype and strides, gets the same before the activation.
     """
-    (M, K), N = a.shape, b.shape[1]
+    M, N = out.shape
+    shape = M, N, a.shape[1]
+    strides = (
+        0 if bias is None else bias.stride(0),
+        *((0, 0) if c is None else c.stride()),
+        *out.stride(),
+    )
     scalars = as_argument(alpha, a.dtype), as_argument(beta, a.dtype)
-    stride_bias = 0 if bias is None else bias.stride(0)
-    strides_c = (0, 0) if c is None else c.stride()
-    if a.dtype in HALVES and out.dtype in HALVES and min(M, N, K) > SMALL:
+    if a.dtype in HALVES and out.dtype in HALVES and min(shape) > SMALL:
         gpu = _launch.gpu(gemm_tma_kernel, out.device)
         if gpu.capability >= 90:
-            choice, count = tma_tiles_for(M, N, gpu.multiprocessors)
-            tiles = choice.tiles
-            if c is not None:  # which passes through shared memory, too
-                tiles = tiles._replace(num_stages=tiles.num_stages - 1)
-            a_desc, a_t = _descriptor(a, tiles.BLOCK_M, tiles.BLOCK_K)
-            b_desc, b_t = _descriptor(b, tiles.BLOCK_K, tiles.BLOCK_N)
+            a, a_t = _by_descriptor(a)
+            b, b_t = _by_descriptor(b)
             out_tma = _by_rows(out)
+            choice, count = tma_tiles_for(M, N, gpu.multiprocessors)
+            programs = min(count, gpu.multiprocessors)
+            kinds = a.dtype, out.dtype, kind(bias), kind(c), kind(out), kind(pre)
+            launch, a_block, b_block, out_block = _tma_launch(
+                choice, programs, shape, strides, kinds, act, a_t, b_t, out_tma
+            )
             results = [out, pre]
             if out_tma:
-                block = [tiles.BLOCK_M, tiles.BLOCK_N // choice.SUBTILES]
-                results = [
-                    t if t is None else TensorDescriptor.from_tensor(t, block) for t in results
-                ]
-            programs = min(count, gpu.multiprocessors)
-            _launch.launch(
-                gemm_tma_kernel,
-                (programs,),
+                results = [t if t is None else _Descriptor.of(t, out_block) for t in results]
+            launch(
                 out.device,
-                a_desc,
-                b_desc,
+                _Descriptor.of(a, a_block),
+                _Descriptor.of(b, b_block),
                 bias,
                 c,
                 *results,
-                M,
-                N,
-                K,
-                stride_bias,
-                *strides_c,
-                *out.stride(),
+                *shape,
+                *strides,
                 *scalars,
-                ACT=act,
-                A_T=a_t,
-                B_T=b_t,
-                OUT_TMA=out_tma,
-                PROGRAMS=programs,
-                SUBTILES=choice.SUBTILES,
-                **tiles._asdict(),
             )
             return
     if a.dtype == torch.float32 and precision == "ieee" and M > 64 and b.stride(0) == 1:
         b = b.contiguous()  # the multiply-adds read b by rows; by columns they take twice as long
-    tiles = tiles_for(M, N, a.dtype, precision)
-    _launch.launch(
+    strides = (*a.stride(), *b.stride(), *strides)
+    kinds = a.dtype, out.dtype, *map(kind, (a, b, bias, c, out, pre, *scalars))
+    launch = _pointer_launch(shape, strides, kinds, act, precision)
+    launch(out.device, a, b, bias, c, out, pre, *shape, *strides, *scalars)
+
+
+@functools.lru_cache(REMEMBERED)
+def _pointer_launch(
+    shape: tuple[int, int, int],
+    strides: tuple[int, ...],
+    kinds: tuple[Any, ...],
+    act: str,
+    precision: str,
+) -> Launch:
+    """The launch of gemm_bias_act_kernel for arguments of these integers and kinds; first of these
+    are a's dtype and out's."""
+    (M, N, _), (dtype, out_dtype, *_) = shape, kinds
+    tiles = tiles_for(M, N, dtype, precision)
+    return Launch(
         gemm_bias_act_kernel,
         (cdiv(M, tiles.BLOCK_M) * cdiv(N, tiles.BLOCK_N),),
-        out.device,
-        a,
-        b,
-        bias,
-        c,
-        out,
-        pre,
-        M,
-        N,
-        K,
-        *a.stride(),
-        *b.stride(),
-        stride_bias,
-        *strides_c,
-        *out.stride(),
-        *scalars,
-        ACT=act,
-        C=_elementwise.compute_type(a.dtype),
+        ACT=activations.for_result(act, out_dtype, dtype),
+        C=_elementwise.compute_type(dtype),
         PRECISION=precision,
         **tiles._asdict(),
     )
+
+
+Block = list[int]
+
+
+@functools.lru_cache(REMEMBERED)
+def _tma_launch(
+    choice: TmaTiles,
+    programs: int,
+    shape: tuple[int, int, int],
+    strides: tuple[int, ...],
+    kinds: tuple[Any, ...],
+    act: str,
+    a_t: bool,
+    b_t: bool,
+    out_tma: bool,
+) -> tuple[Launch, Block, Block, Block]:
+    """The launch of gemm_tma_kernel, and the blocks of the descriptors of a, b, out."""
+    dtype, out_dtype, _, c, *_ = kinds
+    tiles, subtiles, _ = choice
+    if c is not None:  # which passes through shared memory, too
+        tiles = tiles._replace(num_stages=tiles.num_stages - 1)
+    launch = Launch(
+        gemm_tma_kernel,
+        (programs,),
+        ACT=activations.for_result(act, out_dtype, dtype),
+        A_T=a_t,
+        B_T=b_t,
+        OUT_TMA=out_tma,
+        PROGRAMS=programs,
+        SUBTILES=subtiles,
+        **tiles._asdict(),
+    )
+    m, n, k, *_ = tiles
+    return launch, [k, m] if a_t else [m, k], [n, k] if b_t else [k, n], [m, n // subtiles]
+
+
+class _Descriptor(TensorDescriptor):  # type: ignore[misc]
+    """Triton's, without its checks, which take longer than the rest: _by_rows has made them."""
+
+    def __post_init__(self) -> None:
+        pass
+
+    @staticmethod
+    def of(matrix: Tensor, block: Block) -> _Descriptor:
+        return _Descriptor(matrix, matrix.shape, matrix.stride(), block)
 
 
 def _by_rows(matrix: Tensor) -> bool:
@@ -422,13 +459,13 @@ def _by_rows(matrix: Tensor) -> bool:
     return column == 1 and row > 0 and row * size % 16 == 0 and matrix.data_ptr() % 16 == 0
 
 
-def _descriptor(matrix: Tensor, rows: int, columns: int) -> tuple[TensorDescriptor, bool]:
-    """A descriptor of a matrix in blocks of rows × columns, and whether it is of the transpose.
+def _by_descriptor(matrix: Tensor) -> tuple[Tensor, bool]:
+    """The matrix as a descriptor takes it, and whether that is the transpose.
 
     What no descriptor takes is copied to rows that start on multiples of 16 bytes.
     """
     if _by_rows(matrix):
-        return TensorDescriptor.from_tensor(matrix, [rows, columns]), False
+        return matrix, False
     transposed = matrix.stride(0) == 1
     if transposed:
         matrix = matrix.t()
@@ -437,5 +474,4 @@ def _descriptor(matrix: Tensor, rows: int, columns: int) -> tuple[TensorDescript
         pitch = cdiv(matrix.shape[1], step) * step
         padded = matrix.new_empty(matrix.shape[0], pitch)[:, : matrix.shape[1]]
         matrix = padded.copy_(matrix)
-    block = [columns, rows] if transposed else [rows, columns]
-    return TensorDescriptor.from_tensor(matrix, block), transposed
+    return matrix, transposed

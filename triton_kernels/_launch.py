@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 
 import torch
 import triton
+from torch import Tensor
 
 from triton_kernels import _cross_compile, _interpreter
 
@@ -86,22 +87,64 @@ def _gpu(device: torch.device) -> Gpu:
     return Gpu(10 * found.major + found.minor, found.multi_processor_count)
 
 
-def launch(
-    kernel: Any, grid: tuple[int, ...], device: torch.device, *args: Any, **meta: Any
-) -> None:
-    """Run ``kernel[grid](*args, **meta)`` on ``device``, interpreted where that was asked for.
+class Launch:
+    """A launch that may come again: ``kernel[grid](*args, **meta)`` with arguments of one kind.
+
+    To find the compiled kernel Triton looks at every argument of every launch: its dtype, its
+    alignment, whether an integer is 1 or a multiple of 16. That takes several times as long as the
+    start itself, so here it is done once a device. All calls of a Launch must have tensors and
+    numbers of one :func:`kind` at each place and, where Triton specialises on integers, the same
+    integers. Of Triton's settings (``triton.knobs``) those of the first call count.
 
     An empty grid launches nothing.
     """
-    if 0 in grid:
-        return
-    if _cross_compile.active():
-        _cross_compile.launch(kernel, grid, *args, **meta)
-    elif interpreted(kernel):
-        with _interpreter.interpreting():
-            kernel[grid](*args, **meta)
-    elif device.index == torch.cuda.current_device():  # the guard alone takes microseconds
-        kernel[grid](*args, **meta)
-    else:
-        with torch.cuda.device(device):
-            kernel[grid](*args, **meta)
+
+    __slots__ = ("_ready", "grid", "kernel", "meta")
+
+    def __init__(self, kernel: Any, grid: tuple[int, ...], **meta: Any) -> None:
+        self.kernel, self.meta = kernel, meta
+        self.grid = (*grid, 1, 1)[:3]
+        self._ready: dict[torch.device, tuple[Any, tuple[Any, ...]]] = {}
+
+    def __call__(self, device: torch.device, *args: Any) -> None:
+        """Run on ``device``, interpreted or compiled only where that was asked for."""
+        if 0 in self.grid:
+            return
+        if _cross_compile.active():
+            _cross_compile.launch(self.kernel, self.grid, *args, **self.meta)
+        elif interpreted(self.kernel):
+            with _interpreter.interpreting():
+                self.kernel[self.grid](*args, **self.meta)
+        elif device.index == torch.cuda.current_device():  # the guard alone takes microseconds
+            self._run(device, args)
+        else:
+            with torch.cuda.device(device):
+                self._run(device, args)
+
+    def _run(self, device: torch.device, args: tuple[Any, ...]) -> None:
+        usual = triton.JITFunction.run is _JIT_RUN and not self.kernel.pre_run_hooks
+        ready = self._ready.get(device)
+        if ready is not None and usual:
+            run, constants = ready
+            run(*args, *constants)
+            return
+        compiled = self.kernel[self.grid](*args, **self.meta)
+        if compiled is not None and usual:
+            constants = tuple(self.meta[name] for name in self.kernel.arg_names[len(args) :])
+            self._ready[device] = compiled[self.grid], constants
+
+
+_JIT_RUN = triton.JITFunction.run  # others put theirs in its place, to see or change every launch
+REMEMBERED = 4096  # launches kept by each of the caches of them
+
+
+def kind(argument: Any) -> Any:
+    """What Triton's choice of a compiled kernel depends on, in a tensor or an unspecialised number:
+    None, dtype and alignment, float, or whether an integer fits 32 bits."""
+    if argument is None:
+        return None
+    if isinstance(argument, Tensor):
+        return argument.dtype, argument.data_ptr() % 16 == 0
+    if isinstance(argument, int):
+        return -(2**31) <= argument < 2**31
+    return float

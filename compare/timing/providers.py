@@ -89,6 +89,9 @@ def _peer(name: str, spec: Spec) -> Callable[..., Tensor]:
         return spec.fused
     if name == "eager":
         return spec.eager
-    mode = "max-autotune-no-cudagraphs" if name == "max-autotune" else None
-    compiled: Callable[..., Tensor] = torch.compile(spec.eager, dynamic=False, mode=mode)
+    options: dict[str, Any] = {}
+    if name == "max-autotune":
+        options = torch._inductor.list_mode_options("max-autotune-no-cudagraphs")
+        options["autotune_num_choices_displayed"] = 0  # else a table for every product
+    compiled: Callable[..., Tensor] = torch.compile(spec.eager, dynamic=False, options=options)
     return compiled

@@ -13,6 +13,7 @@ are rounded once. Reference: torch.autograd.grad of torch.nn.functional's activa
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 import torch
@@ -22,6 +23,7 @@ from torch import Tensor
 
 from triton_kernels import _arguments, _elementwise, _launch, activations
 from triton_kernels._gemm import cdiv
+from triton_kernels._launch import REMEMBERED, Launch, kind
 from triton_kernels._operator import Like, Operator, one_by_one
 from triton_kernels.ops.add import add
 from triton_kernels.ops.sum_to import add_rows
@@ -141,33 +143,41 @@ def _launch_act_backward(
         total = torch.empty(N if bias else 0, dtype=dtype, device=device)
     else:
         dx, total = _checked_out(out, grad, saved, dtype, N if bias else 0)
+    strides = (*grad.stride(), *saved.stride(), *dx.stride())
+    kinds = kind(grad), kind(saved), kind(dx)
+    launch, parts, rows = _prepared(M, N, strides, kinds, bias, act, dtype, compute)
+    sums = torch.empty((parts, N), dtype=compute, device=device) if bias else None
+    launch(device, grad, saved, dx, sums, M, N, rows, *strides)
+    if sums is not None:
+        add_rows(sums, total)
+    return dx, total
+
+
+@functools.lru_cache(REMEMBERED)
+def _prepared(
+    M: int,
+    N: int,
+    strides: tuple[int, ...],
+    kinds: tuple[Any, ...],
+    bias: bool,
+    act: str,
+    dtype: torch.dtype,
+    compute: torch.dtype,
+) -> tuple[Launch, int, int]:
+    """The launch, into how many parts it cuts M, and the rows of each."""
     # As many parts as keep the GPU busy, each of whole blocks; an empty sum needs one, too.
     parts = max(1, min(cdiv(M, BLOCK_M), cdiv(PROGRAMS, max(1, cdiv(N, BLOCK_N)))))
     rows = BLOCK_M * cdiv(max(1, M), parts * BLOCK_M)
     parts = max(1, cdiv(M, rows))
-    sums = torch.empty((parts, N), dtype=compute, device=device) if bias else None
-    _launch.launch(
+    launch = Launch(
         act_backward_kernel,
         (parts, cdiv(N, BLOCK_N)),
-        device,
-        grad,
-        saved,
-        dx,
-        sums,
-        M,
-        N,
-        rows,
-        *grad.stride(),
-        *saved.stride(),
-        *dx.stride(),
         DERIVATIVE=activations.derivative_for(act, dtype, compute),
         C=_elementwise.compute_type(compute),
         BLOCK_M=BLOCK_M,
         BLOCK_N=BLOCK_N,
     )
-    if sums is not None:
-        add_rows(sums, total)
-    return dx, total
+    return launch, parts, rows
 
 
 def _checked_out(

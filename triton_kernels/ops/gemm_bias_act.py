@@ -129,8 +129,7 @@ def run(
     else:
         out = torch.empty((M, N), dtype=dtype, device=device)
     pre = torch.empty_like(out) if with_pre else None
-    function = activations.for_result(act, dtype, a.dtype)
-    _gemm.multiply(a, b, bias, c, out, function, alpha, beta or 0.0, precision, pre)
+    _gemm.multiply(a, b, bias, c, out, act, alpha, beta or 0.0, precision, pre)
     return out, pre
 
 

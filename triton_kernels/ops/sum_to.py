@@ -13,9 +13,10 @@ second one adds those.
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 import triton
@@ -23,6 +24,7 @@ import triton.language as tl
 from torch import Tensor
 
 from triton_kernels import _arguments, _elementwise, _launch
+from triton_kernels._launch import REMEMBERED, Launch, kind
 from triton_kernels._operator import Gradient, Like, Operator
 from triton_kernels._scalars import as_argument, scalar_value
 
@@ -174,44 +176,74 @@ def _fake(
     return x.new_empty(tuple(shape), dtype=dtype or x.dtype)
 
 
-Dims = list[tuple[int, ...]]  # (size, x's stride, out's stride) of each dimension, innermost first
-
-
-def _run(x: Tensor, out: Tensor, factor: int | float, compute: torch.dtype) -> None:
-    """One launch, or two where the sums are tall."""
-    strides = (0,) * (x.dim() - out.dim()) + out.stride()
-    shape = (1,) * (x.dim() - out.dim()) + tuple(out.shape)
-    dims = list(zip(shape, x.shape, x.stride(), strides))
-    kept = _elementwise.merged([(n, xs, os) for m, n, xs, os in dims if m == n])
-    reduced = _elementwise.merged([(n, xs, 0) for m, n, xs, os in dims if m != n])
-    results, addends = _size(kept), _size(reduced)
-    blocks = _blocks(kept, reduced)
-    parts = min(addends // (SMALLEST_PART * blocks[1]), -(-PROGRAMS * blocks[0] // results))
-    if parts < 2:
-        _launch_pass(x, out, factor, kept, reduced, addends, blocks, compute)
+def _run(
+    x: Tensor, out: Tensor, factor: int | float, compute: torch.dtype, once: bool = False
+) -> None:
+    """One launch, or two where the sums are tall, unless only ``once``."""
+    number = as_argument(float(factor), compute)
+    shapes = x.shape, x.stride(), out.shape, out.stride()
+    kinds = kind(x), kind(out), kind(number)
+    partial, first, second = _passes(*shapes, kinds, compute, once)
+    if second is None:
+        first.launch(x.device, x, out, number, *first.rest)
         return
-    part = blocks[1] * -(-addends // (parts * blocks[1]))
-    parts = -(-addends // part)
-    partial = torch.empty((parts, results), dtype=compute, device=x.device)
-    dense = [1]
-    for size, *_ in kept:
-        dense.append(dense[-1] * size)
-    first: Dims = [(n, xs, at) for (n, xs, _), at in zip(kept, dense)]
-    _launch_pass(x, partial, 1.0, first, reduced, part, blocks, compute)
-    second = _elementwise.merged([(n, at, os) for (n, _, os), at in zip(kept, dense)])
-    rest: Dims = [(parts, results, 0)]
-    _launch_pass(partial, out, factor, second, rest, parts, _blocks(second, rest), compute)
+    sums = torch.empty(partial, dtype=compute, device=x.device)
+    first.launch(x.device, x, sums, as_argument(1.0, compute), *first.rest)
+    second.launch(x.device, sums, out, number, *second.rest)
 
 
 def add_rows(partial: Tensor, out: Tensor) -> None:
     """The last pass of sums that another kernel began: out [N] from partial [parts, N], which is
     contiguous and of the compute type."""
-    parts, N = partial.shape
-    if N:
-        kept: Dims = [(N, 1, out.stride(0))]
-        reduced: Dims = [(parts, N, 0)]
-        blocks = _blocks(kept, reduced)
-        _launch_pass(partial, out, 1.0, kept, reduced, parts, blocks, partial.dtype)
+    if out.numel():
+        _run(partial, out, 1.0, partial.dtype, once=True)
+
+
+Dims = list[tuple[int, ...]]  # (size, x's stride, out's stride) of each dimension, innermost first
+
+
+class _Pass(NamedTuple):
+    """A launch, and its arguments after x, out and factor."""
+
+    launch: Launch
+    rest: tuple[Any, ...]
+
+
+@functools.lru_cache(REMEMBERED)
+def _passes(
+    x_shape: torch.Size,
+    x_strides: tuple[int, ...],
+    out_shape: torch.Size,
+    out_strides: tuple[int, ...],
+    kinds: tuple[Any, ...],
+    compute: torch.dtype,
+    once: bool,
+) -> tuple[tuple[int, int], _Pass, _Pass | None]:
+    """The shape of the partial sums, the pass that leaves them and the one that adds them; or just
+    one pass."""
+    missing = len(x_shape) - len(out_shape)
+    shape, strides = (1,) * missing + tuple(out_shape), (0,) * missing + out_strides
+    dims = list(zip(shape, x_shape, x_strides, strides))
+    kept = _elementwise.merged([(n, xs, os) for m, n, xs, os in dims if m == n])
+    reduced = _elementwise.merged([(n, xs, 0) for m, n, xs, os in dims if m != n])
+    results, addends = _size(kept), _size(reduced)
+    blocks = _blocks(kept, reduced)
+    parts = min(addends // (SMALLEST_PART * blocks[1]), -(-PROGRAMS * blocks[0] // results))
+    if parts < 2 or once:
+        return (1, results), _pass(kept, reduced, addends, blocks, compute), None
+    part = blocks[1] * -(-addends // (parts * blocks[1]))
+    parts = -(-addends // part)
+    dense = [1]
+    for size, *_ in kept:
+        dense.append(dense[-1] * size)
+    first: Dims = [(n, xs, at) for (n, xs, _), at in zip(kept, dense)]
+    second = _elementwise.merged([(n, at, os) for (n, _, os), at in zip(kept, dense)])
+    rest: Dims = [(parts, results, 0)]
+    return (
+        (parts, results),
+        _pass(first, reduced, part, blocks, compute),
+        _pass(second, rest, parts, _blocks(second, rest), compute),
+    )
 
 
 def _size(dims: Dims) -> int:
@@ -232,45 +264,27 @@ def _blocks(kept: Dims, reduced: Dims) -> tuple[int, int]:
     return block_k, min(across, TILE // block_k)
 
 
-def _launch_pass(
-    x: Tensor,
-    out: Tensor,
-    factor: int | float,
-    kept: Dims,
-    reduced: Dims,
-    part: int,
-    blocks: tuple[int, int],
-    compute: torch.dtype,
-) -> None:
+def _pass(
+    kept: Dims, reduced: Dims, part: int, blocks: tuple[int, int], compute: torch.dtype
+) -> _Pass:
     results, addends = _size(kept), _size(reduced)
     grid = (-(-results // blocks[0]), max(1, -(-addends // max(1, part))))
     kept, reduced = kept or [(1, 0, 0)], reduced or [(1, 0, 0)]
-    kept_sizes, kept_strides, out_strides = zip(*kept)
-    reduced_sizes, reduced_strides, _ = zip(*reduced)
     reach = sum((size - 1) * stride for size, stride, _ in (*kept, *reduced))
-    reach = max(reach, sum((size - 1) * stride for size, _, stride in kept), out.numel() + TILE)
-    _launch.launch(
+    # out's own reach, that of the partial sums, and what is counted through
+    reach = max(reach, sum((size - 1) * stride for size, _, stride in kept), grid[1] * results)
+    reach = max(reach, addends + part) + TILE
+    launch = Launch(
         sum_kernel,
         grid,
-        x.device,
-        x,
-        out,
-        as_argument(float(factor), compute),
-        results,
-        addends,
-        part,
-        kept_sizes,
-        kept_strides,
-        out_strides,
-        reduced_sizes,
-        reduced_strides,
         C=_elementwise.compute_type(compute),
         KEPT_NDIM=len(kept),
         REDUCED_NDIM=len(reduced),
-        INDEX=tl.int64 if max(reach, addends + part + TILE) >= 2**31 else tl.int32,
+        INDEX=tl.int64 if reach >= 2**31 else tl.int32,
         BLOCK_K=blocks[0],
         BLOCK_R=blocks[1],
     )
+    return _Pass(launch, (results, addends, part, *zip(*kept), *list(zip(*reduced))[:2]))
 
 
 def _gradient(grad: Tensor, inputs: Any) -> Tensor:

@@ -1,0 +1,179 @@
+"""What launches keep of Triton's findings: all calls of one Launch must look the same to Triton."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+import triton
+
+pytest.importorskip("hypothesis")
+
+from hypothesis import given
+from hypothesis import strategies as st
+from strategies import Call, TensorSpec, elementwise_calls, gemm_calls, gradients, sums
+from torch import Tensor
+
+import triton_kernels as tk
+from compare.specs import SPECS
+from triton_kernels import _cross_compile
+from triton_kernels._launch import Launch, kind
+
+CALLS: dict[str, Callable[[str], st.SearchStrategy[Call]]] = {
+    "sum_to": sums,
+    "act_backward": gradients,
+    "gemm_bias_act": gemm_calls,
+    "linear_gelu": gemm_calls,
+}
+FACTORS = st.sampled_from([1.0, 0.0, -0.5, 0.3, 1e300])
+
+
+@st.composite
+def alike(draw: st.DrawFn, op: str) -> list[Call]:
+    """Calls that differ in where tensors start and in the numbers only."""
+    first = draw(CALLS.get(op, elementwise_calls)(op))
+
+    def moved(value: Any) -> Any:
+        if isinstance(value, TensorSpec):
+            return replace(value, offset=draw(st.sampled_from([0, 1, 8, 16])))
+        return value
+
+    calls = [first]
+    for _ in range(3):
+        last = calls[-1]
+        if draw(st.booleans()):
+            options = {name: moved(value) for name, value in last.options.items()}
+            args = tuple(map(moved, last.args))
+            calls.append(replace(last, args=args, options=options, out=moved(last.out)))
+        else:
+            numbers = ("alpha", "beta", "scale", "factor")
+            there = {name for name in numbers if isinstance(last.options.get(name), float)}
+            options = last.options | {name: draw(FACTORS) for name in there}
+            calls.append(replace(last, options=options))
+    return calls
+
+
+@pytest.fixture
+def looks(monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[Launch, list[Any]]]:
+    """What Triton would specialise on in each launch; nothing is compiled or run."""
+    seen: dict[Launch, list[Any]] = {}
+    binders: dict[Any, Any] = {}
+
+    def look(self: Launch, device: torch.device, *args: Any) -> None:
+        if self.kernel not in binders:
+            *_, binders[self.kernel] = self.kernel.create_binder()
+        _, specialization, _ = binders[self.kernel](*args, **self.meta)
+        seen.setdefault(self, []).append([self.kernel.fn.__name__, *specialization])
+
+    monkeypatch.setattr(Launch, "__call__", look)
+    with _cross_compile.compiling(90):
+        yield seen
+
+
+@pytest.mark.parametrize("op", SPECS)
+def test_calls_of_one_launch_look_alike_to_triton(op: str, looks: dict[Launch, list[Any]]) -> None:
+    @given(alike(op))
+    def holds(calls: list[Call]) -> None:
+        for call in calls:
+            args, options = call.arguments()
+            out = call.out.tensor() if isinstance(call.out, TensorSpec) else None
+            getattr(tk, op)(*args, **options, **({} if out is None else {"out": out}))
+        for found in looks.values():
+            assert all(each == found[0] for each in found), found
+
+    holds()
+    assert sum(len(found) > 1 for found in looks.values()) > 10, "some launches came again"
+    assert len({repr(found[0]) for found in looks.values()}) > 10, "and there were several"
+
+
+class Kernel:
+    """Stands in for a jit function on a GPU: notes how it is launched."""
+
+    arg_names = ("x", "n", "BLOCK", "ACT")
+    pre_run_hooks: tuple[Any, ...] = ()
+
+    def __init__(self) -> None:
+        self.log: list[str] = []
+
+    def __getitem__(self, grid: Any) -> Any:
+        def launch(*args: Any, **meta: Any) -> Any:
+            self.log.append(f"chosen {grid} {args} {meta}")
+            return Compiled(self.log)
+
+        return launch
+
+
+class Compiled:
+    def __init__(self, log: list[str]) -> None:
+        self.log = log
+
+    def __getitem__(self, grid: Any) -> Any:
+        return lambda *args: self.log.append(f"started {grid} {args}")
+
+
+@pytest.fixture
+def kernel(monkeypatch: pytest.MonkeyPatch) -> Kernel:
+    monkeypatch.setattr("triton_kernels._launch.interpreted", lambda kernel: False)
+    monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
+    return Kernel()
+
+
+DEVICE = torch.device("cuda", 0)
+CHOSEN = "chosen (3, 1, 1) (1, 2) {'num_warps': 4, 'ACT': 6, 'BLOCK': 5}"
+STARTED = "started (3, 1, 1) (1, 2, 5, 6)"
+
+
+def test_triton_chooses_once(kernel: Kernel) -> None:
+    launch = Launch(kernel, (3,), num_warps=4, ACT=6, BLOCK=5)
+    for _ in range(3):
+        launch(DEVICE, 1, 2)
+    assert kernel.log == [CHOSEN, STARTED, STARTED]
+
+
+def test_who_replaces_or_hooks_launches_sees_all_of_them(
+    kernel: Kernel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    launch = Launch(kernel, (3,), num_warps=4, ACT=6, BLOCK=5)
+    with monkeypatch.context() as patch:
+        patch.setattr(triton.JITFunction, "run", lambda *args, **meta: None)
+        launch(DEVICE, 1, 2)
+        launch(DEVICE, 1, 2)
+    assert kernel.log == [CHOSEN, CHOSEN]
+    launch(DEVICE, 1, 2)
+    monkeypatch.setattr(kernel, "pre_run_hooks", (print,))
+    launch(DEVICE, 1, 2)
+    assert kernel.log == [CHOSEN] * 4
+
+
+def test_an_empty_grid_launches_nothing(kernel: Kernel) -> None:
+    Launch(kernel, (3, 0))(DEVICE, 1, 2)
+    assert kernel.log == []
+
+
+def test_kinds() -> None:
+    x = torch.zeros(20)
+    assert kind(x) == kind(x[4:]) != kind(x[1:])
+    assert kind(x) != kind(x.double())
+    assert kind(1) == kind(2**31 - 1) != kind(2**31)
+    assert len({kind(x), kind(None), kind(1), kind(1.0), kind(2**40)}) == 5
+
+
+@pytest.mark.gpu_only
+@pytest.mark.parametrize("dtype", [torch.float16, torch.float32])
+def test_neighbours_of_another_alignment(dtype: torch.dtype) -> None:
+    memory = torch.randn(128 * 64 + 1, device="cuda").to(dtype)
+
+    def views(offset: int) -> Tensor:
+        return memory[offset : offset + 128 * 64].view(128, 64)
+
+    for _ in range(2):
+        for x in (views(0), views(1)):
+            torch.testing.assert_close(tk.relu_scale(x, 0.5), torch.relu(x) * 0.5)
+            torch.testing.assert_close(tk.sum_to(x, (64,)), x.sum(0), atol=1e-2, rtol=1e-2)
+            dx, _ = tk.act_backward(x, x, "relu")
+            torch.testing.assert_close(dx, torch.relu(x))
+            right = (x.double() @ x.double().t()).to(dtype)
+            torch.testing.assert_close(tk.gemm_bias_act(x, x.t()), right, atol=1e-2, rtol=1e-2)
