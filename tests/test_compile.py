@@ -144,7 +144,7 @@ def test_the_cases_cover_every_tile_configuration(
                 triton_kernels.gemm_bias_act(*arguments, **options)
         covered, launched = launched, set()
         for dtype in ("float16", "bfloat16", "float32", "float64"):
-            for M, N, K in itertools.product(sizes, sizes, (16, 128)):
+            for M, N, K in itertools.product(sizes, sizes, (16, 128, 4096)):
                 a, b = (
                     torch.empty(shape, dtype=getattr(torch, dtype), device="meta")
                     for shape in ((M, K), (K, N))

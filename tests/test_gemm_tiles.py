@@ -75,6 +75,22 @@ def test_the_cheapest_waves_win(M: int, N: int, tiles: tuple[int, int]) -> None:
     assert number == -(-M // tiles[0]) * -(-N // tiles[1])
 
 
+@pytest.mark.parametrize(
+    ("M", "K", "c", "group", "warps", "stages"),
+    [  # measured on an H200: where the loop is long, four warps and a stage more
+        (512, 2048, False, 16, 8, 4),
+        (512, 4096, False, 8, 4, 5),
+        (512, 4096, True, 16, 8, 4),
+        (8192, 4096, False, 16, 8, 4),
+        (8192, 4096, True, 16, 8, 3),
+    ],
+)
+def test_warps_and_stages(M: int, K: int, c: bool, group: int, warps: int, stages: int) -> None:
+    more = {"c": meta(M, 4096)} if c else {}
+    ((_, found),) = launched(meta(M, K), meta(K, 4096), **more)
+    assert (found["GROUP_M"], found["num_warps"], found["num_stages"]) == (group, warps, stages)
+
+
 def operand(rows: int, columns: int, dtype: torch.dtype, stored: str) -> Tensor:
     """Random numbers, stored by rows or columns, or so that no descriptor takes them."""
     g = torch.Generator().manual_seed(rows)

@@ -40,20 +40,25 @@ class TmaTiles(NamedTuple):
 
     ``SUBTILES``: 2 if the epilogue takes half a tile at a time: that leaves memory for a stage.
     ``cost``: the time of one tile relative to the first's, measured on an H200.
+    ``stages_with_c``: num_stages where there is c, which passes through shared memory, too.
+    ``long``: instead for K from LONG on, without c: the loop counts there, not the epilogue.
     """
 
     tiles: Tiles
     SUBTILES: int
     cost: float
+    stages_with_c: int
+    long: Tiles | None = None
 
 
 TMA_TILES = (
-    TmaTiles(Tiles(128, 256, 64, 16, 8, 4), 2, 1.0),
-    TmaTiles(Tiles(128, 128, 64, 16, 8, 4), 1, 0.53),
-    TmaTiles(Tiles(64, 128, 128, 16, 4, 4), 1, 0.31),
-    TmaTiles(Tiles(64, 64, 128, 16, 4, 6), 1, 0.2),
-    TmaTiles(Tiles(64, 32, 128, 16, 4, 6), 1, 0.17),
+    TmaTiles(Tiles(128, 256, 64, 16, 8, 4), 2, 1.0, 3),
+    TmaTiles(Tiles(128, 128, 64, 16, 8, 4), 1, 0.53, 4, long=Tiles(128, 128, 64, 8, 4, 5)),
+    TmaTiles(Tiles(64, 128, 128, 16, 4, 4), 1, 0.31, 3),
+    TmaTiles(Tiles(64, 64, 128, 16, 4, 6), 1, 0.2, 5),
+    TmaTiles(Tiles(64, 32, 128, 16, 4, 6), 1, 0.17, 5),
 )
+LONG = 3072
 SMALL = 32  # rows, columns or steps of K up to which pointers are as fast as descriptors
 WIDE = 96 * 64  # columns that keep a GPU busy with tiles of 64
 
@@ -423,9 +428,11 @@ def _tma_launch(
 ) -> tuple[Launch, Block, Block, Block]:
     """The launch of gemm_tma_kernel, and the blocks of the descriptors of a, b, out."""
     dtype, out_dtype, _, c, *_ = kinds
-    tiles, subtiles, _ = choice
-    if c is not None:  # which passes through shared memory, too
-        tiles = tiles._replace(num_stages=tiles.num_stages - 1)
+    tiles = choice.tiles
+    if c is not None:
+        tiles = tiles._replace(num_stages=choice.stages_with_c)
+    elif shape[2] >= LONG and choice.long is not None:
+        tiles = choice.long
     launch = Launch(
         gemm_tma_kernel,
         (programs,),
@@ -434,11 +441,11 @@ def _tma_launch(
         B_T=b_t,
         OUT_TMA=out_tma,
         PROGRAMS=programs,
-        SUBTILES=subtiles,
+        SUBTILES=choice.SUBTILES,
         **tiles._asdict(),
     )
     m, n, k, *_ = tiles
-    return launch, [k, m] if a_t else [m, k], [n, k] if b_t else [k, n], [m, n // subtiles]
+    return launch, [k, m] if a_t else [m, k], [n, k] if b_t else [k, n], [m, n // choice.SUBTILES]
 
 
 class _Descriptor(TensorDescriptor):  # type: ignore[misc]

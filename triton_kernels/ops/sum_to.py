@@ -30,8 +30,9 @@ from triton_kernels._scalars import as_argument, scalar_value
 
 DTYPES = _arguments.FLOATS
 TILE = 2048  # elements a program reads at a time
+FEW = 512  # addends up to which a program takes fewer columns, so that one pass does
 PROGRAMS = 1024  # that keep a GPU busy: a tall sum is cut into parts until there are as many
-SMALLEST_PART = 4  # tiles
+SMALLEST_PART = 4 * TILE  # elements of a part of one block of results
 
 
 @triton.jit(do_not_specialize=["factor"])
@@ -228,7 +229,7 @@ def _passes(
     reduced = _elementwise.merged([(n, xs, 0) for m, n, xs, os in dims if m != n])
     results, addends = _size(kept), _size(reduced)
     blocks = _blocks(kept, reduced)
-    parts = min(addends // (SMALLEST_PART * blocks[1]), -(-PROGRAMS * blocks[0] // results))
+    parts = min(addends * blocks[0] // SMALLEST_PART, -(-PROGRAMS * blocks[0] // results))
     if parts < 2 or once:
         return (1, results), _pass(kept, reduced, addends, blocks, compute), None
     part = blocks[1] * -(-addends // (parts * blocks[1]))
@@ -260,8 +261,9 @@ def _blocks(kept: Dims, reduced: Dims) -> tuple[int, int]:
     if nearest_reduced < nearest_kept:
         block_r = min(across, TILE)
         return min(along, TILE // block_r), block_r
-    block_k = min(along, 128)
-    return block_k, min(across, TILE // block_k)
+    tile = TILE if across <= FEW else 2 * TILE
+    block_k = min(along, tile // min(across, 128))
+    return block_k, min(across, tile // block_k)
 
 
 def _pass(
