@@ -29,10 +29,9 @@ from triton_kernels._operator import Gradient, Like, Operator
 from triton_kernels._scalars import as_argument, scalar_value
 
 DTYPES = _arguments.FLOATS
-TILE = 2048  # elements a program reads at a time
-FEW = 512  # addends up to which a program takes fewer columns, so that one pass does
-PROGRAMS = 1024  # that keep a GPU busy: a tall sum is cut into parts until there are as many
-SMALLEST_PART = 4 * TILE  # elements of a part of one block of results
+TILE = 2048  # elements that a program reads at a time; twice as many of long columns
+WIDE_TILE = 64, 128  # results and addends, where whole vectors are read ahead of the additions
+PROGRAMS = 1056  # that keep a GPU busy, eight a multiprocessor of an H200; twice as many are better
 
 
 @triton.jit(do_not_specialize=["factor"])
@@ -54,8 +53,10 @@ def sum_kernel(
     INDEX: tl.constexpr,
     BLOCK_K: tl.constexpr,
     BLOCK_R: tl.constexpr,
+    STAGES: tl.constexpr,
 ):
-    """Program (i, j) adds the j-th part of the addends of its block of results.
+    """Program (i, j) adds the j-th part of the addends of its block of results; it reads STAGES − 1
+    tiles ahead.
 
     Dimensions come innermost first. The last one needs no remainder, so that of a single dimension
     the compiler sees where it is contiguous.
@@ -74,7 +75,7 @@ def sum_kernel(
     begin = tl.program_id(1).to(INDEX) * part
     end = tl.minimum(begin + part, reduced)
     total = tl.zeros([BLOCK_K, BLOCK_R], C)
-    for start in range(begin, end, BLOCK_R):
+    for start in tl.range(begin, end, BLOCK_R, num_stages=STAGES):
         r = start + tl.arange(0, BLOCK_R).to(INDEX)
         x_offset = tl.zeros([BLOCK_R], INDEX)
         left = r
@@ -228,11 +229,11 @@ def _passes(
     kept = _elementwise.merged([(n, xs, os) for m, n, xs, os in dims if m == n])
     reduced = _elementwise.merged([(n, xs, 0) for m, n, xs, os in dims if m != n])
     results, addends = _size(kept), _size(reduced)
-    blocks = _blocks(kept, reduced)
-    parts = min(addends * blocks[0] // SMALLEST_PART, -(-PROGRAMS * blocks[0] // results))
-    if parts < 2 or once:
-        return (1, results), _pass(kept, reduced, addends, blocks, compute), None
-    part = blocks[1] * -(-addends // (parts * blocks[1]))
+    tile = _tile(kept, reduced, kinds[0])
+    parts = 1 if once else _parts(-(-results // tile.BLOCK_K), addends // tile.BLOCK_R)
+    if parts == 1:
+        return (1, results), _pass(kept, reduced, addends, tile, compute), None
+    part = tile.BLOCK_R * -(-addends // (parts * tile.BLOCK_R))
     parts = -(-addends // part)
     dense = [1]
     for size, *_ in kept:
@@ -242,8 +243,8 @@ def _passes(
     rest: Dims = [(parts, results, 0)]
     return (
         (parts, results),
-        _pass(first, reduced, part, blocks, compute),
-        _pass(second, rest, parts, _blocks(second, rest), compute),
+        _pass(first, reduced, part, tile, compute),
+        _pass(second, rest, parts, _tile(second, rest, (compute, True)), compute),
     )
 
 
@@ -251,8 +252,15 @@ def _size(dims: Dims) -> int:
     return math.prod(size for size, *_ in dims)
 
 
-def _blocks(kept: Dims, reduced: Dims) -> tuple[int, int]:
-    """BLOCK_K and BLOCK_R: the tile is long in the direction that is dense in memory."""
+class _Tile(NamedTuple):
+    BLOCK_K: int
+    BLOCK_R: int
+    STAGES: int
+
+
+def _tile(kept: Dims, reduced: Dims, x_kind: Any) -> _Tile:
+    """Long in the direction that is dense in memory. To read ahead pays where the compiler reads
+    whole vectors, and costs many times as much where it does not."""
     along, across = (triton.next_power_of_2(max(1, _size(dims))) for dims in (kept, reduced))
     nearest_kept, nearest_reduced = (
         min((stride for _, stride, _ in dims if stride), default=math.inf)
@@ -260,22 +268,41 @@ def _blocks(kept: Dims, reduced: Dims) -> tuple[int, int]:
     )
     if nearest_reduced < nearest_kept:
         block_r = min(across, TILE)
-        return min(along, TILE // block_r), block_r
-    tile = TILE if across <= FEW else 2 * TILE
+        return _Tile(min(along, TILE // block_r), block_r, 1)
+    columns, rows = WIDE_TILE
+    dtype, aligned = x_kind
+    if dtype == torch.float64:
+        rows //= 2  # three stages of more would not fit a small GPU's shared memory
+    vectors = (
+        aligned
+        and len(kept) == nearest_kept == 1
+        and all(n % 16 == 0 for n in (_size(kept), *(stride for _, stride, _ in reduced)))
+        and sum((size - 1) * stride for size, stride, _ in (*kept, *reduced)) < 2**30
+    )
+    if vectors and across >= rows:
+        block_k = min(along, columns)
+        return _Tile(block_k, min(across, columns * rows // block_k), 3)
+    tile = TILE if across <= 512 else 2 * TILE
     block_k = min(along, tile // min(across, 128))
-    return block_k, min(across, tile // block_k)
+    return _Tile(block_k, min(across, tile // block_k), 1)
 
 
-def _pass(
-    kept: Dims, reduced: Dims, part: int, blocks: tuple[int, int], compute: torch.dtype
-) -> _Pass:
+def _parts(programs: int, tiles: int) -> int:
+    """Into how many parts the sums of so many programs, of so many tiles each, are cut."""
+    if tiles < 4:
+        return 1
+    busy, better = PROGRAMS // programs, 2 * PROGRAMS // programs
+    return max(1, min(tiles, max(busy, min(better, tiles // 2))))
+
+
+def _pass(kept: Dims, reduced: Dims, part: int, tile: _Tile, compute: torch.dtype) -> _Pass:
     results, addends = _size(kept), _size(reduced)
-    grid = (-(-results // blocks[0]), max(1, -(-addends // max(1, part))))
+    grid = (-(-results // tile.BLOCK_K), max(1, -(-addends // max(1, part))))
     kept, reduced = kept or [(1, 0, 0)], reduced or [(1, 0, 0)]
     reach = sum((size - 1) * stride for size, stride, _ in (*kept, *reduced))
     # out's own reach, that of the partial sums, and what is counted through
     reach = max(reach, sum((size - 1) * stride for size, _, stride in kept), grid[1] * results)
-    reach = max(reach, addends + part) + TILE
+    reach = max(reach, addends + part) + tile.STAGES * tile.BLOCK_K * tile.BLOCK_R
     launch = Launch(
         sum_kernel,
         grid,
@@ -283,8 +310,7 @@ def _pass(
         KEPT_NDIM=len(kept),
         REDUCED_NDIM=len(reduced),
         INDEX=tl.int64 if reach >= 2**31 else tl.int32,
-        BLOCK_K=blocks[0],
-        BLOCK_R=blocks[1],
+        **tile._asdict(),
     )
     return _Pass(launch, (results, addends, part, *zip(*kept), *list(zip(*reduced))[:2]))
 
