@@ -155,6 +155,22 @@ def test_the_cases_cover_every_tile_configuration(
     assert covered == launched
 
 
+@pytest.mark.parametrize("op", SPECS)
+def test_every_op_reaches_the_compiler(op: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In every dtype, with all its launches; what the compiler makes of them is left out here."""
+
+    def note(kernel: Any, grid: Any, *args: Any, **options: Any) -> None:
+        _cross_compile._launches.append(_cross_compile.Launch(kernel.fn.__name__, options))
+
+    monkeypatch.setattr(_cross_compile, "launch", note)
+    monkeypatch.setattr(machine_code, "of_triton", lambda kernels, arch: [None] * len(kernels))
+    found = cross_compile._triton_kernels(SPECS[op], "sm_90")
+    assert {dtype.partition("/")[0] for dtype, *_ in found} == set(SPECS[op].dtypes)
+    labels = [label for _, label, variant in found if variant is None]
+    assert all(re.search(r"\w", label) for label in labels)
+    assert any(label.startswith("act_backward 32×64") for label in labels) == (op == "act_backward")
+
+
 # ---- the verdict ----
 
 

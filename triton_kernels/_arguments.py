@@ -229,8 +229,8 @@ def _overlaps_itself(t: Tensor) -> bool:
 
 
 def _overlap(a: Tensor, b: Tensor) -> bool:
-    """Whether some byte belongs to an element of both ``a`` and ``b``."""
-    if a.device != b.device or not a.numel() or not b.numel():
+    """Whether some byte belongs to an element of both ``a`` and ``b``; meta tensors have none."""
+    if a.device != b.device or a.is_meta or not a.numel() or not b.numel():
         return False
     if a.is_contiguous() and b.is_contiguous():
         first, second = a.data_ptr(), b.data_ptr()

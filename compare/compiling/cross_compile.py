@@ -240,14 +240,13 @@ def _config(launch: Launch) -> dict[str, int]:
 def _label(case: Case, launch: Launch) -> str:
     """The configuration of a default kernel in a few characters."""
     config = _config(launch)
-    if "BLOCK_M" not in config:
-        words = [launch.kernel.removesuffix("_kernel")]
-        words += [f"{config['BLOCK_K']}×{config['BLOCK_R']}"] if "BLOCK_R" in config else []
+    tile = [str(value) for name, value in config.items() if name.startswith("BLOCK_")]
+    if "num_stages" not in config:  # no matrix product
+        words = [launch.kernel.removesuffix("_kernel"), *(["×".join(tile)] if tile else [])]
         words += ["64-bit"] if str(launch.meta.get("INDEX")) == "int64" else []
         words += ["y scalar"] if case.options.get("y") == "scalar" else []
         return " ".join(words)
-    words = ["×".join(str(config[f"BLOCK_{axis}"]) for axis in "MNK")]
-    words += [f"w{config['num_warps']} s{config['num_stages']}"]
+    words = ["×".join(tile), f"w{config['num_warps']} s{config['num_stages']}"]
     words += [str(case.options[key]) for key in ("act", "approximate") if key in case.options]
     words += [key for key in ("bias", "c") if case.options.get(key)]
     return " ".join(words)
