@@ -3,8 +3,9 @@
 Shapes: out's shape broadcasts to x's. Dtypes: float16, bfloat16, float32, float64, and out's may be
 another of these. The compute type C is float32, or float64 if x or out is float64.
 
-Steps: x → C; the sum in C, in an order that depends on shape and strides only; one multiplication
-by factor, which is rounded once to C; one rounding to out's dtype. A sum of no elements is 0.
+Steps: x → C; the sum in C, in an order that depends on dtype, shape, strides and alignment only; one
+multiplication by factor, which is rounded once to C; one rounding to out's dtype. A sum of no
+elements is 0.
 Reference: factor * x.sum_to_size(shape).
 
 No atomics: where few results have many addends, a first pass leaves partial sums, in C, and a
@@ -112,7 +113,8 @@ def sum_to(
 
     Returns:
         The sums, in float32 (float64 if x or the result is), rounded once. The order of the
-        addends depends on shape and strides only: every call gives the same bits.
+        addends depends on dtype, shape, strides and whether x starts at a multiple of 16 bytes:
+        every such call gives the same bits.
 
     Raises:
         TypeError: x is no tensor, factor no number, or a dtype is unsupported.
