@@ -10,7 +10,7 @@ from torch import Tensor
 
 import triton_kernels
 from triton_kernels import _cross_compile, _gemm, _launch
-from triton_kernels._gemm import TMA_TILES, TmaTiles, tma_tiles_for
+from triton_kernels._gemm import LONG, TMA_TILES, TmaTiles, tma_tiles_for
 
 
 def launched(*arguments: Any, capability: int = 90, **options: Any) -> list[tuple[str, Any]]:
@@ -128,6 +128,25 @@ def test_every_tile_and_more_tiles_than_programs(
     with triton_kernels.interpret():
         out = triton_kernels.gemm_bias_act(a, b, bias, act="silu", alpha=0.5, beta=-2.0, c=c)
     assert right(out, a, b, bias, c)
+
+
+@pytest.mark.gpu_only
+@pytest.mark.parametrize("choice", TMA_TILES, ids=lambda c: f"{c.tiles.BLOCK_M}x{c.tiles.BLOCK_N}")
+@pytest.mark.parametrize("with_c", [False, True])
+@pytest.mark.parametrize("K", [200, LONG + 8])
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_every_tile_on_a_gpu(
+    monkeypatch: pytest.MonkeyPatch, choice: TmaTiles, with_c: bool, K: int, dtype: torch.dtype
+) -> None:
+    tall, wide = 24, 8
+    monkeypatch.setattr(_gemm, "tma_tiles_for", lambda M, N, many: (choice, tall * wide))
+    M, N = tall * choice.tiles.BLOCK_M - 5, wide * choice.tiles.BLOCK_N - 8
+    a, b = operand(M, K, dtype, "by columns"), operand(K, N, dtype, "by rows")
+    bias, c = operand(1, N, dtype, "by rows")[0], operand(M, 1, dtype, "by rows")
+    a, b, bias, c = a.cuda(), b.cuda(), bias.cuda(), c.cuda() if with_c else torch.zeros_like(c)
+    more = {"beta": -2.0, "c": c} if with_c else {}
+    out = triton_kernels.gemm_bias_act(a, b, bias, act="silu", alpha=0.5, **more)
+    assert right(out, a, b, bias, c.cuda())
 
 
 STORED = ("by rows", "by columns", "strided", "odd rows", "odd columns", "one row repeated")
