@@ -3,8 +3,8 @@
 Shapes: out's shape broadcasts to x's. Dtypes: float16, bfloat16, float32, float64, and out's may be
 another of these. The compute type C is float32, or float64 if x or out is float64.
 
-Steps: x → C; the sum in C, in an order that depends on dtype, shape, strides and alignment only; one
-multiplication by factor, which is rounded once to C; one rounding to out's dtype. A sum of no
+Steps: x → C; the sum in C, in an order that depends on dtype, shape, strides and alignment only;
+one multiplication by factor, which is rounded once to C; one rounding to out's dtype. A sum of no
 elements is 0.
 Reference: factor * x.sum_to_size(shape).
 
