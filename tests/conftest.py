@@ -18,6 +18,7 @@ import torch
 
 import triton_kernels
 from compare.implementations import MODES, unavailable
+from triton_kernels._launch import Launch
 
 # Where the package is installed its entry point has loaded this already, under the same name.
 pytest_plugins = ["compare.pytest_plugin"]
@@ -80,3 +81,17 @@ def cpu() -> Iterator[torch.device]:
     """The interpreter alone, for what no GPU changes."""
     with triton_kernels.interpret():
         yield torch.device("cpu")
+
+
+@pytest.fixture
+def launches(monkeypatch: pytest.MonkeyPatch) -> list[Launch]:
+    """The launches made since it was last cleared, in order."""
+    made: list[Launch] = []
+    launch = Launch.__call__
+
+    def noted(self: Launch, *args: Any) -> None:
+        made.append(self)
+        launch(self, *args)
+
+    monkeypatch.setattr(Launch, "__call__", noted)
+    return made

@@ -15,7 +15,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.autograd import forward_ad
 
 import triton_kernels as tk
-from triton_kernels import _launch
+from triton_kernels._launch import Launch
 
 OPS = torch.ops.triton_kernels
 HALF, BFLOAT, FLOAT, DOUBLE = torch.float16, torch.bfloat16, torch.float32, torch.float64
@@ -203,29 +203,14 @@ def test_gradients_are_the_same_bits_every_time(device: torch.device) -> None:
 # ---- no more than is needed ----
 
 
-@pytest.fixture
-def launches(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """The names of the kernels launched."""
-    seen: list[str] = []
-    inner = _launch.Launch.__call__
-
-    def launch(self: _launch.Launch, *args: Any) -> None:
-        element = self.meta.get("ELEMENT", self.kernel)
-        seen.append(element.fn.__name__)
-        inner(self, *args)
-
-    monkeypatch.setattr(_launch.Launch, "__call__", launch)
-    return seen
-
-
 def test_kernels_run_only_for_gradients_that_are_wanted(
-    cpu: torch.device, launches: list[str]
+    cpu: torch.device, launches: list[Launch]
 ) -> None:
     def backward(function: Callable[..., Tensor], *inputs: Tensor) -> list[str]:
         out = function(*inputs)
         launches.clear()
         out.backward(torch.ones_like(out))
-        return list(launches)
+        return [each.meta.get("ELEMENT", each.kernel).fn.__name__ for each in launches]
 
     x, y = leaf((4, 5), cpu), leaf((5,), cpu)
     fixed_x, fixed_y = x.detach(), y.detach()

@@ -12,7 +12,8 @@ from torch_activations import TORCH
 
 import triton_kernels as tk
 from compare.gradients import DERIVATIVES
-from triton_kernels import _cross_compile, _launch
+from triton_kernels import _cross_compile
+from triton_kernels._launch import Launch
 from triton_kernels.activations import ACTIVATIONS, OF_PRE_ACTIVATION
 from triton_kernels.ops import gemm_bias_act as module
 from triton_kernels.ops.act_backward import STRAIGHT
@@ -200,35 +201,21 @@ def test_empty_products(shape: tuple[int, int, int], device: torch.device) -> No
 # ---- no more work and memory than it takes ----
 
 
-@pytest.fixture
-def launches(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """The kernels launched since it was last cleared."""
-    seen: list[str] = []
-    real = _launch.Launch.__call__
-
-    def launch(self: _launch.Launch, *args: Any) -> None:
-        seen.append(self.kernel.fn.__name__)
-        real(self, *args)
-
-    monkeypatch.setattr(_launch.Launch, "__call__", launch)
-    return seen
-
-
 PRODUCT, THROUGH, SUM = "gemm_bias_act_kernel", "act_backward_kernel", "sum_kernel"
 
 
 def test_kernels_run_only_for_gradients_that_are_wanted(
-    cpu: torch.device, launches: list[str]
+    cpu: torch.device, launches: list[Launch]
 ) -> None:
     a, b, bias, c = operands(cpu)
 
     def backward(act: str, *wanted: Tensor) -> list[str]:
         inputs = [t if any(t is w for w in wanted) else t.detach() for t in (a, b, bias, c)]
         out = call(act)(*inputs)
-        assert launches.count(PRODUCT) == 1
+        assert [each.kernel.fn.__name__ for each in launches] == [PRODUCT]
         launches.clear()
         torch.autograd.grad(out, wanted, torch.ones_like(out))
-        seen = list(launches)
+        seen = [each.kernel.fn.__name__ for each in launches]
         launches.clear()
         return seen
 

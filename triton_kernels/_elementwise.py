@@ -150,7 +150,6 @@ class Configuration:
     """The constants and options of launches for results of one dtype. Compared by identity: to
     hash ``ELEMENT`` would take longer than a launch."""
 
-    BLOCK: int
     meta: dict[str, Any]
 
 
@@ -162,15 +161,15 @@ def configuration(
     ``elements_per_thread`` pins what one thread handles; by default it is 16 bytes' worth.
     """
     per_thread = elements_per_thread or max(1, BYTES_PER_THREAD // dtype.itemsize)
-    block = THREADS * per_thread
-    meta = {
-        "ELEMENT": element,
-        "C": compute_type(dtype),
-        "BLOCK": block,
-        "num_warps": NUM_WARPS,
-        "enable_fp_fusion": False,  # the formulas say where they fuse
-    }
-    return Configuration(block, meta)
+    return Configuration(
+        {
+            "ELEMENT": element,
+            "C": compute_type(dtype),
+            "BLOCK": THREADS * per_thread,
+            "num_warps": NUM_WARPS,
+            "enable_fp_fusion": False,  # the formulas say where they fuse
+        }
+    )
 
 
 def apply(
@@ -202,12 +201,13 @@ def _prepared(
     how: Configuration, n: int, dims: tuple[tuple[int, ...], ...], kinds: tuple[Any, ...]
 ) -> tuple[Launch, tuple[tuple[int, ...], ...]]:
     """The launch for arguments of these kinds, and its arguments after n."""
-    grid = (-(-n // how.BLOCK),)
+    block = how.meta["BLOCK"]
+    grid = (-(-n // block),)
     if not dims:
         return Launch(flat_kernel, grid, **how.meta), ()
     sizes, *strides = zip(*dims)
     reach = max(sum((size - 1) * step for size, step in zip(sizes, steps)) for steps in strides)
-    wide = max(reach, grid[0] * how.BLOCK) >= 2**31
+    wide = max(reach, grid[0] * block) >= 2**31
     index = tl.int64 if wide else tl.int32
     launch = Launch(strided_kernel, grid, NDIM=len(dims), INDEX=index, **how.meta)
     return launch, (sizes, *strides)

@@ -362,7 +362,7 @@ def multiply(
             out_tma = _by_rows(out)
             choice, count = tma_tiles_for(M, N, gpu.multiprocessors)
             programs = min(count, gpu.multiprocessors)
-            kinds = a.dtype, out.dtype, kind(bias), kind(c), kind(out), kind(pre)
+            kinds = tuple(map(kind, (a, b, bias, c, out, pre)))
             launch, a_block, b_block, out_block = _tma_launch(
                 choice, programs, shape, strides, kinds, act, a_t, b_t, out_tma
             )
@@ -384,7 +384,7 @@ def multiply(
     if a.dtype == torch.float32 and precision == "ieee" and M > 64 and b.stride(0) == 1:
         b = b.contiguous()  # the multiply-adds read b by rows; by columns they take twice as long
     strides = (*a.stride(), *b.stride(), *strides)
-    kinds = a.dtype, out.dtype, *map(kind, (a, b, bias, c, out, pre, *scalars))
+    kinds = tuple(map(kind, (a, b, bias, c, out, pre, *scalars)))
     launch = _pointer_launch(shape, strides, kinds, act, precision)
     launch(out.device, a, b, bias, c, out, pre, *shape, *strides, *scalars)
 
@@ -397,9 +397,9 @@ def _pointer_launch(
     act: str,
     precision: str,
 ) -> Launch:
-    """The launch of gemm_bias_act_kernel for arguments of these integers and kinds; first of these
-    are a's dtype and out's."""
-    (M, N, _), (dtype, out_dtype, *_) = shape, kinds
+    """The launch of gemm_bias_act_kernel for arguments of these integers and kinds."""
+    M, N, _ = shape
+    (dtype, _), _, _, _, (out_dtype, _), *_ = kinds
     tiles = tiles_for(M, N, dtype, precision)
     return Launch(
         gemm_bias_act_kernel,
@@ -427,7 +427,7 @@ def _tma_launch(
     out_tma: bool,
 ) -> tuple[Launch, Block, Block, Block]:
     """The launch of gemm_tma_kernel, and the blocks of the descriptors of a, b, out."""
-    dtype, out_dtype, _, c, *_ = kinds
+    (dtype, _), _, _, c, (out_dtype, _), _ = kinds
     tiles = choice.tiles
     if c is not None:
         tiles = tiles._replace(num_stages=choice.stages_with_c)
