@@ -88,6 +88,18 @@ def inputs(case: Case, device: torch.device = cases.CPU) -> Arguments:
 # two passes, beside few results and beside many.
 SHAPES = [(), (0,), (3, 0), (0, 3), (1, 1), (7, 13), (33, 129), (2, 3, 5, 2, 3, 2, 2)]
 TALL = [(70001, 3), (3, 70001)]
+# Of whole vectors, which the Triton side cuts otherwise: few addends, of many results too, long rows
+# and columns, dimensions that do not merge; then what is too much for an interpreter.
+VECTORS = [
+    ((3, 2048), "row"),
+    ((6, 65536), "row"),
+    ((5, 8192), "column"),
+    ((160, 64), "row"),
+    ((1, 16, 6, 4096), "gaps"),
+    ((4, 5, 2048), "gaps"),
+    ((1, 4, 160, 64), "gaps"),
+]
+LARGE = [((2048, 2048), "row"), ((512, 16384), "row"), ((9, 262144), "row"), ((9, 262147), "row")]
 
 
 def sum_to_cases(dtype: str, level: Level) -> Iterator[Case]:
@@ -116,10 +128,16 @@ def sum_to_cases(dtype: str, level: Level) -> Iterator[Case]:
         for to in ("row", "column", "scalar"):
             yield case(shape, values="integers", to=to)
             yield case(shape, "transposed", to=to, factor=0.1)
+    for shape, to in VECTORS:
+        yield case(shape, to=to)
+        yield case(shape, values="integers", to=to)
     if level != "quick" and torch.cuda.is_available():
         for to in ("row", "column", "scalar"):  # fewer addends than 2²⁴, where the bound ends
             yield case((2048, 2051), to=to)
             yield case((2048, 2051), "transposed", "integers", to=to)
+        for shape, to in LARGE:
+            yield case(shape, to=to)
+            yield case(shape, values="integers", to=to)
     if level == "full" and torch.cuda.is_available() and dtype == "float16":
         for to in ("row", "column"):
             yield case((2**15 + 1, 2**16 + 1), values="integers", to=to)

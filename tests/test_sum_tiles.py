@@ -10,15 +10,15 @@ from torch import Tensor
 
 import triton_kernels
 from triton_kernels import _cross_compile
-from triton_kernels.ops.sum_to import _parts
 
 
 def passes(x: Tensor, shape: tuple[int, ...]) -> list[tuple[int, ...]]:
-    """BLOCK_K, BLOCK_R, STAGES and the number of parts of each pass."""
+    """BLOCK_K, BLOCK_R, STAGES, num_warps and the number of parts of each pass."""
+    names = "BLOCK_K", "BLOCK_R", "STAGES", "num_warps"
     found: list[tuple[int, ...]] = []
 
     def note(kernel: Any, grid: tuple[int, ...], *args: Any, **meta: Any) -> None:
-        found.append((*(meta[name] for name in ("BLOCK_K", "BLOCK_R", "STAGES")), grid[1]))
+        found.append((*(meta[name] for name in names), grid[1]))
 
     with pytest.MonkeyPatch.context() as patch, _cross_compile.compiling(90):
         patch.setattr(_cross_compile, "launch", note)
@@ -30,45 +30,70 @@ def meta(*shape: int, dtype: torch.dtype = torch.bfloat16) -> Tensor:
     return torch.empty(shape, dtype=dtype, device="meta")
 
 
-WIDE = (64, 128, 3)
+FLOAT, DOUBLE = torch.float32, torch.float64
+WIDE = (64, 128, 3, 4)
+WARP = (256, 4, 1, 1)
 
 
 @pytest.mark.parametrize(
     ("x", "shape", "tile"),
     [
         (meta(4096, 4096), (4096,), WIDE),
-        (meta(4096, 4096, dtype=torch.float64), (4096,), (64, 64, 3)),
+        (meta(4096, 4096, dtype=DOUBLE), (4096,), (64, 64, 3, 4)),
         (meta(4096, 48), (48,), WIDE),
-        (meta(4096, 16), (16,), (16, 512, 3)),
-        (meta(4096, 100), (100,), (32, 128, 1)),  # rows of no whole number of vectors
-        (meta(4096, 104)[:, :96], (96,), (32, 128, 1)),  # that start between vectors
-        (meta(4096, 192)[:, ::2], (96,), (32, 128, 1)),  # of which every other is read
-        (meta(4096, 96)[1:, 1:], (95,), (32, 128, 1)),
-        (meta(4096 * 96 + 1)[1:].view(4096, 96), (96,), (32, 128, 1)),
-        (meta(2**20, 2048), (2048,), (32, 128, 1)),  # indices near 32 bits
-        (meta(40, 4096), (4096,), (32, 64, 1)),  # one tile only
-        (meta(8, 4096), (4096,), (256, 8, 1)),
-        (meta(4096, 4096), (4096, 1), (1, 2048, 1)),
+        (meta(4096, 16), (16,), (16, 512, 3, 4)),
+        (meta(16, 512, 4096), (16, 1, 4096), WIDE),
+        (meta(4096, 100), (100,), (32, 128, 1, 4)),  # rows of no whole number of vectors
+        (meta(4096, 104)[:, :96], (96,), (32, 128, 1, 4)),  # that start between vectors
+        (meta(4096, 192)[:, ::2], (96,), (32, 128, 1, 4)),  # of which every other is read
+        (meta(4096, 96)[1:, 1:], (95,), (32, 128, 1, 4)),
+        (meta(4096 * 96 + 1)[1:].view(4096, 96), (96,), (32, 128, 1, 4)),
+        (meta(16, 512, 100), (16, 1, 100), (16, 128, 1, 4)),
+        (meta(2**20, 2048), (2048,), (32, 128, 1, 4)),  # indices near 32 bits
+        (meta(40, 4096), (4096,), (32, 64, 1, 4)),  # one tile only
+        (meta(8, 4096), (4096,), (256, 8, 1, 4)),
+        (meta(8, 2**20), (2**20,), WARP),  # many results: no sums between lanes
+        (meta(8, 2**28), (2**28,), WARP),
+        (meta(8, 2**20, dtype=FLOAT), (2**20,), (128, 4, 1, 1)),
+        (meta(8, 2**20, dtype=DOUBLE), (2**20,), (128, 4, 1, 1)),
+        (meta(300, 2**20), (2**20,), WARP),
+        (meta(8, 2**20 + 1), (2**20 + 1,), WARP),
+        (meta(12, 1000, 3072), (1000, 3072), WARP),
+        (meta(64, 64, 8192), (64, 1, 8192), WARP),
+        (meta(8, 2**16), (2**16,), WARP),
+        (meta(8, 2**16 + 1), (2**16 + 1,), (256, 8, 1, 4)),
+        (meta(128, 2**16), (2**16,), WIDE),
+        (meta(4, 4096, 4096), (4096, 4096), (1024, 2, 1, 4)),
+        (meta(3, 5000001), (5000001,), (512, 4, 1, 4)),
+        (meta(4096, 4096), (4096, 1), (1, 1024, 1, 8)),  # along rows
+        (meta(4096, 1024), (4096, 1), (2, 1024, 1, 4)),
+        (meta(4095, 4095), (4095, 1), (1, 4096, 1, 8)),
+        (meta(64, 256, 56, 56), (256, 1, 1), (1, 4096, 1, 8)),
     ],
 )
 def test_the_first_pass(x: Tensor, shape: tuple[int, ...], tile: tuple[int, ...]) -> None:
-    assert passes(x, shape)[0][:3] == tile
+    assert passes(x, shape)[0][:4] == tile
 
 
 @pytest.mark.parametrize(
-    ("rows", "columns", "parts"),
+    ("x", "shape", "tiles", "parts"),
     [  # measured on an H200 as the fastest, or within 5 % of it
-        (256, 1024, 1),
-        (512, 4096, 4),
-        (1024, 1024, 8),
-        (2048, 2048, 16),
-        (4096, 4096, 16),
-        (16384, 4096, 33),
-        (16384, 16384, 8),
+        (meta(256, 1024), (1024,), 2, 1),
+        (meta(512, 4096), (4096,), 4, 4),
+        (meta(1024, 1024), (1024,), 8, 8),
+        (meta(2048, 2048), (2048,), 16, 16),
+        (meta(4096, 4096), (4096,), 32, 16),
+        (meta(16384, 4096), (4096,), 128, 33),
+        (meta(16384, 16384), (16384,), 128, 1),
+        (meta(512, 65536), (65536,), 4, 1),
+        (meta(64, 65536), (65536,), 16, 8),
+        (meta(200, 262144), (262144,), 50, 2),
+        (meta(1024, 65536), (1024, 1), 64, 1),
+        (meta(64, 65536), (64, 1), 64, 32),
+        (meta(64, 256, 56, 56), (256, 1, 1), 49, 8),
     ],
 )
-def test_parts_keep_a_gpu_busy(rows: int, columns: int, parts: int) -> None:
-    assert _parts(columns // 64, rows // 128) == parts
-    (_, _, _, first), *rest = passes(meta(rows, columns), (columns,))
-    assert first == -(-rows // 128 // -(-rows // 128 // parts))
+def test_parts_keep_a_gpu_busy(x: Tensor, shape: tuple[int, ...], tiles: int, parts: int) -> None:
+    (*_, first), *rest = passes(x, shape)
+    assert first == -(-tiles // -(-tiles // parts))
     assert [count for *_, count in rest] == [1] * (parts > 1)

@@ -32,7 +32,8 @@ from triton_kernels._scalars import as_argument, scalar_value
 DTYPES = _arguments.FLOATS
 TILE = 2048  # elements that a program reads at a time; twice as many of long columns
 WIDE_TILE = 64, 128  # results and addends, where whole vectors are read ahead of the additions
-PROGRAMS = 1056  # that keep a GPU busy, eight a multiprocessor of an H200; twice as many are better
+ENOUGH = 256  # programs of several warps that walk along one dimension: no second pass makes more
+PROGRAMS = 1056  # to make of fewer, eight a multiprocessor of an H200; twice as many are better
 
 
 @triton.jit(do_not_specialize=["factor"])
@@ -232,7 +233,9 @@ def _passes(
     reduced = _elementwise.merged([(n, xs, 0) for m, n, xs, os in dims if m != n])
     results, addends = _size(kept), _size(reduced)
     tile = _tile(kept, reduced, kinds[0])
-    parts = 1 if once else _parts(-(-results // tile.BLOCK_K), addends // tile.BLOCK_R)
+    programs = -(-results // tile.BLOCK_K)
+    enough = len(reduced) == 1 and tile.num_warps > 1 and programs >= ENOUGH
+    parts = 1 if once or enough else _parts(programs, addends // tile.BLOCK_R)
     if parts == 1:
         return (1, results), _pass(kept, reduced, addends, tile, compute), None
     part = tile.BLOCK_R * -(-addends // (parts * tile.BLOCK_R))
@@ -257,36 +260,50 @@ def _size(dims: Dims) -> int:
 class _Tile(NamedTuple):
     BLOCK_K: int
     BLOCK_R: int
-    STAGES: int
+    STAGES: int = 1
+    num_warps: int = 4
 
 
 def _tile(kept: Dims, reduced: Dims, x_kind: Any) -> _Tile:
-    """Long in the direction that is dense in memory. To read ahead pays where the compiler reads
-    whole vectors, and costs many times as much where it does not."""
-    along, across = (triton.next_power_of_2(max(1, _size(dims))) for dims in (kept, reduced))
+    """Long in the direction that is dense in memory."""
+    dtype, aligned = x_kind
+    results, addends = _size(kept), _size(reduced)
+    along, across = (triton.next_power_of_2(max(1, n)) for n in (results, addends))
     nearest_kept, nearest_reduced = (
         min((stride for _, stride, _ in dims if stride), default=math.inf)
         for dims in (kept, reduced)
     )
     if nearest_reduced < nearest_kept:
+        if across >= 2 * TILE:
+            plain = aligned and len(reduced) == 1 and _in_vectors(reduced, kept)
+            return _Tile(1, TILE // 2 if plain else 2 * TILE, num_warps=8)
         block_r = min(across, TILE)
-        return _Tile(min(along, TILE // block_r), block_r, 1)
-    columns, rows = WIDE_TILE
-    dtype, aligned = x_kind
-    if dtype == torch.float64:
-        rows //= 2  # three stages of more would not fit a small GPU's shared memory
-    vectors = (
-        aligned
-        and len(kept) == nearest_kept == 1
-        and all(n % 16 == 0 for n in (_size(kept), *(stride for _, stride, _ in reduced)))
-        and sum((size - 1) * stride for size, stride, _ in (*kept, *reduced)) < 2**30
-    )
-    if vectors and across >= rows:
-        block_k = min(along, columns)
-        return _Tile(block_k, min(across, columns * rows // block_k), 3)
+        return _Tile(min(along, TILE // block_r), block_r)
+    if kept and kept[0][1] == 1:
+        vectors = aligned and _in_vectors(kept, reduced)
+        if vectors and across <= 4:
+            return _Tile(min(along, 1024), 2)
+        # One warp, whose lanes are all at different results: sums between lanes and warps pass
+        # through shared memory, which takes up to nine times as long where addends are few.
+        if across > 4 and results >= (2**16 if vectors and across < 128 else 2**18):
+            return _Tile(256 if dtype.itemsize == 2 else 128, 4, num_warps=1)
+        # To read ahead pays where vectors are read, and costs many times as much where not.
+        columns, rows = WIDE_TILE
+        if dtype == torch.float64:
+            rows //= 2  # three stages of more would not fit a small GPU's shared memory
+        reach = sum((size - 1) * stride for size, stride, _ in (*kept, *reduced))
+        if vectors and across >= rows and reach < 2**30:
+            block_k = min(along, columns)
+            return _Tile(block_k, min(across, columns * rows // block_k), STAGES=3)
     tile = TILE if across <= 512 else 2 * TILE
     block_k = min(along, tile // min(across, 128))
-    return _Tile(block_k, min(across, tile // block_k), 1)
+    return _Tile(block_k, min(across, tile // block_k))
+
+
+def _in_vectors(dense: Dims, others: Dims) -> bool:
+    """Whether the compiler sees that it may read the first dimension by whole vectors."""
+    (size, stride, _), *rest = dense
+    return stride == 1 and all(n % 16 == 0 for n in (size, *(dim[1] for dim in (*rest, *others))))
 
 
 def _parts(programs: int, tiles: int) -> int:
