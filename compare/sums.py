@@ -88,8 +88,8 @@ def inputs(case: Case, device: torch.device = cases.CPU) -> Arguments:
 # two passes, beside few results and beside many.
 SHAPES = [(), (0,), (3, 0), (0, 3), (1, 1), (7, 13), (33, 129), (2, 3, 5, 2, 3, 2, 2)]
 TALL = [(70001, 3), (3, 70001)]
-# Of whole vectors, which the Triton side cuts otherwise: few addends, of many results too, long rows
-# and columns, dimensions that do not merge; then what is too much for an interpreter.
+# Of whole vectors, which the Triton side cuts otherwise: few addends, of many results too; long
+# rows and columns; dimensions that do not merge. Then what is too much for an interpreter.
 VECTORS = [
     ((3, 2048), "row"),
     ((6, 65536), "row"),
@@ -150,10 +150,12 @@ def cost(case: Case) -> tuple[int, int]:
 
 
 def to_compile(op: str, dtype: str, options: Mapping[str, Any]) -> Iterator[Case]:
-    """Rows, columns, a tall sum of two passes, strides, an index past 2³¹."""
+    """Rows, columns, few addends of many results, a tall sum of two passes, strides, an index past
+    2³¹."""
     for to in ("row", "column"):
         yield Case(op, dtype, (4096, 4096), options={"to": to})
         yield Case(op, dtype, (4096, 4096), "padded", options={"to": to})
+    yield Case(op, dtype, (8, 1 << 20), options={"to": "row"})
     yield Case(op, dtype, (4096, 64, 64), options={"to": "gaps"})
     if dtype == "float32":
         yield Case(op, dtype, (1 << 16, 1 << 15), "padded", options={"to": "row"})
