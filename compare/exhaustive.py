@@ -6,11 +6,12 @@ The 8- and 16-bit values of unary ops are part of every check; this needs a GPU 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 import torch
 from torch import Tensor
 
-from compare import cases, checking, numerics
+from compare import cases, numerics, running
 from compare.cases import Case
 from compare.checking import Row
 from compare.implementations import Implementation, applies
@@ -34,18 +35,20 @@ def prove(spec: Spec, dtype: str, row: Row, ways: list[Implementation]) -> None:
     for operands in _every_input(kind, arity):
         reference = spec.oracle(*operands, **spec.default_options)
         for way in list(going):
-            result = way(*operands, **spec.default_options)
-            wrong = ~numerics.same_bits(result, reference)
-            if bool(wrong.any()):
-                going.remove(way)
-                at = int(wrong.int().argmax())
-                pattern = ":".join(numerics.hex_of(t[at]) for t in operands)
-                single = Case(spec.name, dtype, (1,), values=pattern, options=spec.default_options)
-                one = slice(at, at + 1)
-                arguments = (tuple(t[one] for t in operands), dict(spec.default_options))
-                row.add_outcome(
-                    checking.judge(spec, single, way, arguments, result[one], reference[one])
-                )
+            options = dict(spec.default_options)
+            outcome = running.run(spec, probe, way, (operands, options), reference)
+            if outcome.mismatch is None:
+                continue
+            going.remove(way)
+            found, result = outcome.mismatch.deviation, outcome.result
+            if found is not None and result is not None:
+                # The case of this input alone: that one can be replayed.
+                pattern = ":".join(numerics.hex_of(t[found.index]) for t in operands)
+                single = replace(probe, shape=(1,), values=pattern)
+                one = slice(found.index[0], found.index[0] + 1)
+                arguments = tuple(t[one] for t in operands), options
+                outcome = running.judge(spec, single, way, arguments, result[one], reference[one])
+            row.add_outcome(outcome)
     row.proved = spec.every or "every pair"
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -11,7 +10,8 @@ import torch
 from torch import Tensor, nn
 
 import triton_kernels
-from compare.own import Report, judged
+from compare import numerics
+from compare.own import Expected, Report, judged
 from triton_kernels.graph.matching import PASSES
 
 
@@ -52,10 +52,9 @@ def check_fused(
             unfused, reference = module(*arguments), exact(*_wide(arguments))
             if not isinstance(unfused, Tensor):
                 raise TypeError(f"check_fused(): the module returned {type(unfused).__name__}")
-            bound = _eager_rule(unfused, reference)
-            finding, _ = judged(
-                "fused", fused, number, arguments, reference, 0.0, lambda *_, b=bound: b
-            )
+            limit = _eager_rule(unfused, reference)
+            expected = Expected(reference, (unfused.dtype,), 0.0, limit)
+            finding, _ = judged("fused", fused, number, arguments, expected)
             report.findings.append(finding)
     return report
 
@@ -71,7 +70,6 @@ def _eager_rule(unfused: Tensor, reference: Tensor) -> Tensor:
     finite = unfused.isfinite() & reference.isfinite()
     if not finite.any():
         return torch.zeros_like(reference)
-    exponent = math.frexp(reference[finite].abs().max().item())[1] - 1
-    ulp = torch.finfo(unfused.dtype).eps * 2.0**exponent
+    ulp = numerics.ulp_of(reference[finite].abs().max().item(), unfused.dtype)
     error = (unfused.double() - reference)[finite].abs().max().item()
     return torch.full_like(reference, 2 * error + ulp)

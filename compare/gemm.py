@@ -177,6 +177,8 @@ def gemm_bias_act_bound(
     wide = torch.finfo(torch.float64 if a.dtype == torch.float64 else torch.float32)
     pre_error += (a.shape[1] + 4) * max(1.0, abs(alpha)) * (wide.tiny * wide.eps)
     pre = _pre_activation(a, b, bias, alpha, beta, c)
+    # Nothing rounds to or from an infinity: what an activation makes of it has its own error only.
+    pre_error = torch.where(pre.isinf(), 0.0, pre_error)
     error = act.lipschitz * pre_error + u_epilogue * act.error(pre)
     halves = out_dtype.itemsize == 2 and a.dtype != torch.float64
     if act.half is not None and halves and implementation.startswith("triton"):

@@ -43,8 +43,7 @@ def ulps(a: Tensor, b: Tensor) -> Tensor:
     integers the plain difference.
     """
     if not a.dtype.is_floating_point:
-        distance = (a.double() - b.double()).abs()
-        return torch.where(a == b, 0.0, distance.clamp(min=1.0))
+        return difference(a, b)
     # Differences of ranks may pass int64 for float64; doubles are close enough to report.
     distance = (_rank(a).double() - _rank(b).double()).abs()
     distance = torch.where((distance == 0) & ~same_bits(a, b), 0.5, distance)
@@ -135,21 +134,16 @@ def _libm_fma(a: Tensor, b: Tensor, c: Tensor) -> Tensor:
     return torch.from_numpy(np.asarray(result, dtype=np.float64)).to(a.device)
 
 
-def within(result: Tensor, reference: Tensor, bound: Tensor) -> tuple[Tensor, Tensor]:
-    """The errors |result − reference|, in float64, and which of them the bound allows.
-
-    NaN is right only where the reference is NaN, an infinity only where the reference is that
-    infinity or |reference| + bound reaches what the result's dtype can hold.
-    """
-    wide = result.double()
-    error = (wide - reference).abs()
-    same = (wide == reference) | (wide.isnan() & reference.isnan())
-    error = torch.where(same, 0.0, error.nan_to_num(math.inf, posinf=math.inf))
-    # Integers hold no infinity, so that no overflow is excused.
-    largest = torch.finfo(result.dtype).max if result.is_floating_point() else math.inf
-    overflow = wide.isinf() & (wide.sign() == reference.sign())
-    overflow &= reference.abs() + bound >= largest
-    return error, same | (error <= bound) | overflow
+def difference(a: Tensor, b: Tensor) -> Tensor:
+    """|a − b| in float64, inf where that is no number; exact where a holds integers, however large,
+    that lie near b."""
+    far = (a.double() - b.double()).abs_().nan_to_num_(math.inf, posinf=math.inf)
+    if a.dtype.is_floating_point:
+        return far
+    # Doubles are too coarse for large integers. A difference of int64s is right where it is small.
+    whole = b.to(torch.int64)
+    near = (a.to(torch.int64) - whole).double().abs() + (b.double() - whole.double()).abs()
+    return torch.where(far < 2.0**53, near, far)
 
 
 def fraction(error: Tensor, bound: Tensor) -> Tensor:

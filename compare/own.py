@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import functools
 import json
-import math
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
@@ -12,8 +12,10 @@ import torch
 from torch import Tensor
 
 import triton_kernels
-from compare import checking, numerics
-from compare.checking import Deviation
+from compare import judging, numerics, running
+from compare.cases import Guarded
+from compare.copies import copies, tensors
+from compare.judging import Comparison, Deviation, Tolerance
 
 
 @dataclass
@@ -76,7 +78,42 @@ class Report:
         return json.dumps(numerics.json_safe(found))
 
 
-Tolerance = Callable[..., Tensor]
+@dataclass(frozen=True)
+class Expected:
+    """What the results on one set of inputs must be.
+
+    Attributes:
+        reference: what the oracle returned.
+        dtypes: that a result may have; empty if any floating one will do.
+        max_ulps, bound: how far it may be off; if there is a bound, by that.
+    """
+
+    reference: Tensor
+    dtypes: tuple[torch.dtype, ...]
+    max_ulps: float
+    bound: Tensor | None = None
+
+    def compare(self, result: Tensor) -> Comparison:
+        """Judge every element of a result of the right shape."""
+        reference = self.reference.to(result.device)
+        if self.bound is None:
+            return judging.by_ulps(result, reference, self.max_ulps)
+        return judging.by_bound(result, reference, self.bound.to(result.device))
+
+    def refuse(self, result: Any) -> None:
+        """Raise if a result is no tensor of the right shape and dtype."""
+        if not isinstance(result, Tensor):
+            raise TypeError(f"returned {type(result).__name__}, expected a tensor")
+        shape = list(self.reference.shape)
+        if list(result.shape) != shape:
+            raise ValueError(f"returned shape {list(result.shape)}, expected {shape}")
+        able = result.dtype in self.dtypes if self.dtypes else result.is_floating_point()
+        if not able:
+            expected = " or ".join(map(str, self.dtypes)) or "a floating dtype"
+            raise TypeError(
+                f"returned {result.dtype}, expected {expected}; if that is right, say "
+                f"dtype={result.dtype}"
+            )
 
 
 def cross_check(
@@ -87,25 +124,35 @@ def cross_check(
     inputs: Sequence[tuple[Any, ...]],
     max_ulps: float = 1.0,
     bound: Tolerance | None = None,
+    dtype: torch.dtype | None = None,
 ) -> Report:
     """Run two implementations of one function on the same inputs, against an oracle.
 
     CPU tensors run the Triton side in the interpreter, CUDA tensors compiled.
 
+    Integers must be equal. A NaN is right where the oracle is NaN, an infinity where the oracle is
+    that infinity, or is finite but lies past the largest number of the result's dtype.
+
     Args:
         triton, cuda: callables that take one entry of ``inputs`` and return a tensor.
         oracle: takes the same; returns what is right, in the result's dtype or in float64.
-        inputs: a list of argument tuples. Every call gets copies of the tensors.
+        inputs: a list of argument tuples. Every call gets copies of the tensors, which lie in
+            memory as these do, with poison (NaN, −1) between the elements of views: strides,
+            offset, alignment, and memory that two of them share are kept. What a call allocates by
+            torch.empty and its kin holds poison, too, and nothing may be written beside it.
         max_ulps: the largest right distance to the oracle's result, rounded to the result's dtype.
         bound: instead of max_ulps, the largest right \\|result − oracle\\| of each element: called
             with the oracle's result and the arguments.
+        dtype: of the results. By default the oracle's; where that is float64, any will do that
+            holds what the floating arguments promote to.
 
     Returns:
         A :class:`Report`.
 
     Raises:
         TypeError: ``inputs`` is not a list of tuples, or ``oracle`` returns no tensor.
-        ValueError: ``inputs`` is empty.
+        ValueError: ``inputs`` is empty; ``max_ulps`` is negative or not finite; the bound is
+            negative or not finite where the oracle is finite.
 
     Example:
         >>> report = cross_check(triton=f, cuda=g, oracle=lambda x: x.double().sin(), inputs=[(x,)])
@@ -116,22 +163,65 @@ def cross_check(
         raise TypeError("cross_check(): argument 'inputs' must be a list of argument tuples")
     if not inputs:
         raise ValueError("cross_check(): argument 'inputs' is empty: nothing would be checked")
+    judging.check_max_ulps(max_ulps)
     report, failed = Report(), None
     for number, arguments in enumerate(inputs):
-        reference = oracle(*_copies(arguments))
-        if not isinstance(reference, Tensor):
-            raise TypeError(f"cross_check(): the oracle returned {type(reference).__name__}")
+        expected = _expected(oracle, arguments, max_ulps, bound, dtype)
         results = []
         for side, function in (("triton", triton), ("cuda", cuda)):
-            finding, result = judged(side, function, number, arguments, reference, max_ulps, bound)
+            finding, result = judged(side, function, number, arguments, expected)
             report.findings.append(finding)
             results += [] if result is None else [result]
         report.agree &= len(results) == 2 and _same(*results)
+        if len(results) == 2 and results[0].dtype != results[1].dtype:
+            for finding, other in zip(report.findings[-2:], reversed(results)):
+                finding.error = finding.error or f"the other side returned {other.dtype}"
         if not report.findings[-2].passed and failed is None:
-            failed = report.findings[-2], arguments, reference
+            failed = report.findings[-2], arguments, expected
     if failed is not None:
-        _note(failed[0], triton, *failed[1:], max_ulps, bound)
+        _note(failed[0], triton, *failed[1:])
     return report
+
+
+def _expected(
+    oracle: Callable[..., Tensor],
+    arguments: tuple[Any, ...],
+    max_ulps: float,
+    bound: Tolerance | None,
+    dtype: torch.dtype | None,
+) -> Expected:
+    """What the oracle says of one entry of ``inputs``, checked."""
+    reference = oracle(*_copies(arguments))
+    if not isinstance(reference, Tensor):
+        raise TypeError(f"cross_check(): the oracle returned {type(reference).__name__}")
+    if reference.is_complex():
+        raise TypeError("cross_check(): the oracle returned complex numbers, which are not judged")
+    dtypes: tuple[torch.dtype, ...] = (reference.dtype,)
+    if dtype is not None:
+        dtypes = (dtype,)
+    elif reference.dtype == torch.float64:
+        found = [t.dtype for t in tensors(arguments) if t.is_floating_point()]
+        dtypes = _as_wide_as(functools.reduce(_promoted, found)) if found else ()
+    if bound is None:
+        return Expected(reference, dtypes, max_ulps)
+    limit = torch.as_tensor(bound(reference, *_copies(arguments)), device=reference.device)
+    try:
+        limit = limit.double().expand(reference.shape)
+        judging.check_bound(limit, reference)
+    except (RuntimeError, ValueError) as error:
+        raise ValueError(f"cross_check(): argument 'bound': {error}") from None
+    return Expected(reference, dtypes, max_ulps, limit)
+
+
+def _as_wide_as(dtype: torch.dtype) -> tuple[torch.dtype, ...]:
+    floats = torch.float16, torch.bfloat16, torch.float32, torch.float64
+    able = (f for f in (dtype, *floats) if _promoted(dtype, f) == f)
+    return tuple(dict.fromkeys(able))
+
+
+def _promoted(a: torch.dtype, b: torch.dtype) -> torch.dtype:
+    """torch.promote_types, for which no two kinds of float8 have a common type."""
+    return a if a == b else torch.promote_types(a, b)
 
 
 def judged(
@@ -139,36 +229,55 @@ def judged(
     function: Callable[..., Tensor],
     number: int,
     arguments: tuple[Any, ...],
-    reference: Tensor,
-    max_ulps: float,
-    bound: Tolerance | None,
+    expected: Expected,
 ) -> tuple[Finding, Tensor | None]:
-    """One side's finding on ``inputs[number]``, and its result unless it raised or has no such
-    shape."""
+    """One side's finding on ``inputs[number]``, and its result unless it raised or is of another
+    shape or dtype than it should be."""
     shapes = [list(a.shape) for a in arguments if isinstance(a, Tensor)]
     finding = Finding(side, number, shapes)
     try:
-        result = _call(side, function, _copies(arguments))
-        _judge(finding, result, reference, arguments, max_ulps, bound)
-        return finding, result
+        guards: list[Guarded] = []
+        given = _copies(arguments)
+        with running.GuardedAllocations(guards):
+            result = _call(side, function, given)
+        expected.refuse(result)
+        found = expected.compare(result)
     except Exception as error:  # noqa: BLE001 - whatever a kernel throws is a finding
-        finding.error = checking.brief(error)
+        finding.error = running.brief(error)
         return finding, None
+    if not all(guarded.intact() for guarded in guards):
+        finding.error = "wrote outside memory that it allocated"
+    reference = expected.reference.to(result.device)
+    if result.numel():
+        finding.worst_ulps = float(judging.by_ulps(result, reference, 0).error.max())
+    if not bool(found.right.all()):
+        finding.deviation = judging.deviation(result, reference, *found[:3])
+    return finding, result
 
 
-def _note(finding: Finding, triton: Callable[..., Tensor], *of_call: Any) -> None:
+def _note(
+    finding: Finding,
+    triton: Callable[..., Tensor],
+    arguments: tuple[Any, ...],
+    expected: Expected,
+) -> None:
     """For a test that fails by this: the Triton side can be run again in a debugger."""
     from compare.debugging import failures, investigation
 
     def again(session: Any) -> None:
         session.first = finding.error is None
-        investigation.investigate(failures.Call(triton, *of_call), sanitize=False, session=session)
+        call = failures.Call(triton, arguments, expected)
+        investigation.investigate(call, sanitize=False, session=session)
 
     failures.note(again)
 
 
 def _copies(arguments: tuple[Any, ...]) -> tuple[Any, ...]:
-    return tuple(a.clone() if isinstance(a, Tensor) else a for a in arguments)
+    copied: tuple[Any, ...] = copies(arguments, poison=True)
+    for new, t in zip(tensors(copied), tensors(arguments)):
+        if t.requires_grad and new.is_leaf:
+            new.requires_grad_()
+    return copied
 
 
 def _call(side: str, function: Callable[..., Tensor], arguments: tuple[Any, ...]) -> Tensor:
@@ -184,29 +293,3 @@ def _call(side: str, function: Callable[..., Tensor], arguments: tuple[Any, ...]
 
 def _same(a: Tensor, b: Tensor) -> bool:
     return a.dtype == b.dtype and a.shape == b.shape and bool(numerics.same_bits(a, b).all())
-
-
-def _judge(
-    finding: Finding,
-    result: Tensor,
-    reference: Tensor,
-    arguments: tuple[Any, ...],
-    max_ulps: float,
-    bound: Tolerance | None,
-) -> None:
-    if not isinstance(result, Tensor):
-        raise TypeError(f"returned {type(result).__name__}, expected a tensor")
-    if result.shape != reference.shape:
-        raise ValueError(f"returned shape {list(result.shape)}, expected {list(reference.shape)}")
-    reference = reference.to(result.device)
-    distance = numerics.ulps(result, reference.to(result.dtype))
-    finding.worst_ulps = float(distance.max()) if distance.numel() else 0.0
-    if bound is not None:
-        limit = bound(reference, *arguments).to(result.device).double()
-        error, right = numerics.within(result, reference.double(), limit)
-    else:
-        error, limit = distance, torch.full_like(distance, max_ulps)
-        right = distance <= max_ulps
-    if not bool(right.all()):
-        finding.deviation = checking.deviation(result, reference, right, error, limit)
-        finding.worst_ulps = max(finding.worst_ulps, math.ulp(0.0))

@@ -20,7 +20,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 
 import triton_kernels
-from compare import checking, exhaustive
+from compare import checking, exhaustive, running
 from compare.cases import Case
 from compare.checking import Row
 from compare.implementations import BUILD_TARGETS, MODES, Implementation
@@ -114,7 +114,7 @@ def run(
                 if limit and result.outcomes and result.case.values == "every":
                     row.proved = spec.every
                 progress.advance(task)
-            if every_input and not checking.gpu_is_lost():
+            if every_input and not running.gpu_is_lost():
                 progress.update(task, description=f"{spec.name} {dtype}, every input")
                 exhaustive.prove(spec, dtype, row, ways[spec.name])
             for mismatch in row.telling(SHOWN):
@@ -127,7 +127,7 @@ def run(
             rows.append(row)
     ran = {mode for row in rows for mode in row.runs}
     ran |= {MODES[mode][0] for mode in ran}
-    if checking.gpu_is_lost():
+    if running.gpu_is_lost():
         reasons = {**reasons, "the rest on the GPU": "a kernel broke the CUDA context, see above"}
     report = Report(rows, reasons, [name for name in required if name not in ran])
     report.seconds = time.perf_counter() - start
@@ -191,6 +191,8 @@ def _print(console: Console, report: Report) -> None:
     console.print()
     for mode, reason in report.reasons.items():
         console.print(f"not run: {mode}: {reason}", highlight=False, markup=False, soft_wrap=True)
+    for text in (text for row in report.rows for text in row.left_out):
+        console.print(f"left out: {text}", highlight=False, markup=False, soft_wrap=True)
     for name in report.missing:
         console.print(f"[red]required, but did not run: {name}[/]", highlight=False)
     runs = sum(sum(row.runs.values()) for row in report.rows)

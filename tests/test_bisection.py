@@ -16,7 +16,7 @@ import triton.language as tl
 from triton.language.semantic import TritonSemantic
 from typer.testing import CliRunner
 
-from compare import checking, debug
+from compare import debug, judging, running
 from compare.cli import app
 from compare.debugging import bisection, investigation, subjects
 from compare.debugging.bisection import Bisection, Run
@@ -202,7 +202,7 @@ class StandIn:
     def judge(self, state: Any, stores: Any) -> list[subjects.Result]:
         out, want = state["out"], torch.ones(5)
         error = (out - want).abs()
-        found = checking.Comparison(error == 0, error, torch.zeros(5), error)
+        found = judging.Comparison(error == 0, error, torch.zeros(5), error)
         return [subjects.Result("out", out, want, found)]
 
 
@@ -291,7 +291,7 @@ def test_a_way_that_fails_is_a_row(gpu: Any, monkeypatch: pytest.MonkeyPatch) ->
     assert found.bisection.verdict.startswith("compiler: the difference vanishes with num_stages")
     found = gpu.investigate(StandIn({"": RuntimeError("no"), "{'num_stages': 1}": 1.0}))
     assert found.bisection.verdict.endswith("it does with num_stages=1 for 2")
-    monkeypatch.setattr(checking, "gpu_is_lost", lambda: True)
+    monkeypatch.setattr(running, "gpu_is_lost", lambda: True)
     found = gpu.investigate(StandIn({"": RuntimeError("illegal address")}))
     assert str(found).count("an error before broke the GPU's context") == 6
 

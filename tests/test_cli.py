@@ -11,7 +11,7 @@ import pytest
 import torch
 from typer.testing import CliRunner, Result
 
-from compare import checking, specs
+from compare import checking, judging, running, specs
 from compare.cases import Case
 from compare.cli import app
 from compare.commands.options import one_case
@@ -70,7 +70,7 @@ def test_json_has_no_infinities(monkeypatch: pytest.MonkeyPatch, tmp_path: Path)
 
 
 def test_a_lost_gpu_ends_gpu_runs_and_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(checking, "gpu_is_lost", lambda: True)
+    monkeypatch.setattr(running, "gpu_is_lost", lambda: True)
     done = check("square", "--dtype", "int8", "--shape", "5", "--impl", "triton-interpreted")
     assert done.exit_code == 0, done.output
     assert "not run: the rest on the GPU: a kernel broke the CUDA context" in done.output
@@ -221,7 +221,7 @@ def test_an_implementation_is_asked_only_for_what_it_is_made_for() -> None:
 
 def test_the_writer_is_looked_for_in_the_variant_that_is_wrong() -> None:
     case = Case("add", "float16", (1040,))
-    worst = checking.Deviation(1, 1040, (1000,), "", "", 0.0, 0.0, 0.0)
+    worst = judging.Deviation(1, 1040, (1000,), "", "", 0.0, 0.0, 0.0)
     for name, program in (("triton-interpreted", 0), ("triton-interpreted/f16", 7)):
-        mismatch = checking.Mismatch(case, name, "wrong values", worst)
+        mismatch = running.Mismatch(case, name, "wrong values", worst)
         assert checking.find_writer(SPECS["add"], mismatch) == (program, 0, 0)

@@ -16,7 +16,7 @@ import triton.language as tl
 from typer.testing import CliRunner, Result
 
 import triton_kernels
-from compare import checking, debug, numerics, specs
+from compare import debug, judging, numerics, running, specs
 from compare.cases import CPU
 from compare.cli import app
 from compare.debugging import compiled, investigation, progress, regions, subjects, traces
@@ -882,9 +882,9 @@ def test_findings_exit_1_and_a_checks_debug_line_works(
 
 def test_a_cuda_mismatch_has_a_debug_line() -> None:
     case = next(SPECS["add"].cases("float16", "quick"))
-    said = str(checking.Mismatch(case, "cuda-host", "wrong values"))
+    said = str(running.Mismatch(case, "cuda-host", "wrong values"))
     assert f"debug: {case.command('cuda-host', 'debug')}" in said
-    mismatch = checking.Mismatch(case, "triton-compiled/f16", "wrong values")
+    mismatch = running.Mismatch(case, "triton-compiled/f16", "wrong values")
     assert "--impl triton-compiled/f16" in str(mismatch).splitlines()[-1]
     assert " compare debug add " in str(mismatch).splitlines()[-1]
 
@@ -962,7 +962,7 @@ class Twofold:
     def judge(self, state: Any, stores: Any) -> list[subjects.Result]:
         out, want = state["out"], torch.ones(5)
         error = (out - want).abs()
-        found = checking.Comparison(error == 0, error, torch.zeros(5), error)
+        found = judging.Comparison(error == 0, error, torch.zeros(5), error)
         return [subjects.Result("out", out, want, found)]
 
 

@@ -28,7 +28,7 @@ from strategies import (
 )
 from torch import Tensor
 
-from compare import checking, numerics
+from compare import numerics, running
 from compare.implementations import applies, implementations
 from compare.specs import SPECS
 
@@ -70,7 +70,7 @@ def check(mode: str, call: Call) -> None:
         out = args[0] if call.out == "x" else call.out and call.out.tensor()
         layout = {"x": "inplace", None: "functional"}.get(call.out, case.layout)
         before = memories(args, options)
-        outcome = checking.run(
+        outcome = running.run(
             spec, replace(case, layout=layout), way, (args, options), reference, out
         )
         if outcome.mismatch is not None:

@@ -18,15 +18,16 @@ import pytest
 import torch
 from typer.testing import CliRunner, Result
 
-from compare import checking, histograms
+from compare import histograms, running
 from compare.cases import Case
-from compare.checking import Outcome, Row
+from compare.checking import Row
 from compare.cli import app
 from compare.commands.options import write_json
 from compare.implementations import Implementation
 from compare.numerics import json_safe
 from compare.reporting import checks, colours, figures, page, sources, speeds
 from compare.reporting.sources import ReportError, Source
+from compare.running import Outcome
 from compare.specs import SPECS
 
 needs_packages = pytest.mark.usefixtures("packages")
@@ -853,7 +854,7 @@ def shifted(by: float) -> Outcome:
     way = Implementation("triton-interpreted", None, spec.triton)
     bound = spec.bound(way.name, arguments, reference, torch.float32)  # type: ignore[misc]
     result = (reference + by * bound).float()
-    return checking.judge(spec, case, way, arguments, result, reference)
+    return running.judge(spec, case, way, arguments, result, reference)
 
 
 def test_a_check_counts_every_element_of_every_run() -> None:
@@ -877,12 +878,12 @@ def test_exact_errors_are_counted_in_ulps() -> None:
     arguments = spec.inputs(case)
     reference = spec.oracle(*arguments[0])
     way = Implementation("cuda-host", None, spec.cuda)
-    same = checking.judge(spec, case, way, arguments, reference.clone(), reference)
+    same = running.judge(spec, case, way, arguments, reference.clone(), reference)
     assert same.errors == {"exact_ulp": {"0": 4}}
     off = reference.clone().view(torch.int32)
     off[1] += 1
     off[2] += 3
-    found = checking.judge(spec, case, way, arguments, off.view(torch.float32), reference)
+    found = running.judge(spec, case, way, arguments, off.view(torch.float32), reference)
     assert found.errors == {"exact_ulp": {"0": 2, "1": 1, "4": 1}}
 
 

@@ -17,10 +17,11 @@ from triton.tools.tensor_descriptor import TensorDescriptor
 import triton_kernels
 from compare import debug, numerics
 from compare.cases import CPU, Case
+from compare.copies import copies, tensors
 from compare.debugging import investigation
 from compare.debugging.findings import LINES, Findings
 from compare.debugging.hazards import Hazard
-from compare.debugging.subjects import Kernel, Op, copies, tensors
+from compare.debugging.subjects import Kernel, Op
 from compare.debugging.values import Values
 from compare.specs import SPECS
 from triton_kernels import _interpreter

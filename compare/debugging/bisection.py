@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from compare import checking, numerics
+from compare import numerics, running
 from compare.debugging.subjects import Result, Subject
 from triton_kernels import _recompile
 
@@ -175,7 +175,7 @@ def bisect(subject: Subject, interpreted: list[Result]) -> Bisection:
     plain, base, seen = _run("compiled", "compiled", subject, None)
     runs = [_against("interpreted", "interpreted", interpreted, base), plain]
     for key, name, settings in [("again", "compiled, again", {}), *_changes(seen)]:
-        if checking.gpu_is_lost():
+        if running.gpu_is_lost():
             runs.append(Run(key, name, error="not run: an error before broke the GPU's context"))
             continue
         try:
@@ -229,7 +229,7 @@ def _run(key: str, name: str, subject: Subject, base: list[Result] | None, **set
             seen = stack.enter_context(_recompile.recompiling(**settings))
             results = compiled(subject)
     except Exception as error:  # noqa: BLE001 - whatever a compiler or kernel throws is a finding
-        return Run(key, name, error=checking.brief(error)), None, seen
+        return Run(key, name, error=running.brief(error)), None, seen
     return _against(key, name, results, base), results, seen
 
 

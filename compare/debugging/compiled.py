@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from compare import checking
+from compare import running
 from compare.debugging import bisection
 from compare.debugging.findings import Findings
 from compare.debugging.progress import Bar
@@ -27,7 +27,7 @@ def bring_in(
     try:
         found = bisection.compiled(subject)
     except Exception as error:  # noqa: BLE001 - whatever the kernel throws is a finding
-        findings.compiled, findings.compiled_right = checking.brief(error), False
+        findings.compiled, findings.compiled_right = running.brief(error), False
     else:
         there = torch.cat([~r.comparison.right.cpu().flatten() for r in found])
         findings.compiled_right = not bool(there.any())

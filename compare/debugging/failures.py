@@ -12,7 +12,7 @@ from torch import Tensor
 from compare.debugging.stepping import Session
 from compare.debugging.stores import Stores
 from compare.debugging.subjects import Kernel, Result
-from compare.own import Tolerance
+from compare.own import Expected
 
 Again = Callable[[Session], Any]  # runs it in a debugger
 
@@ -46,11 +46,11 @@ class Call(Kernel):
         self,
         function: Callable[..., Tensor],
         arguments: tuple[Any, ...],
-        reference: Tensor,
-        max_ulps: float,
-        bound: Tolerance | None,
+        expected: Expected,
     ) -> None:
-        super().__init__(function, (), arguments, {}, lambda: reference, max_ulps, bound)
+        super().__init__(function, (), arguments, {}, None, expected.max_ulps, None)
+        self._wanted = expected
+        self.in_ulps = expected.bound is None
 
     def prepare(self, device: torch.device) -> Any:
         return {"arguments": super().prepare(device)[0]}
@@ -59,10 +59,9 @@ class Call(Kernel):
         state["result"] = self._kernel(*state["arguments"])
 
     def judge(self, state: Any, stores: Stores | None) -> list[Result]:
-        self._outputs, result = [("result", 0)], state["result"]
-        (reference,) = self._references()
-        found = self._compare("result", result.cpu(), reference.cpu())
-        return [Result("result", result, reference, found)]
+        result = state["result"]
+        self._wanted.refuse(result)
+        return [Result("result", result, self._wanted.reference, self._wanted.compare(result))]
 
     def compilable(self) -> bool:
         """Not from here: it is run for its interpreted programs."""

@@ -10,7 +10,6 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from compare import numerics
-from compare.checking import Deviation
 from compare.debugging import way as ways
 from compare.debugging.bisection import Bisection
 from compare.debugging.hazards import Hazard, Witness
@@ -19,6 +18,7 @@ from compare.debugging.shrink.shrunk import Reproduction, Shrunk
 from compare.debugging.stores import History, Store
 from compare.debugging.traces import WIDTH, Trace, source_line
 from compare.debugging.way import Step
+from compare.judging import Deviation
 from triton_kernels._observer import Place, Program
 
 LINES = 40  # of the printed findings: one screen

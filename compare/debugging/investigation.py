@@ -14,7 +14,7 @@ from collections.abc import Sequence
 import numpy as np
 from torch import Tensor
 
-from compare import checking
+from compare import running
 from compare.cases import CPU
 from compare.debugging import compiled, failures, orders, regions
 from compare.debugging.findings import Failure, Findings, WrongValues, place_text
@@ -189,7 +189,7 @@ def _stopped(error: Exception, order: str, stores: Stores) -> Hazard:
 
 def _brief(error: Exception) -> str:
     """An error's text without the program and line, which are told beside it."""
-    text = checking.brief(error)
+    text = running.brief(error)
     place = _interpreter.place_of(error)
     return re.sub(rf",? (in )?program \([\d, ]+\), {re.escape(str(place))}", "", text)
 

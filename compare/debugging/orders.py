@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from compare import checking, numerics
+from compare import judging, numerics
 from compare.debugging.hazards import Hazard, Witness
 from compare.debugging.stores import Stores, address_of
 from compare.debugging.subjects import Result
@@ -64,7 +64,7 @@ def _judged(first: Outcome, other: Outcome) -> Iterator[tuple[Key, Hazard]]:
             if not flipped.any():
                 continue
             _, error, bound, _ = y.comparison
-            d = checking.deviation(y.tensor, y.reference, ~flipped, error, bound)
+            d = judging.deviation(y.tensor, y.reference, ~flipped, error, bound)
             what = f"right in {right.order} order, wrong in {wrong.order} order"
             words = f"set to {d.got} in {wrong.order} order, not {d.expected},"
             told = [(wrong, y.tensor, words), (right, x.tensor, f"set in {right.order} order")]

@@ -12,7 +12,7 @@ from compare.debugging.investigation import investigate
 from compare.debugging.shrink import launches
 from compare.debugging.shrink.shrinking import NothingToShrink
 from compare.debugging.subjects import Oracle, subject_of
-from compare.own import Tolerance
+from compare.judging import Tolerance
 
 
 def debug(
@@ -71,8 +71,8 @@ def debug(
             strided memory, the launch lacks an argument, or the oracle returns no tensors.
         ValueError: the oracle's tensors do not fit those that were stored, ``program`` is not in
             the grid, ``uninitialized`` names no tensor, there is a ``bound`` or ``bisect`` and no
-            ``oracle``, a breakpoint is at no line of a kernel, or the file of ``shrink`` cannot be
-            written.
+            ``oracle``, ``max_ulps`` or the bound is negative or not finite, a breakpoint is at no
+            line of a kernel, or the file of ``shrink`` cannot be written.
         RuntimeError: ``bisect`` where nothing can run compiled.
 
     Example:

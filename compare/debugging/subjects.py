@@ -5,21 +5,20 @@ Every run of a subject gets memory of its own, as it was at the start, so that r
 
 from __future__ import annotations
 
-import copy
 import inspect
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, Protocol
 
 import torch
 from torch import Tensor
 
-from compare import checking, numerics
+from compare import judging, running
 from compare.cases import CPU, Case
-from compare.checking import Comparison, Deviation
+from compare.copies import copies, tensors
 from compare.debugging.shrink.sources import stored_parameters
 from compare.debugging.stores import Stores
 from compare.debugging.values import Allocations
-from compare.own import Tolerance
+from compare.judging import Comparison, Deviation, Tolerance
 from compare.specs import Spec
 from triton_kernels import _elementwise, _interpreter
 from triton_kernels._interpreter import Shadows
@@ -37,7 +36,7 @@ class Result(NamedTuple):
     def deviation(self) -> Deviation:
         """What is wrong with it."""
         right, error, bound, _ = (t.cpu() for t in self.comparison)
-        return checking.deviation(self.tensor.cpu(), self.reference.cpu(), right, error, bound)
+        return judging.deviation(self.tensor.cpu(), self.reference.cpu(), right, error, bound)
 
 
 class Subject(Protocol):
@@ -97,14 +96,14 @@ class Op:
             with Allocations(shadows):
                 return self._function(*args, **kwargs)
 
-        state["result"], _ = checking.call(self._spec, self._case, function, arguments, reference)
+        state["result"], _ = running.call(self._spec, self._case, function, arguments, reference)
 
     def judge(self, state: Any, stores: Stores | None) -> list[Result]:
         """By bits or the op's bound, as check does."""
         arguments, reference, result = (state[k] for k in ("arguments", "reference", "result"))
         mode = "triton-compiled" if result.is_cuda else "triton-interpreted"
         name = mode + (f"/{self._variant}" if self._variant else "")
-        found = checking.compare(self._spec, self._case, name, arguments, result, reference)
+        found = running.compare(self._spec, self._case, name, arguments, result, reference)
         return [Result("out", result, reference, found)]
 
     def expect(self, state: Any, arguments: Sequence[Argument]) -> list[Result]:
@@ -219,13 +218,14 @@ class Kernel:
                 f"debug(): oracle() returned shape {list(reference.shape)} for {name}, which has "
                 f"shape {list(result.shape)}"
             )
-        if self._bound is not None:
-            limit = self._bound(reference, *self._given[0]).cpu().double().expand(result.shape)
-            error, right = numerics.within(result, reference.cpu().double(), limit)
-            return Comparison(right, error, limit, numerics.fraction(error, limit))
-        distance = numerics.ulps(result, reference.cpu().to(result.dtype))
-        limit = torch.full_like(distance, self._max_ulps if result.is_floating_point() else 0.0)
-        return Comparison(distance <= limit, distance, limit, distance)
+        reference = reference.cpu()
+        if self._bound is None:
+            return judging.by_ulps(result, reference, self._max_ulps)
+        limit = torch.as_tensor(self._bound(reference, *self._given[0])).cpu().double()
+        try:
+            return judging.by_bound(result, reference, limit.expand(result.shape))
+        except (RuntimeError, ValueError) as error:
+            raise ValueError(f"debug(): argument 'bound', for {name}: {error}") from None
 
 
 def takes_arguments(oracle: Oracle) -> bool:
@@ -317,89 +317,7 @@ def subject_of(
             raise TypeError(
                 f"debug(): a tensor argument is {t.layout} on {t.device}; it must be strided memory"
             )
+    judging.check_max_ulps(max_ulps)
     if bound is not None and oracle is None:
         raise ValueError("debug(): a bound needs an oracle")
     return Kernel(kernel, grid, args, constexprs, oracle, max_ulps, bound, uninitialized)
-
-
-# ---- copies of arguments ----
-
-
-def tensors(value: Any) -> Iterator[Tensor]:
-    """The tensors in nested arguments, in order; those inside descriptors and wrappers, too."""
-    if isinstance(value, Tensor):
-        yield value
-    elif isinstance(value, (tuple, list)):
-        for each in value:
-            yield from tensors(each)
-    elif isinstance(value, dict):
-        yield from tensors(tuple(value.values()))
-    elif isinstance(getattr(value, "base", None), Tensor):  # TensorDescriptor, reinterpret()
-        yield value.base
-
-
-ALIGNMENT = 64  # bytes: views keep their alignment in a copy
-
-
-def _copy(to: Tensor, source: Tensor) -> None:
-    """Copy the elements, of which some may share memory in the same way on both sides."""
-    if not source.numel():
-        return
-    with torch.no_grad():
-        to, source = to.detach(), source.detach()
-        if Argument("", source).overlaps:  # as a sliding window's: its whole span
-            span = sum((n - 1) * st for n, st in zip(source.shape, source.stride())) + 1
-            to, source = (t.as_strided((span,), (1,)) for t in (to, source))
-        for axis, stride in enumerate(source.stride()):
-            if stride == 0:
-                to, source = to.narrow(axis, 0, 1), source.narrow(axis, 0, 1)
-        to.copy_(source)
-
-
-def copies(value: Any, device: torch.device, margin: int = 0) -> Any:
-    """Nested arguments with their tensors' memory copied to a device, strides and all.
-
-    Memory is made once a storage, from the first byte in use to the last: views that overlap
-    still do in the copy. Of views with gaps only the elements are copied. ``margin``: bytes that
-    lie before and after it, a multiple of ALIGNMENT.
-    """
-    extents: dict[int, list[Any]] = {}
-    for t in tensors(value):
-        start: Any = t.storage_offset() * t.element_size()
-        reach = sum((n - 1) * st for n, st in zip(t.shape, t.stride())) + 1 if t.numel() else 0
-        part = extents.setdefault(t.untyped_storage().data_ptr(), [start, start])
-        part[0] = min(part[0], start - start % ALIGNMENT)
-        part[1] = max(part[1], start + reach * t.element_size())
-    made: dict[int, Tensor] = {}
-
-    def moved(t: Tensor) -> Tensor:
-        storage = t.untyped_storage()
-        low, high = extents[storage.data_ptr()]
-        if storage.data_ptr() not in made:
-            size = high - low + 2 * margin
-            made[storage.data_ptr()] = raw = torch.empty(size, dtype=torch.uint8, device=device)
-            raw[:margin] = raw[size - margin :] = 0xFF
-        offset = t.storage_offset() + (margin - low) // t.element_size()
-        new = torch.empty(0, dtype=t.dtype, device=device)
-        new.set_(made[storage.data_ptr()].untyped_storage(), offset, t.shape, t.stride())
-        _copy(new, t)
-        return new
-
-    def walk(each: Any) -> Any:
-        if isinstance(each, Tensor):
-            return moved(each)
-        if isinstance(each, tuple) and hasattr(each, "_fields"):
-            return type(each)(*map(walk, each))
-        if isinstance(each, (tuple, list)):
-            return type(each)(map(walk, each))
-        if isinstance(each, dict):
-            return {key: walk(item) for key, item in each.items()}
-        if isinstance(getattr(each, "base", None), Tensor):
-            twin = copy.copy(each)
-            twin.base = moved(each.base)
-            if hasattr(twin, "data"):  # a triton.reinterpret() wrapper keeps these, too
-                twin.data, twin.device = twin.base.data, twin.base.device
-            return twin
-        return each
-
-    return walk(value)

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from compare import checking
+from compare import running
 from compare.cases import Arguments, Case
 from compare.specs import Spec
 from compare.timing import engine, nvml, providers
@@ -82,7 +82,7 @@ class Checker:
         mode = "triton-compiled" if candidate.name.startswith("triton") else "cuda-gpu"
         variant = candidate.name.partition("/")[2]
         name = f"{mode}/{variant}" if variant else mode
-        found = checking.compare(self._spec, self._case, name, arguments, result, reference)
+        found = running.compare(self._spec, self._case, name, arguments, result, reference)
         wrong = int((~found.right).sum())
         return f"wrong: {wrong} of {result.numel()} elements" if wrong else ""
 

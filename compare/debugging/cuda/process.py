@@ -20,10 +20,10 @@ from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
 import cuda_reference
-from compare import cases, checking, numerics
+from compare import cases, numerics, running
 from compare.cases import GUARD, Arguments, Case, Guarded
+from compare.copies import copies, tensors
 from compare.debugging import regions
-from compare.debugging.subjects import copies, tensors
 from compare.implementations import Implementation
 from compare.specs import SPECS, Spec
 from cuda_reference import BuildError, _build
@@ -96,13 +96,13 @@ class Verdict:
         self.described: dict[str, Any] = {"problem": ""}
         self.index: tuple[int, ...] | None = None
         self.wrong: Tensor | None = None
-        outcome = checking.judge(job.spec, job.case, job.way, arguments, result, reference)
+        outcome = running.judge(job.spec, job.case, job.way, arguments, result, reference)
         if outcome.mismatch is None:
             return
         self.described["problem"] = outcome.mismatch.problem
         if outcome.mismatch.deviation is None:
             return
-        found = checking.compare(job.spec, job.case, job.way.name, arguments, result, reference)
+        found = running.compare(job.spec, job.case, job.way.name, arguments, result, reference)
         self.wrong = ~found.right.cpu()
         self.index = outcome.mismatch.deviation.index
         floating = result.dtype.is_floating_point
@@ -122,7 +122,7 @@ def values(job: Job) -> None:
     verdicts = []
     for order in ORDERS if job.way.device.type == "cpu" else ORDERS[:1]:
         with thread_order(order):
-            result, guards = checking.call(job.spec, job.case, job.way, arguments, reference)
+            result, guards = running.call(job.spec, job.case, job.way, arguments, reference)
         if job.way.device.type == "cuda":
             torch.cuda.synchronize()
         verdict = Verdict(job, arguments, result.clone(), reference)
@@ -208,7 +208,7 @@ def _watched(
         watch.follow(follow)
     guards = _Watched(job, watch)
     with thread_order(order):
-        result, _ = checking.call(job.spec, job.case, job.way, arguments, reference, guards=guards)
+        result, _ = running.call(job.spec, job.case, job.way, arguments, reference, guards=guards)
     return Verdict(job, arguments, result, reference), guards
 
 
@@ -289,7 +289,7 @@ def guarded(job: Job) -> None:
     job.tell("launch")
     for name, t in job.named(arguments).items():
         job.tell("tensor", **describe(name, t))
-    checking.call(job.spec, job.case, job.way, arguments, reference, guards=_Told(job))
+    running.call(job.spec, job.case, job.way, arguments, reference, guards=_Told(job))
     _build.library(job.spec.stem, "host").crosscheck_say_shared_arrays()
 
 
@@ -315,7 +315,7 @@ def run(job: Job) -> None:
         except BuildError as error:
             job.tell("error", step=name, build=True, text=str(error))
         except Exception as error:  # noqa: BLE001 - whatever a kernel under test throws is a finding
-            job.tell("error", step=name, build=False, text=checking.brief(error))
+            job.tell("error", step=name, build=False, text=running.brief(error))
         job.tell("end", step=name)
 
 

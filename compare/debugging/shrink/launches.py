@@ -13,13 +13,14 @@ import torch
 from torch import Tensor
 
 from compare.cases import CPU
+from compare.copies import tensors
 from compare.debugging.findings import Findings
 from compare.debugging.progress import Bar
 from compare.debugging.shrink import shrinking, simpler_values
 from compare.debugging.shrink.reproduction import check_output
 from compare.debugging.shrink.shrinking import Move, Search, finished, simpler_dtypes, steps
 from compare.debugging.shrink.shrunk import Shrunk
-from compare.debugging.subjects import Kernel, Subject, subject_of, takes_arguments, tensors
+from compare.debugging.subjects import Kernel, Subject, subject_of, takes_arguments
 from triton_kernels import _interpreter
 
 DOT = 16  # a block that tl.dot multiplies cannot be smaller where it is compiled

@@ -12,13 +12,13 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
+from compare.copies import tensors
 from compare.debugging.findings import Findings
 from compare.debugging.shrink import literals
 from compare.debugging.shrink.expectations import Expected, check, check_around
 from compare.debugging.shrink.literals import Unwritable, letters
 from compare.debugging.shrink.signatures import signatures
 from compare.debugging.shrink.sources import Sources
-from compare.debugging.subjects import tensors
 from triton_kernels._observer import Launch
 
 # What the file runs in: Triton's own interpreter (or a GPU), the mended one, or compare.debug.

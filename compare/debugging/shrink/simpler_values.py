@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 
 from compare.cases import CPU
+from compare.copies import copies, tensors
 from compare.debugging.stores import Stores
-from compare.debugging.subjects import copies, tensors
 from triton_kernels._observer import Access
 
 SMALL = 4  # the largest integer that values are rounded to

@@ -1,0 +1,133 @@
+"""Copies of arguments whose tensors lie in memory as the originals do."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from triton_kernels._memory import Argument
+
+
+def tensors(value: Any) -> Iterator[Tensor]:
+    """The tensors in nested arguments, in order; those inside descriptors and wrappers, too."""
+    if isinstance(value, Tensor):
+        yield value
+    elif isinstance(value, (tuple, list)):
+        for each in value:
+            yield from tensors(each)
+    elif isinstance(value, dict):
+        yield from tensors(tuple(value.values()))
+    elif isinstance(getattr(value, "base", None), Tensor):  # TensorDescriptor, reinterpret()
+        yield value.base
+
+
+ALIGNMENT = 64  # bytes: views keep their alignment in a copy
+POISON = 0xFF  # in every byte: NaN in every float type, −1 in the integers
+WHOLE = 1 << 26  # bytes of memory up to which all of it is poisoned, not only what is near elements
+NEAR = 4 * ALIGNMENT  # bytes before an element and after its start
+
+
+def copies(
+    value: Any, device: torch.device | None = None, margin: int = 0, poison: bool = False
+) -> Any:
+    """Nested arguments with their tensors' memory copied, strides and all.
+
+    Memory is made once a storage, from the first byte in use to the last: views that overlap
+    still do in the copy. Of views with gaps only the elements are copied, so that gigabytes between
+    them cost nothing. Tensors without strided memory of their own, such as sparse ones, are cloned.
+
+    Args:
+        device: where the copies live; by default where the tensors do.
+        margin: bytes that lie before and after the memory, a multiple of ALIGNMENT.
+        poison: whether the memory between the elements and around them holds poison.
+    """
+    if poison:
+        margin = max(margin, NEAR)
+    extents: dict[int, list[Any]] = {}
+    for t in filter(_has_memory, tensors(value)):
+        start: Any = t.storage_offset() * t.element_size()
+        reach = sum((n - 1) * st for n, st in zip(t.shape, t.stride())) + 1 if t.numel() else 0
+        part = extents.setdefault(t.untyped_storage().data_ptr(), [start, start])
+        part[0] = min(part[0], start - start % ALIGNMENT)
+        part[1] = max(part[1], start + reach * t.element_size())
+    made: dict[int, Tensor] = {}
+
+    def memory(t: Tensor) -> Tensor:
+        """The copy's memory for t's storage, in which no element has been copied yet."""
+        storage = t.untyped_storage().data_ptr()
+        if storage not in made:
+            low, high = extents[storage]
+            size = high - low + 2 * margin
+            made[storage] = raw = torch.empty(size, dtype=torch.uint8, device=device or t.device)
+            whole = poison and size <= WHOLE
+            raw[: size if whole else margin] = raw[size - margin :] = POISON
+        return made[storage]
+
+    def moved(t: Tensor) -> Tensor:
+        if not _has_memory(t):
+            return t.clone()
+        raw = memory(t)
+        low, _ = extents[t.untyped_storage().data_ptr()]
+        offset = t.storage_offset() + (margin - low) // t.element_size()
+        new = torch.empty(0, dtype=t.dtype, device=raw.device)
+        new.set_(raw.untyped_storage(), offset, t.shape, t.stride())
+        _copy(new, t)
+        return new
+
+    def walk(each: Any) -> Any:
+        if isinstance(each, Tensor):
+            return moved(each)
+        if isinstance(each, tuple) and hasattr(each, "_fields"):
+            return type(each)(*map(walk, each))
+        if isinstance(each, (tuple, list)):
+            return type(each)(map(walk, each))
+        if isinstance(each, dict):
+            return {key: walk(item) for key, item in each.items()}
+        if isinstance(getattr(each, "base", None), Tensor):
+            twin = copy.copy(each)
+            twin.base = moved(each.base)
+            if hasattr(twin, "data"):  # a triton.reinterpret() wrapper keeps these, too
+                twin.data, twin.device = twin.base.data, twin.base.device
+            return twin
+        return each
+
+    if poison:  # before any element is copied: one view's neighbours may be another's elements
+        for t in filter(_has_memory, tensors(value)):
+            raw = memory(t)
+            if raw.numel() > WHOLE and t.numel():
+                low, _ = extents[t.untyped_storage().data_ptr()]
+                _poison_near(raw, t, margin - low)
+    return walk(value)
+
+
+def _has_memory(t: Tensor) -> bool:
+    plain = type(t) in (Tensor, torch.nn.Parameter) and t.layout is torch.strided
+    return plain and t.device.type != "meta"
+
+
+def _poison_near(raw: Tensor, t: Tensor, moved: int) -> None:
+    """Poison the bytes of ``raw`` near t's elements, which lie ``moved`` bytes further there."""
+    once = [(n, s) for n, s in zip(t.shape, t.stride()) if s]
+    size = t.element_size()
+    start = t.storage_offset() * size + moved - NEAR
+    shape, strides = [n for n, _ in once], [s * size for _, s in once]
+    raw.as_strided((*shape, 2 * NEAR), (*strides, 1), start).fill_(POISON)
+
+
+def _copy(to: Tensor, source: Tensor) -> None:
+    """Copy the elements, of which some may share memory in the same way on both sides."""
+    if not source.numel():
+        return
+    with torch.no_grad():
+        to, source = to.detach(), source.detach()
+        if Argument("", source).overlaps:  # as a sliding window's: its whole span
+            span = sum((n - 1) * st for n, st in zip(source.shape, source.stride())) + 1
+            to, source = (t.as_strided((span,), (1,)) for t in (to, source))
+        for axis, stride in enumerate(source.stride()):
+            if stride == 0:
+                to, source = to.narrow(axis, 0, 1), source.narrow(axis, 0, 1)
+        to.copy_(source)

@@ -1,0 +1,163 @@
+"""The judge: which elements of a result are right. One rule for every door of compare.
+
+Where the oracle is NaN the result is NaN; where it is infinite, that infinity. Where it is finite
+the error is finite and within a bound that is itself finite; an infinite result passes only where
+the oracle's own value, before it is rounded, lies past the largest number of the result's dtype.
+Exact results have the oracle's bits, and integers are exact.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from compare import numerics
+
+# The largest right error of each element, of the oracle's result and a call's arguments.
+Tolerance = Callable[..., Tensor | float]
+
+
+class Comparison(NamedTuple):
+    """A result against the oracle's, element by element.
+
+    ``score`` is what reports show: ULPs, or the fraction of the bound. The error of an infinity
+    that is right is 0.
+    """
+
+    right: Tensor
+    error: Tensor
+    bound: Tensor
+    score: Tensor
+
+
+def by_bits(result: Tensor, reference: Tensor, *, zeros_alike: bool = False) -> Comparison:
+    """The oracle's bits, rounded once to the result's dtype; any NaN is any other.
+
+    ``zeros_alike``: −0 passes for 0. The error is in ULPs.
+    """
+    rounded = reference.to(result.dtype)
+    right = numerics.same_bits(result, rounded)
+    if zeros_alike:
+        right |= (result == 0) & (rounded == 0)
+    zero = torch.zeros(right.shape, device=right.device, dtype=torch.float64)
+    if bool(right.all()):  # nearly always, and then this is much cheaper
+        return Comparison(right, zero, zero, zero)
+    error = torch.where(right, 0.0, numerics.ulps(result, rounded))
+    return Comparison(right, error, zero, error)
+
+
+def by_ulps(result: Tensor, reference: Tensor, max_ulps: float) -> Comparison:
+    """At most ``max_ulps`` from the oracle's value rounded to the result's dtype.
+
+    Raises:
+        ValueError: ``max_ulps`` is negative, infinite or NaN.
+    """
+    check_max_ulps(max_ulps)
+    if not result.is_floating_point():
+        error = numerics.difference(result, reference)
+        bound = torch.zeros_like(error)
+        return Comparison(error == 0, error, bound, error)
+    rounded = reference.to(result.dtype)
+    error = numerics.ulps(result, rounded)
+    finite, wide = reference.isfinite(), result.double()
+    # A finite value that rounds to an infinity is no neighbour of the largest number, but as far
+    # from it as it is.
+    saturated = finite & wide.isfinite() & ~rounded.double().isfinite()
+    if bool(saturated.any()):
+        spacing = numerics.ulp_of(torch.finfo(result.dtype).max, result.dtype)
+        error = torch.where(saturated, numerics.difference(result, reference) / spacing, error)
+    overflow = (wide.sign() == reference.sign()) & _past(reference, result.dtype)
+    near = (error <= max_ulps) & (wide.isfinite() | overflow)
+    right = torch.where(finite, near, numerics.same_bits(result, rounded))
+    return Comparison(right, error, torch.full_like(error, max_ulps), error)
+
+
+def by_bound(result: Tensor, reference: Tensor, bound: Tensor) -> Comparison:
+    """|result − reference| ≤ bound, in float64; integers' differences are exact.
+
+    Raises:
+        ValueError: the bound is infinite, NaN or negative where the oracle is finite.
+    """
+    check_bound(bound, reference)
+    error = numerics.difference(result, reference)
+    alike = (error == 0) | (result.isnan() & reference.isnan())
+    infinite = result.is_floating_point() & error.isinf() & ~result.isnan()
+    if bool(infinite.any()):  # rare, and the rest needs memory
+        largest = torch.finfo(result.dtype).max
+        end = largest + numerics.ulp_of(largest, result.dtype) / 2
+        wide = result.double()
+        overflow = _past(reference, result.dtype) & (reference.abs() + bound >= end)
+        alike |= wide.isinf() & (wide.sign() == reference.sign()) & (overflow | reference.isinf())
+    right = torch.where(reference.isfinite(), alike | (error <= bound), alike)
+    error.masked_fill_(alike, 0.0)
+    return Comparison(right, error, bound, numerics.fraction(error, bound))
+
+
+def _past(reference: Tensor, dtype: torch.dtype) -> Tensor:
+    """Where the oracle's value lies past the largest number of a dtype."""
+    return reference.double().abs() > torch.finfo(dtype).max
+
+
+def check_max_ulps(max_ulps: float) -> None:
+    """Refuse a tolerance that lets everything pass, or nothing."""
+    if not (math.isfinite(max_ulps) and max_ulps >= 0):
+        raise ValueError(f"max_ulps must be a finite number and not negative, but is {max_ulps}")
+
+
+def check_bound(bound: Tensor, reference: Tensor) -> None:
+    """Refuse a bound that proves nothing: where the oracle is finite it must be so, too."""
+    useless = reference.isfinite() & ~(bound.isfinite() & (bound >= 0))
+    if bool(useless.any()):
+        index = tuple(useless.nonzero()[0].tolist())
+        raise ValueError(
+            f"the bound is {bound.expand_as(useless)[index].item():g} at element {index}, where "
+            f"the oracle is {reference[index].item():g}: it must be finite there, and not negative"
+        )
+
+
+@dataclass
+class Deviation:
+    """How a result differs from what is right: how often, and the worst element."""
+
+    wrong: int
+    total: int
+    index: tuple[int, ...]
+    got: str
+    expected: str
+    ulps: float
+    error: float
+    bound: float
+
+    def __str__(self) -> str:
+        return (
+            f"element {self.index}: got {self.got}, expected {self.expected}\n"
+            f"{self.ulps:.3g} ulp, |error| {self.error:.3g} against a bound of {self.bound:.3g}; "
+            f"{self.wrong} of {self.total} elements wrong"
+        )
+
+
+def deviation(
+    result: Tensor, reference: Tensor, right: Tensor, error: Tensor, bound: Tensor
+) -> Deviation:
+    """Count the wrong elements and describe the worst: the largest error for its bound."""
+    excess = numerics.fraction(error, bound).nan_to_num(math.inf, posinf=math.inf)
+    # Among exact results every fraction is infinite: there the plain error decides.
+    ranked = torch.where(excess.isinf(), 1e300 + error.nan_to_num(math.inf, posinf=1e308), excess)
+    flat = int(torch.where(right, -1.0, ranked).flatten().argmax())
+    index = tuple(int(i) for i in torch.unravel_index(torch.tensor(flat), result.shape))
+    got, expected = result[index], reference[index].to(result.dtype)
+    return Deviation(
+        wrong=int((~right).sum()),
+        total=right.numel(),
+        index=index,
+        got=f"{got.item()!r} ({numerics.hex_of(got)})",
+        expected=f"{reference[index].item()!r} ({numerics.hex_of(expected)})",
+        ulps=float(numerics.ulps(got, expected)),
+        error=float(error[index]),
+        bound=float(bound[index]),
+    )

@@ -1,0 +1,253 @@
+"""One run of an implementation on a case: into guarded, poisoned memory, then judged."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.overrides import TorchFunctionMode
+
+from compare import histograms, judging
+from compare.cases import Arguments, Case, Guarded
+from compare.histograms import Histogram
+from compare.implementations import Implementation
+from compare.judging import Comparison, Deviation
+from compare.specs import Spec
+
+
+@dataclass
+class Mismatch:
+    """A wrong result, or what went wrong before there was one."""
+
+    case: Case
+    implementation: str
+    problem: str  # "wrong values", "wrote outside its output" and the like, or an error's text
+    deviation: Deviation | None = None
+    program_id: tuple[int, ...] | None = None
+
+    @property
+    def replay(self) -> str:
+        return self.case.command(self.implementation)
+
+    @property
+    def debug(self) -> str:
+        """The command that looks into it."""
+        return self.case.command(self.implementation, "debug")
+
+    def __str__(self) -> str:
+        lines = [f"{self.implementation}: {self.case}: {self.problem}"]
+        if self.deviation is not None:
+            lines += [f"  {line}" for line in str(self.deviation).splitlines()]
+        if self.program_id is not None:
+            lines.append(f"  on the Triton side program {self.program_id} writes it")
+        lines.append(f"  replay: {self.replay}")
+        lines.append(f"  debug: {self.debug}")
+        return "\n".join(lines)
+
+
+@dataclass
+class Outcome:
+    """What one implementation did with one case.
+
+    Attributes:
+        worst: ULPs, or the fraction of the bound.
+        errors: every element's, as :mod:`compare.histograms` counts them: measure → histogram.
+    """
+
+    implementation: Implementation
+    worst: float
+    result: Tensor | None
+    mismatch: Mismatch | None
+    errors: dict[str, Histogram] = field(default_factory=dict)
+
+
+def memory_asked(error: Exception) -> str | None:
+    """What an allocation asked for that failed for want of memory; None for any other error."""
+    text = str(error)
+    asked = re.search(r"[Tt]ried to allocate ([\d.]+ [A-Za-z]+)", text)
+    if isinstance(error, (torch.OutOfMemoryError, MemoryError)) or (
+        asked and "DefaultCPUAllocator" in text
+    ):
+        return f"out of memory, asked for {asked[1]}" if asked else f"out of memory: {text}"
+    return None
+
+
+def gpu_is_lost() -> bool:
+    """Whether a kernel has broken the CUDA context of this process, which nothing mends."""
+    if not torch.cuda.is_initialized():
+        return False
+    try:
+        torch.cuda.synchronize()
+    except RuntimeError:
+        return True
+    return False
+
+
+def run(
+    spec: Spec,
+    case: Case,
+    way: Implementation,
+    arguments: Arguments,
+    reference: Tensor,
+    out_layout: Tensor | None = None,
+) -> Outcome:
+    """One implementation on one case: guarded, poisoned output; compared element by element.
+
+    ``out_layout`` is a tensor that lies as the output shall, where the case's layout does not say.
+    """
+    before = _memories(arguments)
+    try:
+        result, guards = call(spec, case, way, arguments, reference, out_layout)
+        if way.device.type == "cuda":
+            torch.cuda.synchronize()
+    except Exception as error:
+        if memory_asked(error) is not None:
+            raise
+        # Whatever else a kernel under test throws is a finding.
+        return Outcome(way, math.inf, None, Mismatch(case, way.name, brief(error)))
+    outcome = judge(spec, case, way, arguments, result, reference)
+    problem = ""
+    if not all(guarded.intact() for guarded in guards):
+        problem = "wrote outside its output"
+    for memory, copy in before:
+        if not torch.equal(memory, copy):
+            problem = "wrote to its inputs"
+            memory.copy_(copy)  # for those that run after it
+    if outcome.mismatch is None and problem:
+        outcome.mismatch = Mismatch(case, way.name, problem)
+        outcome.worst = math.inf
+    return outcome
+
+
+WATCHED = 1 << 26  # bytes of an input that are compared before and after a run
+
+
+def _memories(arguments: Arguments) -> list[tuple[Tensor, Tensor]]:
+    """The memory of the inputs as bytes, gaps included, and copies of it."""
+    tensors = [t for t in (*arguments[0], *arguments[1].values()) if isinstance(t, Tensor)]
+    storages = {t.untyped_storage().data_ptr(): t.untyped_storage() for t in tensors}
+    small = [storage for storage in storages.values() if storage.nbytes() <= WATCHED]
+    memories = [torch.tensor([], dtype=torch.uint8, device=s.device).set_(s) for s in small]
+    return [(memory, memory.clone()) for memory in memories]
+
+
+def call(
+    spec: Spec,
+    case: Case,
+    function: Callable[..., Tensor],
+    arguments: Arguments,
+    reference: Tensor,
+    out_layout: Tensor | None = None,
+    guards: list[Guarded] | None = None,
+) -> tuple[Tensor, list[Guarded]]:
+    """The function's result on a case, in the poisoned output that the case's layout asks for, or
+    in allocations of its own; and the guards around what was there to be written, which are
+    appended to ``guards`` before the function sees them."""
+    args, kwargs = arguments
+    guards = [] if guards is None else guards
+    if case.layout == "functional" or not spec.has_out:
+        with GuardedAllocations(guards):
+            return function(*args, **kwargs), guards
+    dtype = reference.dtype if spec.bound is None else spec.out_dtype(case)
+    layout = "contiguous" if case.layout == "inplace" else case.layout
+    where = layout if out_layout is None else out_layout
+    guarded = Guarded(tuple(reference.shape), dtype, reference.device, where)
+    guards.append(guarded)
+    if case.layout == "inplace":
+        guarded.out.copy_(args[0])
+        args = (guarded.out, *args[1:])
+    result = function(*args, **kwargs, out=guarded.out)
+    if result is not guarded.out:
+        raise RuntimeError("returned another tensor than out")
+    return result, guards
+
+
+def brief(error: Exception) -> str:
+    """An error's text; of a long one, such as a compiler's with the kernel's source, both ends."""
+    lines = [line for line in f"{type(error).__name__}: {error}".splitlines() if line.strip()]
+    return "\n".join(lines if len(lines) <= 6 else [lines[0], "  …", *lines[-3:]])
+
+
+_ALLOCATE = (
+    torch.empty,
+    torch.empty_like,
+    torch.empty_strided,
+    Tensor.new_empty,
+    Tensor.new_empty_strided,
+)
+
+
+class GuardedAllocations(TorchFunctionMode):
+    """Inside, torch.empty and its kin return guarded poison: an element that nobody writes shows,
+    and so does a write beside them."""
+
+    def __init__(self, guards: list[Guarded]) -> None:
+        super().__init__()
+        self.guards = guards
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
+    ) -> Any:
+        result = func(*args, **(kwargs or {}))
+        if func not in _ALLOCATE or torch.compiler.is_compiling():
+            return result
+        plain = type(result) is Tensor and result.layout is torch.strided
+        if not plain or result.requires_grad or result.device.type not in ("cpu", "cuda"):
+            return result
+        guarded = Guarded(tuple(result.shape), result.dtype, result.device, result)
+        self.guards.append(guarded)
+        return guarded.out
+
+
+def judge(
+    spec: Spec,
+    case: Case,
+    way: Implementation,
+    arguments: Arguments,
+    result: Tensor,
+    reference: Tensor,
+) -> Outcome:
+    """Compare a result with the oracle's, by bits or by the op's bound."""
+    expected_dtype = reference.dtype if spec.bound is None else spec.out_dtype(case)
+    if result.shape != reference.shape or result.dtype != expected_dtype:
+        text = (
+            f"returned {result.dtype} {tuple(result.shape)}, "
+            f"expected {expected_dtype} {tuple(reference.shape)}"
+        )
+        return Outcome(way, math.inf, None, Mismatch(case, way.name, text))
+    try:
+        found = compare(spec, case, way.name, arguments, result, reference)
+    except ValueError as useless:  # a bound that proves nothing
+        return Outcome(way, math.inf, None, Mismatch(case, way.name, f"no verdict: {useless}"))
+    worst = float(found.score.max()) if found.score.numel() else 0.0
+    right, error, bound, score = found
+    if spec.bound is None or spec.exact(case):
+        errors = histograms.of_exact(right, error)
+    else:
+        errors = histograms.of_bounded(error, bound, score, reference, result.dtype)
+    if bool(right.all()):
+        return Outcome(way, worst, result, None, errors)
+    described = judging.deviation(result, reference, right, error, bound)
+    return Outcome(way, worst, result, Mismatch(case, way.name, "wrong values", described), errors)
+
+
+def compare(
+    spec: Spec,
+    case: Case,
+    implementation: str,
+    arguments: Arguments,
+    result: Tensor,
+    reference: Tensor,
+) -> Comparison:
+    """Judge every element, by bits or by the op's bound for that implementation."""
+    if spec.bound is None:
+        return judging.by_bits(result, reference)
+    if spec.exact(case):  # the sign of a zero depends on the order of the sums
+        return judging.by_bits(result, reference, zeros_alike=True)
+    bound = spec.bound(implementation, arguments, reference, result.dtype)
+    return judging.by_bound(result, reference, bound)
