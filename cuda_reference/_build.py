@@ -7,7 +7,8 @@ ahead of time, see :mod:`cuda_reference._shipped`.
 Environment variables, all read when a library is first asked for:
 
 ``CUDA_REFERENCE_CACHE``
-    where libraries are kept; else triton-kernels-crosscheck in ``$XDG_CACHE_HOME`` or ``~/.cache``
+    where libraries are kept; else triton-kernels-crosscheck in ``$XDG_CACHE_HOME`` or ``~/.cache``.
+    Only the user and root may be able to write there; read-only is enough for what it holds
 ``CUDA_REFERENCE_LIBRARIES``
     a folder of libraries built ahead of time: they are used, and csrc is not compiled
 ``TORCH_CUDA_ARCH_LIST``
@@ -21,18 +22,19 @@ Environment variables, all read when a library is first asked for:
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import functools
 import os
 import re
 import shlex
 import subprocess
-import tempfile
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
-from cuda_reference import _compilers, _shipped
+from cuda_reference import _compilers, _shipped, _storage
 from cuda_reference._compilers import CSRC, BuildError, Target
 
 
@@ -89,25 +91,23 @@ def compile_sources(
 ) -> dict[str, Path]:
     """Stem → library in the cache, by one parallel ninja run for those that are not there yet."""
     cache = _compilers.cache_directory()
-    libraries = {
-        stem: cache / f"{stem}-{target}-{_key(source, toolchain)}.so"
+    records = {
+        stem: cache / f"{stem}-{target}-{_key(source, toolchain)}.json"
         for stem, source in sources.items()
     }
-    missing = [stem for stem in sources if not libraries[stem].exists()]
+    libraries = {stem: found[0] for stem, record in records.items() if (found := _cached(record))}
+    missing = {stem: source for stem, source in sources.items() if stem not in libraries}
     if missing:
-        # Each process builds in a folder of its own and renames: no lock that could go stale.
-        with tempfile.TemporaryDirectory(dir=cache, prefix="build-") as folder:
-            work = Path(folder)
-            _run_ninja(work, {stem: sources[stem] for stem in missing}, toolchain)
+        with workspace(cache) as work:
+            said = _run_ninja(work, missing, toolchain)
             failures = []
-            for stem in missing:
-                built, log = work / f"{stem}.so", work / f"{stem}.log"
+            for stem, source in missing.items():
+                built, record = work / f"{stem}.so", records[stem]
                 if built.exists():
-                    os.replace(built, libraries[stem])
-                    continue
-                kept = libraries[stem].with_suffix(".log")
-                os.replace(log, kept)
-                failures.append(_describe_failure(sources[stem], target, kept))
+                    libraries[stem] = _storage.keep(built, record, f"{stem}-{target}", work)
+                else:
+                    log = record.with_suffix(".log")
+                    failures.append(_describe_failure(source, target, said[stem], log, work))
             if failures:
                 raise BuildError("\n".join(failures))
     return libraries
@@ -121,57 +121,96 @@ def cubin(stem: str, arch: str, *, csrc: Path = CSRC) -> tuple[bytes, str]:
     source = Path(csrc).resolve() / f"{stem}.cu"
     flags = (*_compilers._CUDA_FLAGS, f"-arch={arch}", "-cubin", "-Xptxas", "-v")
     toolchain = _compilers._Toolchain((str(_compilers._nvcc()),), flags, _compilers._cuda_headers())
-    cached = _compilers.cache_directory() / f"{stem}-{arch}-{_key(source, toolchain)}.cubin"
-    account = cached.with_suffix(".ptxas")
-    if not cached.exists():
-        with tempfile.TemporaryDirectory(dir=cached.parent, prefix="build-") as folder:
-            built, log = Path(folder) / "out.cubin", Path(folder) / "log"
-            command = toolchain.command(source, built, Path(folder))
-            ran = subprocess.run(command, capture_output=True, text=True, check=False)
-            log.write_text(ran.stdout + ran.stderr)
-            os.replace(log, account)
-            if ran.returncode:
-                raise BuildError(_describe_failure(source, "cuda", account))
-            os.replace(built, cached)  # last: where it lies, the account does
-    return cached.read_bytes(), account.read_text()
+    cache = _compilers.cache_directory()
+    record = cache / f"{stem}-{arch}-{_key(source, toolchain)}.json"
+    found = _cached(record)
+    if found:
+        return found[0].read_bytes(), found[1]["account"]
+    with workspace(cache) as work:
+        built = work / f"{stem}.cubin"
+        ran = subprocess.run(
+            toolchain.command(source, built, work),
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            check=False,
+        )
+        account = os.fsdecode(ran.stdout)
+        if ran.returncode:
+            log = record.with_suffix(".log")
+            raise BuildError(_describe_failure(source, "cuda", account, log, work))
+        _storage.keep(built, record, f"{stem}-{arch}", work, account=account)
+        return built.read_bytes(), account
 
 
-def _run_ninja(work: Path, sources: dict[str, Path], toolchain: _compilers._Toolchain) -> None:
-    """Compiles each source to work/<stem>.so, with the compiler's words in work/<stem>.log."""
-    exports = work / "exports.map"
-    exports.write_text(_compilers._EXPORTS)
-    lines = ["rule compile", "  command = $line > $log 2>&1"]
+@contextlib.contextmanager
+def workspace(cache: Path) -> Iterator[Path]:
+    """A folder in the cache to build in. Raises BuildError if the cache cannot be written."""
+    try:
+        with _storage.workspace(cache) as work:
+            yield work
+    except OSError as error:
+        raise BuildError(
+            f"the library cache {cache} does not hold what is needed, and nothing can be added "
+            f"({error}): set CUDA_REFERENCE_CACHE to a folder that can be written and has room"
+        ) from error
+
+
+def _cached(record: Path) -> tuple[Path, dict[str, Any]] | None:
+    """What a record in the cache names; None if it is to be built, for the first time or again."""
+    try:
+        library, about = _storage.find(record)
+        # Others may have put it there before the folder was closed to them.
+        if any(map(_compilers.open_to_others, (record, library))):
+            return None
+    except (OSError, ValueError):
+        return None
+    return library, about
+
+
+def _run_ninja(
+    work: Path, sources: Mapping[str, Path], toolchain: _compilers._Toolchain
+) -> dict[str, str]:
+    """Compiles each source to work/<stem>.so; stem → what the compiler said, else what ninja said.
+
+    It comes through a pipe: a file could not hold it where the disk is full.
+    """
+    (work / "exports.map").write_text(_compilers._EXPORTS)
+    # Renamed, so that what a compiler that was killed left is not taken for a library.
+    lines = ["rule compile", "  command = echo '>>> $stem' && $line && mv $stem.new $out"]
     for stem, source in sources.items():
-        log = work / f"{stem}.log"
-        log.touch()
-        command = shlex.join(toolchain.command(source, work / f"{stem}.so", exports))
+        command = shlex.join(toolchain.command(source, Path(f"{stem}.new"), Path("exports.map")))
         lines += [
             f"build {stem}.so: compile",
             f"  line = {command.replace('$', '$$')}",
-            f"  log = {shlex.quote(str(log)).replace('$', '$$')}",
+            f"  stem = {stem}",
         ]
-    (work / "build.ninja").write_text("\n".join(lines) + "\n")
+    (work / "build.ninja").write_bytes(os.fsencode("\n".join(lines) + "\n"))
     # A preloaded sanitizer is for this process, not for the compiler.
     environment = {name: value for name, value in os.environ.items() if name != "LD_PRELOAD"}
-    command_line = [_compilers._ninja(), "-C", str(work), "--quiet", "-k", "0"]
-    ran = subprocess.run(command_line, env=environment, capture_output=True, text=True, check=False)
-    logs = [work / f"{stem}.log" for stem in sources]
-    if ran.returncode and not any(log.stat().st_size for log in logs):
-        for log in logs:  # ninja itself, or the shell, failed before the compiler spoke
-            log.write_text(ran.stdout + ran.stderr)
+    ran = subprocess.run(
+        [_compilers._ninja(), "-C", str(work), "--quiet", "-k", "0"],
+        env=environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        check=False,
+    )
+    output = os.fsdecode(ran.stdout)
+    parts = re.findall(r"^>>> (\S+)\n(.*?)(?=^(?:>>>|FAILED:|ninja:) |\Z)", output, re.M | re.S)
+    said = {stem: text for stem, text in parts if text.strip()}
+    return {stem: said.get(stem, output) for stem in sources}
 
 
-def _describe_failure(source: Path, target: Target, log: Path) -> str:
-    """The first errors of a compiler's log, each with the line of code it complains about."""
+def _describe_failure(source: Path, target: Target, said: str, log: Path, work: Path) -> str:
+    """The first errors that a compiler told, each with the line of code it complains about."""
     # "x.cu:12:5: error: ..." (g++, clang++) or "x.cu(12): error: ..." (nvcc)
     pattern = re.compile(r"(.+?)[:(](\d+)(?:\)|:\d+)?: (?:fatal )?error:? ?(.*)")
-    output = log.read_text(errors="replace").splitlines()
+    output = said.splitlines()
     described = []
     for match in filter(None, map(pattern.match, output)):
         file, number, message = Path(match[1]), int(match[2]), match[3]
         described.append(f"  {file.name}:{number}: error: {message}")
         try:
-            code = file.read_text(errors="replace").splitlines()[number - 1]
+            code = file.read_text(encoding="utf-8", errors="replace").splitlines()[number - 1]
         except (OSError, IndexError):
             continue
         described.append(f"    {number} | {code.strip()}")
@@ -184,8 +223,13 @@ def _describe_failure(source: Path, target: Target, log: Path) -> str:
         ]
     described = list(dict.fromkeys(described))
     if not described:  # the linker, or the compiler's driver
-        described = [f"  {line}" for line in output[-10:]]
-    return "\n".join([heading, *described[:6], f"  full log: {log}"])
+        described = [f"  {line}" for line in output[-6:]]
+    try:
+        _storage.write({log: os.fsencode(said)}, work)
+        kept = f"  full log: {log}"
+    except OSError as error:
+        kept = f"  the full log could not be kept: {error}"
+    return "\n".join([heading, *described[:6], kept])
 
 
 # ---- Loading ----------------------------------------------------------------

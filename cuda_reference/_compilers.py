@@ -11,6 +11,7 @@ import os
 import re
 import shlex
 import shutil
+import stat
 import subprocess
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -234,7 +235,7 @@ def hash_sources(source: Path, *others: str) -> str:
         for file in sorted(folder.rglob("*")):
             if file == source or (file.is_file() and file.suffix != ".cu"):
                 content = file.read_bytes()
-                digest.update(f"\n{file.relative_to(folder)} {len(content)}\n".encode())
+                digest.update(os.fsencode(f"\n{file.relative_to(folder)} {len(content)}\n"))
                 digest.update(content)
     return digest.hexdigest()[:12]
 
@@ -245,24 +246,40 @@ def portable_hash(source: Path, target: Target) -> str:
     return hash_sources(source, *flags, _EXPORTS)
 
 
-def cache_directory() -> Path:
-    """Where built libraries are kept, made if need be. Raises BuildError if it cannot be."""
+def cache_directory(*below: str) -> Path:
+    """Where built libraries are kept, or a folder below it; made for this user alone if need be.
+
+    It may be read-only. Raises BuildError if it cannot be made, or if others could have put
+    something into it: a library runs its code as it is loaded.
+    """
     chosen = os.environ.get("CUDA_REFERENCE_CACHE")
-    if chosen:
-        directory = Path(chosen).expanduser().absolute()
-    else:
-        home = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
-        directory = Path(home).expanduser() / "triton-kernels-crosscheck"
+    home = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
+    directory = Path(chosen) if chosen else Path(home) / "triton-kernels-crosscheck"
     try:
-        directory.mkdir(parents=True, exist_ok=True)
-        if not os.access(directory, os.W_OK | os.X_OK):
-            raise PermissionError(f"no permission to write to {directory}")
-    except OSError as error:
+        directory = directory.expanduser()
+        for folder in ("", *below):
+            directory /= folder
+            directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+            directory = directory.resolve()  # another's link could lead elsewhere later
+            if problem := open_to_others(directory):
+                raise PermissionError(problem)
+    except (OSError, RuntimeError) as error:  # RuntimeError: there is no home
         raise BuildError(
-            f"the library cache {directory} cannot be written ({error}): "
-            "set CUDA_REFERENCE_CACHE to a folder that can"
+            f"the library cache {directory} cannot be used ({error}): "
+            "set CUDA_REFERENCE_CACHE to a folder of your own"
         ) from error
     return directory
+
+
+def open_to_others(path: Path) -> str | None:
+    """How others than this user and root could have written a file or folder; None if not."""
+    status = path.stat()
+    if status.st_uid not in (0, os.geteuid()):
+        return f"it belongs to another user, uid {status.st_uid}"
+    if status.st_mode & 0o022:
+        mode = stat.S_IMODE(status.st_mode)
+        return f"others can write there, its mode is {mode:o}; run chmod -R go-w on it"
+    return None
 
 
 def sanitizer_environment(kind: str) -> dict[str, str]:

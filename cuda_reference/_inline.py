@@ -6,9 +6,7 @@ import ctypes
 import hashlib
 import math
 import numbers
-import os
 import re
-import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,7 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from cuda_reference import _arguments, _build, _compilers, _launch
+from cuda_reference import _arguments, _build, _compilers, _launch, _storage
 
 _EVERY_DTYPE = tuple({v for v in vars(torch).values() if isinstance(v, torch.dtype)})
 # The C type of a number; the dtypes that a pointer to it takes. Linux: long has 64 bits.
@@ -215,22 +213,14 @@ class _Unit:
     def _folder(self) -> Path:
         """A csrc of its own in the cache, where the compiler's messages can point."""
         digest = hashlib.sha256(self._text.encode()).hexdigest()[:12]
-        folder = _compilers.cache_directory() / "inline" / f"{self.name}-{digest}"
-        _write(folder / "source" / f"{self.name}.cu", self._source)
-        _write(folder / f"{self.name}.cu", self._text)
-        return folder
-
-
-def _write(file: Path, text: str) -> None:
-    """Renamed into place, so that another process never reads half of it."""
-    if file.exists():
-        return
-    file.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.NamedTemporaryFile(
-        "w", encoding="utf-8", dir=file.parent, prefix="write-", suffix=".cu", delete=False
-    ) as new:
-        new.write(text)
-    os.replace(new.name, file)
+        below = ("inline", f"{self.name}-{digest}", "source")
+        source = _compilers.cache_directory(*below) / f"{self.name}.cu"
+        unit = source.parent.parent / source.name
+        files = {source: self._source.encode(), unit: self._text.encode()}
+        if not all(file.is_file() and file.read_bytes() == text for file, text in files.items()):
+            with _build.workspace(_compilers.cache_directory()) as work:
+                _storage.write(files, work)
+        return unit.parent
 
 
 def _unit_text(name: str, source: str, launchers: Mapping[str, Sequence[_Parameter]]) -> str:

@@ -9,16 +9,13 @@ package is used, say that of a wheel; what does not fit there is built as usual.
 
 from __future__ import annotations
 
-import hashlib
-import json
 import os
 import platform
-import shutil
-import tempfile
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 
+from cuda_reference import _storage
 from cuda_reference._compilers import (
     ARCHITECTURE,
     CSRC,
@@ -36,6 +33,8 @@ class Record:
     """What a library was built from and for."""
 
     library: str
+    size: int
+    sha256: str
     sources: str
     architectures: list[str]  # as in TORCH_CUDA_ARCH_LIST; none for the host target
     machine: str
@@ -54,20 +53,21 @@ def keep(
     folder: Path,
 ) -> Path:
     """Puts a built library and its record into ``folder``, in the place of an older one."""
-    name = f"{stem}-{target}-{_content_hash(library)}.so"
-    sources = portable_hash(CSRC / f"{stem}.cu", target)
-    record = Record(name, sources, list(architectures), platform.machine(), compiler)
-    # Each is renamed into place, the record last: no reader finds half of anything.
-    with tempfile.TemporaryDirectory(dir=folder, prefix="build-") as work:
-        new_library, new_record = Path(work) / "library", Path(work) / "record"
-        shutil.copy(library, new_library)
-        new_record.write_text(json.dumps(asdict(record), indent=2) + "\n")
-        os.replace(new_library, folder / name)
-        os.replace(new_record, _record_file(stem, target, folder))
+    with _storage.workspace(folder) as work:
+        kept = _storage.keep(
+            library,
+            _record_file(stem, target, folder),
+            f"{stem}-{target}",
+            work,
+            sources=portable_hash(CSRC / f"{stem}.cu", target),
+            architectures=list(architectures),
+            machine=platform.machine(),
+            compiler=compiler,
+        )
     for older in folder.glob(f"{stem}-{target}-*.so"):
-        if older.name != name:
+        if older != kept:
             older.unlink(missing_ok=True)
-    return folder / name
+    return kept
 
 
 # ---- Finding ----------------------------------------------------------------
@@ -116,15 +116,12 @@ def find(stem: str, target: Target, folder: Path) -> Path:
         text = f"{folder} has no library of {stem}.cu for the {target} target"
         raise _misfit(text, stem, target, folder)
     try:
-        record = Record(**json.loads(file.read_text()))
-        library = folder / record.library
-        damaged = _content_hash(library) not in record.library
+        library, about = _storage.find(file)
+        record = Record(**about)
     except (OSError, ValueError, TypeError) as error:
         raise _misfit(f"{file} is of no use ({error})", stem, target, folder) from None
     architectures = record.architectures
-    if damaged:
-        problem = "is damaged"
-    elif record.sources != portable_hash(CSRC / f"{stem}.cu", target):
+    if record.sources != portable_hash(CSRC / f"{stem}.cu", target):
         problem = "is stale: its sources or flags have changed since it was built"
     elif record.machine != platform.machine():
         problem = f"was built for {record.machine}, and this machine is {platform.machine()}"
@@ -174,10 +171,6 @@ def _is_sanitized(target: Target) -> bool:
 
 def _record_file(stem: str, target: Target, folder: Path) -> Path:
     return folder / f"{stem}-{target}.json"
-
-
-def _content_hash(library: Path) -> str:
-    return hashlib.sha256(library.read_bytes()).hexdigest()[:12]
 
 
 def _capability() -> tuple[int, int] | None:

@@ -273,6 +273,9 @@ def test_strict_folder(host_libraries: Path, monkeypatch: pytest.MonkeyPatch) ->
         ({"sources": "0123456789ab"}, "is stale: its sources or flags have changed"),
         ({"machine": "riscv64"}, "was built for riscv64, and this machine is"),
         ({"nonsense": 1}, "square-host.json is of no use"),
+        ({"library": None}, "square-host.json is no record of a library"),
+        ({"size": 4096}, "is damaged: its content is not what was built"),
+        ({"sha256": ""}, "is damaged: its content is not what was built"),
     ],
 )
 def test_wrong_records(
@@ -290,11 +293,12 @@ def test_wrong_records(
 
 @needs_host_target
 @pytest.mark.usefixtures("no_compiler")
-def test_damaged_library(host_libraries: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("size", [0, 4096, -1])
+def test_damaged_library(size: int, host_libraries: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (library,) = host_libraries.glob("square-host-*.so")
-    library.write_bytes(library.read_bytes()[:-1])
+    library.write_bytes(library.read_bytes()[:size])
     monkeypatch.setenv("CUDA_REFERENCE_LIBRARIES", str(host_libraries))
-    with pytest.raises(BuildError, match=r"square-host-\w+\.so is damaged; .* run: python -m"):
+    with pytest.raises(BuildError, match=r"square-host-\w+\.so is damaged.*; .* run: python -m"):
         _build.library("square", "host")
 
 

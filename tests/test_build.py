@@ -48,7 +48,7 @@ def write(folder: Path, answer: int = 42, source: str = SOURCE) -> Path:
 
 
 def path_of(csrc: Path, target: _compilers.Target = "host") -> str:
-    """The name that the library would have, without building it."""
+    """What the library's record would be named by, without building it."""
     toolchain = _compilers._toolchain(target)
     return _build._key(csrc / "sample.cu", toolchain)
 
@@ -156,7 +156,8 @@ def test_two_processes_at_once(tmp_path: Path, cache: Path) -> None:
     outputs = [child.communicate(timeout=120) for child in children]
     assert [child.returncode for child in children] == [0, 0], outputs
     assert [output[0].strip() for output in outputs] == ["99", "99"]
-    assert len(list(cache.glob(f"sample-host-{path_of(csrc)}.so"))) == 1
+    assert len(list(cache.glob(f"sample-host-{path_of(csrc)}.json"))) == 1
+    assert not list(cache.glob("build-*"))
 
 
 def test_missing_programs_are_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -338,6 +338,20 @@ def test_a_cache_that_cannot_be_written(monkeypatch: pytest.MonkeyPatch, tmp_pat
     monkeypatch.setenv("CUDA_REFERENCE_CACHE", str(file))
     finding = one(machine.caches, "library cache")
     assert finding.grade == "problem"
+    assert finding.remedy == "set CUDA_REFERENCE_CACHE to a folder of your own"
+    shared = tmp_path / "shared"
+    shared.mkdir()
+    shared.chmod(0o777)
+    monkeypatch.setenv("CUDA_REFERENCE_CACHE", str(shared))
+    finding = one(machine.caches, "library cache")
+    assert finding.grade == "problem"
+    assert "others can write there" in finding.says
+    shared.chmod(0o700)
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "access", lambda path, mode: Path(path) != shared)  # root may write
+        finding = one(machine.caches, "library cache")
+    assert finding.grade == "warning"
+    assert "what it does not hold cannot be built" in finding.says
     assert finding.remedy == "set CUDA_REFERENCE_CACHE to a folder that can be written"
     monkeypatch.setenv("TRITON_CACHE_DIR", str(file / "below"))
     finding = one(machine.caches, "Triton's cache")

@@ -231,12 +231,18 @@ def caches() -> Iterator[Finding]:
         folder = compilers.cache_directory()
     except compilers.BuildError as error:
         says = re.sub(r": set CUDA_REFERENCE_CACHE.*", "", str(error))
-        remedy = "set CUDA_REFERENCE_CACHE to a folder that can be written"
+        remedy = "set CUDA_REFERENCE_CACHE to a folder of your own"
         yield Finding("library cache", "problem", says, remedy)
     else:
         libraries = list(folder.glob("*.so"))
         size = sum(file.stat().st_size for file in libraries) / 1e6
-        yield Finding("library cache", "ok", f"{folder}: {len(libraries)} libraries, {size:.0f} MB")
+        says = f"{folder}: {len(libraries)} libraries, {size:.0f} MB"
+        if os.access(folder, os.W_OK | os.X_OK):
+            yield Finding("library cache", "ok", says)
+        else:
+            says += "; it cannot be written: what it does not hold cannot be built"
+            remedy = "set CUDA_REFERENCE_CACHE to a folder that can be written"
+            yield Finding("library cache", "warning", says, remedy)
         yield from _leftovers("library cache", "builds that were killed", folder.glob("build-*"))
     yield _triton_cache()
     # Triton's cache and ours rename into place and lock nothing; torch's extensions do.
