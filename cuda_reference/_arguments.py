@@ -11,19 +11,28 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from cuda_reference import _memory
+
 FLOATING = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 INTEGRAL = (torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64)
 
 
 def check_tensor(op: str, name: str, value: Any, dtypes: Sequence[torch.dtype]) -> Tensor:
-    """``value``, if it is a dense-layout tensor of an allowed dtype that needs no gradient."""
+    """``value``, if it is a dense-layout tensor of an allowed dtype that needs no gradient and that
+    has memory of its own."""
     if not isinstance(value, Tensor):
         text = f"{op}(): argument '{name}' must be a torch.Tensor, but got {_type_name(value)}"
         if hasattr(value, "__dlpack__"):
             text += "; make a tensor of it with torch.from_dlpack(...)"
         raise TypeError(text)
+    if value.is_nested:
+        raise TypeError(
+            f"{op}(): argument '{name}' is a nested tensor; pass the tensors of its unbind() "
+            "one at a time"
+        )
     if value.layout != torch.strided:
         raise TypeError(f"{op}(): argument '{name}' must be strided, but is {value.layout}")
+    _memory.check_memory(op, f"argument '{name}'", value)
     if value.dtype not in dtypes:
         names = ", ".join(str(d)[6:] for d in dtypes)
         raise TypeError(f"{op}(): argument '{name}' is {value.dtype}, but must be one of: {names}")

@@ -235,7 +235,14 @@ def _describe_failure(source: Path, target: Target, said: str, log: Path, work: 
 # ---- Loading ----------------------------------------------------------------
 
 
-_load_lock = threading.Lock()
+_load_lock = threading.RLock()
+# A fork waits for the build or the load that another thread is in. In the child that thread would
+# hold the lock for ever, and the folder of its build is not the child's to finish or sweep.
+os.register_at_fork(
+    before=_load_lock.acquire,
+    after_in_parent=_load_lock.release,
+    after_in_child=_load_lock.release,
+)
 
 
 def library(stem: str, target: Target, *, csrc: Path = CSRC) -> ctypes.CDLL:

@@ -107,7 +107,9 @@ def load_inline(
     A function of the result takes its parameters by position, less the stream, which is torch's
     current one. A pointer takes a contiguous tensor of its dtype (``const float*`` float32,
     ``void*`` any, and so on) or None for a null pointer, a number a number in range. Tensors behind
-    pointers that are not const are written. Nothing is returned.
+    pointers that are not const are taken to be written: every call counts up their versions, so
+    that autograd notices if it has saved one of them. What is only read is best declared const.
+    Nothing is returned.
 
     Args:
         source: kernels and their launchers, functions that return cudaError_t, int (0 is success)
@@ -255,6 +257,7 @@ def _unit_text(name: str, source: str, launchers: Mapping[str, Sequence[_Paramet
 def _function(unit: _Unit, symbol: str, declared: Sequence[_Parameter]) -> Callable[..., None]:
     parameters = [parameter for parameter in declared if not parameter.is_stream]
     names = ", ".join(parameter.name for parameter in parameters)
+    written = {parameter.name for parameter in parameters if not parameter.const}
     ctypes_ = [*(parameter.ctype for parameter in parameters), ctypes.c_void_p]
     entries: dict[_compilers.Target, Any] = {}
 
@@ -278,7 +281,7 @@ def _function(unit: _Unit, symbol: str, declared: Sequence[_Parameter]) -> Calla
                 values.append(None)
             else:
                 tensors[parameter.name] = value = _tensor(symbol, parameter, value)
-                values.append(value.data_ptr())
+                values.append(_launch.address(value))
         if not tensors:
             raise TypeError(f"{symbol}(): every pointer is None; a tensor must say which device")
         device = next(iter(tensors.values())).device
@@ -286,6 +289,7 @@ def _function(unit: _Unit, symbol: str, declared: Sequence[_Parameter]) -> Calla
             _arguments.check_device(symbol, tensors)  # says what is wrong
         target: _compilers.Target = "cuda" if device.type == "cuda" else "host"
         launcher = entries.get(target) or entry(target)
+        _launch.count_up([t for name, t in tensors.items() if name in written])
         if target == "cuda":
             with torch.cuda.device(device):
                 status = launcher(*values, torch.cuda.current_stream(device).cuda_stream)

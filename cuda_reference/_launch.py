@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+from collections.abc import Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from cuda_reference import _build
+from cuda_reference import _build, _memory
 
 MAX_DIMS = 64
 
@@ -54,9 +55,15 @@ class CScalar(ctypes.Structure):
     _fields_ = [("real", ctypes.c_double), ("integer", ctypes.c_longlong)]
 
 
+def address(t: Tensor) -> int:
+    """That of ``t``'s first element. Arguments and results were found to have memory; a view that
+    was made of them inside of a mode, such as FakeTensorMode, may have none."""
+    return _memory.check_memory("cuda_reference", "a view of an argument", t).data_ptr()
+
+
 def tensor(t: Tensor) -> Any:
     """``t`` as a pointer argument of a launcher."""
-    c = CTensor(data=t.data_ptr(), dtype=DTYPE_CODE[t.dtype], ndim=t.dim())
+    c = CTensor(data=address(t), dtype=DTYPE_CODE[t.dtype], ndim=t.dim())
     c.size[: t.dim()] = t.shape
     c.stride[: t.dim()] = t.stride()
     return ctypes.byref(c)
@@ -64,7 +71,7 @@ def tensor(t: Tensor) -> Any:
 
 def pointer(t: Tensor | None) -> ctypes.c_void_p:
     """The address of ``t``'s first element, null for None."""
-    return ctypes.c_void_p(None if t is None else t.data_ptr())
+    return ctypes.c_void_p(None if t is None else address(t))
 
 
 def scalar(value: int | float) -> CScalar:
@@ -73,19 +80,30 @@ def scalar(value: int | float) -> CScalar:
     return CScalar(float(value), ctypes.c_longlong(integer & (2**64 - 1)).value)
 
 
-def launch(stem: str, symbol: str, shapes: str, device: torch.device, *arguments: Any) -> None:
-    """Call ``symbol`` of csrc/<stem>.cu with ``arguments`` and the current stream of ``device``.
+def launch(
+    stem: str, symbol: str, shapes: str, written: tuple[Tensor, ...], *arguments: Any
+) -> None:
+    """Call ``symbol`` of csrc/<stem>.cu with ``arguments`` and the current stream of the device of
+    the tensors that are ``written``.
 
     Raises:
         RuntimeError: the launch failed; the text has the variant, ``shapes`` and CUDA's own words.
     """
+    device = written[0].device
     on_gpu = device.type == "cuda"
     with torch.cuda.device(device) if on_gpu else contextlib.nullcontext():
         library = _build.library(stem, "cuda" if on_gpu else "host")
         stream = torch.cuda.current_stream(device).cuda_stream if on_gpu else None
+        count_up(written)
         status = getattr(library, symbol)(*arguments, ctypes.c_void_p(stream))
     if status:
         raise failure(library, status, symbol, shapes)
+
+
+def count_up(written: Sequence[Tensor]) -> None:
+    """Count up the versions of tensors that a launch is about to write, so that autograd notices
+    if it has saved one of them. Inference tensors have no version; nothing can save them."""
+    torch.autograd.graph.increment_version(written)
 
 
 def failure(library: ctypes.CDLL, status: int, symbol: str, shapes: str) -> RuntimeError:

@@ -15,13 +15,15 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from triton_kernels import _memory
+
 FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 INTEGERS = (torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64)
 NUMBERS = FLOATS + INTEGERS
 
 
 def tensor(op: str, name: str, value: Any, dtypes: Sequence[torch.dtype]) -> Tensor:
-    """Return ``value`` if it is a strided tensor of one of ``dtypes``."""
+    """Return ``value`` if it is a strided tensor of one of ``dtypes``, with memory of its own."""
     if not isinstance(value, Tensor):
         kind = f"{type(value).__module__}.{type(value).__qualname__}".removeprefix("builtins.")
         hint = (
@@ -39,6 +41,8 @@ def tensor(op: str, name: str, value: Any, dtypes: Sequence[torch.dtype]) -> Ten
         raise RuntimeError(
             f"{op}(): argument '{name}' is a lazily negated view; pass its resolve_neg()"
         )
+    if not _memory.there(value):
+        raise _memory.refusal(op, f"argument '{name}'", value)
     return value
 
 

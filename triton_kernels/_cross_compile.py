@@ -10,6 +10,7 @@ without a device, is all in here.
 from __future__ import annotations
 
 import contextlib
+import os
 import threading
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -80,7 +81,21 @@ class _Driver(DriverBase):  # type: ignore[misc]
 
 _lock = threading.Lock()
 _owner: int | None = None
+_before: Any = None  # the driver to put back
 _launches: list[Launch] = []
+
+
+def _leave_to_the_parent() -> None:
+    """In a forked child: what another thread was compiling is over, since the child lacks it."""
+    global _lock, _owner
+    if active():
+        return
+    if _owner is not None:
+        _drivers._active = _before
+    _lock, _owner = threading.Lock(), None
+
+
+os.register_at_fork(after_in_child=_leave_to_the_parent)
 
 
 def active() -> bool:
@@ -105,7 +120,7 @@ def compiling(capability: int) -> Iterator[list[Launch]]:
     Raises:
         RuntimeError: kernels are being interpreted, or this thread is inside already.
     """
-    global _owner, _launches
+    global _owner, _before, _launches
     if active():
         raise RuntimeError("compiling() cannot be entered twice")
     if _interpreter.active() or triton.knobs.runtime.interpret:
@@ -115,14 +130,14 @@ def compiling(capability: int) -> Iterator[list[Launch]]:
         )
     with _lock:
         # Not .active, which would look for a GPU.
-        before, _launches = _drivers._active, []
-        _drivers.set_active(_Driver(capability))
-        _owner = threading.get_ident()
+        _before, _launches = _drivers._active, []
         try:
+            _owner = threading.get_ident()  # before the driver: a fork between them puts it back
+            _drivers.set_active(_Driver(capability))
             yield _launches
         finally:
+            _drivers._active = _before
             _owner = None
-            _drivers._active = before
 
 
 def launch(kernel: Any, grid: tuple[int, ...], *args: Any, **meta: Any) -> None:

@@ -112,7 +112,7 @@ class Operator:
             if out is not None:
                 self.mutating(*args, out)
                 return out
-            if not torch.compiler.is_compiling() and torch._C._are_functorch_transforms_active():
+            if not torch.compiler.is_compiling() and _differentiating_or_batching():
                 return self._transformed.apply(*args)
             return self.functional(*args)
         if out is None:
@@ -266,6 +266,15 @@ class Operator:
         _LIBRARY.impl(name, refuse_gradients, "Autograd", with_keyset=True)
         torch.library.register_fake(f"{NAMESPACE}::{name}", lambda *args: None, lib=_LIBRARY)
         torch.library.register_vmap(f"{NAMESPACE}::{name}", refuse_vmap, lib=_LIBRARY)
+
+
+def _differentiating_or_batching() -> bool:
+    """Whether the innermost transform of torch.func is another than functionalize, which has a rule
+    for registered ops but none for autograd.Functions."""
+    if not torch._C._are_functorch_transforms_active():
+        return False
+    innermost = torch._C._functorch.peek_interpreter_stack()
+    return innermost.key() != torch._C._functorch.TransformType.Functionalize
 
 
 def _register_sharding() -> None:

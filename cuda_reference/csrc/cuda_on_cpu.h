@@ -25,6 +25,7 @@
 
 #include <cuda_runtime_api.h>
 #include <dlfcn.h>
+#include <pthread.h>
 #include <setjmp.h>
 #include <sys/mman.h>
 #include <ucontext.h>

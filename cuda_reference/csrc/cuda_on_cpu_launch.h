@@ -117,6 +117,12 @@ CUDA_ON_CPU_MACHINERY inline void run_block() {
 // ---- Launching ---------------------------------------------------------------------------------------------
 
 static std::mutex launch_mutex;
+
+// A fork waits for the launch that another thread is in: the child would find the mutex locked for ever, by a
+// thread that it does not have, and the state of a launch half made.
+[[maybe_unused]] static const int fork_handlers = pthread_atfork(
+    [] { launch_mutex.lock(); }, [] { launch_mutex.unlock(); }, [] { launch_mutex.unlock(); });
+
 // CUDA keeps the last error by host thread; the story outlives cudaGetLastError, which clears the code.
 static thread_local cudaError_t last_error = cudaSuccess, told_error = cudaSuccess;
 static thread_local std::string told;

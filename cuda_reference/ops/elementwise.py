@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from cuda_reference import _arguments, _launch
+from cuda_reference import _arguments, _launch, _memory
 from cuda_reference._arguments import FLOATING, INTEGRAL
 
 VARIANTS: dict[str, dict[str, tuple[torch.dtype, ...]]] = {
@@ -224,7 +224,7 @@ def _output(op: str, tensors: dict[str, Tensor], dtype: torch.dtype, out: Any) -
         raise RuntimeError(f"{op}(): the shapes of {shapes} do not broadcast") from None
     if out is not None:
         return _arguments.check_out(op, out, shape, dtype, tensors, in_place=True)
-    return torch.empty(shape, dtype=dtype, device=device)
+    return _memory.new_result(op, shape, dtype, device)
 
 
 def _check_variant(op: str, variant: str | None, tensors: dict[str, Tensor]) -> None:
@@ -256,5 +256,5 @@ def _run(
 ) -> Tensor:
     if out.numel():
         shapes = ", ".join(f"{name} {list(t.shape)}" for name, t in tensors.items())
-        _launch.launch(stem, symbol, shapes, out.device, *arguments)
+        _launch.launch(stem, symbol, shapes, (out,), *arguments)
     return out

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from cuda_reference import _arguments, _launch
+from cuda_reference import _arguments, _launch, _memory
 from cuda_reference._arguments import FLOATING
 
 ACTS = ("none", "relu", "gelu", "gelu_tanh", "silu", "sigmoid", "tanh", "leaky_relu")
@@ -77,7 +77,7 @@ def gemm_bias_act(
     device = _arguments.check_device(op, inputs)
     dtype = out_dtype or a.dtype
     if out is None:
-        out = torch.empty((M, N), dtype=dtype, device=device)
+        out = _memory.new_result(op, (M, N), dtype, device)
     else:
         out = _arguments.check_out(op, out, (M, N), dtype, inputs, in_place=False)
     _launch_gemm(
@@ -131,12 +131,12 @@ def linear_gelu(
     if bias is not None:
         inputs["bias"] = _bias(op, bias, x.dtype, weight.shape[0])
     device = _arguments.check_device(op, inputs)
-    rows = x.reshape(x.shape[:-1].numel(), x.shape[-1])
     shape = (*x.shape[:-1], weight.shape[0])
     if out is None:
-        out = torch.empty(shape, dtype=x.dtype, device=device)
+        out = _memory.new_result(op, shape, x.dtype, device)
     else:
         out = _arguments.check_out(op, out, shape, x.dtype, inputs, in_place=False)
+    rows = x.reshape(x.shape[:-1].numel(), x.shape[-1])
     try:
         result = out.view(rows.shape[0], weight.shape[0])
     except RuntimeError:
@@ -197,8 +197,8 @@ def act_backward(
     device = _arguments.check_device(op, inputs)
     sums_shape = (grad.shape[1],) if bias else (0,)
     if out is None:
-        dx = torch.empty(tuple(grad.shape), dtype=dtype, device=device)
-        sums = torch.empty(sums_shape, dtype=dtype, device=device)
+        dx = _memory.new_result(op, tuple(grad.shape), dtype, device)
+        sums = _memory.new_result(op, sums_shape, dtype, device)
     else:
         if not isinstance(out, tuple) or len(out) != 2:
             raise TypeError(f"{op}(): argument 'out' must be two tensors, not {out!r:.60}")
@@ -210,7 +210,7 @@ def act_backward(
         described = [_launch.tensor(t) for t in (grad, saved, dx)]
         shapes = f"grad {list(grad.shape)}, act {act}"
         total = _launch.tensor(sums) if bias else None
-        _launch.launch(op, op, shapes, device, *described, total, ACTS.index(act))
+        _launch.launch(op, op, shapes, (dx, sums), *described, total, ACTS.index(act))
     return dx, sums
 
 
@@ -249,4 +249,4 @@ def _launch_gemm(
 ) -> None:
     if out.numel():
         shapes = ", ".join(f"{name} {list(t.shape)}" for name, t in inputs.items())
-        _launch.launch(stem, symbol, shapes, out.device, *arguments)
+        _launch.launch(stem, symbol, shapes, (out,), *arguments)

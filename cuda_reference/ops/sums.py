@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from cuda_reference import _arguments, _launch
+from cuda_reference import _arguments, _launch, _memory
 from cuda_reference._arguments import FLOATING
 
 
@@ -52,7 +52,7 @@ def sum_to(
         _arguments.check_choice(op, "variant", variant, ())
     device = _arguments.check_device(op, {"x": x})
     if out is None:
-        out = torch.empty(tuple(shape), dtype=dtype, device=device)
+        out = _memory.new_result(op, tuple(shape), dtype, device)
     else:
         out = _arguments.check_out(op, out, tuple(shape), dtype, {"x": x}, in_place=False)
     if out.numel() == 0:
@@ -64,5 +64,5 @@ def sum_to(
     first = x.as_strided(tuple(shape), steps) if x.numel() else out
     arguments = (_launch.tensor(t) for t in (first, rest, out))
     shapes = f"x {list(x.shape)}, out {list(out.shape)}"
-    _launch.launch(op, op, shapes, device, *arguments, _launch.scalar(factor))
+    _launch.launch(op, op, shapes, (out,), *arguments, _launch.scalar(factor))
     return out

@@ -12,9 +12,11 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import numpy as np
+import torch
 import triton
 import triton.language as tl
 
+from triton_kernels import _memory
 from triton_kernels._interpreter import language, places
 from triton_kernels._interpreter.handles import ArgumentPointer, encode, plain, upstream
 from triton_kernels._interpreter.rewriting import rewrite
@@ -102,6 +104,10 @@ def launch(function: Any, args: Any, kwargs: dict[str, Any], grid: Any) -> None:
     bound.apply_defaults()
     values = dict(bound.arguments)
     kernel = rewrite(function.fn)
+    for t in _tensors(values.values()):
+        base = getattr(t, "base", t)  # a triton.reinterpret() wrapper
+        if isinstance(base, torch.Tensor) and not _memory.there(base):
+            raise _memory.refusal(function.fn.__name__, "an argument", base)
     given, host, transfer = list(values.values()), list(values.values()), None
     if any(t.device.type != "cpu" for t in _tensors(given)):
         transfer = upstream.GridExecutor(kernel, list(values), grid)

@@ -7,6 +7,7 @@ import dataclasses
 import functools
 import importlib
 import inspect
+import os
 import threading
 import types
 from collections.abc import Iterator
@@ -126,6 +127,25 @@ def _mended_builder() -> Iterator[None]:
 
 _lock = threading.RLock()
 _owner: int | None = None
+_undo = contextlib.ExitStack()  # what the owner's interpreting() has changed
+_switching = threading.RLock()  # held for the moments in which that is done and undone
+
+
+def _leave_to_the_parent() -> None:
+    """In a forked child: what another thread was interpreting is over, since the child lacks it."""
+    global _lock, _owner
+    if not active():
+        _undo.close()
+        _lock, _owner = threading.RLock(), None
+    _switching.release()
+
+
+# A fork never sees things half patched; it does not wait for other threads to leave interpreting().
+os.register_at_fork(
+    before=_switching.acquire,
+    after_in_parent=_switching.release,
+    after_in_child=_leave_to_the_parent,
+)
 
 
 def active() -> bool:
@@ -173,13 +193,14 @@ def interpreting(observer: Observer | None = None) -> Iterator[None]:
 
     That is JITFunction or (TRITON_INTERPRET=1 at import) InterpretedFunction, bare or inside
     Heuristics or Autotuner, of which the first configuration runs. Re-entrant. The interpreter
-    is one per process, so a lock makes other threads wait; nothing can be compiled meanwhile.
+    is one per process, so a lock makes other threads wait; nothing can be compiled meanwhile. A
+    process that this thread forks is inside, too; one that another thread forks is outside.
 
     ``observer`` is told of every launch, access and dot, and chooses the programs that run. If it
     has ``shadows``, these are kept beside the values; no value changes by that. Entered
     again without an observer, the outer one stays: a launch inside may enter for itself.
     """
-    global _owner
+    global _owner, _undo
     with _lock:
         if _owner is not None:
             builder = upstream.interpreter_builder
@@ -194,13 +215,16 @@ def interpreting(observer: Observer | None = None) -> Iterator[None]:
             raise RuntimeError(
                 f"this Triton ({triton.__version__}) cannot be mended:\n" + "\n".join(missing)
             )
-        patches = _Patches()
         try:
-            _apply(patches)
-            with _mended_builder():
+            with _switching, contextlib.ExitStack() as changes:
+                patches = _Patches()
+                changes.callback(patches.restore)
+                _apply(patches)
+                changes.enter_context(_mended_builder())
                 _watch(_with_onlooker(observer))
-                _owner = threading.get_ident()
-                yield
+                _undo, _owner = changes.pop_all(), threading.get_ident()
+            yield
         finally:
-            _owner = None
-            patches.restore()
+            with _switching:
+                _owner = None
+                _undo.close()

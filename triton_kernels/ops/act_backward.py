@@ -111,7 +111,9 @@ def act_backward(
         return _act_backward(*args)  # type: ignore[no-any-return]
     if _act_backward.followed(args):
         raise NotImplementedError("act_backward(): out= is for plain tensors outside of tracing")
-    return _launch_act_backward(*args, out=out)
+    written = _launch_act_backward(*args, out=out)
+    torch.autograd.graph.increment_version(written)
+    return written
 
 
 def _launch_act_backward(

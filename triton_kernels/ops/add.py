@@ -108,6 +108,8 @@ def _variant(
     result: Tensor = launch(
         x, y, alpha, out=out, variant=_elementwise_op.Pinned(name, *VARIANTS[name])
     )
+    if out is not None:
+        torch.autograd.graph.increment_version(out)
     return result
 
 
