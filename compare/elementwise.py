@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from compare import cases, numerics
+from compare.case_options import ANY_DTYPE, FLOAT_DTYPE, NUMBER, choice
 from compare.cases import FLOATS, Arguments, Case, Level, Sized
 
 
@@ -115,6 +116,26 @@ def unary_inputs(case: Case, device: torch.device = cases.CPU) -> Arguments:
     """x in the case's layout."""
     x = cases.random_values(case.shape, case.torch_dtype, case.values, case.generator(), device)
     return (cases.arrange(x, case.layout),), dict(case.options)
+
+
+BINARY_OPTIONS = {
+    "y": choice("same", "row", "column", "0-d", "contiguous"),
+    "y_dtype": FLOAT_DTYPE,
+}
+ADD_OPTIONS = {
+    "y": choice("same", "row", "column", "0-d", "contiguous", "scalar"),
+    "y_dtype": ANY_DTYPE,
+    "alpha": NUMBER,
+}
+
+
+def add_refuses(case: Case) -> str:
+    """Why there is no such call, in the words of the command line."""
+    dtypes = {case.dtype, case.options.get("y_dtype", case.dtype)}
+    alpha = case.options.get("alpha", 1)
+    if not dtypes & set(FLOATS) and (isinstance(alpha, float) or not -(2**63) <= alpha < 2**64):
+        return "alpha must be an integer of 64 bits for integers"
+    return ""
 
 
 def binary_inputs(case: Case, device: torch.device = cases.CPU) -> Arguments:
