@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from compare import cases, numerics
+from compare.case_options import ANY_DTYPE, FLOAT_DTYPE, NUMBER, choice
 from compare.cases import FLOATS, Arguments, Case, Level, Sized
 
 
@@ -24,7 +25,8 @@ def _promoted(t: Tensor | int | float, result: torch.dtype, like: Tensor) -> Ten
     """An operand as the formula sees it: in the result dtype, then in the compute dtype."""
     compute = _compute_dtype(result)
     if not isinstance(t, Tensor):
-        return torch.tensor(t, dtype=compute, device=like.device)
+        exact = compute if compute.is_floating_point else torch.int64  # of which the rest is cut
+        return torch.tensor(t, dtype=exact, device=like.device).to(compute)
     return t.to(compute).to(result).to(compute)
 
 
@@ -32,10 +34,14 @@ def _relu(x: Tensor) -> Tensor:
     return torch.where(x < 0, torch.zeros_like(x), x)
 
 
-def add_oracle(x: Tensor, y: Tensor | int | float, *, alpha: int | float = 1) -> Tensor:
+def add_oracle(
+    x: Tensor | int | float, y: Tensor | int | float, *, alpha: int | float = 1
+) -> Tensor:
     """fma(alpha, y, x) in the compute dtype, rounded once."""
     result = torch.result_type(x, y)
-    a, b = _promoted(x, result, x), _promoted(y, result, x)
+    like = x if isinstance(x, Tensor) else y
+    assert isinstance(like, Tensor)
+    a, b = _promoted(x, result, like), _promoted(y, result, like)
     if not result.is_floating_point:
         return (a + b * alpha).to(result)
     return numerics.fma(torch.tensor(alpha, dtype=a.dtype, device=a.device), b, a).to(result)
@@ -117,16 +123,51 @@ def unary_inputs(case: Case, device: torch.device = cases.CPU) -> Arguments:
     return (cases.arrange(x, case.layout),), dict(case.options)
 
 
+BINARY_OPTIONS = {
+    "y": choice("same", "row", "column", "0-d", "contiguous"),
+    "y_dtype": FLOAT_DTYPE,
+}
+ADD_OPTIONS = {
+    "x": choice("same", "scalar"),
+    "y": choice("same", "row", "column", "0-d", "contiguous", "scalar"),
+    "y_dtype": ANY_DTYPE,
+    "alpha": NUMBER,
+}
+
+
+def add_refuses(case: Case) -> str:
+    """Why there is no such call, in the words of the command line."""
+    if case.options.get("x") == "scalar":
+        if case.options.get("y") == "scalar":
+            return "x or y must be a tensor"
+        if case.layout == "inplace":
+            return "a number is no place for the result"
+    dtypes = {case.dtype, case.options.get("y_dtype", case.dtype)}
+    alpha = case.options.get("alpha", 1)
+    if not dtypes & set(FLOATS) and (isinstance(alpha, float) or not -(2**63) <= alpha < 2**64):
+        return "alpha must be an integer of 64 bits for integers"
+    return ""
+
+
 def binary_inputs(case: Case, device: torch.device = cases.CPU) -> Arguments:
-    """x and y; option y says how y differs: row, column, 0-d, scalar, or contiguous."""
+    """x and y; option y says how y differs: row, column, 0-d, scalar, or contiguous; x may be a
+    scalar, too."""
     options = dict(case.options)
-    kind = options.pop("y", "same")
+    x_kind, kind = options.pop("x", "same"), options.pop("y", "same")
     dtype = cases.DTYPES[options.pop("y_dtype", case.dtype)]
     generator = case.generator()
     x_values, _, y_values = case.values.partition(":")
     if case.values == "every":
         y_values = "shuffled"
-    x = cases.random_values(case.shape, case.torch_dtype, x_values, generator, device)
+    number = x_kind == "scalar"
+    x: Any = cases.random_values(
+        () if number else case.shape,
+        case.torch_dtype,
+        x_values,
+        generator,
+        cases.CPU if number else device,
+    )
+    x = x.item() if number else cases.arrange(x, case.layout)
     shape = case.shape
     if kind == "row":
         shape = case.shape[-1:]
@@ -140,7 +181,7 @@ def binary_inputs(case: Case, device: torch.device = cases.CPU) -> Arguments:
         y = y.item()
     elif kind == "same":
         y = cases.arrange(y, case.layout)
-    return (cases.arrange(x, case.layout), y), options
+    return (x, y), options
 
 
 def add_cases(dtype: str, level: Level) -> Iterator[Case]:
@@ -148,6 +189,7 @@ def add_cases(dtype: str, level: Level) -> Iterator[Case]:
     kinds: list[dict[str, Any]] = [
         {"y": kind} for kind in ("row", "column", "0-d", "scalar", "contiguous")
     ]
+    kinds.append({"x": "scalar", "alpha": -3})
     if dtype in FLOATS:
         alphas: list[dict[str, Any]] = [{"alpha": 0.1}, {"alpha": -3}]
         kinds += [{"y_dtype": other} for other in ("int64", "float16", "float32") if other != dtype]
@@ -168,7 +210,7 @@ def add_takes(side: str, variant: str | None, case: Case) -> bool:
         return False
     if side == "triton":
         return True
-    return _dense(case) and "y" not in case.options
+    return _dense(case) and not {"x", "y"} & set(case.options)
 
 
 def _dense(case: Case) -> bool:
@@ -187,7 +229,8 @@ def to_compile(op: str, dtype: str, options: Mapping[str, Any]) -> Iterator[Case
     if dtype == "float32":
         yield Case(op, dtype, (1 << 16, 1 << 15), "padded", options=options)
     if op == "add":
-        yield Case(op, dtype, (64, 64), options={**options, "y": "scalar"})
+        for operand in ("x", "y"):
+            yield Case(op, dtype, (64, 64), options={**options, operand: "scalar"})
 
 
 _CUDA_TYPE = {"float16": "__half", "bfloat16": "__nv_bfloat16", "float32": "float"}

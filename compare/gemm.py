@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from compare import cases, elementwise, tensor_cores
+from compare.case_options import FLOAT_DTYPE, NUMBER, TRUTH, choice
 from compare.cases import Arguments, Case, Level
 from cuda_reference.ops.gemm import takes as cuda_takes
 
@@ -215,6 +216,16 @@ LARGE = {
 }
 # More rows of tiles than the second dimension of a grid has room for; an a past 2³¹ elements.
 TALL, HUGE = (2**20 + 17, 24, 16), (2**25 + 7, 3, 65)
+SIZES = "M,N,K"
+OPTIONS = {
+    "act": choice(*ACTIVATIONS),
+    "alpha": NUMBER,
+    "beta": NUMBER,
+    "c": choice("full", "row", "column", "0-d"),
+    "bias": TRUTH,
+    "precision": choice("ieee", "tf32", "tf32x3"),
+    "out_dtype": FLOAT_DTYPE,
+}
 LAYOUTS = ("contiguous", "misaligned", "transposed", "padded", "strided", "functional")
 VALUES = ("normal", "special", "lattice", "lattice-wide", "every", "integers")
 
@@ -413,6 +424,15 @@ def gemm_takes(side: str, variant: str | None, case: Case) -> bool:
     """Triton everything, a CUDA variant what it is made for; the CUDA default counts as naive."""
     precision = case.options.get("precision", "ieee")
     return side == "triton" or cuda_takes(variant or "naive", case.torch_dtype, precision)
+
+
+def gemm_bias_act_refuses(case: Case) -> str:
+    """Why there is no such call, in the words of the command line."""
+    if case.options.get("precision", "ieee") != "ieee" and case.dtype != "float32":
+        return "precisions but ieee are for float32"
+    if case.options.get("beta") and "c" not in case.options:
+        return "beta needs c"
+    return ""
 
 
 def gemm_cost(case: Case) -> tuple[int, int]:

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from compare import cases
+from compare.case_options import FLOAT_DTYPE, choice
 from compare.cases import Arguments, Case, Level
 from compare.gemm import U_DOUBLE, U_FMA, gamma
 
@@ -87,6 +88,13 @@ DERIVATIVES = {
     "gelu": Derivative(_gelu, _const(8.0), 2.0**-14),
     "gelu_tanh": Derivative(_gelu_tanh, _const(16.0), 2.0**-18),
     "silu": Derivative(_silu, _const(16.0), 2.0**-18),
+}
+
+
+OPTIONS = {
+    "act": choice(*DERIVATIVES),
+    "grad_dtype": FLOAT_DTYPE,
+    "out_dtype": FLOAT_DTYPE,
 }
 
 

@@ -16,6 +16,7 @@ from torch import Tensor
 import cuda_reference
 import triton_kernels
 from compare import elementwise, gemm, gemm_peers, gradients, sums
+from compare.case_options import FLOAT_DTYPE, NUMBER, TRUTH, Option, choice
 from compare.cases import FLOATS, INTEGERS, LAYOUTS, Arguments, Case, Level, Sized
 
 
@@ -37,6 +38,8 @@ class Spec:
         out_dtype: the result's dtype, for an op with a bound.
         default_variant: the CUDA variant that the default is, so that it runs once.
         layouts, values, options: what the coordinates of a case may be.
+        sizes: what a case's shape must name, for an op whose cases have one number of sizes.
+        refuses: why the op does not take a case, or nothing.
         default_shape, default_options: of a case that names none on the command line.
         every: what the cases with values "every" prove, for the table.
         unary: whether the op takes one tensor, so that all its inputs can be tried.
@@ -79,7 +82,9 @@ class Spec:
     source_stem: str = ""
     layouts: tuple[str, ...] = (*LAYOUTS, "inplace", "functional")
     values: tuple[str, ...] = ("normal", "special", "every", "integers")
-    options: tuple[str, ...] = ()
+    options: Mapping[str, Option] = field(default_factory=dict)
+    sizes: str = ""
+    refuses: Callable[[Case], str] = lambda case: ""
     default_shape: tuple[int, ...] = (33, 129)
     default_options: Mapping[str, Any] = field(default_factory=dict)
 
@@ -96,7 +101,8 @@ SPECS: dict[str, Spec] = {
             triton=triton_kernels.add,
             cuda=cuda_reference.add,
             oracle=elementwise.add_oracle,
-            options=("y", "y_dtype", "alpha"),
+            options=elementwise.ADD_OPTIONS,
+            refuses=elementwise.add_refuses,
             dtypes=FLOATS + INTEGERS,
             cases=elementwise.add_cases,
             inputs=elementwise.binary_inputs,
@@ -128,7 +134,7 @@ SPECS: dict[str, Spec] = {
             cuda=cuda_reference.square_backward,
             oracle=elementwise.stepwise(lambda grad, x: grad * (x + x)),
             source_stem="square",
-            options=("y", "y_dtype"),
+            options=elementwise.BINARY_OPTIONS,
             dtypes=FLOATS,
             cases=lambda dtype, level: elementwise.elementwise_cases(
                 "square_backward",
@@ -149,7 +155,7 @@ SPECS: dict[str, Spec] = {
             oracle=elementwise.relu_scale_oracle,
             every="every x",
             unary=True,
-            options=("scale",),
+            options={"scale": NUMBER},
             default_options={"scale": 0.1},
             dtypes=FLOATS,
             cases=lambda dtype, level: elementwise.elementwise_cases(
@@ -166,7 +172,7 @@ SPECS: dict[str, Spec] = {
             cuda=cuda_reference.relu_scale_add,
             oracle=elementwise.relu_scale_add_oracle,
             source_stem="relu_scale",
-            options=("scale", "y", "y_dtype"),
+            options={"scale": NUMBER, **elementwise.BINARY_OPTIONS},
             default_options={"scale": 0.1},
             dtypes=FLOATS,
             cases=lambda dtype, level: elementwise.elementwise_cases(
@@ -192,7 +198,7 @@ SPECS: dict[str, Spec] = {
             ),
             source_stem="relu_scale",
             every="every x",
-            options=("scale", "y", "y_dtype"),
+            options={"scale": NUMBER, **elementwise.BINARY_OPTIONS},
             default_options={"scale": 0.1},
             dtypes=FLOATS,
             cases=lambda dtype, level: elementwise.elementwise_cases(
@@ -223,7 +229,7 @@ SPECS: dict[str, Spec] = {
             inputs=sums.inputs,
             layouts=sums.LAYOUTS,
             values=sums.VALUES,
-            options=("to", "factor", "out_dtype"),
+            options={"to": choice(*sums.TARGETS), "factor": NUMBER, "out_dtype": FLOAT_DTYPE},
             default_options={"to": "row"},
             cost=sums.cost,
             to_compile=sums.to_compile,
@@ -245,7 +251,8 @@ SPECS: dict[str, Spec] = {
             default_variant="naive",
             layouts=gemm.LAYOUTS,
             values=gemm.VALUES,
-            options=("approximate", "bias"),
+            options={"approximate": choice("none", "tanh"), "bias": TRUTH},
+            sizes=gemm.SIZES,
             default_shape=(33, 65, 70),
             cost=gemm.gemm_cost,
             to_compile=gemm.linear_gelu_to_compile,
@@ -272,7 +279,9 @@ SPECS: dict[str, Spec] = {
             default_variant="naive",
             layouts=gemm.LAYOUTS,
             values=gemm.VALUES,
-            options=("act", "alpha", "beta", "c", "bias", "precision", "out_dtype"),
+            options=gemm.OPTIONS,
+            sizes=gemm.SIZES,
+            refuses=gemm.gemm_bias_act_refuses,
             default_shape=(33, 65, 70),
             cost=gemm.gemm_cost,
             to_compile=gemm.gemm_bias_act_to_compile,
@@ -298,7 +307,8 @@ SPECS: dict[str, Spec] = {
             has_out=False,
             layouts=gradients.LAYOUTS,
             values=gradients.VALUES,
-            options=("act", "grad_dtype", "out_dtype"),
+            options=gradients.OPTIONS,
+            sizes="M,N",
             default_options={"act": "gelu"},
             cost=gradients.cost,
             to_compile=gradients.to_compile,

@@ -68,9 +68,11 @@ def out_dtype(case: Case) -> torch.dtype:
     return cases.DTYPES[case.options.get("out_dtype", case.dtype)]
 
 
+TARGETS = ("row", "column", "scalar", "same", "gaps")
+
+
 def target(case: Case) -> tuple[int, ...]:
-    """The shape that option ``to`` names: row, column, scalar, same, or gaps, with every second
-    dimension summed."""
+    """The shape that option ``to`` names; "gaps" has every second dimension summed."""
     shape, to = case.shape, case.options.get("to", "row")
     if to == "gaps":
         return tuple(n if d % 2 else 1 for d, n in enumerate(shape))
@@ -113,15 +115,14 @@ def sum_to_cases(dtype: str, level: Level) -> Iterator[Case]:
     ) -> Case:
         return Case("sum_to", dtype, shape, layout, values, 0, o)
 
-    kinds = ("row", "column", "scalar", "same", "gaps")
     for shape in SHAPES:
-        for to in kinds if len(shape) > 1 else ("scalar", "same"):
+        for to in TARGETS if len(shape) > 1 else ("scalar", "same"):
             yield case(shape, to=to)
     for layout in (*cases.LAYOUTS[1:], "functional"):
         for to in ("row", "column", "gaps"):
             yield case((33, 129), layout, to=to)
             yield case((2, 3, 5, 2, 3, 2, 2), layout, "integers", to=to)
-    for to in kinds:
+    for to in TARGETS:
         yield case((33, 129), to=to, factor=0.1)
         yield case((33, 129), values="integers", to=to, factor=-2)
         yield case((33, 129), to=to, out_dtype="float32" if dtype == "float16" else "float16")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import collections
 import itertools
 import math
 import numbers
@@ -68,9 +69,43 @@ def check_number(op: str, name: str, value: Any, dtype: torch.dtype) -> int | fl
 
 def check_choice(op: str, name: str, value: Any, choices: Sequence[str]) -> None:
     """Refuse a ``value`` that is none of the ``choices``."""
-    if value not in choices:
+    if not (isinstance(value, str) and value in choices):
         listed = ", ".join(map(repr, choices))
         raise ValueError(f"{op}(): argument '{name}' must be one of {listed}, but got {value!r}")
+
+
+def check_flag(op: str, name: str, value: Any) -> None:
+    """Refuse what merely has a truth value, such as the word "no"."""
+    if value is not True and value is not False:
+        raise TypeError(f"{op}(): argument '{name}' must be a bool, but got {_type_name(value)}")
+
+
+def check_result_dtype(op: str, name: str, value: Any, default: torch.dtype) -> torch.dtype:
+    """The dtype that a caller asks for, which must be a floating one, or the ``default``."""
+    if value is None:
+        return default
+    if not (isinstance(value, torch.dtype) and value in FLOATING):
+        raise TypeError(f"{op}(): argument '{name}' must be a floating dtype, not {value}")
+    return value
+
+
+def check_shape(op: str, name: str, value: Any) -> tuple[int, ...]:
+    """``value`` as plain integers; what torch refuses as a size, such as True, is refused."""
+    if not isinstance(value, Sequence):
+        raise TypeError(
+            f"{op}(): argument '{name}' must be a sequence of integers, not {_type_name(value)}"
+        )
+    for at, size in enumerate(value):
+        truth = isinstance(size, bool) or getattr(size, "dtype", None) == torch.bool
+        integral = isinstance(size, numbers.Integral)
+        if isinstance(size, Tensor):
+            integral = size.numel() == 1 and not (size.is_floating_point() or size.is_complex())
+        if truth or not integral:
+            raise TypeError(
+                f"{op}(): argument '{name}' must be a sequence of integers, but its element {at} "
+                f"is {str(size)[:60]} ({_type_name(size)})"
+            )
+    return tuple(int(size) for size in value)
 
 
 def check_device(op: str, tensors: Mapping[str, Tensor]) -> torch.device:
@@ -105,11 +140,7 @@ def check_out(
             f"{list(shape)}; out is never resized"
         )
     check_device(op, {**inputs, "out": out})
-    if _overlaps_itself(out):
-        raise RuntimeError(
-            f"{op}(): argument 'out' overlaps itself: shape {list(out.shape)}, "
-            f"strides {list(out.stride())}"
-        )
+    _refuse(op, _overlaps_itself(out), "overlaps itself", out)
     for name, t in inputs.items():
         same = (out.data_ptr(), out.dtype, out.shape, out.stride()) == (
             t.data_ptr(),
@@ -117,9 +148,22 @@ def check_out(
             t.shape,
             t.stride(),
         )
-        if not (in_place and same) and _share_memory(out, t):
-            raise RuntimeError(f"{op}(): argument 'out' overlaps '{name}' in memory")
+        if not (in_place and same):
+            _refuse(op, _share_memory(out, t), f"overlaps '{name}' in memory", out)
     return out
+
+
+def _refuse(op: str, found: bool | None, what: str, out: Tensor) -> None:
+    """Raise if ``out`` overlaps something, or if that could not be found out (None)."""
+    if found is False:
+        return
+    where = f"shape {list(out.shape)}, strides {list(out.stride())}"
+    if found:
+        raise RuntimeError(f"{op}(): argument 'out' {what}: {where}")
+    raise RuntimeError(
+        f"{op}(): argument 'out' may be one that {what}: its strides, or the other's, are too "
+        f"irregular to tell; pass a simpler one: {where}"
+    )
 
 
 def _type_name(value: Any) -> str:
@@ -136,50 +180,88 @@ def _steps(t: Tensor, both_ways: bool = False) -> list[tuple[int, int]]:
     return [(s, (n - 1) * (2 if both_ways else 1)) for n, s in _dims(t)]
 
 
-def _collides(steps: list[tuple[int, int]], target: int, skip: bool = False) -> bool:
-    """Whether Σ stride·index hits ``target``; with ``skip``, in a second way beside the first."""
-    steps = sorted(steps, reverse=True)
+# Bounds on the work of an overlap test, which decides a problem that is NP-hard in general.
+MAX_STEPS = 3000
+MAX_SUMS = 1 << 15
+
+
+class _TooIrregularError(Exception):
+    """A search that has taken MAX_STEPS."""
+
+
+def _collides(steps: list[tuple[int, int]], target: int, skip: bool = False) -> bool | None:
+    """Whether Σ stride·index hits ``target``; with ``skip``, in a second way beside the first.
+
+    None if neither a search of MAX_STEPS nor MAX_SUMS partial sums can tell.
+    """
+    steps = sorted((step for step in steps if step[1]), reverse=True)
+    wanted = 2 if skip else 1
+    try:
+        return len(list(itertools.islice(_ways(steps, target), wanted))) == wanted
+    except _TooIrregularError:
+        hits = _hits(steps, target)
+        return None if hits is None else hits >= wanted
+
+
+def _ways(steps: list[tuple[int, int]], target: int) -> Iterator[None]:
+    """One item a solution, found by fixing the index of the first step, then of the later ones."""
+    reach = [sum(s * most for s, most in steps[k:]) for k in range(len(steps) + 1)]
+    taken = itertools.count()
 
     def ways(k: int, left: int) -> Iterator[None]:
-        """One item a solution, found by fixing the index of step k, then of the later ones."""
+        if next(taken) >= MAX_STEPS:
+            raise _TooIrregularError
         if k == len(steps):
             if left == 0:
                 yield None
             return
+        # A sum of the steps k to j is a multiple of their common divisor; the later ones can make
+        # up for a remainder as large as they reach. This rules out interleaved views.
+        divisor = 0
+        for j in range(k, len(steps)):
+            divisor = math.gcd(divisor, steps[j][0])
+            if left % divisor > reach[j + 1]:
+                return
         stride, most = steps[k]
-        if stride == 0:
-            first, last = 0, min(most, 1)  # all alike, and two are enough
-        else:
-            # A sum of the steps k to j is a multiple of their common divisor; the later ones can
-            # make up for a remainder as large as they reach. This rules out interleaved views.
-            divisor = 0
-            for j in range(k, len(steps)):
-                divisor = math.gcd(divisor, steps[j][0])
-                if left % divisor > reach[j + 1]:
-                    return
-            first = max(0, -((reach[k + 1] - left) // stride))
-            last = min(most, left // stride)
+        first = max(0, -((reach[k + 1] - left) // stride))
+        last = min(most, left // stride)
         for index in range(first, last + 1):
             yield from ways(k + 1, left - stride * index)
 
-    reach = [sum(s * most for s, most in steps[k:]) for k in range(len(steps) + 1)]
-    wanted = 2 if skip else 1
-    return len(list(itertools.islice(ways(0, target), wanted))) == wanted
+    return ways(0, target)
 
 
-def _overlaps_itself(t: Tensor) -> bool:
-    """Whether two elements of ``t`` have one address."""
-    middle = sum(s * (n - 1) for n, s in _dims(t))
-    return t.numel() > 1 and _collides(_steps(t, both_ways=True), middle, skip=True)
+def _hits(steps: list[tuple[int, int]], target: int) -> int | None:
+    """How often a sum of one half of the steps and one of the other half make ``target``."""
+    left, right = [0], [0]
+    for stride, most in sorted(steps, key=lambda step: -step[1]):
+        if len(left) > len(right):
+            left, right = right, left
+        if len(left) * (most + 1) > MAX_SUMS:
+            return None
+        left = [total + stride * index for total in left for index in range(most + 1)]
+    often = collections.Counter(right)
+    return sum(often[target - total] for total in left)
 
 
-def _share_memory(a: Tensor, b: Tensor) -> bool:
-    """Whether any byte belongs to both tensors."""
+def _overlaps_itself(t: Tensor) -> bool | None:
+    """Whether two elements of ``t`` have one address; None if that could not be found out."""
+    dims = _dims(t)
+    middle = sum(s * (n - 1) for n, s in dims)
+    if t.numel() <= 1:
+        return False
+    if any(s == 0 for _, s in dims) or t.numel() > middle + 1:
+        return True  # fewer addresses than elements
+    return _collides(_steps(t, both_ways=True), middle, skip=True)
+
+
+def _share_memory(a: Tensor, b: Tensor) -> bool | None:
+    """Whether any byte belongs to both tensors; None if that could not be found out."""
     if not a.numel() or not b.numel() or a.device != b.device:
         return False
     steps = [(1, a.element_size() - 1), (1, b.element_size() - 1)]
     target = b.data_ptr() + b.element_size() - 1 - a.data_ptr()
     for t in (a, b):
-        steps += [(s * t.element_size(), m) for s, m in _steps(t)]
+        steps += [(s * t.element_size(), m) for s, m in _steps(t) if s]
     target += sum(s * m * b.element_size() for s, m in _steps(b))
     return _collides(steps, target)

@@ -86,6 +86,7 @@ def elementwise() -> list[Case]:
     case("relu_scale_backward", lambda x, y: tk.relu_scale_backward(x, y, 2), two, (P, R), P)
     for name, unary in {
         "add_scalar": lambda x: tk.add(x, 3),
+        "add_to_scalar": lambda y: tk.add(3, y, alpha=-3),
         "square": tk.square,
         "relu_scale": lambda x: tk.relu_scale(x, 2),
     }.items():
@@ -94,7 +95,9 @@ def elementwise() -> list[Case]:
         case(name, unary, (square,), (P,), ANY, moves=True)
     for number in (3, 0.5, 3.0):  # kinds of numbers that give different dtypes
         add_number = lambda x, y=number: tk.add(x, y)  # noqa: E731
-        case("add_scalar", add_number, (square,), (S0,), S0, dtype=torch.int64, gradients=False)
+        to_number = lambda y, x=number: tk.add(x, y)  # noqa: E731
+        for name, function in (("add_scalar", add_number), ("add_to_scalar", to_number)):
+            case(name, function, (square,), (S0,), S0, dtype=torch.int64, gradients=False)
     return cases
 
 

@@ -168,10 +168,12 @@ class Call:
     def case(self, shape: Sequence[int]) -> Case:
         """The nearest case of compare's, for what the spec tells by it."""
         x, *others = self.args
+        options = {k: v for k, v in self.options.items() if not isinstance(v, TensorSpec)}
+        if not isinstance(x, TensorSpec):
+            x, others, options["x"] = others[0], [], "scalar"
         out = self.out if isinstance(self.out, TensorSpec) else x
         every = [t for t in (x, *others, out) if isinstance(t, TensorSpec)]
         dense = all(t.strides is None and t.shape == tuple(shape) for t in every)
-        options = {k: v for k, v in self.options.items() if not isinstance(v, TensorSpec)}
         if others and not isinstance(others[0], TensorSpec):
             options["y"] = "scalar"
         elif others and others[0].dtype != x.dtype:
@@ -202,7 +204,7 @@ def _numbers(dtype: torch.dtype) -> st.SearchStrategy[float]:
 
 
 def _addends(x: str) -> st.SearchStrategy[float]:
-    """A Python number that may stand for add's y."""
+    """A Python number that may stand for add's x or y, beside a tensor of that dtype."""
     if x in FLOATS:
         return ROUND | st.floats()
     info = torch.iinfo(DTYPES[x])
@@ -218,11 +220,12 @@ def elementwise_calls(draw: st.DrawFn, op: str) -> Call:
     x = draw(tensors(x_shape, draw(dtype)))
     args: list[Any] = [x]
     if op == "add" and draw(st.integers(0, 4)) == 4:
-        args.append(draw(_addends(x.dtype)))
+        args.insert(draw(st.integers(0, 1)), draw(_addends(x.dtype)))
     elif binary:
         args.append(draw(tensors(others[0], draw(st.just(x.dtype) | dtype))))
     meta, _ = Call(op, tuple(args)).arguments(torch.device("meta"))
     result = torch.result_type(*meta) if binary else meta[0].dtype
+    numbered = args[0] is not x
     shape = torch.broadcast_shapes(*(m.shape for m in meta if isinstance(m, Tensor)))
     options = {}
     if op == "add" and draw(st.booleans()):
@@ -231,7 +234,12 @@ def elementwise_calls(draw: st.DrawFn, op: str) -> Call:
         options["scale"] = draw(_numbers(result))
     name = str(result).removeprefix("torch.")
     outs = st.none() | tensors(tuple(shape), name, written=True)
-    if x.shape == tuple(shape) and x.dtype == name and 0 not in (x.strides or (1,)):
+    if (
+        not numbered
+        and x.shape == tuple(shape)
+        and x.dtype == name
+        and 0 not in (x.strides or (1,))
+    ):
         outs |= st.just("x")
     return Call(op, tuple(args), options, draw(outs))
 

@@ -118,6 +118,10 @@ def tensors(op: str) -> list[str]:
     ]
 
 
+def nested(t: Tensor, layout: torch.layout) -> Tensor:
+    return torch.nested.nested_tensor([t, t[:1]], layout=layout)
+
+
 def wrong_types() -> Iterator[Bad]:
     for op in SPECS:
         for name in tensors(op):
@@ -141,6 +145,10 @@ def wrong_types() -> Iterator[Bad]:
             if name == "out" or (op in GEMM and name not in ("a", "x")):
                 change = replaced(**{name: lambda t: t.to(HALF)})
                 yield Bad(op, f"{name} float16", change, TypeError, (argument, "torch.float16"))
+            for layout in (torch.strided, torch.jagged):
+                change = replaced(**{name: lambda t, layout=layout: nested(t, layout)})
+                words = (argument, "NestedTensor")
+                yield Bad(op, f"{name} nested {layout}", change, TypeError, words, ("triton",))
             change = replaced(**{name: lambda t: t.to_sparse()})
             yield Bad(op, f"{name} sparse", change, TypeError, (argument, "torch.sparse_coo"))
     yield Bad(
@@ -197,6 +205,23 @@ def wrong_values() -> Iterator[Bad]:
         change = replaced(dtype=value)
         for op in ("sum_to", "act_backward"):
             yield Bad(op, f"dtype {value}", change, TypeError, ("'dtype'", str(value)))
+    for value in ("no", 1, None, np.bool_(True), np.array(1), [True], torch.tensor(True)):
+        words = ("'bias'", type(value).__name__)
+        yield Bad("act_backward", f"bias {value!r}", replaced(bias=value), TypeError, words)
+    several = np.array(["gelu", "relu"])  # which has no one truth value
+    for op, name in (("gemm_bias_act", "act"), ("act_backward", "act")):
+        change = replaced(**{name: several})
+        yield Bad(op, f"{name} array", change, ValueError, (f"'{name}'", "array"))
+    for op, name in (("gemm_bias_act", "precision"), ("linear_gelu", "approximate")):
+        change = replaced(**{name: several})
+        yield Bad(op, f"{name} array", change, ValueError, (f"'{name}'", "array"))
+    for op, name in (
+        ("sum_to", "dtype"),
+        ("act_backward", "dtype"),
+        ("gemm_bias_act", "out_dtype"),
+    ):
+        change = replaced(**{name: several})
+        yield Bad(op, f"{name} array", change, TypeError, (f"'{name}'", "gelu"))
     for op in SPECS:
         change = replaced(variant="f64x3")
         yield Bad(op, "variant", change, ValueError, ("'variant'", "'f64x3'"), ("cuda",))
@@ -255,6 +280,10 @@ def wrong_shapes() -> Iterator[Bad]:
         yield Bad("sum_to", f"shape {shape}", replaced(shape=shape), RuntimeError, words)
     words = ("'shape'", "int")
     yield Bad("sum_to", "shape a number", replaced(shape=5), TypeError, words)
+    for size in (True, np.bool_(True), torch.tensor(True), 4.0, torch.tensor(4.0), "4", None):
+        words = ("'shape'", "integers", "element 0", type(size).__name__)
+        change = replaced(shape=(size, 5))
+        yield Bad("sum_to", f"shape of {size!r}", change, TypeError, words)
     for op in (*ELEMENTWISE, "sum_to", *GEMM):
         for shape in ((5, 4), (20,), (1, 4, 5), (4, 1), (0,), ()):
             words = ("'out'", "4, 5", ", ".join(map(str, shape)), "never resized")
@@ -371,6 +400,7 @@ def refused(
     assert not missing, f"{missing} not in: {message}"
 
 
+@pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")
 @pytest.mark.parametrize(("kind", "op"), [key for key, cases in TABLE.items() if cases])
 def test_bad_calls(kind: str, op: str, mode: str, call: Call, device: torch.device) -> None:
     wrong = []
@@ -397,6 +427,18 @@ def test_the_unchanged_call_is_good(op: str, call: Call, device: torch.device) -
     assert not out.isnan().any()
     if "out" in arguments:
         assert out is arguments["out"]
+
+
+@pytest.mark.parametrize("size", [4, np.int64(4), np.uint8(4), torch.tensor(4), torch.tensor([4])])
+def test_a_size_is_any_integer_that_torch_takes(
+    size: Any, call: Call, device: torch.device
+) -> None:
+    arguments = {**good("sum_to", device), "shape": (size, 5)}
+    assert call("sum_to", arguments).tolist() == [[3.0] * 5] * 4
+    del arguments["out"]
+    out = call("sum_to", arguments)
+    assert out.shape == (4, 5)
+    assert {type(n) for n in out.shape} == {int}
 
 
 @pytest.mark.parametrize("op", list(SPECS))

@@ -39,6 +39,9 @@ SAMPLES = {
         lambda x, y: tk.add(x, y, alpha=-1.7), lambda x, y: x + -1.7 * y, ((4, 5), (4, 5))
     ),
     "add scalar": Sample(lambda x: tk.add(x, 3.5), lambda x: x + 3.5, ((4, 5),)),
+    "add to scalar": Sample(
+        lambda y: tk.add(3.5, y, alpha=-1.7), lambda y: 3.5 + -1.7 * y, ((4, 5),)
+    ),
     "square": Sample(tk.square, torch.square, ((4, 5),)),
     "relu_scale": Sample(lambda x: tk.relu_scale(x, 0.7), lambda x: torch.relu(x) * 0.7, ((4, 5),)),
     "relu_scale_add": Sample(
@@ -293,6 +296,7 @@ CALLS: dict[str, Callable[..., Any]] = {
 REGISTERED: dict[str, Callable[[Tensor, Tensor], tuple]] = {
     "add": lambda x, out: (x, x, 1, out),
     "add_scalar": lambda x, out: (x, 2, 1, out),
+    "add_to_scalar": lambda y, out: (y, 2, 1, out),
     "square": lambda x, out: (x, out),
     "relu_scale": lambda x, out: (x, 2, out),
     "relu_scale_add": lambda x, out: (x, x, 2, out),

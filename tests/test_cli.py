@@ -126,7 +126,9 @@ def test_every_case_replays_to_itself() -> None:
                     "arg": [f"{k}={v}" for k, v in case.options.items()],
                 }
                 again = one_case(spec, dtype, case.seed, one)
-                assert str(again) == str(case)
+                assert again == case
+                types = {name: type(value) for name, value in case.options.items()}
+                assert types == {name: type(value) for name, value in again.options.items()}
 
 
 @pytest.mark.parametrize(
@@ -140,6 +142,38 @@ def test_every_case_replays_to_itself() -> None:
         (["add", "--layout", "odd"], "one of contiguous"),
         (["add", "--values", "odd"], "one of normal"),
         (["add", "--arg", "gamma=1"], "one of y, y_dtype, alpha"),
+        (["add", "--arg", "alpha=two"], "--arg alpha=two: alpha is a number"),
+        (["add", "--arg", "alpha="], "alpha is a number"),
+        (["add", "--arg", "alpha=" + "9" * 400], "alpha is a number"),
+        (["add", "--dtype", "int32", "--arg", "alpha=0.5"], "alpha must be an integer"),
+        (["add", "--arg", "y=diagonal"], "y is one of same, row, column, 0-d"),
+        (["add", "--arg", "y_dtype=float8"], "y_dtype is one of float16"),
+        (["relu_scale", "--arg", "scale=true"], "scale is a number"),
+        (["relu_scale_add", "--arg", "y=scalar"], "y is one of same"),
+        (["square_backward", "--arg", "y_dtype=int32"], "y_dtype is one of float16, bfloat16"),
+        (["sum_to", "--arg", "to=rows"], "to is one of row, column"),
+        (["sum_to", "--arg", "out_dtype=int32"], "out_dtype is one of float16"),
+        (["linear_gelu", "--arg", "bias=no"], "--arg bias=no: bias is True or False"),
+        (["linear_gelu", "--arg", "bias=0"], "bias is True or False"),
+        (["linear_gelu", "--arg", "approximate=erf"], "approximate is one of none, tanh"),
+        (["linear_gelu", "--shape", "33"], "linear_gelu has M,N,K"),
+        (["gemm_bias_act", "--arg", "act=swish"], "act is one of none, relu"),
+        (["gemm_bias_act", "--arg", "c=diagonal"], "c is one of full, row"),
+        (["gemm_bias_act", "--arg", "beta=0.5"], "beta needs c"),
+        (["gemm_bias_act", "--arg", "precision=fp32"], "precision is one of ieee, tf32"),
+        (
+            ["gemm_bias_act", "--dtype", "float16", "--arg", "precision=tf32"],
+            "precisions but ieee are for float32",
+        ),
+        (["add", "--dtype", "int32", "--arg", f"alpha={2**70}"], "must be an integer of 64 bits"),
+        (["add", "--seed", str(2**70)], "less than or equal to 9223372036854775807"),
+        (["add", "--shape", f"{2**60}"], "its tensors take"),
+        (["gemm_bias_act", "--shape", "1000000000,3,1000000000"], "GiB of memory"),
+        (["sum_to", "--shape", f"{2**40},{2**40}"], "GiB of memory"),
+        (["act_backward", "--arg", "act=1"], "act is one of none"),
+        (["act_backward", "--arg", "grad_dtype=int8"], "grad_dtype is one of float16"),
+        (["act_backward", "--shape", "3,4,5"], "act_backward has M,N"),
+        (["square", "--values", "every", "--dtype", "float32"], "of 8 and 16 bits, not float32"),
         (["add", "--impl", "cuda-host/f99"], "cuda-host/f16x8"),
         (["add", "--require", "opencl"], "triton, cuda or"),
         (["add", "--quick", "--full"], "exclude each other"),
@@ -158,6 +192,22 @@ def test_usage_errors_exit_2(words: list[str], says: str) -> None:
     assert done.exit_code == 2, done.output
     flat = " ".join(done.output.replace("│", " ").split())
     assert says in flat, done.output
+
+
+@pytest.mark.parametrize("bias", ["True", "true", "False", "false"])
+def test_a_flag_means_what_it_says(bias: str) -> None:
+    one = {"shape": "3,5,4", "layout": None, "values": None, "arg": [f"bias={bias}"]}
+    case = one_case(SPECS["linear_gelu"], "float32", 0, one)
+    given = SPECS["linear_gelu"].inputs(case)[0][2]
+    assert (given is not None) is (bias.lower() == "true")
+
+
+def test_every_option_reads_its_values_and_refuses_others() -> None:
+    for spec in SPECS.values():
+        for option in spec.options.values():
+            with pytest.raises(ValueError, match="neither"):
+                option.read("neither")
+        assert set(spec.default_options) <= set(spec.options)
 
 
 def test_require_fails_for_a_side_that_did_not_run() -> None:

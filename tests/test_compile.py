@@ -71,6 +71,9 @@ def test_triton_vector_variants_move_128_bits(arch: str) -> None:
     wide = ["float32 f32x4", "float16 f16x8", "float16 f16x8_pack"]
     wide += ["bfloat16 bf16x8", "bfloat16 bf16x8_pack"]
     wide += [f"{dtype} flat" for dtype in SPECS["add"].dtypes]
+    for name in ("x", "y"):  # a kernel each: the formula has its operands in another order
+        figures = rows[f"float32 flat {name} scalar"].triton.figures
+        assert (figures.loads, figures.stores) == ({"128": 1}, {"128": 1}), name
     for name in wide:
         found = rows[name].triton.figures
         assert found.loads == {"128": 2}, name

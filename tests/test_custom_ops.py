@@ -43,6 +43,14 @@ SAMPLES: dict[str, Callable[[torch.device], dict[str, tuple]]] = {
         "promoted": (torch.arange(6, device=d), 0.5, 3),
         "bfloat16": (matrix(d, 4, 6, dtype=torch.bfloat16), 0.1, 1),
     },
+    "add_to_scalar": lambda d: {
+        "contiguous": (matrix(d, 4, 6), 0.1, 0.3),
+        "transposed": (matrix(d, 4, 6).t(), 2, 1),
+        "expanded": (matrix(d, 6).expand(4, 6), 2, 1),
+        "integers": (torch.arange(6, device=d), 2, -3),
+        "promoted": (torch.arange(6, device=d), 0.5, 3),
+        "bfloat16": (matrix(d, 4, 6, dtype=torch.bfloat16), 0.1, 3),
+    },
     "square": lambda d: {
         "contiguous": (matrix(d, 4, 6),),
         "transposed": (matrix(d, 4, 6).t(),),
@@ -143,6 +151,8 @@ def public(op: str) -> Callable[..., Any]:
         )
     if op in ("add", "add_scalar"):
         return lambda x, y, alpha: triton_kernels.add(x, y, alpha=alpha)
+    if op == "add_to_scalar":
+        return lambda y, x, alpha: triton_kernels.add(x, y, alpha=alpha)
     if op == "sum_to":
         return lambda x, shape, factor, dtype: triton_kernels.sum_to(
             x, shape, factor=factor, dtype=dtype

@@ -171,6 +171,9 @@ def test_compiles_in_one_graph(make, device: torch.device) -> None:
 def test_bad_arguments() -> None:
     with pytest.raises(ValueError, match=r"LinearAct\(\): argument 'act' must be one of"):
         tk.nn.LinearAct(4, 4, act="swish")
+    for layer in (tk.nn.LinearAct, tk.nn.LinearGELU):
+        with pytest.raises(TypeError, match=rf"{layer.__name__}\(\): argument 'bias' .* got str"):
+            layer(3, 4, bias="no")
     with pytest.raises(ValueError, match=r"LinearGELU\(\): argument 'approximate'"):
         tk.nn.LinearGELU(4, 4, approximate="erf")
     with pytest.raises(RuntimeError, match=r"inside `with triton_kernels.interpret\(\):`"):

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 import numbers
+import operator
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -30,6 +31,7 @@ def tensor(op: str, name: str, value: Any, dtypes: Sequence[torch.dtype]) -> Ten
             "; torch.from_dlpack(...) makes a tensor of it" if hasattr(value, "__dlpack__") else ""
         )
         raise TypeError(f"{op}(): argument '{name}' must be a torch.Tensor, but got {kind}{hint}")
+    refuse_nested(op, name, value)
     if value.dtype not in dtypes:
         allowed = ", ".join(str(d).removeprefix("torch.") for d in dtypes)
         raise TypeError(
@@ -44,6 +46,15 @@ def tensor(op: str, name: str, value: Any, dtypes: Sequence[torch.dtype]) -> Ten
     if not _memory.there(value):
         raise _memory.refusal(op, f"argument '{name}'", value)
     return value
+
+
+def refuse_nested(op: str, name: str, value: Any) -> None:
+    """Refuse a NestedTensor; one of the strided layout has not even a shape to look at."""
+    if isinstance(value, Tensor) and value.is_nested:
+        raise TypeError(
+            f"{op}(): argument '{name}' is a NestedTensor, which is not supported; call it on each "
+            "of unbind(), or on a padded tensor (torch.nested.to_padded_tensor)"
+        )
 
 
 def number(op: str, name: str, value: Any, dtype: torch.dtype) -> int | float:
@@ -73,10 +84,52 @@ def number(op: str, name: str, value: Any, dtype: torch.dtype) -> int | float:
 
 def one_of(op: str, name: str, value: Any, allowed: Sequence[str]) -> str:
     """Return ``value`` if it is one of the ``allowed`` strings."""
-    if value not in allowed:
+    if not isinstance(value, str) or value not in allowed:  # an array has no one truth value
         choices = ", ".join(repr(a) for a in allowed)
         raise ValueError(f"{op}(): argument '{name}' must be one of {choices}, but got {value!r}")
     return str(value)
+
+
+def boolean(op: str, name: str, value: Any) -> bool:
+    """Return ``value`` if it is True or False: "no" and 0-d arrays have a truth value, too."""
+    if not isinstance(value, bool):
+        raise TypeError(
+            f"{op}(): argument '{name}' must be True or False, but got {type(value).__name__}"
+        )
+    return value
+
+
+def floating_dtype(op: str, name: str, value: Any, default: torch.dtype) -> torch.dtype:
+    """Return ``value`` if it is a floating dtype, ``default`` if it is None."""
+    if value is None:
+        return default
+    if not isinstance(value, torch.dtype) or value not in FLOATS:
+        raise TypeError(f"{op}(): argument '{name}' must be a floating dtype, but got {value!r}")
+    return value
+
+
+def sizes(op: str, name: str, value: Any) -> torch.Size:
+    """Return ``value`` as a shape, if it is a sequence of what torch takes for a size: integers of
+    Python's, numpy's or a tensor's, but not True."""
+    if not isinstance(value, Sequence):
+        raise TypeError(
+            f"{op}(): argument '{name}' must be a sequence of integers, but got "
+            f"{type(value).__name__}"
+        )
+    if type(value) is torch.Size:  # as in every backward pass
+        return value
+    found = []
+    for i, size in enumerate(value):
+        try:
+            if isinstance(size, bool) or (isinstance(size, Tensor) and size.dtype == torch.bool):
+                raise TypeError
+            found.append(operator.index(size))
+        except TypeError:
+            raise TypeError(
+                f"{op}(): argument '{name}' must be a sequence of integers, but its element {i} "
+                f"is {size!r:.60}, of type {type(size).__name__}"
+            ) from None
+    return torch.Size(found)
 
 
 def same_device(op: str, **tensors: Tensor | None) -> torch.device:
@@ -157,17 +210,28 @@ def check_out(
         raise RuntimeError(f"{op}(): argument 'out' is on {out.device}, but the inputs on {device}")
     if torch.is_grad_enabled():
         refuse_gradients(op, NO_GRADIENT_WITH_OUT, [("out", out)])
-    if _overlaps_itself(out):
+    overlaps = _overlaps_itself(out)
+    if overlaps is not False:
         raise RuntimeError(
-            f"{op}(): argument 'out' overlaps itself (shape {tuple(out.shape)}, strides "
-            f"{out.stride()}): several elements share one address"
+            f"{op}(): argument 'out' {_claim(overlaps, 'overlaps itself')} (shape "
+            f"{tuple(out.shape)}, strides {out.stride()}): several elements share one address"
         )
     for name, t in inputs.items():
-        if t is None or not _overlap(out, t) or (in_place and _identical(out, t)):
+        if t is None or (in_place and _identical(out, t)):
             continue
-        allowed = " in another way than element for element" if in_place else ""
-        raise RuntimeError(f"{op}(): argument 'out' overlaps '{name}' in memory{allowed}")
+        overlaps = _overlap(out, t)
+        if overlaps is not False:
+            allowed = " in another way than element for element" if in_place else ""
+            claim = _claim(overlaps, f"overlaps '{name}' in memory{allowed}")
+            raise RuntimeError(f"{op}(): argument 'out' {claim}")
     return out
+
+
+def _claim(known: bool | None, claim: str) -> str:
+    """What is wrong with 'out', or may be: strides can be too irregular to tell."""
+    if known:
+        return claim
+    return f"has strides too irregular to tell whether it {claim}; pass another one"
 
 
 def _identical(a: Tensor, b: Tensor) -> bool:
@@ -179,28 +243,44 @@ def _identical(a: Tensor, b: Tensor) -> bool:
     )
 
 
-def _solutions(terms: Sequence[tuple[int, int]], target: int) -> int:
-    """How many ways (counted up to 2) Σ coefficient·t = target has with 0 ≤ t ≤ limit.
+# What the overlap tests may cost, a few hundredths of a second. Views that slicing, permuting and
+# expanding make of a dense tensor take a few steps; to decide any strides is NP-hard.
+STEPS = 4096
+SUMS = 1 << 15
+
+
+class _OutOfStepsError(Exception):
+    pass
+
+
+def _solutions(terms: Sequence[tuple[int, int]], target: int) -> int | None:
+    """How many ways (counted up to 2) Σ coefficient·t = target has with 0 ≤ t ≤ limit; None where
+    that is too much work to tell. Coefficients are positive.
 
     Depth first, largest coefficient first: the strides of real tensors nest, so each level leaves
     one or two values to try. What is left to reach must also be near a multiple of the common
-    divisor of the next terms, or nothing is tried: that settles interleaved views at once.
+    divisor of the next terms, or nothing is tried: that settles interleaved views at once. Where
+    both fail, the sums of one half of the terms are held against those of the other half.
     """
     terms = sorted((t for t in terms if t[1] > 0), reverse=True)
     reach = [0]  # the most that the terms from the i-th on can contribute, from the end
     for coefficient, limit in reversed(terms):
         reach.append(reach[-1] + coefficient * limit)
     reach.reverse()
-    divisors = [
-        [
-            (math.gcd(*(c for c, _ in terms[i:j])), reach[j])
-            for j in range(i + 1, len(terms) + 1)
-            if terms[j - 1][0]
-        ]
-        for i in range(len(terms))
-    ]
+    divisors: list[list[tuple[int, int]]] = []
+    for i in range(len(terms)):
+        divisor, row = 0, []
+        for j in range(i, len(terms)):
+            divisor = math.gcd(divisor, terms[j][0])
+            row.append((divisor, reach[j + 1]))
+        divisors.append(row)
+    steps = 0
 
     def count(i: int, rest: int) -> int:
+        nonlocal steps
+        steps += 1
+        if steps > STEPS:
+            raise _OutOfStepsError
         if rest < 0 or rest > reach[i]:
             return 0
         if i == len(terms):
@@ -208,32 +288,53 @@ def _solutions(terms: Sequence[tuple[int, int]], target: int) -> int:
         if any(rest % divisor > others for divisor, others in divisors[i]):
             return 0
         coefficient, limit = terms[i]
-        if coefficient == 0:
-            return 2 if count(i + 1, rest) else 0
         found = 0
         low = max(0, -((reach[i + 1] - rest) // coefficient))
         for t in range(low, min(limit, rest // coefficient) + 1):
             found += count(i + 1, rest - coefficient * t)
             if found > 1:
                 break
-        return found
+        return min(found, 2)
 
-    return count(0, target)
+    try:
+        return count(0, target)
+    except _OutOfStepsError:
+        return _solutions_by_halves(terms, target)
 
 
-def _overlaps_itself(t: Tensor) -> bool:
-    """Whether two different indices of ``t`` have one address."""
-    if t.is_contiguous():
+def _solutions_by_halves(terms: Sequence[tuple[int, int]], target: int) -> int | None:
+    """The same from all sums of two halves of the terms; None if there are too many of them."""
+    halves: list[dict[int, int]] = [{0: 1}, {0: 1}]  # sum → in how many ways, up to 2
+    for coefficient, limit in sorted(terms, key=lambda term: term[1], reverse=True):
+        halves.sort(key=len)
+        if len(halves[0]) * (limit + 1) > SUMS:
+            return None
+        grown: dict[int, int] = {}
+        for total, ways in halves[0].items():
+            for part in range(total, total + coefficient * limit + 1, coefficient):
+                grown[part] = min(2, grown.get(part, 0) + ways)
+        halves[0] = grown
+    few, many = halves
+    return min(2, sum(ways * many.get(target - total, 0) for total, ways in few.items()))
+
+
+def _overlaps_itself(t: Tensor) -> bool | None:
+    """Whether two different indices of ``t`` have one address; None if that is hard to tell."""
+    if t.is_contiguous() or t.numel() <= 1:
         return False
     dims = [(stride, size - 1) for size, stride in zip(t.shape, t.stride()) if size > 1]
+    last = sum(stride * limit for stride, limit in dims)
+    if t.numel() > last + 1 or any(stride == 0 for stride, _ in dims):
+        return True  # more elements than addresses, or a repeated one
     # i and j collide when Σ stride·(i−j) = 0; shifted by (size−1) every term is non-negative, and
     # the one solution that is always there is i = j.
-    terms = [(stride, 2 * last) for stride, last in dims]
-    return t.numel() > 1 and _solutions(terms, sum(stride * last for stride, last in dims)) > 1
+    found = _solutions([(stride, 2 * limit) for stride, limit in dims], last)
+    return None if found is None else found > 1
 
 
-def _overlap(a: Tensor, b: Tensor) -> bool:
-    """Whether some byte belongs to an element of both ``a`` and ``b``; meta tensors have none."""
+def _overlap(a: Tensor, b: Tensor) -> bool | None:
+    """Whether some byte belongs to an element of both ``a`` and ``b``; None if that is hard to
+    tell. Meta tensors have none."""
     if a.device != b.device or a.is_meta or not a.numel() or not b.numel():
         return False
     if a.is_contiguous() and b.is_contiguous():
@@ -244,8 +345,9 @@ def _overlap(a: Tensor, b: Tensor) -> bool:
     for t, mirrored in ((a, False), (b, True)):
         item = t.element_size()
         own = [(1, item - 1)]
-        own += [(stride * item, size - 1) for size, stride in zip(t.shape, t.stride())]
+        own += [(stride * item, size - 1) for size, stride in zip(t.shape, t.stride()) if stride]
         terms += own
         if mirrored:
             target += sum(coefficient * limit for coefficient, limit in own)
-    return _solutions(terms, target) > 0
+    found = _solutions(terms, target)
+    return None if found is None else found > 0

@@ -183,6 +183,6 @@ _BEFORE_ACTIVATION = ("alpha", "beta", "c", "precision")
 
 def wants_pre(act: str, *inputs: Any) -> bool:
     """Whether a call is a training step that needs the pre-activation."""
-    if act not in OF_PRE_ACTIVATION or not torch.is_grad_enabled():
+    if not isinstance(act, str) or act not in OF_PRE_ACTIVATION or not torch.is_grad_enabled():
         return False
     return any(isinstance(t, Tensor) and t.requires_grad for t in inputs)

@@ -130,14 +130,17 @@ class Operator:
     def _observed(self, args: tuple[Any, ...], out: Tensor | None) -> bool:
         for i in self.tensors:
             if type(args[i]) not in _PLAIN and isinstance(args[i], Tensor):
+                _arguments.refuse_nested(self.label, self.names[i], args[i])
                 return True
+        if type(out) not in _PLAIN and isinstance(out, Tensor):
+            _arguments.refuse_nested(self.label, "out", out)
+            return True
         if forward_ad._current_level >= 0:
             self._refuse_tangents(args)
         return bool(
             torch._C._len_torch_dispatch_stack()
             or torch._C._are_functorch_transforms_active()
             or torch._C._get_tracing_state() is not None
-            or (type(out) not in _PLAIN and isinstance(out, Tensor))
             or (self.autocast is not None and self._autocasting())
         )
 

@@ -52,6 +52,7 @@ def _is_tensor(argument: Any) -> bool:
 # The first of the arguments, from which on they decide shapes, dtypes or placements of the results.
 _DECISIVE = {
     "add_scalar": "y",
+    "add_to_scalar": "x",
     "sum_to": "shape",
     "gemm_bias_act": "act",
     "gemm_bias_act_with_pre": "act",
@@ -170,6 +171,7 @@ def _twice(rules: Rules) -> Rules:
 _RULES: dict[str, Rules] = {
     "add": _add,
     "add_scalar": lambda x, y, alpha: _elementwise(x),
+    "add_to_scalar": lambda y, x, alpha: _elementwise(y),
     "square": _elementwise,
     "square_backward": _square_backward,
     "relu_scale": lambda x, scale: _elementwise(x),

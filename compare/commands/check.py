@@ -13,6 +13,7 @@ import typer
 from compare import cases, printing
 from compare.cases import Case, Level
 from compare.commands.options import (
+    MOST_SEED,
     check_dtype,
     check_implementation_names,
     check_writable,
@@ -44,7 +45,7 @@ def check(
     arg: Annotated[
         list[str] | None, typer.Option(help="One case with this option, e.g. alpha=2.")
     ] = None,
-    seed: Annotated[int, typer.Option(help="Seed of the random inputs.")] = 0,
+    seed: Annotated[int, typer.Option(help="Seed of the random inputs.", min=0, max=MOST_SEED)] = 0,
     impl: Annotated[
         list[str] | None,
         typer.Option(help="Only these: triton, cuda, a mode (cuda-host), mode/variant."),

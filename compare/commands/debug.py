@@ -11,6 +11,7 @@ import triton_kernels
 from compare.cases import Case
 from compare.commands.debug_cuda import debug_cuda
 from compare.commands.options import (
+    MOST_SEED,
     check_dtype,
     check_implementation_names,
     check_writable,
@@ -36,7 +37,7 @@ def debug(
     arg: Annotated[
         list[str] | None, typer.Option(help="An option of the case, e.g. alpha=2.")
     ] = None,
-    seed: Annotated[int, typer.Option(help="Seed of the random inputs.")] = 0,
+    seed: Annotated[int, typer.Option(help="Seed of the random inputs.", min=0, max=MOST_SEED)] = 0,
     side: Annotated[
         str | None, typer.Option(help="triton, or cuda: the CUDA kernel under the tools below.")
     ] = None,

@@ -9,6 +9,7 @@ import re
 from pathlib import Path
 from typing import Any
 
+import torch
 import typer
 
 from compare import cases
@@ -18,6 +19,7 @@ from compare.numerics import json_safe
 from compare.specs import SPECS, Spec
 
 NO_GPU = 3  # exit status
+MOST_SEED = 2**63 - 1
 
 
 def check_writable(file: Path | None, option: str = "--json") -> None:
@@ -89,11 +91,15 @@ def one_case(spec: Spec, dtype: str, seed: int, one: dict[str, Any]) -> Case:
             ) from None
         if any(n < 0 for n in shape):
             raise typer.BadParameter(f"--shape {one['shape']}: sizes are not negative")
+        if spec.sizes and len(shape) != spec.sizes.count(",") + 1:
+            raise typer.BadParameter(f"--shape {one['shape']}: {spec.name} has {spec.sizes}")
     layout, values = one["layout"] or "contiguous", one["values"] or "normal"
     if layout not in spec.layouts:
         raise typer.BadParameter(f"--layout {layout}: one of {', '.join(spec.layouts)}")
     if values not in spec.values and not re.fullmatch(r"0x[0-9a-f]+(:0x[0-9a-f]+)?", values):
         raise typer.BadParameter(f"--values {values}: one of {', '.join(spec.values)}")
+    if values == "every" and cases.DTYPES[dtype].itemsize > 2:
+        raise typer.BadParameter(f"--values every: of 8 and 16 bits, not {dtype}")
     options = dict(spec.default_options)
     for word in one["arg"] or []:
         key, equals, text = word.partition("=")
@@ -102,10 +108,28 @@ def one_case(spec: Spec, dtype: str, seed: int, one: dict[str, Any]) -> Case:
                 f"--arg {word}: NAME=VALUE with one of {', '.join(spec.options) or 'no names'}"
             )
         try:
-            options[key] = json.loads(text)
-        except json.JSONDecodeError:
-            options[key] = text
-    return Case(spec.name, dtype, shape, layout, values, seed, options)
+            options[key] = spec.options[key].read(text)
+        except ValueError:
+            raise typer.BadParameter(
+                f"--arg {word}: {key} is {spec.options[key].allowed}"
+            ) from None
+    case = Case(spec.name, dtype, shape, layout, values, seed, options)
+    if reason := spec.refuses(case):
+        raise typer.BadParameter(f"no case {case}: {reason}")
+    asked, there = spec.cost(case)[1], _memory()
+    if asked > there:
+        raise typer.BadParameter(
+            f"--shape {one['shape']}: its tensors take {asked / 2**30:,.1f} GiB, but there are "
+            f"{there / 2**30:.1f} GiB of memory"
+        )
+    return case
+
+
+def _memory() -> int:
+    """Bytes: the machine's, or a GPU's if that has more."""
+    own = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    gpus = range(torch.cuda.device_count())
+    return max([own, *(torch.cuda.get_device_properties(gpu).total_memory for gpu in gpus)])
 
 
 def timed_case(spec: Spec, dtype: str, shape: str | None) -> Case:

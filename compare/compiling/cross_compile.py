@@ -244,7 +244,7 @@ def _label(case: Case, launch: Launch) -> str:
     if "num_stages" not in config:  # no matrix product
         words = [launch.kernel.removesuffix("_kernel"), *(["×".join(tile)] if tile else [])]
         words += ["64-bit"] if str(launch.meta.get("INDEX")) == "int64" else []
-        words += ["y scalar"] if case.options.get("y") == "scalar" else []
+        words += [f"{name} scalar" for name in "xy" if case.options.get(name) == "scalar"]
         return " ".join(words)
     words = ["×".join(tile), f"w{config['num_warps']} s{config['num_stages']}"]
     words += [str(case.options[key]) for key in ("act", "approximate") if key in case.options]

@@ -11,24 +11,26 @@
 // pointer is not aligned to the access, its thread goes element by element.
 #include "elementwise.cuh"
 
+enum Number { NEITHER, X, Y };  // which operand is a number
+
 template <class C>
-__global__ void add_kernel(Tensor x, Tensor y, bool y_is_scalar, Scalar y_value, Tensor out,
+__global__ void add_kernel(Tensor x, Tensor y, Number number, Scalar given, Tensor out,
                            Scalar alpha, long long n) {
   const long long i = global_thread();
   if (i >= n) return;
-  const C a = promoted<C>(x, x.offset(i), out.dtype);
-  const C b = y_is_scalar ? value<C>(y_value) : promoted<C>(y, y.offset(i), out.dtype);
+  const C a = number == X ? value<C>(given) : promoted<C>(x, x.offset(i), out.dtype);
+  const C b = number == Y ? value<C>(given) : promoted<C>(y, y.offset(i), out.dtype);
   store<C>(out, out.offset(i), fused(value<C>(alpha), b, a));
 }
 
-// x, y and out have out's shape (stride 0 where broadcast); y null means the scalar y_value.
-extern "C" int add(const Tensor* x, const Tensor* y, Scalar y_value, const Tensor* out,
-                   Scalar alpha, cudaStream_t stream) {
+// x, y and out have out's shape (stride 0 where broadcast); one of x and y may be null: the number.
+extern "C" int add(const Tensor* x, const Tensor* y, Scalar given, const Tensor* out, Scalar alpha,
+                   cudaStream_t stream) {
   const long long n = out->numel();
-  const Tensor xt = *x, ot = *out, yt = y ? *y : *x;
-  const bool scalar = !y;
+  const Tensor xt = x ? *x : *y, yt = y ? *y : *x, ot = *out;
+  const Number number = !x ? X : !y ? Y : NEITHER;
   WITH_COMPUTE_TYPE(out->dtype, LAUNCH(add_kernel<C>, blocks_for(n), THREADS, 0, stream, xt, yt,
-                                       scalar, y_value, ot, alpha, n));
+                                       number, given, ot, alpha, n));
   return cudaGetLastError();
 }
 

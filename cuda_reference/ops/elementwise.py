@@ -38,7 +38,7 @@ VARIANTS: dict[str, dict[str, tuple[torch.dtype, ...]]] = {
 
 
 def add(
-    x: Tensor,
+    x: Tensor | int | float,
     y: Tensor | int | float,
     *,
     alpha: int | float = 1,
@@ -56,19 +56,24 @@ def add(
         TypeError, ValueError, RuntimeError: as there; ValueError also for inputs that the variant
             does not take.
     """
-    x, y = _promotable("add", x, y, FLOATING + INTEGRAL)
-    dtype = torch.result_type(x, y if isinstance(y, Tensor) else type(y)())
+    operands = _promotable("add", x, y, FLOATING + INTEGRAL)
+    tensors = {name: t for name, t in operands.items() if isinstance(t, Tensor)}
+    # Of a number only the kind promotes.
+    dtype = torch.result_type(
+        *(t if name in tensors else type(t)() for name, t in operands.items())
+    )
     alpha = _arguments.check_number("add", "alpha", alpha, dtype)
-    y_value: int | float = 0
-    if not isinstance(y, Tensor):
-        y_value = _arguments.check_number("add", "y", y, dtype)
-    tensors = {"x": x, "y": y} if isinstance(y, Tensor) else {"x": x}
+    given: int | float = 0
+    for name in operands.keys() - tensors.keys():
+        given = _arguments.check_number("add", name, operands[name], dtype)
     out = _output("add", tensors, dtype, out)
     if variant is not None:
         _check_variant("add", variant, {**tensors, "out": out})
-        if not isinstance(y, Tensor):
-            raise ValueError(f"add(): variant '{variant}' takes two tensors, but y is a number")
-        arguments = [_launch.pointer(t) for t in (out, x, y)]
+        for name in operands.keys() - tensors.keys():
+            raise ValueError(
+                f"add(): variant '{variant}' takes two tensors, but {name} is a number"
+            )
+        arguments = [_launch.pointer(t) for t in (out, *tensors.values())]
         factor, n = ctypes.c_float(alpha), ctypes.c_longlong(out.numel())
         return _run("add", f"add_{variant}", out, tensors, *arguments, factor, n)
     views = _views(out, tensors)
@@ -77,9 +82,9 @@ def add(
         "add",
         out,
         tensors,
-        views["x"],
+        views.get("x"),
         views.get("y"),
-        _launch.scalar(y_value),
+        _launch.scalar(given),
         views["out"],
         _launch.scalar(alpha),
     )
@@ -197,12 +202,31 @@ def _unary(op: str, dtypes: tuple[torch.dtype, ...], x: Tensor, out: Tensor | No
     return _run(op, op, out, {"x": x}, views["x"], views["out"])
 
 
-def _promotable(op: str, x: Any, y: Any, dtypes: tuple[torch.dtype, ...]) -> tuple[Tensor, Any]:
-    """The checked operands; y may be a number."""
-    x = _arguments.check_tensor(op, "x", x, dtypes)
-    if isinstance(y, (bool, int, float)):
-        return x, int(y) if isinstance(y, bool) else y
-    return _on_one_device(x, _arguments.check_tensor(op, "y", y, dtypes))
+def _promotable(op: str, x: Any, y: Any, dtypes: tuple[torch.dtype, ...]) -> dict[str, Any]:
+    """The checked operands by name; one of them may still be a number."""
+    operands: dict[str, Any] = {"x": x, "y": y}
+    numbers = [name for name, t in operands.items() if isinstance(t, (bool, int, float))]
+    if len(numbers) == 2:
+        numbers, operands["y"] = ["x"], _as_tensor(op, x, y)
+    for name, t in operands.items():
+        if name not in numbers:
+            _arguments.check_tensor(op, name, t, dtypes)
+        elif isinstance(t, bool):
+            operands[name] = int(t)
+    if not numbers:
+        operands["x"], operands["y"] = _on_one_device(x, y)
+    return operands
+
+
+def _as_tensor(op: str, x: int | float, y: int | float) -> Tensor:
+    """y as a 0-d CPU tensor of the dtype that two numbers promote to."""
+    dtype = torch.result_type(type(x)(), type(y)())
+    if dtype is torch.bool:
+        raise TypeError(f"{op}(): 'x' and 'y' are bools, and there is no sum of dtype bool")
+    value = _arguments.check_number(op, "y", int(y) if isinstance(y, bool) else y, dtype)
+    if isinstance(value, int) and value >= 2**63:
+        value -= 2**64
+    return torch.full((), value, dtype=dtype, device="cpu")
 
 
 def _on_one_device(x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:

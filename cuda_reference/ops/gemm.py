@@ -72,10 +72,8 @@ def gemm_bias_act(
         beta = 1.0 if beta is None else beta
     elif beta:
         raise ValueError(f"{op}(): argument 'beta' is {beta}, but there is no 'c'")
-    if out_dtype not in (None, *FLOATING):
-        raise TypeError(f"{op}(): argument 'out_dtype' must be a floating dtype, not {out_dtype}")
+    dtype = _arguments.check_result_dtype(op, "out_dtype", out_dtype, a.dtype)
     device = _arguments.check_device(op, inputs)
-    dtype = out_dtype or a.dtype
     if out is None:
         out = _memory.new_result(op, (M, N), dtype, device)
     else:
@@ -184,10 +182,9 @@ def act_backward(
     _arguments.check_choice(op, "act", act, ACTS)
     if variant is not None:
         _arguments.check_choice(op, "variant", variant, ())
-    if dtype is None:
-        dtype = torch.promote_types(grad.dtype, saved.dtype)
-    elif dtype not in FLOATING:
-        raise TypeError(f"{op}(): argument 'dtype' must be a floating dtype, not {dtype}")
+    _arguments.check_flag(op, "bias", bias)
+    promoted = torch.promote_types(grad.dtype, saved.dtype)
+    dtype = _arguments.check_result_dtype(op, "dtype", dtype, promoted)
     if grad.dim() != 2 or grad.shape != saved.shape:
         raise RuntimeError(
             f"{op}(): 'grad' and 'saved' must have one shape [M, N], but have {list(grad.shape)} "

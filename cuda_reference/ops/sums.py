@@ -32,14 +32,8 @@ def sum_to(
     """
     op = "sum_to"
     x = _arguments.check_tensor(op, "x", x, FLOATING)
-    if dtype is None:
-        dtype = x.dtype
-    elif dtype not in FLOATING:
-        raise TypeError(f"{op}(): argument 'dtype' must be a floating dtype, not {dtype}")
-    if not isinstance(shape, Sequence):
-        raise TypeError(
-            f"{op}(): argument 'shape' must be a sequence of integers, not {type(shape).__name__}"
-        )
+    dtype = _arguments.check_result_dtype(op, "dtype", dtype, x.dtype)
+    shape = _arguments.check_shape(op, "shape", shape)
     new = x.dim() - len(shape)
     padded = (*[1] * new, *shape)
     if new < 0 or any(n not in (1, full) for n, full in zip(padded, x.shape)):
@@ -52,16 +46,16 @@ def sum_to(
         _arguments.check_choice(op, "variant", variant, ())
     device = _arguments.check_device(op, {"x": x})
     if out is None:
-        out = _memory.new_result(op, tuple(shape), dtype, device)
+        out = _memory.new_result(op, shape, dtype, device)
     else:
-        out = _arguments.check_out(op, out, tuple(shape), dtype, {"x": x}, in_place=False)
+        out = _arguments.check_out(op, out, shape, dtype, {"x": x}, in_place=False)
     if out.numel() == 0:
         return out
     summed = [d for d in range(x.dim()) if padded[d] != x.shape[d]]
     steps = [0 if d in summed else x.stride(d) for d in range(x.dim())][new:]
     rest = x.as_strided([x.shape[d] for d in summed], [x.stride(d) for d in summed])
     # An empty x has no first elements; there is nothing to read then, so out may stand for them.
-    first = x.as_strided(tuple(shape), steps) if x.numel() else out
+    first = x.as_strided(shape, steps) if x.numel() else out
     arguments = (_launch.tensor(t) for t in (first, rest, out))
     shapes = f"x {list(x.shape)}, out {list(out.shape)}"
     _launch.launch(op, op, shapes, (out,), *arguments, _launch.scalar(factor))

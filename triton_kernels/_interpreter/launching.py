@@ -5,8 +5,9 @@ from __future__ import annotations
 import dataclasses
 import functools
 import inspect
-import itertools
+import math
 import operator
+import os
 import re
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
@@ -96,6 +97,38 @@ def _tensors(values: Any) -> Iterator[Any]:
             yield value
 
 
+MOST_PROGRAMS = 2**31 - 1, 2**16 - 1, 2**16 - 1  # along the axes of a CUDA grid
+BYTES_A_PROGRAM = 100  # in a list of programs
+
+
+def _programs(sizes: list[int]) -> Iterator[Program]:
+    """In the usual order, one at a time: a grid may have more of them than fit into memory."""
+    x, y, z = map(range, sizes[:3] if 0 not in sizes else (0, 0, 0))
+    return ((i, j, k) for i in x for j in y for k in z)
+
+
+def _listed(kernel: str, sizes: list[int]) -> list[Program]:
+    """All programs, for an observer to put in order."""
+    asked = BYTES_A_PROGRAM * math.prod(sizes)
+    there = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    if asked > there:
+        raise MemoryError(
+            f"kernel {kernel} has {math.prod(sizes)} programs in its grid {tuple(sizes)}; to watch "
+            f"them takes a list of {asked / 2**30:.0f} GiB, but there are {there / 2**30:.0f} GiB "
+            "of memory"
+        )
+    return list(_programs(sizes))
+
+
+def _check_grid(kernel: str, sizes: list[int]) -> None:
+    """Refuse a grid that no GPU launches; the interpreter would not come to its end."""
+    if 0 not in sizes and any(n > most for n, most in zip(sizes, MOST_PROGRAMS)):
+        raise ValueError(
+            f"kernel {kernel} has a grid of {tuple(sizes)} programs, but CUDA launches at most "
+            f"{MOST_PROGRAMS}"
+        )
+
+
 def launch(function: Any, args: Any, kwargs: dict[str, Any], grid: Any) -> None:
     """Run every program of a launch, in order."""
     parameters = _parameters(function.fn)
@@ -119,26 +152,26 @@ def launch(function: Any, args: Any, kwargs: dict[str, Any], grid: Any) -> None:
         grid = grid(values)
     sizes = [operator.index(plain(n)) for n in (*grid, 1, 1, 1)[: max(3, len(grid))]]
 
+    name = function.fn.__name__
+    _check_grid(name, sizes)
+
     arguments: list[Argument] = []
     converted = {
-        name: value
-        if name in parameters.constexprs
-        else _convert(name, value, parameters.scalars.get(name), arguments)
-        for name, value in values.items()
+        key: value
+        if key in parameters.constexprs
+        else _convert(key, value, parameters.scalars.get(key), arguments)
+        for key, value in values.items()
     }
     builder = upstream.interpreter_builder
     builder.arguments = tuple(arguments)
     builder.set_grid_dim(*sizes)
     observer = builder.observer
-    x, y, z = map(range, sizes[:3])
-    programs: Iterable[Program] = itertools.product(x, y, z)
+    programs: Iterable[Program] = _programs(sizes)
     if observer is not None:
-        options = {name: value for name, value in kwargs.items() if name not in names}
-        begins = Launch(
-            function.fn.__name__, tuple(sizes), builder.arguments, function, values, options
-        )
+        options = {key: value for key, value in kwargs.items() if key not in names}
+        begins = Launch(name, tuple(sizes), builder.arguments, function, values, options)
         observer.launch(begins)
-        programs = observer.order(begins, list(programs))
+        programs = observer.order(begins, _listed(name, sizes))
     with np.errstate(all="ignore"):
         for program in programs:
             if observer is not None and not observer.wants(program):
@@ -147,7 +180,7 @@ def launch(function: Any, args: Any, kwargs: dict[str, Any], grid: Any) -> None:
             try:
                 places.run(kernel, converted)
             except Exception as error:
-                error.add_note(f"in program {program} of kernel {function.fn.__name__}")
+                error.add_note(f"in program {program} of kernel {name}")
                 raise
     if transfer is not None:
         transfer._restore_args_dev(given, host, {}, {})

@@ -43,6 +43,7 @@ class LinearAct(_FusedLinear):
 
     Raises:
         ValueError: an unknown ``act``.
+        TypeError: ``bias`` is not True or False.
         TypeError, RuntimeError: at a call, as :func:`triton_kernels.gemm_bias_act`.
     """
 
@@ -55,6 +56,7 @@ class LinearAct(_FusedLinear):
         device: torch.device | str | int | None = None,
         dtype: torch.dtype | None = None,
     ) -> None:
+        _arguments.boolean("LinearAct", "bias", bias)
         _arguments.one_of("LinearAct", "act", act, tuple(activations.ACTIVATIONS))
         super().__init__(in_features, out_features, bias, device, dtype)
         self.act = act
@@ -81,6 +83,7 @@ class LinearGELU(_FusedLinear):
 
     Raises:
         ValueError: an unknown ``approximate``.
+        TypeError: ``bias`` is not True or False.
         TypeError, RuntimeError: at a call, as :func:`triton_kernels.linear_gelu`.
     """
 
@@ -93,6 +96,7 @@ class LinearGELU(_FusedLinear):
         device: torch.device | str | int | None = None,
         dtype: torch.dtype | None = None,
     ) -> None:
+        _arguments.boolean("LinearGELU", "bias", bias)
         _arguments.one_of("LinearGELU", "approximate", approximate, tuple(APPROXIMATIONS))
         super().__init__(in_features, out_features, bias, device, dtype)
         self.approximate = approximate

@@ -99,7 +99,7 @@ def act_backward(
         grad·act'(saved), [M, N], and its sums over M, [N]; without bias, [0].
 
     Raises:
-        TypeError: grad or saved is no tensor, or a dtype is unsupported.
+        TypeError: grad or saved is no tensor, bias no bool, or a dtype is unsupported.
         ValueError: an unknown act.
         RuntimeError: grad and saved are no matrices of one shape, devices differ, out does not fit
             or overlaps, out is given and an input requires grad.
@@ -128,9 +128,8 @@ def _launch_act_backward(
     grad = _arguments.tensor(op, "grad", grad, DTYPES)
     saved = _arguments.tensor(op, "saved", saved, DTYPES)
     _arguments.one_of(op, "act", act, tuple(activations.ACTIVATIONS))
-    if dtype not in (None, *DTYPES):
-        raise TypeError(f"{op}(): argument 'dtype' must be a floating dtype, but got {dtype!r}")
-    dtype = dtype or torch.result_type(grad, saved)
+    _arguments.boolean(op, "bias", bias)
+    dtype = _arguments.floating_dtype(op, "dtype", dtype, torch.result_type(grad, saved))
     if grad.dim() != 2 or grad.shape != saved.shape:
         raise RuntimeError(
             f"{op}(): 'grad' and 'saved' must be matrices of one shape, but have shapes "

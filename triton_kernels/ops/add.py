@@ -1,7 +1,8 @@
 """add: out = x + alpha·y, with torch.add's broadcasting, type promotion and scalars.
 
-Shapes: x and y broadcast to out. Dtypes: float16, bfloat16, float32, float64, uint8 and the signed
-integers. The compute type C is float32 for the 16-bit floats, else the result dtype itself.
+Shapes: x and y broadcast to out; either may be a number. Dtypes: float16, bfloat16, float32,
+float64, uint8 and the signed integers. The compute type C is float32 for the 16-bit floats, else
+the result dtype itself.
 
 Steps: operands → result dtype → C; fma(alpha, y, x) with one rounding in C (integers: x + alpha·y,
 wrapping); one rounding to the result dtype. NaN and inf propagate, −0 + −0 is −0, subnormals are
@@ -12,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
+from typing import Any
 
 import torch
 import triton
@@ -19,7 +21,7 @@ import triton.language as tl
 from torch import Tensor
 
 from triton_kernels import _arguments, _elementwise_op
-from triton_kernels._operator import Gradient
+from triton_kernels._operator import Gradient, Operator
 from triton_kernels.ops.sum_to import fitted
 
 DTYPES = _arguments.FLOATS + _arguments.INTEGERS
@@ -49,14 +51,23 @@ def add_element(x, y, alpha):
     return out
 
 
+@triton.jit
+def add_to_scalar_element(y, x, alpha):
+    return add_element(tl.broadcast_to(x, y.shape), y, alpha)
+
+
 def add(
-    x: Tensor, y: Tensor | int | float, *, alpha: int | float = 1, out: Tensor | None = None
+    x: Tensor | int | float,
+    y: Tensor | int | float,
+    *,
+    alpha: int | float = 1,
+    out: Tensor | None = None,
 ) -> Tensor:
     """x + alpha·y, elementwise, as torch.add.
 
     Args:
-        x: tensor of float16, bfloat16, float32, float64, uint8, int8, int16, int32 or int64.
-        y: tensor of these dtypes that broadcasts with x, or a Python number.
+        x, y: tensors of float16, bfloat16, float32, float64, uint8, int8, int16, int32 or int64
+            that broadcast, or Python numbers. Two numbers make a 0-d tensor on the CPU, as torch's.
         alpha: factor of y; must be an integer if the result is.
         out: written and returned if given; must have exactly the result's shape and dtype, and
             may be x or y itself but not overlap them otherwise.
@@ -71,9 +82,21 @@ def add(
         RuntimeError: shapes do not broadcast, devices differ, out does not fit or overlaps, out is
             given and an input requires grad.
     """
-    if isinstance(y, (int, float)):
-        return _add_scalar(x, y, alpha, out=out)
-    return _add(x, y, alpha, out=out)
+    op, args = _form(x, y)
+    return op(*args, alpha, out=out)  # type: ignore[no-any-return]
+
+
+def _form(x: Any, y: Any) -> tuple[Operator, tuple[Any, Any]]:
+    """The registered op for these operands, and in which order it takes them."""
+    if isinstance(x, (int, float)):
+        if isinstance(y, (int, float)):
+            dtype = torch.result_type(type(x)(), type(y)())
+            if dtype == torch.bool:
+                raise TypeError("add(): 'x' or 'y' must be a number or a torch.Tensor, not a bool")
+            value = _arguments.number("add", "y", int(y) if isinstance(y, bool) else y, dtype)
+            y = torch.tensor(value, dtype=dtype, device="cpu")
+        return _add_to_scalar, (y, x)
+    return _add_scalar if isinstance(y, (int, float)) else _add, (x, y)
 
 
 _GRADIENTS = {
@@ -91,11 +114,19 @@ _add_scalar = _elementwise_op.define(
     gradients=_GRADIENTS,
     op="add",
 )
+_add_to_scalar = _elementwise_op.define(
+    "add_to_scalar",
+    "Tensor y, Scalar x, Scalar alpha",
+    add_to_scalar_element,
+    DTYPES,
+    gradients=_GRADIENTS,
+    op="add",
+)
 
 
 def _variant(
     name: str,
-    x: Tensor,
+    x: Tensor | int | float,
     y: Tensor | int | float,
     *,
     alpha: int | float = 1,
@@ -104,9 +135,9 @@ def _variant(
     """``add`` with the elements per thread that ``name`` stands for, for its dtype only."""
     if torch.compiler.is_compiling():
         raise RuntimeError(f"add(): variant '{name}' runs eagerly only; compile a call of add")
-    launch = _add_scalar.launch if isinstance(y, (int, float)) else _add.launch
-    result: Tensor = launch(
-        x, y, alpha, out=out, variant=_elementwise_op.Pinned(name, *VARIANTS[name])
+    op, args = _form(x, y)
+    result: Tensor = op.launch(
+        *args, alpha, out=out, variant=_elementwise_op.Pinned(name, *VARIANTS[name])
     )
     if out is not None:
         torch.autograd.graph.increment_version(out)

@@ -96,10 +96,7 @@ def run(
         beta = float(_arguments.number(op, "beta", beta, a.dtype))
         if c is None and beta != 0:
             raise ValueError(f"{op}(): argument 'beta' is {beta}, but there is no 'c'")
-    if out_dtype not in (None, *DTYPES):
-        raise TypeError(
-            f"{op}(): argument 'out_dtype' must be a floating dtype, but got {out_dtype}"
-        )
+    dtype = _arguments.floating_dtype(op, "out_dtype", out_dtype, a.dtype)
     if a.dim() != 2 or b.dim() != 2 or a.shape[1] != b.shape[0]:
         raise RuntimeError(
             f"{op}(): '{names[0]}' and '{names[1]}' must be matrices [M, K] and [K, N], but have "
@@ -120,7 +117,6 @@ def run(
         beta = 1.0 if beta is None else beta
         c = c if beta != 0 else None
     _launch.check_device(op, device, _gemm.gemm_bias_act_kernel)
-    dtype = out_dtype or a.dtype
     if out is not None:
         inputs = {names[0]: a, names[1]: b, "bias": bias, "c": given_c}
         if torch.is_grad_enabled():

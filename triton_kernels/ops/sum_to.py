@@ -143,9 +143,7 @@ def _launch_sum_to(
 ) -> Tensor:
     op = "sum_to"
     x = _arguments.tensor(op, "x", x, DTYPES)
-    if dtype not in (None, *DTYPES):
-        raise TypeError(f"{op}(): argument 'dtype' must be a floating dtype, but got {dtype!r}")
-    dtype = dtype or x.dtype
+    dtype = _arguments.floating_dtype(op, "dtype", dtype, x.dtype)
     shape = _checked_shape(x, shape)
     compute = torch.float64 if torch.float64 in (x.dtype, dtype) else torch.float32
     factor = _arguments.number(op, "factor", factor, compute)
@@ -162,17 +160,13 @@ def _launch_sum_to(
 
 
 def _checked_shape(x: Tensor, shape: Any) -> torch.Size:
-    if not isinstance(shape, Sequence):
-        raise TypeError(
-            f"sum_to(): argument 'shape' must be a sequence of integers, but got "
-            f"{type(shape).__name__}"
-        )
-    aligned = zip(reversed(shape), reversed(x.shape))
-    if len(shape) > x.dim() or any(size not in (1, full) for size, full in aligned):
+    sizes = _arguments.sizes("sum_to", "shape", shape)
+    aligned = zip(reversed(sizes), reversed(x.shape))
+    if len(sizes) > x.dim() or any(size not in (1, full) for size, full in aligned):
         raise RuntimeError(
-            f"sum_to(): the shape {tuple(shape)} does not broadcast to that of 'x' {tuple(x.shape)}"
+            f"sum_to(): the shape {tuple(sizes)} does not broadcast to that of 'x' {tuple(x.shape)}"
         )
-    return torch.Size(shape)
+    return sizes
 
 
 def _fake(

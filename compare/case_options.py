@@ -1,0 +1,50 @@
+"""What the options of a case may be, and how the command line reads them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+from compare.cases import DTYPES, FLOATS
+
+
+class Option(NamedTuple):
+    """One option: ``read`` makes its value of a text, as ``str`` made the text of it, and raises
+    ValueError for any other; ``allowed`` says what it may be."""
+
+    allowed: str
+    read: Callable[[str], Any]
+
+
+def choice(*names: str) -> Option:
+    """One of these words."""
+
+    def read(text: str) -> str:
+        if text not in names:
+            raise ValueError(text)
+        return text
+
+    return Option(f"one of {', '.join(names)}", read)
+
+
+def _number(text: str) -> int | float:
+    try:
+        whole = int(text)
+    except ValueError:
+        return float(text)
+    if not -(2**1023) < whole < 2**1023:
+        raise ValueError(text)  # no float, and so no factor
+    return whole
+
+
+def _truth(text: str) -> bool:
+    try:
+        return {"True": True, "true": True, "False": False, "false": False}[text]
+    except KeyError:
+        raise ValueError(text) from None
+
+
+NUMBER = Option("a number", _number)
+TRUTH = Option("True or False", _truth)  # bool("no") would be True
+ANY_DTYPE = choice(*DTYPES)
+FLOAT_DTYPE = choice(*FLOATS)
