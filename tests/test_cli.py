@@ -168,7 +168,7 @@ def test_every_case_replays_to_itself() -> None:
             "precisions but ieee are for float32",
         ),
         (["add", "--dtype", "int32", "--arg", f"alpha={2**70}"], "must be an integer of 64 bits"),
-        (["add", "--seed", str(2**70)], "less than or equal to 9223372036854775807"),
+        (["add", "--seed", str(2**70)], "9223372036854775807"),
         (["add", "--shape", f"{2**60}"], "its tensors take"),
         (["gemm_bias_act", "--shape", "1000000000,3,1000000000"], "GiB of memory"),
         (["sum_to", "--shape", f"{2**40},{2**40}"], "GiB of memory"),

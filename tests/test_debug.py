@@ -906,7 +906,7 @@ def test_variant_and_program() -> None:
         (["relu_scale", "--dtype", "int32"], "has no dtype int32"),
         (["add", "--shape", "7,a"], "sizes with commas"),
         (["add", "--layout", "odd"], "one of contiguous"),
-        (["add", "--arg", "gamma=1"], "one of y, y_dtype, alpha"),
+        (["add", "--arg", "gamma=1"], "one of x, y, y_dtype, alpha"),
         (["add", "--impl", "opencl"], "use triton, cuda"),
         (["add", "--variant", "f99"], "add has f32"),
         (["square", "--variant", "f32"], "square has no variants"),
