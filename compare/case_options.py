@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from compare.cases import DTYPES, FLOATS
+from compare.cases import DISTANT, DTYPES, FLOATS, LAYOUTS
 
 
 class Option(NamedTuple):
@@ -37,6 +37,13 @@ def _number(text: str) -> int | float:
     return whole
 
 
+def _count(text: str) -> int:
+    number = int(text)
+    if number < 1:
+        raise ValueError(text)
+    return number
+
+
 def _truth(text: str) -> bool:
     try:
         return {"True": True, "true": True, "False": False, "false": False}[text]
@@ -45,6 +52,8 @@ def _truth(text: str) -> bool:
 
 
 NUMBER = Option("a number", _number)
+COUNT = Option("a positive whole number", _count)
 TRUTH = Option("True or False", _truth)  # bool("no") would be True
 ANY_DTYPE = choice(*DTYPES)
 FLOAT_DTYPE = choice(*FLOATS)
+LYING = choice(*LAYOUTS, *DISTANT)  # how one tensor lies, unlike the others

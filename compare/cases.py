@@ -7,10 +7,11 @@ table; :meth:`Case.command` is the command line that runs exactly that case agai
 from __future__ import annotations
 
 import math
+import mmap
 import shlex
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import torch
 from torch import Tensor
@@ -61,6 +62,18 @@ class Case:
     def numel(self) -> int:
         return math.prod(self.shape)
 
+    @property
+    def out_layout(self) -> str:
+        """How the result lies: as option ``out`` says, or as the case's layout does."""
+        layout = str(self.options.get("out", self.layout))
+        return "contiguous" if layout == "inplace" else layout
+
+    @property
+    def lying(self) -> set[str]:
+        """How its tensors lie."""
+        others = {str(self.options.get(name, self.layout)) for name in ("y", "saved")}
+        return {self.layout, self.out_layout} | others
+
     def generator(self) -> torch.Generator:
         """The source of this case's random numbers, always on the CPU."""
         return torch.Generator().manual_seed(self.seed)
@@ -84,7 +97,8 @@ def random_values(
     Kinds: "normal" draws from N(0, 1), or all integers of the dtype; "special" adds NaN, inf, −0,
     subnormals and the extremes among numbers of every magnitude; "every" walks all bit patterns of
     an 8- or 16-bit dtype in order, "shuffled" in a random order; "integers" are small; "0x…" is one
-    bit pattern. On the meta device there are no numbers, and none are drawn.
+    bit pattern; "ties:float16" is explained at :func:`ties`. On the meta device there are no
+    numbers, and none are drawn.
     """
     if device.type == "meta":
         return torch.empty(shape, dtype=dtype, device=device)
@@ -107,6 +121,8 @@ def _draw(n: int, dtype: torch.dtype, kind: str, generator: torch.Generator) -> 
         walk = torch.arange(count) if order is None else order
         walk = walk.repeat(-(-n // count))[:n]
         return walk.to(numerics.BITS[dtype.itemsize]).view(dtype)
+    if kind.startswith("ties:"):
+        return _near_ties(n, dtype, DTYPES[kind.removeprefix("ties:")], generator)
     if kind == "integers":
         return torch.randint(0 if dtype == torch.uint8 else -4, 5, (n,), generator=generator).to(
             dtype
@@ -138,7 +154,30 @@ def _draw(n: int, dtype: torch.dtype, kind: str, generator: torch.Generator) -> 
     raise ValueError(f"unknown kind of values: {kind!r}")
 
 
+def ties(*dtypes: torch.dtype) -> list[str]:
+    """The kinds of values for operands of these dtypes of which one is a 16-bit floating one: for
+    the others, numbers so close to the middle of two neighbours there that float32 has only the
+    middle itself. Rounding to float32 first, as torch promotes, makes ties of them."""
+    narrow = [name for name in FLOATS if DTYPES[name] in dtypes and DTYPES[name].itemsize == 2]
+    return [
+        "normal" if not narrow or DTYPES[narrow[0]] == d else f"ties:{narrow[0]}" for d in dtypes
+    ]
+
+
+def _near_ties(
+    n: int, dtype: torch.dtype, narrow: torch.dtype, generator: torch.Generator
+) -> Tensor:
+    """Those numbers, each on the side where its tie does not go: to the odd neighbour's."""
+    scale = 1.0 if dtype.is_floating_point else 2.0**27
+    low = (scale * (1 + torch.rand(n, generator=generator))).to(narrow)
+    odd = low.view(torch.int16) & 1
+    high = (low.view(torch.int16) + 1).view(narrow)
+    nudge = 2.0**-40 if dtype.is_floating_point else 1.0
+    return ((low.double() + high.double()) / 2 + nudge * (1 - 2 * odd)).to(dtype)
+
+
 LAYOUTS = ("contiguous", "misaligned", "transposed", "strided", "padded", "expanded", "reversed")
+DISTANT = ("distant", "distant_transposed")  # gigabytes, of which a CPU holds what is touched
 
 
 def poison_of(dtype: torch.dtype) -> float | int:
@@ -149,17 +188,19 @@ def poison_of(dtype: torch.dtype) -> float | int:
 def arrange(t: Tensor, layout: str) -> Tensor:
     """A tensor equal to ``t`` that lies in memory as ``layout`` says, with poison in the gaps.
 
-    "misaligned" starts one element past a 16-byte boundary; "transposed" has its last two
-    dimensions swapped in memory, "reversed" all of them; "strided" is every second element of a
-    larger tensor; "padded" has rows longer than it shows; "expanded" repeats its first row with
-    stride 0. A tensor with too few dimensions for a layout stays contiguous.
+    "misaligned" starts one element past a 16-byte boundary, "half-aligned" 8 bytes; "transposed"
+    has its last two dimensions swapped in memory, "reversed" all of them; "strided" is every second
+    element of a larger tensor; "padded" has rows longer than it shows; "expanded" repeats its first
+    row with stride 0; "distant" has rows so far apart that the last offset is no 32-bit number, and
+    "distant_transposed" columns. A tensor with too few dimensions for a layout stays contiguous.
     """
 
     def fresh(*shape: int) -> Tensor:
         return torch.full(shape, poison_of(t.dtype), dtype=t.dtype, device=t.device)
 
-    if layout == "misaligned":
-        moved = fresh(t.numel() + 1)[1:].view(t.shape)
+    if layout in ("misaligned", "half-aligned"):
+        start = 1 if layout == "misaligned" else max(1, 8 // t.element_size())
+        moved = fresh(t.numel() + start)[start:].view(t.shape)
     elif layout == "transposed" and t.dim() >= 2:
         moved = fresh(*t.shape[:-2], t.shape[-1], t.shape[-2]).transpose(-1, -2)
     elif layout == "reversed" and t.dim() >= 2:
@@ -170,6 +211,8 @@ def arrange(t: Tensor, layout: str) -> Tensor:
         moved = fresh(*t.shape[:-1], t.shape[-1] + 3)[..., : t.shape[-1]]
     elif layout == "expanded" and t.dim() >= 2 and t.shape[0]:
         return t[:1].expand(t.shape)
+    elif distant := _distant(t.shape, t.dtype, t.device, layout):
+        moved = distant.tensor
     else:
         return t
     moved.copy_(t)
@@ -177,6 +220,61 @@ def arrange(t: Tensor, layout: str) -> Tensor:
 
 
 GUARD = 1024  # elements before and after an output; a multiple of every vector width
+
+
+class _Distant(NamedTuple):
+    """A tensor whose rows lie so far apart that the last one's offset passes 2³¹ elements, with as
+    much memory before the first, and room for more rows: an offset that was cut to 32 bits, or is
+    off by one, stays inside. On the CPU so does a tile that overhangs; there it costs nothing.
+
+    Attributes:
+        tensor: the tensor.
+        buffer: all the memory.
+        around: every row amid GUARD elements before and after it; of what lies between, nothing is
+            known.
+    """
+
+    tensor: Tensor
+    buffer: Tensor
+    around: Tensor
+
+
+def _distant(
+    shape: Sequence[int], dtype: torch.dtype, device: torch.device, layout: str | Tensor
+) -> _Distant | None:
+    """A poisoned tensor of that shape, unless the layout is another one, or there are no rows."""
+    if isinstance(layout, Tensor) or layout not in DISTANT:
+        return None
+    transposed = layout == "distant_transposed"
+    if transposed:
+        shape = (*shape[:-2], *shape[:-3:-1])
+    if len(shape) < 1 + transposed or shape[0] < 2 or not math.prod(shape):
+        return None
+    count, row = shape[0], math.prod(shape[1:])
+    apart = max(-(-(2**31) // (count - 1)), row + 2 * GUARD)
+    apart += -apart % 16  # nothing else than the distance shall be special
+    start = 2**31 + GUARD
+    more = 64 if device.type == "cpu" else 1
+    buffer = untouched(start + (count + more - 1) * apart + row + GUARD, dtype, device)
+    around = buffer.as_strided((count, row + 2 * GUARD), (apart, 1), start - GUARD)
+    around.fill_(poison_of(dtype))
+    inner = torch.empty(tuple(shape[1:]), device="meta").stride()
+    tensor = buffer.as_strided(tuple(shape), (apart, *inner), start)
+    return _Distant(tensor.transpose(-1, -2) if transposed else tensor, buffer, around)
+
+
+def untouched(numel: int, dtype: torch.dtype, device: torch.device) -> Tensor:
+    """Memory that nobody has written. On the CPU it is zero, takes up no room until it is written,
+    and may be more than the system has, which would not let torch.empty have it."""
+    if device.type != "cpu":
+        return torch.empty(numel, dtype=dtype, device=device)
+    size = numel * dtype.itemsize
+    lazily = getattr(mmap, "MAP_NORESERVE", 0x4000)  # Linux's, which Python names from 3.13 on
+    try:
+        memory = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | lazily)
+    except OSError as error:
+        raise torch.OutOfMemoryError(f"no {size} bytes of addresses: {error}") from None
+    return torch.frombuffer(memory, dtype=dtype)
 
 
 class Guarded:
@@ -190,6 +288,10 @@ class Guarded:
         device: torch.device,
         layout: str | Tensor,
     ) -> None:
+        self._distant = _distant(shape, dtype, device, layout)
+        if self._distant is not None:
+            self.out, self.buffer, _ = self._distant
+            return
         if isinstance(layout, Tensor):
             template = layout
         else:
@@ -206,10 +308,14 @@ class Guarded:
 
     def intact(self) -> bool:
         """Whether nothing was written outside the output."""
-        outside = torch.ones_like(self.buffer, dtype=torch.bool)
-        outside.as_strided(self.out.shape, self.out.stride(), self.out.storage_offset()).fill_(
-            False
-        )
-        around = self.buffer[outside]
+        if self._distant is not None:
+            around = self._distant.around
+            around = torch.cat((around[:, :GUARD], around[:, -GUARD:]))
+        else:
+            outside = torch.ones_like(self.buffer, dtype=torch.bool)
+            outside.as_strided(self.out.shape, self.out.stride(), self.out.storage_offset()).fill_(
+                False
+            )
+            around = self.buffer[outside]
         poison = torch.full_like(around, poison_of(around.dtype))
         return bool(torch.equal(numerics.bits(around), numerics.bits(poison)))

@@ -73,6 +73,8 @@ def _on(
     device: torch.device, spec: Spec, case: Case, able: list[Implementation]
 ) -> Iterator[Outcome]:
     """The outcomes of the implementations that run on one device."""
+    if device.type == "cuda" and spec.cost(case)[1] > LARGE:
+        torch.cuda.empty_cache()  # in which smaller cases left no room in one piece
     arguments = spec.inputs(case, device)
     reference = spec.oracle(*arguments[0], **arguments[1])
 
@@ -88,6 +90,7 @@ def _on(
             yield outcome
 
 
+LARGE = 1 << 30  # bytes
 FEWEST = 64  # results from which a mean says something
 
 

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from compare import cases, numerics
-from compare.case_options import ANY_DTYPE, FLOAT_DTYPE, NUMBER, choice
+from compare.case_options import ANY_DTYPE, FLOAT_DTYPE, LYING, NUMBER, choice
 from compare.cases import FLOATS, Arguments, Case, Level, Sized
 
 
@@ -74,19 +74,26 @@ def relu_scale_add_oracle(x: Tensor, y: Tensor, scale: float) -> Tensor:
     return numerics.fma(_relu(a), factor, b).to(result)
 
 
-# Empty, one, every N mod 8, primes, odd matrices, many dimensions.
+# Empty, one, primes, odd matrices, many dimensions; and every N mod 8.
 SHAPES = [(), (0,), (1,), (3, 0, 5), (7, 13), (33, 129), (2, 3, 5, 2, 3, 2, 2)]
-SHAPES += [(1040 + k,) for k in range(8)]
+TAILS = [(1040 + k,) for k in range(8)]
+FAR = (3,)  # distant, the last offset is 2³¹ itself
+# Of x, y and out one lies otherwise than the others.
+ALONE = [((139,), "misaligned"), ((17, 19), "transposed"), (FAR, "distant")]
 LARGE = {"standard": [(1024, 1024)], "full": [(1024, 1024), (4096, 4099)]}
 HUGE = [((2**31 + 17,), "contiguous"), ((2**15 + 1, 2**16 + 1), "transposed")]  # past 32 bits
+# All offsets are 32-bit numbers, those of the last program's masked lanes are not.
+ALMOST_HUGE = (2**31 - 5,)
 
 
 def elementwise_cases(
     op: str, dtype: str, level: Level, extra: Mapping[str, list[dict[str, Any]]]
 ) -> Iterator[Case]:
     """The cases that all elementwise ops share, with ``extra["all"]`` options in every one, and
-    one more case for each of ``extra["more"]``."""
+    some more cases for each of ``extra["more"]``, which an op of one tensor has none of."""
     (base, *others) = extra["all"]
+    rounding = others[0] if others else {}  # which tails shall have
+    binary = bool(extra["more"])
 
     def case(
         shape: tuple[int, ...], layout: str = "contiguous", values: str = "normal", **o: Any
@@ -95,11 +102,27 @@ def elementwise_cases(
 
     for shape in SHAPES:
         yield case(shape)
+    for shape in TAILS:
+        yield case(shape, **rounding)
     for layout in (*cases.LAYOUTS[1:], "inplace", "functional"):
         yield case((33, 129), layout)
         yield case((2, 3, 5, 2, 3, 2, 2), layout)
-    yield case((1043,), "misaligned")
+    yield case((1043,), "misaligned", **rounding)
     yield case((1043,), "misaligned", "special")
+    yield case((33, 129), "inplace", out="padded")
+    yield case(FAR, "distant")
+    for shape, layout in ALONE:
+        yield case(shape, layout, out="contiguous", **({"y": "contiguous"} if binary else {}))
+        yield case(shape, out=layout)
+        if binary:
+            yield case(shape, y=layout)
+    if binary:  # x broadcasts; one without dimensions does not widen the result
+        yield case((), y="batch")
+        yield case((7, 13), y="batch")
+        if dtype == "float64":
+            yield case((), y="batch", y_dtype="float16")
+        elif dtype in FLOATS:
+            yield case((139,), y="0-d", y_dtype="float64")
     yield case((4099,), values="special")
     yield case((33, 129), "transposed", "special")
     for options in (*others, *extra["more"]):
@@ -112,26 +135,32 @@ def elementwise_cases(
         for shape in LARGE[level]:
             yield case(shape)
             yield case(shape, "transposed")
-    if level == "full" and torch.cuda.is_available() and dtype in ("float16", "uint8"):
+    if level == "full" and torch.cuda.is_available() and dtype in ("float16", "float32", "uint8"):
         for shape, layout in HUGE:
             yield case(shape, layout)
+        if binary:
+            yield case(ALMOST_HUGE, y="0-d")
+
+
+VALUES = ("normal", "special", "every", "integers", "cancelling", "ties")  # of add and its like
 
 
 def unary_inputs(case: Case, device: torch.device = cases.CPU) -> Arguments:
     """x in the case's layout."""
     x = cases.random_values(case.shape, case.torch_dtype, case.values, case.generator(), device)
-    return (cases.arrange(x, case.layout),), dict(case.options)
+    return (cases.arrange(x, case.layout),), {k: v for k, v in case.options.items() if k != "out"}
 
 
-BINARY_OPTIONS = {
-    "y": choice("same", "row", "column", "0-d", "contiguous"),
-    "y_dtype": FLOAT_DTYPE,
-}
+_BROADCAST = ("same", "row", "column", "0-d", "batch")
+_LYING = (*cases.LAYOUTS, *cases.DISTANT)
+UNARY_OPTIONS = {"out": LYING}
+BINARY_OPTIONS = {"y": choice(*_BROADCAST, *_LYING), "y_dtype": FLOAT_DTYPE, "out": LYING}
 ADD_OPTIONS = {
     "x": choice("same", "scalar"),
-    "y": choice("same", "row", "column", "0-d", "contiguous", "scalar"),
+    "y": choice(*_BROADCAST, "scalar", *_LYING),
     "y_dtype": ANY_DTYPE,
     "alpha": NUMBER,
+    "out": LYING,
 }
 
 
@@ -150,15 +179,23 @@ def add_refuses(case: Case) -> str:
 
 
 def binary_inputs(case: Case, device: torch.device = cases.CPU) -> Arguments:
-    """x and y; option y says how y differs: row, column, 0-d, scalar, or contiguous; x may be a
-    scalar, too."""
-    options = dict(case.options)
+    """x and y; option y says how y differs: row, column, 0-d, scalar, batch of x's shape, or a
+    layout of its own; x may be a scalar, too.
+
+    Values "ties" are for operands that a 16-bit result dtype rounds. Where they are "cancelling"
+    nothing but roundings remains of the sum: an operand or a product rounded otherwise shows.
+    """
+    options = {k: v for k, v in case.options.items() if k != "out"}
     x_kind, kind = options.pop("x", "same"), options.pop("y", "same")
     dtype = cases.DTYPES[options.pop("y_dtype", case.dtype)]
     generator = case.generator()
     x_values, _, y_values = case.values.partition(":")
     if case.values == "every":
         y_values = "shuffled"
+    elif case.values == "ties":
+        x_values, y_values = cases.ties(case.torch_dtype, dtype)
+    elif case.values == "cancelling":
+        x_values = "normal"
     number = x_kind == "scalar"
     x: Any = cases.random_values(
         () if number else case.shape,
@@ -175,12 +212,20 @@ def binary_inputs(case: Case, device: torch.device = cases.CPU) -> Arguments:
         shape = (*case.shape[:-1], 1)
     elif kind in ("0-d", "scalar"):
         shape = ()
+    elif kind == "batch":
+        shape = (3, *case.shape)
     home = cases.CPU if kind == "scalar" else device
     y: Any = cases.random_values(shape, dtype, y_values or x_values, generator, home)
+    if case.values == "cancelling" and "scale" in options:
+        y.copy_(-options["scale"] * _relu(x.double()))
+    elif case.values == "cancelling":
+        x.copy_(-options.get("alpha", 1) * y.double())
     if kind == "scalar":
         y = y.item()
     elif kind == "same":
         y = cases.arrange(y, case.layout)
+    elif kind in (*cases.LAYOUTS, *cases.DISTANT):
+        y = cases.arrange(y, kind)
     return (x, y), options
 
 
@@ -196,11 +241,36 @@ def add_cases(dtype: str, level: Level) -> Iterator[Case]:
     else:
         alphas = [{"alpha": -3}, {"alpha": 2**40 + 7}]
         kinds += [{"y_dtype": other} for other in ("int32", "uint8", "bfloat16") if other != dtype]
-    return elementwise_cases("add", dtype, level, {"all": [{}, *alphas], "more": kinds})
+    yield from elementwise_cases("add", dtype, level, {"all": [{}, *alphas], "more": kinds})
+    for layout in ("contiguous", "misaligned"):
+        yield Case("add", dtype, (139,), layout, "cancelling", options=alphas[0])
+    scalars = {"y": "scalar", **alphas[0]}
+    if dtype == "int64":  # of which each is a 32-bit number, but not their product
+        scalars |= {"y_dtype": "int32", "alpha": -7}
+        yield Case("add", dtype, (139,), options={**scalars, "y_dtype": "int64"})
+    yield Case("add", dtype, (139,), options=scalars)
+    narrow = dtype in ("float16", "bfloat16")
+    if narrow:
+        yield Case("add", dtype, (139,), values="cancelling", options={"y_dtype": "int16"})
+        yield Case("add", dtype, (139,), values="ties", options={"y": "0-d", "y_dtype": "float64"})
+    if narrow or dtype in ("int32", "int64"):
+        other = "int64" if narrow else "bfloat16"
+        yield Case("add", dtype, (139,), values="ties", options={"y_dtype": other})
+        yield Case("add", dtype, (17, 19), "transposed", "ties", options={"y_dtype": other})
+
+
+def relu_scale_add_cases(dtype: str, level: Level) -> Iterator[Case]:
+    """With broadcast and promoted y, and sums of which roundings remain."""
+    kinds: list[dict[str, Any]] = [{"y": kind} for kind in ("row", "column", "0-d")]
+    kinds.append({"y_dtype": "float16" if dtype == "float32" else "float32"})
+    extra: dict[str, list[dict[str, Any]]] = {"all": [{"scale": 0.1}, {"scale": -2}], "more": kinds}
+    yield from elementwise_cases("relu_scale_add", dtype, level, extra)
+    yield Case("relu_scale_add", dtype, (139,), values="cancelling", options={"scale": 0.1})
 
 
 def add_takes(side: str, variant: str | None, case: Case) -> bool:
-    """A variant is for its dtype; on the CUDA side for dense tensors of one shape."""
+    """A variant is for its dtype; on the CUDA side for dense tensors of one shape. On the Triton
+    side it is the default's kernels in other blocks, to which strides and values are separate."""
     if variant is None:
         return True
     prefix = {"float32": "f32", "float16": "f16", "bfloat16": "bf16"}.get(case.dtype, "none")
@@ -208,13 +278,13 @@ def add_takes(side: str, variant: str | None, case: Case) -> bool:
         return False
     if "y_dtype" in case.options:
         return False
-    if side == "triton":
+    if side == "triton" and case.values == "normal" and "out" not in case.options:
         return True
-    return _dense(case) and not {"x", "y"} & set(case.options)
+    return _dense(case) and "x" not in case.options
 
 
 def _dense(case: Case) -> bool:
-    return case.layout in ("contiguous", "misaligned", "inplace", "functional")
+    return case.lying <= {"contiguous", "misaligned", "inplace", "functional"}
 
 
 def square_takes(side: str, variant: str | None, case: Case) -> bool:

@@ -23,12 +23,16 @@ def _activated(pre: Tensor, act: str) -> Tensor:
 
 
 def linear_gelu_eager(
-    x: Tensor, weight: Tensor, bias: Tensor | None = None, *, approximate: str = "none"
+    x: Tensor,
+    weight: Tensor,
+    bias: Tensor | None = None,
+    *,
+    approximate: str = "none",
+    training: str = "out",
 ) -> Tensor:
     """linear_gelu as torch's users write it."""
-    return torch.nn.functional.gelu(
-        torch.nn.functional.linear(x, weight, bias), approximate=approximate
-    )
+    pre = torch.nn.functional.linear(x, weight, bias)
+    return pre if training == "pre" else torch.nn.functional.gelu(pre, approximate=approximate)
 
 
 def gemm_bias_act_eager(
@@ -42,6 +46,7 @@ def gemm_bias_act_eager(
     c: Tensor | None = None,
     out_dtype: torch.dtype | None = None,
     precision: str = "ieee",
+    training: str = "out",
 ) -> Tensor:
     """gemm_bias_act as torch's users write it, without ``precision``."""
     if c is not None:
@@ -51,7 +56,7 @@ def gemm_bias_act_eager(
         pre = torch.addmm(bias, a, b, alpha=alpha)
     else:
         pre = a @ b if alpha == 1.0 else alpha * (a @ b)
-    result = _activated(pre, act)
+    result = pre if training == "pre" else _activated(pre, act)
     return result if out_dtype is None else result.to(out_dtype)
 
 

@@ -1,7 +1,7 @@
 """act_backward as compare sees it: oracle, derived bound, cases.
 
 Both results are one matrix here, [M + 1, N]: dx, and below it the sums. The implementations write
-into it, so that nothing is copied.
+into it, so that nothing is copied; as it lies, so do both.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ import torch
 from torch import Tensor
 
 from compare import cases
-from compare.case_options import FLOAT_DTYPE, choice
-from compare.cases import Arguments, Case, Level
+from compare.case_options import FLOAT_DTYPE, LYING, choice
+from compare.cases import FLOATS, Arguments, Case, Level
 from compare.gemm import U_DOUBLE, U_FMA, gamma
 
 VALUES = ("normal", "special", "every", "integers")
@@ -27,16 +27,23 @@ def in_one(function: Callable[..., Any]) -> Callable[..., Tensor]:
 
     @functools.wraps(function)
     def packed(
-        grad: Tensor, saved: Tensor, act: str, *, dtype: torch.dtype | None = None, **options: Any
+        grad: Tensor,
+        saved: Tensor,
+        act: str,
+        *,
+        dtype: torch.dtype | None = None,
+        out: Tensor | None = None,
+        **options: Any,
     ) -> Tensor:
         try:
             M, N = grad.shape
             result = dtype or torch.promote_types(grad.dtype, saved.dtype)
-            both = torch.empty((M + 1, N), dtype=result, device=grad.device)
-        except (AttributeError, RuntimeError, TypeError, ValueError):
+            both = torch.empty((M + 1, N), dtype=result, device=grad.device) if out is None else out
+            dx, sums = both[:M], both[M]
+        except (AttributeError, IndexError, RuntimeError, TypeError, ValueError):
             function(grad, saved, act, dtype=dtype, **options)  # which says what is wrong
             raise
-        function(grad, saved, act, dtype=dtype, out=(both[:M], both[M]), **options)
+        function(grad, saved, act, dtype=dtype, out=(dx, sums), **options)
         return both
 
     return packed
@@ -95,6 +102,8 @@ OPTIONS = {
     "act": choice(*DERIVATIVES),
     "grad_dtype": FLOAT_DTYPE,
     "out_dtype": FLOAT_DTYPE,
+    "saved": LYING,
+    "out": LYING,
 }
 
 
@@ -141,8 +150,8 @@ def out_dtype(case: Case) -> torch.dtype:
 
 
 def inputs(case: Case, device: torch.device = cases.CPU) -> Arguments:
-    """grad and saved in the case's layout. Special values and every value are saved ones; the
-    result of sigmoid or tanh is none beyond ±1."""
+    """grad in the case's layout, and saved, unless option ``saved`` names one of its own. Special
+    values and every value are saved ones; the result of sigmoid or tanh is none beyond ±1."""
     g = case.generator()
     act = case.options["act"]
     plain = "normal" if case.values in ("special", "every") else case.values
@@ -152,11 +161,13 @@ def inputs(case: Case, device: torch.device = cases.CPU) -> Arguments:
     if act in ("sigmoid", "tanh") and device.type != "meta":
         saved = saved.clamp(-1, 1)
     options = {"dtype": out_dtype(case)} if "out_dtype" in case.options else {}
-    return (cases.arrange(grad, case.layout), cases.arrange(saved, case.layout), act), options
+    lying = case.options.get("saved", case.layout)
+    return (cases.arrange(grad, case.layout), cases.arrange(saved, lying), act), options
 
 
-LAYOUTS = (*cases.LAYOUTS, "functional")
+LAYOUTS = (*cases.LAYOUTS, "functional", *cases.DISTANT)
 SHAPES = [(0, 5), (5, 0), (1, 1), (1, 300), (300, 1), (16, 256), (33, 129), (70, 257)]
+LONG = (32 * 2112 + 1, 33)  # the parts of the Triton side are longer than a block of it
 
 
 def act_backward_cases(dtype: str, level: Level) -> Iterator[Case]:
@@ -176,15 +187,28 @@ def act_backward_cases(dtype: str, level: Level) -> Iterator[Case]:
         yield case(shape)
         yield case(shape, values="integers", act="relu")
     for layout in LAYOUTS[1:]:
-        yield case((33, 129), layout)
-        yield case((33, 129), layout, "integers", act="none")
-    other = "float32" if dtype == "float16" else "float16"
-    yield case((33, 129), out_dtype=other)
-    yield case((33, 129), grad_dtype=other)
+        if layout not in cases.DISTANT:
+            yield case((33, 129), layout)
+            yield case((33, 129), layout, "integers", act="none")
+    for lying in ("transposed", *cases.DISTANT):  # grad, saved, or both results
+        shape = (17, 19) if lying == "transposed" else (3, 3)
+        yield case(shape, lying)
+        yield case(shape, lying, saved="contiguous", out="contiguous")
+        yield case(shape, saved=lying)
+        yield case(shape, out=lying)
+    for other in FLOATS:
+        if other != dtype:
+            yield case((17, 19), grad_dtype=other, out_dtype=dtype)
+            yield case((17, 19), out_dtype=other)
+            yield case((17, 19), grad_dtype=other)
+            if dtype == "float64":
+                yield case((17, 19), grad_dtype=other, out_dtype=other)
+    yield case(LONG, values="integers", act="relu")  # on a GPU; it takes an interpreter seconds
     if level != "quick" and torch.cuda.is_available():
         for act in DERIVATIVES:
             yield case((2048, 2051), act=act)
         yield case((2048, 2051), "transposed")
+        yield case((2**14 + 1, 2051))
     if level == "full" and torch.cuda.is_available() and dtype == "float16":
         yield case((2**15 + 1, 2**16 + 1), values="integers", act="relu")
         yield case((3, 2**30 + 7))
@@ -217,9 +241,17 @@ _EAGER: dict[str, Callable[..., Any]] = {
 def eager(
     grad: Tensor, saved: Tensor, act: str, *, dtype: torch.dtype | None, out: tuple[Tensor, Tensor]
 ) -> None:
-    """As autograd does it: the activation's gradient, then the sums over the rows."""
-    _EAGER[act](grad, saved, out[0])
-    torch.sum(out[0], 0, out=out[1])
+    """As autograd does it: the activation's gradient, then the sums over the rows. Tensors of
+    several dtypes are converted, since not every torch takes them."""
+    if grad.dtype == saved.dtype == out[0].dtype:
+        _EAGER[act](grad, saved, out[0])
+        torch.sum(out[0], 0, out=out[1])
+        return
+    common = torch.promote_types(grad.dtype, saved.dtype)
+    dx = torch.empty_like(grad, dtype=common)
+    _EAGER[act](grad.to(common), saved.to(common), dx)
+    out[0].copy_(dx)
+    out[1].copy_(dx.sum(0))
 
 
 def to_compile(op: str, dtype: str, options: Mapping[str, Any]) -> Iterator[Case]:

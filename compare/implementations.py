@@ -13,7 +13,7 @@ from torch import Tensor
 
 import cuda_reference
 import triton_kernels
-from compare.cases import Case
+from compare.cases import DISTANT, Case
 from compare.specs import Spec
 from cuda_reference import _build, _compilers
 
@@ -97,12 +97,20 @@ CPU_LIMIT = 1 << 20  # bytes
 
 def applies(implementation: Implementation, spec: Spec, case: Case) -> bool:
     """Whether the implementation is made for the case."""
+    # There a stride on the wrong tensor would reach no memory, and end the process; a GPU or the
+    # interpreter tells of it.
+    distant = case.lying & set(DISTANT)
+    if implementation.mode == "cuda-host" and distant and distant != case.lying:
+        return False
     return spec.takes(implementation.side, implementation.variant, case)
 
 
 def is_quick(implementation: Implementation, spec: Spec, case: Case) -> bool:
     """Whether it runs the case in reasonable time; a case that is asked for by name always runs."""
-    if implementation.device.type == "cuda":
+    if implementation.device.type == "cuda":  # which holds distant tensors in full: one of them
+        distant = case.lying & set(DISTANT)
+        return not distant or (distant != case.lying and case.torch_dtype.itemsize <= 2)
+    if "multiprocessors" in case.options:  # made for the interpreter, of the size that it takes
         return True
     if implementation.side == "triton" and implementation.variant and case.numel > VARIANT_LIMIT:
         return False

@@ -44,7 +44,8 @@ def by_bits(result: Tensor, reference: Tensor, *, zeros_alike: bool = False) -> 
     right = numerics.same_bits(result, rounded)
     if zeros_alike:
         right |= (result == 0) & (rounded == 0)
-    zero = torch.zeros(right.shape, device=right.device, dtype=torch.float64)
+    # One number for all elements: eight bytes for each would be the most that a check needs.
+    zero = torch.zeros((), device=right.device, dtype=torch.float64).expand(right.shape)
     if bool(right.all()):  # nearly always, and then this is much cheaper
         return Comparison(right, zero, zero, zero)
     error = torch.where(right, 0.0, numerics.ulps(result, rounded))

@@ -149,13 +149,13 @@ def call(
     in allocations of its own; and the guards around what was there to be written, which are
     appended to ``guards`` before the function sees them."""
     args, kwargs = arguments
+    function = spec.called(case, function)
     guards = [] if guards is None else guards
-    if case.layout == "functional" or not spec.has_out:
+    if case.layout == "functional":
         with GuardedAllocations(guards):
             return function(*args, **kwargs), guards
     dtype = reference.dtype if spec.bound is None else spec.out_dtype(case)
-    layout = "contiguous" if case.layout == "inplace" else case.layout
-    where = layout if out_layout is None else out_layout
+    where = case.out_layout if out_layout is None else out_layout
     guarded = Guarded(tuple(reference.shape), dtype, reference.device, where)
     guards.append(guarded)
     if case.layout == "inplace":

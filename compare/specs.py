@@ -15,9 +15,9 @@ from torch import Tensor
 
 import cuda_reference
 import triton_kernels
-from compare import elementwise, gemm, gemm_peers, gradients, sums
-from compare.case_options import FLOAT_DTYPE, NUMBER, TRUTH, Option, choice
-from compare.cases import FLOATS, INTEGERS, LAYOUTS, Arguments, Case, Level, Sized
+from compare import elementwise, gemm, gemm_cases, gemm_inputs, gemm_peers, gradients, sums
+from compare.case_options import NUMBER, Option
+from compare.cases import DISTANT, FLOATS, INTEGERS, LAYOUTS, Arguments, Case, Level, Sized
 
 
 @dataclass(frozen=True)
@@ -25,13 +25,16 @@ class Spec:
     """One op.
 
     Attributes:
-        triton, cuda: the public functions of both sides, each giving one tensor.
+        triton, cuda: the public functions of both sides, each giving one tensor, into ``out`` if
+            that is given.
         oracle: takes the same arguments (without out) and returns what is right: of the result's
             dtype for an exact op, float64 for one with a bound.
         dtypes: names of the dtypes that check covers.
         cases: the cases of a dtype at a level.
         inputs: a case's positional and keyword arguments, on the CPU or the device that follows.
         takes: whether a side, or a variant of it, is made for a case.
+        called: of a case and an implementation, what is called: the implementation itself, unless
+            options of the case are no arguments of the op but say how to call it.
         bound: None for an exact op; else the largest right |out − oracle| of each element, from
             the implementation's name, the arguments, the oracle's result and the result's dtype.
         exact: for an op with a bound, the cases in which bits must agree all the same.
@@ -44,7 +47,6 @@ class Spec:
         every: what the cases with values "every" prove, for the table.
         unary: whether the op takes one tensor, so that all its inputs can be tried.
         source_stem: of the op's source files on both sides, where it is not the name.
-        has_out: whether the functions have an ``out`` argument.
         cost: (floating-point operations, bytes moved at least) of a call.
         summary: one line for people.
         to_compile: of a name, dtype and default options, the cases whose launches between them
@@ -72,17 +74,17 @@ class Spec:
     timed: Callable[[str, str, Mapping[str, Any]], Iterator[Case]] = elementwise.timed
     sweeps: Callable[[str, str, Mapping[str, Any]], Iterator[Sized]] = elementwise.sweeps
     takes: Callable[[str, str | None, Case], bool] = lambda side, variant, case: True
+    called: Callable[[Case, Callable[..., Tensor]], Callable[..., Tensor]] = lambda case, f: f
     bound: Callable[[str, Arguments, Tensor, torch.dtype], Tensor] | None = None
     exact: Callable[[Case], bool] = lambda case: False
     out_dtype: Callable[[Case], torch.dtype] = lambda case: case.torch_dtype
     default_variant: str | None = None
-    has_out: bool = True
     every: str = ""
     unary: bool = False
     source_stem: str = ""
-    layouts: tuple[str, ...] = (*LAYOUTS, "inplace", "functional")
+    layouts: tuple[str, ...] = (*LAYOUTS, "inplace", "functional", *DISTANT)
     values: tuple[str, ...] = ("normal", "special", "every", "integers")
-    options: Mapping[str, Option] = field(default_factory=dict)
+    options: Mapping[str, Option] = field(default_factory=lambda: elementwise.UNARY_OPTIONS)
     sizes: str = ""
     refuses: Callable[[Case], str] = lambda case: ""
     default_shape: tuple[int, ...] = (33, 129)
@@ -105,6 +107,7 @@ SPECS: dict[str, Spec] = {
             refuses=elementwise.add_refuses,
             dtypes=FLOATS + INTEGERS,
             cases=elementwise.add_cases,
+            values=elementwise.VALUES,
             inputs=elementwise.binary_inputs,
             takes=elementwise.add_takes,
             cost=lambda c: (2 * c.numel, 3 * c.numel * c.torch_dtype.itemsize),
@@ -155,7 +158,7 @@ SPECS: dict[str, Spec] = {
             oracle=elementwise.relu_scale_oracle,
             every="every x",
             unary=True,
-            options={"scale": NUMBER},
+            options={"scale": NUMBER, **elementwise.UNARY_OPTIONS},
             default_options={"scale": 0.1},
             dtypes=FLOATS,
             cases=lambda dtype, level: elementwise.elementwise_cases(
@@ -175,15 +178,8 @@ SPECS: dict[str, Spec] = {
             options={"scale": NUMBER, **elementwise.BINARY_OPTIONS},
             default_options={"scale": 0.1},
             dtypes=FLOATS,
-            cases=lambda dtype, level: elementwise.elementwise_cases(
-                "relu_scale_add",
-                dtype,
-                level,
-                {
-                    "all": [{"scale": 0.1}, {"scale": -2}],
-                    "more": [{"y": "row"}, {"y": "column"}, {"y": "0-d"}],
-                },
-            ),
+            cases=elementwise.relu_scale_add_cases,
+            values=elementwise.VALUES,
             inputs=elementwise.binary_inputs,
             cost=lambda c: (3 * c.numel, 3 * c.numel * c.torch_dtype.itemsize),
             summary="relu(x)·scale + y",
@@ -229,7 +225,7 @@ SPECS: dict[str, Spec] = {
             inputs=sums.inputs,
             layouts=sums.LAYOUTS,
             values=sums.VALUES,
-            options={"to": choice(*sums.TARGETS), "factor": NUMBER, "out_dtype": FLOAT_DTYPE},
+            options=sums.OPTIONS,
             default_options={"to": "row"},
             cost=sums.cost,
             to_compile=sums.to_compile,
@@ -244,19 +240,22 @@ SPECS: dict[str, Spec] = {
             cuda=cuda_reference.linear_gelu,
             oracle=gemm.linear_gelu_oracle,
             dtypes=FLOATS,
-            cases=gemm.linear_gelu_cases,
-            inputs=gemm.linear_gelu_inputs,
-            takes=gemm.gemm_takes,
+            cases=gemm_cases.linear_gelu_cases,
+            inputs=gemm_inputs.linear_gelu_inputs,
+            takes=gemm_cases.gemm_takes,
+            called=gemm_inputs.called,
             bound=gemm.linear_gelu_bound,
+            exact=gemm_cases.is_exact,
             default_variant="naive",
-            layouts=gemm.LAYOUTS,
-            values=gemm.VALUES,
-            options={"approximate": choice("none", "tanh"), "bias": TRUTH},
-            sizes=gemm.SIZES,
+            layouts=gemm_inputs.LAYOUTS,
+            values=gemm_inputs.VALUES,
+            options=gemm_inputs.LINEAR_GELU_OPTIONS,
+            sizes=gemm_inputs.SIZES,
+            refuses=gemm_cases.refuses,
             default_shape=(33, 65, 70),
-            cost=gemm.gemm_cost,
-            to_compile=gemm.linear_gelu_to_compile,
-            cuda_kernel=gemm.cuda_kernel,
+            cost=gemm_cases.gemm_cost,
+            to_compile=gemm_cases.linear_gelu_to_compile,
+            cuda_kernel=gemm_cases.cuda_kernel,
             summary="gelu(x @ weight.T + bias)",
             eager=gemm_peers.linear_gelu_eager,
             fused=gemm_peers.linear_gelu_fused,
@@ -269,23 +268,24 @@ SPECS: dict[str, Spec] = {
             cuda=cuda_reference.gemm_bias_act,
             oracle=gemm.gemm_bias_act_oracle,
             dtypes=FLOATS,
-            cases=gemm.gemm_bias_act_cases,
-            inputs=gemm.gemm_bias_act_inputs,
-            takes=gemm.gemm_takes,
+            cases=gemm_cases.gemm_bias_act_cases,
+            inputs=gemm_inputs.gemm_bias_act_inputs,
+            takes=gemm_cases.gemm_takes,
+            called=gemm_inputs.called,
             bound=gemm.gemm_bias_act_bound,
-            exact=gemm.is_exact,
+            exact=gemm_cases.is_exact,
             every="acts on every x",
-            out_dtype=gemm.out_dtype,
+            out_dtype=gemm_cases.out_dtype,
             default_variant="naive",
-            layouts=gemm.LAYOUTS,
-            values=gemm.VALUES,
-            options=gemm.OPTIONS,
-            sizes=gemm.SIZES,
-            refuses=gemm.gemm_bias_act_refuses,
+            layouts=gemm_inputs.LAYOUTS,
+            values=gemm_inputs.VALUES,
+            options=gemm_inputs.GEMM_BIAS_ACT_OPTIONS,
+            sizes=gemm_inputs.SIZES,
+            refuses=gemm_cases.refuses,
             default_shape=(33, 65, 70),
-            cost=gemm.gemm_cost,
-            to_compile=gemm.gemm_bias_act_to_compile,
-            cuda_kernel=gemm.cuda_kernel,
+            cost=gemm_cases.gemm_cost,
+            to_compile=gemm_cases.gemm_bias_act_to_compile,
+            cuda_kernel=gemm_cases.cuda_kernel,
             summary="act(alpha·(a@b) + beta·c + bias)",
             eager=gemm_peers.gemm_bias_act_eager,
             fused=gemm_peers.gemm_bias_act_fused,
@@ -304,7 +304,6 @@ SPECS: dict[str, Spec] = {
             dtypes=FLOATS,
             cases=gradients.act_backward_cases,
             inputs=gradients.inputs,
-            has_out=False,
             layouts=gradients.LAYOUTS,
             values=gradients.VALUES,
             options=gradients.OPTIONS,

@@ -14,9 +14,10 @@ import torch
 from torch import Tensor
 
 from compare import cases
-from compare.cases import Arguments, Case, Level
+from compare.case_options import FLOAT_DTYPE, LYING, NUMBER, choice
+from compare.cases import FLOATS, Arguments, Case, Level
 
-LAYOUTS = (*cases.LAYOUTS, "functional")
+LAYOUTS = (*cases.LAYOUTS, "functional", *cases.DISTANT)
 VALUES = ("normal", "special", "integers")
 
 
@@ -69,6 +70,12 @@ def out_dtype(case: Case) -> torch.dtype:
 
 
 TARGETS = ("row", "column", "scalar", "same", "gaps")
+OPTIONS = {
+    "to": choice(*TARGETS),
+    "factor": NUMBER,
+    "out_dtype": FLOAT_DTYPE,
+    "out": LYING,
+}
 
 
 def target(case: Case) -> tuple[int, ...]:
@@ -93,6 +100,7 @@ def inputs(case: Case, device: torch.device = cases.CPU) -> Arguments:
 # two passes, beside few results and beside many.
 SHAPES = [(), (0,), (3, 0), (0, 3), (1, 1), (7, 13), (33, 129), (2, 3, 5, 2, 3, 2, 2)]
 TALL = [(70001, 3), (3, 70001)]
+TWO_PASSES = (1, 3, 5000, 2)  # few results of many addends; two of its dimensions do not merge
 # Of whole vectors, which the Triton side cuts otherwise: few addends, of many results too; long
 # rows and columns; dimensions that do not merge. Then what is too much for an interpreter.
 VECTORS = [
@@ -132,6 +140,18 @@ def sum_to_cases(dtype: str, level: Level) -> Iterator[Case]:
         for to in ("row", "column", "scalar"):
             yield case(shape, values="integers", to=to)
             yield case(shape, "transposed", to=to, factor=0.1)
+    for other in FLOATS:
+        if other != dtype:
+            yield case((33, 35), to="row", out_dtype=other)
+            yield case(TWO_PASSES, to="gaps", out_dtype=other, factor=0.1)
+    for out in ("strided", "transposed"):  # the second of two passes writes it
+        yield case(TWO_PASSES, to="row", out=out)
+        yield case(TWO_PASSES, to="gaps", out=out)
+    for distant in cases.DISTANT:
+        for to in ("row", "column", "same"):
+            yield case((3, 3), distant, to=to)
+            yield case((3, 3), distant, to=to, out="contiguous")
+        yield case((3, 3), to="same", out=distant)
     for shape, to in VECTORS:
         yield case(shape, to=to)
         yield case(shape, values="integers", to=to)

@@ -31,7 +31,9 @@ _HOST_FLAGS = (
     "-Wl,--version-script={exports}",
     *("-Wall", "-Wextra", "-Wno-unknown-pragmas"),
 )
-_OPTIMISE_FLAGS = ("-O2",)
+# The compiler's reports of misaligned accesses, which a GPU refuses, are answered by
+# csrc/cuda_on_cpu_memory.h: libubsan stays out, which would be among the default libraries.
+_OPTIMISE_FLAGS = ("-O2", "-fsanitize=alignment", "-DCUDA_ON_CPU_ALIGNMENT", "-nodefaultlibs")
 _DEBUG_FLAGS = ("-O1", "-g", "-fno-omit-frame-pointer")  # under a sanitizer
 _SANITIZER_FLAGS = {
     "address": ("-fsanitize=address,alignment", "-fno-sanitize-recover=all"),
@@ -46,7 +48,7 @@ _WATCH_FLAGS = (
     *(f"-Wl,--wrap={name}" for name in ("memcpy", "memmove", "memset")),
     "-nodefaultlibs",
 )
-_WATCH_LIBRARIES = ("-x", "none", "-lstdc++", "-lm", "-lgcc_s", "-lc")
+_OWN_LIBRARIES = ("-x", "none", "-lstdc++", "-lm", "-lgcc_s", "-lc")
 # Fused multiply-adds are written as such in the sources: nvcc must not make others.
 _CUDA_FLAGS = (
     *("-std=c++17", "-O3", "-fmad=false", "-lineinfo"),
@@ -223,7 +225,7 @@ def _toolchain(target: Target, architectures: Sequence[str] = ()) -> _Toolchain:
     optimise = (*_DEBUG_FLAGS, *checked[kind]) if kind else _OPTIMISE_FLAGS
     # csrc/host has a stand-in for <nv/target>, which Triton's headers lack: searched last.
     includes = ["-isystem", str(headers), "-idirafter", str(CSRC / "host")]
-    libraries = _WATCH_LIBRARIES if kind == _WATCH else ()
+    libraries = _OWN_LIBRARIES if kind in (None, _WATCH) else ()
     words = (*_HOST_FLAGS, *optimise, *includes, "-x", "c++")
     return _Toolchain(compiler, words, headers, libraries)
 

@@ -67,7 +67,7 @@ def good(op: str, device: torch.device) -> dict[str, Any]:
         name: torch.ones(value, device=device) if isinstance(value, tuple) else value
         for name, value in arguments[op].items()
     }
-    if SPECS[op].has_out:
+    if op != "act_backward":  # whose out is a pair
         found["out"] = torch.full((4, 5), math.nan, device=device)
     return found
 

@@ -162,6 +162,12 @@ def test_every_case_replays_to_itself() -> None:
         (["gemm_bias_act", "--arg", "act=swish"], "act is one of none, relu"),
         (["gemm_bias_act", "--arg", "c=diagonal"], "c is one of full, row"),
         (["gemm_bias_act", "--arg", "beta=0.5"], "beta needs c"),
+        (["linear_gelu", "--arg", "multiprocessors=0"], "a positive whole number"),
+        (["linear_gelu", "--arg", "training=pre"], "training needs --layout functional"),
+        (
+            ["gemm_bias_act", "--layout", "functional", "--arg", "training=pre"],
+            "training=pre is for gelu, gelu_tanh, silu",
+        ),
         (["gemm_bias_act", "--arg", "precision=fp32"], "precision is one of ieee, tf32"),
         (
             ["gemm_bias_act", "--dtype", "float16", "--arg", "precision=tf32"],

@@ -19,7 +19,7 @@ from triton.runtime import driver
 from typer.testing import CliRunner, Result
 
 import triton_kernels
-from compare import gemm
+from compare import gemm_cases
 from compare.cases import Case
 from compare.cli import app
 from compare.compiling import cross_compile, machine_code
@@ -142,7 +142,7 @@ def test_the_cases_cover_every_tile_configuration(
     sizes = [1, 2, 7, *(16 * 2**i for i in range(12)), 17, 33, 65, 127, 333, 3000]
     with _cross_compile.compiling(capability):
         for dtype in SPECS["gemm_bias_act"].dtypes:
-            for case in gemm.gemm_bias_act_to_compile("gemm_bias_act", dtype, {}):
+            for case in gemm_cases.gemm_bias_act_to_compile("gemm_bias_act", dtype, {}):
                 arguments, options = SPECS["gemm_bias_act"].inputs(case, torch.device("meta"))
                 triton_kernels.gemm_bias_act(*arguments, **options)
         covered, launched = launched, set()

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
+import itertools
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -9,19 +12,29 @@ import torch
 from torch import Tensor
 
 import triton_kernels
+from compare.cases import FLOATS, Case
+from compare.implementations import implementations, is_quick
+from compare.specs import SPECS
 from triton_kernels import _cross_compile, _gemm, _launch
-from triton_kernels._gemm import LONG, TMA_TILES, TmaTiles, tma_tiles_for
+from triton_kernels._gemm import LONG, TMA_TILES, TmaTiles, cdiv, tiles_for, tma_tiles_for
 
 
-def launched(*arguments: Any, capability: int = 90, **options: Any) -> list[tuple[str, Any]]:
-    """Kernels and options of a call's launches, compiled for that GPU and not run."""
-    found = []
+@contextlib.contextmanager
+def recorded(capability: int = 90) -> Iterator[list[tuple[str, Any]]]:
+    """Kernels and options of the launches inside, which are for that GPU and do not run."""
+    found: list[tuple[str, Any]] = []
     with pytest.MonkeyPatch.context() as patch, _cross_compile.compiling(capability):
         patch.setattr(
             _cross_compile,
             "launch",
             lambda kernel, grid, *args, **meta: found.append((kernel.fn.__name__, meta)),
         )
+        yield found
+
+
+def launched(*arguments: Any, capability: int = 90, **options: Any) -> list[tuple[str, Any]]:
+    """The same of one call."""
+    with recorded(capability) as found:
         triton_kernels.gemm_bias_act(*arguments, **options)
     return found
 
@@ -91,6 +104,83 @@ def test_warps_and_stages(M: int, K: int, c: bool, group: int, warps: int, stage
     assert (found["GROUP_M"], found["num_warps"], found["num_stages"]) == (group, warps, stages)
 
 
+HALVES = ("float16", "bfloat16")
+
+
+def tables(dtype: str) -> set[tuple[Any, ...]]:
+    """Every way of cutting that _gemm has for a dtype: precision, subtiles, tiles."""
+    sizes = [16 * 2**i for i in range(12)]
+    precisions = ("ieee", "tf32", "tf32x3") if dtype == "float32" else ("ieee",)
+    found: set[tuple[Any, ...]] = {
+        (precision, 0, *tiles_for(M, N, getattr(torch, dtype), precision))
+        for M, N, precision in itertools.product(sizes, sizes, precisions)
+    }
+    for row in TMA_TILES if dtype in HALVES else ():
+        found.add((None, row.SUBTILES, *row.tiles))
+        found.add((None, row.SUBTILES, *row.tiles._replace(num_stages=row.stages_with_c)))
+        if row.long is not None:
+            found.add((None, row.SUBTILES, *row.long))
+    return found
+
+
+def quick_launches(dtype: str) -> list[tuple[Case, dict[str, Any]]]:
+    """What the quick cases that take reasonable time on a CPU launch."""
+    spec = SPECS["gemm_bias_act"]
+    (way,) = implementations(spec, ["triton-interpreted"])
+    found = []
+    with recorded() as launches:
+        for case in spec.cases(dtype, "quick"):
+            if is_quick(way, spec, case) or torch.cuda.is_available():
+                arguments, options = spec.inputs(case, torch.device("meta"))
+                spec.called(case, spec.triton)(*arguments, **options)
+                found += [(case, options) for _, options in launches]
+                launches.clear()
+    return found
+
+
+def cut(options: dict[str, Any]) -> tuple[Any, ...]:
+    tiles = (options[name] for name in _gemm.Tiles._fields)
+    return options.get("PRECISION"), options.get("SUBTILES", 0), *tiles
+
+
+@pytest.mark.parametrize("dtype", FLOATS)
+def test_the_quick_check_reaches_every_tile_on_a_gpu(
+    dtype: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    assert {cut(options) for _, options in quick_launches(dtype)} == tables(dtype)
+
+
+@pytest.mark.parametrize("dtype", ["float16", "float32", "float64"])
+def test_the_quick_check_reaches_every_tile_interpreted(
+    dtype: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Warps and stages are nothing to the interpreter, nor is bfloat16's launch another one."""
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    launches = quick_launches(dtype)
+    assert {cut(options)[:-2] for _, options in launches} == {each[:-2] for each in tables(dtype)}
+
+
+@pytest.mark.parametrize("dtype", FLOATS)
+def test_the_quick_check_reaches_every_order_of_tiles(
+    dtype: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """More rows of tiles than a group has, with a rest and several columns; programs with several
+    tiles, whole and halved ones."""
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    grouped, several = set(), set()
+    for case, o in quick_launches(dtype):
+        rows, columns = cdiv(case.shape[0], o["BLOCK_M"]), cdiv(case.shape[1], o["BLOCK_N"])
+        if rows > o["GROUP_M"] and rows % o["GROUP_M"] and columns > 1:
+            grouped.add("PROGRAMS" in o)
+        if "PROGRAMS" in o and rows * columns > o["PROGRAMS"]:
+            several.add((o["SUBTILES"], o["OUT_TMA"]))
+    assert grouped == {dtype in HALVES}
+    assert several >= {"float16": {(1, True), (2, True), (2, False)}, "bfloat16": {(2, True)}}.get(
+        dtype, set()
+    )
+
+
 def operand(rows: int, columns: int, dtype: torch.dtype, stored: str) -> Tensor:
     """Random numbers, stored by rows or columns, or so that no descriptor takes them."""
     g = torch.Generator().manual_seed(rows)
@@ -121,11 +211,10 @@ def test_every_tile_and_more_tiles_than_programs(
 ) -> None:
     chosen = choice, 2 * 3  # of the sizes below
     monkeypatch.setattr(_gemm, "tma_tiles_for", lambda M, N, multiprocessors: chosen)
-    monkeypatch.setattr(_launch, "MULTIPROCESSORS", 2)
     M, N, K = 2 * choice.tiles.BLOCK_M + 5, choice.tiles.BLOCK_N + 24, choice.tiles.BLOCK_K + 8
     a, b = operand(M, K, dtype, "by rows"), operand(K, N, dtype, "by columns")
     bias, c = operand(1, N, dtype, "by rows")[0], operand(M, 1, dtype, "by rows")
-    with triton_kernels.interpret():
+    with triton_kernels.interpret(), _launch.multiprocessors(2):
         out = triton_kernels.gemm_bias_act(a, b, bias, act="silu", alpha=0.5, beta=-2.0, c=c)
     assert right(out, a, b, bias, c)
 

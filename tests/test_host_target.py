@@ -219,6 +219,14 @@ __global__ void faulty(int fault) {
     large[i] = 0.0f;
   }
 }
+
+__global__ void aligned(const float4* in, float4* out) {
+  out[threadIdx.x] = in[threadIdx.x];  // ALIGNED
+}
+extern "C" int run_aligned(const float4* in, float4* out) {
+  LAUNCH(aligned, 1, 2, 0, nullptr, in, out);
+  return cudaGetLastError();
+}
 extern "C" int run_faulty(int fault) {
   LAUNCH(faulty, 3, 64, 0, nullptr, fault);
   return cudaGetLastError();
@@ -410,6 +418,19 @@ def test_warp_operations_gone_wrong(library: ctypes.CDLL) -> None:
     assert f"1 thread waits in __shfl_sync() at line {line_of('LONELY')}" in message
     assert f"63 threads wait in __syncthreads() at line {line_of('REST')}" in message
     assert "0 have returned" in message
+
+
+@pytest.mark.parametrize("moved", ["in", "out"])
+def test_a_misaligned_access_ends_the_launch(library: ctypes.CDLL, moved: str) -> None:
+    x, out = torch.arange(12.0), torch.zeros(12)
+    assert library.run_aligned(pointer(x), pointer(out)) == 0
+    assert torch.equal(out[:8], x[:8])
+    x, out = (x[1:], out) if moved == "in" else (x, out.zero_()[1:])
+    message = failure(library, library.run_aligned(pointer(x), pointer(out)))
+    assert "thread (0, 0, 0) misaligned address: reads or writes '" in message
+    assert "float4' at 0x" in message
+    assert f"no multiple of 16 bytes, in kernels.cu:{line_of('ALIGNED')}" in message
+    assert library.run_aligned(pointer(torch.zeros(8)), pointer(torch.zeros(8))) == 0
 
 
 def test_too_much_static_shared_memory(library: ctypes.CDLL) -> None:

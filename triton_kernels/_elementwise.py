@@ -43,7 +43,11 @@ BYTES_PER_THREAD = 16  # one 128-bit access a thread and operand
 def promoted(v, RESULT: tl.constexpr, C: tl.constexpr):
     """v in the result dtype, then in C. By way of C, so that integers and float64 round once to
     float32 before a 16-bit result dtype rounds them again, as torch does."""
-    return tl.cast(tl.cast(tl.cast(v, C), RESULT), C)
+    wide = tl.cast(v, C)
+    if v.dtype.is_int() and RESULT.is_floating():
+        # Else the compiler makes one conversion of two, which rounds once.
+        wide = tl.fma(wide, tl.full(wide.shape, 1.0, C), tl.full(wide.shape, 0.0, C))
+    return tl.cast(tl.cast(wide, RESULT), C)
 
 
 @triton.jit(do_not_specialize=["y_value", "s"])

@@ -60,11 +60,20 @@ TMA_TILES = (
 )
 LONG = 3072
 SMALL = 32  # rows, columns or steps of K up to which pointers are as fast as descriptors
+# On 132 multiprocessors:
 WIDE = 96 * 64  # columns that keep a GPU busy with tiles of 64
+LARGE = 1024 * 1024 * 2  # results, beyond which large tiles do
 
 
-def tiles_for(M: int, N: int, dtype: torch.dtype, precision: str) -> Tiles:
+def tiles_for(
+    M: int,
+    N: int,
+    dtype: torch.dtype,
+    precision: str,
+    multiprocessors: int = _launch.MULTIPROCESSORS,
+) -> Tiles:
     """The tiles of gemm_bias_act_kernel for a problem."""
+    busy = multiprocessors / _launch.MULTIPROCESSORS
     if dtype == torch.float64:
         return Tiles(32, 32, 16, 8, 4, 2)
     if dtype == torch.float32:
@@ -74,8 +83,8 @@ def tiles_for(M: int, N: int, dtype: torch.dtype, precision: str) -> Tiles:
             return Tiles(128, 128, 32, 8, 8, 3)
         return Tiles(64, 64, 32, 8, 4, 2)
     if M <= 32:
-        return Tiles(32 if M > 16 else 16, 64 if N >= WIDE else 32, 128, 8, 4, 6)
-    if M * N <= 1024 * 1024 * 2:
+        return Tiles(32 if M > 16 else 16, 64 if N >= WIDE * busy else 32, 128, 8, 4, 6)
+    if M * N <= LARGE * busy:
         return Tiles(64, 128, 64, 8, 4, 4)
     return Tiles(128, 256, 64, 8, 8, 3)
 
@@ -385,7 +394,7 @@ def multiply(
         b = b.contiguous()  # the multiply-adds read b by rows; by columns they take twice as long
     strides = (*a.stride(), *b.stride(), *strides)
     kinds = tuple(map(kind, (a, b, bias, c, out, pre, *scalars)))
-    launch = _pointer_launch(shape, strides, kinds, act, precision)
+    launch = _pointer_launch(shape, strides, kinds, act, precision, _launch.pretended())
     launch(out.device, a, b, bias, c, out, pre, *shape, *strides, *scalars)
 
 
@@ -396,11 +405,13 @@ def _pointer_launch(
     kinds: tuple[Any, ...],
     act: str,
     precision: str,
+    multiprocessors: int | None,
 ) -> Launch:
-    """The launch of gemm_bias_act_kernel for arguments of these integers and kinds."""
+    """The launch of gemm_bias_act_kernel for arguments of these integers and kinds; every GPU
+    counts as one of 132 multiprocessors, unless another number is asked for."""
     M, N, _ = shape
     (dtype, _), _, _, _, (out_dtype, _), *_ = kinds
-    tiles = tiles_for(M, N, dtype, precision)
+    tiles = tiles_for(M, N, dtype, precision, multiprocessors or _launch.MULTIPROCESSORS)
     return Launch(
         gemm_bias_act_kernel,
         (cdiv(M, tiles.BLOCK_M) * cdiv(N, tiles.BLOCK_N),),

@@ -9,6 +9,7 @@ CUDA tensors run compiled on their own device; inside :func:`interpret`, or with
 from __future__ import annotations
 
 import contextlib
+import contextvars
 import functools
 from collections.abc import Iterator
 from typing import Any, NamedTuple
@@ -72,13 +73,35 @@ class Gpu(NamedTuple):
 MULTIPROCESSORS = 132
 
 
+_few: contextvars.ContextVar[int | None] = contextvars.ContextVar("multiprocessors", default=None)
+
+
+@contextlib.contextmanager
+def multiprocessors(number: int) -> Iterator[None]:
+    """Inside, launches are cut for a GPU of so many multiprocessors, whatever runs them: of few of
+    them each has several tiles of a small problem to do."""
+    token = _few.set(number)
+    try:
+        yield
+    finally:
+        _few.reset(token)
+
+
 def gpu(kernel: Any, device: torch.device) -> Gpu:
     """The GPU that a launch of ``kernel`` would run on, or is made for."""
     if _cross_compile.active():
-        return Gpu(_cross_compile.capability(), MULTIPROCESSORS)
-    if interpreted(kernel):
-        return Gpu(90, MULTIPROCESSORS)
-    return _gpu(device)
+        found = Gpu(_cross_compile.capability(), MULTIPROCESSORS)
+    elif interpreted(kernel):
+        found = Gpu(90, MULTIPROCESSORS)
+    else:
+        found = _gpu(device)
+    few = pretended()
+    return found if few is None else found._replace(multiprocessors=few)
+
+
+def pretended() -> int | None:
+    """The number of multiprocessors that :func:`multiprocessors` asks for, if it does."""
+    return _few.get()
 
 
 @functools.cache

@@ -8,6 +8,7 @@ from typing import Any
 import typer
 
 import cuda_reference
+from compare.cases import DISTANT
 from compare.commands.options import (
     check_dtype,
     check_implementation_names,
@@ -46,6 +47,10 @@ def debug_cuda(
     taken = [case for case in possible if spec.takes("cuda", variant, case)]
     if not taken:
         raise typer.BadParameter(f"variant {variant or 'default'} is not made for this case")
+    if distant := sorted(taken[0].lying & set(DISTANT)):
+        raise typer.BadParameter(
+            f"{distant[0]} tensors have more bytes than the CUDA side's tools keep a state of"
+        )
     plain = [case for case in taken if case.dtype == "float32"]
     wanted = _chosen(mode, listed(tools))
     findings = cuda_side.investigate((plain or taken)[0], variant, wanted)

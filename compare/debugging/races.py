@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
+from compare.cases import CPU, untouched
 from compare.debugging.clocks import Clocks
 from compare.debugging.hazards import Hazard, Sanitizer, Witness
 from compare.debugging.regions import touched
@@ -61,7 +62,7 @@ class _Shadow:
     def of(self, name: str) -> np.ndarray:
         """The marks of that name: zeros at first, so that memory is used where it is touched."""
         if name not in self.marks:
-            self.marks[name] = np.zeros(self.raw.shape, dtype=np.int64)
+            self.marks[name] = untouched(max(1, self.raw.size), torch.int64, CPU).numpy()
         return self.marks[name]
 
     def refine(self, width: int) -> None:

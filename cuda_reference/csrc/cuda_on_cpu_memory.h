@@ -1,4 +1,4 @@
-// cuda_on_cpu_memory.h: shared arrays, atomics, fences, cached loads and stores. Included by cuda_on_cpu.h.
+// cuda_on_cpu_memory.h: shared arrays, alignment, atomics, fences, cached loads and stores. Included by cuda_on_cpu.h.
 #pragma once
 
 namespace cuda_on_cpu {
@@ -69,6 +69,35 @@ CUDA_ON_CPU_MACHINERY inline void first_use(SharedArray& array) {
 CUDA_ON_CPU_MACHINERY inline void use(SharedArray& array) {
   if (array.launch != launch_number) first_use(array);
 }
+
+// ---- Alignment ---------------------------------------------------------------------------------------------
+
+// What the compiler hands over about an access whose address is no multiple of its type's alignment.
+struct Misaligned {
+  const char* file;
+  uint32_t line, column;
+  const struct {
+    uint16_t kind, info;
+    char name[1];  // and more, in quotes
+  }* type;
+  unsigned char log_alignment, kind;
+};
+
+}  // namespace cuda_on_cpu
+
+// A GPU ends the kernel. The compiler's call for -fsanitize=alignment; under a sanitizer its own runtime answers.
+#ifdef CUDA_ON_CPU_ALIGNMENT
+extern "C" __attribute__((used, visibility("hidden"))) void __ubsan_handle_type_mismatch_v1(
+    cuda_on_cpu::Misaligned* access, uintptr_t address) {
+  if (!cuda_on_cpu::block.running) return;
+  const char* slash = strrchr(access->file, '/');
+  cuda_on_cpu::fail_here(cuda_on_cpu::text(
+      "misaligned address: reads or writes %s at 0x%zx, no multiple of %u bytes, in %s:%u", access->type->name,
+      static_cast<size_t>(address), 1u << access->log_alignment, slash ? slash + 1 : access->file, access->line));
+}
+#endif
+
+namespace cuda_on_cpu {
 
 // ---- Atomics -----------------------------------------------------------------------------------------------
 

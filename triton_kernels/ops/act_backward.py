@@ -59,7 +59,7 @@ def act_backward_kernel(
     end = tl.minimum(begin + rows, M)
     total = tl.zeros((BLOCK_M, BLOCK_N), C)
     for start in range(begin, end, BLOCK_M):
-        m = start + tl.arange(0, BLOCK_M)
+        m = start + tl.arange(0, BLOCK_M).to(tl.int64)  # interpreted, start is a Python number
         mask = (m[:, None] < end) & (n[None, :] < N)
         grad_ptrs = grad_ptr + m[:, None] * stride_gm + n[None, :] * stride_gn
         saved_ptrs = saved_ptr + m[:, None] * stride_sm + n[None, :] * stride_sn

@@ -266,10 +266,10 @@ def exact(job: Job) -> None:
     args, kwargs = copies(inputs, device)
     if case.layout == "inplace":
         kwargs = {**kwargs, "out": args[0]}
-    elif job.spec.has_out and case.layout != "functional":
+    elif case.layout != "functional":
         reference = job.spec.oracle(*inputs[0], **inputs[1])  # no kernels of its own on a GPU
         dtype = reference.dtype if job.spec.bound is None else job.spec.out_dtype(case)
-        like = Guarded(tuple(reference.shape), dtype, torch.device("meta"), case.layout)
+        like = Guarded(tuple(reference.shape), dtype, torch.device("meta"), case.out_layout)
         memory = torch.empty(like.buffer.numel() - 2 * GUARD, dtype=dtype, device=device)
         start = like.out.storage_offset() - GUARD
         kwargs = {**kwargs, "out": memory.as_strided(like.out.shape, like.out.stride(), start)}

@@ -1,0 +1,193 @@
+"""The matrix products' inputs, and how a case calls them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from compare import cases
+from compare.case_options import COUNT, FLOAT_DTYPE, NUMBER, TRUTH, choice
+from compare.cases import Arguments, Case
+from compare.gemm import ACTIVATIONS
+from triton_kernels import _launch
+
+SIZES = "M,N,K"
+# Options of a case that say how Triton's side is called, and are no arguments of the op.
+# multiprocessors: of the GPU that its launches are cut for, whatever runs them; with few of them a
+# program has several tiles of a small problem to do.
+# training: "out" or "pre", the result of a training step that is looked at; it writes both.
+HOW = {"multiprocessors": COUNT, "training": choice("out", "pre")}
+GEMM_BIAS_ACT_OPTIONS = {
+    "act": choice(*ACTIVATIONS),
+    "alpha": NUMBER,
+    "beta": NUMBER,
+    "c": choice("full", "row", "column", "0-d"),
+    "bias": TRUTH,
+    "precision": choice("ieee", "tf32", "tf32x3"),
+    "out_dtype": FLOAT_DTYPE,
+    **HOW,
+}
+LINEAR_GELU_OPTIONS = {"approximate": choice("none", "tanh"), "bias": TRUTH, **HOW}
+NEAR = ("contiguous", "misaligned", "transposed", "padded", "strided", "functional")
+LAYOUTS = (*NEAR, "half-aligned", "expanded", *cases.DISTANT)
+VALUES = ("normal", "special", "lattice", "lattice-wide", "tf32", "every", "integers")
+
+
+def lattice(
+    M: int, N: int, K: int, dtype: torch.dtype, g: torch.Generator
+) -> tuple[Tensor, Tensor]:
+    """Integer matrices whose every partial sum is exact in 24 bits, in any order.
+
+    The second half of K undoes the first but for one term a column: partial sums pass 2¹², where a
+    16-bit accumulator loses units, before they cancel to a result that every dtype holds.
+    """
+    half = K // 2
+    a, b = torch.zeros(M, K), torch.zeros(K, N)
+    # Large enough to pass 2¹² in half of K, small enough for bfloat16 and for 24 bits.
+    top = min(100, max(2, math.isqrt(4 * 2**13 // max(1, half)) + 1))
+    a[:, :half] = torch.randint(1, top + 1, (M, half), generator=g).float()
+    b[:half] = torch.randint(1, top + 1, (half, N), generator=g).float()
+    a[:, half : 2 * half] = a[:, :half]
+    b[half : 2 * half] = -b[:half]
+    if half and N:
+        at = torch.randint(half, (N,), generator=g)
+        b[half + at, torch.arange(N)] += torch.randint(0, 2, (N,), generator=g).float() * 2 - 1
+    return a.to(dtype), b.to(dtype)
+
+
+def lattice_wide(
+    M: int, N: int, K: int, dtype: torch.dtype, g: torch.Generator
+) -> tuple[Tensor, Tensor]:
+    """The same for float32, with operands of 13 bits: what tf32 cuts off shows."""
+
+    def odd(*shape: int) -> Tensor:
+        return torch.randint(2**11, 2**12, shape, generator=g).float() * 2 + 1
+
+    def small(*shape: int) -> Tensor:
+        return torch.randint(-2, 3, shape, generator=g).float()
+
+    even_k = torch.arange(K) % 2 == 0
+    a = torch.where(even_k, odd(M, K), small(M, K))
+    b = torch.where(even_k[:, None], small(K, N), odd(K, N))
+    return a.to(dtype), b.to(dtype)
+
+
+def below_tf32(
+    M: int, N: int, K: int, dtype: torch.dtype, g: torch.Generator
+) -> tuple[Tensor, Tensor]:
+    """Positive matrices of numbers just below one of tf32's: rounding hardly moves them, cutting
+    off moves them by nearly 2⁻¹⁰ of themselves, all in one direction."""
+
+    def draw(*shape: int) -> Tensor:
+        return 1 + (torch.randint(0, 8, shape, generator=g) + 0.95) * 2.0**-10
+
+    return draw(M, K).to(dtype), draw(K, N).to(dtype)
+
+
+def _matrices(case: Case, g: torch.Generator, device: torch.device) -> tuple[Tensor, Tensor]:
+    """On the CPU, or on the meta device, where nothing is drawn."""
+    M, N, K = case.shape
+    home = device if device.type == "meta" else cases.CPU
+    crafted = {"lattice": lattice, "lattice-wide": lattice_wide, "tf32": below_tf32}
+    if case.values in crafted:
+        return crafted[case.values](M, N, K, case.torch_dtype, g)
+    kind = "integers" if case.values == "integers" else "normal"
+    a = cases.random_values((M, K), case.torch_dtype, kind, g, home)
+    b = cases.random_values((K, N), case.torch_dtype, kind, g, home)
+    if case.values == "special" and a.numel() and b.numel():
+        # A few rows and columns with one special value each, the others stay finite.
+        special = (math.nan, math.inf, -math.inf, -0.0, torch.finfo(a.dtype).tiny / 4)
+        for i, value in enumerate(special):
+            a[i % M, i % K] = value
+            b[(i + 1) % K, (2 * i) % N] = value
+    return a, b
+
+
+def _addend(case: Case, shape: tuple[int, ...], g: torch.Generator) -> Tensor:
+    """bias or c. With K = 0 they are all of the pre-activation: then drawn as far out as the
+    activations bend, or special where the case is."""
+    dtype, alone = case.torch_dtype, case.shape[2] == 0
+    if case.values.startswith("lattice"):
+        return torch.randint(-8, 9, shape, generator=g).to(dtype)
+    if case.values in ("integers", "every") or (alone and case.values == "special"):
+        drawn = cases.random_values(shape, dtype, case.values, g)
+        # The bound is computed in float64, and shall be finite where the value is.
+        enormous = drawn.isfinite() & (drawn.double().abs() > 2.0**1000)
+        return torch.where(enormous, drawn * 2.0**-64, drawn)
+    return cases.random_values(shape, dtype, "normal", g) * (3 if alone else 1)
+
+
+def gemm_bias_act_inputs(case: Case, device: torch.device = cases.CPU) -> Arguments:
+    """a, b, bias and a full c in the case's layout; option bias adds one, c is full, row, column
+    or 0-d."""
+    g = case.generator()
+    M, N, _ = case.shape
+    a, b = (cases.arrange(t.to(device), case.layout) for t in _matrices(case, g, device))
+    options = _arguments_of(case)
+    bias = None
+    if options.pop("bias", False):
+        bias = cases.arrange(_addend(case, (N,), g).to(device), case.layout)
+    if "c" in options:
+        shapes = {"full": (M, N), "row": (N,), "column": (M, 1), "0-d": ()}
+        c = _addend(case, shapes[options["c"]], g).to(device)
+        if options["c"] == "full":
+            c = cases.arrange(c, "transposed" if case.values == "special" else case.layout)
+        options["c"] = c
+    if "out_dtype" in options:
+        options["out_dtype"] = cases.DTYPES[options["out_dtype"]]
+    return (a, b, bias), options
+
+
+def linear_gelu_inputs(case: Case, device: torch.device = cases.CPU) -> Arguments:
+    """x [M, I], or [2, M/2, I] where M is even, and weight [O, I] in the case's layout."""
+    g = case.generator()
+    M, N, K = case.shape
+    x, b = _matrices(case, g, device)
+    x, weight = (cases.arrange(t.contiguous().to(device), case.layout) for t in (x, b.t()))
+    if M % 2 == 0 and x.is_contiguous():
+        x = x.view(2, M // 2, K)
+    options = _arguments_of(case)
+    bias = (
+        cases.arrange(_addend(case, (N,), g).to(device), case.layout)
+        if options.pop("bias", True)
+        else None
+    )
+    return (x, weight, bias), options
+
+
+def _arguments_of(case: Case) -> dict[str, Any]:
+    """The options but multiprocessors; the oracle is told of training, too."""
+    return {name: value for name, value in case.options.items() if name != "multiprocessors"}
+
+
+def called(case: Case, function: Callable[..., Tensor]) -> Callable[..., Tensor]:
+    """The function as the case calls it."""
+    if case.options.get("training"):
+        function = _training_step(function)
+    if case.options.get("multiprocessors"):
+        function = _cut_for(case.options["multiprocessors"], function)
+    return function
+
+
+def _cut_for(number: int, function: Callable[..., Tensor]) -> Callable[..., Tensor]:
+    def cut(*args: Any, **kwargs: Any) -> Tensor:
+        with _launch.multiprocessors(number):
+            return function(*args, **kwargs)
+
+    return cut
+
+
+def _training_step(function: Callable[..., Tensor]) -> Callable[..., Tensor]:
+    """One result of a call that autograd follows: what it returns, or the pre-activation that it
+    keeps for the backward pass."""
+
+    def step(a: Tensor, *args: Any, training: str, **kwargs: Any) -> Tensor:
+        out = function(a.detach().requires_grad_(), *args, **kwargs)
+        result: Tensor = out.grad_fn.saved_tensors[0] if training == "pre" else out  # type: ignore[union-attr]
+        return result.detach()
+
+    return step

@@ -1,0 +1,131 @@
+"""Planted faults in the elementwise ops, sum_to and act_backward, seen only where operands lie
+differently, far apart or misaligned, or have different dtypes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from test_faults import ENGINE, Fault, assert_caught, pytestmark  # noqa: F401 - one reason to skip
+
+TRITON, CUDA = "Triton: the kernel's logic", "CUDA: the reference kernel"
+SUM_TO = "triton_kernels/ops/sum_to.py"
+ACT_BACKWARD = "triton_kernels/ops/act_backward.py"
+CSRC = "cuda_reference/csrc/"
+
+FAULTS = {
+    "32-bit offsets everywhere, Triton": Fault(
+        ENGINE,
+        "wide = max(reach, grid[0] * block) >= 2**31",
+        "wide = False",
+        "relu_scale float32",
+        TRITON,
+    ),
+    "the offset 2³¹ itself": Fault(
+        ENGINE, "block) >= 2**31", "block) > 2**31", "square int8", TRITON
+    ),
+    "the result's offsets in 32 bits": Fault(
+        ENGINE, "for steps in strides)\n", "for steps in strides[:-1])\n", "add int8", TRITON
+    ),
+    "32-bit offsets everywhere, CUDA": Fault(
+        CSRC + "elementwise.cuh", "    long long at = 0;", "    int at = 0;", "square int8", CUDA
+    ),
+    "y transposed, taken for dense": Fault(
+        ENGINE,
+        "(y is None or (y.shape == shape and y.is_contiguous()))",
+        "(y is None or y.shape == shape)",
+        "relu_scale_add float32",
+        TRITON,
+    ),
+    "x broadcast, taken for dense": Fault(
+        ENGINE,
+        "x.shape == shape\n        and x.is_contiguous()",
+        "x.is_contiguous()",
+        "relu_scale_add float32",
+        TRITON,
+    ),
+    "in place and strided, a lane too many": Fault(
+        ENGINE, "mask = index < n\n", "mask = index <= n\n", "square int8", TRITON
+    ),
+    "promoted without rounding to float32 first": Fault(
+        ENGINE,
+        "tl.cast(tl.cast(wide, RESULT), C)",
+        "tl.cast(tl.cast(v, RESULT), C)",
+        "add int32",
+        TRITON,
+    ),
+    "not promoted": Fault(
+        CSRC + "elementwise.cuh",
+        "  if (result == BF16) return __bfloat162float(__float2bfloat16_rn(v));\n",
+        "",
+        "add bfloat16",
+        CUDA,
+    ),
+    "a product of two numbers in 32 bits": Fault(
+        "triton_kernels/_scalars.py",
+        "        value = tl.cast(s, C)\n",
+        "        value = s\n",
+        "add int64",
+        TRITON,
+    ),
+    "a tail rounded twice": Fault(
+        CSRC + "add.cu",
+        "round_to(out[i], fmaf(alpha, to_float(y[i]), to_float(x[i])))",
+        "round_to(out[i], alpha * to_float(y[i]) + to_float(x[i]))",
+        "add float32",
+        CUDA + " (only f32x4)",
+    ),
+    "a misaligned result in vectors": Fault(
+        CSRC + "add.cu", " && aligned<V>(out)", "", "add float32", CUDA + " (only f32x4)"
+    ),
+    "the second pass writes densely": Fault(
+        SUM_TO,
+        "[(n, at, os) for (n, _, os), at in zip(kept, dense)]",
+        "[(n, at, at) for (n, _, os), at in zip(kept, dense)]",
+        "sum_to float64",
+        TRITON,
+    ),
+    "float64 summed in float32, Triton": Fault(
+        SUM_TO,
+        "torch.float64 if torch.float64 in (x.dtype, dtype) else",
+        "torch.float64 if dtype is torch.float64 else",
+        "sum_to float64",
+        TRITON,
+    ),
+    "float64 summed in float32, CUDA": Fault(
+        CSRC + "sum_to.cu",
+        "const int wide = ft.dtype == F64 ? F64 : ot.dtype;",
+        "const int wide = ot.dtype;",
+        "sum_to float64",
+        CUDA,
+    ),
+    "saved read where grad lies": Fault(
+        ACT_BACKWARD,
+        "saved_ptr + m[:, None] * stride_sm + n[None, :] * stride_sn",
+        "saved_ptr + m[:, None] * stride_gm + n[None, :] * stride_gn",
+        "act_backward float32",
+        TRITON,
+    ),
+    "columns in 32 bits": Fault(
+        ACT_BACKWARD,
+        "n = tl.program_id(1).to(tl.int64) * BLOCK_N",
+        "n = tl.program_id(1) * BLOCK_N",
+        "act_backward float32",
+        TRITON,
+    ),
+    "a grad of float64 forgotten": Fault(
+        ACT_BACKWARD,
+        "torch.float64 in (grad.dtype, saved.dtype, dtype)",
+        "torch.float64 in (saved.dtype, dtype)",
+        "act_backward float32",
+        TRITON,
+    ),
+    "sums written densely": Fault(
+        CSRC + "act_backward.cu", "n * sums.stride[0]", "n", "act_backward float32", CUDA
+    ),
+}
+
+
+@pytest.mark.parametrize("name", FAULTS)
+def test_fault_is_caught(name: str, root: Path, tmp_path: Path) -> None:
+    assert_caught(FAULTS[name], root, tmp_path)
