@@ -253,6 +253,14 @@ def test_the_eager_rule_is_for_normal_values_and_full_precision() -> None:
     assert blurred(1e-5, shape=(7, 9, 200)).mismatch is None  # 63 results
 
 
+def test_an_eager_that_overflows_is_no_measure() -> None:
+    overflowed = specs.Spec(
+        **{**vars(SPECS["gemm_bias_act"]), "eager": lambda a, b, *rest, **options: a @ b * NAN}
+    )
+    case = Case("gemm_bias_act", "float32", (96, 80, 200))
+    assert outcome_of(overflowed, case, lambda result: None).mismatch is None
+
+
 def test_a_narrow_accumulator_is_less_accurate() -> None:
     """Adding K/32 partial sums to an accumulator, as a compiler may make of a kernel: three times
     eager's error at K = 2048, far within the bound."""
