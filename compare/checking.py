@@ -143,11 +143,14 @@ def _agreement(outcomes: list[Outcome]) -> bool | None:
     return all(bool(numerics.same_bits(first.to(o.device), o).all()) for o in others)
 
 
+INTERPRETED_AGAIN = 1 << 24  # bytes moved: some seconds
+
+
 def find_writer(spec: Spec, mismatch: Mismatch) -> tuple[int, ...] | None:
     """The Triton program that stored the worst element: recorded from the stores of an interpreted
     run, of the variant of the same name if there is one, on the inputs of the case; None if nobody
-    stored it or the run fails."""
-    if mismatch.deviation is None:
+    stored it, the run fails, or it would take longer than the check."""
+    if mismatch.deviation is None or spec.cost(mismatch.case)[1] > INTERPRETED_AGAIN:
         return None
     variant = mismatch.implementation.partition("/")[2]
     function = triton_kernels.variants(spec.name).get(variant, spec.triton)

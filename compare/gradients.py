@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from compare import cases
+from compare import cases, numerics
 from compare.case_options import FLOAT_DTYPE, LYING, choice
 from compare.cases import FLOATS, Arguments, Case, Level
 from compare.gemm import U_DOUBLE, U_FMA, gamma
@@ -109,8 +109,12 @@ OPTIONS = {
 
 def oracle(grad: Tensor, saved: Tensor, act: str, *, dtype: torch.dtype | None = None) -> Tensor:
     """grad·act'(saved) and its column sums in float64."""
-    dx = grad.double() * DERIVATIVES[act].function(saved.double())
-    return torch.cat((dx, dx.sum(0, keepdim=True)))
+    M, N = grad.shape
+    both = torch.empty((M + 1, N), dtype=torch.float64, device=grad.device)
+    for start, (g, r) in numerics.by_rows(grad, saved):
+        both[start : start + len(g)] = g.double() * DERIVATIVES[act].function(r.double())
+    both[M] = both[:M].sum(0)
+    return both
 
 
 def bound(name: str, arguments: Arguments, reference: Tensor, dtype: torch.dtype) -> Tensor:
@@ -122,18 +126,23 @@ def bound(name: str, arguments: Arguments, reference: Tensor, dtype: torch.dtype
     compute = torch.float64 if double else torch.float32
     unit = U_DOUBLE if double else U_FMA
     tiny = torch.finfo(compute).tiny * torch.finfo(compute).eps
-    size = reference[:-1].abs()
-    flushed = grad.double().abs() * tiny * 4 + tiny  # where a derivative is subnormal
     derivative = DERIVATIVES[act]
-    error = grad.double().abs() * unit * derivative.error(saved.double())
-    if dtype.itemsize == 2 and not double and name.startswith("triton"):
-        error = error + grad.double().abs() * derivative.half
-    error = error + unit * (size + error) + flushed
+    half = derivative.half if dtype.itemsize == 2 and not double else 0.0
     added = gamma(grad.shape[0], unit) + gamma(grad.shape[0], U_DOUBLE)  # the oracle's sums, too
-    total = error.sum(0) + added * (size + error).sum(0)
-    error = torch.cat((error, total[None]))
     out = torch.finfo(dtype)
-    return error + out.eps / 2 * (reference.abs() + error) + out.tiny * out.eps / 2
+    bounds = torch.zeros_like(reference)
+    for start, (g, r, dx) in numerics.by_rows(grad, saved, reference[:-1]):
+        size, magnitude = dx.abs(), g.double().abs()
+        error = magnitude * unit * derivative.error(r.double())
+        if name.startswith("triton"):
+            error += magnitude * half
+        flushed = magnitude * tiny * 4 + tiny  # where a derivative is subnormal
+        error += unit * (size + error) + flushed
+        bounds[-1] += error.sum(0) + added * (size + error).sum(0)
+        bounds[start : start + len(g)] = error
+    for _, (part, right) in numerics.by_rows(bounds, reference):
+        part += out.eps / 2 * (right.abs() + part) + out.tiny * out.eps / 2
+    return bounds
 
 
 def is_exact(case: Case) -> bool:

@@ -8,8 +8,9 @@ Exact results have the oracle's bits, and integers are exact.
 
 from __future__ import annotations
 
+import dataclasses
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -134,6 +135,12 @@ class Deviation:
     error: float
     bound: float
 
+    @property
+    def rank(self) -> tuple[float, float]:
+        """What is worse: the larger error for its bound, or of two without, the larger error."""
+        error = math.inf if math.isnan(self.error) else self.error
+        return error / self.bound if self.bound else math.inf, error
+
     def __str__(self) -> str:
         return (
             f"element {self.index}: got {self.got}, expected {self.expected}\n"
@@ -142,14 +149,24 @@ class Deviation:
         )
 
 
+def worst(parts: Sequence[tuple[int, Deviation]], total: int) -> Deviation:
+    """One deviation of those of a result's parts, which begin at these rows."""
+    start, found = max(parts, key=lambda part: part[1].rank)
+    index = (start + found.index[0], *found.index[1:]) if found.index else ()
+    wrong = sum(each.wrong for _, each in parts)
+    return dataclasses.replace(found, index=index, wrong=wrong, total=total)
+
+
 def deviation(
     result: Tensor, reference: Tensor, right: Tensor, error: Tensor, bound: Tensor
 ) -> Deviation:
     """Count the wrong elements and describe the worst: the largest error for its bound."""
     excess = numerics.fraction(error, bound).nan_to_num(math.inf, posinf=math.inf)
-    # Among exact results every fraction is infinite: there the plain error decides.
-    ranked = torch.where(excess.isinf(), 1e300 + error.nan_to_num(math.inf, posinf=1e308), excess)
-    flat = int(torch.where(right, -1.0, ranked).flatten().argmax())
+    excess = torch.where(right, -1.0, excess)
+    infinite = excess.isinf()
+    if bool(infinite.any()):  # as all of an exact result's are: there the plain error decides
+        excess = torch.where(infinite, error.nan_to_num(math.inf, posinf=math.inf), -1.0)
+    flat = int(excess.flatten().argmax())
     index = tuple(int(i) for i in torch.unravel_index(torch.tensor(flat), result.shape))
     got, expected = result[index], reference[index].to(result.dtype)
     return Deviation(

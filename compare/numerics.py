@@ -8,6 +8,7 @@ from __future__ import annotations
 import ctypes
 import ctypes.util
 import math
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -65,14 +66,23 @@ def fma(a: Tensor, b: Tensor, c: Tensor) -> Tensor:
     """a·b + c with one rounding, in the operands' common dtype, float32 or float64."""
     a, b, c = torch.broadcast_tensors(a, b, c)
     fused = _fma32 if a.dtype == torch.float32 else _fma64
-    if a.numel() <= CHUNK or not a.dim():
-        return fused(a, b, c)
-    # Some rows at a time: the float64 intermediates of a huge tensor would not fit otherwise.
-    rows = max(1, CHUNK * a.shape[0] // a.numel())
-    return torch.cat([fused(*part) for part in zip(a.split(rows), b.split(rows), c.split(rows))])
+    parts = [fused(*part) for _, part in by_rows(a, b, c)]
+    return parts[0] if len(parts) == 1 else torch.cat(parts)
 
 
 CHUNK = 1 << 27  # elements
+
+
+def by_rows(*tensors: Tensor) -> Iterator[tuple[int, tuple[Tensor, ...]]]:
+    """Tensors of one shape, some rows at a time, and where these begin: the float64 intermediates
+    of a huge tensor would not fit into memory."""
+    first = tensors[0]
+    if first.numel() <= CHUNK or not first.dim():
+        yield 0, tensors
+        return
+    rows = max(1, CHUNK * first.shape[0] // first.numel())
+    for i, parts in enumerate(zip(*(t.split(rows) for t in tensors))):
+        yield i * rows, parts
 
 
 def _two_sum(a: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:

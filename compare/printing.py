@@ -199,6 +199,8 @@ def _print(console: Console, report: Report) -> None:
     cases = sum(row.cases for row in report.rows)
     failed = sum(not row.passed for row in report.rows)
     words = f"{failed} of {len(report.rows)} rows FAIL" if failed else "all pass"
+    if left_out := sum(len(row.left_out) for row in report.rows):
+        words += f" but {left_out} left out" if not failed else f", {left_out} left out"
     colour = "green" if report.passed else "red"
     versions = environment()
     console.print(

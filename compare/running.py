@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
-from compare import histograms, judging
+from compare import histograms, judging, numerics
 from compare.cases import Arguments, Case, Guarded
 from compare.histograms import Histogram
 from compare.implementations import Implementation
@@ -220,19 +220,31 @@ def judge(
             f"expected {expected_dtype} {tuple(reference.shape)}"
         )
         return Outcome(way, math.inf, None, Mismatch(case, way.name, text))
+    exact = spec.bound is None or spec.exact(case)
+    worst, deviations = 0.0, []
+    errors: dict[str, Histogram] = {}
     try:
-        found = compare(spec, case, way.name, arguments, result, reference)
+        limits = bounds(spec, case, way.name, arguments, result, reference)
+        whole = (result, reference) if limits is None else (result, reference, limits)
+        # Some rows at a time: to describe what is wrong takes more memory than to see that all is
+        # right, and a case for which memory ends is left out.
+        for start, part in numerics.by_rows(*whole):
+            right, error, bound, score = by_rule(spec, *part)
+            worst = max(worst, float(score.max()) if score.numel() else 0.0)
+            if exact:
+                counts = histograms.of_exact(right, error)
+            else:
+                counts = histograms.of_bounded(error, bound, score, part[1], result.dtype)
+            for measure, counted in counts.items():
+                errors.setdefault(measure, Histogram()).update(counted)
+            if not bool(right.all()):
+                found = judging.deviation(part[0], part[1], right, error, bound)
+                deviations.append((start, found))
     except ValueError as useless:  # a bound that proves nothing
         return Outcome(way, math.inf, None, Mismatch(case, way.name, f"no verdict: {useless}"))
-    worst = float(found.score.max()) if found.score.numel() else 0.0
-    right, error, bound, score = found
-    if spec.bound is None or spec.exact(case):
-        errors = histograms.of_exact(right, error)
-    else:
-        errors = histograms.of_bounded(error, bound, score, reference, result.dtype)
-    if bool(right.all()):
+    if not deviations:
         return Outcome(way, worst, result, None, errors)
-    described = judging.deviation(result, reference, right, error, bound)
+    described = judging.worst(deviations, result.numel())
     return Outcome(way, worst, result, Mismatch(case, way.name, "wrong values", described), errors)
 
 
@@ -245,9 +257,35 @@ def compare(
     reference: Tensor,
 ) -> Comparison:
     """Judge every element, by bits or by the op's bound for that implementation."""
-    if spec.bound is None:
-        return judging.by_bits(result, reference)
-    if spec.exact(case):  # the sign of a zero depends on the order of the sums
-        return judging.by_bits(result, reference, zeros_alike=True)
+    limits = bounds(spec, case, implementation, arguments, result, reference)
+    return by_rule(spec, result, reference, limits)
+
+
+def bounds(
+    spec: Spec,
+    case: Case,
+    implementation: str,
+    arguments: Arguments,
+    result: Tensor,
+    reference: Tensor,
+) -> Tensor | None:
+    """The op's bound of every element for that implementation; None where bits decide.
+
+    Raises:
+        ValueError: the bound is infinite, NaN or negative where the oracle is finite.
+    """
+    if spec.bound is None or spec.exact(case):
+        return None
     bound = spec.bound(implementation, arguments, reference, result.dtype)
-    return judging.by_bound(result, reference, bound)
+    judging.check_bound(bound, reference)
+    return bound.expand(reference.shape)
+
+
+def by_rule(
+    spec: Spec, result: Tensor, reference: Tensor, bound: Tensor | None = None
+) -> Comparison:
+    """By bits, or within the bound that is given."""
+    if bound is not None:
+        return judging.by_bound(result, reference, bound)
+    # The sign of a zero that is a sum depends on the order of the sums.
+    return judging.by_bits(result, reference, zeros_alike=spec.bound is not None)

@@ -296,6 +296,13 @@ def test_a_way_that_fails_is_a_row(gpu: Any, monkeypatch: pytest.MonkeyPatch) ->
     assert str(found).count("an error before broke the GPU's context") == 6
 
 
+def test_a_gpu_without_room_is_no_finding(gpu: Any) -> None:
+    full = torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 8.00 GiB. GPU 0 has")
+    found = gpu.investigate(StandIn({"": full}))
+    assert found
+    assert "compiled: not run: out of memory, asked for 8.00 GiB" in str(found)
+
+
 def test_ctrl_c_keeps_the_rows_so_far(gpu: Any) -> None:
     found = gpu.investigate(StandIn({"": 2.0, "{'num_stages': 1}": KeyboardInterrupt()}))
     assert [run.error for run in found.bisection.runs] == ["", "", "", "", "", "interrupted"]

@@ -27,6 +27,9 @@ def bring_in(
     try:
         found = bisection.compiled(subject)
     except Exception as error:  # noqa: BLE001 - whatever the kernel throws is a finding
+        if asked := running.memory_asked(error):
+            findings.compiled = f"not run: {asked}"
+            return
         findings.compiled, findings.compiled_right = running.brief(error), False
     else:
         there = torch.cat([~r.comparison.right.cpu().flatten() for r in found])
