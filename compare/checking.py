@@ -22,7 +22,7 @@ from compare.histograms import Histogram
 from compare.implementations import Implementation, applies, is_quick
 from compare.running import Mismatch, Outcome, call, memory_asked, run
 from compare.specs import Spec
-from triton_kernels import _interpreter
+from triton_kernels import interpreter
 
 
 @dataclass
@@ -158,7 +158,7 @@ def find_writer(spec: Spec, mismatch: Mismatch) -> tuple[int, ...] | None:
     reference = spec.oracle(*arguments[0], **arguments[1])
     stores = Stores()
     try:
-        with _interpreter.interpreting(stores):
+        with interpreter.interpreting(stores):
             out, _ = call(spec, mismatch.case, function, arguments, reference)
     except Exception:  # noqa: BLE001 - the kernel under test is wrong; it may also fail
         return None

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from triton_kernels._memory import Argument
+from triton_kernels.interpreter import Argument
 
 
 def tensors(value: Any) -> Iterator[Tensor]:

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from compare.debugging.failures import Again
     from compare.debugging.stepping import Session
     from compare.own import Report
-    from triton_kernels._observer import Program
+    from triton_kernels.interpreter import Program
 
 MARKERS = {
     "gpu_only": "the test needs a CUDA device; it is skipped where there is none.",
@@ -206,11 +206,11 @@ class _KernelDebugger:
             yield
             return
         from compare.debugging import stepping
-        from triton_kernels import _interpreter
+        from triton_kernels import interpreter
 
         with session.open() as debugger:
             step = stepping.Step(session, debugger, self._program)
-            with _interpreter.watched(step):
+            with interpreter.watched(step):
                 yield
 
     @contextlib.contextmanager

@@ -20,7 +20,7 @@ from compare import debug, judging, running
 from compare.cli import app
 from compare.debugging import bisection, investigation, subjects
 from compare.debugging.bisection import Bisection, Run
-from triton_kernels import _cross_compile, _recompile
+from triton_kernels.interpreter import cross_compile, recompile
 
 compiles = pytest.mark.skipif(
     os.environ.get("TRITON_INTERPRET") == "1", reason="interpreted kernels cannot be compiled"
@@ -212,20 +212,20 @@ def gpu(monkeypatch: pytest.MonkeyPatch) -> Any:
     known = SimpleNamespace(precisions={"ieee"}, subject=None)
 
     @contextlib.contextmanager
-    def recompiling(**settings: Any) -> Iterator[_recompile.Seen]:
+    def recompiling(**settings: Any) -> Iterator[recompile.Seen]:
         word = "" if not settings else "precision" if "precision" in settings else "unoptimised"
         if "change" in settings:
             word = str(settings["change"]({"num_warps": 8, "num_stages": 2}))
         known.subject.in_force = word
         try:
-            yield _recompile.Seen(
+            yield recompile.Seen(
                 [{"num_warps": 8, "num_stages": 2}],
                 known.precisions if word == "precision" else set(),
             )
         finally:
             known.subject.in_force = ""
 
-    monkeypatch.setattr(_recompile, "recompiling", recompiling)
+    monkeypatch.setattr(recompile, "recompiling", recompiling)
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "synchronize", lambda: None)
 
@@ -329,25 +329,25 @@ def test_other_settings_reach_the_compiler_and_no_cache(
     monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path))
     monkeypatch.setenv("TRITON_DEFAULT_FP_FUSION", "1")  # or Triton 3.9 warns
     before = dict(os.environ), triton.JITFunction.run, TritonSemantic.dot
-    with _cross_compile.compiling(90):
+    with cross_compile.compiling(90):
         fused = assembly("residue")
         assert "fma.rn" in fused.asm["ptx"]
-        with _recompile.recompiling(lambda options: {"enable_fp_fusion": False}):
+        with recompile.recompiling(lambda options: {"enable_fp_fusion": False}):
             assert "fma.rn" not in assembly("residue").asm["ptx"]
         assert assembly("residue") is fused
         for given in (None, "ieee"):
             plain = assembly("product", PRECISION=given)
             assert ("tf32" in plain.asm["ptx"]) is (given != "ieee")
-            with _recompile.recompiling(precision=bisection._other) as seen:
+            with recompile.recompiling(precision=bisection._other) as seen:
                 other = assembly("product", PRECISION=given)
                 assert ("tf32" in other.asm["ptx"]) is (given == "ieee")
             assert seen.precisions == {given or "tf32"}
             assert assembly("product", PRECISION=given) is plain
-        with _recompile.recompiling(lambda o: {"num_stages": 1, "num_warps": 8}) as seen:
+        with recompile.recompiling(lambda o: {"num_stages": 1, "num_warps": 8}) as seen:
             metadata = assembly("product", PRECISION="ieee", num_stages=2).metadata
         assert (metadata.num_stages, metadata.num_warps) == (1, 8)
         assert seen.options == [{"num_warps": 4, "num_stages": 2}]
-        with _recompile.recompiling(optimise=False):
+        with recompile.recompiling(optimise=False):
             slow = assembly("product", PRECISION=None)
         fast = assembly("product", PRECISION=None)
         assert len(slow.asm["cubin"]) > 1.5 * len(fast.asm["cubin"])

@@ -27,8 +27,9 @@ from compare.compiling.cross_compile import Accepted, Kernel, Row
 from compare.compiling.machine_code import SHARED_LIMIT, Figures, readable
 from compare.specs import SPECS, Spec
 from cuda_reference import _build, _compilers
-from triton_kernels import _cross_compile, _launch
+from triton_kernels import _modes
 from triton_kernels._gemm import Tiles
+from triton_kernels.interpreter import cross_compile as without_gpu
 
 pytestmark = pytest.mark.skipif(
     os.environ.get("TRITON_INTERPRET") == "1", reason="interpreted kernels cannot be compiled"
@@ -44,7 +45,7 @@ def run(*words: str) -> Result:
 
 def figures(arch: str, call: Callable[[], Any]) -> Figures:
     """Of the one kernel that ``call`` launches."""
-    with _cross_compile.compiling(int(arch[3:])) as launches:
+    with without_gpu.compiling(int(arch[3:])) as launches:
         call()
     (launch,) = launches
     assert launch.error is None
@@ -138,9 +139,9 @@ def test_the_cases_cover_every_tile_configuration(
         tile = tuple(options[name] for name in Tiles._fields)
         launched.add((kernel.fn.__name__, dtype, options.get("PRECISION"), tile))
 
-    monkeypatch.setattr(_cross_compile, "launch", record)
+    monkeypatch.setattr(without_gpu, "launch", record)
     sizes = [1, 2, 7, *(16 * 2**i for i in range(12)), 17, 33, 65, 127, 333, 3000]
-    with _cross_compile.compiling(capability):
+    with without_gpu.compiling(capability):
         for dtype in SPECS["gemm_bias_act"].dtypes:
             for case in gemm_cases.gemm_bias_act_to_compile("gemm_bias_act", dtype, {}):
                 arguments, options = SPECS["gemm_bias_act"].inputs(case, torch.device("meta"))
@@ -163,9 +164,9 @@ def test_every_op_reaches_the_compiler(op: str, monkeypatch: pytest.MonkeyPatch)
     """In every dtype, with all its launches; what the compiler makes of them is left out here."""
 
     def note(kernel: Any, grid: Any, *args: Any, **options: Any) -> None:
-        _cross_compile._launches.append(_cross_compile.Launch(kernel.fn.__name__, options))
+        without_gpu._launches.append(without_gpu.Launch(kernel.fn.__name__, options))
 
-    monkeypatch.setattr(_cross_compile, "launch", note)
+    monkeypatch.setattr(without_gpu, "launch", note)
     monkeypatch.setattr(machine_code, "of_triton", lambda kernels, arch: [None] * len(kernels))
     found = cross_compile._triton_kernels(SPECS[op], "sm_90")
     assert {dtype.partition("/")[0] for dtype, *_ in found} == set(SPECS[op].dtypes)
@@ -185,8 +186,8 @@ def plant(
     case = case or Case(op, dtype, (64, 64), options=spec.default_options)
     changed = {**vars(spec), "dtypes": (dtype,), "to_compile": lambda *_: iter([case])}
     monkeypatch.setitem(SPECS, op, Spec(**changed))
-    launch = _cross_compile.launch
-    monkeypatch.setattr(_cross_compile, "launch", lambda *a, **own: launch(*a, **{**own, **meta}))
+    launch = without_gpu.launch
+    monkeypatch.setattr(without_gpu, "launch", lambda *a, **own: launch(*a, **{**own, **meta}))
 
 
 def test_a_spill_fails(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -384,15 +385,15 @@ def test_the_driver_comes_back_also_after_an_error() -> None:
     before = driver._active
 
     def fail() -> None:
-        with _cross_compile.compiling(90):
+        with without_gpu.compiling(90):
             assert driver._active is not before
-            assert _cross_compile.active()
+            assert _modes.compiling()
             raise ZeroDivisionError
 
     with pytest.raises(ZeroDivisionError):
         fail()
     assert driver._active is before
-    assert not _cross_compile.active()
+    assert not _modes.compiling()
     with pytest.raises(RuntimeError, match="Triton compiles for GPUs only"):
         triton_kernels.square(torch.ones(4))
     with pytest.raises(RuntimeError, match="device meta is not supported"):
@@ -404,21 +405,21 @@ def test_compiled_and_interpreted_take_turns() -> None:
     before = figures("sm_80", lambda: triton_kernels.square(x))
     with triton_kernels.interpret():
         assert triton_kernels.square(x).tolist() == [0, 1, 4, 9]
-        with pytest.raises(RuntimeError, match="interpreted here"), _cross_compile.compiling(80):
+        with pytest.raises(RuntimeError, match="interpreted here"), without_gpu.compiling(80):
             pass
     assert figures("sm_80", lambda: triton_kernels.square(x)) == before
-    inner = _cross_compile.compiling(90)
-    with _cross_compile.compiling(80), pytest.raises(RuntimeError, match="twice"), inner:
+    inner = without_gpu.compiling(90)
+    with without_gpu.compiling(80), pytest.raises(RuntimeError, match="twice"), inner:
         pass
 
 
 def test_nothing_runs_while_compiling() -> None:
     out = torch.full((64,), 7.0)
-    with _cross_compile.compiling(90) as launches:
+    with without_gpu.compiling(90) as launches:
         triton_kernels.square(torch.ones(64), out=out)
     assert [launch.kernel for launch in launches] == ["flat_kernel"]
     assert out.unique().tolist() == [7.0]
-    assert not _launch._cross_compile.active()
+    assert not _modes.compiling()
 
 
 # ---- names ----

@@ -25,7 +25,7 @@ from compare.debugging.stores import Stores
 from compare.debugging.traces import WIDTH
 from compare.debugging.tracing import Tracer
 from compare.specs import SPECS
-from triton_kernels import _interpreter
+from triton_kernels import interpreter
 
 SOURCE = Path(__file__).read_text().splitlines()
 
@@ -710,15 +710,15 @@ def test_tracing_changes_nothing(dtype: str) -> None:
         args, kwargs = spec.inputs(case)
         results = []
         for observer in (None, Stores(), Tracer(1, (0, 0, 0))):  # after the only launch: all run
-            with _interpreter.interpreting(observer):
+            with interpreter.interpreting(observer):
                 results.append(spec.triton(*args, **kwargs))
-        with _interpreter.interpreting():
+        with interpreter.interpreting():
             whole = spec.triton(*args, **kwargs)
         for result in results:
             assert bool(numerics.same_bits(result, whole).all())
     tracer = Tracer(0, (0, 0, 0))
     x, out = torch.randn(256, dtype=getattr(torch, dtype)), torch.zeros(256)
-    with _interpreter.interpreting(tracer):
+    with interpreter.interpreting(tracer):
         square[(1,)](x, out, 256, BLOCK=256)
     plain = torch.zeros(256)
     with triton_kernels.interpret():
@@ -747,7 +747,7 @@ def test_ctrl_c_keeps_the_trace_so_far(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "stopped: by Ctrl-C, this is the trace so far" in str(found)
     assert "interrupted" in str(found).splitlines()[0]
     assert json.loads(found.to_json())["partial"] is True
-    assert not _interpreter.active()
+    assert not interpreter.active()
 
 
 def test_ctrl_c_in_the_run_says_where(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -773,7 +773,7 @@ def test_progress_shows_on_stderr_and_goes_away(
     monkeypatch.setenv("FORCE_COLOR", "1")
     with progress.Bar("interpreting square") as bar:
         bar.timer.join()
-        with _interpreter.interpreting(investigation._Watch(bar)):
+        with interpreter.interpreting(investigation._Watch(bar)):
             square[(4,)](X, torch.zeros(1000), 1000, BLOCK=256)
         assert bar.progress.tasks[0].fields["done"] == "3 of 4 programs"
         assert bar.progress.live.is_started

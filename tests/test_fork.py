@@ -17,7 +17,8 @@ warnings.simplefilter("ignore")  # Python warns of every fork beside a thread
 import torch
 import cuda_reference, triton_kernels
 from cuda_reference import _build
-from triton_kernels import _cross_compile, _interpreter
+from triton_kernels import _modes, interpreter
+from triton_kernels.interpreter import cross_compile
 
 torch.set_num_threads(1)
 x = torch.ones(30_000)
@@ -127,7 +128,7 @@ def test_while_a_thread_interprets_or_cross_compiles() -> None:
 import triton
 import triton.language as tl
 
-patching, drivers = _interpreter.patching, _cross_compile._drivers
+patching, drivers = interpreter.patching, cross_compile._drivers
 
 def state():
     patched = [triton.JITFunction.run, triton.JITFunction.__call__, tl.load, tl.reduce]
@@ -138,18 +139,18 @@ before = state()
 
 def outside():
     assert state() == before
-    assert not _interpreter.active() and not _cross_compile.active()
+    assert not interpreter.active() and not _modes.compiling()
     call_triton()
-    with _cross_compile.compiling(90):
-        assert _cross_compile.capability() == 90
+    with cross_compile.compiling(90):
+        assert cross_compile.capability() == 90
     assert state() == before
 
 def inside():
-    assert _interpreter.active()
+    assert interpreter.active()
     assert triton_kernels.add(x, x)[-1] == 2
     call_triton()
 
-for context in (triton_kernels.interpret(), _cross_compile.compiling(80)):
+for context in (triton_kernels.interpret(), cross_compile.compiling(80)):
     with beside(context):
         during = state()
         assert during != before

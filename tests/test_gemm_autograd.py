@@ -12,9 +12,9 @@ from torch_activations import TORCH
 
 import triton_kernels as tk
 from compare.gradients import DERIVATIVES
-from triton_kernels import _cross_compile
 from triton_kernels._launch import Launch
 from triton_kernels.activations import ACTIVATIONS, OF_PRE_ACTIVATION
+from triton_kernels.interpreter import cross_compile
 from triton_kernels.ops import gemm_bias_act as module
 from triton_kernels.ops.act_backward import STRAIGHT
 
@@ -295,7 +295,7 @@ def test_the_pre_activation_takes_no_more_shared_memory() -> None:
     half = {"dtype": BFLOAT, "device": "meta"}
     a, b = torch.empty(1024, 64, **half), torch.empty(64, 1024, **half)
     c = torch.empty(1024, 1024, **half)
-    with _cross_compile.compiling(90) as compiled:
+    with cross_compile.compiling(90) as compiled:
         for addend in (None, c):
             beta = None if addend is None else 1.0
             module.run(

@@ -15,17 +15,18 @@ import triton_kernels
 from compare.cases import FLOATS, Case
 from compare.implementations import implementations, is_quick
 from compare.specs import SPECS
-from triton_kernels import _cross_compile, _gemm, _launch
+from triton_kernels import _gemm, _launch
 from triton_kernels._gemm import LONG, TMA_TILES, TmaTiles, cdiv, tiles_for, tma_tiles_for
+from triton_kernels.interpreter import cross_compile
 
 
 @contextlib.contextmanager
 def recorded(capability: int = 90) -> Iterator[list[tuple[str, Any]]]:
     """Kernels and options of the launches inside, which are for that GPU and do not run."""
     found: list[tuple[str, Any]] = []
-    with pytest.MonkeyPatch.context() as patch, _cross_compile.compiling(capability):
+    with pytest.MonkeyPatch.context() as patch, cross_compile.compiling(capability):
         patch.setattr(
-            _cross_compile,
+            cross_compile,
             "launch",
             lambda kernel, grid, *args, **meta: found.append((kernel.fn.__name__, meta)),
         )

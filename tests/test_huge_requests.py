@@ -11,9 +11,8 @@ import torch
 import triton
 import triton.language as tl
 
-from triton_kernels import _interpreter
-from triton_kernels._interpreter import launching
-from triton_kernels._observer import Observer
+from triton_kernels import interpreter
+from triton_kernels.interpreter import Observer, launching
 
 
 @triton.jit
@@ -33,7 +32,7 @@ def launch(grid: tuple[int, ...], out: torch.Tensor, stop: int) -> Any:
 
 @pytest.fixture
 def interpreted() -> Iterator[None]:
-    with _interpreter.interpreting():
+    with interpreter.interpreting():
         yield
 
 
@@ -69,9 +68,9 @@ def test_a_watched_grid_must_fit_into_memory(monkeypatch: pytest.MonkeyPatch) ->
         r"^kernel store_place has 281470681677825 programs in its grid \(65537, 65535, 65535\); "
         r"to watch them takes a list of 2\d{7} GiB"
     )
-    with _interpreter.interpreting(Observer()), pytest.raises(MemoryError, match=said):
+    with interpreter.interpreting(Observer()), pytest.raises(MemoryError, match=said):
         launch((2**16 + 1, 2**16 - 1, 2**16 - 1), out, 1)
     monkeypatch.setattr(launching, "BYTES_A_PROGRAM", 2**60)
-    with _interpreter.interpreting(Observer()), pytest.raises(MemoryError, match="5 programs"):
+    with interpreter.interpreting(Observer()), pytest.raises(MemoryError, match="5 programs"):
         launch((5,), out, 1)
     assert not out.any()

@@ -23,10 +23,18 @@ import triton
 import triton.language as tl
 from triton.language.extra import libdevice
 
-from triton_kernels import _emulation as emulation
-from triton_kernels import _interpreter as interpreter
-from triton_kernels._interpreter import assumptions, handles, launching
-from triton_kernels._observer import Access, Dot, Launch, Observer, Program
+from triton_kernels import interpreter
+from triton_kernels.interpreter import (
+    Access,
+    Dot,
+    Launch,
+    Observer,
+    Program,
+    assumptions,
+    emulation,
+    handles,
+    launching,
+)
 
 INTERPRET_AT_IMPORT = os.environ.get("TRITON_INTERPRET") == "1"
 TRITON = tuple(int(part) for part in triton.__version__.split(".")[:2])

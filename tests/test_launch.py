@@ -19,8 +19,8 @@ from torch import Tensor
 
 import triton_kernels as tk
 from compare.specs import SPECS
-from triton_kernels import _cross_compile
 from triton_kernels._launch import Launch, kind
+from triton_kernels.interpreter import cross_compile
 
 CALLS: dict[str, Callable[[str], st.SearchStrategy[Call]]] = {
     "sum_to": sums,
@@ -69,7 +69,7 @@ def looks(monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[Launch, list[Any]]]:
         seen.setdefault(self, []).append([self.kernel.fn.__name__, *specialization])
 
     monkeypatch.setattr(Launch, "__call__", look)
-    with _cross_compile.compiling(90):
+    with cross_compile.compiling(90):
         yield seen
 
 

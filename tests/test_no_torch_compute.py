@@ -14,7 +14,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 import triton_kernels
 from compare.implementations import MODES, implementations
 from compare.specs import SPECS
-from triton_kernels import _emulation, _operator
+from triton_kernels import _operator
+from triton_kernels.interpreter import emulation
 
 ALLOCATIONS = {"empty", "empty_like", "empty_strided", "new_empty"}
 VIEWS = {"alias", "as_strided", "detach", "expand", "t", "transpose", "view", "_unsafe_view"}
@@ -22,7 +23,7 @@ COPIES = {"clone", "copy_", "_to_copy", "contiguous"}
 
 
 # The interpreter's stand-ins for a GPU's instructions may call torch: erf does, numpy has none.
-INSTRUCTIONS = _emulation.__file__
+INSTRUCTIONS = emulation.__file__
 
 
 class Recorder(TorchDispatchMode):

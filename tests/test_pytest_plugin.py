@@ -48,7 +48,7 @@ FOREIGN = """
 import pytest
 import torch
 import triton_kernels
-from triton_kernels import _interpreter
+from triton_kernels import interpreter
 
 x = torch.linspace(0.0, 3.0, 300)
 
@@ -80,19 +80,19 @@ def test_nothing(cross_check):
 @pytest.mark.interpreted_only
 def test_inside():
     assert triton_kernels.square(torch.full((3,), 3.0)).tolist() == [9.0] * 3
-    assert _interpreter.active()
+    assert interpreter.active()
 
 @pytest.mark.interpreted_only
 def test_failing_inside():
-    assert not _interpreter.active()
+    assert not interpreter.active()
 
 @pytest.mark.interpreted_only
 class TestAll:
     def test_inside(self):
-        assert _interpreter.active()
+        assert interpreter.active()
 
 def test_outside():
-    assert not _interpreter.active()
+    assert not interpreter.active()
 """
 
 

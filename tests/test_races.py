@@ -23,7 +23,7 @@ from compare.debugging.races import Races
 from compare.debugging.subjects import Op
 from compare.debugging.traces import WIDTH
 from compare.specs import SPECS
-from triton_kernels import _interpreter
+from triton_kernels import interpreter
 from triton_kernels._launch import Launch
 
 SOURCE = Path(__file__).read_text().splitlines()
@@ -311,7 +311,7 @@ def test_float_atomics_round_differently_and_that_is_no_hazard() -> None:
     for _, order in zip(out, (lambda p: p, lambda p: p[::-1])):
         result = torch.zeros(16, 16)
         bar = progress.Bar("")
-        with _interpreter.interpreting(investigation._Watch(bar, order)):
+        with interpreter.interpreting(investigation._Watch(bar, order)):
             split_k[(16,)](a, b, result, 256, BLOCK=16)
         results.append(result)
     assert not torch.equal(*results), "else this tests nothing"
@@ -488,7 +488,7 @@ def test_the_same_value_and_ones_own_elements_are_silent() -> None:
 def test_two_launches_are_ordered() -> None:
     watch = Races()
     x = torch.zeros(8)
-    with _interpreter.interpreting(watch):
+    with interpreter.interpreting(watch):
         store_its_number[(1,)](x, 3)
         store_its_number[(1,)](x, 3)
         assert not watch.hazards()
@@ -644,7 +644,7 @@ def test_ctrl_c_in_another_order(monkeypatch: pytest.MonkeyPatch) -> None:
     assert found.verdict == "interrupted"
     assert "interrupted in program (3, 0, 0) at " in found.notes[0]
     assert found.notes[0].endswith("in reverse order")
-    assert not _interpreter.active()
+    assert not interpreter.active()
 
 
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32"])
@@ -654,7 +654,7 @@ def test_watching_changes_nothing(dtype: str) -> None:
         args, kwargs = spec.inputs(case)
         results = []
         for observer in (None, Races(), waiting.SpinGuard()):
-            with _interpreter.interpreting(observer):
+            with interpreter.interpreting(observer):
                 results.append(spec.triton(*args, **kwargs))
         for result in results[1:]:
             assert bool(numerics.same_bits(result, results[0]).all())

@@ -24,11 +24,10 @@ from compare.debugging.hazards import Hazard
 from compare.debugging.subjects import Kernel, Op
 from compare.debugging.values import Values
 from compare.specs import SPECS
-from triton_kernels import _interpreter
-from triton_kernels._interpreter import handles, probing, shadowing
-from triton_kernels._interpreter.builder import MendedBuilder
-from triton_kernels._memory import PAGE, Pages
-from triton_kernels._observer import Observer
+from triton_kernels import interpreter
+from triton_kernels.interpreter import Observer, handles, selftest, shadowing
+from triton_kernels.interpreter.builder import MendedBuilder
+from triton_kernels.interpreter.memory import PAGE, Pages
 
 SOURCE = Path(__file__).read_text().splitlines()
 
@@ -191,7 +190,7 @@ class Undefined(Observer):
     """Which lanes of a store were undefined, from the reports alone."""
 
     def __init__(self) -> None:
-        self.shadows = _interpreter.Shadows()
+        self.shadows = interpreter.Shadows()
         self.lanes: list[int] = []
         reach = self.shadows.reach
 
@@ -211,7 +210,7 @@ def test_undefined_lanes_move_as_their_values_do(how: str) -> None:
     x, index = torch.linspace(1, 2, 16), torch.zeros(16, dtype=torch.int32)
     for n in (11, 16):
         watch = Undefined()
-        with _interpreter.interpreting(watch):
+        with interpreter.interpreting(watch):
             moves[(1,)](x, index, torch.zeros(16), n, HOW=how)
         assert watch.lanes == expected_lanes(how, n)
 
@@ -337,7 +336,7 @@ def with_workspace(
     def run(x: torch.Tensor, y: Any = None, *, out: torch.Tensor | None = None) -> torch.Tensor:
         out = torch.empty_like(x) if out is None else out
         space = fill(torch.empty(x.numel() + 5))
-        with _interpreter.interpreting():
+        with interpreter.interpreting():
             copy_part[(1,)](x, space, loaded, stored, BLOCK=64)
             copy_part[(1,)](space, out, x.numel(), x.numel(), BLOCK=64)
         return out
@@ -378,7 +377,7 @@ def test_what_an_op_allocates_is_uninitialised(layout: str) -> None:
 
 def test_an_ops_given_output_is_uninitialised_unless_it_is_an_input() -> None:
     def adds_to_out(x: torch.Tensor, *, out: torch.Tensor) -> torch.Tensor:
-        with _interpreter.interpreting():
+        with interpreter.interpreting():
             accumulates[(2,)](x, out, x.numel(), ATOMIC=False, BLOCK=16)
         return out
 
@@ -766,7 +765,7 @@ def test_healthy_kernels_are_silent(name: str) -> None:
 
 def run_of(subject: Any, watch: Observer | None) -> list[torch.Tensor]:
     state = subject.prepare(CPU)
-    with _interpreter.interpreting(watch):
+    with interpreter.interpreting(watch):
         subject.launch(state, watch.shadows if watch else None)
     return [state["result"]] if isinstance(state, dict) else list(tensors(state))
 
@@ -938,12 +937,12 @@ def test_what_nothing_refers_to_is_forgotten() -> None:
     """Else a long run with masked-off lanes in every program would fill the memory."""
     x, out = torch.randn(100), torch.zeros(100)
     watch = Values()
-    with _interpreter.interpreting(watch):
+    with interpreter.interpreting(watch):
         dropout[(50,)](x, out, 100, 3, BLOCK=64)
     assert len(watch.shadows.log) <= 3  # one load and two products
     x[3] = 1000
     watch = Values()
-    with _interpreter.interpreting(watch):
+    with interpreter.interpreting(watch):
         nonfinite[(12,)](x, x, out, HOW="exp")
         nonfinite[(1,)](out, x, out, HOW="other")
     made = watch.made(out.data_ptr() + 3 * 4)
@@ -952,10 +951,10 @@ def test_what_nothing_refers_to_is_forgotten() -> None:
 
 
 def test_without_shadows_no_builder_method_is_wrapped() -> None:
-    with _interpreter.interpreting():
+    with interpreter.interpreting():
         builder = handles.upstream.interpreter_builder
         assert type(builder).__mro__[0] is not shadowing.ShadowedBuilder
-        with _interpreter.interpreting(Values()):
+        with interpreter.interpreting(Values()):
             assert isinstance(builder, shadowing.ShadowedBuilder)
         assert not isinstance(builder, shadowing.ShadowedBuilder)
 
@@ -967,18 +966,18 @@ def test_operations_that_nothing_is_known_about_are_safe(monkeypatch: pytest.Mon
     assert known is not MendedBuilder.create_exp
     x = torch.ones(16)
     watch = Undefined()
-    with _interpreter.interpreting(watch):
+    with interpreter.interpreting(watch):
         moves[(1,)](x, x, torch.zeros(16), 11, HOW="math")
     assert watch.lanes == expected_lanes("math", 11)  # of the maximum and the root, still
 
 
 def test_the_self_test_misses_what_is_renamed(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert _interpreter.self_test() == []
-    monkeypatch.setattr(probing, "MOVES", (*probing.MOVES, "create_renamed"))
-    assert any("create_renamed is gone" in line for line in _interpreter.self_test())
+    assert interpreter.self_test() == []
+    monkeypatch.setattr(selftest, "MOVES", (*selftest.MOVES, "create_renamed"))
+    assert any("create_renamed is gone" in line for line in interpreter.self_test())
     monkeypatch.undo()
     monkeypatch.setattr(shadowing.ShadowedBuilder, "create_join", MendedBuilder.create_join)
-    assert any("shadow values find" in line for line in _interpreter.self_test())
+    assert any("shadow values find" in line for line in interpreter.self_test())
 
 
 @triton.jit

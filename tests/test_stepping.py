@@ -21,7 +21,7 @@ import triton_kernels
 from compare import debug
 from compare.cli import app
 from compare.debugging import breakpoints, stepping
-from triton_kernels import _interpreter
+from triton_kernels import interpreter
 
 pytest_plugins = ["pytester"]
 SOURCE = Path(__file__).read_text().splitlines()
@@ -89,7 +89,7 @@ def nothing_is_left_behind() -> Any:
     assert sys.gettrace() is kept[0]
     assert [b for b in bdb.Breakpoint.bpbynumber if b] == [b for b in kept[1] if b]
     assert tl.tensor.__repr__ is kept[2]
-    assert not _interpreter.active()
+    assert not interpreter.active()
 
 
 class Typed:
@@ -456,7 +456,7 @@ def test_a_breakpoint_alone_stops_in_the_first_program_that_gets_there(typed: Ty
         session = stepping.Session([(__file__, line_of("later"))], first=False)
         with (
             session.open() as debugger,
-            _interpreter.watched(stepping.Step(session, debugger, None)),
+            interpreter.watched(stepping.Step(session, debugger, None)),
         ):
             for n in (4, 1, 3):
                 with triton_kernels.interpret():
@@ -471,7 +471,7 @@ def test_an_onlooker_hears_of_runs_that_began_before_it_came(typed: Typed) -> No
     def run() -> None:
         session = stepping.Session([(__file__, line_of("out of bounds"))], first=False)
         with triton_kernels.interpret(), session.open() as debugger:
-            with _interpreter.watched(stepping.Step(session, debugger, (0, 0, 0))):
+            with interpreter.watched(stepping.Step(session, debugger, (0, 0, 0))):
                 no_mask[(1,)](X, torch.zeros(20), 20, BLOCK=8)
             no_mask[(1,)](X, torch.zeros(20), 20, BLOCK=8)
 

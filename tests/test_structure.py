@@ -129,6 +129,27 @@ def test_neither_side_names_the_other_in_code() -> None:
                     assert node.value.split(".")[0] != other, f"{path}:{node.lineno}"
 
 
+def test_compare_uses_what_the_sides_document() -> None:
+    """No private module of theirs, but for those that tell how launches and builds go."""
+    private = {"_launch"} | {"_build", "_compilers", "_inline", "_launch", "_shipped", "_watch"}
+    documented = ast.get_docstring(tree(ROOT / "triton_kernels" / "interpreter" / "__init__.py"))
+    assert documented is not None
+    for path in modules("compare"):
+        for node in ast.walk(tree(path)):
+            if not isinstance(node, ast.ImportFrom) or not node.module:
+                continue
+            side, _, inner = node.module.partition(".")
+            if side not in PACKAGES[:2]:
+                continue
+            for name in (alias.name for alias in node.names):
+                where = f"{path.relative_to(ROOT)}:{node.lineno}: {name}"
+                parts = [part for part in (*inner.split("."), name) if part.startswith("_")]
+                assert set(parts) <= private, where
+                if inner.startswith("interpreter"):
+                    submodule = inner.partition(".")[2]
+                    assert f":`{submodule or name}`" in documented, f"{where} is not documented"
+
+
 CHILD = """
 import json, os, sys
 import numpy, torch, triton
@@ -138,6 +159,9 @@ print(json.dumps({{
     "cuda": torch.cuda.is_initialized(),
     "changed": sorted(set(before.items()) ^ set(os.environ.items())),
     "loaded": sorted({{m.split(".")[0] for m in sys.modules}}),
+    "interpreters": sorted(
+        {{"triton.runtime.interpreter", "triton_kernels.interpreter"}} & set(sys.modules)
+    ),
 }}))
 """
 
@@ -167,6 +191,7 @@ def test_import_does_nothing(package: str, tmp_path: Path) -> None:
     assert not found["cuda"]
     assert not found["changed"]
     assert not started.exists(), started.read_text()
+    assert package == "compare" or not found["interpreters"]
     others = set(PACKAGES) - {package} - THIRD_PARTY[package]
     assert not others & set(found["loaded"])
     left = [str(path.relative_to(home)) for path in home.rglob("*") if path.is_file()]

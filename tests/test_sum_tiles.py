@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 import triton_kernels
-from triton_kernels import _cross_compile
+from triton_kernels.interpreter import cross_compile
 
 
 def passes(x: Tensor, shape: tuple[int, ...]) -> list[tuple[int, ...]]:
@@ -20,8 +20,8 @@ def passes(x: Tensor, shape: tuple[int, ...]) -> list[tuple[int, ...]]:
     def note(kernel: Any, grid: tuple[int, ...], *args: Any, **meta: Any) -> None:
         found.append((*(meta[name] for name in names), grid[1]))
 
-    with pytest.MonkeyPatch.context() as patch, _cross_compile.compiling(90):
-        patch.setattr(_cross_compile, "launch", note)
+    with pytest.MonkeyPatch.context() as patch, cross_compile.compiling(90):
+        patch.setattr(cross_compile, "launch", note)
         triton_kernels.sum_to(x, shape)
     return found
 

@@ -9,7 +9,7 @@ from typing import Any
 from compare.debugging.cuda import tool_output
 from compare.debugging.cuda.reports import Memory, Placed, SharedArray, short_name
 from cuda_reference import _compilers
-from triton_kernels._memory import Argument
+from triton_kernels.interpreter.memory import Argument
 
 SOURCES = {path.name: path.read_text().splitlines() for path in _compilers.CSRC.glob("*.cu*")}
 

@@ -2,8 +2,8 @@
 
 CUDA tensors run compiled on their own device; inside :func:`interpret`, or with
 ``TRITON_INTERPRET=1`` set before import, kernels run in Triton's interpreter, mended by
-:mod:`triton_kernels._interpreter`, and then CPU tensors are welcome too. Inside
-:func:`triton_kernels._cross_compile.compiling` they are compiled only.
+:mod:`triton_kernels.interpreter`, and then CPU tensors are welcome too. Inside
+:func:`triton_kernels.interpreter.cross_compile.compiling` they are compiled only.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import torch
 import triton
 from torch import Tensor
 
-from triton_kernels import _cross_compile, _interpreter
+from triton_kernels import _modes
 
 
 @contextlib.contextmanager
@@ -36,22 +36,24 @@ def interpret() -> Iterator[None]:
         ...     triton_kernels.square(torch.tensor([1.0, 2.0, 3.0]))
         tensor([1., 4., 9.])
     """
-    with _interpreter.interpreting():
+    from triton_kernels import interpreter  # not before it is asked for
+
+    with interpreter.interpreting():
         yield
 
 
 def interpreted(kernel: Any) -> bool:
     """Whether a launch of ``kernel`` would be interpreted now."""
-    if _interpreter.active():
+    if _modes.interpreting():
         return True
-    return type(kernel) is not triton.JITFunction and _interpreter.made_interpreted(kernel)
+    return type(kernel) is not triton.JITFunction and _modes.made_interpreted(kernel)
 
 
 def check_device(op: str, device: torch.device, kernel: Any) -> None:
     """Refuse a device that ``kernel`` cannot run on as things stand."""
     if device.type == "cuda" or (device.type == "cpu" and interpreted(kernel)):
         return
-    if _cross_compile.active():
+    if _modes.compiling():
         return
     if device.type == "cpu":
         raise RuntimeError(
@@ -89,8 +91,10 @@ def multiprocessors(number: int) -> Iterator[None]:
 
 def gpu(kernel: Any, device: torch.device) -> Gpu:
     """The GPU that a launch of ``kernel`` would run on, or is made for."""
-    if _cross_compile.active():
-        found = Gpu(_cross_compile.capability(), MULTIPROCESSORS)
+    if _modes.compiling():
+        from triton_kernels.interpreter import cross_compile
+
+        found = Gpu(cross_compile.capability(), MULTIPROCESSORS)
     elif interpreted(kernel):
         found = Gpu(90, MULTIPROCESSORS)
     else:
@@ -133,10 +137,12 @@ class Launch:
         """Run on ``device``, interpreted or compiled only where that was asked for."""
         if 0 in self.grid:
             return
-        if _cross_compile.active():
-            _cross_compile.launch(self.kernel, self.grid, *args, **self.meta)
+        if _modes.compiling():
+            from triton_kernels.interpreter import cross_compile
+
+            cross_compile.launch(self.kernel, self.grid, *args, **self.meta)
         elif interpreted(self.kernel):
-            with _interpreter.interpreting():
+            with interpret():
                 self.kernel[self.grid](*args, **self.meta)
         elif device.index == torch.cuda.current_device():  # the guard alone takes microseconds
             self._run(device, args)

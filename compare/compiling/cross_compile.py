@@ -23,7 +23,7 @@ from compare.compiling import machine_code
 from compare.compiling.machine_code import SHARED_LIMIT, Figures
 from compare.specs import SPECS, Spec
 from cuda_reference import BuildError, _build, _compilers
-from triton_kernels._cross_compile import Launch, compiling
+from triton_kernels.interpreter.cross_compile import Launch, compiling
 
 META = torch.device("meta")
 

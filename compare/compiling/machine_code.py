@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from triton_kernels._cross_compile import tool
+from triton_kernels.interpreter.cross_compile import tool
 
 # Bytes of shared memory that one block can have, from the CUDA programming guide's table of compute
 # capabilities: what cudaFuncAttributeMaxDynamicSharedMemorySize can be raised to.

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from compare import numerics, running
 from compare.debugging.subjects import Result, Subject
-from triton_kernels import _recompile
+from triton_kernels.interpreter import recompile
 
 CHANGES = ("precision", "fusion", "stages", "warps", "unoptimised")  # the most telling first
 
@@ -193,9 +193,9 @@ def bisect(subject: Subject, interpreted: list[Result]) -> Bisection:
     return Bisection(runs)
 
 
-def _changes(seen: _recompile.Seen) -> Iterator[tuple[str, str, dict[str, Any]]]:
+def _changes(seen: recompile.Seen) -> Iterator[tuple[str, str, dict[str, Any]]]:
     """The ways to compile otherwise: key, name, settings."""
-    fused = _recompile.fuses()
+    fused = recompile.fuses()
     word = "without" if fused else "with"
     yield "fusion", f"{word} FMA contraction", {"change": lambda _: {"enable_fp_fusion": not fused}}
     yield "precision", "other input precision", {"precision": _other}
@@ -219,14 +219,14 @@ def _other_warps(warps: int) -> int:
     return 2 * warps if warps < 8 else warps // 2
 
 
-Ran = tuple[Run, list[Result] | None, _recompile.Seen]
+Ran = tuple[Run, list[Result] | None, recompile.Seen]
 
 
 def _run(key: str, name: str, subject: Subject, base: list[Result] | None, **settings: Any) -> Ran:
-    seen = _recompile.Seen()
+    seen = recompile.Seen()
     try:
         with contextlib.ExitStack() as stack:
-            seen = stack.enter_context(_recompile.recompiling(**settings))
+            seen = stack.enter_context(recompile.recompiling(**settings))
             results = compiled(subject)
     except Exception as error:  # noqa: BLE001 - whatever a compiler or kernel throws is a finding
         return Run(key, name, error=running.brief(error)), None, seen

@@ -19,7 +19,7 @@ from compare.debugging.stores import History, Store
 from compare.debugging.traces import WIDTH, Trace, source_line
 from compare.debugging.way import Step
 from compare.judging import Deviation
-from triton_kernels._observer import Place, Program
+from triton_kernels.interpreter import Place, Program
 
 LINES = 40  # of the printed findings: one screen
 SHOWN = 2  # outputs with wrong values that are described

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from compare.debugging.traces import source_line
-from triton_kernels._observer import Observer, Place, Program
+from triton_kernels.interpreter import Observer, Place, Program
 
 
 @dataclass

@@ -29,8 +29,8 @@ from compare.debugging.tracing import Tracer
 from compare.debugging.values import Values
 from compare.debugging.waiting import SpinGuard, WaitsForever
 from compare.debugging.way import Way
-from triton_kernels import _interpreter
-from triton_kernels._observer import Launch, Program, Several
+from triton_kernels import interpreter
+from triton_kernels.interpreter import Launch, Program, Several
 
 
 class _Watch(Stores):
@@ -83,17 +83,17 @@ def investigate(
     state = subject.prepare(CPU)
     results: list[Result] = []
     try:
-        with bar, _interpreter.interpreting(Several(stores, *guards, *sanitizers)):
+        with bar, interpreter.interpreting(Several(stores, *guards, *sanitizers)):
             subject.launch(state, next((s.shadows for s in sanitizers if s.shadows), None))
         results = subject.judge(state, stores)
     except KeyboardInterrupt as interrupt:
         findings.partial = True
         findings.notes.append(f"{_interrupted(stores, interrupt)}: no result was compared")
     except Exception as error:
-        place = _interpreter.place_of(error) if stores.current else None
+        place = interpreter.place_of(error) if stores.current else None
         if place is None and subject.outside_is_usage:
             raise
-        lane, shape = _interpreter.lane_of(error) or (None, ())
+        lane, shape = interpreter.lane_of(error) or (None, ())
         findings.failure = Failure(_brief(error), place and _current(stores), place, lane, shape)
     findings.subject = _heading(subject, stores)
     findings.wrong = [w for w in (_describe(r, stores) for r in results) if w is not None]
@@ -142,7 +142,7 @@ def _current(stores: Stores) -> Program | None:
 def _interrupted(stores: Stores, interrupt: KeyboardInterrupt) -> str:
     if stores.current is None:
         return "interrupted before any program ran"
-    place, program = _interpreter.place_of(interrupt), _current(stores)
+    place, program = interpreter.place_of(interrupt), _current(stores)
     return f"interrupted in program {program}" + (f" at {place}" if place else "")
 
 
@@ -158,7 +158,7 @@ def _other_orders(
         stores = _Watch(bar, order)
         try:
             state = subject.prepare(CPU)
-            with bar, _interpreter.interpreting(Several(stores, SpinGuard(), *sanitizers)):
+            with bar, interpreter.interpreting(Several(stores, SpinGuard(), *sanitizers)):
                 subject.launch(state)
             results = subject.judge(state, stores)
         except KeyboardInterrupt as interrupt:
@@ -166,7 +166,7 @@ def _other_orders(
             findings.notes.append(f"{_interrupted(stores, interrupt)}, in {name} order")
             break
         except WaitsForever as error:
-            where = place_text(_interpreter.place_of(error))
+            where = place_text(interpreter.place_of(error))
             findings.notes.append(
                 f"in {name} order program {_current(stores)} waits forever for one that runs "
                 "later: the kernel relies on the GPU starting programs in forward order "
@@ -182,7 +182,7 @@ def _other_orders(
 
 
 def _stopped(error: Exception, order: str, stores: Stores) -> Hazard:
-    place, program = _interpreter.place_of(error), _current(stores)
+    place, program = interpreter.place_of(error), _current(stores)
     where = () if program is None else (Witness("the error was raised", program, place),)
     return Hazard("order", f"in {order} order it stops: {_brief(error)}", where)
 
@@ -190,7 +190,7 @@ def _stopped(error: Exception, order: str, stores: Stores) -> Hazard:
 def _brief(error: Exception) -> str:
     """An error's text without the program and line, which are told beside it."""
     text = running.brief(error)
-    place = _interpreter.place_of(error)
+    place = interpreter.place_of(error)
     return re.sub(rf",? (in )?program \([\d, ]+\), {re.escape(str(place))}", "", text)
 
 
@@ -283,7 +283,7 @@ def _replay(
         else:
             with (
                 Bar(f"tracing program {target[1]}"),
-                _interpreter.interpreting(guarded),
+                interpreter.interpreting(guarded),
                 way or contextlib.nullcontext(),
             ):
                 subject.launch(state)

@@ -14,7 +14,7 @@ from compare import judging, numerics
 from compare.debugging.hazards import Hazard, Witness
 from compare.debugging.stores import Stores, address_of
 from compare.debugging.subjects import Result
-from triton_kernels._observer import Program
+from triton_kernels.interpreter import Program
 
 Order = Callable[[Sequence[Program]], Sequence[Program]]
 

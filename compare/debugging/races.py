@@ -19,8 +19,7 @@ from compare.debugging.clocks import Clocks
 from compare.debugging.hazards import Hazard, Sanitizer, Witness
 from compare.debugging.regions import touched
 from compare.debugging.stores import holds, raw_memory
-from triton_kernels._memory import Argument
-from triton_kernels._observer import Access, Launch, Place, Program
+from triton_kernels.interpreter import Access, Argument, Launch, Place, Program
 
 KINDS = {  # a broken synchronisation first, as it may be why the others are races
     "atomic": "a plain access against an atomic operation of another program",

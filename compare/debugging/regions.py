@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from triton_kernels._memory import Argument
+from triton_kernels.interpreter import Argument
 
 Range = tuple[int, int, int]  # as Python's range: start, stop, step
 

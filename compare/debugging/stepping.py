@@ -17,10 +17,8 @@ from compare.debugging import regions
 from compare.debugging.breakpoints import Line, resolved, statement
 from compare.debugging.stores import holds
 from compare.debugging.traces import WIDTH
-from triton_kernels import _interpreter
-from triton_kernels._interpreter import stopping
-from triton_kernels._memory import Argument
-from triton_kernels._observer import Launch, Observer, Program, Several
+from triton_kernels import interpreter
+from triton_kernels.interpreter import Argument, Launch, Observer, Program, Several, post_mortem
 
 Quit = bdb.BdbQuit  # what a kernel raises when the user ends the session
 HELP = (
@@ -33,7 +31,7 @@ Around = Callable[[pdb.Pdb], AbstractContextManager[Any]]
 
 def shown(tensor: Any) -> str:
     """A kernel's tensor as a prompt prints it: dtype, shape, and numbers or where it points."""
-    held = stopping.contents(tensor)
+    held = post_mortem.contents(tensor)
     head = f"{held.dtype}{list(held.shape) or ''}"
     if held.width:
         return f"{head} {_pointers(held.values, held.width, held.arguments)}"
@@ -98,7 +96,7 @@ class _Pdb(pdb.Pdb):
     def _enter(self, frame: FrameType, event: str, arg: Any) -> Any:
         if not self._tracing:
             return None
-        if stopping.is_program(frame):
+        if post_mortem.is_program(frame):
             return self._leave
         return self.dispatch_call(frame, arg)
 
@@ -108,7 +106,7 @@ class _Pdb(pdb.Pdb):
         return self._leave
 
     def dispatch_call(self, frame: FrameType, arg: Any) -> Any:
-        if not stopping.is_kernel(frame):
+        if not post_mortem.is_kernel(frame):
             return None
         if self.botframe is None and not self._first:
             self.botframe = frame.f_back
@@ -135,7 +133,7 @@ class _Pdb(pdb.Pdb):
         super().user_line(frame)
 
     def stop_here(self, frame: FrameType) -> bool:
-        return stopping.is_kernel(frame) and super().stop_here(frame)
+        return post_mortem.is_kernel(frame) and super().stop_here(frame)
 
     def set_continue(self) -> None:
         super().set_continue()
@@ -153,7 +151,7 @@ class _Pdb(pdb.Pdb):
         super().user_exception(frame, exc_info)
 
     def interaction(self, frame: FrameType | None, traceback: Any) -> None:
-        with self._around(self), stopping.prompting(shown):
+        with self._around(self), post_mortem.prompting(shown):
             self.stdin, self.stdout = sys.stdin, sys.stdout  # as they are now: pytest swaps them
             if self.banner and self.banner[0] != self._said:
                 self._said = self.banner[0]
@@ -163,7 +161,7 @@ class _Pdb(pdb.Pdb):
 
     def get_stack(self, f: FrameType | None, t: TracebackType | None) -> Any:
         stack, _ = super().get_stack(f, t)
-        kernels = [entry for entry in stack if stopping.is_kernel(entry[0])]
+        kernels = [entry for entry in stack if post_mortem.is_kernel(entry[0])]
         return kernels, max(0, len(kernels) - 1)
 
     def do_run(self, arg: str) -> None:
@@ -174,7 +172,7 @@ class _Pdb(pdb.Pdb):
 
     def post_mortem(self, error: BaseException) -> None:
         """Open a prompt where a kernel raised the error, unless one was open there already."""
-        where = stopping.stopped(error.__traceback__)
+        where = post_mortem.stopped(error.__traceback__)
         if where is None or error is self._raised or isinstance(error, bdb.BdbQuit):
             return
         self.end()
@@ -182,7 +180,7 @@ class _Pdb(pdb.Pdb):
         text = f"{type(error).__name__}: {error}"
         said = banner(where.kernel, where.program, where.grid, [text])
         self.banner = [text] if said[0] == self._said else said
-        with stopping.resumed(where):
+        with post_mortem.resumed(where):
             self.interaction(None, error.__traceback__)
 
 
@@ -234,7 +232,7 @@ class Session:
         with self.open() as debugger:
             step = Step(self, debugger, program, launch, why)
             try:
-                with _interpreter.interpreting(Several(observer, step)):
+                with interpreter.interpreting(Several(observer, step)):
                     yield
             except Exception as error:
                 debugger.end()

@@ -8,8 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from triton_kernels._memory import Argument, Pages
-from triton_kernels._observer import Access, Launch, Observer, Place, Program
+from triton_kernels.interpreter import Access, Argument, Launch, Observer, Pages, Place, Program
 
 
 class Store(NamedTuple):

@@ -20,9 +20,8 @@ from compare.debugging.stores import Stores
 from compare.debugging.values import Allocations
 from compare.judging import Comparison, Deviation, Tolerance
 from compare.specs import Spec
-from triton_kernels import _elementwise, _interpreter
-from triton_kernels._interpreter import Shadows
-from triton_kernels._memory import Argument
+from triton_kernels import activations, interpreter
+from triton_kernels.interpreter import Argument, Shadows
 
 
 class Result(NamedTuple):
@@ -116,7 +115,7 @@ class Op:
 
     def compilable(self) -> bool:
         """Unless TRITON_INTERPRET=1 made its kernels interpreted for good."""
-        return not _interpreter.made_interpreted(_elementwise.flat_kernel)
+        return not interpreter.made_interpreted(activations.relu)
 
 
 Oracle = Callable[..., Any]
@@ -191,7 +190,7 @@ class Kernel:
 
     def compilable(self) -> bool:
         """Unless it was made under TRITON_INTERPRET=1."""
-        return not _interpreter.made_interpreted(self._kernel)
+        return not interpreter.made_interpreted(self._kernel)
 
     def _references(self) -> list[Tensor]:
         names = [name for name, _ in self._outputs]

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from compare.debugging.regions import Region
-from triton_kernels._observer import Place, Program
+from triton_kernels.interpreter import Place, Program
 
 WIDTH = 110  # columns
 SHOWN = 3  # iterations of a loop before "… n more", and one after

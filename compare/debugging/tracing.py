@@ -8,8 +8,7 @@ from compare.debugging import regions
 from compare.debugging.stores import holds
 from compare.debugging.traces import Event, Trace
 from compare.debugging.way import Way
-from triton_kernels._memory import Argument
-from triton_kernels._observer import Access, Dot, Launch, Observer, Program
+from triton_kernels.interpreter import Access, Argument, Dot, Launch, Observer, Program
 
 KEPT = 1 << 26  # numbers of all tiles together that a trace keeps
 

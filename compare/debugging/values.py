@@ -12,8 +12,7 @@ from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
 from compare.debugging.hazards import Hazard, Sanitizer, Witness
-from triton_kernels._interpreter import Origin, Reach, Shadows
-from triton_kernels._memory import Argument
+from triton_kernels.interpreter import Argument, Origin, Reach, Shadows
 
 _EMPTY = (
     torch.empty,

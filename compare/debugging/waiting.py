@@ -6,7 +6,7 @@ import ctypes
 from typing import Any
 
 from compare.debugging import regions
-from triton_kernels._observer import Access, Observer, Program
+from triton_kernels.interpreter import Access, Observer, Program
 
 PATIENCE = 2_000  # accesses that repeat an earlier one and find nothing new
 FEW = 16  # lanes of an atomic that is examined for changing memory; larger ones always count

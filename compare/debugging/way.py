@@ -18,8 +18,8 @@ from types import CodeType, FrameType
 from typing import Any
 
 from compare.debugging.traces import source_line
-from triton_kernels import _interpreter
-from triton_kernels._observer import Place
+from triton_kernels import interpreter
+from triton_kernels.interpreter import Place
 
 SHOWN = 10  # lines that are printed
 _TRACE = Any  # a trace function returns one
@@ -80,7 +80,7 @@ class Way:
         sys.settrace(self._outer)
 
     def _call(self, frame: FrameType, event: str, argument: Any) -> _TRACE:
-        role = _interpreter.role(frame.f_code) if self.on else ""
+        role = interpreter.role(frame.f_code) if self.on else ""
         if role in ("program", "observer"):
             outside, self._inside = self._inside, role == "program"
 
@@ -108,7 +108,7 @@ class Way:
 
     def _note(self, code: CodeType, line: int, name: str, value: Any) -> None:
         place = Place(code.co_filename, line, code.co_name)
-        text = _interpreter.in_lane(value, self._lane, self._shape)
+        text = interpreter.in_lane(value, self._lane, self._shape)
         if text is None or name in _multiplied(code):
             return
         step = self._known.get((place, name))

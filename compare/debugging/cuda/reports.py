@@ -15,7 +15,7 @@ import torch
 from compare.debugging.traces import WIDTH
 from cuda_reference._compilers import CSRC
 from cuda_reference._watch import Frame, unraveled
-from triton_kernels._memory import Argument
+from triton_kernels.interpreter import Argument
 
 Index = tuple[int, ...]
 LONGEST = WIDTH - 4  # characters of a place with its code

@@ -32,7 +32,7 @@ from compare.debugging.cuda.reports import (
 from compare.implementations import unavailable
 from cuda_reference import BuildError, _compilers
 from cuda_reference._watch import Frame
-from triton_kernels._memory import Argument
+from triton_kernels.interpreter import Argument
 
 HOST_TOOLS = ("values", "initcheck", "address", "undefined", "thread")
 GPU_TOOLS = ("values", "memcheck", "racecheck", "initcheck", "synccheck")

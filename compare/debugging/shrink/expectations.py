@@ -11,7 +11,7 @@ from torch import Tensor
 
 from compare.debugging.shrink.literals import Unwritable
 from compare.debugging.subjects import Result
-from triton_kernels._observer import Launch
+from triton_kernels.interpreter import Launch
 
 # ---- what the file checks; these two functions go into it ----
 

@@ -21,7 +21,7 @@ from compare.debugging.shrink.reproduction import check_output
 from compare.debugging.shrink.shrinking import Move, Search, finished, simpler_dtypes, steps
 from compare.debugging.shrink.shrunk import Shrunk
 from compare.debugging.subjects import Kernel, Subject, subject_of, takes_arguments
-from triton_kernels import _interpreter
+from triton_kernels import interpreter
 
 DOT = 16  # a block that tl.dot multiplies cannot be smaller where it is compiled
 KNOWN = ("kernel", "grid", "args", "oracle", "max_ulps", "bound")
@@ -111,7 +111,7 @@ def _watched(subject: Kernel, roles: simpler_values.Roles) -> list[Tensor]:
     """Run once; the tensors as that run had them."""
     state = subject.prepare(CPU)
     try:
-        with _interpreter.interpreting(roles):
+        with interpreter.interpreting(roles):
             subject.launch(state)
     except Exception:  # noqa: BLE001 - what fails is to be shrunk
         pass

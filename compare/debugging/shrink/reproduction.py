@@ -28,8 +28,8 @@ from compare.debugging.shrink.shrunk import Reproduction
 from compare.debugging.shrink.signatures import signatures
 from compare.debugging.stores import Stores
 from compare.debugging.subjects import Result, Subject
-from triton_kernels import _interpreter
-from triton_kernels._observer import Launch, Several
+from triton_kernels import interpreter
+from triton_kernels.interpreter import Launch, Several
 
 TIMEOUT = 300  # seconds that the file may take
 
@@ -72,7 +72,7 @@ def reproduce(subject: Subject, findings: Findings, output: Path | None) -> Repr
     recorder, results = Recorder(), list[Result]()
     state = subject.prepare(CPU)
     try:
-        with _interpreter.interpreting(Several(recorder)):
+        with interpreter.interpreting(Several(recorder)):
             subject.launch(state)
         results = subject.judge(state, recorder)
     except Exception:  # noqa: BLE001 - the failure that is to be reproduced

@@ -19,7 +19,7 @@ from compare.debugging.shrink.expectations import Expected, check, check_around
 from compare.debugging.shrink.literals import Unwritable, letters
 from compare.debugging.shrink.signatures import signatures
 from compare.debugging.shrink.sources import Sources
-from triton_kernels._observer import Launch
+from triton_kernels.interpreter import Launch
 
 # What the file runs in: Triton's own interpreter (or a GPU), the mended one, or compare.debug.
 Mode = Literal["plain", "mended", "debug"]

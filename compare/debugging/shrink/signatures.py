@@ -6,7 +6,7 @@ import re
 from typing import NamedTuple
 
 from compare.debugging.findings import Findings, WrongValues
-from triton_kernels._observer import Place
+from triton_kernels.interpreter import Place
 
 
 class Signature(NamedTuple):

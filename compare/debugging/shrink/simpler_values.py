@@ -12,7 +12,7 @@ from torch import Tensor
 from compare.cases import CPU
 from compare.copies import copies, tensors
 from compare.debugging.stores import Stores
-from triton_kernels._observer import Access
+from triton_kernels.interpreter import Access
 
 SMALL = 4  # the largest integer that values are rounded to
 CHUNKS = 64  # parts of a tensor's numbers, at most, that are tried one by one

@@ -10,12 +10,12 @@ from typing import Any
 import numpy as np
 import triton.language as tl
 
-from triton_kernels._emulation import Array
-from triton_kernels._interpreter.accesses import ShadowedAccesses
-from triton_kernels._interpreter.builder import MendedBuilder
-from triton_kernels._interpreter.handles import decode, upstream
-from triton_kernels._interpreter.origins import NONFINITE, OVERFLOW
-from triton_kernels._interpreter.shadows import (
+from triton_kernels.interpreter.accesses import ShadowedAccesses
+from triton_kernels.interpreter.builder import MendedBuilder
+from triton_kernels.interpreter.emulation import Array
+from triton_kernels.interpreter.handles import decode, upstream
+from triton_kernels.interpreter.origins import NONFINITE, OVERFLOW
+from triton_kernels.interpreter.shadows import (
     CLEAN,
     Shadow,
     chosen,

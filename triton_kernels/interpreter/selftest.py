@@ -10,13 +10,13 @@ import torch
 import triton
 import triton.language as tl
 
-from triton_kernels._interpreter.assumptions import missing_names
-from triton_kernels._interpreter.builder import MendedBuilder
-from triton_kernels._interpreter.handles import upstream
-from triton_kernels._interpreter.patching import interpreting
-from triton_kernels._interpreter.reaching import Shadows
-from triton_kernels._interpreter.shadowing import ELEMENTWISE, MOVES, NEWER
-from triton_kernels._observer import Observer
+from triton_kernels.interpreter.assumptions import missing_names
+from triton_kernels.interpreter.builder import MendedBuilder
+from triton_kernels.interpreter.fault_sinks import Shadows
+from triton_kernels.interpreter.handles import upstream
+from triton_kernels.interpreter.observers import Observer
+from triton_kernels.interpreter.patching import interpreting
+from triton_kernels.interpreter.shadowing import ELEMENTWISE, MOVES, NEWER
 
 # Ours alone, or supplied where the base has none.
 _OPTIONAL = {"get_bf16", "logical_and", "logical_or", "logical_not"}

@@ -21,13 +21,14 @@ import triton.language as tl
 from triton.runtime.autotuner import Autotuner
 from triton.runtime.jit import JITFunction
 
-from triton_kernels._interpreter import language
-from triton_kernels._interpreter.assumptions import missing_names
-from triton_kernels._interpreter.builder import MendedBuilder
-from triton_kernels._interpreter.handles import MISSING, upstream
-from triton_kernels._interpreter.launching import call_jit, run_autotuner, run_jit
-from triton_kernels._interpreter.shadowing import ShadowedBuilder
-from triton_kernels._observer import Observer, Several
+from triton_kernels import _modes
+from triton_kernels.interpreter import language
+from triton_kernels.interpreter.assumptions import missing_names
+from triton_kernels.interpreter.builder import MendedBuilder
+from triton_kernels.interpreter.handles import MISSING, upstream
+from triton_kernels.interpreter.launching import call_jit, run_autotuner, run_jit
+from triton_kernels.interpreter.observers import Observer, Several
+from triton_kernels.interpreter.shadowing import ShadowedBuilder
 
 _DOT_PRECISIONS = ("tf32", "tf32x3", "ieee", "bf16x3", "bf16x6")
 
@@ -126,17 +127,16 @@ def _mended_builder() -> Iterator[None]:
 
 
 _lock = threading.RLock()
-_owner: int | None = None
-_undo = contextlib.ExitStack()  # what the owner's interpreting() has changed
+_undo = contextlib.ExitStack()  # what interpreting() has changed
 _switching = threading.RLock()  # held for the moments in which that is done and undone
 
 
 def _leave_to_the_parent() -> None:
     """In a forked child: what another thread was interpreting is over, since the child lacks it."""
-    global _lock, _owner
-    if not active():
+    global _lock
+    if not _modes.interpreting():
         _undo.close()
-        _lock, _owner = threading.RLock(), None
+        _lock, _modes.interpreting_thread = threading.RLock(), None
     _switching.release()
 
 
@@ -146,18 +146,6 @@ os.register_at_fork(
     after_in_parent=_switching.release,
     after_in_child=_leave_to_the_parent,
 )
-
-
-def active() -> bool:
-    """Whether this thread is inside interpreting()."""
-    return _owner == threading.get_ident()
-
-
-def made_interpreted(kernel: Any) -> bool:
-    """Whether a kernel was decorated under TRITON_INTERPRET=1: it can only be interpreted."""
-    while hasattr(kernel, "configs") or hasattr(kernel, "values"):  # Autotuner, Heuristics
-        kernel = kernel.fn
-    return isinstance(kernel, getattr(upstream, "InterpretedFunction", ()))
 
 
 _onlooker: Observer | None = None
@@ -178,7 +166,7 @@ def watched(observer: Observer) -> Iterator[None]:
     global _onlooker
     before, _onlooker = _onlooker, observer
     try:
-        if active():  # the run has begun outside
+        if _modes.interpreting():  # the run has begun outside
             with interpreting(upstream.interpreter_builder.observer or observer):
                 yield
         else:
@@ -200,9 +188,9 @@ def interpreting(observer: Observer | None = None) -> Iterator[None]:
     has ``shadows``, these are kept beside the values; no value changes by that. Entered
     again without an observer, the outer one stays: a launch inside may enter for itself.
     """
-    global _owner, _undo
+    global _undo
     with _lock:
-        if _owner is not None:
+        if _modes.interpreting_thread is not None:
             builder = upstream.interpreter_builder
             outer = builder.observer
             _watch(outer if observer is None else _with_onlooker(observer))
@@ -222,9 +210,9 @@ def interpreting(observer: Observer | None = None) -> Iterator[None]:
                 _apply(patches)
                 changes.enter_context(_mended_builder())
                 _watch(_with_onlooker(observer))
-                _undo, _owner = changes.pop_all(), threading.get_ident()
+                _undo, _modes.interpreting_thread = changes.pop_all(), threading.get_ident()
             yield
         finally:
             with _switching:
-                _owner = None
+                _modes.interpreting_thread = None
                 _undo.close()

@@ -12,8 +12,8 @@ import numpy as np
 import torch
 import triton
 
-from triton_kernels import _emulation as emulation
-from triton_kernels._observer import Place
+from triton_kernels.interpreter import emulation
+from triton_kernels.interpreter.observers import Place
 
 # Frames of these files are never the kernel's own line.
 _NOT_KERNELS = (

@@ -1,6 +1,6 @@
 """What an interpreted run can be watched through: launches, programs, memory accesses, dots.
 
-A watcher is a subclass of :class:`Observer`, given to ``_interpreter.interpreting``. It must not
+A watcher is a subclass of :class:`Observer`, given to ``interpreter.interpreting``. It must not
 change the arrays that it gets: they are the kernel's own.
 """
 
@@ -12,9 +12,9 @@ from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
-from . import _emulation as emulation
-from ._emulation import Array
-from ._memory import Argument
+from triton_kernels.interpreter import emulation
+from triton_kernels.interpreter.emulation import Array
+from triton_kernels.interpreter.memory import Argument
 
 Program = tuple[int, int, int]
 
@@ -99,7 +99,7 @@ class Observer:
     A run may hold several launches, one after another.
 
     Attributes:
-        shadows: the shadow values that it wants kept (``_interpreter.Shadows``), if any.
+        shadows: the shadow values that it wants kept (``interpreter.Shadows``), if any.
     """
 
     shadows: Any = None

@@ -8,8 +8,8 @@ import types
 from collections.abc import Callable
 from typing import Any
 
-from triton_kernels._interpreter import places
-from triton_kernels._interpreter.handles import upstream
+from triton_kernels.interpreter import source_lines
+from triton_kernels.interpreter.handles import upstream
 
 _FunctionRewriter: Any = getattr(upstream, "FunctionRewriter", object)
 
@@ -59,5 +59,5 @@ def _names(code: types.CodeType) -> set[str]:
 def rewrite(fn: Callable[..., Any]) -> Callable[..., Any]:
     """A kernel's function, or that of one that it calls, as Python can run it."""
     rewritten: Callable[..., Any] = _Rewriter(fn).rewrite_ast()
-    places.kernels.add(rewritten.__code__)
+    source_lines.kernels.add(rewritten.__code__)
     return rewritten

@@ -9,10 +9,9 @@ from typing import Any
 import numpy as np
 import triton.language as tl
 
-from triton_kernels import _emulation as emulation
-from triton_kernels._emulation import Array
-from triton_kernels._interpreter import places
-from triton_kernels._interpreter.handles import (
+from triton_kernels.interpreter import emulation, source_lines
+from triton_kernels.interpreter.emulation import Array
+from triton_kernels.interpreter.handles import (
     ArgumentPointer,
     decode,
     encode,
@@ -21,8 +20,8 @@ from triton_kernels._interpreter.handles import (
     poison,
     upstream,
 )
-from triton_kernels._memory import Argument
-from triton_kernels._observer import Access, Dot, Observer
+from triton_kernels.interpreter.memory import Argument
+from triton_kernels.interpreter.observers import Access, Dot, Observer
 
 _Builder: Any = getattr(upstream, "InterpreterBuilder", object)
 
@@ -139,8 +138,8 @@ class MendedBuilder(_Builder):  # type: ignore[misc]
         if self.observer is not None:
             x, y, c, result = map(decode, (a, b, d, out))
             precision, program = input_precision.name.lower(), tuple(self.grid_idx)
-            dot = Dot(x, y, c, result, precision, program, places.current())
-            places.tell(self.observer.dot, dot)
+            dot = Dot(x, y, c, result, precision, program, source_lines.current())
+            source_lines.tell(self.observer.dot, dot)
         return out
 
     def _dot(self, a: Any, b: Any, d: Any, input_precision: Any) -> Any:
@@ -192,7 +191,7 @@ class MendedBuilder(_Builder):  # type: ignore[misc]
     # memory
 
     def _program(self) -> str:
-        place = places.current()
+        place = source_lines.current()
         return f"program {tuple(self.grid_idx)}" + (f", {place}" if place else "")
 
     def _check(self, verb: str, pointers: Any, mask: Array) -> None:
@@ -225,7 +224,7 @@ class MendedBuilder(_Builder):  # type: ignore[misc]
             f"the first, lane {lane}, is at "
             + (nearest.describe(first) if nearest else f"address {first:#x}")
         )
-        raise places.of_lane(error, tuple(lane), pointers.data.shape)
+        raise source_lines.of_lane(error, tuple(lane), pointers.data.shape)
 
     def create_masked_load(
         self, ptrs: Any, mask: Any, other: Any, *policy: Any, **named_policy: Any
@@ -251,11 +250,11 @@ class MendedBuilder(_Builder):  # type: ignore[misc]
         argument = getattr(ptrs.dtype, "argument", None)
         mask = np.broadcast_to(mask, ptrs.data.shape)
         dtype, program = ptrs.get_element_ty().name, tuple(self.grid_idx)
-        place, order = places.current(), sem.name.lower() if sem is not None else ""
+        place, order = source_lines.current(), sem.name.lower() if sem is not None else ""
         access = Access(
             verb, operation, argument, ptrs.data, mask, values.data, dtype, program, place, order
         )
-        places.tell(self.observer.access, access)
+        source_lines.tell(self.observer.access, access)
 
     def create_masked_store(
         self, ptrs: Any, value: Any, mask: Any, *policy: Any, **named_policy: Any
@@ -301,7 +300,7 @@ class MendedBuilder(_Builder):  # type: ignore[misc]
                 f"{message} (device_assert, {len(failed)} of {lanes} lanes{first}, "
                 f"{self._program()})"
             )
-            raise places.of_lane(error, lane, condition.data.shape)
+            raise source_lines.of_lane(error, lane, condition.data.shape)
 
     def create_inline_asm(
         self, asm: str, constraints: str, values: Any, types_: Any, is_pure: Any, pack: Any

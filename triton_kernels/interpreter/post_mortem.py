@@ -10,18 +10,17 @@ from typing import Any, NamedTuple
 import numpy as np
 import triton.language as tl
 
-from triton_kernels import _emulation as emulation
-from triton_kernels._emulation import Array
-from triton_kernels._interpreter import launching, places
-from triton_kernels._interpreter.handles import narrow, upstream
-from triton_kernels._interpreter.patching import interpreting
-from triton_kernels._memory import Argument
-from triton_kernels._observer import Program
+from triton_kernels.interpreter import emulation, launching, source_lines
+from triton_kernels.interpreter.emulation import Array
+from triton_kernels.interpreter.handles import narrow, upstream
+from triton_kernels.interpreter.memory import Argument
+from triton_kernels.interpreter.observers import Program
+from triton_kernels.interpreter.patching import interpreting
 
 
 def is_program(frame: FrameType) -> bool:
     """Whether a frame is the one around a program: it ends when the program does."""
-    return frame.f_code is places.run.__code__
+    return frame.f_code is source_lines.run.__code__
 
 
 def is_kernel(frame: FrameType) -> bool:
@@ -29,8 +28,8 @@ def is_kernel(frame: FrameType) -> bool:
     caller = frame.f_back
     return (
         caller is not None
-        and caller.f_code in (places.run.__code__, launching.call_jit.__code__)
-        and not places.not_kernels(frame.f_code)
+        and caller.f_code in (source_lines.run.__code__, launching.call_jit.__code__)
+        and not source_lines.not_kernels(frame.f_code)
     )
 
 

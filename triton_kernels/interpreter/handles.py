@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 import triton.language as tl
 
-from triton_kernels import _emulation as emulation
-from triton_kernels._emulation import Array
-from triton_kernels._memory import Argument
+from triton_kernels.interpreter import emulation
+from triton_kernels.interpreter.emulation import Array
+from triton_kernels.interpreter.memory import Argument
 
 upstream: Any
 try:

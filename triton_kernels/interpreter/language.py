@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 import triton.language as tl
 
-from triton_kernels import _emulation as emulation
-from triton_kernels._interpreter.handles import (
+from triton_kernels.interpreter import emulation
+from triton_kernels.interpreter.handles import (
     MISSING,
     decode,
     encode,
@@ -17,7 +17,7 @@ from triton_kernels._interpreter.handles import (
     plain,
     upstream,
 )
-from triton_kernels._interpreter.shadows import moved, selected
+from triton_kernels.interpreter.shadows import moved, selected
 
 
 def _combine(combine_fn: Any, left: list[Any], right: list[Any]) -> list[Any]:

@@ -9,12 +9,12 @@ from typing import Any
 import numpy as np
 import triton.language as tl
 
-from triton_kernels._emulation import Array
-from triton_kernels._interpreter.builder import MendedBuilder
-from triton_kernels._interpreter.handles import upstream
-from triton_kernels._interpreter.origins import MASKED, UNWRITTEN
-from triton_kernels._interpreter.reaching import Shadows
-from triton_kernels._interpreter.shadows import (
+from triton_kernels.interpreter.builder import MendedBuilder
+from triton_kernels.interpreter.emulation import Array
+from triton_kernels.interpreter.fault_sinks import Shadows
+from triton_kernels.interpreter.handles import upstream
+from triton_kernels.interpreter.origins import MASKED, UNWRITTEN
+from triton_kernels.interpreter.shadows import (
     CLEAN,
     Shadow,
     chosen,

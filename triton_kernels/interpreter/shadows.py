@@ -12,8 +12,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from triton_kernels._emulation import Array
-from triton_kernels._interpreter.handles import upstream
+from triton_kernels.interpreter.emulation import Array
+from triton_kernels.interpreter.handles import upstream
 
 
 class Shadow(NamedTuple):

@@ -7,11 +7,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from triton_kernels._emulation import Array
-from triton_kernels._interpreter import places
-from triton_kernels._interpreter.handles import decode
-from triton_kernels._memory import Argument
-from triton_kernels._observer import Place, Program
+from triton_kernels.interpreter import source_lines
+from triton_kernels.interpreter.emulation import Array
+from triton_kernels.interpreter.handles import decode
+from triton_kernels.interpreter.memory import Argument
+from triton_kernels.interpreter.observers import Place, Program
 
 MASKED, UNWRITTEN, OVERFLOW, NONFINITE = "masked", "unwritten", "overflow", "non-finite"
 
@@ -99,7 +99,7 @@ class Log:
                 None if result is None else decode(result).flat[lanes],
                 dtype.scalar.name,
                 self.program,
-                places.current(),
+                source_lines.current(),
                 where.shape,
                 lanes,
                 argument,

@@ -23,7 +23,7 @@ from triton.backends.compiler import GPUTarget
 from triton.backends.driver import DriverBase
 from triton.runtime import driver as _drivers
 
-from triton_kernels import _interpreter
+from triton_kernels import _modes
 
 
 @dataclass(frozen=True)
@@ -80,27 +80,21 @@ class _Driver(DriverBase):  # type: ignore[misc]
 
 
 _lock = threading.Lock()
-_owner: int | None = None
 _before: Any = None  # the driver to put back
 _launches: list[Launch] = []
 
 
 def _leave_to_the_parent() -> None:
     """In a forked child: what another thread was compiling is over, since the child lacks it."""
-    global _lock, _owner
-    if active():
+    global _lock
+    if _modes.compiling():
         return
-    if _owner is not None:
+    if _modes.compiling_thread is not None:
         _drivers._active = _before
-    _lock, _owner = threading.Lock(), None
+    _lock, _modes.compiling_thread = threading.Lock(), None
 
 
 os.register_at_fork(after_in_child=_leave_to_the_parent)
-
-
-def active() -> bool:
-    """Whether this thread is inside compiling()."""
-    return _owner == threading.get_ident()
 
 
 def capability() -> int:
@@ -120,10 +114,10 @@ def compiling(capability: int) -> Iterator[list[Launch]]:
     Raises:
         RuntimeError: kernels are being interpreted, or this thread is inside already.
     """
-    global _owner, _before, _launches
-    if active():
+    global _before, _launches
+    if _modes.compiling():
         raise RuntimeError("compiling() cannot be entered twice")
-    if _interpreter.active() or triton.knobs.runtime.interpret:
+    if _modes.interpreting() or triton.knobs.runtime.interpret:
         raise RuntimeError(
             "kernels are interpreted here and cannot be compiled: unset TRITON_INTERPRET, and "
             "stay outside triton_kernels.interpret()"
@@ -132,12 +126,14 @@ def compiling(capability: int) -> Iterator[list[Launch]]:
         # Not .active, which would look for a GPU.
         _before, _launches = _drivers._active, []
         try:
-            _owner = threading.get_ident()  # before the driver: a fork between them puts it back
+            _modes.compiling_thread = (
+                threading.get_ident()
+            )  # before the driver: a fork between them puts it back
             _drivers.set_active(_Driver(capability))
             yield _launches
         finally:
             _drivers._active = _before
-            _owner = None
+            _modes.compiling_thread = None
 
 
 def launch(kernel: Any, grid: tuple[int, ...], *args: Any, **meta: Any) -> None:

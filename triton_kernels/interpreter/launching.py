@@ -18,11 +18,11 @@ import triton
 import triton.language as tl
 
 from triton_kernels import _memory
-from triton_kernels._interpreter import language, places
-from triton_kernels._interpreter.handles import ArgumentPointer, encode, plain, upstream
-from triton_kernels._interpreter.rewriting import rewrite
-from triton_kernels._memory import Argument
-from triton_kernels._observer import Launch, Program
+from triton_kernels.interpreter import language, source_lines
+from triton_kernels.interpreter.handles import ArgumentPointer, encode, plain, upstream
+from triton_kernels.interpreter.memory import Argument
+from triton_kernels.interpreter.observers import Launch, Program
+from triton_kernels.interpreter.rewriting import rewrite
 
 
 @dataclasses.dataclass
@@ -178,7 +178,7 @@ def launch(function: Any, args: Any, kwargs: dict[str, Any], grid: Any) -> None:
                 continue
             builder.set_grid_idx(*program)
             try:
-                places.run(kernel, converted)
+                source_lines.run(kernel, converted)
             except Exception as error:
                 error.add_note(f"in program {program} of kernel {name}")
                 raise

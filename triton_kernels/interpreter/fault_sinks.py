@@ -7,12 +7,12 @@ from typing import Any
 
 import numpy as np
 
-from triton_kernels._emulation import Array
-from triton_kernels._interpreter import places
-from triton_kernels._interpreter.origins import Log, Origin, lane
-from triton_kernels._interpreter.shadows import Shadow
-from triton_kernels._memory import Argument, Pages
-from triton_kernels._observer import Place, Program
+from triton_kernels.interpreter import source_lines
+from triton_kernels.interpreter.emulation import Array
+from triton_kernels.interpreter.memory import Argument, Pages
+from triton_kernels.interpreter.observers import Place, Program
+from triton_kernels.interpreter.origins import Log, Origin, lane
+from triton_kernels.interpreter.shadows import Shadow
 
 
 @dataclass
@@ -176,7 +176,7 @@ class Shadows:
             return
         first = int(np.flatnonzero(hit)[0])
         origin = self.log[int(np.broadcast_to(layer, active.shape).flat[first])]
-        place, count = places.current(), int(hit.sum())
+        place, count = source_lines.current(), int(hit.sum())
         key = (where, verb, place, origin.kind, origin.operation, origin.place)
         if key in self._reached:
             self._reached[key].count += count

@@ -8,7 +8,7 @@ import triton
 from triton.runtime.autotuner import Autotuner
 from triton.runtime.jit import JITFunction
 
-from triton_kernels._interpreter.handles import upstream
+from triton_kernels.interpreter.handles import upstream
 
 _ESSENTIAL = {
     "FunctionRewriter": ("rewrite_ast", "_compile_and_exec"),
