@@ -9,11 +9,11 @@
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from compare.debugging.findings import Findings
+    from compare.debugging.findings.findings import Findings
     from compare.debugging.public import debug
     from compare.debugging.shrink.launches import shrink
-    from compare.fused import check_fused
-    from compare.own import Report, cross_check
+    from compare.user_kernels.cross_checking import Report, cross_check
+    from compare.user_kernels.fused import check_fused
 
 __all__ = ["Findings", "Report", "check_fused", "cross_check", "debug", "shrink"]
 
@@ -22,13 +22,14 @@ def __getattr__(name: str) -> Any:
     """The exports load torch, so they wait until they are used: pytest imports this package for
     the plugin alone, and the doctor must start where torch is broken."""
     if name in __all__:
-        from compare import fused, own
-        from compare.debugging import findings, public
+        from compare.debugging import public
+        from compare.debugging.findings import findings
         from compare.debugging.shrink import launches
+        from compare.user_kernels import cross_checking, fused
 
         homes: Any = {"Findings": findings, "check_fused": fused, "debug": public}
         homes["shrink"] = launches
-        module = homes.get(name, own)
+        module = homes.get(name, cross_checking)
         return getattr(module, name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 

@@ -27,10 +27,10 @@ from compare.timing import fixtures
 from compare.timing.fixtures import gpu_benchmark  # noqa: F401 - a fixture of this plugin's
 
 if TYPE_CHECKING:
-    from compare.debugging.breakpoints import Line
-    from compare.debugging.failures import Again
-    from compare.debugging.stepping import Session
-    from compare.own import Report
+    from compare.debugging.stepping.breakpoints import Line
+    from compare.debugging.stepping.failures import Again
+    from compare.debugging.stepping.sessions import Session
+    from compare.user_kernels.cross_checking import Report
     from triton_kernels.interpreter import Program
 
 MARKERS = {
@@ -50,12 +50,12 @@ def cross_check() -> Callable[..., Report]:
 
     The arguments are those of compare.cross_check, and so is the Report that it returns.
     """
-    from compare import own
+    from compare.user_kernels import cross_checking
 
-    @functools.wraps(own.cross_check)
+    @functools.wraps(cross_checking.cross_check)
     def check(**arguments: Any) -> Report:
         __tracebackhide__ = True
-        report = own.cross_check(**arguments)
+        report = cross_checking.cross_check(**arguments)
         if not report:
             pytest.fail(str(report).removeprefix("FAIL: "))
         return report
@@ -164,7 +164,7 @@ class _KernelDebugger:
 
     def pytest_collection_finish(self) -> None:
         """Find the lines to stop at, now that the tests' modules are loaded."""
-        from compare.debugging import breakpoints
+        from compare.debugging.stepping import breakpoints
 
         try:
             lines = self._config.getoption("kernel_break") or []
@@ -175,7 +175,7 @@ class _KernelDebugger:
     @pytest.hookimpl(wrapper=True, tryfirst=True)
     def pytest_runtest_call(self) -> Generator[None, Any, Any]:
         """Stop in programs of the test's launches; note what could be run again."""
-        from compare.debugging import failures
+        from compare.debugging.stepping import failures
 
         self._fresh = True
         session = self._session()
@@ -196,20 +196,20 @@ class _KernelDebugger:
         self._end(session)
 
     def _session(self) -> Session:
-        from compare.debugging import stepping
+        from compare.debugging.stepping import sessions
 
-        return stepping.Session(self._lines, self._program is not None, self._prompting)
+        return sessions.Session(self._lines, self._program is not None, self._prompting)
 
     @contextlib.contextmanager
     def _stopping(self, session: Session) -> Iterator[None]:
         if self._program is None and not self._lines:
             yield
             return
-        from compare.debugging import stepping
+        from compare.debugging.stepping import sessions
         from triton_kernels import interpreter
 
         with session.open() as debugger:
-            step = stepping.Step(session, debugger, self._program)
+            step = sessions.Step(session, debugger, self._program)
             with interpreter.watched(step):
                 yield
 

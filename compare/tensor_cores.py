@@ -8,8 +8,8 @@ its factors: 1.5 · 1.5 counts as 2⁰.
     python -m compare.tensor_cores
 
 runs the experiments through the ops themselves (Triton's and the CUDA side's matrix products) and
-compares random products with the model bit by bit. The error bound of :mod:`compare.gemm` uses the
-constants, docs/FACTS.md keeps what was measured.
+compares random products with the model bit by bit. The error bound of
+:mod:`compare.specs.products` uses the constants, docs/FACTS.md keeps what was measured.
 """
 
 from __future__ import annotations

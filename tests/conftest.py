@@ -17,7 +17,7 @@ import pytest
 import torch
 
 import triton_kernels
-from compare.implementations import MODES, unavailable
+from compare.checking.implementations import MODES, unavailable
 from triton_kernels._launch import Launch
 
 # Where the package is installed its entry point has loaded this already, under the same name.

@@ -11,7 +11,7 @@ from torch import Tensor
 
 import cuda_reference
 import triton_kernels
-from compare.implementations import MODES
+from compare.checking.implementations import MODES
 
 MATRIX, ROW = (4, 4), (4,)
 # op → the shapes of its tensors, its other arguments, the shapes of its results

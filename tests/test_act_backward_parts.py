@@ -5,9 +5,9 @@ from __future__ import annotations
 
 import pytest
 
-from compare import checking
 from compare.cases import Case
-from compare.implementations import implementations
+from compare.checking import verdicts
+from compare.checking.implementations import implementations
 from compare.specs import SPECS
 from triton_kernels._launch import Launch
 from triton_kernels.ops import act_backward
@@ -29,7 +29,7 @@ def test_several_blocks_of_rows_in_a_part(
     ways = implementations(spec, ["triton-interpreted"])
     for values, act in (("integers", "relu"), ("normal", "gelu")):
         case = Case("act_backward", dtype, (129, 257), "padded", values, options={"act": act})
-        (result,) = checking.check(spec, [case], ways)
+        (result,) = verdicts.check(spec, [case], ways)
         (outcome,) = result.outcomes
         assert outcome.mismatch is None, str(outcome.mismatch)
         assert launches[0].grid[:2] == (parts, 5)

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 import test_structure
 
-from compare.implementations import unavailable
+from compare.checking.implementations import unavailable
 
 PACKAGES = ("triton_kernels", "cuda_reference", "compare")
 

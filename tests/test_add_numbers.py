@@ -12,7 +12,7 @@ from torch import Tensor
 import triton_kernels
 from compare import numerics
 from compare.cases import DTYPES
-from compare.implementations import MODES, implementations
+from compare.checking.implementations import MODES, implementations
 from compare.specs import SPECS
 
 Add = Callable[..., Tensor]

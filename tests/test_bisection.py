@@ -16,10 +16,12 @@ import triton.language as tl
 from triton.language.semantic import TritonSemantic
 from typer.testing import CliRunner
 
-from compare import debug, judging, running
+from compare import debug
+from compare.checking import judging, running
 from compare.cli import app
-from compare.debugging import bisection, investigation, subjects
-from compare.debugging.bisection import Bisection, Run
+from compare.debugging import investigation, subjects
+from compare.debugging.compiled import bisection
+from compare.debugging.compiled.bisection import Bisection, Run
 from triton_kernels.interpreter import cross_compile, recompile
 
 compiles = pytest.mark.skipif(

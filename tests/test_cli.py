@@ -11,11 +11,12 @@ import pytest
 import torch
 from typer.testing import CliRunner, Result
 
-from compare import checking, judging, running, specs
+from compare import specs
 from compare.cases import Case
+from compare.checking import judging, running, verdicts
+from compare.checking.implementations import unavailable
 from compare.cli import app
 from compare.commands.options import one_case
-from compare.implementations import unavailable
 from compare.specs import SPECS
 
 
@@ -282,4 +283,4 @@ def test_the_writer_is_looked_for_in_the_variant_that_is_wrong() -> None:
     worst = judging.Deviation(1, 1040, (1000,), "", "", 0.0, 0.0, 0.0)
     for name, program in (("triton-interpreted", 0), ("triton-interpreted/f16", 7)):
         mismatch = running.Mismatch(case, name, "wrong values", worst)
-        assert checking.find_writer(SPECS["add"], mismatch) == (program, 0, 0)
+        assert verdicts.find_writer(SPECS["add"], mismatch) == (program, 0, 0)

@@ -19,13 +19,12 @@ from triton.runtime import driver
 from typer.testing import CliRunner, Result
 
 import triton_kernels
-from compare import gemm_cases
 from compare.cases import Case
 from compare.cli import app
 from compare.compiling import cross_compile, machine_code
 from compare.compiling.cross_compile import Accepted, Kernel, Row
 from compare.compiling.machine_code import SHARED_LIMIT, Figures, readable
-from compare.specs import SPECS, Spec
+from compare.specs import SPECS, Spec, product_cases
 from cuda_reference import _build, _compilers
 from triton_kernels import _modes
 from triton_kernels._gemm import Tiles
@@ -143,7 +142,7 @@ def test_the_cases_cover_every_tile_configuration(
     sizes = [1, 2, 7, *(16 * 2**i for i in range(12)), 17, 33, 65, 127, 333, 3000]
     with without_gpu.compiling(capability):
         for dtype in SPECS["gemm_bias_act"].dtypes:
-            for case in gemm_cases.gemm_bias_act_to_compile("gemm_bias_act", dtype, {}):
+            for case in product_cases.gemm_bias_act_to_compile("gemm_bias_act", dtype, {}):
                 arguments, options = SPECS["gemm_bias_act"].inputs(case, torch.device("meta"))
                 triton_kernels.gemm_bias_act(*arguments, **options)
         covered, launched = launched, set()

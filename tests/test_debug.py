@@ -16,14 +16,17 @@ import triton.language as tl
 from typer.testing import CliRunner, Result
 
 import triton_kernels
-from compare import debug, judging, numerics, running, specs
+from compare import debug, numerics, specs
 from compare.cases import CPU
+from compare.checking import judging, progress, running
+from compare.checking.stores import Stores
 from compare.cli import app
-from compare.debugging import compiled, investigation, progress, regions, subjects, traces
-from compare.debugging.findings import LINES, Findings
-from compare.debugging.stores import Stores
-from compare.debugging.traces import WIDTH
-from compare.debugging.tracing import Tracer
+from compare.debugging import investigation, subjects
+from compare.debugging.compiled import comparison
+from compare.debugging.findings import regions, traces
+from compare.debugging.findings.findings import LINES, Findings
+from compare.debugging.findings.traces import WIDTH
+from compare.debugging.observers.tracing import Tracer
 from compare.specs import SPECS
 from triton_kernels import interpreter
 
@@ -929,14 +932,14 @@ def test_usage_errors_exit_2(words: list[str], says: str) -> None:
 
 def test_the_compiled_result_in_words() -> None:
     yes, no = torch.tensor([True, True, False]), torch.tensor([False, False, False])
-    assert compiled._against(yes, yes) == "the same 2 elements wrong"
-    assert compiled._against(yes, no) == "right: suspect the interpreter's emulation"
-    assert compiled._against(no, no) == "right"
-    assert compiled._against(no, yes) == "2 of 3 elements wrong: suspect compiler or precision"
+    assert comparison._against(yes, yes) == "the same 2 elements wrong"
+    assert comparison._against(yes, no) == "right: suspect the interpreter's emulation"
+    assert comparison._against(no, no) == "right"
+    assert comparison._against(no, yes) == "2 of 3 elements wrong: suspect compiler or precision"
     third = torch.tensor([False, True, True])
-    assert compiled._against(yes, third) == "2 of 3 elements wrong, 1 of them the same"
+    assert comparison._against(yes, third) == "2 of 3 elements wrong, 1 of them the same"
     only = torch.tensor([False, False, True])
-    assert compiled._against(yes, only) == "1 of 3 elements wrong, none of them the same"
+    assert comparison._against(yes, only) == "1 of 3 elements wrong, none of them the same"
 
 
 class Twofold:

@@ -19,10 +19,10 @@ from typing import Any, NamedTuple
 
 import pytest
 
+from compare.checking.implementations import unavailable
 from compare.debugging.cuda import side as cuda_side
 from compare.debugging.cuda import tool_output
 from compare.debugging.cuda.reports import Memory
-from compare.implementations import unavailable
 from compare.specs import SPECS
 from cuda_reference import _compilers, variants
 

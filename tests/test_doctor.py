@@ -15,10 +15,10 @@ import pytest
 import torch
 from typer.testing import CliRunner
 
+from compare.checking.implementations import unavailable
 from compare.cli import app
 from compare.doctor import diagnosis, installation, machine
 from compare.doctor.installation import TRIED, Finding
-from compare.implementations import unavailable
 from cuda_reference import _compilers, _shipped
 
 Check = Callable[[], Iterator[Finding]]

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from compare.implementations import unavailable
+from compare.checking.implementations import unavailable
 
 ROOT = Path(__file__).parent.parent
 # Where a library is built the first compilers of a machine take their time.

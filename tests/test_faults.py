@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 import pytest
 
-from compare.implementations import unavailable
+from compare.checking.implementations import unavailable
 
 pytestmark = pytest.mark.skipif(
     "cuda-host" in unavailable(), reason=f"cuda-host: {unavailable().get('cuda-host')}"

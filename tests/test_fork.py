@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from compare.implementations import unavailable
+from compare.checking.implementations import unavailable
 
 # Children end themselves if they wait for a lock; a process with threads is best not pytest's own.
 COMMON = """

@@ -6,9 +6,9 @@ import pytest
 import torch
 
 import triton_kernels
-from compare import cases, gemm_cases, gemm_inputs
+from compare import cases
 from compare.cases import Case
-from compare.specs import SPECS
+from compare.specs import SPECS, product_cases, product_inputs
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.float32, torch.float64])
@@ -20,7 +20,7 @@ def test_half_aligned_is_8_bytes_past_16(dtype: torch.dtype) -> None:
 
 
 def test_numbers_that_cutting_off_moves_further_than_rounding() -> None:
-    for matrix in gemm_inputs.below_tf32(20, 30, 10, torch.float32, torch.Generator()):
+    for matrix in product_inputs.below_tf32(20, 30, 10, torch.float32, torch.Generator()):
         cut = (matrix.view(torch.int32) & ~0x1FFF).view(torch.float32)
         rounded = ((matrix.view(torch.int32) + 0x1000) & ~0x1FFF).view(torch.float32)
         assert bool((matrix - cut > 15 * (rounded - matrix).abs()).all())
@@ -41,12 +41,12 @@ def test_both_results_of_a_training_step(
     spec, found = SPECS[op], {}
     for which in ("out", "pre"):
         chosen = {**options, "training": which}
-        case = Case(op, dtype, gemm_cases.TMA, "functional", "lattice", 0, chosen)
+        case = Case(op, dtype, product_cases.TMA, "functional", "lattice", 0, chosen)
         args, kwargs = spec.inputs(case)
         with triton_kernels.interpret():
             found[which] = spec.called(case, spec.triton)(*args, **kwargs)
         assert not args[0].requires_grad
-        assert gemm_cases.is_exact(case) == (which == "pre")
+        assert product_cases.is_exact(case) == (which == "pre")
         exact = spec.oracle(*args, **kwargs)
         torch.testing.assert_close(found[which].double(), exact, rtol=2e-3, atol=1e-5)
     assert torch.equal(found["pre"].double(), exact)  # the last one's
@@ -55,12 +55,12 @@ def test_both_results_of_a_training_step(
 
 def test_a_case_is_cut_for_the_multiprocessors_it_names() -> None:
     case = Case("gemm_bias_act", "float16", (64, 64, 64), options={"multiprocessors": 3})
-    _, kwargs = gemm_inputs.gemm_bias_act_inputs(case)
+    _, kwargs = product_inputs.gemm_bias_act_inputs(case)
     assert "multiprocessors" not in kwargs
     kernel = triton_kernels._gemm.gemm_tma_kernel
     with triton_kernels.interpret():
-        seen = gemm_inputs.called(case, lambda: triton_kernels._launch.gpu(kernel, cases.CPU))()
+        seen = product_inputs.called(case, lambda: triton_kernels._launch.gpu(kernel, cases.CPU))()
         assert seen.multiprocessors == 3
         after = triton_kernels._launch.gpu(kernel, cases.CPU)
         assert after.multiprocessors == triton_kernels._launch.MULTIPROCESSORS
-    assert not gemm_cases.gemm_takes("cuda", None, case)
+    assert not product_cases.gemm_takes("cuda", None, case)

@@ -13,7 +13,7 @@ from torch import Tensor
 
 import triton_kernels
 from compare.cases import FLOATS, Case
-from compare.implementations import implementations, is_quick
+from compare.checking.implementations import implementations, is_quick
 from compare.specs import SPECS
 from triton_kernels import _gemm, _launch
 from triton_kernels._gemm import LONG, TMA_TILES, TmaTiles, cdiv, tiles_for, tma_tiles_for

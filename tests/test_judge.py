@@ -14,10 +14,11 @@ from torch import Tensor, nn
 
 import compare
 import triton_kernels
-from compare import cross_check, debug, exhaustive, judging, numerics, running, specs
+from compare import cross_check, debug, numerics, specs
 from compare.cases import CPU, Case, Guarded
-from compare.checking import Row, check, find_writer
-from compare.implementations import Implementation, implementations
+from compare.checking import exhaustive, judging, running
+from compare.checking.implementations import Implementation, implementations
+from compare.checking.verdicts import Row, check, find_writer
 from compare.specs import SPECS
 
 INF, NAN = math.inf, math.nan

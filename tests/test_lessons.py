@@ -16,8 +16,8 @@ from typer.testing import CliRunner, Result
 
 from compare.cli import app
 from compare.commands import timing as command
-from compare.timing.lessons import WAYS, Lesson, teach
-from compare.timing.sentences import sentences
+from compare.timing.tutorial import WAYS, Lesson, teach
+from compare.timing.tutorial_text import sentences
 
 CACHE = {"cold": 20.0, "warm": 8.0, "dirty": 26.0}  # µs that the kernel takes
 DRIFT = 1e-3  # of the kernel's time, a launch

@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import triton_kernels
-from compare.implementations import MODES, implementations
+from compare.checking.implementations import MODES, implementations
 from compare.specs import SPECS
 from triton_kernels import _operator
 from triton_kernels.interpreter import emulation

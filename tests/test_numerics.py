@@ -8,10 +8,11 @@ from fractions import Fraction
 import pytest
 import torch
 
-from compare import cases, gemm, gemm_inputs, numerics, running
+from compare import cases, numerics
 from compare.cases import Case
-from compare.implementations import Implementation
-from compare.specs import SPECS
+from compare.checking import running
+from compare.checking.implementations import Implementation
+from compare.specs import SPECS, product_inputs, products
 
 
 def test_ulps() -> None:
@@ -117,24 +118,24 @@ def test_ieee_refuses_tf32() -> None:
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32])
-@pytest.mark.parametrize("make", [gemm_inputs.lattice, gemm_inputs.lattice_wide])
+@pytest.mark.parametrize("make", [product_inputs.lattice, product_inputs.lattice_wide])
 @pytest.mark.parametrize("K", [1, 2, 33, 70, 301, 600])
 def test_lattices_are_exact_in_any_order(make, dtype: torch.dtype, K: int) -> None:
-    if make is gemm_inputs.lattice_wide and dtype != torch.float32:
+    if make is product_inputs.lattice_wide and dtype != torch.float32:
         pytest.skip("13-bit operands need float32")
     g = torch.Generator().manual_seed(K)
     a, b = (t.double() for t in make(5, 7, K, dtype, g))
     result = a @ b
     partial = (a[:, :, None] * b[None]).cumsum(1).abs()
     assert float((a.abs() @ b.abs()).max()) < 2**24  # so that no order of summation rounds
-    if make is gemm_inputs.lattice and K >= 33:
+    if make is product_inputs.lattice and K >= 33:
         assert float(partial.max()) > 2**12
         assert bool((result == result.to(torch.bfloat16).double()).all())
 
 
 def test_gamma_needs_room() -> None:
     with pytest.raises(ValueError, match="n·u < 1"):
-        gemm.gamma(2**22, 2.0**-22)
+        products.gamma(2**22, 2.0**-22)
 
 
 def test_guards_see_a_stray_write() -> None:

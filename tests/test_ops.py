@@ -11,9 +11,10 @@ import torch
 
 import cuda_reference
 import triton_kernels
-from compare import cases, checking
+from compare import cases
 from compare.cases import Case
-from compare.implementations import implementations
+from compare.checking import verdicts
+from compare.checking.implementations import implementations
 from compare.specs import SPECS
 
 ROWS = [(spec.name, dtype) for spec in SPECS.values() for dtype in spec.dtypes]
@@ -30,7 +31,7 @@ def test_every_case_is_right(op: str, dtype: str, mode: str) -> None:
     ]
     wrong = []
     ran = 0
-    for result in checking.check(spec, chosen, ways):
+    for result in verdicts.check(spec, chosen, ways):
         ran += len(result.outcomes)
         wrong += [str(o.mismatch) for o in result.outcomes if o.mismatch]
     assert ran >= len(chosen) // 2

@@ -28,8 +28,9 @@ from strategies import (
 )
 from torch import Tensor
 
-from compare import numerics, running
-from compare.implementations import applies, implementations
+from compare import numerics
+from compare.checking import running
+from compare.checking.implementations import applies, implementations
 from compare.specs import SPECS
 
 pytestmark = pytest.mark.filterwarnings("error")  # an op is silent, whatever the numbers

@@ -12,7 +12,8 @@ import pytest
 import torch
 
 import compare
-from compare import own, pytest_plugin
+from compare import pytest_plugin
+from compare.user_kernels import cross_checking
 
 pytest_plugins = ["pytester"]
 NAME = "compare.pytest_plugin"
@@ -139,7 +140,7 @@ def test_a_wrong_pair_fails_with_the_report_alone(output: str) -> None:
             "FAILED test_foreign.py::test_wrong - Failed: the cuda side is wrong",
         ]
     )
-    for module in (own, pytest_plugin):
+    for module in (cross_checking, pytest_plugin):
         assert Path(str(module.__file__)).name not in output
 
 
@@ -229,7 +230,7 @@ import sys
 
 def test_light(pytestconfig):
     assert pytestconfig.pluginmanager.has_plugin({NAME!r})
-    assert not {{"compare.own", "triton_kernels"}} & set(sys.modules)
+    assert not {{"compare.user_kernels.cross_checking", "triton_kernels"}} & set(sys.modules)
 """
     )
     command = [sys.executable, "-m", "pytest", "-W", "error", "--strict-markers"]
@@ -270,7 +271,7 @@ def test_the_package_exports_lazily_and_completely() -> None:
     for name in compare.__all__:
         assert name in dir(compare)
         assert getattr(compare, name).__name__ == name
-    assert compare.cross_check is own.cross_check
+    assert compare.cross_check is cross_checking.cross_check
     with pytest.raises(AttributeError, match="no attribute 'nothing'"):
         _ = compare.nothing
     code = "import sys, compare.pytest_plugin; sys.exit('torch' in sys.modules)"

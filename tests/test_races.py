@@ -15,13 +15,15 @@ import triton.language as tl
 
 import triton_kernels
 from compare import debug, numerics
-from compare.debugging import investigation, progress, waiting
-from compare.debugging.clocks import Clocks
-from compare.debugging.findings import LINES, Findings
-from compare.debugging.hazards import Hazard
-from compare.debugging.races import Races
+from compare.checking import progress
+from compare.debugging import investigation
+from compare.debugging.findings.findings import LINES, Findings
+from compare.debugging.findings.hazards import Hazard
+from compare.debugging.findings.traces import WIDTH
+from compare.debugging.observers import deadlock
+from compare.debugging.observers.clocks import Clocks
+from compare.debugging.observers.races import Races
 from compare.debugging.subjects import Op
-from compare.debugging.traces import WIDTH
 from compare.specs import SPECS
 from triton_kernels import interpreter
 from triton_kernels._launch import Launch
@@ -32,7 +34,7 @@ SOURCE = Path(__file__).read_text().splitlines()
 @pytest.fixture(autouse=True)
 def _impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     """What waits forever is told sooner, to save time."""
-    monkeypatch.setattr(waiting, "PATIENCE", 300)
+    monkeypatch.setattr(deadlock, "PATIENCE", 300)
 
 
 def line_of(mark: str) -> int:
@@ -394,7 +396,7 @@ def repeats(x_ptr, out_ptr, n, m, FAULT: tl.constexpr):
 
 
 def test_much_repetition_is_no_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(waiting, "PATIENCE", 20)
+    monkeypatch.setattr(deadlock, "PATIENCE", 20)
     x, out = torch.ones(40), torch.zeros(2)
     assert debug(repeats, (1,), (x, out, 15, 40, ""))  # each address 15 times
     assert debug(repeats, (1,), (x, out, 30, 1, "counts"))  # memory changes
@@ -653,7 +655,7 @@ def test_watching_changes_nothing(dtype: str) -> None:
         case = next(iter(spec.cases(dtype, "quick")))
         args, kwargs = spec.inputs(case)
         results = []
-        for observer in (None, Races(), waiting.SpinGuard()):
+        for observer in (None, Races(), deadlock.SpinGuard()):
             with interpreter.interpreting(observer):
                 results.append(spec.triton(*args, **kwargs))
         for result in results[1:]:

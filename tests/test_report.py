@@ -18,16 +18,16 @@ import pytest
 import torch
 from typer.testing import CliRunner, Result
 
-from compare import histograms, running
 from compare.cases import Case
-from compare.checking import Row
+from compare.checking import histograms, running
+from compare.checking.implementations import Implementation
+from compare.checking.running import Outcome
+from compare.checking.verdicts import Row
 from compare.cli import app
 from compare.commands.options import write_json
-from compare.implementations import Implementation
 from compare.numerics import json_safe
 from compare.reporting import checks, colours, figures, page, sources, speeds
 from compare.reporting.sources import ReportError, Source
-from compare.running import Outcome
 from compare.specs import SPECS
 
 needs_packages = pytest.mark.usefixtures("packages")

@@ -19,10 +19,10 @@ from compare import debug, numerics
 from compare.cases import CPU, Case
 from compare.copies import copies, tensors
 from compare.debugging import investigation
-from compare.debugging.findings import LINES, Findings
-from compare.debugging.hazards import Hazard
+from compare.debugging.findings.findings import LINES, Findings
+from compare.debugging.findings.hazards import Hazard
+from compare.debugging.observers.values import Values
 from compare.debugging.subjects import Kernel, Op
-from compare.debugging.values import Values
 from compare.specs import SPECS
 from triton_kernels import interpreter
 from triton_kernels.interpreter import Observer, handles, selftest, shadowing

@@ -20,15 +20,15 @@ from typer.testing import CliRunner, Result
 import compare
 from compare import debug, shrink, specs
 from compare.cases import CPU, Case
+from compare.checking.stores import Stores
 from compare.cli import app
 from compare.debugging import investigation
-from compare.debugging.findings import LINES, Findings
-from compare.debugging.hazards import Hazard, Sanitizer, Witness
+from compare.debugging.findings.findings import LINES, Findings
+from compare.debugging.findings.hazards import Hazard, Sanitizer, Witness
 from compare.debugging.shrink import literals, reproduction, shrinking
 from compare.debugging.shrink.literals import Unwritable
 from compare.debugging.shrink.scripts import MARK
 from compare.debugging.shrink.sources import Sources
-from compare.debugging.stores import Stores
 from compare.specs import SPECS
 
 SOURCE = Path(__file__).read_text().splitlines()

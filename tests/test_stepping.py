@@ -20,7 +20,7 @@ from typer.testing import CliRunner
 import triton_kernels
 from compare import debug
 from compare.cli import app
-from compare.debugging import breakpoints, stepping
+from compare.debugging.stepping import breakpoints, sessions
 from triton_kernels import interpreter
 
 pytest_plugins = ["pytester"]
@@ -135,7 +135,7 @@ def test_stops_at_the_first_line_of_the_program_at_fault_only(typed: Typed) -> N
     assert banner.startswith("── holed: program (1, 0, 0) of (3, 1, 1) ──\n")
     assert "out_ptr float32 (20,): 1 of 20 elements wrong" in banner
     assert f"test_stepping.py:{line_of('store')} in holed: tl.store(" in banner
-    assert stepping.HELP in banner
+    assert sessions.HELP in banner
     assert typed.stops() == [("holed", line_of("first"))]
     assert where == "int32 1\n"
     assert len(typed.answers) == 3, "c goes to the end"
@@ -269,7 +269,7 @@ def test_results_stay_and_a_foreign_tracer_comes_back(typed: Typed) -> None:
 def test_a_breakpoint_of_someone_else_stays() -> None:
     before = bdb.Breakpoint(__file__, 1)
     try:
-        session = stepping.Session([(__file__, line_of("store"))])
+        session = sessions.Session([(__file__, line_of("store"))])
         with session.open() as debugger:
             assert debugger.get_break(__file__, line_of("store"))
         assert bdb.Breakpoint.bpbynumber[before.number] is before
@@ -453,10 +453,10 @@ def test_a_breakpoint_alone_stops_in_the_first_program_that_gets_there(typed: Ty
             tl.store(x_ptr, BLOCK)  # here: later
 
     def run() -> None:
-        session = stepping.Session([(__file__, line_of("later"))], first=False)
+        session = sessions.Session([(__file__, line_of("later"))], first=False)
         with (
             session.open() as debugger,
-            interpreter.watched(stepping.Step(session, debugger, None)),
+            interpreter.watched(sessions.Step(session, debugger, None)),
         ):
             for n in (4, 1, 3):
                 with triton_kernels.interpret():
@@ -469,9 +469,9 @@ def test_a_breakpoint_alone_stops_in_the_first_program_that_gets_there(typed: Ty
 
 def test_an_onlooker_hears_of_runs_that_began_before_it_came(typed: Typed) -> None:
     def run() -> None:
-        session = stepping.Session([(__file__, line_of("out of bounds"))], first=False)
+        session = sessions.Session([(__file__, line_of("out of bounds"))], first=False)
         with triton_kernels.interpret(), session.open() as debugger:
-            with interpreter.watched(stepping.Step(session, debugger, (0, 0, 0))):
+            with interpreter.watched(sessions.Step(session, debugger, (0, 0, 0))):
                 no_mask[(1,)](X, torch.zeros(20), 20, BLOCK=8)
             no_mask[(1,)](X, torch.zeros(20), 20, BLOCK=8)
 

@@ -79,7 +79,7 @@ def exported(package: str) -> list[str]:
 
 
 def specs() -> dict[str, str]:
-    """Op → stem, from the Spec(...) calls of compare/specs.py."""
+    """Op → stem, from the Spec(...) calls of compare/specs/__init__.py."""
     found = {}
     for node in ast.walk(tree(ROOT / "compare" / "specs.py")):
         if isinstance(node, ast.Call) and ast.unparse(node.func) == "Spec":
@@ -113,6 +113,66 @@ def test_imports(package: str, path: Path) -> None:
             continue
         for name in names:
             assert name.split(".")[0] in allowed, f"line {node.lineno}: {name}"
+
+
+# The rooms of compare, lowest first: a room imports rooms before it and itself.
+ROOMS = (
+    ("numerics", "tensor_cores"),
+    ("cases", "case_options", "copies"),
+    ("specs",),
+    ("checking",),
+    ("debugging",),
+    ("timing",),
+    ("compiling",),
+    ("profiling",),
+    ("doctor",),
+    ("user_kernels",),
+    ("pytest_plugin",),
+    ("reporting",),
+    ("commands", "cli", "__main__"),
+)
+
+
+def imported(package: str) -> dict[str, set[str]]:
+    """Module → the modules of its package that it imports, in functions, too; not for types only."""
+    names = {
+        ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__"): path
+        for path in modules(package)
+    }
+
+    def visit(node: ast.AST) -> Iterator[str]:
+        if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test):
+            return
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            for alias in node.names:
+                inner = f"{node.module}.{alias.name}"
+                yield inner if inner in names else node.module
+        for child in ast.iter_child_nodes(node):
+            yield from visit(child)
+
+    return {name: set(visit(tree(path))) & names.keys() for name, path in names.items()}
+
+
+@pytest.mark.parametrize("package", PACKAGES)
+def test_imports_go_round_no_circle(package: str) -> None:
+    rest = {name: others - {package} for name, others in imported(package).items()}
+    rest.pop(package)  # its exports, which nothing in it uses
+    while free := [name for name, others in rest.items() if not others & rest.keys()]:
+        for name in free:
+            del rest[name]
+    assert not rest, f"in circles, or behind one: {rest}"
+
+
+def test_a_room_of_compare_imports_only_rooms_before_it() -> None:
+    level = {name: number for number, names in enumerate(ROOMS) for name in names}
+    for module, others in imported("compare").items():
+        if module == "compare":
+            continue
+        own = level[module.split(".")[1]]
+        for other in others - {"compare"}:
+            assert level[other.split(".")[1]] <= own, f"{module} imports {other}"
 
 
 def test_neither_side_names_the_other_in_code() -> None:
@@ -411,7 +471,7 @@ def test_documents_name_what_exists(document: str) -> None:
 
 
 def test_the_reader_of_documents_sees_lies_and_only_lies() -> None:
-    truth = """`make compare`, `compare/specs.py`, `csrc/add.cu`, `x/y`, `python3 -m pytest`,
+    truth = """`make compare`, `compare/numerics.py`, `csrc/add.cu`, `x/y`, `python3 -m pytest`,
     `make test`, f16/bf16, `cuda-host/tiled`, `tests/`, `~/.cache/x.py`,
     `out[i] = a/b`, `<your>/file.py`
 ```sh

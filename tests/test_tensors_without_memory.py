@@ -20,7 +20,7 @@ from torch.masked import MaskedTensor, masked_tensor
 
 import cuda_reference
 import triton_kernels
-from compare.implementations import MODES
+from compare.checking.implementations import MODES
 from cuda_reference import _build
 
 needs_host_target = pytest.mark.skipif(

@@ -11,7 +11,7 @@ from every_function import IN_PLACE, functions
 
 import cuda_reference
 import triton_kernels
-from compare.implementations import MODES
+from compare.checking.implementations import MODES
 from cuda_reference import _build
 
 

@@ -10,8 +10,10 @@ from typing import Annotated
 
 import typer
 
-from compare import cases, printing
+from compare import cases
 from compare.cases import Case, Level
+from compare.checking import printing
+from compare.checking.implementations import MODES, applies, implementations, selected, unavailable
 from compare.commands.options import (
     MOST_SEED,
     check_dtype,
@@ -22,7 +24,6 @@ from compare.commands.options import (
     spec_named,
     write_json,
 )
-from compare.implementations import MODES, applies, implementations, selected, unavailable
 from compare.specs import SPECS
 from cuda_reference import BuildError
 from cuda_reference._compilers import sanitizer_environment

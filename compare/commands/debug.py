@@ -18,10 +18,12 @@ from compare.commands.options import (
     one_case,
     spec_named,
 )
-from compare.debugging import bisection, investigation, stepping
-from compare.debugging.findings import Findings
+from compare.debugging import investigation
+from compare.debugging.compiled import bisection
+from compare.debugging.findings.findings import Findings
 from compare.debugging.shrink import shrinking
 from compare.debugging.shrink.reproduction import check_output
+from compare.debugging.stepping import sessions
 from compare.debugging.subjects import Op
 from compare.specs import Spec
 
@@ -132,7 +134,7 @@ def debug(
     case = (plain or taken)[0]
     subject = Op(spec, case, variant, function)
     try:
-        session = stepping.session(pdb, breaks or [])
+        session = sessions.session(pdb, breaks or [])
     except ValueError as error:
         raise typer.BadParameter(f"--break {error}") from None
     if bisect and (reason := bisection.impossible(subject)):

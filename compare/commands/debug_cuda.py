@@ -9,6 +9,7 @@ import typer
 
 import cuda_reference
 from compare.cases import DISTANT
+from compare.checking.implementations import BUILD_TARGETS
 from compare.commands.options import (
     check_dtype,
     check_implementation_names,
@@ -16,7 +17,6 @@ from compare.commands.options import (
     one_case,
 )
 from compare.debugging.cuda import side as cuda_side
-from compare.implementations import BUILD_TARGETS
 from compare.specs import Spec
 
 

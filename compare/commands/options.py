@@ -14,7 +14,7 @@ import typer
 
 from compare import cases
 from compare.cases import Case
-from compare.implementations import MODES, implementations, unavailable
+from compare.checking.implementations import MODES, implementations, unavailable
 from compare.numerics import json_safe
 from compare.specs import SPECS, Spec
 

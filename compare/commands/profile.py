@@ -12,9 +12,9 @@ import torch
 import typer
 
 from compare.cases import Case
+from compare.checking.printing import environment
+from compare.checking.progress import Bar
 from compare.commands.options import listed, need_gpu, spec_named, timed_case
-from compare.debugging.progress import Bar
-from compare.printing import environment
 from compare.profiling import counters, folder, reading, recording, tables
 from compare.specs import Spec
 from compare.timing import bench, providers

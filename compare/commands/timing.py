@@ -10,13 +10,13 @@ import typer
 from rich.table import Table
 from rich.text import Text
 
+from compare.checking.printing import environment
+from compare.checking.progress import Bar
 from compare.commands.options import check_writable, need_gpu, spec_named, timed_case
-from compare.debugging.progress import Bar
 from compare.numerics import json_safe
-from compare.printing import environment
 from compare.timing import bench
-from compare.timing.lessons import TRIES, WAYS, Lesson, TeachingGpu, teach
 from compare.timing.tables import console, number
+from compare.timing.tutorial import TRIES, WAYS, Lesson, TeachingGpu, teach
 
 
 def timing(

@@ -10,10 +10,10 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 from rich.table import Table
 
+from compare.checking.printing import environment
 from compare.compiling import cross_compile
 from compare.compiling.cross_compile import Kernel, Row
 from compare.compiling.machine_code import SHARED_LIMIT, Figures
-from compare.printing import environment
 
 COLUMNS = ("regs", "spill\nstack", "shared", "ld/st", "tensor")
 

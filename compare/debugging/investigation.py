@@ -14,21 +14,24 @@ from collections.abc import Sequence
 import numpy as np
 from torch import Tensor
 
-from compare import running
 from compare.cases import CPU
-from compare.debugging import compiled, failures, orders, regions
-from compare.debugging.findings import Failure, Findings, WrongValues, place_text
-from compare.debugging.hazards import Hazard, Sanitizer, Witness
-from compare.debugging.orders import OTHERS, Order, Outcome, forward
-from compare.debugging.progress import Bar
-from compare.debugging.races import Races
-from compare.debugging.stepping import Quit, Session
-from compare.debugging.stores import History, Stores, address_of
+from compare.checking import running
+from compare.checking.progress import Bar
+from compare.checking.stores import History, Stores, address_of
+from compare.debugging.compiled import comparison
+from compare.debugging.findings import regions
+from compare.debugging.findings.findings import Failure, Findings, WrongValues, place_text
+from compare.debugging.findings.hazards import Hazard, Sanitizer, Witness
+from compare.debugging.observers import program_orders
+from compare.debugging.observers.deadlock import SpinGuard, WaitsForever
+from compare.debugging.observers.lane_history import Way
+from compare.debugging.observers.program_orders import OTHERS, Order, Outcome, forward
+from compare.debugging.observers.races import Races
+from compare.debugging.observers.tracing import Tracer
+from compare.debugging.observers.values import Values
+from compare.debugging.stepping import failures
+from compare.debugging.stepping.sessions import Quit, Session
 from compare.debugging.subjects import Result, Subject
-from compare.debugging.tracing import Tracer
-from compare.debugging.values import Values
-from compare.debugging.waiting import SpinGuard, WaitsForever
-from compare.debugging.way import Way
 from triton_kernels import interpreter
 from triton_kernels.interpreter import Launch, Program, Several
 
@@ -117,7 +120,7 @@ def investigate(
     if target is not None:
         _replay(subject, findings, stores, target, guards, session)
     findings.notes += _notes(findings, stores, results, values)
-    compiled.bring_in(subject, findings, results, bisect)
+    comparison.bring_in(subject, findings, results, bisect)
     if not findings and session is None:
 
         def again(later: Session) -> None:
@@ -152,7 +155,7 @@ def _other_orders(
     """Run the programs in other orders, too; a hazard for each tensor that comes out different."""
     if all(math.prod(launch.grid) < 2 for launch in first.stores.launches):
         return []
-    found: dict[orders.Key, Hazard] = {}
+    found: dict[program_orders.Key, Hazard] = {}
     for name, order in OTHERS.items():
         bar = Bar(f"interpreting {subject.title} in {name} order")
         stores = _Watch(bar, order)
@@ -176,7 +179,7 @@ def _other_orders(
         except Exception as error:  # noqa: BLE001 - whatever the kernel throws is a finding
             found.setdefault(("", False), _stopped(error, name, stores))
             continue
-        for key, hazard in orders.differences(first, Outcome(name, stores, results)):
+        for key, hazard in program_orders.differences(first, Outcome(name, stores, results)):
             found.setdefault(key, hazard)
     return list(found.values())
 

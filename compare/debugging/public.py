@@ -6,13 +6,14 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from compare.debugging import bisection, stepping
-from compare.debugging.findings import Findings
+from compare.checking.judging import Tolerance
+from compare.debugging.compiled import bisection
+from compare.debugging.findings.findings import Findings
 from compare.debugging.investigation import investigate
 from compare.debugging.shrink import launches
 from compare.debugging.shrink.shrinking import NothingToShrink
+from compare.debugging.stepping import sessions
 from compare.debugging.subjects import Oracle, subject_of
-from compare.judging import Tolerance
 
 
 def debug(
@@ -84,7 +85,7 @@ def debug(
     if bisect and (reason := bisection.impossible(subject)):
         raise RuntimeError(f"debug(): bisect=True: {reason}")
     try:
-        session = stepping.session(pdb, breakpoints)
+        session = sessions.session(pdb, breakpoints)
     except ValueError as error:
         raise ValueError(f"debug(): breakpoint {error}") from None
     if not shrink:

@@ -12,13 +12,13 @@ from typing import Any, NamedTuple, Protocol
 import torch
 from torch import Tensor
 
-from compare import judging, running
 from compare.cases import CPU, Case
+from compare.checking import judging, running
+from compare.checking.judging import Comparison, Deviation, Tolerance
+from compare.checking.stores import Stores
 from compare.copies import copies, tensors
+from compare.debugging.observers.values import Allocations
 from compare.debugging.shrink.sources import stored_parameters
-from compare.debugging.stores import Stores
-from compare.debugging.values import Allocations
-from compare.judging import Comparison, Deviation, Tolerance
 from compare.specs import Spec
 from triton_kernels import activations, interpreter
 from triton_kernels.interpreter import Argument, Shadows

@@ -7,7 +7,7 @@ from collections import Counter
 from typing import Any
 
 from compare.cases import DTYPES
-from compare.implementations import MODES
+from compare.checking.implementations import MODES
 from compare.reporting import figures
 from compare.reporting.sources import Source
 

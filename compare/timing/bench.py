@@ -10,8 +10,8 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from compare import running
 from compare.cases import Arguments, Case
+from compare.checking import running
 from compare.specs import Spec
 from compare.timing import engine, nvml, providers
 from compare.timing.engine import Budget, Candidate, Device, Timing

@@ -130,6 +130,6 @@ def describe(config: pytest.Config, machine_info: dict[str, Any]) -> None:
     """Add GPU and versions to what pytest-benchmark stores of the machine; it warns where stored
     times come from others. The commit stands in its commit_info."""
     if config.getoption("--benchmark"):
-        from compare.printing import environment
+        from compare.checking.printing import environment
 
         machine_info["gpu_environment"] = environment()

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from compare.cases import Case
-from compare.implementations import applies, implementations
+from compare.checking.implementations import applies, implementations
 from compare.specs import Spec
 from compare.timing import third_party
 from compare.timing.engine import Candidate

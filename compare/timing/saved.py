@@ -18,7 +18,7 @@ from typing import Any
 import compare
 import cuda_reference
 import triton_kernels
-from compare import printing
+from compare.checking import printing
 from compare.numerics import json_safe
 from compare.timing.bench import Mode
 from compare.timing.engine import Budget

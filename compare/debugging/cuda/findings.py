@@ -11,9 +11,9 @@ from typing import Any
 import numpy as np
 
 from compare import numerics
-from compare.debugging import regions
 from compare.debugging.cuda.reports import Index, Memory, Report, Site, site, who_text
-from compare.debugging.traces import WIDTH
+from compare.debugging.findings import regions
+from compare.debugging.findings.traces import WIDTH
 from cuda_reference._watch import Frame
 
 SHOWN = 5  # reports in full; the rest in a line each

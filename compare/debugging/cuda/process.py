@@ -20,11 +20,12 @@ from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
 import cuda_reference
-from compare import cases, numerics, running
+from compare import cases, numerics
 from compare.cases import GUARD, Arguments, Case, Guarded
+from compare.checking import running
+from compare.checking.implementations import Implementation
 from compare.copies import copies, tensors
-from compare.debugging import regions
-from compare.implementations import Implementation
+from compare.debugging.findings import regions
 from compare.specs import SPECS, Spec
 from cuda_reference import BuildError, _build
 from cuda_reference._watch import UNWRITTEN, WRITTEN, Access, Memory, Watch

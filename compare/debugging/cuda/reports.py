@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-from compare.debugging.traces import WIDTH
+from compare.debugging.findings.traces import WIDTH
 from cuda_reference._compilers import CSRC
 from cuda_reference._watch import Frame, unraveled
 from triton_kernels.interpreter import Argument

@@ -19,6 +19,7 @@ from typing import Any
 from rich.console import Console
 
 from compare.cases import Case
+from compare.checking.implementations import unavailable
 from compare.debugging.cuda import tool_output
 from compare.debugging.cuda.findings import CudaFindings, Step, WrongResult
 from compare.debugging.cuda.reports import (
@@ -29,7 +30,6 @@ from compare.debugging.cuda.reports import (
     shared_text,
     site,
 )
-from compare.implementations import unavailable
 from cuda_reference import BuildError, _compilers
 from cuda_reference._watch import Frame
 from triton_kernels.interpreter import Argument

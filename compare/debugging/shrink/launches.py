@@ -13,9 +13,9 @@ import torch
 from torch import Tensor
 
 from compare.cases import CPU
+from compare.checking.progress import Bar
 from compare.copies import tensors
-from compare.debugging.findings import Findings
-from compare.debugging.progress import Bar
+from compare.debugging.findings.findings import Findings
 from compare.debugging.shrink import shrinking, simpler_values
 from compare.debugging.shrink.reproduction import check_output
 from compare.debugging.shrink.shrinking import Move, Search, finished, simpler_dtypes, steps

@@ -19,14 +19,14 @@ import torch
 from torch import Tensor
 
 from compare.cases import CPU
+from compare.checking.stores import Stores
 from compare.copies import tensors
-from compare.debugging.findings import Findings
+from compare.debugging.findings.findings import Findings
 from compare.debugging.shrink.expectations import Expected, expectations
 from compare.debugging.shrink.literals import Unwritable
 from compare.debugging.shrink.scripts import MARK, MODES, Mode, script
 from compare.debugging.shrink.shrunk import Reproduction
 from compare.debugging.shrink.signatures import signatures
-from compare.debugging.stores import Stores
 from compare.debugging.subjects import Result, Subject
 from triton_kernels import interpreter
 from triton_kernels.interpreter import Launch, Several

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from compare.copies import tensors
-from compare.debugging.findings import Findings
+from compare.debugging.findings.findings import Findings
 from compare.debugging.shrink import literals
 from compare.debugging.shrink.expectations import Expected, check, check_around
 from compare.debugging.shrink.literals import Unwritable, letters

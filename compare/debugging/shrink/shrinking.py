@@ -17,9 +17,9 @@ from torch import Tensor
 
 from compare import numerics
 from compare.cases import Case
-from compare.debugging.findings import Findings
+from compare.checking.progress import Bar
+from compare.debugging.findings.findings import Findings
 from compare.debugging.investigation import investigate
-from compare.debugging.progress import Bar
 from compare.debugging.shrink.reproduction import check_output, reproduce
 from compare.debugging.shrink.shrunk import Reproduction, Shrunk
 from compare.debugging.shrink.signatures import signatures

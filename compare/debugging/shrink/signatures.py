@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import NamedTuple
 
-from compare.debugging.findings import Findings, WrongValues
+from compare.debugging.findings.findings import Findings, WrongValues
 from triton_kernels.interpreter import Place
 
 

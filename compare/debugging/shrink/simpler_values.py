@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 
 from compare.cases import CPU
+from compare.checking.stores import Stores
 from compare.copies import copies, tensors
-from compare.debugging.stores import Stores
 from triton_kernels.interpreter import Access
 
 SMALL = 4  # the largest integer that values are rounded to

@@ -17,7 +17,7 @@ import numpy as np
 
 from compare.timing.engine import HEADROOM, MOST_PASSES
 from compare.timing.gpu import Gpu
-from compare.timing.sentences import sentences
+from compare.timing.tutorial_text import sentences
 
 WARM_UP = 20  # calls
 TRIES = 5  # of a ratio

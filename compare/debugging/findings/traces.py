@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from compare.debugging.regions import Region
+from compare.debugging.findings.regions import Region
 from triton_kernels.interpreter import Place, Program
 
 WIDTH = 110  # columns

@@ -17,7 +17,7 @@ from functools import cache
 from types import CodeType, FrameType
 from typing import Any
 
-from compare.debugging.traces import source_line
+from compare.debugging.findings.traces import source_line
 from triton_kernels import interpreter
 from triton_kernels.interpreter import Place
 

@@ -17,7 +17,7 @@ from torch import Tensor
 from compare import cases, numerics
 from compare.case_options import FLOAT_DTYPE, LYING, choice
 from compare.cases import FLOATS, Arguments, Case, Level
-from compare.gemm import U_DOUBLE, U_FMA, gamma
+from compare.specs.products import U_DOUBLE, U_FMA, gamma
 
 VALUES = ("normal", "special", "every", "integers")
 

@@ -10,9 +10,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from compare import judging, numerics
-from compare.debugging.hazards import Hazard, Witness
-from compare.debugging.stores import Stores, address_of
+from compare import numerics
+from compare.checking import judging
+from compare.checking.stores import Stores, address_of
+from compare.debugging.findings.hazards import Hazard, Witness
 from compare.debugging.subjects import Result
 from triton_kernels.interpreter import Program
 

@@ -10,15 +10,15 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from compare import numerics
-from compare.debugging import way as ways
-from compare.debugging.bisection import Bisection
-from compare.debugging.hazards import Hazard, Witness
-from compare.debugging.regions import Pattern
+from compare.checking.judging import Deviation
+from compare.checking.stores import History, Store
+from compare.debugging.compiled.bisection import Bisection
+from compare.debugging.findings.hazards import Hazard, Witness
+from compare.debugging.findings.regions import Pattern
+from compare.debugging.findings.traces import WIDTH, Trace, source_line
+from compare.debugging.observers import lane_history as ways
+from compare.debugging.observers.lane_history import Step
 from compare.debugging.shrink.shrunk import Reproduction, Shrunk
-from compare.debugging.stores import History, Store
-from compare.debugging.traces import WIDTH, Trace, source_line
-from compare.debugging.way import Step
-from compare.judging import Deviation
 from triton_kernels.interpreter import Place, Program
 
 LINES = 40  # of the printed findings: one screen

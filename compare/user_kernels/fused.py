@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 import triton_kernels
 from compare import numerics
-from compare.own import Expected, Report, judged
+from compare.user_kernels.cross_checking import Expected, Report, judged
 from triton_kernels.graph.matching import PASSES
 
 

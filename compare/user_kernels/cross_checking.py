@@ -12,10 +12,15 @@ import torch
 from torch import Tensor
 
 import triton_kernels
-from compare import judging, numerics, running
+from compare import numerics
 from compare.cases import Guarded
+from compare.checking import judging, running
+from compare.checking.judging import Comparison, Deviation, Tolerance
+from compare.checking.stores import Stores
 from compare.copies import copies, tensors
-from compare.judging import Comparison, Deviation, Tolerance
+from compare.debugging import investigation
+from compare.debugging.stepping import failures
+from compare.debugging.subjects import Kernel, Result
 
 
 @dataclass
@@ -255,6 +260,37 @@ def judged(
     return finding, result
 
 
+class Call(Kernel):
+    """A call that launches kernels, and the right result."""
+
+    outside_is_usage = False
+
+    def __init__(
+        self,
+        function: Callable[..., Tensor],
+        arguments: tuple[Any, ...],
+        expected: Expected,
+    ) -> None:
+        super().__init__(function, (), arguments, {}, None, expected.max_ulps, None)
+        self._wanted = expected
+        self.in_ulps = expected.bound is None
+
+    def prepare(self, device: torch.device) -> Any:
+        return {"arguments": super().prepare(device)[0]}
+
+    def launch(self, state: Any, shadows: Any = None) -> None:
+        state["result"] = self._kernel(*state["arguments"])
+
+    def judge(self, state: Any, stores: Stores | None) -> list[Result]:
+        result = state["result"]
+        self._wanted.refuse(result)
+        return [Result("result", result, self._wanted.reference, self._wanted.compare(result))]
+
+    def compilable(self) -> bool:
+        """Not from here: it is run for its interpreted programs."""
+        return False
+
+
 def _note(
     finding: Finding,
     triton: Callable[..., Tensor],
@@ -262,11 +298,10 @@ def _note(
     expected: Expected,
 ) -> None:
     """For a test that fails by this: the Triton side can be run again in a debugger."""
-    from compare.debugging import failures, investigation
 
     def again(session: Any) -> None:
         session.first = finding.error is None
-        call = failures.Call(triton, arguments, expected)
+        call = Call(triton, arguments, expected)
         investigation.investigate(call, sanitize=False, session=session)
 
     failures.note(again)

@@ -20,10 +20,10 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 
 import triton_kernels
-from compare import checking, exhaustive, running
 from compare.cases import Case
-from compare.checking import Row
-from compare.implementations import BUILD_TARGETS, MODES, Implementation
+from compare.checking import exhaustive, running, verdicts
+from compare.checking.implementations import BUILD_TARGETS, MODES, Implementation
+from compare.checking.verdicts import Row
 from compare.specs import Spec
 from cuda_reference import _build
 
@@ -108,7 +108,7 @@ def run(
             row = Row(spec.name, dtype, spec.bound is None)
             began = time.perf_counter()
             progress.update(task, description=f"{spec.name} {dtype}")
-            for result in checking.check(spec, chosen, ways[spec.name], limit=limit):
+            for result in verdicts.check(spec, chosen, ways[spec.name], limit=limit):
                 row.add(result)
                 # Only the spec's own cases prove it: one asked for may be a part of the inputs.
                 if limit and result.outcomes and result.case.values == "every":
@@ -118,7 +118,7 @@ def run(
                 progress.update(task, description=f"{spec.name} {dtype}, every input")
                 exhaustive.prove(spec, dtype, row, ways[spec.name])
             for mismatch in row.telling(SHOWN):
-                mismatch.program_id = checking.find_writer(spec, mismatch)
+                mismatch.program_id = verdicts.find_writer(spec, mismatch)
             row.seconds = time.perf_counter() - began
             if not console.is_terminal:  # no bar there: a line a row instead, as sign of life
                 print(

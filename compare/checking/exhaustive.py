@@ -11,10 +11,11 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from compare import cases, numerics, running
+from compare import cases, numerics
 from compare.cases import Case
-from compare.checking import Row
-from compare.implementations import Implementation, applies
+from compare.checking import running
+from compare.checking.implementations import Implementation, applies
+from compare.checking.verdicts import Row
 from compare.specs import Spec
 
 CHUNK = 1 << 26

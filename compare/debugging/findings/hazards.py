@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from compare.debugging.traces import source_line
+from compare.debugging.findings.traces import source_line
 from triton_kernels.interpreter import Observer, Place, Program
 
 

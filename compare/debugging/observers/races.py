@@ -15,10 +15,10 @@ import numpy as np
 import torch
 
 from compare.cases import CPU, untouched
-from compare.debugging.clocks import Clocks
-from compare.debugging.hazards import Hazard, Sanitizer, Witness
-from compare.debugging.regions import touched
-from compare.debugging.stores import holds, raw_memory
+from compare.checking.stores import holds, raw_memory
+from compare.debugging.findings.hazards import Hazard, Sanitizer, Witness
+from compare.debugging.findings.regions import touched
+from compare.debugging.observers.clocks import Clocks
 from triton_kernels.interpreter import Access, Argument, Launch, Place, Program
 
 KINDS = {  # a broken synchronisation first, as it may be why the others are races

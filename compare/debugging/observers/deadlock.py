@@ -5,7 +5,7 @@ from __future__ import annotations
 import ctypes
 from typing import Any
 
-from compare.debugging import regions
+from compare.debugging.findings import regions
 from triton_kernels.interpreter import Access, Observer, Program
 
 PATIENCE = 2_000  # accesses that repeat an earlier one and find nothing new

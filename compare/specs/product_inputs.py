@@ -12,7 +12,7 @@ from torch import Tensor
 from compare import cases
 from compare.case_options import COUNT, FLOAT_DTYPE, NUMBER, TRUTH, choice
 from compare.cases import Arguments, Case
-from compare.gemm import ACTIVATIONS
+from compare.specs.products import ACTIVATIONS
 from triton_kernels import _launch
 
 SIZES = "M,N,K"

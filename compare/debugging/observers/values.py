@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
-from compare.debugging.hazards import Hazard, Sanitizer, Witness
+from compare.debugging.findings.hazards import Hazard, Sanitizer, Witness
 from triton_kernels.interpreter import Argument, Origin, Reach, Shadows
 
 _EMPTY = (

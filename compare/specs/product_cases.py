@@ -8,10 +8,11 @@ from typing import Any
 
 import torch
 
-from compare import cases, elementwise
+from compare import cases
 from compare.cases import Case, Level
-from compare.gemm import ACTIVATIONS
-from compare.gemm_inputs import HOW, NEAR
+from compare.specs import elementwise
+from compare.specs.product_inputs import HOW, NEAR
+from compare.specs.products import ACTIVATIONS
 from cuda_reference.ops.gemm import takes as cuda_takes
 from triton_kernels.activations import OF_PRE_ACTIVATION
 

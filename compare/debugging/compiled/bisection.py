@@ -10,7 +10,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from compare import numerics, running
+from compare import numerics
+from compare.checking import running
 from compare.debugging.subjects import Result, Subject
 from triton_kernels.interpreter import recompile
 

@@ -12,11 +12,12 @@ import torch
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
-from compare import histograms, judging, numerics
+from compare import numerics
 from compare.cases import Arguments, Case, Guarded
-from compare.histograms import Histogram
-from compare.implementations import Implementation
-from compare.judging import Comparison, Deviation
+from compare.checking import histograms, judging
+from compare.checking.histograms import Histogram
+from compare.checking.implementations import Implementation
+from compare.checking.judging import Comparison, Deviation
 from compare.specs import Spec
 
 
@@ -56,7 +57,8 @@ class Outcome:
 
     Attributes:
         worst: ULPs, or the fraction of the bound.
-        errors: every element's, as :mod:`compare.histograms` counts them: measure → histogram.
+        errors: every element's, as :mod:`compare.checking.histograms` counts them: measure →
+            histogram.
     """
 
     implementation: Implementation

@@ -15,12 +15,13 @@ import torch
 from torch import Tensor
 
 import triton_kernels
-from compare import numerics, running
+from compare import numerics
 from compare.cases import Case
-from compare.debugging.stores import Stores, address_of
-from compare.histograms import Histogram
-from compare.implementations import Implementation, applies, is_quick
-from compare.running import Mismatch, Outcome, call, memory_asked, run
+from compare.checking import running
+from compare.checking.histograms import Histogram
+from compare.checking.implementations import Implementation, applies, is_quick
+from compare.checking.running import Mismatch, Outcome, call, memory_asked, run
+from compare.checking.stores import Stores, address_of
 from compare.specs import Spec
 from triton_kernels import interpreter
 

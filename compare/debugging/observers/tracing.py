@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 
-from compare.debugging import regions
-from compare.debugging.stores import holds
-from compare.debugging.traces import Event, Trace
-from compare.debugging.way import Way
+from compare.checking.stores import holds
+from compare.debugging.findings import regions
+from compare.debugging.findings.traces import Event, Trace
+from compare.debugging.observers.lane_history import Way
 from triton_kernels.interpreter import Access, Argument, Dot, Launch, Observer, Program
 
 KEPT = 1 << 26  # numbers of all tiles together that a trace keeps

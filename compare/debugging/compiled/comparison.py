@@ -5,10 +5,10 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from compare import running
-from compare.debugging import bisection
-from compare.debugging.findings import Findings
-from compare.debugging.progress import Bar
+from compare.checking import running
+from compare.checking.progress import Bar
+from compare.debugging.compiled import bisection
+from compare.debugging.findings.findings import Findings
 from compare.debugging.subjects import Result, Subject
 
 

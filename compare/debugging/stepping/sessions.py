@@ -13,10 +13,10 @@ from typing import Any
 
 import numpy as np
 
-from compare.debugging import regions
-from compare.debugging.breakpoints import Line, resolved, statement
-from compare.debugging.stores import holds
-from compare.debugging.traces import WIDTH
+from compare.checking.stores import holds
+from compare.debugging.findings import regions
+from compare.debugging.findings.traces import WIDTH
+from compare.debugging.stepping.breakpoints import Line, resolved, statement
 from triton_kernels import interpreter
 from triton_kernels.interpreter import Argument, Launch, Observer, Program, Several, post_mortem
 

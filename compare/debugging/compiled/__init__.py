@@ -1,0 +1,1 @@
+"""The compiled kernel beside the interpreted one."""

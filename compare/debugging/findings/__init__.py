@@ -1,0 +1,1 @@
+"""What debug found, and how it reads."""

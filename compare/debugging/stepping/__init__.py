@@ -1,0 +1,1 @@
+"""pdb in one program."""

@@ -1,0 +1,1 @@
+"""cross_check and check_fused: the same scrutiny for kernels and models from elsewhere."""
