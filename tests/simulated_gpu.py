@@ -97,7 +97,7 @@ class Rig:
 
     def candidates(self, spec: Spec, case: Case, wanted: Sequence[str]) -> Iterator[Candidate]:
         flops, moved = spec.cost(case)
-        limit = CEILINGS.limit(case.dtype, flops if spec.bound else 0, moved)
+        limit = CEILINGS.limit(case.dtype, flops if spec.bounded else 0, moved)
         self.timed.append(f"{case.op} {case.dtype} {'x'.join(map(str, case.shape))}")
         for name in wanted:
             slow = limit * self.factor.get(name, 1.25)

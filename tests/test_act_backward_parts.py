@@ -8,7 +8,7 @@ import pytest
 from compare.cases import Case
 from compare.checking import verdicts
 from compare.checking.implementations import implementations
-from compare.specs import SPECS
+from compare.ops import SPECS
 from triton_kernels._launch import Launch
 from triton_kernels.ops import act_backward
 

@@ -13,7 +13,7 @@ import triton_kernels
 from compare import numerics
 from compare.cases import DTYPES
 from compare.checking.implementations import MODES, implementations
-from compare.specs import SPECS
+from compare.ops import SPECS
 
 Add = Callable[..., Tensor]
 

@@ -22,7 +22,7 @@ from torch import Tensor
 import cuda_reference
 import triton_kernels
 from compare.checking.implementations import MODES, Implementation, implementations
-from compare.specs import SPECS
+from compare.ops import SPECS
 from cuda_reference import _arguments as cuda_arguments
 from triton_kernels import _arguments as triton_arguments
 

@@ -16,7 +16,8 @@ from typer.testing import CliRunner, Result
 
 from compare.cases import Case
 from compare.cli import app
-from compare.specs import SPECS, Spec
+from compare.ops import SPECS
+from compare.specs import Spec
 from compare.timing import bench as benchmarks
 from compare.timing import gpu, nvml, saved
 from compare.timing.results import CaseResult
@@ -490,9 +491,7 @@ def test_every_source_of_both_sides_counts(
     monkeypatch.setattr(Path, "read_bytes", lambda path: hashed.append(path.name) or read(path))
     saved.sources.cache_clear()
     found = saved.sources()
-    assert {"square.py", "square.cu", "elementwise.cuh", "engine.py", "gemm_peers.py"} <= set(
-        hashed
-    )
+    assert {"square.py", "square.cu", "elementwise.cuh", "engine.py", "products.py"} <= set(hashed)
     monkeypatch.setattr(Path, "read_bytes", lambda path: read(path) + b" " * (path.suffix == ".cu"))
     saved.sources.cache_clear()
     assert saved.sources() != found
@@ -501,7 +500,7 @@ def test_every_source_of_both_sides_counts(
 
 def test_every_op_has_sweeps_that_its_functions_take() -> None:
     for spec in SPECS.values():
-        found = list(spec.sweeps(spec.name, "float16", spec.default_options))
+        found = list(spec.sweeps("float16", spec.default_options))
         assert len({(name, x) for name, x, _ in found}) == len(found) >= 9
         for name, x, case in found:
             assert x == (case.numel if name == "numel" else case.shape[0]), name

@@ -103,12 +103,12 @@ def test_a_slowed_kernel_fails_pytest_benchmark_s_comparison(
 
 # Runs `compare` with another square: SLOWED takes one more pass over memory, LOST breaks the GPU.
 SCRIPT = """
-import dataclasses, sys
+import sys
 import torch
-from compare import specs
+from compare import ops
 from compare.cli import app
 
-square, which = specs.SPECS["square"], sys.argv.pop(1)
+square, which = ops.SPECS["square"], sys.argv.pop(1)
 calls = []
 
 def other(x, *, out=None):
@@ -123,7 +123,7 @@ def other(x, *, out=None):
     return found
 
 if which != "as it is":
-    specs.SPECS["square"] = dataclasses.replace(square, triton=other)
+    ops.SPECS["square"] = square.changed(triton=other)
 app()
 """
 SQUARE = ("square", "--dtype", "float16", "--providers", "triton,eager")

@@ -11,13 +11,13 @@ import pytest
 import torch
 from typer.testing import CliRunner, Result
 
-from compare import specs
+from compare import ops
 from compare.cases import Case
 from compare.checking import judging, running, verdicts
 from compare.checking.implementations import unavailable
 from compare.cli import app
 from compare.commands.options import one_case
-from compare.specs import SPECS
+from compare.ops import SPECS
 
 
 def check(*words: str) -> Result:
@@ -58,7 +58,7 @@ def test_json_has_no_infinities(monkeypatch: pytest.MonkeyPatch, tmp_path: Path)
     def broken(x: torch.Tensor, **options: object) -> torch.Tensor:
         raise RuntimeError("launch failed")
 
-    monkeypatch.setitem(specs.SPECS, "square", _replace(SPECS["square"], triton=broken))
+    monkeypatch.setitem(ops.SPECS, "square", SPECS["square"].changed(triton=broken))
     report = tmp_path / "report.json"
     done = check("square", "--dtype", "int8", "--shape", "5", "--json", str(report))
     assert done.exit_code == 1
@@ -87,7 +87,7 @@ def test_mismatch_is_described_and_its_command_replays_it(monkeypatch: pytest.Mo
             out.view(-1)[700] += 1
         return out
 
-    monkeypatch.setitem(specs.SPECS, "square", _replace(SPECS["square"], oracle=wrong))
+    monkeypatch.setitem(ops.SPECS, "square", SPECS["square"].changed(oracle=wrong))
     done = check("square", "--dtype", "int32", "--shape", "1000", "--seed", "3")
     assert done.exit_code == 1
     assert "element (700,)" in done.output
@@ -101,10 +101,6 @@ def test_mismatch_is_described_and_its_command_replays_it(monkeypatch: pytest.Mo
     assert again.exit_code == 1
     assert "element (700,)" in again.output
     assert "1 cases, 1 runs" in again.output
-
-
-def _replace(spec, **changes):
-    return specs.Spec(**{**vars(spec), **changes})
 
 
 def test_replay_command_names_every_coordinate() -> None:

@@ -24,7 +24,7 @@ from compare.cli import app
 from compare.compiling import cross_compile, machine_code
 from compare.compiling.cross_compile import Accepted, Kernel, Row
 from compare.compiling.machine_code import SHARED_LIMIT, Figures, readable
-from compare.specs import SPECS, Spec, product_cases
+from compare.ops import SPECS
 from cuda_reference import _build, _compilers
 from triton_kernels import _modes
 from triton_kernels._gemm import Tiles
@@ -142,7 +142,7 @@ def test_the_cases_cover_every_tile_configuration(
     sizes = [1, 2, 7, *(16 * 2**i for i in range(12)), 17, 33, 65, 127, 333, 3000]
     with without_gpu.compiling(capability):
         for dtype in SPECS["gemm_bias_act"].dtypes:
-            for case in product_cases.gemm_bias_act_to_compile("gemm_bias_act", dtype, {}):
+            for case in SPECS["gemm_bias_act"].to_compile(dtype, {}):
                 arguments, options = SPECS["gemm_bias_act"].inputs(case, torch.device("meta"))
                 triton_kernels.gemm_bias_act(*arguments, **options)
         covered, launched = launched, set()
@@ -183,8 +183,8 @@ def plant(
     """One case of an op, launched with other meta-parameters than the op gives."""
     spec = SPECS[op]
     case = case or Case(op, dtype, (64, 64), options=spec.default_options)
-    changed = {**vars(spec), "dtypes": (dtype,), "to_compile": lambda *_: iter([case])}
-    monkeypatch.setitem(SPECS, op, Spec(**changed))
+    changed = spec.changed(dtypes=(dtype,), to_compile=lambda *_: iter([case]))
+    monkeypatch.setitem(SPECS, op, changed)
     launch = without_gpu.launch
     monkeypatch.setattr(without_gpu, "launch", lambda *a, **own: launch(*a, **{**own, **meta}))
 

@@ -16,7 +16,7 @@ import triton.language as tl
 from typer.testing import CliRunner, Result
 
 import triton_kernels
-from compare import debug, numerics, specs
+from compare import debug, numerics, ops
 from compare.cases import CPU
 from compare.checking import judging, progress, running
 from compare.checking.stores import Stores
@@ -27,7 +27,7 @@ from compare.debugging.findings import regions, traces
 from compare.debugging.findings.findings import LINES, Findings
 from compare.debugging.findings.traces import WIDTH
 from compare.debugging.observers.tracing import Tracer
-from compare.specs import SPECS
+from compare.ops import SPECS
 from triton_kernels import interpreter
 
 SOURCE = Path(__file__).read_text().splitlines()
@@ -852,7 +852,7 @@ def broken(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
         spoil[(2,)](out)
         return out
 
-    monkeypatch.setitem(specs.SPECS, name, specs.Spec(**{**vars(SPECS[name]), "triton": wrong}))
+    monkeypatch.setitem(ops.SPECS, name, SPECS[name].changed(triton=wrong))
 
 
 @triton.jit

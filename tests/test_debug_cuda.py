@@ -23,7 +23,7 @@ from compare.checking.implementations import unavailable
 from compare.debugging.cuda import side as cuda_side
 from compare.debugging.cuda import tool_output
 from compare.debugging.cuda.reports import Memory
-from compare.specs import SPECS
+from compare.ops import SPECS
 from cuda_reference import _compilers, variants
 
 needs_host = pytest.mark.skipif(
@@ -286,7 +286,7 @@ HEALTHY = """
 import json, sys
 from compare.cases import Case
 from compare.debugging.cuda.process import Job, run
-from compare.specs import SPECS
+from compare.ops import SPECS
 from cuda_reference import variants
 
 steps, report = sys.argv[1].split(","), sys.argv[2]

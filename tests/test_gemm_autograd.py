@@ -11,7 +11,7 @@ from torch import Tensor
 from torch_activations import TORCH
 
 import triton_kernels as tk
-from compare.specs.gradients import DERIVATIVES
+from compare.ops.act_backward import DERIVATIVES
 from triton_kernels._launch import Launch
 from triton_kernels.activations import ACTIVATIONS, OF_PRE_ACTIVATION
 from triton_kernels.interpreter import cross_compile

@@ -8,7 +8,8 @@ import torch
 import triton_kernels
 from compare import cases
 from compare.cases import Case
-from compare.specs import SPECS, product_cases, product_inputs
+from compare.ops import SPECS
+from compare.specs import product_inputs, products
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.float32, torch.float64])
@@ -41,12 +42,12 @@ def test_both_results_of_a_training_step(
     spec, found = SPECS[op], {}
     for which in ("out", "pre"):
         chosen = {**options, "training": which}
-        case = Case(op, dtype, product_cases.TMA, "functional", "lattice", 0, chosen)
+        case = Case(op, dtype, products.TMA, "functional", "lattice", 0, chosen)
         args, kwargs = spec.inputs(case)
         with triton_kernels.interpret():
             found[which] = spec.called(case, spec.triton)(*args, **kwargs)
         assert not args[0].requires_grad
-        assert product_cases.is_exact(case) == (which == "pre")
+        assert spec.exact(case) == (which == "pre")
         exact = spec.oracle(*args, **kwargs)
         torch.testing.assert_close(found[which].double(), exact, rtol=2e-3, atol=1e-5)
     assert torch.equal(found["pre"].double(), exact)  # the last one's
@@ -55,7 +56,7 @@ def test_both_results_of_a_training_step(
 
 def test_a_case_is_cut_for_the_multiprocessors_it_names() -> None:
     case = Case("gemm_bias_act", "float16", (64, 64, 64), options={"multiprocessors": 3})
-    _, kwargs = product_inputs.gemm_bias_act_inputs(case)
+    _, kwargs = SPECS["gemm_bias_act"].inputs(case)
     assert "multiprocessors" not in kwargs
     kernel = triton_kernels._gemm.gemm_tma_kernel
     with triton_kernels.interpret():
@@ -63,4 +64,4 @@ def test_a_case_is_cut_for_the_multiprocessors_it_names() -> None:
         assert seen.multiprocessors == 3
         after = triton_kernels._launch.gpu(kernel, cases.CPU)
         assert after.multiprocessors == triton_kernels._launch.MULTIPROCESSORS
-    assert not product_cases.gemm_takes("cuda", None, case)
+    assert not SPECS[case.op].takes("cuda", None, case)

@@ -14,7 +14,7 @@ from torch import Tensor
 import triton_kernels
 from compare.cases import FLOATS, Case
 from compare.checking.implementations import implementations, is_quick
-from compare.specs import SPECS
+from compare.ops import SPECS
 from triton_kernels import _gemm, _launch
 from triton_kernels._gemm import LONG, TMA_TILES, TmaTiles, cdiv, tiles_for, tma_tiles_for
 from triton_kernels.interpreter import cross_compile

@@ -14,12 +14,13 @@ from torch import Tensor, nn
 
 import compare
 import triton_kernels
-from compare import cross_check, debug, numerics, specs
+from compare import cross_check, debug, numerics
 from compare.cases import CPU, Case, Guarded
 from compare.checking import exhaustive, judging, running
 from compare.checking.implementations import Implementation, implementations
 from compare.checking.verdicts import Row, check, find_writer
-from compare.specs import SPECS
+from compare.ops import SPECS
+from compare.specs import Spec
 
 INF, NAN = math.inf, math.nan
 HALF, SINGLE, DOUBLE = torch.float16, torch.float32, torch.float64
@@ -131,7 +132,7 @@ def gelu_of_c(values: str = "special") -> Case:
     return Case("gemm_bias_act", "float32", (33, 65, 70), values=values, options=options)
 
 
-def outcome_of(spec: specs.Spec, case: Case, change: Any) -> running.Outcome:
+def outcome_of(spec: Spec, case: Case, change: Any) -> running.Outcome:
     """check's outcome for an implementation that computes the oracle, then changes it."""
 
     def function(*args: Any, out: Tensor | None = None, **kwargs: Any) -> Tensor:
@@ -171,7 +172,7 @@ def test_bounds_of_the_products_are_finite_where_the_oracle_is(act: str, name: s
     c[0], c[1] = INF, -INF
     arguments = ((a, b), {"act": act, "c": c})
     reference = spec.oracle(*arguments[0], **arguments[1])
-    assert spec.bound is not None
+    assert spec.bounded
     bound = spec.bound(name, arguments, reference, SINGLE)
     judging.check_bound(bound, reference)
     settled = reference.isfinite() & c.isinf()
@@ -181,7 +182,7 @@ def test_bounds_of_the_products_are_finite_where_the_oracle_is(act: str, name: s
 def test_a_useless_bound_is_a_finding_of_check(monkeypatch: pytest.MonkeyPatch) -> None:
     spec = SPECS["sum_to"]
     useless: Any = lambda *args: torch.tensor(INF, dtype=DOUBLE)  # noqa: E731
-    broken = specs.Spec(**{**vars(spec), "bound": useless})
+    broken = spec.changed(bound=useless)
     outcome = outcome_of(broken, Case("sum_to", "float32", (3, 4), options={"to": "row"}), id)
     assert outcome.mismatch is not None
     assert outcome.mismatch.problem.startswith("no verdict: the bound is inf at element (0,)")
@@ -191,7 +192,7 @@ def test_sums_of_very_many_have_a_bound() -> None:
     spec = SPECS["sum_to"]
     x = torch.ones(1).expand(2**25)
     reference = torch.full((), 2.0**25, dtype=DOUBLE)
-    assert spec.bound is not None
+    assert spec.bounded
     bound = spec.bound("cuda-host", ((x, ()), {}), reference, SINGLE)
     assert 2**25 < float(bound) < 2**28  # (1 + u)ⁿ − 1 = e² − 1
 
@@ -255,9 +256,7 @@ def test_the_eager_rule_is_for_normal_values_and_full_precision() -> None:
 
 
 def test_an_eager_that_overflows_is_no_measure() -> None:
-    overflowed = specs.Spec(
-        **{**vars(SPECS["gemm_bias_act"]), "eager": lambda a, b, *rest, **options: a @ b * NAN}
-    )
+    overflowed = SPECS["gemm_bias_act"].changed(eager=lambda a, b, *rest, **options: a @ b * NAN)
     case = Case("gemm_bias_act", "float32", (96, 80, 200))
     assert outcome_of(overflowed, case, lambda result: None).mismatch is None
 

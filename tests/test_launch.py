@@ -18,7 +18,7 @@ from strategies import Call, TensorSpec, elementwise_calls, gemm_calls, gradient
 from torch import Tensor
 
 import triton_kernels as tk
-from compare.specs import SPECS
+from compare.ops import SPECS
 from triton_kernels._launch import Launch, kind
 from triton_kernels.interpreter import cross_compile
 

@@ -13,7 +13,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 import triton_kernels
 from compare.checking.implementations import MODES, implementations
-from compare.specs import SPECS
+from compare.ops import SPECS
 from triton_kernels import _operator
 from triton_kernels.interpreter import emulation
 

@@ -24,7 +24,7 @@ from compare.debugging.observers import deadlock
 from compare.debugging.observers.clocks import Clocks
 from compare.debugging.observers.races import Races
 from compare.debugging.subjects import Op
-from compare.specs import SPECS
+from compare.ops import SPECS
 from triton_kernels import interpreter
 from triton_kernels._launch import Launch
 

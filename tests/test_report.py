@@ -26,9 +26,9 @@ from compare.checking.verdicts import Row
 from compare.cli import app
 from compare.commands.options import write_json
 from compare.numerics import json_safe
+from compare.ops import SPECS
 from compare.reporting import checks, colours, figures, page, sources, speeds
 from compare.reporting.sources import ReportError, Source
-from compare.specs import SPECS
 
 needs_packages = pytest.mark.usefixtures("packages")
 HOSTILE = "<script>alert(1)</script> $x_{1}$ \"'&"

@@ -23,7 +23,7 @@ from compare.debugging.findings.findings import LINES, Findings
 from compare.debugging.findings.hazards import Hazard
 from compare.debugging.observers.values import Values
 from compare.debugging.subjects import Kernel, Op
-from compare.specs import SPECS
+from compare.ops import SPECS
 from triton_kernels import interpreter
 from triton_kernels.interpreter import Observer, handles, selftest, shadowing
 from triton_kernels.interpreter.builder import MendedBuilder

@@ -18,7 +18,7 @@ import triton.language as tl
 from typer.testing import CliRunner, Result
 
 import compare
-from compare import debug, shrink, specs
+from compare import debug, ops, shrink
 from compare.cases import CPU, Case
 from compare.checking.stores import Stores
 from compare.cli import app
@@ -29,7 +29,7 @@ from compare.debugging.shrink import literals, reproduction, shrinking
 from compare.debugging.shrink.literals import Unwritable
 from compare.debugging.shrink.scripts import MARK
 from compare.debugging.shrink.sources import Sources
-from compare.specs import SPECS
+from compare.ops import SPECS
 
 SOURCE = Path(__file__).read_text().splitlines()
 PLAIN = "reproduces under TRITON_INTERPRET=1: yes"
@@ -395,8 +395,8 @@ def with_spoiled_square(monkeypatch: pytest.MonkeyPatch) -> None:
             spoil[(1,)](out)
         return out
 
-    spec = specs.Spec(**{**vars(SPECS["square"]), "triton": wrong})
-    monkeypatch.setitem(specs.SPECS, "square", spec)
+    spec = SPECS["square"].changed(triton=wrong)
+    monkeypatch.setitem(ops.SPECS, "square", spec)
 
 
 def test_the_command(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -432,7 +432,7 @@ def test_the_worst_elements_input_is_enough(monkeypatch: pytest.MonkeyPatch) -> 
     def oracle(x: torch.Tensor) -> torch.Tensor:
         return torch.where(x == value.to(x.dtype), 0.5, SPECS["square"].oracle(x)).to(x.dtype)
 
-    spec = specs.Spec(**{**vars(SPECS["square"]), "oracle": oracle})
+    spec = SPECS["square"].changed(oracle=oracle)
     case = Case("square", "float16", (1024,), values="every")
     found = shrinking.shrink_case(spec, case, None, spec.triton)
     assert found.shrunk.after == "float16 1 contiguous 0x01cd seed=0"
@@ -447,8 +447,8 @@ def op_files(texts: list[str]) -> Iterator[tuple[str, str]]:
     }
     for op, healthy in SPECS.items():
         wrong = lambda *a, s=healthy, **k: s.oracle(*a, **k) + 1  # noqa: E731
-        spec = specs.Spec(**{**vars(healthy), "oracle": wrong})
-        of_matrices = spec.bound is None or op == "act_backward"
+        spec = healthy.changed(oracle=wrong)
+        of_matrices = not spec.bounded or op == "act_backward"
         shape = (3, 5) if of_matrices else (4, 5, 6)
         chosen = options.get(op, dict(spec.default_options))
         case = Case(op, "float32", shape, "padded", "integers", options=chosen)

@@ -23,6 +23,7 @@ import pytest
 import typer
 
 from compare.cli import app
+from compare.ops import SPECS
 
 ROOT = Path(__file__).parent.parent
 PACKAGES = ("triton_kernels", "cuda_reference", "compare")
@@ -79,15 +80,8 @@ def exported(package: str) -> list[str]:
 
 
 def specs() -> dict[str, str]:
-    """Op → stem, from the Spec(...) calls of compare/specs/__init__.py."""
-    found = {}
-    for node in ast.walk(tree(ROOT / "compare" / "specs.py")):
-        if isinstance(node, ast.Call) and ast.unparse(node.func) == "Spec":
-            values = {k.arg: k.value for k in node.keywords}
-            name = ast.literal_eval(values["name"])
-            stem = values.get("source_stem")
-            found[name] = ast.literal_eval(stem) if stem else name
-    return found
+    """Op → stem, as the scan of compare/ops finds them."""
+    return {spec.name: spec.stem for spec in SPECS.values()}
 
 
 # ---- imports ----
@@ -119,7 +113,7 @@ def test_imports(package: str, path: Path) -> None:
 ROOMS = (
     ("numerics", "tensor_cores"),
     ("cases", "case_options", "copies"),
-    ("specs",),
+    ("specs", "ops"),
     ("checking",),
     ("debugging",),
     ("timing",),
@@ -134,7 +128,7 @@ ROOMS = (
 
 
 def imported(package: str) -> dict[str, set[str]]:
-    """Module → the modules of its package that it imports, in functions, too; not for types only."""
+    """Module → the modules of its package that it imports, in functions, too, but not for types."""
     names = {
         ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__"): path
         for path in modules(package)

@@ -14,7 +14,7 @@ import torch
 import cuda_reference
 from compare import tensor_cores
 from compare.numerics import same_bits
-from compare.specs import products
+from compare.specs import product_bounds
 from compare.tensor_cores import Findings, Model
 from cuda_reference import _build
 
@@ -87,7 +87,7 @@ def test_the_bound_tells_the_model_from_fewer_bits() -> None:
     g = torch.Generator().manual_seed(0)
     a, b = ((1 + torch.rand(shape, generator=g)).half() for shape in ((1, 512), (512, 1)))
     reference = a.double() @ b.double()
-    bound = products.gemm_bias_act_bound("cuda-host/wmma", ((a, b), {}), reference, torch.float32)
+    bound = product_bounds.bound("cuda-host/wmma", ((a, b), {}), reference, torch.float32)
     right = tensor_cores.emulate(a, b, Model(16, 2)).double()
     narrow = tensor_cores.emulate(a, b, Model(16, -5)).double()
     assert (right - reference).abs() <= bound < (narrow - reference).abs()

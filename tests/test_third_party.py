@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 
 from compare.cases import Case
 from compare.cli import app
-from compare.specs import SPECS
+from compare.ops import SPECS
 from compare.timing import providers, third_party
 
 

@@ -31,7 +31,7 @@ def prove(spec: Spec, dtype: str, row: Row, ways: list[Implementation]) -> None:
     kind = cases.DTYPES[dtype]
     probe = Case(spec.name, dtype, (CHUNK,), options=spec.default_options)
     going = [w for w in ways if w.device.type == "cuda" and applies(w, spec, probe)]
-    if not going or spec.bound or not kind.is_floating_point or kind.itemsize * 8 * arity != 32:
+    if not going or spec.bounded or not kind.is_floating_point or kind.itemsize * 8 * arity != 32:
         return
     for operands in _every_input(kind, arity):
         reference = spec.oracle(*operands, **spec.default_options)

@@ -105,7 +105,7 @@ def run(
         _build_all(work, ways, progress)
         task = progress.add_task("check", total=sum(len(chosen) for *_, chosen in work))
         for spec, dtype, chosen in work:
-            row = Row(spec.name, dtype, spec.bound is None)
+            row = Row(spec.name, dtype, not spec.bounded)
             began = time.perf_counter()
             progress.update(task, description=f"{spec.name} {dtype}")
             for result in verdicts.check(spec, chosen, ways[spec.name], limit=limit):

@@ -156,7 +156,7 @@ def call(
     if case.layout == "functional":
         with GuardedAllocations(guards):
             return function(*args, **kwargs), guards
-    dtype = reference.dtype if spec.bound is None else spec.out_dtype(case)
+    dtype = spec.out_dtype(case) if spec.bounded else reference.dtype
     where = case.out_layout if out_layout is None else out_layout
     guarded = Guarded(tuple(reference.shape), dtype, reference.device, where)
     guards.append(guarded)
@@ -215,14 +215,14 @@ def judge(
     reference: Tensor,
 ) -> Outcome:
     """Compare a result with the oracle's, by bits or by the op's bound."""
-    expected_dtype = reference.dtype if spec.bound is None else spec.out_dtype(case)
+    expected_dtype = spec.out_dtype(case) if spec.bounded else reference.dtype
     if result.shape != reference.shape or result.dtype != expected_dtype:
         text = (
             f"returned {result.dtype} {tuple(result.shape)}, "
             f"expected {expected_dtype} {tuple(reference.shape)}"
         )
         return Outcome(way, math.inf, None, Mismatch(case, way.name, text))
-    exact = spec.bound is None or spec.exact(case)
+    exact = not spec.bounded or spec.exact(case)
     worst, deviations = 0.0, []
     errors: dict[str, Histogram] = {}
     try:
@@ -276,7 +276,7 @@ def bounds(
     Raises:
         ValueError: the bound is infinite, NaN or negative where the oracle is finite.
     """
-    if spec.bound is None or spec.exact(case):
+    if not spec.bounded or spec.exact(case):
         return None
     bound = spec.bound(implementation, arguments, reference, result.dtype)
     judging.check_bound(bound, reference)
@@ -290,4 +290,4 @@ def by_rule(
     if bound is not None:
         return judging.by_bound(result, reference, bound)
     # The sign of a zero that is a sum depends on the order of the sums.
-    return judging.by_bits(result, reference, zeros_alike=spec.bound is not None)
+    return judging.by_bits(result, reference, zeros_alike=spec.bounded)

@@ -9,7 +9,8 @@ import typer
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from compare.commands.options import check_writable, listed, need_gpu, spec_named
-from compare.specs import SPECS, Spec
+from compare.ops import SPECS
+from compare.specs import Spec
 from compare.timing import baseline as baselines
 from compare.timing import bench as benchmarks
 from compare.timing import providers, saved, tables, third_party
@@ -124,7 +125,7 @@ def _ops_and_sweeps(words: list[str], sweep: bool) -> tuple[list[Spec], list[str
     known = dict.fromkeys(
         name
         for spec in SPECS.values()
-        for name, _, _ in spec.sweeps(spec.name, spec.dtypes[0], spec.default_options)
+        for name, _, _ in spec.sweeps(spec.dtypes[0], spec.default_options)
     )
     names = [word for word in words if word in known]
     for word in words:

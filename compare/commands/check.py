@@ -24,7 +24,7 @@ from compare.commands.options import (
     spec_named,
     write_json,
 )
-from compare.specs import SPECS
+from compare.ops import SPECS
 from cuda_reference import BuildError
 from cuda_reference._compilers import sanitizer_environment
 

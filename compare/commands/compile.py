@@ -11,7 +11,7 @@ import typer
 from compare.commands.options import check_writable, listed, spec_named, write_json
 from compare.compiling import tables
 from compare.compiling.machine_code import SHARED_LIMIT
-from compare.specs import SPECS
+from compare.ops import SPECS
 
 
 def compile_kernels(

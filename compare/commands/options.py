@@ -16,7 +16,8 @@ from compare import cases
 from compare.cases import Case
 from compare.checking.implementations import MODES, implementations, unavailable
 from compare.numerics import json_safe
-from compare.specs import SPECS, Spec
+from compare.ops import SPECS
+from compare.specs import Spec
 
 NO_GPU = 3  # exit status
 MOST_SEED = 2**63 - 1
@@ -136,9 +137,9 @@ def timed_case(spec: Spec, dtype: str, shape: str | None) -> Case:
     """The case that benchmarks time, of this shape; of the first one past 2²⁰ elements or 2³²
     multiplications if none is given."""
     check_dtype(spec, dtype)
-    timed = list(spec.timed(spec.name, dtype, spec.default_options))
+    timed = list(spec.timed(dtype, spec.default_options))
     if shape is None:
-        enough = 1 << (32 if spec.bound else 20)
+        enough = 1 << (32 if spec.bounded else 20)
         return next((c for c in timed if math.prod(c.shape) > enough), timed[-1])
     try:
         sizes = tuple(int(word) for word in shape.replace("x", ",").split(","))

@@ -21,7 +21,8 @@ import triton_kernels
 from compare.cases import Case
 from compare.compiling import machine_code
 from compare.compiling.machine_code import SHARED_LIMIT, Figures
-from compare.specs import SPECS, Spec
+from compare.ops import SPECS
+from compare.specs import Spec
 from cuda_reference import BuildError, _build, _compilers
 from triton_kernels.interpreter.cross_compile import Launch, compiling
 
@@ -167,7 +168,7 @@ def compile_all(
         with ProcessPoolExecutor(workers, mp_context=context) as pool:
             # The longest first, so that no core idles at the end.
             heavy = sorted(units, key=lambda unit: -len(list(_cases(SPECS[unit[0]]))))
-            heavy.sort(key=lambda unit: SPECS[unit[0]].bound is None)
+            heavy.sort(key=lambda unit: not SPECS[unit[0]].bounded)
             futures = {pool.submit(compile_op, *unit): unit for unit in heavy}
             for future in as_completed(futures):
                 found[futures[future]] = future.result()
@@ -184,13 +185,13 @@ def compile_op(op: str, arch: str, sides: tuple[str, ...]) -> list[Row]:
     for (dtype, label, variant), kernel in triton.items():
         name = ""
         if variant is None or variant in cuda_reference.variants(op):
-            name = spec.cuda_kernel(op, dtype, variant)
+            name = spec.cuda_kernel(dtype, variant)
         shown.add(name)
         rows.append(Row(arch, op, dtype, label, kernel, cuda.get(name)))
     # What has no twin in Triton; another op of the same source shows its own.
     for other in SPECS.values():
         if other.stem == spec.stem and other is not spec:
-            shown |= {other.cuda_kernel(other.name, *which) for which in _cuda_variants(other)}
+            shown |= {other.cuda_kernel(*which) for which in _cuda_variants(other)}
     rows += [Row(arch, op, "–", name, None, cuda[name]) for name in cuda if name not in shown]
     return rows
 
@@ -201,7 +202,7 @@ def compile_op(op: str, arch: str, sides: tuple[str, ...]) -> list[Row]:
 def _cases(spec: Spec) -> Iterator[tuple[str, str | None, Case]]:
     """(dtype, variant, case) of everything that is to be compiled."""
     for dtype in spec.dtypes:
-        cases = list(spec.to_compile(spec.name, dtype, spec.default_options))
+        cases = list(spec.to_compile(dtype, spec.default_options))
         for case in cases:
             yield dtype, None, case
         for variant in triton_kernels.variants(spec.name):
@@ -266,7 +267,7 @@ def _words(error: Exception | None) -> str:
 def _cuda_variants(spec: Spec) -> Iterator[tuple[str, str | None]]:
     """(dtype, variant) of every CUDA kernel of the op."""
     for dtype in spec.dtypes:
-        case = next(iter(spec.to_compile(spec.name, dtype, spec.default_options)))
+        case = next(iter(spec.to_compile(dtype, spec.default_options)))
         for variant in (None, *cuda_reference.variants(spec.name)):
             if spec.takes("cuda", variant, case):
                 yield dtype, variant
@@ -278,7 +279,7 @@ def _cuda_kernels(spec: Spec, arch: str) -> dict[str, Kernel]:
         cubin, account = _build.cubin(spec.stem, arch)
     except BuildError as error:
         failed = str(error)
-        names = dict.fromkeys(spec.cuda_kernel(spec.name, d, v) for d, v in _cuda_variants(spec))
+        names = dict.fromkeys(spec.cuda_kernel(d, v) for d, v in _cuda_variants(spec))
         return {name: Kernel(name, None, failed) for name in names}
     found = machine_code.of_cuda(cubin, account, arch)
     return {name: Kernel(name, figures) for name, figures in found.items()}

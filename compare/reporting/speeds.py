@@ -8,10 +8,10 @@ from statistics import geometric_mean
 from typing import Any
 
 from compare.cases import Case
+from compare.ops import SPECS
 from compare.reporting import figures
 from compare.reporting.figures import Bar, Line, Point, Roof
 from compare.reporting.sources import Source
-from compare.specs import SPECS
 from compare.timing.tables import number
 
 OURS = "triton"

@@ -10,9 +10,8 @@ import torch
 from torch import Tensor
 
 from compare import cases
-from compare.case_options import COUNT, FLOAT_DTYPE, NUMBER, TRUTH, choice
-from compare.cases import Arguments, Case
-from compare.specs.products import ACTIVATIONS
+from compare.case_options import COUNT, choice
+from compare.cases import Case
 from triton_kernels import _launch
 
 SIZES = "M,N,K"
@@ -21,17 +20,6 @@ SIZES = "M,N,K"
 # program has several tiles of a small problem to do.
 # training: "out" or "pre", the result of a training step that is looked at; it writes both.
 HOW = {"multiprocessors": COUNT, "training": choice("out", "pre")}
-GEMM_BIAS_ACT_OPTIONS = {
-    "act": choice(*ACTIVATIONS),
-    "alpha": NUMBER,
-    "beta": NUMBER,
-    "c": choice("full", "row", "column", "0-d"),
-    "bias": TRUTH,
-    "precision": choice("ieee", "tf32", "tf32x3"),
-    "out_dtype": FLOAT_DTYPE,
-    **HOW,
-}
-LINEAR_GELU_OPTIONS = {"approximate": choice("none", "tanh"), "bias": TRUTH, **HOW}
 NEAR = ("contiguous", "misaligned", "transposed", "padded", "strided", "functional")
 LAYOUTS = (*NEAR, "half-aligned", "expanded", *cases.DISTANT)
 VALUES = ("normal", "special", "lattice", "lattice-wide", "tf32", "every", "integers")
@@ -88,7 +76,7 @@ def below_tf32(
     return draw(M, K).to(dtype), draw(K, N).to(dtype)
 
 
-def _matrices(case: Case, g: torch.Generator, device: torch.device) -> tuple[Tensor, Tensor]:
+def matrices(case: Case, g: torch.Generator, device: torch.device) -> tuple[Tensor, Tensor]:
     """On the CPU, or on the meta device, where nothing is drawn."""
     M, N, K = case.shape
     home = device if device.type == "meta" else cases.CPU
@@ -107,7 +95,7 @@ def _matrices(case: Case, g: torch.Generator, device: torch.device) -> tuple[Ten
     return a, b
 
 
-def _addend(case: Case, shape: tuple[int, ...], g: torch.Generator) -> Tensor:
+def addend(case: Case, shape: tuple[int, ...], g: torch.Generator) -> Tensor:
     """bias or c. With K = 0 they are all of the pre-activation: then drawn as far out as the
     activations bend, or special where the case is."""
     dtype, alone = case.torch_dtype, case.shape[2] == 0
@@ -121,45 +109,7 @@ def _addend(case: Case, shape: tuple[int, ...], g: torch.Generator) -> Tensor:
     return cases.random_values(shape, dtype, "normal", g) * (3 if alone else 1)
 
 
-def gemm_bias_act_inputs(case: Case, device: torch.device = cases.CPU) -> Arguments:
-    """a, b, bias and a full c in the case's layout; option bias adds one, c is full, row, column
-    or 0-d."""
-    g = case.generator()
-    M, N, _ = case.shape
-    a, b = (cases.arrange(t.to(device), case.layout) for t in _matrices(case, g, device))
-    options = _arguments_of(case)
-    bias = None
-    if options.pop("bias", False):
-        bias = cases.arrange(_addend(case, (N,), g).to(device), case.layout)
-    if "c" in options:
-        shapes = {"full": (M, N), "row": (N,), "column": (M, 1), "0-d": ()}
-        c = _addend(case, shapes[options["c"]], g).to(device)
-        if options["c"] == "full":
-            c = cases.arrange(c, "transposed" if case.values == "special" else case.layout)
-        options["c"] = c
-    if "out_dtype" in options:
-        options["out_dtype"] = cases.DTYPES[options["out_dtype"]]
-    return (a, b, bias), options
-
-
-def linear_gelu_inputs(case: Case, device: torch.device = cases.CPU) -> Arguments:
-    """x [M, I], or [2, M/2, I] where M is even, and weight [O, I] in the case's layout."""
-    g = case.generator()
-    M, N, K = case.shape
-    x, b = _matrices(case, g, device)
-    x, weight = (cases.arrange(t.contiguous().to(device), case.layout) for t in (x, b.t()))
-    if M % 2 == 0 and x.is_contiguous():
-        x = x.view(2, M // 2, K)
-    options = _arguments_of(case)
-    bias = (
-        cases.arrange(_addend(case, (N,), g).to(device), case.layout)
-        if options.pop("bias", True)
-        else None
-    )
-    return (x, weight, bias), options
-
-
-def _arguments_of(case: Case) -> dict[str, Any]:
+def arguments_of(case: Case) -> dict[str, Any]:
     """The options but multiprocessors; the oracle is told of training, too."""
     return {name: value for name, value in case.options.items() if name != "multiprocessors"}
 

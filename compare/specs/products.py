@@ -1,211 +1,244 @@
-"""The matrix products as compare sees them: the oracle in float64 and the derived bound.
+"""The spec class of matrix products: the cases that they share, what is compiled and timed.
 
-A result is right if |out − ref| ≤ E + u_out·(|ref| + E) + η_out with E = L_act·P + δ_act(pre) and
-P = [2·u_in + u_in² + (1 + u_in)²·γ_K]·|alpha|·(|A|·|B|)
-  + 4·u_epilogue·(|alpha|·|A|·|B| + |beta·c| + |bias|) + (K + 4)·max(1, |alpha|)·η_acc.
-docs/ARCHITECTURE.md derives it. On lattice inputs there is no rounding, and bits must agree.
+A result is right if it keeps the bound of :mod:`compare.specs.product_bounds`; on lattice inputs
+there is no rounding, and bits must agree.
 """
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable
-from typing import NamedTuple
+import itertools
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from compare import tensor_cores
-from compare.cases import Arguments
+from compare import cases
+from compare.cases import Case, Level, Sized
+from compare.specs.product_inputs import HOW, LAYOUTS, NEAR, VALUES, called
+from compare.specs.spec import Spec, cuda_type
+from cuda_reference.ops.gemm import takes as cuda_takes
+from triton_kernels.activations import OF_PRE_ACTIVATION
 
-# How far one input is from what is multiplied, relative to it, by side. Triton hands float32 bits
-# to the tensor cores, which cut off all but 10 bits of mantissa; wmma's contract is to round first.
-# tf32x3: 2⁻²³ left over in each operand, and the product of the two low parts, 2⁻²², is dropped.
-U_IN = {
-    ("triton", "tf32"): 2.0**-10,
-    ("cuda", "tf32"): 2.0**-11,
-    ("triton", "tf32x3"): 1.5 * 2.0**-22,
-    ("cuda", "tf32x3"): 1.5 * 2.0**-22,
+HALVES = ("float16", "bfloat16")
+# Shapes (M, N, K): one tile, tails in each dimension, vectors, nothing, all of K in one step or in
+# many; sized so that an interpreted run takes few tile steps.
+SHAPES = [(64, 64, 64), (33, 65, 70), (1, 1, 1), (1, 129, 40), (130, 1, 33), (7, 13, 200)]
+SHAPES += [(3, 5, 0), (0, 4, 8), (4, 0, 8), (96, 80, 128)]
+TAILS = (33, 65, 70)
+# For 16-bit matrices past 32 rows: rows on multiples of 16 bytes, read without a copy.
+TMA = (70, 40, 136)
+# Lengths of rows and columns that leave every remainder of 8: other 16-bit matrices are copied.
+ALIGNMENTS = [(40 + i, 48 + 3 * i % 8, 40 + 5 * i % 8) for i in range(8)]
+LARGE = {
+    "standard": [(512, 512, 512)],
+    "full": [(512, 512, 512), (333, 4097, 1023), (1, 4096, 4096), (2048, 2048, 2048)],
 }
-# The rounding of one accumulation step: IEEE FMA loops, and tensor cores that nobody measured.
-U_FMA = 2.0**-24
-U_TENSOR_CORE = 2.0**-22
-U_DOUBLE = 2.0**-53
+LONG_SUM = (128, 128, 4096)  # so many roundings that the way of adding shows
+# More rows of tiles than the second dimension of a grid has room for; an a past 2³¹ elements.
+TALL, HUGE = (2**20 + 17, 24, 16), (2**25 + 7, 3, 65)
+# Matrices of which the last row or column lies past 2³¹ elements: in the last lane of a step of K,
+# or a whole step away; for descriptors.
+DISTANT = {
+    "float32": [(17, 9, 16), (17, 9, 17)],
+    "float16": [(17, 9, 128), (17, 9, 129), (40, 40, 40)],
+}
+
+# How launches are cut on the Triton side, as (M, N, K) and multiprocessors. First what both ops
+# try: more rows of tiles than a group has; more tiles than programs, halved in the epilogue.
+Cut = tuple[tuple[int, int, int], int]
+_HALF_ORDERS: list[Cut] = [((1030, 72, 40), 132), ((194, 392, 40), 2)]
+_ORDERS = {
+    "float16": _HALF_ORDERS,
+    "bfloat16": _HALF_ORDERS,
+    "float32": [((580, 70, 5), 132)],
+    "float64": [((300, 40, 5), 132)],
+}
+# Then all tiles of _gemm's tables, to which a test holds them; through pointers, by descriptors.
+_HALF_TILES: list[Cut] = [((9, 40, 130), 132), ((20, 40, 130), 132), ((9, 140, 130), 2)]
+_HALF_TILES += [((20, 140, 130), 2), ((70, 130, 5), 132), ((140, 300, 5), 1)]
+_HALF_TILES += [((194, 388, 40), 1), ((322, 136, 40), 2), ((66, 66, 3080), 1)]
+_HALF_TILES += [((66, 264, 40), 2), ((66, 136, 130), 3), ((130, 72, 40), 132)]
+TILES = {
+    "float16": _HALF_TILES,
+    "bfloat16": _HALF_TILES,
+    "float32": [((70, 130, 40), 132)],
+    "float32/tf32": [((130, 130, 40), 132), ((40, 70, 40), 132)],
+    "float32/tf32x3": [((70, 130, 40), 132)],
+    "float64": [((70, 40, 40), 132)],
+}
+
+# One shape for each tile configuration of triton_kernels._gemm; a test holds them to that.
+# Multiples of 16, so that a launch is specialised as usual.
+_SHAPES_TO_COMPILE = ((16, 2048, 64), (32, 2048, 64), (512, 2048, 64), (2048, 2048, 64))
+_HALF_SHAPES_TO_COMPILE = (
+    *((16, 2048, 128), (32, 2048, 128), (16, 8192, 128), (32, 8192, 128)),  # few rows
+    *((512, 2048, 32), (2048, 2048, 32), (512, 4096, 4096)),  # short sums, a long one
+    *((64, 2048, 128), (128, 4096, 128), (512, 2048, 128), (512, 4096, 128), (2048, 2048, 128)),
+)
+
+_CORES = {
+    "float16": "HalfCores, false",
+    "bfloat16": "BFloat16Cores, false",
+    "float32/tf32": "TF32Cores, false",
+    "float32/tf32x3": "TF32Cores, true",
+}
+
+# Of the sweeps: squares, some no power of two; tokens against a layer's weight.
+_SQUARES = (256, 384, 512, 768, 1024, 1536, 2048, 3072, 4096, 6144, 8192)
+_TOKENS = tuple(2**k for k in range(15))
+_LAYER = 4096  # N and K
+_TIMED = (  # M, N, K
+    (1, 16384, 4096),
+    (16, 8192, 8192),
+    (32, 3072, 768),
+    (333, 4097, 1023),
+    (512, 4096, 1024),
+    (1024, 1024, 1024),
+    (2048, 2048, 2048),
+    (4096, 4096, 4096),
+    (4096, 16384, 4096),
+    (8192, 8192, 8192),
+)
 
 
-class Activation(NamedTuple):
-    """An activation for the oracle, and what the bound must know about it.
+class Product(Spec):
+    """A matrix product [M, K]·[K, N] with an epilogue.
 
-    ``lipschitz``: the largest |slope|. ``error``: the evaluation error of the kernels' formula in
-    units of the epilogue's rounding, as a function of the pre-activation. ``half``: relative and
-    absolute error of Triton's formula for results of 16 bits, where it is another one.
+    Attributes:
+        every_tensor: the options with which a case has every tensor that the op can take.
+        timed_options: those of the cases that are timed: an epilogue that cuBLASLt has, too.
     """
 
-    function: Callable[[Tensor], Tensor]
-    lipschitz: float
-    error: Callable[[Tensor], Tensor]
-    half: tuple[float, float] | None = None
+    order = 2
+    bounded = True
+    default_variant = "naive"
+    layouts = LAYOUTS
+    values = VALUES
+    sizes = "M,N,K"
+    default_shape = (33, 65, 70)
+    every_tensor: Mapping[str, Any] = {}
+    timed_options: Mapping[str, Any] = {}
 
+    def act(self, options: Mapping[str, Any]) -> str:
+        """The activation of a case or call, by its options."""
+        raise NotImplementedError(f"{self.name} has no activation")
 
-def _gelu_tanh(x: Tensor) -> Tensor:
-    inner = math.sqrt(2 / math.pi) * (x + 0.044715 * x**3)
-    return 0.5 * x * (1 + torch.tanh(inner))
+    def exact(self, case: Case) -> bool:
+        """Whether the case's sums and epilogue involve no rounding, so that bits must agree."""
+        pre = case.options.get("training") == "pre"
+        without_act = pre or self.act(case.options) in ("none", "relu")
+        return case.values.startswith("lattice") and without_act
 
+    def takes(self, side: str, variant: str | None, case: Case) -> bool:
+        """Triton everything, a CUDA variant what it is made for, but no case that is about
+        Triton's launches; the CUDA default counts as naive."""
+        if side == "triton":
+            return True
+        precision = case.options.get("precision", "ieee")
+        ours = cuda_takes(variant or "naive", case.torch_dtype, precision)
+        return ours and not HOW.keys() & case.options.keys()
 
-# The evaluation errors: erf and tanh come within 2 ulp and multiply x/2 after an addition to 1, so
-# that gelu's absolute error is a few roundings of x; gelu_tanh adds tanh' · |inner| ≤ 0.45 times
-# its argument's few roundings. exp(−x) is computed as 2^(x·log₂e): relative error (|x| + 4)
-# roundings, damped by sigmoid' = s·(1 − s) ≤ 1/4, and s·(1 − s)·|x| ≤ 0.23. Where a result has 16
-# bits, gelu's exponent is a polynomial fitted to 2⁻¹², and its last value from |x| = 5 on, where
-# gelu(−|x|) < 2⁻¹⁹; in all of these an exponent y < 128 with three roundings makes 2⁻¹⁵, and a
-# divisor past 2¹²⁶ makes 0.
-_SIGMOID_FORM = 2.0**-15, 2.0**-118
-ACTIVATIONS = {
-    "none": Activation(lambda x: x, 1.0, torch.zeros_like),
-    "relu": Activation(lambda x: torch.where(x < 0, torch.zeros_like(x), x), 1.0, torch.zeros_like),
-    "gelu": Activation(
-        lambda x: 0.5 * x * (1 + torch.erf(x / math.sqrt(2))),
-        1.13,
-        lambda x: 4 * x.abs(),
-        (2.0**-12, 2.0**-21),
-    ),
-    "gelu_tanh": Activation(_gelu_tanh, 1.13, lambda x: 6 * x.abs(), _SIGMOID_FORM),
-    "silu": Activation(lambda x: x * torch.sigmoid(x), 1.1, lambda x: 6 * x.abs(), _SIGMOID_FORM),
-    "sigmoid": Activation(torch.sigmoid, 0.25, lambda x: torch.full_like(x, 6.0), _SIGMOID_FORM),
-    "tanh": Activation(torch.tanh, 1.0, lambda x: 4 * torch.tanh(x).abs()),
-    "leaky_relu": Activation(lambda x: torch.where(x < 0, 0.01 * x, x), 1.0, lambda x: 2 * x.abs()),
-}
+    def called(self, case: Case, function: Callable[..., Tensor]) -> Callable[..., Tensor]:
+        """The function as the case calls it."""
+        return called(case, function)
 
+    def refuses(self, case: Case) -> str:
+        """What no call has."""
+        if case.options.get("precision", "ieee") != "ieee" and case.dtype != "float32":
+            return "precisions but ieee are for float32"
+        if case.options.get("beta") and "c" not in case.options:
+            return "beta needs c"
+        if "training" in case.options and case.layout != "functional":
+            return "training needs --layout functional"
+        if (
+            case.options.get("training") == "pre"
+            and self.act(case.options) not in OF_PRE_ACTIVATION
+        ):
+            return f"training=pre is for {', '.join(OF_PRE_ACTIVATION)}"
+        return ""
 
-def _pre_activation(
-    a: Tensor, b: Tensor, bias: Tensor | None, alpha: float, beta: float | None, c: Tensor | None
-) -> Tensor:
-    pre = alpha * (a.double() @ b.double())
-    beta = (0.0 if c is None else 1.0) if beta is None else beta
-    if c is not None and beta != 0:
-        pre = pre + beta * c.double()
-    return pre if bias is None else pre + bias.double()
+    def cost(self, case: Case) -> tuple[int, int]:
+        """2·M·N·K operations; each matrix moved once."""
+        M, N, K = case.shape
+        return 2 * M * N * K, (M * K + K * N + M * N) * case.torch_dtype.itemsize
 
+    def usual_cases(
+        self, dtype: str, level: Level, variations: list[dict[str, Any]]
+    ) -> Iterator[Case]:
+        """Every shape plain; then layouts, activations, scalars, lattices on shapes with tails."""
+        base = variations[0]
+        halves = dtype in ("float16", "bfloat16")
 
-def _rounded(scalar: float, a: Tensor) -> float:
-    """A scalar as the kernels get it: rounded once to the accumulator's type."""
-    wide = torch.float64 if a.dtype == torch.float64 else torch.float32
-    return float(torch.tensor(scalar, dtype=wide))
+        def case(
+            shape: tuple[int, ...], layout: str = "contiguous", values: str = "normal", **o: Any
+        ) -> Case:
+            return Case(self.name, dtype, shape, layout, values, 0, {**base, **o})
 
+        for shape in SHAPES:
+            yield case(shape)
+        for layout in NEAR[1:]:
+            yield case(TAILS, layout, **self.every_tensor)
+        for options in variations[1:]:
+            yield case(TAILS, **options)
+        yield case(TAILS, values="special")
+        if halves:
+            for layout in (*NEAR, "half-aligned"):
+                yield case(TMA, layout, **self.every_tensor)
+            yield case(TMA, "expanded", "lattice", **self.every_tensor)  # hardly two results differ
+            for options in variations[1:]:
+                yield case(TMA, **options)
+        for shape, multiprocessors in _ORDERS[dtype]:
+            yield case(shape, values="lattice", multiprocessors=multiprocessors)
+        for shape, layout in itertools.product(DISTANT.get(dtype, ()), cases.DISTANT):
+            yield case(shape, layout, "lattice", **self.every_tensor)
+        if torch.cuda.is_available():
+            yield case(LONG_SUM)
+        if level != "quick" and torch.cuda.is_available():
+            for shape in LARGE[level]:
+                yield case(shape)
+                yield case(shape, "transposed")
+                for options in variations[1:3]:
+                    yield case(shape, **options)
+        if level == "full" and dtype == "float16" and torch.cuda.is_available():
+            yield case(TALL)
+            for layout in ("contiguous", "transposed"):
+                yield case(HUGE, layout)
 
-def gemm_bias_act_oracle(
-    a: Tensor,
-    b: Tensor,
-    bias: Tensor | None = None,
-    *,
-    act: str = "none",
-    alpha: float = 1.0,
-    beta: float | None = None,
-    c: Tensor | None = None,
-    out_dtype: torch.dtype | None = None,
-    precision: str = "ieee",
-    training: str = "out",
-) -> Tensor:
-    """act(alpha·(a@b) + beta·c + bias) in float64 on the exact inputs; without act where training
-    is "pre"."""
-    act = "none" if training == "pre" else act
-    beta = beta if beta is None else _rounded(beta, a)
-    pre = _pre_activation(a, b, bias, _rounded(alpha, a), beta, c)
-    return ACTIVATIONS[act].function(pre)
+    def training_cases(self, dtype: str, forms: list[dict[str, Any]]) -> Iterator[Case]:
+        """Both results of a training step: in each form of the op, from both kernels, with and
+        without descriptors for the results."""
 
+        def case(shape: tuple[int, int, int], **options: Any) -> Case:
+            options = {**options, "bias": True}
+            return Case(self.name, dtype, shape, "functional", "lattice", 0, options)
 
-def linear_gelu_oracle(
-    x: Tensor,
-    weight: Tensor,
-    bias: Tensor | None = None,
-    *,
-    approximate: str = "none",
-    training: str = "out",
-) -> Tensor:
-    """gelu(x @ weight.T + bias) in float64 on the exact inputs; without gelu where training is
-    "pre"."""
-    act = "gelu" if approximate == "none" else "gelu_tanh"
-    flat = x.reshape(x.shape[:-1].numel(), x.shape[-1])
-    return gemm_bias_act_oracle(flat, weight.t(), bias, act=act, training=training).view(
-        *x.shape[:-1], weight.shape[0]
-    )
+        for form in forms:
+            yield case(TAILS, **form, training="pre")
+        yield case(TAILS, **forms[0], training="out")
+        if dtype in ("float16", "bfloat16"):
+            yield case((20, 65, 70), **forms[0], training="pre")
+            yield case(TMA, **forms[0], training="pre")
+            yield case(TMA, **forms[0], training="out")
 
+    def shapes_to_compile(self, dtype: str) -> tuple[tuple[int, int, int], ...]:
+        """One for each tile configuration."""
+        return _HALF_SHAPES_TO_COMPILE if dtype in HALVES else _SHAPES_TO_COMPILE
 
-def gamma(n: int, u: float) -> float:
-    """γ_n(u) = n·u / (1 − n·u): how far n roundings can take a sum, relative to Σ|terms|."""
-    if n * u >= 1:
-        raise ValueError(f"the bound needs n·u < 1, but n = {n} and u = {u}")
-    return n * u / (1 - n * u)
+    def cuda_kernel(self, dtype: str, variant: str | None) -> str:
+        """Of no variant the twin of what Triton does: on tensor cores where Triton uses them. dtype
+        may be "float32/tf32"."""
+        if dtype in _CORES and variant in (None, "wmma"):
+            return f"gemm_wmma_kernel<{_CORES[dtype]}>"
+        return f"gemm_{variant or 'naive'}_kernel<{cuda_type(dtype)}>"
 
+    def timed(self, dtype: str, options: Mapping[str, Any]) -> Iterator[Case]:
+        """Shapes of models, and squares."""
+        return (Case(self.name, dtype, shape, options=self.timed_options) for shape in _TIMED)
 
-def _accumulation(implementation: str, dtype: torch.dtype, precision: str, K: int) -> float:
-    """How far a sum of K products can be off, relative to Σ|products|: γ_K(u), or what is known of
-    the tensor cores that the implementation uses."""
-    mode, _, variant = implementation.partition("/")
-    compiled = mode == "triton-compiled"
-    on_tensor_cores = (
-        variant == "wmma"
-        or (precision != "ieee" and mode != "triton-interpreted")
-        or (compiled and dtype in (torch.float16, torch.bfloat16))
-    )
-    passes = 3 if precision == "tf32x3" else 1
-    if not on_tensor_cores:
-        return gamma(passes * K, U_DOUBLE if dtype == torch.float64 else U_FMA)
-    hopper = torch.cuda.is_available() and torch.cuda.get_device_capability() == (9, 0)
-    if not hopper and mode != "cuda-host":  # which adds as the GPU that was measured does
-        return gamma(passes * K, U_TENSOR_CORE)
-    kind = "tf32" if dtype == torch.float32 else str(dtype).removeprefix("torch.")
-    return tensor_cores.HOPPER[kind].accumulation_error(K, passes)
-
-
-def gemm_bias_act_bound(
-    implementation: str, arguments: Arguments, reference: Tensor, out_dtype: torch.dtype
-) -> Tensor:
-    """The largest right |out − reference| of each element, for an implementation by its name."""
-    (a, b, *rest), options = arguments
-    bias = rest[0] if rest else options.get("bias")
-    c, precision = options.get("c"), options.get("precision", "ieee")
-    act = ACTIVATIONS[options.get("act", "none")]
-    alpha, beta = options.get("alpha", 1.0), options.get("beta")
-    u_epilogue = U_DOUBLE if a.dtype == torch.float64 else U_FMA
-    u_in = U_IN.get((implementation.split("-")[0], precision), 0.0)
-    accumulation = _accumulation(implementation, a.dtype, precision, a.shape[1])
-    spread = 2 * u_in + u_in**2 + (1 + u_in) ** 2 * accumulation
-    magnitude = _pre_activation(
-        a.abs(),
-        b.abs(),
-        None if bias is None else bias.abs(),
-        abs(alpha),
-        None if beta is None else abs(beta),
-        None if c is None else c.abs(),
-    )
-    product = abs(alpha) * (a.abs().double() @ b.abs().double())
-    pre_error = spread * product + 4 * u_epilogue * magnitude
-    # Where a result is subnormal, a step rounds to multiples of the smallest number instead.
-    wide = torch.finfo(torch.float64 if a.dtype == torch.float64 else torch.float32)
-    pre_error += (a.shape[1] + 4) * max(1.0, abs(alpha)) * (wide.tiny * wide.eps)
-    pre = _pre_activation(a, b, bias, alpha, beta, c)
-    # Nothing rounds to or from an infinity: what an activation makes of it has its own error only.
-    pre_error = torch.where(pre.isinf(), 0.0, pre_error)
-    error = act.lipschitz * pre_error + u_epilogue * act.error(pre)
-    halves = out_dtype.itemsize == 2 and a.dtype != torch.float64
-    if act.half is not None and halves and implementation.startswith("triton"):
-        relative, absolute = act.half
-        error = error + relative * reference.abs() + absolute
-    u_out = torch.finfo(out_dtype).eps / 2
-    smallest = torch.finfo(out_dtype).tiny * torch.finfo(out_dtype).eps
-    return error + u_out * (reference.abs() + error) + smallest / 2
-
-
-def linear_gelu_bound(
-    implementation: str, arguments: Arguments, reference: Tensor, out_dtype: torch.dtype
-) -> Tensor:
-    """The same for linear_gelu."""
-    (x, weight, bias), options = arguments
-    act = "gelu" if options.get("approximate", "none") == "none" else "gelu_tanh"
-    flat = x.reshape(x.shape[:-1].numel(), x.shape[-1])
-    inner: Arguments = ((flat, weight.t(), bias), {"act": act})
-    flat_reference = reference.reshape(flat.shape[0], weight.shape[0])
-    return gemm_bias_act_bound(implementation, inner, flat_reference, out_dtype).view(
-        reference.shape
-    )
+    def sweeps(self, dtype: str, options: Mapping[str, Any]) -> Iterator[Sized]:
+        """Squares, and rows against a weight of 4096²."""
+        for n in _SQUARES:
+            yield "M=N=K", n, Case(self.name, dtype, (n, n, n), options=self.timed_options)
+        for m in _TOKENS:
+            yield "M", m, Case(self.name, dtype, (m, _LAYER, _LAYER), options=self.timed_options)

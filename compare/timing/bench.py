@@ -104,7 +104,7 @@ def run_case(
     """
     begin = time.perf_counter()
     flops, moved = spec.cost(case)
-    matrix = spec.bound is not None
+    matrix = spec.bounded
     limit = ceilings.limit(case.dtype, flops if matrix else 0, moved)
     arithmetic = matrix and limit > 1.01e6 * moved / ceilings.bandwidth
     unit = "TFLOP/s" if arithmetic else "GB/s"
@@ -163,7 +163,7 @@ def work(
         for dtype in dtypes or DTYPES:
             if dtype not in spec.dtypes:
                 continue
-            timed = list(spec.timed(spec.name, dtype, spec.default_options))
+            timed = list(spec.timed(dtype, spec.default_options))
             if shapes:
                 for shape in shapes:
                     if len(shape) == len(spec.default_shape):
@@ -171,6 +171,6 @@ def work(
             elif sweeps is None:
                 yield from (Work(spec, case) for case in timed)
             if full or sweeps is not None:
-                for name, x, case in spec.sweeps(spec.name, dtype, spec.default_options):
+                for name, x, case in spec.sweeps(dtype, spec.default_options):
                     if not sweeps or name in sweeps:
                         yield Work(spec, case, name, x)

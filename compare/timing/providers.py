@@ -79,7 +79,7 @@ def _slow(name: str, spec: Spec, case: Case, full: bool, sweep: bool) -> bool:
     if name == "max-autotune":  # minutes: only where it is meant to be best
         slow = sweep or case.dtype != "bfloat16" or case.shape in LONG_TO_TUNE
         return slow and not full
-    return sweep and spec.bound is not None and name.startswith("cuda")  # plain products
+    return sweep and spec.bounded and name.startswith("cuda")  # plain products
 
 
 def _peer(name: str, spec: Spec) -> Callable[..., Tensor]:

@@ -26,7 +26,7 @@ from compare.timing.results import CaseResult, key
 
 ROOT = Path(compare.__file__).parent.parent
 # What decides about times: both sides, what measures them, and what is measured.
-MEASURES = ("timing/*.py", "specs.py", "cases.py", "elementwise.py", "gemm*.py")
+MEASURES = ("timing/*.py", "ops/*.py", "specs/*.py", "cases.py")
 SUFFIXES = (".py", ".cu", ".cuh", ".h")
 # Of the head, what must be as it was for a run to go on.
 SAME = ("sources", "cold", "graph", "full", "providers", "samples", "seconds")

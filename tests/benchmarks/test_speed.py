@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from compare.specs import SPECS
+from compare.ops import SPECS
 from compare.timing import bench, providers
 from compare.timing.bench import Mode, Work
 from compare.timing.engine import Budget, DeviceLostError

@@ -26,7 +26,8 @@ from compare.checking import running
 from compare.checking.implementations import Implementation
 from compare.copies import copies, tensors
 from compare.debugging.findings import regions
-from compare.specs import SPECS, Spec
+from compare.ops import SPECS
+from compare.specs import Spec
 from cuda_reference import BuildError, _build
 from cuda_reference._watch import UNWRITTEN, WRITTEN, Access, Memory, Watch
 
@@ -269,7 +270,7 @@ def exact(job: Job) -> None:
         kwargs = {**kwargs, "out": args[0]}
     elif case.layout != "functional":
         reference = job.spec.oracle(*inputs[0], **inputs[1])  # no kernels of its own on a GPU
-        dtype = reference.dtype if job.spec.bound is None else job.spec.out_dtype(case)
+        dtype = job.spec.out_dtype(case) if job.spec.bounded else reference.dtype
         like = Guarded(tuple(reference.shape), dtype, torch.device("meta"), case.out_layout)
         memory = torch.empty(like.buffer.numel() - 2 * GUARD, dtype=dtype, device=device)
         start = like.out.storage_offset() - GUARD

@@ -223,7 +223,7 @@ def _simpler_values(spec: Spec, case: Case, findings: Findings) -> Iterator[str]
     if case.values == "integers" or case.values.startswith("0x"):
         return
     yield "integers"
-    if spec.bound is None and findings.wrong:
+    if not spec.bounded and findings.wrong:
         index = findings.wrong[0].deviation.index
         operands = [t for t in spec.inputs(case)[0] if isinstance(t, Tensor)]
         wide = torch.broadcast_tensors(*operands)

@@ -1,0 +1,32 @@
+"""The specs of all ops: a file an op, scanned.
+
+``compare/ops/<op>.py`` has a list ``SPECS`` of :class:`compare.specs.spec.Spec` objects: the op's
+own, and those of its gradients that are ops themselves. Its name is that of the op's source files,
+``triton_kernels/ops/<op>.py`` and ``cuda_reference/csrc/<op>.cu``.
+"""
+
+from __future__ import annotations
+
+import importlib
+import pkgutil
+
+from compare.specs.spec import Spec
+
+
+def _scanned() -> dict[str, Spec]:
+    found: dict[str, Spec] = {}
+    for module in sorted(pkgutil.iter_modules(__path__), key=lambda module: module.name):
+        file = f"compare/ops/{module.name}.py"
+        try:
+            specs = importlib.import_module(f"{__name__}.{module.name}").SPECS
+        except Exception as error:
+            raise ImportError(f"{file}: {type(error).__name__}: {error}") from error
+        for spec in specs:
+            if spec.name in found:
+                raise ImportError(f"{file}: there is an op {spec.name!r} already")
+            spec.stem = module.name
+            found[spec.name] = spec
+    return dict(sorted(found.items(), key=lambda each: each[1].order))  # files' order in a family
+
+
+SPECS: dict[str, Spec] = _scanned()

@@ -1,0 +1,295 @@
+"""act_backward: oracle, derived bound, cases.
+
+Both results are one matrix here, [M + 1, N]: dx, and below it the sums. The implementations write
+into it, so that nothing is copied; as it lies, so do both.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from compare import cases, numerics
+from compare.case_options import FLOAT_DTYPE, LYING, choice
+from compare.cases import CPU, FLOATS, Arguments, Case, Level
+from compare.specs.product_bounds import U_DOUBLE, U_FMA, gamma
+from compare.specs.spec import Spec
+
+VALUES = ("normal", "special", "every", "integers")
+
+
+def in_one(function: Callable[..., Any]) -> Callable[..., Tensor]:
+    """The function with both its results in one matrix."""
+
+    @functools.wraps(function)
+    def packed(
+        grad: Tensor,
+        saved: Tensor,
+        act: str,
+        *,
+        dtype: torch.dtype | None = None,
+        out: Tensor | None = None,
+        **options: Any,
+    ) -> Tensor:
+        try:
+            M, N = grad.shape
+            result = dtype or torch.promote_types(grad.dtype, saved.dtype)
+            both = torch.empty((M + 1, N), dtype=result, device=grad.device) if out is None else out
+            dx, sums = both[:M], both[M]
+        except (AttributeError, IndexError, RuntimeError, TypeError, ValueError):
+            function(grad, saved, act, dtype=dtype, **options)  # which says what is wrong
+            raise
+        function(grad, saved, act, dtype=dtype, out=(dx, sums), **options)
+        return both
+
+    return packed
+
+
+class Derivative(NamedTuple):
+    """A derivative for the oracle, of what is saved; ``error``: how far the kernels' formulas may
+    be off, in units of the compute type's rounding; ``half``: and Triton's, where it has another
+    one for results of 16 bits."""
+
+    function: Callable[[Tensor], Tensor]
+    error: Callable[[Tensor], Tensor]
+    half: float = 0.0
+
+
+def _const(value: float) -> Callable[[Tensor], Tensor]:
+    return lambda saved: torch.full_like(saved, value)
+
+
+def _gelu(x: Tensor) -> Tensor:
+    x = x.clamp(-40, 40)
+    return torch.special.ndtr(x) + x * torch.exp(-x * x / 2) / math.sqrt(2 * math.pi)
+
+
+def _gelu_tanh(x: Tensor) -> Tensor:
+    x = x.clamp(-20, 20)
+    root = math.sqrt(2 / math.pi)
+    y = 2 * root * (x + 0.044715 * x**3)
+    slope = torch.sigmoid(y) * torch.sigmoid(-y)
+    return torch.sigmoid(y) + x * slope * 2 * root * (1 + 3 * 0.044715 * x * x)
+
+
+def _silu(x: Tensor) -> Tensor:
+    x = x.clamp(-1e4, 1e4)
+    return torch.sigmoid(x) + x * torch.sigmoid(x) * torch.sigmoid(-x)
+
+
+# The evaluation errors. Polynomials of what is saved: a rounding a step. gelu: erf within 2 ulp and
+# two roundings, halved, are 3; exp(−x²/2) is off by its argument's roundings, 3/2·x², and 8 more,
+# and |x|·φ·(3/2·x² + 8) ≤ 3. gelu_tanh and silu: the sigmoid and its slope within |y| + 8 roundings
+# of y's own error, 4·|y|; with x·y'·slope ≤ 0.6 and slope·|y| ≤ 0.23 that stays below 16. For 16
+# bits gelu's Φ is that of the fitted exponent, 4.5e-5 off at most, and divisions are 2 ulp off.
+DERIVATIVES = {
+    "none": Derivative(torch.ones_like, torch.zeros_like),
+    "relu": Derivative(lambda r: torch.where(r <= 0, 0.0, torch.ones_like(r)), torch.zeros_like),
+    "leaky_relu": Derivative(lambda r: torch.where(r > 0, torch.ones_like(r), 0.01), _const(0.01)),
+    "sigmoid": Derivative(lambda r: r * (1 - r), lambda r: 2 * r.abs() * (1 + r.abs())),
+    "tanh": Derivative(lambda r: 1 - r * r, lambda r: 1 + 2 * r * r),
+    "gelu": Derivative(_gelu, _const(8.0), 2.0**-14),
+    "gelu_tanh": Derivative(_gelu_tanh, _const(16.0), 2.0**-18),
+    "silu": Derivative(_silu, _const(16.0), 2.0**-18),
+}
+
+
+OPTIONS = {
+    "act": choice(*DERIVATIVES),
+    "grad_dtype": FLOAT_DTYPE,
+    "out_dtype": FLOAT_DTYPE,
+    "saved": LYING,
+    "out": LYING,
+}
+
+
+LAYOUTS = (*cases.LAYOUTS, "functional", *cases.DISTANT)
+SHAPES = [(0, 5), (5, 0), (1, 1), (1, 300), (300, 1), (16, 256), (33, 129), (70, 257)]
+LONG = (32 * 2112 + 1, 33)  # the parts of the Triton side are longer than a block of it
+
+
+_aten = torch.ops.aten
+_EAGER: dict[str, Callable[..., Any]] = {
+    "none": lambda grad, r, out: out.copy_(grad),
+    "relu": lambda grad, r, out: _aten.threshold_backward(grad, r, 0, grad_input=out),
+    "leaky_relu": lambda grad, r, out: _aten.leaky_relu_backward(
+        grad, r, 0.01, False, grad_input=out
+    ),
+    "sigmoid": lambda grad, r, out: _aten.sigmoid_backward(grad, r, grad_input=out),
+    "tanh": lambda grad, r, out: _aten.tanh_backward(grad, r, grad_input=out),
+    "gelu": lambda grad, x, out: _aten.gelu_backward(grad, x, grad_input=out),
+    "gelu_tanh": lambda grad, x, out: _aten.gelu_backward(
+        grad, x, approximate="tanh", grad_input=out
+    ),
+    "silu": lambda grad, x, out: _aten.silu_backward(grad, x, grad_input=out),
+}
+
+
+@in_one
+def _eager(
+    grad: Tensor, saved: Tensor, act: str, *, dtype: torch.dtype | None, out: tuple[Tensor, Tensor]
+) -> None:
+    """As autograd does it: the activation's gradient, then the sums over the rows. Tensors of
+    several dtypes are converted, since not every torch takes them."""
+    if grad.dtype == saved.dtype == out[0].dtype:
+        _EAGER[act](grad, saved, out[0])
+        torch.sum(out[0], 0, out=out[1])
+        return
+    common = torch.promote_types(grad.dtype, saved.dtype)
+    dx = torch.empty_like(grad, dtype=common)
+    _EAGER[act](grad.to(common), saved.to(common), dx)
+    out[0].copy_(dx)
+    out[1].copy_(dx.sum(0))
+
+
+class ActBackward(Spec):
+    """Both results as one matrix, [M + 1, N]."""
+
+    order = 3
+    bounded = True
+    layouts = LAYOUTS
+    values = VALUES
+    options = OPTIONS
+    sizes = "M,N"
+    every = "every saved value"
+    default_options: Mapping[str, Any] = {"act": "gelu"}
+
+    def __init__(self) -> None:
+        super().__init__("act_backward", "grad·act'(saved), and its column sums")
+        self.triton, self.cuda = in_one(self.triton), in_one(self.cuda)
+
+    def oracle(
+        self, grad: Tensor, saved: Tensor, act: str, *, dtype: torch.dtype | None = None
+    ) -> Tensor:
+        """grad·act'(saved) and its column sums in float64."""
+        M, N = grad.shape
+        both = torch.empty((M + 1, N), dtype=torch.float64, device=grad.device)
+        for start, (g, r) in numerics.by_rows(grad, saved):
+            both[start : start + len(g)] = g.double() * DERIVATIVES[act].function(r.double())
+        both[M] = both[:M].sum(0)
+        return both
+
+    def bound(
+        self, name: str, arguments: Arguments, reference: Tensor, dtype: torch.dtype
+    ) -> Tensor:
+        """E + u_out·(|ref| + E) + η_out. For dx, E = |grad|·δ + u·(|dx| + |grad|·δ), δ the
+        derivative's evaluation error; for the sums, the sum of these and γ_M·Σ(|dx| + E), any order
+        of addition."""
+        (grad, saved, *rest), options = arguments
+        act = rest[0] if rest else options["act"]
+        double = torch.float64 in (grad.dtype, saved.dtype, dtype)
+        compute = torch.float64 if double else torch.float32
+        unit = U_DOUBLE if double else U_FMA
+        tiny = torch.finfo(compute).tiny * torch.finfo(compute).eps
+        derivative = DERIVATIVES[act]
+        half = derivative.half if dtype.itemsize == 2 and not double else 0.0
+        added = gamma(grad.shape[0], unit) + gamma(
+            grad.shape[0], U_DOUBLE
+        )  # the oracle's sums, too
+        out = torch.finfo(dtype)
+        bounds = torch.zeros_like(reference)
+        for start, (g, r, dx) in numerics.by_rows(grad, saved, reference[:-1]):
+            size, magnitude = dx.abs(), g.double().abs()
+            error = magnitude * unit * derivative.error(r.double())
+            if name.startswith("triton"):
+                error += magnitude * half
+            flushed = magnitude * tiny * 4 + tiny  # where a derivative is subnormal
+            error += unit * (size + error) + flushed
+            bounds[-1] += error.sum(0) + added * (size + error).sum(0)
+            bounds[start : start + len(g)] = error
+        for _, (part, right) in numerics.by_rows(bounds, reference):
+            part += out.eps / 2 * (right.abs() + part) + out.tiny * out.eps / 2
+        return bounds
+
+    def exact(self, case: Case) -> bool:
+        """Whether nothing rounds: sums of integers."""
+        return case.values in ("integers", "lattice") and case.options["act"] in ("none", "relu")
+
+    def out_dtype(self, case: Case) -> torch.dtype:
+        """The results' dtype."""
+        if "out_dtype" in case.options:
+            return cases.DTYPES[case.options["out_dtype"]]
+        grad = cases.DTYPES[case.options.get("grad_dtype", case.dtype)]
+        return torch.promote_types(grad, case.torch_dtype)
+
+    def cases(self, dtype: str, level: Level) -> Iterator[Case]:
+        """Every activation plain, on special and on every value; the rest with one of them."""
+
+        def case(
+            shape: tuple[int, ...], layout: str = "contiguous", values: str = "normal", **o: Any
+        ) -> Case:
+            return Case(self.name, dtype, shape, layout, values, 0, {"act": "gelu", **o})
+
+        for act in DERIVATIVES:
+            yield case((33, 129), act=act)
+            yield case((33, 129), values="special", act=act)
+            if cases.DTYPES[dtype].itemsize == 2:
+                yield case((256, 256), values="every", act=act)
+        for shape in SHAPES:
+            yield case(shape)
+            yield case(shape, values="integers", act="relu")
+        for layout in LAYOUTS[1:]:
+            if layout not in cases.DISTANT:
+                yield case((33, 129), layout)
+                yield case((33, 129), layout, "integers", act="none")
+        for lying in ("transposed", *cases.DISTANT):  # grad, saved, or both results
+            shape = (17, 19) if lying == "transposed" else (3, 3)
+            yield case(shape, lying)
+            yield case(shape, lying, saved="contiguous", out="contiguous")
+            yield case(shape, saved=lying)
+            yield case(shape, out=lying)
+        for other in FLOATS:
+            if other != dtype:
+                yield case((17, 19), grad_dtype=other, out_dtype=dtype)
+                yield case((17, 19), out_dtype=other)
+                yield case((17, 19), grad_dtype=other)
+                if dtype == "float64":
+                    yield case((17, 19), grad_dtype=other, out_dtype=other)
+        yield case(LONG, values="integers", act="relu")  # on a GPU; it takes an interpreter seconds
+        if level != "quick" and torch.cuda.is_available():
+            for act in DERIVATIVES:
+                yield case((2048, 2051), act=act)
+            yield case((2048, 2051), "transposed")
+            yield case((2**14 + 1, 2051))
+        if level == "full" and torch.cuda.is_available() and dtype == "float16":
+            yield case((2**15 + 1, 2**16 + 1), values="integers", act="relu")
+            yield case((3, 2**30 + 7))
+
+    def inputs(self, case: Case, device: torch.device = CPU) -> Arguments:
+        """grad in the case's layout, and saved, unless option ``saved`` names one of its own.
+        Special values and every value are saved ones; the result of sigmoid or tanh is none beyond
+        ±1."""
+        g = case.generator()
+        act = case.options["act"]
+        plain = "normal" if case.values in ("special", "every") else case.values
+        dtype = cases.DTYPES[case.options.get("grad_dtype", case.dtype)]
+        grad = cases.random_values(case.shape, dtype, plain, g, device)
+        saved = cases.random_values(case.shape, case.torch_dtype, case.values, g, device)
+        if act in ("sigmoid", "tanh") and device.type != "meta":
+            saved = saved.clamp(-1, 1)
+        options = {"dtype": self.out_dtype(case)} if "out_dtype" in case.options else {}
+        lying = case.options.get("saved", case.layout)
+        return (cases.arrange(grad, case.layout), cases.arrange(saved, lying), act), options
+
+    def cost(self, case: Case) -> tuple[int, int]:
+        """A product and an addition an element; two matrices read, one written."""
+        written = case.numel * self.out_dtype(case).itemsize
+        return 2 * case.numel, 2 * case.numel * case.torch_dtype.itemsize + written
+
+    def to_compile(self, dtype: str, options: Mapping[str, Any]) -> Iterator[Case]:
+        """Every derivative, and strides."""
+        for act in DERIVATIVES:
+            yield Case(self.name, dtype, (4096, 4096), options={"act": act})
+        yield Case(self.name, dtype, (4096, 4096), "padded", options={"act": "gelu"})
+
+    def eager(self, *args: Any, **kwargs: Any) -> Tensor:
+        """As torch's autograd does it."""
+        return _eager(*args, **kwargs)
+
+
+SPECS = [ActBackward()]

@@ -1,0 +1,216 @@
+"""gemm_bias_act: every activation, scalar, kind of c and precision."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from compare import cases
+from compare.case_options import FLOAT_DTYPE, NUMBER, TRUTH, choice
+from compare.cases import CPU, Arguments, Case, Level
+from compare.specs import product_bounds
+from compare.specs.product_bounds import ACTIVATIONS
+from compare.specs.product_inputs import HOW, addend, arguments_of, matrices
+from compare.specs.products import ALIGNMENTS, TAILS, TILES, TMA, Product
+from triton_kernels.activations import OF_PRE_ACTIVATION
+
+PRECISIONS = ("ieee", "tf32", "tf32x3")
+EPILOGUE: dict[str, Any] = {"alpha": 0.5, "beta": 2.0, "c": "full", "bias": True}
+OPTIONS = {
+    "act": choice(*ACTIVATIONS),
+    "alpha": NUMBER,
+    "beta": NUMBER,
+    "c": choice("full", "row", "column", "0-d"),
+    "bias": TRUTH,
+    "precision": choice("ieee", "tf32", "tf32x3"),
+    "out_dtype": FLOAT_DTYPE,
+    **HOW,
+}
+
+
+def _activated(pre: Tensor, act: str) -> Tensor:
+    functional = torch.nn.functional
+    if act in ("gelu", "gelu_tanh"):
+        return functional.gelu(pre, approximate="tanh" if act == "gelu_tanh" else "none")
+    if act == "none":
+        return pre
+    function = getattr(functional, act, None) or getattr(torch, act)
+    result: Tensor = function(pre)
+    return result
+
+
+def _fused(a: Tensor, b: Tensor, bias: Tensor, *, act: str) -> Tensor:
+    """With cuBLASLt's epilogue: relu, or the tanh form of GELU."""
+    out: Tensor = torch._addmm_activation(bias, a, b, use_gelu=act == "gelu_tanh")
+    return out
+
+
+class GemmBiasAct(Product):
+    """The general one."""
+
+    every = "acts on every x"
+    options = OPTIONS
+    every_tensor: Mapping[str, Any] = {"bias": True, "c": "full"}
+    timed_options: Mapping[str, Any] = {"act": "relu", "bias": True}
+    fused = staticmethod(_fused)
+
+    def act(self, options: Mapping[str, Any]) -> str:
+        """As the option says."""
+        return str(options.get("act", "none"))
+
+    def oracle(self, *args: Any, **kwargs: Any) -> Tensor:
+        """The formula in float64 on the exact inputs."""
+        return product_bounds.oracle(*args, **kwargs)
+
+    def bound(
+        self, name: str, arguments: Arguments, reference: Tensor, dtype: torch.dtype
+    ) -> Tensor:
+        """The derived one."""
+        return product_bounds.bound(name, arguments, reference, dtype)
+
+    def out_dtype(self, case: Case) -> torch.dtype:
+        """The result's dtype."""
+        return cases.DTYPES[case.options.get("out_dtype", case.dtype)]
+
+    def inputs(self, case: Case, device: torch.device = CPU) -> Arguments:
+        """a, b, bias and a full c in the case's layout; option bias adds one, c is full, row,
+        column or 0-d."""
+        g = case.generator()
+        M, N, _ = case.shape
+        a, b = (cases.arrange(t.to(device), case.layout) for t in matrices(case, g, device))
+        options = arguments_of(case)
+        bias = None
+        if options.pop("bias", False):
+            bias = cases.arrange(addend(case, (N,), g).to(device), case.layout)
+        if "c" in options:
+            shapes = {"full": (M, N), "row": (N,), "column": (M, 1), "0-d": ()}
+            c = addend(case, shapes[options["c"]], g).to(device)
+            if options["c"] == "full":
+                c = cases.arrange(c, "transposed" if case.values == "special" else case.layout)
+            options["c"] = c
+        if "out_dtype" in options:
+            options["out_dtype"] = cases.DTYPES[options["out_dtype"]]
+        return (a, b, bias), options
+
+    def cases(self, dtype: str, level: Level) -> Iterator[Case]:
+        """Every activation, scalar, kind of c and precision; lattices; every x for activations."""
+        variations: list[dict[str, Any]] = [{}]
+        variations += [{"act": act, "bias": True} for act in ACTIVATIONS]
+        variations += [
+            {"alpha": 0.3, "bias": True},
+            {"alpha": -1.7, "beta": 0.6, "c": "full", "bias": True, "act": "gelu"},
+            {"c": "row"},
+            {"c": "column", "beta": 2.0},
+            {"c": "0-d", "beta": 0.5, "act": "relu"},
+            {"c": "full", "beta": 0.0},
+            {"alpha": 0.0, "bias": True},
+        ]
+        if dtype != "float32":
+            variations.append({"out_dtype": "float32", "bias": True})
+        yield from self.usual_cases(dtype, level, variations)
+        yield from self.activation_cases(dtype)
+        for precision in PRECISIONS if dtype == "float32" else PRECISIONS[:1]:
+            yield from self.precision_cases(dtype, precision)
+        if dtype in ("float16", "bfloat16"):
+            for shape in ALIGNMENTS:
+                yield Case(self.name, dtype, shape, "contiguous", "lattice")
+                yield Case(self.name, dtype, shape, "transposed", "lattice")
+        # Both results of a training step with all of an epilogue, and halved in the epilogue.
+        forms: list[dict[str, Any]] = [{"act": act} for act in OF_PRE_ACTIVATION]
+        yield from self.training_cases(dtype, forms)
+        step = {**forms[0], "bias": True, "training": "pre"}
+        yield Case(self.name, dtype, TAILS, "functional", "lattice", 0, {**step, **EPILOGUE})
+        if dtype == "float16":
+            step["multiprocessors"] = 2
+            yield Case(self.name, dtype, (194, 392, 40), "functional", "lattice", 0, step)
+
+    def activation_cases(self, dtype: str) -> Iterator[Case]:
+        """With K = 0 the pre-activation is c, and nothing hides an activation's own error: on every
+        value of 16 bits; on special and on ordinary ones; where the result is wider or narrower."""
+
+        def case(shape: tuple[int, int, int], values: str, **options: Any) -> Case:
+            return Case(self.name, dtype, shape, values=values, options={"c": "full", **options})
+
+        for act in ACTIVATIONS:
+            if dtype in ("float16", "bfloat16"):
+                yield case((256, 256, 0), "every", act=act)
+            else:
+                yield case((32, 64, 0), "normal", act=act)
+                yield case((64, 64, 0), "special", act=act)
+        # gelu's form for results of 16 bits is the one that differs in more than speed.
+        for other in ("float16", "bfloat16", "float32"):
+            if other != dtype:
+                yield case((32, 64, 0), "normal", act="gelu", beta=0.3, bias=True, out_dtype=other)
+        # What beta = 0 leaves out may be NaN.
+        yield case((33, 65, 0), "special", beta=0.0)
+
+    def precision_cases(self, dtype: str, precision: str) -> Iterator[Case]:
+        """Lattices with and without an epilogue, special values, every way of cutting."""
+        o: dict[str, Any] = {} if precision == "ieee" else {"precision": precision}
+
+        def case(
+            shape: tuple[int, int, int],
+            layout: str = "contiguous",
+            values: str = "lattice",
+            **more: Any,
+        ) -> Case:
+            return Case(self.name, dtype, shape, layout, values, 0, {**o, **more})
+
+        for shape in (TAILS, (96, 80, 128), (16, 16, 301), TMA):
+            if o:
+                yield case(shape, values="normal")
+            yield case(shape)
+            yield case(shape, "transposed", **EPILOGUE)
+            yield case(shape, "padded", **EPILOGUE, act="relu")
+            if dtype in ("float32", "float64") and precision != "tf32":
+                yield case(shape, values="lattice-wide")
+        if o:
+            yield case(TAILS, values="special")
+            yield case((16, 16, 24), values="tf32")
+        for shape, multiprocessors in TILES["/".join([dtype, *o.values()])]:
+            # A launch's stages depend on c and its code on the dtype, an interpreted run does not.
+            if torch.cuda.is_available() or dtype != "bfloat16":
+                yield case(shape, multiprocessors=multiprocessors)
+            if torch.cuda.is_available() or shape == (194, 388, 40):
+                yield case(shape, **EPILOGUE, multiprocessors=multiprocessors)
+
+    def to_compile(self, dtype: str, options: Mapping[str, Any]) -> Iterator[Case]:
+        """Each tile configuration and precision, without an epilogue and with the heaviest."""
+        heavy: dict[str, Any] = {"act": "gelu", "bias": True, "c": "full"}
+        for precision in ("ieee", "tf32", "tf32x3") if dtype == "float32" else ("ieee",):
+            for shape in self.shapes_to_compile(dtype):
+                for epilogue in ({}, heavy):
+                    yield Case(
+                        self.name, dtype, shape, options={**epilogue, "precision": precision}
+                    )
+
+    def eager(
+        self,
+        a: Tensor,
+        b: Tensor,
+        bias: Tensor | None = None,
+        *,
+        act: str = "none",
+        alpha: float = 1.0,
+        beta: float | None = None,
+        c: Tensor | None = None,
+        out_dtype: torch.dtype | None = None,
+        precision: str = "ieee",
+        training: str = "out",
+    ) -> Tensor:
+        """gemm_bias_act as torch's users write it, without ``precision``."""
+        if c is not None:
+            pre = torch.addmm(c, a, b, beta=1.0 if beta is None else beta, alpha=alpha)
+            pre = pre if bias is None else pre + bias
+        elif bias is not None:
+            pre = torch.addmm(bias, a, b, alpha=alpha)
+        else:
+            pre = a @ b if alpha == 1.0 else alpha * (a @ b)
+        result = pre if training == "pre" else _activated(pre, act)
+        return result if out_dtype is None else result.to(out_dtype)
+
+
+SPECS = [GemmBiasAct("gemm_bias_act", "act(alpha·(a@b) + beta·c + bias)")]

@@ -1,0 +1,31 @@
+"""square, and its gradient."""
+
+from __future__ import annotations
+
+import torch
+
+from compare.cases import Case
+from compare.specs.elementwise import ALL, DENSE, Elementwise
+
+
+class Square(Elementwise):
+    """With the CUDA side's variants: 1d is for dense tensors, 2d for dense matrices."""
+
+    def takes(self, side: str, variant: str | None, case: Case) -> bool:
+        """Whether a variant is made for a case."""
+        return variant is None or (
+            case.lying <= DENSE and (variant != "2d" or len(case.shape) == 2)
+        )
+
+
+SPECS = [
+    Square("square", "x·x", lambda x: x * x, dtypes=ALL, eager=torch.square),
+    Elementwise(
+        "square_backward",
+        "grad·(2·x)",
+        lambda grad, x: grad * (x + x),
+        flops=2,
+        eager=lambda grad, x: grad * (2 * x),
+        sizes_timed=(1024, 4096),
+    ),
+]

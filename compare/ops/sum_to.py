@@ -1,0 +1,205 @@
+"""sum_to: oracle, derived bound, cases.
+
+The bound is that of any order of summation, so that both sides may take their own; on integers no
+sum rounds, and the oracle's bits are demanded.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from compare import cases
+from compare.case_options import FLOAT_DTYPE, LYING, NUMBER, choice
+from compare.cases import CPU, FLOATS, Arguments, Case, Level
+from compare.specs.spec import Spec
+
+LAYOUTS = (*cases.LAYOUTS, "functional", *cases.DISTANT)
+VALUES = ("normal", "special", "integers")
+
+
+def _compute(*dtypes: torch.dtype) -> torch.dtype:
+    return torch.float64 if torch.float64 in dtypes else torch.float32
+
+
+TARGETS = ("row", "column", "scalar", "same", "gaps")
+OPTIONS = {
+    "to": choice(*TARGETS),
+    "factor": NUMBER,
+    "out_dtype": FLOAT_DTYPE,
+    "out": LYING,
+}
+
+
+def target(case: Case) -> tuple[int, ...]:
+    """The shape that option ``to`` names; "gaps" has every second dimension summed."""
+    shape, to = case.shape, case.options.get("to", "row")
+    if to == "gaps":
+        return tuple(n if d % 2 else 1 for d, n in enumerate(shape))
+    named = {"row": shape[-1:], "column": (*shape[:-1], 1), "scalar": (), "same": shape}
+    return named[to] if shape else ()
+
+
+# Empty and single ones; tails of a tile both ways; more dimensions than merge; sums tall enough for
+# two passes, beside few results and beside many.
+SHAPES = [(), (0,), (3, 0), (0, 3), (1, 1), (7, 13), (33, 129), (2, 3, 5, 2, 3, 2, 2)]
+TALL = [(70001, 3), (3, 70001)]
+TWO_PASSES = (1, 3, 5000, 2)  # few results of many addends; two of its dimensions do not merge
+# Of whole vectors, which the Triton side cuts otherwise: few addends, of many results too; long
+# rows and columns; dimensions that do not merge. Then what is too much for an interpreter.
+VECTORS = [
+    ((3, 2048), "row"),
+    ((6, 65536), "row"),
+    ((5, 8192), "column"),
+    ((160, 64), "row"),
+    ((1, 16, 6, 4096), "gaps"),
+    ((4, 5, 2048), "gaps"),
+    ((1, 4, 160, 64), "gaps"),
+]
+LARGE = [((2048, 2048), "row"), ((512, 16384), "row"), ((9, 262144), "row"), ((9, 262147), "row")]
+
+
+class SumTo(Spec):
+    """Any order of additions; of integers, bits."""
+
+    order = 1
+    bounded = True
+    layouts = LAYOUTS
+    values = VALUES
+    options = OPTIONS
+    default_options: Mapping[str, Any] = {"to": "row"}
+
+    def oracle(
+        self,
+        x: Tensor,
+        shape: Sequence[int],
+        *,
+        factor: float = 1,
+        dtype: torch.dtype | None = None,
+    ) -> Tensor:
+        """factor·Σx in float64, with the factor rounded to the compute dtype as the kernels do."""
+        rounded = torch.tensor(factor, dtype=_compute(x.dtype, dtype or x.dtype), device=x.device)
+        return x.double().sum_to_size(shape) * rounded.double()
+
+    def bound(
+        self, name: str, arguments: Arguments, reference: Tensor, dtype: torch.dtype
+    ) -> Tensor:
+        """E + u_out·(|ref| + E) + η_out with E = ((1 + u)ⁿ − 1)·|factor|·Σ|x|: n − 1 additions of n
+        addends in any order, and one multiplication; the oracle's own float64 sums count the same.
+
+        That is γ_n for small n, and finite where γ_n ends, at 2²⁴ addends in float32.
+        """
+        (x, shape), options = arguments
+        compute = _compute(x.dtype, dtype)
+        n = max(1, x.numel() // max(1, math.prod(shape)))
+        magnitude = x.double().abs().sum_to_size(shape) * abs(options.get("factor", 1))
+        units = torch.finfo(compute).eps / 2, 2.0**-53
+        growth = sum(math.expm1(n * math.log1p(u)) for u in units)
+        tiny, out = torch.finfo(compute), torch.finfo(dtype)
+        error = growth * magnitude + tiny.tiny * tiny.eps
+        return error + out.eps / 2 * (reference.abs() + error) + out.tiny * out.eps / 2
+
+    def exact(self, case: Case) -> bool:
+        """Whether no sum of the case rounds: integers, times a power of two."""
+        factor = abs(case.options.get("factor", 1))
+        return (
+            case.values in ("integers", "lattice") and factor > 0 and math.frexp(factor)[0] == 0.5
+        )
+
+    def out_dtype(self, case: Case) -> torch.dtype:
+        """The result's dtype."""
+        return cases.DTYPES[case.options.get("out_dtype", case.dtype)]
+
+    def cases(self, dtype: str, level: Level) -> Iterator[Case]:
+        """Every kind of sum, of shapes and layouts worth telling apart."""
+
+        def case(
+            shape: tuple[int, ...], layout: str = "contiguous", values: str = "normal", **o: Any
+        ) -> Case:
+            return Case(self.name, dtype, shape, layout, values, 0, o)
+
+        for shape in SHAPES:
+            for to in TARGETS if len(shape) > 1 else ("scalar", "same"):
+                yield case(shape, to=to)
+        for layout in (*cases.LAYOUTS[1:], "functional"):
+            for to in ("row", "column", "gaps"):
+                yield case((33, 129), layout, to=to)
+                yield case((2, 3, 5, 2, 3, 2, 2), layout, "integers", to=to)
+        for to in TARGETS:
+            yield case((33, 129), to=to, factor=0.1)
+            yield case((33, 129), values="integers", to=to, factor=-2)
+            yield case((33, 129), to=to, out_dtype="float32" if dtype == "float16" else "float16")
+            if dtype == "float16":  # the others' largest numbers overflow the sum, these the result
+                yield case((33, 129), values="special", to=to, factor=1e-4)
+        for shape in TALL:
+            for to in ("row", "column", "scalar"):
+                yield case(shape, values="integers", to=to)
+                yield case(shape, "transposed", to=to, factor=0.1)
+        for other in FLOATS:
+            if other != dtype:
+                yield case((33, 35), to="row", out_dtype=other)
+                yield case(TWO_PASSES, to="gaps", out_dtype=other, factor=0.1)
+        for out in ("strided", "transposed"):  # the second of two passes writes it
+            yield case(TWO_PASSES, to="row", out=out)
+            yield case(TWO_PASSES, to="gaps", out=out)
+        for distant in cases.DISTANT:
+            for to in ("row", "column", "same"):
+                yield case((3, 3), distant, to=to)
+                yield case((3, 3), distant, to=to, out="contiguous")
+            yield case((3, 3), to="same", out=distant)
+        for shape, to in VECTORS:
+            yield case(shape, to=to)
+            yield case(shape, values="integers", to=to)
+        if level != "quick" and torch.cuda.is_available():
+            for to in ("row", "column", "scalar"):
+                yield case((2048, 2051), to=to)
+                yield case((2048, 2051), "transposed", "integers", to=to)
+            for shape, to in LARGE:
+                yield case(shape, to=to)
+                yield case(shape, values="integers", to=to)
+        if level == "full" and torch.cuda.is_available() and dtype == "float16":
+            for to in ("row", "column"):
+                yield case((2**15 + 1, 2**16 + 1), values="integers", to=to)
+
+    def inputs(self, case: Case, device: torch.device = CPU) -> Arguments:
+        """x in the case's layout, and the shape to sum to."""
+        options = {k: v for k, v in case.options.items() if k == "factor"}
+        if "out_dtype" in case.options:
+            options["dtype"] = self.out_dtype(case)
+        x = cases.random_values(case.shape, case.torch_dtype, case.values, case.generator(), device)
+        return (cases.arrange(x, case.layout), target(case)), options
+
+    def cost(self, case: Case) -> tuple[int, int]:
+        """One addition an element; each moved once."""
+        written = math.prod(target(case)) * self.out_dtype(case).itemsize
+        return case.numel, case.numel * case.torch_dtype.itemsize + written
+
+    def eager(
+        self,
+        x: Tensor,
+        shape: Sequence[int],
+        *,
+        factor: float = 1,
+        dtype: torch.dtype | None = None,
+    ) -> Tensor:
+        """As torch's users write it."""
+        total = x.sum_to_size(shape)
+        return (total if factor == 1 else total * factor).to(dtype or x.dtype)
+
+    def to_compile(self, dtype: str, options: Mapping[str, Any]) -> Iterator[Case]:
+        """Rows, columns, few addends of many results, a tall sum of two passes, strides, an index
+        past 2³¹."""
+        for to in ("row", "column"):
+            yield Case(self.name, dtype, (4096, 4096), options={"to": to})
+            yield Case(self.name, dtype, (4096, 4096), "padded", options={"to": to})
+        yield Case(self.name, dtype, (8, 1 << 20), options={"to": "row"})
+        yield Case(self.name, dtype, (4096, 64, 64), options={"to": "gaps"})
+        if dtype == "float32":
+            yield Case(self.name, dtype, (1 << 16, 1 << 15), "padded", options={"to": "row"})
+
+
+SPECS = [SumTo("sum_to", "factor·Σx, to a shape that broadcasts to x's")]

@@ -1,0 +1,180 @@
+"""The matrix products as compare sees them: the oracle in float64 and the derived bound.
+
+A result is right if |out − ref| ≤ E + u_out·(|ref| + E) + η_out with E = L_act·P + δ_act(pre) and
+P = [2·u_in + u_in² + (1 + u_in)²·γ_K]·|alpha|·(|A|·|B|)
+  + 4·u_epilogue·(|alpha|·|A|·|B| + |beta·c| + |bias|) + (K + 4)·max(1, |alpha|)·η_acc.
+docs/ARCHITECTURE.md derives it. On lattice inputs there is no rounding, and bits must agree.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from compare import tensor_cores
+from compare.cases import Arguments
+
+# How far one input is from what is multiplied, relative to it, by side. Triton hands float32 bits
+# to the tensor cores, which cut off all but 10 bits of mantissa; wmma's contract is to round first.
+# tf32x3: 2⁻²³ left over in each operand, and the product of the two low parts, 2⁻²², is dropped.
+U_IN = {
+    ("triton", "tf32"): 2.0**-10,
+    ("cuda", "tf32"): 2.0**-11,
+    ("triton", "tf32x3"): 1.5 * 2.0**-22,
+    ("cuda", "tf32x3"): 1.5 * 2.0**-22,
+}
+# The rounding of one accumulation step: IEEE FMA loops, and tensor cores that nobody measured.
+U_FMA = 2.0**-24
+U_TENSOR_CORE = 2.0**-22
+U_DOUBLE = 2.0**-53
+
+
+class Activation(NamedTuple):
+    """An activation for the oracle, and what the bound must know about it.
+
+    ``lipschitz``: the largest |slope|. ``error``: the evaluation error of the kernels' formula in
+    units of the epilogue's rounding, as a function of the pre-activation. ``half``: relative and
+    absolute error of Triton's formula for results of 16 bits, where it is another one.
+    """
+
+    function: Callable[[Tensor], Tensor]
+    lipschitz: float
+    error: Callable[[Tensor], Tensor]
+    half: tuple[float, float] | None = None
+
+
+def _gelu_tanh(x: Tensor) -> Tensor:
+    inner = math.sqrt(2 / math.pi) * (x + 0.044715 * x**3)
+    return 0.5 * x * (1 + torch.tanh(inner))
+
+
+# The evaluation errors: erf and tanh come within 2 ulp and multiply x/2 after an addition to 1, so
+# that gelu's absolute error is a few roundings of x; gelu_tanh adds tanh' · |inner| ≤ 0.45 times
+# its argument's few roundings. exp(−x) is computed as 2^(x·log₂e): relative error (|x| + 4)
+# roundings, damped by sigmoid' = s·(1 − s) ≤ 1/4, and s·(1 − s)·|x| ≤ 0.23. Where a result has 16
+# bits, gelu's exponent is a polynomial fitted to 2⁻¹², and its last value from |x| = 5 on, where
+# gelu(−|x|) < 2⁻¹⁹; in all of these an exponent y < 128 with three roundings makes 2⁻¹⁵, and a
+# divisor past 2¹²⁶ makes 0.
+_SIGMOID_FORM = 2.0**-15, 2.0**-118
+ACTIVATIONS = {
+    "none": Activation(lambda x: x, 1.0, torch.zeros_like),
+    "relu": Activation(lambda x: torch.where(x < 0, torch.zeros_like(x), x), 1.0, torch.zeros_like),
+    "gelu": Activation(
+        lambda x: 0.5 * x * (1 + torch.erf(x / math.sqrt(2))),
+        1.13,
+        lambda x: 4 * x.abs(),
+        (2.0**-12, 2.0**-21),
+    ),
+    "gelu_tanh": Activation(_gelu_tanh, 1.13, lambda x: 6 * x.abs(), _SIGMOID_FORM),
+    "silu": Activation(lambda x: x * torch.sigmoid(x), 1.1, lambda x: 6 * x.abs(), _SIGMOID_FORM),
+    "sigmoid": Activation(torch.sigmoid, 0.25, lambda x: torch.full_like(x, 6.0), _SIGMOID_FORM),
+    "tanh": Activation(torch.tanh, 1.0, lambda x: 4 * torch.tanh(x).abs()),
+    "leaky_relu": Activation(lambda x: torch.where(x < 0, 0.01 * x, x), 1.0, lambda x: 2 * x.abs()),
+}
+
+
+def _pre_activation(
+    a: Tensor, b: Tensor, bias: Tensor | None, alpha: float, beta: float | None, c: Tensor | None
+) -> Tensor:
+    pre = alpha * (a.double() @ b.double())
+    beta = (0.0 if c is None else 1.0) if beta is None else beta
+    if c is not None and beta != 0:
+        pre = pre + beta * c.double()
+    return pre if bias is None else pre + bias.double()
+
+
+def _rounded(scalar: float, a: Tensor) -> float:
+    """A scalar as the kernels get it: rounded once to the accumulator's type."""
+    wide = torch.float64 if a.dtype == torch.float64 else torch.float32
+    return float(torch.tensor(scalar, dtype=wide))
+
+
+def oracle(
+    a: Tensor,
+    b: Tensor,
+    bias: Tensor | None = None,
+    *,
+    act: str = "none",
+    alpha: float = 1.0,
+    beta: float | None = None,
+    c: Tensor | None = None,
+    out_dtype: torch.dtype | None = None,
+    precision: str = "ieee",
+    training: str = "out",
+) -> Tensor:
+    """act(alpha·(a@b) + beta·c + bias) in float64 on the exact inputs; without act where training
+    is "pre"."""
+    act = "none" if training == "pre" else act
+    beta = beta if beta is None else _rounded(beta, a)
+    pre = _pre_activation(a, b, bias, _rounded(alpha, a), beta, c)
+    return ACTIVATIONS[act].function(pre)
+
+
+def gamma(n: int, u: float) -> float:
+    """γ_n(u) = n·u / (1 − n·u): how far n roundings can take a sum, relative to Σ|terms|."""
+    if n * u >= 1:
+        raise ValueError(f"the bound needs n·u < 1, but n = {n} and u = {u}")
+    return n * u / (1 - n * u)
+
+
+def _accumulation(implementation: str, dtype: torch.dtype, precision: str, K: int) -> float:
+    """How far a sum of K products can be off, relative to Σ|products|: γ_K(u), or what is known of
+    the tensor cores that the implementation uses."""
+    mode, _, variant = implementation.partition("/")
+    compiled = mode == "triton-compiled"
+    on_tensor_cores = (
+        variant == "wmma"
+        or (precision != "ieee" and mode != "triton-interpreted")
+        or (compiled and dtype in (torch.float16, torch.bfloat16))
+    )
+    passes = 3 if precision == "tf32x3" else 1
+    if not on_tensor_cores:
+        return gamma(passes * K, U_DOUBLE if dtype == torch.float64 else U_FMA)
+    hopper = torch.cuda.is_available() and torch.cuda.get_device_capability() == (9, 0)
+    if not hopper and mode != "cuda-host":  # which adds as the GPU that was measured does
+        return gamma(passes * K, U_TENSOR_CORE)
+    kind = "tf32" if dtype == torch.float32 else str(dtype).removeprefix("torch.")
+    return tensor_cores.HOPPER[kind].accumulation_error(K, passes)
+
+
+def bound(
+    implementation: str, arguments: Arguments, reference: Tensor, out_dtype: torch.dtype
+) -> Tensor:
+    """The largest right |out − reference| of each element, for an implementation by its name."""
+    (a, b, *rest), options = arguments
+    bias = rest[0] if rest else options.get("bias")
+    c, precision = options.get("c"), options.get("precision", "ieee")
+    act = ACTIVATIONS[options.get("act", "none")]
+    alpha, beta = options.get("alpha", 1.0), options.get("beta")
+    u_epilogue = U_DOUBLE if a.dtype == torch.float64 else U_FMA
+    u_in = U_IN.get((implementation.split("-")[0], precision), 0.0)
+    accumulation = _accumulation(implementation, a.dtype, precision, a.shape[1])
+    spread = 2 * u_in + u_in**2 + (1 + u_in) ** 2 * accumulation
+    magnitude = _pre_activation(
+        a.abs(),
+        b.abs(),
+        None if bias is None else bias.abs(),
+        abs(alpha),
+        None if beta is None else abs(beta),
+        None if c is None else c.abs(),
+    )
+    product = abs(alpha) * (a.abs().double() @ b.abs().double())
+    pre_error = spread * product + 4 * u_epilogue * magnitude
+    # Where a result is subnormal, a step rounds to multiples of the smallest number instead.
+    wide = torch.finfo(torch.float64 if a.dtype == torch.float64 else torch.float32)
+    pre_error += (a.shape[1] + 4) * max(1.0, abs(alpha)) * (wide.tiny * wide.eps)
+    pre = _pre_activation(a, b, bias, alpha, beta, c)
+    # Nothing rounds to or from an infinity: what an activation makes of it has its own error only.
+    pre_error = torch.where(pre.isinf(), 0.0, pre_error)
+    error = act.lipschitz * pre_error + u_epilogue * act.error(pre)
+    halves = out_dtype.itemsize == 2 and a.dtype != torch.float64
+    if act.half is not None and halves and implementation.startswith("triton"):
+        relative, absolute = act.half
+        error = error + relative * reference.abs() + absolute
+    u_out = torch.finfo(out_dtype).eps / 2
+    smallest = torch.finfo(out_dtype).tiny * torch.finfo(out_dtype).eps
+    return error + u_out * (reference.abs() + error) + smallest / 2

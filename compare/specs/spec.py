@@ -1,0 +1,165 @@
+"""What compare knows about an op: the class that every op's spec is an object of.
+
+An op's file in ``compare/ops`` makes its specs of :class:`Spec`, or of a family's class:
+:class:`compare.specs.elementwise.Elementwise`, :class:`compare.specs.products.Product`. One spec
+feeds check, debug, bench, compile, profile, report and the tests.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, TypeVar
+
+import torch
+from torch import Tensor
+
+import cuda_reference
+import triton_kernels
+from compare.case_options import Option
+from compare.cases import CPU, DISTANT, FLOATS, LAYOUTS, Arguments, Case, Level, Sized
+
+Own = TypeVar("Own", bound="Spec")
+
+
+class Spec:
+    """One op.
+
+    What a subclass must have: :meth:`oracle`, :meth:`cases`, :meth:`inputs`, :meth:`cost`,
+    :meth:`eager`; :meth:`bound` if it is ``bounded``.
+
+    Attributes:
+        name: the op's name, by which ``triton_kernels`` and ``cuda_reference`` export it.
+        summary: one line for people.
+        triton, cuda: the functions of both sides, each giving one tensor, into ``out`` if that is
+            given.
+        dtypes: names of the dtypes that check covers.
+        order: where its family stands in tables.
+        stem: of its source files on both sides and in compare/ops, whose scan sets it.
+        bounded: whether a bound decides what is right, instead of the oracle's bits.
+        default_variant: the CUDA variant that the default is, so that it runs once.
+        layouts, values, options: what the coordinates of a case may be.
+        sizes: what a case's shape must name, for an op whose cases have one number of sizes.
+        default_shape, default_options: of a case that names none on the command line.
+        every: what the cases with values "every" prove, for the table.
+        unary: whether the op takes one tensor, so that all its inputs can be tried.
+        fused: the op by a library's fused kernel, where there is one for the timed cases.
+    """
+
+    dtypes: tuple[str, ...] = FLOATS
+    order = 0
+    bounded = False
+    default_variant: str | None = None
+    layouts: tuple[str, ...] = (*LAYOUTS, "inplace", "functional", *DISTANT)
+    values: tuple[str, ...] = ("normal", "special", "every", "integers")
+    options: Mapping[str, Option] = {}
+    sizes = ""
+    default_shape: tuple[int, ...] = (33, 129)
+    default_options: Mapping[str, Any] = {}
+    every = ""
+    unary = False
+    fused: Callable[..., Tensor] | None = None
+
+    def __init__(self, name: str, summary: str) -> None:
+        self.name, self.summary = name, summary
+        self.stem = name
+        for side in (triton_kernels, cuda_reference):
+            if not callable(getattr(side, name, None)):
+                raise AttributeError(f"{side.__name__} exports no function {name!r}")
+        self.triton: Callable[..., Tensor] = getattr(triton_kernels, name)
+        self.cuda: Callable[..., Tensor] = getattr(cuda_reference, name)
+
+    def changed(self: Own, **attributes: Any) -> Own:
+        """A copy with other attributes or methods, for tests and trials."""
+        other = copy.copy(self)
+        for name, value in attributes.items():
+            setattr(other, name, value)
+        return other
+
+    # ---- what is right ----
+
+    def oracle(self, *args: Any, **kwargs: Any) -> Tensor:
+        """What is right, from the op's arguments but ``out``: of the result's dtype for an exact
+        op, float64 for one with a bound."""
+        raise NotImplementedError(f"{self.name} has no oracle")
+
+    def bound(
+        self, name: str, arguments: Arguments, reference: Tensor, dtype: torch.dtype
+    ) -> Tensor:
+        """The largest right |out − oracle| of each element, from the implementation's name, the
+        arguments, the oracle's result and the result's dtype."""
+        raise NotImplementedError(f"{self.name} has no bound")
+
+    def exact(self, case: Case) -> bool:
+        """Of an op with a bound, whether bits must agree all the same."""
+        return False
+
+    def out_dtype(self, case: Case) -> torch.dtype:
+        """The result's dtype, for an op with a bound."""
+        return case.torch_dtype
+
+    # ---- where it is probed ----
+
+    def cases(self, dtype: str, level: Level) -> Iterator[Case]:
+        """The cases of a dtype at a level."""
+        raise NotImplementedError(f"{self.name} has no cases")
+
+    def inputs(self, case: Case, device: torch.device = CPU) -> Arguments:
+        """A case's positional and keyword arguments."""
+        raise NotImplementedError(f"{self.name} has no inputs")
+
+    def takes(self, side: str, variant: str | None, case: Case) -> bool:
+        """Whether a side, or a variant of it, is made for a case."""
+        return True
+
+    def refuses(self, case: Case) -> str:
+        """Why the op does not take a case, in the words of the command line; or nothing."""
+        return ""
+
+    def called(self, case: Case, function: Callable[..., Tensor]) -> Callable[..., Tensor]:
+        """What is called for a case: an implementation itself, unless options of the case are no
+        arguments of the op but say how to call it."""
+        return function
+
+    # ---- what it costs, and against what it is timed ----
+
+    def cost(self, case: Case) -> tuple[int, int]:
+        """Floating-point operations, and bytes moved at least."""
+        raise NotImplementedError(f"{self.name} has no cost")
+
+    def eager(self, *args: Any, **kwargs: Any) -> Tensor:
+        """The op as torch's users write it: what benchmarks compare with."""
+        raise NotImplementedError(f"{self.name} has no eager form")
+
+    def timed(self, dtype: str, options: Mapping[str, Any]) -> Iterator[Case]:
+        """The cases that benchmarks time: squares, as everyone else's."""
+        return (Case(self.name, dtype, (n, n), options=options) for n in (1024, 4096))
+
+    def sweeps(self, dtype: str, options: Mapping[str, Any]) -> Iterator[Sized]:
+        """Cases over a range of sizes: name of the sweep, size, case. Here square matrices from
+        2¹² to 2²⁸ elements."""
+        for k in range(6, 15):
+            yield "numel", 4**k, Case(self.name, dtype, (2**k, 2**k), options=options)
+
+    # ---- its machine code ----
+
+    def to_compile(self, dtype: str, options: Mapping[str, Any]) -> Iterator[Case]:
+        """The cases whose launches between them are every Triton kernel and configuration; variants
+        are compiled for the first one. Here a contiguous case, one with strides, and one with an
+        index past 2³¹."""
+        yield Case(self.name, dtype, (64, 64), options=options)
+        yield Case(self.name, dtype, (64, 64), "padded", options=options)
+        if dtype == "float32":
+            yield Case(self.name, dtype, (1 << 16, 1 << 15), "padded", options=options)
+
+    def cuda_kernel(self, dtype: str, variant: str | None) -> str:
+        """The kernel in csrc that a variant runs, as the source writes it."""
+        name = f"{self.name}_{variant}" if variant else self.name
+        return f"{name}_kernel<{cuda_type(dtype)}>"
+
+
+def cuda_type(dtype: str) -> str:
+    """The compute type of ``dtype`` on the CUDA side."""
+    if dtype not in FLOATS:
+        return "u64"
+    return "double" if dtype == "float64" else "float"
