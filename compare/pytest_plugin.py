@@ -120,6 +120,12 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
                 item.add_marker(pytest.mark.skip(reason="gpu_only: no CUDA device"))
 
 
+def pytest_report_collectionfinish(config: pytest.Config) -> str:
+    """Where the benchmarks are that are deselected."""
+    count = config.stash.get(fixtures.LEFT_OUT, 0)
+    return f"{count} GPU benchmarks left out: pytest --benchmark runs them" if count else ""
+
+
 @pytest.hookimpl(optionalhook=True)
 def pytest_benchmark_update_machine_info(
     config: pytest.Config, machine_info: dict[str, Any]

@@ -77,6 +77,7 @@ class _Toolchain:
 
     def command(self, source: Path, output: Path, exports: Path) -> list[str]:
         flags = [flag.replace("{exports}", str(exports)) for flag in self.flags]
+        flags = [flag.replace("{csrc}", str(CSRC)) for flag in flags]
         includes = ["-I", str(source.parent), "-I", str(CSRC)]
         return [*self.compiler, *flags, *includes, "-o", str(output), str(source), *self.libraries]
 
@@ -223,8 +224,10 @@ def _toolchain(target: Target, architectures: Sequence[str] = ()) -> _Toolchain:
     kind = _sanitizer()
     checked = {**_SANITIZER_FLAGS, _WATCH: _WATCH_FLAGS}
     optimise = (*_DEBUG_FLAGS, *checked[kind]) if kind else _OPTIMISE_FLAGS
-    # csrc/host has a stand-in for <nv/target>, which Triton's headers lack: searched last.
-    includes = ["-isystem", str(headers), "-idirafter", str(CSRC / "host")]
+    # csrc/host has a stand-in for <nv/target>, which Triton's headers lack: searched last. Where it
+    # lies says nothing about the library, unless its debug information names the sources.
+    last = f"{CSRC if kind else '{csrc}'}/host"
+    includes = ["-isystem", str(headers), "-idirafter", last]
     libraries = _OWN_LIBRARIES if kind in (None, _WATCH) else ()
     words = (*_HOST_FLAGS, *optimise, *includes, "-x", "c++")
     return _Toolchain(compiler, words, headers, libraries)

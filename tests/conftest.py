@@ -37,6 +37,8 @@ else:
     settings.load_profile("quick")
 
 ROOT = Path(__file__).parent.parent
+# Without a GPU hundreds of tests would be skipped for the same reason: the header says it once.
+TRIED = [mode for mode, (_, on) in MODES.items() if on != "cuda" or torch.cuda.is_available()]
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -50,22 +52,27 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     )
 
 
+def pytest_report_header() -> list[str]:
+    return [f"not run here: {mode}: {reason}" for mode, reason in unavailable().items()]
+
+
 @pytest.fixture(scope="session")
 def root() -> Path:
     """The checkout."""
     return ROOT
 
 
-@pytest.fixture(params=MODES)
+@pytest.fixture(params=TRIED)
 def mode(request: pytest.FixtureRequest) -> str:
-    """Each way to run an op; those that this machine lacks are skipped with the reason."""
+    """Each way to run an op; those that this machine lacks are skipped with the reason, those that
+    need a GPU left out where there is none."""
     reason = unavailable().get(request.param)
     if reason:
         pytest.skip(f"{request.param}: {reason}")
     return request.param
 
 
-@pytest.fixture(params=[mode for mode, (side, _) in MODES.items() if side == "triton"])
+@pytest.fixture(params=[mode for mode in TRIED if MODES[mode][0] == "triton"])
 def device(request: pytest.FixtureRequest) -> Iterator[torch.device]:
     """Where tensors live for the Triton side, in each way it runs: interpreted or on a GPU."""
     reason = unavailable().get(request.param)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import os
+import shutil
 import subprocess
 import sys
 import time
@@ -79,6 +80,25 @@ def test_builds_once_and_again_when_a_header_changes(tmp_path: Path, cache: Path
     other = write(tmp_path / "other", answer=7)
     assert run(_build.library("sample", "host", csrc=other)) == [7, 8, 9]
     assert not list(cache.glob("build-*")), "a working folder was left behind"
+
+
+@needs_host_target
+def test_checkouts_share_the_libraries_that_name_no_sources(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    keys: dict[str, list[str]] = {"": [], "address": [], "watch": []}
+    for name in ("one", "other"):
+        checkout = shutil.copytree(_compilers.CSRC, tmp_path / name)
+        write(checkout)
+        monkeypatch.setattr(_compilers, "CSRC", checkout)
+        for kind, found in keys.items():
+            monkeypatch.setenv("CROSSCHECK_SANITIZE", kind)
+            found.append(path_of(checkout))
+    assert {kind: len(set(found)) for kind, found in keys.items()} == {
+        "": 1,
+        "address": 2,  # debug information
+        "watch": 2,
+    }
 
 
 @needs_host_target

@@ -1,9 +1,10 @@
-"""Every op, dtype and implementation on the cases of its spec, against the oracle."""
+"""Every op, dtype and implementation on some cases of its spec, against the oracle."""
 
 from __future__ import annotations
 
 import math
 import os
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -21,14 +22,13 @@ ROWS = [(spec.name, dtype) for spec in SPECS.values() for dtype in spec.dtypes]
 
 
 @pytest.mark.parametrize(("op", "dtype"), ROWS)
-def test_every_case_is_right(op: str, dtype: str, mode: str) -> None:
-    """Another seed than `compare check`, so that the two do not test the same numbers."""
+def test_cases_are_right(op: str, dtype: str, mode: str) -> None:
+    """Some of the quick check's cases: all of them are `make compare`'s, with another seed. Each
+    dtype has another eighth, so that an op's dtypes together see most of them."""
     spec = SPECS[op]
     ways = implementations(spec, [mode])
-    chosen = [
-        Case(c.op, c.dtype, c.shape, c.layout, c.values, 1, c.options)
-        for c in spec.cases(dtype, "quick")
-    ]
+    eighth = [*spec.cases(dtype, "quick")][spec.dtypes.index(dtype) % 8 :: 8]
+    chosen = [replace(case, seed=1) for case in eighth]
     wrong = []
     ran = 0
     for result in verdicts.check(spec, chosen, ways):

@@ -97,7 +97,7 @@ class GpuBenchmark:
 def gpu_benchmark(benchmark: Any) -> GpuBenchmark:
     """GPU time in pytest-benchmark: ``gpu_benchmark(function, *args, **kwargs)``.
 
-    Such tests run under ``pytest --benchmark`` and are skipped otherwise.
+    Such tests run under ``pytest --benchmark`` and are deselected otherwise.
     """
     return GpuBenchmark(benchmark)
 
@@ -107,15 +107,19 @@ def uses(item: pytest.Item) -> bool:
     return "gpu_benchmark" in getattr(item, "fixturenames", ())
 
 
+LEFT_OUT = pytest.StashKey[int]()  # GPU benchmarks of a run without --benchmark
+
+
 def prepare(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Under --benchmark only GPU benchmarks run, otherwise all but these."""
-    if not config.getoption("--benchmark"):
-        for item in filter(uses, items):
-            item.add_marker(pytest.mark.skip(reason="a GPU benchmark: pytest --benchmark runs it"))
+    wanted = bool(config.getoption("--benchmark"))
+    others = [item for item in items if uses(item) != wanted]
+    if others:
+        items[:] = [item for item in items if uses(item) == wanted]
+        config.hook.pytest_deselected(items=others)
+    if not wanted:
+        config.stash[LEFT_OUT] = len(others)
         return
-    others = [item for item in items if not uses(item)]
-    items[:] = [item for item in items if uses(item)]
-    config.hook.pytest_deselected(items=others)
     if not items:
         return
     import torch
