@@ -13,7 +13,7 @@ from rich.table import Table
 from compare.compiling import cross_compile
 from compare.compiling.cross_compile import Kernel, Row
 from compare.compiling.machine_code import SHARED_LIMIT, Figures
-from compare.printing import environment
+from compare.printing import date, environment
 
 COLUMNS = ("regs", "spill\nstack", "shared", "ld/st", "tensor")
 
@@ -35,6 +35,7 @@ class Report:
         return {
             "passed": self.passed,
             "environment": environment(),
+            "date": date(),
             "archs": {arch: {"shared_limit": SHARED_LIMIT[arch]} for arch in self.archs},
             "not_compiled": self.reasons,
             "seconds": round(self.seconds, 1),
