@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -35,6 +36,7 @@ def test_passes_and_writes_json(tmp_path: Path) -> None:
     assert (row["op"], row["dtype"], row["coverage"]) == ("square", "int8", "every input")
     assert row["runs"]["triton-interpreted"] == row["cases"]
     assert found["environment"]["torch"] == torch.__version__
+    assert re.fullmatch(r"\d{4}-\d\d-\d\dT[\d:]{8}\+00:00", found["date"])
 
 
 def test_one_case() -> None:

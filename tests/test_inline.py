@@ -366,13 +366,13 @@ def run_file(file: Path, **variables: str) -> subprocess.CompletedProcess[str]:
 
 
 @needs_host_target
-def test_readme_example(root: Path, tmp_path: Path) -> None:
+def test_documented_example(root: Path, tmp_path: Path) -> None:
     marked = re.search(
         r"^<!-- the load_inline example.*-->\n```python\n(.*?)^```",
-        (root / "README.md").read_text(),
+        (root / "docs" / "CHECKING.md").read_text(),
         re.M | re.S,
     )
-    assert marked, "README.md has lost the example or its marker"
+    assert marked, "docs/CHECKING.md has lost the example or its marker"
     (tmp_path / "example.py").write_text(marked[1] + "print(report)\n")
     ran = run_file(tmp_path / "example.py")
     assert ran.returncode == 0, ran.stderr

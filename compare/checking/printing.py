@@ -10,6 +10,7 @@ import textwrap
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from typing import Any
 
 import numpy
@@ -55,11 +56,17 @@ class Report:
         return {
             "passed": self.passed,
             "environment": environment(),
+            "date": date(),
             "not_run": self.reasons,
             "required_but_missing": self.missing,
             "seconds": round(self.seconds, 1),
             "rows": [row.to_dict() for row in self.rows],
         }
+
+
+def date() -> str:
+    """When this is asked, for reports."""
+    return datetime.now(UTC).isoformat(timespec="seconds")
 
 
 def environment() -> dict[str, str]:

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from compare.commands.options import check_writable
-from compare.reporting import page, sources
+from compare.reporting import facts, page, sources
 from compare.reporting.sources import ReportError
 
 
@@ -23,19 +23,37 @@ def report(
     picture: Annotated[
         Path | None, typer.Option(help="Write only one picture of all speed-ups there, as SVG.")
     ] = None,
+    facts_file: Annotated[
+        Path | None,
+        typer.Option("--facts", help="Only make the tables in this Markdown file anew."),
+    ] = None,
 ) -> None:
     """Make one self-contained HTML page from the JSON files of check, bench and compile.
 
     Needs no GPU. Exit status: 0 written, 2 a file that is none of these, or a missing package.
     """
+    if picture and facts_file:
+        raise typer.BadParameter("--picture and --facts are two files: make one after the other")
     target, option = (picture, "--picture") if picture else (out, "--out")
+    target, option = (facts_file, "--facts") if facts_file else (target, option)
     check_writable(target, option)
     try:
-        page.check_packages()
+        if not facts_file:
+            page.check_packages()
         found = sources.read(files or [])
-        page.write(target, page.picture(found) if picture else page.html(found))
+        if facts_file:
+            page.write(facts_file, facts.rewritten(_document(facts_file), found))
+        else:
+            page.write(target, page.picture(found) if picture else page.html(found))
     except ReportError as error:
         typer.echo(f"report: {error}", err=True)
         raise typer.Exit(2) from None
     names = ", ".join(source.name for source in found)
     typer.echo(f"{target}: {target.stat().st_size / 1000:.0f} kB from {names}")
+
+
+def _document(file: Path) -> str:
+    try:
+        return file.read_text(encoding="utf-8")
+    except (OSError, ValueError) as error:
+        raise ReportError(f"--facts {file}: {error}") from None

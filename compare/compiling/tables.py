@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 from rich.table import Table
 
-from compare.checking.printing import environment
+from compare.checking.printing import date, environment
 from compare.compiling import cross_compile
 from compare.compiling.cross_compile import Kernel, Row
 from compare.compiling.machine_code import SHARED_LIMIT, Figures
@@ -35,6 +35,7 @@ class Report:
         return {
             "passed": self.passed,
             "environment": environment(),
+            "date": date(),
             "archs": {arch: {"shared_limit": SHARED_LIMIT[arch]} for arch in self.archs},
             "not_compiled": self.reasons,
             "seconds": round(self.seconds, 1),

@@ -10,7 +10,6 @@ import hashlib
 import json
 import os
 import subprocess
-from datetime import UTC, datetime
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -152,8 +151,7 @@ def _comparable(found: dict[str, Any]) -> dict[str, Any]:
 
 def environment() -> dict[str, str]:
     """Versions and device, the checkout's commit, and when this was asked."""
-    date = datetime.now(UTC).isoformat(timespec="seconds")
-    return {**printing.environment(), "commit": commit(), "date": date}
+    return {**printing.environment(), "commit": commit(), "date": printing.date()}
 
 
 def commit() -> str:

@@ -1,0 +1,117 @@
+"""The tables of docs/FACTS.md that are made from files: what stands between two comments of it.
+
+A table begins after ``<!-- table: bench -->`` and ends before ``<!-- end of table -->``. Everything
+else in the document is left as it is.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from compare.checking.implementations import MODES
+from compare.reporting import checks, speeds
+from compare.reporting.sources import COMMANDS, ReportError, Source
+
+MARKED = re.compile(r"(<!-- table: (\w+) -->\n).*?(<!-- end of table -->)", re.S)
+EXAMPLE = "<!-- table: check -->\n<!-- end of table -->"
+
+
+def rewritten(text: str, sources: Sequence[Source]) -> str:
+    """The document with its tables made anew.
+
+    Raises:
+        ReportError: there is no place for a table; one has an unknown name, no file or an odd one.
+    """
+
+    def table(found: re.Match[str]) -> str:
+        begin, kind, end = found.groups()
+        if kind not in TABLES:
+            raise ReportError(f"no table {kind!r}; the tables are {', '.join(TABLES)}")
+        return f"{begin}{_table(kind, sources)}\n{end}"
+
+    if not MARKED.search(text):
+        raise ReportError(f"--facts needs a file with places for tables, as\n{EXAMPLE}")
+    return MARKED.sub(table, text)
+
+
+def _table(kind: str, sources: Sequence[Source]) -> str:
+    for source in sources:
+        if source.kind != kind:
+            continue
+        try:
+            lines = TABLES[kind](source.data)
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
+            raise ReportError(
+                f"{source.name}: not as `{COMMANDS[kind]}` writes it "
+                f"({type(error).__name__}: {error}); make it again"
+            ) from error
+        if lines:  # a file of sweeps alone has no speed-ups
+            return "\n".join([*lines, "", f"From `{source.name}`: {_versions(source.data)}."])
+    raise ReportError(f"no file for the table {kind!r}: {COMMANDS[kind]}")
+
+
+def _versions(data: dict[str, Any]) -> str:
+    versions = data["environment"]
+    names = ("python", "torch", "triton", "numpy")
+    words = [versions.get("date") or data.get("date") or ""]
+    words = [word[:10] for word in words if word]
+    if versions["gpu"] != "none":
+        words.append(versions["gpu"])
+    return ", ".join([*words, *(f"{name} {versions[name]}" for name in names if name in versions)])
+
+
+def _rows(titles: Sequence[str], rows: Sequence[Sequence[Any]]) -> list[str]:
+    rule = ["---"] * len(titles)
+    return ["| " + " | ".join(map(str, row)) + " |" for row in (titles, rule, *rows)]
+
+
+def _check(data: dict[str, Any]) -> list[str]:
+    """An op a line, all its dtypes together: the worst error of each way to run it."""
+    modes = [mode for mode in MODES if any(mode in row["runs"] for row in data["rows"])]
+    ops: dict[str, list[dict[str, Any]]] = {}
+    for row in data["rows"]:
+        ops.setdefault(row["op"], []).append(row)
+    lines = []
+    for op, rows in ops.items():
+        failing = [f"{row['dtype']}: {row['verdict']}" for row in rows if not row["passed"]]
+        lines.append(
+            [
+                op,
+                len(rows),
+                sum(row["cases"] for row in rows),
+                sum(sum(row["runs"].values()) for row in rows),
+                *(_worst(rows, mode) for mode in modes),
+                ", ".join(dict.fromkeys(row["coverage"] for row in rows)),
+                "; ".join(failing) or "pass",
+            ]
+        )
+    titles = (checks.WORDS[mode] for mode in modes)
+    return _rows(["op", "dtypes", "cases", "runs", *titles, "coverage", "verdict"], lines)
+
+
+def _worst(rows: list[dict[str, Any]], mode: str) -> str:
+    ran = [row for row in rows if mode in row["runs"]]
+    if not ran:
+        return "–"
+    worst = max(ran, key=lambda row: float(row["worst"][mode]))
+    return checks.score(worst["worst"][mode], worst["unit"])
+
+
+def _speed(data: dict[str, Any]) -> list[str]:
+    """An op a line, a dtype a column: the speed-ups' geometric mean, and the least and the most."""
+    means = speeds.means([case for case in data["cases"] if not case.get("sweep")])
+    if not means:
+        return []
+    dtypes = list(dict.fromkeys(mean["dtype"] for mean in means))
+    cells = {
+        (mean["op"], mean["dtype"]): f"{mean['mean']:.2f} ({mean['least']:.2f}–{mean['most']:.2f})"
+        for mean in means
+    }
+    ops = dict.fromkeys(mean["op"] for mean in means)
+    return _rows(["op", *dtypes], [[op, *(cells.get((op, d), "–") for d in dtypes)] for op in ops])
+
+
+# Kind of file → its table, as lines of Markdown.
+TABLES: dict[str, Callable[[dict[str, Any]], list[str]]] = {"check": _check, "bench": _speed}

@@ -1,0 +1,121 @@
+"""docs/FACTS.md: its tables are those of docs/benchmarks/, and stay what a reader can take in."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner, Result
+
+from compare.cli import app
+from compare.reporting import facts, sources
+from compare.reporting.sources import ReportError
+
+CHECK = "<!-- table: check -->\nold\n<!-- end of table -->"
+BENCH = "<!-- table: bench -->\nold\n<!-- end of table -->"
+
+
+@pytest.fixture
+def document(root: Path) -> Path:
+    return root / "docs" / "FACTS.md"
+
+
+def report(*words: str | Path) -> Result:
+    return CliRunner().invoke(app, ["report", *map(str, words)])
+
+
+def test_the_committed_tables_are_those_of_the_committed_files(
+    document: Path, tmp_path: Path
+) -> None:
+    """Mended by: python -m compare report --facts docs/FACTS.md"""
+    copy = tmp_path / "FACTS.md"
+    copy.write_text(document.read_text())
+    done = report("--facts", copy)
+    assert done.exit_code == 0, done.output
+    assert copy.read_text() == document.read_text()
+    assert set(re.findall(r"<!-- table: (\w+) -->", copy.read_text())) == set(facts.TABLES)
+
+
+def test_other_figures_make_other_tables(tmp_path: Path) -> None:
+    """Changed files, and only what stands between the comments."""
+    files = []
+    for name in ("check", "h200"):
+        data = json.loads((sources.COMMITTED / f"{name}.json").read_text())
+        if name == "check":
+            data["date"] = "2031-01-02T03:04:05+00:00"
+            add = data["rows"][0]
+            add |= {"cases": add["cases"] + 1000, "passed": False, "verdict": "CUDA: the kernel"}
+            add["worst"]["cuda-gpu"] = 7.0
+            data["rows"][1]["worst"]["triton-compiled"] = "inf"
+        else:
+            data["cases"] = [case for case in data["cases"] if case["op"] == "add"][:2]
+            for case, value in zip(data["cases"], (2.0, 8.0)):
+                ours = next(e for e in case["entries"] if e["provider"] == "triton")
+                ours["speedup"]["value"] = value
+        files.append(tmp_path / f"{name}.json")
+        files[-1].write_text(json.dumps(data))
+    document = tmp_path / "facts.md"
+    document.write_text(f"# Mine\n\n{CHECK}\nbetween 0.5\n{BENCH}\n| after | 1 |\n")
+    done = report(*files, "--facts", document)
+    assert done.exit_code == 0, done.output
+    text = document.read_text()
+    assert "old" not in text
+    assert text.startswith("# Mine\n\n<!-- table: check -->\n| op |")
+    assert "\n<!-- end of table -->\nbetween 0.5\n<!-- table: bench -->\n" in text
+    assert text.endswith("\n<!-- end of table -->\n| after | 1 |\n")
+    (line,) = re.findall(r"^\| add \| 9 .*CUDA.*$", text, re.M)
+    cells = line.strip("| ").split(" | ")
+    assert int(cells[2]) > 1000
+    assert cells[4:8] == ["0 ulp", "wrong", "0 ulp", "7 ulp"]
+    assert cells[-1] == "float16: CUDA: the kernel"
+    assert "| add | 4.00 (2.00–8.00) |" in text
+    assert "check.json`: 2031-01-02, NVIDIA H200, python" in text
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("# Nothing here\n", "needs a file with places for tables"),
+        (CHECK.replace("check", "chock"), "no table 'chock'; the tables are check, bench"),
+        (BENCH, "no file for the table 'bench': python -m compare bench"),
+    ],
+)
+def test_what_cannot_be_made_is_refused_and_nothing_written(
+    tmp_path: Path, text: str, message: str
+) -> None:
+    document = tmp_path / "facts.md"
+    document.write_text(text)
+    done = report(sources.COMMITTED / "check.json", "--facts", document)
+    assert done.exit_code == 2
+    assert message in " ".join(done.output.split())
+    assert document.read_text() == text
+
+
+def test_other_usage_errors(tmp_path: Path) -> None:
+    missing = report("--facts", tmp_path / "nothing.md")
+    assert missing.exit_code == 2
+    assert "No such file" in missing.output
+    both = report("--facts", tmp_path / "a.md", "--picture", tmp_path / "b.svg")
+    assert both.exit_code == 2
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_file_that_lacks_something_is_named() -> None:
+    broken = sources.Source("check.json", "check", {"rows": [{}]})
+    with pytest.raises(ReportError, match=r"check\.json: not as .* writes it"):
+        facts.rewritten(CHECK, [broken])
+
+
+def test_facts_are_short_and_current(document: Path) -> None:
+    text = document.read_text()
+    assert len(text.splitlines()) <= 150
+    hashes = [word for word in re.findall(r"\b[0-9a-f]{7,40}\b", text) if not word.isdigit()]
+    assert not hashes
+    without = text.split("\n## Without a GPU\n")[1].split("\n## ")[0]
+    assert not re.search(r"[HB]\d00", without)
+
+
+def test_the_readme_is_short(root: Path) -> None:
+    assert len((root / "README.md").read_text().splitlines()) <= 220
