@@ -12,22 +12,21 @@ from torch import Tensor
 import cuda_reference
 import triton_kernels
 from compare.checking.implementations import MODES
+from compare.ops import SPECS
 
-MATRIX, ROW = (4, 4), (4,)
-# op → the shapes of its tensors, its other arguments, the shapes of its results
-ARGUMENTS: dict[str, tuple[dict[str, Any], dict[str, Any], tuple[Any, ...]]] = {
-    "add": ({"x": MATRIX, "y": MATRIX}, {}, (MATRIX,)),
-    "square": ({"x": MATRIX}, {}, (MATRIX,)),
-    "relu_scale": ({"x": MATRIX}, {"scale": 2.0}, (MATRIX,)),
-    "relu_scale_add": ({"x": MATRIX, "y": MATRIX}, {"scale": 2.0}, (MATRIX,)),
-    "square_backward": ({"grad": MATRIX, "x": MATRIX}, {}, (MATRIX,)),
-    "relu_scale_backward": ({"grad": MATRIX, "x": MATRIX}, {"scale": 2.0}, (MATRIX,)),
-    "sum_to": ({"x": (3, *MATRIX)}, {"shape": MATRIX}, (MATRIX,)),
-    "linear_gelu": ({"x": MATRIX, "weight": MATRIX, "bias": ROW}, {}, (MATRIX,)),
-    "gemm_bias_act": ({"a": MATRIX, "b": MATRIX, "bias": ROW, "c": MATRIX}, {}, (MATRIX,)),
-    "act_backward": ({"grad": MATRIX, "saved": MATRIX}, {"act": "relu"}, (MATRIX, ROW)),
-}
-IN_PLACE = tuple(op for op in ARGUMENTS if op not in ("sum_to", "linear_gelu", "gemm_bias_act"))
+MORE = {"gemm_bias_act": {"c": (4, 5)}}  # tensors that the op takes beside its sample's
+
+
+def arguments(op: str) -> tuple[dict[str, Any], dict[str, Any], tuple[Any, ...]]:
+    """The shapes of the op's tensors, its other arguments, the shapes of its results."""
+    sample = {**SPECS[op].sample(), **MORE.get(op, {})}
+    shapes = {name: value for name, value in sample.items() if isinstance(value, tuple)}
+    rest = {name: value for name, value in sample.items() if name not in shapes}
+    return shapes, rest, ((4, 5), (5,)) if op == "act_backward" else ((4, 5),)
+
+
+ARGUMENTS = {op: arguments(op) for op in SPECS}
+IN_PLACE = tuple(op for op, spec in SPECS.items() if spec.in_place)
 
 
 @dataclass(frozen=True)

@@ -22,7 +22,7 @@ from torch import Tensor
 from compare import cases
 from compare.cases import CPU, DTYPES, FLOATS, INTEGERS, Arguments, Case
 from compare.ops import SPECS
-from compare.specs import product_bounds
+from compare.specs import Elementwise, product_bounds
 
 # ---- tensors ----
 
@@ -215,8 +215,10 @@ def _addends(x: str) -> st.SearchStrategy[float]:
 @st.composite
 def elementwise_calls(draw: st.DrawFn, op: str) -> Call:
     """A call of an exact op, with operands of any dtypes and shapes that fit."""
-    binary = op in ("add", "relu_scale_add", "relu_scale_backward", "square_backward")
-    dtype = st.sampled_from(SPECS[op].dtypes)
+    spec = SPECS[op]
+    assert isinstance(spec, Elementwise)
+    binary = not spec.unary
+    dtype = st.sampled_from(spec.dtypes)
     x_shape, *others = draw(_shapes(2 if binary else 1))
     x = draw(tensors(x_shape, draw(dtype)))
     args: list[Any] = [x]
@@ -231,8 +233,8 @@ def elementwise_calls(draw: st.DrawFn, op: str) -> Call:
     options = {}
     if op == "add" and draw(st.booleans()):
         options["alpha"] = draw(_numbers(result))
-    elif op.startswith("relu"):
-        options["scale"] = draw(_numbers(result))
+    for number in spec.numbers:
+        options[number] = draw(_numbers(result))
     name = str(result).removeprefix("torch.")
     outs = st.none() | tensors(tuple(shape), name, written=True)
     if (

@@ -23,12 +23,12 @@ import cuda_reference
 import triton_kernels
 from compare.checking.implementations import MODES, Implementation, implementations
 from compare.ops import SPECS
+from compare.specs import Elementwise, Product
 from cuda_reference import _arguments as cuda_arguments
 from triton_kernels import _arguments as triton_arguments
 
-ELEMENTWISE = ("add", "square", "relu_scale", "relu_scale_add")
-ELEMENTWISE += ("square_backward", "relu_scale_backward")
-GEMM = ("linear_gelu", "gemm_bias_act")
+ELEMENTWISE = [spec.name for spec in SPECS.values() if isinstance(spec, Elementwise)]
+GEMM = [spec.name for spec in SPECS.values() if isinstance(spec, Product)]
 HALF, FLOAT, DOUBLE, INT = torch.float16, torch.float32, torch.float64, torch.int32
 
 
@@ -51,21 +51,9 @@ def device(mode: str) -> torch.device:
 
 def good(op: str, device: torch.device) -> dict[str, Any]:
     """Arguments that the op takes; the result is float32 of shape [4, 5], act_backward's first."""
-    arguments: dict[str, dict[str, Any]] = {
-        "add": {"x": (4, 5), "y": (4, 5)},
-        "square": {"x": (4, 5)},
-        "relu_scale": {"x": (4, 5), "scale": 2.0},
-        "relu_scale_add": {"x": (4, 5), "y": (4, 5), "scale": 2.0},
-        "square_backward": {"x": (4, 5), "grad": (4, 5)},
-        "relu_scale_backward": {"x": (4, 5), "grad": (4, 5), "scale": 2.0},
-        "sum_to": {"x": (3, 4, 5), "shape": [4, 5]},
-        "linear_gelu": {"x": (4, 6), "weight": (5, 6), "bias": (5,)},
-        "gemm_bias_act": {"a": (4, 6), "b": (6, 5), "bias": (5,)},
-        "act_backward": {"grad": (4, 5), "saved": (4, 5), "act": "relu"},
-    }
     found = {
         name: torch.ones(value, device=device) if isinstance(value, tuple) else value
-        for name, value in arguments[op].items()
+        for name, value in SPECS[op].sample().items()
     }
     if op != "act_backward":  # whose out is a pair
         found["out"] = torch.full((4, 5), math.nan, device=device)
@@ -111,11 +99,7 @@ def shaped(**shapes: tuple[int, ...]) -> Change:
 
 
 def tensors(op: str) -> list[str]:
-    return [
-        name
-        for name, value in good(op, torch.device("cpu")).items()
-        if name not in ("scale", "shape", "act")
-    ]
+    return [name for name, t in good(op, torch.device("cpu")).items() if isinstance(t, Tensor)]
 
 
 def nested(t: Tensor, layout: torch.layout) -> Tensor:
@@ -139,7 +123,7 @@ def wrong_types() -> Iterator[Bad]:
             for dtype in (torch.bool, torch.complex64, torch.float8_e4m3fn):
                 change = replaced(**{name: lambda t, dtype=dtype: t.to(dtype)})
                 yield Bad(op, f"{name} {dtype}", change, TypeError, (argument, str(dtype)))
-            if op not in ("add", "square") or name == "out":
+            if "int64" not in SPECS[op].dtypes or name == "out":
                 change = replaced(**{name: lambda t: t.to(torch.int64)})
                 yield Bad(op, f"{name} int64", change, TypeError, (argument, "torch.int64"))
             if name == "out" or (op in GEMM and name not in ("a", "x")):
@@ -161,11 +145,9 @@ def wrong_types() -> Iterator[Bad]:
 
 
 def wrong_values() -> Iterator[Bad]:
-    numbers = [
+    numbers = [(op, name) for op in ELEMENTWISE for name in SPECS[op].numbers]
+    numbers += [
         ("add", "alpha"),
-        ("relu_scale", "scale"),
-        ("relu_scale_add", "scale"),
-        ("relu_scale_backward", "scale"),
         ("sum_to", "factor"),
         ("gemm_bias_act", "alpha"),
         ("gemm_bias_act", "beta"),
@@ -249,11 +231,14 @@ def wrong_values() -> Iterator[Bad]:
 
 
 def wrong_shapes() -> Iterator[Bad]:
-    bad: list[tuple[str, str, dict[str, tuple[int, ...]]]] = [
-        ("add", "broadcast", {"x": (4, 5), "y": (4, 6)}),
-        ("relu_scale_add", "broadcast", {"x": (4, 5), "y": (2, 5)}),
-        ("square_backward", "broadcast", {"grad": (4, 5), "x": (2, 5)}),
-        ("relu_scale_backward", "broadcast", {"grad": (4, 5), "x": (4, 6)}),
+    bad: list[tuple[str, str, dict[str, tuple[int, ...]]]] = []
+    for op in ELEMENTWISE:
+        names = [name for name in tensors(op) if name != "out"]
+        if len(names) > 1:
+            for other in ((4, 6), (2, 5)):
+                shapes = dict(zip(names, ((4, 5), other)))
+                bad.append((op, f"broadcast {other}", shapes))
+    bad += [
         ("linear_gelu", "inner", {"x": (4, 6), "weight": (5, 7)}),
         ("linear_gelu", "0-d", {"x": (), "weight": (5, 6)}),
         ("linear_gelu", "weight 1-d", {"x": (4, 6), "weight": (6,)}),
@@ -310,7 +295,8 @@ def wrong_memory() -> Iterator[Bad]:
             change = together(40, out=view((4, 5), strides))
             yield Bad(op, f"out {what} twice", change, RuntimeError, words)
     for op in ELEMENTWISE:
-        words = ("'out'", "'x'", "overlaps")
+        first = tensors(op)[0]
+        words = ("'out'", f"'{first}'", "overlaps")
         for what, other in (
             ("shifted", view((4, 5), (5, 1), 1)),
             ("last element", view((4, 5), (5, 1), 19)),
@@ -319,7 +305,7 @@ def wrong_memory() -> Iterator[Bad]:
         ):
             if what == "reinterpreted" and op != "add":
                 continue  # the others take no integers, or the result's dtype would change
-            change = together(40, x=other, out=whole)
+            change = together(40, **{first: other}, out=whole)
             yield Bad(op, f"out {what}", change, RuntimeError, words)
     for op in ("add", "relu_scale_add"):
         change = together(40, y=view((5,), (1,)), out=whole)

@@ -11,6 +11,7 @@ from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 import triton_kernels
+from compare.ops import SPECS
 
 OPS = torch.ops.triton_kernels
 
@@ -118,6 +119,28 @@ SAMPLES: dict[str, Callable[[torch.device], dict[str, tuple]]] = {
         "empty": (matrix(d, 0, 6), matrix(d, 0, 6), "sigmoid", True, None),
     },
 }
+
+
+def derived(op: str) -> Callable[[torch.device], dict[str, tuple]]:
+    """Samples of an elementwise op that has none of its own above."""
+
+    def samples(d: torch.device) -> dict[str, tuple]:
+        given = SPECS[op].sample().values()
+
+        def call(make: Callable[..., Tensor]) -> tuple:
+            return tuple(make(v) if isinstance(v, tuple) else v for v in given)
+
+        return {
+            "contiguous": call(lambda shape: matrix(d, *shape)),
+            "transposed": call(lambda shape: matrix(d, *reversed(shape)).t()),
+            "expanded": call(lambda shape: matrix(d, shape[1]).expand(shape)),
+            "empty": call(lambda shape: matrix(d, 0, shape[1])),
+        }
+
+    return samples
+
+
+SAMPLES |= {op: derived(op) for op in SPECS if op not in SAMPLES}
 # The forms that a training step takes: the same arguments, the pre-activation beside the result.
 SAMPLES |= {f"{op}_with_pre": SAMPLES[op] for op in ("linear_gelu", "gemm_bias_act")}
 

@@ -156,6 +156,7 @@ class ActBackward(Spec):
     values = VALUES
     options = OPTIONS
     sizes = "M,N"
+    in_place = True
     every = "every saved value"
     default_options: Mapping[str, Any] = {"act": "gelu"}
 
@@ -275,6 +276,10 @@ class ActBackward(Spec):
         options = {"dtype": self.out_dtype(case)} if "out_dtype" in case.options else {}
         lying = case.options.get("saved", case.layout)
         return (cases.arrange(grad, case.layout), cases.arrange(saved, lying), act), options
+
+    def sample(self) -> dict[str, Any]:
+        """Of the first result."""
+        return {"grad": (4, 5), "saved": (4, 5), "act": "relu"}
 
     def cost(self, case: Case) -> tuple[int, int]:
         """A product and an addition an element; two matrices read, one written."""

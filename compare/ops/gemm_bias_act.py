@@ -127,6 +127,10 @@ class GemmBiasAct(Product):
             step["multiprocessors"] = 2
             yield Case(self.name, dtype, (194, 392, 40), "functional", "lattice", 0, step)
 
+    def sample(self) -> dict[str, Any]:
+        """With bias."""
+        return {"a": (4, 6), "b": (6, 5), "bias": (5,)}
+
     def activation_cases(self, dtype: str) -> Iterator[Case]:
         """With K = 0 the pre-activation is c, and nothing hides an activation's own error: on every
         value of 16 bits; on special and on ordinary ones; where the result is wider or narrower."""

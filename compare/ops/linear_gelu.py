@@ -81,6 +81,10 @@ class LinearGelu(Product):
                 yield Case(self.name, dtype, (2, 256, 0), values=values, options=form)
         yield from self.training_cases(dtype, forms)
 
+    def sample(self) -> dict[str, Any]:
+        """With bias."""
+        return {"x": (4, 6), "weight": (5, 6), "bias": (5,)}
+
     def to_compile(self, dtype: str, options: Mapping[str, Any]) -> Iterator[Case]:
         """Each tile configuration with the erf form of GELU, the last also with the tanh form."""
         for shape in self.shapes_to_compile(dtype):

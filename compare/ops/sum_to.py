@@ -173,6 +173,10 @@ class SumTo(Spec):
         x = cases.random_values(case.shape, case.torch_dtype, case.values, case.generator(), device)
         return (cases.arrange(x, case.layout), target(case)), options
 
+    def sample(self) -> dict[str, Any]:
+        """Planes, added."""
+        return {"x": (3, 4, 5), "shape": [4, 5]}
+
     def cost(self, case: Case) -> tuple[int, int]:
         """One addition an element; each moved once."""
         written = math.prod(target(case)) * self.out_dtype(case).itemsize

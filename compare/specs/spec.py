@@ -26,7 +26,7 @@ class Spec:
     """One op.
 
     What a subclass must have: :meth:`oracle`, :meth:`cases`, :meth:`inputs`, :meth:`cost`,
-    :meth:`eager`; :meth:`bound` if it is ``bounded``.
+    :meth:`eager`, :meth:`sample`; :meth:`bound` if it is ``bounded``.
 
     Attributes:
         name: the op's name, by which ``triton_kernels`` and ``cuda_reference`` export it.
@@ -43,6 +43,7 @@ class Spec:
         default_shape, default_options: of a case that names none on the command line.
         every: what the cases with values "every" prove, for the table.
         unary: whether the op takes one tensor, so that all its inputs can be tried.
+        in_place: whether ``out`` may be an input.
         fused: the op by a library's fused kernel, where there is one for the timed cases.
     """
 
@@ -58,6 +59,7 @@ class Spec:
     default_options: Mapping[str, Any] = {}
     every = ""
     unary = False
+    in_place = False
     fused: Callable[..., Tensor] | None = None
 
     def __init__(self, name: str, summary: str) -> None:
@@ -107,6 +109,11 @@ class Spec:
     def inputs(self, case: Case, device: torch.device = CPU) -> Arguments:
         """A case's positional and keyword arguments."""
         raise NotImplementedError(f"{self.name} has no inputs")
+
+    def sample(self) -> dict[str, Any]:
+        """Arguments of a small call by name, tensors as their shapes; the result is [4, 5]. Tests
+        of wrong arguments change one of them."""
+        raise NotImplementedError(f"{self.name} has no sample arguments")
 
     def takes(self, side: str, variant: str | None, case: Case) -> bool:
         """Whether a side, or a variant of it, is made for a case."""
