@@ -20,16 +20,16 @@ LOADED = ["numpy", "torch", "triton", "triton.language", "rich.progress", "rich.
 
 
 def run(
-    where: Path, module: str, words: Sequence[str], variables: Mapping[str, str] | None = None
+    where: Path, module: str, words: Sequence[str], environment: Mapping[str, str] = os.environ
 ) -> subprocess.CompletedProcess[str]:
-    """``python -m module words`` in a folder, with the packages that lie there, and with these
-    environment variables beside the present ones."""
+    """``python -m module words`` with the packages that lie in a folder, started there."""
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(LOADED)
-    environment = {**os.environ, **(variables or {})}
     with tempfile.TemporaryDirectory() as folder:
         said = [Path(folder, name) for name in ("stdout", "stderr")]
-        process = context.Process(target=_main, args=(where, module, words, environment, said))
+        process = context.Process(
+            target=_main, args=(where, module, words, dict(environment), said)
+        )
         process.start()
         process.join()
         texts = [file.read_text(encoding="utf-8") for file in said]

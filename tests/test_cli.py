@@ -8,6 +8,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import processes
 import pytest
 import torch
 from typer.testing import CliRunner, Result
@@ -227,32 +228,12 @@ def test_require_fails_for_a_side_that_did_not_run() -> None:
 
 def test_without_a_compiler_the_cuda_column_says_why(tmp_path: Path, root: Path) -> None:
     """A newcomer without g++ gets the Triton side, exit status 0, and the reason."""
-    command = [
-        sys.executable,
-        "-m",
-        "compare",
-        "check",
-        "square",
-        "--dtype",
-        "int8",
-        "--shape",
-        "5",
-    ]
-    environment = {"PATH": str(tmp_path), "PYTHONPATH": str(root), "HOME": str(tmp_path)}
-    environment |= {"CUDA_VISIBLE_DEVICES": ""}
-    done = subprocess.run(
-        command, env=environment, cwd=tmp_path, capture_output=True, text=True, check=False
-    )
+    words = ["check", "square", "--dtype", "int8", "--shape", "5"]
+    environment = {"PATH": str(tmp_path), "HOME": str(tmp_path), "CUDA_VISIBLE_DEVICES": ""}
+    done = processes.run(root, "compare", words, environment)
     assert done.returncode == 0, done.stdout + done.stderr
     assert "not run: cuda-host: no C++ compiler" in done.stdout
-    done = subprocess.run(
-        [*command, "--require", "cuda"],
-        env=environment,
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    done = processes.run(root, "compare", [*words, "--require", "cuda"], environment)
     assert done.returncode == 1
 
 
