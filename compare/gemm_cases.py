@@ -12,7 +12,7 @@ from compare import cases, elementwise
 from compare.cases import Case, Level
 from compare.gemm import ACTIVATIONS
 from compare.gemm_inputs import HOW, NEAR
-from cuda_reference.ops.gemm import takes as cuda_takes
+from cuda_reference.ops.gemm_bias_act import takes as cuda_takes
 from triton_kernels.activations import OF_PRE_ACTIVATION
 
 # Shapes (M, N, K): one tile, tails in each dimension, vectors, nothing, all of K in one step or in
