@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
 .DEFAULT_GOAL := help
-.PHONY: help setup compare test sanitize versions lint format types clean
+.PHONY: help setup compare test sanitize versions stubs lint format types clean
 
 help: ## List the targets
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -29,7 +29,11 @@ sanitize: $(STAMP) ## The quick check, with the CUDA sources built for the CPU u
 versions: $(STAMP) ## The interpreter's tests on other versions of Triton and numpy
 	$(BIN)/python .ci/versions
 
-lint: $(STAMP) ## Lint and check the formatting
+stubs: $(STAMP) ## Write the stubs that list the ops for editors and type checkers
+	$(BIN)/python .ci/stubs
+
+lint: $(STAMP) ## Lint, check the formatting and that the stubs are fresh
+	$(BIN)/python .ci/stubs --check
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 

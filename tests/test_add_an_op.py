@@ -1,4 +1,4 @@
-"""docs/ARCHITECTURE.md, "Add an op in four edits": its blocks, applied to a copy, make an op."""
+"""docs/ARCHITECTURE.md, "Add an op in three edits": its blocks, applied to a copy, make an op."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ PACKAGES = ("triton_kernels", "cuda_reference", "compare")
 def blocks() -> list[str]:
     """The code blocks of the section, in their order."""
     text = (test_structure.ROOT / "docs" / "ARCHITECTURE.md").read_text()
-    section = text.split("## Add an op in four edits")[1].split("\n## ")[0]
+    section = text.split("## Add an op in three edits")[1].split("\n## ")[0]
     found = re.findall(r"^```\w*\n(.*?)^```", section, re.S | re.M)
-    assert len(found) == 5
+    assert len(found) == 3
     return found
 
 
@@ -34,34 +34,17 @@ def insert(file: Path, before: str, text: str) -> None:
     file.write_text(source.replace(before, text + before))
 
 
-def export(init: Path, line: str) -> None:
-    source = init.read_text()
-    names = source.index("__all__ = [\n")
-    if line.startswith("from"):
-        source = source[:names] + line + source[names:]
-        source = source.replace("__all__ = [\n", '__all__ = [\n    "cube",\n')
-    else:
-        source = source.replace("__all__ = [\n", line + '__all__ = [\n    "cube",\n')
-    init.write_text(source)
-
-
 def edits(where: Path) -> dict[str, Callable[[], object]]:
-    """The four edits, by what they touch."""
-    triton, cuda, spec, triton_export, cuda_export = blocks()
+    """The three edits, by what they touch."""
+    triton, cuda, spec = blocks()
     ops = where / "triton_kernels" / "ops" / "cube.py"
     csrc = where / "cuda_reference" / "csrc" / "cube.cu"
-
-    def exports() -> None:
-        export(where / "triton_kernels" / "__init__.py", triton_export)
-        export(where / "cuda_reference" / "__init__.py", cuda_export)
-
     return {
         "triton": lambda: ops.write_text(triton),
         "cuda": lambda: csrc.write_text(cuda),
         "spec": lambda: insert(
             where / "compare" / "specs.py", '        Spec(\n            name="square"', spec
         ),
-        "exports": exports,
     }
 
 
@@ -72,6 +55,11 @@ def copy_checkout(where: Path) -> None:
             where / package,
             ignore=shutil.ignore_patterns("__pycache__"),
         )
+    shutil.copytree(test_structure.ROOT / ".ci", where / ".ci")
+
+
+def write_stubs(where: Path) -> None:
+    subprocess.run([sys.executable, str(where / ".ci" / "stubs")], check=True)
 
 
 def structure_is_sound(where: Path, monkeypatch: pytest.MonkeyPatch) -> bool:
@@ -81,6 +69,7 @@ def structure_is_sound(where: Path, monkeypatch: pytest.MonkeyPatch) -> bool:
     try:
         test_structure.test_every_spec_has_its_files_and_exports()
         test_structure.test_every_file_and_export_has_its_spec()
+        test_structure.test_stubs_are_fresh()
         for package in PACKAGES[:2]:
             test_structure.test_exports_are_bound_by_explicit_lines(package)
         return True
@@ -98,11 +87,13 @@ def run_check(where: Path, report: Path) -> subprocess.CompletedProcess[str]:
     )
 
 
-def test_four_edits_make_an_op(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_three_edits_make_an_op(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     copy_checkout(tmp_path)
     before = {p: p.read_bytes() for p in tmp_path.rglob("*") if p.is_file()}
     for edit in edits(tmp_path).values():
         edit()
+    assert not structure_is_sound(tmp_path, monkeypatch)  # the stubs are stale
+    write_stubs(tmp_path)
     assert structure_is_sound(tmp_path, monkeypatch)
     done = run_check(tmp_path, tmp_path / "report.json")
     assert done.returncode == 0, done.stdout + done.stderr
@@ -113,7 +104,7 @@ def test_four_edits_make_an_op(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
         assert row["passed"]
         assert set(row["runs"]) == modes
         assert row["triton_equals_cuda"] is (True if "cuda-host" in modes else None)
-    # Out again: the two files, and what was inserted in the three others.
+    # Out again: the two files, what was inserted in the specs, and the stubs as they were.
     (tmp_path / "report.json").unlink()
     changed = [p for p in tmp_path.rglob("*") if p.is_file() and before.get(p) != p.read_bytes()]
     assert len(changed) == 5
@@ -125,7 +116,7 @@ def test_four_edits_make_an_op(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     assert "no op 'cube'" in done.stderr + done.stdout
 
 
-@pytest.mark.parametrize("forgotten", ["triton", "cuda", "spec", "exports"])
+@pytest.mark.parametrize("forgotten", ["triton", "cuda", "spec"])
 def test_one_edit_less_is_noticed(
     forgotten: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -133,4 +124,5 @@ def test_one_edit_less_is_noticed(
     for name, edit in edits(tmp_path).items():
         if name != forgotten:
             edit()
+    write_stubs(tmp_path)
     assert not structure_is_sound(tmp_path, monkeypatch)

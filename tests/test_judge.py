@@ -625,32 +625,32 @@ class Scaled(nn.Module):
 
 @pytest.mark.parametrize("value", [NAN, -5.0, 3e38])
 def test_check_fused_wants_the_infinity(value: float, monkeypatch: pytest.MonkeyPatch) -> None:
-    original = triton_kernels.graph.matching.relu_scale
+    original = triton_kernels.relu_scale
 
     def wrong(x: Tensor, scale: float) -> Tensor:
         out = original(x, scale)
         return torch.where(out.isinf(), value, out)
 
-    monkeypatch.setattr(triton_kernels.graph.matching, "relu_scale", wrong)
+    monkeypatch.setattr(triton_kernels.ops.relu_scale, "relu_scale", wrong)
     report = compare.check_fused(Scaled(), [(tensor(INF, 1.0, 2.0),)])
     assert not report
 
 
 def test_check_fused_of_nothing_but_zeros(monkeypatch: pytest.MonkeyPatch) -> None:
     """One unit in the last place of 0 is the smallest number, not 2⁻²⁴."""
-    original = triton_kernels.graph.matching.relu_scale
+    original = triton_kernels.relu_scale
 
     def wrong(x: Tensor, scale: float) -> Tensor:
         return original(x, scale) + 1e-8
 
-    monkeypatch.setattr(triton_kernels.graph.matching, "relu_scale", wrong)
+    monkeypatch.setattr(triton_kernels.ops.relu_scale, "relu_scale", wrong)
     assert not compare.check_fused(Scaled(), [(torch.full((3,), -1.0),)])
 
 
 def test_check_fused_wants_the_modules_dtype(monkeypatch: pytest.MonkeyPatch) -> None:
-    original = triton_kernels.graph.matching.relu_scale
+    original = triton_kernels.relu_scale
     monkeypatch.setattr(
-        triton_kernels.graph.matching, "relu_scale", lambda x, scale: original(x, scale).double()
+        triton_kernels.ops.relu_scale, "relu_scale", lambda x, scale: original(x, scale).double()
     )
     report = compare.check_fused(Scaled(), [(tensor(1.0, 2.0),)])
     assert not report

@@ -72,8 +72,9 @@ each_source = pytest.mark.parametrize(
 
 
 def exported(package: str) -> list[str]:
-    """The names in the package's __all__."""
-    for node in tree(ROOT / package / "__init__.py").body:
+    """The names in the package's __all__: those of the stub, where it finds its ops at import."""
+    stub = ROOT / package / "__init__.pyi"
+    for node in tree(stub if stub.is_file() else ROOT / package / "__init__.py").body:
         if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "__all__":
             return list(ast.literal_eval(node.value))
     raise AssertionError(f"{package} has no __all__")
@@ -280,10 +281,12 @@ def test_every_file_and_export_has_its_spec() -> None:
 
 @pytest.mark.parametrize("package", PACKAGES)
 def test_exports_are_bound_by_explicit_lines(package: str) -> None:
+    """In the stub, where the package finds its ops at import."""
     names = exported(package)
     assert len(set(names)) == len(names)
+    stub = ROOT / package / "__init__.pyi"
     bound = set()
-    for node in ast.walk(tree(ROOT / package / "__init__.py")):  # under TYPE_CHECKING, too
+    for node in ast.walk(tree(stub if stub.is_file() else ROOT / package / "__init__.py")):
         if isinstance(node, ast.ImportFrom):
             bound |= {alias.asname or alias.name for alias in node.names}
         elif isinstance(node, (ast.FunctionDef, ast.ClassDef)):
@@ -291,6 +294,19 @@ def test_exports_are_bound_by_explicit_lines(package: str) -> None:
         elif isinstance(node, ast.Assign):
             bound |= {ast.unparse(target) for target in node.targets}
     assert set(names) <= bound
+
+
+def test_stubs_are_fresh() -> None:
+    command = [sys.executable, str(ROOT / ".ci" / "stubs"), "--check"]
+    ran = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert ran.returncode == 0, ran.stderr
+
+
+def test_stubs_name_what_the_packages_have() -> None:
+    for package in PACKAGES[:2]:
+        module = __import__(package)
+        assert set(exported(package)) == set(module.__all__)
+        assert all(hasattr(module, name) for name in module.__all__)
 
 
 @pytest.mark.parametrize("package", PACKAGES)
@@ -320,6 +336,7 @@ def test_packages_are_listed_for_the_wheel() -> None:
     data = {p for p in (ROOT / "cuda_reference" / "csrc").rglob("*") if p.is_file()}
     reporting = (ROOT / "compare" / "reporting").glob("*.*")
     data |= {p for p in reporting if p.suffix not in (".py", ".pyc")}
+    data |= {ROOT / p / name for p in PACKAGES[:2] for name in ("py.typed", "__init__.pyi")}
     packed = {
         p
         for package, globs in settings["package-data"].items()

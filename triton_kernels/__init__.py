@@ -8,6 +8,9 @@ CUDA tensors run compiled. On a machine without a GPU, ``with tk.interpret():`` 
 
 For whole models: the modules of :mod:`triton_kernels.nn`, :func:`replace_modules`, :func:`fuse`,
 and ``torch.compile(model, backend="triton_kernels")``.
+
+The ops are the files of :mod:`triton_kernels.ops`; ``__init__.pyi``, which ``make stubs`` writes,
+lists them for editors and type checkers.
 """
 
 from __future__ import annotations
@@ -16,42 +19,26 @@ from collections.abc import Callable
 
 from torch import Tensor
 
-from triton_kernels import nn
+from triton_kernels import nn, ops
 from triton_kernels._launch import interpret
 from triton_kernels._version import __version__
 from triton_kernels.graph import explain, fuse, replace_modules, restore_modules
-from triton_kernels.ops import add as _add
-from triton_kernels.ops.act_backward import act_backward
-from triton_kernels.ops.add import add
-from triton_kernels.ops.gemm_bias_act import gemm_bias_act
-from triton_kernels.ops.linear_gelu import linear_gelu
-from triton_kernels.ops.relu_scale import relu_scale, relu_scale_add, relu_scale_backward
-from triton_kernels.ops.square import square, square_backward
-from triton_kernels.ops.sum_to import sum_to
 
+OPS = tuple(sorted(ops.FUNCTIONS))
+for _name, _function in ops.FUNCTIONS.items():
+    if globals().setdefault(_name, _function) is not _function:
+        raise ImportError(f"an op cannot be called {_name!r}: triton_kernels has that already")
 __all__ = [
     "__version__",
-    "act_backward",
-    "add",
     "explain",
     "fuse",
-    "gemm_bias_act",
     "interpret",
-    "linear_gelu",
     "nn",
-    "relu_scale",
-    "relu_scale_add",
-    "relu_scale_backward",
     "replace_modules",
     "restore_modules",
-    "square",
-    "square_backward",
-    "sum_to",
     "variants",
+    *OPS,
 ]
-
-_MODELS = ("explain", "fuse", "nn", "replace_modules", "restore_modules")
-OPS = tuple(n for n in __all__ if n not in ("__version__", "interpret", "variants", *_MODELS))
 
 
 def variants(op: str) -> dict[str, Callable[..., Tensor]]:
@@ -65,4 +52,4 @@ def variants(op: str) -> dict[str, Callable[..., Tensor]]:
     """
     if op not in OPS:
         raise ValueError(f"variants(): no op {op!r}; the ops are {', '.join(OPS)}")
-    return _add.variants() if op == "add" else {}
+    return dict(ops.VARIANTS.get(op, {}))

@@ -1,6 +1,7 @@
 """The engine under the elementwise ops: two kernels that apply a jit function to every element.
 
-An op brings its formula as ``ELEMENT(x, y, s)``, a jit function in the compute type C: float32 for
+An op brings its formula as a jit function of the operands that it has, ``ELEMENT(x)`` to
+``ELEMENT(x, y, s)``, in the compute type C: float32 for
 float16, bfloat16 and float32, float64 for float64, an integer type itself. Operands are converted
 to the result dtype first (as torch promotes), then to C; the result is rounded once, on the store.
 
@@ -11,6 +12,7 @@ with any number of dimensions and without a copy.
 from __future__ import annotations
 
 import functools
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -50,7 +52,31 @@ def promoted(v, RESULT: tl.constexpr, C: tl.constexpr):
     return tl.cast(tl.cast(wide, RESULT), C)
 
 
-@triton.jit(do_not_specialize=["y_value", "s"])
+@triton.jit
+def applied(x, y, s, ELEMENT: tl.constexpr, HAS_Y: tl.constexpr, HAS_S: tl.constexpr):
+    """ELEMENT of the operands that it has."""
+    if HAS_Y and HAS_S:
+        out = ELEMENT(x, y, s)
+    elif HAS_Y:
+        out = ELEMENT(x, y)
+    elif HAS_S:
+        out = ELEMENT(x, s)
+    else:
+        out = ELEMENT(x)
+    return out
+
+
+def _named(kernel: str) -> Callable[[Any], str]:
+    """What profiles call a compiled kernel: the formula's name with the kernel's, add_flat."""
+
+    def name(specialization: Any) -> str:
+        element: str = specialization.constants["ELEMENT"].fn.__name__
+        return f"{element.removesuffix('_element')}_{kernel}"
+
+    return name
+
+
+@triton.jit(do_not_specialize=["y_value", "s"], repr=_named("flat"))
 def flat_kernel(
     x_ptr,
     y_ptr,
@@ -59,10 +85,13 @@ def flat_kernel(
     s,
     n,
     ELEMENT: tl.constexpr,
+    HAS_Y: tl.constexpr,
+    HAS_S: tl.constexpr,
     C: tl.constexpr,
     BLOCK: tl.constexpr,
 ):
-    """out[i] = ELEMENT(x[i], y[i], s) for i < n; y_ptr is None where y is the scalar y_value."""
+    """out[i] = ELEMENT(x[i], y[i], s) for i < n, less y and s where the formula has none. y_ptr is
+    None where y is the scalar y_value."""
     RESULT: tl.constexpr = out_ptr.dtype.element_ty
     start = tl.program_id(0).to(tl.int64) * BLOCK
     lane = tl.arange(0, BLOCK)
@@ -72,11 +101,11 @@ def flat_kernel(
         y = scalar_value(y_value, C)
     else:
         y = promoted(tl.load(y_ptr + start + lane, mask=mask, other=0), RESULT, C)
-    out = ELEMENT(x, y, scalar_value(s, C))
+    out = applied(x, y, scalar_value(s, C), ELEMENT, HAS_Y, HAS_S)
     tl.store(out_ptr + start + lane, tl.cast(out, RESULT), mask=mask)
 
 
-@triton.jit(do_not_specialize=["y_value", "s"])
+@triton.jit(do_not_specialize=["y_value", "s"], repr=_named("strided"))
 def strided_kernel(
     x_ptr,
     y_ptr,
@@ -89,6 +118,8 @@ def strided_kernel(
     y_strides,
     out_strides,
     ELEMENT: tl.constexpr,
+    HAS_Y: tl.constexpr,
+    HAS_S: tl.constexpr,
     C: tl.constexpr,
     NDIM: tl.constexpr,
     INDEX: tl.constexpr,
@@ -113,7 +144,7 @@ def strided_kernel(
         y = scalar_value(y_value, C)
     else:
         y = promoted(tl.load(y_ptr + y_offset, mask=mask, other=0), RESULT, C)
-    out = ELEMENT(x, y, scalar_value(s, C))
+    out = applied(x, y, scalar_value(s, C), ELEMENT, HAS_Y, HAS_S)
     tl.store(out_ptr + out_offset, tl.cast(out, RESULT), mask=mask)
 
 
@@ -158,9 +189,13 @@ class Configuration:
 
 
 def configuration(
-    element: Any, dtype: torch.dtype, elements_per_thread: int | None = None
+    element: Any,
+    dtype: torch.dtype,
+    operands: tuple[bool, bool],
+    elements_per_thread: int | None = None,
 ) -> Configuration:
-    """That of launches of ``element`` for results of ``dtype``.
+    """That of launches of ``element`` for results of ``dtype``; ``operands``: whether it has a
+    second operand, and whether a factor.
 
     ``elements_per_thread`` pins what one thread handles; by default it is 16 bytes' worth.
     """
@@ -168,6 +203,8 @@ def configuration(
     return Configuration(
         {
             "ELEMENT": element,
+            "HAS_Y": operands[0],
+            "HAS_S": operands[1],
             "C": compute_type(dtype),
             "BLOCK": THREADS * per_thread,
             "num_warps": NUM_WARPS,
@@ -185,7 +222,8 @@ def apply(
 ) -> Tensor:
     """out = element(x, y, s), elementwise; operands broadcast to ``out``.
 
-    ``y`` None means that the formula has no second operand.
+    ``y`` is None where the formula has no second operand, and ``s`` means nothing where it has no
+    factor.
     """
     n = out.numel()
     if n == 0:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import torch
@@ -10,6 +12,7 @@ from torch import Tensor
 
 from triton_kernels import _arguments, _elementwise, _launch, _memory
 from triton_kernels._operator import Gradient, Operator
+from triton_kernels._placements import Sharding, elementwise
 
 
 def define(
@@ -18,19 +21,26 @@ def define(
     element: Any,
     dtypes: Sequence[torch.dtype],
     *,
-    gradients: Mapping[str, Gradient],
+    gradients: Mapping[str, Gradient] = MappingProxyType({}),
     op: str = "",
     autocast: torch.dtype | None = None,
+    sharding: Sharding | None = None,
 ) -> Operator:
     """An elementwise op, registered under ``name``.
 
     Args:
         name: the op's name in the namespace.
         parameters: "Tensor x[, Tensor y or Scalar y][, Scalar factor]", with the op's own names.
-        element: the formula, ELEMENT(x, y, factor).
+        element: the formula, a jit function of these operands in this order: ELEMENT(x),
+            ELEMENT(x, y), ELEMENT(x, factor) or ELEMENT(x, y, factor).
         dtypes: what the operands may be.
-        gradients, autocast: as :class:`Operator` takes them.
+        gradients, autocast: as :class:`Operator` takes them. Without gradients the op is
+            forward-only: an input that requires grad is refused.
         op: what errors call it, if it is a form of an op of another name.
+        sharding: by default tensors may be sharded alike.
+
+    Raises:
+        TypeError: the formula takes another number of operands.
     """
     launch = Launcher(op or name, parameters, element, dtypes)
     return Operator(
@@ -42,7 +52,12 @@ def define(
         batched=_batched,
         autocast=autocast,
         label=op,
+        sharding=sharding or Sharding(_sharded_alike),
     )
+
+
+def _sharded_alike(*args: Any) -> Any:
+    return elementwise(*(arg for arg in args if hasattr(arg, "shape")))
 
 
 class Pinned(NamedTuple):
@@ -60,6 +75,12 @@ class Launcher:
         self, op: str, parameters: str, element: Any, dtypes: Sequence[torch.dtype]
     ) -> None:
         kinds, self._names = zip(*(parameter.split() for parameter in parameters.split(", ")))
+        expected = len(inspect.signature(element.fn).parameters)
+        if expected != len(kinds):
+            raise TypeError(
+                f"{op}: the formula {element.fn.__name__} takes {expected} operands, but the op "
+                f"has {len(kinds)}: {parameters}"
+            )
         self._op, self._element, self._dtypes = op, element, dtypes
         self._configurations: dict[Any, _elementwise.Configuration] = {}
         operands = kinds[:-1] if kinds[-1] == "Scalar" else kinds
@@ -109,7 +130,8 @@ class Launcher:
         pinned = None if variant is None else variant.elements_per_thread
         how = self._configurations.get((dtype, pinned))
         if how is None:
-            how = _elementwise.configuration(self._element, dtype, pinned)
+            operands = self._second is not None, self._factor is not None
+            how = _elementwise.configuration(self._element, dtype, operands, pinned)
             self._configurations[dtype, pinned] = how
         return _elementwise.apply(how, x, y, factor, out)
 

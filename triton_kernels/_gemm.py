@@ -9,6 +9,7 @@ that the next one's loads run during this one's epilogue. Both share the epilogu
 from __future__ import annotations
 
 import functools
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import torch
@@ -145,7 +146,17 @@ def pre_activation(
     return pre
 
 
-@triton.jit(do_not_specialize=["alpha", "beta"])
+def _named(kernel: str) -> Callable[[Any], str]:
+    """What profiles call a compiled kernel: gemm_gelu_tma, gemm_pointers without an activation."""
+
+    def name(specialization: Any) -> str:
+        act: str = specialization.constants["ACT"].fn.__name__.removeprefix("half_")
+        return f"gemm_{kernel}" if act == "none" else f"gemm_{act}_{kernel}"
+
+    return name
+
+
+@triton.jit(do_not_specialize=["alpha", "beta"], repr=_named("pointers"))
 def gemm_bias_act_kernel(
     a_ptr,
     b_ptr,
@@ -262,7 +273,7 @@ def finish_and_store(
     store_tile(out, ACT(tile), m0, n0, m, n, M, N, stride_om, stride_on, OUT_TMA)
 
 
-@triton.jit(do_not_specialize=["alpha", "beta"])
+@triton.jit(do_not_specialize=["alpha", "beta"], repr=_named("tma"))
 def gemm_tma_kernel(
     a_desc,
     b_desc,

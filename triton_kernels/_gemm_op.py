@@ -24,6 +24,7 @@ import torch
 from torch import Tensor
 
 from triton_kernels._operator import Like, Operator, one_by_one
+from triton_kernels._placements import Sharding
 from triton_kernels.activations import OF_PRE_ACTIVATION
 from triton_kernels.ops.act_backward import act_backward
 from triton_kernels.ops.add import add
@@ -52,7 +53,7 @@ class ProductOperator(Operator):
     """A matrix product as an op, in one of two forms: with the pre-activation returned, or without.
 
     Args:
-        name, parameters, launch, fake, batched, label: as :class:`Operator` takes them.
+        name, parameters, launch, fake, label, sharding: as :class:`Operator` takes them.
         with_pre: which form it is.
         act: the activation's name, from the arguments.
         product: the call as a product, from its arguments by name.
@@ -71,6 +72,7 @@ class ProductOperator(Operator):
         product: Callable[[Any], Product],
         multiply: Multiply,
         label: str,
+        sharding: Sharding,
     ) -> None:
         self._act, self._product, self._multiply = act, product, multiply
         self._with_pre = with_pre
@@ -84,6 +86,7 @@ class ProductOperator(Operator):
             autocast="lower",
             label=label,
             results=results,
+            sharding=sharding,
         )
 
     def _keep(self, ctx: Any, args: tuple[Any, ...], out: Any) -> None:

@@ -24,9 +24,11 @@ from torch import Tensor
 from torch.autograd import forward_ad
 
 from triton_kernels import _arguments
+from triton_kernels._placements import Sharding
 
 NAMESPACE = "triton_kernels"
 _LIBRARY = torch.library.Library(NAMESPACE, "FRAGMENT")
+_SHARDINGS: dict[str, Sharding] = {}  # of the registered ops, by name
 _PLAIN = frozenset({Tensor, torch.nn.Parameter})
 _AUTOCAST_KEYS = {"cuda": "AutocastCUDA", "cpu": "AutocastCPU"}
 
@@ -63,13 +65,14 @@ class Operator:
         parameters: as in a schema, "Tensor x, Scalar scale".
         launch: checks the arguments, takes ``out=``, launches; sees plain tensors only.
         fake: the same arguments → an empty result, of the right shape, dtype and strides.
-        gradients: of the inputs by name; inputs that are never differentiated need none. A subclass
+        gradients: of the inputs by name; an input without one must not require grad. A subclass
             that has :meth:`_keep` and :meth:`_backward` of its own needs none at all.
         batched: the rule for vmap, of (operator, in_dims, arguments).
         autocast: the dtype to which CUDA's autocast casts the inputs, where it does; or "lower",
             as torch's own products: to the dtype of autocast, on any device.
         label: what errors call it, if it is a form of an op of another name.
         results: how many tensors it returns; ``<op>_out`` there is only of one.
+        sharding: its rules for DTensors; without them, DTensor refuses the op.
     """
 
     def __init__(
@@ -84,6 +87,7 @@ class Operator:
         autocast: torch.dtype | Literal["lower"] | None = None,
         label: str = "",
         results: int = 1,
+        sharding: Sharding | None = None,
     ) -> None:
         declared = [parameter.split() for parameter in parameters.split(", ")]
         self.name, self.label = name, label or name
@@ -94,6 +98,8 @@ class Operator:
         self.autocast = autocast
         self._kept: dict[tuple[bool, ...], tuple[int, ...]] = {}
         self._register(parameters, fake, batched, results)
+        if sharding is not None:
+            _SHARDINGS[name] = sharding
         title = "".join(word.capitalize() for word in name.split("_"))
         functions: dict[str, Callable[..., Any]] = {
             "forward": self._forward,
@@ -176,6 +182,12 @@ class Operator:
         kept = self._kept.get(needed)
         if kept is None:
             wanted = [name for name, need in zip(self.names, needed) if need]
+            for name in wanted:
+                if name not in self.gradients:
+                    raise NotImplementedError(
+                        f"{self.label}(): argument '{name}' requires grad, but the op has no "
+                        "gradient for it; call it under torch.no_grad(), or with a detached tensor"
+                    )
             reads = {read for name in wanted for read in self.gradients[name].reads}
             kept = self._kept[needed] = tuple(i for i, n in enumerate(self.names) if n in reads)
         rest = list(args)
@@ -285,7 +297,7 @@ def _register_sharding() -> None:
     if "torch.distributed.tensor" in sys.modules:
         from triton_kernels import _sharding
 
-        _sharding.register()
+        _sharding.register(_SHARDINGS)
 
 
 # torch.compile runs it while it traces. This is torch.compiler.assume_constant_result, which would

@@ -128,6 +128,8 @@ ACTIVATIONS = {
     "leaky_relu": leaky_relu,
 }
 
+GELU_APPROXIMATIONS = {"none": "gelu", "tanh": "gelu_tanh"}  # as torch names them
+
 HALF_ACTIVATIONS = ACTIVATIONS | {
     "gelu": half_gelu,
     "gelu_tanh": half_gelu_tanh,

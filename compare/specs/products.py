@@ -17,7 +17,7 @@ from compare import cases
 from compare.cases import Case, Level, Sized
 from compare.specs.product_inputs import HOW, LAYOUTS, NEAR, VALUES, called
 from compare.specs.spec import Spec, cuda_type
-from cuda_reference.ops.gemm import takes as cuda_takes
+from cuda_reference.ops.gemm_bias_act import takes as cuda_takes
 from triton_kernels.activations import OF_PRE_ACTIVATION
 
 HALVES = ("float16", "bfloat16")

@@ -8,91 +8,31 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable
-from dataclasses import dataclass, replace
-from typing import Any, NamedTuple
+from dataclasses import replace
+from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import nn
 from torch.fx import GraphModule, Node
 
-from triton_kernels.ops.add import add
-from triton_kernels.ops.linear_gelu import APPROXIMATIONS
-from triton_kernels.ops.relu_scale import relu_scale
+from triton_kernels import ops
+from triton_kernels._fusion import (
+    Activation,
+    Attribute,
+    Form,
+    Operand,
+    Product,
+    Refused,
+    Scaled,
+    Signature,
+    Square,
+    Sum,
+)
+from triton_kernels.activations import GELU_APPROXIMATIONS
 
-
-class Attribute(NamedTuple):
-    """A parameter of a module that a node calls: its qualified name and the tensor."""
-
-    target: str
-    tensor: torch.Tensor
-
-
-Operand = Node | Attribute
-
-
-@dataclass(frozen=True)
-class Product:
-    """alpha·(x@b) + beta·c + bias; b is the operand ``weight``, transposed if ``by_rows``."""
-
-    x: Node
-    weight: Operand
-    by_rows: bool
-    bias: Operand | None = None
-    alpha: float = 1.0
-    c: Node | None = None
-    beta: float = 1.0
-
-
-@dataclass(frozen=True)
-class Activation:
-    """An activation of triton_kernels.activations, by name."""
-
-    name: str
-    x: Node
-
-
-@dataclass(frozen=True)
-class Scaled:
-    """x·factor for a Python number."""
-
-    x: Node
-    factor: float
-
-
-@dataclass(frozen=True)
-class Sum:
-    """x + alpha·y for tensors x and y."""
-
-    x: Node
-    y: Node
-    alpha: float = 1.0
-
-
-@dataclass(frozen=True)
-class Square:
-    """x·x."""
-
-    x: Node
-
-
-@dataclass(frozen=True)
-class ReluScale:
-    """relu(x)·scale, as triton_kernels.relu_scale."""
-
-    x: Node
-    scale: float
-
-
-@dataclass(frozen=True)
-class Refused:
-    """One of these ops, in a form that is not fused."""
-
-    reason: str
-
-
-Form = Product | Activation | Scaled | Sum | Square | ReluScale | Refused
 Arguments = dict[str, Any]
+
 
 # ---- activations ----
 
@@ -133,9 +73,9 @@ ACTIVATION_MODULES: dict[type[nn.Module], str] = {
 def activation_name(family: str, approximate: Any, negative_slope: Any) -> str | Refused:
     """The activation of ours that has these parameters."""
     if family == "gelu":
-        if approximate not in APPROXIMATIONS:
+        if approximate not in GELU_APPROXIMATIONS:
             return Refused(f"gelu with approximate={approximate!r}")
-        return APPROXIMATIONS[approximate]
+        return GELU_APPROXIMATIONS[approximate]
     if family == "leaky_relu" and negative_slope != 0.01:
         return Refused(f"leaky_relu with slope {negative_slope}, not 0.01")
     return family
@@ -203,20 +143,8 @@ def _pow(given: Arguments) -> Form | None:
     return Square(x) if isinstance(x, Node) and _number(exponent) and exponent == 2 else None
 
 
-def _relu_scale(given: Arguments) -> Form | None:
-    return ReluScale(given["x"], given["scale"])
-
-
 def _number(value: Any) -> bool:
     return isinstance(value, (int, float)) and not isinstance(value, bool)
-
-
-class Signature(NamedTuple):
-    """How a target's arguments are called, and what reads them."""
-
-    names: tuple[str, ...]
-    read: Callable[[Arguments], Form | None]
-    inplace: bool = False
 
 
 BINARY = ("input", "other")
@@ -251,8 +179,8 @@ SIGNATURES: dict[Any, Signature] = {
         )
         for target, family in ACTIVATIONS_IN_PLACE.items()
     },
-    add: Signature(BINARY, _add),
-    relu_scale: Signature(("x", "scale"), _relu_scale),
+    ops.FUNCTIONS["add"]: Signature(BINARY, _add),
+    **{target: signature for fusion in ops.FUSIONS for target, signature in fusion.reads.items()},
 }
 KEYWORDS = {"alpha", "beta", "inplace"}
 

@@ -9,62 +9,34 @@ overwrites an operand. What has a pattern's structure and fails one of these is 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
-from dataclasses import dataclass, replace
-from typing import Any, NamedTuple
+from dataclasses import replace
+from typing import Any
 
 import torch
 from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.fx import GraphModule, Node
 
+from triton_kernels import ops
+from triton_kernels._fusion import (
+    Activation,
+    Match,
+    Operand,
+    Problem,
+    Product,
+    Refused,
+    Sizes,
+    Sum,
+    Transposed,
+)
 from triton_kernels.graph import effects, forms
-from triton_kernels.graph.capabilities import Problem
-from triton_kernels.graph.forms import Activation, Operand, Product, ReluScale, Scaled, Square, Sum
 from triton_kernels.nn.rows import linear_act
-from triton_kernels.ops.add import add
-from triton_kernels.ops.linear_gelu import APPROXIMATIONS, linear_gelu
-from triton_kernels.ops.relu_scale import relu_scale, relu_scale_add
-from triton_kernels.ops.square import square
 
 PASSES = ("elementwise", "epilogue")
-APPROXIMATE = {act: approximate for approximate, act in APPROXIMATIONS.items()}
 
 
 class Misfit(Exception):
     """The nodes have a pattern's structure, but are not fused; the message says why."""
-
-
-class Transposed(NamedTuple):
-    """A matrix operand, transposed."""
-
-    operand: Operand
-
-
-@dataclass(frozen=True)
-class Match:
-    """Nodes that one call computes.
-
-    Attributes:
-        kernel: as capabilities.py names it.
-        nodes: in the order of the graph; the last is the result.
-        function, arguments, keywords: the call. Arguments may be operands or :class:`Transposed`.
-        sizes: M, N, K of a product.
-        act: the activation at the end of a product.
-    """
-
-    kernel: str
-    nodes: tuple[Node, ...]
-    function: Callable[..., Tensor]
-    arguments: tuple[Any, ...]
-    keywords: dict[str, Any]
-    sizes: tuple[int | None, int | None, int | None] = (None, None, None)
-    act: str = "none"
-
-    def operands(self) -> list[Operand]:
-        """The tensors that the call reads."""
-        plain = [a.operand if isinstance(a, Transposed) else a for a in self.arguments]
-        return [a for a in plain if isinstance(a, (Node, forms.Attribute))]
 
 
 class Matcher:
@@ -101,54 +73,16 @@ class Matcher:
     # ---- elementwise ----
 
     def _elementwise(self, root: Node) -> Match | None:
-        form = self.forms[root]
-        if isinstance(form, Square):
-            return Match("square", (root,), square, (form.x,), {})
-        if isinstance(form, Scaled):
-            return self._relu_scale(root, form)
-        if isinstance(form, Sum):
-            return self._relu_scale_add(root, form) or self._scaled_add(root, form)
-        return None
-
-    def _relu_scale(self, root: Node, form: Scaled) -> Match | None:
-        relu = self.forms[form.x]
-        if not isinstance(relu, Activation) or relu.name != "relu":
-            return None
-        return Match("relu_scale", (form.x, root), relu_scale, (relu.x, form.factor), {})
-
-    def _relu_scale_add(self, root: Node, form: Sum) -> Match | None:
-        """relu(x)·scale + y, either way round."""
-        nodes: tuple[Node, ...]
-        for scaled, y in ((form.x, form.y), (form.y, form.x)):
-            inner = self.forms[scaled]
-            if isinstance(inner, ReluScale) and form.alpha == 1:
-                arguments, nodes = (inner.x, y, inner.scale), (scaled, root)
-            elif isinstance(inner, Scaled) and form.alpha == 1:
-                match = self._relu_scale(scaled, inner)
-                if match is None:
-                    continue
-                arguments, nodes = (match.arguments[0], y, inner.factor), (*match.nodes, root)
-            else:
-                continue
-            return Match("relu_scale_add", nodes, relu_scale_add, arguments, {})
-        return None
-
-    def _scaled_add(self, root: Node, form: Sum) -> Match | None:
-        """x + alpha·(factor·y), or factor·x + y."""
-        y = self.forms[form.y]
-        if isinstance(y, Scaled):
-            alpha = {"alpha": form.alpha * y.factor}
-            return Match("add", (form.y, root), add, (form.x, y.x), alpha)
-        x = self.forms[form.x]
-        if isinstance(x, Scaled) and form.alpha == 1:
-            return Match("add", (form.x, root), add, (form.y, x.x), {"alpha": x.factor})
-        return None
+        """The longest match of the ops' patterns; of equally long ones the last op's."""
+        patterns = [pattern for fusion in ops.FUSIONS for pattern in fusion.elementwise]
+        matches = [match for p in reversed(patterns) if (match := p(root, self.forms)) is not None]
+        return max(matches, key=lambda match: len(match.nodes), default=None)
 
     # ---- products ----
 
     def _epilogue(self, root: Node) -> Match | None:
         form, act, top = self.forms[root], "none", root
-        if isinstance(form, forms.Refused):
+        if isinstance(form, Refused):
             first = root.args[0] if root.args else None
             if isinstance(first, Node) and isinstance(self.forms[first], Product):
                 raise Misfit(form.reason)
@@ -156,7 +90,7 @@ class Matcher:
         if isinstance(form, Activation):
             act, top = form.name, form.x
             refused = self.forms[top]
-            if isinstance(refused, forms.Refused):
+            if isinstance(refused, Refused):
                 raise Misfit(refused.reason)
         chain = self._chain(top)
         if chain is None:
@@ -202,16 +136,15 @@ class Matcher:
 
     def _product(self, product: Product, nodes: tuple[Node, ...], act: str) -> Match:
         sizes = self._sizes(product, nodes[0])
-        plain = product.by_rows and product.c is None and product.alpha == 1
-        if act in APPROXIMATE and plain:
-            operands = (product.x, product.weight, product.bias)
-            keywords = {"approximate": APPROXIMATE[act]}
-            return Match("linear_gelu", nodes, linear_gelu, operands, keywords, sizes, act)
+        for pattern in (pattern for fusion in ops.FUSIONS for pattern in fusion.products):
+            match = pattern(product, nodes, act, sizes)
+            if match is not None:
+                return match
         b = Transposed(product.weight) if product.by_rows else product.weight
         arguments = (product.x, b, product.bias, act, product.alpha, product.c, product.beta)
         return Match("gemm_bias_act", nodes, linear_act, arguments, {}, sizes, act)
 
-    def _sizes(self, product: Product, node: Node) -> tuple[int | None, int | None, int | None]:
+    def _sizes(self, product: Product, node: Node) -> Sizes:
         """M, N and K, None where they are symbols or unknown; the shapes must be a product's."""
         weight, x = forms.value(product.weight), forms.value(product.x)
         if weight is None or (x is None and not self.modular):

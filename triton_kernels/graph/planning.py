@@ -9,9 +9,9 @@ from typing import Any
 
 from torch.fx import GraphModule, Node
 
+from triton_kernels._fusion import Attribute, Match, Product, Transposed
 from triton_kernels.graph import capabilities, forms
-from triton_kernels.graph.forms import Attribute, Product
-from triton_kernels.graph.matching import PASSES, Match, Matcher, Misfit, Transposed
+from triton_kernels.graph.matching import PASSES, Matcher, Misfit
 
 
 @dataclass(frozen=True)

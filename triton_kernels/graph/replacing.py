@@ -14,8 +14,9 @@ from typing import Any
 from torch import nn
 from torch.fx import Graph, GraphModule, Node
 
+from triton_kernels._fusion import Activation, Match, Refused
 from triton_kernels.graph import capabilities, forms
-from triton_kernels.graph.matching import APPROXIMATE, Match, Matcher, Misfit
+from triton_kernels.graph.matching import Matcher, Misfit
 from triton_kernels.graph.planning import Options, judge
 from triton_kernels.nn.modules import LinearAct, LinearGELU
 
@@ -179,7 +180,7 @@ def _match(
     matcher: Matcher, node: Node, after: Node | None, options: Options
 ) -> tuple[Match | None, str]:
     form = matcher.forms[node]
-    if isinstance(form, forms.Refused):
+    if isinstance(form, Refused):
         return None, form.reason
     if after is None:
         return None, "last of its Sequential: no activation follows"
@@ -197,7 +198,7 @@ def _what_follows(matcher: Matcher, after: Node) -> str:
     what = type(module).__name__
     following = after.next
     between = following.op == "call_module" and isinstance(
-        matcher.forms[following], (forms.Activation, forms.Refused)
+        matcher.forms[following], (Activation, Refused)
     )
     if between and not _is_linear(module):
         return f"{what} between it and the activation"
@@ -215,8 +216,8 @@ def _graph(sequential: nn.Sequential) -> GraphModule:
 
 
 def _fused(linear: Any, match: Match) -> LinearAct | LinearGELU:
-    if match.act in APPROXIMATE:
-        return LinearGELU.sharing(linear, approximate=APPROXIMATE[match.act])
+    if match.kernel == "linear_gelu":
+        return LinearGELU.sharing(linear, **match.keywords)
     return LinearAct.sharing(linear, act=match.act)
 
 

@@ -1,6 +1,16 @@
 """Modules over the fused kernels, with the parameters and the state_dict of the torch modules they
-stand for."""
+stand for. LinearGELU and ReLUScale are there where their ops are."""
 
-from triton_kernels.nn.modules import MLP, LinearAct, LinearGELU, ReLUScale
+from triton_kernels import ops
+from triton_kernels.nn.modules import MLP, LinearAct
 
-__all__ = ["MLP", "LinearAct", "LinearGELU", "ReLUScale"]
+__all__ = ["MLP", "LinearAct"]
+
+if "linear_gelu" in ops.FUNCTIONS:
+    from triton_kernels.nn.modules import LinearGELU
+
+    __all__ += ["LinearGELU"]
+if "relu_scale" in ops.FUNCTIONS:
+    from triton_kernels.nn.modules import ReLUScale
+
+    __all__ += ["ReLUScale"]

@@ -10,11 +10,16 @@ from typing import Any, Self
 import torch
 from torch import Tensor
 
-from triton_kernels import _arguments, activations
+from triton_kernels import _arguments, activations, ops
 from triton_kernels._sharded_linear import is_distributed, sharded_linear
+from triton_kernels.activations import GELU_APPROXIMATIONS
 from triton_kernels.nn.rows import linear_act
-from triton_kernels.ops.linear_gelu import APPROXIMATIONS, linear_gelu
-from triton_kernels.ops.relu_scale import relu_scale
+
+# A module whose op is absent is not exported by triton_kernels.nn.
+if "linear_gelu" in ops.FUNCTIONS:
+    from triton_kernels.ops.linear_gelu import linear_gelu
+if "relu_scale" in ops.FUNCTIONS:
+    from triton_kernels.ops.relu_scale import relu_scale
 
 
 class _FusedLinear(torch.nn.Linear):
@@ -97,13 +102,13 @@ class LinearGELU(_FusedLinear):
         dtype: torch.dtype | None = None,
     ) -> None:
         _arguments.boolean("LinearGELU", "bias", bias)
-        _arguments.one_of("LinearGELU", "approximate", approximate, tuple(APPROXIMATIONS))
+        _arguments.one_of("LinearGELU", "approximate", approximate, tuple(GELU_APPROXIMATIONS))
         super().__init__(in_features, out_features, bias, device, dtype)
         self.approximate = approximate
 
     def forward(self, x: Tensor) -> Tensor:
         if is_distributed(self.weight):
-            return sharded_linear(x, self.weight, self.bias, APPROXIMATIONS[self.approximate])
+            return sharded_linear(x, self.weight, self.bias, GELU_APPROXIMATIONS[self.approximate])
         return linear_gelu(x, self.weight, self.bias, approximate=self.approximate)
 
     def extra_repr(self) -> str:

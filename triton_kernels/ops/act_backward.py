@@ -14,6 +14,7 @@ are rounded once. Reference: torch.autograd.grad of torch.nn.functional's activa
 from __future__ import annotations
 
 import functools
+from collections.abc import Iterator
 from typing import Any
 
 import torch
@@ -25,8 +26,11 @@ from triton_kernels import _arguments, _elementwise, _launch, activations
 from triton_kernels._gemm import cdiv
 from triton_kernels._launch import REMEMBERED, Launch, kind
 from triton_kernels._operator import Like, Operator, one_by_one
+from triton_kernels._placements import P, R, Rule, Shard, Sharding
 from triton_kernels.ops.add import add
 from triton_kernels.ops.sum_to import add_rows
+
+__all__ = ["act_backward"]
 
 DTYPES = _arguments.FLOATS
 BLOCK_M, BLOCK_N = 32, 64
@@ -235,6 +239,13 @@ class _ActBackward(Operator):
         return dgrad, dsaved, None, None, None
 
 
+def _rules(grad: Any, saved: Any, act: Any, bias: bool, dtype: Any) -> Iterator[Rule]:
+    """Linear in grad. The sums are over the rows; without bias they are an empty tensor."""
+    for placement, sums in [(R, R), (Shard(0), P), (Shard(1), Shard(0))]:
+        yield (placement, sums if bias else R), (placement, placement)
+    yield (P, P if bias else R), (P, R)
+
+
 STRAIGHT = ("none", "relu", "leaky_relu")  # activations made of straight lines
 
 _act_backward = _ActBackward(
@@ -244,4 +255,5 @@ _act_backward = _ActBackward(
     _fake,
     batched=one_by_one,
     results=2,
+    sharding=Sharding(_rules, decisive="bias"),
 )

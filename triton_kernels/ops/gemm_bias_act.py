@@ -11,13 +11,19 @@ float32. Reference for the conventions: torch.addmm, torch.nn.functional.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from triton_kernels import _arguments, _gemm, _launch, activations
+from triton_kernels._fusion import Entry, Fusion
+from triton_kernels._gemm import HALVES
 from triton_kernels._gemm_op import Product, ProductOperator, wants_pre
+from triton_kernels._placements import P, R, Rule, Shard, Sharding, beside, twice
+
+__all__ = ["gemm_bias_act"]
 
 DTYPES = _arguments.FLOATS
 PRECISIONS = ("ieee", "tf32", "tf32x3")
@@ -157,6 +163,30 @@ _PARAMETERS = (
     "Tensor a, Tensor b, Tensor? bias, str act, float alpha, float? beta, Tensor? c, "
     "ScalarType? out_dtype, str precision"
 )
+
+
+def _rules(
+    a: Any,
+    b: Any,
+    bias: Any,
+    act: str,
+    alpha: Any,
+    beta: Any,
+    c: Any,
+    out_dtype: Any,
+    precision: Any,
+) -> Iterator[Rule]:
+    """By rows, by columns; without an activation along the contraction, too. That makes sums, in
+    which bias and c are to count once: DTensor divides what is replicated by the ranks."""
+    shape = (a.shape[0], b.shape[1])
+    yield (R,), (R, R, R, R)
+    for dim, operands in enumerate([(Shard(0), R), (R, Shard(1))]):
+        others = [R if t is None else beside(t, dim, shape) for t in (bias, c)]
+        yield (Shard(dim),), (*operands, *others)
+    if act == "none":
+        yield (P,), (Shard(1), Shard(0), P, P)
+
+
 _gemm_bias_act = ProductOperator(
     "gemm_bias_act",
     _PARAMETERS,
@@ -167,6 +197,7 @@ _gemm_bias_act = ProductOperator(
     product=_product,
     multiply=gemm_bias_act,
     label="gemm_bias_act",
+    sharding=Sharding(_rules, decisive="act"),
 )
 _with_pre = ProductOperator(
     "gemm_bias_act_with_pre",
@@ -178,4 +209,20 @@ _with_pre = ProductOperator(
     product=_product,
     multiply=gemm_bias_act,
     label="gemm_bias_act",
+    sharding=Sharding(twice(_rules), decisive="act"),
+)
+
+# Every product with an epilogue that no other op's pattern takes is a gemm_bias_act.
+GRAPH = Fusion(
+    speeds={
+        "gemm_bias_act": (
+            Entry(HALVES, eager=0.8, inductor=0.8, capabilities=(90,), filled=False),
+            Entry(HALVES, eager=1.4, inductor=0.9, capabilities=(90,), aligned=False),
+            Entry(HALVES, eager=1.07, inductor=1.06, capabilities=(90,), outputs=2048**2),
+            Entry(HALVES, eager=1.02, inductor=1.02, capabilities=(90,)),
+            # "ieee" products, by multiply-add.
+            Entry((torch.float32,), eager=0.8, inductor=0.8, capabilities=(90,), rows=1024),
+            Entry((torch.float32,), eager=0.1, inductor=0.1, capabilities=(90,)),
+        )
+    }
 )

@@ -8,17 +8,23 @@ rounding. Reference: torch.nn.functional.gelu(torch.nn.functional.linear(x, weig
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from typing import Any
 
 import torch
 from torch import Tensor
+from torch.fx import Node
 
-from triton_kernels import _arguments
+from triton_kernels import _arguments, _fusion
+from triton_kernels._fusion import Entry, Fusion, Match
+from triton_kernels._gemm import HALVES
 from triton_kernels._gemm_op import Product, ProductOperator, wants_pre
 from triton_kernels._operator import Like
+from triton_kernels._placements import R, Rule, Shard, Sharding, twice
+from triton_kernels.activations import GELU_APPROXIMATIONS
 from triton_kernels.ops import gemm_bias_act
 
-APPROXIMATIONS = {"none": "gelu", "tanh": "gelu_tanh"}
+__all__ = ["linear_gelu"]
 
 
 def linear_gelu(
@@ -50,7 +56,7 @@ def linear_gelu(
             and an input requires grad.
     """
     args = (x, weight, bias, approximate)
-    act = APPROXIMATIONS.get(approximate, "none") if isinstance(approximate, str) else "none"
+    act = GELU_APPROXIMATIONS.get(approximate, "none") if isinstance(approximate, str) else "none"
     if out is None and wants_pre(act, x, weight, bias):
         return _with_pre(*args)[0]  # type: ignore[no-any-return]
     return _linear_gelu(*args, out=out)  # type: ignore[no-any-return]
@@ -69,7 +75,7 @@ def _run(
     op = "linear_gelu"
     x = _arguments.tensor(op, "x", x, gemm_bias_act.DTYPES)
     weight = _arguments.tensor(op, "weight", weight, (x.dtype,))
-    _arguments.one_of(op, "approximate", approximate, tuple(APPROXIMATIONS))
+    _arguments.one_of(op, "approximate", approximate, tuple(GELU_APPROXIMATIONS))
     if x.dim() == 0 or weight.dim() != 2 or x.shape[-1] != weight.shape[1]:
         raise RuntimeError(
             f"{op}(): 'x' and 'weight' must have shapes […, I] and [O, I], but have "
@@ -82,7 +88,7 @@ def _run(
         rows,
         columns,
         bias,
-        APPROXIMATIONS[approximate],
+        GELU_APPROXIMATIONS[approximate],
         1.0,
         None,
         None,
@@ -151,11 +157,20 @@ def _product(call: Any) -> Product:
         columns: Tensor | Like = weight.t()
     else:
         columns = Like(torch.Size(reversed(weight.shape)), weight.dtype)
-    return Product(rows, columns, call.bias, APPROXIMATIONS[call.approximate], transposed=True)
+    return Product(rows, columns, call.bias, GELU_APPROXIMATIONS[call.approximate], transposed=True)
 
 
 def _act(args: tuple[Any, ...]) -> str:
-    return APPROXIMATIONS[args[3]]
+    return GELU_APPROXIMATIONS[args[3]]
+
+
+def _rules(x: Any, weight: Any, bias: Any, approximate: Any) -> Iterator[Rule]:
+    """Along a batch dimension, or column-parallel; gelu of a part of the sum would be wrong."""
+    last = len(x.shape) - 1
+    yield (R,), (R, R, R)
+    yield (Shard(last),), (R, Shard(0), Shard(0))
+    for dim in range(last):
+        yield (Shard(dim),), (Shard(dim), R, R)
 
 
 _PARAMETERS = "Tensor x, Tensor weight, Tensor? bias, str approximate"
@@ -169,6 +184,7 @@ _linear_gelu = ProductOperator(
     product=_product,
     multiply=gemm_bias_act.gemm_bias_act,
     label="linear_gelu",
+    sharding=Sharding(_rules),
 )
 _with_pre = ProductOperator(
     "linear_gelu_with_pre",
@@ -180,4 +196,36 @@ _with_pre = ProductOperator(
     product=_product,
     multiply=gemm_bias_act.gemm_bias_act,
     label="linear_gelu",
+    sharding=Sharding(twice(_rules)),
+)
+
+
+_APPROXIMATE = {act: approximate for approximate, act in GELU_APPROXIMATIONS.items()}
+
+
+def _match(
+    product: _fusion.Product, nodes: tuple[Node, ...], act: str, sizes: _fusion.Sizes
+) -> Match | None:
+    """A linear layer followed by gelu, with nothing scaled and nothing else added."""
+    plain = product.by_rows and product.c is None and product.alpha == 1
+    if act not in _APPROXIMATE or not plain:
+        return None
+    operands = (product.x, product.weight, product.bias)
+    keywords = {"approximate": _APPROXIMATE[act]}
+    return Match("linear_gelu", nodes, linear_gelu, operands, keywords, sizes, act)
+
+
+GRAPH = Fusion(
+    products=(_match,),
+    speeds={
+        "linear_gelu": (
+            Entry(HALVES, eager=0.8, inductor=0.8, capabilities=(90,), filled=False),
+            Entry(HALVES, eager=1.7, inductor=1.9, capabilities=(90,), aligned=False),
+            Entry(HALVES, eager=1.07, inductor=1.06, capabilities=(90,), outputs=2048**2),
+            Entry(HALVES, eager=1.02, inductor=1.02, capabilities=(90,)),
+            # "ieee" products, by multiply-add.
+            Entry((torch.float32,), eager=0.7, inductor=0.7, capabilities=(90,), rows=1024),
+            Entry((torch.float32,), eager=0.1, inductor=0.1, capabilities=(90,)),
+        )
+    },
 )

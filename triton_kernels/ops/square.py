@@ -11,24 +11,32 @@ Reference: torch.square.
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
+from typing import Any
+
 import torch
 import triton
 from torch import Tensor
+from torch.fx import Node
 
 from triton_kernels import _arguments, _elementwise_op
+from triton_kernels._fusion import Entry, Form, Fusion, Match, Square
 from triton_kernels._operator import Gradient
+from triton_kernels._placements import P, R, Rule, Sharding, elementwise
 from triton_kernels.ops.sum_to import fitted
+
+__all__ = ["square", "square_backward"]
 
 DTYPES = _arguments.FLOATS + _arguments.INTEGERS
 
 
 @triton.jit
-def square_element(x, y, s):
+def square_element(x):
     return x * x
 
 
 @triton.jit
-def square_backward_element(grad, x, s):
+def square_backward_element(grad, x):
     return grad * (x + x)
 
 
@@ -67,6 +75,13 @@ def square_backward(grad: Tensor, x: Tensor, *, out: Tensor | None = None) -> Te
     return _square_backward(grad, x, out=out)
 
 
+def _backward_rules(grad: Any, x: Any) -> Iterator[Rule]:
+    """Linear in either."""
+    yield from elementwise(grad, x)
+    yield (P,), (P, R)
+    yield (P,), (R, P)
+
+
 _square = _elementwise_op.define(
     "square",
     "Tensor x",
@@ -84,4 +99,17 @@ _square_backward = _elementwise_op.define(
         "grad": Gradient(lambda g, i: fitted(square_backward(g, i.x), i.grad), reads=("x",)),
         "x": Gradient(lambda g, i: fitted(square_backward(g, i.grad), i.x), reads=("grad",)),
     },
+    sharding=Sharding(_backward_rules),
+)
+
+
+def _match(root: Node, forms: Mapping[Node, Form | None]) -> Match | None:
+    """x·x, x² or torch.square(x)."""
+    form = forms[root]
+    return Match("square", (root,), square, (form.x,), {}) if isinstance(form, Square) else None
+
+
+GRAPH = Fusion(
+    elementwise=(_match,),
+    speeds={"square": (Entry(_arguments.FLOATS, eager=1.0, inductor=1.0),)},
 )

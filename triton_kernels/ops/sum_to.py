@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -27,7 +27,10 @@ from torch import Tensor
 from triton_kernels import _arguments, _elementwise, _launch
 from triton_kernels._launch import REMEMBERED, Launch, kind
 from triton_kernels._operator import Gradient, Like, Operator
+from triton_kernels._placements import P, R, Rule, Shard, Sharding
 from triton_kernels._scalars import as_argument, scalar_value
+
+__all__ = ["sum_to"]
 
 DTYPES = _arguments.FLOATS
 TILE = 2048  # elements that a program reads at a time; twice as many of long columns
@@ -344,6 +347,16 @@ def _batched(
     return operator(x, padded, *others).view(x.shape[0], *shape), 0
 
 
+def _rules(x: Any, shape: Sequence[int], factor: Any, dtype: Any) -> Iterator[Rule]:
+    """A kept dimension stays sharded; over a reduced one, each rank has a part of the sum."""
+    yield (R,), (R,)
+    yield (P,), (P,)
+    added = len(x.shape) - len(shape)
+    for dim, size in enumerate(x.shape):
+        kept = dim >= added and shape[dim - added] == size
+        yield (Shard(dim - added) if kept else P,), (Shard(dim),)
+
+
 _sum_to = Operator(
     "sum_to",
     "Tensor x, SymInt[] shape, Scalar factor, ScalarType? dtype",
@@ -351,4 +364,5 @@ _sum_to = Operator(
     _fake,
     gradients={"x": Gradient(_gradient)},
     batched=_batched,
+    sharding=Sharding(_rules, decisive="shape", shape="shape"),
 )

@@ -10,6 +10,8 @@ from torch import Tensor
 from cuda_reference import _arguments, _launch, _memory
 from cuda_reference._arguments import FLOATING
 
+__all__ = ["sum_to"]
+
 
 def sum_to(
     x: Tensor,

@@ -1,0 +1,59 @@
+# Written by .ci/stubs (make stubs); not to be edited.
+from collections.abc import Callable
+from torch import Tensor
+from cuda_reference import ops as ops
+from cuda_reference._compilers import BuildError as BuildError
+from cuda_reference._inline import load_inline as load_inline
+
+OPS: tuple[str, ...]
+def variants(op: str) -> dict[str, Callable[..., Tensor]]: ...
+
+from cuda_reference.ops.act_backward import act_backward as act_backward
+from cuda_reference.ops.add import add as add
+from cuda_reference.ops.gemm_bias_act import gemm_bias_act as gemm_bias_act
+from cuda_reference.ops.linear_gelu import linear_gelu as linear_gelu
+def relu_scale(
+    x: Tensor,
+    scale: int | float,
+    *,
+    out: Tensor | None = None,
+    variant: str | None = None,
+) -> Tensor:
+    """relu(x)·scale: the CUDA twin of :func:`triton_kernels.relu_scale`; it has no variants."""
+def relu_scale_add(
+    x: Tensor,
+    y: Tensor,
+    scale: int | float,
+    *,
+    out: Tensor | None = None,
+    variant: str | None = None,
+) -> Tensor:
+    """fma(relu(x), scale, y): the CUDA twin of :func:`triton_kernels.relu_scale_add`; it has no variants."""
+def relu_scale_backward(
+    grad: Tensor,
+    x: Tensor,
+    scale: int | float,
+    *,
+    out: Tensor | None = None,
+    variant: str | None = None,
+) -> Tensor:
+    """0 where x <= 0, else grad·scale: the CUDA twin of :func:`triton_kernels.relu_scale_backward`; it has no variants."""
+from cuda_reference.ops.square import square as square
+from cuda_reference.ops.square import square_backward as square_backward
+from cuda_reference.ops.sum_to import sum_to as sum_to
+
+__all__ = [
+    "BuildError",
+    "act_backward",
+    "add",
+    "gemm_bias_act",
+    "linear_gelu",
+    "load_inline",
+    "relu_scale",
+    "relu_scale_add",
+    "relu_scale_backward",
+    "square",
+    "square_backward",
+    "sum_to",
+    "variants",
+]

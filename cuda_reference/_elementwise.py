@@ -1,0 +1,144 @@
+"""What the elementwise ops share: argument checks, the default launch, and functions for those ops
+that are only a .cu.
+
+The default kernel of each takes every dtype and layout; a variant takes dense contiguous tensors of
+its own dtype only.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from cuda_reference import _arguments, _launch, _memory
+from cuda_reference._arguments import FLOATING, INTEGRAL
+from cuda_reference._signatures import Signature
+
+Variants = Mapping[str, tuple[torch.dtype, ...]]  # name → the dtypes that it takes
+
+
+def function(stem: str, signature: Signature) -> Callable[..., Tensor]:
+    """The function of an op whose launcher in csrc/<stem>.cu says all there is to know of it."""
+    op, dtypes = signature.op, FLOATING if signature.floating else FLOATING + INTEGRAL
+    python = _python_signature(signature)
+
+    def call(*args: Any, **kwargs: Any) -> Tensor:
+        try:
+            bound = python.bind(*args, **kwargs)
+        except TypeError as error:
+            raise TypeError(f"{op}(): {error}") from None
+        given = bound.arguments
+        operands = {name: given[name] for name in signature.operands}
+        numbers = {name: given[name] for name in signature.numbers}
+        out, variant = given.get("out"), given.get("variant")
+        return pointwise(op, stem, operands, numbers, dtypes, out, variant)
+
+    call.__name__ = call.__qualname__ = op
+    call.__module__ = "cuda_reference"
+    call.__doc__ = signature.docstring
+    call.__signature__ = python  # type: ignore[attr-defined]
+    return call
+
+
+def _python_signature(signature: Signature) -> inspect.Signature:
+    kinds = inspect.Parameter
+    positional = {
+        **dict.fromkeys(signature.operands, "Tensor"),
+        **dict.fromkeys(signature.numbers, "int | float"),
+    }
+    options = {"out": "Tensor | None", "variant": "str | None"}
+    parameters = [
+        kinds(name, kinds.POSITIONAL_OR_KEYWORD, annotation=annotation)
+        for name, annotation in positional.items()
+    ]
+    parameters += [
+        kinds(name, kinds.KEYWORD_ONLY, default=None, annotation=annotation)
+        for name, annotation in options.items()
+    ]
+    return inspect.Signature(parameters, return_annotation="Tensor")
+
+
+def pointwise(
+    op: str,
+    stem: str,
+    operands: dict[str, Any],
+    numbers: dict[str, Any],
+    dtypes: tuple[torch.dtype, ...],
+    out: Tensor | None,
+    variant: str | None = None,
+) -> Tensor:
+    """An op of one or two tensors and perhaps numbers, by its default kernel; it has no variants
+    here."""
+    tensors = {n: _arguments.check_tensor(op, n, t, dtypes) for n, t in operands.items()}
+    if len(tensors) == 2:
+        tensors = dict(zip(tensors, on_one_device(*tensors.values())))
+    first, *rest = tensors.values()
+    dtype = torch.result_type(first, rest[0]) if rest else first.dtype
+    scalars = [
+        _launch.scalar(_arguments.check_number(op, name, number, dtype))
+        for name, number in numbers.items()
+    ]
+    out = output(op, tensors, dtype, out)
+    check_variant(op, variant, {}, {})
+    described = views(out, tensors)
+    arguments = [described[name] for name in (*tensors, "out")]
+    return run(stem, op, out, tensors, *arguments, *scalars)
+
+
+def on_one_device(x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+    """A 0-d CPU tensor follows the other one to its GPU."""
+    if x.is_cuda and y.is_cpu and y.dim() == 0:
+        y = y.to(x.device)
+    elif y.is_cuda and x.is_cpu and x.dim() == 0:
+        x = x.to(y.device)
+    return x, y
+
+
+def output(op: str, tensors: dict[str, Tensor], dtype: torch.dtype, out: Any) -> Tensor:
+    """The checked ``out``, or a new contiguous tensor of the broadcast shape."""
+    device = _arguments.check_device(op, tensors)
+    try:
+        shape = torch.broadcast_shapes(*(t.shape for t in tensors.values()))
+    except RuntimeError:
+        shapes = " and ".join(f"'{name}' {list(t.shape)}" for name, t in tensors.items())
+        raise RuntimeError(f"{op}(): the shapes of {shapes} do not broadcast") from None
+    if out is not None:
+        return _arguments.check_out(op, out, shape, dtype, tensors, in_place=True)
+    return _memory.new_result(op, shape, dtype, device)
+
+
+def check_variant(
+    op: str, variant: str | None, variants: Variants, tensors: dict[str, Tensor]
+) -> None:
+    """Refuse an unknown variant, and tensors that it is not made for."""
+    if variant is None:
+        return
+    _arguments.check_choice(op, "variant", variant, tuple(variants))
+    first = next(iter(tensors.values()))
+    for name, t in tensors.items():
+        if t.dtype not in variants[variant]:
+            raise ValueError(f"{op}(): variant '{variant}' does not take {t.dtype} ('{name}')")
+        if not t.is_contiguous() or t.shape != first.shape:
+            raise ValueError(
+                f"{op}(): variant '{variant}' takes contiguous tensors of one shape, but '{name}' "
+                f"has shape {list(t.shape)} and strides {list(t.stride())}"
+            )
+
+
+def views(out: Tensor, tensors: dict[str, Tensor]) -> dict[str, Any]:
+    """The operands as launcher arguments in out's shape; one dimension where all are contiguous."""
+    every = {**{name: t.expand(out.shape) for name, t in tensors.items()}, "out": out}
+    if all(t.is_contiguous() for t in every.values()):
+        every = {name: t.view(-1) for name, t in every.items()}
+    return {name: _launch.tensor(t) for name, t in every.items()}
+
+
+def run(stem: str, symbol: str, out: Tensor, tensors: dict[str, Tensor], *arguments: Any) -> Tensor:
+    if out.numel():
+        shapes = ", ".join(f"{name} {list(t.shape)}" for name, t in tensors.items())
+        _launch.launch(stem, symbol, shapes, (out,), *arguments)
+    return out

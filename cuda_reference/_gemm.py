@@ -1,0 +1,57 @@
+"""What the matrix products share: activations, precisions, variants and their checks.
+
+The products' kernels stand in csrc/gemm.cuh and csrc/gemm_wmma.cuh. All take any strides; naive and
+tiled every floating dtype in precision "ieee", wmma what tensor cores multiply: float16, bfloat16,
+and float32 as "tf32" or "tf32x3".
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from cuda_reference import _arguments, _launch
+
+ACTS = ("none", "relu", "gelu", "gelu_tanh", "silu", "sigmoid", "tanh", "leaky_relu")
+VARIANTS = ("naive", "tiled", "wmma")
+PRECISIONS = ("ieee", "tf32", "tf32x3")  # in the order of enum Precision in csrc/gemm_wmma.cuh
+
+
+def variant_for(op: str, variant: str | None, dtype: torch.dtype, precision: str) -> str:
+    """The variant's name, checked against what it is asked to multiply."""
+    if precision != "ieee" and dtype != torch.float32:
+        raise ValueError(
+            f"{op}(): precision '{precision}' is for float32, but the inputs are {dtype}"
+        )
+    if variant is None:
+        return "naive" if precision == "ieee" else "wmma"
+    _arguments.check_choice(op, "variant", variant, VARIANTS)
+    if not takes(variant, dtype, precision):
+        raise ValueError(
+            f"{op}(): variant '{variant}' does not multiply {dtype} in precision '{precision}'"
+        )
+    return variant
+
+
+def takes(variant: str, dtype: torch.dtype, precision: str) -> bool:
+    """Whether a variant is made for a dtype and precision."""
+    if variant == "wmma":
+        return dtype in (torch.float16, torch.bfloat16) or precision != "ieee"
+    return precision == "ieee"
+
+
+def check_bias(op: str, bias: Any, dtype: torch.dtype, N: int) -> Tensor:
+    """bias, which must be [N] of the inputs' dtype."""
+    bias = _arguments.check_tensor(op, "bias", bias, (dtype,))
+    if list(bias.shape) != [N]:
+        raise RuntimeError(f"{op}(): 'bias' must have shape [{N}], but has {list(bias.shape)}")
+    return bias
+
+
+def launch(stem: str, symbol: str, inputs: dict[str, Tensor], out: Tensor, *arguments: Any) -> None:
+    """Call the launcher, unless there is nothing to compute."""
+    if out.numel():
+        shapes = ", ".join(f"{name} {list(t.shape)}" for name, t in inputs.items())
+        _launch.launch(stem, symbol, shapes, (out,), *arguments)

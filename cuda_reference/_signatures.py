@@ -1,0 +1,81 @@
+"""What a csrc/<stem>.cu exports, read from its text: the elementwise ops that need no host code.
+
+Each launcher of such a file is an op of its name:
+
+    extern "C" int relu_scale_add(const Tensor* x, const Tensor* y, const Tensor* out, Scalar scale,
+                                  cudaStream_t stream)
+
+takes the tensors x and y, which broadcast, and the number scale. WITH_COMPUTE_TYPE in its body says
+that it takes every dtype, WITH_FLOATING_TYPE that it takes the floating ones. The formula in the
+comment at the head of the file, "relu_scale_add: out = …", becomes its docstring.
+
+This module imports nothing but Python's own, so that stubs can be written without torch.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+_LAUNCHER = re.compile(r'^extern "C"\s+int\s+(\w+)\s*\(([^)]*)\)\s*\{(.*?)^\}', re.M | re.S)
+_PARAMETERS = re.compile(
+    r"((?:const Tensor\* \w+, ){1,2})const Tensor\* out, ((?:Scalar \w+, )*)cudaStream_t stream"
+)
+_EXPECTED = (
+    "(const Tensor* <operand>, [const Tensor* <operand>,] const Tensor* out, [Scalar <number>, …] "
+    "cudaStream_t stream); other launchers need a cuda_reference/ops/<op>.py"
+)
+
+
+@dataclass(frozen=True)
+class Signature:
+    """An elementwise op as its launcher declares it.
+
+    Attributes:
+        op: its name, and the launcher's.
+        operands: the tensors, one or two.
+        numbers: the Python numbers after them.
+        floating: whether it takes floating dtypes only.
+        formula: from the comment, or empty.
+    """
+
+    op: str
+    operands: tuple[str, ...]
+    numbers: tuple[str, ...]
+    floating: bool
+    formula: str
+
+    @property
+    def docstring(self) -> str:
+        """One line, as functions written by hand have it."""
+        formula = f"{self.formula}: the" if self.formula else "The"
+        return f"{formula} CUDA twin of :func:`triton_kernels.{self.op}`; it has no variants."
+
+
+def signatures(source: Path) -> list[Signature]:
+    """The ops that a .cu exports.
+
+    Raises:
+        ImportError: there is none, or a launcher that is not of this form; the text names the file.
+    """
+    text = source.read_text()
+    launchers = _LAUNCHER.findall(text)
+    if not launchers or len(launchers) != len(re.findall(r'\bextern "C"', text)):
+        raise ImportError(f'{source}: expected every extern "C" to be int <op>{_EXPECTED}')
+    return [_signature(source, text, *launcher) for launcher in launchers]
+
+
+def _signature(source: Path, text: str, op: str, parameters: str, body: str) -> Signature:
+    match = _PARAMETERS.fullmatch(" ".join(parameters.split()))
+    if match is None:
+        raise ImportError(f"{source}: {op} has parameters ({parameters}), expected {_EXPECTED}")
+    floating = "WITH_FLOATING_TYPE(" in body
+    if floating == ("WITH_COMPUTE_TYPE(" in body):
+        raise ImportError(
+            f"{source}: {op} must launch under WITH_COMPUTE_TYPE or WITH_FLOATING_TYPE, which says "
+            "what dtypes it takes"
+        )
+    operands, numbers = (tuple(re.findall(r"(\w+), ", group)) for group in match.groups())
+    formula = re.search(rf"^//.*\b{op}: out = ([^;:\n]*)", text, re.M)
+    return Signature(op, operands, numbers, floating, formula[1].strip() if formula else "")

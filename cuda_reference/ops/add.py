@@ -1,0 +1,109 @@
+"""add: argument checks and launches. The kernels stand in csrc/add.cu."""
+
+from __future__ import annotations
+
+import ctypes
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from cuda_reference import _arguments, _elementwise, _launch
+from cuda_reference._arguments import FLOATING, INTEGRAL
+
+__all__ = ["add"]
+
+VARIANTS = {
+    "add": {
+        "f32": (torch.float32,),
+        "f32x4": (torch.float32,),
+        "f16": (torch.float16,),
+        "f16x2": (torch.float16,),
+        "f16x8": (torch.float16,),
+        "f16x8_pack": (torch.float16,),
+        "bf16": (torch.bfloat16,),
+        "bf16x2": (torch.bfloat16,),
+        "bf16x8": (torch.bfloat16,),
+        "bf16x8_pack": (torch.bfloat16,),
+    }
+}
+
+
+def add(
+    x: Tensor | int | float,
+    y: Tensor | int | float,
+    *,
+    alpha: int | float = 1,
+    out: Tensor | None = None,
+    variant: str | None = None,
+) -> Tensor:
+    """x + alpha·y as fma(alpha, y, x): the CUDA twin of :func:`triton_kernels.add`.
+
+    Args:
+        x, y, alpha, out: as there.
+        variant: f32, f32x4, f16, f16x2, f16x8, f16x8_pack, bf16, bf16x2, bf16x8 or bf16x8_pack:
+            a kernel for contiguous tensors of one shape and that dtype. None: any layout.
+
+    Raises:
+        TypeError, ValueError, RuntimeError: as there; ValueError also for inputs that the variant
+            does not take.
+    """
+    operands = _promotable("add", x, y, FLOATING + INTEGRAL)
+    tensors = {name: t for name, t in operands.items() if isinstance(t, Tensor)}
+    # Of a number only the kind promotes.
+    dtype = torch.result_type(
+        *(t if name in tensors else type(t)() for name, t in operands.items())
+    )
+    alpha = _arguments.check_number("add", "alpha", alpha, dtype)
+    given: int | float = 0
+    for name in operands.keys() - tensors.keys():
+        given = _arguments.check_number("add", name, operands[name], dtype)
+    out = _elementwise.output("add", tensors, dtype, out)
+    if variant is not None:
+        _elementwise.check_variant("add", variant, VARIANTS["add"], {**tensors, "out": out})
+        for name in operands.keys() - tensors.keys():
+            raise ValueError(
+                f"add(): variant '{variant}' takes two tensors, but {name} is a number"
+            )
+        arguments = [_launch.pointer(t) for t in (out, *tensors.values())]
+        factor, n = ctypes.c_float(alpha), ctypes.c_longlong(out.numel())
+        return _elementwise.run("add", f"add_{variant}", out, tensors, *arguments, factor, n)
+    views = _elementwise.views(out, tensors)
+    return _elementwise.run(
+        "add",
+        "add",
+        out,
+        tensors,
+        views.get("x"),
+        views.get("y"),
+        _launch.scalar(given),
+        views["out"],
+        _launch.scalar(alpha),
+    )
+
+
+def _promotable(op: str, x: Any, y: Any, dtypes: tuple[torch.dtype, ...]) -> dict[str, Any]:
+    """The checked operands by name; one of them may still be a number."""
+    operands: dict[str, Any] = {"x": x, "y": y}
+    numbers = [name for name, t in operands.items() if isinstance(t, (bool, int, float))]
+    if len(numbers) == 2:
+        numbers, operands["y"] = ["x"], _as_tensor(op, x, y)
+    for name, t in operands.items():
+        if name not in numbers:
+            _arguments.check_tensor(op, name, t, dtypes)
+        elif isinstance(t, bool):
+            operands[name] = int(t)
+    if not numbers:
+        operands["x"], operands["y"] = _elementwise.on_one_device(x, y)
+    return operands
+
+
+def _as_tensor(op: str, x: int | float, y: int | float) -> Tensor:
+    """y as a 0-d CPU tensor of the dtype that two numbers promote to."""
+    dtype = torch.result_type(type(x)(), type(y)())
+    if dtype is torch.bool:
+        raise TypeError(f"{op}(): 'x' and 'y' are bools, and there is no sum of dtype bool")
+    value = _arguments.check_number(op, "y", int(y) if isinstance(y, bool) else y, dtype)
+    if isinstance(value, int) and value >= 2**63:
+        value -= 2**64
+    return torch.full((), value, dtype=dtype, device="cpu")

@@ -1,0 +1,89 @@
+"""gemm_bias_act: argument checks and launches. The launchers stand in csrc/gemm_bias_act.cu."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from cuda_reference import _arguments, _gemm, _launch, _memory
+from cuda_reference._arguments import FLOATING
+from cuda_reference._gemm import takes as takes
+
+__all__ = ["gemm_bias_act"]
+
+VARIANTS = {"gemm_bias_act": _gemm.VARIANTS}
+
+
+def gemm_bias_act(
+    a: Tensor,
+    b: Tensor,
+    bias: Tensor | None = None,
+    *,
+    act: str = "none",
+    alpha: float = 1.0,
+    beta: float | None = None,
+    c: Tensor | None = None,
+    out: Tensor | None = None,
+    out_dtype: torch.dtype | None = None,
+    precision: str = "ieee",
+    variant: str | None = None,
+) -> Tensor:
+    """act(alpha·(a@b) + beta·c + bias): the CUDA twin of :func:`triton_kernels.gemm_bias_act`.
+
+    Args:
+        a, b, bias, act, alpha, beta, c, out, out_dtype, precision: as there.
+        variant: "naive", one thread an output element; "tiled", through shared memory; "wmma", on
+            tensor cores (compute capability 8.0 or newer). None is naive, or wmma for the
+            precisions that only tensor cores have.
+
+    Raises:
+        TypeError, ValueError, RuntimeError: as there; ValueError also for an unknown variant and
+            for a dtype and precision that it does not have.
+    """
+    op = "gemm_bias_act"
+    a = _arguments.check_tensor(op, "a", a, FLOATING)
+    b = _arguments.check_tensor(op, "b", b, (a.dtype,))
+    _arguments.check_choice(op, "act", act, _gemm.ACTS)
+    _arguments.check_choice(op, "precision", precision, _gemm.PRECISIONS)
+    variant = _gemm.variant_for(op, variant, a.dtype, precision)
+    alpha = _arguments.check_number(op, "alpha", alpha, a.dtype)
+    if beta is not None:
+        beta = _arguments.check_number(op, "beta", beta, a.dtype)
+    if a.dim() != 2 or b.dim() != 2 or a.shape[1] != b.shape[0]:
+        raise RuntimeError(
+            f"{op}(): 'a' and 'b' must have shapes [M, K] and [K, N], but have {list(a.shape)} and "
+            f"{list(b.shape)}"
+        )
+    M, N = a.shape[0], b.shape[1]
+    inputs = {"a": a, "b": b}
+    if bias is not None:
+        inputs["bias"] = _gemm.check_bias(op, bias, a.dtype, N)
+    if c is not None:
+        inputs["c"] = _arguments.check_tensor(op, "c", c, (a.dtype,))
+        if c.dim() > 2 or any(n not in (1, m) for n, m in zip(c.shape[::-1], (N, M))):
+            raise RuntimeError(f"{op}(): 'c' must broadcast to [{M}, {N}], but is {list(c.shape)}")
+        beta = 1.0 if beta is None else beta
+    elif beta:
+        raise ValueError(f"{op}(): argument 'beta' is {beta}, but there is no 'c'")
+    dtype = _arguments.check_result_dtype(op, "out_dtype", out_dtype, a.dtype)
+    device = _arguments.check_device(op, inputs)
+    if out is None:
+        out = _memory.new_result(op, (M, N), dtype, device)
+    else:
+        out = _arguments.check_out(op, out, (M, N), dtype, inputs, in_place=False)
+    _gemm.launch(
+        op,
+        f"{op}_{variant}",
+        inputs,
+        out,
+        _launch.tensor(a),
+        _launch.tensor(b),
+        None if bias is None else _launch.tensor(bias),
+        None if c is None or not beta else _launch.tensor(c.expand(M, N)),
+        _launch.tensor(out),
+        _launch.scalar(alpha),
+        _launch.scalar(beta or 0.0),
+        _gemm.ACTS.index(act),
+        *((_gemm.PRECISIONS.index(precision),) if variant == "wmma" else ()),
+    )
+    return out

@@ -1,0 +1,232 @@
+"""What an op file says for fuse and torch.compile: the words, which triton_kernels.graph reads.
+
+A :class:`Fusion` has three parts. ``reads``: calls of the op's own functions, and of others, as
+forms, for patterns to begin with. ``elementwise`` and ``products``: patterns, which find the nodes
+that one call of the op computes. ``speeds``: where the kernels were measured, and how fast they
+are. This module imports nothing of triton_kernels.graph, so that op files can.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+from torch.fx import Node
+
+from triton_kernels._launch import Gpu
+
+# ---- forms ----
+
+
+class Attribute(NamedTuple):
+    """A parameter of a module that a node calls: its qualified name and the tensor."""
+
+    target: str
+    tensor: torch.Tensor
+
+
+Operand = Node | Attribute
+
+
+class Form:
+    """What a node of a graph computes."""
+
+
+@dataclass(frozen=True)
+class Product(Form):
+    """alpha·(x@b) + beta·c + bias; b is the operand ``weight``, transposed if ``by_rows``."""
+
+    x: Node
+    weight: Operand
+    by_rows: bool
+    bias: Operand | None = None
+    alpha: float = 1.0
+    c: Node | None = None
+    beta: float = 1.0
+
+
+@dataclass(frozen=True)
+class Activation(Form):
+    """An activation of triton_kernels.activations, by name."""
+
+    name: str
+    x: Node
+
+
+@dataclass(frozen=True)
+class Scaled(Form):
+    """x·factor for a Python number."""
+
+    x: Node
+    factor: float
+
+
+@dataclass(frozen=True)
+class Sum(Form):
+    """x + alpha·y for tensors x and y."""
+
+    x: Node
+    y: Node
+    alpha: float = 1.0
+
+
+@dataclass(frozen=True)
+class Square(Form):
+    """x·x."""
+
+    x: Node
+
+
+@dataclass(frozen=True)
+class Refused(Form):
+    """One of these ops, in a form that is not fused."""
+
+    reason: str
+
+
+class Signature(NamedTuple):
+    """How a target's arguments are called, and what reads them."""
+
+    names: tuple[str, ...]
+    read: Callable[[dict[str, Any]], Form | None]
+    inplace: bool = False
+
+
+# ---- matches ----
+
+Sizes = tuple[int | None, int | None, int | None]  # M, N, K; None where unknown
+
+
+class Transposed(NamedTuple):
+    """A matrix operand, transposed."""
+
+    operand: Operand
+
+
+@dataclass(frozen=True)
+class Match:
+    """Nodes that one call computes.
+
+    Attributes:
+        kernel: as :attr:`Fusion.speeds` names it.
+        nodes: in the order of the graph; the last is the result.
+        function, arguments, keywords: the call. Arguments may be operands or :class:`Transposed`.
+        sizes: M, N, K of a product.
+        act: the activation at the end of a product.
+    """
+
+    kernel: str
+    nodes: tuple[Node, ...]
+    function: Callable[..., Tensor]
+    arguments: tuple[Any, ...]
+    keywords: dict[str, Any]
+    sizes: Sizes = (None, None, None)
+    act: str = "none"
+
+    def operands(self) -> list[Operand]:
+        """The tensors that the call reads."""
+        plain = [a.operand if isinstance(a, Transposed) else a for a in self.arguments]
+        return [a for a in plain if isinstance(a, (Node, Attribute))]
+
+
+# The match that ends with a node, from that node and the form of each, None where it has none.
+Pattern = Callable[[Node, Mapping[Node, Form | None]], Match | None]
+# The same from a product with all that is added to it, its nodes, activation, and M, N and K.
+ProductPattern = Callable[[Product, tuple[Node, ...], str, Sizes], Match | None]
+
+# ---- speeds ----
+
+
+class Problem(NamedTuple):
+    """What a kernel is to compute. M, N and K are None for elementwise kernels, or where unknown.
+
+    ``other`` is who computes it otherwise: "eager" or "inductor".
+    """
+
+    kernel: str
+    dtype: torch.dtype
+    device: torch.device
+    other: str
+    M: int | None = None
+    N: int | None = None
+    K: int | None = None
+
+
+@dataclass(frozen=True)
+class Entry:
+    """Measured: the speed of a kernel relative to eager's and to Inductor's, under conditions.
+
+    Speeds are the least of the measured cases that an entry covers, from docs/benchmarks/h200.json.
+
+    Attributes:
+        dtypes: for which the figures stand.
+        eager, inductor: how many times as fast as these the kernel is.
+        capabilities: compute capabilities for which the figures stand; empty for any, where
+            bandwidth decides.
+        aligned: whether rows of x and of the weight are multiples of 16 bytes; None: either way.
+        filled: whether the last wave of tiles fills most of the GPU; None: either way.
+        rows: the least M.
+        outputs: the most M·N.
+    """
+
+    dtypes: tuple[torch.dtype, ...]
+    eager: float
+    inductor: float
+    capabilities: tuple[int, ...] = ()
+    aligned: bool | None = None
+    filled: bool | None = None
+    rows: int = 0
+    outputs: float = math.inf
+
+    def covers(self, problem: Problem, gpu: Gpu) -> bool:
+        return (
+            problem.dtype in self.dtypes
+            and (not self.capabilities or gpu.capability in self.capabilities)
+            and self.aligned in (None, aligned(problem))
+            and self.filled in (None, filled(problem, gpu))
+            and (problem.M is None or problem.M >= self.rows)
+            and (self.outputs == math.inf or outputs(problem) <= self.outputs)
+        )
+
+
+def aligned(problem: Problem) -> bool:
+    """Whether rows of K and of N elements are multiples of 16 bytes; taken so where unknown."""
+    step = 16 // problem.dtype.itemsize
+    return (problem.K or 0) % step == 0 and (problem.N or 0) % step == 0
+
+
+def outputs(problem: Problem) -> float:
+    """M·N; infinite where unknown."""
+    return math.inf if problem.M is None or problem.N is None else problem.M * problem.N
+
+
+def filled(problem: Problem, gpu: Gpu) -> bool:
+    """Whether tiles of 128 × 256, one a multiprocessor at a time, keep four fifths of them busy.
+
+    Less than half a wave is cut into smaller tiles, and what is unknown is taken to be large.
+    """
+    waves = outputs(problem) / (128 * 256 * gpu.multiprocessors)
+    return waves < 0.5 or math.isinf(waves) or waves / math.ceil(waves) >= 0.8
+
+
+@dataclass(frozen=True)
+class Fusion:
+    """What graphs may make of an op's kernels.
+
+    Attributes:
+        reads: what a node may call → its arguments by name, and the form that they make.
+        elementwise: patterns of nodes without a product. Of several matches that of most nodes
+            holds, of equally long ones that of the last file.
+        products: patterns of a product with its epilogue; what none takes is a gemm_bias_act.
+        speeds: kernel → entries; the first that covers a problem holds. A kernel without one that
+            does is not taken.
+    """
+
+    reads: Mapping[Any, Signature] = field(default_factory=dict)
+    elementwise: tuple[Pattern, ...] = ()
+    products: tuple[ProductPattern, ...] = ()
+    speeds: Mapping[str, tuple[Entry, ...]] = field(default_factory=dict)
