@@ -1,4 +1,4 @@
-"""docs/ARCHITECTURE.md, "Add an op in three edits": its blocks, applied to a copy, make an op."""
+"""docs/ARCHITECTURE.md, "Add an op in three files": its blocks, as files of a copy, make two ops."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -16,113 +15,113 @@ import test_structure
 
 from compare.checking.implementations import unavailable
 
-PACKAGES = ("triton_kernels", "cuda_reference", "compare")
+ROOT = test_structure.ROOT
+OPS = ("cube", "scaled_product", "scaled_product_backward")
+FOLDERS = ("triton_kernels", "cuda_reference", "compare", "tests", "docs", ".ci", "examples")
+PARAMETRISED = (
+    "arguments",
+    "custom_ops",
+    "ops",
+    "properties",
+    "tensors_without_memory",
+    "versions",
+)
 
 
-def blocks() -> list[str]:
-    """The code blocks of the section, in their order."""
-    text = (test_structure.ROOT / "docs" / "ARCHITECTURE.md").read_text()
-    section = text.split("## Add an op in three edits")[1].split("\n## ")[0]
-    found = re.findall(r"^```\w*\n(.*?)^```", section, re.S | re.M)
-    assert len(found) == 3
+def documented() -> dict[str, str]:
+    """The files of the section, by their paths: each block follows the path of its file."""
+    text = (ROOT / "docs" / "ARCHITECTURE.md").read_text()
+    section = text.split("## Add an op in three files")[1].split("\n## ")[0]
+    blocks = re.compile(r"^```\w+\n(.*?)^```", re.S | re.M)
+    found = {}
+    for block in blocks.finditer(section):
+        path = re.findall(r"`(\w+/(?:ops|csrc)/\w+\.\w+)`", section[: block.start()])[-1]
+        found[path] = block[1]
+    assert len(found) == 6
     return found
 
 
-def insert(file: Path, before: str, text: str) -> None:
-    source = file.read_text()
-    assert source.count(before) == 1, f"{file.name}: {before!r}"
-    file.write_text(source.replace(before, text + before))
-
-
-def edits(where: Path) -> dict[str, Callable[[], object]]:
-    """The three edits, by what they touch."""
-    triton, cuda, spec = blocks()
-    ops = where / "triton_kernels" / "ops" / "cube.py"
-    csrc = where / "cuda_reference" / "csrc" / "cube.cu"
-    return {
-        "triton": lambda: ops.write_text(triton),
-        "cuda": lambda: csrc.write_text(cuda),
-        "spec": lambda: insert(
-            where / "compare" / "specs.py", '        Spec(\n            name="square"', spec
-        ),
-    }
-
-
 def copy_checkout(where: Path) -> None:
-    for package in PACKAGES:
-        shutil.copytree(
-            test_structure.ROOT / package,
-            where / package,
-            ignore=shutil.ignore_patterns("__pycache__"),
-        )
-    shutil.copytree(test_structure.ROOT / ".ci", where / ".ci")
+    ignored = shutil.ignore_patterns("__pycache__", "_prebuilt")
+    for folder in FOLDERS:
+        shutil.copytree(ROOT / folder, where / folder, ignore=ignored)
+    for file in ("pyproject.toml", "Makefile", "README.md", "CHANGELOG.md"):
+        shutil.copy(ROOT / file, where / file)
 
 
-def write_stubs(where: Path) -> None:
-    subprocess.run([sys.executable, str(where / ".ci" / "stubs")], check=True)
+def contents(where: Path) -> dict[Path, bytes]:
+    return {p: p.read_bytes() for p in where.rglob("*") if p.is_file()}
 
 
-def structure_is_sound(where: Path, monkeypatch: pytest.MonkeyPatch) -> bool:
-    """The checks of test_structure that watch over an op's files, on the copy."""
-    monkeypatch.setattr(test_structure, "ROOT", where)
-    test_structure.tree.cache_clear()
-    try:
-        test_structure.test_every_spec_has_its_files_and_exports()
-        test_structure.test_every_file_and_export_has_its_spec()
-        test_structure.test_stubs_are_fresh()
-        for package in PACKAGES[:2]:
-            test_structure.test_exports_are_bound_by_explicit_lines(package)
-        return True
-    except AssertionError:
-        return False
-    finally:
-        test_structure.tree.cache_clear()
-
-
-def run_check(where: Path, report: Path) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "compare", "check", "cube", "--quick", "--json", str(report)]
+def run(where: Path, *command: str) -> subprocess.CompletedProcess[str]:
     environment = {**os.environ, "PYTHONPATH": str(where), "PYTHONDONTWRITEBYTECODE": "1"}
     return subprocess.run(
-        command, cwd=where, env=environment, capture_output=True, text=True, check=False
+        [sys.executable, *command],
+        cwd=where,
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
     )
 
 
-def test_three_edits_make_an_op(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def succeeds(where: Path, *command: str) -> str:
+    done = run(where, *command)
+    assert done.returncode == 0, done.stdout[-6000:] + done.stderr[-2000:]
+    return done.stdout
+
+
+def test_three_files_make_an_op(tmp_path: Path) -> None:
     copy_checkout(tmp_path)
-    before = {p: p.read_bytes() for p in tmp_path.rglob("*") if p.is_file()}
-    for edit in edits(tmp_path).values():
-        edit()
-    assert not structure_is_sound(tmp_path, monkeypatch)  # the stubs are stale
-    write_stubs(tmp_path)
-    assert structure_is_sound(tmp_path, monkeypatch)
-    done = run_check(tmp_path, tmp_path / "report.json")
-    assert done.returncode == 0, done.stdout + done.stderr
+    before = contents(tmp_path)
+    assert run(tmp_path, ".ci/stubs", "--check").returncode == 0
+    for path, text in documented().items():
+        (tmp_path / path).write_text(text)
+    assert run(tmp_path, ".ci/stubs", "--check").returncode != 0
+    succeeds(tmp_path, ".ci/stubs")
+    changed = {p for p, content in contents(tmp_path).items() if before.get(p) != content}
+    stubs = {tmp_path / side / "__init__.pyi" for side in ("triton_kernels", "cuda_reference")}
+    assert changed == stubs | {tmp_path / path for path in documented()}, "nothing else is edited"
+
+    succeeds(tmp_path, "-m", "compare", "check", *OPS, "--quick", "--json", "report.json")
     rows = json.loads((tmp_path / "report.json").read_text())["rows"]
-    assert len(rows) == 9
+    assert len(rows) == 9 + 4 + 4
     modes = {"triton-interpreted", "triton-compiled", "cuda-host", "cuda-gpu"} - set(unavailable())
     for row in rows:
         assert row["passed"]
         assert set(row["runs"]) == modes
         assert row["triton_equals_cuda"] is (True if "cuda-host" in modes else None)
-    # Out again: the two files, what was inserted in the specs, and the stubs as they were.
+    timed = succeeds(tmp_path, "-m", "compare", "bench", *OPS, "--dry-run")
+    assert all(op in timed for op in OPS)
+    files = [f"tests/test_{name}.py" for name in PARAMETRISED]
+    ours = ("-p", "no:cacheprovider", "-p", "no:xdist", "-k", " or ".join(OPS))
+    passed = succeeds(tmp_path, "-m", "pytest", "-q", *ours, *files)
+    count = re.search(r"(\d+) passed", passed)
+    assert count is not None
+    assert int(count[1]) >= 60, passed[-2000:]
+    ours = ("-p", "no:cacheprovider", "-k", "spec or stubs or docstrings or public")
+    succeeds(tmp_path, "-m", "pytest", "-q", *ours, "tests/test_structure.py")
+
     (tmp_path / "report.json").unlink()
-    changed = [p for p in tmp_path.rglob("*") if p.is_file() and before.get(p) != p.read_bytes()]
-    assert len(changed) == 5
-    for path in changed:
-        path.write_bytes(before[path]) if path in before else path.unlink()
-    assert structure_is_sound(tmp_path, monkeypatch)
-    done = run_check(tmp_path, tmp_path / "report.json")
+    for path in documented():
+        (tmp_path / path).unlink()
+    succeeds(tmp_path, ".ci/stubs")
+    left = {p: c for p, c in contents(tmp_path).items() if ".hypothesis" not in p.parts}
+    assert left == before
+    done = run(tmp_path, "-m", "compare", "check", "cube", "--quick")
     assert done.returncode == 2
     assert "no op 'cube'" in done.stderr + done.stdout
 
 
-@pytest.mark.parametrize("forgotten", ["triton", "cuda", "spec"])
-def test_one_edit_less_is_noticed(
-    forgotten: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.mark.parametrize("forgotten", ["triton_kernels", "cuda_reference", "compare"])
+def test_a_file_less_is_noticed(forgotten: str, tmp_path: Path) -> None:
     copy_checkout(tmp_path)
-    for name, edit in edits(tmp_path).items():
-        if name != forgotten:
-            edit()
-    write_stubs(tmp_path)
-    assert not structure_is_sound(tmp_path, monkeypatch)
+    for path, text in documented().items():
+        if path.startswith(forgotten) < ("cube" in path):
+            (tmp_path / path).write_text(text)
+    done = run(tmp_path, "-c", "import compare.ops, triton_kernels, cuda_reference as c\n"
+               "assert set(triton_kernels.OPS) == set(c.OPS) == set(compare.ops.SPECS)")  # fmt: skip
+    assert done.returncode != 0
+    if forgotten != "compare":
+        assert "compare/ops/cube.py" in done.stderr
+        assert f"{forgotten} exports no function 'cube'" in done.stderr
