@@ -1,4 +1,4 @@
-"""docs/ARCHITECTURE.md, "Add an op in three files": its blocks, as files of a copy, make two ops."""
+"""docs/ARCHITECTURE.md, "Add an op in three files": its blocks make two ops in a copy."""
 
 from __future__ import annotations
 
@@ -119,8 +119,10 @@ def test_a_file_less_is_noticed(forgotten: str, tmp_path: Path) -> None:
     for path, text in documented().items():
         if path.startswith(forgotten) < ("cube" in path):
             (tmp_path / path).write_text(text)
-    done = run(tmp_path, "-c", "import compare.ops, triton_kernels, cuda_reference as c\n"
-               "assert set(triton_kernels.OPS) == set(c.OPS) == set(compare.ops.SPECS)")  # fmt: skip
+    code = """if True:
+        import compare.ops, triton_kernels, cuda_reference
+        assert set(triton_kernels.OPS) == set(cuda_reference.OPS) == set(compare.ops.SPECS)"""
+    done = run(tmp_path, "-c", code)
     assert done.returncode != 0
     if forgotten != "compare":
         assert "compare/ops/cube.py" in done.stderr

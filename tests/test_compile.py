@@ -424,6 +424,21 @@ def test_nothing_runs_while_compiling() -> None:
 # ---- names ----
 
 
+def test_compiled_kernels_are_called_after_what_they_compute() -> None:
+    """What a profiler shows; the jit functions are the same for all."""
+    x, half = torch.empty(64, 64, device="meta"), torch.empty(64, 64, device="meta").half()
+    calls = {
+        "relu_scale_add_flat": lambda: triton_kernels.relu_scale_add(x, x, 2),
+        "square_strided": lambda: triton_kernels.square(x[:, ::2]),
+        "gemm_gelu_tma": lambda: triton_kernels.linear_gelu(half, half),
+        "gemm_pointers": lambda: triton_kernels.gemm_bias_act(x, x),
+    }
+    for name, call in calls.items():
+        with without_gpu.compiling(90) as launches:
+            call()
+        assert [name.encode() in launch.cubin for launch in launches] == [True], name
+
+
 @pytest.mark.parametrize(
     ("symbol", "name"),
     [

@@ -388,7 +388,7 @@ CODE = re.compile(r"^```[^\n]*\n(.*?)^```|`([^`\n]+)`", re.S | re.M)
 EXTENSIONS = (".py", ".md", ".cu", ".toml")
 # Placeholders, globs, what is outside the checkout, the example of an op to add, files that a
 # command would write.
-ELSEWHERE = re.compile(r"[<>{}$*…=()]|^[~/.]|://|\bcube\b|fails\.py$|^file\.py$")
+ELSEWHERE = re.compile(r"[<>{}$*…=()]|^[~/.]|://|\bcube\b|\bscaled_product|fails\.py$|^file\.py$")
 
 
 @cache

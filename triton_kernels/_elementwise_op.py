@@ -52,7 +52,7 @@ def define(
         batched=_batched,
         autocast=autocast,
         label=op,
-        sharding=sharding or Sharding(_sharded_alike),
+        sharding=sharding or Sharding(_sharded_alike, decisive=launch.promoting),
     )
 
 
@@ -86,6 +86,8 @@ class Launcher:
         operands = kinds[:-1] if kinds[-1] == "Scalar" else kinds
         self._factor = len(operands) if len(kinds) > len(operands) else None
         self._second = operands[1] if len(operands) > 1 else None  # its kind
+        # The argument that decides the result's dtype and is no tensor.
+        self.promoting = self._names[1] if self._second == "Scalar" else ""
 
     def __call__(
         self, *args: Any, out: Tensor | None = None, variant: Pinned | None = None

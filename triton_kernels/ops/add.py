@@ -131,7 +131,6 @@ _add_scalar = _elementwise_op.define(
     DTYPES,
     gradients=_GRADIENTS,
     op="add",
-    sharding=Sharding(lambda x, y, alpha: elementwise(x), decisive="y"),
 )
 _add_to_scalar = _elementwise_op.define(
     "add_to_scalar",
@@ -140,7 +139,6 @@ _add_to_scalar = _elementwise_op.define(
     DTYPES,
     gradients=_GRADIENTS,
     op="add",
-    sharding=Sharding(lambda y, x, alpha: elementwise(y), decisive="x"),
 )
 
 
