@@ -1047,7 +1047,7 @@ def test_the_way_of_the_worst_element() -> None:
     assert "on the way to out_ptr[3, 5], lane [3, 5]" in text
     line = way_kernel.fn.__code__.co_firstlineno
     assert re.search(rf"out = 64\.5 +:{line + 9} out = cube_half\(acc\) \+ row", text)
-    assert found.to_dict()["wrong"][0]["way"][-1]["name"] == "out"
+    assert found.to_dict()["wrong"][0]["lane_history"][-1]["name"] == "out"
     assert sys.gettrace() is None
 
 
@@ -1078,13 +1078,13 @@ def test_the_variables_in_the_lane_of_an_error() -> None:
     assert found.failure is not None
     assert (found.failure.lane, found.failure.shape) == ((20,), (32,))
     assert "the variables in lane [20]\n" in str(found)
-    assert [str(step) for step in found.failure.way] == ["offsets = 20", "inside = False"]
+    assert [str(step) for step in found.failure.lane_history] == ["offsets = 20", "inside = False"]
     x[3] = -1.0
     found = debug(doubled, (1,), (x[:16], out, 19), BLOCK=16)
     assert found.failure is not None
     assert found.failure.lane == (3,)
-    assert [step.last for step in found.failure.way if step.name == "x"] == ["-1"]
-    assert found.to_dict()["failure"]["way"][-1]["last"] == "-1"
+    assert [step.last for step in found.failure.lane_history if step.name == "x"] == ["-1"]
+    assert found.to_dict()["failure"]["lane_history"][-1]["last"] == "-1"
 
 
 @triton.jit

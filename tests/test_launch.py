@@ -19,7 +19,7 @@ from torch import Tensor
 
 import triton_kernels as tk
 from compare.ops import SPECS
-from triton_kernels._launch import Launch, kind
+from triton_kernels._launch import Launch, specialization_key
 from triton_kernels.interpreter import cross_compile
 
 CALLS: dict[str, Callable[[str], st.SearchStrategy[Call]]] = {
@@ -155,10 +155,21 @@ def test_an_empty_grid_launches_nothing(kernel: Kernel) -> None:
 
 def test_kinds() -> None:
     x = torch.zeros(20)
-    assert kind(x) == kind(x[4:]) != kind(x[1:])
-    assert kind(x) != kind(x.double())
-    assert kind(1) == kind(2**31 - 1) != kind(2**31)
-    assert len({kind(x), kind(None), kind(1), kind(1.0), kind(2**40)}) == 5
+    assert specialization_key(x) == specialization_key(x[4:]) != specialization_key(x[1:])
+    assert specialization_key(x) != specialization_key(x.double())
+    assert specialization_key(1) == specialization_key(2**31 - 1) != specialization_key(2**31)
+    assert (
+        len(
+            {
+                specialization_key(x),
+                specialization_key(None),
+                specialization_key(1),
+                specialization_key(1.0),
+                specialization_key(2**40),
+            }
+        )
+        == 5
+    )
 
 
 @pytest.mark.gpu_only

@@ -21,7 +21,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from triton_kernels._launch import REMEMBERED, Launch, kind
+from triton_kernels._launch import REMEMBERED, Launch, specialization_key
 from triton_kernels._scalars import as_argument, scalar_value
 
 TRITON_DTYPE = {
@@ -164,7 +164,7 @@ def empty_result(shape: torch.Size, dtype: torch.dtype, like: Tensor) -> Tensor:
     return torch.empty(shape, dtype=dtype, device=like.device)
 
 
-def merged(dims: list[tuple[int, ...]]) -> list[tuple[int, ...]]:
+def coalesced(dims: list[tuple[int, ...]]) -> list[tuple[int, ...]]:
     """The (size, stride, stride, …) of each dimension, innermost first, with dimensions merged
     wherever every operand walks through both of them with a single stride."""
     dims = [dim for dim in dims if dim[0] != 1]
@@ -232,17 +232,23 @@ def apply(
     if out.dtype is torch.float64:
         y_value, s = as_argument(y_value, torch.float64), as_argument(s, torch.float64)
     dims = () if _alike(x, y_tensor, out) else _dims(x, y_tensor, out)
-    kinds = kind(x), kind(y_tensor), kind(out), kind(y_value), kind(s)
-    launch, strides = _prepared(how, n, dims, kinds)
+    keys = (
+        specialization_key(x),
+        specialization_key(y_tensor),
+        specialization_key(out),
+        specialization_key(y_value),
+        specialization_key(s),
+    )
+    launch, strides = _prepared(how, n, dims, keys)
     launch(out.device, x, y_tensor, out, y_value, s, n, *strides)
     return out
 
 
 @functools.lru_cache(REMEMBERED)
 def _prepared(
-    how: Configuration, n: int, dims: tuple[tuple[int, ...], ...], kinds: tuple[Any, ...]
+    how: Configuration, n: int, dims: tuple[tuple[int, ...], ...], keys: tuple[Any, ...]
 ) -> tuple[Launch, tuple[tuple[int, ...], ...]]:
-    """The launch for arguments of these kinds, and its arguments after n."""
+    """The launch for arguments of these keys, and its arguments after n."""
     block = how.meta["BLOCK"]
     grid = (-(-n // block),)
     if not dims:
@@ -270,6 +276,6 @@ def _dims(x: Tensor, y: Tensor | None, out: Tensor) -> tuple[tuple[int, ...], ..
     """The merged dimensions of x, y and out; none where one dense walk goes through all."""
     x = x.expand(out.shape)
     y = out if y is None else y.expand(out.shape)
-    dims = merged(list(zip(out.shape, x.stride(), y.stride(), out.stride())))
+    dims = coalesced(list(zip(out.shape, x.stride(), y.stride(), out.stride())))
     dense = len(dims) == 1 and all(stride == 1 for stride in dims[0][1:])
     return () if dense else tuple(dims)

@@ -19,7 +19,7 @@ from torch import Tensor
 from triton.tools.tensor_descriptor import TensorDescriptor
 
 from triton_kernels import _elementwise, _launch, activations
-from triton_kernels._launch import REMEMBERED, Launch, kind
+from triton_kernels._launch import REMEMBERED, Launch, specialization_key
 from triton_kernels._scalars import as_argument, scalar_value
 
 HALVES = (torch.float16, torch.bfloat16)
@@ -382,9 +382,9 @@ def multiply(
             out_tma = _by_rows(out)
             choice, count = tma_tiles_for(M, N, gpu.multiprocessors)
             programs = min(count, gpu.multiprocessors)
-            kinds = tuple(map(kind, (a, b, bias, c, out, pre)))
+            keys = tuple(map(specialization_key, (a, b, bias, c, out, pre)))
             launch, a_block, b_block, out_block = _tma_launch(
-                choice, programs, shape, strides, kinds, act, a_t, b_t, out_tma
+                choice, programs, shape, strides, keys, act, a_t, b_t, out_tma
             )
             results = [out, pre]
             if out_tma:
@@ -404,8 +404,8 @@ def multiply(
     if a.dtype == torch.float32 and precision == "ieee" and M > 64 and b.stride(0) == 1:
         b = b.contiguous()  # the multiply-adds read b by rows; by columns they take twice as long
     strides = (*a.stride(), *b.stride(), *strides)
-    kinds = tuple(map(kind, (a, b, bias, c, out, pre, *scalars)))
-    launch = _pointer_launch(shape, strides, kinds, act, precision, _launch.pretended())
+    keys = tuple(map(specialization_key, (a, b, bias, c, out, pre, *scalars)))
+    launch = _pointer_launch(shape, strides, keys, act, precision, _launch.pretended())
     launch(out.device, a, b, bias, c, out, pre, *shape, *strides, *scalars)
 
 
@@ -413,15 +413,15 @@ def multiply(
 def _pointer_launch(
     shape: tuple[int, int, int],
     strides: tuple[int, ...],
-    kinds: tuple[Any, ...],
+    keys: tuple[Any, ...],
     act: str,
     precision: str,
     multiprocessors: int | None,
 ) -> Launch:
-    """The launch of gemm_bias_act_kernel for arguments of these integers and kinds; every GPU
+    """The launch of gemm_bias_act_kernel for arguments of these integers and keys; every GPU
     counts as one of 132 multiprocessors, unless another number is asked for."""
     M, N, _ = shape
-    (dtype, _), _, _, _, (out_dtype, _), *_ = kinds
+    (dtype, _), _, _, _, (out_dtype, _), *_ = keys
     tiles = tiles_for(M, N, dtype, precision, multiprocessors or _launch.MULTIPROCESSORS)
     return Launch(
         gemm_bias_act_kernel,
@@ -442,14 +442,14 @@ def _tma_launch(
     programs: int,
     shape: tuple[int, int, int],
     strides: tuple[int, ...],
-    kinds: tuple[Any, ...],
+    keys: tuple[Any, ...],
     act: str,
     a_t: bool,
     b_t: bool,
     out_tma: bool,
 ) -> tuple[Launch, Block, Block, Block]:
     """The launch of gemm_tma_kernel, and the blocks of the descriptors of a, b, out."""
-    (dtype, _), _, _, c, (out_dtype, _), _ = kinds
+    (dtype, _), _, _, c, (out_dtype, _), _ = keys
     tiles = choice.tiles
     if c is not None:
         tiles = tiles._replace(num_stages=choice.stages_with_c)

@@ -23,25 +23,26 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from triton_kernels._operator import Like, Operator, one_by_one
+from triton_kernels._operator import Operator, TensorMeta, one_by_one
 from triton_kernels._placements import Sharding
 from triton_kernels.activations import OF_PRE_ACTIVATION
 from triton_kernels.ops.act_backward import act_backward
 from triton_kernels.ops.add import add
-from triton_kernels.ops.sum_to import fitted
+from triton_kernels.ops.sum_to import reduce_to
 
 
 @dataclass(frozen=True)
 class Product:
-    """A call: act(alpha·(a@b) + beta·c + bias). What its backward pass does not read is a Like."""
+    """A call: act(alpha·(a@b) + beta·c + bias). What its backward pass does not read is
+    a TensorMeta."""
 
-    a: Tensor | Like
-    b: Tensor | Like
-    bias: Tensor | Like | None
+    a: Tensor | TensorMeta
+    b: Tensor | TensorMeta
+    bias: Tensor | TensorMeta | None
     act: str
     alpha: float = 1.0
     beta: float | None = None
-    c: Tensor | Like | None = None
+    c: Tensor | TensorMeta | None = None
     precision: str = "ieee"
     transposed: bool = False  # whether the op's own argument is bᵀ
 
@@ -106,7 +107,7 @@ class ProductOperator(Operator):
         rest = list(args)
         for i in self.tensors:
             if args[i] is not None:
-                rest[i] = None if i in kept else Like(args[i].shape, args[i].dtype)
+                rest[i] = None if i in kept else TensorMeta(args[i].shape, args[i].dtype)
         ctx.save_for_backward(saved, *[args[i] for i in kept])
         ctx.kept, ctx.rest = kept, rest
         ctx.by_columns = args[1].stride(0) == 1 and args[1].stride(1) != 1
@@ -132,7 +133,7 @@ class ProductOperator(Operator):
             if need[second]:
                 found[second] = self._wgrad(call, dz, ctx.by_columns)
             if need.get("c") and call.c is not None:
-                found["c"] = fitted(dz, call.c, 1.0 if call.beta is None else call.beta)
+                found["c"] = reduce_to(dz, call.c, 1.0 if call.beta is None else call.beta)
         return tuple(found.get(name) for name in self.names)
 
     def _through_activation(
@@ -145,10 +146,10 @@ class ProductOperator(Operator):
     ) -> tuple[Tensor | None, Tensor | None]:
         """dz, and the bias gradient if it is wanted, both of a's dtype."""
         shape, dtype = torch.Size((call.a.shape[0], call.b.shape[1])), call.a.dtype
-        like = Like(shape, dtype)
+        like = TensorMeta(shape, dtype)
         dz = dbias = None
         if grad is not None and call.act == "none":
-            dz = fitted(grad.resolve_neg().reshape(shape), like)
+            dz = reduce_to(grad.resolve_neg().reshape(shape), like)
         elif grad is not None:
             if saved is None:
                 again = {name: getattr(call, name) for name in _BEFORE_ACTIVATION}
@@ -156,10 +157,10 @@ class ProductOperator(Operator):
             grad, saved = grad.resolve_neg().reshape(shape), saved.reshape(shape)
             dz, dbias = act_backward(grad, saved, call.act, bias=bias, dtype=dtype)
         if grad_pre is not None:
-            through = fitted(grad_pre.resolve_neg().reshape(shape), like)
+            through = reduce_to(grad_pre.resolve_neg().reshape(shape), like)
             dz, dbias = through if dz is None else add(dz, through), None
         if bias and dz is not None and dbias is None:
-            dbias = fitted(dz, Like(shape[1:], dtype))
+            dbias = reduce_to(dz, TensorMeta(shape[1:], dtype))
         return dz, dbias
 
     def _wgrad(self, call: Product, dz: Tensor, by_columns: bool) -> Tensor:
@@ -176,7 +177,7 @@ def _scale(call: Product) -> dict[str, Any]:
     return {"alpha": call.alpha, "precision": call.precision}
 
 
-def _tensor(operand: Tensor | Like) -> Tensor:
+def _tensor(operand: Tensor | TensorMeta) -> Tensor:
     assert isinstance(operand, Tensor), "kept, because it is read"
     return operand
 

@@ -120,8 +120,9 @@ class Launch:
     To find the compiled kernel Triton looks at every argument of every launch: its dtype, its
     alignment, whether an integer is 1 or a multiple of 16. That takes several times as long as the
     start itself, so here it is done once a device. All calls of a Launch must have tensors and
-    numbers of one :func:`kind` at each place and, where Triton specialises on integers, the same
-    integers. Of Triton's settings (``triton.knobs``) those of the first call count.
+    numbers of one :func:`specialization_key` at each place and, where Triton specialises on
+    integers, the same integers. Of Triton's settings (``triton.knobs``) those of the first call
+    count.
 
     An empty grid launches nothing.
     """
@@ -167,7 +168,7 @@ _JIT_RUN = triton.JITFunction.run  # others put theirs in its place, to see or c
 REMEMBERED = 4096  # launches kept by each of the caches of them
 
 
-def kind(argument: Any) -> Any:
+def specialization_key(argument: Any) -> Any:
     """What Triton's choice of a compiled kernel depends on, in a tensor or an unspecialised number:
     None, dtype and alignment, float, or whether an integer fits 32 bits."""
     if argument is None:

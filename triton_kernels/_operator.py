@@ -35,7 +35,7 @@ _AUTOCAST_KEYS = {"cuda": "AutocastCUDA", "cpu": "AutocastCPU"}
 Batched = Callable[["Operator", tuple[Any, ...], tuple[Any, ...]], tuple[Any, Any]]
 
 
-class Like(NamedTuple):
+class TensorMeta(NamedTuple):
     """What a backward pass knows of an input tensor whose values it does not read."""
 
     shape: torch.Size
@@ -48,8 +48,8 @@ class Gradient:
 
     Attributes:
         formula: of the result's gradient and of the call's arguments, by name; an input tensor
-            that no gradient reads is there as a :class:`Like`. Made of differentiable ops, so that
-            there is a second derivative.
+            that no gradient reads is there as a :class:`TensorMeta`. Made of differentiable ops,
+            so that there is a second derivative.
         reads: the input tensors whose values the formula reads. They are all that is kept.
     """
 
@@ -192,7 +192,7 @@ class Operator:
             kept = self._kept[needed] = tuple(i for i, n in enumerate(self.names) if n in reads)
         rest = list(args)
         for i in self.tensors:
-            rest[i] = None if i in kept else Like(args[i].shape, args[i].dtype)
+            rest[i] = None if i in kept else TensorMeta(args[i].shape, args[i].dtype)
         ctx.save_for_backward(*[args[i] for i in kept])
         ctx.kept, ctx.rest = kept, rest
 

@@ -21,7 +21,7 @@ from compare.specs import Spec
 CHUNK = 1 << 26
 
 
-def prove(spec: Spec, dtype: str, row: Row, ways: list[Implementation]) -> None:
+def prove(spec: Spec, dtype: str, row: Row, candidates: list[Implementation]) -> None:
     """Run the GPU implementations of an exact op on every input there is, where those are 2³².
 
     The first wrong input of each implementation joins ``row``'s mismatches. Other options than
@@ -30,17 +30,17 @@ def prove(spec: Spec, dtype: str, row: Row, ways: list[Implementation]) -> None:
     arity = 1 if spec.unary else 2
     kind = cases.DTYPES[dtype]
     probe = Case(spec.name, dtype, (CHUNK,), options=spec.default_options)
-    going = [w for w in ways if w.device.type == "cuda" and applies(w, spec, probe)]
+    going = [w for w in candidates if w.device.type == "cuda" and applies(w, spec, probe)]
     if not going or spec.bounded or not kind.is_floating_point or kind.itemsize * 8 * arity != 32:
         return
     for operands in _every_input(kind, arity):
         reference = spec.oracle(*operands, **spec.default_options)
-        for way in list(going):
+        for implementation in list(going):
             options = dict(spec.default_options)
-            outcome = running.run(spec, probe, way, (operands, options), reference)
+            outcome = running.run(spec, probe, implementation, (operands, options), reference)
             if outcome.mismatch is None:
                 continue
-            going.remove(way)
+            going.remove(implementation)
             found, result = outcome.mismatch.deviation, outcome.result
             if found is not None and result is not None:
                 # The case of this input alone: that one can be replayed.
@@ -48,7 +48,9 @@ def prove(spec: Spec, dtype: str, row: Row, ways: list[Implementation]) -> None:
                 single = replace(probe, shape=(1,), values=pattern)
                 one = slice(found.index[0], found.index[0] + 1)
                 arguments = tuple(t[one] for t in operands), options
-                outcome = running.judge(spec, single, way, arguments, result[one], reference[one])
+                outcome = running.judge(
+                    spec, single, implementation, arguments, result[one], reference[one]
+                )
             row.add_outcome(outcome)
     row.proved = spec.every or "every pair"
 

@@ -85,7 +85,7 @@ def environment() -> dict[str, str]:
 
 def run(
     work: Work,
-    ways: dict[str, list[Implementation]],
+    candidates: dict[str, list[Implementation]],
     reasons: dict[str, str],
     required: list[str],
     every_input: bool,
@@ -109,13 +109,13 @@ def run(
         transient=True,
     )
     with progress, _one_thread():
-        _build_all(work, ways, progress)
+        _build_all(work, candidates, progress)
         task = progress.add_task("check", total=sum(len(chosen) for *_, chosen in work))
         for spec, dtype, chosen in work:
             row = Row(spec.name, dtype, not spec.bounded)
             began = time.perf_counter()
             progress.update(task, description=f"{spec.name} {dtype}")
-            for result in verdicts.check(spec, chosen, ways[spec.name], limit=limit):
+            for result in verdicts.check(spec, chosen, candidates[spec.name], limit=limit):
                 row.add(result)
                 # Only the spec's own cases prove it: one asked for may be a part of the inputs.
                 if limit and result.outcomes and result.case.values == "every":
@@ -123,7 +123,7 @@ def run(
                 progress.advance(task)
             if every_input and not running.gpu_is_lost():
                 progress.update(task, description=f"{spec.name} {dtype}, every input")
-                exhaustive.prove(spec, dtype, row, ways[spec.name])
+                exhaustive.prove(spec, dtype, row, candidates[spec.name])
             for mismatch in row.telling(SHOWN):
                 mismatch.program_id = verdicts.find_writer(spec, mismatch)
             row.seconds = time.perf_counter() - began
@@ -154,10 +154,10 @@ def _one_thread() -> Iterator[None]:
         torch.set_num_threads(before)
 
 
-def _build_all(work: Work, ways: dict[str, list[Implementation]], progress: Progress) -> None:
+def _build_all(work: Work, candidates: dict[str, list[Implementation]], progress: Progress) -> None:
     """Build the CUDA sources up front, all at once, so that no case waits for the compiler."""
     stems = list(dict.fromkeys(spec.stem for spec, *_ in work))
-    modes = {way.mode for group in ways.values() for way in group}
+    modes = {implementation.mode for group in candidates.values() for implementation in group}
     for mode, target in BUILD_TARGETS.items():
         if mode in modes:
             task = progress.add_task(f"build {mode}: {', '.join(stems)}"[:34], total=None)

@@ -93,7 +93,7 @@ def gpu_is_lost() -> bool:
 def run(
     spec: Spec,
     case: Case,
-    way: Implementation,
+    implementation: Implementation,
     arguments: Arguments,
     reference: Tensor,
     out_layout: Tensor | None = None,
@@ -104,15 +104,17 @@ def run(
     """
     before = _memories(arguments)
     try:
-        result, guards = call(spec, case, way, arguments, reference, out_layout)
-        if way.device.type == "cuda":
+        result, guards = call(spec, case, implementation, arguments, reference, out_layout)
+        if implementation.device.type == "cuda":
             torch.cuda.synchronize()
     except Exception as error:
         if memory_asked(error) is not None:
             raise
         # Whatever else a kernel under test throws is a finding.
-        return Outcome(way, math.inf, None, Mismatch(case, way.name, brief(error)))
-    outcome = judge(spec, case, way, arguments, result, reference)
+        return Outcome(
+            implementation, math.inf, None, Mismatch(case, implementation.name, brief(error))
+        )
+    outcome = judge(spec, case, implementation, arguments, result, reference)
     problem = ""
     if not all(guarded.intact() for guarded in guards):
         problem = "wrote outside its output"
@@ -121,7 +123,7 @@ def run(
             problem = "wrote to its inputs"
             memory.copy_(copy)  # for those that run after it
     if outcome.mismatch is None and problem:
-        outcome.mismatch = Mismatch(case, way.name, problem)
+        outcome.mismatch = Mismatch(case, implementation.name, problem)
         outcome.worst = math.inf
     return outcome
 
@@ -209,7 +211,7 @@ class GuardedAllocations(TorchFunctionMode):
 def judge(
     spec: Spec,
     case: Case,
-    way: Implementation,
+    implementation: Implementation,
     arguments: Arguments,
     result: Tensor,
     reference: Tensor,
@@ -221,12 +223,12 @@ def judge(
             f"returned {result.dtype} {tuple(result.shape)}, "
             f"expected {expected_dtype} {tuple(reference.shape)}"
         )
-        return Outcome(way, math.inf, None, Mismatch(case, way.name, text))
+        return Outcome(implementation, math.inf, None, Mismatch(case, implementation.name, text))
     exact = not spec.bounded or spec.exact(case)
     worst, deviations = 0.0, []
     errors: dict[str, Histogram] = {}
     try:
-        limits = bounds(spec, case, way.name, arguments, result, reference)
+        limits = bounds(spec, case, implementation.name, arguments, result, reference)
         whole = (result, reference) if limits is None else (result, reference, limits)
         # Some rows at a time: to describe what is wrong takes more memory than to see that all is
         # right, and a case for which memory ends is left out.
@@ -243,11 +245,22 @@ def judge(
                 found = judging.deviation(part[0], part[1], right, error, bound)
                 deviations.append((start, found))
     except ValueError as useless:  # a bound that proves nothing
-        return Outcome(way, math.inf, None, Mismatch(case, way.name, f"no verdict: {useless}"))
+        return Outcome(
+            implementation,
+            math.inf,
+            None,
+            Mismatch(case, implementation.name, f"no verdict: {useless}"),
+        )
     if not deviations:
-        return Outcome(way, worst, result, None, errors)
+        return Outcome(implementation, worst, result, None, errors)
     described = judging.worst(deviations, result.numel())
-    return Outcome(way, worst, result, Mismatch(case, way.name, "wrong values", described), errors)
+    return Outcome(
+        implementation,
+        worst,
+        result,
+        Mismatch(case, implementation.name, "wrong values", described),
+        errors,
+    )
 
 
 def compare(

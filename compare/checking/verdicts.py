@@ -37,7 +37,7 @@ class CaseResult:
 
 
 def check(
-    spec: Spec, wanted: Iterable[Case], ways: list[Implementation], *, limit: bool = True
+    spec: Spec, wanted: Iterable[Case], candidates: list[Implementation], *, limit: bool = True
 ) -> Iterator[CaseResult]:
     """Run every case on every implementation that is made for it.
 
@@ -46,14 +46,20 @@ def check(
     would take an implementation unreasonably long.
     """
     for case in wanted:
-        able = [way for way in ways if applies(way, spec, case)]
+        able = [
+            implementation for implementation in candidates if applies(implementation, spec, case)
+        ]
         if limit:
-            able = [way for way in able if is_quick(way, spec, case)]
+            able = [
+                implementation for implementation in able if is_quick(implementation, spec, case)
+            ]
         if running.gpu_is_lost():
-            able = [way for way in able if way.device.type != "cuda"]
+            able = [
+                implementation for implementation in able if implementation.device.type != "cuda"
+            ]
         outcomes: list[Outcome] = []
         left_out = []
-        for device in dict.fromkeys(way.device for way in able):
+        for device in dict.fromkeys(implementation.device for implementation in able):
             try:
                 for outcome in _on(device, spec, case, able):
                     outcomes.append(outcome)
@@ -64,7 +70,7 @@ def check(
                 left_out.append(f"{case} on {device.type}: {asked}")
         if left_out and torch.cuda.is_initialized():
             torch.cuda.empty_cache()
-        outcomes.sort(key=lambda outcome: ways.index(outcome.implementation))
+        outcomes.sort(key=lambda outcome: candidates.index(outcome.implementation))
         comparable = not spec.bounded and not running.gpu_is_lost()
         agree = _agreement(outcomes) if comparable else None
         yield CaseResult(case, outcomes, agree, left_out)
@@ -83,11 +89,13 @@ def _on(
     def eager() -> float:
         return _rms(spec.eager(*arguments[0], **arguments[1]), reference)
 
-    for way in able:
-        if way.device == device and not (device.type == "cuda" and running.gpu_is_lost()):
-            outcome = run(spec, case, way, arguments, reference)
-            if outcome.mismatch is None and answers_to_eager(spec, case, way, reference):
-                outcome.mismatch = _less_accurate(case, way, outcome, reference, eager())
+    for implementation in able:
+        if implementation.device == device and not (
+            device.type == "cuda" and running.gpu_is_lost()
+        ):
+            outcome = run(spec, case, implementation, arguments, reference)
+            if outcome.mismatch is None and answers_to_eager(spec, case, implementation, reference):
+                outcome.mismatch = _less_accurate(case, implementation, outcome, reference, eager())
             yield outcome
 
 
@@ -95,14 +103,16 @@ LARGE = 1 << 30  # bytes
 FEWEST = 64  # results from which a mean says something
 
 
-def answers_to_eager(spec: Spec, case: Case, way: Implementation, reference: Tensor) -> bool:
+def answers_to_eager(
+    spec: Spec, case: Case, implementation: Implementation, reference: Tensor
+) -> bool:
     """Whether the eager rule holds for a run, beside the op's bound: Triton's default kernels, on
     normal values. Exact ops need no such rule; float64 has no wider oracle; plain loops on the CUDA
     side, and the narrower products of other precisions, answer to the bound alone."""
     return (
         spec.bounded
-        and way.side == "triton"
-        and way.variant is None
+        and implementation.side == "triton"
+        and implementation.variant is None
         and case.values == "normal"
         and case.dtype in ("float16", "bfloat16", "float32")
         and case.options.get("precision", "ieee") == "ieee"
@@ -115,7 +125,7 @@ def _rms(result: Tensor, reference: Tensor) -> float:
 
 
 def _less_accurate(
-    case: Case, way: Implementation, outcome: Outcome, reference: Tensor, eager: float
+    case: Case, implementation: Implementation, outcome: Outcome, reference: Tensor, eager: float
 ) -> Mismatch | None:
     """A mismatch where the root mean square of the errors is more than twice eager's and the
     rounding of one result. As a maximum, kernels rightly written would fail by bad luck."""
@@ -130,7 +140,7 @@ def _less_accurate(
         f"less accurate than eager: root mean square error {ours:.3g}, eager's {eager:.3g}; "
         "at most twice that is allowed, and one rounding"
     )
-    return Mismatch(case, way.name, text)
+    return Mismatch(case, implementation.name, text)
 
 
 def _agreement(outcomes: list[Outcome]) -> bool | None:

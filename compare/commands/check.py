@@ -107,22 +107,26 @@ def check(
                 chosen = [_with_seed(c, seed) for c in spec.cases(name, level)]
             work.append((spec, name, chosen))
     modes = [mode for mode in MODES if mode not in reasons]
-    ways = {
+    candidates = {
         spec.name: [w for w in implementations(spec, modes) if selected(w, wanted)]
         for spec in specs
     }
-    if not any(ways.values()):
+    if not any(candidates.values()):
         raise typer.BadParameter(f"--impl {','.join(wanted)}: not available here")
     if wanted:  # an implementation that is asked for need not be made for every op and dtype
         work = [
             (spec, name, chosen)
             for spec, name, chosen in work
-            if any(applies(way, spec, c) for way in ways[spec.name] for c in chosen)
+            if any(
+                applies(implementation, spec, c)
+                for implementation in candidates[spec.name]
+                for c in chosen
+            )
         ]
         if not work:
             raise typer.BadParameter(f"--impl {','.join(wanted)}: not made for these cases")
     try:
-        report = printing.run(work, ways, reasons, required, exhaustive, limit=not asked)
+        report = printing.run(work, candidates, reasons, required, exhaustive, limit=not asked)
     except BuildError as error:
         typer.echo(str(error), err=True)
         raise typer.Exit(1) from None

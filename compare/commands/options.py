@@ -66,10 +66,15 @@ def spec_named(name: str) -> Spec:
 def check_implementation_names(specs: list[Spec], wanted: list[str]) -> None:
     """Refuse --impl names that no implementation has."""
     known = {
-        name: way
+        name: implementation
         for spec in specs
-        for way in implementations(spec, list(MODES))
-        for name in (way.side, way.mode, way.name, f"{way.side}/{way.variant}")
+        for implementation in implementations(spec, list(MODES))
+        for name in (
+            implementation.side,
+            implementation.mode,
+            implementation.name,
+            f"{implementation.side}/{implementation.variant}",
+        )
     }
     for name in wanted:
         if name not in known:

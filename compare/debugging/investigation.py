@@ -24,7 +24,7 @@ from compare.debugging.findings.findings import Failure, Findings, WrongValues, 
 from compare.debugging.findings.hazards import Hazard, Sanitizer, Witness
 from compare.debugging.observers import program_orders
 from compare.debugging.observers.deadlock import SpinGuard, WaitsForever
-from compare.debugging.observers.lane_history import Way
+from compare.debugging.observers.lane_history import LaneHistory
 from compare.debugging.observers.program_orders import OTHERS, Order, Outcome, forward
 from compare.debugging.observers.races import Races
 from compare.debugging.observers.tracing import Tracer
@@ -269,14 +269,14 @@ def _replay(
     worst = findings.wrong[0] if findings.wrong else None
     watched = _offset(stores, worst.history) if worst else None
     store = worst.history.last if worst else None
-    failure, way = findings.failure, None
+    failure, history = findings.failure, None
     if session is not None:  # the debugger has the one trace function that there is
         pass
     elif failure is not None and failure.lane is not None:
-        way = Way(failure.lane, failure.shape)
+        history = LaneHistory(failure.lane, failure.shape)
     elif worst is not None and store is not None:
-        way = Way(worst.history.lane, store.shape)
-    tracer = Tracer(*target, watched, way)
+        history = LaneHistory(worst.history.lane, store.shape)
+    tracer = Tracer(*target, watched, history)
     guarded = Several(tracer, *guards)  # alone, it may wait for the others
     try:
         state = subject.prepare(CPU)
@@ -287,7 +287,7 @@ def _replay(
             with (
                 Bar(f"tracing program {target[1]}"),
                 interpreter.interpreting(guarded),
-                way or contextlib.nullcontext(),
+                history or contextlib.nullcontext(),
             ):
                 subject.launch(state)
     except KeyboardInterrupt:
@@ -301,14 +301,14 @@ def _replay(
         tracer.end("by the error above" if known else text.splitlines()[0])
     findings.trace = tracer.trace
     if failure is not None:
-        failure.way = way.steps if way else []
+        failure.lane_history = history.steps if history else []
     if session is not None and not session.reached:
         findings.notes.append(f"program {target[1]} got to none of the breakpoints")
     if failure is not None and tracer.trace is not None and not tracer.trace.ended:
         findings.notes.append("alone the program does not fail: it needs what others write")
     if worst is not None:
         worst.alone = tracer.stored_there
-        worst.way = way.steps if way else []
+        worst.lane_history = history.steps if history else []
 
 
 def _offset(stores: Stores, history: History) -> tuple[str, int] | None:

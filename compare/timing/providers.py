@@ -54,9 +54,13 @@ def candidates(spec: Spec, case: Case, wanted: Sequence[str] = ()) -> Iterator[C
 
 
 def _ours(spec: Spec, case: Case | None) -> Iterator[tuple[str, Callable[..., Tensor]]]:
-    for way in implementations(spec, list(OURS)):
-        if case is None or applies(way, spec, case):
-            yield OURS[way.mode] + (f"/{way.variant}" if way.variant else ""), way.function
+    for implementation in implementations(spec, list(OURS)):
+        if case is None or applies(implementation, spec, case):
+            yield (
+                OURS[implementation.mode]
+                + (f"/{implementation.variant}" if implementation.variant else ""),
+                implementation.function,
+            )
 
 
 def _call(function: Callable[..., Tensor]) -> Callable[..., Tensor]:

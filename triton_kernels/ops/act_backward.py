@@ -24,8 +24,8 @@ from torch import Tensor
 
 from triton_kernels import _arguments, _elementwise, _launch, activations
 from triton_kernels._gemm import cdiv
-from triton_kernels._launch import REMEMBERED, Launch, kind
-from triton_kernels._operator import Like, Operator, one_by_one
+from triton_kernels._launch import REMEMBERED, Launch, specialization_key
+from triton_kernels._operator import Operator, TensorMeta, one_by_one
 from triton_kernels._placements import P, R, Rule, Shard, Sharding
 from triton_kernels.ops.add import add
 from triton_kernels.ops.sum_to import add_rows
@@ -149,8 +149,8 @@ def _launch_act_backward(
     else:
         dx, total = _checked_out(out, grad, saved, dtype, N if bias else 0)
     strides = (*grad.stride(), *saved.stride(), *dx.stride())
-    kinds = kind(grad), kind(saved), kind(dx)
-    launch, parts, rows = _prepared(M, N, strides, kinds, bias, act, dtype, compute)
+    keys = specialization_key(grad), specialization_key(saved), specialization_key(dx)
+    launch, parts, rows = _prepared(M, N, strides, keys, bias, act, dtype, compute)
     sums = torch.empty((parts, N), dtype=compute, device=device) if bias else None
     launch(device, grad, saved, dx, sums, M, N, rows, *strides)
     if sums is not None:
@@ -163,7 +163,7 @@ def _prepared(
     M: int,
     N: int,
     strides: tuple[int, ...],
-    kinds: tuple[Any, ...],
+    keys: tuple[Any, ...],
     bias: bool,
     act: str,
     dtype: torch.dtype,
@@ -215,7 +215,7 @@ class _ActBackward(Operator):
     def _keep(self, ctx: Any, args: tuple[Any, ...], out: Any) -> None:
         ctx.set_materialize_grads(False)
         grad, saved, ctx.act, *_ = args
-        ctx.like = Like(grad.shape, grad.dtype)
+        ctx.like = TensorMeta(grad.shape, grad.dtype)
         ctx.save_for_backward(saved)
 
     def _backward(

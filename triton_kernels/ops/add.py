@@ -25,7 +25,7 @@ from triton_kernels import _arguments, _elementwise_op
 from triton_kernels._fusion import Entry, Form, Fusion, Match, Scaled, Sum
 from triton_kernels._operator import Gradient, Operator
 from triton_kernels._placements import P, Rule, Sharding, elementwise, floating
-from triton_kernels.ops.sum_to import fitted
+from triton_kernels.ops.sum_to import reduce_to
 
 __all__ = ["add"]
 
@@ -105,8 +105,8 @@ def _form(x: Any, y: Any) -> tuple[Operator, tuple[Any, Any]]:
 
 
 _GRADIENTS = {
-    "x": Gradient(lambda grad, i: fitted(grad, i.x)),
-    "y": Gradient(lambda grad, i: fitted(grad, i.y, i.alpha)),
+    "x": Gradient(lambda grad, i: reduce_to(grad, i.x)),
+    "y": Gradient(lambda grad, i: reduce_to(grad, i.y, i.alpha)),
 }
 
 

@@ -19,7 +19,7 @@ from triton_kernels import _arguments, _fusion
 from triton_kernels._fusion import Entry, Fusion, Match
 from triton_kernels._gemm import HALVES
 from triton_kernels._gemm_op import Product, ProductOperator, wants_pre
-from triton_kernels._operator import Like
+from triton_kernels._operator import TensorMeta
 from triton_kernels._placements import R, Rule, Shard, Sharding, twice
 from triton_kernels.activations import GELU_APPROXIMATIONS
 from triton_kernels.ops import gemm_bias_act
@@ -152,11 +152,11 @@ def _product(call: Any) -> Product:
     """As a product of matrices, if need be of what is known of them."""
     x, weight = call.x, call.weight
     shape = (x.shape[:-1].numel(), x.shape[-1])
-    rows = x.reshape(shape) if isinstance(x, Tensor) else Like(torch.Size(shape), x.dtype)
+    rows = x.reshape(shape) if isinstance(x, Tensor) else TensorMeta(torch.Size(shape), x.dtype)
     if isinstance(weight, Tensor):
-        columns: Tensor | Like = weight.t()
+        columns: Tensor | TensorMeta = weight.t()
     else:
-        columns = Like(torch.Size(reversed(weight.shape)), weight.dtype)
+        columns = TensorMeta(torch.Size(reversed(weight.shape)), weight.dtype)
     return Product(rows, columns, call.bias, GELU_APPROXIMATIONS[call.approximate], transposed=True)
 
 

@@ -35,7 +35,7 @@ from triton_kernels._fusion import (
 )
 from triton_kernels._operator import Gradient
 from triton_kernels._placements import P, R, Rule, Sharding, elementwise
-from triton_kernels.ops.sum_to import fitted
+from triton_kernels.ops.sum_to import reduce_to
 
 __all__ = ["relu_scale", "relu_scale_add", "relu_scale_backward"]
 
@@ -136,8 +136,10 @@ _relu_scale_add = _elementwise_op.define(
     relu_scale_add_element,
     DTYPES,
     gradients={
-        "x": Gradient(lambda g, i: fitted(relu_scale_backward(g, i.x, i.scale), i.x), reads=("x",)),
-        "y": Gradient(lambda g, i: fitted(g, i.y)),
+        "x": Gradient(
+            lambda g, i: reduce_to(relu_scale_backward(g, i.x, i.scale), i.x), reads=("x",)
+        ),
+        "y": Gradient(lambda g, i: reduce_to(g, i.y)),
     },
 )
 _relu_scale_backward = _elementwise_op.define(
@@ -147,7 +149,7 @@ _relu_scale_backward = _elementwise_op.define(
     DTYPES,
     gradients={
         "grad": Gradient(
-            lambda g, i: fitted(relu_scale_backward(g, i.x, i.scale), i.grad), reads=("x",)
+            lambda g, i: reduce_to(relu_scale_backward(g, i.x, i.scale), i.grad), reads=("x",)
         ),
         "x": Gradient(lambda g, i: g.new_zeros(i.x.shape, dtype=i.x.dtype)),
     },

@@ -23,7 +23,7 @@ from triton_kernels import _arguments, _elementwise_op
 from triton_kernels._fusion import Entry, Form, Fusion, Match, Square
 from triton_kernels._operator import Gradient
 from triton_kernels._placements import P, R, Rule, Sharding, elementwise
-from triton_kernels.ops.sum_to import fitted
+from triton_kernels.ops.sum_to import reduce_to
 
 __all__ = ["square", "square_backward"]
 
@@ -96,8 +96,8 @@ _square_backward = _elementwise_op.define(
     square_backward_element,
     _arguments.FLOATS,
     gradients={
-        "grad": Gradient(lambda g, i: fitted(square_backward(g, i.x), i.grad), reads=("x",)),
-        "x": Gradient(lambda g, i: fitted(square_backward(g, i.grad), i.x), reads=("grad",)),
+        "grad": Gradient(lambda g, i: reduce_to(square_backward(g, i.x), i.grad), reads=("x",)),
+        "x": Gradient(lambda g, i: reduce_to(square_backward(g, i.grad), i.x), reads=("grad",)),
     },
     sharding=Sharding(_backward_rules),
 )

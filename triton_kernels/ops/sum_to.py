@@ -25,8 +25,8 @@ import triton.language as tl
 from torch import Tensor
 
 from triton_kernels import _arguments, _elementwise, _launch
-from triton_kernels._launch import REMEMBERED, Launch, kind
-from triton_kernels._operator import Gradient, Like, Operator
+from triton_kernels._launch import REMEMBERED, Launch, specialization_key
+from triton_kernels._operator import Gradient, Operator, TensorMeta
 from triton_kernels._placements import P, R, Rule, Shard, Sharding
 from triton_kernels._scalars import as_argument, scalar_value
 
@@ -128,7 +128,7 @@ def sum_to(
     return _sum_to(x, shape, factor, dtype, out=out)
 
 
-def fitted(grad: Tensor, like: Tensor | Like, factor: int | float = 1) -> Tensor:
+def reduce_to(grad: Tensor, like: Tensor | TensorMeta, factor: int | float = 1) -> Tensor:
     """factor·grad as the gradient of ``like``, which was broadcast and promoted to grad's shape
     and dtype; grad itself where there is nothing to do."""
     if grad.shape == like.shape and grad.dtype == like.dtype and factor == 1:
@@ -184,8 +184,8 @@ def _run(
     """One launch, or two where the sums are tall, unless only ``once``."""
     number = as_argument(float(factor), compute)
     shapes = x.shape, x.stride(), out.shape, out.stride()
-    kinds = kind(x), kind(out), kind(number)
-    partial, first, second = _passes(*shapes, kinds, compute, once)
+    keys = specialization_key(x), specialization_key(out), specialization_key(number)
+    partial, first, second = _passes(*shapes, keys, compute, once)
     if second is None:
         first.launch(x.device, x, out, number, *first.rest)
         return
@@ -217,7 +217,7 @@ def _passes(
     x_strides: tuple[int, ...],
     out_shape: torch.Size,
     out_strides: tuple[int, ...],
-    kinds: tuple[Any, ...],
+    keys: tuple[Any, ...],
     compute: torch.dtype,
     once: bool,
 ) -> tuple[tuple[int, int], _Pass, _Pass | None]:
@@ -226,10 +226,10 @@ def _passes(
     missing = len(x_shape) - len(out_shape)
     shape, strides = (1,) * missing + tuple(out_shape), (0,) * missing + out_strides
     dims = list(zip(shape, x_shape, x_strides, strides))
-    kept = _elementwise.merged([(n, xs, os) for m, n, xs, os in dims if m == n])
-    reduced = _elementwise.merged([(n, xs, 0) for m, n, xs, os in dims if m != n])
+    kept = _elementwise.coalesced([(n, xs, os) for m, n, xs, os in dims if m == n])
+    reduced = _elementwise.coalesced([(n, xs, 0) for m, n, xs, os in dims if m != n])
     results, addends = _size(kept), _size(reduced)
-    tile = _tile(kept, reduced, kinds[0])
+    tile = _tile(kept, reduced, keys[0])
     programs = -(-results // tile.BLOCK_K)
     enough = len(reduced) == 1 and tile.num_warps > 1 and programs >= ENOUGH
     parts = 1 if once or enough else _parts(programs, addends // tile.BLOCK_R)
@@ -241,7 +241,7 @@ def _passes(
     for size, *_ in kept:
         dense.append(dense[-1] * size)
     first: Dims = [(n, xs, at) for (n, xs, _), at in zip(kept, dense)]
-    second = _elementwise.merged([(n, at, os) for (n, _, os), at in zip(kept, dense)])
+    second = _elementwise.coalesced([(n, at, os) for (n, _, os), at in zip(kept, dense)])
     rest: Dims = [(parts, results, 0)]
     return (
         (parts, results),
@@ -333,8 +333,8 @@ def _pass(kept: Dims, reduced: Dims, part: int, tile: _Tile, compute: torch.dtyp
 
 def _gradient(grad: Tensor, inputs: Any) -> Tensor:
     """factor·grad, expanded: a view where the factor is 1."""
-    small = Like(grad.shape, inputs.x.dtype)
-    return fitted(grad, small, inputs.factor).expand(inputs.x.shape)
+    small = TensorMeta(grad.shape, inputs.x.dtype)
+    return reduce_to(grad, small, inputs.factor).expand(inputs.x.shape)
 
 
 def _batched(

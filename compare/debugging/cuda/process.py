@@ -47,7 +47,7 @@ class Job:
         function = self.spec.cuda
         if variant is not None:
             function = cuda_reference.variants(self.spec.name)[variant]
-        self.way = Implementation(mode, variant, function)
+        self.implementation = Implementation(mode, variant, function)
         self.steps: list[str] = described["steps"]
         self._file = open(described["report"], "a", encoding="utf-8")  # noqa: SIM115 - to the end
 
@@ -98,13 +98,17 @@ class Verdict:
         self.described: dict[str, Any] = {"problem": ""}
         self.index: tuple[int, ...] | None = None
         self.wrong: Tensor | None = None
-        outcome = running.judge(job.spec, job.case, job.way, arguments, result, reference)
+        outcome = running.judge(
+            job.spec, job.case, job.implementation, arguments, result, reference
+        )
         if outcome.mismatch is None:
             return
         self.described["problem"] = outcome.mismatch.problem
         if outcome.mismatch.deviation is None:
             return
-        found = running.compare(job.spec, job.case, job.way.name, arguments, result, reference)
+        found = running.compare(
+            job.spec, job.case, job.implementation.name, arguments, result, reference
+        )
         self.wrong = ~found.right.cpu()
         self.index = outcome.mismatch.deviation.index
         floating = result.dtype.is_floating_point
@@ -119,13 +123,15 @@ class Verdict:
 
 def values(job: Job) -> None:
     """The case as a check runs it, on the host target in both orders of threads."""
-    arguments = job.spec.inputs(job.case, job.way.device)
+    arguments = job.spec.inputs(job.case, job.implementation.device)
     reference = job.spec.oracle(*arguments[0], **arguments[1])
     verdicts = []
-    for order in ORDERS if job.way.device.type == "cpu" else ORDERS[:1]:
+    for order in ORDERS if job.implementation.device.type == "cpu" else ORDERS[:1]:
         with thread_order(order):
-            result, guards = running.call(job.spec, job.case, job.way, arguments, reference)
-        if job.way.device.type == "cuda":
+            result, guards = running.call(
+                job.spec, job.case, job.implementation, arguments, reference
+            )
+        if job.implementation.device.type == "cuda":
             torch.cuda.synchronize()
         verdict = Verdict(job, arguments, result.clone(), reference)
         if not all(guarded.intact() for guarded in guards):
@@ -210,7 +216,9 @@ def _watched(
         watch.follow(follow)
     guards = _Watched(job, watch)
     with thread_order(order):
-        result, _ = running.call(job.spec, job.case, job.way, arguments, reference, guards=guards)
+        result, _ = running.call(
+            job.spec, job.case, job.implementation, arguments, reference, guards=guards
+        )
     return Verdict(job, arguments, result, reference), guards
 
 
@@ -263,7 +271,7 @@ def exact(job: Job) -> None:
     """The case once, every tensor in memory just as large as it needs, so that the tool sees a step
     beside it. Results are not looked at: reading what nobody wrote would be a finding of its own.
     """
-    device, case = job.way.device, job.case
+    device, case = job.implementation.device, job.case
     inputs = job.spec.inputs(case)
     args, kwargs = copies(inputs, device)
     if case.layout == "inplace":
@@ -279,7 +287,7 @@ def exact(job: Job) -> None:
     for name, t in job.named((args, kwargs)).items():
         job.tell("tensor", **describe(name, t))
     with _Allocations(job):
-        job.way(*args, **kwargs)
+        job.implementation(*args, **kwargs)
     if device.type == "cuda":
         torch.cuda.synchronize()
 
@@ -291,7 +299,7 @@ def guarded(job: Job) -> None:
     job.tell("launch")
     for name, t in job.named(arguments).items():
         job.tell("tensor", **describe(name, t))
-    running.call(job.spec, job.case, job.way, arguments, reference, guards=_Told(job))
+    running.call(job.spec, job.case, job.implementation, arguments, reference, guards=_Told(job))
     _build.library(job.spec.stem, "host").crosscheck_say_shared_arrays()
 
 

@@ -16,7 +16,7 @@ from compare.debugging.compiled.bisection import Bisection
 from compare.debugging.findings.hazards import Hazard, Witness
 from compare.debugging.findings.regions import Pattern
 from compare.debugging.findings.traces import WIDTH, Trace, source_line
-from compare.debugging.observers import lane_history as ways
+from compare.debugging.observers import lane_history
 from compare.debugging.observers.lane_history import Step
 from compare.debugging.shrink.shrunk import Reproduction, Shrunk
 from triton_kernels.interpreter import Place, Program
@@ -68,7 +68,7 @@ class WrongValues:
     value: float
     made: Witness | None = None
     alone: float | None = None
-    way: list[Step] = field(default_factory=list)
+    lane_history: list[Step] = field(default_factory=list)
 
     def lines(self) -> list[str]:
         """In words."""
@@ -132,7 +132,7 @@ class WrongValues:
             "value": self.value,
             "made": self.made and self.made.to_dict(),
             "value_stored_alone": self.alone,
-            "way": [step.to_dict() for step in self.way],
+            "lane_history": [step.to_dict() for step in self.lane_history],
         }
 
 
@@ -169,8 +169,8 @@ def _place_dict(place: Place | None) -> dict[str, Any]:
 class Failure:
     """An error that ended the run. ``program`` and ``place`` are None outside a kernel.
 
-    ``lane`` is the first that it happened in, of a tile of that ``shape``, ``way`` what the
-    variables held there; None and empty where the error is no lane's.
+    ``lane`` is the first that it happened in, of a tile of that ``shape``, ``lane_history`` what
+    the variables held there; None and empty where the error is no lane's.
     """
 
     error: str
@@ -178,7 +178,7 @@ class Failure:
     place: Place | None
     lane: tuple[int, ...] | None = None
     shape: tuple[int, ...] = ()
-    way: list[Step] = field(default_factory=list)
+    lane_history: list[Step] = field(default_factory=list)
 
     def lines(self) -> list[str]:
         """In words."""
@@ -194,7 +194,7 @@ class Failure:
             "program": self.program,
             **_place_dict(self.place),
             "lane": self.lane,
-            "way": [step.to_dict() for step in self.way],
+            "lane_history": [step.to_dict() for step in self.lane_history],
         }
 
 
@@ -277,26 +277,26 @@ class Findings:
             told = [part for line in self.shrunk.lines() for part in _wrapped(line)]
             replay = [f"  {self.shrunk.replay}"] if self.shrunk.replay else []  # in one piece
             lines = told + replay + lines
-        after = self._way()
+        after = self._lane_history()
         after += ["", *self.reproduction.lines()] if self.reproduction else []
         if self.trace is not None:
             shown = self.trace.show(most=max(8, LINES - 1 - len(lines) - len(after)))
             lines += ["", *shown.splitlines()]
         return "\n".join(lines + after)
 
-    def _way(self) -> list[str]:
+    def _lane_history(self) -> list[str]:
         failure, worst = self.failure, self.wrong[0] if self.wrong else None
-        if failure is not None and failure.way:
-            head, way, place = "the variables", failure.way, failure.place
+        if failure is not None and failure.lane_history:
+            head, steps, place = "the variables", failure.lane_history, failure.place
             head += f" in lane {list(failure.lane or ())}" if math.prod(failure.shape) > 1 else ""
-        elif worst is not None and worst.way and worst.history.last is not None:
-            way, place = worst.way, worst.history.last.place
+        elif worst is not None and worst.lane_history and worst.history.last is not None:
+            steps, place = worst.lane_history, worst.history.last.place
             head = f"on the way to {worst.output}[{', '.join(map(str, worst.deviation.index))}]"
             lane = f", lane {list(worst.history.lane)}"
             head += lane if worst.history.last.lanes > 1 else ""
         else:
             return []
-        return ["", head, *(f"  {_cut(line)}" for line in ways.lines(way, place))]
+        return ["", head, *(f"  {_cut(line)}" for line in lane_history.lines(steps, place))]
 
     def to_dict(self, tiles: bool = False) -> dict[str, Any]:
         """Everything, with the values of the trace's tiles if ``tiles``."""

@@ -56,7 +56,7 @@ class Step:
         }
 
 
-class Way:
+class LaneHistory:
     """Inside this context, in the programs for which ``on`` is set, notes the steps to a lane.
 
     A variable counts if it is one number, or a tile of as many dimensions as the stored one's
@@ -71,7 +71,7 @@ class Way:
         self._known: dict[tuple[Place, str], Step] = {}
         self._outer: Any = None
 
-    def __enter__(self) -> Way:
+    def __enter__(self) -> LaneHistory:
         self._outer = sys.gettrace()
         sys.settrace(self._call)
         return self

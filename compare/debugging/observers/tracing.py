@@ -7,7 +7,7 @@ import numpy as np
 from compare.checking.stores import holds
 from compare.debugging.findings import regions
 from compare.debugging.findings.traces import Event, Trace
-from compare.debugging.observers.lane_history import Way
+from compare.debugging.observers.lane_history import LaneHistory
 from triton_kernels.interpreter import Access, Argument, Dot, Launch, Observer, Program
 
 KEPT = 1 << 26  # numbers of all tiles together that a trace keeps
@@ -18,7 +18,7 @@ class Tracer(Observer):
     memory is as it was, and those after it not at all.
 
     ``watched`` is an element, as an argument's name and bytes from its start;
-    ``way`` notes its way.
+    ``lane_history`` notes one element's.
 
     Attributes:
         trace: None until the launch begins.
@@ -30,11 +30,11 @@ class Tracer(Observer):
         launch: int,
         program: Program,
         watched: tuple[str, int] | None = None,
-        way: Way | None = None,
+        lane_history: LaneHistory | None = None,
     ) -> None:
         self.trace: Trace | None = None
         self.stored_there: float | None = None
-        self._wanted, self._watched, self._way = (launch, program), watched, way
+        self._wanted, self._watched, self._lane_history = (launch, program), watched, lane_history
         self._launch = -1
         self._arguments: tuple[Argument, ...] = ()
         self._kept = 0
@@ -47,8 +47,8 @@ class Tracer(Observer):
 
     def wants(self, program: Program) -> bool:
         alone = (self._launch, program) == self._wanted
-        if self._way is not None:
-            self._way.on = alone
+        if self._lane_history is not None:
+            self._lane_history.on = alone
         return alone or self._launch < self._wanted[0]
 
     def access(self, access: Access) -> None:
