@@ -14,7 +14,7 @@ import cuda_reference
 import triton_kernels
 from compare import cases, checking
 from compare.cases import Case
-from compare.implementations import implementations
+from compare.implementations import implementations, is_quick
 from compare.specs import SPECS
 
 ROWS = [(spec.name, dtype) for spec in SPECS.values() for dtype in spec.dtypes]
@@ -134,3 +134,11 @@ def test_both_sides_list_the_ops_and_nothing_else() -> None:
         for name in set(package.__all__) - set(SPECS):
             with pytest.raises(ValueError, match="no op"):
                 package.variants(name)
+
+
+def test_the_interpreter_runs_its_variants_on_small_cases_only() -> None:
+    default, variant, *_ = implementations(SPECS["add"], ["triton-interpreted"])
+    for numel, both in ((5000, True), (5001, False)):
+        case = Case("add", "float32", (numel,))
+        assert is_quick(default, SPECS["add"], case)
+        assert is_quick(variant, SPECS["add"], case) is both
