@@ -15,7 +15,7 @@ import triton_kernels
 from compare import cases
 from compare.cases import Case
 from compare.checking import verdicts
-from compare.checking.implementations import implementations
+from compare.checking.implementations import implementations, is_quick
 from compare.ops import SPECS
 
 ROWS = [(spec.name, dtype) for spec in SPECS.values() for dtype in spec.dtypes]
@@ -23,12 +23,18 @@ ROWS = [(spec.name, dtype) for spec in SPECS.values() for dtype in spec.dtypes]
 
 @pytest.mark.parametrize(("op", "dtype"), ROWS)
 def test_cases_are_right(op: str, dtype: str, mode: str) -> None:
-    """Some of the quick check's cases: all of them are `make compare`'s, with another seed. Each
-    dtype has another eighth, so that an op's dtypes together see most of them."""
+    """Some of the quick check's cases, with another seed: all of them are `make compare`'s. Each
+    dtype has another eighth, so that an op's dtypes together see most; and the first of each
+    activation and of each way to lie."""
     spec = SPECS[op]
     ways = implementations(spec, [mode])
-    eighth = [*spec.cases(dtype, "quick")][spec.dtypes.index(dtype) % 8 :: 8]
-    chosen = [replace(case, seed=1) for case in eighth]
+    every = [*spec.cases(dtype, "quick")]
+    one_each = {}
+    for case in reversed(every):
+        one_each[case.options.get("act"), case.options.get("approximate")] = case
+        one_each[tuple(sorted(case.lying))] = case
+    eighth = every[spec.dtypes.index(dtype) % 8 :: 8]
+    chosen = [replace(case, seed=1) for case in [*eighth, *one_each.values()]]
     wrong = []
     ran = 0
     for result in verdicts.check(spec, chosen, ways):
@@ -116,3 +122,11 @@ def test_both_sides_list_the_ops_and_nothing_else() -> None:
         for name in set(package.__all__) - set(SPECS):
             with pytest.raises(ValueError, match="no op"):
                 package.variants(name)
+
+
+def test_the_interpreter_runs_its_variants_on_small_cases_only() -> None:
+    default, variant, *_ = implementations(SPECS["add"], ["triton-interpreted"])
+    for numel, both in ((5000, True), (5001, False)):
+        case = Case("add", "float32", (numel,))
+        assert is_quick(default, SPECS["add"], case)
+        assert is_quick(variant, SPECS["add"], case) is both

@@ -44,12 +44,14 @@ def test_random_products_are_bitwise_those_of_the_model(path: tensor_cores.Path)
     assert wrong == 0
 
 
-@each_path
+@pytest.mark.parametrize(
+    "path",
+    [path for path in PATHS if path.kind != "float16"],  # whose products end at 2³²
+    ids=lambda p: f"{p.name} {p.kind}",
+)
 def test_the_largest_numbers(path: tensor_cores.Path) -> None:
     """From 2¹²⁸ on a sum is infinite, below it float32's largest number at most."""
     skip_unless_hopper(path)
-    if path.kind == "float16":
-        pytest.skip("its products end at 2³²")
     a = torch.zeros(3, 16, dtype=path.dtype)
     a[0, :2] = 2.0**127
     a[1, :3] = torch.tensor([2.0**127, 2.0**127, -(2.0**103)]).to(path.dtype)
