@@ -138,7 +138,7 @@ def views(out: Tensor, tensors: dict[str, Tensor]) -> dict[str, Any]:
 
 
 def run(stem: str, symbol: str, out: Tensor, tensors: dict[str, Tensor], *arguments: Any) -> Tensor:
-    """Launch on the arguments, unless there is nothing to write; give the result."""
+    """Call the launcher, unless there is nothing to compute; returns out."""
     if out.numel():
         shapes = ", ".join(f"{name} {list(t.shape)}" for name, t in tensors.items())
         _launch.launch(stem, symbol, shapes, (out,), *arguments)

@@ -1033,7 +1033,7 @@ def test_the_way_of_the_worst_element() -> None:
     expected = torch.full((16, 16), 13.5).double() + x.sum(1, keepdim=True)  # (0 + 0 + 1 + 2)³ / 2
     found = debug(way_kernel, (1,), (x, w, out, 16, 16), oracle=lambda: expected, BLOCK=16)
     assert found.wrong[0].deviation.index == (3, 5)
-    way = {(step.place.function, step.name): step for step in found.wrong[0].way}
+    way = {(step.place.function, step.name): step for step in found.wrong[0].lane_history}
     assert set(way) == {
         *(("way_kernel", name) for name in ("acc", "i", "out", "m", "n")),
         *(("cube_half", name) for name in ("cubed", "return")),
