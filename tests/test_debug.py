@@ -1041,7 +1041,7 @@ def test_the_way_of_the_worst_element() -> None:
     assert str(way["cube_half", "cubed"]) == "cubed = 125"
     assert str(way["cube_half", "return"]) == "returns 62.5"
     assert str(way["way_kernel", "i"]) == "i = 0, …, 2 (3 times)"
-    accumulated = [str(s) for s in found.wrong[0].way if s.name == "acc"]
+    accumulated = [str(s) for s in found.wrong[0].lane_history if s.name == "acc"]
     assert accumulated == ["acc = 2", "acc = 2, …, 5 (3 times)"]
     text = str(found)
     assert "on the way to out_ptr[3, 5], lane [3, 5]" in text
