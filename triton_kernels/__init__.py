@@ -44,8 +44,8 @@ __all__ = [
 def variants(op: str) -> dict[str, Callable[..., Tensor]]:
     """The pinned variants of ``op`` beside its default kernel: name → callable with op's signature.
 
-    Each refuses what it is not made for. Only add has variants, named as on the CUDA side; the
-    other ops return an empty dict.
+    Each refuses what it is not made for. Variants are named as on the CUDA side; an op without any
+    returns an empty dict.
 
     Raises:
         ValueError: there is no such op.

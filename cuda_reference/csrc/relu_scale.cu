@@ -1,6 +1,7 @@
 // relu_scale: out = relu(x)·scale; relu_scale_add: out = fma(relu(x), scale, y); rounded once.
 // relu(x) is 0 where x < 0, else x: NaN stays NaN, −0 stays −0. Any layout, one thread an element.
-// relu_scale_backward: out = 0 where x <= 0, else grad·scale: what both hand on to x; NaN lets it by.
+// relu_scale_backward: out = 0 where x <= 0, else grad·scale: the gradient of x. Where x is NaN it
+// is grad·scale, as in torch.
 #include "elementwise.cuh"
 
 template <class C>

@@ -102,8 +102,8 @@ def _run(
 
 
 def _unrolled(rows: Any, shape: tuple[int, ...]) -> Any:
-    """[M, O] as […, O], of a tensor that nobody else has, and so no view for autograd, as torch's
-    own products do it: FSDP warns of views."""
+    """[M, O] as […, O]. Autograd sees no view in it, as it sees none in torch's own products: FSDP
+    warns of views. Nothing else refers to the tensor, so no write through another one is lost."""
     if rows is None or len(shape) == 2:
         return rows
     return torch.ops.aten._unsafe_view.default(rows, shape)
