@@ -1,7 +1,7 @@
 """Broken Triton kernels, one fault each, beside what they should have been.
 
 Every kernel takes ``BROKEN``: the same kernel is the healthy one that no tool may complain of. The
-comment ``# fault: …`` marks the line that a tool has to name. tests/test_gallery.py runs them.
+comment ``# fault: …`` marks the line that a tool must name. tests/debug/test_gallery.py runs them.
 """
 
 from __future__ import annotations

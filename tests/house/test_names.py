@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).parent.parent
+ROOT = Path(__file__).parents[2]
 FOLDERS = ("triton_kernels", "cuda_reference", "compare", "tests", "docs", "examples", ".ci")
 SUFFIXES = (".py", ".pyi", ".md", ".cu", ".cuh", ".h", ".toml", "")
 

@@ -302,7 +302,7 @@ def test_the_nearest_lines_are_named() -> None:
         breakpoints.resolved(f"test_stepping.py:{comment}")
     with pytest.raises(ValueError, match=f"the nearest is {line_of('helper')}"):
         breakpoints.resolved(f"test_stepping.py:{line_of('helper') - 1}")  # the docstring
-    name = str(Path("tests") / "test_stepping.py")
+    name = str(Path("tests") / "debug" / "test_stepping.py")
     assert breakpoints.resolved(f"{name}:{line_of('mask')}") == (__file__, line_of("load"))
 
 

@@ -16,7 +16,7 @@ import pytest
 
 from compare.checking.implementations import unavailable
 
-ROOT = Path(__file__).parent.parent
+ROOT = Path(__file__).parents[2]
 # Where a library is built the first compilers of a machine take their time.
 SECONDS = 240
 

@@ -25,7 +25,7 @@ import typer
 from compare.cli import app
 from compare.ops import SPECS
 
-ROOT = Path(__file__).parent.parent
+ROOT = Path(__file__).parents[2]
 PACKAGES = ("triton_kernels", "cuda_reference", "compare")
 THIRD_PARTY = {
     "triton_kernels": {"torch", "triton", "numpy"},
@@ -490,7 +490,7 @@ $ make compare
 python -m compare check add --quick --require triton,cuda   # all of it
 .venv/bin/python -m compare check --json report.json
 kernel-compare check --full
-pytest tests/test_ops.py::test_every_case_is_right
+pytest tests/kernels/test_ops.py::test_every_case_is_right
 ```
 """
     assert list(lies(truth)) == []

@@ -68,7 +68,7 @@ def beside(inside):
 def run(script: str) -> None:
     ran = subprocess.run(
         [sys.executable, "-c", COMMON + script],
-        cwd=Path(__file__).parent.parent,
+        cwd=Path(__file__).parents[2],
         capture_output=True,
         text=True,
         timeout=300,

@@ -93,14 +93,14 @@ def test_three_files_make_an_op(tmp_path: Path) -> None:
         assert row["triton_equals_cuda"] is (True if "cuda-host" in modes else None)
     timed = succeeds(tmp_path, "-m", "compare", "bench", *OPS, "--dry-run")
     assert all(op in timed for op in OPS)
-    files = [f"tests/test_{name}.py" for name in PARAMETRISED]
+    files = [f"tests/kernels/test_{name}.py" for name in PARAMETRISED]
     ours = ("-p", "no:cacheprovider", "-p", "no:xdist", "-k", " or ".join(OPS))
     passed = succeeds(tmp_path, "-m", "pytest", "-q", *ours, *files)
     count = re.search(r"(\d+) passed", passed)
     assert count is not None
     assert int(count[1]) >= 60, passed[-2000:]
     ours = ("-p", "no:cacheprovider", "-k", "spec or stubs or docstrings or public")
-    succeeds(tmp_path, "-m", "pytest", "-q", *ours, "tests/test_structure.py")
+    succeeds(tmp_path, "-m", "pytest", "-q", *ours, "tests/house/test_structure.py")
 
     (tmp_path / "report.json").unlink()
     for path in documented():

@@ -313,7 +313,7 @@ print("ran", ran)
 def test_healthy_kernels_are_left_in_peace(steps: str, tmp_path: Path) -> None:
     """Every op in every CUDA variant, float32 and float16, under every tool: no report."""
     environment = {**os.environ, "UBSAN_OPTIONS": "print_stacktrace=1"}
-    environment["PYTHONPATH"] = os.pathsep.join([str(Path(__file__).parent.parent), *sys.path])
+    environment["PYTHONPATH"] = os.pathsep.join([str(Path(__file__).parents[2]), *sys.path])
     if steps in ("address", "thread"):
         try:
             environment |= _compilers.sanitizer_environment(steps)

@@ -13,7 +13,7 @@ import pytest
 
 from cuda_reference import _signatures
 
-ROOT = Path(__file__).parent.parent
+ROOT = Path(__file__).parents[2]
 PACKAGES = ("triton_kernels", "cuda_reference")
 HEAD = """
 import torch, triton, triton.language as tl

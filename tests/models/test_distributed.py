@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 import torch
 
-ROOT = Path(__file__).parent.parent
+ROOT = Path(__file__).parents[2]
 CHECKS = "tests/sharded_main.py"
 EXAMPLE = "examples/tensor_parallel.py"
 

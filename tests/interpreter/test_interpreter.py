@@ -1317,7 +1317,7 @@ def test_compiles_after_interpreting_first(tmp_path: Any) -> None:
     """In a new process: whatever Triton loads late must not have been loaded amid the mends."""
     program = f"""
 import sys
-sys.path[:0] = [{str(Path(__file__).parent)!r}, {str(Path(__file__).parent.parent)!r}]
+sys.path[:0] = [{str(Path(__file__).parent)!r}, {str(Path(__file__).parents[2])!r}]
 import torch, triton_kernels
 from triton_kernels import _gemm, activations
 a = torch.ones(64, 64)

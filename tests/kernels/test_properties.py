@@ -1,7 +1,7 @@
 """Every op on arguments that hypothesis draws, in every mode, against the spec's oracle and bound.
 
-``pytest tests/test_properties.py --hypothesis-profile thorough`` draws many more. A failure prints
-the smallest call found that still fails; ``check(mode, Call(...))`` runs it again.
+``pytest tests/kernels/test_properties.py --hypothesis-profile thorough`` draws many more. A failure
+prints the smallest call found that still fails; ``check(mode, Call(...))`` runs it again.
 """
 
 from __future__ import annotations
