@@ -119,6 +119,7 @@ class Rig:
             (real, "ceilings", lambda: CEILINGS),
             (providers, "candidates", self.candidates),
             (nvml, "state", lambda: dict(self.state)),
+            (nvml, "missing", lambda: ""),
             (bench, "inputs", lambda spec, case, seed: ((seed,), {})),
             (bench, "Checker", lambda spec, case: lambda *_: ""),
         ]

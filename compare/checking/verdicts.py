@@ -17,7 +17,7 @@ from torch import Tensor
 import triton_kernels
 from compare import numerics
 from compare.cases import Case
-from compare.checking import running
+from compare.checking import eager_rule, running
 from compare.checking.histograms import Histogram
 from compare.checking.implementations import Implementation, applies, is_quick
 from compare.checking.running import Mismatch, Outcome, call, memory_asked, run
@@ -87,60 +87,22 @@ def _on(
 
     @functools.cache  # run once a case, and only if somebody answers to it
     def eager() -> float:
-        return _rms(spec.eager(*arguments[0], **arguments[1]), reference)
+        return eager_rule.eager_error(spec, arguments, reference)
 
     for implementation in able:
-        if implementation.device == device and not (
-            device.type == "cuda" and running.gpu_is_lost()
-        ):
-            outcome = run(spec, case, implementation, arguments, reference)
-            if outcome.mismatch is None and answers_to_eager(spec, case, implementation, reference):
-                outcome.mismatch = _less_accurate(case, implementation, outcome, reference, eager())
-            yield outcome
+        if implementation.device != device or (device.type == "cuda" and running.gpu_is_lost()):
+            continue
+        outcome = run(spec, case, implementation, arguments, reference)
+        side, variant = implementation.side, implementation.variant
+        answers = eager_rule.answers_to_eager(spec, case, side, variant, reference)
+        if outcome.mismatch is None and answers:
+            assert outcome.result is not None
+            if worse := eager_rule.less_accurate(outcome.result, reference, eager()):
+                outcome.mismatch = Mismatch(case, implementation.name, str(worse))
+        yield outcome
 
 
 LARGE = 1 << 30  # bytes
-FEWEST = 64  # results from which a mean says something
-
-
-def answers_to_eager(
-    spec: Spec, case: Case, implementation: Implementation, reference: Tensor
-) -> bool:
-    """Whether the eager rule holds for a run, beside the op's bound: Triton's default kernels, on
-    normal values. Exact ops need no such rule; float64 has no wider oracle; plain loops on the CUDA
-    side, and the narrower products of other precisions, answer to the bound alone."""
-    return (
-        spec.bounded
-        and implementation.side == "triton"
-        and implementation.variant is None
-        and case.values == "normal"
-        and case.dtype in ("float16", "bfloat16", "float32")
-        and case.options.get("precision", "ieee") == "ieee"
-        and reference.numel() >= FEWEST
-    )
-
-
-def _rms(result: Tensor, reference: Tensor) -> float:
-    return float((result.double() - reference).square_().mean().sqrt())
-
-
-def _less_accurate(
-    case: Case, implementation: Implementation, outcome: Outcome, reference: Tensor, eager: float
-) -> Mismatch | None:
-    """A mismatch where the root mean square of the errors is more than twice eager's and the
-    rounding of one result. As a maximum, kernels rightly written would fail by bad luck."""
-    assert outcome.result is not None
-    ours = _rms(outcome.result, reference)
-    rounding = torch.finfo(outcome.result.dtype).eps / 2 * float(reference.square().mean().sqrt())
-    if (
-        not ours > 2 * eager + rounding
-    ):  # where eager itself overflowed, there is nothing to keep to
-        return None
-    text = (
-        f"less accurate than eager: root mean square error {ours:.3g}, eager's {eager:.3g}; "
-        "at most twice that is allowed, and one rounding"
-    )
-    return Mismatch(case, implementation.name, text)
 
 
 def _agreement(outcomes: list[Outcome]) -> bool | None:

@@ -13,7 +13,7 @@ from compare.ops import SPECS
 from compare.specs import Spec
 from compare.timing import baseline as baselines
 from compare.timing import bench as benchmarks
-from compare.timing import providers, saved, tables, third_party
+from compare.timing import nvml, providers, saved, tables, third_party
 from compare.timing.bench import Mode, Work
 from compare.timing.engine import Budget, DeviceLostError
 from compare.timing.results import CaseResult
@@ -92,6 +92,8 @@ def bench(
     need_gpu("time")
     kept = saved.Saved(json_file, saved.head(mode, budget, listed(wanted), full))
     out = tables.console()
+    if reason := nvml.missing():
+        out.print(f"clocks, power and throttling are not watched: {reason}", markup=False)
     try:
         if resume and (count := kept.resume()):
             out.print(f"{json_file}: going on after {count} cases")

@@ -9,15 +9,9 @@ import typer
 
 import triton_kernels
 from compare.cases import Case
+from compare.commands.debug_choice import case_to_debug, side_to_debug
 from compare.commands.debug_cuda import debug_cuda
-from compare.commands.options import (
-    MOST_SEED,
-    check_dtype,
-    check_implementation_names,
-    check_writable,
-    one_case,
-    spec_named,
-)
+from compare.commands.options import MOST_SEED, check_writable, spec_named
 from compare.debugging import investigation
 from compare.debugging.compiled import bisection
 from compare.debugging.findings.findings import Findings
@@ -100,38 +94,21 @@ def debug(
     """
     check_writable(json_file)
     spec = spec_named(op)
-    side = _side(side, impl, tool)
-    if side == "cuda":
-        others: dict[str, Any] = {
-            "--program": program,
-            "--tiles": tiles,
-            "--pdb": pdb,
-            "--break": breaks,
-        }
-        others |= {"--bisect": bisect, "--shrink": shrink, "--output": output}
-        for option, value in others.items():
-            if value:
-                raise typer.BadParameter(f"{option} is for the Triton side")
-        one = {"shape": shape, "layout": layout, "values": values, "arg": arg}
-        status = debug_cuda(spec, dtype, one, seed, impl, variant, tool, json_file)
-        raise typer.Exit(status)
-    variant = _debugged_variant(spec, impl, variant)
-    function = triton_kernels.variants(spec.name)[variant] if variant else spec.triton
+    others: dict[str, Any] = {"--tool": tool, "--program": program, "--tiles": tiles}
+    others |= {"--pdb": pdb, "--break": breaks, "--bisect": bisect}
+    others |= {"--shrink": shrink, "--output": output}
+    side = side_to_debug(spec, side, impl, variant, others)
     one = {"shape": shape, "layout": layout, "values": values, "arg": arg}
-    if dtype is not None:
-        check_dtype(spec, dtype)
-    possible = [one_case(spec, name, seed, one) for name in ([dtype] if dtype else spec.dtypes)]
-    taken = [case for case in possible if spec.takes("triton", variant, case)]
-    if not taken:
-        raise typer.BadParameter(f"variant {variant} is not made for this case")
-    plain = [case for case in taken if case.dtype == "float32"]
+    variant, case = case_to_debug(spec, side, impl, variant, dtype, seed, one)
+    if side == "cuda":
+        raise typer.Exit(debug_cuda(case, impl, variant, tool, json_file))
+    function = triton_kernels.variants(spec.name)[variant] if variant else spec.triton
     try:
         wanted = None if program is None else [int(word) for word in program.split(",")]
         if wanted is not None and not 1 <= len(wanted) <= 3:
             raise ValueError
     except ValueError:
         raise typer.BadParameter(f"--program {program}: up to three numbers, as 1,0,0") from None
-    case = (plain or taken)[0]
     subject = Op(spec, case, variant, function)
     try:
         session = sessions.session(pdb, breaks or [])
@@ -139,12 +116,7 @@ def debug(
         raise typer.BadParameter(f"--break {error}") from None
     if bisect and (reason := bisection.impossible(subject)):
         raise typer.BadParameter(f"--bisect: {reason}")
-    if output is not None and not shrink:
-        raise typer.BadParameter("--output is for --shrink")
     if shrink:
-        for option, given in {"--program": program, "--pdb": session, "--bisect": bisect}.items():
-            if given:
-                raise typer.BadParameter(f"{option} and --shrink exclude each other")
         file = output or Path(f"reproduce_{spec.name}.py")
         findings = _shrunk(spec, case, variant, function, sanitize, file)
     else:
@@ -176,33 +148,3 @@ def _shrunk(
         findings = investigation.investigate(Op(spec, case, variant, function), sanitize=sanitize)
         findings.notes.append(str(reason))
         return findings
-
-
-def _side(side: str | None, impl: str | None, tool: list[str] | None) -> str:
-    """The side that --side, --impl and --tool agree on; Triton's where none says."""
-    named = "cuda" if (impl or "").startswith("cuda") else "triton" if impl else None
-    if side not in (None, "triton", "cuda"):
-        raise typer.BadParameter(f"--side {side}: triton or cuda")
-    if side and named and side != named:
-        raise typer.BadParameter(f"--side {side} and --impl {impl} exclude each other")
-    chosen = side or named or ("cuda" if tool else "triton")
-    if tool and chosen == "triton":
-        raise typer.BadParameter("--tool is for the CUDA side: --side cuda")
-    return chosen
-
-
-def _debugged_variant(spec: Spec, impl: str | None, variant: str | None) -> str | None:
-    """The Triton variant that --impl and --variant ask for; None for the default kernel."""
-    if impl is not None:
-        check_implementation_names([spec], [impl])
-        named = impl.partition("/")[2] or None
-        if variant is not None and named not in (None, variant):
-            raise typer.BadParameter(f"--impl {impl} and --variant {variant} exclude each other")
-        variant = variant or named
-    known = triton_kernels.variants(spec.name)
-    if variant is not None and variant not in known:
-        raise typer.BadParameter(
-            f"--variant {variant}: {spec.name} has {', '.join(known) or 'no variants'} on the "
-            "Triton side"
-        )
-    return variant

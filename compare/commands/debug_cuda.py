@@ -3,57 +3,29 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import typer
 
-import cuda_reference
-from compare.cases import DISTANT
+from compare.cases import DISTANT, Case
 from compare.checking.implementations import BUILD_TARGETS
-from compare.commands.options import (
-    check_dtype,
-    check_implementation_names,
-    listed,
-    one_case,
-)
+from compare.commands.options import listed
 from compare.debugging.cuda import side as cuda_side
-from compare.specs import Spec
 
 
 def debug_cuda(
-    spec: Spec,
-    dtype: str | None,
-    one: dict[str, Any],
-    seed: int,
+    case: Case,
     impl: str | None,
     variant: str | None,
     tools: list[str] | None,
     json_file: Path | None,
 ) -> int:
     """Run the tools on one case, print what they find; returns the exit status."""
-    if impl is not None:
-        check_implementation_names([spec], [impl])
-    mode, _, named = (impl or "cuda").partition("/")
-    if named and variant not in (None, named):
-        raise typer.BadParameter(f"--impl {impl} and --variant {variant} exclude each other")
-    variant = variant or named or None
-    known = cuda_reference.variants(spec.name)
-    if variant is not None and variant not in known:
-        names = ", ".join(known) or "no variants"
-        raise typer.BadParameter(f"--variant {variant}: {spec.name} has {names} on the CUDA side")
-    if dtype is not None:
-        check_dtype(spec, dtype)
-    possible = [one_case(spec, name, seed, one) for name in ([dtype] if dtype else spec.dtypes)]
-    taken = [case for case in possible if spec.takes("cuda", variant, case)]
-    if not taken:
-        raise typer.BadParameter(f"variant {variant or 'default'} is not made for this case")
-    if distant := sorted(taken[0].lying & set(DISTANT)):
+    if distant := sorted(case.lying & set(DISTANT)):
         raise typer.BadParameter(
             f"{distant[0]} tensors have more bytes than the CUDA side's tools keep a state of"
         )
-    plain = [case for case in taken if case.dtype == "float32"]
-    wanted = _chosen(mode, listed(tools))
-    findings = cuda_side.investigate((plain or taken)[0], variant, wanted)
+    wanted = _chosen((impl or "cuda").partition("/")[0], listed(tools))
+    findings = cuda_side.investigate(case, variant, wanted)
     if tools and all(step.missing for _, step in findings.steps) and not findings.partial:
         reasons = {f"--tool {step.tool}: {step.missing}" for _, step in findings.steps}
         raise typer.BadParameter("; ".join(sorted(reasons)))

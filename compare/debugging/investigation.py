@@ -100,6 +100,8 @@ def investigate(
         findings.failure = Failure(_brief(error), place and _current(stores), place, lane, shape)
     findings.subject = _heading(subject, stores)
     findings.wrong = [w for w in (_describe(r, stores) for r in results) if w is not None]
+    if worse := next((r.less_accurate for r in results if r.less_accurate), None):
+        findings.less_accurate["interpreted"] = worse
     findings.compared = bool(results)
     of_order: list[Hazard] = []
     if sanitize and not findings.failure and not findings.partial:
@@ -331,7 +333,7 @@ def _notes(
         notes.append("no program stored anything")
     wrong = {w.output for w in findings.wrong}
     for result in results:
-        if result.name not in wrong:
+        if result.name not in wrong and not result.less_accurate:
             notes.append(f"{result.name}: all {result.tensor.numel()} elements are right")
     if not findings.compared and not findings.failure and not findings.partial:
         notes.append("no oracle: no result was compared")

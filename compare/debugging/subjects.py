@@ -14,6 +14,12 @@ from torch import Tensor
 
 from compare.cases import CPU, Case
 from compare.checking import judging, running
+from compare.checking.eager_rule import (
+    LessAccurate,
+    answers_to_eager,
+    eager_error,
+    less_accurate,
+)
 from compare.checking.judging import Comparison, Deviation, Tolerance
 from compare.checking.stores import Stores
 from compare.copies import copies, tensors
@@ -31,6 +37,7 @@ class Result(NamedTuple):
     tensor: Tensor
     reference: Tensor
     comparison: Comparison
+    less_accurate: LessAccurate | None = None  # than eager, though every element keeps its bound
 
     def deviation(self) -> Deviation:
         """What is wrong with it."""
@@ -98,12 +105,18 @@ class Op:
         state["result"], _ = running.call(self._spec, self._case, function, arguments, reference)
 
     def judge(self, state: Any, stores: Stores | None) -> list[Result]:
-        """By bits or the op's bound, as check does."""
+        """By bits or the op's bound, and by the eager rule, as check does."""
         arguments, reference, result = (state[k] for k in ("arguments", "reference", "result"))
         mode = "triton-compiled" if result.is_cuda else "triton-interpreted"
         name = mode + (f"/{self._variant}" if self._variant else "")
         found = running.compare(self._spec, self._case, name, arguments, result, reference)
-        return [Result("out", result, reference, found)]
+        worse = None
+        if bool(found.right.all()) and answers_to_eager(
+            self._spec, self._case, "triton", self._variant, reference
+        ):
+            eager = eager_error(self._spec, arguments, reference)
+            worse = less_accurate(result, reference, eager)
+        return [Result("out", result, reference, found, worse)]
 
     def expect(self, state: Any, arguments: Sequence[Argument]) -> list[Result]:
         """The last launch's out_ptr."""

@@ -100,7 +100,7 @@ def versions() -> Iterator[Finding]:
                 name,
                 "problem",
                 f"cannot be imported: {type(error).__name__}: {error}",
-                f"python -m pip install --force-reinstall {_range_of(name)}",
+                f"python -m pip install --force-reinstall {requirement(name)}",
             )
             continue
         yield Finding(name, "ok", found[name])
@@ -122,7 +122,7 @@ def _minor(version: str) -> tuple[int, ...]:
     return tuple(int(n) for n in re.findall(r"\d+", version)[:2])
 
 
-def _range_of(package: str) -> str:
+def requirement(package: str) -> str:
     """The package with the range that pyproject.toml gives it, as far as we are installed."""
     try:
         required = importlib.metadata.requires(OWN_DISTRIBUTION) or []

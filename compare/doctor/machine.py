@@ -20,7 +20,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from compare.doctor.installation import ROOT, Finding, Grade
+from compare.doctor.installation import ROOT, Finding, Grade, requirement
 
 STALE = 3600  # seconds without a change after which a build is taken for killed
 
@@ -39,6 +39,7 @@ def gpu() -> Iterator[Finding]:
             capability = f"compute capability {device.major}.{device.minor}"
             yield Finding("GPU", "ok", f"{device.name}, {memory}, {capability}")
         yield Finding("driver", "ok", driver or "version unknown: nvidia-smi is not on PATH")
+        yield _nvml()
     elif driver and os.environ.get("CUDA_VISIBLE_DEVICES") in ("", "-1"):
         yield Finding("GPU", "ok", "hidden by CUDA_VISIBLE_DEVICES: everything runs on the CPU")
     elif driver:
@@ -71,6 +72,19 @@ def _nvidia_smi() -> str:
     except OSError:
         return ""
     return ran.stdout.split("\n")[0].strip() if ran.returncode == 0 else ""
+
+
+def _nvml() -> Finding:
+    """Whether the benchmarks can watch the GPU's clocks."""
+    from compare.timing import nvml
+
+    if not (reason := nvml.missing()):
+        return Finding("NVML", "ok", "tells bench the clocks, power and throttling")
+    remedy = "make the driver's libnvidia-ml.so.1 available; containers: the utility capability"
+    if "nvidia-ml-py" in reason:
+        remedy = f"python -m pip install {requirement('nvidia-ml-py')}"
+    says = f"{reason}; bench cannot watch clocks, power and throttling"
+    return Finding("NVML", "warning", says, remedy)
 
 
 def _nvcc(torch: Any, present: bool) -> Iterator[Finding]:

@@ -1,19 +1,18 @@
-"""The GPU's clocks, temperature, power and what slows it, by the NVML library of the driver.
+"""The GPU's clocks, temperature, power and what slows it, by NVML: the driver's library.
 
-It is asked through ctypes: starting nvidia-smi takes a good part of a second, too long amid a case.
-Where there is no such library, or it does not know the device, nothing is told.
+nvidia-ml-py asks it within the process: starting nvidia-smi takes a good part of a second, too long
+amid a case. Without the package, the library or a GPU nothing is told; :func:`missing` says why.
 """
 
 from __future__ import annotations
 
-import contextlib
-import ctypes
+import importlib
+from collections.abc import Callable
 from functools import cache
 from typing import Any
 
 import torch
 
-LIBRARY = "libnvidia-ml.so.1"
 POWER_CAP = "power cap"
 # Bits of NVML's event reasons that mean slower than asked. The power cap is how large matrix
 # products normally run; the others are a machine that is too hot, or lacks power.
@@ -27,49 +26,64 @@ _NUMBERS: dict[str, tuple[str, tuple[int, ...], float]] = {
     "power_w": ("nvmlDeviceGetPowerUsage", (), 1e-3),
     "power_limit_w": ("nvmlDeviceGetEnforcedPowerLimit", (), 1e-3),
 }
+# By its new name, and by the one of drivers before 535.
+_REASONS = ("nvmlDeviceGetCurrentClocksEventReasons", "nvmlDeviceGetCurrentClocksThrottleReasons")
+
+Ask = Callable[..., Any]  # a function's name and its further arguments → NVML's answer, or None
 
 
 def state() -> dict[str, Any]:
     """Clocks, temperature, power, and ``throttling``: what slows the current device at this moment.
 
-    What the device does not tell is None; all is empty without NVML.
+    What the device does not tell is None; all is empty where :func:`missing` says why.
     """
-    opened = _opened(torch.cuda.current_device())
-    if opened is None:
+    ask = _current()
+    if isinstance(ask, str):
         return {}
-    library, device = opened
     found: dict[str, Any] = {}
     for name, (function, arguments, unit) in _NUMBERS.items():
-        number = ctypes.c_uint()
-        failed = getattr(library, function)(device, *arguments, ctypes.byref(number))
-        found[name] = None if failed else round(number.value * unit, 3)
-    reasons = ctypes.c_ulonglong()
-    failed = _reasons(library)(device, ctypes.byref(reasons))
-    active = 0 if failed else reasons.value
+        number = ask(function, *arguments)
+        found[name] = None if number is None else round(number * unit, 3)
+    answers = (ask(function) for function in _REASONS)
+    active = next((answer for answer in answers if answer is not None), 0)
     found["throttling"] = sorted({text for bit, text in SLOWED.items() if active & bit})
     return found
 
 
+def missing() -> str:
+    """What keeps :func:`state` from telling anything, in a few words; "" if nothing does."""
+    ask = _current()
+    return ask if isinstance(ask, str) else ""
+
+
+def _current() -> Ask | str:
+    if not torch.cuda.is_available():
+        return "no CUDA device"
+    return _opened(torch.cuda.current_device())
+
+
 @cache
-def _opened(index: int) -> tuple[Any, ctypes.c_void_p] | None:
-    """The library and its handle of a CUDA device, which it numbers otherwise: found by UUID."""
-    with contextlib.suppress(OSError, AttributeError):  # no library, or not these functions
-        library = ctypes.CDLL(LIBRARY)
-        device = ctypes.c_void_p()
-        uuid = f"GPU-{torch.cuda.get_device_properties(index).uuid}".encode()
-        for function, _, _ in _NUMBERS.values():
-            getattr(library, function)
-        _reasons(library)
-        failed = library.nvmlInit_v2()
-        if not failed and not library.nvmlDeviceGetHandleByUUID(uuid, ctypes.byref(device)):
-            return library, device
-    return None
+def _opened(index: int) -> Ask | str:
+    """Asks NVML about a CUDA device, which NVML numbers otherwise: found by its UUID. Or what is
+    missing."""
+    try:
+        library: Any = importlib.import_module("pynvml")
+    except ImportError:
+        return "the package nvidia-ml-py is not installed"
+    uuid = f"GPU-{torch.cuda.get_device_properties(index).uuid}"
+    try:
+        library.nvmlInit()
+        device = library.nvmlDeviceGetHandleByUUID(uuid)
+    except library.NVMLError as error:
+        return f"NVML: {error}"
 
+    def ask(function: str, *arguments: Any) -> Any:
+        try:
+            return getattr(library, function)(device, *arguments)
+        except library.NVMLError:  # not supported, or not in this driver
+            return None
 
-def _reasons(library: Any) -> Any:
-    """The function, by its new name or the one of old drivers."""
-    new = getattr(library, "nvmlDeviceGetCurrentClocksEventReasons", None)
-    return new or library.nvmlDeviceGetCurrentClocksThrottleReasons
+    return ask
 
 
 class Watch:

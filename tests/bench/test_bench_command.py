@@ -5,10 +5,13 @@ from __future__ import annotations
 import json
 import math
 import re
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
+import pynvml
 import pytest
 import torch
 from simulated_gpu import COOL, Rig
@@ -187,37 +190,47 @@ def test_throttling_is_flagged_and_the_power_cap_told(rig: Rig, tmp_path: Path) 
     assert case["state_after"]["sm_clock_mhz"] == 1980.0
 
 
-class FakeNvml:
-    """The driver's library: an H200 of this UUID."""
+class FakeNvml(ModuleType):
+    """The module pynvml: an H200 of this UUID."""
 
-    def __init__(self, reasons: int) -> None:
-        self._reasons = reasons
+    class NVMLError(Exception):
+        pass
 
-    def nvmlInit_v2(self) -> int:
-        return 0
+    def __init__(self, reasons: int = 0, library: bool = True, driver: int = 580) -> None:
+        super().__init__("pynvml")
+        self._reasons, self._library, self._driver = reasons, library, driver
 
-    def nvmlDeviceGetHandleByUUID(self, uuid: bytes, handle: Any) -> int:
-        handle._obj.value = 7
-        return 0 if uuid == b"GPU-12ab" else 6
+    def nvmlInit(self) -> None:
+        if not self._library:
+            raise self.NVMLError("NVML Shared Library Not Found")
 
-    def nvmlDeviceGetClockInfo(self, device: Any, kind: int, out: Any) -> int:
-        out._obj.value = {1: 1980, 2: 3201}[kind]
-        return 0
+    def nvmlDeviceGetHandleByUUID(self, uuid: str) -> int:
+        if uuid != "GPU-12ab":
+            raise self.NVMLError("Not Found")
+        return 7
 
-    def nvmlDeviceGetTemperature(self, device: Any, sensor: int, out: Any) -> int:
-        out._obj.value = 41
-        return 0 if device.value == 7 and sensor == 0 else 2
+    def nvmlDeviceGetClockInfo(self, device: int, kind: int) -> int:
+        return {1: 1980, 2: 3201}[kind]
 
-    def nvmlDeviceGetPowerUsage(self, device: Any, out: Any) -> int:
-        out._obj.value = 123_220
-        return 0
+    def nvmlDeviceGetTemperature(self, device: int, sensor: int) -> int:
+        assert (device, sensor) == (7, 0)
+        return 41
 
-    def nvmlDeviceGetEnforcedPowerLimit(self, device: Any, out: Any) -> int:
-        return 3  # not supported
+    def nvmlDeviceGetPowerUsage(self, device: int) -> int:
+        return 123_220
 
-    def nvmlDeviceGetCurrentClocksThrottleReasons(self, device: Any, out: Any) -> int:
-        out._obj.value = self._reasons
-        return 0
+    def nvmlDeviceGetEnforcedPowerLimit(self, device: int) -> int:
+        raise self.NVMLError("Not Supported")
+
+    def nvmlDeviceGetCurrentClocksEventReasons(self, device: int) -> int:
+        if self._driver < 535:
+            raise self.NVMLError("Function Not Found")
+        return self._reasons
+
+    def nvmlDeviceGetCurrentClocksThrottleReasons(self, device: int) -> int:
+        if self._driver >= 535:
+            raise AssertionError("asked by its old name")
+        return self._reasons
 
 
 @pytest.fixture
@@ -225,6 +238,7 @@ def device(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
     class Properties:
         uuid = "12ab"
 
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
     monkeypatch.setattr(torch.cuda, "get_device_properties", lambda index: Properties)
     nvml._opened.cache_clear()
@@ -232,8 +246,11 @@ def device(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
     nvml._opened.cache_clear()
 
 
-def test_the_state_by_nvml(monkeypatch: pytest.MonkeyPatch, device: Any) -> None:
-    monkeypatch.setattr(nvml.ctypes, "CDLL", lambda name: FakeNvml(0x1 | 0x4 | 0x20 | 0x40))
+@pytest.mark.parametrize("driver", [580, 525])
+def test_the_state_by_nvml(driver: int, monkeypatch: pytest.MonkeyPatch, device: Any) -> None:
+    fake = FakeNvml(0x1 | 0x4 | 0x20 | 0x40, driver=driver)
+    monkeypatch.setitem(sys.modules, "pynvml", fake)
+    assert nvml.missing() == ""
     assert nvml.state() == {
         "sm_clock_mhz": 1980,
         "memory_clock_mhz": 3201,
@@ -244,19 +261,46 @@ def test_the_state_by_nvml(monkeypatch: pytest.MonkeyPatch, device: Any) -> None
     }
 
 
-def test_without_nvml_there_is_no_state(monkeypatch: pytest.MonkeyPatch, device: Any) -> None:
-    def missing(name: str) -> Any:
-        raise OSError(f"{name}: cannot open shared object file")
+def test_nvidia_ml_py_has_every_function_that_is_asked() -> None:
+    names = {name for name in vars(FakeNvml) if name.startswith("nvml")}
+    asked = {function for function, _, _ in nvml._NUMBERS.values()} | {*nvml._REASONS}
+    assert asked | {"nvmlInit", "nvmlDeviceGetHandleByUUID"} == names
+    assert all(callable(getattr(pynvml, name)) for name in names)
+    assert issubclass(pynvml.NVMLError, Exception)
 
-    monkeypatch.setattr(nvml.ctypes, "CDLL", missing)
+
+@pytest.mark.parametrize(
+    ("module", "uuid", "says"),
+    [
+        (None, "12ab", "the package nvidia-ml-py is not installed"),
+        (FakeNvml(library=False), "12ab", "NVML: NVML Shared Library Not Found"),
+        (FakeNvml(), "unknown", "NVML: Not Found"),
+    ],
+)
+def test_without_nvml_there_is_no_state(
+    module: ModuleType | None, uuid: str, says: str, monkeypatch: pytest.MonkeyPatch, device: Any
+) -> None:
+    monkeypatch.setitem(sys.modules, "pynvml", module)  # None: importing it fails
+    device.uuid = uuid
     assert nvml.state() == {}
-    nvml._opened.cache_clear()
-    monkeypatch.setattr(nvml.ctypes, "CDLL", lambda name: object())  # none of the functions
+    assert nvml.missing() == says
+
+
+def test_without_a_gpu_there_is_no_state(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     assert nvml.state() == {}
-    nvml._opened.cache_clear()
-    monkeypatch.setattr(nvml.ctypes, "CDLL", lambda name: FakeNvml(0))
-    device.uuid = "unknown"
-    assert nvml.state() == {}
+    assert nvml.missing() == "no CUDA device"
+
+
+def test_bench_says_that_nobody_watches_the_clocks(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert "not watched" not in bench(*SMALL).output
+    monkeypatch.setattr(nvml, "missing", lambda: "NVML: Driver Not Loaded")
+    done = bench(*SMALL)
+    assert done.exit_code == 0, done.output
+    said = "clocks, power and throttling are not watched: NVML: Driver Not Loaded"
+    assert said in flat(done.output)
 
 
 def test_a_watch_collects_what_it_saw(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -201,9 +201,9 @@ def test_a_lost_gpu_ends_bench_with_what_is_measured(bench: Bench, tmp_path: Pat
 def test_nvml_knows_the_device() -> None:
     from compare.timing import nvml
 
+    if reason := nvml.missing():
+        pytest.skip(reason)
     found = nvml.state()
-    if not found:
-        pytest.skip(f"{nvml.LIBRARY} is not there or does not know the device")
     assert 100 <= found["sm_clock_mhz"] <= 5000
     assert 10 <= found["temperature_c"] <= 110
     assert 10 <= found["power_w"] <= 2000

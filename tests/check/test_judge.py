@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import math
+import re
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,14 +13,18 @@ import torch
 import triton
 import triton.language as tl
 from torch import Tensor, nn
+from typer.testing import CliRunner
 
 import compare
 import triton_kernels
-from compare import cross_check, debug, numerics
+from compare import cross_check, debug, numerics, ops
 from compare.cases import CPU, Case, Guarded
 from compare.checking import exhaustive, judging, running
 from compare.checking.implementations import Implementation, implementations
-from compare.checking.verdicts import Row, check, find_writer
+from compare.checking.verdicts import Row, check, eager_rule, find_writer
+from compare.cli import app
+from compare.debugging import investigation, subjects
+from compare.debugging.compiled import bisection
 from compare.ops import SPECS
 from compare.specs import Spec
 
@@ -279,6 +285,128 @@ def test_a_narrow_accumulator_is_less_accurate() -> None:
     assert outcome.worst < 0.1
     assert outcome.mismatch is not None
     assert "less accurate than eager" in outcome.mismatch.problem
+
+
+@triton.jit
+def narrow_product_kernel(a_ptr, b_ptr, out_ptr, K, SIZE: tl.constexpr, BLOCK_K: tl.constexpr):
+    """SIZE×K times K×SIZE; the accumulator loses its last five bits after every block."""
+    i, k = tl.arange(0, SIZE), tl.arange(0, BLOCK_K)
+    acc = tl.zeros((SIZE, SIZE), tl.float32)
+    for start in range(0, K, BLOCK_K):
+        a = tl.load(a_ptr + i[:, None] * K + start + k)
+        b = tl.load(b_ptr + (start + k[:, None]) * SIZE + i)
+        acc += tl.dot(a, b, input_precision="ieee")
+        acc = (acc.to(tl.int32, bitcast=True) & -32).to(tl.float32, bitcast=True)
+    tl.store(out_ptr + i[:, None] * SIZE + i, acc)
+
+
+def narrow_product(a: Tensor, b: Tensor, bias: None, *, out: Tensor) -> Tensor:
+    size, k = a.shape
+    narrow_product_kernel[(1,)](a, b, out, k, SIZE=size, BLOCK_K=32)
+    return out
+
+
+NARROW = ("gemm_bias_act", "--dtype", "float32", "--shape", "32,32,256", "--impl", "triton")
+BESIDE = (
+    r"every element keeps its bound, but the root mean square error, \S+, is more than twice "
+    r"eager's, \S+"
+)
+
+
+def narrowed(monkeypatch: pytest.MonkeyPatch) -> None:
+    spec = SPECS["gemm_bias_act"].changed(triton=narrow_product)
+    monkeypatch.setitem(ops.SPECS, "gemm_bias_act", spec)
+
+
+def flat(text: str) -> str:
+    return " ".join(text.split())
+
+
+def test_the_debug_line_of_a_less_accurate_result_says_the_same(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    narrowed(monkeypatch)
+    checked = CliRunner().invoke(app, ["check", *NARROW])
+    assert checked.exit_code == 1, checked.output
+    assert "less accurate than eager" in checked.output
+    line = next(x for x in checked.output.splitlines() if x.strip().startswith("debug: "))
+    words = line.split("python -m compare ")[1].split()
+    file = tmp_path / "findings.json"
+    done = CliRunner().invoke(app, [*words, "--json", str(file)])
+    assert done.exit_code == 1, done.output
+    assert ": LESS ACCURATE " in flat(done.output)
+    assert len(re.findall(BESIDE, flat(done.output))) == (2 if torch.cuda.is_available() else 1)
+    assert "elements are right" not in done.output
+    found = json.loads(file.read_text())
+    assert (found["passed"], found["verdict"], found["wrong"]) == (False, "LESS ACCURATE", [])
+    worse = found["less_accurate"]["interpreted"]
+    assert worse["error"] > 2 * worse["eager"] > 0
+    assert f"error {worse['error']:.3g}, eager's {worse['eager']:.3g};" in flat(checked.output)
+
+
+def test_debug_of_an_accurate_result_says_nothing_of_eager(tmp_path: Path) -> None:
+    file = tmp_path / "findings.json"
+    done = CliRunner().invoke(app, ["debug", *NARROW, "--json", str(file)])
+    assert done.exit_code == 0, done.output
+    assert json.loads(file.read_text())["less_accurate"] == {}
+    assert "eager" not in done.output
+
+
+def test_a_less_accurate_case_is_not_shrunk(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its elements are right one by one: there is nothing that a smaller case could keep."""
+    narrowed(monkeypatch)
+    done = CliRunner().invoke(app, ["debug", *NARROW, "--shrink"])
+    assert done.exit_code == 1, done.output
+    assert "nothing to shrink: every element keeps its bound" in flat(done.output)
+    assert re.search(BESIDE, flat(done.output))
+
+
+class Accurate:
+    """A subject all of whose elements are right, on one device less accurate than eager."""
+
+    title, outside_is_usage, in_ulps = "accurate", False, False
+
+    def __init__(self, device: str) -> None:
+        self.device = device
+
+    def compilable(self) -> bool:
+        return True
+
+    def prepare(self, device: torch.device) -> Any:
+        return device.type
+
+    def launch(self, state: Any, shadows: Any = None) -> None:
+        pass
+
+    def judge(self, state: Any, stores: Any) -> list[subjects.Result]:
+        out = torch.ones(5)
+        found = judging.Comparison(out == 1, 0 * out, out, 0 * out)
+        worse = eager_rule.LessAccurate(3e-5, 1e-5) if state == self.device else None
+        return [subjects.Result("out", out, out, found, worse)]
+
+
+@pytest.mark.parametrize(("device", "name"), [("cpu", "interpreted"), ("cuda", "compiled")])
+def test_debug_says_which_run_is_less_accurate(
+    device: str, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A compiler may make it so, of a kernel that is accurate interpreted."""
+
+    def never(*args: Any) -> Any:
+        raise AssertionError("compares elements, which are right")
+
+    monkeypatch.setattr(bisection, "impossible", lambda subject: None)
+    monkeypatch.setattr(torch.cuda, "synchronize", lambda: None)
+    monkeypatch.setattr(bisection, "bisect", never)
+    found = investigation.investigate(Accurate(device))
+    assert not found
+    assert (found.verdict, [*found.less_accurate]) == ("LESS ACCURATE", [name])
+    assert found.compiled_right is (device == "cpu")
+    (line,) = re.findall(BESIDE, flat(str(found)))
+    assert "3e-05" in line
+    assert f"compiled: {line if device == 'cuda' else 'right'}" in flat(str(found))
+    neither = investigation.investigate(Accurate("neither"))
+    assert neither
+    assert neither.less_accurate == {}
 
 
 # ---- memory ----

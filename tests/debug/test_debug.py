@@ -21,6 +21,7 @@ from compare.cases import CPU
 from compare.checking import judging, progress, running
 from compare.checking.stores import Stores
 from compare.cli import app
+from compare.commands import debug_choice
 from compare.debugging import investigation, subjects
 from compare.debugging.compiled import comparison
 from compare.debugging.findings import regions, traces
@@ -925,6 +926,73 @@ def test_usage_errors_exit_2(words: list[str], says: str) -> None:
     done = command(*words)
     assert done.exit_code == 2, done.output
     assert says in " ".join(done.output.replace("│", " ").split()), done.output
+
+
+# Every option of the table of contradictions, as it is written.
+WRITTEN = {
+    **{
+        f"--{name} {side}": [f"--{name}", side]
+        for name in ("side", "impl")
+        for side in ("triton", "cuda")
+    },
+    debug_choice.OTHER_VARIANT: ["--impl", "triton/f32"],
+    "--variant": ["--variant", "f16"],
+    "--tool": ["--tool", "values"],
+    "--program": ["--program", "0"],
+    "--break": ["--break", "add.py:1"],
+    "--output": ["--output", "x.py"],
+    **{name: [name] for name in ("--tiles", "--pdb", "--bisect", "--shrink")},
+}
+
+
+@pytest.mark.parametrize(
+    ("one", "other"), [(row.one, row.other) for row in debug_choice.CONTRADICTIONS]
+)
+def test_options_that_contradict_each_other_cannot_meet(
+    one: str, other: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One error that names both, before a case is made, let alone run."""
+
+    def never(*args: Any, **kwargs: Any) -> Any:
+        raise AssertionError("got so far")
+
+    monkeypatch.setattr(debug_choice, "one_case", never)
+    for pair in ((one, other), (other, one)):
+        done = command("add", *WRITTEN[pair[0]], *WRITTEN[pair[1]])
+        assert done.exit_code == 2, done.output
+        said = " ".join(done.output.replace("│", " ").split())
+        valued = ("--side", "--impl", "--variant")
+        named = [" ".join(WRITTEN[x]) if x.startswith(valued) else x for x in (one, other)]
+        assert f"{named[0]} and {named[1]} exclude each other" in said
+
+
+def test_options_that_agree_may_meet() -> None:
+    case = ["add", "--shape", "7"]
+    same = ["--side", "triton", "--impl", "triton/f16", "--variant", "f16", "--no-bisect"]
+    assert command(*case, *same, "--program", "0", "--tiles").exit_code == 0
+    spec, nothing = SPECS["add"], dict.fromkeys(("--tool", *debug_choice.TRITON_ONLY))
+
+    def side(side: str | None, impl: str | None, tool: Any = None) -> str:
+        return debug_choice.side_to_debug(spec, side, impl, None, {**nothing, "--tool": tool})
+
+    assert side(None, None) == side("triton", "triton-compiled/f16") == "triton"
+    assert side(None, "cuda-host/f16") == side("cuda", "cuda", ["values"]) == "cuda"
+    assert side(None, None, ["values"]) == side("cuda", None) == "cuda"
+
+
+@pytest.mark.parametrize(("side", "variant"), [("triton", "f16x2"), ("cuda", "f16x8")])
+def test_the_case_that_is_debugged_is_one_the_variant_is_made_for(side: str, variant: str) -> None:
+    """float32 where that will do, on both sides."""
+    spec, one = SPECS["add"], dict.fromkeys(("shape", "layout", "values", "arg"))
+
+    def chosen(impl: str | None, dtype: str | None = None) -> tuple[str | None, str]:
+        named, case = debug_choice.case_to_debug(spec, side, impl, None, dtype, 3, one)
+        assert case.seed == 3
+        return named, case.dtype
+
+    assert chosen(None) == chosen(side) == (None, "float32")
+    assert chosen(f"{side}/{variant}") == (variant, "float16")
+    assert chosen(None, "bfloat16") == (None, "bfloat16")
 
 
 # ---- the compiled kernel ----

@@ -19,6 +19,7 @@ from compare.checking.implementations import unavailable
 from compare.cli import app
 from compare.doctor import diagnosis, installation, machine
 from compare.doctor.installation import TRIED, Finding
+from compare.timing import nvml
 from cuda_reference import _compilers, _shipped
 
 Check = Callable[[], Iterator[Finding]]
@@ -196,6 +197,7 @@ def pretend_gpu(monkeypatch: pytest.MonkeyPatch, cuda: str) -> None:
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda index=None: (9, 0))
     monkeypatch.setattr(torch.version, "cuda", cuda)
     monkeypatch.setattr(machine, "_nvidia_smi", lambda: "580.1")
+    monkeypatch.setattr(nvml, "missing", lambda: "")
 
 
 def tool(folder: Path, name: str, says: str) -> Path:
@@ -231,6 +233,22 @@ def test_a_gpu_without_nvcc(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "CUDA_HOME" in finding.remedy
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     assert one(machine.gpu, "nvcc").grade == "ok"
+
+
+def test_clocks_that_bench_cannot_watch(monkeypatch: pytest.MonkeyPatch) -> None:
+    pretend_gpu(monkeypatch, "13.0")
+    assert one(machine.gpu, "NVML").grade == "ok"
+    for reason, remedy in (
+        ("the package nvidia-ml-py is not installed", "pip install '?nvidia-ml-py"),
+        ("NVML: NVML Shared Library Not Found", r"libnvidia-ml\.so\.1"),
+    ):
+        monkeypatch.setattr(nvml, "missing", lambda reason=reason: reason)
+        finding = one(machine.gpu, "NVML")
+        assert finding.grade == "warning"
+        assert finding.says.startswith(reason)
+        assert re.search(remedy, finding.remedy)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    assert "NVML" not in [finding.name for finding in machine.gpu()]
 
 
 def test_a_gpu_that_torch_does_not_see(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

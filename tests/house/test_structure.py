@@ -30,7 +30,10 @@ PACKAGES = ("triton_kernels", "cuda_reference", "compare")
 THIRD_PARTY = {
     "triton_kernels": {"torch", "triton", "numpy"},
     "cuda_reference": {"torch", "ninja"},
-    "compare": {"torch", "triton", "numpy", "rich", "typer", "triton_kernels", "cuda_reference"},
+    "compare": {
+        *{"torch", "triton", "numpy", "rich", "typer", "pynvml"},
+        *{"triton_kernels", "cuda_reference"},
+    },
 }
 # Nobody else may need pytest to run.
 PYTEST_ONLY_IN = ("compare/pytest_plugin.py", "compare/timing/fixtures.py")

@@ -8,7 +8,7 @@ from torch import Tensor
 from compare.checking import running
 from compare.checking.progress import Bar
 from compare.debugging.compiled import bisection
-from compare.debugging.findings.findings import Findings
+from compare.debugging.findings.findings import Findings, beside_the_bound
 from compare.debugging.subjects import Result, Subject
 
 
@@ -33,14 +33,21 @@ def bring_in(
         findings.compiled, findings.compiled_right = running.brief(error), False
     else:
         there = torch.cat([~r.comparison.right.cpu().flatten() for r in found])
-        findings.compiled_right = not bool(there.any())
+        worse = next((r.less_accurate for r in found if r.less_accurate), None)
+        findings.compiled_right = not bool(there.any() or worse)
         findings.compiled = _against(here, there)
+        if worse:
+            findings.less_accurate["compiled"] = worse
+            findings.compiled = beside_the_bound(worse)
         if bool((there & ~here).any()):
             wrong = next(r for r in found if not bool(r.comparison.right.all()))
             d = wrong.deviation()
             worst = f"{wrong.name}[{', '.join(map(str, d.index))}]"
             findings.compiled += f"; worst {worst}: got {d.got}, expected {d.expected}"
-    if bisect or (bisect is None and findings.compiled_right is bool(here.any())):
+    differ = findings.compiled_right is bool(here.any())
+    # Whose runs are compared element by element, and these are right.
+    differ = differ and "compiled" not in findings.less_accurate
+    if bisect or (bisect is None and differ):
         with Bar(f"compiling {subject.title} in several ways"):
             findings.bisection = bisection.bisect(subject, results)
 

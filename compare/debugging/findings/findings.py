@@ -10,6 +10,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from compare import numerics
+from compare.checking.eager_rule import LessAccurate
 from compare.checking.judging import Deviation
 from compare.checking.stores import History, Store
 from compare.debugging.compiled.bisection import Bisection
@@ -33,6 +34,14 @@ def place_text(place: Place | None) -> str:
     path = os.path.relpath(place.file)
     path = place.file if path.startswith("..") else path
     return f"{path}:{place.line} in {place.function}: {source_line(place)}"
+
+
+def beside_the_bound(worse: LessAccurate) -> str:
+    """What breaks the eager rule alone, in a line."""
+    return (
+        f"every element keeps its bound, but the root mean square error, {worse.error:.3g}, is "
+        f"more than twice eager's, {worse.eager:.3g}"
+    )
 
 
 @dataclass
@@ -206,6 +215,8 @@ class Findings:
         subject: the kernel, or the case of an op.
         wrong: the outputs that differ from the oracle's.
         failure: the error that ended the interpreted run.
+        less_accurate: "interpreted" or "compiled" → its errors and eager's, where every element
+            keeps its bound, but not the whole of them the eager rule.
         hazards: what the sanitizers report; the result may be right all the same.
         compiled: what the compiled kernel does, in words; empty without a GPU.
         compiled_right: whether its results are right; None where it did not run.
@@ -221,6 +232,7 @@ class Findings:
     subject: str
     wrong: list[WrongValues] = field(default_factory=list)
     failure: Failure | None = None
+    less_accurate: dict[str, LessAccurate] = field(default_factory=dict)
     hazards: list[Hazard] = field(default_factory=list)
     compiled: str = ""
     compiled_right: bool | None = None
@@ -233,14 +245,20 @@ class Findings:
     reproduction: Reproduction | None = None
 
     def __bool__(self) -> bool:
-        wrong = self.wrong or self.failure or self.compiled_right is False
-        return not (wrong or self.hazards or self.partial)
+        return not (self._wrong or self.less_accurate or self.hazards or self.partial)
+
+    @property
+    def _wrong(self) -> bool:
+        compiled = self.compiled_right is False and "compiled" not in self.less_accurate
+        return bool(self.wrong or self.failure or compiled)
 
     @property
     def verdict(self) -> str:
         """In one or two words."""
-        if self.wrong or self.failure or self.compiled_right is False:
+        if self._wrong:
             return "WRONG"
+        if self.less_accurate:
+            return "LESS ACCURATE"
         if self.partial:
             return "interrupted"
         if self.hazards:
@@ -264,6 +282,8 @@ class Findings:
         if len(self.wrong) > SHOWN:
             names = ", ".join(wrong.output for wrong in self.wrong[SHOWN:])
             lines.append(f"wrong, too: {names}")
+        if "interpreted" in self.less_accurate:
+            lines.append(beside_the_bound(self.less_accurate["interpreted"]))
         for hazard in self.hazards[:SHOWN]:
             lines += _hazard(hazard)
         if len(self.hazards) > SHOWN:
@@ -308,6 +328,7 @@ class Findings:
             "partial": self.partial,
             "failure": self.failure and self.failure.to_dict(),
             "wrong": [wrong.to_dict() for wrong in self.wrong],
+            "less_accurate": {k: worse._asdict() for k, worse in self.less_accurate.items()},
             "hazards": [hazard.to_dict() for hazard in self.hazards],
             "compiled": self.compiled,
             "compiled_right": self.compiled_right,

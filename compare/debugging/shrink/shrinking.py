@@ -58,7 +58,10 @@ class Search(Generic[State]):
             raise KeyboardInterrupt
         wanted = signatures(found)
         if not wanted:
-            raise NothingToShrink("nothing to shrink: the case passes in the interpreter")
+            passes = "the case passes in the interpreter"
+            if found.less_accurate:
+                passes = "every element keeps its bound in the interpreter"
+            raise NothingToShrink(f"nothing to shrink: {passes}")
         self._wanted = wanted[0]
         self._sanitize = sanitize and self._wanted.kind == "hazard"
 

@@ -1,0 +1,65 @@
+"""The eager rule: beside its bound, a result must not be far less accurate than eager's.
+
+The bound is that of the unluckiest rounding; a kernel that accumulates worse than it should lies
+within it.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from compare.cases import Arguments, Case
+from compare.specs import Spec
+
+FEWEST = 64  # results from which a mean says something
+
+
+class LessAccurate(NamedTuple):
+    """The root mean square errors of a result that breaks the rule, and of eager's."""
+
+    error: float
+    eager: float
+
+    def __str__(self) -> str:
+        return (
+            f"less accurate than eager: root mean square error {self.error:.3g}, eager's "
+            f"{self.eager:.3g}; at most twice that is allowed, and one rounding"
+        )
+
+
+def answers_to_eager(
+    spec: Spec, case: Case, side: str, variant: str | None, reference: Tensor
+) -> bool:
+    """Whether the eager rule holds for a run, beside the op's bound: Triton's default kernels, on
+    normal values. Exact ops need no such rule; float64 has no wider oracle; plain loops on the CUDA
+    side, and the narrower products of other precisions, answer to the bound alone."""
+    return (
+        spec.bounded
+        and side == "triton"
+        and variant is None
+        and case.values == "normal"
+        and case.dtype in ("float16", "bfloat16", "float32")
+        and case.options.get("precision", "ieee") == "ieee"
+        and reference.numel() >= FEWEST
+    )
+
+
+def eager_error(spec: Spec, arguments: Arguments, reference: Tensor) -> float:
+    """The root mean square error of eager's result."""
+    return _rms(spec.eager(*arguments[0], **arguments[1]), reference)
+
+
+def less_accurate(result: Tensor, reference: Tensor, eager: float) -> LessAccurate | None:
+    """Whether the root mean square of the errors is more than twice eager's and the rounding of
+    one result. As a maximum, kernels rightly written would fail by bad luck."""
+    ours = _rms(result, reference)
+    rounding = torch.finfo(result.dtype).eps / 2 * float(reference.square().mean().sqrt())
+    # Where eager itself overflowed, there is nothing to keep to.
+    return LessAccurate(ours, eager) if ours > 2 * eager + rounding else None
+
+
+def _rms(result: Tensor, reference: Tensor) -> float:
+    return float((result.double() - reference).square_().mean().sqrt())
