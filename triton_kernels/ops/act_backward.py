@@ -23,10 +23,10 @@ import triton.language as tl
 from torch import Tensor
 
 from triton_kernels import _arguments, _elementwise, _launch, activations
-from triton_kernels._gemm import cdiv
 from triton_kernels._launch import REMEMBERED, Launch, kind
 from triton_kernels._operator import Like, Operator, one_by_one
 from triton_kernels._placements import P, R, Rule, Shard, Sharding
+from triton_kernels.gemm.choice import cdiv
 from triton_kernels.ops.add import add
 from triton_kernels.ops.sum_to import add_rows
 
