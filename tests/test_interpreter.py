@@ -1314,7 +1314,7 @@ def test_compiles_after_interpreting_first(tmp_path: Any) -> None:
 import sys
 sys.path[:0] = [{str(Path(__file__).parent)!r}, {str(Path(__file__).parent.parent)!r}]
 import torch, triton_kernels
-from triton_kernels import activations
+from triton_kernels.activations import gelu
 from triton_kernels.gemm import choice, kernels
 a = torch.ones(64, 64)
 with triton_kernels.interpret():
@@ -1322,7 +1322,7 @@ with triton_kernels.interpret():
 operands = a, a, None, None, a, None
 import test_interpreter, triton.language as tl
 sizes = [64, 64, 64, 64, 1, 64, 1, 0, 0, 0, 64, 1, 1.0, 0.0]
-options = dict(ACT=activations.ACTIVATIONS["gelu"], C=tl.float32, PRECISION="ieee", grid=(1,))
+options = dict(ACT=gelu, C=tl.float32, PRECISION="ieee", grid=(1,))
 tiles = choice.tiles_for(64, 64, torch.float32, "ieee")._asdict()
 with test_interpreter.fake_driver(90):
     kernel = kernels.gemm_bias_act_kernel.warmup(*operands, *sizes, **options, **tiles)

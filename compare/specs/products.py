@@ -15,10 +15,10 @@ from torch import Tensor
 
 from compare import cases
 from compare.cases import Case, Level, Sized
+from compare.specs.activations import OF_PRE
 from compare.specs.product_inputs import HOW, LAYOUTS, NEAR, VALUES, called
 from compare.specs.spec import Spec, cuda_type
 from cuda_reference.ops.gemm_bias_act import takes as cuda_takes
-from triton_kernels.activations import OF_PRE_ACTIVATION
 
 HALVES = ("float16", "bfloat16")
 # Shapes (M, N, K): one tile, tails in each dimension, vectors, nothing, all of K in one step or in
@@ -152,11 +152,8 @@ class Product(Spec):
             return "beta needs c"
         if "training" in case.options and case.layout != "functional":
             return "training needs --layout functional"
-        if (
-            case.options.get("training") == "pre"
-            and self.act(case.options) not in OF_PRE_ACTIVATION
-        ):
-            return f"training=pre is for {', '.join(OF_PRE_ACTIVATION)}"
+        if case.options.get("training") == "pre" and self.act(case.options) not in OF_PRE:
+            return f"training=pre is for {', '.join(OF_PRE)}"
         return ""
 
     def cost(self, case: Case) -> tuple[int, int]:

@@ -9,9 +9,10 @@ import torch
 from torch import Tensor
 from triton.tools.tensor_descriptor import TensorDescriptor
 
-from triton_kernels import _elementwise, _launch, activations
+from triton_kernels import _elementwise, _launch
 from triton_kernels._launch import REMEMBERED, Launch, kind
 from triton_kernels._scalars import as_argument
+from triton_kernels.activations import ACTIVATIONS
 from triton_kernels.gemm.choice import (
     TMA_CAPABILITY,
     TmaTiles,
@@ -100,7 +101,7 @@ def _pointer_launch(
     return Launch(
         gemm_bias_act_kernel,
         (cdiv(M, tiles.BLOCK_M) * cdiv(N, tiles.BLOCK_N),),
-        ACT=activations.for_result(act, out_dtype, dtype),
+        ACT=ACTIVATIONS[act].forward_for(out_dtype, dtype),
         C=_elementwise.compute_type(dtype),
         PRECISION=precision,
         **tiles._asdict(),
@@ -128,7 +129,7 @@ def _tma_launch(
     prepared = Launch(
         gemm_tma_kernel,
         (programs,),
-        ACT=activations.for_result(act, out_dtype, dtype),
+        ACT=ACTIVATIONS[act].forward_for(out_dtype, dtype),
         A_T=a_t,
         B_T=b_t,
         OUT_TMA=out_tma,

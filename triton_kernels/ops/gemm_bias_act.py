@@ -17,10 +17,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from triton_kernels import _arguments, _launch, activations
+from triton_kernels import _arguments, _launch
 from triton_kernels._fusion import Entry, Fusion
 from triton_kernels._gemm_op import Product, ProductOperator, wants_pre
 from triton_kernels._placements import P, R, Rule, Shard, Sharding, beside, twice
+from triton_kernels.activations import ACTIVATIONS
 from triton_kernels.gemm.choice import HALVES
 from triton_kernels.gemm.kernels import gemm_bias_act_kernel
 from triton_kernels.gemm.launch import launch
@@ -93,7 +94,7 @@ def run(
     b = _arguments.tensor(op, names[1], b, (a.dtype,))
     bias = None if bias is None else _arguments.tensor(op, "bias", bias, (a.dtype,))
     c = None if c is None else _arguments.tensor(op, "c", c, (a.dtype,))
-    _arguments.one_of(op, "act", act, tuple(activations.ACTIVATIONS))
+    _arguments.one_of(op, "act", act, tuple(ACTIVATIONS))
     _arguments.one_of(op, "precision", precision, PRECISIONS)
     if precision != "ieee" and a.dtype != torch.float32:
         raise ValueError(
