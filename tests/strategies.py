@@ -22,7 +22,8 @@ from torch import Tensor
 from compare import cases
 from compare.cases import CPU, DTYPES, FLOATS, INTEGERS, Arguments, Case
 from compare.ops import SPECS
-from compare.specs import Elementwise, product_bounds
+from compare.specs import Elementwise
+from compare.specs.activations import ACTIVATIONS
 
 # ---- tensors ----
 
@@ -301,7 +302,7 @@ def gemm_calls(draw: st.DrawFn, op: str) -> Call:
         options: dict[str, Any] = {"approximate": draw(st.sampled_from(["none", "tanh"]))}
         return Call(op, (tensor(*leading, k), tensor(n, k), bias), options)
     factors = POWERS if exact else FACTORS
-    acts = ["none", "relu"] if exact else list(product_bounds.ACTIVATIONS)
+    acts = ["none", "relu"] if exact else list(ACTIVATIONS)
     options = {"act": draw(st.sampled_from(acts)), "alpha": draw(factors)}
     if draw(st.booleans()):
         options["c"] = tensor(*draw(st.sampled_from([(m, n), (n,), (m, 1), (1, n), (1,), ()])))
@@ -322,7 +323,7 @@ def gradients(draw: st.DrawFn, op: str) -> Call:
     dtype = draw(st.sampled_from(SPECS[op].dtypes))
     exact = draw(st.booleans())
     values = st.just("integers" if exact else "normal")
-    act = draw(st.sampled_from(["none", "relu"] if exact else list(product_bounds.ACTIVATIONS)))
+    act = draw(st.sampled_from(["none", "relu"] if exact else list(ACTIVATIONS)))
     plain = exact or act in ("sigmoid", "tanh") or draw(st.booleans())
     shape = draw(M_OR_N), draw(M_OR_N)
     grad = draw(tensors(shape, dtype, values=values, special=()))

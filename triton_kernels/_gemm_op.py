@@ -25,7 +25,7 @@ from torch import Tensor
 
 from triton_kernels._operator import Operator, TensorMeta, one_by_one
 from triton_kernels._placements import Sharding
-from triton_kernels.activations import OF_PRE_ACTIVATION
+from triton_kernels.activations import ACTIVATIONS
 from triton_kernels.ops.act_backward import act_backward
 from triton_kernels.ops.add import add
 from triton_kernels.ops.sum_to import reduce_to
@@ -96,7 +96,7 @@ class ProductOperator(Operator):
         need_a, need_b = ctx.needs_input_grad[:2]
         reads = (1,) * need_a + (0,) * need_b
         saved = None
-        if act not in OF_PRE_ACTIVATION:
+        if not ACTIVATIONS[act].of_pre:
             if act != "none":
                 saved = out[0] if self._with_pre else out
         elif self._with_pre:
@@ -187,6 +187,8 @@ _BEFORE_ACTIVATION = ("alpha", "beta", "c", "precision")
 
 def wants_pre(act: str, *inputs: Any) -> bool:
     """Whether a call is a training step that needs the pre-activation."""
-    if not isinstance(act, str) or act not in OF_PRE_ACTIVATION or not torch.is_grad_enabled():
+    if not isinstance(act, str) or act not in ACTIVATIONS:
+        return False  # the call itself says what is wrong
+    if not ACTIVATIONS[act].of_pre or not torch.is_grad_enabled():
         return False
     return any(isinstance(t, Tensor) and t.requires_grad for t in inputs)

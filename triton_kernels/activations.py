@@ -32,7 +32,7 @@ The last three are 0 and 1 at −∞ and ∞.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 import triton
@@ -115,27 +115,6 @@ def half_silu(x):
 @triton.jit
 def half_sigmoid(x):
     return libdevice.fast_dividef(1.0, 1.0 + tl.exp(-x))
-
-
-ACTIVATIONS = {
-    "none": none,
-    "relu": relu,
-    "gelu": gelu,
-    "gelu_tanh": gelu_tanh,
-    "silu": silu,
-    "sigmoid": sigmoid,
-    "tanh": tanh,
-    "leaky_relu": leaky_relu,
-}
-
-GELU_APPROXIMATIONS = {"none": "gelu", "tanh": "gelu_tanh"}  # as torch names them
-
-HALF_ACTIVATIONS = ACTIVATIONS | {
-    "gelu": half_gelu,
-    "gelu_tanh": half_gelu_tanh,
-    "silu": half_silu,
-    "sigmoid": half_sigmoid,
-}
 
 
 @triton.jit
@@ -222,33 +201,46 @@ def half_silu_derivative(x):
     return silu_derivative(x, SHORT=True)
 
 
-DERIVATIVES = {
-    "none": none_derivative,
-    "relu": relu_derivative,
-    "gelu": gelu_derivative,
-    "gelu_tanh": gelu_tanh_derivative,
-    "silu": silu_derivative,
-    "sigmoid": sigmoid_derivative,
-    "tanh": tanh_derivative,
-    "leaky_relu": leaky_relu_derivative,
+class Activation(NamedTuple):
+    """An activation as the kernels take it: jit functions, chosen by dtype.
+
+    ``derivative``: of the result, or of the pre-activation where ``of_pre``. ``half_forward``,
+    ``half_derivative``: for results of 16 bits, where those need less. ``straight``: made of
+    straight lines, so that the second derivative is 0.
+    """
+
+    forward: Any
+    derivative: Any
+    half_forward: Any = None
+    half_derivative: Any = None
+    of_pre: bool = False
+    straight: bool = False
+
+    def forward_for(self, result: torch.dtype, compute: torch.dtype) -> Any:
+        """The activation for results and inputs of these dtypes."""
+        return self.half_forward if _short(result, compute) and self.half_forward else self.forward
+
+    def derivative_for(self, result: torch.dtype, compute: torch.dtype) -> Any:
+        """The same for the derivative."""
+        short = _short(result, compute) and self.half_derivative
+        return self.half_derivative if short else self.derivative
+
+
+def _short(result: torch.dtype, compute: torch.dtype) -> bool:
+    return result.itemsize == 2 and compute != torch.float64
+
+
+ACTIVATIONS = {
+    "none": Activation(none, none_derivative, straight=True),
+    "relu": Activation(relu, relu_derivative, straight=True),
+    "gelu": Activation(gelu, gelu_derivative, half_gelu, half_gelu_derivative, of_pre=True),
+    "gelu_tanh": Activation(
+        gelu_tanh, gelu_tanh_derivative, half_gelu_tanh, half_gelu_tanh_derivative, of_pre=True
+    ),
+    "silu": Activation(silu, silu_derivative, half_silu, half_silu_derivative, of_pre=True),
+    "sigmoid": Activation(sigmoid, sigmoid_derivative, half_sigmoid),
+    "tanh": Activation(tanh, tanh_derivative),
+    "leaky_relu": Activation(leaky_relu, leaky_relu_derivative, straight=True),
 }
-HALF_DERIVATIVES = DERIVATIVES | {
-    "gelu": half_gelu_derivative,
-    "gelu_tanh": half_gelu_tanh_derivative,
-    "silu": half_silu_derivative,
-}
-OF_PRE_ACTIVATION = ("gelu", "gelu_tanh", "silu")  # the others' derivatives are of the result
 
-
-def for_result(name: str, result: torch.dtype, compute: torch.dtype) -> Any:
-    """The activation of that name for results and inputs of these dtypes."""
-    if result.itemsize == 2 and compute != torch.float64:
-        return HALF_ACTIVATIONS[name]
-    return ACTIVATIONS[name]
-
-
-def derivative_for(name: str, result: torch.dtype, compute: torch.dtype) -> Any:
-    """The same for derivatives."""
-    if result.itemsize == 2 and compute != torch.float64:
-        return HALF_DERIVATIVES[name]
-    return DERIVATIVES[name]
+GELU_APPROXIMATIONS = {"none": "gelu", "tanh": "gelu_tanh"}  # as torch names them

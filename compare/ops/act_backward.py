@@ -7,9 +7,8 @@ into it, so that nothing is copied; as it lies, so do both.
 from __future__ import annotations
 
 import functools
-import math
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -17,6 +16,7 @@ from torch import Tensor
 from compare import cases, numerics
 from compare.case_options import FLOAT_DTYPE, LYING, choice
 from compare.cases import CPU, FLOATS, Arguments, Case, Level
+from compare.specs.activations import ACTIVATIONS
 from compare.specs.product_bounds import U_DOUBLE, U_FMA, gamma
 from compare.specs.spec import Spec
 
@@ -50,57 +50,8 @@ def in_one(function: Callable[..., Any]) -> Callable[..., Tensor]:
     return packed
 
 
-class Derivative(NamedTuple):
-    """A derivative for the oracle, of what is saved; ``error``: how far the kernels' formulas may
-    be off, in units of the compute type's rounding; ``half``: and Triton's, where it has another
-    one for results of 16 bits."""
-
-    function: Callable[[Tensor], Tensor]
-    error: Callable[[Tensor], Tensor]
-    half: float = 0.0
-
-
-def _const(value: float) -> Callable[[Tensor], Tensor]:
-    return lambda saved: torch.full_like(saved, value)
-
-
-def _gelu(x: Tensor) -> Tensor:
-    x = x.clamp(-40, 40)
-    return torch.special.ndtr(x) + x * torch.exp(-x * x / 2) / math.sqrt(2 * math.pi)
-
-
-def _gelu_tanh(x: Tensor) -> Tensor:
-    x = x.clamp(-20, 20)
-    root = math.sqrt(2 / math.pi)
-    y = 2 * root * (x + 0.044715 * x**3)
-    slope = torch.sigmoid(y) * torch.sigmoid(-y)
-    return torch.sigmoid(y) + x * slope * 2 * root * (1 + 3 * 0.044715 * x * x)
-
-
-def _silu(x: Tensor) -> Tensor:
-    x = x.clamp(-1e4, 1e4)
-    return torch.sigmoid(x) + x * torch.sigmoid(x) * torch.sigmoid(-x)
-
-
-# The evaluation errors. Polynomials of what is saved: a rounding a step. gelu: erf within 2 ulp and
-# two roundings, halved, are 3; exp(−x²/2) is off by its argument's roundings, 3/2·x², and 8 more,
-# and |x|·φ·(3/2·x² + 8) ≤ 3. gelu_tanh and silu: the sigmoid and its slope within |y| + 8 roundings
-# of y's own error, 4·|y|; with x·y'·slope ≤ 0.6 and slope·|y| ≤ 0.23 that stays below 16. For 16
-# bits gelu's Φ is that of the fitted exponent, 4.5e-5 off at most, and divisions are 2 ulp off.
-DERIVATIVES = {
-    "none": Derivative(torch.ones_like, torch.zeros_like),
-    "relu": Derivative(lambda r: torch.where(r <= 0, 0.0, torch.ones_like(r)), torch.zeros_like),
-    "leaky_relu": Derivative(lambda r: torch.where(r > 0, torch.ones_like(r), 0.01), _const(0.01)),
-    "sigmoid": Derivative(lambda r: r * (1 - r), lambda r: 2 * r.abs() * (1 + r.abs())),
-    "tanh": Derivative(lambda r: 1 - r * r, lambda r: 1 + 2 * r * r),
-    "gelu": Derivative(_gelu, _const(8.0), 2.0**-14),
-    "gelu_tanh": Derivative(_gelu_tanh, _const(16.0), 2.0**-18),
-    "silu": Derivative(_silu, _const(16.0), 2.0**-18),
-}
-
-
 OPTIONS = {
-    "act": choice(*DERIVATIVES),
+    "act": choice(*ACTIVATIONS),
     "grad_dtype": FLOAT_DTYPE,
     "out_dtype": FLOAT_DTYPE,
     "saved": LYING,
@@ -113,23 +64,6 @@ SHAPES = [(0, 5), (5, 0), (1, 1), (1, 300), (300, 1), (16, 256), (33, 129), (70,
 LONG = (32 * 2112 + 1, 33)  # the parts of the Triton side are longer than a block of it
 
 
-_aten = torch.ops.aten
-_EAGER: dict[str, Callable[..., Any]] = {
-    "none": lambda grad, r, out: out.copy_(grad),
-    "relu": lambda grad, r, out: _aten.threshold_backward(grad, r, 0, grad_input=out),
-    "leaky_relu": lambda grad, r, out: _aten.leaky_relu_backward(
-        grad, r, 0.01, False, grad_input=out
-    ),
-    "sigmoid": lambda grad, r, out: _aten.sigmoid_backward(grad, r, grad_input=out),
-    "tanh": lambda grad, r, out: _aten.tanh_backward(grad, r, grad_input=out),
-    "gelu": lambda grad, x, out: _aten.gelu_backward(grad, x, grad_input=out),
-    "gelu_tanh": lambda grad, x, out: _aten.gelu_backward(
-        grad, x, approximate="tanh", grad_input=out
-    ),
-    "silu": lambda grad, x, out: _aten.silu_backward(grad, x, grad_input=out),
-}
-
-
 @in_one
 def _eager(
     grad: Tensor, saved: Tensor, act: str, *, dtype: torch.dtype | None, out: tuple[Tensor, Tensor]
@@ -137,12 +71,12 @@ def _eager(
     """As autograd does it: the activation's gradient, then the sums over the rows. Tensors of
     several dtypes are converted, since not every torch takes them."""
     if grad.dtype == saved.dtype == out[0].dtype:
-        _EAGER[act](grad, saved, out[0])
+        ACTIVATIONS[act].derivative.eager(grad, saved, out[0])
         torch.sum(out[0], 0, out=out[1])
         return
     common = torch.promote_types(grad.dtype, saved.dtype)
     dx = torch.empty_like(grad, dtype=common)
-    _EAGER[act](grad.to(common), saved.to(common), dx)
+    ACTIVATIONS[act].derivative.eager(grad.to(common), saved.to(common), dx)
     out[0].copy_(dx)
     out[1].copy_(dx.sum(0))
 
@@ -170,8 +104,9 @@ class ActBackward(Spec):
         """grad·act'(saved) and its column sums in float64."""
         M, N = grad.shape
         both = torch.empty((M + 1, N), dtype=torch.float64, device=grad.device)
+        derivative = ACTIVATIONS[act].derivative.function
         for start, (g, r) in numerics.by_rows(grad, saved):
-            both[start : start + len(g)] = g.double() * DERIVATIVES[act].function(r.double())
+            both[start : start + len(g)] = g.double() * derivative(r.double())
         both[M] = both[:M].sum(0)
         return both
 
@@ -187,7 +122,7 @@ class ActBackward(Spec):
         compute = torch.float64 if double else torch.float32
         unit = U_DOUBLE if double else U_FMA
         tiny = torch.finfo(compute).tiny * torch.finfo(compute).eps
-        derivative = DERIVATIVES[act]
+        derivative = ACTIVATIONS[act].derivative
         half = derivative.half if dtype.itemsize == 2 and not double else 0.0
         added = gamma(grad.shape[0], unit) + gamma(
             grad.shape[0], U_DOUBLE
@@ -226,7 +161,7 @@ class ActBackward(Spec):
         ) -> Case:
             return Case(self.name, dtype, shape, layout, values, 0, {"act": "gelu", **o})
 
-        for act in DERIVATIVES:
+        for act in ACTIVATIONS:
             yield case((33, 129), act=act)
             yield case((33, 129), values="special", act=act)
             if cases.DTYPES[dtype].itemsize == 2:
@@ -253,7 +188,7 @@ class ActBackward(Spec):
                     yield case((17, 19), grad_dtype=other, out_dtype=other)
         yield case(LONG, values="integers", act="relu")  # on a GPU; it takes an interpreter seconds
         if level != "quick" and torch.cuda.is_available():
-            for act in DERIVATIVES:
+            for act in ACTIVATIONS:
                 yield case((2048, 2051), act=act)
             yield case((2048, 2051), "transposed")
             yield case((2**14 + 1, 2051))
@@ -288,7 +223,7 @@ class ActBackward(Spec):
 
     def to_compile(self, dtype: str, options: Mapping[str, Any]) -> Iterator[Case]:
         """Every derivative, and strides."""
-        for act in DERIVATIVES:
+        for act in ACTIVATIONS:
             yield Case(self.name, dtype, (4096, 4096), options={"act": act})
         yield Case(self.name, dtype, (4096, 4096), "padded", options={"act": "gelu"})
 

@@ -12,10 +12,9 @@ from compare import cases
 from compare.case_options import FLOAT_DTYPE, NUMBER, TRUTH, choice
 from compare.cases import CPU, Arguments, Case, Level
 from compare.specs import product_bounds
-from compare.specs.product_bounds import ACTIVATIONS
+from compare.specs.activations import ACTIVATIONS, OF_PRE
 from compare.specs.product_inputs import HOW, addend, arguments_of, matrices
 from compare.specs.products import ALIGNMENTS, TAILS, TILES, TMA, Product
-from triton_kernels.activations import OF_PRE_ACTIVATION
 
 PRECISIONS = ("ieee", "tf32", "tf32x3")
 EPILOGUE: dict[str, Any] = {"alpha": 0.5, "beta": 2.0, "c": "full", "bias": True}
@@ -119,7 +118,7 @@ class GemmBiasAct(Product):
                 yield Case(self.name, dtype, shape, "contiguous", "lattice")
                 yield Case(self.name, dtype, shape, "transposed", "lattice")
         # Both results of a training step with all of an epilogue, and halved in the epilogue.
-        forms: list[dict[str, Any]] = [{"act": act} for act in OF_PRE_ACTIVATION]
+        forms: list[dict[str, Any]] = [{"act": act} for act in OF_PRE]
         yield from self.training_cases(dtype, forms)
         step = {**forms[0], "bias": True, "training": "pre"}
         yield Case(self.name, dtype, TAILS, "functional", "lattice", 0, {**step, **EPILOGUE})

@@ -8,15 +8,12 @@ docs/ARCHITECTURE.md derives it. On lattice inputs there is no rounding, and bit
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable
-from typing import NamedTuple
-
 import torch
 from torch import Tensor
 
 from compare import tensor_cores
 from compare.cases import Arguments
+from compare.specs.activations import ACTIVATIONS
 
 # How far one input is from what is multiplied, relative to it, by side. Triton hands float32 bits
 # to the tensor cores, which cut off all but 10 bits of mantissa; wmma's contract is to round first.
@@ -31,50 +28,6 @@ U_IN = {
 U_FMA = 2.0**-24
 U_TENSOR_CORE = 2.0**-22
 U_DOUBLE = 2.0**-53
-
-
-class Activation(NamedTuple):
-    """An activation for the oracle, and what the bound must know about it.
-
-    ``lipschitz``: the largest |slope|. ``error``: the evaluation error of the kernels' formula in
-    units of the epilogue's rounding, as a function of the pre-activation. ``half``: relative and
-    absolute error of Triton's formula for results of 16 bits, where it is another one.
-    """
-
-    function: Callable[[Tensor], Tensor]
-    lipschitz: float
-    error: Callable[[Tensor], Tensor]
-    half: tuple[float, float] | None = None
-
-
-def _gelu_tanh(x: Tensor) -> Tensor:
-    inner = math.sqrt(2 / math.pi) * (x + 0.044715 * x**3)
-    return 0.5 * x * (1 + torch.tanh(inner))
-
-
-# The evaluation errors: erf and tanh come within 2 ulp and multiply x/2 after an addition to 1, so
-# that gelu's absolute error is a few roundings of x; gelu_tanh adds tanh' · |inner| ≤ 0.45 times
-# its argument's few roundings. exp(−x) is computed as 2^(x·log₂e): relative error (|x| + 4)
-# roundings, damped by sigmoid' = s·(1 − s) ≤ 1/4, and s·(1 − s)·|x| ≤ 0.23. Where a result has 16
-# bits, gelu's exponent is a polynomial fitted to 2⁻¹², and its last value from |x| = 5 on, where
-# gelu(−|x|) < 2⁻¹⁹; in all of these an exponent y < 128 with three roundings makes 2⁻¹⁵, and a
-# divisor past 2¹²⁶ makes 0.
-_SIGMOID_FORM = 2.0**-15, 2.0**-118
-ACTIVATIONS = {
-    "none": Activation(lambda x: x, 1.0, torch.zeros_like),
-    "relu": Activation(lambda x: torch.where(x < 0, torch.zeros_like(x), x), 1.0, torch.zeros_like),
-    "gelu": Activation(
-        lambda x: 0.5 * x * (1 + torch.erf(x / math.sqrt(2))),
-        1.13,
-        lambda x: 4 * x.abs(),
-        (2.0**-12, 2.0**-21),
-    ),
-    "gelu_tanh": Activation(_gelu_tanh, 1.13, lambda x: 6 * x.abs(), _SIGMOID_FORM),
-    "silu": Activation(lambda x: x * torch.sigmoid(x), 1.1, lambda x: 6 * x.abs(), _SIGMOID_FORM),
-    "sigmoid": Activation(torch.sigmoid, 0.25, lambda x: torch.full_like(x, 6.0), _SIGMOID_FORM),
-    "tanh": Activation(torch.tanh, 1.0, lambda x: 4 * torch.tanh(x).abs()),
-    "leaky_relu": Activation(lambda x: torch.where(x < 0, 0.01 * x, x), 1.0, lambda x: 2 * x.abs()),
-}
 
 
 def _pre_activation(

@@ -15,10 +15,10 @@ from torch import Tensor
 
 from compare import cases
 from compare.cases import Case, Level, Sized
+from compare.specs.activations import OF_PRE
 from compare.specs.product_inputs import HOW, LAYOUTS, NEAR, VALUES, called
 from compare.specs.spec import Spec, cuda_type
 from cuda_reference.ops.gemm_bias_act import takes as cuda_takes
-from triton_kernels.activations import OF_PRE_ACTIVATION
 
 HALVES = ("float16", "bfloat16")
 # Shapes (M, N, K): one tile, tails in each dimension, vectors, nothing, all of K in one step or in
@@ -54,7 +54,8 @@ _ORDERS = {
     "float32": [((580, 70, 5), 132)],
     "float64": [((300, 40, 5), 132)],
 }
-# Then all tiles of _gemm's tables, to which a test holds them; through pointers, by descriptors.
+# Then all tiles of triton_kernels.gemm.choice, to which a test holds them; through pointers, by
+# descriptors.
 _HALF_TILES: list[Cut] = [((9, 40, 130), 132), ((20, 40, 130), 132), ((9, 140, 130), 2)]
 _HALF_TILES += [((20, 140, 130), 2), ((70, 130, 5), 132), ((140, 300, 5), 1)]
 _HALF_TILES += [((194, 388, 40), 1), ((322, 136, 40), 2), ((66, 66, 3080), 1)]
@@ -68,7 +69,7 @@ TILES = {
     "float64": [((70, 40, 40), 132)],
 }
 
-# One shape for each tile configuration of triton_kernels._gemm; a test holds them to that.
+# One shape for each tile configuration of triton_kernels.gemm; a test holds them to that.
 # Multiples of 16, so that a launch is specialised as usual.
 _SHAPES_TO_COMPILE = ((16, 2048, 64), (32, 2048, 64), (512, 2048, 64), (2048, 2048, 64))
 _HALF_SHAPES_TO_COMPILE = (
@@ -151,11 +152,8 @@ class Product(Spec):
             return "beta needs c"
         if "training" in case.options and case.layout != "functional":
             return "training needs --layout functional"
-        if (
-            case.options.get("training") == "pre"
-            and self.act(case.options) not in OF_PRE_ACTIVATION
-        ):
-            return f"training=pre is for {', '.join(OF_PRE_ACTIVATION)}"
+        if case.options.get("training") == "pre" and self.act(case.options) not in OF_PRE:
+            return f"training=pre is for {', '.join(OF_PRE)}"
         return ""
 
     def cost(self, case: Case) -> tuple[int, int]:

@@ -81,7 +81,7 @@ def called(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 def small(op: str) -> Case:
     """The op's timed case, but for its size."""
     spec = SPECS[op]
-    timed = next(iter(spec.timed(op, "float32", spec.default_options)))
+    timed = next(iter(spec.timed("float32", spec.default_options)))
     shape = (4, 16, 8) if len(timed.shape) == 3 else (5, 7)
     return Case(op, "float32", shape, options=timed.options)
 

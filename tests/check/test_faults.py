@@ -38,7 +38,8 @@ class Fault(NamedTuple):
 
 
 ENGINE = "triton_kernels/_elementwise.py"
-TRITON_GEMM = "triton_kernels/_gemm.py"
+TRITON_GEMM = "triton_kernels/gemm/kernels.py"
+TRITON_GEMM_CHOICE = "triton_kernels/gemm/choice.py"
 CUDA_GEMM = "cuda_reference/csrc/gemm.cuh"
 CUDA_WMMA = "cuda_reference/csrc/gemm_wmma.cuh"
 K_MASK = "(m[:, None] < M) & (k[None, :] < K - k0)"
@@ -171,7 +172,7 @@ FAULTS = {
         "Triton: the kernel's logic",
     ),
     "rows on multiples of 8 bytes taken by a descriptor": Fault(
-        TRITON_GEMM,
+        TRITON_GEMM_CHOICE,
         "matrix.data_ptr() % 16 == 0",
         "matrix.data_ptr() % 8 == 0",
         "linear_gelu bfloat16 70x40x136 half-aligned normal seed=0",

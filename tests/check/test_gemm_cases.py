@@ -58,7 +58,7 @@ def test_a_case_is_cut_for_the_multiprocessors_it_names() -> None:
     case = Case("gemm_bias_act", "float16", (64, 64, 64), options={"multiprocessors": 3})
     _, kwargs = SPECS["gemm_bias_act"].inputs(case)
     assert "multiprocessors" not in kwargs
-    kernel = triton_kernels._gemm.gemm_tma_kernel
+    kernel = triton_kernels.gemm.kernels.gemm_tma_kernel
     with triton_kernels.interpret():
         seen = product_inputs.called(case, lambda: triton_kernels._launch.gpu(kernel, cases.CPU))()
         assert seen.multiprocessors == 3

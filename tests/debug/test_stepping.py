@@ -319,20 +319,20 @@ def test_the_command(typed: Typed) -> None:
     assert done.exit_code == 0, done.output
     assert "gemm_bias_act_kernel: program (1, 0, 0) of (2, 1, 1)" in done.output
     assert done.output.count("(Pdb) int32 1\n") == 2
-    assert done.output.count("-> pid_m, pid_n = place(") == 1
+    assert done.output.count("-> pid_m, pid_n = swizzle(") == 1
     assert "nothing wrong found" in done.output
-    file = triton_kernels._gemm.__file__
+    file = triton_kernels.gemm.kernels.__file__
     line = next(
         n for n, text in enumerate(Path(file).read_text().splitlines(), 1) if "b = tl." in text
     )
-    done = command("p k0; c; p k0; q", *case, "--break", f"_gemm.py:{line}")
+    done = command("p k0; c; p k0; q", *case, "--break", f"gemm/kernels.py:{line}")
     assert done.exit_code == 0, done.output
     assert re.findall(r"\(Pdb\) (\d+)\n", done.output) == ["0", "16"]
     assert "stopped: by q in the debugger" in done.output
-    done = command("", *case, "--break", f"_gemm.py:{line - 1000}")
+    done = command("", *case, "--break", f"gemm/kernels.py:{line - 1000}")
     assert done.exit_code == 2
     assert "FILE:LINE" in done.output
-    done = command("", *case, "--break", "_gemm.py:1")
+    done = command("", *case, "--break", "gemm/kernels.py:1")
     assert done.exit_code == 2
     assert "the nearest is" in " ".join(done.output.replace("│", " ").split())
 

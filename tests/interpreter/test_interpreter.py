@@ -1319,17 +1319,18 @@ def test_compiles_after_interpreting_first(tmp_path: Any) -> None:
 import sys
 sys.path[:0] = [{str(Path(__file__).parent)!r}, {str(Path(__file__).parents[2])!r}]
 import torch, triton_kernels
-from triton_kernels import _gemm, activations
+from triton_kernels.activations import gelu
+from triton_kernels.gemm import choice, kernels
 a = torch.ones(64, 64)
 with triton_kernels.interpret():
     assert float(triton_kernels.gemm_bias_act(a, a, act="gelu").sum()) == 64.0**3
 operands = a, a, None, None, a, None
 import test_interpreter, triton.language as tl
 sizes = [64, 64, 64, 64, 1, 64, 1, 0, 0, 0, 64, 1, 1.0, 0.0]
-options = dict(ACT=activations.ACTIVATIONS["gelu"], C=tl.float32, PRECISION="ieee", grid=(1,))
-tiles = _gemm.tiles_for(64, 64, torch.float32, "ieee")._asdict()
+options = dict(ACT=gelu, C=tl.float32, PRECISION="ieee", grid=(1,))
+tiles = choice.tiles_for(64, 64, torch.float32, "ieee")._asdict()
 with test_interpreter.fake_driver(90):
-    kernel = _gemm.gemm_bias_act_kernel.warmup(*operands, *sizes, **options, **tiles)
+    kernel = kernels.gemm_bias_act_kernel.warmup(*operands, *sizes, **options, **tiles)
 print("compiled", len(kernel.asm["cubin"]))
 """
     environment = {**os.environ, "TRITON_CACHE_DIR": str(tmp_path), "TRITON_INTERPRET": "0"}

@@ -11,9 +11,11 @@ from torch import Tensor
 from torch_activations import TORCH
 
 import triton_kernels as tk
-from compare.ops.act_backward import DERIVATIVES
+from compare.specs.activations import ACTIVATIONS as ORACLES
+from compare.specs.activations import OF_PRE
+from cuda_reference import _gemm as cuda_gemm
 from triton_kernels._launch import Launch
-from triton_kernels.activations import ACTIVATIONS, OF_PRE_ACTIVATION
+from triton_kernels.activations import ACTIVATIONS
 from triton_kernels.interpreter import cross_compile
 from triton_kernels.ops import gemm_bias_act as module
 from triton_kernels.ops.act_backward import STRAIGHT
@@ -45,6 +47,33 @@ def operands(device: torch.device, dtype: torch.dtype = DOUBLE, size: int = 1) -
 
 
 # ---- right ----
+
+
+def test_both_sides_and_the_oracle_have_the_same_activations() -> None:
+    """In one order, which is CUDA's numbering; and they keep the same for the backward pass."""
+    assert tuple(ACTIVATIONS) == tuple(ORACLES) == cuda_gemm.ACTS
+    of_pre = [name for name, act in ACTIVATIONS.items() if act.of_pre]
+    assert of_pre == ["gelu", "gelu_tanh", "silu"] == list(OF_PRE)
+
+
+def test_short_forms_are_for_results_of_16_bits() -> None:
+    """And for no float64, whose digits they lack."""
+    for name in ("gelu", "gelu_tanh", "silu"):
+        act = ACTIVATIONS[name]
+        for result, compute, short in (
+            (HALF, FLOAT, True),
+            (BFLOAT, BFLOAT, True),
+            (FLOAT, HALF, False),
+            (HALF, DOUBLE, False),
+        ):
+            forward, derivative = (
+                act.forward_for(result, compute),
+                act.derivative_for(result, compute),
+            )
+            assert (forward is act.half_forward) == (derivative is act.half_derivative) == short
+    tanh = ACTIVATIONS["tanh"]  # which has none
+    assert tanh.forward_for(HALF, FLOAT) is tanh.forward
+    assert tanh.derivative_for(HALF, FLOAT) is tanh.derivative
 
 
 @pytest.mark.parametrize("act", ACTIVATIONS)
@@ -249,7 +278,7 @@ def test_only_what_is_read_is_kept(cpu: torch.device) -> None:
     for act in ("relu", "tanh", "sigmoid", "leaky_relu"):
         found, _, out = kept(act, a, b)
         assert found == {a.data_ptr(), b.data_ptr(), out.data_ptr()}, act
-    for act in OF_PRE_ACTIVATION:
+    for act in ("gelu", "gelu_tanh", "silu"):
         found, shapes, out = kept(act, b)
         assert out.data_ptr() not in found
         assert sorted(shapes) == [(5, 6), (5, 7)], act  # the pre-activation, and a
@@ -365,10 +394,10 @@ def test_derivatives_at_zero_nan_and_infinity(act: str, device: torch.device) ->
     values = [0.0, -0.0, float("nan"), *([] if act in ("sigmoid", "tanh") else [inf, -inf])]
     saved = torch.tensor([values], device=device)
     found, _ = tk.act_backward(torch.ones_like(saved), saved, act, bias=False)
-    assert torch.equal(found[0, :2].cpu(), DERIVATIVES[act].function(saved[0, :2].cpu()))
+    assert torch.equal(found[0, :2].cpu(), ORACLES[act].derivative.function(saved[0, :2].cpu()))
     x = saved[0, :3].clone().requires_grad_()
     result = TORCH[act](x)
-    if act in OF_PRE_ACTIVATION or act in STRAIGHT:
+    if ACTIVATIONS[act].of_pre or act in STRAIGHT:
         (theirs,) = torch.autograd.grad(result.sum(), x)
         torch.testing.assert_close(found[0, :3], theirs, equal_nan=True, rtol=0, atol=0)
     if act not in ("none", "sigmoid", "tanh"):

@@ -15,29 +15,38 @@ import triton_kernels
 from compare.cases import FLOATS, Case
 from compare.checking.implementations import implementations, is_quick
 from compare.ops import SPECS
-from triton_kernels import _gemm, _launch
-from triton_kernels._gemm import LONG, TMA_TILES, TmaTiles, cdiv, tiles_for, tma_tiles_for
+from triton_kernels import _launch
+from triton_kernels.gemm import launch
+from triton_kernels.gemm.choice import (
+    LONG,
+    TMA_TILES,
+    Tiles,
+    TmaTiles,
+    cdiv,
+    tiles_for,
+    tma_tiles_for,
+)
 from triton_kernels.interpreter import cross_compile
 
 
 @contextlib.contextmanager
 def recorded(capability: int = 90) -> Iterator[list[tuple[str, Any]]]:
     """Kernels and options of the launches inside, which are for that GPU and do not run."""
-    found: list[tuple[str, Any]] = []
+    launches: list[tuple[str, Any]] = []
     with pytest.MonkeyPatch.context() as patch, cross_compile.compiling(capability):
         patch.setattr(
             cross_compile,
             "launch",
-            lambda kernel, grid, *args, **meta: found.append((kernel.fn.__name__, meta)),
+            lambda kernel, grid, *args, **meta: launches.append((kernel.fn.__name__, meta)),
         )
-        yield found
+        yield launches
 
 
 def launched(*arguments: Any, capability: int = 90, **options: Any) -> list[tuple[str, Any]]:
     """The same of one call."""
-    with recorded(capability) as found:
+    with recorded(capability) as launches:
         triton_kernels.gemm_bias_act(*arguments, **options)
-    return found
+    return launches
 
 
 def meta(rows: int, columns: int, dtype: torch.dtype = torch.bfloat16) -> Tensor:
@@ -101,46 +110,46 @@ def test_the_cheapest_waves_win(M: int, N: int, tiles: tuple[int, int]) -> None:
 )
 def test_warps_and_stages(M: int, K: int, c: bool, group: int, warps: int, stages: int) -> None:
     more = {"c": meta(M, 4096)} if c else {}
-    ((_, found),) = launched(meta(M, K), meta(K, 4096), **more)
-    assert (found["GROUP_M"], found["num_warps"], found["num_stages"]) == (group, warps, stages)
+    ((_, how),) = launched(meta(M, K), meta(K, 4096), **more)
+    assert (how["GROUP_M"], how["num_warps"], how["num_stages"]) == (group, warps, stages)
 
 
 HALVES = ("float16", "bfloat16")
 
 
 def tables(dtype: str) -> set[tuple[Any, ...]]:
-    """Every way of cutting that _gemm has for a dtype: precision, subtiles, tiles."""
+    """Every way of cutting that gemm.choice has for a dtype: precision, subtiles, tiles."""
     sizes = [16 * 2**i for i in range(12)]
     precisions = ("ieee", "tf32", "tf32x3") if dtype == "float32" else ("ieee",)
-    found: set[tuple[Any, ...]] = {
+    cuts: set[tuple[Any, ...]] = {
         (precision, 0, *tiles_for(M, N, getattr(torch, dtype), precision))
         for M, N, precision in itertools.product(sizes, sizes, precisions)
     }
     for row in TMA_TILES if dtype in HALVES else ():
-        found.add((None, row.SUBTILES, *row.tiles))
-        found.add((None, row.SUBTILES, *row.tiles._replace(num_stages=row.stages_with_c)))
+        cuts.add((None, row.SUBTILES, *row.tiles))
+        cuts.add((None, row.SUBTILES, *row.tiles._replace(num_stages=row.stages_with_c)))
         if row.long is not None:
-            found.add((None, row.SUBTILES, *row.long))
-    return found
+            cuts.add((None, row.SUBTILES, *row.long))
+    return cuts
 
 
 def quick_launches(dtype: str) -> list[tuple[Case, dict[str, Any]]]:
     """What the quick cases that take reasonable time on a CPU launch."""
     spec = SPECS["gemm_bias_act"]
     (way,) = implementations(spec, ["triton-interpreted"])
-    found = []
+    pairs = []
     with recorded() as launches:
         for case in spec.cases(dtype, "quick"):
             if is_quick(way, spec, case) or torch.cuda.is_available():
                 arguments, options = spec.inputs(case, torch.device("meta"))
                 spec.called(case, spec.triton)(*arguments, **options)
-                found += [(case, options) for _, options in launches]
+                pairs += [(case, options) for _, options in launches]
                 launches.clear()
-    return found
+    return pairs
 
 
 def cut(options: dict[str, Any]) -> tuple[Any, ...]:
-    tiles = (options[name] for name in _gemm.Tiles._fields)
+    tiles = (options[name] for name in Tiles._fields)
     return options.get("PRECISION"), options.get("SUBTILES", 0), *tiles
 
 
@@ -211,7 +220,7 @@ def test_every_tile_and_more_tiles_than_programs(
     monkeypatch: pytest.MonkeyPatch, choice: TmaTiles, dtype: torch.dtype
 ) -> None:
     chosen = choice, 2 * 3  # of the sizes below
-    monkeypatch.setattr(_gemm, "tma_tiles_for", lambda M, N, multiprocessors: chosen)
+    monkeypatch.setattr(launch, "tma_tiles_for", lambda M, N, multiprocessors: chosen)
     M, N, K = 2 * choice.tiles.BLOCK_M + 5, choice.tiles.BLOCK_N + 24, choice.tiles.BLOCK_K + 8
     a, b = operand(M, K, dtype, "by rows"), operand(K, N, dtype, "by columns")
     bias, c = operand(1, N, dtype, "by rows")[0], operand(M, 1, dtype, "by rows")
@@ -229,7 +238,7 @@ def test_every_tile_on_a_gpu(
     monkeypatch: pytest.MonkeyPatch, choice: TmaTiles, with_c: bool, K: int, dtype: torch.dtype
 ) -> None:
     tall, wide = 24, 8
-    monkeypatch.setattr(_gemm, "tma_tiles_for", lambda M, N, many: (choice, tall * wide))
+    monkeypatch.setattr(launch, "tma_tiles_for", lambda M, N, many: (choice, tall * wide))
     M, N = tall * choice.tiles.BLOCK_M - 5, wide * choice.tiles.BLOCK_N - 8
     a, b = operand(M, K, dtype, "by columns"), operand(K, N, dtype, "by rows")
     bias, c = operand(1, N, dtype, "by rows")[0], operand(M, 1, dtype, "by rows")

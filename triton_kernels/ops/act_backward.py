@@ -22,11 +22,12 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from triton_kernels import _arguments, _elementwise, _launch, activations
-from triton_kernels._gemm import cdiv
+from triton_kernels import _arguments, _elementwise, _launch
 from triton_kernels._launch import REMEMBERED, Launch, specialization_key
 from triton_kernels._operator import Operator, TensorMeta, one_by_one
 from triton_kernels._placements import P, R, Rule, Shard, Sharding
+from triton_kernels.activations import ACTIVATIONS
+from triton_kernels.gemm.choice import cdiv
 from triton_kernels.ops.add import add
 from triton_kernels.ops.sum_to import add_rows
 
@@ -131,7 +132,7 @@ def _launch_act_backward(
     op = "act_backward"
     grad = _arguments.tensor(op, "grad", grad, DTYPES)
     saved = _arguments.tensor(op, "saved", saved, DTYPES)
-    _arguments.one_of(op, "act", act, tuple(activations.ACTIVATIONS))
+    _arguments.one_of(op, "act", act, tuple(ACTIVATIONS))
     _arguments.boolean(op, "bias", bias)
     dtype = _arguments.floating_dtype(op, "dtype", dtype, torch.result_type(grad, saved))
     if grad.dim() != 2 or grad.shape != saved.shape:
@@ -177,7 +178,7 @@ def _prepared(
     launch = Launch(
         act_backward_kernel,
         (parts, cdiv(N, BLOCK_N)),
-        DERIVATIVE=activations.derivative_for(act, dtype, compute),
+        DERIVATIVE=ACTIVATIONS[act].derivative_for(dtype, compute),
         C=_elementwise.compute_type(compute),
         BLOCK_M=BLOCK_M,
         BLOCK_N=BLOCK_N,
@@ -246,7 +247,7 @@ def _rules(grad: Any, saved: Any, act: Any, bias: bool, dtype: Any) -> Iterator[
     yield (P, P if bias else R), (P, R)
 
 
-STRAIGHT = ("none", "relu", "leaky_relu")  # activations made of straight lines
+STRAIGHT = tuple(name for name, act in ACTIVATIONS.items() if act.straight)
 
 _act_backward = _ActBackward(
     "act_backward",

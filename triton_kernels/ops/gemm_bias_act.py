@@ -17,11 +17,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from triton_kernels import _arguments, _gemm, _launch, activations
+from triton_kernels import _arguments, _launch
 from triton_kernels._fusion import Entry, Fusion
-from triton_kernels._gemm import HALVES
 from triton_kernels._gemm_op import Product, ProductOperator, wants_pre
 from triton_kernels._placements import P, R, Rule, Shard, Sharding, beside, twice
+from triton_kernels.activations import ACTIVATIONS
+from triton_kernels.gemm.choice import HALVES
+from triton_kernels.gemm.kernels import gemm_bias_act_kernel
+from triton_kernels.gemm.launch import launch
 
 __all__ = ["gemm_bias_act"]
 
@@ -91,7 +94,7 @@ def run(
     b = _arguments.tensor(op, names[1], b, (a.dtype,))
     bias = None if bias is None else _arguments.tensor(op, "bias", bias, (a.dtype,))
     c = None if c is None else _arguments.tensor(op, "c", c, (a.dtype,))
-    _arguments.one_of(op, "act", act, tuple(activations.ACTIVATIONS))
+    _arguments.one_of(op, "act", act, tuple(ACTIVATIONS))
     _arguments.one_of(op, "precision", precision, PRECISIONS)
     if precision != "ieee" and a.dtype != torch.float32:
         raise ValueError(
@@ -122,7 +125,7 @@ def run(
             ) from None
         beta = 1.0 if beta is None else beta
         c = c if beta != 0 else None
-    _launch.check_device(op, device, _gemm.gemm_bias_act_kernel)
+    _launch.check_device(op, device, gemm_bias_act_kernel)
     if out is not None:
         inputs = {names[0]: a, names[1]: b, "bias": bias, "c": given_c}
         if torch.is_grad_enabled():
@@ -131,7 +134,7 @@ def run(
     else:
         out = torch.empty((M, N), dtype=dtype, device=device)
     pre = torch.empty_like(out) if with_pre else None
-    _gemm.multiply(a, b, bias, c, out, act, alpha, beta or 0.0, precision, pre)
+    launch(a, b, bias, c, out, act, alpha, beta or 0.0, precision, pre)
     return out, pre
 
 

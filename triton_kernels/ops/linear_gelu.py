@@ -17,11 +17,11 @@ from torch.fx import Node
 
 from triton_kernels import _arguments, _fusion
 from triton_kernels._fusion import Entry, Fusion, Match
-from triton_kernels._gemm import HALVES
 from triton_kernels._gemm_op import Product, ProductOperator, wants_pre
 from triton_kernels._operator import TensorMeta
 from triton_kernels._placements import R, Rule, Shard, Sharding, twice
 from triton_kernels.activations import GELU_APPROXIMATIONS
+from triton_kernels.gemm.choice import HALVES
 from triton_kernels.ops import gemm_bias_act
 
 __all__ = ["linear_gelu"]
