@@ -59,7 +59,7 @@ def signatures(source: Path) -> list[Signature]:
     Raises:
         ImportError: there is none, or a launcher that is not of this form; the text names the file.
     """
-    text = source.read_text()
+    text = source.read_text(encoding="utf-8")
     launchers = _LAUNCHER.findall(text)
     if not launchers or len(launchers) != len(re.findall(r'\bextern "C"', text)):
         raise ImportError(f'{source}: expected every extern "C" to be int <op>{_EXPECTED}')
