@@ -2,7 +2,8 @@
 
 ``compare/ops/<op>.py`` has a list ``SPECS`` of :class:`compare.specs.spec.Spec` objects: the op's
 own, and those of its gradients that are ops themselves. Its name is that of the op's source files,
-``triton_kernels/ops/<op>.py`` and ``cuda_reference/csrc/<op>.cu``.
+``triton_kernels/ops/<op>.py`` and ``cuda_reference/csrc/<op>.cu``. Files whose names start with
+``_`` are left out, as on the Triton side.
 """
 
 from __future__ import annotations
@@ -15,16 +16,17 @@ from compare.specs.spec import Spec
 
 def _scanned() -> dict[str, Spec]:
     found: dict[str, Spec] = {}
-    for module in sorted(pkgutil.iter_modules(__path__), key=lambda module: module.name):
-        file = f"compare/ops/{module.name}.py"
+    names = (module.name for module in pkgutil.iter_modules(__path__))
+    for stem in sorted(name for name in names if not name.startswith("_")):
+        file = f"compare/ops/{stem}.py"
         try:
-            specs = importlib.import_module(f"{__name__}.{module.name}").SPECS
+            specs = importlib.import_module(f"{__name__}.{stem}").SPECS
         except Exception as error:
             raise ImportError(f"{file}: {type(error).__name__}: {error}") from error
         for spec in specs:
             if spec.name in found:
                 raise ImportError(f"{file}: there is an op {spec.name!r} already")
-            spec.stem = module.name
+            spec.stem = stem
             found[spec.name] = spec
     return dict(sorted(found.items(), key=lambda each: each[1].order))  # files' order in a family
 

@@ -14,7 +14,6 @@ from compare.case_options import COUNT, choice
 from compare.cases import Case
 from triton_kernels import _launch
 
-SIZES = "M,N,K"
 # Options of a case that say how Triton's side is called, and are no arguments of the op.
 # multiprocessors: of the GPU that its launches are cut for, whatever runs them; with few of them a
 # program has several tiles of a small problem to do.
