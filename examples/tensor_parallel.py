@@ -81,6 +81,9 @@ def mesh_of_all_ranks(device: str) -> Iterator[DeviceMesh]:
     dist.init_process_group("nccl" if device == "cuda" else "gloo")
     try:
         yield init_device_mesh(device, (dist.get_world_size(),))
+        # DTensor's caches keep gloo's threads past the group's end. One that still lets go of a
+        # tensor while Python ends aborts the process: a round trip gives it the time.
+        dist.barrier()
     finally:
         dist.destroy_process_group()
 
