@@ -125,6 +125,7 @@ ROOMS = (
     ("profiling",),
     ("doctor",),
     ("user_kernels",),
+    ("mutation",),
     ("pytest_plugin",),
     ("reporting",),
     ("commands", "cli", "__main__"),
