@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import time
 from collections import Counter
 from dataclasses import dataclass, field
@@ -108,6 +109,9 @@ def run(
         task = progress.add_task("mutate", total=len(mutants))
         for trial in planting.run(mutants, plan, jobs):
             report.trials.append(trial)
+            if not console.is_terminal:  # no bar there: a line a trial instead, as sign of life
+                count = f"{len(report.trials)} of {len(mutants)}"
+                print(f"{count}: {trial.end}: {trial.mutant}", file=sys.stderr, flush=True)
             if trial.end == "survived" and report.explanation(trial) is None:
                 _print_survivor(console, trial)
             ends = Counter(trial.end for trial in report.trials)
@@ -124,6 +128,7 @@ def _print_survivor(console: Console, trial: Trial) -> None:
     before, after = trial.mutant.statement
     console.print(f"  statement: {before}", markup=False, highlight=False, soft_wrap=True)
     console.print(f"  mutant: {after}\n", markup=False, highlight=False, soft_wrap=True)
+    console.file.flush()
 
 
 def print_report(report: Report) -> None:
