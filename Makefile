@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
 .DEFAULT_GOAL := help
-.PHONY: help setup compare test sanitize mutate versions stubs lint format types clean
+.PHONY: help setup compare test sanitize mutate audit versions stubs lint format types clean
 
 help: ## List the targets
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -30,6 +30,9 @@ MUTANTS ?= 24
 
 mutate: $(STAMP) ## Plant faults in the kernels, a sample, and see that the check catches them
 	$(BIN)/python -m compare mutate --sample $(MUTANTS)
+
+audit: $(STAMP) ## Look the installed packages up among known vulnerabilities; needs a network
+	.ci/audit $(BIN)/python
 
 versions: $(STAMP) ## The interpreter's tests on other versions of Triton and numpy
 	$(BIN)/python .ci/versions
