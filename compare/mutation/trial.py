@@ -39,7 +39,7 @@ def try_cases(
     """
     done = 0
     for mode in modes:
-        for spec, case in itertools.islice(telling_first(ops, mode, level), most):
+        for spec, case in telling_first(ops, mode, level)[:most]:
             signal.setitimer(signal.ITIMER_REAL, seconds)
             results = list(verdicts.check(spec, [case], implementations(spec, [mode])))
             signal.setitimer(signal.ITIMER_REAL, 0)
@@ -54,39 +54,55 @@ def try_cases(
     return {"end": "survived", "cases": done}
 
 
-def telling_first(ops: list[str], mode: str, level: str) -> Iterator[tuple[Spec, Case]]:
+def telling_first(ops: list[str], mode: str, level: str) -> list[tuple[Spec, Case]]:
     """The cases of the ops: first those that show a coordinate which none before them showed, then
-    those that show a new pair of coordinates, then the rest; of an op after the other."""
-    for op in ops:
-        spec = SPECS[op]
+    those that show it in another op or dtype, then new pairs of coordinates, then the rest."""
+    wanted: list[tuple[Spec, Case]] = []
+    for spec in (SPECS[op] for op in ops):
         candidates = implementations(spec, [mode])
-        wanted = [
-            case
+        wanted += [
+            (spec, case)
             for dtype in spec.dtypes
             for case in spec.cases(dtype, level)  # type: ignore[arg-type]
             if any(applies(c, spec, case) and is_quick(c, spec, case) for c in candidates)
         ]
-        # Tiny ones hide what others show; large ones take long.
-        wanted.sort(key=lambda case: (math.prod(case.shape) < 16, spec.cost(case)[1]))
-        for size in (1, 2):
-            seen: set[tuple[Any, ...]] = set()
-            late = []
-            for case in wanted:
-                shown = set(itertools.combinations(_coordinates(case), size))
-                if shown <= seen:
-                    late.append(case)
-                else:
-                    seen |= shown
-                    yield spec, case
-            wanted = late
-        yield from ((spec, case) for case in wanted)
+    # Tiny ones hide what others show; large ones take long.
+    wanted.sort(key=lambda each: (math.prod(each[1].shape) < 16, each[0].cost(each[1])[1]))
+    ordered: list[tuple[Spec, Case]] = []
+    for shown_by in (_alone, _with_op_and_dtype, _in_pairs):
+        seen: set[tuple[Any, ...]] = set()
+        late: list[tuple[Spec, Case]] = []
+        for spec, case in wanted:
+            shown = set(shown_by(_coordinates(case)))
+            (late if shown <= seen else ordered).append((spec, case))
+            seen |= shown
+        wanted = late
+    return ordered + wanted
 
 
-def _coordinates(case: Case) -> list[tuple[str, str]]:
+Coordinates = list[tuple[str, str]]
+
+
+def _coordinates(case: Case) -> Coordinates:
+    """A case's op and dtype, and everything else about it but its seed."""
     options = [(name, str(value)) for name, value in sorted(case.options.items())]
     size = str(math.prod(case.shape).bit_length() // 4)
-    plain = {"dtype": case.dtype, "layout": case.layout, "values": case.values, "size": size}
-    return [*plain.items(), *options]
+    plain = {"op": case.op, "dtype": case.dtype, "layout": case.layout, "values": case.values}
+    return [*plain.items(), ("size", size), *options]
+
+
+def _alone(coordinates: Coordinates) -> Iterator[tuple[Any, ...]]:
+    return itertools.combinations(coordinates, 1)
+
+
+def _with_op_and_dtype(coordinates: Coordinates) -> Iterator[tuple[Any, ...]]:
+    op, dtype, *rest = coordinates
+    yield from itertools.product((op,), (dtype, *rest))
+    yield from itertools.product((dtype,), rest)
+
+
+def _in_pairs(coordinates: Coordinates) -> Iterator[tuple[Any, ...]]:
+    return itertools.combinations(coordinates, 2)
 
 
 if __name__ == "__main__":

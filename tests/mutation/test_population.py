@@ -7,7 +7,7 @@ from collections import Counter
 
 import pytest
 
-from compare.mutation import cuda_faults, population, triton_faults
+from compare.mutation import cuda_faults, population, trial, triton_faults
 from compare.ops import SPECS
 
 KERNEL = '''"""Ünïcode before the kernel."""
@@ -175,3 +175,15 @@ def test_own_ops_come_first() -> None:
     assert population.seen_by("triton_kernels/ops/sum_to.py", ["square"]) == ["square"]
     mutants = population.population(["triton"], ["square"])
     assert not any(m.file == "triton_kernels/ops/sum_to.py" for m in mutants)
+
+
+def test_the_telling_cases_come_first() -> None:
+    ops = ["act_backward", "square"]
+    ordered = [case for _, case in trial.telling_first(ops, "triton-interpreted", "quick")]
+    wanted = [c for op in ops for d in SPECS[op].dtypes for c in SPECS[op].cases(d, "quick")]
+    assert len(ordered) == len(set(map(str, ordered)))
+    assert set(map(str, ordered)) <= set(map(str, wanted))
+    coordinates = {pair for case in ordered for pair in trial._coordinates(case)}
+    first = {pair for case in ordered[:40] for pair in trial._coordinates(case)}
+    assert first == coordinates  # every act, dtype, layout and kind of values is among them
+    assert len(ordered) > 300
