@@ -71,7 +71,7 @@ def kernels(plan) -> list[tuple[str, str]]:
     return [(step.kernel, step.act) for step in plan.steps]
 
 
-GELU, BIAS_ACT = "linear_gelu", "gemm_bias_act"
+GELU, LINEAR, BIAS_ACT = "linear_gelu", "linear_act", "gemm_bias_act"
 # name → what a user writes, the kernels that it becomes, (m, x, y)
 FUSED: dict[str, tuple[Callable[..., Any], list[tuple[str, str]]]] = {
     "linear gelu": (lambda m, x, y: F.gelu(F.linear(x, m.v)), [(GELU, "gelu")]),
@@ -79,13 +79,13 @@ FUSED: dict[str, tuple[Callable[..., Any], list[tuple[str, str]]]] = {
         lambda m, x, y: F.gelu(F.linear(x, m.w, m.b), approximate="tanh"),
         [(GELU, "gelu_tanh")],
     ),
-    "relu function": (lambda m, x, y: F.relu(F.linear(x, m.w, m.b)), [(BIAS_ACT, "relu")]),
-    "relu method": (lambda m, x, y: F.linear(x, m.v).relu(), [(BIAS_ACT, "relu")]),
-    "relu in place": (lambda m, x, y: F.linear(x, m.v).relu_(), [(BIAS_ACT, "relu")]),
-    "silu": (lambda m, x, y: F.silu(F.linear(x, m.w, bias=m.b)), [(BIAS_ACT, "silu")]),
-    "sigmoid": (lambda m, x, y: torch.sigmoid(F.linear(x, m.w)), [(BIAS_ACT, "sigmoid")]),
-    "tanh": (lambda m, x, y: F.linear(x, m.w).tanh(), [(BIAS_ACT, "tanh")]),
-    "leaky": (lambda m, x, y: F.leaky_relu(F.linear(x, m.w)), [(BIAS_ACT, "leaky_relu")]),
+    "relu function": (lambda m, x, y: F.relu(F.linear(x, m.w, m.b)), [(LINEAR, "relu")]),
+    "relu method": (lambda m, x, y: F.linear(x, m.v).relu(), [(LINEAR, "relu")]),
+    "relu in place": (lambda m, x, y: F.linear(x, m.v).relu_(), [(LINEAR, "relu")]),
+    "silu": (lambda m, x, y: F.silu(F.linear(x, m.w, bias=m.b)), [(LINEAR, "silu")]),
+    "sigmoid": (lambda m, x, y: torch.sigmoid(F.linear(x, m.w)), [(LINEAR, "sigmoid")]),
+    "tanh": (lambda m, x, y: F.linear(x, m.w).tanh(), [(LINEAR, "tanh")]),
+    "leaky": (lambda m, x, y: F.leaky_relu(F.linear(x, m.w)), [(LINEAR, "leaky_relu")]),
     "matmul": (lambda m, x, y: torch.relu(x @ m.w), [(BIAS_ACT, "relu")]),
     "matmul bias": (lambda m, x, y: torch.matmul(x, m.v.t()) + m.b[:6], [(BIAS_ACT, "none")]),
     "x @ w.T + b": (lambda m, x, y: F.gelu(x @ m.w.t() + m.b), [(BIAS_ACT, "gelu")]),
@@ -173,7 +173,7 @@ def test_explaining_often_uses_nothing_up(cpu: torch.device) -> None:
     x, _ = inputs(cpu)
     plans = {str(tk.explain(net, x, min_score=0)) for _ in range(10)}
     assert len(plans) == 1
-    assert "gemm_bias_act (act relu)" in plans.pop()
+    assert "linear_act (act relu)" in plans.pop()
     ran: list[torch.fx.GraphModule] = []
 
     def backend(module: torch.fx.GraphModule, examples: list[Tensor]) -> Callable[..., Any]:
@@ -388,7 +388,7 @@ def test_default_leaves_what_gains_nothing(cpu: torch.device) -> None:
     assert "0.10 of eager's speed expected for float32, below min_score 1.01" in str(fused.plan)
     fused = tk.fuse(module.bfloat16())
     fused(*inputs(cpu, torch.bfloat16))
-    assert kernels(fused.plan) == [(BIAS_ACT, "relu"), ("relu_scale", "none")]
+    assert kernels(fused.plan) == [(LINEAR, "relu"), ("relu_scale", "none")]
 
 
 def test_switches(cpu: torch.device, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -400,10 +400,10 @@ def test_switches(cpu: torch.device, monkeypatch: pytest.MonkeyPatch) -> None:
         assert [step.kernel for step in plan.steps] == [step.kernel for step in fused.plan.steps]
         return [step.kernel for step in plan.steps]
 
-    assert found() == [BIAS_ACT, "relu_scale"]
+    assert found() == [LINEAR, "relu_scale"]
     assert found(passes=["elementwise"]) == ["relu_scale"]
     monkeypatch.setenv("TRITON_KERNELS_FUSE_OFF", "elementwise, nothing")
-    assert found() == [BIAS_ACT]
+    assert found() == [LINEAR]
     monkeypatch.setenv("TRITON_KERNELS_FUSE_OFF", "elementwise,epilogue")
     assert found() == []
     monkeypatch.delenv("TRITON_KERNELS_FUSE_OFF")
