@@ -62,8 +62,7 @@ class LinearAct(Product):
         """The derived one, of the same product of matrices."""
         (x, weight, bias), options = arguments
         flat = x.reshape(x.shape[:-1].numel(), x.shape[-1])
-        precision = options.get("precision") or "ieee"
-        inner = {"act": self.act(options), "precision": precision}
+        inner = {"act": self.act(options), "precision": options.get("precision", "ieee")}
         rows = reference.reshape(flat.shape[0], weight.shape[0])
         found = product_bounds.bound(name, ((flat, weight.t(), bias), inner), rows, dtype)
         return found.view(reference.shape)
