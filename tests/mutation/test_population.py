@@ -181,7 +181,6 @@ def test_the_telling_cases_come_first() -> None:
     ops = ["act_backward", "square"]
     ordered = [case for _, case in trial.telling_first(ops, "triton-interpreted", "quick")]
     wanted = [c for op in ops for d in SPECS[op].dtypes for c in SPECS[op].cases(d, "quick")]
-    assert len(ordered) == len(set(map(str, ordered)))
     assert set(map(str, ordered)) <= set(map(str, wanted))
     coordinates = {pair for case in ordered for pair in trial._coordinates(case)}
     first = {pair for case in ordered[:60] for pair in trial._coordinates(case)}
