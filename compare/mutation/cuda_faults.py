@@ -42,6 +42,7 @@ _OTHER = {
 _OPPOSITE = {"<": ">=", "<=": ">", ">": "<=", ">=": "<"}
 # cond ? one : other, where both are without parentheses that close elsewhere
 _CHOICE = re.compile(r"([\w.]+) (<=|>=|<|>) ([^?:;]+?) \? ([^?:;]+) : ([^?:;]+)(?=;)")
+_OPENS, _CLOSES = "([{", ")]}"
 _INDEX = {"x": "y", "y": "x"}
 _BUILTIN = ("threadIdx", "blockIdx", "blockDim", "gridDim")
 _DECLARES = ("const", "constexpr", "using", "auto", "int", "unsigned", "float", "double", "dim3")
@@ -112,12 +113,36 @@ def _function(head: list[Token]) -> str | None:
 
 
 def _closing(stream: list[Token], opening: int) -> int:
+    """Where what opens there is closed."""
     depth = 0
     for at in range(opening, len(stream)):
-        depth += (stream[at].text == "{") - (stream[at].text == "}")
+        depth += (stream[at].text in _OPENS) - (stream[at].text in _CLOSES)
         if depth == 0:
             return at
-    raise ValueError("a brace that nothing closes")
+    raise ValueError(f"a {stream[opening].text} that nothing closes")
+
+
+def _arguments(text: str, stream: list[Token], opening: int) -> list[str]:
+    """The arguments of the call whose parenthesis opens there."""
+    found, begin, depth = [], stream[opening].end, 0
+    for token in stream[opening : _closing(stream, opening) + 1]:
+        depth += token.text in _OPENS
+        if depth == 1 and token.text in (",", ")"):
+            found.append(text[begin : token.start].strip())
+            begin = token.end
+        depth -= token.text in _CLOSES
+    return found
+
+
+def _operand_end(stream: list[Token], begin: int) -> int:
+    """Where the operand of && or || that begins there ends."""
+    depth = 0
+    for at in range(begin, len(stream)):
+        text = stream[at].text
+        if depth == 0 and (text in _CLOSES or text in ("&&", "||", ";", ",", "?", ":")):
+            return stream[at - 1].end
+        depth += (text in _OPENS) - (text in _CLOSES)
+    return stream[-1].end
 
 
 def faults(file: str, text: str) -> Iterator[Mutant]:
@@ -138,6 +163,12 @@ def _edits(text: str, body: Body) -> Iterator[Edit]:
         if token.kind == "symbol" and token.text in _OTHER and binary:
             kind, new = _OTHER[token.text]
             yield Edit(kind, *where, new)
+            if token.text in ("&&", "||"):
+                yield Edit("guard dropped", token.start, _operand_end(stream, at + 1), "")
+        elif token.text in ("fmaf", "fma", "fused") and after == "(":
+            a, b, c = _arguments(text, stream, at + 1)
+            end = stream[_closing(stream, at + 1)].end
+            yield Edit("not fused", token.start, end, f"(({a}) * ({b}) + ({c}))")
         elif token.text == "?":
             yield Edit("condition", *where, "== 0 ?")
         elif token.kind == "number" and before != "[" and not _shared_bytes(stream, at):

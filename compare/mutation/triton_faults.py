@@ -1,8 +1,8 @@
 """The faults that can be planted in a Python file with Triton kernels, from its syntax tree.
 
 Kernels are the functions that triton.jit decorates. Of the functions on the host, those take part
-that choose grid, tiles or kernel: a launch is made in them, or they are called from there. Their
-numbers stay as they are: they choose what is fast.
+that choose grid, tiles, kernel or activation: a launch is made in them, or they are called from
+there, or their file is there to choose. Their numbers stay as they are: they choose what is fast.
 """
 
 from __future__ import annotations
@@ -51,6 +51,7 @@ _PARTNERS = {"M": "N", "N": "M", "BLOCK_M": "BLOCK_N", "BLOCK_N": "BLOCK_M"}
 _WITH_TYPE = ("tl.zeros", "tl.full", "tl.dot")
 _WRITES = ("store", "store_tile", "debug_barrier")
 
+_CHOOSING = ("choice.py", "activations.py")
 LEAST = 5  # faults of a kernel, however little it does
 
 Function = ast.FunctionDef
@@ -59,8 +60,14 @@ Function = ast.FunctionDef
 def faults(file: str, text: str) -> Iterator[Mutant]:
     """Every fault of a file, function by function."""
     tree = ast.parse(text)
-    functions = [node for node in tree.body if isinstance(node, ast.FunctionDef)]
+    scopes: list[ast.Module | ast.ClassDef] = [
+        tree,
+        *(node for node in tree.body if isinstance(node, ast.ClassDef)),
+    ]
+    functions = [node for scope in scopes for node in scope.body if isinstance(node, Function)]
     choosing = _choosing(functions)
+    if file.endswith(_CHOOSING):
+        choosing = {function.name for function in functions}
     source = _Source(text)
     for function in functions:
         kernel = is_kernel(function)
@@ -93,7 +100,6 @@ def _choosing(functions: list[Function]) -> set[str]:
     found: set[str] = set()
     left = [name for name, names in called.items() if "Launch" in names]
     left += [name for name, names in called.items() if names & set(left)]
-    left += [name for name in named if "tiles" in name]  # chosen here for launches elsewhere
     while left:
         name = left.pop()
         if name not in found:
@@ -210,6 +216,11 @@ class _Faults:
             yield self._instead(kind, node, right)
 
     def _comparison(self, node: ast.Compare) -> Iterator[Edit]:
+        last = node.comparators[-1]
+        if isinstance(node.ops[-1], ast.In) and isinstance(last, ast.Tuple):
+            for dropped in last.elts:
+                kept = ", ".join(self.source.of(each) for each in last.elts if each is not dropped)
+                yield self._instead("alternative", last, f"({kept},)")
         operands = [node.left, *node.comparators]
         for op, left, right in zip(node.ops, operands, operands[1:]):
             if type(op) in _COMPARISONS:
@@ -220,6 +231,11 @@ class _Faults:
         old, new = ("and", "or") if isinstance(node.op, ast.And) else ("or", "and")
         for left, right in itertools.pairwise(node.values):
             yield Edit("logic", *self.source.between(left, right, old), new)
+        for dropped in node.values:
+            kept = f" {old} ".join(
+                self.source.of(each) for each in node.values if each is not dropped
+            )
+            yield self._instead("guard dropped", node, f"({kept})")
 
     def _condition(self, node: ast.If) -> Iterator[Edit]:
         yield self._instead("condition", node.test, f"not {self.source.of(node.test)}")
@@ -246,6 +262,9 @@ class _Faults:
                 opposite = f"{left} {_OPPOSITE[type(condition.ops[0])]} {right}"
                 new = f"tl.where({opposite}, {self.source.of(no)}, {self.source.of(yes)})"
                 yield self._instead("NaN", node, new)
+        elif name == "tl.fma":
+            a, b, c = arguments
+            yield self._instead("not fused", node, f"({a} * {b} + {c})")
         elif name == "tl.cast":
             yield self._instead("cast dropped", node, arguments[0])
         elif isinstance(node.func, ast.Attribute) and node.func.attr == "to":

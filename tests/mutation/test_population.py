@@ -27,7 +27,7 @@ def scale_kernel(x_ptr, out_ptr, n, stride_x, stride_o, C: tl.constexpr, BLOCK: 
 
 
 def launch(x):
-    if x.numel() > 5:
+    if x.numel() > 5 and x.dtype in (half, single):
         Launch(scale_kernel)
 
 
@@ -77,7 +77,14 @@ def test_faults_of_a_triton_kernel() -> None:
     for kind, old, new in expected_lines:
         wanted = new or old.replace("C)", "tl.float16)")
         assert ("scale_kernel", kind, old, wanted) in edits, (kind, old, wanted)
-    assert ("launch", "comparison", "if x.numel() > 5:", "if x.numel() >= 5:") in edits
+    condition = "if x.numel() > 5 and x.dtype in (half, single):"
+    for kind, new in [
+        ("comparison", condition.replace(">", ">=")),
+        ("logic", condition.replace("and", "or")),
+        ("guard dropped", "if ((x.dtype in (half, single))):"),
+        ("alternative", condition.replace("half, single", "single,")),
+    ]:
+        assert ("launch", kind, condition, new) in edits
     assert {function for function, *_ in edits} == {"scale_kernel", "launch"}
     assert not any("docstring" in old for _, _, old, _ in edits)
 
@@ -91,6 +98,7 @@ __global__ void scale_kernel(Tensor x, float limit, long long n) {
   const char* text = "i < n; \\" 2";
   C sum = 0;
   /* i > n */ sum += static_cast<C>(x[i * x.stride[0]]) * C(0.25);
+  sum = fmaf(sum, C(0.5), f(x, 1));
   __syncthreads();
   out[i] = sum < limit ? sum : limit;
 }
@@ -107,12 +115,15 @@ def test_faults_of_a_cuda_kernel() -> None:
     where = "const long long i = blockIdx.x * blockDim.x + threadIdx.x;"
     guard = "if (i >= n || n == 0) return;"
     total = "/* i > n */ sum += static_cast<C>(x[i * x.stride[0]]) * C(0.25);"
+    fused = "sum = fmaf(sum, C(0.5), f(x, 1));"
     choice = "out[i] = sum < limit ? sum : limit;"
     expected = [
         ("narrowed", where, where.replace("long long", "int")),
         ("thread id", where, where.replace("threadIdx.x", "threadIdx.y")),
         ("comparison", guard, guard.replace(">=", ">")),
         ("logic", guard, guard.replace("||", "&&")),
+        ("guard dropped", guard, guard.replace("|| n == 0", "")),
+        ("not fused", fused, "sum = ((sum) * (C(0.5)) + (f(x, 1)));"),
         ("statement removed", guard, ";"),
         ("narrowed", "C sum = 0;", "float sum = 0;"),
         ("stride", total, total.replace("[0]", "[1]")),
