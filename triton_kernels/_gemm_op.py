@@ -121,19 +121,19 @@ class ProductOperator(Operator):
         call = self._product(*args)
         need = dict(zip(self.names, ctx.needs_input_grad))
         first, second = self.names[:2]
-        found: dict[str, Tensor | None] = {}
+        gradients: dict[str, Tensor | None] = {}
         dz, dbias = self._through_activation(call, grad, grad_pre, saved, need["bias"])
         if dz is not None:
             if need["bias"]:
-                found["bias"] = dbias
+                gradients["bias"] = dbias
             if need[first]:
                 da = self._multiply(dz, _tensor(call.b).t(), **_scale(call))
-                found[first] = da.view(args[0].shape)
+                gradients[first] = da.view(args[0].shape)
             if need[second]:
-                found[second] = self._wgrad(call, dz, ctx.by_columns)
+                gradients[second] = self._wgrad(call, dz, ctx.by_columns)
             if need.get("c") and call.c is not None:
-                found["c"] = reduce_to(dz, call.c, 1.0 if call.beta is None else call.beta)
-        return tuple(found.get(name) for name in self.names)
+                gradients["c"] = reduce_to(dz, call.c, 1.0 if call.beta is None else call.beta)
+        return tuple(gradients.get(name) for name in self.names)
 
     def _through_activation(
         self,

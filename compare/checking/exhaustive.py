@@ -41,12 +41,12 @@ def prove(spec: Spec, dtype: str, row: Row, candidates: list[Implementation]) ->
             if outcome.mismatch is None:
                 continue
             going.remove(implementation)
-            found, result = outcome.mismatch.deviation, outcome.result
-            if found is not None and result is not None:
+            deviation, result = outcome.mismatch.deviation, outcome.result
+            if deviation is not None and result is not None:
                 # The case of this input alone: that one can be replayed.
-                pattern = ":".join(numerics.hex_of(t[found.index]) for t in operands)
+                pattern = ":".join(numerics.hex_of(t[deviation.index]) for t in operands)
                 single = replace(probe, shape=(1,), values=pattern)
-                one = slice(found.index[0], found.index[0] + 1)
+                one = slice(deviation.index[0], deviation.index[0] + 1)
                 arguments = tuple(t[one] for t in operands), options
                 outcome = running.judge(
                     spec, single, implementation, arguments, result[one], reference[one]

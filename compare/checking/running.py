@@ -242,8 +242,8 @@ def judge(
             for measure, counted in counts.items():
                 errors.setdefault(measure, Histogram()).update(counted)
             if not bool(right.all()):
-                found = judging.deviation(part[0], part[1], right, error, bound)
-                deviations.append((start, found))
+                deviation = judging.deviation(part[0], part[1], right, error, bound)
+                deviations.append((start, deviation))
     except ValueError as useless:  # a bound that proves nothing
         return Outcome(
             implementation,

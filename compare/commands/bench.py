@@ -163,13 +163,13 @@ def _jobs(
     full: bool,
 ) -> list[Job]:
     """The cases and the providers of each."""
-    found = list(benchmarks.work(specs, dtypes, [_shape(text) for text in shapes], sweeps, full))
-    if not found:
+    jobs = list(benchmarks.work(specs, dtypes, [_shape(text) for text in shapes], sweeps, full))
+    if not jobs:
         what = "numbers of sizes than --shapes gives" if shapes else "sweeps"
         raise typer.BadParameter(f"these ops have other {what}")
     named = [
         (work, providers.names(work.spec, work.case, wanted, full, bool(work.sweep)))
-        for work in found
+        for work in jobs
     ]
     return [(work, names) for work, names in named if names]
 

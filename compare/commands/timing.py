@@ -55,28 +55,28 @@ def timing(
     out.print(f"{case}, triton, by {samples} samples of each technique\n", style="bold")
     out.print(table(techniques))
     if json_file:
-        found = {
+        report = {
             "environment": environment(),
             "case": str(case),
             "techniques": {key: technique.to_dict() for key, technique in techniques.items()},
         }
-        json_file.write_text(json.dumps(json_safe(found), indent=1) + "\n")
+        json_file.write_text(json.dumps(json_safe(report), indent=1) + "\n")
 
 
 def table(techniques: dict[str, Technique]) -> Table:
     """A line a technique under its topic: the median, 20 to 80 % of the samples, the sentence."""
-    found = Table(box=None, header_style="dim", padding=(0, 2, 0, 0))
-    found.add_column("", no_wrap=True)
+    rows = Table(box=None, header_style="dim", padding=(0, 2, 0, 0))
+    rows.add_column("", no_wrap=True)
     for name in ("µs", "20–80 %"):
-        found.add_column(name, justify="right", no_wrap=True)
-    found.add_column("")
+        rows.add_column(name, justify="right", no_wrap=True)
+    rows.add_column("")
     title = ""
     for key, technique in techniques.items():
         if technique.topic != title:
             title = technique.topic
-            found.add_row(Text(title, style="bold"))
-        found.add_row("  " + technique.name, *_figures(key, technique), technique.says)
-    return found
+            rows.add_row(Text(title, style="bold"))
+        rows.add_row("  " + technique.name, *_figures(key, technique), technique.says)
+    return rows
 
 
 def _figures(key: str, technique: Technique) -> tuple[str, str]:

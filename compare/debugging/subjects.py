@@ -109,14 +109,14 @@ class Op:
         arguments, reference, result = (state[k] for k in ("arguments", "reference", "result"))
         mode = "triton-compiled" if result.is_cuda else "triton-interpreted"
         name = mode + (f"/{self._variant}" if self._variant else "")
-        found = running.compare(self._spec, self._case, name, arguments, result, reference)
+        comparison = running.compare(self._spec, self._case, name, arguments, result, reference)
         worse = None
-        if bool(found.right.all()) and answers_to_eager(
+        if bool(comparison.right.all()) and answers_to_eager(
             self._spec, self._case, "triton", self._variant, reference
         ):
             eager = eager_error(self._spec, arguments, reference)
             worse = less_accurate(result, reference, eager)
-        return [Result("out", result, reference, found, worse)]
+        return [Result("out", result, reference, comparison, worse)]
 
     def expect(self, state: Any, arguments: Sequence[Argument]) -> list[Result]:
         """The last launch's out_ptr."""
@@ -286,18 +286,18 @@ def _checked(
 
 def _expected(returned: Any) -> list[Tensor] | dict[str, Tensor]:
     """What an oracle returned, checked."""
-    found: Any = returned
+    results: Any = returned
     if isinstance(returned, Tensor):
-        found = [returned]
+        results = [returned]
     elif isinstance(returned, (tuple, list)):
-        found = list(returned)
-    each = found.values() if isinstance(found, dict) else found
-    if not isinstance(found, (list, dict)) or not all(isinstance(t, Tensor) for t in each):
+        results = list(returned)
+    each = results.values() if isinstance(results, dict) else results
+    if not isinstance(results, (list, dict)) or not all(isinstance(t, Tensor) for t in each):
         raise TypeError(
             "debug(): oracle() must return a tensor, a tuple of tensors, or a dict of tensors by "
             f"parameter name, but returned {type(returned).__name__}"
         )
-    return found
+    return results
 
 
 def subject_of(

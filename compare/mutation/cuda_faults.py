@@ -68,19 +68,19 @@ class Body(NamedTuple):
 
 def tokens(text: str) -> list[Token]:
     """All but blanks and comments."""
-    found = []
+    tokens_of_text = []
     for match in _TOKEN.finditer(text):
         kind = match.lastgroup
         assert kind
         if kind != "skip":
-            found.append(Token(kind, match[0], match.start(), match.end()))
-    return found
+            tokens_of_text.append(Token(kind, match[0], match.start(), match.end()))
+    return tokens_of_text
 
 
 def bodies(text: str) -> list[Body]:
     """The functions of a file, members of structs, too, in their order."""
     stream = [token for token in tokens(text) if token.kind != "directive"]
-    found = []
+    functions = []
     at = since = 0  # of the declaration that a brace may follow
     while at < len(stream):
         token = stream[at]
@@ -96,10 +96,10 @@ def bodies(text: str) -> list[Body]:
                 words = {t.text for t in head}
                 device = bool(words & {"__global__", "__device__"})
                 inner = stream[at + 1 : end]
-                found.append(Body(name, device, "__global__" in words, inner))
+                functions.append(Body(name, device, "__global__" in words, inner))
                 at, since = end, end + 1
         at += 1
-    return found
+    return functions
 
 
 def _function(head: list[Token]) -> str | None:
@@ -124,14 +124,14 @@ def _closing(stream: list[Token], opening: int) -> int:
 
 def _arguments(text: str, stream: list[Token], opening: int) -> list[str]:
     """The arguments of the call whose parenthesis opens there."""
-    found, begin, depth = [], stream[opening].end, 0
+    arguments, begin, depth = [], stream[opening].end, 0
     for token in stream[opening : _closing(stream, opening) + 1]:
         depth += token.text in _OPENS
         if depth == 1 and token.text in (",", ")"):
-            found.append(text[begin : token.start].strip())
+            arguments.append(text[begin : token.start].strip())
             begin = token.end
         depth -= token.text in _CLOSES
-    return found
+    return arguments
 
 
 def _operand_end(stream: list[Token], begin: int) -> int:

@@ -42,7 +42,7 @@ class Explanation:
 def read(file: Path = FILE) -> list[Explanation]:
     """All entries. Raises ValueError for one that is not as described above."""
     entries = tomllib.loads(file.read_text(encoding="utf-8")).get("survivor", [])
-    found = []
+    explanations = []
     for entry in entries:
         try:
             explanation = Explanation(**entry)
@@ -52,8 +52,8 @@ def read(file: Path = FILE) -> list[Explanation]:
             raise ValueError(f"{file.name}: {explanation}: a reason, one of {', '.join(REASONS)}")
         if (explanation.statement == "*") != (explanation.mutant == "*"):
             raise ValueError(f"{file.name}: {explanation}: both statements, or none")
-        found.append(explanation)
-    return found
+        explanations.append(explanation)
+    return explanations
 
 
 def explanation(mutant: Mutant, known: list[Explanation]) -> Explanation | None:
@@ -66,9 +66,9 @@ def stale(
 ) -> list[Explanation]:
     """The entries that cover none of the whole population, of code that has changed; and, where
     all of it was tried, those that cover no survivor. What a GPU kills may be killed."""
-    found = []
+    without_mutant = []
     for each in known:
         mutants = population if survivors is None or each.reason == "gpu" else survivors
         if not any(map(each.covers, mutants)):
-            found.append(each)
-    return found
+            without_mutant.append(each)
+    return without_mutant

@@ -173,10 +173,10 @@ def try_one(mutant: Mutant, plan: Plan, nursery: Nursery) -> Trial:
         output = said.read_text(encoding="utf-8", errors="replace") if said.exists() else ""
     seconds = time.monotonic() - began
     try:
-        found: dict[str, Any] = json.loads(output.splitlines()[-1])
-        says = " ".join(found.get("says", []))
+        answer: dict[str, Any] = json.loads(output.splitlines()[-1])
+        says = " ".join(answer.get("says", []))
         return Trial(
-            mutant, found["end"], says, found.get("by", ""), found.get("cases", 0), seconds
+            mutant, answer["end"], says, answer.get("by", ""), answer.get("cases", 0), seconds
         )
     except (IndexError, KeyError, TypeError, ValueError):
         pass

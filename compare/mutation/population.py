@@ -19,14 +19,14 @@ _NO_KERNELS = ("triton_kernels/interpreter/", "triton_kernels/graph/", "triton_k
 
 def population(sides: list[str], ops: list[str], root: Path = ROOT) -> list[Mutant]:
     """Every mutant of the sources that the ops are made of, a side after the other."""
-    found: list[Mutant] = []
+    mutants: list[Mutant] = []
     for file in files(root):
         side, faults = "cuda", cuda_faults.faults
         if file.endswith(".py"):
             side, faults = "triton", triton_faults.faults
         if side in sides and _part_of(file, ops, root):
-            found += faults(file, _text(root, file))
-    return found
+            mutants += faults(file, _text(root, file))
+    return mutants
 
 
 def files(root: Path = ROOT) -> list[str]:

@@ -97,15 +97,15 @@ def _choosing(functions: list[Function]) -> set[str]:
         }
         for name, function in named.items()
     }
-    found: set[str] = set()
+    chosen: set[str] = set()
     left = [name for name, names in called.items() if "Launch" in names]
     left += [name for name, names in called.items() if names & set(left)]
     while left:
         name = left.pop()
-        if name not in found:
-            found.add(name)
+        if name not in chosen:
+            chosen.add(name)
             left += called[name] & set(named)
-    return found
+    return chosen
 
 
 def _of_results(source: _Source, function: Function) -> Iterator[Edit]:

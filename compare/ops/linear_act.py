@@ -64,8 +64,8 @@ class LinearAct(Product):
         flat = x.reshape(x.shape[:-1].numel(), x.shape[-1])
         inner = {"act": self.act(options), "precision": options.get("precision", "ieee")}
         rows = reference.reshape(flat.shape[0], weight.shape[0])
-        found = product_bounds.bound(name, ((flat, weight.t(), bias), inner), rows, dtype)
-        return found.view(reference.shape)
+        limits = product_bounds.bound(name, ((flat, weight.t(), bias), inner), rows, dtype)
+        return limits.view(reference.shape)
 
     def inputs(self, case: Case, device: torch.device = CPU) -> Arguments:
         """x [M, I], or [2, M/2, I] where M is even, and weight [O, I] in the case's layout."""

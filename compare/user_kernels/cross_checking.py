@@ -74,13 +74,13 @@ class Report:
 
     def to_json(self) -> str:
         """Everything as a JSON text."""
-        found = {
+        report = {
             "passed": bool(self),
             "verdict": self.verdict,
             "agree_bitwise": self.agree,
             "findings": [asdict(finding) for finding in self.findings],
         }
-        return json.dumps(numerics.json_safe(found))
+        return json.dumps(numerics.json_safe(report))
 
 
 @dataclass(frozen=True)
@@ -205,8 +205,8 @@ def _expected(
     if dtype is not None:
         dtypes = (dtype,)
     elif reference.dtype == torch.float64:
-        found = [t.dtype for t in tensors(arguments) if t.is_floating_point()]
-        dtypes = _as_wide_as(functools.reduce(_promoted, found)) if found else ()
+        dtypes_given = [t.dtype for t in tensors(arguments) if t.is_floating_point()]
+        dtypes = _as_wide_as(functools.reduce(_promoted, dtypes_given)) if dtypes_given else ()
     if bound is None:
         return Expected(reference, dtypes, max_ulps)
     limit = torch.as_tensor(bound(reference, *_copies(arguments)), device=reference.device)
@@ -246,7 +246,7 @@ def judged(
         with running.GuardedAllocations(guards):
             result = _call(side, function, given)
         expected.refuse(result)
-        found = expected.compare(result)
+        comparison = expected.compare(result)
     except Exception as error:  # noqa: BLE001 - whatever a kernel throws is a finding
         finding.error = running.brief(error)
         return finding, None
@@ -255,8 +255,8 @@ def judged(
     reference = expected.reference.to(result.device)
     if result.numel():
         finding.worst_ulps = float(judging.by_ulps(result, reference, 0).error.max())
-    if not bool(found.right.all()):
-        finding.deviation = judging.deviation(result, reference, *found[:3])
+    if not bool(comparison.right.all()):
+        finding.deviation = judging.deviation(result, reference, *comparison[:3])
     return finding, result
 
 

@@ -112,10 +112,10 @@ class Matcher:
         misfit = None
         for inner, other in ((form.x, form.y), (form.y, form.x)):
             try:
-                found = self._chain(inner)
-                if found is not None:
-                    product = self._added(found[0], form, other, other is form.x)
-                    return product, (*found[1], node)
+                chain = self._chain(inner)
+                if chain is not None:
+                    product = self._added(chain[0], form, other, other is form.x)
+                    return product, (*chain[1], node)
             except Misfit as reason:
                 misfit = misfit or reason
         if misfit:
