@@ -190,7 +190,7 @@ ELSEWHERE = (
 
 
 def _ended(case: Case, implementation: Implementation, how: str) -> Outcome:
-    mismatch = Mismatch(case, implementation.name, how)
+    mismatch = Mismatch(case, implementation.name, how, ended=True)
     return Outcome(implementation, math.inf, None, mismatch)
 
 
