@@ -74,6 +74,8 @@ def wrong(spec: Spec, dtype: str, candidates: list[Implementation]) -> list[Outc
                     spec, single, implementation, arguments, result[one], reference[one]
                 )
             outcomes.append(outcome)
+            if running.gpu_is_lost():  # nobody's inputs are there any more
+                return outcomes
     return outcomes
 
 

@@ -30,7 +30,6 @@ class Mismatch:
     problem: str  # "wrong values", "wrote outside its output" and the like, or an error's text
     deviation: Deviation | None = None
     program_id: tuple[int, ...] | None = None
-    ended: bool = False  # whether the process did not outlive it
 
     @property
     def replay(self) -> str:

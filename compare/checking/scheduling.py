@@ -190,7 +190,7 @@ ELSEWHERE = (
 
 
 def _ended(case: Case, implementation: Implementation, how: str) -> Outcome:
-    mismatch = Mismatch(case, implementation.name, how, ended=True)
+    mismatch = Mismatch(case, implementation.name, how)
     return Outcome(implementation, math.inf, None, mismatch)
 
 

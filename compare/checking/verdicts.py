@@ -203,7 +203,7 @@ class Row:
         """Some mismatches to show: of those that failed in one way, the first only."""
         distinct: dict[tuple[str, str], Mismatch] = {}
         for m in self.mismatches:
-            where = str(m.case) if m.deviation or m.ended else ""
+            where = str(m.case) if m.deviation else ""
             distinct.setdefault((m.implementation, m.problem + where), m)
         return list(distinct.values())[:most]
 
