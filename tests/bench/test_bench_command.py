@@ -5,49 +5,20 @@ from __future__ import annotations
 import json
 import math
 import re
-import sys
-from collections.abc import Callable, Iterator
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
-import pynvml
 import pytest
 import torch
+from benched import SMALL, SQUARE, amid_samples, bench, entries, flat
 from simulated_gpu import COOL, Rig
-from typer.testing import CliRunner, Result
 
 from compare.cases import Case
-from compare.cli import app
 from compare.ops import SPECS
 from compare.specs import Spec
 from compare.timing import bench as benchmarks
-from compare.timing import gpu, nvml, saved
+from compare.timing import saved
 from compare.timing.results import CaseResult
-
-
-@pytest.fixture
-def rig(monkeypatch: pytest.MonkeyPatch) -> Rig:
-    found = Rig()
-    for target, name, value in found.replaced():
-        monkeypatch.setattr(target, name, value)
-    return found
-
-
-def bench(*words: str) -> Result:
-    return CliRunner().invoke(app, ["bench", *words])
-
-
-def flat(text: str) -> str:
-    return re.sub(r"[\s│]+", " ", text)
-
-
-SQUARE = ("square", "--dtype", "float16", "--providers", "triton,eager,compile")
-SMALL = (*SQUARE, "--shapes", "4096,4096", "--samples", "20")
-
-
-def entries(case: dict[str, Any]) -> dict[str, dict[str, Any]]:
-    return {entry["provider"]: entry for entry in case["entries"]}
 
 
 def test_times_rates_and_ratios_reach_the_file(rig: Rig, tmp_path: Path) -> None:
@@ -116,18 +87,6 @@ def test_files_of_before_these_options_are_cold_calls(rig: Rig, root: Path) -> N
     assert "with a warm cache" in bench(*SMALL, "--warm", "--baseline", file).stderr
 
 
-def amid_samples(provider: str, rig: Rig, sticky: bool = False) -> Callable[[str, Case], None]:
-    calls: dict[str, int] = {}
-
-    def before(name: str, case: Case) -> None:
-        calls[str(case)] = calls.get(str(case), 0) + (name == provider)
-        if name == provider and case.shape[0] == 4096 and calls[str(case)] > 35:
-            rig.gpu.broken = sticky
-            raise torch.OutOfMemoryError("CUDA out of memory")
-
-    return before
-
-
 TWO = (*SQUARE, "--shapes", "4096,4096", "--shapes", "2048,2048", "--samples", "20")
 
 
@@ -171,146 +130,6 @@ def test_no_memory_for_the_inputs_is_that_cases_problem(
     assert done.exit_code == 1
     assert "no memory for the inputs: CUDA out of memory" in done.output
     assert "2048×2048, limit" in done.output
-
-
-# ---- throttling ----
-
-
-def test_throttling_is_flagged_and_the_power_cap_told(rig: Rig, tmp_path: Path) -> None:
-    rig.state["throttling"] = ["power cap"]
-    done = bench(*SMALL, "--json", str(tmp_path / "b.json"))
-    assert "(power cap)" in done.output
-    assert "slowed" not in done.output
-    rig.state["throttling"] = ["power cap", "thermal"]
-    done = bench(*SMALL, "--json", str(tmp_path / "b.json"))
-    assert "the GPU was slowed meanwhile: thermal" in done.output
-    assert "the GPU was slowed in 1 of 1 cases" in done.output
-    (case,) = json.loads((tmp_path / "b.json").read_text())["cases"]
-    assert case["throttling"] == ["power cap", "thermal"]
-    assert case["state_after"]["sm_clock_mhz"] == 1980.0
-
-
-class FakeNvml(ModuleType):
-    """The module pynvml: an H200 of this UUID."""
-
-    class NVMLError(Exception):
-        pass
-
-    def __init__(self, reasons: int = 0, library: bool = True, driver: int = 580) -> None:
-        super().__init__("pynvml")
-        self._reasons, self._library, self._driver = reasons, library, driver
-
-    def nvmlInit(self) -> None:
-        if not self._library:
-            raise self.NVMLError("NVML Shared Library Not Found")
-
-    def nvmlDeviceGetHandleByUUID(self, uuid: str) -> int:
-        if uuid != "GPU-12ab":
-            raise self.NVMLError("Not Found")
-        return 7
-
-    def nvmlDeviceGetClockInfo(self, device: int, kind: int) -> int:
-        return {1: 1980, 2: 3201}[kind]
-
-    def nvmlDeviceGetTemperature(self, device: int, sensor: int) -> int:
-        assert (device, sensor) == (7, 0)
-        return 41
-
-    def nvmlDeviceGetPowerUsage(self, device: int) -> int:
-        return 123_220
-
-    def nvmlDeviceGetEnforcedPowerLimit(self, device: int) -> int:
-        raise self.NVMLError("Not Supported")
-
-    def nvmlDeviceGetCurrentClocksEventReasons(self, device: int) -> int:
-        if self._driver < 535:
-            raise self.NVMLError("Function Not Found")
-        return self._reasons
-
-    def nvmlDeviceGetCurrentClocksThrottleReasons(self, device: int) -> int:
-        if self._driver >= 535:
-            raise AssertionError("asked by its old name")
-        return self._reasons
-
-
-@pytest.fixture
-def device(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
-    class Properties:
-        uuid = "12ab"
-
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
-    monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
-    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda index: Properties)
-    nvml._opened.cache_clear()
-    yield Properties
-    nvml._opened.cache_clear()
-
-
-@pytest.mark.parametrize("driver", [580, 525])
-def test_the_state_by_nvml(driver: int, monkeypatch: pytest.MonkeyPatch, device: Any) -> None:
-    fake = FakeNvml(0x1 | 0x4 | 0x20 | 0x40, driver=driver)
-    monkeypatch.setitem(sys.modules, "pynvml", fake)
-    assert nvml.missing() == ""
-    assert nvml.state() == {
-        "sm_clock_mhz": 1980,
-        "memory_clock_mhz": 3201,
-        "temperature_c": 41,
-        "power_w": 123.22,
-        "power_limit_w": None,
-        "throttling": ["power cap", "thermal"],
-    }
-
-
-def test_nvidia_ml_py_has_every_function_that_is_asked() -> None:
-    names = {name for name in vars(FakeNvml) if name.startswith("nvml")}
-    asked = {function for function, _, _ in nvml._NUMBERS.values()} | {*nvml._REASONS}
-    assert asked | {"nvmlInit", "nvmlDeviceGetHandleByUUID"} == names
-    assert all(callable(getattr(pynvml, name)) for name in names)
-    assert issubclass(pynvml.NVMLError, Exception)
-
-
-@pytest.mark.parametrize(
-    ("module", "uuid", "says"),
-    [
-        (None, "12ab", "the package nvidia-ml-py is not installed"),
-        (FakeNvml(library=False), "12ab", "NVML: NVML Shared Library Not Found"),
-        (FakeNvml(), "unknown", "NVML: Not Found"),
-    ],
-)
-def test_without_nvml_there_is_no_state(
-    module: ModuleType | None, uuid: str, says: str, monkeypatch: pytest.MonkeyPatch, device: Any
-) -> None:
-    monkeypatch.setitem(sys.modules, "pynvml", module)  # None: importing it fails
-    device.uuid = uuid
-    assert nvml.state() == {}
-    assert nvml.missing() == says
-
-
-def test_without_a_gpu_there_is_no_state(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    assert nvml.state() == {}
-    assert nvml.missing() == "no CUDA device"
-
-
-def test_bench_says_that_nobody_watches_the_clocks(
-    rig: Rig, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    assert "not watched" not in bench(*SMALL).output
-    monkeypatch.setattr(nvml, "missing", lambda: "NVML: Driver Not Loaded")
-    done = bench(*SMALL)
-    assert done.exit_code == 0, done.output
-    said = "clocks, power and throttling are not watched: NVML: Driver Not Loaded"
-    assert said in flat(done.output)
-
-
-def test_a_watch_collects_what_it_saw(monkeypatch: pytest.MonkeyPatch) -> None:
-    states = iter([{"throttling": []}, {"throttling": ["thermal"]}, {"throttling": ["slowdown"]}])
-    monkeypatch.setattr(nvml, "state", lambda: next(states))
-    watch = nvml.Watch()
-    watch.look()
-    watch.look()
-    assert watch.throttling == {"thermal", "slowdown"}
-    assert (watch.before, watch.after) == ({"throttling": []}, {"throttling": ["slowdown"]})
 
 
 # ---- sweeps and the full run ----
@@ -376,135 +195,6 @@ def test_full_is_everything() -> None:
     assert len(full) == len(plain) + 3 * (9 + 11 + 15)
     assert sum("max-autotune" in line for line in plain) == 6  # not where tuning takes long
     assert sum("max-autotune" in line for line in full) == 3 * (10 + 11 + 15)
-
-
-# ---- going on ----
-
-
-def interrupted(rig: Rig, size: int) -> None:
-    def before(name: str, case: Case) -> None:
-        if case.shape[0] == size:
-            raise KeyboardInterrupt
-
-    rig.before = before
-
-
-WHOLE = (*SQUARE, "--samples", "5")
-
-
-def test_a_run_goes_on_where_another_ended(
-    rig: Rig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    words = (*WHOLE, "--json", str(tmp_path / "b.json"), "--resume")
-    interrupted(rig, 4096)
-    done = bench(*words)
-    assert "interrupted: 2 of 4 cases are timed" in done.output
-    then = json.loads((tmp_path / "b.json").read_text())
-    assert then["ended"] == "interrupted"
-    rig.before, rig.timed = (lambda name, case: None), []
-    slower = gpu.Ceilings(2e12, {"float16": 4e14}, "Simulated")
-    monkeypatch.setattr(gpu, "ceilings", lambda: slower)
-    done = bench(*words)
-    assert done.exit_code == 0, done.output
-    assert "going on after 2 cases" in done.output
-    assert rig.timed == ["square float16 4096x4096", "square float16 16384x16384"]
-    now = json.loads((tmp_path / "b.json").read_text())
-    assert now["cases"][:2] == then["cases"]
-    assert [case["shape"][0] for case in now["cases"]] == [1024, 2048, 4096, 16384]
-    assert now["ended"] == ""
-    assert now["ceilings"] == then["ceilings"]  # that the cases before were judged by
-    assert [entries(case)["triton"]["percent_of_limit"] for case in now["cases"]] == (
-        pytest.approx([80] * 4)
-    )
-    rig.timed = []
-    done = bench(*words)  # all is there: the summary, and nothing measured
-    assert rig.timed == []
-    assert flat(done.output).count("square float16 4 ") == 1
-
-
-def test_what_failed_before_still_fails_a_resumed_run(rig: Rig, tmp_path: Path) -> None:
-    rig.before = amid_samples("triton", rig)
-    words = (*SQUARE, "--samples", "20", "--json", str(tmp_path / "b.json"), "--resume")
-    assert bench(*words).exit_code == 1
-    rig.before, rig.timed = (lambda name, case: None), []
-    assert bench(*words).exit_code == 1
-    assert rig.timed == []
-
-
-@pytest.mark.parametrize(
-    ("words", "patched", "says"),
-    [
-        (["--warm"], None, "cold was True and is False"),
-        (["--providers", "eager"], None, "providers was ['triton', 'eager', 'compile'] and is"),
-        (["--samples", "6"], None, "samples was 5 and is 6"),
-        ([], (saved, "sources", lambda: "f00"), "the sources are not those that were measured"),
-        ([], (torch, "__version__", "9.9"), "and is '9.9'"),
-        ([], (torch.cuda, "get_device_name", lambda: "Other"), "gpu was 'Simulated' and is 'Other"),
-    ],
-)
-def test_a_run_does_not_go_on_with_anothers_file(
-    rig: Rig,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    words: list[str],
-    patched: Any,
-    says: str,
-) -> None:
-    file = tmp_path / "b.json"
-    assert bench(*WHOLE, "--json", str(file)).exit_code == 0
-    kept = file.read_text()
-    if patched:
-        monkeypatch.setattr(*patched)
-    done = bench(*WHOLE, *words, "--json", str(file), "--resume")
-    assert done.exit_code == 2
-    assert says in flat(done.stderr), done.stderr
-    assert file.read_text() == kept
-
-
-def test_a_commit_alone_changes_nothing(
-    rig: Rig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    words = (*WHOLE, "--json", str(tmp_path / "b.json"), "--resume")
-    assert bench(*words).exit_code == 0
-    monkeypatch.setattr(saved, "commit", lambda: "0" * 40)
-    rig.timed = []
-    assert bench(*words).exit_code == 0
-    assert rig.timed == []
-
-
-def test_no_file_to_go_on_with(rig: Rig, tmp_path: Path) -> None:
-    (tmp_path / "b.json").write_text('{"cases": []}')
-    done = bench(*WHOLE, "--json", str(tmp_path / "b.json"), "--resume")
-    assert done.exit_code == 2
-    assert "no file to go on with" in flat(done.stderr)
-
-
-def test_the_file_is_whole_after_every_case(
-    rig: Rig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A crash, in a case or amid writing, leaves what was measured before it."""
-    file = tmp_path / "b.json"
-
-    def before(name: str, case: Case) -> None:
-        if case.shape[0] == 4096:
-            assert len(json.loads(file.read_text())["cases"]) == 2
-            raise SystemExit(9)  # as a process that is killed: nothing runs after it
-
-    rig.before = before
-    assert bench(*WHOLE, "--json", str(file)).exit_code == 9
-    whole = file.read_text()
-    assert len(json.loads(whole)["cases"]) == 2
-    write = Path.write_text
-
-    def breaks(path: Path, text: str) -> int:
-        write(path, text[:100])
-        raise OSError("no space left on device")
-
-    monkeypatch.setattr(Path, "write_text", breaks)
-    rig.before = lambda name, case: None
-    assert isinstance(bench(*WHOLE, "--json", str(file)).exception, OSError)
-    assert file.read_text() == whole
-    assert [path.name for path in tmp_path.iterdir()] == ["b.json"]
 
 
 # ---- what the machine is ----

@@ -1,26 +1,24 @@
-"""debug's races and orders: planted ones are found with both lines, right kernels are silent."""
+"""debug's races: planted ones are found with both lines, right kernels are silent."""
 
 from __future__ import annotations
 
 import json
 import math
-from pathlib import Path
-from typing import Any
 
+import marked_lines
 import numpy as np
 import pytest
+import racing
 import torch
 import triton
 import triton.language as tl
+from racing import column_sums, counts, lines, orders, races
 
 import triton_kernels
-from compare import debug, numerics
-from compare.checking import progress
+from compare import debug
 from compare.debugging import investigation
 from compare.debugging.findings.findings import LINES, Findings
-from compare.debugging.findings.hazards import Hazard
 from compare.debugging.findings.traces import WIDTH
-from compare.debugging.observers import deadlock
 from compare.debugging.observers.clocks import Clocks
 from compare.debugging.observers.races import Races
 from compare.debugging.subjects import Op
@@ -28,31 +26,8 @@ from compare.ops import SPECS
 from triton_kernels import interpreter
 from triton_kernels._launch import Launch
 
-SOURCE = Path(__file__).read_text().splitlines()
-
-
-@pytest.fixture(autouse=True)
-def _impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What waits forever is told sooner, to save time."""
-    monkeypatch.setattr(deadlock, "PATIENCE", 300)
-
-
-def line_of(mark: str) -> int:
-    """The number of the line that ends in the comment ``# mark``."""
-    (found,) = [n for n, line in enumerate(SOURCE, 1) if line.endswith(f"  # {mark}")]
-    return found
-
-
-def lines(hazard: Hazard) -> list[int]:
-    return [witness.place.line for witness in hazard.witnesses]
-
-
-def races(found: Findings) -> list[Hazard]:
-    return [hazard for hazard in found.hazards if hazard.kind == "race"]
-
-
-def orders(found: Findings) -> list[Hazard]:
-    return [hazard for hazard in found.hazards if hazard.kind == "order"]
+pytestmark = pytest.mark.usefixtures("impatient")
+line_of = marked_lines.finder("  # ", __file__, racing.__file__)
 
 
 def flat(found: Findings) -> str:
@@ -60,25 +35,6 @@ def flat(found: Findings) -> str:
 
 
 # ---- broken kernels ----
-
-
-@triton.jit
-def histogram(x_ptr, count_ptr, BLOCK: tl.constexpr, BINS: tl.constexpr, ATOMIC: tl.constexpr):
-    x = tl.load(x_ptr + tl.program_id(0) * BLOCK + tl.arange(0, BLOCK))
-    mine = tl.histogram(x, BINS)
-    bins = count_ptr + tl.arange(0, BINS)
-    if ATOMIC:
-        tl.atomic_add(bins, mine)
-    else:
-        before = tl.load(bins)  # histogram load
-        tl.store(bins, before + mine)  # histogram store
-
-
-def counts(atomic: bool) -> Findings:
-    x = torch.randint(0, 16, (256,), generator=torch.Generator().manual_seed(0)).int()
-    want = torch.bincount(x, minlength=16).int()
-    count = torch.zeros(16, dtype=torch.int32)
-    return debug(histogram, (4,), (x, count), oracle=lambda: want, BLOCK=64, BINS=16, ATOMIC=atomic)
 
 
 def test_load_add_store_instead_of_an_atomic() -> None:
@@ -100,14 +56,6 @@ def test_load_add_store_instead_of_an_atomic() -> None:
     assert counts(atomic=True)
 
 
-@triton.jit
-def column_sums(x_ptr, out_ptr, M, N, ROWS: tl.constexpr, BLOCK: tl.constexpr):
-    n = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
-    m = tl.program_id(1) * ROWS + tl.arange(0, ROWS)
-    x = tl.load(x_ptr + m[:, None] * N + n[None, :], mask=(m[:, None] < M) & (n < N), other=0.0)
-    tl.store(out_ptr + n, tl.sum(x, 0), mask=n < N)  # column store
-
-
 def test_two_programs_cover_a_column() -> None:
     x, out = torch.arange(1.0, 81).view(8, 10), torch.zeros(10)
     args, sizes = (x, out, 8, 10), {"ROWS": 4, "BLOCK": 16}
@@ -120,36 +68,6 @@ def test_two_programs_cover_a_column() -> None:
     assert (first.program, second.program) == ((0, 0, 0), (0, 1, 0))
     assert found.wrong, "the last one's part only"
     assert debug(column_sums, (1, 1), args, oracle=lambda: x.sum(0), ROWS=8, BLOCK=16)
-
-
-def test_an_order_that_is_right_by_luck() -> None:
-    """What the oracle wants is what the last program stores: in reverse order it is another."""
-    x, out = torch.arange(1.0, 81).view(8, 10), torch.zeros(10)
-    want = x[4:].sum(0)
-    found = debug(column_sums, (1, 2), (x, out, 8, 10), oracle=lambda: want, ROWS=4, BLOCK=16)
-    assert not found.wrong
-    assert found.verdict == "RIGHT BY LUCK" or found.compiled_right is False  # luck, on a GPU
-    assert len(races(found)) == 1
-    (order,) = orders(found)
-    assert order.text == "right in forward order, wrong in reverse order: 10 elements of out_ptr"
-    wrong, right = order.witnesses
-    assert (wrong.program, right.program) == ((0, 0, 0), (0, 1, 0))
-    assert lines(order) == [line_of("column store")] * 2
-    index = int(wrong.element[len("out_ptr[") : -1])
-    assert f"set to {x[:4].sum(0)[index]} (" in wrong.what
-    assert f"not {want[index]} (" in wrong.what
-    assert wrong.lane == (index,)
-    # The other way about.
-    want = x[:4].sum(0)
-    found = debug(column_sums, (1, 2), (x, out, 8, 10), oracle=lambda: want, ROWS=4, BLOCK=16)
-    assert found.verdict == "WRONG"
-    (order,) = orders(found)
-    assert order.text == "right in reverse order, wrong in forward order: 10 elements of out_ptr"
-    # Without an oracle.
-    found = debug(column_sums, (1, 2), (x, out, 8, 10), ROWS=4, BLOCK=16)
-    (order,) = orders(found)
-    assert order.text == ("forward and reverse order give different values: 10 elements of out_ptr")
-    assert found.verdict == "HAZARDS"
 
 
 @triton.jit
@@ -251,213 +169,7 @@ def test_without_order_the_last_to_arrive_may_not(fault: str) -> None:
         assert lines(found[0])[0] == line_of("ready for the next launch")
 
 
-@triton.jit
-def locked(x_ptr, lock_ptr, sum_ptr, FAULT: tl.constexpr, BLOCK: tl.constexpr):
-    x = tl.load(x_ptr + tl.program_id(0) * BLOCK + tl.arange(0, BLOCK))
-    if FAULT != "unlocked":
-        while tl.atomic_cas(lock_ptr, 0, 1) == 1:  # take lock
-            pass
-    at = sum_ptr + tl.arange(0, BLOCK)
-    tl.store(at, tl.load(at) + x)  # locked sum
-    tl.debug_barrier()
-    if FAULT == "plain release":
-        tl.store(lock_ptr, 0)  # plain release
-    elif FAULT == "":
-        tl.atomic_xchg(lock_ptr, 0)
-
-
-def lock(fault: str) -> Findings:
-    x = torch.randn(8 * 16, generator=torch.Generator().manual_seed(0))
-    args = (x, torch.zeros(1, dtype=torch.int32), torch.zeros(16), fault)
-    want = {"sum_ptr": x.view(8, 16).double().sum(0)}
-    if fault != "unlocked":
-        want["lock_ptr"] = torch.zeros(1, dtype=torch.int32)
-    return debug(locked, (8,), args, oracle=lambda: want, max_ulps=1e4, BLOCK=16)
-
-
-def test_a_lock_orders_plain_accesses() -> None:
-    assert lock(""), lock("")
-    x = torch.randn(8 * 16)
-    found = debug(locked, (8,), (x, torch.zeros(1).int(), torch.zeros(16), ""), BLOCK=16)
-    assert found, "without an oracle, another rounding in another order is no hazard"
-    unlocked = races(lock("unlocked"))
-    assert {tuple(lines(h)) for h in unlocked} == {(line_of("locked sum"),) * 2}
-    plain = races(lock("plain release"))
-    assert lines(plain[0]) == [line_of("plain release"), line_of("take lock")]
-    assert plain[0].text.startswith("a plain access against an atomic")
-    assert [w.what for w in plain[0].witnesses] == ["stored to", "atomic cas"]
-
-
-def test_a_lock_that_nobody_releases_ends() -> None:
-    found = lock("never released")
-    assert found.failure.program == (1, 0, 0)
-    assert found.failure.place.line == line_of("take lock")
-    assert found.failure.error.startswith("WaitsForever: lock_ptr[0] stays as it is")
-    assert not orders(found), "the run failed: no other order is tried"
-    assert len(str(found).splitlines()) <= LINES
-
-
-@triton.jit
-def split_k(a_ptr, b_ptr, out_ptr, K, BLOCK: tl.constexpr):
-    i, k = tl.arange(0, BLOCK), tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
-    a = tl.load(a_ptr + i[:, None] * K + k[None, :])
-    b = tl.load(b_ptr + k[:, None] * BLOCK + i[None, :])
-    out = tl.dot(a, b, input_precision="ieee")
-    tl.atomic_add(out_ptr + i[:, None] * BLOCK + i[None, :], out)
-
-
-def test_float_atomics_round_differently_and_that_is_no_hazard() -> None:
-    g = torch.Generator().manual_seed(0)
-    a, b, out = torch.randn(16, 256, generator=g), torch.randn(256, 16, generator=g), [None] * 3
-    results = []
-    for _, order in zip(out, (lambda p: p, lambda p: p[::-1])):
-        result = torch.zeros(16, 16)
-        bar = progress.Bar("")
-        with interpreter.interpreting(investigation._Watch(bar, order)):
-            split_k[(16,)](a, b, result, 256, BLOCK=16)
-        results.append(result)
-    assert not torch.equal(*results), "else this tests nothing"
-    forward = results[0].clone()
-    args = (a, b, torch.zeros(16, 16), 256)
-    for oracle in (None, lambda: forward):  # the bits of the forward order, no ulp allowed
-        found = debug(split_k, (16,), args, oracle=oracle, max_ulps=0.0, BLOCK=16)
-        assert not found.wrong, found
-        assert not found.hazards, found
-        assert found or found.compiled_right is False, found  # a GPU has an order of its own
-
-
-@triton.jit
-def last_word(out_ptr, ATOMIC: tl.constexpr):
-    if ATOMIC:
-        tl.atomic_xchg(out_ptr, tl.program_id(0))
-    else:
-        tl.store(out_ptr, 1.0 + tl.program_id(0) * 1e-7)
-
-
-def test_what_atomics_leave_may_differ_and_nothing_else() -> None:
-    assert debug(last_word, (4,), (torch.zeros(1, dtype=torch.int32), True))
-    (order,) = orders(debug(last_word, (4,), (torch.zeros(1), False)))
-    assert order.text == "forward and reverse order give different values: 1 element of out_ptr"
-
-
-@triton.jit
-def look_back(x_ptr, flag_ptr, carry_ptr, out_ptr, REVERSED: tl.constexpr, BLOCK: tl.constexpr):
-    """A running sum over all programs: each waits for its neighbour's."""
-    pid = tl.program_id(0)
-    if REVERSED:
-        pid = tl.num_programs(0) - 1 - pid
-    i = pid * BLOCK + tl.arange(0, BLOCK)
-    x = tl.load(x_ptr + i)
-    before = 0.0
-    if pid > 0:
-        while tl.atomic_cas(flag_ptr + pid - 1, 1, 1) != 1:  # look back
-            pass
-        before = tl.load(carry_ptr + pid - 1)
-    tl.store(carry_ptr + pid, before + tl.sum(x))
-    tl.debug_barrier()
-    tl.atomic_xchg(flag_ptr + pid, 1)
-    tl.store(out_ptr + i, before + tl.cumsum(x))
-
-
-def looking_back(reverse: bool) -> Findings:
-    x = torch.arange(64.0)
-    args = (x, torch.zeros(4, dtype=torch.int32), torch.zeros(4), torch.zeros(64), reverse)
-    want = {"out_ptr": x.cumsum(0), "carry_ptr": x.cumsum(0)[15::16]}
-    want["flag_ptr"] = torch.ones(4, dtype=torch.int32)
-    return debug(look_back, (4,), args, oracle=lambda: want, BLOCK=16)
-
-
-def test_waiting_for_an_earlier_program_is_right_but_told() -> None:
-    found = looking_back(reverse=False)
-    assert found, found
-    (note,) = [note for note in found.notes if "waits forever" in note]
-    assert note.startswith("in reverse order program (3, 0, 0) waits forever for one that runs")
-    assert f"test_races.py:{line_of('look back')} in look_back: while" in note
-
-
-def test_waiting_for_a_later_program_is_found_in_forward_order() -> None:
-    found = looking_back(reverse=True)
-    assert found.failure.program == (0, 0, 0)
-    assert found.failure.place.line == line_of("look back")
-    assert "WaitsForever: flag_ptr[2] stays as it is" in found.failure.error
-
-
-@triton.jit
-def repeats(x_ptr, out_ptr, n, m, FAULT: tl.constexpr):
-    total = 0.0
-    for _ in range(n):
-        for j in range(m):
-            total += tl.load(x_ptr + j)
-            if FAULT == "scaled":
-                total *= tl.load(x_ptr)
-        if FAULT == "counts":
-            tl.atomic_add(out_ptr + 1, 1.0)
-    tl.store(out_ptr, total)
-
-
-def test_much_repetition_is_no_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(deadlock, "PATIENCE", 20)
-    x, out = torch.ones(40), torch.zeros(2)
-    assert debug(repeats, (1,), (x, out, 15, 40, ""))  # each address 15 times
-    assert debug(repeats, (1,), (x, out, 30, 1, "counts"))  # memory changes
-    assert debug(repeats, (1,), (x, out, 1, 40, "scaled"))  # one is the same, the other is not
-    found = debug(repeats, (1,), (x, out, 30, 1, ""))
-    assert found.failure.error.startswith("WaitsForever: x_ptr[0] stays"), "it is that quick"
-
-
-@triton.jit
-def later_ones_fail(x_ptr, BLOCK: tl.constexpr):
-    pid = tl.program_id(0)
-    seen = tl.load(x_ptr + pid)
-    tl.device_assert(seen == 0, "somebody was here")  # fails in another order
-    tl.store(x_ptr + tl.maximum(pid - 1, 0), 1.0)
-
-
-def test_an_error_in_another_order_only() -> None:
-    found = debug(later_ones_fail, (4,), (torch.zeros(4),), BLOCK=1)
-    (order,) = orders(found)
-    assert "in reverse order it stops: AssertionError: somebody was here" in order.text
-    (where,) = order.witnesses
-    assert (where.program, where.place.line) == (
-        (2, 0, 0),
-        line_of("fails in another order"),
-    )
-    assert found.failure is None
-    assert races(found)
-
-
 # ---- right ones ----
-
-
-@triton.jit
-def layer_norm_tutorial(dw_ptr, sum_ptr, lock_ptr, GROUPS: tl.constexpr, BLOCK: tl.constexpr):
-    """As in Triton's tutorial: a lock and a counter for each group; the first one only stores."""
-    group, i = tl.program_id(0) % GROUPS, tl.arange(0, BLOCK)
-    dw = tl.load(dw_ptr + tl.program_id(0) * BLOCK + i)
-    lock, count = lock_ptr + group, lock_ptr + GROUPS + group
-    while tl.atomic_cas(lock, 0, 1) == 1:
-        pass
-    if tl.load(count) == 0:
-        tl.atomic_xchg(count, 1)
-    else:
-        dw += tl.load(sum_ptr + group * BLOCK + i)
-    tl.store(sum_ptr + group * BLOCK + i, dw)
-    tl.debug_barrier()
-    tl.atomic_xchg(lock, 0)
-
-
-def test_the_tutorials_locks_are_silent() -> None:
-    dw = torch.randn(12, 16, generator=torch.Generator().manual_seed(0))
-    want = {
-        "sum_ptr": dw.view(4, 3, 16).double().sum(0),
-        "lock_ptr": torch.tensor([0] * 3 + [1] * 3),
-    }
-    for oracle in (None, lambda: want):
-        args = (dw, torch.full((3, 16), torch.nan), torch.zeros(6, dtype=torch.int32))
-        found = debug(
-            layer_norm_tutorial, (12,), args, oracle=oracle, max_ulps=100, GROUPS=3, BLOCK=16
-        )
-        assert found, found
 
 
 @triton.jit
@@ -606,57 +318,3 @@ def test_findings_are_short_and_json_has_the_witnesses() -> None:
     told = json.loads(found.to_json())["hazards"][0]
     assert (told["kind"], told["count"]) == ("race", 16)
     assert [w["line"] for w in told["witnesses"]] == lines(found.hazards[0])
-
-
-def test_no_sanitize_runs_once_and_finds_no_race(monkeypatch: pytest.MonkeyPatch) -> None:
-    x, out = torch.arange(1.0, 81).view(8, 10), torch.zeros(10)
-    names: list[str] = []
-    inner = progress.Bar.__init__
-    monkeypatch.setattr(
-        progress.Bar, "__init__", lambda self, what: names.append(what) or inner(self, what)
-    )
-    args, sizes = (x, out, 8, 10), {"ROWS": 4, "BLOCK": 16}
-    assert debug(column_sums, (1, 2), args, sanitize=False, **sizes)
-    assert names == ["interpreting column_sums", "tracing program (0, 0, 0)"]
-    names.clear()
-    assert not debug(column_sums, (1, 2), args, **sizes)
-    assert names == [
-        "interpreting column_sums",
-        "interpreting column_sums in reverse order",
-        "interpreting column_sums in random order",
-        "tracing program (0, 0, 0)",
-    ]
-    names.clear()
-    assert debug(column_sums, (1, 1), args, **sizes), "one program has one order"
-    assert len(names) == 2
-
-
-def test_ctrl_c_in_another_order(monkeypatch: pytest.MonkeyPatch) -> None:
-    inner = investigation._Watch.access
-
-    def access(self: Any, access: Any) -> None:
-        inner(self, access)
-        if self.order(self.launches[-1], [1, 2]) == [2, 1]:
-            raise KeyboardInterrupt
-
-    monkeypatch.setattr(investigation._Watch, "access", access)
-    found = counts(atomic=True)
-    assert found.partial
-    assert found.compared
-    assert found.verdict == "interrupted"
-    assert "interrupted in program (3, 0, 0) at " in found.notes[0]
-    assert found.notes[0].endswith("in reverse order")
-    assert not interpreter.active()
-
-
-@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32"])
-def test_watching_changes_nothing(dtype: str) -> None:
-    for spec in (SPECS["gemm_bias_act"], SPECS["relu_scale_add"]):
-        case = next(iter(spec.cases(dtype, "quick")))
-        args, kwargs = spec.inputs(case)
-        results = []
-        for observer in (None, Races(), deadlock.SpinGuard()):
-            with interpreter.interpreting(observer):
-                results.append(spec.triton(*args, **kwargs))
-        for result in results[1:]:
-            assert bool(numerics.same_bits(result, results[0]).all())

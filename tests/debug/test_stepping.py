@@ -1,20 +1,19 @@
-"""--pdb, --break and the pytest plugin's --kernel-pdb: Python's debugger in one program."""
+"""--pdb and --break: Python's debugger in one program."""
 
 from __future__ import annotations
 
 import bdb
-import io
-import os
 import re
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
+import marked_lines
 import pytest
 import torch
 import triton
 import triton.language as tl
+from typed_commands import Typed
 from typer.testing import CliRunner
 
 import triton_kernels
@@ -23,18 +22,10 @@ from compare.cli import app
 from compare.debugging.stepping import breakpoints, sessions
 from triton_kernels import interpreter
 
-pytest_plugins = ["pytester"]
-SOURCE = Path(__file__).read_text().splitlines()
-PLUGIN = ("-p", "compare.pytest_plugin", "-p", "no:cacheprovider")
+pytestmark = pytest.mark.usefixtures("nothing_is_left_behind")
 
 
-def line_of(mark: str) -> int:
-    """The number of the line that ends in the comment ``# here: …``."""
-    (found,) = [n for n, line in enumerate(SOURCE, 1) if line.endswith(f"# here: {mark}")]
-    return found
-
-
-# ---- kernels ----
+line_of = marked_lines.finder("# here: ", __file__)
 
 
 @triton.jit
@@ -79,48 +70,6 @@ def many(x_ptr, bf_ptr, out_ptr, M, N):
 
 
 X = torch.arange(20.0)
-
-
-@pytest.fixture(autouse=True)
-def nothing_is_left_behind() -> Any:
-    """No trace function, no breakpoint, no interpreting, tensors print as before."""
-    kept = sys.gettrace(), list(bdb.Breakpoint.bpbynumber), tl.tensor.__repr__
-    yield
-    assert sys.gettrace() is kept[0]
-    assert [b for b in bdb.Breakpoint.bpbynumber if b] == [b for b in kept[1] if b]
-    assert tl.tensor.__repr__ is kept[2]
-    assert not interpreter.active()
-
-
-class Typed:
-    """Runs something with commands on stdin, one a line; what is printed, split by prompts."""
-
-    def __init__(
-        self, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], home: Path
-    ) -> None:
-        self._patch, self._capsys = monkeypatch, capsys
-        monkeypatch.setenv("HOME", str(home))  # no .pdbrc
-        self.answers: list[str] = []
-        self.result: Any = None
-
-    def __call__(self, commands: str, run: Any) -> list[str]:
-        """The outputs: before the first prompt, then after each command."""
-        self._patch.setattr(sys, "stdin", io.StringIO(commands.replace("; ", "\n") + "\n"))
-        self.result = run()
-        self.answers = self._capsys.readouterr().out.split("(Pdb) ")
-        return self.answers
-
-    def stops(self) -> list[tuple[str, int]]:
-        """Function and line of every prompt's place."""
-        found = re.findall(r"^> \S+\((\d+)\)(\w+)\(\)", "".join(self.answers), re.MULTILINE)
-        return [(name, int(line)) for line, name in found]
-
-
-@pytest.fixture
-def typed(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
-) -> Typed:
-    return Typed(monkeypatch, capsys, tmp_path)
 
 
 def run_holed(**more: Any) -> Any:
@@ -337,113 +286,7 @@ def test_the_command(typed: Typed) -> None:
     assert "the nearest is" in " ".join(done.output.replace("│", " ").split())
 
 
-# ---- pytest ----
-
-FOREIGN = """
-import pytest
-import torch
-import triton
-import triton.language as tl
-import triton_kernels as tk
-import compare
-
-@triton.jit
-def no_mask(x_ptr, out_ptr, n, BLOCK: tl.constexpr):
-    i = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
-    x = tl.load(x_ptr + i, mask=i < n, other=0.0)
-    tl.store(out_ptr + i, x * 2)
-
-@triton.jit
-def holed(x_ptr, out_ptr, n, BLOCK: tl.constexpr):
-    i = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
-    x = tl.load(x_ptr + i, mask=i < n, other=0.0)
-    tl.store(out_ptr + i, x * 2, mask=(i < n) & (i != 13))
-
-x = torch.arange(20.0)
-
-def call(x):
-    out = torch.zeros_like(x)
-    holed[(3,)](x, out, 20, BLOCK=8)
-    return out
-
-def test_expected_errors_open_nothing():
-    with tk.interpret(), pytest.raises(IndexError):
-        no_mask[(3,)](x, torch.zeros(20), 20, BLOCK=8)
-    found = compare.debug(no_mask, (3,), (x, torch.zeros(20), 20), BLOCK=8)
-    assert not found
-
-@pytest.mark.interpreted_only
-def test_raises():
-    print("captured")
-    no_mask[(3,)](x, torch.zeros(20), 20, BLOCK=8)
-
-def test_cross_check(cross_check):
-    cross_check(triton=call, cuda=lambda x: x * 2, oracle=lambda x: x * 2, inputs=[(x,)])
-
-def test_debug():
-    args = (x, torch.zeros(20), 20)
-    found = compare.debug(holed, (3,), args, oracle=lambda: x * 2, BLOCK=8)
-    assert bool(found)
-
-def test_without_a_kernel():
-    assert False
-"""
-
-
-def child(folder: Path, root: Path, stdin: str, *options: str) -> subprocess.CompletedProcess[str]:
-    (folder / "test_foreign.py").write_text(FOREIGN)
-    settings = {**os.environ, "PYTHONPATH": str(root), "HOME": str(folder), "COLUMNS": "200"}
-    command = [sys.executable, "-m", "pytest", *PLUGIN, "-W", "error", "--tb=no", *options]
-    return subprocess.run(
-        command,
-        cwd=folder,
-        env=settings,
-        input=stdin.replace("; ", "\n") + "\n",
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-
-
-def test_kernel_pdb_opens_where_a_test_fails(root: Path, tmp_path: Path) -> None:
-    said = "p tl.sum(x); w; c; p tl.program_id(0); c; p tl.program_id(0); n; c"
-    ran = child(tmp_path, root, said, "--kernel-pdb", "-rf")
-    assert ran.returncode == 1, ran.stdout + ran.stderr
-    assert "4 failed, 1 passed" in ran.stdout
-    banner, total, where, _, program, wrong, again, line, _ = ran.stdout.split("(Pdb) ")
-    assert "── no_mask: program (2, 0, 0) of (3, 1, 1) ──\nIndexError: out-of-bounds" in banner
-    assert "test_expected" not in banner
-    assert "-> tl.store(out_ptr + i, x * 2)" in banner
-    assert total == "fp32 70.0\n"
-    assert where.count("no_mask()") == 1
-    assert "python.py" not in where, "no frame of pytest's"
-    assert program == "int32 1\n"
-    assert "holed: program (1, 0, 0) of (3, 1, 1)" in wrong
-    assert "worst out_ptr[13]: got 0.0" in wrong
-    assert again == "int32 1\n"
-    assert "-> x = tl.load(" in line
-    assert ran.stdout.count("holed: program (1, 0, 0)") == 2
-    assert ran.stdout.count("── ") == 3, "one session a failing test with a kernel"
-
-
-def test_kernel_program_and_break_stop_in_every_launch(
-    typed: Typed, pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    line = FOREIGN.splitlines().index("    tl.store(out_ptr + i, x * 2)") + 1
-    said = "p tl.program_id(0); c; p tl.program_id(0); c; p tl.program_id(0); q"
-    options = ("--kernel-program", "1", "--kernel-break", f"test_foreign.py:{line}")
-    options += (*PLUGIN, "--capture=sys", "-k", "raises or cross_check")
-    monkeypatch.setenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1")
-    (pytester.path / "test_foreign.py").write_text(FOREIGN)
-    first, *answers = typed(said, lambda: pytester.inline_run(*options))
-    assert typed.result.ret == pytest.ExitCode.INTERRUPTED
-    assert "the kernel's debugger was quit" in answers[-1]
-    assert "no_mask: program (1, 0, 0) of (3, 1, 1)" in first
-    assert all(answer.startswith("int32 1\n") for answer in answers[::2][:2])
-    assert f"({line})no_mask()" in answers[1]
-    assert "holed: program (1, 0, 0)" in answers[3]
-    assert answers[4] == "int32 1\n"
-    assert "captured" not in first
+# ---- a breakpoint alone ----
 
 
 def test_a_breakpoint_alone_stops_in_the_first_program_that_gets_there(typed: Typed) -> None:
@@ -477,31 +320,3 @@ def test_an_onlooker_hears_of_runs_that_began_before_it_came(typed: Typed) -> No
 
     typed("c; c", run)
     assert typed.stops() == [("no_mask", line_of("out of bounds"))]
-
-
-@pytest.mark.parametrize(
-    ("options", "says"),
-    [
-        (
-            ("--kernel-pdb", "-p", "xdist", "-n", "2"),
-            "*pytest-xdist's workers do not have: add -n 0",
-        ),
-        (("--kernel-program", "1,x"), "*--kernel-program 1,x: up to three numbers, as 1,0,0"),
-        (("--kernel-break", "nowhere.py:1"), "*--kernel-break nowhere.py*no such file*"),
-    ],
-    ids=["xdist", "program", "break"],
-)
-def test_wrong_options(
-    pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch, options: Any, says: str
-) -> None:
-    monkeypatch.setenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1")
-    if "xdist" in options:
-        pytest.importorskip("xdist")
-    pytester.makepyfile("def test_nothing(): pass")
-    ran = pytester.runpytest(*PLUGIN, *options)
-    assert ran.ret == pytest.ExitCode.USAGE_ERROR
-    ran.stderr.fnmatch_lines([says])
-
-
-def test_a_run_without_the_options_has_no_debugger(pytestconfig: pytest.Config) -> None:
-    assert pytestconfig.pluginmanager.getplugin("compare.kernel_debugger") is None

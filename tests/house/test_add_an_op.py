@@ -3,23 +3,20 @@
 from __future__ import annotations
 
 import json
-import os
 import re
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
-import test_structure
+from checkout import ROOT, copy_folders, python
 
 from compare.checking.implementations import unavailable
 
-ROOT = test_structure.ROOT
 OPS = ("cube", "scaled_product", "scaled_product_backward")
 FOLDERS = ("triton_kernels", "cuda_reference", "compare", "tests", "docs", ".ci", "examples")
 PARAMETRISED = (
     "arguments",
+    "overlapping_arguments",
     "custom_ops",
     "ops",
     "properties",
@@ -42,9 +39,7 @@ def documented() -> dict[str, str]:
 
 
 def copy_checkout(where: Path) -> None:
-    ignored = shutil.ignore_patterns("__pycache__", "_prebuilt")
-    for folder in FOLDERS:
-        shutil.copytree(ROOT / folder, where / folder, ignore=ignored)
+    copy_folders(where, *FOLDERS)
     for file in ("pyproject.toml", "Makefile", "README.md", "CHANGELOG.md"):
         shutil.copy(ROOT / file, where / file)
 
@@ -53,20 +48,8 @@ def contents(where: Path) -> dict[Path, bytes]:
     return {p: p.read_bytes() for p in where.rglob("*") if p.is_file()}
 
 
-def run(where: Path, *command: str) -> subprocess.CompletedProcess[str]:
-    environment = {**os.environ, "PYTHONPATH": str(where), "PYTHONDONTWRITEBYTECODE": "1"}
-    return subprocess.run(
-        [sys.executable, *command],
-        cwd=where,
-        env=environment,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-
-
 def succeeds(where: Path, *command: str) -> str:
-    done = run(where, *command)
+    done = python(where, *command)
     assert done.returncode == 0, done.stdout[-6000:] + done.stderr[-2000:]
     return done.stdout
 
@@ -74,10 +57,10 @@ def succeeds(where: Path, *command: str) -> str:
 def test_three_files_make_an_op(tmp_path: Path) -> None:
     copy_checkout(tmp_path)
     before = contents(tmp_path)
-    assert run(tmp_path, ".ci/stubs", "--check").returncode == 0
+    assert python(tmp_path, ".ci/stubs", "--check").returncode == 0
     for path, text in documented().items():
         (tmp_path / path).write_text(text)
-    assert run(tmp_path, ".ci/stubs", "--check").returncode != 0
+    assert python(tmp_path, ".ci/stubs", "--check").returncode != 0
     succeeds(tmp_path, ".ci/stubs")
     changed = {p for p, content in contents(tmp_path).items() if before.get(p) != content}
     stubs = {tmp_path / side / "__init__.pyi" for side in ("triton_kernels", "cuda_reference")}
@@ -108,7 +91,7 @@ def test_three_files_make_an_op(tmp_path: Path) -> None:
     succeeds(tmp_path, ".ci/stubs")
     left = {p: c for p, c in contents(tmp_path).items() if ".hypothesis" not in p.parts}
     assert left == before
-    done = run(tmp_path, "-m", "compare", "check", "cube", "--quick")
+    done = python(tmp_path, "-m", "compare", "check", "cube", "--quick")
     assert done.returncode == 2
     assert "no op 'cube'" in done.stderr + done.stdout
 
@@ -122,7 +105,7 @@ def test_a_file_less_is_noticed(forgotten: str, tmp_path: Path) -> None:
     code = """if True:
         import compare.ops, triton_kernels, cuda_reference
         assert set(triton_kernels.OPS) == set(cuda_reference.OPS) == set(compare.ops.SPECS)"""
-    done = run(tmp_path, "-c", code)
+    done = python(tmp_path, "-c", code)
     assert done.returncode != 0
     if forgotten != "compare":
         assert "compare/ops/cube.py" in done.stderr

@@ -3,17 +3,13 @@ added is there."""
 
 from __future__ import annotations
 
-import os
-import shutil
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+from checkout import ROOT, copy_folders, python
 
 from cuda_reference import _signatures
 
-ROOT = Path(__file__).parents[2]
 PACKAGES = ("triton_kernels", "cuda_reference")
 HEAD = """
 import torch, triton, triton.language as tl
@@ -41,22 +37,8 @@ _leaky = _elementwise_op.define(
 @pytest.fixture
 def copy(tmp_path: Path) -> Path:
     """A copy of both packages, and of what writes their stubs."""
-    ignored = shutil.ignore_patterns("__pycache__", "_prebuilt")
-    for folder in (*PACKAGES, ".ci"):
-        shutil.copytree(ROOT / folder, tmp_path / folder, ignore=ignored)
+    copy_folders(tmp_path, *PACKAGES, ".ci")
     return tmp_path
-
-
-def python(where: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    environment = {**os.environ, "PYTHONPATH": str(where), "PYTHONDONTWRITEBYTECODE": "1"}
-    return subprocess.run(
-        [sys.executable, *arguments],
-        cwd=where,
-        env=environment,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
 
 
 def runs(where: Path, code: str) -> None:

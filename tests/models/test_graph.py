@@ -1,145 +1,26 @@
-"""fuse, explain and the backend of torch.compile: what becomes a kernel, what does not and why."""
+"""explain and the backend of torch.compile: what becomes a kernel, what does not and why."""
 
 from __future__ import annotations
 
 import copy
-import os
-import pickle
-import subprocess
-import sys
-import tomllib
-from collections.abc import Callable, Iterator
-from pathlib import Path
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from written import FUSED, Apply, inputs, kernels
 
-import compare
 import triton_kernels as tk
 from triton_kernels import graph
 from triton_kernels.graph import capabilities
 from triton_kernels.graph.capabilities import Problem
 
-
-@pytest.fixture
-def device(device: torch.device) -> Iterator[torch.device]:
-    """Without gradients."""
-    with torch.no_grad():
-        yield device
-
-
-@pytest.fixture
-def cpu(cpu: torch.device) -> Iterator[torch.device]:
-    """Without gradients."""
-    with torch.no_grad():
-        yield cpu
-
-
-@pytest.fixture(autouse=True)
-def fresh() -> Iterator[None]:
-    """Whatever was compiled before does not matter."""
-    graph.register()
-    yield
-    torch._dynamo.reset()
-
-
-class Apply(nn.Module):
-    """A function of tensors and the parameters w [8, 8], v [6, 8], b [8]."""
-
-    def __init__(self, function: Callable[..., Any]) -> None:
-        super().__init__()
-        generator = torch.Generator().manual_seed(0)
-        self.w = nn.Parameter(torch.randn(8, 8, generator=generator) / 4)
-        self.v = nn.Parameter(torch.randn(6, 8, generator=generator) / 4)
-        self.b = nn.Parameter(torch.randn(8, generator=generator))
-        self.function = function
-
-    def forward(self, x: Tensor, y: Tensor) -> Any:
-        return self.function(self, x, y)
-
-
-def inputs(device: torch.device, dtype: torch.dtype = torch.float32) -> tuple[Tensor, Tensor]:
-    generator = torch.Generator().manual_seed(1)
-    x, y = (torch.randn(2, 3, 8, generator=generator) for _ in range(2))
-    return x.to(device, dtype), y.to(device, dtype)
-
-
-def kernels(plan) -> list[tuple[str, str]]:
-    return [(step.kernel, step.act) for step in plan.steps]
+pytestmark = pytest.mark.usefixtures("no_grad", "fresh")
 
 
 GELU, BIAS_ACT = "linear_gelu", "gemm_bias_act"
-# name → what a user writes, the kernels that it becomes, (m, x, y)
-FUSED: dict[str, tuple[Callable[..., Any], list[tuple[str, str]]]] = {
-    "linear gelu": (lambda m, x, y: F.gelu(F.linear(x, m.v)), [(GELU, "gelu")]),
-    "gelu tanh": (
-        lambda m, x, y: F.gelu(F.linear(x, m.w, m.b), approximate="tanh"),
-        [(GELU, "gelu_tanh")],
-    ),
-    "relu function": (lambda m, x, y: F.relu(F.linear(x, m.w, m.b)), [(BIAS_ACT, "relu")]),
-    "relu method": (lambda m, x, y: F.linear(x, m.v).relu(), [(BIAS_ACT, "relu")]),
-    "relu in place": (lambda m, x, y: F.linear(x, m.v).relu_(), [(BIAS_ACT, "relu")]),
-    "silu": (lambda m, x, y: F.silu(F.linear(x, m.w, bias=m.b)), [(BIAS_ACT, "silu")]),
-    "sigmoid": (lambda m, x, y: torch.sigmoid(F.linear(x, m.w)), [(BIAS_ACT, "sigmoid")]),
-    "tanh": (lambda m, x, y: F.linear(x, m.w).tanh(), [(BIAS_ACT, "tanh")]),
-    "leaky": (lambda m, x, y: F.leaky_relu(F.linear(x, m.w)), [(BIAS_ACT, "leaky_relu")]),
-    "matmul": (lambda m, x, y: torch.relu(x @ m.w), [(BIAS_ACT, "relu")]),
-    "matmul bias": (lambda m, x, y: torch.matmul(x, m.v.t()) + m.b[:6], [(BIAS_ACT, "none")]),
-    "x @ w.T + b": (lambda m, x, y: F.gelu(x @ m.w.t() + m.b), [(BIAS_ACT, "gelu")]),
-    "b + mm": (lambda m, x, y: m.b + torch.mm(x[0], m.w), [(BIAS_ACT, "none")]),
-    "addmm bias": (lambda m, x, y: F.relu(torch.addmm(m.b, x[0], m.w)), [(BIAS_ACT, "relu")]),
-    "addmm": (
-        lambda m, x, y: torch.addmm(y[0], x[0], m.w, beta=0.5, alpha=2).relu(),
-        [(BIAS_ACT, "relu")],
-    ),
-    "residual, then act": (
-        lambda m, x, y: F.gelu(F.linear(x, m.w, m.b) + y),
-        [(BIAS_ACT, "gelu")],
-    ),
-    "residual": (lambda m, x, y: y + F.linear(x, m.w, m.b), [(BIAS_ACT, "none")]),
-    "scaled residual": (
-        lambda m, x, y: torch.add(F.linear(x, m.w, m.b), y, alpha=0.3),
-        [(BIAS_ACT, "none")],
-    ),
-    "scaled row": (
-        lambda m, x, y: torch.add(x @ m.w, m.b, alpha=0.3),
-        [(BIAS_ACT, "none")],
-    ),
-    "residual times a number": (
-        lambda m, x, y: torch.tanh(F.linear(x, m.w, m.b) + 0.3 * y),
-        [(BIAS_ACT, "tanh")],
-    ),
-    "scaled product": (lambda m, x, y: torch.add(y, x @ m.w, alpha=0.3), [(BIAS_ACT, "none")]),
-    "bias and residual": (
-        lambda m, x, y: F.silu((x @ m.w + m.b) + y),
-        [(BIAS_ACT, "silu")],
-    ),
-    "product plus product": (
-        lambda m, x, y: F.relu(x @ m.w + y @ m.w),
-        [(BIAS_ACT, "relu")],
-    ),
-    "two layers": (
-        lambda m, x, y: F.linear(F.gelu(F.linear(x, m.w)), m.w) + x,
-        [(GELU, "gelu"), (BIAS_ACT, "none")],
-    ),
-    "relu scale": (lambda m, x, y: torch.relu(x) * 0.5, [("relu_scale", "none")]),
-    "scale relu": (lambda m, x, y: 2 * x.relu(), [("relu_scale", "none")]),
-    "relu scale add": (lambda m, x, y: F.relu(x) * 0.5 + y, [("relu_scale_add", "none")]),
-    "add relu scale": (lambda m, x, y: y + 0.5 * F.relu(x), [("relu_scale_add", "none")]),
-    "relu scale add, broadcast": (
-        lambda m, x, y: F.relu(x) * 0.5 + m.b,
-        [("relu_scale_add", "none")],
-    ),
-    "x + a·y": (lambda m, x, y: x + 0.3 * y, [("add", "none")]),
-    "a·x + y": (lambda m, x, y: x.mul(3) + y, [("add", "none")]),
-    "add of scaled": (lambda m, x, y: torch.add(x, y * 2, alpha=0.5), [("add", "none")]),
-    "x·x": (lambda m, x, y: x * x, [("square", "none")]),
-    "x²": (lambda m, x, y: x**2, [("square", "none")]),
-    "square": (lambda m, x, y: x.square(), [("square", "none")]),
-}
 
 
 @pytest.mark.parametrize("name", FUSED)
@@ -411,156 +292,9 @@ def test_switches(cpu: torch.device, monkeypatch: pytest.MonkeyPatch) -> None:
     assert found() == []
 
 
-# ---- fuse ----
-
-
-class Block(nn.Module):
-    """With what fx has trouble with: an optional argument, a flag, dropout."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.fc1, self.act, self.fc2 = nn.Linear(8, 16), nn.GELU(), nn.Linear(16, 8)
-        self.drop = nn.Dropout(0.5)
-
-    def forward(self, x: Tensor, y: Tensor | None = None, double: bool = False) -> Tensor:
-        x = self.drop(self.fc2(self.act(self.fc1(x))))
-        x = x if y is None else x + y
-        return 2 * x if double else x
-
-
-def test_fuse_plans_for_each_kind_of_call(cpu: torch.device) -> None:
-    block = Block().eval()
-    fused = tk.fuse(block, min_score=0)
-    x, y = inputs(cpu)
-    with pytest.raises(RuntimeError, match="once the module has been called"):
-        _ = fused.plan
-    calls: list[tuple[tuple[Any, ...], dict[str, Any]]]
-    calls = [((x,), {}), ((x, y), {}), ((x,), {"double": True}), ((x[0],), {"y": None})]
-    for args, kwargs in calls:
-        torch.testing.assert_close(fused(*args, **kwargs), block(*args, **kwargs))
-        assert kernels(fused.plan)[0] == (GELU, "gelu")
-    assert str(fused.plan).splitlines()[0] == "fc1 + act → linear_gelu (act gelu), score 0.10"
-    fused.to(torch.bfloat16)
-    assert fused(x.bfloat16()).dtype == torch.bfloat16
-    fused.train()
-    fused.float()
-    assert (fused(x) == 0).any()  # dropout
-    assert block.training
-
-
-def test_fuse_shares_state(cpu: torch.device) -> None:
-    block = Block().eval()
-    fused = tk.fuse(block, min_score=0)
-    x, _ = inputs(cpu)
-    fused(x)
-    assert [id(p) for p in fused.parameters()] == [id(p) for p in block.parameters()]
-    block.fc2.bias.fill_(3)
-    torch.testing.assert_close(fused(x), block(x))
-    other = pickle.loads(pickle.dumps(fused))
-    torch.testing.assert_close(other(x), block(x))
-    assert torch.equal(copy.deepcopy(fused)(x), fused(x))
-
-
-def test_fuse_loses_no_hook(cpu: torch.device) -> None:
-    block, seen = Block().eval(), []
-    block.fc1.register_forward_hook(lambda module, args, out: seen.append(tuple(out.shape)))
-    fused = tk.fuse(block, min_score=0)
-    x, _ = inputs(cpu)
-    fused(x)
-    assert "left: act: hooks registered" in str(fused.plan)
-    assert (2, 3, 16) in seen
-
-
-def test_fuse_outside_the_interpreter_leaves_cpu_tensors(cpu: torch.device) -> None:
-    block = Block().eval()
-    fused = tk.fuse(block, min_score=0)
-    x, _ = inputs(cpu)
-    fused(x)
-    assert fused.plan.steps
-    script = (
-        "import torch, triton_kernels as tk; m = torch.nn.Sequential(torch.nn.Linear(2, 2), "
-        "torch.nn.ReLU()); f = tk.fuse(m, min_score=0); f(torch.ones(1, 2)); print(f.plan)"
-    )
-    ran = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
-    assert ran.stdout.strip() == "left: 1: on cpu, outside triton_kernels.interpret()"
-
-
-def test_fuse_says_what_it_cannot(cpu: torch.device) -> None:
-    x, y = inputs(cpu)
-    branch = tk.fuse(Apply(lambda m, x, y: x if x.sum() > 0 else y))
-    with pytest.raises(RuntimeError, match=r"torch.fx cannot trace Apply.*torch\.compile"):
-        branch(x, y)
-    with pytest.raises(TypeError, match="argument 'x' is a list"):
-        tk.fuse(Block())([x])
-    with pytest.raises(TypeError, match="argument 'module' must be a module"):
-        tk.fuse(torch.relu)  # type: ignore[arg-type]
-    with pytest.raises(ValueError, match="option 'passes'"):
-        tk.fuse(Block(), passes=["gemm"])
-
-
 def test_backend_says_what_it_cannot(cpu: torch.device) -> None:
     x, _ = inputs(cpu)
     with pytest.raises(ValueError, match="unknown option 'minscore'"):
         graph.backend(None, [x], options={"minscore": 0})  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="no backend 'nope'"):
         tk.explain(torch.relu, x, rest="nope")
-
-
-def test_import_is_light() -> None:
-    code = "import sys, triton_kernels; print('torch._dynamo' in sys.modules)"
-    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert ran.stdout.strip() == "False"
-
-
-def test_installed_backend_needs_no_import(root: Path, tmp_path: Path) -> None:
-    """By the entry point of pyproject.toml, here as an installed package lists it."""
-    project = tomllib.loads((root / "pyproject.toml").read_text())["project"]
-    ((name, target),) = project["entry-points"]["torch_dynamo_backends"].items()
-    info = tmp_path / "triton_kernels_crosscheck-0.dist-info"
-    info.mkdir()
-    (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {project['name']}\nVersion: 0\n")
-    (info / "entry_points.txt").write_text(f"[torch_dynamo_backends]\n{name} = {target}\n")
-    code = (
-        "import torch; print(torch.compile(lambda x: torch.relu(x) * 2, "
-        "backend='triton_kernels')(torch.ones(1)).item())"
-    )
-    environment = os.environ | {"PYTHONPATH": f"{root}{os.pathsep}{tmp_path}"}
-    ran = subprocess.run(
-        [sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=False
-    )
-    assert ran.stdout == "2.0\n", ran.stderr
-
-
-# ---- compare.check_fused ----
-
-
-def test_check_fused(device: torch.device) -> None:
-    cases = [(x,) for x in inputs(device)]
-    report = compare.check_fused(Block().eval().to(device), cases)
-    assert report, report
-    assert [finding.side for finding in report.findings] == ["fused", "fused"]
-
-
-def test_check_fused_with_infinities(cpu: torch.device) -> None:
-    """The bound comes from what is finite; the rest must be the same."""
-    x, _ = inputs(cpu)
-    x[0, 0, 0], x[0, 1, 0] = float("inf"), float("nan")
-    module = Apply(FUSED["relu function"][0])
-    report = compare.check_fused(module, [(x, x), (torch.full_like(x, torch.nan), x)])
-    assert report, report
-
-
-def test_check_fused_finds_a_wrong_kernel(
-    cpu: torch.device, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    module = Apply(FUSED["relu scale"][0])
-    op = tk.ops.relu_scale
-    monkeypatch.setattr(op, "relu_scale", lambda x, scale: tk.relu_scale(x, 1.001 * scale))
-    x, y = inputs(cpu)
-    report = compare.check_fused(module, [(x, y), (torch.where(x > 2, torch.inf, x), y)])
-    assert not any(finding.passed for finding in report.findings)
-    assert "the fused side is wrong" in report.verdict
-    with pytest.raises(ValueError, match="'inputs' is empty"):
-        compare.check_fused(module, [])
-    with pytest.raises(TypeError, match="list of argument tuples"):
-        compare.check_fused(module, inputs(cpu)[0])  # type: ignore[arg-type]

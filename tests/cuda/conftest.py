@@ -1,0 +1,47 @@
+"""Caches of libraries that are these tests' own, and the sources built in them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from cached import write_source
+from host_kernels import KERNELS
+
+
+@pytest.fixture(scope="session")
+def kernels_cu(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder of the sources above alone."""
+    folder = tmp_path_factory.mktemp("csrc")
+    (folder / "kernels.cu").write_text(KERNELS)
+    return folder
+
+
+@pytest.fixture(scope="session")
+def kernels_cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("cache")
+
+
+@pytest.fixture
+def sources(kernels_cu: Path, kernels_cache: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The sources above, with a cache of their tests' own."""
+    monkeypatch.setenv("CUDA_REFERENCE_CACHE", str(kernels_cache))
+    for name in ("CROSSCHECK_SANITIZE", "CROSSCHECK_THREAD_ORDER"):
+        monkeypatch.delenv(name, raising=False)
+    return kernels_cu
+
+
+@pytest.fixture
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A cache of this test's own, not made yet."""
+    folder = tmp_path / "cache"
+    monkeypatch.setenv("CUDA_REFERENCE_CACHE", str(folder))
+    monkeypatch.setenv("TORCH_CUDA_ARCH_LIST", "9.0")
+    for name in ("CXX", "CROSSCHECK_SANITIZE", "CUDA_REFERENCE_LIBRARIES"):
+        monkeypatch.delenv(name, raising=False)
+    return folder
+
+
+@pytest.fixture
+def csrc(tmp_path: Path) -> Path:
+    return write_source(tmp_path / "csrc")

@@ -1,0 +1,29 @@
+"""A good call of each op, on either side."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from compare.ops import SPECS
+
+Call = Callable[[str, dict[str, Any]], Tensor]
+
+
+def good(op: str, device: torch.device) -> dict[str, Any]:
+    """Arguments that the op takes; the result is float32 of shape [4, 5], act_backward's first."""
+    found = {
+        name: torch.ones(value, device=device) if isinstance(value, tuple) else value
+        for name, value in SPECS[op].sample().items()
+    }
+    if op != "act_backward":  # whose out is a pair
+        found["out"] = torch.full((4, 5), math.nan, device=device)
+    return found
+
+
+def tensors(op: str) -> list[str]:
+    return [name for name, t in good(op, torch.device("cpu")).items() if isinstance(t, Tensor)]

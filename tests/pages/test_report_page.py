@@ -1,0 +1,223 @@
+"""The page of python -m compare report: whole, safe, its tables those of the files."""
+
+from __future__ import annotations
+
+import copy
+import re
+from collections import Counter
+
+import pytest
+from made_up_files import (
+    HOSTILE,
+    Page,
+    bench_file,
+    check_file,
+    everything,
+    failing_row,
+    needs_packages,
+    text_of_everything,
+    whole,
+)
+
+from compare.reporting import checks, colours, page
+from compare.reporting.sources import Source
+
+
+def read(found: list[Source]) -> Page:
+    return Page(page.html(found))
+
+
+# ---- the page ----
+
+SECTIONS = {"verdicts", "errors", "speed", "roofline", "sweeps", "compiled", "environment"}
+
+
+@needs_packages
+def test_every_section_is_there_and_listed() -> None:
+    found = whole()
+    ids = {attributes["id"] for tag, attributes in found.elements if tag == "h2"}
+    assert ids == SECTIONS
+    links = {a["href"] for tag, a in found.elements if tag == "a"}
+    assert links == {f"#{name}" for name in SECTIONS}
+    assert "Not on this page" not in found.text
+
+
+@needs_packages
+@pytest.mark.parametrize(
+    ("kind", "gone", "command"),
+    [
+        ("check", {"verdicts", "errors"}, "compare check --json"),
+        ("bench", {"speed", "roofline", "sweeps"}, "compare bench --json"),
+        ("compile", {"compiled"}, "compare compile --json"),
+    ],
+)
+def test_a_section_without_a_file_is_left_out_with_its_command(
+    kind: str, gone: set[str], command: str
+) -> None:
+    found = read([source for source in everything() if source.kind != kind])
+    ids = {attributes["id"] for tag, attributes in found.elements if tag == "h2"}
+    assert ids == SECTIONS - gone
+    assert command in found.text.split("Not on this page")[1]
+
+
+@needs_packages
+def test_the_page_loads_nothing_and_runs_nothing() -> None:
+    text = text_of_everything()
+    found = Page(text)
+    assert not {"script", "img", "iframe", "object"} & {tag for tag, _ in found.elements}
+    for tag, attributes in found.elements:
+        for name, value in attributes.items():
+            assert not name.startswith("on"), (tag, name)
+            if name in ("src", "href", "xlink:href", "data", "srcset", "action", "poster"):
+                assert value.startswith("#") or value == "data:,", (tag, value)
+            for target in re.findall(r"url\(([^)]*)\)", value):
+                assert target.startswith("#"), (tag, value)
+    style = re.findall(r"<style>(.*?)</style>", text, re.S)
+    assert len(style) == 1
+    assert "url(" not in style[0]
+    assert "@import" not in style[0]
+
+
+@needs_packages
+def test_ids_are_unique_and_every_reference_has_its_target() -> None:
+    found = whole()
+    ids = Counter(a["id"] for _, a in found.elements if "id" in a)
+    assert max(ids.values()) == 1, ids.most_common(3)
+    used = {
+        target
+        for _, attributes in found.elements
+        for value in attributes.values()
+        for target in re.findall(r"^#(.+)$|url\(#(.+?)\)", value)
+    }
+    assert len(used) > 20
+    assert {a or b for a, b in used} <= set(ids)
+
+
+@needs_packages
+def test_names_from_files_are_text() -> None:
+    check, bench, compiled = (copy.deepcopy(source.data) for source in everything())
+    check["rows"][0]["op"] = bench["cases"][0]["op"] = compiled["rows"][0]["op"] = HOSTILE
+    check["environment"] = bench["environment"] = {"gpu": HOSTILE, HOSTILE: "1"}
+    check["rows"][2]["op"] = bench["cases"][0]["entries"][0]["provider"] = HOSTILE
+    check["not_run"] = {"cuda-gpu": HOSTILE}
+    bench["cases"][1]["best_peer"] = bench["cases"][3]["sweep"] = HOSTILE
+    compiled["rows"][1]["label"] = HOSTILE
+    files = [(HOSTILE, "check", check), (HOSTILE, "bench", bench), (HOSTILE, "compile", compiled)]
+    found = read([Source(*file) for file in files])
+    assert "script" not in {tag for tag, _ in found.elements}
+    assert found.text.count(HOSTILE) >= 10
+    drawn = [a["aria-label"] for tag, a in found.elements if tag == "svg"]
+    assert any(HOSTILE in label for label in drawn)
+
+
+@needs_packages
+def test_the_same_files_make_the_same_page() -> None:
+    once, again = text_of_everything(), page.html(everything())
+    assert once == again
+    assert not re.search(r"\b20\d\d-\d\d-\d\dT", once)
+
+
+@needs_packages
+def test_every_figure_says_what_it_shows() -> None:
+    found = whole()
+    drawn = [a for tag, a in found.elements if tag == "svg"]
+    assert len(drawn) == 1 + 1 + 2 + 1 + 1  # errors, all ratios, an op and dtype, roofline, sweep
+    assert all(a["role"] == "img" and len(a["aria-label"]) > 20 for a in drawn)
+    titles = [tag for tag, _ in found.elements].count("title")
+    assert titles == len(drawn) + 1
+
+
+@needs_packages
+def test_colours_are_variables_of_the_page() -> None:
+    text = text_of_everything()
+    body = text.split("</style>")[1]
+    assert not re.search(r"(?:fill|stroke):\s*#", body)
+    used = set(re.findall(r"var\(--([\w-]+)\)", text))
+    assert {"triton", "compile", "ink", "grid"} <= used <= set(colours.VARIABLES)
+    for scheme in (":root{color-scheme:light dark;", "(prefers-color-scheme:dark){:root{"):
+        declared = set(re.findall(r"--([\w-]+):", text.split(scheme)[1].split("}")[0]))
+        assert declared == set(colours.VARIABLES)
+
+
+# ---- check ----
+
+
+@needs_packages
+def test_the_matrix_marks_right_and_wrong_by_colour_and_by_sign() -> None:
+    found = whole()
+    head = found.line("op", "float16")
+    assert head == ["op", "float16", "float32", "int8"]
+    assert found.line("add Triton, interpreted")[1:] == ["✓ 0 ulp"] * 3
+    assert found.line("add CUDA, on the CPU")[1:] == ["✓ 0 ulp", "✗ wrong", "✓ 0 ulp"]
+    assert found.line("gemm_bias_act Triton, interpreted")[1:] == ["✓ 0.97 b", "–", "–"]
+    assert "n/a, CUDA, on the GPU: no CUDA device here" in found.text
+    signs = {"good": "✓", "bad": "✗"}
+    cells = re.findall(r'<td class="(good|bad)">(.)', text_of_everything())
+    assert {kind for kind, _ in cells} == set(signs)
+    assert all(signs[kind] == sign for kind, sign in cells)
+
+
+@needs_packages
+def test_a_mismatch_is_told_with_its_commands() -> None:
+    text = whole().text
+    assert "✗ add float32: CUDA: the reference kernel" in text
+    assert "element (6, 10): got nan (0x7e00), expected 2.0 (0x4000); 3 of 91" in text
+    assert "python -m compare check add --shape 7,13" in text
+    assert "python -m compare debug add --shape 7,13" in text
+    row = failing_row()
+    row["mismatches"] *= checks.SHOWN + 4
+    assert "and 4 more failing runs" in read([Source("c", "check", check_file(row))]).text
+
+
+@needs_packages
+def test_exact_errors_are_counted_in_bins_of_ulps() -> None:
+    found = whole()
+    # 0, 3–4, and inf or NaN; nothing lies elsewhere
+    (head,) = {tuple(row) for row in found.rows if row[:2] == ["dtype", "implementation"]}
+    assert head[2:] == ("0 ulp", "3–4 ulp", "> 65536, inf, NaN ulp")
+    line = found.line("float32", "CUDA, on the CPU")
+    assert line[2:] == ["1 197", "✗ 1", "✗ 2"]
+    assert "✗ 3 of 7 200 elements are off." in found.text
+
+
+@needs_packages
+def test_a_file_from_before_errors_were_counted_still_makes_a_page() -> None:
+    data = check_file()
+    for row in data["rows"]:
+        del row["errors"]
+    found = read([Source("old.json", "check", data)])
+    assert "errors" not in {a.get("id") for _, a in found.elements}
+    assert "✓ 0 ulp" in found.text
+
+
+# ---- compile, environment ----
+
+
+@needs_packages
+def test_both_compilers_figures_stand_side_by_side() -> None:
+    found = whole()
+    line = found.line("flat", "float16")
+    assert line[2:8] == ["77", "8 / 16 (accepted)", "2048", "2×128, 1×32", "4×64", "12 HMMA"]
+    assert line[8] == "✗ ptxas: <boom>"
+    assert found.line("naive", "float16")[2] == "–"
+    assert "✗ cuda sm_90 add float16 flat: does not compile" in found.text
+    assert "1 accepted: once a tile" in found.text
+
+
+@needs_packages
+def test_the_environment_tells_versions_clocks_power_and_ceilings() -> None:
+    text = whole().text
+    for words in ("1980 → 1500 MHz", "120 → 650 W", "none → power cap", "0123abc", "Tesla X",
+                  "4000 GB/s (datasheet: 5000)", "700 TFLOP/s (datasheet: 900)"):  # fmt: skip
+        assert words in text, words
+
+
+@needs_packages
+def test_a_state_may_be_told_by_the_cases() -> None:
+    data = {**bench_file(), "state_before": {}, "state_after": {}, "cold": False, "ended": "Ctrl-C"}
+    for case, watts in zip(data["cases"], (100.0, 200.0, 300.0)):
+        case["state_before"], case["state_after"] = {"power_w": watts}, {"power_w": watts + 9}
+    text = read([Source("bench.json", "bench", data)]).text
+    assert "100 → 309 W" in text
+    assert "cache warm" in text
+    assert "Ctrl-C" in text
