@@ -20,14 +20,13 @@ import toy_square
 import toys
 from typer.testing import CliRunner
 
-from compare import numerics, ops
+from compare import __main__, cli, numerics, ops
 from compare.cases import Case
 from compare.checking import exhaustive, running, scheduling, verdicts
 from compare.checking.implementations import Implementation, unavailable
 from compare.checking.scheduling import InWorkers, Run
 from compare.checking.verdicts import CaseResult, Row
 from compare.checking.workers import Closed, Ended, Worker, Workers
-from compare.cli import app
 
 SQUARE = ops.SPECS["square"]
 
@@ -228,7 +227,7 @@ def test_a_hang_a_wild_write_and_a_segfault_end_as_named_cases(
     """Of a kernel that is right in other cases; each with the command that replays it."""
     if "cuda-host" in unavailable():
         pytest.skip(unavailable()["cuda-host"])
-    sizes = (toy_square.SEGFAULT, toy_square.WILD, 5, toy_square.HANG, 7, 9)
+    sizes = (toy_square.SEGFAULT, toy_square.WILD, 5, 7, 9, toy_square.HANG)
     chosen = [Case("square", "float32", (n,)) for n in sizes]
     toy = SQUARE.changed(cuda=toy_square.square, cases=lambda dtype, level: iter(chosen))
     monkeypatch.setitem(ops.SPECS, "square", toy)
@@ -236,7 +235,7 @@ def test_a_hang_a_wild_write_and_a_segfault_end_as_named_cases(
     report = tmp_path / "report.json"
     words = ["--dtype", "float32", "--impl", "triton,cuda-host", "--json", str(report)]
     words += ["--jobs", "2", "--timeout", "8"]
-    done = CliRunner().invoke(app, ["check", "square", *words])
+    done = CliRunner().invoke(cli.app, ["check", "square", *words])
     assert done.exit_code == 1, done.output
     assert "square float32: CUDA: the reference kernel" in done.output
     (row,) = json.loads(report.read_text())["rows"]
@@ -264,7 +263,7 @@ def test_workers_find_what_one_process_finds(tmp_path: Path) -> None:
     for jobs in ("1", "2"):
         report = tmp_path / f"{jobs}.json"
         words = ["check", "square", "linear_gelu", "--dtype", "int8,float32", "--quick"]
-        done = CliRunner().invoke(app, [*words, "--json", str(report), "--jobs", jobs])
+        done = CliRunner().invoke(cli.app, [*words, "--json", str(report), "--jobs", jobs])
         assert done.exit_code == 0, done.output
         read = json.loads(report.read_text())
         for part in (read, *read["rows"]):
@@ -273,6 +272,20 @@ def test_workers_find_what_one_process_finds(tmp_path: Path) -> None:
         found.append(read)
     assert found[0] == found[1]
     assert [row["op"] for row in found[0]["rows"]] == ["square", "square", "linear_gelu"]
+
+
+def test_numpy_computes_alike_in_one_process_and_in_workers(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Products in the interpreter have other last bits on two threads."""
+    monkeypatch.setenv("OPENBLAS_NUM_THREADS", "unset next, and restored in the end")
+    monkeypatch.delenv("OPENBLAS_NUM_THREADS")
+    found = []
+    monkeypatch.setattr(
+        cli, "app", lambda prog_name: found.append(os.environ["OPENBLAS_NUM_THREADS"])
+    )
+    __main__.main()
+    assert found == ["1"]
 
 
 def test_ctrl_c_ends_the_workers_without_tracebacks(root: Path) -> None:
@@ -301,7 +314,7 @@ def test_ctrl_c_ends_the_workers_without_tracebacks(root: Path) -> None:
     ],
 )
 def test_usage(words: list[str], says: str) -> None:
-    done = CliRunner().invoke(app, ["check", "square", *words])
+    done = CliRunner().invoke(cli.app, ["check", "square", *words])
     assert done.exit_code == 2
     assert says in " ".join(done.output.replace("│", " ").split())
 
