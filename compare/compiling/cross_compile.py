@@ -188,10 +188,11 @@ def compile_op(op: str, arch: str, sides: tuple[str, ...]) -> list[Row]:
             name = spec.cuda_kernel(dtype, variant)
         shown.add(name)
         rows.append(Row(arch, op, dtype, label, kernel, cuda.get(name)))
-    # What has no twin in Triton; another op of the same source shows its own.
+    # What has no twin in Triton; another op of the same source shows what is its own alone.
+    own = {spec.cuda_kernel(*which) for which in _cuda_variants(spec)}
     for other in SPECS.values():
         if other.stem == spec.stem and other is not spec:
-            shown |= {other.cuda_kernel(*which) for which in _cuda_variants(other)}
+            shown |= {other.cuda_kernel(*which) for which in _cuda_variants(other)} - own
     rows += [Row(arch, op, "–", name, None, cuda[name]) for name in cuda if name not in shown]
     return rows
 

@@ -1,4 +1,4 @@
-"""What a kernel's times say about the ways in which they were measured.
+"""What a kernel's times say about the techniques that measured them.
 
 Every sentence is made from the times, so that it holds for whatever kernel and machine they are of.
 """
@@ -17,10 +17,10 @@ NEARER = 0.002  # of a ratio
 
 
 def sentences(samples: Mapping[str, list[float]], queued: float) -> dict[str, str]:
-    """A sentence for each way of ``lessons.WAYS``.
+    """A sentence for each of ``tutorial.TECHNIQUES``.
 
     Args:
-        samples: of each way, by its key; those of a graph may be empty.
+        samples: of each, by its key; those of a graph may be empty.
         queued: microseconds of the work that is queued before a call.
     """
     t = {key: float(np.median(found)) for key, found in samples.items() if found}
