@@ -25,7 +25,7 @@ from triton_kernels import _modes
 from triton_kernels.interpreter import language
 from triton_kernels.interpreter.assumptions import missing_names
 from triton_kernels.interpreter.builder import MendedBuilder
-from triton_kernels.interpreter.handles import MISSING, upstream
+from triton_kernels.interpreter.handles import MISSING, numpy_dtype_by_name, upstream
 from triton_kernels.interpreter.launching import call_jit, run_autotuner, run_jit
 from triton_kernels.interpreter.observers import Observer, Several
 from triton_kernels.interpreter.shadowing import ShadowedBuilder
@@ -91,6 +91,8 @@ def _apply(patches: _Patches) -> None:
         patches.set_attr(target, name, value)
     # The language is patched for the whole context: no need to do it again at every call.
     patches.set_attr(upstream, "_patch_lang", lambda fn: _Patches())
+    by_name = numpy_dtype_by_name(upstream._get_np_dtype)
+    patches.set_attr(upstream, "_get_np_dtype", by_name)
     patches.set_attr(upstream, "InterpreterBuilder", MendedBuilder)  # 3.6 makes one per descriptor
     for kind in (JITFunction, upstream.InterpretedFunction):
         patches.set_attr(kind, "run", run_jit)
