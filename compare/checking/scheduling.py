@@ -58,9 +58,9 @@ class InProcess:
         """What did not run, for other reasons than memory."""
         return []
 
-    def writers(self, found: list[tuple[Spec, Mismatch]]) -> Iterator[Program | None]:
+    def writers(self, wrong: list[tuple[Spec, Mismatch]]) -> Iterator[Program | None]:
         """The program that wrote each mismatch's worst element."""
-        return (verdicts.find_writer(spec, mismatch) for spec, mismatch in found)
+        return (verdicts.find_writer(spec, mismatch) for spec, mismatch in wrong)
 
 
 class InWorkers(InProcess):
@@ -128,8 +128,8 @@ class InWorkers(InProcess):
                     self._gpu.stop()
                 exhaustive.enter(spec, row, told.outcomes(on_gpu))
 
-    def writers(self, found: list[tuple[Spec, Mismatch]]) -> Iterator[Program | None]:
-        mismatches = [mismatch for _, mismatch in found]
+    def writers(self, wrong: list[tuple[Spec, Mismatch]]) -> Iterator[Program | None]:
+        mismatches = [mismatch for _, mismatch in wrong]
         for program in self._hosts.map(find_writer, mismatches, timeout=self._timeout):
             yield None if isinstance(program, Ended) else program
 
@@ -164,19 +164,19 @@ class _Tried:
                 for name in [told.doing] if told.doing in rest else list(rest):
                     self._end(rest.pop(name), told.how)
                 continue
-            found = told.outcomes(rest)
-            self.outcomes |= {outcome.implementation.name: outcome for outcome in found}
+            outcomes = told.outcomes(rest)
+            self.outcomes |= {outcome.implementation.name: outcome for outcome in outcomes}
             self.left_out += told.left_out
             self.seconds += told.seconds
             if suspicion is not None:
                 how = f"{suspicion.how}, but not when run by itself: {ELSEWHERE}"
                 for name in [suspicion.doing] if suspicion.doing in rest else list(rest):
                     self._end(rest[name], how)
-            if not told.gpu_is_lost or not found:
+            if not told.gpu_is_lost or not outcomes:
                 return
             worker.stop()
-            self.ended.add(found[-1].implementation.name)
-            for outcome in found:
+            self.ended.add(outcomes[-1].implementation.name)
+            for outcome in outcomes:
                 del rest[outcome.implementation.name]
 
     def _end(self, implementation: Implementation, how: str) -> None:
@@ -221,7 +221,7 @@ def _told(outcomes: list[Outcome], left_out: list[str], seconds: float) -> Told:
 
 @functools.cache
 def _known(op: str) -> dict[str, Implementation]:
-    return {found.name: found for found in implementations(SPECS[op], list(MODES))}
+    return {each.name: each for each in implementations(SPECS[op], list(MODES))}
 
 
 def run_case(case: Case, names: list[str]) -> Told:
