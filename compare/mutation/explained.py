@@ -2,8 +2,8 @@
 
 An entry names a function of a file, its statement, the statement with the fault, and the reason:
 ``equivalent`` (every result is the same), ``speed`` (every result is right), ``accuracy`` (within
-the bound, if less accurate) or ``gpu`` (a check on a GPU sees it), and a sentence. In place of the two statements "*" explains every survivor of a
-function that only chooses what is fast.
+the bound, if less accurate) or ``gpu`` (a check on a GPU sees it), and a sentence. In place of the
+two statements "*" explains every survivor of a function that only chooses what is fast.
 """
 
 from __future__ import annotations
