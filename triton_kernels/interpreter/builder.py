@@ -215,7 +215,7 @@ class MendedBuilder(_Builder):  # type: ignore[misc]
             return
         elsewhere = not isinstance(pointers.dtype, ArgumentPointer)
         if elsewhere:  # read from a table of pointers, or made of a number
-            owners = live_tensors.holding(active)
+            owners = tuple(live_tensors.holding(active))
             for owner in owners:
                 bad &= owner.outside(active, width)
             if not bad.any():
