@@ -137,8 +137,9 @@ class MendedBuilder(_Builder):  # type: ignore[misc]
         out = self._dot(a, b, d, input_precision)
         if self.observer is not None:
             x, y, c, result = map(decode, (a, b, d, out))
-            precision, program = input_precision.name.lower(), tuple(self.grid_idx)
-            dot = Dot(x, y, c, result, precision, program, source_lines.current())
+            precision = self._precision(a, input_precision)
+            program, place = tuple(self.grid_idx), source_lines.current()
+            dot = Dot(x, y, c, result, precision, program, place)
             source_lines.tell(self.observer.dot, dot)
         return out
 
@@ -146,14 +147,19 @@ class MendedBuilder(_Builder):  # type: ignore[misc]
         if a.data.dtype.kind in "iu" and not narrow(a):
             return upstream.TensorHandle(emulation.dot_int(a.data, b.data, d.data), d.dtype.scalar)
         x, y, c = decode(a), decode(b), decode(d)
-        precision = "ieee"
         if x.dtype == np.float64:
             return encode(np.matmul(x, y) + c, d.dtype)
-        if x.dtype == np.float32 and not narrow(a):
-            precision = input_precision.name.lower()
         # 16- and 8-bit operands: exact products, accumulated in float32.
+        precision = self._precision(a, input_precision) or "ieee"
         x, y, c = (v.astype(np.float32, copy=False) for v in (x, y, c))
         return encode(emulation.dot_f32(x, y, c, precision), d.dtype)
+
+    def _precision(self, a: Any, input_precision: Any) -> str:
+        """The input precision of a dot; "" where it is about nothing, as of 16-bit operands."""
+        if narrow(a) or a.data.dtype != np.float32:
+            return ""
+        name: str = input_precision.name.lower()
+        return name
 
     # `and`, `or`, `not` on tensors, which the compiler applies to every element (see _Rewriter)
 
