@@ -294,7 +294,7 @@ def run_check(
     case = {str(case): case for case in SPECS[op].cases(dtype, "quick")}[wanted]
     words = shlex.split(case.command("triton-interpreted,cuda-host"))
     words = [*words[words.index("check") :], "--require", "triton,cuda", "--json", str(report)]
-    done = processes.run(where, "compare", words)
+    done = processes.python(where, "-m", "compare", *words)
     return done, json.loads(report.read_text()) if report.exists() else {}
 
 
