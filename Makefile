@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
 .DEFAULT_GOAL := help
-.PHONY: help setup compare test sanitize versions stubs lint format types clean
+.PHONY: help setup compare test sanitize mutate audit versions stubs lint format types clean
 
 help: ## List the targets
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -25,6 +25,14 @@ test: $(STAMP) ## Run the tests
 
 sanitize: $(STAMP) ## The quick check, with the CUDA sources built for the CPU under ASan
 	$(BIN)/python -m compare check --quick --sanitize address
+
+MUTANTS ?= 24
+
+mutate: $(STAMP) ## Plant faults in the kernels, a sample, and see that the check catches them
+	$(BIN)/python -m compare mutate --sample $(MUTANTS)
+
+audit: $(STAMP) ## Look the installed packages up among known vulnerabilities; needs a network
+	.ci/audit $(BIN)/python
 
 versions: $(STAMP) ## The interpreter's tests on other versions of Triton and numpy
 	$(BIN)/python .ci/versions

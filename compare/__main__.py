@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 from pathlib import Path
 
 
 def main() -> None:
     """The command line; only its doctor where torch, triton or another package is broken."""
+    # Before numpy reads it: how a product is cut for threads changes its last bits, and a report
+    # must not depend on the number of cores, nor of the processes that keep them busy.
+    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     try:
         from compare.cli import app
     except Exception as error:

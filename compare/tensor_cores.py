@@ -114,7 +114,7 @@ class Findings(NamedTuple):
 
 def paths() -> list[Path]:
     """Every way to a tensor core that this machine offers; without a GPU, its model in C++."""
-    found = []
+    paths_here = []
     for kind in HOPPER:
         options = {"precision": "tf32"} if kind == "tf32" else {"out_dtype": torch.float32}
 
@@ -133,14 +133,14 @@ def paths() -> list[Path]:
 
         if torch.cuda.is_available():
             model = HOPPER_WGMMA_TF32 if kind == "tf32" else HOPPER[kind]
-            found.append(Path("Triton, large tiles", kind, wide, model, "cuda"))
+            paths_here.append(Path("Triton, large tiles", kind, wide, model, "cuda"))
             if kind != "tf32":  # its tiles have 64 rows at least
-                found.append(Path("Triton, small tiles", kind, narrow, model, "cuda"))
+                paths_here.append(Path("Triton, small tiles", kind, narrow, model, "cuda"))
             if not _build.unavailable("cuda"):
-                found.append(Path("CUDA wmma", kind, cuda, HOPPER[kind], "cuda"))
+                paths_here.append(Path("CUDA wmma", kind, cuda, HOPPER[kind], "cuda"))
         if not _build.unavailable("host"):
-            found.append(Path("CUDA wmma, host target", kind, cuda, HOPPER[kind], "cpu"))
-    return found
+            paths_here.append(Path("CUDA wmma, host target", kind, cuda, HOPPER[kind], "cpu"))
+    return paths_here
 
 
 K = 64
@@ -259,17 +259,17 @@ def main() -> None:
     for title in ("subnormals", "operands", "random products\nas modelled"):
         table.add_column(title)
     for path in paths():
-        found = measure(path)
+        model = measure(path)
         wrong, total = disagreements(path)
         table.add_row(
             path.name,
             path.kind,
-            str(found.group),
-            str(found.extra_bits),
-            "truncated" if found.alignment_truncates else "rounded",
-            "truncated" if found.result_truncates else "rounded",
-            "kept" if found.subnormals_kept else "flushed",
-            found.operand,
+            str(model.group),
+            str(model.extra_bits),
+            "truncated" if model.alignment_truncates else "rounded",
+            "truncated" if model.result_truncates else "rounded",
+            "kept" if model.subnormals_kept else "flushed",
+            model.operand,
             f"{total - wrong} of {total}",
         )
     name = torch.cuda.get_device_name() if torch.cuda.is_available() else "no GPU: the model only"

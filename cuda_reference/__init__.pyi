@@ -11,7 +11,8 @@ def variants(op: str) -> dict[str, Callable[..., Tensor]]: ...
 from cuda_reference.ops.act_backward import act_backward as act_backward
 from cuda_reference.ops.add import add as add
 from cuda_reference.ops.gemm_bias_act import gemm_bias_act as gemm_bias_act
-from cuda_reference.ops.linear_gelu import linear_gelu as linear_gelu
+from cuda_reference.ops.linear_act import linear_act as linear_act
+from cuda_reference.ops.linear_act import linear_gelu as linear_gelu
 def relu_scale(
     x: Tensor,
     scale: int | float,
@@ -47,6 +48,7 @@ __all__ = [
     "act_backward",
     "add",
     "gemm_bias_act",
+    "linear_act",
     "linear_gelu",
     "load_inline",
     "relu_scale",

@@ -74,16 +74,16 @@ def _parsers() -> tuple[argparse.ArgumentParser, argparse.ArgumentParser]:
 
 def _architectures(text: str) -> list[str]:
     """ "80,sm_90a" as ["8.0", "9.0a", "9.0+PTX"]: PTX of the highest, in the form all can run."""
-    found: set[tuple[int, int, str]] = set()
+    architectures: set[tuple[int, int, str]] = set()
     for name in text.split(","):
         match = re.fullmatch(r"(?:sm_)?(\d+?)\.?(\d)([af]?)", name.strip())
         if not match:
             raise argparse.ArgumentTypeError(
                 f"{name!r} is no architecture; write 80,90 or 8.0,9.0a"
             )
-        found.add((int(match[1]), int(match[2]), match[3]))
-    highest = (*max(found)[:2], "")
-    named = sorted(found | {highest})
+        architectures.add((int(match[1]), int(match[2]), match[3]))
+    highest = (*max(architectures)[:2], "")
+    named = sorted(architectures | {highest})
     return [f"{a}.{b}{suffix}{'+PTX' * ((a, b, suffix) == highest)}" for a, b, suffix in named]
 
 

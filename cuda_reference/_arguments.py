@@ -153,12 +153,12 @@ def check_out(
     return out
 
 
-def _refuse(op: str, found: bool | None, what: str, out: Tensor) -> None:
+def _refuse(op: str, overlaps: bool | None, what: str, out: Tensor) -> None:
     """Raise if ``out`` overlaps something, or if that could not be found out (None)."""
-    if found is False:
+    if overlaps is False:
         return
     where = f"shape {list(out.shape)}, strides {list(out.stride())}"
-    if found:
+    if overlaps:
         raise RuntimeError(f"{op}(): argument 'out' {what}: {where}")
     raise RuntimeError(
         f"{op}(): argument 'out' may be one that {what}: its strides, or the other's, are too "

@@ -95,7 +95,7 @@ def compile_sources(
         stem: cache / f"{stem}-{target}-{_key(source, toolchain)}.json"
         for stem, source in sources.items()
     }
-    libraries = {stem: found[0] for stem, record in records.items() if (found := _cached(record))}
+    libraries = {stem: cached[0] for stem, record in records.items() if (cached := _cached(record))}
     missing = {stem: source for stem, source in sources.items() if stem not in libraries}
     if missing:
         with workspace(cache) as work:
@@ -123,9 +123,9 @@ def cubin(stem: str, arch: str, *, csrc: Path = CSRC) -> tuple[bytes, str]:
     toolchain = _compilers._Toolchain((str(_compilers._nvcc()),), flags, _compilers._cuda_headers())
     cache = _compilers.cache_directory()
     record = cache / f"{stem}-{arch}-{_key(source, toolchain)}.json"
-    found = _cached(record)
-    if found:
-        return found[0].read_bytes(), found[1]["account"]
+    cached = _cached(record)
+    if cached:
+        return cached[0].read_bytes(), cached[1]["account"]
     with workspace(cache) as work:
         built = work / f"{stem}.cubin"
         ran = subprocess.run(

@@ -105,15 +105,15 @@ def _host_compiler() -> tuple[str, ...]:
     chosen = os.environ.get("CXX")
     if chosen:
         name, *others = shlex.split(chosen)
-        found = shutil.which(name)
-        if not found:
+        path = shutil.which(name)
+        if not path:
             raise BuildError(
                 f"no C++ compiler found: CXX is {chosen!r}; unset it, or name an installed compiler"
             )
-        return (found, *others)
+        return (path, *others)
     for name in ("g++", "clang++"):
-        if found := shutil.which(name):
-            return (found,)
+        if path := shutil.which(name):
+            return (path,)
     raise BuildError("no C++ compiler found: install g++ (or clang++, or set CXX)")
 
 
@@ -146,8 +146,8 @@ def _nvcc() -> Path:
         if os.access(nvcc, os.X_OK):
             return nvcc
     # A wrapper on PATH may lie outside a toolkit.
-    if found := shutil.which("nvcc"):
-        return Path(found)
+    if path := shutil.which("nvcc"):
+        return Path(path)
     raise BuildError(
         "nvcc not found: pip install 'triton-kernels-crosscheck[nvcc]', or install the CUDA "
         "toolkit and set CUDA_HOME to its folder"
@@ -173,8 +173,8 @@ def _ninja() -> str:
         pass
     else:
         return str(Path(ninja.BIN_DIR) / "ninja")
-    if found := shutil.which("ninja"):
-        return found
+    if path := shutil.which("ninja"):
+        return path
     raise BuildError("ninja not found: pip install ninja")
 
 

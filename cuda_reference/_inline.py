@@ -206,11 +206,11 @@ class _Unit:
 
     def library(self, target: _compilers.Target) -> ctypes.CDLL:
         """The library for ``target``, built or taken from the cache at the first call."""
-        found = self._libraries.get(target)
-        if found is None:
-            found = _build.library(self.name, target, csrc=self._folder())
-            self._libraries[target] = found
-        return found
+        loaded = self._libraries.get(target)
+        if loaded is None:
+            loaded = _build.library(self.name, target, csrc=self._folder())
+            self._libraries[target] = loaded
+        return loaded
 
     def _folder(self) -> Path:
         """A csrc of its own in the cache, where the compiler's messages can point."""
@@ -262,9 +262,9 @@ def _function(unit: _Unit, symbol: str, declared: Sequence[_Parameter]) -> Calla
     entries: dict[_compilers.Target, Any] = {}
 
     def entry(target: _compilers.Target) -> Any:
-        found = getattr(unit.library(target), f"crosscheck_call_{symbol}")
-        found.argtypes = ctypes_
-        return entries.setdefault(target, found)
+        function = getattr(unit.library(target), f"crosscheck_call_{symbol}")
+        function.argtypes = ctypes_
+        return entries.setdefault(target, function)
 
     def call(*arguments: Any) -> None:
         if len(arguments) != len(parameters):

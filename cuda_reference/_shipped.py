@@ -81,14 +81,14 @@ def libraries(stems: Sequence[str], target: Target) -> tuple[dict[str, Path], li
     folder = _chosen_folder(target)
     if folder is not None:
         return {stem: find(stem, target, folder) for stem in stems}, []
-    found, misfits = {}, []
+    ready, misfits = {}, []
     for stem in stems:
         if not _is_sanitized(target) and _record_file(stem, target, PACKAGED).is_file():
             try:
-                found[stem] = find(stem, target, PACKAGED)
+                ready[stem] = find(stem, target, PACKAGED)
             except BuildError as error:
                 misfits.append(str(error))
-    return found, misfits
+    return ready, misfits
 
 
 def serves(target: Target) -> bool:

@@ -193,15 +193,15 @@ class Watch:
         """The access of that number; None for 0."""
         if not number:
             return None
-        found = self._library.crosscheck_access(number)[0]
-        frames = tuple(frame - self._base for frame in found.frames if frame)
-        return Access(frames, tuple(found.block), tuple(found.thread), found.launch)
+        access = self._library.crosscheck_access(number)[0]
+        frames = tuple(frame - self._base for frame in access.frames if frame)
+        return Access(frames, tuple(access.block), tuple(access.thread), access.launch)
 
     def findings(self) -> Iterator[Finding]:
         """What was wrong, each kind and place once."""
         number = 0
-        while found := self._library.crosscheck_finding(number):
-            f, number = found[0], number + 1
+        while finding := self._library.crosscheck_finding(number):
+            f, number = finding[0], number + 1
             here = self.access(f.here)
             assert here is not None
             yield Finding(
@@ -218,8 +218,8 @@ class Watch:
     def followed(self) -> Iterator[Followed]:
         """What the thread that was followed did, in order."""
         number = 0
-        while found := self._library.crosscheck_followed(number):
-            f, number = found[0], number + 1
+        while step := self._library.crosscheck_followed(number):
+            f, number = step[0], number + 1
             access = self.access(f.access)
             assert access is not None
             yield Followed(bool(f.write), f.size, f.address, _shared(f), access)
@@ -256,10 +256,10 @@ def unraveled(element: int, extents: Sequence[int]) -> tuple[int, ...]:
 
 def _symbols(library: str, addresses: Sequence[int]) -> dict[int, list[Frame]]:
     """The functions at return addresses in a library, the innermost inlined one first."""
-    found: dict[int, list[Frame]] = {address: [] for address in addresses}
+    frames: dict[int, list[Frame]] = {address: [] for address in addresses}
     program = _addr2line()
     if program is None:
-        return found
+        return frames
     # The call is before the address that it returns to.
     asked = {hex(address - 1): address for address in addresses if address > 0}
     command = [program, "-a", "-f", "-C", "-i", "-e", library, *asked]
@@ -270,8 +270,8 @@ def _symbols(library: str, addresses: Sequence[int]) -> dict[int, list[Frame]]:
             at = asked[hex(int(line, 16))]
             continue
         file, _, number = next(lines, "").partition(" (")[0].rpartition(":")
-        found[at].append(Frame(line, file, int(number) if number.isdigit() else 0))
-    return found
+        frames[at].append(Frame(line, file, int(number) if number.isdigit() else 0))
+    return frames
 
 
 @functools.cache

@@ -189,6 +189,10 @@ def linears() -> list[Case]:
         )
         for act in ("none", "gelu"):
             cases.append(helper(act, given, out))
+        relu = lambda x, w, b: tk.linear_act(x, w, b, act="relu")  # noqa: E731
+        cases.append(
+            Case("linear_act", relu, shapes, given, [out], False, True, gradients=gradients)
+        )
     cases.append(Case("linear_gelu", gelu, shapes[:2], (R, S0), [S2], exact=False))
     for approximate in ("none", "tanh"):
         function = lambda x, w, b, a=approximate: tk.linear_gelu(x, w, b, approximate=a)  # noqa: E731

@@ -297,12 +297,18 @@ def gemm_calls(draw: st.DrawFn, op: str) -> Call:
 
     m, n, k = draw(M_OR_N), draw(M_OR_N), draw(K)
     bias = tensor(n) if draw(st.booleans()) else None
-    if op == "linear_gelu":
+    acts = ["none", "relu"] if exact else list(ACTIVATIONS)
+    options: dict[str, Any]
+    if op in ("linear_act", "linear_gelu"):
         leading = draw(st.just((m,)) | st.lists(st.integers(0, 4), max_size=3).map(tuple))
-        options: dict[str, Any] = {"approximate": draw(st.sampled_from(["none", "tanh"]))}
+        if op == "linear_gelu":
+            options = {"approximate": draw(st.sampled_from(["none", "tanh"]))}
+        else:
+            options = {"act": draw(st.sampled_from(acts))}
+            if dtype == "float32" and not special:
+                options["precision"] = draw(st.sampled_from(["ieee", "tf32", "tf32x3"]))
         return Call(op, (tensor(*leading, k), tensor(n, k), bias), options)
     factors = POWERS if exact else FACTORS
-    acts = ["none", "relu"] if exact else list(ACTIVATIONS)
     options = {"act": draw(st.sampled_from(acts)), "alpha": draw(factors)}
     if draw(st.booleans()):
         options["c"] = tensor(*draw(st.sampled_from([(m, n), (n,), (m, 1), (1, n), (1,), ()])))

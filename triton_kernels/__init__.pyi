@@ -16,7 +16,8 @@ def variants(op: str) -> dict[str, Callable[..., Tensor]]: ...
 from triton_kernels.ops.act_backward import act_backward as act_backward
 from triton_kernels.ops.add import add as add
 from triton_kernels.ops.gemm_bias_act import gemm_bias_act as gemm_bias_act
-from triton_kernels.ops.linear_gelu import linear_gelu as linear_gelu
+from triton_kernels.ops.linear_act import linear_act as linear_act
+from triton_kernels.ops.linear_act import linear_gelu as linear_gelu
 from triton_kernels.ops.relu_scale import relu_scale as relu_scale
 from triton_kernels.ops.relu_scale import relu_scale_add as relu_scale_add
 from triton_kernels.ops.relu_scale import relu_scale_backward as relu_scale_backward
@@ -32,6 +33,7 @@ __all__ = [
     "fuse",
     "gemm_bias_act",
     "interpret",
+    "linear_act",
     "linear_gelu",
     "nn",
     "relu_scale",

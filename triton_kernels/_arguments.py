@@ -118,18 +118,18 @@ def sizes(op: str, name: str, value: Any) -> torch.Size:
         )
     if type(value) is torch.Size:  # as in every backward pass
         return value
-    found = []
+    checked = []
     for i, size in enumerate(value):
         try:
             if isinstance(size, bool) or (isinstance(size, Tensor) and size.dtype == torch.bool):
                 raise TypeError
-            found.append(operator.index(size))
+            checked.append(operator.index(size))
         except TypeError:
             raise TypeError(
                 f"{op}(): argument '{name}' must be a sequence of integers, but its element {i} "
                 f"is {size!r:.60}, of type {type(size).__name__}"
             ) from None
-    return torch.Size(found)
+    return torch.Size(checked)
 
 
 def same_device(op: str, **tensors: Tensor | None) -> torch.device:
@@ -288,13 +288,13 @@ def _solutions(terms: Sequence[tuple[int, int]], target: int) -> int | None:
         if any(rest % divisor > others for divisor, others in divisors[i]):
             return 0
         coefficient, limit = terms[i]
-        found = 0
+        solutions = 0
         low = max(0, -((reach[i + 1] - rest) // coefficient))
         for t in range(low, min(limit, rest // coefficient) + 1):
-            found += count(i + 1, rest - coefficient * t)
-            if found > 1:
+            solutions += count(i + 1, rest - coefficient * t)
+            if solutions > 1:
                 break
-        return min(found, 2)
+        return min(solutions, 2)
 
     try:
         return count(0, target)
@@ -328,8 +328,8 @@ def _overlaps_itself(t: Tensor) -> bool | None:
         return True  # more elements than addresses, or a repeated one
     # i and j collide when Σ stride·(i−j) = 0; shifted by (size−1) every term is non-negative, and
     # the one solution that is always there is i = j.
-    found = _solutions([(stride, 2 * limit) for stride, limit in dims], last)
-    return None if found is None else found > 1
+    solutions = _solutions([(stride, 2 * limit) for stride, limit in dims], last)
+    return None if solutions is None else solutions > 1
 
 
 def _overlap(a: Tensor, b: Tensor) -> bool | None:
@@ -349,5 +349,5 @@ def _overlap(a: Tensor, b: Tensor) -> bool | None:
         terms += own
         if mirrored:
             target += sum(coefficient * limit for coefficient, limit in own)
-    found = _solutions(terms, target)
-    return None if found is None else found > 0
+    solutions = _solutions(terms, target)
+    return None if solutions is None else solutions > 0

@@ -169,15 +169,15 @@ def coalesced(dims: list[tuple[int, ...]]) -> list[tuple[int, ...]]:
     wherever every operand walks through both of them with a single stride."""
     dims = [dim for dim in dims if dim[0] != 1]
     dims.sort(key=lambda dim: dim[:0:-1])  # by the output's stride, the last in the tuple
-    found: list[tuple[int, ...]] = []
+    merged: list[tuple[int, ...]] = []
     for size, *strides in dims:
-        if found and all(
-            outer == inner * found[-1][0] for outer, inner in zip(strides, found[-1][1:])
+        if merged and all(
+            outer == inner * merged[-1][0] for outer, inner in zip(strides, merged[-1][1:])
         ):
-            found[-1] = (found[-1][0] * size, *found[-1][1:])
+            merged[-1] = (merged[-1][0] * size, *merged[-1][1:])
         else:
-            found.append((size, *strides))
-    return found
+            merged.append((size, *strides))
+    return merged
 
 
 @dataclass(frozen=True, eq=False)

@@ -144,7 +144,8 @@ ProductPattern = Callable[[Product, tuple[Node, ...], str, Sizes], Match | None]
 class Problem(NamedTuple):
     """What a kernel is to compute. M, N and K are None for elementwise kernels, or where unknown.
 
-    ``other`` is who computes it otherwise: "eager" or "inductor".
+    ``other`` is who computes it otherwise: "eager" or "inductor". ``act`` is the activation at the
+    end of a product; None is any that the kernel has.
     """
 
     kernel: str
@@ -154,6 +155,7 @@ class Problem(NamedTuple):
     M: int | None = None
     N: int | None = None
     K: int | None = None
+    act: str | None = None
 
 
 @dataclass(frozen=True)
@@ -171,6 +173,7 @@ class Entry:
         filled: whether the last wave of tiles fills most of the GPU; None: either way.
         rows: the least M.
         outputs: the most M·N.
+        acts: the activations; empty for any.
     """
 
     dtypes: tuple[torch.dtype, ...]
@@ -181,6 +184,7 @@ class Entry:
     filled: bool | None = None
     rows: int = 0
     outputs: float = math.inf
+    acts: tuple[str, ...] = ()
 
     def covers(self, problem: Problem, gpu: Gpu) -> bool:
         return (
@@ -190,6 +194,7 @@ class Entry:
             and self.filled in (None, filled(problem, gpu))
             and (problem.M is None or problem.M >= self.rows)
             and (self.outputs == math.inf or outputs(problem) <= self.outputs)
+            and (not self.acts or problem.act is None or problem.act in self.acts)
         )
 
 

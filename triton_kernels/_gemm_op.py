@@ -17,7 +17,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from types import SimpleNamespace
 from typing import Any
 
 import torch
@@ -57,7 +56,7 @@ class ProductOperator(Operator):
         name, parameters, launch, fake, label, sharding: as :class:`Operator` takes them.
         with_pre: which form it is.
         act: the activation's name, from the arguments.
-        product: the call as a product, from its arguments by name.
+        product: the call as a product, from its arguments.
         multiply: the public function that computes products.
     """
 
@@ -70,7 +69,7 @@ class ProductOperator(Operator):
         *,
         with_pre: bool,
         act: Callable[[tuple[Any, ...]], str],
-        product: Callable[[Any], Product],
+        product: Callable[..., Product],
         multiply: Multiply,
         label: str,
         sharding: Sharding,
@@ -119,22 +118,22 @@ class ProductOperator(Operator):
         saved, *kept = ctx.saved_tensors
         for i, t in zip(ctx.kept, kept):
             args[i] = t
-        call = self._product(SimpleNamespace(**dict(zip(self.names, args))))
+        call = self._product(*args)
         need = dict(zip(self.names, ctx.needs_input_grad))
         first, second = self.names[:2]
-        found: dict[str, Tensor | None] = {}
+        gradients: dict[str, Tensor | None] = {}
         dz, dbias = self._through_activation(call, grad, grad_pre, saved, need["bias"])
         if dz is not None:
             if need["bias"]:
-                found["bias"] = dbias
+                gradients["bias"] = dbias
             if need[first]:
                 da = self._multiply(dz, _tensor(call.b).t(), **_scale(call))
-                found[first] = da.view(args[0].shape)
+                gradients[first] = da.view(args[0].shape)
             if need[second]:
-                found[second] = self._wgrad(call, dz, ctx.by_columns)
+                gradients[second] = self._wgrad(call, dz, ctx.by_columns)
             if need.get("c") and call.c is not None:
-                found["c"] = reduce_to(dz, call.c, 1.0 if call.beta is None else call.beta)
-        return tuple(found.get(name) for name in self.names)
+                gradients["c"] = reduce_to(dz, call.c, 1.0 if call.beta is None else call.beta)
+        return tuple(gradients.get(name) for name in self.names)
 
     def _through_activation(
         self,

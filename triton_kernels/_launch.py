@@ -94,13 +94,13 @@ def gpu(kernel: Any, device: torch.device) -> Gpu:
     if _modes.compiling():
         from triton_kernels.interpreter import cross_compile
 
-        found = Gpu(cross_compile.capability(), MULTIPROCESSORS)
+        properties = Gpu(cross_compile.capability(), MULTIPROCESSORS)
     elif interpreted(kernel):
-        found = Gpu(90, MULTIPROCESSORS)
+        properties = Gpu(90, MULTIPROCESSORS)
     else:
-        found = _gpu(device)
+        properties = _gpu(device)
     few = pretended()
-    return found if few is None else found._replace(multiprocessors=few)
+    return properties if few is None else properties._replace(multiprocessors=few)
 
 
 def pretended() -> int | None:
@@ -110,8 +110,8 @@ def pretended() -> int | None:
 
 @functools.cache
 def _gpu(device: torch.device) -> Gpu:
-    found = torch.cuda.get_device_properties(device)
-    return Gpu(10 * found.major + found.minor, found.multi_processor_count)
+    properties = torch.cuda.get_device_properties(device)
+    return Gpu(10 * properties.major + properties.minor, properties.multi_processor_count)
 
 
 class Launch:

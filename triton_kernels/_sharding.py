@@ -46,8 +46,8 @@ def _strategy(op: Any, rules: Rules) -> Callable[..., list[Any]]:
     def placed(
         args: tuple[Any, ...], words: Sequence[_placements.Placement]
     ) -> list[Placement | None]:
-        found = dict(zip(tensors, map(_placement, words)))
-        return [None if arg is None else found.get(i) for i, arg in enumerate(args)]
+        placements = dict(zip(tensors, map(_placement, words)))
+        return [None if arg is None else placements.get(i) for i, arg in enumerate(args)]
 
     return lambda *args: [
         (list(map(_placement, out)), placed(args, given)) for out, given in rules(*args)

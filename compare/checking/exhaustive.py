@@ -13,8 +13,9 @@ from torch import Tensor
 
 from compare import cases, numerics
 from compare.cases import Case
-from compare.checking import running
+from compare.checking import running, workers
 from compare.checking.implementations import Implementation, applies
+from compare.checking.running import Outcome
 from compare.checking.verdicts import Row
 from compare.specs import Spec
 
@@ -27,32 +28,55 @@ def prove(spec: Spec, dtype: str, row: Row, candidates: list[Implementation]) ->
     The first wrong input of each implementation joins ``row``'s mismatches. Other options than
     x and y, such as scale, keep their defaults.
     """
+    outcomes = wrong(spec, dtype, candidates)
+    if outcomes is not None:
+        enter(spec, row, outcomes)
+
+
+def enter(spec: Spec, row: Row, outcomes: list[Outcome]) -> None:
+    """Enter into a row what :func:`wrong` found."""
+    for outcome in outcomes:
+        row.add_outcome(outcome)
+    row.proved = spec.every or "every pair"
+
+
+def probe(spec: Spec, dtype: str) -> Case:
+    """What stands for all the inputs."""
+    return Case(spec.name, dtype, (CHUNK,), options=spec.default_options)
+
+
+def wrong(spec: Spec, dtype: str, candidates: list[Implementation]) -> list[Outcome] | None:
+    """The outcomes of the first wrong input of each implementation that has one; None if there is
+    none to run, or the op does not have just 2³² inputs."""
     arity = 1 if spec.unary else 2
-    kind = cases.DTYPES[dtype]
-    probe = Case(spec.name, dtype, (CHUNK,), options=spec.default_options)
-    going = [w for w in candidates if w.device.type == "cuda" and applies(w, spec, probe)]
+    kind, case = cases.DTYPES[dtype], probe(spec, dtype)
+    going = [w for w in candidates if w.device.type == "cuda" and applies(w, spec, case)]
     if not going or spec.bounded or not kind.is_floating_point or kind.itemsize * 8 * arity != 32:
-        return
+        return None
+    outcomes = []
     for operands in _every_input(kind, arity):
         reference = spec.oracle(*operands, **spec.default_options)
         for implementation in list(going):
             options = dict(spec.default_options)
-            outcome = running.run(spec, probe, implementation, (operands, options), reference)
+            workers.tell(implementation.name)
+            outcome = running.run(spec, case, implementation, (operands, options), reference)
             if outcome.mismatch is None:
                 continue
             going.remove(implementation)
-            found, result = outcome.mismatch.deviation, outcome.result
-            if found is not None and result is not None:
+            deviation, result = outcome.mismatch.deviation, outcome.result
+            if deviation is not None and result is not None:
                 # The case of this input alone: that one can be replayed.
-                pattern = ":".join(numerics.hex_of(t[found.index]) for t in operands)
-                single = replace(probe, shape=(1,), values=pattern)
-                one = slice(found.index[0], found.index[0] + 1)
+                pattern = ":".join(numerics.hex_of(t[deviation.index]) for t in operands)
+                single = replace(case, shape=(1,), values=pattern)
+                one = slice(deviation.index[0], deviation.index[0] + 1)
                 arguments = tuple(t[one] for t in operands), options
                 outcome = running.judge(
                     spec, single, implementation, arguments, result[one], reference[one]
                 )
-            row.add_outcome(outcome)
-    row.proved = spec.every or "every pair"
+            outcomes.append(outcome)
+            if running.gpu_is_lost():  # nobody's inputs are there any more
+                return outcomes
+    return outcomes
 
 
 def _every_input(dtype: torch.dtype, arity: int) -> Iterator[tuple[Tensor, ...]]:

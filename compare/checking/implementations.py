@@ -70,15 +70,15 @@ def unavailable() -> dict[str, str]:
 
 def implementations(spec: Spec, modes: list[str]) -> list[Implementation]:
     """Every implementation of an op in the given modes, defaults first."""
-    found = [Implementation(mode, None, getattr(spec, MODES[mode][0])) for mode in modes]
+    defaults_first = [Implementation(mode, None, getattr(spec, MODES[mode][0])) for mode in modes]
     for mode in modes:
         package = triton_kernels if MODES[mode][0] == "triton" else cuda_reference
-        found += [
+        defaults_first += [
             Implementation(mode, name, function)
             for name, function in package.variants(spec.name).items()
             if name != spec.default_variant
         ]
-    return found
+    return defaults_first
 
 
 def selected(implementation: Implementation, names: list[str]) -> bool:

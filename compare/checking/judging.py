@@ -151,10 +151,10 @@ class Deviation:
 
 def worst(parts: Sequence[tuple[int, Deviation]], total: int) -> Deviation:
     """One deviation of those of a result's parts, which begin at these rows."""
-    start, found = max(parts, key=lambda part: part[1].rank)
-    index = (start + found.index[0], *found.index[1:]) if found.index else ()
+    start, deviation = max(parts, key=lambda part: part[1].rank)
+    index = (start + deviation.index[0], *deviation.index[1:]) if deviation.index else ()
     wrong = sum(each.wrong for _, each in parts)
-    return dataclasses.replace(found, index=index, wrong=wrong, total=total)
+    return dataclasses.replace(deviation, index=index, wrong=wrong, total=total)
 
 
 def deviation(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import math
 import platform
 import sys
@@ -22,8 +23,9 @@ from rich.table import Table
 
 import triton_kernels
 from compare.cases import Case
-from compare.checking import exhaustive, running, verdicts
+from compare.checking import running, verdicts
 from compare.checking.implementations import BUILD_TARGETS, MODES, Implementation
+from compare.checking.scheduling import InProcess, Run
 from compare.checking.verdicts import Row
 from compare.specs import Spec
 from cuda_reference import _build
@@ -90,6 +92,7 @@ def run(
     required: list[str],
     every_input: bool,
     limit: bool,
+    runner: InProcess,
 ) -> Report:
     """Build what is needed, run the cases with a progress bar, print the findings.
 
@@ -108,30 +111,42 @@ def run(
         console=console,
         transient=True,
     )
-    with progress, _one_thread():
+    with progress, _one_thread(), runner:
         _build_all(work, candidates, progress)
         task = progress.add_task("check", total=sum(len(chosen) for *_, chosen in work))
+        results = runner.results(
+            Run(spec, case, verdicts.able(spec, case, candidates[spec.name], limit=limit))
+            for spec, _, chosen in work
+            for case in chosen
+        )
         for spec, dtype, chosen in work:
             row = Row(spec.name, dtype, not spec.bounded)
-            began = time.perf_counter()
             progress.update(task, description=f"{spec.name} {dtype}")
-            for result in verdicts.check(spec, chosen, candidates[spec.name], limit=limit):
+            for result in itertools.islice(results, len(chosen)):
                 row.add(result)
                 # Only the spec's own cases prove it: one asked for may be a part of the inputs.
                 if limit and result.outcomes and result.case.values == "every":
                     row.proved = spec.every
                 progress.advance(task)
-            if every_input and not running.gpu_is_lost():
+            if every_input:
                 progress.update(task, description=f"{spec.name} {dtype}, every input")
-                exhaustive.prove(spec, dtype, row, candidates[spec.name])
-            for mismatch in row.telling(SHOWN):
-                mismatch.program_id = verdicts.find_writer(spec, mismatch)
-            row.seconds = time.perf_counter() - began
+                began = time.perf_counter()
+                runner.prove(spec, dtype, row, candidates[spec.name])
+                row.seconds += time.perf_counter() - began
+            row.left_out += runner.left_out(row)
             if not console.is_terminal:  # no bar there: a line a row instead, as sign of life
                 print(
                     f"{spec.name} {dtype}: {row.cases} cases, {row.seconds:.1f} s", file=sys.stderr
                 )
             rows.append(row)
+        shown = [
+            (spec, mismatch)
+            for (spec, *_), row in zip(work, rows)
+            for mismatch in row.telling(SHOWN)
+            if mismatch.deviation is not None
+        ]
+        for (_, mismatch), program in zip(shown, runner.writers(shown)):
+            mismatch.program_id = program
     ran = {mode for row in rows for mode in row.runs}
     ran |= {MODES[mode][0] for mode in ran}
     if running.gpu_is_lost():

@@ -59,6 +59,7 @@ class Outcome:
         worst: ULPs, or the fraction of the bound.
         errors: every element's, as :mod:`compare.checking.histograms` counts them: measure →
             histogram.
+        bits: where bits decide, "right" or a digest of the result: equal where results are.
     """
 
     implementation: Implementation
@@ -66,6 +67,7 @@ class Outcome:
     result: Tensor | None
     mismatch: Mismatch | None
     errors: dict[str, Histogram] = field(default_factory=dict)
+    bits: str | None = None
 
 
 def memory_asked(error: Exception) -> str | None:
@@ -242,8 +244,8 @@ def judge(
             for measure, counted in counts.items():
                 errors.setdefault(measure, Histogram()).update(counted)
             if not bool(right.all()):
-                found = judging.deviation(part[0], part[1], right, error, bound)
-                deviations.append((start, found))
+                deviation = judging.deviation(part[0], part[1], right, error, bound)
+                deviations.append((start, deviation))
     except ValueError as useless:  # a bound that proves nothing
         return Outcome(
             implementation,
@@ -252,7 +254,9 @@ def judge(
             Mismatch(case, implementation.name, f"no verdict: {useless}"),
         )
     if not deviations:
-        return Outcome(implementation, worst, result, None, errors)
+        return Outcome(
+            implementation, worst, result, None, errors, None if spec.bounded else "right"
+        )
     described = judging.worst(deviations, result.numel())
     return Outcome(
         implementation,
@@ -260,6 +264,7 @@ def judge(
         result,
         Mismatch(case, implementation.name, "wrong values", described),
         errors,
+        None if spec.bounded else numerics.digest(result),
     )
 
 

@@ -156,10 +156,10 @@ class Stores(Observer):
 
     def history(self, address: int) -> History:
         """The writers of the element at an address."""
-        found = self._found(address)
-        if found is None:
+        place = self._found(address)
+        if place is None:
             return History(address)
-        memory, index = found
+        memory, index = place
         at = np.array([index])
 
         def store(numbers: Pages) -> Store | None:
@@ -180,14 +180,14 @@ class Stores(Observer):
     def writers(self, tensor: Tensor) -> np.ndarray | None:
         """The number of the last store to each element, −1 for none; None if nobody stored to the
         tensor's memory."""
-        found = self._map(tensor, "last")
-        return None if found is None else found - 1
+        numbers = self._map(tensor, "last")
+        return None if numbers is None else numbers - 1
 
     def _map(self, tensor: Tensor, name: str) -> np.ndarray | None:
-        found = self._found(tensor.data_ptr())
-        if found is None:
+        place = self._found(tensor.data_ptr())
+        if place is None:
             return None
-        memory, start = found
+        memory, start = place
         at = np.full(tensor.shape, start, dtype=np.int64)
         for axis, (size, stride) in enumerate(zip(tensor.shape, _steps(tensor, memory.itemsize))):
             along = [1] * tensor.dim()

@@ -7,17 +7,16 @@ of one op and dtype: what the table, the JSON file and the exit status are made 
 from __future__ import annotations
 
 import functools
+import time
 from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
 import torch
-from torch import Tensor
 
 import triton_kernels
-from compare import numerics
 from compare.cases import Case
-from compare.checking import eager_rule, running
+from compare.checking import eager_rule, running, workers
 from compare.checking.histograms import Histogram
 from compare.checking.implementations import Implementation, applies, is_quick
 from compare.checking.running import Mismatch, Outcome, call, memory_asked, run
@@ -34,6 +33,7 @@ class CaseResult:
     outcomes: list[Outcome]
     agree: bool | None  # Triton and CUDA bitwise equal; None where a bound decides or a side lacks
     left_out: list[str] = field(default_factory=list)  # what ran out of memory, and what it asked
+    seconds: float = 0.0
 
 
 def check(
@@ -46,34 +46,42 @@ def check(
     would take an implementation unreasonably long.
     """
     for case in wanted:
-        able = [
-            implementation for implementation in candidates if applies(implementation, spec, case)
-        ]
-        if limit:
-            able = [
-                implementation for implementation in able if is_quick(implementation, spec, case)
-            ]
-        if running.gpu_is_lost():
-            able = [
-                implementation for implementation in able if implementation.device.type != "cuda"
-            ]
-        outcomes: list[Outcome] = []
-        left_out = []
-        for device in dict.fromkeys(implementation.device for implementation in able):
-            try:
-                for outcome in _on(device, spec, case, able):
-                    outcomes.append(outcome)
-            except Exception as error:
-                asked = memory_asked(error)
-                if asked is None:
-                    raise
-                left_out.append(f"{case} on {device.type}: {asked}")
-        if left_out and torch.cuda.is_initialized():
-            torch.cuda.empty_cache()
-        outcomes.sort(key=lambda outcome: candidates.index(outcome.implementation))
-        comparable = not spec.bounded and not running.gpu_is_lost()
-        agree = _agreement(outcomes) if comparable else None
-        yield CaseResult(case, outcomes, agree, left_out)
+        yield check_case(spec, case, able(spec, case, candidates, limit=limit))
+
+
+def able(
+    spec: Spec, case: Case, candidates: list[Implementation], *, limit: bool
+) -> list[Implementation]:
+    """Those that are made for the case and, with ``limit``, run it in reasonable time."""
+    return [
+        implementation
+        for implementation in candidates
+        if applies(implementation, spec, case)
+        and (not limit or is_quick(implementation, spec, case))
+    ]
+
+
+def check_case(spec: Spec, case: Case, able: list[Implementation]) -> CaseResult:
+    """Run a case on these implementations, but none on a GPU whose context is lost."""
+    began = time.perf_counter()
+    outcomes: list[Outcome] = []
+    left_out = []
+    for device in dict.fromkeys(implementation.device for implementation in able):
+        if device.type == "cuda" and running.gpu_is_lost():
+            continue
+        try:
+            for outcome in _on(device, spec, case, able):
+                outcomes.append(outcome)
+        except Exception as error:
+            asked = memory_asked(error)
+            if asked is None:
+                raise
+            left_out.append(f"{case} on {device.type}: {asked}")
+    if left_out and torch.cuda.is_initialized():
+        torch.cuda.empty_cache()
+    outcomes.sort(key=lambda outcome: able.index(outcome.implementation))
+    seconds = time.perf_counter() - began
+    return CaseResult(case, outcomes, agreement(outcomes), left_out, seconds)
 
 
 def _on(
@@ -92,6 +100,7 @@ def _on(
     for implementation in able:
         if implementation.device != device or (device.type == "cuda" and running.gpu_is_lost()):
             continue
+        workers.tell(implementation.name)
         outcome = run(spec, case, implementation, arguments, reference)
         side, variant = implementation.side, implementation.variant
         answers = eager_rule.answers_to_eager(spec, case, side, variant, reference)
@@ -105,15 +114,12 @@ def _on(
 LARGE = 1 << 30  # bytes
 
 
-def _agreement(outcomes: list[Outcome]) -> bool | None:
-    results: dict[str, list[Tensor]] = {"triton": [], "cuda": []}
-    for outcome in outcomes:
-        if outcome.result is not None:
-            results[outcome.implementation.side].append(outcome.result)
-    if not results["triton"] or not results["cuda"]:
+def agreement(outcomes: list[Outcome]) -> bool | None:
+    """Whether all results are the same bits; None where a bound decides or a side gave none."""
+    found = [outcome for outcome in outcomes if outcome.bits is not None]
+    if len({outcome.implementation.side for outcome in found}) < 2:
         return None
-    first, *others = results["triton"] + results["cuda"]
-    return all(bool(numerics.same_bits(first.to(o.device), o).all()) for o in others)
+    return len({outcome.bits for outcome in found}) == 1
 
 
 INTERPRETED_AGAIN = 1 << 24  # bytes moved: some seconds
@@ -165,6 +171,7 @@ class Row:
         """Count a case that anything is made for."""
         self.cases += bool(result.outcomes)
         self.left_out += result.left_out
+        self.seconds += result.seconds
         for outcome in result.outcomes:
             self.add_outcome(outcome)
         if result.agree is not None:

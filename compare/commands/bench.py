@@ -122,8 +122,9 @@ def bench(
 
 def _ops_and_sweeps(words: list[str], sweep: bool) -> tuple[list[Spec], list[str] | None]:
     """The ops and, after --sweep, the sweeps that the words name."""
+    benchmarked = [spec for spec in SPECS.values() if spec.benchmarked]
     if not sweep:
-        return [spec_named(word) for word in words or SPECS], None
+        return [spec_named(word) for word in words] or benchmarked, None
     known = dict.fromkeys(
         name
         for spec in SPECS.values()
@@ -134,7 +135,7 @@ def _ops_and_sweeps(words: list[str], sweep: bool) -> tuple[list[Spec], list[str
         if word not in known and word not in SPECS:
             both = f"the ops are {', '.join(SPECS)}, the sweeps {', '.join(known)}"
             raise typer.BadParameter(f"no op or sweep {word!r}; {both}")
-    return [SPECS[word] for word in words if word in SPECS] or list(SPECS.values()), names
+    return [SPECS[word] for word in words if word in SPECS] or benchmarked, names
 
 
 def _check_options(
@@ -162,13 +163,13 @@ def _jobs(
     full: bool,
 ) -> list[Job]:
     """The cases and the providers of each."""
-    found = list(benchmarks.work(specs, dtypes, [_shape(text) for text in shapes], sweeps, full))
-    if not found:
+    jobs = list(benchmarks.work(specs, dtypes, [_shape(text) for text in shapes], sweeps, full))
+    if not jobs:
         what = "numbers of sizes than --shapes gives" if shapes else "sweeps"
         raise typer.BadParameter(f"these ops have other {what}")
     named = [
         (work, providers.names(work.spec, work.case, wanted, full, bool(work.sweep)))
-        for work in found
+        for work in jobs
     ]
     return [(work, names) for work, names in named if names]
 

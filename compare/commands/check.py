@@ -14,6 +14,8 @@ from compare import cases
 from compare.cases import Case, Level
 from compare.checking import printing
 from compare.checking.implementations import MODES, applies, implementations, selected, unavailable
+from compare.checking.scheduling import InProcess, InWorkers
+from compare.checking.workers import cores
 from compare.commands.options import (
     MOST_SEED,
     check_dtype,
@@ -27,6 +29,8 @@ from compare.commands.options import (
 from compare.ops import SPECS
 from cuda_reference import BuildError
 from cuda_reference._compilers import sanitizer_environment
+
+TIMEOUT = 300  # seconds: many times what a case takes on a slow machine
 
 
 def check(
@@ -62,6 +66,23 @@ def check(
         str | None,
         typer.Option(help="CUDA on the CPU only, under a sanitizer: address, thread, undefined."),
     ] = None,
+    jobs: Annotated[
+        int | None,
+        typer.Option(
+            help="So many processes run cases, by default one a core; 1: all in this process, for "
+            "a debugger.",
+            min=1,
+        ),
+    ] = None,
+    timeout: Annotated[
+        float | None,
+        typer.Option(
+            help=f"Seconds after which a case counts as hung, by default {TIMEOUT}, but not where "
+            "one case is asked for.",
+            min=0.001,
+            show_default=False,
+        ),
+    ] = None,
     json_file: Annotated[
         Path | None, typer.Option("--json", help="Also write the results there.")
     ] = None,
@@ -72,6 +93,8 @@ def check(
     """
     if quick and full:
         raise typer.BadParameter("--quick and --full exclude each other")
+    if timeout is not None and jobs == 1:
+        raise typer.BadParameter("--timeout needs processes that can be ended, not --jobs 1")
     check_writable(json_file)
     if sanitize is not None and os.environ.get("CROSSCHECK_SANITIZE") != sanitize:
         raise typer.Exit(_rerun_sanitized(sanitize))
@@ -125,8 +148,13 @@ def check(
         ]
         if not work:
             raise typer.BadParameter(f"--impl {','.join(wanted)}: not made for these cases")
+    if timeout is None and not asked:
+        timeout = TIMEOUT
+    runner = InProcess()
+    if jobs != 1:
+        runner = InWorkers(jobs or cores(), timeout)
     try:
-        report = printing.run(work, candidates, reasons, required, exhaustive, limit=not asked)
+        report = printing.run(work, candidates, reasons, required, exhaustive, not asked, runner)
     except BuildError as error:
         typer.echo(str(error), err=True)
         raise typer.Exit(1) from None

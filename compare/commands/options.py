@@ -29,10 +29,10 @@ def check_writable(file: Path | None, option: str = "--json") -> None:
         raise typer.BadParameter(f"{option} {file}: cannot write there")
 
 
-def write_json(file: Path, found: dict[str, Any]) -> None:
+def write_json(file: Path, report: dict[str, Any]) -> None:
     """What a command found; a row a line keeps the file small and its differences telling."""
     parts = []
-    for key, value in json_safe(found).items():
+    for key, value in json_safe(report).items():
         text = json.dumps(value, ensure_ascii=False)
         if key == "rows":
             rows = (json.dumps(row, ensure_ascii=False) for row in value)

@@ -153,9 +153,11 @@ class _Plan:
         if self.tensorboard:
             logs = self.folder / "tensorboard"
             files[str(logs)] = f"tensorboard --logdir {logs}  (pip install torch-tb-profiler)"
-        for found in counted:
-            if found.file:
-                files[str(self.report(found.provider))] = f"ncu-ui {self.report(found.provider)}"
+        for profile in counted:
+            if profile.file:
+                files[str(self.report(profile.provider))] = (
+                    f"ncu-ui {self.report(profile.provider)}"
+                )
         files[str(self.folder / folder.SUMMARY)] = "these figures"
         width = max(map(len, files))
         lines = ["open", *(f"  {file:<{width}}  {how}" for file, how in files.items())]
@@ -178,13 +180,13 @@ def _names(spec: Spec, case: Case, wanted: list[str]) -> list[str]:
 def _ncu(asked: bool | None) -> str | None:
     if asked is False:
         return None
-    found = counters.find()
-    if asked and found is None:
+    tool = counters.find()
+    if asked and tool is None:
         raise typer.BadParameter(
             "--ncu: ncu is neither on PATH nor in CUDA_HOME's bin; install Nsight Compute, or set "
             "CUDA_HOME to the toolkit's folder"
         )
-    return found
+    return tool
 
 
 def _prepared(
@@ -243,12 +245,12 @@ def _profiled(
                 logs if plan.tensorboard else None, tick=bar.update,
             )  # fmt: skip
         profiles = reading.read(json.loads(file.read_text()), names, plan.calls)
-        summary["profiles"] = [found.to_dict() for found in profiles]
+        summary["profiles"] = [profile.to_dict() for profile in profiles]
         out.print(
             f"{case}: {plan.steps} steps of {plan.calls} calls each, warm cache\n", style="bold"
         )
         out.print(tables.overview(profiles), "", tables.kernels(profiles), "")
-        seen = all(found.kernels for found in profiles)
+        seen = all(profile.kernels for profile in profiles)
         if not seen:
             typer.echo(
                 "torch.profiler saw no kernels of some providers: another profiler may hold CUPTI, "
@@ -256,7 +258,7 @@ def _profiled(
                 err=True,
             )
         counted = _counted(plan, names, made) if plan.ncu else []
-        summary["counters"] = [found.to_dict() for found in counted]
+        summary["counters"] = [profile.to_dict() for profile in counted]
         if counted:
             out.print(tables.counted(counted), "")
     typer.echo(plan.opened(counted))
@@ -264,15 +266,15 @@ def _profiled(
 
 
 def _counted(plan: _Plan, names: list[str], made: Path) -> list[counters.Counters]:
-    found: list[counters.Counters] = []
+    counted: list[counters.Counters] = []
     with Bar("Nsight Compute", "providers") as bar:
         for done, name in enumerate(names):
             bar.describe(f"Nsight Compute counts {name}")
             bar.update(done, len(names))
             program = [sys.executable, *plan.program([name], 1, 1)]
-            found.append(
+            counted.append(
                 counters.count(plan.ncu or "ncu", name, program, made / plan.report(name).name)
             )
-            if found[-1].hopeless:
+            if counted[-1].hopeless:
                 break
-    return found
+    return counted

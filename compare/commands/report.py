@@ -40,15 +40,15 @@ def report(
     try:
         if not facts_file:
             page.check_packages()
-        found = sources.read(files or [])
+        files_read = sources.read(files or [])
         if facts_file:
-            page.write(facts_file, facts.rewritten(_document(facts_file), found))
+            page.write(facts_file, facts.rewritten(_document(facts_file), files_read))
         else:
-            page.write(target, page.picture(found) if picture else page.html(found))
+            page.write(target, page.picture(files_read) if picture else page.html(files_read))
     except ReportError as error:
         typer.echo(f"report: {error}", err=True)
         raise typer.Exit(2) from None
-    names = ", ".join(source.name for source in found)
+    names = ", ".join(source.name for source in files_read)
     typer.echo(f"{target}: {target.stat().st_size / 1000:.0f} kB from {names}")
 
 

@@ -16,7 +16,7 @@ from compare.commands.options import check_writable, need_gpu, spec_named, timed
 from compare.numerics import json_safe
 from compare.timing import bench
 from compare.timing.tables import console, number
-from compare.timing.tutorial import TRIES, WAYS, Lesson, TeachingGpu, teach
+from compare.timing.tutorial import TECHNIQUES, TRIES, TeachingGpu, Technique, teach
 
 
 def timing(
@@ -25,7 +25,7 @@ def timing(
     shape: Annotated[
         str | None, typer.Option(help="Its shape: 2048,2048 or M,N,K; a timed one by default.")
     ] = None,
-    samples: Annotated[int, typer.Option(help="Samples of each way.", min=3)] = 50,
+    samples: Annotated[int, typer.Option(help="Samples of each technique.", min=3)] = 50,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Say what would be measured; needs no GPU.")
     ] = False,
@@ -33,7 +33,7 @@ def timing(
         Path | None, typer.Option("--json", help="Also write all samples there.")
     ] = None,
 ) -> None:
-    """Time one kernel in every way that people do, and say what each time is of.
+    """Time one kernel by every technique that people use, and say what each time is of.
 
     Exit status: 0 all right, 2 usage, 3 no GPU.
     """
@@ -42,50 +42,50 @@ def timing(
     case = timed_case(spec, dtype, shape)
     if dry_run:
         typer.echo(f"{case}, triton: {samples} samples of each, {TRIES} tries of a ratio")
-        width = max(len(f"{lesson}: {way}") for lesson, way, _ in WAYS.values())
-        for lesson, way, how in WAYS.values():
-            typer.echo(f"  {f'{lesson}: {way}':<{width}}  {how}")
+        width = max(len(f"{topic}: {name}") for topic, name, _ in TECHNIQUES.values())
+        for topic, name, how in TECHNIQUES.values():
+            typer.echo(f"  {f'{topic}: {name}':<{width}}  {how}")
         return
     need_gpu("time")
     args, kwargs = bench.inputs(spec, case, 0)
     device = TeachingGpu()
-    with Bar("timing", "ways") as bar:
-        lessons = teach(lambda: spec.triton(*args, **kwargs), device, samples, tick=bar.update)
+    with Bar("timing", "techniques") as bar:
+        techniques = teach(lambda: spec.triton(*args, **kwargs), device, samples, tick=bar.update)
     out = console()
-    out.print(f"{case}, triton, by {samples} samples of each way\n", style="bold")
-    out.print(table(lessons))
+    out.print(f"{case}, triton, by {samples} samples of each technique\n", style="bold")
+    out.print(table(techniques))
     if json_file:
-        found = {
+        report = {
             "environment": environment(),
             "case": str(case),
-            "lessons": {key: lesson.to_dict() for key, lesson in lessons.items()},
+            "techniques": {key: technique.to_dict() for key, technique in techniques.items()},
         }
-        json_file.write_text(json.dumps(json_safe(found), indent=1) + "\n")
+        json_file.write_text(json.dumps(json_safe(report), indent=1) + "\n")
 
 
-def table(lessons: dict[str, Lesson]) -> Table:
-    """A line a way under its lesson: the median, 20 to 80 % of the samples, the sentence."""
-    found = Table(box=None, header_style="dim", padding=(0, 2, 0, 0))
-    found.add_column("", no_wrap=True)
+def table(techniques: dict[str, Technique]) -> Table:
+    """A line a technique under its topic: the median, 20 to 80 % of the samples, the sentence."""
+    rows = Table(box=None, header_style="dim", padding=(0, 2, 0, 0))
+    rows.add_column("", no_wrap=True)
     for name in ("µs", "20–80 %"):
-        found.add_column(name, justify="right", no_wrap=True)
-    found.add_column("")
+        rows.add_column(name, justify="right", no_wrap=True)
+    rows.add_column("")
     title = ""
-    for key, lesson in lessons.items():
-        if lesson.lesson != title:
-            title = lesson.lesson
-            found.add_row(Text(title, style="bold"))
-        found.add_row("  " + lesson.way, *_figures(key, lesson), lesson.says)
-    return found
+    for key, technique in techniques.items():
+        if technique.topic != title:
+            title = technique.topic
+            rows.add_row(Text(title, style="bold"))
+        rows.add_row("  " + technique.name, *_figures(key, technique), technique.says)
+    return rows
 
 
-def _figures(key: str, lesson: Lesson) -> tuple[str, str]:
-    if not lesson.samples:
+def _figures(key: str, technique: Technique) -> tuple[str, str]:
+    if not technique.samples:
         return "–", ""
     if key in ("sequential", "interleaved"):
-        low, high = lesson.percentile(20), lesson.percentile(80)
-        return f"× {lesson.median:.3f}", f"{low:.3f}–{high:.3f}"
-    if len(lesson.samples) == 1:
-        return number(lesson.median), ""
-    low, high = lesson.percentile(20), lesson.percentile(80)
-    return number(lesson.median), f"{number(low)}–{number(high)}"
+        low, high = technique.percentile(20), technique.percentile(80)
+        return f"× {technique.median:.3f}", f"{low:.3f}–{high:.3f}"
+    if len(technique.samples) == 1:
+        return number(technique.median), ""
+    low, high = technique.percentile(20), technique.percentile(80)
+    return number(technique.median), f"{number(low)}–{number(high)}"

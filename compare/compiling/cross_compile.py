@@ -157,10 +157,10 @@ def compile_all(
     len(archs) times. Several processes share the work where there is enough."""
     units = [(op, arch, tuple(sides)) for arch in archs for op in ops]
     workers = min(len(units), len(os.sched_getaffinity(0)))
-    found: dict[Any, list[Row]] = {}
+    rows_of: dict[Any, list[Row]] = {}
     if workers == 1 or len(units) < 4:  # a process takes seconds to start
         for unit in units:
-            found[unit] = compile_op(*unit)
+            rows_of[unit] = compile_op(*unit)
             done()
     else:
         # Not forked: the process may have threads, and a CUDA context.
@@ -171,9 +171,9 @@ def compile_all(
             heavy.sort(key=lambda unit: not SPECS[unit[0]].bounded)
             futures = {pool.submit(compile_op, *unit): unit for unit in heavy}
             for future in as_completed(futures):
-                found[futures[future]] = future.result()
+                rows_of[futures[future]] = future.result()
                 done()
-    return [row for unit in units for row in found[unit]]
+    return [row for unit in units for row in rows_of[unit]]
 
 
 def compile_op(op: str, arch: str, sides: tuple[str, ...]) -> list[Row]:
@@ -188,10 +188,11 @@ def compile_op(op: str, arch: str, sides: tuple[str, ...]) -> list[Row]:
             name = spec.cuda_kernel(dtype, variant)
         shown.add(name)
         rows.append(Row(arch, op, dtype, label, kernel, cuda.get(name)))
-    # What has no twin in Triton; another op of the same source shows its own.
+    # What has no twin in Triton; another op of the same source shows what is its own alone.
+    own = {spec.cuda_kernel(*which) for which in _cuda_variants(spec)}
     for other in SPECS.values():
         if other.stem == spec.stem and other is not spec:
-            shown |= {other.cuda_kernel(*which) for which in _cuda_variants(other)}
+            shown |= {other.cuda_kernel(*which) for which in _cuda_variants(other)} - own
     rows += [Row(arch, op, "–", name, None, cuda[name]) for name in cuda if name not in shown]
     return rows
 
@@ -281,5 +282,5 @@ def _cuda_kernels(spec: Spec, arch: str) -> dict[str, Kernel]:
         failed = str(error)
         names = dict.fromkeys(spec.cuda_kernel(d, v) for d, v in _cuda_variants(spec))
         return {name: Kernel(name, None, failed) for name in names}
-    found = machine_code.of_cuda(cubin, account, arch)
-    return {name: Kernel(name, figures) for name, figures in found.items()}
+    figures_of = machine_code.of_cuda(cubin, account, arch)
+    return {name: Kernel(name, figures) for name, figures in figures_of.items()}

@@ -67,15 +67,15 @@ class Figures:
 def of_triton(launches: Sequence[tuple[bytes, int]], arch: str) -> list[Figures]:
     """The figures of Triton's cubins, each with the dynamic shared memory of its launch."""
     codes = _disassemble([cubin for cubin, _ in launches], arch)
-    found = []
+    figures = []
     for (cubin, shared), code in zip(launches, codes):
         ((name, opcodes),) = code.items()
         registers, stack = _resources(cubin)[name]
         # Triton keeps no arrays in local memory, so that its stack frame is what it spilled: its
         # own n_spills, which wants a loaded kernel, is this number in words.
         touched = any(opcode.split(".")[0] in ("STL", "LDL") for opcode in opcodes)
-        found.append(_figures(registers, stack if touched else 0, stack, shared, opcodes))
-    return found
+        figures.append(_figures(registers, stack if touched else 0, stack, shared, opcodes))
+    return figures
 
 
 def of_cuda(cubin: bytes, account: str, arch: str) -> dict[str, Figures]:
@@ -95,12 +95,12 @@ def of_cuda(cubin: bytes, account: str, arch: str) -> dict[str, Figures]:
     }
     resources = _resources(cubin)
     (codes,) = _disassemble([cubin], arch)
-    found = {}
+    figures = {}
     for name, opcodes in codes.items():
         registers, stack = resources[name]
         spills, shared = said[name]
-        found[readable(name)] = _figures(registers, spills, stack, shared, opcodes)
-    return found
+        figures[readable(name)] = _figures(registers, spills, stack, shared, opcodes)
+    return figures
 
 
 def _figures(
@@ -146,8 +146,8 @@ def _resources(cubin: bytes) -> dict[str, tuple[int, int]]:
         file.write(cubin)
         file.flush()
         text = _run("cuobjdump", "-res-usage", file.name)
-    found = re.findall(r"Function (\S+):\s+REG:(\d+) STACK:(\d+)", text)
-    return {name: (int(registers), int(stack)) for name, registers, stack in found}
+    matches = re.findall(r"Function (\S+):\s+REG:(\d+) STACK:(\d+)", text)
+    return {name: (int(registers), int(stack)) for name, registers, stack in matches}
 
 
 def _disassemble(cubins: Sequence[bytes], arch: str) -> list[dict[str, Counter[str]]]:
@@ -156,19 +156,19 @@ def _disassemble(cubins: Sequence[bytes], arch: str) -> list[dict[str, Counter[s
     All in one go: the disassembler takes longer to start than to read a hundred kernels. What it
     reads in one go is bare instructions, so the code sections are laid end to end.
     """
-    found: list[dict[str, Counter[str]]] = []
+    counts: list[dict[str, Counter[str]]] = []
     starts: list[int] = []
     counters: list[Counter[str]] = []
     code = b""
     for cubin in cubins:
-        found.append({})
+        counts.append({})
         for name, section in _code_sections(cubin):
-            found[-1][name] = Counter()
+            counts[-1][name] = Counter()
             starts.append(len(code))
-            counters.append(found[-1][name])
+            counters.append(counts[-1][name])
             code += section
     if not code:
-        return found
+        return counts
     machine = _SASS_OF.get(arch, arch.upper().replace("_", ""))
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "code"
@@ -177,7 +177,7 @@ def _disassemble(cubins: Sequence[bytes], arch: str) -> list[dict[str, Counter[s
     line = re.compile(r"^\s*/\*([0-9a-f]+)\*/\s+(?:@!?U?P\w+\s+)?([A-Z][\w.]*)", re.M)
     for address, opcode in line.findall(text):
         counters[bisect.bisect(starts, int(address, 16)) - 1][opcode] += 1
-    return found
+    return counts
 
 
 def _code_sections(cubin: bytes) -> Iterator[tuple[str, bytes]]:

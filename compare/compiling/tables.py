@@ -134,16 +134,16 @@ def _print_findings(console: Console, report: Report) -> None:
         for side, problem, reason in row.problems():
             where = f"{row.op} {row.dtype} {row.label}"
             if reason:
-                found = accepted.setdefault(reason, {}).setdefault(f"{side} {where}", [])
-                found.append(f"{row.arch} {problem}")
+                problems_there = accepted.setdefault(reason, {}).setdefault(f"{side} {where}", [])
+                problems_there.append(f"{row.arch} {problem}")
                 continue
             failing += 1
             console.print(f"[red bold]{row.arch} {side}[/] ", end="", highlight=False)
             console.print(f"{where}: {problem}", **plain)
     for reason, problems in accepted.items():
         console.print(f"accepted: {reason}:", **plain)
-        for where, found in problems.items():
-            console.print(f"  {where}: {', '.join(found)}", **plain)
+        for where, problems_there in problems.items():
+            console.print(f"  {where}: {', '.join(problems_there)}", **plain)
     for side, reason in report.reasons.items():
         console.print(f"not compiled: {side}: {reason}", **plain)
     console.print(
@@ -155,7 +155,11 @@ def _print_findings(console: Console, report: Report) -> None:
     kernels = sum(row.triton is not None for row in report.rows)
     kernels += len({(row.arch, row.op, row.cuda.name) for row in report.rows if row.cuda})
     words = f"{failing} of them FAIL" if failing else "all fit"
-    spills = sum(len(found) for problems in accepted.values() for found in problems.values())
+    spills = sum(
+        len(problems_there)
+        for problems in accepted.values()
+        for problems_there in problems.values()
+    )
     words += f", {spills} accepted spills" if spills else ""
     colour = "green" if report.passed else "red"
     versions = environment()

@@ -157,7 +157,7 @@ def _other_orders(
     """Run the programs in other orders, too; a hazard for each tensor that comes out different."""
     if all(math.prod(launch.grid) < 2 for launch in first.stores.launches):
         return []
-    found: dict[program_orders.Key, Hazard] = {}
+    hazards: dict[program_orders.Key, Hazard] = {}
     for name, order in OTHERS.items():
         bar = Bar(f"interpreting {subject.title} in {name} order")
         stores = _Watch(bar, order)
@@ -179,11 +179,11 @@ def _other_orders(
             )
             break
         except Exception as error:  # noqa: BLE001 - whatever the kernel throws is a finding
-            found.setdefault(("", False), _stopped(error, name, stores))
+            hazards.setdefault(("", False), _stopped(error, name, stores))
             continue
         for key, hazard in program_orders.differences(first, Outcome(name, stores, results)):
-            found.setdefault(key, hazard)
-    return list(found.values())
+            hazards.setdefault(key, hazard)
+    return list(hazards.values())
 
 
 def _stopped(error: Exception, order: str, stores: Stores) -> Hazard:

@@ -109,14 +109,14 @@ class Op:
         arguments, reference, result = (state[k] for k in ("arguments", "reference", "result"))
         mode = "triton-compiled" if result.is_cuda else "triton-interpreted"
         name = mode + (f"/{self._variant}" if self._variant else "")
-        found = running.compare(self._spec, self._case, name, arguments, result, reference)
+        comparison = running.compare(self._spec, self._case, name, arguments, result, reference)
         worse = None
-        if bool(found.right.all()) and answers_to_eager(
+        if bool(comparison.right.all()) and answers_to_eager(
             self._spec, self._case, "triton", self._variant, reference
         ):
             eager = eager_error(self._spec, arguments, reference)
             worse = less_accurate(result, reference, eager)
-        return [Result("out", result, reference, found, worse)]
+        return [Result("out", result, reference, comparison, worse)]
 
     def expect(self, state: Any, arguments: Sequence[Argument]) -> list[Result]:
         """The last launch's out_ptr."""
@@ -187,8 +187,9 @@ class Kernel:
                 self._outputs.append((argument.name, at))
         references = self._references()
         return [
-            Result(name, held[at], reference, self._compare(name, held[at].cpu(), reference))
-            for (name, at), reference in zip(self._outputs, references)
+            Result(name, held[at], wanted, self._compare(name, held[at].cpu(), wanted))
+            for name, at in self._outputs
+            if (wanted := references.get(name)) is not None
         ]
 
     def expect(self, state: Any, arguments: Sequence[Argument]) -> list[Result]:
@@ -205,24 +206,26 @@ class Kernel:
         """Unless it was made under TRITON_INTERPRET=1."""
         return not interpreter.made_interpreted(self._kernel)
 
-    def _references(self) -> list[Tensor]:
+    def _references(self) -> dict[str, Tensor]:
+        """What is expected, by parameter; of a dict, what it leaves out (locks, scratch memory) may
+        hold anything."""
         names = [name for name, _ in self._outputs]
         stored = ", ".join(names) or "nothing"
         expected = self._expected
         if isinstance(expected, dict):
-            if set(expected) != set(names):
+            if not expected or not set(expected) <= set(names):
                 raise ValueError(
-                    f"debug(): oracle() returned {', '.join(expected)}, but the kernel stored to "
-                    f"{stored}"
+                    f"debug(): oracle() returned {', '.join(expected) or 'an empty dict'}, but the "
+                    f"kernel stored to {stored}"
                 )
-            return [expected[name] for name in names]
+            return expected
         assert expected is not None
         if len(expected) != len(names):
             raise ValueError(
                 f"debug(): oracle() returned {len(expected)} tensors, but the kernel stored to "
                 f"{stored}: it must return one for each of these, or a dict by parameter name"
             )
-        return expected
+        return dict(zip(names, expected, strict=True))
 
     def _compare(self, name: str, result: Tensor, reference: Tensor) -> Comparison:
         if result.shape != reference.shape:
@@ -286,18 +289,18 @@ def _checked(
 
 def _expected(returned: Any) -> list[Tensor] | dict[str, Tensor]:
     """What an oracle returned, checked."""
-    found: Any = returned
+    results: Any = returned
     if isinstance(returned, Tensor):
-        found = [returned]
+        results = [returned]
     elif isinstance(returned, (tuple, list)):
-        found = list(returned)
-    each = found.values() if isinstance(found, dict) else found
-    if not isinstance(found, (list, dict)) or not all(isinstance(t, Tensor) for t in each):
+        results = list(returned)
+    each = results.values() if isinstance(results, dict) else results
+    if not isinstance(results, (list, dict)) or not all(isinstance(t, Tensor) for t in each):
         raise TypeError(
             "debug(): oracle() must return a tensor, a tuple of tensors, or a dict of tensors by "
             f"parameter name, but returned {type(returned).__name__}"
         )
-    return found
+    return results
 
 
 def subject_of(

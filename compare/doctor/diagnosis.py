@@ -53,12 +53,12 @@ def examine(json_file: Path | None = None) -> int:
     if json_file and (json_file.is_dir() or not os.access(json_file.absolute().parent, os.W_OK)):
         print(f"--json {json_file}: cannot write there", file=sys.stderr)
         return 2
-    found = diagnose()
-    grades = [finding.grade for findings in found.values() for finding in findings]
+    diagnosis = diagnose()
+    grades = [finding.grade for findings in diagnosis.values() for finding in findings]
     problems, warned = grades.count("problem"), grades.count("warning")
-    _print(found, f"{_count(problems, 'problem')}, {_count(warned, 'warning')}", problems)
+    _print(diagnosis, f"{_count(problems, 'problem')}, {_count(warned, 'warning')}", problems)
     if json_file:
-        listed = {h: [vars(finding) for finding in findings] for h, findings in found.items()}
+        listed = {h: [vars(finding) for finding in findings] for h, findings in diagnosis.items()}
         json_file.write_text(json.dumps({"passed": not problems, "findings": listed}, indent=1))
     return 1 if problems else 0
 
@@ -67,31 +67,34 @@ def _count(number: int, word: str) -> str:
     return f"{number or 'no'} {word}" + ("" if number == 1 else "s")
 
 
-def _print(found: dict[str, list[Finding]], counted: str, problems: int) -> None:
+def _print(diagnosis: dict[str, list[Finding]], counted: str, problems: int) -> None:
     runs = "cannot compare both sides here" if problems else "can run here"
     last = f"{counted}: python -m compare check {runs}"
     try:
         from rich.console import Console
         from rich.text import Text
     except ImportError:
-        for line, _ in [*_lines(found, 100), (last, "")]:
+        for line, _ in [*_lines(diagnosis, 100), (last, "")]:
             print(line)
         return
     console = Console()
     # A log file has room; rich would assume 80 columns.
     width = max(60, console.width) if console.is_terminal else 100
-    for line, style in [*_lines(found, width), (last, "bold red" if problems else "bold green")]:
+    for line, style in [
+        *_lines(diagnosis, width),
+        (last, "bold red" if problems else "bold green"),
+    ]:
         console.print(Text(line, style), soft_wrap=True)
 
 
-def _lines(found: dict[str, list[Finding]], width: int) -> Iterator[tuple[str, str]]:
+def _lines(diagnosis: dict[str, list[Finding]], width: int) -> Iterator[tuple[str, str]]:
     """The page's lines with their style: headings, findings, and under these their remedies."""
-    names = max(len(finding.name) for findings in found.values() for finding in findings)
+    names = max(len(finding.name) for findings in diagnosis.values() for finding in findings)
     margin = " " * (2 + 9 + names + 2)
     page = textwrap.TextWrapper(
         width, subsequent_indent=margin, break_long_words=False, break_on_hyphens=False
     )
-    for heading, findings in found.items():
+    for heading, findings in diagnosis.items():
         if findings:
             yield heading, "bold"
         for f in findings:

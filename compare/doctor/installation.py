@@ -86,13 +86,13 @@ def versions() -> Iterator[Finding]:
             "use Python 3.11 or newer: make setup PYTHON=…",
         )
     )
-    found = {}
+    there = {}
     for name in ("torch", "triton", "numpy", "typer", "rich"):
         try:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")  # torch's, where numpy is missing
                 module = importlib.import_module(name)
-            found[name] = str(getattr(module, "__version__", "")) or importlib.metadata.version(
+            there[name] = str(getattr(module, "__version__", "")) or importlib.metadata.version(
                 name
             )
         except Exception as error:  # noqa: BLE001 - however a broken package fails is the finding
@@ -103,14 +103,14 @@ def versions() -> Iterator[Finding]:
                 f"python -m pip install --force-reinstall {requirement(name)}",
             )
             continue
-        yield Finding(name, "ok", found[name])
-    if {"torch", "triton", "numpy"} <= set(found):
-        yield _tried(found)
-        if found["triton"].startswith("3.6.") and _minor(found["numpy"]) >= (2, 4):
+        yield Finding(name, "ok", there[name])
+    if {"torch", "triton", "numpy"} <= set(there):
+        yield _tried(there)
+        if there["triton"].startswith("3.6.") and _minor(there["numpy"]) >= (2, 4):
             yield Finding(
                 "known-bad pair",
                 "warning",
-                f"triton {found['triton']} with numpy {found['numpy']}: in Triton's own "
+                f"triton {there['triton']} with numpy {there['numpy']}: in Triton's own "
                 "interpreter loops with a run-time bound raise TypeError. This package's kernels "
                 "run in triton_kernels.interpret(), which mends it; others outside of it fail",
                 "run your own kernels inside triton_kernels.interpret(), or: "
@@ -131,14 +131,14 @@ def requirement(package: str) -> str:
     return shlex.quote(next((r for r in required if re.match(rf"{package}\b", r)), package))
 
 
-def _tried(found: dict[str, str]) -> Finding:
+def _tried(there: dict[str, str]) -> Finding:
     """Triton by its full version, for its internals are patched; the others by major.minor."""
 
     def alike(row: Tried) -> list[bool]:
         return [
-            row.triton == found["triton"],
-            _minor(row.torch) == _minor(found["torch"]),
-            _minor(row.numpy) == _minor(found["numpy"]),
+            row.triton == there["triton"],
+            _minor(row.torch) == _minor(there["torch"]),
+            _minor(row.numpy) == _minor(there["numpy"]),
         ]
 
     nearest = max(TRIED, key=alike)

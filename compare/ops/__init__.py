@@ -15,7 +15,7 @@ from compare.specs.spec import Spec
 
 
 def _scanned() -> dict[str, Spec]:
-    found: dict[str, Spec] = {}
+    specs_by_name: dict[str, Spec] = {}
     names = (module.name for module in pkgutil.iter_modules(__path__))
     for stem in sorted(name for name in names if not name.startswith("_")):
         file = f"compare/ops/{stem}.py"
@@ -24,11 +24,12 @@ def _scanned() -> dict[str, Spec]:
         except Exception as error:
             raise ImportError(f"{file}: {type(error).__name__}: {error}") from error
         for spec in specs:
-            if spec.name in found:
+            if spec.name in specs_by_name:
                 raise ImportError(f"{file}: there is an op {spec.name!r} already")
             spec.stem = stem
-            found[spec.name] = spec
-    return dict(sorted(found.items(), key=lambda each: each[1].order))  # files' order in a family
+            specs_by_name[spec.name] = spec
+    in_families = sorted(specs_by_name.items(), key=lambda each: each[1].order)  # then by files
+    return dict(in_families)
 
 
 SPECS: dict[str, Spec] = _scanned()

@@ -167,7 +167,8 @@ class ActBackward(Spec):
             if cases.DTYPES[dtype].itemsize == 2:
                 yield case((256, 256), values="every", act=act)
         for shape in SHAPES:
-            yield case(shape)
+            if shape != (33, 129):  # above
+                yield case(shape)
             yield case(shape, values="integers", act="relu")
         for layout in LAYOUTS[1:]:
             if layout not in cases.DISTANT:

@@ -14,9 +14,8 @@ from compare.cases import CPU, Arguments, Case, Level
 from compare.specs import product_bounds
 from compare.specs.activations import ACTIVATIONS, OF_PRE
 from compare.specs.product_inputs import HOW, addend, arguments_of, matrices
-from compare.specs.products import ALIGNMENTS, TAILS, TILES, TMA, Product
+from compare.specs.products import ALIGNMENTS, PRECISIONS, TAILS, TILES, TMA, Product, activated
 
-PRECISIONS = ("ieee", "tf32", "tf32x3")
 EPILOGUE: dict[str, Any] = {"alpha": 0.5, "beta": 2.0, "c": "full", "bias": True}
 OPTIONS = {
     "act": choice(*ACTIVATIONS),
@@ -24,21 +23,10 @@ OPTIONS = {
     "beta": NUMBER,
     "c": choice("full", "row", "column", "0-d"),
     "bias": TRUTH,
-    "precision": choice("ieee", "tf32", "tf32x3"),
+    "precision": choice(*PRECISIONS),
     "out_dtype": FLOAT_DTYPE,
     **HOW,
 }
-
-
-def _activated(pre: Tensor, act: str) -> Tensor:
-    functional = torch.nn.functional
-    if act in ("gelu", "gelu_tanh"):
-        return functional.gelu(pre, approximate="tanh" if act == "gelu_tanh" else "none")
-    if act == "none":
-        return pre
-    function = getattr(functional, act, None) or getattr(torch, act)
-    result: Tensor = function(pre)
-    return result
 
 
 def _fused(a: Tensor, b: Tensor, bias: Tensor, *, act: str) -> Tensor:
@@ -183,7 +171,7 @@ class GemmBiasAct(Product):
     def to_compile(self, dtype: str, options: Mapping[str, Any]) -> Iterator[Case]:
         """Each tile configuration and precision, without an epilogue and with the heaviest."""
         heavy: dict[str, Any] = {"act": "gelu", "bias": True, "c": "full"}
-        for precision in ("ieee", "tf32", "tf32x3") if dtype == "float32" else ("ieee",):
+        for precision in PRECISIONS if dtype == "float32" else PRECISIONS[:1]:
             for shape in self.shapes_to_compile(dtype):
                 for epilogue in ({}, heavy):
                     yield Case(
@@ -212,7 +200,7 @@ class GemmBiasAct(Product):
             pre = torch.addmm(bias, a, b, alpha=alpha)
         else:
             pre = a @ b if alpha == 1.0 else alpha * (a @ b)
-        result = pre if training == "pre" else _activated(pre, act)
+        result = pre if training == "pre" else activated(pre, act)
         return result if out_dtype is None else result.to(out_dtype)
 
 

@@ -77,8 +77,8 @@ class Counters:
 
 def find() -> str | None:
     """ncu: on PATH, or in the toolkit of CUDA_HOME."""
-    if found := shutil.which("ncu"):
-        return found
+    if path := shutil.which("ncu"):
+        return path
     if home := os.environ.get("CUDA_HOME"):
         return shutil.which("ncu", path=str(Path(home) / "bin"))
     return None
@@ -183,5 +183,5 @@ def _value(metric: str, rows: list[dict[str, str]], units: dict[str, str]) -> fl
             values.append(float(row[metric].replace(",", "")))
         except (KeyError, ValueError, AttributeError):  # n/a, or words around a number
             return None
-    found = sum(values) * UNITS.get(units.get(metric, ""), 1.0)
-    return found if metric in SUMMED else found / len(values)
+    total = sum(values) * UNITS.get(units.get(metric, ""), 1.0)
+    return total if metric in SUMMED else total / len(values)

@@ -54,11 +54,11 @@ def filled(folder: Path, summary: dict[str, Any]) -> Iterator[Path]:
 def _former(folder: Path) -> list[str] | None:
     """The files of the run that the folder is of; None if it is of none."""
     try:
-        found = json.loads((folder / SUMMARY).read_text())
-        if found["made_by"] != MADE_BY:
+        summary = json.loads((folder / SUMMARY).read_text())
+        if summary["made_by"] != MADE_BY:
             return None
         inside = folder.resolve()
-        return [f for f in found["files"] if (folder / f).resolve().is_relative_to(inside)]
+        return [f for f in summary["files"] if (folder / f).resolve().is_relative_to(inside)]
     except (OSError, ValueError, KeyError, TypeError):
         return None
 

@@ -71,14 +71,14 @@ def read(trace: dict[str, Any], providers: Sequence[str], calls: int) -> list[Pr
             for event in events
             if event.get("cat") == "user_annotation" and event["name"] in providers
         ),
-        key=lambda found: found.begin,
+        key=lambda span: span.begin,
     )
     launched = {
         event["args"]["correlation"]: float(event["ts"])
         for event in events
         if event.get("cat") in LAUNCHES and "correlation" in event.get("args", {})
     }
-    begins = [found.begin for found in ranges]
+    begins = [span.begin for span in ranges]
     for event in events:
         if event.get("cat") not in WORK:
             continue
@@ -88,7 +88,7 @@ def read(trace: dict[str, Any], providers: Sequence[str], calls: int) -> list[Pr
         if number >= 0 and (at is None or at <= ranges[number].end):
             ranges[number].work.append((start, start + float(event["dur"]), event["name"]))
     return [
-        _profile(name, [found for found in ranges if found.provider == name], calls)
+        _profile(name, [span for span in ranges if span.provider == name], calls)
         for name in providers
     ]
 
@@ -96,26 +96,26 @@ def read(trace: dict[str, Any], providers: Sequence[str], calls: int) -> list[Pr
 def _profile(provider: str, ranges: list[_Range], calls: int) -> Profile:
     if not ranges:
         raise ValueError(f"the trace has no range {provider!r}")
-    found = Profile(provider, median(each.end - each.begin for each in ranges) / calls)
+    profile = Profile(provider, median(each.end - each.begin for each in ranges) / calls)
     worked = [each for each in ranges if each.work]
     if not worked:
-        return found
+        return profile
     total = calls * len(ranges)
     busy = sum(_covered(each.work) for each in worked)
     starts = [min(work[0] for work in each.work) for each in worked]
     span = sum(max(w[1] for w in each.work) - start for each, start in zip(worked, starts))
-    found.gpu = busy / total
-    found.first = median(start - each.begin for each, start in zip(worked, starts))
-    found.idle = 1 - busy / span if span else 0.0
+    profile.gpu = busy / total
+    profile.first = median(start - each.begin for each, start in zip(worked, starts))
+    profile.idle = 1 - busy / span if span else 0.0
     times: dict[str, list[float]] = {}
     for each in worked:
         for start, end, name in each.work:
             times.setdefault(name, []).append(end - start)
-    found.kernels = sorted(
+    profile.kernels = sorted(
         (Kernel(name, len(spent) / total, sum(spent) / total) for name, spent in times.items()),
         key=lambda kernel: -kernel.microseconds,
     )
-    return found
+    return profile
 
 
 def _covered(spans: Iterable[tuple[float, float, str]]) -> float:

@@ -20,14 +20,14 @@ def overview(profiles: Sequence[Profile]) -> Table:
     table = _table(
         "a call", "GPU µs", "kernels", "host µs", "first kernel\nafter µs", "GPU waits\nbetween"
     )
-    for found in sorted(profiles, key=lambda profile: profile.gpu):
+    for each in sorted(profiles, key=lambda profile: profile.gpu):
         table.add_row(
-            found.provider,
-            number(found.gpu) if found.kernels else "none seen",
-            number_of(sum(kernel.count for kernel in found.kernels)),
-            number(found.host),
-            "–" if found.first is None else number(found.first),
-            "–" if found.idle is None else f"{100 * found.idle:.0f} %",
+            each.provider,
+            number(each.gpu) if each.kernels else "none seen",
+            number_of(sum(kernel.count for kernel in each.kernels)),
+            number(each.host),
+            "–" if each.first is None else number(each.first),
+            "–" if each.idle is None else f"{100 * each.idle:.0f} %",
         )
     return table
 
@@ -35,17 +35,17 @@ def overview(profiles: Sequence[Profile]) -> Table:
 def kernels(profiles: Sequence[Profile]) -> Table:
     """A line a kernel, by GPU time, under its provider."""
     table = _table("kernel", "a call", "µs", "share")
-    for found in sorted(profiles, key=lambda profile: profile.gpu):
-        table.add_row(Text(found.provider, style="bold"))
-        total = sum(kernel.microseconds for kernel in found.kernels)
-        for kernel in found.kernels[:MOST]:
+    for each in sorted(profiles, key=lambda profile: profile.gpu):
+        table.add_row(Text(each.provider, style="bold"))
+        total = sum(kernel.microseconds for kernel in each.kernels)
+        for kernel in each.kernels[:MOST]:
             table.add_row(
                 Text("  " + short(kernel.name)),
                 number_of(kernel.count),
                 number(kernel.microseconds),
                 f"{100 * kernel.microseconds / total:.0f} %" if total else "–",
             )
-        if rest := found.kernels[MOST:]:
+        if rest := each.kernels[MOST:]:
             spent = sum(kernel.microseconds for kernel in rest)
             share = f"{100 * spent / total:.0f} %" if total else "–"
             table.add_row(f"  {len(rest)} more", "", number(spent), share)
@@ -55,20 +55,20 @@ def kernels(profiles: Sequence[Profile]) -> Table:
 def counted(counters: Sequence[Counters]) -> RenderableType:
     """A line a kernel with its counters, under its provider."""
     table = _table("Nsight Compute,\ncold cache", *METRICS.values())
-    for found in counters:
-        if found.problem:
+    for each in counters:
+        if each.problem:
             continue
-        table.add_row(Text(found.provider, style="bold"))
-        for kernel in found.kernels:
+        table.add_row(Text(each.provider, style="bold"))
+        for kernel in each.kernels:
             times = f" ×{kernel.launches}" if kernel.launches > 1 else ""
             table.add_row(
                 Text("  " + short(kernel.name, 32) + times),
                 *(_figure(kernel.values[metric], name) for metric, name in METRICS.items()),
             )
     problems = [
-        Text(f"{found.provider}: {found.problem}", style="yellow")
-        for found in counters
-        if found.problem
+        Text(f"{each.provider}: {each.problem}", style="yellow")
+        for each in counters
+        if each.problem
     ]
     return Group(*([table] if table.row_count else []), *problems)
 

@@ -124,10 +124,10 @@ def _exact(rows: list[dict[str, Any]]) -> dict[str, Any] | None:
 
 
 def _grouped(lines: list[dict[str, Any]]) -> dict[str, list[dict[str, Any]]]:
-    found: dict[str, list[dict[str, Any]]] = {}
+    groups: dict[str, list[dict[str, Any]]] = {}
     for line in lines:
-        found.setdefault(line["op"], []).append(line)
-    return found
+        groups.setdefault(line["op"], []).append(line)
+    return groups
 
 
 def _range(edge: float) -> str:
@@ -141,7 +141,7 @@ def _range(edge: float) -> str:
 
 def _figures(rows: list[dict[str, Any]], key: str) -> list[dict[str, str]]:
     """A figure an op and dtype that answers to a bound."""
-    found = []
+    drawn = []
     for i, row in enumerate(rows):
         ulps, fractions = _histograms(row, "ulp"), _histograms(row, "fraction")
         if not ulps:
@@ -152,5 +152,5 @@ def _figures(rows: list[dict[str, Any]], key: str) -> list[dict[str, str]]:
             bounds.update(histogram)
         label = f"{name}: how large the errors are in ULPs, and beside each element's own bound"
         figure = figures.errors(ulps, dict(bounds), fractions, label, f"{key}e{i}-")
-        found.append({"name": name, "figure": figure})
-    return found
+        drawn.append({"name": name, "figure": figure})
+    return drawn

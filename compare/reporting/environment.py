@@ -63,14 +63,14 @@ def _state(before: dict[str, Any], after: dict[str, Any]) -> dict[str, str]:
     return facts
 
 
-def _ceilings(found: dict[str, Any]) -> dict[str, str]:
-    if not found:
+def _ceilings(ceilings: dict[str, Any]) -> dict[str, str]:
+    if not ceilings:
         return {}
-    sheet = found.get("datasheet") or {}
-    facts = {"copy bandwidth": f"{found['bandwidth'] / 1e9:.0f} GB/s"}
+    sheet = ceilings.get("datasheet") or {}
+    facts = {"copy bandwidth": f"{ceilings['bandwidth'] / 1e9:.0f} GB/s"}
     if "bytes" in sheet:
         facts["copy bandwidth"] += f" (datasheet: {sheet['bytes'] / 1e9:.0f})"
-    for dtype, rate in found["rates"].items():
+    for dtype, rate in ceilings["rates"].items():
         facts[f"{dtype} product"] = f"{rate / 1e12:.0f} TFLOP/s"
         if dtype in sheet:
             facts[f"{dtype} product"] += f" (datasheet: {sheet[dtype] / 1e12:.0f})"

@@ -25,8 +25,8 @@ def rewritten(text: str, sources: Sequence[Source]) -> str:
         ReportError: there is no place for a table; one has an unknown name, no file or an odd one.
     """
 
-    def table(found: re.Match[str]) -> str:
-        begin, kind, end = found.groups()
+    def table(match: re.Match[str]) -> str:
+        begin, kind, end = match.groups()
         if kind not in TABLES:
             raise ReportError(f"no table {kind!r}; the tables are {', '.join(TABLES)}")
         return f"{begin}{_table(kind, sources)}\n{end}"

@@ -37,7 +37,7 @@ def context(source: Source) -> dict[str, Any]:
 
 
 def _ops(rows: list[dict[str, Any]]) -> dict[str, list[dict[str, Any]]]:
-    found: dict[str, list[dict[str, Any]]] = {}
+    lines_of: dict[str, list[dict[str, Any]]] = {}
     for row in rows:
         bad = {problem["side"]: not problem["accepted"] for problem in row["problems"]}
         line = {
@@ -45,8 +45,8 @@ def _ops(rows: list[dict[str, Any]]) -> dict[str, list[dict[str, Any]]]:
             "label": row["label"],
             **{side: _cells(row[side], bad.get(side)) for side in SIDES},
         }
-        found.setdefault(row["op"], []).append(line)
-    return found
+        lines_of.setdefault(row["op"], []).append(line)
+    return lines_of
 
 
 def _cells(kernel: dict[str, Any] | None, bad: bool | None) -> dict[str, Any] | None:
@@ -77,9 +77,9 @@ def _accesses(counts: dict[str, int]) -> str:
 
 
 def _accepted(problems: list[dict[str, Any]]) -> dict[str, list[str]]:
-    found: dict[str, list[str]] = {}
+    lines_of: dict[str, list[str]] = {}
     for problem in problems:
         if problem["accepted"]:
             line = f"{problem['side']} {problem['where']}: {problem['problem']}"
-            found.setdefault(problem["accepted"], []).append(line)
-    return found
+            lines_of.setdefault(problem["accepted"], []).append(line)
+    return lines_of

@@ -46,12 +46,12 @@ def html(sources: Sequence[Source]) -> str:
         undefined=jinja.StrictUndefined,
     )
     templates.filters["count"] = lambda n: f"{n:,}".replace(",", "\u202f")  # a narrow space
-    found: dict[str, list[dict[str, Any]]] = {kind: [] for kind in COMMANDS}
+    contexts: dict[str, list[dict[str, Any]]] = {kind: [] for kind in COMMANDS}
     cards = []
     for i, source in enumerate(sources):
         try:
             cards.append(environment.card(source))
-            found[source.kind].append(_context(source, f"f{i}"))
+            contexts[source.kind].append(_context(source, f"f{i}"))
         except (KeyError, TypeError, ValueError, AttributeError, ZeroDivisionError) as error:
             raise ReportError(
                 f"{source.name}: not as `{COMMANDS[source.kind]}` writes it "
@@ -64,14 +64,14 @@ def html(sources: Sequence[Source]) -> str:
             ("bench", "speed-ups and rooflines"),
             ("compile", "the compilers' figures"),
         )
-        if not found[kind]
+        if not contexts[kind]
     ]
-    if not any(each["sweeps"] for each in found["bench"]):
+    if not any(each["sweeps"] for each in contexts["bench"]):
         left_out.append({"what": "size sweeps", "command": SWEEP})
     style = colours.style_sheet() + (HERE / "page.css").read_text(encoding="utf-8")
     template = templates.get_template("page.html.j2")
     text: str = template.render(
-        style=style, cards=cards, left_out=left_out, shown=checks.SHOWN, **found
+        style=style, cards=cards, left_out=left_out, shown=checks.SHOWN, **contexts
     )
     return text
 

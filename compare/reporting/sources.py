@@ -41,16 +41,16 @@ def read(files: Sequence[Path]) -> list[Source]:
         ReportError: a file cannot be read, or no command of ours makes such; or there is none.
     """
     if files:
-        found = [_source(file, str(file)) for file in files]
+        files_read = [_source(file, str(file)) for file in files]
     else:
         folder = sorted(COMMITTED.glob("*.json"))
-        found = [_source(file, f"docs/benchmarks/{file.name}") for file in folder]
-    if not found:
+        files_read = [_source(file, f"docs/benchmarks/{file.name}") for file in folder]
+    if not files_read:
         raise ReportError(
             "no FILE is given, and there is no checkout with docs/benchmarks around this package; "
             + _MADE_BY
         )
-    return sorted(found, key=lambda source: list(COMMANDS).index(source.kind))
+    return sorted(files_read, key=lambda source: list(COMMANDS).index(source.kind))
 
 
 def _source(file: Path, name: str) -> Source:

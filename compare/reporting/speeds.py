@@ -34,7 +34,7 @@ def context(source: Source, key: str) -> dict[str, Any]:
 
 def _ops(cases: list[dict[str, Any]], key: str) -> list[dict[str, Any]]:
     """An op's figures, one a dtype, on one axis; and all its times."""
-    found = []
+    ops = []
     for i, op in enumerate(dict.fromkeys(case["op"] for case in cases)):
         own = [case for case in cases if case["op"] == op]
         dtypes = [
@@ -45,16 +45,16 @@ def _ops(cases: list[dict[str, Any]], key: str) -> list[dict[str, Any]]:
             }
             for (_, dtype), group in grouped(own).items()
         ]
-        found.append({"op": op, "dtypes": dtypes})
-    return found
+        ops.append({"op": op, "dtypes": dtypes})
+    return ops
 
 
 def grouped(cases: Iterable[dict[str, Any]]) -> dict[tuple[str, str], list[dict[str, Any]]]:
     """By op and dtype."""
-    found: dict[tuple[str, str], list[dict[str, Any]]] = {}
+    groups: dict[tuple[str, str], list[dict[str, Any]]] = {}
     for case in cases:
-        found.setdefault((case["op"], case["dtype"]), []).append(case)
-    return found
+        groups.setdefault((case["op"], case["dtype"]), []).append(case)
+    return groups
 
 
 def entry(case: dict[str, Any], provider: str) -> dict[str, Any] | None:
@@ -64,8 +64,8 @@ def entry(case: dict[str, Any], provider: str) -> dict[str, Any] | None:
 
 def ratio(case: dict[str, Any]) -> dict[str, float] | None:
     """Triton's against the fastest peer: value, low and high; None where there is none."""
-    found = entry(case, OURS)
-    return found.get("speedup") if found and not found["problem"] else None
+    own = entry(case, OURS)
+    return own.get("speedup") if own and not own["problem"] else None
 
 
 def axis(cases: Iterable[dict[str, Any]]) -> tuple[float, float]:
@@ -82,14 +82,14 @@ def axis(cases: Iterable[dict[str, Any]]) -> tuple[float, float]:
 
 def means(cases: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
     """An op and dtype a line: the ratios' geometric mean and ends, per cent of the limit."""
-    found = []
+    rows = []
     for (op, dtype), group in grouped(cases).items():
         values = [r["value"] for case in group if (r := ratio(case))]
         if values:
             ours = [e for case in group if (e := entry(case, OURS)) and not e["problem"]]
             # With a warm cache there is none where memory is the limit.
             percents = [p for e in ours if (p := e["percent_of_limit"]) is not None]
-            found.append(
+            rows.append(
                 {
                     "op": op,
                     "dtype": dtype,
@@ -100,7 +100,7 @@ def means(cases: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
                     "percents": f"{min(percents):.0f}–{max(percents):.0f}" if percents else "–",
                 }
             )
-    return found
+    return rows
 
 
 def overview(cases: list[dict[str, Any]], key: str, title: str = "", alone: bool = False) -> str:
@@ -121,10 +121,16 @@ def _ratios(
 ) -> str:
     bars = []
     for case in cases:
-        found = ratio(case)
-        if found:
+        speedup = ratio(case)
+        if speedup:
             bars.append(
-                Bar(shape(case), found["value"], found["low"], found["high"], case["best_peer"])
+                Bar(
+                    shape(case),
+                    speedup["value"],
+                    speedup["low"],
+                    speedup["high"],
+                    case["best_peer"],
+                )
             )
         else:
             bars.append(Bar(shape(case), None, note=_why(case)))
@@ -134,10 +140,10 @@ def _ratios(
 
 def _why(case: dict[str, Any]) -> str:
     """Why there is no ratio, in a few words."""
-    found = entry(case, OURS)
-    if found is None:
+    own = entry(case, OURS)
+    if own is None:
         return "not timed"
-    return found["problem"].split(":")[0] or "no peer"
+    return own["problem"].split(":")[0] or "no peer"
 
 
 def shape(case: dict[str, Any]) -> str:
@@ -147,7 +153,7 @@ def shape(case: dict[str, Any]) -> str:
 
 def _row(case: dict[str, Any]) -> dict[str, Any]:
     """A case: Triton's figures, and everybody's, the fastest first."""
-    ours, found = entry(case, OURS), ratio(case)
+    ours, speedup = entry(case, OURS), ratio(case)
     timed = sorted((e for e in case["entries"] if not e["problem"]), key=lambda e: e["median"])
     return {
         "shape": shape(case),
@@ -156,7 +162,7 @@ def _row(case: dict[str, Any]) -> dict[str, Any]:
         "unit": case["rate_unit"],
         "best_peer": case["best_peer"] or "–",
         "ours": _times(ours, case) if ours and not ours["problem"] else None,
-        "why": "" if found else _why(case),
+        "why": "" if speedup else _why(case),
         "all": [_times(e, case) for e in timed],
         "problems": [(e["provider"], e["problem"]) for e in case["entries"] if e["problem"]],
     }
@@ -192,10 +198,10 @@ def work(case: dict[str, Any]) -> tuple[float, float] | None:
 
 def _rooflines(data: dict[str, Any], cases: list[dict[str, Any]], key: str) -> list[dict[str, Any]]:
     """A figure a dtype: every provider of every case."""
-    found: list[dict[str, Any]] = []
+    drawn: list[dict[str, Any]] = []
     ceilings = data["ceilings"]
     if not ceilings:
-        return found
+        return drawn
     for dtype in dict.fromkeys(case["dtype"] for case in cases):
         points = [
             Point(e["provider"], cost[0] / cost[1], cost[0] / e["median"] / 1e6)
@@ -214,8 +220,8 @@ def _rooflines(data: dict[str, Any], cases: list[dict[str, Any]], key: str) -> l
         roof = Roof(sheet["bytes"] / 1e12, _tera(sheet.get(dtype))) if "bytes" in sheet else None
         label = f"{dtype}: TFLOP/s over operations a byte, of every provider, under the roofline"
         figure = figures.roofline(points, measured, roof, label, f"{key}l{dtype}-")
-        found.append({"dtype": dtype, "figure": figure, "points": len(points)})
-    return found
+        drawn.append({"dtype": dtype, "figure": figure, "points": len(points)})
+    return drawn
 
 
 def _tera(rate: float | None) -> float | None:
@@ -227,7 +233,7 @@ def _sweeps(cases: list[dict[str, Any]], key: str) -> list[dict[str, Any]]:
     groups: dict[tuple[str, str, str], list[dict[str, Any]]] = {}
     for case in cases:
         groups.setdefault((case["op"], case["dtype"], case["sweep"]), []).append(case)
-    found = []
+    sweeps = []
     for i, ((op, dtype, quantity), group) in enumerate(groups.items()):
         group = sorted((case for case in group if work(case)), key=lambda case: case["x"])
         # One unit a figure: operations as soon as they limit anywhere.
@@ -248,5 +254,5 @@ def _sweeps(cases: list[dict[str, Any]], key: str) -> list[dict[str, Any]]:
         drawn = [Line(provider, points) for provider, points in lines.items()]
         label = f"{name}: {unit} of every provider"
         figure = figures.sweep(drawn, limit, quantity, unit, label, f"{key}s{i}-")
-        found.append({"name": name, "figure": figure, "rows": [_row(case) for case in group]})
-    return found
+        sweeps.append({"name": name, "figure": figure, "rows": [_row(case) for case in group]})
+    return sweeps

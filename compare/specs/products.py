@@ -21,6 +21,7 @@ from compare.specs.spec import Spec, cuda_type
 from cuda_reference.ops.gemm_bias_act import takes as cuda_takes
 
 HALVES = ("float16", "bfloat16")
+PRECISIONS = ("ieee", "tf32", "tf32x3")  # "ieee" alone but for float32
 # Shapes (M, N, K): one tile, tails in each dimension, vectors, nothing, all of K in one step or in
 # many; sized so that an interpreted run takes few tile steps.
 SHAPES = [(64, 64, 64), (33, 65, 70), (1, 1, 1), (1, 129, 40), (130, 1, 33), (7, 13, 200)]
@@ -101,6 +102,18 @@ _TIMED = (  # M, N, K
     (4096, 16384, 4096),
     (8192, 8192, 8192),
 )
+
+
+def activated(pre: Tensor, act: str) -> Tensor:
+    """An activation as torch's users write it."""
+    functional = torch.nn.functional
+    if act in ("gelu", "gelu_tanh"):
+        return functional.gelu(pre, approximate="tanh" if act == "gelu_tanh" else "none")
+    if act == "none":
+        return pre
+    function = getattr(functional, act, None) or getattr(torch, act)
+    result: Tensor = function(pre)
+    return result
 
 
 class Product(Spec):

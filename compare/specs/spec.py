@@ -44,6 +44,8 @@ class Spec:
         every: what the cases with values "every" prove, for the table.
         unary: whether the op takes one tensor, so that all its inputs can be tried.
         in_place: whether ``out`` may be an input.
+        benchmarked: whether bench times it where no op is named; not where another op is the same
+            kernel.
         fused: the op by a library's fused kernel, where there is one for the timed cases.
     """
 
@@ -60,6 +62,7 @@ class Spec:
     every = ""
     unary = False
     in_place = False
+    benchmarked = True
     fused: Callable[..., Tensor] | None = None
 
     def __init__(self, name: str, summary: str) -> None:

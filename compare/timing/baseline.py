@@ -22,9 +22,9 @@ def read(file: Path, mode: Mode) -> list[dict[str, Any]]:
         BaselineError: it is no such file, or was measured in another way.
     """
     try:
-        found = json.loads(file.read_text())
-        cases: list[dict[str, Any]] = found["cases"]
-        then = Mode(found.get("cold", True), found.get("graph", False))
+        saved = json.loads(file.read_text())
+        cases: list[dict[str, Any]] = saved["cases"]
+        then = Mode(saved.get("cold", True), saved.get("graph", False))
     except (OSError, ValueError, KeyError, AttributeError, TypeError) as error:
         raise BaselineError(f"no file of bench --json ({error})") from None
     if then != mode:

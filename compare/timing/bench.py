@@ -82,8 +82,8 @@ class Checker:
         mode = "triton-compiled" if candidate.name.startswith("triton") else "cuda-gpu"
         variant = candidate.name.partition("/")[2]
         name = f"{mode}/{variant}" if variant else mode
-        found = running.compare(self._spec, self._case, name, arguments, result, reference)
-        wrong = int((~found.right).sum())
+        comparison = running.compare(self._spec, self._case, name, arguments, result, reference)
+        wrong = int((~comparison.right).sum())
         return f"wrong: {wrong} of {result.numel()} elements" if wrong else ""
 
 

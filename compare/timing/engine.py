@@ -313,15 +313,15 @@ def _rounds(
         for each in running:
             which = number % len(each.calls)
             begin = time.perf_counter()
-            found = _guarded(
+            timed = _guarded(
                 each.timing,
                 device,
                 lambda: _sample(device, prepare, each.calls[which]),  # noqa: B023
             )
             each.spent += time.perf_counter() - begin
-            if found is not None:
+            if timed is not None:
                 each.timing.gpu.rounds.append(number)
-                each.timing.gpu.microseconds.append(found[0])
-                each.last = found[1], which
+                each.timing.gpu.microseconds.append(timed[0])
+                each.last = timed[1], which
         if number % BETWEEN == 0:
             between()

@@ -123,9 +123,9 @@ class Ceilings:
         return {**asdict(self), "datasheet": DATASHEETS.get(self.name)}
 
     @classmethod
-    def from_dict(cls, found: dict[str, Any]) -> Ceilings:
+    def from_dict(cls, saved: dict[str, Any]) -> Ceilings:
         """From the JSON file."""
-        return cls(found["bandwidth"], found["rates"], found["name"])
+        return cls(saved["bandwidth"], saved["rates"], saved["name"])
 
 
 def ceilings() -> Ceilings:

@@ -40,14 +40,14 @@ def state() -> dict[str, Any]:
     ask = _current()
     if isinstance(ask, str):
         return {}
-    found: dict[str, Any] = {}
+    readings: dict[str, Any] = {}
     for name, (function, arguments, unit) in _NUMBERS.items():
         number = ask(function, *arguments)
-        found[name] = None if number is None else round(number * unit, 3)
+        readings[name] = None if number is None else round(number * unit, 3)
     answers = (ask(function) for function in _REASONS)
     active = next((answer for answer in answers if answer is not None), 0)
-    found["throttling"] = sorted({text for bit, text in SLOWED.items() if active & bit})
-    return found
+    readings["throttling"] = sorted({text for bit, text in SLOWED.items() if active & bit})
+    return readings
 
 
 def missing() -> str:

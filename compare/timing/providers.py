@@ -32,8 +32,8 @@ def names(
     A wanted name may be "ours" or "peers", too. ``full`` spares no time; a ``sweep`` has no slow
     ones but those that are wanted by name.
     """
-    found = [name for name, _ in _ours(spec, case)]
-    found += [name for name in PEERS if _offers(name, spec, case)]
+    providers = [name for name, _ in _ours(spec, case)]
+    providers += [name for name in PEERS if _offers(name, spec, case)]
 
     def chosen(name: str) -> bool:
         if name in wanted:
@@ -42,7 +42,7 @@ def names(
             return False
         return not wanted or ("peers" if name in PEERS else "ours") in wanted
 
-    return [name for name in found if chosen(name)]
+    return [name for name in providers if chosen(name)]
 
 
 def candidates(spec: Spec, case: Case, wanted: Sequence[str] = ()) -> Iterator[Candidate]:

@@ -44,12 +44,12 @@ class Entry:
 
     def to_dict(self) -> dict[str, Any]:
         """For the JSON file; microseconds unless the name says otherwise."""
-        found: dict[str, Any] = {"provider": self.provider, "problem": self.problem}
+        entry: dict[str, Any] = {"provider": self.provider, "problem": self.problem}
         if self.problem:
-            return found
+            return entry
         gpu = self.timing.gpu
         return {
-            **found,
+            **entry,
             "median": gpu.median,
             "p20": gpu.percentile(20),
             "p80": gpu.percentile(80),
@@ -64,21 +64,21 @@ class Entry:
         }
 
     @classmethod
-    def from_dict(cls, found: dict[str, Any]) -> Entry:
+    def from_dict(cls, saved: dict[str, Any]) -> Entry:
         """From the JSON file."""
-        name, problem = found["provider"], found["problem"]
+        name, problem = saved["provider"], saved["problem"]
         if problem:
             return cls(name, Timing(name, problem=problem), problem)
-        times = found["microseconds"]
+        times = saved["microseconds"]
         timing = Timing(
             name,
             Samples(list(range(len(times))), times),  # nobody pauses: rounds are counted through
-            found["replay"],
-            found["host"],
-            found["first_call_seconds"],
+            saved["replay"],
+            saved["host"],
+            saved["first_call_seconds"],
         )
-        speedup = found["speedup"] and Ratio(**found["speedup"])
-        return cls(name, timing, "", found["percent_of_limit"], found["rate"], speedup)
+        speedup = saved["speedup"] and Ratio(**saved["speedup"])
+        return cls(name, timing, "", saved["percent_of_limit"], saved["rate"], speedup)
 
 
 @dataclass
@@ -118,8 +118,8 @@ class CaseResult:
     def rates(self, entry: Entry) -> dict[str, float]:
         """What a timed entry's median comes to, by the name of the unit."""
         median = entry.timing.gpu.median
-        found = {"GB/s": self.moved / median / 1e3}
-        return {"TFLOP/s": self.flops / median / 1e6, **found} if self.matrix else found
+        figures = {"GB/s": self.moved / median / 1e3}
+        return {"TFLOP/s": self.flops / median / 1e6, **figures} if self.matrix else figures
 
     def rank(self) -> None:
         """Find the fastest peer, and every other's ratio to it."""
@@ -156,24 +156,24 @@ class CaseResult:
         }
 
     @classmethod
-    def from_dict(cls, found: dict[str, Any]) -> CaseResult:
+    def from_dict(cls, saved: dict[str, Any]) -> CaseResult:
         """From the JSON file."""
-        case = Case(found["op"], found["dtype"], tuple(found["shape"]), options=found["options"])
+        case = Case(saved["op"], saved["dtype"], tuple(saved["shape"]), options=saved["options"])
         return cls(
             case,
-            found["limit"],
-            found["rate_unit"],
-            found["flops"],
-            found["bytes"],
-            found["matrix"],
-            [Entry.from_dict(entry) for entry in found["entries"]],
-            found["best_peer"],
-            found["seconds"],
-            found.get("sweep", ""),
-            found.get("x", 0),
-            found["throttling"],
-            found["state_before"],
-            found["state_after"],
+            saved["limit"],
+            saved["rate_unit"],
+            saved["flops"],
+            saved["bytes"],
+            saved["matrix"],
+            [Entry.from_dict(entry) for entry in saved["entries"]],
+            saved["best_peer"],
+            saved["seconds"],
+            saved.get("sweep", ""),
+            saved.get("x", 0),
+            saved["throttling"],
+            saved["state_before"],
+            saved["state_after"],
         )
 
 

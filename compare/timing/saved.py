@@ -55,8 +55,8 @@ class Saved:
 
     def known(self, result: CaseResult) -> CaseResult | None:
         """The same case measured before; of the given one only the coordinates matter."""
-        found = self._cases.get(key(result.to_dict()))
-        return CaseResult.from_dict(found) if found else None
+        saved = self._cases.get(key(result.to_dict()))
+        return CaseResult.from_dict(saved) if saved else None
 
     @property
     def cases(self) -> list[dict[str, Any]]:
@@ -89,16 +89,16 @@ class Saved:
         if self.path is None or not self.path.exists():
             return 0
         try:
-            found = json.loads(self.path.read_text())
-            changed = differences(found, self.head)
-            for case in () if changed else found["cases"]:
+            saved = json.loads(self.path.read_text())
+            changed = differences(saved, self.head)
+            for case in () if changed else saved["cases"]:
                 CaseResult.from_dict(case)
                 self._keep(case)
         except (OSError, ValueError, KeyError, TypeError) as error:
             raise ResumeError(f"{self.path}: no file to go on with ({error!r})") from None
         if changed:
             raise ResumeError(f"{self.path}: {'; '.join(changed)}. Measure anew, or elsewhere")
-        self.head = {name: value for name, value in found.items() if name != "cases"}
+        self.head = {name: value for name, value in saved.items() if name != "cases"}
         self.head["ended"] = ""
         return len(self._cases)
 
@@ -128,25 +128,25 @@ def head(mode: Mode, budget: Budget, wanted: list[str], full: bool) -> dict[str,
 def differences(then: dict[str, Any], now: dict[str, Any]) -> list[str]:
     """In words, what keeps the cases under one head from standing beside those of another."""
     before, after = (_comparable(each) for each in (then, now))
-    found = []
+    reasons = []
     for name, value in after.items():
         if before.get(name) != value:
             if name == "sources":
-                found.append("the sources are not those that were measured")
+                reasons.append("the sources are not those that were measured")
             else:
-                found.append(f"{name} was {before.get(name)!r} and is {value!r}")
-    return found
+                reasons.append(f"{name} was {before.get(name)!r} and is {value!r}")
+    return reasons
 
 
-def identity(found: dict[str, Any]) -> str:
+def identity(head: dict[str, Any]) -> str:
     """A name for what :func:`differences` compares."""
-    text = json.dumps(_comparable(found), sort_keys=True)
+    text = json.dumps(_comparable(head), sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
-def _comparable(found: dict[str, Any]) -> dict[str, Any]:
-    versions = {k: v for k, v in found["environment"].items() if k not in OWN_DATES}
-    return {**versions, **{name: found.get(name) for name in SAME}}
+def _comparable(head: dict[str, Any]) -> dict[str, Any]:
+    versions = {k: v for k, v in head["environment"].items() if k not in OWN_DATES}
+    return {**versions, **{name: head.get(name) for name in SAME}}
 
 
 def environment() -> dict[str, str]:
@@ -179,7 +179,7 @@ def sources() -> str:
     for package in (triton_kernels, cuda_reference):
         folder = Path(package.__file__ or "").parent
         own += [p for p in folder.rglob("*") if p.suffix in SUFFIXES]
-    found = hashlib.sha256()
+    hasher = hashlib.sha256()
     for path in sorted(own):
-        found.update(f"{path.name}\0".encode() + path.read_bytes() + b"\0")
-    return found.hexdigest()
+        hasher.update(f"{path.name}\0".encode() + path.read_bytes() + b"\0")
+    return hasher.hexdigest()

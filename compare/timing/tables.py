@@ -17,8 +17,8 @@ CLOSE = 0.02  # of a ratio: not told from 1 by colour
 
 def console() -> Console:
     """Standard output; a log file has room, where rich would assume 80 columns."""
-    found = Console(highlight=False)
-    return found if found.is_terminal else Console(width=120, highlight=False)
+    plain = Console(highlight=False)
+    return plain if plain.is_terminal else Console(width=120, highlight=False)
 
 
 def heading(ceilings: Ceilings, state: dict[str, Any]) -> str:

@@ -38,8 +38,8 @@ def _gems_linear_gelu() -> Callable[..., Tensor]:
 
     def call(x: Tensor, weight: Tensor, bias: Tensor, *, approximate: str) -> Tensor:
         pre = ops.addmm(bias, x.flatten(0, -2), weight.t())
-        found: Tensor = ops.gelu(pre, approximate=approximate).view(*x.shape[:-1], -1)
-        return found
+        result: Tensor = ops.gelu(pre, approximate=approximate).view(*x.shape[:-1], -1)
+        return result
 
     return call
 
@@ -54,8 +54,10 @@ def _quack_linear_gelu() -> Callable[..., Tensor]:
 
     def call(x: Tensor, weight: Tensor, bias: Tensor, *, approximate: str) -> Tensor:
         rows, act = x.flatten(0, -2), "gelu_tanh_approx"
-        found: Tensor = gemm_act(rows, weight.t(), bias=bias, activation=act, store_preact=False)[1]
-        return found.view(*x.shape[:-1], -1)
+        result: Tensor = gemm_act(rows, weight.t(), bias=bias, activation=act, store_preact=False)[
+            1
+        ]
+        return result.view(*x.shape[:-1], -1)
 
     return call
 
@@ -64,8 +66,8 @@ def _quack_gemm_bias_relu() -> Callable[..., Tensor]:
     gemm_act = importlib.import_module(f"{QUACK}.gemm_interface").gemm_act
 
     def call(a: Tensor, b: Tensor, bias: Tensor, *, act: str) -> Tensor:
-        found: Tensor = gemm_act(a, b, bias=bias, activation="relu", store_preact=False)[1]
-        return found
+        result: Tensor = gemm_act(a, b, bias=bias, activation="relu", store_preact=False)[1]
+        return result
 
     return call
 

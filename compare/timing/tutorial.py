@@ -1,6 +1,6 @@
-"""How to time a kernel, taught by doing it in the ways that people do.
+"""How to time a kernel, taught by every technique that people use.
 
-Every way is measured on the same kernel, and says in one sentence what its time is of; sentences.py
+Each is measured on the same kernel, and says in one sentence what its time is of; tutorial_text.py
 makes it from the times.
 """
 
@@ -24,7 +24,7 @@ TRIES = 5  # of a ratio
 
 
 class Device(Protocol):
-    """What the lessons need of a GPU: the engine's, and how to leave the cache dirty."""
+    """What the techniques need of a GPU: the engine's, and how to leave the cache dirty."""
 
     def synchronize(self) -> None:
         """Wait for everything that was queued."""
@@ -54,8 +54,8 @@ class TeachingGpu(Gpu):
             self._buffer.fill_(1.0)
 
 
-# Key → (lesson, way, how it is measured), in the order of the table.
-WAYS = {
+# Key → (topic, name, how it is measured), in the order of the table.
+TECHNIQUES = {
     "first": ("first and later calls", "the first call", "until its result is there"),
     "later": ("first and later calls", "a later call", "until its result is there, idle GPU"),
     "neither": ("host clock", "no synchronising", "queued work; clock, call, clock"),
@@ -74,11 +74,11 @@ WAYS = {
 
 
 @dataclass
-class Lesson:
-    """One way to time: its samples (µs, or ratios), and what they say."""
+class Technique:
+    """One technique: its samples (µs, or ratios), and what they say."""
 
-    lesson: str
-    way: str
+    topic: str
+    name: str
     how: str
     samples: list[float] = field(default_factory=list)
     says: str = ""
@@ -93,10 +93,10 @@ class Lesson:
 
     def to_dict(self) -> dict[str, Any]:
         """For the JSON file."""
-        found: dict[str, Any] = {"lesson": self.lesson, "way": self.way, "how": self.how}
+        entry: dict[str, Any] = {"topic": self.topic, "name": self.name, "how": self.how}
         if self.samples:
-            found |= {"median": self.median, "p20": self.percentile(20), "p80": self.percentile(80)}
-        return {**found, "samples": self.samples, "says": self.says}
+            entry |= {"median": self.median, "p20": self.percentile(20), "p80": self.percentile(80)}
+        return {**entry, "samples": self.samples, "says": self.says}
 
 
 def teach(
@@ -105,38 +105,39 @@ def teach(
     samples: int = 50,
     seed: int = 0,
     tick: Callable[[int, int], None] = lambda done, total: None,
-) -> dict[str, Lesson]:
-    """Time a call in all ways, the right and the wrong ones.
+) -> dict[str, Technique]:
+    """Time a call by all techniques, right and wrong.
 
     Args:
         call: launches the kernel; has not been called before in this process.
         device: the GPU.
-        samples: of each way; every try of a ratio takes as many of either candidate.
+        samples: of each; every try of a ratio takes as many of either candidate.
         seed: of the order in which candidates take turns.
-        tick: told of the ways done and their number.
+        tick: told how many are done, and of how many.
 
     Returns:
-        The lessons by the keys of WAYS. A way that cannot be measured has no samples.
+        The techniques by the keys of TECHNIQUES. One that cannot be measured has no samples.
     """
     measures = _Measures(call, device, samples, random.Random(seed))
-    found = {key: Lesson(*words) for key, words in WAYS.items()}
+    techniques = {key: Technique(*words) for key, words in TECHNIQUES.items()}
     collecting = gc.isenabled()
     gc.disable()  # a collection amid a sample would be the kernel's
     try:
-        for done, (key, lesson) in enumerate(found.items()):
-            tick(done, len(found))
-            lesson.samples = getattr(measures, key)()
+        for done, (key, technique) in enumerate(techniques.items()):
+            tick(done, len(techniques))
+            technique.samples = getattr(measures, key)()
     finally:
         if collecting:
             gc.enable()
-    samples_of = {key: lesson.samples for key, lesson in found.items()}
+    samples_of = {key: technique.samples for key, technique in techniques.items()}
     for key, text in sentences(samples_of, measures.queued).items():
-        found[key].says = text
-    return found
+        techniques[key].says = text
+    return techniques
 
 
 class _Measures:
-    """A method for each of WAYS; ``queued`` is how long the work lasts that comes before a call."""
+    """A method for each of TECHNIQUES; ``queued``: how long the work lasts that comes before a
+    call."""
 
     def __init__(
         self, call: Callable[[], Any], device: Device, samples: int, order: random.Random
@@ -235,9 +236,9 @@ class _Measures:
         call()
         if after:
             self._device.synchronize()
-        found = 1e6 * (time.perf_counter() - begin)
+        waited = 1e6 * (time.perf_counter() - begin)
         self._device.synchronize()
-        return found
+        return waited
 
     def _host(
         self, before: bool, after: bool, call: Callable[[], Any] | None = None

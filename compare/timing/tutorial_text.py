@@ -1,4 +1,4 @@
-"""What a kernel's times say about the ways in which they were measured.
+"""What a kernel's times say about the techniques that measured them.
 
 Every sentence is made from the times, so that it holds for whatever kernel and machine they are of.
 """
@@ -17,13 +17,13 @@ NEARER = 0.002  # of a ratio
 
 
 def sentences(samples: Mapping[str, list[float]], queued: float) -> dict[str, str]:
-    """A sentence for each way of ``lessons.WAYS``.
+    """A sentence for each of ``tutorial.TECHNIQUES``.
 
     Args:
-        samples: of each way, by its key; those of a graph may be empty.
+        samples: of each, by its key; those of a graph may be empty.
         queued: microseconds of the work that is queued before a call.
     """
-    t = {key: float(np.median(found)) for key, found in samples.items() if found}
+    t = {key: float(np.median(times)) for key, times in samples.items() if times}
     kernel, launch = t["cold"], t["before"]
     says = {
         "first": _first(t["first"], t["later"]),
@@ -69,39 +69,39 @@ def _first(first: float, later: float) -> str:
     return "no more than a later call: nothing was left to compile or load"
 
 
-def _launch_only(found: float, kernel: float) -> str:
+def _launch_only(median: float, kernel: float) -> str:
     reason = "nothing waited for the kernel, the clock stopped when the launch was queued"
-    if _sign(found, kernel) == 0:
+    if _sign(median, kernel) == 0:
         return f"the kernel's {number(kernel)} µs by coincidence: {reason}"
-    return f"{_more(found, kernel)} the kernel takes: {reason}"
+    return f"{_more(median, kernel)} the kernel takes: {reason}"
 
 
-def _after(found: float, both: float, queued: float) -> str:
+def _after(median: float, both: float, queued: float) -> str:
     work = f"{number(queued)} µs of work were queued before"
-    if _sign(found, both) > 0:
-        return f"{_more(found, both)} with both: {work}, and the clock waited for them, too"
-    return f"{_more(found, both)} with both, but that depends on what is left of it: {work}"
+    if _sign(median, both) > 0:
+        return f"{_more(median, both)} with both: {work}, and the clock waited for them, too"
+    return f"{_more(median, both)} with both, but that depends on what is left of it: {work}"
 
 
-def _waited(found: float, kernel: float, shorter: str) -> str:
-    sign = _sign(found, kernel)
+def _waited(median: float, kernel: float, shorter: str) -> str:
+    sign = _sign(median, kernel)
     if sign > 0:
         return (
-            f"{_more(found, kernel)} the kernel takes: launching it and waking the host are in it"
+            f"{_more(median, kernel)} the kernel takes: launching it and waking the host are in it"
         )
     if sign == 0:
         return "the kernel's time: beside it, launching and waking the host do not show"
-    return f"{_more(found, kernel)} the kernel takes with an emptied cache: {shorter}"
+    return f"{_more(median, kernel)} the kernel takes with an emptied cache: {shorter}"
 
 
-def _idle(found: float, kernel: float) -> str:
-    sign = _sign(found, kernel)
+def _idle(median: float, kernel: float) -> str:
+    sign = _sign(median, kernel)
     if sign > 0:
         return (
-            f"{_more(found, kernel)} behind other work: the first event happened at once, the "
+            f"{_more(median, kernel)} behind other work: the first event happened at once, the "
             "kernel only when its launch arrived"
         )
-    return f"{_more(found, kernel)} behind other work: launching does not show between the events"
+    return f"{_more(median, kernel)} behind other work: launching does not show between the events"
 
 
 def _queued(kernel: float, launch: float, queued: float, replay: float | None) -> str:
@@ -116,22 +116,24 @@ def _queued(kernel: float, launch: float, queued: float, replay: float | None) -
     return f"launching ({number(launch)} µs) outlasts the {number(queued)} µs of other work: unsure"
 
 
-def _warm(found: float, cold: float) -> str:
-    sign = _sign(found, cold)
+def _warm(median: float, cold: float) -> str:
+    sign = _sign(median, cold)
     if sign < 0:
         left = "the call before left in L2 what this one reads"
-        return f"{cold / found:.2f} times as fast as with an emptied cache: {left}"
+        return f"{cold / median:.2f} times as fast as with an emptied cache: {left}"
     if sign == 0:
         return "as with an emptied cache: what the call before left in L2 was of no use"
-    return f"{_more(found, cold)} with an emptied cache: what the call before left was in the way"
+    return f"{_more(median, cold)} with an emptied cache: what the call before left was in the way"
 
 
-def _dirty(found: float, cold: float) -> str:
-    sign = _sign(found, cold)
+def _dirty(median: float, cold: float) -> str:
+    sign = _sign(median, cold)
     if sign > 0:
-        return f"{_more(found, cold)} after reading: the kernel paid for writing others' lines back"
+        return (
+            f"{_more(median, cold)} after reading: the kernel paid for writing others' lines back"
+        )
     return (
-        f"{_more(found, cold)} after reading: writing others' lines back cost this kernel nothing"
+        f"{_more(median, cold)} after reading: writing others' lines back cost this kernel nothing"
     )
 
 

@@ -22,6 +22,8 @@ from compare.debugging import investigation
 from compare.debugging.stepping import failures
 from compare.debugging.subjects import Kernel, Result
 
+SOME_ROUNDINGS = 256  # ulps: what a sum or a softmax of some thousand elements may be off
+
 
 @dataclass
 class Finding:
@@ -33,6 +35,13 @@ class Finding:
     worst_ulps: float = 0.0
     error: str | None = None
     deviation: Deviation | None = None
+    max_ulps: float | None = None  # that were allowed; None where a bound decided
+
+    @property
+    def near(self) -> bool:
+        """Whether wrong values are as near to the oracle's as some roundings more leave them."""
+        wrong = self.error is None and self.deviation is not None
+        return wrong and self.max_ulps is not None and self.worst_ulps <= SOME_ROUNDINGS
 
     @property
     def passed(self) -> bool:
@@ -70,17 +79,29 @@ class Report:
 
     def __str__(self) -> str:
         shown = [str(f) for f in self.findings if not f.passed or bool(self)]
-        return "\n".join([self.verdict, *shown])
+        return "\n".join([self.verdict, *shown, *self._hint()])
+
+    def _hint(self) -> list[str]:
+        """What to do where nothing but the default tolerance may be wrong."""
+        failed = [finding for finding in self.findings if not finding.passed]
+        if not failed or not all(finding.near for finding in failed):
+            return []
+        worst = max(finding.worst_ulps for finding in failed)
+        return [
+            f"The worst is {worst:.3g} ulp off, and max_ulps={failed[0].max_ulps:g} is for "
+            "functions that round once. If one that rounds more often, as a sum does, may be so "
+            "far off, say max_ulps=… or bound=…"
+        ]
 
     def to_json(self) -> str:
         """Everything as a JSON text."""
-        found = {
+        report = {
             "passed": bool(self),
             "verdict": self.verdict,
             "agree_bitwise": self.agree,
             "findings": [asdict(finding) for finding in self.findings],
         }
-        return json.dumps(numerics.json_safe(found))
+        return json.dumps(numerics.json_safe(report))
 
 
 @dataclass(frozen=True)
@@ -205,8 +226,8 @@ def _expected(
     if dtype is not None:
         dtypes = (dtype,)
     elif reference.dtype == torch.float64:
-        found = [t.dtype for t in tensors(arguments) if t.is_floating_point()]
-        dtypes = _as_wide_as(functools.reduce(_promoted, found)) if found else ()
+        dtypes_given = [t.dtype for t in tensors(arguments) if t.is_floating_point()]
+        dtypes = _as_wide_as(functools.reduce(_promoted, dtypes_given)) if dtypes_given else ()
     if bound is None:
         return Expected(reference, dtypes, max_ulps)
     limit = torch.as_tensor(bound(reference, *_copies(arguments)), device=reference.device)
@@ -246,7 +267,7 @@ def judged(
         with running.GuardedAllocations(guards):
             result = _call(side, function, given)
         expected.refuse(result)
-        found = expected.compare(result)
+        comparison = expected.compare(result)
     except Exception as error:  # noqa: BLE001 - whatever a kernel throws is a finding
         finding.error = running.brief(error)
         return finding, None
@@ -255,8 +276,9 @@ def judged(
     reference = expected.reference.to(result.device)
     if result.numel():
         finding.worst_ulps = float(judging.by_ulps(result, reference, 0).error.max())
-    if not bool(found.right.all()):
-        finding.deviation = judging.deviation(result, reference, *found[:3])
+    if not bool(comparison.right.all()):
+        finding.deviation = judging.deviation(result, reference, *comparison[:3])
+        finding.max_ulps = None if expected.bound is not None else expected.max_ulps
     return finding, result
 
 

@@ -30,8 +30,8 @@ def _functions(source: Path) -> dict[str, Callable[..., Any]]:
     """
     host = _FOLDER / f"{source.stem}.py"
     if not host.is_file():
-        found = _signatures.signatures(source)
-        return {each.op: _elementwise.function(source.stem, each) for each in found}
+        signatures = _signatures.signatures(source)
+        return {each.op: _elementwise.function(source.stem, each) for each in signatures}
     try:
         module = importlib.import_module(f"{__name__}.{source.stem}")
         VARIANTS.update(getattr(module, "VARIANTS", {}))

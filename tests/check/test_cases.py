@@ -11,6 +11,7 @@ import pytest
 import torch
 
 from compare import cases
+from compare.ops import SPECS
 
 CPU = cases.CPU
 
@@ -77,3 +78,11 @@ def test_ties_go_the_other_way_through_float32(narrow: torch.dtype) -> None:
         other = 2 * x.float().double() - neighbours[0]
         assert (other != neighbours[0]).all()
         assert ((other - exact).abs() < (neighbours[0] - exact).abs()).all()
+
+
+@pytest.mark.parametrize("op", SPECS)
+def test_no_case_runs_twice(op: str) -> None:
+    spec = SPECS[op]
+    for level in ("quick", "full"):
+        listed = [str(case) for dtype in spec.dtypes for case in spec.cases(dtype, level)]
+        assert len(listed) == len(set(listed))

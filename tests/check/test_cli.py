@@ -23,7 +23,8 @@ from compare.ops import SPECS
 
 
 def check(*words: str) -> Result:
-    return CliRunner().invoke(app, ["check", *words])
+    """In this process, where a monkeypatch holds and nothing has to start."""
+    return CliRunner().invoke(app, ["check", *words, "--jobs", "1"])
 
 
 def test_passes_and_writes_json(tmp_path: Path) -> None:
@@ -228,7 +229,7 @@ def test_require_fails_for_a_side_that_did_not_run() -> None:
 
 def test_without_a_compiler_the_cuda_column_says_why(tmp_path: Path, root: Path) -> None:
     """A newcomer without g++ gets the Triton side, exit status 0, and the reason."""
-    words = ["-m", "compare", "check", "square", "--dtype", "int8", "--shape", "5"]
+    words = ["-m", "compare", "check", "square", "--dtype", "int8", "--shape", "5", "--jobs", "1"]
     environment = {"PATH": str(tmp_path), "HOME": str(tmp_path), "CUDA_VISIBLE_DEVICES": ""}
     done = processes.python(root, *words, environment=environment)
     assert done.returncode == 0, done.stdout + done.stderr

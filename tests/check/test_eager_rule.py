@@ -120,7 +120,7 @@ def test_the_debug_line_of_a_less_accurate_result_says_the_same(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     narrowed(monkeypatch)
-    checked = CliRunner().invoke(app, ["check", *NARROW])
+    checked = CliRunner().invoke(app, ["check", *NARROW, "--jobs", "1"])
     assert checked.exit_code == 1, checked.output
     assert "less accurate than eager" in checked.output
     line = next(x for x in checked.output.splitlines() if x.strip().startswith("debug: "))

@@ -294,6 +294,7 @@ def run_check(
     case = {str(case): case for case in SPECS[op].cases(dtype, "quick")}[wanted]
     words = shlex.split(case.command("triton-interpreted,cuda-host"))
     words = [*words[words.index("check") :], "--require", "triton,cuda", "--json", str(report)]
+    words += ["--jobs", "1"]
     done = processes.python(where, "-m", "compare", *words)
     return done, json.loads(report.read_text()) if report.exists() else {}
 

@@ -58,7 +58,7 @@ def test_findings_exit_1_and_a_checks_debug_line_works(
 ) -> None:
     broken("square", monkeypatch)
     words = ["check", "square", "--dtype", "int32", "--shape", "10", "--impl", "triton"]
-    checked = CliRunner().invoke(app, words).output
+    checked = CliRunner().invoke(app, [*words, "--jobs", "1"]).output
     assert "on the Triton side program (1, 0, 0) writes it" in checked
     line = next(x for x in checked.splitlines() if x.strip().startswith("debug: "))
     replay = next(x for x in checked.splitlines() if x.strip().startswith("replay: "))

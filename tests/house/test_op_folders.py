@@ -86,7 +86,8 @@ _operator._register_sharding()
 """
 WITHOUT = {
     "square": ({"linear_gelu", "relu_scale"}, "LinearGELU", {"LinearGELU", "ReLUScale"}),
-    "linear_gelu": ({"gemm_bias_act", "square", "relu_scale"}, "LinearAct", {"ReLUScale"}),
+    # linear_gelu is in the same file.
+    "linear_act": ({"gemm_bias_act", "square", "relu_scale"}, "LinearAct", {"ReLUScale"}),
     "relu_scale": ({"linear_gelu", "square"}, "LinearGELU", {"LinearGELU"}),
 }
 
@@ -131,7 +132,8 @@ def test_a_cuda_op_goes_with_its_source(copy: Path) -> None:
     runs(
         copy,
         "import cuda_reference as c\n"
-        'assert c.OPS == ("act_backward", "add", "gemm_bias_act", "linear_gelu", "sum_to"), c.OPS\n'
+        'assert c.OPS == ("act_backward", "add", "gemm_bias_act", "linear_act", "linear_gelu", '
+        '"sum_to"), c.OPS\n'
         'assert not hasattr(c, "relu_scale_add")',
     )
 

@@ -120,6 +120,7 @@ ROOMS = (
     ("profiling",),
     ("doctor",),
     ("user_kernels",),
+    ("mutation",),
     ("pytest_plugin",),
     ("reporting",),
     ("commands", "cli", "__main__"),

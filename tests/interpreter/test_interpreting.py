@@ -135,7 +135,7 @@ with triton_kernels.interpret():
 operands = a, a, None, None, a, None
 import test_interpreting, triton.language as tl
 sizes = [64, 64, 64, 64, 1, 64, 1, 0, 0, 0, 64, 1, 1.0, 0.0]
-options = dict(ACT=gelu, C=tl.float32, PRECISION="ieee", grid=(1,))
+options = dict(OP="gemm", ACT=gelu, C=tl.float32, PRECISION="ieee", grid=(1,))
 tiles = choice.tiles_for(64, 64, torch.float32, "ieee")._asdict()
 with test_interpreting.fake_driver(90):
     kernel = kernels.gemm_bias_act_kernel.warmup(*operands, *sizes, **options, **tiles)

@@ -145,6 +145,9 @@ def wrong_values() -> Iterator[Bad]:
         ("gemm_bias_act", "act", None, "'none'"),
         ("act_backward", "act", "swish", "'gelu_tanh'"),
         ("gemm_bias_act", "precision", "fp32", "'tf32x3'"),
+        ("linear_act", "act", "swish", "'gelu_tanh'"),
+        ("linear_act", "act", None, "'none'"),
+        ("linear_act", "precision", "fp32", "'tf32x3'"),
         ("linear_gelu", "approximate", "erf", "'tanh'"),
         ("linear_gelu", "approximate", True, "'tanh'"),
     ]
@@ -159,10 +162,14 @@ def wrong_values() -> Iterator[Bad]:
         words = ("'bias'", type(value).__name__)
         yield Bad("act_backward", f"bias {value!r}", replaced(bias=value), TypeError, words)
     several = np.array(["gelu", "relu"])  # which has no one truth value
-    for op, name in (("gemm_bias_act", "act"), ("act_backward", "act")):
-        change = replaced(**{name: several})
-        yield Bad(op, f"{name} array", change, ValueError, (f"'{name}'", "array"))
-    for op, name in (("gemm_bias_act", "precision"), ("linear_gelu", "approximate")):
+    for op in ("gemm_bias_act", "linear_act", "act_backward"):
+        change = replaced(act=several)
+        yield Bad(op, "act array", change, ValueError, ("'act'", "array"))
+    for op, name in (
+        ("gemm_bias_act", "precision"),
+        ("linear_act", "precision"),
+        ("linear_gelu", "approximate"),
+    ):
         change = replaced(**{name: several})
         yield Bad(op, f"{name} array", change, ValueError, (f"'{name}'", "array"))
     for op, name in (
@@ -176,18 +183,18 @@ def wrong_values() -> Iterator[Bad]:
         change = replaced(variant="f64x3")
         yield Bad(op, "variant", change, ValueError, ("'variant'", "'f64x3'"), ("cuda",))
     for precision in ("tf32", "tf32x3"):
-        for dtype in (HALF, torch.bfloat16, DOUBLE):
-            change = replaced(
-                **{name: lambda t, d=dtype: t.to(d) for name in ("a", "b", "bias", "out")},
-                precision=precision,
-            )
-            words = (f"precision {precision!r}",)
-            yield Bad("gemm_bias_act", f"{precision} {dtype}", change, ValueError, words)
+        for op in ("gemm_bias_act", "linear_act"):
+            for dtype in (HALF, torch.bfloat16, DOUBLE):
+                narrow = {n: lambda t, d=dtype: t.to(d) for n in tensors(op)}
+                change = replaced(**narrow, precision=precision)
+                words = (f"precision {precision!r}",)
+                yield Bad(op, f"{precision} {dtype}", change, ValueError, words)
     for variant in ("naive", "tiled"):
         change = replaced(precision="tf32", variant=variant)
         words = ("'tf32'", f"'{variant}'")
-        yield Bad("gemm_bias_act", f"tf32 {variant}", change, ValueError, words, ("cuda",))
-    for op in ("gemm_bias_act", "linear_gelu"):
+        for op in ("gemm_bias_act", "linear_act"):
+            yield Bad(op, f"tf32 {variant}", change, ValueError, words, ("cuda",))
+    for op in GEMM:
         words = ("'wmma'", "torch.float32", "'ieee'")
         yield Bad(op, "ieee wmma", replaced(variant="wmma"), ValueError, words, ("cuda",))
     change = replaced(beta=0.5)
@@ -207,9 +214,15 @@ def wrong_shapes() -> Iterator[Bad]:
                 shapes = dict(zip(names, ((4, 5), other)))
                 bad.append((op, f"broadcast {other}", shapes))
     bad += [
-        ("linear_gelu", "inner", {"x": (4, 6), "weight": (5, 7)}),
-        ("linear_gelu", "0-d", {"x": (), "weight": (5, 6)}),
-        ("linear_gelu", "weight 1-d", {"x": (4, 6), "weight": (6,)}),
+        *(
+            (op, what, shapes)
+            for op in ("linear_act", "linear_gelu")
+            for what, shapes in (
+                ("inner", {"x": (4, 6), "weight": (5, 7)}),
+                ("0-d", {"x": (), "weight": (5, 6)}),
+                ("weight 1-d", {"x": (4, 6), "weight": (6,)}),
+            )
+        ),
         ("gemm_bias_act", "inner", {"a": (4, 6), "b": (7, 5)}),
         ("gemm_bias_act", "3-d", {"a": (1, 4, 6), "b": (6, 5)}),
         ("gemm_bias_act", "1-d", {"a": (4, 6), "b": (6,)}),

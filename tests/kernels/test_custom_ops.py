@@ -99,6 +99,11 @@ SAMPLES: dict[str, Callable[[torch.device], dict[str, tuple]]] = {
         "expanded": (matrix(d, 6).expand(2, 3, 6), matrix(d, 5, 6), None, "none"),
         "empty": (matrix(d, 0, 6), matrix(d, 5, 6), None, "none"),
     },
+    "linear_act": lambda d: {
+        "contiguous": (matrix(d, 4, 6), matrix(d, 5, 6), matrix(d, 5), "silu", "ieee"),
+        "vector": (matrix(d, 6), matrix(d, 5, 6), None, "relu", "tf32"),
+        "batched": (matrix(d, 2, 3, 6), matrix(d, 5, 6), None, "none", "tf32x3"),
+    },
     "gemm_bias_act": lambda d: {
         "contiguous": gemm(matrix(d, 4, 6), matrix(d, 6, 5), bias=matrix(d, 5), act="silu"),
         "transposed": gemm(matrix(d, 6, 4).t(), matrix(d, 5, 6).t(), alpha=0.1),
@@ -142,7 +147,8 @@ def derived(op: str) -> Callable[[torch.device], dict[str, tuple]]:
 
 SAMPLES |= {op: derived(op) for op in SPECS if op not in SAMPLES}
 # The forms that a training step takes: the same arguments, the pre-activation beside the result.
-SAMPLES |= {f"{op}_with_pre": SAMPLES[op] for op in ("linear_gelu", "gemm_bias_act")}
+WITH_PRE = ("linear_act", "linear_gelu", "gemm_bias_act")
+SAMPLES |= {f"{op}_with_pre": SAMPLES[op] for op in WITH_PRE}
 
 
 def gemm(a: Tensor, b: Tensor, **options: Any) -> tuple:
@@ -179,6 +185,10 @@ def public(op: str) -> Callable[..., Any]:
     if op == "sum_to":
         return lambda x, shape, factor, dtype: triton_kernels.sum_to(
             x, shape, factor=factor, dtype=dtype
+        )
+    if op == "linear_act":
+        return lambda x, weight, bias, act, precision: triton_kernels.linear_act(
+            x, weight, bias, act=act, precision=precision
         )
     if op == "linear_gelu":
         return lambda x, weight, bias, approximate: triton_kernels.linear_gelu(

@@ -26,6 +26,7 @@ CALLS: dict[str, Callable[[str], st.SearchStrategy[Call]]] = {
     "sum_to": sums,
     "act_backward": gradients,
     "gemm_bias_act": gemm_calls,
+    "linear_act": gemm_calls,
     "linear_gelu": gemm_calls,
 }
 FACTORS = st.sampled_from([1.0, 0.0, -0.5, 0.3, 1e300])

@@ -120,6 +120,7 @@ def gemm_calls(device: torch.device) -> Calls:
         ("I = 0", (x[..., :0], weight[:, :0], bias)),
     ):
         yield "linear_gelu", what, args, {"approximate": "tanh"}
+        yield "linear_act", what, args, {"act": "silu"}
 
 
 @pytest.fixture
@@ -153,7 +154,7 @@ def test_only_allocations_and_views(
         if surprises:
             wrong.append(f"{op}, {what}: {', '.join(surprises)}")
     assert not wrong, "\n".join(wrong)
-    assert len(ops) == {elementwise_calls: 7, gemm_calls: 2}[family]
+    assert len(ops) == {elementwise_calls: 7, gemm_calls: 3}[family]
     assert emulated <= {"erf", "lift_fresh", "detach"}
 
 

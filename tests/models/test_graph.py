@@ -20,7 +20,7 @@ from triton_kernels.graph.capabilities import Problem
 pytestmark = pytest.mark.usefixtures("no_grad", "fresh")
 
 
-GELU, BIAS_ACT = "linear_gelu", "gemm_bias_act"
+GELU, LINEAR, BIAS_ACT = "linear_gelu", "linear_act", "gemm_bias_act"
 
 
 @pytest.mark.parametrize("name", FUSED)
@@ -54,7 +54,7 @@ def test_explaining_often_uses_nothing_up(cpu: torch.device) -> None:
     x, _ = inputs(cpu)
     plans = {str(tk.explain(net, x, min_score=0)) for _ in range(10)}
     assert len(plans) == 1
-    assert "gemm_bias_act (act relu)" in plans.pop()
+    assert "linear_act (act relu)" in plans.pop()
     ran: list[torch.fx.GraphModule] = []
 
     def backend(module: torch.fx.GraphModule, examples: list[Tensor]) -> Callable[..., Any]:
@@ -269,7 +269,7 @@ def test_default_leaves_what_gains_nothing(cpu: torch.device) -> None:
     assert "0.10 of eager's speed expected for float32, below min_score 1.01" in str(fused.plan)
     fused = tk.fuse(module.bfloat16())
     fused(*inputs(cpu, torch.bfloat16))
-    assert kernels(fused.plan) == [(BIAS_ACT, "relu"), ("relu_scale", "none")]
+    assert kernels(fused.plan) == [(LINEAR, "relu"), ("relu_scale", "none")]
 
 
 def test_switches(cpu: torch.device, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -281,10 +281,10 @@ def test_switches(cpu: torch.device, monkeypatch: pytest.MonkeyPatch) -> None:
         assert [step.kernel for step in plan.steps] == [step.kernel for step in fused.plan.steps]
         return [step.kernel for step in plan.steps]
 
-    assert found() == [BIAS_ACT, "relu_scale"]
+    assert found() == [LINEAR, "relu_scale"]
     assert found(passes=["elementwise"]) == ["relu_scale"]
     monkeypatch.setenv("TRITON_KERNELS_FUSE_OFF", "elementwise, nothing")
-    assert found() == [BIAS_ACT]
+    assert found() == [LINEAR]
     monkeypatch.setenv("TRITON_KERNELS_FUSE_OFF", "elementwise,epilogue")
     assert found() == []
     monkeypatch.delenv("TRITON_KERNELS_FUSE_OFF")

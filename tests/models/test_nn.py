@@ -15,7 +15,7 @@ from torch_activations import TORCH
 
 import triton_kernels as tk
 from triton_kernels.activations import ACTIVATIONS
-from triton_kernels.nn.rows import linear_act
+from triton_kernels.nn.rows import gemm_bias_act_of_rows
 
 
 @pytest.fixture
@@ -74,13 +74,13 @@ def test_linear_gelu(approximate: str, device: torch.device) -> None:
 
 
 def test_addend_of_every_rank(device: torch.device) -> None:
-    """linear_act, which rewritten graphs call: c like the result, or one row."""
+    """What rewritten graphs call: c like the result, or one row."""
     x, b = torch.randn(2, 3, 8, device=device), torch.randn(8, 4, device=device)
     for c in (torch.randn(2, 3, 4, device=device), torch.randn(4, device=device)):
-        out = linear_act(x, b, None, "relu", 0.5, c, 2.0)
+        out = gemm_bias_act_of_rows(x, b, None, "relu", 0.5, c, 2.0)
         close(out, torch.relu(0.5 * (x.double() @ b.double()) + 2 * c.double()))
     row = torch.randn(4, device=device)
-    close(linear_act(x[0, 0], b, c=row), x[0, 0].double() @ b.double() + row.double())
+    close(gemm_bias_act_of_rows(x[0, 0], b, c=row), x[0, 0].double() @ b.double() + row.double())
 
 
 def test_relu_scale(device: torch.device) -> None:

@@ -35,7 +35,7 @@ def kernels(plan) -> list[tuple[str, str]]:
     return [(step.kernel, step.act) for step in plan.steps]
 
 
-GELU, BIAS_ACT = "linear_gelu", "gemm_bias_act"
+GELU, LINEAR, BIAS_ACT = "linear_gelu", "linear_act", "gemm_bias_act"
 # name → what a user writes, the kernels that it becomes, (m, x, y)
 FUSED: dict[str, tuple[Callable[..., Any], list[tuple[str, str]]]] = {
     "linear gelu": (lambda m, x, y: F.gelu(F.linear(x, m.v)), [(GELU, "gelu")]),
@@ -43,13 +43,13 @@ FUSED: dict[str, tuple[Callable[..., Any], list[tuple[str, str]]]] = {
         lambda m, x, y: F.gelu(F.linear(x, m.w, m.b), approximate="tanh"),
         [(GELU, "gelu_tanh")],
     ),
-    "relu function": (lambda m, x, y: F.relu(F.linear(x, m.w, m.b)), [(BIAS_ACT, "relu")]),
-    "relu method": (lambda m, x, y: F.linear(x, m.v).relu(), [(BIAS_ACT, "relu")]),
-    "relu in place": (lambda m, x, y: F.linear(x, m.v).relu_(), [(BIAS_ACT, "relu")]),
-    "silu": (lambda m, x, y: F.silu(F.linear(x, m.w, bias=m.b)), [(BIAS_ACT, "silu")]),
-    "sigmoid": (lambda m, x, y: torch.sigmoid(F.linear(x, m.w)), [(BIAS_ACT, "sigmoid")]),
-    "tanh": (lambda m, x, y: F.linear(x, m.w).tanh(), [(BIAS_ACT, "tanh")]),
-    "leaky": (lambda m, x, y: F.leaky_relu(F.linear(x, m.w)), [(BIAS_ACT, "leaky_relu")]),
+    "relu function": (lambda m, x, y: F.relu(F.linear(x, m.w, m.b)), [(LINEAR, "relu")]),
+    "relu method": (lambda m, x, y: F.linear(x, m.v).relu(), [(LINEAR, "relu")]),
+    "relu in place": (lambda m, x, y: F.linear(x, m.v).relu_(), [(LINEAR, "relu")]),
+    "silu": (lambda m, x, y: F.silu(F.linear(x, m.w, bias=m.b)), [(LINEAR, "silu")]),
+    "sigmoid": (lambda m, x, y: torch.sigmoid(F.linear(x, m.w)), [(LINEAR, "sigmoid")]),
+    "tanh": (lambda m, x, y: F.linear(x, m.w).tanh(), [(LINEAR, "tanh")]),
+    "leaky": (lambda m, x, y: F.leaky_relu(F.linear(x, m.w)), [(LINEAR, "leaky_relu")]),
     "matmul": (lambda m, x, y: torch.relu(x @ m.w), [(BIAS_ACT, "relu")]),
     "matmul bias": (lambda m, x, y: torch.matmul(x, m.v.t()) + m.b[:6], [(BIAS_ACT, "none")]),
     "x @ w.T + b": (lambda m, x, y: F.gelu(x @ m.w.t() + m.b), [(BIAS_ACT, "gelu")]),

@@ -7,7 +7,7 @@ that the next one's loads run during this one's epilogue. Both share the epilogu
 
 The jit functions take what belongs together as one tuple: ``size`` is (M, N), ``bias`` (pointer,
 stride), ``c`` (pointer, row stride, column stride), ``scalars`` (alpha, beta). A pointer is None
-where there is no such tensor.
+where there is no such tensor. OP is for the kernel's name alone.
 """
 
 from __future__ import annotations
@@ -49,11 +49,12 @@ def pre_activation(acc, m, n, size, bias, c, scalars, C: tl.constexpr):
 
 
 def _named(kernel: str) -> Callable[[Any], str]:
-    """What profiles call a compiled kernel: gemm_gelu_tma, gemm_pointers without an activation."""
+    """What profiles call a compiled kernel: linear_gelu_tma; gemm_pointers with no activation."""
 
     def name(specialization: Any) -> str:
+        op = specialization.constants["OP"]
         act: str = specialization.constants["ACT"].fn.__name__.removeprefix("half_")
-        return f"gemm_{kernel}" if act == "none" else f"gemm_{act}_{kernel}"
+        return f"{op}_{kernel}" if act == "none" else f"{op}_{act}_{kernel}"
 
     return name
 
@@ -80,6 +81,7 @@ def gemm_bias_act_kernel(
     stride_on,
     alpha,
     beta,
+    OP: tl.constexpr,
     ACT: tl.constexpr,
     C: tl.constexpr,
     PRECISION: tl.constexpr,
@@ -174,6 +176,7 @@ def gemm_tma_kernel(
     stride_on,
     alpha,
     beta,
+    OP: tl.constexpr,
     ACT: tl.constexpr,
     A_T: tl.constexpr,
     B_T: tl.constexpr,

@@ -26,6 +26,7 @@ from triton_kernels.gemm.kernels import gemm_bias_act_kernel, gemm_tma_kernel
 
 
 def launch(
+    op: str,
     a: Tensor,
     b: Tensor,
     bias: Tensor | None,
@@ -39,8 +40,10 @@ def launch(
 ) -> None:
     """out = act(alpha·(a@b) + beta·c + bias), of arguments that fit.
 
-    pre, of out's dtype and strides, gets the same before the activation.
+    pre, of out's dtype and strides, gets the same before the activation. The first word of op's
+    name begins the kernel's.
     """
+    op = op.partition("_")[0]
     M, N = out.shape
     shape = M, N, a.shape[1]
     strides = (
@@ -59,7 +62,7 @@ def launch(
             programs = min(count, gpu.multiprocessors)
             keys = tuple(map(specialization_key, (a, b, bias, c, out, pre)))
             prepared, a_block, b_block, out_block = _tma_launch(
-                choice, programs, shape, strides, keys, act, a_t, b_t, out_tma
+                op, choice, programs, shape, strides, keys, act, a_t, b_t, out_tma
             )
             results = [out, pre]
             if out_tma:
@@ -80,12 +83,13 @@ def launch(
         b = b.contiguous()  # the multiply-adds read b by rows; by columns they take twice as long
     strides = (*a.stride(), *b.stride(), *strides)
     keys = tuple(map(specialization_key, (a, b, bias, c, out, pre, *scalars)))
-    prepared = _pointer_launch(shape, strides, keys, act, precision, _launch.pretended())
+    prepared = _pointer_launch(op, shape, strides, keys, act, precision, _launch.pretended())
     prepared(out.device, a, b, bias, c, out, pre, *shape, *strides, *scalars)
 
 
 @functools.lru_cache(REMEMBERED)
 def _pointer_launch(
+    op: str,
     shape: tuple[int, int, int],
     strides: tuple[int, ...],
     keys: tuple[Any, ...],
@@ -101,6 +105,7 @@ def _pointer_launch(
     return Launch(
         gemm_bias_act_kernel,
         (cdiv(M, tiles.BLOCK_M) * cdiv(N, tiles.BLOCK_N),),
+        OP=op,
         ACT=ACTIVATIONS[act].forward_for(out_dtype, dtype),
         C=_elementwise.compute_type(dtype),
         PRECISION=precision,
@@ -113,6 +118,7 @@ Block = list[int]
 
 @functools.lru_cache(REMEMBERED)
 def _tma_launch(
+    op: str,
     choice: TmaTiles,
     programs: int,
     shape: tuple[int, int, int],
@@ -129,6 +135,7 @@ def _tma_launch(
     prepared = Launch(
         gemm_tma_kernel,
         (programs,),
+        OP=op,
         ACT=ACTIVATIONS[act].forward_for(out_dtype, dtype),
         A_T=a_t,
         B_T=b_t,

@@ -268,11 +268,11 @@ def value(operand: Operand | None) -> torch.Tensor | None:
     """What is known of an operand: its example value. None if there is none."""
     if isinstance(operand, Attribute):
         return operand.tensor
-    found = None if operand is None else operand.meta.get("example_value")
-    return found if isinstance(found, torch.Tensor) else None
+    example = None if operand is None else operand.meta.get("example_value")
+    return example if isinstance(example, torch.Tensor) else None
 
 
 def rank(operand: Any) -> int | None:
     """The number of dimensions, where that is known."""
-    found = value(operand) if isinstance(operand, Node) else None
-    return None if found is None else found.dim()
+    example = value(operand) if isinstance(operand, Node) else None
+    return None if example is None else example.dim()

@@ -30,7 +30,7 @@ from triton_kernels._fusion import (
     Transposed,
 )
 from triton_kernels.graph import effects, forms
-from triton_kernels.nn.rows import linear_act
+from triton_kernels.nn.rows import gemm_bias_act_of_rows
 
 PASSES = ("elementwise", "epilogue")
 
@@ -68,7 +68,8 @@ class Matcher:
     def problem(self, match: Match, other: str) -> Problem:
         """What the kernel of a match is to compute; ``other`` would do so otherwise."""
         known = [v for v in map(forms.value, match.operands()) if v is not None]
-        return Problem(match.kernel, known[0].dtype, known[0].device, other, *match.sizes)
+        lead = known[0]
+        return Problem(match.kernel, lead.dtype, lead.device, other, *match.sizes, match.act)
 
     # ---- elementwise ----
 
@@ -111,10 +112,10 @@ class Matcher:
         misfit = None
         for inner, other in ((form.x, form.y), (form.y, form.x)):
             try:
-                found = self._chain(inner)
-                if found is not None:
-                    product = self._added(found[0], form, other, other is form.x)
-                    return product, (*found[1], node)
+                chain = self._chain(inner)
+                if chain is not None:
+                    product = self._added(chain[0], form, other, other is form.x)
+                    return product, (*chain[1], node)
             except Misfit as reason:
                 misfit = misfit or reason
         if misfit:
@@ -142,7 +143,7 @@ class Matcher:
                 return match
         b = Transposed(product.weight) if product.by_rows else product.weight
         arguments = (product.x, b, product.bias, act, product.alpha, product.c, product.beta)
-        return Match("gemm_bias_act", nodes, linear_act, arguments, {}, sizes, act)
+        return Match("gemm_bias_act", nodes, gemm_bias_act_of_rows, arguments, {}, sizes, act)
 
     def _sizes(self, product: Product, node: Node) -> Sizes:
         """M, N and K, None where they are symbols or unknown; the shapes must be a product's."""

@@ -57,8 +57,8 @@ class ShadowedAccesses(MendedBuilder):
         if other is None and not self.other_given and not active.all():
             pointers = {"argument": argument, "pointers": ptrs.data}
             layers[0] = log.add(MASKED, ~active, dtype, **pointers)
-        if found := self.shadows.loaded(ptrs.data, _width(ptrs)):
-            undefined, nonfinite, unwritten = found
+        if faults := self.shadows.loaded(ptrs.data, _width(ptrs)):
+            undefined, nonfinite, unwritten = faults
             layers[0] = joined(layers[0], chosen(active, undefined, None))
             layers[1] = joined(layers[1], chosen(active, nonfinite, None))
             if (unwritten := unwritten & active).any():
@@ -120,9 +120,9 @@ class ShadowedAccesses(MendedBuilder):
         reads: bool,
         run: Callable[[], Any],
     ) -> Any:
-        before, found = Shadow(), self.shadows.loaded(ptr.data, _width(ptr))
-        if found is not None:
-            undefined, nonfinite, unwritten = found
+        before, faults = Shadow(), self.shadows.loaded(ptr.data, _width(ptr))
+        if faults is not None:
+            undefined, nonfinite, unwritten = faults
             if (unwritten := unwritten & active).any():
                 dtype, pointers = ptr.get_element_ty(), ptr.data
                 new = self.shadows.log.add(

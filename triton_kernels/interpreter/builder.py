@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import triton.language as tl
 
-from triton_kernels.interpreter import emulation, source_lines
+from triton_kernels.interpreter import emulation, live_tensors, source_lines
 from triton_kernels.interpreter.emulation import Array
 from triton_kernels.interpreter.handles import (
     ArgumentPointer,
@@ -98,7 +98,7 @@ class MendedBuilder(_Builder):  # type: ignore[misc]
         out = super().create_select(cond, lhs, rhs)
         if isinstance(out.dtype, ArgumentPointer) and lhs.dtype is not rhs.dtype:
             # Two arguments' pointers in one tensor: any argument may be meant.
-            out.dtype = tl.pointer_type(out.dtype.element_ty, out.dtype.address_space)
+            out.dtype = ArgumentPointer(out.dtype.element_ty, out.dtype.address_space)
         return out
 
     def create_clampf(self, arg: Any, lo: Any, hi: Any, propagate_nans: Any) -> Any:
@@ -213,6 +213,14 @@ class MendedBuilder(_Builder):  # type: ignore[misc]
             bad &= owner.outside(active, width)
         if not bad.any():
             return
+        elsewhere = not isinstance(pointers.dtype, ArgumentPointer)
+        if elsewhere:  # read from a table of pointers, or made of a number
+            owners = tuple(live_tensors.holding(active))
+            for owner in owners:
+                bad &= owner.outside(active, width)
+            if not bad.any():
+                self.arguments = (*self.arguments, *owners)  # to be found at once the next time
+                return
         first = int(active[bad].flat[0])
         lanes = np.broadcast_to(mask, pointers.data.shape)
         where = np.flatnonzero(lanes & (pointers.data == np.uint64(first)))[0]
@@ -223,6 +231,7 @@ class MendedBuilder(_Builder):  # type: ignore[misc]
             f"{int(bad.sum())} of {active.size} active lanes ({lanes.size} in all); "
             f"the first, lane {lane}, is at "
             + (nearest.describe(first) if nearest else f"address {first:#x}")
+            + (", in no tensor that is alive" if elsewhere and not nearest else "")
         )
         raise source_lines.of_lane(error, tuple(lane), pointers.data.shape)
 

@@ -99,8 +99,8 @@ os.register_at_fork(after_in_child=_leave_to_the_parent)
 
 def capability() -> int:
     """What is compiled for, inside compiling()."""
-    found: int = _drivers._active.capability
-    return found
+    major_minor: int = _drivers._active.capability
+    return major_minor
 
 
 @contextlib.contextmanager

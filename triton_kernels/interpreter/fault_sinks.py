@@ -51,15 +51,15 @@ class _Memory:
     def holds(self, addresses: Array, width: int) -> Array:
         """Which accesses lie in it: lanes that are masked off may point anywhere, so also across
         its end."""
-        found: Array = (addresses >= self.low) & (addresses <= self.high - width)
-        return found
+        inside: Array = (addresses >= self.low) & (addresses <= self.high - width)
+        return inside
 
     def elements(self, addresses: Array, width: int) -> Array:
         """The elements that accesses of a width touch, one row of lanes a step."""
         first = (addresses.astype(np.int64) - self.low) // self.itemsize
         steps = max(1, width // self.itemsize)
-        found: Array = first + np.arange(steps).reshape(-1, *[1] * first.ndim)
-        return found
+        numbers: Array = first + np.arange(steps).reshape(-1, *[1] * first.ndim)
+        return numbers
 
 
 class Shadows:

@@ -21,6 +21,21 @@ except ImportError:  # self_test() says so when the interpreter is asked for
 MISSING: Any = object()
 
 
+_numpy_dtypes: dict[str, np.dtype[Any]] = {}
+
+
+def numpy_dtype_by_name(upstreams: Any) -> Any:
+    """Triton's table of numpy dtypes, which it makes anew for every value, remembered."""
+
+    def numpy_dtype(dtype: Any) -> np.dtype[Any]:
+        name = dtype.scalar.name
+        if name not in _numpy_dtypes:
+            _numpy_dtypes[name] = upstreams(dtype)
+        return _numpy_dtypes[name]
+
+    return numpy_dtype
+
+
 class ArgumentPointer(tl.pointer_type):  # type: ignore[misc]
     """A pointer type that remembers its argument.
 

@@ -25,7 +25,7 @@ def _combine(combine_fn: Any, left: list[Any], right: list[Any]) -> list[Any]:
     operands = [_tensor(handle) for handle in left + right]
     out = combine_fn(*operands)
     out = out if isinstance(out, (tuple, tl.tuple)) else (out,)
-    found = []
+    handles = []
     for value, like in zip(out, left, strict=True):
         handle = value.handle if isinstance(value, tl.tensor) else None
         if handle is None:
@@ -33,8 +33,8 @@ def _combine(combine_fn: Any, left: list[Any], right: list[Any]) -> list[Any]:
         handle = moved(handle, lambda x: np.broadcast_to(x, like.data.shape))  # noqa: B023
         handle.data = handle.data.astype(upstream._get_np_dtype(like.dtype))
         handle.dtype = like.dtype
-        found.append(handle)
-    return found
+        handles.append(handle)
+    return handles
 
 
 def _tensor(handle: Any) -> Any:

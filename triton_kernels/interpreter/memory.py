@@ -20,11 +20,11 @@ class Pages:
         self._pages: dict[int, Array] = {}
 
     def __getitem__(self, at: Array) -> Array:
-        found: Array = np.zeros(at.shape, dtype=self._dtype)
+        values: Array = np.zeros(at.shape, dtype=self._dtype)
         for number, here in self._split(at):
             if number in self._pages:
-                found[here] = self._pages[number][at[here] - number * PAGE]
-        return found
+                values[here] = self._pages[number][at[here] - number * PAGE]
+        return values
 
     def __setitem__(self, at: Array, values: Any) -> None:
         plain = not isinstance(values, np.ndarray) or not values.ndim

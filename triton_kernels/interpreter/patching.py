@@ -22,10 +22,10 @@ from triton.runtime.autotuner import Autotuner
 from triton.runtime.jit import JITFunction
 
 from triton_kernels import _modes
-from triton_kernels.interpreter import language
+from triton_kernels.interpreter import imported_names, language
 from triton_kernels.interpreter.assumptions import missing_names
 from triton_kernels.interpreter.builder import MendedBuilder
-from triton_kernels.interpreter.handles import MISSING, upstream
+from triton_kernels.interpreter.handles import MISSING, numpy_dtype_by_name, upstream
 from triton_kernels.interpreter.launching import call_jit, run_autotuner, run_jit
 from triton_kernels.interpreter.observers import Observer, Several
 from triton_kernels.interpreter.shadowing import ShadowedBuilder
@@ -83,6 +83,7 @@ def _language_patches() -> list[tuple[Any, str, Any]]:
         for name, member in vars(libdevice).items():
             if inspect.isfunction(member) and not name.startswith("_"):
                 recorded.append((libdevice, name, language.emulated(name)))
+    imported_names.know(recorded)
     return recorded
 
 
@@ -91,6 +92,8 @@ def _apply(patches: _Patches) -> None:
         patches.set_attr(target, name, value)
     # The language is patched for the whole context: no need to do it again at every call.
     patches.set_attr(upstream, "_patch_lang", lambda fn: _Patches())
+    by_name = numpy_dtype_by_name(upstream._get_np_dtype)
+    patches.set_attr(upstream, "_get_np_dtype", by_name)
     patches.set_attr(upstream, "InterpreterBuilder", MendedBuilder)  # 3.6 makes one per descriptor
     for kind in (JITFunction, upstream.InterpretedFunction):
         patches.set_attr(kind, "run", run_jit)
@@ -207,6 +210,7 @@ def interpreting(observer: Observer | None = None) -> Iterator[None]:
             with _switching, contextlib.ExitStack() as changes:
                 patches = _Patches()
                 changes.callback(patches.restore)
+                changes.callback(imported_names.restore)
                 _apply(patches)
                 changes.enter_context(_mended_builder())
                 _watch(_with_onlooker(observer))

@@ -44,13 +44,13 @@ class Stopped(NamedTuple):
 
 def stopped(traceback: TracebackType | None) -> Stopped | None:
     """Where an interpreted run ended; None if that was outside a kernel."""
-    found, reached = None, False
+    stop, reached = None, False
     while traceback is not None:
         frame = traceback.tb_frame
         if frame.f_code is launching.launch.__code__:
             known, reached = frame.f_locals, False
             if "program" in known:
-                found = Stopped(
+                stop = Stopped(
                     known["function"].fn.__name__,
                     tuple(known["sizes"]),
                     known["program"],
@@ -59,7 +59,7 @@ def stopped(traceback: TracebackType | None) -> Stopped | None:
         elif is_program(frame):
             reached = True
         traceback = traceback.tb_next
-    return found if reached else None
+    return stop if reached else None
 
 
 @contextlib.contextmanager

@@ -76,9 +76,9 @@ def _run_probe() -> str:
         watch = _Watch()
         with interpreting(watch):
             _probe_shadows[(1,)](x, out, 3, 2**28, BLOCK=4)
-    found = [(reach.where, reach.origin.kind, reach.count) for reach in watch.shadows.reached]
-    if found != [("address", "overflow", 1), ("store", "masked", 1)]:
-        return f"shadow values find {found} in a kernel with two faults"
+    faults = [(reach.where, reach.origin.kind, reach.count) for reach in watch.shadows.reached]
+    if faults != [("address", "overflow", 1), ("store", "masked", 1)]:
+        return f"shadow values find {faults} in a kernel with two faults"
     return ""
 
 

@@ -107,12 +107,12 @@ def _moved(self: Any, name: str, arguments: Any, out: Any, inner: Any) -> None:
     layers: list[list[Array | None]] = [[] for _ in outs]
     for fault in range(len(CLEAN)):
         if all(shadow_of(h)[fault] is None for h in inputs):
-            found: Any = (None,) * len(outs)
+            moved: Any = (None,) * len(outs)
         else:
             twins = {id(h): _twin(h, fault) for h in inputs}
-            found = inner(self, *(twins.get(id(a), a) for a in arguments))
-            found = [h.data for h in (found if isinstance(out, tuple) else (found,))]
-        for each, layer in zip(layers, found, strict=True):
+            moved = inner(self, *(twins.get(id(a), a) for a in arguments))
+            moved = [h.data for h in (moved if isinstance(out, tuple) else (moved,))]
+        for each, layer in zip(layers, moved, strict=True):
             each.append(layer)
     for handle, of_handle in zip(outs, layers, strict=True):
         give(handle, Shadow(*of_handle))
@@ -324,5 +324,5 @@ def _along(
     at = (full != 0).argmax(axis=-1, keepdims=True)
     if scan:
         at = np.maximum.accumulate(np.where(full != 0, np.arange(full.shape[-1]), 0), axis=-1)
-    found: Array = np.moveaxis(np.take_along_axis(full, at, axis=-1), -1, axis)
-    return found if keep or scan else found.squeeze(axis)
+    taken: Array = np.moveaxis(np.take_along_axis(full, at, axis=-1), -1, axis)
+    return taken if keep or scan else taken.squeeze(axis)

@@ -29,8 +29,8 @@ CLEAN = Shadow()
 
 def shadow_of(handle: Any) -> Shadow:
     """A handle's shadow."""
-    found: Shadow = getattr(handle, "shadow", CLEAN)
-    return found
+    shadow: Shadow = getattr(handle, "shadow", CLEAN)
+    return shadow
 
 
 def give(handle: Any, shadow: Shadow) -> Any:

@@ -76,14 +76,14 @@ def lane_of(error: BaseException) -> tuple[Lane, tuple[int, ...]] | None:
 
 def place_of(error: BaseException) -> Place | None:
     """The kernel's line that raised an error; None if it was raised outside a kernel."""
-    found, inside, step = None, False, error.__traceback__
+    place, inside, step = None, False, error.__traceback__
     while step is not None:
         code = step.tb_frame.f_code
         if code is run.__code__:
-            found, inside = None, True
+            place, inside = None, True
         elif code is tell.__code__:
-            return found  # what follows is an observer's
+            return place  # what follows is an observer's
         elif inside and not code.co_filename.startswith(_NOT_KERNELS):
-            found = Place(code.co_filename, step.tb_lineno, code.co_name)
+            place = Place(code.co_filename, step.tb_lineno, code.co_name)
         step = step.tb_next
-    return found
+    return place

@@ -13,11 +13,11 @@ from torch import Tensor
 from triton_kernels import _arguments, activations, ops
 from triton_kernels._sharded_linear import is_distributed, sharded_linear
 from triton_kernels.activations import GELU_APPROXIMATIONS
-from triton_kernels.nn.rows import linear_act
+from triton_kernels.nn.rows import gemm_bias_act_of_rows
 
 # A module whose op is absent is not exported by triton_kernels.nn.
 if "linear_gelu" in ops.FUNCTIONS:
-    from triton_kernels.ops.linear_gelu import linear_gelu
+    from triton_kernels.ops.linear_act import linear_gelu
 if "relu_scale" in ops.FUNCTIONS:
     from triton_kernels.ops.relu_scale import relu_scale
 
@@ -69,7 +69,7 @@ class LinearAct(_FusedLinear):
     def forward(self, x: Tensor) -> Tensor:
         if is_distributed(self.weight):
             return sharded_linear(x, self.weight, self.bias, self.act)
-        return linear_act(x, self.weight.t(), self.bias, self.act)
+        return gemm_bias_act_of_rows(x, self.weight.t(), self.bias, self.act)
 
     def extra_repr(self) -> str:
         return f"{super().extra_repr()}, act={self.act!r}"

@@ -7,7 +7,7 @@ from torch import Tensor
 from triton_kernels.ops.gemm_bias_act import gemm_bias_act
 
 
-def linear_act(
+def gemm_bias_act_of_rows(
     x: Tensor,
     b: Tensor,
     bias: Tensor | None = None,

@@ -134,7 +134,7 @@ def run(
     else:
         out = torch.empty((M, N), dtype=dtype, device=device)
     pre = torch.empty_like(out) if with_pre else None
-    launch(a, b, bias, c, out, act, alpha, beta or 0.0, precision, pre)
+    launch(op, a, b, bias, c, out, act, alpha, beta or 0.0, precision, pre)
     return out, pre
 
 
@@ -156,10 +156,10 @@ def _fake(
     return a.new_empty((a.shape[0], b.shape[1]), dtype=out_dtype or a.dtype)
 
 
-def _product(call: Any) -> Product:
-    return Product(
-        call.a, call.b, call.bias, call.act, call.alpha, call.beta, call.c, call.precision
-    )
+def _product(
+    a: Any, b: Any, bias: Any, act: Any, alpha: Any, beta: Any, c: Any, _: Any, precision: Any
+) -> Product:
+    return Product(a, b, bias, act, alpha, beta, c, precision)
 
 
 _PARAMETERS = (

@@ -180,14 +180,14 @@ def bisect(subject: Subject, interpreted: list[Result]) -> Bisection:
             runs.append(Run(key, name, error="not run: an error before broke the GPU's context"))
             continue
         try:
-            run, _, found = _run(key, name, subject, base, **settings)
+            run, _, compilation = _run(key, name, subject, base, **settings)
         except KeyboardInterrupt:
             runs.append(Run(key, name, error="interrupted"))
             break
         if key == "precision":
-            if not found.precisions:
+            if not compilation.precisions:
                 continue  # no tl.dot of float32
-            given = sorted(found.precisions)
+            given = sorted(compilation.precisions)
             others = sorted({_other(each) for each in given})
             run.name = f"input precision {'/'.join(others)} for {'/'.join(given)}"
         runs.append(run)

@@ -25,22 +25,22 @@ def bring_in(
         return
     here = torch.cat([~r.comparison.right.cpu().flatten() for r in results])
     try:
-        found = bisection.compiled(subject)
+        runs = bisection.compiled(subject)
     except Exception as error:  # noqa: BLE001 - whatever the kernel throws is a finding
         if asked := running.memory_asked(error):
             findings.compiled = f"not run: {asked}"
             return
         findings.compiled, findings.compiled_right = running.brief(error), False
     else:
-        there = torch.cat([~r.comparison.right.cpu().flatten() for r in found])
-        worse = next((r.less_accurate for r in found if r.less_accurate), None)
+        there = torch.cat([~r.comparison.right.cpu().flatten() for r in runs])
+        worse = next((r.less_accurate for r in runs if r.less_accurate), None)
         findings.compiled_right = not bool(there.any() or worse)
         findings.compiled = _against(here, there)
         if worse:
             findings.less_accurate["compiled"] = worse
             findings.compiled = beside_the_bound(worse)
         if bool((there & ~here).any()):
-            wrong = next(r for r in found if not bool(r.comparison.right.all()))
+            wrong = next(r for r in runs if not bool(r.comparison.right.all()))
             d = wrong.deviation()
             worst = f"{wrong.name}[{', '.join(map(str, d.index))}]"
             findings.compiled += f"; worst {worst}: got {d.got}, expected {d.expected}"

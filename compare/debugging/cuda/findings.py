@@ -126,8 +126,10 @@ def _shared_region(name: str, touched: list[Index]) -> str:
     parts = []
     for along in zip(*touched):
         different = np.unique(np.array(along))
-        found = regions.progression(different)
-        parts.append(regions.written(found) if found else f"{different[0]}…{different[-1]}")
+        progression = regions.progression(different)
+        parts.append(
+            regions.written(progression) if progression else f"{different[0]}…{different[-1]}"
+        )
     return name + "".join(f"[{part}]" for part in parts)
 
 

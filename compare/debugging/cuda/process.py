@@ -106,10 +106,10 @@ class Verdict:
         self.described["problem"] = outcome.mismatch.problem
         if outcome.mismatch.deviation is None:
             return
-        found = running.compare(
+        comparison = running.compare(
             job.spec, job.case, job.implementation.name, arguments, result, reference
         )
-        self.wrong = ~found.right.cpu()
+        self.wrong = ~comparison.right.cpu()
         self.index = outcome.mismatch.deviation.index
         floating = result.dtype.is_floating_point
         self.described |= {

@@ -241,14 +241,14 @@ class Report:
 def folded(reports: Iterable[Report]) -> list[Report]:
     """Those of one tool about the same lines and kind as one, the first, with their number; and
     each line of a report once."""
-    found: dict[Any, Report] = {}
+    reports_by_key: dict[Any, Report] = {}
     for report in reports:
         # An unrolled loop reads at many addresses of one line.
         report.sites = list(dict.fromkeys(report.sites))
         places = tuple((s.role, s.file, s.line) for s in report.sites)
         key = (report.tool, places or report.what, re.sub(r"[:,].*", "", report.what))
-        if key in found:
-            found[key].count += report.count
+        if key in reports_by_key:
+            reports_by_key[key].count += report.count
         else:
-            found[key] = report
-    return list(found.values())
+            reports_by_key[key] = report
+    return list(reports_by_key.values())

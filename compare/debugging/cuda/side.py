@@ -58,19 +58,19 @@ def missing(mode: str) -> dict[str, str]:
     if mode == "cuda-gpu":
         reason = None if compute_sanitizer() else "compute-sanitizer is not on PATH or in CUDA_HOME"
         return dict.fromkeys(GPU_TOOLS[1:], reason) if reason else {}
-    found = {}
+    reasons = {}
     for tool in ("address", "thread"):
         try:
             _compilers.sanitizer_environment(tool)
         except BuildError as error:
-            found[tool] = str(error)
-    return found
+            reasons[tool] = str(error)
+    return reasons
 
 
 def compute_sanitizer() -> str | None:
     """NVIDIA's program, on PATH or in a CUDA toolkit."""
-    if found := shutil.which("compute-sanitizer"):
-        return found
+    if path := shutil.which("compute-sanitizer"):
+        return path
     for toolkit in _compilers._toolkits():
         for folder in ("bin", "compute-sanitizer"):
             program = toolkit / folder / "compute-sanitizer"
@@ -172,10 +172,10 @@ def _run(case: Case, variant: str | None, mode: str, tools: list[str], report: P
     lines = report.read_text().splitlines() if report.exists() else []
     events = [json.loads(line) for line in lines]
     begun = max(1, sum(event["event"] == "begin" for event in events))
-    found = list(_steps(tools[:begun], steps, events, ran))
+    reports = list(_steps(tools[:begun], steps, events, ran))
     if begun < len(tools):  # one ended the process
-        found += _run(case, variant, mode, tools[begun:], report.with_suffix(".more.jsonl"))
-    return found
+        reports += _run(case, variant, mode, tools[begun:], report.with_suffix(".more.jsonl"))
+    return reports
 
 
 def _steps(
@@ -213,13 +213,13 @@ def _steps(
 
 
 def _of_step(events: list[dict[str, Any]], name: str) -> list[dict[str, Any]]:
-    found, on = [], False
+    own, on = [], False
     for event in events:
         if event["event"] == "begin":
             on = event["step"] == name
         if on:
-            found.append(event)
-    return found
+            own.append(event)
+    return own
 
 
 # ---- Reading what the child wrote ----

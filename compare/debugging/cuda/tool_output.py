@@ -42,14 +42,14 @@ _SHARED = re.compile(r"shared array (\w+) at 0x([0-9a-f]+), (\d+) bytes of (\d+)
 
 def _frames(lines: list[str]) -> list[Frame]:
     """The first call stack in the lines."""
-    found: list[Frame] = []
+    frames: list[Frame] = []
     for line in lines:
         match = _FRAME.match(line)
         if match:
-            found.append(Frame(match[1], match[2], int(match[3])))
-        elif found and not line.strip().startswith("#"):
+            frames.append(Frame(match[1], match[2], int(match[3])))
+        elif frames and not line.strip().startswith("#"):
             break
-    return found
+    return frames
 
 
 def _dying(text: str, memory: Memory) -> tuple[Index | None, Index | None]:
@@ -95,12 +95,12 @@ def undefined(tool: str, text: str, memory: Memory) -> list[Report]:
     """Reports of UndefinedBehaviorSanitizer."""
     block, thread = _dying(text, memory)
     lines = text.splitlines()
-    found = []
+    reports = []
     for number, line in enumerate(lines):
         match = re.match(r"(/.*?):(\d+)(?::\d+)?: runtime error: (.*)", line)
         if match is None:
             if "runtime error: " in line:
-                found.append(Report(tool, "a report", raw=_raw(lines[number:])))
+                reports.append(Report(tool, "a report", raw=_raw(lines[number:])))
             continue
         stack = _frames(lines[number + 1 :]) or [Frame("", match[1], int(match[2]))]
         what = match[3]
@@ -113,13 +113,13 @@ def undefined(tool: str, text: str, memory: Memory) -> list[Report]:
             where = memory.text(int(misaligned[1], 16))
             kind = f"misaligned access to {misaligned[2]}"
             what = f"{kind}: {where} is no multiple of {misaligned[3]} bytes"
-        found.append(Report(tool, what, [site("", stack, block, thread)]))
-    return folded([*found, *_deadly(tool, text, memory)])
+        reports.append(Report(tool, what, [site("", stack, block, thread)]))
+    return folded([*reports, *_deadly(tool, text, memory)])
 
 
 def thread(tool: str, text: str, memory: Memory) -> list[Report]:
     """Reports of ThreadSanitizer, whose threads the host target has named after CUDA's."""
-    found = []
+    reports = []
     _dying(text, memory)
     deadly = _deadly(tool, text, memory)
     for part in re.split(r"^={10,}$", text, flags=re.M):
@@ -144,7 +144,7 @@ def thread(tool: str, text: str, memory: Memory) -> list[Report]:
                 numbers = map(_three, who) if len(who) == 2 else (None, None)
                 sites.append(site(role, stack, *numbers))
         if len(sites) < 2 or not all(s.line for s in sites):
-            found.append(Report(tool, start[1], sites, raw=_raw(lines[1:])))
+            reports.append(Report(tool, start[1], sites, raw=_raw(lines[1:])))
             continue
         array = re.search(r"Location is global '(?:.*::)?(\w+)' of size \d+ at 0x([0-9a-f]+)", part)
         known = array is None or any(s.name == array[1] for s in memory.shared)
@@ -153,8 +153,8 @@ def thread(tool: str, text: str, memory: Memory) -> list[Report]:
             where = f"shared array {array[1]}, byte {at - int(array[2], 16)}"
         kinds = " and ".join(dict.fromkeys(s.role.removeprefix("earlier ") for s in sites))
         order = "no __syncthreads() between" if array else "nothing orders them"
-        found.append(Report(tool, f"{start[1]}, {kinds}: {where}; {order}", sites))
-    return folded([*found, *deadly])
+        reports.append(Report(tool, f"{start[1]}, {kinds}: {where}; {order}", sites))
+    return folded([*reports, *deadly])
 
 
 # ---- compute-sanitizer ----
@@ -177,10 +177,10 @@ def _gpu_frame(text: str) -> Frame | None:
 
 def _gpu_site(role: str, lines: list[str], block: Index | None, thread: Index | None) -> Site:
     stack = [f for line in lines if (m := _AT.match(line)) and (f := _gpu_frame(m[1]))]
-    found = site(role, stack, block, thread)
-    if not found.function and stack:  # no line of ours: its name at least
-        found = found._replace(function=short_name(stack[-1].function))
-    return found
+    place = site(role, stack, block, thread)
+    if not place.function and stack:  # no line of ours: its name at least
+        place = place._replace(function=short_name(stack[-1].function))
+    return place
 
 
 _ECHOES = ("Program hit", "Error: process didn't terminate successfully")
@@ -188,10 +188,10 @@ _ECHOES = ("Program hit", "Error: process didn't terminate successfully")
 
 def compute_sanitizer(tool: str, text: str, memory: Memory) -> list[Report]:
     """Reports of memcheck, racecheck, initcheck and synccheck."""
-    found = list(_gpu_reports(tool, text, memory))
+    reports = list(_gpu_reports(tool, text, memory))
     # A launch that failed makes the calls after it fail: what a report has told needs no echo.
-    real = [r for r in found if not r.what.startswith(_ECHOES)]
-    return folded(real or found)
+    real = [r for r in reports if not r.what.startswith(_ECHOES)]
+    return folded(real or reports)
 
 
 def _gpu_reports(tool: str, text: str, memory: Memory) -> Iterator[Report]:

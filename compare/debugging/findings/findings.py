@@ -163,9 +163,9 @@ def _mask(store: Store, on: bool) -> str:
 def _store_dict(store: Store | None, lane: tuple[int, ...] | None) -> dict[str, Any] | None:
     if store is None:
         return None
-    found = {**store._asdict(), **_place_dict(store.place)}
-    del found["place"]
-    return found if lane is None else {**found, "lane": lane}
+    entry = {**store._asdict(), **_place_dict(store.place)}
+    del entry["place"]
+    return entry if lane is None else {**entry, "lane": lane}
 
 
 def _place_dict(place: Place | None) -> dict[str, Any]:

@@ -141,11 +141,11 @@ def pattern(wrong: np.ndarray, name: str) -> Pattern:
     if size * BOX_FIRST <= length:
         if size == wrong.size:
             return Pattern("most", f"most of them, {count / size:.0%}")
-        found = _box(different, shape, name)
-        return Pattern(found.kind, f"{count} of the {size} in {found.text}")
+        region = _box(different, shape, name)
+        return Pattern(region.kind, f"{count} of the {size} in {region.text}")
     run = (int(flat[0]), int(flat[-1]) + 1, 1)
-    found = _line(run, wrong.size, f"{name}.flat", "in flat order")
-    return Pattern(found.kind, f"{count} of the {length} in {found.text}")
+    region = _line(run, wrong.size, f"{name}.flat", "in flat order")
+    return Pattern(region.kind, f"{count} of the {length} in {region.text}")
 
 
 def _filled(indices: np.ndarray, size: int) -> np.ndarray:

@@ -55,7 +55,7 @@ class Event:
     def to_dict(self, tiles: bool) -> dict[str, Any]:
         """For the JSON file, with the values of the tile if ``tiles``."""
         region = self.region
-        found: dict[str, Any] = {
+        entry: dict[str, Any] = {
             "what": self.what,
             "file": self.place.file if self.place else None,
             "line": self.place.line if self.place else None,
@@ -71,11 +71,11 @@ class Event:
         }
         if self.what == "dot":
             names = ("min", "max", "nans")
-            found["operands"] = [dict(zip(names, each)) for each in self.operands]
-            found["input_precision"] = self.precision
+            entry["operands"] = [dict(zip(names, each)) for each in self.operands]
+            entry["input_precision"] = self.precision
         if tiles and self.values is not None and self.mask is not None:
-            found["values"], found["mask"] = self.values.tolist(), self.mask.tolist()
-        return found
+            entry["values"], entry["mask"] = self.values.tolist(), self.mask.tolist()
+        return entry
 
     def cells(self) -> list[str]:
         """The columns of its line."""
@@ -262,13 +262,13 @@ def _statements(file: str) -> list[tuple[int, int]]:
         tree = ast.parse("".join(linecache.getlines(file)))
     except SyntaxError:
         return []
-    found = []
+    spans = []
     for node in ast.walk(tree):
         if isinstance(node, ast.stmt):
             body = getattr(node, "body", None)
             end = node.end_lineno or node.lineno
-            found.append((node.lineno, max(node.lineno, body[0].lineno - 1) if body else end))
-    return found
+            spans.append((node.lineno, max(node.lineno, body[0].lineno - 1) if body else end))
+    return spans
 
 
 def source_line(place: Place | None) -> str:

@@ -255,13 +255,13 @@ class Races(Sanitizer):
 
     def hazards(self) -> list[Hazard]:
         """One for each kind and pair of lines."""
-        found = []
+        reported = []
         for race in sorted(self._found.values(), key=lambda one: list(KINDS).index(one.kind)):
             count = len(race.elements)
             text = f"{KINDS[race.kind]}, and nothing orders them: {count} element"
             text += f"{'s' if count > 1 else ''} of {race.tensor}"
-            found.append(Hazard("race", text, race.witnesses, count))
-        return found
+            reported.append(Hazard("race", text, race.witnesses, count))
+        return reported
 
 
 def _value(raw: np.ndarray, argument: Argument) -> str:

@@ -66,7 +66,7 @@ def expectations(
 ) -> list[Expected]:
     """What results should be, in terms of the launches' arguments that hold them."""
     arguments = [a for launch in launches for a in launch.arguments]
-    found = []
+    expected = []
     for result in results:
         tensor, reference = result.tensor, result.reference.cpu()
         places = _addresses(tensor)
@@ -81,8 +81,8 @@ def expectations(
         wanted = wanted.reshape(-1)[picked].reshape(shape)
         if allowed is not None:
             allowed = allowed.expand(tensor.shape).reshape(-1)[picked].reshape(shape)
-        found.append(Expected(held.name, held.tensor, held.tensor.clone(), wanted, allowed))
-    return found
+        expected.append(Expected(held.name, held.tensor, held.tensor.clone(), wanted, allowed))
+    return expected
 
 
 def _is_same(a: Tensor, b: Tensor) -> bool:

@@ -83,13 +83,13 @@ def reproduce(subject: Subject, findings: Findings, output: Path | None) -> Repr
         if not recorder.launches:
             raise Unwritable("no kernel was launched")
         expected = expectations(results, recorder.launches, subject.in_ulps)
-        found = _tried(recorder, findings, expected)
+        reproduced = _tried(recorder, findings, expected)
     except Unwritable as reason:
         return Reproduction("", str(reason))
     if output is not None:
-        _write(output, found.text)
-        found.file = output
-    return found
+        _write(output, reproduced.text)
+        reproduced.file = output
+    return reproduced
 
 
 def _tried(recorder: Recorder, findings: Findings, expected: list[Expected]) -> Reproduction:

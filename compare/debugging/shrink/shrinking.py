@@ -53,13 +53,13 @@ class Search(Generic[State]):
     def __init__(self, first: State, subject: Callable[[State], Subject], sanitize: bool) -> None:
         self.best, self.runs, self.stopped = first, 0, ""
         self._subject, self._seen = subject, dict[str, Findings | None]()
-        self.findings = found = investigate(subject(first), sanitize=sanitize, replay=False)
-        if found.partial:
+        self.findings = findings = investigate(subject(first), sanitize=sanitize, replay=False)
+        if findings.partial:
             raise KeyboardInterrupt
-        wanted = signatures(found)
+        wanted = signatures(findings)
         if not wanted:
             passes = "the case passes in the interpreter"
-            if found.less_accurate:
+            if findings.less_accurate:
                 passes = "every element keeps its bound in the interpreter"
             raise NothingToShrink(f"nothing to shrink: {passes}")
         self._wanted = wanted[0]
@@ -72,21 +72,21 @@ class Search(Generic[State]):
                 raise _Enough
             self.runs += 1
             self._seen[key] = self._run(subject)
-        found = self._seen[key]
-        if found is None:
+        findings = self._seen[key]
+        if findings is None:
             return False
-        self.best, self.findings = state, found
+        self.best, self.findings = state, findings
         return True
 
     def _run(self, subject: Callable[[], Subject]) -> Findings | None:
         """The findings if they are of the same failure."""
         try:
-            found = investigate(subject(), sanitize=self._sanitize, replay=False)
+            findings = investigate(subject(), sanitize=self._sanitize, replay=False)
         except Exception:  # noqa: BLE001 - there is no such case
             return None
-        if found.partial:
+        if findings.partial:
             raise KeyboardInterrupt
-        return found if any(self._wanted.same(each) for each in signatures(found)) else None
+        return findings if any(self._wanted.same(each) for each in signatures(findings)) else None
 
     def descend(self, moves: list[Move[State]], bar: Bar, text: Callable[[State], str]) -> None:
         """Move towards simpler states until none of them fails."""

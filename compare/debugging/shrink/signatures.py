@@ -40,12 +40,12 @@ def signatures(findings: Findings) -> list[Signature]:
         return [Signature("error", _error(findings.failure.error), findings.failure.place)]
     if findings.wrong:
         return [_wrong(wrong) for wrong in findings.wrong]
-    found = []
+    collected = []
     for hazard in findings.hazards:
         first = hazard.witnesses[0] if hazard.witnesses else None
         what = (hazard.kind, first.tensor if first else "")
-        found.append(Signature("hazard", what, first.place if first else None))
-    return found
+        collected.append(Signature("hazard", what, first.place if first else None))
+    return collected
 
 
 def _error(text: str) -> tuple[str, ...]:

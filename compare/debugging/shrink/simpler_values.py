@@ -55,12 +55,12 @@ def replaced(given: Any, values: dict[int, Tensor]) -> Any:
 
 def digest(values: dict[int, Tensor]) -> str:
     """A key of a set of values."""
-    found = hashlib.sha1(usedforsecurity=False)
+    hasher = hashlib.sha1(usedforsecurity=False)
     for place, t in sorted(values.items()):
-        found.update(str((place, t.dtype, tuple(t.shape))).encode())
-        found.update(t.contiguous().view(torch.uint8).numpy().tobytes() if t.dim() else b"")
-        found.update(b"" if t.dim() else str(t.item()).encode())
-    return found.hexdigest()
+        hasher.update(str((place, t.dtype, tuple(t.shape))).encode())
+        hasher.update(t.contiguous().view(torch.uint8).numpy().tobytes() if t.dim() else b"")
+        hasher.update(b"" if t.dim() else str(t.item()).encode())
+    return hasher.hexdigest()
 
 
 Try = Callable[[dict[int, Tensor]], bool]

@@ -140,7 +140,7 @@ def stored_parameters(kernel: Any) -> set[str]:
         inner = (e for e in ast.iter_child_nodes(expression) if isinstance(e, ast.expr))
         return set().union(*map(names, inner))
 
-    found: set[str] = set()
+    parameters: set[str] = set()
     for part in ast.walk(node):
         if isinstance(part, (ast.Assign, ast.AugAssign)):
             targets = part.targets if isinstance(part, ast.Assign) else [part.target]
@@ -150,8 +150,8 @@ def stored_parameters(kernel: Any) -> set[str]:
         if not isinstance(part, ast.Call) or not isinstance(part.func, ast.Attribute):
             continue
         if part.args and part.func.attr.startswith(("store", "atomic_")):
-            found |= names(part.args[0]) | names(part.func.value)
-    return found
+            parameters |= names(part.args[0]) | names(part.func.value)
+    return parameters
 
 
 def _library(module: str | None) -> bool:

@@ -72,7 +72,7 @@ def _statements(file: str) -> list[tuple[int, int]]:
         tree = ast.parse(text if "jit" in text else "")
     except SyntaxError:
         return []
-    found = []
+    spans = []
     for function in _jit_functions(tree):
         body = function.body
         if ast.get_docstring(function, clean=False) is not None:
@@ -81,8 +81,8 @@ def _statements(file: str) -> list[tuple[int, int]]:
             if isinstance(node, ast.stmt):
                 inner = getattr(node, "body", None)
                 end = node.end_lineno or node.lineno
-                found.append((node.lineno, max(node.lineno, inner[0].lineno - 1) if inner else end))
-    return found
+                spans.append((node.lineno, max(node.lineno, inner[0].lineno - 1) if inner else end))
+    return spans
 
 
 def _jit_functions(tree: ast.Module) -> Iterable[ast.FunctionDef]:

@@ -1,4 +1,6 @@
-"""linear_gelu: argument checks and launches. The launchers stand in csrc/linear_gelu.cu."""
+"""linear_act and linear_gelu: argument checks and launches. The launchers stand in
+csrc/linear_act.cu.
+"""
 
 from __future__ import annotations
 
@@ -7,9 +9,36 @@ from torch import Tensor
 from cuda_reference import _arguments, _gemm, _launch, _memory
 from cuda_reference._arguments import FLOATING
 
-__all__ = ["linear_gelu"]
+__all__ = ["linear_act", "linear_gelu"]
 
-VARIANTS = {"linear_gelu": _gemm.VARIANTS}
+VARIANTS = dict.fromkeys(("linear_act", "linear_gelu"), _gemm.VARIANTS)
+
+
+def linear_act(
+    x: Tensor,
+    weight: Tensor,
+    bias: Tensor | None = None,
+    *,
+    act: str,
+    precision: str | None = None,
+    out: Tensor | None = None,
+    variant: str | None = None,
+) -> Tensor:
+    """act(x @ weight.T + bias): the CUDA twin of :func:`triton_kernels.linear_act`.
+
+    Args:
+        x, weight, bias, act, precision, out: as there.
+        variant: as :func:`cuda_reference.gemm_bias_act` takes it.
+
+    Raises:
+        TypeError, ValueError, RuntimeError: as there; ValueError also for an unknown variant and
+            for a dtype and precision that it does not have.
+    """
+    _arguments.check_choice("linear_act", "act", act, _gemm.ACTS)
+    if precision is None:
+        precision = "ieee"
+    _arguments.check_choice("linear_act", "precision", precision, _gemm.PRECISIONS)
+    return _run("linear_act", x, weight, bias, act, precision, out, variant)
 
 
 def linear_gelu(
@@ -31,11 +60,25 @@ def linear_gelu(
         TypeError, ValueError, RuntimeError: as there; ValueError also for an unknown variant and
             a dtype that it does not have.
     """
-    op = "linear_gelu"
+    _arguments.check_choice("linear_gelu", "approximate", approximate, ("none", "tanh"))
+    act = "gelu_tanh" if approximate == "tanh" else "gelu"
+    return _run("linear_gelu", x, weight, bias, act, "ieee", out, variant)
+
+
+def _run(
+    op: str,
+    x: Tensor,
+    weight: Tensor,
+    bias: Tensor | None,
+    act: str,
+    precision: str,
+    out: Tensor | None,
+    variant: str | None,
+) -> Tensor:
+    """Check the tensors, then launch; ``op`` is what errors call the op."""
     x = _arguments.check_tensor(op, "x", x, FLOATING)
-    variant = _gemm.variant_for(op, variant, x.dtype, "ieee")
+    variant = _gemm.variant_for(op, variant, x.dtype, precision)
     weight = _arguments.check_tensor(op, "weight", weight, (x.dtype,))
-    _arguments.check_choice(op, "approximate", approximate, ("none", "tanh"))
     if x.dim() < 1 or weight.dim() != 2 or x.shape[-1] != weight.shape[1]:
         raise RuntimeError(
             f"{op}(): 'x' and 'weight' must have shapes […, I] and [O, I], but have "
@@ -59,14 +102,15 @@ def linear_gelu(
             "when its leading dimensions are merged"
         ) from None
     _gemm.launch(
-        op,
-        f"{op}_{variant}",
+        "linear_act",
+        f"linear_act_{variant}",
         inputs,
         out,
         _launch.tensor(rows),
         _launch.tensor(weight),
         None if bias is None else _launch.tensor(bias),
         _launch.tensor(result),
-        int(approximate == "tanh"),
+        _gemm.ACTS.index(act),
+        *((_gemm.PRECISIONS.index(precision),) if variant == "wmma" else ()),
     )
     return out

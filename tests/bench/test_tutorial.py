@@ -16,7 +16,7 @@ from typer.testing import CliRunner, Result
 
 from compare.cli import app
 from compare.commands import timing as command
-from compare.timing.tutorial import WAYS, Lesson, teach
+from compare.timing.tutorial import TECHNIQUES, Technique, teach
 from compare.timing.tutorial_text import sentences
 
 CACHE = {"cold": 20.0, "warm": 8.0, "dirty": 26.0}  # µs that the kernel takes
@@ -66,8 +66,8 @@ class Taught(SimulatedGpu):
 
 
 @pytest.fixture
-def taught(monkeypatch: pytest.MonkeyPatch) -> Callable[..., dict[str, Lesson]]:
-    def run(**words: Any) -> dict[str, Lesson]:
+def taught(monkeypatch: pytest.MonkeyPatch) -> Callable[..., dict[str, Technique]]:
+    def run(**words: Any) -> dict[str, Technique]:
         device = Taught(**words)
         monkeypatch.setattr(time, "perf_counter", device.clock)
         return teach(device.call, device, samples=9)
@@ -75,12 +75,12 @@ def taught(monkeypatch: pytest.MonkeyPatch) -> Callable[..., dict[str, Lesson]]:
     return run
 
 
-Teach = Callable[..., dict[str, Lesson]]
+Teach = Callable[..., dict[str, Technique]]
 
 
-def test_every_way_measures_what_it_says(taught: Teach) -> None:
+def test_every_technique_measures_what_it_says(taught: Teach) -> None:
     found = taught()
-    assert list(found) == list(WAYS)
+    assert list(found) == list(TECHNIQUES)
     known = {
         "first": 3e5 + 8 + 7,  # compiling, the kernel on a warm cache, waking up
         "later": 10 + 8 + 7,
@@ -106,7 +106,7 @@ def test_every_way_measures_what_it_says(taught: Teach) -> None:
 
 
 def test_sentences_of_a_kernel_longer_than_its_launch(taught: Teach) -> None:
-    said = {key: lesson.says for key, lesson in taught().items()}
+    said = {key: technique.says for key, technique in taught().items()}
     stopped = "nothing waited for the kernel, the clock stopped when the launch was queued"
     waiting = "launching it and waking the host are in it"
     assert said == {
@@ -132,11 +132,11 @@ def test_sentences_of_a_kernel_longer_than_its_launch(taught: Teach) -> None:
     }
 
 
-def test_the_same_ways_say_otherwise_of_another_kernel(taught: Teach) -> None:
+def test_the_same_techniques_say_otherwise_of_another_kernel(taught: Teach) -> None:
     """Nothing is told by heart: a short kernel, launched slowly, that the cache does not touch."""
     said = {
-        key: lesson.says
-        for key, lesson in taught(
+        key: technique.says
+        for key, technique in taught(
             kernel=dict.fromkeys(CACHE, 5.0), host=30.0, first=30.0, replay=None, wake=0.0
         ).items()
     }
@@ -197,7 +197,7 @@ def test_taking_turns_cancels_a_drift(taught: Teach) -> None:
 def test_sentences_of_what_seldom_happens(
     taught: Teach, key: str, median: float, says: str
 ) -> None:
-    samples = {name: lesson.samples for name, lesson in taught().items()} | {key: [median]}
+    samples = {name: technique.samples for name, technique in taught().items()} | {key: [median]}
     assert sentences(samples, 120.0)[key].startswith(says)
 
 
@@ -208,14 +208,14 @@ def timing(*words: str) -> Result:
     return CliRunner().invoke(app, ["timing", *words])
 
 
-def test_dry_run_names_every_way() -> None:
+def test_dry_run_names_every_technique() -> None:
     done = timing("--dry-run", "--op", "add", "--dtype", "bfloat16", "--shape", "64,32")
     assert done.exit_code == 0, done.output
     heading, *lines = done.stdout.splitlines()
     assert heading.startswith("add bfloat16 64x32 ")
-    assert len(lines) == len(WAYS)
-    for line, (lesson, way, how) in zip(lines, WAYS.values()):
-        assert re.fullmatch(rf"  {re.escape(f'{lesson}: {way}')} +{re.escape(how)}", line)
+    assert len(lines) == len(TECHNIQUES)
+    for line, (topic, name, how) in zip(lines, TECHNIQUES.values()):
+        assert re.fullmatch(rf"  {re.escape(f'{topic}: {name}')} +{re.escape(how)}", line)
     assert "relu_scale float16 2048x2048 " in timing("--dry-run").stdout
 
 
@@ -248,11 +248,11 @@ def test_timing_usage_errors(words: list[str], says: str) -> None:
 def test_the_table_and_the_file(
     taught: Teach, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    lessons = taught(replay=None)
+    techniques = taught(replay=None)
     monkeypatch.undo()
     monkeypatch.setattr(command, "need_gpu", lambda what: None)
     monkeypatch.setattr(command, "TeachingGpu", lambda: None)
-    monkeypatch.setattr(command, "teach", lambda *words, **more: lessons)
+    monkeypatch.setattr(command, "teach", lambda *words, **more: techniques)
     monkeypatch.setattr(command.bench, "inputs", lambda spec, case, seed: ((), {}))
     file = tmp_path / "t.json"
     done = timing("--json", str(file))
@@ -263,10 +263,10 @@ def test_the_table_and_the_file(
     assert ["the first call", "300015"] in [row[:2] for row in rows]
     assert ["taking turns", "× 1.000", "1.000–1.000"] in [row[:3] for row in rows]
     assert ["between events", "–"] in [row[:2] for row in rows]
-    assert [row for row in rows if len(row) == 1 and row[0] in {w[0] for w in WAYS.values()}]
-    found = json.loads(file.read_text())["lessons"]
+    assert [row for row in rows if len(row) == 1 and row[0] in {w[0] for w in TECHNIQUES.values()}]
+    found = json.loads(file.read_text())["techniques"]
     assert found["dirty"]["median"] == pytest.approx(26)
-    assert found["dirty"]["says"] == lessons["dirty"].says
+    assert found["dirty"]["says"] == techniques["dirty"].says
     assert found["graph"]["samples"] == []
 
 
@@ -275,8 +275,8 @@ def test_on_a_gpu(tmp_path: Path) -> None:
     file = tmp_path / "t.json"
     done = timing("--samples", "20", "--json", str(file))
     assert done.exit_code == 0, done.output
-    found = json.loads(file.read_text())["lessons"]
-    assert all(found[key]["samples"] and found[key]["says"] for key in WAYS)
+    found = json.loads(file.read_text())["techniques"]
+    assert all(found[key]["samples"] and found[key]["says"] for key in TECHNIQUES)
     assert found["cold"]["says"].startswith("the kernel alone: "), found["cold"]
     assert found["graph"]["median"] <= found["both"]["median"]  # the host's clock sees more
     assert found["after"]["median"] > found["both"]["median"]  # the emptying of L2 is in it

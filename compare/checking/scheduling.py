@@ -1,0 +1,244 @@
+"""Who runs the cases of a check: this process, or workers, which a kernel may crash or hang.
+
+Results are the same and come in the same order. Workers run what runs on the host; what runs on a
+GPU, one more worker, so that a broken CUDA context ends with its process.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+import threading
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from typing import Any, NamedTuple
+
+from compare.cases import Case
+from compare.checking import exhaustive, running, verdicts
+from compare.checking.histograms import Histogram
+from compare.checking.implementations import MODES, Implementation, implementations
+from compare.checking.running import Mismatch, Outcome
+from compare.checking.verdicts import CaseResult, Row
+from compare.checking.workers import Ended, Worker, Workers
+from compare.ops import SPECS
+from compare.specs import Spec
+
+MOST_ENDS = 3  # of processes, by one implementation of an op: each takes seconds, or the time limit
+
+Program = tuple[int, ...]
+
+
+class Run(NamedTuple):
+    """A case, and what runs it."""
+
+    spec: Spec
+    case: Case
+    able: list[Implementation]
+
+
+class InProcess:
+    """Everything in this process, where a debugger can follow."""
+
+    def __enter__(self) -> InProcess:
+        return self
+
+    def __exit__(self, *_: Any) -> None:
+        pass
+
+    def results(self, runs: Iterable[Run]) -> Iterator[CaseResult]:
+        """What the implementations do with each case, in order."""
+        return (verdicts.check_case(*run) for run in runs)
+
+    def prove(self, spec: Spec, dtype: str, row: Row, candidates: list[Implementation]) -> None:
+        """Every input there is, on a GPU: :func:`compare.checking.exhaustive.prove`."""
+        if not running.gpu_is_lost():
+            exhaustive.prove(spec, dtype, row, candidates)
+
+    def left_out(self, row: Row) -> list[str]:
+        """What did not run, for other reasons than memory."""
+        return []
+
+    def writers(self, wrong: list[tuple[Spec, Mismatch]]) -> Iterator[Program | None]:
+        """The program that wrote each mismatch's worst element."""
+        return (verdicts.find_writer(spec, mismatch) for spec, mismatch in wrong)
+
+
+class InWorkers(InProcess):
+    """Cases in so many workers at a time, each at most ``timeout`` seconds. Specs are those of
+    compare.ops."""
+
+    def __init__(self, jobs: int, timeout: float | None) -> None:
+        self._hosts = Workers(jobs)
+        self._gpu, self._gpu_free = Worker(), threading.Lock()
+        self._timeout = timeout
+        self._ends: Counter[tuple[str, str]] = Counter()  # op and implementation → processes
+        self._left_out: Counter[tuple[str, str, str]] = Counter()  # the same with dtype → cases
+
+    def __exit__(self, *_: Any) -> None:
+        self._gpu.close()
+        self._hosts.__exit__()
+        self._gpu.stop()
+
+    def results(self, runs: Iterable[Run]) -> Iterator[CaseResult]:
+        tried = [_Tried(*run) for run in runs]
+        for each in self._hosts.each(self._try, tried):
+            yield self._counted(each)
+
+    def _try(self, host: Worker, tried: _Tried) -> _Tried:
+        able = [w for w in tried.able if not self._gives_up(tried.case, w)]
+        tried.run(host, [w for w in able if w.device.type == "cpu"], self._timeout)
+        if on_gpu := [w for w in able if w.device.type == "cuda"]:
+            with self._gpu_free:
+                tried.run(self._gpu, on_gpu, self._timeout)
+        return tried
+
+    def _gives_up(self, case: Case, implementation: Implementation) -> bool:
+        return self._ends[case.op, implementation.name] >= MOST_ENDS
+
+    def _counted(self, tried: _Tried) -> CaseResult:
+        """The result, without what ran after what came before it in order has given up on it."""
+        case, kept = tried.case, []
+        for implementation in tried.able:
+            if self._gives_up(case, implementation):
+                self._left_out[case.op, case.dtype, implementation.name] += 1
+            elif outcome := tried.outcomes.get(implementation.name):
+                kept.append(outcome)
+                self._ends[case.op, implementation.name] += implementation.name in tried.ended
+        agree = verdicts.agreement(kept)
+        return CaseResult(case, kept, agree, tried.left_out, tried.seconds)
+
+    def left_out(self, row: Row) -> list[str]:
+        return [
+            f"{op} {dtype} on {name}: {count} cases, after {MOST_ENDS} that ended their process"
+            for (op, dtype, name), count in self._left_out.items()
+            if (op, dtype) == (row.op, row.dtype)
+        ]
+
+    def prove(self, spec: Spec, dtype: str, row: Row, candidates: list[Implementation]) -> None:
+        on_gpu = {w.name: w for w in candidates if w.device.type == "cuda"}
+        if not on_gpu:
+            return
+        with self._gpu_free:
+            told = self._gpu.call(prove_every_input, spec.name, dtype, list(on_gpu))
+            if isinstance(told, Ended):
+                probe = exhaustive.probe(spec, dtype)
+                row.add_outcome(_ended(probe, on_gpu[told.doing or next(iter(on_gpu))], told.how))
+            elif told is not None:
+                if told.gpu_is_lost:
+                    self._gpu.stop()
+                exhaustive.enter(spec, row, told.outcomes(on_gpu))
+
+    def writers(self, wrong: list[tuple[Spec, Mismatch]]) -> Iterator[Program | None]:
+        mismatches = [mismatch for _, mismatch in wrong]
+        for program in self._hosts.map(find_writer, mismatches, timeout=self._timeout):
+            yield None if isinstance(program, Ended) else program
+
+
+class _Tried:
+    """What comes of a run, in as many processes as it takes.
+
+    Attributes:
+        outcomes: by implementation.
+        ended: the implementations that ended a process, or broke a GPU's.
+    """
+
+    def __init__(self, spec: Spec, case: Case, able: list[Implementation]) -> None:
+        self.case, self.able = case, able
+        self.outcomes: dict[str, Outcome] = {}
+        self.ended: set[str] = set()
+        self.left_out: list[str] = []
+        self.seconds = 0.0
+
+    def run(self, worker: Worker, able: list[Implementation], timeout: float | None) -> None:
+        """Run the case on these implementations, which are of one device. One that ends the process
+        fails, and the others run in the next one."""
+        rest = {implementation.name: implementation for implementation in able}
+        suspicion: Ended | None = None
+        while rest:
+            told = worker.call(run_case, self.case, list(rest), timeout=timeout)
+            if isinstance(told, Ended):
+                if not (told.fresh or told.late or suspicion):
+                    suspicion = told  # of what ran there before: once more, in a process of its own
+                    continue
+                suspicion = None
+                for name in [told.doing] if told.doing in rest else list(rest):
+                    self._end(rest.pop(name), told.how)
+                continue
+            outcomes = told.outcomes(rest)
+            self.outcomes |= {outcome.implementation.name: outcome for outcome in outcomes}
+            self.left_out += told.left_out
+            self.seconds += told.seconds
+            if suspicion is not None:
+                how = f"{suspicion.how}, but not when run by itself: {ELSEWHERE}"
+                for name in [suspicion.doing] if suspicion.doing in rest else list(rest):
+                    self._end(rest[name], how)
+            if not told.gpu_is_lost or not outcomes:
+                return
+            worker.stop()
+            self.ended.add(outcomes[-1].implementation.name)
+            for outcome in outcomes:
+                del rest[outcome.implementation.name]
+
+    def _end(self, implementation: Implementation, how: str) -> None:
+        self.outcomes[implementation.name] = _ended(self.case, implementation, how)
+        self.ended.add(implementation.name)
+
+
+ELSEWHERE = (
+    "a case before it may have written to memory that is not its own; see --sanitize address"
+)
+
+
+def _ended(case: Case, implementation: Implementation, how: str) -> Outcome:
+    mismatch = Mismatch(case, implementation.name, how)
+    return Outcome(implementation, math.inf, None, mismatch)
+
+
+# ---- In the workers ----
+
+
+class Told(NamedTuple):
+    """What a worker answers. Functions do not travel, so outcomes come by implementations' names;
+    results would take long."""
+
+    entries: list[tuple[str, float, Mismatch | None, dict[str, Histogram], str | None]]
+    left_out: list[str]
+    seconds: float
+    gpu_is_lost: bool
+
+    def outcomes(self, known: dict[str, Implementation]) -> list[Outcome]:
+        """The outcomes, without results."""
+        return [
+            Outcome(known[name], worst, None, mismatch, errors, bits)
+            for name, worst, mismatch, errors, bits in self.entries
+        ]
+
+
+def _told(outcomes: list[Outcome], left_out: list[str], seconds: float) -> Told:
+    entries = [(o.implementation.name, o.worst, o.mismatch, o.errors, o.bits) for o in outcomes]
+    return Told(entries, left_out, seconds, running.gpu_is_lost())
+
+
+@functools.cache
+def _known(op: str) -> dict[str, Implementation]:
+    return {each.name: each for each in implementations(SPECS[op], list(MODES))}
+
+
+def run_case(case: Case, names: list[str]) -> Told:
+    """A case on the implementations of these names."""
+    able = [_known(case.op)[name] for name in names]
+    result = verdicts.check_case(SPECS[case.op], case, able)
+    return _told(result.outcomes, result.left_out, result.seconds)
+
+
+def prove_every_input(op: str, dtype: str, names: list[str]) -> Told | None:
+    """The outcomes of the implementations that are wrong on some input; None if not all inputs of
+    the op can be tried."""
+    able = [_known(op)[name] for name in names]
+    outcomes = exhaustive.wrong(SPECS[op], dtype, able)
+    return None if outcomes is None else _told(outcomes, [], 0.0)
+
+
+def find_writer(mismatch: Mismatch) -> Program | None:
+    """The program that wrote the worst element."""
+    return verdicts.find_writer(SPECS[mismatch.case.op], mismatch)

@@ -1,0 +1,83 @@
+"""``python -m compare mutate``: faults planted in the kernels, to see what the check catches."""
+
+from __future__ import annotations
+
+import os
+import random
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from compare.checking.implementations import MODES, unavailable
+from compare.commands.options import MOST_SEED, check_writable, listed, spec_named, write_json
+from compare.mutation import explained, planting, population, tables
+from compare.mutation.planting import Plan
+from compare.ops import SPECS
+
+
+def mutate(
+    ops: Annotated[
+        list[str] | None, typer.Argument(metavar="OP", help="Ops to mutate; all by default.")
+    ] = None,
+    side: Annotated[list[str] | None, typer.Option(help="Only this side: triton or cuda.")] = None,
+    seed: Annotated[
+        int, typer.Option(help="Seed of the sample that is drawn.", min=0, max=MOST_SEED)
+    ] = 0,
+    sample: Annotated[
+        int | None,
+        typer.Option(help="Only so many mutants, drawn among the unexplained ones.", min=1),
+    ] = None,
+    full: Annotated[
+        bool, typer.Option("--full", help="Every case; on a GPU past 2³¹ elements.")
+    ] = False,
+    jobs: Annotated[
+        int | None, typer.Option(help="Mutants at a time; the number of cores by default.", min=1)
+    ] = None,
+    json_file: Annotated[
+        Path | None, typer.Option("--json", help="Also write every trial there.")
+    ] = None,
+) -> None:
+    """Plant faults in the kernels, one at a time, and see whether the check catches them.
+
+    Each runs the ops' quick cases on its own side in a copy of the packages, on the CPU first,
+    until one mismatches. What takes too long or does not compile is no kill.
+
+    Exit status: 0 all right; 1 a mutant survives that explained.toml does not explain, or an entry
+    there is stale; 2 usage.
+    """
+    check_writable(json_file)
+    chosen = list(dict.fromkeys(spec_named(name).name for name in ops or SPECS))
+    wanted = listed(side)
+    for name in wanted:
+        if name not in ("triton", "cuda"):
+            raise typer.BadParameter(f"--side {name}: triton or cuda")
+    plan = Plan(chosen, "full" if full else "quick")
+    sides = []
+    for name in (name for name in ("triton", "cuda") if name in wanted or not wanted):
+        if any(MODES[mode][0] == name for mode in plan.modes):
+            sides.append(name)
+        else:
+            reason = next(why for mode, why in unavailable().items() if MODES[mode][0] == name)
+            typer.echo(f"not run: {name}: {reason}", err=True)
+    mutants = population.population(sides, chosen)
+    if not mutants:
+        raise typer.BadParameter("nothing to mutate here")
+    if broken := planting.healthy(sides, plan):
+        typer.echo(f"the kernels fail before anything is planted: {broken}", err=True)
+        raise typer.Exit(1)
+    known = explained.read()
+    drawn = mutants
+    if sample is not None:
+        unexplained = [m for m in mutants if explained.explanation(m, known) is None]
+        drawn = random.Random(seed).sample(unexplained, min(sample, len(unexplained)))
+        drawn.sort(key=unexplained.index)
+    options = {"ops": chosen, "sides": sides, "seed": seed, "sample": sample, "level": plan.level}
+    cores = len(os.sched_getaffinity(0))
+    report = tables.run(drawn, plan, jobs or cores, known, **options)
+    if ops is None and sides == ["triton", "cuda"]:  # the population that the entries are about
+        report.stale = explained.stale(known, mutants, None if sample else report.survivors)
+    tables.print_report(report)
+    if json_file:
+        write_json(json_file, report.to_dict())
+    raise typer.Exit(0 if report.passed else 1)

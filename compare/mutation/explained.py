@@ -1,0 +1,74 @@
+"""Mutants that survive for a reason, as explained.toml has them.
+
+An entry names a function of a file, its statement, the statement with the fault, and the reason:
+``equivalent`` (every result is the same), ``speed`` (every result is right), ``accuracy`` (within
+the bound, if less accurate) or ``gpu`` (a check on a GPU sees it), and a sentence. In place of the
+two statements "*" explains every survivor of a function that only chooses what is fast.
+"""
+
+from __future__ import annotations
+
+import tomllib
+from dataclasses import dataclass
+from pathlib import Path
+
+from compare.mutation.mutant import Mutant
+
+FILE = Path(__file__).with_name("explained.toml")
+REASONS = ("equivalent", "speed", "accuracy", "gpu")
+
+
+@dataclass(frozen=True)
+class Explanation:
+    """Why a mutant survives."""
+
+    file: str
+    function: str
+    reason: str
+    because: str
+    statement: str = "*"
+    mutant: str = "*"
+
+    def covers(self, mutant: Mutant) -> bool:
+        """Whether it is this mutant that is explained."""
+        if (mutant.file, mutant.function) != (self.file, self.function):
+            return False
+        return self.statement == "*" or mutant.statement == (self.statement, self.mutant)
+
+    def __str__(self) -> str:
+        return f"{self.file} {self.function}: {self.statement} → {self.mutant}"
+
+
+def read(file: Path = FILE) -> list[Explanation]:
+    """All entries. Raises ValueError for one that is not as described above."""
+    entries = tomllib.loads(file.read_text(encoding="utf-8")).get("survivor", [])
+    explanations = []
+    for entry in entries:
+        try:
+            explanation = Explanation(**entry)
+        except TypeError as error:
+            raise ValueError(f"{file.name}: {entry}: {error}") from None
+        if explanation.reason not in REASONS or not explanation.because:
+            raise ValueError(f"{file.name}: {explanation}: a reason, one of {', '.join(REASONS)}")
+        if (explanation.statement == "*") != (explanation.mutant == "*"):
+            raise ValueError(f"{file.name}: {explanation}: both statements, or none")
+        explanations.append(explanation)
+    return explanations
+
+
+def explanation(mutant: Mutant, known: list[Explanation]) -> Explanation | None:
+    """Why the mutant survives; None if nobody said."""
+    return next((each for each in known if each.covers(mutant)), None)
+
+
+def stale(
+    known: list[Explanation], population: list[Mutant], survivors: list[Mutant] | None = None
+) -> list[Explanation]:
+    """The entries that cover none of the whole population, of code that has changed; and, where
+    all of it was tried, those that cover no survivor. What a GPU kills may be killed."""
+    without_mutant = []
+    for each in known:
+        mutants = population if survivors is None or each.reason == "gpu" else survivors
+        if not any(map(each.covers, mutants)):
+            without_mutant.append(each)
+    return without_mutant

@@ -1,0 +1,55 @@
+"""A process that has loaded torch and triton, and forks for each trial: to load them takes longer
+than most trials do.
+
+It reads a line of JSON a trial from stdin, and answers with the exit status. It is run as a file
+and holds nothing of this project: a trial imports the packages that lie in its folder.
+"""
+
+from __future__ import annotations
+
+import importlib
+import json
+import os
+import runpy
+import sys
+import traceback
+
+LOADED = ("numpy", "torch", "triton", "triton.language", "rich.progress", "rich.table", "typer")
+
+
+def serve() -> None:
+    """A child for every line, one after the other."""
+    for name in LOADED:
+        importlib.import_module(name)
+    for line in sys.stdin:
+        child = os.fork()
+        if child == 0:
+            _trial(**json.loads(line))
+        _, status = os.waitpid(child, 0)
+        print(os.waitstatus_to_exitcode(status), flush=True)
+
+
+def _trial(folder: str, output: str, environment: dict[str, str], words: list[str]) -> None:
+    """``python -m WORDS`` in the folder; its output goes to a file. It does not return."""
+    status = 1
+    try:
+        written = os.open(output, os.O_WRONLY | os.O_CREAT)
+        for number, wanted in enumerate((os.open(os.devnull, os.O_RDONLY), written, written)):
+            os.dup2(wanted, number)
+        os.environ.update(environment)
+        os.chdir(folder)
+        sys.path.insert(0, folder)
+        module, *arguments = words
+        sys.argv = [module, *arguments]
+        runpy.run_module(module, run_name="__main__", alter_sys=True)
+        status = 0
+    except BaseException as error:  # noqa: BLE001 - whatever it is, this process ends here
+        traceback.print_exception(error)
+    finally:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(status)
+
+
+if __name__ == "__main__":
+    serve()

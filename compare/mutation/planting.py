@@ -1,0 +1,202 @@
+"""A mutant in a copy of the packages, and what the check there makes of it."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import queue
+import select
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from compare.checking.implementations import MODES, unavailable
+from compare.mutation.mutant import PACKAGES, ROOT, Edit, Mutant
+from compare.mutation.population import CSRC, seen_by
+
+SECONDS = 1800  # for all that is tried with one mutant
+ENDS = ("killed", "survived", "timed out", "did not compile")
+
+
+@dataclass(frozen=True)
+class Trial:
+    """How the check ended: one of ENDS, what it said, and the case that says it again."""
+
+    mutant: Mutant
+    end: str
+    says: str = ""
+    by: str = ""
+    cases: int = 0
+    seconds: float = 0.0
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What is tried with a mutant: the ops in question, at a level, ``most`` cases of them, each
+    for so many seconds."""
+
+    ops: list[str]
+    level: str = "quick"
+    most: int | None = None
+    seconds: float = 60.0  # a case takes a few at most, on a busy machine
+    modes: tuple[str, ...] = field(default_factory=lambda: available())
+
+    def request(self, mutant: Mutant) -> str:
+        """The arguments of compare.mutation.trial."""
+        return json.dumps(
+            {
+                "ops": seen_by(mutant.file, self.ops),
+                "modes": [mode for mode in self.modes if MODES[mode][0] == mutant.side],
+                "level": self.level,
+                "most": self.most,
+                "kernel": mutant.kernel,
+                "seconds": self.seconds,
+            }
+        )
+
+
+def available() -> tuple[str, ...]:
+    """The modes that run here, those on the CPU first: they take less and say more."""
+    reasons = unavailable()
+    return tuple(sorted((m for m in MODES if m not in reasons), key=lambda m: MODES[m][1]))
+
+
+class Nursery:
+    """A :mod:`compare.mutation.nursery` process, for one trial at a time; another one after it had
+    to be ended."""
+
+    def __init__(self) -> None:
+        self._process: subprocess.Popen[str] | None = None
+
+    def run(self, seconds: float, **request: Any) -> int | None:
+        """The exit status of a trial; None if time ran out."""
+        process = self._process = self._process or subprocess.Popen(
+            [sys.executable, "-P", str(Path(__file__).with_name("nursery.py"))],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            start_new_session=True,  # to end what a trial started with it
+        )
+        assert process.stdin
+        assert process.stdout
+        process.stdin.write(json.dumps(request) + "\n")
+        process.stdin.flush()
+        ready, *_ = select.select([process.stdout], [], [], seconds)
+        if ready and (answer := process.stdout.readline()):
+            return int(answer)
+        self.close()
+        return None
+
+    def close(self) -> None:
+        """End it, and the trial that it is at."""
+        if self._process is not None:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(self._process.pid, signal.SIGKILL)
+            self._process.communicate()
+            self._process = None
+
+
+def run(mutants: list[Mutant], plan: Plan, jobs: int) -> Iterator[Trial]:
+    """Every mutant's trial, in the order in which they end."""
+    nurseries = [Nursery() for _ in range(min(jobs, len(mutants)))]
+    free = queue.SimpleQueue[Nursery]()
+    for nursery in nurseries:
+        free.put(nursery)
+
+    def in_a_free_one(mutant: Mutant) -> Trial:
+        nursery = free.get()
+        try:
+            return try_one(mutant, plan, nursery)
+        finally:
+            free.put(nursery)
+
+    with ThreadPoolExecutor(len(nurseries)) as pool:
+        trials = [pool.submit(in_a_free_one, mutant) for mutant in mutants]
+        try:
+            for trial in as_completed(trials):
+                yield trial.result()
+        finally:
+            pool.shutdown(wait=False, cancel_futures=True)
+            for nursery in nurseries:
+                nursery.close()
+
+
+def healthy(sides: list[str], plan: Plan) -> str:
+    """What goes wrong where nothing is planted, in a few cases of every op; "" if nothing."""
+    for trial in run([_nothing(side) for side in sides], replace(plan, most=FEW), len(sides)):
+        if trial.end != "survived":
+            return f"{trial.end}: {trial.says}"
+    return ""
+
+
+FEW = 12
+
+
+def _nothing(side: str) -> Mutant:
+    """An edit that changes nothing, in the file that most ops are made of."""
+    file = {"triton": "triton_kernels/_elementwise.py", "cuda": f"{CSRC}/elementwise.cuh"}[side]
+    text = (ROOT / file).read_text(encoding="utf-8")
+    return Mutant(side, file, "", Edit("nothing", 0, 0, ""), text)
+
+
+def try_one(mutant: Mutant, plan: Plan, nursery: Nursery) -> Trial:
+    """Plant it, check, and say how that ended."""
+    began = time.monotonic()
+    with tempfile.TemporaryDirectory(prefix="mutant-") as name:
+        folder = Path(name)
+        copy(folder)
+        planted = folder / mutant.file
+        planted.unlink()  # it is a link to the file itself
+        planted.write_text(mutant.mutated, encoding="utf-8")
+        (folder / "libraries").mkdir(mode=0o700)
+        said = folder / "output"
+        status = nursery.run(
+            SECONDS,
+            folder=name,
+            output=str(said),
+            environment={
+                "CUDA_REFERENCE_CACHE": str(folder / "libraries"),
+                "CUDA_REFERENCE_LIBRARIES": "",  # they are of other sources
+                "OMP_NUM_THREADS": "1",
+            },
+            words=["compare.mutation.trial", plan.request(mutant)],
+        )
+        output = said.read_text(encoding="utf-8", errors="replace") if said.exists() else ""
+    seconds = time.monotonic() - began
+    try:
+        answer: dict[str, Any] = json.loads(output.splitlines()[-1])
+        says = " ".join(answer.get("says", []))
+        return Trial(
+            mutant, answer["end"], says, answer.get("by", ""), answer.get("cases", 0), seconds
+        )
+    except (IndexError, KeyError, TypeError, ValueError):
+        pass
+    last = output.splitlines()[-1] if output.splitlines() else ""
+    if status in (-signal.SIGALRM, None):
+        return Trial(mutant, "timed out", last, seconds=seconds)
+    if status < 0:
+        return Trial(mutant, "killed", f"ended by {signal.Signals(-status).name}", seconds=seconds)
+    return Trial(mutant, "did not compile", last, seconds=seconds)
+
+
+def copy(folder: Path, root: Path = ROOT) -> None:
+    """The packages, their files linked where the file system can."""
+    ignored = shutil.ignore_patterns("*.pyc.*")  # that another process is writing
+    for package in PACKAGES:
+        shutil.copytree(root / package, folder / package, ignore=ignored, copy_function=_link)
+
+
+def _link(source: str, target: str) -> None:
+    try:
+        os.link(source, target)
+    except OSError:
+        shutil.copy2(source, target)

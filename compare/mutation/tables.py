@@ -1,0 +1,167 @@
+"""What mutate looks like: progress, survivors as they come, a table by file, the score last."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections import Counter
+from dataclasses import dataclass, field
+from typing import Any
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.table import Table
+
+from compare.checking.printing import date, environment
+from compare.mutation import explained, planting
+from compare.mutation.explained import Explanation
+from compare.mutation.mutant import Mutant
+from compare.mutation.planting import ENDS, Plan, Trial
+
+
+@dataclass
+class Report:
+    """How every trial ended, and what explains the survivors."""
+
+    trials: list[Trial]
+    known: list[Explanation]
+    options: dict[str, Any]
+    stale: list[Explanation] = field(default_factory=list)
+    seconds: float = 0.0
+
+    def explanation(self, trial: Trial) -> Explanation | None:
+        """Why a survivor survived, if somebody said."""
+        return explained.explanation(trial.mutant, self.known) if trial.end == "survived" else None
+
+    @property
+    def survivors(self) -> list[Mutant]:
+        return [trial.mutant for trial in self.trials if trial.end == "survived"]
+
+    @property
+    def open(self) -> list[Trial]:
+        """The survivors that nobody has explained."""
+        return [t for t in self.trials if t.end == "survived" and self.explanation(t) is None]
+
+    @property
+    def score(self) -> float:
+        """The killed ones as a fraction of those that were killed or survived unexplained."""
+        killed = sum(trial.end == "killed" for trial in self.trials)
+        return killed / max(1, killed + len(self.open))
+
+    @property
+    def passed(self) -> bool:
+        return not self.open and not self.stale
+
+    def to_dict(self) -> dict[str, Any]:
+        return {
+            "passed": self.passed,
+            "environment": environment(),
+            "date": date(),
+            **self.options,
+            "score": self.score,
+            "ends": {end: sum(t.end == end for t in self.trials) for end in ENDS},
+            "stale": [str(each) for each in self.stale],
+            "seconds": round(self.seconds, 1),
+            "rows": [self._row(trial) for trial in self.trials],
+        }
+
+    def _row(self, trial: Trial) -> dict[str, Any]:
+        mutant, why = trial.mutant, self.explanation(trial)
+        before, after = mutant.statement
+        return {
+            "file": mutant.file,
+            "line": mutant.line,
+            "function": mutant.function,
+            "kind": mutant.edit.kind,
+            "statement": before,
+            "mutant": after,
+            "end": trial.end,
+            "explained": why and {"reason": why.reason, "because": why.because},
+            "says": trial.says,
+            "by": trial.by,
+            "cases": trial.cases,
+            "seconds": round(trial.seconds, 1),
+        }
+
+
+def run(
+    mutants: list[Mutant], plan: Plan, jobs: int, known: list[Explanation], **options: Any
+) -> Report:
+    """Try every mutant with a progress bar, print the survivors as they come, then the table.
+
+    Of a whole population, an entry that explains what was killed is stale.
+    """
+    console = Console()
+    if not console.is_terminal:  # a log file has room; rich would assume 80 columns
+        console = Console(width=120)
+    report = Report([], known, options)
+    began = time.perf_counter()
+    progress = Progress(
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeRemainingColumn(),
+        console=Console(stderr=True),
+        transient=True,
+    )
+    place = {mutant: at for at, mutant in enumerate(mutants)}
+    with progress:
+        task = progress.add_task("mutate", total=len(mutants))
+        for trial in planting.run(mutants, plan, jobs):
+            report.trials.append(trial)
+            if not console.is_terminal:  # no bar there: a line a trial instead, as sign of life
+                count = f"{len(report.trials)} of {len(mutants)}"
+                print(f"{count}: {trial.end}: {trial.mutant}", file=sys.stderr, flush=True)
+            if trial.end == "survived" and report.explanation(trial) is None:
+                _print_survivor(console, trial)
+            ends = Counter(trial.end for trial in report.trials)
+            said = ", ".join(f"{end} {ends[end]}" for end in ENDS if ends[end])
+            progress.update(task, advance=1, description=said)
+    report.trials.sort(key=lambda trial: place[trial.mutant])
+    report.seconds = time.perf_counter() - began
+    return report
+
+
+def _print_survivor(console: Console, trial: Trial) -> None:
+    console.print(f"[red bold]survived[/] {trial.cases} cases: {trial.mutant}", highlight=False)
+    console.print(trial.mutant.diff, markup=False, highlight=False, soft_wrap=True)
+    before, after = trial.mutant.statement
+    console.print(f"  statement: {before}", markup=False, highlight=False, soft_wrap=True)
+    console.print(f"  mutant: {after}\n", markup=False, highlight=False, soft_wrap=True)
+    console.file.flush()
+
+
+def print_report(report: Report) -> None:
+    """The table by file, what is stale, and the score last."""
+    console = Console()
+    if not console.is_terminal:
+        console = Console(width=120)
+    table = Table(box=None, header_style="bold", padding=(0, 2, 0, 0))
+    table.add_column("file", no_wrap=True)
+    for name in ("mutants", "killed", "explained", "survived", "timed out", "not compiled"):
+        table.add_column(name, justify="right")
+    for file in dict.fromkeys(trial.mutant.file for trial in report.trials):
+        trials = [trial for trial in report.trials if trial.mutant.file == file]
+        ends = Counter(trial.end for trial in trials)
+        open_ones = sum(trial in report.open for trial in trials)
+        counts = (
+            *(len(trials), ends["killed"], ends["survived"] - open_ones, open_ones),
+            *(ends["timed out"], ends["did not compile"]),
+        )
+        table.add_row(file, *map(str, counts))
+    console.print(table)
+    for end in ("timed out", "did not compile"):
+        for trial in (trial for trial in report.trials if trial.end == end):
+            text = f"{end}: {trial.mutant}: {trial.says[:80]}"
+            console.print(text, markup=False, highlight=False, soft_wrap=True)
+    for each in report.stale:
+        text = f"stale: {each}: no such mutant survives; take the entry out of explained.toml"
+        console.print(text, markup=False, highlight=False, soft_wrap=True)
+    killed = sum(trial.end == "killed" for trial in report.trials)
+    colour = "green" if report.passed else "red"
+    console.print(
+        f"[{colour} bold]score {100 * report.score:.1f} %[/]: {killed} killed of "
+        f"{killed + len(report.open)} that nobody has explained; {len(report.trials)} mutants, "
+        f"{report.seconds:.0f} s",
+        highlight=False,
+    )

@@ -1,0 +1,194 @@
+"""mutate: how a trial ends, which survivors are explained, and the command on one op."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from compare.checking.implementations import unavailable
+from compare.cli import app
+from compare.mutation import explained, planting, population
+from compare.mutation.explained import Explanation
+from compare.mutation.mutant import ROOT, Edit, Mutant
+from compare.mutation.planting import Plan, Trial
+from compare.mutation.tables import Report
+from compare.ops import SPECS
+
+FLAT = "triton_kernels/_elementwise.py"
+SQUARE = "cuda_reference/csrc/square.cu"
+needs_host = pytest.mark.skipif(
+    "cuda-host" in unavailable(), reason=f"cuda-host: {unavailable().get('cuda-host')}"
+)
+
+
+def planted(file: str, old: str, new: str) -> Mutant:
+    """A mutant of our own."""
+    text = (ROOT / file).read_text(encoding="utf-8")
+    assert text.count(old) == 1
+    at = text.index(old)
+    side = "cuda" if file.endswith(".cu") else "triton"
+    return Mutant(side, file, "", Edit("planted", at, at + len(old), new), text)
+
+
+def tried(*mutants: Mutant, seconds: float = 60) -> list[Trial]:
+    """Their trials, in their order."""
+    plan = Plan(["square"], most=4, seconds=seconds)
+    trials = list(planting.run(list(mutants), plan, jobs=1))
+    return sorted(trials, key=lambda trial: mutants.index(trial.mutant))
+
+
+FORMULA = "return x * x"
+
+
+def test_ends_of_a_triton_mutant() -> None:
+    new = ("x * x + x", "x * x  # the same", "x * undefined", "x *")
+    file = "triton_kernels/ops/square.py"
+    killed, same, *broken = tried(*(planted(file, FORMULA, f"return {each}") for each in new))
+    assert (killed.end, killed.says) == ("killed", "wrong values")
+    assert "compare check square" in killed.by
+    assert "--impl triton-interpreted" in killed.by
+    assert killed.cases >= 1
+    assert same.end == "survived"
+    assert same.cases == 4
+    assert [trial.end for trial in broken] == ["did not compile"] * 2
+    assert "NameError" in broken[0].says
+    assert "SyntaxError" in broken[1].says
+
+
+def test_what_hangs_is_no_kill_and_the_next_one_runs() -> None:
+    file = "triton_kernels/ops/square.py"
+    endless = planted(file, FORMULA, "while True: pass")
+    wrong = planted(file, FORMULA, "return x")
+    assert [trial.end for trial in tried(endless, wrong, seconds=4)] == ["timed out", "killed"]
+
+
+@needs_host
+def test_ends_of_a_cuda_mutant() -> None:
+    line = "  store<C>(out, out.offset(i), v * v);\n"
+    wild = line + "  *reinterpret_cast<volatile int*>(8) = 1;\n"
+    removed, crash, broken = tried(
+        *(planted(SQUARE, line, new) for new in ("", wild, line.replace("v * v", "v * w")))
+    )
+    assert removed.end == "killed"
+    assert "--impl cuda-host" in removed.by
+    assert crash.end == "killed"
+    assert "SIGSEGV" in crash.says
+    assert broken.end == "did not compile"
+    assert "could not build square.cu" in broken.says
+
+
+def test_a_planted_fault_stays_in_its_copy(tmp_path: Path) -> None:
+    planting.copy(tmp_path)
+    assert (tmp_path / FLAT).read_bytes() == (ROOT / FLAT).read_bytes()
+    before = (ROOT / FLAT).read_bytes()
+    (trial,) = tried(
+        planted(FLAT, "tl.store(out_ptr + start + lane", "tl.store(out_ptr + start + 1 + lane")
+    )
+    assert trial.end == "killed"
+    assert (ROOT / FLAT).read_bytes() == before
+
+
+# ---- what is explained ----
+
+ENTRY = """
+[[survivor]]
+file = "x.py"
+function = "kernel"
+statement = "a = b + c"
+mutant = "a = b"
+reason = "equivalent"
+because = "c is 0."
+"""
+
+
+def mutant_of(line: str, new: str) -> Mutant:
+    return Mutant("triton", "x.py", "kernel", Edit("planted", 0, len(line), new), line + "\n")
+
+
+def test_entries(tmp_path: Path) -> None:
+    file = tmp_path / "explained.toml"
+    file.write_text(ENTRY)
+    (entry,) = explained.read(file)
+    assert entry.covers(mutant_of("a  =  b + c", "a = b"))  # by their words, not their blanks
+    assert not entry.covers(mutant_of("a = b + c", "a = c"))
+    assert explained.explanation(mutant_of("a = b + c", "a = c"), [entry]) is None
+    everything = Explanation("x.py", "kernel", "speed", "Tiles.")
+    assert everything.covers(mutant_of("a = b + c", "a = c"))
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "says"),
+    [
+        ('"equivalent"', '"because"', "one of equivalent, speed, accuracy, gpu"),
+        ('because = "c is 0."', 'because = ""', "one of equivalent, speed, accuracy, gpu"),
+        ('statement = "a = b + c"\n', "", "both statements, or none"),
+        ("function", "functoin", "functoin"),
+    ],
+)
+def test_a_wrong_entry_is_refused(tmp_path: Path, old: str, new: str, says: str) -> None:
+    file = tmp_path / "explained.toml"
+    file.write_text(ENTRY.replace(old, new))
+    with pytest.raises(ValueError, match=says):
+        explained.read(file)
+
+
+def test_stale_entries() -> None:
+    there, other = mutant_of("a = b + c", "a = b"), mutant_of("a = b + c", "a = c")
+    entry = Explanation("x.py", "kernel", "equivalent", "Zero.", *there.statement)
+    gone = Explanation("x.py", "gone", "equivalent", "Zero.", *there.statement)
+    on_a_gpu = Explanation("x.py", "kernel", "gpu", "64 bits.", *there.statement)
+    assert explained.stale([entry, gone], [there, other]) == [gone]
+    assert explained.stale([entry], [there, other], survivors=[other]) == [entry]
+    assert explained.stale([entry], [there, other], survivors=[there]) == []
+    assert explained.stale([on_a_gpu], [there, other], survivors=[other]) == []
+
+
+def test_the_score_leaves_out_what_is_explained() -> None:
+    there, other = mutant_of("a = b + c", "a = b"), mutant_of("a = b + c", "a = c")
+    entry = Explanation("x.py", "kernel", "equivalent", "Zero.", *there.statement)
+    survived = [Trial(there, "survived"), Trial(other, "killed"), Trial(other, "timed out")]
+    report = Report(survived, [entry], {})
+    assert report.passed
+    assert report.score == 1.0
+    worse = Report([*survived, Trial(other, "survived")], [entry], {})
+    assert not worse.passed
+    assert worse.score == 0.5
+    assert worse.to_dict()["rows"][0]["explained"]["reason"] == "equivalent"
+
+
+def test_the_entries_are_of_mutants_that_exist() -> None:
+    mutants = population.population(["triton", "cuda"], list(SPECS))
+    assert explained.stale(explained.read(), mutants) == []
+
+
+# ---- the command ----
+
+
+def test_the_command(tmp_path: Path) -> None:
+    file = tmp_path / "mutate.json"
+    words = ["mutate", "square", "--side", "triton", "--sample", "3", "--seed", "4"]
+    done = CliRunner().invoke(app, [*words, "--json", str(file)])
+    found = json.loads(file.read_text())
+    assert done.exit_code == (0 if found["passed"] else 1), done.output
+    assert len(found["rows"]) == 3
+    assert sum(found["ends"].values()) == 3
+    assert done.output.splitlines()[-1].startswith(f"score {100 * found['score']:.1f} %")
+    assert found["ends"]["killed"] >= 2
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (["nothing"], "no op 'nothing'"),
+        (["--side", "left"], "--side left"),
+        (["--sample", "0"], "--sample"),
+        (["--jobs", "0"], "--jobs"),
+    ],
+)
+def test_usage(words: list[str], says: str) -> None:
+    done = CliRunner().invoke(app, ["mutate", *words], env={"TERM": "dumb", "COLUMNS": "200"})
+    assert done.exit_code == 2
+    assert says in done.output

@@ -1,0 +1,199 @@
+"""The faults that mutate can plant: from a kernel's syntax, each an edit of its source."""
+
+from __future__ import annotations
+
+import ast
+from collections import Counter
+
+import pytest
+
+from compare.mutation import cuda_faults, population, trial, triton_faults
+from compare.ops import SPECS
+
+KERNEL = '''"""Ünïcode before the kernel."""
+import triton
+import triton.language as tl
+
+
+@triton.jit
+def scale_kernel(x_ptr, out_ptr, n, stride_x, stride_o, C: tl.constexpr, BLOCK: tl.constexpr):
+    """A docstring with 1.5 in it, x < y."""
+    i = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
+    mask = (i < n) & (i >= 0)
+    x = tl.load(x_ptr + i * stride_x, mask=mask, other=0.0).to(C)  # “quoted” + more
+    total = tl.zeros((BLOCK,), C)
+    total += tl.where(x < 0, 0.5, x)
+    tl.store(out_ptr + i * stride_o, total, mask=mask)
+
+
+def launch(x):
+    if x.numel() > 5 and x.dtype in (half, single):
+        Launch(scale_kernel)
+
+
+def elsewhere(x):
+    return x < 3
+'''
+
+
+def triton_edits(text: str) -> list[tuple[str, str, str, str]]:
+    found = [(m.function, m.edit.kind, *m.statement) for m in triton_faults.faults("x.py", text)]
+    for mutant in triton_faults.faults("x.py", text):
+        ast.parse(mutant.mutated)
+    return found
+
+
+def test_faults_of_a_triton_kernel() -> None:
+    edits = triton_edits(KERNEL)
+    load = "x = tl.load(x_ptr + i * stride_x, mask=mask, other=0.0).to(C) # “quoted” + more"
+    mask = "mask = (i < n) & (i >= 0)"
+    total = "total += tl.where(x < 0, 0.5, x)"
+    store = "tl.store(out_ptr + i * stride_o, total, mask=mask)"
+    expected = [
+        ("program id", "tl.program_id(0)", "tl.program_id(1)"),
+        ("narrowed", "tl.int64", "tl.int32"),
+        ("cast dropped", "tl.program_id(0).to(tl.int64)", "tl.program_id(0)"),
+        ("operator", "* BLOCK", "+ BLOCK"),
+    ]
+    first = "i = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)"
+    for kind, old, new in expected:
+        assert ("scale_kernel", kind, first, first.replace(old, new)) in edits
+    expected_lines = [
+        ("mask weakened", mask, "mask = (i < n)"),
+        ("mask weakened", mask, "mask = (i >= 0)"),
+        ("operator", mask, mask),  # the edit of & makes |, below
+        ("comparison", mask, "mask = (i <= n) & (i >= 0)"),
+        ("mask dropped", load, load.replace(", mask=mask, other=0.0", "")),
+        ("stride", load, load.replace("stride_x", "stride_o")),
+        ("accumulator narrowed", "total = tl.zeros((BLOCK,), C)", None),
+        ("constant", total, total.replace("0.5", "0.5005")),
+        ("NaN", total, "total += tl.where(x >= 0, x, 0.5)"),
+        ("alternative", total, "total += x"),
+        ("statement removed", total, "pass"),
+        ("operator", total, total.replace("+=", "-=")),
+        ("statement removed", store, "pass"),
+    ]
+    del expected_lines[2]
+    for kind, old, new in expected_lines:
+        wanted = new or old.replace("C)", "tl.float16)")
+        assert ("scale_kernel", kind, old, wanted) in edits, (kind, old, wanted)
+    condition = "if x.numel() > 5 and x.dtype in (half, single):"
+    for kind, new in [
+        ("comparison", condition.replace(">", ">=")),
+        ("logic", condition.replace("and", "or")),
+        ("guard dropped", "if ((x.dtype in (half, single))):"),
+        ("alternative", condition.replace("half, single", "single,")),
+    ]:
+        assert ("launch", kind, condition, new) in edits
+    assert {function for function, *_ in edits} == {"scale_kernel", "launch"}
+    assert not any("docstring" in old for _, _, old, _ in edits)
+
+
+CUDA = """// a comment with x < y and "a string
+#define TWICE(x) ((x) + (x))
+template <class C>
+__global__ void scale_kernel(Tensor x, float limit, long long n) {
+  const long long i = blockIdx.x * blockDim.x + threadIdx.x;
+  if (i >= n || n == 0) return;
+  const char* text = "i < n; \\" 2";
+  C sum = 0;
+  /* i > n */ sum += static_cast<C>(x[i * x.stride[0]]) * C(0.25);
+  sum = fmaf(sum, C(0.5), f(x, 1));
+  __syncthreads();
+  out[i] = sum < limit ? sum : limit;
+}
+struct Epilogue {
+  int act;
+  __device__ int apply(int v) const { return v + act; }
+};
+"""
+
+
+def test_faults_of_a_cuda_kernel() -> None:
+    mutants = list(cuda_faults.faults("x.cu", CUDA))
+    edits = {(m.function, m.edit.kind, *m.statement) for m in mutants}
+    where = "const long long i = blockIdx.x * blockDim.x + threadIdx.x;"
+    guard = "if (i >= n || n == 0) return;"
+    total = "/* i > n */ sum += static_cast<C>(x[i * x.stride[0]]) * C(0.25);"
+    fused = "sum = fmaf(sum, C(0.5), f(x, 1));"
+    choice = "out[i] = sum < limit ? sum : limit;"
+    expected = [
+        ("narrowed", where, where.replace("long long", "int")),
+        ("thread id", where, where.replace("threadIdx.x", "threadIdx.y")),
+        ("comparison", guard, guard.replace(">=", ">")),
+        ("logic", guard, guard.replace("||", "&&")),
+        ("guard dropped", guard, guard.replace("|| n == 0", "")),
+        ("not fused", fused, "sum = ((sum) * (C(0.5)) + (f(x, 1)));"),
+        ("statement removed", guard, ";"),
+        ("narrowed", "C sum = 0;", "float sum = 0;"),
+        ("stride", total, total.replace("[0]", "[1]")),
+        ("constant", total, total.replace("0.25", "0.25025")),
+        ("statement removed", "__syncthreads();", ";"),
+        ("condition", choice, choice.replace("?", "== 0 ?")),
+        ("NaN", choice, "out[i] = sum >= limit ? limit : sum;"),
+    ]
+    for edit in expected:
+        assert ("scale_kernel", *edit) in edits, edit
+    apply = "__device__ int apply(int v) const { return v + act; }"
+    assert ("apply", "operator", apply, apply.replace("+", "-")) in edits
+    for old in ("a comment", "TWICE", "const char* text"):
+        assert not any(old in before for _, _, before, _ in edits)
+    assert not any("template" in before for _, _, before, _ in edits)
+
+
+def test_every_kernel_has_at_least_five() -> None:
+    mutants = population.population(["triton", "cuda"], list(SPECS))
+    counts = Counter((m.file, m.function) for m in mutants)
+    kernels = 0
+    for file in {m.file for m in mutants} | set(population.files()):
+        text = (population.ROOT / file).read_text(encoding="utf-8")
+        if file.endswith(".py"):
+            functions = [f for f in ast.parse(text).body if isinstance(f, ast.FunctionDef)]
+            names = [f.name for f in functions if triton_faults.is_kernel(f)]
+        else:
+            names = [body.name for body in cuda_faults.bodies(text) if body.is_kernel]
+        for name in names:
+            kernels += 1
+            assert counts[file, name] >= 5, (file, name)
+    assert kernels > 50
+    keys = [(m.file, m.edit) for m in mutants]
+    assert len(keys) == len(set(keys))
+    assert all(m.mutated != m.text for m in mutants)
+
+
+@pytest.mark.parametrize(
+    ("file", "ops"),
+    [
+        ("triton_kernels/ops/square.py", ["square", "square_backward"]),
+        ("cuda_reference/csrc/square.cu", ["square", "square_backward"]),
+        ("cuda_reference/csrc/elementwise.cuh", None),
+        ("triton_kernels/interpreter/emulation.py", []),
+    ],
+)
+def test_the_ops_that_see_a_file(file: str, ops: list[str] | None) -> None:
+    seen = population.seen_by(file, list(SPECS))
+    if file == "triton_kernels/interpreter/emulation.py":
+        mutants = population.population(["triton"], list(SPECS))
+        assert not any(m.file.startswith("triton_kernels/interpreter") for m in mutants)
+    else:
+        assert sorted(seen) == sorted(SPECS if ops is None else ops)
+
+
+def test_own_ops_come_first() -> None:
+    seen = population.seen_by("triton_kernels/ops/sum_to.py", list(SPECS))
+    assert seen[0] == "sum_to"
+    assert "add" in seen
+    assert population.seen_by("triton_kernels/ops/sum_to.py", ["square"]) == ["square"]
+    mutants = population.population(["triton"], ["square"])
+    assert not any(m.file == "triton_kernels/ops/sum_to.py" for m in mutants)
+
+
+def test_the_telling_cases_come_first() -> None:
+    ops = ["act_backward", "square"]
+    ordered = [case for _, case in trial.telling_first(ops, "triton-interpreted", "quick")]
+    wanted = [c for op in ops for d in SPECS[op].dtypes for c in SPECS[op].cases(d, "quick")]
+    assert set(map(str, ordered)) <= set(map(str, wanted))
+    coordinates = {pair for case in ordered for pair in trial._coordinates(case)}
+    first = {pair for case in ordered[:60] for pair in trial._coordinates(case)}
+    assert first == coordinates  # every act, dtype, layout and kind of values is among them
+    assert len(ordered) > 300

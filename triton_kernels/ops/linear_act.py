@@ -1,0 +1,263 @@
+"""linear_act: out = act(x @ weight.T + bias), in the GEMM kernels; linear_gelu: that with GELU.
+
+Shapes: x […, I], weight [O, I], bias [O], out […, O], as torch.nn.functional.linear. Dtypes:
+float16, bfloat16, float32, float64. Accumulation and activation in float32 (float64 for float64),
+one rounding. Reference: torch.nn.functional.gelu(torch.nn.functional.linear(x, weight, bias)).
+
+linear_gelu has registered ops of its own, of the same functions: programs that torch.export saved
+call them.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.fx import Node
+
+from triton_kernels import _arguments, _fusion
+from triton_kernels._fusion import Entry, Fusion, Match
+from triton_kernels._gemm_op import Product, ProductOperator, wants_pre
+from triton_kernels._operator import TensorMeta
+from triton_kernels._placements import R, Rule, Shard, Sharding, twice
+from triton_kernels.activations import GELU_APPROXIMATIONS
+from triton_kernels.gemm.choice import HALVES
+from triton_kernels.ops import gemm_bias_act
+
+__all__ = ["linear_act", "linear_gelu"]
+
+
+def linear_act(
+    x: Tensor,
+    weight: Tensor,
+    bias: Tensor | None = None,
+    *,
+    act: str,
+    precision: str | None = None,
+    out: Tensor | None = None,
+) -> Tensor:
+    """act(x @ weight.T + bias) in one kernel.
+
+    Args:
+        x: […, I], float16, bfloat16, float32 or float64. Leading dimensions that do not merge into
+            one stride are copied once.
+        weight: [O, I], x's dtype, any strides.
+        bias: [O], x's dtype.
+        act: none, relu, gelu, gelu_tanh, silu, sigmoid, tanh or leaky_relu (slope 0.01).
+        precision: how float32 products are computed, as :func:`triton_kernels.gemm_bias_act` takes
+            it: "ieee", "tf32" or "tf32x3". None means "ieee".
+        out: written and returned if given; […, O] of x's dtype, with leading dimensions that merge
+            into one stride; overlaps no input.
+
+    Returns:
+        […, O] in x's dtype.
+
+    Raises:
+        TypeError: an argument is no tensor, or has a wrong dtype.
+        ValueError: an unknown act or precision, or a precision that the dtype does not have.
+        RuntimeError: shapes do not fit, devices differ, out does not fit or overlaps, out is given
+            and an input requires grad.
+    """
+    return _linear_act(x, weight, bias, act, "ieee" if precision is None else precision, out=out)
+
+
+def linear_gelu(
+    x: Tensor,
+    weight: Tensor,
+    bias: Tensor | None = None,
+    *,
+    approximate: str = "none",
+    out: Tensor | None = None,
+) -> Tensor:
+    """gelu(x @ weight.T + bias) in one kernel: :func:`linear_act` with one of the forms of GELU.
+
+    Args:
+        x, weight, bias, out: as there.
+        approximate: "none" for the erf form of GELU, "tanh" for the tanh form.
+
+    Returns:
+        […, O] in x's dtype.
+
+    Raises:
+        TypeError, RuntimeError: as there.
+        ValueError: an unknown ``approximate``.
+    """
+    return _linear_gelu(x, weight, bias, approximate, out=out)
+
+
+def _run(
+    op: str,
+    x: Tensor,
+    weight: Tensor,
+    bias: Tensor | None,
+    act: str,
+    precision: str,
+    *,
+    out: Tensor | None = None,
+    with_pre: bool = False,
+) -> tuple[Tensor, Tensor | None]:
+    """The result and, if it is wanted, the pre-activation. ``op`` is what errors call the op."""
+    x = _arguments.tensor(op, "x", x, gemm_bias_act.DTYPES)
+    weight = _arguments.tensor(op, "weight", weight, (x.dtype,))
+    if x.dim() == 0 or weight.dim() != 2 or x.shape[-1] != weight.shape[1]:
+        raise RuntimeError(
+            f"{op}(): 'x' and 'weight' must have shapes […, I] and [O, I], but have "
+            f"{tuple(x.shape)} and {tuple(weight.shape)}"
+        )
+    shape = (*x.shape[:-1], weight.shape[0])
+    rows, columns = x.reshape(x.shape[:-1].numel(), x.shape[-1]), weight.t()
+    result, pre = gemm_bias_act.run(
+        op,
+        rows,
+        columns,
+        bias,
+        act,
+        1.0,
+        None,
+        None,
+        None if out is None else _by_rows(op, out, shape),
+        None,
+        precision,
+        ("x", "weight"),
+        with_pre,
+    )
+    return _unrolled(result, shape) if out is None else out, _unrolled(pre, shape)
+
+
+def _unrolled(rows: Any, shape: tuple[int, ...]) -> Any:
+    """[M, O] as […, O]. Autograd sees no view in it, as it sees none in torch's own products: FSDP
+    warns of views. Nothing else refers to the tensor, so no write through another one is lost."""
+    if rows is None or len(shape) == 2:
+        return rows
+    return torch.ops.aten._unsafe_view.default(rows, shape)
+
+
+def _by_rows(op: str, out: Tensor, shape: tuple[int, ...]) -> Tensor:
+    """out […, O] as [M, O], without a copy."""
+    out = _arguments.tensor(op, "out", out, gemm_bias_act.DTYPES)
+    if tuple(out.shape) != shape:
+        raise RuntimeError(
+            f"{op}(): argument 'out' has shape {tuple(out.shape)}, but the result has {shape}; "
+            "out is never resized"
+        )
+    try:
+        return out.view(math.prod(shape[:-1]), shape[-1])
+    except RuntimeError:
+        raise RuntimeError(
+            f"{op}(): the leading dimensions of 'out', of shape {shape} and strides "
+            f"{out.stride()}, do not merge into one"
+        ) from None
+
+
+def _fake(x: Tensor, weight: Tensor, *_: Any) -> Tensor:
+    return x.new_empty((*x.shape[:-1], weight.shape[0]))
+
+
+def _product(x: Any, weight: Any, bias: Any, act: str, precision: str) -> Product:
+    """As a product of matrices, if need be of what is known of them."""
+    shape = (x.shape[:-1].numel(), x.shape[-1])
+    rows = x.reshape(shape) if isinstance(x, Tensor) else TensorMeta(torch.Size(shape), x.dtype)
+    if isinstance(weight, Tensor):
+        columns: Tensor | TensorMeta = weight.t()
+    else:
+        columns = TensorMeta(torch.Size(reversed(weight.shape)), weight.dtype)
+    return Product(rows, columns, bias, act, precision=precision, transposed=True)
+
+
+def _rules(x: Any, weight: Any, *_: Any) -> Iterator[Rule]:
+    """Along a batch dimension, or column-parallel; an activation of a part of the sum would be
+    wrong."""
+    last = len(x.shape) - 1
+    yield (R,), (R, R, R)
+    yield (Shard(last),), (R, Shard(0), Shard(0))
+    for dim in range(last):
+        yield (Shard(dim),), (Shard(dim), R, R)
+
+
+def _define(
+    op: str, parameters: str, arguments: Callable[..., tuple[Any, ...]]
+) -> Callable[..., Tensor]:
+    """Register ``op``, and ``<op>_with_pre`` for training steps; the function that calls the right
+    one of them.
+
+    Args:
+        op: the name, in errors, too.
+        parameters: as in a schema.
+        arguments: x, weight, bias, act and precision, from the op's own arguments.
+    """
+
+    def launch(*args: Any, out: Tensor | None = None) -> Tensor:
+        return _run(op, *arguments(*args), out=out)[0]
+
+    def launch_with_pre(*args: Any) -> tuple[Tensor, Tensor | None]:
+        return _run(op, *arguments(*args), with_pre=True)
+
+    shared: dict[str, Any] = {
+        "act": lambda args: arguments(*args)[3],
+        "product": lambda *args: _product(*arguments(*args)),
+        "multiply": gemm_bias_act.gemm_bias_act,
+        "label": op,
+    }
+    plain = ProductOperator(
+        op, parameters, launch, _fake, with_pre=False, sharding=Sharding(_rules), **shared
+    )
+    training = ProductOperator(
+        f"{op}_with_pre",
+        parameters,
+        launch_with_pre,
+        lambda *args: (_fake(*args), _fake(*args)),
+        with_pre=True,
+        sharding=Sharding(twice(_rules)),
+        **shared,
+    )
+
+    def call(*args: Any, out: Tensor | None = None) -> Tensor:
+        if out is None and wants_pre(arguments(*args)[3], *args[:3]):
+            return training(*args)[0]  # type: ignore[no-any-return]
+        return plain(*args, out=out)  # type: ignore[no-any-return]
+
+    return call
+
+
+def _with_gelu(x: Tensor, weight: Tensor, bias: Tensor | None, approximate: str) -> tuple[Any, ...]:
+    _arguments.one_of("linear_gelu", "approximate", approximate, tuple(GELU_APPROXIMATIONS))
+    return x, weight, bias, GELU_APPROXIMATIONS[approximate], "ieee"
+
+
+_OPERANDS = "Tensor x, Tensor weight, Tensor? bias"
+_linear_act = _define("linear_act", f"{_OPERANDS}, str act, str precision", lambda *args: args)
+_linear_gelu = _define("linear_gelu", f"{_OPERANDS}, str approximate", _with_gelu)
+
+
+_APPROXIMATE = {act: approximate for approximate, act in GELU_APPROXIMATIONS.items()}
+
+
+def _match(
+    product: _fusion.Product, nodes: tuple[Node, ...], act: str, sizes: _fusion.Sizes
+) -> Match | None:
+    """A linear layer and its activation, with nothing scaled and nothing else added."""
+    if not product.by_rows or product.c is not None or product.alpha != 1:
+        return None
+    operands = (product.x, product.weight, product.bias)
+    if act in _APPROXIMATE:
+        keywords = {"approximate": _APPROXIMATE[act]}
+        return Match("linear_gelu", nodes, linear_gelu, operands, keywords, sizes, act)
+    return Match("linear_act", nodes, linear_act, operands, {"act": act}, sizes, act)
+
+
+_GELU = tuple(_APPROXIMATE)
+_SPEEDS = (
+    Entry(HALVES, eager=0.8, inductor=0.8, capabilities=(90,), filled=False),
+    Entry(HALVES, eager=1.7, inductor=1.9, capabilities=(90,), aligned=False, acts=_GELU),
+    Entry(HALVES, eager=1.4, inductor=0.9, capabilities=(90,), aligned=False),
+    Entry(HALVES, eager=1.07, inductor=1.06, capabilities=(90,), outputs=2048**2),
+    Entry(HALVES, eager=1.02, inductor=1.02, capabilities=(90,)),
+    # "ieee" products, by multiply-add.
+    Entry((torch.float32,), eager=0.7, inductor=0.7, capabilities=(90,), rows=1024, acts=_GELU),
+    Entry((torch.float32,), eager=0.8, inductor=0.8, capabilities=(90,), rows=1024),
+    Entry((torch.float32,), eager=0.1, inductor=0.1, capabilities=(90,)),
+)
+GRAPH = Fusion(products=(_match,), speeds=dict.fromkeys(("linear_act", "linear_gelu"), _SPEEDS))
