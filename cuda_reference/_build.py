@@ -187,6 +187,7 @@ def _run_ninja(
     (work / "build.ninja").write_bytes(os.fsencode("\n".join(lines) + "\n"))
     # A preloaded sanitizer is for this process, not for the compiler.
     environment = {name: value for name, value in os.environ.items() if name != "LD_PRELOAD"}
+    environment["TMPDIR"] = "."  # work: a compiler that is killed removes nothing itself
     ran = subprocess.run(
         [_compilers._ninja(), "-C", str(work), "--quiet", "-k", "0"],
         env=environment,

@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 import torch
+from long_runs import LongRun
 
 import triton_kernels
 from compare.checking.implementations import MODES, unavailable
@@ -50,6 +51,12 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         action="store_true",
         help="Benchmarks: all sweeps and max-autotune everywhere, going on where one ended.",
     )
+    parser.addoption(
+        "--long",
+        type=Path,
+        metavar="FILE",
+        help="Tests that can run for long do so, and write figures there, as JSON.",
+    )
 
 
 def pytest_report_header() -> list[str]:
@@ -60,6 +67,14 @@ def pytest_report_header() -> list[str]:
 def root() -> Path:
     """The checkout."""
     return ROOT
+
+
+@pytest.fixture(scope="session")
+def long_run(request: pytest.FixtureRequest) -> Iterator[LongRun]:
+    """Whether this run is a long one; its figures are written if nothing failed."""
+    run = LongRun(request.config.getoption("--long"))
+    yield run
+    run.end(failed=bool(request.session.testsfailed))
 
 
 @pytest.fixture(params=TRIED)
