@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field, fields
-from math import inf, nan  # noqa: F401 - a Call's repr may hold them
+from math import inf, nan
 from typing import Any
 
 import torch
@@ -83,6 +83,15 @@ class TensorSpec:
             numbers[at] = torch.tensor(chosen, dtype=dtype).repeat(len(at))[: len(at)]
         return numbers.view(self.shape)
 
+    @property
+    def overlaps(self) -> bool:
+        """Whether several elements share one address."""
+        if self.strides is None or 0 in self.shape:
+            return False
+        memory = torch.arange(sum((n - 1) * s for n, s in zip(self.shape, self.strides)) + 1)
+        elements = memory.as_strided(self.shape, self.strides)
+        return elements.unique().numel() < elements.numel()
+
     def tensor(self, device: torch.device = CPU) -> Tensor:
         """The tensor, with poison in all memory that is not its own."""
         numbers = self._numbers().to(device)
@@ -102,14 +111,17 @@ class TensorSpec:
 
 SEEDS = st.integers(0, 3)
 VALUES = st.sampled_from(["normal", "special"])
-OFFSETS = st.sampled_from([0, 1, 2, 3])
+OFFSETS = st.sampled_from([0, 1, 2, 3, 4, 8, 15])
 
 
 @st.composite
 def strides_for(draw: st.DrawFn, shape: tuple[int, ...], written: bool) -> tuple[int, ...] | None:
-    """Contiguous; or dimensions in any order in memory, with gaps, some expanded unless written."""
+    """Contiguous; or dimensions in any order in memory, with gaps, some expanded unless written;
+    or, unless written, small numbers: windows that overlap. torch has no negative strides."""
     if not shape or draw(st.booleans()):
         return None
+    if not written and draw(st.integers(0, 4)) == 4:
+        return tuple(draw(st.lists(st.integers(0, 3), min_size=len(shape), max_size=len(shape))))
     strides, reach = [0] * len(shape), 1
     for d in draw(st.permutations(range(len(shape))[::-1])):
         step, gap = draw(st.sampled_from([(1, 0), (2, 0), (1, 3), *([] if written else [(0, 0)])]))
@@ -187,28 +199,37 @@ class Call:
 
 def _shapes(operands: int) -> st.SearchStrategy[tuple[tuple[int, ...], ...]]:
     """That many shapes that broadcast: small ones of any dimension, or long vectors with tails."""
-    small = mutually_broadcastable_shapes(
+    few = mutually_broadcastable_shapes(
         num_shapes=operands, min_dims=0, max_dims=4, min_side=0, max_side=5
-    ).map(lambda drawn: drawn.input_shapes)
+    )
+    many = mutually_broadcastable_shapes(
+        num_shapes=operands, min_dims=5, max_dims=8, min_side=1, max_side=2
+    )
+    small = (few | many).map(lambda drawn: drawn.input_shapes)
     ends = st.sampled_from([127, 128, 129, 511, 512, 513, 1024, 1025])
     long = (st.integers(0, 40) | ends).map(lambda n: ((n,),) * operands)
     return small | long
 
 
 ROUND = st.sampled_from([1, 2, -3, 0, 0.5, 0.1, -0.0, 1.5])  # as people write them
+# Not numbers, infinite, past float32's largest or beside it, its smallest and below.
+EXTREME = st.sampled_from(
+    [nan, inf, -inf, 1e38, -1e38, 3.5e38, 1e308, 1e-40, -1e-45, 1e-46, 5e-324]
+)
+EXTREME_INTEGERS = st.sampled_from([-(2**63), 2**63 - 1, 2**31, -(2**31) - 1, 2**32, 2**53 + 1])
 
 
 def _numbers(dtype: torch.dtype) -> st.SearchStrategy[float]:
     """A factor for a result of the dtype: every float, or every integer, wrapping."""
     if dtype.is_floating_point:
-        return ROUND | st.floats()
-    return st.sampled_from([1, 2, -3]) | st.integers(-(2**63), 2**63 - 1)
+        return ROUND | EXTREME | st.floats()
+    return st.sampled_from([1, 2, -3]) | EXTREME_INTEGERS | st.integers(-(2**63), 2**63 - 1)
 
 
 def _addends(x: str) -> st.SearchStrategy[float]:
     """A Python number that may stand for add's x or y, beside a tensor of that dtype."""
     if x in FLOATS:
-        return ROUND | st.floats()
+        return ROUND | EXTREME | st.floats()
     info = torch.iinfo(DTYPES[x])
     return st.integers(info.min, info.max) | st.booleans() | st.sampled_from([0.5, 1e30, -0.0])
 
@@ -238,12 +259,7 @@ def elementwise_calls(draw: st.DrawFn, op: str) -> Call:
         options[number] = draw(_numbers(result))
     name = str(result).removeprefix("torch.")
     outs = st.none() | tensors(tuple(shape), name, written=True)
-    if (
-        not numbered
-        and x.shape == tuple(shape)
-        and x.dtype == name
-        and 0 not in (x.strides or (1,))
-    ):
+    if not numbered and x.shape == tuple(shape) and x.dtype == name and not x.overlaps:
         outs |= st.just("x")
     return Call(op, tuple(args), options, draw(outs))
 
@@ -260,7 +276,7 @@ def sums(draw: st.DrawFn, op: str) -> Call:
     shape = tuple(kept[draw(st.integers(0, next_kept(kept, full))) :])
     options: dict[str, Any] = {}
     if draw(st.booleans()):
-        options["factor"] = draw(POWERS.filter(bool) if exact else FACTORS)
+        options["factor"] = draw(POWERS.filter(bool) | LIMITS if exact else FACTORS)
     out = draw(st.none() | tensors(shape, dtype, values=values, written=True))
     x = draw(tensors(full, dtype, values=values, special=special))
     return Call(op, (x, shape), options, out)
@@ -275,6 +291,8 @@ M_OR_N = st.integers(0, 20) | st.sampled_from([33, 65])
 K = st.integers(0, 40) | st.sampled_from([65, 130])
 FACTORS = st.sampled_from([1.0, 2.0, -0.5, 0.0, 0.3, -1.7])
 POWERS = st.sampled_from([1.0, 2.0, -0.5, 0.0])
+# Times an integer they are what they are in float64, in float32, too, or infinite.
+LIMITS = st.sampled_from([-0.0, nan, inf, -inf, 2.0**127, -(2.0**127), 2.0**-149])
 
 
 def _gemm_special(dtype: str) -> tuple[str, ...]:
@@ -318,6 +336,8 @@ def gemm_calls(draw: st.DrawFn, op: str) -> Call:
     out_dtype = draw(st.just(dtype) | st.sampled_from(FLOATS))
     if out_dtype != dtype:
         options["out_dtype"] = out_dtype
+    elif exact and "c" not in options and bias is None:  # else what overflows might cancel
+        options["alpha"] = draw(factors | LIMITS)
     out = draw(st.none() | tensors((m, n), out_dtype, values=values, written=True))
     return Call(op, (tensor(m, k), tensor(k, n), bias), options, out)
 

@@ -1,13 +1,16 @@
-"""Every op on arguments that hypothesis draws, in every mode, against the spec's oracle and bound.
+"""Every op on arguments that hypothesis draws, in every mode, against the spec's oracle and bound,
+and against torch where that is more.
 
-``pytest tests/kernels/test_properties.py --hypothesis-profile thorough`` draws many more. A failure
-prints the smallest call found that still fails; ``check(mode, Call(...))`` runs it again.
+``pytest tests/kernels/test_properties.py --hypothesis-profile thorough`` draws many more, and so
+does ``make fuzz``. A failure prints the smallest call found that still fails;
+``check(mode, Call(...))`` runs it again.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from math import inf
 
 import pytest
 import torch
@@ -16,6 +19,7 @@ pytest.importorskip("hypothesis")
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from long_runs import LongRun
 from strategies import (
     Call,
     TensorSpec,
@@ -29,24 +33,42 @@ from strategies import (
 from torch import Tensor
 
 from compare import numerics
-from compare.checking import running
-from compare.checking.implementations import applies, implementations
+from compare.cases import INTEGERS
+from compare.checking import eager_rule, running
+from compare.checking.implementations import (
+    MODES,
+    Implementation,
+    applies,
+    implementations,
+    unavailable,
+)
 from compare.ops import SPECS
+from compare.specs import Spec
 
 pytestmark = pytest.mark.filterwarnings("error")  # an op is silent, whatever the numbers
 EXACT = [spec.name for spec in SPECS.values() if not spec.bounded]
 BOUNDED = [spec.name for spec in SPECS.values() if spec.bounded]
 DRAWN = {"sum_to": sums, "act_backward": gradients}  # the others are matrix products
+FUZZED = 10_000  # calls of a long run: of all ops, in all modes of this machine
 
 
-def explore(mode: str, calls: st.SearchStrategy[Call], check: Callable[[str, Call], None]) -> None:
+def explore(
+    mode: str,
+    calls: st.SearchStrategy[Call],
+    check: Callable[[str, Call], int],
+    long_run: LongRun,
+) -> None:
     """Check drawn calls; fewer where almost every call is a kernel to compile."""
-    examples = settings().max_examples // (5 if mode == "triton-compiled" else 1)
+    tests = len(SPECS) * (len(MODES) - len(unavailable()))
+    examples = long_run.amount(settings().max_examples, -(-FUZZED // tests))
+    examples //= 5 if mode == "triton-compiled" else 1
 
     @settings(max_examples=examples)
     @given(calls)
     def holds(call: Call) -> None:
-        check(mode, call)
+        runs = check(mode, call)
+        counted = {"calls": 1, "runs of kernels": runs}
+        long_run.add("what hypothesis draws is right, by the oracle and by torch", **counted)
 
     holds()
 
@@ -58,8 +80,44 @@ def memories(args: tuple, options: dict) -> list[Tensor]:
     return [e.set_(t.untyped_storage()).clone() for e, t in zip(empty, tensors)]
 
 
-def check(mode: str, call: Call) -> None:
-    """Every implementation of the mode gives what is right, and writes nowhere else."""
+def takes_torchs_steps(call: Call) -> bool:
+    """Whether torch computes an exact op as we do, to the bit. Elsewhere it rounds once more or
+    once less: between two steps of a narrow dtype, before a sum of two dtypes, in alpha·y."""
+    tensors = [arg for arg in call.args if isinstance(arg, TensorSpec)]
+    dtypes = {t.dtype for t in tensors}
+    if len(dtypes) > 1 or len(tensors) < len(call.args) or call.op == "relu_scale_add":
+        return False
+    if call.op == "add":
+        return dtypes <= set(INTEGERS) or call.options.get("alpha", 1) == 1
+    return call.op == "square" or not dtypes & {"float16", "bfloat16"}
+
+
+def against_torch(
+    call: Call, spec: Spec, way: Implementation, reference: Tensor, result: Tensor
+) -> str:
+    """What is wrong with a right result beside torch's; nothing where torch defines none."""
+    args, options = call.arguments(way.device)
+    if not spec.bounded:
+        try:
+            eager = spec.eager(*args, **options) if takes_torchs_steps(call) else result
+        except RuntimeError:  # a number that torch does not take for the dtype
+            return ""
+        same = torch.equal(eager.nan_to_num(), result.nan_to_num())
+        return "" if same and torch.equal(eager.isnan(), result.isnan()) else f"torch: {eager}"
+    if call.op == "act_backward":  # how far its few column sums are off is luck
+        return ""
+    plain = not any(
+        isinstance(t, TensorSpec) and t.special for t in (*call.args, *call.options.values())
+    )
+    case = replace(call.case(reference.shape), values="normal" if plain else "special")
+    if not eager_rule.answers_to_eager(spec, case, way.side, way.variant, reference):
+        return ""
+    eager = eager_rule.eager_error(spec, (args, options), reference)
+    return str(eager_rule.less_accurate(result, reference, eager) or "")
+
+
+def check(mode: str, call: Call) -> int:
+    """Every implementation of the mode gives what is right, and writes nowhere else; how many."""
     spec = SPECS[call.op]
     ran = 0
     for way in implementations(spec, [mode]):
@@ -77,13 +135,17 @@ def check(mode: str, call: Call) -> None:
         if outcome.mismatch is not None:
             found = outcome.mismatch.deviation or ""
             pytest.fail(f"{way.name}: {outcome.mismatch.problem}\n{found}".strip())
+        assert outcome.result is not None
+        if wrong := against_torch(call, spec, way, reference, outcome.result):
+            pytest.fail(f"{way.name}: {wrong}")
         for was, now in zip(before, memories(args, options)):
             assert torch.equal(was, now), f"{way.name} wrote to its inputs"
         ran += 1
     assert ran or case.options.get("precision", "ieee") != "ieee"
+    return ran
 
 
-def check_exact(mode: str, call: Call) -> None:
+def check_exact(mode: str, call: Call) -> int:
     """And the result has the shape and dtype of torch's own: the oracle's must be those."""
     args, options = call.arguments(torch.device("meta"))
     options.pop("alpha", None)  # decides neither, and torch's own code for it overflows
@@ -91,17 +153,17 @@ def check_exact(mode: str, call: Call) -> None:
     args, options = call.arguments()
     reference = SPECS[call.op].oracle(*args, **options)
     assert (reference.dtype, reference.shape) == (eager.dtype, eager.shape)
-    check(mode, call)
+    return check(mode, call)
 
 
 @pytest.mark.parametrize("op", EXACT)
-def test_exact_ops(op: str, mode: str) -> None:
-    explore(mode, elementwise_calls(op), check_exact)
+def test_exact_ops(op: str, mode: str, long_run: LongRun) -> None:
+    explore(mode, elementwise_calls(op), check_exact, long_run)
 
 
 @pytest.mark.parametrize("op", BOUNDED)
-def test_bounded_ops(op: str, mode: str) -> None:
-    explore(mode, DRAWN.get(op, gemm_calls)(op), check)
+def test_bounded_ops(op: str, mode: str, long_run: LongRun) -> None:
+    explore(mode, DRAWN.get(op, gemm_calls)(op), check, long_run)
 
 
 MINUS_ZERO = TensorSpec("float32", (1,), special=("-0",))
@@ -119,7 +181,7 @@ def test_calls_that_failed_once(call: Call, mode: str) -> None:
     check_exact(mode, call)
 
 
-def check_refusals(mode: str, call: Call) -> None:
+def check_refusals(mode: str, call: Call) -> int:
     """Add takes what torch.add takes, and refuses the rest before anything runs."""
     way = implementations(SPECS["add"], [mode])[0]
     args, options = call.arguments(way.device)
@@ -131,10 +193,11 @@ def check_refusals(mode: str, call: Call) -> None:
     else:
         result = way(*args, **options)
         assert (result.dtype, result.shape) == (eager.dtype, eager.shape)
+    return 1
 
 
 def test_add_refuses_what_torch_refuses(mode: str) -> None:
-    explore(mode, any_sums(), check_refusals)
+    explore(mode, any_sums(), check_refusals, LongRun())
 
 
 # ---- the strategies themselves ----
@@ -183,3 +246,38 @@ def test_special_values_are_what_they_are_called() -> None:
         assert smallest < 0
         assert (smallest / 2).item() == 0
     assert special_value("-max", torch.int8) == -127
+
+
+def test_what_overlaps_itself_is_told_apart() -> None:
+    assert TensorSpec("int8", (3, 2), strides=(1, 1)).overlaps
+    assert TensorSpec("int8", (3, 2), strides=(0, 1)).overlaps
+    assert not TensorSpec("int8", (3, 2), strides=(2, 1)).overlaps
+    assert not TensorSpec("int8", (3, 1, 0), strides=(0, 0, 0)).overlaps
+    assert not TensorSpec("int8", (3, 1), strides=(1, 0)).overlaps
+
+
+@pytest.mark.parametrize(
+    ("call", "compared"),
+    [
+        (Call("add", (TensorSpec("float16", (9,)),) * 2), True),
+        (Call("add", (TensorSpec("int8", (9,)),) * 2, {"alpha": -3}), True),
+        (Call("add", (TensorSpec("int8", (9,)),) * 2, {"alpha": 2**63 - 1}), False),
+        (Call("add", (TensorSpec("float32", (9,)),) * 2, {"alpha": 0.1}), False),
+        (Call("add", (TensorSpec("float32", (9,)), TensorSpec("float16", (9,)))), False),
+        (
+            Call("relu_scale", (TensorSpec("float32", (9,), special=("nan",)),), {"scale": inf}),
+            True,
+        ),
+        (Call("relu_scale", (TensorSpec("float16", (9,)),), {"scale": 0.1}), False),
+        (Call("linear_act", (*[TensorSpec("float32", (9, 9))] * 2, None), {"act": "none"}), True),
+    ],
+    ids=str,
+)
+def test_results_are_held_against_torchs(call: Call, compared: bool, mode: str) -> None:
+    spec, way = SPECS[call.op], implementations(SPECS[call.op], [mode])[0]
+    args, options = call.arguments(way.device)
+    right = spec.oracle(*args, **options)
+    assert against_torch(call, spec, way, right, right.to(args[0].dtype)) == ""
+    wrong = right.nan_to_num(0, 0, 0) + 1
+    compared = compared and (not spec.bounded or way.side == "triton")
+    assert bool(against_torch(call, spec, way, right, wrong.to(args[0].dtype))) == compared
