@@ -6,6 +6,7 @@ STAMP := $(VENV)/.installed
 
 .DEFAULT_GOAL := help
 .PHONY: help setup compare test sanitize mutate audit versions stubs lint format types clean
+.PHONY: fuzz kills endurance sanitizers package
 
 help: ## List the targets
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -36,6 +37,24 @@ audit: $(STAMP) ## Look the installed packages up among known vulnerabilities; n
 
 versions: $(STAMP) ## The interpreter's tests on other versions of Triton and numpy
 	$(BIN)/python .ci/versions
+
+# Long runs: each keeps its figures, of which `compare report --facts docs/FACTS.md` makes a table.
+LONG = $(BIN)/python -m pytest -q --long docs/benchmarks/$@.json
+
+fuzz: $(STAMP) ## Long: 10 000 calls that hypothesis draws, of all ops, by oracle and torch
+	$(LONG) --hypothesis-profile thorough tests/kernels/test_properties.py
+
+kills: $(STAMP) ## Long: 100 builds killed at random moments, 8 processes that build at once
+	$(LONG) tests/cuda/test_kills.py
+
+endurance: $(STAMP) ## Long: 100 000 calls and memory; 16 threads; fork, spawn, forkserver
+	$(LONG) tests/kernels/test_endurance.py
+
+sanitizers: $(STAMP) ## Long, on a GPU: compute-sanitizer's tools over the quick check
+	$(LONG) tests/cuda/test_sanitizers.py
+
+package: $(STAMP) ## Long: wheel and sdist, installed elsewhere, pass the quick check
+	$(LONG) tests/house/test_package.py
 
 stubs: $(STAMP) ## Write the stubs that list the ops for editors and type checkers
 	$(BIN)/python .ci/stubs

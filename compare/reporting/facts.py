@@ -37,6 +37,7 @@ def rewritten(text: str, sources: Sequence[Source]) -> str:
 
 
 def _table(kind: str, sources: Sequence[Source]) -> str:
+    together: list[str] = []
     for source in sources:
         if source.kind != kind:
             continue
@@ -47,8 +48,12 @@ def _table(kind: str, sources: Sequence[Source]) -> str:
                 f"{source.name}: not as `{COMMANDS[kind]}` writes it "
                 f"({type(error).__name__}: {error}); make it again"
             ) from error
-        if lines:  # a file of sweeps alone has no speed-ups
+        if kind == "long":  # one table of all files, each line with its own versions
+            together += lines[2:] if together else lines
+        elif lines:  # a file of sweeps alone has no speed-ups
             return "\n".join([*lines, "", f"From `{source.name}`: {_versions(source.data)}."])
+    if together:
+        return "\n".join(together)
     raise ReportError(f"no file for the table {kind!r}: {COMMANDS[kind]}")
 
 
@@ -113,5 +118,25 @@ def _speed(data: dict[str, Any]) -> list[str]:
     return _rows(["op", *dtypes], [[op, *(cells.get((op, d), "–") for d in dtypes)] for op in ops])
 
 
+def _long(data: dict[str, Any]) -> list[str]:
+    """A claim a line, with all that was counted for it."""
+    device = "CPU, " if data["environment"]["gpu"] == "none" else ""
+    when = f"{device}{_versions(data)}; {data['seconds']:.0f} s in all"
+    rows = [
+        [
+            claim,
+            ", ".join(f"{number} {name}" for name, number in numbers.items()),
+            f"`{data['command']}`",
+            when,
+        ]
+        for claim, numbers in data["figures"].items()
+    ]
+    return _rows(["claim", "figure", "command", "where, when"], rows)
+
+
 # Kind of file → its table, as lines of Markdown.
-TABLES: dict[str, Callable[[dict[str, Any]], list[str]]] = {"check": _check, "bench": _speed}
+TABLES: dict[str, Callable[[dict[str, Any]], list[str]]] = {
+    "check": _check,
+    "bench": _speed,
+    "long": _long,
+}

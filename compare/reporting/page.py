@@ -49,6 +49,8 @@ def html(sources: Sequence[Source]) -> str:
     contexts: dict[str, list[dict[str, Any]]] = {kind: [] for kind in COMMANDS}
     cards = []
     for i, source in enumerate(sources):
+        if source.kind == "long":  # what it tells is lines of FACTS.md
+            continue
         try:
             cards.append(environment.card(source))
             contexts[source.kind].append(_context(source, f"f{i}"))

@@ -10,11 +10,12 @@ from typing import Any
 
 COMMITTED = Path(__file__).parent.parent.parent / "docs" / "benchmarks"
 
-# Kind → the command that makes such files, in the order of the page.
+# Kind → the command that makes such files, in the order of the page, which has no long runs.
 COMMANDS = {
     "check": "python -m compare check --json check.json",
     "bench": "python -m compare bench --json bench.json",
     "compile": "python -m compare compile --json compile.json",
+    "long": "make fuzz (kills, endurance, sanitizers, package)",
 }
 
 
@@ -62,13 +63,17 @@ def _source(file: Path, name: str) -> Source:
         raise ReportError(f"{name}: no JSON ({error}); {_MADE_BY}") from None
     kind = _kind(data)
     if kind is None:
-        raise ReportError(f"{name}: not what check, bench or compile write; {_MADE_BY}")
+        raise ReportError(
+            f"{name}: not what check, bench or compile write, nor a long run's; {_MADE_BY}"
+        )
     return Source(name, kind, data)
 
 
 def _kind(data: Any) -> str | None:
     if not isinstance(data, dict) or not isinstance(data.get("environment"), dict):
         return None
+    if isinstance(data.get("figures"), dict):
+        return "long"
     if isinstance(data.get("cases"), list) and "ceilings" in data:
         return "bench"
     if isinstance(data.get("rows"), list):
