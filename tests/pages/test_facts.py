@@ -110,7 +110,7 @@ def test_a_file_that_lacks_something_is_named() -> None:
 
 def test_facts_are_short_and_current(document: Path) -> None:
     text = document.read_text()
-    assert len(text.splitlines()) <= 165
+    assert len(text.splitlines()) <= 150
     hashes = [word for word in re.findall(r"\b[0-9a-f]{7,40}\b", text) if not word.isdigit()]
     assert not hashes
     without = text.split("\n## Without a GPU\n")[1].split("\n## ")[0]
