@@ -16,6 +16,7 @@ import torch
 import triton_kernels
 from compare.cases import Case
 from compare.checking import eager_rule, running, workers
+from compare.checking.budgets import LeftOut
 from compare.checking.histograms import Histogram
 from compare.checking.implementations import Implementation, applies, is_quick
 from compare.checking.oracles import Oracle
@@ -88,7 +89,7 @@ def _on(
     device: torch.device, spec: Spec, case: Case, able: list[Implementation]
 ) -> Iterator[Outcome]:
     """The outcomes of the implementations that run on one device."""
-    if device.type == "cuda" and spec.cost(case)[1] > LARGE:
+    if device.type == "cuda" and spec.memory(case, device) > LARGE:
         torch.cuda.empty_cache()  # in which smaller cases left no room in one piece
     arguments = spec.inputs(case, device)
     oracle = Oracle(spec, arguments)
@@ -107,7 +108,7 @@ def _on(
         yield outcome
 
 
-LARGE = 1 << 30  # bytes
+LARGE = 1 << 32  # bytes
 
 
 def agreement(outcomes: list[Outcome]) -> bool | None:
@@ -155,6 +156,7 @@ class Row:
     proved: str = ""  # "every input" and the like; empty where sampled
     mismatches: list[Mismatch] = field(default_factory=list)
     left_out: list[str] = field(default_factory=list)
+    too_large: list[LeftOut] = field(default_factory=list)  # for the budget of memory
     seconds: float = 0.0
     # implementation → measure → all its runs' errors
     errors: dict[str, dict[str, Histogram]] = field(default_factory=dict)
@@ -219,6 +221,7 @@ class Row:
             "verdict": self.verdict(),
             "passed": self.passed,
             "left_out": self.left_out,
+            "too_large": [{**each._asdict(), "case": str(each.case)} for each in self.too_large],
             "mismatches": [
                 {
                     "implementation": m.implementation,
