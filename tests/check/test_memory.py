@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 from torch.profiler import ProfilerActivity, profile
 
+from compare import cases, numerics
 from compare.cases import CPU, DISTANT, Case
 from compare.checking import verdicts
 from compare.checking.implementations import (
@@ -100,11 +101,13 @@ def checked(spec: Spec, case: Case, able: list[Implementation]) -> Callable[[], 
     return check
 
 
-def wrongly_stated(op: str, wanted: Iterator[Case]) -> list[str]:
+def wrongly_stated(
+    op: str, wanted: Iterator[Case], able: list[Implementation] | None = None
+) -> list[str]:
     spec, wrong, count = SPECS[op], [], 0
     for case in wanted:
         stated = spec.memory(case)
-        peak = peak_of(checked(spec, case, [right(spec, case)]))
+        peak = peak_of(checked(spec, case, able or [right(spec, case)]))
         count += 1
         if not peak <= stated + OVERHEAD or not stated <= 2 * peak + OVERHEAD:
             wrong.append(f"{case}: {peak:,} bytes, but {stated:,} are stated ({stated / peak:.2f})")
@@ -117,6 +120,67 @@ def test_a_case_takes_what_it_states_and_at_least_half_of_it(op: str) -> None:
     """Of everything but the kernels, on tensors of some 10⁴ elements."""
     wrong = wrongly_stated(op, sample(op))
     assert not wrong, "\n".join(wrong)
+
+
+HUGE = {
+    "sum_to": [
+        Case("sum_to", "float16", (257, 513), layout, options={"to": to})
+        for layout in ("contiguous", "transposed")
+        for to in ("row", "column")
+    ],
+    "act_backward": [
+        Case("act_backward", "float16", (3, 32749), options={"act": "gelu"}),
+        Case("act_backward", "float16", (257, 513), values="integers", options={"act": "relu"}),
+    ],
+    **{
+        op: [
+            Case(op, "float16", (8191, 3, 17), layout, options=SPECS[op].default_options)
+            for layout in ("contiguous", "transposed")
+        ]
+        for op in ("gemm_bias_act", "linear_act", "linear_gelu")
+    },
+}
+
+
+def scale_down(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(numerics, "CHUNK", 1 << 10)
+    monkeypatch.setattr(cases, "LONGEST", 1 << 10)
+    monkeypatch.setattr(cases, "WATCHED", 1 << 10)
+
+
+@pytest.mark.parametrize("op", SPECS)
+def test_what_is_huge_takes_what_it_states(op: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As on a GPU past 2³¹ elements, a thousandth of which is drawn or judged at a time, and none
+    watched: here of 10⁵ elements."""
+    scale_down(monkeypatch)
+    spec = SPECS[op]
+    usual = [
+        Case(op, "float16", shape, layout, options=spec.default_options)
+        for shape, layout in (
+            ((1 << 17,), "contiguous"),
+            ((257, 513), "transposed"),
+            ((257, 513), "strided"),
+        )
+    ]
+    wrong = wrongly_stated(op, iter(HUGE.get(op, usual)))
+    assert not wrong, "\n".join(wrong)
+
+
+def test_a_copy_of_a_huge_input_is_stated(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rows that no descriptor takes, since they are not on multiples of 16 bytes."""
+    scale_down(monkeypatch)
+    spec, case = SPECS["gemm_bias_act"], Case("gemm_bias_act", "float16", (2049, 40, 41))
+    able = [Implementation("triton-interpreted", None, spec.triton)]
+    wrong = wrongly_stated(spec.name, iter([case]), able)
+    assert not wrong, "\n".join(wrong)
+
+
+def test_one_result_is_there_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(numerics, "CHUNK", 1 << 10)
+    spec, case = SPECS["square"], Case("square", "uint8", (1 << 17,))
+    several = [right(spec, case)] * 5
+    one, five = (peak_of(checked(spec, case, able)) for able in (several[:1], several))
+    assert five <= one + OVERHEAD
 
 
 @pytest.mark.parametrize("op", SPECS)
