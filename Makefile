@@ -21,7 +21,7 @@ compare: $(STAMP) ## Check every op family: Triton against CUDA against the orac
 	$(BIN)/python -m compare check --quick
 
 test: $(STAMP) ## Run the tests
-	$(BIN)/python -m pytest -n auto --durations=25
+	$(BIN)/python -m pytest -n auto --dist worksteal --durations=25
 
 sanitize: $(STAMP) ## The quick check, with the CUDA sources built for the CPU under ASan
 	$(BIN)/python -m compare check --quick --sanitize address

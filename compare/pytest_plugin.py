@@ -18,6 +18,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import re
+import warnings
 from collections.abc import Callable, Generator, Iterator
 from typing import TYPE_CHECKING, Any
 
@@ -80,7 +81,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group.addoption(
         "--kernel-program",
         metavar="X,Y,Z",
-        help="stop in this program of every interpreted launch, at its first line",
+        help="stop in this program of every interpreted launch, at its first line or where "
+        "--kernel-break says",
     )
     group.addoption(
         "--kernel-break",
@@ -204,7 +206,8 @@ class _KernelDebugger:
     def _session(self) -> Session:
         from compare.debugging.stepping import sessions
 
-        return sessions.Session(self._lines, self._program is not None, self._prompting)
+        first = self._program is not None and not self._lines
+        return sessions.Session(self._lines, first, self._prompting)
 
     @contextlib.contextmanager
     def _stopping(self, session: Session) -> Iterator[None]:
@@ -216,8 +219,15 @@ class _KernelDebugger:
 
         with session.open() as debugger:
             step = sessions.Step(session, debugger, self._program)
-            with interpreter.watched(step):
-                yield
+            try:
+                with interpreter.watched(step):
+                    yield
+            finally:
+                if step.grids and not step.seen:
+                    grids = ", ".join(map(str, dict.fromkeys(step.grids)))
+                    text = f"--kernel-program {self._program}: no launch of this test has that"
+                    text += f" program; the grids are {grids}"
+                    warnings.warn(pytest.PytestWarning(text), stacklevel=1)
 
     @contextlib.contextmanager
     def _prompting(self, debugger: Any) -> Iterator[None]:

@@ -12,36 +12,34 @@ import runpy
 import subprocess
 import sys
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 
 OURS = {"triton_kernels", "cuda_reference", "compare"}
 LOADED = ["numpy", "torch", "triton", "triton.language", "rich.progress", "rich.table", "typer"]
 
 
-def run(
-    where: Path, module: str, words: Sequence[str], environment: Mapping[str, str] = os.environ
+def python(
+    where: Path, *words: str, environment: Mapping[str, str] = os.environ
 ) -> subprocess.CompletedProcess[str]:
-    """``python -m module words`` with the packages that lie in a folder, started there."""
+    """``python words``, which may begin with -m, -c or a file, with the packages that lie in a
+    folder, started there."""
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(LOADED)
     with tempfile.TemporaryDirectory() as folder:
         said = [Path(folder, name) for name in ("stdout", "stderr")]
-        process = context.Process(
-            target=_main, args=(where, module, words, dict(environment), said)
-        )
+        if words[0] == "-c":
+            (Path(folder) / "code.py").write_text(words[1])
+            words = (str(Path(folder) / "code.py"), *words[2:])
+        process = context.Process(target=_main, args=(where, words, dict(environment), said))
         process.start()
         process.join()
         texts = [file.read_text(encoding="utf-8") for file in said]
-    return subprocess.CompletedProcess([module, *words], process.exitcode, *texts)
+    return subprocess.CompletedProcess(list(words), process.exitcode, *texts)
 
 
 def _main(
-    where: Path,
-    module: str,
-    words: Sequence[str],
-    environment: Mapping[str, str],
-    said: Sequence[Path],
+    where: Path, words: tuple[str, ...], environment: dict[str, str], said: list[Path]
 ) -> None:
     assert not OURS & set(sys.modules)  # or it would be those of the checkout
     for number, file in enumerate(said, 1):
@@ -49,6 +47,11 @@ def _main(
     os.environ.clear()
     os.environ.update(environment)
     os.chdir(where)
-    sys.path.insert(0, str(where))
-    sys.argv[1:] = words
-    runpy.run_module(module, run_name="__main__", alter_sys=True)
+    path = environment.get("PYTHONPATH", "").split(os.pathsep)
+    sys.path[:0] = [str(where), *filter(None, path)]
+    if words[0] == "-m":
+        sys.argv[1:] = words[2:]
+        runpy.run_module(words[1], run_name="__main__", alter_sys=True)
+    else:
+        sys.argv[:] = words
+        runpy.run_path(words[0], run_name="__main__")

@@ -44,8 +44,8 @@ def debug(
         grid: a tuple of sizes, or a function of the arguments that returns one.
         args: the positional arguments, with tensors on any device. Kernels get copies.
         oracle: returns what the tensors that the kernel stores to should hold: one tensor, a tuple
-            in the order of their parameters, or a dict by parameter name. Takes nothing, or (which
-            lets values shrink) ``args``.
+            in the order of their parameters, or a dict by parameter name, which may leave out what
+            can hold anything, such as locks. Takes nothing, or (which lets values shrink) ``args``.
         max_ulps: the largest right distance to the oracle's result, rounded to the result's dtype;
             integers must be equal.
         bound: instead of max_ulps, the largest right \|result − oracle\| of each element: called

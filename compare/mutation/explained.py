@@ -1,9 +1,9 @@
 """Mutants that survive for a reason, as explained.toml has them.
 
 An entry names a function of a file, its statement, the statement with the fault, and the reason:
-``equivalent`` (every result is the same), ``speed`` (every result is right) or ``gpu`` (a check
-on a GPU sees it), and a sentence. In place of the two statements "*" explains every survivor of a
-function that only chooses what is fast.
+``equivalent`` (every result is the same), ``speed`` (every result is right), ``accuracy`` (within
+the bound, if less accurate) or ``gpu`` (a check on a GPU sees it), and a sentence. In place of the
+two statements "*" explains every survivor of a function that only chooses what is fast.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from pathlib import Path
 from compare.mutation.mutant import Mutant
 
 FILE = Path(__file__).with_name("explained.toml")
-REASONS = ("equivalent", "speed", "gpu")
+REASONS = ("equivalent", "speed", "accuracy", "gpu")
 
 
 @dataclass(frozen=True)

@@ -22,6 +22,8 @@ from compare.debugging import investigation
 from compare.debugging.stepping import failures
 from compare.debugging.subjects import Kernel, Result
 
+SOME_ROUNDINGS = 256  # ulps: what a sum or a softmax of some thousand elements may be off
+
 
 @dataclass
 class Finding:
@@ -33,6 +35,13 @@ class Finding:
     worst_ulps: float = 0.0
     error: str | None = None
     deviation: Deviation | None = None
+    max_ulps: float | None = None  # that were allowed; None where a bound decided
+
+    @property
+    def near(self) -> bool:
+        """Whether wrong values are as near to the oracle's as some roundings more leave them."""
+        wrong = self.error is None and self.deviation is not None
+        return wrong and self.max_ulps is not None and self.worst_ulps <= SOME_ROUNDINGS
 
     @property
     def passed(self) -> bool:
@@ -70,7 +79,19 @@ class Report:
 
     def __str__(self) -> str:
         shown = [str(f) for f in self.findings if not f.passed or bool(self)]
-        return "\n".join([self.verdict, *shown])
+        return "\n".join([self.verdict, *shown, *self._hint()])
+
+    def _hint(self) -> list[str]:
+        """What to do where nothing but the default tolerance may be wrong."""
+        failed = [finding for finding in self.findings if not finding.passed]
+        if not failed or not all(finding.near for finding in failed):
+            return []
+        worst = max(finding.worst_ulps for finding in failed)
+        return [
+            f"The worst is {worst:.3g} ulp off, and max_ulps={failed[0].max_ulps:g} is for "
+            "functions that round once. If one that rounds more often, as a sum does, may be so "
+            "far off, say max_ulps=… or bound=…"
+        ]
 
     def to_json(self) -> str:
         """Everything as a JSON text."""
@@ -257,6 +278,7 @@ def judged(
         finding.worst_ulps = float(judging.by_ulps(result, reference, 0).error.max())
     if not bool(comparison.right.all()):
         finding.deviation = judging.deviation(result, reference, *comparison[:3])
+        finding.max_ulps = None if expected.bound is not None else expected.max_ulps
     return finding, result
 
 

@@ -229,12 +229,12 @@ def test_require_fails_for_a_side_that_did_not_run() -> None:
 
 def test_without_a_compiler_the_cuda_column_says_why(tmp_path: Path, root: Path) -> None:
     """A newcomer without g++ gets the Triton side, exit status 0, and the reason."""
-    words = ["check", "square", "--dtype", "int8", "--shape", "5", "--jobs", "1"]
+    words = ["-m", "compare", "check", "square", "--dtype", "int8", "--shape", "5", "--jobs", "1"]
     environment = {"PATH": str(tmp_path), "HOME": str(tmp_path), "CUDA_VISIBLE_DEVICES": ""}
-    done = processes.run(root, "compare", words, environment)
+    done = processes.python(root, *words, environment=environment)
     assert done.returncode == 0, done.stdout + done.stderr
     assert "not run: cuda-host: no C++ compiler" in done.stdout
-    done = processes.run(root, "compare", [*words, "--require", "cuda"], environment)
+    done = processes.python(root, *words, "--require", "cuda", environment=environment)
     assert done.returncode == 1
 
 

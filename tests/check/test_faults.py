@@ -295,7 +295,7 @@ def run_check(
     words = shlex.split(case.command("triton-interpreted,cuda-host"))
     words = [*words[words.index("check") :], "--require", "triton,cuda", "--json", str(report)]
     words += ["--jobs", "1"]
-    done = processes.run(where, "compare", words)
+    done = processes.python(where, "-m", "compare", *words)
     return done, json.loads(report.read_text()) if report.exists() else {}
 
 

@@ -10,6 +10,7 @@ import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import processes
 import pytest
 import torch
 
@@ -71,18 +72,15 @@ def no_compiler(
 def run_without_compiler(
     tmp_path: Path, program: str, package: Path | None = None, **variables: str
 ) -> subprocess.CompletedProcess[str]:
+    where = package or _compilers.CSRC.parent.parent
     environment = {
         **os.environ,
         "PATH": str(tmp_path / "no-programs"),
         "CUDA_HOME": str(tmp_path / "no-toolkit"),
         "CUDA_REFERENCE_CACHE": str(tmp_path / "no-cache"),
-        "PYTHONPATH": str(package or _compilers.CSRC.parent.parent),
         **variables,
     }
-    command = [sys.executable, "-c", program]
-    return subprocess.run(
-        command, env=environment, cwd=tmp_path, capture_output=True, text=True, check=False
-    )
+    return processes.python(where, "-c", program, environment=environment)
 
 
 def edit_record(

@@ -13,6 +13,7 @@ import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import processes
 import pytest
 from cached import NO_NVCC, build, needs_host_target, record, write_source
 
@@ -38,7 +39,12 @@ def built_anew(csrc: Path, content: bytes) -> bool:
     return library.read_bytes() == content and ctypes.CDLL(str(library)).answer() == 42
 
 
-def run(program: str, *words: str, **variables: str) -> subprocess.CompletedProcess[str]:
+def run(program: str, *words: str) -> subprocess.CompletedProcess[str]:
+    return processes.python(Path(PACKAGES), "-c", program, *words)
+
+
+def run_anew(program: str, *words: str, **variables: str) -> subprocess.CompletedProcess[str]:
+    """With variables that Python reads as it starts."""
     return subprocess.run(
         [sys.executable, "-c", program, *words],
         env={**os.environ, "PYTHONPATH": PACKAGES, **variables},
@@ -338,7 +344,7 @@ def test_any_path_in_any_locale(target: str, utf8: str, name: bytes, tmp_path: P
         "_build.build(['sample'], target, csrc=csrc)\n"
     )
     csrc = write_source(home / "csrc")
-    ran = run(program, str(csrc), target, CUDA_REFERENCE_CACHE="~/cache", **variables)
+    ran = run_anew(program, str(csrc), target, CUDA_REFERENCE_CACHE="~/cache", **variables)
     assert ran.stdout == "42\n", ran.stderr
     assert record(home / "cache")
     assert "sample.cu:1: error: " in ran.stderr

@@ -9,6 +9,7 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+import processes
 import pytest
 import torch
 
@@ -374,13 +375,13 @@ def test_documented_example(root: Path, tmp_path: Path) -> None:
     )
     assert marked, "docs/CHECKING.md has lost the example or its marker"
     (tmp_path / "example.py").write_text(marked[1] + "print(report)\n")
-    ran = run_file(tmp_path / "example.py")
+    ran = processes.python(root, str(tmp_path / "example.py"))
     assert ran.returncode == 0, ran.stderr
     assert ran.stdout.startswith("pass: bitwise equal\n")
     fault = marked[1].replace("row >= rows", "row >= rows - 1")
     assert fault != marked[1]
     (tmp_path / "fault.py").write_text(fault)
-    ran = run_file(tmp_path / "fault.py")
+    ran = processes.python(root, str(tmp_path / "fault.py"))
     assert ran.returncode == 1
     assert "AssertionError: FAIL: the cuda side is wrong" in ran.stderr
 

@@ -110,24 +110,50 @@ def test_kernel_pdb_opens_where_a_test_fails(root: Path, tmp_path: Path) -> None
     assert ran.stdout.count("── ") == 3, "one session a failing test with a kernel"
 
 
-def test_kernel_program_and_break_stop_in_every_launch(
-    typed: Typed, pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    line = FOREIGN.splitlines().index("    tl.store(out_ptr + i, x * 2)") + 1
-    said = "p tl.program_id(0); c; p tl.program_id(0); c; p tl.program_id(0); q"
-    options = ("--kernel-program", "1", "--kernel-break", f"test_foreign.py:{line}")
-    options += (*PLUGIN, "--capture=sys", "-k", "raises or cross_check")
+@pytest.fixture
+def foreign(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1")
-    (pytester.path / "test_foreign.py").write_text(FOREIGN)
+    file = pytester.path / "test_foreign.py"
+    file.write_text(FOREIGN)
+    return file
+
+
+def test_kernel_program_stops_in_every_launch(
+    typed: Typed, pytester: pytest.Pytester, foreign: Path
+) -> None:
+    said = "p tl.program_id(0); c; p tl.program_id(0); q"
+    options = ("--kernel-program", "1", *PLUGIN, "--capture=sys", "-k", "raises or cross_check")
     first, *answers = typed(said, lambda: pytester.inline_run(*options))
     assert typed.result.ret == pytest.ExitCode.INTERRUPTED
     assert "the kernel's debugger was quit" in answers[-1]
     assert "no_mask: program (1, 0, 0) of (3, 1, 1)" in first
-    assert all(answer.startswith("int32 1\n") for answer in answers[::2][:2])
-    assert f"({line})no_mask()" in answers[1]
-    assert "holed: program (1, 0, 0)" in answers[3]
-    assert answers[4] == "int32 1\n"
+    assert answers[0].startswith("int32 1\n")
+    assert "holed: program (1, 0, 0)" in answers[1]
+    assert answers[2] == "int32 1\n"
     assert "captured" not in first
+
+
+def test_kernel_break_stops_at_its_line_and_nowhere_before(
+    typed: Typed, pytester: pytest.Pytester, foreign: Path
+) -> None:
+    line = FOREIGN.splitlines().index("    tl.store(out_ptr + i, x * 2)") + 1
+    options = ("--kernel-program", "1", "--kernel-break", f"test_foreign.py:{line}")
+    options += (*PLUGIN, "--capture=sys", "-k", "raises or cross_check")
+    first, *answers = typed("p tl.program_id(0); c", lambda: pytester.inline_run(*options))
+    assert "no_mask: program (1, 0, 0) of (3, 1, 1)" in first
+    assert f"({line})no_mask()" in first
+    assert answers[0] == "int32 1\n"
+    assert "program (1, 0, 0)" not in "".join(answers[1:])
+
+
+def test_a_kernel_program_that_no_launch_has_brings_a_warning(
+    pytester: pytest.Pytester, foreign: Path
+) -> None:
+    ran = pytester.runpytest(*PLUGIN, "--kernel-program", "9", "-k", "cross_check")
+    ran.stdout.fnmatch_lines(
+        ["*--kernel-program (9, 0, 0): no launch of this test has that program; the grids are*"]
+    )
+    assert "no launch" not in pytester.runpytest(*PLUGIN, "-k", "cross_check").stdout.str()
 
 
 @pytest.mark.parametrize(

@@ -8,17 +8,14 @@ from __future__ import annotations
 import importlib.util
 import os
 import re
-import subprocess
-import sys
 from pathlib import Path
 
+import processes
 import pytest
 
 from compare.checking.implementations import unavailable
 
 ROOT = Path(__file__).parents[2]
-# Where a library is built the first compilers of a machine take their time.
-SECONDS = 240
 
 missing = [name for name in ("sklearn", "matplotlib") if importlib.util.find_spec(name) is None]
 needs_the_extra = pytest.mark.skipif(
@@ -29,18 +26,15 @@ needs_the_extra = pytest.mark.skipif(
 def run(folder: Path, name: str, *options: str, status: int = 0, **environment: str) -> str:
     """Output of an example that is started in a folder and ends with a status."""
     path = os.pathsep.join([str(ROOT), environment.pop("PYTHONPATH", "")]).rstrip(os.pathsep)
-    done = subprocess.run(
-        [sys.executable, str(ROOT / "examples" / name), *options],
-        cwd=folder,
-        env={**os.environ, "PYTHONPATH": path, **environment},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        timeout=SECONDS,
-        check=False,
+    done = processes.python(
+        folder,
+        str(ROOT / "examples" / name),
+        *options,
+        environment={**os.environ, "PYTHONPATH": path, **environment},
     )
-    assert done.returncode == status, done.stdout
-    return done.stdout
+    output = done.stdout + done.stderr
+    assert done.returncode == status, output
+    return output
 
 
 def on_the_cpu(folder: Path, name: str, *options: str, **environment: str) -> str:

@@ -6,7 +6,8 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from checkout import ROOT, copy_folders, python
+from checkout import ROOT, copy_folders
+from processes import python
 
 from cuda_reference import _signatures
 

@@ -136,6 +136,15 @@ def test_observer_sees_dots() -> None:
         same(torch.from_numpy(got), want)
 
 
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_an_input_precision_is_about_float32(dtype: torch.dtype) -> None:
+    a, recorder = torch.randn(16, 16).to(dtype), Recorder()
+    with interpreter.interpreting(recorder):
+        dot_once[(1,)](a, a, torch.empty(16, 16))
+    (dot,) = recorder.dots
+    assert dot.precision == ""
+
+
 @triton.jit
 def dot_once(a_ptr, b_ptr, out_ptr):
     at = tl.arange(0, 16)[:, None] * 16 + tl.arange(0, 16)[None, :]

@@ -122,8 +122,8 @@ def test_entries(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("old", "new", "says"),
     [
-        ('"equivalent"', '"because"', "one of equivalent, speed, gpu"),
-        ('because = "c is 0."', 'because = ""', "one of equivalent, speed, gpu"),
+        ('"equivalent"', '"because"', "one of equivalent, speed, accuracy, gpu"),
+        ('because = "c is 0."', 'because = ""', "one of equivalent, speed, accuracy, gpu"),
         ('statement = "a = b + c"\n', "", "both statements, or none"),
         ("function", "functoin", "functoin"),
     ],

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import triton.language as tl
 
-from triton_kernels.interpreter import emulation, source_lines
+from triton_kernels.interpreter import emulation, live_tensors, source_lines
 from triton_kernels.interpreter.emulation import Array
 from triton_kernels.interpreter.handles import (
     ArgumentPointer,
@@ -98,7 +98,7 @@ class MendedBuilder(_Builder):  # type: ignore[misc]
         out = super().create_select(cond, lhs, rhs)
         if isinstance(out.dtype, ArgumentPointer) and lhs.dtype is not rhs.dtype:
             # Two arguments' pointers in one tensor: any argument may be meant.
-            out.dtype = tl.pointer_type(out.dtype.element_ty, out.dtype.address_space)
+            out.dtype = ArgumentPointer(out.dtype.element_ty, out.dtype.address_space)
         return out
 
     def create_clampf(self, arg: Any, lo: Any, hi: Any, propagate_nans: Any) -> Any:
@@ -137,8 +137,9 @@ class MendedBuilder(_Builder):  # type: ignore[misc]
         out = self._dot(a, b, d, input_precision)
         if self.observer is not None:
             x, y, c, result = map(decode, (a, b, d, out))
-            precision, program = input_precision.name.lower(), tuple(self.grid_idx)
-            dot = Dot(x, y, c, result, precision, program, source_lines.current())
+            precision = self._precision(a, input_precision)
+            program, place = tuple(self.grid_idx), source_lines.current()
+            dot = Dot(x, y, c, result, precision, program, place)
             source_lines.tell(self.observer.dot, dot)
         return out
 
@@ -146,14 +147,19 @@ class MendedBuilder(_Builder):  # type: ignore[misc]
         if a.data.dtype.kind in "iu" and not narrow(a):
             return upstream.TensorHandle(emulation.dot_int(a.data, b.data, d.data), d.dtype.scalar)
         x, y, c = decode(a), decode(b), decode(d)
-        precision = "ieee"
         if x.dtype == np.float64:
             return encode(np.matmul(x, y) + c, d.dtype)
-        if x.dtype == np.float32 and not narrow(a):
-            precision = input_precision.name.lower()
         # 16- and 8-bit operands: exact products, accumulated in float32.
+        precision = self._precision(a, input_precision) or "ieee"
         x, y, c = (v.astype(np.float32, copy=False) for v in (x, y, c))
         return encode(emulation.dot_f32(x, y, c, precision), d.dtype)
+
+    def _precision(self, a: Any, input_precision: Any) -> str:
+        """The input precision of a dot; "" where it is about nothing, as of 16-bit operands."""
+        if narrow(a) or a.data.dtype != np.float32:
+            return ""
+        name: str = input_precision.name.lower()
+        return name
 
     # `and`, `or`, `not` on tensors, which the compiler applies to every element (see _Rewriter)
 
@@ -213,6 +219,14 @@ class MendedBuilder(_Builder):  # type: ignore[misc]
             bad &= owner.outside(active, width)
         if not bad.any():
             return
+        elsewhere = not isinstance(pointers.dtype, ArgumentPointer)
+        if elsewhere:  # read from a table of pointers, or made of a number
+            owners = tuple(live_tensors.holding(active))
+            for owner in owners:
+                bad &= owner.outside(active, width)
+            if not bad.any():
+                self.arguments = (*self.arguments, *owners)  # to be found at once the next time
+                return
         first = int(active[bad].flat[0])
         lanes = np.broadcast_to(mask, pointers.data.shape)
         where = np.flatnonzero(lanes & (pointers.data == np.uint64(first)))[0]
@@ -223,6 +237,7 @@ class MendedBuilder(_Builder):  # type: ignore[misc]
             f"{int(bad.sum())} of {active.size} active lanes ({lanes.size} in all); "
             f"the first, lane {lane}, is at "
             + (nearest.describe(first) if nearest else f"address {first:#x}")
+            + (", in no tensor that is alive" if elsewhere and not nearest else "")
         )
         raise source_lines.of_lane(error, tuple(lane), pointers.data.shape)
 

@@ -18,7 +18,7 @@ import triton
 import triton.language as tl
 
 from triton_kernels import _memory
-from triton_kernels.interpreter import language, source_lines
+from triton_kernels.interpreter import imported_names, language, source_lines
 from triton_kernels.interpreter.handles import ArgumentPointer, encode, plain, upstream
 from triton_kernels.interpreter.memory import Argument
 from triton_kernels.interpreter.observers import Launch, Program
@@ -137,6 +137,7 @@ def launch(function: Any, args: Any, kwargs: dict[str, Any], grid: Any) -> None:
     bound.apply_defaults()
     values = dict(bound.arguments)
     kernel = rewrite(function.fn)
+    imported_names.bind(kernel)
     for t in _tensors(values.values()):
         base = getattr(t, "base", t)  # a triton.reinterpret() wrapper
         if isinstance(base, torch.Tensor) and not _memory.there(base):
@@ -196,7 +197,9 @@ def call_jit(self: Any, *args: Any, **kwargs: Any) -> Any:
     """A jit function called from a kernel."""
     if self.fn is getattr(getattr(tl, "flip", None), "fn", None):
         return language.flip(*args, **kwargs)
-    return rewrite(self.fn)(*args, **kwargs)
+    function = rewrite(self.fn)
+    imported_names.bind(function)
+    return function(*args, **kwargs)
 
 
 def run_autotuner(self: Any, *args: Any, **kwargs: Any) -> Any:

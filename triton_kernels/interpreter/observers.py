@@ -82,7 +82,10 @@ class Access(NamedTuple):
 
 
 class Dot(NamedTuple):
-    """A tl.dot: result = a @ b + c, as numbers that numpy knows."""
+    """A tl.dot: result = a @ b + c, as numbers that numpy knows.
+
+    ``precision`` is the input precision of float32 operands, and empty for others.
+    """
 
     a: Array
     b: Array

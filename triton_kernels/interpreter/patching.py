@@ -22,7 +22,7 @@ from triton.runtime.autotuner import Autotuner
 from triton.runtime.jit import JITFunction
 
 from triton_kernels import _modes
-from triton_kernels.interpreter import language
+from triton_kernels.interpreter import imported_names, language
 from triton_kernels.interpreter.assumptions import missing_names
 from triton_kernels.interpreter.builder import MendedBuilder
 from triton_kernels.interpreter.handles import MISSING, numpy_dtype_by_name, upstream
@@ -83,6 +83,7 @@ def _language_patches() -> list[tuple[Any, str, Any]]:
         for name, member in vars(libdevice).items():
             if inspect.isfunction(member) and not name.startswith("_"):
                 recorded.append((libdevice, name, language.emulated(name)))
+    imported_names.know(recorded)
     return recorded
 
 
@@ -209,6 +210,7 @@ def interpreting(observer: Observer | None = None) -> Iterator[None]:
             with _switching, contextlib.ExitStack() as changes:
                 patches = _Patches()
                 changes.callback(patches.restore)
+                changes.callback(imported_names.restore)
                 _apply(patches)
                 changes.enter_context(_mended_builder())
                 _watch(_with_onlooker(observer))

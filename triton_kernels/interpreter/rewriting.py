@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import ast
 import functools
+import inspect
 import types
 from collections.abc import Callable
 from typing import Any
 
 from triton_kernels.interpreter import source_lines
 from triton_kernels.interpreter.handles import upstream
+from triton_kernels.interpreter.imported_names import names
 
 _FunctionRewriter: Any = getattr(upstream, "FunctionRewriter", object)
 
@@ -38,21 +40,25 @@ class _Logic(ast.NodeTransformer):
 
 
 class _Rewriter(_FunctionRewriter):  # type: ignore[misc]
-    """Triton's rewriter, with tensor logic and without leaving `np`, `ast`, … in the module."""
+    """Triton's rewriter, with tensor logic, with what the function closes over, and without leaving
+    `np`, `ast`, … in the module."""
 
     def _compile_and_exec(self, tree: Any) -> Any:
         module = self.fn.__globals__
         before = set(module)
         rewritten = super()._compile_and_exec(_Logic().visit(tree))
-        needed = _names(rewritten.__code__) - _names(self.fn.__code__)
+        closed_over = inspect.getclosurevars(self.fn).nonlocals
+        if closed_over:
+            # Its names are globals to the rewritten function, as they are to the compiler.
+            namespace = {**module, **closed_over}
+            inner = types.FunctionType(rewritten.__code__, namespace, rewritten.__name__)
+            inner.__defaults__ = rewritten.__defaults__
+            inner.__kwdefaults__ = rewritten.__kwdefaults__
+            rewritten = inner
+        needed = names(rewritten.__code__) - names(self.fn.__code__)
         for name in set(module) - before - needed:
             del module[name]
         return rewritten
-
-
-def _names(code: types.CodeType) -> set[str]:
-    inner = (_names(c) for c in code.co_consts if isinstance(c, types.CodeType))
-    return set(code.co_names).union(*inner)
 
 
 @functools.cache

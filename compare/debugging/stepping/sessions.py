@@ -251,6 +251,10 @@ class Step(Observer):
     """Stops in one program: of the launch with that number, or of every launch.
 
     Without a ``program``: in the first of a launch that gets to a breakpoint.
+
+    Attributes:
+        grids: of the launches so far.
+        seen: whether the program was in one of them.
     """
 
     def __init__(
@@ -265,16 +269,20 @@ class Step(Observer):
         self._wanted, self._why, self._number = (launch, program), why, -1
         self._launch: Launch | None = None
         self._prompts = 0  # before this launch
+        self.grids: list[tuple[int, ...]] = []
+        self.seen = False
 
     def launch(self, launch: Launch) -> None:
         self._pdb.end()
         self._number += 1
         self._launch, self._prompts = launch, self._pdb.prompts
+        self.grids.append(launch.grid)
 
     def wants(self, program: Program) -> bool:
         number, wanted = self._wanted
         here = number in (None, self._number) and wanted in (None, program)
         self._pdb.end()
+        self.seen |= here
         launch, done = self._launch, self._pdb.prompts > self._prompts or self._pdb.quitting
         if launch and here and not done:
             self._pdb.banner = banner(launch.kernel, program, launch.grid, self._why)
