@@ -60,14 +60,15 @@ def larger(spec: Spec, case: Case) -> Case:
 
 
 def sample(op: str) -> Iterator[Case]:
-    """One case of each dtype in each layout, and of all kinds of values with each set of options
-    but numbers."""
+    """One case of each size and kind of dtype in each layout, and of all kinds of values with each
+    set of options but numbers."""
     spec, seen = SPECS[op], set[tuple[str, str]]()
     for dtype in spec.dtypes:
         for case in spec.cases(dtype, "quick"):
             numbers = {name for name, value in case.options.items() if isinstance(value, float)}
             alike = {k: v for k, v in case.options.items() if k not in numbers and k != "alpha"}
-            keys = {(dtype, case.layout), (case.values, str(sorted(alike.items())))}
+            size = f"{case.torch_dtype.itemsize} {case.torch_dtype.is_floating_point}"
+            keys = {(size, case.layout), (case.values, str(sorted(alike.items())))}
             wanted = not case.lying & set(DISTANT) and "multiprocessors" not in case.options
             if keys - seen and wanted and "training" not in case.options:
                 seen |= keys
