@@ -143,7 +143,7 @@ class ActBackward(Spec):
 
     def work(self, case: Case, dtype: torch.dtype, read: int, written: int) -> int:
         """A derivative's steps in float64, or the oracle's result, the bound and errors."""
-        return written * (44 if self.exact(case) else 72)
+        return written * (44 if self.exact(case) else 84)
 
     def cut(self, arguments: Arguments) -> int | None:
         """Columns, which are also the sums'."""

@@ -143,17 +143,17 @@ HUGE = {
 }
 
 
-def scale_down(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(numerics, "CHUNK", 1 << 10)
+def scale_down(monkeypatch: pytest.MonkeyPatch, part: int) -> None:
+    monkeypatch.setattr(numerics, "CHUNK", part)
     monkeypatch.setattr(cases, "LONGEST", 1 << 10)
     monkeypatch.setattr(cases, "WATCHED", 1 << 10)
 
 
 @pytest.mark.parametrize("op", SPECS)
 def test_what_is_huge_takes_what_it_states(op: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As on a GPU past 2³¹ elements, a thousandth of which is drawn or judged at a time, and none
+    """As on a GPU past 2³¹ elements, a small part of which is drawn or judged at a time, and none
     watched: here of 10⁵ elements."""
-    scale_down(monkeypatch)
+    scale_down(monkeypatch, 1 << 12)
     spec = SPECS[op]
     usual = [
         Case(op, "float16", shape, layout, options=spec.default_options)
@@ -169,7 +169,7 @@ def test_what_is_huge_takes_what_it_states(op: str, monkeypatch: pytest.MonkeyPa
 
 def test_a_copy_of_a_huge_input_is_stated(monkeypatch: pytest.MonkeyPatch) -> None:
     """Rows that no descriptor takes, since they are not on multiples of 16 bytes."""
-    scale_down(monkeypatch)
+    scale_down(monkeypatch, 1 << 10)
     spec, case = SPECS["gemm_bias_act"], Case("gemm_bias_act", "float16", (2049, 40, 41))
     able = [Implementation("triton-interpreted", None, spec.triton)]
     wrong = wrongly_stated(spec.name, iter([case]), able)
