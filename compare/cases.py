@@ -79,9 +79,23 @@ class Case:
         return torch.Generator().manual_seed(self.seed)
 
 
+def tensors_of(arguments: Arguments) -> list[Tensor]:
+    """The tensors among a call's arguments."""
+    args, kwargs = arguments
+    return [value for value in (*args, *kwargs.values()) if isinstance(value, Tensor)]
+
+
+def narrowed(t: Any, shape: Sequence[int], along: int, start: int, size: int) -> Any:
+    """What an operand that broadcasts to ``shape`` has in that slice of it; numbers as they are."""
+    d = along - len(shape)
+    if not isinstance(t, Tensor) or t.dim() < -d or t.shape[d] != shape[d]:
+        return t
+    return t.narrow(d, start, size)
+
+
 Sized = tuple[str, int, Case]  # a case of a sweep: the sweep's name, the size, the case
 
-CPU = torch.device("cpu")
+CPU, META = torch.device("cpu"), torch.device("meta")
 LONGEST = (1 << 24) + 7  # random numbers drawn for one tensor; a longer one repeats them
 
 
@@ -100,11 +114,13 @@ def random_values(
     bit pattern; "ties:float16" is explained at :func:`ties`. On the meta device there are no
     numbers, and none are drawn.
     """
-    if device.type == "meta":
-        return torch.empty(shape, dtype=dtype, device=device)
     n = math.prod(shape)
-    drawn = _draw(min(n, LONGEST), dtype, kind, generator).to(device)
-    return drawn.repeat(-(-n // max(1, drawn.numel())))[:n].reshape(shape)
+    few = min(n, LONGEST)
+    times = -(-n // max(1, few))
+    if device.type == "meta":
+        return torch.empty(times * few, dtype=dtype, device=device)[:n].reshape(shape)
+    drawn = _draw(few, dtype, kind, generator).to(device)
+    return drawn.repeat(times)[:n].reshape(shape)
 
 
 def _draw(n: int, dtype: torch.dtype, kind: str, generator: torch.Generator) -> Tensor:
@@ -277,9 +293,27 @@ def untouched(numel: int, dtype: torch.dtype, device: torch.device) -> Tensor:
     return torch.frombuffer(memory, dtype=dtype)
 
 
+WATCHED = 1 << 26  # bytes of an input that are compared before and after a run
+
+
+def held(t: Tensor, device: torch.device) -> int:
+    """Bytes that the memory of a tensor like this one, which may be on the meta device, takes up on
+    a device. Of distant rows the CPU holds what is touched."""
+    size = t.untyped_storage().nbytes()
+    rows = t.shape[max(range(t.dim()), key=t.stride)] if t.dim() else 1
+    touched = (t.numel() + 2 * GUARD * rows) * t.element_size()
+    distant = size > 2**31 * t.element_size() and touched < size // 16
+    return touched if distant and device.type == "cpu" else size
+
+
 class Guarded:
     """An output, poisoned, amid memory that must not change; it lies as the layout says, or as
-    another tensor of its shape does."""
+    another tensor of its shape does.
+
+    Attributes:
+        out, buffer: the output, and all the memory.
+        gaps: whether there is memory between the output's elements to be looked at.
+    """
 
     def __init__(
         self,
@@ -289,6 +323,7 @@ class Guarded:
         layout: str | Tensor,
     ) -> None:
         self._distant = _distant(shape, dtype, device, layout)
+        self.gaps = False
         if self._distant is not None:
             self.out, self.buffer, _ = self._distant
             return
@@ -301,6 +336,7 @@ class Guarded:
         last = sum((n - 1) * s for n, s in zip(shape, template.stride()))
         extent = last + 1 if template.numel() else 0
         start = GUARD + template.storage_offset()
+        self.gaps = extent > template.numel()
         self.buffer = torch.full(
             (start + extent + GUARD,), poison_of(dtype), dtype=dtype, device=device
         )
@@ -311,6 +347,10 @@ class Guarded:
         if self._distant is not None:
             around = self._distant.around
             around = torch.cat((around[:, :GUARD], around[:, -GUARD:])).flatten()
+            inside = torch.zeros_like(around, dtype=torch.bool)
+        elif not self.gaps:
+            start = self.out.storage_offset()
+            around = torch.cat((self.buffer[:start], self.buffer[start + self.out.numel() :]))
             inside = torch.zeros_like(around, dtype=torch.bool)
         else:
             around = self.buffer

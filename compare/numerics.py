@@ -80,7 +80,7 @@ def fma(a: Tensor, b: Tensor, c: Tensor) -> Tensor:
     return parts[0] if len(parts) == 1 else torch.cat(parts)
 
 
-CHUNK = 1 << 27  # elements
+CHUNK = 1 << 24  # elements
 
 
 def by_rows(*tensors: Tensor) -> Iterator[tuple[int, tuple[Tensor, ...]]]:

@@ -6,12 +6,14 @@ within it.
 
 from __future__ import annotations
 
+import math
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from compare.cases import Arguments, Case
+from compare.cases import Case
+from compare.checking.oracles import Oracle
 from compare.specs import Spec
 
 FEWEST = 64  # results from which a mean says something
@@ -30,9 +32,7 @@ class LessAccurate(NamedTuple):
         )
 
 
-def answers_to_eager(
-    spec: Spec, case: Case, side: str, variant: str | None, reference: Tensor
-) -> bool:
+def answers_to_eager(spec: Spec, case: Case, side: str, variant: str | None, results: int) -> bool:
     """Whether the eager rule holds for a run, beside the op's bound: Triton's default kernels, on
     normal values. Exact ops need no such rule; float64 has no wider oracle; plain loops on the CUDA
     side, and the narrower products of other precisions, answer to the bound alone."""
@@ -43,23 +43,24 @@ def answers_to_eager(
         and case.values == "normal"
         and case.dtype in ("float16", "bfloat16", "float32")
         and case.options.get("precision", "ieee") == "ieee"
-        and reference.numel() >= FEWEST
+        and results >= FEWEST
     )
 
 
-def eager_error(spec: Spec, arguments: Arguments, reference: Tensor) -> float:
-    """The root mean square error of eager's result."""
-    return _rms(spec.eager(*arguments[0], **arguments[1]), reference)
-
-
-def less_accurate(result: Tensor, reference: Tensor, eager: float) -> LessAccurate | None:
-    """Whether the root mean square of the errors is more than twice eager's and the rounding of
-    one result. As a maximum, kernels rightly written would fail by bad luck."""
-    ours = _rms(result, reference)
-    rounding = torch.finfo(result.dtype).eps / 2 * float(reference.square().mean().sqrt())
+def less_accurate(spec: Spec, result: Tensor, oracle: Oracle) -> LessAccurate | None:
+    """Whether the root mean square of the errors is more than twice that of eager's result and the
+    rounding of one result. As a maximum, kernels rightly written would fail by bad luck."""
+    ours = eager = size = 0.0
+    for part in oracle.parts():
+        reference, (args, kwargs) = part.reference, part.arguments
+        ours += _squares(part.of(result).double() - reference)
+        eager += _squares(spec.eager(*args, **kwargs).double() - reference)
+        size += _squares(reference.clone())
+    ours, eager, size = (math.sqrt(each / result.numel()) for each in (ours, eager, size))
+    rounding = torch.finfo(result.dtype).eps / 2 * size
     # Where eager itself overflowed, there is nothing to keep to.
     return LessAccurate(ours, eager) if ours > 2 * eager + rounding else None
 
 
-def _rms(result: Tensor, reference: Tensor) -> float:
-    return float((result.double() - reference).square_().mean().sqrt())
+def _squares(errors: Tensor) -> float:
+    return float(errors.square_().sum())

@@ -149,12 +149,10 @@ class Deviation:
         )
 
 
-def worst(parts: Sequence[tuple[int, Deviation]], total: int) -> Deviation:
-    """One deviation of those of a result's parts, which begin at these rows."""
-    start, deviation = max(parts, key=lambda part: part[1].rank)
-    index = (start + deviation.index[0], *deviation.index[1:]) if deviation.index else ()
-    wrong = sum(each.wrong for _, each in parts)
-    return dataclasses.replace(deviation, index=index, wrong=wrong, total=total)
+def worst(parts: Sequence[Deviation], total: int) -> Deviation:
+    """One deviation of those of a result's parts."""
+    deviation = max(parts, key=lambda part: part.rank)
+    return dataclasses.replace(deviation, wrong=sum(each.wrong for each in parts), total=total)
 
 
 def deviation(

@@ -23,7 +23,8 @@ from rich.table import Table
 
 import triton_kernels
 from compare.cases import Case
-from compare.checking import running, verdicts
+from compare.checking import budgets, running, verdicts
+from compare.checking.budgets import Budget
 from compare.checking.implementations import BUILD_TARGETS, MODES, Implementation
 from compare.checking.scheduling import InProcess, Run
 from compare.checking.verdicts import Row
@@ -49,10 +50,17 @@ class Report:
     reasons: dict[str, str]
     missing: list[str] = field(default_factory=list)
     seconds: float = 0.0
+    require_all: bool = False
 
     @property
     def passed(self) -> bool:
-        return all(row.passed for row in self.rows) and not self.missing
+        complete = not (self.require_all and self.left_out)
+        return all(row.passed for row in self.rows) and not self.missing and complete
+
+    @property
+    def left_out(self) -> int:
+        """How many cases did not run everywhere, or whose implementations were given up."""
+        return sum(len(row.left_out) + len(row.too_large) for row in self.rows)
 
     def to_dict(self) -> dict[str, Any]:
         return {
@@ -92,17 +100,20 @@ def run(
     required: list[str],
     every_input: bool,
     limit: bool,
+    require_all: bool,
+    budget: Budget,
     runner: InProcess,
 ) -> Report:
     """Build what is needed, run the cases with a progress bar, print the findings.
 
-    ``limit`` leaves out what would take an implementation unreasonably long.
+    ``limit`` leaves out what would take an implementation unreasonably long, ``budget`` what needs
+    more memory.
     """
     console = Console()
     if not console.is_terminal:  # a log file has room; rich would assume 80 columns
         console = Console(width=120)
     start = time.perf_counter()
-    rows = []
+    rows = [Row(spec.name, dtype, not spec.bounded) for spec, dtype, _ in work]
     progress = Progress(
         TextColumn("{task.description:<34}"),
         BarColumn(),
@@ -114,13 +125,17 @@ def run(
     with progress, _one_thread(), runner:
         _build_all(work, candidates, progress)
         task = progress.add_task("check", total=sum(len(chosen) for *_, chosen in work))
-        results = runner.results(
-            Run(spec, case, verdicts.able(spec, case, candidates[spec.name], limit=limit))
-            for spec, _, chosen in work
-            for case in chosen
-        )
-        for spec, dtype, chosen in work:
-            row = Row(spec.name, dtype, not spec.bounded)
+
+        def runs() -> Iterator[Run]:
+            for (spec, _, chosen), row in zip(work, rows):
+                for case in chosen:
+                    able = verdicts.able(spec, case, candidates[spec.name], limit=limit)
+                    able, too_large = budget.fitting(spec, case, able)
+                    row.too_large += too_large
+                    yield Run(spec, case, able)
+
+        results = runner.results(runs())
+        for (spec, dtype, chosen), row in zip(work, rows):
             progress.update(task, description=f"{spec.name} {dtype}")
             for result in itertools.islice(results, len(chosen)):
                 row.add(result)
@@ -138,7 +153,6 @@ def run(
                 print(
                     f"{spec.name} {dtype}: {row.cases} cases, {row.seconds:.1f} s", file=sys.stderr
                 )
-            rows.append(row)
         shown = [
             (spec, mismatch)
             for (spec, *_), row in zip(work, rows)
@@ -152,6 +166,7 @@ def run(
     if running.gpu_is_lost():
         reasons = {**reasons, "the rest on the GPU": "a kernel broke the CUDA context, see above"}
     report = Report(rows, reasons, [name for name in required if name not in ran])
+    report.require_all = require_all
     report.seconds = time.perf_counter() - start
     _print(console, report)
     return report
@@ -215,14 +230,18 @@ def _print(console: Console, report: Report) -> None:
         console.print(f"not run: {mode}: {reason}", highlight=False, markup=False, soft_wrap=True)
     for text in (text for row in report.rows for text in row.left_out):
         console.print(f"left out: {text}", highlight=False, markup=False, soft_wrap=True)
+    for text in budgets.summaries([each for row in report.rows for each in row.too_large]):
+        console.print(text, highlight=False, markup=False, soft_wrap=True)
     for name in report.missing:
         console.print(f"[red]required, but did not run: {name}[/]", highlight=False)
     runs = sum(sum(row.runs.values()) for row in report.rows)
     cases = sum(row.cases for row in report.rows)
     failed = sum(not row.passed for row in report.rows)
     words = f"{failed} of {len(report.rows)} rows FAIL" if failed else "all pass"
-    if left_out := sum(len(row.left_out) for row in report.rows):
-        words += f" but {left_out} left out" if not failed else f", {left_out} left out"
+    if report.left_out:
+        words += f"{',' if failed else ' but'} {report.left_out} left out"
+    if report.left_out and report.require_all:
+        words += ", and all are required"
     colour = "green" if report.passed else "red"
     versions = environment()
     console.print(

@@ -5,19 +5,20 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
-from compare import numerics
+from compare import cases, numerics
 from compare.cases import Arguments, Case, Guarded
 from compare.checking import histograms, judging
 from compare.checking.histograms import Histogram
 from compare.checking.implementations import Implementation
 from compare.checking.judging import Comparison, Deviation
+from compare.checking.oracles import Oracle
 from compare.specs import Spec
 
 
@@ -97,16 +98,17 @@ def run(
     case: Case,
     implementation: Implementation,
     arguments: Arguments,
-    reference: Tensor,
+    reference: Tensor | Oracle,
     out_layout: Tensor | None = None,
 ) -> Outcome:
     """One implementation on one case: guarded, poisoned output; compared element by element.
 
     ``out_layout`` is a tensor that lies as the output shall, where the case's layout does not say.
     """
+    oracle = Oracle.of(spec, arguments, reference)
     before = _memories(arguments)
     try:
-        result, guards = call(spec, case, implementation, arguments, reference, out_layout)
+        result, guards = call(spec, case, implementation, arguments, oracle.like, out_layout)
         if implementation.device.type == "cuda":
             torch.cuda.synchronize()
     except Exception as error:
@@ -116,7 +118,7 @@ def run(
         return Outcome(
             implementation, math.inf, None, Mismatch(case, implementation.name, brief(error))
         )
-    outcome = judge(spec, case, implementation, arguments, result, reference)
+    outcome = judge(spec, case, implementation, arguments, result, oracle)
     problem = ""
     if not all(guarded.intact() for guarded in guards):
         problem = "wrote outside its output"
@@ -130,14 +132,11 @@ def run(
     return outcome
 
 
-WATCHED = 1 << 26  # bytes of an input that are compared before and after a run
-
-
 def _memories(arguments: Arguments) -> list[tuple[Tensor, Tensor]]:
     """The memory of the inputs as bytes, gaps included, and copies of it."""
-    tensors = [t for t in (*arguments[0], *arguments[1].values()) if isinstance(t, Tensor)]
-    storages = {t.untyped_storage().data_ptr(): t.untyped_storage() for t in tensors}
-    small = [storage for storage in storages.values() if storage.nbytes() <= WATCHED]
+    tensors = [t.untyped_storage() for t in cases.tensors_of(arguments)]
+    storages = {storage.data_ptr(): storage for storage in tensors}
+    small = [storage for storage in storages.values() if storage.nbytes() <= cases.WATCHED]
     memories = [torch.tensor([], dtype=torch.uint8, device=s.device).set_(s) for s in small]
     return [(memory, memory.clone()) for memory in memories]
 
@@ -153,7 +152,8 @@ def call(
 ) -> tuple[Tensor, list[Guarded]]:
     """The function's result on a case, in the poisoned output that the case's layout asks for, or
     in allocations of its own; and the guards around what was there to be written, which are
-    appended to ``guards`` before the function sees them."""
+    appended to ``guards`` before the function sees them. Of ``reference`` the values do not matter.
+    """
     args, kwargs = arguments
     function = spec.called(case, function)
     guards = [] if guards is None else guards
@@ -216,36 +216,37 @@ def judge(
     implementation: Implementation,
     arguments: Arguments,
     result: Tensor,
-    reference: Tensor,
+    reference: Tensor | Oracle,
 ) -> Outcome:
     """Compare a result with the oracle's, by bits or by the op's bound."""
-    expected_dtype = spec.out_dtype(case) if spec.bounded else reference.dtype
-    if result.shape != reference.shape or result.dtype != expected_dtype:
+    oracle = Oracle.of(spec, arguments, reference)
+    like = oracle.like
+    expected_dtype = spec.out_dtype(case) if spec.bounded else like.dtype
+    if result.shape != like.shape or result.dtype != expected_dtype:
         text = (
             f"returned {result.dtype} {tuple(result.shape)}, "
-            f"expected {expected_dtype} {tuple(reference.shape)}"
+            f"expected {expected_dtype} {tuple(like.shape)}"
         )
         return Outcome(implementation, math.inf, None, Mismatch(case, implementation.name, text))
     exact = not spec.bounded or spec.exact(case)
     worst, deviations = 0.0, []
     errors: dict[str, Histogram] = {}
     try:
-        limits = bounds(spec, case, implementation.name, arguments, result, reference)
-        whole = (result, reference) if limits is None else (result, reference, limits)
-        # Some rows at a time: to describe what is wrong takes more memory than to see that all is
-        # right, and a case for which memory ends is left out.
-        for start, part in numerics.by_rows(*whole):
-            right, error, bound, score = by_rule(spec, *part)
+        for part in oracle.parts():
+            own, expected = part.of(result), part.reference
+            right, error, bound, score = compare(
+                spec, case, implementation.name, part.arguments, own, expected
+            )
             worst = max(worst, float(score.max()) if score.numel() else 0.0)
             if exact:
                 counts = histograms.of_exact(right, error)
             else:
-                counts = histograms.of_bounded(error, bound, score, part[1], result.dtype)
+                counts = histograms.of_bounded(error, bound, score, expected, result.dtype)
             for measure, counted in counts.items():
                 errors.setdefault(measure, Histogram()).update(counted)
             if not bool(right.all()):
-                deviation = judging.deviation(part[0], part[1], right, error, bound)
-                deviations.append((start, deviation))
+                deviation = judging.deviation(own, expected, right, error, bound)
+                deviations.append(replace(deviation, index=part.place(deviation.index)))
     except ValueError as useless:  # a bound that proves nothing
         return Outcome(
             implementation,

@@ -6,7 +6,6 @@ of one op and dtype: what the table, the JSON file and the exit status are made 
 
 from __future__ import annotations
 
-import functools
 import time
 from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass, field
@@ -17,8 +16,10 @@ import torch
 import triton_kernels
 from compare.cases import Case
 from compare.checking import eager_rule, running, workers
+from compare.checking.budgets import LeftOut
 from compare.checking.histograms import Histogram
 from compare.checking.implementations import Implementation, applies, is_quick
+from compare.checking.oracles import Oracle
 from compare.checking.running import Mismatch, Outcome, call, memory_asked, run
 from compare.checking.stores import Stores, address_of
 from compare.specs import Spec
@@ -88,30 +89,26 @@ def _on(
     device: torch.device, spec: Spec, case: Case, able: list[Implementation]
 ) -> Iterator[Outcome]:
     """The outcomes of the implementations that run on one device."""
-    if device.type == "cuda" and spec.cost(case)[1] > LARGE:
+    if device.type == "cuda" and spec.memory(case, device) > LARGE:
         torch.cuda.empty_cache()  # in which smaller cases left no room in one piece
     arguments = spec.inputs(case, device)
-    reference = spec.oracle(*arguments[0], **arguments[1])
-
-    @functools.cache  # run once a case, and only if somebody answers to it
-    def eager() -> float:
-        return eager_rule.eager_error(spec, arguments, reference)
-
+    oracle = Oracle(spec, arguments)
     for implementation in able:
         if implementation.device != device or (device.type == "cuda" and running.gpu_is_lost()):
             continue
         workers.tell(implementation.name)
-        outcome = run(spec, case, implementation, arguments, reference)
+        outcome = run(spec, case, implementation, arguments, oracle)
         side, variant = implementation.side, implementation.variant
-        answers = eager_rule.answers_to_eager(spec, case, side, variant, reference)
+        answers = eager_rule.answers_to_eager(spec, case, side, variant, oracle.like.numel())
         if outcome.mismatch is None and answers:
             assert outcome.result is not None
-            if worse := eager_rule.less_accurate(outcome.result, reference, eager()):
+            if worse := eager_rule.less_accurate(spec, outcome.result, oracle):
                 outcome.mismatch = Mismatch(case, implementation.name, str(worse))
+        outcome.result = None  # the next one's takes as much memory
         yield outcome
 
 
-LARGE = 1 << 30  # bytes
+LARGE = 1 << 32  # bytes
 
 
 def agreement(outcomes: list[Outcome]) -> bool | None:
@@ -159,6 +156,7 @@ class Row:
     proved: str = ""  # "every input" and the like; empty where sampled
     mismatches: list[Mismatch] = field(default_factory=list)
     left_out: list[str] = field(default_factory=list)
+    too_large: list[LeftOut] = field(default_factory=list)  # for the budget of memory
     seconds: float = 0.0
     # implementation → measure → all its runs' errors
     errors: dict[str, dict[str, Histogram]] = field(default_factory=dict)
@@ -223,6 +221,7 @@ class Row:
             "verdict": self.verdict(),
             "passed": self.passed,
             "left_out": self.left_out,
+            "too_large": [{**each._asdict(), "case": str(each.case)} for each in self.too_large],
             "mismatches": [
                 {
                     "implementation": m.implementation,

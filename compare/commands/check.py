@@ -13,6 +13,7 @@ import typer
 from compare import cases
 from compare.cases import Case, Level
 from compare.checking import printing
+from compare.checking.budgets import Budget
 from compare.checking.implementations import MODES, applies, implementations, selected, unavailable
 from compare.checking.scheduling import InProcess, InWorkers
 from compare.checking.workers import cores
@@ -83,13 +84,25 @@ def check(
             show_default=False,
         ),
     ] = None,
+    memory: Annotated[
+        float | None,
+        typer.Option(
+            help="Gigabytes that cases may take at a time, on the host and on a GPU; by default "
+            "what is free. Larger ones are left out.",
+            min=0.001,
+            show_default=False,
+        ),
+    ] = None,
+    require_all: Annotated[
+        bool, typer.Option("--require-all", help="Fail if anything is left out.")
+    ] = False,
     json_file: Annotated[
         Path | None, typer.Option("--json", help="Also write the results there.")
     ] = None,
 ) -> None:
     """Run every implementation of the ops against the oracle and each other.
 
-    Exit status: 0 all right, 1 a mismatch or a required side that did not run, 2 usage.
+    Exit status: 0 all right, 1 a mismatch or something required that did not run, 2 usage.
     """
     if quick and full:
         raise typer.BadParameter("--quick and --full exclude each other")
@@ -150,11 +163,18 @@ def check(
             raise typer.BadParameter(f"--impl {','.join(wanted)}: not made for these cases")
     if timeout is None and not asked:
         timeout = TIMEOUT
-    runner = InProcess()
-    if jobs != 1:
-        runner = InWorkers(jobs or cores(), timeout)
+    processes = jobs or cores()
+    runner = InProcess() if jobs == 1 else InWorkers(processes, timeout)
+    budget = Budget.here(memory, processes)
     try:
-        report = printing.run(work, candidates, reasons, required, exhaustive, not asked, runner)
+        report = printing.run(
+            *(work, candidates, reasons, required),
+            every_input=exhaustive,
+            limit=not asked,
+            require_all=require_all,
+            budget=budget,
+            runner=runner,
+        )
     except BuildError as error:
         typer.echo(str(error), err=True)
         raise typer.Exit(1) from None

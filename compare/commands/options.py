@@ -122,11 +122,14 @@ def one_case(spec: Spec, dtype: str, seed: int, one: dict[str, Any]) -> Case:
     case = Case(spec.name, dtype, shape, layout, values, seed, options)
     if reason := spec.refuses(case):
         raise typer.BadParameter(f"no case {case}: {reason}")
-    asked, there = spec.cost(case)[1], _memory()
-    if asked > there:
+    try:
+        needs = spec.memory(case)
+    except (RuntimeError, TypeError):  # of shapes whose bytes are no 64-bit number
+        raise typer.BadParameter(f"--shape {one['shape']}: no memory has so many bytes") from None
+    if needs > (there := _memory()):
         raise typer.BadParameter(
-            f"--shape {one['shape']}: its tensors take {asked / 2**30:,.1f} GiB, but there are "
-            f"{there / 2**30:.1f} GiB of memory"
+            f"--shape {one['shape']}: it needs {needs / 1e9:,.0f} GB, but there are "
+            f"{there / 1e9:.0f} GB of memory"
         )
     return case
 

@@ -13,13 +13,8 @@ import torch
 from torch import Tensor
 
 from compare.cases import CPU, Case
-from compare.checking import judging, running
-from compare.checking.eager_rule import (
-    LessAccurate,
-    answers_to_eager,
-    eager_error,
-    less_accurate,
-)
+from compare.checking import judging, oracles, running
+from compare.checking.eager_rule import LessAccurate, answers_to_eager, less_accurate
 from compare.checking.judging import Comparison, Deviation, Tolerance
 from compare.checking.stores import Stores
 from compare.copies import copies, tensors
@@ -112,10 +107,10 @@ class Op:
         comparison = running.compare(self._spec, self._case, name, arguments, result, reference)
         worse = None
         if bool(comparison.right.all()) and answers_to_eager(
-            self._spec, self._case, "triton", self._variant, reference
+            self._spec, self._case, "triton", self._variant, reference.numel()
         ):
-            eager = eager_error(self._spec, arguments, reference)
-            worse = less_accurate(result, reference, eager)
+            oracle = oracles.Oracle(self._spec, arguments, reference)
+            worse = less_accurate(self._spec, result, oracle)
         return [Result("out", result, reference, comparison, worse)]
 
     def expect(self, state: Any, arguments: Sequence[Argument]) -> list[Result]:

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from compare import cases, numerics
+from compare import cases
 from compare.case_options import FLOAT_DTYPE, LYING, choice
 from compare.cases import CPU, FLOATS, Arguments, Case, Level
 from compare.specs.activations import ACTIVATIONS
@@ -104,9 +104,7 @@ class ActBackward(Spec):
         """grad·act'(saved) and its column sums in float64."""
         M, N = grad.shape
         both = torch.empty((M + 1, N), dtype=torch.float64, device=grad.device)
-        derivative = ACTIVATIONS[act].derivative.function
-        for start, (g, r) in numerics.by_rows(grad, saved):
-            both[start : start + len(g)] = g.double() * derivative(r.double())
+        torch.mul(grad.double(), ACTIVATIONS[act].derivative.function(saved.double()), out=both[:M])
         both[M] = both[:M].sum(0)
         return both
 
@@ -128,19 +126,33 @@ class ActBackward(Spec):
             grad.shape[0], U_DOUBLE
         )  # the oracle's sums, too
         out = torch.finfo(dtype)
-        bounds = torch.zeros_like(reference)
-        for start, (g, r, dx) in numerics.by_rows(grad, saved, reference[:-1]):
-            size, magnitude = dx.abs(), g.double().abs()
-            error = magnitude * unit * derivative.error(r.double())
-            if name.startswith("triton"):
-                error += magnitude * half
-            flushed = magnitude * tiny * 4 + tiny  # where a derivative is subnormal
-            error += unit * (size + error) + flushed
-            bounds[-1] += error.sum(0) + added * (size + error).sum(0)
-            bounds[start : start + len(g)] = error
-        for _, (part, right) in numerics.by_rows(bounds, reference):
-            part += out.eps / 2 * (right.abs() + part) + out.tiny * out.eps / 2
-        return bounds
+        size, magnitude = reference[:-1].abs(), grad.double().abs()
+        error = magnitude * unit * derivative.error(saved.double())
+        if name.startswith("triton"):
+            error += magnitude * half
+        flushed = magnitude * tiny * 4 + tiny  # where a derivative is subnormal
+        error += unit * (size + error) + flushed
+        sums = error.sum(0) + added * (size + error).sum(0)
+        bounds = torch.cat((error, sums[None]))
+        return bounds + out.eps / 2 * (reference.abs() + bounds) + out.tiny * out.eps / 2
+
+    def result_shape(self, arguments: Arguments) -> tuple[int, ...]:
+        """dx and one row more."""
+        M, N = arguments[0][0].shape
+        return M + 1, N
+
+    def work(self, case: Case, dtype: torch.dtype, read: int, written: int) -> int:
+        """A derivative's steps in float64, or the oracle's result, the bound and errors."""
+        return written * (44 if self.exact(case) else 84)
+
+    def cut(self, arguments: Arguments) -> int | None:
+        """Columns, which are also the sums'."""
+        return 1
+
+    def part(self, arguments: Arguments, along: int, start: int, size: int) -> Arguments:
+        """Some columns of both."""
+        (grad, saved, *act), options = arguments
+        return (*(t.narrow(1, start, size) for t in (grad, saved)), *act), options
 
     def exact(self, case: Case) -> bool:
         """Whether nothing rounds: sums of integers."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -95,6 +96,10 @@ class Add(Elementwise):
     def cancel(self, x: Tensor, y: Tensor, options: Mapping[str, Any]) -> None:
         """Make x what it takes."""
         x.copy_(-options.get("alpha", 1) * y.double())
+
+    def work(self, case: Case, dtype: torch.dtype, read: int, written: int) -> int:
+        """Inputs that cancel take no more than others."""
+        return super().work(replace(case, values="normal"), dtype, read, written)
 
     def refuses(self, case: Case) -> str:
         """Two numbers, and an alpha that integers cannot take."""

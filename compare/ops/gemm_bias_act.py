@@ -71,10 +71,10 @@ class GemmBiasAct(Product):
         options = arguments_of(case)
         bias = None
         if options.pop("bias", False):
-            bias = cases.arrange(addend(case, (N,), g).to(device), case.layout)
+            bias = cases.arrange(addend(case, (N,), g, device).to(device), case.layout)
         if "c" in options:
             shapes = {"full": (M, N), "row": (N,), "column": (M, 1), "0-d": ()}
-            c = addend(case, shapes[options["c"]], g).to(device)
+            c = addend(case, shapes[options["c"]], g, device).to(device)
             if options["c"] == "full":
                 c = cases.arrange(c, "transposed" if case.values == "special" else case.layout)
             options["c"] = c

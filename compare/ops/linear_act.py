@@ -39,6 +39,7 @@ class LinearAct(Product):
     }
     default_options: Mapping[str, Any] = {"act": "relu"}
     timed_options: Mapping[str, Any] = {"act": "relu"}
+    columns = 0
     benchmarked = False  # as linear_gelu
     fused = staticmethod(_fused)
 
@@ -77,7 +78,7 @@ class LinearAct(Product):
             x = x.view(2, M // 2, K)
         options = {**self.default_options, **arguments_of(case)}
         bias = (
-            cases.arrange(addend(case, (N,), g).to(device), case.layout)
+            cases.arrange(addend(case, (N,), g, device).to(device), case.layout)
             if options.pop("bias", True)
             else None
         )

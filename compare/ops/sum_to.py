@@ -103,6 +103,28 @@ class SumTo(Spec):
         error = growth * magnitude + tiny.tiny * tiny.eps
         return error + out.eps / 2 * (reference.abs() + error) + out.tiny * out.eps / 2
 
+    def result_shape(self, arguments: Arguments) -> tuple[int, ...]:
+        """As the call says."""
+        return tuple(arguments[0][1])
+
+    def work(self, case: Case, dtype: torch.dtype, read: int, written: int) -> int:
+        """x and its absolute values in float64, the oracle's result, the bound, errors."""
+        if self.exact(case):
+            return max(8 * read + 16 * written, 26 * written)
+        wide = 8 if case.dtype != "float64" else 0
+        return max((wide + 8) * read + 16 * written, 64 * written)
+
+    def cut(self, arguments: Arguments) -> int | None:
+        """The longest dimension that is left."""
+        shape = self.result_shape(arguments)
+        return max(range(len(shape)), key=shape.__getitem__) if math.prod(shape) > 1 else None
+
+    def part(self, arguments: Arguments, along: int, start: int, size: int) -> Arguments:
+        """A slice of x, and of the shape."""
+        (x, shape), options = arguments
+        some = (*shape[:along], size, *shape[along + 1 :])
+        return (x.narrow(along - len(shape), start, size), some), options
+
     def exact(self, case: Case) -> bool:
         """Whether no sum of the case rounds: integers, times a power of two."""
         factor = abs(case.options.get("factor", 1))

@@ -93,6 +93,7 @@ class Elementwise(Spec):
         super().__init__(name, summary)
         parameters = inspect.signature(formula).parameters.values()
         self.operands = tuple(p.name for p in parameters if p.kind != p.KEYWORD_ONLY)
+        self.cancelling = cancelling
         self.formula, self.dtypes, self.flops = formula, dtypes, flops
         self.numbers = dict(numbers or {})
         self.sizes_timed = sizes_timed
@@ -121,6 +122,34 @@ class Elementwise(Spec):
     def eager(self, *args: Any, **kwargs: Any) -> Tensor:
         """As torch's users write it."""
         return self._eager(*args, **kwargs)
+
+    def result_shape(self, arguments: Arguments) -> tuple[int, ...]:
+        """That to which the tensors broadcast."""
+        return tuple(torch.broadcast_shapes(*(t.shape for t in cases.tensors_of(arguments))))
+
+    def result_dtype(self, case: Case, arguments: Arguments) -> torch.dtype:
+        """Promoted as torch does."""
+        operands = arguments[0][: len(self.operands)]
+        return operands[0].dtype if self.unary else torch.result_type(*operands)
+
+    def work(self, case: Case, dtype: torch.dtype, read: int, written: int) -> int:
+        """Operands and steps in the compute type, numbers of what differs; with one rounding for
+        two operations, what is lost of both, in float64."""
+        compute = compute_dtype(dtype).itemsize
+        if self.cancelling and dtype.is_floating_point:
+            return written * (148 if compute == 8 or case.values == "cancelling" else 72)
+        operands = len(self.operands)
+        return written * (compute * (operands + 1) + 2 * operands + 8)
+
+    def cut(self, arguments: Arguments) -> int | None:
+        """The longest dimension."""
+        shape = self.result_shape(arguments)
+        return max(range(len(shape)), key=shape.__getitem__) if shape else None
+
+    def part(self, arguments: Arguments, along: int, start: int, size: int) -> Arguments:
+        """A slice of every tensor that does not broadcast there."""
+        shape, (args, options) = self.result_shape(arguments), arguments
+        return tuple(cases.narrowed(t, shape, along, start, size) for t in args), options
 
     # ---- cases ----
 

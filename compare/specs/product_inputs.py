@@ -78,13 +78,15 @@ def below_tf32(
 def matrices(case: Case, g: torch.Generator, device: torch.device) -> tuple[Tensor, Tensor]:
     """On the CPU, or on the meta device, where nothing is drawn."""
     M, N, K = case.shape
-    home = device if device.type == "meta" else cases.CPU
+    if device.type == "meta":
+        a, b = (torch.empty(s, dtype=case.torch_dtype, device=device) for s in ((M, K), (K, N)))
+        return a, b
     crafted = {"lattice": lattice, "lattice-wide": lattice_wide, "tf32": below_tf32}
     if case.values in crafted:
         return crafted[case.values](M, N, K, case.torch_dtype, g)
     kind = "integers" if case.values == "integers" else "normal"
-    a = cases.random_values((M, K), case.torch_dtype, kind, g, home)
-    b = cases.random_values((K, N), case.torch_dtype, kind, g, home)
+    a = cases.random_values((M, K), case.torch_dtype, kind, g)
+    b = cases.random_values((K, N), case.torch_dtype, kind, g)
     if case.values == "special" and a.numel() and b.numel():
         # A few rows and columns with one special value each, the others stay finite.
         special = (math.nan, math.inf, -math.inf, -0.0, torch.finfo(a.dtype).tiny / 4)
@@ -94,10 +96,12 @@ def matrices(case: Case, g: torch.Generator, device: torch.device) -> tuple[Tens
     return a, b
 
 
-def addend(case: Case, shape: tuple[int, ...], g: torch.Generator) -> Tensor:
-    """bias or c. With K = 0 they are all of the pre-activation: then drawn as far out as the
-    activations bend, or special where the case is."""
+def addend(case: Case, shape: tuple[int, ...], g: torch.Generator, device: torch.device) -> Tensor:
+    """bias or c, on the CPU or the meta device. With K = 0 they are all of the pre-activation: then
+    drawn as far out as the activations bend, or special where the case is."""
     dtype, alone = case.torch_dtype, case.shape[2] == 0
+    if device.type == "meta":
+        return torch.empty(shape, dtype=dtype, device=device)
     if case.values.startswith("lattice"):
         return torch.randint(-8, 9, shape, generator=g).to(dtype)
     if case.values in ("integers", "every") or (alone and case.values == "special"):

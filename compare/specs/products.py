@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from compare import cases
-from compare.cases import Case, Level, Sized
+from compare.cases import Arguments, Case, Level, Sized
 from compare.specs.activations import OF_PRE
 from compare.specs.product_inputs import HOW, LAYOUTS, NEAR, VALUES, called
 from compare.specs.spec import Spec, cuda_type
@@ -121,6 +121,7 @@ class Product(Spec):
 
     Attributes:
         every_tensor: the options with which a case has every tensor that the op can take.
+        columns: the dimension of the second matrix that is the result's columns.
         timed_options: those of the cases that are timed: an epilogue that cuBLASLt has, too.
     """
 
@@ -132,6 +133,8 @@ class Product(Spec):
     sizes = "M,N,K"
     default_shape = (33, 65, 70)
     every_tensor: Mapping[str, Any] = {}
+    columns = 1
+    copies_inputs = True
     timed_options: Mapping[str, Any] = {}
 
     def act(self, options: Mapping[str, Any]) -> str:
@@ -156,6 +159,29 @@ class Product(Spec):
     def called(self, case: Case, function: Callable[..., Tensor]) -> Callable[..., Tensor]:
         """The function as the case calls it."""
         return called(case, function)
+
+    def result_shape(self, arguments: Arguments) -> tuple[int, ...]:
+        """All rows, and as many columns as b, or a weight has rows."""
+        (a, b, *_), _ = arguments
+        return (*a.shape[:-1], b.shape[self.columns])
+
+    def work(self, case: Case, dtype: torch.dtype, read: int, written: int) -> int:
+        """Inputs and absolute values in float64, the oracle's result, the bound, errors."""
+        if self.exact(case):
+            return 8 * read + 24 * written
+        return (8 + case.torch_dtype.itemsize % 8) * read + 64 * written
+
+    def cut(self, arguments: Arguments) -> int | None:
+        """The longest dimension of the rows."""
+        rows = arguments[0][0].shape[:-1]
+        return max(range(len(rows)), key=rows.__getitem__)
+
+    def part(self, arguments: Arguments, along: int, start: int, size: int) -> Arguments:
+        """Rows of a, and of c if it has them."""
+        shape, ((a, *others), options) = self.result_shape(arguments), arguments
+        if isinstance(c := options.get("c"), Tensor):
+            options = {**options, "c": cases.narrowed(c, shape, along, start, size)}
+        return (a.narrow(along, start, size), *others), options
 
     def refuses(self, case: Case) -> str:
         """What no call has."""

@@ -8,6 +8,7 @@ feeds check, debug, bench, compile, profile, report and the tests.
 from __future__ import annotations
 
 import copy
+import math
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, TypeVar
 
@@ -16,8 +17,20 @@ from torch import Tensor
 
 import cuda_reference
 import triton_kernels
+from compare import cases, numerics
 from compare.case_options import Option
-from compare.cases import CPU, DISTANT, FLOATS, LAYOUTS, Arguments, Case, Level, Sized
+from compare.cases import (
+    CPU,
+    DISTANT,
+    FLOATS,
+    LAYOUTS,
+    META,
+    Arguments,
+    Case,
+    Level,
+    Sized,
+    tensors_of,
+)
 
 Own = TypeVar("Own", bound="Spec")
 
@@ -46,6 +59,7 @@ class Spec:
         in_place: whether ``out`` may be an input.
         benchmarked: whether bench times it where no op is named; not where another op is the same
             kernel.
+        copies_inputs: whether kernels may read copies of inputs that lie unfavourably.
         fused: the op by a library's fused kernel, where there is one for the timed cases.
     """
 
@@ -64,6 +78,7 @@ class Spec:
     in_place = False
     benchmarked = True
     fused: Callable[..., Tensor] | None = None
+    copies_inputs = False
 
     def __init__(self, name: str, summary: str) -> None:
         self.name, self.summary = name, summary
@@ -103,6 +118,39 @@ class Spec:
         """The result's dtype, for an op with a bound."""
         return case.torch_dtype
 
+    # ---- some of its results alone ----
+
+    def result_shape(self, arguments: Arguments) -> tuple[int, ...]:
+        """The shape of a call's result."""
+        args, kwargs = arguments
+
+        def bare(value: Any) -> Any:
+            return value.to("meta") if isinstance(value, Tensor) else value
+
+        named = {name: bare(value) for name, value in kwargs.items()}
+        return tuple(self.oracle(*map(bare, args), **named).shape)
+
+    def cut(self, arguments: Arguments) -> int | None:
+        """The dimension along which the result can be computed slice by slice, as a huge one is;
+        None if there is none."""
+        return None
+
+    def slices(self, arguments: Arguments) -> tuple[int, int] | None:
+        """The dimension along which, and the length of the slices in which, a huge result is
+        computed and judged; None for one that is not huge, or cannot be cut."""
+        along = self.cut(arguments)
+        if along is None:
+            return None
+        shape = self.result_shape(arguments)
+        elements = max(math.prod(shape), *(t.numel() for t in tensors_of(arguments)))
+        if elements <= numerics.CHUNK:
+            return None
+        return along, max(1, shape[along] * numerics.CHUNK // elements)
+
+    def part(self, arguments: Arguments, along: int, start: int, size: int) -> Arguments:
+        """The arguments of the call whose result is such a slice alone."""
+        raise NotImplementedError(f"{self.name} does not say how to cut its results")
+
     # ---- where it is probed ----
 
     def cases(self, dtype: str, level: Level) -> Iterator[Case]:
@@ -130,6 +178,45 @@ class Spec:
         """What is called for a case: an implementation itself, unless options of the case are no
         arguments of the op but say how to call it."""
         return function
+
+    # ---- what memory it needs ----
+
+    def memory(self, case: Case, device: torch.device = CPU) -> int:
+        """An upper bound of the bytes that a check of the case needs on a device at a time: inputs
+        as they lie and copies of them, the output amid its guards, the oracle's result, and the
+        intermediates of oracle, bound and comparison."""
+        arguments = self.inputs(case, META)
+        tensors = tensors_of(arguments)
+        held = [cases.held(t, device) for t in tensors]
+        dtype = self.result_dtype(case, arguments)
+        shape = self.result_shape(arguments)
+        guarded = cases.Guarded(shape, dtype, META, case.out_layout)
+        out = cases.held(guarded.out, device)
+        read, written = sum(t.numel() for t in tensors), math.prod(shape)
+        # To see that nothing was written in gaps takes a byte an element.
+        looking = guarded.buffer.numel() if guarded.gaps else 0
+        if slices := self.slices(arguments):
+            along, size = slices
+            some = self.part(arguments, along, 0, size)
+            read = sum(t.numel() for t in tensors_of(some))
+            written = written // shape[along] * size
+        largest = max(tensors, key=Tensor.numel).numel() if tensors else 0
+        size = case.torch_dtype.itemsize
+        drawing = largest * size + min(largest, cases.LONGEST) * 12
+        copying = largest * size if self.copies_inputs else 0
+        watching = sum(each for each in held if each <= cases.WATCHED)
+        both = 2 if "training" in case.options else 1  # results of a training step
+        work = max(self.work(case, dtype, read, written), looking + 4 * written, copying)
+        return sum(held) + max(drawing, watching + both * out + work)
+
+    def work(self, case: Case, dtype: torch.dtype, read: int, written: int) -> int:
+        """An upper bound of the bytes that oracle, bound and comparison need beside the inputs and
+        the output, for so many elements of each; ``dtype`` is the output's."""
+        return 16 * read + 80 * written
+
+    def result_dtype(self, case: Case, arguments: Arguments) -> torch.dtype:
+        """The output's dtype."""
+        return self.out_dtype(case)
 
     # ---- what it costs, and against what it is timed ----
 

@@ -1,0 +1,87 @@
+"""The oracle's results of a call, as the judge asks for them: of a huge call some at a time.
+
+The float64 results of 2³¹ elements, and what it takes to compute and to compare them, would fill
+every GPU. So neither they nor a bound are ever there as a whole.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from compare.cases import Arguments
+from compare.specs import Spec
+
+
+class Part(NamedTuple):
+    """Some of a call's results: a slice along one dimension.
+
+    Attributes:
+        arguments: of the call that gives these results alone.
+        reference: the oracle's.
+        along, start: the dimension, if the results are cut, and where the slice begins.
+    """
+
+    arguments: Arguments
+    reference: Tensor
+    along: int | None = None
+    start: int = 0
+
+    def of(self, result: Tensor) -> Tensor:
+        """The same slice of a result."""
+        if self.along is None:
+            return result
+        return result.narrow(self.along, self.start, self.reference.shape[self.along])
+
+    def place(self, inside: tuple[int, ...]) -> tuple[int, ...]:
+        """Where an element of the slice stands in the whole."""
+        return tuple(i + self.start * (d == self.along) for d, i in enumerate(inside))
+
+
+class Oracle:
+    """The oracle's results of a call; those that are few are computed once.
+
+    Args:
+        spec, arguments: the op and the call.
+        whole: the results, where they are there.
+
+    Attributes:
+        like: of the results' shape, dtype and device, maybe all one element.
+    """
+
+    def __init__(self, spec: Spec, arguments: Arguments, whole: Tensor | None = None) -> None:
+        self._spec, self._arguments = spec, arguments
+        self._slices, self._whole = spec.slices(arguments), whole
+        if whole is None and self._slices is None:
+            args, kwargs = arguments
+            self._whole = spec.oracle(*args, **kwargs)
+        if self._whole is not None:
+            self.like = self._whole
+        else:
+            shape, some = spec.result_shape(arguments), next(self.parts()).reference
+            self.like = torch.zeros((), dtype=some.dtype, device=some.device).expand(shape)
+
+    @classmethod
+    def of(cls, spec: Spec, arguments: Arguments, reference: Tensor | Oracle) -> Oracle:
+        """Of results that are there, or one as it is."""
+        return reference if isinstance(reference, Oracle) else cls(spec, arguments, reference)
+
+    def parts(self) -> Iterator[Part]:
+        """All the results, each once."""
+        if self._slices is None:
+            assert self._whole is not None
+            yield Part(self._arguments, self._whole)
+            return
+        along, step = self._slices
+        length, whole = self._spec.result_shape(self._arguments)[along], self._whole
+        for start in range(0, length, step):
+            size = min(step, length - start)
+            args, kwargs = arguments = self._spec.part(self._arguments, along, start, size)
+            if whole is None:
+                reference = self._spec.oracle(*args, **kwargs)
+            else:
+                reference = whole.narrow(along, start, size)
+            yield Part(arguments, reference, along, start)
