@@ -172,9 +172,9 @@ class Product(Spec):
         return (8 + case.torch_dtype.itemsize % 8) * read + 64 * written
 
     def cut(self, arguments: Arguments) -> int | None:
-        """The longest dimension of the rows."""
+        """The longest dimension of the rows; none of a single one."""
         rows = arguments[0][0].shape[:-1]
-        return max(range(len(rows)), key=rows.__getitem__)
+        return max(range(len(rows)), key=rows.__getitem__, default=None)
 
     def part(self, arguments: Arguments, along: int, start: int, size: int) -> Arguments:
         """Rows of a, and of c if it has them."""
