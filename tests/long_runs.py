@@ -41,11 +41,11 @@ class LongRun:
         """Write the file that the report reads, if this is a long run and all of it was right."""
         if self.file is None or failed or not self.figures:
             return
-        found = {
+        report = {
             "environment": printing.environment(),
             "date": printing.date(),
             "command": f"make {self.file.stem}",
             "seconds": round(time.monotonic() - self.start, 1),
             "figures": self.figures,
         }
-        self.file.write_text(json.dumps(found, indent=1, ensure_ascii=False) + "\n")
+        self.file.write_text(json.dumps(report, indent=1, ensure_ascii=False) + "\n")

@@ -107,6 +107,8 @@ class Nursery:
 
 def run(mutants: list[Mutant], plan: Plan, jobs: int) -> Iterator[Trial]:
     """Every mutant's trial, in the order in which they end."""
+    if not mutants:
+        return
     nurseries = [Nursery() for _ in range(min(jobs, len(mutants)))]
     free = queue.SimpleQueue[Nursery]()
     for nursery in nurseries:

@@ -140,10 +140,11 @@ def print_report(report: Report) -> None:
     table.add_column("file", no_wrap=True)
     for name in ("mutants", "killed", "explained", "survived", "timed out", "not compiled"):
         table.add_column(name, justify="right")
+    left = Counter(trial.mutant.file for trial in report.open)
     for file in dict.fromkeys(trial.mutant.file for trial in report.trials):
         trials = [trial for trial in report.trials if trial.mutant.file == file]
         ends = Counter(trial.end for trial in trials)
-        open_ones = sum(trial in report.open for trial in trials)
+        open_ones = left[file]
         counts = (
             *(len(trials), ends["killed"], ends["survived"] - open_ones, open_ones),
             *(ends["timed out"], ends["did not compile"]),

@@ -54,6 +54,7 @@ class _Rewriter(_FunctionRewriter):  # type: ignore[misc]
             inner = types.FunctionType(rewritten.__code__, namespace, rewritten.__name__)
             inner.__defaults__ = rewritten.__defaults__
             inner.__kwdefaults__ = rewritten.__kwdefaults__
+            inner.__annotations__ = rewritten.__annotations__
             rewritten = inner
         needed = names(rewritten.__code__) - names(self.fn.__code__)
         for name in set(module) - before - needed:
