@@ -105,7 +105,7 @@ def tiles_for(problem: Problem, gpu: Gpu) -> Tiles:
         return Tiles(32 if M > 16 else 16, 64 if N >= WIDE * busy else 32, 128, 8, 4, 6)
     if M * N <= LARGE * busy:
         return Tiles(64, 128, 64, 8, 4, 4 if plenty else 3)
-    return Tiles(128, 256, 64, 8, 8, 3) if plenty else Tiles(128, 128, 32, 8, 4, 4)
+    return Tiles(128, 256, 64, 8, 8, 3) if plenty else Tiles(128, 128, 32, 8, 8, 4)
 
 
 def _fitting(wanted: Configuration, problem: Problem, gpu: Gpu) -> Iterator[Configuration]:
