@@ -59,8 +59,8 @@ SMALL = 32  # rows, columns or steps of K up to which pointers are as fast as de
 WIDE = 96 * 64  # columns that keep a GPU busy with tiles of 64
 LARGE = 1024 * 1024 * 2  # results, beyond which large tiles do
 # Bytes of shared memory. With less, large tiles leave room for two blocks a multiprocessor, so that
-# one's loop runs during the other's epilogue: the tensor cores there are half as fast as an A100's,
-# and smaller tiles keep them busy. By the architectures' figures, not measured.
+# one's loop runs during the other's epilogue. Smaller tiles keep the tensor cores there busy: they
+# are half as fast as an A100's. By the architectures' figures, not measured.
 PLENTY = 128 * 1024
 STAGES = 3  # the fewest that keep loads in flight during the multiplication
 
