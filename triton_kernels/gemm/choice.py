@@ -9,15 +9,22 @@ those whose waves over the multiprocessors cost least are taken.
 from __future__ import annotations
 
 import functools
-import itertools
 import warnings
 from collections.abc import Iterator
 from typing import NamedTuple
 
 import torch
+from torch import Tensor
 
 from triton_kernels._gpu import H200, Gpu
-from triton_kernels.gemm.configurations import HALVES, Configuration, Problem, Tiles, cdiv
+from triton_kernels.gemm.configurations import (
+    HALVES,
+    Configuration,
+    Problem,
+    Tiles,
+    cdiv,
+    ever_smaller,
+)
 
 
 class TmaTiles(NamedTuple):
@@ -62,7 +69,6 @@ LARGE = 1024 * 1024 * 2  # results, beyond which large tiles do
 # one's loop runs during the other's epilogue. Smaller tiles keep the tensor cores there busy: they
 # are half as fast as an A100's. By the architectures' figures, not measured.
 PLENTY = 128 * 1024
-STAGES = 3  # the fewest that keep loads in flight during the multiplication
 
 
 @functools.lru_cache(4096)
@@ -88,6 +94,13 @@ def tma_pays(problem: Problem, gpu: Gpu) -> bool:
     return halves and large and gpu.capability >= TMA_CAPABILITY
 
 
+def tma_compatible(matrix: Tensor) -> bool:
+    """Whether a descriptor takes the matrix: rows without gaps, all on multiples of 16 bytes."""
+    row, column = matrix.stride()
+    size = matrix.element_size()
+    return column == 1 and row > 0 and row * size % 16 == 0 and matrix.data_ptr() % 16 == 0
+
+
 def tiles_for(problem: Problem, gpu: Gpu) -> Tiles:
     """The tiles of gemm_bias_act_kernel, if they fit."""
     M, N, _, dtype, _, precision, _ = problem
@@ -110,25 +123,10 @@ def tiles_for(problem: Problem, gpu: Gpu) -> Tiles:
 
 def _fitting(wanted: Configuration, problem: Problem, gpu: Gpu) -> Iterator[Configuration]:
     """Those of its smaller forms for which there is shared memory, largest first."""
-    for smaller in _ever_smaller(wanted):
+    for smaller in ever_smaller(wanted):
         enough = smaller.shared_memory(problem, gpu.capability) <= gpu.shared_memory
         if enough and (smaller, problem[3:], gpu) not in _failed:
             yield smaller
-
-
-def _ever_smaller(wanted: Configuration) -> Iterator[Configuration]:
-    """It, with fewer stages, then with half the depth; through pointers with half the rows or
-    columns, too. Of descriptors TMA_TILES has the smaller ones."""
-    m, n, k, _, _, most = wanted.tiles
-    shallow = 64 if wanted.tma else 32  # by descriptors rows of 128 bytes: no bank conflicts
-    while True:
-        depths = (k, k // 2) if k > shallow else (k,)
-        for depth, stages in itertools.product(depths, range(most, min(most, STAGES) - 1, -1)):
-            tiles = wanted.tiles._replace(BLOCK_M=m, BLOCK_N=n, BLOCK_K=depth, num_stages=stages)
-            yield wanted._replace(tiles=tiles)
-        if wanted.tma or m == n == 16:
-            return
-        m, n = (m // 2, n) if m >= n else (m, n // 2)
 
 
 _SMALLEST = Configuration(False, Tiles(16, 16, 16, 8, 4, 1))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+from collections.abc import Iterator
 from typing import NamedTuple
 
 import torch
@@ -91,6 +93,24 @@ def _multiplies_in_shared_memory(tiles: Tiles, problem: Problem, capability: int
         problem.dtype == torch.float32 and problem.precision != "ieee"
     )
     return by_cores and 90 <= capability < 120 and tiles.BLOCK_M >= 64
+
+
+STAGES = 3  # the fewest that keep loads in flight during the multiplication
+
+
+def ever_smaller(wanted: Configuration) -> Iterator[Configuration]:
+    """It, with fewer stages, then with half the depth; through pointers with half the rows or
+    columns, too. Of descriptors TMA_TILES has the smaller ones."""
+    m, n, k, _, _, most = wanted.tiles
+    shallow = 64 if wanted.tma else 32  # by descriptors rows of 128 bytes: no bank conflicts
+    while True:
+        depths = (k, k // 2) if k > shallow else (k,)
+        for depth, stages in itertools.product(depths, range(most, min(most, STAGES) - 1, -1)):
+            tiles = wanted.tiles._replace(BLOCK_M=m, BLOCK_N=n, BLOCK_K=depth, num_stages=stages)
+            yield wanted._replace(tiles=tiles)
+        if wanted.tma or m == n == 16:
+            return
+        m, n = (m // 2, n) if m >= n else (m, n // 2)
 
 
 def cdiv(a: int, b: int) -> int:

@@ -14,7 +14,7 @@ from triton_kernels import _elementwise, _launch
 from triton_kernels._launch import REMEMBERED, Launch, specialization_key
 from triton_kernels._scalars import as_argument
 from triton_kernels.activations import ACTIVATIONS
-from triton_kernels.gemm.choice import choose, too_large
+from triton_kernels.gemm.choice import choose, tma_compatible, too_large
 from triton_kernels.gemm.configurations import Configuration, Problem, cdiv
 from triton_kernels.gemm.kernels import gemm_bias_act_kernel, gemm_tma_kernel
 
@@ -187,13 +187,6 @@ def _tma_launch(
     m, n, k, *_ = chosen.tiles
     a_block, b_block = [k, m] if a_t else [m, k], [n, k] if b_t else [k, n]
     return prepared, a_block, b_block, [m, n // chosen.SUBTILES]
-
-
-def tma_compatible(matrix: Tensor) -> bool:
-    """Whether a descriptor takes the matrix: rows without gaps, all on multiples of 16 bytes."""
-    row, column = matrix.stride()
-    size = matrix.element_size()
-    return column == 1 and row > 0 and row * size % 16 == 0 and matrix.data_ptr() % 16 == 0
 
 
 class _Descriptor(TensorDescriptor):  # type: ignore[misc]
