@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from compare.cases import Case
+from compare.ops import SPECS
 from compare.timing.engine import CONTROL
 from compare.timing.results import CaseResult, geometric_mean
 
@@ -78,11 +79,19 @@ class Standing:
 
 
 def standings(results: Iterable[CaseResult], provider: str) -> list[Standing]:
-    """A provider in every stratum of every op, in the order in which these first come."""
+    """A provider in every stratum of every op; the strata as the op's spec names them."""
     groups: dict[tuple[str, str], list[CaseResult]] = {}
     for result in results:
         groups.setdefault((result.case.op, result.stratum), []).append(result)
-    return [_standing(*place, provider, group) for place, group in groups.items()]
+    ops = list(dict.fromkeys(op for op, _ in groups))
+    known = {op: [*SPECS[op].strata] for op in ops if op in SPECS}
+
+    def place(each: tuple[str, str]) -> tuple[int, int]:
+        op, stratum = each
+        strata = known.get(op, [])
+        return ops.index(op), strata.index(stratum) if stratum in strata else len(strata)
+
+    return [_standing(*each, provider, groups[each]) for each in sorted(groups, key=place)]
 
 
 def together(standing: Sequence[Standing]) -> Standing:

@@ -72,15 +72,18 @@ def _by_op(standings: Sequence[Standing]) -> dict[str, list[Standing]]:
     groups: dict[str, list[Standing]] = {}
     for each in standings:
         groups.setdefault(each.op, []).append(each)
-    return {op: sorted(group, key=lambda each: each.stratum) for op, group in groups.items()}
+    return groups
 
 
 def problems(works: Sequence[tuple[Work, Any]], out: Console) -> None:
     """What would be timed, stratum by stratum, each with its providers and its replay line."""
-    groups: dict[tuple[str, str], list[tuple[Work, Any]]] = {}
+    specs = {work.case.op: work.spec for work, _ in works}
+    groups: dict[tuple[str, str], list[tuple[Work, Any]]] = {
+        (op, stratum): [] for op, spec in specs.items() for stratum in spec.strata
+    }
     for work, names in works:
         groups.setdefault((work.case.op, work.stratum), []).append((work, names))
-    for (op, stratum), group in sorted(groups.items()):
+    for (op, stratum), group in groups.items():
         out.print(f"[bold]{op}, {escape(stratum)}[/]: {len(group)}")
         for work, names in group:
             line = f"  {work.case}: {', '.join(names)}\n    {distributions.replay(work.case)}"

@@ -295,3 +295,29 @@ def test_a_control_costs_no_first_call_and_has_its_twin_s_calls() -> None:
     assert found[-1].gpu.microseconds == [2.0] * 10
     assert found[-1].first_call == 0
     assert judged[-1] == (CONTROL, "b")  # the result of the last sample is checked, too
+
+
+def test_a_baseline_compares_strata_and_not_single_problems(rig: Rig, tmp_path: Path) -> None:
+    before = tmp_path / "before.json"
+    words = ("square", "--sample", "70", "--dtype", "float16")
+    assert bench(*words, "--json", str(before)).exit_code == 0
+    assert bench(*words, "--baseline", str(before)).exit_code == 0
+    slow = {"dense": 1.2, "odd count": 1.04}
+    strata = {str(CaseResult.from_dict(c).case): c["stratum"] for c in cases(before)}
+    simulated = rig.gpu.launch
+
+    def launch(name: str, host: float, gpu: float) -> str:
+        return simulated(name, host, gpu * here.get(name, 1.0))
+
+    here: dict[str, float] = {}
+
+    def entered(name: str, case: Case) -> None:
+        here.clear()
+        here[name] = slow.get(strata[str(case)], 1.0) if name == "triton" else 1.0
+
+    rig.before, rig.gpu.launch = entered, launch  # type: ignore[method-assign]
+    done = bench(*words, "--baseline", str(before))
+    assert done.exit_code == 1
+    (line,) = [line for line in done.output.splitlines() if "slower than the baseline" in line]
+    assert line.startswith("square, dense, triton: 2")
+    assert "over 10 problems" in flat(done.output)
