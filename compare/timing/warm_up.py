@@ -43,12 +43,16 @@ def compile_all(jobs: Sequence[tuple[Case, Sequence[str]]], done: Callable[[], N
     context = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(workers, mp_context=context, initializer=_begin) as pool:
         futures = [pool.submit(compile_one, case, names) for case, names in left]
-        for future in as_completed(futures):
-            try:
-                said += future.result()
-            except BrokenProcessPool as error:
-                said.append(f"a compiling process ended: {error}")
-            done()
+        try:
+            for future in as_completed(futures):
+                try:
+                    said += future.result()
+                except BrokenProcessPool as error:
+                    said.append(f"a compiling process ended: {error}")
+                done()
+        except BaseException:  # Ctrl-C: what nobody has begun is not waited for
+            pool.shutdown(cancel_futures=True)
+            raise
     return list(dict.fromkeys(said))
 
 

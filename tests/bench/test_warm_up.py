@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import multiprocessing
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -64,3 +65,14 @@ def test_a_few_are_not_worth_a_process(monkeypatch: pytest.MonkeyPatch) -> None:
     jobs = [(case, ["triton"]) for case in CASES[:3]]
     assert warm_up.compile_all(jobs, lambda: done.append(1)) == []
     assert len(done) == 3
+
+
+def test_ctrl_c_does_not_wait_for_what_has_not_begun() -> None:
+    jobs = [(Case("square", "float16", (n, 16)), ["triton"]) for n in range(1, 2000)]
+
+    def done() -> None:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        warm_up.compile_all(jobs, done)
+    assert not multiprocessing.active_children()
