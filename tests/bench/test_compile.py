@@ -27,7 +27,7 @@ from compare.compiling.machine_code import SHARED_LIMIT, Figures, readable
 from compare.ops import SPECS
 from cuda_reference import _build, _compilers
 from triton_kernels import _modes
-from triton_kernels.gemm.choice import Tiles
+from triton_kernels.gemm import Tiles
 from triton_kernels.interpreter import cross_compile as without_gpu
 
 pytestmark = pytest.mark.skipif(
