@@ -70,6 +70,12 @@ def bench(
     ] = False,
     samples: Annotated[int, typer.Option(help="Samples of each candidate.", min=3)] = 60,
     seconds: Annotated[float, typer.Option(help="Or so many seconds of each a case.")] = 1.0,
+    regret: Annotated[
+        bool,
+        typer.Option(
+            "--regret", help="Of --sample or --shapes, time every configuration of our products."
+        ),
+    ] = False,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Say what would be timed; needs no GPU.")
     ] = False,
@@ -101,13 +107,19 @@ def bench(
     if sample and (shapes or sweep or full):
         raise typer.BadParameter("only one of --sample, --shapes, --sweep, --full")
     drawn: dict[str, Any] = {}
+    if regret and baseline:
+        raise typer.BadParameter("--baseline holds times of providers, --regret has none")
+    if regret:
+        specs = bench_sample.configured(specs, ops or [], bool(sample or shapes), listed(wanted))
+        drawn["regret"] = True
     if sample:
         names = [spec.name for spec in specs]
-        drawn = {"sample": sample, "seed": seed, "dtypes": listed(dtype), "ops": names}
-        jobs = bench_sample.jobs(specs, listed(wanted), listed(dtype), sample, seed)
-    elif layout or arg:
+        drawn |= {"sample": sample, "seed": seed, "dtypes": listed(dtype), "ops": names}
+        jobs = bench_sample.jobs(specs, listed(wanted), listed(dtype), sample, seed, regret)
+    elif layout or arg or regret:
         one = {"layout": layout, "arg": arg}
         jobs = _replayed(specs, listed(wanted), listed(dtype), shapes or [], one)
+        jobs = bench_sample.of_configurations(jobs) if regret else jobs
     else:
         jobs = _jobs(specs, listed(wanted), listed(dtype), shapes or [], sweeps, full)
     try:
@@ -135,14 +147,17 @@ def bench(
         raise typer.BadParameter(f"--resume {error}") from None
     session, results, lost = Session(kept, mode, budget), list[CaseResult](), False
     try:
-        (bench_sample.run if sample else _run)(jobs, session, results)
+        if sample:
+            bench_sample.run(jobs, session, results, regret)
+        else:
+            _run(jobs, session, results)
         session.end("")
     except KeyboardInterrupt:
         session.end("interrupted")
     except DeviceLostError:
         lost = True
     if sample:
-        bench_sample.tell(session, results)
+        bench_sample.tell(session, results, regret)
     else:
         out.print(tables.summary(results))
     if ended := kept.head["ended"]:

@@ -9,7 +9,7 @@ from typing import Any
 from compare.reporting import drawing, svg
 from compare.reporting.colours import ink
 from compare.reporting.figures import WIDTH
-from compare.timing import distributions
+from compare.timing import distributions, regret
 from compare.timing.distributions import OURS, Standing
 from compare.timing.engine import CONTROL
 from compare.timing.results import CaseResult
@@ -51,6 +51,20 @@ def context(cases: Sequence[dict[str, Any]], key: str) -> list[dict[str, Any]]:
             }
         )
     return ops
+
+
+def regrets(cases: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """A stratum a line: what the choice of configurations costs."""
+    rows = []
+    for each in regret.standings(CaseResult.from_dict(case) for case in cases):
+        missing = f" of {each.missing + len(each.problems)}" if each.missing else ""
+        figures = ["–"] * 3
+        if each.problems:
+            worst = " ".join(f"{problem.value:.2f}" for problem in each.worst)
+            figures = [f"{each.mean:.3f}", f"{each.high:.2f}", worst]
+        count = f"{len(each.problems)}{missing}"
+        rows.append({"op": each.op, "stratum": each.stratum, "count": count, "figures": figures})
+    return rows
 
 
 Pair = tuple[Standing, Standing]  # ours, and the control

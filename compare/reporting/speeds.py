@@ -22,6 +22,7 @@ def context(source: Source, key: str) -> dict[str, Any]:
     cases = fixed(source.data["cases"])
     swept = [case for case in source.data["cases"] if case.get("sweep")]
     drawn = [case for case in source.data["cases"] if case.get("stratum")]
+    chosen = bool(source.data.get("regret"))
     return {
         "name": source.name,
         "cases": len(cases),
@@ -30,7 +31,8 @@ def context(source: Source, key: str) -> dict[str, Any]:
         "ops": _ops(cases, key),
         "rooflines": _rooflines(source.data, cases, key),
         "sweeps": _sweeps(swept, key),
-        "samples": samples.context(drawn, key),
+        "samples": [] if chosen else samples.context(drawn, key),
+        "regrets": samples.regrets(drawn) if chosen else [],
         "seed": source.data.get("seed"),
     }
 

@@ -131,6 +131,7 @@ class Product(Spec):
     order = 2
     bounded = True
     default_variant = "naive"
+    configured = True
     layouts = LAYOUTS
     values = VALUES
     sizes = "M,N,K"

@@ -61,6 +61,7 @@ class Spec:
         in_place: whether ``out`` may be an input.
         benchmarked: whether bench times it where no op is named; not where another op is the same
             kernel.
+        configured: whether the configuration of its Triton kernel is chosen by the problem's size.
         copies_inputs: whether kernels may read copies of inputs that lie unfavourably.
         fused: the op by a library's fused kernel, where there is one for the timed cases.
     """
@@ -79,6 +80,7 @@ class Spec:
     unary = False
     in_place = False
     benchmarked = True
+    configured = False
     fused: Callable[..., Tensor] | None = None
     copies_inputs = False
 

@@ -14,7 +14,7 @@ from torch import Tensor
 from compare.cases import Arguments, Case, tensors_of
 from compare.checking import running
 from compare.specs import Spec
-from compare.timing import engine, nvml, providers
+from compare.timing import configurations, engine, nvml, providers
 from compare.timing.engine import Budget, Candidate, Device, Timing
 from compare.timing.gpu import Ceilings
 from compare.timing.results import HOST_BOUND, CaseResult, Entry
@@ -123,6 +123,13 @@ class SliceChecker(Checker):
         return ""
 
 
+def candidates(spec: Spec, case: Case, wanted: Sequence[str]) -> Iterator[Candidate]:
+    """The wanted providers; or all configurations of a product, if those are what is wanted."""
+    if configurations.NAME in wanted:
+        return configurations.candidates(spec, case)
+    return providers.candidates(spec, case, wanted)
+
+
 def run_case(
     spec: Spec,
     case: Case,
@@ -147,7 +154,7 @@ def run_case(
     arithmetic = matrix and limit > 1.01e6 * moved / ceilings.bandwidth
     unit = "TFLOP/s" if arithmetic else "GB/s"
     result = CaseResult(case, limit, unit, flops, moved, matrix)
-    chosen = list(providers.candidates(spec, case, wanted))
+    chosen = list(candidates(spec, case, wanted))
     # A graph keeps its result, and there is one a candidate and set of inputs.
     sets = max(1, min(SETS, MEMORY // max(1, moved * (len(chosen) if mode.graph else 1))))
     watch = nvml.Watch()

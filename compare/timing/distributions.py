@@ -134,10 +134,11 @@ def doubtful(results: Sequence[CaseResult], number: int) -> list[int]:
     return sorted(i for i in found if not results[i].again)
 
 
-def replay(case: Case) -> str:
-    """The command line that times this problem again, with all samples."""
+def replay(case: Case, *more: str) -> str:
+    """The command line that times this problem again, with all samples: of ours and the peers, or
+    with other options."""
     words = ["python", "-m", "compare", "bench", case.op, "--dtype", case.dtype]
     words += ["--shapes", ",".join(map(str, case.shape)), "--layout", case.layout]
     for key, value in case.options.items():
         words += ["--arg", f"{key}={value}"]
-    return shlex.join([*words, "--providers", f"{OURS},peers"])
+    return shlex.join([*words, *(more or ("--providers", f"{OURS},peers"))])

@@ -12,6 +12,9 @@ from compare.timing import nvml, providers
 from compare.timing.engine import CONTROL, Timing
 from compare.timing.statistics import Ratio, Samples, ratio
 
+# How names of a product's configurations begin, where these are what is timed.
+CANDIDATE = "triton "
+CHOSEN = f"{CANDIDATE}chosen "
 HOST_BOUND = "host-bound"  # how the problem of such an entry begins
 
 
@@ -38,7 +41,8 @@ class Entry:
     @property
     def failed(self) -> bool:
         """Whether its result is wrong, or it is ours and did not run."""
-        if self.is_peer or self.provider == CONTROL:
+        other = self.provider.startswith(CANDIDATE) and not self.provider.startswith(CHOSEN)
+        if self.is_peer or other or self.provider == CONTROL:
             return "wrong: " in self.problem
         return bool(self.problem) and not self.problem.startswith(HOST_BOUND)
 

@@ -9,7 +9,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from compare.timing import distributions
+from compare.timing import distributions, regret
 from compare.timing.bench import Work
 from compare.timing.distributions import LOW, OURS, Standing
 from compare.timing.engine import CONTROL
@@ -54,6 +54,40 @@ def distribution(out: Console, results: Sequence[CaseResult]) -> None:
                 )
                 out.print(line + escape(distributions.replay(problem.case)), soft_wrap=True)
         out.print()
+
+
+def regrets(out: Console, results: Sequence[CaseResult]) -> None:
+    """A table of what choices cost in every stratum; below, the worst of each."""
+    title = "chosen configuration ÷ best one, which half the rounds pick and the others judge"
+    table = Table(
+        title=title,
+        title_justify="left",
+        title_style="bold",
+        box=None,
+        header_style="dim",
+        padding=(0, 2, 0, 0),
+    )
+    for name in ("op", "stratum"):
+        table.add_column(name, no_wrap=True)
+    for name in ("problems", "mean", f"{regret.HIGH} %", "worst three"):
+        table.add_column(name, justify="right", no_wrap=True)
+    standings = regret.standings(results)
+    for each in standings:
+        count = f"{len(each.problems)}"
+        count += f" of {each.missing + len(each.problems)}" if each.missing else ""
+        figures = ["–"] * 3
+        if each.problems:
+            worst = " ".join(f"{problem.value:.2f}" for problem in each.worst)
+            figures = [f"{each.mean:.3f}", f"{each.high:.2f}", worst]
+        table.add_row(each.op, each.stratum, count, *figures)
+    out.print(table)
+    out.print()
+    for each in standings:
+        for problem in each.worst if each.stratum != "all" else ():
+            words = f"[bold]{problem.value:.3f}[/], {escape(each.stratum)}: {problem.chosen}; "
+            words += f"best {problem.best}: {escape(regret.command(problem.result))}"
+            out.print(words, soft_wrap=True)
+    out.print()
 
 
 def _figures(own: Standing, other: Standing | None = None) -> tuple[str, str, str]:

@@ -41,6 +41,7 @@ def run(
     jobs: Sequence[Job],
     session: Session,
     results: list[CaseResult],
+    doubtful: Callable[[Sequence[CaseResult], int], list[int]],
     tick: Callable[[Work, str], None],
     done: Callable[[int], None],
 ) -> None:
@@ -48,6 +49,7 @@ def run(
     worst of each stratum, and whatever becomes the worst by that, until it was measured so.
 
     Args:
+        doubtful: which results are among so many worst of a stratum, and not measured again yet.
         tick: called with a problem and what is done next.
         done: called after each problem with the number of those that are known to be left.
     """
@@ -59,7 +61,7 @@ def run(
         results.append(session.known(work) or measure(work, names, FIRST))
         done(len(jobs) - number)
     number = distributions.WORST
-    while found := distributions.doubtful(results, number):
+    while found := doubtful(results, number):
         for count, i in enumerate(found, 1):
             results[i] = measure(*jobs[i])
             done(len(found) - count)

@@ -16,9 +16,14 @@ import torch
 
 from compare.cases import Case
 from compare.ops import SPECS
-from compare.timing import bench, providers
+from compare.timing import bench, configurations
 
-COMPILED = ("triton", "compile", "max-autotune")  # providers, or how their names begin
+COMPILED = (
+    "triton",
+    "compile",
+    "max-autotune",
+    configurations.NAME,
+)  # providers, or how their names begin
 FEW = 4  # cases, for which no process is worth its start
 
 Job = tuple[Case, tuple[str, ...]]  # and its providers
@@ -72,7 +77,7 @@ def compile_one(case: Case, names: Sequence[str]) -> list[str]:
     spec = SPECS[case.op]
     try:
         args, kwargs = bench.inputs(spec, case, 0)
-        for candidate in providers.candidates(spec, case, names):
+        for candidate in bench.candidates(spec, case, names):
             try:
                 candidate.call(args, kwargs)
             except Exception as error:  # noqa: BLE001 - it is told where the candidate is timed

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from made_up_files import Page, bench_file, needs_packages
+from made_up_files import Page, bench_file, needs_packages, sample_cases
 from simulated_gpu import Rig
 from typer.testing import CliRunner
 
@@ -81,3 +81,21 @@ def test_the_axis_has_room_for_every_dot() -> None:
     low, high = samples.ends([0.1, 3.0])
     assert low == 2**-3.5
     assert high == 4
+
+
+@needs_packages
+def test_choices_have_a_table_of_their_own() -> None:
+    (case, *_) = sample_cases()
+    names = {"triton": "triton chosen 64×64", "eager": "triton 128×64"}
+    entries = [
+        {**each, "provider": names[each["provider"]], "speedup": None}
+        for each in case["entries"]
+        if each["provider"] in names
+    ]
+    entries[1]["microseconds"] = [8.0] * 3
+    made = {**bench_file(), "regret": True}
+    made["cases"] = [{**case, "entries": entries, "best_peer": "", "stratum": "dense"}]
+    text = page.html([Source("r.json", "bench", made)])
+    rows = [row for row in Page(text).rows if row[:2] == ["add", "dense"]]
+    assert rows == [["add", "dense", "1", "1.250", "1.25", "1.25"]]
+    assert 'id="samples"' not in text
