@@ -47,17 +47,18 @@ class Work(NamedTuple):
     stratum: str = ""
 
 
-def inputs(spec: Spec, case: Case, seed: int) -> Arguments:
-    """A case's arguments with random numbers drawn on the GPU: as shaped, strided and typed."""
+def inputs(spec: Spec, case: Case, seed: int, device: str = "cuda") -> Arguments:
+    """A case's arguments with random numbers drawn on the GPU: shaped, typed and lying in memory as
+    the case says, their offset and the gaps between their elements included."""
     args, kwargs = spec.inputs(case, torch.device("meta"))
-    generator = torch.Generator("cuda").manual_seed(seed)
+    generator = torch.Generator(device).manual_seed(seed)
 
     def filled(value: Any) -> Any:
         if not isinstance(value, Tensor):
             return value
         start, sizes = value.storage_offset(), zip(value.shape, value.stride())
         extent = start + 1 + sum((n - 1) * stride for n, stride in sizes) if value.numel() else 0
-        memory = torch.empty(extent, dtype=value.dtype, device="cuda")
+        memory = torch.empty(extent, dtype=value.dtype, device=device)
         if value.is_floating_point():
             memory.normal_(generator=generator)
         else:

@@ -17,9 +17,11 @@ from benched import bench, entries, flat
 from simulated_gpu import FLUSH, Rig
 
 from compare.cases import Case
-from compare.timing import distributions, engine
+from compare.ops import SPECS
+from compare.timing import distributions, engine, sampling
+from compare.timing.bench import Work
 from compare.timing.engine import CONTROL, Candidate
-from compare.timing.results import CaseResult
+from compare.timing.results import CaseResult, Entry
 
 SAMPLE = ("square", "--sample", "14", "--seed", "5", "--dtype", "float16")
 PRODUCTS = ("gemm_bias_act", "--sample", "24", "--dtype", "bfloat16")
@@ -112,32 +114,43 @@ def test_the_worst_of_every_stratum_are_timed_again(sized: Rig, tmp_path: Path) 
         assert sum(case["again"] for case in own) <= 6  # ours and the control's
 
 
+def result(case: Case, ratio: float, again: bool = False) -> CaseResult:
+    """A problem on which ours is so many times as fast as the best peer."""
+    made = CaseResult(case, 1.0, "GB/s", stratum="dense", again=again)
+    for name, time in (("triton", 1 / ratio), ("eager", 1.0), (CONTROL, 1.0)):
+        timing = engine.Timing(name)
+        timing.gpu.rounds, timing.gpu.microseconds = [0], [time]
+        made.entries.append(Entry(name, timing))
+    made.rank()
+    return made
+
+
 def test_what_becomes_the_worst_is_timed_again_too() -> None:
-    """The first look at each is off; the second is right, and others are the worst then."""
+    """The short looks at the three worst are off; then the next is the worst, and is off, too."""
+    first, second = (0.5, 0.7, 0.6, 0.8, 0.9, 0.95, 0.99), (1.0, 1.0, 1.0, 0.92, 0.91, 0.1, 0.1)
+    cases = [Case("square", "float16", (n + 1,)) for n in range(7)]
+    order: list[tuple[int, bool]] = []
 
-    def result(ratio: float, again: bool = False) -> CaseResult:
-        made = CaseResult(Case("square", "float16", (round(1e4 * ratio),)), 1.0, "GB/s")
-        made.stratum, made.again = "dense", again
-        for name, time in (("triton", 1 / ratio), ("eager", 1.0), (CONTROL, 1.0)):
-            timing = engine.Timing(name)
-            timing.gpu.rounds, timing.gpu.microseconds = [0], [time]
-            made.entries.append(distributions_entry(name, timing))
-        made.rank()
-        return made
+    class Looks:
+        def known(self, work: Work) -> None:
+            return None
 
-    def distributions_entry(name: str, timing: engine.Timing) -> Any:
-        from compare.timing.results import Entry
+        def measure(self, work: Work, names: Any, tick: Any, budget: Any) -> CaseResult:
+            (n,) = work.case.shape
+            order.append((n - 1, budget is None))
+            ratio = (second if budget is None else first)[n - 1]
+            return result(work.case, ratio, again=budget is None)
 
-        return Entry(name, timing)
-
-    results = [result(r) for r in (0.5, 0.7, 0.6, 0.8, 0.9, 0.95)]
-    # Of the control all are alike: the first three.
-    assert distributions.doubtful(results, 3) == [0, 1, 2]
-    for i in (0, 1, 2):
-        results[i] = result(1.0, again=True)
-    assert 3 in distributions.doubtful(results, 1)
-    results[3] = result(0.85, again=True)
-    assert 4 not in distributions.doubtful(results, 1)
+    jobs: list[sampling.Job] = [(Work(SPECS["square"], c, stratum="dense"), []) for c in cases]
+    results: list[CaseResult] = []
+    left: list[int] = []
+    looks: Any = Looks()
+    sampling.run(jobs, looks, results, distributions.doubtful, lambda work, name: None, left.append)
+    assert order[:7] == [(n, False) for n in range(7)]
+    # The three worst, which are also the control's first three; what is the worst then; the next.
+    assert order[7:] == [(0, True), (1, True), (2, True), (3, True), (4, True)]
+    assert [each.again for each in results] == [True] * 5 + [False] * 2
+    assert left == [6, 5, 4, 3, 2, 1, 0, 2, 1, 0, 0, 0]
 
 
 def test_the_table_and_its_replay_lines(sized: Rig, tmp_path: Path) -> None:
