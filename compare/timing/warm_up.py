@@ -1,16 +1,20 @@
 """Compiling before timing, in as many processes as there are cores.
 
 A process of its own calls what compiles, on the case's own inputs. What it leaves behind are the
-caches of Triton and torch.compile on the disk, in which the process that times finds everything.
+caches of Triton and torch.compile on the disk, in which the process that times finds the compiled
+kernels. Which of several kernels torch.compile takes it finds out by timing them: that is done anew
+by the process that times, since here all of them share the GPU. max-autotune is left to it, too.
 """
 
 from __future__ import annotations
 
+import importlib
 import multiprocessing
 import os
 from collections.abc import Callable, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
+from typing import Any
 
 import torch
 
@@ -18,12 +22,7 @@ from compare.cases import Case
 from compare.ops import SPECS
 from compare.timing import bench, configurations
 
-COMPILED = (
-    "triton",
-    "compile",
-    "max-autotune",
-    configurations.NAME,
-)  # providers, or how their names begin
+COMPILED = ("triton", "compile", configurations.NAME)  # providers, or how their names begin
 FEW = 4  # cases, for which no process is worth its start
 
 Job = tuple[Case, tuple[str, ...]]  # and its providers
@@ -42,6 +41,7 @@ def compile_all(jobs: Sequence[tuple[Case, Sequence[str]]], done: Callable[[], N
         for _ in left:
             done()
         return []
+    _choose_anew()
     said: list[str] = []
     workers = min(len(left), len(os.sched_getaffinity(0)))
     # Not forked: this process may have a CUDA context.
@@ -69,6 +69,13 @@ def _begin() -> None:
     """In a new process: torch.compile must start no further ones, there is one a core already."""
     os.environ["TORCHINDUCTOR_COMPILE_THREADS"] = "1"
     torch.set_num_threads(1)
+    _choose_anew()
+
+
+def _choose_anew() -> None:
+    """What torch.compile's kernels were chosen by is not kept for other processes."""
+    settings: Any = importlib.import_module("torch._inductor.config")
+    settings.autotune_local_cache = False
 
 
 def compile_one(case: Case, names: Sequence[str]) -> list[str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import multiprocessing
+import os
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -76,3 +77,18 @@ def test_ctrl_c_does_not_wait_for_what_has_not_begun() -> None:
     with pytest.raises(KeyboardInterrupt):
         warm_up.compile_all(jobs, done)
     assert not multiprocessing.active_children()
+
+
+def test_torch_compile_does_not_keep_what_it_chose_while_others_ran(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Neither in the processes nor in the one that times, which else would not find the kernels."""
+    import torch._inductor.config as settings
+
+    monkeypatch.setattr(settings, "autotune_local_cache", True)
+    monkeypatch.setenv("TORCHINDUCTOR_COMPILE_THREADS", "7")
+    monkeypatch.setattr(torch, "set_num_threads", lambda n: None)
+    warm_up._begin()
+    assert settings.autotune_local_cache is False
+    assert os.environ["TORCHINDUCTOR_COMPILE_THREADS"] == "1"
+    assert not set(warm_up._compiled(["eager", "max-autotune", "cublaslt"]))
