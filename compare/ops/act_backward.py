@@ -209,6 +209,7 @@ class ActBackward(Spec):
         if level == "full" and torch.cuda.is_available() and dtype == "float16":
             yield case((2**15 + 1, 2**16 + 1), values="integers", act="relu")
             yield case((3, 2**30 + 7))
+            yield case((1, 2**31 + 9))
 
     def inputs(self, case: Case, device: torch.device = CPU) -> Arguments:
         """grad in the case's layout, and saved, unless option ``saved`` names one of its own.
