@@ -41,7 +41,8 @@ def compile_all(jobs: Sequence[tuple[Case, Sequence[str]]], done: Callable[[], N
         for _ in left:
             done()
         return []
-    _choose_anew()
+    if any("compile" in names for _, names in left):
+        _choose_anew()
     said: list[str] = []
     workers = min(len(left), len(os.sched_getaffinity(0)))
     # Not forked: this process may have a CUDA context.
@@ -69,7 +70,6 @@ def _begin() -> None:
     """In a new process: torch.compile must start no further ones, there is one a core already."""
     os.environ["TORCHINDUCTOR_COMPILE_THREADS"] = "1"
     torch.set_num_threads(1)
-    _choose_anew()
 
 
 def _choose_anew() -> None:
@@ -82,6 +82,8 @@ def compile_one(case: Case, names: Sequence[str]) -> list[str]:
     """Call each of the providers once on a case; returns what these raise, in words."""
     said = []
     spec = SPECS[case.op]
+    if "compile" in names:
+        _choose_anew()
     try:
         args, kwargs = bench.inputs(spec, case, 0)
         for candidate in bench.candidates(spec, case, names):

@@ -34,6 +34,7 @@ def test_only_what_compiles_is_called_and_errors_are_words(
             yield Candidate(name, call)
 
     monkeypatch.setattr(providers, "candidates", candidates)
+    monkeypatch.setattr(warm_up, "_choose_anew", lambda: None)
     monkeypatch.setattr(bench, "inputs", lambda spec, case, seed: ((), {}))
     monkeypatch.setattr(torch.cuda, "synchronize", lambda: None)
     said = warm_up.compile_one(CASES[0], ["compile", "triton"])
@@ -89,6 +90,9 @@ def test_torch_compile_does_not_keep_what_it_chose_while_others_ran(
     monkeypatch.setenv("TORCHINDUCTOR_COMPILE_THREADS", "7")
     monkeypatch.setattr(torch, "set_num_threads", lambda n: None)
     warm_up._begin()
+    warm_up.compile_one(CASES[0], ["triton"])
+    assert settings.autotune_local_cache is True
+    warm_up.compile_one(CASES[0], ["triton", "compile"])
     assert settings.autotune_local_cache is False
     assert os.environ["TORCHINDUCTOR_COMPILE_THREADS"] == "1"
     assert not set(warm_up._compiled(["eager", "max-autotune", "cublaslt"]))
