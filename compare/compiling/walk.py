@@ -10,6 +10,7 @@ from __future__ import annotations
 import functools
 import math
 import random
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import torch
@@ -90,12 +91,12 @@ def distinct(arch: str) -> tuple[Product, ...]:
     return tuple(found.values())
 
 
-def sample(arch: str, count: int = SAMPLE) -> list[Product]:
+def sample(arch: str, count: int = SAMPLE) -> tuple[Product, ...]:
     """Some of the distinct ones, always the same."""
-    return random.Random(arch).sample(distinct(arch), count)
+    return tuple(random.Random(arch).sample(distinct(arch), count))
 
 
-def compiled(products: list[Product], arch: str) -> list[Launch]:
+def compiled(products: Sequence[Product], arch: str) -> list[Launch]:
     """The launch of each, compiled."""
     gpu = GPUS[arch]
     with compiling(gpu.capability) as launches, _launch.multiprocessors(gpu.multiprocessors):

@@ -59,8 +59,8 @@ SMALL = 32  # rows, columns or steps of K up to which pointers are as fast as de
 WIDE = 96 * 64  # columns that keep a GPU busy with tiles of 64
 LARGE = 1024 * 1024 * 2  # results, beyond which large tiles do
 # Bytes of shared memory. With less, large tiles leave room for two blocks a multiprocessor, so that
-# one's loop runs during the other's epilogue: the tensor cores there are half as fast as an A100's,
-# and smaller tiles keep them busy. By the architectures' figures, not measured.
+# one's loop runs during the other's epilogue. Smaller tiles keep the tensor cores there busy: they
+# are half as fast as an A100's. By the architectures' figures, not measured.
 PLENTY = 128 * 1024
 STAGES = 3  # the fewest that keep loads in flight during the multiplication
 
@@ -105,7 +105,7 @@ def tiles_for(problem: Problem, gpu: Gpu) -> Tiles:
         return Tiles(32 if M > 16 else 16, 64 if N >= WIDE * busy else 32, 128, 8, 4, 6)
     if M * N <= LARGE * busy:
         return Tiles(64, 128, 64, 8, 4, 4 if plenty else 3)
-    return Tiles(128, 256, 64, 8, 8, 3) if plenty else Tiles(128, 128, 32, 8, 4, 4)
+    return Tiles(128, 256, 64, 8, 8, 3) if plenty else Tiles(128, 128, 32, 8, 8, 4)
 
 
 def _fitting(wanted: Configuration, problem: Problem, gpu: Gpu) -> Iterator[Configuration]:

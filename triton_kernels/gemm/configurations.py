@@ -60,7 +60,8 @@ class Configuration(NamedTuple):
         return cdiv(M, self.tiles.BLOCK_M) * cdiv(N, self.tiles.BLOCK_N)
 
     def shared_memory(self, problem: Problem, capability: int) -> int:
-        """Bytes that a block needs at most, by what Triton 3.6 and 3.7 allocate.
+        """Bytes that a block needs at most, by what Triton 3.6 and 3.7 allocate for the tiles of
+        gemm.choice (half of a narrow one may take more).
 
         The stages of a and b, and beside or after them what the epilogue passes between threads: a
         matrix changes hands where the threads that computed an element are not those that load or
