@@ -295,6 +295,7 @@ def _function(unit: _Unit, symbol: str, declared: Sequence[_Parameter]) -> Calla
                 status = launcher(*values, torch.cuda.current_stream(device).cuda_stream)
         else:
             status = launcher(*values, None)
+            status = unit.library(target).crosscheck_crashed() or status
         if status:
             shapes = ", ".join(f"{name} {list(t.shape)}" for name, t in tensors.items())
             raise _launch.failure(unit.library(target), status, symbol, shapes)
