@@ -59,7 +59,7 @@ class Replay:
             "kind": kind,
             "values": [None if isinstance(value, Tensor) else value for value in values],
             "places": [place for place, value in enumerate(values) if isinstance(value, Tensor)],
-            "groups": [_packed(group, given) for group in _guards.grouped(given)],
+            "groups": packed(given),
         }
         with tempfile.TemporaryDirectory() as folder:
             file, report = Path(folder) / "job", Path(folder) / "report"
@@ -99,6 +99,11 @@ class Replay:
         more = len(self.findings) - _SHOWN
         parts = self.findings[:_SHOWN] + ([f"… {more} more"] if more > 0 else [])
         return "\n".join(parts + ([self.error] if self.error else []))
+
+
+def packed(given: Sequence[Given]) -> list[dict[str, Any]]:
+    """Tensors, for :func:`unpacked` in another process."""
+    return [_packed(group, given) for group in _guards.grouped(given)]
 
 
 def _packed(group: _guards.Group, given: Sequence[Given]) -> dict[str, Any]:
@@ -204,7 +209,7 @@ def _run(job: dict[str, Any]) -> dict[str, Any]:
 def _watched(launcher: Launcher, values: Sequence[Any]) -> dict[str, Any]:
     given = launcher.given(values)
     library = launcher.library("host")
-    watch, guards = _watch.Watch(library), _guards.Guards(given)
+    watch, guards = _watch.Watch(library), _guards.Guards(given, _guards.ROOM)
     watch.forget()
     memories = {mapping.low: _watch.Memory(_guards.buffer(mapping)) for mapping in guards.mappings}
     for address, each in zip(guards.addresses, given):
