@@ -18,7 +18,7 @@ from compare.checking import judging
 from compare.copies import POISON, copies
 from compare.debugging.cuda.telling import ORDERS, Teller, describe, thread_order, told
 from compare.debugging.findings import regions
-from cuda_reference import _guards, _replay, load_inline
+from cuda_reference import _guards, _replay, _replayed, load_inline
 from cuda_reference._launcher import Launcher
 from cuda_reference._watch import UNWRITTEN, WRITTEN, Access, Memory, Watch
 
@@ -70,7 +70,7 @@ class Call(Teller):
     def values(self, launcher: Launcher) -> list[Any]:
         """The arguments in new memory; what is not initialized holds poison."""
         values = list(self._call["values"])
-        for number, tensor in _replay.unpacked(self._call["groups"]).items():
+        for number, tensor in _replayed.unpacked(self._call["groups"]).items():
             values[self._call["places"][number]] = tensor
         for each in launcher.given(values):
             if each.name in self.uninitialized and each.bytes:
