@@ -258,7 +258,7 @@ def guarded(call: Call) -> None:
     """The call once, every tensor amid memory that a wild access may hit without harm."""
     launcher = call.launcher()
     call.tell("launch")
-    _Guarded(call, launcher).launch()
+    _Guarded(call, launcher, _guards.ROOM).launch()
     launcher.library("host").crosscheck_say_shared_arrays()
 
 
