@@ -18,7 +18,7 @@ from compare.cases import CPU
 from compare.checking import running
 from compare.checking.progress import Bar
 from compare.checking.stores import History, Stores, address_of
-from compare.debugging.compiled import comparison
+from compare.debugging.compiled import bisection, comparison
 from compare.debugging.findings import regions
 from compare.debugging.findings.findings import Failure, Findings, WrongValues, place_text
 from compare.debugging.findings.hazards import Hazard, Sanitizer, Witness
@@ -33,7 +33,7 @@ from compare.debugging.stepping import failures
 from compare.debugging.stepping.sessions import Quit, Session
 from compare.debugging.subjects import Result, Subject
 from triton_kernels import interpreter
-from triton_kernels.interpreter import Launch, Program, Several
+from triton_kernels.interpreter import Access, Launch, Program, Several
 
 
 class _Watch(Stores):
@@ -42,6 +42,7 @@ class _Watch(Stores):
     def __init__(self, bar: Bar, order: Order = forward) -> None:
         super().__init__()
         self._bar, self._order, self._done = bar, order, 0
+        self.elsewhere = False  # whether memory was reached that no argument holds
 
     def order(self, launch: Launch, programs: Sequence[Program]) -> Sequence[Program]:
         return self._order(programs)
@@ -49,6 +50,14 @@ class _Watch(Stores):
     def launch(self, launch: Launch) -> None:
         self._done = 0
         super().launch(launch)
+
+    def access(self, access: Access) -> None:
+        super().access(access)
+        if access.argument is None and not self.elsewhere:
+            outside = access.mask.copy()
+            for argument in self.launches[-1].arguments:
+                outside &= (access.pointers < argument.low) | (access.pointers >= argument.high)
+            self.elsewhere = bool(outside.any())
 
     def wants(self, program: Program) -> bool:
         self._bar.update(self._done, math.prod(self.launches[-1].grid))
@@ -122,7 +131,10 @@ def investigate(
     if target is not None:
         _replay(subject, findings, stores, target, guards, session)
     findings.notes += _notes(findings, stores, results, values)
-    comparison.bring_in(subject, findings, results, bisect)
+    if stores.elsewhere and not bisection.impossible(subject):
+        findings.compiled = "not run: it reaches memory by addresses that only the host knows"
+    else:
+        comparison.bring_in(subject, findings, results, bisect)
     if not findings and session is None:
 
         def again(later: Session) -> None:

@@ -205,9 +205,11 @@ class ActBackward(Spec):
                 yield case((2048, 2051), act=act)
             yield case((2048, 2051), "transposed")
             yield case((2**14 + 1, 2051))
+            yield case((2, 2**22 + 65))  # of more than 65535 blocks of columns
         if level == "full" and torch.cuda.is_available() and dtype == "float16":
             yield case((2**15 + 1, 2**16 + 1), values="integers", act="relu")
             yield case((3, 2**30 + 7))
+            yield case((1, 2**31 + 9))
 
     def inputs(self, case: Case, device: torch.device = CPU) -> Arguments:
         """grad in the case's layout, and saved, unless option ``saved`` names one of its own.

@@ -137,7 +137,7 @@ class Elementwise(Spec):
         two operations, what is lost of both, in float64."""
         compute = compute_dtype(dtype).itemsize
         if self.cancelling and dtype.is_floating_point:
-            return written * (148 if compute == 8 or case.values == "cancelling" else 72)
+            return written * (148 if compute == 8 or case.values == "cancelling" else 76)
         operands = len(self.operands)
         return written * (compute * (operands + 1) + 2 * operands + 8)
 

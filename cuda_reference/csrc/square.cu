@@ -2,7 +2,7 @@
 //
 //   square   any dtype and layout, one thread an element
 //   1d       dense, a one-dimensional grid
-//   2d       a dense matrix, a two-dimensional grid: one thread a (row, column)
+//   2d       a dense matrix, a two-dimensional grid: one thread a (row, column), or several rows of it
 #include "elementwise.cuh"
 
 template <class C>
@@ -40,17 +40,22 @@ extern "C" int square_1d(const Tensor* x, const Tensor* out, cudaStream_t stream
 template <class C>
 __global__ void square_2d_kernel(Tensor x, Tensor out, long long rows, long long columns) {
   const long long column = static_cast<long long>(blockIdx.x) * blockDim.x + threadIdx.x;
-  const long long row = static_cast<long long>(blockIdx.y) * blockDim.y + threadIdx.y;
-  if (row >= rows || column >= columns) return;
-  const C v = load<C>(x, row * columns + column);
-  store<C>(out, row * columns + column, v * v);
+  if (column >= columns) return;
+  // A grid ends at 65535 blocks along y: where there are more rows, threads take several.
+  const long long first = static_cast<long long>(blockIdx.y) * blockDim.y + threadIdx.y;
+  for (long long row = first; row < rows; row += static_cast<long long>(gridDim.y) * blockDim.y) {
+    const C v = load<C>(x, row * columns + column);
+    store<C>(out, row * columns + column, v * v);
+  }
 }
 
 extern "C" int square_2d(const Tensor* x, const Tensor* out, cudaStream_t stream) {
   const long long rows = out->size[0], columns = out->size[1];
   const Tensor xt = *x, ot = *out;
   const dim3 block(32, 8);
-  const dim3 grid(static_cast<unsigned>((columns + 31) / 32), static_cast<unsigned>((rows + 7) / 8));
+  const long long blocks_y = (rows + 7) / 8;
+  const dim3 grid(static_cast<unsigned>((columns + 31) / 32),
+                  static_cast<unsigned>(blocks_y < 65535 ? blocks_y : 65535));
   WITH_COMPUTE_TYPE(out->dtype,
                     LAUNCH(square_2d_kernel<C>, grid, block, 0, stream, xt, ot, rows, columns));
   return cudaGetLastError();

@@ -233,8 +233,8 @@ def test_a_hang_a_wild_write_and_a_segfault_end_as_named_cases(
     monkeypatch.setitem(ops.SPECS, "square", toy)
     monkeypatch.setattr(scheduling, "run_case", toy_square.run_case)
     report = tmp_path / "report.json"
-    words = ["--dtype", "float32", "--impl", "triton,cuda-host", "--json", str(report)]
-    words += ["--jobs", "2", "--timeout", "8"]
+    words = ["--dtype", "float32", "--impl", "triton-interpreted,cuda-host"]
+    words += ["--json", str(report), "--jobs", "2", "--timeout", "8"]
     done = CliRunner().invoke(cli.app, ["check", "square", *words])
     assert done.exit_code == 1, done.output
     assert "square float32: CUDA: the reference kernel" in done.output
@@ -290,6 +290,7 @@ def test_numpy_computes_alike_in_one_process_and_in_workers(
 
 def test_ctrl_c_ends_the_workers_without_tracebacks(root: Path) -> None:
     command = [sys.executable, "-m", "compare", "check", "square", "add", "--quick", "--jobs", "2"]
+    command += ["--impl", "triton-interpreted,cuda-host"]  # a GPU has a third worker
     pipes: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
     with subprocess.Popen(command, cwd=root, start_new_session=True, **pipes) as process:
         assert process.stderr is not None
@@ -308,9 +309,9 @@ def test_ctrl_c_ends_the_workers_without_tracebacks(root: Path) -> None:
 @pytest.mark.parametrize(
     ("words", "says"),
     [
-        (["--jobs", "0"], "greater than or equal to 1"),
+        (["--jobs", "0"], "'--jobs'"),
         (["--jobs", "1", "--timeout", "5"], "not --jobs 1"),
-        (["--timeout", "0"], "greater than or equal to 0.001"),
+        (["--timeout", "0"], "'--timeout'"),
     ],
 )
 def test_usage(words: list[str], says: str) -> None:

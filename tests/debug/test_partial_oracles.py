@@ -8,6 +8,7 @@ import triton
 import triton.language as tl
 
 from compare import debug
+from compare.debugging.compiled import bisection
 
 
 @triton.jit
@@ -65,3 +66,13 @@ def test_a_table_of_pointers() -> None:
     assert debug(grouped, (3,), args, oracle=lambda: torch.cat(tensors), BLOCK=64)
     wrong = debug(grouped, (3,), args, oracle=lambda: 2 * torch.cat(tensors), BLOCK=64)
     assert "150 of 150 elements wrong" in str(wrong)
+
+
+def test_a_table_of_pointers_of_the_host_stays_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a GPU its addresses would break the context."""
+    monkeypatch.setattr(bisection, "impossible", lambda subject: None)
+    tensors = [torch.randn(50) for _ in range(3)]
+    table = torch.tensor([t.data_ptr() for t in tensors], dtype=torch.int64)
+    args = table, torch.empty(150), 50
+    findings = debug(grouped, (3,), args, oracle=lambda: torch.cat(tensors), BLOCK=64)
+    assert findings.compiled == "not run: it reaches memory by addresses that only the host knows"

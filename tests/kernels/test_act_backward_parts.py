@@ -32,5 +32,5 @@ def test_several_blocks_of_rows_in_a_part(
         (result,) = verdicts.check(spec, [case], ways)
         (outcome,) = result.outcomes
         assert outcome.mismatch is None, str(outcome.mismatch)
-        assert launches[0].grid[:2] == (parts, 5)
+        assert launches[0].grid[:2] == (5, parts)
         launches.clear()

@@ -52,7 +52,7 @@ def test_ends_of_a_triton_mutant() -> None:
     assert "--impl triton-interpreted" in killed.by
     assert killed.cases >= 1
     assert same.end == "survived"
-    assert same.cases == 4
+    assert same.cases == 4 * len([m for m in planting.available() if m.startswith("triton")])
     assert [trial.end for trial in broken] == ["did not compile"] * 2
     assert "NameError" in broken[0].says
     assert "SyntaxError" in broken[1].says

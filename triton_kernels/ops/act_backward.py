@@ -58,9 +58,9 @@ def act_backward_kernel(
     BLOCK_M: tl.constexpr,
     BLOCK_N: tl.constexpr,
 ):
-    """Program (i, j): BLOCK_N columns of the i-th part of the rows; its sums are row i of them."""
-    n = tl.program_id(1).to(tl.int64) * BLOCK_N + tl.arange(0, BLOCK_N)
-    begin = tl.program_id(0).to(tl.int64) * rows
+    """Program (j, i): BLOCK_N columns of the i-th part of the rows; its sums are row i of them."""
+    n = tl.program_id(0).to(tl.int64) * BLOCK_N + tl.arange(0, BLOCK_N)
+    begin = tl.program_id(1).to(tl.int64) * rows
     end = tl.minimum(begin + rows, M)
     total = tl.zeros((BLOCK_M, BLOCK_N), C)
     for start in range(begin, end, BLOCK_M):
@@ -76,7 +76,7 @@ def act_backward_kernel(
         if sums_ptr is not None:
             total += dx
     if sums_ptr is not None:
-        sums_ptrs = sums_ptr + tl.program_id(0).to(tl.int64) * N + n
+        sums_ptrs = sums_ptr + tl.program_id(1).to(tl.int64) * N + n
         tl.store(sums_ptrs, tl.sum(total, axis=0), mask=n < N)
 
 
@@ -177,7 +177,7 @@ def _prepared(
     parts = max(1, cdiv(M, rows))
     launch = Launch(
         act_backward_kernel,
-        (parts, cdiv(N, BLOCK_N)),
+        (cdiv(N, BLOCK_N), parts),  # along the second axis a grid ends at 65535
         DERIVATIVE=ACTIVATIONS[act].derivative_for(dtype, compute),
         C=_elementwise.compute_type(compute),
         BLOCK_M=BLOCK_M,

@@ -1,0 +1,33 @@
+"""Launches of long tensors: a CUDA grid ends at 65535 along its second axis."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+import cuda_reference
+from compare.checking.implementations import unavailable
+from triton_kernels.ops import act_backward
+
+
+@pytest.mark.parametrize("shape", [(3, 2**30 + 7), (2**31, 3), (1, 2**31 - 1), (2**16, 2**16)])
+def test_act_backward(shape: tuple[int, int]) -> None:
+    M, N = shape
+    half = (torch.float16, True)
+    prepared = act_backward._prepared(
+        M, N, (N, 1) * 3, (half,) * 3, True, "relu", torch.float16, torch.float32
+    )
+    columns, parts, depth = prepared[0].grid
+    assert columns * act_backward.BLOCK_N >= N
+    assert columns < 2**31
+    assert parts == prepared[1] <= 65535
+    assert parts * prepared[2] >= M
+    assert depth == 1
+
+
+def test_square_2d_of_many_rows() -> None:
+    """More than 65535 blocks of eight."""
+    if "cuda-host" in unavailable():
+        pytest.skip(unavailable()["cuda-host"])
+    x = torch.arange(2**19 + 9, dtype=torch.float32)[:, None]
+    assert torch.equal(cuda_reference.square(x, variant="2d"), x * x)
