@@ -86,7 +86,8 @@ def investigate(case: Case, variant: str | None, wanted: dict[str, list[str]]) -
     """Run a case under tools: mode → their names."""
     mode = next(iter(wanted)) if len(wanted) == 1 else "cuda"
     name = f"{mode}/{variant}" if variant else mode
-    return run({"case": asdict(case), "variant": variant}, f"{case}, {name}", wanted)
+    subject = {"case": asdict(case), "mode": mode, "variant": variant}
+    return run(subject, f"{case}, {name}", wanted)
 
 
 def run(subject: dict[str, Any], title: str, wanted: dict[str, list[str]]) -> CudaFindings:
