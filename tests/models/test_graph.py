@@ -130,10 +130,10 @@ def used_twice(m: Apply, x: Tensor, y: Tensor) -> Tensor:
 
 # name → what is written, and words of the reason
 REFUSED: dict[str, tuple[Callable[..., Any], str]] = {
-    "used twice": (used_twice, "linear has 2 users"),
+    "used twice": (used_twice, "has 2 users"),
     "returned, too": (
         lambda m, x, y: (lambda p: (F.relu(p), p))(F.linear(x, m.w)),
-        "linear has 2 users",
+        "has 2 users",
     ),
     "added to itself": (lambda m, x, y: (lambda p: p + p)(x @ m.w), "matmul is used twice"),
     "scaled, to itself": (lambda m, x, y: (lambda p: p + p)(x * 3), "mul is used twice"),
@@ -148,7 +148,7 @@ REFUSED: dict[str, tuple[Callable[..., Any], str]] = {
     "relu in place": (relu_in_place, "in place"),
     "add in place": (add_in_place, "in place"),
     "in place through another name": (aliased, "in place"),
-    "promoted": (promoted, "is float64, x float32"),
+    "promoted": (promoted, "is float64"),
     "integers": (lambda m, x, y: x.int() * x.int(), ""),
     "integer relu": (lambda m, x, y: torch.relu(x.int()) * 0.5, "is int32"),
     "batched": (lambda m, x, y: torch.relu(x @ y.mT), "a batch of matrices"),

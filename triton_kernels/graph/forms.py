@@ -7,6 +7,7 @@ the kernels are made of.
 from __future__ import annotations
 
 import operator
+import re
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
@@ -68,6 +69,21 @@ ACTIVATION_MODULES: dict[type[nn.Module], str] = {
     nn.Tanh: "tanh",
     nn.LeakyReLU: "leaky_relu",
 }
+
+
+# A node in the forward of one of these is what the module is.
+_NAMED = {f"{kind.__module__}.{kind.__qualname__}" for kind in (nn.Linear, *ACTIVATION_MODULES)}
+
+
+def module_path(node: Node) -> str:
+    """The path of the linear layer or activation whose forward the node is, or nothing."""
+    stack = node.meta.get("nn_module_stack") if node.op.startswith("call_") else None
+    if not stack:
+        return ""
+    where, kind = list(stack.values())[-1]
+    name = kind if isinstance(kind, str) else f"{kind.__module__}.{kind.__qualname__}"
+    path = re.sub(r"^L\[[^]]*\]\.?", "", where)  # torch.compile's local variable
+    return path if name in _NAMED and re.fullmatch(r"[\w.]+", path) else ""
 
 
 def activation_name(family: str, approximate: Any, negative_slope: Any) -> str | Refused:

@@ -1,19 +1,18 @@
-"""fuse: a module that computes the same with the fused kernels, by torch.fx's symbolic trace."""
+"""fuse: a module that computes the same with the fused kernels, by torch.compile's tracer."""
 
 from __future__ import annotations
 
-import inspect
-import operator
+import types
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
-from torch import Tensor, nn
-from torch._subclasses.fake_tensor import FakeTensorMode
-from torch.fx import GraphModule, Interpreter, Node, Proxy, Tracer
+from torch import nn
+from torch.fx import GraphModule
+from torch.fx._symbolic_trace import is_fx_symbolic_tracing
 
 from triton_kernels import _elementwise, _launch
-from triton_kernels.graph import capabilities, forms
+from triton_kernels.graph import capabilities
 from triton_kernels.graph.matching import PASSES
 from triton_kernels.graph.planning import Options, Plan, rewrite
 
@@ -27,22 +26,21 @@ def fuse(
     """A module that computes what ``module`` does, with its linear layers, activations, residuals
     and elementwise chains fused into this package's kernels where these are faster.
 
-    Parameters and buffers are the module's own. The graph is traced and planned at the first call
-    with each kind of inputs, so that shapes, dtypes and devices are known; ``plan`` of
-    the result says what became of it.
+    Parameters, buffers and hooks are the module's own. torch.compile's tracer makes the graphs, at
+    the first call and whenever one no longer holds: for other shapes, dtypes, modes, attributes.
+    What is left runs as it did. ``plan`` of the result says what became of the latest call.
+
+    Inside somebody else's trace (torch.compile, torch.export, make_fx) it is the plain module.
 
     Args:
-        module: what torch.fx can trace: no control flow on tensors. For the rest there is
-            ``torch.compile(module, backend="triton_kernels")``.
+        module: any; what cannot be traced of it stays as it is.
         min_score: the least expected speed relative to eager's at which a kernel is taken; 0
             fuses everything that can be.
         passes: the rewriting passes that run, of "elementwise" and "epilogue".
 
     Raises:
-        TypeError: ``module`` is no torch.nn.Module, or an option has a wrong type; at a call, an
-            argument that is neither a tensor nor a plain value.
+        TypeError: ``module`` is no torch.nn.Module, or an option has a wrong type.
         ValueError: an unknown pass.
-        RuntimeError: at the first call, torch.fx cannot trace the module.
     """
     if not isinstance(module, nn.Module):
         raise TypeError(f"fuse(): argument 'module' must be a module, not {type(module).__name__}")
@@ -50,122 +48,81 @@ def fuse(
 
 
 class Fused(nn.Module):
-    """What :func:`fuse` returns. The original is its child ``module``.
-
-    Hooks are run as they were when the plan was made; train(), eval() and .to() plan anew.
-    """
+    """What :func:`fuse` returns. The original is its child ``module``."""
 
     def __init__(self, module: nn.Module, options: Options) -> None:
         super().__init__()
         self.module = module
+        self.training = module.training
         self._options = options
-        self._planned: dict[Any, tuple[GraphModule, Plan]] = {}
-        self._latest: Plan | None = None
-        self.train(module.training)
+        self._forget()
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
-        bound = inspect.signature(self.module.forward).bind(*args, **kwargs)
-        bound.apply_defaults()
-        key = _signature(bound.arguments)
-        if key not in self._planned:
-            self._planned[key] = _plan(self.module, bound.arguments, self._options)
-        graph, self._latest = self._planned[key]
-        return graph(*bound.arguments.values())
+        if torch.compiler.is_compiling() or is_fx_symbolic_tracing():
+            return self.module(*args, **kwargs)
+        interpreted = _launch.interpreted(_elementwise.flat_kernel)  # no guard knows of it
+        call = self._calls.get(interpreted)
+        if call is None:
+            call = self._calls[interpreted] = _compiled(self._options, self._latest)
+        self._latest.clear()
+        config = torch._dynamo.config
+        unseen = config.skip_nnmodule_hook_guards
+        config.skip_nnmodule_hook_guards = False  # or a hook registered later would not run
+        try:
+            return call(self.module, *args, **kwargs)
+        finally:
+            config.skip_nnmodule_hook_guards = unseen
 
     @property
     def plan(self) -> Plan:
-        """The plan of the latest call.
+        """The plan of the latest call; of several graphs, one after the other.
 
         Raises:
             RuntimeError: there was none yet.
         """
-        if self._latest is None:
+        if not self._calls:
             raise RuntimeError("fuse(): there is a plan once the module has been called")
-        return self._latest
+        steps = [step for plan in self._latest for step in plan.steps]
+        return Plan(steps, [line for plan in self._latest for line in plan.left])
 
     def train(self, mode: bool = True) -> Fused:
-        self._planned = {}
+        self._forget()
         return super().train(mode)
 
     def _apply(self, fn: Callable[..., Any], recurse: bool = True) -> Any:
-        self._planned = {}
+        self._forget()
         return super()._apply(fn, recurse)
 
+    def _forget(self) -> None:
+        """Plan anew at the next call."""
+        self._calls: dict[bool, Callable[..., Any]] = {}
+        self._latest: list[Plan] = []
+
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_planned": {}}  # plans are made again
+        return {**self.__dict__, "_calls": {}, "_latest": []}  # plans are made again
 
 
-def _signature(arguments: dict[str, Any]) -> tuple[Any, ...]:
-    """What a plan depends on: the tensors' kinds, the other arguments' values, torch's modes."""
-    kinds: list[Any] = [_launch.interpreted(_elementwise.flat_kernel)]
-    kinds += [torch.is_autocast_enabled(device) for device in ("cuda", "cpu")]
-    for name, value in arguments.items():
-        if isinstance(value, Tensor):
-            kind = type(value), tuple(value.shape), value.dtype, value.device
-            kinds.append((name, kind))
-        elif value is None or isinstance(value, (bool, int, float, str, torch.dtype)):
-            kinds.append((name, type(value), value))
-        else:
-            raise TypeError(
-                f"fuse(): argument '{name}' is a {type(value).__name__}; a fused module takes "
-                'tensors and plain values. torch.compile(module, backend="triton_kernels") takes '
-                "all"
-            )
-    return tuple(kinds)
+def _compiled(options: Options, latest: list[Plan]) -> Callable[..., Any]:
+    """A function that calls a module, fused; each of its graphs notes its plan when it runs.
+
+    It has code of its own: torch.compile counts how often it has compiled the same code.
+    Nothing here holds the Fused, which torch.compile would keep alive as long as the code.
+    """
+
+    def backend(graph: GraphModule, examples: Sequence[Any]) -> Callable[..., Any]:
+        plan = rewrite(graph, options)
+        compute = graph.forward
+
+        def run(*args: Any) -> Any:
+            latest.append(plan)
+            return compute(*args)
+
+        return run
+
+    function = types.FunctionType(_call.__code__.replace(), globals())
+    compiled: Callable[..., Any] = torch.compile(function, backend=backend)
+    return compiled
 
 
-def _plan(
-    module: nn.Module, arguments: dict[str, Any], options: Options
-) -> tuple[GraphModule, Plan]:
-    fixed = {name: value for name, value in arguments.items() if not isinstance(value, Tensor)}
-    try:
-        graph = _Tracer().trace(module, concrete_args=fixed)
-    except Exception as error:
-        raise RuntimeError(
-            f"fuse(): torch.fx cannot trace {type(module).__name__}: {error}. "
-            'torch.compile(module, backend="triton_kernels") needs no trace of the whole'
-        ) from error
-    traced = GraphModule(module, graph)
-    with FakeTensorMode(allow_non_fake_inputs=True) as mode:
-        fakes = (mode.from_tensor(v) if isinstance(v, Tensor) else v for v in arguments.values())
-        _ExampleValues(traced).run(*fakes)
-    plan = rewrite(traced, options)
-    return traced, plan
-
-
-class _Proxy(Proxy):
-    """torch.fx's, which turns ``x += y`` into ``x = x + y``: then nobody else would see the sum."""
-
-    def __setitem__(self, key: Any, value: Any) -> None:
-        self.tracer.create_proxy("call_function", operator.setitem, (self, key, value), {})
-
-
-def _in_place(function: Callable[..., Any]) -> Callable[..., Any]:
-    def method(self: Proxy, other: Any) -> Any:
-        return self.tracer.create_proxy("call_function", function, (self, other), {})
-
-    return method
-
-
-for _name in "add sub mul truediv floordiv mod pow matmul and or xor lshift rshift".split():  # noqa: SIM905
-    setattr(_Proxy, f"__i{_name}__", _in_place(getattr(operator, f"__i{_name}__")))
-
-
-class _Tracer(Tracer):
-    """torch.fx's, which does not look into this package's modules or hooked ones."""
-
-    def proxy(self, node: Node) -> Proxy:
-        return _Proxy(node, self)
-
-    def is_leaf_module(self, m: nn.Module, module_qualified_name: str) -> bool:
-        ours = type(m).__module__.startswith("triton_kernels.nn")
-        return ours or forms.has_hooks(m) or super().is_leaf_module(m, module_qualified_name)
-
-
-class _ExampleValues(Interpreter):
-    """Runs a graph and notes each node's value where torch.compile notes it."""
-
-    def run_node(self, n: Node) -> Any:
-        result = super().run_node(n)
-        n.meta["example_value"] = result
-        return result
+def _call(module: nn.Module, /, *args: Any, **kwargs: Any) -> Any:
+    return module(*args, **kwargs)

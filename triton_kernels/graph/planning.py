@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -108,7 +109,12 @@ class _Rewriting:
     def __init__(self, module: GraphModule, options: Options) -> None:
         self.module, self.options = module, options
         # What each node stands for in the original graph, of which plans speak.
-        self._names: dict[Node, tuple[str, ...]] = {n: (_label(n),) for n in module.graph.nodes}
+        labels = {node: _label(node) for node in module.graph.nodes}
+        often = Counter(labels.values())
+        self._names: dict[Node, tuple[str, ...]] = {  # a shared module is called more than once
+            n: (label if often[label] == 1 else f"{label} ({n.name})",)
+            for n, label in labels.items()
+        }
         self._order = [names[0] for names in self._names.values()]
         self._steps: dict[Node, Step] = {}
         self._left: dict[str, Left] = {}
@@ -141,8 +147,8 @@ class _Rewriting:
         left = {name: line for name, line in self._left.items() if name not in fused}
         for node in order:
             if isinstance(forms.read(node, self.module), Product) and not self._spoken(node, left):
-                name = _label(node)
-                left[name] = Left(name, f"nothing to fuse with it{_followers(node)}")
+                name = self._names[node][-1]
+                left[name] = Left(name, f"nothing to fuse with it{self._followers(node)}")
         lines = sorted(left.values(), key=lambda line: self._order.index(line.node))
         return Plan([self._steps[node] for node in steps], lines)
 
@@ -150,6 +156,11 @@ class _Rewriting:
         """Whether a refusal already speaks of the node: its own, or that of what follows."""
         names = {name for n in (node, *node.users) for name in self._names.get(n, ())}
         return not names.isdisjoint(left)
+
+    def _followers(self, node: Node) -> str:
+        users = [user for user in node.users if user.op != "output"]
+        names = [name for user in users for name in self._names[user][:1]]
+        return f", used by {', '.join(names)}" if names else ""
 
     def _leave(self, root: Node, reason: str, score: float | None = None) -> None:
         name = self._names[root][-1]
@@ -185,13 +196,9 @@ class _Rewriting:
 
 
 def _label(node: Node) -> str:
-    """What a plan calls a node: a module's name, or the node's own with its function."""
-    if node.op == "call_module":
-        return str(node.target)
+    """What a plan calls a node: the module that it is, or its own name with its function."""
+    path = str(node.target) if node.op == "call_module" else forms.module_path(node)
+    if path:
+        return path
     what = node.target if node.op == "call_method" else getattr(node.target, "__name__", node.name)
     return node.name if str(what) in node.name else f"{node.name} ({what})"
-
-
-def _followers(node: Node) -> str:
-    users = [_label(user) for user in node.users if user.op != "output"]
-    return f", used by {', '.join(users)}" if users else ""
