@@ -15,7 +15,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.fx.experimental.proxy_tensor import make_fx
-from written import kernels
+from written import FUSED, Apply, inputs, kernels
 
 import triton_kernels as tk
 
@@ -267,11 +267,14 @@ def test_nothing_keeps_it_alive(cpu: torch.device) -> None:
 
 
 @pytest.mark.parametrize("strict", [False, True])
-def test_exported_modules_are_fused(strict: bool, cpu: torch.device) -> None:
-    module = Layer()
-    exported = torch.export.export(module, (x8(),), strict=strict).module()
+@pytest.mark.parametrize("name", ["linear gelu", "x @ w.T + b", "leaky", "addmm", "x + a·y", "x²"])
+def test_exported_modules_are_fused(name: str, strict: bool, cpu: torch.device) -> None:
+    function, expected = FUSED[name]
+    module = Apply(function)
+    exported = torch.export.export(module, inputs(cpu), strict=strict).module()
     fused = tk.fuse(exported, min_score=0)
-    torch.testing.assert_close(fused(x8()), module(x8()), rtol=1e-5, atol=1e-5)
+    torch.testing.assert_close(fused(*inputs(cpu)), module(*inputs(cpu)), rtol=1e-5, atol=1e-5)
+    assert kernels(fused.plan) == expected, fused.plan
 
 
 @pytest.mark.parametrize("strict", [False, True])

@@ -22,7 +22,10 @@ NAME = "triton_kernels"
 
 
 def backend(
-    module: GraphModule, inputs: Sequence[Any], options: Mapping[str, Any] | None = None
+    module: GraphModule,
+    inputs: Sequence[Any],
+    options: Mapping[str, Any] | None = None,
+    mode: str | None = None,
 ) -> Callable[..., Any]:
     """For torch.compile: fuse the graph, and give what results to the backend for the rest.
 
@@ -30,14 +33,20 @@ def backend(
         module, inputs: what torch.compile hands a backend.
         options: ``torch.compile(options=...)``: "rest", the backend that compiles the rewritten
             graph, "eager" by default; "min_score" and "passes" as in :func:`triton_kernels.fuse`.
+            With "inductor" for the rest also "mode", and Inductor's own options.
+        mode: ``torch.compile(mode=...)``: Inductor compiles the rest, in that mode.
 
     Raises:
-        TypeError, ValueError: an unknown option, or a wrong value.
+        TypeError, ValueError, RuntimeError: an unknown option or mode, or a wrong value.
     """
     from torch._dynamo import lookup_backend
 
-    chosen = _options(options)
+    chosen, for_rest = _options(options, mode)
     rewrite(module, chosen)
+    if for_rest:
+        from torch._inductor.compile_fx import compile_fx
+
+        return compile_fx(module, list(inputs), config_patches=for_rest)
     return lookup_backend(chosen.rest)(module, list(inputs))  # type: ignore[arg-type]
 
 
@@ -50,17 +59,46 @@ def register() -> None:
         register_backend(backend, name=NAME)
 
 
-def _options(given: Mapping[str, Any] | None) -> Options:
+def _options(
+    given: Mapping[str, Any] | None, mode: str | None = None
+) -> tuple[Options, dict[str, Any]]:
+    """The options of this package, and those for Inductor if that compiles the rest."""
     known = [field.name for field in fields(Options)]
-    unknown = sorted(set(given or {}) - set(known))
-    if unknown:
+    ours = {name: value for name, value in (given or {}).items() if name in known}
+    others = {name: value for name, value in (given or {}).items() if name not in known}
+    mode = others.pop("mode", mode)
+    options = Options(**({} if mode is None else {"rest": "inductor"}) | ours)
+    if options.rest == "inductor":
+        return options, _for_inductor(mode, others)
+    if mode is not None:
         raise ValueError(
-            f"backend triton_kernels: unknown option {unknown[0]!r}; there are {known}"
+            f"backend triton_kernels: a mode is Inductor's, but option 'rest' is {options.rest!r}"
         )
-    options = Options(**(given or {}))
+    if others:
+        raise ValueError(
+            f"backend triton_kernels: unknown option {min(others)!r}; there are {known}, "
+            "and Inductor's with rest='inductor'"
+        )
     if options.rest not in torch.compiler.list_backends(exclude_tags=()) or options.rest == NAME:
         raise ValueError(f"backend triton_kernels: option 'rest': no backend {options.rest!r}")
-    return options
+    return options, {}
+
+
+def _for_inductor(mode: str | None, options: Mapping[str, Any]) -> dict[str, Any]:
+    """What a mode sets, and options, by their names in Inductor's configuration."""
+    if mode is None and not options:
+        return {}
+    import torch._inductor
+
+    named = {name.replace("-", "_"): value for name, value in options.items()}
+    unknown = sorted(named.keys() - set(torch._inductor.list_options()))
+    if unknown:
+        ours = [field.name for field in fields(Options)]
+        raise ValueError(
+            f"backend triton_kernels: unknown option {unknown[0]!r}; there are {ours}, 'mode', and "
+            "those of torch._inductor.list_options()"
+        )
+    return {**torch._inductor.list_mode_options(mode or "default"), **named}
 
 
 @dataclass
@@ -80,11 +118,12 @@ class Explanation:
 
 def explain(
     module: nn.Module | Callable[..., Any],
-    inputs: Tensor | tuple[Any, ...],
+    inputs: Tensor | tuple[Any, ...] = (),
     *,
     min_score: float = capabilities.MIN_SCORE,
     passes: Sequence[str] = PASSES,
     rest: str = "eager",
+    **keywords: Any,
 ) -> Explanation:
     """What ``torch.compile(module, backend="triton_kernels")`` does with these inputs, and why.
 
@@ -94,6 +133,7 @@ def explain(
         module: a module or function.
         inputs: its one tensor, or the tuple of its arguments.
         min_score, passes, rest: as the backend's options.
+        keywords: its arguments by name: ``explain(model, **tokens)``.
 
     Returns:
         The plans, which print as a line for each kernel, with its score, and for each refusal.
@@ -106,7 +146,7 @@ def explain(
     from torch._dynamo import config
     from torch._dynamo.exc import FailOnRecompileLimitHit
 
-    options = _options({"min_score": min_score, "passes": passes, "rest": rest})
+    options, _ = _options({"min_score": min_score, "passes": passes, "rest": rest})
     plans: list[Plan] = []
 
     def collect(graph: GraphModule, examples: Sequence[Any]) -> Callable[..., Any]:
@@ -116,7 +156,7 @@ def explain(
     arguments = (inputs,) if isinstance(inputs, Tensor) else tuple(inputs)
     try:
         with config.patch(fail_on_recompile_limit_hit=True):
-            torch.compile(_unseen(module), backend=collect)(*arguments)
+            torch.compile(_unseen(module), backend=collect)(*arguments, **keywords)
     except FailOnRecompileLimitHit as error:
         raise RuntimeError(
             "explain(): torch.compile compiles no part of a model more than "
@@ -130,8 +170,8 @@ def _unseen(function: Callable[..., Any]) -> Callable[..., Any]:
     times, then no more: a ninth explain would find nothing, and a later torch.compile of the model
     itself would leave it eager. What follows a graph break is code that it has seen."""
 
-    def call(*args: Any) -> Any:
-        return function(*args)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        return function(*args, **kwargs)
 
     return types.FunctionType(call.__code__.replace(), globals(), closure=call.__closure__)
 

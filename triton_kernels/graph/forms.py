@@ -199,13 +199,25 @@ SIGNATURES: dict[Any, Signature] = {
     **{target: signature for fusion in ops.FUSIONS for target, signature in fusion.reads.items()},
 }
 KEYWORDS = {"alpha", "beta", "inplace"}
+# What torch.export writes; other operators of aten have the names of methods.
+ATEN = {each.__name__: each for each in (F.linear, F.gelu, F.silu, F.leaky_relu)}
+
+
+def _signature(node: Node) -> Signature | None:
+    target: Any = node.target
+    if node.op not in ("call_function", "call_method"):
+        return None
+    if isinstance(target, torch._ops.OpOverload) and target.namespace == "aten":
+        name = target._schema.name.removeprefix("aten::")
+        target = ATEN.get(name, name)
+    return SIGNATURES.get(target)
 
 
 def read(node: Node, module: GraphModule) -> Form | None:
     """What a node computes: a form, Refused where only its way of writing is, or None."""
     if node.op == "call_module":
         return _read_module(node, module.get_submodule(str(node.target)))
-    signature = SIGNATURES.get(node.target) if node.op.startswith("call_") else None
+    signature = _signature(node)
     if signature is None:
         return None
     given = dict(zip(signature.names, node.args)) | dict(node.kwargs)
@@ -248,7 +260,7 @@ def in_place(node: Node, module: GraphModule) -> bool:
     """Whether a node of a known form overwrites its first argument."""
     if node.op == "call_module":
         return bool(getattr(module.get_submodule(str(node.target)), "inplace", False))
-    signature = SIGNATURES.get(node.target)
+    signature = _signature(node)
     if signature is None:
         return False
     given = dict(zip(signature.names, node.args)) | dict(node.kwargs)

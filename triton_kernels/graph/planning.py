@@ -201,4 +201,5 @@ def _label(node: Node) -> str:
     if path:
         return path
     what = node.target if node.op == "call_method" else getattr(node.target, "__name__", node.name)
-    return node.name if str(what) in node.name else f"{node.name} ({what})"
+    what = str(what).partition(".")[0]  # of an operator's overload
+    return node.name if what in node.name else f"{node.name} ({what})"
