@@ -51,8 +51,9 @@ def interpreted(kernel: Any) -> bool:
 
 
 def check_device(op: str, device: torch.device, kernel: Any) -> None:
-    """Refuse a device that ``kernel`` cannot run on as things stand."""
-    if device.type == "cuda" or (device.type == "cpu" and interpreted(kernel)):
+    """Refuse a device that ``kernel`` cannot run on as things stand. On meta nothing is launched:
+    there are shapes only."""
+    if device.type in ("cuda", "meta") or (device.type == "cpu" and interpreted(kernel)):
         return
     if _modes.compiling():
         return
@@ -62,7 +63,9 @@ def check_device(op: str, device: torch.device, kernel: Any) -> None:
             "Triton's interpreter, call it inside `with triton_kernels.interpret():`, or set "
             "TRITON_INTERPRET=1 before Python starts; otherwise move the tensors to 'cuda'"
         )
-    raise RuntimeError(f"{op}(): device {device} is not supported; tensors must be on cuda or cpu")
+    raise RuntimeError(
+        f"{op}(): device {device} is not supported; tensors must be on cuda, cpu or meta"
+    )
 
 
 _few: contextvars.ContextVar[int | None] = contextvars.ContextVar("multiprocessors", default=None)
@@ -87,7 +90,7 @@ def gpu(kernel: Any, device: torch.device) -> Gpu:
 
         capability = cross_compile.capability()
         properties = Gpu(capability, H200.multiprocessors, like(capability).shared_memory)
-    elif interpreted(kernel):
+    elif interpreted(kernel) or device.type == "meta":
         properties = H200
     else:
         properties = _properties(device)
@@ -133,6 +136,8 @@ class Launch:
             from triton_kernels.interpreter import cross_compile
 
             cross_compile.launch(self.kernel, self.grid, *args, **self.meta)
+        elif device.type == "meta":
+            return
         elif interpreted(self.kernel):
             with interpret():
                 self.kernel[self.grid](*args, **self.meta)

@@ -333,12 +333,6 @@ def wrong_state() -> Iterator[Bad]:
             change = one(name, lambda t: t.to("meta"))
             yield Bad(op, f"{name} on meta", change, RuntimeError, (f"'{name}'", "meta"))
 
-        def on_meta(arguments: dict[str, Any], device: torch.device) -> dict[str, Any]:
-            return {k: t.to("meta") for k, t in arguments.items() if isinstance(t, Tensor)}
-
-        words = ("meta", "not supported")
-        yield Bad(op, "all on meta", on_meta, RuntimeError, words)
-
 
 KINDS = {
     "types": wrong_types,
