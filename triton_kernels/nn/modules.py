@@ -5,10 +5,12 @@ Shapes and dtypes are those of the functions under them; leading dimensions are 
 
 from __future__ import annotations
 
+import functools
 from typing import Any, Self
 
 import torch
 from torch import Tensor
+from torch.nn.modules.module import register_module_module_registration_hook
 
 from triton_kernels import _arguments, activations, ops
 from triton_kernels._sharded_linear import is_distributed, sharded_linear
@@ -18,12 +20,31 @@ from triton_kernels.nn.rows import gemm_bias_act_of_rows
 # A module whose op is absent is not exported by triton_kernels.nn.
 if "linear_gelu" in ops.FUNCTIONS:
     from triton_kernels.ops.linear_act import linear_gelu
+if "linear_act" in ops.FUNCTIONS:
+    from triton_kernels.ops.linear_act import linear_act
+else:
+
+    def linear_act(x: Tensor, weight: Tensor, bias: Tensor | None = None, *, act: str) -> Tensor:
+        return gemm_bias_act_of_rows(x, weight.t(), bias, act)
+
+
 if "relu_scale" in ops.FUNCTIONS:
     from triton_kernels.ops.relu_scale import relu_scale
 
 
 class _FusedLinear(torch.nn.Linear):
-    """What LinearAct and LinearGELU share: they can be made around an existing layer."""
+    """What LinearAct and LinearGELU share: they can be made around an existing layer, and are
+    refused where an adapter would take them for a product alone."""
+
+    act = "gelu"
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        _watch_for_adapters()
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        super().__setstate__(state)
+        _watch_for_adapters()
 
     @classmethod
     def sharing(cls, linear: torch.nn.Linear, **options: Any) -> Self:
@@ -34,10 +55,28 @@ class _FusedLinear(torch.nn.Linear):
         return layer.train(linear.training)
 
 
+def _refuse_adapter(parent: torch.nn.Module, name: str, child: Any) -> None:
+    """``base_layer`` is what peft's adapters (LoRA and the like) call the layer that they wrap."""
+    if name == "base_layer" and isinstance(child, _FusedLinear) and child.act != "none":
+        raise TypeError(
+            f"{type(parent).__name__} cannot adapt a {type(child).__name__}: that computes its "
+            "activation, too, and the adapter would be added after it. Adapt torch.nn.Linear and "
+            "call triton_kernels.fuse on the adapted model; of a model that replace_modules "
+            "changed call restore_modules first"
+        )
+
+
+@functools.cache
+def _watch_for_adapters() -> None:
+    """From the first fused layer on; modules do not know where they are put."""
+    register_module_module_registration_hook(_refuse_adapter)
+
+
 class LinearAct(_FusedLinear):
     """act(x @ weight.T + bias): torch.nn.Linear and an activation in one kernel.
 
-    A torch.nn.Linear by class, parameters, initialisation and state_dict.
+    A torch.nn.Linear by class, parameters, initialisation and state_dict. What adds something to
+    the result of a Linear, as adapters (LoRA) do, must not take it for one: peft's are refused.
 
     Args:
         in_features, out_features, bias, device, dtype: as torch.nn.Linear.
@@ -49,7 +88,7 @@ class LinearAct(_FusedLinear):
     Raises:
         ValueError: an unknown ``act``.
         TypeError: ``bias`` is not True or False.
-        TypeError, RuntimeError: at a call, as :func:`triton_kernels.gemm_bias_act`.
+        TypeError, RuntimeError: at a call, as :func:`triton_kernels.linear_act`.
     """
 
     def __init__(
@@ -69,7 +108,7 @@ class LinearAct(_FusedLinear):
     def forward(self, x: Tensor) -> Tensor:
         if is_distributed(self.weight):
             return sharded_linear(x, self.weight, self.bias, self.act)
-        return gemm_bias_act_of_rows(x, self.weight.t(), self.bias, self.act)
+        return linear_act(x, self.weight, self.bias, act=self.act)
 
     def extra_repr(self) -> str:
         return f"{super().extra_repr()}, act={self.act!r}"
@@ -78,7 +117,8 @@ class LinearAct(_FusedLinear):
 class LinearGELU(_FusedLinear):
     """gelu(x @ weight.T + bias): torch.nn.Linear and torch.nn.GELU in one kernel.
 
-    A torch.nn.Linear by class, parameters, initialisation and state_dict.
+    A torch.nn.Linear by class, parameters, initialisation and state_dict; of adapters as
+    :class:`LinearAct`.
 
     Args:
         in_features, out_features, bias, device, dtype: as torch.nn.Linear.
