@@ -13,6 +13,7 @@ import os
 import sys
 from datetime import timedelta
 
+import sharded_fused
 import sharded_modules
 import sharded_ops
 import torch
@@ -30,7 +31,7 @@ def main(device: str) -> None:
     mesh = init_device_mesh(device, (dist.get_world_size(),))
     done = 0
     with tk.interpret() if device == "cpu" else contextlib.nullcontext():
-        for check in sharded_modules.CHECKS:
+        for check in (*sharded_modules.CHECKS, *sharded_fused.CHECKS):
             with told(check.__name__):
                 check(mesh)
             done += 1

@@ -46,7 +46,8 @@ def backend(
     if for_rest:
         from torch._inductor.compile_fx import compile_fx
 
-        return compile_fx(module, list(inputs), config_patches=for_rest)
+        compiled: Any = compile_fx(module, list(inputs), config_patches=for_rest)
+        return compiled  # type: ignore[no-any-return]
     return lookup_backend(chosen.rest)(module, list(inputs))  # type: ignore[arg-type]
 
 

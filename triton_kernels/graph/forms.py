@@ -72,7 +72,7 @@ ACTIVATION_MODULES: dict[type[nn.Module], str] = {
 
 
 # A node in the forward of one of these is what the module is.
-_NAMED = {f"{kind.__module__}.{kind.__qualname__}" for kind in (nn.Linear, *ACTIVATION_MODULES)}
+_NAMED: tuple[type[nn.Module], ...] = (nn.Linear, *ACTIVATION_MODULES)
 
 
 def module_path(node: Node) -> str:
@@ -81,9 +81,9 @@ def module_path(node: Node) -> str:
     if not stack:
         return ""
     where, kind = list(stack.values())[-1]
-    name = kind if isinstance(kind, str) else f"{kind.__module__}.{kind.__qualname__}"
+    named = kind in _NAMED or kind in [f"{each.__module__}.{each.__name__}" for each in _NAMED]
     path = re.sub(r"^L\[[^]]*\]\.?", "", where)  # torch.compile's local variable
-    return path if name in _NAMED and re.fullmatch(r"[\w.]+", path) else ""
+    return path if named and re.fullmatch(r"[\w.]+", path) else ""
 
 
 def activation_name(family: str, approximate: Any, negative_slope: Any) -> str | Refused:

@@ -17,17 +17,9 @@ from triton_kernels._sharded_linear import is_distributed, sharded_linear
 from triton_kernels.activations import GELU_APPROXIMATIONS
 from triton_kernels.nn.rows import gemm_bias_act_of_rows
 
-# A module whose op is absent is not exported by triton_kernels.nn.
+# A module whose op is absent is not exported by triton_kernels.nn; LinearAct can do without.
 if "linear_gelu" in ops.FUNCTIONS:
-    from triton_kernels.ops.linear_act import linear_gelu
-if "linear_act" in ops.FUNCTIONS:
-    from triton_kernels.ops.linear_act import linear_act
-else:
-
-    def linear_act(x: Tensor, weight: Tensor, bias: Tensor | None = None, *, act: str) -> Tensor:
-        return gemm_bias_act_of_rows(x, weight.t(), bias, act)
-
-
+    from triton_kernels.ops.linear_act import linear_act, linear_gelu
 if "relu_scale" in ops.FUNCTIONS:
     from triton_kernels.ops.relu_scale import relu_scale
 
@@ -108,7 +100,9 @@ class LinearAct(_FusedLinear):
     def forward(self, x: Tensor) -> Tensor:
         if is_distributed(self.weight):
             return sharded_linear(x, self.weight, self.bias, self.act)
-        return linear_act(x, self.weight, self.bias, act=self.act)
+        if "linear_act" in ops.FUNCTIONS:
+            return linear_act(x, self.weight, self.bias, act=self.act)
+        return gemm_bias_act_of_rows(x, self.weight.t(), self.bias, self.act)
 
     def extra_repr(self) -> str:
         return f"{super().extra_repr()}, act={self.act!r}"
