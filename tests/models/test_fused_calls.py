@@ -221,6 +221,19 @@ def test_errors_are_the_modules(cpu: torch.device) -> None:
         fused(x8(3))
 
 
+def test_modes_and_dtypes_are_planned_once(cpu: torch.device) -> None:
+    """A loop that trains and evaluates in turn traces each once."""
+    module = nn.Sequential(nn.Linear(8, 8), nn.GELU(), nn.Dropout(0.5))
+    fused = tk.fuse(module, min_score=0)
+    for again in (False, True):
+        with torch._dynamo.config.patch(error_on_recompile=again):
+            fused.train()
+            assert (fused(x8()) == 0).any()
+            fused.eval()
+            assert not (fused(x8()) == 0).any()
+    assert fused.to(torch.bfloat16)(x8().bfloat16()).dtype == torch.bfloat16
+
+
 def test_flags_of_parts_stay(cpu: torch.device) -> None:
     """Frozen parts of a model that trains, say."""
     module = nn.Sequential(nn.Dropout().eval(), nn.Dropout())

@@ -55,7 +55,8 @@ class Fused(nn.Module):
         self.module = module
         self.training = module.training
         self._options = options
-        self._forget()
+        self._calls: dict[bool, Callable[..., Any]] = {}
+        self._latest: list[Plan] = []
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         if torch.compiler.is_compiling() or is_fx_symbolic_tracing():
@@ -84,19 +85,6 @@ class Fused(nn.Module):
             raise RuntimeError("fuse(): there is a plan once the module has been called")
         steps = [step for plan in self._latest for step in plan.steps]
         return Plan(steps, [line for plan in self._latest for line in plan.left])
-
-    def train(self, mode: bool = True) -> Fused:
-        self._forget()
-        return super().train(mode)
-
-    def _apply(self, fn: Callable[..., Any], recurse: bool = True) -> Any:
-        self._forget()
-        return super()._apply(fn, recurse)
-
-    def _forget(self) -> None:
-        """Plan anew at the next call."""
-        self._calls: dict[bool, Callable[..., Any]] = {}
-        self._latest: list[Plan] = []
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_calls": {}, "_latest": []}  # plans are made again
