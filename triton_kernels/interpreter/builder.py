@@ -71,6 +71,7 @@ class MendedBuilder(_Builder):  # type: ignore[misc]
     """
 
     arguments: tuple[Argument, ...] = ()
+    alive: list[Argument] | None = None  # all tensors, where this launch had to ask
     observer: Observer | None = None
     other_given = False  # to the load that runs
 
@@ -221,7 +222,9 @@ class MendedBuilder(_Builder):  # type: ignore[misc]
             return
         elsewhere = not isinstance(pointers.dtype, ArgumentPointer)
         if elsewhere:  # read from a table of pointers, or made of a number
-            owners = tuple(live_tensors.holding(active))
+            if self.alive is None:
+                self.alive = list(live_tensors.alive())
+            owners = tuple(live_tensors.holding(active, self.alive))
             for owner in owners:
                 bad &= owner.outside(active, width)
             if not bad.any():
