@@ -10,7 +10,7 @@ import pytest
 import torch
 from gallery import GALLERY, exhibits
 from gallery.exhibits import Exhibit, Fault, Launch
-from gallery.naming import lines_named
+from gallery.naming import NOWHERE, UNNAMED, lines_named, where_named
 
 from compare import Findings
 
@@ -58,6 +58,8 @@ def test_the_fault_is_caught(exhibit: Exhibit, dtype: torch.dtype, fault: Fault)
     assert is_caught(found, fault), found
     for words in fault.says:
         assert words in str(found), found
+    if fault.in_kernel and f"{exhibit.name}: {fault.name}" not in UNNAMED:
+        assert where_named(found, fault, exhibit.file.name) != NOWHERE, found
 
 
 def is_caught(found: Findings, fault: Fault) -> bool:
@@ -75,6 +77,11 @@ def test_every_fault_has_its_exhibit() -> None:
     tried = [fault.name for exhibit in GALLERY.values() for fault in exhibit.faults.values()]
     assert sorted(names) == sorted(tried)
     assert all(exhibit.faults for exhibit in GALLERY.values())
+
+
+def test_what_reports_do_not_name_are_faults() -> None:
+    every = {f"{e.name}: {fault.name}" for e in GALLERY.values() for fault in e.faults.values()}
+    assert every >= UNNAMED
 
 
 def test_the_gallery_is_large_enough() -> None:
