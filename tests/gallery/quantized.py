@@ -116,14 +116,15 @@ def dequantise_blocks(dtype: torch.dtype) -> Launch:
 
 @triton.jit
 def int8_matmul_kernel(
-    a_ptr, b_ptr, scale_a_ptr, scale_b_ptr, out_ptr, M, N, K, BLOCK: tl.constexpr
-):
+    a_ptr, b_ptr, scale_a_ptr, scale_b_ptr, out_ptr, M, N, K,
+    BLOCK: tl.constexpr, BLOCK_K: tl.constexpr,
+):  # fmt: skip
     """Rows of a and columns of b have a scale each."""
     m = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     n = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
     acc = tl.zeros((BLOCK, BLOCK), tl.int32)
-    for start in range(0, K, BLOCK):
-        k = start + tl.arange(0, BLOCK)
+    for start in range(0, K, BLOCK_K):
+        k = start + tl.arange(0, BLOCK_K)
         a = tl.load(a_ptr + m[:, None] * K + k[None, :],
                     mask=(m[:, None] < M) & (k[None, :] < K), other=0)  # fmt: skip
         b = tl.load(b_ptr + k[:, None] * N + n[None, :],
@@ -152,7 +153,9 @@ def int8_matmul_with_scales(dtype: torch.dtype) -> Launch:
     scale_a, scale_b = normal(20).abs() / 64, normal(20, seed=1).abs() / 64
     right = (a.double() @ b.double()) * scale_a[:, None].double() * scale_b.double()
     args = (a, b, scale_a, scale_b, torch.empty(20, 20, dtype=dtype), 20, 20, 40)
-    return Launch(int8_matmul_kernel, (2, 2), args, {"out_ptr": right}, max_ulps=3, BLOCK=16)
+    return Launch(
+        int8_matmul_kernel, (2, 2), args, {"out_ptr": right}, max_ulps=3, BLOCK=16, BLOCK_K=32
+    )
 
 
 @triton.jit
