@@ -293,13 +293,19 @@ class MendedBuilder(_Builder):  # type: ignore[misc]
         self._tell("atomic", "cas", ptr, mask, val, sem)
         return super().create_atomic_cas(ptr, cmp, val, sem, scope)
 
-    # shadow values, for the builder that keeps them
+    # for the builders that keep shadow values, or where values came from
 
     def follow(self, name: str, inputs: tuple[Any, ...], out: Any) -> None:
         """An operation lane by lane, which no other method of this builder did, has its result."""
 
     def follow_reduction(self, name: str, handle: Any, out: Any, axis: int, scan: bool) -> None:
         """So has a reduction or a scan along an axis."""
+
+    def follow_move(self, handle: Any, out: Any, move: Callable[[Array], Any]) -> None:
+        """Or values have moved to other lanes."""
+
+    def follow_selection(self, condition: Array, yes: Any, no: Any, out: Any) -> None:
+        """Or been chosen from two handles."""
 
     def decides(self, handle: Any) -> None:
         """A scalar decides what the kernel does next."""

@@ -103,9 +103,12 @@ class Observer:
 
     Attributes:
         shadows: the shadow values that it wants kept (``interpreter.Shadows``), if any.
+        flow: where it wants operations noted (``interpreter.Dataflow``), if it does; not in a run
+            with shadows.
     """
 
     shadows: Any = None
+    flow: Any = None
 
     def launch(self, launch: Launch) -> None:
         """A kernel is about to run."""
@@ -128,12 +131,13 @@ class Observer:
 class Several(Observer):
     """Observers as one: each is told everything, and a program runs if all want it.
 
-    The first one decides the order of programs; one at most wants shadow values.
+    The first one decides the order of programs; one at most wants shadow values, or the dataflow.
     """
 
     def __init__(self, *observers: Observer) -> None:
         self.observers = observers
         self.shadows = next((o.shadows for o in observers if o.shadows is not None), None)
+        self.flow = next((o.flow for o in observers if o.flow is not None), None)
 
     def launch(self, launch: Launch) -> None:
         for observer in self.observers:
