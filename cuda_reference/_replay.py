@@ -1,0 +1,145 @@
+"""A call of a launcher on CPU tensors once more, in a process of its own and under a tool.
+
+The tool is one of the sanitizers of :mod:`cuda_reference._compilers`, or "watch":
+:mod:`cuda_reference._watch`. What runs in the process is :mod:`cuda_reference._replayed`.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import pickle
+import re
+import signal
+import subprocess
+import sys
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from torch import Tensor
+
+from cuda_reference import _compilers, _guards
+from cuda_reference._guards import Given
+
+if TYPE_CHECKING:
+    from cuda_reference._launcher import Launcher
+
+KINDS = ("address", "thread", "undefined", "watch")
+_SHOWN = 4  # findings in an error
+
+
+class Replay:
+    """What a call under a tool led to.
+
+    Attributes:
+        findings: in words, of one or more lines each; empty if there was nothing to find.
+        error: what the call raised, or how its process ended; None if it returned.
+    """
+
+    def __init__(self, launcher: Launcher, values: Sequence[Any], kind: str) -> None:
+        given = launcher.given(values)
+        job = {
+            "launcher": launcher.described(),
+            "kind": kind,
+            "values": [None if isinstance(value, Tensor) else value for value in values],
+            "places": [place for place, value in enumerate(values) if isinstance(value, Tensor)],
+            "groups": packed(given),
+        }
+        with tempfile.TemporaryDirectory() as folder:
+            file, report = Path(folder) / "job", Path(folder) / "report"
+            file.write_bytes(pickle.dumps(job))
+            ran = subprocess.run(
+                [sys.executable, "-m", f"{__name__}ed", str(file), str(report)],
+                env=_environment(kind),
+                capture_output=True,
+                text=True,
+                errors="replace",
+                check=False,
+            )
+            said = pickle.loads(report.read_bytes()) if report.exists() else {}
+        self.error: str | None = said.get("error")
+        self.findings: list[str] = said.get("findings", [])
+        self._outside: int = said.get("outside", 0)  # the first of them
+        self._written: list[tuple[int, bytes]] = said.get("written", [])
+        self._given = given
+        if kind != "watch":
+            self.findings += _sanitizers_words(ran.stdout + ran.stderr, launcher.name, given)
+        if not said and not self.findings:
+            how = signal.Signals(-ran.returncode).name if ran.returncode < 0 else ran.returncode
+            tail = "\n".join(ran.stderr.strip().splitlines()[-6:])
+            self.error = f"the process under {kind} ended with {how}\n{tail}".rstrip()
+
+    def copy_back(self) -> None:
+        """What the call wrote, into the tensors that it was given."""
+        for place, content in self._written:
+            ctypes.memmove(self._given[place].tensor.data_ptr(), content, len(content))
+
+    def outside(self) -> list[str]:
+        """Accesses outside of tensors and shared arrays, of a watched call."""
+        return self.findings[: min(self._outside, _SHOWN)]
+
+    def text(self) -> str:
+        """Findings and error in words."""
+        more = len(self.findings) - _SHOWN
+        parts = self.findings[:_SHOWN] + ([f"… {more} more"] if more > 0 else [])
+        return "\n".join(parts + ([self.error] if self.error else []))
+
+
+def packed(given: Sequence[Given]) -> list[dict[str, Any]]:
+    """Tensors, to be unpacked in another process."""
+    return [_packed(group, given) for group in _guards.grouped(given)]
+
+
+def _packed(group: _guards.Group, given: Sequence[Given]) -> dict[str, Any]:
+    """A group as it goes to the other process; gaps between its tensors do not."""
+    low = group.low - group.low % 64
+    return {
+        "size": group.high - low,
+        "members": [
+            {
+                "place": place,
+                "offset": given[place].tensor.data_ptr() - low if given[place].bytes else 0,
+                "shape": tuple(given[place].tensor.shape),
+                "dtype": given[place].tensor.dtype,
+                "content": ctypes.string_at(given[place].tensor.data_ptr(), given[place].bytes),
+            }
+            for place in group.members
+        ],
+    }
+
+
+def _environment(kind: str) -> dict[str, str]:
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+    if kind == "watch":
+        return {**environment, "CROSSCHECK_SANITIZE": kind}
+    return {**environment, **_compilers.sanitizer_environment(kind)}
+
+
+_FRAME = re.compile(r"\s*#\d+ (?:0x[0-9a-f]+ in )?(.*?) (/[^ ]*?):(\d+)(?::\d+)?(?: \(.*)?$", re.M)
+
+
+def _sanitizers_words(said: str, name: str, given: Sequence[Given]) -> list[str]:
+    """A sanitizer's reports: the line that says what, the places in the source, the thread."""
+    heads = r"^.*(?:ERROR: AddressSanitizer|WARNING: ThreadSanitizer|runtime error): ?.*$"
+    starts = list(re.finditer(heads, said, re.M))
+    ends = [*(start.start() for start in starts[1:]), len(said)]
+    who = re.search(r"^in kernel .*$", said, re.M)
+    addresses = [int(at, 16) for at in re.findall(r"^a tensor at (0x[0-9a-f]+)$", said, re.M)]
+    findings: dict[str, None] = {}
+    for start, end in zip(starts, ends):
+        lines = [re.sub(r"^(==\d+==|.*?(?=runtime error))", "", start[0]).strip()]
+        lines[0] = re.sub(r" \(pid=\d+\)$| at pc 0x.*", "", lines[0])
+        at = re.search(r"on address (0x[0-9a-f]+)", lines[0])
+        if at and len(addresses) == len(given):
+            lines[0] += f": {_guards.place_text(int(at[1], 16), addresses, given)}"
+        own = re.match(rf".*?/{name}\.cu:(\d+)", start[0])
+        places = [f"{name}.cu:{own[1]}"] if own else []
+        for frame in _FRAME.finditer(said, start.start(), end):
+            if Path(frame[2]).name == f"{name}.cu" and "operator()" not in frame[1]:
+                places.append(f"{name}.cu:{frame[3]} in {frame[1].partition('(')[0]}")
+        lines += [f"  {place}" for place in dict.fromkeys(places)][:_SHOWN]
+        lines += [f"  {who[0]}"] if who and "Thread" not in lines[0] else []
+        findings["\n".join(lines)] = None
+    return list(findings)
