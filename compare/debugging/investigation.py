@@ -30,7 +30,7 @@ from compare.debugging.stepping import failures
 from compare.debugging.stepping.sessions import Session
 from compare.debugging.subjects import Result, Subject
 from triton_kernels import interpreter
-from triton_kernels.interpreter import Access, Launch, Program, Several
+from triton_kernels.interpreter import Access, Dot, Launch, Observer, Place, Program, Several
 
 
 class _Watch(Stores):
@@ -40,6 +40,7 @@ class _Watch(Stores):
         super().__init__()
         self._bar, self._order, self._done = bar, order, 0
         self.elsewhere = False  # whether memory was reached that no argument holds
+        self.rounding: dict[Place | None, str] = {}  # dots that round their float32 operands
 
     def order(self, launch: Launch, programs: Sequence[Program]) -> Sequence[Program]:
         return self._order(programs)
@@ -56,10 +57,20 @@ class _Watch(Stores):
                 outside &= (access.pointers < argument.low) | (access.pointers >= argument.high)
             self.elsewhere = bool(outside.any())
 
+    def dot(self, dot: Dot) -> None:
+        if dot.precision not in ("", "ieee"):
+            self.rounding[dot.place] = dot.precision
+
     def wants(self, program: Program) -> bool:
         self._bar.update(self._done, math.prod(self.launches[-1].grid))
         self._done += 1
         return super().wants(program)
+
+
+class _Exact(Observer):
+    """Lets no tl.dot round its operands."""
+
+    dot_precision = "ieee"
 
 
 def _sanitizers() -> list[Sanitizer]:
@@ -113,6 +124,8 @@ def investigate(
     if sanitize and not findings.failure and not findings.partial:
         ordered = [sanitizer for sanitizer in sanitizers if sanitizer.every_order]
         of_order = _other_orders(subject, findings, Outcome("forward", stores, results), ordered)
+    for sanitizer in sanitizers:
+        findings.notes += [_look_back(*witnesses) for witnesses in sanitizer.waits()]
     findings.hazards = [hazard for sanitizer in sanitizers for hazard in sanitizer.hazards()]
     findings.hazards.sort(key=lambda hazard: not _explains(hazard, findings.failure))
     findings.hazards += of_order
@@ -127,6 +140,7 @@ def investigate(
         target = 0, (0, 0, 0)
     if target is not None:
         replaying.replay(subject, findings, stores, target, guards, session, program is not None)
+    findings.notes += _with_exact_dots(subject, findings, stores)
     findings.notes += _notes(findings, stores, results, values)
     if stores.elsewhere and not bisection.impossible(subject):
         findings.compiled = "not run: it reaches memory by addresses that only the host knows"
@@ -140,6 +154,31 @@ def investigate(
 
         failures.note(again)
     return findings
+
+
+def _look_back(load: Witness, store: Witness) -> str:
+    return (
+        f"look-back: program {load.program} waits, by volatile loads of {load.element} "
+        f"({place_text(load.place)}), for a program that stores there, as {store.program} does "
+        f"({place_text(store.place)}); what else that one stored before is ordered by nothing"
+    )
+
+
+def _with_exact_dots(subject: Subject, findings: Findings, stores: _Watch) -> list[str]:
+    """Whether results are wrong because a tl.dot rounds its operands: a run in which none does."""
+    if not stores.rounding or not findings.wrong or findings.failure or findings.partial:
+        return []
+    state = subject.prepare(CPU)
+    with Bar(f"interpreting {subject.title} with exact dots"), interpreter.interpreting(_Exact()):
+        subject.launch(state)
+    wrong = sum(int((~result.comparison.right).sum()) for result in subject.judge(state, None))
+    before = sum(each.deviation.wrong for each in findings.wrong)
+    if wrong >= before:
+        return []
+    (place, precision), *others = stores.rounding.items()
+    outcome = f"{wrong} of {before} elements stay wrong" if wrong else "right"
+    where = place_text(place) + (f", and {len(others)} more" if others else "")
+    return [f"{outcome} with input_precision='ieee' instead of '{precision}' ({where})"]
 
 
 def _explains(hazard: Hazard, failure: Failure | None) -> bool:
@@ -183,8 +222,8 @@ def _other_orders(
             where = place_text(interpreter.place_of(error))
             findings.notes.append(
                 f"in {name} order program {_current(stores)} waits forever for one that runs "
-                "later: the kernel relies on the GPU starting programs in forward order "
-                f"({where})"
+                f"later and changes {error.touched}: the kernel relies on the GPU starting "
+                f"programs in forward order ({where})"
             )
             break
         except Exception as error:  # noqa: BLE001 - whatever the kernel throws is a finding
