@@ -20,7 +20,8 @@ import torch
 import cuda_reference
 import triton_kernels
 from compare.cases import Case
-from compare.compiling import hints, machine_code, walk
+from compare.checking import hints
+from compare.compiling import machine_code, walk
 from compare.compiling.machine_code import SHARED_LIMIT, Figures
 from compare.ops import SPECS
 from compare.specs import Spec

@@ -10,7 +10,7 @@ import torch
 from marked_lines import finder
 
 from compare import Findings, debug
-from compare.compiling.hints import hint
+from compare.checking.hints import hint
 from triton_kernels import interpreter
 
 waits = finder("# ", kernels.__file__)

@@ -5,9 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from compare.checking import running
+from compare.checking import hints, running
 from compare.checking.progress import Bar
-from compare.compiling import hints
 from compare.debugging.compiled import bisection
 from compare.debugging.findings.findings import Findings, beside_the_bound
 from compare.debugging.subjects import Result, Subject

@@ -114,7 +114,8 @@ class Slice:
             known.last, known.count = text, known.count + 1
         ordered, others = list(steps.values()), []
         for key, values in self._decided.items():
-            if key in self._statements and (kind := self._statements[key][1].kind) != "for":
+            kind = self._statements[key][1].kind if key in self._statements else ""
+            if kind in ("if", "while"):
                 texts = [self._value(value, np.zeros(1, dtype=np.int64)) for value in values]
                 place = self._statements[key][0]
                 steps[key, kind] = Step(place, kind, texts[0], texts[-1], len(texts))
