@@ -115,9 +115,9 @@ def _steps(tracer: Tracer, assignments: Assignments, failure: Failure | None) ->
     if failure is not None:
         if failure.lane is None:
             return []
-        start = slicing.of_failure(flow.touches, flow.asserted, failure.lane, failure.shape)
+        start = slicing.of_failure(flow, failure.lane, failure.shape)
     elif watched is not None:
-        start = slicing.of_element(flow.touches, *watched)
+        start = slicing.of_element(flow, *watched)
     else:
         return []
     return slicing.Slice(assignments, tracer.arguments, start).steps()

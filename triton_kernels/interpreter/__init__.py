@@ -10,8 +10,8 @@
 - Where an observer has :class:`Shadows`, undefined, overflowed and non-finite values are followed
   to where they reach memory (:class:`Reach`, :class:`Origin`).
 - Where one has a :class:`Dataflow`, operations are noted, so that a :class:`Value` can be followed
-  back to those that it was made of, lane by lane, and through what each :class:`Touch` of memory
-  stored; :func:`made_by` tells a variable's.
+  back to those that it was made of, lane by lane, and through what the program stored;
+  :func:`made_by` tells a variable's.
 - :func:`place_of`, :func:`lane_of`, :func:`in_lane` and :func:`role` say where an error arose.
 - :mod:`post_mortem` puts the interpreter back where a program ended.
 - :mod:`cross_compile` compiles launches for a GPU that is not there; :mod:`recompile` compiles
@@ -24,7 +24,7 @@ a kernel is interpreted for the first time, not with :mod:`triton_kernels`.
 
 from triton_kernels._modes import interpreting as active
 from triton_kernels._modes import made_interpreted
-from triton_kernels.interpreter.dataflow import Dataflow, Touch, Value, made_by
+from triton_kernels.interpreter.dataflow import Dataflow, Value, made_by
 from triton_kernels.interpreter.fault_sinks import Reach, Shadows
 from triton_kernels.interpreter.handles import in_lane
 from triton_kernels.interpreter.memory import Argument, Pages
@@ -56,7 +56,6 @@ __all__ = [
     "Reach",
     "Several",
     "Shadows",
-    "Touch",
     "Value",
     "active",
     "in_lane",

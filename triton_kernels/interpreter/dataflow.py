@@ -30,7 +30,7 @@ class Value:
         shape: of the tile.
         data: its raw numbers; None where there were too many to keep.
         width: of pointers, the bytes of what they point at; 0 for numbers.
-        access: the load, store or atomic operation that it is the result of, if any.
+        access: the load or atomic operation that it is the result of, if any.
     """
 
     __slots__ = ("_back", "_narrow", "access", "data", "number", "place", "shape", "width")
@@ -56,10 +56,11 @@ class Value:
         return decoded(self.data, self._narrow).reshape(-1)[lanes]
 
     def forget(self, everything: bool) -> None:
-        """Keep its numbers no longer, or not even where it came from."""
+        """Keep its numbers no longer, or not even where it came from; of an access that is as much
+        memory."""
         self.data = None
-        if everything:
-            self._back = None
+        if everything or self.access is not None:
+            self._back = self.access = None
 
 
 class Touch(NamedTuple):
@@ -111,17 +112,19 @@ class Dataflow:
     observer.
 
     Attributes:
-        touches: loads, stores and atomics, in order; the last one may have raised an error.
+        stores: and atomic operations, in order.
+        last: the last access, which may have raised an error.
         decisions: conditions of branches and loops.
         asserted: the condition of the last device_assert.
     """
 
     def __init__(self) -> None:
         self.on = False
-        self.touches: list[Touch] = []
+        self.stores: deque[Touch] = deque()
+        self.last: Touch | None = None
         self.decisions: list[Decision] = []
         self.asserted: Value | None = None
-        self._number = self._size = 0
+        self._number = self._size = self._stored = 0
         self._kept: deque[Value] = deque()  # with their numbers
         self._recent: deque[Value] = deque()
 
@@ -147,6 +150,16 @@ class Dataflow:
                 self._recent.popleft().forget(everything=True)
         return value
 
+    def touched(self, touch: Touch) -> None:
+        """Memory is about to be accessed."""
+        self.last = touch
+        if touch.verb == "load":
+            return
+        self.stores.append(touch)
+        self._stored += touch.pointers.size
+        while self._stored > KEPT:
+            self._stored -= self.stores.popleft().pointers.size
+
     def begun(self, handle: Any) -> Value:
         """A handle that no operation made, as of a number of Python's."""
         handle.flow = Value(self.next(), None, handle, None)
@@ -158,10 +171,10 @@ class Dataflow:
         whose memory none of them had stored to."""
         found: Sources = []
         addresses = touch.pointers.reshape(-1)[lanes]
-        for earlier in reversed(self.touches):
+        for earlier in reversed(self.stores):
             if not lanes.size:
                 break
-            if earlier.number >= touch.number or earlier.verb == "load":
+            if earlier.number >= touch.number:
                 continue
             on = np.flatnonzero(earlier.mask)
             written = earlier.pointers.reshape(-1)[on]

@@ -210,7 +210,7 @@ class FlowBuilder(MendedBuilder):
         width = max(1, ptrs.get_element_ty().primitive_bitwidth // 8)
         place, number = source_lines.current(), self.flow.next()
         touch = Touch(number, verb, place, ptrs.data, on, known, self._made, width)
-        self.flow.touches.append(touch)
+        self.flow.touched(touch)
         return touch
 
     def _result(self, touch: Touch | None, out: Any, other: Any = None) -> Any:

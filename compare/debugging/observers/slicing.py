@@ -18,7 +18,7 @@ from compare.checking.stores import holds
 from compare.debugging.findings.statements import Statement, deciding, statement
 from compare.debugging.findings.steps import Step
 from compare.debugging.observers.lane_history import Assignment, Assignments
-from triton_kernels.interpreter import Argument, Place, Touch, Value
+from triton_kernels.interpreter import Argument, Dataflow, Place, Value
 
 DECISIONS = 64  # of one branch or loop that are followed, the last ones
 Sources = Iterable[tuple[Value, np.ndarray]]
@@ -187,10 +187,10 @@ class Start(NamedTuple):
     place: Place | None
 
 
-def of_element(touches: list[Touch], argument: Argument, address: int) -> Start:
+def of_element(flow: Dataflow, argument: Argument, address: int) -> Start:
     """Of the last store to an address; else of the last one whose lane there was masked off; else
     of the one to its tensor that came nearest."""
-    stores = [touch for touch in reversed(touches) if touch.verb != "load"]
+    stores = list(reversed(flow.stores))
     for touch in stores:
         if (lanes := touch.holding(address)).size:
             return Start([*touch.stored(lanes), *touch.addressed(lanes)], touch.place)
@@ -210,13 +210,11 @@ def of_element(touches: list[Touch], argument: Argument, address: int) -> Start:
     return start
 
 
-def of_failure(
-    touches: list[Touch], asserted: Value | None, lane: tuple[int, ...], shape: tuple[int, ...]
-) -> Start:
+def of_failure(flow: Dataflow, lane: tuple[int, ...], shape: tuple[int, ...]) -> Start:
     """Of what a failing access was addressed by, or of a failed assertion."""
     lanes = np.array([np.ravel_multi_index(lane, shape) if shape else 0])
-    if asserted is not None:
-        return Start([(asserted, lanes)], None)
-    if not touches or touches[-1].pointers.shape != shape:  # it ended elsewhere
+    if flow.asserted is not None:
+        return Start([(flow.asserted, lanes)], None)
+    if flow.last is None or flow.last.pointers.shape != shape:  # it ended elsewhere
         return Start([], None)
-    return Start(touches[-1].addressed(lanes), touches[-1].place)
+    return Start(flow.last.addressed(lanes), flow.last.place)
