@@ -156,11 +156,8 @@ def _read(path: Path, gpu: Gpu) -> Measurement:
     try:
         found = json.loads(content)
         held, now = found["holds_for"], _holds_for(gpu)
-        other = [
-            f"{name} {held.get(name)}, not {now[name]}"
-            for name in now
-            if held.get(name) != now[name]
-        ]
+        held = {name: held.get(name, "nothing") for name in now}
+        other = [f"{name} {held[name]}, not {now[name]}" for name in now if held[name] != now[name]]
         if not other:
             return Measurement(_constants(found["constants"]), _speeds(found["speeds"]))
     except (KeyError, TypeError, AttributeError, ValueError, RecursionError) as error:

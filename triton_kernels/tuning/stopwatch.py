@@ -25,6 +25,7 @@ from triton_kernels.tuning.constants import Run
 from triton_kernels.tuning.scores import ELEMENTS, Case, Times
 
 ROUNDS = 25
+FLUSHED = 128 << 20  # bytes at least, to empty the cache
 HEAD_START = 500_000  # cycles that the GPU spins while the host starts a call; a quarter of a ms
 RECOMPILED = 1000  # times that Inductor may compile the same line, of other shapes
 TORCH: dict[str, Callable[[Tensor], Tensor]] = {
@@ -39,7 +40,7 @@ class Stopwatch:
     def __init__(self, gpu: Gpu, device: torch.device) -> None:
         self._gpu, self._device = gpu, device
         properties: Any = torch.cuda.get_device_properties(device)
-        size = max(4 * properties.L2_cache_size, 128 << 20)
+        size = max(4 * properties.L2_cache_size, FLUSHED)
         self._flush = torch.ones(size // 4, device=device)
 
     def runs(self, runs: Sequence[Run]) -> list[float]:
