@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 import re
 import statistics
@@ -15,6 +16,7 @@ from typing import Any
 
 import pytest
 import torch
+from triton.runtime.errors import OutOfResources
 
 import triton_kernels as tk
 from triton_kernels import __main__ as command
@@ -128,7 +130,7 @@ def test_only_what_fits_is_timed_and_descriptors_fill_their_waves(arch: str) -> 
     for problem, configuration in simulated.asked:
         assert configuration.shared_memory(problem, gpu.capability) <= gpu.shared_memory
         if configuration.tma:
-            assert configuration.tiles_of(problem.M, problem.N) == 2 * gpu.multiprocessors
+            assert configuration.tiles_of(problem.M, problem.N) == constants.WAVES * gpu.multiprocessors
         assert max(problem[:3]) <= 1 << 16
     assert len(simulated.asked) < 60
 
@@ -143,9 +145,23 @@ def test_a_constant_that_decides_nothing_ends_at_the_ladder() -> None:
         assert found.large == pytest.approx(expected[1] * SHIPPED.large, rel=0.6)
 
 
+def test_a_tile_that_does_not_fit_after_all_keeps_its_cost() -> None:
+    simulated = Simulated(CARD)
+
+    def time(runs: Sequence[Run]) -> list[float]:
+        wide = [run.configuration.tiles[:2] == (128, 256) for run in runs]
+        return [math.inf if each else t for each, t in zip(wide, simulated.runs(runs))]
+
+    found = constants.measure(CARD, time)
+    assert found.costs[:2] == SHIPPED.costs[:2]
+    assert found.costs[2] / found.costs[1] == pytest.approx(COSTS[2] / COSTS[1], rel=0.01)
+    for gpu in (CARD, GPUS["sm_80"]):
+        assert constants.measure(gpu, lambda runs: [math.inf] * len(runs)) == SHIPPED
+
+
 def test_nothing_fits_nothing_changes() -> None:
     tiny = Gpu(90, 132, 1024)
-    assert constants.measure(tiny, Simulated(tiny).runs).costs == SHIPPED.costs
+    assert constants.measure(tiny, Simulated(tiny).runs) == SHIPPED
 
 
 # ---- scores ----
@@ -366,6 +382,24 @@ def test_calls_are_timed_in_turns_with_a_cold_cache(monkeypatch: pytest.MonkeyPa
     assert order.count("a") == order.count("b") == stopwatch.ROUNDS
     pairs = {tuple(order[i : i + 2]) for i in range(0, len(order), 2)}
     assert pairs == {("a", "b"), ("b", "a")}, "in turns, in either order"
+
+
+def test_a_run_that_is_out_of_resources_takes_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
+    def configured(run: Run, gpu: Gpu, device: torch.device) -> Any:
+        def call() -> None:
+            if run.problem.M > 100:
+                raise OutOfResources(300_000, 232_448, "shared memory")
+
+        return call
+
+    monkeypatch.setattr(stopwatch, "configured", configured)
+    monkeypatch.setattr(stopwatch.Stopwatch, "__init__", lambda *_: None)
+    monkeypatch.setattr(stopwatch.Stopwatch, "_gpu", CARD, raising=False)
+    monkeypatch.setattr(stopwatch.Stopwatch, "_device", CPU, raising=False)
+    monkeypatch.setattr(stopwatch.Stopwatch, "_medians", lambda _, calls: [7.0] * len(calls))
+    problems = [Problem(M, 64, 64, torch.bfloat16, torch.bfloat16) for M in (200, 64, 300, 32)]
+    runs = [Run(problem, choose(problem, CARD)) for problem in problems]
+    assert stopwatch.Stopwatch(CARD, CPU).runs(runs) == [math.inf, 7.0, math.inf, 7.0]
 
 
 @pytest.mark.gpu_only

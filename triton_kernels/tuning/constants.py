@@ -25,10 +25,10 @@ class Run(NamedTuple):
     configuration: Configuration
 
 
-# The time of each of some runs, taken in turns.
+# The time of each of some runs, taken in turns; infinite for one that does not fit after all.
 Time = Callable[[Sequence[Run]], Sequence[float]]
 
-WAVES = 2  # that tiles fill to the last place
+WAVES = 4  # that tiles fill to the last place: so many that a launch itself counts little
 SUMS = (1024, 4096)  # K, a short loop and a long one
 LENGTHS = (1024, 2048, 3072, 4096, 6144, 8192)  # K that may be the first long one
 STEPS = (0.25, 0.5, 1.0, 2.0, 4.0)  # of a shipped constant, tried
@@ -51,10 +51,11 @@ def _costs(gpu: Gpu, time: Time, found: Constants) -> tuple[float, ...]:
         forms = [_filling(gpu, row.tiles.BLOCK_M, row.tiles.BLOCK_N, K) for row in TMA_TILES]
         wanted = [row.for_problem(form, found) for row, form in zip(TMA_TILES, forms)]
         runs = _fitting(gpu, forms, wanted)
-        if not runs:
+        taken = zip(runs, time(list(runs.values())))
+        times = {row: each for row, each in taken if each < math.inf}
+        if not times:
             return SHIPPED.costs
-        times = dict(zip(runs, time(list(runs.values()))))
-        first = min(runs)
+        first = min(times)
         for row, each in times.items():
             ratios[row].append(SHIPPED.costs[first] * each / times[first])
     pairs = zip(ratios, SHIPPED.costs)
@@ -77,7 +78,7 @@ def _long(gpu: Gpu, time: Time) -> int:
         for value in (NEVER, ALWAYS)
     )
     first = _compare(gpu, time, products, short, long)
-    return (*LENGTHS, 2 * LENGTHS[-1])[first]
+    return SHIPPED.long if first is None else (*LENGTHS, 2 * LENGTHS[-1])[first]
 
 
 def _wide(gpu: Gpu, time: Time) -> int:
@@ -90,6 +91,8 @@ def _wide(gpu: Gpu, time: Time) -> int:
         for value in (NEVER, ALWAYS)
     )
     first = _compare(gpu, time, products, narrow, wide)
+    if first is None:
+        return SHIPPED.wide
     return math.floor((*widths, 2 * widths[-1])[first] / busy)
 
 
@@ -102,8 +105,11 @@ def _large(gpu: Gpu, time: Time) -> int:
         [_by_pointers(product, gpu, SHIPPED._replace(large=value)) for product in products]
         for value in (NEVER, ALWAYS)
     )
-    last = _compare(gpu, time, products, small, large) - 1
-    return math.ceil((sides[last] if last >= 0 else sides[0] / 2) ** 2 / busy)
+    first = _compare(gpu, time, products, small, large)
+    if first is None:
+        return SHIPPED.large
+    last = sides[first - 1] if first else sides[0] / 2
+    return math.ceil(last**2 / busy)
 
 
 def _by_pointers(product: Problem, gpu: Gpu, constants: Constants) -> Configuration:
@@ -116,14 +122,14 @@ def _compare(
     products: Sequence[Problem],
     before: Sequence[Configuration],
     after: Sequence[Configuration],
-) -> int:
+) -> int | None:
     """How many of the products, which grow, shall be cut as before, so that all together take
-    least; the mean is geometric."""
-    one, other = _fitting(gpu, products, before), _fitting(gpu, products, after)
-    if len(one) != len(products) or len(other) != len(products):
-        return len(one)
-    times = [math.log(each) for each in time([*one.values(), *other.values()])]
+    least; the mean is geometric. None where one of them does not fit."""
+    runs = [*_fitting(gpu, products, before).values(), *_fitting(gpu, products, after).values()]
     n = len(products)
+    times = [math.log(each) for each in time(runs)] if len(runs) == 2 * n else [math.inf]
+    if math.inf in times:
+        return None
     return min(range(n + 1), key=lambda k: sum(times[:k]) + sum(times[n + k :]))
 
 

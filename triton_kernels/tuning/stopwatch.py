@@ -7,6 +7,7 @@ counted, of which there is more than of the GPU's in small problems.
 
 from __future__ import annotations
 
+import math
 import random
 import statistics
 from collections.abc import Callable, Sequence
@@ -15,6 +16,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from triton.runtime.errors import OutOfResources
 
 from triton_kernels._fusion import Probe
 from triton_kernels._fusion import Problem as Fused
@@ -45,7 +47,10 @@ class Stopwatch:
 
     def runs(self, runs: Sequence[Run]) -> list[float]:
         """Of products in given configurations."""
-        return self._medians([configured(run, self._gpu, self._device) for run in runs])
+        calls = [configured(run, self._gpu, self._device) for run in runs]
+        able = [i for i, call in enumerate(calls) if _fits(call)]
+        medians = dict(zip(able, self._medians([calls[i] for i in able])))
+        return [medians.get(i, math.inf) for i in range(len(runs))]
 
     def case(self, case: Case) -> Times:
         """Of a kernel, of eager and of Inductor."""
@@ -78,6 +83,15 @@ class Stopwatch:
             statistics.median(1e3 * start.elapsed_time(end) for start, end in pairs)
             for pairs in events
         ]
+
+
+def _fits(call: Callable[[], Any]) -> bool:
+    """Whether it can be launched: the bytes that a configuration needs are an estimate."""
+    try:
+        call()
+    except OutOfResources:
+        return False
+    return True
 
 
 def configured(run: Run, gpu: Gpu, device: torch.device) -> Callable[[], Tensor]:
