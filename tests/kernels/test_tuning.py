@@ -130,7 +130,10 @@ def test_only_what_fits_is_timed_and_descriptors_fill_their_waves(arch: str) -> 
     for problem, configuration in simulated.asked:
         assert configuration.shared_memory(problem, gpu.capability) <= gpu.shared_memory
         if configuration.tma:
-            assert configuration.tiles_of(problem.M, problem.N) == constants.WAVES * gpu.multiprocessors
+            assert (
+                configuration.tiles_of(problem.M, problem.N)
+                == constants.WAVES * gpu.multiprocessors
+            )
         assert max(problem[:3]) <= 1 << 16
     assert len(simulated.asked) < 60
 
