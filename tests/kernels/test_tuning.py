@@ -175,7 +175,7 @@ def test_every_entry_of_every_kernel_has_cases_on_every_gpu() -> None:
     for gpu in (*GPUS.values(), *(Gpu(86, n, 101376) for n in (20, 28, 46, 68, 84))):
         cases = scores.cases(gpu, CPU)
         assert {(kernel, case.place) for case in cases for kernel in case.kernels} == every
-        assert len(cases) < 50
+        assert len(cases) < 60
         first = {(case.kernels, case.place) for case in cases}
         begun = cases[: len(first)]
         assert len({(case.kernels, case.place) for case in begun}) == len(first), (

@@ -1,6 +1,6 @@
 """The speeds of kernels relative to eager's and to Inductor's, from times.
 
-Measured are the entries of the op files, each by two problems that it covers, and the least counts.
+Measured are the entries of the op files, each by some problems that it covers; the least counts.
 16-bit floats stand for each other, and float64 for none.
 """
 
@@ -17,7 +17,7 @@ from triton_kernels import ops
 from triton_kernels._fusion import Fusion, Probe, Problem
 from triton_kernels._gpu import Gpu
 
-CASES = 2  # an entry
+CASES = 3  # an entry
 DTYPES = (torch.bfloat16, torch.float32)
 ACTS = ("gelu_tanh", "relu")  # an expensive one and a cheap one
 ELEMENTS = 1 << 25  # of an elementwise kernel: more than a cache holds
@@ -56,7 +56,7 @@ class Times(NamedTuple):
 
 
 def cases(gpu: Gpu, device: torch.device) -> list[Case]:
-    """One of each entry, then the second ones: time may run out."""
+    """One of each entry, then the second ones, and so on: time may run out."""
     found: dict[tuple[tuple[str, ...], int], list[Case]] = {}
     for case in _candidates(gpu, device):
         alike = found.setdefault((case.kernels, case.place), [])
