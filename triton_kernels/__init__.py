@@ -7,7 +7,8 @@ CUDA tensors run compiled. On a machine without a GPU, ``with tk.interpret():`` 
 ``TRITON_INTERPRET=1``) runs the same kernels in Triton's interpreter on CPU tensors.
 
 For whole models: the modules of :mod:`triton_kernels.nn`, :func:`replace_modules`, :func:`fuse`,
-and ``torch.compile(model, backend="triton_kernels")``.
+and ``torch.compile(model, backend="triton_kernels")``. On a GPU other than an H200 :func:`tune`
+measures once what these rest on; :func:`capabilities` says what holds.
 
 The ops are the files of :mod:`triton_kernels.ops`; ``__init__.pyi``, which ``make stubs`` writes,
 lists them for editors and type checkers.
@@ -23,6 +24,7 @@ from triton_kernels import nn, ops
 from triton_kernels._launch import interpret
 from triton_kernels._version import __version__
 from triton_kernels.graph import explain, fuse, replace_modules, restore_modules
+from triton_kernels.tuning import capabilities, tune
 
 OPS = tuple(sorted(ops.FUNCTIONS))
 for _name, _function in ops.FUNCTIONS.items():
@@ -30,12 +32,14 @@ for _name, _function in ops.FUNCTIONS.items():
         raise ImportError(f"an op cannot be called {_name!r}: triton_kernels has that already")
 __all__ = [
     "__version__",
+    "capabilities",
     "explain",
     "fuse",
     "interpret",
     "nn",
     "replace_modules",
     "restore_modules",
+    "tune",
     "variants",
     *OPS,
 ]

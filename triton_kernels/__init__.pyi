@@ -9,6 +9,8 @@ from triton_kernels.graph import explain as explain
 from triton_kernels.graph import fuse as fuse
 from triton_kernels.graph import replace_modules as replace_modules
 from triton_kernels.graph import restore_modules as restore_modules
+from triton_kernels.tuning import capabilities as capabilities
+from triton_kernels.tuning import tune as tune
 
 OPS: tuple[str, ...]
 def variants(op: str) -> dict[str, Callable[..., Tensor]]: ...
@@ -29,6 +31,7 @@ __all__ = [
     "__version__",
     "act_backward",
     "add",
+    "capabilities",
     "explain",
     "fuse",
     "gemm_bias_act",
@@ -44,5 +47,6 @@ __all__ = [
     "square",
     "square_backward",
     "sum_to",
+    "tune",
     "variants",
 ]

@@ -1,9 +1,10 @@
 """What an op file says for fuse and torch.compile: the words, which triton_kernels.graph reads.
 
-A :class:`Fusion` has three parts. ``reads``: calls of the op's own functions, and of others, as
+A :class:`Fusion` has four parts. ``reads``: calls of the op's own functions, and of others, as
 forms, for patterns to begin with. ``elementwise`` and ``products``: patterns, which find the nodes
 that one call of the op computes. ``speeds``: where the kernels were measured, and how fast they
-are. This module imports nothing of triton_kernels.graph, so that op files can.
+are. ``probes``: how that is measured again. This module imports nothing of triton_kernels.graph, so
+that op files can.
 """
 
 from __future__ import annotations
@@ -219,6 +220,22 @@ def filled(problem: Problem, gpu: Gpu) -> bool:
 
 
 @dataclass(frozen=True)
+class Probe:
+    """A kernel beside what torch does where it is not taken, for :func:`triton_kernels.tune`.
+
+    Attributes:
+        shapes: of the tensors, a letter a dimension: M, N and K of a product; n, the elements of
+            what is elementwise.
+        ours: called with the tensors and, of a product, the name of an activation.
+        theirs: called with the tensors; of a product it returns what the activation is of.
+    """
+
+    shapes: tuple[str, ...]
+    ours: Callable[..., Tensor]
+    theirs: Callable[..., Tensor]
+
+
+@dataclass(frozen=True)
 class Fusion:
     """What graphs may make of an op's kernels.
 
@@ -229,9 +246,12 @@ class Fusion:
         products: patterns of a product with its epilogue; what none takes is a gemm_bias_act.
         speeds: kernel → entries; the first that covers a problem holds. A kernel without one that
             does is not taken.
+        probes: kernel → how its speeds are measured. Kernels with the same entries share them, and
+            one of them is enough.
     """
 
     reads: Mapping[Any, Signature] = field(default_factory=dict)
     elementwise: tuple[Pattern, ...] = ()
     products: tuple[ProductPattern, ...] = ()
     speeds: Mapping[str, tuple[Entry, ...]] = field(default_factory=dict)
+    probes: Mapping[str, Probe] = field(default_factory=dict)

@@ -12,11 +12,14 @@ class Gpu(NamedTuple):
         capability: compute capability, 90 for 9.0.
         multiprocessors: their number.
         shared_memory: bytes that one block can have, where it asks for as much as it may.
+        name: of the model, by which :mod:`triton_kernels._measured` knows it; "" for a GPU that is
+            not there.
     """
 
     capability: int
     multiprocessors: int
     shared_memory: int
+    name: str = ""
 
 
 # One of each architecture. Shared memory is from the CUDA programming guide's table of compute
@@ -36,3 +39,34 @@ def like(capability: int) -> Gpu:
     """The one above of that capability, or of the next lower one."""
     older = [gpu for gpu in GPUS.values() if gpu.capability <= capability]
     return max(older, default=GPUS["sm_80"])
+
+
+class Peaks(NamedTuple):
+    """What a GPU reaches at best.
+
+    Attributes:
+        flops: FLOP/s of 16-bit products, added in float32.
+        bandwidth: bytes/s of its memory.
+    """
+
+    flops: float
+    bandwidth: float
+
+
+# Of the GPUs above, from the vendor's datasheets; dense products.
+_PEAKS = {
+    "sm_80": Peaks(312e12, 1.56e12),
+    "sm_86": Peaks(71e12, 0.94e12),
+    "sm_89": Peaks(165e12, 1.01e12),
+    "sm_90": Peaks(989e12, 4.8e12),
+    "sm_100": Peaks(2250e12, 8e12),
+    "sm_120": Peaks(209e12, 1.79e12),
+}
+
+
+def peaks(gpu: Gpu, bandwidth: float = 0.0) -> Peaks:
+    """Of a GPU by its architecture's: in proportion to the multiprocessors, at the same clock; with
+    the bandwidth that the driver tells, if it does."""
+    known = like(gpu.capability)
+    flops, other = next(_PEAKS[arch] for arch, each in GPUS.items() if each is known)
+    return Peaks(flops * gpu.multiprocessors / known.multiprocessors, bandwidth or other)

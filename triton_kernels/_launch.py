@@ -105,7 +105,17 @@ def _properties(device: torch.device) -> Gpu:
         10 * properties.major + properties.minor,
         properties.multi_processor_count,
         properties.shared_memory_per_block_optin,
+        properties.name,
     )
+
+
+def bandwidth(device: torch.device) -> float:
+    """Bytes/s of a GPU's memory by what the driver tells; 0 where there is none or it does not."""
+    if device.type != "cuda" or not torch.cuda.is_available():
+        return 0.0
+    properties: Any = torch.cuda.get_device_properties(device)
+    kilohertz = getattr(properties, "memory_clock_rate", 0)  # two transfers a cycle
+    return 2e3 * kilohertz * getattr(properties, "memory_bus_width", 0) / 8
 
 
 class Launch:

@@ -274,7 +274,7 @@ def test_every_file_and_export_has_its_spec() -> None:
     for folder, found in files.items():
         assert found - {"__init__"} == stems, folder
     models = {"explain", "fuse", "nn", "replace_modules", "restore_modules"}
-    others = {"__version__", "interpret", "variants"} | models
+    others = {"__version__", "capabilities", "interpret", "tune", "variants"} | models
     assert set(exported("triton_kernels")) - ops == others
     assert set(exported("cuda_reference")) - ops == {"BuildError", "load_inline", "variants"}
 

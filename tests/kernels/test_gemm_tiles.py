@@ -17,7 +17,7 @@ from compare.checking.implementations import implementations, is_quick
 from compare.ops import SPECS
 from triton_kernels import _launch
 from triton_kernels.gemm import GPUS, Configuration, Gpu, Problem, Tiles, choose, launch
-from triton_kernels.gemm.choice import LONG, TMA_TILES, TmaTiles, tiles_for
+from triton_kernels.gemm.choice import SHIPPED, TMA_TILES, TmaTiles, tiles_for
 from triton_kernels.gemm.configurations import cdiv
 from triton_kernels.interpreter import cross_compile
 
@@ -241,7 +241,7 @@ def test_every_tile_on_a_gpu(monkeypatch: pytest.MonkeyPatch, choice: TmaTiles) 
     M, N = tall * choice.tiles.BLOCK_M - 5, wide * choice.tiles.BLOCK_N - 8
     wrong = []
     for dtype, K, with_c in itertools.product(
-        (torch.float16, torch.bfloat16), (200, LONG + 8), (False, True)
+        (torch.float16, torch.bfloat16), (200, SHIPPED.long + 8), (False, True)
     ):
         a, b = operand(M, K, dtype, "by columns"), operand(K, N, dtype, "by rows")
         bias, c = operand(1, N, dtype, "by rows")[0], operand(M, 1, dtype, "by rows")

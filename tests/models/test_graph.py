@@ -252,11 +252,17 @@ def test_scores_follow_the_benchmarks(cpu: torch.device) -> None:
     assert not taken(GELU, torch.float64, 64, 64, 64)
 
 
-def test_other_gpus_were_not_measured(cpu: torch.device, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_products_were_not_measured_on_other_gpus(
+    cpu: torch.device, monkeypatch: pytest.MonkeyPatch
+) -> None:
     gpu = GPUS["sm_80"]
     monkeypatch.setattr("triton_kernels._launch.gpu", lambda kernel, device: gpu)
     verdict = capabilities.judge(problem(GELU, torch.float16, 64, 64, 64), 1)
-    assert verdict == (0, f"{GELU}: not measured for float16 on capability 80, below min_score 1")
+    refusal = f"{GELU}: 0.80 of eager's speed estimated for float16, below min_score 1"
+    assert verdict == (0.8, refusal, "estimated")
+    double = capabilities.judge(problem(GELU, torch.float64, 64, 64, 64), 1)
+    refusal = f"{GELU}: not measured for float64 on capability 80, below min_score 1"
+    assert double == (0, refusal, "")
     assert not capabilities.judge(problem("relu_scale", torch.float16), 1).refusal
 
 

@@ -3,20 +3,22 @@
 :func:`choose` takes the configuration that is the fastest where memory is plentiful, from rules and
 a table measured on an H200, and of that the first of its smaller forms for which a block has the
 shared memory: first with fewer stages, then with smaller tiles. Descriptors compete: of their tiles
-those whose waves over the multiprocessors cost least are taken.
+those whose waves over the multiprocessors cost least are taken. What was measured stands in
+:class:`triton_kernels._measured.Constants`; ``triton_kernels.tune()`` measures it on other GPUs.
 """
 
 from __future__ import annotations
 
 import functools
 import warnings
-from collections.abc import Iterator
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
+from triton_kernels import _measured
 from triton_kernels._gpu import H200, Gpu
+from triton_kernels._measured import SHIPPED, Constants
 from triton_kernels.gemm.configurations import (
     HALVES,
     Configuration,
@@ -31,40 +33,36 @@ class TmaTiles(NamedTuple):
     """Tiles of gemm_tma_kernel.
 
     ``SUBTILES``: 2 if the epilogue takes half a tile at a time: that leaves memory for a stage.
-    ``cost``: the time of one tile relative to the first's, measured on an H200.
     ``stages_with_c``: num_stages where there is c, which passes through shared memory, too.
-    ``long``: instead for K from LONG on, without c: the loop counts there, not the epilogue.
+    ``long``: instead for K from Constants.long on, without c: the loop counts there, not the
+    epilogue.
     """
 
     tiles: Tiles
     SUBTILES: int
-    cost: float
     stages_with_c: int
     long: Tiles | None = None
 
-    def for_problem(self, problem: Problem) -> Configuration:
+    def for_problem(self, problem: Problem, constants: Constants = SHIPPED) -> Configuration:
         """With the stages and warps that are best for K, with or without c."""
         tiles = self.tiles
         if problem.c:
             tiles = tiles._replace(num_stages=self.stages_with_c)
-        elif problem.K >= LONG and self.long is not None:
+        elif problem.K >= constants.long and self.long is not None:
             tiles = self.long
         return Configuration(True, tiles, self.SUBTILES)
 
 
+# Their costs are the constants', in this order.
 TMA_TILES = (
-    TmaTiles(Tiles(128, 256, 64, 16, 8, 4), 2, 1.0, 3),
-    TmaTiles(Tiles(128, 128, 64, 16, 8, 4), 1, 0.53, 4, long=Tiles(128, 128, 64, 8, 4, 5)),
-    TmaTiles(Tiles(64, 128, 128, 16, 4, 4), 1, 0.31, 3),
-    TmaTiles(Tiles(64, 64, 128, 16, 4, 6), 1, 0.2, 5),
-    TmaTiles(Tiles(64, 32, 128, 16, 4, 6), 1, 0.17, 5),
+    TmaTiles(Tiles(128, 256, 64, 16, 8, 4), 2, 3),
+    TmaTiles(Tiles(128, 128, 64, 16, 8, 4), 1, 4, long=Tiles(128, 128, 64, 8, 4, 5)),
+    TmaTiles(Tiles(64, 128, 128, 16, 4, 4), 1, 3),
+    TmaTiles(Tiles(64, 64, 128, 16, 4, 6), 1, 5),
+    TmaTiles(Tiles(64, 32, 128, 16, 4, 6), 1, 5),
 )
-LONG = 3072
 TMA_CAPABILITY = 90  # the first GPUs with a tensor memory accelerator
 SMALL = 32  # rows, columns or steps of K up to which pointers are as fast as descriptors
-# On an H200's multiprocessors:
-WIDE = 96 * 64  # columns that keep a GPU busy with tiles of 64
-LARGE = 1024 * 1024 * 2  # results, beyond which large tiles do
 # Bytes of shared memory. With less, large tiles leave room for two blocks a multiprocessor, so that
 # one's loop runs during the other's epilogue. Smaller tiles keep the tensor cores there busy: they
 # are half as fast as an A100's. By the architectures' figures, not measured.
@@ -74,17 +72,18 @@ PLENTY = 128 * 1024
 @functools.lru_cache(4096)
 def choose(problem: Problem, gpu: Gpu) -> Configuration:
     """The configuration for a problem."""
+    constants = _measured.constants(gpu)
     if tma_pays(problem, gpu):
         costs: dict[Configuration, float] = {}
-        for row in TMA_TILES:
-            fitting = next(_fitting(row.for_problem(problem), problem, gpu), None)
-            if fitting is not None:
-                waves = cdiv(fitting.tiles_of(problem.M, problem.N), gpu.multiprocessors)
-                costs.setdefault(fitting, waves * row.cost)
+        for row, cost in zip(TMA_TILES, constants.costs):
+            form = fitting(row.for_problem(problem, constants), problem, gpu)
+            if form is not None:
+                waves = cdiv(form.tiles_of(problem.M, problem.N), gpu.multiprocessors)
+                costs.setdefault(form, waves * cost)
         if costs:
             return min(costs, key=costs.__getitem__)
-    wanted = Configuration(False, tiles_for(problem, gpu))
-    return next(_fitting(wanted, problem, gpu), _SMALLEST)
+    wanted = Configuration(False, tiles_for(problem, gpu, constants))
+    return fitting(wanted, problem, gpu) or _SMALLEST
 
 
 def tma_pays(problem: Problem, gpu: Gpu) -> bool:
@@ -101,7 +100,7 @@ def tma_compatible(matrix: Tensor) -> bool:
     return column == 1 and row > 0 and row * size % 16 == 0 and matrix.data_ptr() % 16 == 0
 
 
-def tiles_for(problem: Problem, gpu: Gpu) -> Tiles:
+def tiles_for(problem: Problem, gpu: Gpu, constants: Constants = SHIPPED) -> Tiles:
     """The tiles of gemm_bias_act_kernel, if they fit."""
     M, N, _, dtype, _, precision, _ = problem
     busy = gpu.multiprocessors / H200.multiprocessors
@@ -115,18 +114,19 @@ def tiles_for(problem: Problem, gpu: Gpu) -> Tiles:
             return Tiles(128, 128, 32, 8, 8, 3)
         return Tiles(64, 64, 32, 8, 4, 2)
     if M <= 32:
-        return Tiles(32 if M > 16 else 16, 64 if N >= WIDE * busy else 32, 128, 8, 4, 6)
-    if M * N <= LARGE * busy:
+        return Tiles(32 if M > 16 else 16, 64 if N >= constants.wide * busy else 32, 128, 8, 4, 6)
+    if M * N <= constants.large * busy:
         return Tiles(64, 128, 64, 8, 4, 4 if plenty else 3)
     return Tiles(128, 256, 64, 8, 8, 3) if plenty else Tiles(128, 128, 32, 8, 8, 4)
 
 
-def _fitting(wanted: Configuration, problem: Problem, gpu: Gpu) -> Iterator[Configuration]:
-    """Those of its smaller forms for which there is shared memory, largest first."""
+def fitting(wanted: Configuration, problem: Problem, gpu: Gpu) -> Configuration | None:
+    """The largest of its smaller forms for which there is shared memory, itself if it can be."""
     for smaller in ever_smaller(wanted):
         enough = smaller.shared_memory(problem, gpu.capability) <= gpu.shared_memory
         if enough and (smaller, problem[3:], gpu) not in _failed:
-            yield smaller
+            return smaller
+    return None
 
 
 _SMALLEST = Configuration(False, Tiles(16, 16, 16, 8, 4, 1))

@@ -47,9 +47,9 @@ def launch(
         try:
             if chosen.tma:
                 programs = min(chosen.tiles_of(M, N), gpu.multiprocessors)
-                _by_descriptors(chosen, programs, op, a, b, bias, c, out, pre, act, scalars)
+                by_descriptors(chosen, programs, op, a, b, bias, c, out, pre, act, scalars)
             else:
-                _through_pointers(chosen, op, a, b, bias, c, out, pre, act, scalars, precision)
+                through_pointers(chosen, op, a, b, bias, c, out, pre, act, scalars, precision)
             return
         except OutOfResources as error:
             if not too_large(chosen, problem, gpu, error):
@@ -70,7 +70,7 @@ def _strides(bias: Tensor | None, c: Tensor | None, out: Tensor) -> tuple[int, .
     return (0 if bias is None else bias.stride(0), *of_c, *out.stride())
 
 
-def _by_descriptors(
+def by_descriptors(
     chosen: Configuration,
     programs: int,
     op: str,
@@ -108,7 +108,7 @@ def _by_descriptors(
     )
 
 
-def _through_pointers(
+def through_pointers(
     chosen: Configuration,
     op: str,
     a: Tensor,

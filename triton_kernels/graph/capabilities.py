@@ -2,19 +2,23 @@
 
 A score is the expected speed relative to that alternative: 1.1 means ten per cent faster than
 eager's kernels, or than Inductor's where Inductor compiles the rest. The figures are coarse: the
-least of the measured cases that an entry covers, from docs/benchmarks/h200.json (NVIDIA H200,
-2026-11-21; shapes that fill their last wave badly: docs/FACTS.md of the same day). What no entry
-covers was not measured, and scores 0.
+least of the measured cases that an entry covers. They are those of :func:`triton_kernels.tune` on
+this machine, or else those of the op files, from docs/benchmarks/h200.json (NVIDIA H200,
+2026-11-21; shapes that fill their last wave badly: docs/FACTS.md of the same day). For products on
+a GPU that nobody measured they are estimated. What neither covers scores 0.
 """
 
 from __future__ import annotations
 
+import functools
+from dataclasses import replace
 from typing import NamedTuple
 
 import torch
 
-from triton_kernels import _arguments, _elementwise, _launch, ops
+from triton_kernels import _arguments, _elementwise, _launch, _measured, ops
 from triton_kernels._fusion import Entry, Problem
+from triton_kernels._gpu import Gpu, Peaks, peaks
 
 # Kernel → what was measured, as its op file has it. The first entry that covers a problem holds.
 ENTRIES: dict[str, tuple[Entry, ...]] = {
@@ -24,12 +28,24 @@ ENTRIES: dict[str, tuple[Entry, ...]] = {
 # of these functions takes longer on the host than torch's own.
 MIN_SCORE = 1.01
 
+# Where a score comes from.
+MEASURED, SHIPPED, ESTIMATED = "measured here", "shipped", "estimated"
+
 
 class Verdict(NamedTuple):
-    """Whether a kernel is taken. ``score`` is None where the kernel cannot run at all."""
+    """Whether a kernel is taken. ``score`` is None where the kernel cannot run at all; ``source``
+    is one of the three above, or nothing."""
 
     score: float | None
     refusal: str = ""
+    source: str = ""
+
+
+class Sourced(NamedTuple):
+    """An entry, and where its figures come from."""
+
+    entry: Entry
+    source: str
 
 
 def judge(problem: Problem, min_score: float) -> Verdict:
@@ -38,16 +54,70 @@ def judge(problem: Problem, min_score: float) -> Verdict:
     if unable:
         return Verdict(None, unable)
     gpu = _launch.gpu(_elementwise.flat_kernel, problem.device)
-    entries = ENTRIES.get(problem.kernel, ())
-    entry = next((entry for entry in entries if entry.covers(problem, gpu)), None)
-    if entry is None:
-        score, what = 0.0, f"not measured for {_name(problem.dtype)} on capability {gpu.capability}"
+    holding = entries(problem.kernel, gpu)
+    found = next((each for each in holding if each.entry.covers(problem, gpu)), None)
+    if found is not None:
+        score, source = relative(found.entry, problem.other), found.source
+        if source == ESTIMATED:
+            score *= 1 + saved(problem, peaks(gpu, _launch.bandwidth(problem.device)))
+        word = ESTIMATED if source == ESTIMATED else "expected"
+        what = f"{score:.2f} of {problem.other}'s speed {word} for {_name(problem.dtype)}"
     else:
-        score = entry.inductor if problem.other == "inductor" else entry.eager
-        what = f"{score:.2f} of {problem.other}'s speed expected for {_name(problem.dtype)}"
+        score, source = 0.0, ""
+        what = f"not measured for {_name(problem.dtype)} on capability {gpu.capability}"
     if score < min_score:
-        return Verdict(score, f"{problem.kernel}: {what}, below min_score {min_score:g}")
-    return Verdict(score)
+        refusal = f"{problem.kernel}: {what}, below min_score {min_score:g}"
+        return Verdict(score, refusal, source)
+    return Verdict(score, "", source)
+
+
+def relative(entry: Entry, other: str) -> float:
+    """The speed of an entry relative to eager's or to Inductor's."""
+    return entry.inductor if other == "inductor" else entry.eager
+
+
+@functools.cache
+def entries(kernel: str, gpu: Gpu) -> tuple[Sourced, ...]:
+    """What holds for a kernel on a GPU; the first that covers a problem counts."""
+    shipped = ENTRIES.get(kernel, ())
+    measurement = _measured.measurement(gpu)
+    speeds = {} if measurement is None else measurement.speeds.get(kernel, {})
+    holding = []
+    for place, entry in enumerate(shipped):
+        alike = [other for other in shipped if other.dtypes == entry.dtypes]
+        if place in speeds:
+            eager, inductor = speeds[place]
+            source = MEASURED
+        elif _stands_for(entry, gpu):
+            eager, inductor = entry.eager, entry.inductor
+            source = SHIPPED
+        elif not any(_stands_for(other, gpu) for other in alike):
+            # Without the epilogue's saving as slow as it ever was, where it was measured.
+            eager = min(1.0, *(other.eager for other in alike))
+            inductor = min(1.0, *(other.inductor for other in alike))
+            source = ESTIMATED
+        else:
+            continue
+        entry = replace(entry, eager=eager, inductor=inductor, capabilities=())
+        holding.append(Sourced(entry, source))
+    return tuple(holding)
+
+
+def _stands_for(entry: Entry, gpu: Gpu) -> bool:
+    return not entry.capabilities or gpu.capability in entry.capabilities
+
+
+def saved(problem: Problem, limits: Peaks) -> float:
+    """What fusing saves a product, as a part of the time that the product alone takes, both by the
+    roofline: the alternative writes the product, reads it for the activation and writes it again.
+    What is not known saves nothing."""
+    M, N, K = problem.M, problem.N, problem.K
+    if not M or not N or not K or problem.act in (None, "none"):
+        return 0.0
+    size = problem.dtype.itemsize
+    moved = (M * K + K * N + M * N) * size
+    product = max(2 * M * N * K / limits.flops, moved / limits.bandwidth)
+    return 2 * M * N * size / limits.bandwidth / product
 
 
 def _unable(problem: Problem) -> str:

@@ -50,16 +50,18 @@ class Options:
 
 @dataclass(frozen=True)
 class Step:
-    """One kernel in place of ``nodes``."""
+    """One kernel in place of ``nodes``; where ``estimated``, nobody measured it on such a GPU."""
 
     kernel: str
     nodes: tuple[str, ...]
     score: float
     act: str = "none"
+    estimated: bool = False
 
     def __str__(self) -> str:
         act = "" if self.act == "none" else f" (act {self.act})"
-        return f"{' + '.join(self.nodes)} → {self.kernel}{act}, score {self.score:.2f}"
+        score = f"{self.score:.2f}{', estimated' if self.estimated else ''}"
+        return f"{' + '.join(self.nodes)} → {self.kernel}{act}, score {score}"
 
 
 @dataclass(frozen=True)
@@ -137,7 +139,7 @@ class _Rewriting:
             if verdict.refusal:
                 self._leave(root, verdict.refusal, verdict.score)
             else:
-                self._apply(match, verdict.score or 0.0)
+                self._apply(match, verdict)
                 gone.update(match.nodes)
 
     def plan(self) -> Plan:
@@ -166,7 +168,7 @@ class _Rewriting:
         name = self._names[root][-1]
         self._left.setdefault(name, Left(name, reason, score))
 
-    def _apply(self, match: Match, score: float) -> None:
+    def _apply(self, match: Match, verdict: capabilities.Verdict) -> None:
         *inner, root = match.nodes
         graph = self.module.graph
         with graph.inserting_before(root):
@@ -180,7 +182,8 @@ class _Rewriting:
         self._names[new] = names
         for node in match.nodes:
             self._steps.pop(node, None)
-        self._steps[new] = Step(match.kernel, names, score, match.act)
+        estimated = verdict.source == capabilities.ESTIMATED
+        self._steps[new] = Step(match.kernel, names, verdict.score or 0.0, match.act, estimated)
 
     def _inserted(self, argument: Any) -> Any:
         """An argument of the call, with the nodes that make it inserted."""

@@ -22,7 +22,7 @@ from torch import Tensor
 from torch.fx import Node
 
 from triton_kernels import _arguments, _elementwise_op
-from triton_kernels._fusion import Entry, Form, Fusion, Match, Scaled, Sum
+from triton_kernels._fusion import Entry, Form, Fusion, Match, Probe, Scaled, Sum
 from triton_kernels._operator import Gradient, Operator
 from triton_kernels._placements import P, Rule, Sharding, elementwise, floating
 from triton_kernels.ops.sum_to import reduce_to
@@ -186,4 +186,5 @@ GRAPH = Fusion(
     elementwise=(_match,),
     # Not timed against mul and add apart, which move five tensors where it moves three.
     speeds={"add": (Entry(_arguments.FLOATS, eager=1.6, inductor=1.0),)},
+    probes={"add": Probe(("n", "n"), partial(add, alpha=0.5), lambda x, y: x + 0.5 * y)},
 )

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from triton_kernels import _arguments, _launch
-from triton_kernels._fusion import Entry, Fusion
+from triton_kernels._fusion import Entry, Fusion, Probe
 from triton_kernels._gemm_op import Product, ProductOperator, wants_pre
 from triton_kernels._placements import P, R, Rule, Shard, Sharding, beside, twice
 from triton_kernels.activations import ACTIVATIONS
@@ -227,5 +227,12 @@ GRAPH = Fusion(
             Entry((torch.float32,), eager=0.8, inductor=0.8, capabilities=(90,), rows=1024),
             Entry((torch.float32,), eager=0.1, inductor=0.1, capabilities=(90,)),
         )
-    }
+    },
+    probes={
+        "gemm_bias_act": Probe(
+            ("MK", "KN", "N"),
+            lambda a, b, bias, act: gemm_bias_act(a, b, bias, act=act),
+            lambda a, b, bias: torch.addmm(bias, a, b),
+        )
+    },
 )

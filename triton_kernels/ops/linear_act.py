@@ -19,7 +19,7 @@ from torch import Tensor
 from torch.fx import Node
 
 from triton_kernels import _arguments, _fusion
-from triton_kernels._fusion import Entry, Fusion, Match
+from triton_kernels._fusion import Entry, Fusion, Match, Probe
 from triton_kernels._gemm_op import Product, ProductOperator, wants_pre
 from triton_kernels._operator import TensorMeta
 from triton_kernels._placements import R, Rule, Shard, Sharding, twice
@@ -260,4 +260,14 @@ _SPEEDS = (
     Entry((torch.float32,), eager=0.8, inductor=0.8, capabilities=(90,), rows=1024),
     Entry((torch.float32,), eager=0.1, inductor=0.1, capabilities=(90,)),
 )
-GRAPH = Fusion(products=(_match,), speeds=dict.fromkeys(("linear_act", "linear_gelu"), _SPEEDS))
+GRAPH = Fusion(
+    products=(_match,),
+    speeds=dict.fromkeys(("linear_act", "linear_gelu"), _SPEEDS),
+    probes={
+        "linear_act": Probe(
+            ("MK", "NK", "N"),
+            lambda x, weight, bias, act: linear_act(x, weight, bias, act=act),
+            torch.nn.functional.linear,
+        )
+    },
+)

@@ -17,6 +17,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+import torch
 import triton
 import triton.language as tl
 from torch import Tensor
@@ -29,6 +30,7 @@ from triton_kernels._fusion import (
     Form,
     Fusion,
     Match,
+    Probe,
     Scaled,
     Signature,
     Sum,
@@ -199,5 +201,13 @@ GRAPH = Fusion(
     speeds={
         "relu_scale": (Entry(DTYPES, eager=1.7, inductor=1.0),),
         "relu_scale_add": (Entry(DTYPES, eager=2.1, inductor=1.0),),
+    },
+    probes={
+        "relu_scale": Probe(("n",), lambda x: relu_scale(x, 0.5), lambda x: torch.relu(x) * 0.5),
+        "relu_scale_add": Probe(
+            ("n", "n"),
+            lambda x, y: relu_scale_add(x, y, 0.5),
+            lambda x, y: torch.relu(x) * 0.5 + y,
+        ),
     },
 )

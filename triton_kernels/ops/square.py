@@ -20,7 +20,7 @@ from torch import Tensor
 from torch.fx import Node
 
 from triton_kernels import _arguments, _elementwise_op
-from triton_kernels._fusion import Entry, Form, Fusion, Match, Square
+from triton_kernels._fusion import Entry, Form, Fusion, Match, Probe, Square
 from triton_kernels._operator import Gradient
 from triton_kernels._placements import P, R, Rule, Sharding, elementwise
 from triton_kernels.ops.sum_to import reduce_to
@@ -112,4 +112,5 @@ def _match(root: Node, forms: Mapping[Node, Form | None]) -> Match | None:
 GRAPH = Fusion(
     elementwise=(_match,),
     speeds={"square": (Entry(_arguments.FLOATS, eager=1.0, inductor=1.0),)},
+    probes={"square": Probe(("n",), square, torch.square)},
 )

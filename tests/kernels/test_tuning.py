@@ -1,0 +1,423 @@
+"""tune on a simulated GPU: the constants and speeds that it has are those that are found."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import os
+import re
+import statistics
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from triton.runtime.errors import OutOfResources
+
+import triton_kernels as tk
+from triton_kernels import __main__ as command
+from triton_kernels import _launch, _measured, ops
+from triton_kernels._gpu import GPUS, H200, Gpu
+from triton_kernels._measured import SHIPPED, Constants
+from triton_kernels.gemm import Problem, choose
+from triton_kernels.gemm.choice import TMA_TILES, fitting
+from triton_kernels.graph import capabilities
+from triton_kernels.tuning import constants, measuring, scores, stopwatch
+from triton_kernels.tuning.constants import Run
+from triton_kernels.tuning.scores import Case, Times
+
+CARD = Gpu(90, 114, 232448, "Some Card")
+CPU = torch.device("cpu")
+# Between the sizes that are tried: the first wide one is the shipped, the last small one
+# twice that.
+COSTS = (1.0, 0.4, 0.35, 0.15, 0.1)
+TRUE = Constants(COSTS, 2048, int(0.7 * SHIPPED.wide), int(2.8 * SHIPPED.large))
+
+
+class Simulated:
+    """A GPU with constants: a configuration that they do not want takes a fifth longer."""
+
+    def __init__(self, gpu: Gpu, true: Constants = TRUE, speed: float = 1.5) -> None:
+        self.gpu, self.true, self.speed = gpu, true, speed
+        self.asked: list[Run] = []
+        self.cases: list[Case] = []
+
+    def runs(self, runs: Sequence[Run]) -> list[float]:
+        self.asked += runs
+        return [self._microseconds(*run) for run in runs]
+
+    def _microseconds(self, problem: Problem, configuration: Any) -> float:
+        tiles, busy = configuration.tiles, self.gpu.multiprocessors / H200.multiprocessors
+        if configuration.tma:
+            sizes = [row.tiles[:2] for row in TMA_TILES]
+            cost = self.true.costs[sizes.index(tiles[:2])] * problem.K
+            waves = -(-configuration.tiles_of(problem.M, problem.N) // self.gpu.multiprocessors)
+            long = tiles[:2] == (128, 128) and (tiles.num_warps == 4) != (
+                problem.K >= self.true.long
+            )
+            return cost * waves * (1.2 if long else 1.0)
+        if problem.M <= 32:
+            wanted = (tiles.BLOCK_N == 64) == (problem.N >= self.true.wide * busy)
+        else:
+            small = tiles.BLOCK_M * tiles.BLOCK_N == 64 * 128
+            wanted = small == (problem.M * problem.N <= self.true.large * busy)
+        return problem.N * (1.0 if wanted else 1.2)
+
+    def case(self, case: Case) -> Times:
+        self.cases.append(case)
+        return Times(10.0, 10.0 * self.speed, 5.0 * self.speed)
+
+
+@pytest.fixture
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    yield tmp_path
+    for cached in (_measured.measurement, choose, capabilities.entries):
+        cached.cache_clear()
+
+
+@pytest.fixture
+def card(home: Path, monkeypatch: pytest.MonkeyPatch) -> Simulated:
+    """A machine with a GPU that is simulated."""
+    simulated = Simulated(CARD)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
+    monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
+    monkeypatch.setattr(torch.cuda, "device", lambda _: contextlib.nullcontext())
+    monkeypatch.setattr(_launch, "interpreted", lambda _: False)
+    monkeypatch.setattr(_launch, "gpu", lambda kernel, device: CARD)
+    monkeypatch.setattr(_launch, "bandwidth", lambda device: 0.0)
+    monkeypatch.setattr(measuring, "Stopwatch", lambda gpu, device: simulated)
+    return simulated
+
+
+# ---- constants ----
+
+
+@pytest.mark.parametrize("arch", GPUS)
+@pytest.mark.parametrize("multiprocessors", [24, 67, 114, 132])
+def test_the_constants_of_a_gpu_are_found(arch: str, multiprocessors: int) -> None:
+    gpu = GPUS[arch]._replace(multiprocessors=multiprocessors)
+    simulated = Simulated(gpu)
+    found, busy = constants.measure(gpu, simulated.runs), multiprocessors / 132
+    # But for the tiles of 64 and 128 that problems are made of.
+    assert found.wide * busy == pytest.approx(SHIPPED.wide * busy, abs=33)
+    if gpu.capability < 90:
+        side = (2 * SHIPPED.large * busy) ** 0.5
+        assert (found.large * busy) ** 0.5 == pytest.approx(side, abs=65)
+        assert found == SHIPPED._replace(wide=found.wide, large=found.large)
+        return
+    assert found.large == SHIPPED.large
+    assert found.long == TRUE.long
+    product = Problem(999, 999, 1024, torch.bfloat16, torch.bfloat16)
+    fits = [fitting(row.for_problem(product), product, gpu) is not None for row in TMA_TILES]
+    assert fits == [gpu.shared_memory > 200 * 1024, True, True, True, True]
+    first = fits.index(True)  # only ratios count
+    assert found.costs[first] == SHIPPED.costs[first]
+    ratios = [cost / found.costs[first] for cost in found.costs[first:]]
+    assert ratios == pytest.approx([cost / COSTS[first] for cost in COSTS[first:]], rel=0.01)
+
+
+@pytest.mark.parametrize("arch", GPUS)
+def test_only_what_fits_is_timed_and_descriptors_fill_their_waves(arch: str) -> None:
+    gpu = GPUS[arch]
+    simulated = Simulated(gpu)
+    constants.measure(gpu, simulated.runs)
+    for problem, configuration in simulated.asked:
+        assert configuration.shared_memory(problem, gpu.capability) <= gpu.shared_memory
+        if configuration.tma:
+            assert (
+                configuration.tiles_of(problem.M, problem.N)
+                == constants.WAVES * gpu.multiprocessors
+            )
+        assert max(problem[:3]) <= 1 << 16
+    assert len(simulated.asked) < 60
+
+
+def test_a_constant_that_decides_nothing_ends_at_the_ladder() -> None:
+    """One of the tiles is always the faster one."""
+    for wide, large, expected in ((1, 1, (0.25, 0.125)), (1 << 40, 1 << 60, (8.0, 4.0))):
+        gpu = GPUS["sm_80"]._replace(multiprocessors=132)
+        true = TRUE._replace(wide=wide, large=large)
+        found = constants.measure(gpu, Simulated(gpu, true).runs)
+        assert found.wide == expected[0] * SHIPPED.wide
+        assert found.large == pytest.approx(expected[1] * SHIPPED.large, rel=0.6)
+
+
+def test_a_tile_that_does_not_fit_after_all_keeps_its_cost() -> None:
+    simulated = Simulated(CARD)
+
+    def time(runs: Sequence[Run]) -> list[float]:
+        wide = [run.configuration.tiles[:2] == (128, 256) for run in runs]
+        return [math.inf if each else t for each, t in zip(wide, simulated.runs(runs))]
+
+    found = constants.measure(CARD, time)
+    assert found.costs[:2] == SHIPPED.costs[:2]
+    assert found.costs[2] / found.costs[1] == pytest.approx(COSTS[2] / COSTS[1], rel=0.01)
+    for gpu in (CARD, GPUS["sm_80"]):
+        assert constants.measure(gpu, lambda runs: [math.inf] * len(runs)) == SHIPPED
+
+
+def test_nothing_fits_nothing_changes() -> None:
+    tiny = Gpu(90, 132, 1024)
+    assert constants.measure(tiny, Simulated(tiny).runs) == SHIPPED
+
+
+# ---- scores ----
+
+
+def test_every_entry_of_every_kernel_has_cases_on_every_gpu() -> None:
+    every = {(kernel, i) for kernel, e in capabilities.ENTRIES.items() for i in range(len(e))}
+    for gpu in (*GPUS.values(), *(Gpu(86, n, 101376) for n in (20, 28, 46, 68, 84))):
+        cases = scores.cases(gpu, CPU)
+        assert {(kernel, case.place) for case in cases for kernel in case.kernels} == every
+        assert len(cases) < 60
+        first = {(case.kernels, case.place) for case in cases}
+        begun = cases[: len(first)]
+        assert len({(case.kernels, case.place) for case in begun}) == len(first), (
+            "one of each first"
+        )
+
+
+def test_the_least_case_counts_rounded_down() -> None:
+    """And what has no time left is not in it."""
+    cases = scores.cases(CARD, CPU)
+    speeds = iter(range(len(cases)))
+
+    def time(case: Case) -> Times:
+        return Times(1.0, 1.239 + next(speeds), 1.0)
+
+    found = scores.measure(cases, time, lambda: True)
+    assert found["linear_act"] is not found["linear_gelu"]
+    assert found["linear_act"] == found["linear_gelu"]
+    first = cases[0]
+    assert found[first.kernels[0]][first.place] == (1.23, 1.0)
+    left = iter([True, True, False])
+    few = scores.measure(cases, lambda case: Times(1.0, 2.0, 3.0), lambda: next(left))
+    assert sum(len(entries) for entries in few.values()) == sum(len(c.kernels) for c in cases[:2])
+
+
+def test_a_probe_computes_in_torch_what_the_kernel_computes(cpu: torch.device) -> None:
+    seen = set()
+    for fusion in ops.FUSIONS:
+        assert set(fusion.probes) <= set(fusion.speeds)
+        for kernel, probe in fusion.probes.items():
+            acts = scores.ACTS if "N" in "".join(probe.shapes) else (None,)
+            for act in acts:
+                sizes = (5, 9, 17) if act else (None, None, None)
+                problem = scores.Problem(kernel, torch.float32, cpu, "eager", *sizes, act)
+                ours, theirs, tensors = stopwatch.calls(probe, problem, 40)
+                compiled = torch.compile(theirs, backend="eager", fullgraph=True, dynamic=False)
+                right = compiled(*tensors)
+                assert right.shape == ((5, 9) if act else (40,))
+                torch.testing.assert_close(ours(*tensors), right, rtol=1e-5, atol=1e-5)
+                seen.add(kernel)
+    assert len(seen) >= 6
+
+
+@pytest.mark.parametrize("row", range(len(TMA_TILES) + 1))
+def test_a_run_is_a_linear_layer_with_gelu_cut_as_asked(
+    row: int, cpu: torch.device, launches: list[_launch.Launch]
+) -> None:
+    problem = Problem(40, 72, 48, torch.bfloat16, torch.bfloat16)
+    wanted = choose(problem._replace(M=16), H200)
+    if row < len(TMA_TILES):
+        wanted = TMA_TILES[row].for_problem(problem)
+    torch.manual_seed(3)
+    out = stopwatch.configured(Run(problem, wanted), H200, cpu)()
+    torch.manual_seed(3)
+    x, weight, bias = (torch.randn(s, dtype=torch.bfloat16) for s in ((40, 48), (72, 48), (72,)))
+    right = torch.nn.functional.gelu(x.float() @ weight.float().t() + bias, approximate="tanh")
+    torch.testing.assert_close(out.float(), right, rtol=2e-2, atol=2e-2)
+    assert launches[0].meta["BLOCK_M"] == wanted.tiles.BLOCK_M
+    assert launches[0].meta.get("SUBTILES", 0) == (wanted.SUBTILES if wanted.tma else 0)
+
+
+# ---- tune ----
+
+
+def test_tune_keeps_what_it_finds_and_uses_it_at_once(
+    card: Simulated, capsys: pytest.CaptureFixture[str]
+) -> None:
+    product = Problem(2432, 3072, 1024, torch.bfloat16, torch.bfloat16)
+    device = torch.device("cuda", 0)
+    gelu = scores.Problem("linear_gelu", torch.float16, device, "eager", 4096, 4096, 1024, "gelu")
+    before = tk.capabilities()
+    assert before.source == "shipped"
+    assert {each.source for each in before.speeds} == {"shipped"}
+    assert choose(product, CARD).tiles[:2] == (128, 256)
+    assert capabilities.judge(gelu, 1).source == "shipped"
+    found = tk.tune()
+    assert (found.source, found.constants.costs) == ("measured here", TRUE.costs)
+    assert {each.source for each in found.speeds} == {"measured here"}
+    assert str(found) == str(tk.capabilities())
+    assert choose(product, CARD).tiles[:2] == (128, 128)
+    assert capabilities.judge(gelu, 1) == (1.5, "", "measured here")
+    verdict = capabilities.judge(gelu._replace(other="inductor"), 1)
+    assert verdict.score == 0.75
+    assert "0.75 of inductor's speed expected for float16" in verdict.refusal
+    said = capsys.readouterr().err.splitlines()
+    assert len(said) == len(card.cases) + 2
+    assert re.fullmatch(r" +\d+ s  Some Card: the choice of tiles", said[0])
+    assert f"[{len(card.cases)}/{len(card.cases)}]" in said[-2]
+    assert said[-1].endswith(str(_measured.file(CARD)))
+
+
+def test_products_are_timed_with_the_constants_that_were_found(
+    card: Simulated, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen = set()
+
+    def case(case: Case) -> Times:
+        seen.add(_measured.constants(CARD).costs)
+        return Times(1.0, 1.0, 1.0)
+
+    monkeypatch.setattr(card, "case", case)
+    tk.tune(0, progress=False)
+    assert seen == {TRUE.costs}
+
+
+def test_an_end_of_time_leaves_the_rest_as_it_was(
+    card: Simulated, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    clock = iter(range(0, 100_000, 60))
+    monkeypatch.setattr(measuring.time, "monotonic", lambda: float(next(clock)))
+    found = tk.tune()
+    assert 0 < len(card.cases) < 5
+    assert {each.source for each in found.speeds} == {"measured here", "shipped"}
+    assert re.search(r"no time left for \d+ of \d+", capsys.readouterr().err)
+
+
+def test_a_failure_amid_the_scores_keeps_the_constants_alone(
+    card: Simulated, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def out_of_memory(case: Case) -> Times:
+        raise torch.OutOfMemoryError("CUDA out of memory")
+
+    monkeypatch.setattr(card, "case", out_of_memory)
+    with pytest.raises(torch.OutOfMemoryError):
+        tk.tune(progress=False)
+    held = tk.capabilities()
+    assert (held.source, held.constants.costs) == ("measured here", TRUE.costs)
+    assert {each.source for each in held.speeds} == {"shipped"}
+
+
+@pytest.mark.parametrize("wrong", [1, -1, torch.device("cpu"), torch.device("cuda", 3)])
+def test_a_device_that_is_not_there_is_refused(card: Simulated, wrong: Any) -> None:
+    for function in (tk.tune, tk.capabilities):
+        with pytest.raises(ValueError, match="no CUDA device"):
+            function(wrong)
+
+
+def test_interpreted_kernels_are_not_measured(
+    card: Simulated, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(_launch, "interpreted", lambda _: True)
+    with pytest.raises(RuntimeError, match="interpreted"):
+        tk.tune()
+
+
+def test_the_command_without_a_gpu_says_one_line(home: Path) -> None:
+    environment = {**os.environ, "CUDA_VISIBLE_DEVICES": "", "XDG_CACHE_HOME": str(home)}
+    line = [sys.executable, "-m", "triton_kernels", "tune"]
+    ran = subprocess.run(line, env=environment, capture_output=True, text=True, check=False)
+    assert ran.returncode == 1
+    assert ran.stdout == ""
+    assert ran.stderr == "error: tune(): there is nothing to measure, torch sees no GPU\n"
+    assert list(home.iterdir()) == []
+
+
+def test_the_command_prints_what_holds(card: Simulated, capsys: pytest.CaptureFixture[str]) -> None:
+    assert command.main(["tune"]) == 0
+    tuned = capsys.readouterr().out
+    assert command.main(["capabilities", "--device", "0"]) == 0
+    assert capsys.readouterr().out == tuned
+    assert "Some Card: compute capability 9.0, 114 multiprocessors, 227 kB" in tuned
+    assert "choice of a product's tiles, measured here:" in tuned
+    assert re.search(r"relu_scale_add +float16.* 1\.50  0\.75  measured here", tuned)
+    assert command.main(["tune", "--device", "9"]) == 1
+    assert capsys.readouterr().err == "error: no CUDA device 9; there are 1\n"
+
+
+# ---- the stopwatch ----
+
+
+def test_calls_are_timed_in_turns_with_a_cold_cache(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A simulated stream: every third call of the first is slow, and no flush is counted."""
+    now, log = [0.0], []
+
+    class Event:
+        def __init__(self, enable_timing: bool) -> None:
+            self.at = 0.0
+
+        def record(self) -> None:
+            self.at = now[0]
+
+        def elapsed_time(self, end: Event) -> float:
+            return (end.at - self.at) / 1e3
+
+    def work(name: str, microseconds: float) -> None:
+        log.append(name)
+        now[0] += microseconds
+
+    properties = SimpleNamespace(L2_cache_size=0)
+    flush = SimpleNamespace(sum=lambda: work("flush", 70))
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda _: properties)
+    monkeypatch.setattr(torch.cuda, "Event", Event)
+    monkeypatch.setattr(torch.cuda, "_sleep", lambda _: work("spin", 200), raising=False)
+    monkeypatch.setattr(torch.cuda, "synchronize", lambda: None)
+    monkeypatch.setattr(torch, "ones", lambda *_, **__: flush)
+    watch = stopwatch.Stopwatch(CARD, CPU)
+    calls = [
+        lambda: work("a", 40 if log.count("a") % 3 == 2 else 10),
+        lambda: work("b", 20),
+    ]
+    assert watch._medians(calls) == pytest.approx([10, 20])
+    assert log[:4] == ["a", "b", "a", "b"], "compiled, and once more"
+    timed = log[4:]
+    assert timed[:2] == ["flush", "spin"]
+    assert all(timed[i : i + 2] == ["flush", "spin"] for i in range(0, len(timed), 3))
+    order = timed[2::3]
+    assert order.count("a") == order.count("b") == stopwatch.ROUNDS
+    pairs = {tuple(order[i : i + 2]) for i in range(0, len(order), 2)}
+    assert pairs == {("a", "b"), ("b", "a")}, "in turns, in either order"
+
+
+def test_a_run_that_is_out_of_resources_takes_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
+    def configured(run: Run, gpu: Gpu, device: torch.device) -> Any:
+        def call() -> None:
+            if run.problem.M > 100:
+                raise OutOfResources(300_000, 232_448, "shared memory")
+
+        return call
+
+    monkeypatch.setattr(stopwatch, "configured", configured)
+    monkeypatch.setattr(stopwatch.Stopwatch, "__init__", lambda *_: None)
+    monkeypatch.setattr(stopwatch.Stopwatch, "_gpu", CARD, raising=False)
+    monkeypatch.setattr(stopwatch.Stopwatch, "_device", CPU, raising=False)
+    monkeypatch.setattr(stopwatch.Stopwatch, "_medians", lambda _, calls: [7.0] * len(calls))
+    problems = [Problem(M, 64, 64, torch.bfloat16, torch.bfloat16) for M in (200, 64, 300, 32)]
+    runs = [Run(problem, choose(problem, CARD)) for problem in problems]
+    assert stopwatch.Stopwatch(CARD, CPU).runs(runs) == [math.inf, 7.0, math.inf, 7.0]
+
+
+@pytest.mark.gpu_only
+def test_a_real_stopwatch_tells_a_large_product_from_a_small_one() -> None:
+    """Of the chooser's own configurations, and one case of each family."""
+    device = torch.device("cuda", torch.cuda.current_device())
+    gpu = _launch.gpu(tk.gemm.launch.gemm_bias_act_kernel, device)
+    watch = stopwatch.Stopwatch(gpu, device)
+    sizes = ((1024, 1024, 1024), (4096, 4096, 4096), (16, 4096, 4096))
+    problems = [Problem(*size, torch.bfloat16, torch.bfloat16) for size in sizes]
+    small, large, few = watch.runs([Run(p, choose(p, gpu)) for p in problems])
+    assert 1 < small < large / 4
+    assert 1 < few < large
+    cases = scores.cases(gpu, device)
+    for kernel in ("relu_scale", "gemm_bias_act"):
+        times = watch.case(next(case for case in cases if case.kernels[0] == kernel))
+        assert min(times) > 1
+        assert statistics.median(times) < 1e5

@@ -1,0 +1,31 @@
+"""python -m triton_kernels tune: measure the GPU at hand; … capabilities: say what holds for it."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+
+from triton_kernels.tuning import capabilities, tune
+
+
+def main(words: list[str] | None = None) -> int:
+    """The command line; returns the exit status."""
+    parser = argparse.ArgumentParser(prog="python -m triton_kernels")
+    commands = parser.add_subparsers(dest="command", required=True)
+    for name, does in (
+        ("tune", "measure this GPU in five minutes at most, and keep what was found"),
+        ("capabilities", "print what tiles and scores rest on, and where it comes from"),
+    ):
+        command = commands.add_parser(name, help=does, description=does)
+        command.add_argument("--device", type=int, help="number of the GPU, else the current one")
+    given = parser.parse_args(words)
+    try:
+        print(tune(given.device) if given.command == "tune" else capabilities(given.device))
+    except (RuntimeError, ValueError, OSError) as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

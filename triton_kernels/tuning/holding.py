@@ -1,0 +1,135 @@
+"""What holds for a GPU: the constants of the choice of tiles, the speeds of kernels, and where each
+comes from."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import torch
+
+from triton_kernels import _elementwise, _launch, _measured
+from triton_kernels._fusion import Entry
+from triton_kernels._gpu import H200, Gpu
+from triton_kernels._measured import SHIPPED_OF, Constants
+from triton_kernels.gemm.choice import TMA_CAPABILITY, TMA_TILES
+from triton_kernels.graph.capabilities import ENTRIES, ESTIMATED, MEASURED, SHIPPED, entries
+
+
+class Speed(NamedTuple):
+    """A kernel's speed under the conditions of an entry; ``source`` as ``Capabilities``' is."""
+
+    kernel: str
+    entry: Entry
+    source: str
+
+
+@dataclass(frozen=True)
+class Capabilities:
+    """What :func:`capabilities` found. Prints as a table.
+
+    Attributes:
+        gpu: for which it holds.
+        constants: what the choice of tiles rests on.
+        source: where these come from: "measured here" or "shipped".
+        speeds: of every kernel that fuse and torch.compile may take, in the order in which they
+            are asked; their source may be "estimated", too.
+    """
+
+    gpu: Gpu
+    constants: Constants
+    source: str
+    speeds: tuple[Speed, ...]
+
+    def __str__(self) -> str:
+        capability = f"{self.gpu.capability // 10}.{self.gpu.capability % 10}"
+        head = (
+            f"{self.gpu.name or f'no GPU: as on an {SHIPPED_OF}'}: compute capability {capability},"
+            f" {self.gpu.multiprocessors} multiprocessors, {self.gpu.shared_memory // 1024} kB of "
+            "shared memory a block"
+        )
+        speeds = [(each.kernel, _conditions(each.entry), _figures(each)) for each in self.speeds]
+        first, second = (max((len(row[i]) for row in speeds), default=0) for i in (0, 1))
+        lines = [f"  {k:{first}}  {c:{second}}  {figures}" for k, c, figures in speeds]
+        title = "speed relative to eager's, and to Inductor's where that compiles the rest:"
+        return "\n".join([head, *self._constants(), title, *lines])
+
+    __repr__ = __str__
+
+    def _constants(self) -> list[str]:
+        """Those that this GPU's choices ask for."""
+        wide = f"  from {self.constants.wide} columns on, of up to 32 rows: wide tiles"
+        lines = [f"choice of a product's tiles, {_source(self.source)}:", wide]
+        if self.gpu.capability < TMA_CAPABILITY:
+            return [*lines, f"  up to {self.constants.large} results: small tiles"]
+        tiles = [f"{row.tiles.BLOCK_M}×{row.tiles.BLOCK_N}" for row in TMA_TILES]
+        pairs = zip(tiles, self.constants.costs)
+        costs = ", ".join(f"{name} {cost:g}" for name, cost in pairs)
+        long = f"  from K = {self.constants.long} on: tiles for long sums"
+        return [*lines, long, f"  cost of a tile: {costs}"]
+
+
+def capabilities(device: torch.device | int | None = None) -> Capabilities:
+    """What the choice of tiles and the scores of fuse and torch.compile rest on, on a GPU.
+
+    Args:
+        device: a CUDA device or its number; by default the current one. Where there is no GPU, or
+            inside ``with triton_kernels.interpret():``, what interpreted kernels are cut by.
+
+    Returns:
+        An object that prints each figure and where it comes from: measured here, by
+        :func:`triton_kernels.tune`; shipped, measured on the named GPU; or estimated.
+
+    Raises:
+        ValueError: there is a GPU, but not this one.
+    """
+    if torch.cuda.is_available():
+        gpu = _launch.gpu(_elementwise.flat_kernel, cuda_device(device))
+    else:
+        gpu = H200
+    measured = _measured.measurement(gpu) is not None
+    speeds = [Speed(kernel, *each) for kernel in sorted(ENTRIES) for each in entries(kernel, gpu)]
+    source = MEASURED if measured else SHIPPED
+    return Capabilities(gpu, _measured.constants(gpu), source, tuple(speeds))
+
+
+def cuda_device(device: torch.device | int | None) -> torch.device:
+    """The device with its number.
+
+    Raises:
+        ValueError: there is no such CUDA device.
+    """
+    number = device.index if isinstance(device, torch.device) else device
+    if number is None:
+        number = torch.cuda.current_device()
+    cpu = isinstance(device, torch.device) and device.type != "cuda"
+    if cpu or not 0 <= number < torch.cuda.device_count():
+        raise ValueError(f"no CUDA device {device}; there are {torch.cuda.device_count()}")
+    return torch.device("cuda", number)
+
+
+def _source(source: str) -> str:
+    return f"{SHIPPED} (of an {SHIPPED_OF})" if source == SHIPPED else source
+
+
+def _figures(speed: Speed) -> str:
+    figures = f"{speed.entry.eager:.2f}  {speed.entry.inductor:.2f}"
+    if speed.source == ESTIMATED:
+        return f"{figures}  {ESTIMATED}, more by what the epilogue saves"
+    return f"{figures}  {_source(speed.source)}"
+
+
+def _conditions(entry: Entry) -> str:
+    """Dtypes, activations, and what else an entry asks for."""
+    words = [str(dtype).removeprefix("torch.") for dtype in entry.dtypes]
+    if entry.acts:
+        words.append(f"with {' or '.join(entry.acts)}")
+    if entry.filled is not None:
+        words.append(f"the last wave {'full' if entry.filled else 'not full'}")
+    if entry.aligned is not None:
+        words.append("aligned" if entry.aligned else "not aligned")
+    if entry.rows:
+        words.append(f"M ≥ {entry.rows}")
+    if entry.outputs < float("inf"):
+        words.append(f"M·N ≤ {entry.outputs:.0f}")
+    return ", ".join(words)

@@ -1,0 +1,96 @@
+"""tune: measure, and keep what was found."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable, Sequence
+
+import torch
+
+from triton_kernels import _elementwise, _launch, _measured
+from triton_kernels._gpu import Gpu
+from triton_kernels._measured import Measurement
+from triton_kernels.gemm import choice
+from triton_kernels.graph import capabilities as graph_capabilities
+from triton_kernels.tuning import constants, scores
+from triton_kernels.tuning.constants import Run
+from triton_kernels.tuning.holding import Capabilities, capabilities, cuda_device
+from triton_kernels.tuning.scores import Case, Times
+from triton_kernels.tuning.stopwatch import Stopwatch
+
+SECONDS = 270.0  # after which nothing new is begun, so that five minutes are enough
+
+
+def tune(device: torch.device | int | None = None, *, progress: bool = True) -> Capabilities:
+    """Measure the GPU at hand, in five minutes at most, and keep what was found for this user.
+
+    From then on the choice of a product's tiles, and what fuse, replace_modules and torch.compile
+    take, rest on it: in this process, for plans that are made from now on, and in later ones. It
+    holds until torch, triton, CUDA or this package's kernels change. Nothing else should run on
+    the GPU meanwhile.
+
+    Args:
+        device: a CUDA device or its number; by default the current one.
+        progress: whether to say on standard error what is being measured.
+
+    Returns:
+        What holds now, as :func:`triton_kernels.capabilities` has it.
+
+    Raises:
+        RuntimeError: there is no GPU, or kernels are interpreted.
+        ValueError: there is no such device.
+        OSError: the file cannot be written.
+    """
+    if not torch.cuda.is_available():
+        raise RuntimeError("tune(): there is nothing to measure, torch sees no GPU")
+    if _launch.interpreted(_elementwise.flat_kernel):
+        raise RuntimeError("tune(): kernels are interpreted here, which says nothing of the GPU")
+    began = time.monotonic()
+    device = cuda_device(device)
+    gpu = _launch.gpu(_elementwise.flat_kernel, device)
+
+    def say(what: str) -> None:
+        if progress:
+            print(f"{time.monotonic() - began:4.0f} s  {what}", file=sys.stderr, flush=True)
+
+    with torch.cuda.device(device), torch.no_grad():
+        watch = Stopwatch(gpu, device)
+        found = _found(gpu, device, watch.runs, watch.case, say, began)
+    say(f"kept in {_measured.file(gpu)}")
+    return found
+
+
+def _found(
+    gpu: Gpu,
+    device: torch.device,
+    time_runs: Callable[[Sequence[Run]], Sequence[float]],
+    time_case: Callable[[Case], Times],
+    say: Callable[[str], None],
+    began: float,
+) -> Capabilities:
+    """The constants are kept first: the speeds of products are those with them."""
+    say(f"{gpu.name}: the choice of tiles")
+    tiles = constants.measure(gpu, time_runs)
+    _keep(gpu, Measurement(tiles, {}))
+    cases = scores.cases(gpu, device)
+    done = 0
+
+    def time_next(case: Case) -> Times:
+        nonlocal done
+        done += 1
+        say(f"[{done}/{len(cases)}] {case}")
+        return time_case(case)
+
+    speeds = scores.measure(cases, time_next, lambda: time.monotonic() - began < SECONDS)
+    if done < len(cases):
+        say(f"no time left for {len(cases) - done} of {len(cases)}: for these nothing changes")
+    _keep(gpu, Measurement(tiles, speeds))
+    return capabilities(device)
+
+
+def _keep(gpu: Gpu, found: Measurement) -> None:
+    """In the file, and for this process."""
+    _measured.save(gpu, found)
+    choice.choose.cache_clear()
+    graph_capabilities.entries.cache_clear()

@@ -1,0 +1,118 @@
+"""The speeds of kernels relative to eager's and to Inductor's, from times.
+
+Measured are the entries of the op files, each by some problems that it covers; the least counts.
+16-bit floats stand for each other, and float64 for none.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from typing import NamedTuple
+
+import torch
+
+from triton_kernels import ops
+from triton_kernels._fusion import Fusion, Probe, Problem
+from triton_kernels._gpu import Gpu
+
+CASES = 3  # an entry
+DTYPES = (torch.bfloat16, torch.float32)
+ACTS = ("gelu_tanh", "relu")  # an expensive one and a cheap one
+ELEMENTS = 1 << 25  # of an elementwise kernel: more than a cache holds
+# M, N, K: usual ones, unaligned ones, few rows; and a row in which every number of multiprocessors
+# has waves that are filled well, and badly.
+SIZES = (
+    *((1024, 1024, 1024), (4096, 4096, 4096), (512, 4096, 1024), (8192, 3072, 768)),
+    *((333, 4097, 1023), (77, 4097, 1023), (3000, 4097, 1023), (50, 2047, 777)),
+    *((32, 3072, 768), (16, 4096, 4096)),
+    *((n, n, n) for n in (1536, 3072, 2560, 3584, 2048, 2304, 1792, 2816, 3328)),
+)
+
+
+class Case(NamedTuple):
+    """A problem by which an entry is measured: that at ``place`` of each of the kernels."""
+
+    kernels: tuple[str, ...]
+    place: int
+    probe: Probe
+    problem: Problem
+
+    def __str__(self) -> str:
+        dtype = str(self.problem.dtype).removeprefix("torch.")
+        if self.problem.act is None:
+            return f"{self.kernels[0]} {dtype}"
+        size = "×".join(map(str, self.problem[4:7]))
+        return f"{self.kernels[0]} {dtype} {size} {self.problem.act}"
+
+
+class Times(NamedTuple):
+    """Of the kernel, of eager and of Inductor, taken in turns."""
+
+    ours: float
+    eager: float
+    inductor: float
+
+
+def cases(gpu: Gpu, device: torch.device) -> list[Case]:
+    """One of each entry, then the second ones, and so on: time may run out."""
+    found: dict[tuple[tuple[str, ...], int], list[Case]] = {}
+    for case in _candidates(gpu, device):
+        alike = found.setdefault((case.kernels, case.place), [])
+        if len(alike) < CASES:
+            alike.append(case)
+    return [alike[i] for i in range(CASES) for alike in found.values() if i < len(alike)]
+
+
+def _candidates(gpu: Gpu, device: torch.device) -> Iterator[Case]:
+    for fusion in ops.FUSIONS:
+        for kernel, probe in fusion.probes.items():
+            anywhere = [replace(entry, capabilities=()) for entry in fusion.speeds[kernel]]
+            for problem in _problems(kernel, probe, device):
+                places = (i for i, entry in enumerate(anywhere) if entry.covers(problem, gpu))
+                place = next(places, None)
+                if place is not None:
+                    yield Case(_sharing(fusion, kernel), place, probe, problem)
+
+
+def _sharing(fusion: Fusion, kernel: str) -> tuple[str, ...]:
+    """The kernel, and those that have the same entries."""
+    entries = fusion.speeds[kernel]
+    return (kernel, *(k for k, e in fusion.speeds.items() if e is entries and k != kernel))
+
+
+def _problems(kernel: str, probe: Probe, device: torch.device) -> Iterator[Problem]:
+    product = any("K" in shape for shape in probe.shapes)
+    for dtype in DTYPES:
+        if not product:
+            yield Problem(kernel, dtype, device, "eager")
+            continue
+        for size in SIZES:
+            for act in ACTS:
+                yield Problem(kernel, dtype, device, "eager", *size, act)
+
+
+def measure(
+    cases: Sequence[Case], time: Callable[[Case], Times], left: Callable[[], bool]
+) -> dict[str, dict[int, tuple[float, float]]]:
+    """Kernel → place of an entry → its speeds, of the cases for which time was left."""
+    speeds: dict[str, dict[int, tuple[float, float]]] = {}
+    for case in cases:
+        if not left():
+            break
+        times = time(case)
+        now = times.eager / times.ours, times.inductor / times.ours
+        for kernel in case.kernels:
+            entries = speeds.setdefault(kernel, {})
+            before = entries.get(case.place, (math.inf, math.inf))
+            entries[case.place] = min(before[0], now[0]), min(before[1], now[1])
+    return {
+        kernel: {place: (_down(eager), _down(other)) for place, (eager, other) in entries.items()}
+        for kernel, entries in speeds.items()
+    }
+
+
+def _down(speed: float) -> float:
+    """To two places, but not to nothing."""
+    return max(0.01, math.floor(100 * speed) / 100)

@@ -1,0 +1,141 @@
+"""Time on a GPU: of calls in turns, each with a cold cache, the median.
+
+triton.testing.do_bench is not used: it times one call at a time, many of them on end, and the GPU
+is done with its flush before the host has started one of these kernels. Then the host's time is
+counted, of which there is more than of the GPU's in small problems.
+"""
+
+from __future__ import annotations
+
+import math
+import random
+import statistics
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor
+from triton.runtime.errors import OutOfResources
+
+from triton_kernels._fusion import Probe
+from triton_kernels._fusion import Problem as Fused
+from triton_kernels._gpu import Gpu
+from triton_kernels._scalars import as_argument
+from triton_kernels.gemm.launch import by_descriptors, through_pointers
+from triton_kernels.tuning.constants import Run
+from triton_kernels.tuning.scores import ELEMENTS, Case, Times
+
+ROUNDS = 25
+FLUSHED = 128 << 20  # bytes at least, to empty the cache
+HEAD_START = 500_000  # cycles that the GPU spins while the host starts a call; a quarter of a ms
+RECOMPILED = 1000  # times that Inductor may compile the same line, of other shapes
+TORCH: dict[str, Callable[[Tensor], Tensor]] = {
+    "gelu_tanh": partial(torch.nn.functional.gelu, approximate="tanh"),
+    "relu": torch.relu,
+}
+
+
+class Stopwatch:
+    """Of one device."""
+
+    def __init__(self, gpu: Gpu, device: torch.device) -> None:
+        self._gpu, self._device = gpu, device
+        properties: Any = torch.cuda.get_device_properties(device)
+        size = max(4 * properties.L2_cache_size, FLUSHED)
+        self._flush = torch.ones(size // 4, device=device)
+
+    def runs(self, runs: Sequence[Run]) -> list[float]:
+        """Of products in given configurations."""
+        calls = [configured(run, self._gpu, self._device) for run in runs]
+        able = [i for i, call in enumerate(calls) if _fits(call)]
+        medians = dict(zip(able, self._medians([calls[i] for i in able])))
+        return [medians.get(i, math.inf) for i in range(len(runs))]
+
+    def case(self, case: Case) -> Times:
+        """Of a kernel, of eager and of Inductor."""
+        from torch._dynamo import config
+
+        ours, theirs, tensors = calls(case.probe, case.problem, ELEMENTS)
+        with config.patch(recompile_limit=RECOMPILED, fail_on_recompile_limit_hit=True):
+            compiled = torch.compile(theirs, fullgraph=True, dynamic=False)
+            rivals = [partial(call, *tensors) for call in (ours, theirs, compiled)]
+            return Times(*self._medians(rivals))
+
+    def _medians(self, calls: Sequence[Callable[[], Any]]) -> list[float]:
+        """Microseconds of each."""
+        for call in (*calls, *calls):  # the first time they are compiled
+            call()
+        events: list[list[tuple[Any, Any]]] = [[] for _ in calls]
+        order, drawn = list(range(len(calls))), random.Random(0)
+        for _ in range(ROUNDS):
+            drawn.shuffle(order)
+            for i in order:
+                start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+                self._flush.sum()  # reading: what was written would be paid for by the call
+                torch.cuda._sleep(HEAD_START)
+                start.record()
+                calls[i]()
+                end.record()
+                events[i].append((start, end))
+            torch.cuda.synchronize()
+        return [
+            statistics.median(1e3 * start.elapsed_time(end) for start, end in pairs)
+            for pairs in events
+        ]
+
+
+def _fits(call: Callable[[], Any]) -> bool:
+    """Whether it can be launched: the bytes that a configuration needs are an estimate."""
+    try:
+        call()
+    except OutOfResources:
+        return False
+    return True
+
+
+def configured(run: Run, gpu: Gpu, device: torch.device) -> Callable[[], Tensor]:
+    """A linear layer with bias and gelu, cut as the run says."""
+    problem, chosen = run
+    M, N, K, dtype, out_dtype, precision, _ = problem
+    a, b = _random((M, K), dtype, device), _random((N, K), dtype, device).t()
+    bias = _random((N,), dtype, device)
+    out = torch.empty(M, N, dtype=out_dtype, device=device)
+    scalars = as_argument(1.0, dtype), as_argument(0.0, dtype)
+    operands = "tune", a, b, bias, None, out, None, "gelu_tanh", scalars
+    programs = min(chosen.tiles_of(M, N), gpu.multiprocessors)
+
+    def call() -> Tensor:
+        if chosen.tma:
+            by_descriptors(chosen, programs, *operands)
+        else:
+            through_pointers(chosen, *operands, precision)
+        return out
+
+    return call
+
+
+Call = Callable[..., Tensor]
+
+
+def calls(probe: Probe, problem: Fused, elements: int) -> tuple[Call, Call, list[Tensor]]:
+    """A kernel's call and torch's, and random tensors for both."""
+    sizes = {"M": problem.M, "N": problem.N, "K": problem.K, "n": elements}
+    shapes = [[sizes[letter] or 0 for letter in shape] for shape in probe.shapes]
+    tensors = [_random(shape, problem.dtype, problem.device) for shape in shapes]
+    kernel, theirs, act = probe.ours, probe.theirs, problem.act
+    if act is None:
+        return kernel, lambda *tensors: theirs(*tensors), tensors
+    activation = TORCH[act]
+
+    def ours(*tensors: Tensor) -> Tensor:
+        return kernel(*tensors, act)
+
+    def layer(*tensors: Tensor) -> Tensor:
+        return activation(theirs(*tensors))
+
+    return ours, layer, tensors
+
+
+def _random(shape: Sequence[int], dtype: torch.dtype, device: torch.device) -> Tensor:
+    return torch.randn(shape, dtype=dtype, device=device)
