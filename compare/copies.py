@@ -75,7 +75,7 @@ def copies(
         offset = t.storage_offset() + (margin - low) // t.element_size()
         new = torch.empty(0, dtype=t.dtype, device=raw.device)
         new.set_(raw.untyped_storage(), offset, t.shape, t.stride())
-        _copy(new, t)
+        copy_elements(new, t)
         return new
 
     def walk(each: Any) -> Any:
@@ -100,8 +100,40 @@ def copies(
             raw = memory(t)
             if raw.numel() > WHOLE and t.numel():
                 low, _ = extents[t.untyped_storage().data_ptr()]
-                _poison_near(raw, t, margin - low)
+                _near(raw, t, margin - low - NEAR, 2 * NEAR).fill_(POISON)
     return walk(value)
+
+
+def damaged(copied: list[Tensor]) -> list[int]:
+    """Which of the copies, made with poison and all in the list, had memory between or around
+    their elements written since. The elements hold poison after that."""
+    known = {i: t.detach() for i, t in enumerate(copied) if _has_memory(t) and t.numel()}
+    raws: dict[int, Tensor] = {}
+    for i, t in known.items():
+        storage = t.untyped_storage()
+        raws[i] = torch.empty(0, dtype=torch.uint8, device=t.device).set_(storage)
+        _near(raws[i], t, 0, t.element_size()).fill_(POISON)
+    return [i for i, t in known.items() if not _poisoned(raws[i], t)]
+
+
+def _poisoned(raw: Tensor, t: Tensor) -> bool:
+    """Whether all bytes near t's elements are poison."""
+    if raw.numel() <= WHOLE:
+        return bool((raw == POISON).all())
+    near = _near(raw, t, -NEAR, 2 * NEAR)
+    # Piece by piece: of every byte there is a result.
+    return all(bool((part == POISON).all()) for part in _parts(near))
+
+
+def _parts(t: Tensor) -> Iterator[Tensor]:
+    """A tensor in pieces of no more than WHOLE elements along its leading dimensions."""
+    if t.numel() <= WHOLE:
+        yield t
+    elif t[0].numel() > WHOLE:
+        for part in t:
+            yield from _parts(part)
+    else:
+        yield from t.split(WHOLE // t[0].numel())
 
 
 def _has_memory(t: Tensor) -> bool:
@@ -109,16 +141,17 @@ def _has_memory(t: Tensor) -> bool:
     return plain and t.device.type != "meta"
 
 
-def _poison_near(raw: Tensor, t: Tensor, moved: int) -> None:
-    """Poison the bytes of ``raw`` near t's elements, which lie ``moved`` bytes further there."""
+def _near(raw: Tensor, t: Tensor, start: int, width: int) -> Tensor:
+    """For each of t's elements in its storage's bytes, those from ``start`` bytes after it on; one
+    that a stride of 0 repeats counts once."""
     once = [(n, s) for n, s in zip(t.shape, t.stride()) if s]
     size = t.element_size()
-    start = t.storage_offset() * size + moved - NEAR
     shape, strides = [n for n, _ in once], [s * size for _, s in once]
-    raw.as_strided((*shape, 2 * NEAR), (*strides, 1), start).fill_(POISON)
+    offset = t.storage_offset() * size + start
+    return raw.as_strided((*shape, width), (*strides, 1), offset)
 
 
-def _copy(to: Tensor, source: Tensor) -> None:
+def copy_elements(to: Tensor, source: Tensor) -> None:
     """Copy the elements, of which some may share memory in the same way on both sides."""
     if not source.numel():
         return

@@ -18,6 +18,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import re
+import traceback
 import warnings
 from collections.abc import Callable, Generator, Iterator
 from typing import TYPE_CHECKING, Any
@@ -145,6 +146,30 @@ def pytest_runtest_call(item: pytest.Item) -> Generator[None, Any, Any]:
 
     with triton_kernels.interpret():
         return (yield)
+
+
+# What an interpreted kernel runs in, and with it what it calls of Triton.
+_INTERPRETERS = ("triton_kernels.interpreter.", "triton.runtime.interpreter")
+_MACHINERY = (*_INTERPRETERS, "triton.runtime.", "triton.language.")
+
+
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_runtest_makereport(call: pytest.CallInfo[None]) -> Generator[None, Any, Any]:
+    """Where an interpreted kernel raises an error, pytest shows its line and not the interpreter's
+    frames; ``--full-trace`` shows all."""
+    errors = [] if call.excinfo is None else [call.excinfo.value]
+    for error in errors:
+        errors += [e for e in (error.__cause__, error.__context__) if e and e not in errors]
+        for frame, _ in traceback.walk_tb(error.__traceback__):
+            if f"{frame.f_globals.get('__name__')}.".startswith(_MACHINERY):
+                frame.f_globals.setdefault("__tracebackhide__", _in_a_kernel)
+    return (yield)
+
+
+def _in_a_kernel(excinfo: pytest.ExceptionInfo[BaseException]) -> bool:
+    """Whether an error came out of an interpreter."""
+    modules = (entry.frame.f_globals.get("__name__") for entry in excinfo.traceback)
+    return any(f"{module}.".startswith(_INTERPRETERS) for module in modules)
 
 
 class _KernelDebugger:

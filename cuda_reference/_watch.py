@@ -95,7 +95,7 @@ class Memory:
 
     def __init__(self, buffer: Tensor) -> None:
         self.buffer = buffer
-        self.state = torch.full((buffer.numel(),), NO_ELEMENT, dtype=torch.uint8)
+        self.state = torch.zeros(buffer.numel(), dtype=torch.uint8)  # NO_ELEMENT
         self.writer = torch.zeros(buffer.numel(), dtype=torch.int32)
         self.reader = torch.zeros(buffer.numel(), dtype=torch.int32)
 

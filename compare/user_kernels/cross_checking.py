@@ -17,7 +17,7 @@ from compare.cases import Guarded
 from compare.checking import judging, running
 from compare.checking.judging import Comparison, Deviation, Tolerance
 from compare.checking.stores import Stores
-from compare.copies import copies, tensors
+from compare.copies import copies, damaged, tensors
 from compare.debugging import investigation
 from compare.debugging.stepping import failures
 from compare.debugging.subjects import Kernel, Result
@@ -164,8 +164,9 @@ def cross_check(
         oracle: takes the same; returns what is right, in the result's dtype or in float64.
         inputs: a list of argument tuples. Every call gets copies of the tensors, which lie in
             memory as these do, with poison (NaN, −1) between the elements of views: strides,
-            offset, alignment, and memory that two of them share are kept. What a call allocates by
-            torch.empty and its kin holds poison, too, and nothing may be written beside it.
+            offset, alignment, and memory that two of them share are kept, and gigabytes between
+            elements cost nothing. What a call allocates by torch.empty and its kin holds poison,
+            too. Nothing may be written beside the one or the other.
         max_ulps: the largest right distance to the oracle's result, rounded to the result's dtype.
         bound: instead of max_ulps, the largest right \\|result − oracle\\| of each element: called
             with the oracle's result and the arguments.
@@ -264,6 +265,7 @@ def judged(
     try:
         guards: list[Guarded] = []
         given = _copies(arguments)
+        memory = [t.detach() for t in tensors(given)]
         with running.GuardedAllocations(guards):
             result = _call(side, function, given)
         expected.refuse(result)
@@ -279,7 +281,20 @@ def judged(
     if not bool(comparison.right.all()):
         finding.deviation = judging.deviation(result, reference, *comparison[:3])
         finding.max_ulps = None if expected.bound is not None else expected.max_ulps
+    if _shares_memory(result, memory):  # which is looked at, and overwritten, at last
+        result = result.detach().clone()
+    if (beside := damaged(memory)) and finding.error is None:
+        which = ", ".join(f"{i} {list(memory[i].shape)}" for i in beside)
+        finding.error = f"wrote between or around the elements of its input tensors: {which}"
     return finding, result
+
+
+def _shares_memory(result: Tensor, memory: list[Tensor]) -> bool:
+    try:
+        storages = {t.untyped_storage().data_ptr() for t in memory}
+        return result.untyped_storage().data_ptr() in storages
+    except (NotImplementedError, RuntimeError):  # of another layout
+        return False
 
 
 class Call(Kernel):
@@ -298,10 +313,11 @@ class Call(Kernel):
         self.in_ulps = expected.bound is None
 
     def prepare(self, device: torch.device) -> Any:
-        return {"arguments": super().prepare(device)[0]}
+        return {"arguments": _copies(self._given[0], device)}
 
     def launch(self, state: Any, shadows: Any = None) -> None:
-        state["result"] = self._kernel(*state["arguments"])
+        with running.GuardedAllocations([]):
+            state["result"] = self._kernel(*state["arguments"])
 
     def judge(self, state: Any, stores: Stores | None) -> list[Result]:
         result = state["result"]
@@ -329,8 +345,9 @@ def _note(
     failures.note(again)
 
 
-def _copies(arguments: tuple[Any, ...]) -> tuple[Any, ...]:
-    copied: tuple[Any, ...] = copies(arguments, poison=True)
+def _copies(arguments: tuple[Any, ...], device: torch.device | None = None) -> tuple[Any, ...]:
+    """What a call gets."""
+    copied: tuple[Any, ...] = copies(arguments, device, poison=True)
     for new, t in zip(tensors(copied), tensors(arguments)):
         if t.requires_grad and new.is_leaf:
             new.requires_grad_()

@@ -5,6 +5,7 @@
 //   cuda_on_cpu_warp.h     shuffles, votes, reductions, __syncwarp
 //   cuda_on_cpu_memory.h   shared arrays, atomics, fences, cached loads and stores
 //   cuda_on_cpu_watch.h    who reads and writes what, for the debugger
+//   cuda_on_cpu_crash.h    kernels that crash
 //   cuda_on_cpu_launch.h   checking and running a launch, cudaGetLastError
 //   cuda_on_cpu_math.h     device functions, half and bfloat16
 //   cuda_on_cpu_wmma.h     nvcuda::wmma: fragments, and the arithmetic of a tensor core
@@ -12,8 +13,8 @@
 // The blocks of a grid run one after another. Inside a block a fiber runs thread after thread until one has to
 // wait at a barrier; that thread keeps the fiber and the next thread gets another, so that a kernel without
 // barriers never switches. Shared arrays are static and refilled with NaN bytes (0xFF) for every block.
-// A kernel that breaks the model (a barrier that not every thread reaches, an impossible launch) ends its grid;
-// the error and its story come back through cudaGetLastError and cudaGetErrorString, and the next launch works.
+// A kernel that breaks the model (a barrier that not every thread reaches, an impossible launch) or crashes ends its
+// grid; the error and its story come back through cudaGetLastError and cudaGetErrorString, and the next launch works.
 //
 //   CROSSCHECK_THREAD_ORDER=reverse   threads run from the last to the first; read at every launch
 //   -fsanitize=address                out-of-bounds accesses, in shared arrays too
@@ -27,6 +28,7 @@
 #include <dlfcn.h>
 #include <pthread.h>
 #include <setjmp.h>
+#include <signal.h>
 #include <sys/mman.h>
 #include <ucontext.h>
 #include <vector_functions.h>
@@ -74,6 +76,7 @@ static constexpr int warpSize = 32;
 #include "cuda_on_cpu_warp.h"
 #include "cuda_on_cpu_memory.h"
 #include "cuda_on_cpu_watch.h"
+#include "cuda_on_cpu_crash.h"
 #include "cuda_on_cpu_launch.h"
 #include "cuda_on_cpu_math.h"
 #include "cuda_on_cpu_wmma.h"

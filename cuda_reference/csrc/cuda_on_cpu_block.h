@@ -40,6 +40,15 @@ __attribute__((format(printf, 1, 2))) inline std::string text(const char* format
   return buffer;
 }
 
+// CUDA keeps the last error by host thread; the story outlives cudaGetLastError, which clears the code.
+static thread_local cudaError_t last_error = cudaSuccess, told_error = cudaSuccess;
+static thread_local std::string told;
+
+inline void report(cudaError_t error, const std::string& story) {
+  last_error = told_error = error;
+  told = story;
+}
+
 CUDA_ON_CPU_MACHINERY inline void fail(const std::string& reason) {
   block.failed = true;
   block.reason = reason;

@@ -83,7 +83,7 @@ CUDA_ON_CPU_MACHINERY inline void run_threads_to_the_end() {
   while (block.next < block.size && !block.failed) {
     Fiber* fiber = fiber_at(used);
     if (!fiber) return fail("no memory for the stack of another thread");
-    resume(fiber);
+    run(fiber);
     used += thread_per_fiber || fiber->busy;
   }
   while (block.returned < block.size && !block.failed) {
@@ -92,7 +92,7 @@ CUDA_ON_CPU_MACHINERY inline void run_threads_to_the_end() {
       Fiber* fiber = fibers[index].get();
       if (!fiber->busy || *fiber->awaits == fiber->awaited) continue;
       progress = true;
-      resume(fiber);
+      run(fiber);
     }
     if (!progress) return fail("deadlock, a barrier that not every thread reaches");
   }
@@ -123,15 +123,6 @@ static std::mutex launch_mutex;
 [[maybe_unused]] static const int fork_handlers = pthread_atfork(
     [] { launch_mutex.lock(); }, [] { launch_mutex.unlock(); }, [] { launch_mutex.unlock(); });
 
-// CUDA keeps the last error by host thread; the story outlives cudaGetLastError, which clears the code.
-static thread_local cudaError_t last_error = cudaSuccess, told_error = cudaSuccess;
-static thread_local std::string told;
-
-inline void report(cudaError_t error, const std::string& story) {
-  last_error = told_error = error;
-  told = story;
-}
-
 inline const char* impossible(const dim3& grid, const dim3& threads, size_t dynamic_bytes) {
   if (threads.x == 0 || threads.y == 0 || threads.z == 0) return "a block has at least 1 thread";
   if (threads.x > 1024 || threads.y > 1024 || uint64_t(threads.x) * threads.y * threads.z > 1024)
@@ -146,6 +137,7 @@ inline const char* impossible(const dim3& grid, const dim3& threads, size_t dyna
 
 CUDA_ON_CPU_MACHINERY inline void launch(const char* name, dim3 grid, dim3 threads, size_t dynamic_bytes,
                                          cudaStream_t, const std::function<void()>& body) {
+  const NoLauncherJump no_jump;
   const std::lock_guard<std::mutex> lock(launch_mutex);
   std::string kernel = name;
   if (name[0] == '(') kernel = kernel.substr(1, kernel.size() - 2);  // where the macro needed parentheses
@@ -179,6 +171,7 @@ CUDA_ON_CPU_MACHINERY inline void launch(const char* name, dim3 grid, dim3 threa
   blockDim = threads;
   gridDim = grid;
   watch_launch();
+  catch_crashes();
   static const bool once = (hear_of_death(), true);
   static_cast<void>(once);
   for (blockIdx.z = 0; blockIdx.z < grid.z; ++blockIdx.z)

@@ -17,6 +17,7 @@ inline void watch_shared(const SharedArray&) {}
 inline void watch_launch() {}
 inline void watch_block() {}
 inline void watch_block_end() {}
+inline void watch_crash() {}
 }  // namespace cuda_on_cpu
 #else
 #include <unordered_map>
@@ -90,6 +91,9 @@ struct Watch {
   uint64_t pending_at = 0;
   uint32_t pending_size = 0, pending_here = 0, pending_other = 0;
   uint8_t pending_bytes[16];
+  // The last access that was begun: by which a kernel crashed, if it did.
+  uint64_t last_address = 0, last_size = 0, last_frame[3] = {};
+  bool last_write = false;
 };
 static Watch watch;
 
@@ -97,14 +101,17 @@ static Watch watch;
 
 #define CUDA_ON_CPU_HOOK __attribute__((no_sanitize_thread, noinline, visibility("hidden")))
 
-CUDA_ON_CPU_HOOK inline uint32_t number_of_access(const uint64_t* frame, bool atomic) {
+// The call stack begins with a frame's address and content: the caller's frame, and the return address.
+CUDA_ON_CPU_HOOK inline uint32_t number_of_access(uint64_t at, uint64_t caller, uint64_t returns, bool atomic) {
   Access access{};
   const uint64_t low = reinterpret_cast<uint64_t>(self->stack), high = low + stack_size;
   for (int i = 0; i < watch_frames; ++i) {
-    access.frames[i] = frame[1];
-    const uint64_t next = frame[0];  // the caller's frame
-    if (next <= reinterpret_cast<uint64_t>(frame) || next < low || next + 16 > high) break;
-    frame = reinterpret_cast<const uint64_t*>(next);
+    access.frames[i] = returns;
+    if (caller <= at || caller < low || caller + 16 > high) break;
+    at = caller;
+    const uint64_t* frame = reinterpret_cast<const uint64_t*>(at);
+    caller = frame[0];
+    returns = frame[1];
   }
   const uint32_t numbers[] = {blockIdx.x,      blockIdx.y, blockIdx.z, self->thread.x, self->thread.y, self->thread.z,
                               launch_number - watch.first_launch, block.barrier.generation};
@@ -237,6 +244,13 @@ CUDA_ON_CPU_HOOK inline void note(const volatile void* pointer, uint64_t size, T
   const uint64_t address = reinterpret_cast<uint64_t>(pointer);
   watch.inside = true;
   settle();
+  const uint64_t* words = static_cast<const uint64_t*>(frame);
+  watch.last_address = address;
+  watch.last_size = size;
+  watch.last_write = touch != Touch::READ;
+  watch.last_frame[0] = reinterpret_cast<uint64_t>(frame);
+  watch.last_frame[1] = words[0];
+  watch.last_frame[2] = words[1];
   WatchedArray* array = nullptr;
   WatchedMemory* memory = nullptr;
   for (WatchedArray& a : watch.arrays)
@@ -244,7 +258,7 @@ CUDA_ON_CPU_HOOK inline void note(const volatile void* pointer, uint64_t size, T
   for (int i = 0; i < watch.memory_count && !array; ++i)
     if (address - watch.memories[i].low < watch.memories[i].bytes) memory = &watch.memories[i];
   if (array || memory) {
-    const uint32_t here = number_of_access(static_cast<const uint64_t*>(frame), touch == Touch::ATOMIC);
+    const uint32_t here = number_of_access(watch.last_frame[0], words[0], words[1], touch == Touch::ATOMIC);
     const uint32_t bytes = static_cast<uint32_t>(size);
     if (touch == Touch::ATOMIC) watch.atomics = true;
     if (watch.following) follow(address, bytes, touch != Touch::READ, here, array);
@@ -271,6 +285,7 @@ CUDA_ON_CPU_MACHINERY inline void watch_shared(const SharedArray& array) {
 CUDA_ON_CPU_MACHINERY inline void watch_launch() {
   watch.arrays.clear();
   watch.atomics = false;
+  watch.last_address = 0;
   if (block.dynamic_bytes) {
     const uint64_t low = reinterpret_cast<uint64_t>(block.dynamic_shared);
     watch.arrays.push_back({"dynamic shared memory", low, block.dynamic_bytes, 1, {block.dynamic_bytes}, 1, 0,
@@ -287,6 +302,17 @@ CUDA_ON_CPU_MACHINERY inline void watch_block_end() {
   watch.inside = true;
   settle();
   watch.inside = watch.on = false;
+}
+
+// A thread crashed in the access that it had begun last. The notes themselves touch only what is there.
+CUDA_ON_CPU_MACHINERY inline void watch_crash() {
+  if (!watch.on || !watch.last_address) return;
+  watch.inside = true;
+  watch.pending = nullptr;
+  const uint64_t* frame = watch.last_frame;
+  found(Finding::OUTSIDE, number_of_access(frame[0], frame[1], frame[2], false), 0, watch.last_address,
+        static_cast<uint32_t>(watch.last_size), watch.last_write);
+  watch.inside = false;
 }
 
 }  // namespace cuda_on_cpu

@@ -24,13 +24,22 @@ constexpr bool returns_status() {
 
 // After a launcher that returns nothing, CUDA is asked.
 template <class Call>
-int status(Call call) {
+int status_of(Call call) {
   if constexpr (std::is_void<decltype(call())>::value) {
     call();
     return static_cast<int>(cudaGetLastError());
   } else {
     return static_cast<int>(call());
   }
+}
+
+template <class Call>
+int status(Call call) {
+#ifdef __CUDACC__
+  return status_of(call);
+#else
+  return cuda_on_cpu::surviving([&] { return status_of(call); });
+#endif
 }
 
 }  // namespace crosscheck_inline

@@ -14,7 +14,8 @@ import pytest
 import torch
 
 from cuda_reference import BuildError, _build, _compilers, load_inline
-from cuda_reference._inline import _TYPES, InlineModule
+from cuda_reference._declarations import TYPES
+from cuda_reference._inline import InlineModule
 
 
 def nvcc_missing() -> str | None:
@@ -54,7 +55,7 @@ ALL_THREE = {
     "returns_nothing": "cudaStream_t stream, const float* x, float* out, int n",
     "stream_between": "float const* __restrict__ x, cudaStream_t stream, float* const out, int n",
 }
-NUMBERS = [base for base, (ctype, _) in _TYPES.items() if ctype is not None]
+NUMBERS = [base for base, (ctype, _) in TYPES.items() if ctype is not None]
 
 
 def identifier(base: str) -> str:
@@ -66,7 +67,7 @@ def every_type() -> tuple[str, dict[str, str]]:
     functions = {}
     source = "template <class T>\n__global__ void copy(const T* x, T* out, int n) {\n"
     source += "  int i = threadIdx.x;\n  if (i < n) out[i] = x[i];\n}\n"
-    for base in _TYPES:
+    for base in TYPES:
         name = identifier(base)
         if base == "void":
             continue
@@ -127,9 +128,9 @@ def test_failed_launch_tells_launcher_shapes_and_reason(twice: InlineModule, fun
 
 
 @needs_host_target
-@pytest.mark.parametrize("base", [base for base in _TYPES if base != "void"])
+@pytest.mark.parametrize("base", [base for base in TYPES if base != "void"])
 def test_pointers_carry_every_dtype(types: InlineModule, base: str) -> None:
-    copy, dtypes = getattr(types, f"copy_{identifier(base)}"), _TYPES[base][1]
+    copy, dtypes = getattr(types, f"copy_{identifier(base)}"), TYPES[base][1]
     for dtype in dtypes:
         x = torch.tensor([0, 1, 0, 1, 1]).to(dtype)
         out = torch.zeros_like(x)
@@ -144,7 +145,7 @@ def test_pointers_carry_every_dtype(types: InlineModule, base: str) -> None:
 @needs_host_target
 @pytest.mark.parametrize("base", NUMBERS)
 def test_numbers_arrive_whole_or_are_refused(types: InlineModule, base: str) -> None:
-    dtype = _TYPES[base][1][0]
+    dtype = TYPES[base][1][0]
     set_ = getattr(types, f"set_{identifier(base)}")
     out = torch.zeros((), dtype=dtype)
     if dtype == torch.bool:
@@ -309,11 +310,8 @@ def test_bad_arguments() -> None:
 def says_of(source: str, functions: dict[str, str], target: _compilers.Target) -> str:
     """The build error of a source."""
     module = load_inline(source, functions, name="wrong")
-    unit = next(
-        c.cell_contents for c in module.run.__closure__ if hasattr(c.cell_contents, "library")
-    )
     with pytest.raises(BuildError) as caught:
-        unit.library(target)
+        module.run.library(target)
     return str(caught.value)
 
 

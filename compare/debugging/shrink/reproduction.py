@@ -14,17 +14,18 @@ import subprocess
 import sys
 import tempfile
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from compare.cases import CPU
 from compare.checking.stores import Stores
-from compare.copies import tensors
+from compare.copies import WHOLE, copy_elements, tensors
 from compare.debugging.findings.findings import Findings
 from compare.debugging.shrink.expectations import Expected, expectations
 from compare.debugging.shrink.literals import Unwritable
-from compare.debugging.shrink.scripts import MARK, MODES, Mode, script
+from compare.debugging.shrink.scripts import MARK, MODES, Mode, script, view_key, viewed
 from compare.debugging.shrink.shrunk import Reproduction
 from compare.debugging.shrink.signatures import signatures
 from compare.debugging.subjects import Result, Subject
@@ -35,11 +36,13 @@ TIMEOUT = 300  # seconds that the file may take
 
 
 class Recorder(Stores):
-    """Stores, and the memory of every tensor as it was when a launch first got it."""
+    """Stores, and the memory of every tensor as it was when a launch first got it: of much memory
+    the elements only, as gigabytes may lie between them."""
 
     def __init__(self) -> None:
         super().__init__()
         self.before: dict[int, Tensor] = {}  # by the storage's address
+        self._views: set[Any] = set()
 
     def launch(self, launch: Launch) -> None:
         super().launch(launch)
@@ -47,7 +50,11 @@ class Recorder(Stores):
             storage = t.untyped_storage()
             if storage.data_ptr() not in self.before:
                 raw = torch.empty(0, dtype=torch.uint8).set_(storage)
-                self.before[storage.data_ptr()] = raw.clone()
+                whole = raw.numel() <= WHOLE
+                self.before[storage.data_ptr()] = raw.clone() if whole else torch.empty_like(raw)
+            if storage.nbytes() > WHOLE and view_key(t) not in self._views:
+                self._views.add(view_key(t))
+                copy_elements(viewed(self.before[storage.data_ptr()], t), t)
 
 
 def check_output(file: Path) -> None:

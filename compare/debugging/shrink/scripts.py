@@ -12,14 +12,14 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from compare.copies import tensors
+from compare.copies import WHOLE, tensors
 from compare.debugging.findings.findings import Findings
 from compare.debugging.shrink import literals
 from compare.debugging.shrink.expectations import Expected, check, check_around
 from compare.debugging.shrink.literals import Unwritable, letters
 from compare.debugging.shrink.signatures import signatures
 from compare.debugging.shrink.sources import Sources
-from triton_kernels.interpreter import Launch
+from triton_kernels.interpreter import Argument, Launch
 
 # What the file runs in: Triton's own interpreter (or a GPU), the mended one, or compare.debug.
 Mode = Literal["plain", "mended", "debug"]
@@ -142,20 +142,20 @@ class _Memory:
         for launch in launches:
             for parameter, value in launch.values.items():
                 for t in tensors(value):
-                    if not t.numel() and _key(t) not in self._names:
-                        name = self._names[_key(t)] = letters(names, parameter)
+                    if not t.numel() and view_key(t) not in self._names:
+                        name = self._names[view_key(t)] = letters(names, parameter)
                         lines.append(f"{name} = {literals.tensor(t, 'device')}")
                     if not t.numel():
                         continue
                     views = storages.setdefault(t.untyped_storage().data_ptr(), {})
-                    views.setdefault(_key(t), (parameter, t))
+                    views.setdefault(view_key(t), (parameter, t))
         for address, views in storages.items():
             lines += self._storage(before[address], views, guarded)
         self.text = "\n".join(lines)
 
     def name(self, t: Tensor) -> str:
         """The variable that holds a tensor."""
-        return self._names[_key(t)]
+        return self._names[view_key(t)]
 
     def _storage(
         self, raw: Tensor, views: dict[Any, tuple[str, Tensor]], guarded: tuple[str, str]
@@ -165,14 +165,17 @@ class _Memory:
         for key, (parameter, _) in views.items():
             self._names[key] = letters(self._taken, parameter)
         ((parameter, t), *others) = views.values()
+        low = min(int(t.storage_offset()) for _, t in views.values())
+        high = max(int(t.storage_offset()) + _reach(t) for _, t in views.values())
+        elements = sum(_once(t).numel() for _, t in views.values())
+        if (high - low) * t.element_size() > WHOLE and elements < high - low:
+            return self._sparse(raw, views, low, high)
         guard = 1 << 16 if not others and parameter == guarded[0] else 0
         if t.is_contiguous() and not others and not guard:
             name = self.name(t)
-            old = _viewed(raw, t)
+            old = viewed(raw, t)
             made = f"{name} = {literals.tensor(old, 'device')}"
             return [made, *literals.assignments(name, old)]
-        low = min(t.storage_offset() for _, t in views.values())
-        high = max(t.storage_offset() + _reach(t) for _, t in views.values())
         memory = letters(self._taken, f"{parameter}_memory")
         flat = torch.empty(0, dtype=t.dtype).set_(raw.untyped_storage(), low, (high - low,), (1,))
         lines = [f"{memory} = {literals.tensor(flat, 'device')}"]
@@ -190,8 +193,38 @@ class _Memory:
             lines.append(f"{self.name(view)} = {memory}.as_strided({geometry})")
         return lines
 
+    def _sparse(
+        self, raw: Tensor, views: dict[Any, tuple[str, Tensor]], low: int, high: int
+    ) -> list[str]:
+        """Memory of which only the elements are written: gigabytes may lie between them."""
+        parameter, first = next(iter(views.values()))
+        memory = letters(self._taken, f"{parameter}_memory")
+        lines = [f"{memory} = torch.empty({high - low}, dtype={first.dtype}, device=device)"]
+        for name, view in views.values():
+            once = _once(view)
+            if Argument("", once).overlaps:
+                raise Unwritable(f"elements of {name} overlap in memory of gigabytes")
+            values, where = letters(self._taken, f"{name}_values"), view.storage_offset() - low
+            old = viewed(raw, once)
+            lines.append(f"{values} = {literals.tensor(old, 'device')}")
+            lines += literals.assignments(values, old)
+            for t in dict.fromkeys((once, view)):
+                geometry = f"{tuple(t.shape)}, {tuple(t.stride())}, {where}"
+                lines.append(f"{self.name(view)} = {memory}.as_strided({geometry})")
+                lines += [f"{self.name(view)}.copy_({values})"] if t is once else []
+        return lines
 
-def _key(t: Tensor) -> Any:
+
+def _once(t: Tensor) -> Tensor:
+    """A tensor with each element once that a stride of 0 repeats."""
+    for axis, stride in enumerate(t.stride()):
+        if stride == 0 and t.shape[axis] > 1:
+            t = t.narrow(axis, 0, 1)
+    return t
+
+
+def view_key(t: Tensor) -> Any:
+    """What tells a view from others."""
     return t.data_ptr(), tuple(t.shape), t.stride(), t.dtype
 
 
@@ -200,7 +233,8 @@ def _reach(t: Tensor) -> int:
     return 1 + sum((n - 1) * st for n, st in zip(t.shape, t.stride()))
 
 
-def _viewed(memory: Tensor, t: Tensor) -> Tensor:
+def viewed(memory: Tensor, t: Tensor) -> Tensor:
+    """The tensor of t's geometry in a copy of its memory."""
     new = torch.empty(0, dtype=t.dtype)
     return new.set_(memory.untyped_storage(), t.storage_offset(), t.shape, t.stride())
 

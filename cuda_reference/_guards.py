@@ -1,0 +1,191 @@
+"""Copies of a call's tensors on the CPU that end at a page which nobody may touch.
+
+A kernel of one's own that writes beside its tensors would else damage the heap of the process.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import math
+import mmap
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+from torch import Tensor
+
+from cuda_reference import _watch
+
+_ALIGNMENT = 64  # bytes: addresses keep their remainder
+_FORBIDDEN = 1 << 20  # bytes before and after the memory
+_NEAR = 1 << 16  # bytes of a gap between tensors that are looked at, at each of its ends
+_CANARY = (
+    b"\xfb\xff"  # NaN in every type from two bytes on; nothing that a kernel is likely to write
+)
+_NORESERVE = 0x4000  # Linux's: pages of a gap that nobody touches cost nothing
+
+_libc = ctypes.CDLL(None, use_errno=True)
+_libc.mprotect.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
+
+
+class Given(NamedTuple):
+    """A contiguous tensor behind a parameter; ``written`` unless that is a pointer to const."""
+
+    name: str
+    tensor: Tensor
+    written: bool
+
+    @property
+    def bytes(self) -> int:
+        return self.tensor.numel() * self.tensor.element_size()
+
+
+class Group(NamedTuple):
+    """Tensors that share a storage or overlap, and the addresses from the first to the last."""
+
+    low: int
+    high: int
+    members: list[int]  # their places in the call
+
+
+def grouped(given: Sequence[Given]) -> list[Group]:
+    """Every tensor in one group."""
+    groups: list[Group] = []
+    storages: dict[int, int] = {}  # address → the group
+    for place in sorted(range(len(given)), key=lambda i: given[i].tensor.data_ptr()):
+        low = given[place].tensor.data_ptr()
+        high = low + given[place].bytes
+        storage = given[place].tensor.untyped_storage().data_ptr()
+        at = storages.get(storage, len(groups) - 1 if groups and low < groups[-1].high else None)
+        if low == high or at is None:
+            groups.append(Group(low, high, [place]))
+            at = len(groups) - 1
+        else:
+            old = groups[at]
+            groups[at] = Group(old.low, max(old.high, high), [*old.members, place])
+        if low < high:
+            storages[storage] = at
+    return groups
+
+
+class _Mapping:
+    """Memory between forbidden pages, as close to the second as the alignment lets it be."""
+
+    def __init__(self, group: Group, number: int) -> None:
+        # A signaling NaN in float32 and bfloat16, which arithmetic changes: a kernel that reads one
+        # and writes what it makes of it shows. Others in each mapping: so does one that copies it.
+        self._canary = bytes([0x81 + 7 * number % 63, 0xFF])
+        size, page = group.high - group.low, mmap.PAGESIZE
+        # A page more: what lies shortly before a tensor is a canary, and farther out forbidden.
+        self.bytes = -(-(size + _ALIGNMENT) // page) * page + page
+        flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | _NORESERVE
+        self.map = mmap.mmap(-1, self.bytes + 2 * _FORBIDDEN, flags=flags)
+        self.low = ctypes.addressof(ctypes.c_char.from_buffer(self.map)) + _FORBIDDEN
+        start = self.bytes - size
+        self.start = start - (start - group.low) % _ALIGNMENT  # of the group's first byte
+        self.protect(self.low - _FORBIDDEN, _FORBIDDEN, 0)
+        self.protect(self.low + self.bytes, _FORBIDDEN, 0)
+
+    def protect(self, address: int, size: int, protection: int) -> None:
+        if _libc.mprotect(address, size, protection):
+            raise MemoryError(f"mprotect: errno {ctypes.get_errno()}")
+
+    def fill(self, start: int, end: int) -> None:
+        """With canaries, both counted from ``low``."""
+        self.map[_FORBIDDEN + start : _FORBIDDEN + end] = self._canaries(start, end)
+
+    def first_damaged(self, start: int, end: int) -> int | None:
+        """The address of the first byte that is no longer as it was filled."""
+        there, filled = self.map[_FORBIDDEN + start : _FORBIDDEN + end], self._canaries(start, end)
+        if there == filled:
+            return None
+        return self.low + start + next(i for i, (a, b) in enumerate(zip(there, filled)) if a != b)
+
+    def _canaries(self, start: int, end: int) -> bytes:
+        return (self._canary * ((end - start) // 2 + 2))[start % 2 :][: end - start]
+
+
+class Guards:
+    """The copies of one call.
+
+    Attributes:
+        addresses: of the copies, in the order of the tensors.
+        mappings: one a group.
+    """
+
+    def __init__(self, given: Sequence[Given]) -> None:
+        self._given = given
+        self.addresses = [0] * len(given)
+        self.mappings: list[_Mapping] = []
+        self._gaps: list[tuple[_Mapping, int, int]] = []
+        for group in grouped(given):
+            mapping = _Mapping(group, len(self.mappings))
+            self.mappings.append(mapping)
+            elements = []
+            for place in group.members:
+                each = given[place]
+                start = mapping.start
+                start += each.tensor.data_ptr() - group.low
+                self.addresses[place] = mapping.low + start
+                elements.append((start, start + each.bytes))
+            for start, end in _between(elements, mapping.bytes):
+                mapping.fill(start, end)
+                self._gaps.append((mapping, start, end))
+            for place in group.members:
+                each = given[place]
+                ctypes.memmove(self.addresses[place], each.tensor.data_ptr(), each.bytes)
+            if not any(given[place].written for place in group.members):
+                mapping.protect(mapping.low, mapping.bytes, mmap.PROT_READ)
+
+    def damaged(self) -> int | None:
+        """The address of a byte beside the tensors that somebody has written."""
+        found = (mapping.first_damaged(start, end) for mapping, start, end in self._gaps)
+        return next((address for address in found if address is not None), None)
+
+    def copy_back(self) -> None:
+        """What may have been written."""
+        for address, each in zip(self.addresses, self._given):
+            if each.written:
+                ctypes.memmove(each.tensor.data_ptr(), address, each.bytes)
+
+    def text(self, address: int) -> str:
+        """An address in words."""
+        return place_text(address, self.addresses, self._given)
+
+
+def place_text(address: int, addresses: Sequence[int], given: Sequence[Given]) -> str:
+    """An address in words: that of a tensor's element, or of one beside the nearest tensor."""
+
+    def distance(place: int) -> int:
+        low, high = addresses[place], addresses[place] + given[place].bytes
+        return max(low - address, address - high + 1, 0)
+
+    nearest = min(range(len(given)), key=distance)
+    name, tensor, written = given[nearest]
+    if distance(nearest) > _FORBIDDEN:
+        return f"address {address:#x}, which is near no tensor"
+    element = (address - addresses[nearest]) // tensor.element_size()
+    text = f"element {element} of {name}"
+    if math.prod(tensor.shape[1:]):  # else no element has an index
+        text = f"{name}[{', '.join(map(str, _watch.unraveled(element, tensor.shape)))}]"
+    if not distance(nearest):
+        return text if written else f"{text}, which is declared const"
+    return f"{text}, outside of {name}'s shape {tuple(tensor.shape)}"
+
+
+def _between(elements: list[tuple[int, int]], size: int) -> list[tuple[int, int]]:
+    """The stretches beside the elements, of long ones the ends."""
+    gaps, at = [], 0
+    for start, end in [*sorted(elements), (size, size)]:
+        if start - at > 2 * _NEAR:
+            gaps += [(at, at + _NEAR), (start - _NEAR, start)]
+        elif start > at:
+            gaps.append((at, start))
+        at = max(at, end)
+    return gaps
+
+
+def buffer(mapping: Any) -> Tensor:
+    """The memory of a mapping, forbidden pages left out, as a tensor of bytes."""
+    import torch
+
+    return torch.frombuffer(mapping.map, dtype=torch.uint8, count=mapping.bytes, offset=_FORBIDDEN)

@@ -1,0 +1,239 @@
+"""A launcher of load_inline as a function of tensors and numbers."""
+
+from __future__ import annotations
+
+import ctypes
+import math
+import numbers
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from cuda_reference import _arguments, _compilers, _guards, _launch, _replay
+from cuda_reference._declarations import TYPES, Parameter
+
+if TYPE_CHECKING:
+    from cuda_reference._inline import Unit
+
+_FLOAT_LIMIT = float.fromhex("0x1.ffffffp127")  # from here on float32 rounds to infinity
+
+
+class Launcher:
+    """One launcher of an inline source; to call.
+
+    Attributes:
+        symbol: its name.
+        parameters: less the stream.
+    """
+
+    def __init__(self, unit: Unit, symbol: str, declared: Sequence[Parameter]) -> None:
+        self.symbol = symbol
+        self.parameters = [parameter for parameter in declared if not parameter.is_stream]
+        self._unit = unit
+        self._entries: dict[_compilers.Target, Any] = {}
+        names = ", ".join(parameter.name for parameter in self.parameters)
+        self.__name__ = self.__qualname__ = symbol
+        self.__doc__ = (
+            f"{symbol}({names})\n\n"
+            f"Launches {symbol}({', '.join(map(str, declared))})\n"
+            f"of the inline CUDA source {unit.name!r} on torch's current stream."
+        )
+
+    def __repr__(self) -> str:
+        return f"<launcher {(self.__doc__ or '').partition(chr(10))[0]}>"
+
+    # ---- What the tools need to know ----
+
+    @property
+    def name(self) -> str:
+        """Of the source."""
+        return self._unit.name
+
+    @property
+    def source(self) -> str:
+        """As it was given."""
+        return self._unit.source
+
+    def described(self) -> dict[str, Any]:
+        """What another process needs to make the same one."""
+        return {
+            "name": self.name,
+            "source": self.source,
+            "functions": self._unit.functions,
+            "symbol": self.symbol,
+        }
+
+    def given(self, values: Sequence[Any]) -> list[_guards.Given]:
+        """The tensors among the arguments."""
+        return [
+            _guards.Given(parameter.name, value, not parameter.const)
+            for parameter, value in zip(self.parameters, values)
+            if isinstance(value, Tensor)
+        ]
+
+    def library(self, target: _compilers.Target) -> ctypes.CDLL:
+        """The library of the source."""
+        return self._unit.library(target)
+
+    # ---- The call ----
+
+    def checked(self, arguments: Sequence[Any]) -> list[Any]:
+        """The arguments, if they suit the parameters: tensors, numbers and None."""
+        if len(arguments) != len(self.parameters):
+            names = ", ".join(parameter.name for parameter in self.parameters)
+            raise TypeError(
+                f"{self.symbol}() takes {len(self.parameters)} arguments ({names}; the stream is "
+                f"filled in), but got {len(arguments)}"
+            )
+        values: list[Any] = []
+        for parameter, value in zip(self.parameters, arguments):
+            if not parameter.pointer:
+                value = _number(self.symbol, parameter, value)
+            elif value is not None:
+                value = _tensor(self.symbol, parameter, value)
+            values.append(value)
+        tensors = {each.name: each.tensor for each in self.given(values)}
+        if not tensors:
+            raise TypeError(
+                f"{self.symbol}(): every pointer is None; a tensor must say which device"
+            )
+        device = next(iter(tensors.values())).device
+        if device.type not in ("cpu", "cuda") or any(t.device != device for t in tensors.values()):
+            _arguments.check_device(self.symbol, tensors)  # says what is wrong
+        return values
+
+    def __call__(self, *arguments: Any) -> None:
+        values = self.checked(arguments)
+        given = self.given(values)
+        device = given[0].tensor.device
+        if device.type == "cuda":
+            if self._unit.sanitize is not None:
+                raise ValueError(
+                    f"{self.symbol}(): sanitize={self._unit.sanitize!r} is for CPU tensors"
+                )
+            library = self.library("cuda")
+            _launch.count_up([each.tensor for each in given if each.written])
+            with torch.cuda.device(device):
+                stream = torch.cuda.current_stream(device).cuda_stream
+                addresses = [_launch.address(each.tensor) for each in given]
+                status = self.launch("cuda", values, addresses, stream)
+            if status:
+                raise self.failure(library, status, values)
+        elif self._unit.sanitize is not None:
+            self._sanitized(values, self._unit.sanitize)
+        else:
+            self._on_host(values)
+
+    def launch(
+        self,
+        target: _compilers.Target,
+        values: Sequence[Any],
+        addresses: Sequence[int],
+        stream: int | None = None,
+    ) -> int:
+        """Call the entry, with addresses in the place of the tensors; a status, 0 for success."""
+        entry = self._entries.get(target)
+        if entry is None:
+            entry = getattr(self.library(target), f"crosscheck_call_{self.symbol}")
+            entry.argtypes = [*(each.ctype for each in self.parameters), ctypes.c_void_p]
+            self._entries[target] = entry
+        pointers = iter(addresses)
+        passed = (next(pointers) if isinstance(value, Tensor) else value for value in values)
+        status: int = entry(*passed, stream)
+        return status
+
+    def failure(self, library: ctypes.CDLL, status: int, values: Sequence[Any]) -> RuntimeError:
+        """The error for a launch that failed."""
+        return _launch.failure(library, status, self.symbol, self._shapes(values))
+
+    def _shapes(self, values: Sequence[Any]) -> str:
+        return ", ".join(f"{each.name} {list(each.tensor.shape)}" for each in self.given(values))
+
+    def _on_host(self, values: Sequence[Any]) -> None:
+        given = self.given(values)
+        library = self.library("host")
+        addresses = [_launch.address(each.tensor) for each in given]
+        _launch.count_up([each.tensor for each in given if each.written])
+        if _compilers._sanitizer() == "address":  # it looks after the tensors' own memory
+            status = self.launch("host", values, addresses)
+            if status:
+                raise self.failure(library, status, values)
+            return
+        guards = _guards.Guards(given)
+        status = self.launch("host", values, guards.addresses)
+        crashed, damaged = library.crosscheck_crashed(), guards.damaged()
+        if crashed:
+            text = str(self.failure(library, crashed, values))
+            raise RuntimeError(f"{text}\n{self._looked_into(values)}")
+        if damaged is not None:
+            raise RuntimeError(
+                f"{self.symbol}() on {self._shapes(values)}: wrote {guards.text(damaged)}\n"
+                f"{self._looked_into(values)}"
+            )
+        if status:
+            raise self.failure(library, status, values)
+        guards.copy_back()
+
+    def _looked_into(self, values: Sequence[Any]) -> str:
+        """What the same call does under the watching runtime. The tensors are as they were."""
+        try:
+            replay = _replay.Replay(self, values, "watch")
+        except (_compilers.BuildError, OSError) as error:
+            return f"it could not be repeated to see where: {error}"
+        outside = replay.outside()
+        return "\n".join(outside) or "repeated under the watching runtime, it did not do it again"
+
+    def _sanitized(self, values: Sequence[Any], kind: str) -> None:
+        given = self.given(values)
+        for each in given:
+            _launch.address(each.tensor)
+        _launch.count_up([each.tensor for each in given if each.written])
+        replay = _replay.Replay(self, values, kind)
+        if text := replay.text():
+            raise RuntimeError(f"{self.symbol}() on {self._shapes(values)}: {text}")
+        replay.copy_back()
+
+
+def _tensor(symbol: str, parameter: Parameter, value: Any) -> Tensor:
+    name = parameter.name
+    t = _arguments.check_tensor(symbol, name, value, TYPES[parameter.base][1])
+    if not t.is_contiguous() or t.is_conj():
+        remedy = f"pass {name}.contiguous()"
+        if not parameter.const:
+            remedy = "write into a contiguous tensor and copy_() from it"
+        raise ValueError(
+            f"{symbol}(): argument '{name}' is not contiguous (shape {list(t.shape)}, strides "
+            f"{list(t.stride())}), and {parameter.type} carries an address only; {remedy}"
+        )
+    if t.requires_grad and not parameter.const:
+        raise RuntimeError(
+            f"{symbol}(): argument '{name}' is written ({parameter.type}), but requires grad; "
+            f"pass {name}.detach(), or declare it const"
+        )
+    return t
+
+
+def _number(symbol: str, parameter: Parameter, value: Any) -> bool | int | float:
+    name, ctype = parameter.name, parameter.ctype
+    if ctype is ctypes.c_bool:
+        if isinstance(value, bool):
+            return value
+    elif ctype in (ctypes.c_float, ctypes.c_double):
+        if isinstance(value, numbers.Real) and not isinstance(value, bool):
+            number = float(value)
+            if ctype is ctypes.c_float and _FLOAT_LIMIT <= abs(number) < math.inf:
+                raise ValueError(f"{symbol}(): argument '{name}' = {value} does not fit float")
+            return number
+    elif isinstance(value, numbers.Integral) and not isinstance(value, bool):
+        integer = int(value)
+        if ctype(integer).value != integer:
+            raise ValueError(
+                f"{symbol}(): argument '{name}' = {integer} does not fit {parameter.base}"
+            )
+        return integer
+    got = type(value).__name__
+    if isinstance(value, Tensor):
+        got += f"; {name}.item() is its number"
+    raise TypeError(f"{symbol}(): argument '{name}' is declared {parameter.type}, but got {got}")

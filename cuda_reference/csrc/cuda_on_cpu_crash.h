@@ -1,0 +1,148 @@
+// cuda_on_cpu_crash.h: a kernel that crashes, by an invalid address for instance, ends its grid and not the process.
+// Included by cuda_on_cpu.h.
+#pragma once
+
+#if defined(CUDA_ON_CPU_ALIGNMENT) || defined(CUDA_ON_CPU_WATCH)
+namespace cuda_on_cpu {
+
+static struct {
+  volatile bool armed = false;   // a fiber runs
+  volatile int signal = 0;       // by which it ended
+  void* volatile address = nullptr;
+  pthread_t launcher;            // the OS thread that runs it
+} crash;
+static thread_local bool crashed = false;  // a kernel or a launcher, since Python last asked
+static thread_local jmp_buf* launcher_jump = nullptr;  // out of a launcher's own code
+
+constexpr int crash_signals[] = {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGABRT};
+static struct sigaction handlers_before[sizeof crash_signals / sizeof(int)];
+
+CUDA_ON_CPU_MACHINERY inline const char* crash_name(int signal) {
+  switch (signal) {
+    case SIGSEGV: return "SIGSEGV";
+    case SIGBUS: return "SIGBUS";
+    case SIGFPE: return "SIGFPE, such as an integer division by zero";
+    case SIGILL: return "SIGILL, such as a trap";
+    default: return "SIGABRT, such as a failed assert()";
+  }
+}
+
+// Out of the fiber, which is never resumed; the handler has a stack of its own. What is no kernel's goes to who
+// handled the signal before.
+CUDA_ON_CPU_MACHINERY inline void on_crash(int signal, siginfo_t* info, void* context) {
+  if (crash.armed && pthread_equal(crash.launcher, pthread_self())) {
+    crash.signal = signal;
+    crash.address = info->si_addr;
+    _longjmp(scheduler_jump, 1);
+  }
+  if (launcher_jump) _longjmp(*launcher_jump, signal);
+  int index = 0;
+  while (crash_signals[index] != signal) ++index;
+  const struct sigaction& before = handlers_before[index];
+  if (before.sa_flags & SA_SIGINFO) return before.sa_sigaction(signal, info, context);
+  if (before.sa_handler != SIG_DFL && before.sa_handler != SIG_IGN) return before.sa_handler(signal);
+  sigaction(signal, &before, nullptr);
+  raise(signal);
+}
+
+// A handler cannot run on a stack that has overflowed.
+struct SignalStack {
+  std::unique_ptr<char[]> memory;
+  void provide() {
+    stack_t stack{};
+    if (sigaltstack(nullptr, &stack) || !(stack.ss_flags & SS_DISABLE)) return;
+    constexpr size_t size = 64 * 1024;
+    if (!memory) memory.reset(new char[size]);
+    stack.ss_sp = memory.get();
+    stack.ss_size = size;
+    stack.ss_flags = 0;
+    sigaltstack(&stack, nullptr);
+  }
+  ~SignalStack() {
+    stack_t stack{};
+    stack.ss_flags = SS_DISABLE;
+    if (memory) sigaltstack(&stack, nullptr);
+  }
+};
+
+// SA_NODEFER: a jump out of the handler must leave no signal blocked. Installed once, and for good: handlers of
+// several libraries, taken down in another order than they were put up, would bring each other back.
+CUDA_ON_CPU_MACHINERY inline bool install_handlers() {
+  struct sigaction action{};
+  action.sa_sigaction = on_crash;
+  action.sa_flags = SA_SIGINFO | SA_ONSTACK | SA_NODEFER;
+  for (size_t i = 0; i < sizeof crash_signals / sizeof(int); ++i)
+    sigaction(crash_signals[i], &action, &handlers_before[i]);
+  return true;
+}
+
+CUDA_ON_CPU_MACHINERY inline void catch_crashes() {
+  static thread_local SignalStack stack;
+  stack.provide();
+  static const bool once = install_handlers();
+  static_cast<void>(once);
+}
+
+// Runs a fiber; a crash is the block's failure. Nothing may be asked of the heap before the jump is done.
+CUDA_ON_CPU_MACHINERY inline void run(Fiber* fiber) {
+  crash.signal = 0;
+  crash.launcher = pthread_self();
+  crash.armed = true;
+  resume(fiber);
+  crash.armed = false;
+  if (!crash.signal) return;
+  crashed = true;
+  const bool at = crash.signal == SIGSEGV || crash.signal == SIGBUS;
+  if (at) watch_crash();
+  fail(text("thread (%u, %u, %u) crashed: %s", self->thread.x, self->thread.y, self->thread.z,
+            crash_name(crash.signal)) +
+       (at ? text(" at address %p", crash.address) : ""));
+}
+
+// Around a launch: a jump out of the machinery would leave it locked.
+struct NoLauncherJump {
+  jmp_buf* const before = launcher_jump;
+  NoLauncherJump() { launcher_jump = nullptr; }
+  ~NoLauncherJump() { launcher_jump = before; }
+};
+
+// Calls a launcher; its own code, beside the kernels that it launches, may crash as well.
+template <class Call>
+int surviving(Call call) {
+  catch_crashes();
+  jmp_buf jump;
+  if (const int signal = _setjmp(jump)) {
+    launcher_jump = nullptr;
+    crashed = true;
+    report(cudaErrorLaunchFailure, text("the launcher crashed outside of its kernels: %s", crash_name(signal)));
+    return cudaErrorLaunchFailure;
+  }
+  launcher_jump = &jump;
+  const int status = call();
+  launcher_jump = nullptr;
+  return status;
+}
+
+}  // namespace cuda_on_cpu
+
+// The error of a crash since the last call of this, even if the launcher has not asked for it; else 0.
+extern "C" int crosscheck_crashed() {
+  if (!cuda_on_cpu::crashed) return 0;
+  cuda_on_cpu::crashed = false;
+  cuda_on_cpu::last_error = cudaSuccess;
+  return cuda_on_cpu::told_error;
+}
+#else  // a sanitizer's own runtime reports a crash
+namespace cuda_on_cpu {
+inline void catch_crashes() {}
+struct NoLauncherJump {
+  NoLauncherJump() {}  // written, so that no compiler calls one unused
+};
+CUDA_ON_CPU_MACHINERY inline void run(Fiber* fiber) { resume(fiber); }
+template <class Call>
+int surviving(Call call) {
+  return call();
+}
+}  // namespace cuda_on_cpu
+extern "C" int crosscheck_crashed() { return 0; }
+#endif

@@ -1,0 +1,136 @@
+"""cross_check: tensors reach both sides as they lie in memory, and nothing is written beside."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Callable
+
+import pytest
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from compare import cases, copies, cross_check
+from compare.checking import judging
+from compare.debugging.stepping import failures
+from compare.user_kernels import cross_checking
+
+
+def double(x: Tensor, *_: Tensor) -> Tensor:
+    return x * 2
+
+
+def check(cuda: Callable[..., Tensor], *inputs: Tensor, oracle=double) -> cross_checking.Report:
+    return cross_check(triton=oracle, cuda=cuda, oracle=oracle, inputs=[inputs])
+
+
+def poke(t: Tensor, bytes_after: int) -> None:
+    """Write one byte that is none of the tensor's, as a kernel of C++ would."""
+    ctypes.memset(t.data_ptr() + bytes_after, 7, 1)
+
+
+VIEWS = {
+    "contiguous": lambda: torch.ones(8),
+    "rows": lambda: torch.ones(4, 32)[:, :8],
+    "columns": lambda: torch.ones(32, 6)[:, ::2],
+    "offset": lambda: torch.ones(100)[13:21],
+    "expanded": lambda: torch.ones(1, 8).expand(4, 8),
+    "window": lambda: torch.ones(20).unfold(0, 5, 2),
+    "0-d": lambda: torch.ones(()),
+    "int8": lambda: torch.ones(33, dtype=torch.int8)[3::3],
+    "far apart": lambda: torch.empty(1 << 32).as_strided((3, 8), (1 << 30, 1)).fill_(1),
+}
+
+
+@pytest.mark.parametrize("view", VIEWS)
+@pytest.mark.parametrize("where", ["before", "after", "nowhere"])
+def test_writes_beside_an_input(view: str, where: str) -> None:
+    x = VIEWS[view]()
+
+    def cuda(t: Tensor) -> Tensor:
+        assert t.stride() == x.stride()
+        assert t.data_ptr() % 64 == x.data_ptr() % 64
+        last = sum((n - 1) * s for n, s in zip(t.shape, t.stride())) + 1
+        if where != "nowhere":
+            poke(t, -3 if where == "before" else last * t.element_size() + 2)
+        return t * 2
+
+    report = check(cuda, x)
+    assert bool(report) == (where == "nowhere"), report
+    if not report:
+        says = "wrote between or around the elements of its input tensors: 0 " + str(list(x.shape))
+        assert says in str(report)
+        assert report.verdict == "FAIL: the cuda side is wrong"
+
+
+@pytest.mark.parametrize(
+    ("view", "byte"), [("rows", 9 * 4), ("columns", 4), ("int8", 1), ("far apart", 8 * 4 + 1)]
+)
+def test_writes_between_the_elements(view: str, byte: int) -> None:
+    def cuda(t: Tensor, u: Tensor) -> Tensor:
+        poke(u, byte)
+        return t * 2
+
+    report = check(cuda, torch.ones(3), VIEWS[view]())
+    assert "input tensors: 1 [" in str(report)
+
+
+def test_inputs_may_be_written_and_returned() -> None:
+    def in_place(t: Tensor) -> Tensor:
+        return t.mul_(2)
+
+    report = cross_check(triton=in_place, cuda=in_place, oracle=double, inputs=[(VIEWS["rows"](),)])
+    assert report, report
+    assert report.agree
+
+
+def test_aliases_stay_aliases() -> None:
+    memory = torch.arange(12.0)
+
+    def shifted(x: Tensor, y: Tensor, z: Tensor) -> Tensor:
+        assert y.data_ptr() - x.data_ptr() == 8
+        y.zero_()
+        return x + z
+
+    report = check(shifted, memory[:6], memory[2:8], memory[:6], oracle=shifted)
+    assert report, report
+    assert memory.tolist() == [*range(12)]
+
+
+# ---- what is debugged ----
+
+
+@triton.jit
+def rows_kernel(x_ptr, out_ptr, stride_m, BLOCK: tl.constexpr):
+    m, n = tl.program_id(0), tl.arange(0, BLOCK)
+    x = tl.load(x_ptr + m * stride_m + n)
+    tl.store(out_ptr + m * BLOCK + n, x * 2, mask=n < BLOCK - 1)  # fault: one is never stored
+
+
+def rows(x: Tensor) -> Tensor:
+    out = torch.empty(x.shape)
+    rows_kernel[(x.shape[0],)](x, out, x.stride(0), BLOCK=8)
+    return out
+
+
+def test_the_tensors_that_failed_are_debugged() -> None:
+    x = VIEWS["rows"]().requires_grad_()
+    with torch.no_grad(), failures.noting() as noted:
+        report = cross_check(triton=rows, cuda=double, oracle=double, inputs=[(x,)])
+    assert not report
+    assert noted
+    reference = double(x.detach())
+    expected = cross_checking.Expected(reference, (torch.float32,), 1)
+    call = cross_checking.Call(rows, (x,), expected)
+    state = call.prepare(cases.CPU)
+    (given,) = state["arguments"]
+    assert given.stride() == (32, 1)
+    assert given.requires_grad
+    between = given.detach().as_strided((4, 32), (32, 1))[:3, 8:].contiguous()
+    assert bool((between.view(torch.uint8) == copies.POISON).all())
+    with cross_checking.triton_kernels.interpret(), torch.no_grad():
+        call.launch(state)
+    (result,) = call.judge(state, None)
+    assert bool(result.tensor[:, -1].isnan().all())  # poison, as in the run that failed
+    assert isinstance(result.comparison, judging.Comparison)
