@@ -1,14 +1,15 @@
-"""load_inline: launchers from a string of CUDA C++, called with tensors and numbers."""
+"""load_inline with launchers: from a string of CUDA C++, called with tensors and numbers."""
 
 from __future__ import annotations
 
 import ctypes
+import functools
 import hashlib
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from cuda_reference import _build, _compilers, _storage
+from cuda_reference import _build, _compilers, _rewriting, _storage
 from cuda_reference._declarations import Parameter, parse
 from cuda_reference._launcher import Launcher
 from cuda_reference._replay import KINDS
@@ -29,7 +30,7 @@ class InlineModule:
         return f"<CUDA source {vars(self).get('_name')!r}: {', '.join(calls)}>"
 
 
-def load_inline(
+def load_launchers(
     source: str,
     functions: Mapping[str, str],
     *,
@@ -116,6 +117,14 @@ class Unit:
         self._text = _unit_text(name, source, self.launchers)
         self._libraries: dict[_compilers.Target, ctypes.CDLL] = {}
 
+    @functools.cached_property
+    def _on_host_text(self) -> str:
+        try:
+            own = _rewriting.rewritten(self.source, f"{self.name}.cu")
+        except ValueError as error:
+            own = f"#error {error}\n"  # of the host target alone
+        return f'#line 1 "source/{self.name}.cu"\n{own}'
+
     def library(self, target: _compilers.Target) -> ctypes.CDLL:
         """The library for ``target``, built or taken from the cache at the first call."""
         loaded = self._libraries.get(target)
@@ -130,7 +139,12 @@ class Unit:
         below = ("inline", f"{self.name}-{digest}", "source")
         source = _compilers.cache_directory(*below) / f"{self.name}.cu"
         unit = source.parent.parent / source.name
-        files = {source: self.source.encode(), unit: self._text.encode()}
+        on_host = source.parent / "on_host.cu"
+        files = {
+            source: self.source.encode(),
+            on_host: self._on_host_text.encode(),
+            unit: self._text.encode(),
+        }
         if not all(file.is_file() and file.read_bytes() == text for file, text in files.items()):
             with _build.workspace(_compilers.cache_directory()) as work:
                 _storage.write(files, work)
@@ -142,7 +156,11 @@ def _unit_text(name: str, source: str, launchers: Mapping[str, Sequence[Paramete
     lines = [
         f"// sha256 {hashlib.sha256(source.encode()).hexdigest()}",
         '#include "inline.cuh"',
+        "#ifdef __CUDACC__",
         f'#include "source/{name}.cu"',
+        "#else",
+        '#include "source/on_host.cu"',
+        "#endif",
     ]
     for function, parameters in launchers.items():
         types = ", ".join(p.type for p in parameters)

@@ -15,7 +15,8 @@ import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -26,7 +27,7 @@ from cuda_reference import _compilers, _guards, _watch
 from cuda_reference._guards import Given
 
 if TYPE_CHECKING:
-    from cuda_reference._launcher import Launcher
+    from cuda_reference._on_host import OnHost
 
 KINDS = ("address", "thread", "undefined", "watch")
 _SHOWN = 4  # findings in an error
@@ -50,9 +51,10 @@ class Replay:
     Attributes:
         findings: in words, of one or more lines each; empty if there was nothing to find.
         error: what the call raised, or how its process ended; None if it returned.
+        result: what it returned.
     """
 
-    def __init__(self, launcher: Launcher, values: Sequence[Any], kind: str) -> None:
+    def __init__(self, launcher: OnHost, values: Sequence[Any], kind: str) -> None:
         given = launcher.given(values)
         job = {
             "launcher": launcher.described(),
@@ -76,10 +78,11 @@ class Replay:
         self.error: str | None = said.get("error")
         self.findings: list[str] = said.get("findings", [])
         self._outside: int = said.get("outside", 0)  # the first of them
+        self.result: Any = said.get("result")
         self._written: list[tuple[int, bytes]] = said.get("written", [])
         self._given = given
         if kind != "watch":
-            self.findings += _sanitizers_words(ran.stdout + ran.stderr, launcher.name, given)
+            self.findings += _sanitizers_words(ran.stdout + ran.stderr, launcher.sources, given)
         if not said and not self.findings:
             how = signal.Signals(-ran.returncode).name if ran.returncode < 0 else ran.returncode
             tail = "\n".join(ran.stderr.strip().splitlines()[-6:])
@@ -129,7 +132,7 @@ def _environment(kind: str) -> dict[str, str]:
 _FRAME = re.compile(r"\s*#\d+ (?:0x[0-9a-f]+ in )?(.*?) (/[^ ]*?):(\d+)(?::\d+)?(?: \(.*)?$", re.M)
 
 
-def _sanitizers_words(said: str, name: str, given: Sequence[Given]) -> list[str]:
+def _sanitizers_words(said: str, files: Collection[str], given: Sequence[Given]) -> list[str]:
     """A sanitizer's reports: the line that says what, the places in the source, the thread."""
     heads = r"^.*(?:ERROR: AddressSanitizer|WARNING: ThreadSanitizer|runtime error): ?.*$"
     starts = list(re.finditer(heads, said, re.M))
@@ -143,11 +146,12 @@ def _sanitizers_words(said: str, name: str, given: Sequence[Given]) -> list[str]
         at = re.search(r"on address (0x[0-9a-f]+)", lines[0])
         if at and len(addresses) == len(given):
             lines[0] += f": {_guards.place_text(int(at[1], 16), addresses, given)}"
-        own = re.match(rf".*?/{name}\.cu:(\d+)", start[0])
-        places = [f"{name}.cu:{own[1]}"] if own else []
+        own = re.match(r".*?/([^/:]+):(\d+)", start[0])
+        places = [f"{own[1]}:{own[2]}"] if own and own[1] in files else []
         for frame in _FRAME.finditer(said, start.start(), end):
-            if Path(frame[2]).name == f"{name}.cu" and "operator()" not in frame[1]:
-                places.append(f"{name}.cu:{frame[3]} in {frame[1].partition('(')[0]}")
+            file = Path(frame[2]).name
+            if file in files and "operator()" not in frame[1]:
+                places.append(f"{file}:{frame[3]} in {frame[1].partition('(')[0]}")
         lines += [f"  {place}" for place in dict.fromkeys(places)][:_SHOWN]
         lines += [f"  {who[0]}"] if who and "Thread" not in lines[0] else []
         findings["\n".join(lines)] = None
@@ -175,11 +179,9 @@ def unpacked(groups: Iterable[dict[str, Any]]) -> dict[int, Tensor]:
 
 def _run(job: dict[str, Any]) -> dict[str, Any]:
     """The call, and what came of it."""
-    from cuda_reference._inline import load_inline
+    from cuda_reference._loading import again
 
-    described = job["launcher"]
-    module = load_inline(described["source"], described["functions"], name=described["name"])
-    launcher: Launcher = getattr(module, described["symbol"])
+    launcher = again(job["launcher"])
     values = list(job["values"])
     for number, tensor in unpacked(job["groups"]).items():
         values[job["places"][number]] = tensor
@@ -190,7 +192,7 @@ def _run(job: dict[str, Any]) -> dict[str, Any]:
         for each in launcher.given(values):
             print(f"a tensor at {each.tensor.data_ptr():#x}", flush=True)
         try:
-            launcher(*values)
+            found["result"] = launcher.on_host(values, None)
         except RuntimeError as error:
             found["error"] = str(error)
     found["written"] = [
@@ -201,18 +203,19 @@ def _run(job: dict[str, Any]) -> dict[str, Any]:
     return found
 
 
-def _watched(launcher: Launcher, values: Sequence[Any]) -> dict[str, Any]:
+def _watched(launcher: OnHost, values: Sequence[Any]) -> dict[str, Any]:
     given = launcher.given(values)
     library = launcher.library("host")
     watch, guards = _watch.Watch(library), _guards.Guards(given)
     watch.forget()
-    memories = {mapping.low: _watch.Memory(_guards.buffer(mapping)) for mapping in guards.mappings}
-    for address, each in zip(guards.addresses, given):
-        for low, memory in memories.items():
-            if low <= address < low + memory.buffer.numel() and each.bytes:
-                memory.state[address - low : address - low + each.bytes] = _watch.WRITTEN
-    for memory in memories.values():
-        watch.add(memory)
+    everywhere = [guards]
+
+    def also(new: _guards.Guards, written: bool) -> None:
+        everywhere.append(new)
+        _watch_guards(watch, new, _watch.WRITTEN if written else _watch.UNWRITTEN)
+
+    _watch_guards(watch, guards, _watch.WRITTEN)
+    launcher.watch_also(also)
     status = launcher.launch("host", values, guards.addresses)
     status = library.crosscheck_crashed() or status
     error = str(launcher.failure(library, status, values)) if status else None
@@ -220,16 +223,31 @@ def _watched(launcher: Launcher, values: Sequence[Any]) -> dict[str, Any]:
     watch.resolve(a for f in findings for a in (f.here, f.other) if a is not None)
     findings.sort(key=lambda finding: not finding.kind.startswith("outside"))
     outside = sum(finding.kind.startswith("outside") for finding in findings)
-    told = [_told(finding, watch, guards, launcher) for finding in findings]
+    addresses = [address for each in everywhere for address in each.addresses]
+    tensors = [tensor for each in everywhere for tensor in each.given]
+    where = partial(_guards.place_text, addresses=addresses, given=tensors)
+    told = [_told(finding, watch, where, launcher) for finding in findings]
     guards.copy_back()
-    return {"findings": told, "outside": outside, "error": error}
+    result = None if status else launcher.result()
+    return {"findings": told, "outside": outside, "error": error, "result": result}
+
+
+def _watch_guards(watch: _watch.Watch, guards: _guards.Guards, state: int) -> None:
+    """Watches the memory of guards, whose tensors are in that state."""
+    memories = {mapping.low: _watch.Memory(_guards.buffer(mapping)) for mapping in guards.mappings}
+    for address, each in zip(guards.addresses, guards.given):
+        for low, memory in memories.items():
+            if low <= address < low + memory.buffer.numel() and each.bytes:
+                memory.state[address - low : address - low + each.bytes] = state
+    for memory in memories.values():
+        watch.add(memory)
 
 
 def _told(
-    finding: _watch.Finding, watch: _watch.Watch, guards: _guards.Guards, launcher: Launcher
+    finding: _watch.Finding, watch: _watch.Watch, place: Callable[[int], str], launcher: OnHost
 ) -> str:
     verb = "write" if finding.write else "read"
-    where = guards.text(finding.address)
+    where = place(finding.address)
     words = _WORDS[finding.kind]
     if finding.shared:
         name, index, extents = finding.shared
@@ -249,11 +267,12 @@ def _told(
 
 
 def _place(
-    role: str, access: _watch.Access, watch: _watch.Watch, launcher: Launcher
+    role: str, access: _watch.Access, watch: _watch.Watch, launcher: OnHost
 ) -> Iterator[str]:
     """Kernel, block, thread, and the line of the source."""
     stack = list(itertools.takewhile(lambda f: not _OUTER.search(f.function), watch.stack(access)))
-    frames = [frame for frame in stack if Path(frame.file).name == f"{launcher.name}.cu"]
+    files = launcher.sources
+    frames = [frame for frame in stack if Path(frame.file).name in files]
     while len(frames) > 1 and re.search(r"operator\(\)", frames[-1].function):
         frames.pop()  # LAUNCH's lambda
     who = f"block {access.block}, thread {access.thread}"
@@ -261,9 +280,10 @@ def _place(
         yield f"  {role} by {who}"
         return
     kernel = re.sub(r"^(?:\w+ )*(?=\w+[<(])|[<(].*", "", frames[-1].function)
-    code = launcher.source.splitlines()[frames[0].line - 1 : frames[0].line]
+    file = Path(frames[0].file).name
+    code = files[file].splitlines()[frames[0].line - 1 : frames[0].line]
     yield f"  {role} by kernel {kernel}, {who}"
-    yield f"    {launcher.name}.cu:{frames[0].line}: {''.join(code).strip()}"
+    yield f"    {file}:{frames[0].line}: {''.join(code).strip()}"
 
 
 def main() -> None:
