@@ -212,7 +212,8 @@ class Function:
 
 def _flat(arguments: Sequence[Any]) -> tuple[list[Any], list[int | None]]:
     """Arguments with lists laid open; for each the length of its list, or None."""
-    flat, lengths = [], []
+    flat: list[Any] = []
+    lengths: list[int | None] = []
     for argument in arguments:
         if isinstance(argument, (list, tuple)):
             flat += list(argument)
@@ -265,8 +266,7 @@ class Call(OnHost):
         for place, value in enumerate(values):
             if isinstance(value, Tensor):
                 name = f"argument {place}"
-                allowed = tuple(dtype for dtype in DTYPES)
-                _arguments.check_tensor(self.symbol, name, value, allowed)
+                _arguments.check_tensor(self.symbol, name, value, DTYPES)
                 if value.is_conj() or value.is_neg():
                     raise ValueError(f"{self.symbol}(): {name} is a lazy view; pass its clone()")
         return values

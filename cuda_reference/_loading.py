@@ -28,7 +28,7 @@ def load(
     *,
     sanitize: str | None = None,
 ) -> Extension:
-    """Functions of CUDA C++ sources, as torch.utils.cpp_extension.load takes them, on CPU tensors too.
+    """Functions of CUDA C++ sources as torch.utils.cpp_extension.load takes them, on the CPU too.
 
     The functions that PYBIND11_MODULE or TORCH_LIBRARY export become those of the module. Called
     with CUDA tensors they are what torch.utils.cpp_extension builds of the sources. Called with CPU

@@ -266,7 +266,8 @@ def _declared(stream: list[Token]) -> Iterator[Token]:
 
 def _split(stream: list[Token]) -> Iterator[list[Token]]:
     """At commas that stand in no brackets of any kind."""
-    depth, chunk = 0, []
+    depth = 0
+    chunk: list[Token] = []
     for token in stream:
         depth += (token.text in ("(", "[", "<")) - (token.text in (")", "]", ">"))
         if token.text == "," and depth == 0:

@@ -1,4 +1,4 @@
-"""Calls of functions that take torch::Tensor, on the host target: csrc/torch_on_cpu.h, seen from Python.
+"""Calls of functions that take torch::Tensor on the host target: csrc/torch_on_cpu.h from Python.
 
 A tensor goes over as its address, sizes and strides; what the function asks of torch beyond that,
 such as torch::zeros or .contiguous(), comes back here and is done by torch itself.
@@ -235,7 +235,7 @@ class Session:
                 made = self._made(name.decode(), received)
             held = self._held(name.decode(), made, on_cpu)
             result[0] = self._sent(held)
-        except BaseException as error:  # it may not pass through C++
+        except BaseException as error:  # noqa: BLE001 -- it may not pass through C++
             self._raised = error
             return 1
         return 0

@@ -7,7 +7,8 @@
 //   cuda_on_cpu_watch.h    who reads and writes what, for the debugger
 //   cuda_on_cpu_async.h    copies that a thread starts and waits for
 //   cuda_on_cpu_crash.h    kernels that crash
-//   cuda_on_cpu_launch.h   checking and running a launch, cudaGetLastError
+//   cuda_on_cpu_launch.h   checking and running a launch
+//   cuda_on_cpu_runtime.h  cudaGetLastError, cudaMalloc and the like
 //   cuda_on_cpu_written.h  what <<<>>>, __shared__ and inline PTX are rewritten to
 //   cuda_on_cpu_math.h     device functions, half and bfloat16
 //   cuda_on_cpu_wmma.h     nvcuda::wmma: fragments, and the arithmetic of a tensor core
@@ -86,6 +87,7 @@ static constexpr int warpSize = 32;
 #include "cuda_on_cpu_async.h"
 #include "cuda_on_cpu_crash.h"
 #include "cuda_on_cpu_launch.h"
+#include "cuda_on_cpu_runtime.h"
 #include "cuda_on_cpu_written.h"
 #include "cuda_on_cpu_math.h"
 #include "cuda_on_cpu_wmma.h"

@@ -190,22 +190,5 @@ CUDA_ON_CPU_MACHINERY inline void launch(const char* name, dim3 grid, dim3 threa
 
 }  // namespace cuda_on_cpu
 
-// ---- What a launcher calls ---------------------------------------------------------------------------------
-// Hidden: a process may hold the real libcudart too, and these must not meet it.
-
-extern "C" {
-CUDA_ON_CPU_ONCE __attribute__((visibility("hidden"))) cudaError_t cudaPeekAtLastError() { return cuda_on_cpu::last_error; }
-CUDA_ON_CPU_ONCE __attribute__((visibility("hidden"))) cudaError_t cudaGetLastError() {
-  const cudaError_t error = cuda_on_cpu::last_error;
-  cuda_on_cpu::last_error = cudaSuccess;
-  return error;
-}
-CUDA_ON_CPU_ONCE __attribute__((visibility("hidden"))) const char* cudaGetErrorString(cudaError_t error) {
-  if (error == cudaSuccess) return "no error";
-  if (error == cuda_on_cpu::told_error) return cuda_on_cpu::told.c_str();
-  if (error == cudaErrorInvalidValue) return "invalid argument";
-  return "an error that the host target did not raise";
-}
 // Those of the last launch, to stderr: for who reads a sanitizer's report.
-CUDA_ON_CPU_ONCE void crosscheck_say_shared_arrays() { cuda_on_cpu::say_shared_arrays(); }
-}
+extern "C" CUDA_ON_CPU_ONCE void crosscheck_say_shared_arrays() { cuda_on_cpu::say_shared_arrays(); }
