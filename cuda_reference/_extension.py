@@ -10,6 +10,7 @@ from __future__ import annotations
 import ctypes
 import functools
 import hashlib
+import re
 import shlex
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -161,6 +162,13 @@ class Extension:
         texts = "\n".join(self._sources.values())
         return list(dict.fromkeys(_rewriting.LIBRARY.findall(texts)))
 
+    def _parameters(self, symbol: str) -> list[str]:
+        """The names of a function's parameters, if it is defined outside of macros."""
+        for text in self._sources.values():
+            if match := re.search(rf"\b{symbol}\s*\(([^()]*)\)\s*\{{", text):
+                return [re.sub(r"\s*=.*|.*\W(?=\w)", "", each) for each in match[1].split(",")]
+        return []
+
     @functools.cached_property
     def _gpu(self) -> Any:
         """torch's own module."""
@@ -291,8 +299,8 @@ class Call(OnHost):
         self._lengths = lengths
 
     def given(self, values: Sequence[Any]) -> list[_guards.Given]:
-        names = self._function.names
-        plain = len(self._lengths) == len(values)
+        names = self._function.names or self._module._parameters(self.symbol)
+        plain = len(self._lengths) == len(values)  # no list was laid open
         return [
             span(names[i] if plain and i < len(names) else f"argument {i}", value)
             for i, value in enumerate(values)

@@ -113,19 +113,61 @@ def load_inline(
 
 
 def load_inline(*arguments: Any, **named: Any) -> Any:
-    if {"cpp_sources", "cuda_sources"} & {*named} or len(arguments) > 2:
-        return _load_strings(*arguments, **named)
-    return _inline.load_launchers(*arguments, **named)
+    """Launchers written in CUDA C++ in a string, as functions of tensors and numbers.
 
+    The source is compiled on the first call: by nvcc for CUDA tensors, and for CPU tensors by g++,
+    so that a machine without nvcc can load and try it. ``kernel<<<...>>>`` and ``__shared__`` work
+    on both, as do LAUNCH(kernel, grid, block, smem, stream, arguments...) and SHARED(T, name, dims)
+    of csrc/crosscheck.cuh, which is included by itself. The library is kept in the cache like any
+    other.
 
-load_inline.__doc__ = f"""{_inline.load_launchers.__doc__}
+    On the CPU a kernel works on copies of its tensors between canaries and pages that nobody may
+    touch; what it wrote is copied back if all went well. One that writes beside its tensors, or
+    crashes, raises RuntimeError: the call is repeated in a process of its own, which tells kernel,
+    block, thread, line, tensor and index. Tensors that lead to others, as tables of addresses do,
+    lead to these and not to copies.
+
+    A function of the result takes its parameters by position, less the stream, which is torch's
+    current one. A pointer takes a contiguous tensor of its dtype (``const float*`` float32,
+    ``void*`` any, and so on) or None for a null pointer, a number a number in range. Tensors behind
+    pointers that are not const are taken to be written: every call counts up their versions, so
+    that autograd notices if it has saved one of them. What is only read is best declared const.
+    Nothing is returned.
+
+    Args:
+        source: kernels and their launchers, functions that return cudaError_t, int (0 is success)
+            or nothing (then cudaGetLastError is asked).
+        functions: launcher → its parameters as in the source, for instance
+            ``{"square": "const float* x, float* out, int n, cudaStream_t stream"}``. The compiler
+            verifies them: a declaration that does not match is a compile error.
+        name: what the source is called in errors and in the cache; else the first launcher's name.
+        sanitize: run every call on CPU tensors in a process of its own, where "address", "thread"
+            or "undefined" is that sanitizer of the compiler's, and "watch" looks for accesses
+            outside of tensors and shared arrays, for shared memory that is read before it was
+            written, and for races. Each call takes seconds, and what is found is its RuntimeError.
+
+    Raises:
+        TypeError, ValueError: the arguments are not as above, or a parameter cannot be understood.
+
+    The functions raise TypeError, ValueError or RuntimeError for arguments that do not suit,
+    BuildError if the source does not compile, RuntimeError with CUDA's words if a launch fails, or
+    with what a kernel on the CPU did wrong.
+
+    Example:
+        >>> module = load_inline(source, {"square": "const float* x, float* out, int n, "
+        ...                                         "cudaStream_t stream"})
+        >>> module.square(x, out, x.numel())
+
     In the manner of torch.utils.cpp_extension.load_inline the arguments are ``name``,
     ``cpp_sources``, ``cuda_sources``, ``functions`` (names, or names with docstrings) and those of
     :func:`load`. The functions then take and return tensors, and work as those of :func:`load`:
 
         >>> module = load_inline("square", "torch::Tensor square(torch::Tensor x);",
         ...                      cuda_source, functions=["square"])
-"""
+    """
+    if {"cpp_sources", "cuda_sources"} & {*named} or len(arguments) > 2:
+        return _load_strings(*arguments, **named)
+    return _inline.load_launchers(*arguments, **named)
 
 
 def _load_strings(

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from cuda_reference._on_host import OnHost
 
 KINDS = ("address", "thread", "undefined", "watch")
+_CHILD = "from cuda_reference import _loading, _replay; _replay.main(_loading.again)"
 _SHOWN = 4  # findings in an error
 _OUTER = re.compile("__invoke|_M_invoke|_Function_handler|std::function|run_threads")
 _WORDS = {
@@ -67,7 +68,7 @@ class Replay:
             file, report = Path(folder) / "job", Path(folder) / "report"
             file.write_bytes(pickle.dumps(job))
             ran = subprocess.run(
-                [sys.executable, "-c", f"import {__name__} as r; r.main()", str(file), str(report)],
+                [sys.executable, "-c", _CHILD, str(file), str(report)],
                 env=_environment(kind),
                 capture_output=True,
                 text=True,
@@ -177,10 +178,8 @@ def unpacked(groups: Iterable[dict[str, Any]]) -> dict[int, Tensor]:
     return made
 
 
-def _run(job: dict[str, Any]) -> dict[str, Any]:
+def _run(job: dict[str, Any], again: Callable[[dict[str, Any]], OnHost]) -> dict[str, Any]:
     """The call, and what came of it."""
-    from cuda_reference._loading import again
-
     launcher = again(job["launcher"])
     values = list(job["values"])
     for number, tensor in unpacked(job["groups"]).items():
@@ -286,6 +285,10 @@ def _place(
     yield f"    {file}:{frames[0].line}: {''.join(code).strip()}"
 
 
-def main() -> None:
-    """The whole of that process: a job's file, and one for the report."""
-    Path(sys.argv[2]).write_bytes(pickle.dumps(_run(pickle.loads(Path(sys.argv[1]).read_bytes()))))
+def main(again: Callable[[dict[str, Any]], OnHost]) -> None:
+    """The whole of that process: a job's file, and one for the report.
+
+    ``again`` makes what is to be called of its description.
+    """
+    job = pickle.loads(Path(sys.argv[1]).read_bytes())
+    Path(sys.argv[2]).write_bytes(pickle.dumps(_run(job, again)))

@@ -228,7 +228,10 @@ def _shared(text: str, file: str, stream: list[Token], at: int, inside: bool) ->
     parts = []
     for chunk in declarators:
         dims = next((i for i, t in enumerate(chunk) if t.text == "["), len(chunk))
-        name = next(i for i in range(dims - 1, -1, -1) if chunk[i].kind == "name")
+        name = next((i for i in range(dims - 1, 0, -1) if chunk[i].kind == "name"), 0)
+        if not chunk or (base is None and not name):
+            line = _line(text, stream[at].start)
+            raise Unsupported(f"{file}:{line}: a __shared__ declaration without a type and a name")
         # a macro's parameter may be pasted: name##_tile
         while name >= 2 and chunk[name - 1].text == "##":
             name -= 2

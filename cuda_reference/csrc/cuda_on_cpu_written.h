@@ -19,7 +19,7 @@ struct Launcher {
   Configuration configuration;
   Kernel kernel;
   template <class... Argument>
-  void operator()(Argument&&... argument) const {
+  __attribute__((noinline)) void operator()(Argument&&... argument) const {
     const std::tuple<std::decay_t<Argument>...> arguments(std::forward<Argument>(argument)...);
     launch(name, configuration.grid, configuration.block, configuration.shared, nullptr,
            [&] { std::apply(kernel, arguments); });

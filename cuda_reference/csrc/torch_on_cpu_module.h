@@ -135,7 +135,7 @@ inline __attribute__((visibility("hidden"))) std::vector<Function>& functions() 
   return list;
 }
 
-template <class T> T nth(const Value* arguments, int i, const char* type) {
+template <class T> CROSSCHECK_COLD T nth(const Value* arguments, int i, const char* type) {
   try {
     return Parameter<T>::from(arguments[i]);
   } catch (const Mismatch& expected) {
@@ -144,7 +144,7 @@ template <class T> T nth(const Value* arguments, int i, const char* type) {
 }
 
 template <class Result, class... T, size_t... I>
-Value called(Result (*function)(T...), const Value* arguments, std::index_sequence<I...>) {
+CROSSCHECK_COLD Value called(Result (*function)(T...), const Value* arguments, std::index_sequence<I...>) {
   // Braces: from left to right. Values, to which references can refer.
   std::tuple<std::decay_t<T>...> values{
       nth<std::decay_t<T>>(arguments, I, Parameter<std::decay_t<T>>::name().c_str())...};
@@ -158,7 +158,7 @@ Value called(Result (*function)(T...), const Value* arguments, std::index_sequen
 }
 
 template <class Result, class... T>
-Function described(Result (*function)(T...)) {
+CROSSCHECK_COLD Function described(Result (*function)(T...)) {
   Function f;
   f.count = sizeof...(T);
   ((f.types += (f.types.empty() ? "" : ", ") + Parameter<std::decay_t<T>>::name()), ...);
@@ -202,7 +202,7 @@ class Module {
  public:
   explicit Module(const char* library) : library_(library) {}
   template <class Callable, class... Extra>
-  Module& def(const char* name, Callable callable, const Extra&... extras) {
+  CROSSCHECK_COLD Module& def(const char* name, Callable callable, const Extra&... extras) {
     Function f = described(callable);
     f.library = library_;
     f.name = std::string(name).substr(0, std::string(name).find('('));  // of a schema
@@ -237,7 +237,7 @@ class Module {
     function(module);                                                               \
     return true;                                                                    \
   }();                                                                              \
-  static void function([[maybe_unused]] crosscheck_torch::Module& m)
+  CROSSCHECK_COLD static void function([[maybe_unused]] crosscheck_torch::Module& m)
 #define TORCH_EXTENSION_NAME extension
 #define PYBIND11_MODULE(name, m, ...) CROSSCHECK_MODULE("", CROSSCHECK_JOINED(crosscheck_module_, __LINE__), m)
 #define TORCH_LIBRARY(name, m) CROSSCHECK_MODULE(#name, CROSSCHECK_JOINED(crosscheck_module_, __LINE__), m)

@@ -1,128 +1,5 @@
-// torch_on_cpu_tensor.h: tensors, dtypes, options and TORCH_CHECK. Included by torch_on_cpu.h.
+// torch_on_cpu_tensor.h: tensors, and what of torch works on them. Included by torch_on_cpu.h.
 #pragma once
-
-namespace c10 {
-
-// ---- Errors ------------------------------------------------------------------------------------------------
-
-struct Error : std::runtime_error {
-  using std::runtime_error::runtime_error;
-};
-struct TypeError : Error {
-  using Error::Error;
-};
-
-template <class... Part>
-std::string str(const Part&... parts) {
-  std::ostringstream text;
-  (text << ... << parts);
-  return text.str();
-}
-
-// ---- Types and devices -------------------------------------------------------------------------------------
-
-using Half = __half;
-using BFloat16 = __nv_bfloat16;
-
-// In the order of DTYPE_CODE in cuda_reference/_extension.py.
-enum class ScalarType : int {
-  Half, BFloat16, Float, Double, Byte, Char, Short, Int, Long, Bool, Float8_e4m3fn, Float8_e5m2, Undefined
-};
-constexpr const char* scalar_type_names[] = {"Half", "BFloat16", "Float", "Double", "Byte", "Char", "Short",
-                                             "Int", "Long", "Bool", "Float8_e4m3fn", "Float8_e5m2", "Undefined"};
-constexpr int scalar_type_bytes[] = {2, 2, 4, 8, 1, 1, 2, 4, 8, 1, 1, 1, 0};
-constexpr const char* toString(ScalarType type) { return scalar_type_names[static_cast<int>(type)]; }
-constexpr size_t elementSize(ScalarType type) { return scalar_type_bytes[static_cast<int>(type)]; }
-inline std::ostream& operator<<(std::ostream& out, ScalarType type) { return out << toString(type); }
-
-template <class T> struct CppTypeToScalarType;
-#define CROSSCHECK_TYPES(_)                                                                                     \
-  _(__half, Half) _(__nv_bfloat16, BFloat16) _(float, Float) _(double, Double) _(unsigned char, Byte)           \
-  _(signed char, Char) _(short, Short) _(int, Int) _(long, Long) _(long long, Long) _(bool, Bool)
-#define CROSSCHECK_TYPE(T, name) \
-  template <> struct CppTypeToScalarType<T> { static constexpr ScalarType value = ScalarType::name; };
-CROSSCHECK_TYPES(CROSSCHECK_TYPE)
-#undef CROSSCHECK_TYPE
-#undef CROSSCHECK_TYPES
-
-enum class DeviceType : int { CPU, CUDA };
-constexpr DeviceType kCPU = DeviceType::CPU, kCUDA = DeviceType::CUDA;
-struct Device {
-  DeviceType kind = kCPU;
-  int number = 0;
-  Device(DeviceType type, int index = -1) : kind(type), number(index < 0 ? 0 : index) {}
-  Device(const std::string& text) : kind(text.rfind("cuda", 0) == 0 ? kCUDA : kCPU) {}
-  DeviceType type() const { return kind; }
-  int index() const { return number; }
-  bool has_index() const { return true; }
-  bool is_cuda() const { return kind == kCUDA; }
-  bool is_cpu() const { return kind == kCPU; }
-  std::string str() const { return is_cuda() ? "cuda:" + std::to_string(number) : "cpu"; }
-  bool operator==(const Device& other) const { return kind == other.kind && number == other.number; }
-  bool operator!=(const Device& other) const { return !(*this == other); }
-};
-inline std::ostream& operator<<(std::ostream& out, const Device& device) { return out << device.str(); }
-
-template <class T>
-class ArrayRef {
- public:
-  ArrayRef() = default;
-  ArrayRef(const T* data, size_t size) : data_(data), size_(size) {}
-  ArrayRef(const std::vector<T>& list) : data_(list.data()), size_(list.size()) {}
-  ArrayRef(const std::initializer_list<T>& list) : data_(list.begin()), size_(list.size()) {}
-  ArrayRef(const T& one) : data_(&one), size_(1) {}
-  const T* data() const { return data_; }
-  size_t size() const { return size_; }
-  bool empty() const { return !size_; }
-  const T* begin() const { return data_; }
-  const T* end() const { return data_ + size_; }
-  const T& front() const { return data_[0]; }
-  const T& back() const { return data_[size_ - 1]; }
-  const T& operator[](size_t i) const { return data_[i]; }
-  std::vector<T> vec() const { return {begin(), end()}; }
-  bool operator==(const ArrayRef& other) const { return std::equal(begin(), end(), other.begin(), other.end()); }
-  bool operator!=(const ArrayRef& other) const { return !(*this == other); }
-
- private:
-  const T* data_ = nullptr;
-  size_t size_ = 0;
-};
-template <class T>
-std::ostream& operator<<(std::ostream& out, const ArrayRef<T>& list) {
-  out << '[';
-  for (size_t i = 0; i < list.size(); ++i) out << (i ? ", " : "") << list[i];
-  return out << ']';
-}
-using IntArrayRef = ArrayRef<int64_t>;
-
-class TensorOptions {
- public:
-  TensorOptions() = default;
-  TensorOptions(ScalarType type) : dtype_(type) {}
-  TensorOptions(c10::Device device) : device_(device) {}
-  TensorOptions(DeviceType device) : device_(c10::Device(device)) {}
-  TensorOptions dtype(ScalarType type) const { return TensorOptions(type, device_); }
-  TensorOptions device(const c10::Device& device) const { return TensorOptions(dtype_, device); }
-  TensorOptions device(DeviceType type, int index = -1) const { return device(c10::Device(type, index)); }
-  TensorOptions requires_grad(bool) const { return *this; }
-  ScalarType dtype() const { return dtype_.value_or(ScalarType::Float); }
-  c10::Device device() const { return device_.value_or(c10::Device(kCPU)); }
-  bool has_dtype() const { return dtype_.has_value(); }
-  bool has_device() const { return device_.has_value(); }
-
- private:
-  TensorOptions(std::optional<ScalarType> type, std::optional<c10::Device> device) : dtype_(type), device_(device) {}
-  std::optional<ScalarType> dtype_;
-  std::optional<c10::Device> device_;
-};
-inline std::ostream& operator<<(std::ostream& out, const TensorOptions& options) {
-  return out << "TensorOptions(dtype=" << options.dtype() << ", device=" << options.device() << ")";
-}
-
-template <class T> using optional = std::optional<T>;
-using string_view = std::string_view;
-constexpr std::nullopt_t nullopt = std::nullopt;
-}  // namespace c10
 
 // ---- What Python is asked ----------------------------------------------------------------------------------
 
@@ -183,14 +60,19 @@ class PackedTensorAccessor;
 class Tensor {
  public:
   Tensor() = default;
-  explicit Tensor(const crosscheck_torch::RawTensor& raw)
+  CROSSCHECK_COLD explicit Tensor(const crosscheck_torch::RawTensor& raw)
       : raw_(std::make_shared<crosscheck_torch::RawTensor>(raw)) {}
+  Tensor(const Tensor&) = default;
+  Tensor(Tensor&&) = default;
+  Tensor& operator=(const Tensor&) = default;
+  Tensor& operator=(Tensor&&) = default;
+  CROSSCHECK_COLD ~Tensor() {}
 
   bool defined() const { return raw_ != nullptr; }
   int64_t dim() const { return raw().ndim; }
   int64_t ndimension() const { return dim(); }
-  int64_t size(int64_t i) const { return raw().size[wrapped(i)]; }
-  int64_t stride(int64_t i) const { return raw().stride[wrapped(i)]; }
+  CROSSCHECK_COLD int64_t size(int64_t i) const { return raw().size[wrapped(i)]; }
+  CROSSCHECK_COLD int64_t stride(int64_t i) const { return raw().stride[wrapped(i)]; }
   IntArrayRef sizes() const { return {raw().size, static_cast<size_t>(dim())}; }
   IntArrayRef strides() const { return {raw().stride, static_cast<size_t>(dim())}; }
   int64_t numel() const {
@@ -209,8 +91,8 @@ class Tensor {
   bool is_cuda() const { return raw().cuda; }
   bool is_cpu() const { return !is_cuda(); }
   int64_t get_device() const { return is_cuda() ? 0 : -1; }
-  TensorOptions options() const { return TensorOptions(scalar_type()).device(device()); }
-  bool is_contiguous() const {
+  CROSSCHECK_COLD TensorOptions options() const { return TensorOptions(scalar_type()).device(device()); }
+  CROSSCHECK_COLD bool is_contiguous() const {
     int64_t expected = 1;
     for (int64_t i = dim() - 1; i >= 0; --i) {
       if (size(i) != 1 && stride(i) != expected) return numel() == 0;
@@ -220,11 +102,11 @@ class Tensor {
   }
   bool is_same(const Tensor& other) const { return raw_ == other.raw_ || raw().handle == other.raw().handle; }
 
-  void* data_ptr() const { return raw().data; }
+  CROSSCHECK_COLD void* data_ptr() const { return raw().data; }
   void* mutable_data_ptr() const { return data_ptr(); }
   const void* const_data_ptr() const { return data_ptr(); }
   template <class T>
-  T* data_ptr() const {
+  CROSSCHECK_COLD T* data_ptr() const {
     constexpr ScalarType expected = CppTypeToScalarType<std::remove_const_t<T>>::value;
     if (scalar_type() != expected)
       throw c10::Error(c10::str("expected scalar type ", expected, " but found ", scalar_type()));
@@ -329,7 +211,7 @@ class Arguments {
 };
 
 template <class... Argument>
-Value ask(const char* name, const Argument&... argument) {
+CROSSCHECK_COLD Value ask(const char* name, const Argument&... argument) {
   Arguments arguments;
   (arguments.add(argument), ...);
   return arguments.ask(name);
@@ -413,59 +295,6 @@ inline Tensor sum(const Tensor& x) { return x.sum(); }
 inline TensorOptions dtype(ScalarType type) { return TensorOptions(type); }
 inline TensorOptions device(const c10::Device& device) { return TensorOptions(device); }
 
-// ---- Packed accessors --------------------------------------------------------------------------------------
-
-template <class T> struct RestrictPtrTraits { using PtrType = T* __restrict__; };
-template <class T> struct DefaultPtrTraits { using PtrType = T*; };
-
-template <class T, size_t N, class Index>
-class TensorAccessor {
- public:
-  TensorAccessor(T* data, const Index* sizes, const Index* strides) : data_(data), sizes_(sizes), strides_(strides) {}
-  Index size(int i) const { return sizes_[i]; }
-  Index stride(int i) const { return strides_[i]; }
-  T* data() const { return data_; }
-  decltype(auto) operator[](Index i) const {
-    if constexpr (N == 1) return (data_[i * strides_[0]]);
-    else return TensorAccessor<T, N - 1, Index>(data_ + i * strides_[0], sizes_ + 1, strides_ + 1);
-  }
-
- private:
-  T* data_;
-  const Index *sizes_, *strides_;
-};
-
-template <class T, size_t N, template <class> class Pointer, class Index>
-class PackedTensorAccessor {
- public:
-  explicit PackedTensorAccessor(const Tensor& t) : data_(t.data_ptr<T>()) {
-    if (t.dim() != N) throw c10::Error(c10::str("expected ", N, " dims but tensor has ", t.dim()));
-    std::copy_n(t.sizes().begin(), N, sizes_);
-    std::copy_n(t.strides().begin(), N, strides_);
-  }
-  Index size(int i) const { return sizes_[i]; }
-  Index stride(int i) const { return strides_[i]; }
-  T* data() const { return data_; }
-  decltype(auto) operator[](Index i) const { return TensorAccessor<T, N, Index>(data_, sizes_, strides_)[i]; }
-
- private:
-  T* data_;
-  Index sizes_[N], strides_[N];
-};
-template <class T, size_t N, template <class> class Pointer = DefaultPtrTraits>
-using PackedTensorAccessor32 = PackedTensorAccessor<T, N, Pointer, int32_t>;
-template <class T, size_t N, template <class> class Pointer = DefaultPtrTraits>
-using PackedTensorAccessor64 = PackedTensorAccessor<T, N, Pointer, int64_t>;
-
-template <class T, size_t N, template <class> class Pointer>
-PackedTensorAccessor<T, N, Pointer, int32_t> Tensor::packed_accessor32() const {
-  return PackedTensorAccessor<T, N, Pointer, int32_t>(*this);
-}
-template <class T, size_t N, template <class> class Pointer>
-PackedTensorAccessor<T, N, Pointer, int64_t> Tensor::packed_accessor64() const {
-  return PackedTensorAccessor<T, N, Pointer, int64_t>(*this);
-}
-
 using TensorList = ArrayRef<Tensor>;
 
 #define CROSSCHECK_K(k, name) constexpr ScalarType k = ScalarType::name;
@@ -504,84 +333,3 @@ namespace torch {
 using namespace at;
 namespace indexing {}
 }  // namespace torch
-
-// ---- Checks ------------------------------------------------------------------------------------------------
-
-#define CROSSCHECK_CHECK(kind, condition, ...)                                                          \
-  do {                                                                                                  \
-    if (!(condition)) {                                                                                 \
-      const std::string told = c10::str(__VA_ARGS__);                                                   \
-      throw kind(told.empty() ? "Expected " #condition " to be true, but got false." : told);           \
-    }                                                                                                   \
-  } while (false)
-#define TORCH_CHECK(condition, ...) CROSSCHECK_CHECK(c10::Error, condition, __VA_ARGS__)
-#define TORCH_CHECK_TYPE(condition, ...) CROSSCHECK_CHECK(c10::TypeError, condition, __VA_ARGS__)
-#define TORCH_CHECK_VALUE(condition, ...) CROSSCHECK_CHECK(c10::Error, condition, __VA_ARGS__)
-#define TORCH_INTERNAL_ASSERT(condition, ...) CROSSCHECK_CHECK(c10::Error, condition, __VA_ARGS__)
-#define TORCH_CHECK_EQ(a, b) TORCH_CHECK((a) == (b), "Check failed: " #a " == " #b " (", (a), " vs. ", (b), ")")
-#define TORCH_CHECK_LE(a, b) TORCH_CHECK((a) <= (b), "Check failed: " #a " <= " #b " (", (a), " vs. ", (b), ")")
-#define TORCH_CHECK_LT(a, b) TORCH_CHECK((a) < (b), "Check failed: " #a " < " #b " (", (a), " vs. ", (b), ")")
-#define TORCH_CHECK_GE(a, b) TORCH_CHECK((a) >= (b), "Check failed: " #a " >= " #b " (", (a), " vs. ", (b), ")")
-#define TORCH_CHECK_GT(a, b) TORCH_CHECK((a) > (b), "Check failed: " #a " > " #b " (", (a), " vs. ", (b), ")")
-#define TORCH_CHECK_NE(a, b) TORCH_CHECK((a) != (b), "Check failed: " #a " != " #b " (", (a), " vs. ", (b), ")")
-#define AT_ASSERTM(condition, ...) CROSSCHECK_CHECK(c10::Error, condition, __VA_ARGS__)
-#define AT_ASSERT(condition, ...) CROSSCHECK_CHECK(c10::Error, condition, __VA_ARGS__)
-#define AT_ERROR(...) CROSSCHECK_CHECK(c10::Error, false, __VA_ARGS__)
-#define TORCH_WARN(...) (std::cerr << c10::str(__VA_ARGS__) << std::endl)
-#define C10_CUDA_CHECK(call)                                                                        \
-  do {                                                                                              \
-    const cudaError_t crosscheck_status = (call);                                                   \
-    TORCH_CHECK(crosscheck_status == cudaSuccess, "CUDA error: ", cudaGetErrorString(crosscheck_status)); \
-  } while (false)
-#define AT_CUDA_CHECK(call) C10_CUDA_CHECK(call)
-#define C10_CUDA_KERNEL_LAUNCH_CHECK() C10_CUDA_CHECK(cudaPeekAtLastError())
-
-// ---- AT_DISPATCH -------------------------------------------------------------------------------------------
-
-namespace crosscheck_torch {
-template <class... T, class Call>
-auto dispatch(c10::ScalarType type, const char* name, const Call& call) {
-  using Result = std::common_type_t<decltype(call(static_cast<T*>(nullptr)))...>;
-  std::optional<std::conditional_t<std::is_void<Result>::value, int, Result>> result;
-  const bool known =
-      ((at::CppTypeToScalarType<T>::value == type && ([&] {
-          if constexpr (std::is_void<Result>::value) call(static_cast<T*>(nullptr)), result = 0;
-          else result = call(static_cast<T*>(nullptr));
-        }(), true)) || ...);
-  if (!known) throw c10::Error(c10::str('"', name, "\" not implemented for '", type, "'"));
-  if constexpr (!std::is_void<Result>::value) return *result;
-}
-template <c10::ScalarType type> struct TypeOf;
-#define CROSSCHECK_TYPE(T, name) \
-  template <> struct TypeOf<c10::ScalarType::name> { using Type = T; };
-CROSSCHECK_TYPE(__half, Half) CROSSCHECK_TYPE(__nv_bfloat16, BFloat16) CROSSCHECK_TYPE(float, Float)
-CROSSCHECK_TYPE(double, Double) CROSSCHECK_TYPE(uint8_t, Byte) CROSSCHECK_TYPE(int8_t, Char)
-CROSSCHECK_TYPE(int16_t, Short) CROSSCHECK_TYPE(int, Int) CROSSCHECK_TYPE(int64_t, Long) CROSSCHECK_TYPE(bool, Bool)
-#undef CROSSCHECK_TYPE
-}  // namespace crosscheck_torch
-
-#define CROSSCHECK_CALL(...)                                                               \
-  [&](auto* crosscheck_type) {                                                             \
-    using scalar_t [[maybe_unused]] = std::remove_pointer_t<decltype(crosscheck_type)>;    \
-    return __VA_ARGS__();                                                                  \
-  }
-#define CROSSCHECK_OF(type) crosscheck_torch::TypeOf<type>::Type
-#define CROSSCHECK_INTEGRAL uint8_t, int8_t, int16_t, int, int64_t
-#define AT_DISPATCH_FLOATING_TYPES(type, name, ...) \
-  crosscheck_torch::dispatch<float, double>(type, name, CROSSCHECK_CALL(__VA_ARGS__))
-#define AT_DISPATCH_FLOATING_TYPES_AND_HALF(type, name, ...) \
-  crosscheck_torch::dispatch<float, double, __half>(type, name, CROSSCHECK_CALL(__VA_ARGS__))
-#define AT_DISPATCH_FLOATING_TYPES_AND(extra, type, name, ...) \
-  crosscheck_torch::dispatch<float, double, CROSSCHECK_OF(extra)>(type, name, CROSSCHECK_CALL(__VA_ARGS__))
-#define AT_DISPATCH_FLOATING_TYPES_AND2(extra, other, type, name, ...)                                      \
-  crosscheck_torch::dispatch<float, double, CROSSCHECK_OF(extra), CROSSCHECK_OF(other)>(type, name,         \
-                                                                                       CROSSCHECK_CALL(__VA_ARGS__))
-#define AT_DISPATCH_REDUCED_FLOATING_TYPES(type, name, ...) \
-  crosscheck_torch::dispatch<__half, __nv_bfloat16>(type, name, CROSSCHECK_CALL(__VA_ARGS__))
-#define AT_DISPATCH_INTEGRAL_TYPES(type, name, ...) \
-  crosscheck_torch::dispatch<CROSSCHECK_INTEGRAL>(type, name, CROSSCHECK_CALL(__VA_ARGS__))
-#define AT_DISPATCH_ALL_TYPES(type, name, ...) \
-  crosscheck_torch::dispatch<CROSSCHECK_INTEGRAL, float, double>(type, name, CROSSCHECK_CALL(__VA_ARGS__))
-#define AT_DISPATCH_ALL_TYPES_AND2(extra, other, type, name, ...)                                             \
-  crosscheck_torch::dispatch<CROSSCHECK_INTEGRAL, float, double, CROSSCHECK_OF(extra), CROSSCHECK_OF(other)>( \
-      type, name, CROSSCHECK_CALL(__VA_ARGS__))

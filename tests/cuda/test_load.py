@@ -118,6 +118,16 @@ def test_a_shuffle_from_a_lane_that_does_not_exist(many: Extension) -> None:
     assert "which does not exist: the block ends before it" in str(error.value)
 
 
+def test_a_shuffle_from_a_lane_that_has_returned(many: Extension) -> None:
+    x = torch.ones(32)
+    with pytest.raises(
+        RuntimeError, match=r"for the value of lane 20, which has returned"
+    ) as error:
+        many.returned_lane(x)
+    assert "thread (19, 0, 0) calls __shfl_down_sync() at line " in str(error.value)
+    assert (x == 1).all()
+
+
 def test_other_ptx_is_named(many: Extension) -> None:
     with pytest.raises(RuntimeError, match="comes to inline PTX at line 1"):
         many.ptx(torch.zeros(1, dtype=torch.int32))

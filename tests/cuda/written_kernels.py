@@ -94,10 +94,9 @@ __global__ void row_sums_kernel(const T* x, float* out, int columns) {
 torch::Tensor row_sums(const torch::Tensor& x) {
   auto out = torch::empty({x.size(0)}, x.options().dtype(torch::kFloat32));
   AT_DISPATCH_FLOATING_TYPES_AND_HALF(x.scalar_type(), "row_sums", [&] {
-    using T = std::conditional_t<std::is_same<scalar_t, at::Half>::value, __half, scalar_t>;
-    row_sums_kernel<T, 64>
+    row_sums_kernel<scalar_t, 64>
         <<<x.size(0), 64, 0, at::cuda::getCurrentCUDAStream()>>>(
-            reinterpret_cast<const T*>(x.data_ptr()), out.data_ptr<float>(), x.size(1));
+            x.data_ptr<scalar_t>(), out.data_ptr<float>(), x.size(1));
   });
   return out;
 }
@@ -197,6 +196,12 @@ void copies(torch::Tensor x, torch::Tensor out, bool wait) {
 __global__ void missing_lane_kernel(float* x) { x[threadIdx.x] = warp_sum<32>(x[threadIdx.x]); }
 void missing_lane(torch::Tensor x) { missing_lane_kernel<<<1, 24>>>(x.data_ptr<float>()); }
 
+__global__ void returned_lane_kernel(float* x) {
+  if (threadIdx.x >= 20) return;
+  x[threadIdx.x] = __shfl_down_sync(0xffffffff, x[threadIdx.x], 1);
+}
+void returned_lane(torch::Tensor x) { returned_lane_kernel<<<1, 32>>>(x.data_ptr<float>()); }
+
 __global__ void ptx_kernel(unsigned* x) {
   unsigned clock;
   asm volatile("mov.u32 %0, %%clock;" : "=r"(clock));
@@ -229,6 +234,7 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {
   EXPORT(groups)
   EXPORT(copies)
   EXPORT(missing_lane)
+  EXPORT(returned_lane)
   EXPORT(ptx)
   EXPORT(beside)
   EXPORT(elsewhere)
