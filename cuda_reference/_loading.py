@@ -92,7 +92,8 @@ def load_inline(
     *,
     name: str | None = None,
     sanitize: str | None = None,
-) -> InlineModule: ...
+) -> InlineModule:
+    """With launchers that take addresses."""
 
 
 @overload
@@ -109,7 +110,8 @@ def load_inline(
     build_directory: str | None = None,
     verbose: bool = False,
     sanitize: str | None = None,
-) -> Extension: ...
+) -> Extension:
+    """In the manner of torch.utils.cpp_extension."""
 
 
 def load_inline(*arguments: Any, **named: Any) -> Any:

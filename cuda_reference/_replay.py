@@ -130,7 +130,9 @@ def _environment(kind: str) -> dict[str, str]:
     return {**environment, **_compilers.sanitizer_environment(kind)}
 
 
-_FRAME = re.compile(r"\s*#\d+ (?:0x[0-9a-f]+ in )?(.*?) (/[^ ]*?):(\d+)(?::\d+)?(?: \(.*)?$", re.M)
+_FRAME = re.compile(
+    r"\s*#\d+ (?:0x[0-9a-f]+ in )?(.*?) ([^ ]*/[^ ]*?):(\d+)(?::\d+)?(?: \(.*)?$", re.M
+)
 
 
 def _sanitizers_words(said: str, files: Collection[str], given: Sequence[Given]) -> list[str]:
