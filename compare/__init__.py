@@ -2,15 +2,17 @@
 
 ``python -m compare check`` does it for this repository's ops; :func:`cross_check` for yours,
 :func:`check_fused` for a model that :func:`triton_kernels.fuse` rewrites.
-``python -m compare debug`` and :func:`debug` look for what is wrong in a Triton kernel;
-:func:`shrink` makes the failing launch small. :class:`Spec`, and the families :class:`Elementwise`
-and :class:`Product`, are what compare knows an op by.
+``python -m compare debug`` and :func:`debug` look for what is wrong in a Triton kernel,
+:func:`debug_cuda` in a CUDA kernel; :func:`shrink` makes the failing launch small. :class:`Spec`,
+and the families :class:`Elementwise` and :class:`Product`, are what compare knows an op by.
 """
 
 import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from compare.debugging.cuda.findings import CudaFindings
+    from compare.debugging.cuda.public import debug_cuda
     from compare.debugging.findings.findings import Findings
     from compare.debugging.public import debug
     from compare.debugging.shrink.launches import shrink
@@ -19,6 +21,7 @@ if TYPE_CHECKING:
     from compare.user_kernels.fused import check_fused
 
 __all__ = [
+    "CudaFindings",
     "Elementwise",
     "Findings",
     "Product",
@@ -27,12 +30,15 @@ __all__ = [
     "check_fused",
     "cross_check",
     "debug",
+    "debug_cuda",
     "shrink",
 ]
 
 _HOMES = {
+    "CudaFindings": "debugging.cuda.findings",
     "Findings": "debugging.findings.findings",
     "debug": "debugging.public",
+    "debug_cuda": "debugging.cuda.public",
     "shrink": "debugging.shrink.launches",
     **dict.fromkeys(("Elementwise", "Product", "Spec"), "specs"),
     **dict.fromkeys(("Report", "cross_check"), "user_kernels.cross_checking"),

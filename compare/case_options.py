@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from compare.cases import DISTANT, DTYPES, FLOATS, LAYOUTS
+from compare.cases import DISTANT, DTYPES, FLOATS, LAYOUTS, OF_MODELS
 
 
 class Option(NamedTuple):
@@ -56,4 +56,4 @@ COUNT = Option("a positive whole number", _count)
 TRUTH = Option("True or False", _truth)  # bool("no") would be True
 ANY_DTYPE = choice(*DTYPES)
 FLOAT_DTYPE = choice(*FLOATS)
-LYING = choice(*LAYOUTS, *DISTANT)  # how one tensor lies, unlike the others
+LYING = choice(*LAYOUTS, *OF_MODELS, *DISTANT)  # how one tensor lies, unlike the others

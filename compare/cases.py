@@ -193,6 +193,8 @@ def _near_ties(
 
 
 LAYOUTS = ("contiguous", "misaligned", "transposed", "strided", "padded", "expanded", "reversed")
+# What models have beside these, for benchmarks: to kernels they are strides like others.
+OF_MODELS = ("chunk", "channels_last")
 DISTANT = ("distant", "distant_transposed")  # gigabytes, of which a CPU holds what is touched
 
 
@@ -206,8 +208,9 @@ def arrange(t: Tensor, layout: str) -> Tensor:
 
     "misaligned" starts one element past a 16-byte boundary, "half-aligned" 8 bytes; "transposed"
     has its last two dimensions swapped in memory, "reversed" all of them; "strided" is every second
-    element of a larger tensor; "padded" has rows longer than it shows; "expanded" repeats its first
-    row with stride 0; "distant" has rows so far apart that the last offset is no 32-bit number, and
+    element of a larger tensor; "padded" has rows longer than it shows, "chunk" twice as long;
+    "channels_last" has its third-last dimension innermost; "expanded" repeats its first row with
+    stride 0; "distant" has rows so far apart that the last offset is no 32-bit number, and
     "distant_transposed" columns. A tensor with too few dimensions for a layout stays contiguous.
     """
 
@@ -225,6 +228,10 @@ def arrange(t: Tensor, layout: str) -> Tensor:
         moved = fresh(*t.shape[:-1], 2 * t.shape[-1])[..., ::2]
     elif layout == "padded" and t.dim() >= 1:
         moved = fresh(*t.shape[:-1], t.shape[-1] + 3)[..., : t.shape[-1]]
+    elif layout == "chunk" and t.dim() >= 1:
+        moved = fresh(*t.shape[:-1], 2 * t.shape[-1])[..., : t.shape[-1]]
+    elif layout == "channels_last" and t.dim() >= 3:
+        moved = fresh(*t.shape[:-3], *t.shape[-2:], t.shape[-3]).movedim(-1, -3)
     elif layout == "expanded" and t.dim() >= 2 and t.shape[0]:
         return t[:1].expand(t.shape)
     elif distant := _distant(t.shape, t.dtype, t.device, layout):

@@ -17,6 +17,7 @@ from cuda_reference import _watch
 
 _ALIGNMENT = 64  # bytes: addresses keep their remainder
 _FORBIDDEN = 1 << 20  # bytes before and after the memory
+ROOM = 1 << 16  # bytes after tensors whose accesses are watched
 _NEAR = 1 << 16  # bytes of a gap between tensors that are looked at, at each of its ends
 _CANARY = (
     b"\xfb\xff"  # NaN in every type from two bytes on; nothing that a kernel is likely to write
@@ -71,17 +72,17 @@ def grouped(given: Sequence[Given]) -> list[Group]:
 class _Mapping:
     """Memory between forbidden pages, as close to the second as the alignment lets it be."""
 
-    def __init__(self, group: Group, number: int) -> None:
+    def __init__(self, group: Group, number: int, room: int) -> None:
         # A signaling NaN in float32 and bfloat16, which arithmetic changes: a kernel that reads one
         # and writes what it makes of it shows. Others in each mapping: so does one that copies it.
         self._canary = bytes([0x81 + 7 * number % 63, 0xFF])
         size, page = group.high - group.low, mmap.PAGESIZE
         # A page more: what lies shortly before a tensor is a canary, and farther out forbidden.
-        self.bytes = -(-(size + _ALIGNMENT) // page) * page + page
+        self.bytes = -(-(size + _ALIGNMENT + room) // page) * page + page
         flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | _NORESERVE
         self.map = mmap.mmap(-1, self.bytes + 2 * _FORBIDDEN, flags=flags)
         self.low = ctypes.addressof(ctypes.c_char.from_buffer(self.map)) + _FORBIDDEN
-        start = self.bytes - size
+        start = self.bytes - size - room
         self.start = start - (start - group.low) % _ALIGNMENT  # of the group's first byte
         self.protect(self.low - _FORBIDDEN, _FORBIDDEN, 0)
         self.protect(self.low + self.bytes, _FORBIDDEN, 0)
@@ -108,19 +109,23 @@ class _Mapping:
 class Guards:
     """The copies of one call.
 
+    Args:
+        room: bytes after the tensors that may be touched: of one that is watched all accesses
+            beside its tensors are to be seen, not the first.
+
     Attributes:
         given: the tensors.
         addresses: of the copies, in their order.
         mappings: one a group.
     """
 
-    def __init__(self, given: Sequence[Given]) -> None:
+    def __init__(self, given: Sequence[Given], room: int = 0) -> None:
         self.given = given
         self.addresses = [0] * len(given)
         self.mappings: list[_Mapping] = []
         self._gaps: list[tuple[_Mapping, int, int]] = []
         for group in grouped(given):
-            mapping = _Mapping(group, len(self.mappings))
+            mapping = _Mapping(group, len(self.mappings), room)
             self.mappings.append(mapping)
             elements = []
             for place in group.members:

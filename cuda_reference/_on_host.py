@@ -111,8 +111,8 @@ class OnHost:
             replay = _replay.Replay(self, values, "watch")
         except (_compilers.BuildError, OSError) as error:
             return f"it could not be repeated to see where: {error}"
-        outside = replay.outside()
-        return "\n".join(outside) or "repeated under the watching runtime, it did not do it again"
+        again = "repeated under the watching runtime, it did not do that again"
+        return "\n".join(replay.outside()) or f"{again}: {replay.error or 'it went well'}"
 
     def _sanitized(self, values: Sequence[Any], kind: str) -> Any:
         replay = _replay.Replay(self, values, kind)

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from cuda_reference._guards import Given, Guards
+from cuda_reference._guards import ROOM, Given, Guards
 
 MAX_DIMS = 64
 # In the order of enum ScalarType in csrc/torch_on_cpu_tensor.h.
@@ -271,7 +271,8 @@ class Session:
             self._tensors.append(made)
         else:
             plain = made.contiguous()
-            guards = Guards([Given(f"the result of {name}()", plain, True)])
+            room = 0 if self._on_new is None else ROOM
+            guards = Guards([Given(f"the result of {name}()", plain, True)], room)
             self.guards.append(guards)
             if self._on_new is not None:
                 self._on_new(guards, not name.startswith("empty"))

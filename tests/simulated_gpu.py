@@ -10,7 +10,7 @@ import torch
 
 from compare.cases import Case
 from compare.specs import Spec
-from compare.timing import bench, nvml, providers
+from compare.timing import bench, nvml, providers, warm_up
 from compare.timing import gpu as real
 from compare.timing.engine import Candidate
 
@@ -122,4 +122,6 @@ class Rig:
             (nvml, "missing", lambda: ""),
             (bench, "inputs", lambda spec, case, seed: ((seed,), {})),
             (bench, "Checker", lambda spec, case: lambda *_: ""),
+            (bench, "SliceChecker", lambda spec, case: lambda *_: ""),
+            (warm_up, "compile_all", lambda jobs, done: []),
         ]

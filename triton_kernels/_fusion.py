@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 from torch.fx import Node
 
-from triton_kernels._launch import Gpu
+from triton_kernels._gpu import Gpu
 
 # ---- forms ----
 

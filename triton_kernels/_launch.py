@@ -12,13 +12,14 @@ import contextlib
 import contextvars
 import functools
 from collections.abc import Iterator
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 import triton
 from torch import Tensor
 
 from triton_kernels import _modes
+from triton_kernels._gpu import H200, Gpu, like
 
 
 @contextlib.contextmanager
@@ -64,17 +65,6 @@ def check_device(op: str, device: torch.device, kernel: Any) -> None:
     raise RuntimeError(f"{op}(): device {device} is not supported; tensors must be on cuda or cpu")
 
 
-class Gpu(NamedTuple):
-    """What a kernel is chosen by: compute capability (90 for 9.0) and multiprocessors."""
-
-    capability: int
-    multiprocessors: int
-
-
-# What is interpreted or cross-compiled is cut as on this one, an H200, whatever runs it.
-MULTIPROCESSORS = 132
-
-
 _few: contextvars.ContextVar[int | None] = contextvars.ContextVar("multiprocessors", default=None)
 
 
@@ -90,28 +80,29 @@ def multiprocessors(number: int) -> Iterator[None]:
 
 
 def gpu(kernel: Any, device: torch.device) -> Gpu:
-    """The GPU that a launch of ``kernel`` would run on, or is made for."""
+    """The GPU that a launch of ``kernel`` would run on, or is made for. What is interpreted or
+    cross-compiled is cut for as many multiprocessors as an H200 has, whatever runs it."""
     if _modes.compiling():
         from triton_kernels.interpreter import cross_compile
 
-        properties = Gpu(cross_compile.capability(), MULTIPROCESSORS)
+        capability = cross_compile.capability()
+        properties = Gpu(capability, H200.multiprocessors, like(capability).shared_memory)
     elif interpreted(kernel):
-        properties = Gpu(90, MULTIPROCESSORS)
+        properties = H200
     else:
-        properties = _gpu(device)
-    few = pretended()
+        properties = _properties(device)
+    few = _few.get()
     return properties if few is None else properties._replace(multiprocessors=few)
 
 
-def pretended() -> int | None:
-    """The number of multiprocessors that :func:`multiprocessors` asks for, if it does."""
-    return _few.get()
-
-
 @functools.cache
-def _gpu(device: torch.device) -> Gpu:
-    properties = torch.cuda.get_device_properties(device)
-    return Gpu(10 * properties.major + properties.minor, properties.multi_processor_count)
+def _properties(device: torch.device) -> Gpu:
+    properties: Any = torch.cuda.get_device_properties(device)
+    return Gpu(
+        10 * properties.major + properties.minor,
+        properties.multi_processor_count,
+        properties.shared_memory_per_block_optin,
+    )
 
 
 class Launch:

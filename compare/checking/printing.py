@@ -150,9 +150,8 @@ def run(
                 row.seconds += time.perf_counter() - began
             row.left_out += runner.left_out(row)
             if not console.is_terminal:  # no bar there: a line a row instead, as sign of life
-                print(
-                    f"{spec.name} {dtype}: {row.cases} cases, {row.seconds:.1f} s", file=sys.stderr
-                )
+                said = f"{row.cases} cases, {row.seconds:.1f} s, {'pass' if row.passed else 'FAIL'}"
+                print(f"{spec.name} {dtype}: {said}", file=sys.stderr)
         shown = [
             (spec, mismatch)
             for (spec, *_), row in zip(work, rows)

@@ -3,12 +3,19 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-from compare.commands.options import check_writable, listed, need_gpu, spec_named
+from compare.commands import bench_sample
+from compare.commands.options import (
+    MOST_SEED,
+    check_writable,
+    drawn_case,
+    listed,
+    need_gpu,
+    spec_named,
+)
 from compare.ops import SPECS
 from compare.specs import Spec
 from compare.timing import baseline as baselines
@@ -36,7 +43,18 @@ def bench(
     shapes: Annotated[
         list[str] | None, typer.Option(help="These shapes instead: 4096,4096 or 512,4096,1024.")
     ] = None,
+    layout: Annotated[
+        str | None, typer.Option(help="How the tensors of --shapes lie; as check's.")
+    ] = None,
+    arg: Annotated[
+        list[str] | None, typer.Option(help="NAME=VALUE, an option of --shapes' cases; as check's.")
+    ] = None,
     dtype: Annotated[list[str] | None, typer.Option(help="Only these dtypes.")] = None,
+    sample: Annotated[
+        int | None,
+        typer.Option(help="So many problems of each op instead, drawn at random.", min=1),
+    ] = None,
+    seed: Annotated[int, typer.Option(help="Of what --sample draws.", min=0, max=MOST_SEED)] = 0,
     sweep: Annotated[
         bool,
         typer.Option("--sweep", help="A range of sizes instead; name sweeps beside OP to choose."),
@@ -52,6 +70,12 @@ def bench(
     ] = False,
     samples: Annotated[int, typer.Option(help="Samples of each candidate.", min=3)] = 60,
     seconds: Annotated[float, typer.Option(help="Or so many seconds of each a case.")] = 1.0,
+    regret: Annotated[
+        bool,
+        typer.Option(
+            "--regret", help="Of --sample or --shapes, time every configuration of our products."
+        ),
+    ] = False,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Say what would be timed; needs no GPU.")
     ] = False,
@@ -78,19 +102,41 @@ def bench(
     _check_options(specs, listed(wanted), listed(dtype), bool(shapes), sweep, full)
     if resume and json_file is None:
         raise typer.BadParameter("--resume goes on with a file: --json FILE")
-    jobs = _jobs(specs, listed(wanted), listed(dtype), shapes or [], sweeps, full)
+    if (layout or arg) and not shapes:
+        raise typer.BadParameter("--layout and --arg say what the cases of --shapes are")
+    if sample and (shapes or sweep or full):
+        raise typer.BadParameter("only one of --sample, --shapes, --sweep, --full")
+    drawn: dict[str, Any] = {}
+    if regret and baseline:
+        raise typer.BadParameter("--baseline holds times of providers, --regret has none")
+    if regret:
+        specs = bench_sample.configured(specs, ops or [], bool(sample or shapes), listed(wanted))
+        drawn["regret"] = True
+    if sample:
+        names = [spec.name for spec in specs]
+        drawn |= {"sample": sample, "seed": seed, "dtypes": listed(dtype), "ops": names}
+        jobs = bench_sample.jobs(specs, listed(wanted), listed(dtype), sample, seed, regret)
+    elif layout or arg or regret:
+        one = {"layout": layout, "arg": arg}
+        jobs = _replayed(specs, listed(wanted), listed(dtype), shapes or [], one)
+        jobs = bench_sample.of_configurations(jobs) if regret else jobs
+    else:
+        jobs = _jobs(specs, listed(wanted), listed(dtype), shapes or [], sweeps, full)
     try:
         before = baselines.read(baseline, mode) if baseline else None
     except baselines.BaselineError as error:
         raise typer.BadParameter(f"--baseline {baseline}: {error}") from None
     if dry_run:
-        for work, names in jobs:
-            typer.echo(f"{work.case}: {', '.join(names)}")
+        if sample:
+            bench_sample.dry_run(jobs)
+        else:
+            for work, names in jobs:
+                typer.echo(f"{work.case}: {', '.join(names)}")
         if absent := third_party.missing():
             typer.echo(f"not installed: {', '.join(absent)}")
         return
     need_gpu("time")
-    kept = saved.Saved(json_file, saved.head(mode, budget, listed(wanted), full))
+    kept = saved.Saved(json_file, saved.head(mode, budget, listed(wanted), full, **drawn))
     out = tables.console()
     if reason := nvml.missing():
         out.print(f"clocks, power and throttling are not watched: {reason}", markup=False)
@@ -101,13 +147,19 @@ def bench(
         raise typer.BadParameter(f"--resume {error}") from None
     session, results, lost = Session(kept, mode, budget), list[CaseResult](), False
     try:
-        _run(jobs, session, results)
+        if sample:
+            bench_sample.run(jobs, session, results, regret)
+        else:
+            _run(jobs, session, results)
         session.end("")
     except KeyboardInterrupt:
         session.end("interrupted")
     except DeviceLostError:
         lost = True
-    out.print(tables.summary(results))
+    if sample:
+        bench_sample.tell(session, results, regret)
+    else:
+        out.print(tables.summary(results))
     if ended := kept.head["ended"]:
         out.print(f"{ended}: {len(results)} of {len(jobs)} cases are timed", markup=False)
     if slowed := sum(bool(result.throttled) for result in results):
@@ -174,17 +226,27 @@ def _jobs(
     return [(work, names) for work, names in named if names]
 
 
+def _replayed(
+    specs: list[Spec], wanted: list[str], dtypes: list[str], shapes: list[str], one: dict[str, Any]
+) -> list[Job]:
+    """These shapes of one op, with a layout and options of their own."""
+    if len(specs) != 1:
+        raise typer.BadParameter("--layout and --arg are for one op")
+    (spec,) = specs
+    cases = [
+        drawn_case(spec, name, {**one, "shape": shape})
+        for name in dtypes or benchmarks.DTYPES
+        if name in spec.dtypes
+        for shape in shapes
+    ]
+    named = [(Work(spec, case), providers.names(spec, case, wanted, sweep=True)) for case in cases]
+    return [(work, names) for work, names in named if names]
+
+
 def _run(jobs: list[Job], session: Session, results: list[CaseResult]) -> None:
     """Measure and print, case by case; the cases of a sweep together, when it ends."""
     out = tables.console()
-    progress = Progress(
-        TextColumn("{task.description}"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TimeRemainingColumn(),
-        console=out,
-        transient=True,
-    )
+    progress = tables.progress(out)
     together: list[CaseResult] = []
     with progress:
         task = progress.add_task("what the device can do", total=len(jobs))

@@ -20,9 +20,16 @@ def compile_kernels(
     ] = None,
     arch: Annotated[
         list[str] | None,
-        typer.Option(help="GPU architectures; sm_80,sm_90,sm_100 by default."),
+        typer.Option(help="GPU architectures; all by default."),
     ] = None,
     side: Annotated[list[str] | None, typer.Option(help="Only this side: triton or cuda.")] = None,
+    full: Annotated[
+        bool,
+        typer.Option(
+            "--full",
+            help="Of 10000 drawn products everything that differs: thousands of kernels.",
+        ),
+    ] = False,
     json_file: Annotated[
         Path | None, typer.Option("--json", help="Also write all figures there.")
     ] = None,
@@ -34,7 +41,7 @@ def compile_kernels(
     """
     check_writable(json_file)
     chosen = list(dict.fromkeys(spec_named(name).name for name in ops or SPECS))
-    archs = list(dict.fromkeys(listed(arch))) or ["sm_80", "sm_90", "sm_100"]
+    archs = list(dict.fromkeys(listed(arch))) or list(SHARED_LIMIT)
     for name in archs:
         if name not in SHARED_LIMIT:
             raise typer.BadParameter(f"--arch {name}: one of {', '.join(SHARED_LIMIT)}")
@@ -47,7 +54,7 @@ def compile_kernels(
         raise typer.BadParameter(
             "TRITON_INTERPRET=1 is set, and interpreted kernels cannot be compiled: unset it"
         )
-    report = tables.run(chosen, archs, sides)
+    report = tables.run(chosen, archs, sides, full)
     if json_file:
         write_json(json_file, report.to_dict())
     raise typer.Exit(0 if report.passed else 1)

@@ -86,6 +86,28 @@ def check_implementation_names(specs: list[Spec], wanted: list[str]) -> None:
 
 def one_case(spec: Spec, dtype: str, seed: int, one: dict[str, Any]) -> Case:
     """The case that --shape, --layout, --values and --arg describe; defaults for the rest."""
+    case = _described(spec, dtype, seed, one)
+    try:
+        needs = spec.memory(case)
+    except (RuntimeError, TypeError):  # of shapes whose bytes are no 64-bit number
+        raise typer.BadParameter(f"--shape {one['shape']}: no memory has so many bytes") from None
+    if needs > (there := _memory()):
+        raise typer.BadParameter(
+            f"--shape {one['shape']}: it needs {needs / 1e9:,.0f} GB, but there are "
+            f"{there / 1e9:.0f} GB of memory"
+        )
+    return case
+
+
+def drawn_case(spec: Spec, dtype: str, one: dict[str, Any]) -> Case:
+    """The same for a benchmark, which needs less memory than a check does."""
+    case = _described(spec, dtype, 0, {"values": None, **one})
+    if not case.numel:
+        raise typer.BadParameter(f"--shapes {one['shape']}: sizes are positive")
+    return case
+
+
+def _described(spec: Spec, dtype: str, seed: int, one: dict[str, Any]) -> Case:
     shape = spec.default_shape
     if one["shape"] is not None:
         try:
@@ -122,15 +144,6 @@ def one_case(spec: Spec, dtype: str, seed: int, one: dict[str, Any]) -> Case:
     case = Case(spec.name, dtype, shape, layout, values, seed, options)
     if reason := spec.refuses(case):
         raise typer.BadParameter(f"no case {case}: {reason}")
-    try:
-        needs = spec.memory(case)
-    except (RuntimeError, TypeError):  # of shapes whose bytes are no 64-bit number
-        raise typer.BadParameter(f"--shape {one['shape']}: no memory has so many bytes") from None
-    if needs > (there := _memory()):
-        raise typer.BadParameter(
-            f"--shape {one['shape']}: it needs {needs / 1e9:,.0f} GB, but there are "
-            f"{there / 1e9:.0f} GB of memory"
-        )
     return case
 
 

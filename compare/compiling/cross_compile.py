@@ -7,19 +7,20 @@ the CUDA kernel that computes the same.
 
 from __future__ import annotations
 
+import itertools
 import multiprocessing
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
 import cuda_reference
 import triton_kernels
 from compare.cases import Case
-from compare.compiling import machine_code
+from compare.compiling import machine_code, walk
 from compare.compiling.machine_code import SHARED_LIMIT, Figures
 from compare.ops import SPECS
 from compare.specs import Spec
@@ -31,7 +32,8 @@ META = torch.device("meta")
 
 @dataclass(frozen=True)
 class Accepted:
-    """Spills that are put up with: where, up to how many bytes a thread, and why."""
+    """Spills that are put up with: where, by the starts of labels, up to how many bytes a thread,
+    and why."""
 
     side: str
     op: str
@@ -45,23 +47,13 @@ _LARGEST_TILE = (
     "the largest tile keeps 128 accumulators a thread through the epilogue; what spills, spills "
     "once a tile, next to nothing of it in the K loop"
 )
+_SPLIT_OPERANDS = "each operand is held in two parts; what spills is a register or two"
 ACCEPTED = [
-    Accepted(
-        "triton",
-        "gemm_bias_act",
-        ("float16", "bfloat16"),
-        ("128×256×64 w8 s3 gelu bias c",),
-        256,
-        _LARGEST_TILE,
+    *(
+        Accepted("triton", op, ("float16", "bfloat16"), ("128×256×64 w8 s3",), 256, _LARGEST_TILE)
+        for op in ("gemm_bias_act", "linear_gelu")
     ),
-    Accepted(
-        "triton",
-        "linear_gelu",
-        ("float16", "bfloat16"),
-        ("128×256×64 w8 s3", "128×256×64 w8 s3 tanh"),
-        256,
-        _LARGEST_TILE,
-    ),
+    Accepted("triton", "gemm_bias_act", ("float32/tf32x3",), ("64×64×32 w4",), 16, _SPLIT_OPERANDS),
 ]
 
 
@@ -74,12 +66,12 @@ class Kernel:
     error: str = ""
     config: Mapping[str, int] = field(default_factory=dict)
 
-    def problem(self, arch: str) -> str:
-        """What is wrong with it, or ""."""
+    def problem(self, arch: str, spills: bool = True) -> str:
+        """What is wrong with it, spills included if they count, or ""."""
         if self.figures is None:
             return f"does not compile: {self.error}"
         wrong = []
-        if self.figures.spills:
+        if self.figures.spills and spills:
             wrong.append(f"spills {self.figures.spills} bytes a thread")
         if self.figures.shared > SHARED_LIMIT[arch]:
             wrong.append(
@@ -91,7 +83,11 @@ class Kernel:
 
 @dataclass(frozen=True)
 class Row:
-    """What computes one thing on both sides; None where a side has, or was asked for, nothing."""
+    """What computes one thing on both sides; None where a side has, or was asked for, nothing.
+
+    Of a drawn product spills are shown, but are no problem: it need not be aligned, and then the
+    addresses of single elements fill the registers.
+    """
 
     arch: str
     op: str
@@ -99,11 +95,12 @@ class Row:
     label: str
     triton: Kernel | None = None
     cuda: Kernel | None = None
+    drawn: bool = False
 
     def problems(self) -> Iterator[tuple[str, str, str]]:
         """(side, problem, the reason why it is accepted or "")."""
         for side, kernel in (("triton", self.triton), ("cuda", self.cuda)):
-            if kernel and (problem := kernel.problem(self.arch)):
+            if kernel and (problem := kernel.problem(self.arch, spills=not self.drawn)):
                 yield side, problem, self._accepted(side, kernel)
 
     def _accepted(self, side: str, kernel: Kernel) -> str:
@@ -112,7 +109,7 @@ class Row:
             return ""
         for entry in ACCEPTED:
             here = (entry.side, entry.op) == (side, self.op)
-            if here and self.dtype in entry.dtypes and self.label in entry.labels:
+            if here and self.dtype in entry.dtypes and self.label.startswith(entry.labels):
                 return entry.reason if kernel.figures.spills <= entry.spills else ""
         return ""
 
@@ -132,6 +129,7 @@ class Row:
             "op": self.op,
             "dtype": self.dtype,
             "label": self.label,
+            "drawn": self.drawn,
             **sides,
             "problems": [
                 {"side": side, "problem": problem, "accepted": reason}
@@ -150,30 +148,59 @@ def nvcc_missing() -> str | None:
     return None
 
 
-def compile_all(
-    ops: list[str], archs: list[str], sides: list[str], done: Callable[[], None]
-) -> list[Row]:
-    """The rows of all ``ops`` for all ``archs``, in that order; ``done`` is called len(ops) ×
-    len(archs) times. Several processes share the work where there is enough."""
-    units = [(op, arch, tuple(sides)) for arch in archs for op in ops]
+class Unit(NamedTuple):
+    """What one process compiles at a time: an op, or drawn products beside its own."""
+
+    op: str
+    arch: str
+    sides: tuple[str, ...]
+    products: tuple[walk.Product, ...] = ()
+
+
+def units(ops: list[str], archs: list[str], sides: list[str], full: bool) -> list[Unit]:
+    """All ops for all archs, in that order; after gemm_bias_act a sample of the distinct products
+    of the walk, or all."""
+    found = []
+    for arch, op in itertools.product(archs, ops):
+        found.append(Unit(op, arch, tuple(sides)))
+        if op == "gemm_bias_act" and "triton" in sides:
+            drawn = walk.distinct(arch) if full else walk.sample(arch)
+            parts = (drawn[i : i + PART] for i in range(0, len(drawn), PART))
+            found += [Unit(op, arch, ("triton",), tuple(part)) for part in parts]
+    return found
+
+
+PART = 16  # products of one unit
+
+
+def compile_all(units: list[Unit], done: Callable[[], None]) -> list[Row]:
+    """Their rows, in that order; ``done`` is called after each. Several processes share the work
+    where there is enough."""
     workers = min(len(units), len(os.sched_getaffinity(0)))
-    rows_of: dict[Any, list[Row]] = {}
+    rows_of: dict[Unit, list[Row]] = {}
     if workers == 1 or len(units) < 4:  # a process takes seconds to start
         for unit in units:
-            rows_of[unit] = compile_op(*unit)
+            rows_of[unit] = compile_unit(unit)
             done()
     else:
         # Not forked: the process may have threads, and a CUDA context.
         context = multiprocessing.get_context("spawn")
         with ProcessPoolExecutor(workers, mp_context=context) as pool:
             # The longest first, so that no core idles at the end.
-            heavy = sorted(units, key=lambda unit: -len(list(_cases(SPECS[unit[0]]))))
-            heavy.sort(key=lambda unit: not SPECS[unit[0]].bounded)
-            futures = {pool.submit(compile_op, *unit): unit for unit in heavy}
+            heavy = sorted(units, key=lambda unit: -len(list(_cases(SPECS[unit.op]))))
+            heavy.sort(key=lambda unit: not SPECS[unit.op].bounded)
+            futures = {pool.submit(compile_unit, unit): unit for unit in heavy}
             for future in as_completed(futures):
                 rows_of[futures[future]] = future.result()
                 done()
     return [row for unit in units for row in rows_of[unit]]
+
+
+def compile_unit(unit: Unit) -> list[Row]:
+    """The rows of one."""
+    if unit.products:
+        return _compile_products(unit.op, unit.arch, unit.products)
+    return compile_op(unit.op, unit.arch, unit.sides)
 
 
 def compile_op(op: str, arch: str, sides: tuple[str, ...]) -> list[Row]:
@@ -225,13 +252,31 @@ def _triton_kernels(spec: Spec, arch: str) -> dict[tuple[str, str, str | None], 
                 # The first of the same label: another shape took the same configuration.
                 launched.setdefault((shown, variant or _label(case, launch), variant), launch)
             launches.clear()
-    good = [launch for launch in launched.values() if launch.error is None]
-    figures = machine_code.of_triton([(launch.cubin, launch.shared) for launch in good], arch)
-    measured = dict(zip(map(id, good), figures))
-    return {
-        key: Kernel(launch.kernel, measured.get(id(launch)), _words(launch.error), _config(launch))
-        for key, launch in launched.items()
-    }
+    return dict(zip(launched, _measured(list(launched.values()), arch)))
+
+
+def _compile_products(op: str, arch: str, products: tuple[walk.Product, ...]) -> list[Row]:
+    """A row of each, without a twin."""
+    launches = walk.compiled(products, arch)
+    return [
+        Row(arch, op, product.dtype, product.label(arch), kernel, drawn=True)
+        for product, kernel in zip(products, _measured(launches, arch))
+    ]
+
+
+def _measured(launches: Sequence[Launch], arch: str) -> list[Kernel]:
+    """The kernels of launches, with the figures of those that compile."""
+    good = [launch for launch in launches if launch.error is None]
+    figures = iter(machine_code.of_triton([(launch.cubin, launch.shared) for launch in good], arch))
+    return [
+        Kernel(
+            launch.kernel,
+            next(figures) if launch.error is None else None,
+            _words(launch.error),
+            _config(launch),
+        )
+        for launch in launches
+    ]
 
 
 def _config(launch: Launch) -> dict[str, int]:

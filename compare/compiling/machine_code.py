@@ -16,18 +16,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from triton_kernels.gemm import GPUS
 from triton_kernels.interpreter.cross_compile import tool
 
-# Bytes of shared memory that one block can have, from the CUDA programming guide's table of compute
-# capabilities: what cudaFuncAttributeMaxDynamicSharedMemorySize can be raised to.
-SHARED_LIMIT = {
-    "sm_80": 166912,
-    "sm_86": 101376,
-    "sm_89": 101376,
-    "sm_90": 232448,
-    "sm_100": 232448,
-    "sm_120": 101376,
-}
+# Bytes of shared memory that one block can have: what
+# cudaFuncAttributeMaxDynamicSharedMemorySize can be raised to.
+SHARED_LIMIT = {arch: gpu.shared_memory for arch, gpu in GPUS.items()}
 # Triton compiles for the architecture's own features there.
 _SASS_OF = {"sm_90": "SM90a", "sm_100": "SM100a", "sm_120": "SM120a"}
 

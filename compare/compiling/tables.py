@@ -43,7 +43,7 @@ class Report:
         }
 
 
-def run(ops: list[str], archs: list[str], sides: list[str]) -> Report:
+def run(ops: list[str], archs: list[str], sides: list[str], full: bool = False) -> Report:
     """Compile with a progress bar, print the tables and the findings."""
     start = time.perf_counter()
     reasons = {}
@@ -58,8 +58,9 @@ def run(ops: list[str], archs: list[str], sides: list[str]) -> Report:
         transient=True,
     )
     with progress:
-        task = progress.add_task("compile", total=len(ops) * len(archs))
-        rows = cross_compile.compile_all(ops, archs, sides, lambda: progress.advance(task))
+        units = cross_compile.units(ops, archs, sides, full)
+        task = progress.add_task("compile", total=len(units))
+        rows = cross_compile.compile_all(units, lambda: progress.advance(task))
     report = Report(rows, archs, reasons, time.perf_counter() - start)
     console = Console()
     if not console.is_terminal:  # a log file has room; rich would assume 80 columns

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Iterator, Mapping
+from random import Random
 from typing import Any
 
 import torch
@@ -17,6 +18,7 @@ from compare import cases
 from compare.case_options import FLOAT_DTYPE, LYING, choice
 from compare.cases import CPU, FLOATS, Arguments, Case, Level
 from compare.specs.activations import ACTIVATIONS
+from compare.specs.drawn import elements, equal, matrix, odd_matrix
 from compare.specs.product_bounds import U_DOUBLE, U_FMA, gamma
 from compare.specs.spec import Spec
 
@@ -59,7 +61,16 @@ OPTIONS = {
 }
 
 
-LAYOUTS = (*cases.LAYOUTS, "functional", *cases.DISTANT)
+LAYOUTS = (*cases.LAYOUTS, "functional", *cases.OF_MODELS, *cases.DISTANT)
+# Stratum → how grad lies, and option saved, of problems drawn at random.
+DRAWN = {
+    "dense": ("contiguous", {}),
+    "odd count": ("contiguous", {}),
+    "offset view": ("misaligned", {}),
+    "padded rows": ("chunk", {}),
+    "transposed grad": ("transposed", {"saved": "contiguous"}),
+    "expanded grad": ("expanded", {"saved": "contiguous"}),
+}
 SHAPES = [(0, 5), (5, 0), (1, 1), (1, 300), (300, 1), (16, 256), (33, 129), (70, 257)]
 LONG = (32 * 2112 + 1, 33)  # the parts of the Triton side are longer than a block of it
 
@@ -182,10 +193,9 @@ class ActBackward(Spec):
             if shape != (33, 129):  # above
                 yield case(shape)
             yield case(shape, values="integers", act="relu")
-        for layout in LAYOUTS[1:]:
-            if layout not in cases.DISTANT:
-                yield case((33, 129), layout)
-                yield case((33, 129), layout, "integers", act="none")
+        for layout in (*cases.LAYOUTS[1:], "functional"):
+            yield case((33, 129), layout)
+            yield case((33, 129), layout, "integers", act="none")
         for lying in ("transposed", *cases.DISTANT):  # grad, saved, or both results
             shape = (17, 19) if lying == "transposed" else (3, 3)
             yield case(shape, lying)
@@ -209,6 +219,7 @@ class ActBackward(Spec):
         if level == "full" and torch.cuda.is_available() and dtype == "float16":
             yield case((2**15 + 1, 2**16 + 1), values="integers", act="relu")
             yield case((3, 2**30 + 7))
+            yield case((1, 2**31 + 9))
 
     def inputs(self, case: Case, device: torch.device = CPU) -> Arguments:
         """grad in the case's layout, and saved, unless option ``saved`` names one of its own.
@@ -233,7 +244,8 @@ class ActBackward(Spec):
     def cost(self, case: Case) -> tuple[int, int]:
         """A product and an addition an element; two matrices read, one written."""
         written = case.numel * self.out_dtype(case).itemsize
-        return 2 * case.numel, 2 * case.numel * case.torch_dtype.itemsize + written
+        grad = case.shape[-1] if case.layout == "expanded" else case.numel
+        return 2 * case.numel, (grad + case.numel) * case.torch_dtype.itemsize + written
 
     def to_compile(self, dtype: str, options: Mapping[str, Any]) -> Iterator[Case]:
         """Every derivative, and strides."""
@@ -244,6 +256,22 @@ class ActBackward(Spec):
     def eager(self, *args: Any, **kwargs: Any) -> Tensor:
         """As torch's autograd does it."""
         return _eager(*args, **kwargs)
+
+    @property
+    def strata(self) -> Mapping[str, float]:
+        """How both matrices lie."""
+        return equal(*DRAWN)
+
+    def draw(self, stratum: str, dtype: str, random: Random) -> Case | None:
+        """Of any activation."""
+        layout, lying = DRAWN[stratum]
+        numel = elements(random, cases.DTYPES[dtype].itemsize)
+        shape = (odd_matrix if stratum == "odd count" else matrix)(random, numel)
+        act = random.choice([name for name in ACTIVATIONS if name != "none"])
+        options = {"act": act, **lying}
+        if layout not in ("contiguous", "misaligned") and min(shape) == 1:
+            return None  # which lies like any other
+        return Case(self.name, dtype, shape, layout, options=options)
 
 
 SPECS = [ActBackward()]

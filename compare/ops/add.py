@@ -33,7 +33,7 @@ class Add(Elementwise):
         )
         self.options = {
             "x": choice("same", "scalar"),
-            "y": choice(*BROADCAST, "scalar", *cases.LAYOUTS, *cases.DISTANT),
+            "y": choice(*BROADCAST, "scalar", *cases.LAYOUTS, *cases.OF_MODELS, *cases.DISTANT),
             "y_dtype": ANY_DTYPE,
             "alpha": NUMBER,
             "out": LYING,
@@ -103,6 +103,8 @@ class Add(Elementwise):
 
     def refuses(self, case: Case) -> str:
         """Two numbers, and an alpha that integers cannot take."""
+        if reason := super().refuses(case):
+            return reason
         if case.options.get("x") == "scalar":
             if case.options.get("y") == "scalar":
                 return "x or y must be a tensor"

@@ -13,7 +13,7 @@ from compare.case_options import FLOAT_DTYPE, NUMBER, TRUTH, choice
 from compare.cases import CPU, Arguments, Case, Level
 from compare.specs import product_bounds
 from compare.specs.activations import ACTIVATIONS, OF_PRE
-from compare.specs.product_inputs import HOW, addend, arguments_of, matrices
+from compare.specs.product_inputs import HOW, OPERANDS, addend, arguments_of, lying, matrices
 from compare.specs.products import ALIGNMENTS, PRECISIONS, TAILS, TILES, TMA, Product, activated
 
 EPILOGUE: dict[str, Any] = {"alpha": 0.5, "beta": 2.0, "c": "full", "bias": True}
@@ -25,6 +25,7 @@ OPTIONS = {
     "bias": TRUTH,
     "precision": choice(*PRECISIONS),
     "out_dtype": FLOAT_DTYPE,
+    "operands": choice(*OPERANDS),
     **HOW,
 }
 
@@ -67,7 +68,10 @@ class GemmBiasAct(Product):
         column or 0-d."""
         g = case.generator()
         M, N, _ = case.shape
-        a, b = (cases.arrange(t.to(device), case.layout) for t in matrices(case, g, device))
+        a, b = (
+            cases.arrange(t.to(device), layout)
+            for t, layout in zip(matrices(case, g, device), lying(case))
+        )
         options = arguments_of(case)
         bias = None
         if options.pop("bias", False):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -13,7 +13,7 @@ from compare.case_options import TRUTH, Option, choice
 from compare.cases import CPU, Arguments, Case, Level
 from compare.specs import product_bounds
 from compare.specs.activations import ACTIVATIONS
-from compare.specs.product_inputs import HOW, addend, arguments_of, matrices
+from compare.specs.product_inputs import HOW, OPERANDS, addend, arguments_of, lying, matrices
 from compare.specs.products import HALVES, PRECISIONS, TAILS, TMA, Product, activated
 
 GELUS = {"none": "gelu", "tanh": "gelu_tanh"}
@@ -35,6 +35,7 @@ class LinearAct(Product):
         "act": choice(*ACTIVATIONS),
         "bias": TRUTH,
         "precision": choice(*PRECISIONS),
+        "operands": choice(*OPERANDS),
         **HOW,
     }
     default_options: Mapping[str, Any] = {"act": "relu"}
@@ -73,7 +74,12 @@ class LinearAct(Product):
         g = case.generator()
         M, N, K = case.shape
         x, b = matrices(case, g, device)
-        x, weight = (cases.arrange(t.contiguous().to(device), case.layout) for t in (x, b.t()))
+        x_lies, weight_lies = case.layout, case.layout
+        if "operands" in case.options:
+            x_lies, b_lies = lying(case)
+            weight_lies = "contiguous" if b_lies == "transposed" else "transposed"
+        x = cases.arrange(x.contiguous().to(device), x_lies)
+        weight = cases.arrange(b.t().contiguous().to(device), weight_lies)
         if M % 2 == 0 and x.is_contiguous():
             x = x.view(2, M // 2, K)
         options = {**self.default_options, **arguments_of(case)}
@@ -121,9 +127,15 @@ class LinearAct(Product):
 class LinearGelu(LinearAct):
     """With GELU, whose form the option ``approximate`` says."""
 
-    options: Mapping[str, Option] = {"approximate": choice(*GELUS), "bias": TRUTH, **HOW}
+    options: Mapping[str, Option] = {
+        "approximate": choice(*GELUS),
+        "bias": TRUTH,
+        "operands": choice(*OPERANDS),
+        **HOW,
+    }
     default_options: Mapping[str, Any] = {}
     timed_options: Mapping[str, Any] = {"approximate": "tanh"}
+    forms: Sequence[Mapping[str, Any]] = tuple({"approximate": name} for name in GELUS)
     benchmarked = True
 
     def act(self, options: Mapping[str, Any]) -> str:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
+from random import Random
 from typing import Any
 
 import torch
@@ -16,9 +17,10 @@ from torch import Tensor
 from compare import cases
 from compare.case_options import FLOAT_DTYPE, LYING, NUMBER, choice
 from compare.cases import CPU, FLOATS, Arguments, Case, Level
+from compare.specs.drawn import elements, equal, log_uniform, matrix, odd_matrix
 from compare.specs.spec import Spec
 
-LAYOUTS = (*cases.LAYOUTS, "functional", *cases.DISTANT)
+LAYOUTS = (*cases.LAYOUTS, "functional", *cases.OF_MODELS, *cases.DISTANT)
 VALUES = ("normal", "special", "integers")
 
 
@@ -226,6 +228,26 @@ class SumTo(Spec):
         yield Case(self.name, dtype, (4096, 64, 64), options={"to": "gaps"})
         if dtype == "float32":
             yield Case(self.name, dtype, (1 << 16, 1 << 15), "padded", options={"to": "row"})
+
+    @property
+    def strata(self) -> Mapping[str, float]:
+        """What is left of a matrix, of rows of whole vectors or of an odd count of elements; or
+        every second dimension of four."""
+        kinds = [
+            f"{to}, {count}" for to in ("row", "column", "scalar") for count in ("even", "odd")
+        ]
+        return equal(*kinds, "gaps")
+
+    def draw(self, stratum: str, dtype: str, random: Random) -> Case | None:
+        """By the largest tensor, which is x."""
+        to, _, count = stratum.partition(", ")
+        numel = elements(random, cases.DTYPES[dtype].itemsize)
+        shape: tuple[int, ...] = (odd_matrix if count == "odd" else matrix)(random, numel)
+        if to == "gaps":
+            rows, columns = shape
+            outer, inner = (log_uniform(random, 1, n) for n in (rows, columns))
+            shape = outer, rows // outer, inner, columns // inner
+        return Case(self.name, dtype, shape, options={"to": to})
 
 
 SPECS = [SumTo("sum_to", "factor·Σx, to a shape that broadcasts to x's")]

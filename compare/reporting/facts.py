@@ -50,7 +50,7 @@ def _table(kind: str, sources: Sequence[Source]) -> str:
             ) from error
         if kind == "long":  # one table of all files, each line with its own versions
             together += lines[2:] if together else lines
-        elif lines:  # a file of sweeps alone has no speed-ups
+        elif lines:  # a file of sweeps or samples alone has no speed-ups
             return "\n".join([*lines, "", f"From `{source.name}`: {_versions(source.data)}."])
     if together:
         return "\n".join(together)
@@ -106,7 +106,7 @@ def _worst(rows: list[dict[str, Any]], mode: str) -> str:
 
 def _speed(data: dict[str, Any]) -> list[str]:
     """An op a line, a dtype a column: the speed-ups' geometric mean, and the least and the most."""
-    means = speeds.means([case for case in data["cases"] if not case.get("sweep")])
+    means = speeds.means(speeds.fixed(data["cases"]))
     if not means:
         return []
     dtypes = list(dict.fromkeys(mean["dtype"] for mean in means))

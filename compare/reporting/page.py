@@ -15,6 +15,7 @@ from compare.reporting.sources import COMMANDS, ReportError, Source
 HERE = Path(__file__).parent
 NEEDED = ("matplotlib", "jinja2")
 SWEEP = "python -m compare bench --sweep --json sweep.json"
+SAMPLE = "python -m compare bench linear_gelu --sample 200 --json sample.json"
 
 
 def check_packages() -> None:
@@ -70,6 +71,8 @@ def html(sources: Sequence[Source]) -> str:
     ]
     if not any(each["sweeps"] for each in contexts["bench"]):
         left_out.append({"what": "size sweeps", "command": SWEEP})
+    if not any(each["samples"] for each in contexts["bench"]):
+        left_out.append({"what": "samples of drawn problems", "command": SAMPLE})
     style = colours.style_sheet() + (HERE / "page.css").read_text(encoding="utf-8")
     template = templates.get_template("page.html.j2")
     text: str = template.render(
@@ -94,7 +97,7 @@ def picture(sources: Sequence[Source]) -> str:
     """
     for source in sources:
         if source.kind == "bench":
-            cases = [case for case in source.data["cases"] if not case.get("sweep")]
+            cases = speeds.fixed(source.data["cases"])
             if speeds.means(cases):
                 gpu = source.data["environment"].get("gpu", "")
                 title = f"Triton against the fastest peer, {gpu}"

@@ -9,7 +9,7 @@ from typing import Any
 
 from compare.cases import Case
 from compare.ops import SPECS
-from compare.reporting import figures
+from compare.reporting import figures, samples
 from compare.reporting.figures import Bar, Line, Point, Roof
 from compare.reporting.sources import Source
 from compare.timing.tables import number
@@ -19,8 +19,10 @@ OURS = "triton"
 
 def context(source: Source, key: str) -> dict[str, Any]:
     """What the template shows of the file; ``key`` begins the figures' ids."""
-    cases = [case for case in source.data["cases"] if not case.get("sweep")]
+    cases = fixed(source.data["cases"])
     swept = [case for case in source.data["cases"] if case.get("sweep")]
+    drawn = [case for case in source.data["cases"] if case.get("stratum")]
+    chosen = bool(source.data.get("regret"))
     return {
         "name": source.name,
         "cases": len(cases),
@@ -29,7 +31,15 @@ def context(source: Source, key: str) -> dict[str, Any]:
         "ops": _ops(cases, key),
         "rooflines": _rooflines(source.data, cases, key),
         "sweeps": _sweeps(swept, key),
+        "samples": [] if chosen else samples.context(drawn, key),
+        "regrets": samples.regrets(drawn) if chosen else [],
+        "seed": source.data.get("seed"),
     }
+
+
+def fixed(cases: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Those of the ops' fixed shapes: neither a sweep's nor a sample's."""
+    return [case for case in cases if not case.get("sweep") and not case.get("stratum")]
 
 
 def _ops(cases: list[dict[str, Any]], key: str) -> list[dict[str, Any]]:

@@ -6,7 +6,9 @@ Exact ops: both sides must give the oracle's bits.
 from __future__ import annotations
 
 import inspect
+import math
 from collections.abc import Callable, Iterator, Mapping
+from random import Random
 from typing import Any
 
 import torch
@@ -15,6 +17,7 @@ from torch import Tensor
 from compare import cases
 from compare.case_options import FLOAT_DTYPE, LYING, NUMBER, choice
 from compare.cases import CPU, FLOATS, INTEGERS, Arguments, Case, Level, Sized
+from compare.specs import drawn_elementwise
 from compare.specs.spec import Spec
 
 ALL = FLOATS + INTEGERS
@@ -51,8 +54,8 @@ HUGE = [((2**31 + 17,), "contiguous"), ((2**15 + 1, 2**16 + 1), "transposed")]  
 ALMOST_HUGE = (2**31 - 5,)
 
 
-BROADCAST = ("same", "row", "column", "0-d", "batch")
-_LYING = (*cases.LAYOUTS, *cases.DISTANT)
+BROADCAST = ("same", "row", "column", "0-d", "batch", "outer", "channel")
+_LYING = (*cases.LAYOUTS, *cases.OF_MODELS, *cases.DISTANT)
 DENSE = {"contiguous", "misaligned", "inplace", "functional"}
 
 
@@ -225,7 +228,8 @@ class Elementwise(Spec):
 
     def inputs(self, case: Case, device: torch.device = CPU) -> Arguments:
         """x in the case's layout. Option y says how a second tensor differs: row, column, 0-d,
-        scalar, batch of x's shape, or a layout of its own; option x may say scalar, too.
+        scalar, channel, batch of x's shape, a row while x is a column ("outer"), or a layout of its
+        own; option x may say scalar, too.
 
         Values "ties" are for operands that a 16-bit result dtype rounds. Where they are
         "cancelling" nothing but roundings remains of the sum: an operand or a product rounded
@@ -247,13 +251,11 @@ class Elementwise(Spec):
             x_values = "normal"
         alone = x_kind == "scalar"
         home = cases.CPU if alone else device
-        shape = () if alone else case.shape
+        shape, other_shape = self.shapes(case)
         first: Any = cases.random_values(shape, case.torch_dtype, x_values, g, home)
         first = first.item() if alone else cases.arrange(first, case.layout)
-        shapes = {"row": case.shape[-1:], "column": (*case.shape[:-1], 1), "0-d": (), "scalar": ()}
-        shape = (3, *case.shape) if kind == "batch" else shapes.get(kind, case.shape)
         home = cases.CPU if kind == "scalar" else device
-        second: Any = cases.random_values(shape, dtype, y_values or x_values, g, home)
+        second: Any = cases.random_values(other_shape, dtype, y_values or x_values, g, home)
         if case.values == "cancelling" and device.type != "meta":
             self.cancel(first, second, options)
         if kind == "scalar":
@@ -263,6 +265,22 @@ class Elementwise(Spec):
         elif kind in _LYING:
             second = cases.arrange(second, kind)
         return (first, second), options
+
+    def shapes(self, case: Case) -> list[tuple[int, ...]]:
+        """The operands' shapes; a number has none."""
+        shape = case.shape
+        if self.unary:
+            return [shape]
+        kind, column = case.options.get("y", "same"), (*shape[:-1], 1)
+        others = {"row": shape[-1:], "column": column, "0-d": (), "scalar": ()}
+        others |= {"batch": (3, *shape), "outer": shape[-1:], "channel": (*shape[-3:-2], 1, 1)}
+        alone = case.options.get("x") == "scalar"
+        return [() if alone else column if kind == "outer" else shape, others.get(kind, shape)]
+
+    def refuses(self, case: Case) -> str:
+        """Shapes that have no such dimensions."""
+        least = {"outer": 1, "channel": 3}.get(case.options.get("y", ""), 0)
+        return f"this y needs a shape of {least} sizes or more" if len(case.shape) < least else ""
 
     def cancel(self, x: Tensor, y: Tensor, options: Mapping[str, Any]) -> None:
         """Make the second tensor what is left of the formula without it, negated."""
@@ -280,8 +298,10 @@ class Elementwise(Spec):
 
     def cost(self, case: Case) -> tuple[int, int]:
         """Every tensor moved once."""
-        moved = (len(self.operands) + 1) * case.numel * case.torch_dtype.itemsize
-        return self.flops * case.numel, moved
+        shapes = self.shapes(case)
+        shapes.append(tuple(torch.broadcast_shapes(*shapes)))
+        moved = sum(map(math.prod, shapes)) * case.torch_dtype.itemsize
+        return self.flops * math.prod(shapes[-1]), moved
 
     def timed(self, dtype: str, options: Mapping[str, Any]) -> Iterator[Case]:
         """Squares, as everyone else's."""
@@ -291,3 +311,19 @@ class Elementwise(Spec):
         """Flat tensors from 2¹² to 2²⁸ elements: what launching costs, L2, memory."""
         for k in range(6, 15):
             yield "numel", 4**k, Case(self.name, dtype, (4**k,), options=options)
+
+    # ---- problems drawn at random ----
+
+    @property
+    def strata(self) -> Mapping[str, float]:
+        """How the tensors lie, and what broadcasts."""
+        return drawn_elementwise.UNARY if self.unary else drawn_elementwise.BINARY
+
+    def draw(self, stratum: str, dtype: str, random: Random) -> Case | None:
+        """With the usual numbers."""
+        itemsize = cases.DTYPES[dtype].itemsize
+        drawn = drawn_elementwise.lying(stratum, itemsize, random)
+        if drawn is None:
+            return None
+        shape, layout, options = drawn
+        return Case(self.name, dtype, shape, layout, options={**self.default_options, **options})

@@ -14,6 +14,13 @@ from compare.case_options import COUNT, choice
 from compare.cases import Case
 from triton_kernels import _launch
 
+# Option operands: how a and b lie, as in a layer's forward pass (x by rows, the weight's transpose
+# by columns) or its gradients: of x (both by rows) and of the weight (a by columns, b by rows).
+OPERANDS = {
+    "forward": ("contiguous", "transposed"),
+    "dgrad": ("contiguous", "contiguous"),
+    "wgrad": ("transposed", "contiguous"),
+}
 # Options of a case that say how Triton's side is called, and are no arguments of the op.
 # multiprocessors: of the GPU that its launches are cut for, whatever runs them; with few of them a
 # program has several tiles of a small problem to do.
@@ -112,9 +119,15 @@ def addend(case: Case, shape: tuple[int, ...], g: torch.Generator, device: torch
     return cases.random_values(shape, dtype, "normal", g) * (3 if alone else 1)
 
 
+def lying(case: Case) -> tuple[str, str]:
+    """How a and b [K, N] lie."""
+    return OPERANDS.get(case.options.get("operands", ""), (case.layout, case.layout))
+
+
 def arguments_of(case: Case) -> dict[str, Any]:
-    """The options but multiprocessors; the oracle is told of training, too."""
-    return {name: value for name, value in case.options.items() if name != "multiprocessors"}
+    """The options but those of launches and layouts; the oracle is told of training, too."""
+    others = ("multiprocessors", "operands")
+    return {name: value for name, value in case.options.items() if name not in others}
 
 
 def called(case: Case, function: Callable[..., Tensor]) -> Callable[..., Tensor]:

@@ -7,14 +7,16 @@ there is no rounding, and bits must agree.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from random import Random
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from compare import cases
-from compare.cases import Arguments, Case, Level, Sized
+from compare.cases import META, Arguments, Case, Level, Sized
+from compare.specs import drawn_products
 from compare.specs.activations import OF_PRE
 from compare.specs.product_inputs import HOW, LAYOUTS, NEAR, VALUES, called
 from compare.specs.spec import Spec, cuda_type
@@ -123,11 +125,13 @@ class Product(Spec):
         every_tensor: the options with which a case has every tensor that the op can take.
         columns: the dimension of the second matrix that is the result's columns.
         timed_options: those of the cases that are timed: an epilogue that cuBLASLt has, too.
+        forms: the options by which problems that are drawn name their activation.
     """
 
     order = 2
     bounded = True
     default_variant = "naive"
+    configured = True
     layouts = LAYOUTS
     values = VALUES
     sizes = "M,N,K"
@@ -136,6 +140,7 @@ class Product(Spec):
     columns = 1
     copies_inputs = True
     timed_options: Mapping[str, Any] = {}
+    forms: Sequence[Mapping[str, Any]] = tuple({"act": act} for act in drawn_products.ACTIVATIONS)
 
     def act(self, options: Mapping[str, Any]) -> str:
         """The activation of a case or call, by its options."""
@@ -196,9 +201,10 @@ class Product(Spec):
         return ""
 
     def cost(self, case: Case) -> tuple[int, int]:
-        """2·M·N·K operations; each matrix moved once."""
+        """2·M·N·K operations; each matrix moved once, c and the pre-activation too."""
         M, N, K = case.shape
-        return 2 * M * N * K, (M * K + K * N + M * N) * case.torch_dtype.itemsize
+        written = 1 + (case.options.get("c") == "full") + ("training" in case.options)
+        return 2 * M * N * K, (M * K + K * N + written * M * N) * case.torch_dtype.itemsize
 
     def usual_cases(
         self, dtype: str, level: Level, variations: list[dict[str, Any]]
@@ -279,3 +285,33 @@ class Product(Spec):
             yield "M=N=K", n, Case(self.name, dtype, (n, n, n), options=self.timed_options)
         for m in _TOKENS:
             yield "M", m, Case(self.name, dtype, (m, _LAYER, _LAYER), options=self.timed_options)
+
+    # ---- problems drawn at random ----
+
+    @property
+    def strata(self) -> Mapping[str, float]:
+        """Regimes and alignments."""
+        return drawn_products.STRATA
+
+    def draw(self, stratum: str, dtype: str, random: Random) -> Case | None:
+        """With an epilogue that is drawn, too."""
+        shape = drawn_products.shape(stratum, cases.DTYPES[dtype].itemsize, random)
+        of_pre = [form for form in self.forms if self.act(form) in OF_PRE]
+        options = drawn_products.options(self.forms, of_pre, "c" in self.options, random)
+        return shape and Case(self.name, dtype, shape, "functional", options=options)
+
+    def fuses(self, case: Case) -> bool:
+        """cuBLASLt has relu and GELU's tanh form after the bias, of one result."""
+        (_, _, bias), _ = self.inputs(case, META)
+        more = {"c", "training", "alpha", "beta", "out_dtype"} & case.options.keys()
+        fused = self.act(case.options) in ("relu", "gelu_tanh")
+        return fused and bias is not None and not more
+
+    def compiled_alike(self, case: Case) -> bool:
+        """Without an activation, and with no more than one addend, eager is one call of cuBLAS, and
+        so is what torch.compile makes of it, unless it pads matrices, which it does where rows are
+        no multiples of 8 elements."""
+        (_, _, bias), options = self.inputs(case, META)
+        addends = (bias is not None) + ("c" in options)
+        alone = self.act(case.options) == "none" and "out_dtype" not in case.options
+        return alone and addends <= 1 and all(n % 8 == 0 for n in case.shape[1:])

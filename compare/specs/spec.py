@@ -10,6 +10,7 @@ from __future__ import annotations
 import copy
 import math
 from collections.abc import Callable, Iterator, Mapping
+from random import Random
 from typing import Any, TypeVar
 
 import torch
@@ -25,6 +26,7 @@ from compare.cases import (
     FLOATS,
     LAYOUTS,
     META,
+    OF_MODELS,
     Arguments,
     Case,
     Level,
@@ -59,6 +61,7 @@ class Spec:
         in_place: whether ``out`` may be an input.
         benchmarked: whether bench times it where no op is named; not where another op is the same
             kernel.
+        configured: whether the configuration of its Triton kernel is chosen by the problem's size.
         copies_inputs: whether kernels may read copies of inputs that lie unfavourably.
         fused: the op by a library's fused kernel, where there is one for the timed cases.
     """
@@ -67,7 +70,7 @@ class Spec:
     order = 0
     bounded = False
     default_variant: str | None = None
-    layouts: tuple[str, ...] = (*LAYOUTS, "inplace", "functional", *DISTANT)
+    layouts: tuple[str, ...] = (*LAYOUTS, "inplace", "functional", *OF_MODELS, *DISTANT)
     values: tuple[str, ...] = ("normal", "special", "every", "integers")
     options: Mapping[str, Option] = {}
     sizes = ""
@@ -77,6 +80,7 @@ class Spec:
     unary = False
     in_place = False
     benchmarked = True
+    configured = False
     fused: Callable[..., Tensor] | None = None
     copies_inputs = False
 
@@ -237,6 +241,23 @@ class Spec:
         2¹² to 2²⁸ elements."""
         for k in range(6, 15):
             yield "numel", 4**k, Case(self.name, dtype, (2**k, 2**k), options=options)
+
+    @property
+    def strata(self) -> Mapping[str, float]:
+        """Of problems drawn at random: strata and their shares, which make 1 together."""
+        return {}
+
+    def draw(self, stratum: str, dtype: str, random: Random) -> Case | None:
+        """A problem of the stratum, or None where what was drawn is not in it."""
+        raise NotImplementedError(f"{self.name} does not say what its problems are")
+
+    def fuses(self, case: Case) -> bool:
+        """Whether ``fused`` takes the case."""
+        return True
+
+    def compiled_alike(self, case: Case) -> bool:
+        """Whether torch.compile makes of the eager form the very kernel that eager runs."""
+        return False
 
     # ---- its machine code ----
 

@@ -7,8 +7,9 @@ from pathlib import Path
 from typing import Any
 
 from compare.timing.bench import Mode
+from compare.timing.engine import CONTROL
 from compare.timing.providers import PEERS
-from compare.timing.results import key
+from compare.timing.results import geometric_mean, key
 
 
 class BaselineError(ValueError):
@@ -43,9 +44,12 @@ def regressions(
     """Where one of ours takes longer than in the baseline, by more than the threshold.
 
     Times are compared as multiples of the peer that was best then, if it was timed both times:
-    that cancels the machine's state. Else the medians are compared.
+    that cancels the machine's state. Else the medians are compared. Of a sample every stratum is
+    compared as one, by the geometric mean over the problems that both have: of a single problem
+    the short look of a sample tells less than the threshold.
     """
     lines = []
+    strata: dict[tuple[str, ...], list[float]] = {}
     before = {key(case): case for case in baseline}
     for case in results:
         old = before.get(key(case))
@@ -55,12 +59,21 @@ def regressions(
         peer = old["best_peer"]
         drift = now[peer] / then[peer] if peer in then and peer in now else 1.0
         for provider in now:
-            if provider in PEERS or provider not in then:
+            if provider in PEERS or provider == CONTROL or provider not in then:
                 continue
-            slower = now[provider] / then[provider] / drift - 1
-            if slower > threshold:
+            times = now[provider] / then[provider] / drift
+            slower = times - 1
+            if case.get("stratum"):
+                strata.setdefault((case["op"], case["stratum"], provider), []).append(times)
+            elif slower > threshold:
                 name = f"{case['op']} {case['dtype']} {'×'.join(map(str, case['shape']))}"
                 lines.append(f"{name}, {provider}: {100 * slower:.0f} % slower than the baseline")
+    for (op, stratum, provider), all_times in strata.items():
+        slower = geometric_mean(all_times) - 1
+        if slower > threshold:
+            over = f"over {len(all_times)} problems, {max(all_times):.2f} times the time at most"
+            name = f"{op}, {stratum}, {provider}"
+            lines.append(f"{name}: {100 * slower:.0f} % slower than the baseline {over}")
     return lines
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -10,10 +11,10 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from compare.cases import Arguments, Case
+from compare.cases import Arguments, Case, tensors_of
 from compare.checking import running
 from compare.specs import Spec
-from compare.timing import engine, nvml, providers
+from compare.timing import configurations, engine, nvml, providers
 from compare.timing.engine import Budget, Candidate, Device, Timing
 from compare.timing.gpu import Ceilings
 from compare.timing.results import HOST_BOUND, CaseResult, Entry
@@ -21,6 +22,8 @@ from compare.timing.results import HOST_BOUND, CaseResult, Entry
 DTYPES = ("float32", "float16", "bfloat16")  # that are timed
 SETS = 3  # of inputs, in turn
 MEMORY = 4 << 30  # bytes that they may take; fewer sets beyond
+ABSORBED = 64 << 20  # bytes of written lines that L2 may hold
+LOOKED_AT = 1 << 22  # elements of a slice that is checked, of operands and result
 # Peers round as they like: their results need only be the same function. Frobenius norms.
 TOLERANCE = {"float16": 4e-3, "bfloat16": 3e-2, "float32": 1e-4, "float64": 1e-10}
 
@@ -34,26 +37,33 @@ class Mode:
 
 
 class Work(NamedTuple):
-    """A case to time; of a sweep, with the sweep's name and the size."""
+    """A case to time; of a sweep, with the sweep's name and the size; of a sample, with its
+    stratum."""
 
     spec: Spec
     case: Case
     sweep: str = ""
     x: int = 0
+    stratum: str = ""
 
 
-def inputs(spec: Spec, case: Case, seed: int) -> Arguments:
-    """A case's arguments with random numbers drawn on the GPU: as shaped, strided and typed."""
+def inputs(spec: Spec, case: Case, seed: int, device: str = "cuda") -> Arguments:
+    """A case's arguments with random numbers drawn on the GPU: shaped, typed and lying in memory as
+    the case says, their offset and the gaps between their elements included."""
     args, kwargs = spec.inputs(case, torch.device("meta"))
-    generator = torch.Generator("cuda").manual_seed(seed)
+    generator = torch.Generator(device).manual_seed(seed)
 
     def filled(value: Any) -> Any:
         if not isinstance(value, Tensor):
             return value
-        new = torch.empty_strided(value.shape, value.stride(), dtype=value.dtype, device="cuda")
+        start, sizes = value.storage_offset(), zip(value.shape, value.stride())
+        extent = start + 1 + sum((n - 1) * stride for n, stride in sizes) if value.numel() else 0
+        memory = torch.empty(extent, dtype=value.dtype, device=device)
         if value.is_floating_point():
-            return new.normal_(generator=generator)
-        return new.random_(generator=generator)
+            memory.normal_(generator=generator)
+        else:
+            memory.random_(generator=generator)
+        return memory.as_strided(value.shape, value.stride(), start)
 
     return tuple(map(filled, args)), {name: filled(value) for name, value in kwargs.items()}
 
@@ -63,28 +73,62 @@ class Checker:
 
     def __init__(self, spec: Spec, case: Case) -> None:
         self._spec, self._case = spec, case
-        self._oracles: dict[int, Tensor] = {}
+        self._oracles: dict[Any, Tensor] = {}
 
     def __call__(self, candidate: Candidate, result: Any, arguments: Arguments) -> str:
         if not isinstance(result, Tensor):
             return f"returned {type(result).__name__}"
-        key = arguments[0][0].data_ptr()
+        return self._judged(candidate.name, result, arguments, arguments[0][0].data_ptr())
+
+    def _judged(self, provider: str, result: Tensor, arguments: Arguments, key: Any) -> str:
         if key not in self._oracles:
             self._oracles[key] = self._spec.oracle(*arguments[0], **arguments[1])
         reference = self._oracles[key]
         if result.shape != reference.shape:
             return f"returned shape {list(result.shape)}"
-        if candidate.name in providers.PEERS:
+        if provider in providers.PEERS or provider == engine.CONTROL:
             wide = reference.double()
             error = float((result.double() - wide).norm() / wide.norm())
             worst = TOLERANCE.get(self._case.dtype, 0.0)
             return "" if error <= worst else f"wrong: off by {error:.1e} of its norm"
-        mode = "triton-compiled" if candidate.name.startswith("triton") else "cuda-gpu"
-        variant = candidate.name.partition("/")[2]
+        mode = "triton-compiled" if provider.startswith("triton") else "cuda-gpu"
+        variant = provider.partition("/")[2]
         name = f"{mode}/{variant}" if variant else mode
         comparison = running.compare(self._spec, self._case, name, arguments, result, reference)
         wrong = int((~comparison.right).sum())
         return f"wrong: {wrong} of {result.numel()} elements" if wrong else ""
+
+
+class SliceChecker(Checker):
+    """The same of the first, the middle and the last slice of a result of more than LOOKED_AT
+    elements: to compute the oracle of all would take longer than to time everybody."""
+
+    def __call__(self, candidate: Candidate, result: Any, arguments: Arguments) -> str:
+        along = self._spec.cut(arguments)
+        if along is None or not isinstance(result, Tensor):
+            return super().__call__(candidate, result, arguments)
+        shape = self._spec.result_shape(arguments)
+        if tuple(result.shape) != shape:
+            return f"returned shape {list(result.shape)}"
+        length = shape[along]
+        work = max(math.prod(shape), *(t.numel() for t in tensors_of(arguments)))
+        size = max(1, LOOKED_AT * length // max(1, work))
+        if 3 * size >= length:
+            return super().__call__(candidate, result, arguments)
+        for start in (0, (length - size) // 2, length - size):
+            part = self._spec.part(arguments, along, start, size)
+            key = arguments[0][0].data_ptr(), start
+            own = result.narrow(along, start, size)
+            if wrong := self._judged(candidate.name, own, part, key):
+                return f"{wrong}, of {start} to {start + size} along dimension {along}"
+        return ""
+
+
+def candidates(spec: Spec, case: Case, wanted: Sequence[str]) -> Iterator[Candidate]:
+    """The wanted providers; or all configurations of a product, if those are what is wanted."""
+    if configurations.NAME in wanted:
+        return configurations.candidates(spec, case)
+    return providers.candidates(spec, case, wanted)
 
 
 def run_case(
@@ -96,8 +140,10 @@ def run_case(
     budget: Budget,
     tick: Callable[[str], None] = lambda name: None,
     mode: Mode = Mode(),
+    drawn: bool = False,
 ) -> CaseResult:
-    """Time the wanted providers of a case against each other.
+    """Time the wanted providers of a case against each other; of a ``drawn`` one, slices of results
+    are checked, and the fastest peer is timed twice.
 
     Raises:
         DeviceLostError: after an error the GPU answers nothing any longer.
@@ -109,7 +155,7 @@ def run_case(
     arithmetic = matrix and limit > 1.01e6 * moved / ceilings.bandwidth
     unit = "TFLOP/s" if arithmetic else "GB/s"
     result = CaseResult(case, limit, unit, flops, moved, matrix)
-    chosen = list(providers.candidates(spec, case, wanted))
+    chosen = list(candidates(spec, case, wanted))
     # A graph keeps its result, and there is one a candidate and set of inputs.
     sets = max(1, min(SETS, MEMORY // max(1, moved * (len(chosen) if mode.graph else 1))))
     watch = nvml.Watch()
@@ -119,14 +165,17 @@ def run_case(
         said = f"no memory for the inputs: {str(error).splitlines()[0]}"
         timings = [Timing(candidate.name, problem=said) for candidate in chosen]
     else:
-        check = Checker(spec, case)
+        check = (SliceChecker if drawn else Checker)(spec, case)
+        twice = providers.PEERS if drawn else ()
         timings = engine.measure(
-            chosen, arguments, gpu, check, budget, mode.cold, 0, tick, mode.graph, watch.look
+            chosen, arguments, gpu, check, budget, mode.cold, 0, tick, mode.graph, watch.look, twice
         )
     result.throttling = sorted(watch.throttling)
     result.state_before, result.state_after = watch.before, watch.after
     # Out of L2 bytes come faster than any limit knows.
     bytes_bind = moved if mode.cold else 0
+    if drawn:  # some write much more than they read, and of that a part is still in L2 at the end
+        bytes_bind = max(0, bytes_bind - ABSORBED)
     fastest = ceilings.possible(case.dtype, flops if matrix else 0, bytes_bind)
     for timing in timings:
         entry = Entry(timing.name, timing, timing.problem)

@@ -14,19 +14,20 @@ from __future__ import annotations
 import gc
 import random
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Container, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol, TypeVar
 
 from compare.timing.statistics import Samples
 
+CONTROL = "control"  # the name of a candidate that is timed a second time
 WARM_UP = 3  # calls
 HOST_CALLS = 20  # of which the median host time is taken
 HEADROOM = 3.0  # times the slowest median launch that the GPU is kept busy before a sample
 MOST_PASSES = 16  # over the memory that empties the cache
 MOST_BUSY = 2000.0  # microseconds before a sample with a warm cache
 BETWEEN = 10  # rounds from one look at the GPU's state to the next
-PROBES = 5  # samples of the replay
+PROBES = 5  # samples of the replay, and of those among which the control is chosen
 SLOW = 0.05  # seconds: one call is measured without ceremony then
 HOST_BOUND = 1.25, 2.0  # times the replay's median, and microseconds more: no GPU time any longer
 
@@ -117,6 +118,7 @@ def measure(
     tick: Callable[[str], None] = lambda name: None,
     graph: bool = False,
     between: Callable[[], None] = lambda: None,
+    twice: Container[str] = (),
 ) -> list[Timing]:
     """Time candidates against each other.
 
@@ -131,6 +133,8 @@ def measure(
         tick: called with the name of what is done next, for a progress bar.
         graph: whether the samples are of the call replayed as a CUDA graph.
         between: called after the first round and every tenth, when the GPU has just worked.
+        twice: names of candidates of which the fastest, by a few samples, takes part a second time
+            as "control", the last of the timings.
 
     Raises:
         DeviceLostError: after an error the GPU answers nothing any longer.
@@ -151,6 +155,9 @@ def measure(
             timing.replay = _guarded(timing, device, lambda: _replay(first, device, prepare))  # noqa: B023
         if not timing.problem:
             running.append(_Running(candidate, timing, calls))
+    if control := _control(running, twice, device, prepare):
+        running.append(control)
+        timings.append(control.timing)
     tick("rounds")
     collecting = gc.isenabled()
     gc.disable()  # a collection amid a sample would be the candidate's
@@ -242,6 +249,24 @@ def _host(candidate: Candidate, arguments: Any, device: Device) -> float:
     return sorted(times)[len(times) // 2]
 
 
+def _control(
+    running: list[_Running], names: Container[str], device: Device, prepare: Preparation
+) -> _Running | None:
+    """The fastest of these once more, with times of its own."""
+    medians: list[tuple[float, _Running]] = []
+    for each in running:
+        if each.candidate.name in names:
+            median = _guarded(each.timing, device, lambda: _probed(each.calls[0], device, prepare))  # noqa: B023
+            if median is not None:
+                medians.append((median, each))
+    if not medians:
+        return None
+    _, first = min(medians, key=lambda pair: pair[0])
+    same = first.timing
+    timing = Timing(CONTROL, replay=same.replay, host=same.host, slow=same.slow)
+    return _Running(Candidate(CONTROL, first.candidate.call), timing, first.calls)
+
+
 Preparation = Callable[[Callable[[], Any]], None]
 
 
@@ -290,9 +315,12 @@ def _graphs(calls: list[Callable[[], Any]], device: Device) -> list[Callable[[],
 
 def _replay(call: Callable[[], Any], device: Device, prepare: Preparation) -> float | None:
     graph = device.graph(call)
-    if graph is None:
-        return None
-    times = sorted(_sample(device, prepare, graph)[0] for _ in range(PROBES))
+    return None if graph is None else _probed(graph, device, prepare)
+
+
+def _probed(call: Callable[[], Any], device: Device, prepare: Preparation) -> float:
+    """The median of a few samples."""
+    times = sorted(_sample(device, prepare, call)[0] for _ in range(PROBES))
     return times[len(times) // 2]
 
 

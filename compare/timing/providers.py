@@ -40,6 +40,8 @@ def names(
             return True
         if case is not None and _slow(name, spec, case, full, sweep):
             return False
+        if name == "compile" and case is not None and spec.compiled_alike(case):
+            return False
         return not wanted or ("peers" if name in PEERS else "ours") in wanted
 
     return [name for name in providers if chosen(name)]
@@ -50,7 +52,7 @@ def candidates(spec: Spec, case: Case, wanted: Sequence[str] = ()) -> Iterator[C
     functions = dict(_ours(spec, case))
     torch._dynamo.reset()  # or the limit of recompilations sends the ninth shape to eager
     for name in names(spec, case, wanted):
-        yield Candidate(name, _call(functions.get(name) or _peer(name, spec)))
+        yield Candidate(name, _call(spec.called(case, functions.get(name) or _peer(name, spec))))
 
 
 def _ours(spec: Spec, case: Case | None) -> Iterator[tuple[str, Callable[..., Tensor]]]:
@@ -72,10 +74,19 @@ def _call(function: Callable[..., Tensor]) -> Callable[..., Tensor]:
 
 def _offers(name: str, spec: Spec, case: Case | None) -> bool:
     if name in third_party.PEERS:
-        return third_party.offers(name, spec.name, case)
+        return third_party.offers(name, spec.name, case) and _usual(spec, case)
     if name == "cublaslt":
-        return spec.fused is not None
+        return spec.fused is not None and (case is None or spec.fuses(case))
     return name != "max-autotune" or spec.fused is not None
+
+
+def _usual(spec: Spec, case: Case | None) -> bool:
+    """Whether the case's options are those of the timed cases, which other packages are called
+    for."""
+    if case is None:
+        return True
+    timed = next(iter(spec.timed(case.dtype, spec.default_options)))
+    return dict(case.options) == dict(timed.options)
 
 
 def _slow(name: str, spec: Spec, case: Case, full: bool, sweep: bool) -> bool:

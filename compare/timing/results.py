@@ -9,9 +9,12 @@ from typing import Any
 
 from compare.cases import Case
 from compare.timing import nvml, providers
-from compare.timing.engine import Timing
+from compare.timing.engine import CONTROL, Timing
 from compare.timing.statistics import Ratio, Samples, ratio
 
+# How names of a product's configurations begin, where these are what is timed.
+CANDIDATE = "triton "
+CHOSEN = f"{CANDIDATE}chosen "
 HOST_BOUND = "host-bound"  # how the problem of such an entry begins
 
 
@@ -38,7 +41,8 @@ class Entry:
     @property
     def failed(self) -> bool:
         """Whether its result is wrong, or it is ours and did not run."""
-        if self.is_peer:
+        other = self.provider.startswith(CANDIDATE) and not self.provider.startswith(CHOSEN)
+        if self.is_peer or other or self.provider == CONTROL:
             return "wrong: " in self.problem
         return bool(self.problem) and not self.problem.startswith(HOST_BOUND)
 
@@ -91,6 +95,8 @@ class CaseResult:
         flops, moved: operations, and bytes moved at least.
         matrix: whether the operations are a matrix product's.
         sweep, x: the sweep that the case belongs to, and its size there.
+        stratum: of a sample, the stratum that the case was drawn for.
+        again: whether its times are those of a second, longer look.
         throttling: what slowed the GPU meanwhile.
         state_before, state_after: of the GPU.
     """
@@ -106,6 +112,8 @@ class CaseResult:
     seconds: float = 0.0
     sweep: str = ""
     x: int = 0
+    stratum: str = ""
+    again: bool = False
     throttling: list[str] = field(default_factory=list)
     state_before: dict[str, Any] = field(default_factory=dict)
     state_after: dict[str, Any] = field(default_factory=dict)
@@ -135,7 +143,11 @@ class CaseResult:
 
     def to_dict(self) -> dict[str, Any]:
         """For the JSON file."""
-        place = {"sweep": self.sweep, "x": self.x} if self.sweep else {}
+        place: dict[str, Any] = {"sweep": self.sweep, "x": self.x} if self.sweep else {}
+        if self.case.layout != "contiguous":
+            place["layout"] = self.case.layout
+        if self.stratum:
+            place |= {"stratum": self.stratum, "again": self.again}
         return {
             "op": self.case.op,
             "dtype": self.case.dtype,
@@ -158,7 +170,8 @@ class CaseResult:
     @classmethod
     def from_dict(cls, saved: dict[str, Any]) -> CaseResult:
         """From the JSON file."""
-        case = Case(saved["op"], saved["dtype"], tuple(saved["shape"]), options=saved["options"])
+        shape, layout = tuple(saved["shape"]), saved.get("layout", "contiguous")
+        case = Case(saved["op"], saved["dtype"], shape, layout, options=saved["options"])
         return cls(
             case,
             saved["limit"],
@@ -171,6 +184,8 @@ class CaseResult:
             saved["seconds"],
             saved.get("sweep", ""),
             saved.get("x", 0),
+            saved.get("stratum", ""),
+            saved.get("again", False),
             saved["throttling"],
             saved["state_before"],
             saved["state_after"],
@@ -179,7 +194,7 @@ class CaseResult:
 
 def key(case: dict[str, Any]) -> str:
     """What makes a case of the JSON file this case and no other."""
-    place = case.get("sweep", ""), case.get("x", 0)
+    place = case.get("sweep", ""), case.get("x", 0), case.get("layout", "contiguous")
     options = sorted(case["options"].items())
     return json.dumps([case["op"], case["dtype"], list(case["shape"]), options, *place])
 

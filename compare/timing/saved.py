@@ -28,7 +28,10 @@ ROOT = Path(compare.__file__).parent.parent
 MEASURES = ("timing/*.py", "ops/*.py", "specs/*.py", "cases.py")
 SUFFIXES = (".py", ".cu", ".cuh", ".h")
 # Of the head, what must be as it was for a run to go on.
-SAME = ("sources", "cold", "graph", "full", "providers", "samples", "seconds")
+SAME = (
+    *("sources", "cold", "graph", "full", "providers", "samples", "seconds"),
+    *("sample", "seed", "dtypes", "ops", "regret"),  # of problems that were drawn
+)
 OWN_DATES = ("commit", "date")  # in the environment: of the run, not of what is measured
 
 
@@ -107,8 +110,8 @@ class Saved:
         self._lines[key(case)] = "  " + json.dumps(case)
 
 
-def head(mode: Mode, budget: Budget, wanted: list[str], full: bool) -> dict[str, Any]:
-    """Where and how cases are measured."""
+def head(mode: Mode, budget: Budget, wanted: list[str], full: bool, **drawn: Any) -> dict[str, Any]:
+    """Where and how cases are measured; of problems that were drawn, how."""
     return {
         "environment": environment(),
         "sources": sources(),
@@ -118,6 +121,7 @@ def head(mode: Mode, budget: Budget, wanted: list[str], full: bool) -> dict[str,
         "providers": wanted,
         "samples": budget.samples,
         "seconds": budget.seconds,
+        **drawn,
         "ended": "",
         "state_before": {},
         "state_after": {},

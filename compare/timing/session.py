@@ -35,24 +35,30 @@ class Session:
         return self.saved.known(CaseResult(work.case, 0.0, "", sweep=work.sweep, x=work.x))
 
     def measure(
-        self, work: Work, names: Sequence[str], tick: Callable[[str], None] = lambda name: None
+        self,
+        work: Work,
+        names: Sequence[str],
+        tick: Callable[[str], None] = lambda name: None,
+        budget: Budget | None = None,
     ) -> CaseResult:
-        """Time these providers on a case, and save it.
+        """Time these providers on a case, with the session's budget or another one, and save it.
 
         Raises:
             DeviceLostError: after an error the GPU answers nothing any longer; the head says so.
         """
         if self._device is None:
             self._device = gpu.Gpu()
-        ceilings, (spec, case, sweep, x) = self.ceilings, work
+        ceilings, (spec, case, sweep, x, stratum) = self.ceilings, work
+        within = budget or self._budget
         try:
             result = bench.run_case(
-                spec, case, names, self._device, ceilings, self._budget, tick, self._mode
+                spec, case, names, self._device, ceilings, within, tick, self._mode, bool(stratum)
             )
         except DeviceLostError as error:
             self.end(f"the GPU no longer answers; {case.op} {case.dtype} {case.shape}, {error}")
             raise
         result.sweep, result.x = sweep, x
+        result.stratum, result.again = stratum, bool(stratum) and budget is None
         self.saved.head["state_after"] = result.state_after
         self.saved.add(result)
         torch.cuda.empty_cache()

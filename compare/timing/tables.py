@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from rich.console import Console, Group
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 from rich.text import Text
 
@@ -19,6 +20,12 @@ def console() -> Console:
     """Standard output; a log file has room, where rich would assume 80 columns."""
     plain = Console(highlight=False)
     return plain if plain.is_terminal else Console(width=120, highlight=False)
+
+
+def progress(out: Console) -> Progress:
+    """A bar with what is done, how much, and how long it will take."""
+    columns = TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn()
+    return Progress(*columns, TimeRemainingColumn(), console=out, transient=True)
 
 
 def heading(ceilings: Ceilings, state: dict[str, Any]) -> str:

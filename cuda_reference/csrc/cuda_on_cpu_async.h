@@ -23,17 +23,21 @@ CUDA_ON_CPU_MACHINERY inline void copy_async(const char* what, int line, void* t
     fail_here(text("calls %s() at line %d with %zu bytes; it copies 4, 8 or 16", what, line, bytes));
   if (reinterpret_cast<uintptr_t>(to) % bytes || reinterpret_cast<uintptr_t>(from) % bytes)
     fail_here(text("calls %s() at line %d: misaligned address, no multiple of %zu bytes", what, line, bytes));
-  self->copies.push_back({to, from, bytes, std::min(filled, bytes), self->groups});
+  if (self->copy_count == self->copy_room) {
+    self->copy_room = 2 * self->copy_room + 8;
+    self->copies = static_cast<AsyncCopy*>(realloc(self->copies, self->copy_room * sizeof(AsyncCopy)));
+  }
+  self->copies[self->copy_count++] = {to, from, bytes, filled < bytes ? filled : bytes, self->groups};
 }
 
 CUDA_ON_CPU_MACHINERY inline void commit_copies() { ++self->groups; }
 
 // For all groups but the last `pending` that were committed.
 CUDA_ON_CPU_MACHINERY inline void wait_for_copies(unsigned pending) {
-  auto& copies = self->copies;
-  size_t done = 0;
-  for (; done < copies.size() && copies[done].group + pending < self->groups; ++done) copy_now(copies[done]);
-  copies.erase(copies.begin(), copies.begin() + done);
+  size_t done = 0, left = 0;
+  while (done < self->copy_count && self->copies[done].group + pending < self->groups) copy_now(self->copies[done++]);
+  while (done < self->copy_count) self->copies[left++] = self->copies[done++];
+  self->copy_count = left;
 }
 
 }  // namespace cuda_on_cpu

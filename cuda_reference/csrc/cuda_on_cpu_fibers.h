@@ -84,7 +84,8 @@ struct Fiber {
   unsigned awaited = 0;
   const char* waits_in = "";
   int line = 0;
-  std::vector<AsyncCopy> copies;      // begun, not waited for
+  AsyncCopy* copies = nullptr;        // begun, not waited for; no vector, whose code TSan would watch
+  size_t copy_count = 0, copy_room = 0;
   unsigned groups = 0;                // of copies, committed
 
   char* stack = nullptr;
@@ -183,7 +184,7 @@ CUDA_ON_CPU_MACHINERY inline void abandon_fibers() {
     }
     fiber->started = fiber->busy = false;
     fiber->awaits = nullptr;
-    fiber->copies.clear();
+    fiber->copy_count = 0;
     fiber->groups = 0;
   }
 }

@@ -63,5 +63,5 @@ def test_a_case_is_cut_for_the_multiprocessors_it_names() -> None:
         seen = product_inputs.called(case, lambda: triton_kernels._launch.gpu(kernel, cases.CPU))()
         assert seen.multiprocessors == 3
         after = triton_kernels._launch.gpu(kernel, cases.CPU)
-        assert after.multiprocessors == triton_kernels._launch.MULTIPROCESSORS
+        assert after.multiprocessors == triton_kernels._gpu.H200.multiprocessors
     assert not SPECS[case.op].takes("cuda", None, case)

@@ -62,8 +62,8 @@ FAULTS = {
     "mask off by one": Fault(
         2,
         "square.cu",
-        "if (row >= rows || column >= columns) return;",
-        "if (row > rows || column >= columns) return;",
+        "row = first; row < rows;",
+        "row = first; row <= rows;",
         "square --impl cuda-host/2d --shape 5,7",
         "address",
         "which would be [5, 0] (shape (5, 7)",

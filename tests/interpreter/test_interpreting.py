@@ -128,7 +128,7 @@ import sys
 sys.path[:0] = [{str(Path(__file__).parent)!r}, {str(Path(__file__).parents[2])!r}]
 import torch, triton_kernels
 from triton_kernels.activations import gelu
-from triton_kernels.gemm import choice, kernels
+from triton_kernels.gemm import GPUS, Problem, choose, kernels
 a = torch.ones(64, 64)
 with triton_kernels.interpret():
     assert float(triton_kernels.gemm_bias_act(a, a, act="gelu").sum()) == 64.0**3
@@ -136,7 +136,8 @@ operands = a, a, None, None, a, None
 import test_interpreting, triton.language as tl
 sizes = [64, 64, 64, 64, 1, 64, 1, 0, 0, 0, 64, 1, 1.0, 0.0]
 options = dict(OP="gemm", ACT=gelu, C=tl.float32, PRECISION="ieee", grid=(1,))
-tiles = choice.tiles_for(64, 64, torch.float32, "ieee")._asdict()
+product = Problem(64, 64, 64, torch.float32, torch.float32)
+tiles = choose(product, GPUS["sm_90"]).tiles._asdict()
 with test_interpreting.fake_driver(90):
     kernel = kernels.gemm_bias_act_kernel.warmup(*operands, *sizes, **options, **tiles)
 print("compiled", len(kernel.asm["cubin"]))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import itertools
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -16,17 +16,12 @@ from compare.cases import FLOATS, Case
 from compare.checking.implementations import implementations, is_quick
 from compare.ops import SPECS
 from triton_kernels import _launch
-from triton_kernels.gemm import launch
-from triton_kernels.gemm.choice import (
-    LONG,
-    TMA_TILES,
-    Tiles,
-    TmaTiles,
-    cdiv,
-    tiles_for,
-    tma_tiles_for,
-)
+from triton_kernels.gemm import GPUS, Configuration, Gpu, Problem, Tiles, choose, launch
+from triton_kernels.gemm.choice import LONG, TMA_TILES, TmaTiles, tiles_for
+from triton_kernels.gemm.configurations import cdiv
 from triton_kernels.interpreter import cross_compile
+
+H200 = GPUS["sm_90"]
 
 
 @contextlib.contextmanager
@@ -93,9 +88,10 @@ def test_descriptors_where_the_gpu_and_the_dtypes_allow_them(
     ],
 )
 def test_the_cheapest_waves_win(M: int, N: int, tiles: tuple[int, int]) -> None:
-    choice, number = tma_tiles_for(M, N, 132)
-    assert choice.tiles[:2] == tiles
-    assert number == -(-M // tiles[0]) * -(-N // tiles[1])
+    chosen = choose(Problem(M, N, 1024, torch.bfloat16, torch.bfloat16), H200)
+    assert chosen.tma
+    assert chosen.tiles[:2] == tiles
+    assert chosen.tiles_of(M, N) == -(-M // tiles[0]) * -(-N // tiles[1])
 
 
 @pytest.mark.parametrize(
@@ -117,12 +113,16 @@ def test_warps_and_stages(M: int, K: int, c: bool, group: int, warps: int, stage
 HALVES = ("float16", "bfloat16")
 
 
+def problem(M: int, N: int, dtype: str, precision: str) -> Problem:
+    return Problem(M, N, 1, getattr(torch, dtype), getattr(torch, dtype), precision)
+
+
 def tables(dtype: str) -> set[tuple[Any, ...]]:
     """Every way of cutting that gemm.choice has for a dtype: precision, subtiles, tiles."""
     sizes = [16 * 2**i for i in range(12)]
     precisions = ("ieee", "tf32", "tf32x3") if dtype == "float32" else ("ieee",)
     cuts: set[tuple[Any, ...]] = {
-        (precision, 0, *tiles_for(M, N, getattr(torch, dtype), precision))
+        (precision, 0, *tiles_for(problem(M, N, dtype, precision), H200))
         for M, N, precision in itertools.product(sizes, sizes, precisions)
     }
     for row in TMA_TILES if dtype in HALVES else ():
@@ -214,13 +214,17 @@ def right(out: Tensor, a: Tensor, b: Tensor, bias: Tensor, c: Tensor) -> bool:
     return bool(((out.double() - reference).abs() <= 2 * eps * (1 + reference.abs())).all())
 
 
+def choice_of(row: TmaTiles) -> Callable[[Problem, Gpu], Configuration]:
+    """A chooser that knows one row of the table."""
+    return lambda problem, gpu: row.for_problem(problem)
+
+
 @pytest.mark.parametrize("choice", TMA_TILES, ids=lambda c: f"{c.tiles.BLOCK_M}x{c.tiles.BLOCK_N}")
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
 def test_every_tile_and_more_tiles_than_programs(
     monkeypatch: pytest.MonkeyPatch, choice: TmaTiles, dtype: torch.dtype
 ) -> None:
-    chosen = choice, 2 * 3  # of the sizes below
-    monkeypatch.setattr(launch, "tma_tiles_for", lambda M, N, multiprocessors: chosen)
+    monkeypatch.setattr(launch, "choose", choice_of(choice))
     M, N, K = 2 * choice.tiles.BLOCK_M + 5, choice.tiles.BLOCK_N + 24, choice.tiles.BLOCK_K + 8
     a, b = operand(M, K, dtype, "by rows"), operand(K, N, dtype, "by columns")
     bias, c = operand(1, N, dtype, "by rows")[0], operand(M, 1, dtype, "by rows")
@@ -233,7 +237,7 @@ def test_every_tile_and_more_tiles_than_programs(
 @pytest.mark.parametrize("choice", TMA_TILES, ids=lambda c: f"{c.tiles.BLOCK_M}x{c.tiles.BLOCK_N}")
 def test_every_tile_on_a_gpu(monkeypatch: pytest.MonkeyPatch, choice: TmaTiles) -> None:
     tall, wide = 24, 8
-    monkeypatch.setattr(launch, "tma_tiles_for", lambda M, N, many: (choice, tall * wide))
+    monkeypatch.setattr(launch, "choose", choice_of(choice))
     M, N = tall * choice.tiles.BLOCK_M - 5, wide * choice.tiles.BLOCK_N - 8
     wrong = []
     for dtype, K, with_c in itertools.product(

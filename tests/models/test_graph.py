@@ -14,6 +14,7 @@ from written import FUSED, Apply, inputs, kernels
 
 import triton_kernels as tk
 from triton_kernels import graph
+from triton_kernels._gpu import GPUS
 from triton_kernels.graph import capabilities
 from triton_kernels.graph.capabilities import Problem
 
@@ -252,7 +253,7 @@ def test_scores_follow_the_benchmarks(cpu: torch.device) -> None:
 
 
 def test_other_gpus_were_not_measured(cpu: torch.device, monkeypatch: pytest.MonkeyPatch) -> None:
-    gpu = capabilities._launch.Gpu(80, 108)
+    gpu = GPUS["sm_80"]
     monkeypatch.setattr("triton_kernels._launch.gpu", lambda kernel, device: gpu)
     verdict = capabilities.judge(problem(GELU, torch.float16, 64, 64, 64), 1)
     assert verdict == (0, f"{GELU}: not measured for float16 on capability 80, below min_score 1")

@@ -158,6 +158,22 @@ def sweep_cases() -> list[dict[str, Any]]:
     ]
 
 
+def sample_cases() -> list[dict[str, Any]]:
+    """A stratum of two; the control is the best peer, and a little off."""
+    more = {"flops": 1, "bytes": 6, "matrix": False, "throttling": [], "layout": "misaligned"}
+    state: dict[str, Any] = {"state_before": {}, "state_after": {}}
+    times = {"triton": 10.0, "eager": 20.0, "compile": 12.0, "control": 12.5}
+    entries = [
+        entry(name, time, None if name == "compile" else 12.0, microseconds=[time] * 3)
+        for name, time in times.items()
+    ]
+    place = {"stratum": "offset view", "again": False, "entries": entries}
+    return [
+        bench_case("add", "float16", (n, 16), **more, **state, **place, options={})
+        for n in (64, 4096)
+    ]
+
+
 def compile_file() -> dict[str, Any]:
     figures = {
         "registers": 77,
@@ -191,7 +207,7 @@ def compile_file() -> dict[str, Any]:
 def everything() -> list[Source]:
     return [
         Source("check.json", "check", check_file(failing_row())),
-        Source("bench.json", "bench", bench_file(*sweep_cases())),
+        Source("bench.json", "bench", bench_file(*sweep_cases(), *sample_cases())),
         Source("compile.json", "compile", compile_file()),
     ]
 

@@ -29,7 +29,8 @@ def read(found: list[Source]) -> Page:
 
 # ---- the page ----
 
-SECTIONS = {"verdicts", "errors", "speed", "roofline", "sweeps", "compiled", "environment"}
+BENCHED = {"speed", "roofline", "sweeps", "samples"}
+SECTIONS = {"verdicts", "errors", *BENCHED, "compiled", "environment"}
 
 
 @needs_packages
@@ -47,7 +48,7 @@ def test_every_section_is_there_and_listed() -> None:
     ("kind", "gone", "command"),
     [
         ("check", {"verdicts", "errors"}, "compare check --json"),
-        ("bench", {"speed", "roofline", "sweeps"}, "compare bench --json"),
+        ("bench", BENCHED, "compare bench --json"),
         ("compile", {"compiled"}, "compare compile --json"),
     ],
 )
@@ -121,7 +122,8 @@ def test_the_same_files_make_the_same_page() -> None:
 def test_every_figure_says_what_it_shows() -> None:
     found = whole()
     drawn = [a for tag, a in found.elements if tag == "svg"]
-    assert len(drawn) == 1 + 1 + 2 + 1 + 1  # errors, all ratios, an op and dtype, roofline, sweep
+    # errors, all ratios, an op and dtype, roofline, sweep, sample
+    assert len(drawn) == 1 + 1 + 2 + 1 + 1 + 1
     assert all(a["role"] == "img" and len(a["aria-label"]) > 20 for a in drawn)
     titles = [tag for tag, _ in found.elements].count("title")
     assert titles == len(drawn) + 1

@@ -1,1 +1,12 @@
-"""The kernels under the matrix products: what they compute, how they are cut, how they start."""
+"""The kernels under the matrix products: what they compute, how they are cut, how they start.
+
+>>> from triton_kernels import gemm
+>>> product = gemm.Problem(4096, 4096, 4096, torch.bfloat16, torch.bfloat16)
+>>> gemm.choose(product, gemm.GPUS["sm_120"])  # or a Gpu of one's own
+"""
+
+from triton_kernels._gpu import GPUS, Gpu
+from triton_kernels.gemm.choice import choose
+from triton_kernels.gemm.configurations import Configuration, Problem, Tiles
+
+__all__ = ["GPUS", "Configuration", "Gpu", "Problem", "Tiles", "choose"]

@@ -1,31 +1,34 @@
-"""Which kernel a matrix product gets, and its tiles."""
+"""Which kernel a matrix product gets, and its tiles, by the problem and by what the GPU has.
+
+:func:`choose` takes the configuration that is the fastest where memory is plentiful, from rules and
+a table measured on an H200, and of that the first of its smaller forms for which a block has the
+shared memory: first with fewer stages, then with smaller tiles. Descriptors compete: of their tiles
+those whose waves over the multiprocessors cost least are taken.
+"""
 
 from __future__ import annotations
 
 import functools
+import warnings
+from collections.abc import Iterator
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from triton_kernels import _launch
-
-HALVES = (torch.float16, torch.bfloat16)
-
-
-class Tiles(NamedTuple):
-    """How one launch is cut into tiles."""
-
-    BLOCK_M: int
-    BLOCK_N: int
-    BLOCK_K: int
-    GROUP_M: int
-    num_warps: int
-    num_stages: int
+from triton_kernels._gpu import H200, Gpu
+from triton_kernels.gemm.configurations import (
+    HALVES,
+    Configuration,
+    Problem,
+    Tiles,
+    cdiv,
+    ever_smaller,
+)
 
 
 class TmaTiles(NamedTuple):
-    """The same for gemm_tma_kernel.
+    """Tiles of gemm_tma_kernel.
 
     ``SUBTILES``: 2 if the epilogue takes half a tile at a time: that leaves memory for a stage.
     ``cost``: the time of one tile relative to the first's, measured on an H200.
@@ -39,13 +42,14 @@ class TmaTiles(NamedTuple):
     stages_with_c: int
     long: Tiles | None = None
 
-    def for_problem(self, K: int, with_c: bool) -> Tiles:
-        """The tiles with the stages and warps that are best for K, with or without c."""
-        if with_c:
-            return self.tiles._replace(num_stages=self.stages_with_c)
-        if K >= LONG and self.long is not None:
-            return self.long
-        return self.tiles
+    def for_problem(self, problem: Problem) -> Configuration:
+        """With the stages and warps that are best for K, with or without c."""
+        tiles = self.tiles
+        if problem.c:
+            tiles = tiles._replace(num_stages=self.stages_with_c)
+        elif problem.K >= LONG and self.long is not None:
+            tiles = self.long
+        return Configuration(True, tiles, self.SUBTILES)
 
 
 TMA_TILES = (
@@ -58,14 +62,36 @@ TMA_TILES = (
 LONG = 3072
 TMA_CAPABILITY = 90  # the first GPUs with a tensor memory accelerator
 SMALL = 32  # rows, columns or steps of K up to which pointers are as fast as descriptors
-# On 132 multiprocessors:
+# On an H200's multiprocessors:
 WIDE = 96 * 64  # columns that keep a GPU busy with tiles of 64
 LARGE = 1024 * 1024 * 2  # results, beyond which large tiles do
+# Bytes of shared memory. With less, large tiles leave room for two blocks a multiprocessor, so that
+# one's loop runs during the other's epilogue. Smaller tiles keep the tensor cores there busy: they
+# are half as fast as an A100's. By the architectures' figures, not measured.
+PLENTY = 128 * 1024
 
 
-def tma_pays(shape: tuple[int, int, int], dtype: torch.dtype, out_dtype: torch.dtype) -> bool:
-    """Whether gemm_tma_kernel is the faster one for M, N, K, on a GPU that can run it."""
-    return dtype in HALVES and out_dtype in HALVES and min(shape) > SMALL
+@functools.lru_cache(4096)
+def choose(problem: Problem, gpu: Gpu) -> Configuration:
+    """The configuration for a problem."""
+    if tma_pays(problem, gpu):
+        costs: dict[Configuration, float] = {}
+        for row in TMA_TILES:
+            fitting = next(_fitting(row.for_problem(problem), problem, gpu), None)
+            if fitting is not None:
+                waves = cdiv(fitting.tiles_of(problem.M, problem.N), gpu.multiprocessors)
+                costs.setdefault(fitting, waves * row.cost)
+        if costs:
+            return min(costs, key=costs.__getitem__)
+    wanted = Configuration(False, tiles_for(problem, gpu))
+    return next(_fitting(wanted, problem, gpu), _SMALLEST)
+
+
+def tma_pays(problem: Problem, gpu: Gpu) -> bool:
+    """Whether gemm_tma_kernel can run, and is the faster one."""
+    halves = problem.dtype in HALVES and problem.out_dtype in HALVES
+    large = min(problem.M, problem.N, problem.K) > SMALL
+    return halves and large and gpu.capability >= TMA_CAPABILITY
 
 
 def tma_compatible(matrix: Tensor) -> bool:
@@ -75,15 +101,11 @@ def tma_compatible(matrix: Tensor) -> bool:
     return column == 1 and row > 0 and row * size % 16 == 0 and matrix.data_ptr() % 16 == 0
 
 
-def tiles_for(
-    M: int,
-    N: int,
-    dtype: torch.dtype,
-    precision: str,
-    multiprocessors: int = _launch.MULTIPROCESSORS,
-) -> Tiles:
-    """The tiles of gemm_bias_act_kernel for a problem."""
-    busy = multiprocessors / _launch.MULTIPROCESSORS
+def tiles_for(problem: Problem, gpu: Gpu) -> Tiles:
+    """The tiles of gemm_bias_act_kernel, if they fit."""
+    M, N, _, dtype, _, precision, _ = problem
+    busy = gpu.multiprocessors / H200.multiprocessors
+    plenty = gpu.shared_memory >= PLENTY
     if dtype == torch.float64:
         return Tiles(32, 32, 16, 8, 4, 2)
     if dtype == torch.float32:
@@ -95,22 +117,34 @@ def tiles_for(
     if M <= 32:
         return Tiles(32 if M > 16 else 16, 64 if N >= WIDE * busy else 32, 128, 8, 4, 6)
     if M * N <= LARGE * busy:
-        return Tiles(64, 128, 64, 8, 4, 4)
-    return Tiles(128, 256, 64, 8, 8, 3)
+        return Tiles(64, 128, 64, 8, 4, 4 if plenty else 3)
+    return Tiles(128, 256, 64, 8, 8, 3) if plenty else Tiles(128, 128, 32, 8, 8, 4)
 
 
-def cdiv(a: int, b: int) -> int:
-    """⌈a/b⌉. triton.cdiv, made for kernels, too, takes microseconds."""
-    return -(-a // b)
+def _fitting(wanted: Configuration, problem: Problem, gpu: Gpu) -> Iterator[Configuration]:
+    """Those of its smaller forms for which there is shared memory, largest first."""
+    for smaller in ever_smaller(wanted):
+        enough = smaller.shared_memory(problem, gpu.capability) <= gpu.shared_memory
+        if enough and (smaller, problem[3:], gpu) not in _failed:
+            yield smaller
 
 
-@functools.lru_cache(4096)
-def tma_tiles_for(M: int, N: int, multiprocessors: int) -> tuple[TmaTiles, int]:
-    """The tiles of gemm_tma_kernel and their number: those whose waves over the multiprocessors
-    cost least."""
+_SMALLEST = Configuration(False, Tiles(16, 16, 16, 8, 4, 1))
+# Configurations that a GPU refused although they should have fitted, with what decides: all of a
+# Problem but its size.
+_failed: set[tuple[Configuration, tuple[object, ...], Gpu]] = set()
 
-    def number(tiles: Tiles) -> int:
-        return cdiv(M, tiles.BLOCK_M) * cdiv(N, tiles.BLOCK_N)
 
-    best = min(TMA_TILES, key=lambda c: cdiv(number(c.tiles), multiprocessors) * c.cost)
-    return best, number(best.tiles)
+def too_large(configuration: Configuration, problem: Problem, gpu: Gpu, error: Exception) -> bool:
+    """Note that a launch was out of resources, and warn; whether there is another configuration."""
+    if configuration == _SMALLEST:
+        return False
+    _failed.add((configuration, problem[3:], gpu))
+    choose.cache_clear()
+    warnings.warn(
+        f"a matrix product needs more than this GPU has, so that smaller tiles are taken from now "
+        f"on; please report it: {problem} on {gpu} as {configuration}: {error}",
+        RuntimeWarning,
+        stacklevel=2,
+    )
+    return True

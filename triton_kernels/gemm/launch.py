@@ -7,21 +7,15 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from triton.runtime.errors import OutOfResources
 from triton.tools.tensor_descriptor import TensorDescriptor
 
 from triton_kernels import _elementwise, _launch
 from triton_kernels._launch import REMEMBERED, Launch, specialization_key
 from triton_kernels._scalars import as_argument
 from triton_kernels.activations import ACTIVATIONS
-from triton_kernels.gemm.choice import (
-    TMA_CAPABILITY,
-    TmaTiles,
-    cdiv,
-    tiles_for,
-    tma_compatible,
-    tma_pays,
-    tma_tiles_for,
-)
+from triton_kernels.gemm.choice import choose, tma_compatible, too_large
+from triton_kernels.gemm.configurations import Configuration, Problem, cdiv
 from triton_kernels.gemm.kernels import gemm_bias_act_kernel, gemm_tma_kernel
 
 
@@ -44,72 +38,119 @@ def launch(
     name begins the kernel's.
     """
     op = op.partition("_")[0]
+    gpu = _launch.gpu(gemm_bias_act_kernel, out.device)
     M, N = out.shape
-    shape = M, N, a.shape[1]
-    strides = (
-        0 if bias is None else bias.stride(0),
-        *((0, 0) if c is None else c.stride()),
-        *out.stride(),
-    )
+    problem = Problem(M, N, a.shape[1], a.dtype, out.dtype, precision, _kind(c, out))
     scalars = as_argument(alpha, a.dtype), as_argument(beta, a.dtype)
-    if tma_pays(shape, a.dtype, out.dtype):
-        gpu = _launch.gpu(gemm_tma_kernel, out.device)
-        if gpu.capability >= TMA_CAPABILITY:
-            a, a_t = _tma_operand(a)
-            b, b_t = _tma_operand(b)
-            out_tma = tma_compatible(out)
-            choice, count = tma_tiles_for(M, N, gpu.multiprocessors)
-            programs = min(count, gpu.multiprocessors)
-            keys = tuple(map(specialization_key, (a, b, bias, c, out, pre)))
-            prepared, a_block, b_block, out_block = _tma_launch(
-                op, choice, programs, shape, strides, keys, act, a_t, b_t, out_tma
-            )
-            results = [out, pre]
-            if out_tma:
-                results = [t if t is None else _Descriptor.of(t, out_block) for t in results]
-            prepared(
-                out.device,
-                _Descriptor.of(a, a_block),
-                _Descriptor.of(b, b_block),
-                bias,
-                c,
-                *results,
-                *shape,
-                *strides,
-                *scalars,
-            )
+    while True:
+        chosen = choose(problem, gpu)
+        try:
+            if chosen.tma:
+                programs = min(chosen.tiles_of(M, N), gpu.multiprocessors)
+                _by_descriptors(chosen, programs, op, a, b, bias, c, out, pre, act, scalars)
+            else:
+                _through_pointers(chosen, op, a, b, bias, c, out, pre, act, scalars, precision)
             return
-    if a.dtype == torch.float32 and precision == "ieee" and M > 64 and b.stride(0) == 1:
+        except OutOfResources as error:
+            if not too_large(chosen, problem, gpu, error):
+                raise
+
+
+def _kind(c: Tensor | None, out: Tensor) -> str:
+    """What a Problem says of c."""
+    if c is None:
+        return ""
+    even = all(stride == 1 or stride % 16 == 0 for stride in c.stride())
+    return "even" if even or not tma_compatible(out) else "odd"
+
+
+def _strides(bias: Tensor | None, c: Tensor | None, out: Tensor) -> tuple[int, ...]:
+    """As both kernels take them."""
+    of_c = (0, 0) if c is None else c.stride()
+    return (0 if bias is None else bias.stride(0), *of_c, *out.stride())
+
+
+def _by_descriptors(
+    chosen: Configuration,
+    programs: int,
+    op: str,
+    a: Tensor,
+    b: Tensor,
+    bias: Tensor | None,
+    c: Tensor | None,
+    out: Tensor,
+    pre: Tensor | None,
+    act: str,
+    scalars: tuple[Any, Any],
+) -> None:
+    """Launch gemm_tma_kernel."""
+    shape, strides = (*out.shape, a.shape[1]), _strides(bias, c, out)
+    a, a_t = _tma_operand(a)
+    b, b_t = _tma_operand(b)
+    out_tma = tma_compatible(out)
+    keys = tuple(map(specialization_key, (a, b, bias, c, out, pre)))
+    prepared, a_block, b_block, out_block = _tma_launch(
+        op, chosen, programs, shape, strides, keys, act, a_t, b_t, out_tma
+    )
+    results = [out, pre]
+    if out_tma:
+        results = [t if t is None else _Descriptor.of(t, out_block) for t in results]
+    prepared(
+        out.device,
+        _Descriptor.of(a, a_block),
+        _Descriptor.of(b, b_block),
+        bias,
+        c,
+        *results,
+        *shape,
+        *strides,
+        *scalars,
+    )
+
+
+def _through_pointers(
+    chosen: Configuration,
+    op: str,
+    a: Tensor,
+    b: Tensor,
+    bias: Tensor | None,
+    c: Tensor | None,
+    out: Tensor,
+    pre: Tensor | None,
+    act: str,
+    scalars: tuple[Any, Any],
+    precision: str,
+) -> None:
+    """Launch gemm_bias_act_kernel."""
+    shape = *out.shape, a.shape[1]
+    if a.dtype == torch.float32 and precision == "ieee" and shape[0] > 64 and b.stride(0) == 1:
         b = b.contiguous()  # the multiply-adds read b by rows; by columns they take twice as long
-    strides = (*a.stride(), *b.stride(), *strides)
+    strides = (*a.stride(), *b.stride(), *_strides(bias, c, out))
     keys = tuple(map(specialization_key, (a, b, bias, c, out, pre, *scalars)))
-    prepared = _pointer_launch(op, shape, strides, keys, act, precision, _launch.pretended())
+    prepared = _pointer_launch(op, chosen, shape, strides, keys, act, precision)
     prepared(out.device, a, b, bias, c, out, pre, *shape, *strides, *scalars)
 
 
 @functools.lru_cache(REMEMBERED)
 def _pointer_launch(
     op: str,
+    chosen: Configuration,
     shape: tuple[int, int, int],
     strides: tuple[int, ...],
     keys: tuple[Any, ...],
     act: str,
     precision: str,
-    multiprocessors: int | None,
 ) -> Launch:
-    """The launch of gemm_bias_act_kernel for arguments of these integers and keys; every GPU
-    counts as one of 132 multiprocessors, unless another number is asked for."""
-    M, N, _ = shape
+    """The launch of gemm_bias_act_kernel for arguments of these integers and keys."""
     (dtype, _), _, _, _, (out_dtype, _), *_ = keys
-    tiles = tiles_for(M, N, dtype, precision, multiprocessors or _launch.MULTIPROCESSORS)
     return Launch(
         gemm_bias_act_kernel,
-        (cdiv(M, tiles.BLOCK_M) * cdiv(N, tiles.BLOCK_N),),
+        (chosen.tiles_of(*shape[:2]),),
         OP=op,
         ACT=ACTIVATIONS[act].forward_for(out_dtype, dtype),
         C=_elementwise.compute_type(dtype),
         PRECISION=precision,
-        **tiles._asdict(),
+        **chosen.tiles._asdict(),
     )
 
 
@@ -119,7 +160,7 @@ Block = list[int]
 @functools.lru_cache(REMEMBERED)
 def _tma_launch(
     op: str,
-    choice: TmaTiles,
+    chosen: Configuration,
     programs: int,
     shape: tuple[int, int, int],
     strides: tuple[int, ...],
@@ -130,8 +171,7 @@ def _tma_launch(
     out_tma: bool,
 ) -> tuple[Launch, Block, Block, Block]:
     """The launch of gemm_tma_kernel, and the blocks of the descriptors of a, b, out."""
-    (dtype, _), _, _, c, (out_dtype, _), _ = keys
-    tiles = choice.for_problem(shape[2], c is not None)
+    (dtype, _), _, _, _, (out_dtype, _), _ = keys
     prepared = Launch(
         gemm_tma_kernel,
         (programs,),
@@ -141,12 +181,12 @@ def _tma_launch(
         B_T=b_t,
         OUT_TMA=out_tma,
         PROGRAMS=programs,
-        SUBTILES=choice.SUBTILES,
-        **tiles._asdict(),
+        SUBTILES=chosen.SUBTILES,
+        **chosen.tiles._asdict(),
     )
-    m, n, k, *_ = tiles
+    m, n, k, *_ = chosen.tiles
     a_block, b_block = [k, m] if a_t else [m, k], [n, k] if b_t else [k, n]
-    return prepared, a_block, b_block, [m, n // choice.SUBTILES]
+    return prepared, a_block, b_block, [m, n // chosen.SUBTILES]
 
 
 class _Descriptor(TensorDescriptor):  # type: ignore[misc]

@@ -27,7 +27,7 @@ from triton_kernels._launch import REMEMBERED, Launch, specialization_key
 from triton_kernels._operator import Operator, TensorMeta, one_by_one
 from triton_kernels._placements import P, R, Rule, Shard, Sharding
 from triton_kernels.activations import ACTIVATIONS
-from triton_kernels.gemm.choice import cdiv
+from triton_kernels.gemm.configurations import cdiv
 from triton_kernels.ops.add import add
 from triton_kernels.ops.sum_to import add_rows
 

@@ -22,7 +22,7 @@ from triton_kernels._fusion import Entry, Fusion
 from triton_kernels._gemm_op import Product, ProductOperator, wants_pre
 from triton_kernels._placements import P, R, Rule, Shard, Sharding, beside, twice
 from triton_kernels.activations import ACTIVATIONS
-from triton_kernels.gemm.choice import HALVES
+from triton_kernels.gemm.configurations import HALVES
 from triton_kernels.gemm.kernels import gemm_bias_act_kernel
 from triton_kernels.gemm.launch import launch
 

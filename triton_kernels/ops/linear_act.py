@@ -24,7 +24,7 @@ from triton_kernels._gemm_op import Product, ProductOperator, wants_pre
 from triton_kernels._operator import TensorMeta
 from triton_kernels._placements import R, Rule, Shard, Sharding, twice
 from triton_kernels.activations import GELU_APPROXIMATIONS
-from triton_kernels.gemm.choice import HALVES
+from triton_kernels.gemm.configurations import HALVES
 from triton_kernels.ops import gemm_bias_act
 
 __all__ = ["linear_act", "linear_gelu"]

@@ -32,6 +32,7 @@ class WrongResult:
     shape: list[int] = field(default_factory=list)
     dtype: str = ""
     outside: bool = False
+    name: str = "out"
 
     def lines(self) -> list[str]:
         """In words."""
@@ -44,13 +45,13 @@ class WrongResult:
         if error == ulps < np.inf:
             by = f"{bound:.3g} allowed"
         lines = [
-            f"out {self.dtype} {tuple(self.shape)}: {d['wrong']} of {d['total']} elements wrong: "
-            f"{self.pattern['text']}{nan}",
-            f"  worst out[{index}]: got {d['got']}, expected {d['expected']}",
+            f"{self.name} {self.dtype} {tuple(self.shape)}: {d['wrong']} of {d['total']} elements "
+            f"wrong: {self.pattern['text']}{nan}",
+            f"  worst {self.name}[{index}]: got {d['got']}, expected {d['expected']}",
             f"  {ulps:.3g} ulp, {by}",
         ]
         if self.outside:
-            lines.append("  memory outside of out was written, too")
+            lines.append(f"  memory outside of {self.name} was written, too")
         return lines
 
 
@@ -74,7 +75,8 @@ class Step:
         reports: its findings.
         wrong: wrong results, one an order of threads.
         same_in_both_orders: whether the results were; None where one order ran.
-        worst: the element whose writer was looked for; None where nothing is wrong.
+        output, worst: the tensor and its element whose writer was looked for; None where nothing is
+            wrong.
         stored: its writer; None where nobody stored it.
         never: how many of the wrong elements nobody stored.
         actions: what that writer did.
@@ -85,6 +87,7 @@ class Step:
     reports: list[Report] = field(default_factory=list)
     wrong: list[WrongResult] = field(default_factory=list)
     same_in_both_orders: bool | None = None
+    output: str = "out"
     worst: Index | None = None
     stored: Site | None = None
     never: int = 0
@@ -202,11 +205,11 @@ class CudaFindings:
         if watched.never:
             lines.append(f"  never stored by any thread: {watched.never} of them")
         if watched.stored is not None:
-            lines.append(f"  out[{index}] stored by {_who(watched.stored)}")
+            lines.append(f"  {watched.output}[{index}] stored by {_who(watched.stored)}")
             place = watched.stored._replace(block=None, thread=None)
             lines += [f"    {line}" for line in place.lines()]
         elif not watched.never:
-            lines.append(f"  out[{index}] was stored by no thread")
+            lines.append(f"  {watched.output}[{index}] was stored by no thread")
         return lines
 
     def _actions(self) -> list[str]:

@@ -1,4 +1,5 @@
-"""A child process that runs one case of the CUDA side under some tools, and writes what it sees.
+"""A child process that runs one case of the CUDA side, or one call of a launcher, under some tools,
+and writes what it sees.
 
 ``python -m compare.debugging.cuda.process JOB``, with a job as JSON. Findings go to the job's
 report file, one JSON object a line, each as soon as it is known: a tool may end the process.
@@ -6,12 +7,11 @@ report file, one JSON object a line, each as soon as it is known: a tool may end
 
 from __future__ import annotations
 
-import contextlib
 import inspect
 import json
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Mapping
 from dataclasses import asdict
 from typing import Any
 
@@ -25,6 +25,8 @@ from compare.cases import GUARD, Arguments, Case, Guarded
 from compare.checking import running
 from compare.checking.implementations import Implementation
 from compare.copies import copies, tensors
+from compare.debugging.cuda import calls
+from compare.debugging.cuda.telling import ORDERS, Teller, describe, thread_order, told
 from compare.debugging.findings import regions
 from compare.ops import SPECS
 from compare.specs import Spec
@@ -32,11 +34,9 @@ from cuda_reference import BuildError, _build
 from cuda_reference._watch import UNWRITTEN, WRITTEN, Access, Memory, Watch
 
 MARGIN = 4096  # bytes around a watched input
-ORDERS = ("forward", "reverse")
-FOLLOWED = 4096  # accesses of a followed thread that are told
 
 
-class Job:
+class Job(Teller):
     """A case on one implementation, and where to write what is seen."""
 
     def __init__(self, described: dict[str, Any]) -> None:
@@ -48,43 +48,12 @@ class Job:
         if variant is not None:
             function = cuda_reference.variants(self.spec.name)[variant]
         self.implementation = Implementation(mode, variant, function)
-        self.steps: list[str] = described["steps"]
-        self._file = open(described["report"], "a", encoding="utf-8")  # noqa: SIM115 - to the end
-
-    def tell(self, event: str, **facts: Any) -> None:
-        """Write one line of the report."""
-        self._file.write(json.dumps(numerics.json_safe({"event": event, **facts})) + "\n")
-        self._file.flush()
+        super().__init__(described)
 
     def named(self, arguments: Arguments) -> dict[str, Tensor]:
         """The tensors among the arguments, by parameter."""
         bound = inspect.signature(self.spec.cuda).bind(*arguments[0], **arguments[1]).arguments
         return {name: t for name, value in bound.items() for t in tensors(value)}
-
-
-def describe(name: str, t: Tensor) -> dict[str, Any]:
-    """A tensor's place in memory, for the report."""
-    return {
-        "name": name,
-        "address": t.data_ptr(),
-        "shape": list(t.shape),
-        "strides": list(t.stride()),
-        "dtype": str(t.dtype).removeprefix("torch."),
-    }
-
-
-@contextlib.contextmanager
-def thread_order(order: str) -> Iterator[None]:
-    """Launches on the host target run their threads in this order."""
-    before = os.environ.get("CROSSCHECK_THREAD_ORDER")
-    os.environ["CROSSCHECK_THREAD_ORDER"] = order
-    try:
-        yield
-    finally:
-        if before is None:
-            del os.environ["CROSSCHECK_THREAD_ORDER"]
-        else:
-            os.environ["CROSSCHECK_THREAD_ORDER"] = before
 
 
 # ---- Wrong values ----
@@ -179,16 +148,7 @@ def initcheck(job: Job) -> None:
     known: set[Any] = set()
     for order in ORDERS:
         verdict, guards = _watched(job, watch, order)
-        findings = list(watch.findings())
-        watch.resolve(a for f in findings for a in (f.here, f.other) if a is not None)
-        for finding in findings:
-            key = (finding.kind, tuple(watch.stack(finding.here)))
-            if key not in known:
-                known.add(key)
-                told = finding._asdict()
-                told["here"] = _told(watch, finding.here)
-                told["other"] = finding.other and _told(watch, finding.other)
-                job.tell("finding", order=order, **told)
+        job.findings(watch, order, known)
         if verdict.index is not None:
             _locate(job, watch, order, verdict, guards)
             return
@@ -230,22 +190,12 @@ def _locate(job: Job, watch: Watch, order: str, verdict: Verdict, guards: _Watch
     writers = memory.of(memory.writer, result)[..., 0]
     never = int((writers[verdict.wrong] == 0).sum())
     access = watch.access(int(writers[verdict.index]))
-    stored = access and _told(watch, access)
+    stored = access and told(watch, access)
     job.tell("worst", order=order, index=verdict.index, never=never, stored=stored)
     if access is None:
         return
     _watched(job, watch, order, access)
-    followed = list(watch.followed())[:FOLLOWED]
-    watch.resolve(event.access for event in followed)
-    for event in followed:
-        told = event._asdict()
-        del told["access"]
-        job.tell("followed", stack=watch.stack(event.access), **told)
-
-
-def _told(watch: Watch, access: Access) -> dict[str, Any]:
-    stack = watch.stack(access)
-    return {"block": access.block, "thread": access.thread, "stack": stack}
+    job.followed(watch)
 
 
 # ---- Under a sanitizer ----
@@ -313,10 +263,10 @@ STEPS = {
 }
 
 
-def run(job: Job) -> None:
-    """Take the job's steps in order."""
+def run(job: Teller, known: Mapping[str, tuple[Callable[[Any], None], str]] = STEPS) -> None:
+    """Take the job's steps in order; each is known with the sanitizer of its libraries."""
     for name in job.steps:
-        step, kind = STEPS[name]
+        step, kind = known[name]
         os.environ["CROSSCHECK_SANITIZE"] = kind
         _build._load.cache_clear()
         job.tell("begin", step=name)
@@ -330,4 +280,8 @@ def run(job: Job) -> None:
 
 
 if __name__ == "__main__":
-    run(Job(json.loads(sys.argv[1])))
+    asked = json.loads(sys.argv[1])
+    if "call" in asked:
+        run(calls.Call(asked), calls.STEPS)
+    else:
+        run(Job(asked))

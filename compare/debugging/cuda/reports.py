@@ -140,7 +140,8 @@ class Site(NamedTuple):
     def lines(self) -> list[str]:
         """In words."""
         path = os.path.relpath(self.file) if self.file else "an unknown line"
-        path = self.file if path.startswith("..") else path
+        if path.startswith(".."):
+            path = Path(self.file).name if _is_inline(self.file) else self.file
         place = f"{path}:{self.line}" if self.line else path
         named = f" in {self.function}" if self.function else ""
         code = f": {self.code}" if self.code else ""
@@ -167,7 +168,7 @@ def site(
     for frame in stack:
         if re.search(r"__invoke|_M_invoke|_Function_handler|std::function|run_threads", frame[0]):
             break
-        if frame.line and Path(frame.file).name in _sources():
+        if frame.line and _source(frame.file):
             frames.append(frame)
     if len(frames) > 1 and re.search(r"(^|::)operator\(\)", frames[-1].function):
         frames.pop()  # LAUNCH's lambda
@@ -181,8 +182,18 @@ def site(
         name = f"{short_name(own.function)} in {name}"
     if first is not own:
         inner = f"{short_name(first.function)} at {Path(first.file).name}:{first.line}"
-    file = _sources()[Path(kernel.file).name]
+    file = _source(kernel.file)
     return Site(role, name, file, own.line, inner, block, thread)
+
+
+def _source(file: str) -> str:
+    """The file as it can be read here; empty if it is none of a kernel's."""
+    return file if _is_inline(file) else _sources().get(Path(file).name, "")
+
+
+def _is_inline(file: str) -> bool:
+    """Whether it is a source that load_inline was given, where that keeps it."""
+    return len(parts := Path(file).parts) > 4 and parts[-4] == "inline" and parts[-2] == "source"
 
 
 def _sources() -> dict[str, str]:

@@ -86,7 +86,13 @@ def investigate(case: Case, variant: str | None, wanted: dict[str, list[str]]) -
     """Run a case under tools: mode → their names."""
     mode = next(iter(wanted)) if len(wanted) == 1 else "cuda"
     name = f"{mode}/{variant}" if variant else mode
-    findings = CudaFindings(f"{case}, {name}")
+    subject = {"case": asdict(case), "mode": mode, "variant": variant}
+    return run(subject, f"{case}, {name}", wanted)
+
+
+def run(subject: dict[str, Any], title: str, wanted: dict[str, list[str]]) -> CudaFindings:
+    """Run what a job says, a case or a call, under tools: mode → their names."""
+    findings = CudaFindings(title)
     jobs = [(each, group) for each, tools in wanted.items() for group in _grouped(each, tools)]
     # The GPU's tools run one after another: they share it.
     workers = min(3, os.cpu_count() or 1) if "cuda-gpu" not in wanted else 1
@@ -96,7 +102,7 @@ def investigate(case: Case, variant: str | None, wanted: dict[str, list[str]]) -
         ThreadPoolExecutor(workers) as pool,
     ):
         futures = [
-            pool.submit(_run, case, variant, each, tools, Path(folder) / f"{i}.jsonl")
+            pool.submit(_run, subject, each, tools, Path(folder) / f"{i}.jsonl")
             for i, (each, tools) in enumerate(jobs)
         ]
         try:
@@ -148,11 +154,11 @@ def _grouped(mode: str, tools: list[str]) -> Iterator[list[str]]:
     yield from ([tool] for tool in tools if tool not in _TOGETHER)
 
 
-def _run(case: Case, variant: str | None, mode: str, tools: list[str], report: Path) -> list[Step]:
+def _run(subject: dict[str, Any], mode: str, tools: list[str], report: Path) -> list[Step]:
     """What the tools of one process found."""
     on_gpu = mode == "cuda-gpu"
     steps = ["gpu"] if on_gpu and tools != ["values"] else tools
-    job = {"case": asdict(case), "mode": mode, "variant": variant, "steps": steps}
+    job = {**subject, "mode": mode, "steps": steps}
     command = [sys.executable, "-m", "compare.debugging.cuda.process"]
     command.append(json.dumps({**job, "report": str(report)}))
     environment = {**os.environ, "UBSAN_OPTIONS": "print_stacktrace=1"}
@@ -174,7 +180,7 @@ def _run(case: Case, variant: str | None, mode: str, tools: list[str], report: P
     begun = max(1, sum(event["event"] == "begin" for event in events))
     reports = list(_steps(tools[:begun], steps, events, ran))
     if begun < len(tools):  # one ended the process
-        reports += _run(case, variant, mode, tools[begun:], report.with_suffix(".more.jsonl"))
+        reports += _run(subject, mode, tools[begun:], report.with_suffix(".more.jsonl"))
     return reports
 
 
@@ -247,6 +253,7 @@ def _read_events(step: Step, events: Iterable[dict[str, Any]]) -> Memory:
             step.reports.append(_watched(step.tool, event, memory))
         elif kind == "worst":
             step.worst, step.never = tuple(event["index"]), event["never"]
+            step.output = event.get("name", "out")
             step.stored = event["stored"] and _site("", event["stored"])
         elif kind == "followed":
             followed.append(event)

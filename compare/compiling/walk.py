@@ -1,0 +1,139 @@
+"""Matrix products drawn at random, and what they are cut into on each architecture.
+
+No list of shapes reaches every configuration of :func:`triton_kernels.gemm.choose`. A walk over
+thousands of products does; of those that come to one configuration and one kind of kernel, the
+first stands for all.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+import random
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from triton_kernels import _launch
+from triton_kernels.activations import ACTIVATIONS
+from triton_kernels.gemm import GPUS, Problem, choose
+from triton_kernels.gemm.launch import launch
+from triton_kernels.interpreter.cross_compile import Launch, compiling
+
+COUNT = 10_000
+SAMPLE = 8  # of an architecture's distinct products, without --full
+LAYOUTS = ("rows", "columns", "odd rows")  # how a or b lies; of the last no row starts at a vector
+
+
+class Product(NamedTuple):
+    """A product with its epilogue: c is in the problem."""
+
+    problem: Problem
+    act: str
+    bias: bool
+    pre: bool
+    a: str
+    b: str
+
+    def label(self, arch: str) -> str:
+        """Its configuration there in a few words."""
+        configuration = choose(self.problem, GPUS[arch])
+        m, n, k, _, warps, stages = configuration.tiles
+        words = [f"{m}×{n}×{k} w{warps} s{stages}", self.act]
+        words += [name for name in ("bias", "pre") if getattr(self, name)]
+        words += [f"{self.problem.c} c"] if self.problem.c else []
+        if self.problem.out_dtype != self.problem.dtype:
+            words.append(f"→ {name(self.problem.out_dtype)}")
+        return " ".join(words)
+
+    @property
+    def dtype(self) -> str:
+        """As in a case, with the precision."""
+        precision = self.problem.precision
+        return name(self.problem.dtype) + ("" if precision == "ieee" else f"/{precision}")
+
+
+@functools.cache
+def products(count: int = COUNT, seed: int = 0) -> tuple[Product, ...]:
+    """Drawn: sizes log-uniform, a quarter of them odd; every dtype, precision and epilogue."""
+    g = random.Random(seed)
+
+    def size(low: int, high: int) -> int:
+        return round(math.exp(g.uniform(math.log(low), math.log(high))))
+
+    def draw() -> Product:
+        M, N, K = size(1, 16384), size(64, 16384), size(64, 16384)
+        step = g.choice((64, 64, 8, 1))
+        N, K = -(-N // step) * step, -(-K // step) * step
+        dtypes = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
+        dtype = g.choice((torch.float16, torch.bfloat16, *dtypes))
+        out_dtype = dtype if g.random() < 0.8 else g.choice(dtypes)
+        precision = g.choice(("ieee", "tf32", "tf32x3")) if dtype == torch.float32 else "ieee"
+        c = "" if g.random() < 0.5 else g.choice(("even", "even" if N % 8 else "odd"))
+        problem = Problem(M, N, K, dtype, out_dtype, precision, c)
+        bias, pre = g.random() < 0.5, g.random() < 0.2
+        layouts = g.choice(LAYOUTS), g.choice(LAYOUTS)
+        return Product(problem, g.choice(tuple(ACTIVATIONS)), bias, pre, *layouts)
+
+    return tuple(draw() for _ in range(count))
+
+
+@functools.cache
+def distinct(arch: str) -> tuple[Product, ...]:
+    """One product of each configuration, dtypes, precision, c and pre-activation."""
+    gpu = GPUS[arch]
+    found: dict[object, Product] = {}
+    for product in products():
+        configuration = choose(product.problem, gpu)
+        found.setdefault((configuration, product.problem[3:], product.pre), product)
+    return tuple(found.values())
+
+
+def sample(arch: str, count: int = SAMPLE) -> tuple[Product, ...]:
+    """Some of the distinct ones, always the same."""
+    return tuple(random.Random(arch).sample(distinct(arch), count))
+
+
+def compiled(products: Sequence[Product], arch: str) -> list[Launch]:
+    """The launch of each, compiled."""
+    gpu = GPUS[arch]
+    with compiling(gpu.capability) as launches, _launch.multiprocessors(gpu.multiprocessors):
+        for product in products:
+            _call(product)
+    return list(launches)
+
+
+def _call(product: Product) -> None:
+    """Launch it, on meta tensors."""
+    M, N, K, dtype, out_dtype, precision, c = product.problem
+
+    def matrix(rows: int, columns: int, layout: str = "rows", dtype: torch.dtype = dtype) -> Tensor:
+        if layout == "columns":
+            return torch.empty(columns, rows, dtype=dtype, device="meta").t()
+        pitch = columns + (layout.startswith("odd"))
+        return torch.empty(rows, pitch, dtype=dtype, device="meta")[:, :columns]
+
+    addend = None
+    if c:
+        # A pitch that is no multiple of 16 elements, or a row for all.
+        addend = matrix(M, N + 1)[:, :N] if c == "odd" else matrix(1, N).expand(M, N)
+    launch(
+        "gemm_bias_act",
+        matrix(M, K, product.a),
+        matrix(K, N, product.b),
+        matrix(1, N)[0] if product.bias else None,
+        addend,
+        matrix(M, N, dtype=out_dtype),
+        product.act,
+        1.0,
+        1.0 if c else 0.0,
+        precision,
+        matrix(M, N, dtype=out_dtype) if product.pre else None,
+    )
+
+
+def name(dtype: torch.dtype) -> str:
+    """As cases call it."""
+    return str(dtype).removeprefix("torch.")

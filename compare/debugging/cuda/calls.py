@@ -1,0 +1,272 @@
+"""A call of a launcher of load_inline under the tools of the CUDA side: what a case of an op is to
+:mod:`compare.debugging.cuda.process`."""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from compare import numerics
+from compare.cases import CPU
+from compare.checking import judging
+from compare.copies import POISON, copies
+from compare.debugging.cuda.telling import ORDERS, Teller, describe, thread_order, told
+from compare.debugging.findings import regions
+from cuda_reference import _guards, _replay, _replayed, load_inline
+from cuda_reference._launcher import Launcher
+from cuda_reference._watch import UNWRITTEN, WRITTEN, Access, Memory, Watch
+
+
+def pack(
+    launcher: Launcher,
+    values: Sequence[Any],
+    expected: Mapping[str, Tensor],
+    limits: Mapping[str, Tensor],
+    max_ulps: float,
+    uninitialized: Sequence[str],
+) -> bytes:
+    """A call for the processes that the tools run in.
+
+    Args:
+        expected, limits: parameter → what its tensor should hold, and how far it may be off where
+            max_ulps does not say.
+        uninitialized: parameters whose memory holds nothing at the start.
+    """
+    own = copies(tuple(values), CPU)
+    call = {
+        "launcher": launcher.described(),
+        "values": [None if isinstance(value, Tensor) else value for value in own],
+        "groups": _replay.packed(launcher.given(own)),
+        "places": [place for place, value in enumerate(own) if isinstance(value, Tensor)],
+        "expected": dict(expected),
+        "limits": dict(limits),
+        "max_ulps": max_ulps,
+        "uninitialized": list(uninitialized),
+    }
+    return pickle.dumps(call)
+
+
+class Call(Teller):
+    """A call, and where to write what is seen."""
+
+    def __init__(self, described: dict[str, Any]) -> None:
+        super().__init__(described)
+        self.device = torch.device("cpu" if described["mode"] == "cuda-host" else "cuda")
+        self._call = pickle.loads(Path(described["call"]).read_bytes())
+
+    def launcher(self) -> Launcher:
+        """A new one, whose library is that of the step."""
+        made = self._call["launcher"]
+        module = load_inline(made["source"], made["functions"], name=made["name"])
+        launcher: Launcher = getattr(module, made["symbol"])
+        return launcher
+
+    def values(self, launcher: Launcher) -> list[Any]:
+        """The arguments in new memory; what is not initialized holds poison."""
+        values = list(self._call["values"])
+        for number, tensor in _replayed.unpacked(self._call["groups"]).items():
+            values[self._call["places"][number]] = tensor
+        for each in launcher.given(values):
+            if each.name in self.uninitialized and each.bytes:
+                each.tensor.view(-1).view(torch.uint8).fill_(POISON)
+        return list(copies(tuple(values), self.device)) if self.device.type == "cuda" else values
+
+    @property
+    def uninitialized(self) -> list[str]:
+        """Parameters whose memory holds nothing at the start."""
+        return list(self._call["uninitialized"])
+
+    def expected(self, name: str) -> Tensor:
+        """What a parameter's tensor should hold."""
+        reference: Tensor = self._call["expected"][name]
+        return reference
+
+    def wrong(self, results: Mapping[str, Tensor]) -> Iterator[tuple[str, judging.Comparison]]:
+        """The wrong ones of the results by parameter."""
+        for name, reference in self._call["expected"].items():
+            result, limit = results[name].cpu(), self._call["limits"].get(name)
+            if limit is None:
+                comparison = judging.by_ulps(result, reference, self._call["max_ulps"])
+            else:
+                comparison = judging.by_bound(result, reference, limit)
+            if not bool(comparison.right.all()):
+                yield name, comparison
+
+    def describe_wrong(self, results: Mapping[str, Tensor]) -> dict[str, Any]:
+        """The first wrong result, for the report."""
+        for name, comparison in self.wrong(results):
+            result, reference = results[name].cpu(), self._call["expected"][name]
+            wrong = ~comparison.right
+            return {
+                "problem": "wrong values",
+                "name": name,
+                "deviation": asdict(judging.deviation(result, reference, *comparison[:3])),
+                "pattern": regions.pattern(wrong.numpy(), name)._asdict(),
+                "all_nan": result.dtype.is_floating_point and bool(result[wrong].isnan().all()),
+                "shape": list(result.shape),
+                "dtype": str(result.dtype).removeprefix("torch."),
+            }
+        return {"problem": ""}
+
+
+class _Guarded:
+    """The arguments of a launch between canaries and forbidden pages.
+
+    Attributes:
+        tensors: parameter → its tensor there.
+        memories: of each mapping, to watch.
+    """
+
+    def __init__(self, call: Call, launcher: Launcher, room: int = 0) -> None:
+        self._launcher, self._values = launcher, call.values(launcher)
+        given = launcher.given(self._values)
+        self._guards = _guards.Guards(given, room)
+        self.memories = [Memory(_guards.buffer(m)) for m in self._guards.mappings]
+        self.tensors: dict[str, Tensor] = {}
+        for address, each in zip(self._guards.addresses, given):
+            memory = next(m for m in self.memories if _holds(m.buffer, address, each.bytes))
+            offset = (address - memory.buffer.data_ptr()) // each.tensor.element_size()
+            placed = torch.empty(0, dtype=each.tensor.dtype)
+            storage, like = memory.buffer.untyped_storage(), each.tensor
+            placed.set_(storage, offset, like.shape, like.stride())
+            if each.bytes:
+                new = each.name in call.uninitialized
+                memory.mark(placed, UNWRITTEN if new else WRITTEN)
+                call.tell("tensor", **describe(each.name, placed))
+            self.tensors[each.name] = placed
+
+    def launch(self) -> str:
+        """Where something beside the tensors was written; empty if nowhere.
+
+        Raises:
+            RuntimeError: the launch failed.
+        """
+        library = self._launcher.library("host")
+        status = self._launcher.launch("host", self._values, self._guards.addresses)
+        status = library.crosscheck_crashed() or status
+        if status:
+            raise self._launcher.failure(library, status, self._values)
+        damaged = self._guards.damaged()
+        return "" if damaged is None else self._guards.text(damaged)
+
+
+def _holds(buffer: Tensor, address: int, size: int) -> bool:
+    low = buffer.data_ptr()
+    return low <= address and address + size <= low + buffer.numel()
+
+
+def values(call: Call) -> None:
+    """The call as it is; on the host target in both orders of threads."""
+    launcher, outcomes = call.launcher(), []
+    for order in ORDERS if call.device.type == "cpu" else ORDERS[:1]:
+        beside = ""
+        with thread_order(order):
+            if call.device.type == "cpu":
+                call.tell("launch")
+                guarded = _Guarded(call, launcher)
+                beside, results = guarded.launch(), guarded.tensors
+            else:
+                arguments = call.values(launcher)
+                launcher(*arguments)
+                torch.cuda.synchronize()
+                results = {each.name: each.tensor for each in launcher.given(arguments)}
+        outcomes.append({name: t.cpu().clone() for name, t in results.items()})
+        described = call.describe_wrong(results)
+        if beside:
+            described["outside"] = True
+        call.tell("values", order=order, **described)
+    pairs = [(a, outcomes[-1][name]) for name, a in outcomes[0].items()]
+    call.tell("orders", same=all(bool(numerics.same_bits(a, b).all()) for a, b in pairs))
+
+
+def initcheck(call: Call) -> None:
+    """The call with all accesses watched, in both orders of threads; who stored the worst element,
+    and what that thread did."""
+    launcher = call.launcher()
+    watch, known = Watch(launcher.library("host")), set[Any]()
+    for order in ORDERS:
+        guarded, failure = _watched(call, launcher, watch, order)
+        call.findings(watch, order, known)
+        if failure is not None:
+            raise failure
+        for name, comparison in call.wrong(guarded.tensors):
+            _locate(call, launcher, watch, order, guarded, name, comparison)
+            return
+
+
+def _watched(
+    call: Call, launcher: Launcher, watch: Watch, order: str, follow: Access | None = None
+) -> tuple[_Guarded, RuntimeError | None]:
+    watch.forget()
+    call.tell("launch")
+    guarded = _Guarded(call, launcher, _guards.ROOM)
+    for memory in guarded.memories:
+        watch.add(memory)
+    if follow is not None:
+        watch.follow(follow)
+    with thread_order(order):
+        try:
+            guarded.launch()
+        except RuntimeError as error:
+            return guarded, error
+    return guarded, None
+
+
+def _locate(
+    call: Call,
+    launcher: Launcher,
+    watch: Watch,
+    order: str,
+    guarded: _Guarded,
+    name: str,
+    comparison: judging.Comparison,
+) -> None:
+    """Tell who stored the worst element, and run again to see what that thread did."""
+    result, reference = guarded.tensors[name], call.expected(name)
+    index = judging.deviation(result, reference, *comparison[:3]).index
+    low = result.data_ptr()
+    memory = next(m for m in guarded.memories if _holds(m.buffer, low, 1))
+    writers = memory.of(memory.writer, result)[..., 0]
+    never = int((writers[~comparison.right] == 0).sum())
+    access = watch.access(int(writers[index]))
+    stored = access and told(watch, access)
+    call.tell("worst", order=order, name=name, index=index, never=never, stored=stored)
+    if access is not None:
+        _watched(call, launcher, watch, order, access)
+        call.followed(watch)
+
+
+def exact(call: Call) -> None:
+    """The call once, every tensor in memory just as large as it needs."""
+    launcher = call.launcher()
+    arguments = call.values(launcher)
+    call.tell("launch")
+    for each in launcher.given(arguments):
+        call.tell("tensor", **describe(each.name, each.tensor))
+    launcher(*arguments)
+    if call.device.type == "cuda":
+        torch.cuda.synchronize()
+
+
+def guarded(call: Call) -> None:
+    """The call once, every tensor amid memory that a wild access may hit without harm."""
+    launcher = call.launcher()
+    call.tell("launch")
+    _Guarded(call, launcher, _guards.ROOM).launch()
+    launcher.library("host").crosscheck_say_shared_arrays()
+
+
+STEPS = {
+    "values": (values, ""),
+    "initcheck": (initcheck, "watch"),
+    "address": (exact, "address"),
+    "undefined": (guarded, "undefined"),
+    "thread": (guarded, "thread"),
+    "gpu": (exact, ""),
+}

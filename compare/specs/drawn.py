@@ -1,0 +1,111 @@
+"""Problems drawn at random, of which bench --sample times each: strata, quotas, sizes.
+
+Every problem belongs to one stratum of its op. Strata have fixed shares, so that two samples are of
+the same mixture; within a stratum sizes are log-uniform.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from random import Random
+from typing import NamedTuple, Protocol
+
+from compare.cases import Case
+
+TRIES = 10_000  # until a draw fits its stratum and is no second one of the same
+LEAST, MOST = 1 << 10, 1 << 30  # bytes of a tensor
+WIDEST = 1 << 14  # elements of a row
+VECTOR = 16  # elements, of which dense rows are multiples
+
+
+class Drawn(NamedTuple):
+    """A problem, and the stratum that it was drawn for."""
+
+    stratum: str
+    case: Case
+
+
+class Drawable(Protocol):
+    """What is asked of a spec."""
+
+    name: str
+
+    @property
+    def strata(self) -> Mapping[str, float]:
+        """Strata and their shares, which make 1 together."""
+
+    def draw(self, stratum: str, dtype: str, random: Random) -> Case | None:
+        """A problem of the stratum, or None where what was drawn is not in it."""
+
+
+def drawn(spec: Drawable, count: int, seed: int, dtypes: Sequence[str]) -> list[Drawn]:
+    """So many different problems of an op, the same for the same seed; strata by their shares, each
+    with as many of every dtype, in random order: of an interrupted run every stratum has some."""
+    random = Random(f"{spec.name} {seed}")
+    found: list[Drawn] = []
+    known: set[str] = set()
+    for stratum, quota in quotas(spec.strata, count).items():
+        for number in range(quota):
+            dtype = dtypes[number % len(dtypes)]
+            case = _new(spec, stratum, dtype, random, known)
+            known.add(str(case))
+            found.append(Drawn(stratum, case))
+    random.shuffle(found)
+    return found
+
+
+def _new(spec: Drawable, stratum: str, dtype: str, random: Random, known: set[str]) -> Case:
+    for _ in range(TRIES):
+        case = spec.draw(stratum, dtype, random)
+        if case is not None and str(case) not in known:
+            return case
+    raise RuntimeError(f"{spec.name}: no (further) problem was drawn for the stratum {stratum!r}")
+
+
+def quotas(shares: Mapping[str, float], count: int) -> dict[str, int]:
+    """Whole numbers that make ``count`` together: what the shares come to, rounded down, and one
+    more for those that lost most by that."""
+    exact = {name: share * count for name, share in shares.items()}
+    given = {name: math.floor(value + 1e-9) for name, value in exact.items()}
+    lost = sorted(exact, key=lambda name: given[name] - exact[name])
+    for name in lost[: count - sum(given.values())]:
+        given[name] += 1
+    return given
+
+
+def equal(*names: str) -> dict[str, float]:
+    """Strata of equal shares."""
+    return dict.fromkeys(names, 1 / len(names))
+
+
+def log_uniform(random: Random, least: int, most: int) -> int:
+    """A whole number between these, both included, every octave as likely."""
+    return min(most, int(math.exp(random.uniform(math.log(least), math.log(most + 1)))))
+
+
+# ---- shapes of tensors of so many elements ----
+
+
+def elements(random: Random, itemsize: int) -> int:
+    """As many as make a tensor of LEAST to MOST bytes."""
+    return log_uniform(random, LEAST, MOST) // itemsize
+
+
+def matrix(random: Random, numel: int) -> tuple[int, int]:
+    """Rows of whole vectors, about so many elements and no more."""
+    columns = VECTOR * log_uniform(random, 1, min(WIDEST, numel) // VECTOR)
+    return numel // columns, columns
+
+
+def odd_matrix(random: Random, numel: int) -> tuple[int, int]:
+    """An odd count of elements, in rows of an odd length."""
+    columns = log_uniform(random, 2, min(WIDEST, numel) // 2) | 1
+    return (numel // columns - 1) | 1, columns
+
+
+def images(random: Random, numel: int) -> tuple[int, int, int, int]:
+    """[N, C, H, W] with square planes and channels by eights."""
+    side = log_uniform(random, 2, min(128, math.isqrt(numel // 8)))
+    channels = 8 * log_uniform(random, 1, max(1, min(2048, numel // side**2) // 8))
+    return max(1, numel // (channels * side**2)), channels, side, side

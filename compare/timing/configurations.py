@@ -1,0 +1,134 @@
+"""The configurations of matrix products: which there are for a case, and a call with one of them.
+
+What a chooser may choose is asked of itself, for products of every size that are otherwise alike;
+so nothing here knows its tables or its model.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from compare.cases import META, Case
+from compare.specs import Spec
+from compare.timing.engine import Candidate
+from compare.timing.results import CANDIDATE, CHOSEN
+from triton_kernels import _launch
+from triton_kernels.gemm import Configuration, Gpu, Problem, choose, launch
+from triton_kernels.gemm.kernels import gemm_bias_act_kernel
+from triton_kernels.interpreter.cross_compile import compiling
+
+NAME = "configurations"  # as a provider: all of them
+HOPPER = 90  # what a machine without a GPU takes itself for
+ROWS = tuple(2**k for k in range(15))  # sizes that the chooser is asked for
+SIDES = ROWS[5:]
+
+
+def candidates(spec: Spec, case: Case) -> Iterator[Candidate]:
+    """The chosen configuration first, then all others that the chooser has for such products."""
+    problem = asked(spec, case)
+    function = spec.called(case, spec.triton)
+    for number, configuration in enumerate(configurations(problem, _gpu())):
+        begin = CANDIDATE if number else CHOSEN
+        yield Candidate(begin + label(configuration), _call(function, configuration))
+
+
+def configurations(problem: Problem, gpu: Gpu) -> list[Configuration]:
+    """What is chosen for a problem, and then what is for others of the same dtypes."""
+    found = [choose(problem, gpu)]
+    for M, N, K in itertools.product(ROWS, SIDES, SIDES):
+        found.append(choose(problem._replace(M=M, N=N, K=K), gpu))
+    return list(dict.fromkeys(found))
+
+
+class _Asked(Exception):
+    """Ends a call where the chooser is asked."""
+
+
+def asked(spec: Spec, case: Case) -> Problem:
+    """The problem of which a call of the op asks the chooser; nothing is launched."""
+    problems: list[Problem] = []
+
+    def note(problem: Problem, gpu: Gpu) -> Configuration:
+        problems.append(problem)
+        raise _Asked
+
+    args, kwargs = spec.inputs(case, META)
+    with _choosing(note), compiling(_gpu().capability), contextlib.suppress(_Asked):
+        spec.called(case, spec.triton)(*args, **kwargs)
+    return problems[0]
+
+
+def _gpu() -> Gpu:
+    if torch.cuda.is_available():
+        return _launch.gpu(gemm_bias_act_kernel, torch.device("cuda", torch.cuda.current_device()))
+    with compiling(HOPPER):
+        return _launch.gpu(gemm_bias_act_kernel, META)
+
+
+def _call(
+    function: Callable[..., Tensor], configuration: Configuration
+) -> Callable[[tuple[Any, ...], dict[str, Any]], Tensor]:
+    def call(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor:
+        with forced(configuration):
+            return function(*args, **kwargs)
+
+    return call
+
+
+@contextlib.contextmanager
+def forced(configuration: Configuration) -> Iterator[None]:
+    """Inside, matrix products run in this configuration, one product a context.
+
+    Raises:
+        RuntimeError: the launch asks for another configuration, since this one does not fit.
+    """
+    questions = 0
+
+    def always(problem: Problem, gpu: Gpu) -> Configuration:
+        nonlocal questions
+        questions += 1
+        if questions > 1:
+            raise RuntimeError("does not fit this GPU")
+        return configuration
+
+    with _choosing(always):
+        yield
+
+
+@contextlib.contextmanager
+def _choosing(function: Callable[[Problem, Gpu], Configuration]) -> Iterator[None]:
+    """Inside, launches ask this function instead of the chooser."""
+    names = vars(launch)
+    before = names["choose"]
+    names["choose"] = function
+    try:
+        yield
+    finally:
+        names["choose"] = before
+
+
+def label(configuration: Configuration) -> str:
+    """All of a configuration in a few words, whatever its fields are."""
+    blocks, words = [], []
+    for name, value in _fields(configuration):
+        if name.startswith("BLOCK_"):
+            blocks.append(str(value))
+        elif isinstance(value, bool):
+            words += [name] if value else []
+        else:
+            words.append(f"{name.removeprefix('num_').lower()}={value}")
+    return " ".join(["×".join(blocks), *words])
+
+
+def _fields(named: Any) -> Iterator[tuple[str, Any]]:
+    for name, value in named._asdict().items():
+        if hasattr(value, "_asdict"):
+            yield from _fields(value)
+        else:
+            yield name, value

@@ -1,0 +1,68 @@
+"""A sample measured: every problem in short, then the worst of each stratum at length."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from compare.cases import DTYPES
+from compare.specs import Spec
+from compare.specs.drawn import drawn
+from compare.timing import bench, distributions, warm_up
+from compare.timing.bench import Work
+from compare.timing.engine import Budget
+from compare.timing.results import CaseResult
+from compare.timing.session import Session
+
+FIRST = Budget(samples=20, seconds=0.25)  # a candidate's, before it is known what is worth more
+
+Job = tuple[Work, list[str]]  # a problem and its providers
+
+
+def work(specs: Sequence[Spec], dtypes: Sequence[str], count: int, seed: int) -> list[Work]:
+    """So many problems of each op; with several dtypes each takes its turn in every stratum."""
+    found = []
+    for spec in specs:
+        known = [name for name in dtypes or bench.DTYPES if name in spec.dtypes]
+        # The narrowest first: where the turns do not come out even, it has one problem more.
+        known.sort(key=lambda name: DTYPES[name].itemsize)
+        if known and spec.strata:
+            problems = drawn(spec, count, seed, known)
+            found += [Work(spec, each.case, stratum=each.stratum) for each in problems]
+    return found
+
+
+def compile_first(jobs: Sequence[Job], session: Session, done: Callable[[], None]) -> list[str]:
+    """Compile what the problems that are not measured yet need; what went wrong, in words."""
+    left = [(work.case, names) for work, names in jobs if session.known(work) is None]
+    return warm_up.compile_all(left, done)
+
+
+def run(
+    jobs: Sequence[Job],
+    session: Session,
+    results: list[CaseResult],
+    doubtful: Callable[[Sequence[CaseResult], int], list[int]],
+    tick: Callable[[Work, str], None],
+    done: Callable[[int], None],
+) -> None:
+    """Measure every problem into ``results``; then again, with the session's budget, the three
+    worst of each stratum, and whatever becomes the worst by that, until it was measured so.
+
+    Args:
+        doubtful: which results are among so many worst of a stratum, and not measured again yet.
+        tick: called with a problem and what is done next.
+        done: called after each problem with the number of those that are known to be left.
+    """
+
+    def measure(work: Work, names: list[str], budget: Budget | None = None) -> CaseResult:
+        return session.measure(work, names, lambda name: tick(work, name), budget)
+
+    for number, (work, names) in enumerate(jobs, 1):
+        results.append(session.known(work) or measure(work, names, FIRST))
+        done(len(jobs) - number)
+    number = distributions.WORST
+    while found := doubtful(results, number):
+        for count, i in enumerate(found, 1):
+            results[i] = measure(*jobs[i])
+            done(len(found) - count)
+        number = 1

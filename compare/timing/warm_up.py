@@ -1,0 +1,99 @@
+"""Compiling before timing, in as many processes as there are cores.
+
+A process of its own calls what compiles, on the case's own inputs. What it leaves behind are the
+caches of Triton and torch.compile on the disk, in which the process that times finds the compiled
+kernels. Which of several kernels torch.compile takes it finds out by timing them: that is done anew
+by the process that times, since here all of them share the GPU. max-autotune is left to it, too.
+"""
+
+from __future__ import annotations
+
+import importlib
+import multiprocessing
+import os
+from collections.abc import Callable, Sequence
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from concurrent.futures.process import BrokenProcessPool
+from typing import Any
+
+import torch
+
+from compare.cases import Case
+from compare.ops import SPECS
+from compare.timing import bench, configurations
+
+COMPILED = ("triton", "compile", configurations.NAME)  # providers, or how their names begin
+FEW = 4  # cases, for which no process is worth its start
+
+Job = tuple[Case, tuple[str, ...]]  # and its providers
+
+
+def compile_all(jobs: Sequence[tuple[Case, Sequence[str]]], done: Callable[[], None]) -> list[str]:
+    """Compile what the providers of these cases need; ``done`` is called after each.
+
+    Nothing that goes wrong here ends anything, for the process that times compiles what is missing:
+    what is returned is only what went wrong, in words.
+    """
+    left = [(case, names) for case, wanted in jobs if (names := _compiled(wanted))]
+    for _ in range(len(jobs) - len(left)):
+        done()
+    if len(left) < FEW:
+        for _ in left:
+            done()
+        return []
+    if any("compile" in names for _, names in left):
+        _choose_anew()
+    said: list[str] = []
+    workers = min(len(left), len(os.sched_getaffinity(0)))
+    # Not forked: this process may have a CUDA context.
+    context = multiprocessing.get_context("spawn")
+    with ProcessPoolExecutor(workers, mp_context=context, initializer=_begin) as pool:
+        futures = [pool.submit(compile_one, case, names) for case, names in left]
+        try:
+            for future in as_completed(futures):
+                try:
+                    said += future.result()
+                except BrokenProcessPool as error:
+                    said.append(f"a compiling process ended: {error}")
+                done()
+        except BaseException:  # Ctrl-C: what nobody has begun is not waited for
+            pool.shutdown(cancel_futures=True)
+            raise
+    return list(dict.fromkeys(said))
+
+
+def _compiled(wanted: Sequence[str]) -> tuple[str, ...]:
+    return tuple(name for name in wanted if name.partition("/")[0] in COMPILED)
+
+
+def _begin() -> None:
+    """In a new process: torch.compile must start no further ones, there is one a core already."""
+    os.environ["TORCHINDUCTOR_COMPILE_THREADS"] = "1"
+    torch.set_num_threads(1)
+
+
+def _choose_anew() -> None:
+    """What torch.compile's kernels were chosen by is not kept for other processes."""
+    settings: Any = importlib.import_module("torch._inductor.config")
+    settings.autotune_local_cache = False
+
+
+def compile_one(case: Case, names: Sequence[str]) -> list[str]:
+    """Call each of the providers once on a case; returns what these raise, in words."""
+    said = []
+    spec = SPECS[case.op]
+    if "compile" in names:
+        _choose_anew()
+    try:
+        args, kwargs = bench.inputs(spec, case, 0)
+        for candidate in bench.candidates(spec, case, names):
+            try:
+                candidate.call(args, kwargs)
+            except Exception as error:  # noqa: BLE001 - it is told where the candidate is timed
+                said.append(f"{candidate.name}, {case}: {type(error).__name__}")
+        torch.cuda.synchronize()
+        del args, kwargs
+        torch.cuda.empty_cache()
+    except Exception as error:  # noqa: BLE001 - as above
+        said.append(f"{case}: {type(error).__name__}")
+    return said

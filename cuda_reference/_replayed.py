@@ -1,0 +1,157 @@
+"""The process in which a call is repeated: :mod:`cuda_reference._replay`'s."""
+
+from __future__ import annotations
+
+import ctypes
+import itertools
+import pickle
+import re
+import sys
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from cuda_reference import _guards, _watch
+from cuda_reference._loading import again
+from cuda_reference._on_host import OnHost
+
+_OUTER = re.compile("__invoke|_M_invoke|_Function_handler|std::function|run_threads")
+_WORDS = {
+    "unwritten shared": "shared memory is read before it was written",
+    "outside shared": "out-of-bounds",
+    "outside": "out-of-bounds",
+    "clash": "two threads write different values, nothing orders them",
+    "read after write": "reads what another thread wrote, nothing orders them",
+    "write after read": "overwrites what another thread read, nothing orders them",
+}
+
+
+def unpacked(groups: Iterable[dict[str, Any]]) -> dict[int, Tensor]:
+    """Number → tensor; those of a group share memory that is just as large as they need."""
+    made: dict[int, Tensor] = {}
+    for group in groups:
+        memory = torch.empty(group["size"], dtype=torch.uint8)
+        for member in group["members"]:
+            dtype, offset = member["dtype"], member["offset"]
+            tensor = torch.empty(0, dtype=dtype)
+            strides = torch.empty(member["shape"], device="meta").stride()
+            storage = memory.untyped_storage()
+            tensor.set_(storage, offset // dtype.itemsize, member["shape"], strides)
+            ctypes.memmove(tensor.data_ptr(), member["content"], len(member["content"]))
+            made[member["place"]] = tensor
+    return made
+
+
+def _run(job: dict[str, Any]) -> dict[str, Any]:
+    """The call, and what came of it."""
+    launcher = again(job["launcher"])
+    values = list(job["values"])
+    for number, tensor in unpacked(job["groups"]).items():
+        values[job["places"][number]] = tensor
+    found: dict[str, Any] = {"findings": [], "error": None}
+    if job["kind"] == "watch":
+        found |= _watched(launcher, values)
+    else:
+        for each in launcher.given(values):
+            print(f"a tensor at {each.tensor.data_ptr():#x}", flush=True)
+        try:
+            found["result"] = launcher.on_host(values, None)
+        except RuntimeError as error:
+            found["error"] = str(error)
+    found["written"] = [
+        (place, ctypes.string_at(each.tensor.data_ptr(), each.bytes))
+        for place, each in enumerate(launcher.given(values))
+        if each.written
+    ]
+    return found
+
+
+def _watched(launcher: OnHost, values: Sequence[Any]) -> dict[str, Any]:
+    given = launcher.given(values)
+    library = launcher.library("host")
+    watch, guards = _watch.Watch(library), _guards.Guards(given, _guards.ROOM)
+    watch.forget()
+    everywhere = [guards]
+
+    def also(new: _guards.Guards, written: bool) -> None:
+        everywhere.append(new)
+        _watch_guards(watch, new, _watch.WRITTEN if written else _watch.UNWRITTEN)
+
+    _watch_guards(watch, guards, _watch.WRITTEN)
+    launcher.watch_also(also)
+    status = launcher.launch("host", values, guards.addresses)
+    status = library.crosscheck_crashed() or status
+    error = str(launcher.failure(library, status, values)) if status else None
+    findings = list(watch.findings())
+    watch.resolve(a for f in findings for a in (f.here, f.other) if a is not None)
+    findings.sort(key=lambda finding: not finding.kind.startswith("outside"))
+    outside = sum(finding.kind.startswith("outside") for finding in findings)
+    addresses = [address for each in everywhere for address in each.addresses]
+    tensors = [tensor for each in everywhere for tensor in each.given]
+    where = partial(_guards.place_text, addresses=addresses, given=tensors)
+    told = [_told(finding, watch, where, launcher) for finding in findings]
+    guards.copy_back()
+    result = None if status else launcher.result()
+    return {"findings": told, "outside": outside, "error": error, "result": result}
+
+
+def _watch_guards(watch: _watch.Watch, guards: _guards.Guards, state: int) -> None:
+    """Watches the memory of guards, whose tensors are in that state."""
+    memories = {mapping.low: _watch.Memory(_guards.buffer(mapping)) for mapping in guards.mappings}
+    for address, each in zip(guards.addresses, guards.given):
+        for low, memory in memories.items():
+            if low <= address < low + memory.buffer.numel() and each.bytes:
+                memory.state[address - low : address - low + each.bytes] = state
+    for memory in memories.values():
+        watch.add(memory)
+
+
+def _told(
+    finding: _watch.Finding, watch: _watch.Watch, place: Callable[[int], str], launcher: OnHost
+) -> str:
+    verb = "write" if finding.write else "read"
+    where = place(finding.address)
+    words = _WORDS[finding.kind]
+    if finding.shared:
+        name, index, extents = finding.shared
+        where = name + "".join(f"[{i}]" for i in index)
+        if finding.kind == "outside shared":
+            where += f", outside of {name}{''.join(f'[{n}]' for n in extents)}"
+    elif where.endswith("declared const") and finding.kind == "outside":
+        words = "unexpected"
+    if finding.kind in ("outside", "outside shared"):
+        words = f"{words} {verb} of {finding.size} bytes"
+    times = f" ({finding.times} times)" if finding.times > 1 else ""
+    lines = [f"{words}: {where}{times}"]
+    for role, access in ((verb, finding.here), ("the other", finding.other)):
+        if access is not None:
+            lines += _place(role, access, watch, launcher)
+    return "\n".join(lines)
+
+
+def _place(
+    role: str, access: _watch.Access, watch: _watch.Watch, launcher: OnHost
+) -> Iterator[str]:
+    """Kernel, block, thread, and the line of the source."""
+    stack = list(itertools.takewhile(lambda f: not _OUTER.search(f.function), watch.stack(access)))
+    files = launcher.sources
+    frames = [frame for frame in stack if Path(frame.file).name in files]
+    while len(frames) > 1 and re.search(r"operator\(\)", frames[-1].function):
+        frames.pop()  # LAUNCH's lambda
+    who = f"block {access.block}, thread {access.thread}"
+    if not frames:
+        yield f"  {role} by {who}"
+        return
+    kernel = re.sub(r"^(?:\w+ )*(?=\w+[<(])|[<(].*", "", frames[-1].function)
+    file = Path(frames[0].file).name
+    code = files[file].splitlines()[frames[0].line - 1 : frames[0].line]
+    yield f"  {role} by kernel {kernel}, {who}"
+    yield f"    {file}:{frames[0].line}: {''.join(code).strip()}"
+
+
+if __name__ == "__main__":
+    Path(sys.argv[2]).write_bytes(pickle.dumps(_run(pickle.loads(Path(sys.argv[1]).read_bytes()))))

@@ -1,0 +1,251 @@
+"""The chooser of products on GPUs of every kind: what it takes fits, by a formula that holds."""
+
+from __future__ import annotations
+
+import os
+import random
+import warnings
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import torch
+from triton.runtime.errors import OutOfResources
+
+import triton_kernels
+from compare.compiling import walk
+from triton_kernels import _launch
+from triton_kernels.gemm import GPUS, Configuration, Gpu, Problem, Tiles, choice, choose
+from triton_kernels.gemm.configurations import cdiv
+
+compiles = pytest.mark.skipif(
+    os.environ.get("TRITON_INTERPRET") == "1", reason="interpreted kernels cannot be compiled"
+)
+BF16, F32 = torch.bfloat16, torch.float32
+
+
+# ---- H200 ----
+
+OF_H200 = (  # tiles, halves in the epilogue, cost, stages with c, tiles of long sums
+    ((128, 256, 64, 16, 8, 4), 2, 1.0, 3, None),
+    ((128, 128, 64, 16, 8, 4), 1, 0.53, 4, (128, 128, 64, 8, 4, 5)),
+    ((64, 128, 128, 16, 4, 4), 1, 0.31, 3, None),
+    ((64, 64, 128, 16, 4, 6), 1, 0.2, 5, None),
+    ((64, 32, 128, 16, 4, 6), 1, 0.17, 5, None),
+)
+
+
+def measured(p: Problem) -> tuple[bool, tuple[int, ...], int]:
+    """What was measured as fast on an H200, written down once more: kernel, tiles, subtiles."""
+    halves = (torch.float16, BF16)
+    if p.dtype in halves and p.out_dtype in halves and min(p[:3]) > 32:
+        tiles, subtiles, _, with_c, long = min(
+            OF_H200, key=lambda t: cdiv(cdiv(p.M, t[0][0]) * cdiv(p.N, t[0][1]), 132) * t[2]
+        )
+        if p.c:
+            tiles = (*tiles[:5], with_c)
+        elif long and p.K >= 3072:
+            tiles = long
+        return True, tiles, subtiles
+    if p.dtype == torch.float64:
+        return False, (32, 32, 16, 8, 4, 2), 1
+    if p.dtype == F32:
+        if p.precision == "ieee":
+            return False, (64, 64, 16, 8, 4, 3), 1
+        large = p.precision == "tf32" and p.M > 64
+        return False, (128, 128, 32, 8, 8, 3) if large else (64, 64, 32, 8, 4, 2), 1
+    if p.M <= 32:
+        return False, (32 if p.M > 16 else 16, 64 if p.N >= 6144 else 32, 128, 8, 4, 6), 1
+    large = p.M * p.N > 2**21
+    return False, (128, 256, 64, 8, 8, 3) if large else (64, 128, 64, 8, 4, 4), 1
+
+
+def test_an_h200_gets_what_was_measured() -> None:
+    """But one: the largest tile did not fit beside an odd c, and the call failed."""
+    others = 0
+    for problem, *_ in walk.products():
+        got = choose(problem, GPUS["sm_90"])
+        if problem.c == "odd" and measured(problem)[1] == (128, 256, 64, 16, 8, 3):
+            assert got.tma
+            assert got.tiles != measured(problem)[1]
+            others += 1
+        else:
+            assert (got.tma, tuple(got.tiles), got.SUBTILES) == measured(problem), problem
+    assert 0 < others < 200
+
+
+# ---- everywhere ----
+
+
+@pytest.mark.parametrize("arch", GPUS)
+def test_whatever_is_drawn_fits(arch: str) -> None:
+    gpu = GPUS[arch]
+    assert len(walk.products()) == 10_000
+    for problem, *_ in walk.products():
+        got = choose(problem, gpu)
+        assert got.shared_memory(problem, gpu.capability) <= gpu.shared_memory
+        assert got.tiles.num_stages >= min(3, measured(problem)[1][-1]), "loads in flight"
+        assert not got.tma or gpu.capability >= 90
+
+
+def test_fewer_stages_come_before_smaller_tiles() -> None:
+    """Few rows: the kernel that had asked for more than there is."""
+    for arch, stages in (("sm_80", 6), ("sm_86", 5), ("sm_89", 5), ("sm_90", 6), ("sm_120", 5)):
+        for M in (1, 16, 17, 32):
+            got = choose(Problem(M, 16384, 4096, BF16, BF16), GPUS[arch])
+            assert got.tiles == (32 if M > 16 else 16, 64, 128, 8, 4, stages)
+
+
+def test_a_gpu_of_ones_own() -> None:
+    """Half of the memory, few multiprocessors: fewer stages, tiles that fill what there is."""
+    product = Problem(16, 4096, 4096, BF16, BF16)
+    tiles = {kb: choose(product, Gpu(86, 20, kb * 1024)).tiles for kb in (99, 64, 48, 24)}
+    assert [t[1:3] + t[-1:] for t in tiles.values()] == [
+        (64, 128, 5),
+        (64, 128, 4),
+        (64, 128, 3),
+        (64, 64, 3),
+    ]
+    tiny = choose(Problem(4096, 4096, 4096, BF16, BF16), Gpu(80, 108, 20 * 1024)).tiles
+    assert tiny[:3] == (64, 64, 32)
+    wide = Problem(512, 4096, 4096, BF16, BF16)
+    full, few = (choose(wide, Gpu(90, n, 232448)).tiles for n in (132, 16))
+    assert full.BLOCK_M * full.BLOCK_N < few.BLOCK_M * few.BLOCK_N
+
+
+@pytest.mark.parametrize("arch", ["sm_86", "sm_100", "sm_120"])
+def test_what_other_gpus_get_is_right(arch: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Interpreted, cut as there: a sample of what only they get."""
+    monkeypatch.setattr(
+        _launch, "gpu", lambda kernel, device: GPUS[arch]._replace(multiprocessors=2)
+    )
+    g = torch.Generator().manual_seed(0)
+    for M, N, K in ((20, 130, 140), (70, 72, 72), (140, 264, 40), (200, 392, 72)):
+        a, b = (torch.randn(s, generator=g).bfloat16() for s in ((M, K), (K, N)))
+        for c in (None, torch.randn(M, N + 1, generator=g).bfloat16()[:, :N]):
+            with triton_kernels.interpret():
+                got = triton_kernels.gemm_bias_act(a, b, c=c, act="relu")
+            pre = a.double() @ b.double() + (0 if c is None else c.double())
+            torch.testing.assert_close(got.double(), pre.relu(), rtol=2**-7, atol=2**-7)
+
+
+# ---- the formula against the compiler ----
+
+
+DRAWN = random.Random(19).sample([(arch, i) for arch in GPUS for i in range(300)], 40)
+
+
+@compiles
+@pytest.mark.parametrize("part", range(8))
+def test_a_sample_of_the_walk_compiles_and_fits(part: int) -> None:
+    """40 of the distinct ones, some a test, so that workers share them."""
+    for arch, i in DRAWN[part::8]:
+        product, gpu = walk.distinct(arch)[i], GPUS[arch]
+        (launch,) = walk.compiled([product], arch)
+        assert launch.error is None, (arch, product)
+        chosen = choose(product.problem, gpu)
+        assert launch.meta["BLOCK_N"] == chosen.tiles.BLOCK_N
+        bytes_ = chosen.shared_memory(product.problem, gpu.capability)
+        assert 0 < launch.shared <= bytes_ <= gpu.shared_memory, (arch, product)
+
+
+def product(M: int, dtype: torch.dtype, c: str = "", precision: str = "ieee") -> walk.Product:
+    """One whose operands go to shared memory by stages."""
+    N = 1000 if c == "odd" else 8192
+    problem = Problem(M, N, 1024, dtype, dtype, precision, c)
+    return walk.Product(problem, "none", True, False, "rows", "rows")
+
+
+FEW_ROWS, LARGE, ADDED = product(16, BF16), product(1024, BF16), product(1024, BF16, "odd")
+TF32 = product(128, F32, precision="tf32")
+
+
+@compiles
+@pytest.mark.parametrize(
+    ("arch", "products"),
+    [
+        ("sm_86", (FEW_ROWS, LARGE, TF32)),
+        ("sm_90", (LARGE, ADDED, TF32)),
+        ("sm_100", (LARGE, ADDED)),
+        ("sm_120", (LARGE, ADDED)),
+    ],
+)
+def test_the_formula_wastes_no_stage(arch: str, products: tuple[walk.Product, ...]) -> None:
+    """What it counts too much is less than a stage; c is counted in full, and some tiles pass it
+    on in parts."""
+    gpu = GPUS[arch]
+    for (problem, *_), launch in zip(products, walk.compiled(list(products), arch)):
+        chosen = choose(problem, gpu)
+        m, n, k, *_ = chosen.tiles
+        stage, c = (m + n) * k * problem.dtype.itemsize, m * n * 4 if problem.c else 0
+        over = chosen.shared_memory(problem, gpu.capability) - launch.shared
+        assert 0 <= over < stage + c, (problem, chosen)
+        assert over <= 1024 or problem.c, "but for barriers"
+
+
+# ---- out of resources all the same ----
+
+
+@pytest.fixture
+def refusing(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Tiles]]:
+    """A GPU on which tiles of more than four stages are out of resources; what was tried."""
+    tried: list[Tiles] = []
+
+    def start(self: Any, device: torch.device, *args: Any) -> None:
+        tried.append(Tiles(*(self.meta[name] for name in Tiles._fields)))
+        if tried[-1].num_stages > 4:
+            raise OutOfResources(123456, 101376, "shared memory")
+
+    monkeypatch.setattr(_launch.Launch, "__call__", start)
+    monkeypatch.setattr(_launch, "gpu", lambda kernel, device: GPUS["sm_80"])
+    monkeypatch.setattr(_launch, "check_device", lambda *_: None)
+    monkeypatch.setattr(choice, "_failed", set())
+    choose.cache_clear()
+    yield tried
+    choose.cache_clear()
+
+
+def test_the_next_smaller_one_runs_with_a_warning_once(refusing: list[Tiles]) -> None:
+    a, b = torch.ones(8, 64, dtype=BF16), torch.ones(64, 512, dtype=BF16)
+    with pytest.warns(RuntimeWarning, match="smaller tiles are taken from now on") as warned:
+        triton_kernels.gemm_bias_act(a, b)
+    assert [tiles.num_stages for tiles in refusing] == [6, 5, 4]
+    assert [str(w.message).count("Required: 123456") for w in warned] == [1, 1]
+    refusing.clear()
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        triton_kernels.gemm_bias_act(a, b)
+        triton_kernels.gemm_bias_act(a[:1], b)
+    assert [tiles.num_stages for tiles in refusing] == [4, 4]
+
+
+def test_in_tests_it_is_an_error(refusing: list[Tiles]) -> None:
+    """By pyproject.toml: a formula that is wrong must not go unseen."""
+    with pytest.raises(RuntimeWarning, match="a matrix product needs more than this GPU has"):
+        triton_kernels.gemm_bias_act(torch.ones(8, 64).half(), torch.ones(64, 512).half())
+
+
+def test_where_nothing_fits_the_error_is_tritons(
+    refusing: list[Tiles], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(self: Any, device: torch.device, *args: Any) -> None:
+        raise OutOfResources(1, 0, "shared memory")
+
+    monkeypatch.setattr(_launch.Launch, "__call__", refuse)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        with pytest.raises(OutOfResources):
+            triton_kernels.gemm_bias_act(torch.ones(8, 64).half(), torch.ones(64, 512).half())
+
+
+def test_descriptors_that_fail_leave_the_other_tiles(refusing: list[Tiles]) -> None:
+    gpu, problem = GPUS["sm_90"], Problem(4096, 4096, 4096, BF16, BF16)
+    seen: list[Configuration] = []
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        while choose(problem, gpu).tma:
+            seen.append(choose(problem, gpu))
+            assert choice.too_large(seen[-1], problem, gpu, OutOfResources(1, 0, "threads"))
+    assert len(set(seen)) == len(seen) >= 10
+    assert {each.tiles[:2] for each in seen} == {tuple(t[0][:2]) for t in OF_H200}
+    assert choose(problem, gpu).tiles == (128, 256, 64, 8, 8, 3)

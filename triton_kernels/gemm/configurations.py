@@ -1,0 +1,118 @@
+"""What a matrix product can be cut into, and the shared memory that this takes."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import torch
+
+HALVES = (torch.float16, torch.bfloat16)
+
+
+class Problem(NamedTuple):
+    """What the choice of a configuration depends on.
+
+    Attributes:
+        M, N, K: the product is [M, K] · [K, N].
+        dtype: of a, b, bias and c.
+        out_dtype: of the result.
+        precision: "ieee", "tf32" or "tf32x3".
+        c: "" without an addend c; "odd" if c is read in other pieces than the result is written,
+            since a descriptor takes the result and a stride of c is no multiple of 16 elements
+            (nor 1); else "even".
+    """
+
+    M: int
+    N: int
+    K: int
+    dtype: torch.dtype
+    out_dtype: torch.dtype
+    precision: str = "ieee"
+    c: str = ""
+
+
+class Tiles(NamedTuple):
+    """How one launch is cut into tiles."""
+
+    BLOCK_M: int
+    BLOCK_N: int
+    BLOCK_K: int
+    GROUP_M: int
+    num_warps: int
+    num_stages: int
+
+
+class Configuration(NamedTuple):
+    """A kernel and its tiles.
+
+    Attributes:
+        tma: gemm_tma_kernel, by descriptors; else gemm_bias_act_kernel, through pointers.
+        tiles: its tiles.
+        SUBTILES: 2 if gemm_tma_kernel's epilogue takes half a tile at a time.
+    """
+
+    tma: bool
+    tiles: Tiles
+    SUBTILES: int = 1
+
+    def tiles_of(self, M: int, N: int) -> int:
+        """How many tiles a result has."""
+        return cdiv(M, self.tiles.BLOCK_M) * cdiv(N, self.tiles.BLOCK_N)
+
+    def shared_memory(self, problem: Problem, capability: int) -> int:
+        """Bytes that a block needs at most, by what Triton 3.6 and 3.7 allocate for the tiles of
+        gemm.choice (half of a narrow one may take more).
+
+        The stages of a and b, and beside or after them what the epilogue passes between threads: a
+        matrix changes hands where the threads that computed an element are not those that load or
+        store it.
+        """
+        m, n, k, _, _, stages = self.tiles
+        if not _multiplies_in_shared_memory(self.tiles, problem, capability):
+            stages = max(1, stages - 1)  # that in work is in registers
+        loop = stages * (m + n) * k * problem.dtype.itemsize
+        if self.tma:  # the next tile's loads run during the epilogue
+            c = {"": 0, "even": 2, "odd": 4}[problem.c]
+            if c and capability >= 100:
+                c = 4  # converted to float32 before
+            return loop + m * n // self.SUBTILES * (problem.out_dtype.itemsize + c) + _REST
+        sums = max(4, problem.dtype.itemsize)
+        element = sums if problem.c else min(sums, problem.out_dtype.itemsize)
+        return max(loop, m * n * element) + _REST
+
+
+_REST = 1024  # barriers, a row of the bias, and what aligns them
+
+
+def _multiplies_in_shared_memory(tiles: Tiles, problem: Problem, capability: int) -> bool:
+    """Whether a and b are multiplied where they lie (wgmma, tcgen05), not in registers (mma.sync,
+    multiply-add)."""
+    by_cores = problem.dtype in HALVES or (
+        problem.dtype == torch.float32 and problem.precision != "ieee"
+    )
+    return by_cores and 90 <= capability < 120 and tiles.BLOCK_M >= 64
+
+
+STAGES = 3  # the fewest that keep loads in flight during the multiplication
+
+
+def ever_smaller(wanted: Configuration) -> Iterator[Configuration]:
+    """It, with fewer stages, then with half the depth; through pointers with half the rows or
+    columns, too. Of descriptors TMA_TILES has the smaller ones."""
+    m, n, k, _, _, most = wanted.tiles
+    shallow = 64 if wanted.tma else 32  # by descriptors rows of 128 bytes: no bank conflicts
+    while True:
+        depths = (k, k // 2) if k > shallow else (k,)
+        for depth, stages in itertools.product(depths, range(most, min(most, STAGES) - 1, -1)):
+            tiles = wanted.tiles._replace(BLOCK_M=m, BLOCK_N=n, BLOCK_K=depth, num_stages=stages)
+            yield wanted._replace(tiles=tiles)
+        if wanted.tma or m == n == 16:
+            return
+        m, n = (m // 2, n) if m >= n else (m, n // 2)
+
+
+def cdiv(a: int, b: int) -> int:
+    """⌈a/b⌉. triton.cdiv, made for kernels, too, takes microseconds."""
+    return -(-a // b)
