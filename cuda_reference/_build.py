@@ -214,8 +214,7 @@ def _describe_failure(source: Path, target: Target, said: str, log: Path, work: 
     output = said.splitlines()
     described = []
     for match in filter(None, map(pattern.match, output)):
-        # A source may call itself by a name that counts from where the unit lies.
-        file, number, message = source.parent / match[1], int(match[2]), match[3]
+        file, number, message = Path(match[1]), int(match[2]), match[3]
         described.append(f"  {file.name}:{number}: error: {message}")
         try:
             code = file.read_text(encoding="utf-8", errors="replace").splitlines()[number - 1]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ctypes
-import functools
 import hashlib
 import re
 from collections.abc import Mapping, Sequence
@@ -74,13 +73,13 @@ class Unit:
         self._text = _unit_text(name, source, self.launchers)
         self._libraries: dict[_compilers.Target, ctypes.CDLL] = {}
 
-    @functools.cached_property
-    def _on_host_text(self) -> str:
+    def _on_host_text(self, source: Path) -> str:
+        """The source for the host target, which calls itself by the place where it lies."""
         try:
             own = _rewriting.rewritten(self.source, f"{self.name}.cu")
         except ValueError as error:
             own = f"#error {error}\n"  # of the host target alone
-        return f'#line 1 "source/{self.name}.cu"\n{own}'
+        return f'#line 1 "{source}"\n{own}'
 
     def library(self, target: _compilers.Target) -> ctypes.CDLL:
         """The library for ``target``, built or taken from the cache at the first call."""
@@ -96,10 +95,10 @@ class Unit:
         below = ("inline", f"{self.name}-{digest}", "source")
         source = _compilers.cache_directory(*below) / f"{self.name}.cu"
         unit = source.parent.parent / source.name
-        on_host = source.parent / "on_host.cu"
+        on_host = source.parent / "on_host.cuh"
         files = {
             source: self.source.encode(),
-            on_host: self._on_host_text.encode(),
+            on_host: self._on_host_text(source).encode(),
             unit: self._text.encode(),
         }
         if not all(file.is_file() and file.read_bytes() == text for file, text in files.items()):
@@ -116,7 +115,7 @@ def _unit_text(name: str, source: str, launchers: Mapping[str, Sequence[Paramete
         "#ifdef __CUDACC__",
         f'#include "source/{name}.cu"',
         "#else",
-        '#include "source/on_host.cu"',
+        '#include "source/on_host.cuh"',
         "#endif",
     ]
     for function, parameters in launchers.items():
