@@ -133,15 +133,6 @@ def test_other_ptx_is_named(many: Extension) -> None:
         many.ptx(torch.zeros(1, dtype=torch.int32))
 
 
-def test_beside_a_tensor_that_the_function_made(many: Extension) -> None:
-    with pytest.raises(RuntimeError) as error:
-        many.beside(torch.ones(5, 3))
-    text = str(error.value)
-    assert "out-of-bounds write of 4 bytes: the result of empty_like()[5, 0], outside of" in text
-    assert "write by kernel beside_kernel, block (0, 0, 0), thread (15, 0, 0)" in text
-    assert "if (threadIdx.x <= n) out[threadIdx.x] = x[threadIdx.x %" in text
-
-
 def test_a_function_that_no_source_defines(many: Extension) -> None:
     with pytest.raises(RuntimeError, match=r"^elsewhere\(\) is declared, but none of the sources"):
         many.elsewhere(torch.zeros(1))
@@ -235,12 +226,42 @@ def test_load_inline_needs_strings() -> None:
         load_inline("nothing", cuda_sources=[])
 
 
-def test_torch_library_and_watch() -> None:
-    source = CUDA.replace(" * FACTOR", "") + (
-        "TORCH_LIBRARY(scaling_ops, m) {\n"
-        '  m.def("scaled(Tensor x, float by) -> Tensor");\n}\n'
-        'TORCH_LIBRARY_IMPL(scaling_ops, CUDA, m) { m.impl("scaled", &scaled); }\n'
-    )
-    module = load_inline("registered", cuda_sources=source, sanitize="watch")
+REGISTERED = """
+__global__ void beside_kernel(const float* x, float* out, int n) {
+  if (threadIdx.x <= n) out[threadIdx.x] = x[threadIdx.x % n];
+}
+torch::Tensor beside(torch::Tensor x) {
+  auto out = torch::empty_like(x);
+  beside_kernel<<<1, 64>>>(x.data_ptr<float>(), out.data_ptr<float>(), x.numel());
+  return out;
+}
+torch::Tensor twice(torch::Tensor x) { return x.add(x); }
+
+TORCH_LIBRARY(own_ops, m) {
+  m.def("beside(Tensor x) -> Tensor");
+  m.def("twice(Tensor x) -> Tensor");
+}
+TORCH_LIBRARY_IMPL(own_ops, CUDA, m) {
+  m.impl("beside", &beside);
+  m.impl("twice", &twice);
+}
+"""
+
+
+def test_beside_a_tensor_that_the_function_made() -> None:
+    module = load_inline("registered", cuda_sources=REGISTERED)
+    with pytest.raises(RuntimeError) as error:
+        module.beside(torch.ones(5, 3))
+    text = str(error.value)
+    assert text.startswith("beside() on x [5, 3]: wrote the result of empty_like()[5, 0], outside")
+    assert "out-of-bounds write of 4 bytes: the result of empty_like()[5, 0], outside of" in text
+    assert "write by kernel beside_kernel, block (0, 0, 0), thread (15, 0, 0)" in text
+    assert "registered.cu:3: if (threadIdx.x <= n) out[threadIdx.x] = x[threadIdx.x % n];" in text
+
+
+def test_every_call_watched() -> None:
+    module = load_inline("registered", cuda_sources=REGISTERED, sanitize="watch")
     x = torch.randn(5, 3)
-    assert torch.equal(module.scaled(x, 2), 2 * x)
+    assert torch.equal(module.twice(x), 2 * x)
+    with pytest.raises(RuntimeError, match="out-of-bounds write of 4 bytes: the result of empty_l"):
+        module.beside(x)

@@ -209,14 +209,6 @@ __global__ void ptx_kernel(unsigned* x) {
 }
 void ptx(torch::Tensor x) { ptx_kernel<<<1, 1>>>(static_cast<unsigned*>(x.data_ptr())); }
 
-__global__ void beside_kernel(const float* x, float* out, int n) {
-  if (threadIdx.x <= n) out[threadIdx.x] = x[threadIdx.x % n];
-}
-torch::Tensor beside(torch::Tensor x) {
-  auto out = torch::empty_like(x);
-  beside_kernel<<<1, 64>>>(x.data_ptr<float>(), out.data_ptr<float>(), x.numel());
-  return out;
-}
 extern void elsewhere(torch::Tensor x);
 torch::Tensor same(torch::Tensor x) { return x; }
 torch::Tensor half_of(torch::Tensor x) { return x.view({-1})[0]; }
@@ -236,7 +228,6 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {
   EXPORT(missing_lane)
   EXPORT(returned_lane)
   EXPORT(ptx)
-  EXPORT(beside)
   EXPORT(elsewhere)
   EXPORT(same)
   EXPORT(half_of)
