@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
 .DEFAULT_GOAL := help
-.PHONY: help setup compare test sanitize mutate audit versions stubs lint format types clean
+.PHONY: help setup compare test gallery sanitize mutate audit versions stubs lint format types clean
 .PHONY: fuzz kills endurance sanitizers package
 
 help: ## List the targets
@@ -34,6 +34,9 @@ mutate: $(STAMP) ## Plant faults in the kernels, a sample, and see that the chec
 
 audit: $(STAMP) ## Look the installed packages up among known vulnerabilities; needs a network
 	.ci/audit $(BIN)/python
+
+gallery: $(STAMP) ## The gallery of kernels in the dtypes that the tests leave out
+	$(BIN)/python -m pytest -q -n auto --dist worksteal --gallery tests/debug/test_gallery.py
 
 versions: $(STAMP) ## The interpreter's tests on other versions of Triton and numpy
 	$(BIN)/python .ci/versions

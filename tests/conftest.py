@@ -52,6 +52,11 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         help="Benchmarks: all sweeps and max-autotune everywhere, going on where one ended.",
     )
     parser.addoption(
+        "--gallery",
+        action="store_true",
+        help="The gallery's kernels in the dtypes that runs without this leave out.",
+    )
+    parser.addoption(
         "--long",
         type=Path,
         metavar="FILE",

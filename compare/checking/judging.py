@@ -64,6 +64,7 @@ def by_ulps(result: Tensor, reference: Tensor, max_ulps: float) -> Comparison:
         error = numerics.difference(result, reference)
         bound = torch.zeros_like(error)
         return Comparison(error == 0, error, bound, error)
+    reference = _with_arithmetic(reference)
     rounded = reference.to(result.dtype)
     error = numerics.ulps(result, rounded)
     finite, wide = reference.isfinite(), result.double()
@@ -85,6 +86,7 @@ def by_bound(result: Tensor, reference: Tensor, bound: Tensor) -> Comparison:
     Raises:
         ValueError: the bound is infinite, NaN or negative where the oracle is finite.
     """
+    reference = _with_arithmetic(reference)
     check_bound(bound, reference)
     error = numerics.difference(result, reference)
     alike = (error == 0) | (result.isnan() & reference.isnan())
@@ -98,6 +100,12 @@ def by_bound(result: Tensor, reference: Tensor, bound: Tensor) -> Comparison:
     right = torch.where(reference.isfinite(), alike | (error <= bound), alike)
     error.masked_fill_(alike, 0.0)
     return Comparison(right, error, bound, numerics.fraction(error, bound))
+
+
+def _with_arithmetic(reference: Tensor) -> Tensor:
+    """The same values in a dtype that torch computes with, as it does not with float8."""
+    narrow = reference.is_floating_point() and reference.element_size() == 1
+    return reference.double() if narrow else reference
 
 
 def _past(reference: Tensor, dtype: torch.dtype) -> Tensor:

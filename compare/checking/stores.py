@@ -33,7 +33,8 @@ class History(NamedTuple):
     Attributes:
         other: the last store to it by another program than the last writer's.
         clash: whether a plain store replaced another program's value with a different one.
-        masked: the last store that pointed at it with a lane that the mask had turned off.
+        masked: the last store that pointed at it with a lane that the mask had turned off; not one
+            whose lane is padding, which points into another row by accident.
     """
 
     address: int
@@ -107,6 +108,8 @@ class Stores(Observer):
             high = memory.low + memory.raw.nbytes
             inside = (pointers >= memory.low) & (pointers < high)
             off = np.flatnonzero(inside & ~mask)
+            if off.size and known is not None:
+                off = off[~_padding(known, access.pointers, mask)[off]]
             at = memory.index(pointers[off])
             memory.masked[at], memory.masked_lane[at] = number + 1, off
             on = np.flatnonzero(inside & mask)
@@ -227,6 +230,33 @@ def _name(arguments: tuple[Argument, ...], pointers: np.ndarray) -> str:
 def holds(argument: Argument, pointers: np.ndarray) -> bool:
     """Whether the addresses, of which there may be none, all lie in the argument."""
     return bool(((pointers >= argument.low) & (pointers < argument.high)).all())
+
+
+def _padding(argument: Argument, pointers: np.ndarray, mask: np.ndarray) -> np.ndarray:
+    """The lanes of a tile of rows that lie beyond the rows' ends, or beyond the last row.
+
+    Coordinates are continued from the tile's first lanes. Where lanes that are on would lie beyond
+    an end, too, the tile is no tile of rows but walks through memory, and nothing is padding.
+    """
+    none, shape = np.zeros(pointers.size, dtype=bool), pointers.shape
+    tensor = argument.tensor
+    if tensor.dim() < 2 or argument.overlaps:
+        return none
+    first = (0,) * len(shape)
+    corners = [first, *((*first[:a], 1, *first[a + 1 :]) for a, n in enumerate(shape) if n > 1)]
+    addresses = np.array([pointers[corner] for corner in corners])
+    if not holds(argument, addresses):
+        return none
+    coordinates = argument.coordinates(argument.elements(addresses))
+    if coordinates is None:
+        return none
+    lanes = np.indices(shape).reshape(len(shape), -1)[[n > 1 for n in shape]]
+    beyond = none.copy()
+    for index, size in zip(coordinates, tensor.shape):
+        index = index.astype(np.int64)
+        at = index[0] + np.tensordot(index[1:] - index[0], lanes, axes=1)
+        beyond |= (at < 0) | (at >= size)
+    return none if beyond[mask].any() else beyond
 
 
 def _lane(store: Store | None, number: Any) -> tuple[int, ...]:

@@ -20,6 +20,7 @@ import torch
 import cuda_reference
 import triton_kernels
 from compare.cases import Case
+from compare.checking import hints
 from compare.compiling import machine_code, walk
 from compare.compiling.machine_code import SHARED_LIMIT, Figures
 from compare.ops import SPECS
@@ -300,9 +301,12 @@ def _label(case: Case, launch: Launch) -> str:
 
 
 def _words(error: Exception | None) -> str:
-    """An error in one line: the last, where the compiler has its point after the excerpt."""
+    """An error in one line: the last, where the compiler has its point after the excerpt; what it
+    means instead, where that is known."""
     if error is None:
         return ""
+    if known := hints.hint(error):
+        return f"{type(error).__name__}: {known}"
     lines = [line.strip() for line in str(error).splitlines() if line.strip()] or [repr(error)]
     return f"{type(error).__name__}: {lines[-1] if len(lines) > 1 else lines[0]}"
 

@@ -6,34 +6,31 @@ stores what; its results are compared with the oracle; then one program runs aga
 
 from __future__ import annotations
 
-import contextlib
 import math
-import re
 from collections.abc import Sequence
 
 import numpy as np
 from torch import Tensor
 
 from compare.cases import CPU
-from compare.checking import running
 from compare.checking.progress import Bar
-from compare.checking.stores import History, Stores, address_of
+from compare.checking.stores import Store, Stores, address_of
+from compare.debugging import replaying
 from compare.debugging.compiled import bisection, comparison
 from compare.debugging.findings import regions
 from compare.debugging.findings.findings import Failure, Findings, WrongValues, place_text
 from compare.debugging.findings.hazards import Hazard, Sanitizer, Witness
 from compare.debugging.observers import program_orders
 from compare.debugging.observers.deadlock import SpinGuard, WaitsForever
-from compare.debugging.observers.lane_history import LaneHistory
 from compare.debugging.observers.program_orders import OTHERS, Order, Outcome, forward
 from compare.debugging.observers.races import Races
-from compare.debugging.observers.tracing import Tracer
 from compare.debugging.observers.values import Values
+from compare.debugging.replaying import Target, brief
 from compare.debugging.stepping import failures
-from compare.debugging.stepping.sessions import Quit, Session
+from compare.debugging.stepping.sessions import Session
 from compare.debugging.subjects import Result, Subject
 from triton_kernels import interpreter
-from triton_kernels.interpreter import Access, Launch, Program, Several
+from triton_kernels.interpreter import Access, Dot, Launch, Observer, Place, Program, Several
 
 
 class _Watch(Stores):
@@ -43,6 +40,7 @@ class _Watch(Stores):
         super().__init__()
         self._bar, self._order, self._done = bar, order, 0
         self.elsewhere = False  # whether memory was reached that no argument holds
+        self.rounding: dict[Place | None, str] = {}  # dots that round their float32 operands
 
     def order(self, launch: Launch, programs: Sequence[Program]) -> Sequence[Program]:
         return self._order(programs)
@@ -59,10 +57,20 @@ class _Watch(Stores):
                 outside &= (access.pointers < argument.low) | (access.pointers >= argument.high)
             self.elsewhere = bool(outside.any())
 
+    def dot(self, dot: Dot) -> None:
+        if dot.precision not in ("", "ieee"):
+            self.rounding[dot.place] = dot.precision
+
     def wants(self, program: Program) -> bool:
         self._bar.update(self._done, math.prod(self.launches[-1].grid))
         self._done += 1
         return super().wants(program)
+
+
+class _Exact(Observer):
+    """Lets no tl.dot round its operands."""
+
+    dot_precision = "ieee"
 
 
 def _sanitizers() -> list[Sanitizer]:
@@ -106,7 +114,7 @@ def investigate(
         if place is None and subject.outside_is_usage:
             raise
         lane, shape = interpreter.lane_of(error) or (None, ())
-        findings.failure = Failure(_brief(error), place and _current(stores), place, lane, shape)
+        findings.failure = Failure(brief(error), place and _current(stores), place, lane, shape)
     findings.subject = _heading(subject, stores)
     findings.wrong = [w for w in (_describe(r, stores) for r in results) if w is not None]
     if worse := next((r.less_accurate for r in results if r.less_accurate), None):
@@ -116,6 +124,8 @@ def investigate(
     if sanitize and not findings.failure and not findings.partial:
         ordered = [sanitizer for sanitizer in sanitizers if sanitizer.every_order]
         of_order = _other_orders(subject, findings, Outcome("forward", stores, results), ordered)
+    for sanitizer in sanitizers:
+        findings.notes += [_look_back(*witnesses) for witnesses in sanitizer.waits()]
     findings.hazards = [hazard for sanitizer in sanitizers for hazard in sanitizer.hazards()]
     findings.hazards.sort(key=lambda hazard: not _explains(hazard, findings.failure))
     findings.hazards += of_order
@@ -129,7 +139,8 @@ def investigate(
     if target is None and session is not None and stores.current and not findings.failure:
         target = 0, (0, 0, 0)
     if target is not None:
-        _replay(subject, findings, stores, target, guards, session)
+        replaying.replay(subject, findings, stores, target, guards, session, program is not None)
+    findings.notes += _with_exact_dots(subject, findings, stores)
     findings.notes += _notes(findings, stores, results, values)
     if stores.elsewhere and not bisection.impossible(subject):
         findings.compiled = "not run: it reaches memory by addresses that only the host knows"
@@ -143,6 +154,31 @@ def investigate(
 
         failures.note(again)
     return findings
+
+
+def _look_back(load: Witness, store: Witness) -> str:
+    return (
+        f"look-back: program {load.program} waits, by volatile loads of {load.element} "
+        f"({place_text(load.place)}), for a program that stores there, as {store.program} does "
+        f"({place_text(store.place)}); what else that one stored before is ordered by nothing"
+    )
+
+
+def _with_exact_dots(subject: Subject, findings: Findings, stores: _Watch) -> list[str]:
+    """Whether results are wrong because a tl.dot rounds its operands: a run in which none does."""
+    if not stores.rounding or not findings.wrong or findings.failure or findings.partial:
+        return []
+    state = subject.prepare(CPU)
+    with Bar(f"interpreting {subject.title} with exact dots"), interpreter.interpreting(_Exact()):
+        subject.launch(state)
+    wrong = sum(int((~result.comparison.right).sum()) for result in subject.judge(state, None))
+    before = sum(each.deviation.wrong for each in findings.wrong)
+    if wrong >= before:
+        return []
+    (place, precision), *others = stores.rounding.items()
+    outcome = f"{wrong} of {before} elements stay wrong" if wrong else "right"
+    where = place_text(place) + (f", and {len(others)} more" if others else "")
+    return [f"{outcome} with input_precision='ieee' instead of '{precision}' ({where})"]
 
 
 def _explains(hazard: Hazard, failure: Failure | None) -> bool:
@@ -186,8 +222,8 @@ def _other_orders(
             where = place_text(interpreter.place_of(error))
             findings.notes.append(
                 f"in {name} order program {_current(stores)} waits forever for one that runs "
-                "later: the kernel relies on the GPU starting programs in forward order "
-                f"({where})"
+                f"later and changes {error.touched}: the kernel relies on the GPU starting "
+                f"programs in forward order ({where})"
             )
             break
         except Exception as error:  # noqa: BLE001 - whatever the kernel throws is a finding
@@ -201,14 +237,7 @@ def _other_orders(
 def _stopped(error: Exception, order: str, stores: Stores) -> Hazard:
     place, program = interpreter.place_of(error), _current(stores)
     where = () if program is None else (Witness("the error was raised", program, place),)
-    return Hazard("order", f"in {order} order it stops: {_brief(error)}", where)
-
-
-def _brief(error: Exception) -> str:
-    """An error's text without the program and line, which are told beside it."""
-    text = running.brief(error)
-    place = interpreter.place_of(error)
-    return re.sub(rf",? (in )?program \([\d, ]+\), {re.escape(str(place))}", "", text)
+    return Hazard("order", f"in {order} order it stops: {brief(error)}", where)
 
 
 def _heading(subject: Subject, stores: Stores) -> str:
@@ -231,6 +260,9 @@ def _describe(result: Result, stores: Stores) -> WrongValues | None:
     programs = list(dict.fromkeys(stores.stores[n].program for n in numbers if n >= 0))
     unwritten = int(wrong.sum() if writers is None else (writers[wrong] < 0).sum())
     history = stores.history(address_of(tensor, deviation.index))
+    nearest = None
+    if history.last is None and history.masked is None:
+        nearest = _nearest(tensor, deviation.index, writers, stores)
     launch = history.last.launch if history.last else len(stores.launches) - 1
     nan = tensor.dtype.is_floating_point and bool(tensor[~right].isnan().all())
     return WrongValues(
@@ -245,10 +277,21 @@ def _describe(result: Result, stores: Stores) -> WrongValues | None:
         stores.launches[launch].grid if stores.launches else (0,),
         history,
         tensor[deviation.index].item(),
+        nearest=nearest,
     )
 
 
-Target = tuple[int, Program]  # number of the launch, program
+def _nearest(
+    tensor: Tensor, index: tuple[int, ...], writers: np.ndarray | None, stores: Stores
+) -> tuple[tuple[int, ...], Store] | None:
+    """The stored element that is nearest in row-major order, and the last store to it."""
+    stored = np.array([]) if writers is None else np.flatnonzero(writers >= 0)
+    if writers is None or not stored.size:
+        return None
+    flat = int(np.ravel_multi_index(index, tuple(tensor.shape)))
+    at = int(stored[np.abs(stored - flat).argmin()])
+    where = tuple(int(i) for i in np.unravel_index(at, tuple(tensor.shape)))
+    return where, stores.stores[int(writers.reshape(-1)[at])]
 
 
 def _target(findings: Findings, stores: Stores, program: Sequence[int] | None) -> Target | None:
@@ -264,76 +307,12 @@ def _target(findings: Findings, stores: Stores, program: Sequence[int] | None) -
         return stores.current if findings.failure.program is not None else None
     if findings.wrong:
         history = findings.wrong[0].history
-        store = history.last or history.masked
+        nearest = findings.wrong[0].nearest
+        store = history.last or history.masked or (nearest[1] if nearest else None)
         return (store.launch, store.program) if store else stores.current
     if findings.compared or findings.partial or stores.current is None:
         return None
     return 0, (0, 0, 0)
-
-
-def _replay(
-    subject: Subject,
-    findings: Findings,
-    stores: Stores,
-    target: Target,
-    guards: Sequence[SpinGuard],
-    session: Session | None,
-) -> None:
-    """Run the program alone, from the start of its launch, and note what it does."""
-    worst = findings.wrong[0] if findings.wrong else None
-    watched = _offset(stores, worst.history) if worst else None
-    store = worst.history.last if worst else None
-    failure, history = findings.failure, None
-    if session is not None:  # the debugger has the one trace function that there is
-        pass
-    elif failure is not None and failure.lane is not None:
-        history = LaneHistory(failure.lane, failure.shape)
-    elif worst is not None and store is not None:
-        history = LaneHistory(worst.history.lane, store.shape)
-    tracer = Tracer(*target, watched, history)
-    guarded = Several(tracer, *guards)  # alone, it may wait for the others
-    try:
-        state = subject.prepare(CPU)
-        if session is not None:
-            with session.stepping(tracer, *target, findings.reason()):
-                subject.launch(state)
-        else:
-            with (
-                Bar(f"tracing program {target[1]}"),
-                interpreter.interpreting(guarded),
-                history or contextlib.nullcontext(),
-            ):
-                subject.launch(state)
-    except KeyboardInterrupt:
-        findings.partial = True
-        tracer.end("by Ctrl-C, this is the trace so far")
-    except Quit:
-        tracer.end("by q in the debugger")
-    except Exception as error:  # noqa: BLE001 - the kernel's error, which has been reported
-        text = _brief(error)
-        known = findings.failure is not None and findings.failure.error == text
-        tracer.end("by the error above" if known else text.splitlines()[0])
-    findings.trace = tracer.trace
-    if failure is not None:
-        failure.lane_history = history.steps if history else []
-    if session is not None and not session.reached:
-        findings.notes.append(f"program {target[1]} got to none of the breakpoints")
-    if failure is not None and tracer.trace is not None and not tracer.trace.ended:
-        findings.notes.append("alone the program does not fail: it needs what others write")
-    if worst is not None:
-        worst.alone = tracer.stored_there
-        worst.lane_history = history.steps if history else []
-
-
-def _offset(stores: Stores, history: History) -> tuple[str, int] | None:
-    """The worst element as the argument that its writer stored through, and bytes from its start:
-    addresses are others in another run."""
-    if history.last is None:
-        return None
-    for argument in stores.launches[history.last.launch].arguments:
-        if argument.name == history.last.argument:
-            return argument.name, history.address - argument.low
-    return None
 
 
 def _notes(

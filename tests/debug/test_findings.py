@@ -148,7 +148,7 @@ def way_kernel(x_ptr, w_ptr, out_ptr, M, N, BLOCK: tl.constexpr):
 
 
 def test_the_way_of_the_worst_element() -> None:
-    """Every variable that goes with the element's lane, with its value there; loops condensed."""
+    """Every variable that the element came of, with its value in the lanes that count."""
     x = torch.zeros(16, 16)
     x[3, 5], w, out = 2.0, torch.eye(16), torch.empty(16, 16)
     expected = torch.full((16, 16), 13.5).double() + x.sum(1, keepdim=True)  # (0 + 0 + 1 + 2)³ / 2
@@ -156,9 +156,12 @@ def test_the_way_of_the_worst_element() -> None:
     assert found.wrong[0].deviation.index == (3, 5)
     way = {(step.place.function, step.name): step for step in found.wrong[0].lane_history}
     assert set(way) == {
-        *(("way_kernel", name) for name in ("acc", "i", "out", "m", "n")),
+        *(("way_kernel", name) for name in ("acc", "i", "out", "m", "n", "x", "w", "row", "")),
         *(("cube_half", name) for name in ("cubed", "return")),
     }
+    assert str(way["way_kernel", "x"]) == "x = 0…2 (16 lanes)"  # a row of the product's
+    assert str(way["way_kernel", "w"]) == "w = 0…1 (16 lanes)"  # and a column
+    assert str(way["way_kernel", "row"]) == "row = 2"
     assert str(way["cube_half", "cubed"]) == "cubed = 125"
     assert str(way["cube_half", "return"]) == "returns 62.5"
     assert str(way["way_kernel", "i"]) == "i = 0, …, 2 (3 times)"
@@ -168,7 +171,8 @@ def test_the_way_of_the_worst_element() -> None:
     assert "on the way to out_ptr[3, 5], lane [3, 5]" in text
     line = way_kernel.fn.__code__.co_firstlineno
     assert re.search(rf"out = 64\.5 +:{line + 9} out = cube_half\(acc\) \+ row", text)
-    assert found.to_dict()["wrong"][0]["lane_history"][-1]["name"] == "out"
+    names = [step["name"] for step in found.to_dict()["wrong"][0]["lane_history"]]
+    assert names[-2:] == ["out", ""]  # the last one is the store
     assert sys.gettrace() is None
 
 
@@ -198,14 +202,14 @@ def test_the_variables_in_the_lane_of_an_error() -> None:
     found = debug(doubled, (1,), (x, out, 19), BLOCK=32)
     assert found.failure is not None
     assert (found.failure.lane, found.failure.shape) == ((20,), (32,))
-    assert "the variables in lane [20]\n" in str(found)
-    assert [str(step) for step in found.failure.lane_history] == ["offsets = 20", "inside = False"]
+    assert "what led there, in lane [20]\n" in str(found)
+    assert [str(step) for step in found.failure.lane_history] == ["offsets = 20", ""]
     x[3] = -1.0
     found = debug(doubled, (1,), (x[:16], out, 19), BLOCK=16)
     assert found.failure is not None
     assert found.failure.lane == (3,)
     assert [step.last for step in found.failure.lane_history if step.name == "x"] == ["-1"]
-    assert found.to_dict()["failure"]["lane_history"][-1]["last"] == "-1"
+    assert found.to_dict()["failure"]["lane_history"][1]["last"] == "-1"
 
 
 @triton.jit

@@ -9,6 +9,9 @@
   :class:`Pages` holds numbers for the elements of a memory.
 - Where an observer has :class:`Shadows`, undefined, overflowed and non-finite values are followed
   to where they reach memory (:class:`Reach`, :class:`Origin`).
+- Where one has a :class:`Dataflow`, operations are noted, so that a :class:`Value` can be followed
+  back to those that it was made of, lane by lane, and through what the program stored;
+  :func:`made_by` tells a variable's.
 - :func:`place_of`, :func:`lane_of`, :func:`in_lane` and :func:`role` say where an error arose.
 - :mod:`post_mortem` puts the interpreter back where a program ended.
 - :mod:`cross_compile` compiles launches for a GPU that is not there; :mod:`recompile` compiles
@@ -21,6 +24,7 @@ a kernel is interpreted for the first time, not with :mod:`triton_kernels`.
 
 from triton_kernels._modes import interpreting as active
 from triton_kernels._modes import made_interpreted
+from triton_kernels.interpreter.dataflow import Dataflow, Value, made_by
 from triton_kernels.interpreter.fault_sinks import Reach, Shadows
 from triton_kernels.interpreter.handles import in_lane
 from triton_kernels.interpreter.memory import Argument, Pages
@@ -41,6 +45,7 @@ from triton_kernels.interpreter.source_lines import lane_of, place_of, role
 __all__ = [
     "Access",
     "Argument",
+    "Dataflow",
     "Dot",
     "Launch",
     "Observer",
@@ -51,10 +56,12 @@ __all__ = [
     "Reach",
     "Several",
     "Shadows",
+    "Value",
     "active",
     "in_lane",
     "interpreting",
     "lane_of",
+    "made_by",
     "made_interpreted",
     "place_of",
     "role",

@@ -24,6 +24,16 @@ from triton_kernels.interpreter.memory import Argument
 from triton_kernels.interpreter.observers import Access, Dot, Observer
 
 _Builder: Any = getattr(upstream, "InterpreterBuilder", object)
+_WAY_OUT = (
+    "to debug the rest, give the kernel a constexpr that puts operations of triton.language there"
+)
+
+
+class NotInterpreted(NotImplementedError, AttributeError):
+    """The kernel asks for what only the compiler can do."""
+
+    def __init__(self, what: str) -> None:
+        super().__init__(f"{what} runs only compiled, not interpreted: {_WAY_OUT}")
 
 
 class _InlineAsm:
@@ -71,6 +81,7 @@ class MendedBuilder(_Builder):  # type: ignore[misc]
     """
 
     arguments: tuple[Argument, ...] = ()
+    alive: list[Argument] | None = None  # all tensors, where this launch had to ask
     observer: Observer | None = None
     other_given = False  # to the load that runs
 
@@ -158,7 +169,8 @@ class MendedBuilder(_Builder):  # type: ignore[misc]
         """The input precision of a dot; "" where it is about nothing, as of 16-bit operands."""
         if narrow(a) or a.data.dtype != np.float32:
             return ""
-        name: str = input_precision.name.lower()
+        asked = self.observer.dot_precision if self.observer is not None else ""
+        name: str = asked or input_precision.name.lower()
         return name
 
     # `and`, `or`, `not` on tensors, which the compiler applies to every element (see _Rewriter)
@@ -221,7 +233,9 @@ class MendedBuilder(_Builder):  # type: ignore[misc]
             return
         elsewhere = not isinstance(pointers.dtype, ArgumentPointer)
         if elsewhere:  # read from a table of pointers, or made of a number
-            owners = tuple(live_tensors.holding(active))
+            if self.alive is None:
+                self.alive = list(live_tensors.alive())
+            owners = tuple(live_tensors.holding(active, self.alive))
             for owner in owners:
                 bad &= owner.outside(active, width)
             if not bad.any():
@@ -253,11 +267,12 @@ class MendedBuilder(_Builder):  # type: ignore[misc]
             undefined = np.full(ptrs.data.shape, poison(dtype), dtype=wanted)
             other = upstream.TensorHandle(undefined, dtype)
         out = super().create_masked_load(ptrs, mask, other, *policy, **named_policy)
-        self._tell("load", "", ptrs, mask.data, out)
+        volatile = named_policy.get("is_volatile", policy[-1] if len(policy) > 2 else False)
+        self._tell("load", "", ptrs, mask.data, out, "volatile" if volatile else "")
         return out
 
     def _tell(
-        self, verb: Any, operation: str, ptrs: Any, mask: Array, values: Any, sem: Any = None
+        self, verb: Any, operation: str, ptrs: Any, mask: Array, values: Any, order: str = ""
     ) -> None:
         """Tell the observer of an access."""
         if self.observer is None:
@@ -265,7 +280,7 @@ class MendedBuilder(_Builder):  # type: ignore[misc]
         argument = getattr(ptrs.dtype, "argument", None)
         mask = np.broadcast_to(mask, ptrs.data.shape)
         dtype, program = ptrs.get_element_ty().name, tuple(self.grid_idx)
-        place, order = source_lines.current(), sem.name.lower() if sem is not None else ""
+        place = source_lines.current()
         access = Access(
             verb, operation, argument, ptrs.data, mask, values.data, dtype, program, place, order
         )
@@ -284,22 +299,28 @@ class MendedBuilder(_Builder):  # type: ignore[misc]
         self, rmw_op: Any, ptr: Any, val: Any, mask: Any, sem: Any, scope: Any
     ) -> Any:
         self._check("atomic", ptr, mask.data)
-        self._tell("atomic", rmw_op.name.lower(), ptr, mask.data, val, sem)
+        self._tell("atomic", rmw_op.name.lower(), ptr, mask.data, val, sem.name.lower())
         return super().create_atomic_rmw(rmw_op, ptr, val, mask, sem, scope)
 
     def create_atomic_cas(self, ptr: Any, cmp: Any, val: Any, sem: Any, scope: Any) -> Any:
         mask = np.ones(ptr.data.shape, dtype=bool)
         self._check("atomic", ptr, mask)
-        self._tell("atomic", "cas", ptr, mask, val, sem)
+        self._tell("atomic", "cas", ptr, mask, val, sem.name.lower())
         return super().create_atomic_cas(ptr, cmp, val, sem, scope)
 
-    # shadow values, for the builder that keeps them
+    # for the builders that keep shadow values, or where values came from
 
     def follow(self, name: str, inputs: tuple[Any, ...], out: Any) -> None:
         """An operation lane by lane, which no other method of this builder did, has its result."""
 
     def follow_reduction(self, name: str, handle: Any, out: Any, axis: int, scan: bool) -> None:
         """So has a reduction or a scan along an axis."""
+
+    def follow_move(self, handle: Any, out: Any, move: Callable[[Array], Any]) -> None:
+        """Or values have moved to other lanes."""
+
+    def follow_selection(self, condition: Array, yes: Any, no: Any, out: Any) -> None:
+        """Or been chosen from two handles."""
 
     def decides(self, handle: Any) -> None:
         """A scalar decides what the kernel does next."""
@@ -323,6 +344,13 @@ class MendedBuilder(_Builder):  # type: ignore[misc]
         if re.fullmatch(r"\s*tanh\.approx\.f32\s+\$0\s*,\s*\$1\s*;?\s*", asm):
             tanh = emulation.elementary("tanh", values[0].data)
             return _InlineAsm(upstream.TensorHandle(tanh, tl.float32))
-        raise NotImplementedError(
-            f"inline assembly is not interpreted, only 'tanh.approx.f32 $0, $1;'; got {asm!r}"
-        )
+        first = asm.strip().splitlines()[0].strip() if asm.strip() else ""
+        raise NotInterpreted(f"inline PTX ({first!r}; all but 'tanh.approx.f32 $0, $1;')")
+
+    def create_extern_elementwise(self, library: str, path: str, symbol: str, *_: Any) -> Any:
+        raise NotInterpreted(f"the function {symbol} of an external library")
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("create_"):  # an operation that this Triton's interpreter lacks
+            raise NotInterpreted(f"the operation {name.removeprefix('create_')}")
+        raise AttributeError(name)

@@ -9,6 +9,7 @@ import numpy as np
 import triton.language as tl
 
 from triton_kernels.interpreter import emulation
+from triton_kernels.interpreter.builder import NotInterpreted
 from triton_kernels.interpreter.handles import (
     MISSING,
     decode,
@@ -195,7 +196,7 @@ def emulated(name: str) -> Callable[..., Any]:
         elif name in emulation.FUNCTIONS:
             out = emulation.elementary(name, *wide)
         else:
-            raise NotImplementedError(f"libdevice.{name} is not emulated in the interpreter")
+            raise NotInterpreted(f"libdevice.{name}")
         handle = upstream.TensorHandle(np.asarray(out), dtype)
         inputs = tuple(t.handle for t in tensors)
         upstream.interpreter_builder.follow(f"libdevice.{name}", inputs, handle)

@@ -173,16 +173,19 @@ def launch(function: Any, args: Any, kwargs: dict[str, Any], grid: Any) -> None:
         begins = Launch(name, tuple(sizes), builder.arguments, function, values, options)
         observer.launch(begins)
         programs = observer.order(begins, _listed(name, sizes))
-    with np.errstate(all="ignore"):
-        for program in programs:
-            if observer is not None and not observer.wants(program):
-                continue
-            builder.set_grid_idx(*program)
-            try:
-                source_lines.run(kernel, converted)
-            except Exception as error:
-                error.add_note(f"in program {program} of kernel {name}")
-                raise
+    try:
+        with np.errstate(all="ignore"):
+            for program in programs:
+                if observer is not None and not observer.wants(program):
+                    continue
+                builder.set_grid_idx(*program)
+                try:
+                    source_lines.run(kernel, converted)
+                except Exception as error:
+                    error.add_note(f"in program {program} of kernel {name}")
+                    raise
+    finally:
+        builder.alive = None  # or they all would stay so
     if transfer is not None:
         transfer._restore_args_dev(given, host, {}, {})
 

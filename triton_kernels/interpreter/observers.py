@@ -60,7 +60,8 @@ class Access(NamedTuple):
         values: as loaded, or as stored; raw bits for bfloat16 (uint16) and float8 (uint8).
         dtype: of the values, as Triton calls it: "fp32", "bf16", "int1".
         place: the kernel's line; None where it is not known.
-        semantics: of an atomic: "relaxed", "acquire", "release" or "acquire_release"; else empty.
+        semantics: of an atomic: "relaxed", "acquire", "release" or "acquire_release"; of a load
+            "volatile" where it is; else empty.
     """
 
     verb: Literal["load", "store", "atomic"]
@@ -103,9 +104,15 @@ class Observer:
 
     Attributes:
         shadows: the shadow values that it wants kept (``interpreter.Shadows``), if any.
+        flow: where it wants operations noted (``interpreter.Dataflow``), if it does; not in a run
+            with shadows.
+        dot_precision: the input precision that every tl.dot of float32 has, whatever the kernel
+            says; empty where they keep their own.
     """
 
     shadows: Any = None
+    flow: Any = None
+    dot_precision: str = ""
 
     def launch(self, launch: Launch) -> None:
         """A kernel is about to run."""
@@ -128,12 +135,14 @@ class Observer:
 class Several(Observer):
     """Observers as one: each is told everything, and a program runs if all want it.
 
-    The first one decides the order of programs; one at most wants shadow values.
+    The first one decides the order of programs; one at most wants shadow values, or the dataflow.
     """
 
     def __init__(self, *observers: Observer) -> None:
         self.observers = observers
         self.shadows = next((o.shadows for o in observers if o.shadows is not None), None)
+        self.flow = next((o.flow for o in observers if o.flow is not None), None)
+        self.dot_precision = next((o.dot_precision for o in observers if o.dot_precision), "")
 
     def launch(self, launch: Launch) -> None:
         for observer in self.observers:

@@ -25,6 +25,7 @@ from triton_kernels import _modes
 from triton_kernels.interpreter import imported_names, language
 from triton_kernels.interpreter.assumptions import missing_names
 from triton_kernels.interpreter.builder import MendedBuilder
+from triton_kernels.interpreter.flow_builder import FlowBuilder
 from triton_kernels.interpreter.handles import MISSING, numpy_dtype_by_name, upstream
 from triton_kernels.interpreter.launching import call_jit, run_autotuner, run_jit
 from triton_kernels.interpreter.observers import Observer, Several
@@ -102,12 +103,17 @@ def _apply(patches: _Patches) -> None:
 
 
 def _watch(observer: Observer | None) -> None:
-    """Let the builder tell an observer, and keep shadows if it wants them."""
+    """Let the builder tell an observer, and keep shadows or the dataflow if it wants them."""
     builder = upstream.interpreter_builder
     builder.observer = observer
     shadows = observer.shadows if observer is not None else None
-    builder.__class__ = MendedBuilder if shadows is None else ShadowedBuilder
-    builder.shadows = shadows
+    flow = observer.flow if observer is not None else None
+    builder.__class__ = MendedBuilder
+    if shadows is not None:
+        builder.__class__ = ShadowedBuilder
+    elif flow is not None:
+        builder.__class__ = FlowBuilder
+    builder.shadows, builder.flow = shadows, flow
 
 
 @contextlib.contextmanager

@@ -70,7 +70,8 @@ _UNSIGNED_WRAPS = ("create_mul", "create_shl")  # the others are how unsigned nu
 _DECISIVE = {"create_and": 0, "create_mul": 0, "create_or": -1}  # whatever the other operand is
 
 
-def _handles(arguments: Any) -> tuple[Any, ...]:
+def handles_among(arguments: Any) -> tuple[Any, ...]:
+    """Those of a builder method's arguments that are values."""
     return tuple(a for a in arguments if isinstance(a, upstream.TensorHandle))
 
 
@@ -95,12 +96,12 @@ def _follows(name: str) -> Callable[..., Any]:
 
 
 def _elementwise(self: Any, name: str, arguments: Any, out: Any, _: Any) -> None:
-    self.follow(name, _handles(arguments), out)
+    self.follow(name, handles_among(arguments), out)
 
 
 def _moved(self: Any, name: str, arguments: Any, out: Any, inner: Any) -> None:
     """Numbers of origins move as the values do: through the same method."""
-    inputs = _handles(arguments)
+    inputs = handles_among(arguments)
     if all(shadow_of(h) is CLEAN for h in inputs):
         return
     outs = out if isinstance(out, tuple) else (out,)

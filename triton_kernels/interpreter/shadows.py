@@ -43,6 +43,7 @@ def moved(handle: Any, move: Callable[[Array], Any]) -> Any:
     """A handle of the same values in another order or shape; their shadow moves with them."""
     new = upstream.TensorHandle(np.asarray(move(handle.data)), handle.dtype)
     shape, shadow = handle.data.shape, shadow_of(handle)
+    upstream.interpreter_builder.follow_move(handle, new, move)
     if shadow is CLEAN:
         return new
     full = (None if a is None else np.broadcast_to(a, shape) for a in shadow)
@@ -53,6 +54,7 @@ def selected(condition: Array, yes: Any, no: Any) -> Any:
     """np.where of two handles of a dtype, with their shadows."""
     new = upstream.TensorHandle(np.where(condition, yes.data, no.data), yes.dtype)
     pairs = zip(shadow_of(yes), shadow_of(no), strict=True)
+    upstream.interpreter_builder.follow_selection(condition, yes, no, new)
     return give(new, Shadow(*(chosen(condition, *pair) for pair in pairs)))
 
 

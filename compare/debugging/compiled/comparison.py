@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from compare.checking import running
+from compare.checking import hints, running
 from compare.checking.progress import Bar
 from compare.debugging.compiled import bisection
 from compare.debugging.findings.findings import Findings, beside_the_bound
@@ -30,7 +30,9 @@ def bring_in(
         if asked := running.memory_asked(error):
             findings.compiled = f"not run: {asked}"
             return
-        findings.compiled, findings.compiled_right = running.brief(error), False
+        known = hints.hint(error)
+        findings.compiled = running.brief(error) + (f"; {known}" if known else "")
+        findings.compiled_right = False
     else:
         there = torch.cat([~r.comparison.right.cpu().flatten() for r in runs])
         worse = next((r.less_accurate for r in runs if r.less_accurate), None)

@@ -14,15 +14,16 @@ from compare.checking.eager_rule import LessAccurate
 from compare.checking.judging import Deviation
 from compare.checking.stores import History, Store
 from compare.debugging.compiled.bisection import Bisection
+from compare.debugging.findings import steps
 from compare.debugging.findings.hazards import Hazard, Witness
 from compare.debugging.findings.regions import Pattern
-from compare.debugging.findings.traces import WIDTH, Trace, source_line
-from compare.debugging.observers import lane_history
-from compare.debugging.observers.lane_history import Step
+from compare.debugging.findings.steps import Step
+from compare.debugging.findings.traces import WIDTH, Trace, cut, source_line
 from compare.debugging.shrink.shrunk import Reproduction, Shrunk
 from triton_kernels.interpreter import Place, Program
 
 LINES = 40  # of the printed findings: one screen
+MOST_STEPS, LEAST_STEPS = 20, 8  # lines of what the worst element was made of
 SHOWN = 2  # outputs with wrong values that are described
 LONGEST = 5 * WIDTH  # characters of one line of an error's text
 
@@ -59,9 +60,11 @@ class WrongValues:
         history: of the worst element.
         value: of the worst element.
         made: the operation that made it NaN or infinite; None if it is neither, or was so before.
+        nearest: of an element that no program addressed, the nearest that one did store, as its
+            index and that store; None if there is none.
         alone: what its writer stores there when it runs alone; None if it does not, or if that
             was an atomic operation.
-        way: what the variables hold in the worst element's lane, alone.
+        lane_history: what the worst element was made of.
     """
 
     output: str
@@ -76,6 +79,7 @@ class WrongValues:
     history: History
     value: float
     made: Witness | None = None
+    nearest: tuple[tuple[int, ...], Store] | None = None
     alone: float | None = None
     lane_history: list[Step] = field(default_factory=list)
 
@@ -113,6 +117,13 @@ class WrongValues:
             where = _store(h.masked, h.masked_lane)
             lines.append(f"  addressed by {where}: {_mask(h.masked, False)}")
             lines.append(f"    {place_text(h.masked.place)}")
+        elif self.nearest is not None:
+            index = ", ".join(map(str, self.nearest[0]))
+            lines.append(
+                f"  the nearest that is stored: {self.output}[{index}], by program "
+                f"{self.nearest[1].program}"
+            )
+            lines.append(f"    {place_text(self.nearest[1].place)}")
         if h.other is not None:
             words = ", which had stored another value" if h.clash else ""
             lines.append(f"  before that by program {h.other.program}{words}")
@@ -137,6 +148,7 @@ class WrongValues:
                 "before_that_by": _store_dict(h.other, None),
                 "with_another_value": h.clash,
                 "masked_off_in": _store_dict(h.masked, h.masked_lane),
+                "nearest_stored_by": _store_dict(self.nearest and self.nearest[1], None),
             },
             "value": self.value,
             "made": self.made and self.made.to_dict(),
@@ -297,26 +309,39 @@ class Findings:
             told = [part for line in self.shrunk.lines() for part in _wrapped(line)]
             replay = [f"  {self.shrunk.replay}"] if self.shrunk.replay else []  # in one piece
             lines = told + replay + lines
-        after = self._lane_history()
-        after += ["", *self.reproduction.lines()] if self.reproduction else []
+        after = ["", *self.reproduction.lines()] if self.reproduction else []
+        head, way, place = self._lane_history()
+        room = LINES - len(lines) - len(after)
+        printed: set[Place | None] = set()
         if self.trace is not None:
-            shown = self.trace.show(most=max(8, LINES - 1 - len(lines) - len(after)))
+            wanted = len(steps.in_lines(way, place, printed, MOST_STEPS)) + 2 if way else 0
+            shown, printed = self.trace.condensed(most=max(8, room - 1 - wanted))
+            room -= len(shown.splitlines()) + 1
             lines += ["", *shown.splitlines()]
+        if way:
+            told = steps.in_lines(way, place, printed, max(LEAST_STEPS, room - 2))
+            lines += ["", head, *(f"  {cut(line, WIDTH - 2)}" for line in told)]
         return "\n".join(lines + after)
 
-    def _lane_history(self) -> list[str]:
+    def _lane_history(self) -> tuple[str, list[Step], Place | None]:
+        """What the worst element, or the lane that failed, was made of: a heading, the steps, and
+        the place whose file need not be told."""
         failure, worst = self.failure, self.wrong[0] if self.wrong else None
-        if failure is not None and failure.lane_history:
-            head, steps, place = "the variables", failure.lane_history, failure.place
-            head += f" in lane {list(failure.lane or ())}" if math.prod(failure.shape) > 1 else ""
-        elif worst is not None and worst.lane_history and worst.history.last is not None:
-            steps, place = worst.lane_history, worst.history.last.place
-            head = f"on the way to {worst.output}[{', '.join(map(str, worst.deviation.index))}]"
-            lane = f", lane {list(worst.history.lane)}"
-            head += lane if worst.history.last.lanes > 1 else ""
-        else:
-            return []
-        return ["", head, *(f"  {_cut(line)}" for line in lane_history.lines(steps, place))]
+        if failure is not None:
+            head = "what led there"
+            head += f", in lane {list(failure.lane or ())}" if math.prod(failure.shape) > 1 else ""
+            return head, failure.lane_history, failure.place
+        if worst is None:
+            return "", [], None
+        history = worst.history
+        store, lane = (
+            history.last or history.masked,
+            history.lane if history.last else history.masked_lane,
+        )
+        head = f"on the way to {worst.output}[{', '.join(map(str, worst.deviation.index))}]"
+        head += f", lane {list(lane)}" if store and store.lanes > 1 else ""
+        store = store or (worst.nearest and worst.nearest[1])
+        return head, worst.lane_history, store and store.place
 
     def to_dict(self, tiles: bool = False) -> dict[str, Any]:
         """Everything, with the values of the trace's tiles if ``tiles``."""
@@ -342,10 +367,6 @@ class Findings:
     def to_json(self, tiles: bool = False) -> str:
         """The same as a JSON text."""
         return json.dumps(numerics.json_safe(self.to_dict(tiles)), indent=1)
-
-
-def _cut(line: str) -> str:
-    return line if len(line) <= WIDTH - 2 else line[: WIDTH - 3] + "…"
 
 
 def _hazard(hazard: Hazard) -> list[str]:

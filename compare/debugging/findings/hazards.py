@@ -76,6 +76,10 @@ class Sanitizer(Observer):
 
     every_order = False
 
+    def waits(self) -> list[tuple[Witness, ...]]:
+        """Volatile loads of one program, and the stores of another that they wait for."""
+        return []
+
     def hazards(self) -> list[Hazard]:
         """What it found, the most telling first."""
         raise NotImplementedError

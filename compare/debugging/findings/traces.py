@@ -103,11 +103,15 @@ def _span(low: float | None, high: float | None, nans: int) -> str:
 
 @dataclass
 class Trace:
-    """What one program did. ``ended`` says why it stopped before its end, or is empty."""
+    """What one program did, ``alone`` or after those before it.
+
+    ``ended`` says why it stopped before its end, or is empty.
+    """
 
     kernel: str
     program: Program
     grid: tuple[int, ...]
+    alone: bool = True
     events: list[Event] = field(default_factory=list)
     ended: str = ""
 
@@ -116,11 +120,16 @@ class Trace:
 
     def show(self, most: int) -> str:
         """The trace in that many lines at most: repeated iterations are condensed."""
-        head = f"program {self.program} of {self.grid}, alone, from the start of the launch"
+        return self.condensed(most)[0]
+
+    def condensed(self, most: int) -> tuple[str, set[Place | None]]:
+        """The same, and the places that are left."""
+        how = "alone, from the start of the launch" if self.alone else "after those before it"
+        head = f"program {self.program} of {self.grid}, {how}"
         files = {e.place.file for e in self.events if e.place}
         if len(files) == 1:
-            head = _cut(f"{head}, {os.path.basename(files.pop())}", WIDTH)
-        tail = [_cut(f"  stopped: {self.ended}", WIDTH)] if self.ended else []
+            head = cut(f"{head}, {os.path.basename(files.pop())}", WIDTH)
+        tail = [cut(f"  stopped: {self.ended}", WIDTH)] if self.ended else []
         nodes = _fold([_Node((i,), _key(e)) for i, e in enumerate(self.events)])
         room = most - 1 - len(tail)
         for before in (SHOWN, 1, 0):
@@ -136,7 +145,8 @@ class Trace:
                 *plan[len(plan) - (kept + 1) // 2 :],
             ]
         lines = self._lines(plan, len(files) > 1)
-        return "\n".join([head, *lines, *tail])
+        places = {self.events[i].place for i in plan if isinstance(i, int)}
+        return "\n".join([head, *lines, *tail]), places
 
     def _lines(self, plan: list[int | str], many: bool) -> list[str]:
         cells = {i: self.events[i].cells() for i in plan if isinstance(i, int)}
@@ -152,9 +162,9 @@ class Trace:
             if isinstance(item, str):
                 lines.append(f"  {item}")
                 continue
-            row = "  ".join(_cut(c, w).ljust(w) for c, w in zip(cells[item], wide))
+            row = "  ".join(cut(c, w).ljust(w) for c, w in zip(cells[item], wide))
             line = f"  {item + 1:{digits}} {row}  {self._code(self.events[item], many)}"
-            lines.append(_cut(line.rstrip(), WIDTH))
+            lines.append(cut(line.rstrip(), WIDTH))
         return lines
 
     def _code(self, event: Event, many: bool) -> str:
@@ -182,12 +192,14 @@ class Trace:
             "kernel": self.kernel,
             "program": self.program,
             "grid": self.grid,
+            "alone": self.alone,
             "stopped": self.ended,
             "events": [event.to_dict(tiles) for event in self.events],
         }
 
 
-def _cut(text: str, width: int) -> str:
+def cut(text: str, width: int) -> str:
+    """A line in so many columns."""
     return text if len(text) <= width else text[: width - 1] + "…"
 
 

@@ -13,7 +13,17 @@ FEW = 16  # lanes of an atomic that is examined for changing memory; larger ones
 
 
 class WaitsForever(RuntimeError):
-    """A program waits for what does not happen while it runs."""
+    """A program waits for what does not happen while it runs: that ``touched`` changes."""
+
+    def __init__(self, touched: str, volatile: bool) -> None:
+        self.touched = touched
+        what = f"{touched} stays as it is. What the program waits for"
+        if volatile:
+            what = f"volatile loads wait for a program that stores to {touched}, which"
+        super().__init__(
+            f"{what} is done by none, or by one that runs later: programs run one after another "
+            "here, and a GPU need not run them at the same time either"
+        )
 
 
 class SpinGuard(Observer):
@@ -52,11 +62,7 @@ class SpinGuard(Observer):
             self._repeated = {}
         self._repeated[key] = self._repeated.get(key, 0) + 1
         if self._repeated[key] > PATIENCE:
-            raise WaitsForever(
-                f"{_touched(access)} stays as it is. What the program waits for is done by none, "
-                "or by one that runs later: programs run one after another here, and a GPU need "
-                "not run them at the same time either"
-            )
+            raise WaitsForever(_touched(access), access.semantics == "volatile")
 
 
 def _bytes(address: int, width: int) -> bytes:

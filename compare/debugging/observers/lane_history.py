@@ -1,77 +1,52 @@
-"""One element's way through the arithmetic: what a kernel's variables hold in its lane.
+"""One element's way through a program: what was assigned on the way, and what each of that held.
 
 The trace of a program lists what touches memory; between a load and a store lies the arithmetic,
-and a wrong constant shows nowhere else.
+and a wrong constant, index or mask shows nowhere else.
 """
 
 from __future__ import annotations
 
-import ast
-import inspect
-import linecache
-import os
 import sys
-import textwrap
-from dataclasses import dataclass
-from functools import cache
 from types import CodeType, FrameType
-from typing import Any
+from typing import Any, NamedTuple
 
-from compare.debugging.findings.traces import source_line
+import triton.language as tl
+
 from triton_kernels import interpreter
-from triton_kernels.interpreter import Place
+from triton_kernels.interpreter import Dataflow, Place, Value
 
-SHOWN = 10  # lines that are printed
 _TRACE = Any  # a trace function returns one
+MOST = 1 << 18  # assignments that are noted
 
 
-@dataclass
-class Step:
-    """A variable that a line assigns, or what a function returns (``name`` "return").
+class Assignment(NamedTuple):
+    """A name got a value at a place; what a function returns has the name "return".
 
-    ``first`` and ``last`` are its value in the lane, in words, ``count`` how often it was assigned.
+    ``value`` is what is known of where it came from, ``plain`` the number where it is Python's own.
     """
 
     place: Place
     name: str
-    first: str
-    last: str
-    count: int = 1
-
-    def __str__(self) -> str:
-        value = self.last if self.last == self.first else f"{self.first}, …, {self.last}"
-        value += f" ({self.count} times)" if self.count > 1 else ""
-        what = "returns" if self.name == "return" else f"{self.name} ="
-        return f"{what} {value}"
-
-    def to_dict(self) -> dict[str, Any]:
-        """For the JSON file."""
-        return {
-            "name": self.name,
-            **self.place._asdict(),
-            "code": source_line(self.place),
-            "first": self.first,
-            "last": self.last,
-            "count": self.count,
-        }
+    value: Value | None
+    plain: bool | int | float | None
 
 
-class LaneHistory:
-    """Inside this context, in the programs for which ``on`` is set, notes the steps to a lane.
+class Assignments:
+    """Inside this context, in the programs for which the dataflow is on, notes what is assigned.
 
-    A variable counts if it is one number, or a tile of as many dimensions as the stored one's
-    ``shape``, with a size of one where it does not have that one's. Operands of a tl.dot do not:
-    an element of theirs in the same lane goes elsewhere.
+    Attributes:
+        noted: in order.
+        called: for each function of the kernel, by file and name, the lines that called it.
     """
 
-    def __init__(self, lane: tuple[int, ...], shape: tuple[int, ...]) -> None:
-        self.steps: list[Step] = []
-        self.on = self._inside = False
-        self._lane, self._shape = lane, shape
-        self._known: dict[tuple[Place, str], Step] = {}
+    def __init__(self, flow: Dataflow) -> None:
+        self.flow = flow
+        self.noted: list[Assignment] = []
+        self.called: dict[tuple[str, str], dict[Place, None]] = {}
+        self._inside = False
         self._outer: Any = None
 
-    def __enter__(self) -> LaneHistory:
+    def __enter__(self) -> Assignments:
         self._outer = sys.gettrace()
         sys.settrace(self._call)
         return self
@@ -80,7 +55,7 @@ class LaneHistory:
         sys.settrace(self._outer)
 
     def _call(self, frame: FrameType, event: str, argument: Any) -> _TRACE:
-        role = interpreter.role(frame.f_code) if self.on else ""
+        role = interpreter.role(frame.f_code) if self.flow.on else ""
         if role in ("program", "observer"):
             outside, self._inside = self._inside, role == "program"
 
@@ -91,6 +66,13 @@ class LaneHistory:
             return leave
         if role != "kernel" or not self._inside:
             return None
+        caller = frame.f_back
+        while caller is not None and not (known := interpreter.role(caller.f_code)):
+            caller = caller.f_back
+        if caller is not None and known == "kernel":
+            code = frame.f_code
+            lines = self.called.setdefault((code.co_filename, code.co_name), {})
+            lines[_place(caller.f_code, caller.f_lineno)] = None
         before, line = dict(frame.f_locals), frame.f_lineno
 
         def trace(frame: FrameType, event: str, argument: Any) -> _TRACE:
@@ -107,44 +89,15 @@ class LaneHistory:
         return trace
 
     def _note(self, code: CodeType, line: int, name: str, value: Any) -> None:
-        place = Place(code.co_filename, line, code.co_name)
-        text = interpreter.in_lane(value, self._lane, self._shape)
-        if text is None or name in _multiplied(code):
+        if len(self.noted) >= MOST:
             return
-        step = self._known.get((place, name))
-        if step is None:
-            self._known[place, name] = step = Step(place, name, text, text)
-            self.steps.append(step)
-        else:
-            step.last, step.count = text, step.count + 1
+        place = _place(code, line)
+        for each in value if isinstance(value, (tuple, tl.tuple)) else (value,):
+            known = interpreter.made_by(each, self.flow)
+            plain = each if isinstance(each, (bool, int, float)) else None
+            if known is not None or plain is not None:
+                self.noted.append(Assignment(place, name, known, plain))
 
 
-@cache
-def _multiplied(code: CodeType) -> set[str]:
-    """The names in the first two arguments of a function's tl.dot calls."""
-    block = inspect.getblock(linecache.getlines(code.co_filename)[code.co_firstlineno - 1 :])
-    tree = ast.parse(textwrap.dedent("".join(block)))
-    calls = [node for node in ast.walk(tree) if isinstance(node, ast.Call)]
-    return {
-        name.id
-        for call in calls
-        if ast.unparse(call.func).split(".")[-1] in ("dot", "dot_scaled")
-        for argument in call.args[:2]
-        for name in ast.walk(argument)
-        if isinstance(name, ast.Name)
-    }
-
-
-def lines(steps: list[Step], store: Place | None) -> list[str]:
-    """The last steps in words, each with its line."""
-    shown = steps[-SHOWN:]
-    width = max((len(str(step)) for step in shown), default=0)
-    text = []
-    for step in shown:
-        same = store is not None and step.place.file == store.file
-        file = "" if same else os.path.basename(step.place.file)
-        code = f"{file}:{step.place.line} {source_line(step.place)}"
-        text.append(f"{str(step).ljust(width)}  {code}")
-    if len(steps) > SHOWN:
-        text.insert(0, f"… {len(steps) - SHOWN} before, in the JSON file")
-    return text
+def _place(code: CodeType, line: int) -> Place:
+    return Place(code.co_filename, line, code.co_name)

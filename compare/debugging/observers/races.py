@@ -25,6 +25,7 @@ KINDS = {  # a broken synchronisation first, as it may be why the others are rac
     "atomic": "a plain access against an atomic operation of another program",
     "load": "one program loads what another stores",
     "store": "two programs store different values",
+    "volatile": "one program waits for what another stores",
 }
 SHOWN_FIRST = ("load", "store", "atomic")  # of a pair
 
@@ -49,9 +50,10 @@ class _Shadow:
 
     Attributes:
         raw: the live elements as unsigned integers.
-        marks: "store": the last plain store; "change": the last that changed the element; "load"
-            and "atomic": the last; "other load" and "other atomic": the last by another program
-            than that one's. And "clock": which one the last releasing atomic left there.
+        marks: "store": the last plain store; "change": the last that changed the element; "load",
+            "volatile" (a load that is) and "atomic": the last; "other load" and so on: the last by
+            another program than that one's. And "clock": which one the last releasing atomic left
+            there.
     """
 
     low: int
@@ -153,17 +155,21 @@ class Races(Sanitizer):
             return
         self._meet("atomic", shadow, ("atomic", "other atomic"), at, marks)
         if access.verb == "load":
+            # One word that is loaded anew until it says so holds either what was there or all of
+            # what is stored.
+            kind = "volatile" if access.semantics == "volatile" and parts <= 1 else "load"
             if "store" in shadow.marks:
                 # What the program itself stored last is what it loads in every order.
                 others = shadow.of("store")[at] < self._clocks.first << LANE_BITS
-                self._meet("load", shadow, ("change",), at[others], marks[others])
-            self._remember("load", shadow, at, marks)
+                self._meet(kind, shadow, ("change",), at[others], marks[others])
+            self._remember(kind, shadow, at, marks)
             return
         new = np.ascontiguousarray(values).view(shadow.raw.dtype)
         changes = shadow.raw[at] != new
         changed, by = at[changes], marks[changes]
         self._meet("store", shadow, ("store",), changed, by, new[changes])
         self._meet("load", shadow, ("load", "other load"), changed, by)
+        self._meet("volatile", shadow, ("volatile", "other volatile"), changed, by)
         shadow.of("store")[at] = marks
         shadow.of("change")[changed] = by
 
@@ -253,10 +259,14 @@ class Races(Sanitizer):
     def _holder(self, address: np.ndarray) -> Argument:
         return next(argument for argument in self._arguments if holds(argument, address))
 
+    def waits(self) -> list[tuple[Witness, ...]]:
+        return [race.witnesses for race in self._found.values() if race.kind == "volatile"]
+
     def hazards(self) -> list[Hazard]:
         """One for each kind and pair of lines."""
         reported = []
-        for race in sorted(self._found.values(), key=lambda one: list(KINDS).index(one.kind)):
+        races = [race for race in self._found.values() if race.kind != "volatile"]
+        for race in sorted(races, key=lambda one: list(KINDS).index(one.kind)):
             count = len(race.elements)
             text = f"{KINDS[race.kind]}, and nothing orders them: {count} element"
             text += f"{'s' if count > 1 else ''} of {race.tensor}"

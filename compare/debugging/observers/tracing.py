@@ -7,8 +7,7 @@ import numpy as np
 from compare.checking.stores import holds
 from compare.debugging.findings import regions
 from compare.debugging.findings.traces import Event, Trace
-from compare.debugging.observers.lane_history import LaneHistory
-from triton_kernels.interpreter import Access, Argument, Dot, Launch, Observer, Program
+from triton_kernels.interpreter import Access, Argument, Dataflow, Dot, Launch, Observer, Program
 
 KEPT = 1 << 26  # numbers of all tiles together that a trace keeps
 
@@ -17,10 +16,12 @@ class Tracer(Observer):
     """Runs one program of one launch and notes what it does; launches before it run whole, so that
     memory is as it was, and those after it not at all.
 
+    ``alone``: whether it does without the launch's other programs; else those before it run, too.
     ``watched`` is an element, as an argument's name and bytes from its start;
-    ``lane_history`` notes one element's.
+    ``flow`` notes the program's operations.
 
     Attributes:
+        arguments: of the launch.
         trace: None until the launch begins.
         stored_there: what the program last stored to the watched element.
     """
@@ -30,34 +31,37 @@ class Tracer(Observer):
         launch: int,
         program: Program,
         watched: tuple[str, int] | None = None,
-        lane_history: LaneHistory | None = None,
+        alone: bool = True,
+        flow: Dataflow | None = None,
     ) -> None:
         self.trace: Trace | None = None
         self.stored_there: float | None = None
-        self._wanted, self._watched, self._lane_history = (launch, program), watched, lane_history
-        self._launch = -1
-        self._arguments: tuple[Argument, ...] = ()
+        self._wanted, self._watched, self.flow = (launch, program), watched, flow
+        self._launch, self._alone, self._reached, self._on = -1, alone, False, False
+        self.arguments: tuple[Argument, ...] = ()
         self._kept = 0
 
     def launch(self, launch: Launch) -> None:
         self._launch += 1
         if self._launch == self._wanted[0]:
-            self._arguments = launch.arguments
-            self.trace = Trace(launch.kernel, self._wanted[1], launch.grid)
+            self.arguments = launch.arguments
+            self.trace = Trace(launch.kernel, self._wanted[1], launch.grid, self._alone)
 
     def wants(self, program: Program) -> bool:
-        alone = (self._launch, program) == self._wanted
-        if self._lane_history is not None:
-            self._lane_history.on = alone
-        return alone or self._launch < self._wanted[0]
+        self._on = (self._launch, program) == self._wanted
+        self._reached |= self._on
+        if self.flow is not None:
+            self.flow.on = self._on
+        before = self._launch == self._wanted[0] and not self._alone and not self._reached
+        return self._on or before or self._launch < self._wanted[0]
 
     def access(self, access: Access) -> None:
-        if self.trace is None or self._launch != self._wanted[0]:
+        if self.trace is None or not self._on:
             return
         active = access.pointers[access.mask]
         argument = access.argument
         if argument is None and active.size:
-            argument = next((a for a in self._arguments if holds(a, active)), None)
+            argument = next((a for a in self.arguments if holds(a, active)), None)
         numbers = access.numbers
         low, high, nans = _range(numbers[access.mask])
         event = Event(
@@ -85,7 +89,7 @@ class Tracer(Observer):
             self.trace.ended = reason
 
     def dot(self, dot: Dot) -> None:
-        if self.trace is None or self._launch != self._wanted[0]:
+        if self.trace is None or not self._on:
             return
         shape = (*dot.result.shape, dot.a.shape[-1])
         low, high, nans = _range(dot.result)
@@ -94,6 +98,14 @@ class Tracer(Observer):
         event.operands, event.precision = operands, dot.precision
         self._keep(event, dot.result, np.ones(dot.result.shape, dtype=bool))
         self.trace.events.append(event)
+
+    @property
+    def watched_at(self) -> tuple[Argument, int] | None:
+        """The watched element's argument and address in this run."""
+        for argument in self.arguments if self._watched else ():
+            if self._watched and argument.name == self._watched[0]:
+                return argument, argument.low + self._watched[1]
+        return None
 
     def _keep(self, event: Event, values: np.ndarray, mask: np.ndarray) -> None:
         self._kept += values.size

@@ -1,0 +1,104 @@
+"""The steps on which a value came about, and how they are printed."""
+
+from __future__ import annotations
+
+import os
+import textwrap
+from dataclasses import dataclass
+from typing import Any
+
+from compare.debugging.findings.statements import statement
+from compare.debugging.findings.traces import WIDTH, cut, source_line
+from triton_kernels.interpreter import Place
+
+SHORT = 5  # lines of steps without their code
+VALUES = 44  # columns of what a step holds
+
+
+@dataclass
+class Step:
+    """A variable that a line assigns, or what a function returns (``name`` "return"), or what a
+    branch or loop depends on (``name`` "if" or "while"); a line without any has an empty name.
+
+    ``first`` and ``last`` are its value in words, in the lanes that count, ``count`` how often it
+    was assigned.
+    """
+
+    place: Place
+    name: str
+    first: str = ""
+    last: str = ""
+    count: int = 1
+
+    def __str__(self) -> str:
+        return self.brief + (f" ({self.count} times)" if self.count > 1 and self.name else "")
+
+    @property
+    def brief(self) -> str:
+        """Without the count."""
+        if not self.name:
+            return ""
+        value = self.last if self.last == self.first else f"{self.first}, …, {self.last}"
+        if self.name in ("if", "while"):
+            return f"{self.name} {value}"
+        what = "returns" if self.name == "return" else f"{self.name} ="
+        return f"{what} {value}"
+
+    def to_dict(self) -> dict[str, Any]:
+        """For the JSON file."""
+        return {
+            "name": self.name,
+            **self.place._asdict(),
+            "code": source_line(self.place),
+            "first": self.first,
+            "last": self.last,
+            "count": self.count,
+        }
+
+
+def in_lines(
+    steps: list[Step], store: Place | None, printed: set[Place | None], most: int
+) -> list[str]:
+    """Steps in so many lines, each with its code; where these are too few, the earlier ones without
+    it, several in a line, and without those whose line the trace shows."""
+    known = {_statement(place) for place in printed if place}
+    rows: list[list[Step]] = []
+    for step in steps:
+        if not step.name and _statement(step.place) in known:
+            continue
+        if rows and _statement(rows[-1][0].place) == _statement(step.place):
+            rows[-1].append(step)
+        else:
+            rows.append([step])
+    if len(rows) > most:
+        rows = [row for row in rows if _statement(row[0].place) not in known]
+    for short in range(SHORT + 1):
+        full = max(0, most - short)
+        earlier = _in_short(rows[: max(0, len(rows) - full)], store)
+        if len(earlier) <= short:
+            break
+    if len(earlier) > short:
+        earlier = ["… more in the JSON file", *earlier[-SHORT + 1 :]]
+    rows = rows[max(0, len(rows) - full) :]
+    words = [", ".join(str(step) for step in row) for row in rows]
+    width = min(VALUES, max(map(len, words), default=0))
+    return earlier + [
+        f"{cut(text, width).ljust(width)}  {_where(row[0].place, store)} "
+        f"{source_line(row[0].place)}"
+        for text, row in zip(words, rows)
+    ]
+
+
+def _in_short(rows: list[list[Step]], store: Place | None) -> list[str]:
+    told = (f"{_where(r[0].place, store)} {', '.join(s.brief for s in r)}".rstrip() for r in rows)
+    return textwrap.wrap("; ".join(told), WIDTH - 2, break_long_words=False, break_on_hyphens=False)
+
+
+def _where(place: Place, store: Place | None) -> str:
+    same = store is not None and place.file == store.file
+    return f"{'' if same else os.path.basename(place.file)}:{place.line}"
+
+
+def _statement(place: Place) -> tuple[str, int]:
+    found = statement(place)
+    return place.file, place.line if found is None else found.first

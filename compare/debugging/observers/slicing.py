@@ -1,0 +1,220 @@
+"""What a wrong value was made of: a dynamic slice, backward from one lane, of one program.
+
+It follows values through operations and through what the program itself stored, pointers and
+masks included; from the lines that it meets it goes on to the loops and branches around them, to
+the numbers of Python's that they read, and to the calls of the functions in which they stand.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections import defaultdict
+from collections.abc import Iterable
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from compare.checking.stores import holds
+from compare.debugging.findings.statements import Statement, deciding, statement
+from compare.debugging.findings.steps import Step
+from compare.debugging.observers.lane_history import Assignment, Assignments
+from triton_kernels.interpreter import Argument, Dataflow, Place, Value
+
+DECISIONS = 64  # of one branch or loop that are followed, the last ones
+Sources = Iterable[tuple[Value, np.ndarray]]
+Key = tuple[str, int]  # a file, and a statement's first line
+
+
+class Slice:
+    """What some lanes of some values were made of."""
+
+    def __init__(
+        self, assignments: Assignments, arguments: tuple[Argument, ...], start: Start
+    ) -> None:
+        self._assignments, self._arguments = assignments, arguments
+        self._reached: dict[int, tuple[Value, np.ndarray]] = {}
+        self._statements: dict[Key, tuple[Place, Statement]] = {}
+        self._heap: list[int] = []
+        self._waiting: dict[int, tuple[Value, list[np.ndarray]]] = {}
+        self._plain: dict[tuple[str, str, str], dict[Place, None]] = defaultdict(dict)
+        for each in assignments.noted:
+            if each.value is None:
+                self._plain[each.place.file, each.place.function, each.name][each.place] = None
+        self._decided: dict[Key, list[Value]] = defaultdict(list)
+        for decision in assignments.flow.decisions:
+            if (key := _key(decision.place)) is not None:
+                self._decided[key].append(decision.value)
+        self.meet(start.place)
+        self._push(start.sources)
+        self._run()
+
+    # ---- what was met ----
+
+    def _push(self, sources: Sources) -> None:
+        for value, lanes in sources:
+            if value.number not in self._waiting:
+                self._waiting[value.number] = value, []
+                heapq.heappush(self._heap, -value.number)
+            self._waiting[value.number][1].append(lanes)
+
+    def _run(self) -> None:
+        while self._heap:
+            value, parts = self._waiting.pop(-heapq.heappop(self._heap))
+            lanes = np.unique(np.concatenate(parts))
+            if value.number in self._reached:
+                known = self._reached[value.number][1]
+                lanes = np.setdiff1d(lanes, known, assume_unique=True)
+                if not lanes.size:
+                    continue
+                self._reached[value.number] = value, np.union1d(known, lanes)
+            else:
+                self._reached[value.number] = value, lanes
+            self.meet(value.place)
+            self._push(value.sources(lanes))
+
+    def meet(self, place: Place | None) -> None:
+        """A line belongs to it, with what decided that it ran, and the numbers that it read."""
+        found = statement(place)
+        if place is None or found is None or (place.file, found.first) in self._statements:
+            return
+        self._statements[place.file, found.first] = place, found
+        for name in found.reads:
+            for assigned in self._plain.get((place.file, place.function, name), ()):
+                self.meet(assigned)
+        heads = set(found.heads).union(*(deciding(place.file, found, n) for n in found.reads))
+        for line in sorted(heads - {found.first}):
+            head = Place(place.file, line, place.function)
+            values = self._decided.get((place.file, line), [])
+            around = statement(head)
+            if values or (around is not None and self._computed(head, around)):
+                self.meet(head)
+                self._push((value, np.zeros(1, dtype=np.int64)) for value in values[-DECISIONS:])
+        for call in self._assignments.called.get((place.file, place.function), ()):
+            self.meet(call)
+
+    def _computed(self, head: Place, found: Statement) -> bool:
+        """Whether a branch or loop depends on more than what the kernel was compiled for."""
+        names = ((head.file, head.function, name) for name in found.reads)
+        return found.kind == "for" or any(name in self._plain for name in names)
+
+    # ---- in words ----
+
+    def steps(self) -> list[Step]:
+        """Every line of it, in the order in which they first ran."""
+        for each in self._assignments.noted:
+            if each.value is not None and each.value.number in self._reached:
+                self.meet(each.place)
+        self._run()
+        steps: dict[tuple[Key, str], Step] = {}
+        for each in self._assignments.noted:
+            key = _key(each.place)
+            if key not in self._statements or (text := self._text(each)) is None:
+                continue
+            known = steps.setdefault((key, each.name), Step(each.place, each.name, text, text, 0))
+            known.last, known.count = text, known.count + 1
+        ordered, others = list(steps.values()), []
+        for key, values in self._decided.items():
+            kind = self._statements[key][1].kind if key in self._statements else ""
+            if kind in ("if", "while"):
+                texts = [self._value(value, np.zeros(1, dtype=np.int64)) for value in values]
+                place = self._statements[key][0]
+                steps[key, kind] = Step(place, kind, texts[0], texts[-1], len(texts))
+                others.append(steps[key, kind])
+        bare = self._statements.keys() - {key for key, _ in steps}
+        others += [Step(self._statements[key][0], "") for key in bare]
+        for step in sorted(others, key=lambda step: step.place.line):
+            ordered.insert(_after(ordered, step.place), step)
+        return ordered
+
+    def _text(self, each: Assignment) -> str | None:
+        """What was assigned, in words; None if it does not belong to the slice."""
+        if each.value is None:
+            return f"{each.plain:.6g}" if isinstance(each.plain, float) else str(each.plain)
+        if each.value.number not in self._reached:
+            return None
+        return self._value(*self._reached[each.value.number])
+
+    def _value(self, value: Value, lanes: np.ndarray) -> str:
+        numbers = value.numbers(lanes)
+        if numbers is None:
+            return "…"
+        many = f" ({lanes.size} lanes)" if lanes.size > 1 else ""
+        if value.width:
+            holder = next((a for a in self._arguments if holds(a, numbers)), None)
+            if holder is None:
+                return "elsewhere"
+            numbers = holder.elements(numbers)
+            return f"{holder.name} + {_span(numbers)}{many}"
+        return _span(numbers) + many
+
+
+def _span(numbers: np.ndarray) -> str:
+    real = numbers[numbers == numbers]  # NaN differs from itself
+    if not real.size:
+        return "nan"
+    low, high = (_number(n) for n in (real.min(), real.max()))
+    text = low if low == high else f"{low}…{high}"
+    return text if real.size == numbers.size else f"{text}, nan"
+
+
+def _number(number: Any) -> str:
+    value = number.item()
+    return f"{value:.6g}" if isinstance(value, float) else str(value)
+
+
+def _key(place: Place | None) -> Key | None:
+    found = statement(place)
+    return None if place is None or found is None else (place.file, found.first)
+
+
+def _after(steps: list[Step], place: Place) -> int:
+    """Where a line belongs among those that ran before and after it."""
+    earlier = [
+        number
+        for number, step in enumerate(steps, 1)
+        if step.place[::2] == place[::2] and step.place.line <= place.line
+    ]
+    return earlier[-1] if earlier else 0
+
+
+# ---- where a slice begins ----
+
+
+class Start(NamedTuple):
+    """Values and their lanes, and the line that used them."""
+
+    sources: list[tuple[Value, np.ndarray]]
+    place: Place | None
+
+
+def of_element(flow: Dataflow, argument: Argument, address: int) -> Start:
+    """Of the last store to an address; else of the last one whose lane there was masked off; else
+    of the one to its tensor that came nearest."""
+    stores = list(reversed(flow.stores))
+    for touch in stores:
+        if (lanes := touch.holding(address)).size:
+            return Start([*touch.stored(lanes), *touch.addressed(lanes)], touch.place)
+    for touch in stores:
+        if (lanes := touch.holding(address, on=False)).size:
+            return Start(touch.addressed(lanes), touch.place)
+    best, start = None, Start([], None)
+    for touch in stores:
+        on = np.flatnonzero(touch.mask)
+        at = touch.pointers.reshape(-1)[on]
+        if not at.size or not holds(argument, at):
+            continue
+        apart = np.abs(at.astype(np.int64) - address)
+        if best is None or int(apart.min()) < best:
+            best = int(apart.min())
+            start = Start(touch.addressed(on[[apart.argmin()]]), touch.place)
+    return start
+
+
+def of_failure(flow: Dataflow, lane: tuple[int, ...], shape: tuple[int, ...]) -> Start:
+    """Of what a failing access was addressed by, or of a failed assertion."""
+    lanes = np.array([np.ravel_multi_index(lane, shape) if shape else 0])
+    if flow.asserted is not None:
+        return Start([(flow.asserted, lanes)], None)
+    if flow.last is None or flow.last.pointers.shape != shape:  # it ended elsewhere
+        return Start([], None)
+    return Start(flow.last.addressed(lanes), flow.last.place)

@@ -1,0 +1,144 @@
+"""One program again, traced and followed, or in a debugger."""
+
+from __future__ import annotations
+
+import contextlib
+import re
+from collections.abc import Iterator, Sequence
+
+from compare.cases import CPU
+from compare.checking import running
+from compare.checking.progress import Bar
+from compare.checking.stores import Stores
+from compare.debugging.findings.findings import Failure, Findings, WrongValues
+from compare.debugging.findings.steps import Step
+from compare.debugging.observers import slicing
+from compare.debugging.observers.deadlock import SpinGuard
+from compare.debugging.observers.lane_history import Assignments
+from compare.debugging.observers.tracing import Tracer
+from compare.debugging.stepping.sessions import Quit, Session
+from compare.debugging.subjects import Subject
+from triton_kernels import interpreter
+from triton_kernels.interpreter import Dataflow, Program, Several
+
+Target = tuple[int, Program]  # number of the launch, program
+
+
+def replay(
+    subject: Subject,
+    findings: Findings,
+    stores: Stores,
+    target: Target,
+    guards: Sequence[SpinGuard],
+    session: Session | None,
+    chosen: bool,
+) -> None:
+    """Run the program alone, from the start of its launch, and note what it does; if it does not go
+    wrong as it did, and was not ``chosen`` by the caller, run it again after those before it."""
+    worst = findings.wrong[0] if findings.wrong else None
+    if session is not None:
+        tracer = Tracer(*target)
+        with _ending(findings, tracer), session.stepping(tracer, *target, findings.reason()):
+            subject.launch(subject.prepare(CPU))
+        findings.trace = tracer.trace
+        if not session.reached:
+            findings.notes.append(f"program {target[1]} got to none of the breakpoints")
+        return
+    tracer, steps = _traced(subject, findings, stores, target, guards, True)
+    findings.trace = tracer.trace
+    if worst is not None:
+        worst.alone = tracer.stored_there
+    apart = worst is not None and worst.alone is not None and not _same(worst.alone, worst.value)
+    if findings.failure is not None and tracer.trace and tracer.trace.ended != AS_REPORTED:
+        apart = True
+        if not tracer.trace.ended:
+            findings.notes.append("alone the program does not fail: it needs what others write")
+    if apart and not chosen and not findings.partial:
+        tracer, steps = _traced(subject, findings, stores, target, guards, False)
+        findings.trace = tracer.trace
+    for told in (findings.failure, worst):
+        if told is not None:
+            told.lane_history = steps
+
+
+AS_REPORTED = "by the error above"
+
+
+def _same(x: float, y: float) -> bool:
+    return repr(x) == repr(y)
+
+
+def _traced(
+    subject: Subject,
+    findings: Findings,
+    stores: Stores,
+    target: Target,
+    guards: Sequence[SpinGuard],
+    alone: bool,
+) -> tuple[Tracer, list[Step]]:
+    """One run of the program, and what the worst element was made of in it."""
+    watched = _offset(stores, findings.wrong[0]) if findings.wrong else None
+    followed = watched is not None or (findings.failure and findings.failure.lane is not None)
+    assignments = Assignments(Dataflow()) if followed else None
+    flow = assignments.flow if assignments else None
+    tracer = Tracer(*target, watched, alone, flow)
+    guarded = Several(tracer, *guards)  # alone, it may wait for the others
+    with (
+        _ending(findings, tracer),
+        Bar(f"tracing program {target[1]}"),
+        interpreter.interpreting(guarded),
+        assignments or contextlib.nullcontext(),
+    ):
+        subject.launch(subject.prepare(CPU))
+    return tracer, _steps(tracer, assignments, findings.failure) if assignments else []
+
+
+@contextlib.contextmanager
+def _ending(findings: Findings, tracer: Tracer) -> Iterator[None]:
+    """Inside, what ends the program early is noted in its trace."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        findings.partial = True
+        tracer.end("by Ctrl-C, this is the trace so far")
+    except Quit:
+        tracer.end("by q in the debugger")
+    except Exception as error:  # noqa: BLE001 - the kernel's error, which has been reported
+        text = brief(error)
+        known = findings.failure is not None and findings.failure.error == text
+        tracer.end(AS_REPORTED if known else text.splitlines()[0])
+
+
+def _steps(tracer: Tracer, assignments: Assignments, failure: Failure | None) -> list[Step]:
+    """What the worst element, or the lane that failed, was made of."""
+    flow, watched = assignments.flow, tracer.watched_at
+    if failure is not None:
+        if failure.lane is None:
+            return []
+        start = slicing.of_failure(flow, failure.lane, failure.shape)
+    elif watched is not None:
+        start = slicing.of_element(flow, *watched)
+    else:
+        return []
+    return slicing.Slice(assignments, tracer.arguments, start).steps()
+
+
+def _offset(stores: Stores, worst: WrongValues) -> tuple[str, int] | None:
+    """The worst element as the argument that its writer stored through, and bytes from its start:
+    addresses are others in another run."""
+    history = worst.history
+    store = history.last or (worst.nearest[1] if worst.nearest else None)
+    launch, name = (store.launch, store.argument) if store else (-1, worst.output)
+    if history.masked is not None and history.last is None:
+        launch = history.masked.launch
+    for argument in stores.launches[launch].arguments if stores.launches else ():
+        if argument.name == name:
+            return argument.name, history.address - argument.low
+    return None
+
+
+def brief(error: Exception) -> str:
+    """An error's text without the program and line, which are told beside it."""
+    text = running.brief(error)
+    place = interpreter.place_of(error)
+    return re.sub(rf",? (in )?program \([\d, ]+\), {re.escape(str(place))}", "", text)
