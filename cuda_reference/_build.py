@@ -222,7 +222,7 @@ def _describe_failure(source: Path, target: Target, said: str, log: Path, work: 
             continue
         described.append(f"    {number} | {code.strip()}")
     heading = f"could not build {source.name} for the {target} target:"
-    if target == "host" and any("<<<" in line for line in described):
+    if target == "host" and source.parent == CSRC and any("<<<" in line for line in described):
         described = [
             "  kernel<<<...>>> is nvcc's alone; for both targets write "
             "LAUNCH(kernel, grid, block, smem, stream, arguments...)",

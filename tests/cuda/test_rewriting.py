@@ -56,7 +56,7 @@ def test_macros_are_rewritten_where_they_are_defined() -> None:
     written = """\
 #define RUN(tag, n)                 \\
   __shared__ int s_##tag[n];        \\
-  kernel_##tag##_f32<n>             \\
+  kernel_##tag##2d_f32<n>           \\
       <<<grid, block>>>(x,          \\
                         y)
 // __shared__ <<<
@@ -68,7 +68,7 @@ int last;
     becomes = """\
 #define RUN(tag, n)                 \\
   SHARED(int, s_##tag, [n]);        \\
-  CUDA_ON_CPU_LAUNCH((kernel_##tag##_f32<n>)             \\
+  CUDA_ON_CPU_LAUNCH((kernel_##tag##2d_f32<n>)           \\
       , (grid, block))(x,          \\
                         y)
 // __shared__ <<<
