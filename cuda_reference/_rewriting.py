@@ -124,6 +124,9 @@ def _edits(text: str, file: str, stream: list[Token], in_macro: bool) -> Iterato
             scopes.pop()
         elif token.text == "<" and _tripled(stream, at):
             yield from _launch(text, file, stream, at)
+        elif [t.text for t in stream[at : at + 3]] == ["<"] * 3:
+            line = _line(text, token.start)
+            raise Unsupported(f"{file}:{line}: a <<< with blanks in it, which nvcc refuses, too")
         elif token.text == "__shared__":
             yield from _shared(text, file, stream, at, in_macro or not all(scopes))
         elif token.text in ("asm", "__asm__", "__asm"):

@@ -126,6 +126,7 @@ def test_headers() -> None:
         ("#include <cublas_v2.h>\n", "x.cu:1: cublas_v2.h: cuBLAS has no form for the CPU"),
         ("#include <cuda/barrier>\n", r"x.cu:1: cuda/barrier: libcu\+\+ has no form for the CPU"),
         ("#include <cute/tensor.hpp>\n", "x.cu:1: cute/tensor.hpp: CuTe has no form for the CPU"),
+        ("void f() {\n  k < < < 1, 2 >>>(x);\n}", "x.cu:2: a <<< with blanks in it, which nvcc"),
         ("void f() {\n  k<<<1, 2(x);\n}", "x.cu:2: a <<< that no >>> closes"),
         ("void f() { __shared__ union { int i; } u; }", "x.cu:1: a __shared__ variable whose type"),
     ],
