@@ -4,8 +4,8 @@
     >>> cuda_reference.add(x, y, alpha=2, variant="f32x4")
 
 CUDA tensors run kernels that nvcc builds on first use; CPU tensors run the very same sources,
-compiled by the host's C++ compiler against a header that stands in for the GPU. load_inline does
-the same for a kernel in a string.
+compiled by the host's C++ compiler against a header that stands in for the GPU. load and
+load_inline do the same for kernels of one's own, in files and in strings.
 
 The ops are the files csrc/*.cu, with what host code they need in :mod:`cuda_reference.ops`;
 ``__init__.pyi``, which ``make stubs`` writes, lists them for editors and type checkers.
@@ -20,13 +20,13 @@ from torch import Tensor
 
 from cuda_reference import ops
 from cuda_reference._compilers import BuildError
-from cuda_reference._inline import load_inline
+from cuda_reference._loading import load, load_inline
 
 OPS = tuple(sorted(ops.FUNCTIONS))
 for _name, _function in ops.FUNCTIONS.items():
     if globals().setdefault(_name, _function) is not _function:
         raise ImportError(f"an op cannot be called {_name!r}: cuda_reference has that already")
-__all__ = ["BuildError", "load_inline", "variants", *OPS]
+__all__ = ["BuildError", "load", "load_inline", "variants", *OPS]
 
 
 def variants(op: str) -> dict[str, Callable[..., Tensor]]:

@@ -3,7 +3,8 @@ from collections.abc import Callable
 from torch import Tensor
 from cuda_reference import ops as ops
 from cuda_reference._compilers import BuildError as BuildError
-from cuda_reference._inline import load_inline as load_inline
+from cuda_reference._loading import load as load
+from cuda_reference._loading import load_inline as load_inline
 
 OPS: tuple[str, ...]
 def variants(op: str) -> dict[str, Callable[..., Tensor]]: ...
@@ -50,6 +51,7 @@ __all__ = [
     "gemm_bias_act",
     "linear_act",
     "linear_gelu",
+    "load",
     "load_inline",
     "relu_scale",
     "relu_scale_add",

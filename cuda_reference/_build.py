@@ -31,6 +31,7 @@ import shlex
 import subprocess
 import threading
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -64,8 +65,12 @@ def _key(source: Path, toolchain: _compilers._Toolchain) -> str:
 # ---- Building ---------------------------------------------------------------
 
 
-def build(stems: Sequence[str], target: Target, *, csrc: Path = CSRC) -> dict[str, Path]:
+def build(
+    stems: Sequence[str], target: Target, *, csrc: Path = CSRC, more: tuple[str, ...] = ()
+) -> dict[str, Path]:
     """Builds what is neither prebuilt nor in the cache, in one parallel ninja run; stem → library.
+
+    ``more`` are flags, or sources that belong to the library.
 
     Raises BuildError with the compiler's first errors if a source does not compile, or if a
     library in CUDA_REFERENCE_LIBRARIES does not fit.
@@ -78,12 +83,13 @@ def build(stems: Sequence[str], target: Target, *, csrc: Path = CSRC) -> dict[st
     ready, misfits = _shipped.libraries(stems, target) if csrc == CSRC else ({}, [])
     left = {stem: source for stem, source in sources.items() if stem not in ready}
     try:
-        return ready | (
-            compile_sources(left, target, _compilers._toolchain(target)) if left else {}
-        )
+        if not left:
+            return ready
+        toolchain = _compilers._toolchain(target)
+        flags = (*toolchain.flags, *more)
+        return ready | compile_sources(left, target, replace(toolchain, flags=flags))
     except BuildError as error:
         raise BuildError("\n".join([str(error), *misfits])) from error
-    return ready
 
 
 def compile_sources(
@@ -216,12 +222,14 @@ def _describe_failure(source: Path, target: Target, said: str, log: Path, work: 
             continue
         described.append(f"    {number} | {code.strip()}")
     heading = f"could not build {source.name} for the {target} target:"
-    if target == "host" and any("<<<" in line for line in described):
+    if target == "host" and source.parent == CSRC and any("<<<" in line for line in described):
         described = [
             "  kernel<<<...>>> is nvcc's alone; for both targets write "
             "LAUNCH(kernel, grid, block, smem, stream, arguments...)",
             *described,
         ]
+    if target == "host" and (hint := _not_on_the_host(said)):
+        described = [f"  {hint}", *described]
     described = list(dict.fromkeys(described))
     if not described:  # the linker, or the compiler's driver
         described = [f"  {line}" for line in output[-6:]]
@@ -231,6 +239,31 @@ def _describe_failure(source: Path, target: Target, said: str, log: Path, work: 
     except OSError as error:
         kept = f"  the full log could not be kept: {error}"
     return "\n".join([heading, *described[:6], kept])
+
+
+# What g++ and clang++ say of a name that a stand-in for other headers lacks.
+_LACKING = (
+    (r"class (?:at|torch)::Tensor['’] has no member named ['‘](\w+)", "torch::Tensor::{}"),
+    (r"no member named ['‘](\w+)['’] in ['‘]at::Tensor", "torch::Tensor::{}"),
+    (r"['‘](\w+)['’] is not a member of ['‘](?:torch|at)['’]", "torch::{}"),
+    (r"no member named ['‘](\w+)['’] in namespace ['‘](?:torch|at)['’]", "torch::{}"),
+    (r"['‘](\w+)['’] is not a member of ['‘](?:c10|pybind11|py)['’]", "{} of c10 or pybind11"),
+    (
+        r"['‘](\w+)['’] is not a member of ['‘](?:cooperative_groups|cg)['’]",
+        "cooperative_groups::{}",
+    ),
+)
+
+
+def _not_on_the_host(said: str) -> str | None:
+    """A sentence that names what a source uses beyond what the host target has."""
+    for pattern, name in _LACKING:
+        if match := re.search(pattern, said):
+            return (
+                f"{name.format(match[1])} has no form on the CPU; call the function with CUDA "
+                "tensors, or do without it"
+            )
+    return None
 
 
 # ---- Loading ----------------------------------------------------------------
@@ -246,15 +279,17 @@ os.register_at_fork(
 )
 
 
-def library(stem: str, target: Target, *, csrc: Path = CSRC) -> ctypes.CDLL:
+def library(
+    stem: str, target: Target, *, csrc: Path = CSRC, more: tuple[str, ...] = ()
+) -> ctypes.CDLL:
     """The library of csrc/<stem>.cu for ``target``, built on first use, loaded once a process."""
     with _load_lock:
-        return _load(stem, target, csrc)
+        return _load(stem, target, csrc, more)
 
 
 @functools.cache
-def _load(stem: str, target: Target, csrc: Path) -> ctypes.CDLL:
-    path = build([stem], target, csrc=csrc)[stem]
+def _load(stem: str, target: Target, csrc: Path, more: tuple[str, ...]) -> ctypes.CDLL:
+    path = build([stem], target, csrc=csrc, more=more)[stem]
     kind = _compilers._sanitizer() if target == "host" else None
     symbol = {"address": "__asan_init", "thread": "__tsan_init"}.get(kind or "")
     # Loading it all the same would end the process.

@@ -26,6 +26,7 @@ _NORESERVE = 0x4000  # Linux's: pages of a gap that nobody touches cost nothing
 
 _libc = ctypes.CDLL(None, use_errno=True)
 _libc.mprotect.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
+_libc.memcmp.argtypes = [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t]
 
 
 class Given(NamedTuple):
@@ -113,12 +114,13 @@ class Guards:
             beside its tensors are to be seen, not the first.
 
     Attributes:
-        addresses: of the copies, in the order of the tensors.
+        given: the tensors.
+        addresses: of the copies, in their order.
         mappings: one a group.
     """
 
     def __init__(self, given: Sequence[Given], room: int = 0) -> None:
-        self._given = given
+        self.given = given
         self.addresses = [0] * len(given)
         self.mappings: list[_Mapping] = []
         self._gaps: list[tuple[_Mapping, int, int]] = []
@@ -146,15 +148,23 @@ class Guards:
         found = (mapping.first_damaged(start, end) for mapping, start, end in self._gaps)
         return next((address for address in found if address is not None), None)
 
+    def changed(self) -> list[Tensor]:
+        """The tensors whose copies are no longer as they are."""
+        return [
+            each.tensor
+            for address, each in zip(self.addresses, self.given)
+            if _libc.memcmp(address, each.tensor.data_ptr(), each.bytes)
+        ]
+
     def copy_back(self) -> None:
         """What may have been written."""
-        for address, each in zip(self.addresses, self._given):
+        for address, each in zip(self.addresses, self.given):
             if each.written:
                 ctypes.memmove(each.tensor.data_ptr(), address, each.bytes)
 
     def text(self, address: int) -> str:
         """An address in words."""
-        return place_text(address, self.addresses, self._given)
+        return place_text(address, self.addresses, self.given)
 
 
 def place_text(address: int, addresses: Sequence[int], given: Sequence[Given]) -> str:

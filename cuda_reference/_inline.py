@@ -1,4 +1,4 @@
-"""load_inline: launchers from a string of CUDA C++, called with tensors and numbers."""
+"""load_inline with launchers: from a string of CUDA C++, called with tensors and numbers."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from cuda_reference import _build, _compilers, _storage
+from cuda_reference import _build, _compilers, _rewriting, _storage
 from cuda_reference._declarations import Parameter, parse
 from cuda_reference._launcher import Launcher
 from cuda_reference._replay import KINDS
@@ -29,57 +29,14 @@ class InlineModule:
         return f"<CUDA source {vars(self).get('_name')!r}: {', '.join(calls)}>"
 
 
-def load_inline(
+def load_launchers(
     source: str,
     functions: Mapping[str, str],
     *,
     name: str | None = None,
     sanitize: str | None = None,
 ) -> InlineModule:
-    """Launchers written in CUDA C++ in a string, as functions of tensors and numbers.
-
-    The source is compiled on the first call: by nvcc for CUDA tensors, and for CPU tensors by g++,
-    so that a machine without nvcc can load and try it. LAUNCH(kernel, grid, block, smem, stream,
-    arguments...) and SHARED(T, name, dims) of csrc/crosscheck.cuh, which is included by itself,
-    work on both. The library is kept in the cache like any other.
-
-    On the CPU a kernel works on copies of its tensors between canaries and pages that nobody may
-    touch; what it wrote is copied back if all went well. One that writes beside its tensors, or
-    crashes, raises RuntimeError: the call is repeated in a process of its own, which tells kernel,
-    block, thread, line, tensor and index. Tensors that lead to others, as tables of addresses do,
-    lead to these and not to copies.
-
-    A function of the result takes its parameters by position, less the stream, which is torch's
-    current one. A pointer takes a contiguous tensor of its dtype (``const float*`` float32,
-    ``void*`` any, and so on) or None for a null pointer, a number a number in range. Tensors behind
-    pointers that are not const are taken to be written: every call counts up their versions, so
-    that autograd notices if it has saved one of them. What is only read is best declared const.
-    Nothing is returned.
-
-    Args:
-        source: kernels and their launchers, functions that return cudaError_t, int (0 is success)
-            or nothing (then cudaGetLastError is asked).
-        functions: launcher → its parameters as in the source, for instance
-            ``{"square": "const float* x, float* out, int n, cudaStream_t stream"}``. The compiler
-            verifies them: a declaration that does not match is a compile error.
-        name: what the source is called in errors and in the cache; else the first launcher's name.
-        sanitize: run every call on CPU tensors in a process of its own, where "address", "thread"
-            or "undefined" is that sanitizer of the compiler's, and "watch" looks for accesses
-            outside of tensors and shared arrays, for shared memory that is read before it was
-            written, and for races. Each call takes seconds, and what is found is its RuntimeError.
-
-    Raises:
-        TypeError, ValueError: the arguments are not as above, or a parameter cannot be understood.
-
-    The functions raise TypeError, ValueError or RuntimeError for arguments that do not suit,
-    BuildError if the source does not compile, RuntimeError with CUDA's words if a launch fails, or
-    with what a kernel on the CPU did wrong.
-
-    Example:
-        >>> module = load_inline(source, {"square": "const float* x, float* out, int n, "
-        ...                                         "cudaStream_t stream"})
-        >>> module.square(x, out, x.numel())
-    """
+    """See :func:`cuda_reference.load_inline`."""
     if not isinstance(source, str):
         raise TypeError(f"load_inline(): 'source' must be a string, got {type(source).__name__}")
     if not isinstance(functions, Mapping) or not functions:
@@ -116,6 +73,14 @@ class Unit:
         self._text = _unit_text(name, source, self.launchers)
         self._libraries: dict[_compilers.Target, ctypes.CDLL] = {}
 
+    def _on_host_text(self, source: Path) -> str:
+        """The source for the host target, which calls itself by the place where it lies."""
+        try:
+            own = _rewriting.rewritten(self.source, f"{self.name}.cu")
+        except ValueError as error:
+            own = f"#error {error}\n"  # of the host target alone
+        return f'#line 1 "{source}"\n{own}'
+
     def library(self, target: _compilers.Target) -> ctypes.CDLL:
         """The library for ``target``, built or taken from the cache at the first call."""
         loaded = self._libraries.get(target)
@@ -130,7 +95,12 @@ class Unit:
         below = ("inline", f"{self.name}-{digest}", "source")
         source = _compilers.cache_directory(*below) / f"{self.name}.cu"
         unit = source.parent.parent / source.name
-        files = {source: self.source.encode(), unit: self._text.encode()}
+        on_host = source.parent / "on_host.cuh"
+        files = {
+            source: self.source.encode(),
+            on_host: self._on_host_text(source).encode(),
+            unit: self._text.encode(),
+        }
         if not all(file.is_file() and file.read_bytes() == text for file, text in files.items()):
             with _build.workspace(_compilers.cache_directory()) as work:
                 _storage.write(files, work)
@@ -142,7 +112,11 @@ def _unit_text(name: str, source: str, launchers: Mapping[str, Sequence[Paramete
     lines = [
         f"// sha256 {hashlib.sha256(source.encode()).hexdigest()}",
         '#include "inline.cuh"',
+        "#ifdef __CUDACC__",
         f'#include "source/{name}.cu"',
+        "#else",
+        '#include "source/on_host.cuh"',
+        "#endif",
     ]
     for function, parameters in launchers.items():
         types = ", ".join(p.type for p in parameters)

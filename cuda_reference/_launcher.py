@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from cuda_reference import _arguments, _compilers, _guards, _launch, _replay
+from cuda_reference import _arguments, _compilers, _guards, _launch
 from cuda_reference._declarations import TYPES, Parameter
+from cuda_reference._on_host import OnHost
 
 if TYPE_CHECKING:
     from cuda_reference._inline import Unit
@@ -20,16 +21,17 @@ if TYPE_CHECKING:
 _FLOAT_LIMIT = float.fromhex("0x1.ffffffp127")  # from here on float32 rounds to infinity
 
 
-class Launcher:
+class Launcher(OnHost):
     """One launcher of an inline source; to call.
 
     Attributes:
         symbol: its name.
+        name: of the source.
         parameters: less the stream.
     """
 
     def __init__(self, unit: Unit, symbol: str, declared: Sequence[Parameter]) -> None:
-        self.symbol = symbol
+        self.symbol, self.name = symbol, unit.name
         self.parameters = [parameter for parameter in declared if not parameter.is_stream]
         self._unit = unit
         self._entries: dict[_compilers.Target, Any] = {}
@@ -47,18 +49,19 @@ class Launcher:
     # ---- What the tools need to know ----
 
     @property
-    def name(self) -> str:
-        """Of the source."""
-        return self._unit.name
-
-    @property
     def source(self) -> str:
         """As it was given."""
         return self._unit.source
 
+    @property
+    def sources(self) -> dict[str, str]:
+        """The name of each file → its text."""
+        return {f"{self.name}.cu": self.source}
+
     def described(self) -> dict[str, Any]:
         """What another process needs to make the same one."""
         return {
+            "form": "launcher",
             "name": self.name,
             "source": self.source,
             "functions": self._unit.functions,
@@ -121,10 +124,8 @@ class Launcher:
                 status = self.launch("cuda", values, addresses, stream)
             if status:
                 raise self.failure(library, status, values)
-        elif self._unit.sanitize is not None:
-            self._sanitized(values, self._unit.sanitize)
         else:
-            self._on_host(values)
+            self.on_host(values, self._unit.sanitize)
 
     def launch(
         self,
@@ -143,57 +144,6 @@ class Launcher:
         passed = (next(pointers) if isinstance(value, Tensor) else value for value in values)
         status: int = entry(*passed, stream)
         return status
-
-    def failure(self, library: ctypes.CDLL, status: int, values: Sequence[Any]) -> RuntimeError:
-        """The error for a launch that failed."""
-        return _launch.failure(library, status, self.symbol, self._shapes(values))
-
-    def _shapes(self, values: Sequence[Any]) -> str:
-        return ", ".join(f"{each.name} {list(each.tensor.shape)}" for each in self.given(values))
-
-    def _on_host(self, values: Sequence[Any]) -> None:
-        given = self.given(values)
-        library = self.library("host")
-        addresses = [_launch.address(each.tensor) for each in given]
-        _launch.count_up([each.tensor for each in given if each.written])
-        if _compilers._sanitizer() == "address":  # it looks after the tensors' own memory
-            status = self.launch("host", values, addresses)
-            if status:
-                raise self.failure(library, status, values)
-            return
-        guards = _guards.Guards(given)
-        status = self.launch("host", values, guards.addresses)
-        crashed, damaged = library.crosscheck_crashed(), guards.damaged()
-        if crashed:
-            text = str(self.failure(library, crashed, values))
-            raise RuntimeError(f"{text}\n{self._looked_into(values)}")
-        if damaged is not None:
-            raise RuntimeError(
-                f"{self.symbol}() on {self._shapes(values)}: wrote {guards.text(damaged)}\n"
-                f"{self._looked_into(values)}"
-            )
-        if status:
-            raise self.failure(library, status, values)
-        guards.copy_back()
-
-    def _looked_into(self, values: Sequence[Any]) -> str:
-        """What the same call does under the watching runtime. The tensors are as they were."""
-        try:
-            replay = _replay.Replay(self, values, "watch")
-        except (_compilers.BuildError, OSError) as error:
-            return f"it could not be repeated to see where: {error}"
-        again = "repeated under the watching runtime, it did not do that again"
-        return "\n".join(replay.outside()) or f"{again}: {replay.error or 'it went well'}"
-
-    def _sanitized(self, values: Sequence[Any], kind: str) -> None:
-        given = self.given(values)
-        for each in given:
-            _launch.address(each.tensor)
-        _launch.count_up([each.tensor for each in given if each.written])
-        replay = _replay.Replay(self, values, kind)
-        if text := replay.text():
-            raise RuntimeError(f"{self.symbol}() on {self._shapes(values)}: {text}")
-        replay.copy_back()
 
 
 def _tensor(symbol: str, parameter: Parameter, value: Any) -> Tensor:

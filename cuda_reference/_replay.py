@@ -14,7 +14,7 @@ import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -24,7 +24,7 @@ from cuda_reference import _compilers, _guards
 from cuda_reference._guards import Given
 
 if TYPE_CHECKING:
-    from cuda_reference._launcher import Launcher
+    from cuda_reference._on_host import OnHost
 
 KINDS = ("address", "thread", "undefined", "watch")
 _SHOWN = 4  # findings in an error
@@ -36,9 +36,10 @@ class Replay:
     Attributes:
         findings: in words, of one or more lines each; empty if there was nothing to find.
         error: what the call raised, or how its process ended; None if it returned.
+        result: what it returned.
     """
 
-    def __init__(self, launcher: Launcher, values: Sequence[Any], kind: str) -> None:
+    def __init__(self, launcher: OnHost, values: Sequence[Any], kind: str) -> None:
         given = launcher.given(values)
         job = {
             "launcher": launcher.described(),
@@ -62,10 +63,11 @@ class Replay:
         self.error: str | None = said.get("error")
         self.findings: list[str] = said.get("findings", [])
         self._outside: int = said.get("outside", 0)  # the first of them
+        self.result: Any = said.get("result")
         self._written: list[tuple[int, bytes]] = said.get("written", [])
         self._given = given
         if kind != "watch":
-            self.findings += _sanitizers_words(ran.stdout + ran.stderr, launcher.name, given)
+            self.findings += _sanitizers_words(ran.stdout + ran.stderr, launcher.sources, given)
         if not said and not self.findings:
             how = signal.Signals(-ran.returncode).name if ran.returncode < 0 else ran.returncode
             tail = "\n".join(ran.stderr.strip().splitlines()[-6:])
@@ -117,10 +119,12 @@ def _environment(kind: str) -> dict[str, str]:
     return {**environment, **_compilers.sanitizer_environment(kind)}
 
 
-_FRAME = re.compile(r"\s*#\d+ (?:0x[0-9a-f]+ in )?(.*?) (/[^ ]*?):(\d+)(?::\d+)?(?: \(.*)?$", re.M)
+_FRAME = re.compile(
+    r"\s*#\d+ (?:0x[0-9a-f]+ in )?(.*?) ([^ ]*/[^ ]*?):(\d+)(?::\d+)?(?: \(.*)?$", re.M
+)
 
 
-def _sanitizers_words(said: str, name: str, given: Sequence[Given]) -> list[str]:
+def _sanitizers_words(said: str, files: Collection[str], given: Sequence[Given]) -> list[str]:
     """A sanitizer's reports: the line that says what, the places in the source, the thread."""
     heads = r"^.*(?:ERROR: AddressSanitizer|WARNING: ThreadSanitizer|runtime error): ?.*$"
     starts = list(re.finditer(heads, said, re.M))
@@ -134,11 +138,12 @@ def _sanitizers_words(said: str, name: str, given: Sequence[Given]) -> list[str]
         at = re.search(r"on address (0x[0-9a-f]+)", lines[0])
         if at and len(addresses) == len(given):
             lines[0] += f": {_guards.place_text(int(at[1], 16), addresses, given)}"
-        own = re.match(rf".*?/{name}\.cu:(\d+)", start[0])
-        places = [f"{name}.cu:{own[1]}"] if own else []
+        own = re.match(r".*?/([^/:]+):(\d+)", start[0])
+        places = [f"{own[1]}:{own[2]}"] if own and own[1] in files else []
         for frame in _FRAME.finditer(said, start.start(), end):
-            if Path(frame[2]).name == f"{name}.cu" and "operator()" not in frame[1]:
-                places.append(f"{name}.cu:{frame[3]} in {frame[1].partition('(')[0]}")
+            file = Path(frame[2]).name
+            if file in files and "operator()" not in frame[1]:
+                places.append(f"{file}:{frame[3]} in {frame[1].partition('(')[0]}")
         lines += [f"  {place}" for place in dict.fromkeys(places)][:_SHOWN]
         lines += [f"  {who[0]}"] if who and "Thread" not in lines[0] else []
         findings["\n".join(lines)] = None

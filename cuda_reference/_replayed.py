@@ -1,4 +1,4 @@
-"""The process in which a call of a launcher is repeated: :mod:`cuda_reference._replay`'s."""
+"""The process in which a call is repeated: :mod:`cuda_reference._replay`'s."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ import itertools
 import pickle
 import re
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,8 +16,8 @@ import torch
 from torch import Tensor
 
 from cuda_reference import _guards, _watch
-from cuda_reference._inline import load_inline
-from cuda_reference._launcher import Launcher
+from cuda_reference._loading import again
+from cuda_reference._on_host import OnHost
 
 _OUTER = re.compile("__invoke|_M_invoke|_Function_handler|std::function|run_threads")
 _WORDS = {
@@ -47,9 +48,7 @@ def unpacked(groups: Iterable[dict[str, Any]]) -> dict[int, Tensor]:
 
 def _run(job: dict[str, Any]) -> dict[str, Any]:
     """The call, and what came of it."""
-    described = job["launcher"]
-    module = load_inline(described["source"], described["functions"], name=described["name"])
-    launcher: Launcher = getattr(module, described["symbol"])
+    launcher = again(job["launcher"])
     values = list(job["values"])
     for number, tensor in unpacked(job["groups"]).items():
         values[job["places"][number]] = tensor
@@ -60,7 +59,7 @@ def _run(job: dict[str, Any]) -> dict[str, Any]:
         for each in launcher.given(values):
             print(f"a tensor at {each.tensor.data_ptr():#x}", flush=True)
         try:
-            launcher(*values)
+            found["result"] = launcher.on_host(values, None)
         except RuntimeError as error:
             found["error"] = str(error)
     found["written"] = [
@@ -71,18 +70,19 @@ def _run(job: dict[str, Any]) -> dict[str, Any]:
     return found
 
 
-def _watched(launcher: Launcher, values: Sequence[Any]) -> dict[str, Any]:
+def _watched(launcher: OnHost, values: Sequence[Any]) -> dict[str, Any]:
     given = launcher.given(values)
     library = launcher.library("host")
     watch, guards = _watch.Watch(library), _guards.Guards(given, _guards.ROOM)
     watch.forget()
-    memories = {mapping.low: _watch.Memory(_guards.buffer(mapping)) for mapping in guards.mappings}
-    for address, each in zip(guards.addresses, given):
-        for low, memory in memories.items():
-            if low <= address < low + memory.buffer.numel() and each.bytes:
-                memory.state[address - low : address - low + each.bytes] = _watch.WRITTEN
-    for memory in memories.values():
-        watch.add(memory)
+    everywhere = [guards]
+
+    def also(new: _guards.Guards, written: bool) -> None:
+        everywhere.append(new)
+        _watch_guards(watch, new, _watch.WRITTEN if written else _watch.UNWRITTEN)
+
+    _watch_guards(watch, guards, _watch.WRITTEN)
+    launcher.watch_also(also)
     status = launcher.launch("host", values, guards.addresses)
     status = library.crosscheck_crashed() or status
     error = str(launcher.failure(library, status, values)) if status else None
@@ -90,16 +90,31 @@ def _watched(launcher: Launcher, values: Sequence[Any]) -> dict[str, Any]:
     watch.resolve(a for f in findings for a in (f.here, f.other) if a is not None)
     findings.sort(key=lambda finding: not finding.kind.startswith("outside"))
     outside = sum(finding.kind.startswith("outside") for finding in findings)
-    told = [_told(finding, watch, guards, launcher) for finding in findings]
+    addresses = [address for each in everywhere for address in each.addresses]
+    tensors = [tensor for each in everywhere for tensor in each.given]
+    where = partial(_guards.place_text, addresses=addresses, given=tensors)
+    told = [_told(finding, watch, where, launcher) for finding in findings]
     guards.copy_back()
-    return {"findings": told, "outside": outside, "error": error}
+    result = None if status else launcher.result()
+    return {"findings": told, "outside": outside, "error": error, "result": result}
+
+
+def _watch_guards(watch: _watch.Watch, guards: _guards.Guards, state: int) -> None:
+    """Watches the memory of guards, whose tensors are in that state."""
+    memories = {mapping.low: _watch.Memory(_guards.buffer(mapping)) for mapping in guards.mappings}
+    for address, each in zip(guards.addresses, guards.given):
+        for low, memory in memories.items():
+            if low <= address < low + memory.buffer.numel() and each.bytes:
+                memory.state[address - low : address - low + each.bytes] = state
+    for memory in memories.values():
+        watch.add(memory)
 
 
 def _told(
-    finding: _watch.Finding, watch: _watch.Watch, guards: _guards.Guards, launcher: Launcher
+    finding: _watch.Finding, watch: _watch.Watch, place: Callable[[int], str], launcher: OnHost
 ) -> str:
     verb = "write" if finding.write else "read"
-    where = guards.text(finding.address)
+    where = place(finding.address)
     words = _WORDS[finding.kind]
     if finding.shared:
         name, index, extents = finding.shared
@@ -119,11 +134,12 @@ def _told(
 
 
 def _place(
-    role: str, access: _watch.Access, watch: _watch.Watch, launcher: Launcher
+    role: str, access: _watch.Access, watch: _watch.Watch, launcher: OnHost
 ) -> Iterator[str]:
     """Kernel, block, thread, and the line of the source."""
     stack = list(itertools.takewhile(lambda f: not _OUTER.search(f.function), watch.stack(access)))
-    frames = [frame for frame in stack if Path(frame.file).name == f"{launcher.name}.cu"]
+    files = launcher.sources
+    frames = [frame for frame in stack if Path(frame.file).name in files]
     while len(frames) > 1 and re.search(r"operator\(\)", frames[-1].function):
         frames.pop()  # LAUNCH's lambda
     who = f"block {access.block}, thread {access.thread}"
@@ -131,9 +147,10 @@ def _place(
         yield f"  {role} by {who}"
         return
     kernel = re.sub(r"^(?:\w+ )*(?=\w+[<(])|[<(].*", "", frames[-1].function)
-    code = launcher.source.splitlines()[frames[0].line - 1 : frames[0].line]
+    file = Path(frames[0].file).name
+    code = files[file].splitlines()[frames[0].line - 1 : frames[0].line]
     yield f"  {role} by kernel {kernel}, {who}"
-    yield f"    {launcher.name}.cu:{frames[0].line}: {''.join(code).strip()}"
+    yield f"    {file}:{frames[0].line}: {''.join(code).strip()}"
 
 
 if __name__ == "__main__":

@@ -11,16 +11,7 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from compare.mutation.mutant import Edit, Mutant
-
-_TOKEN = re.compile(
-    r"""(?P<skip>\s+|//[^\n]*|/\*.*?\*/)
-      | (?P<directive>^\#(?:[^\n\\]|\\.)*)
-      | (?P<text>"(?:[^"\\]|\\.)*"|'(?:[^'\\]|\\.)*')
-      | (?P<number>0x[\da-fA-Fp.+-]+\w*|\d+\.?\d*(?:[eE][+-]?\d+)?[fuUlL]*)
-      | (?P<name>[A-Za-z_]\w*)
-      | (?P<symbol><<=|>>=|->|\+\+|--|<=|>=|==|!=|&&|\|\||\+=|-=|\*=|/=|%=|::|.)""",
-    re.X | re.S | re.M,
-)
+from cuda_reference._tokens import Token, closing, tokens
 
 _OTHER = {
     "<": ("comparison", "<="),
@@ -48,15 +39,6 @@ _BUILTIN = ("threadIdx", "blockIdx", "blockDim", "gridDim")
 _DECLARES = ("const", "constexpr", "using", "auto", "int", "unsigned", "float", "double", "dim3")
 
 
-class Token(NamedTuple):
-    """A token's kind (the name of its group in _TOKEN), text and place."""
-
-    kind: str
-    text: str
-    start: int
-    end: int
-
-
 class Body(NamedTuple):
     """A function: its name, whether it runs on the device, and its tokens between the braces."""
 
@@ -64,17 +46,6 @@ class Body(NamedTuple):
     device: bool
     is_kernel: bool
     tokens: list[Token]
-
-
-def tokens(text: str) -> list[Token]:
-    """All but blanks and comments."""
-    tokens_of_text = []
-    for match in _TOKEN.finditer(text):
-        kind = match.lastgroup
-        assert kind
-        if kind != "skip":
-            tokens_of_text.append(Token(kind, match[0], match.start(), match.end()))
-    return tokens_of_text
 
 
 def bodies(text: str) -> list[Body]:
@@ -92,7 +63,7 @@ def bodies(text: str) -> list[Body]:
             if name is None:  # a struct, an enum, an initial value: its members come next
                 since = at + 1
             else:
-                end = _closing(stream, at)
+                end = closing(stream, at)
                 words = {t.text for t in head}
                 device = bool(words & {"__global__", "__device__"})
                 inner = stream[at + 1 : end]
@@ -112,20 +83,10 @@ def _function(head: list[Token]) -> str | None:
     return None
 
 
-def _closing(stream: list[Token], opening: int) -> int:
-    """Where what opens there is closed."""
-    depth = 0
-    for at in range(opening, len(stream)):
-        depth += (stream[at].text in _OPENS) - (stream[at].text in _CLOSES)
-        if depth == 0:
-            return at
-    raise ValueError(f"a {stream[opening].text} that nothing closes")
-
-
 def _arguments(text: str, stream: list[Token], opening: int) -> list[str]:
     """The arguments of the call whose parenthesis opens there."""
     arguments, begin, depth = [], stream[opening].end, 0
-    for token in stream[opening : _closing(stream, opening) + 1]:
+    for token in stream[opening : closing(stream, opening) + 1]:
         depth += token.text in _OPENS
         if depth == 1 and token.text in (",", ")"):
             arguments.append(text[begin : token.start].strip())
@@ -167,7 +128,7 @@ def _edits(text: str, body: Body) -> Iterator[Edit]:
                 yield Edit("guard dropped", token.start, _operand_end(stream, at + 1), "")
         elif token.text in ("fmaf", "fma", "fused") and after == "(":
             a, b, c = _arguments(text, stream, at + 1)
-            end = stream[_closing(stream, at + 1)].end
+            end = stream[closing(stream, at + 1)].end
             yield Edit("not fused", token.start, end, f"(({a}) * ({b}) + ({c}))")
         elif token.text == "?":
             yield Edit("condition", *where, "== 0 ?")

@@ -26,6 +26,9 @@
 #endif
 
 // What a launcher's return value means, in CUDA's words; on the host target, in those of the last failure.
-extern "C" const char* crosscheck_error_string(int error) {
+#ifdef __CUDACC__
+#define CUDA_ON_CPU_ONCE
+#endif
+extern "C" CUDA_ON_CPU_ONCE const char* crosscheck_error_string(int error) {
   return cudaGetErrorString(static_cast<cudaError_t>(error));
 }

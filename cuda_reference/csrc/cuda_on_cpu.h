@@ -5,8 +5,11 @@
 //   cuda_on_cpu_warp.h     shuffles, votes, reductions, __syncwarp
 //   cuda_on_cpu_memory.h   shared arrays, atomics, fences, cached loads and stores
 //   cuda_on_cpu_watch.h    who reads and writes what, for the debugger
+//   cuda_on_cpu_async.h    copies that a thread starts and waits for
 //   cuda_on_cpu_crash.h    kernels that crash
-//   cuda_on_cpu_launch.h   checking and running a launch, cudaGetLastError
+//   cuda_on_cpu_launch.h   checking and running a launch
+//   cuda_on_cpu_runtime.h  cudaGetLastError, cudaMalloc and the like
+//   cuda_on_cpu_written.h  what <<<>>>, __shared__ and inline PTX are rewritten to
 //   cuda_on_cpu_math.h     device functions, half and bfloat16
 //   cuda_on_cpu_wmma.h     nvcuda::wmma: fragments, and the arithmetic of a tensor core
 //
@@ -45,6 +48,7 @@
 #include <memory>
 #include <mutex>
 #include <string>
+#include <tuple>
 #include <type_traits>
 #include <vector>
 
@@ -66,9 +70,13 @@
 #define LAUNCH(kernel, grid, block, smem, stream, ...) \
   cuda_on_cpu::launch(#kernel, (grid), (block), (smem), (stream), [=] { (kernel)(__VA_ARGS__); })
 
+// A library has one of each, its own, however many sources it is made of.
+#define CUDA_ON_CPU_STATE inline __attribute__((visibility("hidden")))
+#define CUDA_ON_CPU_ONCE __attribute__((weak))
+
 // Plain variables, set whenever a thread gets the CPU: one launch runs at a time, and a debugger can print them.
-static uint3 threadIdx, blockIdx;
-static dim3 blockDim, gridDim;
+CUDA_ON_CPU_STATE uint3 threadIdx, blockIdx;
+CUDA_ON_CPU_STATE dim3 blockDim, gridDim;
 static constexpr int warpSize = 32;
 
 #include "cuda_on_cpu_fibers.h"
@@ -76,7 +84,10 @@ static constexpr int warpSize = 32;
 #include "cuda_on_cpu_warp.h"
 #include "cuda_on_cpu_memory.h"
 #include "cuda_on_cpu_watch.h"
+#include "cuda_on_cpu_async.h"
 #include "cuda_on_cpu_crash.h"
 #include "cuda_on_cpu_launch.h"
+#include "cuda_on_cpu_runtime.h"
+#include "cuda_on_cpu_written.h"
 #include "cuda_on_cpu_math.h"
 #include "cuda_on_cpu_wmma.h"

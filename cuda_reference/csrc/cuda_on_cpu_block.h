@@ -26,8 +26,8 @@ struct Block {
   std::string reason;
 };
 
-static Block block;
-static char block_start, block_end;  // addresses of happens-before edges, as Barrier::order
+CUDA_ON_CPU_STATE Block block;
+CUDA_ON_CPU_STATE char block_start, block_end;  // addresses of happens-before edges, as Barrier::order
 
 // ---- Failure -----------------------------------------------------------------------------------------------
 
@@ -41,8 +41,8 @@ __attribute__((format(printf, 1, 2))) inline std::string text(const char* format
 }
 
 // CUDA keeps the last error by host thread; the story outlives cudaGetLastError, which clears the code.
-static thread_local cudaError_t last_error = cudaSuccess, told_error = cudaSuccess;
-static thread_local std::string told;
+CUDA_ON_CPU_STATE thread_local cudaError_t last_error = cudaSuccess, told_error = cudaSuccess;
+CUDA_ON_CPU_STATE thread_local std::string told;
 
 inline void report(cudaError_t error, const std::string& story) {
   last_error = told_error = error;

@@ -5,17 +5,17 @@
 #if defined(CUDA_ON_CPU_ALIGNMENT) || defined(CUDA_ON_CPU_WATCH)
 namespace cuda_on_cpu {
 
-static struct {
+CUDA_ON_CPU_STATE struct Crash {
   volatile bool armed = false;   // a fiber runs
   volatile int signal = 0;       // by which it ended
   void* volatile address = nullptr;
   pthread_t launcher;            // the OS thread that runs it
 } crash;
-static thread_local bool crashed = false;  // a kernel or a launcher, since Python last asked
-static thread_local jmp_buf* launcher_jump = nullptr;  // out of a launcher's own code
+CUDA_ON_CPU_STATE thread_local bool crashed = false;  // a kernel or a launcher, since Python last asked
+CUDA_ON_CPU_STATE thread_local jmp_buf* launcher_jump = nullptr;  // out of a launcher's own code
 
 constexpr int crash_signals[] = {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGABRT};
-static struct sigaction handlers_before[sizeof crash_signals / sizeof(int)];
+CUDA_ON_CPU_STATE struct sigaction handlers_before[sizeof crash_signals / sizeof(int)];
 
 CUDA_ON_CPU_MACHINERY inline const char* crash_name(int signal) {
   switch (signal) {
@@ -126,7 +126,7 @@ int surviving(Call call) {
 }  // namespace cuda_on_cpu
 
 // The error of a crash since the last call of this, even if the launcher has not asked for it; else 0.
-extern "C" int crosscheck_crashed() {
+extern "C" CUDA_ON_CPU_ONCE int crosscheck_crashed() {
   if (!cuda_on_cpu::crashed) return 0;
   cuda_on_cpu::crashed = false;
   cuda_on_cpu::last_error = cudaSuccess;
@@ -144,5 +144,5 @@ int surviving(Call call) {
   return call();
 }
 }  // namespace cuda_on_cpu
-extern "C" int crosscheck_crashed() { return 0; }
+extern "C" CUDA_ON_CPU_ONCE int crosscheck_crashed() { return 0; }
 #endif

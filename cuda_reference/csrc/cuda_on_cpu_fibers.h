@@ -67,6 +67,14 @@ constexpr size_t stack_size = 256 * 1024, guard_size = 64 * 1024;
 
 struct Warp;
 
+// One that a thread has begun, in a group that counts from 0: see cuda_on_cpu_async.h.
+struct AsyncCopy {
+  void* to;
+  const void* from;
+  size_t bytes, filled;
+  unsigned group;
+};
+
 struct Fiber {
   uint3 thread{};
   unsigned lane = 0;
@@ -76,6 +84,9 @@ struct Fiber {
   unsigned awaited = 0;
   const char* waits_in = "";
   int line = 0;
+  AsyncCopy* copies = nullptr;        // begun, not waited for; no vector, whose code TSan would watch
+  size_t copy_count = 0, copy_room = 0;
+  unsigned groups = 0;                // of copies, committed
 
   char* stack = nullptr;
   size_t usable = 0;
@@ -85,14 +96,13 @@ struct Fiber {
   void *asan_stack = nullptr, *tsan = nullptr;
 };
 
-// State is static here and in the other parts, not inline: every library has its own.
-static Fiber* self = nullptr;
-static std::vector<std::unique_ptr<Fiber>> fibers;
-static ucontext_t scheduler_context;
-static jmp_buf scheduler_jump;
-static void *scheduler_asan_stack = nullptr, *scheduler_tsan = nullptr;
-static const void* scheduler_stack = nullptr;
-static size_t scheduler_stack_size = 0;
+CUDA_ON_CPU_STATE Fiber* self = nullptr;
+CUDA_ON_CPU_STATE std::vector<std::unique_ptr<Fiber>> fibers;
+CUDA_ON_CPU_STATE ucontext_t scheduler_context;
+CUDA_ON_CPU_STATE jmp_buf scheduler_jump;
+CUDA_ON_CPU_STATE void *scheduler_asan_stack = nullptr, *scheduler_tsan = nullptr;
+CUDA_ON_CPU_STATE const void* scheduler_stack = nullptr;
+CUDA_ON_CPU_STATE size_t scheduler_stack_size = 0;
 
 CUDA_ON_CPU_MACHINERY inline void to_scheduler() {
   Fiber* const fiber = self;
@@ -174,6 +184,8 @@ CUDA_ON_CPU_MACHINERY inline void abandon_fibers() {
     }
     fiber->started = fiber->busy = false;
     fiber->awaits = nullptr;
+    fiber->copy_count = 0;
+    fiber->groups = 0;
   }
 }
 

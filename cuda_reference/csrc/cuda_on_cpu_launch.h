@@ -53,6 +53,9 @@ CUDA_ON_CPU_MACHINERY inline void take_next_thread() {
 
 CUDA_ON_CPU_MACHINERY inline void thread_returned() {
   Warp& warp = *self->warp;
+  commit_copies();
+  wait_for_copies(0);
+  self->groups = 0;
   ++block.returned;
   warp.alive &= ~(1u << self->lane);
   for (uint32_t left = warp.pending; left; left &= left - 1)  // who waited for this lane no longer does
@@ -116,11 +119,11 @@ CUDA_ON_CPU_MACHINERY inline void run_block() {
 
 // ---- Launching ---------------------------------------------------------------------------------------------
 
-static std::mutex launch_mutex;
+CUDA_ON_CPU_STATE std::mutex launch_mutex;
 
 // A fork waits for the launch that another thread is in: the child would find the mutex locked for ever, by a
 // thread that it does not have, and the state of a launch half made.
-[[maybe_unused]] static const int fork_handlers = pthread_atfork(
+CUDA_ON_CPU_STATE const int fork_handlers = pthread_atfork(
     [] { launch_mutex.lock(); }, [] { launch_mutex.unlock(); }, [] { launch_mutex.unlock(); });
 
 inline const char* impossible(const dim3& grid, const dim3& threads, size_t dynamic_bytes) {
@@ -187,22 +190,5 @@ CUDA_ON_CPU_MACHINERY inline void launch(const char* name, dim3 grid, dim3 threa
 
 }  // namespace cuda_on_cpu
 
-// ---- What a launcher calls ---------------------------------------------------------------------------------
-// Hidden: a process may hold the real libcudart too, and these must not meet it.
-
-extern "C" {
-__attribute__((visibility("hidden"))) cudaError_t cudaPeekAtLastError() { return cuda_on_cpu::last_error; }
-__attribute__((visibility("hidden"))) cudaError_t cudaGetLastError() {
-  const cudaError_t error = cuda_on_cpu::last_error;
-  cuda_on_cpu::last_error = cudaSuccess;
-  return error;
-}
-__attribute__((visibility("hidden"))) const char* cudaGetErrorString(cudaError_t error) {
-  if (error == cudaSuccess) return "no error";
-  if (error == cuda_on_cpu::told_error) return cuda_on_cpu::told.c_str();
-  if (error == cudaErrorInvalidValue) return "invalid argument";
-  return "an error that the host target did not raise";
-}
 // Those of the last launch, to stderr: for who reads a sanitizer's report.
-void crosscheck_say_shared_arrays() { cuda_on_cpu::say_shared_arrays(); }
-}
+extern "C" CUDA_ON_CPU_ONCE void crosscheck_say_shared_arrays() { cuda_on_cpu::say_shared_arrays(); }

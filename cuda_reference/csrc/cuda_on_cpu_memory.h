@@ -39,9 +39,9 @@ struct SharedArray {
                 std::extent<T, 3>::value} {}
 };
 
-static SharedArray* shared_arrays = nullptr;  // a list, those of the running launch
-static size_t shared_bytes = 0;
-static unsigned launch_number = 0;
+CUDA_ON_CPU_STATE SharedArray* shared_arrays = nullptr;  // a list, those of the running launch
+CUDA_ON_CPU_STATE size_t shared_bytes = 0;
+CUDA_ON_CPU_STATE unsigned launch_number = 0;
 
 CUDA_ON_CPU_MACHINERY inline void watch_shared(const SharedArray& array);  // in cuda_on_cpu_watch.h
 
@@ -87,7 +87,7 @@ struct Misaligned {
 
 // A GPU ends the kernel. The compiler's call for -fsanitize=alignment; under a sanitizer its own runtime answers.
 #ifdef CUDA_ON_CPU_ALIGNMENT
-extern "C" __attribute__((used, visibility("hidden"))) void __ubsan_handle_type_mismatch_v1(
+extern "C" __attribute__((used, weak, visibility("hidden"))) void __ubsan_handle_type_mismatch_v1(
     cuda_on_cpu::Misaligned* access, uintptr_t address) {
   if (!cuda_on_cpu::block.running) return;
   const char* slash = strrchr(access->file, '/');

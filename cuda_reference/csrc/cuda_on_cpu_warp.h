@@ -27,7 +27,7 @@ struct Warp {
   int source[32];         // the lane a shuffle reads
 };
 
-static std::vector<Warp> warps;  // of the running block
+CUDA_ON_CPU_STATE std::vector<Warp> warps;  // of the running block
 
 CUDA_ON_CPU_MACHINERY inline void open_if_complete(Warp& warp, unsigned index) {
   Rendezvous& meeting = warp.meeting[index];
@@ -67,14 +67,15 @@ CUDA_ON_CPU_MACHINERY inline void meet(const char* what, int line, uint32_t mask
 
 CUDA_ON_CPU_MACHINERY inline void nothing(Warp&, uint32_t) {}
 
-template <class T>
-CUDA_ON_CPU_MACHINERY void shuffle(Warp& warp, uint32_t lanes) {
+constexpr int nobody = -1;
+
+CUDA_ON_CPU_MACHINERY inline void shuffle(Warp& warp, uint32_t lanes) {
   for (unsigned lane = 0; lane < 32; ++lane) {
     if (!(lanes >> lane & 1)) continue;
     if (lanes >> warp.source[lane] & 1)
       warp.out[lane] = warp.in[warp.source[lane]];
     else
-      __builtin_memset(&warp.out[lane], 0xFF, sizeof(T));  // CUDA leaves it undefined: a NaN shows
+      warp.source[lane] = nobody;
   }
 }
 
@@ -91,6 +92,15 @@ CUDA_ON_CPU_MACHINERY void fold(Warp& warp, uint32_t lanes) {
     if (lanes >> lane & 1) __builtin_memcpy(&warp.out[lane], &result, sizeof(T));
 }
 
+// CUDA leaves the value undefined.
+[[noreturn]] CUDA_ON_CPU_MACHINERY inline void no_source(const char* what, int line, uint32_t mask, int source) {
+  const unsigned first = (&*self->warp - warps.data()) * 32;
+  const char* why = first + source >= block.size ? "which does not exist: the block ends before it"
+                    : !(mask >> source & 1)      ? "which its mask leaves out"
+                                                 : "which has returned";
+  fail_here(text("calls %s() at line %d for the value of lane %d, %s", what, line, source, why));
+}
+
 template <class T>
 CUDA_ON_CPU_MACHINERY T exchange(const char* what, int line, uint32_t mask, T value, int source, Combine combine) {
   static_assert(sizeof(T) <= sizeof(Value), "a warp operation moves at most 16 bytes");
@@ -99,6 +109,7 @@ CUDA_ON_CPU_MACHINERY T exchange(const char* what, int line, uint32_t mask, T va
   __builtin_memcpy(&warp.in[lane], &value, sizeof(T));
   warp.source[lane] = source;
   meet(what, line, mask, combine, false);
+  if (warp.source[lane] == nobody) no_source(what, line, mask, source);
   __builtin_memcpy(&value, &warp.out[lane], sizeof(T));
   return value;
 }
@@ -135,25 +146,25 @@ template <class T>
 T __shfl_sync(unsigned mask, T value, int source, int width = 32, CUDA_ON_CPU_LINE) {
   const int lane = cuda_on_cpu::self->lane, first = lane & ~(width - 1);
   return cuda_on_cpu::exchange("__shfl_sync", line, mask, value, first | (source & (width - 1)),
-                               cuda_on_cpu::shuffle<T>);
+                               cuda_on_cpu::shuffle);
 }
 template <class T>
 T __shfl_xor_sync(unsigned mask, T value, int bits, int width = 32, CUDA_ON_CPU_LINE) {
   const int lane = cuda_on_cpu::self->lane, source = lane ^ bits;
   return cuda_on_cpu::exchange("__shfl_xor_sync", line, mask, value,
-                               (source & ~(width - 1)) > lane ? lane : source & 31, cuda_on_cpu::shuffle<T>);
+                               (source & ~(width - 1)) > lane ? lane : source & 31, cuda_on_cpu::shuffle);
 }
 template <class T>
 T __shfl_down_sync(unsigned mask, T value, unsigned delta, int width = 32, CUDA_ON_CPU_LINE) {
   const unsigned lane = cuda_on_cpu::self->lane, last = lane | (width - 1);
   return cuda_on_cpu::exchange("__shfl_down_sync", line, mask, value, delta > last - lane ? lane : lane + delta,
-                               cuda_on_cpu::shuffle<T>);
+                               cuda_on_cpu::shuffle);
 }
 template <class T>
 T __shfl_up_sync(unsigned mask, T value, unsigned delta, int width = 32, CUDA_ON_CPU_LINE) {
   const unsigned lane = cuda_on_cpu::self->lane, first = lane & ~(width - 1);
   return cuda_on_cpu::exchange("__shfl_up_sync", line, mask, value, delta > lane - first ? lane : lane - delta,
-                               cuda_on_cpu::shuffle<T>);
+                               cuda_on_cpu::shuffle);
 }
 
 inline unsigned __ballot_sync(unsigned mask, int p, CUDA_ON_CPU_LINE) {

@@ -95,7 +95,7 @@ struct Watch {
   uint64_t last_address = 0, last_size = 0, last_frame[3] = {};
   bool last_write = false;
 };
-static Watch watch;
+CUDA_ON_CPU_STATE Watch watch;
 
 // ---- Notes -------------------------------------------------------------------------------------------------
 
@@ -364,6 +364,8 @@ CUDA_ON_CPU_MACHINERY inline void watch_crash() {
     return __atomic_compare_exchange_n(p, old, value, false, __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST);         \
   }
 
+#undef CUDA_ON_CPU_HOOK
+#define CUDA_ON_CPU_HOOK __attribute__((weak, no_sanitize_thread, noinline, visibility("hidden")))
 extern "C" {
 CUDA_ON_CPU_HOOKS(1)
 CUDA_ON_CPU_HOOKS(2)
@@ -406,7 +408,7 @@ CUDA_ON_CPU_HOOK void* __wrap_memset(void* to, int value, size_t n) {
 // ---- What Python calls -------------------------------------------------------------------------------------
 
 // Forgets everything; nothing is watched.
-void crosscheck_forget() {
+CUDA_ON_CPU_ONCE void crosscheck_forget() {
   using cuda_on_cpu::watch;
   watch.inside = true;
   watch.memory_count = 0;
@@ -419,24 +421,24 @@ void crosscheck_forget() {
   watch.inside = false;
 }
 // Watches one more memory. Returns 0, or 1 where there is no room.
-int crosscheck_watch(const cuda_on_cpu::WatchedMemory* memory) {
+CUDA_ON_CPU_ONCE int crosscheck_watch(const cuda_on_cpu::WatchedMemory* memory) {
   using cuda_on_cpu::watch;
   if (watch.memory_count == cuda_on_cpu::watched_memories) return 1;
   watch.memories[watch.memory_count++] = *memory;
   return 0;
 }
 // Notes all accesses of one thread: launch, block, thread as seven numbers.
-void crosscheck_follow(const unsigned* numbers) {
+CUDA_ON_CPU_ONCE void crosscheck_follow(const unsigned* numbers) {
   for (int i = 0; i < 7; ++i) cuda_on_cpu::watch.follow[i] = numbers[i];
   cuda_on_cpu::watch.following = true;
 }
-const cuda_on_cpu::Access* crosscheck_access(unsigned number) {
+CUDA_ON_CPU_ONCE const cuda_on_cpu::Access* crosscheck_access(unsigned number) {
   return number < cuda_on_cpu::watch.accesses.size() ? &cuda_on_cpu::watch.accesses[number] : nullptr;
 }
-const cuda_on_cpu::Finding* crosscheck_finding(unsigned number) {
+CUDA_ON_CPU_ONCE const cuda_on_cpu::Finding* crosscheck_finding(unsigned number) {
   return number < cuda_on_cpu::watch.findings.size() ? &cuda_on_cpu::watch.findings[number] : nullptr;
 }
-const cuda_on_cpu::Followed* crosscheck_followed(unsigned number) {
+CUDA_ON_CPU_ONCE const cuda_on_cpu::Followed* crosscheck_followed(unsigned number) {
   return number < cuda_on_cpu::watch.followed.size() ? &cuda_on_cpu::watch.followed[number] : nullptr;
 }
 }  // extern "C"

@@ -89,11 +89,11 @@ extern "C" int run_shuffles(int* out, int n) {
   return cudaGetLastError();
 }
 
-// The last 12 lanes return before the others meet; those then read one of them.
+// The last 12 lanes return before the others meet.
 __global__ void early(int* out) {
   if (threadIdx.x >= 20) return;
   __syncwarp();
-  out[threadIdx.x] = __shfl_down_sync(0xFFFFFFFFu, int(threadIdx.x), 1);
+  out[threadIdx.x] = __shfl_up_sync(0xFFFFFFFFu, int(threadIdx.x), 1);
 }
 extern "C" int run_early(int* out) {
   LAUNCH(early, 1, 32, 0, nullptr, out);

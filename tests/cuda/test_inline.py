@@ -347,11 +347,16 @@ def test_compile_error_shows_the_line_of_the_string(target: _compilers.Target) -
 
 
 @needs_host_target
-def test_chevrons_get_a_hint_on_the_host_target() -> None:
+def test_chevrons_and_shared_as_they_are_written() -> None:
     source = re.sub(r"LAUNCH\(twice, (.*), stream, (.*)\)", r"twice<<<\1, stream>>>(\2)", TWICE)
-    message = says_of(source, RUN, "host")
-    assert "write LAUNCH(kernel, grid, block, smem, stream, arguments...)" in message
-    assert "7 | twice<<<1, n, 0, stream>>>(x, out, n);" in message
+    source = source.replace("2 * x[i];", "held[i];")
+    source = source.replace("x;\n", "x;\n  __shared__ float held[64];\n  held[i] = 2 * x[i];\n")
+    module = load_inline(source, ALL_THREE, name="written")
+    out = torch.zeros(3)
+    module.run(torch.tensor([1.0, 2.0, 3.0]), out, 3)
+    assert out.tolist() == [2.0, 4.0, 6.0]
+    with pytest.raises(RuntimeError, match="invalid configuration: a block has at most 1024"):
+        module.run(torch.zeros(2000), torch.zeros(2000), 2000)
 
 
 # ---- as a user runs it ----

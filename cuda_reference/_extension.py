@@ -1,0 +1,369 @@
+"""Sources in the manner of torch.utils.cpp_extension, as a module of functions of torch's tensors.
+
+CUDA tensors go to what torch.utils.cpp_extension builds of the sources as they are; CPU tensors to
+the same sources rewritten for the host target, where csrc/torch_on_cpu.h stands in for torch's
+headers.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import hashlib
+import re
+import shlex
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from cuda_reference import _arguments, _build, _compilers, _guards, _rewriting, _storage
+from cuda_reference._compilers import BuildError
+from cuda_reference._on_host import OnHost
+from cuda_reference._torch_calls import DTYPES, Exported, Raised, Session, exported, span
+
+
+class Options:
+    """What is passed to the compilers.
+
+    Attributes:
+        includes: folders for headers.
+        cflags, cuda_cflags, ldflags: for the compiler of C++, for nvcc, for the linker.
+    """
+
+    def __init__(
+        self,
+        includes: Sequence[str] | None,
+        cflags: Sequence[str] | None,
+        cuda_cflags: Sequence[str] | None,
+        ldflags: Sequence[str] | None,
+    ) -> None:
+        self.includes = [str(Path(folder).resolve()) for folder in includes or ()]
+        self.cflags, self.cuda_cflags = list(cflags or ()), list(cuda_cflags or ())
+        self.ldflags = list(ldflags or ())
+
+    def of_host(self) -> tuple[str, ...]:
+        """For the host target: definitions and folders; the rest is for other compilers."""
+        flags = [f"-I{folder}" for folder in self.includes]
+        words = iter(shlex.split(" ".join((*self.cflags, *self.cuda_cflags))))
+        for word in words:
+            if word in ("-D", "-U", "-I"):
+                flags.append(word + next(words, ""))
+            elif word.startswith(("-D", "-U", "-I")):
+                flags.append(word)
+        return tuple(dict.fromkeys(flags))
+
+
+# ---- The sources for the host target ----------------------------------------
+
+
+class HostSources:
+    """Sources and the headers of their own that they include, rewritten.
+
+    Attributes:
+        files: name → text, the units of compilation first.
+        originals: the name of each file as people know it → its text.
+    """
+
+    def __init__(self, sources: Mapping[str, str], options: Options) -> None:
+        self.files: dict[str, str] = {}
+        self.originals: dict[str, str] = {}
+        self._includes = options.includes
+        self._headers: dict[Path, str] = {}
+        for number, (file, text) in enumerate(sources.items()):
+            own = self._rewritten(Path(file), text)
+            # Included at the head of each source of torch's load_inline.
+            self.files[f"unit{number}.cu"] = f'#include "torch_on_cpu.h"\n{own}'
+        units = sorted(self.files)
+        self.units = [name for name in units if name.startswith("unit")]
+
+    def _rewritten(self, file: Path, text: str) -> str:
+        self.originals[file.name] = text
+        try:
+            own = _rewriting.rewritten(text, file.name, functools.partial(self._header, file))
+        except (_rewriting.Unsupported, ValueError) as error:
+            raise BuildError(f"could not build {file.name} for the host target: {error}") from error
+        return f'#line 1 "{file}"\n{own}'
+
+    def _header(self, file: Path, name: str) -> str | None:
+        """A header of the source's own under its new name; None for one of somebody else's."""
+        folders = [file.parent, *map(Path, self._includes)]
+        found = next((f for folder in folders if (f := (folder / name)).is_file()), None)
+        if found is None or not file.is_absolute():
+            return None
+        found = found.resolve()
+        if found not in self._headers:
+            self._headers[found] = f"header{len(self._headers)}_{found.name}"
+            own = self._rewritten(found, found.read_text(encoding="utf-8", errors="replace"))
+            self.files[self._headers[found]] = own
+        return self._headers[found]
+
+    def library(self, name: str, more: tuple[str, ...]) -> ctypes.CDLL:
+        """Built, or from the cache."""
+        text = "".join(f"{file}\n{content}\n" for file, content in sorted(self.files.items()))
+        digest = hashlib.sha256(text.encode()).hexdigest()
+        cache = _compilers.cache_directory("inline", f"{name}-{digest[:12]}")
+        main = f'// sha256 {digest}\n#include "{self.units[0]}"\n'
+        files = {cache / file: content.encode() for file, content in self.files.items()}
+        files[cache / f"{name}.cu"] = main.encode()
+        if not all(file.is_file() and file.read_bytes() == text for file, text in files.items()):
+            with _build.workspace(_compilers.cache_directory()) as work:
+                _storage.write(files, work)
+        others = tuple(str(cache / unit) for unit in self.units[1:])
+        return _build.library(name, "host", csrc=cache, more=(*more, *others))
+
+
+# ---- The module -------------------------------------------------------------
+
+
+class Extension:
+    """What load() and, in its torch form, load_inline() return: the functions of the sources."""
+
+    def __init__(
+        self,
+        name: str,
+        sources: Mapping[str, str],
+        options: Options,
+        sanitize: str | None,
+        on_gpu: Callable[[bool], Any],
+    ) -> None:
+        self._name, self._sources, self._options = name, dict(sources), options
+        self._sanitize, self._on_gpu = sanitize, on_gpu
+        if torch.cuda.is_available():
+            names = list(self._gpu_names())
+        else:
+            names = list(self._exported)
+        self.__dict__.update({each: Function(self, each) for each in names})
+
+    def __getattr__(self, name: str) -> Any:
+        raise AttributeError(f"{self!r} has no function {name!r}")
+
+    def __repr__(self) -> str:
+        functions = [name for name, f in vars(self).items() if isinstance(f, Function)]
+        return f"<CUDA sources {vars(self).get('_name')!r}: {', '.join(functions)}>"
+
+    @functools.cached_property
+    def _host_sources(self) -> HostSources:
+        return HostSources(self._sources, self._options)
+
+    @functools.cached_property
+    def _host(self) -> ctypes.CDLL:
+        return self._host_sources.library(self._name, self._options.of_host())
+
+    @functools.cached_property
+    def _exported(self) -> dict[str, Exported]:
+        return {each.name: each for each in exported(self._host)}
+
+    @functools.cached_property
+    def _libraries(self) -> list[str]:
+        """The names that TORCH_LIBRARY gives in the sources."""
+        texts = "\n".join(self._sources.values())
+        return list(dict.fromkeys(_rewriting.LIBRARY.findall(texts)))
+
+    def _parameters(self, symbol: str) -> list[str]:
+        """The names of a function's parameters, if it is defined outside of macros."""
+        for text in self._sources.values():
+            if match := re.search(rf"\b{symbol}\s*\(([^()]*)\)\s*\{{", text):
+                return [re.sub(r"\s*=.*|.*\W(?=\w)", "", each) for each in match[1].split(",")]
+        return []
+
+    @functools.cached_property
+    def _gpu(self) -> Any:
+        """torch's own module."""
+        return self._on_gpu(not self._libraries)
+
+    def _gpu_names(self) -> Iterator[str]:
+        if not self._libraries:
+            yield from (name for name in dir(self._gpu) if not name.startswith("_"))
+            return
+        self._gpu  # noqa: B018 -- loads it: its operators are then registered
+        for schema in torch._C._jit_get_all_schemas():
+            library, _, name = schema.name.partition("::")
+            if library in self._libraries:
+                yield name
+
+    def _gpu_function(self, name: str) -> Any:
+        module = self._gpu
+        for library in self._libraries:
+            if hasattr(getattr(torch.ops, library), name):
+                return getattr(getattr(torch.ops, library), name)
+        return getattr(module, name)
+
+
+class Function:
+    """One function of the sources; to call."""
+
+    def __init__(self, module: Extension, name: str) -> None:
+        self._module = module
+        self.__name__ = self.__qualname__ = name
+
+    def __repr__(self) -> str:
+        return f"<function {self.__name__}() of {self._module!r}>"
+
+    def __call__(self, *arguments: Any, **named: Any) -> Any:
+        found = {f"argument {i}": t for i, t in enumerate(_flat([*arguments, *named.values()])[0])}
+        tensors = {name: t for name, t in found.items() if isinstance(t, Tensor)}
+        devices = {t.device.type for t in tensors.values()}
+        sanitize = self._module._sanitize
+        if devices == {"cuda"}:
+            if sanitize is not None:
+                raise ValueError(f"{self.__name__}(): sanitize={sanitize!r} is for CPU tensors")
+            return self._module._gpu_function(self.__name__)(*arguments, **named)
+        if devices - {"cpu"}:
+            _arguments.check_device(self.__name__, tensors)  # says what is wrong
+        call = Call(self._module, self.__name__)
+        values = call.bound(arguments, named)
+        return call.on_host(values, sanitize)
+
+
+def _flat(arguments: Sequence[Any]) -> tuple[list[Any], list[int | None]]:
+    """Arguments with lists laid open; for each the length of its list, or None."""
+    flat: list[Any] = []
+    lengths: list[int | None] = []
+    for argument in arguments:
+        if isinstance(argument, (list, tuple)):
+            flat += list(argument)
+            lengths.append(len(argument))
+        else:
+            flat.append(argument)
+            lengths.append(None)
+    return flat, lengths
+
+
+class Call(OnHost):
+    """One call of a function with CPU tensors."""
+
+    says_const = False
+
+    def __init__(self, module: Extension, symbol: str) -> None:
+        self.symbol, self.name = symbol, module._name
+        self._module = module
+        if symbol not in module._exported:
+            raise AttributeError(f"the host target's build of {module!r} does not have {symbol}()")
+        self._function = module._exported[symbol]
+        if self._function.missing:
+            raise RuntimeError(
+                f"{symbol}() is declared, but none of the sources of {self.name!r} that were "
+                "loaded defines it: add the one that does"
+            )
+        self._lengths: list[int | None] = []
+        self._session: Session | None = None
+        self._also: Callable[[_guards.Guards, bool], None] | None = None
+        self._returned: Any = None
+        self._values: Sequence[Any] = ()
+        self._copies: list[Tensor] = []
+
+    def bound(self, arguments: Sequence[Any], named: Mapping[str, Any]) -> list[Any]:
+        """The arguments in order, lists laid open."""
+        types, names = self._function.types, self._function.names
+        placed = dict(enumerate(arguments))
+        for name, value in named.items():
+            if name not in names or (place := names.index(name)) in placed:
+                raise TypeError(f"{self.symbol}(): no argument {name!r}, or one given twice")
+            placed[place] = value
+        placed = {**self._function.defaults, **placed}
+        if sorted(placed) != list(range(len(types))):
+            said = ", ".join(types)
+            raise TypeError(
+                f"{self.symbol}() takes {len(types)} arguments ({said}), but got {len(arguments)}"
+                + (f" and {', '.join(named)}" if named else "")
+            )
+        values, self._lengths = _flat([placed[place] for place in range(len(types))])
+        for place, value in enumerate(values):
+            if isinstance(value, Tensor):
+                name = f"argument {place}"
+                _arguments.check_tensor(self.symbol, name, value, DTYPES)
+                if value.is_conj() or value.is_neg():
+                    raise ValueError(f"{self.symbol}(): {name} is a lazy view; pass its clone()")
+        return values
+
+    @property
+    def sources(self) -> Mapping[str, str]:
+        return self._module._host_sources.originals
+
+    def described(self) -> dict[str, Any]:
+        options = vars(self._module._options)
+        return {
+            "form": "extension",
+            "name": self.name,
+            "sources": self._module._sources,
+            "options": options,
+            "symbol": self.symbol,
+            "lengths": self._lengths,
+        }
+
+    def again(self, lengths: list[int | None]) -> None:
+        """Take arguments as another process laid them open."""
+        self._lengths = lengths
+
+    def given(self, values: Sequence[Any]) -> list[_guards.Given]:
+        names = self._function.names or self._module._parameters(self.symbol)
+        plain = len(self._lengths) == len(values)  # no list was laid open
+        return [
+            span(names[i] if plain and i < len(names) else f"argument {i}", value)
+            for i, value in enumerate(values)
+            if isinstance(value, Tensor)
+        ]
+
+    def library(self, target: _compilers.Target) -> ctypes.CDLL:
+        return self._module._host
+
+    def launch(
+        self,
+        target: _compilers.Target,
+        values: Sequence[Any],
+        addresses: Sequence[int],
+        stream: int | None = None,
+    ) -> int:
+        session = self._session = Session(self.library("host"), self._also)
+        places = iter(addresses)
+        self._values = [value for value in values if isinstance(value, Tensor)]
+        own: dict[int, Tensor] = {}
+        passed = []
+        for value in values:
+            if isinstance(value, Tensor):
+                place = next(places)
+                passed.append(own.setdefault(id(value), session.add(value, place)))
+            else:
+                passed.append(value)
+        self._copies = [value for value in passed if isinstance(value, Tensor)]
+        arguments, flat = [], iter(passed)
+        for length in self._lengths:
+            arguments.append(next(flat) if length is None else [next(flat) for _ in range(length)])
+        try:
+            self._returned, status = session.call(self._function.number, arguments)
+        except TypeError as error:
+            raise TypeError(f"{self.symbol}(): {error}") from None
+        except Raised as error:
+            raise RuntimeError(f"{self.symbol}(): {error}") from None
+        return status
+
+    def watch_also(self, memory: Callable[[_guards.Guards, bool], None]) -> None:
+        self._also = memory
+
+    def damaged(self) -> str | None:
+        return self._session.damaged() if self._session else None
+
+    def result(self) -> Any:
+        return self._owned(self._returned)
+
+    def _owned(self, returned: Any) -> Any:
+        """A result: an argument for its copy, a view of it for a view, and else a new tensor."""
+        if isinstance(returned, list):
+            return tuple(map(self._owned, returned))
+        if not isinstance(returned, Tensor):
+            return returned
+        for copy, value in zip(self._copies, self._values):
+            if returned is copy:
+                return value
+            if copy.numel() and copy.untyped_storage().data_ptr() == _storage_of(returned):
+                offset = value.storage_offset() + returned.storage_offset()
+                if returned.dtype == value.dtype:
+                    return value.as_strided(returned.shape, returned.stride(), offset)
+        return returned.clone()
+
+
+def _storage_of(t: Tensor) -> int:
+    return t.untyped_storage().data_ptr() if t.numel() else 0

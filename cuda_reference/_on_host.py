@@ -1,0 +1,122 @@
+"""A call on CPU tensors: on guarded copies, and once more under a tool if it goes wrong."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from cuda_reference import _compilers, _guards, _launch, _replay
+
+
+class OnHost:
+    """What can be called so: a launcher of load_inline, a call of an extension's function.
+
+    Attributes:
+        symbol: the function's name.
+        name: of its source.
+        says_const: whether its parameters tell which tensors it writes.
+    """
+
+    symbol: str
+    name: str
+    says_const = True
+
+    @property
+    def sources(self) -> Mapping[str, str]:
+        """The name of each file → its text."""
+        raise NotImplementedError
+
+    def described(self) -> dict[str, Any]:
+        """What another process needs to make the same one."""
+        raise NotImplementedError
+
+    def given(self, values: Sequence[Any]) -> list[_guards.Given]:
+        """The tensors among the arguments."""
+        raise NotImplementedError
+
+    def library(self, target: _compilers.Target) -> ctypes.CDLL:
+        """Of the source."""
+        raise NotImplementedError
+
+    def launch(
+        self,
+        target: _compilers.Target,
+        values: Sequence[Any],
+        addresses: Sequence[int],
+        stream: int | None = None,
+    ) -> int:
+        """The call, with addresses in the place of the tensors; a status, 0 for success."""
+        raise NotImplementedError
+
+    def watch_also(self, memory: Any) -> None:
+        """Prepare to call ``memory`` with guards around tensors that the call makes."""
+
+    def damaged(self) -> str | None:
+        """In words: what was written beside tensors that the call made."""
+        return None
+
+    def result(self) -> Any:
+        """What the last call returned, with no memory of the call's own."""
+        return None
+
+    def shapes(self, values: Sequence[Any]) -> str:
+        """Of the tensors, in words."""
+        return ", ".join(f"{each.name} {list(each.tensor.shape)}" for each in self.given(values))
+
+    def failure(self, library: ctypes.CDLL, status: int, values: Sequence[Any]) -> RuntimeError:
+        """The error for a launch that failed."""
+        return _launch.failure(library, status, self.symbol, self.shapes(values))
+
+    def on_host(self, values: Sequence[Any], sanitize: str | None) -> Any:
+        """The call with CPU tensors."""
+        given = self.given(values)
+        for each in given:
+            _launch.address(each.tensor)
+        if self.says_const:
+            _launch.count_up([each.tensor for each in given if each.written])
+        return self._guarded(values) if sanitize is None else self._sanitized(values, sanitize)
+
+    def _guarded(self, values: Sequence[Any]) -> Any:
+        given = self.given(values)
+        library = self.library("host")
+        if _compilers._sanitizer() == "address":  # it looks after the tensors' own memory
+            status = self.launch("host", values, [each.tensor.data_ptr() for each in given])
+            if status:
+                raise self.failure(library, status, values)
+            return self.result()
+        guards = _guards.Guards(given)
+        status = self.launch("host", values, guards.addresses)
+        crashed = library.crosscheck_crashed()
+        damaged = guards.damaged()
+        beside = self.damaged() if damaged is None else guards.text(damaged)
+        if crashed:
+            text = str(self.failure(library, crashed, values))
+            raise RuntimeError(f"{text}\n{self._looked_into(values)}")
+        if beside is not None:
+            raise RuntimeError(
+                f"{self.symbol}() on {self.shapes(values)}: wrote {beside}\n"
+                f"{self._looked_into(values)}"
+            )
+        if status:
+            raise self.failure(library, status, values)
+        if not self.says_const:
+            _launch.count_up(guards.changed())
+        guards.copy_back()
+        return self.result()
+
+    def _looked_into(self, values: Sequence[Any]) -> str:
+        """What the same call does under the watching runtime. The tensors are as they were."""
+        try:
+            replay = _replay.Replay(self, values, "watch")
+        except (_compilers.BuildError, OSError) as error:
+            return f"it could not be repeated to see where: {error}"
+        again = "repeated under the watching runtime, it did not do that again"
+        return "\n".join(replay.outside()) or f"{again}: {replay.error or 'it went well'}"
+
+    def _sanitized(self, values: Sequence[Any], kind: str) -> Any:
+        replay = _replay.Replay(self, values, kind)
+        if text := replay.text():
+            raise RuntimeError(f"{self.symbol}() on {self.shapes(values)}: {text}")
+        replay.copy_back()
+        return replay.result

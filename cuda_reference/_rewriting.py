@@ -1,0 +1,331 @@
+"""CUDA C++ as people write it, put into the words of csrc/cuda_on_cpu.h for the host's compiler.
+
+    kernel<T, 4><<<grid, block>>>(x, n)   CUDA_ON_CPU_LAUNCH((kernel<T, 4>), (grid, block))(x, n)
+    __shared__ float a[8][9], sum;        SHARED(float, a, [8][9]); SHARED(float, sum, );
+    extern __shared__ float a[];          DYNAMIC_SHARED(float, a);
+    asm volatile("cp.async…" : : "r"(p))  cuda_on_cpu::ptx("cp.async…", p)
+
+in the source itself and in the macros that it defines. Lines stay where they are.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Sequence
+from typing import NamedTuple
+
+from cuda_reference._tokens import Token, closing, opening, tokens
+
+# Libraries of device code that have no host form: the first part of an #include.
+_FOREIGN = {
+    "cub": "CUB",
+    "thrust": "Thrust",
+    "cutlass": "CUTLASS",
+    "cute": "CuTe",
+    "cuda": "libcu++",
+    "cublas": "cuBLAS",
+    "cudnn": "cuDNN",
+    "curand": "cuRAND",
+    "cusparse": "cuSPARSE",
+}
+# Headers that csrc stands in for.
+_STAND_INS = (
+    (re.compile(r"(torch|ATen|c10|pybind11|Python\.h)\b.*"), "torch_on_cpu.h"),
+    (re.compile(r"cooperative_groups(\.h|/reduce\.h)"), "cuda_on_cpu_groups.h"),
+    (re.compile(r"cuda(_runtime|_runtime_api|_pipeline\w*|)\.h|mma\.h"), "crosscheck.cuh"),
+    (re.compile(r"device_(launch_parameters|functions)\.h"), "crosscheck.cuh"),
+)
+# What TORCH_LIBRARY calls a library of operators.
+LIBRARY = re.compile(r"\bTORCH_LIBRARY(?:_FRAGMENT|_IMPL)?\s*\(\s*(\w+)")
+_INCLUDE = re.compile(r"\s*#\s*include\s*(?:<([^>]+)>|\"([^\"]+)\")")
+_DEFINE = re.compile(r"\s*#\s*define\s+\w+(\([^)]*\))?")
+_QUALIFIERS = ("__shared__", "static", "extern", "volatile", "const", "__restrict__", "inline")
+_NO_WEAK = {"=", "using", "typedef", "template", "friend", "static", "inline"}
+_ALIGNED = ("alignas", "__align__", "__attribute__", "__builtin_align__")
+
+
+class Unsupported(ValueError):
+    """What the host target cannot compile, with its line."""
+
+
+class _Edit(NamedTuple):
+    start: int
+    end: int
+    new: str
+
+
+def rewritten(text: str, file: str, header: Callable[[str], str | None] = lambda _: None) -> str:
+    """``text`` for the host target.
+
+    Args:
+        file: what it is called in errors.
+        header: what an #include is to read instead; None to leave it.
+
+    Raises:
+        Unsupported: with one sentence.
+    """
+    edits: list[_Edit] = []
+    stream = tokens(text)
+    for token in stream:
+        if token.kind == "directive":
+            if match := _INCLUDE.match(token.text):
+                edits += _included(text, file, token, match, header)
+            elif match := _DEFINE.match(token.text):
+                body = tokens(text, token.start + match.end(), token.end)
+                edits += _edits(text, file, body, in_macro=True)
+    edits += _edits(text, file, [token for token in stream if token.kind != "directive"], False)
+    return _applied(text, edits)
+
+
+def _applied(text: str, edits: Sequence[_Edit]) -> str:
+    """With the edits, and as many line ends as before."""
+    parts, at = [], 0
+    for edit in sorted(edits):
+        if edit.start < at:
+            continue  # inside of another one
+        lost = text.count("\n", edit.start, edit.end) - edit.new.count("\n")
+        ends = "\\\n" if "\\\n" in text[edit.start : edit.end] else "\n"
+        parts += [text[at : edit.start], edit.new, ends * lost]
+        at = edit.end
+    return "".join([*parts, text[at:]])
+
+
+def _line(text: str, at: int) -> int:
+    return text.count("\n", 0, at) + 1
+
+
+def _included(
+    text: str,
+    file: str,
+    token: Token,
+    match: re.Match[str],
+    header: Callable[[str], str | None],
+) -> Iterator[_Edit]:
+    name = match[1] or match[2]
+    instead = next((own for known, own in _STAND_INS if known.fullmatch(name)), header(name))
+    if instead is not None:
+        yield _Edit(token.start, token.start + match.end(), f'#include "{instead}"')
+        return
+    first = re.match(r"\w+", name)
+    library = re.sub(r"_v2$|Lt$|_kernel$", "", first[0]) if first else ""
+    if library in _FOREIGN:
+        raise Unsupported(
+            f"{file}:{_line(text, token.start)}: {name}: {_FOREIGN[library]} has no form for the "
+            "CPU; run this source on a GPU, or guard what needs it with #ifdef __CUDACC__"
+        )
+
+
+def _edits(text: str, file: str, stream: list[Token], in_macro: bool) -> Iterator[_Edit]:
+    scopes: list[bool] = []  # of the braces that are open: whether they are a namespace's
+    for at, token in enumerate(stream):
+        if token.text == "{":
+            scopes.append(_namespace(stream, at))
+        elif token.text == "}" and scopes:
+            scopes.pop()
+        elif token.text == "<" and _tripled(stream, at):
+            yield from _launch(text, file, stream, at)
+        elif [t.text for t in stream[at : at + 3]] == ["<"] * 3:
+            line = _line(text, token.start)
+            raise Unsupported(f"{file}:{line}: a <<< with blanks in it, which nvcc refuses, too")
+        elif token.text == "__shared__":
+            yield from _shared(text, file, stream, at, in_macro or not all(scopes))
+        elif token.text in ("asm", "__asm__", "__asm"):
+            yield from _assembly(text, stream, at)
+        elif token.text == ";" and all(scopes) and not in_macro:
+            yield from _prototype(stream, at)
+
+
+def _namespace(stream: list[Token], brace: int) -> bool:
+    """Whether a brace is that of namespace a::b { or extern "C" {."""
+    while brace and (stream[brace - 1].kind == "name" or stream[brace - 1].text == "::"):
+        brace -= 1
+        if stream[brace].text == "namespace":
+            return True
+    return stream[brace - 1].text.startswith('"') and stream[brace - 2].text == "extern"
+
+
+def _tripled(stream: list[Token], at: int) -> bool:
+    """Whether three of a symbol stand there without a gap."""
+    three = stream[at : at + 3]
+    return [t.text for t in three] == [three[0].text] * 3 and three[2].end == three[0].start + 3
+
+
+# ---- kernel<<<…>>>(…) ---------------------------------------------------------
+
+
+def _launch(text: str, file: str, stream: list[Token], at: int) -> Iterator[_Edit]:
+    begin = stream[_callee(stream, at - 1)].start
+    depth, end = 0, at + 3
+    while end < len(stream):
+        symbol = stream[end].text
+        depth += (symbol in ("(", "[", "{")) - (symbol in (")", "]", "}"))
+        if depth == 0 and symbol == ">" and _tripled(stream, end):
+            break
+        end += 1
+    else:
+        raise Unsupported(f"{file}:{_line(text, begin)}: a <<< that no >>> closes")
+    kernel = text[begin : stream[at - 1].end]
+    between = text[stream[at - 1].end : stream[at].start]
+    yield _Edit(begin, stream[at + 2].end, f"CUDA_ON_CPU_LAUNCH(({kernel}){between}, (")
+    yield _Edit(stream[end].start, stream[end + 2].end, "))")
+
+
+def _callee(stream: list[Token], at: int) -> int:
+    """Where the kernel's name begins that ends there."""
+    while True:
+        if stream[at].text == ">":
+            at = _template(stream, at) - 1
+        elif stream[at].text == ")":
+            at = opening(stream, at)
+            if at == 0 or stream[at - 1].kind != "name" or stream[at - 1].text == "return":
+                return at
+            at -= 1
+        if at >= 2 and stream[at - 1].text in ("##", "::", ".", "->"):
+            before = stream[at - 2]
+            if before.kind in ("name", "number") or before.text in (">", ")"):
+                at -= 2
+                continue
+            return at - 1  # ::kernel
+        if at >= 1 and stream[at - 1].text == "template":
+            at -= 1
+            continue
+        return at
+
+
+def _template(stream: list[Token], close: int) -> int:
+    """Where the template arguments open that close there."""
+    depth, at = 0, close
+    while at >= 0:
+        symbol = stream[at].text
+        if symbol in (")", "]", "}"):
+            at = opening(stream, at)
+        depth += (symbol == ">") - (symbol == "<")
+        if depth == 0:
+            return at
+        at -= 1
+    raise ValueError("a > that nothing opens")
+
+
+# ---- __shared__ ---------------------------------------------------------------
+
+
+def _shared(text: str, file: str, stream: list[Token], at: int, inside: bool) -> Iterator[_Edit]:
+    begin = at
+    while begin and stream[begin - 1].text not in (";", "{", "}", ":", ")", "#", "\\"):
+        begin -= 1
+    end = at
+    while end < len(stream) and stream[end].text != ";":
+        if stream[end].text in ("{", "(", "["):
+            if stream[end].text == "{":
+                raise Unsupported(
+                    f"{file}:{_line(text, stream[end].start)}: a __shared__ variable whose type is "
+                    "defined in its declaration; define the type before it"
+                )
+            end = closing(stream, end)
+        end += 1
+    words = list(_declared(stream[begin:end]))
+    whole = stream[begin].start, stream[end - 1].end
+    extern = any(token.text == "extern" for token in stream[begin:end])
+    declarators = list(_split(words))
+    base: str | None = None
+    parts = []
+    for chunk in declarators:
+        dims = next((i for i, t in enumerate(chunk) if t.text == "["), len(chunk))
+        name = next((i for i in range(dims - 1, 0, -1) if chunk[i].kind == "name"), 0)
+        if not chunk or (base is None and not name):
+            line = _line(text, stream[at].start)
+            raise Unsupported(f"{file}:{line}: a __shared__ declaration without a type and a name")
+        # a macro's parameter may be pasted: name##_tile
+        while name >= 2 and chunk[name - 1].text == "##":
+            name -= 2
+        own = _joined(chunk[:name])
+        base = re.sub(r"[\s*]+$", "", own) if base is None else base
+        kind = own if chunk is declarators[0] else base + own
+        if "," in kind:  # in parentheses a macro's argument may have commas
+            kind = f"cuda_on_cpu::Named<void({kind})>"
+        label = "".join(token.text for token in chunk[name:dims])
+        if extern and inside:
+            parts.append(f"DYNAMIC_SHARED({kind}, {label})")
+        elif extern:
+            parts.append(f"static cuda_on_cpu::DynamicShared<{kind}> {label}")
+        elif inside:
+            extents = text[chunk[dims].start : chunk[-1].end] if dims < len(chunk) else ""
+            parts.append(f"SHARED({kind}, {label}, {extents})")
+        else:
+            raise Unsupported(
+                f"{file}:{_line(text, stream[at].start)}: __shared__ outside of a function; "
+                "declare it in the kernel"
+            )
+    yield _Edit(*whole, "; ".join(parts))
+
+
+def _declared(stream: list[Token]) -> Iterator[Token]:
+    """The declaration without qualifiers and alignment."""
+    at = 0
+    while at < len(stream):
+        if stream[at].text in _ALIGNED and at + 1 < len(stream) and stream[at + 1].text == "(":
+            at = closing(stream, at + 1)
+        elif stream[at].text not in _QUALIFIERS:
+            yield stream[at]
+        at += 1
+
+
+def _split(stream: list[Token]) -> Iterator[list[Token]]:
+    """At commas that stand in no brackets of any kind."""
+    depth = 0
+    chunk: list[Token] = []
+    for token in stream:
+        depth += (token.text in ("(", "[", "<")) - (token.text in (")", "]", ">"))
+        if token.text == "," and depth == 0:
+            yield chunk
+            chunk = []
+        else:
+            chunk.append(token)
+    yield chunk
+
+
+def _joined(stream: list[Token]) -> str:
+    return " ".join(token.text for token in stream)
+
+
+# ---- asm ----------------------------------------------------------------------
+
+
+def _assembly(text: str, stream: list[Token], at: int) -> Iterator[_Edit]:
+    open_ = at + 1
+    while stream[open_].text in ("volatile", "__volatile__", "inline", "goto"):
+        open_ += 1
+    if stream[open_].text != "(":
+        return
+    close = closing(stream, open_)
+    inner = stream[open_ + 1 : close]
+    template = []
+    for token in inner:
+        if token.kind != "text" and token.text != "\\":
+            break
+        template.append(token.text)
+    operands = []
+    i = len(template)
+    while i < len(inner):
+        if inner[i].kind == "text" and i + 1 < len(inner) and inner[i + 1].text == "(":
+            end = closing(inner, i + 1)
+            operands.append(text[inner[i + 1].end : inner[end].start])
+            i = end
+        i += 1
+    words = "".join([" ".join(template), *(f", ({operand})" for operand in operands)])
+    yield _Edit(stream[at].start, stream[close].end, f"cuda_on_cpu::ptx(__LINE__, {words})")
+
+
+# ---- Functions of other sources -------------------------------------------------
+
+
+def _prototype(stream: list[Token], end: int) -> Iterator[_Edit]:
+    """A function of tensors that is declared only may be missing: it is, if it is called."""
+    if not end or stream[end - 1].text != ")":
+        return
+    begin = open_ = opening(stream, end - 1)
+    while begin and stream[begin - 1].text not in (";", "}", "{", ")"):
+        begin -= 1
+    head, words = stream[begin:open_], {token.text for token in stream[begin:end]}
+    if len(head) >= 2 and head[-1].kind == "name" and "Tensor" in words and not words & _NO_WEAK:
+        yield _Edit(stream[begin].start, stream[begin].start, "__attribute__((weak)) ")

@@ -1,0 +1,59 @@
+"""The tokens of CUDA C++, and where their brackets close."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import NamedTuple
+
+_TOKEN = re.compile(
+    r"""(?P<skip>(?:\s|\\\n)+|//(?:[^\n\\]|\\.)*|/\*.*?\*/)
+      | (?P<directive>^[ \t]*\#(?:[^\n\\/]|\\.|/\*.*?\*/|/)*)
+      | (?P<text>(?:u8|[uUL])?R"(?P<mark>[^()\s\\]*)\(.*?\)(?P=mark)"
+               |(?:u8|[uUL])?"(?:[^"\\]|\\.)*"|[uUL]?'(?:[^'\\]|\\.)*')
+      | (?P<number>0x(?:[pP][+-]|'?\w|\.)*|\.?\d(?:[eE][+-]|'?\w|\.)*)
+      | (?P<name>[A-Za-z_]\w*)
+      | (?P<symbol>\#\#|<<=|>>=|->|\+\+|--|<=|>=|==|!=|&&|\|\||\+=|-=|\*=|/=|%=|::|.)""",
+    re.X | re.S | re.M,
+)
+_OPENS, _CLOSES = "([{", ")]}"
+
+
+class Token(NamedTuple):
+    """A token's kind (directive, text, number, name or symbol), text and place."""
+
+    kind: str
+    text: str
+    start: int
+    end: int
+
+
+def tokens(text: str, start: int = 0, end: int | None = None) -> list[Token]:
+    """All but blanks and comments. A preprocessor directive is one token."""
+    found = []
+    for match in _TOKEN.finditer(text, start, len(text) if end is None else end):
+        kind = match.lastgroup
+        assert kind
+        if kind != "skip":
+            found.append(Token(kind, match[0], match.start(), match.end()))
+    return found
+
+
+def closing(stream: Sequence[Token], opening: int) -> int:
+    """Where what opens there is closed."""
+    depth = 0
+    for at in range(opening, len(stream)):
+        depth += (stream[at].text in _OPENS) - (stream[at].text in _CLOSES)
+        if depth == 0:
+            return at
+    raise ValueError(f"a {stream[opening].text} that nothing closes")
+
+
+def opening(stream: Sequence[Token], close: int) -> int:
+    """Where what closes there was opened."""
+    depth = 0
+    for at in range(close, -1, -1):
+        depth += (stream[at].text in _CLOSES) - (stream[at].text in _OPENS)
+        if depth == 0:
+            return at
+    raise ValueError(f"a {stream[close].text} that nothing opens")

@@ -1,0 +1,289 @@
+"""Calls of functions that take torch::Tensor on the host target: csrc/torch_on_cpu.h from Python.
+
+A tensor goes over as its address, sizes and strides; what the function asks of torch beyond that,
+such as torch::zeros or .contiguous(), comes back here and is done by torch itself.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from cuda_reference._guards import ROOM, Given, Guards
+
+MAX_DIMS = 64
+# In the order of enum ScalarType in csrc/torch_on_cpu_tensor.h.
+DTYPES = (
+    torch.float16,
+    torch.bfloat16,
+    torch.float32,
+    torch.float64,
+    torch.uint8,
+    torch.int8,
+    torch.int16,
+    torch.int32,
+    torch.int64,
+    torch.bool,
+    torch.float8_e4m3fn,
+    torch.float8_e5m2,
+)
+_NONE, _BOOL, _INTEGER, _REAL, _TEXT, _TENSOR, _LIST, _DTYPE = range(8)
+_DONE, _RAISED, _MISMATCH, _PYTHON_RAISED, _FAILED = range(5)
+
+
+class _CTensor(ctypes.Structure):
+    _fields_ = [
+        ("handle", ctypes.c_int64),
+        ("data", ctypes.c_void_p),
+        ("dtype", ctypes.c_int),
+        ("ndim", ctypes.c_int),
+        ("cuda", ctypes.c_int),
+        ("size", ctypes.c_int64 * MAX_DIMS),
+        ("stride", ctypes.c_int64 * MAX_DIMS),
+    ]
+
+
+class _CValue(ctypes.Structure):
+    _fields_ = [
+        ("kind", ctypes.c_int),
+        ("integer", ctypes.c_int64),
+        ("real", ctypes.c_double),
+        ("data", ctypes.c_void_p),
+    ]
+
+
+_Operator = ctypes.CFUNCTYPE(
+    ctypes.c_int, ctypes.c_char_p, ctypes.POINTER(_CValue), ctypes.c_int, ctypes.POINTER(_CValue)
+)
+
+
+class Exported(NamedTuple):
+    """A function as PYBIND11_MODULE or TORCH_LIBRARY exports it.
+
+    Attributes:
+        library: of TORCH_LIBRARY, else empty.
+        types: of the parameters, as text.
+        names: of the parameters as far as py::arg gives them.
+        defaults: of the last parameters, as many as have one.
+        missing: it is declared only.
+    """
+
+    number: int
+    library: str
+    name: str
+    types: tuple[str, ...]
+    names: tuple[str, ...]
+    defaults: dict[int, Any]
+    doc: str
+    missing: bool
+
+
+def exported(library: ctypes.CDLL) -> Iterator[Exported]:
+    """What a library exports; of two functions of one name the last counts."""
+    library.crosscheck_function.restype = ctypes.c_char_p
+    library.crosscheck_message.restype = ctypes.c_char_p
+    for number in range(library.crosscheck_functions()):
+        texts = [library.crosscheck_function(number, what).decode() for what in range(6)]
+        types = tuple(filter(None, texts[2].split(", ")))
+        value, defaults = _CValue(), {}
+        for place in range(len(types)):
+            if library.crosscheck_default(number, place, ctypes.byref(value)):
+                defaults[place] = Session(library).received(value)
+        names = tuple(filter(None, texts[3].split(",")))
+        yield Exported(
+            number, texts[0], texts[1], types, names, defaults, texts[4], texts[5] == "missing"
+        )
+
+
+def span(name: str, t: Tensor) -> Given:
+    """The memory from the first to the last element of an argument."""
+    plain = t.detach()
+    if not plain.is_contiguous():
+        extent = sum((n - 1) * stride for n, stride in zip(t.shape, t.stride()) if n)
+        plain = plain.as_strided((extent + 1 if t.numel() else 0,), (1,))
+    return Given(name, plain, True)
+
+
+class Raised(Exception):
+    """The function itself raised, by TORCH_CHECK or another exception."""
+
+
+class Session:
+    """What one call of a function knows of tensors.
+
+    Attributes:
+        guards: around the tensors that the call made.
+        on_new: is told of each of these, and whether it has been written.
+    """
+
+    def __init__(
+        self, library: ctypes.CDLL, on_new: Callable[[Guards, bool], None] | None = None
+    ) -> None:
+        self._library = library
+        self._tensors: list[Tensor] = []
+        self._on_cpu: set[int] = set()
+        self._storages: set[int] = set()
+        self._kept: list[Any] = []
+        self._raised: BaseException | None = None
+        self._on_new = on_new
+        self.guards: list[Guards] = []
+
+    def add(self, like: Tensor, address: int) -> Tensor:
+        """A tensor like this one whose elements lie at ``address``; from here on it is known."""
+        extent = sum((n - 1) * stride for n, stride in zip(like.shape, like.stride()))
+        count = (extent + 1) * like.element_size() if like.numel() else 0
+        made = torch.empty(0, dtype=like.dtype)
+        if count:
+            memory = (ctypes.c_char * count).from_address(address)
+            storage = torch.frombuffer(memory, dtype=torch.uint8).untyped_storage()
+            made.set_(storage, 0, like.shape, like.stride())
+            self._storages.add(storage.data_ptr())
+        else:
+            made = made.reshape(like.shape)
+        self._tensors.append(made)
+        return made
+
+    def call(self, number: int, arguments: Sequence[Any]) -> tuple[Any, int]:
+        """What a function returned, and CUDA's status; its tensors are those of the session.
+
+        Raises:
+            TypeError: an argument does not suit.
+            Raised: as the function did; and whatever torch raised in it.
+        """
+        values = self._array([self._sent(argument) for argument in arguments])
+        operator, result, status = _Operator(self._operator), _CValue(), ctypes.c_int(0)
+        self._library.crosscheck_operators(operator)
+        how = self._library.crosscheck_call(
+            number, values, ctypes.byref(result), ctypes.byref(status)
+        )
+        if how == _PYTHON_RAISED and self._raised is not None:
+            raise self._raised
+        if how in (_RAISED, _MISMATCH):
+            text = self._library.crosscheck_message().decode(errors="replace")
+            raise TypeError(text) if how == _MISMATCH else Raised(text)
+        return (None if how == _FAILED else self.received(result)), status.value
+
+    # ---- From and to C++ ----
+
+    def _sent(self, x: Any) -> _CValue:
+        if x is None:
+            return _CValue(_NONE)
+        if isinstance(x, bool):
+            return _CValue(_BOOL, x)
+        if isinstance(x, int):
+            return _CValue(_INTEGER, x)
+        if isinstance(x, float):
+            return _CValue(_REAL, 0, x)
+        if isinstance(x, torch.dtype):
+            return _CValue(_DTYPE, DTYPES.index(x))
+        if isinstance(x, str):
+            text = ctypes.create_string_buffer(x.encode())
+            self._kept.append(text)
+            return _CValue(_TEXT, 0, 0, ctypes.addressof(text))
+        if isinstance(x, Tensor):
+            return self._sent_tensor(x)
+        if isinstance(x, (list, tuple)):
+            values = self._array([self._sent(each) for each in x])
+            return _CValue(_LIST, len(x), 0, ctypes.addressof(values))
+        raise TypeError(f"a {type(x).__name__} cannot be passed to CUDA C++")
+
+    def _sent_tensor(self, t: Tensor) -> _CValue:
+        handle = next(i for i, known in enumerate(self._tensors) if known is t)
+        raw = _CTensor(handle, t.data_ptr(), DTYPES.index(t.dtype), t.dim())
+        raw.cuda = handle not in self._on_cpu
+        raw.size[: t.dim()] = t.shape
+        raw.stride[: t.dim()] = t.stride()
+        self._kept.append(raw)
+        return _CValue(_TENSOR, handle, 0, ctypes.addressof(raw))
+
+    def _array(self, values: Sequence[_CValue]) -> Any:
+        array = (_CValue * max(len(values), 1))(*values)
+        self._kept.append(array)
+        return array
+
+    def received(self, value: _CValue) -> Any:
+        """A value of C++ as one of Python."""
+        kind = value.kind
+        if kind == _BOOL:
+            return bool(value.integer)
+        if kind == _INTEGER:
+            return value.integer
+        if kind == _REAL:
+            return value.real
+        if kind == _TEXT:
+            return ctypes.string_at(value.data).decode(errors="replace")
+        if kind == _TENSOR:
+            return self._tensors[value.integer]
+        if kind == _DTYPE:
+            return DTYPES[value.integer]
+        if kind == _LIST:
+            values = ctypes.cast(value.data, ctypes.POINTER(_CValue))
+            return [self.received(values[i]) for i in range(value.integer)]
+        return None
+
+    # ---- What a function asks of torch ----
+
+    def _operator(self, name: bytes, arguments: Any, count: int, result: Any) -> int:
+        try:
+            received = [self.received(arguments[i]) for i in range(count)]
+            on_cpu = self._device(received)
+            with torch.no_grad():
+                made = self._made(name.decode(), received)
+            held = self._held(name.decode(), made, on_cpu)
+            result[0] = self._sent(held)
+        except BaseException as error:  # noqa: BLE001 -- it may not pass through C++
+            self._raised = error
+            return 1
+        return 0
+
+    def _device(self, received: list[Any]) -> bool:
+        """Whether the result is to say that it is on the CPU, as a GPU's wrapper sees it."""
+        device = next((x for x in received if isinstance(x, str)), None)
+        if device is not None:
+            return device == "cpu"
+        return any(x is self._tensors[i] for i in self._on_cpu for x in received)
+
+    @staticmethod
+    def _made(name: str, received: list[Any]) -> Any:
+        plain = [x for x in received if not isinstance(x, (str, torch.dtype))]
+        dtype = next((x for x in received if isinstance(x, torch.dtype)), None)
+        if name in ("cpu", "cuda"):
+            return plain[0].clone()
+        if name == "to":
+            return plain[0].to(dtype) if dtype else plain[0].clone()
+        if name == "item":
+            return plain[0].item()
+        if dtype is not None and name not in ("sum", "mean"):
+            return getattr(torch, name)(*plain, dtype=dtype)
+        function = getattr(Tensor, name, None) or getattr(torch, name)
+        return function(*plain, **({} if dtype is None else {"dtype": dtype}))
+
+    def _held(self, name: str, made: Any, on_cpu: bool) -> Any:
+        if isinstance(made, tuple):
+            return [self._held(name, each, on_cpu) for each in made]
+        if not isinstance(made, Tensor) or any(known is made for known in self._tensors):
+            return made
+        if made.numel() and made.untyped_storage().data_ptr() in self._storages:  # a view
+            self._tensors.append(made)
+        else:
+            plain = made.contiguous()
+            room = 0 if self._on_new is None else ROOM
+            guards = Guards([Given(f"the result of {name}()", plain, True)], room)
+            self.guards.append(guards)
+            if self._on_new is not None:
+                self._on_new(guards, not name.startswith("empty"))
+            made = self.add(plain, guards.addresses[0])
+        if on_cpu:
+            self._on_cpu.add(len(self._tensors) - 1)
+        return made
+
+    def damaged(self) -> str | None:
+        """In words: a byte beside the tensors that the call made that somebody has written."""
+        for guards in self.guards:
+            if (address := guards.damaged()) is not None:
+                return guards.text(address)
+        return None

@@ -1,0 +1,49 @@
+// cuda_on_cpu_async.h: copies from global to shared memory that a thread starts and waits for: __pipeline_* and
+// cp.async. Included by cuda_on_cpu.h.
+//
+// A copy happens when its thread waits for it, so that a wait that is missing or too early shows: the kernel reads
+// what was there before.
+#pragma once
+
+namespace cuda_on_cpu {
+
+CUDA_ON_CPU_MACHINERY inline void copy_now(const AsyncCopy& copy) {
+  memcpy(copy.to, copy.from, copy.filled);
+  memset(static_cast<char*>(copy.to) + copy.filled, 0, copy.bytes - copy.filled);
+}
+
+CUDA_ON_CPU_MACHINERY inline std::string text_of_line(const char* what, int line) {
+  return text("%s at line %d ", what, line);
+}
+
+// The first filled bytes of bytes; the others become zero.
+CUDA_ON_CPU_MACHINERY inline void copy_async(const char* what, int line, void* to, const void* from, size_t bytes,
+                                             size_t filled) {
+  if (bytes != 4 && bytes != 8 && bytes != 16)
+    fail_here(text("calls %s() at line %d with %zu bytes; it copies 4, 8 or 16", what, line, bytes));
+  if (reinterpret_cast<uintptr_t>(to) % bytes || reinterpret_cast<uintptr_t>(from) % bytes)
+    fail_here(text("calls %s() at line %d: misaligned address, no multiple of %zu bytes", what, line, bytes));
+  if (self->copy_count == self->copy_room) {
+    self->copy_room = 2 * self->copy_room + 8;
+    self->copies = static_cast<AsyncCopy*>(realloc(self->copies, self->copy_room * sizeof(AsyncCopy)));
+  }
+  self->copies[self->copy_count++] = {to, from, bytes, filled < bytes ? filled : bytes, self->groups};
+}
+
+CUDA_ON_CPU_MACHINERY inline void commit_copies() { ++self->groups; }
+
+// For all groups but the last `pending` that were committed.
+CUDA_ON_CPU_MACHINERY inline void wait_for_copies(unsigned pending) {
+  size_t done = 0, left = 0;
+  while (done < self->copy_count && self->copies[done].group + pending < self->groups) copy_now(self->copies[done++]);
+  while (done < self->copy_count) self->copies[left++] = self->copies[done++];
+  self->copy_count = left;
+}
+
+}  // namespace cuda_on_cpu
+
+inline void __pipeline_memcpy_async(void* to, const void* from, size_t bytes, size_t zeros = 0, CUDA_ON_CPU_LINE) {
+  cuda_on_cpu::copy_async("__pipeline_memcpy_async", line, to, from, bytes, bytes - std::min(zeros, bytes));
+}
+inline void __pipeline_commit() { cuda_on_cpu::commit_copies(); }
+inline void __pipeline_wait_prior(size_t pending) { cuda_on_cpu::wait_for_copies(pending); }

@@ -1,0 +1,119 @@
+// cuda_on_cpu_groups.h: cooperative_groups: the block, and tiles of it that lie in a warp.
+// Included where a source includes <cooperative_groups.h>.
+#pragma once
+
+#include "crosscheck.cuh"
+
+namespace cooperative_groups {
+
+class thread_block {
+ public:
+  static void sync(CUDA_ON_CPU_LINE) { cuda_on_cpu::arrive("thread_block::sync", line, 0); }
+  static void barrier_wait(CUDA_ON_CPU_LINE) { sync(line); }
+  static unsigned thread_rank() {
+    return (threadIdx.z * blockDim.y + threadIdx.y) * blockDim.x + threadIdx.x;
+  }
+  static unsigned num_threads() { return cuda_on_cpu::block.size; }
+  static unsigned size() { return num_threads(); }
+  static dim3 group_index() { return dim3(blockIdx.x, blockIdx.y, blockIdx.z); }
+  static dim3 thread_index() { return dim3(threadIdx.x, threadIdx.y, threadIdx.z); }
+  static dim3 group_dim() { return blockDim; }
+  static dim3 dim_threads() { return blockDim; }
+};
+
+inline thread_block this_thread_block() { return {}; }
+
+// Lanes of one warp that do together what their mask says.
+class WarpGroup {
+ public:
+  void sync(CUDA_ON_CPU_LINE) const { __syncwarp(mask_, line); }
+  unsigned thread_rank() const { return __builtin_popcount(mask_ & ((1u << cuda_on_cpu::self->lane) - 1)); }
+  unsigned num_threads() const { return __builtin_popcount(mask_); }
+  unsigned size() const { return num_threads(); }
+  template <class T>
+  T shfl(T value, int rank, CUDA_ON_CPU_LINE) const {
+    return exchange("shfl", line, value, rank % static_cast<int>(size()));
+  }
+  template <class T>
+  T shfl_down(T value, unsigned delta, CUDA_ON_CPU_LINE) const {
+    const unsigned rank = thread_rank();
+    return exchange("shfl_down", line, value, rank + delta < size() ? rank + delta : rank);
+  }
+  template <class T>
+  T shfl_up(T value, unsigned delta, CUDA_ON_CPU_LINE) const {
+    const unsigned rank = thread_rank();
+    return exchange("shfl_up", line, value, rank >= delta ? rank - delta : rank);
+  }
+  template <class T>
+  T shfl_xor(T value, unsigned bits, CUDA_ON_CPU_LINE) const {
+    const unsigned other = thread_rank() ^ bits;
+    return exchange("shfl_xor", line, value, other < size() ? other : thread_rank());
+  }
+  int any(int p, CUDA_ON_CPU_LINE) const { return __any_sync(mask_, p, line); }
+  int all(int p, CUDA_ON_CPU_LINE) const { return __all_sync(mask_, p, line); }
+  unsigned ballot(int p, CUDA_ON_CPU_LINE) const {
+    const unsigned lanes = __ballot_sync(mask_, p, line);
+    unsigned ranks = 0, rank = 0;
+    for (unsigned lane = 0; lane < 32; ++lane)
+      if (mask_ >> lane & 1) ranks |= (lanes >> lane & 1) << rank++;
+    return ranks;
+  }
+
+ protected:
+  explicit WarpGroup(uint32_t mask) : mask_(mask) {}
+  uint32_t mask_;
+
+  template <class T>
+  T exchange(const char* what, int line, T value, unsigned rank) const {
+    uint32_t left = mask_;
+    while (rank--) left &= left - 1;
+    return cuda_on_cpu::exchange(what, line, mask_, value, __builtin_ctz(left), cuda_on_cpu::shuffle);
+  }
+};
+
+template <unsigned Size, class Parent = thread_block>
+class thread_block_tile : public WarpGroup {
+  static_assert(Size && Size <= 32 && !(Size & (Size - 1)), "a tile has 1, 2, 4, 8, 16 or 32 threads here");
+
+ public:
+  thread_block_tile()
+      : WarpGroup((0xFFFFFFFFu >> (32 - Size)) << (cuda_on_cpu::self->lane & ~(Size - 1))) {}
+  static unsigned thread_rank() { return cuda_on_cpu::self->lane & (Size - 1); }
+  static constexpr unsigned num_threads() { return Size; }
+  static constexpr unsigned size() { return Size; }
+  static unsigned meta_group_rank() { return thread_block::thread_rank() / Size; }
+  static unsigned meta_group_size() { return (thread_block::size() + Size - 1) / Size; }
+};
+
+template <unsigned Size>
+thread_block_tile<Size> tiled_partition(const thread_block&) {
+  return {};
+}
+template <unsigned Size, unsigned Outer, class Parent>
+thread_block_tile<Size, Parent> tiled_partition(const thread_block_tile<Outer, Parent>&) {
+  static_assert(Size <= Outer, "a tile of a tile is no larger");
+  return {};
+}
+
+template <class Group>
+void sync(const Group& group, CUDA_ON_CPU_LINE) {
+  group.sync(line);
+}
+
+// ---- cooperative_groups/reduce.h ---------------------------------------------------------------------------
+
+template <class T> struct plus { T operator()(T a, T b) const { return a + b; } };
+template <class T> struct less { T operator()(T a, T b) const { return b < a ? b : a; } };
+template <class T> struct greater { T operator()(T a, T b) const { return a < b ? b : a; } };
+template <class T> struct bit_and { T operator()(T a, T b) const { return a & b; } };
+template <class T> struct bit_or { T operator()(T a, T b) const { return a | b; } };
+template <class T> struct bit_xor { T operator()(T a, T b) const { return a ^ b; } };
+
+// In a tree, as the lanes of a GPU do it.
+template <unsigned Size, class Parent, class T, class Operation>
+T reduce(const thread_block_tile<Size, Parent>& tile, T value, Operation operation, CUDA_ON_CPU_LINE) {
+  for (unsigned bits = Size / 2; bits; bits /= 2) value = operation(value, tile.shfl_xor(value, bits, line));
+  return value;
+}
+
+}  // namespace cooperative_groups

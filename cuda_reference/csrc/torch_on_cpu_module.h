@@ -1,0 +1,315 @@
+// torch_on_cpu_module.h: the functions that PYBIND11_MODULE and TORCH_LIBRARY export, and how Python calls them.
+// Included by torch_on_cpu.h.
+#pragma once
+
+namespace crosscheck_torch {
+
+// ---- Arguments and results ---------------------------------------------------------------------------------
+
+struct Mismatch : std::runtime_error {
+  using std::runtime_error::runtime_error;
+};
+
+// A parameter of type T: its name for people, and the value from Python.
+template <class T, class = void>
+struct Parameter {
+  static_assert(sizeof(T) == 0, "no such parameter on the CPU: Tensor, numbers, bool, std::string, std::vector, "
+                                "std::optional and ScalarType are known");
+};
+
+[[noreturn]] inline void mismatch(const char* expected) { throw Mismatch(expected); }
+
+template <> struct Parameter<at::Tensor> {
+  static std::string name() { return "Tensor"; }
+  static at::Tensor from(const Value& v) {
+    if (v.kind == NONE) return {};
+    if (v.kind != TENSOR) mismatch("a tensor");
+    return tensor_of(v);
+  }
+};
+template <> struct Parameter<bool> {
+  static std::string name() { return "bool"; }
+  static bool from(const Value& v) {
+    if (v.kind != BOOL) mismatch("a bool");
+    return v.integer;
+  }
+};
+template <class T> struct Parameter<T, std::enable_if_t<std::is_integral<T>::value && !std::is_same<T, bool>::value>> {
+  static std::string name() { return "int"; }
+  static T from(const Value& v) {
+    if (v.kind != INTEGER && v.kind != BOOL) mismatch("an int");
+    if (static_cast<int64_t>(static_cast<T>(v.integer)) != v.integer) mismatch("an int that fits");
+    return static_cast<T>(v.integer);
+  }
+};
+template <class T> struct Parameter<T, std::enable_if_t<std::is_floating_point<T>::value>> {
+  static std::string name() { return "float"; }
+  static T from(const Value& v) {
+    if (v.kind != REAL && v.kind != INTEGER) mismatch("a float");
+    return v.kind == REAL ? T(v.real) : T(v.integer);
+  }
+};
+template <> struct Parameter<at::Scalar> {
+  static std::string name() { return "Scalar"; }
+  static at::Scalar from(const Value& v) {
+    if (v.kind == REAL) return v.real;
+    if (v.kind != INTEGER && v.kind != BOOL) mismatch("a number");
+    return v.integer;
+  }
+};
+template <> struct Parameter<std::string> {
+  static std::string name() { return "str"; }
+  static std::string from(const Value& v) {
+    if (v.kind != TEXT) mismatch("a str");
+    return static_cast<const char*>(v.data);
+  }
+};
+template <> struct Parameter<std::string_view> : Parameter<std::string> {
+  static std::string_view from(const Value& v) {
+    if (v.kind != TEXT) mismatch("a str");
+    return static_cast<const char*>(v.data);
+  }
+};
+template <> struct Parameter<c10::ScalarType> {
+  static std::string name() { return "dtype"; }
+  static c10::ScalarType from(const Value& v) {
+    if (v.kind != DTYPE) mismatch("a torch.dtype");
+    return static_cast<c10::ScalarType>(v.integer);
+  }
+};
+template <class T> struct Parameter<std::optional<T>> {
+  static std::string name() { return "Optional[" + Parameter<T>::name() + "]"; }
+  static std::optional<T> from(const Value& v) {
+    if (v.kind == NONE) return std::nullopt;
+    return Parameter<T>::from(v);
+  }
+};
+template <class T> struct Parameter<std::vector<T>> {
+  static std::string name() { return "List[" + Parameter<T>::name() + "]"; }
+  static std::vector<T> from(const Value& v) {
+    if (v.kind != LIST) mismatch("a list");
+    std::vector<T> list;
+    const Value* values = static_cast<const Value*>(v.data);
+    for (int64_t i = 0; i < v.integer; ++i) list.push_back(Parameter<T>::from(values[i]));
+    return list;
+  }
+};
+template <class T> struct Parameter<c10::ArrayRef<T>> : Parameter<std::vector<T>> {};
+
+// Results stay here until the next call.
+inline thread_local __attribute__((visibility("hidden"))) std::deque<std::vector<Value>> result_lists;
+inline thread_local __attribute__((visibility("hidden"))) std::deque<std::string> result_texts;
+
+template <class T> Value result_of(const std::vector<T>& list);
+template <class... T> Value result_of(const std::tuple<T...>& tuple);
+inline Value result_of(const std::string& text) {
+  result_texts.push_back(text);
+  return value_of(result_texts.back().c_str());
+}
+template <class T> auto result_of(const T& x) -> decltype(value_of(x)) { return value_of(x); }
+inline Value list_of(std::vector<Value> values) {
+  result_lists.push_back(std::move(values));
+  return value(LIST, result_lists.back().size(), 0, result_lists.back().data());
+}
+template <class T> Value result_of(const std::vector<T>& list) {
+  std::vector<Value> values;
+  for (const T& x : list) values.push_back(result_of(x));
+  return list_of(std::move(values));
+}
+template <class... T> Value result_of(const std::tuple<T...>& tuple) {
+  return std::apply([](const auto&... x) { return list_of({result_of(x)...}); }, tuple);
+}
+
+// ---- Functions ---------------------------------------------------------------------------------------------
+
+struct Function {
+  std::string library, name, types, names, doc;  // types and names: with commas
+  std::vector<std::optional<Value>> defaults;
+  bool missing = false;  // declared only
+  int count = 0;
+  std::function<Value(const Value*)> call;
+};
+
+inline __attribute__((visibility("hidden"))) std::vector<Function>& functions() {
+  static std::vector<Function> list;
+  return list;
+}
+
+template <class T> CROSSCHECK_COLD T nth(const Value* arguments, int i, const char* type) {
+  try {
+    return Parameter<T>::from(arguments[i]);
+  } catch (const Mismatch& expected) {
+    throw Mismatch("argument " + std::to_string(i) + " (" + type + ") must be " + expected.what());
+  }
+}
+
+template <class Result, class... T, size_t... I>
+CROSSCHECK_COLD Value called(Result (*function)(T...), const Value* arguments, std::index_sequence<I...>) {
+  // Braces: from left to right. Values, to which references can refer.
+  std::tuple<std::decay_t<T>...> values{
+      nth<std::decay_t<T>>(arguments, I, Parameter<std::decay_t<T>>::name().c_str())...};
+  static_cast<void>(arguments);
+  if constexpr (std::is_void<Result>::value) {
+    function(static_cast<T>(std::get<I>(values))...);
+    return value(NONE);
+  } else {
+    return result_of(function(static_cast<T>(std::get<I>(values))...));
+  }
+}
+
+template <class Result, class... T>
+CROSSCHECK_COLD Function described(Result (*function)(T...)) {
+  Function f;
+  f.count = sizeof...(T);
+  ((f.types += (f.types.empty() ? "" : ", ") + Parameter<std::decay_t<T>>::name()), ...);
+  f.missing = function == nullptr;
+  f.call = [function](const Value* arguments) {
+    return called(function, arguments, std::index_sequence_for<T...>());
+  };
+  return f;
+}
+template <class Callable>
+auto described(Callable callable) -> decltype(described(+callable)) {
+  return described(+callable);  // a lambda that captures nothing
+}
+
+// ---- Boilerplate -------------------------------------------------------------------------------------------
+
+struct Argument {
+  const char* name;
+  std::optional<Value> initial;
+  Argument(const char* n) : name(n) {}
+  template <class T> Argument operator=(const T& x) const {
+    Argument result(name);
+    if constexpr (std::is_same<T, std::nullopt_t>::value || std::is_same<T, std::nullptr_t>::value)
+      result.initial = value(NONE);
+    else
+      result.initial = result_of(x);
+    return result;
+  }
+  Argument noconvert(bool = true) const { return *this; }
+};
+
+inline void extra(Function& f, const Argument& argument) {
+  f.names += (f.names.empty() ? "" : ",") + std::string(argument.name);
+  f.defaults.push_back(argument.initial);
+}
+inline void extra(Function& f, const char* doc) { f.doc = doc; }
+inline void extra(Function& f, const std::string& doc) { f.doc = doc; }
+template <class Other> void extra(Function&, const Other&) {}  // call_guard and the like
+
+class Module {
+ public:
+  explicit Module(const char* library) : library_(library) {}
+  template <class Callable, class... Extra>
+  CROSSCHECK_COLD Module& def(const char* name, Callable callable, const Extra&... extras) {
+    Function f = described(callable);
+    f.library = library_;
+    f.name = std::string(name).substr(0, std::string(name).find('('));  // of a schema
+    if (f.name.find("::") != std::string::npos) f.name = f.name.substr(f.name.find("::") + 2);
+    (extra(f, extras), ...);
+    functions().push_back(f);
+    return *this;
+  }
+  Module& def(const char*) { return *this; }  // a schema; impl() follows
+  template <class Callable> Module& impl(const char* name, Callable callable) { return def(name, callable); }
+  template <class Key, class Callable> Module& impl(const char* name, const Key&, Callable callable) {
+    return def(name, callable);
+  }
+  const char*& doc() { return doc_; }
+  struct Attribute {
+    template <class T> void operator=(const T&) {}
+  };
+  Attribute attr(const char*) { return {}; }
+
+ private:
+  const char *library_, *doc_ = "";
+};
+
+}  // namespace crosscheck_torch
+
+#define CROSSCHECK_JOINED_(a, b) a##b
+#define CROSSCHECK_JOINED(a, b) CROSSCHECK_JOINED_(a, b)
+#define CROSSCHECK_MODULE(library, function, m)                                     \
+  static void function(crosscheck_torch::Module&);                                  \
+  [[maybe_unused]] static const bool CROSSCHECK_JOINED(function, _registered) = [] { \
+    crosscheck_torch::Module module(library);                                       \
+    function(module);                                                               \
+    return true;                                                                    \
+  }();                                                                              \
+  CROSSCHECK_COLD static void function([[maybe_unused]] crosscheck_torch::Module& m)
+#define TORCH_EXTENSION_NAME extension
+#define PYBIND11_MODULE(name, m, ...) CROSSCHECK_MODULE("", CROSSCHECK_JOINED(crosscheck_module_, __LINE__), m)
+#define TORCH_LIBRARY(name, m) CROSSCHECK_MODULE(#name, CROSSCHECK_JOINED(crosscheck_module_, __LINE__), m)
+#define TORCH_LIBRARY_FRAGMENT(name, m) TORCH_LIBRARY(name, m)
+#define TORCH_LIBRARY_IMPL(name, key, m) TORCH_LIBRARY(name, m)
+#define TORCH_FN(function) (&function)
+#define TORCH_BOX(function) (function)
+
+namespace pybind11 {
+using arg = crosscheck_torch::Argument;
+using module = crosscheck_torch::Module;
+using module_ = crosscheck_torch::Module;
+struct gil_scoped_release {
+  ~gil_scoped_release() {}  // written, so that no compiler calls one unused
+};
+template <class...> struct call_guard {};
+inline const std::nullopt_t& none() { return std::nullopt; }
+namespace literals {
+inline arg operator""_a(const char* name, size_t) { return name; }
+}  // namespace literals
+}  // namespace pybind11
+namespace py = pybind11;
+
+// ---- What Python calls -------------------------------------------------------------------------------------
+
+namespace crosscheck_torch {
+inline thread_local __attribute__((visibility("hidden"))) std::string message;
+enum Status : int { DONE, RAISED, MISMATCH, PYTHON_RAISED, FAILED };  // mirrored by cuda_reference/_extension.py
+
+inline int guarded_call(const Function& function, const Value* arguments, Value* result) {
+  try {
+    *result = function.call(arguments);
+    return DONE;
+  } catch (const PythonRaised&) {
+    return PYTHON_RAISED;
+  } catch (const Mismatch& error) {
+    message = error.what();
+    return MISMATCH;
+  } catch (const c10::TypeError& error) {
+    message = error.what();
+    return MISMATCH;
+  } catch (const std::exception& error) {
+    message = error.what();
+    return RAISED;
+  }
+}
+}  // namespace crosscheck_torch
+
+extern "C" {
+CUDA_ON_CPU_ONCE int crosscheck_functions() { return static_cast<int>(crosscheck_torch::functions().size()); }
+// The library, name, types, names of the arguments, doc and state of a function, by number.
+CUDA_ON_CPU_ONCE const char* crosscheck_function(int i, int what) {
+  const crosscheck_torch::Function& f = crosscheck_torch::functions()[i];
+  const std::string* const texts[] = {&f.library, &f.name, &f.types, &f.names, &f.doc};
+  return what < 5 ? texts[what]->c_str() : f.missing ? "missing" : "";
+}
+CUDA_ON_CPU_ONCE int crosscheck_default(int i, int argument, crosscheck_torch::Value* result) {
+  const auto& defaults = crosscheck_torch::functions()[i].defaults;
+  if (argument >= static_cast<int>(defaults.size()) || !defaults[argument]) return 0;
+  *result = *defaults[argument];
+  return 1;
+}
+CUDA_ON_CPU_ONCE void crosscheck_operators(crosscheck_torch::Operator ask) { crosscheck_torch::ask_python = ask; }
+// CUDA's last error is in *status where the call failed by a kernel.
+CUDA_ON_CPU_ONCE int crosscheck_call(int i, const crosscheck_torch::Value* arguments,
+                                     crosscheck_torch::Value* result, int* status) {
+  int how = crosscheck_torch::DONE;
+  *status = cuda_on_cpu::surviving([&] {
+    how = crosscheck_torch::guarded_call(crosscheck_torch::functions()[i], arguments, result);
+    return static_cast<int>(cudaGetLastError());
+  });
+  return how ? how : *status ? crosscheck_torch::FAILED : crosscheck_torch::DONE;
+}
+CUDA_ON_CPU_ONCE const char* crosscheck_message() { return crosscheck_torch::message.c_str(); }
+}

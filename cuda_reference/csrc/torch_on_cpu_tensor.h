@@ -1,0 +1,335 @@
+// torch_on_cpu_tensor.h: tensors, and what of torch works on them. Included by torch_on_cpu.h.
+#pragma once
+
+// ---- What Python is asked ----------------------------------------------------------------------------------
+
+namespace crosscheck_torch {
+
+// Mirrored by cuda_reference/_extension.py.
+enum Kind : int { NONE, BOOL, INTEGER, REAL, TEXT, TENSOR, LIST, DTYPE };
+struct RawTensor {
+  int64_t handle;
+  void* data;
+  int dtype, ndim, cuda;
+  int64_t size[64], stride[64];
+};
+struct Value {
+  int kind;
+  int64_t integer;  // a list's length, too
+  double real;
+  const void* data;  // a text, a RawTensor, a list's Values
+};
+
+using Operator = int (*)(const char* name, const Value* arguments, int count, Value* result);
+inline __attribute__((visibility("hidden"))) Operator ask_python = nullptr;
+struct PythonRaised {};
+
+}  // namespace crosscheck_torch
+
+// ---- Tensors -----------------------------------------------------------------------------------------------
+
+namespace at {
+
+using namespace c10;
+
+class Tensor;
+
+class Scalar {
+ public:
+  Scalar(double value = 0) : real_(value), integer_(static_cast<int64_t>(value)), floating_(true) {}
+  Scalar(float value) : Scalar(static_cast<double>(value)) {}
+  template <class T, class = std::enable_if_t<std::is_integral<T>::value>>
+  Scalar(T value) : real_(value), integer_(value) {}
+  template <class T> T to() const { return floating_ ? T(real_) : T(integer_); }
+  double toDouble() const { return to<double>(); }
+  float toFloat() const { return to<float>(); }
+  int toInt() const { return to<int>(); }
+  int64_t toLong() const { return to<int64_t>(); }
+  bool toBool() const { return to<bool>(); }
+  bool isFloatingPoint() const { return floating_; }
+
+ private:
+  double real_;
+  int64_t integer_;
+  bool floating_ = false;
+};
+
+template <class T, size_t N, template <class> class = std::add_pointer_t, class Index = int64_t>
+class PackedTensorAccessor;
+
+class Tensor {
+ public:
+  Tensor() = default;
+  CROSSCHECK_COLD explicit Tensor(const crosscheck_torch::RawTensor& raw)
+      : raw_(std::make_shared<crosscheck_torch::RawTensor>(raw)) {}
+  Tensor(const Tensor&) = default;
+  Tensor(Tensor&&) = default;
+  Tensor& operator=(const Tensor&) = default;
+  Tensor& operator=(Tensor&&) = default;
+  CROSSCHECK_COLD ~Tensor() {}
+
+  bool defined() const { return raw_ != nullptr; }
+  int64_t dim() const { return raw().ndim; }
+  int64_t ndimension() const { return dim(); }
+  CROSSCHECK_COLD int64_t size(int64_t i) const { return raw().size[wrapped(i)]; }
+  CROSSCHECK_COLD int64_t stride(int64_t i) const { return raw().stride[wrapped(i)]; }
+  IntArrayRef sizes() const { return {raw().size, static_cast<size_t>(dim())}; }
+  IntArrayRef strides() const { return {raw().stride, static_cast<size_t>(dim())}; }
+  int64_t numel() const {
+    int64_t count = 1;
+    for (int64_t extent : sizes()) count *= extent;
+    return count;
+  }
+  int64_t element_size() const { return elementSize(scalar_type()); }
+  int64_t itemsize() const { return element_size(); }
+  int64_t nbytes() const { return numel() * element_size(); }
+  ScalarType scalar_type() const { return static_cast<ScalarType>(raw().dtype); }
+  ScalarType dtype() const { return scalar_type(); }
+  ScalarType type() const { return scalar_type(); }
+  bool is_floating_point() const { return scalar_type() <= ScalarType::Double; }
+  c10::Device device() const { return raw().cuda ? c10::Device(kCUDA, 0) : c10::Device(kCPU); }
+  bool is_cuda() const { return raw().cuda; }
+  bool is_cpu() const { return !is_cuda(); }
+  int64_t get_device() const { return is_cuda() ? 0 : -1; }
+  CROSSCHECK_COLD TensorOptions options() const { return TensorOptions(scalar_type()).device(device()); }
+  CROSSCHECK_COLD bool is_contiguous() const {
+    int64_t expected = 1;
+    for (int64_t i = dim() - 1; i >= 0; --i) {
+      if (size(i) != 1 && stride(i) != expected) return numel() == 0;
+      expected *= size(i);
+    }
+    return true;
+  }
+  bool is_same(const Tensor& other) const { return raw_ == other.raw_ || raw().handle == other.raw().handle; }
+
+  CROSSCHECK_COLD void* data_ptr() const { return raw().data; }
+  void* mutable_data_ptr() const { return data_ptr(); }
+  const void* const_data_ptr() const { return data_ptr(); }
+  template <class T>
+  CROSSCHECK_COLD T* data_ptr() const {
+    constexpr ScalarType expected = CppTypeToScalarType<std::remove_const_t<T>>::value;
+    if (scalar_type() != expected)
+      throw c10::Error(c10::str("expected scalar type ", expected, " but found ", scalar_type()));
+    return static_cast<T*>(data_ptr());
+  }
+  template <class T> T* mutable_data_ptr() const { return data_ptr<T>(); }
+  template <class T> const T* const_data_ptr() const { return data_ptr<T>(); }
+  template <class T> T* data() const { return data_ptr<T>(); }
+
+  template <class T, size_t N, template <class> class Pointer = std::add_pointer_t>
+  PackedTensorAccessor<T, N, Pointer, int32_t> packed_accessor32() const;
+  template <class T, size_t N, template <class> class Pointer = std::add_pointer_t>
+  PackedTensorAccessor<T, N, Pointer, int64_t> packed_accessor64() const;
+
+  const crosscheck_torch::RawTensor& raw() const {
+    if (!raw_) throw c10::Error("a tensor that is not defined was asked for its properties");
+    return *raw_;
+  }
+
+  // What follows is done by torch itself.
+#define CROSSCHECK_METHOD(name) \
+  template <class... Argument>  \
+  Tensor name(const Argument&... arguments) const;
+  CROSSCHECK_METHOD(contiguous) CROSSCHECK_METHOD(clone) CROSSCHECK_METHOD(detach) CROSSCHECK_METHOD(cpu)
+  CROSSCHECK_METHOD(cuda) CROSSCHECK_METHOD(to) CROSSCHECK_METHOD(zero_) CROSSCHECK_METHOD(fill_)
+  CROSSCHECK_METHOD(copy_) CROSSCHECK_METHOD(t) CROSSCHECK_METHOD(transpose) CROSSCHECK_METHOD(unsqueeze)
+  CROSSCHECK_METHOD(squeeze) CROSSCHECK_METHOD(flatten) CROSSCHECK_METHOD(select) CROSSCHECK_METHOD(narrow)
+  CROSSCHECK_METHOD(sum) CROSSCHECK_METHOD(mean) CROSSCHECK_METHOD(abs) CROSSCHECK_METHOD(add)
+  CROSSCHECK_METHOD(mul) CROSSCHECK_METHOD(sub) CROSSCHECK_METHOD(div)
+#undef CROSSCHECK_METHOD
+  Tensor view(IntArrayRef sizes) const;
+  Tensor reshape(IntArrayRef sizes) const;
+  Tensor permute(IntArrayRef order) const;
+  Tensor expand(IntArrayRef sizes) const;
+  Tensor max() const;
+  Tensor min() const;
+  Tensor operator[](int64_t index) const;
+  Scalar item() const;
+  template <class T> T item() const { return item().to<T>(); }
+
+ private:
+  std::shared_ptr<crosscheck_torch::RawTensor> raw_;
+  int64_t wrapped(int64_t i) const {
+    const int64_t n = dim(), at = i < 0 ? i + n : i;
+    if (at < 0 || at >= n)
+      throw c10::Error(c10::str("Dimension out of range (expected to be in range of [", -n, ", ", n - 1,
+                                "], but got ", i, ")"));
+    return at;
+  }
+};
+
+}  // namespace at
+
+namespace crosscheck_torch {
+
+inline Value value(int kind, int64_t integer = 0, double real = 0, const void* data = nullptr) {
+  return {kind, integer, real, data};
+}
+inline Value value_of(const at::Tensor& t) {
+  return t.defined() ? value(TENSOR, t.raw().handle, 0, &t.raw()) : value(NONE);
+}
+inline Value value_of(bool x) { return value(BOOL, x); }
+inline Value value_of(double x) { return value(REAL, 0, x); }
+inline Value value_of(float x) { return value(REAL, 0, x); }
+template <class T, class = std::enable_if_t<std::is_integral<T>::value>>
+Value value_of(T x) {
+  return value(INTEGER, x);
+}
+inline Value value_of(const at::Scalar& x) {
+  return x.isFloatingPoint() ? value_of(x.toDouble()) : value_of(x.toLong());
+}
+inline Value value_of(const char* text) { return value(TEXT, 0, 0, text); }
+inline Value value_of(c10::ScalarType type) { return value(DTYPE, static_cast<int>(type)); }
+inline Value value_of(const c10::Device& device) { return value_of(device.is_cuda() ? "cuda" : "cpu"); }
+inline Value value_of(c10::DeviceType device) { return value_of(c10::Device(device)); }
+
+class Arguments {
+ public:
+  template <class T>
+  void add(const T& x) {
+    values_.push_back(value_of(x));
+  }
+  void add(const c10::TensorOptions& options) {
+    add(options.dtype());
+    add(options.device());
+  }
+  void add(c10::IntArrayRef list) {
+    lists_.emplace_back();
+    for (int64_t x : list) lists_.back().push_back(value_of(x));
+    values_.push_back(value(LIST, list.size(), 0, lists_.back().data()));
+  }
+  void add(const std::vector<int64_t>& list) { add(c10::IntArrayRef(list)); }
+  Value ask(const char* name) const {
+    Value result{};
+    if (ask_python(name, values_.data(), static_cast<int>(values_.size()), &result)) throw PythonRaised();
+    return result;
+  }
+
+ private:
+  std::vector<Value> values_;
+  std::deque<std::vector<Value>> lists_;
+};
+
+template <class... Argument>
+CROSSCHECK_COLD Value ask(const char* name, const Argument&... argument) {
+  Arguments arguments;
+  (arguments.add(argument), ...);
+  return arguments.ask(name);
+}
+inline at::Tensor tensor_of(const Value& value) {
+  return at::Tensor(*static_cast<const RawTensor*>(value.data));
+}
+inline std::tuple<at::Tensor, at::Tensor> pair_of(const Value& value) {
+  const Value* list = static_cast<const Value*>(value.data);
+  return {tensor_of(list[0]), tensor_of(list[1])};
+}
+
+}  // namespace crosscheck_torch
+
+namespace at {
+
+#define CROSSCHECK_METHOD(name)                                                             \
+  template <class... Argument>                                                              \
+  Tensor Tensor::name(const Argument&... arguments) const {                                 \
+    return crosscheck_torch::tensor_of(crosscheck_torch::ask(#name, *this, arguments...)); \
+  }
+CROSSCHECK_METHOD(contiguous) CROSSCHECK_METHOD(clone) CROSSCHECK_METHOD(detach) CROSSCHECK_METHOD(cpu)
+CROSSCHECK_METHOD(cuda) CROSSCHECK_METHOD(to) CROSSCHECK_METHOD(zero_) CROSSCHECK_METHOD(fill_)
+CROSSCHECK_METHOD(copy_) CROSSCHECK_METHOD(t) CROSSCHECK_METHOD(transpose) CROSSCHECK_METHOD(unsqueeze)
+CROSSCHECK_METHOD(squeeze) CROSSCHECK_METHOD(flatten) CROSSCHECK_METHOD(select) CROSSCHECK_METHOD(narrow)
+CROSSCHECK_METHOD(sum) CROSSCHECK_METHOD(mean) CROSSCHECK_METHOD(abs) CROSSCHECK_METHOD(add)
+CROSSCHECK_METHOD(mul) CROSSCHECK_METHOD(sub) CROSSCHECK_METHOD(div)
+#undef CROSSCHECK_METHOD
+
+inline Tensor ask_tensor(const crosscheck_torch::Value& value) { return crosscheck_torch::tensor_of(value); }
+inline Tensor Tensor::view(IntArrayRef sizes) const {
+  return ask_tensor(crosscheck_torch::ask("view", *this, sizes));
+}
+inline Tensor Tensor::reshape(IntArrayRef sizes) const {
+  return ask_tensor(crosscheck_torch::ask("reshape", *this, sizes));
+}
+inline Tensor Tensor::permute(IntArrayRef order) const {
+  return ask_tensor(crosscheck_torch::ask("permute", *this, order));
+}
+inline Tensor Tensor::expand(IntArrayRef sizes) const {
+  return ask_tensor(crosscheck_torch::ask("expand", *this, sizes));
+}
+inline Tensor Tensor::max() const { return ask_tensor(crosscheck_torch::ask("amax", *this)); }
+inline Tensor Tensor::min() const { return ask_tensor(crosscheck_torch::ask("amin", *this)); }
+inline Tensor Tensor::operator[](int64_t index) const { return select(int64_t(0), index); }
+inline Scalar Tensor::item() const {
+  const crosscheck_torch::Value value = crosscheck_torch::ask("item", *this);
+  return value.kind == crosscheck_torch::REAL ? Scalar(value.real) : Scalar(value.integer);
+}
+
+// ---- Functions ---------------------------------------------------------------------------------------------
+
+#define CROSSCHECK_NEW(name)                                                      \
+  inline Tensor name(IntArrayRef sizes, const TensorOptions& options = {}) {      \
+    return ask_tensor(crosscheck_torch::ask(#name, sizes, options));              \
+  }                                                                               \
+  inline Tensor name##_like(const Tensor& like, const TensorOptions& options) {   \
+    return ask_tensor(crosscheck_torch::ask(#name "_like", like, options));       \
+  }                                                                               \
+  inline Tensor name##_like(const Tensor& like) { return name##_like(like, like.options()); }
+CROSSCHECK_NEW(empty)
+CROSSCHECK_NEW(zeros)
+CROSSCHECK_NEW(ones)
+#undef CROSSCHECK_NEW
+inline Tensor full(IntArrayRef sizes, const Scalar& value, const TensorOptions& options = {}) {
+  return ask_tensor(crosscheck_torch::ask("full", sizes, value, options));
+}
+inline Tensor full_like(const Tensor& like, const Scalar& value) {
+  return ask_tensor(crosscheck_torch::ask("full_like", like, value, like.options()));
+}
+inline std::tuple<Tensor, Tensor> max(const Tensor& x, int64_t dim, bool keepdim = false) {
+  return crosscheck_torch::pair_of(crosscheck_torch::ask("max", x, dim, keepdim));
+}
+inline std::tuple<Tensor, Tensor> min(const Tensor& x, int64_t dim, bool keepdim = false) {
+  return crosscheck_torch::pair_of(crosscheck_torch::ask("min", x, dim, keepdim));
+}
+inline Tensor max(const Tensor& x) { return x.max(); }
+inline Tensor min(const Tensor& x) { return x.min(); }
+inline Tensor sum(const Tensor& x) { return x.sum(); }
+
+inline TensorOptions dtype(ScalarType type) { return TensorOptions(type); }
+inline TensorOptions device(const c10::Device& device) { return TensorOptions(device); }
+
+using TensorList = ArrayRef<Tensor>;
+
+#define CROSSCHECK_K(k, name) constexpr ScalarType k = ScalarType::name;
+CROSSCHECK_K(kHalf, Half) CROSSCHECK_K(kFloat16, Half) CROSSCHECK_K(kBFloat16, BFloat16)
+CROSSCHECK_K(kFloat, Float) CROSSCHECK_K(kFloat32, Float) CROSSCHECK_K(kDouble, Double)
+CROSSCHECK_K(kFloat64, Double) CROSSCHECK_K(kByte, Byte) CROSSCHECK_K(kUInt8, Byte) CROSSCHECK_K(kChar, Char)
+CROSSCHECK_K(kInt8, Char) CROSSCHECK_K(kShort, Short) CROSSCHECK_K(kInt16, Short) CROSSCHECK_K(kInt, Int)
+CROSSCHECK_K(kInt32, Int) CROSSCHECK_K(kLong, Long) CROSSCHECK_K(kInt64, Long) CROSSCHECK_K(kBool, Bool)
+CROSSCHECK_K(kFloat8_e4m3fn, Float8_e4m3fn) CROSSCHECK_K(kFloat8_e5m2, Float8_e5m2)
+#undef CROSSCHECK_K
+
+namespace cuda {
+struct CUDAStream {
+  operator cudaStream_t() const { return nullptr; }
+  cudaStream_t stream() const { return nullptr; }
+};
+inline CUDAStream getCurrentCUDAStream(int = -1) { return {}; }
+inline CUDAStream getDefaultCUDAStream(int = -1) { return {}; }
+struct CUDAGuard {
+  template <class Device> explicit CUDAGuard(const Device&) {}
+  ~CUDAGuard() {}  // written, so that no compiler calls one unused
+};
+using OptionalCUDAGuard = CUDAGuard;
+}  // namespace cuda
+inline cuda::CUDAGuard device_guard(const Tensor& t) { return cuda::CUDAGuard(t.device()); }
+
+}  // namespace at
+
+namespace c10 {
+namespace cuda {
+using namespace at::cuda;
+}
+using at::Scalar;
+}  // namespace c10
+namespace torch {
+using namespace at;
+namespace indexing {}
+}  // namespace torch

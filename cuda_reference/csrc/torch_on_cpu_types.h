@@ -1,0 +1,128 @@
+// torch_on_cpu_types.h: errors, dtypes, devices, lists and options. Included by torch_on_cpu.h.
+#pragma once
+
+// What runs once a call is not worth the compiler's time.
+#define CROSSCHECK_COLD __attribute__((noinline, cold))
+
+namespace c10 {
+
+// ---- Errors ------------------------------------------------------------------------------------------------
+
+struct Error : std::runtime_error {
+  using std::runtime_error::runtime_error;
+};
+struct TypeError : Error {
+  using Error::Error;
+};
+
+template <class... Part>
+CROSSCHECK_COLD std::string str(const Part&... parts) {
+  std::ostringstream text;
+  (text << ... << parts);
+  return text.str();
+}
+
+// ---- Types and devices -------------------------------------------------------------------------------------
+
+using Half = __half;
+using BFloat16 = __nv_bfloat16;
+
+// In the order of DTYPE_CODE in cuda_reference/_extension.py.
+enum class ScalarType : int {
+  Half, BFloat16, Float, Double, Byte, Char, Short, Int, Long, Bool, Float8_e4m3fn, Float8_e5m2, Undefined
+};
+constexpr const char* scalar_type_names[] = {"Half", "BFloat16", "Float", "Double", "Byte", "Char", "Short",
+                                             "Int", "Long", "Bool", "Float8_e4m3fn", "Float8_e5m2", "Undefined"};
+constexpr int scalar_type_bytes[] = {2, 2, 4, 8, 1, 1, 2, 4, 8, 1, 1, 1, 0};
+constexpr const char* toString(ScalarType type) { return scalar_type_names[static_cast<int>(type)]; }
+constexpr size_t elementSize(ScalarType type) { return scalar_type_bytes[static_cast<int>(type)]; }
+CROSSCHECK_COLD inline std::ostream& operator<<(std::ostream& out, ScalarType type) { return out << toString(type); }
+
+template <class T> struct CppTypeToScalarType;
+#define CROSSCHECK_TYPES(_)                                                                                     \
+  _(__half, Half) _(__nv_bfloat16, BFloat16) _(float, Float) _(double, Double) _(unsigned char, Byte)           \
+  _(signed char, Char) _(short, Short) _(int, Int) _(long, Long) _(long long, Long) _(bool, Bool)
+#define CROSSCHECK_TYPE(T, name) \
+  template <> struct CppTypeToScalarType<T> { static constexpr ScalarType value = ScalarType::name; };
+CROSSCHECK_TYPES(CROSSCHECK_TYPE)
+#undef CROSSCHECK_TYPE
+#undef CROSSCHECK_TYPES
+
+enum class DeviceType : int { CPU, CUDA };
+constexpr DeviceType kCPU = DeviceType::CPU, kCUDA = DeviceType::CUDA;
+struct Device {
+  DeviceType kind = kCPU;
+  int number = 0;
+  Device(DeviceType type, int index = -1) : kind(type), number(index < 0 ? 0 : index) {}
+  Device(const std::string& text) : kind(text.rfind("cuda", 0) == 0 ? kCUDA : kCPU) {}
+  DeviceType type() const { return kind; }
+  int index() const { return number; }
+  bool has_index() const { return true; }
+  bool is_cuda() const { return kind == kCUDA; }
+  bool is_cpu() const { return kind == kCPU; }
+  std::string str() const { return is_cuda() ? "cuda:" + std::to_string(number) : "cpu"; }
+  bool operator==(const Device& other) const { return kind == other.kind && number == other.number; }
+  bool operator!=(const Device& other) const { return !(*this == other); }
+};
+CROSSCHECK_COLD inline std::ostream& operator<<(std::ostream& out, const Device& device) { return out << device.str(); }
+
+template <class T>
+class ArrayRef {
+ public:
+  ArrayRef() = default;
+  ArrayRef(const T* data, size_t size) : data_(data), size_(size) {}
+  ArrayRef(const std::vector<T>& list) : data_(list.data()), size_(list.size()) {}
+  ArrayRef(const std::initializer_list<T>& list) : data_(list.begin()), size_(list.size()) {}
+  ArrayRef(const T& one) : data_(&one), size_(1) {}
+  const T* data() const { return data_; }
+  size_t size() const { return size_; }
+  bool empty() const { return !size_; }
+  const T* begin() const { return data_; }
+  const T* end() const { return data_ + size_; }
+  const T& front() const { return data_[0]; }
+  const T& back() const { return data_[size_ - 1]; }
+  const T& operator[](size_t i) const { return data_[i]; }
+  std::vector<T> vec() const { return {begin(), end()}; }
+  bool operator==(const ArrayRef& other) const { return std::equal(begin(), end(), other.begin(), other.end()); }
+  bool operator!=(const ArrayRef& other) const { return !(*this == other); }
+
+ private:
+  const T* data_ = nullptr;
+  size_t size_ = 0;
+};
+template <class T>
+std::ostream& operator<<(std::ostream& out, const ArrayRef<T>& list) {
+  out << '[';
+  for (size_t i = 0; i < list.size(); ++i) out << (i ? ", " : "") << list[i];
+  return out << ']';
+}
+using IntArrayRef = ArrayRef<int64_t>;
+
+class TensorOptions {
+ public:
+  TensorOptions() = default;
+  TensorOptions(ScalarType type) : dtype_(type) {}
+  TensorOptions(c10::Device device) : device_(device) {}
+  TensorOptions(DeviceType device) : device_(c10::Device(device)) {}
+  TensorOptions dtype(ScalarType type) const { return TensorOptions(type, device_); }
+  TensorOptions device(const c10::Device& device) const { return TensorOptions(dtype_, device); }
+  TensorOptions device(DeviceType type, int index = -1) const { return device(c10::Device(type, index)); }
+  TensorOptions requires_grad(bool) const { return *this; }
+  ScalarType dtype() const { return dtype_.value_or(ScalarType::Float); }
+  c10::Device device() const { return device_.value_or(c10::Device(kCPU)); }
+  bool has_dtype() const { return dtype_.has_value(); }
+  bool has_device() const { return device_.has_value(); }
+
+ private:
+  TensorOptions(std::optional<ScalarType> type, std::optional<c10::Device> device) : dtype_(type), device_(device) {}
+  std::optional<ScalarType> dtype_;
+  std::optional<c10::Device> device_;
+};
+CROSSCHECK_COLD inline std::ostream& operator<<(std::ostream& out, const TensorOptions& options) {
+  return out << "TensorOptions(dtype=" << options.dtype() << ", device=" << options.device() << ")";
+}
+
+template <class T> using optional = std::optional<T>;
+using string_view = std::string_view;
+constexpr std::nullopt_t nullopt = std::nullopt;
+}  // namespace c10

@@ -1,0 +1,267 @@
+"""load: sources in the manner of torch.utils.cpp_extension, unchanged, on CPU tensors."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+from cached import needs_host_target
+from written_kernels import HEADER, MANY
+
+from cuda_reference import BuildError, load, load_inline
+from cuda_reference._extension import Extension
+
+pytestmark = needs_host_target
+
+
+@pytest.fixture(autouse=True, scope="module")
+def cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """A cache of these tests' own."""
+    folder = tmp_path_factory.mktemp("cache")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("CUDA_REFERENCE_CACHE", str(folder))
+        patch.setattr(torch.cuda, "is_available", lambda: False)  # the names come from the host's
+        for name in ("CXX", "CROSSCHECK_SANITIZE", "CUDA_REFERENCE_LIBRARIES"):
+            patch.delenv(name, raising=False)
+        yield folder
+
+
+@pytest.fixture(scope="module")
+def many(tmp_path_factory: pytest.TempPathFactory) -> Extension:
+    folder = tmp_path_factory.mktemp("sources")
+    (folder / "include").mkdir()
+    (folder / "include" / "common.cuh").write_text(HEADER)
+    (folder / "many.cu").write_text(MANY)
+    return load("many", [str(folder / "many.cu")], extra_include_paths=[str(folder / "include")])
+
+
+def test_the_functions_are_those_that_the_source_exports(many: Extension) -> None:
+    assert repr(many).startswith("<CUDA sources 'many': twice_f32, twice_f32x4, row_sums, ")
+    with pytest.raises(AttributeError, match="has no function 'row_sum'"):
+        _ = many.row_sum
+
+
+@pytest.mark.parametrize("name", ["twice_f32", "twice_f32x4"])
+def test_launches_in_macros(many: Extension, name: str) -> None:
+    x, y = torch.randn(5, 40), torch.zeros(5, 40)
+    version = x._version, y._version
+    assert getattr(many, name)(x, y) is None
+    assert torch.equal(y, 2 * x)
+    assert (x._version, y._version) == (version[0], version[1] + 1)  # only what was written
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.float32, torch.float64])
+def test_static_shared_arrays_of_templates(many: Extension, dtype: torch.dtype) -> None:
+    x = torch.randint(-9, 9, (3, 150)).to(dtype)
+    assert torch.equal(many.row_sums(x), x.sum(1).float())
+
+
+def test_dispatch_refuses_other_dtypes(many: Extension) -> None:
+    with pytest.raises(RuntimeError, match=r"^row_sums\(\): \"row_sums\" not implemented for 'Int"):
+        many.row_sums(torch.zeros(2, 2, dtype=torch.int32))
+
+
+def test_dynamic_shared_array_and_a_pointer_to_a_kernel(many: Extension) -> None:
+    x = torch.randn(40)
+    assert torch.equal(many.reversed(x), x.flip(0))
+
+
+def test_strides_two_results_and_defaults(many: Extension) -> None:
+    x = torch.randn(11, 3)
+    for even, odd in (many.split(x[:, 1]), many.split(block=16, x=x[:, 1])):
+        assert torch.equal(even, x[::2, 1])
+        assert torch.equal(odd, x[1::2, 1])
+
+
+def test_pairs_of_half_and_bfloat16(many: Extension) -> None:
+    h, b = torch.randn(2, 16).half(), torch.randn(2, 16).bfloat16()
+    out_h, out_b = torch.zeros_like(h), torch.zeros_like(b)
+    many.pairs(h, b, out_h, out_b)
+    fused = (h.double() * h.double() + (2 * h).double()).half()
+    assert torch.equal(out_h, (fused.float() + 1).half())
+    assert torch.equal(out_b, b.relu() + b)
+
+
+def test_cooperative_groups_votes_and_atomics(many: Extension) -> None:
+    x = torch.arange(32, dtype=torch.int32)
+    out = torch.zeros_like(x)
+    many.groups(x, out)
+    assert torch.equal(out, (496 + 16000 + 100000 * (x // 8)).int())
+
+
+def test_copies_arrive_when_their_thread_waits(many: Extension) -> None:
+    x, out = torch.randn(64), torch.zeros(32)
+    many.copies(x, out, True)
+    assert torch.equal(out, x[:32] + x[32:])
+    many.copies(x, out, False)  # does not wait for the second
+    assert out.isnan().all()
+
+
+def test_arguments_come_back_as_themselves(many: Extension) -> None:
+    x = torch.randn(3, 3)
+    assert many.same(x) is x
+    first = many.half_of(x)
+    first.fill_(7.0)
+    assert x[0, 0] == 7.0  # a view
+    assert many.largest(x[0]) == x[0].max().item()
+
+
+# ---- what goes wrong ----
+
+
+def test_a_shuffle_from_a_lane_that_does_not_exist(many: Extension) -> None:
+    with pytest.raises(RuntimeError) as error:
+        many.missing_lane(torch.ones(24))
+    assert "calls __shfl_xor_sync() at line 8 for the value of lane " in str(error.value)
+    assert "which does not exist: the block ends before it" in str(error.value)
+
+
+def test_a_shuffle_from_a_lane_that_has_returned(many: Extension) -> None:
+    x = torch.ones(32)
+    with pytest.raises(
+        RuntimeError, match=r"for the value of lane 20, which has returned"
+    ) as error:
+        many.returned_lane(x)
+    assert "thread (19, 0, 0) calls __shfl_down_sync() at line " in str(error.value)
+    assert (x == 1).all()
+
+
+def test_other_ptx_is_named(many: Extension) -> None:
+    with pytest.raises(RuntimeError, match="comes to inline PTX at line 1"):
+        many.ptx(torch.zeros(1, dtype=torch.int32))
+
+
+def test_a_function_that_no_source_defines(many: Extension) -> None:
+    with pytest.raises(RuntimeError, match=r"^elsewhere\(\) is declared, but none of the sources"):
+        many.elsewhere(torch.zeros(1))
+
+
+def test_what_the_source_itself_refuses(many: Extension) -> None:
+    x = torch.zeros(4, 4)
+    with pytest.raises(RuntimeError, match=r"^twice_f32\(\): x must be contiguous$"):
+        many.twice_f32(x.t()[1:], x)
+    with pytest.raises(RuntimeError, match=r"^twice_f32\(\): y must be \(torch::kFloat32\)$"):
+        many.twice_f32(x, x.half())
+    with pytest.raises(RuntimeError, match=r"split wants one dimension, got \[4, 4\]$"):
+        many.split(x)
+    with pytest.raises(RuntimeError, match="expected scalar type Float but found Half"):
+        many.reversed(x.half())
+
+
+def test_arguments_that_do_not_suit(many: Extension) -> None:
+    x = torch.zeros(4)
+    with pytest.raises(
+        TypeError, match=r"^twice_f32\(\) takes 2 arguments \(Tensor, Tensor\), but"
+    ):
+        many.twice_f32(x)
+    with pytest.raises(TypeError, match=r"^split\(\): argument 1 \(int\) must be an int$"):
+        many.split(x, 1.5)
+    with pytest.raises(TypeError, match="no argument 'size'"):
+        many.split(x, size=3)
+    with pytest.raises(TypeError, match=r"'argument 0' is torch\.complex64"):
+        many.split(torch.zeros(3, dtype=torch.complex64))
+
+
+@pytest.mark.parametrize(
+    ("line", "says"),
+    [
+        ("#include <cub/cub.cuh>", "wrong.cu:2: cub/cub.cuh: CUB has no form for the CPU; run"),
+        ("auto f(at::Tensor x) { return x.svd(); }", "torch::Tensor::svd has no form on the CPU"),
+        ("auto f(torch::Tensor x) { return torch::fft(x); }", "torch::fft has no form on the CPU"),
+        ("__shared__ int x[2];", "wrong.cu:2: __shared__ outside of a function; declare it in the"),
+    ],
+)  # fmt: skip
+def test_what_has_no_form_on_the_cpu_is_named(tmp_path: Path, line: str, says: str) -> None:
+    source = tmp_path / "wrong.cu"
+    source.write_text(f"#include <torch/extension.h>\n{line}\n")
+    with pytest.raises(BuildError) as error:
+        load("wrong", [str(source)])
+    assert says in str(error.value)
+    assert "could not build wrong.cu for the host target" in str(error.value)
+
+
+def test_names_and_sources_are_checked() -> None:
+    with pytest.raises(ValueError, match=r"there is no source .*nothing\.cu"):
+        load("nothing", ["nothing.cu"])
+    with pytest.raises(ValueError, match="'a b' is no name for a module"):
+        load("a b", ["nothing.cu"])
+    with pytest.raises(ValueError, match="'sources' is empty"):
+        load("nothing", [])
+    with pytest.raises(ValueError, match="'sanitize' must be one of address, thread"):
+        load("nothing", ["nothing.cu"], sanitize="memory")
+
+
+# ---- other forms ----
+
+
+CPP = "torch::Tensor scaled(torch::Tensor x, double by);"
+CUDA = """
+__global__ void scaled_kernel(const float* x, float* out, float by, int n) {
+  int i = blockIdx.x * blockDim.x + threadIdx.x;
+  if (i < n) out[i] = by * x[i] * FACTOR;
+}
+torch::Tensor scaled(torch::Tensor x, double by) {
+  auto out = torch::empty_like(x);
+  scaled_kernel<<<(x.numel() + 31) / 32, 32>>>(x.data_ptr<float>(), out.data_ptr<float>(), by,
+                                               x.numel());
+  C10_CUDA_KERNEL_LAUNCH_CHECK();
+  return out;
+}
+"""
+
+
+def test_load_inline_as_torch_has_it() -> None:
+    """Two sources in one library: the .cpp binds what the .cu defines."""
+    module = load_inline(
+        "scaling", CPP, CUDA, functions=["scaled"], extra_cuda_cflags=["-O3", "-DFACTOR=2"]
+    )
+    x = torch.randn(70)
+    assert torch.equal(module.scaled(x, 1.5), x * 3)
+
+
+def test_load_inline_needs_strings() -> None:
+    with pytest.raises(TypeError, match="'cpp_sources' and 'cuda_sources' must be strings"):
+        load_inline("nothing", cuda_sources=[])
+
+
+REGISTERED = """
+__global__ void beside_kernel(const float* x, float* out, int n) {
+  if (threadIdx.x <= n) out[threadIdx.x] = x[threadIdx.x % n];
+}
+torch::Tensor beside(torch::Tensor x) {
+  auto out = torch::empty_like(x);
+  beside_kernel<<<1, 64>>>(x.data_ptr<float>(), out.data_ptr<float>(), x.numel());
+  return out;
+}
+torch::Tensor twice(torch::Tensor x) { return x.add(x); }
+
+TORCH_LIBRARY(own_ops, m) {
+  m.def("beside(Tensor x) -> Tensor");
+  m.def("twice(Tensor x) -> Tensor");
+}
+TORCH_LIBRARY_IMPL(own_ops, CUDA, m) {
+  m.impl("beside", &beside);
+  m.impl("twice", &twice);
+}
+"""
+
+
+def test_beside_a_tensor_that_the_function_made() -> None:
+    module = load_inline("registered", cuda_sources=REGISTERED)
+    with pytest.raises(RuntimeError) as error:
+        module.beside(torch.ones(5, 3))
+    text = str(error.value)
+    assert text.startswith("beside() on x [5, 3]: wrote the result of empty_like()[5, 0], outside")
+    assert "out-of-bounds write of 4 bytes: the result of empty_like()[5, 0], outside of" in text
+    assert "write by kernel beside_kernel, block (0, 0, 0), thread (15, 0, 0)" in text
+    assert "registered.cu:3: if (threadIdx.x <= n) out[threadIdx.x] = x[threadIdx.x % n];" in text
+
+
+def test_every_call_watched() -> None:
+    module = load_inline("registered", cuda_sources=REGISTERED, sanitize="watch")
+    x = torch.randn(5, 3)
+    assert torch.equal(module.twice(x), 2 * x)
+    with pytest.raises(RuntimeError, match="out-of-bounds write of 4 bytes: the result of empty_l"):
+        module.beside(x)

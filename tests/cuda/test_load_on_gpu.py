@@ -1,0 +1,87 @@
+"""load with CUDA tensors: what torch.utils.cpp_extension builds of the same sources."""
+
+from __future__ import annotations
+
+import types
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from written_kernels import HEADER, MANY
+
+from cuda_reference import load, load_inline
+
+
+@pytest.fixture
+def asked(monkeypatch: pytest.MonkeyPatch) -> list[tuple[tuple[Any, ...], dict[str, Any]]]:
+    """What cpp_extension is asked to build, on a machine that says it has a GPU."""
+    from torch.utils import cpp_extension
+
+    calls: list[tuple[tuple[Any, ...], dict[str, Any]]] = []
+
+    def build(*arguments: Any, **named: Any) -> types.SimpleNamespace:
+        calls.append((arguments, named))
+        return types.SimpleNamespace(twice=lambda x: 2 * x)
+
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(cpp_extension, "load", build)
+    monkeypatch.setattr(cpp_extension, "load_inline", build)
+    return calls
+
+
+def test_files_go_to_torch_as_they_are(tmp_path: Path, asked: list[Any]) -> None:
+    source = tmp_path / "twice.cu"
+    source.write_text("#include <torch/extension.h>\n__shared__ no source that compiles\n")
+    module = load(
+        "twice", str(source), extra_cuda_cflags=["-O3"], extra_include_paths=[str(tmp_path)]
+    )
+    assert [name for name in vars(module) if not name.startswith("_")] == ["twice"]
+    ((arguments, named),) = asked
+    assert arguments == ("twice", [str(source)])
+    assert named["extra_cuda_cflags"] == ["-O3"]
+    assert named["extra_include_paths"] == [str(tmp_path)]
+    assert named["is_python_module"]
+
+
+def test_strings_go_to_torch_as_they_are(asked: list[Any]) -> None:
+    load_inline("twice", "declared", ["defined"], ["twice"], extra_cflags=["-O1"])
+    load_inline("twice", cuda_sources="defined", functions={"twice": "doubles"})
+    (first, named), (second, others) = asked
+    assert first == ("twice", ["declared"], ["defined"])
+    assert named["functions"] == ["twice"]
+    assert named["extra_cflags"] == ["-O1"]
+    name, cpp, (bound,) = second
+    assert (name, cpp, others["functions"]) == ("twice", [], None)
+    assert bound.startswith("#include <torch/extension.h>\ndefined\n")
+    assert 'm.def("twice", &twice, "doubles");' in bound
+
+
+@pytest.mark.gpu_only
+def test_the_same_source_on_both(tmp_path: Path) -> None:
+    (tmp_path / "common.cuh").write_text(HEADER)
+    # torch's loader refuses a function that nobody defines.
+    text = MANY.replace("  EXPORT(elsewhere)\n", "").replace("extern void elsewhere", "// ")
+    (tmp_path / "many.cu").write_text(text)
+    module = load("many_on_both", [str(tmp_path / "many.cu")])
+    x = torch.randn(4, 64)
+    for name in ("twice_f32", "twice_f32x4"):
+        y, on_gpu = torch.zeros_like(x), torch.zeros_like(x).cuda()
+        getattr(module, name)(x, y)
+        getattr(module, name)(x.cuda(), on_gpu)
+        assert torch.equal(y, on_gpu.cpu())
+        assert torch.equal(y, 2 * x)
+    whole = torch.randint(-9, 9, (3, 150)).float()
+    assert torch.equal(module.row_sums(whole), module.row_sums(whole.cuda()).cpu())
+    assert torch.equal(module.reversed(x[0]), module.reversed(x[0].cuda()).cpu())
+    for mine, theirs in zip(module.split(x[:, 1]), module.split(x.cuda()[:, 1])):
+        assert torch.equal(mine, theirs.cpu())
+    numbers = torch.arange(32, dtype=torch.int32)
+    out, on_gpu = torch.zeros_like(numbers), torch.zeros_like(numbers).cuda()
+    module.groups(numbers, out)
+    module.groups(numbers.cuda(), on_gpu)
+    assert torch.equal(out, on_gpu.cpu())
+    out, on_gpu = torch.zeros(32), torch.zeros(32).cuda()
+    module.copies(x[0], out, True)
+    module.copies(x[0].cuda(), on_gpu, True)
+    assert torch.equal(out, on_gpu.cpu())
