@@ -396,8 +396,7 @@ def test_the_driver_comes_back_also_after_an_error() -> None:
     assert not _modes.compiling()
     with pytest.raises(RuntimeError, match="Triton compiles for GPUs only"):
         triton_kernels.square(torch.ones(4))
-    with pytest.raises(RuntimeError, match="device meta is not supported"):
-        triton_kernels.square(meta(4))
+    assert triton_kernels.square(meta(4)).device.type == "meta"  # nothing is compiled any more
 
 
 def test_compiled_and_interpreted_take_turns() -> None:

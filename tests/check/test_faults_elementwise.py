@@ -128,8 +128,8 @@ FAULTS = {
     ),
     "columns in 32 bits": Fault(
         ACT_BACKWARD,
-        "n = tl.program_id(1).to(tl.int64) * BLOCK_N",
-        "n = tl.program_id(1) * BLOCK_N",
+        "n = tl.program_id(0).to(tl.int64) * BLOCK_N",
+        "n = tl.program_id(0) * BLOCK_N",
         "act_backward float32 3x3 contiguous normal act=gelu saved=distant_transposed seed=0",
         TRITON,
     ),
