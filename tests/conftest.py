@@ -74,6 +74,17 @@ def root() -> Path:
     return ROOT
 
 
+@pytest.fixture(scope="module")
+def own_library_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """A cache of CUDA libraries of a file's own, whatever the environment says."""
+    folder = tmp_path_factory.mktemp("cache")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("CUDA_REFERENCE_CACHE", str(folder))
+        for name in ("CXX", "CROSSCHECK_SANITIZE", "CUDA_REFERENCE_LIBRARIES"):
+            patch.delenv(name, raising=False)
+        yield folder
+
+
 @pytest.fixture(scope="session")
 def long_run(request: pytest.FixtureRequest) -> Iterator[LongRun]:
     """Whether this run is a long one; its figures are written if nothing failed."""

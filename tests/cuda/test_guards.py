@@ -4,8 +4,6 @@ the process. All of these would end this very process, now or later."""
 from __future__ import annotations
 
 import mmap
-from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 import torch
@@ -15,7 +13,7 @@ from cuda_reference import BuildError, _compilers, _guards, load_inline
 from cuda_reference._guards import Given
 from cuda_reference._inline import InlineModule
 
-pytestmark = needs_host_target
+pytestmark = [needs_host_target, pytest.mark.usefixtures("own_library_cache")]
 
 SOURCE = """#include <cassert>
 __global__ void rows_kernel(const float* x, float* out, int rows, int columns, long skip) {
@@ -65,17 +63,6 @@ FUNCTIONS = {
     "neighbour": "const float* x, float* out, cudaStream_t stream",
     "addresses": "const float* x, const float* y, float* z, long long* out, cudaStream_t stream",
 }
-
-
-@pytest.fixture(autouse=True, scope="module")
-def cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """A cache of these tests' own."""
-    folder = tmp_path_factory.mktemp("cache")
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("CUDA_REFERENCE_CACHE", str(folder))
-        for name in ("CXX", "CROSSCHECK_SANITIZE", "CUDA_REFERENCE_LIBRARIES"):
-            patch.delenv(name, raising=False)
-        yield folder
 
 
 @pytest.fixture(scope="module")

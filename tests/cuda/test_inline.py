@@ -6,7 +6,6 @@ import os
 import re
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import processes
@@ -16,6 +15,8 @@ import torch
 from cuda_reference import BuildError, _build, _compilers, load_inline
 from cuda_reference._declarations import TYPES
 from cuda_reference._inline import InlineModule
+
+pytestmark = pytest.mark.usefixtures("own_library_cache")
 
 
 def nvcc_missing() -> str | None:
@@ -81,17 +82,6 @@ def every_type() -> tuple[str, dict[str, str]]:
             source += f"void set_{name}({base} v, {base}* p, cudaStream_t) {{ *p = v; }}\n"
             functions[f"set_{name}"] = f"{base} value, {base}* out, cudaStream_t s"
     return source, functions
-
-
-@pytest.fixture(autouse=True, scope="module")
-def cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """A cache of these tests' own."""
-    folder = tmp_path_factory.mktemp("cache")
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("CUDA_REFERENCE_CACHE", str(folder))
-        for name in ("CXX", "CROSSCHECK_SANITIZE", "CUDA_REFERENCE_LIBRARIES"):
-            patch.delenv(name, raising=False)
-        yield folder
 
 
 @pytest.fixture(scope="module")

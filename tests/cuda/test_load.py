@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -13,19 +12,7 @@ from written_kernels import HEADER, MANY
 from cuda_reference import BuildError, load, load_inline
 from cuda_reference._extension import Extension
 
-pytestmark = needs_host_target
-
-
-@pytest.fixture(autouse=True, scope="module")
-def cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """A cache of these tests' own."""
-    folder = tmp_path_factory.mktemp("cache")
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("CUDA_REFERENCE_CACHE", str(folder))
-        patch.setattr(torch.cuda, "is_available", lambda: False)  # the names come from the host's
-        for name in ("CXX", "CROSSCHECK_SANITIZE", "CUDA_REFERENCE_LIBRARIES"):
-            patch.delenv(name, raising=False)
-        yield folder
+pytestmark = [needs_host_target, pytest.mark.usefixtures("own_library_cache")]
 
 
 @pytest.fixture(scope="module")

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -15,6 +13,8 @@ from compare.checking.implementations import unavailable
 from compare.debugging.cuda import public
 from cuda_reference import load_inline
 from cuda_reference._inline import InlineModule
+
+pytestmark = pytest.mark.usefixtures("own_library_cache")
 
 needs_host = pytest.mark.skipif(
     "cuda-host" in unavailable(), reason=f"cuda-host: {unavailable().get('cuda-host')}"
@@ -90,17 +90,6 @@ FUNCTIONS = {
     "barrier": "float* x, cudaStream_t stream",
     "overflow": "int* x, cudaStream_t stream",
 }
-
-
-@pytest.fixture(autouse=True, scope="module")
-def cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """A cache of these tests' own."""
-    folder = tmp_path_factory.mktemp("cache")
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("CUDA_REFERENCE_CACHE", str(folder))
-        for name in ("CXX", "CROSSCHECK_SANITIZE", "CUDA_REFERENCE_LIBRARIES"):
-            patch.delenv(name, raising=False)
-        yield folder
 
 
 @pytest.fixture(scope="module")
