@@ -123,8 +123,9 @@ def test_ieee_float32_stays_off_the_tensor_cores() -> None:
 
 def test_a_launch_is_specialised_as_on_a_gpu() -> None:
     """Without a length divisible by 16 Triton cannot tell that the mask keeps a vector whole."""
-    x = meta(4099)
-    assert "128" not in figures("sm_90", lambda: triton_kernels.square(x)).loads
+    x = meta(64, 4096)
+    assert figures("sm_90", lambda: triton_kernels.square(x[:, :2048])).loads == {"128": 1}
+    assert "128" not in figures("sm_90", lambda: triton_kernels.square(x[:, :2047])).loads
 
 
 @pytest.mark.parametrize("capability", [80, 86, 90, 120])
@@ -334,8 +335,8 @@ def test_both_sides_stand_side_by_side(tmp_path: Path) -> None:
     assert re.fullmatch(r"\d+ · · 128/128 · \d+ · · 64/64 ·", " ".join(line.split()[2:]))
     found = json.loads(file.read_text())
     assert found["passed"] is True
-    row = next(row for row in found["rows"] if row["label"] == "strided 64-bit")
-    assert row["triton"]["kernel"] == "strided_kernel"
+    row = next(row for row in found["rows"] if row["label"] == "tiled 512×1×1 64-bit")
+    assert row["triton"]["kernel"] == "tiled_kernel"
     assert row["triton"]["config"]["NDIM"] == 2
     assert row["cuda"]["kernel"] == "relu_scale_kernel<float>"
 
@@ -432,7 +433,7 @@ def test_compiled_kernels_are_called_after_what_they_compute(
     x, half = torch.empty(64, 64, device="meta"), torch.empty(64, 64, device="meta").half()
     calls = {
         "relu_scale_add_flat": lambda: triton_kernels.relu_scale_add(x, x, 2),
-        "square_strided": lambda: triton_kernels.square(x[:, ::2]),
+        "square_tiled": lambda: triton_kernels.square(x[:, ::2]),
         "linear_gelu_tma": lambda: triton_kernels.linear_gelu(half, half),
         "gemm_pointers": lambda: triton_kernels.gemm_bias_act(x, x),
     }
