@@ -5,8 +5,9 @@ An op brings its formula as a jit function of the operands that it has, ``ELEMEN
 float16, bfloat16 and float32, float64 for float64, an integer type itself. Operands are converted
 to the result dtype first (as torch promotes), then to C; the result is rounded once, on the store.
 
-``flat_kernel`` serves operands that share one dense layout, ``tiled_kernel`` everything else, with
-any number of dimensions and without a copy; both stand in _elementwise_kernels.py.
+``flat_kernel`` serves operands that share one dense layout, or repeat themselves along it in short
+rows; ``tiled_kernel`` everything else, with any number of dimensions and without a copy. Both stand
+in _elementwise_kernels.py.
 """
 
 from __future__ import annotations
@@ -40,8 +41,13 @@ TRITON_DTYPE = {
 NUM_WARPS = 4
 THREADS = 32 * NUM_WARPS
 BYTES_PER_THREAD = 16  # one 128-bit access a thread and operand
+VECTORS = 2  # of them a thread where operands repeat themselves or lie in rows
 SIDE = 64  # of a tile that is turned
 SHORTEST = 32  # elements of a row, where longer ones would hang over
+
+Dims = tuple[tuple[int, ...], ...]  # (size, stride of x, of y, of out) of each, innermost first
+Walk = tuple[int | None, int | None]  # as _walk says
+ONCE: Walk = (None, None)
 
 
 def compute_type(dtype: torch.dtype) -> Any:
@@ -136,47 +142,27 @@ def apply(
         specialization_key(y_value),
         specialization_key(s),
     )
-    shift, singly = 0, (False, False)
-    if not dims and not (keys[0][1] and keys[2][1] and (y_tensor is None or keys[1][1])):
-        shift = out.data_ptr() % 16 // out.itemsize
-        singly = _unlike(x, shift), _unlike(y_tensor, shift)
-    launch, rest = _prepared(how, n, dims, keys, shift, singly)
+    launch, rest = _prepared(how, n, dims, keys)
     launch(out.device, x, y_tensor, out, y_value, s, *rest)
     return out
 
 
-def _unlike(t: Tensor | None, shift: int) -> bool:
-    """Whether ``shift`` elements before the operand is no multiple of 16 bytes."""
-    return t is not None and (t.data_ptr() - shift * t.itemsize) % 16 != 0
-
-
 @functools.lru_cache(REMEMBERED)
 def _prepared(
-    how: Configuration,
-    n: int,
-    dims: tuple[tuple[int, ...], ...],
-    keys: tuple[Any, ...],
-    shift: int,
-    singly: tuple[bool, bool],
+    how: Configuration, n: int, dims: Dims, keys: tuple[Any, ...]
 ) -> tuple[Launch, tuple[Any, ...]]:
-    """The launch for arguments of these keys, and its arguments after s; shift and what is read
-    singly are those of a dense walk."""
-    if not dims:
-        grid = (triton.cdiv(n + shift, how.block),)
-        constants = {
-            "BLOCK": how.block,
-            "EVEN": not shift and n % 16 == 0,
-            "X_SINGLY": singly[0],
-            "Y_SINGLY": singly[1],
-        }
-        return Launch(flat_kernel, grid, **how.meta, **constants), (n, shift or None)
+    """The launch for arguments of these keys, and its arguments after s."""
+    walks = _walks(n, dims, how.block)
+    if walks:
+        block = how.block if not dims else how.block * VECTORS
+        grid = (triton.cdiv(n, block),)
+        return Launch(flat_kernel, grid, BLOCK=block, **how.meta), (n, *walks)
     dims, turned = _innermost(dims)
     sizes, *strides = zip(*dims)
     outer = math.prod(sizes[2:])
-    tile = _tile(sizes, turned, how.block)
+    tile = _tile(sizes, turned, how.block * VECTORS)
     reach = max(sum((size - 1) * step for size, step in zip(sizes, steps)) for steps in strides)
     reach = max(reach, sizes[0] + tile.BLOCK_I, sizes[1] + tile.BLOCK_J, outer + tile.BLOCK_K)
-    even = sizes[0] % 16 == 0
     tiles = (
         triton.cdiv(sizes[0], tile.BLOCK_I)
         * triton.cdiv(sizes[1], tile.BLOCK_J)
@@ -187,23 +173,36 @@ def _prepared(
         (tiles,),
         NDIM=len(dims),
         INDEX=tl.int64 if reach >= 2**31 else tl.int32,
-        X_SINGLY=even and not _in_vectors(strides[0], keys[0]),
-        Y_SINGLY=even and not _in_vectors(strides[1], keys[1]),
         **tile._asdict(),
         **how.meta,
     )
     return launch, (outer, sizes, *(tuple(step or None for step in steps) for steps in strides))
 
 
-def _in_vectors(strides: tuple[int, ...], kind: Any) -> bool:
-    """Whether the compiler sees that an operand may be read by whole vectors, if it is dense along
-    the first dimension at all; ``kind`` is its key, None for none."""
-    if kind is None or strides[0] != 1:
-        return True
-    return bool(kind[1]) and all(stride % 16 == 0 for stride in strides[1:])
+def _walks(n: int, dims: Dims, block: int) -> tuple[Walk, ...]:
+    """How x and y walk through a dense output, for flat_kernel; none where tiles do better, with
+    rows that are long and of whole vectors, or are needed."""
+    if not dims:
+        return ONCE, ONCE
+    long = dims[0][0] >= block * VECTORS and dims[0][0] % 16 == 0
+    dense = coalesced([(size, step) for size, _, _, step in dims]) == [(n, 1)]
+    if long or not dense or n >= 2**31:
+        return ()
+    x_walk, y_walk = _walk(dims, 1), _walk(dims, 2)
+    return (x_walk, y_walk) if x_walk and y_walk else ()
 
 
-Dims = tuple[tuple[int, ...], ...]
+def _walk(dims: Dims, operand: int) -> Walk | None:
+    """How often an operand's elements come in a row, and after how many the first comes again, None
+    for once and never; None if it walks through the dense output in no such way."""
+    merged = coalesced([(dim[0], dim[operand], dim[3]) for dim in dims])
+    steps = [step for _, step, _ in merged]
+    times = merged[0][0] if steps[0] == 0 else None
+    if times:
+        steps = steps[1:]
+    if steps not in ([], [1], [1, 0]):
+        return None
+    return times, merged[-2][0] if steps == [1, 0] else None
 
 
 def _innermost(dims: Dims) -> tuple[Dims, bool]:
@@ -224,9 +223,14 @@ class _Tile(NamedTuple):
     BLOCK_K: int
 
 
-def _tile(sizes: tuple[int, ...], turned: bool, block: int) -> _Tile:
-    """A square where tiles are turned, else as long as a block is."""
-    numel, longest = (SIDE * SIDE, SIDE) if turned else (block, block)
+def _tile(sizes: tuple[int, ...], turned: bool, numel: int) -> _Tile:
+    """A square where tiles are turned, half of one where threads cannot access whole vectors; else
+    ``numel`` elements, as long as can be."""
+    longest = numel
+    if turned:
+        longest, numel = SIDE, SIDE * SIDE
+        if sizes[0] % 16 or sizes[1] % 16:
+            numel //= 2
     i = _cut(sizes[0], longest)
     j = _cut(sizes[1], numel // i)
     return _Tile(i, j, _cut(math.prod(sizes[2:]), numel // (i * j)))
@@ -254,7 +258,7 @@ def _alike(x: Tensor, y: Tensor | None, out: Tensor) -> bool:
     )
 
 
-def _dims(x: Tensor, y: Tensor | None, out: Tensor) -> tuple[tuple[int, ...], ...]:
+def _dims(x: Tensor, y: Tensor | None, out: Tensor) -> Dims:
     """The merged dimensions of x, y and out; none where one dense walk goes through all."""
     x = x.expand(out.shape)
     y = out if y is None else y.expand(out.shape)

@@ -1,10 +1,7 @@
 """The kernels under the elementwise ops.
 
 What the compiler knows of alignment and masks decides how it spreads a block over threads and how
-wide the accesses are; some lines here are there for that only. A thread reads as many elements in a
-row as the best aligned operand of one shape lets it, one by one where another is not aligned. Such
-an operand is therefore read SINGLY: in another shape, in which a warp reads neighbours, which pass
-to the threads that need them through shared memory.
+wide the accesses are; some lines here are there for that only.
 """
 
 from __future__ import annotations
@@ -54,26 +51,15 @@ def _named(kernel: str) -> Callable[[Any], str]:
 
 
 @triton.jit
-def _inside(lane, start, shift, end):
-    """Which of a block's elements are there."""
-    mask = lane < end - start
-    if shift is not None:
-        mask = mask & (lane >= shift - start)
-    return mask
-
-
-@triton.jit
-def _run(ptr, start, shift, end, BLOCK: tl.constexpr, WHOLE: tl.constexpr, SINGLY: tl.constexpr):
-    """An operand's part of a block."""
-    if SINGLY:
-        lane = tl.arange(0, BLOCK // 32)[:, None] * 32 + tl.arange(0, 32)[None, :]
-    else:
-        lane = tl.arange(0, BLOCK)
-    if WHOLE:
-        v = tl.load(ptr + start + lane)
-    else:
-        v = tl.load(ptr + start + lane, mask=_inside(lane, start, shift, end), other=0)
-    return tl.reshape(v, [BLOCK])
+def _walked(start, lane, walk):
+    """The index of an operand's element at each place of the output: each of them comes walk[0]
+    times in a row, and after walk[1] of them the first one again; None is once, and never."""
+    index = start + lane
+    if walk[0] is not None:
+        index = index.to(tl.uint32) // walk[0].to(tl.uint32)
+    if walk[1] is not None:
+        index = index.to(tl.uint32) % walk[1].to(tl.uint32)
+    return index
 
 
 @triton.jit
@@ -84,33 +70,35 @@ def _flat_block(
     y_value,
     s,
     start,
-    shift,
-    end,
+    left,
+    x_walk,
+    y_walk,
     ELEMENT: tl.constexpr,
     HAS_Y: tl.constexpr,
     HAS_S: tl.constexpr,
     C: tl.constexpr,
     BLOCK: tl.constexpr,
-    WHOLE: tl.constexpr,
-    X_SINGLY: tl.constexpr,
-    Y_SINGLY: tl.constexpr,
 ):
-    """The elements from ``start`` on, all of them there if it is WHOLE."""
+    """The elements from ``start`` on, of which ``left`` are there; None is all."""
     RESULT: tl.constexpr = out_ptr.dtype.element_ty
-    x = promoted(_run(x_ptr, start, shift, end, BLOCK, WHOLE, X_SINGLY), RESULT, C)
+    lane = tl.arange(0, BLOCK)
+    mask = None
+    other = None
+    if left is not None:
+        mask = lane < left
+        other = 0
+    x = tl.load(x_ptr + _walked(start, lane, x_walk), mask=mask, other=other)
+    x = promoted(x, RESULT, C)
     if y_ptr is None:
         y = scalar_value(y_value, C)
     else:
-        y = promoted(_run(y_ptr, start, shift, end, BLOCK, WHOLE, Y_SINGLY), RESULT, C)
-    out = tl.cast(applied(x, y, scalar_value(s, C), ELEMENT, HAS_Y, HAS_S), RESULT)
-    lane = tl.arange(0, BLOCK)
-    if WHOLE:
-        tl.store(out_ptr + start + lane, out)
-    else:
-        tl.store(out_ptr + start + lane, out, mask=_inside(lane, start, shift, end))
+        y = tl.load(y_ptr + _walked(start, lane, y_walk), mask=mask, other=other)
+        y = promoted(y, RESULT, C)
+    out = applied(x, y, scalar_value(s, C), ELEMENT, HAS_Y, HAS_S)
+    tl.store(out_ptr + start + lane, tl.cast(out, RESULT), mask=mask)
 
 
-@triton.jit(do_not_specialize=["y_value", "s", "shift"], repr=_named("flat"))
+@triton.jit(do_not_specialize=["y_value", "s"], repr=_named("flat"))
 def flat_kernel(
     x_ptr,
     y_ptr,
@@ -118,47 +106,29 @@ def flat_kernel(
     y_value,
     s,
     n,
-    shift,
+    x_walk,
+    y_walk,
     ELEMENT: tl.constexpr,
     HAS_Y: tl.constexpr,
     HAS_S: tl.constexpr,
     C: tl.constexpr,
     BLOCK: tl.constexpr,
-    EVEN: tl.constexpr,
-    X_SINGLY: tl.constexpr,
-    Y_SINGLY: tl.constexpr,
 ):
     """out[i] = ELEMENT(x[i], y[i], s) for i < n, less y and s where the formula has none. y_ptr is
-    None where y is the scalar y_value.
+    None where y is the scalar y_value. An operand that repeats itself says how by its walk.
 
-    Blocks begin at multiples of 16 bytes of the output, the first one ``shift`` elements before it,
-    so that stores are wide; shift None is 0. Under a mask accesses are wide only if the output has
-    an EVEN number of whole vectors; else only the first and the last block have one.
+    Only the last block has a mask: under one, accesses are wide only if n is a multiple of them.
     """
     start = tl.program_id(0).to(tl.int64) * BLOCK
-    end = n
-    if shift is not None:
-        end = n + shift
-        out_ptr = tl.multiple_of(out_ptr - shift, 16)
-        x_ptr = x_ptr - shift
-        if not X_SINGLY:
-            x_ptr = tl.multiple_of(x_ptr, 16)
-        if y_ptr is not None:
-            y_ptr = y_ptr - shift
-            if not Y_SINGLY:
-                y_ptr = tl.multiple_of(y_ptr, 16)
-    whole = start + BLOCK <= end
-    if shift is not None:
-        whole = whole & (start >= shift)
-    if whole and not EVEN:
+    if start + BLOCK <= n:
         _flat_block(
-            x_ptr, y_ptr, out_ptr, y_value, s, start, shift, end,
-            ELEMENT, HAS_Y, HAS_S, C, BLOCK, True, X_SINGLY, Y_SINGLY,
+            x_ptr, y_ptr, out_ptr, y_value, s, start, None, x_walk, y_walk,
+            ELEMENT, HAS_Y, HAS_S, C, BLOCK,
         )  # fmt: skip
     else:
         _flat_block(
-            x_ptr, y_ptr, out_ptr, y_value, s, start, shift, end,
-            ELEMENT, HAS_Y, HAS_S, C, BLOCK, False, X_SINGLY, Y_SINGLY,
+            x_ptr, y_ptr, out_ptr, y_value, s, start, n - start, x_walk, y_walk,
+            ELEMENT, HAS_Y, HAS_S, C, BLOCK,
         )  # fmt: skip
 
 
@@ -198,19 +168,10 @@ def _part(
     BLOCK_I: tl.constexpr,
     BLOCK_J: tl.constexpr,
     BLOCK_K: tl.constexpr,
-    SINGLY: tl.constexpr,
 ):
     """An operand's part of a tile, [BLOCK_K, BLOCK_J, BLOCK_I], or with 1 for BLOCK_J or BLOCK_I
     where the operand repeats itself."""
-    if SINGLY:
-        lane = tl.arange(0, BLOCK_K * BLOCK_J * BLOCK_I)
-        j = lane // BLOCK_I
-        i = i0 + lane % BLOCK_I
-        k = k0 + j // BLOCK_J
-        offset, mask = _located(i, j0 + j % BLOCK_J, k, outer, sizes, strides, NDIM)
-        v = tl.load(ptr + offset, mask=mask, other=0)
-        v = tl.reshape(v, [BLOCK_K, BLOCK_J, BLOCK_I])
-    elif strides[0] is None:  # in two dimensions: in three, threads would read the same twice
+    if strides[0] is None:  # in two dimensions: in three, threads would read the same twice
         j = j0 + tl.arange(0, BLOCK_J)[None, :]
         k = k0 + tl.arange(0, BLOCK_K)[:, None]
         offset, mask = _located(i0, j, k, outer, sizes, strides, NDIM)
@@ -251,8 +212,6 @@ def tiled_kernel(
     BLOCK_I: tl.constexpr,
     BLOCK_J: tl.constexpr,
     BLOCK_K: tl.constexpr,
-    X_SINGLY: tl.constexpr,
-    Y_SINGLY: tl.constexpr,
 ):
     """The same over NDIM dimensions, in tiles of the first two and of the ``outer`` indices that
     the others have together. A stride of 0 comes as None. INDEX is wide enough for every offset.
@@ -269,14 +228,12 @@ def tiled_kernel(
     i0 = tl.minimum((tile % columns).to(INDEX) * BLOCK_I, sizes[0])
     j0 = tl.minimum((tile // columns % rows).to(INDEX) * BLOCK_J, sizes[1])
     k0 = (tile // columns // rows).to(INDEX) * BLOCK_K
-    x = _part(x_ptr, i0, j0, k0, outer, sizes, x_strides, NDIM, BLOCK_I, BLOCK_J, BLOCK_K, X_SINGLY)
+    x = _part(x_ptr, i0, j0, k0, outer, sizes, x_strides, NDIM, BLOCK_I, BLOCK_J, BLOCK_K)
     x = tl.broadcast_to(promoted(x, RESULT, C), [BLOCK_K, BLOCK_J, BLOCK_I])
     if y_ptr is None:
         y = scalar_value(y_value, C)
     else:
-        y = _part(
-            y_ptr, i0, j0, k0, outer, sizes, y_strides, NDIM, BLOCK_I, BLOCK_J, BLOCK_K, Y_SINGLY
-        )
+        y = _part(y_ptr, i0, j0, k0, outer, sizes, y_strides, NDIM, BLOCK_I, BLOCK_J, BLOCK_K)
         y = tl.broadcast_to(promoted(y, RESULT, C), [BLOCK_K, BLOCK_J, BLOCK_I])
     out = applied(x, y, scalar_value(s, C), ELEMENT, HAS_Y, HAS_S)
     i, j, k = _indices(i0, j0, k0, BLOCK_I, BLOCK_J, BLOCK_K)

@@ -204,7 +204,10 @@ class Elementwise(Spec):
         if binary:  # x broadcasts; one without dimensions does not widen the result
             yield case((), y="batch")
             yield case((7, 13), y="batch")
+            for kind in ("row", "column", "outer"):  # rows longer than a block, of whole vectors
+                yield case((3, 4112), y=kind)
             yield case((2, 70, 3, 5), y="channel")
+            yield case((2, 3, 16, 257), y="channel")
             if dtype == "float64":
                 yield case((), y="batch", y_dtype="float16")
             elif dtype in FLOATS:

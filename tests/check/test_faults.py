@@ -48,8 +48,8 @@ K_MASK = "(m[:, None] < M) & (k[None, :] < K - k0)"
 FAULTS = {
     "mask dropped in a Triton kernel": Fault(
         ELEMENTWISE,
-        "tl.store(out_ptr + start + lane, out, mask=_inside(lane, start, shift, end))",
-        "tl.store(out_ptr + start + lane, out)",
+        "tl.store(out_ptr + start + lane, tl.cast(out, RESULT), mask=mask)",
+        "tl.store(out_ptr + start + lane, tl.cast(out, RESULT))",
         "square float32 1 contiguous normal seed=0",
         "Triton: the kernel's logic",
     ),

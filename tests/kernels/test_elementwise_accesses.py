@@ -49,21 +49,12 @@ def test_an_odd_count_keeps_vectors(dtype: torch.dtype) -> None:
 
 
 @DTYPES
-def test_what_is_off_16_bytes_alike_keeps_vectors(dtype: torch.dtype) -> None:
-    x, out = (meta(1024, 1024, dtype=dtype, offset=3) for _ in range(2))
-    _, loads, stores = accesses(x, x, out)
-    assert (loads["128"], stores["128"]) == (2, 1)
-
-
-@DTYPES
-@pytest.mark.parametrize("offset", [(0, 0, 1), (1, 1, 0), (1, 0, 0), (0, 2, 1)], ids=str)
-def test_stores_are_wide_wherever_tensors_begin(
-    dtype: torch.dtype, offset: tuple[int, int, int]
-) -> None:
-    x, y, out = (meta(1024, 1024, dtype=dtype, offset=n) for n in offset)
-    _, loads, stores = accesses(x, y, out)
-    assert stores["128"] == 1
-    assert loads["128"] == sum(n == offset[2] for n in offset[:2])
+def test_an_operand_that_is_not_aligned_costs_the_others_no_vectors(dtype: torch.dtype) -> None:
+    x, y = meta(1024, 1024, dtype=dtype, offset=1), meta(1024, 1024, dtype=dtype)
+    _, loads, stores = accesses(x, y)
+    per_vector = 16 // dtype.itemsize
+    assert loads == {"128": 2, str(8 * dtype.itemsize): 2 * per_vector}  # whole, and under a mask
+    assert stores == {"128": 2}
 
 
 @DTYPES
@@ -84,21 +75,85 @@ def test_operands_dense_along_other_dimensions_are_all_read_by_vectors(
 
 @DTYPES
 @pytest.mark.parametrize("shape", [(1024, 1), (256, 1, 1)], ids=str)
-def test_what_repeats_itself_along_rows_is_read_once(
+def test_what_repeats_itself_along_long_rows_is_read_once(
     dtype: torch.dtype, shape: tuple[int, ...]
 ) -> None:
-    x = meta(1024, 1024, dtype=dtype) if len(shape) == 2 else meta(8, 256, 64, 64, dtype=dtype)
-    _, loads, stores = accesses(x, meta(*shape, dtype=dtype))
-    assert loads == {"128": 1, str(8 * dtype.itemsize): 1}
-    assert stores == {"128": 1}
+    x = meta(1024, 4096, dtype=dtype) if len(shape) == 2 else meta(8, 256, 64, 64, dtype=dtype)
+    kernel, loads, stores = accesses(x, meta(*shape, dtype=dtype))
+    assert kernel == "tiled_kernel"
+    assert loads == {"128": 2, str(8 * dtype.itemsize): 1}
+    assert stores == {"128": 2}
+
+
+@DTYPES
+@pytest.mark.parametrize(
+    ("shape", "repeated", "single"),
+    [
+        ((100_000, 80), (100_000, 1), 1),
+        ((100_000, 80), (80,), 0),
+        ((8, 256, 28, 28), (256, 1, 1), 1),
+        ((256, 512, 7, 7), (512, 1, 1), None),  # each element for itself, of x and out none
+        ((8191, 4095), (4095,), None),
+    ],
+    ids=str,
+)
+def test_short_and_odd_rows_are_accessed_by_vectors(
+    dtype: torch.dtype, shape: tuple[int, ...], repeated: tuple[int, ...], single: int | None
+) -> None:
+    """``single``: the loads of a vector's worth of the operand that repeats itself."""
+    kernel, loads, stores = accesses(meta(*shape, dtype=dtype), meta(*repeated, dtype=dtype))
+    assert kernel == "flat_kernel"
+    assert stores["128"] >= 2  # two a thread
+    assert loads["128"] >= 2
+    if single is not None:
+        masked = 8 if dtype == torch.float32 else 16
+        assert loads[str(8 * dtype.itemsize)] == (2 + masked) * single
 
 
 @DTYPES
 def test_rows_of_an_odd_pitch_are_stored_by_vectors(dtype: torch.dtype) -> None:
-    x = meta(1024, 1027, dtype=dtype)[:, :1024]
+    x = meta(1024, 4099, dtype=dtype)[:, :4096]
     _, loads, stores = accesses(x, x)
     assert "128" not in loads
-    assert stores == {"128": 1}
+    assert stores == {"128": 2}
+
+
+# ---- walks ----
+
+
+def indices(walk: tuple[int | None, int | None], n: int) -> Tensor:
+    """What flat_kernel says a walk is."""
+    times, period = walk
+    index = torch.arange(n) // (times or 1)
+    return index % period if period else index
+
+
+@pytest.mark.parametrize(
+    "shape", [(1,), (3, 1), (5,), (3, 5), (4, 1, 1), (4, 3, 1), (4, 1, 5), (2, 1, 3, 5)], ids=str
+)
+def test_walks_through_a_dense_output(shape: tuple[int, ...]) -> None:
+    """Each is the operand's own offsets, element by element; what is no such walk is refused."""
+    out = torch.empty(2, 4, 3, 5)
+    y = torch.arange(math.prod(shape)).view(shape)
+    dims = _elementwise._dims(out, y, out)
+    if shape in ((4, 1, 5), (2, 1, 3, 5)):
+        assert _elementwise._walks(out.numel(), dims, 128) == ()
+    else:
+        x_walk, y_walk = _elementwise._walks(out.numel(), dims, 128)
+        assert x_walk == (None, None)
+        assert torch.equal(indices(y_walk, out.numel()), y.expand(out.shape).reshape(-1))
+
+
+@pytest.mark.parametrize(
+    ("shape", "walked"),
+    [((8, 2032), True), ((8, 2048), False), ((8, 2049), True), ((2**22, 1000), False)],
+    ids=str,  # the last one's index would not fit 32 bits
+)
+def test_long_rows_of_whole_vectors_are_no_walks(shape: tuple[int, int], walked: bool) -> None:
+    out = meta(*shape, dtype=torch.int8)
+    dims = _elementwise._dims(out, meta(shape[0], 1, dtype=torch.int8), out)
+    walks = _elementwise._walks(out.numel(), dims, 1024)
+    assert walks == (((None, None), (shape[1], None)) if walked else ())
 
 
 # ---- tiles ----

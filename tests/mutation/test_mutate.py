@@ -85,9 +85,7 @@ def test_a_planted_fault_stays_in_its_copy(tmp_path: Path) -> None:
     planting.copy(tmp_path)
     assert (tmp_path / FLAT).read_bytes() == (ROOT / FLAT).read_bytes()
     before = (ROOT / FLAT).read_bytes()
-    (trial,) = tried(
-        planted(FLAT, "out_ptr + start + lane, out, mask", "out_ptr + start + 1 + lane, out, mask")
-    )
+    (trial,) = tried(planted(FLAT, "out_ptr + start + lane, tl", "out_ptr + start + 1 + lane, tl"))
     assert trial.end == "killed"
     assert (ROOT / FLAT).read_bytes() == before
 
