@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
+import os
 import re
+import zlib
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -155,7 +157,7 @@ def call(
     appended to ``guards`` before the function sees them. Of ``reference`` the values do not matter.
     """
     args, kwargs = arguments
-    function = spec.called(case, function)
+    function = _in_block_order(case, spec.called(case, function))
     guards = [] if guards is None else guards
     if case.layout == "functional":
         with GuardedAllocations(guards):
@@ -171,6 +173,23 @@ def call(
     if result is not guarded.out:
         raise RuntimeError("returned another tensor than out")
     return result, guards
+
+
+def _in_block_order(case: Case, function: Callable[..., Tensor]) -> Callable[..., Tensor]:
+    """The function, during which the host target runs the blocks of every second case backwards: no
+    result may depend on their order. What the environment says goes first."""
+    setting = "CROSSCHECK_BLOCK_ORDER"
+    if setting in os.environ or zlib.crc32(str(case).encode()) % 2:
+        return function
+
+    def backwards(*args: Any, **kwargs: Any) -> Tensor:
+        os.environ[setting] = "reverse"
+        try:
+            return function(*args, **kwargs)
+        finally:
+            del os.environ[setting]
+
+    return backwards
 
 
 def brief(error: Exception) -> str:

@@ -192,6 +192,8 @@ class Elementwise(Spec):
         yield case((1043,), "misaligned", **rounding)
         yield case((1043,), "misaligned", "special")
         yield case((33, 129), "inplace", out="padded")
+        unaligned = {"y": "misaligned"} if binary else {}
+        yield case((1043,), "inplace", "integers", **unaligned)
         yield case(FAR, "distant")
         for shape, layout in ALONE:
             yield case(shape, layout, out="contiguous", **({"y": "contiguous"} if binary else {}))
