@@ -47,12 +47,17 @@ class Case:
 
     def command(self, impl: str, verb: str = "check") -> str:
         """The command line that checks, or debugs, this case on one implementation."""
-        words = ["python", "-m", "compare", verb, self.op, "--dtype", self.dtype]
+        words = ["python", "-m", "compare", verb, *self.words, "--dtype", self.dtype]
         words += ["--shape", ",".join(map(str, self.shape)) or "scalar"]
         words += ["--layout", self.layout, "--values", self.values, "--seed", str(self.seed)]
         for key, value in self.options.items():
             words += ["--arg", f"{key}={value}"]
         return shlex.join([*words, "--impl", impl])
+
+    @property
+    def words(self) -> list[str]:
+        """The op, or the target, as a command takes it."""
+        return ["--target", self.op] if ":" in self.op else [self.op]
 
     @property
     def torch_dtype(self) -> torch.dtype:

@@ -10,6 +10,7 @@ import typer
 from compare.commands import bench_sample
 from compare.commands.options import (
     MOST_SEED,
+    Targets,
     check_writable,
     drawn_case,
     listed,
@@ -34,6 +35,7 @@ def bench(
         list[str] | None,
         typer.Argument(metavar="OP", help="Ops to time, all by default; --sweep's names, too."),
     ] = None,
+    target: Targets = None,
     wanted: Annotated[
         list[str] | None,
         typer.Option(
@@ -97,8 +99,9 @@ def bench(
     ours that did not run, a regression, or a GPU that failed; 2 usage; 3 no GPU.
     """
     check_writable(json_file)
+    words = [*(ops or []), *(target or [])]
     mode, budget = Mode(cold=not warm, graph=graph), Budget(samples, seconds)
-    specs, sweeps = _ops_and_sweeps(ops or [], sweep)
+    specs, sweeps = _ops_and_sweeps(words, sweep)
     _check_options(specs, listed(wanted), listed(dtype), bool(shapes), sweep, full)
     if resume and json_file is None:
         raise typer.BadParameter("--resume goes on with a file: --json FILE")
@@ -110,7 +113,7 @@ def bench(
     if regret and baseline:
         raise typer.BadParameter("--baseline holds times of providers, --regret has none")
     if regret:
-        specs = bench_sample.configured(specs, ops or [], bool(sample or shapes), listed(wanted))
+        specs = bench_sample.configured(specs, words, bool(sample or shapes), listed(wanted))
         drawn["regret"] = True
     if sample:
         names = [spec.name for spec in specs]
@@ -177,17 +180,18 @@ def _ops_and_sweeps(words: list[str], sweep: bool) -> tuple[list[Spec], list[str
     benchmarked = [spec for spec in SPECS.values() if spec.benchmarked]
     if not sweep:
         return [spec_named(word) for word in words] or benchmarked, None
+    named = [spec_named(word) for word in words if ":" in word or word in SPECS]
     known = dict.fromkeys(
         name
-        for spec in SPECS.values()
+        for spec in [*SPECS.values(), *named]
         for name, _, _ in spec.sweeps(spec.dtypes[0], spec.default_options)
     )
     names = [word for word in words if word in known]
     for word in words:
-        if word not in known and word not in SPECS:
+        if word not in known and word not in SPECS and ":" not in word:
             both = f"the ops are {', '.join(SPECS)}, the sweeps {', '.join(known)}"
             raise typer.BadParameter(f"no op or sweep {word!r}; {both}")
-    return [SPECS[word] for word in words if word in SPECS] or benchmarked, names
+    return named or benchmarked, names
 
 
 def _check_options(

@@ -8,16 +8,23 @@ from typing import Annotated
 
 import typer
 
-from compare.commands.options import check_writable, listed, spec_named, write_json
+from compare.commands.options import (
+    Targets,
+    check_writable,
+    listed,
+    named,
+    spec_named,
+    write_json,
+)
 from compare.compiling import tables
 from compare.compiling.machine_code import SHARED_LIMIT
-from compare.ops import SPECS
 
 
 def compile_kernels(
     ops: Annotated[
         list[str] | None, typer.Argument(metavar="OP", help="Ops to compile; all by default.")
     ] = None,
+    target: Targets = None,
     arch: Annotated[
         list[str] | None,
         typer.Option(help="GPU architectures; all by default."),
@@ -40,7 +47,7 @@ def compile_kernels(
     memory than there is; 2 usage.
     """
     check_writable(json_file)
-    chosen = list(dict.fromkeys(spec_named(name).name for name in ops or SPECS))
+    chosen = list(dict.fromkeys(spec_named(name).name for name in named(ops, target)))
     archs = list(dict.fromkeys(listed(arch))) or list(SHARED_LIMIT)
     for name in archs:
         if name not in SHARED_LIMIT:

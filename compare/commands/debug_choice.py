@@ -7,8 +7,6 @@ from typing import Any, NamedTuple
 
 import typer
 
-import cuda_reference
-import triton_kernels
 from compare.cases import Case
 from compare.commands.options import check_dtype, check_implementation_names, one_case
 from compare.specs import Spec
@@ -98,8 +96,9 @@ def case_to_debug(
         one: what :func:`one_case` takes.
     """
     variant = variant or (impl or "").partition("/")[2] or None
-    variants = {"triton": triton_kernels.variants, "cuda": cuda_reference.variants}[side]
-    known = variants(spec.name)
+    if getattr(spec, side) is None:
+        raise typer.BadParameter(f"{spec.name} has no {side} side")
+    known = spec.variants(side)
     if variant is not None and variant not in known:
         names, named = ", ".join(known) or "no variants", {"triton": "Triton", "cuda": "CUDA"}
         raise typer.BadParameter(

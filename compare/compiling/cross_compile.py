@@ -17,13 +17,11 @@ from typing import Any, NamedTuple
 
 import torch
 
-import cuda_reference
-import triton_kernels
 from compare.cases import Case
 from compare.checking import hints
 from compare.compiling import machine_code, walk
 from compare.compiling.machine_code import SHARED_LIMIT, Figures
-from compare.ops import SPECS
+from compare.ops import SPECS, spec_of
 from compare.specs import Spec
 from cuda_reference import BuildError, _build, _compilers
 from triton_kernels.interpreter.cross_compile import Launch, compiling
@@ -149,6 +147,15 @@ def nvcc_missing() -> str | None:
     return None
 
 
+def sourceless(spec: Spec) -> str:
+    """Why there is no source of a CUDA side to compile, or ""."""
+    if not spec.own or hasattr(spec.cuda, "machine_code"):
+        return ""
+    if spec.cuda is None:
+        return f"{spec.name} has no CUDA side"
+    return f"the cuda function of {spec.name} is not itself one of cuda_reference.load's"
+
+
 class Unit(NamedTuple):
     """What one process compiles at a time: an op, or drawn products beside its own."""
 
@@ -188,8 +195,8 @@ def compile_all(units: list[Unit], done: Callable[[], None]) -> list[Row]:
         context = multiprocessing.get_context("spawn")
         with ProcessPoolExecutor(workers, mp_context=context) as pool:
             # The longest first, so that no core idles at the end.
-            heavy = sorted(units, key=lambda unit: -len(list(_cases(SPECS[unit.op]))))
-            heavy.sort(key=lambda unit: not SPECS[unit.op].bounded)
+            heavy = sorted(units, key=lambda unit: -len(list(_cases(spec_of(unit.op)))))
+            heavy.sort(key=lambda unit: not spec_of(unit.op).bounded)
             futures = {pool.submit(compile_unit, unit): unit for unit in heavy}
             for future in as_completed(futures):
                 rows_of[futures[future]] = future.result()
@@ -206,18 +213,19 @@ def compile_unit(unit: Unit) -> list[Row]:
 
 def compile_op(op: str, arch: str, sides: tuple[str, ...]) -> list[Row]:
     """The rows of one op for one architecture."""
-    spec = SPECS[op]
-    triton = _triton_kernels(spec, arch) if "triton" in sides else {}
-    cuda = _cuda_kernels(spec, arch) if "cuda" in sides else {}
+    spec = spec_of(op)
+    triton = _triton_kernels(spec, arch) if "triton" in sides and spec.triton else {}
+    cuda = _cuda_kernels(spec, arch) if "cuda" in sides and not sourceless(spec) else {}
     rows, shown = [], set()
+    twin = next(iter(cuda)) if spec.own and len(cuda) == 1 else ""
     for (dtype, label, variant), kernel in triton.items():
-        name = ""
-        if variant is None or variant in cuda_reference.variants(op):
+        name = twin
+        if not spec.own and (variant is None or variant in spec.variants("cuda")):
             name = spec.cuda_kernel(dtype, variant)
         shown.add(name)
         rows.append(Row(arch, op, dtype, label, kernel, cuda.get(name)))
     # What has no twin in Triton; another op of the same source shows what is its own alone.
-    own = {spec.cuda_kernel(*which) for which in _cuda_variants(spec)}
+    own = set() if spec.own else {spec.cuda_kernel(*which) for which in _cuda_variants(spec)}
     for other in SPECS.values():
         if other.stem == spec.stem and other is not spec:
             shown |= {other.cuda_kernel(*which) for which in _cuda_variants(other)} - own
@@ -234,24 +242,30 @@ def _cases(spec: Spec) -> Iterator[tuple[str, str | None, Case]]:
         cases = list(spec.to_compile(dtype, spec.default_options))
         for case in cases:
             yield dtype, None, case
-        for variant in triton_kernels.variants(spec.name):
+        for variant in spec.variants("triton"):
             if spec.takes("triton", variant, cases[0]):
                 yield dtype, variant, cases[0]
 
 
 def _triton_kernels(spec: Spec, arch: str) -> dict[tuple[str, str, str | None], Kernel]:
     """(dtype/precision, label, variant) → kernel."""
-    variants = triton_kernels.variants(spec.name)
     launched: dict[tuple[str, str, str | None], Launch] = {}
     with compiling(int(arch.removeprefix("sm_"))) as launches:
         for dtype, variant, case in _cases(spec):
             arguments, options = spec.inputs(case, META)
-            (variants[variant] if variant else spec.triton)(*arguments, **options)
+            try:
+                spec.function("triton", variant)(*arguments, **options)
+            except Exception as error:
+                if not spec.own:
+                    raise
+                told = RuntimeError(f"on tensors without memory (device 'meta'): {_words(error)}")
+                launches.append(Launch(f"{spec.name}()", {}, error=told))
             precision = case.options.get("precision", "ieee")
             shown = dtype if precision == "ieee" else f"{dtype}/{precision}"
             for launch in launches:
                 # The first of the same label: another shape took the same configuration.
-                launched.setdefault((shown, variant or _label(case, launch), variant), launch)
+                label = _own_label(launch) if spec.own else _label(case, launch)
+                launched.setdefault((shown, variant or label, variant), launch)
             launches.clear()
     return dict(zip(launched, _measured(list(launched.values()), arch)))
 
@@ -300,6 +314,16 @@ def _label(case: Case, launch: Launch) -> str:
     return " ".join(words)
 
 
+def _own_label(launch: Launch) -> str:
+    """The same of a kernel from elsewhere, whatever its constants are called."""
+    config = _config(launch)
+    words = [launch.kernel]
+    words += [f"{name}={value}" for name, value in config.items() if not name.startswith("num_")]
+    short = {"num_warps": "w", "num_stages": "s", "num_ctas": "c"}
+    words += [f"{short[name]}{value}" for name, value in config.items() if name in short]
+    return " ".join(words)
+
+
 def _words(error: Exception | None) -> str:
     """An error in one line: the last, where the compiler has its point after the excerpt; what it
     means instead, where that is known."""
@@ -318,7 +342,7 @@ def _cuda_variants(spec: Spec) -> Iterator[tuple[str, str | None]]:
     """(dtype, variant) of every CUDA kernel of the op."""
     for dtype in spec.dtypes:
         case = next(iter(spec.to_compile(dtype, spec.default_options)))
-        for variant in (None, *cuda_reference.variants(spec.name)):
+        for variant in (None, *spec.variants("cuda")):
             if spec.takes("cuda", variant, case):
                 yield dtype, variant
 
@@ -326,10 +350,13 @@ def _cuda_variants(spec: Spec) -> Iterator[tuple[str, str | None]]:
 def _cuda_kernels(spec: Spec, arch: str) -> dict[str, Kernel]:
     """Name → kernel of the op's source file."""
     try:
-        cubin, account = _build.cubin(spec.stem, arch)
+        made = spec.cuda.machine_code(arch) if spec.own else [_build.cubin(spec.stem, arch)]
     except BuildError as error:
         failed = str(error)
         names = dict.fromkeys(spec.cuda_kernel(d, v) for d, v in _cuda_variants(spec))
         return {name: Kernel(name, None, failed) for name in names}
-    figures_of = machine_code.of_cuda(cubin, account, arch)
-    return {name: Kernel(name, figures) for name, figures in figures_of.items()}
+    return {
+        name: Kernel(name, figures)
+        for cubin, account in made
+        for name, figures in machine_code.of_cuda(cubin, account, arch).items()
+    }

@@ -14,6 +14,7 @@ from compare.checking.printing import date, environment
 from compare.compiling import cross_compile
 from compare.compiling.cross_compile import Kernel, Row
 from compare.compiling.machine_code import SHARED_LIMIT, Figures
+from compare.ops import spec_of
 
 COLUMNS = ("regs", "spill\nstack", "shared", "ld/st", "tensor")
 
@@ -50,6 +51,9 @@ def run(ops: list[str], archs: list[str], sides: list[str], full: bool = False) 
     if "cuda" in sides and (reason := cross_compile.nvcc_missing()):
         reasons["cuda"] = reason
         sides = [side for side in sides if side != "cuda"]
+    for op in ops if "cuda" in sides else ():
+        if why := cross_compile.sourceless(spec_of(op)):
+            reasons[f"cuda, {op}"] = why
     progress = Progress(
         TextColumn("{task.description}"),
         BarColumn(),

@@ -49,7 +49,10 @@ class Work(NamedTuple):
 
 def inputs(spec: Spec, case: Case, seed: int, device: str = "cuda") -> Arguments:
     """A case's arguments with random numbers drawn on the GPU: shaped, typed and lying in memory as
-    the case says, their offset and the gaps between their elements included."""
+    the case says, their offset and the gaps between their elements included. Of a spec whose
+    inputs are no random numbers, these."""
+    if not spec.random_inputs:
+        return spec.inputs(case, torch.device(device))
     args, kwargs = spec.inputs(case, torch.device("meta"))
     generator = torch.Generator(device).manual_seed(seed)
 
@@ -86,7 +89,7 @@ class Checker:
         reference = self._oracles[key]
         if result.shape != reference.shape:
             return f"returned shape {list(result.shape)}"
-        if provider in providers.PEERS or provider == engine.CONTROL:
+        if providers.is_peer(provider) or provider == engine.CONTROL:
             wide = reference.double()
             error = float((result.double() - wide).norm() / wide.norm())
             worst = TOLERANCE.get(self._case.dtype, 0.0)
@@ -209,7 +212,7 @@ def work(
     ``full``: the timed cases and all sweeps.
     """
     for spec in specs:
-        for dtype in dtypes or DTYPES:
+        for dtype in dtypes or (spec.dtypes if spec.own else DTYPES):
             if dtype not in spec.dtypes:
                 continue
             timed = list(spec.timed(dtype, spec.default_options))

@@ -36,7 +36,7 @@ class Entry:
 
     @property
     def is_peer(self) -> bool:
-        return self.provider in providers.PEERS
+        return providers.is_peer(self.provider)
 
     @property
     def failed(self) -> bool:

@@ -27,6 +27,7 @@ def folder(document: str, root: Path, tmp_path: Path) -> Path:
         "softmax.cu",
         "test_softmax.py",
         "debug_softmax.py",
+        "softmax_spec.py",
     }
     for name, text in files:
         (tmp_path / name).write_text(text)
