@@ -6,7 +6,8 @@
 :func:`debug_cuda` in a CUDA kernel; :func:`shrink` makes the failing launch small. :class:`Spec`,
 and the families :class:`Elementwise`, :class:`Product` and :class:`Function`, are what compare
 knows an op by: with a spec of your own every command takes your kernels, by ``--target
-module:spec``, and so does :func:`check`.
+module:spec``, and so do :func:`check` and :func:`bench`. :func:`profile` and
+:func:`compile_report` take any function.
 """
 
 import importlib
@@ -19,12 +20,18 @@ if TYPE_CHECKING:
     from compare.debugging.public import debug
     from compare.debugging.shrink.launches import shrink
     from compare.specs import Elementwise, Function, Product, Spec
+    from compare.user_kernels.benchmarking import Benchmark, bench
     from compare.user_kernels.checking import CheckReport, check
+    from compare.user_kernels.compile_report import CompileReport, compile_report
     from compare.user_kernels.cross_checking import Report, cross_check
     from compare.user_kernels.fused import check_fused
+    from compare.user_kernels.profiling import CallProfile, profile
 
 __all__ = [
+    "Benchmark",
+    "CallProfile",
     "CheckReport",
+    "CompileReport",
     "CudaFindings",
     "Elementwise",
     "Findings",
@@ -32,11 +39,14 @@ __all__ = [
     "Product",
     "Report",
     "Spec",
+    "bench",
     "check",
     "check_fused",
+    "compile_report",
     "cross_check",
     "debug",
     "debug_cuda",
+    "profile",
     "shrink",
 ]
 
@@ -47,7 +57,10 @@ _HOMES = {
     "debug_cuda": "debugging.cuda.public",
     "shrink": "debugging.shrink.launches",
     **dict.fromkeys(("Elementwise", "Function", "Product", "Spec"), "specs"),
+    **dict.fromkeys(("Benchmark", "bench"), "user_kernels.benchmarking"),
     **dict.fromkeys(("CheckReport", "check"), "user_kernels.checking"),
+    **dict.fromkeys(("CompileReport", "compile_report"), "user_kernels.compile_report"),
+    **dict.fromkeys(("CallProfile", "profile"), "user_kernels.profiling"),
     **dict.fromkeys(("Report", "cross_check"), "user_kernels.cross_checking"),
     "check_fused": "user_kernels.fused",
 }

@@ -110,6 +110,8 @@ def bench(
     if sample and (shapes or sweep or full):
         raise typer.BadParameter("only one of --sample, --shapes, --sweep, --full")
     drawn: dict[str, Any] = {}
+    if targets := [spec.name for spec in specs if spec.own]:
+        drawn["targets"] = saved.of_targets(targets)
     if regret and baseline:
         raise typer.BadParameter("--baseline holds times of providers, --regret has none")
     if regret:

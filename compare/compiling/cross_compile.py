@@ -64,6 +64,7 @@ class Kernel:
     figures: Figures | None = None
     error: str = ""
     config: Mapping[str, int] = field(default_factory=dict)
+    asm: str = field(default="", repr=False)  # the text that was asked for
 
     def problem(self, arch: str, spills: bool = True) -> str:
         """What is wrong with it, spills included if they count, or ""."""
@@ -163,14 +164,17 @@ class Unit(NamedTuple):
     arch: str
     sides: tuple[str, ...]
     products: tuple[walk.Product, ...] = ()
+    asm: str = ""  # which text to keep: one of ASM
 
 
-def units(ops: list[str], archs: list[str], sides: list[str], full: bool) -> list[Unit]:
+def units(
+    ops: list[str], archs: list[str], sides: list[str], full: bool, asm: str = ""
+) -> list[Unit]:
     """All ops for all archs, in that order; after gemm_bias_act a sample of the distinct products
     of the walk, or all."""
     found = []
     for arch, op in itertools.product(archs, ops):
-        found.append(Unit(op, arch, tuple(sides)))
+        found.append(Unit(op, arch, tuple(sides), asm=asm))
         if op == "gemm_bias_act" and "triton" in sides:
             drawn = walk.distinct(arch) if full else walk.sample(arch)
             parts = (drawn[i : i + PART] for i in range(0, len(drawn), PART))
@@ -208,14 +212,14 @@ def compile_unit(unit: Unit) -> list[Row]:
     """The rows of one."""
     if unit.products:
         return _compile_products(unit.op, unit.arch, unit.products)
-    return compile_op(unit.op, unit.arch, unit.sides)
+    return compile_op(unit.op, unit.arch, unit.sides, unit.asm)
 
 
-def compile_op(op: str, arch: str, sides: tuple[str, ...]) -> list[Row]:
+def compile_op(op: str, arch: str, sides: tuple[str, ...], asm: str = "") -> list[Row]:
     """The rows of one op for one architecture."""
     spec = spec_of(op)
-    triton = _triton_kernels(spec, arch) if "triton" in sides and spec.triton else {}
-    cuda = _cuda_kernels(spec, arch) if "cuda" in sides and not sourceless(spec) else {}
+    triton = _triton_kernels(spec, arch, asm) if "triton" in sides and spec.triton else {}
+    cuda = _cuda_kernels(spec, arch, asm) if "cuda" in sides and not sourceless(spec) else {}
     rows, shown = [], set()
     twin = next(iter(cuda)) if spec.own and len(cuda) == 1 else ""
     for (dtype, label, variant), kernel in triton.items():
@@ -247,7 +251,7 @@ def _cases(spec: Spec) -> Iterator[tuple[str, str | None, Case]]:
                 yield dtype, variant, cases[0]
 
 
-def _triton_kernels(spec: Spec, arch: str) -> dict[tuple[str, str, str | None], Kernel]:
+def _triton_kernels(spec: Spec, arch: str, asm: str) -> dict[tuple[str, str, str | None], Kernel]:
     """(dtype/precision, label, variant) → kernel."""
     launched: dict[tuple[str, str, str | None], Launch] = {}
     with compiling(int(arch.removeprefix("sm_"))) as launches:
@@ -264,10 +268,10 @@ def _triton_kernels(spec: Spec, arch: str) -> dict[tuple[str, str, str | None], 
             shown = dtype if precision == "ieee" else f"{dtype}/{precision}"
             for launch in launches:
                 # The first of the same label: another shape took the same configuration.
-                label = _own_label(launch) if spec.own else _label(case, launch)
+                label = own_label(launch) if spec.own else _label(case, launch)
                 launched.setdefault((shown, variant or label, variant), launch)
             launches.clear()
-    return dict(zip(launched, _measured(list(launched.values()), arch)))
+    return dict(zip(launched, measured(list(launched.values()), arch, asm)))
 
 
 def _compile_products(op: str, arch: str, products: tuple[walk.Product, ...]) -> list[Row]:
@@ -275,12 +279,13 @@ def _compile_products(op: str, arch: str, products: tuple[walk.Product, ...]) ->
     launches = walk.compiled(products, arch)
     return [
         Row(arch, op, product.dtype, product.label(arch), kernel, drawn=True)
-        for product, kernel in zip(products, _measured(launches, arch))
+        for product, kernel in zip(products, measured(launches, arch))
     ]
 
 
-def _measured(launches: Sequence[Launch], arch: str) -> list[Kernel]:
-    """The kernels of launches, with the figures of those that compile."""
+def measured(launches: Sequence[Launch], arch: str, asm: str = "") -> list[Kernel]:
+    """The kernels of launches, with the figures of those that compile, and a text if one is asked
+    for."""
     good = [launch for launch in launches if launch.error is None]
     figures = iter(machine_code.of_triton([(launch.cubin, launch.shared) for launch in good], arch))
     return [
@@ -289,9 +294,19 @@ def _measured(launches: Sequence[Launch], arch: str) -> list[Kernel]:
             next(figures) if launch.error is None else None,
             _words(launch.error),
             _config(launch),
+            _text(launch, asm) if asm and launch.error is None else "",
         )
         for launch in launches
     ]
+
+
+ASM = ("ttir", "ttgir", "llir", "ptx", "sass")
+
+
+def _text(launch: Launch, asm: str) -> str:
+    if asm == "sass":
+        return "\n".join(machine_code.sass(launch.cubin).values())
+    return str(launch.asm[asm])
 
 
 def _config(launch: Launch) -> dict[str, int]:
@@ -314,7 +329,7 @@ def _label(case: Case, launch: Launch) -> str:
     return " ".join(words)
 
 
-def _own_label(launch: Launch) -> str:
+def own_label(launch: Launch) -> str:
     """The same of a kernel from elsewhere, whatever its constants are called."""
     config = _config(launch)
     words = [launch.kernel]
@@ -347,7 +362,7 @@ def _cuda_variants(spec: Spec) -> Iterator[tuple[str, str | None]]:
                 yield dtype, variant
 
 
-def _cuda_kernels(spec: Spec, arch: str) -> dict[str, Kernel]:
+def _cuda_kernels(spec: Spec, arch: str, asm: str) -> dict[str, Kernel]:
     """Name → kernel of the op's source file."""
     try:
         made = spec.cuda.machine_code(arch) if spec.own else [_build.cubin(spec.stem, arch)]
@@ -355,8 +370,12 @@ def _cuda_kernels(spec: Spec, arch: str) -> dict[str, Kernel]:
         failed = str(error)
         names = dict.fromkeys(spec.cuda_kernel(d, v) for d, v in _cuda_variants(spec))
         return {name: Kernel(name, None, failed) for name in names}
-    return {
-        name: Kernel(name, figures)
-        for cubin, account in made
-        for name, figures in machine_code.of_cuda(cubin, account, arch).items()
-    }
+    return {kernel.name: kernel for cubin in made for kernel in of_cubin(cubin, arch, asm)}
+
+
+def of_cubin(made: tuple[bytes, str], arch: str, asm: str = "") -> Iterator[Kernel]:
+    """The kernels that nvcc made, with ptxas's account; of the texts there is sass alone."""
+    cubin, account = made
+    texts = machine_code.sass(cubin) if asm == "sass" else {}
+    for name, figures in machine_code.of_cuda(cubin, account, arch).items():
+        yield Kernel(name, figures, asm=texts.get(name, ""))

@@ -74,6 +74,7 @@ class Spec:
         configured: whether the configuration of its Triton kernel is chosen by the problem's size.
         copies_inputs: whether kernels may read copies of inputs that lie unfavourably.
         random_inputs: whether benchmarks may fill the tensors with random numbers of their own.
+        by_norm: whether benchmarks shall hold its results to no more than peers' are held to.
         has_eager: whether torch's users have a way to write it.
         fused: the op by a library's fused kernel, where there is one for the timed cases.
     """
@@ -98,6 +99,7 @@ class Spec:
     copies_inputs = False
     random_inputs = True
     has_eager = True
+    by_norm = False
 
     def __init__(
         self,

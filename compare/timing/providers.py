@@ -81,10 +81,10 @@ def _call(function: Callable[..., Tensor]) -> Callable[..., Tensor]:
 
 
 def _offers(name: str, spec: Spec, case: Case | None) -> bool:
+    if spec.own:
+        return spec.has_eager and name in ("eager", "compile")
     if name in third_party.PEERS:
         return third_party.offers(name, spec.name, case) and _usual(spec, case)
-    if not spec.has_eager:
-        return False
     if name == "cublaslt":
         return spec.fused is not None and (case is None or spec.fuses(case))
     return name != "max-autotune" or spec.fused is not None
