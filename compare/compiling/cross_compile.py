@@ -251,7 +251,9 @@ def _cases(spec: Spec) -> Iterator[tuple[str, str | None, Case]]:
                 yield dtype, variant, cases[0]
 
 
-def _triton_kernels(spec: Spec, arch: str, asm: str) -> dict[tuple[str, str, str | None], Kernel]:
+def _triton_kernels(
+    spec: Spec, arch: str, asm: str = ""
+) -> dict[tuple[str, str, str | None], Kernel]:
     """(dtype/precision, label, variant) → kernel."""
     launched: dict[tuple[str, str, str | None], Launch] = {}
     with compiling(int(arch.removeprefix("sm_"))) as launches:
@@ -362,7 +364,7 @@ def _cuda_variants(spec: Spec) -> Iterator[tuple[str, str | None]]:
                 yield dtype, variant
 
 
-def _cuda_kernels(spec: Spec, arch: str, asm: str) -> dict[str, Kernel]:
+def _cuda_kernels(spec: Spec, arch: str, asm: str = "") -> dict[str, Kernel]:
     """Name → kernel of the op's source file."""
     try:
         made = spec.cuda.machine_code(arch) if spec.own else [_build.cubin(spec.stem, arch)]
