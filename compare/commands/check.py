@@ -23,6 +23,7 @@ from compare.commands.options import (
     check_dtype,
     check_implementation_names,
     check_writable,
+    dtypes_listed,
     listed,
     named,
     one_case,
@@ -117,7 +118,7 @@ def check(
         impl = ["cuda-host"]
     level: Level = "quick" if quick else "full" if full else "standard"
     specs = [spec_named(name) for name in named(ops, target)]
-    dtypes = listed(dtype)
+    dtypes = dtypes_listed(dtype)
     for name in dtypes:
         if name not in cases.DTYPES:
             raise typer.BadParameter(f"--dtype {name}: one of {', '.join(cases.DTYPES)}")

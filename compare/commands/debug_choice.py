@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 import typer
 
-from compare.cases import Case
+from compare.cases import Case, dtype_name
 from compare.commands.options import check_dtype, check_implementation_names, one_case
 from compare.specs import Spec
 
@@ -105,6 +105,7 @@ def case_to_debug(
             f"--variant {variant}: {spec.name} has {names} on the {named[side]} side"
         )
     if dtype is not None:
+        dtype = dtype_name(dtype)
         check_dtype(spec, dtype)
     possible = [one_case(spec, name, seed, one) for name in ([dtype] if dtype else spec.dtypes)]
     taken = [case for case in possible if spec.takes(side, variant, case)]

@@ -63,6 +63,11 @@ Target = Annotated[str | None, _TARGET]
 Targets = Annotated[list[str] | None, _TARGET]
 
 
+def dtypes_listed(values: list[str] | None) -> list[str]:
+    """The same of dtypes, by the names that cases have for them."""
+    return list(dict.fromkeys(map(cases.dtype_name, listed(values))))
+
+
 def spec_named(name: str) -> Spec:
     """An op's entry, or a target."""
     try:
@@ -183,6 +188,7 @@ def _memory() -> int:
 def timed_case(spec: Spec, dtype: str, shape: str | None) -> Case:
     """The case that benchmarks time, of this shape; of the first one past 2²⁰ elements or 2³²
     multiplications if none is given."""
+    dtype = cases.dtype_name(dtype)
     check_dtype(spec, dtype)
     timed = list(spec.timed(dtype, spec.default_options))
     if shape is None:

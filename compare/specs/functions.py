@@ -60,8 +60,8 @@ class Function(Spec):
         shapes: Sequence[Shape],
         operands: Callable[..., Sequence[Shape]] | None = None,
         numbers: Mapping[str, Sequence[float]] | None = None,
-        dtypes: Sequence[str] = ("float32",),
-        out_dtype: str | None = None,
+        dtypes: Sequence[str | torch.dtype] = ("float32",),
+        out_dtype: str | torch.dtype | None = None,
         max_ulps: float = 1.0,
         bound: Callable[..., Tensor | float] | None = None,
         layouts: Sequence[str] = cases.LAYOUTS,
@@ -77,11 +77,12 @@ class Function(Spec):
             raise TypeError("Function() needs the argument 'triton' or 'cuda': a function to check")
         if not shapes:
             raise ValueError("Function(): argument 'shapes' is empty: nothing would be checked")
-        _check_names("dtypes", dtypes, DTYPES)
+        names = dtypes if isinstance(dtypes, str) else tuple(map(cases.dtype_name, dtypes))
+        _check_names("dtypes", names, DTYPES)
         _check_names("layouts", layouts, Spec.layouts)
         _check_names("values", values, Spec.values)
         self.shapes = [tuple(shape) for shape in shapes]
-        self.dtypes, self.layouts, self.values = tuple(dtypes), tuple(layouts), tuple(values)
+        self.dtypes, self.layouts, self.values = tuple(names), tuple(layouts), tuple(values)
         self.numbers = {name: tuple(each) for name, each in (numbers or {}).items()}
         self.default_shape = max(self.shapes, key=math.prod)
         self.default_options = {name: each[0] for name, each in self.numbers.items()}
@@ -89,7 +90,8 @@ class Function(Spec):
         self.max_ulps = None if bound is not None else max_ulps
         self.has_eager = eager is not None
         self._oracle, self._bound, self._eager = oracle, bound, eager
-        self._operands, self._out_dtype = operands, out_dtype
+        self._operands = operands
+        self._out_dtype = None if out_dtype is None else cases.dtype_name(out_dtype)
         self._timed = [tuple(shape) for shape in timed] or self.shapes
         self._flops, self._bytes = flops, bytes
 

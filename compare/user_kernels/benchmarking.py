@@ -7,10 +7,11 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import torch
 from rich.console import Console
 from torch import Tensor
 
-from compare.cases import tensors_of
+from compare.cases import dtype_name, tensors_of
 from compare.checking.implementations import unavailable
 from compare.specs import Spec
 from compare.timing import baseline as baselines
@@ -78,7 +79,7 @@ def bench(
     flops: int = 0,
     bytes: int | None = None,
     name: str = "kernels",
-    dtypes: Sequence[str] = (),
+    dtypes: Sequence[str | torch.dtype] = (),
     shapes: Sequence[tuple[int, ...]] = (),
     sweep: bool = False,
     warm: bool = False,
@@ -127,7 +128,9 @@ def bench(
         raise TypeError("bench(): a spec has functions, inputs and an oracle of its own")
     else:
         sweeps: list[str] | None = [] if sweep else None
-        work = list(benchmarks.work([spec], list(dtypes), list(shapes), sweeps))
+        work = list(
+            benchmarks.work([spec], [dtype_name(each) for each in dtypes], list(shapes), sweeps)
+        )
         if not work:
             raise ValueError(f"bench(): {spec.name} has no such cases to time")
     mode, file = Mode(cold=not warm, graph=graph), None if json is None else Path(json)

@@ -6,10 +6,11 @@ import io
 import json
 from collections.abc import Sequence
 
+import torch
 from rich.console import Console
 
 from compare import numerics
-from compare.cases import Level
+from compare.cases import Level, dtype_name
 from compare.checking import printing
 from compare.checking.budgets import Budget
 from compare.checking.implementations import MODES, implementations, unavailable
@@ -39,7 +40,9 @@ class CheckReport:
         return json.dumps(numerics.json_safe(self._report.to_dict()))
 
 
-def check(spec: Spec, *, level: Level = "standard", dtypes: Sequence[str] = ()) -> CheckReport:
+def check(
+    spec: Spec, *, level: Level = "standard", dtypes: Sequence[str | torch.dtype] = ()
+) -> CheckReport:
     """Run both sides of a spec on all its cases, against the oracle and each other.
 
     Everything runs in this process; ``python -m compare check --target module:spec`` uses others,
@@ -61,14 +64,15 @@ def check(spec: Spec, *, level: Level = "standard", dtypes: Sequence[str] = ()) 
         >>> report = check(compare.Function("sin", triton=f, oracle=torch.sin, shapes=[(1000,)]))
         >>> assert report, report
     """
-    if unknown := [name for name in dtypes if name not in spec.dtypes]:
+    names = [dtype_name(dtype) for dtype in dtypes] or list(spec.dtypes)
+    if unknown := [name for name in names if name not in spec.dtypes]:
         has = ", ".join(spec.dtypes)
         raise ValueError(f"check(): {spec.name} has no dtype {unknown[0]!r}; it has {has}")
     reasons = unavailable()
     able = implementations(spec, [mode for mode in MODES if mode not in reasons])
     out = Console(file=io.StringIO(), width=120)
     report = printing.run(
-        [(spec, dtype, list(spec.cases(dtype, level))) for dtype in dtypes or spec.dtypes],
+        [(spec, dtype, list(spec.cases(dtype, level))) for dtype in names],
         {spec.name: able},
         reasons,
         [],
