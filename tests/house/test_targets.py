@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -65,6 +66,17 @@ def test_check_and_debug_find_the_fault(faulty: Path) -> None:
     done = command(faulty, *wrong["debug"].split()[3:])
     assert done.returncode == 1
     assert "softmax.py:13 in softmax_kernel: tl.store(out_ptr" in done.stdout
+
+
+def test_shrink_writes_a_file_that_fails(faulty: Path) -> None:
+    words = ("--shrink", "--shape", "3,5", "--output", "reproduce.py")
+    done = command(faulty, "debug", "--target", TARGET, *words)
+    assert done.returncode == 1
+    assert "reproduction: reproduce.py" in done.stdout, done.stdout
+    assert "it passes" not in done.stdout
+    run = [sys.executable, "reproduce.py"]  # it says how Triton shall load
+    done = subprocess.run(run, cwd=faulty, capture_output=True, text=True, check=False)
+    assert "AssertionError" in done.stderr
 
 
 def test_debug_of_the_twin(folder: Path) -> None:
