@@ -7,7 +7,7 @@
 and the families :class:`Elementwise`, :class:`Product` and :class:`Function`, are what compare
 knows an op by: with a spec of your own every command takes your kernels, by ``--target
 module:spec``, and so do :func:`check` and :func:`bench`. :func:`profile` and
-:func:`compile_report` take any function.
+:func:`compile_report` take any function; :func:`annotate` names calls in profiles.
 """
 
 import importlib
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from compare.user_kernels.compile_report import CompileReport, compile_report
     from compare.user_kernels.cross_checking import Report, cross_check
     from compare.user_kernels.fused import check_fused
-    from compare.user_kernels.profiling import CallProfile, profile
+    from compare.user_kernels.profiling import CallProfile, annotate, profile
 
 __all__ = [
     "Benchmark",
@@ -39,6 +39,7 @@ __all__ = [
     "Product",
     "Report",
     "Spec",
+    "annotate",
     "bench",
     "check",
     "check_fused",
@@ -60,7 +61,7 @@ _HOMES = {
     **dict.fromkeys(("Benchmark", "bench"), "user_kernels.benchmarking"),
     **dict.fromkeys(("CheckReport", "check"), "user_kernels.checking"),
     **dict.fromkeys(("CompileReport", "compile_report"), "user_kernels.compile_report"),
-    **dict.fromkeys(("CallProfile", "profile"), "user_kernels.profiling"),
+    **dict.fromkeys(("CallProfile", "annotate", "profile"), "user_kernels.profiling"),
     **dict.fromkeys(("Report", "cross_check"), "user_kernels.cross_checking"),
     "check_fused": "user_kernels.fused",
 }

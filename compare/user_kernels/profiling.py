@@ -15,6 +15,9 @@ from rich.console import Console
 from compare.profiling import reading, recording, tables
 from compare.profiling.reading import Kernel
 from compare.timing.engine import Candidate
+from triton_kernels.annotating import annotate
+
+__all__ = ["CallProfile", "annotate", "profile"]
 
 
 class CallProfile:
