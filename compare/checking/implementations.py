@@ -11,7 +11,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-import cuda_reference
 import triton_kernels
 from compare.cases import DISTANT, Case
 from compare.specs import Spec
@@ -70,12 +69,12 @@ def unavailable() -> dict[str, str]:
 
 def implementations(spec: Spec, modes: list[str]) -> list[Implementation]:
     """Every implementation of an op in the given modes, defaults first."""
-    defaults_first = [Implementation(mode, None, getattr(spec, MODES[mode][0])) for mode in modes]
+    modes = [mode for mode in modes if getattr(spec, MODES[mode][0]) is not None]
+    defaults_first = [Implementation(mode, None, spec.function(MODES[mode][0])) for mode in modes]
     for mode in modes:
-        package = triton_kernels if MODES[mode][0] == "triton" else cuda_reference
         defaults_first += [
             Implementation(mode, name, function)
-            for name, function in package.variants(spec.name).items()
+            for name, function in spec.variants(MODES[mode][0]).items()
             if name != spec.default_variant
         ]
     return defaults_first

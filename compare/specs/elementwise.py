@@ -79,6 +79,7 @@ class Elementwise(Spec):
         every: what values "every" prove, where that is not clear from the formula.
         cancelling: whether the formula ends in a sum, of which only roundings may remain.
         sizes_timed: of the squares that benchmarks time.
+        own: for kernels from elsewhere, what :class:`Spec` takes: triton, cuda, peers, takes_out.
     """
 
     in_place = True
@@ -96,8 +97,9 @@ class Elementwise(Spec):
         every: str | None = None,
         cancelling: bool = False,
         sizes_timed: tuple[int, ...] = (1024, 2048, 4096, 16384),
+        **own: Any,
     ) -> None:
-        super().__init__(name, summary)
+        super().__init__(name, summary, **own)
         parameters = inspect.signature(formula).parameters.values()
         self.operands = tuple(p.name for p in parameters if p.kind != p.KEYWORD_ONLY)
         self.cancelling = cancelling
@@ -176,7 +178,14 @@ class Elementwise(Spec):
         return [{"y": "row"}, {"y": "column"}, {"y": "outer"}, {"y": "0-d"}, {"y_dtype": other}]
 
     def cases(self, dtype: str, level: Level) -> Iterator[Case]:
-        """The cases that all elementwise ops share."""
+        """The cases that all elementwise ops share; functions that take no out have no others of
+        where the result lies."""
+        shared = self._shared_cases(dtype, level)
+        if self.takes_out:
+            return shared
+        return (c for c in shared if c.layout != "inplace" and "out" not in c.options)
+
+    def _shared_cases(self, dtype: str, level: Level) -> Iterator[Case]:
         base, *others = self.settings(dtype)
         rounding = others[0] if others else {}  # which tails shall have
         binary = not self.unary
@@ -196,6 +205,8 @@ class Elementwise(Spec):
         yield case((1043,), "misaligned", **rounding)
         yield case((1043,), "misaligned", "special")
         yield case((33, 129), "inplace", out="padded")
+        unaligned = {"y": "misaligned"} if binary else {}
+        yield case((1043,), "inplace", "integers", **unaligned)
         yield case(FAR, "distant")
         for shape, layout in ALONE:
             yield case(shape, layout, out="contiguous", **({"y": "contiguous"} if binary else {}))

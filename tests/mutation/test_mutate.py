@@ -116,6 +116,8 @@ def test_entries(tmp_path: Path) -> None:
     assert explained.explanation(mutant_of("a = b + c", "a = c"), [entry]) is None
     everything = Explanation("x.py", "kernel", "speed", "Tiles.")
     assert everything.covers(mutant_of("a = b + c", "a = c"))
+    assert Explanation("x.py", "kernel", "gpu", "2³¹.", kind="planted").covers(mutant_of("a", "b"))
+    assert not Explanation("x.py", "kernel", "gpu", "2³¹.", kind="NaN").covers(mutant_of("a", "b"))
 
 
 @pytest.mark.parametrize(
