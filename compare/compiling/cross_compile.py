@@ -348,6 +348,8 @@ def _words(error: Exception | None) -> str:
         return ""
     if known := hints.hint(error):
         return f"{type(error).__name__}: {known}"
+    while isinstance(error.__cause__, type(error)):  # in a function that the kernel calls
+        error = error.__cause__
     lines = [line.strip() for line in str(error).splitlines() if line.strip()] or [repr(error)]
     return f"{type(error).__name__}: {lines[-1] if len(lines) > 1 else lines[0]}"
 

@@ -48,6 +48,10 @@ TAILS = [(1040 + k,) for k in range(8)]
 FAR = (3,)  # distant, the last offset is 2³¹ itself
 # Of x, y and out one lies otherwise than the others.
 ALONE = [((139,), "misaligned"), ((17, 19), "transposed"), (FAR, "distant")]
+# The same, in blocks and tiles of which some are whole: every dtype has three, and a rest.
+ALONE += [((6151,), "misaligned"), ((67, 133), "transposed"), ((67, 80), "padded")]
+ALONE += [((2, 70, 3, 3), "channels_last"), ((2, 3, 9, 15), "channels_last")]
+ALONE += [((50, 9, 3, 5), "reversed")]  # tiles of several indices of the other dimensions
 LARGE = {"standard": [(1024, 1024)], "full": [(1024, 1024), (4096, 4099)]}
 HUGE = [((2**31 + 17,), "contiguous"), ((2**15 + 1, 2**16 + 1), "transposed")]  # past 32 bits
 # All offsets are 32-bit numbers, those of the last program's masked lanes are not.
@@ -171,7 +175,7 @@ class Elementwise(Spec):
         if self.unary:
             return []
         other = "float16" if dtype == "float32" else "float32"
-        return [{"y": "row"}, {"y": "column"}, {"y": "0-d"}, {"y_dtype": other}]
+        return [{"y": "row"}, {"y": "column"}, {"y": "outer"}, {"y": "0-d"}, {"y_dtype": other}]
 
     def cases(self, dtype: str, level: Level) -> Iterator[Case]:
         """The cases that all elementwise ops share; functions that take no out have no others of
@@ -212,6 +216,10 @@ class Elementwise(Spec):
         if binary:  # x broadcasts; one without dimensions does not widen the result
             yield case((), y="batch")
             yield case((7, 13), y="batch")
+            for kind in ("row", "column", "outer"):  # rows longer than a block, of whole vectors
+                yield case((3, 4112), y=kind)
+            yield case((2, 70, 3, 5), y="channel")
+            yield case((2, 3, 16, 257), y="channel")
             if dtype == "float64":
                 yield case((), y="batch", y_dtype="float16")
             elif dtype in FLOATS:
