@@ -21,6 +21,13 @@
       const cases = [...op.querySelectorAll("[data-shape]")];
       op.hidden = op.hidden || cases.every((each) => each.closest("[hidden]"));
     }
+    for (const figure of document.querySelectorAll(".overview")) {
+      figure.hidden = Boolean(wanted.op.value || wanted.dtype.value);
+    }
+    // Where none of the first lines is asked for, the others are the first.
+    for (const others of document.querySelectorAll(".others")) {
+      others.open = !others.previousElementSibling.querySelector("tbody tr:not([hidden])");
+    }
     // A figure has bars of all shapes: those that are not asked for are pale.
     for (const bar of document.querySelectorAll("svg a")) {
       const target = document.getElementById(bar.getAttribute("href").slice(1));

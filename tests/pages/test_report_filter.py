@@ -31,6 +31,7 @@ addEventListener("load", async () => {
     pale: all("svg a.pale").map((each) => each.getAttribute("aria-label").split(":")[0]),
     said: document.querySelector("#filter output").value,
     form: !document.querySelector("#filter").hidden,
+    others: all(".others").map((each) => each.open),
     hidden: all("main [hidden]").length,
     open: all("details[open] tbody:target").map((each) => each.dataset.shape),
   });
@@ -94,6 +95,17 @@ def test_op_dtype_and_shape_choose_what_is_seen(tmp_path: Path) -> None:
     assert none["said"] == "0 of 5 timed cases"
     assert back["ops"] == ["square"]
     assert back["shapes"] == ["4096×2"]
+
+
+def test_the_worst_of_what_is_chosen_shows_though_it_is_not_among_the_first(tmp_path: Path) -> None:
+    slow = [bench_case("add", "float16", (n,)) for n in range(10, 20)]
+    for case in slow:
+        case["entries"][0]["speedup"] = {"value": 0.5, "low": 0.4, "high": 0.6}
+    text = page.html([Source("bench.json", "bench", bench_file(*slow))])
+    first, chosen = looks(text, tmp_path, ["choose", "op", "gemm_bias_act"])
+    assert first["others"] == [False]
+    assert chosen["slowest"] == []
+    assert chosen["others"] == [True]
 
 
 def test_a_bar_leads_to_its_samples_and_command(tmp_path: Path) -> None:
