@@ -136,7 +136,8 @@ addEventListener("load", () => {
     wide += 1;
     box.scrollLeft = 9999;
     const name = box.querySelector("tbody th").getBoundingClientRect();
-    return box.scrollLeft < box.scrollWidth - box.clientWidth - 1
+    return getComputedStyle(box).overflowX !== "auto"
+      || box.scrollLeft < box.scrollWidth - box.clientWidth - 1
       || Math.abs(name.left - box.getBoundingClientRect().left) > 2;
   });
   parent.postMessage(JSON.stringify({tops, wide, stuck: stuck.length}), "*");
