@@ -48,6 +48,11 @@ def context(source: Source, key: str) -> dict[str, Any]:
             }
             for op in dict.fromkeys(row["op"] for row in rows)
         ],
+        "worst": [
+            {"op": op, "cells": [_worst(by.get((op, dtype))) for dtype in dtypes]}
+            for op in dict.fromkeys(row["op"] for row in rows)
+        ],
+        "nearest": nearest(rows),
         "bounded": any(row["unit"] != "ulp" for row in rows),
         "not_run": {WORDS.get(mode, mode): why for mode, why in data["not_run"].items()},
         "missing": data["required_but_missing"],
@@ -67,6 +72,29 @@ def _cell(row: dict[str, Any] | None, mode: str) -> dict[str, str]:
         return {"kind": "none", "text": "n/a"}
     wrong = any(m["implementation"].split("/")[0] == mode for m in row["mismatches"])
     return {"kind": "bad" if wrong else "good", "text": score(row["worst"][mode], row["unit"])}
+
+
+def _worst(row: dict[str, Any] | None) -> dict[str, str]:
+    """As _cell, of all implementations together."""
+    modes = [] if row is None else [mode for mode in MODES if mode in row["runs"]]
+    if row is None or not modes:
+        return _cell(row, "")
+    wrong = bool(row["mismatches"])
+    worst = max((row["worst"][mode] for mode in modes), key=float)
+    return {"kind": "bad" if wrong else "good", "text": score(worst, row["unit"])}
+
+
+def nearest(rows: list[dict[str, Any]]) -> list[dict[str, str]]:
+    """An op, dtype and implementation a line: what is wrong, then what is nearest to its bound.
+    What must be exact and is has nothing to tell here."""
+    found = []
+    for row in rows:
+        for mode in row["runs"]:
+            worst, cell = float(row["worst"][mode]), _cell(row, mode)
+            if worst or cell["kind"] == "bad":
+                line = {"op": row["op"], "dtype": row["dtype"], "mode": WORDS[mode], **cell}
+                found.append(((cell["kind"] != "bad", -worst), line))
+    return [line for _, line in sorted(found, key=lambda each: each[0])]
 
 
 def score(worst: Any, unit: str) -> str:
@@ -152,5 +180,5 @@ def _figures(rows: list[dict[str, Any]], key: str) -> list[dict[str, str]]:
             bounds.update(histogram)
         label = f"{name}: how large the errors are in ULPs, and beside each element's own bound"
         figure = figures.errors(ulps, dict(bounds), fractions, label, f"{key}e{i}-")
-        drawn.append({"name": name, "figure": figure})
+        drawn.append({"op": row["op"], "dtype": row["dtype"], "name": name, "figure": figure})
     return drawn

@@ -67,6 +67,15 @@ def beside(axes: Any, edge: float, y: float, text: str, *, x: float, **look: Any
                   va="center_baseline", size=11, annotation_clip=False, **look)  # fmt: skip
 
 
+def link(axes: Any, y: float, x: float, width: float, target: str) -> None:
+    """A strip over a row, from so many pixels of the left edge on, that leads to a place of the
+    page. One cannot see it before the page's style says otherwise."""
+    inner = axes.get_position().width * axes.figure.get_size_inches()[0] * 72
+    look = {"color": ink("paper"), "alpha": 0.002, "zorder": 9, "clip_on": False, "url": target}
+    across = axes.get_yaxis_transform()
+    axes.barh(y, width / inner, left=x / inner, height=1, transform=across, **look)
+
+
 def ratio_ticks(least: float, most: float) -> list[float]:
     """Ticks of a ratio's axis."""
     if most / least < 2:

@@ -24,6 +24,7 @@ class Bar(NamedTuple):
     high: float = math.nan
     note: str = ""
     group: str = ""  # a heading before the first of its bars
+    link: str = ""  # id of what the page says of it
 
 
 class Point(NamedTuple):
@@ -108,11 +109,16 @@ def ratios(
                 axes.plot([bar.low, bar.high], [spot, spot], color=ink("ink"), linewidth=1.2)
             drawing.beside(axes, 1, spot, f"{bar.value:.2f}", color=ink("ink"), x=8)
             drawing.beside(axes, 1, spot, bar.note, color=ink("muted"), x=42)
+        links = {}
+        for bar, spot in zip(bars, spots):
+            if bar.link:
+                links[f"#{bar.link}"] = f"{bar.label}: all times"
+                drawing.link(axes, spot, -left, width, f"#{bar.link}")
         axes.axvline(1, color=ink("ink"), linewidth=1.2)
         if title:
             figure.text(6 / width, 1 - 16 / height, title, size=13, weight="bold", va="center",
                         color=ink("ink"))  # fmt: skip
-        return svg.text(figure, label, key, alone)
+        return svg.text(figure, label, key, alone, links)
 
 
 def roofline(

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from compare.reporting import checks, colours, environment, machine_code, speeds
+from compare.reporting import changes, checks, colours, environment, machine_code, speeds
 from compare.reporting.sources import COMMANDS, ReportError, Source
 
 HERE = Path(__file__).parent
@@ -75,10 +75,31 @@ def html(sources: Sequence[Source]) -> str:
         left_out.append({"what": "samples of drawn problems", "command": SAMPLE})
     style = colours.style_sheet() + (HERE / "page.css").read_text(encoding="utf-8")
     template = templates.get_template("page.html.j2")
+    names = {
+        each: list(dict.fromkeys(thing[each] for thing in _timed_or_checked(sources)))
+        for each in ("op", "dtype")
+    }
     text: str = template.render(
-        style=style, cards=cards, left_out=left_out, shown=checks.SHOWN, **contexts
+        style=style,
+        script=(HERE / "page.js").read_text(encoding="utf-8"),
+        names=names,
+        cards=cards,
+        changes=changes.context(sources),
+        left_out=left_out,
+        **contexts,
     )
     return text
+
+
+def _timed_or_checked(sources: Sequence[Source]) -> list[dict[str, Any]]:
+    """Everything that has an op and a dtype, which a reader may choose."""
+    things = {"check": "rows", "compile": "rows", "bench": "cases"}
+    return [
+        each
+        for source in sources
+        if source.kind in things
+        for each in source.data[things[source.kind]]
+    ]
 
 
 def _context(source: Source, key: str) -> dict[str, Any]:

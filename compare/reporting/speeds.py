@@ -9,9 +9,10 @@ from typing import Any
 
 from compare.cases import Case
 from compare.ops import SPECS
-from compare.reporting import figures, samples
+from compare.reporting import figures, samples, spreads
 from compare.reporting.figures import Bar, Line, Point, Roof
 from compare.reporting.sources import Source
+from compare.timing import distributions
 from compare.timing.tables import number
 
 OURS = "triton"
@@ -19,15 +20,17 @@ OURS = "triton"
 
 def context(source: Source, key: str) -> dict[str, Any]:
     """What the template shows of the file; ``key`` begins the figures' ids."""
-    cases = fixed(source.data["cases"])
-    swept = [case for case in source.data["cases"] if case.get("sweep")]
-    drawn = [case for case in source.data["cases"] if case.get("stratum")]
+    everything = [{**case, "anchor": f"{key}c{i}"} for i, case in enumerate(source.data["cases"])]
+    cases = fixed(everything)
+    swept = [case for case in everything if case.get("sweep")]
+    drawn = [case for case in everything if case.get("stratum")]
     chosen = bool(source.data.get("regret"))
     return {
         "name": source.name,
         "cases": len(cases),
         "overview": overview(cases, f"{key}o-") if any(map(ratio, cases)) else "",
-        "means": means(cases),
+        "means": sorted(means(cases), key=lambda mean: float(mean["mean"])),
+        "slowest": slowest(cases),
         "ops": _ops(cases, key),
         "rooflines": _rooflines(source.data, cases, key),
         "sweeps": _sweeps(swept, key),
@@ -113,6 +116,24 @@ def means(cases: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
     return rows
 
 
+def slowest(cases: Iterable[dict[str, Any]]) -> list[dict[str, str]]:
+    """A case a line, the slowest beside its best peer first."""
+    found = sorted(
+        (r["value"], i, case) for i, case in enumerate(cases) if (r := ratio(case)) is not None
+    )
+    return [
+        {
+            "op": case["op"],
+            "dtype": case["dtype"],
+            "shape": shape(case),
+            "anchor": case["anchor"],
+            "ratio": f"{value:.2f}",
+            "best_peer": case["best_peer"],
+        }
+        for value, _, case in found
+    ]
+
+
 def overview(cases: list[dict[str, Any]], key: str, title: str = "", alone: bool = False) -> str:
     """One figure of everything: an op and dtype a bar, with the least and the most."""
     bars = [Bar(m["dtype"], m["mean"], m["least"], m["most"], group=m["op"]) for m in means(cases)]
@@ -131,19 +152,11 @@ def _ratios(
 ) -> str:
     bars = []
     for case in cases:
-        speedup = ratio(case)
-        if speedup:
-            bars.append(
-                Bar(
-                    shape(case),
-                    speedup["value"],
-                    speedup["low"],
-                    speedup["high"],
-                    case["best_peer"],
-                )
-            )
+        if found := ratio(case):
+            bar = Bar(shape(case), found["value"], found["low"], found["high"], case["best_peer"])
         else:
-            bars.append(Bar(shape(case), None, note=_why(case)))
+            bar = Bar(shape(case), None, note=_why(case))
+        bars.append(bar._replace(link=case["anchor"]))
     label = f"{op} {dtype}: how many times as fast as the fastest peer Triton is, by shape"
     return figures.ratios(bars, label, key, least=ends[0], most=ends[1])
 
@@ -165,7 +178,12 @@ def _row(case: dict[str, Any]) -> dict[str, Any]:
     """A case: Triton's figures, and everybody's, the fastest first."""
     ours, speedup = entry(case, OURS), ratio(case)
     timed = sorted((e for e in case["entries"] if not e["problem"]), key=lambda e: e["median"])
+    strips = spreads.strips([e.get("microseconds") or [] for e in timed])
+    layout = case.get("layout", "contiguous")
+    place = (case["op"], case["dtype"], tuple(case["shape"]), layout)
     return {
+        "anchor": case.get("anchor", ""),
+        "replay": distributions.replay(Case(*place, options=case["options"])),
         "shape": shape(case),
         "options": ", ".join(f"{k}={v}" for k, v in case["options"].items()),
         "limit": number(case["limit"]),
@@ -173,7 +191,7 @@ def _row(case: dict[str, Any]) -> dict[str, Any]:
         "best_peer": case["best_peer"] or "–",
         "ours": _times(ours, case) if ours and not ours["problem"] else None,
         "why": "" if speedup else _why(case),
-        "all": [_times(e, case) for e in timed],
+        "all": [{**_times(e, case), "strip": strip} for e, strip in zip(timed, strips)],
         "problems": [(e["provider"], e["problem"]) for e in case["entries"] if e["problem"]],
     }
 
@@ -264,5 +282,7 @@ def _sweeps(cases: list[dict[str, Any]], key: str) -> list[dict[str, Any]]:
         drawn = [Line(provider, points) for provider, points in lines.items()]
         label = f"{name}: {unit} of every provider"
         figure = figures.sweep(drawn, limit, quantity, unit, label, f"{key}s{i}-")
-        sweeps.append({"name": name, "figure": figure, "rows": [_row(case) for case in group]})
+        rows = [_row(case) for case in group]
+        place = {"op": op, "dtype": dtype, "name": name}
+        sweeps.append({**place, "figure": figure, "rows": rows})
     return sweeps

@@ -6,7 +6,7 @@ import importlib
 import io
 import re
 import xml.etree.ElementTree as ET
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
@@ -38,13 +38,20 @@ def canvas(width: float, height: float) -> Iterator[Any]:
         yield figure.Figure(figsize=(width / 72, height / 72), frameon=False)
 
 
-def text(figure: Any, label: str, prefix: str, alone: bool = False) -> str:
+def text(
+    figure: Any,
+    label: str,
+    prefix: str,
+    alone: bool = False,
+    links: Mapping[str, str] | None = None,
+) -> str:
     """The figure as an ``<svg>`` element.
 
     Args:
         label: what it shows, for those who do not see it.
         prefix: of its ids, unlike any other figure's on the page.
         alone: whether it is a file of its own, which brings its colours and fonts.
+        links: target → name of the links in it.
     """
     buffer = io.StringIO()
     figure.savefig(buffer, format="svg", metadata={"Date": None, "Creator": None})
@@ -58,7 +65,10 @@ def text(figure: Any, label: str, prefix: str, alone: bool = False) -> str:
     ids = {name for pair in used for name in pair if name}
     _tidy(root, ids, prefix)
     box = root.get("viewBox", "")
-    root.attrib = {"viewBox": box, "role": "img", "aria-label": label}
+    # What is in an image cannot be reached by keyboard; what is in a group can.
+    root.attrib = {"viewBox": box, "role": "group" if links else "img", "aria-label": label}
+    for anchor in root.iter("a"):
+        anchor.set("aria-label", (links or {})[anchor.get("href", "")])
     title = ET.Element("title")
     title.text = label
     root.insert(0, title)
@@ -96,7 +106,10 @@ def _attributes(element: ET.Element, ids: set[str], prefix: str) -> Iterator[tup
             if value in ids:
                 yield "id", prefix + value
         elif name == _XLINK:
-            yield "href", f"#{prefix}{value[1:]}"
+            # A link leads to a place of the page, everything else to a part of this figure.
+            yield "href", value if element.tag == "a" else f"#{prefix}{value[1:]}"
+        elif name == "target":
+            continue  # matplotlib's links open windows
         elif name == "style":
             yield "style", _style(value)
         elif name == "clip-path":

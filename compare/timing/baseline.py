@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -25,31 +26,58 @@ def read(file: Path, mode: Mode) -> list[dict[str, Any]]:
     try:
         saved = json.loads(file.read_text())
         cases: list[dict[str, Any]] = saved["cases"]
-        then = Mode(saved.get("cold", True), saved.get("graph", False))
+        then = mode_of(saved)
     except (OSError, ValueError, KeyError, AttributeError, TypeError) as error:
         raise BaselineError(f"no file of bench --json ({error})") from None
     if then != mode:
-        raise BaselineError(f"it holds times {_way(then)}, this run takes them {_way(mode)}")
+        raise BaselineError(
+            f"it holds times {in_words(then)}, this run takes them {in_words(mode)}"
+        )
     return cases
 
 
-def _way(mode: Mode) -> str:
+def mode_of(saved: dict[str, Any]) -> Mode:
+    """How a file's times were taken."""
+    return Mode(saved.get("cold", True), saved.get("graph", False))
+
+
+def in_words(mode: Mode) -> str:
+    """As a sentence ends that says so."""
     cache = "with a cold cache" if mode.cold else "with a warm cache (--warm)"
     return cache + (" of CUDA graphs (--graph)" if mode.graph else "")
 
 
-def regressions(
-    results: list[dict[str, Any]], baseline: list[dict[str, Any]], threshold: float
-) -> list[str]:
-    """Where one of ours takes longer than in the baseline, by more than the threshold.
+@dataclass(frozen=True)
+class Change:
+    """What one of ours takes now, in multiples of what it took then: of a case, or of a stratum.
+
+    Attributes:
+        then, now: microseconds of a case; None of a stratum.
+        times: above 1 is slower.
+        problems: the multiples of a stratum's problems, which ``times`` is the geometric mean of.
+    """
+
+    op: str
+    dtype: str
+    shape: tuple[int, ...]
+    provider: str
+    times: float
+    then: float | None = None
+    now: float | None = None
+    stratum: str = ""
+    problems: tuple[float, ...] = ()
+
+
+def changes(results: list[dict[str, Any]], baseline: list[dict[str, Any]]) -> list[Change]:
+    """Every case that both have, for each of ours; of a sample, every stratum.
 
     Times are compared as multiples of the peer that was best then, if it was timed both times:
     that cancels the machine's state. Else the medians are compared. Of a sample every stratum is
     compared as one, by the geometric mean over the problems that both have: of a single problem
     the short look of a sample tells less than the threshold.
     """
-    lines = []
-    strata: dict[tuple[str, ...], list[float]] = {}
+    found = []
+    strata: dict[tuple[str, str, str], list[float]] = {}
     before = {key(case): case for case in baseline}
     for case in results:
         old = before.get(key(case))
@@ -62,18 +90,34 @@ def regressions(
             if is_peer(provider) or provider == CONTROL or provider not in then:
                 continue
             times = now[provider] / then[provider] / drift
-            slower = times - 1
             if case.get("stratum"):
                 strata.setdefault((case["op"], case["stratum"], provider), []).append(times)
-            elif slower > threshold:
-                name = f"{case['op']} {case['dtype']} {'×'.join(map(str, case['shape']))}"
-                lines.append(f"{name}, {provider}: {100 * slower:.0f} % slower than the baseline")
+            else:
+                place = case["op"], case["dtype"], tuple(case["shape"])
+                found.append(Change(*place, provider, times, then[provider], now[provider]))
     for (op, stratum, provider), all_times in strata.items():
-        slower = geometric_mean(all_times) - 1
-        if slower > threshold:
-            over = f"over {len(all_times)} problems, {max(all_times):.2f} times the time at most"
-            name = f"{op}, {stratum}, {provider}"
-            lines.append(f"{name}: {100 * slower:.0f} % slower than the baseline {over}")
+        mean = geometric_mean(all_times)
+        found.append(Change(op, "", (), provider, mean, stratum=stratum, problems=tuple(all_times)))
+    return found
+
+
+def regressions(
+    results: list[dict[str, Any]], baseline: list[dict[str, Any]], threshold: float
+) -> list[str]:
+    """Where one of ours takes longer than in the baseline, by more than the threshold."""
+    lines = []
+    for each in changes(results, baseline):
+        slower = each.times - 1
+        if slower <= threshold:
+            continue
+        name, over = f"{each.op} {each.dtype} {'×'.join(map(str, each.shape))}", ""
+        if each.stratum:
+            name = f"{each.op}, {each.stratum}"
+            most = f"{max(each.problems):.2f} times the time at most"
+            over = f" over {len(each.problems)} problems, {most}"
+        lines.append(
+            f"{name}, {each.provider}: {100 * slower:.0f} % slower than the baseline{over}"
+        )
     return lines
 
 

@@ -137,7 +137,7 @@ def doubtful(results: Sequence[CaseResult], number: int) -> list[int]:
 def replay(case: Case, *more: str) -> str:
     """The command line that times this problem again, with all samples: of ours and the peers, or
     with other options."""
-    words = ["python", "-m", "compare", "bench", case.op, "--dtype", case.dtype]
+    words = ["python", "-m", "compare", "bench", *case.words, "--dtype", case.dtype]
     words += ["--shapes", ",".join(map(str, case.shape)), "--layout", case.layout]
     for key, value in case.options.items():
         words += ["--arg", f"{key}={value}"]

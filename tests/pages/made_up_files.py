@@ -212,7 +212,7 @@ def everything() -> list[Source]:
     ]
 
 
-VOID = {"meta", "link", "br"}
+VOID = {"meta", "link", "br", "input"}
 
 
 class Page(HTMLParser):
@@ -249,7 +249,7 @@ class Page(HTMLParser):
         assert self.open.pop() == tag, f"</{tag}>, line {self.getpos()[0]}"
 
     def handle_data(self, data: str) -> None:
-        if "style" not in self.open:
+        if not {"style", "script"} & set(self.open):
             self.words.append(data)
         if "td" in self.open or "th" in self.open:
             self.rows[-1][-1] += data

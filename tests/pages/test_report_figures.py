@@ -21,7 +21,7 @@ def test_speeds_are_those_of_the_file() -> None:
     assert found.line("add", "float16", "2")[3:] == ["1.20", "1.20", "1.20", "50–50"]
     times = [row for row in found.rows if row[1:3] == ["triton", "10.00"]]
     assert {row[3] for row in times} == {"9.00–12.00"}
-    assert {row[6] for row in times} == {"1.20 ±0.06"}
+    assert {row[7] for row in times} == {"1.20 ±0.06"}
     assert "no time: host-bound: launching takes 99 µs" in found.text
 
 

@@ -27,8 +27,10 @@ def test_a_target_stands_beside_the_ops() -> None:
     ]
     made = Page(page.html(files))
     own = [[word.strip() for word in row] for row in made.rows if row[0].strip() == TARGET]
-    assert own[0][1:] == ["float32", "5", "14", "bitwise", "sampled", "✓ pass"]
-    assert own[1][1:5] == ["float32", "1", "1.20", "1.20"]  # times the best peer's speed
+    assert own[0][1:] == ["1.20", "float32", "8×8", "theirs"]  # among the slowest
+    assert ["float32", "5", "14", "bitwise", "sampled", "✓ pass"] in [row[1:] for row in own]
+    assert ["float32", "1", "1.20", "1.20"] in [row[1:5] for row in own]  # × the best peer's speed
+    assert f"python -m compare bench --target {TARGET} --dtype float32 --shapes 8,8" in made.text
     assert "theirs" in made.text
     assert made.text.count(TARGET) >= 4
     assert any(row[0].strip() == "add" for row in made.rows)

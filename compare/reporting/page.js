@@ -1,0 +1,55 @@
+// Filters the page by op, dtype and shape. Without it everything shows.
+"use strict";
+{
+  const form = document.getElementById("filter");
+  const wanted = form.elements;
+  const parts = document.querySelectorAll("main [data-op], main [data-dtype], main [data-shape]");
+  const timed = [...document.querySelectorAll(".op [data-shape]")];
+
+  // "4096, 512", "4096x512" and "4096×512" are the same; "40" begins 4096, but is not within 1400.
+  const sizes = (text) => "×" + text.trim().replace(/[^0-9]+/g, "×");
+
+  function filter() {
+    const shape = sizes(wanted.shape.value);
+    for (const part of parts) {
+      const own = part.dataset;
+      part.hidden = ["op", "dtype"].some((name) => {
+        return wanted[name].value && own[name] && own[name] !== wanted[name].value;
+      }) || Boolean(own.shape && !sizes(own.shape).includes(shape));
+    }
+    for (const op of document.querySelectorAll(".op")) {
+      const cases = [...op.querySelectorAll("[data-shape]")];
+      op.hidden = op.hidden || cases.every((each) => each.closest("[hidden]"));
+    }
+    for (const figure of document.querySelectorAll(".overview")) {
+      figure.hidden = Boolean(wanted.op.value || wanted.dtype.value);
+    }
+    // Where none of the first lines is asked for, the others are the first.
+    for (const others of document.querySelectorAll(".others")) {
+      others.open = !others.previousElementSibling.querySelector("tbody tr:not([hidden])");
+    }
+    // A figure has bars of all shapes: those that are not asked for are pale.
+    for (const bar of document.querySelectorAll("svg a")) {
+      const target = document.getElementById(bar.getAttribute("href").slice(1));
+      bar.classList.toggle("pale", Boolean(target && target.closest("[hidden]")));
+    }
+    const shown = timed.filter((each) => !each.closest("[hidden]")).length;
+    form.querySelector("output").value = timed.length ? `${shown} of ${timed.length} timed cases` : "";
+  }
+
+  // Older browsers do not unfold what a link leads to.
+  function unfold() {
+    const target = document.getElementById(location.hash.slice(1));
+    for (let at = target; at; at = at.parentElement) {
+      if (at.tagName === "DETAILS") at.open = true;
+    }
+    if (target) target.scrollIntoView();
+  }
+
+  form.hidden = false;
+  form.addEventListener("input", filter);
+  form.addEventListener("submit", (event) => event.preventDefault());
+  addEventListener("hashchange", unfold);
+  filter(); // a browser that goes back keeps what was chosen
+  if (location.hash) unfold();
+}
