@@ -48,14 +48,19 @@ class Configuration(NamedTuple):
     """A kernel and its tiles.
 
     Attributes:
-        tma: gemm_tma_kernel, by descriptors; else gemm_bias_act_kernel, through pointers.
-        tiles: its tiles.
-        SUBTILES: 2 if gemm_tma_kernel's epilogue takes half a tile at a time.
+        tma: by descriptors; else gemm_bias_act_kernel, through pointers.
+        tiles: its tiles. gemm_gluon_kernel's BLOCK_N may be 96, 160 or 192, too; its num_warps are
+            those that multiply.
+        SUBTILES: in how many parts the epilogue by descriptors takes a tile.
+        gluon: gemm_gluon_kernel; else, by descriptors, gemm_tma_kernel.
+        ALTERNATE: of gemm_gluon_kernel, whether every four of its warps have tiles of their own.
     """
 
     tma: bool
     tiles: Tiles
     SUBTILES: int = 1
+    gluon: bool = False
+    ALTERNATE: bool = False
 
     def tiles_of(self, M: int, N: int) -> int:
         """How many tiles a result has."""

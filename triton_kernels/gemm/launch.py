@@ -83,11 +83,14 @@ def by_descriptors(
     act: str,
     scalars: tuple[Any, Any],
 ) -> None:
-    """Launch gemm_tma_kernel."""
-    shape, strides = (*out.shape, a.shape[1]), _strides(bias, c, out)
+    """Launch gemm_tma_kernel, or gemm_gluon_kernel."""
     a, a_t = _tma_operand(a)
     b, b_t = _tma_operand(b)
     out_tma = tma_compatible(out)
+    if chosen.gluon:
+        _by_gluon(chosen, programs, op, a, b, bias, c, out, pre, act, scalars, (a_t, b_t, out_tma))
+        return
+    shape, strides = (*out.shape, _depth(a, a_t)), _strides(bias, c, out)
     keys = tuple(map(specialization_key, (a, b, bias, c, out, pre)))
     prepared, a_block, b_block, out_block = _tma_launch(
         op, chosen, programs, shape, strides, keys, act, a_t, b_t, out_tma
@@ -99,6 +102,45 @@ def by_descriptors(
         out.device,
         _Descriptor.of(a, a_block),
         _Descriptor.of(b, b_block),
+        bias,
+        c,
+        *results,
+        *shape,
+        *strides,
+        *scalars,
+    )
+
+
+def _by_gluon(
+    chosen: Configuration,
+    programs: int,
+    op: str,
+    a: Tensor,
+    b: Tensor,
+    bias: Tensor | None,
+    c: Tensor | None,
+    out: Tensor,
+    pre: Tensor | None,
+    act: str,
+    scalars: tuple[Any, Any],
+    how: tuple[bool, bool, bool],
+) -> None:
+    """Launch gemm_gluon_kernel; how: its A_T, B_T, OUT_TMA."""
+    from triton_kernels.gemm.gluon.launch import Descriptor
+
+    if bias is not None:
+        bias = bias.contiguous()
+    shape, (_, *strides) = (*out.shape, _depth(a, how[0])), _strides(bias, c, out)
+    keys = tuple(map(specialization_key, (a, b, bias, c, out, pre)))
+    prepared, blocks = _gluon_launch(op, chosen, programs, shape, tuple(strides), keys, act, how)
+    results = [out, pre]
+    if how[2]:
+        results = [t if t is None else Descriptor.of(t, blocks.out) for t in results]
+    prepared(
+        out.device,
+        Descriptor.of(a, blocks.a),
+        Descriptor.of(b, blocks.b),
+        None if blocks.rest is None else Descriptor.of(b, blocks.rest),
         bias,
         c,
         *results,
@@ -189,6 +231,24 @@ def _tma_launch(
     return prepared, a_block, b_block, [m, n // chosen.SUBTILES]
 
 
+@functools.lru_cache(REMEMBERED)
+def _gluon_launch(
+    op: str,
+    chosen: Configuration,
+    programs: int,
+    shape: tuple[int, int, int],
+    strides: tuple[int, ...],
+    keys: tuple[Any, ...],
+    act: str,
+    how: tuple[bool, bool, bool],
+) -> tuple[Launch, Any]:
+    """The launch of gemm_gluon_kernel, and the blocks of its descriptors."""
+    from triton_kernels.gemm.gluon.launch import prepare
+
+    (dtype, _), _, _, _, (out_dtype, _), _ = keys
+    return prepare(op, chosen, programs, ACTIVATIONS[act].forward_for(out_dtype, dtype), *how)
+
+
 class _Descriptor(TensorDescriptor):  # type: ignore[misc]
     """Triton's, without its checks, which take longer than the rest: tma_compatible did them."""
 
@@ -198,6 +258,11 @@ class _Descriptor(TensorDescriptor):  # type: ignore[misc]
     @staticmethod
     def of(matrix: Tensor, block: Block) -> _Descriptor:
         return _Descriptor(matrix, matrix.shape, matrix.stride(), block)
+
+
+def _depth(a: Tensor, a_t: bool) -> int:
+    """K, of a or its transpose."""
+    return a.shape[0 if a_t else 1]
 
 
 def _tma_operand(matrix: Tensor) -> tuple[Tensor, bool]:
