@@ -37,16 +37,22 @@ def mutate(
     json_file: Annotated[
         Path | None, typer.Option("--json", help="Also write every trial there.")
     ] = None,
+    resume: Annotated[
+        bool, typer.Option("--resume", help="Go on with that file: what it has is not tried again.")
+    ] = False,
 ) -> None:
     """Plant faults in the kernels, one at a time, and see whether the check catches them.
 
     Each runs the ops' quick cases on its own side in a copy of the packages, on the CPU first,
-    until one mismatches. What takes too long or does not compile is no kill.
+    until one mismatches. What takes too long or does not compile is no kill. Ctrl-C keeps the
+    trials that have ended.
 
     Exit status: 0 all right; 1 a mutant survives that explained.toml does not explain, or an entry
     there is stale; 2 usage.
     """
     check_writable(json_file)
+    if resume and json_file is None:
+        raise typer.BadParameter("--resume goes on with a file: --json FILE")
     chosen = list(dict.fromkeys(spec_named(name).name for name in ops or SPECS))
     wanted = listed(side)
     for name in wanted:
@@ -72,10 +78,18 @@ def mutate(
         unexplained = [m for m in mutants if explained.explanation(m, known) is None]
         drawn = random.Random(seed).sample(unexplained, min(sample, len(unexplained)))
         drawn.sort(key=unexplained.index)
-    options = {"ops": chosen, "sides": sides, "seed": seed, "sample": sample, "level": plan.level}
+    options = {"ops": chosen, "sides": sides, "seed": seed, "sample": sample}
+    conditions = {"level": plan.level, "modes": list(plan.modes)}
+    tried = {}
+    if resume and json_file and json_file.exists() and json_file.stat().st_size:
+        try:
+            tried = tables.read(json_file, drawn, **conditions)
+        except ValueError as error:
+            raise typer.BadParameter(f"--resume {error}") from None
     cores = len(os.sched_getaffinity(0))
-    report = tables.run(drawn, plan, jobs or cores, known, **options)
-    if ops is None and sides == ["triton", "cuda"]:  # the population that the entries are about
+    report = tables.run(drawn, plan, jobs or cores, known, tried, **options, **conditions)
+    whole = ops is None and sides == ["triton", "cuda"] and not report.interrupted
+    if whole:  # the population that the entries are about
         report.stale = explained.stale(known, mutants, None if sample else report.survivors)
     tables.print_report(report)
     if json_file:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import json
 import os
 import queue
@@ -23,7 +24,7 @@ from compare.checking.implementations import MODES, unavailable
 from compare.mutation.mutant import PACKAGES, ROOT, Edit, Mutant
 from compare.mutation.population import CSRC, seen_by
 
-SECONDS = 1800  # for all that is tried with one mutant
+SECONDS = 600  # for all that is tried with one mutant
 ENDS = ("killed", "survived", "timed out", "did not compile")
 
 
@@ -47,7 +48,7 @@ class Plan:
     ops: list[str]
     level: str = "quick"
     most: int | None = None
-    seconds: float = 60.0  # a case takes a few at most, on a busy machine
+    seconds: float = 20.0  # a case takes a few at most, on a busy machine
     modes: tuple[str, ...] = field(default_factory=lambda: available())
 
     def request(self, mutant: Mutant) -> str:
@@ -84,6 +85,8 @@ class Nursery:
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
+            # Read once, when torch is loaded; else every trial has a thread for each core.
+            env={**os.environ, "OMP_NUM_THREADS": "1"},
             start_new_session=True,  # to end what a trial started with it
         )
         assert process.stdin
@@ -168,7 +171,6 @@ def try_one(mutant: Mutant, plan: Plan, nursery: Nursery) -> Trial:
             environment={
                 "CUDA_REFERENCE_CACHE": str(folder / "libraries"),
                 "CUDA_REFERENCE_LIBRARIES": "",  # they are of other sources
-                "OMP_NUM_THREADS": "1",
             },
             words=["compare.mutation.trial", plan.request(mutant)],
         )
@@ -188,6 +190,16 @@ def try_one(mutant: Mutant, plan: Plan, nursery: Nursery) -> Trial:
     if status < 0:
         return Trial(mutant, "killed", f"ended by {signal.Signals(-status).name}", seconds=seconds)
     return Trial(mutant, "did not compile", last, seconds=seconds)
+
+
+def digest() -> str:
+    """Of everything that a trial depends on: the packages' sources."""
+    whole = hashlib.sha256()
+    for package in PACKAGES:
+        for path in sorted((ROOT / package).rglob("*")):
+            if path.suffix in (".py", ".cu", ".cuh", ".h"):
+                whole.update(f"{path.relative_to(ROOT)} ".encode() + path.read_bytes())
+    return whole.hexdigest()[:16]
 
 
 def copy(folder: Path, root: Path = ROOT) -> None:

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
+import json
 import sys
 import time
 from collections import Counter
+from collections.abc import Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from rich.console import Console
@@ -28,6 +33,7 @@ class Report:
     options: dict[str, Any]
     stale: list[Explanation] = field(default_factory=list)
     seconds: float = 0.0
+    interrupted: bool = False
 
     def explanation(self, trial: Trial) -> Explanation | None:
         """Why a survivor survived, if somebody said."""
@@ -50,13 +56,15 @@ class Report:
 
     @property
     def passed(self) -> bool:
-        return not self.open and not self.stale
+        return not (self.open or self.stale or self.interrupted)
 
     def to_dict(self) -> dict[str, Any]:
         return {
             "passed": self.passed,
+            "interrupted": self.interrupted,
             "environment": environment(),
             "date": date(),
+            "sources": planting.digest(),
             **self.options,
             "score": self.score,
             "ends": {end: sum(t.end == end for t in self.trials) for end in ENDS},
@@ -66,15 +74,9 @@ class Report:
         }
 
     def _row(self, trial: Trial) -> dict[str, Any]:
-        mutant, why = trial.mutant, self.explanation(trial)
-        before, after = mutant.statement
+        why = self.explanation(trial)
         return {
-            "file": mutant.file,
-            "line": mutant.line,
-            "function": mutant.function,
-            "kind": mutant.edit.kind,
-            "statement": before,
-            "mutant": after,
+            **_named(trial.mutant),
             "end": trial.end,
             "explained": why and {"reason": why.reason, "because": why.because},
             "says": trial.says,
@@ -84,17 +86,53 @@ class Report:
         }
 
 
+def _named(mutant: Mutant) -> dict[str, Any]:
+    """What tells a mutant from the others, for people."""
+    before, after = mutant.statement
+    return {
+        "file": mutant.file,
+        "line": mutant.line,
+        "function": mutant.function,
+        "kind": mutant.edit.kind,
+        "statement": before,
+        "mutant": after,
+    }
+
+
+def read(file: Path, mutants: list[Mutant], **options: Any) -> dict[Mutant, Trial]:
+    """The trials that a file of ``to_dict`` has of the mutants. Raises ValueError if they were
+    tried with other sources or other options."""
+    before = json.loads(file.read_text(encoding="utf-8"))
+    for name, value in {"sources": planting.digest(), **options}.items():
+        if before.get(name) != value:
+            raise ValueError(f"{file}: of other {name}")
+    rows = {tuple(row[name] for name in _named(mutants[0])): row for row in before["rows"]}
+    ends = ("end", "says", "by", "cases", "seconds")
+    return {
+        mutant: Trial(mutant, *(row[name] for name in ends))
+        for mutant in mutants
+        if (row := rows.get(tuple(_named(mutant).values())))
+    }
+
+
 def run(
-    mutants: list[Mutant], plan: Plan, jobs: int, known: list[Explanation], **options: Any
+    mutants: list[Mutant],
+    plan: Plan,
+    jobs: int,
+    known: list[Explanation],
+    tried: Mapping[Mutant, Trial] = MappingProxyType({}),
+    **options: Any,
 ) -> Report:
     """Try every mutant with a progress bar, print the survivors as they come, then the table.
+    Those in ``tried`` are not tried again.
 
-    Of a whole population, an entry that explains what was killed is stale.
+    Of a whole population, an entry that explains what was killed is stale. Ctrl-C keeps the trials
+    that have ended.
     """
     console = Console()
     if not console.is_terminal:  # a log file has room; rich would assume 80 columns
         console = Console(width=120)
-    report = Report([], known, options)
+    report = Report([tried[mutant] for mutant in mutants if mutant in tried], known, options)
     began = time.perf_counter()
     progress = Progress(
         TextColumn("{task.description}"),
@@ -105,9 +143,12 @@ def run(
         transient=True,
     )
     place = {mutant: at for at, mutant in enumerate(mutants)}
-    with progress:
-        task = progress.add_task("mutate", total=len(mutants))
-        for trial in planting.run(mutants, plan, jobs):
+    # A survivor takes the longest, so those that are expected to survive begin.
+    left = [mutant for mutant in mutants if mutant not in tried]
+    left.sort(key=lambda each: explained.explanation(each, known) is None)
+    with progress, contextlib.suppress(KeyboardInterrupt):
+        task = progress.add_task("mutate", total=len(mutants), completed=len(report.trials))
+        for trial in planting.run(left, plan, jobs):
             report.trials.append(trial)
             if not console.is_terminal:  # no bar there: a line a trial instead, as sign of life
                 count = f"{len(report.trials)} of {len(mutants)}"
@@ -117,6 +158,7 @@ def run(
             ends = Counter(trial.end for trial in report.trials)
             said = ", ".join(f"{end} {ends[end]}" for end in ENDS if ends[end])
             progress.update(task, advance=1, description=said)
+    report.interrupted = len(report.trials) < len(mutants)
     report.trials.sort(key=lambda trial: place[trial.mutant])
     report.seconds = time.perf_counter() - began
     return report
@@ -158,6 +200,8 @@ def print_report(report: Report) -> None:
     for each in report.stale:
         text = f"stale: {each}: no such mutant survives; take the entry out of explained.toml"
         console.print(text, markup=False, highlight=False, soft_wrap=True)
+    if report.interrupted:
+        console.print("interrupted: not all mutants were tried; --resume goes on with the file")
     killed = sum(trial.end == "killed" for trial in report.trials)
     colour = "green" if report.passed else "red"
     console.print(

@@ -62,7 +62,6 @@ class Spec:
         benchmarked: whether bench times it where no op is named; not where another op is the same
             kernel.
         configured: whether the configuration of its Triton kernel is chosen by the problem's size.
-        copies_inputs: whether kernels may read copies of inputs that lie unfavourably.
         fused: the op by a library's fused kernel, where there is one for the timed cases.
     """
 
@@ -82,7 +81,6 @@ class Spec:
     benchmarked = True
     configured = False
     fused: Callable[..., Tensor] | None = None
-    copies_inputs = False
 
     def __init__(self, name: str, summary: str) -> None:
         self.name, self.summary = name, summary
@@ -207,11 +205,15 @@ class Spec:
         largest = max(tensors, key=Tensor.numel).numel() if tensors else 0
         size = case.torch_dtype.itemsize
         drawing = largest * size + min(largest, cases.LONGEST) * 12
-        copying = largest * size if self.copies_inputs else 0
+        kernels = self.workspace(case, arguments)
         watching = sum(each for each in held if each <= cases.WATCHED)
         both = 2 if "training" in case.options else 1  # results of a training step
-        work = max(self.work(case, dtype, read, written), looking + 4 * written, copying)
+        work = max(self.work(case, dtype, read, written), looking + 4 * written, kernels)
         return sum(held) + max(drawing, watching + both * out + work)
+
+    def workspace(self, case: Case, arguments: Arguments) -> int:
+        """An upper bound of the bytes that kernels take beside their inputs and the output."""
+        return 0
 
     def work(self, case: Case, dtype: torch.dtype, read: int, written: int) -> int:
         """An upper bound of the bytes that oracle, bound and comparison need beside the inputs and

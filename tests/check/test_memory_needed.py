@@ -23,6 +23,7 @@ from compare.checking.implementations import (
 )
 from compare.ops import SPECS
 from compare.specs import Product, Spec
+from compare.specs.activations import ACTIVATIONS
 
 # Of tensors with one element, of tables of bins, of indices.
 OVERHEAD = 1 << 15
@@ -125,17 +126,22 @@ def test_a_case_takes_what_it_states_and_at_least_half_of_it(op: str) -> None:
 
 HUGE = {
     "sum_to": [
-        Case("sum_to", "float16", (257, 513), layout, options={"to": to})
+        Case("sum_to", "float16", (1025, 2049), layout, options={"to": to})
         for layout in ("contiguous", "transposed")
         for to in ("row", "column")
     ],
     "act_backward": [
-        Case("act_backward", "float16", (3, 32749), options={"act": "gelu"}),
-        Case("act_backward", "float16", (257, 513), values="integers", options={"act": "relu"}),
+        *(
+            Case("act_backward", "float16", (1025, 2049), options={"act": act})
+            for act in ACTIVATIONS
+        ),
+        Case("act_backward", "float16", (3, 524287), options={"act": "gelu"}),
+        Case("act_backward", "float16", (1, 1 << 20), options={"act": "gelu"}),
+        Case("act_backward", "float16", (1025, 2049), values="integers", options={"act": "relu"}),
     ],
     **{
         op: [
-            Case(op, "float16", (8191, 3, 17), layout, options=SPECS[op].default_options)
+            Case(op, "float16", (8191, 17, 33), layout, options=SPECS[op].default_options)
             for layout in ("contiguous", "transposed")
         ]
         for op in ("gemm_bias_act", "linear_act", "linear_gelu")
@@ -152,15 +158,15 @@ def scale_down(monkeypatch: pytest.MonkeyPatch, part: int) -> None:
 @pytest.mark.parametrize("op", SPECS)
 def test_what_is_huge_takes_what_it_states(op: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """As on a GPU past 2³¹ elements, a small part of which is drawn or judged at a time, and none
-    watched: here of 10⁵ elements."""
-    scale_down(monkeypatch, 1 << 12)
+    watched: here of 10⁶ elements, so that OVERHEAD is less than a byte an element of a part."""
+    scale_down(monkeypatch, 1 << 16)
     spec = SPECS[op]
     usual = [
         Case(op, "float16", shape, layout, options=spec.default_options)
         for shape, layout in (
-            ((1 << 17,), "contiguous"),
-            ((257, 513), "transposed"),
-            ((257, 513), "strided"),
+            ((1 << 21,), "contiguous"),
+            ((1025, 2049), "transposed"),
+            ((1025, 2049), "strided"),
         )
     ]
     wrong = wrongly_stated(op, iter(HUGE.get(op, usual)))

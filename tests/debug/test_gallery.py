@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import pytest
 import torch
+import triton
 from gallery import GALLERY, exhibits
 from gallery.exhibits import Exhibit, Fault, Launch
 from gallery.naming import NOWHERE, UNNAMED, lines_named, where_named
@@ -40,6 +41,12 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
                 cases[f"{name}: {fault.name}"] = exhibit, dtype, fault
     names = ["exhibit", "dtype", "fault"][: 3 if "fault" in metafunc.fixturenames else 2]
     metafunc.parametrize(names, cases.values(), ids=cases)
+
+
+@pytest.fixture(autouse=True)
+def allocator() -> None:
+    """What a program needs whose compiled kernels make descriptors."""
+    triton.set_allocator(lambda size, *_: torch.empty(size, dtype=torch.int8, device="cuda"))
 
 
 def test_the_healthy_kernel_is_not_accused(exhibit: Exhibit, dtype: torch.dtype) -> None:

@@ -54,7 +54,8 @@ def plant(file: Path, old: str, new: str) -> None:
     file.write_text(text.replace(old, new))
 
 
-TESTS = ("-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "no:xdist", "test_softmax.py")
+PLUGINS = ("-p", "compare.pytest_plugin", "-p", "no:cacheprovider", "-p", "no:xdist")
+TESTS = ("-m", "pytest", "-q", *PLUGINS, "test_softmax.py")
 
 
 def test_the_test_passes(folder: Path) -> None:

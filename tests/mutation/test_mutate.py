@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -10,7 +11,7 @@ from typer.testing import CliRunner
 
 from compare.checking.implementations import unavailable
 from compare.cli import app
-from compare.mutation import explained, planting, population
+from compare.mutation import explained, planting, population, tables
 from compare.mutation.explained import Explanation
 from compare.mutation.mutant import ROOT, Edit, Mutant
 from compare.mutation.planting import Plan, Trial
@@ -182,6 +183,51 @@ def test_the_command(tmp_path: Path) -> None:
     assert done.output.splitlines()[-1].startswith(f"score {100 * found['score']:.1f} %")
     assert found["ends"]["killed"] >= 1  # which three it draws depends on the sources
 
+    # Gone on with: what the file has is not tried again; its rows are believed.
+    assert not found["interrupted"]
+    kept, *_ = found["rows"]
+    kept["says"] = "as the file has it"
+    file.write_text(json.dumps(found | {"rows": [kept]}))
+    words += ["--json", str(file), "--resume"]
+    CliRunner().invoke(app, words)
+    again = {row["line"]: row["says"] for row in json.loads(file.read_text())["rows"]}
+    assert len(again) == 3
+    assert [says for says in again.values() if says == kept["says"]] == [kept["says"]]
+
+    # Not with trials of other sources.
+    file.write_text(json.dumps(found | {"sources": "others"}))
+    refused = CliRunner().invoke(app, words, env={"TERM": "dumb", "COLUMNS": "200"})
+    assert refused.exit_code == 2
+    assert "of other sources" in refused.output
+
+
+def test_stopped_by_ctrl_c(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What has ended is kept, and nothing is said to have passed."""
+    mutants = [mutant_of("a = b + c", new) for new in ("a = b", "a = c")]
+
+    def stopped(*_: object) -> Iterator[Trial]:
+        yield Trial(mutants[1], "killed")
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(planting, "run", stopped)
+    report = tables.run(mutants, Plan(["square"]), 1, [])
+    assert [trial.mutant for trial in report.trials] == [mutants[1]]
+    assert report.interrupted
+    assert not report.passed
+
+
+def test_a_trial_has_one_thread(tmp_path: Path) -> None:
+    """Trials run side by side: a thread for each core in each of them would be too many."""
+    (tmp_path / "threads.py").write_text("import torch\nprint(torch.get_num_threads())\n")
+    nursery = planting.Nursery()
+    try:
+        said = tmp_path / "output"
+        request = {"folder": str(tmp_path), "output": str(said), "environment": {}}
+        assert nursery.run(60, **request, words=["threads"]) == 0
+        assert said.read_text() == "1\n"
+    finally:
+        nursery.close()
+
 
 @pytest.mark.parametrize(
     ("words", "says"),
@@ -190,6 +236,7 @@ def test_the_command(tmp_path: Path) -> None:
         (["--side", "left"], "--side left"),
         (["--sample", "0"], "--sample"),
         (["--jobs", "0"], "--jobs"),
+        (["--resume"], "--json FILE"),
     ],
 )
 def test_usage(words: list[str], says: str) -> None:

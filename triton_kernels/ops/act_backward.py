@@ -77,7 +77,7 @@ def act_backward_kernel(
             total += dx
     if sums_ptr is not None:
         sums_ptrs = sums_ptr + tl.program_id(1).to(tl.int64) * N + n
-        tl.store(sums_ptrs, tl.sum(total, axis=0), mask=n < N)
+        tl.store(sums_ptrs, tl.sum(total, axis=0).to(sums_ptr.dtype.element_ty), mask=n < N)
 
 
 def act_backward(
@@ -150,11 +150,12 @@ def _launch_act_backward(
     else:
         dx, total = _checked_out(out, grad, saved, dtype, N if bias else 0)
     strides = (*grad.stride(), *saved.stride(), *dx.stride())
-    keys = specialization_key(grad), specialization_key(saved), specialization_key(dx)
+    keys = (*map(specialization_key, (grad, saved, dx, total)), total.is_contiguous())
     launch, parts, rows = _prepared(M, N, strides, keys, bias, act, dtype, compute)
-    sums = torch.empty((parts, N), dtype=compute, device=device) if bias else None
-    launch(device, grad, saved, dx, sums, M, N, rows, *strides)
-    if sums is not None:
+    alone = parts == 1 and total.is_contiguous()  # its sums are the results
+    sums = total if alone else torch.empty((parts, N), dtype=compute, device=device)
+    launch(device, grad, saved, dx, sums if bias else None, M, N, rows, *strides)
+    if bias and not alone:
         add_rows(sums, total)
     return dx, total
 
