@@ -73,9 +73,12 @@ def implementations(spec: Spec, modes: list[str]) -> list[Implementation]:
     defaults_first = [Implementation(mode, None, getattr(spec, MODES[mode][0])) for mode in modes]
     for mode in modes:
         package = triton_kernels if MODES[mode][0] == "triton" else cuda_reference
+        variants = package.variants(spec.name)
+        if mode == "triton-compiled":
+            variants |= spec.pinned()
         defaults_first += [
             Implementation(mode, name, function)
-            for name, function in package.variants(spec.name).items()
+            for name, function in variants.items()
             if name != spec.default_variant
         ]
     return defaults_first

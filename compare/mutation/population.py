@@ -11,22 +11,33 @@ from pathlib import Path
 from compare.mutation import cuda_faults, triton_faults
 from compare.mutation.mutant import ROOT, Mutant
 from compare.ops import SPECS
+from triton_kernels.gemm.gluon import availability
 
 CSRC = "cuda_reference/csrc"
+GLUON = "triton_kernels/gemm/gluon/"  # runs on some GPUs, and nowhere else
 # Whole models and the interpreter are no kernels; what they do, tests check.
 _NO_KERNELS = ("triton_kernels/interpreter/", "triton_kernels/graph/", "triton_kernels/nn/")
 
 
 def population(sides: list[str], ops: list[str], root: Path = ROOT) -> list[Mutant]:
-    """Every mutant of the sources that the ops are made of, a side after the other."""
+    """Every mutant of the sources that the ops are made of, a side after the other, but of those
+    that do not run here."""
     mutants: list[Mutant] = []
+    left_out = (GLUON,) if gluon_missing() else ()
     for file in files(root):
+        if file.startswith(left_out):
+            continue
         side, faults = "cuda", cuda_faults.faults
         if file.endswith(".py"):
             side, faults = "triton", triton_faults.faults
         if side in sides and _part_of(file, ops, root):
             mutants += faults(file, _text(root, file))
     return mutants
+
+
+def gluon_missing() -> str:
+    """Why Gluon's kernel does not run here, or ""."""
+    return availability.here()
 
 
 def files(root: Path = ROOT) -> list[str]:

@@ -16,6 +16,7 @@ from triton_kernels._scalars import as_argument
 from triton_kernels.activations import ACTIVATIONS
 from triton_kernels.gemm.choice import choose, tma_compatible, too_large
 from triton_kernels.gemm.configurations import Configuration, Problem, cdiv
+from triton_kernels.gemm.gluon import availability
 from triton_kernels.gemm.kernels import gemm_bias_act_kernel, gemm_tma_kernel
 
 
@@ -40,10 +41,13 @@ def launch(
     op = op.partition("_")[0]
     gpu = _launch.gpu(gemm_bias_act_kernel, out.device)
     M, N = out.shape
-    problem = Problem(M, N, a.shape[1], a.dtype, out.dtype, precision, _kind(c, out))
+    kernels = availability.kernels(gpu, out.device)
+    problem = Problem(M, N, a.shape[1], a.dtype, out.dtype, precision, _kind(c, out), kernels)
     scalars = as_argument(alpha, a.dtype), as_argument(beta, a.dtype)
     while True:
         chosen = choose(problem, gpu)
+        if problem.kernels == "gluon" and not chosen.gluon:
+            raise RuntimeError(f"gemm_gluon_kernel is not made for {problem}")
         try:
             if chosen.tma:
                 programs = min(chosen.tiles_of(M, N), gpu.multiprocessors)
@@ -54,6 +58,13 @@ def launch(
         except OutOfResources as error:
             if not too_large(chosen, problem, gpu, error):
                 raise
+        except torch.OutOfMemoryError:
+            raise
+        except Exception as error:
+            if not chosen.gluon or problem.kernels == "gluon":
+                raise
+            availability.give_up(out.device, error)
+            problem = problem._replace(kernels="tl")
 
 
 def _kind(c: Tensor | None, out: Tensor) -> str:
@@ -88,7 +99,10 @@ def by_descriptors(
     b, b_t = _tma_operand(b)
     out_tma = tma_compatible(out)
     if chosen.gluon:
-        _by_gluon(chosen, programs, op, a, b, bias, c, out, pre, act, scalars, (a_t, b_t, out_tma))
+        from triton_kernels.gemm.gluon import launch as gluon  # where it can be imported
+
+        how = a_t, b_t, out_tma
+        gluon.launch(chosen, programs, op, a, b, bias, c, out, pre, act, scalars, how)
         return
     shape, strides = (*out.shape, _depth(a, a_t)), _strides(bias, c, out)
     keys = tuple(map(specialization_key, (a, b, bias, c, out, pre)))
@@ -102,45 +116,6 @@ def by_descriptors(
         out.device,
         _Descriptor.of(a, a_block),
         _Descriptor.of(b, b_block),
-        bias,
-        c,
-        *results,
-        *shape,
-        *strides,
-        *scalars,
-    )
-
-
-def _by_gluon(
-    chosen: Configuration,
-    programs: int,
-    op: str,
-    a: Tensor,
-    b: Tensor,
-    bias: Tensor | None,
-    c: Tensor | None,
-    out: Tensor,
-    pre: Tensor | None,
-    act: str,
-    scalars: tuple[Any, Any],
-    how: tuple[bool, bool, bool],
-) -> None:
-    """Launch gemm_gluon_kernel; how: its A_T, B_T, OUT_TMA."""
-    from triton_kernels.gemm.gluon.launch import Descriptor
-
-    if bias is not None:
-        bias = bias.contiguous()
-    shape, (_, *strides) = (*out.shape, _depth(a, how[0])), _strides(bias, c, out)
-    keys = tuple(map(specialization_key, (a, b, bias, c, out, pre)))
-    prepared, blocks = _gluon_launch(op, chosen, programs, shape, tuple(strides), keys, act, how)
-    results = [out, pre]
-    if how[2]:
-        results = [t if t is None else Descriptor.of(t, blocks.out) for t in results]
-    prepared(
-        out.device,
-        Descriptor.of(a, blocks.a),
-        Descriptor.of(b, blocks.b),
-        None if blocks.rest is None else Descriptor.of(b, blocks.rest),
         bias,
         c,
         *results,
@@ -229,24 +204,6 @@ def _tma_launch(
     m, n, k, *_ = chosen.tiles
     a_block, b_block = [k, m] if a_t else [m, k], [n, k] if b_t else [k, n]
     return prepared, a_block, b_block, [m, n // chosen.SUBTILES]
-
-
-@functools.lru_cache(REMEMBERED)
-def _gluon_launch(
-    op: str,
-    chosen: Configuration,
-    programs: int,
-    shape: tuple[int, int, int],
-    strides: tuple[int, ...],
-    keys: tuple[Any, ...],
-    act: str,
-    how: tuple[bool, bool, bool],
-) -> tuple[Launch, Any]:
-    """The launch of gemm_gluon_kernel, and the blocks of its descriptors."""
-    from triton_kernels.gemm.gluon.launch import prepare
-
-    (dtype, _), _, _, _, (out_dtype, _), _ = keys
-    return prepare(op, chosen, programs, ACTIVATIONS[act].forward_for(out_dtype, dtype), *how)
 
 
 class _Descriptor(TensorDescriptor):  # type: ignore[misc]

@@ -10,8 +10,8 @@ Of two consumers each has half the rows of a tile; or, with ALTERNATE, a tile of
 one multiplies while the other is at its epilogue. Then a barrier hands the products from one to the
 other.
 
-A block has a power of two of columns, so that tiles of 96, 160 and 192 columns are two blocks, with
-an accumulator each: BLOCK_N = 64 + 32, 128 + 32, 128 + 64.
+A block has a power of two of columns, so that tiles of 160 and 192 columns are two blocks, with an
+accumulator each: BLOCK_N = 128 + 32, 128 + 64.
 
 The jit functions take what belongs together as one tuple: ``descs`` and ``buffers`` are (a, first
 block of b, second one), ``barriers`` (full, empty, turn), ``size`` (M, N, K), ``c`` and

@@ -8,7 +8,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from triton_kernels._launch import Launch
+from triton_kernels._launch import REMEMBERED, Launch, specialization_key
+from triton_kernels.activations import ACTIVATIONS
 from triton_kernels.gemm.configurations import Configuration
 from triton_kernels.gemm.gluon.kernels import gemm_gluon_kernel
 from triton_kernels.gemm.gluon.versions import TensorDescriptor, gl
@@ -44,17 +45,70 @@ def split(columns: int) -> tuple[int, int]:
     return first, columns - first
 
 
-def prepare(
-    op: str, chosen: Configuration, programs: int, act: Any, a_t: bool, b_t: bool, out_tma: bool
+How = tuple[bool, bool, bool]
+
+
+def launch(
+    chosen: Configuration,
+    programs: int,
+    op: str,
+    a: Tensor,
+    b: Tensor,
+    bias: Tensor | None,
+    c: Tensor | None,
+    out: Tensor,
+    pre: Tensor | None,
+    act: str,
+    scalars: tuple[Any, Any],
+    how: How,
+) -> None:
+    """As gemm.launch has it; how: A_T and B_T, of what a and b are then the transposes, and
+    OUT_TMA."""
+    if bias is not None:
+        bias = bias.contiguous()
+    shape = *out.shape, a.shape[0 if how[0] else 1]
+    strides = (*((0, 0) if c is None else c.stride()), *out.stride())
+    keys = tuple(map(specialization_key, (a, b, bias, c, out, pre)))
+    prepared, blocks = _prepared(op, chosen, programs, shape, strides, keys, act, how)
+    results = [out, pre]
+    if how[2]:
+        results = [t if t is None else Descriptor.of(t, blocks.out) for t in results]
+    prepared(
+        out.device,
+        Descriptor.of(a, blocks.a),
+        Descriptor.of(b, blocks.b),
+        None if blocks.rest is None else Descriptor.of(b, blocks.rest),
+        bias,
+        c,
+        *results,
+        *shape,
+        *strides,
+        *scalars,
+    )
+
+
+@functools.lru_cache(REMEMBERED)
+def _prepared(
+    op: str,
+    chosen: Configuration,
+    programs: int,
+    shape: tuple[int, ...],
+    strides: tuple[int, ...],
+    keys: tuple[Any, ...],
+    act: str,
+    how: How,
 ) -> tuple[Launch, Blocks]:
-    """A launch, and what its descriptors are made for."""
+    """The launch for arguments of these integers and keys, and what its descriptors are made
+    for."""
+    (dtype, _), _, _, _, (out_dtype, _), _ = keys
+    a_t, b_t, out_tma = how
     blocks = Blocks(chosen, a_t, b_t)
     m, n, k, group, warps, stages = chosen.tiles
     prepared = Launch(
         gemm_gluon_kernel,
         (programs,),
         OP=op,
-        ACT=act,
+        ACT=ACTIVATIONS[act].forward_for(out_dtype, dtype),
         A_T=a_t,
         B_T=b_t,
         OUT_TMA=out_tma,
