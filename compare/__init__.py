@@ -4,7 +4,10 @@
 :func:`check_fused` for a model that :func:`triton_kernels.fuse` rewrites.
 ``python -m compare debug`` and :func:`debug` look for what is wrong in a Triton kernel,
 :func:`debug_cuda` in a CUDA kernel; :func:`shrink` makes the failing launch small. :class:`Spec`,
-and the families :class:`Elementwise` and :class:`Product`, are what compare knows an op by.
+and the families :class:`Elementwise`, :class:`Product` and :class:`Function`, are what compare
+knows an op by: with a spec of your own every command takes your kernels, by ``--target
+module:spec``, and so do :func:`check` and :func:`bench`. :func:`profile` and
+:func:`compile_report` take any function; :func:`annotate` names calls in profiles.
 """
 
 import importlib
@@ -16,21 +19,35 @@ if TYPE_CHECKING:
     from compare.debugging.findings.findings import Findings
     from compare.debugging.public import debug
     from compare.debugging.shrink.launches import shrink
-    from compare.specs import Elementwise, Product, Spec
+    from compare.specs import Elementwise, Function, Product, Spec
+    from compare.user_kernels.benchmarking import Benchmark, bench
+    from compare.user_kernels.checking import CheckReport, check
+    from compare.user_kernels.compile_report import CompileReport, compile_report
     from compare.user_kernels.cross_checking import Report, cross_check
     from compare.user_kernels.fused import check_fused
+    from compare.user_kernels.profiling import CallProfile, annotate, profile
 
 __all__ = [
+    "Benchmark",
+    "CallProfile",
+    "CheckReport",
+    "CompileReport",
     "CudaFindings",
     "Elementwise",
     "Findings",
+    "Function",
     "Product",
     "Report",
     "Spec",
+    "annotate",
+    "bench",
+    "check",
     "check_fused",
+    "compile_report",
     "cross_check",
     "debug",
     "debug_cuda",
+    "profile",
     "shrink",
 ]
 
@@ -40,7 +57,11 @@ _HOMES = {
     "debug": "debugging.public",
     "debug_cuda": "debugging.cuda.public",
     "shrink": "debugging.shrink.launches",
-    **dict.fromkeys(("Elementwise", "Product", "Spec"), "specs"),
+    **dict.fromkeys(("Elementwise", "Function", "Product", "Spec"), "specs"),
+    **dict.fromkeys(("Benchmark", "bench"), "user_kernels.benchmarking"),
+    **dict.fromkeys(("CheckReport", "check"), "user_kernels.checking"),
+    **dict.fromkeys(("CompileReport", "compile_report"), "user_kernels.compile_report"),
+    **dict.fromkeys(("CallProfile", "annotate", "profile"), "user_kernels.profiling"),
     **dict.fromkeys(("Report", "cross_check"), "user_kernels.cross_checking"),
     "check_fused": "user_kernels.fused",
 }

@@ -44,6 +44,13 @@ def _count(text: str) -> int:
     return number
 
 
+def _index(text: str) -> int:
+    number = int(text)
+    if number < 0:
+        raise ValueError(text)
+    return number
+
+
 def _truth(text: str) -> bool:
     try:
         return {"True": True, "true": True, "False": False, "false": False}[text]
@@ -53,6 +60,7 @@ def _truth(text: str) -> bool:
 
 NUMBER = Option("a number", _number)
 COUNT = Option("a positive whole number", _count)
+INDEX = Option("a whole number from 0", _index)
 TRUTH = Option("True or False", _truth)  # bool("no") would be True
 ANY_DTYPE = choice(*DTYPES)
 FLOAT_DTYPE = choice(*FLOATS)

@@ -25,6 +25,23 @@ FLOATS = ("float16", "bfloat16", "float32", "float64")
 INTEGERS = ("uint8", "int8", "int16", "int32", "int64")
 DTYPES: dict[str, torch.dtype] = {name: getattr(torch, name) for name in FLOATS + INTEGERS}
 
+# Names that Triton, torch and numpy have beside these, where all of them mean the same.
+_ALIASES = {
+    **dict.fromkeys(("f16", "fp16", "half"), "float16"),
+    "bf16": "bfloat16",
+    **dict.fromkeys(("f32", "fp32", "single", "float"), "float32"),
+    **dict.fromkeys(("f64", "fp64", "double"), "float64"),
+    **{f"i{bits}": f"int{bits}" for bits in (8, 16, 32, 64)},
+    **{"u8": "uint8", "short": "int16", "long": "int64"},
+}
+
+
+def dtype_name(dtype: str | torch.dtype) -> str:
+    """The name that cases have for a dtype: of ``torch.float16``, "np.float16", "f16", "fp16" or
+    "half" it is "float16". A name that is unknown stays as it is."""
+    name = str(dtype).removeprefix("torch.").removeprefix("np.").removeprefix("numpy.")
+    return _ALIASES.get(name, name)
+
 
 @dataclass(frozen=True)
 class Case:
@@ -47,12 +64,17 @@ class Case:
 
     def command(self, impl: str, verb: str = "check") -> str:
         """The command line that checks, or debugs, this case on one implementation."""
-        words = ["python", "-m", "compare", verb, self.op, "--dtype", self.dtype]
+        words = ["python", "-m", "compare", verb, *self.words, "--dtype", self.dtype]
         words += ["--shape", ",".join(map(str, self.shape)) or "scalar"]
         words += ["--layout", self.layout, "--values", self.values, "--seed", str(self.seed)]
         for key, value in self.options.items():
             words += ["--arg", f"{key}={value}"]
         return shlex.join([*words, "--impl", impl])
+
+    @property
+    def words(self) -> list[str]:
+        """The op, or the target, as a command takes it."""
+        return ["--target", self.op] if ":" in self.op else [self.op]
 
     @property
     def torch_dtype(self) -> torch.dtype:

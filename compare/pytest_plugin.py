@@ -71,7 +71,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group.addoption(
         "--benchmark",
         action="store_true",
-        help="run the tests that use gpu_benchmark, and nothing else; needs pytest-benchmark",
+        help="run the tests that use gpu_benchmark or pytest-benchmark's own fixture, and nothing "
+        "else; needs pytest-benchmark",
     )
     group.addoption(
         "--kernel-pdb",

@@ -119,13 +119,19 @@ def compile_sources(
     return libraries
 
 
-def cubin(stem: str, arch: str, *, csrc: Path = CSRC) -> tuple[bytes, str]:
+def cubin(
+    stem: str,
+    arch: str,
+    *,
+    csrc: Path = CSRC,
+    flags: tuple[str, ...] = _compilers._CUDA_FLAGS,
+) -> tuple[bytes, str]:
     """The kernels of csrc/<stem>.cu as machine code for ``arch`` ("sm_90"), and ptxas's account.
 
     Needs nvcc but no GPU; cached as libraries are. Raises BuildError as build() does.
     """
     source = Path(csrc).resolve() / f"{stem}.cu"
-    flags = (*_compilers._CUDA_FLAGS, f"-arch={arch}", "-cubin", "-Xptxas", "-v")
+    flags = (*flags, f"-arch={arch}", "-cubin", "-Xptxas", "-v")
     toolchain = _compilers._Toolchain((str(_compilers._nvcc()),), flags, _compilers._cuda_headers())
     cache = _compilers.cache_directory()
     record = cache / f"{stem}-{arch}-{_key(source, toolchain)}.json"

@@ -12,6 +12,7 @@ import functools
 import hashlib
 import re
 import shlex
+import sysconfig
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -162,6 +163,31 @@ class Extension:
         texts = "\n".join(self._sources.values())
         return list(dict.fromkeys(_rewriting.LIBRARY.findall(texts)))
 
+    def _machine_code(self, arch: str) -> list[tuple[bytes, str]]:
+        """The kernels of each .cu file as nvcc makes them with torch's headers and the given flags,
+        and ptxas's account."""
+        from torch.utils import cpp_extension
+
+        folders = [*self._options.includes, *cpp_extension.include_paths()]
+        folders.append(sysconfig.get_paths()["include"])
+        flags = ["-std=c++17", *cpp_extension.COMMON_NVCC_FLAGS, "-w"]
+        flags.append(f"-DTORCH_EXTENSION_NAME={self._name}")
+        made = []
+        for file, text in self._sources.items():
+            path = Path(file)
+            if path.suffix != ".cu":
+                continue
+            folder = path.parent
+            if not path.is_absolute():  # a string of load_inline, which torch puts this before
+                text = f"#include <torch/extension.h>\n{text}"
+                digest = hashlib.sha256(text.encode()).hexdigest()
+                folder = _compilers.cache_directory("inline", f"{self._name}-{digest[:12]}")
+                with _build.workspace(_compilers.cache_directory()) as work:
+                    _storage.write({folder / path.name: text.encode()}, work)
+            options = (*flags, *self._options.cuda_cflags, *(f"-I{each}" for each in folders))
+            made.append(_build.cubin(path.stem, arch, csrc=folder, flags=options))
+        return made
+
     def _parameters(self, symbol: str) -> list[str]:
         """The names of a function's parameters, if it is defined outside of macros."""
         for text in self._sources.values():
@@ -201,6 +227,10 @@ class Function:
 
     def __repr__(self) -> str:
         return f"<function {self.__name__}() of {self._module!r}>"
+
+    def machine_code(self, arch: str) -> list[tuple[bytes, str]]:
+        """As that of a launcher, of every .cu file among the sources."""
+        return self._module._machine_code(arch)
 
     def __call__(self, *arguments: Any, **named: Any) -> Any:
         found = {f"argument {i}": t for i, t in enumerate(_flat([*arguments, *named.values()])[0])}

@@ -89,6 +89,10 @@ class Unit:
             self._libraries[target] = loaded
         return loaded
 
+    def cubin(self, arch: str) -> tuple[bytes, str]:
+        """As :func:`cuda_reference._build.cubin`."""
+        return _build.cubin(self.name, arch, csrc=self._folder())
+
     def _folder(self) -> Path:
         """A csrc of its own in the cache, where the compiler's messages can point."""
         digest = hashlib.sha256(self._text.encode()).hexdigest()[:12]

@@ -75,6 +75,7 @@ class OnHost:
             _launch.address(each.tensor)
         if self.says_const:
             _launch.count_up([each.tensor for each in given if each.written])
+        sanitize = sanitize or _replay.asked()
         return self._guarded(values) if sanitize is None else self._sanitized(values, sanitize)
 
     def _guarded(self, values: Sequence[Any]) -> Any:

@@ -6,6 +6,8 @@ The tool is one of the sanitizers of :mod:`cuda_reference._compilers`, or "watch
 
 from __future__ import annotations
 
+import contextlib
+import contextvars
 import ctypes
 import os
 import pickle
@@ -14,7 +16,7 @@ import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -27,7 +29,23 @@ if TYPE_CHECKING:
     from cuda_reference._on_host import OnHost
 
 KINDS = ("address", "thread", "undefined", "watch")
+_asked: contextvars.ContextVar[str | None] = contextvars.ContextVar("sanitize", default=None)
 _SHOWN = 4  # findings in an error
+
+
+@contextlib.contextmanager
+def under(kind: str) -> Iterator[None]:
+    """Inside, every call on CPU tensors runs under a tool, as ``sanitize=kind`` has it."""
+    token = _asked.set(kind)
+    try:
+        yield
+    finally:
+        _asked.reset(token)
+
+
+def asked() -> str | None:
+    """The tool, inside :func:`under`."""
+    return _asked.get()
 
 
 class Replay:

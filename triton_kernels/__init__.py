@@ -16,6 +16,7 @@ lists them for editors and type checkers.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 
 from torch import Tensor
@@ -57,3 +58,9 @@ def variants(op: str) -> dict[str, Callable[..., Tensor]]:
     if op not in OPS:
         raise ValueError(f"variants(): no op {op!r}; the ops are {', '.join(OPS)}")
     return dict(ops.VARIANTS.get(op, {}))
+
+
+if os.environ.get("TRITON_KERNELS_PROFILE") == "1":
+    from triton_kernels import annotating
+
+    annotating.start()

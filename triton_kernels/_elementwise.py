@@ -5,24 +5,26 @@ An op brings its formula as a jit function of the operands that it has, ``ELEMEN
 float16, bfloat16 and float32, float64 for float64, an integer type itself. Operands are converted
 to the result dtype first (as torch promotes), then to C; the result is rounded once, on the store.
 
-``flat_kernel`` serves operands that share one dense layout, ``strided_kernel`` everything else,
-with any number of dimensions and without a copy.
+``flat_kernel`` serves operands that share one dense layout, or repeat themselves along it in short
+rows; ``tiled_kernel`` everything else, with any number of dimensions and without a copy. Both stand
+in _elementwise_kernels.py.
 """
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+import math
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 import triton
 import triton.language as tl
 from torch import Tensor
 
+from triton_kernels._elementwise_kernels import flat_kernel, tiled_kernel
 from triton_kernels._launch import REMEMBERED, Launch, specialization_key
-from triton_kernels._scalars import as_argument, scalar_value
+from triton_kernels._scalars import as_argument
 
 TRITON_DTYPE = {
     torch.float16: tl.float16,
@@ -39,113 +41,13 @@ TRITON_DTYPE = {
 NUM_WARPS = 4
 THREADS = 32 * NUM_WARPS
 BYTES_PER_THREAD = 16  # one 128-bit access a thread and operand
+VECTORS = 2  # of them a thread where operands repeat themselves or lie in rows
+SIDE = 64  # of a tile that is turned
+SHORTEST = 32  # elements of a row, where longer ones would hang over
 
-
-@triton.jit
-def promoted(v, RESULT: tl.constexpr, C: tl.constexpr):
-    """v in the result dtype, then in C. By way of C, so that integers and float64 round once to
-    float32 before a 16-bit result dtype rounds them again, as torch does."""
-    wide = tl.cast(v, C)
-    if v.dtype.is_int() and RESULT.is_floating():
-        # Else the compiler makes one conversion of two, which rounds once.
-        wide = tl.fma(wide, tl.full(wide.shape, 1.0, C), tl.full(wide.shape, 0.0, C))
-    return tl.cast(tl.cast(wide, RESULT), C)
-
-
-@triton.jit
-def applied(x, y, s, ELEMENT: tl.constexpr, HAS_Y: tl.constexpr, HAS_S: tl.constexpr):
-    """ELEMENT of the operands that it has."""
-    if HAS_Y and HAS_S:
-        out = ELEMENT(x, y, s)
-    elif HAS_Y:
-        out = ELEMENT(x, y)
-    elif HAS_S:
-        out = ELEMENT(x, s)
-    else:
-        out = ELEMENT(x)
-    return out
-
-
-def _named(kernel: str) -> Callable[[Any], str]:
-    """What profiles call a compiled kernel: the formula's name with the kernel's, add_flat."""
-
-    def name(specialization: Any) -> str:
-        element: str = specialization.constants["ELEMENT"].fn.__name__
-        return f"{element.removesuffix('_element')}_{kernel}"
-
-    return name
-
-
-@triton.jit(do_not_specialize=["y_value", "s"], repr=_named("flat"))
-def flat_kernel(
-    x_ptr,
-    y_ptr,
-    out_ptr,
-    y_value,
-    s,
-    n,
-    ELEMENT: tl.constexpr,
-    HAS_Y: tl.constexpr,
-    HAS_S: tl.constexpr,
-    C: tl.constexpr,
-    BLOCK: tl.constexpr,
-):
-    """out[i] = ELEMENT(x[i], y[i], s) for i < n, less y and s where the formula has none. y_ptr is
-    None where y is the scalar y_value."""
-    RESULT: tl.constexpr = out_ptr.dtype.element_ty
-    start = tl.program_id(0).to(tl.int64) * BLOCK
-    lane = tl.arange(0, BLOCK)
-    mask = lane < n - start
-    x = promoted(tl.load(x_ptr + start + lane, mask=mask, other=0), RESULT, C)
-    if y_ptr is None:
-        y = scalar_value(y_value, C)
-    else:
-        y = promoted(tl.load(y_ptr + start + lane, mask=mask, other=0), RESULT, C)
-    out = applied(x, y, scalar_value(s, C), ELEMENT, HAS_Y, HAS_S)
-    tl.store(out_ptr + start + lane, tl.cast(out, RESULT), mask=mask)
-
-
-@triton.jit(do_not_specialize=["y_value", "s"], repr=_named("strided"))
-def strided_kernel(
-    x_ptr,
-    y_ptr,
-    out_ptr,
-    y_value,
-    s,
-    n,
-    sizes,
-    x_strides,
-    y_strides,
-    out_strides,
-    ELEMENT: tl.constexpr,
-    HAS_Y: tl.constexpr,
-    HAS_S: tl.constexpr,
-    C: tl.constexpr,
-    NDIM: tl.constexpr,
-    INDEX: tl.constexpr,
-    BLOCK: tl.constexpr,
-):
-    """The same over NDIM dimensions, innermost first; INDEX is wide enough for every offset."""
-    RESULT: tl.constexpr = out_ptr.dtype.element_ty
-    index = tl.program_id(0).to(INDEX) * BLOCK + tl.arange(0, BLOCK)
-    mask = index < n
-    x_offset = tl.zeros([BLOCK], INDEX)
-    y_offset = tl.zeros([BLOCK], INDEX)
-    out_offset = tl.zeros([BLOCK], INDEX)
-    rest = index
-    for d in tl.static_range(NDIM):
-        i = rest % sizes[d]
-        rest = rest // sizes[d]
-        x_offset += i * x_strides[d]
-        y_offset += i * y_strides[d]
-        out_offset += i * out_strides[d]
-    x = promoted(tl.load(x_ptr + x_offset, mask=mask, other=0), RESULT, C)
-    if y_ptr is None:
-        y = scalar_value(y_value, C)
-    else:
-        y = promoted(tl.load(y_ptr + y_offset, mask=mask, other=0), RESULT, C)
-    out = applied(x, y, scalar_value(s, C), ELEMENT, HAS_Y, HAS_S)
-    tl.store(out_ptr + out_offset, tl.cast(out, RESULT), mask=mask)
+Dims = tuple[tuple[int, ...], ...]  # (size, stride of x, of y, of out) of each, innermost first
+Walk = tuple[int | None, int | None]  # as _walk says
+ONCE: Walk = (None, None)
 
 
 def compute_type(dtype: torch.dtype) -> Any:
@@ -182,10 +84,11 @@ def coalesced(dims: list[tuple[int, ...]]) -> list[tuple[int, ...]]:
 
 @dataclass(frozen=True, eq=False)
 class Configuration:
-    """The constants and options of launches for results of one dtype. Compared by identity: to
-    hash ``ELEMENT`` would take longer than a launch."""
+    """The constants and options of launches for results of one dtype, and the elements of a block.
+    Compared by identity: to hash ``ELEMENT`` would take longer than a launch."""
 
     meta: dict[str, Any]
+    block: int
 
 
 def configuration(
@@ -206,10 +109,10 @@ def configuration(
             "HAS_Y": operands[0],
             "HAS_S": operands[1],
             "C": compute_type(dtype),
-            "BLOCK": THREADS * per_thread,
             "num_warps": NUM_WARPS,
             "enable_fp_fusion": False,  # the formulas say where they fuse
-        }
+        },
+        block=THREADS * per_thread,
     )
 
 
@@ -239,26 +142,109 @@ def apply(
         specialization_key(y_value),
         specialization_key(s),
     )
-    launch, strides = _prepared(how, n, dims, keys)
-    launch(out.device, x, y_tensor, out, y_value, s, n, *strides)
+    launch, rest = _prepared(how, n, dims, keys)
+    launch(out.device, x, y_tensor, out, y_value, s, *rest)
     return out
 
 
 @functools.lru_cache(REMEMBERED)
 def _prepared(
-    how: Configuration, n: int, dims: tuple[tuple[int, ...], ...], keys: tuple[Any, ...]
-) -> tuple[Launch, tuple[tuple[int, ...], ...]]:
-    """The launch for arguments of these keys, and its arguments after n."""
-    block = how.meta["BLOCK"]
-    grid = (-(-n // block),)
-    if not dims:
-        return Launch(flat_kernel, grid, **how.meta), ()
+    how: Configuration, n: int, dims: Dims, keys: tuple[Any, ...]
+) -> tuple[Launch, tuple[Any, ...]]:
+    """The launch for arguments of these keys, and its arguments after s."""
+    walks = _walks(n, dims, how.block)
+    if walks:
+        block = how.block if not dims else how.block * VECTORS
+        grid = (triton.cdiv(n, block),)
+        return Launch(flat_kernel, grid, BLOCK=block, **how.meta), (n, *walks)
+    dims, turned = _innermost(dims)
     sizes, *strides = zip(*dims)
+    outer = math.prod(sizes[2:])
+    tile = _tile(sizes, turned, how.block * VECTORS)
     reach = max(sum((size - 1) * step for size, step in zip(sizes, steps)) for steps in strides)
-    wide = max(reach, grid[0] * block) >= 2**31
-    index = tl.int64 if wide else tl.int32
-    launch = Launch(strided_kernel, grid, NDIM=len(dims), INDEX=index, **how.meta)
-    return launch, (sizes, *strides)
+    reach = max(reach, sizes[0] + tile.BLOCK_I, sizes[1] + tile.BLOCK_J, outer + tile.BLOCK_K)
+    tiles = (
+        triton.cdiv(sizes[0], tile.BLOCK_I)
+        * triton.cdiv(sizes[1], tile.BLOCK_J)
+        * triton.cdiv(outer, tile.BLOCK_K)
+    )
+    launch = Launch(
+        tiled_kernel,
+        (tiles,),
+        NDIM=len(dims),
+        INDEX=tl.int64 if reach >= 2**31 else tl.int32,
+        **tile._asdict(),
+        **how.meta,
+    )
+    return launch, (outer, sizes, *(tuple(step or None for step in steps) for steps in strides))
+
+
+def _walks(n: int, dims: Dims, block: int) -> tuple[Walk, ...]:
+    """How x and y walk through a dense output, for flat_kernel; none where tiles do better, with
+    rows that are long and of whole vectors, or are needed."""
+    if not dims:
+        return ONCE, ONCE
+    long = dims[0][0] >= block * VECTORS and dims[0][0] % 16 == 0
+    dense = coalesced([(size, step) for size, _, _, step in dims]) == [(n, 1)]
+    if long or not dense or n >= 2**31:
+        return ()
+    x_walk, y_walk = _walk(dims, 1), _walk(dims, 2)
+    return (x_walk, y_walk) if x_walk and y_walk else ()
+
+
+def _walk(dims: Dims, operand: int) -> Walk | None:
+    """How often an operand's elements come in a row, and after how many the first comes again, None
+    for once and never; None if it walks through the dense output in no such way."""
+    merged = coalesced([(dim[0], dim[operand], dim[3]) for dim in dims])
+    steps = [step for _, step, _ in merged]
+    times = merged[0][0] if steps[0] == 0 else None
+    if times:
+        steps = steps[1:]
+    if steps not in ([], [1], [1, 0]):
+        return None
+    return times, merged[-2][0] if steps == [1, 0] else None
+
+
+def _innermost(dims: Dims) -> tuple[Dims, bool]:
+    """The dimensions, two at least, the second of them one along which an operand is dense that is
+    not dense along the first, the output's; and whether there is one."""
+    dims += ((1, 0, 0, 0),) * (2 - len(dims))
+    for operand in (1, 2):
+        steps = [dim[operand] or math.inf for dim in dims]
+        nearest = steps.index(min(steps))
+        if nearest and steps[0] != math.inf:
+            return (dims[0], dims[nearest], *dims[1:nearest], *dims[nearest + 1 :]), True
+    return dims, False
+
+
+class _Tile(NamedTuple):
+    BLOCK_I: int
+    BLOCK_J: int
+    BLOCK_K: int
+
+
+def _tile(sizes: tuple[int, ...], turned: bool, numel: int) -> _Tile:
+    """A square where tiles are turned, half of one where threads cannot access whole vectors; else
+    ``numel`` elements, as long as can be."""
+    longest = numel
+    if turned:
+        longest, numel = SIDE, SIDE * SIDE
+        if sizes[0] % 16 or sizes[1] % 16:
+            numel //= 2
+    i = _cut(sizes[0], longest)
+    j = _cut(sizes[1], numel // i)
+    return _Tile(i, j, _cut(math.prod(sizes[2:]), numel // (i * j)))
+
+
+def _cut(size: int, most: int) -> int:
+    """Into pieces of how many elements a dimension is cut: a power of two up to ``most``, as large
+    as it can be with little overhang, one piece in sixteen, or with the least."""
+    piece = best = min(most, triton.next_power_of_2(size))
+    while piece > SHORTEST and -size % best > size // 16:
+        piece //= 2
+        if -size % piece < -size % best:
+            best = piece
+    return best
 
 
 def _alike(x: Tensor, y: Tensor | None, out: Tensor) -> bool:
@@ -272,7 +258,7 @@ def _alike(x: Tensor, y: Tensor | None, out: Tensor) -> bool:
     )
 
 
-def _dims(x: Tensor, y: Tensor | None, out: Tensor) -> tuple[tuple[int, ...], ...]:
+def _dims(x: Tensor, y: Tensor | None, out: Tensor) -> Dims:
     """The merged dimensions of x, y and out; none where one dense walk goes through all."""
     x = x.expand(out.shape)
     y = out if y is None else y.expand(out.shape)

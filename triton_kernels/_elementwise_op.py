@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from triton_kernels import _arguments, _elementwise, _launch, _memory
+from triton_kernels import _arguments, _elementwise, _elementwise_kernels, _launch, _memory
 from triton_kernels._operator import Gradient, Operator
 from triton_kernels._placements import Sharding, elementwise
 
@@ -114,7 +114,7 @@ class Launcher:
             none = f"a variant of {op} has no gradient"
             why = none if out is None else _arguments.NO_GRADIENT_WITH_OUT
             _arguments.refuse_gradients(op, why, zip(names, (x, y)))
-        _launch.check_device(op, x.device, _elementwise.flat_kernel)
+        _launch.check_device(op, x.device, _elementwise_kernels.flat_kernel)
         if variant is not None and dtype != variant.dtype:
             raise TypeError(
                 f"{op}(): variant '{variant.name}' is for a {variant.dtype} result, but got {dtype}"

@@ -143,7 +143,8 @@ def _sources() -> str:
 
 
 def _counts(parts: tuple[str, ...]) -> bool:
-    return parts[0] in ("ops", "gemm", "activations.py", "_elementwise.py", "_scalars.py")
+    engine = "_elementwise.py", "_elementwise_kernels.py", "_scalars.py"
+    return parts[0] in ("ops", "gemm", "activations.py", *engine)
 
 
 def _read(path: Path, gpu: Gpu) -> Measurement:

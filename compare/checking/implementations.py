@@ -11,7 +11,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-import cuda_reference
 import triton_kernels
 from compare.cases import DISTANT, Case
 from compare.specs import Spec
@@ -70,10 +69,10 @@ def unavailable() -> dict[str, str]:
 
 def implementations(spec: Spec, modes: list[str]) -> list[Implementation]:
     """Every implementation of an op in the given modes, defaults first."""
-    defaults_first = [Implementation(mode, None, getattr(spec, MODES[mode][0])) for mode in modes]
+    modes = [mode for mode in modes if getattr(spec, MODES[mode][0]) is not None]
+    defaults_first = [Implementation(mode, None, spec.function(MODES[mode][0])) for mode in modes]
     for mode in modes:
-        package = triton_kernels if MODES[mode][0] == "triton" else cuda_reference
-        variants = package.variants(spec.name)
+        variants = spec.variants(MODES[mode][0])
         if mode == "triton-compiled":
             variants |= spec.pinned()
         defaults_first += [

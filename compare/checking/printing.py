@@ -103,17 +103,19 @@ def run(
     require_all: bool,
     budget: Budget,
     runner: InProcess,
+    console: Console | None = None,
 ) -> Report:
     """Build what is needed, run the cases with a progress bar, print the findings.
 
     ``limit`` leaves out what would take an implementation unreasonably long, ``budget`` what needs
-    more memory.
+    more memory. ``console`` is standard output, if nothing else is said.
     """
-    console = Console()
-    if not console.is_terminal:  # a log file has room; rich would assume 80 columns
+    quiet = console is not None
+    console = console or Console()
+    if not console.is_terminal and not quiet:  # a log file has room; rich would assume 80 columns
         console = Console(width=120)
     start = time.perf_counter()
-    rows = [Row(spec.name, dtype, not spec.bounded) for spec, dtype, _ in work]
+    rows = [Row(spec.name, dtype, spec.in_ulps) for spec, dtype, _ in work]
     progress = Progress(
         TextColumn("{task.description:<34}"),
         BarColumn(),
@@ -149,7 +151,8 @@ def run(
                 runner.prove(spec, dtype, row, candidates[spec.name])
                 row.seconds += time.perf_counter() - began
             row.left_out += runner.left_out(row)
-            if not console.is_terminal:  # no bar there: a line a row instead, as sign of life
+            if not console.is_terminal and not quiet:
+                # No bar there: a line a row instead, as sign of life.
                 said = f"{row.cases} cases, {row.seconds:.1f} s, {'pass' if row.passed else 'FAIL'}"
                 print(f"{spec.name} {dtype}: {said}", file=sys.stderr)
         shown = [
@@ -185,10 +188,10 @@ def _one_thread() -> Iterator[None]:
 
 def _build_all(work: Work, candidates: dict[str, list[Implementation]], progress: Progress) -> None:
     """Build the CUDA sources up front, all at once, so that no case waits for the compiler."""
-    stems = list(dict.fromkeys(spec.stem for spec, *_ in work))
+    stems = list(dict.fromkeys(spec.stem for spec, *_ in work if not spec.own))
     modes = {implementation.mode for group in candidates.values() for implementation in group}
     for mode, target in BUILD_TARGETS.items():
-        if mode in modes:
+        if mode in modes and stems:
             task = progress.add_task(f"build {mode}: {', '.join(stems)}"[:34], total=None)
             _build.build(stems, target)
             progress.remove_task(task)

@@ -20,7 +20,7 @@ from compare.checking.implementations import MODES, Implementation, implementati
 from compare.checking.running import Mismatch, Outcome
 from compare.checking.verdicts import CaseResult, Row
 from compare.checking.workers import Ended, Worker, Workers
-from compare.ops import SPECS
+from compare.ops import spec_of
 from compare.specs import Spec
 
 MOST_ENDS = 3  # of processes, by one implementation of an op: each takes seconds, or the time limit
@@ -221,13 +221,13 @@ def _told(outcomes: list[Outcome], left_out: list[str], seconds: float) -> Told:
 
 @functools.cache
 def _known(op: str) -> dict[str, Implementation]:
-    return {each.name: each for each in implementations(SPECS[op], list(MODES))}
+    return {each.name: each for each in implementations(spec_of(op), list(MODES))}
 
 
 def run_case(case: Case, names: list[str]) -> Told:
     """A case on the implementations of these names."""
     able = [_known(case.op)[name] for name in names]
-    result = verdicts.check_case(SPECS[case.op], case, able)
+    result = verdicts.check_case(spec_of(case.op), case, able)
     return _told(result.outcomes, result.left_out, result.seconds)
 
 
@@ -235,10 +235,10 @@ def prove_every_input(op: str, dtype: str, names: list[str]) -> Told | None:
     """The outcomes of the implementations that are wrong on some input; None if not all inputs of
     the op can be tried."""
     able = [_known(op)[name] for name in names]
-    outcomes = exhaustive.wrong(SPECS[op], dtype, able)
+    outcomes = exhaustive.wrong(spec_of(op), dtype, able)
     return None if outcomes is None else _told(outcomes, [], 0.0)
 
 
 def find_writer(mismatch: Mismatch) -> Program | None:
     """The program that wrote the worst element."""
-    return verdicts.find_writer(SPECS[mismatch.case.op], mismatch)
+    return verdicts.find_writer(spec_of(mismatch.case.op), mismatch)

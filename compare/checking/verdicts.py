@@ -13,7 +13,6 @@ from typing import Any
 
 import torch
 
-import triton_kernels
 from compare.cases import Case
 from compare.checking import eager_rule, running, workers
 from compare.checking.budgets import LeftOut
@@ -129,7 +128,9 @@ def find_writer(spec: Spec, mismatch: Mismatch) -> tuple[int, ...] | None:
     if mismatch.deviation is None or spec.cost(mismatch.case)[1] > INTERPRETED_AGAIN:
         return None
     variant = mismatch.implementation.partition("/")[2]
-    function = triton_kernels.variants(spec.name).get(variant, spec.triton)
+    function = spec.variants("triton").get(variant, spec.triton)
+    if function is None:
+        return None
     arguments = spec.inputs(mismatch.case)
     reference = spec.oracle(*arguments[0], **arguments[1])
     stores = Stores()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -10,8 +11,10 @@ import typer
 from compare.commands import bench_sample
 from compare.commands.options import (
     MOST_SEED,
+    Targets,
     check_writable,
     drawn_case,
+    dtypes_listed,
     listed,
     need_gpu,
     spec_named,
@@ -34,6 +37,7 @@ def bench(
         list[str] | None,
         typer.Argument(metavar="OP", help="Ops to time, all by default; --sweep's names, too."),
     ] = None,
+    target: Targets = None,
     wanted: Annotated[
         list[str] | None,
         typer.Option(
@@ -42,6 +46,13 @@ def bench(
     ] = None,
     shapes: Annotated[
         list[str] | None, typer.Option(help="These shapes instead: 4096,4096 or 512,4096,1024.")
+    ] = None,
+    grid: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="Every shape of these sizes: 1024,2048 are four shapes of two sizes; given twice, "
+            "first sizes × second."
+        ),
     ] = None,
     layout: Annotated[
         str | None, typer.Option(help="How the tensors of --shapes lie; as check's.")
@@ -76,6 +87,9 @@ def bench(
             "--regret", help="Of --sample or --shapes, time every configuration of our products."
         ),
     ] = False,
+    show_values: Annotated[
+        bool, typer.Option("--show-values", help="Print each provider's first results, too.")
+    ] = False,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Say what would be timed; needs no GPU.")
     ] = False,
@@ -97,9 +111,12 @@ def bench(
     ours that did not run, a regression, or a GPU that failed; 2 usage; 3 no GPU.
     """
     check_writable(json_file)
+    words = [*(ops or []), *(target or [])]
+    dtypes = dtypes_listed(dtype)
     mode, budget = Mode(cold=not warm, graph=graph), Budget(samples, seconds)
-    specs, sweeps = _ops_and_sweeps(ops or [], sweep)
-    _check_options(specs, listed(wanted), listed(dtype), bool(shapes), sweep, full)
+    specs, sweeps = _ops_and_sweeps(words, sweep)
+    shapes = [*(shapes or []), *_grid(specs, grid or [])]
+    _check_options(specs, listed(wanted), dtypes, bool(shapes), sweep, full)
     if resume and json_file is None:
         raise typer.BadParameter("--resume goes on with a file: --json FILE")
     if (layout or arg) and not shapes:
@@ -107,21 +124,23 @@ def bench(
     if sample and (shapes or sweep or full):
         raise typer.BadParameter("only one of --sample, --shapes, --sweep, --full")
     drawn: dict[str, Any] = {}
+    if targets := [spec.name for spec in specs if spec.own]:
+        drawn["targets"] = saved.of_targets(targets)
     if regret and baseline:
         raise typer.BadParameter("--baseline holds times of providers, --regret has none")
     if regret:
-        specs = bench_sample.configured(specs, ops or [], bool(sample or shapes), listed(wanted))
+        specs = bench_sample.configured(specs, words, bool(sample or shapes), listed(wanted))
         drawn["regret"] = True
     if sample:
         names = [spec.name for spec in specs]
-        drawn |= {"sample": sample, "seed": seed, "dtypes": listed(dtype), "ops": names}
-        jobs = bench_sample.jobs(specs, listed(wanted), listed(dtype), sample, seed, regret)
+        drawn |= {"sample": sample, "seed": seed, "dtypes": dtypes, "ops": names}
+        jobs = bench_sample.jobs(specs, listed(wanted), dtypes, sample, seed, regret)
     elif layout or arg or regret:
         one = {"layout": layout, "arg": arg}
-        jobs = _replayed(specs, listed(wanted), listed(dtype), shapes or [], one)
+        jobs = _replayed(specs, listed(wanted), dtypes, shapes, one)
         jobs = bench_sample.of_configurations(jobs) if regret else jobs
     else:
-        jobs = _jobs(specs, listed(wanted), listed(dtype), shapes or [], sweeps, full)
+        jobs = _jobs(specs, listed(wanted), dtypes, shapes, sweeps, full)
     try:
         before = baselines.read(baseline, mode) if baseline else None
     except baselines.BaselineError as error:
@@ -150,7 +169,7 @@ def bench(
         if sample:
             bench_sample.run(jobs, session, results, regret)
         else:
-            _run(jobs, session, results)
+            _run(jobs, session, results, show_values)
         session.end("")
     except KeyboardInterrupt:
         session.end("interrupted")
@@ -177,17 +196,18 @@ def _ops_and_sweeps(words: list[str], sweep: bool) -> tuple[list[Spec], list[str
     benchmarked = [spec for spec in SPECS.values() if spec.benchmarked]
     if not sweep:
         return [spec_named(word) for word in words] or benchmarked, None
+    named = [spec_named(word) for word in words if ":" in word or word in SPECS]
     known = dict.fromkeys(
         name
-        for spec in SPECS.values()
+        for spec in [*SPECS.values(), *named]
         for name, _, _ in spec.sweeps(spec.dtypes[0], spec.default_options)
     )
     names = [word for word in words if word in known]
     for word in words:
-        if word not in known and word not in SPECS:
+        if word not in known and word not in SPECS and ":" not in word:
             both = f"the ops are {', '.join(SPECS)}, the sweeps {', '.join(known)}"
             raise typer.BadParameter(f"no op or sweep {word!r}; {both}")
-    return [SPECS[word] for word in words if word in SPECS] or benchmarked, names
+    return named or benchmarked, names
 
 
 def _check_options(
@@ -201,9 +221,10 @@ def _check_options(
             raise typer.BadParameter(f"--providers {name}: it is not installed")
         if name not in known:
             raise typer.BadParameter(f"--providers {name}: {', '.join(sorted(known))}")
+    timed = {*benchmarks.DTYPES, *(name for spec in specs if spec.own for name in spec.dtypes)}
     for name in dtypes:
-        if name not in benchmarks.DTYPES:
-            raise typer.BadParameter(f"--dtype {name}: one of {', '.join(benchmarks.DTYPES)}")
+        if name not in timed:
+            raise typer.BadParameter(f"--dtype {name}: one of {', '.join(sorted(timed))}")
 
 
 def _jobs(
@@ -243,7 +264,7 @@ def _replayed(
     return [(work, names) for work, names in named if names]
 
 
-def _run(jobs: list[Job], session: Session, results: list[CaseResult]) -> None:
+def _run(jobs: list[Job], session: Session, results: list[CaseResult], show_values: bool) -> None:
     """Measure and print, case by case; the cases of a sweep together, when it ends."""
     out = tables.console()
     progress = tables.progress(out)
@@ -268,7 +289,7 @@ def _run(jobs: list[Job], session: Session, results: list[CaseResult]) -> None:
                 if work.sweep:
                     together.append(result)
                 elif not known:
-                    out.print(tables.block(result))
+                    out.print(tables.block(result, show_values))
         finally:
             if together:
                 out.print(tables.sweep(together, out.width))
@@ -278,11 +299,24 @@ def _place(each: Work | CaseResult) -> tuple[str, ...]:
     return each.case.op, each.case.dtype, each.sweep
 
 
-def _shape(text: str) -> tuple[int, ...]:
+def _grid(specs: list[Spec], texts: list[str]) -> list[str]:
+    """The shapes of --grid: sizes for every dimension, or a list for each."""
+    if not texts:
+        return []
+    sizes = [_shape(text, "--grid") for text in texts]
+    ranks = {len(spec.default_shape) for spec in specs}
+    if len(sizes) > 1 and ranks != {len(sizes)}:
+        told = " or ".join(map(str, sorted(ranks)))
+        raise typer.BadParameter(f"--grid given {len(sizes)} times: the shapes have {told} sizes")
+    every = [sizes] if len(sizes) > 1 else [sizes * rank for rank in sorted(ranks)]
+    return [",".join(map(str, shape)) for each in every for shape in itertools.product(*each)]
+
+
+def _shape(text: str, option: str = "--shapes") -> tuple[int, ...]:
     try:
         sizes = tuple(int(word) for word in text.replace("x", ",").split(","))
     except ValueError:
-        raise typer.BadParameter(f"--shapes {text}: sizes with commas, as 4096,4096") from None
+        raise typer.BadParameter(f"{option} {text}: sizes with commas, as 4096,4096") from None
     if any(n < 1 for n in sizes):
-        raise typer.BadParameter(f"--shapes {text}: sizes are positive")
+        raise typer.BadParameter(f"{option} {text}: sizes are positive")
     return sizes

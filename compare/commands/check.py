@@ -19,15 +19,17 @@ from compare.checking.scheduling import InProcess, InWorkers
 from compare.checking.workers import cores
 from compare.commands.options import (
     MOST_SEED,
+    Targets,
     check_dtype,
     check_implementation_names,
     check_writable,
+    dtypes_listed,
     listed,
+    named,
     one_case,
     spec_named,
     write_json,
 )
-from compare.ops import SPECS
 from cuda_reference import BuildError
 from cuda_reference._compilers import sanitizer_environment
 
@@ -38,6 +40,7 @@ def check(
     ops: Annotated[
         list[str] | None, typer.Argument(metavar="OP", help="Ops to check; all by default.")
     ] = None,
+    target: Targets = None,
     quick: Annotated[bool, typer.Option("--quick", help="Small shapes only.")] = False,
     full: Annotated[
         bool, typer.Option("--full", help="Every shape; on a GPU past 2³¹ elements.")
@@ -114,8 +117,8 @@ def check(
     if sanitize is not None and not impl:
         impl = ["cuda-host"]
     level: Level = "quick" if quick else "full" if full else "standard"
-    specs = [spec_named(name) for name in ops or SPECS]
-    dtypes = listed(dtype)
+    specs = [spec_named(name) for name in named(ops, target)]
+    dtypes = dtypes_listed(dtype)
     for name in dtypes:
         if name not in cases.DTYPES:
             raise typer.BadParameter(f"--dtype {name}: one of {', '.join(cases.DTYPES)}")

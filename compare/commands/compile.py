@@ -3,21 +3,30 @@
 from __future__ import annotations
 
 import os
+import re
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from compare.commands.options import check_writable, listed, spec_named, write_json
+from compare.commands.options import (
+    Targets,
+    check_writable,
+    listed,
+    named,
+    spec_named,
+    write_json,
+)
 from compare.compiling import tables
+from compare.compiling.cross_compile import ASM, Row
 from compare.compiling.machine_code import SHARED_LIMIT
-from compare.ops import SPECS
 
 
 def compile_kernels(
     ops: Annotated[
         list[str] | None, typer.Argument(metavar="OP", help="Ops to compile; all by default.")
     ] = None,
+    target: Targets = None,
     arch: Annotated[
         list[str] | None,
         typer.Option(help="GPU architectures; all by default."),
@@ -30,6 +39,11 @@ def compile_kernels(
             help="Of 10000 drawn products everything that differs: thousands of kernels.",
         ),
     ] = False,
+    asm: Annotated[
+        str | None,
+        typer.Option(help=f"Write this text of every kernel to --out: {', '.join(ASM)}."),
+    ] = None,
+    out: Annotated[Path, typer.Option(help="The folder for --asm.")] = Path("asm"),
     json_file: Annotated[
         Path | None, typer.Option("--json", help="Also write all figures there.")
     ] = None,
@@ -40,7 +54,7 @@ def compile_kernels(
     memory than there is; 2 usage.
     """
     check_writable(json_file)
-    chosen = list(dict.fromkeys(spec_named(name).name for name in ops or SPECS))
+    chosen = list(dict.fromkeys(spec_named(name).name for name in named(ops, target)))
     archs = list(dict.fromkeys(listed(arch))) or list(SHARED_LIMIT)
     for name in archs:
         if name not in SHARED_LIMIT:
@@ -54,7 +68,28 @@ def compile_kernels(
         raise typer.BadParameter(
             "TRITON_INTERPRET=1 is set, and interpreted kernels cannot be compiled: unset it"
         )
-    report = tables.run(chosen, archs, sides, full)
+    if asm is not None and asm not in ASM:
+        raise typer.BadParameter(f"--asm {asm}: one of {', '.join(ASM)}")
+    report = tables.run(chosen, archs, sides, full, asm or "")
+    if asm:
+        typer.echo(f"{out}: {_write(report.rows, asm, out)} files")
     if json_file:
         write_json(json_file, report.to_dict())
     raise typer.Exit(0 if report.passed else 1)
+
+
+def _write(rows: list[Row], kind: str, folder: Path) -> int:
+    """The texts of all kernels, a file each; how many there are. A CUDA kernel may be in several
+    rows, and has sass alone."""
+    texts = {}
+    for row in rows:
+        for side, kernel in (("triton", row.triton), ("cuda", row.cuda)):
+            if kernel and kernel.asm:
+                label = row.label if side == "triton" else kernel.name
+                dtype = row.dtype if side == "triton" else "cuda"
+                name = re.sub(r"[^\w.=×-]+", "_", f"{row.op}-{dtype}-{label}-{row.arch}")
+                texts[f"{name}.{kind}"] = kernel.asm
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, text in texts.items():
+        (folder / name).write_text(text, encoding="utf-8")
+    return len(texts)

@@ -7,11 +7,10 @@ from typing import Annotated, Any
 
 import typer
 
-import triton_kernels
 from compare.cases import Case
 from compare.commands.debug_choice import case_to_debug, side_to_debug
 from compare.commands.debug_cuda import debug_cuda
-from compare.commands.options import MOST_SEED, check_writable, spec_named
+from compare.commands.options import MOST_SEED, Target, check_writable, one_named, spec_named
 from compare.debugging import investigation
 from compare.debugging.compiled import bisection
 from compare.debugging.findings.findings import Findings
@@ -23,7 +22,8 @@ from compare.specs import Spec
 
 
 def debug(
-    op: Annotated[str, typer.Argument(metavar="OP", help="The op to look into.")],
+    op: Annotated[str | None, typer.Argument(metavar="OP", help="The op to look into.")] = None,
+    target: Target = None,
     dtype: Annotated[str | None, typer.Option(help="Its dtype.")] = None,
     shape: Annotated[
         str | None, typer.Option(help="The case's shape: 33,129; 'scalar' for 0-d.")
@@ -93,7 +93,7 @@ def debug(
     wrong found, 1 findings, 2 usage.
     """
     check_writable(json_file)
-    spec = spec_named(op)
+    spec = spec_named(one_named(op, target))
     others: dict[str, Any] = {"--tool": tool, "--program": program, "--tiles": tiles}
     others |= {"--pdb": pdb, "--break": breaks, "--bisect": bisect}
     others |= {"--shrink": shrink, "--output": output}
@@ -102,7 +102,7 @@ def debug(
     variant, case = case_to_debug(spec, side, impl, variant, dtype, seed, one)
     if side == "cuda":
         raise typer.Exit(debug_cuda(case, impl, variant, tool, json_file))
-    function = triton_kernels.variants(spec.name)[variant] if variant else spec.triton
+    function = spec.function(side, variant)
     try:
         wanted = None if program is None else [int(word) for word in program.split(",")]
         if wanted is not None and not 1 <= len(wanted) <= 3:
@@ -117,7 +117,7 @@ def debug(
     if bisect and (reason := bisection.impossible(subject)):
         raise typer.BadParameter(f"--bisect: {reason}")
     if shrink:
-        file = output or Path(f"reproduce_{spec.name}.py")
+        file = output or Path(f"reproduce_{spec.file_name}.py")
         findings = _shrunk(spec, case, variant, function, sanitize, file)
     else:
         try:

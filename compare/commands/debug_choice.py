@@ -7,9 +7,7 @@ from typing import Any, NamedTuple
 
 import typer
 
-import cuda_reference
-import triton_kernels
-from compare.cases import Case
+from compare.cases import Case, dtype_name
 from compare.commands.options import check_dtype, check_implementation_names, one_case
 from compare.specs import Spec
 
@@ -100,14 +98,16 @@ def case_to_debug(
     variant = variant or (impl or "").partition("/")[2] or None
     if side == "triton" and variant in spec.pinned():  # in the interpreter there is one kernel
         variant = None
-    variants = {"triton": triton_kernels.variants, "cuda": cuda_reference.variants}[side]
-    known = variants(spec.name)
+    if getattr(spec, side) is None:
+        raise typer.BadParameter(f"{spec.name} has no {side} side")
+    known = spec.variants(side)
     if variant is not None and variant not in known:
         names, named = ", ".join(known) or "no variants", {"triton": "Triton", "cuda": "CUDA"}
         raise typer.BadParameter(
             f"--variant {variant}: {spec.name} has {names} on the {named[side]} side"
         )
     if dtype is not None:
+        dtype = dtype_name(dtype)
         check_dtype(spec, dtype)
     possible = [one_case(spec, name, seed, one) for name in ([dtype] if dtype else spec.dtypes)]
     taken = [case for case in possible if spec.takes(side, variant, case)]

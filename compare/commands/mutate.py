@@ -10,7 +10,15 @@ from typing import Annotated
 import typer
 
 from compare.checking.implementations import MODES, unavailable
-from compare.commands.options import MOST_SEED, check_writable, listed, spec_named, write_json
+from compare.commands.options import (
+    MOST_SEED,
+    Targets,
+    check_writable,
+    listed,
+    named,
+    spec_named,
+    write_json,
+)
 from compare.mutation import explained, planting, population, tables
 from compare.mutation.planting import Plan
 from compare.ops import SPECS
@@ -20,6 +28,7 @@ def mutate(
     ops: Annotated[
         list[str] | None, typer.Argument(metavar="OP", help="Ops to mutate; all by default.")
     ] = None,
+    target: Targets = None,
     side: Annotated[list[str] | None, typer.Option(help="Only this side: triton or cuda.")] = None,
     seed: Annotated[
         int, typer.Option(help="Seed of the sample that is drawn.", min=0, max=MOST_SEED)
@@ -53,7 +62,7 @@ def mutate(
     check_writable(json_file)
     if resume and json_file is None:
         raise typer.BadParameter("--resume goes on with a file: --json FILE")
-    chosen = list(dict.fromkeys(spec_named(name).name for name in ops or SPECS))
+    chosen = list(dict.fromkeys(spec_named(name).name for name in named(ops, target)))
     wanted = listed(side)
     for name in wanted:
         if name not in ("triton", "cuda"):
@@ -67,7 +76,7 @@ def mutate(
             reason = next(why for mode, why in unavailable().items() if MODES[mode][0] == name)
             typer.echo(f"not run: {name}: {reason}", err=True)
     mutants, known = population.population(sides, chosen), explained.read()
-    if "triton" in sides and (reason := population.gluon_missing()):
+    if "triton" in sides and (reason := population.gluon_missing(chosen)):
         typer.echo(f"not run: {population.GLUON}: {reason}", err=True)
         known = [each for each in known if not each.file.startswith(population.GLUON)]
     if not mutants:
@@ -90,7 +99,7 @@ def mutate(
             raise typer.BadParameter(f"--resume {error}") from None
     cores = len(os.sched_getaffinity(0))
     report = tables.run(drawn, plan, jobs or cores, known, tried, **options, **conditions)
-    whole = ops is None and sides == ["triton", "cuda"] and not report.interrupted
+    whole = chosen == list(SPECS) and sides == ["triton", "cuda"] and not report.interrupted
     if whole:  # the population that the entries are about
         report.stale = explained.stale(known, mutants, None if sample else report.survivors)
     tables.print_report(report)

@@ -7,7 +7,7 @@ import math
 import os
 import re
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import torch
 import typer
@@ -16,7 +16,7 @@ from compare import cases
 from compare.cases import Case
 from compare.checking.implementations import MODES, implementations, unavailable
 from compare.numerics import json_safe
-from compare.ops import SPECS
+from compare.ops import SPECS, TargetError, spec_of
 from compare.specs import Spec
 
 NO_GPU = 3  # exit status
@@ -56,11 +56,42 @@ def listed(values: list[str] | None) -> list[str]:
     return [word for value in values or [] for word in value.split(",") if word]
 
 
+_TARGET = typer.Option(
+    "--target", metavar="MODULE:SPEC", help="Kernels of your own, by their spec: OWN_KERNELS.md."
+)
+Target = Annotated[str | None, _TARGET]
+Targets = Annotated[list[str] | None, _TARGET]
+
+
+def dtypes_listed(values: list[str] | None) -> list[str]:
+    """The same of dtypes, by the names that cases have for them."""
+    return list(dict.fromkeys(map(cases.dtype_name, listed(values))))
+
+
 def spec_named(name: str) -> Spec:
-    """An op's entry."""
-    if name not in SPECS:
-        raise typer.BadParameter(f"no op {name!r}; the ops are {', '.join(SPECS)}")
-    return SPECS[name]
+    """An op's entry, or a target."""
+    try:
+        return spec_of(name)
+    except TargetError as error:
+        raise typer.BadParameter(f"--target {error}") from None
+    except KeyError:
+        ops = ", ".join(SPECS)
+        raise typer.BadParameter(f"no op {name!r}; the ops are {ops}") from None
+
+
+def named(ops: list[str] | None, targets: list[str] | None) -> list[str]:
+    """The ops and targets that the command line names; all ops if it names nothing."""
+    for name in targets or []:
+        if ":" not in name:
+            raise typer.BadParameter(f"--target {name}: MODULE:SPEC, as in my_module:SPEC")
+    return [*(ops or []), *(targets or [])] or list(SPECS)
+
+
+def one_named(op: str | None, target: str | None) -> str:
+    """The op or the target of a command that takes one."""
+    if (op is None) == (target is None):
+        raise typer.BadParameter("Missing argument: name one op, or one --target")
+    return named([op] if op else None, [target] if target else None)[0]
 
 
 def check_implementation_names(specs: list[Spec], wanted: list[str]) -> None:
@@ -157,6 +188,7 @@ def _memory() -> int:
 def timed_case(spec: Spec, dtype: str, shape: str | None) -> Case:
     """The case that benchmarks time, of this shape; of the first one past 2²⁰ elements or 2³²
     multiplications if none is given."""
+    dtype = cases.dtype_name(dtype)
     check_dtype(spec, dtype)
     timed = list(spec.timed(dtype, spec.default_options))
     if shape is None:

@@ -14,7 +14,7 @@ import typer
 from compare.cases import Case
 from compare.checking.printing import environment
 from compare.checking.progress import Bar
-from compare.commands.options import listed, need_gpu, spec_named, timed_case
+from compare.commands.options import Target, listed, need_gpu, one_named, spec_named, timed_case
 from compare.profiling import counters, folder, reading, recording, tables
 from compare.specs import Spec
 from compare.timing import bench, providers
@@ -23,14 +23,17 @@ from compare.timing.tables import console
 
 
 def profile(
-    op: Annotated[str, typer.Argument(metavar="OP", help="The op to profile.")],
+    op: Annotated[str | None, typer.Argument(metavar="OP", help="The op to profile.")] = None,
+    target: Target = None,
     wanted: Annotated[
         list[str] | None,
         typer.Option(
             "--providers", help="Only these: cuda, eager, …; ours, peers. Default: triton,peers."
         ),
     ] = None,
-    dtype: Annotated[str, typer.Option(help="Its dtype.")] = "float16",
+    dtype: Annotated[
+        str | None, typer.Option(help="Its dtype; float16 if it has that.", show_default=False)
+    ] = None,
     shape: Annotated[
         str | None, typer.Option(help="Its shape: 2048,2048 or M,N,K; a timed one by default.")
     ] = None,
@@ -63,14 +66,16 @@ def profile(
     Exit status: 0 all right; 1 a wrong result, one of ours that did not run, or no kernels in the
     trace; 2 usage; 3 no GPU.
     """
-    spec = spec_named(op)
+    spec = spec_named(one_named(op, target))
+    if dtype is None:
+        dtype = "float16" if "float16" in spec.dtypes else spec.dtypes[0]
     case = timed_case(spec, dtype, shape)
     names = _names(spec, case, listed(wanted) or ["triton", "peers"])
-    target = out or Path("profile") / op
-    plan = _Plan(case, names, target, tensorboard, _ncu(ncu), steps, calls)
+    files = out or Path("profile") / spec.file_name
+    plan = _Plan(case, names, files, tensorboard, _ncu(ncu), steps, calls)
     outside = recording.started_under()
-    if not ranges_only and not outside and (wrong := folder.check(target)):
-        raise typer.BadParameter(f"--out {target} {wrong}")
+    if not ranges_only and not outside and (wrong := folder.check(files)):
+        raise typer.BadParameter(f"--out {files} {wrong}")
     if dry_run:
         typer.echo(plan.told())
         return
@@ -109,7 +114,7 @@ class _Plan:
 
     def program(self, names: list[str], steps: int, calls: int) -> list[str]:
         """This command, as another profiler runs it."""
-        words = ["-m", "compare", "profile", self.case.op, "--dtype", self.case.dtype]
+        words = ["-m", "compare", "profile", *self.case.words, "--dtype", self.case.dtype]
         words += ["--shape", ",".join(map(str, self.case.shape)), "--providers", ",".join(names)]
         return [*words, "--steps", str(steps), "--calls", str(calls), "--ranges-only"]
 
@@ -126,7 +131,7 @@ class _Plan:
 
     def trace(self) -> Path:
         """The Chrome trace."""
-        return self.folder / f"{self.case.op}.trace.json"
+        return self.folder / f"{self.case.op.replace(':', '_')}.trace.json"
 
     def told(self) -> str:
         """For --dry-run."""
@@ -215,7 +220,7 @@ def _prepared(
 def _failed(problems: dict[str, str]) -> bool:
     """Whether a result is wrong, or one of ours did not run."""
     return any(
-        name not in providers.PEERS or problem.startswith("wrong")
+        not providers.is_peer(name) or problem.startswith("wrong")
         for name, problem in problems.items()
     )
 

@@ -17,13 +17,11 @@ from typing import Any, NamedTuple
 
 import torch
 
-import cuda_reference
-import triton_kernels
 from compare.cases import Case
 from compare.checking import hints
 from compare.compiling import machine_code, walk
 from compare.compiling.machine_code import SHARED_LIMIT, Figures
-from compare.ops import SPECS
+from compare.ops import SPECS, spec_of
 from compare.specs import Spec
 from cuda_reference import BuildError, _build, _compilers
 from triton_kernels.interpreter.cross_compile import Launch, compiling
@@ -70,6 +68,7 @@ class Kernel:
     figures: Figures | None = None
     error: str = ""
     config: Mapping[str, int] = field(default_factory=dict)
+    asm: str = field(default="", repr=False)  # the text that was asked for
 
     def problem(self, arch: str, spills: bool = True) -> str:
         """What is wrong with it, spills included if they count, or ""."""
@@ -153,6 +152,15 @@ def nvcc_missing() -> str | None:
     return None
 
 
+def sourceless(spec: Spec) -> str:
+    """Why there is no source of a CUDA side to compile, or ""."""
+    if not spec.own or hasattr(spec.cuda, "machine_code"):
+        return ""
+    if spec.cuda is None:
+        return f"{spec.name} has no CUDA side"
+    return f"the cuda function of {spec.name} is not itself one of cuda_reference.load's"
+
+
 class Unit(NamedTuple):
     """What one process compiles at a time: an op, or drawn products beside its own."""
 
@@ -160,14 +168,17 @@ class Unit(NamedTuple):
     arch: str
     sides: tuple[str, ...]
     products: tuple[walk.Product, ...] = ()
+    asm: str = ""  # which text to keep: one of ASM
 
 
-def units(ops: list[str], archs: list[str], sides: list[str], full: bool) -> list[Unit]:
+def units(
+    ops: list[str], archs: list[str], sides: list[str], full: bool, asm: str = ""
+) -> list[Unit]:
     """All ops for all archs, in that order; after gemm_bias_act a sample of the distinct products
     of the walk, or all."""
     found = []
     for arch, op in itertools.product(archs, ops):
-        found.append(Unit(op, arch, tuple(sides)))
+        found.append(Unit(op, arch, tuple(sides), asm=asm))
         if op == "gemm_bias_act" and "triton" in sides:
             drawn = walk.distinct(arch) if full else walk.sample(arch)
             parts = (drawn[i : i + PART] for i in range(0, len(drawn), PART))
@@ -192,8 +203,8 @@ def compile_all(units: list[Unit], done: Callable[[], None]) -> list[Row]:
         context = multiprocessing.get_context("spawn")
         with ProcessPoolExecutor(workers, mp_context=context) as pool:
             # The longest first, so that no core idles at the end.
-            heavy = sorted(units, key=lambda unit: -len(list(_cases(SPECS[unit.op]))))
-            heavy.sort(key=lambda unit: not SPECS[unit.op].bounded)
+            heavy = sorted(units, key=lambda unit: -len(list(_cases(spec_of(unit.op)))))
+            heavy.sort(key=lambda unit: not spec_of(unit.op).bounded)
             futures = {pool.submit(compile_unit, unit): unit for unit in heavy}
             for future in as_completed(futures):
                 rows_of[futures[future]] = future.result()
@@ -205,23 +216,24 @@ def compile_unit(unit: Unit) -> list[Row]:
     """The rows of one."""
     if unit.products:
         return _compile_products(unit.op, unit.arch, unit.products)
-    return compile_op(unit.op, unit.arch, unit.sides)
+    return compile_op(unit.op, unit.arch, unit.sides, unit.asm)
 
 
-def compile_op(op: str, arch: str, sides: tuple[str, ...]) -> list[Row]:
+def compile_op(op: str, arch: str, sides: tuple[str, ...], asm: str = "") -> list[Row]:
     """The rows of one op for one architecture."""
-    spec = SPECS[op]
-    triton = _triton_kernels(spec, arch) if "triton" in sides else {}
-    cuda = _cuda_kernels(spec, arch) if "cuda" in sides else {}
+    spec = spec_of(op)
+    triton = _triton_kernels(spec, arch, asm) if "triton" in sides and spec.triton else {}
+    cuda = _cuda_kernels(spec, arch, asm) if "cuda" in sides and not sourceless(spec) else {}
     rows, shown = [], set()
+    twin = next(iter(cuda)) if spec.own and len(cuda) == 1 else ""
     for (dtype, label, variant), kernel in triton.items():
-        name = ""
-        if variant is None or variant in cuda_reference.variants(op):
+        name = twin
+        if not spec.own and (variant is None or variant in spec.variants("cuda")):
             name = spec.cuda_kernel(dtype, variant)
         shown.add(name)
         rows.append(Row(arch, op, dtype, label, kernel, cuda.get(name)))
     # What has no twin in Triton; another op of the same source shows what is its own alone.
-    own = {spec.cuda_kernel(*which) for which in _cuda_variants(spec)}
+    own = set() if spec.own else {spec.cuda_kernel(*which) for which in _cuda_variants(spec)}
     for other in SPECS.values():
         if other.stem == spec.stem and other is not spec:
             shown |= {other.cuda_kernel(*which) for which in _cuda_variants(other)} - own
@@ -238,7 +250,7 @@ def _cases(spec: Spec) -> Iterator[tuple[str, str | None, Case]]:
         cases = list(spec.to_compile(dtype, spec.default_options))
         for case in cases:
             yield dtype, None, case
-        for variant in triton_kernels.variants(spec.name):
+        for variant in spec.variants("triton"):
             if spec.takes("triton", variant, cases[0]):
                 yield dtype, variant, cases[0]
         for variant, case in spec.pinned_to_compile(dtype):
@@ -246,26 +258,32 @@ def _cases(spec: Spec) -> Iterator[tuple[str, str | None, Case]]:
                 yield dtype, variant, case
 
 
-def _triton_kernels(spec: Spec, arch: str) -> dict[tuple[str, str, str | None], Kernel]:
+def _triton_kernels(
+    spec: Spec, arch: str, asm: str = ""
+) -> dict[tuple[str, str, str | None], Kernel]:
     """(dtype/precision, label, variant) → kernel."""
     pinned = spec.pinned()
-    variants: dict[str | None, Callable[..., Any]] = {None: pinned.get("tl", spec.triton)}
-    variants.update(triton_kernels.variants(spec.name))
-    variants.update(pinned)
     launched: dict[tuple[str, str, str | None], Launch] = {}
     with compiling(int(arch.removeprefix("sm_"))) as launches:
         for dtype, variant, case in _cases(spec):
             arguments, options = spec.inputs(case, META)
-            spec.called(case, variants[variant])(*arguments, **options)
+            function = pinned.get(variant or "tl") or spec.function("triton", variant)
+            try:
+                spec.called(case, function)(*arguments, **options)
+            except Exception as error:
+                if not spec.own:
+                    raise
+                told = RuntimeError(f"on tensors without memory (device 'meta'): {_words(error)}")
+                launches.append(Launch(f"{spec.name}()", {}, error=told))
             precision = case.options.get("precision", "ieee")
             shown = dtype if precision == "ieee" else f"{dtype}/{precision}"
             for launch in launches:
                 # The first of the same label: another shape took the same configuration.
-                named = variant is not None and variant not in pinned
-                label = str(variant) if named else _label(case, launch)
-                launched.setdefault((shown, label, variant if named else None), launch)
+                label = own_label(launch) if spec.own else _label(case, launch)
+                named = None if variant in pinned else variant
+                launched.setdefault((shown, named or label, named), launch)
             launches.clear()
-    return dict(zip(launched, _measured(list(launched.values()), arch)))
+    return dict(zip(launched, measured(list(launched.values()), arch, asm)))
 
 
 def _compile_products(op: str, arch: str, products: tuple[walk.Product, ...]) -> list[Row]:
@@ -273,12 +291,13 @@ def _compile_products(op: str, arch: str, products: tuple[walk.Product, ...]) ->
     launches = walk.compiled(products, arch)
     return [
         Row(arch, op, product.dtype, product.label(arch), kernel, drawn=True)
-        for product, kernel in zip(products, _measured(launches, arch))
+        for product, kernel in zip(products, measured(launches, arch))
     ]
 
 
-def _measured(launches: Sequence[Launch], arch: str) -> list[Kernel]:
-    """The kernels of launches, with the figures of those that compile."""
+def measured(launches: Sequence[Launch], arch: str, asm: str = "") -> list[Kernel]:
+    """The kernels of launches, with the figures of those that compile, and a text if one is asked
+    for."""
     good = [launch for launch in launches if launch.error is None]
     figures = iter(machine_code.of_triton([(launch.cubin, launch.shared) for launch in good], arch))
     return [
@@ -287,9 +306,19 @@ def _measured(launches: Sequence[Launch], arch: str) -> list[Kernel]:
             next(figures) if launch.error is None else None,
             _words(launch.error),
             _config(launch),
+            _text(launch, asm) if asm and launch.error is None else "",
         )
         for launch in launches
     ]
+
+
+ASM = ("ttir", "ttgir", "llir", "ptx", "sass")
+
+
+def _text(launch: Launch, asm: str) -> str:
+    if asm == "sass":
+        return "\n".join(machine_code.sass(launch.cubin).values())
+    return str(launch.asm[asm])
 
 
 def _config(launch: Launch) -> dict[str, int]:
@@ -316,6 +345,16 @@ def _label(case: Case, launch: Launch) -> str:
     return " ".join(words)
 
 
+def own_label(launch: Launch) -> str:
+    """The same of a kernel from elsewhere, whatever its constants are called."""
+    config = _config(launch)
+    words = [launch.kernel]
+    words += [f"{name}={value}" for name, value in config.items() if not name.startswith("num_")]
+    short = {"num_warps": "w", "num_stages": "s", "num_ctas": "c"}
+    words += [f"{short[name]}{value}" for name, value in config.items() if name in short]
+    return " ".join(words)
+
+
 def _words(error: Exception | None) -> str:
     """An error in one line: the last, where the compiler has its point after the excerpt; what it
     means instead, where that is known."""
@@ -323,6 +362,8 @@ def _words(error: Exception | None) -> str:
         return ""
     if known := hints.hint(error):
         return f"{type(error).__name__}: {known}"
+    while isinstance(error.__cause__, type(error)):  # in a function that the kernel calls
+        error = error.__cause__
     lines = [line.strip() for line in str(error).splitlines() if line.strip()] or [repr(error)]
     return f"{type(error).__name__}: {lines[-1] if len(lines) > 1 else lines[0]}"
 
@@ -334,18 +375,25 @@ def _cuda_variants(spec: Spec) -> Iterator[tuple[str, str | None]]:
     """(dtype, variant) of every CUDA kernel of the op."""
     for dtype in spec.dtypes:
         case = next(iter(spec.to_compile(dtype, spec.default_options)))
-        for variant in (None, *cuda_reference.variants(spec.name)):
+        for variant in (None, *spec.variants("cuda")):
             if spec.takes("cuda", variant, case):
                 yield dtype, variant
 
 
-def _cuda_kernels(spec: Spec, arch: str) -> dict[str, Kernel]:
+def _cuda_kernels(spec: Spec, arch: str, asm: str = "") -> dict[str, Kernel]:
     """Name → kernel of the op's source file."""
     try:
-        cubin, account = _build.cubin(spec.stem, arch)
+        made = spec.cuda.machine_code(arch) if spec.own else [_build.cubin(spec.stem, arch)]
     except BuildError as error:
         failed = str(error)
         names = dict.fromkeys(spec.cuda_kernel(d, v) for d, v in _cuda_variants(spec))
         return {name: Kernel(name, None, failed) for name in names}
-    figures_of = machine_code.of_cuda(cubin, account, arch)
-    return {name: Kernel(name, figures) for name, figures in figures_of.items()}
+    return {kernel.name: kernel for cubin in made for kernel in of_cubin(cubin, arch, asm)}
+
+
+def of_cubin(made: tuple[bytes, str], arch: str, asm: str = "") -> Iterator[Kernel]:
+    """The kernels that nvcc made, with ptxas's account; of the texts there is sass alone."""
+    cubin, account = made
+    texts = machine_code.sass(cubin) if asm == "sass" else {}
+    for name, figures in machine_code.of_cuda(cubin, account, arch).items():
+        yield Kernel(name, figures, asm=texts.get(name, ""))

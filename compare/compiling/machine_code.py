@@ -122,6 +122,16 @@ def _width(modifiers: list[str]) -> str:
     return "32"
 
 
+def sass(cubin: bytes) -> dict[str, str]:
+    """The instructions of each kernel of a cubin, as NVIDIA's disassembler writes them."""
+    with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
+        file.write(cubin)
+        file.flush()
+        text = _run("cuobjdump", "-sass", file.name)
+    _, *parts = re.split(r"^\s*Function : (\S+)\n", text, flags=re.M)
+    return {readable(name): code for name, code in zip(parts[::2], parts[1::2])}
+
+
 # ---- NVIDIA's tools ----
 
 

@@ -14,6 +14,7 @@ from compare.checking.printing import date, environment
 from compare.compiling import cross_compile
 from compare.compiling.cross_compile import Kernel, Row
 from compare.compiling.machine_code import SHARED_LIMIT, Figures
+from compare.ops import spec_of
 
 COLUMNS = ("regs", "spill\nstack", "shared", "ld/st", "tensor")
 
@@ -43,13 +44,18 @@ class Report:
         }
 
 
-def run(ops: list[str], archs: list[str], sides: list[str], full: bool = False) -> Report:
+def run(
+    ops: list[str], archs: list[str], sides: list[str], full: bool = False, asm: str = ""
+) -> Report:
     """Compile with a progress bar, print the tables and the findings."""
     start = time.perf_counter()
     reasons = {}
     if "cuda" in sides and (reason := cross_compile.nvcc_missing()):
         reasons["cuda"] = reason
         sides = [side for side in sides if side != "cuda"]
+    for op in ops if "cuda" in sides else ():
+        if why := cross_compile.sourceless(spec_of(op)):
+            reasons[f"cuda, {op}"] = why
     progress = Progress(
         TextColumn("{task.description}"),
         BarColumn(),
@@ -58,7 +64,7 @@ def run(ops: list[str], archs: list[str], sides: list[str], full: bool = False) 
         transient=True,
     )
     with progress:
-        units = cross_compile.units(ops, archs, sides, full)
+        units = cross_compile.units(ops, archs, sides, full, asm)
         task = progress.add_task("compile", total=len(units))
         rows = cross_compile.compile_all(units, lambda: progress.advance(task))
     report = Report(rows, archs, reasons, time.perf_counter() - start)
@@ -66,15 +72,16 @@ def run(ops: list[str], archs: list[str], sides: list[str], full: bool = False) 
     if not console.is_terminal:  # a log file has room; rich would assume 80 columns
         console = Console(width=120)
     for arch in archs:
-        console.print(_table(arch, [row for row in rows if row.arch == arch], sides))
+        console.print(table(arch, [row for row in rows if row.arch == arch], sides))
         console.print()
     _print_findings(console, report)
     return report
 
 
-def _table(arch: str, rows: list[Row], sides: list[str]) -> Table:
+def table(arch: str, rows: list[Row], sides: list[str]) -> Table:
+    """What an architecture's rows say of these sides."""
     limit = SHARED_LIMIT[arch]
-    table = Table(
+    shown = Table(
         title=f"{arch}, {limit} bytes of shared memory a block",
         title_justify="left",
         title_style="bold",
@@ -82,23 +89,23 @@ def _table(arch: str, rows: list[Row], sides: list[str]) -> Table:
         header_style="bold",
         padding=(0, 1, 0, 0),
     )
-    table.add_column("dtype", no_wrap=True)
-    table.add_column("kernel", no_wrap=True)
+    shown.add_column("dtype", no_wrap=True)
+    shown.add_column("kernel", no_wrap=True)
     for side in sides:
         for i, column in enumerate(COLUMNS):
             title = {"triton": "Triton\n", "cuda": "CUDA\n"}[side] if i == 0 else ""
-            table.add_column(title + column, justify="right", no_wrap=True, vertical="bottom")
+            shown.add_column(title + column, justify="right", no_wrap=True, vertical="bottom")
     op = ""
     for row in rows:
-        if row.op != op:
+        if row.op != op:  # of a single kernel there is none
             op = row.op
-            table.add_row(f"[bold]{op}[/]")
+            shown.add_row(f"[bold]{op}[/]")
         cells = []
         for side in sides:
             kernel = row.triton if side == "triton" else row.cuda
             cells += _cells(kernel, limit)
-        table.add_row(row.dtype, row.label, *cells)
-    return table
+        shown.add_row(row.dtype, row.label, *cells)
+    return shown
 
 
 def _cells(kernel: Kernel | None, limit: int) -> list[str]:

@@ -70,13 +70,13 @@ class Subject(Protocol):
 
 
 class Op:
-    """A case of one of the repository's ops."""
+    """A case of an op, or of a target."""
 
     outside_is_usage = False
-    in_ulps = False
 
     def __init__(self, spec: Spec, case: Case, variant: str | None, function: Any) -> None:
         self._spec, self._case, self._variant, self._function = spec, case, variant, function
+        self.in_ulps = spec.max_ulps is not None
         self.title = str(case) + (f", variant {variant}" if variant else "")
 
     def prepare(self, device: torch.device) -> Any:

@@ -3,7 +3,8 @@
 An entry names a function of a file, its statement, the statement with the fault, and the reason:
 ``equivalent`` (every result is the same), ``speed`` (every result is right), ``accuracy`` (within
 the bound, if less accurate) or ``gpu`` (a check on a GPU sees it), and a sentence. In place of the
-two statements "*" explains every survivor of a function that only chooses what is fast.
+two statements "*" explains every survivor of a function that only chooses what is fast; with a
+``kind``, every one of that kind: "narrowed" where only more than 2³¹ of anything shows it.
 """
 
 from __future__ import annotations
@@ -28,14 +29,19 @@ class Explanation:
     because: str
     statement: str = "*"
     mutant: str = "*"
+    kind: str = "*"
 
     def covers(self, mutant: Mutant) -> bool:
         """Whether it is this mutant that is explained."""
         if (mutant.file, mutant.function) != (self.file, self.function):
             return False
+        if self.kind not in ("*", mutant.edit.kind):
+            return False
         return self.statement == "*" or mutant.statement == (self.statement, self.mutant)
 
     def __str__(self) -> str:
+        if self.kind != "*":
+            return f"{self.file} {self.function}: {self.kind}"
         return f"{self.file} {self.function}: {self.statement} → {self.mutant}"
 
 
@@ -52,6 +58,8 @@ def read(file: Path = FILE) -> list[Explanation]:
             raise ValueError(f"{file.name}: {explanation}: a reason, one of {', '.join(REASONS)}")
         if (explanation.statement == "*") != (explanation.mutant == "*"):
             raise ValueError(f"{file.name}: {explanation}: both statements, or none")
+        if explanation.kind != "*" and explanation.statement != "*":
+            raise ValueError(f"{file.name}: {explanation}: a kind, or statements")
         explanations.append(explanation)
     return explanations
 

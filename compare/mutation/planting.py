@@ -22,7 +22,8 @@ from typing import Any
 
 from compare.checking.implementations import MODES, unavailable
 from compare.mutation.mutant import PACKAGES, ROOT, Edit, Mutant
-from compare.mutation.population import CSRC, GLUON, seen_by
+from compare.mutation.population import CSRC, GLUON, is_target, of_target, seen_by
+from compare.ops import CUDA, sources
 
 SECONDS = 600  # for all that is tried with one mutant
 ENDS = ("killed", "survived", "timed out", "did not compile")
@@ -143,7 +144,8 @@ def run(mutants: list[Mutant], plan: Plan, jobs: int) -> Iterator[Trial]:
 
 def healthy(sides: list[str], plan: Plan) -> str:
     """What goes wrong where nothing is planted, in a few cases of every op; "" if nothing."""
-    for trial in run([_nothing(side) for side in sides], replace(plan, most=FEW), len(sides)):
+    nothing = [edit for side in sides for edit in _nothing(side, plan.ops)]
+    for trial in run(nothing, replace(plan, most=FEW), len(sides)):
         if trial.end != "survived":
             return f"{trial.end}: {trial.says}"
     return ""
@@ -152,11 +154,16 @@ def healthy(sides: list[str], plan: Plan) -> str:
 FEW = 12
 
 
-def _nothing(side: str) -> Mutant:
-    """An edit that changes nothing, in the file that most ops are made of."""
-    file = {"triton": "triton_kernels/_elementwise.py", "cuda": f"{CSRC}/elementwise.cuh"}[side]
-    text = (ROOT / file).read_text(encoding="utf-8")
-    return Mutant(side, file, "", Edit("nothing", 0, 0, ""), text)
+def _nothing(side: str, ops: list[str]) -> Iterator[Mutant]:
+    """Edits that change nothing: in the file that most ops are made of, and in one of a target."""
+    nothing = Edit("nothing", 0, 0, "")
+    if not all(map(is_target, ops)):
+        file = {"triton": "triton_kernels/_elementwise.py", "cuda": f"{CSRC}/elementwise.cuh"}[side]
+        text = (ROOT / file).read_text(encoding="utf-8")
+        yield Mutant(side, file, "", nothing, text)
+    for op in filter(is_target, ops):
+        for mutant in of_target(op, [side])[:1]:
+            yield replace(mutant, function="", edit=nothing)
 
 
 def try_one(mutant: Mutant, plan: Plan, nursery: Nursery) -> Trial:
@@ -165,19 +172,22 @@ def try_one(mutant: Mutant, plan: Plan, nursery: Nursery) -> Trial:
     with tempfile.TemporaryDirectory(prefix="mutant-") as name:
         folder = Path(name)
         copy(folder)
+        for op in filter(is_target, plan.ops):
+            copy_target(folder, op, mutant)
         planted = folder / mutant.file
         planted.unlink()  # it is a link to the file itself
         planted.write_text(mutant.mutated, encoding="utf-8")
-        (folder / "libraries").mkdir(mode=0o700)
+        environment = {}
+        if mutant.side == "cuda" or not all(map(is_target, plan.ops)):
+            (folder / "libraries").mkdir(mode=0o700)
+            environment["CUDA_REFERENCE_CACHE"] = str(folder / "libraries")
+            environment["CUDA_REFERENCE_LIBRARIES"] = ""  # they are of other sources
         said = folder / "output"
         status = nursery.run(
             SECONDS,
             folder=name,
             output=str(said),
-            environment={
-                "CUDA_REFERENCE_CACHE": str(folder / "libraries"),
-                "CUDA_REFERENCE_LIBRARIES": "",  # they are of other sources
-            },
+            environment=environment,
             words=["compare.mutation.trial", plan.request(mutant)],
         )
         output = said.read_text(encoding="utf-8", errors="replace") if said.exists() else ""
@@ -213,6 +223,21 @@ def copy(folder: Path, root: Path = ROOT) -> None:
     ignored = shutil.ignore_patterns("*.pyc.*")  # that another process is writing
     for package in PACKAGES:
         shutil.copytree(root / package, folder / package, ignore=ignored, copy_function=_link)
+
+
+def copy_target(folder: Path, op: str, mutant: Mutant) -> None:
+    """What belongs to a target. Where the fault is in a Triton kernel the CUDA sources are links,
+    which are followed: their library is built."""
+    root, own = sources(op)
+    for file in own:
+        new = folder / file
+        new.parent.mkdir(parents=True, exist_ok=True)
+        if new.exists():
+            continue  # of two targets
+        if mutant.side == "triton" and file.endswith(CUDA):
+            new.symlink_to(root / file)
+        else:
+            _link(str(root / file), str(new))
 
 
 def _link(source: str, target: str) -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from compare.mutation import cuda_faults, triton_faults
 from compare.mutation.mutant import ROOT, Mutant
-from compare.ops import SPECS
+from compare.ops import sources, spec_of
 from triton_kernels.gemm.gluon import availability
 
 CSRC = "cuda_reference/csrc"
@@ -23,7 +23,7 @@ def population(sides: list[str], ops: list[str], root: Path = ROOT) -> list[Muta
     """Every mutant of the sources that the ops are made of, a side after the other, but of those
     that do not run here."""
     mutants: list[Mutant] = []
-    left_out = (GLUON,) if gluon_missing() else ()
+    left_out = (GLUON,) if gluon_missing(ops, root) else ()
     for file in files(root):
         if file.startswith(left_out):
             continue
@@ -32,12 +32,31 @@ def population(sides: list[str], ops: list[str], root: Path = ROOT) -> list[Muta
             side, faults = "triton", triton_faults.faults
         if side in sides and _part_of(file, ops, root):
             mutants += faults(file, _text(root, file))
+    for op in filter(is_target, ops):
+        mutants += of_target(op, sides)
     return mutants
 
 
-def gluon_missing() -> str:
-    """Why Gluon's kernel does not run here, or ""."""
-    return availability.here()
+def is_target(op: str) -> bool:
+    """Whether it is no op of this project's."""
+    return ":" in op
+
+
+def of_target(name: str, sides: list[str]) -> list[Mutant]:
+    """Every mutant of the kernels that belong to a target."""
+    mutants: list[Mutant] = []
+    folder, own = sources(name)
+    for file in own:
+        if file.endswith(".py") and "triton" in sides:
+            mutants += triton_faults.faults(file, _text(folder, file))
+        elif file.endswith((".cu", ".cuh")) and "cuda" in sides:
+            mutants += cuda_faults.faults(file, _text(folder, file))
+    return mutants
+
+
+def gluon_missing(ops: list[str], root: Path = ROOT) -> str:
+    """Why Gluon's kernel, if the ops are made of it, does not run here; or ""."""
+    return availability.here() if _part_of(f"{GLUON}kernels.py", ops, root) else ""
 
 
 def files(root: Path = ROOT) -> list[str]:
@@ -51,13 +70,15 @@ def _part_of(file: str, ops: list[str], root: Path) -> bool:
     its gradients are made with that."""
     own = Path(file)
     if own.suffix == ".cu" or own.parent.name == "ops":
-        return own.stem in {SPECS[op].stem for op in ops}
+        return own.stem in {spec_of(op).stem for op in ops if not is_target(op)}
     return bool(seen_by(file, ops, root))
 
 
 def seen_by(file: str, ops: list[str], root: Path = ROOT) -> list[str]:
     """Those of the ops that a file is a part of, nearest first: its own, then those whose files
-    import or include it, then those that import these."""
+    import or include it, then those that import these. A target is that of its own files."""
+    if targets := [op for op in ops if is_target(op) and file in sources(op)[1]]:
+        return targets
     users = _users(root)
     distance = {file: 0}
     left = [file]
@@ -68,11 +89,12 @@ def seen_by(file: str, ops: list[str], root: Path = ROOT) -> list[str]:
                 left.append(user)
 
     def away(op: str) -> float:
-        stem = SPECS[op].stem
+        stem = spec_of(op).stem
         own = (f"triton_kernels/ops/{stem}.py", f"{CSRC}/{stem}.cu")
         return min((distance[name] for name in own if name in distance), default=float("inf"))
 
-    return sorted((op for op in ops if away(op) < float("inf")), key=away)
+    known = (op for op in ops if not is_target(op))
+    return sorted((op for op in known if away(op) < float("inf")), key=away)
 
 
 def _files(root: Path, folder: str, pattern: str) -> list[str]:

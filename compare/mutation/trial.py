@@ -17,7 +17,7 @@ from typing import Any
 from compare.cases import Case
 from compare.checking import verdicts
 from compare.checking.implementations import applies, implementations, is_quick
-from compare.ops import SPECS
+from compare.ops import spec_of
 from compare.specs import Spec
 
 # What an interpreted kernel ends with that no compiler would take.
@@ -58,7 +58,7 @@ def telling_first(ops: list[str], mode: str, level: str) -> list[tuple[Spec, Cas
     """The cases of the ops: first those that show a coordinate which none before them showed, then
     those that show it in another op or dtype, then new pairs of coordinates, then the rest."""
     wanted: list[tuple[Spec, Case]] = []
-    for spec in (SPECS[op] for op in ops):
+    for spec in (spec_of(op) for op in ops):
         candidates = implementations(spec, [mode])
         wanted += [
             (spec, case)

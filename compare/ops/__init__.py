@@ -1,4 +1,4 @@
-"""The specs of all ops: a file an op, scanned.
+"""The specs of all ops: a file an op, scanned; and those of targets, by ``module:spec``.
 
 ``compare/ops/<op>.py`` has a list ``SPECS`` of :class:`compare.specs.spec.Spec` objects: the op's
 own, and those of its gradients that are ops themselves. Its name is that of the op's source files,
@@ -11,7 +11,10 @@ from __future__ import annotations
 import importlib
 import pkgutil
 
+from compare.ops._targets import CUDA, TargetError, sources, target
 from compare.specs.spec import Spec
+
+__all__ = ["CUDA", "SPECS", "TargetError", "has_name", "sources", "spec_of"]
 
 
 def _scanned() -> dict[str, Spec]:
@@ -33,3 +36,18 @@ def _scanned() -> dict[str, Spec]:
 
 
 SPECS: dict[str, Spec] = _scanned()
+
+
+def has_name(op: str) -> bool:
+    """Whether a command can name it: an op, or a target."""
+    return ":" in op or op in SPECS
+
+
+def spec_of(name: str) -> Spec:
+    """The spec of an op, or of a target, ``module:spec``.
+
+    Raises:
+        KeyError: there is no such op.
+        TargetError: there is no such target.
+    """
+    return target(name) if ":" in name else SPECS[name]

@@ -1,7 +1,8 @@
-"""The classes of specs: one for any op, and one a family."""
+"""The classes of specs: one for any op, one a family, and one for functions from elsewhere."""
 
 from compare.specs.elementwise import Elementwise
+from compare.specs.functions import Function
 from compare.specs.products import Product
 from compare.specs.spec import Spec
 
-__all__ = ["Elementwise", "Product", "Spec"]
+__all__ = ["Elementwise", "Function", "Product", "Spec"]

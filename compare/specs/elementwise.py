@@ -48,6 +48,10 @@ TAILS = [(1040 + k,) for k in range(8)]
 FAR = (3,)  # distant, the last offset is 2³¹ itself
 # Of x, y and out one lies otherwise than the others.
 ALONE = [((139,), "misaligned"), ((17, 19), "transposed"), (FAR, "distant")]
+# The same, in blocks and tiles of which some are whole: every dtype has three, and a rest.
+ALONE += [((6151,), "misaligned"), ((67, 133), "transposed"), ((67, 80), "padded")]
+ALONE += [((2, 70, 3, 3), "channels_last"), ((2, 3, 9, 15), "channels_last")]
+ALONE += [((50, 9, 3, 5), "reversed")]  # tiles of several indices of the other dimensions
 LARGE = {"standard": [(1024, 1024)], "full": [(1024, 1024), (4096, 4099)]}
 HUGE = [((2**31 + 17,), "contiguous"), ((2**15 + 1, 2**16 + 1), "transposed")]  # past 32 bits
 # All offsets are 32-bit numbers, those of the last program's masked lanes are not.
@@ -75,6 +79,7 @@ class Elementwise(Spec):
         every: what values "every" prove, where that is not clear from the formula.
         cancelling: whether the formula ends in a sum, of which only roundings may remain.
         sizes_timed: of the squares that benchmarks time.
+        own: for kernels from elsewhere, what :class:`Spec` takes: triton, cuda, peers, takes_out.
     """
 
     in_place = True
@@ -92,8 +97,9 @@ class Elementwise(Spec):
         every: str | None = None,
         cancelling: bool = False,
         sizes_timed: tuple[int, ...] = (1024, 2048, 4096, 16384),
+        **own: Any,
     ) -> None:
-        super().__init__(name, summary)
+        super().__init__(name, summary, **own)
         parameters = inspect.signature(formula).parameters.values()
         self.operands = tuple(p.name for p in parameters if p.kind != p.KEYWORD_ONLY)
         self.cancelling = cancelling
@@ -169,10 +175,17 @@ class Elementwise(Spec):
         if self.unary:
             return []
         other = "float16" if dtype == "float32" else "float32"
-        return [{"y": "row"}, {"y": "column"}, {"y": "0-d"}, {"y_dtype": other}]
+        return [{"y": "row"}, {"y": "column"}, {"y": "outer"}, {"y": "0-d"}, {"y_dtype": other}]
 
     def cases(self, dtype: str, level: Level) -> Iterator[Case]:
-        """The cases that all elementwise ops share."""
+        """The cases that all elementwise ops share; functions that take no out have no others of
+        where the result lies."""
+        shared = self._shared_cases(dtype, level)
+        if self.takes_out:
+            return shared
+        return (c for c in shared if c.layout != "inplace" and "out" not in c.options)
+
+    def _shared_cases(self, dtype: str, level: Level) -> Iterator[Case]:
         base, *others = self.settings(dtype)
         rounding = others[0] if others else {}  # which tails shall have
         binary = not self.unary
@@ -192,6 +205,8 @@ class Elementwise(Spec):
         yield case((1043,), "misaligned", **rounding)
         yield case((1043,), "misaligned", "special")
         yield case((33, 129), "inplace", out="padded")
+        unaligned = {"y": "misaligned"} if binary else {}
+        yield case((1043,), "inplace", "integers", **unaligned)
         yield case(FAR, "distant")
         for shape, layout in ALONE:
             yield case(shape, layout, out="contiguous", **({"y": "contiguous"} if binary else {}))
@@ -201,6 +216,10 @@ class Elementwise(Spec):
         if binary:  # x broadcasts; one without dimensions does not widen the result
             yield case((), y="batch")
             yield case((7, 13), y="batch")
+            for kind in ("row", "column", "outer"):  # rows longer than a block, of whole vectors
+                yield case((3, 4112), y=kind)
+            yield case((2, 70, 3, 5), y="channel")
+            yield case((2, 3, 16, 257), y="channel")
             if dtype == "float64":
                 yield case((), y="batch", y_dtype="float16")
             elif dtype in FLOATS:

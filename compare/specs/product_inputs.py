@@ -135,11 +135,13 @@ def called(case: Case, function: Callable[..., Tensor]) -> Callable[..., Tensor]
     if case.options.get("training"):
         function = _training_step(function)
     if case.options.get("multiprocessors"):
-        function = _cut_for(case.options["multiprocessors"], function)
+        function = cut_for(case.options["multiprocessors"], function)
     return function
 
 
-def _cut_for(number: int, function: Callable[..., Tensor]) -> Callable[..., Tensor]:
+def cut_for(number: int, function: Callable[..., Tensor]) -> Callable[..., Tensor]:
+    """The function, with launches that are cut for so many multiprocessors."""
+
     def cut(*args: Any, **kwargs: Any) -> Tensor:
         with _launch.multiprocessors(number):
             return function(*args, **kwargs)

@@ -2,13 +2,15 @@
 
 An op's file in ``compare/ops`` makes its specs of :class:`Spec`, or of a family's class:
 :class:`compare.specs.elementwise.Elementwise`, :class:`compare.specs.products.Product`. One spec
-feeds check, debug, bench, compile, profile, report and the tests.
+feeds check, debug, bench, compile, profile, report and the tests. A spec may be of kernels from
+elsewhere, too: it is made with their functions, and named as a target, ``module:spec``.
 """
 
 from __future__ import annotations
 
 import copy
 import math
+import re
 from collections.abc import Callable, Iterator, Mapping
 from random import Random
 from typing import Any, TypeVar
@@ -43,15 +45,23 @@ class Spec:
     What a subclass must have: :meth:`oracle`, :meth:`cases`, :meth:`inputs`, :meth:`cost`,
     :meth:`eager`, :meth:`sample`; :meth:`bound` if it is ``bounded``.
 
-    Attributes:
+    Args:
         name: the op's name, by which ``triton_kernels`` and ``cuda_reference`` export it.
         summary: one line for people.
+        triton, cuda: of kernels from elsewhere, the functions of both sides, or of one.
+        peers: name → function of what benchmarks shall time beside them.
+        takes_out: whether these functions take ``out``, as this project's do.
+
+    Attributes:
+        name, summary, peers, takes_out: as above; a target's name is ``module:spec``.
         triton, cuda: the functions of both sides, each giving one tensor, into ``out`` if that is
-            given.
+            given. None where kernels from elsewhere have no such side.
+        own: whether the kernels are from elsewhere: then stem is empty, and there are no variants.
         dtypes: names of the dtypes that check covers.
         order: where its family stands in tables.
         stem: of its source files on both sides and in compare/ops, whose scan sets it.
         bounded: whether a bound decides what is right, instead of the oracle's bits.
+        max_ulps: in place of the method ``bound``, so many ULPs are the bound.
         default_variant: the CUDA variant that the default is, so that it runs once.
         layouts, values, options: what the coordinates of a case may be.
         sizes: what a case's shape must name, for an op whose cases have one number of sizes.
@@ -62,12 +72,16 @@ class Spec:
         benchmarked: whether bench times it where no op is named; not where another op is the same
             kernel.
         configured: whether the configuration of its Triton kernel is chosen by the problem's size.
+        random_inputs: whether benchmarks may fill the tensors with random numbers of their own.
+        by_norm: whether benchmarks shall hold its results to no more than peers' are held to.
+        has_eager: whether torch's users have a way to write it.
         fused: the op by a library's fused kernel, where there is one for the timed cases.
     """
 
     dtypes: tuple[str, ...] = FLOATS
     order = 0
     bounded = False
+    max_ulps: float | None = None
     default_variant: str | None = None
     layouts: tuple[str, ...] = (*LAYOUTS, "inplace", "functional", *OF_MODELS, *DISTANT)
     values: tuple[str, ...] = ("normal", "special", "every", "integers")
@@ -81,15 +95,41 @@ class Spec:
     benchmarked = True
     configured = False
     fused: Callable[..., Tensor] | None = None
+    random_inputs = True
+    has_eager = True
+    by_norm = False
 
-    def __init__(self, name: str, summary: str) -> None:
+    def __init__(
+        self,
+        name: str,
+        summary: str,
+        *,
+        triton: Callable[..., Tensor] | None = None,
+        cuda: Callable[..., Tensor] | None = None,
+        peers: Mapping[str, Callable[..., Tensor]] | None = None,
+        takes_out: bool | None = None,
+    ) -> None:
         self.name, self.summary = name, summary
-        self.stem = name
-        for side in (triton_kernels, cuda_reference):
-            if not callable(getattr(side, name, None)):
-                raise AttributeError(f"{side.__name__} exports no function {name!r}")
-        self.triton: Callable[..., Tensor] = getattr(triton_kernels, name)
-        self.cuda: Callable[..., Tensor] = getattr(cuda_reference, name)
+        self.own = triton is not None or cuda is not None
+        self.takes_out = (not self.own) if takes_out is None else takes_out
+        self.peers = dict(peers or {})
+        for peer in self.peers:
+            if re.split("[/ ]", peer)[0] in ("triton", "cuda", "control"):
+                raise ValueError(f"a peer cannot be called {peer!r}: that is a side's name")
+        self.stem = "" if self.own else name
+        self.triton: Any = triton
+        self.cuda: Any = cuda
+        if self.own:
+            for side, given in (("triton", triton), ("cuda", cuda)):
+                if given is not None and not callable(given):
+                    kind = type(given).__name__
+                    raise TypeError(f"argument '{side}' must be a function, but got {kind}")
+            return
+        for package in (triton_kernels, cuda_reference):
+            if not callable(getattr(package, name, None)):
+                raise AttributeError(f"{package.__name__} exports no function {name!r}")
+        self.triton = getattr(triton_kernels, name)
+        self.cuda = getattr(cuda_reference, name)
 
     def changed(self: Own, **attributes: Any) -> Own:
         """A copy with other attributes or methods, for tests and trials."""
@@ -98,7 +138,34 @@ class Spec:
             setattr(other, name, value)
         return other
 
+    @property
+    def file_name(self) -> str:
+        """The name for files and folders."""
+        return self.name.replace(":", "_")
+
+    def function(self, side: str, variant: str | None = None) -> Callable[..., Tensor]:
+        """A side's function, or that of a variant of it.
+
+        Raises:
+            ValueError: there is none.
+        """
+        found = self.variants(side).get(variant) if variant else getattr(self, side)
+        if found is None:
+            raise ValueError(f"{self.name} has no {side} side{f' {variant}' if variant else ''}")
+        return found  # type: ignore[no-any-return]
+
+    def variants(self, side: str) -> dict[str, Callable[..., Tensor]]:
+        """The variants of a side beside its default kernel: name → function."""
+        if self.own:
+            return {}
+        return (triton_kernels if side == "triton" else cuda_reference).variants(self.name)
+
     # ---- what is right ----
+
+    @property
+    def in_ulps(self) -> bool:
+        """Whether errors are told in ULPs, and not as fractions of a bound."""
+        return not self.bounded or self.max_ulps is not None
 
     def oracle(self, *args: Any, **kwargs: Any) -> Tensor:
         """What is right, from the op's arguments but ``out``: of the result's dtype for an exact

@@ -8,7 +8,7 @@ from typing import Any
 
 from compare.timing.bench import Mode
 from compare.timing.engine import CONTROL
-from compare.timing.providers import PEERS
+from compare.timing.providers import is_peer
 from compare.timing.results import geometric_mean, key
 
 
@@ -59,7 +59,7 @@ def regressions(
         peer = old["best_peer"]
         drift = now[peer] / then[peer] if peer in then and peer in now else 1.0
         for provider in now:
-            if provider in PEERS or provider == CONTROL or provider not in then:
+            if is_peer(provider) or provider == CONTROL or provider not in then:
                 continue
             times = now[provider] / then[provider] / drift
             slower = times - 1

@@ -102,29 +102,35 @@ def gpu_benchmark(benchmark: Any) -> GpuBenchmark:
     return GpuBenchmark(benchmark)
 
 
-def uses(item: pytest.Item) -> bool:
-    """Whether a test is a GPU benchmark."""
-    return "gpu_benchmark" in getattr(item, "fixturenames", ())
+def uses(item: pytest.Item, fixture: str = "gpu_benchmark") -> bool:
+    """Whether a test uses a fixture: by default, whether it is a GPU benchmark."""
+    return fixture in getattr(item, "fixturenames", ())
 
 
 LEFT_OUT = pytest.StashKey[int]()  # GPU benchmarks of a run without --benchmark
 
 
 def prepare(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Under --benchmark only GPU benchmarks run, otherwise all but these."""
+    """Under --benchmark only benchmarks run: of GPUs, and those that use pytest-benchmark's own
+    fixture, by its clock. Otherwise all tests but GPU benchmarks."""
     wanted = bool(config.getoption("--benchmark"))
-    others = [item for item in items if uses(item) != wanted]
+
+    def runs(item: pytest.Item) -> bool:
+        return uses(item, "benchmark") if wanted else not uses(item)
+
+    others = [item for item in items if not runs(item)]
     if others:
-        items[:] = [item for item in items if uses(item) == wanted]
+        items[:] = [item for item in items if runs(item)]
         config.hook.pytest_deselected(items=others)
     if not wanted:
         config.stash[LEFT_OUT] = len(others)
         return
-    if not items:
+    on_gpu = [item for item in items if uses(item)]
+    if not on_gpu:
         return
     import torch
 
-    for item in items:
+    for item in on_gpu:
         item.add_marker(pytest.mark.benchmark(timer=gpu_clock))
         if not torch.cuda.is_available():
             item.add_marker(pytest.mark.skip(reason="a GPU benchmark: no CUDA device"))

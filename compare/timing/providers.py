@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -12,12 +13,18 @@ from compare.cases import Case
 from compare.checking.implementations import applies, implementations
 from compare.specs import Spec
 from compare.timing import third_party
-from compare.timing.engine import Candidate
+from compare.timing.engine import CONTROL, Candidate
 
 OURS = {"triton-compiled": "triton", "cuda-gpu": "cuda"}  # mode → provider
 PEERS = ("eager", "compile", "max-autotune", "cublaslt", *third_party.PEERS)
+OUR_SIDES = ("triton", "cuda", CONTROL)  # how no peer's name begins
 # A quarter to half a minute each on an H200.
 LONG_TO_TUNE = ((333, 4097, 1023), (512, 4096, 1024), (1024,) * 3, (2048,) * 3)
+
+
+def is_peer(name: str) -> bool:
+    """Whether a provider is a peer, and none of ours: not a side, a variant or a configuration."""
+    return re.split("[/ ]", name)[0] not in OUR_SIDES
 
 
 def names(
@@ -33,7 +40,8 @@ def names(
     ones but those that are wanted by name.
     """
     providers = [name for name, _ in _ours(spec, case)]
-    providers += [name for name in PEERS if _offers(name, spec, case)]
+    providers += [name for name in PEERS if name not in spec.peers and _offers(name, spec, case)]
+    providers += spec.peers
 
     def chosen(name: str) -> bool:
         if name in wanted:
@@ -42,7 +50,7 @@ def names(
             return False
         if name == "compile" and case is not None and spec.compiled_alike(case):
             return False
-        return not wanted or ("peers" if name in PEERS else "ours") in wanted
+        return not wanted or ("peers" if is_peer(name) else "ours") in wanted
 
     return [name for name in providers if chosen(name)]
 
@@ -75,6 +83,8 @@ def _call(function: Callable[..., Tensor]) -> Callable[..., Tensor]:
 
 
 def _offers(name: str, spec: Spec, case: Case | None) -> bool:
+    if spec.own:
+        return spec.has_eager and name in ("eager", "compile")
     if name in third_party.PEERS:
         return third_party.offers(name, spec.name, case) and _usual(spec, case)
     if name == "cublaslt":
@@ -96,10 +106,12 @@ def _slow(name: str, spec: Spec, case: Case, full: bool, sweep: bool) -> bool:
     if name == "max-autotune":  # minutes: only where it is meant to be best
         slow = sweep or case.dtype != "bfloat16" or case.shape in LONG_TO_TUNE
         return slow and not full
-    return sweep and spec.bounded and name.startswith("cuda")  # plain products
+    return sweep and spec.bounded and not spec.own and name.startswith("cuda")  # plain products
 
 
 def _peer(name: str, spec: Spec) -> Callable[..., Tensor]:
+    if name in spec.peers:
+        return spec.peers[name]
     if name in third_party.PEERS:
         return third_party.function(name, spec.name)
     if name == "cublaslt" and spec.fused is not None:

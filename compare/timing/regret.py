@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from compare.ops import SPECS
+from compare.ops import spec_of
 from compare.timing.distributions import WORST, replay
 from compare.timing.results import CANDIDATE, CHOSEN, CaseResult, Entry, geometric_mean
 
@@ -102,7 +102,7 @@ def standings(results: Iterable[CaseResult]) -> list[Standing]:
     found = []
     for op in ops:
         present = [stratum for other, stratum in groups if other == op]
-        known = [stratum for stratum in SPECS[op].strata if stratum in present]
+        known = [stratum for stratum in spec_of(op).strata if stratum in present]
         strata = [*known, *(stratum for stratum in present if stratum not in known)]
         found += [_standing(op, stratum, groups[op, stratum]) for stratum in strata]
         if len(strata) > 1:

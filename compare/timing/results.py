@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -33,10 +34,11 @@ class Entry:
     percent_of_limit: float | None = None
     rate: float | None = None
     speedup: Ratio | None = None
+    first_values: Sequence[float] = ()  # of its result, to be shown; not saved
 
     @property
     def is_peer(self) -> bool:
-        return self.provider in providers.PEERS
+        return providers.is_peer(self.provider)
 
     @property
     def failed(self) -> bool:

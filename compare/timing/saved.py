@@ -10,6 +10,7 @@ import hashlib
 import json
 import os
 import subprocess
+from collections.abc import Iterable
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,7 @@ from typing import Any
 import compare
 import cuda_reference
 import triton_kernels
+from compare import ops
 from compare.checking import printing
 from compare.numerics import json_safe
 from compare.timing.bench import Mode
@@ -31,6 +33,7 @@ SUFFIXES = (".py", ".cu", ".cuh", ".h")
 SAME = (
     *("sources", "cold", "graph", "full", "providers", "samples", "seconds"),
     *("sample", "seed", "dtypes", "ops", "regret"),  # of problems that were drawn
+    "targets",
 )
 OWN_DATES = ("commit", "date")  # in the environment: of the run, not of what is measured
 
@@ -174,6 +177,18 @@ def _git(*words: str) -> str:
         ["git", "-C", str(ROOT), *words], capture_output=True, text=True, check=True, timeout=20
     )
     return done.stdout.strip()
+
+
+def of_targets(names: Iterable[str]) -> dict[str, str]:
+    """Target → a hash of what belongs to it."""
+    hashes = {}
+    for name in names:
+        folder, files = ops.sources(name)
+        hasher = hashlib.sha256()
+        for file in files:
+            hasher.update(f"{file}\0".encode() + (folder / file).read_bytes() + b"\0")
+        hashes[name] = hasher.hexdigest()
+    return hashes
 
 
 @cache

@@ -36,8 +36,8 @@ def heading(ceilings: Ceilings, state: dict[str, Any]) -> str:
     return f"{ceilings.name}: copy {ceilings.bandwidth / 1e9:.0f} GB/s{rates}{told}\n"
 
 
-def block(result: CaseResult) -> Group:
-    """One case: a line a provider, the fastest first."""
+def block(result: CaseResult, values: bool = False) -> Group:
+    """One case: a line a provider, the fastest first; with their first results, if asked for."""
     shape = "×".join(map(str, result.case.shape))
     options = "".join(f" {name}={value}" for name, value in result.case.options.items())
     name = f"{result.case.op} {result.case.dtype} {shape}{options}"
@@ -69,7 +69,12 @@ def block(result: CaseResult) -> Group:
     ]
     if result.throttled:
         problems.append(f"the GPU was slowed meanwhile: {', '.join(result.throttled)}")
-    return Group(table, *(Text(line, style="yellow") for line in problems), "")
+    shown = [
+        f"{entry.provider:<20}  {', '.join(f'{value:.6g}' for value in entry.first_values)}"
+        for entry in result.entries
+        if values and entry.first_values
+    ]
+    return Group(table, *(Text(line, style="yellow") for line in problems), *map(Text, shown), "")
 
 
 def _capped(result: CaseResult) -> str:

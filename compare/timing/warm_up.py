@@ -19,7 +19,7 @@ from typing import Any
 import torch
 
 from compare.cases import Case
-from compare.ops import SPECS
+from compare.ops import spec_of
 from compare.timing import bench, configurations
 
 COMPILED = ("triton", "compile", configurations.NAME)  # providers, or how their names begin
@@ -81,7 +81,7 @@ def _choose_anew() -> None:
 def compile_one(case: Case, names: Sequence[str]) -> list[str]:
     """Call each of the providers once on a case; returns what these raise, in words."""
     said = []
-    spec = SPECS[case.op]
+    spec = spec_of(case.op)
     if "compile" in names:
         _choose_anew()
     try:

@@ -20,6 +20,7 @@
 // grid; the error and its story come back through cudaGetLastError and cudaGetErrorString, and the next launch works.
 //
 //   CROSSCHECK_THREAD_ORDER=reverse   threads run from the last to the first; read at every launch
+//   CROSSCHECK_BLOCK_ORDER=reverse    blocks do
 //   -fsanitize=address                out-of-bounds accesses, in shared arrays too
 //   -fsanitize=thread                 races between the threads of a block
 //   -fsanitize=thread -DCUDA_ON_CPU_WATCH   the compiler's calls, but our own runtime: cuda_on_cpu_watch.h

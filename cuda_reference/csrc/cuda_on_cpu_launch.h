@@ -138,6 +138,11 @@ inline const char* impossible(const dim3& grid, const dim3& threads, size_t dyna
   return nullptr;
 }
 
+inline bool backwards(const char* setting) {
+  const char* order = getenv(setting);
+  return order && strcmp(order, "reverse") == 0;
+}
+
 CUDA_ON_CPU_MACHINERY inline void launch(const char* name, dim3 grid, dim3 threads, size_t dynamic_bytes,
                                          cudaStream_t, const std::function<void()>& body) {
   const NoLauncherJump no_jump;
@@ -149,7 +154,7 @@ CUDA_ON_CPU_MACHINERY inline void launch(const char* name, dim3 grid, dim3 threa
                   text("%s, grid %s, block %s, %zu bytes of shared memory: invalid configuration: %s", kernel.c_str(),
                        shape(grid).c_str(), shape(threads).c_str(), dynamic_bytes, reason));
 
-  const char* order = getenv("CROSSCHECK_THREAD_ORDER");
+  const bool last_block_first = backwards("CROSSCHECK_BLOCK_ORDER");
   ++launch_number;
   shared_arrays = nullptr;
   shared_bytes = 0;
@@ -157,7 +162,7 @@ CUDA_ON_CPU_MACHINERY inline void launch(const char* name, dim3 grid, dim3 threa
   block.body = &body;
   block.kernel = kernel;
   block.size = threads.x * threads.y * threads.z;
-  block.reverse = order && strcmp(order, "reverse") == 0;
+  block.reverse = backwards("CROSSCHECK_THREAD_ORDER");
   warps.assign((block.size + 31) / 32, Warp());
   block.barrier = Barrier();
   block.failed = false;
@@ -177,15 +182,18 @@ CUDA_ON_CPU_MACHINERY inline void launch(const char* name, dim3 grid, dim3 threa
   catch_crashes();
   static const bool once = (hear_of_death(), true);
   static_cast<void>(once);
-  for (blockIdx.z = 0; blockIdx.z < grid.z; ++blockIdx.z)
-    for (blockIdx.y = 0; blockIdx.y < grid.y; ++blockIdx.y)
-      for (blockIdx.x = 0; blockIdx.x < grid.x; ++blockIdx.x) {
-        run_block();
-        if (block.failed)
-          return report(cudaErrorLaunchFailure,
-                        text("%s, block %s of %u threads: ", kernel.c_str(), shape(blockIdx).c_str(), block.size) +
-                            block.reason + ": " + whereabouts());
-      }
+  const uint64_t blocks = uint64_t(grid.x) * grid.y * grid.z;
+  for (uint64_t ran = 0; ran < blocks; ++ran) {
+    const uint64_t at = last_block_first ? blocks - 1 - ran : ran;
+    blockIdx.x = at % grid.x;
+    blockIdx.y = at / grid.x % grid.y;
+    blockIdx.z = at / grid.x / grid.y;
+    run_block();
+    if (block.failed)
+      return report(cudaErrorLaunchFailure,
+                    text("%s, block %s of %u threads: ", kernel.c_str(), shape(blockIdx).c_str(), block.size) +
+                        block.reason + ": " + whereabouts());
+  }
 }
 
 }  // namespace cuda_on_cpu

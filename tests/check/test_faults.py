@@ -38,6 +38,7 @@ class Fault(NamedTuple):
 
 
 ENGINE = "triton_kernels/_elementwise.py"
+ELEMENTWISE = "triton_kernels/_elementwise_kernels.py"
 TRITON_GEMM = "triton_kernels/gemm/kernels.py"
 TRITON_GEMM_CHOICE = "triton_kernels/gemm/choice.py"
 CUDA_GEMM = "cuda_reference/csrc/gemm.cuh"
@@ -46,7 +47,7 @@ K_MASK = "(m[:, None] < M) & (k[None, :] < K - k0)"
 
 FAULTS = {
     "mask dropped in a Triton kernel": Fault(
-        ENGINE,
+        ELEMENTWISE,
         "tl.store(out_ptr + start + lane, tl.cast(out, RESULT), mask=mask)",
         "tl.store(out_ptr + start + lane, tl.cast(out, RESULT))",
         "square float32 1 contiguous normal seed=0",

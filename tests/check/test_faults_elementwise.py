@@ -6,7 +6,13 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from test_faults import ENGINE, Fault, assert_caught, pytestmark  # noqa: F401 - one reason to skip
+from test_faults import (  # noqa: F401 - one reason to skip
+    ELEMENTWISE,
+    ENGINE,
+    Fault,
+    assert_caught,
+    pytestmark,
+)
 
 TRITON, CUDA = "Triton: the kernel's logic", "CUDA: the reference kernel"
 SUM_TO = "triton_kernels/ops/sum_to.py"
@@ -16,15 +22,15 @@ CSRC = "cuda_reference/csrc/"
 FAULTS = {
     "32-bit offsets everywhere, Triton": Fault(
         ENGINE,
-        "wide = max(reach, grid[0] * block) >= 2**31",
-        "wide = False",
+        "tl.int64 if reach >= 2**31 else tl.int32",
+        "tl.int32",
         "relu_scale float32 3 contiguous normal scale=0.1 out=distant seed=0",
         TRITON,
     ),
     "the offset 2³¹ itself": Fault(
         ENGINE,
-        "block) >= 2**31",
-        "block) > 2**31",
+        "reach >= 2**31",
+        "reach > 2**31",
         "square int8 3 contiguous normal out=distant seed=0",
         TRITON,
     ),
@@ -57,14 +63,14 @@ FAULTS = {
         TRITON,
     ),
     "in place and strided, a lane too many": Fault(
-        ENGINE,
-        "mask = index < n\n",
-        "mask = index <= n\n",
+        ELEMENTWISE,
+        "i < sizes[0]",
+        "i <= sizes[0]",
         "square int8 33x129 inplace normal out=padded seed=0",
         TRITON,
     ),
     "promoted without rounding to float32 first": Fault(
-        ENGINE,
+        ELEMENTWISE,
         "tl.cast(tl.cast(wide, RESULT), C)",
         "tl.cast(tl.cast(v, RESULT), C)",
         "add int32 139 contiguous ties y_dtype=bfloat16 seed=0",

@@ -16,6 +16,14 @@ extern "C" int run_indices(int* out) {
   return cudaGetLastError();
 }
 
+__global__ void last(int* out) {
+  *out = (blockIdx.z * gridDim.y + blockIdx.y) * gridDim.x + blockIdx.x;
+}
+extern "C" int run_last(int* out) {
+  LAUNCH(last, dim3(2, 3, 4), 1, 0, nullptr, out);
+  return cudaGetLastError();
+}
+
 // Reads shared memory before it is written; a later block is the first to use the branch's array.
 template <class T>
 __global__ void unset(float* out) {

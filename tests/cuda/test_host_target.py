@@ -45,6 +45,15 @@ def test_indices(library: ctypes.CDLL, order: str) -> None:
     assert torch.equal(out, expected.int())
 
 
+def test_blocks_from_the_last(library: ctypes.CDLL, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each block leaves its number, of which the last to run stays."""
+    for order, last in (("forward", 23), ("reverse", 0)):
+        monkeypatch.setenv("CROSSCHECK_BLOCK_ORDER", order)
+        out = torch.full((1,), -1, dtype=torch.int32)
+        assert library.run_last(pointer(out)) == 0
+        assert out.item() == last
+
+
 @pytest.mark.parametrize("half", [0, 1])
 def test_shared_memory_is_nan_in_every_block(library: ctypes.CDLL, half: int) -> None:
     for _ in range(2):

@@ -6,6 +6,7 @@ import re
 from pathlib import Path
 
 import pytest
+import torch
 from processes import python
 
 from compare.checking.implementations import unavailable
@@ -27,6 +28,8 @@ def folder(document: str, root: Path, tmp_path: Path) -> Path:
         "softmax.cu",
         "test_softmax.py",
         "debug_softmax.py",
+        "softmax_spec.py",
+        "python_softmax.py",
     }
     for name, text in files:
         (tmp_path / name).write_text(text)
@@ -46,6 +49,12 @@ def documented(document: str, number: int) -> tuple[str, str, str]:
 def rough(text: str) -> str:
     """Without the digits in which one processor's exponential differs from another's."""
     return re.sub(r"0x[0-9a-f]+|\d+\.\d+(e[+-]\d+)?", "#", text)
+
+
+def rougher(text: str) -> list[str]:
+    """Lines without numbers, which differ by processor and by compiler, and without columns."""
+    lines = (" ".join(re.sub(r"[\d.]+", "#", line).split()) for line in text.splitlines())
+    return [line for line in lines if line]
 
 
 def plant(file: Path, old: str, new: str) -> None:
@@ -79,3 +88,31 @@ def test_the_fault_in_the_twin(document: str, folder: Path) -> None:
     done = python(folder, *TESTS)
     assert done.returncode == 1
     assert printed in done.stdout
+
+
+def commands(root: Path) -> list[tuple[str, str]]:
+    """Each command that the document shows, and what it prints."""
+    text = (root / "docs" / "OWN_KERNELS.md").read_text()
+    return re.findall(r"<!-- command: (.*?) -->\n```\n(.*?)^```", text, re.S | re.M)
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="the output is that of a machine without one")
+@pytest.mark.parametrize("number", range(6))
+def test_commands_print_what_the_document_shows(number: int, root: Path, folder: Path) -> None:
+    shown = commands(root)
+    assert len(shown) == 6
+    words, printed = shown[number]
+    jobs = ("--jobs", "1") if words.startswith("check") else ()
+    done = python(folder, "-m", "compare", *words.split(), *jobs)
+    lines, expected = rougher(done.stdout + done.stderr), rougher(printed)
+    start = lines.index(expected[0])
+    assert lines[start : start + len(expected)] == expected, done.stdout + done.stderr
+
+
+def test_from_python(document: str, folder: Path) -> None:
+    printed = re.findall(
+        r"<!-- output of python_softmax.py -->\n```\n(.*?)^```", document, re.S | re.M
+    )
+    done = python(folder, "python_softmax.py")
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert rougher(done.stdout)[:2] == rougher(printed[0])

@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 import torch
 
-from triton_kernels import _arguments, _elementwise, _launch, _measured, ops
+from triton_kernels import _arguments, _elementwise_kernels, _launch, _measured, ops
 from triton_kernels._fusion import Entry, Problem
 from triton_kernels._gpu import Gpu, Peaks, peaks
 
@@ -53,7 +53,7 @@ def judge(problem: Problem, min_score: float) -> Verdict:
     unable = _unable(problem)
     if unable:
         return Verdict(None, unable)
-    gpu = _launch.gpu(_elementwise.flat_kernel, problem.device)
+    gpu = _launch.gpu(_elementwise_kernels.flat_kernel, problem.device)
     holding = entries(problem.kernel, gpu)
     found = next((each for each in holding if each.entry.covers(problem, gpu)), None)
     if found is not None:
@@ -125,7 +125,7 @@ def _unable(problem: Problem) -> str:
     if problem.dtype not in _arguments.FLOATS:
         return f"dtype {_name(problem.dtype)}"
     device = problem.device.type
-    interpreted = _launch.interpreted(_elementwise.flat_kernel)
+    interpreted = _launch.interpreted(_elementwise_kernels.flat_kernel)
     if device not in ("cuda", "cpu"):
         return f"on device {device}"
     if device == "cpu" and not interpreted:

@@ -11,7 +11,7 @@ from torch import nn
 from torch.fx import GraphModule
 from torch.fx._symbolic_trace import is_fx_symbolic_tracing
 
-from triton_kernels import _elementwise, _launch
+from triton_kernels import _elementwise_kernels, _launch
 from triton_kernels.graph import capabilities
 from triton_kernels.graph.matching import PASSES
 from triton_kernels.graph.planning import Options, Plan, rewrite
@@ -61,7 +61,7 @@ class Fused(nn.Module):
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         if torch.compiler.is_compiling() or is_fx_symbolic_tracing():
             return self.module(*args, **kwargs)
-        interpreted = _launch.interpreted(_elementwise.flat_kernel)  # no guard knows of it
+        interpreted = _launch.interpreted(_elementwise_kernels.flat_kernel)  # no guard knows of it
         call = self._calls.get(interpreted)
         if call is None:
             call = self._calls[interpreted] = _compiled(self._options, self._latest)

@@ -1,10 +1,10 @@
 """Compiling without a GPU: launches that end where the machine code lies ready.
 
-Inside :func:`compiling` the public functions run their ordinary Python, on CPU or meta tensors, up
-to the launch; the launch then compiles for the asked architecture instead of running. So a kernel
-is specialised just as a launch on a GPU would (alignment, divisibility by 16, None, strides of 1),
-and no launch is written down a second time. The private Triton API it takes, a driver that answers
-without a device, is all in here.
+Inside :func:`compiling` functions that launch kernels run their ordinary Python, on CPU or meta
+tensors, up to the launch; the launch then compiles for the asked architecture instead of running.
+So a kernel is specialised just as a launch on a GPU would (alignment, divisibility by 16, None,
+strides of 1), and no launch is written down a second time. The private Triton API it takes, a
+driver that answers without a device, is all in here.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from __future__ import annotations
 import contextlib
 import os
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -22,6 +22,7 @@ import triton
 from triton.backends.compiler import GPUTarget
 from triton.backends.driver import DriverBase
 from triton.runtime import driver as _drivers
+from triton.runtime.autotuner import Autotuner
 
 from triton_kernels import _modes
 
@@ -35,6 +36,7 @@ class Launch:
         meta: the launch's keyword arguments: constants, num_warps, num_stages.
         cubin: the machine code; empty where the kernel does not compile.
         shared: bytes of shared memory that the launch asks for.
+        asm: what the compiler made on the way: "ttir", "ttgir", "llir", "ptx", "sass" → text.
         error: the compiler's error, or None.
     """
 
@@ -42,6 +44,7 @@ class Launch:
     meta: dict[str, Any] = field(repr=False)
     cubin: bytes = field(default=b"", repr=False)
     shared: int = 0
+    asm: Mapping[str, Any] = field(default_factory=dict, repr=False)
     error: Exception | None = None
 
 
@@ -105,7 +108,8 @@ def capability() -> int:
 
 @contextlib.contextmanager
 def compiling(capability: int) -> Iterator[list[Launch]]:
-    """Inside: launches of this package's ops compile for sm_<capability> and run nothing.
+    """Inside: launches compile for sm_<capability> and run nothing, those of any ``@triton.jit``
+    kernel; of one that is autotuned, every configuration.
 
     Yields the list of launches, which grows with each; a kernel that does not compile is recorded
     with its error and does not stop the caller. One thread at a time; other threads must not
@@ -130,10 +134,34 @@ def compiling(capability: int) -> Iterator[list[Launch]]:
                 threading.get_ident()
             )  # before the driver: a fork between them puts it back
             _drivers.set_active(_Driver(capability))
+            triton.JITFunction.run, Autotuner.run = _run, _run_every_configuration
             yield _launches
         finally:
+            triton.JITFunction.run, Autotuner.run = _RUN, _TUNE
             _drivers._active = _before
             _modes.compiling_thread = None
+
+
+_RUN, _TUNE = triton.JITFunction.run, Autotuner.run
+
+
+def _run(self: Any, *args: Any, grid: Any, warmup: bool, **meta: Any) -> Any:
+    """JITFunction.run inside compiling()."""
+    if warmup or not _modes.compiling():  # as launch() asks for it; another thread's
+        return _RUN(self, *args, grid=grid, warmup=warmup, **meta)
+    launch(self, (1, 1, 1), *args, **meta)
+    return None
+
+
+def _run_every_configuration(self: Any, *args: Any, **meta: Any) -> Any:
+    """Autotuner.run inside compiling(): nothing can be timed."""
+    if not _modes.compiling():
+        return _TUNE(self, *args, **meta)
+    self.nargs = dict(zip(self.arg_names, args))
+    for config in self.prune_configs(meta):
+        self.fn.run(*args, **meta, **config.all_kwargs())
+    self.nargs = None
+    return None
 
 
 def launch(kernel: Any, grid: tuple[int, ...], *args: Any, **meta: Any) -> None:
@@ -144,7 +172,8 @@ def launch(kernel: Any, grid: tuple[int, ...], *args: Any, **meta: Any) -> None:
     except Exception as error:  # noqa: BLE001 (whatever the compiler raises is the finding)
         _launches.append(Launch(name, meta, error=error))
     else:
-        _launches.append(Launch(name, meta, compiled.asm["cubin"], compiled.metadata.shared))
+        made, shared = compiled.asm, compiled.metadata.shared
+        _launches.append(Launch(name, meta, made["cubin"], shared, made))
 
 
 def tool(name: str) -> Path:

@@ -35,7 +35,7 @@ __all__ = ["act_backward"]
 
 DTYPES = _arguments.FLOATS
 BLOCK_M, BLOCK_N = 32, 64
-PROGRAMS = 2112  # that keep a GPU busy: sixteen a multiprocessor of an H200
+PROGRAMS = 16  # a multiprocessor: they keep a GPU busy
 
 
 @triton.jit
@@ -151,7 +151,8 @@ def _launch_act_backward(
         dx, total = _checked_out(out, grad, saved, dtype, N if bias else 0)
     strides = (*grad.stride(), *saved.stride(), *dx.stride())
     keys = (*map(specialization_key, (grad, saved, dx, total)), total.is_contiguous())
-    launch, parts, rows = _prepared(M, N, strides, keys, bias, act, dtype, compute)
+    busy = PROGRAMS * _launch.gpu(act_backward_kernel, device).multiprocessors
+    launch, parts, rows = _prepared(M, N, busy, strides, keys, bias, act, dtype, compute)
     alone = parts == 1 and total.is_contiguous()  # its sums are the results
     sums = total if alone else torch.empty((parts, N), dtype=compute, device=device)
     launch(device, grad, saved, dx, sums if bias else None, M, N, rows, *strides)
@@ -164,6 +165,7 @@ def _launch_act_backward(
 def _prepared(
     M: int,
     N: int,
+    busy: int,
     strides: tuple[int, ...],
     keys: tuple[Any, ...],
     bias: bool,
@@ -173,7 +175,7 @@ def _prepared(
 ) -> tuple[Launch, int, int]:
     """The launch, into how many parts it cuts M, and the rows of each."""
     # As many parts as keep the GPU busy, each of whole blocks; an empty sum needs one, too.
-    parts = max(1, min(cdiv(M, BLOCK_M), cdiv(PROGRAMS, max(1, cdiv(N, BLOCK_N)))))
+    parts = max(1, min(cdiv(M, BLOCK_M), cdiv(busy, max(1, cdiv(N, BLOCK_N)))))
     rows = BLOCK_M * cdiv(max(1, M), parts * BLOCK_M)
     parts = max(1, cdiv(M, rows))
     launch = Launch(

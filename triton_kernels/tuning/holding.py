@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import torch
 
-from triton_kernels import _elementwise, _launch, _measured
+from triton_kernels import _elementwise_kernels, _launch, _measured
 from triton_kernels._fusion import Entry
 from triton_kernels._gpu import H200, Gpu
 from triton_kernels._measured import SHIPPED_OF, Constants
@@ -89,7 +89,7 @@ def capabilities(device: torch.device | int | None = None) -> Capabilities:
     """
     if torch.cuda.is_available():
         device = cuda_device(device)
-        gpu = _launch.gpu(_elementwise.flat_kernel, device)
+        gpu = _launch.gpu(_elementwise_kernels.flat_kernel, device)
     else:
         device, gpu = torch.device("meta"), H200
     measured = _measured.measurement(gpu) is not None

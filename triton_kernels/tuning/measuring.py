@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 
 import torch
 
-from triton_kernels import _elementwise, _launch, _measured
+from triton_kernels import _elementwise_kernels, _launch, _measured
 from triton_kernels._gpu import Gpu
 from triton_kernels._measured import Measurement
 from triton_kernels.gemm import choice
@@ -44,11 +44,11 @@ def tune(device: torch.device | int | None = None, *, progress: bool = True) -> 
     """
     if not torch.cuda.is_available():
         raise RuntimeError("tune(): there is nothing to measure, torch sees no GPU")
-    if _launch.interpreted(_elementwise.flat_kernel):
+    if _launch.interpreted(_elementwise_kernels.flat_kernel):
         raise RuntimeError("tune(): kernels are interpreted here, which says nothing of the GPU")
     began = time.monotonic()
     device = cuda_device(device)
-    gpu = _launch.gpu(_elementwise.flat_kernel, device)
+    gpu = _launch.gpu(_elementwise_kernels.flat_kernel, device)
 
     def say(what: str) -> None:
         if progress:

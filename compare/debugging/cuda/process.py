@@ -19,7 +19,6 @@ import torch
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
-import cuda_reference
 from compare import cases, numerics
 from compare.cases import GUARD, Arguments, Case, Guarded
 from compare.checking import running
@@ -28,9 +27,9 @@ from compare.copies import copies, tensors
 from compare.debugging.cuda import calls
 from compare.debugging.cuda.telling import ORDERS, Teller, describe, thread_order, told
 from compare.debugging.findings import regions
-from compare.ops import SPECS
+from compare.ops import spec_of
 from compare.specs import Spec
-from cuda_reference import BuildError, _build
+from cuda_reference import BuildError, _build, _replay
 from cuda_reference._watch import UNWRITTEN, WRITTEN, Access, Memory, Watch
 
 MARGIN = 4096  # bytes around a watched input
@@ -41,17 +40,18 @@ class Job(Teller):
 
     def __init__(self, described: dict[str, Any]) -> None:
         case = described["case"]
-        self.spec: Spec = SPECS[case["op"]]
+        self.spec: Spec = spec_of(case["op"])
         self.case = Case(**{**case, "shape": tuple(case["shape"])})
         mode, variant = described["mode"], described["variant"]
-        function = self.spec.cuda
-        if variant is not None:
-            function = cuda_reference.variants(self.spec.name)[variant]
+        function = self.spec.function("cuda", variant)
         self.implementation = Implementation(mode, variant, function)
         super().__init__(described)
 
     def named(self, arguments: Arguments) -> dict[str, Tensor]:
-        """The tensors among the arguments, by parameter."""
+        """The tensors among the arguments, by parameter; of kernels from elsewhere by place."""
+        if self.spec.own:
+            args, kwargs = arguments
+            return {f"argument {i}": t for i, t in enumerate(tensors([*args, *kwargs.values()]))}
         bound = inspect.signature(self.spec.cuda).bind(*arguments[0], **arguments[1]).arguments
         return {name: t for name, value in bound.items() for t in tensors(value)}
 
@@ -226,7 +226,7 @@ def exact(job: Job) -> None:
     args, kwargs = copies(inputs, device)
     if case.layout == "inplace":
         kwargs = {**kwargs, "out": args[0]}
-    elif case.layout != "functional":
+    elif case.layout != "functional" and job.spec.takes_out:
         reference = job.spec.oracle(*inputs[0], **inputs[1])  # no kernels of its own on a GPU
         dtype = job.spec.out_dtype(case) if job.spec.bounded else reference.dtype
         like = Guarded(tuple(reference.shape), dtype, torch.device("meta"), case.out_layout)
@@ -263,6 +263,30 @@ STEPS = {
 }
 
 
+# ---- Kernels from elsewhere ----
+
+
+def _under(kind: str) -> Callable[[Job], None]:
+    """The case once, every call of a function that cuda_reference loaded under a tool, which tells
+    by an error."""
+
+    def step(job: Job) -> None:
+        args, kwargs = job.spec.inputs(job.case)
+        job.tell("launch")
+        with _replay.under(kind):
+            job.implementation(*args, **kwargs)
+
+    return step
+
+
+OWN_STEPS = {
+    "values": (values, ""),
+    "initcheck": (_under("watch"), ""),
+    **{kind: (_under(kind), "") for kind in ("address", "undefined", "thread")},
+    "gpu": (exact, ""),
+}
+
+
 def run(job: Teller, known: Mapping[str, tuple[Callable[[Any], None], str]] = STEPS) -> None:
     """Take the job's steps in order; each is known with the sanitizer of its libraries."""
     for name in job.steps:
@@ -284,4 +308,5 @@ if __name__ == "__main__":
     if "call" in asked:
         run(calls.Call(asked), calls.STEPS)
     else:
-        run(Job(asked))
+        of_case = Job(asked)
+        run(of_case, OWN_STEPS if of_case.spec.own else STEPS)

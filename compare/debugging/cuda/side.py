@@ -157,6 +157,8 @@ def _grouped(mode: str, tools: list[str]) -> Iterator[list[str]]:
 def _run(subject: dict[str, Any], mode: str, tools: list[str], report: Path) -> list[Step]:
     """What the tools of one process found."""
     on_gpu = mode == "cuda-gpu"
+    # Kernels from elsewhere start a process for every call themselves.
+    own = ":" in subject.get("case", {}).get("op", "")
     steps = ["gpu"] if on_gpu and tools != ["values"] else tools
     job = {**subject, "mode": mode, "steps": steps}
     command = [sys.executable, "-m", "compare.debugging.cuda.process"]
@@ -170,7 +172,7 @@ def _run(subject: dict[str, Any], mode: str, tools: list[str], report: Path) -> 
         options = ["--tool", tools[0], "--show-backtrace", "device"]
         options += ["--report-api-errors", "no"] if tools[0] == "memcheck" else []
         command = [compute_sanitizer() or "compute-sanitizer", *options, *command]
-    elif tools[0] in ("address", "thread"):
+    elif tools[0] in ("address", "thread") and not own:
         environment |= _compilers.sanitizer_environment(tools[0])
     ran = subprocess.run(
         command, env=environment, capture_output=True, text=True, errors="replace", check=False

@@ -1,0 +1,84 @@
+"""Targets: specs of kernels from elsewhere, by ``module:spec``, which every process can import."""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import os
+import sys
+import traceback
+from pathlib import Path
+
+from compare.specs.spec import Spec
+
+
+class TargetError(ValueError):
+    """What is named as a target is none."""
+
+
+@functools.cache
+def target(name: str) -> Spec:
+    """The spec that ``module:spec`` names, under that name.
+
+    Raises:
+        TargetError: the module cannot be imported, or has no such spec.
+    """
+    module, _, attribute = name.partition(":")
+    if not module or not attribute:
+        raise TargetError(f"{name}: write MODULE:SPEC, as in my_module:SPEC")
+    if (here := os.getcwd()) not in sys.path:  # which an installed command does not have there
+        sys.path.insert(0, here)
+    try:
+        found = importlib.import_module(module)
+    except Exception as error:
+        raise TargetError(f"{name}: {_words(error)}") from error
+    spec = getattr(found, attribute, None)
+    if isinstance(spec, Spec):
+        return spec.changed(name=name)
+    if spec is not None:
+        raise TargetError(f"{name} is no compare.Spec but {type(spec).__name__}")
+    specs = [key for key, value in vars(found).items() if isinstance(value, Spec)]
+    there = ", ".join(specs) if specs else "none"
+    raise TargetError(f"{name}: {module} has no {attribute!r}; its specs: {there}")
+
+
+CUDA = (".cu", ".cuh", ".cpp", ".h", ".hpp")
+
+
+@functools.cache
+def sources(name: str) -> tuple[Path, tuple[str, ...]]:
+    """The folder that a target's modules are imported from, and what lies there and belongs to it,
+    by paths below that folder: whole packages; of a module that is in none, its file and the CUDA
+    sources beside it."""
+    target(name)
+    top, _, _ = name.partition(":")[0].partition(".")
+    root = Path(_file(top)).parent
+    if Path(_file(top)).name == "__init__.py":
+        root = root.parent
+    alone = "site-packages" in root.parts  # where what is not the target's lies, too
+    found: dict[Path, None] = {}
+    for each in [top] if alone else sorted({name.partition(".")[0] for name in sys.modules}):
+        file = Path(_file(each)) if _file(each) else root
+        if each in OURS or file == root or root not in file.parents:
+            continue
+        if file.name == "__init__.py":
+            files = [path for path in file.parent.rglob("*") if path.is_file()]
+            found.update(dict.fromkeys(p for p in files if "__pycache__" not in p.parts))
+        elif file.parent == root:
+            beside = [path for path in root.iterdir() if path.suffix in CUDA]
+            found.update(dict.fromkeys((file, *beside)))
+    return root, tuple(sorted(path.relative_to(root).as_posix() for path in found))
+
+
+OURS = ("compare", "cuda_reference", "triton_kernels")
+
+
+def _file(module: str) -> str:
+    return getattr(sys.modules.get(module), "__file__", None) or ""
+
+
+def _words(error: Exception) -> str:
+    """An error, and the line that raised it."""
+    last = traceback.extract_tb(error.__traceback__)[-1]
+    where = "" if "importlib" in last.filename else f" ({last.filename}:{last.lineno})"
+    return f"{type(error).__name__}: {error}{where}"

@@ -1,0 +1,223 @@
+"""The spec class of functions that are no family: kernels from elsewhere, in ten lines.
+
+Cases are the shapes that are given, in every memory layout and with every kind of values.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from compare import cases
+from compare.case_options import INDEX, NUMBER
+from compare.cases import CPU, DTYPES, META, Arguments, Case, Level, Sized, tensors_of
+from compare.specs.spec import Spec
+
+Shape = tuple[int, ...]
+Count = int | Callable[..., int]
+
+
+class Function(Spec):
+    r"""A function of tensors, maybe of numbers, that returns one tensor.
+
+    Args:
+        name, summary, own: as :class:`Spec` takes them; of ``triton`` and ``cuda`` one will do.
+        oracle: takes what the function takes; returns what is right, in the result's dtype or in
+            float64.
+        shapes: of the cases, by their sizes.
+        operands: from the sizes of a case to the shapes of the tensors, if that is not one tensor
+            of these sizes: ``lambda M, N: [(M, N), (N,)]``.
+        numbers: keyword arguments, and for each the values that cases give it; the first one
+            mostly.
+        dtypes: of the tensors.
+        out_dtype: of the result; the tensors' if nothing is said.
+        max_ulps: the largest right distance to the oracle's result, rounded to the result's dtype.
+        bound: instead of max_ulps, the largest right \|result − oracle\| of each element: called
+            with the oracle's result and the arguments.
+        layouts: how the tensors may lie; of several, all of them or one alone.
+        values: what they may hold: "normal", "special" (NaN, inf, −0, subnormals, extremes),
+            "integers".
+        eager: the function as torch's users write it, for benchmarks.
+        timed: the shapes that benchmarks time; those of the cases if nothing is said.
+        flops, bytes: of a call, as a number or a function of the case's sizes. By default there are
+            no operations to tell, and every tensor is moved once.
+    """
+
+    order = 9
+    bounded = True
+
+    def __init__(
+        self,
+        name: str,
+        summary: str = "",
+        *,
+        oracle: Callable[..., Tensor],
+        shapes: Sequence[Shape],
+        operands: Callable[..., Sequence[Shape]] | None = None,
+        numbers: Mapping[str, Sequence[float]] | None = None,
+        dtypes: Sequence[str | torch.dtype] = ("float32",),
+        out_dtype: str | torch.dtype | None = None,
+        max_ulps: float = 1.0,
+        bound: Callable[..., Tensor | float] | None = None,
+        layouts: Sequence[str] = cases.LAYOUTS,
+        values: Sequence[str] = ("normal", "special"),
+        eager: Callable[..., Tensor] | None = None,
+        timed: Sequence[Shape] = (),
+        flops: Count = 0,
+        bytes: Count | None = None,
+        **own: Any,
+    ) -> None:
+        super().__init__(name, summary, **own)
+        if not self.own:
+            raise TypeError("Function() needs the argument 'triton' or 'cuda': a function to check")
+        if not shapes:
+            raise ValueError("Function(): argument 'shapes' is empty: nothing would be checked")
+        names = dtypes if isinstance(dtypes, str) else tuple(map(cases.dtype_name, dtypes))
+        _check_names("dtypes", names, DTYPES)
+        _check_names("layouts", layouts, Spec.layouts)
+        _check_names("values", values, Spec.values)
+        self.shapes = [tuple(shape) for shape in shapes]
+        self.dtypes, self.layouts, self.values = tuple(names), tuple(layouts), tuple(values)
+        self.numbers = {name: tuple(each) for name, each in (numbers or {}).items()}
+        self.default_shape = max(self.shapes, key=math.prod)
+        self.default_options = {name: each[0] for name, each in self.numbers.items()}
+        self.options = {**dict.fromkeys(self.numbers, NUMBER), "alone": INDEX}
+        self.max_ulps = None if bound is not None else max_ulps
+        self.has_eager = eager is not None
+        self._oracle, self._bound, self._eager = oracle, bound, eager
+        self._operands = operands
+        self._out_dtype = None if out_dtype is None else cases.dtype_name(out_dtype)
+        self._timed = [tuple(shape) for shape in timed] or self.shapes
+        self._flops, self._bytes = flops, bytes
+
+    # ---- what is right ----
+
+    def oracle(self, *args: Any, **kwargs: Any) -> Tensor:
+        return self._oracle(*args, **kwargs)
+
+    def bound(
+        self, name: str, arguments: Arguments, reference: Tensor, dtype: torch.dtype
+    ) -> Tensor:
+        """The caller's."""
+        assert self._bound is not None
+        args, kwargs = arguments
+        limit = self._bound(reference, *args, **kwargs)
+        return torch.as_tensor(limit, device=reference.device).double()
+
+    def out_dtype(self, case: Case) -> torch.dtype:
+        """As given, or that of the tensors."""
+        return DTYPES[self._out_dtype] if self._out_dtype else case.torch_dtype
+
+    # ---- where it is probed ----
+
+    def operands(self, shape: Shape) -> list[Shape]:
+        """The shapes of the tensors for a case's sizes."""
+        if self._operands is None:
+            return [shape]
+        return [tuple(each) for each in self._operands(*shape)]
+
+    def cases(self, dtype: str, level: Level) -> Iterator[Case]:
+        """Every shape as it is, in every layout, with every kind of values, with other numbers."""
+
+        def case(shape: Shape, layout: str, values: str, **options: Any) -> Case:
+            options = {**self.default_options, **options}
+            return Case(self.name, dtype, shape, layout, values, 0, options)
+
+        first, usual = self.layouts[0], self.values[0]
+        for shape in self.shapes:
+            yield case(shape, first, usual)
+        for shape, layout in itertools.product(self.shapes, self.layouts[1:]):
+            yield case(shape, layout, usual)
+            count = len(self.operands(shape))
+            for alone in range(count) if count > 1 else ():
+                yield case(shape, layout, usual, alone=alone)
+        for shape, values in itertools.product(self.shapes, self.values[1:]):
+            if cases.DTYPES[dtype].itemsize <= 2 or values != "every":
+                yield case(shape, first, values)
+                yield case(shape, self.layouts[-1], values)
+        most = max((len(values) for values in self.numbers.values()), default=1)
+        for i, shape in itertools.product(range(1, most), self.shapes):
+            numbers = {n: each[min(i, len(each) - 1)] for n, each in self.numbers.items()}
+            yield case(shape, first, usual, **numbers)
+        if level != "quick" and torch.cuda.is_available():
+            for shape in self._timed:
+                if shape not in self.shapes:
+                    yield case(shape, first, usual)
+
+    def inputs(self, case: Case, device: torch.device = CPU) -> Arguments:
+        """The tensors in the case's layout, or with option ``alone`` that one of them, while the
+        others are contiguous; and the numbers."""
+        options, g = dict(case.options), case.generator()
+        alone = options.pop("alone", None)
+        tensors = []
+        for i, shape in enumerate(self.operands(case.shape)):
+            t = cases.random_values(shape, case.torch_dtype, case.values, g, device)
+            lies = alone is None or alone == i
+            tensors.append(cases.arrange(t, case.layout if lies else "contiguous"))
+        return tuple(tensors), options
+
+    def refuses(self, case: Case) -> str:
+        """Sizes of which the tensors' shapes cannot be made."""
+        try:
+            count = len(self.operands(case.shape))
+        except TypeError as error:
+            return f"'operands' does not take these sizes: {error}"
+        alone = case.options.get("alone", 0)
+        return "" if alone < count else f"there are {count} tensors, alone counts from 0"
+
+    def result_shape(self, arguments: Arguments) -> Shape:
+        """As the oracle has it; of one that does not take tensors without memory, that of the
+        largest tensor, to estimate by."""
+        try:
+            return super().result_shape(arguments)
+        except Exception:  # noqa: BLE001 - whatever it does with values that are not there
+            return tuple(max(tensors_of(arguments), key=Tensor.numel).shape)
+
+    # ---- what it costs, and against what it is timed ----
+
+    def cost(self, case: Case) -> tuple[int, int]:
+        """As given; every tensor moved once."""
+        flops, moved = (
+            count(*case.shape) if callable(count) else count for count in (self._flops, self._bytes)
+        )
+        if moved is None:
+            arguments = self.inputs(case, META)
+            written = math.prod(self.result_shape(arguments)) * self.out_dtype(case).itemsize
+            moved = written + sum(t.numel() * t.element_size() for t in tensors_of(arguments))
+        return flops or 0, moved
+
+    def eager(self, *args: Any, **kwargs: Any) -> Tensor:
+        assert self._eager is not None
+        return self._eager(*args, **kwargs)
+
+    def timed(self, dtype: str, options: Mapping[str, Any]) -> Iterator[Case]:
+        """The shapes that are given for it."""
+        return (Case(self.name, dtype, shape, options=options) for shape in self._timed)
+
+    def sweeps(self, dtype: str, options: Mapping[str, Any]) -> Iterator[Sized]:
+        """Shapes with all sizes alike, from 2¹² to 2²⁸ elements."""
+        rank = len(self._timed[0])
+        for k in range(6, 15) if rank else ():
+            size = round(4 ** (k / rank))
+            yield "numel", size**rank, Case(self.name, dtype, (size,) * rank, options=options)
+
+    # ---- its machine code ----
+
+    def to_compile(self, dtype: str, options: Mapping[str, Any]) -> Iterator[Case]:
+        """The largest case as it is, and in the last layout."""
+        for layout in dict.fromkeys((self.layouts[0], self.layouts[-1])):
+            yield Case(self.name, dtype, self.default_shape, layout, options=options)
+
+
+def _check_names(argument: str, given: Sequence[str], known: Collection[str]) -> None:
+    if isinstance(given, str) or not given:
+        raise ValueError(f"Function(): argument '{argument}' must be a list, and not empty")
+    for each in given:
+        if each not in known:
+            listed = ", ".join(known)
+            raise ValueError(f"Function(): argument '{argument}': {each!r} is not in {listed}")

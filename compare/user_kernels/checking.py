@@ -1,0 +1,87 @@
+"""check: what ``python -m compare check`` does, for a spec that need not be importable."""
+
+from __future__ import annotations
+
+import io
+import json
+from collections.abc import Sequence
+
+import torch
+from rich.console import Console
+
+from compare import numerics
+from compare.cases import Level, dtype_name
+from compare.checking import printing
+from compare.checking.budgets import Budget
+from compare.checking.implementations import MODES, implementations, unavailable
+from compare.checking.scheduling import InProcess
+from compare.specs import Spec
+
+
+class CheckReport:
+    """What :func:`check` found: true if all is right, printable, and :meth:`to_json`.
+
+    Attributes:
+        rows: for each dtype what ran, the worst errors and the mismatches.
+    """
+
+    def __init__(self, report: printing.Report, text: str) -> None:
+        self.rows = report.rows
+        self._report, self._text = report, text
+
+    def __bool__(self) -> bool:
+        return self._report.passed
+
+    def __str__(self) -> str:
+        return self._text
+
+    def to_json(self) -> str:
+        """Everything as a JSON text, as ``check --json`` writes it."""
+        return json.dumps(numerics.json_safe(self._report.to_dict()))
+
+
+def check(
+    spec: Spec, *, level: Level = "standard", dtypes: Sequence[str | torch.dtype] = ()
+) -> CheckReport:
+    """Run both sides of a spec on all its cases, against the oracle and each other.
+
+    Everything runs in this process; ``python -m compare check --target module:spec`` uses others,
+    which a kernel may crash or hang.
+
+    Args:
+        spec: of :class:`compare.Function`, :class:`compare.Elementwise`, or any other.
+        level: "quick", "standard" or "full": which cases.
+        dtypes: of the spec's dtypes, only these.
+
+    Returns:
+        A :class:`CheckReport`.
+
+    Raises:
+        ValueError: the spec does not have such a dtype.
+        BuildError: a CUDA source does not compile.
+
+    Example:
+        >>> report = check(compare.Function("sin", triton=f, oracle=torch.sin, shapes=[(1000,)]))
+        >>> assert report, report
+    """
+    names = [dtype_name(dtype) for dtype in dtypes] or list(spec.dtypes)
+    if unknown := [name for name in names if name not in spec.dtypes]:
+        has = ", ".join(spec.dtypes)
+        raise ValueError(f"check(): {spec.name} has no dtype {unknown[0]!r}; it has {has}")
+    reasons = unavailable()
+    able = implementations(spec, [mode for mode in MODES if mode not in reasons])
+    out = Console(file=io.StringIO(), width=120)
+    report = printing.run(
+        [(spec, dtype, list(spec.cases(dtype, level))) for dtype in names],
+        {spec.name: able},
+        reasons,
+        [],
+        every_input=False,
+        limit=True,
+        require_all=False,
+        budget=Budget.here(None, 1),
+        runner=InProcess(),
+        console=out,
+    )
+    assert isinstance(out.file, io.StringIO)
+    return CheckReport(report, out.file.getvalue().rstrip())

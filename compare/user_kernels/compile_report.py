@@ -1,0 +1,131 @@
+"""compile_report: what the compilers make of a kernel from elsewhere, without a GPU."""
+
+from __future__ import annotations
+
+import io
+import json
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+from rich.console import Console
+
+from compare.compiling import cross_compile, tables
+from compare.compiling.cross_compile import ASM, Kernel, Row
+from compare.compiling.machine_code import SHARED_LIMIT
+from compare.copies import tensors
+from triton_kernels.interpreter.cross_compile import Launch, compiling
+
+
+class CompileReport:
+    """What :func:`compile_report` found: true if everything compiles, spills nothing and fits into
+    shared memory; print it.
+
+    Attributes:
+        kernels: each kernel in each configuration for each architecture, in the order of the table:
+            name, config, figures (registers, spills, stack, shared, loads, stores, tensor), or the
+            compiler's error, and asm, the text that was asked for.
+    """
+
+    def __init__(self, rows: Sequence[Row]) -> None:
+        self._rows = list(rows)
+        both = [kernel for row in rows for kernel in (row.triton, row.cuda)]
+        self.kernels: list[Kernel] = [kernel for kernel in both if kernel is not None]
+
+    def __bool__(self) -> bool:
+        return bool(self._rows) and not any(list(row.problems()) for row in self._rows)
+
+    def __str__(self) -> str:
+        out = Console(file=io.StringIO(), width=120)
+        sides = [s for s in ("triton", "cuda") if any(getattr(row, s) for row in self._rows)]
+        for arch in dict.fromkeys(row.arch for row in self._rows):
+            out.print(tables.table(arch, [row for row in self._rows if row.arch == arch], sides))
+        for row in self._rows:
+            for side, problem, _ in row.problems():
+                out.print(f"{row.arch} {side} {row.label}: {problem}", markup=False, soft_wrap=True)
+        assert isinstance(out.file, io.StringIO)
+        return out.file.getvalue().rstrip()
+
+    def to_json(self) -> str:
+        """All figures as a JSON text, as the rows of ``compile --json``."""
+        return json.dumps([row.to_dict() for row in self._rows])
+
+
+def compile_report(
+    kernel: Any,
+    args: Sequence[Any] = (),
+    *,
+    archs: Sequence[str] = ("sm_90",),
+    asm: str | None = None,
+    **constexprs: Any,
+) -> CompileReport:
+    """Compile a kernel for GPUs that need not be there, and read its machine code.
+
+    Args:
+        kernel: a ``@triton.jit`` kernel, whose configurations are all compiled where it is
+            autotuned; a function that launches some; or one that :func:`cuda_reference.load` or
+            load_inline made, which needs nvcc.
+        args: of the kernel or the function, with tensors on any device: of these dtype, shape,
+            strides and alignment count. A CUDA function needs none.
+        archs: GPU architectures: "sm_80", "sm_90", …
+        asm: also keep this text of every kernel: "ttir", "ttgir", "llir", "ptx" or "sass"; of CUDA
+            functions "sass" only.
+        constexprs: the kernel's constants, num_warps, num_stages; a function's keyword arguments.
+
+    Returns:
+        A :class:`CompileReport`.
+
+    Raises:
+        TypeError, ValueError: the arguments are not as above.
+        BuildError: there is no nvcc, or a CUDA source does not compile.
+
+    Example:
+        >>> report = compile_report(softmax_kernel, (x, out, 5, 5, 5), BLOCK_N=8, asm="ptx")
+        >>> print(report, report.kernels[0].asm)
+    """
+    for arch in archs:
+        if arch not in SHARED_LIMIT:
+            listed = ", ".join(SHARED_LIMIT)
+            raise ValueError(f"compile_report(): no architecture {arch!r}; there are {listed}")
+    if asm is not None and asm not in ASM:
+        raise ValueError(f"compile_report(): asm must be one of {', '.join(ASM)}, not {asm!r}")
+    if hasattr(kernel, "machine_code"):
+        if asm not in (None, "sass"):
+            raise ValueError(f"compile_report(): nvcc's machine code has no {asm}, only sass")
+        rows = [
+            Row(arch, "", "–", made.name, None, made)
+            for arch in archs
+            for cubin in kernel.machine_code(arch)
+            for made in cross_compile.of_cubin(cubin, arch, asm or "")
+        ]
+    elif callable(kernel) or hasattr(kernel, "run"):
+        rows = [row for a in archs for row in _of_triton(kernel, args, constexprs, a, asm or "")]
+    else:
+        kind = type(kernel).__name__
+        raise TypeError(f"compile_report(): argument 'kernel' must be a kernel, but got {kind}")
+    return CompileReport(rows)
+
+
+def _of_triton(
+    kernel: Any, args: Sequence[Any], named: dict[str, Any], arch: str, asm: str
+) -> Iterator[Row]:
+    launches = _launches(kernel, args, named, int(arch.removeprefix("sm_")))
+    first = next(tensors(tuple(args)), None)
+    dtype = "–" if first is None else str(first.dtype).removeprefix("torch.")
+    for launch, made in zip(launches, cross_compile.measured(launches, arch, asm)):
+        yield Row(arch, "", dtype, cross_compile.own_label(launch), made)
+
+
+def _launches(
+    kernel: Any, args: Sequence[Any], named: dict[str, Any], capability: int
+) -> list[Launch]:
+    """The kernel's launch, or those of a function, compiled."""
+    with compiling(capability) as launches:
+        if hasattr(kernel, "run") and hasattr(kernel, "__getitem__"):
+            kernel[(1,)](*args, **named)
+        else:
+            function: Callable[..., Any] = kernel
+            function(*args, **named)
+        found = list(launches)
+    if not found:
+        raise ValueError("compile_report(): the function launched no Triton kernel")
+    return found

@@ -1,0 +1,170 @@
+"""--target: a kernel pair in a package from elsewhere goes through every command."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import foreign
+import pytest
+from foreign import TARGET
+from processes import python
+
+import compare
+from compare.checking.implementations import unavailable
+
+pytestmark = pytest.mark.skipif("cuda-host" in unavailable(), reason="no C++ compiler")
+
+
+@pytest.fixture(scope="module")
+def folder(root: Path, tmp_path_factory: pytest.TempPathFactory, own_library_cache: Path) -> Path:
+    """The package, and libraries of its own."""
+    folder = tmp_path_factory.mktemp("elsewhere")
+    foreign.make(folder, root)
+    return folder
+
+
+def command(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
+    return python(folder, "-m", "compare", *words)
+
+
+@pytest.fixture
+def faulty(folder: Path) -> Iterator[Path]:
+    """The folder while the Triton kernel counts padding in its sums."""
+    file = folder / "rowwise" / "softmax.py"
+    text = file.read_text()
+    file.write_text(text.replace('other=-float("inf")', "other=0.0"))
+    yield folder
+    file.write_text(text)
+
+
+def test_check(folder: Path) -> None:
+    words = ("--jobs", "1", "--json", "check.json")
+    done = command(folder, "check", "--target", TARGET, *words)
+    assert done.returncode == 0, done.stdout + done.stderr
+    (row,) = json.loads((folder / "check.json").read_text())["rows"]
+    assert row["op"] == TARGET
+    assert row["passed"]
+    assert row["unit"] == "ulp"
+    assert row["cases"] == 15
+    assert row["runs"]["triton-interpreted"] == row["runs"]["cuda-host"] == 15
+    assert 0 < row["worst"]["cuda-host"] <= 16
+
+
+def test_check_and_debug_find_the_fault(faulty: Path) -> None:
+    """In worker processes, which must find the target themselves."""
+    done = command(faulty, "check", "--target", TARGET, "--json", "wrong.json", "--impl", "triton")
+    assert done.returncode == 1
+    (row,) = json.loads((faulty / "wrong.json").read_text())["rows"]
+    assert "Triton: the kernel's logic" in row["verdict"]
+    wrong = row["mismatches"][0]
+    assert wrong["replay"].startswith(f"python -m compare check --target {TARGET} --dtype float32")
+    assert wrong["program_id"] is not None
+    done = command(faulty, *wrong["debug"].split()[3:])
+    assert done.returncode == 1
+    assert "softmax.py:13 in softmax_kernel: tl.store(out_ptr" in done.stdout
+
+
+def test_shrink_writes_a_file_that_fails(faulty: Path) -> None:
+    words = ("--shrink", "--shape", "3,5", "--output", "reproduce.py")
+    done = command(faulty, "debug", "--target", TARGET, *words)
+    assert done.returncode == 1
+    assert "reproduction: reproduce.py" in done.stdout, done.stdout
+    assert "it passes" not in done.stdout
+    run = [sys.executable, "reproduce.py"]  # it says how Triton shall load
+    done = subprocess.run(run, cwd=faulty, capture_output=True, text=True, check=False)
+    assert "AssertionError" in done.stderr
+
+
+def test_debug_of_the_twin(folder: Path) -> None:
+    words = ("--side", "cuda", "--tool", "values,initcheck", "--shape", "3,5")
+    file = folder / "rowwise" / "softmax.cu"
+    text = file.read_text()
+    file.write_text(text.replace("n < N; n += 32) out[n]", "n <= N; n += 32) out[n]"))
+    try:
+        done = command(folder, "debug", "--target", TARGET, *words)
+    finally:
+        file.write_text(text)
+    assert done.returncode == 1
+    assert "out-of-bounds write of 4 bytes" in done.stdout
+    assert "softmax.cu:13: for (int n" in done.stdout
+    assert "values 1 found, initcheck 1 found" in done.stdout
+
+
+def test_compile(folder: Path) -> None:
+    words = ("--arch", "sm_90", "--side", "triton", "--json", "compile.json")
+    done = command(folder, "compile", "--target", TARGET, *words)
+    assert done.returncode == 0, done.stdout + done.stderr
+    (row,) = json.loads((folder / "compile.json").read_text())["rows"]
+    assert row["op"] == TARGET
+    assert row["label"] == "softmax_kernel BLOCK_N=256"
+    assert row["triton"]["figures"]["registers"] > 8
+    assert row["triton"]["figures"]["loads"] == {"32": 2}
+
+
+def test_mutate(folder: Path) -> None:
+    words = ("--side", "triton", "--sample", "2", "--json", "mutate.json")
+    done = command(folder, "mutate", "--target", TARGET, *words)
+    found = json.loads((folder / "mutate.json").read_text())
+    assert done.returncode in (0, 1), done.stdout + done.stderr
+    assert [row["file"] for row in found["rows"]] == ["rowwise/softmax.py"] * 2
+    assert {row["function"] for row in found["rows"]} == {"softmax_kernel"}
+    assert found["ends"]["killed"] >= 1, done.stdout
+
+
+@pytest.mark.parametrize("words", [("bench",), ("profile",)])
+def test_what_needs_a_gpu_says_so(words: tuple[str, ...], folder: Path) -> None:
+    if "triton-compiled" not in unavailable():
+        pytest.skip("there is a GPU")
+    done = command(folder, *words, "--target", TARGET)
+    assert done.returncode == 3
+    (line,) = done.stderr.splitlines()
+    assert line.startswith("nothing to ")
+    assert "no CUDA device" in line
+    done = command(folder, *words, "--target", TARGET, "--dry-run")
+    assert done.returncode == 0, done.stdout + done.stderr
+    case = f"{TARGET} float32 4096x4096 contiguous normal seed=0"
+    assert done.stdout.startswith(case), done.stdout
+
+
+@pytest.mark.parametrize(
+    ("target", "says"),
+    [
+        ("rowwise", "MODULE:SPEC"),
+        ("rowwise.specs:ABSENT", "no 'ABSENT'; its specs: SOFTMAX"),
+        ("rowwise.absent:SOFTMAX", "ModuleNotFoundError: No module named 'rowwise.absent'"),
+        ("rowwise.softmax:softmax", "no compare.Spec but function"),
+    ],
+)
+def test_targets_that_are_none(target: str, says: str, folder: Path) -> None:
+    done = command(folder, "check", "--target", target)
+    assert done.returncode == 2
+    assert says in " ".join(done.stderr.replace("│", " ").split())
+    assert "Traceback" not in done.stderr
+
+
+def test_their_own_tests(folder: Path) -> None:
+    done = python(folder, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "no:xdist", "tests")
+    assert done.returncode == 0, done.stdout[-3000:]
+    assert "2 passed" in done.stdout
+    assert "1 GPU benchmarks left out" in done.stdout
+
+
+def test_check_of_an_elementwise_spec() -> None:
+    """The cases that all of this project's elementwise ops share."""
+    spec = compare.Elementwise("cube", "x·x·x", lambda x: x * x * x, cuda=lambda x: x * x * x)
+    report = compare.check(spec, level="quick", dtypes=["float32"])
+    assert report, report
+    assert report.rows[0].runs["cuda-host"] > 30
+    wrong = spec.changed(cuda=lambda x: x if x.stride()[-1:] == (2,) else x * x * x)
+    report = compare.check(wrong, level="quick", dtypes=["float32"])
+    assert not report
+    layouts = {mismatch.case.layout for mismatch in report.rows[0].mismatches}
+    assert "strided" in layouts
+    assert "contiguous" not in layouts
+    assert "replay:" not in str(report)  # no command knows this spec
+    with pytest.raises(ValueError, match="has no dtype 'int8'"):
+        compare.check(spec, dtypes=["int8"])

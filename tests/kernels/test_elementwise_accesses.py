@@ -1,0 +1,180 @@
+"""How wide the elementwise kernels' accesses are, by how the operands lie: the machine code's."""
+
+from __future__ import annotations
+
+import math
+import os
+from collections import Counter
+
+import pytest
+import torch
+from torch import Tensor
+
+import triton_kernels
+from compare.compiling import machine_code
+from triton_kernels import _elementwise
+from triton_kernels.interpreter import cross_compile
+
+pytestmark = pytest.mark.skipif(
+    os.environ.get("TRITON_INTERPRET") == "1", reason="interpreted kernels cannot be compiled"
+)
+DTYPES = pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+
+
+def accesses(x: Tensor, y: Tensor, out: Tensor | None = None) -> tuple[str, Counter, Counter]:
+    """The kernel that adds these, and its loads and stores: bits → how many."""
+    with cross_compile.compiling(90) as launches:
+        triton_kernels.add(x, y, out=out)
+    (launch,) = launches
+    assert launch.error is None
+    (found,) = machine_code.of_triton([(launch.cubin, launch.shared)], "sm_90")
+    assert found.spills == 0
+    return launch.kernel, Counter(found.loads), Counter(found.stores)
+
+
+def meta(*shape: int, dtype: torch.dtype, offset: int = 0) -> Tensor:
+    whole = torch.empty(math.prod(shape) + offset, dtype=dtype, device="meta")
+    return whole[offset:].view(shape)
+
+
+@DTYPES
+def test_an_odd_count_keeps_vectors(dtype: torch.dtype) -> None:
+    """One path by whole vectors, and one of single elements, which the last block takes."""
+    per_vector = 16 // dtype.itemsize
+    x = meta(1023, 1023, dtype=dtype)
+    kernel, loads, stores = accesses(x, x)
+    assert kernel == "flat_kernel"
+    assert loads == {"128": 2, str(8 * dtype.itemsize): 2 * per_vector}
+    assert stores == {"128": 1, str(8 * dtype.itemsize): per_vector}
+
+
+@DTYPES
+def test_an_operand_that_is_not_aligned_costs_the_others_no_vectors(dtype: torch.dtype) -> None:
+    x, y = meta(1024, 1024, dtype=dtype, offset=1), meta(1024, 1024, dtype=dtype)
+    _, loads, stores = accesses(x, y)
+    per_vector = 16 // dtype.itemsize
+    assert loads == {"128": 2, str(8 * dtype.itemsize): 2 * per_vector}  # whole, and under a mask
+    assert stores == {"128": 2}
+
+
+@DTYPES
+@pytest.mark.parametrize("turned", ["x", "y", "NHWC"])
+def test_operands_dense_along_other_dimensions_are_all_read_by_vectors(
+    dtype: torch.dtype, turned: str
+) -> None:
+    x, y = meta(1024, 1024, dtype=dtype), meta(1024, 1024, dtype=dtype).t()
+    if turned == "x":
+        x, y = y, x
+    elif turned == "NHWC":
+        x = meta(8, 64, 32, 32, dtype=dtype)
+        y = meta(8, 32, 32, 64, dtype=dtype).permute(0, 3, 1, 2)
+    kernel, loads, stores = accesses(x, y)
+    assert kernel == "tiled_kernel"
+    assert set(loads) == set(stores) == {"128"}
+
+
+@DTYPES
+@pytest.mark.parametrize("shape", [(1024, 1), (256, 1, 1)], ids=str)
+def test_what_repeats_itself_along_long_rows_is_read_once(
+    dtype: torch.dtype, shape: tuple[int, ...]
+) -> None:
+    x = meta(1024, 4096, dtype=dtype) if len(shape) == 2 else meta(8, 256, 64, 64, dtype=dtype)
+    kernel, loads, stores = accesses(x, meta(*shape, dtype=dtype))
+    assert kernel == "tiled_kernel"
+    assert loads == {"128": 2, str(8 * dtype.itemsize): 1}
+    assert stores == {"128": 2}
+
+
+@DTYPES
+@pytest.mark.parametrize(
+    ("shape", "repeated", "single"),
+    [
+        ((100_000, 80), (100_000, 1), 1),
+        ((100_000, 80), (80,), 0),
+        ((8, 256, 28, 28), (256, 1, 1), 1),
+        ((256, 512, 7, 7), (512, 1, 1), None),  # each element for itself, of x and out none
+        ((8191, 4095), (4095,), None),
+    ],
+    ids=str,
+)
+def test_short_and_odd_rows_are_accessed_by_vectors(
+    dtype: torch.dtype, shape: tuple[int, ...], repeated: tuple[int, ...], single: int | None
+) -> None:
+    """``single``: the loads of a vector's worth of the operand that repeats itself."""
+    kernel, loads, stores = accesses(meta(*shape, dtype=dtype), meta(*repeated, dtype=dtype))
+    assert kernel == "flat_kernel"
+    assert stores["128"] >= 2  # two a thread
+    assert loads["128"] >= 2
+    if single is not None:
+        masked = 8 if dtype == torch.float32 else 16
+        assert loads[str(8 * dtype.itemsize)] == (2 + masked) * single
+
+
+@DTYPES
+def test_rows_of_an_odd_pitch_are_stored_by_vectors(dtype: torch.dtype) -> None:
+    x = meta(1024, 4099, dtype=dtype)[:, :4096]
+    _, loads, stores = accesses(x, x)
+    assert "128" not in loads
+    assert stores == {"128": 2}
+
+
+# ---- walks ----
+
+
+def indices(walk: tuple[int | None, int | None], n: int) -> Tensor:
+    """What flat_kernel says a walk is."""
+    times, period = walk
+    index = torch.arange(n) // (times or 1)
+    return index % period if period else index
+
+
+@pytest.mark.parametrize(
+    "shape", [(1,), (3, 1), (5,), (3, 5), (4, 1, 1), (4, 3, 1), (4, 1, 5), (2, 1, 3, 5)], ids=str
+)
+def test_walks_through_a_dense_output(shape: tuple[int, ...]) -> None:
+    """Each is the operand's own offsets, element by element; what is no such walk is refused."""
+    out = torch.empty(2, 4, 3, 5)
+    y = torch.arange(math.prod(shape)).view(shape)
+    dims = _elementwise._dims(out, y, out)
+    if shape in ((4, 1, 5), (2, 1, 3, 5)):
+        assert _elementwise._walks(out.numel(), dims, 128) == ()
+    else:
+        x_walk, y_walk = _elementwise._walks(out.numel(), dims, 128)
+        assert x_walk == (None, None)
+        assert torch.equal(indices(y_walk, out.numel()), y.expand(out.shape).reshape(-1))
+
+
+@pytest.mark.parametrize(
+    ("shape", "walked"),
+    [((8, 2032), True), ((8, 2048), False), ((8, 2049), True), ((2**22, 1000), False)],
+    ids=str,  # the last one's index would not fit 32 bits
+)
+def test_long_rows_of_whole_vectors_are_no_walks(shape: tuple[int, int], walked: bool) -> None:
+    out = meta(*shape, dtype=torch.int8)
+    dims = _elementwise._dims(out, meta(shape[0], 1, dtype=torch.int8), out)
+    walks = _elementwise._walks(out.numel(), dims, 1024)
+    assert walks == (((None, None), (shape[1], None)) if walked else ())
+
+
+# ---- tiles ----
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 31, 49, 65, 80, 196, 784, 1000, 3136, 4099, 2**31 + 5])
+def test_little_of_a_tile_hangs_over(size: int) -> None:
+    for most in (1, 4, 32, 64, 512):
+        piece = _elementwise._cut(size, most)
+        assert piece & (piece - 1) == 0
+        assert 1 <= piece <= most
+        least = min(-size % (1 << e) for e in range(5, 10) if 1 << e <= most) if most >= 32 else 0
+        if piece >= 32:
+            assert -size % piece <= max(size // 16, least)
+
+
+def test_the_second_dimension_is_the_one_along_which_another_operand_is_dense() -> None:
+    nhwc = ((64, 1, 8, 1), (8, 64, 1, 64), (2, 512, 512, 512))
+    assert _elementwise._innermost(nhwc) == (nhwc, True)
+    far = (nhwc[0], (2, 512, 512, 512), (8, 64, 1, 64))
+    assert _elementwise._innermost(far) == (nhwc, True)
+    column = ((64, 1, 0, 1), (8, 64, 1, 64))
+    assert _elementwise._innermost(column) == (column, False)
+    assert _elementwise._innermost(((64, 2, 2, 1),)) == (((64, 2, 2, 1), (1, 0, 0, 0)), False)

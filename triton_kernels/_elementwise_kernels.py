@@ -1,0 +1,241 @@
+"""The kernels under the elementwise ops.
+
+What the compiler knows of alignment and masks decides how it spreads a block over threads and how
+wide the accesses are; some lines here are there for that only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import triton
+import triton.language as tl
+
+from triton_kernels._scalars import scalar_value
+
+
+@triton.jit
+def promoted(v, RESULT: tl.constexpr, C: tl.constexpr):
+    """v in the result dtype, then in C. By way of C, so that integers and float64 round once to
+    float32 before a 16-bit result dtype rounds them again, as torch does."""
+    wide = tl.cast(v, C)
+    if v.dtype.is_int() and RESULT.is_floating():
+        # Else the compiler makes one conversion of two, which rounds once.
+        wide = tl.fma(wide, tl.full(wide.shape, 1.0, C), tl.full(wide.shape, 0.0, C))
+    return tl.cast(tl.cast(wide, RESULT), C)
+
+
+@triton.jit
+def applied(x, y, s, ELEMENT: tl.constexpr, HAS_Y: tl.constexpr, HAS_S: tl.constexpr):
+    """ELEMENT of the operands that it has."""
+    if HAS_Y and HAS_S:
+        out = ELEMENT(x, y, s)
+    elif HAS_Y:
+        out = ELEMENT(x, y)
+    elif HAS_S:
+        out = ELEMENT(x, s)
+    else:
+        out = ELEMENT(x)
+    return out
+
+
+def _named(kernel: str) -> Callable[[Any], str]:
+    """What profiles call a compiled kernel: the formula's name with the kernel's, add_flat."""
+
+    def name(specialization: Any) -> str:
+        element: str = specialization.constants["ELEMENT"].fn.__name__
+        return f"{element.removesuffix('_element')}_{kernel}"
+
+    return name
+
+
+@triton.jit
+def _walked(start, lane, walk):
+    """The index of an operand's element at each place of the output: each of them comes walk[0]
+    times in a row, and after walk[1] of them the first one again; None is once, and never."""
+    index = start + lane
+    if walk[0] is not None:
+        index = index.to(tl.uint32) // walk[0].to(tl.uint32)
+    if walk[1] is not None:
+        index = index.to(tl.uint32) % walk[1].to(tl.uint32)
+    return index
+
+
+@triton.jit
+def _flat_block(
+    x_ptr,
+    y_ptr,
+    out_ptr,
+    y_value,
+    s,
+    start,
+    left,
+    x_walk,
+    y_walk,
+    ELEMENT: tl.constexpr,
+    HAS_Y: tl.constexpr,
+    HAS_S: tl.constexpr,
+    C: tl.constexpr,
+    BLOCK: tl.constexpr,
+):
+    """The elements from ``start`` on, of which ``left`` are there; None is all."""
+    RESULT: tl.constexpr = out_ptr.dtype.element_ty
+    lane = tl.arange(0, BLOCK)
+    mask = None
+    other = None
+    if left is not None:
+        mask = lane < left
+        other = 0
+    x = tl.load(x_ptr + _walked(start, lane, x_walk), mask=mask, other=other)
+    x = promoted(x, RESULT, C)
+    if y_ptr is None:
+        y = scalar_value(y_value, C)
+    else:
+        y = tl.load(y_ptr + _walked(start, lane, y_walk), mask=mask, other=other)
+        y = promoted(y, RESULT, C)
+    out = applied(x, y, scalar_value(s, C), ELEMENT, HAS_Y, HAS_S)
+    tl.store(out_ptr + start + lane, tl.cast(out, RESULT), mask=mask)
+
+
+@triton.jit(do_not_specialize=["y_value", "s"], repr=_named("flat"))
+def flat_kernel(
+    x_ptr,
+    y_ptr,
+    out_ptr,
+    y_value,
+    s,
+    n,
+    x_walk,
+    y_walk,
+    ELEMENT: tl.constexpr,
+    HAS_Y: tl.constexpr,
+    HAS_S: tl.constexpr,
+    C: tl.constexpr,
+    BLOCK: tl.constexpr,
+):
+    """out[i] = ELEMENT(x[i], y[i], s) for i < n, less y and s where the formula has none. y_ptr is
+    None where y is the scalar y_value. An operand that repeats itself says how by its walk.
+
+    Only the last block has a mask: under one, accesses are wide only if n is a multiple of them.
+    """
+    start = tl.program_id(0).to(tl.int64) * BLOCK
+    if start + BLOCK <= n:
+        _flat_block(
+            x_ptr, y_ptr, out_ptr, y_value, s, start, None, x_walk, y_walk,
+            ELEMENT, HAS_Y, HAS_S, C, BLOCK,
+        )  # fmt: skip
+    else:
+        _flat_block(
+            x_ptr, y_ptr, out_ptr, y_value, s, start, n - start, x_walk, y_walk,
+            ELEMENT, HAS_Y, HAS_S, C, BLOCK,
+        )  # fmt: skip
+
+
+@triton.jit
+def _located(i, j, k, outer, sizes, strides, NDIM: tl.constexpr):
+    """The offsets of an operand's elements, and which are there. k counts through all dimensions
+    but the first two, and of these i and j only matter where the operand does not repeat itself."""
+    offset = k * 0
+    mask = k < outer
+    rest = k
+    for d in tl.static_range(2, NDIM):
+        index = rest
+        if d < NDIM - 1:
+            index = rest % sizes[d]
+            rest = rest // sizes[d]
+        if strides[d] is not None:
+            offset = offset + index * strides[d]
+    if strides[1] is not None:
+        offset = offset + j * strides[1]
+        mask = mask & (j < sizes[1])
+    if strides[0] is not None:
+        offset = offset + i * strides[0]
+        mask = mask & (i < sizes[0])
+    return offset, mask
+
+
+@triton.jit
+def _part(
+    ptr,
+    i0,
+    j0,
+    k0,
+    outer,
+    sizes,
+    strides,
+    NDIM: tl.constexpr,
+    BLOCK_I: tl.constexpr,
+    BLOCK_J: tl.constexpr,
+    BLOCK_K: tl.constexpr,
+):
+    """An operand's part of a tile, [BLOCK_K, BLOCK_J, BLOCK_I], or with 1 for BLOCK_J or BLOCK_I
+    where the operand repeats itself."""
+    if strides[0] is None:  # in two dimensions: in three, threads would read the same twice
+        j = j0 + tl.arange(0, BLOCK_J)[None, :]
+        k = k0 + tl.arange(0, BLOCK_K)[:, None]
+        offset, mask = _located(i0, j, k, outer, sizes, strides, NDIM)
+        v = tl.load(ptr + offset, mask=mask, other=0)[:, :, None]
+    else:
+        i, j, k = _indices(i0, j0, k0, BLOCK_I, BLOCK_J, BLOCK_K)
+        offset, mask = _located(i, j, k, outer, sizes, strides, NDIM)
+        v = tl.load(ptr + offset, mask=mask, other=0)
+    return v
+
+
+@triton.jit
+def _indices(i0, j0, k0, BLOCK_I: tl.constexpr, BLOCK_J: tl.constexpr, BLOCK_K: tl.constexpr):
+    i = i0 + tl.arange(0, BLOCK_I)[None, None, :]
+    j = j0 + tl.arange(0, BLOCK_J)[None, :, None]
+    k = k0 + tl.arange(0, BLOCK_K)[:, None, None]
+    return i, j, k
+
+
+@triton.jit(do_not_specialize=["y_value", "s"], repr=_named("tiled"))
+def tiled_kernel(
+    x_ptr,
+    y_ptr,
+    out_ptr,
+    y_value,
+    s,
+    outer,
+    sizes,
+    x_strides,
+    y_strides,
+    out_strides,
+    ELEMENT: tl.constexpr,
+    HAS_Y: tl.constexpr,
+    HAS_S: tl.constexpr,
+    C: tl.constexpr,
+    NDIM: tl.constexpr,
+    INDEX: tl.constexpr,
+    BLOCK_I: tl.constexpr,
+    BLOCK_J: tl.constexpr,
+    BLOCK_K: tl.constexpr,
+):
+    """The same over NDIM dimensions, in tiles of the first two and of the ``outer`` indices that
+    the others have together. A stride of 0 comes as None. INDEX is wide enough for every offset.
+
+    Each operand is read along the dimension in which it is dense; where that is another one than
+    the output's, the tile is turned in shared memory.
+    """
+    RESULT: tl.constexpr = out_ptr.dtype.element_ty
+    tile = tl.program_id(0)
+    columns = (sizes[0] - 1) // BLOCK_I + 1
+    rows = (sizes[1] - 1) // BLOCK_J + 1
+    # Every tile begins inside; to the compiler the minimum is only as aligned as the size is. So
+    # where masks are not of whole vectors it has each thread read neighbours of other threads'.
+    i0 = tl.minimum((tile % columns).to(INDEX) * BLOCK_I, sizes[0])
+    j0 = tl.minimum((tile // columns % rows).to(INDEX) * BLOCK_J, sizes[1])
+    k0 = (tile // columns // rows).to(INDEX) * BLOCK_K
+    x = _part(x_ptr, i0, j0, k0, outer, sizes, x_strides, NDIM, BLOCK_I, BLOCK_J, BLOCK_K)
+    x = tl.broadcast_to(promoted(x, RESULT, C), [BLOCK_K, BLOCK_J, BLOCK_I])
+    if y_ptr is None:
+        y = scalar_value(y_value, C)
+    else:
+        y = _part(y_ptr, i0, j0, k0, outer, sizes, y_strides, NDIM, BLOCK_I, BLOCK_J, BLOCK_K)
+        y = tl.broadcast_to(promoted(y, RESULT, C), [BLOCK_K, BLOCK_J, BLOCK_I])
+    out = applied(x, y, scalar_value(s, C), ELEMENT, HAS_Y, HAS_S)
+    i, j, k = _indices(i0, j0, k0, BLOCK_I, BLOCK_J, BLOCK_K)
+    offset, mask = _located(i, j, k, outer, sizes, out_strides, NDIM)
+    tl.store(out_ptr + offset, tl.cast(out, RESULT), mask=mask)
