@@ -33,15 +33,15 @@ class LessAccurate(NamedTuple):
 
 
 def answers_to_eager(spec: Spec, case: Case, side: str, variant: str | None, results: int) -> bool:
-    """Whether the eager rule holds for a run, beside the op's bound: Triton's default kernels, on
-    normal values. Exact ops need no such rule; float64 has no wider oracle; plain loops on the CUDA
-    side, the narrower products of other precisions, and kernels from elsewhere answer to the bound
-    alone."""
+    """Whether the eager rule holds for a run, beside the op's bound: Triton's default kernels and
+    those that it chooses between, on normal values. Exact ops need no such rule; float64 has no
+    wider oracle; plain loops on the CUDA side, the narrower products of other precisions, and
+    kernels from elsewhere answer to the bound alone."""
     return (
         spec.bounded
         and not spec.own
         and side == "triton"
-        and variant is None
+        and (variant is None or variant in spec.pinned())
         and case.values == "normal"
         and case.dtype in ("float16", "bfloat16", "float32")
         and case.options.get("precision", "ieee") == "ieee"

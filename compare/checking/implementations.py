@@ -72,9 +72,12 @@ def implementations(spec: Spec, modes: list[str]) -> list[Implementation]:
     modes = [mode for mode in modes if getattr(spec, MODES[mode][0]) is not None]
     defaults_first = [Implementation(mode, None, spec.function(MODES[mode][0])) for mode in modes]
     for mode in modes:
+        variants = spec.variants(MODES[mode][0])
+        if mode == "triton-compiled":
+            variants |= spec.pinned()
         defaults_first += [
             Implementation(mode, name, function)
-            for name, function in spec.variants(MODES[mode][0]).items()
+            for name, function in variants.items()
             if name != spec.default_variant
         ]
     return defaults_first

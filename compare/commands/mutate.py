@@ -75,13 +75,15 @@ def mutate(
         else:
             reason = next(why for mode, why in unavailable().items() if MODES[mode][0] == name)
             typer.echo(f"not run: {name}: {reason}", err=True)
-    mutants = population.population(sides, chosen)
+    mutants, known = population.population(sides, chosen), explained.read()
+    if "triton" in sides and (reason := population.gluon_missing(chosen)):
+        typer.echo(f"not run: {population.GLUON}: {reason}", err=True)
+        known = [each for each in known if not each.file.startswith(population.GLUON)]
     if not mutants:
         raise typer.BadParameter("nothing to mutate here")
     if broken := planting.healthy(sides, plan):
         typer.echo(f"the kernels fail before anything is planted: {broken}", err=True)
         raise typer.Exit(1)
-    known = explained.read()
     drawn = mutants
     if sample is not None:
         unexplained = [m for m in mutants if explained.explanation(m, known) is None]

@@ -46,11 +46,15 @@ _LARGEST_TILE = (
     "the largest tile keeps 128 accumulators a thread through the epilogue; what spills, spills "
     "once a tile, next to nothing of it in the K loop"
 )
+_ADDENDS = "an addend is read for 128 elements a thread; what spills, spills once a tile"
 _SPLIT_OPERANDS = "each operand is held in two parts; what spills is a register or two"
 ACCEPTED = [
     *(
         Accepted("triton", op, ("float16", "bfloat16"), ("128×256×64 w8 s3",), 256, _LARGEST_TILE)
         for op in ("gemm_bias_act", "linear_gelu")
+    ),
+    Accepted(
+        "triton", "gemm_bias_act", ("float16", "bfloat16"), ("gluon 256×128×64",), 16, _ADDENDS
     ),
     Accepted("triton", "gemm_bias_act", ("float32/tf32x3",), ("64×64×32 w4",), 16, _SPLIT_OPERANDS),
 ]
@@ -249,18 +253,23 @@ def _cases(spec: Spec) -> Iterator[tuple[str, str | None, Case]]:
         for variant in spec.variants("triton"):
             if spec.takes("triton", variant, cases[0]):
                 yield dtype, variant, cases[0]
+        for variant, case in spec.pinned_to_compile(dtype):
+            if spec.takes("triton", variant, case):
+                yield dtype, variant, case
 
 
 def _triton_kernels(
     spec: Spec, arch: str, asm: str = ""
 ) -> dict[tuple[str, str, str | None], Kernel]:
     """(dtype/precision, label, variant) → kernel."""
+    pinned = spec.pinned()
     launched: dict[tuple[str, str, str | None], Launch] = {}
     with compiling(int(arch.removeprefix("sm_"))) as launches:
         for dtype, variant, case in _cases(spec):
             arguments, options = spec.inputs(case, META)
+            function = pinned.get(variant or "tl") or spec.function("triton", variant)
             try:
-                spec.function("triton", variant)(*arguments, **options)
+                spec.called(case, function)(*arguments, **options)
             except Exception as error:
                 if not spec.own:
                     raise
@@ -271,7 +280,8 @@ def _triton_kernels(
             for launch in launches:
                 # The first of the same label: another shape took the same configuration.
                 label = own_label(launch) if spec.own else _label(case, launch)
-                launched.setdefault((shown, variant or label, variant), launch)
+                named = None if variant in pinned else variant
+                launched.setdefault((shown, named or label, named), launch)
             launches.clear()
     return dict(zip(launched, measured(list(launched.values()), arch, asm)))
 
@@ -320,12 +330,16 @@ def _label(case: Case, launch: Launch) -> str:
     """The configuration of a default kernel in a few characters."""
     config = _config(launch)
     tile = [str(value) for name, value in config.items() if name.startswith("BLOCK_")]
-    if "num_stages" not in config:  # no matrix product
+    if "CONSUMERS" in config:
+        words = ["gluon", "×".join(tile), f"w{4 * config['CONSUMERS']} s{config['STAGES']}"]
+        words += ["alternate"] if launch.meta["ALTERNATE"] else []
+    elif "num_stages" not in config:  # no matrix product
         words = [launch.kernel.removesuffix("_kernel"), *(["×".join(tile)] if tile else [])]
         words += ["64-bit"] if str(launch.meta.get("INDEX")) == "int64" else []
         words += [f"{name} scalar" for name in "xy" if case.options.get(name) == "scalar"]
         return " ".join(words)
-    words = ["×".join(tile), f"w{config['num_warps']} s{config['num_stages']}"]
+    else:
+        words = ["×".join(tile), f"w{config['num_warps']} s{config['num_stages']}"]
     words += [str(case.options[key]) for key in ("act", "approximate") if key in case.options]
     words += [key for key in ("bias", "c") if case.options.get(key)]
     return " ".join(words)

@@ -19,6 +19,7 @@ from torch import Tensor
 from triton_kernels import _launch
 from triton_kernels.activations import ACTIVATIONS
 from triton_kernels.gemm import GPUS, Problem, choose
+from triton_kernels.gemm.gluon import availability
 from triton_kernels.gemm.launch import launch
 from triton_kernels.interpreter.cross_compile import Launch, compiling
 
@@ -42,6 +43,7 @@ class Product(NamedTuple):
         configuration = choose(self.problem, GPUS[arch])
         m, n, k, _, warps, stages = configuration.tiles
         words = [f"{m}×{n}×{k} w{warps} s{stages}", self.act]
+        words[:0] = ["gluon"] if configuration.gluon else []
         words += [name for name in ("bias", "pre") if getattr(self, name)]
         words += [f"{self.problem.c} c"] if self.problem.c else []
         if self.problem.out_dtype != self.problem.dtype:
@@ -82,12 +84,16 @@ def products(count: int = COUNT, seed: int = 0) -> tuple[Product, ...]:
 
 @functools.cache
 def distinct(arch: str) -> tuple[Product, ...]:
-    """One product of each configuration, dtypes, precision, c and pre-activation."""
+    """One product of each configuration, dtypes, precision, c and pre-activation; where Gluon's
+    kernel runs, in that, too."""
     gpu = GPUS[arch]
     found: dict[object, Product] = {}
     for product in products():
-        configuration = choose(product.problem, gpu)
-        found.setdefault((configuration, product.problem[3:], product.pre), product)
+        for problem in (product.problem, product.problem._replace(kernels="gluon")):
+            each = product._replace(problem=problem)
+            configuration = choose(problem, gpu)
+            if configuration.gluon or problem.kernels == "tl":
+                found.setdefault((configuration, problem[3:], product.pre), each)
     return tuple(found.values())
 
 
@@ -107,7 +113,7 @@ def compiled(products: Sequence[Product], arch: str) -> list[Launch]:
 
 def _call(product: Product) -> None:
     """Launch it, on meta tensors."""
-    M, N, K, dtype, out_dtype, precision, c = product.problem
+    M, N, K, dtype, out_dtype, precision, c, kernels = product.problem
 
     def matrix(rows: int, columns: int, layout: str = "rows", dtype: torch.dtype = dtype) -> Tensor:
         if layout == "columns":
@@ -119,19 +125,20 @@ def _call(product: Product) -> None:
     if c:
         # A pitch that is no multiple of 16 elements, or a row for all.
         addend = matrix(M, N + 1)[:, :N] if c == "odd" else matrix(1, N).expand(M, N)
-    launch(
-        "gemm_bias_act",
-        matrix(M, K, product.a),
-        matrix(K, N, product.b),
-        matrix(1, N)[0] if product.bias else None,
-        addend,
-        matrix(M, N, dtype=out_dtype),
-        product.act,
-        1.0,
-        1.0 if c else 0.0,
-        precision,
-        matrix(M, N, dtype=out_dtype) if product.pre else None,
-    )
+    with availability.only(kernels):
+        launch(
+            "gemm_bias_act",
+            matrix(M, K, product.a),
+            matrix(K, N, product.b),
+            matrix(1, N)[0] if product.bias else None,
+            addend,
+            matrix(M, N, dtype=out_dtype),
+            product.act,
+            1.0,
+            1.0 if c else 0.0,
+            precision,
+            matrix(M, N, dtype=out_dtype) if product.pre else None,
+        )
 
 
 def name(dtype: torch.dtype) -> str:

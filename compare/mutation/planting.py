@@ -22,7 +22,7 @@ from typing import Any
 
 from compare.checking.implementations import MODES, unavailable
 from compare.mutation.mutant import PACKAGES, ROOT, Edit, Mutant
-from compare.mutation.population import CSRC, is_target, of_target, seen_by
+from compare.mutation.population import CSRC, GLUON, is_target, of_target, seen_by
 from compare.ops import CUDA, sources
 
 SECONDS = 600  # for all that is tried with one mutant
@@ -57,13 +57,19 @@ class Plan:
         return json.dumps(
             {
                 "ops": seen_by(mutant.file, self.ops),
-                "modes": [mode for mode in self.modes if MODES[mode][0] == mutant.side],
+                "modes": [mode for mode in self.modes if _sees(mode, mutant)],
                 "level": self.level,
                 "most": self.most,
                 "kernel": mutant.kernel,
                 "seconds": self.seconds,
             }
         )
+
+
+def _sees(mode: str, mutant: Mutant) -> bool:
+    """Whether the mutant runs in a mode."""
+    side, device = MODES[mode]
+    return side == mutant.side and (device == "cuda" or not mutant.file.startswith(GLUON))
 
 
 def available() -> tuple[str, ...]:

@@ -11,16 +11,22 @@ from pathlib import Path
 from compare.mutation import cuda_faults, triton_faults
 from compare.mutation.mutant import ROOT, Mutant
 from compare.ops import sources, spec_of
+from triton_kernels.gemm.gluon import availability
 
 CSRC = "cuda_reference/csrc"
+GLUON = "triton_kernels/gemm/gluon/"  # runs on some GPUs, and nowhere else
 # Whole models and the interpreter are no kernels; what they do, tests check.
 _NO_KERNELS = ("triton_kernels/interpreter/", "triton_kernels/graph/", "triton_kernels/nn/")
 
 
 def population(sides: list[str], ops: list[str], root: Path = ROOT) -> list[Mutant]:
-    """Every mutant of the sources that the ops are made of, a side after the other."""
+    """Every mutant of the sources that the ops are made of, a side after the other, but of those
+    that do not run here."""
     mutants: list[Mutant] = []
+    left_out = (GLUON,) if gluon_missing(ops, root) else ()
     for file in files(root):
+        if file.startswith(left_out):
+            continue
         side, faults = "cuda", cuda_faults.faults
         if file.endswith(".py"):
             side, faults = "triton", triton_faults.faults
@@ -46,6 +52,11 @@ def of_target(name: str, sides: list[str]) -> list[Mutant]:
         elif file.endswith((".cu", ".cuh")) and "cuda" in sides:
             mutants += cuda_faults.faults(file, _text(folder, file))
     return mutants
+
+
+def gluon_missing(ops: list[str], root: Path = ROOT) -> str:
+    """Why Gluon's kernel, if the ops are made of it, does not run here; or ""."""
+    return availability.here() if _part_of(f"{GLUON}kernels.py", ops, root) else ""
 
 
 def files(root: Path = ROOT) -> list[str]:

@@ -1,8 +1,9 @@
 """The faults that can be planted in a Python file with Triton kernels, from its syntax tree.
 
-Kernels are the functions that triton.jit decorates. Of the functions on the host, those take part
-that choose grid, tiles, kernel or activation: a launch is made in them, or they are called from
-there, or their file is there to choose. Their numbers stay as they are: they choose what is fast.
+Kernels are the functions that triton.jit or gluon.jit decorates. Of the functions on the host,
+those take part that choose grid, tiles, kernel or activation: a launch is made in them, or they are
+called from there, or their file is there to choose. Their numbers stay as they are: they choose
+what is fast.
 """
 
 from __future__ import annotations
@@ -70,20 +71,30 @@ def faults(file: str, text: str) -> Iterator[Mutant]:
         choosing = {function.name for function in functions}
     source = _Source(text)
     for function in functions:
-        kernel = is_kernel(function)
+        kernel, gluon = is_kernel(function), "gluon.jit" in _decorators(function)
         if not kernel and function.name not in choosing:
             continue
         edits = list(dict.fromkeys(_Faults(source, function, kernel)))
         if kernel:
             edits += itertools.islice(_of_results(source, function), max(0, LEAST - len(edits)))
         for edit in edits:
+            if gluon:
+                edit = edit._replace(new=edit.new.replace("tl.", "gl."))
             yield Mutant("triton", file, function.name, edit, text, kernel)
 
 
 def is_kernel(function: Function) -> bool:
-    """Whether triton.jit decorates it."""
-    decorators = (ast.unparse(decorator).partition("(")[0] for decorator in function.decorator_list)
-    return any(decorator in ("triton.jit", "jit") for decorator in decorators)
+    """Whether triton.jit or gluon.jit decorates it."""
+    return not {"triton.jit", "gluon.jit", "jit"}.isdisjoint(_decorators(function))
+
+
+def _decorators(function: Function) -> list[str]:
+    return [ast.unparse(each).partition("(")[0] for each in function.decorator_list]
+
+
+def _name(node: ast.AST) -> str:
+    """As Triton's language has it: Gluon's has the same names."""
+    return re.sub(r"^gl\.", "tl.", ast.unparse(node))
 
 
 def _choosing(functions: list[Function]) -> set[str]:
@@ -247,7 +258,7 @@ class _Faults:
     # ---- in kernels ----
 
     def _call(self, node: ast.Call) -> Iterator[Edit]:
-        name = ast.unparse(node.func)
+        name = _name(node.func)
         arguments = [self.source.of(argument) for argument in node.args]
         if name in ("tl.load", "tl.store"):
             yield from self._masks(node)
@@ -307,7 +318,7 @@ class _Faults:
             yield self._instead("precision", node, '"tf32"')
 
     def _type(self, node: ast.Attribute) -> Iterator[Edit]:
-        name = ast.unparse(node)
+        name = _name(node)
         if name in _NARROWER:
             yield self._instead("narrowed", node, _NARROWER[name])
 

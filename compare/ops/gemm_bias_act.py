@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -14,7 +15,17 @@ from compare.cases import CPU, Arguments, Case, Level
 from compare.specs import product_bounds
 from compare.specs.activations import ACTIVATIONS, OF_PRE
 from compare.specs.product_inputs import HOW, OPERANDS, addend, arguments_of, lying, matrices
-from compare.specs.products import ALIGNMENTS, PRECISIONS, TAILS, TILES, TMA, Product, activated
+from compare.specs.products import (
+    ALIGNMENTS,
+    GLUON,
+    HALVES,
+    PRECISIONS,
+    TAILS,
+    TILES,
+    TMA,
+    Product,
+    activated,
+)
 
 EPILOGUE: dict[str, Any] = {"alpha": 0.5, "beta": 2.0, "c": "full", "bias": True}
 OPTIONS = {
@@ -109,6 +120,12 @@ class GemmBiasAct(Product):
             for shape in ALIGNMENTS:
                 yield Case(self.name, dtype, shape, "contiguous", "lattice")
                 yield Case(self.name, dtype, shape, "transposed", "lattice")
+        if dtype in HALVES and torch.cuda.is_available():
+            operands = itertools.cycle(OPERANDS)
+            for shape, multiprocessors in GLUON:
+                for more in ({}, {**EPILOGUE, "act": "relu"}):
+                    more = {**more, "multiprocessors": multiprocessors, "operands": next(operands)}
+                    yield Case(self.name, dtype, shape, "functional", "lattice", 0, more)
         # Both results of a training step with all of an epilogue, and halved in the epilogue.
         forms: list[dict[str, Any]] = [{"act": act} for act in OF_PRE]
         yield from self.training_cases(dtype, forms)
@@ -181,6 +198,13 @@ class GemmBiasAct(Product):
                     yield Case(
                         self.name, dtype, shape, options={**epilogue, "precision": precision}
                     )
+
+    def pinned_to_compile(self, dtype: str) -> Iterator[tuple[str, Case]]:
+        """With the heaviest epilogue, too."""
+        for variant, case in super().pinned_to_compile(dtype):
+            yield variant, case
+            heavy = {**case.options, "act": "gelu", "bias": True, "c": "full"}
+            yield variant, Case(self.name, dtype, case.shape, options=heavy)
 
     def eager(
         self,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -115,6 +116,10 @@ class LinearAct(Product):
     def to_compile(self, dtype: str, options: Mapping[str, Any]) -> Iterator[Case]:
         """One: linear_gelu and gemm_bias_act have every tile configuration of the same kernels."""
         yield Case(self.name, dtype, self.shapes_to_compile(dtype)[-1], options=options)
+
+    def pinned_to_compile(self, dtype: str) -> Iterator[tuple[str, Case]]:
+        """One, likewise."""
+        return itertools.islice(super().pinned_to_compile(dtype), 1)
 
     def eager(
         self, x: Tensor, weight: Tensor, bias: Tensor | None = None, **options: Any

@@ -21,6 +21,8 @@ from compare.specs.activations import OF_PRE
 from compare.specs.product_inputs import HOW, LAYOUTS, NEAR, VALUES, called
 from compare.specs.spec import Spec, cuda_type
 from cuda_reference.ops.gemm_bias_act import takes as cuda_takes
+from triton_kernels.gemm.choice import SMALL
+from triton_kernels.gemm.gluon import availability
 
 HALVES = ("float16", "bfloat16")
 PRECISIONS = ("ieee", "tf32", "tf32x3")  # "ieee" alone but for float32
@@ -72,6 +74,11 @@ TILES = {
     "float64": [((70, 40, 40), 132)],
 }
 
+# Those of triton_kernels.gemm.gluon, some with several tiles a program.
+GLUON: list[Cut] = [((500, 120, 4104), 1), ((250, 168, 1032), 1), ((250, 152, 520), 1)]
+GLUON += [((130, 328, 136), 1), ((322, 136, 40), 2), ((130, 168, 328), 1)]
+GLUON += [((130, 152, 136), 1), ((130, 72, 200), 132)]
+
 # One shape for each tile configuration of triton_kernels.gemm; a test holds them to that.
 # Multiples of 16, so that a launch is specialised as usual.
 _SHAPES_TO_COMPILE = ((16, 2048, 64), (32, 2048, 64), (512, 2048, 64), (2048, 2048, 64))
@@ -118,6 +125,14 @@ def activated(pre: Tensor, act: str) -> Tensor:
     return result
 
 
+def _in_kernels(kernels: str, function: Callable[..., Tensor]) -> Callable[..., Tensor]:
+    def pinned(*args: Any, **kwargs: Any) -> Tensor:
+        with availability.only(kernels):
+            return function(*args, **kwargs)
+
+    return pinned
+
+
 class Product(Spec):
     """A matrix product [M, K]·[K, N] with an epilogue.
 
@@ -152,13 +167,28 @@ class Product(Spec):
         return case.values.startswith("lattice") and without_act
 
     def takes(self, side: str, variant: str | None, case: Case) -> bool:
-        """Triton everything, a CUDA variant what it is made for, but no case that is about
-        Triton's launches; the CUDA default counts as naive."""
+        """Triton everything, pinned where Gluon's kernel can run; a CUDA variant what it is made
+        for, but no case that is about Triton's launches; the CUDA default counts as naive."""
         if side == "triton":
-            return True
+            return variant is None or self._both_kernels_take(case)
         precision = case.options.get("precision", "ieee")
         ours = cuda_takes(variant or "naive", case.torch_dtype, precision)
         return ours and not HOW.keys() & case.options.keys()
+
+    def _both_kernels_take(self, case: Case) -> bool:
+        """By descriptors, on the GPU at hand."""
+        halves = {case.dtype, case.options.get("out_dtype", case.dtype)} <= set(HALVES)
+        return halves and min(case.shape) > SMALL and not availability.here()
+
+    def pinned(self) -> Mapping[str, Callable[..., Tensor]]:
+        """Triton's language proper, and Gluon: where both can run, the default is one of them."""
+        return {kernels: _in_kernels(kernels, self.triton) for kernels in ("tl", "gluon")}
+
+    def pinned_to_compile(self, dtype: str) -> Iterator[tuple[str, Case]]:
+        """Every form of Gluon's kernel."""
+        for shape, multiprocessors in GLUON if dtype in HALVES else ():
+            options = {**self.default_options, "multiprocessors": multiprocessors}
+            yield "gluon", Case(self.name, dtype, shape, options=options)
 
     def called(self, case: Case, function: Callable[..., Tensor]) -> Callable[..., Tensor]:
         """The function as the case calls it."""

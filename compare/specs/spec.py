@@ -239,6 +239,15 @@ class Spec:
         """Whether a side, or a variant of it, is made for a case."""
         return True
 
+    def pinned(self) -> Mapping[str, Callable[..., Tensor]]:
+        """Variants of the Triton side that there are compiled, on a GPU, alone: kernels that the
+        default chooses between, none of which it may choose in the interpreter."""
+        return {}
+
+    def pinned_to_compile(self, dtype: str) -> Iterator[tuple[str, Case]]:
+        """Those variants in each of their configurations."""
+        return iter(())
+
     def refuses(self, case: Case) -> str:
         """Why the op does not take a case, in the words of the command line; or nothing."""
         return ""

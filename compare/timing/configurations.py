@@ -7,6 +7,7 @@ so nothing here knows its tables or its model.
 from __future__ import annotations
 
 import contextlib
+import functools
 import itertools
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -25,8 +26,10 @@ from triton_kernels.interpreter.cross_compile import compiling
 
 NAME = "configurations"  # as a provider: all of them
 HOPPER = 90  # what a machine without a GPU takes itself for
-ROWS = tuple(2**k for k in range(15))  # sizes that the chooser is asked for
-SIDES = ROWS[5:]
+# Sizes that the chooser is asked for: with powers of two alone it has fewer tiles.
+STEPS = tuple(2**k for k in range(5, 15))
+SIDES = tuple(side for step in STEPS for side in (step, step * 3 // 2))
+ROWS = (1, 2, 4, 8, 16, *SIDES)
 
 
 def candidates(spec: Spec, case: Case) -> Iterator[Candidate]:
@@ -40,10 +43,16 @@ def candidates(spec: Spec, case: Case) -> Iterator[Candidate]:
 
 def configurations(problem: Problem, gpu: Gpu) -> list[Configuration]:
     """What is chosen for a problem, and then what is for others of the same dtypes."""
-    found = [choose(problem, gpu)]
-    for M, N, K in itertools.product(ROWS, SIDES, SIDES):
-        found.append(choose(problem._replace(M=M, N=N, K=K), gpu))
-    return list(dict.fromkeys(found))
+    return list(
+        dict.fromkeys([choose(problem, gpu), *_of_any_size(problem._replace(M=0, N=0, K=0), gpu)])
+    )
+
+
+@functools.lru_cache(64)
+def _of_any_size(problem: Problem, gpu: Gpu) -> tuple[Configuration, ...]:
+    sizes = itertools.product(ROWS, SIDES, STEPS)
+    found = (choose(problem._replace(M=M, N=N, K=K), gpu) for M, N, K in sizes)
+    return tuple(dict.fromkeys(found))
 
 
 class _Asked(Exception):

@@ -65,6 +65,8 @@ def candidates(spec: Spec, case: Case, wanted: Sequence[str] = ()) -> Iterator[C
 
 def _ours(spec: Spec, case: Case | None) -> Iterator[tuple[str, Callable[..., Tensor]]]:
     for implementation in implementations(spec, list(OURS)):
+        if implementation.variant in spec.pinned():
+            continue  # the default is one of them; --regret times what it could have been
         if case is None or applies(implementation, spec, case):
             yield (
                 OURS[implementation.mode]

@@ -28,6 +28,7 @@ from compare.ops import SPECS
 from cuda_reference import _build, _compilers
 from triton_kernels import _modes
 from triton_kernels.gemm import Tiles
+from triton_kernels.gemm.gluon import availability
 from triton_kernels.interpreter import cross_compile as without_gpu
 
 pytestmark = pytest.mark.skipif(
@@ -142,7 +143,7 @@ def test_the_cases_cover_every_tile_configuration(
 
     monkeypatch.setattr(without_gpu, "launch", record)
     sizes = [1, 2, 7, *(16 * 2**i for i in range(12)), 17, 33, 65, 127, 333, 3000]
-    with without_gpu.compiling(capability):
+    with without_gpu.compiling(capability), availability.only("tl"):
         for dtype in SPECS["gemm_bias_act"].dtypes:
             for case in SPECS["gemm_bias_act"].to_compile(dtype, {}):
                 arguments, options = SPECS["gemm_bias_act"].inputs(case, torch.device("meta"))

@@ -19,6 +19,7 @@ from triton_kernels import _launch
 from triton_kernels.gemm import GPUS, Configuration, Gpu, Problem, Tiles, choose, launch
 from triton_kernels.gemm.choice import SHIPPED, TMA_TILES, TmaTiles, tiles_for
 from triton_kernels.gemm.configurations import cdiv
+from triton_kernels.gemm.gluon import availability
 from triton_kernels.interpreter import cross_compile
 
 H200 = GPUS["sm_90"]
@@ -26,9 +27,14 @@ H200 = GPUS["sm_90"]
 
 @contextlib.contextmanager
 def recorded(capability: int = 90) -> Iterator[list[tuple[str, Any]]]:
-    """Kernels and options of the launches inside, which are for that GPU and do not run."""
+    """Kernels and options of the launches inside, which are for that GPU, do not run, and are in
+    Triton's language proper."""
     launches: list[tuple[str, Any]] = []
-    with pytest.MonkeyPatch.context() as patch, cross_compile.compiling(capability):
+    with (
+        pytest.MonkeyPatch.context() as patch,
+        cross_compile.compiling(capability),
+        availability.only("tl"),
+    ):
         patch.setattr(
             cross_compile,
             "launch",

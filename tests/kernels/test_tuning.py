@@ -25,6 +25,7 @@ from triton_kernels._gpu import GPUS, H200, Gpu
 from triton_kernels._measured import SHIPPED, Constants
 from triton_kernels.gemm import Problem, choose
 from triton_kernels.gemm.choice import TMA_TILES, fitting
+from triton_kernels.gemm.gluon import availability
 from triton_kernels.graph import capabilities
 from triton_kernels.tuning import constants, measuring, scores, stopwatch
 from triton_kernels.tuning.constants import Run
@@ -91,6 +92,7 @@ def card(home: Path, monkeypatch: pytest.MonkeyPatch) -> Simulated:
     monkeypatch.setattr(_launch, "interpreted", lambda _: False)
     monkeypatch.setattr(_launch, "gpu", lambda kernel, device: CARD)
     monkeypatch.setattr(_launch, "bandwidth", lambda device: 0.0)
+    monkeypatch.setattr(availability, "_tested", {torch.device("cuda", 0): "not tried"})
     monkeypatch.setattr(measuring, "Stopwatch", lambda gpu, device: simulated)
     return simulated
 

@@ -5,6 +5,8 @@ a table measured on an H200, and of that the first of its smaller forms for whic
 shared memory: first with fewer stages, then with smaller tiles. Descriptors compete: of their tiles
 those whose waves over the multiprocessors cost least are taken. What was measured stands in
 :class:`triton_kernels._measured.Constants`; ``triton_kernels.tune()`` measures it on other GPUs.
+On compute capability 9.0 these compete with the forms of gemm_gluon_kernel, by the model of
+:mod:`triton_kernels.gemm.gluon.forms`.
 """
 
 from __future__ import annotations
@@ -27,6 +29,7 @@ from triton_kernels.gemm.configurations import (
     cdiv,
     ever_smaller,
 )
+from triton_kernels.gemm.gluon import forms
 
 
 class TmaTiles(NamedTuple):
@@ -61,8 +64,8 @@ TMA_TILES = (
     TmaTiles(Tiles(64, 64, 128, 16, 4, 6), 1, 5),
     TmaTiles(Tiles(64, 32, 128, 16, 4, 6), 1, 5),
 )
-TMA_CAPABILITY = 90  # the first GPUs with a tensor memory accelerator
 SMALL = 32  # rows, columns or steps of K up to which pointers are as fast as descriptors
+TMA_CAPABILITY = 90  # the first GPUs with a tensor memory accelerator
 # Bytes of shared memory. With less, large tiles leave room for two blocks a multiprocessor, so that
 # one's loop runs during the other's epilogue. Smaller tiles keep the tensor cores there busy: they
 # are half as fast as an A100's. By the architectures' figures, not measured.
@@ -73,15 +76,20 @@ PLENTY = 128 * 1024
 def choose(problem: Problem, gpu: Gpu) -> Configuration:
     """The configuration for a problem."""
     constants = _measured.constants(gpu)
+    costs: dict[Configuration, float] = {}  # of one tile
     if tma_pays(problem, gpu):
-        costs: dict[Configuration, float] = {}
         for row, cost in zip(TMA_TILES, constants.costs):
             form = fitting(row.for_problem(problem, constants), problem, gpu)
             if form is not None:
-                waves = cdiv(form.tiles_of(problem.M, problem.N), gpu.multiprocessors)
-                costs.setdefault(form, waves * cost)
-        if costs:
-            return min(costs, key=costs.__getitem__)
+                costs.setdefault(form, cost)
+
+    def waves(form: Configuration) -> int:
+        return cdiv(form.tiles_of(problem.M, problem.N), gpu.multiprocessors)
+
+    best = min(costs, key=lambda form: waves(form) * costs[form], default=None)
+    if best is not None:
+        fit = [form for form in forms.able(problem, gpu) if _fits(form, problem, gpu)]
+        return forms.best(problem, gpu, fit, best, costs[best])
     wanted = Configuration(False, tiles_for(problem, gpu, constants))
     return fitting(wanted, problem, gpu) or _SMALLEST
 
@@ -102,7 +110,7 @@ def tma_compatible(matrix: Tensor) -> bool:
 
 def tiles_for(problem: Problem, gpu: Gpu, constants: Constants = SHIPPED) -> Tiles:
     """The tiles of gemm_bias_act_kernel, if they fit."""
-    M, N, _, dtype, _, precision, _ = problem
+    M, N, _, dtype, _, precision, *_ = problem
     busy = gpu.multiprocessors / H200.multiprocessors
     plenty = gpu.shared_memory >= PLENTY
     if dtype == torch.float64:
@@ -122,11 +130,13 @@ def tiles_for(problem: Problem, gpu: Gpu, constants: Constants = SHIPPED) -> Til
 
 def fitting(wanted: Configuration, problem: Problem, gpu: Gpu) -> Configuration | None:
     """The largest of its smaller forms for which there is shared memory, itself if it can be."""
-    for smaller in ever_smaller(wanted):
-        enough = smaller.shared_memory(problem, gpu.capability) <= gpu.shared_memory
-        if enough and (smaller, problem[3:], gpu) not in _failed:
-            return smaller
-    return None
+    return next((form for form in ever_smaller(wanted) if _fits(form, problem, gpu)), None)
+
+
+def _fits(form: Configuration, problem: Problem, gpu: Gpu) -> bool:
+    """Whether there is shared memory for it, as far as is known."""
+    enough = form.shared_memory(problem, gpu.capability) <= gpu.shared_memory
+    return enough and (form, problem[3:], gpu) not in _failed
 
 
 _SMALLEST = Configuration(False, Tiles(16, 16, 16, 8, 4, 1))

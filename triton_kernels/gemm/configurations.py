@@ -22,6 +22,8 @@ class Problem(NamedTuple):
         c: "" without an addend c; "odd" if c is read in other pieces than the result is written,
             since a descriptor takes the result and a stride of c is no multiple of 16 elements
             (nor 1); else "even".
+        kernels: from which is chosen: "tl" for those of gemm.kernels, "gluon" for
+            gemm_gluon_kernel, or "any".
     """
 
     M: int
@@ -31,6 +33,7 @@ class Problem(NamedTuple):
     out_dtype: torch.dtype
     precision: str = "ieee"
     c: str = ""
+    kernels: str = "tl"
 
 
 class Tiles(NamedTuple):
@@ -48,14 +51,19 @@ class Configuration(NamedTuple):
     """A kernel and its tiles.
 
     Attributes:
-        tma: gemm_tma_kernel, by descriptors; else gemm_bias_act_kernel, through pointers.
-        tiles: its tiles.
-        SUBTILES: 2 if gemm_tma_kernel's epilogue takes half a tile at a time.
+        tma: by descriptors; else gemm_bias_act_kernel, through pointers.
+        tiles: its tiles. gemm_gluon_kernel's BLOCK_N may be 160 or 192, too; its num_warps are
+            those that multiply.
+        SUBTILES: in how many parts the epilogue by descriptors takes a tile.
+        gluon: gemm_gluon_kernel; else, by descriptors, gemm_tma_kernel.
+        ALTERNATE: of gemm_gluon_kernel, whether every four of its warps have tiles of their own.
     """
 
     tma: bool
     tiles: Tiles
     SUBTILES: int = 1
+    gluon: bool = False
+    ALTERNATE: bool = False
 
     def tiles_of(self, M: int, N: int) -> int:
         """How many tiles a result has."""
@@ -73,6 +81,9 @@ class Configuration(NamedTuple):
         if not _multiplies_in_shared_memory(self.tiles, problem, capability):
             stages = max(1, stages - 1)  # that in work is in registers
         loop = stages * (m + n) * k * problem.dtype.itemsize
+        if self.gluon:  # each consumer has a part of its tile, or of its half of one, to store
+            tiles = 2 if self.ALTERNATE else 1
+            return loop + tiles * m * n // self.SUBTILES * problem.out_dtype.itemsize + _REST
         if self.tma:  # the next tile's loads run during the epilogue
             c = {"": 0, "even": 2, "odd": 4}[problem.c]
             if c and capability >= 100:

@@ -48,7 +48,7 @@ def pre_activation(acc, m, n, size, bias, c, scalars, C: tl.constexpr):
     return pre
 
 
-def _named(kernel: str) -> Callable[[Any], str]:
+def named(kernel: str) -> Callable[[Any], str]:
     """What profiles call a compiled kernel: linear_gelu_tma; gemm_pointers with no activation."""
 
     def name(specialization: Any) -> str:
@@ -59,7 +59,7 @@ def _named(kernel: str) -> Callable[[Any], str]:
     return name
 
 
-@triton.jit(do_not_specialize=["alpha", "beta"], repr=_named("pointers"))
+@triton.jit(do_not_specialize=["alpha", "beta"], repr=named("pointers"))
 def gemm_bias_act_kernel(
     a_ptr,
     b_ptr,
@@ -158,7 +158,7 @@ def finish_and_store(
     store_tile(out, ACT(tile), m0, n0, m, n, size, strides, OUT_TMA)
 
 
-@triton.jit(do_not_specialize=["alpha", "beta"], repr=_named("tma"))
+@triton.jit(do_not_specialize=["alpha", "beta"], repr=named("tma"))
 def gemm_tma_kernel(
     a_desc,
     b_desc,

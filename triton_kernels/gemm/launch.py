@@ -16,6 +16,7 @@ from triton_kernels._scalars import as_argument
 from triton_kernels.activations import ACTIVATIONS
 from triton_kernels.gemm.choice import choose, tma_compatible, too_large
 from triton_kernels.gemm.configurations import Configuration, Problem, cdiv
+from triton_kernels.gemm.gluon import availability
 from triton_kernels.gemm.kernels import gemm_bias_act_kernel, gemm_tma_kernel
 
 
@@ -40,10 +41,13 @@ def launch(
     op = op.partition("_")[0]
     gpu = _launch.gpu(gemm_bias_act_kernel, out.device)
     M, N = out.shape
-    problem = Problem(M, N, a.shape[1], a.dtype, out.dtype, precision, _kind(c, out))
+    kernels = availability.kernels(gpu, out.device)
+    problem = Problem(M, N, a.shape[1], a.dtype, out.dtype, precision, _kind(c, out), kernels)
     scalars = as_argument(alpha, a.dtype), as_argument(beta, a.dtype)
     while True:
         chosen = choose(problem, gpu)
+        if problem.kernels == "gluon" and not chosen.gluon:
+            raise RuntimeError(f"gemm_gluon_kernel is not made for {problem}")
         try:
             if chosen.tma:
                 programs = min(chosen.tiles_of(M, N), gpu.multiprocessors)
@@ -54,6 +58,13 @@ def launch(
         except OutOfResources as error:
             if not too_large(chosen, problem, gpu, error):
                 raise
+        except torch.OutOfMemoryError:
+            raise
+        except Exception as error:
+            if not chosen.gluon or problem.kernels == "gluon":
+                raise
+            availability.give_up(out.device, error)
+            problem = problem._replace(kernels="tl")
 
 
 def _kind(c: Tensor | None, out: Tensor) -> str:
@@ -83,11 +94,17 @@ def by_descriptors(
     act: str,
     scalars: tuple[Any, Any],
 ) -> None:
-    """Launch gemm_tma_kernel."""
-    shape, strides = (*out.shape, a.shape[1]), _strides(bias, c, out)
+    """Launch gemm_tma_kernel, or gemm_gluon_kernel."""
     a, a_t = _tma_operand(a)
     b, b_t = _tma_operand(b)
     out_tma = tma_compatible(out)
+    if chosen.gluon:
+        from triton_kernels.gemm.gluon import launch as gluon  # where it can be imported
+
+        how = a_t, b_t, out_tma
+        gluon.launch(chosen, programs, op, a, b, bias, c, out, pre, act, scalars, how)
+        return
+    shape, strides = (*out.shape, _depth(a, a_t)), _strides(bias, c, out)
     keys = tuple(map(specialization_key, (a, b, bias, c, out, pre)))
     prepared, a_block, b_block, out_block = _tma_launch(
         op, chosen, programs, shape, strides, keys, act, a_t, b_t, out_tma
@@ -198,6 +215,11 @@ class _Descriptor(TensorDescriptor):  # type: ignore[misc]
     @staticmethod
     def of(matrix: Tensor, block: Block) -> _Descriptor:
         return _Descriptor(matrix, matrix.shape, matrix.stride(), block)
+
+
+def _depth(a: Tensor, a_t: bool) -> int:
+    """K, of a or its transpose."""
+    return a.shape[0 if a_t else 1]
 
 
 def _tma_operand(matrix: Tensor) -> tuple[Tensor, bool]:

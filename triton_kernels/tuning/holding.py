@@ -13,6 +13,7 @@ from triton_kernels._fusion import Entry
 from triton_kernels._gpu import H200, Gpu
 from triton_kernels._measured import SHIPPED_OF, Constants
 from triton_kernels.gemm.choice import TMA_CAPABILITY, TMA_TILES
+from triton_kernels.gemm.gluon import availability
 from triton_kernels.graph.capabilities import ENTRIES, ESTIMATED, MEASURED, SHIPPED, entries
 
 
@@ -32,6 +33,7 @@ class Capabilities:
         gpu: for which it holds.
         constants: what the choice of tiles rests on.
         source: where these come from: "measured here" or "shipped".
+        gluon: why products do not run in Gluon's kernel, or "" where they may.
         speeds: of every kernel that fuse and torch.compile may take, in the order in which they
             are asked; their source may be "estimated", too.
     """
@@ -39,6 +41,7 @@ class Capabilities:
     gpu: Gpu
     constants: Constants
     source: str
+    gluon: str
     speeds: tuple[Speed, ...]
 
     def __str__(self) -> str:
@@ -58,8 +61,9 @@ class Capabilities:
 
     def _constants(self) -> list[str]:
         """Those that this GPU's choices ask for."""
+        gluon = f"  products in Gluon: {self.gluon or 'where that is expected to be faster'}"
         wide = f"  from {self.constants.wide} columns on, of up to 32 rows: wide tiles"
-        lines = [f"choice of a product's tiles, {_source(self.source)}:", wide]
+        lines = [f"choice of a product's tiles, {_source(self.source)}:", gluon, wide]
         if self.gpu.capability < TMA_CAPABILITY:
             return [*lines, f"  up to {self.constants.large} results: small tiles"]
         tiles = [f"{row.tiles.BLOCK_M}×{row.tiles.BLOCK_N}" for row in TMA_TILES]
@@ -84,13 +88,15 @@ def capabilities(device: torch.device | int | None = None) -> Capabilities:
         ValueError: there is a GPU, but not this one.
     """
     if torch.cuda.is_available():
-        gpu = _launch.gpu(_elementwise_kernels.flat_kernel, cuda_device(device))
+        device = cuda_device(device)
+        gpu = _launch.gpu(_elementwise_kernels.flat_kernel, device)
     else:
-        gpu = H200
+        device, gpu = torch.device("meta"), H200
     measured = _measured.measurement(gpu) is not None
     speeds = [Speed(kernel, *each) for kernel in sorted(ENTRIES) for each in entries(kernel, gpu)]
     source = MEASURED if measured else SHIPPED
-    return Capabilities(gpu, _measured.constants(gpu), source, tuple(speeds))
+    gluon = availability.unavailable(gpu, device)
+    return Capabilities(gpu, _measured.constants(gpu), source, gluon, tuple(speeds))
 
 
 def cuda_device(device: torch.device | int | None) -> torch.device:

@@ -97,7 +97,7 @@ def _fits(call: Callable[[], Any]) -> bool:
 def configured(run: Run, gpu: Gpu, device: torch.device) -> Callable[[], Tensor]:
     """A linear layer with bias and gelu, cut as the run says."""
     problem, chosen = run
-    M, N, K, dtype, out_dtype, precision, _ = problem
+    M, N, K, dtype, out_dtype, precision, *_ = problem
     a, b = _random((M, K), dtype, device), _random((N, K), dtype, device).t()
     bias = _random((N,), dtype, device)
     out = torch.empty(M, N, dtype=out_dtype, device=device)

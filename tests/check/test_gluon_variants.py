@@ -1,0 +1,115 @@
+"""The check compares Gluon's kernel with Triton's language proper: on a GPU that has both."""
+
+from __future__ import annotations
+
+import itertools
+from typing import Any
+
+import pytest
+import torch
+from typer.testing import CliRunner
+
+from compare.cases import Case
+from compare.checking import eager_rule
+from compare.checking.implementations import MODES, applies, implementations
+from compare.cli import app
+from compare.ops import SPECS
+from compare.timing import providers
+from triton_kernels.gemm.gluon import availability
+
+OPS = ("linear_act", "linear_gelu", "gemm_bias_act")
+
+
+@pytest.mark.parametrize("op", OPS)
+def test_variants_of_one_mode(op: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each asks for its kernel, whatever the default would be."""
+    spec = SPECS[op]
+    ways = {way.name: way for way in implementations(spec, list(MODES))}
+    assert {name for name in ways if name.endswith(("/gluon", "/tl"))} == {
+        "triton-compiled/gluon",
+        "triton-compiled/tl",
+    }
+    asked: list[str] = []
+    other = spec.changed(triton=lambda: asked.append(availability._wanted.get()))
+    for way in implementations(other, ["triton-compiled"]):
+        way()
+    assert asked == ["any", "tl", "gluon"]
+    assert "gluon" not in {name.partition("/")[2] for name in providers.names(spec)}
+
+
+@pytest.mark.parametrize(
+    ("shape", "dtype", "options", "taken"),
+    [
+        ((70, 40, 136), "bfloat16", {}, True),
+        ((33, 65, 70), "float16", {"bias": True}, True),
+        ((32, 65, 70), "float16", {}, False),
+        ((70, 40, 0), "float16", {}, False),
+        ((70, 40, 136), "float32", {}, False),
+        ((70, 40, 136), "float16", {"out_dtype": "float32"}, False),
+        ((70, 40, 136), "float16", {"out_dtype": "bfloat16"}, True),
+    ],
+)
+def test_cases_that_both_kernels_take(
+    shape: tuple[int, int, int],
+    dtype: str,
+    options: dict[str, Any],
+    taken: bool,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    spec = SPECS["gemm_bias_act"]
+    case = Case(spec.name, dtype, shape, options=options)
+    ways = [w for w in implementations(spec, ["triton-compiled"]) if w.variant]
+    for reason in ("", "there is no GPU"):
+        monkeypatch.setattr(availability, "here", lambda reason=reason: reason)
+        assert [applies(way, spec, case) for way in ways] == [taken and not reason] * 2
+    assert eager_rule.answers_to_eager(spec, case, "triton", "gluon", 10**4) == (
+        eager_rule.answers_to_eager(spec, case, "triton", None, 10**4)
+    )
+
+
+def test_cases_of_every_form_on_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each without and with the heaviest epilogue, in every layout of the operands."""
+    spec = SPECS["gemm_bias_act"]
+    before = set(map(str, spec.cases("bfloat16", "quick")))
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    more = [c for c in spec.cases("bfloat16", "quick") if str(c) not in before]
+    cuts = [c for c in more if "operands" in c.options]
+    assert len(cuts) == 16
+    assert {c.options["operands"] for c in cuts} == {"forward", "dgrad", "wgrad"}
+    assert sum("c" in c.options for c in cuts) == 8
+
+
+def test_what_a_gpu_alone_runs_is_debugged_in_the_default_kernel() -> None:
+    words = ["debug", "linear_act", "--shape", "40,40,40", "--dtype", "float16", "--seed", "0"]
+    done = CliRunner().invoke(app, [*words, "--impl", "triton-compiled/gluon"])
+    assert done.exit_code == 0, done.output
+    other = CliRunner().invoke(app, [*words, "--impl", "triton-compiled/other"])
+    assert other.exit_code == 2
+
+
+def test_compile_has_every_form_on_sm_90_alone() -> None:
+    """Of gemm_bias_act in both dtypes, with and without the heaviest epilogue."""
+    from compare.compiling import cross_compile, machine_code
+    from triton_kernels.interpreter import cross_compile as without_gpu
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(
+            without_gpu,
+            "launch",
+            lambda kernel, grid, *args, **meta: without_gpu._launches.append(
+                without_gpu.Launch(kernel.fn.__name__, meta)
+            ),
+        )
+        patch.setattr(machine_code, "of_triton", lambda kernels, arch: [None] * len(kernels))
+        found = {
+            arch: [
+                (dtype, label.split()[1])
+                for dtype, label, _ in cross_compile._triton_kernels(SPECS["gemm_bias_act"], arch)
+                if label.startswith("gluon")
+            ]
+            for arch in ("sm_90", "sm_100")
+        }
+    assert found["sm_100"] == []
+    tiles = {"256×128×64", "128×192×64", "128×160×64", "128×128×64", "128×64×64"}
+    tiles |= {"64×192×64", "64×160×64", "64×64×128"}
+    assert set(found["sm_90"]) == set(itertools.product(("float16", "bfloat16"), tiles))

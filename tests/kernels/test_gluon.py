@@ -1,0 +1,361 @@
+"""The product in Gluon: its forms, which problems get one, and what runs where it cannot."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from functools import partial
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+from triton.compiler.errors import CompilationError
+
+import triton_kernels
+from compare.compiling import walk
+from compare.ops import SPECS
+from compare.specs.products import GLUON
+from triton_kernels import _launch
+from triton_kernels._gpu import Gpu
+from triton_kernels.gemm import GPUS, Configuration, Problem, choose, launch
+from triton_kernels.gemm.gluon import availability
+from triton_kernels.gemm.gluon.forms import FORMS
+from triton_kernels.interpreter.cross_compile import compiling
+
+H200 = GPUS["sm_90"]
+BF16, HALF, F32 = torch.bfloat16, torch.float16, torch.float32
+META = torch.device("meta")
+GLUON_LAUNCH = "triton_kernels.gemm.gluon.launch"
+compiles = pytest.mark.skipif(
+    os.environ.get("TRITON_INTERPRET") == "1", reason="interpreted kernels cannot be compiled"
+)
+
+
+def problem(M: int, N: int, K: int, dtype: torch.dtype = BF16, **more: Any) -> Problem:
+    return Problem(M, N, K, dtype, more.pop("out_dtype", dtype), **{"kernels": "any", **more})
+
+
+# ---- the choice ----
+
+
+@pytest.mark.parametrize(
+    ("M", "N", "K", "tiles"),
+    [  # the fastest of all forms on an H200, or within 2 % of it
+        (12608, 3072, 768, (128, 128)),
+        (2048, 3072, 768, (128, 128)),
+        (100000, 64, 64, (128, 64)),
+        (4096, 4096, 64, (128, 64)),
+        (12608, 768, 3072, (128, 192)),
+        (3072, 3072, 3072, (128, 192)),
+        (1536, 1536, 1536, (128, 160)),
+        (8480, 896, 11520, (256, 128)),
+        (2048, 768, 3072, (64, 192)),
+        (64, 4416, 12032, (64, 64)),
+        (4096, 4096, 4096, None),  # gemm_tma_kernel
+        (2048, 2048, 2048, None),
+        (64, 528, 784, None),
+    ],
+)
+def test_what_was_the_fastest_on_an_h200(
+    M: int, N: int, K: int, tiles: tuple[int, int] | None
+) -> None:
+    chosen = choose(problem(M, N, K), H200)
+    assert chosen.tma
+    assert (chosen.tiles[:2] if chosen.gluon else None) == tiles
+
+
+def test_every_form_is_chosen_for_some_problem() -> None:
+    drawn = (p.problem._replace(kernels="any") for p in walk.products())
+    assert {found for each in drawn if (found := choose(each, H200)).gluon} == set(FORMS)
+
+
+def test_other_gpus_and_other_problems_never_get_it() -> None:
+    for product in walk.products()[::7]:
+        for kernels in ("any", "gluon"):
+            asked = product.problem._replace(kernels=kernels)
+            for arch, gpu in GPUS.items():
+                if arch != "sm_90":
+                    assert choose(asked, gpu) == choose(product.problem, gpu)
+            if choose(asked, H200).gluon:
+                assert {asked.dtype, asked.out_dtype} <= {HALF, BF16}
+                assert min(asked[:3]) > 32
+    assert not choose(problem(4096, 768, 3072, kernels="tl"), H200).gluon
+
+
+def test_few_multiprocessors_or_little_memory() -> None:
+    """The forms that fit compete; where none does, the other kernels run."""
+    small = Gpu(90, 132, 206 * 1024)
+    for shape in ((12608, 3072, 768), (8480, 896, 11520), (3072, 3072, 3072)):
+        found = choose(problem(*shape), small)
+        assert found.shared_memory(problem(*shape), 90) <= small.shared_memory
+    assert not choose(problem(12608, 3072, 768, kernels="gluon"), Gpu(90, 132, 99 * 1024)).gluon
+    assert choose(problem(130, 168, 328, kernels="gluon"), H200._replace(multiprocessors=1)).gluon
+
+
+def test_the_check_reaches_every_form() -> None:
+    """By the shapes and multiprocessors that stand for Gluon; some with several tiles a program,
+    with tails in rows and columns."""
+    several = 0
+    for dtype in (HALF, BF16):
+        reached = set()
+        for shape, multiprocessors in GLUON:
+            form = choose(
+                problem(*shape, dtype=dtype, kernels="gluon"),
+                H200._replace(multiprocessors=multiprocessors),
+            )
+            reached.add(form)
+            several += form.tiles_of(*shape[:2]) > 2 * multiprocessors
+            assert shape[0] % form.tiles.BLOCK_M
+            assert shape[1] % form.tiles.BLOCK_N
+        assert reached == set(FORMS)
+    assert several >= 6
+
+
+# ---- the kernel, compiled ----
+
+
+def operand(rows: int, columns: int, by_columns: bool) -> Tensor:
+    if by_columns:
+        return torch.empty(columns, rows, dtype=BF16, device=META).t()
+    return torch.empty(rows, columns, dtype=BF16, device=META)
+
+
+def compiled(form: Configuration, monkeypatch: pytest.MonkeyPatch, i: int) -> Any:
+    """The form with the i-th of the epilogues and layouts."""
+    monkeypatch.setattr(launch, "choose", lambda problem, gpu: form)
+    M, N, K = 304, 400, 264
+    out = torch.empty(M, N + (i == 3), dtype=BF16, device=META)[:, :N]  # of an odd pitch
+    c = out.new_empty(M, N) if i in (1, 3) else None
+    pre = torch.empty_like(out) if i == 2 else None
+    bias = out.new_empty(N) if i else None
+    a, b = operand(M, K, bool(i & 2)), operand(K, N, not i & 1)
+    act = ("none", "gelu", "gelu_tanh", "silu")[i]
+    with compiling(90) as launches:
+        launch.launch("gemm_bias_act", a, b, bias, c, out, act, 1.0, 1.0, "ieee", pre)
+    (found,) = launches
+    return found
+
+
+@compiles
+@pytest.mark.parametrize("form", FORMS, ids=lambda form: "x".join(map(str, form.tiles[:2])))
+def test_each_form_compiles_and_its_bytes_are_bounded(
+    form: Configuration, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With two of four epilogues and layouts each, so that all are seen."""
+    first = list(FORMS).index(form)
+    for i in (first % 4, (first + 2 + first // 4) % 4):
+        found = compiled(form, monkeypatch, i)
+        assert found.error is None
+        assert found.kernel == "gemm_gluon_kernel"
+        stated = form.shared_memory(problem(304, 400, 264), 90)
+        assert stated - 1024 <= found.shared <= stated <= H200.shared_memory
+
+
+@compiles
+def test_the_public_functions_compile_in_it() -> None:
+    x, weight = operand(12608, 768, False), operand(3072, 768, False)
+    for kernels, name in (("any", "gemm_gluon_kernel"), ("tl", "gemm_tma_kernel")):
+        with availability.only(kernels), compiling(90) as launches:
+            triton_kernels.linear_act(x, weight, act="relu")
+        assert [each.kernel for each in launches] == [name]
+    with compiling(100) as launches:
+        triton_kernels.linear_act(x, weight, act="relu")
+    assert [each.kernel for each in launches] == ["gemm_tma_kernel"]
+
+
+# ---- whether it can run ----
+
+
+def test_reasons() -> None:
+    for arch, gpu in GPUS.items():
+        if arch != "sm_90":
+            word = f"compute capability 9.0, not {gpu.capability // 10}.{gpu.capability % 10}"
+            assert word in availability.unavailable(gpu, META)
+    with triton_kernels.interpret():
+        assert availability.unavailable(H200, META) == "kernels are interpreted"
+        assert "products in Gluon: " in str(triton_kernels.capabilities())
+
+
+@compiles
+def test_a_triton_without_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Or with other names in it: products compile in the other kernels, and it is said why."""
+    availability.lacking.cache_clear()
+    monkeypatch.setitem(sys.modules, GLUON_LAUNCH, None)  # its import fails
+    x = operand(12608, 768, False)
+    try:
+        with compiling(90) as launches:
+            assert "lacks what it takes: ModuleNotFoundError" in availability.here()
+            triton_kernels.linear_act(x, operand(3072, 768, False), act="relu")
+            with availability.only("gluon"), pytest.raises(RuntimeError, match="lacks what"):
+                triton_kernels.linear_act(x, operand(3072, 768, False), act="relu")
+    finally:
+        availability.lacking.cache_clear()
+    assert [each.kernel for each in launches] == ["gemm_tma_kernel"]
+
+
+def test_it_is_not_loaded_before_it_is_asked_for() -> None:
+    """Nor where kernels are interpreted, where Gluon's decorators fail."""
+    words = (
+        "import sys, torch, triton_kernels\n"
+        "x = torch.ones(40, 40, dtype=torch.half)\n"
+        "with triton_kernels.interpret():\n"
+        "    assert triton_kernels.linear_act(x, x, act='relu').eq(40).all()\n"
+        "assert 'triton_kernels.gemm.gluon.kernels' not in sys.modules\n"
+    )
+    subprocess.run([sys.executable, "-c", words], check=True)
+
+
+@pytest.fixture
+def on_an_h200(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Configuration]]:
+    """As if products on the CPU ran there, where the self-test went well; what is launched."""
+    launched: list[Configuration] = []
+    monkeypatch.setattr(_launch, "gpu", lambda kernel, device: H200)
+    monkeypatch.setattr(availability, "_tested", {torch.device("cpu"): ""})
+    monkeypatch.setattr(
+        availability,
+        "unavailable",
+        lambda gpu, device: availability._tested[device],
+    )
+    monkeypatch.setattr(launch, "by_descriptors", lambda form, *args: launched.append(form))
+    return launched
+
+
+def call(rows: int = 12608) -> None:
+    a, b = (torch.empty(s, dtype=BF16) for s in ((rows, 768), (768, 3072)))
+    out = torch.empty(rows, 3072, dtype=BF16)
+    launch.launch("gemm_bias_act", a, b, None, None, out, "none", 1.0, 0.0, "ieee")
+
+
+def test_a_launch_that_fails_leaves_the_other_kernels(
+    on_an_h200: list[Configuration], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One warning; from then on, and at once, the other kernels run."""
+    call()
+    assert [form.gluon for form in on_an_h200] == [True]
+
+    def failing(form: Configuration, *args: Any) -> None:
+        if form.gluon:
+            raise RuntimeError("PassManager::run failed")
+        on_an_h200.append(form)
+
+    monkeypatch.setattr(launch, "by_descriptors", failing)
+    with availability.only("gluon"), pytest.raises(RuntimeError, match="PassManager"):
+        call()
+    with pytest.warns(RuntimeWarning, match="gemm_gluon_kernel is not used.*PassManager"):
+        call()
+    assert [form.gluon for form in on_an_h200] == [True, False]
+    assert "PassManager" in availability._tested[torch.device("cpu")]
+    call()
+    assert [form.gluon for form in on_an_h200] == [True, False, False]
+    with (
+        availability.only("gluon"),
+        pytest.raises(RuntimeError, match=r"cannot run: .*PassManager"),
+    ):
+        call()
+
+
+def test_what_it_is_not_made_for_is_refused_where_it_was_asked_for(
+    on_an_h200: list[Configuration],
+) -> None:
+    with availability.only("gluon"), pytest.raises(RuntimeError, match="not made for Problem"):
+        call(rows=20)
+    with availability.only("tl"):
+        call()
+    assert [form.gluon for form in on_an_h200] == [False]
+
+
+def test_a_failed_self_test(monkeypatch: pytest.MonkeyPatch) -> None:
+    """By an exception, by a wrong product; and one that goes well."""
+    cpu = torch.device("cpu")
+    monkeypatch.setattr(availability, "_tested", {})
+
+    def multiply(*args: Any, wrong: float = 0.0) -> None:
+        form, programs, _, a, b, _, _, out, *_ = args
+        assert form in FORMS
+        assert form.tiles_of(*out.shape) > 2 * programs
+        out.copy_(a.double() @ b.t().double())
+        out[-1, -1] += wrong
+
+    def refusing(*args: Any) -> None:
+        raise CompilationError("x = y", None, "no such layout")
+
+    def tried(function: Any) -> str:
+        monkeypatch.setitem(sys.modules, GLUON_LAUNCH, SimpleNamespace(launch=function))
+        return availability._self_test(cpu)
+
+    assert tried(multiply) == ""
+    with pytest.warns(RuntimeWarning, match="wrong product"):
+        assert "its self-test gives a wrong product" in tried(partial(multiply, wrong=1.0))
+    with pytest.warns(RuntimeWarning, match="please report"):
+        assert "CompilationError" in tried(refusing)
+
+
+# ---- on the GPU ----
+
+needs_hopper = pytest.mark.skipif(
+    torch.cuda.is_available() and torch.cuda.get_device_capability() != (9, 0),
+    reason="Gluon's kernel is for compute capability 9.0",
+)
+CALLS = list(itertools.product(((333, 456, 328), (70, 40, 40), (515, 264, 1032)), range(4)))
+
+
+@pytest.mark.gpu_only
+@needs_hopper
+def test_it_can_run_here() -> None:
+    assert availability.here() == ""
+    assert triton_kernels.capabilities().gluon == ""
+    for op in ("linear_act", "gemm_bias_act"):
+        spec = SPECS[op]
+        (case,) = itertools.islice((c for c in spec.cases("bfloat16", "quick") if 70 in c.shape), 1)
+        assert spec.takes("triton", "gluon", case)
+
+
+@pytest.mark.gpu_only
+@needs_hopper
+@pytest.mark.parametrize("shape", dict.fromkeys(shape for shape, _ in CALLS), ids=str)
+def test_against_float64(shape: tuple[int, int, int], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every layout of the operands, with c and without; the kernel that runs is Gluon's."""
+    M, N, K = shape
+    names: list[str] = []
+    usual = _launch.Launch.__call__
+
+    def noted(self: Any, *args: Any) -> None:
+        names.append(self.kernel.fn.__name__)
+        usual(self, *args)
+
+    monkeypatch.setattr(_launch.Launch, "__call__", noted)
+    g = torch.Generator("cuda").manual_seed(0)
+    for i in range(4):
+        a = torch.randn(M, K, device="cuda", generator=g).bfloat16()
+        b = (torch.randn(K, N, device="cuda", generator=g) * K**-0.5).bfloat16()
+        a = a.t().contiguous().t() if i & 1 else a
+        b = b.t().contiguous().t() if i & 2 else b
+        bias = torch.randn(N, device="cuda", generator=g).bfloat16()
+        c = torch.randn(M, N, device="cuda", generator=g).bfloat16() if i & 1 else None
+        with availability.only("gluon"), _launch.multiprocessors((2, 132)[i // 2]):
+            got = triton_kernels.gemm_bias_act(a, b, bias, c=c, act="relu")
+        want = (a.double() @ b.double() + bias.double() + (0 if c is None else c.double())).relu()
+        torch.testing.assert_close(got.double(), want, rtol=2**-8, atol=2**-10)
+    assert set(names) == {"gemm_gluon_kernel"}
+
+
+@pytest.mark.gpu_only
+@needs_hopper
+def test_both_kernels_in_a_cuda_graph() -> None:
+    """Captured after the first call, which tries the kernel."""
+    a = torch.randn(2048, 768, device="cuda").bfloat16()
+    b = torch.randn(768, 3072, device="cuda").bfloat16()
+    want = triton_kernels.gemm_bias_act(a, b)
+    out = torch.empty_like(want)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        triton_kernels.gemm_bias_act(a, b, out=out)
+    for _ in range(3):
+        out.fill_(torch.nan)
+        graph.replay()
+        assert torch.equal(out, want)

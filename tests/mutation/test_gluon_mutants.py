@@ -1,0 +1,68 @@
+"""Mutants of the kernel in Gluon: where no GPU runs it, they are left out, and it is said."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from compare.cli import app
+from compare.mutation import explained, planting, population, tables
+from compare.mutation.explained import Explanation
+from compare.mutation.planting import Plan
+from compare.ops import SPECS
+from triton_kernels.gemm.gluon import availability
+
+KERNELS = f"{population.GLUON}kernels.py"
+
+
+def test_left_out_without_the_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    files = []
+    for reason in ("there is no GPU", ""):
+        monkeypatch.setattr(availability, "here", lambda reason=reason: reason)
+        files.append({m.file for m in population.population(["triton"], ["linear_act"])})
+    without, with_it = files
+    assert KERNELS in with_it
+    assert with_it - without == {name for name in with_it if name.startswith(population.GLUON)}
+    assert population.seen_by(KERNELS, list(SPECS))[:2] == ["gemm_bias_act", "linear_act"]
+
+
+def test_tried_on_the_gpu_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In the interpreter the kernel does not run, so that every mutant would survive there."""
+    monkeypatch.setattr(availability, "here", lambda: "")
+    plan = Plan(["linear_act"], modes=("triton-interpreted", "cuda-host", "triton-compiled"))
+    drawn = population.population(["triton"], ["linear_act"])
+    modes = {m.file: json.loads(plan.request(m))["modes"] for m in drawn}
+    assert modes[KERNELS] == ["triton-compiled"]
+    assert modes["triton_kernels/gemm/kernels.py"] == ["triton-interpreted", "triton-compiled"]
+
+
+def test_gluons_names_are_those_of_tritons_language(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(availability, "here", lambda: "")
+    drawn = [m for m in population.population(["triton"], ["linear_act"]) if m.file == KERNELS]
+    kinds = {m.edit.kind for m in drawn}
+    assert {"narrowed", "mask dropped", "program id", "bound", "alternative"} <= kinds
+    assert not any("tl." in m.edit.new for m in drawn)
+    assert len(drawn) > 300
+
+
+def test_the_command_says_why(monkeypatch: pytest.MonkeyPatch) -> None:
+    """And what explains mutants of it is not stale there."""
+    monkeypatch.setattr(availability, "here", lambda: "there is no GPU")
+    monkeypatch.setattr(planting, "healthy", lambda sides, plan: "")
+    monkeypatch.setattr(planting, "run", lambda mutants, plan, jobs: iter(()))
+    known = Explanation(KERNELS, "_consume", "speed", "It is.", "a", "b")
+    monkeypatch.setattr(explained, "read", lambda: [known])
+    seen: list[list[Explanation]] = []
+    run = tables.run
+
+    def noting(*args: Any, **options: Any) -> tables.Report:
+        seen.append(args[3])
+        return run(*args, **options)
+
+    monkeypatch.setattr(tables, "run", noting)
+    done = CliRunner().invoke(app, ["mutate", "linear_act", "--side", "triton", "--sample", "1"])
+    assert "not run: triton_kernels/gemm/gluon/: there is no GPU" in done.output
+    assert seen == [[]]

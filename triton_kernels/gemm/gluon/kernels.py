@@ -1,0 +1,363 @@
+"""The matrix product of 16-bit matrices on compute capability 9.0, in Gluon.
+
+A program is one warp that loads, the producer, and one or two groups of four warps that multiply,
+the consumers; it takes tile after tile. What lies in shared memory are STAGES steps of K. A stage
+is full when its loads have arrived, and empty when every consumer that reads it has multiplied it:
+each is a barrier, and the producer runs ahead of the consumers by as many stages as there are, past
+the end of a tile, too. So the next tile's loads run under this tile's epilogue.
+
+Of two consumers each has half the rows of a tile; or, with ALTERNATE, a tile of its own, so that
+one multiplies while the other is at its epilogue. Then a barrier hands the products from one to the
+other.
+
+A block has a power of two of columns, so that tiles of 160 and 192 columns are two blocks, with an
+accumulator each: BLOCK_N = 128 + 32, 128 + 64.
+
+The jit functions take what belongs together as one tuple: ``descs`` and ``buffers`` are (a, first
+block of b, second one), ``barriers`` (full, empty, turn), ``size`` (M, N, K), ``c`` and
+``scalars`` (pointer, row stride) and (alpha, beta), ``outs`` (out, pre, buffer, row stride).
+Strides of columns come by themselves: a 1 in a tuple would be no constant to the workers.
+"""
+
+from __future__ import annotations
+
+from triton_kernels.gemm.gluon.versions import (
+    fence_async_shared,
+    gl,
+    gluon,
+    load_tile,
+    mbarrier,
+    store_tile,
+    store_wait,
+    warpgroup_mma,
+    warpgroup_mma_wait,
+)
+from triton_kernels.gemm.kernels import named, swizzle
+
+
+@gluon.constexpr_function
+def _accumulator(columns):
+    """How four warps hold what wgmma adds up."""
+    return gl.NVMMADistributedLayout([3, 0], [4, 1], [16, columns, 16])
+
+
+@gluon.jit
+def _advanced(stage, phase, STAGES: gl.constexpr):
+    last = stage == STAGES - 1
+    return gl.where(last, 0, stage + 1), gl.where(last, phase ^ 1, phase)
+
+
+@gluon.jit
+def _load(
+    descs, buffers, full, stage, m, n, k, pred,
+    FIRST_N: gl.constexpr, A_T: gl.constexpr, B_T: gl.constexpr,
+):  # fmt: skip
+    """Start the loads of a step of K."""
+    a_desc, b_desc, rest_desc = descs
+    a_buffer, b_buffer, rest_buffer = buffers
+    bar = full.index(stage)
+    size: gl.constexpr = a_desc.block_type.nbytes + b_desc.block_type.nbytes
+    if rest_desc is None:
+        mbarrier.expect(bar, size, pred=pred)
+    else:
+        mbarrier.expect(bar, size + rest_desc.block_type.nbytes, pred=pred)
+    load_tile(a_desc, [k, m] if A_T else [m, k], bar, a_buffer.index(stage), pred=pred)
+    load_tile(b_desc, [n, k] if B_T else [k, n], bar, b_buffer.index(stage), pred=pred)
+    if rest_desc is not None:
+        n += FIRST_N
+        load_tile(rest_desc, [n, k] if B_T else [k, n], bar, rest_buffer.index(stage), pred=pred)
+
+
+@gluon.jit
+def _produce(
+    descs, buffers, barriers, size, first,
+    FIRST_N: gl.constexpr, A_T: gl.constexpr, B_T: gl.constexpr,
+    BLOCK_M: gl.constexpr, BLOCK_N: gl.constexpr, BLOCK_K: gl.constexpr,
+    GROUP_M: gl.constexpr, STAGES: gl.constexpr,
+):  # fmt: skip
+    """All loads but the ``first`` of the first tile."""
+    full, empty, _ = barriers
+    M, N, K = size
+    steps = gl.cdiv(K, BLOCK_K)
+    tiles = gl.cdiv(M, BLOCK_M) * gl.cdiv(N, BLOCK_N)
+    start = gl.program_id(0)
+    stage = gl.where(first == STAGES, 0, first)
+    phase = gl.where(first == STAGES, 0, 1)
+    for tile in range(start, tiles, gl.num_programs(0)):
+        tile_m, tile_n = swizzle(tile, M, N, BLOCK_M, BLOCK_N, GROUP_M)
+        for step in range(gl.where(tile == start, first, 0), steps):
+            mbarrier.wait(empty.index(stage), phase)
+            _load(
+                descs, buffers, full, stage,
+                tile_m * BLOCK_M, tile_n * BLOCK_N, step * BLOCK_K, True, FIRST_N, A_T, B_T,
+            )  # fmt: skip
+            stage, phase = _advanced(stage, phase, STAGES)
+
+
+@gluon.jit
+def _parts(x, PARTS: gl.constexpr):
+    """Columns of a matrix in so many parts of equal width: registers renamed, nothing moved."""
+    parts = (x,)
+    for _ in gl.static_range(PARTS.bit_length() - 1):
+        halves = ()
+        for i in gl.static_range(len(parts)):
+            part = parts[i]
+            part = part.reshape(part.shape[0], 2, part.shape[1] // 2).permute(0, 2, 1)
+            halves += part.split()
+        parts = halves  # type: ignore[assignment]
+    return parts
+
+
+@gluon.jit
+def _bias_row(bias_ptr, n, N, COLUMNS: gl.constexpr):
+    """The bias of a block's columns; 0 if there is none."""
+    if bias_ptr is not None:
+        columns = n + gl.arange(0, COLUMNS, gl.SliceLayout(0, _accumulator(COLUMNS)))
+        row = gl.load(bias_ptr + columns, mask=columns < N, other=0.0)
+    else:
+        row = 0.0
+    return row
+
+
+@gluon.jit
+def _store(out, buffer, part, m, n, size, stride_om, stride_on, OUT_TMA: gl.constexpr):
+    """Part of a tile, its corner at (m, n); out is a descriptor if OUT_TMA."""
+    if OUT_TMA:
+        store_wait(0)  # until the buffer has been read
+        buffer.store(part.to(out.dtype))
+        fence_async_shared()
+        store_tile(out, [m, n], buffer)
+    else:
+        # A warp stores 32 neighbours, which is the best that rows without alignment allow.
+        lying: gl.constexpr = gl.BlockedLayout([1, 1], [1, 32], [4, 1], [1, 0])
+        rows = m.to(gl.int64) + gl.arange(0, part.shape[0], gl.SliceLayout(1, lying))
+        columns = n.to(gl.int64) + gl.arange(0, part.shape[1], gl.SliceLayout(0, lying))
+        out_ptrs = out + rows[:, None] * stride_om + columns[None, :] * stride_on
+        mask = (rows[:, None] < size[0]) & (columns[None, :] < size[1])
+        part = gl.convert_layout(part.to(out.dtype.element_ty), lying)
+        gl.store(out_ptrs, part, mask=mask)
+
+
+@gluon.jit
+def _finish(
+    acc, row, m, n, size, c, stride_cn, scalars, outs, stride_on,
+    HAS_BIAS: gl.constexpr, ACT: gl.constexpr, OUT_TMA: gl.constexpr, PART_N: gl.constexpr,
+):  # fmt: skip
+    """The epilogue of a block, its corner at (m, n)."""
+    out, pre, buffer, stride_om = outs
+    acc = scalars[0] * acc
+    if HAS_BIAS:
+        acc += row.to(gl.float32)[None, :]
+    lying: gl.constexpr = _accumulator(PART_N)
+    parts = _parts(acc, acc.shape[1] // PART_N)
+    for i in gl.static_range(len(parts)):
+        part = gl.convert_layout(parts[i], lying, assert_trivial=True)
+        part_n = n + i * PART_N
+        if c[0] is not None:
+            c_ptr, stride_cm = c
+            rows = m.to(gl.int64) + gl.arange(0, part.shape[0], gl.SliceLayout(1, lying))
+            columns = part_n.to(gl.int64) + gl.arange(0, PART_N, gl.SliceLayout(0, lying))
+            c_ptrs = c_ptr + rows[:, None] * stride_cm + columns[None, :] * stride_cn
+            mask = (rows[:, None] < size[0]) & (columns[None, :] < size[1])
+            part += scalars[1] * gl.load(c_ptrs, mask=mask, other=0.0).to(gl.float32)
+        if pre is not None:
+            _store(pre, buffer, part, m, part_n, size, stride_om, stride_on, OUT_TMA)
+        _store(out, buffer, ACT(part), m, part_n, size, stride_om, stride_on, OUT_TMA)
+
+
+@gluon.jit
+def _consume(
+    CONSUMER: gl.constexpr,
+    buffers, barriers, size, bias_ptr, c, stride_cn, scalars, outs, stride_on,
+    ACT: gl.constexpr, A_T: gl.constexpr, B_T: gl.constexpr, OUT_TMA: gl.constexpr,
+    CONSUMERS: gl.constexpr, ALTERNATE: gl.constexpr, FIRST_N: gl.constexpr, PART_N: gl.constexpr,
+    BLOCK_M: gl.constexpr, BLOCK_N: gl.constexpr, BLOCK_K: gl.constexpr,
+    GROUP_M: gl.constexpr, STAGES: gl.constexpr,
+):  # fmt: skip
+    """The products of one consumer's tiles, or of its rows of each."""
+    a_buffer, b_buffer, rest_buffer = buffers
+    full, empty, turn = barriers
+    M, N, K = size
+    REST_N: gl.constexpr = BLOCK_N - FIRST_N
+    BLOCKS: gl.constexpr = 2 if REST_N else 1
+    ROWS: gl.constexpr = BLOCK_M if ALTERNATE else BLOCK_M // CONSUMERS
+    ROW: gl.constexpr = 0 if ALTERNATE else CONSUMER * ROWS
+    steps = gl.cdiv(K, BLOCK_K)
+    tiles = gl.cdiv(M, BLOCK_M) * gl.cdiv(N, BLOCK_N)
+    out, pre, out_buffer, stride_om = outs
+    HAS_BIAS: gl.constexpr = bias_ptr is not None
+    if OUT_TMA:
+        outs = out, pre, out_buffer.index(CONSUMER), stride_om
+    start = gl.program_id(0)
+    programs = gl.num_programs(0)
+    if ALTERNATE:
+        start += CONSUMER * programs
+        programs *= 2
+    stage = gl.to_tensor(0)
+    phase = gl.to_tensor(0)
+    turns = gl.to_tensor(1 - CONSUMER)  # the first consumer's first turn is at once
+    if ALTERNATE and CONSUMER == 1:  # the stages of the other's first tile are skipped
+        stage = steps % STAGES
+        phase = steps // STAGES & 1
+    for tile in range(start, tiles, programs):
+        tile_m, tile_n = swizzle(tile, M, N, BLOCK_M, BLOCK_N, GROUP_M)
+        m = tile_m * BLOCK_M + ROW
+        n = tile_n * BLOCK_N
+        acc = gl.zeros([ROWS, FIRST_N], gl.float32, _accumulator(FIRST_N))
+        if REST_N:
+            rest = gl.zeros([ROWS, REST_N], gl.float32, _accumulator(REST_N))
+        if ALTERNATE:
+            mbarrier.wait(turn.index(CONSUMER), turns)
+            turns ^= 1
+        for step in range(steps):
+            mbarrier.wait(full.index(stage), phase)
+            a = a_buffer.index(stage)
+            b = b_buffer.index(stage)
+            if A_T:
+                a = a.slice(ROW, ROWS, 1).permute((1, 0))
+            else:
+                a = a.slice(ROW, ROWS, 0)
+            if B_T:
+                b = b.permute((1, 0))
+            acc = warpgroup_mma(a, b, acc, use_acc=step > 0, is_async=True)
+            if REST_N:
+                b = rest_buffer.index(stage)
+                if B_T:
+                    b = b.permute((1, 0))
+                rest = warpgroup_mma(a, b, rest, use_acc=step > 0, is_async=True)
+                acc, rest = warpgroup_mma_wait(BLOCKS, deps=(acc, rest))
+            else:
+                acc = warpgroup_mma_wait(BLOCKS, deps=(acc,))
+            # That was the step before; this one's products run on.
+            before = gl.where(stage == 0, STAGES - 1, stage - 1)
+            mbarrier.arrive(empty.index(before), count=1, pred=step > 0)
+            stage, phase = _advanced(stage, phase, STAGES)
+        if ALTERNATE:
+            mbarrier.arrive(turn.index(1 - CONSUMER), count=1)
+        row = _bias_row(bias_ptr, n, N, FIRST_N)
+        if REST_N:
+            rest_row = _bias_row(bias_ptr, n + FIRST_N, N, REST_N)
+            acc, rest = warpgroup_mma_wait(0, deps=(acc, rest))
+        else:
+            acc = warpgroup_mma_wait(0, deps=(acc,))
+        before = gl.where(stage == 0, STAGES - 1, stage - 1)
+        mbarrier.arrive(empty.index(before), count=1)
+        _finish(
+            acc, row, m, n, size, c, stride_cn, scalars, outs, stride_on,
+            HAS_BIAS, ACT, OUT_TMA, PART_N,
+        )  # fmt: skip
+        if REST_N:
+            _finish(
+                rest, rest_row, m, n + FIRST_N, size, c, stride_cn, scalars, outs, stride_on,
+                HAS_BIAS, ACT, OUT_TMA, PART_N,
+            )  # fmt: skip
+        if ALTERNATE:
+            ahead = stage + steps
+            phase ^= ahead // STAGES & 1
+            stage = ahead % STAGES
+    if OUT_TMA:
+        store_wait(0)
+
+
+@gluon.jit(do_not_specialize=["alpha", "beta"], repr=named("gluon"))
+def gemm_gluon_kernel(
+    a_desc,
+    b_desc,
+    rest_desc,
+    bias_ptr,
+    c_ptr,
+    out,
+    pre,
+    M,
+    N,
+    K,
+    stride_cm,
+    stride_cn,
+    stride_om,
+    stride_on,
+    alpha,
+    beta,
+    OP: gl.constexpr,
+    ACT: gl.constexpr,
+    A_T: gl.constexpr,
+    B_T: gl.constexpr,
+    OUT_TMA: gl.constexpr,
+    CONSUMERS: gl.constexpr,
+    ALTERNATE: gl.constexpr,
+    FIRST_N: gl.constexpr,
+    PART_N: gl.constexpr,
+    BLOCK_M: gl.constexpr,
+    BLOCK_N: gl.constexpr,
+    BLOCK_K: gl.constexpr,
+    GROUP_M: gl.constexpr,
+    STAGES: gl.constexpr,
+):
+    """Every so many-th tile of out; A_T: a_desc is of a's transpose, [K, M]; B_T: [N, K].
+
+    rest_desc is of b, too, with blocks of the BLOCK_N - FIRST_N columns that are left of a tile, or
+    None. out and pre are descriptors of one consumer's rows × PART_N if OUT_TMA.
+    """
+    ROWS: gl.constexpr = BLOCK_M if ALTERNATE else BLOCK_M // CONSUMERS
+    stages: gl.constexpr = [STAGES]
+    a_buffer = gl.allocate_shared_memory(a_desc.dtype, stages + a_desc.block_shape, a_desc.layout)
+    b_buffer = gl.allocate_shared_memory(b_desc.dtype, stages + b_desc.block_shape, b_desc.layout)
+    rest_buffer = b_buffer  # never used as such
+    if rest_desc is not None:
+        rest_buffer = gl.allocate_shared_memory(
+            b_desc.dtype, stages + rest_desc.block_shape, rest_desc.layout
+        )
+    out_buffer = a_buffer  # never used as such
+    if OUT_TMA:
+        out_buffer = gl.allocate_shared_memory(out.dtype, [CONSUMERS, ROWS, PART_N], out.layout)
+    full = gl.allocate_shared_memory(gl.int64, [STAGES, 1], mbarrier.MBarrierLayout())
+    empty = gl.allocate_shared_memory(gl.int64, [STAGES, 1], mbarrier.MBarrierLayout())
+    turn = gl.allocate_shared_memory(gl.int64, [2, 1], mbarrier.MBarrierLayout())
+    for i in gl.static_range(STAGES):
+        mbarrier.init(full.index(i), count=1)
+        mbarrier.init(empty.index(i), count=1 if ALTERNATE else CONSUMERS)
+    for i in gl.static_range(2):
+        mbarrier.init(turn.index(i), count=1)
+    fence_async_shared()
+    descs = (a_desc, b_desc, rest_desc)
+    buffers = (a_buffer, b_buffer, rest_buffer)
+    barriers = (full, empty, turn)
+    size = (M, N, K)
+    c = (c_ptr, stride_cm)
+    scalars = (alpha, beta)
+    outs = (out, pre, out_buffer, stride_om)
+    # The first loads start before the warps part, which takes a while.
+    first = gl.minimum(gl.cdiv(K, BLOCK_K), STAGES)
+    tile_m, tile_n = swizzle(gl.program_id(0), M, N, BLOCK_M, BLOCK_N, GROUP_M)
+    for i in gl.static_range(STAGES):
+        _load(
+            descs, buffers, full, i,
+            tile_m * BLOCK_M, tile_n * BLOCK_N, i * BLOCK_K, i < first, FIRST_N, A_T, B_T,
+        )  # fmt: skip
+    # Registers: 240 a thread of a consumer, 24 of the producer.
+    if CONSUMERS == 2:
+        gl.warp_specialize(
+            [
+                (_consume, (0, buffers, barriers, size, bias_ptr, c, stride_cn, scalars, outs,
+                            stride_on, ACT, A_T, B_T, OUT_TMA, CONSUMERS, ALTERNATE,
+                            FIRST_N, PART_N, BLOCK_M, BLOCK_N, BLOCK_K, GROUP_M, STAGES)),
+                (_consume, (1, buffers, barriers, size, bias_ptr, c, stride_cn, scalars, outs,
+                            stride_on, ACT, A_T, B_T, OUT_TMA, CONSUMERS, ALTERNATE,
+                            FIRST_N, PART_N, BLOCK_M, BLOCK_N, BLOCK_K, GROUP_M, STAGES)),
+                (_produce, (descs, buffers, barriers, size, first, FIRST_N, A_T, B_T,
+                            BLOCK_M, BLOCK_N, BLOCK_K, GROUP_M, STAGES)),
+            ],
+            [4, 1],
+            [240, 24],
+        )  # fmt: skip
+    else:
+        gl.warp_specialize(
+            [
+                (_consume, (0, buffers, barriers, size, bias_ptr, c, stride_cn, scalars, outs,
+                            stride_on, ACT, A_T, B_T, OUT_TMA, CONSUMERS, ALTERNATE,
+                            FIRST_N, PART_N, BLOCK_M, BLOCK_N, BLOCK_K, GROUP_M, STAGES)),
+                (_produce, (descs, buffers, barriers, size, first, FIRST_N, A_T, B_T,
+                            BLOCK_M, BLOCK_N, BLOCK_K, GROUP_M, STAGES)),
+            ],
+            [1],
+            [24],
+        )  # fmt: skip

@@ -1,0 +1,145 @@
+"""The start of gemm_gluon_kernel: what its descriptors and launches are made of."""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from triton_kernels._launch import REMEMBERED, Launch, specialization_key
+from triton_kernels.activations import ACTIVATIONS
+from triton_kernels.gemm.configurations import Configuration
+from triton_kernels.gemm.gluon.kernels import gemm_gluon_kernel
+from triton_kernels.gemm.gluon.versions import TensorDescriptor, gl
+
+Block = tuple[int, int]
+WARPS = 4  # of one consumer
+
+
+class Blocks:
+    """What the descriptors of a launch load and store at a time.
+
+    Attributes:
+        a, b: of a and of the first columns of b's tile.
+        rest: of b's other columns, or None.
+        out: what one consumer stores.
+    """
+
+    def __init__(self, chosen: Configuration, a_t: bool, b_t: bool) -> None:
+        m, n, k, *_ = chosen.tiles
+        consumers = chosen.tiles.num_warps // WARPS
+        self.first, left = split(n)
+        self.a = (k, m) if a_t else (m, k)
+        self.b = (self.first, k) if b_t else (k, self.first)
+        self.rest = None
+        if left:
+            self.rest = (left, k) if b_t else (k, left)
+        self.out = (m if chosen.ALTERNATE else m // consumers, n // chosen.SUBTILES)
+
+
+def split(columns: int) -> tuple[int, int]:
+    """Columns of a tile as powers of two, the second may be 0."""
+    first = 1 << columns.bit_length() - 1
+    return first, columns - first
+
+
+How = tuple[bool, bool, bool]
+
+
+def launch(
+    chosen: Configuration,
+    programs: int,
+    op: str,
+    a: Tensor,
+    b: Tensor,
+    bias: Tensor | None,
+    c: Tensor | None,
+    out: Tensor,
+    pre: Tensor | None,
+    act: str,
+    scalars: tuple[Any, Any],
+    how: How,
+) -> None:
+    """As gemm.launch has it; how: A_T and B_T, of what a and b are then the transposes, and
+    OUT_TMA."""
+    if bias is not None:
+        bias = bias.contiguous()
+    shape = *out.shape, a.shape[0 if how[0] else 1]
+    strides = (*((0, 0) if c is None else c.stride()), *out.stride())
+    keys = tuple(map(specialization_key, (a, b, bias, c, out, pre)))
+    prepared, blocks = _prepared(op, chosen, programs, shape, strides, keys, act, how)
+    results = [out, pre]
+    if how[2]:
+        results = [t if t is None else Descriptor.of(t, blocks.out) for t in results]
+    prepared(
+        out.device,
+        Descriptor.of(a, blocks.a),
+        Descriptor.of(b, blocks.b),
+        None if blocks.rest is None else Descriptor.of(b, blocks.rest),
+        bias,
+        c,
+        *results,
+        *shape,
+        *strides,
+        *scalars,
+    )
+
+
+@functools.lru_cache(REMEMBERED)
+def _prepared(
+    op: str,
+    chosen: Configuration,
+    programs: int,
+    shape: tuple[int, ...],
+    strides: tuple[int, ...],
+    keys: tuple[Any, ...],
+    act: str,
+    how: How,
+) -> tuple[Launch, Blocks]:
+    """The launch for arguments of these integers and keys, and what its descriptors are made
+    for."""
+    (dtype, _), _, _, _, (out_dtype, _), _ = keys
+    a_t, b_t, out_tma = how
+    blocks = Blocks(chosen, a_t, b_t)
+    m, n, k, group, warps, stages = chosen.tiles
+    prepared = Launch(
+        gemm_gluon_kernel,
+        (programs,),
+        OP=op,
+        ACT=ACTIVATIONS[act].forward_for(out_dtype, dtype),
+        A_T=a_t,
+        B_T=b_t,
+        OUT_TMA=out_tma,
+        CONSUMERS=warps // WARPS,
+        ALTERNATE=chosen.ALTERNATE,
+        FIRST_N=blocks.first,
+        PART_N=blocks.out[1],
+        BLOCK_M=m,
+        BLOCK_N=n,
+        BLOCK_K=k,
+        GROUP_M=group,
+        STAGES=stages,
+        num_warps=WARPS,
+    )
+    return prepared, blocks
+
+
+class Descriptor(TensorDescriptor):  # type: ignore[misc]
+    """Triton's, without its checks, which take longer than the rest: tma_compatible did them."""
+
+    def __post_init__(self) -> None:
+        pass
+
+    @staticmethod
+    def of(matrix: Tensor, block: Block) -> Descriptor:
+        layout = _layout(matrix.dtype, block)
+        return Descriptor(matrix, matrix.shape, matrix.stride(), list(block), layout)
+
+
+@functools.cache
+def _layout(dtype: torch.dtype, block: Block) -> Any:
+    """How a block lies in shared memory."""
+    name = {torch.float16: gl.float16, torch.bfloat16: gl.bfloat16}[dtype]
+    return gl.NVMMASharedLayout.get_default_for(list(block), name)

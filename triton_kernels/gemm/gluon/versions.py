@@ -1,0 +1,29 @@
+"""What the kernels use of Gluon."""
+
+from triton.experimental import gluon
+from triton.experimental.gluon import language as gl
+from triton.experimental.gluon.language.nvidia.hopper import (
+    fence_async_shared,
+    mbarrier,
+    tma,
+    warpgroup_mma,
+    warpgroup_mma_wait,
+)
+from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
+
+load_tile = getattr(tma, "async_load", None) or tma.async_copy_global_to_shared
+store_tile = getattr(tma, "async_store", None) or tma.async_copy_shared_to_global
+store_wait = tma.store_wait
+
+__all__ = [
+    "TensorDescriptor",
+    "fence_async_shared",
+    "gl",
+    "gluon",
+    "load_tile",
+    "mbarrier",
+    "store_tile",
+    "store_wait",
+    "warpgroup_mma",
+    "warpgroup_mma_wait",
+]
