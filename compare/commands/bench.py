@@ -221,10 +221,11 @@ def _check_options(
             raise typer.BadParameter(f"--providers {name}: it is not installed")
         if name not in known:
             raise typer.BadParameter(f"--providers {name}: {', '.join(sorted(known))}")
-    timed = {*benchmarks.DTYPES, *(name for spec in specs if spec.own for name in spec.dtypes)}
+    own = (name for spec in specs if spec.own for name in spec.dtypes)
+    timed = list(dict.fromkeys((*benchmarks.DTYPES, *own)))
     for name in dtypes:
         if name not in timed:
-            raise typer.BadParameter(f"--dtype {name}: one of {', '.join(sorted(timed))}")
+            raise typer.BadParameter(f"--dtype {name}: one of {', '.join(timed)}")
 
 
 def _jobs(

@@ -21,7 +21,7 @@ X = torch.ones(4, 6)
 
 def ranges(profile: torch.profiler.profile) -> list[tuple[str, str]]:
     """Each range, and the one that it is in."""
-    names = "triton_kernels.", "strided_kernel", "flat_kernel"
+    names = "triton_kernels.", "tiled_kernel", "flat_kernel"
     ours = [event for event in profile.events() if event.name.startswith(names)]
     return [(e.name, e.cpu_parent.name if e.cpu_parent else "") for e in ours]
 
@@ -39,7 +39,7 @@ def test_calls_and_launches() -> None:
     assert add == "triton_kernels.add(float32[4, 6], float16[6], 2)"
     assert inside == add
     name, *words = kernel.split()
-    assert name == "strided_kernel"
+    assert name == "flat_kernel"
     assert any(word.startswith("BLOCK") for word in words)
     assert square == "triton_kernels.square(float32[4, 6])"
 

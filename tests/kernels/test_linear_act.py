@@ -328,7 +328,7 @@ def test_machine_code_of_a_shared_kernel_is_shown_by_each_op(
 ) -> None:
     """linear_act and linear_gelu have one source: no kernel of it is left to the other."""
 
-    def kernels(spec: Any, arch: str) -> dict[str, machine.Kernel]:
+    def kernels(spec: Any, arch: str, asm: str) -> dict[str, machine.Kernel]:
         names = {spec.cuda_kernel(*which) for which in machine._cuda_variants(spec)}
         return {name: machine.Kernel(name) for name in names}
 
