@@ -166,6 +166,13 @@ def _blank(match: re.Match[str]) -> str:
     return " " * len(match[0])
 
 
+def _refuses(statement: ast.stmt) -> bool:
+    """Whether it raises, or has arguments looked at."""
+    if isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Call):
+        return ast.unparse(statement.value.func).startswith("_arguments.")
+    return isinstance(statement, ast.Raise)
+
+
 class _Faults:
     """The faults of one function: of every node by its type."""
 
@@ -180,8 +187,17 @@ class _Faults:
         if isinstance(body[0], ast.Expr) and isinstance(body[0].value, ast.Constant):
             body = body[1:]  # the docstring
         for statement in body:
-            for node in ast.walk(statement):
+            for node in self._inside(statement):
                 yield from self._of(node)
+
+    def _inside(self, node: ast.AST) -> Iterator[ast.AST]:
+        """It and what it is made of, but for what a function on the host does to refuse arguments:
+        no case has such."""
+        if isinstance(node, ast.If) and not self.kernel and all(map(_refuses, node.body)):
+            return
+        yield node
+        for child in ast.iter_child_nodes(node):
+            yield from self._inside(child)
 
     def _of(self, node: ast.AST) -> Iterator[Edit]:
         both: dict[type, Callable[..., Iterator[Edit]]] = {
