@@ -27,7 +27,8 @@ VALUES = ("normal", "special", "every", "integers")
 
 
 def in_one(function: Callable[..., Any]) -> Callable[..., Tensor]:
-    """The function with both its results in one matrix."""
+    """The function with both its results in one matrix; it makes that itself if they shall be
+    ``apart``."""
 
     @functools.wraps(function)
     def packed(
@@ -37,8 +38,12 @@ def in_one(function: Callable[..., Any]) -> Callable[..., Tensor]:
         *,
         dtype: torch.dtype | None = None,
         out: Tensor | None = None,
+        apart: bool = False,
         **options: Any,
     ) -> Tensor:
+        if apart:
+            dx, sums = function(grad, saved, act, dtype=dtype, **options)
+            return torch.cat((dx, sums[None]))
         try:
             M, N = grad.shape
             result = dtype or torch.promote_types(grad.dtype, saved.dtype)
@@ -235,7 +240,10 @@ class ActBackward(Spec):
             yield case((1, 2**31 + 9))
 
     def called(self, case: Case, function: Callable[..., Tensor]) -> Callable[..., Tensor]:
-        """With option multiprocessors cut for a GPU of so many."""
+        """With option multiprocessors cut for a GPU of so many. With layout functional both results
+        are made by the function itself."""
+        if case.layout == "functional":
+            function = functools.partial(function, apart=True)
         number = case.options.get("multiprocessors")
         return cut_for(number, function) if number else function
 
