@@ -15,7 +15,7 @@ def test_act_backward(shape: tuple[int, int]) -> None:
     M, N = shape
     half = (torch.float16, True)
     prepared = act_backward._prepared(
-        M, N, (N, 1) * 3, (half,) * 3, True, "relu", torch.float16, torch.float32
+        M, N, 2112, (N, 1) * 3, (half,) * 3, True, "relu", torch.float16, torch.float32
     )
     columns, parts, depth = prepared[0].grid
     assert columns * act_backward.BLOCK_N >= N

@@ -83,7 +83,7 @@ class _Driver(DriverBase):  # type: ignore[misc]
 
 
 _lock = threading.Lock()
-_before: Any = None  # the driver to put back
+_before: tuple[Any, Any, Any] = (None, None, None)  # what to put back: the driver, both run methods
 _launches: list[Launch] = []
 
 
@@ -93,8 +93,12 @@ def _leave_to_the_parent() -> None:
     if _modes.compiling():
         return
     if _modes.compiling_thread is not None:
-        _drivers._active = _before
+        _put_back()
     _lock, _modes.compiling_thread = threading.Lock(), None
+
+
+def _put_back() -> None:
+    _drivers._active, triton.JITFunction.run, Autotuner.run = _before
 
 
 os.register_at_fork(after_in_child=_leave_to_the_parent)
@@ -128,27 +132,23 @@ def compiling(capability: int) -> Iterator[list[Launch]]:
         )
     with _lock:
         # Not .active, which would look for a GPU.
-        _before, _launches = _drivers._active, []
+        _before = _drivers._active, triton.JITFunction.run, Autotuner.run
+        _launches = []
         try:
-            _modes.compiling_thread = (
-                threading.get_ident()
-            )  # before the driver: a fork between them puts it back
+            # Before all that a fork puts back.
+            _modes.compiling_thread = threading.get_ident()
             _drivers.set_active(_Driver(capability))
             triton.JITFunction.run, Autotuner.run = _run, _run_every_configuration
             yield _launches
         finally:
-            triton.JITFunction.run, Autotuner.run = _RUN, _TUNE
-            _drivers._active = _before
+            _put_back()
             _modes.compiling_thread = None
-
-
-_RUN, _TUNE = triton.JITFunction.run, Autotuner.run
 
 
 def _run(self: Any, *args: Any, grid: Any, warmup: bool, **meta: Any) -> Any:
     """JITFunction.run inside compiling()."""
     if warmup or not _modes.compiling():  # as launch() asks for it; another thread's
-        return _RUN(self, *args, grid=grid, warmup=warmup, **meta)
+        return _before[1](self, *args, grid=grid, warmup=warmup, **meta)
     launch(self, (1, 1, 1), *args, **meta)
     return None
 
@@ -156,7 +156,7 @@ def _run(self: Any, *args: Any, grid: Any, warmup: bool, **meta: Any) -> Any:
 def _run_every_configuration(self: Any, *args: Any, **meta: Any) -> Any:
     """Autotuner.run inside compiling(): nothing can be timed."""
     if not _modes.compiling():
-        return _TUNE(self, *args, **meta)
+        return _before[2](self, *args, **meta)
     self.nargs = dict(zip(self.arg_names, args))
     for config in self.prune_configs(meta):
         self.fn.run(*args, **meta, **config.all_kwargs())
