@@ -49,7 +49,7 @@ class Plan:
     ops: list[str]
     level: str = "quick"
     most: int | None = None
-    seconds: float = 20.0  # a case takes a few at most, on a busy machine
+    seconds: float = 60.0  # a case takes a few, on a busy machine; the first builds a library
     modes: tuple[str, ...] = field(default_factory=lambda: available())
 
     def request(self, mutant: Mutant) -> str:

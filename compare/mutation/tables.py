@@ -106,7 +106,8 @@ def read(file: Path, mutants: list[Mutant], **options: Any) -> dict[Mutant, Tria
     for name, value in {"sources": planting.digest(), **options}.items():
         if before.get(name) != value:
             raise ValueError(f"{file}: of other {name}")
-    rows = {tuple(row[name] for name in _named(mutants[0])): row for row in before["rows"]}
+    names = ("file", "line", "function", "kind", "statement", "mutant")  # as _named has them
+    rows = {tuple(row[name] for name in names): row for row in before["rows"]}
     ends = ("end", "says", "by", "cases", "seconds")
     return {
         mutant: Trial(mutant, *(row[name] for name in ends))

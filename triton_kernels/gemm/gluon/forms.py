@@ -1,7 +1,7 @@
 """The forms of gemm_gluon_kernel, and the time that a product takes in a form of any kernel that
 loads by descriptors.
 
-The model is a handful of constants, fitted to 45 problems on an H200 (triton 3.6): what a form's
+The model is a handful of constants, fitted to 47 problems on an H200 (triton 3.6): what a form's
 products reach of the tensor cores' peak while its loop runs, what an element of the epilogue takes,
 and what loads reach of the memory's bandwidth.
 """
