@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import math
 from typing import Any
 
 import torch
@@ -14,6 +15,7 @@ from triton_kernels import _elementwise, _launch
 from triton_kernels._launch import REMEMBERED, Launch, specialization_key
 from triton_kernels._scalars import as_argument
 from triton_kernels.activations import ACTIVATIONS
+from triton_kernels.gemm import splitting
 from triton_kernels.gemm.choice import choose, tma_compatible, too_large
 from triton_kernels.gemm.configurations import Configuration, Problem, cdiv
 from triton_kernels.gemm.gluon import availability
@@ -50,8 +52,7 @@ def launch(
             raise RuntimeError(f"gemm_gluon_kernel is not made for {problem}")
         try:
             if chosen.tma:
-                programs = min(chosen.tiles_of(M, N), gpu.multiprocessors)
-                by_descriptors(chosen, programs, op, a, b, bias, c, out, pre, act, scalars)
+                by_descriptors(chosen, gpu.multiprocessors, op, a, b, bias, c, out, pre, act, scalars)
             else:
                 through_pointers(chosen, op, a, b, bias, c, out, pre, act, scalars, precision)
             return
@@ -83,7 +84,7 @@ def _strides(bias: Tensor | None, c: Tensor | None, out: Tensor) -> tuple[int, .
 
 def by_descriptors(
     chosen: Configuration,
-    programs: int,
+    most: int,
     op: str,
     a: Tensor,
     b: Tensor,
@@ -94,15 +95,23 @@ def by_descriptors(
     act: str,
     scalars: tuple[Any, Any],
 ) -> None:
-    """Launch gemm_tma_kernel, or gemm_gluon_kernel."""
+    """Launch gemm_tma_kernel, or gemm_gluon_kernel, with so many programs at most."""
+    tiles, parts = chosen.tiles_of(*out.shape), chosen.parts(a.shape[1])
+    programs = min(tiles * parts, most)
     a, a_t = _tma_operand(a)
     b, b_t = _tma_operand(b)
     out_tma = tma_compatible(out)
+    rest = tiles % programs if programs else 0  # the others are whole
+    elements = chosen.tiles.BLOCK_M * chosen.tiles.BLOCK_N
+    if chosen.gluon:  # each consumer leaves and adds what is its own
+        consumers = chosen.tiles.num_warps // 4
+        rest, elements = rest * consumers, elements // consumers
+    split = splitting.memory(rest, elements, parts, torch.float32, out.device)
     if chosen.gluon:
         from triton_kernels.gemm.gluon import launch as gluon  # where it can be imported
 
         how = a_t, b_t, out_tma
-        gluon.launch(chosen, programs, op, a, b, bias, c, out, pre, act, scalars, how)
+        gluon.launch(chosen, programs, op, a, b, bias, c, out, pre, act, scalars, how, split, parts)
         return
     shape, strides = (*out.shape, _depth(a, a_t)), _strides(bias, c, out)
     keys = tuple(map(specialization_key, (a, b, bias, c, out, pre)))
@@ -119,9 +128,11 @@ def by_descriptors(
         bias,
         c,
         *results,
+        *split,
         *shape,
         *strides,
         *scalars,
+        parts,
     )
 
 
@@ -144,8 +155,11 @@ def through_pointers(
         b = b.contiguous()  # the multiply-adds read b by rows; by columns they take twice as long
     strides = (*a.stride(), *b.stride(), *_strides(bias, c, out))
     keys = tuple(map(specialization_key, (a, b, bias, c, out, pre, *scalars)))
-    prepared = _pointer_launch(op, chosen, shape, strides, keys, act, precision)
-    prepared(out.device, a, b, bias, c, out, pre, *shape, *strides, *scalars)
+    prepared, parts = _pointer_launch(op, chosen, shape, strides, keys, act, precision)
+    elements = chosen.tiles.BLOCK_M * chosen.tiles.BLOCK_N
+    sums = torch.float64 if a.dtype == torch.float64 else torch.float32
+    split = splitting.memory(chosen.tiles_of(*out.shape), elements, parts, sums, out.device)
+    prepared(out.device, a, b, bias, c, out, pre, *split, *shape, *strides, *scalars, parts)
 
 
 @functools.lru_cache(REMEMBERED)
@@ -157,18 +171,30 @@ def _pointer_launch(
     keys: tuple[Any, ...],
     act: str,
     precision: str,
-) -> Launch:
-    """The launch of gemm_bias_act_kernel for arguments of these integers and keys."""
+) -> tuple[Launch, int]:
+    """The launch of gemm_bias_act_kernel for arguments of these integers and keys, and the parts of
+    K."""
     (dtype, _), _, _, _, (out_dtype, _), *_ = keys
-    return Launch(
+    M, N, K = shape
+    am, ak, bk, bn, *_ = strides
+    vector = 16 // dtype.itemsize
+    units = [(ak, am, K), (am, ak, M), (bk, bn, K), (bn, bk, N)]
+    parts = chosen.parts(K)
+    prepared = Launch(
         gemm_bias_act_kernel,
-        (chosen.tiles_of(*shape[:2]),),
+        (chosen.tiles_of(M, N) * parts,),
         OP=op,
         ACT=ACTIVATIONS[act].forward_for(out_dtype, dtype),
         C=_elementwise.compute_type(dtype),
         PRECISION=precision,
+        UNITS=tuple(
+            math.gcd(pitch, length, vector) if step == 1 else 1 for step, pitch, length in units
+        ),
+        # Of a matrix that is read once nothing need stay in L2.
+        B_POLICY="evict_first" if M <= chosen.tiles.BLOCK_M else "",
         **chosen.tiles._asdict(),
     )
+    return prepared, parts
 
 
 Block = list[int]

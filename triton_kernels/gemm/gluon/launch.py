@@ -61,9 +61,11 @@ def launch(
     act: str,
     scalars: tuple[Any, Any],
     how: How,
+    split: tuple[Tensor | None, Tensor | None] = (None, None),
+    parts: int = 1,
 ) -> None:
     """As gemm.launch has it; how: A_T and B_T, of what a and b are then the transposes, and
-    OUT_TMA."""
+    OUT_TMA; split: workspace and counters for the parts of K."""
     if bias is not None:
         bias = bias.contiguous()
     shape = *out.shape, a.shape[0 if how[0] else 1]
@@ -81,9 +83,11 @@ def launch(
         bias,
         c,
         *results,
+        *split,
         *shape,
         *strides,
         *scalars,
+        parts,
     )
 
 
