@@ -17,9 +17,10 @@ from triton_kernels._scalars import as_argument
 from triton_kernels.activations import ACTIVATIONS
 from triton_kernels.gemm import splitting
 from triton_kernels.gemm.choice import choose, tma_compatible, too_large
-from triton_kernels.gemm.configurations import Configuration, Problem, cdiv
+from triton_kernels.gemm.configurations import Configuration, Problem
 from triton_kernels.gemm.gluon import availability
 from triton_kernels.gemm.kernels import gemm_bias_act_kernel, gemm_tma_kernel
+from triton_kernels.gemm.repacking import repacked
 
 
 def launch(
@@ -52,7 +53,9 @@ def launch(
             raise RuntimeError(f"gemm_gluon_kernel is not made for {problem}")
         try:
             if chosen.tma:
-                by_descriptors(chosen, gpu.multiprocessors, op, a, b, bias, c, out, pre, act, scalars)
+                by_descriptors(
+                    chosen, gpu.multiprocessors, op, a, b, bias, c, out, pre, act, scalars
+                )
             else:
                 through_pointers(chosen, op, a, b, bias, c, out, pre, act, scalars, precision)
             return
@@ -98,8 +101,7 @@ def by_descriptors(
     """Launch gemm_tma_kernel, or gemm_gluon_kernel, with so many programs at most."""
     tiles, parts = chosen.tiles_of(*out.shape), chosen.parts(a.shape[1])
     programs = min(tiles * parts, most)
-    a, a_t = _tma_operand(a)
-    b, b_t = _tma_operand(b)
+    (a, a_t), (b, b_t) = _tma_operands(a, b)
     out_tma = tma_compatible(out)
     rest = tiles % programs if programs else 0  # the others are whole
     elements = chosen.tiles.BLOCK_M * chosen.tiles.BLOCK_N
@@ -248,19 +250,31 @@ def _depth(a: Tensor, a_t: bool) -> int:
     return a.shape[0 if a_t else 1]
 
 
-def _tma_operand(matrix: Tensor) -> tuple[Tensor, bool]:
-    """The matrix as a descriptor takes it, and whether that is the transpose.
+def _tma_operands(a: Tensor, b: Tensor) -> tuple[tuple[Tensor, bool], tuple[Tensor, bool]]:
+    """Each as descriptors take it, and whether that is the transpose.
 
-    What no descriptor takes is copied to rows that start on multiples of 16 bytes.
+    What no descriptor takes is copied to rows that start on multiples of 16 bytes; so is b where
+    its pitch slows down loads that are many.
     """
-    if tma_compatible(matrix):
-        return matrix, False
-    transposed = matrix.stride(0) == 1
-    if transposed:
-        matrix = matrix.t()
-    if not tma_compatible(matrix):
-        step = 16 // matrix.element_size()
-        pitch = cdiv(matrix.shape[1], step) * step
-        padded = matrix.new_empty(matrix.shape[0], pitch)[:, : matrix.shape[1]]
-        matrix = padded.copy_(matrix)
-    return matrix, transposed
+    (a, a_t), (b, b_t) = _by_rows(a), _by_rows(b)
+    rows = a.shape[1 if a_t else 0]
+    pitched = b.stride(0) * b.element_size() % 32 != 0 and rows >= PITCHED
+    copied = [not tma_compatible(a), pitched or not tma_compatible(b)]
+    if any(copied):
+        copies = iter(repacked(*(t for t, copy in zip((a, b), copied) if copy)))
+        a, b = (next(copies) if copy else t for t, copy in zip((a, b), copied))
+    return (a, a_t), (b, b_t)
+
+
+# Rows of a from which a copy of b pays where b's pitch is an odd multiple of 16 bytes: such loads
+# take a quarter longer, sectors of L2 being 32 bytes.
+PITCHED = 2048
+
+
+def _by_rows(matrix: Tensor) -> tuple[Tensor, bool]:
+    """The matrix, its transpose or a copy, whichever has rows of stride 1; whether it is the
+    transpose."""
+    row, column = matrix.stride()
+    if tma_compatible(matrix) or row != 1:
+        return (matrix, False) if column == 1 else (matrix.contiguous(), False)
+    return matrix.t(), True
