@@ -141,7 +141,7 @@ def test_a_sample_of_the_walk_compiles_and_fits(part: int) -> None:
     """40 of the distinct ones, some a test, so that workers share them."""
     for arch, i in DRAWN[part::8]:
         product, gpu = walk.distinct(arch)[i], GPUS[arch]
-        (launch,) = walk.compiled([product], arch)
+        *_, launch = walk.compiled([product], arch)  # after a copy of what is not aligned
         assert launch.error is None, (arch, product)
         chosen = choose(product.problem, gpu)
         assert launch.meta["BLOCK_N"] == chosen.tiles.BLOCK_N
