@@ -153,10 +153,12 @@ def _launch_act_backward(
     keys = (*map(specialization_key, (grad, saved, dx, total)), total.is_contiguous())
     busy = PROGRAMS * _launch.gpu(act_backward_kernel, device).multiprocessors
     launch, parts, rows = _prepared(M, N, busy, strides, keys, bias, act, dtype, compute)
-    alone = parts == 1 and total.is_contiguous()  # its sums are the results
-    sums = total if alone else torch.empty((parts, N), dtype=compute, device=device)
-    launch(device, grad, saved, dx, sums if bias else None, M, N, rows, *strides)
-    if bias and not alone:
+    sums = None
+    if bias:
+        alone = parts == 1 and total.is_contiguous()  # its sums are the results
+        sums = total if alone else torch.empty((parts, N), dtype=compute, device=device)
+    launch(device, grad, saved, dx, sums, M, N, rows, *strides)
+    if sums is not None and sums is not total:
         add_rows(sums, total)
     return dx, total
 
