@@ -5,10 +5,10 @@ program. ``gemm_tma_kernel`` is for products of 16-bit matrices on GPUs with a t
 accelerator (compute capability 9.0 and newer): a program a multiprocessor takes tile after tile, so
 that the next one's loads run during this one's epilogue. Both share the epilogue.
 
-Where tiles are too few to keep the GPU busy, K is split: each program sums a part of K and leaves
-its sum in a workspace. The last of a tile to do so, which a counter tells, adds the parts in their
-order, whichever that program is, so that the bits are the same every time; then it does the
-epilogue. No program waits for another.
+Where tiles are too few to keep the GPU busy, K is split, through pointers and in gemm_gluon_kernel:
+each program sums a part of K and leaves its sum in a workspace. The last of a tile to do so, which
+a counter tells, adds the parts in their order, whichever program that is, so that the bits are the
+same every time; then it does the epilogue. No program waits for another.
 
 The jit functions take what belongs together as one tuple: ``size`` is (M, N), ``bias`` (pointer,
 stride), ``c`` (pointer, row stride, column stride), ``scalars`` (alpha, beta). A pointer is None
@@ -57,22 +57,6 @@ def pre_activation(acc, m, n, size, bias, c, scalars, C: tl.constexpr):
 def part_of(steps, part, parts):
     """First and last step of a part of K, nearly as many each."""
     return part * steps // parts, (part + 1) * steps // parts
-
-
-@triton.jit
-def part_of_rest(item, whole, tiles, steps, parts):
-    """Tile, part, and first and last step of an item: ``whole`` tiles come first, then the parts of
-    the others, those that begin with K first."""
-    tile = item
-    part = item * 0
-    first = item * 0
-    end = steps + part
-    if item >= whole:
-        rest = tiles - whole
-        tile = whole + (item - whole) % rest
-        part = (item - whole) // rest
-        first, end = part_of(steps, part, parts)
-    return tile, part, first, end
 
 
 @triton.jit
@@ -191,7 +175,7 @@ def gemm_bias_act_kernel(
 
     workspace and counters are None if K is not split. UNITS: what the length and pitch are
     multiples of, of a by rows, a by columns, b by columns, b by rows; 1 of what does not lie so.
-    B_POLICY: b's eviction policy. A tile of one row is multiplied and added without tensor cores.
+    B_POLICY: b's eviction policy.
     """
     tiles = tl.cdiv(M, BLOCK_M) * tl.cdiv(N, BLOCK_N)
     pid_m, pid_n = swizzle(tl.program_id(0) % tiles, M, N, BLOCK_M, BLOCK_N, GROUP_M)
@@ -214,17 +198,13 @@ def gemm_bias_act_kernel(
         a_ptrs += step * first * stride_ak
         b_ptrs += step * first * stride_bk
     acc = tl.zeros((BLOCK_M, BLOCK_N), C)
-    if BLOCK_M == 1:
-        products = tl.zeros((BLOCK_K, BLOCK_N), C)
     for i in range(first, end):
         k0 = i * BLOCK_K
         a_mask = (m[:, None] < m_end) & (k[None, :] < a_end - k0)
         b_mask = (k[:, None] < b_end - k0) & (n[None, :] < n_end)
         a = tl.load(a_ptrs, mask=a_mask, other=0.0)
         b = tl.load(b_ptrs, mask=b_mask, other=0.0, eviction_policy=B_POLICY)
-        if BLOCK_M == 1:
-            products = tl.fma(tl.broadcast_to(a.to(C).T, products.shape), b.to(C), products)
-        elif PRECISION == "ieee" and a_ptr.dtype.element_ty == tl.float32:
+        if PRECISION == "ieee" and a_ptr.dtype.element_ty == tl.float32:
             # A sum of BLOCK_K products at a time: the error grows with K / BLOCK_K, not with K. As
             # fma, because the compiler makes acc + dot(a, b) one dot that accumulates on.
             part = tl.dot(a, b, input_precision=PRECISION, out_dtype=C)
@@ -233,8 +213,6 @@ def gemm_bias_act_kernel(
             acc = tl.dot(a, b, acc, input_precision=PRECISION, out_dtype=C)
         a_ptrs += step * stride_ak
         b_ptrs += step * stride_bk
-    if BLOCK_M == 1:
-        acc = tl.sum(products, 0)[None, :]
     last = True
     if workspace is not None:
         tile = tl.program_id(0) % tiles
@@ -258,7 +236,7 @@ def gemm_bias_act_kernel(
         )
 
 
-@triton.jit(do_not_specialize=["alpha", "beta", "parts"], repr=named("tma"))
+@triton.jit(do_not_specialize=["alpha", "beta"], repr=named("tma"))
 def gemm_tma_kernel(
     a_desc,
     b_desc,
@@ -266,8 +244,6 @@ def gemm_tma_kernel(
     c_ptr,
     out,
     pre,
-    workspace,
-    counters,
     M,
     N,
     K,
@@ -278,7 +254,6 @@ def gemm_tma_kernel(
     stride_on,
     alpha,
     beta,
-    parts,
     OP: tl.constexpr,
     ACT: tl.constexpr,
     A_T: tl.constexpr,
@@ -293,26 +268,15 @@ def gemm_tma_kernel(
 ):
     """Every PROGRAMS-th tile of out; A_T: a_desc is of a's transpose, [K, M]; B_T: [N, K].
 
-    out and pre are descriptors if OUT_TMA. workspace and counters are None if K is not split: else
-    those tiles are whole that fill all programs, and of the rest a program takes a part.
+    out and pre are descriptors if OUT_TMA.
     """
     tiles = tl.cdiv(M, BLOCK_M) * tl.cdiv(N, BLOCK_N)
-    steps = tl.cdiv(K, BLOCK_K)
-    SPLIT: tl.constexpr = workspace is not None
-    whole = tiles // PROGRAMS * PROGRAMS if SPLIT else tiles
-    items = whole + (tiles - whole) * parts if SPLIT else tiles
-    for item in tl.range(tl.program_id(0), items, PROGRAMS, flatten=not SPLIT):
-        if SPLIT:
-            tile, part, first, end = part_of_rest(item, whole, tiles, steps, parts)
-        else:
-            tile = item
-            first = 0
-            end = steps
+    for tile in tl.range(tl.program_id(0), tiles, PROGRAMS, flatten=True):
         pid_m, pid_n = swizzle(tile, M, N, BLOCK_M, BLOCK_N, GROUP_M)
         m = pid_m * BLOCK_M
         n = pid_n * BLOCK_N
         acc = tl.zeros((BLOCK_M, BLOCK_N), tl.float32)
-        for step in range(first, end):
+        for step in range(tl.cdiv(K, BLOCK_K)):
             k = step * BLOCK_K
             if A_T:
                 a = a_desc.load([k, m]).T
@@ -323,30 +287,23 @@ def gemm_tma_kernel(
             else:
                 b = b_desc.load([k, n])
             acc = tl.dot(a, b, acc, input_precision="ieee")
-        last = True
-        if SPLIT:  # noqa: SIM102 - a constant, and what is there only then
-            if tile >= whole:
-                acc, last = sum_of_parts(acc, tile - whole, part, parts, workspace, counters)
-        if last:
-            if SUBTILES == 2:
-                slices = tl.split(
-                    tl.permute(tl.reshape(acc, (BLOCK_M, 2, BLOCK_N // 2)), (0, 2, 1))
-                )
-            else:
-                slices = (acc,)
-            for i in tl.static_range(SUBTILES):
-                finish_and_store(
-                    slices[i],
-                    m,
-                    n + i * (BLOCK_N // SUBTILES),
-                    (M, N),
-                    (bias_ptr, stride_bias),
-                    (c_ptr, stride_cm, stride_cn),
-                    (alpha, beta),
-                    out,
-                    pre,
-                    (stride_om, stride_on),
-                    tl.float32,
-                    ACT,
-                    OUT_TMA,
-                )
+        if SUBTILES == 2:
+            parts = tl.split(tl.permute(tl.reshape(acc, (BLOCK_M, 2, BLOCK_N // 2)), (0, 2, 1)))
+        else:
+            parts = (acc,)
+        for i in tl.static_range(SUBTILES):
+            finish_and_store(
+                parts[i],
+                m,
+                n + i * (BLOCK_N // SUBTILES),
+                (M, N),
+                (bias_ptr, stride_bias),
+                (c_ptr, stride_cm, stride_cn),
+                (alpha, beta),
+                out,
+                pre,
+                (stride_om, stride_on),
+                tl.float32,
+                ACT,
+                OUT_TMA,
+            )

@@ -15,7 +15,7 @@ from triton_kernels.gemm.configurations import cdiv
 from triton_kernels.gemm.kernels import multiple
 
 PITCH = 128  # bytes, of which rows of a copy are multiples
-BLOCK = {"ROWS": 8, "COLUMNS": 512}
+COLUMNS = 512
 
 
 @triton.jit
@@ -87,8 +87,9 @@ def _room(matrix: Tensor) -> Tensor:
 
 @functools.lru_cache(REMEMBERED)
 def _prepared(integers: tuple[int, ...], keys: tuple[Any, ...], size: int) -> Launch:
-    rows, columns = BLOCK["ROWS"], BLOCK["COLUMNS"]
     of_a, of_b = integers[:4], integers[4:]
-    programs = sum(cdiv(each[0], rows) * cdiv(each[1], columns) for each in (of_a, of_b))
     units = [math.gcd(*each[1:3], 16 // size) for each in (of_a, of_b)]
-    return Launch(repack_kernel, (programs,), A_UNIT=units[0], B_UNIT=units[1], **BLOCK)
+    rows = 2 if min(units) == 1 else 8  # few where each element is loaded by itself
+    programs = sum(cdiv(each[0], rows) * cdiv(each[1], COLUMNS) for each in (of_a, of_b))
+    more = {"A_UNIT": units[0], "B_UNIT": units[1], "ROWS": rows, "COLUMNS": COLUMNS}
+    return Launch(repack_kernel, (programs,), **more)

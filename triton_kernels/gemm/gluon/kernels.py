@@ -33,7 +33,7 @@ from triton_kernels.gemm.gluon.versions import (
     warpgroup_mma,
     warpgroup_mma_wait,
 )
-from triton_kernels.gemm.kernels import named, part_of_rest, swizzle
+from triton_kernels.gemm.kernels import named, part_of, swizzle
 
 
 @gluon.constexpr_function
@@ -49,24 +49,22 @@ def _advanced(stage, phase, STAGES: gl.constexpr):
 
 
 @gluon.jit
-def _shared_out(tiles, split):
-    """How many tiles are whole, and the number of items: whole tiles and parts of the others."""
-    whole = tiles
+def _items(tiles, split):
+    """How many items there are: tiles, or parts of them."""
     items = tiles
     if split[0] is not None:
-        programs = gl.num_programs(0)
-        whole = tiles // programs * programs
-        items = whole + (tiles - whole) * split[2]
-    return whole, items
+        items = tiles * split[2]
+    return items
 
 
 @gluon.jit
-def _item(item, whole, tiles, steps, split):
-    """Tile, part, first and last step of an item."""
+def _item(item, tiles, steps, split):
+    """Tile, part, first and last step of an item; the parts that begin with K come first."""
     if split[0] is None:
         tile, part, first, end = item, item * 0, item * 0, steps
     else:
-        tile, part, first, end = part_of_rest(item, whole, tiles, steps, split[2])
+        tile, part = item % tiles, item // tiles
+        first, end = part_of(steps, part, split[2])
     return tile, part, first, end
 
 
@@ -104,11 +102,11 @@ def _produce(
     steps = gl.cdiv(K, BLOCK_K)
     tiles = gl.cdiv(M, BLOCK_M) * gl.cdiv(N, BLOCK_N)
     start = gl.program_id(0)
-    whole, items = _shared_out(tiles, split)
+    items = _items(tiles, split)
     stage = gl.where(loaded == STAGES, 0, loaded)
     phase = gl.where(loaded == STAGES, 0, 1)
     for item in range(start, items, gl.num_programs(0)):
-        tile, _part, first, end = _item(item, whole, tiles, steps, split)
+        tile, _part, first, end = _item(item, tiles, steps, split)
         tile_m, tile_n = swizzle(tile, M, N, BLOCK_M, BLOCK_N, GROUP_M)
         for step in range(gl.where(item == start, first + loaded, first), end):
             mbarrier.wait(empty.index(stage), phase)
@@ -239,7 +237,7 @@ def _consume(
         outs = out, pre, out_buffer.index(CONSUMER), stride_om
     start = gl.program_id(0)
     programs = gl.num_programs(0)
-    whole, items = _shared_out(tiles, split)
+    items = _items(tiles, split)
     if ALTERNATE:
         start += CONSUMER * programs
         programs *= 2
@@ -250,7 +248,7 @@ def _consume(
         stage = steps % STAGES
         phase = steps // STAGES & 1
     for item in range(start, items, programs):
-        tile, part, first, end = _item(item, whole, tiles, steps, split)
+        tile, part, first, end = _item(item, tiles, steps, split)
         tile_m, tile_n = swizzle(tile, M, N, BLOCK_M, BLOCK_N, GROUP_M)
         m = tile_m * BLOCK_M + ROW
         n = tile_n * BLOCK_N
@@ -296,20 +294,18 @@ def _consume(
         last = True
         if split[0] is not None:
             workspace, counters, parts = split
-            last = tile < whole
-            if tile >= whole:
-                mine = (tile - whole) * CONSUMERS + CONSUMER
-                sums = workspace + mine.to(gl.int64) * parts * (ROWS * BLOCK_N)
-                _leave(sums + part * (ROWS * BLOCK_N), acc)
+            mine = tile * CONSUMERS + CONSUMER
+            sums = workspace + mine.to(gl.int64) * parts * (ROWS * BLOCK_N)
+            _leave(sums + part * (ROWS * BLOCK_N), acc)
+            if REST_N:
+                _leave(sums + part * (ROWS * BLOCK_N) + ROWS * FIRST_N, rest)
+            thread_barrier()
+            last = gl.atomic_add(counters + mine, 1, sem="acq_rel") == parts - 1
+            if last:
+                gl.store(counters + mine, 0)
+                acc = _sum(sums, parts, ROWS * BLOCK_N, acc)
                 if REST_N:
-                    _leave(sums + part * (ROWS * BLOCK_N) + ROWS * FIRST_N, rest)
-                thread_barrier()
-                last = gl.atomic_add(counters + mine, 1, sem="acq_rel") == parts - 1
-                if last:
-                    gl.store(counters + mine, 0)
-                    acc = _sum(sums, parts, ROWS * BLOCK_N, acc)
-                    if REST_N:
-                        rest = _sum(sums + ROWS * FIRST_N, parts, ROWS * BLOCK_N, rest)
+                    rest = _sum(sums + ROWS * FIRST_N, parts, ROWS * BLOCK_N, rest)
         if last:
             _finish(
                 acc, row, m, n, size, c, stride_cn, scalars, outs, stride_on,
@@ -400,8 +396,7 @@ def gemm_gluon_kernel(
     split = (workspace, counters, parts)
     # The first loads start before the warps part, which takes a while.
     tiles = gl.cdiv(M, BLOCK_M) * gl.cdiv(N, BLOCK_N)
-    whole, _ = _shared_out(tiles, split)
-    tile, _, first, end = _item(gl.program_id(0), whole, tiles, gl.cdiv(K, BLOCK_K), split)
+    tile, _, first, end = _item(gl.program_id(0), tiles, gl.cdiv(K, BLOCK_K), split)
     loaded = gl.minimum(end - first, STAGES)
     tile_m, tile_n = swizzle(tile, M, N, BLOCK_M, BLOCK_N, GROUP_M)
     for i in gl.static_range(STAGES):
