@@ -123,7 +123,7 @@ def chosen_by(case: Case) -> Configuration:
 def test_the_quick_check_splits_each_kind_of_tile_in_parts_of_unequal_length(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Interpreted, too, where float16 stands for bfloat16; several tiles; and the memory is stated."""
+    """Interpreted, too, where float16 stands for bfloat16; the memory is stated, too."""
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     spec, found = SPECS["gemm_bias_act"], set()
     (way,) = implementations(spec, ["triton-interpreted"])
@@ -164,7 +164,7 @@ def test_split_products_compile_and_fit(arch: str) -> None:
     form = choose(wanted, gpu._replace(multiprocessors=10))
     assert form.SPLIT > 1
     product = walk.Product(wanted, "gelu", True, True, "rows", "columns")
-    with compiling(gpu.capability), forced(form):
+    with forced(form):
         (made,) = walk.compiled([product], arch)
     assert made.error is None
     assert made.shared <= form.shared_memory(wanted, gpu.capability) <= gpu.shared_memory
