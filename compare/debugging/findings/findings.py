@@ -14,11 +14,13 @@ from compare.checking.eager_rule import LessAccurate
 from compare.checking.judging import Deviation
 from compare.checking.stores import History, Store
 from compare.debugging.compiled.bisection import Bisection
+from compare.debugging.drawing import page
+from compare.debugging.drawing.errors import Output
 from compare.debugging.findings import steps
 from compare.debugging.findings.hazards import Hazard, Witness
 from compare.debugging.findings.regions import Pattern
-from compare.debugging.findings.steps import Step
-from compare.debugging.findings.traces import WIDTH, Trace, cut, source_line
+from compare.debugging.findings.steps import Loaded, Step
+from compare.debugging.findings.traces import WIDTH, Event, Trace, cut, source_line
 from compare.debugging.shrink.shrunk import Reproduction, Shrunk
 from triton_kernels.interpreter import Place, Program
 
@@ -64,7 +66,8 @@ class WrongValues:
             index and that store; None if there is none.
         alone: what its writer stores there when it runs alone; None if it does not, or if that
             was an atomic operation.
-        lane_history: what the worst element was made of.
+        lane_history, loaded: what the worst element was made of, and the elements among that.
+        drawn: what a picture shows of it.
     """
 
     output: str
@@ -82,6 +85,8 @@ class WrongValues:
     nearest: tuple[tuple[int, ...], Store] | None = None
     alone: float | None = None
     lane_history: list[Step] = field(default_factory=list)
+    loaded: Loaded = field(default_factory=dict)
+    drawn: Output | None = None
 
     def lines(self) -> list[str]:
         """In words."""
@@ -191,7 +196,8 @@ class Failure:
     """An error that ended the run. ``program`` and ``place`` are None outside a kernel.
 
     ``lane`` is the first that it happened in, of a tile of that ``shape``, ``lane_history`` what
-    the variables held there; None and empty where the error is no lane's.
+    the variables held there, ``loaded`` the elements that they came from; None and empty where the
+    error is no lane's. ``access`` is the one that was out of bounds.
     """
 
     error: str
@@ -200,6 +206,8 @@ class Failure:
     lane: tuple[int, ...] | None = None
     shape: tuple[int, ...] = ()
     lane_history: list[Step] = field(default_factory=list)
+    loaded: Loaded = field(default_factory=dict)
+    access: Event | None = None
 
     def lines(self) -> list[str]:
         """In words."""
@@ -221,7 +229,8 @@ class Failure:
 
 @dataclass
 class Findings:
-    """What :func:`compare.debug` found: true if nothing is wrong, printable, and :meth:`to_json`.
+    """What :func:`compare.debug` found: true if nothing is wrong, printable, with :meth:`to_json`
+    and :meth:`to_html`.
 
     Attributes:
         subject: the kernel, or the case of an op.
@@ -296,8 +305,8 @@ class Findings:
             lines.append(f"wrong, too: {names}")
         if "interpreted" in self.less_accurate:
             lines.append(beside_the_bound(self.less_accurate["interpreted"]))
-        for hazard in self.hazards[:SHOWN]:
-            lines += _hazard(hazard)
+        for told in self.hazard_lines()[:SHOWN]:
+            lines += told
         if len(self.hazards) > SHOWN:
             left = len(self.hazards) - SHOWN
             lines.append(f"and {left} more hazard{'s' if left > 1 else ''}, in the JSON file")
@@ -310,7 +319,7 @@ class Findings:
             replay = [f"  {self.shrunk.replay}"] if self.shrunk.replay else []  # in one piece
             lines = told + replay + lines
         after = ["", *self.reproduction.lines()] if self.reproduction else []
-        head, way, place = self._lane_history()
+        head, way, place = self.lane_history()
         room = LINES - len(lines) - len(after)
         printed: set[Place | None] = set()
         if self.trace is not None:
@@ -323,7 +332,7 @@ class Findings:
             lines += ["", head, *(f"  {cut(line, WIDTH - 2)}" for line in told)]
         return "\n".join(lines + after)
 
-    def _lane_history(self) -> tuple[str, list[Step], Place | None]:
+    def lane_history(self) -> tuple[str, list[Step], Place | None]:
         """What the worst element, or the lane that failed, was made of: a heading, the steps, and
         the place whose file need not be told."""
         failure, worst = self.failure, self.wrong[0] if self.wrong else None
@@ -363,6 +372,18 @@ class Findings:
             "reproduction": self.reproduction and self.reproduction.to_dict(),
             "trace": self.trace and self.trace.to_dict(tiles),
         }
+
+    def hazard_lines(self) -> list[list[str]]:
+        """Each hazard in words."""
+        return [_hazard(hazard) for hazard in self.hazards]
+
+    def to_html(self) -> str:
+        """A page that draws them, in one file that needs no network.
+
+        Raises:
+            RuntimeError: Jinja2 is missing, which the extra `report` brings.
+        """
+        return page.html(self)
 
     def to_json(self, tiles: bool = False) -> str:
         """The same as a JSON text."""
