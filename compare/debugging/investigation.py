@@ -19,7 +19,8 @@ from compare.debugging import replaying
 from compare.debugging.compiled import bisection, comparison
 from compare.debugging.drawing.errors import Output, error_map
 from compare.debugging.findings import regions
-from compare.debugging.findings.findings import Failure, Findings, WrongValues, place_text
+from compare.debugging.findings.failure import Failure, place_text
+from compare.debugging.findings.findings import Findings, WrongValues
 from compare.debugging.findings.hazards import Hazard, Sanitizer, Witness
 from compare.debugging.findings.placed import placed
 from compare.debugging.observers import program_orders

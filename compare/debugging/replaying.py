@@ -10,7 +10,8 @@ from compare.cases import CPU
 from compare.checking import running
 from compare.checking.progress import Bar
 from compare.checking.stores import Stores
-from compare.debugging.findings.findings import Failure, Findings, WrongValues
+from compare.debugging.findings.failure import Failure
+from compare.debugging.findings.findings import Findings, WrongValues
 from compare.debugging.findings.steps import Loaded, Step
 from compare.debugging.observers import slicing
 from compare.debugging.observers.deadlock import SpinGuard

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-import os
 import textwrap
 from dataclasses import asdict, dataclass, field
 from typing import Any
@@ -17,26 +16,17 @@ from compare.debugging.compiled.bisection import Bisection
 from compare.debugging.drawing import page
 from compare.debugging.drawing.errors import Output
 from compare.debugging.findings import steps
+from compare.debugging.findings.failure import Failure, place_dict, place_text
 from compare.debugging.findings.hazards import Hazard, Witness
 from compare.debugging.findings.regions import Pattern
 from compare.debugging.findings.steps import Loaded, Step
-from compare.debugging.findings.traces import WIDTH, Event, Trace, cut, source_line
+from compare.debugging.findings.traces import WIDTH, Trace, cut
 from compare.debugging.shrink.shrunk import Reproduction, Shrunk
 from triton_kernels.interpreter import Place, Program
 
 LINES = 40  # of the printed findings: one screen
 MOST_STEPS, LEAST_STEPS = 20, 8  # lines of what the worst element was made of
 SHOWN = 2  # outputs with wrong values that are described
-LONGEST = 5 * WIDTH  # characters of one line of an error's text
-
-
-def place_text(place: Place | None) -> str:
-    """A place as one would look it up from here, with its code."""
-    if place is None:
-        return "at an unknown line"
-    path = os.path.relpath(place.file)
-    path = place.file if path.startswith("..") else path
-    return f"{path}:{place.line} in {place.function}: {source_line(place)}"
 
 
 def beside_the_bound(worse: LessAccurate) -> str:
@@ -180,51 +170,9 @@ def _mask(store: Store, on: bool) -> str:
 def _store_dict(store: Store | None, lane: tuple[int, ...] | None) -> dict[str, Any] | None:
     if store is None:
         return None
-    entry = {**store._asdict(), **_place_dict(store.place)}
+    entry = {**store._asdict(), **place_dict(store.place)}
     del entry["place"]
     return entry if lane is None else {**entry, "lane": lane}
-
-
-def _place_dict(place: Place | None) -> dict[str, Any]:
-    if place is None:
-        return {"file": None, "line": None, "function": None, "code": ""}
-    return {**place._asdict(), "code": source_line(place)}
-
-
-@dataclass
-class Failure:
-    """An error that ended the run. ``program`` and ``place`` are None outside a kernel.
-
-    ``lane`` is the first that it happened in, of a tile of that ``shape``, ``lane_history`` what
-    the variables held there, ``loaded`` the elements that they came from; None and empty where the
-    error is no lane's. ``access`` is the one that was out of bounds.
-    """
-
-    error: str
-    program: Program | None
-    place: Place | None
-    lane: tuple[int, ...] | None = None
-    shape: tuple[int, ...] = ()
-    lane_history: list[Step] = field(default_factory=list)
-    loaded: Loaded = field(default_factory=dict)
-    access: Event | None = None
-
-    def lines(self) -> list[str]:
-        """In words."""
-        if self.program is None:
-            return [f"stopped outside a kernel: {self.error}"]
-        text = [f"  {_short(line)}" for line in self.error.splitlines()]
-        return [f"stopped in program {self.program}", f"  {place_text(self.place)}", *text]
-
-    def to_dict(self) -> dict[str, Any]:
-        """For the JSON file."""
-        return {
-            "error": self.error,
-            "program": self.program,
-            **_place_dict(self.place),
-            "lane": self.lane,
-            "lane_history": [step.to_dict() for step in self.lane_history],
-        }
 
 
 @dataclass
@@ -404,10 +352,6 @@ def _witness(witness: Witness, by: str = "by") -> list[str]:
         f"  {named}{witness.what} {by} program {witness.program}{lane}",
         f"    {place_text(witness.place)}",
     ]
-
-
-def _short(line: str) -> str:
-    return line if len(line) <= LONGEST else line[: LONGEST - 1] + "…"
 
 
 def _wrapped(line: str) -> list[str]:

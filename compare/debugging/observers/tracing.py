@@ -8,7 +8,7 @@ import numpy as np
 
 from compare.checking.stores import holds
 from compare.debugging.findings import regions
-from compare.debugging.findings.findings import Failure
+from compare.debugging.findings.failure import Failure
 from compare.debugging.findings.placed import placed
 from compare.debugging.findings.traces import Event, Tile, Trace
 from triton_kernels.interpreter import Access, Argument, Dataflow, Dot, Launch, Observer, Program
