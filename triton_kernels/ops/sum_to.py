@@ -36,7 +36,7 @@ __all__ = ["sum_to"]
 DTYPES = _arguments.FLOATS
 TILE = 2048  # elements that a program reads at a time; twice as many of long columns
 SHORT = 64  # addends in a row that alone are not worth a tile
-FEW = 16  # results that one program each can make
+FEW = 512  # results: one program each
 WIDE_TILE = 64, 128  # results and addends, where whole vectors are read ahead of the additions
 ENOUGH = 256  # programs of several warps that walk along one dimension: no second pass makes more
 PROGRAMS = 1056  # to make of fewer, eight a multiprocessor of an H200; twice as many are better
@@ -280,11 +280,10 @@ def _tile(kept: Dims, reduced: Dims, x_kind: Any) -> _Tile:
         if len(reduced) > 1 and reduced[0][0] < SHORT:
             half = max(4, triton.next_power_of_2(reduced[0][0]) // 2)
             return _Tile(min(along, 2 * TILE // half), half)
-        half = max(4, across // 2)
-        if results <= FEW and addends < 8 * TILE:  # one program, rather than a second pass
-            half = min(half, 2 * TILE)
-            return _Tile(1, half, num_warps=8 if half == 2 * TILE else 4)
-        half = min(half, TILE // 2)
+        if results <= FEW and addends < 8 * TILE:  # at once, and with no second pass
+            block_r = min(across, 2 * TILE)
+            return _Tile(1, block_r, num_warps=8 if block_r > TILE else 4)
+        half = min(max(4, across // 2), TILE // 2)
         return _Tile(min(along, TILE // 2 // half), half)
     if kept and kept[0][1] == 1:
         vectors = aligned and _in_vectors(kept, reduced, dtype)
