@@ -231,7 +231,7 @@ class Done(NamedTuple):
 
 def session(where: Path, commands: list[list[str]]) -> list[tuple[int, str]]:
     """Commands of `python -m compare` in a copy: (exit status, output) each."""
-    environment = {**os.environ, "PYTHONPATH": str(where), "PYTHONDONTWRITEBYTECODE": "1"}
+    environment = {**os.environ, "PYTHONPATH": str(where)}
     environment |= {"COLUMNS": "200", "NO_COLOR": "1", "UBSAN_OPTIONS": "print_stacktrace=1"}
     ran = subprocess.run(
         [sys.executable, "-c", SESSION],
@@ -253,7 +253,7 @@ def gallery(root: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, D
     def play(group: int) -> dict[str, Done]:
         where = tmp_path_factory.mktemp(f"copy{group}")
         for package in PACKAGES:
-            ignore = shutil.ignore_patterns("__pycache__")
+            ignore = shutil.ignore_patterns("*.pyc.*")
             shutil.copytree(root / package, where / package, ignore=ignore)
         faults = {name: fault for name, fault in FAULTS.items() if fault.group == group}
         commands = []
