@@ -139,7 +139,7 @@ def site(
     and the helper in another file in which it happened."""
     frames = []
     for frame in stack:
-        if re.search(r"__invoke|_M_invoke|_Function_handler|std::function|run_threads", frame[0]):
+        if re.search(r"call_body|run_threads", frame[0]):
             break
         if frame.line and _source(frame.file):
             frames.append(frame)
