@@ -154,7 +154,7 @@ def _launch_act_backward(
     busy = PROGRAMS * _launch.gpu(act_backward_kernel, device).multiprocessors
     launch, parts, rows = _prepared(M, N, busy, strides, keys, bias, act, dtype, compute)
     alone = parts == 1 and total.is_contiguous()  # its sums are the results
-    sums = total if alone else torch.empty((parts, N), dtype=compute, device=device)
+    sums = total if alone else _launch.workspace((parts, N), compute, device)
     launch(device, grad, saved, dx, sums if bias else None, M, N, rows, *strides)
     if bias and not alone:
         add_rows(sums, total)
