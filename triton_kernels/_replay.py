@@ -27,7 +27,7 @@ from torch import Tensor
 from torch.autograd import forward_ad
 from torch.nn import Parameter
 
-from triton_kernels import _known_calls, _launch, _modes, _starting
+from triton_kernels import _known_calls, _launch, _memory, _modes, _starting
 from triton_kernels._launch import REMEMBERED, Launch
 from triton_kernels._scalars import as_argument
 
@@ -39,7 +39,6 @@ dispatch_modes: Any = getattr(torch._C, "_len_torch_dispatch_stack", None)
 
 DEVICES = ("cuda",)
 ALIKE = 8  # calls that one key keeps: with first tensors of one shape, and others of several
-_LOW = 1 << 40  # memory seldom lies below, and views at an offset of no memory do
 _CALL = Launch.__call__  # annotating puts another in its place
 
 current_device, current_stream = _launch.current_device, _launch.current_stream
@@ -227,7 +226,9 @@ class Plan:
         slots = []
         for t, aligned in zip(self._take(args), self._aligned):
             address = t.data_ptr()
-            if (address % 16 == 0) is not aligned or address < _LOW:
+            if (address % 16 == 0) is not aligned or not (
+                address >= _memory.LOW or _memory.there(t)
+            ):
                 return None
             slots.append(address)
         for place, _, converted in self._numbers:
