@@ -15,11 +15,11 @@ import torch
 from torch import Tensor
 
 from compare import cases
-from compare.case_options import COUNT, FLOAT_DTYPE, LYING, choice
+from compare.case_options import COUNT, FLOAT_DTYPE, LYING, TRUTH, choice
 from compare.cases import CPU, FLOATS, Arguments, Case, Level
 from compare.specs.activations import ACTIVATIONS
 from compare.specs.drawn import elements, equal, matrix, odd_matrix
-from compare.specs.product_bounds import U_DOUBLE, U_FMA, gamma
+from compare.specs.product_bounds import U_DOUBLE, U_FMA, growth
 from compare.specs.product_inputs import cut_for
 from compare.specs.spec import Spec
 
@@ -27,8 +27,8 @@ VALUES = ("normal", "special", "every", "integers")
 
 
 def in_one(function: Callable[..., Any]) -> Callable[..., Tensor]:
-    """The function with both its results in one matrix; it makes that itself if they shall be
-    ``apart``."""
+    """The function with both its results in one matrix, whose last row is zeros without bias; it
+    makes that itself if they shall be ``apart``."""
 
     @functools.wraps(function)
     def packed(
@@ -36,19 +36,23 @@ def in_one(function: Callable[..., Any]) -> Callable[..., Tensor]:
         saved: Tensor,
         act: str,
         *,
+        bias: bool = True,
         dtype: torch.dtype | None = None,
         out: Tensor | None = None,
         apart: bool = False,
         **options: Any,
     ) -> Tensor:
+        options["bias"] = bias
         if apart:
             dx, sums = function(grad, saved, act, dtype=dtype, **options)
+            if not bias:  # none are there, which make a row of zeros
+                sums = torch.nn.functional.pad(sums, (0, dx.shape[1]))
             return torch.cat((dx, sums[None]))
         try:
             M, N = grad.shape
             result = dtype or torch.promote_types(grad.dtype, saved.dtype)
             both = torch.empty((M + 1, N), dtype=result, device=grad.device) if out is None else out
-            dx, sums = both[:M], both[M]
+            dx, sums = both[:M], both[M] if bias else both[M].zero_()[:0]
         except (AttributeError, IndexError, RuntimeError, TypeError, ValueError):
             function(grad, saved, act, dtype=dtype, **options)  # which says what is wrong
             raise
@@ -60,6 +64,7 @@ def in_one(function: Callable[..., Any]) -> Callable[..., Tensor]:
 
 OPTIONS = {
     "act": choice(*ACTIVATIONS),
+    "bias": TRUTH,
     "grad_dtype": FLOAT_DTYPE,
     "out_dtype": FLOAT_DTYPE,
     "saved": LYING,
@@ -84,19 +89,27 @@ BUSY = 1 << 18  # sums that a kernel's programs make at a time
 
 @in_one
 def _eager(
-    grad: Tensor, saved: Tensor, act: str, *, dtype: torch.dtype | None, out: tuple[Tensor, Tensor]
+    grad: Tensor,
+    saved: Tensor,
+    act: str,
+    *,
+    bias: bool,
+    dtype: torch.dtype | None,
+    out: tuple[Tensor, Tensor],
 ) -> None:
     """As autograd does it: the activation's gradient, then the sums over the rows. Tensors of
     several dtypes are converted, since not every torch takes them."""
     if grad.dtype == saved.dtype == out[0].dtype:
         ACTIVATIONS[act].derivative.eager(grad, saved, out[0])
-        torch.sum(out[0], 0, out=out[1])
+        if bias:
+            torch.sum(out[0], 0, out=out[1])
         return
     common = torch.promote_types(grad.dtype, saved.dtype)
     dx = torch.empty_like(grad, dtype=common)
     ACTIVATIONS[act].derivative.eager(grad.to(common), saved.to(common), dx)
     out[0].copy_(dx)
-    out[1].copy_(dx.sum(0))
+    if bias:
+        out[1].copy_(dx.sum(0))
 
 
 class ActBackward(Spec):
@@ -117,13 +130,19 @@ class ActBackward(Spec):
         self.triton, self.cuda = in_one(self.triton), in_one(self.cuda)
 
     def oracle(
-        self, grad: Tensor, saved: Tensor, act: str, *, dtype: torch.dtype | None = None
+        self,
+        grad: Tensor,
+        saved: Tensor,
+        act: str,
+        *,
+        bias: bool = True,
+        dtype: torch.dtype | None = None,
     ) -> Tensor:
-        """grad·act'(saved) and its column sums in float64."""
+        """grad·act'(saved) and its column sums in float64, without bias zeros."""
         M, N = grad.shape
         both = torch.empty((M + 1, N), dtype=torch.float64, device=grad.device)
         torch.mul(grad.double(), ACTIVATIONS[act].derivative.function(saved.double()), out=both[:M])
-        both[M] = both[:M].sum(0)
+        both[M] = both[:M].sum(0) if bias else 0
         return both
 
     def bound(
@@ -140,9 +159,7 @@ class ActBackward(Spec):
         tiny = torch.finfo(compute).tiny * torch.finfo(compute).eps
         derivative = ACTIVATIONS[act].derivative
         half = derivative.half if dtype.itemsize == 2 and not double else 0.0
-        added = gamma(grad.shape[0], unit) + gamma(
-            grad.shape[0], U_DOUBLE
-        )  # the oracle's sums, too
+        added = growth(grad.shape[0], unit) + growth(grad.shape[0], U_DOUBLE)  # the oracle's, too
         out = torch.finfo(dtype)
         size, magnitude = reference[:-1].abs(), grad.double().abs()
         error = magnitude * unit * derivative.error(saved.double())
@@ -225,9 +242,14 @@ class ActBackward(Spec):
                 yield case((17, 19), grad_dtype=other)
                 if dtype == "float64":
                     yield case((17, 19), grad_dtype=other, out_dtype=other)
-        # Two blocks of rows a part.
-        yield case((33 * 16, 33), multiprocessors=1)
-        yield case((33 * 16, 33), values="integers", act="relu", multiprocessors=1)
+        for shape in ((16, 256), (70, 257)):  # rows of one part, and of several
+            yield case(shape, bias=False)
+            yield case(shape, "functional", bias=False)
+        # Two blocks of rows a part; then several rows that the Triton side takes as one, and rest.
+        for shape in ((33 * 64, 32), (33 * 32, 33)):
+            yield case(shape, multiprocessors=1)
+            yield case(shape, values="integers", act="relu", multiprocessors=1)
+        yield case((33 * 32, 33), "functional", multiprocessors=1, bias=False)
         if level != "quick" and torch.cuda.is_available():
             for act in ACTIVATIONS:
                 yield case((2048, 2051), act=act)
@@ -259,7 +281,11 @@ class ActBackward(Spec):
         saved = cases.random_values(case.shape, case.torch_dtype, case.values, g, device)
         if act in ("sigmoid", "tanh") and device.type != "meta":
             saved = saved.clamp(-1, 1)
-        options = {"dtype": self.out_dtype(case)} if "out_dtype" in case.options else {}
+        options: dict[str, Any] = {}
+        if "out_dtype" in case.options:
+            options["dtype"] = self.out_dtype(case)
+        if "bias" in case.options:
+            options["bias"] = case.options["bias"]
         lying = case.options.get("saved", case.layout)
         return (cases.arrange(grad, case.layout), cases.arrange(saved, lying), act), options
 
