@@ -132,9 +132,9 @@ def launches(monkeypatch: pytest.MonkeyPatch) -> list[Launch]:
     made: list[Launch] = []
     launch = Launch.__call__
 
-    def noted(self: Launch, *args: Any) -> None:
-        made.append(self)
-        launch(self, *args)
+    def noted(self: Launch, *args: Any, grid: Any = None) -> None:
+        made.append(Launch(self.kernel, grid or self.grid, **self.meta))
+        launch(self, *args, grid=grid)
 
     monkeypatch.setattr(Launch, "__call__", noted)
     return made
