@@ -80,7 +80,7 @@ def _reduced(name: str, handle: Any, axis: int) -> Any:
 
 
 def _checked_axis(axis: int, rank: int) -> int:
-    """An axis of a tile of so many dimensions, counted from the first; the compiler takes no other."""
+    """An axis, counted from the first; the compiler takes no other than a tile has."""
     if not -rank <= axis < rank:
         raise ValueError(f"axis {axis} of a tile of {rank} dimension{'s' * (rank != 1)}")
     return axis % rank
