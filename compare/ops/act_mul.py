@@ -269,6 +269,8 @@ class ActMulBackward(ActMul):
         for other in cases.FLOATS:
             if other != dtype:
                 yield Case(self.name, dtype, (17, 19), options={**options, "grad_dtype": other})
+        # Each result lies as its own operand does.
+        yield Case(self.name, dtype, (17, 19), "functional", options={**options, "y": "transposed"})
 
     def inputs(self, case: Case, device: torch.device = CPU) -> Arguments:
         """act_mul's, and grad, unless options say otherwise of its result's dtype, in the case's
