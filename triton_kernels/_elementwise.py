@@ -24,7 +24,7 @@ import triton.language as tl
 from torch import Tensor
 
 from triton_kernels._elementwise_kernels import flat_kernel, tiled_kernel
-from triton_kernels._launch import REMEMBERED, Launch, specialization_key
+from triton_kernels._launch import REMEMBERED, Launch, divisibility, specialization_key
 from triton_kernels._scalars import as_argument
 
 TRITON_DTYPE = {
@@ -49,6 +49,7 @@ SHORTEST = 32  # elements of a row, where longer ones would hang over
 Dims = tuple[tuple[int, ...], ...]  # (size, stride of x, of y, of out) of each, innermost first
 Walk = tuple[int | None, int | None]  # as _walk says
 ONCE: Walk = (None, None)
+Y_VALUE, S = 3, 4  # which of the kernels' arguments are numbers
 
 
 def compute_type(dtype: torch.dtype) -> Any:
@@ -139,7 +140,6 @@ def apply(
     y_tensor, y_value = (y, 0) if y is None or isinstance(y, Tensor) else (None, y)
     if out.dtype is torch.float64:
         y_value, s = as_argument(y_value, torch.float64), as_argument(s, torch.float64)
-    dims = () if _alike(x, y_tensor, out) else _dims(x, y_tensor, out)
     keys = (
         specialization_key(x),
         specialization_key(y_tensor),
@@ -147,21 +147,33 @@ def apply(
         specialization_key(y_value),
         specialization_key(s),
     )
-    launch, rest = _prepared(how, n, dims, keys)
-    launch(out.device, x, y_tensor, out, y_value, s, *rest)
+    dims = () if _alike(x, y_tensor, out) else _dims(x, y_tensor, out)
+    if dims:
+        launch, rest = _prepared(how, n, dims, keys)
+        launch(out.device, x, y_tensor, out, y_value, s, *rest)
+    else:
+        launch = _dense(how, divisibility(n), keys)
+        grid = -(-n // how.block), 1, 1
+        launch(out.device, x, y_tensor, out, y_value, s, n, ONCE, ONCE, grid=grid)
     return out
+
+
+@functools.lru_cache(REMEMBERED)
+def _dense(how: Configuration, counted: int, keys: tuple[Any, ...]) -> Launch:
+    """The launch for arguments of these keys that one dense walk goes through, of any number of
+    elements whose divisibility is ``counted``."""
+    return Launch(flat_kernel, (), BLOCK=how.block, **how.meta)
 
 
 @functools.lru_cache(REMEMBERED)
 def _prepared(
     how: Configuration, n: int, dims: Dims, keys: tuple[Any, ...]
 ) -> tuple[Launch, tuple[Any, ...]]:
-    """The launch for arguments of these keys, and its arguments after s."""
+    """The launch for arguments of these keys and dimensions, and its arguments after s."""
     walks = _walks(n, dims, how.block)
     if walks:
-        block = how.block if not dims else how.block * VECTORS
-        grid = (triton.cdiv(n, block),)
-        return Launch(flat_kernel, grid, BLOCK=block, **how.meta), (n, *walks)
+        block = how.block * VECTORS
+        return Launch(flat_kernel, (triton.cdiv(n, block),), BLOCK=block, **how.meta), (n, *walks)
     grid, constants, arguments = tiled(dims, how.block * VECTORS)
     return Launch(tiled_kernel, grid, **constants, **how.meta), arguments
 
@@ -190,8 +202,6 @@ def tiled(dims: Dims, numel: int) -> tuple[tuple[int], dict[str, Any], tuple[Any
 def _walks(n: int, dims: Dims, block: int) -> tuple[Walk, ...]:
     """How x and y walk through a dense output, for flat_kernel; none where tiles do better, with
     rows that are long and of whole vectors, or are needed."""
-    if not dims:
-        return ONCE, ONCE
     long = dims[0][0] >= block * VECTORS and dims[0][0] % 16 == 0
     dense = coalesced([(size, step) for size, _, _, step in dims]) == [(n, 1)]
     if long or not dense or n >= 2**31:

@@ -58,6 +58,7 @@ def define(
         autocast=autocast,
         label=op,
         sharding=sharding or Sharding(_sharded_alike, decisive=launch.promoting),
+        numbers=launch.numbers,
     )
 
 
@@ -92,6 +93,10 @@ class Launcher:
         self._factor = len(operands) if kinds[-1] == "Scalar" else None
         self._chosen = len(operands) if kinds[-1] == "str" else None  # an activation's name
         self._second = operands[1] if len(operands) > 1 else None  # its kind
+        # Which arguments are numbers, and as which of the kernel's they are passed on.
+        self.numbers = {} if self._factor is None else {self._factor: _elementwise.S}
+        if self._second == "Scalar":
+            self.numbers[1] = _elementwise.Y_VALUE
         # The argument that decides the result's dtype and is no tensor.
         self.promoting = self._names[1] if self._second == "Scalar" else ""
 

@@ -19,7 +19,7 @@ from compare.case_options import COUNT, FLOAT_DTYPE, LYING, TRUTH, choice
 from compare.cases import CPU, FLOATS, Arguments, Case, Level
 from compare.specs.activations import ACTIVATIONS
 from compare.specs.drawn import elements, equal, matrix, odd_matrix
-from compare.specs.product_bounds import U_DOUBLE, U_FMA, gamma
+from compare.specs.product_bounds import U_DOUBLE, U_FMA, growth
 from compare.specs.product_inputs import cut_for
 from compare.specs.spec import Spec
 
@@ -45,7 +45,9 @@ def in_one(function: Callable[..., Any]) -> Callable[..., Tensor]:
         options["bias"] = bias
         if apart:
             dx, sums = function(grad, saved, act, dtype=dtype, **options)
-            return torch.cat((dx, sums[None] if bias else sums.new_zeros(1, dx.shape[1])))
+            if not bias:  # none are there, which make a row of zeros
+                sums = torch.nn.functional.pad(sums, (0, dx.shape[1]))
+            return torch.cat((dx, sums[None]))
         try:
             M, N = grad.shape
             result = dtype or torch.promote_types(grad.dtype, saved.dtype)
@@ -157,9 +159,7 @@ class ActBackward(Spec):
         tiny = torch.finfo(compute).tiny * torch.finfo(compute).eps
         derivative = ACTIVATIONS[act].derivative
         half = derivative.half if dtype.itemsize == 2 and not double else 0.0
-        added = gamma(grad.shape[0], unit) + gamma(
-            grad.shape[0], U_DOUBLE
-        )  # the oracle's sums, too
+        added = growth(grad.shape[0], unit) + growth(grad.shape[0], U_DOUBLE)  # the oracle's, too
         out = torch.finfo(dtype)
         size, magnitude = reference[:-1].abs(), grad.double().abs()
         error = magnitude * unit * derivative.error(saved.double())
@@ -245,9 +245,11 @@ class ActBackward(Spec):
         for shape in ((16, 256), (70, 257)):  # rows of one part, and of several
             yield case(shape, bias=False)
             yield case(shape, "functional", bias=False)
-        # Two blocks of rows a part.
-        yield case((33 * 16, 33), multiprocessors=1)
-        yield case((33 * 16, 33), values="integers", act="relu", multiprocessors=1)
+        # Two blocks of rows a part; then several rows that the Triton side takes as one, and rest.
+        for shape in ((33 * 64, 32), (33 * 32, 33)):
+            yield case(shape, multiprocessors=1)
+            yield case(shape, values="integers", act="relu", multiprocessors=1)
+        yield case((33 * 32, 33), "functional", multiprocessors=1, bias=False)
         if level != "quick" and torch.cuda.is_available():
             for act in ACTIVATIONS:
                 yield case((2048, 2051), act=act)

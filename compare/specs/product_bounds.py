@@ -8,6 +8,8 @@ docs/ARCHITECTURE.md derives it. On lattice inputs there is no rounding, and bit
 
 from __future__ import annotations
 
+import math
+
 import torch
 from torch import Tensor
 
@@ -72,6 +74,11 @@ def gamma(n: int, u: float) -> float:
     if n * u >= 1:
         raise ValueError(f"the bound needs n·u < 1, but n = {n} and u = {u}")
     return n * u / (1 - n * u)
+
+
+def growth(n: int, u: float) -> float:
+    """(1 + u)ⁿ − 1: γ_n(u) for small n, and finite where that ends, at n·u = 1."""
+    return math.expm1(n * math.log1p(u))
 
 
 def _accumulation(implementation: str, dtype: torch.dtype, precision: str, K: int) -> float:

@@ -71,9 +71,8 @@ def act_mul_backward(
         _arguments.check_out(op, dup, tuple(dup.shape), dtype, other, in_place=False)
     if dup.numel():
         views = _elementwise.views(dup, {**tensors, "dgate": dgate})
-        shapes = ", ".join(f"{name} {list(t.shape)}" for name, t in tensors.items())
-        act_index = _gemm.ACTS.index(act)
-        _launch.launch("act_mul", op, shapes, (dgate, dup), *views.values(), act_index)
+        arguments = *views.values(), _gemm.ACTS.index(act)
+        _launch.launch("act_mul", op, {**tensors, "act": act}, (dgate, dup), *arguments)
     return dgate, dup
 
 

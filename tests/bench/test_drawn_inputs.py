@@ -118,6 +118,18 @@ def test_a_result_of_another_shape_or_kind_is_wrong(monkeypatch: pytest.MonkeyPa
     assert "returned int" in check(candidate("triton"), 3, arguments)
 
 
+def test_what_overflows_in_everybodys_dtype_is_no_error() -> None:
+    case = Case("act_backward", "float16", (3, 2), options={"act": "none"})
+    grad = torch.full((3, 2), 30000.0, dtype=torch.float16)
+    check, arguments = Checker(SPECS[case.op], case), ((grad, grad, "none"), {})
+    result = torch.cat((grad, torch.full((1, 2), torch.inf, dtype=torch.float16)))
+    assert check(candidate("eager"), result, arguments) == ""
+    result[3, 0] = 60000
+    assert check(candidate("eager"), result, arguments).startswith("wrong")
+    result[3, 0] = -torch.inf
+    assert check(candidate("eager"), result, arguments).startswith("wrong")
+
+
 def test_small_results_and_scalars_are_judged_whole() -> None:
     for case in (
         Case("add", "float32", (7, 8)),

@@ -73,7 +73,7 @@ def looks(monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[Launch, list[Any]]]:
     seen: dict[Launch, list[Any]] = {}
     binders: dict[Any, Any] = {}
 
-    def look(self: Launch, device: torch.device, *args: Any) -> None:
+    def look(self: Launch, device: torch.device, *args: Any, grid: Any = None) -> None:
         if self.kernel not in binders:
             *_, binders[self.kernel] = self.kernel.create_binder()
         _, specialization, _ = binders[self.kernel](*args, **self.meta)

@@ -14,7 +14,8 @@ are rounded once. Reference: torch.autograd.grad of torch.nn.functional's activa
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterator
+import math
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import torch
@@ -34,8 +35,10 @@ from triton_kernels.ops.sum_to import add_rows
 __all__ = ["act_backward"]
 
 DTYPES = _arguments.FLOATS
-BLOCK_M, BLOCK_N = 32, 64
+TILE = 2048  # elements
+COLUMNS = 64  # of a tile, where the matrix has as many, and rows for the rest
 PROGRAMS = 16  # a multiprocessor: they keep a GPU busy
+FOLDED = 1 << 15  # elements a multiprocessor, from which whole vectors are worth more launches
 
 
 @triton.jit
@@ -149,18 +152,59 @@ def _launch_act_backward(
         total = torch.empty(N if bias else 0, dtype=dtype, device=device)
     else:
         dx, total = _checked_out(out, grad, saved, dtype, N if bias else 0)
-    strides = (*grad.stride(), *saved.stride(), *dx.stride())
-    keys = (*map(specialization_key, (grad, saved, dx, total)), total.is_contiguous())
-    busy = PROGRAMS * _launch.gpu(act_backward_kernel, device).multiprocessors
-    launch, parts, rows = _prepared(M, N, busy, strides, keys, bias, act, dtype, compute)
-    sums = None
-    if bias:
-        alone = parts == 1 and total.is_contiguous()  # its sums are the results
-        sums = total if alone else torch.empty((parts, N), dtype=compute, device=device)
-    launch(device, grad, saved, dx, sums, M, N, rows, *strides)
-    if sums is not None and sums is not total:
-        add_rows(sums, total)
+    _run((grad, saved, dx), total if bias else None, act, compute)
     return dx, total
+
+
+def _run(matrices: Sequence[Tensor], total: Tensor | None, act: str, compute: torch.dtype) -> None:
+    """The kernel, and where it leaves the sums of several parts, the sum of those."""
+    grad, saved, dx = matrices
+    M, N = grad.shape
+    multiprocessors = _launch.gpu(act_backward_kernel, grad.device).multiprocessors
+    if M * N >= FOLDED * multiprocessors and all(t.is_contiguous() for t in matrices):
+        fold = _fold(M, N)
+        if fold > 1:
+            _run_folded(fold, matrices, total, act, compute)
+            return
+    strides = (*grad.stride(), *saved.stride(), *dx.stride())
+    keys = tuple(map(specialization_key, (grad, saved, dx, total)))
+    dense = total is not None and total.is_contiguous()
+    busy = PROGRAMS * multiprocessors
+    launch, parts, rows = _prepared(M, N, busy, strides, keys, dense, act, dx.dtype, compute)
+    sums = total
+    if total is not None and not (parts == 1 and dense):  # else its sums are the results
+        sums = _launch.workspace((parts, N), compute, grad.device)
+    launch(grad.device, grad, saved, dx, sums, M, N, rows, *strides)
+    if total is not None and sums is not None and sums is not total:
+        add_rows(sums, total)
+
+
+def _fold(M: int, N: int) -> int:
+    """How many rows of dense matrices are one of the kernel's, so that those are of whole vectors
+    and fill a tile's columns."""
+    unit = 16 if N % 16 == 0 or N >= 8 * COLUMNS else COLUMNS
+    fold = unit // math.gcd(unit, N)
+    return fold if fold <= M // 4 else 1
+
+
+def _run_folded(
+    fold: int,
+    matrices: Sequence[Tensor],
+    total: Tensor | None,
+    act: str,
+    compute: torch.dtype,
+) -> None:
+    """The same with ``fold`` rows as one, then the rows that are left."""
+    M, N = matrices[0].shape
+    body = M - M % fold
+    wide = left = partial = None
+    if total is not None:
+        partial = _launch.workspace((fold + 1, N), compute, total.device)
+        wide, left = partial[:fold].view(-1), partial[fold]
+    _run([t[:body].view(-1, fold * N) for t in matrices], wide, act, compute)
+    _run([t[body:] for t in matrices], left, act, compute)
+    if total is not None and partial is not None:
+        add_rows(partial, total)
 
 
 @functools.lru_cache(REMEMBERED)
@@ -170,25 +214,33 @@ def _prepared(
     busy: int,
     strides: tuple[int, ...],
     keys: tuple[Any, ...],
-    bias: bool,
+    dense: bool,
     act: str,
     dtype: torch.dtype,
     compute: torch.dtype,
 ) -> tuple[Launch, int, int]:
     """The launch, into how many parts it cuts M, and the rows of each."""
+    block_m, block_n = _tile(M, N)
     # As many parts as keep the GPU busy, each of whole blocks; an empty sum needs one, too.
-    parts = max(1, min(cdiv(M, BLOCK_M), cdiv(busy, max(1, cdiv(N, BLOCK_N)))))
-    rows = BLOCK_M * cdiv(max(1, M), parts * BLOCK_M)
+    parts = max(1, min(cdiv(M, block_m), cdiv(busy, max(1, cdiv(N, block_n)))))
+    rows = block_m * cdiv(max(1, M), parts * block_m)
     parts = max(1, cdiv(M, rows))
     launch = Launch(
         act_backward_kernel,
-        (cdiv(N, BLOCK_N), parts),  # along the second axis a grid ends at 65535
+        (cdiv(N, block_n), parts),  # along the second axis a grid ends at 65535
         DERIVATIVE=ACTIVATIONS[act].derivative_for(dtype, compute),
         C=_elementwise.compute_type(compute),
-        BLOCK_M=BLOCK_M,
-        BLOCK_N=BLOCK_N,
+        BLOCK_M=block_m,
+        BLOCK_N=block_n,
     )
     return launch, parts, rows
+
+
+def _tile(M: int, N: int) -> tuple[int, int]:
+    """Rows and columns of a tile: what a narrow or a low matrix lacks of one, the other gets."""
+    columns = min(COLUMNS, triton.next_power_of_2(max(1, N)))
+    rows = min(TILE // columns, triton.next_power_of_2(max(1, M)))
+    return rows, min(TILE // rows, triton.next_power_of_2(max(1, N)))
 
 
 def _checked_out(

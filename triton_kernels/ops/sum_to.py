@@ -29,11 +29,14 @@ from triton_kernels._launch import REMEMBERED, Launch, specialization_key
 from triton_kernels._operator import Gradient, Operator, TensorMeta
 from triton_kernels._placements import P, R, Rule, Shard, Sharding
 from triton_kernels._scalars import as_argument, scalar_value
+from triton_kernels.gemm.configurations import cdiv
 
 __all__ = ["sum_to"]
 
 DTYPES = _arguments.FLOATS
 TILE = 2048  # elements that a program reads at a time; twice as many of long columns
+SHORT = 64  # addends in a row that alone are not worth a tile
+FEW = 512  # results: one program each
 WIDE_TILE = 64, 128  # results and addends, where whole vectors are read ahead of the additions
 ENOUGH = 256  # programs of several warps that walk along one dimension: no second pass makes more
 PROGRAMS = 1056  # to make of fewer, eight a multiprocessor of an H200; twice as many are better
@@ -56,6 +59,8 @@ def sum_kernel(
     KEPT_NDIM: tl.constexpr,
     REDUCED_NDIM: tl.constexpr,
     INDEX: tl.constexpr,
+    KEPT_UNIT: tl.constexpr,
+    REDUCED_UNIT: tl.constexpr,
     BLOCK_K: tl.constexpr,
     BLOCK_R: tl.constexpr,
     STAGES: tl.constexpr,
@@ -64,8 +69,14 @@ def sum_kernel(
     tiles ahead.
 
     Dimensions come innermost first. The last one needs no remainder, so that of a single dimension
-    the compiler sees where it is contiguous.
+    the compiler sees where it is contiguous. KEPT_UNIT is what ``kept`` and the strides across it,
+    the reduced ones, are multiples of, and come divided by: so the compiler sees that, too.
+    REDUCED_UNIT likewise.
     """
+    if KEPT_UNIT > 1:
+        kept = tl.cast(kept, INDEX) * KEPT_UNIT
+    if REDUCED_UNIT > 1:
+        reduced = tl.cast(reduced, INDEX) * REDUCED_UNIT
     k = tl.program_id(0).to(INDEX) * BLOCK_K + tl.arange(0, BLOCK_K)
     x_start = tl.zeros([BLOCK_K], INDEX)
     out_offset = tl.zeros([BLOCK_K], INDEX)
@@ -75,7 +86,7 @@ def sum_kernel(
         if d < KEPT_NDIM - 1:
             i = rest % kept_sizes[d]
             rest = rest // kept_sizes[d]
-        x_start += i * kept_strides[d]
+        x_start += i * kept_strides[d] * REDUCED_UNIT
         out_offset += i * out_strides[d]
     begin = tl.program_id(1).to(INDEX) * part
     end = tl.minimum(begin + part, reduced)
@@ -89,7 +100,7 @@ def sum_kernel(
             if d < REDUCED_NDIM - 1:
                 j = left % reduced_sizes[d]
                 left = left // reduced_sizes[d]
-            x_offset += j * reduced_strides[d]
+            x_offset += j * reduced_strides[d] * KEPT_UNIT
         mask = (k < kept)[:, None] & (r < end)[None, :]
         x = tl.load(x_ptr + x_start[:, None] + x_offset[None, :], mask=mask, other=0)
         total += tl.cast(x, C)
@@ -125,6 +136,8 @@ def sum_to(
         RuntimeError: shape does not broadcast to x's, out does not fit or overlaps, the device is
             unsupported, out is given and x requires grad.
     """
+    if type(shape) is tuple and {*map(type, shape)} == {int}:
+        shape = torch.Size(shape)
     return _sum_to(x, shape, factor, dtype, out=out)
 
 
@@ -178,18 +191,16 @@ def _fake(
     return x.new_empty(tuple(shape), dtype=dtype or x.dtype)
 
 
-def _run(
-    x: Tensor, out: Tensor, factor: int | float, compute: torch.dtype, once: bool = False
-) -> None:
-    """One launch, or two where the sums are tall, unless only ``once``."""
+def _run(x: Tensor, out: Tensor, factor: int | float, compute: torch.dtype) -> None:
+    """One launch, or two where the sums are tall."""
     number = as_argument(float(factor), compute)
     shapes = x.shape, x.stride(), out.shape, out.stride()
     keys = specialization_key(x), specialization_key(out), specialization_key(number)
-    partial, first, second = _passes(*shapes, keys, compute, once)
+    partial, first, second = _passes(*shapes, keys, compute)
     if second is None:
         first.launch(x.device, x, out, number, *first.rest)
         return
-    sums = torch.empty(partial, dtype=compute, device=x.device)
+    sums = _launch.workspace(partial, compute, x.device)
     first.launch(x.device, x, sums, as_argument(1.0, compute), *first.rest)
     second.launch(x.device, sums, out, number, *second.rest)
 
@@ -198,7 +209,7 @@ def add_rows(partial: Tensor, out: Tensor) -> None:
     """The last pass of sums that another kernel began: out [N] from partial [parts, N], which is
     contiguous and of the compute type."""
     if out.numel():
-        _run(partial, out, 1.0, partial.dtype, once=True)
+        _run(partial, out, 1.0, partial.dtype)
 
 
 Dims = list[tuple[int, ...]]  # (size, x's stride, out's stride) of each dimension, innermost first
@@ -219,7 +230,6 @@ def _passes(
     out_strides: tuple[int, ...],
     keys: tuple[Any, ...],
     compute: torch.dtype,
-    once: bool,
 ) -> tuple[tuple[int, int], _Pass, _Pass | None]:
     """The shape of the partial sums, the pass that leaves them and the one that adds them; or just
     one pass."""
@@ -230,24 +240,21 @@ def _passes(
     reduced = _elementwise.coalesced([(n, xs, 0) for m, n, xs, os in dims if m != n])
     results, addends = _size(kept), _size(reduced)
     tile = _tile(kept, reduced, keys[0])
-    programs = -(-results // tile.BLOCK_K)
+    programs = cdiv(results, tile.BLOCK_K)
     enough = len(reduced) == 1 and tile.num_warps > 1 and programs >= ENOUGH
-    parts = 1 if once or enough else _parts(programs, addends // tile.BLOCK_R)
+    parts = 1 if enough else _parts(programs, addends // tile.BLOCK_R)
     if parts == 1:
-        return (1, results), _pass(kept, reduced, addends, tile, compute), None
-    part = tile.BLOCK_R * -(-addends // (parts * tile.BLOCK_R))
-    parts = -(-addends // part)
+        return (1, results), _pass(kept, reduced, 1, tile, compute), None
     dense = [1]
     for size, *_ in kept:
         dense.append(dense[-1] * size)
     first: Dims = [(n, xs, at) for (n, xs, _), at in zip(kept, dense)]
+    leaving = _pass(first, reduced, parts, tile, compute)
+    parts = leaving.launch.grid[1]
     second = _elementwise.coalesced([(n, at, os) for (n, _, os), at in zip(kept, dense)])
     rest: Dims = [(parts, results, 0)]
-    return (
-        (parts, results),
-        _pass(first, reduced, part, tile, compute),
-        _pass(second, rest, parts, _tile(second, rest, (compute, True)), compute),
-    )
+    adding = _pass(second, rest, 1, _tile(second, rest, (compute, True)), compute)
+    return (parts, results), leaving, adding
 
 
 def _size(dims: Dims) -> int:
@@ -271,13 +278,17 @@ def _tile(kept: Dims, reduced: Dims, x_kind: Any) -> _Tile:
         for dims in (kept, reduced)
     )
     if nearest_reduced < nearest_kept:
-        if across >= 2 * TILE:
-            plain = aligned and len(reduced) == 1 and _in_vectors(reduced, kept)
-            return _Tile(1, TILE // 2 if plain else 2 * TILE, num_warps=8)
-        block_r = min(across, TILE)
-        return _Tile(min(along, TILE // block_r), block_r)
+        # Half of what is added, or less, at a time, and so at least two loads under way.
+        if len(reduced) > 1 and reduced[0][0] < SHORT:
+            half = max(4, triton.next_power_of_2(reduced[0][0]) // 2)
+            return _Tile(min(along, 2 * TILE // half), half)
+        if results <= FEW and addends < 8 * TILE:  # at once, and with no second pass
+            block_r = min(across, 2 * TILE)
+            return _Tile(1, block_r, num_warps=8 if block_r > TILE else 4)
+        half = min(max(4, across // 2), TILE // 2)
+        return _Tile(min(along, TILE // 2 // half), half)
     if kept and kept[0][1] == 1:
-        vectors = aligned and _in_vectors(kept, reduced)
+        vectors = aligned and _in_vectors(kept, reduced, dtype)
         if vectors and across <= 4:
             return _Tile(min(along, 1024), 2)
         # One warp, whose lanes are all at different results: sums between lanes and warps pass
@@ -294,13 +305,14 @@ def _tile(kept: Dims, reduced: Dims, x_kind: Any) -> _Tile:
             return _Tile(block_k, min(across, columns * rows // block_k), STAGES=3)
     tile = TILE if across <= 512 else 2 * TILE
     block_k = min(along, tile // min(across, 128))
-    return _Tile(block_k, min(across, tile // block_k))
+    return _Tile(block_k, min(across, tile // block_k), num_warps=8 if tile > TILE else 4)
 
 
-def _in_vectors(dense: Dims, others: Dims) -> bool:
+def _in_vectors(dense: Dims, others: Dims, dtype: torch.dtype) -> bool:
     """Whether the compiler sees that it may read the first dimension by whole vectors."""
     (size, stride, _), *rest = dense
-    return stride == 1 and all(n % 16 == 0 for n in (size, *(dim[1] for dim in (*rest, *others))))
+    many = all(n % 16 == 0 for n in (size, *(dim[1] for dim in (*rest, *others))))
+    return stride == 1 and (many or _unit(dense, others) * dtype.itemsize >= 16)
 
 
 def _parts(programs: int, tiles: int) -> int:
@@ -311,9 +323,13 @@ def _parts(programs: int, tiles: int) -> int:
     return max(1, min(tiles, max(busy, min(better, tiles // 2))))
 
 
-def _pass(kept: Dims, reduced: Dims, part: int, tile: _Tile, compute: torch.dtype) -> _Pass:
+def _pass(kept: Dims, reduced: Dims, parts: int, tile: _Tile, compute: torch.dtype) -> _Pass:
+    """A launch that leaves so many parts of the sums, or fewer."""
     results, addends = _size(kept), _size(reduced)
-    grid = (-(-results // tile.BLOCK_K), max(1, -(-addends // max(1, part))))
+    whole = max(16, tile.BLOCK_R)  # a multiple of 16: the compiler sees where vectors end
+    part = whole * cdiv(addends, parts * whole)
+    grid = (cdiv(results, tile.BLOCK_K), max(1, cdiv(addends, max(1, part))))
+    units = _unit(kept, reduced), _unit(reduced, kept)
     kept, reduced = kept or [(1, 0, 0)], reduced or [(1, 0, 0)]
     reach = sum((size - 1) * stride for size, stride, _ in (*kept, *reduced))
     # out's own reach, that of the partial sums, and what is counted through
@@ -326,9 +342,32 @@ def _pass(kept: Dims, reduced: Dims, part: int, tile: _Tile, compute: torch.dtyp
         KEPT_NDIM=len(kept),
         REDUCED_NDIM=len(reduced),
         INDEX=tl.int64 if reach >= 2**31 else tl.int32,
+        KEPT_UNIT=units[0],
+        REDUCED_UNIT=units[1],
         **tile._asdict(),
     )
-    return _Pass(launch, (results, addends, part, *zip(*kept), *list(zip(*reduced))[:2]))
+    kept_sizes, kept_strides, out_strides = zip(*kept)
+    reduced_sizes, reduced_strides, _ = zip(*reduced)
+    rest = (
+        results // units[0],
+        addends // units[1],
+        part,
+        kept_sizes,
+        tuple(stride // units[1] for stride in kept_strides),
+        out_strides,
+        reduced_sizes,
+        tuple(stride // units[0] for stride in reduced_strides),
+    )
+    return _Pass(launch, rest)
+
+
+def _unit(dense: Dims, others: Dims) -> int:
+    """What the compiler shall know that a dense dimension's size, and the strides across it, are
+    multiples of: it sees by itself which are of 16."""
+    if len(dense) != 1 or dense[0][1] != 1:
+        return 1
+    unit = math.gcd(16, dense[0][0], *(stride for _, stride, _ in others))
+    return 1 if unit == 16 else unit
 
 
 def _gradient(grad: Tensor, inputs: Any) -> Tensor:
