@@ -55,8 +55,8 @@ def _flat_block(
     gate = promoted(tl.load(gate_ptr + lane, mask=mask, other=other), RESULT, C)
     up = promoted(tl.load(up_ptr + lane, mask=mask, other=other), RESULT, C)
     dgate, dup = gradients(grad, gate, up, ACT, DERIVATIVE, OF_PRE)
-    tl.store(dgate_ptr + lane, tl.cast(dgate, RESULT), mask=mask)
-    tl.store(dup_ptr + lane, tl.cast(dup, RESULT), mask=mask)
+    tl.store(dgate_ptr + lane, dgate, mask=mask)
+    tl.store(dup_ptr + lane, dup, mask=mask)
 
 
 @triton.jit(repr=_named("flat"))
@@ -130,6 +130,6 @@ def tiled_gradients_kernel(
     dgate, dup = gradients(grad, gate, up, ACT, DERIVATIVE, OF_PRE)
     i, j, k = indices(i0, j0, k0, BLOCK_I, BLOCK_J, BLOCK_K)
     offset, mask = located(i, j, k, outer, sizes, dgate_strides, NDIM)
-    tl.store(dgate_ptr + offset, tl.cast(dgate, RESULT), mask=mask)
+    tl.store(dgate_ptr + offset, dgate, mask=mask)
     offset, mask = located(i, j, k, outer, sizes, dup_strides, NDIM)
-    tl.store(dup_ptr + offset, tl.cast(dup, RESULT), mask=mask)
+    tl.store(dup_ptr + offset, dup, mask=mask)
