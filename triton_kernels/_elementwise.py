@@ -1,9 +1,10 @@
 """The engine under the elementwise ops: two kernels that apply a jit function to every element.
 
 An op brings its formula as a jit function of the operands that it has, ``ELEMENT(x)`` to
-``ELEMENT(x, y, s)``, in the compute type C: float32 for
-float16, bfloat16 and float32, float64 for float64, an integer type itself. Operands are converted
-to the result dtype first (as torch promotes), then to C; the result is rounded once, on the store.
+``ELEMENT(x, y, s)``, or of an activation, too, ``ELEMENT(x, y, ACT)``, in the compute type C:
+float32 for float16, bfloat16 and float32, float64 for float64, an integer type itself. Operands are
+converted to the result dtype first (as torch promotes), then to C; the result is rounded once, on
+the store.
 
 ``flat_kernel`` serves operands that share one dense layout, or repeat themselves along it in short
 rows; ``tiled_kernel`` everything else, with any number of dimensions and without a copy. Both stand
@@ -97,11 +98,13 @@ def configuration(
     dtype: torch.dtype,
     operands: tuple[bool, bool],
     elements_per_thread: int | None = None,
+    act: Any = None,
 ) -> Configuration:
     """That of launches of ``element`` for results of ``dtype``; ``operands``: whether it has a
     second operand, and whether a factor.
 
     ``elements_per_thread`` pins what one thread handles; by default it is 16 bytes' worth.
+    ``act`` is the activation in the formula, if it has one.
     """
     per_thread = elements_per_thread or max(1, BYTES_PER_THREAD // dtype.itemsize)
     return Configuration(
@@ -110,8 +113,10 @@ def configuration(
             "HAS_Y": operands[0],
             "HAS_S": operands[1],
             "C": compute_type(dtype),
+            "ACT": act,
             "num_warps": NUM_WARPS,
-            "enable_fp_fusion": False,  # the formulas say where they fuse
+            # The formulas say where they fuse; activations are held to a bound, not to bits.
+            "enable_fp_fusion": act is not None,
         },
         block=THREADS * per_thread,
     )
@@ -169,10 +174,18 @@ def _prepared(
     if walks:
         block = how.block * VECTORS
         return Launch(flat_kernel, (triton.cdiv(n, block),), BLOCK=block, **how.meta), (n, *walks)
+    grid, constants, arguments = tiled(dims, how.block * VECTORS)
+    return Launch(tiled_kernel, grid, **constants, **how.meta), arguments
+
+
+def tiled(dims: Dims, numel: int) -> tuple[tuple[int], dict[str, Any], tuple[Any, ...]]:
+    """A launch in tiles of about ``numel`` elements: the grid, the kernel's constants, and its
+    arguments from ``outer`` on. Each of the dims is (size, stride of each operand), the output, or
+    the last of them, being the last operand."""
     dims, turned = _innermost(dims)
     sizes, *strides = zip(*dims)
     outer = math.prod(sizes[2:])
-    tile = _tile(sizes, turned, how.block * VECTORS)
+    tile = _tile(sizes, turned, numel)
     reach = max(sum((size - 1) * step for size, step in zip(sizes, steps)) for steps in strides)
     reach = max(reach, sizes[0] + tile.BLOCK_I, sizes[1] + tile.BLOCK_J, outer + tile.BLOCK_K)
     tiles = (
@@ -180,15 +193,10 @@ def _prepared(
         * triton.cdiv(sizes[1], tile.BLOCK_J)
         * triton.cdiv(outer, tile.BLOCK_K)
     )
-    launch = Launch(
-        tiled_kernel,
-        (tiles,),
-        NDIM=len(dims),
-        INDEX=tl.int64 if reach >= 2**31 else tl.int32,
-        **tile._asdict(),
-        **how.meta,
-    )
-    return launch, (outer, sizes, *(tuple(step or None for step in steps) for steps in strides))
+    index = tl.int64 if reach >= 2**31 else tl.int32
+    constants = {"NDIM": len(dims), "INDEX": index, **tile._asdict()}
+    nonzero = (tuple(step or None for step in steps) for steps in strides)
+    return (tiles,), constants, (outer, sizes, *nonzero)
 
 
 def _walks(n: int, dims: Dims, block: int) -> tuple[Walk, ...]:
@@ -218,8 +226,8 @@ def _walk(dims: Dims, operand: int) -> Walk | None:
 def _innermost(dims: Dims) -> tuple[Dims, bool]:
     """The dimensions, two at least, the second of them one along which an operand is dense that is
     not dense along the first, the output's; and whether there is one."""
-    dims += ((1, 0, 0, 0),) * (2 - len(dims))
-    for operand in (1, 2):
+    dims += ((1, *(0,) * (len(dims[0]) - 1)),) * (2 - len(dims))
+    for operand in range(1, len(dims[0]) - 1):
         steps = [dim[operand] or math.inf for dim in dims]
         nearest = steps.index(min(steps))
         if nearest and steps[0] != math.inf:

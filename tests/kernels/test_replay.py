@@ -85,6 +85,16 @@ ROWS: dict[str, tuple[Callable[[], tuple[Any, ...]], Callable[..., Any], Callabl
         lambda x, y: tk.act_backward(x, y, "relu"),
         lambda x, y: (x * (y > 0), (x * (y > 0)).sum(0)),
     ),
+    "act_mul of halves": (
+        lambda: matrix(16, 32).chunk(2, -1),
+        lambda gate, up: tk.act_mul(gate, up, "relu"),
+        lambda gate, up: torch.relu(gate) * up,
+    ),
+    "act_mul_backward": (
+        lambda: (matrix(), matrix(), matrix()),
+        lambda grad, gate, up: tk.act_mul_backward(grad, gate, up, "relu"),
+        lambda grad, gate, up: (grad * up * (gate > 0), grad * torch.relu(gate)),
+    ),
     "gemm_bias_act": (
         lambda: (matrix(), matrix(16, 8), matrix(8)),
         lambda a, b, c: tk.gemm_bias_act(a, b, c, act="relu"),
