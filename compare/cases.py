@@ -171,7 +171,7 @@ def _draw(n: int, dtype: torch.dtype, kind: str, generator: torch.Generator) -> 
         if kind == "special" and n:
             at = torch.randint(n, (max(1, n // 4),), generator=generator)
             extremes = torch.tensor([info.min, info.max, 0, 1], dtype=dtype)
-            drawn[at] = extremes[torch.randint(4, at.shape, generator=generator)]
+            _put(drawn, at, extremes[torch.randint(4, at.shape, generator=generator)])
         return drawn
     if kind == "normal":
         wide = torch.randn(n, generator=generator, dtype=torch.float64)
@@ -187,9 +187,15 @@ def _draw(n: int, dtype: torch.dtype, kind: str, generator: torch.Generator) -> 
         table = torch.tensor(chosen, dtype=torch.float64).to(dtype)
         if n:
             at = torch.randint(n, (max(1, n // 2),), generator=generator)
-            drawn[at] = table[torch.randint(len(chosen), at.shape, generator=generator)]
+            _put(drawn, at, table[torch.randint(len(chosen), at.shape, generator=generator)])
         return drawn
     raise ValueError(f"unknown kind of values: {kind!r}")
+
+
+def _put(t: Tensor, at: Tensor, values: Tensor) -> None:
+    """t[at] = values, of several for one place the last: torch's threads have no such order."""
+    width = numerics.BITS[t.dtype.itemsize]
+    t.view(width).numpy()[at.numpy()] = values.view(width).numpy()
 
 
 def ties(*dtypes: torch.dtype) -> list[str]:

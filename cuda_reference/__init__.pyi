@@ -10,6 +10,8 @@ OPS: tuple[str, ...]
 def variants(op: str) -> dict[str, Callable[..., Tensor]]: ...
 
 from cuda_reference.ops.act_backward import act_backward as act_backward
+from cuda_reference.ops.act_mul import act_mul as act_mul
+from cuda_reference.ops.act_mul import act_mul_backward as act_mul_backward
 from cuda_reference.ops.add import add as add
 from cuda_reference.ops.gemm_bias_act import gemm_bias_act as gemm_bias_act
 from cuda_reference.ops.linear_act import linear_act as linear_act
@@ -47,6 +49,8 @@ from cuda_reference.ops.sum_to import sum_to as sum_to
 __all__ = [
     "BuildError",
     "act_backward",
+    "act_mul",
+    "act_mul_backward",
     "add",
     "gemm_bias_act",
     "linear_act",

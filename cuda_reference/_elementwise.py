@@ -102,7 +102,9 @@ def output(op: str, tensors: dict[str, Tensor], dtype: torch.dtype, out: Any) ->
     """The checked ``out``, or a new contiguous tensor of the broadcast shape."""
     device = _arguments.check_device(op, tensors)
     try:
-        shape = torch.broadcast_shapes(*(t.shape for t in tensors.values()))
+        shape, *others = {t.shape for t in tensors.values()}
+        if others:  # else it would be asked at the price of a launch
+            shape = torch.broadcast_shapes(shape, *others)
     except RuntimeError:
         shapes = " and ".join(f"'{name}' {list(t.shape)}" for name, t in tensors.items())
         raise RuntimeError(f"{op}(): the shapes of {shapes} do not broadcast") from None
@@ -131,15 +133,15 @@ def check_variant(
 
 def views(out: Tensor, tensors: dict[str, Tensor]) -> dict[str, Any]:
     """The operands as launcher arguments in out's shape; one dimension where all are contiguous."""
-    every = {**{name: t.expand(out.shape) for name, t in tensors.items()}, "out": out}
-    if all(t.is_contiguous() for t in every.values()):
-        every = {name: t.view(-1) for name, t in every.items()}
-    return {name: _launch.tensor(t) for name, t in every.items()}
+    every = {**tensors, "out": out}
+    shape = out.shape
+    if all(t.shape == shape and t.is_contiguous() for t in every.values()):
+        return {name: _launch.row(t) for name, t in every.items()}
+    return {name: _launch.tensor(t.expand(shape)) for name, t in every.items()}
 
 
 def run(stem: str, symbol: str, out: Tensor, tensors: dict[str, Tensor], *arguments: Any) -> Tensor:
     """Call the launcher, unless there is nothing to compute; returns out."""
     if out.numel():
-        shapes = ", ".join(f"{name} {list(t.shape)}" for name, t in tensors.items())
-        _launch.launch(stem, symbol, shapes, (out,), *arguments)
+        _launch.launch(stem, symbol, tensors, (out,), *arguments)
     return out

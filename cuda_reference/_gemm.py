@@ -53,5 +53,4 @@ def check_bias(op: str, bias: Any, dtype: torch.dtype, N: int) -> Tensor:
 def launch(stem: str, symbol: str, inputs: dict[str, Tensor], out: Tensor, *arguments: Any) -> None:
     """Call the launcher, unless there is nothing to compute."""
     if out.numel():
-        shapes = ", ".join(f"{name} {list(t.shape)}" for name, t in inputs.items())
-        _launch.launch(stem, symbol, shapes, (out,), *arguments)
+        _launch.launch(stem, symbol, inputs, (out,), *arguments)

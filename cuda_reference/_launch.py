@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
-from collections.abc import Sequence
+import functools
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
@@ -63,10 +64,29 @@ def address(t: Tensor) -> int:
 
 def tensor(t: Tensor) -> Any:
     """``t`` as a pointer argument of a launcher."""
-    c = CTensor(data=address(t), dtype=DTYPE_CODE[t.dtype], ndim=t.dim())
-    c.size[: t.dim()] = t.shape
-    c.stride[: t.dim()] = t.stride()
+    return _described(address(t), t.dtype, t.shape, t.stride())
+
+
+def row(t: Tensor) -> Any:
+    """The same of a contiguous tensor, as one dimension."""
+    return _described(address(t), t.dtype, (t.numel(),), (1,))
+
+
+def _described(
+    data: int, dtype: torch.dtype, sizes: tuple[int, ...], strides: tuple[int, ...]
+) -> Any:
+    c = CTensor.from_buffer_copy(_without_data(dtype, sizes, strides))
+    c.data = data
     return ctypes.byref(c)
+
+
+@functools.lru_cache(4096)
+def _without_data(dtype: torch.dtype, sizes: tuple[int, ...], strides: tuple[int, ...]) -> bytes:
+    """A CTensor's bytes: to copy them takes less than to fill its arrays."""
+    c = CTensor(dtype=DTYPE_CODE[dtype], ndim=len(sizes))
+    c.size[: len(sizes)] = sizes
+    c.stride[: len(sizes)] = strides
+    return bytes(c)
 
 
 def pointer(t: Tensor | None) -> ctypes.c_void_p:
@@ -81,23 +101,38 @@ def scalar(value: int | float) -> CScalar:
 
 
 def launch(
-    stem: str, symbol: str, shapes: str, written: tuple[Tensor, ...], *arguments: Any
+    stem: str,
+    symbol: str,
+    told: Mapping[str, Any],
+    written: tuple[Tensor, ...],
+    *arguments: Any,
 ) -> None:
     """Call ``symbol`` of csrc/<stem>.cu with ``arguments`` and the current stream of the device of
     the tensors that are ``written``.
 
     Raises:
-        RuntimeError: the launch failed; the text has the variant, ``shapes`` and CUDA's own words.
+        RuntimeError: the launch failed; the text has the variant, the shapes or values of what is
+            ``told``, and CUDA's own words.
     """
     device = written[0].device
     on_gpu = device.type == "cuda"
-    with torch.cuda.device(device) if on_gpu else contextlib.nullcontext():
+    elsewhere = on_gpu and device.index != torch.cuda.current_device()
+    with torch.cuda.device(device) if elsewhere else _HERE:  # the guard alone takes microseconds
         library = _build.library(stem, "cuda" if on_gpu else "host")
-        stream = torch.cuda.current_stream(device).cuda_stream if on_gpu else None
+        stream = _current_stream(device.index) if on_gpu else None
         count_up(written)
         status = getattr(library, symbol)(*arguments, ctypes.c_void_p(stream))
     if status:
+        shapes = ", ".join(
+            f"{name} {list(value.shape) if isinstance(value, Tensor) else value}"
+            for name, value in told.items()
+        )
         raise failure(library, status, symbol, shapes)
+
+
+_HERE = contextlib.nullcontext()
+# The address of a device's stream; not in a torch without CUDA, where nobody asks.
+_current_stream: Any = getattr(torch._C, "_cuda_getCurrentRawStream", None)
 
 
 def count_up(written: Sequence[Tensor]) -> None:

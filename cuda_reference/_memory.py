@@ -5,13 +5,15 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+_NEVER = 1 << 42  # bytes: no storage is as large, so that no offset of no memory lies there
+
 
 def check_memory(op: str, what: str, t: Tensor) -> Tensor:
     """``t``, if its elements lie at its address; ``what`` is what the error calls it.
 
     Tensors on the meta device pass: their device is refused, as any other that is not supported.
     """
-    if t.is_meta or has_memory(t):
+    if has_memory(t) or t.is_meta:
         return t
     raise TypeError(
         f"{op}(): {what} is {_kind(t)}, which has no memory of its own that a kernel could use; "
@@ -22,7 +24,9 @@ def check_memory(op: str, what: str, t: Tensor) -> Tensor:
 def has_memory(t: Tensor) -> bool:
     """Whether the elements of ``t`` lie at its address, as they do in most subclasses, too."""
     try:
-        # Of the storage: a view of no memory may have an address.
+        if t.data_ptr() > _NEVER:
+            return True
+        # Of the storage: a view of no memory may have an address, which is its offset.
         return t.untyped_storage().data_ptr() != 0 or t.numel() == 0
     except (RuntimeError, ValueError):  # there is no storage, or none that has an address
         return False

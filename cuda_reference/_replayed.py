@@ -19,7 +19,7 @@ from cuda_reference import _guards, _watch
 from cuda_reference._loading import again
 from cuda_reference._on_host import OnHost
 
-_OUTER = re.compile("__invoke|_M_invoke|_Function_handler|std::function|run_threads")
+_OUTER = re.compile("call_body|run_threads")
 _WORDS = {
     "unwritten shared": "shared memory is read before it was written",
     "outside shared": "out-of-bounds",

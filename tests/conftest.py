@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 
 # One thread a test process, its children included: pytest-xdist already keeps every core busy, and
 # the matrices are small. Before torch and numpy read it.
@@ -20,6 +21,10 @@ from long_runs import LongRun
 import triton_kernels
 from compare.checking.implementations import MODES, unavailable
 from triton_kernels._launch import Launch
+
+# Over a hundred processes import the packages, here and in copies: compiled once, not by each.
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+sys.dont_write_bytecode = False
 
 # Where the package is installed its entry point has loaded this already, under the same name.
 pytest_plugins = ["compare.pytest_plugin"]
@@ -127,9 +132,9 @@ def launches(monkeypatch: pytest.MonkeyPatch) -> list[Launch]:
     made: list[Launch] = []
     launch = Launch.__call__
 
-    def noted(self: Launch, *args: Any) -> None:
-        made.append(self)
-        launch(self, *args)
+    def noted(self: Launch, *args: Any, grid: Any = None) -> None:
+        made.append(Launch(self.kernel, grid or self.grid, **self.meta))
+        launch(self, *args, grid=grid)
 
     monkeypatch.setattr(Launch, "__call__", noted)
     return made

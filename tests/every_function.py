@@ -14,6 +14,8 @@ import triton_kernels
 from compare.checking.implementations import MODES
 from compare.ops import SPECS
 
+# Ops of two results, by the shapes of these in the sample call.
+PAIRS = {"act_backward": ((4, 5), (5,)), "act_mul_backward": ((4, 5), (4, 5))}
 MORE = {"gemm_bias_act": {"c": (4, 5)}}  # tensors that the op takes beside its sample's
 
 
@@ -22,7 +24,7 @@ def arguments(op: str) -> tuple[dict[str, Any], dict[str, Any], tuple[Any, ...]]
     sample = {**SPECS[op].sample(), **MORE.get(op, {})}
     shapes = {name: value for name, value in sample.items() if isinstance(value, tuple)}
     rest = {name: value for name, value in sample.items() if name not in shapes}
-    return shapes, rest, ((4, 5), (5,)) if op == "act_backward" else ((4, 5),)
+    return shapes, rest, PAIRS.get(op, ((4, 5),))
 
 
 ARGUMENTS = {op: arguments(op) for op in SPECS}

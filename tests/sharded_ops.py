@@ -136,6 +136,34 @@ def act_backwards() -> list[Case]:
     ]
 
 
+def gated() -> list[Case]:
+    """act_mul is linear in up, its gradients in grad."""
+    square, row = (5, 6), (6,)
+    relu = lambda g, u: tk.act_mul(g, u, "relu")  # noqa: E731
+    backward = lambda d, g, u: tk.act_mul_backward(d, g, u, "relu")  # noqa: E731
+    forward = [
+        ([square, square], (R, R), R, False),
+        ([square, square], (S0, S0), S0, False),
+        ([square, square], (S1, S1), S1, False),
+        ([square, row], (S0, R), S0, False),
+        ([row, square], (S0, S1), S1, False),
+        ([square, square], (R, P), P, False),
+        ([square, square], (P, R), ANY, True),
+    ]
+    pairs = [
+        ([square] * 3, (R, R, R), R, False),
+        ([square] * 3, (S0, S0, S0), S0, False),
+        ([square, square, row], (S1, S1, S0), S1, False),
+        ([square] * 3, (P, R, R), P, False),
+        ([square] * 3, (R, R, P), ANY, True),
+    ]
+    cases = [Case("act_mul", relu, each, given, [out], m) for each, given, out, m in forward]
+    return cases + [
+        Case("act_mul_backward", backward, each, given, [out, out], m)
+        for each, given, out, m in pairs
+    ]
+
+
 def products() -> list[Case]:
     a, b, bias = (5, 7), (7, 6), (6,)
     cases = []
@@ -217,7 +245,7 @@ def helper(act: str, given: Sequence[Placement], out: Placement) -> Case:
     return Case("sharded_linear", linear, [(4, 4, 7), (6, 7), (6,)], given, [out], moves, exact)
 
 
-CASES = [*elementwise(), *sums(), *act_backwards(), *products(), *linears()]
+CASES = [*elementwise(), *sums(), *act_backwards(), *gated(), *products(), *linears()]
 
 
 def check(case: Case, mesh: DeviceMesh) -> None:

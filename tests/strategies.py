@@ -360,6 +360,26 @@ def gradients(draw: st.DrawFn, op: str) -> Call:
 
 
 @st.composite
+def gated_units(draw: st.DrawFn, op: str) -> Call:
+    """A call of act_mul or act_mul_backward; of integers, where only results round, or of any
+    numbers, with special ones among the gates."""
+    dtype = draw(st.sampled_from(SPECS[op].dtypes))
+    exact = draw(st.booleans())
+    values = st.just("integers" if exact else "normal")
+    act = draw(st.sampled_from(["none", "relu"] if exact else list(ACTIVATIONS)))
+    special = () if exact or draw(st.booleans()) else _gemm_special(dtype)
+    backward = op == "act_mul_backward"
+    *grad, gate, up = draw(_shapes(3 if backward else 2))
+    args = [draw(tensors(shape, dtype, values=values, special=())) for shape in grad]
+    args.append(draw(tensors(gate, dtype, values=values, special=special)))
+    args.append(draw(tensors(up, dtype, values=values, special=())))
+    shape = torch.broadcast_shapes(*grad, gate, up)
+    # A pair of results would be the caller's to make.
+    out = None if backward else draw(st.none() | tensors(tuple(shape), dtype, written=True))
+    return Call(op, tuple(args), {"act": act}, out)
+
+
+@st.composite
 def any_sums(draw: st.DrawFn) -> Call:
     """A call of add whose shapes need not broadcast and whose alpha need not be of its kind."""
     shape = st.lists(st.integers(0, 3), max_size=3).map(tuple)

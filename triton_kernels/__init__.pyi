@@ -16,6 +16,8 @@ OPS: tuple[str, ...]
 def variants(op: str) -> dict[str, Callable[..., Tensor]]: ...
 
 from triton_kernels.ops.act_backward import act_backward as act_backward
+from triton_kernels.ops.act_mul import act_mul as act_mul
+from triton_kernels.ops.act_mul import act_mul_backward as act_mul_backward
 from triton_kernels.ops.add import add as add
 from triton_kernels.ops.gemm_bias_act import gemm_bias_act as gemm_bias_act
 from triton_kernels.ops.linear_act import linear_act as linear_act
@@ -30,6 +32,8 @@ from triton_kernels.ops.sum_to import sum_to as sum_to
 __all__ = [
     "__version__",
     "act_backward",
+    "act_mul",
+    "act_mul_backward",
     "add",
     "capabilities",
     "explain",

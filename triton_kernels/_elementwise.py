@@ -1,9 +1,10 @@
 """The engine under the elementwise ops: two kernels that apply a jit function to every element.
 
 An op brings its formula as a jit function of the operands that it has, ``ELEMENT(x)`` to
-``ELEMENT(x, y, s)``, in the compute type C: float32 for
-float16, bfloat16 and float32, float64 for float64, an integer type itself. Operands are converted
-to the result dtype first (as torch promotes), then to C; the result is rounded once, on the store.
+``ELEMENT(x, y, s)``, or of an activation, too, ``ELEMENT(x, y, ACT)``, in the compute type C:
+float32 for float16, bfloat16 and float32, float64 for float64, an integer type itself. Operands are
+converted to the result dtype first (as torch promotes), then to C; the result is rounded once, on
+the store.
 
 ``flat_kernel`` serves operands that share one dense layout, or repeat themselves along it in short
 rows; ``tiled_kernel`` everything else, with any number of dimensions and without a copy. Both stand
@@ -23,7 +24,7 @@ import triton.language as tl
 from torch import Tensor
 
 from triton_kernels._elementwise_kernels import flat_kernel, tiled_kernel
-from triton_kernels._launch import REMEMBERED, Launch, specialization_key
+from triton_kernels._launch import REMEMBERED, Launch, divisibility, specialization_key
 from triton_kernels._scalars import as_argument
 
 TRITON_DTYPE = {
@@ -48,6 +49,7 @@ SHORTEST = 32  # elements of a row, where longer ones would hang over
 Dims = tuple[tuple[int, ...], ...]  # (size, stride of x, of y, of out) of each, innermost first
 Walk = tuple[int | None, int | None]  # as _walk says
 ONCE: Walk = (None, None)
+Y_VALUE, S = 3, 4  # which of the kernels' arguments are numbers
 
 
 def compute_type(dtype: torch.dtype) -> Any:
@@ -96,11 +98,13 @@ def configuration(
     dtype: torch.dtype,
     operands: tuple[bool, bool],
     elements_per_thread: int | None = None,
+    act: Any = None,
 ) -> Configuration:
     """That of launches of ``element`` for results of ``dtype``; ``operands``: whether it has a
     second operand, and whether a factor.
 
     ``elements_per_thread`` pins what one thread handles; by default it is 16 bytes' worth.
+    ``act`` is the activation in the formula, if it has one.
     """
     per_thread = elements_per_thread or max(1, BYTES_PER_THREAD // dtype.itemsize)
     return Configuration(
@@ -109,8 +113,10 @@ def configuration(
             "HAS_Y": operands[0],
             "HAS_S": operands[1],
             "C": compute_type(dtype),
+            "ACT": act,
             "num_warps": NUM_WARPS,
-            "enable_fp_fusion": False,  # the formulas say where they fuse
+            # The formulas say where they fuse; activations are held to a bound, not to bits.
+            "enable_fp_fusion": act is not None,
         },
         block=THREADS * per_thread,
     )
@@ -134,7 +140,6 @@ def apply(
     y_tensor, y_value = (y, 0) if y is None or isinstance(y, Tensor) else (None, y)
     if out.dtype is torch.float64:
         y_value, s = as_argument(y_value, torch.float64), as_argument(s, torch.float64)
-    dims = () if _alike(x, y_tensor, out) else _dims(x, y_tensor, out)
     keys = (
         specialization_key(x),
         specialization_key(y_tensor),
@@ -142,25 +147,45 @@ def apply(
         specialization_key(y_value),
         specialization_key(s),
     )
-    launch, rest = _prepared(how, n, dims, keys)
-    launch(out.device, x, y_tensor, out, y_value, s, *rest)
+    dims = () if _alike(x, y_tensor, out) else _dims(x, y_tensor, out)
+    if dims:
+        launch, rest = _prepared(how, n, dims, keys)
+        launch(out.device, x, y_tensor, out, y_value, s, *rest)
+    else:
+        launch = _dense(how, divisibility(n), keys)
+        grid = -(-n // how.block), 1, 1
+        launch(out.device, x, y_tensor, out, y_value, s, n, ONCE, ONCE, grid=grid)
     return out
+
+
+@functools.lru_cache(REMEMBERED)
+def _dense(how: Configuration, counted: int, keys: tuple[Any, ...]) -> Launch:
+    """The launch for arguments of these keys that one dense walk goes through, of any number of
+    elements whose divisibility is ``counted``."""
+    return Launch(flat_kernel, (), BLOCK=how.block, **how.meta)
 
 
 @functools.lru_cache(REMEMBERED)
 def _prepared(
     how: Configuration, n: int, dims: Dims, keys: tuple[Any, ...]
 ) -> tuple[Launch, tuple[Any, ...]]:
-    """The launch for arguments of these keys, and its arguments after s."""
+    """The launch for arguments of these keys and dimensions, and its arguments after s."""
     walks = _walks(n, dims, how.block)
     if walks:
-        block = how.block if not dims else how.block * VECTORS
-        grid = (triton.cdiv(n, block),)
-        return Launch(flat_kernel, grid, BLOCK=block, **how.meta), (n, *walks)
+        block = how.block * VECTORS
+        return Launch(flat_kernel, (triton.cdiv(n, block),), BLOCK=block, **how.meta), (n, *walks)
+    grid, constants, arguments = tiled(dims, how.block * VECTORS)
+    return Launch(tiled_kernel, grid, **constants, **how.meta), arguments
+
+
+def tiled(dims: Dims, numel: int) -> tuple[tuple[int], dict[str, Any], tuple[Any, ...]]:
+    """A launch in tiles of about ``numel`` elements: the grid, the kernel's constants, and its
+    arguments from ``outer`` on. Each of the dims is (size, stride of each operand), the output, or
+    the last of them, being the last operand."""
     dims, turned = _innermost(dims)
     sizes, *strides = zip(*dims)
     outer = math.prod(sizes[2:])
-    tile = _tile(sizes, turned, how.block * VECTORS)
+    tile = _tile(sizes, turned, numel)
     reach = max(sum((size - 1) * step for size, step in zip(sizes, steps)) for steps in strides)
     reach = max(reach, sizes[0] + tile.BLOCK_I, sizes[1] + tile.BLOCK_J, outer + tile.BLOCK_K)
     tiles = (
@@ -168,22 +193,15 @@ def _prepared(
         * triton.cdiv(sizes[1], tile.BLOCK_J)
         * triton.cdiv(outer, tile.BLOCK_K)
     )
-    launch = Launch(
-        tiled_kernel,
-        (tiles,),
-        NDIM=len(dims),
-        INDEX=tl.int64 if reach >= 2**31 else tl.int32,
-        **tile._asdict(),
-        **how.meta,
-    )
-    return launch, (outer, sizes, *(tuple(step or None for step in steps) for steps in strides))
+    index = tl.int64 if reach >= 2**31 else tl.int32
+    constants = {"NDIM": len(dims), "INDEX": index, **tile._asdict()}
+    nonzero = (tuple(step or None for step in steps) for steps in strides)
+    return (tiles,), constants, (outer, sizes, *nonzero)
 
 
 def _walks(n: int, dims: Dims, block: int) -> tuple[Walk, ...]:
     """How x and y walk through a dense output, for flat_kernel; none where tiles do better, with
     rows that are long and of whole vectors, or are needed."""
-    if not dims:
-        return ONCE, ONCE
     long = dims[0][0] >= block * VECTORS and dims[0][0] % 16 == 0
     dense = coalesced([(size, step) for size, _, _, step in dims]) == [(n, 1)]
     if long or not dense or n >= 2**31:
@@ -208,8 +226,8 @@ def _walk(dims: Dims, operand: int) -> Walk | None:
 def _innermost(dims: Dims) -> tuple[Dims, bool]:
     """The dimensions, two at least, the second of them one along which an operand is dense that is
     not dense along the first, the output's; and whether there is one."""
-    dims += ((1, 0, 0, 0),) * (2 - len(dims))
-    for operand in (1, 2):
+    dims += ((1, *(0,) * (len(dims[0]) - 1)),) * (2 - len(dims))
+    for operand in range(1, len(dims[0]) - 1):
         steps = [dim[operand] or math.inf for dim in dims]
         nearest = steps.index(min(steps))
         if nearest and steps[0] != math.inf:

@@ -27,9 +27,19 @@ def promoted(v, RESULT: tl.constexpr, C: tl.constexpr):
 
 
 @triton.jit
-def applied(x, y, s, ELEMENT: tl.constexpr, HAS_Y: tl.constexpr, HAS_S: tl.constexpr):
+def applied(
+    x,
+    y,
+    s,
+    ELEMENT: tl.constexpr,
+    HAS_Y: tl.constexpr,
+    HAS_S: tl.constexpr,
+    ACT: tl.constexpr,
+):
     """ELEMENT of the operands that it has."""
-    if HAS_Y and HAS_S:
+    if ACT is not None:
+        out = ELEMENT(x, y, ACT)
+    elif HAS_Y and HAS_S:
         out = ELEMENT(x, y, s)
     elif HAS_Y:
         out = ELEMENT(x, y)
@@ -41,11 +51,14 @@ def applied(x, y, s, ELEMENT: tl.constexpr, HAS_Y: tl.constexpr, HAS_S: tl.const
 
 
 def _named(kernel: str) -> Callable[[Any], str]:
-    """What profiles call a compiled kernel: the formula's name with the kernel's, add_flat."""
+    """What profiles call a compiled kernel: the formula's name with the kernel's, add_flat, and
+    with an activation's, act_mul_silu_flat."""
 
     def name(specialization: Any) -> str:
         element: str = specialization.constants["ELEMENT"].fn.__name__
-        return f"{element.removesuffix('_element')}_{kernel}"
+        act = specialization.constants.get("ACT")
+        chosen = "" if act is None else f"_{act.fn.__name__.removeprefix('half_')}"
+        return f"{element.removesuffix('_element')}{chosen}_{kernel}"
 
     return name
 
@@ -78,6 +91,7 @@ def _flat_block(
     HAS_S: tl.constexpr,
     C: tl.constexpr,
     BLOCK: tl.constexpr,
+    ACT: tl.constexpr = None,
 ):
     """The elements from ``start`` on, of which ``left`` are there; None is all."""
     RESULT: tl.constexpr = out_ptr.dtype.element_ty
@@ -94,7 +108,7 @@ def _flat_block(
     else:
         y = tl.load(y_ptr + _walked(start, lane, y_walk), mask=mask, other=other)
         y = promoted(y, RESULT, C)
-    out = applied(x, y, scalar_value(s, C), ELEMENT, HAS_Y, HAS_S)
+    out = applied(x, y, scalar_value(s, C), ELEMENT, HAS_Y, HAS_S, ACT)
     tl.store(out_ptr + start + lane, tl.cast(out, RESULT), mask=mask)
 
 
@@ -113,9 +127,11 @@ def flat_kernel(
     HAS_S: tl.constexpr,
     C: tl.constexpr,
     BLOCK: tl.constexpr,
+    ACT: tl.constexpr = None,
 ):
     """out[i] = ELEMENT(x[i], y[i], s) for i < n, less y and s where the formula has none. y_ptr is
-    None where y is the scalar y_value. An operand that repeats itself says how by its walk.
+    None where y is the scalar y_value. An operand that repeats itself says how by its walk. A
+    formula of an activation is ELEMENT(x, y, ACT).
 
     Only the last block has a mask: under one, accesses are wide only if n is a multiple of them.
     """
@@ -123,17 +139,17 @@ def flat_kernel(
     if start + BLOCK <= n:
         _flat_block(
             x_ptr, y_ptr, out_ptr, y_value, s, start, None, x_walk, y_walk,
-            ELEMENT, HAS_Y, HAS_S, C, BLOCK,
+            ELEMENT, HAS_Y, HAS_S, C, BLOCK, ACT,
         )  # fmt: skip
     else:
         _flat_block(
             x_ptr, y_ptr, out_ptr, y_value, s, start, n - start, x_walk, y_walk,
-            ELEMENT, HAS_Y, HAS_S, C, BLOCK,
+            ELEMENT, HAS_Y, HAS_S, C, BLOCK, ACT,
         )  # fmt: skip
 
 
 @triton.jit
-def _located(i, j, k, outer, sizes, strides, NDIM: tl.constexpr):
+def located(i, j, k, outer, sizes, strides, NDIM: tl.constexpr):
     """The offsets of an operand's elements, and which are there. k counts through all dimensions
     but the first two, and of these i and j only matter where the operand does not repeat itself."""
     offset = k * 0
@@ -156,7 +172,7 @@ def _located(i, j, k, outer, sizes, strides, NDIM: tl.constexpr):
 
 
 @triton.jit
-def _part(
+def part(
     ptr,
     i0,
     j0,
@@ -174,17 +190,17 @@ def _part(
     if strides[0] is None:  # in two dimensions: in three, threads would read the same twice
         j = j0 + tl.arange(0, BLOCK_J)[None, :]
         k = k0 + tl.arange(0, BLOCK_K)[:, None]
-        offset, mask = _located(i0, j, k, outer, sizes, strides, NDIM)
+        offset, mask = located(i0, j, k, outer, sizes, strides, NDIM)
         v = tl.load(ptr + offset, mask=mask, other=0)[:, :, None]
     else:
-        i, j, k = _indices(i0, j0, k0, BLOCK_I, BLOCK_J, BLOCK_K)
-        offset, mask = _located(i, j, k, outer, sizes, strides, NDIM)
+        i, j, k = indices(i0, j0, k0, BLOCK_I, BLOCK_J, BLOCK_K)
+        offset, mask = located(i, j, k, outer, sizes, strides, NDIM)
         v = tl.load(ptr + offset, mask=mask, other=0)
     return v
 
 
 @triton.jit
-def _indices(i0, j0, k0, BLOCK_I: tl.constexpr, BLOCK_J: tl.constexpr, BLOCK_K: tl.constexpr):
+def indices(i0, j0, k0, BLOCK_I: tl.constexpr, BLOCK_J: tl.constexpr, BLOCK_K: tl.constexpr):
     i = i0 + tl.arange(0, BLOCK_I)[None, None, :]
     j = j0 + tl.arange(0, BLOCK_J)[None, :, None]
     k = k0 + tl.arange(0, BLOCK_K)[:, None, None]
@@ -212,6 +228,7 @@ def tiled_kernel(
     BLOCK_I: tl.constexpr,
     BLOCK_J: tl.constexpr,
     BLOCK_K: tl.constexpr,
+    ACT: tl.constexpr = None,
 ):
     """The same over NDIM dimensions, in tiles of the first two and of the ``outer`` indices that
     the others have together. A stride of 0 comes as None. INDEX is wide enough for every offset.
@@ -228,14 +245,14 @@ def tiled_kernel(
     i0 = tl.minimum((tile % columns).to(INDEX) * BLOCK_I, sizes[0])
     j0 = tl.minimum((tile // columns % rows).to(INDEX) * BLOCK_J, sizes[1])
     k0 = (tile // columns // rows).to(INDEX) * BLOCK_K
-    x = _part(x_ptr, i0, j0, k0, outer, sizes, x_strides, NDIM, BLOCK_I, BLOCK_J, BLOCK_K)
+    x = part(x_ptr, i0, j0, k0, outer, sizes, x_strides, NDIM, BLOCK_I, BLOCK_J, BLOCK_K)
     x = tl.broadcast_to(promoted(x, RESULT, C), [BLOCK_K, BLOCK_J, BLOCK_I])
     if y_ptr is None:
         y = scalar_value(y_value, C)
     else:
-        y = _part(y_ptr, i0, j0, k0, outer, sizes, y_strides, NDIM, BLOCK_I, BLOCK_J, BLOCK_K)
+        y = part(y_ptr, i0, j0, k0, outer, sizes, y_strides, NDIM, BLOCK_I, BLOCK_J, BLOCK_K)
         y = tl.broadcast_to(promoted(y, RESULT, C), [BLOCK_K, BLOCK_J, BLOCK_I])
-    out = applied(x, y, scalar_value(s, C), ELEMENT, HAS_Y, HAS_S)
-    i, j, k = _indices(i0, j0, k0, BLOCK_I, BLOCK_J, BLOCK_K)
-    offset, mask = _located(i, j, k, outer, sizes, out_strides, NDIM)
+    out = applied(x, y, scalar_value(s, C), ELEMENT, HAS_Y, HAS_S, ACT)
+    i, j, k = indices(i0, j0, k0, BLOCK_I, BLOCK_J, BLOCK_K)
+    offset, mask = located(i, j, k, outer, sizes, out_strides, NDIM)
     tl.store(out_ptr + offset, tl.cast(out, RESULT), mask=mask)

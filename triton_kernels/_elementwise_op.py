@@ -13,6 +13,7 @@ from torch import Tensor
 from triton_kernels import _arguments, _elementwise, _elementwise_kernels, _launch, _memory
 from triton_kernels._operator import Gradient, Operator
 from triton_kernels._placements import Sharding, elementwise
+from triton_kernels.activations import ACTIVATIONS
 
 
 def define(
@@ -25,34 +26,39 @@ def define(
     op: str = "",
     autocast: torch.dtype | None = None,
     sharding: Sharding | None = None,
+    operator: type[Operator] = Operator,
 ) -> Operator:
     """An elementwise op, registered under ``name``.
 
     Args:
         name: the op's name in the namespace.
-        parameters: "Tensor x[, Tensor y or Scalar y][, Scalar factor]", with the op's own names.
+        parameters: "Tensor x[, Tensor y or Scalar y][, Scalar factor]", with the op's own names; or
+            "Tensor x, Tensor y, str act" of a name in ACTIVATIONS.
         element: the formula, a jit function of these operands in this order: ELEMENT(x),
-            ELEMENT(x, y), ELEMENT(x, factor) or ELEMENT(x, y, factor).
+            ELEMENT(x, y), ELEMENT(x, factor), ELEMENT(x, y, factor) or ELEMENT(x, y, ACT), where
+            ACT is the activation for the result's dtype.
         dtypes: what the operands may be.
         gradients, autocast: as :class:`Operator` takes them. Without gradients the op is
             forward-only: an input that requires grad is refused.
         op: what errors call it, if it is a form of an op of another name.
         sharding: by default tensors may be sharded alike.
+        operator: the class, for gradients that are computed together.
 
     Raises:
         TypeError: the formula takes another number of operands.
     """
     launch = Launcher(op or name, parameters, element, dtypes)
-    return Operator(
+    return operator(
         name,
         parameters,
         launch,
         launch.fake,
         gradients=gradients,
-        batched=_batched,
+        batched=batched,
         autocast=autocast,
         label=op,
         sharding=sharding or Sharding(_sharded_alike, decisive=launch.promoting),
+        numbers=launch.numbers,
     )
 
 
@@ -83,9 +89,14 @@ class Launcher:
             )
         self._op, self._element, self._dtypes = op, element, dtypes
         self._configurations: dict[Any, _elementwise.Configuration] = {}
-        operands = kinds[:-1] if kinds[-1] == "Scalar" else kinds
-        self._factor = len(operands) if len(kinds) > len(operands) else None
+        operands = kinds[:-1] if kinds[-1] in ("Scalar", "str") else kinds
+        self._factor = len(operands) if kinds[-1] == "Scalar" else None
+        self._chosen = len(operands) if kinds[-1] == "str" else None  # an activation's name
         self._second = operands[1] if len(operands) > 1 else None  # its kind
+        # Which arguments are numbers, and as which of the kernel's they are passed on.
+        self.numbers = {} if self._factor is None else {self._factor: _elementwise.S}
+        if self._second == "Scalar":
+            self.numbers[1] = _elementwise.Y_VALUE
         # The argument that decides the result's dtype and is no tensor.
         self.promoting = self._names[1] if self._second == "Scalar" else ""
 
@@ -114,6 +125,10 @@ class Launcher:
             none = f"a variant of {op} has no gradient"
             why = none if out is None else _arguments.NO_GRADIENT_WITH_OUT
             _arguments.refuse_gradients(op, why, zip(names, (x, y)))
+        act = None
+        if self._chosen is not None:
+            names_of_acts = tuple(ACTIVATIONS)
+            act = _arguments.one_of(op, names[self._chosen], args[self._chosen], names_of_acts)
         _launch.check_device(op, x.device, _elementwise_kernels.flat_kernel)
         if variant is not None and dtype != variant.dtype:
             raise TypeError(
@@ -130,11 +145,12 @@ class Launcher:
                 inputs[names[1]] = y
             _arguments.check_out(op, out, shape, dtype, x.device, inputs, in_place=True)
         pinned = None if variant is None else variant.elements_per_thread
-        how = self._configurations.get((dtype, pinned))
+        how = self._configurations.get((dtype, pinned, act))
         if how is None:
             operands = self._second is not None, self._factor is not None
-            how = _elementwise.configuration(self._element, dtype, operands, pinned)
-            self._configurations[dtype, pinned] = how
+            chosen = ACTIVATIONS[act].forward_for(dtype, dtype) if act else None
+            how = _elementwise.configuration(self._element, dtype, operands, pinned, chosen)
+            self._configurations[dtype, pinned, act] = how
         return _elementwise.apply(how, x, y, factor, out)
 
     def fake(self, x: Tensor, *others: Any) -> Tensor:
@@ -154,7 +170,7 @@ def _result_dtype(x: Tensor, y: Any) -> torch.dtype:
     return torch.result_type(x, y)
 
 
-def _batched(
+def batched(
     operator: Operator, in_dims: tuple[Any, ...], args: tuple[Any, ...]
 ) -> tuple[Tensor, int]:
     """The rule for vmap: batch dimensions first, then ones, so that the rest lines up."""

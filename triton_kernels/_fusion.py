@@ -76,6 +76,14 @@ class Sum(Form):
 
 
 @dataclass(frozen=True)
+class Times(Form):
+    """x·y for tensors x and y."""
+
+    x: Node
+    y: Node
+
+
+@dataclass(frozen=True)
 class Square(Form):
     """x·x."""
 
@@ -161,9 +169,10 @@ class Problem(NamedTuple):
 
 @dataclass(frozen=True)
 class Entry:
-    """Measured: the speed of a kernel relative to eager's and to Inductor's, under conditions.
+    """The speed of a kernel relative to eager's and to Inductor's, under conditions.
 
-    Speeds are the least of the measured cases that an entry covers, from docs/benchmarks/h200.json.
+    Speeds are the least of the measured cases that an entry covers, from docs/benchmarks/h200.json,
+    unless they are estimated.
 
     Attributes:
         dtypes: for which the figures stand.
@@ -175,6 +184,7 @@ class Entry:
         rows: the least M.
         outputs: the most M·N.
         acts: the activations; empty for any.
+        estimated: whether the figures are the roofline's, and nobody measured them yet.
     """
 
     dtypes: tuple[torch.dtype, ...]
@@ -186,6 +196,7 @@ class Entry:
     rows: int = 0
     outputs: float = math.inf
     acts: tuple[str, ...] = ()
+    estimated: bool = False
 
     def covers(self, problem: Problem, gpu: Gpu) -> bool:
         return (

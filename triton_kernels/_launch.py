@@ -11,15 +11,20 @@ from __future__ import annotations
 import contextlib
 import contextvars
 import functools
-from collections.abc import Iterator
-from typing import Any
+import threading
+from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple
 
 import torch
 import triton
 from torch import Tensor
 
-from triton_kernels import _modes
+from triton_kernels import _known_calls, _modes, _starting
 from triton_kernels._gpu import H200, Gpu, like
+
+# None in a torch without CUDA, where nobody asks.
+current_device: Any = getattr(torch._C, "_cuda_getDevice", None)
+current_stream: Any = getattr(torch._C, "_cuda_getCurrentRawStream", None)
 
 
 @contextlib.contextmanager
@@ -77,7 +82,8 @@ def multiprocessors(number: int) -> Iterator[None]:
     them each has several tiles of a small problem to do."""
     token = _few.set(number)
     try:
-        yield
+        with _known_calls.suspended():
+            yield
     finally:
         _few.reset(token)
 
@@ -118,6 +124,45 @@ def bandwidth(device: torch.device) -> float:
     return 2e3 * kilohertz * getattr(properties, "memory_bus_width", 0) / 8
 
 
+class Recording:
+    """What one call of an op does: its launches, each the kernel, the grid, what was compiled, and
+    the arguments with the constants; and the workspaces that it allocates."""
+
+    def __init__(self) -> None:
+        self.launches: list[tuple[Any, tuple[int, int, int], Any, tuple[Any, ...]]] = []
+        self.workspaces: list[Tensor] = []
+
+
+class _Recorder(threading.local):
+    now: Recording | None = None
+
+
+_recorder = _Recorder()
+
+
+@contextlib.contextmanager
+def recording() -> Iterator[Recording]:
+    """Note what this thread's launches are."""
+    found = _recorder.now = Recording()
+    try:
+        yield found
+    finally:
+        _recorder.now = None
+
+
+def recorded() -> Recording | None:
+    """What this thread notes them in, if it does."""
+    return _recorder.now
+
+
+def workspace(shape: Sequence[int], dtype: torch.dtype, device: torch.device) -> Tensor:
+    """Memory that only launches of one call use."""
+    space = torch.empty(tuple(shape), dtype=dtype, device=device)
+    if _recorder.now is not None:
+        _recorder.now.workspaces.append(space)
+    return space
+
+
 class Launch:
     """A launch that may come again: ``kernel[grid](*args, **meta)`` with arguments of one kind.
 
@@ -125,53 +170,80 @@ class Launch:
     alignment, whether an integer is 1 or a multiple of 16. That takes several times as long as the
     start itself, so here it is done once a device. All calls of a Launch must have tensors and
     numbers of one :func:`specialization_key` at each place and, where Triton specialises on
-    integers, the same integers. Of Triton's settings (``triton.knobs``) those of the first call
-    count.
+    integers, integers of one :func:`divisibility`. Of Triton's settings (``triton.knobs``) those of
+    the first call count.
 
-    An empty grid launches nothing.
+    The grid may be given with a call. An empty one launches nothing.
     """
 
     __slots__ = ("_ready", "grid", "kernel", "meta")
 
     def __init__(self, kernel: Any, grid: tuple[int, ...], **meta: Any) -> None:
         self.kernel, self.meta = kernel, meta
-        self.grid = (*grid, 1, 1)[:3]
-        self._ready: dict[torch.device, tuple[Any, tuple[Any, ...]]] = {}
+        x, y, z, *_ = (*grid, 1, 1, 1)
+        self.grid: tuple[int, int, int] = x, y, z
+        self._ready: dict[torch.device, _Ready] = {}
 
-    def __call__(self, device: torch.device, *args: Any) -> None:
+    def __call__(
+        self, device: torch.device, *args: Any, grid: tuple[int, int, int] | None = None
+    ) -> None:
         """Run on ``device``, interpreted or compiled only where that was asked for."""
-        if 0 in self.grid:
+        grid = grid or self.grid
+        if 0 in grid:
             return
         if _modes.compiling():
             from triton_kernels.interpreter import cross_compile
 
-            cross_compile.launch(self.kernel, self.grid, *args, **self.meta)
+            cross_compile.launch(self.kernel, grid, *args, **self.meta)
         elif device.type == "meta":
             return
         elif interpreted(self.kernel):
             with interpret():
-                self.kernel[self.grid](*args, **self.meta)
+                self.kernel[grid](*args, **self.meta)
         elif device.index == torch.cuda.current_device():  # the guard alone takes microseconds
-            self._run(device, args)
+            self._run(device, grid, args)
         else:
             with torch.cuda.device(device):
-                self._run(device, args)
+                self._run(device, grid, args)
 
-    def _run(self, device: torch.device, args: tuple[Any, ...]) -> None:
-        usual = triton.JITFunction.run is _JIT_RUN and not self.kernel.pre_run_hooks
+    def _run(self, device: torch.device, grid: tuple[int, int, int], args: tuple[Any, ...]) -> None:
+        usual = not _starting.watched(self.kernel)
         ready = self._ready.get(device)
-        if ready is not None and usual:
-            run, constants = ready
-            run(*args, *constants)
-            return
-        compiled = self.kernel[self.grid](*args, **self.meta)
-        if compiled is not None and usual:
+        if ready is None or not usual:
+            compiled = self.kernel[grid](*args, **self.meta)
+            if compiled is None or not usual:
+                return
             constants = tuple(self.meta[name] for name in self.kernel.arg_names[len(args) :])
-            self._ready[device] = compiled[self.grid], constants
+            described = any(map(_starting.is_descriptor, args))
+            start = None if described else _starting.start(compiled)
+            ready = self._ready[device] = _Ready(compiled, constants, start)
+        elif ready.start is None:
+            ready.compiled[grid](*args, *ready.constants)
+        else:
+            ready.start(*grid, current_stream(device.index), (*args, *ready.constants))
+        if _recorder.now is not None:
+            every = (*args, *ready.constants)
+            _recorder.now.launches.append((self.kernel, grid, ready.compiled, every))
 
 
-_JIT_RUN = triton.JITFunction.run  # others put theirs in its place, to see or change every launch
+class _Ready(NamedTuple):
+    """What Triton has compiled, the constants after a call's arguments, and how it starts where
+    that is known and none of them is a descriptor."""
+
+    compiled: Any
+    constants: tuple[Any, ...]
+    start: _starting.Start | None
+
+
 REMEMBERED = 4096  # launches kept by each of the caches of them
+
+
+def divisibility(n: int) -> int:
+    """What Triton's choice of a compiled kernel depends on, in an integer that it specialises
+    on."""
+    if n == 1:
+        return 1
+    return (16 if n % 16 == 0 else 2) + (not -(2**31) <= n < 2**31)
 
 
 def specialization_key(argument: Any) -> Any:

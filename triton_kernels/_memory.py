@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-_LOW = 1 << 40  # memory seldom lies below, and views at an offset of no memory do
+LOW = 1 << 40  # memory seldom lies below, and views at an offset of no memory do
 
 
 def there(t: torch.Tensor) -> bool:
@@ -14,7 +14,7 @@ def there(t: torch.Tensor) -> bool:
     refused.
     """
     try:
-        if t.data_ptr() >= _LOW:  # to look at the storage as well would take long
+        if t.data_ptr() >= LOW:  # to look at the storage as well would take long
             return True
         return t.is_meta or bool(t.untyped_storage().data_ptr()) or not t.numel()
     except RuntimeError:  # what wraps or stands for other tensors has neither

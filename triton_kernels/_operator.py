@@ -23,7 +23,7 @@ import torch
 from torch import Tensor
 from torch.autograd import forward_ad
 
-from triton_kernels import _arguments
+from triton_kernels import _arguments, _replay
 from triton_kernels._placements import Sharding
 
 NAMESPACE = "triton_kernels"
@@ -73,6 +73,8 @@ class Operator:
         label: what errors call it, if it is a form of an op of another name.
         results: how many tensors it returns; ``<op>_out`` there is only of one.
         sharding: its rules for DTensors; without them, DTensor refuses the op.
+        numbers: which of its arguments are numbers that the kernel takes as they are, after
+            :func:`triton_kernels._arguments.number`, and as which of the kernel's.
     """
 
     def __init__(
@@ -88,12 +90,14 @@ class Operator:
         label: str = "",
         results: int = 1,
         sharding: Sharding | None = None,
+        numbers: Mapping[int, int] = MappingProxyType({}),
     ) -> None:
         declared = [parameter.split() for parameter in parameters.split(", ")]
         self.name, self.label = name, label or name
         self.names = tuple(words[1] for words in declared)
         self.tensors = tuple(i for i, words in enumerate(declared) if words[0].startswith("Tensor"))
         self.launch = launch
+        self.replays = _replay.Replays(launch, len(self.names), self.tensors, numbers)
         self.gradients = gradients
         self.autocast = autocast
         self._kept: dict[tuple[bool, ...], tuple[int, ...]] = {}
@@ -106,6 +110,10 @@ class Operator:
             "backward": self._backward,
         }
         self._function = _function(title, **functions)
+        # Less what apply does for torch.func's wrappers, which are none of the tensors of a call
+        # that has come before.
+        function: Any = torch.autograd.Function
+        self._differentiated = super(function, self._function).apply  # type: ignore[misc]
         # torch.func wants the context set up apart; torch's custom ops refuse gradients there.
         functions["forward"] = lambda *args: self(*args)
         functions["setup_context"] = lambda ctx, inputs, output: self._keep(ctx, inputs, output)
@@ -113,6 +121,12 @@ class Operator:
         self._transformed = _function(title, **functions)
 
     def __call__(self, *args: Any, out: Tensor | None = None) -> Any:
+        if out is None and not torch.compiler.is_dynamo_compiling():
+            results = self.replays.again(args)
+            if results is _replay.DIFFERENTIATED:
+                return self._differentiated(*args)
+            if results is not None:
+                return results
         if self.followed(args, out):
             _register_sharding()
             if out is not None:
@@ -124,7 +138,7 @@ class Operator:
         if out is None:
             if torch.is_grad_enabled() and self._requires_grad(args):
                 return self._function.apply(*args)
-            return self.launch(*args)
+            return self.replays(args)
         written = self.launch(*args, out=out)
         torch.autograd.graph.increment_version(written)
         return written
@@ -172,7 +186,9 @@ class Operator:
     # ---- autograd ----
 
     def _forward(self, ctx: Any, *args: Any) -> Any:
-        out = self.launch(*args)
+        out = self.replays.again(args)
+        if out is None:
+            out = self.replays(args)
         self._keep(ctx, args, out)
         return out
 

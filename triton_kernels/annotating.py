@@ -71,11 +71,17 @@ def _annotated_call(self: Operator, *args: Any, out: Tensor | None = None) -> An
         return _call(self, *args, out=out)
 
 
-def _annotated_launch(self: Launch, device: torch.device, *args: Any) -> None:
+def _annotated_launch(
+    self: Launch, device: torch.device, *args: Any, grid: tuple[int, int, int] | None = None
+) -> None:
     shown = {name: value for name, value in self.meta.items() if type(value) in (int, bool)}
-    words = [self.kernel.fn.__name__, str(self.grid), *(f"{k}={v}" for k, v in shown.items())]
+    words = [
+        self.kernel.fn.__name__,
+        str(grid or self.grid),
+        *(f"{k}={v}" for k, v in shown.items()),
+    ]
     with _range(" ".join(words)):
-        _launch(self, device, *args)
+        _launch(self, device, *args, grid=grid)
 
 
 @contextlib.contextmanager

@@ -9,7 +9,7 @@ import typer
 
 from compare.cases import Case
 from compare.commands.debug_choice import case_to_debug, side_to_debug
-from compare.commands.debug_cuda import debug_cuda
+from compare.commands.debug_cuda import check_drawable, debug_cuda
 from compare.commands.options import MOST_SEED, Target, check_writable, one_named, spec_named
 from compare.debugging import investigation
 from compare.debugging.compiled import bisection
@@ -84,6 +84,10 @@ def debug(
     json_file: Annotated[
         Path | None, typer.Option("--json", help="Also write findings and the whole trace there.")
     ] = None,
+    html_file: Annotated[
+        Path | None,
+        typer.Option("--html", help="Also draw them there: tensors, tile, lines, one lane's way."),
+    ] = None,
 ) -> None:
     """Find the program and line of a kernel that make a result wrong.
 
@@ -93,6 +97,7 @@ def debug(
     wrong found, 1 findings, 2 usage.
     """
     check_writable(json_file)
+    check_drawable(html_file)
     spec = spec_named(one_named(op, target))
     others: dict[str, Any] = {"--tool": tool, "--program": program, "--tiles": tiles}
     others |= {"--pdb": pdb, "--break": breaks, "--bisect": bisect}
@@ -101,7 +106,7 @@ def debug(
     one = {"shape": shape, "layout": layout, "values": values, "arg": arg}
     variant, case = case_to_debug(spec, side, impl, variant, dtype, seed, one)
     if side == "cuda":
-        raise typer.Exit(debug_cuda(case, impl, variant, tool, json_file))
+        raise typer.Exit(debug_cuda(case, impl, variant, tool, json_file, html_file))
     function = spec.function(side, variant)
     try:
         wanted = None if program is None else [int(word) for word in program.split(",")]
@@ -131,6 +136,8 @@ def debug(
         typer.echo("\n" + findings.trace.tiles())
     if json_file:
         json_file.write_text(findings.to_json(tiles) + "\n")
+    if html_file:
+        html_file.write_text(findings.to_html(), encoding="utf-8")
     raise typer.Exit(0 if findings else 1)
 
 

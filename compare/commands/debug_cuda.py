@@ -8,8 +8,18 @@ import typer
 
 from compare.cases import DISTANT, Case
 from compare.checking.implementations import BUILD_TARGETS
-from compare.commands.options import listed
+from compare.commands.options import check_writable, listed
 from compare.debugging.cuda import side as cuda_side
+from compare.pages import rendering
+
+
+def check_drawable(file: Path | None) -> None:
+    """Refuse what could not be drawn at the end."""
+    check_writable(file, "--html")
+    try:
+        rendering.check_packages(*["jinja2"] if file else [])
+    except rendering.PackageMissing as error:
+        raise typer.BadParameter(f"--html {error}") from None
 
 
 def debug_cuda(
@@ -18,6 +28,7 @@ def debug_cuda(
     variant: str | None,
     tools: list[str] | None,
     json_file: Path | None,
+    html_file: Path | None,
 ) -> int:
     """Run the tools on one case, print what they find; returns the exit status."""
     if distant := sorted(case.lying & set(DISTANT)):
@@ -32,6 +43,8 @@ def debug_cuda(
     typer.echo(str(findings))
     if json_file:
         json_file.write_text(findings.to_json() + "\n")
+    if html_file:
+        html_file.write_text(findings.to_html(), encoding="utf-8")
     return 0 if findings else 1
 
 

@@ -20,6 +20,7 @@ from compare.commands.options import (
     write_json,
 )
 from compare.mutation import explained, planting, population, tables
+from compare.mutation.explained import Explanation
 from compare.mutation.planting import Plan
 from compare.ops import SPECS
 
@@ -43,6 +44,14 @@ def mutate(
     jobs: Annotated[
         int | None, typer.Option(help="Mutants at a time; the number of cores by default.", min=1)
     ] = None,
+    explained_file: Annotated[
+        Path | None,
+        typer.Option(
+            "--explained",
+            metavar="FILE",
+            help="Why mutants of a target survive; explained.toml beside its module by default.",
+        ),
+    ] = None,
     json_file: Annotated[
         Path | None, typer.Option("--json", help="Also write every trial there.")
     ] = None,
@@ -63,6 +72,8 @@ def mutate(
     if resume and json_file is None:
         raise typer.BadParameter("--resume goes on with a file: --json FILE")
     chosen = list(dict.fromkeys(spec_named(name).name for name in named(ops, target)))
+    targets = [name for name in chosen if population.is_target(name)]
+    known_of_targets = _of_targets(targets, explained_file)
     wanted = listed(side)
     for name in wanted:
         if name not in ("triton", "cuda"):
@@ -75,7 +86,7 @@ def mutate(
         else:
             reason = next(why for mode, why in unavailable().items() if MODES[mode][0] == name)
             typer.echo(f"not run: {name}: {reason}", err=True)
-    mutants, known = population.population(sides, chosen), explained.read()
+    mutants, known = population.population(sides, chosen), explained.read() + known_of_targets
     if "triton" in sides and (reason := population.gluon_missing(chosen)):
         typer.echo(f"not run: {population.GLUON}: {reason}", err=True)
         known = [each for each in known if not each.file.startswith(population.GLUON)]
@@ -102,7 +113,29 @@ def mutate(
     whole = chosen == list(SPECS) and sides == ["triton", "cuda"] and not report.interrupted
     if whole:  # the population that the entries are about
         report.stale = explained.stale(known, mutants, None if sample else report.survivors)
+    if targets and not report.interrupted:
+        about = [each for each in known_of_targets if _side(each.file) in sides]
+        survivors = None if sample else report.survivors
+        report.stale += explained.stale(about, mutants, survivors)
     tables.print_report(report)
     if json_file:
         write_json(json_file, report.to_dict())
     raise typer.Exit(0 if report.passed else 1)
+
+
+def _of_targets(targets: list[str], file: Path | None) -> list[Explanation]:
+    """What explains the survivors of targets: the file that is given, or those beside them."""
+    if file is not None and not targets:
+        raise typer.BadParameter("--explained is about a target's kernels: --target MODULE:SPEC")
+    if file is not None and not file.is_file():
+        raise typer.BadParameter(f"--explained {file}: there is no such file")
+    beside = dict.fromkeys(path for path in map(explained.beside, targets) if path.is_file())
+    try:
+        return [entry for path in ([file] if file else beside) for entry in explained.read(path)]
+    except (OSError, ValueError) as error:
+        raise typer.BadParameter(f"--explained {error}") from None
+
+
+def _side(file: str) -> str:
+    """Of a source that mutants are made of."""
+    return "triton" if file.endswith(".py") else "cuda"

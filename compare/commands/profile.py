@@ -92,6 +92,8 @@ def profile(
         recording.run_in_ranges(ready, arguments, steps, calls)
         raise typer.Exit(1 if _failed(problems) else 0)
     seen = _profiled(plan, ready, arguments, problems) if ready else False
+    if ready and ncu is None and plan.ncu is None:
+        typer.echo(f"no counters: {counters.MISSING}")
     raise typer.Exit(1 if _failed(problems) or not seen else 0)
 
 
@@ -187,10 +189,7 @@ def _ncu(asked: bool | None) -> str | None:
         return None
     tool = counters.find()
     if asked and tool is None:
-        raise typer.BadParameter(
-            "--ncu: ncu is neither on PATH nor in CUDA_HOME's bin; install Nsight Compute, or set "
-            "CUDA_HOME to the toolkit's folder"
-        )
+        raise typer.BadParameter(f"--ncu: {counters.MISSING}")
     return tool
 
 

@@ -17,9 +17,12 @@ from compare.checking.progress import Bar
 from compare.checking.stores import Store, Stores, address_of
 from compare.debugging import replaying
 from compare.debugging.compiled import bisection, comparison
+from compare.debugging.drawing.errors import Output, error_map
 from compare.debugging.findings import regions
-from compare.debugging.findings.findings import Failure, Findings, WrongValues, place_text
+from compare.debugging.findings.failure import Failure, place_text
+from compare.debugging.findings.findings import Findings, WrongValues
 from compare.debugging.findings.hazards import Hazard, Sanitizer, Witness
+from compare.debugging.findings.placed import placed
 from compare.debugging.observers import program_orders
 from compare.debugging.observers.deadlock import SpinGuard, WaitsForever
 from compare.debugging.observers.program_orders import OTHERS, Order, Outcome, forward
@@ -278,7 +281,24 @@ def _describe(result: Result, stores: Stores) -> WrongValues | None:
         history,
         tensor[deviation.index].item(),
         nearest=nearest,
+        drawn=_drawn(result, wrong, deviation.index, writers, stores.launches),
     )
+
+
+def _drawn(
+    result: Result,
+    wrong: np.ndarray,
+    worst: tuple[int, ...],
+    writers: np.ndarray | None,
+    launches: Sequence[Launch],
+) -> Output:
+    """What a picture shows of a wrong result."""
+    never = np.ones(wrong.shape, dtype=bool) if writers is None else writers < 0
+    drawn = error_map(result.tensor, result.reference, wrong, worst, never)
+    start = result.tensor.data_ptr()
+    arguments = (argument for launch in launches for argument in launch.arguments)
+    within = {a.name: start - a.low for a in arguments if a.low <= start < a.high}
+    return Output(drawn, wrong, placed(result.name, result.tensor), within)
 
 
 def _nearest(

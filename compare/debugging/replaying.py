@@ -10,11 +10,13 @@ from compare.cases import CPU
 from compare.checking import running
 from compare.checking.progress import Bar
 from compare.checking.stores import Stores
-from compare.debugging.findings.findings import Failure, Findings, WrongValues
-from compare.debugging.findings.steps import Step
+from compare.debugging.findings.failure import Failure
+from compare.debugging.findings.findings import Findings, WrongValues
+from compare.debugging.findings.steps import Loaded, Step
 from compare.debugging.observers import slicing
 from compare.debugging.observers.deadlock import SpinGuard
 from compare.debugging.observers.lane_history import Assignments
+from compare.debugging.observers.slicing import Slice
 from compare.debugging.observers.tracing import Tracer
 from compare.debugging.stepping.sessions import Quit, Session
 from compare.debugging.subjects import Subject
@@ -44,7 +46,7 @@ def replay(
         if not session.reached:
             findings.notes.append(f"program {target[1]} got to none of the breakpoints")
         return
-    tracer, steps = _traced(subject, findings, stores, target, guards, True)
+    tracer, steps, loaded = _traced(subject, findings, stores, target, guards, True)
     findings.trace = tracer.trace
     if worst is not None:
         worst.alone = tracer.stored_there
@@ -54,11 +56,13 @@ def replay(
         if not tracer.trace.ended:
             findings.notes.append("alone the program does not fail: it needs what others write")
     if apart and not chosen and not findings.partial:
-        tracer, steps = _traced(subject, findings, stores, target, guards, False)
+        tracer, steps, loaded = _traced(subject, findings, stores, target, guards, False)
         findings.trace = tracer.trace
     for told in (findings.failure, worst):
         if told is not None:
-            told.lane_history = steps
+            told.lane_history, told.loaded = steps, loaded
+    if findings.failure is not None and tracer.trace and tracer.trace.ended == AS_REPORTED:
+        findings.failure.access = tracer.failing(findings.failure)
 
 
 AS_REPORTED = "by the error above"
@@ -75,7 +79,7 @@ def _traced(
     target: Target,
     guards: Sequence[SpinGuard],
     alone: bool,
-) -> tuple[Tracer, list[Step]]:
+) -> tuple[Tracer, list[Step], Loaded]:
     """One run of the program, and what the worst element was made of in it."""
     watched = _offset(stores, findings.wrong[0]) if findings.wrong else None
     followed = watched is not None or (findings.failure and findings.failure.lane is not None)
@@ -90,7 +94,10 @@ def _traced(
         assignments or contextlib.nullcontext(),
     ):
         subject.launch(subject.prepare(CPU))
-    return tracer, _steps(tracer, assignments, findings.failure) if assignments else []
+    followed_back = assignments and _slice(tracer, assignments, findings.failure)
+    if not followed_back:
+        return tracer, [], {}
+    return tracer, followed_back.steps(), followed_back.loaded()
 
 
 @contextlib.contextmanager
@@ -109,18 +116,18 @@ def _ending(findings: Findings, tracer: Tracer) -> Iterator[None]:
         tracer.end(AS_REPORTED if known else text.splitlines()[0])
 
 
-def _steps(tracer: Tracer, assignments: Assignments, failure: Failure | None) -> list[Step]:
+def _slice(tracer: Tracer, assignments: Assignments, failure: Failure | None) -> Slice | None:
     """What the worst element, or the lane that failed, was made of."""
     flow, watched = assignments.flow, tracer.watched_at
     if failure is not None:
         if failure.lane is None:
-            return []
+            return None
         start = slicing.of_failure(flow, failure.lane, failure.shape)
     elif watched is not None:
         start = slicing.of_element(flow, *watched)
     else:
-        return []
-    return slicing.Slice(assignments, tracer.arguments, start).steps()
+        return None
+    return Slice(assignments, tracer.arguments, start)
 
 
 def _offset(stores: Stores, worst: WrongValues) -> tuple[str, int] | None:

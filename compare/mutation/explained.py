@@ -5,6 +5,8 @@ An entry names a function of a file, its statement, the statement with the fault
 the bound, if less accurate) or ``gpu`` (a check on a GPU sees it), and a sentence. In place of the
 two statements "*" explains every survivor of a function that only chooses what is fast; with a
 ``kind``, every one of that kind: "narrowed" where only more than 2³¹ of anything shows it.
+
+A target has a file of its own: explained.toml beside its module.
 """
 
 from __future__ import annotations
@@ -14,6 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from compare.mutation.mutant import Mutant
+from compare.ops import module_file
 
 FILE = Path(__file__).with_name("explained.toml")
 REASONS = ("equivalent", "speed", "accuracy", "gpu")
@@ -45,9 +48,18 @@ class Explanation:
         return f"{self.file} {self.function}: {self.statement} → {self.mutant}"
 
 
+def beside(target: str) -> Path:
+    """Where a target's survivors are explained, if they are."""
+    return module_file(target).with_name(FILE.name)
+
+
 def read(file: Path = FILE) -> list[Explanation]:
-    """All entries. Raises ValueError for one that is not as described above."""
-    entries = tomllib.loads(file.read_text(encoding="utf-8")).get("survivor", [])
+    """All entries. Raises ValueError for one that is not as described above, or a file that is no
+    TOML."""
+    try:
+        entries = tomllib.loads(file.read_text(encoding="utf-8")).get("survivor", [])
+    except tomllib.TOMLDecodeError as error:
+        raise ValueError(f"{file.name}: {error}") from None
     explanations = []
     for entry in entries:
         try:

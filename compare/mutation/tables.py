@@ -199,7 +199,7 @@ def print_report(report: Report) -> None:
             text = f"{end}: {trial.mutant}: {trial.says[:80]}"
             console.print(text, markup=False, highlight=False, soft_wrap=True)
     for each in report.stale:
-        text = f"stale: {each}: no such mutant survives; take the entry out of explained.toml"
+        text = f"stale: {each}: no such mutant survives; take the entry out"
         console.print(text, markup=False, highlight=False, soft_wrap=True)
     if report.interrupted:
         console.print("interrupted: not all mutants were tried; --resume goes on with the file")

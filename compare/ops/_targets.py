@@ -42,6 +42,12 @@ def target(name: str) -> Spec:
     raise TargetError(f"{name}: {module} has no {attribute!r}; its specs: {there}")
 
 
+def module_file(name: str) -> Path:
+    """The file of a target's module."""
+    target(name)
+    return Path(_file(name.partition(":")[0]))
+
+
 CUDA = (".cu", ".cuh", ".cpp", ".h", ".hpp")
 
 

@@ -45,7 +45,9 @@ def in_one(function: Callable[..., Any]) -> Callable[..., Tensor]:
         options["bias"] = bias
         if apart:
             dx, sums = function(grad, saved, act, dtype=dtype, **options)
-            return torch.cat((dx, sums[None] if bias else sums.new_zeros(1, dx.shape[1])))
+            if not bias:  # none are there, which make a row of zeros
+                sums = torch.nn.functional.pad(sums, (0, dx.shape[1]))
+            return torch.cat((dx, sums[None]))
         try:
             M, N = grad.shape
             result = dtype or torch.promote_types(grad.dtype, saved.dtype)

@@ -32,6 +32,10 @@ UNITS = {  # → microseconds, megabytes
     **{"s": 1e6, "second": 1e6, "byte": 1e-6, "Kbyte": 1e-3, "Mbyte": 1.0, "Gbyte": 1e3},
 }
 PATIENCE = 900  # seconds for one provider
+MISSING = (
+    "ncu is neither on PATH nor in CUDA_HOME's bin; install Nsight Compute, or set CUDA_HOME to "
+    "the toolkit's folder"
+)
 
 _REMEDIES = {
     "ERR_NVGPUCTRPERM": "this user may not read the GPU's counters: run as root, or have an "
@@ -162,9 +166,9 @@ def parse(text: str) -> list[Counted]:
     header = next((n for n, line in enumerate(lines) if line.startswith('"ID"')), None)
     if header is None:
         return []
-    units, *rows = csv.DictReader(lines[header:])
-    if units["ID"]:  # some versions leave it out where no metric has a unit
-        units, rows = {}, [units, *rows]
+    rows = list(csv.DictReader(lines[header:]))
+    # Some versions leave the units out where no metric has one.
+    units = rows.pop(0) if rows and not rows[0]["ID"] else {}
     launches: dict[str, list[dict[str, str]]] = {}
     for row in rows:
         if row["ID"].isdigit():

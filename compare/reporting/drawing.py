@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-from compare.reporting.colours import ink, of_provider
+from compare.pages.colours import ink, of_provider
 
 
 def plain(axes: Any, sides: tuple[str, ...] = ()) -> None:

@@ -9,8 +9,8 @@ import math
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
+from compare.pages.colours import ink, of_provider
 from compare.reporting import drawing, svg
-from compare.reporting.colours import ink, of_provider
 
 WIDTH = 384.0
 

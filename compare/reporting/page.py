@@ -2,33 +2,27 @@
 
 from __future__ import annotations
 
-import importlib
 import os
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from compare.reporting import changes, checks, colours, environment, machine_code, speeds
+from compare.pages import rendering
+from compare.reporting import changes, checks, environment, machine_code, speeds
 from compare.reporting.sources import COMMANDS, ReportError, Source
 
 HERE = Path(__file__).parent
-NEEDED = ("matplotlib", "jinja2")
 SWEEP = "python -m compare bench --sweep --json sweep.json"
 SAMPLE = "python -m compare bench linear_gelu --sample 200 --json sample.json"
 
 
 def check_packages() -> None:
     """Raise :class:`ReportError` unless matplotlib and Jinja2 are there."""
-    missing = []
-    for name in NEEDED:
-        try:
-            importlib.import_module(name)
-        except ImportError:
-            missing.append(name)
-    if missing:
-        names = " and ".join(missing)
-        raise ReportError(f"needs {names}: pip install 'triton-kernels-crosscheck[report]'")
+    try:
+        rendering.check_packages("matplotlib", "jinja2")
+    except rendering.PackageMissing as error:
+        raise ReportError(str(error)) from None
 
 
 def html(sources: Sequence[Source]) -> str:
@@ -37,16 +31,6 @@ def html(sources: Sequence[Source]) -> str:
     Raises:
         ReportError: a file lacks what its command writes.
     """
-    jinja = importlib.import_module("jinja2")
-    loader = jinja.FileSystemLoader(HERE)
-    templates = jinja.Environment(
-        loader=loader,
-        autoescape=True,
-        trim_blocks=True,
-        lstrip_blocks=True,
-        undefined=jinja.StrictUndefined,
-    )
-    templates.filters["count"] = lambda n: f"{n:,}".replace(",", "\u202f")  # a narrow space
     contexts: dict[str, list[dict[str, Any]]] = {kind: [] for kind in COMMANDS}
     cards = []
     for i, source in enumerate(sources):
@@ -73,14 +57,12 @@ def html(sources: Sequence[Source]) -> str:
         left_out.append({"what": "size sweeps", "command": SWEEP})
     if not any(each["samples"] for each in contexts["bench"]):
         left_out.append({"what": "samples of drawn problems", "command": SAMPLE})
-    style = colours.style_sheet() + (HERE / "page.css").read_text(encoding="utf-8")
-    template = templates.get_template("page.html.j2")
     names = {
         each: list(dict.fromkeys(thing[each] for thing in _timed_or_checked(sources)))
         for each in ("op", "dtype")
     }
-    text: str = template.render(
-        style=style,
+    return rendering.render(
+        HERE / "page.html.j2",
         script=(HERE / "page.js").read_text(encoding="utf-8"),
         names=names,
         cards=cards,
@@ -88,7 +70,6 @@ def html(sources: Sequence[Source]) -> str:
         left_out=left_out,
         **contexts,
     )
-    return text
 
 
 def _timed_or_checked(sources: Sequence[Source]) -> list[dict[str, Any]]:

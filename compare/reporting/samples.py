@@ -6,8 +6,8 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
+from compare.pages.colours import ink
 from compare.reporting import drawing, svg
-from compare.reporting.colours import ink
 from compare.reporting.figures import WIDTH
 from compare.timing import distributions, regret
 from compare.timing.distributions import OURS, Standing

@@ -218,6 +218,8 @@ class Elementwise(Spec):
             yield case((7, 13), y="batch")
             for kind in ("row", "column", "outer"):  # rows longer than a block, of whole vectors
                 yield case((3, 4112), y=kind)
+            for kind in ("row", "column"):  # in tiles of three dimensions
+                yield case((6, 5, 4), "transposed", y=kind, out="contiguous")
             yield case((2, 70, 3, 5), y="channel")
             yield case((2, 3, 16, 257), y="channel")
             if dtype == "float64":

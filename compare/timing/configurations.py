@@ -19,7 +19,7 @@ from compare.cases import META, Case
 from compare.specs import Spec
 from compare.timing.engine import Candidate
 from compare.timing.results import CANDIDATE, CHOSEN
-from triton_kernels import _launch
+from triton_kernels import _known_calls, _launch
 from triton_kernels.gemm import Configuration, Gpu, Problem, choose, launch
 from triton_kernels.gemm.choice import split
 from triton_kernels.gemm.kernels import gemm_bias_act_kernel
@@ -115,12 +115,13 @@ def forced(configuration: Configuration) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _choosing(function: Callable[[Problem, Gpu], Configuration]) -> Iterator[None]:
-    """Inside, launches ask this function instead of the chooser."""
+    """Inside, launches ask this function instead of the chooser; none is replayed."""
     names = vars(launch)
     before = names["choose"]
     names["choose"] = function
     try:
-        yield
+        with _known_calls.suspended():
+            yield
     finally:
         names["choose"] = before
 

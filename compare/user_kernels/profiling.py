@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from rich.console import Console
 
-from compare.profiling import reading, recording, tables
+from compare.profiling import counters, reading, recording, tables
 from compare.profiling.reading import Kernel
 from compare.timing.engine import Candidate
 from triton_kernels.annotating import annotate
@@ -41,6 +41,9 @@ class CallProfile:
     def __str__(self) -> str:
         out = Console(file=io.StringIO(), width=120)
         out.print(tables.overview([self._profile]), "", tables.kernels([self._profile]))
+        how = "python -m compare profile --target MODULE:SPEC asks ncu for them"
+        why = counters.MISSING if counters.find() is None else how
+        out.print(f"\nno counters: {why}", markup=False, highlight=False, soft_wrap=True)
         if self.trace is not None:
             out.print(f"\nopen {self.trace} in https://ui.perfetto.dev", markup=False)
         assert isinstance(out.file, io.StringIO)

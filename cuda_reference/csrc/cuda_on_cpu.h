@@ -44,14 +44,8 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
-#include <functional>
-#include <map>
-#include <memory>
-#include <mutex>
-#include <string>
 #include <tuple>
 #include <type_traits>
-#include <vector>
 
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
@@ -69,7 +63,7 @@
   cuda_on_cpu::use(name##_shared_array)
 #define DYNAMIC_SHARED(T, name) T* name = reinterpret_cast<T*>(cuda_on_cpu::block.dynamic_shared)
 #define LAUNCH(kernel, grid, block, smem, stream, ...) \
-  cuda_on_cpu::launch(#kernel, (grid), (block), (smem), (stream), [=] { (kernel)(__VA_ARGS__); })
+  cuda_on_cpu::launch(#kernel, (grid), (block), (smem), (stream), cuda_on_cpu::Body([=] { (kernel)(__VA_ARGS__); }))
 
 // A library has one of each, its own, however many sources it is made of.
 #define CUDA_ON_CPU_STATE inline __attribute__((visibility("hidden")))

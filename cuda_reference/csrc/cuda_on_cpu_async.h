@@ -12,17 +12,13 @@ CUDA_ON_CPU_MACHINERY inline void copy_now(const AsyncCopy& copy) {
   memset(static_cast<char*>(copy.to) + copy.filled, 0, copy.bytes - copy.filled);
 }
 
-CUDA_ON_CPU_MACHINERY inline std::string text_of_line(const char* what, int line) {
-  return text("%s at line %d ", what, line);
-}
-
 // The first filled bytes of bytes; the others become zero.
 CUDA_ON_CPU_MACHINERY inline void copy_async(const char* what, int line, void* to, const void* from, size_t bytes,
                                              size_t filled) {
   if (bytes != 4 && bytes != 8 && bytes != 16)
-    fail_here(text("calls %s() at line %d with %zu bytes; it copies 4, 8 or 16", what, line, bytes));
+    fail_here("calls %s() at line %d with %zu bytes; it copies 4, 8 or 16", what, line, bytes);
   if (reinterpret_cast<uintptr_t>(to) % bytes || reinterpret_cast<uintptr_t>(from) % bytes)
-    fail_here(text("calls %s() at line %d: misaligned address, no multiple of %zu bytes", what, line, bytes));
+    fail_here("calls %s() at line %d: misaligned address, no multiple of %zu bytes", what, line, bytes);
   if (self->copy_count == self->copy_room) {
     self->copy_room = 2 * self->copy_room + 8;
     self->copies = static_cast<AsyncCopy*>(realloc(self->copies, self->copy_room * sizeof(AsyncCopy)));

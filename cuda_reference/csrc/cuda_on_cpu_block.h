@@ -14,16 +14,45 @@ struct Barrier {
   char order[2] = {0, 0};     // addresses that carry TSan's happens-before edges, by parity
 };
 
+// What every thread of a launch runs. This and Text stand in for std::function, std::string and the like, whose code
+// each library would compile again: that took longer than its kernels.
+template <class Function>
+void call_body(const void* function) {  // the debugger knows it by this name
+  (*static_cast<const Function*>(function))();
+}
+struct Body {
+  void (*call)(const void*);
+  const void* function;
+  template <class Function>
+  explicit Body(const Function& f) : call(call_body<Function>), function(&f) {}
+};
+
+// A text that is cut where it gets too long.
+struct Text {
+  char chars[2048] = "";
+  CUDA_ON_CPU_MACHINERY void add(const char* format, va_list arguments) {
+    const size_t used = strlen(chars);
+    vsnprintf(chars + used, sizeof chars - used, format, arguments);
+  }
+  CUDA_ON_CPU_MACHINERY __attribute__((format(printf, 2, 3))) void add(const char* format, ...) {
+    va_list arguments;
+    va_start(arguments, format);
+    add(format, arguments);
+    va_end(arguments);
+  }
+};
+
 struct Block {
-  const std::function<void()>* body = nullptr;
+  const Body* body = nullptr;
   unsigned size = 0, next = 0, returned = 0;  // threads: in all, started so far, returned
   bool reverse = false, running = false;
-  std::string kernel;
+  const char* kernel = "";
+  int kernel_length = 0;
   Barrier barrier;
   unsigned char* dynamic_shared = nullptr;
   size_t dynamic_bytes = 0;
   bool failed = false;
-  std::string reason;
+  Text reason;
 };
 
 CUDA_ON_CPU_STATE Block block;
@@ -31,47 +60,59 @@ CUDA_ON_CPU_STATE char block_start, block_end;  // addresses of happens-before e
 
 // ---- Failure -----------------------------------------------------------------------------------------------
 
-__attribute__((format(printf, 1, 2))) inline std::string text(const char* format, ...) {
-  char buffer[512];
-  va_list arguments;
-  va_start(arguments, format);
-  vsnprintf(buffer, sizeof buffer, format, arguments);
-  va_end(arguments);
-  return buffer;
-}
-
 // CUDA keeps the last error by host thread; the story outlives cudaGetLastError, which clears the code.
 CUDA_ON_CPU_STATE thread_local cudaError_t last_error = cudaSuccess, told_error = cudaSuccess;
-CUDA_ON_CPU_STATE thread_local std::string told;
+CUDA_ON_CPU_STATE thread_local Text told;
 
-inline void report(cudaError_t error, const std::string& story) {
+// Returns the text to tell the story in.
+inline Text& report(cudaError_t error) {
   last_error = told_error = error;
-  told = story;
+  told.chars[0] = 0;
+  return told;
 }
 
-CUDA_ON_CPU_MACHINERY inline void fail(const std::string& reason) {
+// Returns the text to give the reason in.
+CUDA_ON_CPU_MACHINERY inline Text& fail() {
   block.failed = true;
-  block.reason = reason;
-  __tsan_release(&block_end);
+  block.reason.chars[0] = 0;
+  return block.reason;
 }
 
 // For a thread that cannot go on; it is never resumed.
-[[noreturn]] CUDA_ON_CPU_MACHINERY inline void fail_here(const std::string& reason) {
-  fail(text("thread (%u, %u, %u) ", threadIdx.x, threadIdx.y, threadIdx.z) + reason);
+[[noreturn]] CUDA_ON_CPU_MACHINERY __attribute__((format(printf, 1, 2))) inline void fail_here(const char* format,
+                                                                                               ...) {
+  Text& reason = fail();
+  reason.add("thread (%u, %u, %u) ", threadIdx.x, threadIdx.y, threadIdx.z);
+  va_list arguments;
+  va_start(arguments, format);
+  reason.add(format, arguments);
+  va_end(arguments);
+  __tsan_release(&block_end);
   for (;;) to_scheduler();
 }
 
 // "31 threads wait in __syncthreads() at line 12, 1 has returned"
-CUDA_ON_CPU_MACHINERY inline std::string whereabouts() {
-  std::map<std::pair<int, std::string>, unsigned> waiting;
-  for (auto& fiber : fibers)
-    if (fiber->busy && fiber->awaits) ++waiting[{fiber->line, fiber->waits_in}];
-  std::string result;
-  for (auto& [place, count] : waiting)
-    result += text("%u thread%s in %s() at line %d, ", count, count == 1 ? " waits" : "s wait",
-                   place.second.c_str(), place.first);
-  result += text("%u %s returned", block.returned, block.returned == 1 ? "has" : "have");
-  return block.next == block.size ? result : result + text(", %u not started", block.size - block.next);
+CUDA_ON_CPU_MACHINERY inline void tell_whereabouts(Text& story) {
+  auto order = [](const Fiber* a, const Fiber* b) {
+    return a->line != b->line ? a->line - b->line : strcmp(a->waits_in, b->waits_in);
+  };
+  const Fiber* told_last = nullptr;
+  for (;;) {
+    const Fiber* next = nullptr;
+    unsigned count = 0;
+    for (size_t index = 0; index < fiber_count; ++index) {
+      const Fiber* fiber = fibers[index];
+      if (!fiber->busy || !fiber->awaits || (told_last && order(fiber, told_last) <= 0)) continue;
+      const int before = next ? order(fiber, next) : -1;
+      if (before < 0) next = fiber;
+      count = before < 0 ? 1 : count + (before == 0);
+    }
+    if (!next) break;
+    story.add("%u thread%s in %s() at line %d, ", count, count == 1 ? " waits" : "s wait", next->waits_in, next->line);
+    told_last = next;
+  }
+  story.add("%u %s returned", block.returned, block.returned == 1 ? "has" : "have");
+  if (block.next != block.size) story.add(", %u not started", block.size - block.next);
 }
 
 // ---- Waiting -----------------------------------------------------------------------------------------------
@@ -101,8 +142,7 @@ CUDA_ON_CPU_MACHINERY inline int arrive(const char* what, int line, int count) {
   if (++barrier.arrived < block.size) {
     wait(barrier.generation, what, line);
   } else if (barrier.mixed) {
-    fail_here(text("completes a barrier at line %d that others wait for elsewhere: divergent __syncthreads()",
-                   line));
+    fail_here("completes a barrier at line %d that others wait for elsewhere: divergent __syncthreads()", line);
   } else {
     barrier.arrived = 0;
     ++barrier.generation;

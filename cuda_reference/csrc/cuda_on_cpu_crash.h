@@ -47,13 +47,13 @@ CUDA_ON_CPU_MACHINERY inline void on_crash(int signal, siginfo_t* info, void* co
 
 // A handler cannot run on a stack that has overflowed.
 struct SignalStack {
-  std::unique_ptr<char[]> memory;
+  char* memory = nullptr;
   void provide() {
     stack_t stack{};
     if (sigaltstack(nullptr, &stack) || !(stack.ss_flags & SS_DISABLE)) return;
     constexpr size_t size = 64 * 1024;
-    if (!memory) memory.reset(new char[size]);
-    stack.ss_sp = memory.get();
+    if (!memory) memory = new char[size];
+    stack.ss_sp = memory;
     stack.ss_size = size;
     stack.ss_flags = 0;
     sigaltstack(&stack, nullptr);
@@ -62,6 +62,7 @@ struct SignalStack {
     stack_t stack{};
     stack.ss_flags = SS_DISABLE;
     if (memory) sigaltstack(&stack, nullptr);
+    delete[] memory;
   }
 };
 
@@ -94,9 +95,10 @@ CUDA_ON_CPU_MACHINERY inline void run(Fiber* fiber) {
   crashed = true;
   const bool at = crash.signal == SIGSEGV || crash.signal == SIGBUS;
   if (at) watch_crash();
-  fail(text("thread (%u, %u, %u) crashed: %s", self->thread.x, self->thread.y, self->thread.z,
-            crash_name(crash.signal)) +
-       (at ? text(" at address %p", crash.address) : ""));
+  Text& reason = fail();
+  reason.add("thread (%u, %u, %u) crashed: %s", self->thread.x, self->thread.y, self->thread.z,
+             crash_name(crash.signal));
+  if (at) reason.add(" at address %p", crash.address);
 }
 
 // Around a launch: a jump out of the machinery would leave it locked.
@@ -114,7 +116,7 @@ int surviving(Call call) {
   if (const int signal = _setjmp(jump)) {
     launcher_jump = nullptr;
     crashed = true;
-    report(cudaErrorLaunchFailure, text("the launcher crashed outside of its kernels: %s", crash_name(signal)));
+    report(cudaErrorLaunchFailure).add("the launcher crashed outside of its kernels: %s", crash_name(signal));
     return cudaErrorLaunchFailure;
   }
   launcher_jump = &jump;

@@ -97,7 +97,8 @@ struct Fiber {
 };
 
 CUDA_ON_CPU_STATE Fiber* self = nullptr;
-CUDA_ON_CPU_STATE std::vector<std::unique_ptr<Fiber>> fibers;
+CUDA_ON_CPU_STATE Fiber* fibers[1024];  // a block's threads at most; those made so far
+CUDA_ON_CPU_STATE size_t fiber_count = 0;
 CUDA_ON_CPU_STATE ucontext_t scheduler_context;
 CUDA_ON_CPU_STATE jmp_buf scheduler_jump;
 CUDA_ON_CPU_STATE void *scheduler_asan_stack = nullptr, *scheduler_tsan = nullptr;
@@ -162,22 +163,23 @@ CUDA_ON_CPU_MACHINERY inline void resume(Fiber* fiber) {
 // The index-th fiber. Stacks end in a guard region, and start at staggered offsets, since equally aligned stacks
 // would share the same few cache sets. They are kept for the life of the process.
 CUDA_ON_CPU_MACHINERY inline Fiber* fiber_at(size_t index) {
-  if (index == fibers.size()) {
+  if (index == fiber_count) {
     void* memory = mmap(nullptr, guard_size + stack_size, PROT_READ | PROT_WRITE,
                         MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (memory == MAP_FAILED) return nullptr;
     mprotect(memory, guard_size, PROT_NONE);
-    fibers.push_back(std::make_unique<Fiber>());
-    fibers.back()->stack = static_cast<char*>(memory) + guard_size;
-    fibers.back()->usable = stack_size - index * 320 % 16384;
+    Fiber* fiber = fibers[fiber_count++] = new Fiber;
+    fiber->stack = static_cast<char*>(memory) + guard_size;
+    fiber->usable = stack_size - index * 320 % 16384;
   }
-  return fibers[index].get();
+  return fibers[index];
 }
 
 // Forgets what the fibers were doing: a launch never continues the last one's, whichever OS thread made it.
 CUDA_ON_CPU_MACHINERY inline void abandon_fibers() {
   scheduler_tsan = __tsan_get_current_fiber();
-  for (auto& fiber : fibers) {
+  for (size_t index = 0; index < fiber_count; ++index) {
+    Fiber* fiber = fibers[index];
     if (fiber->tsan && fiber->busy) {
       __tsan_destroy_fiber(fiber->tsan);
       fiber->tsan = nullptr;

@@ -6,12 +6,15 @@ namespace cuda_on_cpu {
 
 // ---- Running a block ---------------------------------------------------------------------------------------
 
-inline std::string shape(const dim3& d) { return text("(%u, %u, %u)", d.x, d.y, d.z); }
-
 // Which thread a sanitizer's report is about: the debugger reads it.
-CUDA_ON_CPU_MACHINERY inline std::string thread_text() {
-  return "block " + shape(blockIdx) + " thread " + shape(self->thread);
-}
+struct ThreadText {
+  char chars[128];
+  CUDA_ON_CPU_MACHINERY ThreadText() {
+    const uint3& thread = self->thread;
+    snprintf(chars, sizeof chars, "block (%u, %u, %u) thread (%u, %u, %u)", blockIdx.x, blockIdx.y, blockIdx.z,
+             thread.x, thread.y, thread.z);
+  }
+};
 
 inline void say_shared_arrays() {
   for (SharedArray* array = shared_arrays; array; array = array->next) {
@@ -23,7 +26,7 @@ inline void say_shared_arrays() {
 
 inline void on_death() {
   if (!block.running) return;
-  fprintf(stderr, "in kernel %s, %s\n", block.kernel.c_str(), thread_text().c_str());
+  fprintf(stderr, "in kernel %.*s, %s\n", block.kernel_length, block.kernel, ThreadText().chars);
   say_shared_arrays();
 }
 
@@ -47,7 +50,7 @@ CUDA_ON_CPU_MACHINERY inline void take_next_thread() {
   self->warp = &warps[index / 32];
   self->busy = true;
 #ifdef CUDA_ON_CPU_TSAN
-  __tsan_set_fiber_name(self->tsan, thread_text().c_str());
+  __tsan_set_fiber_name(self->tsan, ThreadText().chars);
 #endif
 }
 
@@ -75,7 +78,7 @@ CUDA_ON_CPU_MACHINERY inline void run_threads() {
   do {
     __tsan_acquire(&block_start);
     take_next_thread();
-    (*block.body)();
+    block.body->call(block.body->function);
     __tsan_release(&block_end);
     thread_returned();
   } while (!thread_per_fiber && block.next < block.size && !block.failed);
@@ -85,25 +88,25 @@ CUDA_ON_CPU_MACHINERY inline void run_threads_to_the_end() {
   size_t used = 0;
   while (block.next < block.size && !block.failed) {
     Fiber* fiber = fiber_at(used);
-    if (!fiber) return fail("no memory for the stack of another thread");
+    if (!fiber) return fail().add("no memory for the stack of another thread");
     run(fiber);
     used += thread_per_fiber || fiber->busy;
   }
   while (block.returned < block.size && !block.failed) {
     bool progress = false;
     for (size_t index = 0; index < used && !block.failed; ++index) {
-      Fiber* fiber = fibers[index].get();
+      Fiber* fiber = fibers[index];
       if (!fiber->busy || *fiber->awaits == fiber->awaited) continue;
       progress = true;
       run(fiber);
     }
-    if (!progress) return fail("deadlock, a barrier that not every thread reaches");
+    if (!progress) return fail().add("deadlock, a barrier that not every thread reaches");
   }
 }
 
 CUDA_ON_CPU_MACHINERY inline void run_block() {
   block.next = block.returned = 0;
-  for (unsigned warp = 0; warp < warps.size(); ++warp)
+  for (unsigned warp = 0; warp * 32 < block.size; ++warp)
     warps[warp].alive = 0xFFFFFFFFu >> (32 - std::min(32u, block.size - warp * 32));
   if (block.dynamic_bytes) memset(block.dynamic_shared, 0xFF, block.dynamic_bytes);
   for (SharedArray* array = shared_arrays; array; array = array->next)
@@ -119,12 +122,22 @@ CUDA_ON_CPU_MACHINERY inline void run_block() {
 
 // ---- Launching ---------------------------------------------------------------------------------------------
 
-CUDA_ON_CPU_STATE std::mutex launch_mutex;
+CUDA_ON_CPU_STATE pthread_mutex_t launch_mutex = PTHREAD_MUTEX_INITIALIZER;
+
+struct Launching {
+  void* dynamic_shared = nullptr;
+  Launching() { pthread_mutex_lock(&launch_mutex); }
+  ~Launching() {
+    free(dynamic_shared);
+    pthread_mutex_unlock(&launch_mutex);
+  }
+};
 
 // A fork waits for the launch that another thread is in: the child would find the mutex locked for ever, by a
 // thread that it does not have, and the state of a launch half made.
 CUDA_ON_CPU_STATE const int fork_handlers = pthread_atfork(
-    [] { launch_mutex.lock(); }, [] { launch_mutex.unlock(); }, [] { launch_mutex.unlock(); });
+    [] { pthread_mutex_lock(&launch_mutex); }, [] { pthread_mutex_unlock(&launch_mutex); },
+    [] { pthread_mutex_unlock(&launch_mutex); });
 
 inline const char* impossible(const dim3& grid, const dim3& threads, size_t dynamic_bytes) {
   if (threads.x == 0 || threads.y == 0 || threads.z == 0) return "a block has at least 1 thread";
@@ -144,15 +157,16 @@ inline bool backwards(const char* setting) {
 }
 
 CUDA_ON_CPU_MACHINERY inline void launch(const char* name, dim3 grid, dim3 threads, size_t dynamic_bytes,
-                                         cudaStream_t, const std::function<void()>& body) {
+                                         cudaStream_t, const Body& body) {
   const NoLauncherJump no_jump;
-  const std::lock_guard<std::mutex> lock(launch_mutex);
-  std::string kernel = name;
-  if (name[0] == '(') kernel = kernel.substr(1, kernel.size() - 2);  // where the macro needed parentheses
+  Launching launching;
+  const bool in_parentheses = name[0] == '(';  // where the macro needed them
+  const int length = static_cast<int>(strlen(name)) - 2 * in_parentheses;
+  const char* const kernel = name + in_parentheses;
   if (const char* reason = impossible(grid, threads, dynamic_bytes))
-    return report(cudaErrorInvalidConfiguration,
-                  text("%s, grid %s, block %s, %zu bytes of shared memory: invalid configuration: %s", kernel.c_str(),
-                       shape(grid).c_str(), shape(threads).c_str(), dynamic_bytes, reason));
+    return report(cudaErrorInvalidConfiguration)
+        .add("%.*s, grid (%u, %u, %u), block (%u, %u, %u), %zu bytes of shared memory: invalid configuration: %s",
+             length, kernel, grid.x, grid.y, grid.z, threads.x, threads.y, threads.z, dynamic_bytes, reason);
 
   const bool last_block_first = backwards("CROSSCHECK_BLOCK_ORDER");
   ++launch_number;
@@ -161,20 +175,16 @@ CUDA_ON_CPU_MACHINERY inline void launch(const char* name, dim3 grid, dim3 threa
   abandon_fibers();
   block.body = &body;
   block.kernel = kernel;
+  block.kernel_length = length;
   block.size = threads.x * threads.y * threads.z;
   block.reverse = backwards("CROSSCHECK_THREAD_ORDER");
-  warps.assign((block.size + 31) / 32, Warp());
+  for (unsigned warp = 0; warp * 32 < block.size; ++warp) warps[warp] = Warp();
   block.barrier = Barrier();
   block.failed = false;
   // Exactly as large as asked for, so that ASan sees one byte too many.
-  std::unique_ptr<unsigned char, void (*)(void*)> dynamic_shared(nullptr, free);
-  if (dynamic_bytes) {
-    void* memory = nullptr;
-    if (posix_memalign(&memory, 128, dynamic_bytes))
-      return report(cudaErrorMemoryAllocation, kernel + ": no memory for its shared memory");
-    dynamic_shared.reset(static_cast<unsigned char*>(memory));
-  }
-  block.dynamic_shared = dynamic_shared.get();
+  if (dynamic_bytes && posix_memalign(&launching.dynamic_shared, 128, dynamic_bytes))
+    return report(cudaErrorMemoryAllocation).add("%.*s: no memory for its shared memory", length, kernel);
+  block.dynamic_shared = static_cast<unsigned char*>(launching.dynamic_shared);
   block.dynamic_bytes = dynamic_bytes;
   blockDim = threads;
   gridDim = grid;
@@ -189,10 +199,11 @@ CUDA_ON_CPU_MACHINERY inline void launch(const char* name, dim3 grid, dim3 threa
     blockIdx.y = at / grid.x % grid.y;
     blockIdx.z = at / grid.x / grid.y;
     run_block();
-    if (block.failed)
-      return report(cudaErrorLaunchFailure,
-                    text("%s, block %s of %u threads: ", kernel.c_str(), shape(blockIdx).c_str(), block.size) +
-                        block.reason + ": " + whereabouts());
+    if (!block.failed) continue;
+    Text& story = report(cudaErrorLaunchFailure);
+    story.add("%.*s, block (%u, %u, %u) of %u threads: %s: ", length, kernel, blockIdx.x, blockIdx.y, blockIdx.z,
+              block.size, block.reason.chars);
+    return tell_whereabouts(story);
   }
 }
 

@@ -53,8 +53,8 @@ CUDA_ON_CPU_MACHINERY inline void first_use(SharedArray& array) {
   shared_arrays = &array;
   shared_bytes += array.bytes;
   if (shared_bytes > static_shared_limit || shared_bytes + block.dynamic_bytes > shared_limit)
-    fail_here(text("declares '%s': %zu bytes of static shared memory (at most %zu) and %zu dynamic (at most %zu "
-                   "in all)", array.name, shared_bytes, static_shared_limit, block.dynamic_bytes, shared_limit));
+    fail_here("declares '%s': %zu bytes of static shared memory (at most %zu) and %zu dynamic (at most %zu in all)",
+              array.name, shared_bytes, static_shared_limit, block.dynamic_bytes, shared_limit);
   // Byte by byte through volatile: TSan must not take the fill, which other threads see without a barrier, for
   // the kernel's own write, as it would take memset.
   volatile unsigned char* bytes = static_cast<volatile unsigned char*>(array.data);
@@ -91,9 +91,9 @@ extern "C" __attribute__((used, weak, visibility("hidden"))) void __ubsan_handle
     cuda_on_cpu::Misaligned* access, uintptr_t address) {
   if (!cuda_on_cpu::block.running) return;
   const char* slash = strrchr(access->file, '/');
-  cuda_on_cpu::fail_here(cuda_on_cpu::text(
+  cuda_on_cpu::fail_here(
       "misaligned address: reads or writes %s at 0x%zx, no multiple of %u bytes, in %s:%u", access->type->name,
-      static_cast<size_t>(address), 1u << access->log_alignment, slash ? slash + 1 : access->file, access->line));
+      static_cast<size_t>(address), 1u << access->log_alignment, slash ? slash + 1 : access->file, access->line);
 }
 #endif
 

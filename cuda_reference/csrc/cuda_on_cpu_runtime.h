@@ -14,7 +14,7 @@ CUDA_ON_CPU_RUNTIME cudaError_t cudaGetLastError() {
 }
 CUDA_ON_CPU_RUNTIME const char* cudaGetErrorString(cudaError_t error) {
   if (error == cudaSuccess) return "no error";
-  if (error == cuda_on_cpu::told_error) return cuda_on_cpu::told.c_str();
+  if (error == cuda_on_cpu::told_error) return cuda_on_cpu::told.chars;
   if (error == cudaErrorInvalidValue) return "invalid argument";
   return "an error that the host target did not raise";
 }

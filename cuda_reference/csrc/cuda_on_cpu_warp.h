@@ -27,7 +27,7 @@ struct Warp {
   int source[32];         // the lane a shuffle reads
 };
 
-CUDA_ON_CPU_STATE std::vector<Warp> warps;  // of the running block
+CUDA_ON_CPU_STATE Warp warps[32];  // of the running block
 
 CUDA_ON_CPU_MACHINERY inline void open_if_complete(Warp& warp, unsigned index) {
   Rendezvous& meeting = warp.meeting[index];
@@ -44,8 +44,7 @@ CUDA_ON_CPU_MACHINERY inline void meet(const char* what, int line, uint32_t mask
   Warp& warp = *self->warp;
   const uint32_t own = 1u << self->lane;
   if (!(mask & own))
-    fail_here(text("calls %s() at line %d with mask 0x%08x, which leaves out its lane %u", what, line, mask,
-                   self->lane));
+    fail_here("calls %s() at line %d with mask 0x%08x, which leaves out its lane %u", what, line, mask, self->lane);
   const unsigned index = __builtin_ctz(mask);
   Rendezvous& meeting = warp.meeting[index];
   if (meeting.arrived == 0) {
@@ -53,8 +52,8 @@ CUDA_ON_CPU_MACHINERY inline void meet(const char* what, int line, uint32_t mask
     meeting.combine = combine;
     warp.pending |= 1u << index;
   } else if (meeting.mask != mask || meeting.combine != combine) {
-    fail_here(text("calls %s() at line %d with mask 0x%08x while lanes of its warp wait in another operation or "
-                   "mask", what, line, mask));
+    fail_here("calls %s() at line %d with mask 0x%08x while lanes of its warp wait in another operation or mask", what,
+              line, mask);
   }
   char* order = &meeting.order[meeting.generation & 1];
   if (orders) __tsan_release(order);
@@ -94,11 +93,11 @@ CUDA_ON_CPU_MACHINERY void fold(Warp& warp, uint32_t lanes) {
 
 // CUDA leaves the value undefined.
 [[noreturn]] CUDA_ON_CPU_MACHINERY inline void no_source(const char* what, int line, uint32_t mask, int source) {
-  const unsigned first = (&*self->warp - warps.data()) * 32;
+  const unsigned first = (self->warp - warps) * 32;
   const char* why = first + source >= block.size ? "which does not exist: the block ends before it"
                     : !(mask >> source & 1)      ? "which its mask leaves out"
                                                  : "which has returned";
-  fail_here(text("calls %s() at line %d for the value of lane %d, %s", what, line, source, why));
+  fail_here("calls %s() at line %d for the value of lane %d, %s", what, line, source, why);
 }
 
 template <class T>

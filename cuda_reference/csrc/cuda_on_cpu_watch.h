@@ -21,6 +21,7 @@ inline void watch_crash() {}
 }  // namespace cuda_on_cpu
 #else
 #include <unordered_map>
+#include <vector>
 
 namespace cuda_on_cpu {
 

@@ -93,7 +93,7 @@ CUDA_ON_CPU_MACHINERY inline void meet_all(const char* what, int line, Combine c
   uint32_t lanes;
   __builtin_memcpy(&lanes, &self->warp->out[self->lane], sizeof lanes);
   if (lanes != 0xFFFFFFFFu)
-    fail_here(text("calls %s() at line %d without all lanes of its warp: 0x%08x came", what, line, lanes));
+    fail_here("calls %s() at line %d without all lanes of its warp: 0x%08x came", what, line, lanes);
 }
 
 // What a lane brings to a product: where its fragments lie, while it waits.
@@ -128,10 +128,9 @@ CUDA_ON_CPU_MACHINERY void multiply(Warp& warp, uint32_t lanes) {
 CUDA_ON_CPU_MACHINERY inline void check_tile(const char* what, int line, const void* address, unsigned ldm,
                                              int multiple) {
   if (reinterpret_cast<uintptr_t>(address) % 32)
-    fail_here(text("calls %s() at line %d with an address that is not a multiple of 32 bytes", what, line));
+    fail_here("calls %s() at line %d with an address that is not a multiple of 32 bytes", what, line);
   if (ldm % multiple)
-    fail_here(text("calls %s() at line %d with a leading dimension of %u, not a multiple of %d", what, line, ldm,
-                   multiple));
+    fail_here("calls %s() at line %d with a leading dimension of %u, not a multiple of %d", what, line, ldm, multiple);
 }
 
 }  // namespace cuda_on_cpu

@@ -22,7 +22,7 @@ struct Launcher {
   __attribute__((noinline)) void operator()(Argument&&... argument) const {
     const std::tuple<std::decay_t<Argument>...> arguments(std::forward<Argument>(argument)...);
     launch(name, configuration.grid, configuration.block, configuration.shared, nullptr,
-           [&] { std::apply(kernel, arguments); });
+           Body([&] { std::apply(kernel, arguments); }));
   }
 };
 
@@ -80,12 +80,12 @@ CUDA_ON_CPU_MACHINERY inline void run_ptx(int line, const char* text, const uint
   const bool copies = is("cp.async.ca.shared.global") || is("cp.async.cg.shared.global");
   if (copies && !strchr(text, '@') && (count == 3 || count == 4)) {
     void* to = shared_pointer(operands[0]);
-    if (!to) fail_here(text_of_line("cp.async", line) + "writes to an address outside of shared memory");
+    if (!to) fail_here("cp.async at line %d writes to an address outside of shared memory", line);
     return copy_async("cp.async", line, to, reinterpret_cast<const void*>(operands[1]), operands[2],
                       count == 4 ? operands[3] : operands[2]);
   }
-  fail_here(cuda_on_cpu::text("comes to inline PTX at line %d, which has no form on the CPU: %.*s", line,
-                              static_cast<int>(strcspn(text, "\n")), text));
+  fail_here("comes to inline PTX at line %d, which has no form on the CPU: %.*s", line,
+            static_cast<int>(strcspn(text, "\n")), text);
 }
 
 template <class... Operand>

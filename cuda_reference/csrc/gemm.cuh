@@ -1,33 +1,6 @@
-// What the matrix products share: the arguments, the activations, the epilogue.
+// What the matrix products share: the arguments, the epilogue, the kernels.
 #pragma once
-#include "elementwise.cuh"
-
-// In the order of ACTS in _gemm.py.
-enum Act { NONE, RELU, GELU, GELU_TANH, SILU, SIGMOID, TANH, LEAKY_RELU };
-
-__device__ inline float erf_of(float x) { return erff(x); }
-__device__ inline double erf_of(double x) { return erf(x); }
-__device__ inline float tanh_of(float x) { return tanhf(x); }
-__device__ inline double tanh_of(double x) { return tanh(x); }
-__device__ inline float exp_of(float x) { return expf(x); }
-__device__ inline double exp_of(double x) { return exp(x); }
-
-template <class C>
-__device__ C activate(C x, int act) {
-  switch (act) {
-    case RELU: return x < C(0) ? C(0) : x;
-    case GELU: return C(0.5) * x * (C(1) + erf_of(x * C(0.70710678118654752)));
-    case GELU_TANH: {
-      const C cubic = x + C(0.044715) * x * x * x;
-      return C(0.5) * x * (C(1) + tanh_of(C(0.79788456080286536) * cubic));
-    }
-    case SILU: return x / (C(1) + exp_of(-x));
-    case SIGMOID: return C(1) / (C(1) + exp_of(-x));
-    case TANH: return tanh_of(x);
-    case LEAKY_RELU: return x < C(0) ? C(0.01) * x : x;
-    default: return x;
-  }
-}
+#include "activations.cuh"
 
 // act(alpha·(a@b) + beta·c + bias). Vectors and matrices are [N], [M, K], [K, N], [M, N].
 struct Epilogue {

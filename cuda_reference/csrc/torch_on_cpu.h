@@ -14,14 +14,20 @@
 #include <array>
 #include <cassert>
 #include <deque>
+#include <functional>
 #include <initializer_list>
 #include <iostream>
 #include <limits>
+#include <map>
+#include <memory>
+#include <mutex>
 #include <optional>
 #include <sstream>
 #include <stdexcept>
+#include <string>
 #include <string_view>
 #include <utility>
+#include <vector>
 
 #include "torch_on_cpu_types.h"
 #include "torch_on_cpu_tensor.h"

@@ -62,7 +62,7 @@ def act_backward(
         sums = _arguments.check_out(op, out[1], sums_shape, dtype, others, in_place=False)
     if grad.shape[1]:
         described = [_launch.tensor(t) for t in (grad, saved, dx)]
-        shapes = f"grad {list(grad.shape)}, act {act}"
         total = _launch.tensor(sums) if bias else None
-        _launch.launch(op, op, shapes, (dx, sums), *described, total, _gemm.ACTS.index(act))
+        told = {"grad": grad, "act": act}
+        _launch.launch(op, op, told, (dx, sums), *described, total, _gemm.ACTS.index(act))
     return dx, sums

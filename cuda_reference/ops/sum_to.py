@@ -59,6 +59,5 @@ def sum_to(
     # An empty x has no first elements; there is nothing to read then, so out may stand for them.
     first = x.as_strided(shape, steps) if x.numel() else out
     arguments = (_launch.tensor(t) for t in (first, rest, out))
-    shapes = f"x {list(x.shape)}, out {list(out.shape)}"
-    _launch.launch(op, op, shapes, (out,), *arguments, _launch.scalar(factor))
+    _launch.launch(op, op, {"x": x, "out": out}, (out,), *arguments, _launch.scalar(factor))
     return out

@@ -208,14 +208,14 @@ FAULTS = {
         "Triton: the kernel's logic",
     ),
     "a digit of gelu_tanh's constant, CUDA": Fault(
-        CUDA_GEMM,
-        "C(0.79788456080286536)",
-        "C(0.7979)",
+        "cuda_reference/csrc/activations.cuh",
+        "C(0.79788456080286536) * cubic",
+        "C(0.7979) * cubic",
         "linear_gelu float32 2x256x0 contiguous normal approximate=tanh seed=0",
         "CUDA: the reference kernel",
     ),
     "a constant of gelu in single precision": Fault(
-        CUDA_GEMM,
+        "cuda_reference/csrc/activations.cuh",
         "C(0.70710678118654752)",
         "C(0.70710678118654752f)",
         "linear_gelu float64 1x1x1 contiguous normal seed=0",
@@ -243,7 +243,7 @@ FAULTS = {
         "Triton: the kernel's logic",
     ),
     "a wrong derivative, CUDA": Fault(
-        "cuda_reference/csrc/act_backward.cu",
+        "cuda_reference/csrc/activations.cuh",
         "return on + x * on * off;",
         "return on + x * on * on;",
         "act_backward float16 33x129 contiguous normal act=silu seed=0",

@@ -189,9 +189,34 @@ FAULTS = {
 TOOLS = {"values": ["--tool", "values,initcheck"], "all": []}
 
 SESSION = """
-import contextlib, io, json, sys
+import json, os, runpy, subprocess, sys, tempfile
+from types import SimpleNamespace
 from typer.testing import CliRunner
 from compare.cli import app
+from compare.debugging.cuda import process, side
+
+def run(command, **options):
+    # A fork has torch and the packages loaded; only a sanitizer's runtime wants a fresh process.
+    if "LD_PRELOAD" in options["env"]:
+        return subprocess.run(command, **options)
+    with tempfile.TemporaryFile() as said:
+        child = os.fork()
+        if not child:
+            status = 1
+            try:
+                os.dup2(said.fileno(), 1)
+                os.dup2(said.fileno(), 2)
+                sys.argv = command[2:]
+                del sys.modules[command[2]]
+                runpy.run_module(command[2], run_name="__main__")
+                status = 0
+            finally:
+                os._exit(status)
+        status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+        said.seek(0)
+        return subprocess.CompletedProcess(command, status, "", said.read().decode())
+
+side.subprocess = SimpleNamespace(run=run)
 for words in json.load(sys.stdin):
     done = CliRunner().invoke(app, words)
     print(json.dumps([done.exit_code, done.output]), flush=True)
@@ -206,8 +231,8 @@ class Done(NamedTuple):
 
 def session(where: Path, commands: list[list[str]]) -> list[tuple[int, str]]:
     """Commands of `python -m compare` in a copy: (exit status, output) each."""
-    environment = {**os.environ, "PYTHONPATH": str(where), "PYTHONDONTWRITEBYTECODE": "1"}
-    environment |= {"COLUMNS": "200", "NO_COLOR": "1"}
+    environment = {**os.environ, "PYTHONPATH": str(where)}
+    environment |= {"COLUMNS": "200", "NO_COLOR": "1", "UBSAN_OPTIONS": "print_stacktrace=1"}
     ran = subprocess.run(
         [sys.executable, "-c", SESSION],
         cwd=where,
@@ -228,7 +253,7 @@ def gallery(root: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, D
     def play(group: int) -> dict[str, Done]:
         where = tmp_path_factory.mktemp(f"copy{group}")
         for package in PACKAGES:
-            ignore = shutil.ignore_patterns("__pycache__")
+            ignore = shutil.ignore_patterns("*.pyc.*")
             shutil.copytree(root / package, where / package, ignore=ignore)
         faults = {name: fault for name, fault in FAULTS.items() if fault.group == group}
         commands = []

@@ -17,6 +17,7 @@ import torch
 import triton
 import triton.language as tl
 from broken_kernels import dropped_mask, square
+from every_function import PAIRS
 from shrinkable import flat, k_tail
 from typer.testing import CliRunner, Result
 
@@ -142,14 +143,14 @@ def op_files(texts: list[str]) -> Iterator[tuple[str, str]]:
     for op, healthy in SPECS.items():
         wrong = lambda *a, s=healthy, **k: s.oracle(*a, **k) + 1  # noqa: E731
         spec = healthy.changed(oracle=wrong)
-        of_matrices = not spec.bounded or op == "act_backward"
+        of_matrices = not spec.bounded or op in (*PAIRS, "act_mul")
         shape = (3, 5) if of_matrices else (4, 5, 6)
         chosen = options.get(op, dict(spec.default_options))
         case = Case(op, "float32", shape, "padded", "integers", options=chosen)
         subject = shrinking.Op(spec, case, None, spec.triton)
         found, before = investigation.investigate(subject), len(texts)
         made = reproduction.reproduce(subject, found, None)
-        if op == "act_backward":  # whose two results compare has as views of one matrix
+        if op in PAIRS:  # whose two results compare has as views of one tensor
             assert made.how == "out is not an argument of a launch as it stands"
             continue
         assert made.text, made.how

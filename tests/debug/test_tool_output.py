@@ -7,7 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from compare.debugging.cuda import tool_output
-from compare.debugging.cuda.reports import Memory, Placed, SharedArray, short_name
+from compare.debugging.cuda.reports import Memory, SharedArray, short_name
+from compare.debugging.findings.placed import Placed
 from cuda_reference import _compilers
 from triton_kernels.interpreter.memory import Argument
 

@@ -84,11 +84,17 @@ with tk.interpret(), torch.no_grad():
 import torch.distributed.tensor
 _operator._register_sharding()
 """
+GATED = {"GatedMLP", "linear_gated"}
 WITHOUT = {
-    "square": ({"linear_gelu", "relu_scale"}, "LinearGELU", {"LinearGELU", "ReLUScale"}),
+    "act_mul": (
+        {"linear_gelu", "square", "relu_scale"},
+        "LinearGELU",
+        {"LinearGELU", "ReLUScale"},
+    ),
+    "square": ({"linear_gelu", "relu_scale"}, "LinearGELU", {"LinearGELU", "ReLUScale", *GATED}),
     # linear_gelu is in the same file.
-    "linear_act": ({"gemm_bias_act", "square", "relu_scale"}, "LinearAct", {"ReLUScale"}),
-    "relu_scale": ({"linear_gelu", "square"}, "LinearGELU", {"LinearGELU"}),
+    "linear_act": ({"gemm_bias_act", "square", "relu_scale"}, "LinearAct", {"ReLUScale", *GATED}),
+    "relu_scale": ({"linear_gelu", "square"}, "LinearGELU", {"LinearGELU", *GATED}),
 }
 
 
@@ -102,7 +108,7 @@ assert not hasattr(tk, {absent!r})
 assert not any(name.startswith({absent!r}) for name in graph.capabilities.ENTRIES)
 assert kernels == {kernels!r}, kernels
 assert layer == {layer!r}, layer
-assert set(tk.nn.__all__) == {{"MLP", "LinearAct"}} | {modules!r}
+assert set(tk.nn.__all__) == {{"MLP", "LinearAct"}} | {modules!r}, tk.nn.__all__
 """
     runs(copy, MODELS + more)
 

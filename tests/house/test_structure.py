@@ -33,7 +33,10 @@ THIRD_PARTY = {
 # Nobody else may need pytest to run.
 PYTEST_ONLY_IN = ("compare/pytest_plugin.py", "compare/timing/fixtures.py")
 # The extra `report`, imported by name when a page is made.
-REPORT_ONLY_IN = {"compare/reporting/page.py": "jinja2", "compare/reporting/svg.py": "matplotlib"}
+REPORT_ONLY_IN = {
+    "compare/pages/rendering.py": "jinja2",
+    "compare/reporting/svg.py": "matplotlib",
+}
 # What the upstream package of the same name calls its modules.
 UPSTREAM = {
     "compaction",
@@ -111,6 +114,7 @@ def test_imports(package: str, path: Path) -> None:
 # The rooms of compare, lowest first: a room imports rooms before it and itself.
 ROOMS = (
     ("numerics", "tensor_cores"),
+    ("pages",),
     ("cases", "case_options", "copies"),
     ("specs", "ops"),
     ("checking",),

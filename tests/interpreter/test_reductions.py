@@ -63,3 +63,24 @@ def test_scans(interpreted: Any, dtype: torch.dtype, reverse: bool) -> None:
     same(out[:8], sums)
     same(out[8:], affine_sums)
     same(factor, powers)
+
+
+@triton.jit
+def along(x_ptr, out_ptr, AXIS: tl.constexpr, SCAN: tl.constexpr):
+    x = tl.load(x_ptr + tl.arange(0, 8))
+    if SCAN:
+        x = tl.cumsum(x, axis=AXIS)
+        tl.store(out_ptr + tl.arange(0, 8), x)
+    else:
+        tl.store(out_ptr, tl.max(x, axis=AXIS))
+
+
+@pytest.mark.parametrize("scan", [False, True])
+def test_a_tile_has_no_other_axes_than_its_own(interpreted: Any, scan: bool) -> None:
+    """The compiler refuses them, too."""
+    x, out = torch.arange(8.0), torch.zeros(8)
+    along[(1,)](x, out, AXIS=-1, SCAN=scan)
+    assert out[0] == (0 if scan else 7)
+    for axis in (1, -2):
+        with pytest.raises(Exception, match=rf"axis {axis} of a tile of 1 dimension"):
+            along[(1,)](x, out, AXIS=axis, SCAN=scan)

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
+from every_function import PAIRS
 from torch import Tensor
 
 from compare.ops import SPECS
@@ -15,12 +16,12 @@ Call = Callable[[str, dict[str, Any]], Tensor]
 
 
 def good(op: str, device: torch.device) -> dict[str, Any]:
-    """Arguments that the op takes; the result is float32 of shape [4, 5], act_backward's first."""
+    """Arguments that the op takes; the result is float32 of shape [4, 5], or the first of two."""
     found = {
         name: torch.ones(value, device=device) if isinstance(value, tuple) else value
         for name, value in SPECS[op].sample().items()
     }
-    if op != "act_backward":  # whose out is a pair
+    if op not in PAIRS:
         found["out"] = torch.full((4, 5), math.nan, device=device)
     return found
 

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import torch
+from every_function import PAIRS
 from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensorMode
 
@@ -81,6 +82,28 @@ SAMPLES: dict[str, Callable[[torch.device], dict[str, tuple]]] = {
         "contiguous": (matrix(d, 4, 6), matrix(d, 4, 6)),
         "strided": (matrix(d, 8, 12)[::2, ::2], matrix(d, 4, 6)),
         "broadcast": (matrix(d, 4, 6), matrix(d, 6)),
+    },
+    "act_mul": lambda d: {
+        "contiguous": (matrix(d, 4, 6), matrix(d, 4, 6), "silu"),
+        "halves": (*matrix(d, 4, 12).chunk(2, -1), "gelu"),
+        "transposed": (matrix(d, 4, 6).t(), matrix(d, 4, 6).t(), "tanh"),
+        "broadcast": (matrix(d, 6), matrix(d, 4, 1), "relu"),
+        "promoted": (matrix(d, 4, 6, dtype=torch.float16), matrix(d, 4, 6), "none"),
+        "empty": (matrix(d, 0, 6), matrix(d, 0, 6), "sigmoid"),
+    },
+    "act_mul_backward": lambda d: {
+        "contiguous": (matrix(d, 4, 6), matrix(d, 4, 6), matrix(d, 4, 6), "silu"),
+        "halves": (matrix(d, 4, 6), *matrix(d, 4, 12).chunk(2, -1), "gelu"),
+        "transposed": (matrix(d, 6, 4), matrix(d, 4, 6).t(), matrix(d, 6, 4), "tanh"),
+        "expanded": (matrix(d, 1).expand(4, 6), matrix(d, 4, 6), matrix(d, 4, 6), "relu"),
+        "broadcast": (matrix(d, 4, 6), matrix(d, 6), matrix(d, 4, 1), "gelu_tanh"),
+        "promoted": (
+            matrix(d, 4, 6),
+            matrix(d, 4, 6, dtype=torch.float16),
+            matrix(d, 4, 6),
+            "leaky_relu",
+        ),
+        "empty": (matrix(d, 0, 6), matrix(d, 0, 6), matrix(d, 6), "sigmoid"),
     },
     "sum_to": lambda d: {
         "contiguous": (matrix(d, 4, 6), (6,), 0.1, None),
@@ -213,7 +236,7 @@ def test_every_op_is_registered() -> None:
     """And every registered op has samples here."""
     prefix = "triton_kernels::"
     names = {name for name in torch._C._dispatch_get_all_op_names() if name.startswith(prefix)}
-    single = (op for op in SAMPLES if op != "act_backward" and not op.endswith("_with_pre"))
+    single = (op for op in SAMPLES if op not in PAIRS and not op.endswith("_with_pre"))
     written = {f"{op}_out" for op in single}
     assert {name.removeprefix(prefix).split(".")[0] for name in names} == set(SAMPLES) | written
 

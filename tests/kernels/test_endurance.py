@@ -48,7 +48,7 @@ def works(mode: str, device: torch.device) -> list[Work]:
         inputs = function.inputs(device)
         results = function.results(device)
         found.append(lambda f=function, i=inputs: f(i))
-        if function.op != "act_backward":
+        if function.op not in every_function.PAIRS:
             found.append(lambda f=function, i=inputs, r=results: f(i, r))
         if MODES[mode][0] == "triton" and function.variant is None and len(results) == 1:
             found.append(lambda f=function, i=inputs: trained(f, i))

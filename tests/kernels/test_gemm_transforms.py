@@ -23,6 +23,8 @@ REGISTERED: dict[str, Callable[[list[Tensor]], tuple]] = {
     "linear_gelu": lambda t: (t[0], t[1].t().contiguous(), t[2], "none"),
     "linear_gelu_with_pre": lambda t: (t[0], t[1].t().contiguous(), t[2], "tanh"),
     "act_backward": lambda t: (t[0], t[0] * 2, "relu", True, None),
+    "act_mul": lambda t: (t[0][:, 1:], t[3], "gelu"),
+    "act_mul_backward": lambda t: (t[0][:, 1:], t[0][:, :6], t[3], "leaky_relu"),
 }
 
 

@@ -18,7 +18,7 @@ def test_act_backward(shape: tuple[int, int]) -> None:
         M, N, 2112, (N, 1) * 3, (half,) * 3, True, "relu", torch.float16, torch.float32
     )
     columns, parts, depth = prepared[0].grid
-    assert columns * act_backward.BLOCK_N >= N
+    assert columns * prepared[0].meta["BLOCK_N"] >= N
     assert columns < 2**31
     assert parts == prepared[1] <= 65535
     assert parts * prepared[2] >= M

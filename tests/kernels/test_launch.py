@@ -14,7 +14,15 @@ pytest.importorskip("hypothesis")
 
 from hypothesis import given
 from hypothesis import strategies as st
-from strategies import Call, TensorSpec, elementwise_calls, gemm_calls, gradients, sums
+from strategies import (
+    Call,
+    TensorSpec,
+    elementwise_calls,
+    gated_units,
+    gemm_calls,
+    gradients,
+    sums,
+)
 from torch import Tensor
 
 import triton_kernels as tk
@@ -25,6 +33,8 @@ from triton_kernels.interpreter import cross_compile
 CALLS: dict[str, Callable[[str], st.SearchStrategy[Call]]] = {
     "sum_to": sums,
     "act_backward": gradients,
+    "act_mul": gated_units,
+    "act_mul_backward": gated_units,
     "gemm_bias_act": gemm_calls,
     "linear_act": gemm_calls,
     "linear_gelu": gemm_calls,
@@ -63,7 +73,7 @@ def looks(monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[Launch, list[Any]]]:
     seen: dict[Launch, list[Any]] = {}
     binders: dict[Any, Any] = {}
 
-    def look(self: Launch, device: torch.device, *args: Any) -> None:
+    def look(self: Launch, device: torch.device, *args: Any, grid: Any = None) -> None:
         if self.kernel not in binders:
             *_, binders[self.kernel] = self.kernel.create_binder()
         _, specialization, _ = binders[self.kernel](*args, **self.meta)

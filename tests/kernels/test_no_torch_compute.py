@@ -71,6 +71,7 @@ def elementwise_calls(device: torch.device) -> Calls:
             yield "relu_scale", what, (a, 0.5), {}
             yield "relu_scale_backward", what, (a, b, 0.5), {}
             yield "square_backward", what, (a, b), {}
+            yield "act_mul", what, (a, b, "gelu"), {}
             yield "sum_to", what, (a, a.shape[-1:]), {"factor": 0.5}
         yield "add", what, (a, b), {"alpha": 2}
         yield "square", what, (a,), {}
@@ -154,7 +155,7 @@ def test_only_allocations_and_views(
         if surprises:
             wrong.append(f"{op}, {what}: {', '.join(surprises)}")
     assert not wrong, "\n".join(wrong)
-    assert len(ops) == {elementwise_calls: 7, gemm_calls: 3}[family]
+    assert len(ops) == {elementwise_calls: 8, gemm_calls: 3}[family]
     assert emulated <= {"erf", "lift_fresh", "detach"}
 
 

@@ -25,6 +25,7 @@ from strategies import (
     TensorSpec,
     any_sums,
     elementwise_calls,
+    gated_units,
     gemm_calls,
     gradients,
     special_value,
@@ -49,7 +50,12 @@ from compare.specs import Spec
 pytestmark = pytest.mark.filterwarnings("error")  # an op is silent, whatever the numbers
 EXACT = [spec.name for spec in SPECS.values() if not spec.bounded]
 BOUNDED = [spec.name for spec in SPECS.values() if spec.bounded]
-DRAWN = {"sum_to": sums, "act_backward": gradients}  # the others are matrix products
+DRAWN = {
+    "sum_to": sums,
+    "act_backward": gradients,
+    "act_mul": gated_units,
+    "act_mul_backward": gated_units,
+}  # the others are matrix products
 FUZZED = 10_000  # calls of a long run: of all ops, in all modes of this machine
 
 

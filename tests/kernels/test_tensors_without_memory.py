@@ -11,7 +11,7 @@ import pytest
 import torch
 import triton
 import triton.language as tl
-from every_function import Function, functions
+from every_function import PAIRS, Function, functions
 from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.distributed.device_mesh import DeviceMesh
@@ -181,12 +181,12 @@ def test_tritons_variants_and_pairs_of_results_refuse_subclasses(
     wrong = [
         text for f in functions(mode) if f.variant for text in refusals(f, device, make, words)
     ]
-    (pair,) = (f for f in functions(mode) if f.op == "act_backward")
-    for place in range(2):
-        out = pair.results(device)
-        out[place] = made(make, out[place])
-        with pytest.raises(TypeError, match=rf"act_backward\(\): argument 'out'.*{words}"):
-            pair(pair.inputs(device), out)
+    for pair in (f for f in functions(mode) if f.op in PAIRS):
+        for place in range(2):
+            out = pair.results(device)
+            out[place] = made(make, out[place])
+            with pytest.raises(TypeError, match=rf"{pair.op}\(\): argument 'out'.*{words}"):
+                pair(pair.inputs(device), out)
     assert not wrong, "\n".join(wrong)
 
 
@@ -202,9 +202,7 @@ def test_what_has_memory_is_taken(kind: str, mode: str, device: torch.device) ->
         right = function(function.inputs(device))
         given = function.results(device)
         inputs = function.inputs(device)
-        if (
-            function.op != "act_backward" or MODES[mode][0] == "cuda"
-        ):  # its out= is for plain inputs
+        if function.op not in PAIRS or MODES[mode][0] == "cuda":  # its out= is for plain inputs
             inputs = {name: make(t) for name, t in inputs.items()}
         out = [make(t) for t in given]
         assert all(a is b for a, b in zip(function(inputs, out), out)), function

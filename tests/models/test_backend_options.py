@@ -7,7 +7,6 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor, nn
-from torch._inductor import compile_fx
 from written import inputs, kernels
 
 import triton_kernels as tk
@@ -18,6 +17,8 @@ pytestmark = pytest.mark.usefixtures("no_grad", "fresh")
 @pytest.fixture
 def patches(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
     """What Inductor is called with, each time; it compiles nothing."""
+    from torch._inductor import compile_fx  # takes seconds, in every process that collects tests
+
     seen: list[dict[str, Any]] = []
 
     def called(module: Any, examples: Any, config_patches: Any = None, **options: Any) -> Any:

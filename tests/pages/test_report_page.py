@@ -19,7 +19,8 @@ from made_up_files import (
     whole,
 )
 
-from compare.reporting import checks, colours, page
+from compare.pages import colours
+from compare.reporting import checks, page
 from compare.reporting.sources import Source
 
 

@@ -22,7 +22,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from triton_kernels import _measured
+from triton_kernels import _known_calls, _measured
 from triton_kernels._gpu import H200, Gpu
 from triton_kernels._measured import SHIPPED, Constants
 from triton_kernels.gemm import model
@@ -205,6 +205,7 @@ def too_large(configuration: Configuration, problem: Problem, gpu: Gpu, error: E
         return False
     _failed.add((configuration._replace(SPLIT=1), problem[3:], gpu))
     choose.cache_clear()
+    _known_calls.forget()
     warnings.warn(
         f"a matrix product needs more than this GPU has, so that smaller tiles are taken from now "
         f"on; please report it: {problem} on {gpu} as {configuration}: {error}",

@@ -5,7 +5,8 @@ eager's kernels, or than Inductor's where Inductor compiles the rest. The figure
 least of the measured cases that an entry covers. They are those of :func:`triton_kernels.tune` on
 this machine, or else those of the op files, from docs/benchmarks/h200.json (NVIDIA H200,
 2026-11-21; shapes that fill their last wave badly: docs/FACTS.md of the same day). For products on
-a GPU that nobody measured they are estimated. What neither covers scores 0.
+a GPU that nobody measured they are estimated, and for kernels whose entries say so. What neither
+covers scores 0.
 """
 
 from __future__ import annotations
@@ -90,7 +91,7 @@ def entries(kernel: str, gpu: Gpu) -> tuple[Sourced, ...]:
             source = MEASURED
         elif _stands_for(entry, gpu):
             eager, inductor = entry.eager, entry.inductor
-            source = SHIPPED
+            source = ESTIMATED if entry.estimated else SHIPPED
         elif not any(_stands_for(other, gpu) for other in alike):
             # Without the epilogue's saving as slow as it ever was, where it was measured.
             eager = min(1.0, *(other.eager for other in alike))

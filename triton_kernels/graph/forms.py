@@ -29,6 +29,7 @@ from triton_kernels._fusion import (
     Signature,
     Square,
     Sum,
+    Times,
 )
 from triton_kernels.activations import GELU_APPROXIMATIONS
 
@@ -149,6 +150,8 @@ def _mul(given: Arguments) -> Form | None:
     x, y = given["input"], given["other"]
     if isinstance(x, Node) and x is y:
         return Square(x)
+    if isinstance(x, Node) and isinstance(y, Node):
+        return Times(x, y)
     if _number(x):
         x, y = y, x
     return Scaled(x, y) if isinstance(x, Node) and _number(y) else None

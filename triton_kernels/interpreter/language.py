@@ -79,6 +79,13 @@ def _reduced(name: str, handle: Any, axis: int) -> Any:
     return out
 
 
+def _checked_axis(axis: int, rank: int) -> int:
+    """An axis, counted from the first; the compiler takes no other than a tile has."""
+    if not -rank <= axis < rank:
+        raise ValueError(f"axis {axis} of a tile of {rank} dimension{'s' * (rank != 1)}")
+    return axis % rank
+
+
 def reduce(input: Any, axis: Any, combine_fn: Any, keep_dims: Any = False, **_: Any) -> Any:
     """tl.reduce: sums, maxima and minima in numpy, anything else as a tree of pairs."""
     inputs = tuple(input) if isinstance(input, (tuple, tl.tuple)) else (input,)
@@ -89,7 +96,7 @@ def reduce(input: Any, axis: Any, combine_fn: Any, keep_dims: Any = False, **_: 
         handles, axis = [moved(h, lambda x: x.reshape(-1)) for h in handles], 0
         kept: tuple[int, ...] = (1,) * len(shape)
     else:
-        axis %= len(shape)
+        axis = _checked_axis(axis, len(shape))
         kept = (*shape[:axis], 1, *shape[axis + 1 :])
     known = [text for name, text in _IN_NUMPY.items() if _is_combine(combine_fn, name)]
     if len(handles) == 1 and known:
@@ -110,8 +117,9 @@ def reduce(input: Any, axis: Any, combine_fn: Any, keep_dims: Any = False, **_: 
 def scan(input: Any, axis: Any, combine_fn: Any, reverse: Any = False, **_: Any) -> Any:
     """tl.associative_scan: sums in numpy, anything else by doubling steps."""
     inputs = tuple(input) if isinstance(input, (tuple, tl.tuple)) else (input,)
-    axis = plain(axis)
-    handles = [moved(_handle(x), lambda x: np.moveaxis(x, axis, -1)) for x in inputs]
+    handles = [_handle(x) for x in inputs]
+    axis = _checked_axis(plain(axis), handles[0].data.ndim)
+    handles = [moved(h, lambda x: np.moveaxis(x, axis, -1)) for h in handles]
     if plain(reverse):
         handles = [moved(h, lambda x: np.flip(x, axis=-1)) for h in handles]
     if len(handles) == 1 and _is_combine(combine_fn, "_sum_combine"):

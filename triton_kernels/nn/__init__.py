@@ -14,3 +14,7 @@ if "relu_scale" in ops.FUNCTIONS:
     from triton_kernels.nn.modules import ReLUScale
 
     __all__ += ["ReLUScale"]
+if "act_mul" in ops.FUNCTIONS:
+    from triton_kernels.nn.gated import GatedMLP, linear_gated
+
+    __all__ += ["GatedMLP", "linear_gated"]

@@ -173,7 +173,7 @@ def _run(matrices: Sequence[Tensor], total: Tensor | None, act: str, compute: to
     launch, parts, rows = _prepared(M, N, busy, strides, keys, dense, act, dx.dtype, compute)
     sums = total
     if total is not None and not (parts == 1 and dense):  # else its sums are the results
-        sums = torch.empty((parts, N), dtype=compute, device=grad.device)
+        sums = _launch.workspace((parts, N), compute, grad.device)
     launch(grad.device, grad, saved, dx, sums, M, N, rows, *strides)
     if total is not None and sums is not None and sums is not total:
         add_rows(sums, total)
@@ -199,7 +199,7 @@ def _run_folded(
     body = M - M % fold
     wide = left = partial = None
     if total is not None:
-        partial = torch.empty((fold + 1, N), dtype=compute, device=total.device)
+        partial = _launch.workspace((fold + 1, N), compute, total.device)
         wide, left = partial[:fold].view(-1), partial[fold]
     _run([t[:body].view(-1, fold * N) for t in matrices], wide, act, compute)
     _run([t[body:] for t in matrices], left, act, compute)

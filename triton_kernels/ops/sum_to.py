@@ -136,6 +136,8 @@ def sum_to(
         RuntimeError: shape does not broadcast to x's, out does not fit or overlaps, the device is
             unsupported, out is given and x requires grad.
     """
+    if type(shape) is tuple and {*map(type, shape)} == {int}:
+        shape = torch.Size(shape)
     return _sum_to(x, shape, factor, dtype, out=out)
 
 
@@ -198,7 +200,7 @@ def _run(x: Tensor, out: Tensor, factor: int | float, compute: torch.dtype) -> N
     if second is None:
         first.launch(x.device, x, out, number, *first.rest)
         return
-    sums = torch.empty(partial, dtype=compute, device=x.device)
+    sums = _launch.workspace(partial, compute, x.device)
     first.launch(x.device, x, sums, as_argument(1.0, compute), *first.rest)
     second.launch(x.device, sums, out, number, *second.rest)
 

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 
 import torch
 
-from triton_kernels import _elementwise_kernels, _launch, _measured
+from triton_kernels import _elementwise_kernels, _known_calls, _launch, _measured
 from triton_kernels._gpu import Gpu
 from triton_kernels._measured import Measurement
 from triton_kernels.gemm import choice
@@ -93,4 +93,5 @@ def _keep(gpu: Gpu, found: Measurement) -> None:
     """In the file, and for this process."""
     _measured.save(gpu, found)
     choice.choose.cache_clear()
+    _known_calls.forget()
     graph_capabilities.entries.cache_clear()

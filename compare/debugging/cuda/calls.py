@@ -16,8 +16,10 @@ from compare import numerics
 from compare.cases import CPU
 from compare.checking import judging
 from compare.copies import POISON, copies
-from compare.debugging.cuda.telling import ORDERS, Teller, describe, thread_order, told
+from compare.debugging.cuda.telling import ORDERS, Teller, thread_order, told
+from compare.debugging.drawing.errors import error_map
 from compare.debugging.findings import regions
+from compare.debugging.findings.placed import describe
 from cuda_reference import _guards, _replay, _replayed, load_inline
 from cuda_reference._launcher import Launcher
 from cuda_reference._watch import UNWRITTEN, WRITTEN, Access, Memory, Watch
@@ -103,14 +105,16 @@ class Call(Teller):
         for name, comparison in self.wrong(results):
             result, reference = results[name].cpu(), self._call["expected"][name]
             wrong = ~comparison.right
+            deviation = judging.deviation(result, reference, *comparison[:3])
             return {
                 "problem": "wrong values",
                 "name": name,
-                "deviation": asdict(judging.deviation(result, reference, *comparison[:3])),
+                "deviation": asdict(deviation),
                 "pattern": regions.pattern(wrong.numpy(), name)._asdict(),
                 "all_nan": result.dtype.is_floating_point and bool(result[wrong].isnan().all()),
                 "shape": list(result.shape),
                 "dtype": str(result.dtype).removeprefix("torch."),
+                "map": error_map(result, reference, wrong.numpy(), deviation.index).to_dict(),
             }
         return {"problem": ""}
 

@@ -12,9 +12,11 @@ import numpy as np
 
 from compare import numerics
 from compare.debugging.cuda.reports import Index, Memory, Report, Site, site, who_text
+from compare.debugging.drawing import page
 from compare.debugging.findings import regions
 from compare.debugging.findings.traces import WIDTH
 from cuda_reference._watch import Frame
+from triton_kernels.interpreter import Argument
 
 SHOWN = 5  # reports in full; the rest in a line each
 ACTIONS = 14  # lines of what a thread did
@@ -33,6 +35,7 @@ class WrongResult:
     dtype: str = ""
     outside: bool = False
     name: str = "out"
+    map: dict[str, Any] = field(default_factory=dict)  # of compare.debugging.drawing.errors
 
     def lines(self) -> list[str]:
         """In words."""
@@ -54,6 +57,10 @@ class WrongResult:
             lines.append(f"  memory outside of {self.name} was written, too")
         return lines
 
+    def to_dict(self) -> dict[str, Any]:
+        """For the JSON file."""
+        return {name: value for name, value in asdict(self).items() if name != "map"}
+
 
 @dataclass
 class Action:
@@ -63,6 +70,8 @@ class Action:
     region: str
     count: int
     site: Site
+    argument: Argument | None = None
+    elements: np.ndarray | None = None
 
 
 @dataclass
@@ -111,17 +120,19 @@ class Step:
             name = event["shared"][0] if event["shared"] else getattr(argument, "name", "")
             groups.setdefault((event["write"], name, place, argument), []).append(event)
         for (write, name, place, argument), group in groups.items():
+            elements = None
             if argument is None:
                 region = _shared_region(name, [tuple(e["shared"][1]) for e in group if e["shared"]])
             else:
                 addresses = np.array([e["address"] for e in group], dtype=np.uint64)
+                elements = argument.elements(addresses)
                 if argument.outside(addresses, 1).any():
                     region = f"{name}, beside it too"
                 else:
                     all_on = np.ones(len(addresses), dtype=bool)
                     region = regions.touched(argument, addresses, all_on).of(name)
             verb = "store" if write else "load"
-            self.actions.append(Action(verb, region, len(group), place))
+            self.actions.append(Action(verb, region, len(group), place, argument, elements))
 
 
 def _shared_region(name: str, touched: list[Index]) -> str:
@@ -138,7 +149,8 @@ def _shared_region(name: str, touched: list[Index]) -> str:
 
 @dataclass
 class CudaFindings:
-    """What the tools found: true if nothing is wrong, printable, and :meth:`to_json`.
+    """What the tools found: true if nothing is wrong, printable, with :meth:`to_json`
+    and :meth:`to_html`.
 
     Attributes:
         subject: the case and implementation.
@@ -167,9 +179,8 @@ class CudaFindings:
     def __str__(self) -> str:
         lines = [f"{self.subject}: {self.verdict}"]
         for mode in dict.fromkeys(mode for mode, _ in self.steps):
-            lines += self._values(mode)
-        reports = [report for _, step in self.steps for report in step.reports]
-        reports.sort(key=lambda report: not report.sites)  # those that say where come first
+            lines += self.values(mode)
+        reports = self.reports()
         for report in reports[:SHOWN]:
             lines += report.lines()
         for report in reports[SHOWN:]:
@@ -182,7 +193,7 @@ class CudaFindings:
                 lines.append(f"not run: {mode.removeprefix('cuda-')} {step.tool}: {step.missing}")
         return "\n".join(part for line in lines for part in _wrapped(line))
 
-    def _values(self, mode: str) -> list[str]:
+    def values(self, mode: str) -> list[str]:
         """What is wrong with the results, and who stored the worst element."""
         steps = {step.tool: step for each, step in self.steps if each == mode}
         values = steps.get("values")
@@ -214,22 +225,20 @@ class CudaFindings:
 
     def _actions(self) -> list[str]:
         """What the thread that stored the worst element did, if results are known to be wrong."""
-        if not any(step.wrong for _, step in self.steps):
+        step = self.thread()
+        if step is None or step.stored is None:
             return []
-        for _, step in self.steps:
-            if step.actions and step.stored is not None:
-                shown = step.actions[:ACTIONS]
-                head = f"{_who(step.stored)} did, by line:"
-                wide = min(36, max(len(action.region) for action in shown))
-                lines = [head]
-                for action in shown:
-                    times = f"{action.count}×"
-                    code = f":{action.site.line} {action.site.code}"
-                    text = f"  {action.verb:5} {action.region:{wide}} {times:>6}  {code}"
-                    lines.append(text if len(text) <= WIDTH else text[: WIDTH - 1] + "…")
-                left = len(step.actions) - len(shown)
-                return [*lines, f"  … {left} more"] if left else lines
-        return []
+        shown = step.actions[:ACTIONS]
+        head = f"{_who(step.stored)} did, by line:"
+        wide = min(36, max(len(action.region) for action in shown))
+        lines = [head]
+        for action in shown:
+            times = f"{action.count}×"
+            code = f":{action.site.line} {action.site.code}"
+            text = f"  {action.verb:5} {action.region:{wide}} {times:>6}  {code}"
+            lines.append(text if len(text) <= WIDTH else text[: WIDTH - 1] + "…")
+        left = len(step.actions) - len(shown)
+        return [*lines, f"  … {left} more"] if left else lines
 
     def _ran(self) -> str:
         parts = []
@@ -254,7 +263,7 @@ class CudaFindings:
                     "outcome": step.outcome,
                     "not_run": step.missing,
                     "reports": [report.to_dict() for report in step.reports],
-                    "wrong": [asdict(wrong) for wrong in step.wrong],
+                    "wrong": [wrong.to_dict() for wrong in step.wrong],
                     "same_in_both_orders": step.same_in_both_orders,
                     "worst": step.worst,
                     "never_stored": step.never,
@@ -272,6 +281,25 @@ class CudaFindings:
                 for mode, step in self.steps
             ],
         }
+
+    def thread(self) -> Step | None:
+        """The tool that followed the thread which stored the worst element; None if none did."""
+        if not any(step.wrong for _, step in self.steps):
+            return None
+        return next((s for _, s in self.steps if s.actions and s.stored is not None), None)
+
+    def reports(self) -> list[Report]:
+        """Of all tools, those that say where first."""
+        reports = [report for _, step in self.steps for report in step.reports]
+        return sorted(reports, key=lambda report: not report.sites)
+
+    def to_html(self) -> str:
+        """A page that draws them, in one file that needs no network.
+
+        Raises:
+            RuntimeError: Jinja2 is missing, which the extra `report` brings.
+        """
+        return page.cuda_html(self)
 
     def to_json(self) -> str:
         """The same as a JSON text."""

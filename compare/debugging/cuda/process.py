@@ -25,8 +25,10 @@ from compare.checking import running
 from compare.checking.implementations import Implementation
 from compare.copies import copies, tensors
 from compare.debugging.cuda import calls
-from compare.debugging.cuda.telling import ORDERS, Teller, describe, thread_order, told
+from compare.debugging.cuda.telling import ORDERS, Teller, thread_order, told
+from compare.debugging.drawing.errors import error_map
 from compare.debugging.findings import regions
+from compare.debugging.findings.placed import describe
 from compare.ops import spec_of
 from compare.specs import Spec
 from cuda_reference import BuildError, _build, _replay
@@ -87,6 +89,7 @@ class Verdict:
             "all_nan": floating and bool(result.cpu()[self.wrong].isnan().all()),
             "shape": list(result.shape),
             "dtype": str(result.dtype).removeprefix("torch."),
+            "map": error_map(result, reference, self.wrong.numpy(), self.index).to_dict(),
         }
 
 

@@ -24,33 +24,6 @@ LONGEST = WIDTH - 4  # characters of a place with its code
 # ---- Memory ----
 
 
-class Placed:
-    """A tensor in another process: enough of one for an :class:`Argument`."""
-
-    def __init__(self, described: dict[str, Any]) -> None:
-        self.name: str = described["name"]
-        self.shape = torch.Size(described["shape"])
-        self.dtype = getattr(torch, described["dtype"])
-        self._strides: Index = tuple(described["strides"])
-        self._address: int = described["address"]
-
-    def data_ptr(self) -> int:
-        """Of its first element."""
-        return self._address
-
-    def stride(self) -> Index:
-        """In elements."""
-        return self._strides
-
-    def numel(self) -> int:
-        """How many elements."""
-        return self.shape.numel()
-
-    def element_size(self) -> int:
-        """In bytes."""
-        return int(self.dtype.itemsize)
-
-
 class SharedArray(NamedTuple):
     """A shared array of a block; ``item``: bytes of an element."""
 
@@ -166,7 +139,7 @@ def site(
     and the helper in another file in which it happened."""
     frames = []
     for frame in stack:
-        if re.search(r"__invoke|_M_invoke|_Function_handler|std::function|run_threads", frame[0]):
+        if re.search(r"call_body|run_threads", frame[0]):
             break
         if frame.line and _source(frame.file):
             frames.append(frame)

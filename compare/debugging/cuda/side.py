@@ -24,12 +24,12 @@ from compare.debugging.cuda import tool_output
 from compare.debugging.cuda.findings import CudaFindings, Step, WrongResult
 from compare.debugging.cuda.reports import (
     Memory,
-    Placed,
     Report,
     folded,
     shared_text,
     site,
 )
+from compare.debugging.findings.placed import Placed
 from cuda_reference import BuildError, _compilers
 from cuda_reference._watch import Frame
 from triton_kernels.interpreter import Argument

@@ -8,8 +8,6 @@ import os
 from collections.abc import Iterator
 from typing import Any
 
-from torch import Tensor
-
 from compare import numerics
 from cuda_reference._watch import Access, Watch
 
@@ -60,17 +58,6 @@ def told(watch: Watch, access: Access) -> dict[str, Any]:
     """An access, for the report."""
     stack = watch.stack(access)
     return {"block": access.block, "thread": access.thread, "stack": stack}
-
-
-def describe(name: str, t: Tensor) -> dict[str, Any]:
-    """A tensor's place in memory, for the report."""
-    return {
-        "name": name,
-        "address": t.data_ptr(),
-        "shape": list(t.shape),
-        "strides": list(t.stride()),
-        "dtype": str(t.dtype).removeprefix("torch."),
-    }
 
 
 @contextlib.contextmanager

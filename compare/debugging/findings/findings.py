@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-import os
 import textwrap
 from dataclasses import asdict, dataclass, field
 from typing import Any
@@ -14,27 +13,20 @@ from compare.checking.eager_rule import LessAccurate
 from compare.checking.judging import Deviation
 from compare.checking.stores import History, Store
 from compare.debugging.compiled.bisection import Bisection
+from compare.debugging.drawing import page
+from compare.debugging.drawing.errors import Output
 from compare.debugging.findings import steps
+from compare.debugging.findings.failure import Failure, place_dict, place_text
 from compare.debugging.findings.hazards import Hazard, Witness
 from compare.debugging.findings.regions import Pattern
-from compare.debugging.findings.steps import Step
-from compare.debugging.findings.traces import WIDTH, Trace, cut, source_line
+from compare.debugging.findings.steps import Loaded, Step
+from compare.debugging.findings.traces import WIDTH, Trace, cut
 from compare.debugging.shrink.shrunk import Reproduction, Shrunk
 from triton_kernels.interpreter import Place, Program
 
 LINES = 40  # of the printed findings: one screen
 MOST_STEPS, LEAST_STEPS = 20, 8  # lines of what the worst element was made of
 SHOWN = 2  # outputs with wrong values that are described
-LONGEST = 5 * WIDTH  # characters of one line of an error's text
-
-
-def place_text(place: Place | None) -> str:
-    """A place as one would look it up from here, with its code."""
-    if place is None:
-        return "at an unknown line"
-    path = os.path.relpath(place.file)
-    path = place.file if path.startswith("..") else path
-    return f"{path}:{place.line} in {place.function}: {source_line(place)}"
 
 
 def beside_the_bound(worse: LessAccurate) -> str:
@@ -64,7 +56,8 @@ class WrongValues:
             index and that store; None if there is none.
         alone: what its writer stores there when it runs alone; None if it does not, or if that
             was an atomic operation.
-        lane_history: what the worst element was made of.
+        lane_history, loaded: what the worst element was made of, and the elements among that.
+        drawn: what a picture shows of it.
     """
 
     output: str
@@ -82,6 +75,8 @@ class WrongValues:
     nearest: tuple[tuple[int, ...], Store] | None = None
     alone: float | None = None
     lane_history: list[Step] = field(default_factory=list)
+    loaded: Loaded = field(default_factory=dict)
+    drawn: Output | None = None
 
     def lines(self) -> list[str]:
         """In words."""
@@ -175,53 +170,15 @@ def _mask(store: Store, on: bool) -> str:
 def _store_dict(store: Store | None, lane: tuple[int, ...] | None) -> dict[str, Any] | None:
     if store is None:
         return None
-    entry = {**store._asdict(), **_place_dict(store.place)}
+    entry = {**store._asdict(), **place_dict(store.place)}
     del entry["place"]
     return entry if lane is None else {**entry, "lane": lane}
 
 
-def _place_dict(place: Place | None) -> dict[str, Any]:
-    if place is None:
-        return {"file": None, "line": None, "function": None, "code": ""}
-    return {**place._asdict(), "code": source_line(place)}
-
-
-@dataclass
-class Failure:
-    """An error that ended the run. ``program`` and ``place`` are None outside a kernel.
-
-    ``lane`` is the first that it happened in, of a tile of that ``shape``, ``lane_history`` what
-    the variables held there; None and empty where the error is no lane's.
-    """
-
-    error: str
-    program: Program | None
-    place: Place | None
-    lane: tuple[int, ...] | None = None
-    shape: tuple[int, ...] = ()
-    lane_history: list[Step] = field(default_factory=list)
-
-    def lines(self) -> list[str]:
-        """In words."""
-        if self.program is None:
-            return [f"stopped outside a kernel: {self.error}"]
-        text = [f"  {_short(line)}" for line in self.error.splitlines()]
-        return [f"stopped in program {self.program}", f"  {place_text(self.place)}", *text]
-
-    def to_dict(self) -> dict[str, Any]:
-        """For the JSON file."""
-        return {
-            "error": self.error,
-            "program": self.program,
-            **_place_dict(self.place),
-            "lane": self.lane,
-            "lane_history": [step.to_dict() for step in self.lane_history],
-        }
-
-
 @dataclass
 class Findings:
-    """What :func:`compare.debug` found: true if nothing is wrong, printable, and :meth:`to_json`.
+    """What :func:`compare.debug` found: true if nothing is wrong, printable, with :meth:`to_json`
+    and :meth:`to_html`.
 
     Attributes:
         subject: the kernel, or the case of an op.
@@ -296,8 +253,8 @@ class Findings:
             lines.append(f"wrong, too: {names}")
         if "interpreted" in self.less_accurate:
             lines.append(beside_the_bound(self.less_accurate["interpreted"]))
-        for hazard in self.hazards[:SHOWN]:
-            lines += _hazard(hazard)
+        for told in self.hazard_lines()[:SHOWN]:
+            lines += told
         if len(self.hazards) > SHOWN:
             left = len(self.hazards) - SHOWN
             lines.append(f"and {left} more hazard{'s' if left > 1 else ''}, in the JSON file")
@@ -310,7 +267,7 @@ class Findings:
             replay = [f"  {self.shrunk.replay}"] if self.shrunk.replay else []  # in one piece
             lines = told + replay + lines
         after = ["", *self.reproduction.lines()] if self.reproduction else []
-        head, way, place = self._lane_history()
+        head, way, place = self.lane_history()
         room = LINES - len(lines) - len(after)
         printed: set[Place | None] = set()
         if self.trace is not None:
@@ -323,7 +280,7 @@ class Findings:
             lines += ["", head, *(f"  {cut(line, WIDTH - 2)}" for line in told)]
         return "\n".join(lines + after)
 
-    def _lane_history(self) -> tuple[str, list[Step], Place | None]:
+    def lane_history(self) -> tuple[str, list[Step], Place | None]:
         """What the worst element, or the lane that failed, was made of: a heading, the steps, and
         the place whose file need not be told."""
         failure, worst = self.failure, self.wrong[0] if self.wrong else None
@@ -364,6 +321,18 @@ class Findings:
             "trace": self.trace and self.trace.to_dict(tiles),
         }
 
+    def hazard_lines(self) -> list[list[str]]:
+        """Each hazard in words."""
+        return [_hazard(hazard) for hazard in self.hazards]
+
+    def to_html(self) -> str:
+        """A page that draws them, in one file that needs no network.
+
+        Raises:
+            RuntimeError: Jinja2 is missing, which the extra `report` brings.
+        """
+        return page.html(self)
+
     def to_json(self, tiles: bool = False) -> str:
         """The same as a JSON text."""
         return json.dumps(numerics.json_safe(self.to_dict(tiles)), indent=1)
@@ -383,10 +352,6 @@ def _witness(witness: Witness, by: str = "by") -> list[str]:
         f"  {named}{witness.what} {by} program {witness.program}{lane}",
         f"    {place_text(witness.place)}",
     ]
-
-
-def _short(line: str) -> str:
-    return line if len(line) <= LONGEST else line[: LONGEST - 1] + "…"
 
 
 def _wrapped(line: str) -> list[str]:

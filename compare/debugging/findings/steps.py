@@ -7,12 +7,16 @@ import textwrap
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+
 from compare.debugging.findings.statements import statement
 from compare.debugging.findings.traces import WIDTH, cut, source_line
 from triton_kernels.interpreter import Place
 
 SHORT = 5  # lines of steps without their code
 VALUES = 44  # columns of what a step holds
+# Line and argument of a load → its elements, as offsets in memory from the argument's first.
+Loaded = dict[tuple[Place | None, str], np.ndarray]
 
 
 @dataclass

@@ -9,16 +9,25 @@ import textwrap
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import cache
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from compare.debugging.findings.regions import Region
-from triton_kernels.interpreter import Place, Program
+from triton_kernels.interpreter import Argument, Place, Program
 
 WIDTH = 110  # columns
 SHOWN = 3  # iterations of a loop before "… n more", and one after
 LONGEST_BODY = 64  # accesses in a loop's body that is recognised as one
+
+
+class Tile(NamedTuple):
+    """An access lane by lane: ``elements`` are the offsets in memory from the argument's first, of
+    lanes that are masked off, too."""
+
+    argument: Argument
+    elements: np.ndarray
+    mask: np.ndarray
 
 
 @dataclass
@@ -35,6 +44,8 @@ class Event:
         nans: NaNs among those.
         operands: of a dot, the ranges of a and b as (low, high, NaNs).
         values, mask: the tile; None where the trace had to leave it out.
+        tile: which elements the lanes touch; None where the trace had to leave it out, or where
+            the tensor is unknown.
     """
 
     what: str
@@ -51,6 +62,7 @@ class Event:
     precision: str = ""
     values: np.ndarray | None = None
     mask: np.ndarray | None = None
+    tile: Tile | None = None
 
     def to_dict(self, tiles: bool) -> dict[str, Any]:
         """For the JSON file, with the values of the tile if ``tiles``."""
@@ -115,6 +127,12 @@ class Trace:
     events: list[Event] = field(default_factory=list)
     ended: str = ""
 
+    @property
+    def heading(self) -> str:
+        """Which program, and how it ran."""
+        how = "alone, from the start of the launch" if self.alone else "after those before it"
+        return f"program {self.program} of {self.grid}, {how}"
+
     def __str__(self) -> str:
         return self.show(most=1 << 30)
 
@@ -124,8 +142,7 @@ class Trace:
 
     def condensed(self, most: int) -> tuple[str, set[Place | None]]:
         """The same, and the places that are left."""
-        how = "alone, from the start of the launch" if self.alone else "after those before it"
-        head = f"program {self.program} of {self.grid}, {how}"
+        head = self.heading
         files = {e.place.file for e in self.events if e.place}
         if len(files) == 1:
             head = cut(f"{head}, {os.path.basename(files.pop())}", WIDTH)

@@ -16,7 +16,7 @@ import numpy as np
 
 from compare.checking.stores import holds
 from compare.debugging.findings.statements import Statement, deciding, statement
-from compare.debugging.findings.steps import Step
+from compare.debugging.findings.steps import Loaded, Step
 from compare.debugging.observers.lane_history import Assignment, Assignments
 from triton_kernels.interpreter import Argument, Dataflow, Place, Value
 
@@ -125,6 +125,19 @@ class Slice:
         for step in sorted(others, key=lambda step: step.place.line):
             ordered.insert(_after(ordered, step.place), step)
         return ordered
+
+    def loaded(self) -> Loaded:
+        """The elements that the value was loaded from: line and argument → offsets in memory."""
+        found: dict[tuple[Place | None, str], list[np.ndarray]] = defaultdict(list)
+        for value, lanes in self._reached.values():
+            touch = value.access
+            if touch is None or touch.pointers.shape != value.shape:
+                continue
+            at = touch.pointers.reshape(-1)[lanes][touch.mask.reshape(-1)[lanes]]
+            holder = next((a for a in self._arguments if at.size and holds(a, at)), None)
+            if holder is not None:
+                found[touch.place, holder.name].append(holder.elements(at))
+        return {key: np.unique(np.concatenate(parts)) for key, parts in found.items()}
 
     def _text(self, each: Assignment) -> str | None:
         """What was assigned, in words; None if it does not belong to the slice."""

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import re
+
 import numpy as np
 
 from compare.checking.stores import holds
 from compare.debugging.findings import regions
-from compare.debugging.findings.traces import Event, Trace
+from compare.debugging.findings.failure import Failure
+from compare.debugging.findings.placed import placed
+from compare.debugging.findings.traces import Event, Tile, Trace
 from triton_kernels.interpreter import Access, Argument, Dataflow, Dot, Launch, Observer, Program
 
 KEPT = 1 << 26  # numbers of all tiles together that a trace keeps
@@ -40,6 +44,7 @@ class Tracer(Observer):
         self._launch, self._alone, self._reached, self._on = -1, alone, False, False
         self.arguments: tuple[Argument, ...] = ()
         self._kept = 0
+        self._places: dict[str, Argument] = {}
 
     def launch(self, launch: Launch) -> None:
         self._launch += 1
@@ -77,11 +82,37 @@ class Tracer(Observer):
             access.place,
         )
         self._keep(event, numbers, access.mask)
+        if argument and event.mask is not None:
+            event.tile = self._lanes(argument, access.pointers, event.mask)
         self.trace.events.append(event)
         if self._watched and argument and argument.name == self._watched[0]:
             address = np.uint64(argument.low + self._watched[1])
             if access.verb == "store" and (hit := access.mask & (access.pointers == address)).any():
                 self.stored_there = numbers[hit][-1].item()
+
+    def _lanes(self, argument: Argument, pointers: np.ndarray, mask: np.ndarray) -> Tile:
+        """What the lanes touch, without the argument's memory, which a trace need not keep."""
+        if argument.name not in self._places:
+            self._places[argument.name] = placed(argument.name, argument.tensor)
+        elements = argument.elements(pointers)
+        if (np.abs(elements) < 1 << 31).all():
+            elements = elements.astype(np.int32)
+        return Tile(self._places[argument.name], elements, mask)
+
+    def failing(self, failure: Failure) -> Event | None:
+        """The access that an error ended; None if it was something else."""
+        touch = self.flow and self.flow.last
+        through = re.match(r"IndexError: out-of-bounds \w+ through (\w+)", failure.error)
+        if not touch or not through or touch.pointers.shape != failure.shape:
+            return None
+        argument = next((a for a in self.arguments if a.name == through[1]), None)
+        if argument is None:
+            return None
+        mask = np.broadcast_to(touch.mask, touch.pointers.shape)
+        lanes = _tile(touch.pointers), mask.size, int(mask.sum())
+        event = Event(touch.verb, argument.name, None, *lanes, None, None, 0, touch.place)
+        event.tile = self._lanes(argument, touch.pointers, mask.copy())
+        return event
 
     def end(self, reason: str) -> None:
         """Note why the program stopped before its end."""

@@ -15,7 +15,7 @@ from collections.abc import Iterator
 import torch
 import triton
 
-from triton_kernels import _launch, _modes
+from triton_kernels import _known_calls, _launch, _modes
 from triton_kernels._gpu import Gpu
 from triton_kernels.gemm.gluon.forms import CAPABILITY, FORMS
 from triton_kernels.gemm.kernels import gemm_bias_act_kernel
@@ -31,7 +31,8 @@ def only(kernels: str) -> Iterator[None]:
     made for, or cannot run here, then raises RuntimeError."""
     token = _wanted.set(kernels)
     try:
-        yield
+        with _known_calls.suspended():
+            yield
     finally:
         _wanted.reset(token)
 
@@ -85,6 +86,7 @@ def lacking() -> str:
 
 def give_up(device: torch.device, error: Exception) -> None:
     """Use it no longer on a device, since a launch failed; warn."""
+    _known_calls.forget()
     _tested[device] = f"with triton {triton.__version__} it fails: {_words(error)}"
     warnings.warn(
         f"gemm_gluon_kernel is not used from now on, so that products take longer; please report "

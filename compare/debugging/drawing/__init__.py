@@ -1,0 +1,1 @@
+"""Findings as one HTML page: tensors with their wrong elements, tiles, loads and stores by line."""

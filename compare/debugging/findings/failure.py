@@ -1,0 +1,69 @@
+"""The error that ended a run, and places in words."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass, field
+from typing import Any
+
+from compare.debugging.findings.steps import Loaded, Step
+from compare.debugging.findings.traces import WIDTH, Event, source_line
+from triton_kernels.interpreter import Place, Program
+
+LONGEST = 5 * WIDTH  # characters of one line of an error's text
+
+
+def place_text(place: Place | None) -> str:
+    """A place as one would look it up from here, with its code."""
+    if place is None:
+        return "at an unknown line"
+    path = os.path.relpath(place.file)
+    path = place.file if path.startswith("..") else path
+    return f"{path}:{place.line} in {place.function}: {source_line(place)}"
+
+
+def place_dict(place: Place | None) -> dict[str, Any]:
+    """A place for the JSON file."""
+    if place is None:
+        return {"file": None, "line": None, "function": None, "code": ""}
+    return {**place._asdict(), "code": source_line(place)}
+
+
+@dataclass
+class Failure:
+    """An error that ended the run. ``program`` and ``place`` are None outside a kernel.
+
+    ``lane`` is the first that it happened in, of a tile of that ``shape``, ``lane_history`` what
+    the variables held there, ``loaded`` the elements that they came from; None and empty where the
+    error is no lane's. ``access`` is the one that was out of bounds.
+    """
+
+    error: str
+    program: Program | None
+    place: Place | None
+    lane: tuple[int, ...] | None = None
+    shape: tuple[int, ...] = ()
+    lane_history: list[Step] = field(default_factory=list)
+    loaded: Loaded = field(default_factory=dict)
+    access: Event | None = None
+
+    def lines(self) -> list[str]:
+        """In words."""
+        if self.program is None:
+            return [f"stopped outside a kernel: {self.error}"]
+        text = [f"  {_short(line)}" for line in self.error.splitlines()]
+        return [f"stopped in program {self.program}", f"  {place_text(self.place)}", *text]
+
+    def to_dict(self) -> dict[str, Any]:
+        """For the JSON file."""
+        return {
+            "error": self.error,
+            "program": self.program,
+            **place_dict(self.place),
+            "lane": self.lane,
+            "lane_history": [step.to_dict() for step in self.lane_history],
+        }
+
+
+def _short(line: str) -> str:
+    return line if len(line) <= LONGEST else line[: LONGEST - 1] + "…"

@@ -1,0 +1,365 @@
+"""act_mul and act_mul_backward: oracle, derived bound, cases.
+
+The results of the latter are one tensor here, [2, …]: the gradient of gate, then that of up. The
+implementations write into it, so that nothing is copied; as it lies, so do both.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import math
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from compare import cases
+from compare.case_options import FLOAT_DTYPE, LYING, choice
+from compare.cases import CPU, META, Arguments, Case, Level
+from compare.specs.activations import ACTIVATIONS
+from compare.specs.elementwise import Elementwise, compute_dtype, promoted
+from compare.specs.product_bounds import U_DOUBLE, U_FMA
+from compare.specs.products import activated
+
+EXACT = ("none", "relu")  # nothing rounds but the product
+CLEAR = 1e-3  # what is this far from 0 is so in every formula
+RARE = ("special", "every")  # values
+SPRINKLED = (math.nan, math.inf, -math.inf, 0.0, -0.0, 1e-30)
+STRAIGHT = 1000.0  # from where on exp(−x) is 0 or infinite
+LAYERS = ((4096, 14336), (8192, 11008))  # tokens × hidden features of language models
+
+
+def result_type(*tensors: Tensor) -> torch.dtype:
+    """As torch promotes floats: those without dimensions count where all are so."""
+    counting = [t for t in tensors if t.dim()] or tensors
+    return functools.reduce(torch.promote_types, (t.dtype for t in counting))
+
+
+def in_one(function: Callable[..., Any]) -> Callable[..., Tensor]:
+    """The function with both its results in one tensor, which it makes itself if they shall be
+    ``apart``."""
+
+    @functools.wraps(function)
+    def packed(
+        *args: Any, out: Tensor | None = None, apart: bool = False, **options: Any
+    ) -> Tensor:
+        if apart:
+            return torch.stack(function(*args, **options))
+        try:
+            given = (*args, *options.values())
+            tensors = [t for t in given if isinstance(t, Tensor)]
+            if out is None:
+                shape = torch.broadcast_shapes(*(t.shape for t in tensors))
+                device = max((t.device for t in tensors), key=lambda device: device.type)
+                out = torch.empty((2, *shape), dtype=result_type(*tensors), device=device)
+            both = out[0], out[1]
+        except (AttributeError, IndexError, RuntimeError, TypeError, ValueError):
+            function(*args, **options)  # which says what is wrong
+            raise
+        function(*args, out=both, **options)
+        return out
+
+    return packed
+
+
+def _wide(*tensors: Tensor) -> list[Tensor]:
+    """The operands as the kernels see them, in float64."""
+    dtype = result_type(*tensors)
+    return [promoted(t, dtype, t).double() for t in tensors]
+
+
+class ActMul(Elementwise):
+    """Cases are those of the elementwise ops, of every activation; a bound decides."""
+
+    bounded = True
+    order = 1
+    options: Mapping[str, Any]
+
+    def __init__(self, name: str, summary: str, **options: Any) -> None:
+        super().__init__(
+            name, summary, lambda gate, up, *, act: self.oracle(gate, up, act), flops=2
+        )
+        self.options = {"act": choice(*ACTIVATIONS), **self.options, **options}
+        self.default_options = {"act": "silu"}
+        self.every = "every gate"
+
+    # ---- what is right ----
+
+    def oracle(self, gate: Tensor, up: Tensor, act: str) -> Tensor:
+        """act(gate)·up in float64."""
+        x, y = _wide(gate, up)
+        return ACTIVATIONS[act].function(x) * y
+
+    def bound(
+        self, name: str, arguments: Arguments, reference: Tensor, dtype: torch.dtype
+    ) -> Tensor:
+        """E + u_out·(|ref| + E) + η_out with E = |up|·δ + u·(|ref| + |up|·δ): the activation's
+        evaluation error δ, a multiplication, the store."""
+        (gate, up), options = arguments
+        x, y = _wide(gate, up)
+        return _Units(name, dtype).product(
+            y.abs(), self.off(name, x, options["act"], dtype), reference
+        )
+
+    def off(self, name: str, x: Tensor, act: str, dtype: torch.dtype) -> Tensor:
+        """How far act(x) may be off: the formula's error; on the Triton side that of the shorter
+        one for 16 bits. Far from 0 all of them are straight lines."""
+        activation = ACTIVATIONS[act]
+        value = activation.function(x).abs()
+        unit = U_DOUBLE if dtype == torch.float64 else U_FMA
+        error = activation.error(x) * unit
+        error = torch.where(x.abs() > STRAIGHT, error.minimum(6 * unit * value), error)
+        if activation.half and dtype.itemsize == 2 and name.startswith("triton"):
+            relative, absolute = activation.half
+            error = error + relative * value + absolute
+        return error
+
+    def exact(self, case: Case) -> bool:
+        """Whether nothing rounds but the result: a product of two numbers that the compute type
+        holds, where that does not underflow."""
+        return case.options["act"] in EXACT and case.values in ("normal", "integers", "lattice")
+
+    def out_dtype(self, case: Case) -> torch.dtype:
+        """Promoted as torch does."""
+        return self.result_dtype(case, self.inputs(case, META))
+
+    def result_dtype(self, case: Case, arguments: Arguments) -> torch.dtype:
+        """Promoted as torch does."""
+        return result_type(*cases.tensors_of(arguments))
+
+    def work(self, case: Case, dtype: torch.dtype, read: int, written: int) -> int:
+        """Operands, steps and errors in float64, or of exact products the oracle's alone."""
+        return written * (28 if self.exact(case) else 100)
+
+    # ---- cases ----
+
+    def settings(self, dtype: str) -> list[dict[str, Any]]:
+        """Every activation."""
+        first = self.default_options["act"]
+        return [{"act": act} for act in (first, *(a for a in ACTIVATIONS if a != first))]
+
+    def cases(self, dtype: str, level: Level) -> Iterator[Case]:
+        """Those of elementwise ops; every 16-bit gate of every activation, and bits where only the
+        product rounds."""
+        yield from super().cases(dtype, level)
+        for others in self.settings(dtype)[1:] if cases.DTYPES[dtype].itemsize == 2 else ():
+            yield Case(self.name, dtype, (65536,), values="every", options=others)
+        for act in EXACT:
+            yield Case(self.name, dtype, (33, 129), "chunk", "integers", options={"act": act})
+        yield Case(self.name, dtype, (33, 128), "chunk", options=self.default_options)
+
+    def inputs(self, case: Case, device: torch.device = CPU) -> Arguments:
+        """gate and up as x and y of elementwise ops. Special values and every value are gates; of
+        the others some are among SPRINKLED."""
+        values = f"{case.values}:normal" if case.values in RARE else case.values
+        plain = dataclasses.replace(case, values=values)
+        (gate, up), options = super().inputs(plain, device)
+        self.sprinkle(case, gate, up)
+        return (gate, up), options
+
+    def sprinkle(self, case: Case, gate: Tensor, other: Tensor) -> None:
+        """Make a quarter of what gate's activation is multiplied by special: but not infinite where
+        one formula may have 0 there and another has not."""
+        if case.values not in RARE or other.device.type == "meta":
+            return
+        generator, x = case.generator(), gate.double()
+        once = tuple(slice(1) if stride == 0 else slice(None) for stride in other.stride())
+        other = other[once]  # an expanded tensor cannot be written as a whole
+        there = torch.rand(other.shape, generator=generator) < 0.25
+        which = torch.randint(len(SPRINKLED), other.shape, generator=generator)
+        chosen = torch.tensor(SPRINKLED, dtype=other.dtype)[which].to(other.device)
+        near = self.near_zero(x, case.options["act"]) & x.isfinite() & (x != 0)
+        doubtful = (near & torch.ones_like(other, dtype=torch.bool)).sum_to_size(other.shape) > 0
+        there = there.to(other.device) & ~(doubtful & chosen.isinf())
+        other.copy_(torch.where(there, chosen, other))
+
+    def near_zero(self, x: Tensor, act: str) -> Tensor:
+        """Whether act(x) is so small that it may be 0 as computed."""
+        value, _ = _value_and_slope(x, act)
+        return (value.abs() <= CLEAR) & (act not in EXACT)
+
+    def sample(self) -> dict[str, Any]:
+        """Of one shape."""
+        return {"gate": (4, 5), "up": (4, 5), "act": "relu"}
+
+    def timed(self, dtype: str, options: Mapping[str, Any]) -> Iterator[Case]:
+        """Squares, as everyone else's; what language models have, the halves of one product."""
+        for n in (1024, 4096):
+            yield Case(self.name, dtype, (n, n), options=options)
+        for shape in LAYERS:
+            yield Case(self.name, dtype, shape, "chunk", options={**options, "out": "contiguous"})
+
+    def to_compile(self, dtype: str, options: Mapping[str, Any]) -> Iterator[Case]:
+        """Every activation; halves of one tensor, and an index past 2³¹."""
+        for act in ACTIVATIONS:
+            yield Case(self.name, dtype, (4096, 4096), options={"act": act})
+        halves = {"act": "silu", "out": "contiguous"}
+        yield Case(self.name, dtype, (4096, 4096), "chunk", options=halves)
+        if dtype == "float32":
+            yield Case(self.name, dtype, (1 << 16, 1 << 15), "padded", options={"act": "silu"})
+
+    def eager(self, gate: Tensor, up: Tensor, act: str, *, out: Tensor | None = None) -> Tensor:
+        """As models write it."""
+        return activated(gate, act) * up
+
+
+class ActMulBackward(ActMul):
+    """Both results as one tensor, [2, …]."""
+
+    layouts = tuple(layout for layout in Elementwise.layouts if layout != "inplace")
+
+    def __init__(self) -> None:
+        more = {"grad": LYING, "grad_dtype": FLOAT_DTYPE}
+        super().__init__("act_mul_backward", "grad·act'(gate)·up and grad·act(gate)", **more)
+        self.triton, self.cuda = in_one(self.triton), in_one(self.cuda)
+        self.operands = ("grad", "gate", "up")
+
+    def oracle(self, grad: Tensor, gate: Tensor, up: Tensor, act: str) -> Tensor:  # type: ignore[override]
+        """Both gradients in float64."""
+        g, x, y = _wide(grad, gate, up)
+        value, slope = _value_and_slope(x, act)
+        return torch.stack(torch.broadcast_tensors(g * (slope * y), g * value))
+
+    def bound(
+        self, name: str, arguments: Arguments, reference: Tensor, dtype: torch.dtype
+    ) -> Tensor:
+        """As act_mul's, of grad·up and the derivative's error, with a multiplication more; and of
+        grad and the activation's."""
+        (grad, gate, up), options = arguments
+        act, units = options["act"], _Units(name, dtype)
+        g, x, y = _wide(grad, gate, up)
+        value, derivative = self.off(name, x, act, dtype), ACTIVATIONS[act].derivative
+        saved = x if derivative.of_pre else ACTIVATIONS[act].function(x)
+        slope = derivative.error(saved) * units.unit
+        if derivative.half and units.half:
+            slope = slope + derivative.half
+        if act in ("sigmoid", "tanh"):  # of a result r that is off itself: 1 − 2r, −2r
+            slope = slope + 2 * value
+        first = units.product((g * y).abs(), slope, reference[0], 2, g.abs() + y.abs())
+        second = units.product(g.abs(), value, reference[1])
+        return torch.stack(torch.broadcast_tensors(first, second))
+
+    def result_shape(self, arguments: Arguments) -> tuple[int, ...]:
+        """Two of the shape to which the tensors broadcast."""
+        return 2, *super().result_shape(arguments)
+
+    def cut(self, arguments: Arguments) -> int | None:
+        """The longest dimension but the first."""
+        shape = self.result_shape(arguments)
+        return max(range(1, len(shape)), key=shape.__getitem__, default=None)
+
+    def part(self, arguments: Arguments, along: int, start: int, size: int) -> Arguments:
+        """A slice of every tensor that does not broadcast there."""
+        shape, (args, options) = self.result_shape(arguments)[1:], arguments
+        return tuple(cases.narrowed(t, shape, along - 1, start, size) for t in args), options
+
+    def work(self, case: Case, dtype: torch.dtype, read: int, written: int) -> int:
+        """The same of both results."""
+        return written * (34 if self.exact(case) else 72)
+
+    def cases(self, dtype: str, level: Level) -> Iterator[Case]:
+        """Those of act_mul, none of which is in place; grad alone of another dtype or layout."""
+        yield from (case for case in super().cases(dtype, level) if case.layout != "inplace")
+        options = self.default_options
+        for lying in ("transposed", "misaligned", "expanded", *cases.DISTANT):
+            shape = (3, 3) if lying in cases.DISTANT else (17, 19)
+            yield Case(self.name, dtype, shape, options={**options, "grad": lying})
+        for other in cases.FLOATS:
+            if other != dtype:
+                yield Case(self.name, dtype, (17, 19), options={**options, "grad_dtype": other})
+        # Each result lies as its own operand does.
+        yield Case(self.name, dtype, (17, 19), "functional", options={**options, "y": "transposed"})
+
+    def inputs(self, case: Case, device: torch.device = CPU) -> Arguments:
+        """act_mul's, and grad, unless options say otherwise of its result's dtype, in the case's
+        layout."""
+        own = {name: case.options.get(name) for name in ("grad", "grad_dtype")}
+        rest = {name: value for name, value in case.options.items() if name not in own}
+        (gate, up), options = super().inputs(dataclasses.replace(case, options=rest), device)
+        shape = torch.broadcast_shapes(gate.shape, up.shape)
+        dtype = cases.DTYPES.get(own["grad_dtype"] or "", result_type(gate, up))
+        kind = "normal" if case.values in RARE else case.values
+        generator = torch.Generator().manual_seed(case.seed + 1)
+        grad = cases.random_values(tuple(shape), dtype, kind, generator, device)
+        grad = cases.arrange(grad, own["grad"] or case.layout)
+        self.sprinkle(case, gate, grad)
+        return (grad, gate, up), options
+
+    def near_zero(self, x: Tensor, act: str) -> Tensor:
+        """The same of act(x) and act'(x)."""
+        _, slope = _value_and_slope(x, act)
+        return super().near_zero(x, act) | ((slope.abs() <= CLEAR) & (act not in EXACT))
+
+    def sample(self) -> dict[str, Any]:
+        """Of one shape."""
+        return {"grad": (4, 5), **super().sample()}
+
+    def cost(self, case: Case) -> tuple[int, int]:
+        """Three tensors read, two written."""
+        flops, moved = super().cost(case)
+        out = math.prod(torch.broadcast_shapes(*self.shapes(case)))
+        return 2 * flops, moved + 2 * out * case.torch_dtype.itemsize
+
+    def called(self, case: Case, function: Callable[..., Tensor]) -> Callable[..., Tensor]:
+        """With layout functional both results are made by the function itself."""
+        return functools.partial(function, apart=True) if case.layout == "functional" else function
+
+    def eager(self, *args: Any, **kwargs: Any) -> Tensor:
+        """As torch's autograd does it."""
+        return _eager_backward(*args, **kwargs)
+
+
+class _Units:
+    """The roundings of an implementation whose results have a dtype."""
+
+    def __init__(self, name: str, dtype: torch.dtype) -> None:
+        self._out, compute = torch.finfo(dtype), torch.finfo(compute_dtype(dtype))
+        self.unit = U_DOUBLE if dtype == torch.float64 else U_FMA
+        self.half = dtype.itemsize == 2 and name.startswith("triton")
+        self._tiny = compute.tiny * compute.eps
+
+    def product(
+        self,
+        factor: Tensor,
+        off: Tensor,
+        reference: Tensor,
+        multiplications: int = 1,
+        others: Tensor | None = None,
+    ) -> Tensor:
+        """The bound of a product with a factor of which the other one is so far off; ``others``:
+        what is multiplied with a product that may have underflowed."""
+        error = factor * off
+        error = error + multiplications * self.unit * (reference.abs() + error)
+        beside = factor if others is None else factor + others
+        error = error + self._tiny * (4 * beside + 1)
+        return (
+            error
+            + self._out.eps / 2 * (reference.abs() + error)
+            + self._out.tiny * self._out.eps / 2
+        )
+
+
+def _value_and_slope(x: Tensor, act: str) -> tuple[Tensor, Tensor]:
+    """act(x) and act'(x)."""
+    activation = ACTIVATIONS[act]
+    value = activation.function(x)
+    return value, activation.derivative.function(x if activation.derivative.of_pre else value)
+
+
+@in_one
+def _eager_backward(
+    grad: Tensor, gate: Tensor, up: Tensor, act: str, *, out: tuple[Tensor, Tensor]
+) -> None:
+    """As autograd does it: the gradients of the product, then the activation's. Tensors of several
+    dtypes or shapes are made alike, since not every torch takes them."""
+    dgate, dup = out
+    alike = [t.to(dgate.dtype).expand(dgate.shape) for t in (grad, gate, up)]
+    grad, gate, up = alike
+    value, derivative = activated(gate, act), ACTIVATIONS[act].derivative
+    torch.mul(grad, value, out=dup)
+    derivative.eager(grad * up, gate if derivative.of_pre else value, dgate)
+
+
+SPECS = [ActMul("act_mul", "act(gate)·up"), ActMulBackward()]

@@ -1,0 +1,67 @@
+// The activations and their derivatives, for one number.
+#pragma once
+#include "elementwise.cuh"
+
+// In the order of ACTS in _gemm.py.
+enum Act { NONE, RELU, GELU, GELU_TANH, SILU, SIGMOID, TANH, LEAKY_RELU };
+
+__device__ inline float erf_of(float x) { return erff(x); }
+__device__ inline double erf_of(double x) { return erf(x); }
+__device__ inline float tanh_of(float x) { return tanhf(x); }
+__device__ inline double tanh_of(double x) { return tanh(x); }
+__device__ inline float exp_of(float x) { return expf(x); }
+__device__ inline double exp_of(double x) { return exp(x); }
+__device__ inline float cosh_of(float x) { return coshf(x); }
+__device__ inline double cosh_of(double x) { return cosh(x); }
+
+template <class C>
+__device__ C activate(C x, int act) {
+  switch (act) {
+    case RELU: return x < C(0) ? C(0) : x;
+    case GELU: return C(0.5) * x * (C(1) + erf_of(x * C(0.70710678118654752)));
+    case GELU_TANH: {
+      const C cubic = x + C(0.044715) * x * x * x;
+      return C(0.5) * x * (C(1) + tanh_of(C(0.79788456080286536) * cubic));
+    }
+    case SILU: return x / (C(1) + exp_of(-x));
+    case SIGMOID: return C(1) / (C(1) + exp_of(-x));
+    case TANH: return tanh_of(x);
+    case LEAKY_RELU: return x < C(0) ? C(0.01) * x : x;
+    default: return x;
+  }
+}
+
+// x between −limit and limit, so that an infinite x is not multiplied by 0; NaN stays NaN.
+template <class C>
+__device__ C bounded(C x, C limit) {
+  if (x > limit) return limit;
+  return x < -limit ? -limit : x;
+}
+
+// act'(x), at the kinks as torch has it; saved is x for gelu, gelu_tanh and silu, else act(x).
+template <class C>
+__device__ C derivative(C saved, int act) {
+  switch (act) {
+    case RELU: return saved <= C(0) ? C(0) : C(1);
+    case LEAKY_RELU: return saved > C(0) ? C(1) : C(0.01);
+    case SIGMOID: return saved - saved * saved;
+    case TANH: return C(1) - saved * saved;
+    case GELU: {
+      const C x = bounded(saved, C(40));
+      const C density = exp_of(-(x * x) / C(2)) * C(0.39894228040143268);
+      return (C(1) + erf_of(x / C(1.41421356237309505))) / C(2) + x * density;
+    }
+    case GELU_TANH: {
+      const C x = bounded(saved, C(10)), root = C(0.79788456080286536);
+      const C inner = root * (x + C(0.044715) * x * x * x);
+      const C secant = C(1) / cosh_of(inner);  // secant² = 1 − tanh²
+      return (C(1) + tanh_of(inner) + x * secant * secant * root * (C(1) + C(0.134145) * x * x)) / C(2);
+    }
+    case SILU: {
+      const C x = bounded(saved, C(1000));
+      const C on = C(1) / (C(1) + exp_of(-x)), off = C(1) / (C(1) + exp_of(x));
+      return on + x * on * off;
+    }
+    default: return C(1);
+  }
+}

@@ -1,0 +1,135 @@
+"""The kernels under act_mul_backward: an activation and its derivative of every gate, two results.
+
+As the elementwise kernels, of which they have the tiles and masks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import triton
+import triton.language as tl
+
+from triton_kernels._elementwise_kernels import indices, located, part, promoted
+
+
+@triton.jit
+def gradients(grad, gate, up, ACT: tl.constexpr, DERIVATIVE: tl.constexpr, OF_PRE: tl.constexpr):
+    """Those of gate and up."""
+    value = ACT(gate)
+    if OF_PRE:
+        slope = DERIVATIVE(gate)
+    else:
+        slope = DERIVATIVE(value)
+    return grad * (slope * up), grad * value  # grad·up might overflow where the slope is 0
+
+
+def _named(kernel: str) -> Callable[[Any], str]:
+    """What profiles call a compiled kernel: act_mul_backward_silu_flat."""
+
+    def name(specialization: Any) -> str:
+        act: str = specialization.constants["ACT"].fn.__name__
+        return f"act_mul_backward_{act.removeprefix('half_')}_{kernel}"
+
+    return name
+
+
+@triton.jit
+def _flat_block(
+    grad_ptr,
+    gate_ptr,
+    up_ptr,
+    dgate_ptr,
+    dup_ptr,
+    lane,
+    mask,
+    other,
+    ACT: tl.constexpr,
+    DERIVATIVE: tl.constexpr,
+    OF_PRE: tl.constexpr,
+    C: tl.constexpr,
+):
+    RESULT: tl.constexpr = dgate_ptr.dtype.element_ty
+    grad = promoted(tl.load(grad_ptr + lane, mask=mask, other=other), RESULT, C)
+    gate = promoted(tl.load(gate_ptr + lane, mask=mask, other=other), RESULT, C)
+    up = promoted(tl.load(up_ptr + lane, mask=mask, other=other), RESULT, C)
+    dgate, dup = gradients(grad, gate, up, ACT, DERIVATIVE, OF_PRE)
+    tl.store(dgate_ptr + lane, dgate, mask=mask)
+    tl.store(dup_ptr + lane, dup, mask=mask)
+
+
+@triton.jit(repr=_named("flat"))
+def flat_gradients_kernel(
+    grad_ptr,
+    gate_ptr,
+    up_ptr,
+    dgate_ptr,
+    dup_ptr,
+    n,
+    ACT: tl.constexpr,
+    DERIVATIVE: tl.constexpr,
+    OF_PRE: tl.constexpr,
+    C: tl.constexpr,
+    BLOCK: tl.constexpr,
+):
+    """n elements, of tensors that are dense alike. Only the last block has a mask: under one,
+    accesses are wide only if n is a multiple of them."""
+    start = tl.program_id(0).to(tl.int64) * BLOCK
+    lane = start + tl.arange(0, BLOCK)
+    if start + BLOCK <= n:
+        _flat_block(
+            grad_ptr, gate_ptr, up_ptr, dgate_ptr, dup_ptr, lane, None, None,
+            ACT, DERIVATIVE, OF_PRE, C,
+        )  # fmt: skip
+    else:
+        _flat_block(
+            grad_ptr, gate_ptr, up_ptr, dgate_ptr, dup_ptr, lane, lane < n, 0,
+            ACT, DERIVATIVE, OF_PRE, C,
+        )  # fmt: skip
+
+
+@triton.jit(repr=_named("tiled"))
+def tiled_gradients_kernel(
+    grad_ptr,
+    gate_ptr,
+    up_ptr,
+    dgate_ptr,
+    dup_ptr,
+    outer,
+    sizes,
+    grad_strides,
+    gate_strides,
+    up_strides,
+    dgate_strides,
+    dup_strides,
+    ACT: tl.constexpr,
+    DERIVATIVE: tl.constexpr,
+    OF_PRE: tl.constexpr,
+    C: tl.constexpr,
+    NDIM: tl.constexpr,
+    INDEX: tl.constexpr,
+    BLOCK_I: tl.constexpr,
+    BLOCK_J: tl.constexpr,
+    BLOCK_K: tl.constexpr,
+):
+    """The same with strides, as _elementwise_kernels.tiled_kernel."""
+    RESULT: tl.constexpr = dgate_ptr.dtype.element_ty
+    tile = tl.program_id(0)
+    columns = (sizes[0] - 1) // BLOCK_I + 1
+    rows = (sizes[1] - 1) // BLOCK_J + 1
+    i0 = tl.minimum((tile % columns).to(INDEX) * BLOCK_I, sizes[0])
+    j0 = tl.minimum((tile // columns % rows).to(INDEX) * BLOCK_J, sizes[1])
+    k0 = (tile // columns // rows).to(INDEX) * BLOCK_K
+    grad = part(grad_ptr, i0, j0, k0, outer, sizes, grad_strides, NDIM, BLOCK_I, BLOCK_J, BLOCK_K)
+    gate = part(gate_ptr, i0, j0, k0, outer, sizes, gate_strides, NDIM, BLOCK_I, BLOCK_J, BLOCK_K)
+    up = part(up_ptr, i0, j0, k0, outer, sizes, up_strides, NDIM, BLOCK_I, BLOCK_J, BLOCK_K)
+    grad = tl.broadcast_to(promoted(grad, RESULT, C), [BLOCK_K, BLOCK_J, BLOCK_I])
+    gate = tl.broadcast_to(promoted(gate, RESULT, C), [BLOCK_K, BLOCK_J, BLOCK_I])
+    up = tl.broadcast_to(promoted(up, RESULT, C), [BLOCK_K, BLOCK_J, BLOCK_I])
+    dgate, dup = gradients(grad, gate, up, ACT, DERIVATIVE, OF_PRE)
+    i, j, k = indices(i0, j0, k0, BLOCK_I, BLOCK_J, BLOCK_K)
+    offset, mask = located(i, j, k, outer, sizes, dgate_strides, NDIM)
+    tl.store(dgate_ptr + offset, dgate, mask=mask)
+    offset, mask = located(i, j, k, outer, sizes, dup_strides, NDIM)
+    tl.store(dup_ptr + offset, dup, mask=mask)

@@ -1,0 +1,147 @@
+"""Private API of Triton: how a compiled kernel starts without Triton's Python in front of it.
+
+What Triton does in Python before each start (to ask for the device, the stream and the hooks, to
+make descriptors anew) takes as long as a call of torch's. Here a start is one call of Triton's C
+launcher. Versions 3.6 and 3.7 are known, which pass arguments differently. Of any other kernel
+than these make, :func:`start` and :func:`pieces` say None, and launches go through Triton's own
+runner; triton_kernels._replay tests on each device that a start this way gives the same bits.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from types import FunctionType
+from typing import Any
+
+import triton
+from triton import knobs
+
+# Of (grid x, y, z, stream, arguments), the kernel's constants among these.
+Start = Callable[[int, int, int, int, Any], None]
+
+_RUN = triton.JITFunction.run  # others put theirs in its place, to see or change every launch
+
+
+def watched(kernel: Any) -> bool:
+    """Whether somebody is to see or change every launch: by hooks of Triton's, of the kernel's, or
+    in the place of JITFunction.run."""
+    runtime = knobs.runtime
+    enter, leave = runtime.launch_enter_hook, runtime.launch_exit_hook
+    return bool(
+        triton.JITFunction.run is not _RUN
+        or kernel.pre_run_hooks
+        or (enter is not None and getattr(enter, "calls", True))
+        or (leave is not None and getattr(leave, "calls", True))
+    )
+
+
+def start(compiled: Any) -> Start | None:
+    """How a compiled kernel starts whose arguments are tensors, addresses, numbers and tuples of
+    numbers, or None if that is not known."""
+    try:
+        run = compiled.run
+        needs_scratch = run.global_scratch_size or run.profile_scratch_size
+        if type(run).__name__ != "CudaLauncher" or needs_scratch:
+            return None
+        launch = _plain_launcher(run.launch)
+        function, packed = compiled.function, compiled.packed_metadata
+        grid_wide = run.launch_cooperative_grid, run.launch_pdl
+        if hasattr(run, "arg_annotations"):  # from 3.7 on
+            annotations, signature = run.arg_annotations, run.kernel_signature
+            rest = (None, None, None, None, None, annotations, signature)
+
+            def started(x: int, y: int, z: int, stream: int, args: Any) -> None:
+                launch(x, y, z, stream, function, *grid_wide, packed, *rest, args)
+        else:
+            before = (function, *grid_wide, None, None, packed, None, None, None)
+
+            def started(x: int, y: int, z: int, stream: int, args: Any) -> None:
+                launch(x, y, z, stream, *before, *args)
+    except (AttributeError, KeyError, TypeError):  # another version's
+        return None
+    return started
+
+
+def _plain_launcher(launch: Any) -> Any:
+    """The C launcher, in front of which stands a function if there are descriptors."""
+    return _enclosed(launch)["launcher"] if isinstance(launch, FunctionType) else launch
+
+
+def _enclosed(function: Any) -> dict[str, Any]:
+    """The variables of a closure."""
+    cells = (cell.cell_contents for cell in function.__closure__)
+    return dict(zip(function.__code__.co_freevars, cells))
+
+
+class Map:
+    """A descriptor as the C launcher takes it, of a matrix that may lie elsewhere each time; what
+    has been made for an address is kept.
+
+    Attributes:
+        address: where the matrix lay of which it was made.
+    """
+
+    def __init__(self, descriptor: Any, meta: Any) -> None:
+        self.address: int = descriptor.base.data_ptr()
+        self._meta, self._like = meta, copy.copy(descriptor)
+        self._like.base = None  # no tensor is kept alive
+        self._made: dict[int, Any] = {}
+
+    def __call__(self, address: int) -> Any:
+        """That of the matrix at an address."""
+        made = self._made.get(address)
+        if made is None:
+            if len(self._made) >= _MAPS:
+                self._made.clear()
+            made = self._made[address] = self.expanded(address)[0]
+        return made
+
+    def expanded(self, address: int) -> list[Any]:
+        """All arguments that come of the descriptor, the map for the first."""
+        from triton.backends.nvidia import driver
+
+        like = copy.copy(self._like)
+        like.base = _Address(address)
+        expanded: list[Any] = driver.make_tensordesc_arg(like, self._meta)
+        return expanded
+
+
+_MAPS = 64  # of 128 bytes, that one descriptor of one kind of call keeps
+
+
+class _Address:
+    """Stands in for a tensor: a descriptor only asks for its address."""
+
+    def __init__(self, address: int) -> None:
+        self._address = address
+
+    def data_ptr(self) -> int:
+        return self._address
+
+
+def is_descriptor(value: Any) -> bool:
+    """Whether it is one of Triton's descriptors, or of Gluon's."""
+    return hasattr(value, "block_shape")
+
+
+def pieces(compiled: Any, args: tuple[Any, ...]) -> list[Any] | None:
+    """The arguments of a launch as the C launcher takes them, with a :class:`Map` for each
+    descriptor; None if that is not known."""
+    if not any(map(is_descriptor, args)):
+        return list(args)
+    try:
+        metas = iter(_enclosed(compiled.run.launch)["tensordesc_meta"])
+        taken: list[Any] = []
+        for arg in args:
+            if not is_descriptor(arg):
+                taken.append(arg)
+                continue
+            meta = next(metas)
+            if meta is None:  # a GPU that has no such thing
+                return None
+            made = Map(arg, meta)
+            taken += [made, *made.expanded(made.address)[1:]]
+    except (AttributeError, KeyError, TypeError, StopIteration, ImportError):
+        return None
+    return taken
