@@ -45,6 +45,7 @@ class Product(NamedTuple):
         words = [f"{m}×{n}×{k} w{warps} s{stages}", self.act]
         words[:0] = ["gluon"] if configuration.gluon else []
         words += [name for name in ("bias", "pre") if getattr(self, name)]
+        words += ["split"] if configuration.SPLIT > 1 else []
         words += [f"{self.problem.c} c"] if self.problem.c else []
         if self.problem.out_dtype != self.problem.dtype:
             words.append(f"→ {name(self.problem.out_dtype)}")
@@ -93,7 +94,8 @@ def distinct(arch: str) -> tuple[Product, ...]:
             each = product._replace(problem=problem)
             configuration = choose(problem, gpu)
             if configuration.gluon or problem.kernels == "tl":
-                found.setdefault((configuration, problem[3:], product.pre), each)
+                kind = configuration._replace(SPLIT=min(2, configuration.SPLIT))  # no constant
+                found.setdefault((kind, problem[3:], product.pre), each)
     return tuple(found.values())
 
 

@@ -35,6 +35,8 @@ TAILS = (33, 65, 70)
 TMA = (70, 40, 136)
 # Lengths of rows and columns that leave every remainder of 8: other 16-bit matrices are copied.
 ALIGNMENTS = [(40 + i, 48 + 3 * i % 8, 40 + 5 * i % 8) for i in range(8)]
+# Bytes of the parts of a split sum at most: a tile of 256 × 128 for each multiprocessor.
+PARTS = 132 * 256 * 128 * 4
 LARGE = {
     "standard": [(512, 512, 512)],
     "full": [(512, 512, 512), (333, 4097, 1023), (1, 4096, 4096), (2048, 2048, 2048)],
@@ -65,6 +67,10 @@ _HALF_TILES: list[Cut] = [((9, 40, 130), 132), ((20, 40, 130), 132), ((9, 140, 1
 _HALF_TILES += [((20, 140, 130), 2), ((70, 130, 5), 132), ((140, 300, 5), 1)]
 _HALF_TILES += [((194, 388, 40), 1), ((322, 136, 40), 2), ((66, 66, 3080), 1)]
 _HALF_TILES += [((66, 264, 40), 2), ((66, 136, 130), 3), ((130, 72, 40), 132)]
+# Those that sum K in parts, not all of the same number of steps; on one or two multiprocessors' few
+# tiles none is worth it.
+_HALF_TILES += [((9, 40, 1288), 132), ((20, 40, 1288), 132), ((40, 40, 1288), 132)]
+_HALF_TILES += [((40, 40, 2056), 10)]
 TILES = {
     "float16": _HALF_TILES,
     "bfloat16": _HALF_TILES,
@@ -76,8 +82,8 @@ TILES = {
 
 # Those of triton_kernels.gemm.gluon, some with several tiles a program.
 GLUON: list[Cut] = [((500, 120, 4104), 1), ((250, 168, 1032), 1), ((250, 152, 520), 1)]
-GLUON += [((130, 328, 136), 1), ((322, 136, 40), 2), ((130, 168, 328), 1)]
-GLUON += [((130, 152, 136), 1), ((130, 72, 200), 132)]
+GLUON += [((130, 328, 136), 1), ((322, 136, 40), 2), ((130, 168, 520), 1)]
+GLUON += [((130, 152, 136), 1), ((130, 72, 200), 132), ((70, 40, 2056), 132)]  # the last: split
 
 # One shape for each tile configuration of triton_kernels.gemm; a test holds them to that.
 # Multiples of 16, so that a launch is specialised as usual.
@@ -200,9 +206,9 @@ class Product(Spec):
         return (*a.shape[:-1], b.shape[self.columns])
 
     def workspace(self, case: Case, arguments: Arguments) -> int:
-        """A copy of an input that lies unfavourably."""
+        """A copy of an input that lies unfavourably, and where K is split the sums of its parts."""
         largest = max(t.numel() for t in tensors_of(arguments))
-        return largest * case.torch_dtype.itemsize
+        return largest * case.torch_dtype.itemsize + (PARTS if case.dtype in HALVES else 0)
 
     def work(self, case: Case, dtype: torch.dtype, read: int, written: int) -> int:
         """Inputs and absolute values in float64, the oracle's result, the bound, errors."""

@@ -21,6 +21,7 @@ from compare.timing.engine import Candidate
 from compare.timing.results import CANDIDATE, CHOSEN
 from triton_kernels import _launch
 from triton_kernels.gemm import Configuration, Gpu, Problem, choose, launch
+from triton_kernels.gemm.choice import split
 from triton_kernels.gemm.kernels import gemm_bias_act_kernel
 from triton_kernels.interpreter.cross_compile import compiling
 
@@ -42,17 +43,19 @@ def candidates(spec: Spec, case: Case) -> Iterator[Candidate]:
 
 
 def configurations(problem: Problem, gpu: Gpu) -> list[Configuration]:
-    """What is chosen for a problem, and then what is for others of the same dtypes."""
-    return list(
-        dict.fromkeys([choose(problem, gpu), *_of_any_size(problem._replace(M=0, N=0, K=0), gpu)])
-    )
+    """What is chosen for a problem, and then what is for others of the same dtypes: whole, and with
+    K split as it may be for this one."""
+    found = [choose(problem, gpu)]
+    for form in _of_any_size(problem._replace(M=0, N=0, K=0), gpu):
+        found += [form, *split(form, problem, gpu)]
+    return list(dict.fromkeys(found))
 
 
 @functools.lru_cache(64)
 def _of_any_size(problem: Problem, gpu: Gpu) -> tuple[Configuration, ...]:
     sizes = itertools.product(ROWS, SIDES, STEPS)
     found = (choose(problem._replace(M=M, N=N, K=K), gpu) for M, N, K in sizes)
-    return tuple(dict.fromkeys(found))
+    return tuple(dict.fromkeys(form._replace(SPLIT=1) for form in found))
 
 
 class _Asked(Exception):

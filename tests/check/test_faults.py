@@ -43,7 +43,7 @@ TRITON_GEMM = "triton_kernels/gemm/kernels.py"
 TRITON_GEMM_CHOICE = "triton_kernels/gemm/choice.py"
 CUDA_GEMM = "cuda_reference/csrc/gemm.cuh"
 CUDA_WMMA = "cuda_reference/csrc/gemm_wmma.cuh"
-K_MASK = "(m[:, None] < M) & (k[None, :] < K - k0)"
+K_MASK = "(m[:, None] < m_end) & (k[None, :] < a_end - k0)"
 
 FAULTS = {
     "mask dropped in a Triton kernel": Fault(
@@ -119,7 +119,7 @@ FAULTS = {
     "K tail unmasked, Triton": Fault(
         TRITON_GEMM,
         K_MASK,
-        "m[:, None] < M",
+        "m[:, None] < m_end",
         "gemm_bias_act float32 1x1x1 contiguous normal seed=0",
         "Triton: the kernel's logic",
     ),
@@ -149,6 +149,13 @@ FAULTS = {
         "tl.range(tl.program_id(0), tiles, PROGRAMS, flatten=True)",
         "tl.range(tl.program_id(0), PROGRAMS, PROGRAMS, flatten=True)",
         "linear_gelu bfloat16 194x392x40 contiguous lattice multiprocessors=2 seed=0",
+        "Triton: the kernel's logic",
+    ),
+    "a part of a split sum forgotten": Fault(
+        TRITON_GEMM,
+        "tl.range(1, parts, loop",
+        "tl.range(2, parts, loop",
+        "gemm_bias_act float16 40x40x1288 contiguous lattice multiprocessors=132 seed=0",
         "Triton: the kernel's logic",
     ),
     "the second half of a tile at the first one's columns": Fault(
@@ -181,8 +188,8 @@ FAULTS = {
     ),
     "the result kept in place of the pre-activation": Fault(
         TRITON_GEMM,
-        "tl.store(pre_ptr + offsets, pre.to(",
-        "tl.store(pre_ptr + offsets, ACT(pre).to(",
+        "store_tile(pre, tile,",
+        "store_tile(pre, ACT(tile),",
         "linear_gelu float64 33x65x70 functional lattice training=pre bias=True seed=0",
         "Triton: the kernel's logic",
     ),

@@ -74,9 +74,9 @@ def test_cases_of_every_form_on_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     more = [c for c in spec.cases("bfloat16", "quick") if str(c) not in before]
     cuts = [c for c in more if "operands" in c.options]
-    assert len(cuts) == 16
+    assert len(cuts) == 18
     assert {c.options["operands"] for c in cuts} == {"forward", "dgrad", "wgrad"}
-    assert sum("c" in c.options for c in cuts) == 8
+    assert sum("c" in c.options for c in cuts) == 9
 
 
 def test_what_a_gpu_alone_runs_is_debugged_in_the_default_kernel() -> None:

@@ -55,23 +55,26 @@ def measured(p: Problem) -> tuple[bool, tuple[int, ...], int]:
         large = p.precision == "tf32" and p.M > 64
         return False, (128, 128, 32, 8, 8, 3) if large else (64, 64, 32, 8, 4, 2), 1
     if p.M <= 32:
-        return False, (32 if p.M > 16 else 16, 64 if p.N >= 6144 else 32, 128, 8, 4, 6), 1
+        return False, (32 if p.M > 16 else 16, 64 if p.N >= 6144 else 32, 128, 8, 4, 4), 1
     large = p.M * p.N > 2**21
     return False, (128, 256, 64, 8, 8, 3) if large else (64, 128, 64, 8, 4, 4), 1
 
 
 def test_an_h200_gets_what_was_measured() -> None:
     """But one: the largest tile did not fit beside an odd c, and the call failed."""
-    others = 0
+    others = split = 0
     for problem, *_ in walk.products():
         got = choose(problem, GPUS["sm_90"])
-        if problem.c == "odd" and measured(problem)[1] == (128, 256, 64, 16, 8, 3):
+        if got.SPLIT > 1:
+            split += 1
+        elif problem.c == "odd" and measured(problem)[1] == (128, 256, 64, 16, 8, 3):
             assert got.tma
             assert got.tiles != measured(problem)[1]
             others += 1
         else:
             assert (got.tma, tuple(got.tiles), got.SUBTILES) == measured(problem), problem
     assert 0 < others < 200
+    assert 100 < split < 2000
 
 
 # ---- everywhere ----
@@ -90,10 +93,11 @@ def test_whatever_is_drawn_fits(arch: str) -> None:
 
 def test_fewer_stages_come_before_smaller_tiles() -> None:
     """Few rows: the kernel that had asked for more than there is."""
-    for arch, stages in (("sm_80", 6), ("sm_86", 5), ("sm_89", 5), ("sm_90", 6), ("sm_120", 5)):
-        for M in (1, 16, 17, 32):
-            got = choose(Problem(M, 16384, 4096, BF16, BF16), GPUS[arch])
-            assert got.tiles == (32 if M > 16 else 16, 64, 128, 8, 4, stages)
+    for arch, shared in (("sm_80", 4), ("sm_86", 4), ("sm_90", 4), ("sm_86", 3)):
+        gpu = GPUS[arch]._replace(shared_memory=GPUS[arch].shared_memory - (4 - shared) * 30_000)
+        for M in (17, 32):
+            got = choose(Problem(M, 16384, 4096, BF16, BF16), gpu)
+            assert got.tiles == (32, 64, 128, 8, 4, shared)
 
 
 def test_a_gpu_of_ones_own() -> None:
@@ -101,7 +105,7 @@ def test_a_gpu_of_ones_own() -> None:
     product = Problem(16, 4096, 4096, BF16, BF16)
     tiles = {kb: choose(product, Gpu(86, 20, kb * 1024)).tiles for kb in (99, 64, 48, 24)}
     assert [t[1:3] + t[-1:] for t in tiles.values()] == [
-        (64, 128, 5),
+        (64, 128, 4),
         (64, 128, 4),
         (64, 128, 3),
         (64, 64, 3),
@@ -141,7 +145,7 @@ def test_a_sample_of_the_walk_compiles_and_fits(part: int) -> None:
     """40 of the distinct ones, some a test, so that workers share them."""
     for arch, i in DRAWN[part::8]:
         product, gpu = walk.distinct(arch)[i], GPUS[arch]
-        (launch,) = walk.compiled([product], arch)
+        *_, launch = walk.compiled([product], arch)  # after a copy of what is not aligned
         assert launch.error is None, (arch, product)
         chosen = choose(product.problem, gpu)
         assert launch.meta["BLOCK_N"] == chosen.tiles.BLOCK_N
@@ -188,12 +192,12 @@ def test_the_formula_wastes_no_stage(arch: str, products: tuple[walk.Product, ..
 
 @pytest.fixture
 def refusing(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Tiles]]:
-    """A GPU on which tiles of more than four stages are out of resources; what was tried."""
+    """A GPU on which tiles of more than three stages are out of resources; what was tried."""
     tried: list[Tiles] = []
 
     def start(self: Any, device: torch.device, *args: Any) -> None:
         tried.append(Tiles(*(self.meta[name] for name in Tiles._fields)))
-        if tried[-1].num_stages > 4:
+        if tried[-1].num_stages > 3:
             raise OutOfResources(123456, 101376, "shared memory")
 
     monkeypatch.setattr(_launch.Launch, "__call__", start)
@@ -209,14 +213,14 @@ def test_the_next_smaller_one_runs_with_a_warning_once(refusing: list[Tiles]) ->
     a, b = torch.ones(8, 64, dtype=BF16), torch.ones(64, 512, dtype=BF16)
     with pytest.warns(RuntimeWarning, match="smaller tiles are taken from now on") as warned:
         triton_kernels.gemm_bias_act(a, b)
-    assert [tiles.num_stages for tiles in refusing] == [6, 5, 4]
-    assert [str(w.message).count("Required: 123456") for w in warned] == [1, 1]
+    assert [tiles.num_stages for tiles in refusing] == [4, 3]
+    assert [str(w.message).count("Required: 123456") for w in warned] == [1]
     refusing.clear()
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         triton_kernels.gemm_bias_act(a, b)
         triton_kernels.gemm_bias_act(a[:1], b)
-    assert [tiles.num_stages for tiles in refusing] == [4, 4]
+    assert [tiles.num_stages for tiles in refusing] == [3, 3]
 
 
 def test_in_tests_it_is_an_error(refusing: list[Tiles]) -> None:

@@ -17,7 +17,7 @@ from compare.checking.implementations import implementations, is_quick
 from compare.ops import SPECS
 from triton_kernels import _launch
 from triton_kernels.gemm import GPUS, Configuration, Gpu, Problem, Tiles, choose, launch
-from triton_kernels.gemm.choice import SHIPPED, TMA_TILES, TmaTiles, tiles_for
+from triton_kernels.gemm.choice import FEW_TILES, SHIPPED, TMA_TILES, TmaTiles, tiles_for
 from triton_kernels.gemm.configurations import cdiv
 from triton_kernels.gemm.gluon import availability
 from triton_kernels.interpreter import cross_compile
@@ -132,6 +132,7 @@ def tables(dtype: str) -> set[tuple[Any, ...]]:
         for M, N, precision in itertools.product(sizes, sizes, precisions)
     }
     for row in TMA_TILES if dtype in HALVES else ():
+        cuts |= {("ieee", 0, *few) for few in FEW_TILES}
         cuts.add((None, row.SUBTILES, *row.tiles))
         cuts.add((None, row.SUBTILES, *row.tiles._replace(num_stages=row.stages_with_c)))
         if row.long is not None:
@@ -149,7 +150,7 @@ def quick_launches(dtype: str) -> list[tuple[Case, dict[str, Any]]]:
             if is_quick(way, spec, case) or torch.cuda.is_available():
                 arguments, options = spec.inputs(case, torch.device("meta"))
                 spec.called(case, spec.triton)(*arguments, **options)
-                pairs += [(case, options) for _, options in launches]
+                pairs += [(case, options) for name, options in launches if name != "repack_kernel"]
                 launches.clear()
     return pairs
 

@@ -1,12 +1,16 @@
 """Which kernel a matrix product gets, and its tiles, by the problem and by what the GPU has.
 
-:func:`choose` takes the configuration that is the fastest where memory is plentiful, from rules and
-a table measured on an H200, and of that the first of its smaller forms for which a block has the
-shared memory: first with fewer stages, then with smaller tiles. Descriptors compete: of their tiles
-those whose waves over the multiprocessors cost least are taken. What was measured stands in
+Of float32 and float64 there is one configuration by rules; of 16-bit matrices several compete, and
+:func:`choose` takes the one that :mod:`triton_kernels.gemm.model` says is the fastest:
+
+- of the tiles of gemm_tma_kernel those whose waves over the multiprocessors cost least;
+- the forms of gemm_gluon_kernel, on compute capability 9.0;
+- through pointers, the tiles that rules give where there are no descriptors or few rows;
+- where tiles are fewer than multiprocessors, the last two with K split, and small tiles.
+
+Each is first brought to a size for which a block has the shared memory: with fewer stages, then
+with smaller tiles. What the rules rest on stands in
 :class:`triton_kernels._measured.Constants`; ``triton_kernels.tune()`` measures it on other GPUs.
-On compute capability 9.0 these compete with the forms of gemm_gluon_kernel, by the model of
-:mod:`triton_kernels.gemm.gluon.forms`.
 """
 
 from __future__ import annotations
@@ -21,6 +25,7 @@ from torch import Tensor
 from triton_kernels import _known_calls, _measured
 from triton_kernels._gpu import H200, Gpu
 from triton_kernels._measured import SHIPPED, Constants
+from triton_kernels.gemm import model
 from triton_kernels.gemm.configurations import (
     HALVES,
     Configuration,
@@ -72,26 +77,75 @@ TMA_CAPABILITY = 90  # the first GPUs with a tensor memory accelerator
 PLENTY = 128 * 1024
 
 
+LARGEST_REACHES = 0.89  # of the tensor cores' peak: the first of TMA_TILES, whose cost is 1
+# For more rows than 32, where K is split; with up to 32 rows their tiles are SMALL columns wide.
+FEW_TILES = Tiles(32, 32, 128, 8, 4, 4), Tiles(64, 32, 128, 8, 4, 4)
+
+
 @functools.lru_cache(4096)
 def choose(problem: Problem, gpu: Gpu) -> Configuration:
     """The configuration for a problem."""
+    found = candidates(problem, gpu)
+    if len(found) == 1:
+        return next(iter(found))
+    return min(found, key=lambda form: model.seconds(problem, gpu, form, found[form]))
+
+
+def candidates(problem: Problem, gpu: Gpu) -> dict[Configuration, float]:
+    """Configurations that fit, and what the loop of those by descriptors reaches of the tensor
+    cores' peak."""
     constants = _measured.constants(gpu)
-    costs: dict[Configuration, float] = {}  # of one tile
+    found: dict[Configuration, float] = {}
     if tma_pays(problem, gpu):
-        for row, cost in zip(TMA_TILES, constants.costs):
-            form = fitting(row.for_problem(problem, constants), problem, gpu)
-            if form is not None:
-                costs.setdefault(form, cost)
+        reached = {f: r for f, r in forms.able(problem, gpu).items() if _fits(f, problem, gpu)}
+        for form, each in reached.items():
+            found |= dict.fromkeys((form, *split(form, problem, gpu)), each)
+        if found and problem.kernels == "gluon":
+            return found
+        found |= _of_tma(problem, gpu, constants)
+    if not found:
+        wanted = Configuration(False, tiles_for(problem, gpu, constants))
+        found[fitting(wanted, problem, gpu) or _SMALLEST] = 0.0
+    if problem.dtype in HALVES:
+        few = [tiles_for(problem, gpu, constants)._replace(BLOCK_N=SMALL)]
+        for tiles in few if problem.M <= SMALL else FEW_TILES:
+            if (small := fitting(Configuration(False, tiles), problem, gpu)) is not None:
+                found |= dict.fromkeys(split(small, problem, gpu), 0.0)
+    return found
+
+
+def _of_tma(problem: Problem, gpu: Gpu, constants: Constants) -> dict[Configuration, float]:
+    """The form of gemm_tma_kernel whose waves cost least, if one fits."""
+    costs: dict[Configuration, float] = {}  # of one tile
+    for row, cost in zip(TMA_TILES, constants.costs):
+        form = fitting(row.for_problem(problem, constants), problem, gpu)
+        if form is not None:
+            costs.setdefault(form, cost)
 
     def waves(form: Configuration) -> int:
         return cdiv(form.tiles_of(problem.M, problem.N), gpu.multiprocessors)
 
     best = min(costs, key=lambda form: waves(form) * costs[form], default=None)
-    if best is not None:
-        fit = [form for form in forms.able(problem, gpu) if _fits(form, problem, gpu)]
-        return forms.best(problem, gpu, fit, best, costs[best])
-    wanted = Configuration(False, tiles_for(problem, gpu, constants))
-    return fitting(wanted, problem, gpu) or _SMALLEST
+    if best is None:
+        return {}
+    tiles, (first, *_) = best.tiles, TMA_TILES
+    area = tiles.BLOCK_M * tiles.BLOCK_N / (first.tiles.BLOCK_M * first.tiles.BLOCK_N)
+    return {best: LARGEST_REACHES * area / costs[best]}
+
+
+def split(form: Configuration, problem: Problem, gpu: Gpu) -> list[Configuration]:
+    """The form with K split, in the ways that may pay; none if its tiles fill the GPU.
+
+    By descriptors each multiprocessor gets one part; through pointers up to four, which share it.
+    """
+    M, N, K, *_ = problem
+    tiles = form.tiles_of(M, N)
+    if not 0 < tiles < gpu.multiprocessors or (form.tma and not form.gluon):
+        return []
+    most = cdiv(K, form.tiles.BLOCK_K) // 2  # two steps each at least
+    wanted = (1,) if form.gluon else (1, 2, 4)
+    parts = {min(programs * gpu.multiprocessors // tiles, most): None for programs in wanted}
+    return [form._replace(ALTERNATE=False, SPLIT=each) for each in parts if each > 1]
 
 
 def tma_pays(problem: Problem, gpu: Gpu) -> bool:
@@ -122,7 +176,7 @@ def tiles_for(problem: Problem, gpu: Gpu, constants: Constants = SHIPPED) -> Til
             return Tiles(128, 128, 32, 8, 8, 3)
         return Tiles(64, 64, 32, 8, 4, 2)
     if M <= 32:
-        return Tiles(32 if M > 16 else 16, 64 if N >= constants.wide * busy else 32, 128, 8, 4, 6)
+        return Tiles(32 if M > 16 else 16, 64 if N >= constants.wide * busy else 32, 128, 8, 4, 4)
     if M * N <= constants.large * busy:
         return Tiles(64, 128, 64, 8, 4, 4 if plenty else 3)
     return Tiles(128, 256, 64, 8, 8, 3) if plenty else Tiles(128, 128, 32, 8, 8, 4)
@@ -136,7 +190,7 @@ def fitting(wanted: Configuration, problem: Problem, gpu: Gpu) -> Configuration 
 def _fits(form: Configuration, problem: Problem, gpu: Gpu) -> bool:
     """Whether there is shared memory for it, as far as is known."""
     enough = form.shared_memory(problem, gpu.capability) <= gpu.shared_memory
-    return enough and (form, problem[3:], gpu) not in _failed
+    return enough and (form._replace(SPLIT=1), problem[3:], gpu) not in _failed
 
 
 _SMALLEST = Configuration(False, Tiles(16, 16, 16, 8, 4, 1))
@@ -149,7 +203,7 @@ def too_large(configuration: Configuration, problem: Problem, gpu: Gpu, error: E
     """Note that a launch was out of resources, and warn; whether there is another configuration."""
     if configuration == _SMALLEST:
         return False
-    _failed.add((configuration, problem[3:], gpu))
+    _failed.add((configuration._replace(SPLIT=1), problem[3:], gpu))
     choose.cache_clear()
     _known_calls.forget()
     warnings.warn(

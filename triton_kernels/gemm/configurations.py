@@ -57,6 +57,7 @@ class Configuration(NamedTuple):
         SUBTILES: in how many parts the epilogue by descriptors takes a tile.
         gluon: gemm_gluon_kernel; else, by descriptors, gemm_tma_kernel.
         ALTERNATE: of gemm_gluon_kernel, whether every four of its warps have tiles of their own.
+        SPLIT: in how many parts K is summed, of tiles that would not fill all multiprocessors.
     """
 
     tma: bool
@@ -64,10 +65,15 @@ class Configuration(NamedTuple):
     SUBTILES: int = 1
     gluon: bool = False
     ALTERNATE: bool = False
+    SPLIT: int = 1
 
     def tiles_of(self, M: int, N: int) -> int:
         """How many tiles a result has."""
         return cdiv(M, self.tiles.BLOCK_M) * cdiv(N, self.tiles.BLOCK_N)
+
+    def parts(self, K: int) -> int:
+        """In how many parts so long a sum is made: each has a step at least."""
+        return max(1, min(self.SPLIT, cdiv(K, self.tiles.BLOCK_K)))
 
     def shared_memory(self, problem: Problem, capability: int) -> int:
         """Bytes that a block needs at most, by what Triton 3.6 and 3.7 allocate for the tiles of

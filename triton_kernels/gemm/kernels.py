@@ -5,6 +5,11 @@ program. ``gemm_tma_kernel`` is for products of 16-bit matrices on GPUs with a t
 accelerator (compute capability 9.0 and newer): a program a multiprocessor takes tile after tile, so
 that the next one's loads run during this one's epilogue. Both share the epilogue.
 
+Where tiles are too few to keep the GPU busy, K is split, through pointers and in gemm_gluon_kernel:
+each program sums a part of K and leaves its sum in a workspace. The last of a tile to do so, which
+a counter tells, adds the parts in their order, whichever program that is, so that the bits are the
+same every time; then it does the epilogue. No program waits for another.
+
 The jit functions take what belongs together as one tuple: ``size`` is (M, N), ``bias`` (pointer,
 stride), ``c`` (pointer, row stride, column stride), ``scalars`` (alpha, beta). A pointer is None
 where there is no such tensor. OP is for the kernel's name alone.
@@ -48,6 +53,39 @@ def pre_activation(acc, m, n, size, bias, c, scalars, C: tl.constexpr):
     return pre
 
 
+@triton.jit
+def part_of(steps, part, parts):
+    """First and last step of a part of K, nearly as many each."""
+    return part * steps // parts, (part + 1) * steps // parts
+
+
+@triton.jit
+def sum_of_parts(acc, tile, part, parts, workspace, counters):
+    """Leave acc as a part of its tile. Returns the sum of the parts, and whether this was the last:
+    else the sum is another program's to make."""
+    rows = tl.arange(0, acc.shape[0])
+    columns = tl.arange(0, acc.shape[1])
+    size: tl.constexpr = acc.shape[0] * acc.shape[1]
+    tile_ptrs = workspace + tile.to(tl.int64) * parts * size
+    tile_ptrs += rows[:, None] * acc.shape[1] + columns[None, :]
+    tl.store(tile_ptrs + part * size, acc)
+    tl.debug_barrier()  # all threads have stored before one of them counts
+    last = tl.atomic_add(counters + tile, 1, sem="acq_rel") == parts - 1
+    if last:
+        tl.store(counters + tile, 0)  # as the next launch expects it
+        acc = tl.load(tile_ptrs, cache_modifier=".cg")
+        UNROLL: tl.constexpr = 4 if size <= 8192 else 1  # loads in flight, as registers allow
+        for i in tl.range(1, parts, loop_unroll_factor=UNROLL):
+            acc += tl.load(tile_ptrs + i * size, cache_modifier=".cg")
+    return acc, last
+
+
+@triton.jit
+def multiple(x, UNIT: tl.constexpr):
+    """x, which is a multiple of UNIT, as a number of which the compiler knows that."""
+    return x // UNIT * UNIT if UNIT > 1 else x
+
+
 def named(kernel: str) -> Callable[[Any], str]:
     """What profiles call a compiled kernel: linear_gelu_tma; gemm_pointers with no activation."""
 
@@ -57,69 +95,6 @@ def named(kernel: str) -> Callable[[Any], str]:
         return f"{op}_{kernel}" if act == "none" else f"{op}_{act}_{kernel}"
 
     return name
-
-
-@triton.jit(do_not_specialize=["alpha", "beta"], repr=named("pointers"))
-def gemm_bias_act_kernel(
-    a_ptr,
-    b_ptr,
-    bias_ptr,
-    c_ptr,
-    out_ptr,
-    pre_ptr,
-    M,
-    N,
-    K,
-    stride_am,
-    stride_ak,
-    stride_bk,
-    stride_bn,
-    stride_bias,
-    stride_cm,
-    stride_cn,
-    stride_om,
-    stride_on,
-    alpha,
-    beta,
-    OP: tl.constexpr,
-    ACT: tl.constexpr,
-    C: tl.constexpr,
-    PRECISION: tl.constexpr,
-    BLOCK_M: tl.constexpr,
-    BLOCK_N: tl.constexpr,
-    BLOCK_K: tl.constexpr,
-    GROUP_M: tl.constexpr,
-):
-    """One BLOCK_M × BLOCK_N tile of out a program; C is the accumulator's type."""
-    pid_m, pid_n = swizzle(tl.program_id(0), M, N, BLOCK_M, BLOCK_N, GROUP_M)
-    m = pid_m.to(tl.int64) * BLOCK_M + tl.arange(0, BLOCK_M)
-    n = pid_n.to(tl.int64) * BLOCK_N + tl.arange(0, BLOCK_N)
-    k = tl.arange(0, BLOCK_K)
-    a_ptrs = a_ptr + m[:, None] * stride_am + k[None, :].to(tl.int64) * stride_ak
-    b_ptrs = b_ptr + k[:, None].to(tl.int64) * stride_bk + n[None, :] * stride_bn
-    # A tall matrix by columns has strides that 32 bits hold, but not BLOCK_K of them.
-    step = tl.full((), BLOCK_K, tl.int64)
-    acc = tl.zeros((BLOCK_M, BLOCK_N), C)
-    for k0 in range(0, K, BLOCK_K):
-        a = tl.load(a_ptrs, mask=(m[:, None] < M) & (k[None, :] < K - k0), other=0.0)
-        b = tl.load(b_ptrs, mask=(k[:, None] < K - k0) & (n[None, :] < N), other=0.0)
-        if PRECISION == "ieee" and a_ptr.dtype.element_ty == tl.float32:
-            # A sum of BLOCK_K products at a time: the error grows with K / BLOCK_K, not with K. As
-            # fma, because the compiler makes acc + dot(a, b) one dot that accumulates on.
-            part = tl.dot(a, b, input_precision=PRECISION, out_dtype=C)
-            acc = tl.fma(part, tl.full(part.shape, 1.0, C), acc)
-        else:
-            acc = tl.dot(a, b, acc, input_precision=PRECISION, out_dtype=C)
-        a_ptrs += step * stride_ak
-        b_ptrs += step * stride_bk
-    bias = (bias_ptr, stride_bias)
-    c = (c_ptr, stride_cm, stride_cn)
-    pre = pre_activation(acc, m, n, (M, N), bias, c, (alpha, beta), C)
-    offsets = m[:, None] * stride_om + n[None, :] * stride_on
-    mask = (m[:, None] < M) & (n[None, :] < N)
-    if pre_ptr is not None:
-        tl.store(pre_ptr + offsets, pre.to(pre_ptr.dtype.element_ty), mask=mask)
-    tl.store(out_ptr + offsets, ACT(pre).to(out_ptr.dtype.element_ty), mask=mask)
 
 
 @triton.jit
@@ -145,6 +120,7 @@ def finish_and_store(
     out,
     pre,
     strides,
+    C: tl.constexpr,
     ACT: tl.constexpr,
     OUT_TMA: tl.constexpr,
 ):
@@ -152,10 +128,112 @@ def finish_and_store(
     pre's."""
     m = m0.to(tl.int64) + tl.arange(0, acc.shape[0])
     n = n0.to(tl.int64) + tl.arange(0, acc.shape[1])
-    tile = pre_activation(acc, m, n, size, bias, c, scalars, tl.float32)
+    tile = pre_activation(acc, m, n, size, bias, c, scalars, C)
     if pre is not None:
         store_tile(pre, tile, m0, n0, m, n, size, strides, OUT_TMA)
     store_tile(out, ACT(tile), m0, n0, m, n, size, strides, OUT_TMA)
+
+
+@triton.jit(do_not_specialize=["alpha", "beta", "parts"], repr=named("pointers"))
+def gemm_bias_act_kernel(
+    a_ptr,
+    b_ptr,
+    bias_ptr,
+    c_ptr,
+    out_ptr,
+    pre_ptr,
+    workspace,
+    counters,
+    M,
+    N,
+    K,
+    stride_am,
+    stride_ak,
+    stride_bk,
+    stride_bn,
+    stride_bias,
+    stride_cm,
+    stride_cn,
+    stride_om,
+    stride_on,
+    alpha,
+    beta,
+    parts,
+    OP: tl.constexpr,
+    ACT: tl.constexpr,
+    C: tl.constexpr,
+    PRECISION: tl.constexpr,
+    UNITS: tl.constexpr,
+    B_POLICY: tl.constexpr,
+    BLOCK_M: tl.constexpr,
+    BLOCK_N: tl.constexpr,
+    BLOCK_K: tl.constexpr,
+    GROUP_M: tl.constexpr,
+):
+    """One BLOCK_M × BLOCK_N tile of out a program, or a part of its sum; C is the accumulator's
+    type.
+
+    workspace and counters are None if K is not split. UNITS: what the length and pitch are
+    multiples of, of a by rows, a by columns, b by columns, b by rows; 1 of what does not lie so.
+    B_POLICY: b's eviction policy.
+    """
+    tiles = tl.cdiv(M, BLOCK_M) * tl.cdiv(N, BLOCK_N)
+    pid_m, pid_n = swizzle(tl.program_id(0) % tiles, M, N, BLOCK_M, BLOCK_N, GROUP_M)
+    m = pid_m.to(tl.int64) * BLOCK_M + tl.arange(0, BLOCK_M)
+    n = pid_n.to(tl.int64) * BLOCK_N + tl.arange(0, BLOCK_N)
+    k = tl.arange(0, BLOCK_K)
+    stride_am, a_end = multiple(stride_am, UNITS[0]), multiple(K, UNITS[0])
+    stride_ak, m_end = multiple(stride_ak, UNITS[1]), multiple(M, UNITS[1])
+    stride_bn, b_end = multiple(stride_bn, UNITS[2]), multiple(K, UNITS[2])
+    stride_bk, n_end = multiple(stride_bk, UNITS[3]), multiple(N, UNITS[3])
+    a_ptrs = a_ptr + m[:, None] * stride_am + k[None, :].to(tl.int64) * stride_ak
+    b_ptrs = b_ptr + k[:, None].to(tl.int64) * stride_bk + n[None, :] * stride_bn
+    # A tall matrix by columns has strides that 32 bits hold, but not BLOCK_K of them.
+    step = tl.full((), BLOCK_K, tl.int64)
+    if workspace is None:
+        first = 0
+        end = tl.cdiv(K, BLOCK_K)
+    else:
+        first, end = part_of(tl.cdiv(K, BLOCK_K), tl.program_id(0) // tiles, parts)
+        a_ptrs += step * first * stride_ak
+        b_ptrs += step * first * stride_bk
+    acc = tl.zeros((BLOCK_M, BLOCK_N), C)
+    for i in range(first, end):
+        k0 = i * BLOCK_K
+        a_mask = (m[:, None] < m_end) & (k[None, :] < a_end - k0)
+        b_mask = (k[:, None] < b_end - k0) & (n[None, :] < n_end)
+        a = tl.load(a_ptrs, mask=a_mask, other=0.0)
+        b = tl.load(b_ptrs, mask=b_mask, other=0.0, eviction_policy=B_POLICY)
+        if PRECISION == "ieee" and a_ptr.dtype.element_ty == tl.float32:
+            # A sum of BLOCK_K products at a time: the error grows with K / BLOCK_K, not with K. As
+            # fma, because the compiler makes acc + dot(a, b) one dot that accumulates on.
+            part = tl.dot(a, b, input_precision=PRECISION, out_dtype=C)
+            acc = tl.fma(part, tl.full(part.shape, 1.0, C), acc)
+        else:
+            acc = tl.dot(a, b, acc, input_precision=PRECISION, out_dtype=C)
+        a_ptrs += step * stride_ak
+        b_ptrs += step * stride_bk
+    last = True
+    if workspace is not None:
+        tile = tl.program_id(0) % tiles
+        part = tl.program_id(0) // tiles
+        acc, last = sum_of_parts(acc, tile, part, parts, workspace, counters)
+    if last:
+        finish_and_store(
+            acc,
+            pid_m * BLOCK_M,
+            pid_n * BLOCK_N,
+            (M, N),
+            (bias_ptr, stride_bias),
+            (c_ptr, stride_cm, stride_cn),
+            (alpha, beta),
+            out_ptr,
+            pre_ptr,
+            (stride_om, stride_on),
+            C,
+            ACT,
+            False,
+        )
 
 
 @triton.jit(do_not_specialize=["alpha", "beta"], repr=named("tma"))
@@ -225,6 +303,7 @@ def gemm_tma_kernel(
                 out,
                 pre,
                 (stride_om, stride_on),
+                tl.float32,
                 ACT,
                 OUT_TMA,
             )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import math
 from typing import Any
 
 import torch
@@ -14,10 +15,12 @@ from triton_kernels import _elementwise, _launch
 from triton_kernels._launch import REMEMBERED, Launch, specialization_key
 from triton_kernels._scalars import as_argument
 from triton_kernels.activations import ACTIVATIONS
+from triton_kernels.gemm import splitting
 from triton_kernels.gemm.choice import choose, tma_compatible, too_large
-from triton_kernels.gemm.configurations import Configuration, Problem, cdiv
+from triton_kernels.gemm.configurations import Configuration, Problem
 from triton_kernels.gemm.gluon import availability
 from triton_kernels.gemm.kernels import gemm_bias_act_kernel, gemm_tma_kernel
+from triton_kernels.gemm.repacking import repacked
 
 
 def launch(
@@ -50,8 +53,9 @@ def launch(
             raise RuntimeError(f"gemm_gluon_kernel is not made for {problem}")
         try:
             if chosen.tma:
-                programs = min(chosen.tiles_of(M, N), gpu.multiprocessors)
-                by_descriptors(chosen, programs, op, a, b, bias, c, out, pre, act, scalars)
+                by_descriptors(
+                    chosen, gpu.multiprocessors, op, a, b, bias, c, out, pre, act, scalars
+                )
             else:
                 through_pointers(chosen, op, a, b, bias, c, out, pre, act, scalars, precision)
             return
@@ -83,7 +87,7 @@ def _strides(bias: Tensor | None, c: Tensor | None, out: Tensor) -> tuple[int, .
 
 def by_descriptors(
     chosen: Configuration,
-    programs: int,
+    most: int,
     op: str,
     a: Tensor,
     b: Tensor,
@@ -94,15 +98,16 @@ def by_descriptors(
     act: str,
     scalars: tuple[Any, Any],
 ) -> None:
-    """Launch gemm_tma_kernel, or gemm_gluon_kernel."""
-    a, a_t = _tma_operand(a)
-    b, b_t = _tma_operand(b)
+    """Launch gemm_tma_kernel, or gemm_gluon_kernel, with so many programs at most."""
+    tiles, parts = chosen.tiles_of(*out.shape), chosen.parts(a.shape[1])
+    programs = min(tiles * parts, most)
+    (a, a_t), (b, b_t) = _tma_operands(a, b)
     out_tma = tma_compatible(out)
     if chosen.gluon:
         from triton_kernels.gemm.gluon import launch as gluon  # where it can be imported
 
         how = a_t, b_t, out_tma
-        gluon.launch(chosen, programs, op, a, b, bias, c, out, pre, act, scalars, how)
+        gluon.launch(chosen, programs, op, a, b, bias, c, out, pre, act, scalars, how, parts)
         return
     shape, strides = (*out.shape, _depth(a, a_t)), _strides(bias, c, out)
     keys = tuple(map(specialization_key, (a, b, bias, c, out, pre)))
@@ -144,8 +149,11 @@ def through_pointers(
         b = b.contiguous()  # the multiply-adds read b by rows; by columns they take twice as long
     strides = (*a.stride(), *b.stride(), *_strides(bias, c, out))
     keys = tuple(map(specialization_key, (a, b, bias, c, out, pre, *scalars)))
-    prepared = _pointer_launch(op, chosen, shape, strides, keys, act, precision)
-    prepared(out.device, a, b, bias, c, out, pre, *shape, *strides, *scalars)
+    prepared, parts = _pointer_launch(op, chosen, shape, strides, keys, act, precision)
+    elements = chosen.tiles.BLOCK_M * chosen.tiles.BLOCK_N
+    sums = torch.float64 if a.dtype == torch.float64 else torch.float32
+    split = splitting.memory(chosen.tiles_of(*out.shape), elements, parts, sums, out.device)
+    prepared(out.device, a, b, bias, c, out, pre, *split, *shape, *strides, *scalars, parts)
 
 
 @functools.lru_cache(REMEMBERED)
@@ -157,18 +165,30 @@ def _pointer_launch(
     keys: tuple[Any, ...],
     act: str,
     precision: str,
-) -> Launch:
-    """The launch of gemm_bias_act_kernel for arguments of these integers and keys."""
+) -> tuple[Launch, int]:
+    """The launch of gemm_bias_act_kernel for arguments of these integers and keys, and the parts of
+    K."""
     (dtype, _), _, _, _, (out_dtype, _), *_ = keys
-    return Launch(
+    M, N, K = shape
+    am, ak, bk, bn, *_ = strides
+    vector = 16 // dtype.itemsize
+    units = [(ak, am, K), (am, ak, M), (bk, bn, K), (bn, bk, N)]
+    parts = chosen.parts(K)
+    prepared = Launch(
         gemm_bias_act_kernel,
-        (chosen.tiles_of(*shape[:2]),),
+        (chosen.tiles_of(M, N) * parts,),
         OP=op,
         ACT=ACTIVATIONS[act].forward_for(out_dtype, dtype),
         C=_elementwise.compute_type(dtype),
         PRECISION=precision,
+        UNITS=tuple(
+            math.gcd(pitch, length, vector) if step == 1 else 1 for step, pitch, length in units
+        ),
+        # Of a matrix that is read once nothing need stay in L2.
+        B_POLICY="evict_first" if M <= chosen.tiles.BLOCK_M else "",
         **chosen.tiles._asdict(),
     )
+    return prepared, parts
 
 
 Block = list[int]
@@ -222,19 +242,31 @@ def _depth(a: Tensor, a_t: bool) -> int:
     return a.shape[0 if a_t else 1]
 
 
-def _tma_operand(matrix: Tensor) -> tuple[Tensor, bool]:
-    """The matrix as a descriptor takes it, and whether that is the transpose.
+def _tma_operands(a: Tensor, b: Tensor) -> tuple[tuple[Tensor, bool], tuple[Tensor, bool]]:
+    """Each as descriptors take it, and whether that is the transpose.
 
-    What no descriptor takes is copied to rows that start on multiples of 16 bytes.
+    What no descriptor takes is copied to rows that start on multiples of 16 bytes; so is b where
+    its pitch slows down loads that are many.
     """
-    if tma_compatible(matrix):
-        return matrix, False
-    transposed = matrix.stride(0) == 1
-    if transposed:
-        matrix = matrix.t()
-    if not tma_compatible(matrix):
-        step = 16 // matrix.element_size()
-        pitch = cdiv(matrix.shape[1], step) * step
-        padded = matrix.new_empty(matrix.shape[0], pitch)[:, : matrix.shape[1]]
-        matrix = padded.copy_(matrix)
-    return matrix, transposed
+    (a, a_t), (b, b_t) = _by_rows(a), _by_rows(b)
+    rows = a.shape[1 if a_t else 0]
+    pitched = b.stride(0) * b.element_size() % 32 != 0 and rows >= PITCHED
+    copied = [not tma_compatible(a), pitched or not tma_compatible(b)]
+    if any(copied):
+        copies = iter(repacked(*(t for t, copy in zip((a, b), copied) if copy)))
+        a, b = (next(copies) if copy else t for t, copy in zip((a, b), copied))
+    return (a, a_t), (b, b_t)
+
+
+# Rows of a from which a copy of b pays where b's pitch is an odd multiple of 16 bytes: such loads
+# take a quarter longer, sectors of L2 being 32 bytes. From 1000 on it costs nothing (H200).
+PITCHED = 1280
+
+
+def _by_rows(matrix: Tensor) -> tuple[Tensor, bool]:
+    """The matrix, its transpose or a copy, whichever has rows of stride 1; whether it is the
+    transpose."""
+    row, column = matrix.stride()
+    if tma_compatible(matrix) or row != 1:
+        return (matrix, False) if column == 1 else (matrix.contiguous(), False)
+    return matrix.t(), True

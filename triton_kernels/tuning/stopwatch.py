@@ -103,11 +103,10 @@ def configured(run: Run, gpu: Gpu, device: torch.device) -> Callable[[], Tensor]
     out = torch.empty(M, N, dtype=out_dtype, device=device)
     scalars = as_argument(1.0, dtype), as_argument(0.0, dtype)
     operands = "tune", a, b, bias, None, out, None, "gelu_tanh", scalars
-    programs = min(chosen.tiles_of(M, N), gpu.multiprocessors)
 
     def call() -> Tensor:
         if chosen.tma:
-            by_descriptors(chosen, programs, *operands)
+            by_descriptors(chosen, gpu.multiprocessors, *operands)
         else:
             through_pointers(chosen, *operands, precision)
         return out

@@ -29,10 +29,11 @@ from triton_kernels.gemm.gluon.versions import (
     mbarrier,
     store_tile,
     store_wait,
+    thread_barrier,
     warpgroup_mma,
     warpgroup_mma_wait,
 )
-from triton_kernels.gemm.kernels import named, swizzle
+from triton_kernels.gemm.kernels import named, part_of, swizzle
 
 
 @gluon.constexpr_function
@@ -45,6 +46,26 @@ def _accumulator(columns):
 def _advanced(stage, phase, STAGES: gl.constexpr):
     last = stage == STAGES - 1
     return gl.where(last, 0, stage + 1), gl.where(last, phase ^ 1, phase)
+
+
+@gluon.jit
+def _items(tiles, split):
+    """How many items there are: tiles, or parts of them."""
+    items = tiles
+    if split[0] is not None:
+        items = tiles * split[2]
+    return items
+
+
+@gluon.jit
+def _item(item, tiles, steps, split):
+    """Tile, part, first and last step of an item; the parts that begin with K come first."""
+    if split[0] is None:
+        tile, part, first, end = item, item * 0, item * 0, steps
+    else:
+        tile, part = item % tiles, item // tiles
+        first, end = part_of(steps, part, split[2])
+    return tile, part, first, end
 
 
 @gluon.jit
@@ -70,22 +91,24 @@ def _load(
 
 @gluon.jit
 def _produce(
-    descs, buffers, barriers, size, first,
+    descs, buffers, barriers, size, split, loaded,
     FIRST_N: gl.constexpr, A_T: gl.constexpr, B_T: gl.constexpr,
     BLOCK_M: gl.constexpr, BLOCK_N: gl.constexpr, BLOCK_K: gl.constexpr,
     GROUP_M: gl.constexpr, STAGES: gl.constexpr,
 ):  # fmt: skip
-    """All loads but the ``first`` of the first tile."""
-    full, empty, _ = barriers
+    """All loads but so many of the first tile."""
+    full, empty, _turn = barriers
     M, N, K = size
     steps = gl.cdiv(K, BLOCK_K)
     tiles = gl.cdiv(M, BLOCK_M) * gl.cdiv(N, BLOCK_N)
     start = gl.program_id(0)
-    stage = gl.where(first == STAGES, 0, first)
-    phase = gl.where(first == STAGES, 0, 1)
-    for tile in range(start, tiles, gl.num_programs(0)):
+    items = _items(tiles, split)
+    stage = gl.where(loaded == STAGES, 0, loaded)
+    phase = gl.where(loaded == STAGES, 0, 1)
+    for item in range(start, items, gl.num_programs(0)):
+        tile, _part, first, end = _item(item, tiles, steps, split)
         tile_m, tile_n = swizzle(tile, M, N, BLOCK_M, BLOCK_N, GROUP_M)
-        for step in range(gl.where(tile == start, first, 0), steps):
+        for step in range(gl.where(item == start, first + loaded, first), end):
             mbarrier.wait(empty.index(stage), phase)
             _load(
                 descs, buffers, full, stage,
@@ -166,9 +189,33 @@ def _finish(
 
 
 @gluon.jit
+def _places(acc):
+    """Where a block's sums lie in the workspace: by rows."""
+    lying: gl.constexpr = _accumulator(acc.shape[1])
+    rows = gl.arange(0, acc.shape[0], gl.SliceLayout(1, lying))
+    columns = gl.arange(0, acc.shape[1], gl.SliceLayout(0, lying))
+    return rows[:, None] * acc.shape[1] + columns[None, :]
+
+
+@gluon.jit
+def _leave(sums, acc):
+    """A part of a block's sums in the workspace."""
+    gl.store(sums + _places(acc), acc)
+
+
+@gluon.jit
+def _sum(sums, parts, SIZE: gl.constexpr, acc):
+    """All parts of a block, so many elements apart, added in their order."""
+    acc = gl.load(sums + _places(acc), cache_modifier=".cg")
+    for i in range(1, parts):
+        acc += gl.load(sums + i * SIZE + _places(acc), cache_modifier=".cg")
+    return acc
+
+
+@gluon.jit
 def _consume(
     CONSUMER: gl.constexpr,
-    buffers, barriers, size, bias_ptr, c, stride_cn, scalars, outs, stride_on,
+    buffers, barriers, size, split, bias_ptr, c, stride_cn, scalars, outs, stride_on,
     ACT: gl.constexpr, A_T: gl.constexpr, B_T: gl.constexpr, OUT_TMA: gl.constexpr,
     CONSUMERS: gl.constexpr, ALTERNATE: gl.constexpr, FIRST_N: gl.constexpr, PART_N: gl.constexpr,
     BLOCK_M: gl.constexpr, BLOCK_N: gl.constexpr, BLOCK_K: gl.constexpr,
@@ -190,6 +237,7 @@ def _consume(
         outs = out, pre, out_buffer.index(CONSUMER), stride_om
     start = gl.program_id(0)
     programs = gl.num_programs(0)
+    items = _items(tiles, split)
     if ALTERNATE:
         start += CONSUMER * programs
         programs *= 2
@@ -199,7 +247,8 @@ def _consume(
     if ALTERNATE and CONSUMER == 1:  # the stages of the other's first tile are skipped
         stage = steps % STAGES
         phase = steps // STAGES & 1
-    for tile in range(start, tiles, programs):
+    for item in range(start, items, programs):
+        tile, part, first, end = _item(item, tiles, steps, split)
         tile_m, tile_n = swizzle(tile, M, N, BLOCK_M, BLOCK_N, GROUP_M)
         m = tile_m * BLOCK_M + ROW
         n = tile_n * BLOCK_N
@@ -209,7 +258,7 @@ def _consume(
         if ALTERNATE:
             mbarrier.wait(turn.index(CONSUMER), turns)
             turns ^= 1
-        for step in range(steps):
+        for step in range(first, end):
             mbarrier.wait(full.index(stage), phase)
             a = a_buffer.index(stage)
             b = b_buffer.index(stage)
@@ -219,18 +268,18 @@ def _consume(
                 a = a.slice(ROW, ROWS, 0)
             if B_T:
                 b = b.permute((1, 0))
-            acc = warpgroup_mma(a, b, acc, use_acc=step > 0, is_async=True)
+            acc = warpgroup_mma(a, b, acc, use_acc=step > first, is_async=True)
             if REST_N:
                 b = rest_buffer.index(stage)
                 if B_T:
                     b = b.permute((1, 0))
-                rest = warpgroup_mma(a, b, rest, use_acc=step > 0, is_async=True)
+                rest = warpgroup_mma(a, b, rest, use_acc=step > first, is_async=True)
                 acc, rest = warpgroup_mma_wait(BLOCKS, deps=(acc, rest))
             else:
                 acc = warpgroup_mma_wait(BLOCKS, deps=(acc,))
             # That was the step before; this one's products run on.
             before = gl.where(stage == 0, STAGES - 1, stage - 1)
-            mbarrier.arrive(empty.index(before), count=1, pred=step > 0)
+            mbarrier.arrive(empty.index(before), count=1, pred=step > first)
             stage, phase = _advanced(stage, phase, STAGES)
         if ALTERNATE:
             mbarrier.arrive(turn.index(1 - CONSUMER), count=1)
@@ -242,15 +291,31 @@ def _consume(
             acc = warpgroup_mma_wait(0, deps=(acc,))
         before = gl.where(stage == 0, STAGES - 1, stage - 1)
         mbarrier.arrive(empty.index(before), count=1)
-        _finish(
-            acc, row, m, n, size, c, stride_cn, scalars, outs, stride_on,
-            HAS_BIAS, ACT, OUT_TMA, PART_N,
-        )  # fmt: skip
-        if REST_N:
+        last = True
+        if split[0] is not None:
+            workspace, counters, parts = split
+            mine = tile * CONSUMERS + CONSUMER
+            sums = workspace + mine.to(gl.int64) * parts * (ROWS * BLOCK_N)
+            _leave(sums + part * (ROWS * BLOCK_N), acc)
+            if REST_N:
+                _leave(sums + part * (ROWS * BLOCK_N) + ROWS * FIRST_N, rest)
+            thread_barrier()
+            last = gl.atomic_add(counters + mine, 1, sem="acq_rel") == parts - 1
+            if last:
+                gl.store(counters + mine, 0)
+                acc = _sum(sums, parts, ROWS * BLOCK_N, acc)
+                if REST_N:
+                    rest = _sum(sums + ROWS * FIRST_N, parts, ROWS * BLOCK_N, rest)
+        if last:
             _finish(
-                rest, rest_row, m, n + FIRST_N, size, c, stride_cn, scalars, outs, stride_on,
+                acc, row, m, n, size, c, stride_cn, scalars, outs, stride_on,
                 HAS_BIAS, ACT, OUT_TMA, PART_N,
             )  # fmt: skip
+            if REST_N:
+                _finish(
+                    rest, rest_row, m, n + FIRST_N, size, c, stride_cn, scalars, outs, stride_on,
+                    HAS_BIAS, ACT, OUT_TMA, PART_N,
+                )  # fmt: skip
         if ALTERNATE:
             ahead = stage + steps
             phase ^= ahead // STAGES & 1
@@ -259,7 +324,7 @@ def _consume(
         store_wait(0)
 
 
-@gluon.jit(do_not_specialize=["alpha", "beta"], repr=named("gluon"))
+@gluon.jit(do_not_specialize=["alpha", "beta", "parts"], repr=named("gluon"))
 def gemm_gluon_kernel(
     a_desc,
     b_desc,
@@ -268,6 +333,8 @@ def gemm_gluon_kernel(
     c_ptr,
     out,
     pre,
+    workspace,
+    counters,
     M,
     N,
     K,
@@ -277,6 +344,7 @@ def gemm_gluon_kernel(
     stride_on,
     alpha,
     beta,
+    parts,
     OP: gl.constexpr,
     ACT: gl.constexpr,
     A_T: gl.constexpr,
@@ -325,25 +393,28 @@ def gemm_gluon_kernel(
     c = (c_ptr, stride_cm)
     scalars = (alpha, beta)
     outs = (out, pre, out_buffer, stride_om)
+    split = (workspace, counters, parts)
     # The first loads start before the warps part, which takes a while.
-    first = gl.minimum(gl.cdiv(K, BLOCK_K), STAGES)
-    tile_m, tile_n = swizzle(gl.program_id(0), M, N, BLOCK_M, BLOCK_N, GROUP_M)
+    tiles = gl.cdiv(M, BLOCK_M) * gl.cdiv(N, BLOCK_N)
+    tile, _, first, end = _item(gl.program_id(0), tiles, gl.cdiv(K, BLOCK_K), split)
+    loaded = gl.minimum(end - first, STAGES)
+    tile_m, tile_n = swizzle(tile, M, N, BLOCK_M, BLOCK_N, GROUP_M)
     for i in gl.static_range(STAGES):
         _load(
-            descs, buffers, full, i,
-            tile_m * BLOCK_M, tile_n * BLOCK_N, i * BLOCK_K, i < first, FIRST_N, A_T, B_T,
+            descs, buffers, full, i, tile_m * BLOCK_M, tile_n * BLOCK_N, (first + i) * BLOCK_K,
+            i < loaded, FIRST_N, A_T, B_T,
         )  # fmt: skip
     # Registers: 240 a thread of a consumer, 24 of the producer.
     if CONSUMERS == 2:
         gl.warp_specialize(
             [
-                (_consume, (0, buffers, barriers, size, bias_ptr, c, stride_cn, scalars, outs,
-                            stride_on, ACT, A_T, B_T, OUT_TMA, CONSUMERS, ALTERNATE,
+                (_consume, (0, buffers, barriers, size, split, bias_ptr, c, stride_cn, scalars,
+                            outs, stride_on, ACT, A_T, B_T, OUT_TMA, CONSUMERS, ALTERNATE,
                             FIRST_N, PART_N, BLOCK_M, BLOCK_N, BLOCK_K, GROUP_M, STAGES)),
-                (_consume, (1, buffers, barriers, size, bias_ptr, c, stride_cn, scalars, outs,
-                            stride_on, ACT, A_T, B_T, OUT_TMA, CONSUMERS, ALTERNATE,
+                (_consume, (1, buffers, barriers, size, split, bias_ptr, c, stride_cn, scalars,
+                            outs, stride_on, ACT, A_T, B_T, OUT_TMA, CONSUMERS, ALTERNATE,
                             FIRST_N, PART_N, BLOCK_M, BLOCK_N, BLOCK_K, GROUP_M, STAGES)),
-                (_produce, (descs, buffers, barriers, size, first, FIRST_N, A_T, B_T,
+                (_produce, (descs, buffers, barriers, size, split, loaded, FIRST_N, A_T, B_T,
                             BLOCK_M, BLOCK_N, BLOCK_K, GROUP_M, STAGES)),
             ],
             [4, 1],
@@ -352,10 +423,10 @@ def gemm_gluon_kernel(
     else:
         gl.warp_specialize(
             [
-                (_consume, (0, buffers, barriers, size, bias_ptr, c, stride_cn, scalars, outs,
-                            stride_on, ACT, A_T, B_T, OUT_TMA, CONSUMERS, ALTERNATE,
+                (_consume, (0, buffers, barriers, size, split, bias_ptr, c, stride_cn, scalars,
+                            outs, stride_on, ACT, A_T, B_T, OUT_TMA, CONSUMERS, ALTERNATE,
                             FIRST_N, PART_N, BLOCK_M, BLOCK_N, BLOCK_K, GROUP_M, STAGES)),
-                (_produce, (descs, buffers, barriers, size, first, FIRST_N, A_T, B_T,
+                (_produce, (descs, buffers, barriers, size, split, loaded, FIRST_N, A_T, B_T,
                             BLOCK_M, BLOCK_N, BLOCK_K, GROUP_M, STAGES)),
             ],
             [1],

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from triton_kernels._launch import REMEMBERED, Launch, specialization_key
 from triton_kernels.activations import ACTIVATIONS
+from triton_kernels.gemm import splitting
 from triton_kernels.gemm.configurations import Configuration
 from triton_kernels.gemm.gluon.kernels import gemm_gluon_kernel
 from triton_kernels.gemm.gluon.versions import TensorDescriptor, gl
@@ -61,15 +62,21 @@ def launch(
     act: str,
     scalars: tuple[Any, Any],
     how: How,
+    parts: int = 1,
 ) -> None:
     """As gemm.launch has it; how: A_T and B_T, of what a and b are then the transposes, and
-    OUT_TMA."""
+    OUT_TMA; parts: of K, each of which is a program's."""
     if bias is not None:
         bias = bias.contiguous()
     shape = *out.shape, a.shape[0 if how[0] else 1]
     strides = (*((0, 0) if c is None else c.stride()), *out.stride())
     keys = tuple(map(specialization_key, (a, b, bias, c, out, pre)))
     prepared, blocks = _prepared(op, chosen, programs, shape, strides, keys, act, how)
+    # Each consumer leaves and adds the sums that are its own.
+    consumers = chosen.tiles.num_warps // WARPS
+    elements = chosen.tiles.BLOCK_M * chosen.tiles.BLOCK_N // consumers
+    tiles = chosen.tiles_of(*out.shape) * consumers
+    split = splitting.memory(tiles, elements, parts, torch.float32, out.device)
     results = [out, pre]
     if how[2]:
         results = [t if t is None else Descriptor.of(t, blocks.out) for t in results]
@@ -81,9 +88,11 @@ def launch(
         bias,
         c,
         *results,
+        *split,
         *shape,
         *strides,
         *scalars,
+        parts,
     )
 
 

@@ -13,6 +13,7 @@ from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
 
 load_tile = getattr(tma, "async_load", None) or tma.async_copy_global_to_shared
 store_tile = getattr(tma, "async_store", None) or tma.async_copy_shared_to_global
+thread_barrier = getattr(gl, "barrier", None) or gl.thread_barrier
 store_wait = tma.store_wait
 
 __all__ = [
@@ -24,6 +25,7 @@ __all__ = [
     "mbarrier",
     "store_tile",
     "store_wait",
+    "thread_barrier",
     "warpgroup_mma",
     "warpgroup_mma_wait",
 ]

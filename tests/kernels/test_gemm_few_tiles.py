@@ -1,0 +1,202 @@
+"""Which products are split: of few tiles alone; and that check, compile and bench see it."""
+
+from __future__ import annotations
+
+import itertools
+import os
+
+import pytest
+import torch
+
+import triton_kernels
+from compare.cases import Case, tensors_of
+from compare.checking.implementations import implementations, is_quick
+from compare.compiling import walk
+from compare.ops import SPECS
+from compare.timing.configurations import asked, configurations, forced
+from triton_kernels import _launch
+from triton_kernels.gemm import GPUS, Configuration, Problem, choose, launch, model
+from triton_kernels.gemm.choice import FEW_TILES, candidates, split
+from triton_kernels.gemm.configurations import cdiv
+from triton_kernels.gemm.gluon import availability
+from triton_kernels.gemm.gluon.forms import FORMS
+from triton_kernels.interpreter.cross_compile import compiling
+
+H200 = GPUS["sm_90"]
+BF16 = torch.bfloat16
+compiles = pytest.mark.skipif(
+    os.environ.get("TRITON_INTERPRET") == "1", reason="interpreted kernels cannot be compiled"
+)
+needs_hopper = pytest.mark.skipif(
+    torch.cuda.is_available() and torch.cuda.get_device_capability() != (9, 0),
+    reason="Gluon's kernel is for compute capability 9.0",
+)
+
+
+def problem(M: int, N: int, K: int, kernels: str = "any") -> Problem:
+    return Problem(M, N, K, BF16, BF16, kernels=kernels)
+
+
+@pytest.mark.parametrize(
+    ("shape", "rows", "columns", "programs"),
+    [  # measured on an H200: with so many programs within 5 % of the best, whole up to 10 times it
+        ((2, 72, 4424), 16, 32, range(40, 60)),
+        ((8, 768, 3072), 16, 32, range(100, 300)),
+        ((4, 688, 7136), 16, 32, range(100, 600)),
+        ((9, 1984, 8576), 16, 32, range(200, 300)),
+        ((19, 128, 2560), 32, 32, range(36, 44)),
+        ((64, 64, 100000), 32, 32, range(120, 150)),
+        ((35, 1344, 6912), 64, 32, range(120, 300)),
+        ((200, 4096, 14336), 128, 128, range(128, 129)),
+    ],
+)
+def test_what_was_measured(
+    shape: tuple[int, int, int], rows: int, columns: int, programs: range
+) -> None:
+    form = choose(problem(*shape), H200)
+    assert form.SPLIT > 1
+    assert form.tiles[:2] == (rows, columns)
+    assert form.tiles_of(*shape[:2]) * form.SPLIT in programs
+
+
+@pytest.mark.parametrize(
+    "shape", [(32, 3072, 768), (1, 16384, 4096), (2048, 2048, 2048), (1, 6216, 12168), (9, 40, 130)]
+)
+def test_what_is_best_whole(shape: tuple[int, int, int]) -> None:
+    assert choose(problem(*shape), H200).SPLIT == 1
+
+
+@pytest.mark.parametrize("arch", GPUS)
+def test_tiles_that_fill_the_gpu_are_whole(arch: str) -> None:
+    """Of what is drawn: a part has two steps at least, and a GPU four programs a multiprocessor at
+    most, so that the workspace is small."""
+    gpu, seen = GPUS[arch], 0
+    for product, kernels in itertools.product(walk.products()[::5], ("tl", "any")):
+        asked_for = product.problem._replace(kernels=kernels)
+        form = choose(asked_for, gpu)
+        if form.SPLIT == 1:
+            continue
+        seen += 1
+        M, N, K, dtype, *_ = asked_for
+        tiles = form.tiles_of(M, N)
+        assert dtype.itemsize == 2
+        assert tiles < gpu.multiprocessors
+        assert tiles * form.SPLIT <= (1 if form.gluon else 4) * gpu.multiprocessors
+        assert 2 * form.SPLIT <= cdiv(K, form.tiles.BLOCK_K)
+        assert not form.ALTERNATE
+        assert form.gluon or not form.tma
+    assert seen > 50
+
+
+def test_the_choice_is_what_the_model_says() -> None:
+    """And a sane one: never more than a few times what the memory or the tensor cores take."""
+    for product in walk.products()[::11]:
+        asked_for = product.problem._replace(kernels="any")
+        if asked_for.dtype.itemsize != 2 or asked_for.K % 8:
+            continue
+        found = candidates(asked_for, H200)
+        times = {form: model.seconds(asked_for, H200, form, found[form]) for form in found}
+        assert times[choose(asked_for, H200)] == min(times.values())
+        M, N, K, *_ = asked_for
+        limit = max(2 * (M * K + K * N + M * N) / 4.8e12, 2 * M * N * K / 989e12)
+        assert min(times.values()) < 4 * limit + 1e-5, asked_for
+
+
+def chosen_by(case: Case) -> Configuration:
+    """By the launch of a case."""
+    found = []
+    with pytest.MonkeyPatch.context() as patch, availability.only("tl"):
+        usual = launch.choose
+
+        def note(problem: Problem, gpu: object) -> Configuration:
+            found.append(usual(problem, gpu))
+            return found[-1]
+
+        patch.setattr(launch, "choose", note)
+        patch.setattr(_launch.Launch, "__call__", lambda *_: None)
+        spec = SPECS[case.op]
+        arguments, options = spec.inputs(case, torch.device("meta"))
+        spec.called(case, spec.triton)(*arguments, **options)
+    return found[0]
+
+
+def test_the_quick_check_splits_each_kind_of_tile_in_parts_of_unequal_length(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Interpreted, too, where float16 stands for bfloat16; the memory is stated, too."""
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    spec, found = SPECS["gemm_bias_act"], set()
+    (way,) = implementations(spec, ["triton-interpreted"])
+    for case in spec.cases("float16", "quick"):
+        if case.shape[2] < 1000 or not is_quick(way, spec, case):
+            continue
+        form, steps = chosen_by(case), cdiv(case.shape[2], 128)
+        if form.SPLIT > 1 and steps % form.SPLIT:
+            found.add(form.tiles)
+            tiles = form.tiles_of(*case.shape[:2])
+            assert tiles > 1
+            sums = 4 * tiles * form.SPLIT * form.tiles.BLOCK_M * form.tiles.BLOCK_N
+            arguments = spec.inputs(case, torch.device("meta"))
+            assert spec.workspace(case, arguments) >= sums + max(
+                2 * t.numel() for t in tensors_of(arguments)
+            )
+    few = FEW_TILES[0]
+    assert found == {*FEW_TILES, few._replace(BLOCK_M=16)}
+
+
+def test_bench_lists_the_parts_that_a_problem_may_have() -> None:
+    spec = SPECS["gemm_bias_act"]
+    case = Case("gemm_bias_act", "bfloat16", (8, 768, 3072))
+    wanted = asked(spec, case)
+    found = configurations(wanted, H200)
+    assert len(found) == len(set(found))
+    few = FEW_TILES[0]._replace(BLOCK_M=16)
+    assert {form.SPLIT for form in found if form.tiles == few} == {1, 5, 11, 12}
+    assert {form.SPLIT for form in configurations(problem(4096, 4096, 4096), H200)} == {1}
+
+
+@compiles
+@pytest.mark.parametrize("arch", GPUS)
+def test_split_products_compile_and_fit(arch: str) -> None:
+    """The tiles of few rows, on every architecture; the bytes of the formula hold."""
+    gpu = GPUS[arch]
+    wanted = problem(40, 40, 2056, "tl")
+    form = choose(wanted, gpu._replace(multiprocessors=10))
+    assert form.SPLIT > 1
+    product = walk.Product(wanted, "gelu", True, True, "rows", "columns")
+    with forced(form):
+        (made,) = walk.compiled([product], arch)
+    assert made.error is None
+    assert made.shared <= form.shared_memory(wanted, gpu.capability) <= gpu.shared_memory
+
+
+@compiles
+@pytest.mark.parametrize("columns", [128, 192])
+def test_a_split_product_compiles_in_gluon(columns: int) -> None:
+    """With one accumulator, and with two."""
+    whole = next(form for form in FORMS if form.tiles[:2] == (128, columns))
+    (form,) = split(whole, problem(200, 400, 4096), H200)
+    a, b = (torch.empty(s, dtype=BF16, device="meta") for s in ((200, 4096), (4096, 400)))
+    with compiling(90) as launches, forced(form):
+        triton_kernels.gemm_bias_act(a, b, act="relu")
+    (made,) = launches
+    assert (made.kernel, made.error) == ("gemm_gluon_kernel", None)
+
+
+@pytest.mark.gpu_only
+@needs_hopper
+@pytest.mark.parametrize("whole", FORMS, ids=lambda form: "x".join(map(str, form.tiles[:2])))
+def test_split_forms_of_gluon_against_float64(whole: Configuration) -> None:
+    """With tails, an addend, the parts all at once or one after the other; the same bits again."""
+    M, N, K = 300, 392, 1304
+    a = torch.randn(M, K, device="cuda").bfloat16()
+    b = (torch.randn(N, K, device="cuda") * K**-0.5).bfloat16().t()
+    bias, c = torch.randn(N, device="cuda").bfloat16(), torch.randn(M, N, device="cuda").bfloat16()
+    want = (a.double() @ b.double() + bias.double() + c.double()).relu()
+    form = whole._replace(ALTERNATE=False, SPLIT=3)
+    results = []
+    for multiprocessors in (3, 132, 132):
+        with forced(form), _launch.multiprocessors(multiprocessors):
+            results.append(triton_kernels.gemm_bias_act(a, b, bias, c=c, act="relu"))
+        torch.testing.assert_close(results[-1].double(), want, rtol=2**-8, atol=2**-9)
+    assert all(torch.equal(each, results[0]) for each in results)

@@ -1,0 +1,56 @@
+"""The time that a product of 16-bit matrices takes in a configuration.
+
+Three things take time: the tensor cores multiply, a multiprocessor loads, and the memory moves each
+matrix once. The first two run together, and of both together the slower counts; the memory is
+shared, so that it counts beside them. Where K is split, the parts of a tile meet at last.
+
+Its constants were fitted to 88 problems on an H200 (triton 3.6), one half from the other: what is
+chosen took 1.02 times as long as the best of all configurations there, 1.04 times where tiles or
+rows are few (geometric means).
+"""
+
+from __future__ import annotations
+
+import math
+
+from triton_kernels._gpu import Gpu, peaks
+from triton_kernels.gemm.configurations import Configuration, Problem, cdiv
+
+MEMORY = 0.9  # of the peak bandwidth
+BY_DESCRIPTORS = 1e11  # bytes/s that reach one multiprocessor
+THROUGH_POINTERS = 7e10
+UNALIGNED = 3.4  # times as long through pointers, where rows of K do not start at a vector
+RESIDENT = 4  # programs of gemm_bias_act_kernel on a multiprocessor at once
+STEP = 2.1e-7  # seconds of a step of K in one of them at least, for its loads to arrive
+EPILOGUE = 1.34e-10  # seconds an element, on one multiprocessor
+ADDEND = 1.6  # times that, where there is c
+MEETING = 1e-6  # seconds until the last program of a tile knows that it is
+ADDING = 4e10  # bytes/s of parts that it adds
+
+
+def seconds(problem: Problem, gpu: Gpu, form: Configuration, reached: float) -> float:
+    """What a product takes, but for the launch. reached: what the loop of a kernel by descriptors
+    reaches of the tensor cores' peak."""
+    M, N, K, dtype, *_ = problem
+    m, n, k, *_ = form.tiles
+    peak, parts = peaks(gpu), form.parts(K)
+    steps = cdiv(cdiv(K, k), parts)
+    waves = cdiv(form.tiles_of(M, N) * parts, gpu.multiprocessors)
+    loaded = steps * (min(m, M) + n) * k * dtype.itemsize
+    if form.tma:
+        multiplied = steps * 2 * m * n * k * gpu.multiprocessors / (peak.flops * reached)
+        loop = max(multiplied, loaded / BY_DESCRIPTORS)
+        epilogue = m * n * EPILOGUE * (ADDEND if problem.c else 1)
+        if form.ALTERNATE:  # the epilogues run under the products, but the last one
+            busy = waves * max(loop, (loop + epilogue) / 2) + epilogue
+        else:
+            busy = waves * (loop + epilogue)
+    else:
+        loop = loaded / THROUGH_POINTERS
+        if K * dtype.itemsize % 16:
+            loop *= UNALIGNED
+        busy = max(waves * loop, cdiv(waves, RESIDENT) * steps * STEP)
+    elements = M * K + K * N + M * N * (2 if problem.c else 1)
+    moved = elements * dtype.itemsize / (peak.bandwidth * MEMORY)
+    meeting = MEETING + parts * m * n * 4 / ADDING if parts > 1 else 0.0
+    return math.hypot(busy, moved) + meeting
