@@ -285,6 +285,8 @@ def _tile(kept: Dims, reduced: Dims, x_kind: Any) -> _Tile:
         if results <= FEW and addends < 8 * TILE:  # at once, and with no second pass
             block_r = min(across, 2 * TILE)
             return _Tile(1, block_r, num_warps=8 if block_r > TILE else 4)
+        if len(reduced) > 1 and across >= 2 * TILE:
+            return _Tile(1, 2 * TILE, num_warps=8)
         half = min(max(4, across // 2), TILE // 2)
         return _Tile(min(along, TILE // 2 // half), half)
     if kept and kept[0][1] == 1:
@@ -305,7 +307,9 @@ def _tile(kept: Dims, reduced: Dims, x_kind: Any) -> _Tile:
             return _Tile(block_k, min(across, columns * rows // block_k), STAGES=3)
     tile = TILE if across <= 512 else 2 * TILE
     block_k = min(along, tile // min(across, 128))
-    return _Tile(block_k, min(across, tile // block_k), num_warps=8 if tile > TILE else 4)
+    return _Tile(
+        block_k, min(across, tile // block_k), num_warps=8 if tile > TILE and along <= 16 else 4
+    )
 
 
 def _in_vectors(dense: Dims, others: Dims, dtype: torch.dtype) -> bool:
@@ -326,10 +330,11 @@ def _parts(programs: int, tiles: int) -> int:
 def _pass(kept: Dims, reduced: Dims, parts: int, tile: _Tile, compute: torch.dtype) -> _Pass:
     """A launch that leaves so many parts of the sums, or fewer."""
     results, addends = _size(kept), _size(reduced)
-    whole = max(16, tile.BLOCK_R)  # a multiple of 16: the compiler sees where vectors end
+    units = _unit(kept, reduced), _unit(reduced, kept)
+    # Of whole vectors along them the compiler sees the end only of a multiple of 16.
+    whole = max(16, tile.BLOCK_R) if units[1] > 1 else tile.BLOCK_R
     part = whole * cdiv(addends, parts * whole)
     grid = (cdiv(results, tile.BLOCK_K), max(1, cdiv(addends, max(1, part))))
-    units = _unit(kept, reduced), _unit(reduced, kept)
     kept, reduced = kept or [(1, 0, 0)], reduced or [(1, 0, 0)]
     reach = sum((size - 1) * stride for size, stride, _ in (*kept, *reduced))
     # out's own reach, that of the partial sums, and what is counted through
