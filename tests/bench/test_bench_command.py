@@ -240,6 +240,10 @@ def test_every_op_has_sweeps_that_its_functions_take() -> None:
             assert x == (case.numel if name == "numel" else case.shape[0]), name
             args, kwargs = spec.inputs(case, torch.device("meta"))
             numel = math.prod(case.shape[:2])  # of an elementwise op or a matrix product
-            summed = {"sum_to": case.shape[-1], "act_backward": numel + case.shape[-1]}
+            summed = {
+                "sum_to": case.shape[-1],
+                "act_backward": numel + case.shape[-1],
+                "act_mul_backward": 2 * numel,
+            }
             expected = summed.get(spec.name, numel)
             assert spec.eager(*args, **kwargs).numel() == expected

@@ -113,7 +113,7 @@ FAULTS = {
         "triton_kernels/ops/sum_to.py",
         "end = tl.minimum(begin + part, reduced)",
         "end = tl.minimum(begin + part - 1, reduced)",
-        "sum_to float16 0-d contiguous normal to=scalar seed=0",
+        "sum_to float16 5x8192 contiguous integers to=column seed=0",
         "Triton: the kernel's logic",
     ),
     "K tail unmasked, Triton": Fault(

@@ -264,7 +264,7 @@ def command(stdin: str, *words: str) -> Any:
 
 def test_the_command(typed: Typed) -> None:
     case = ("gemm_bias_act", "--dtype", "float32", "--shape", "64,100,30")
-    done = command("p tl.program_id(0); n; p pid_n; c", *case, "--pdb", "--program", "1")
+    done = command("p tl.program_id(0); n; n; p pid_n; c", *case, "--pdb", "--program", "1")
     assert done.exit_code == 0, done.output
     assert "gemm_bias_act_kernel: program (1, 0, 0) of (2, 1, 1)" in done.output
     assert done.output.count("(Pdb) int32 1\n") == 2
@@ -276,7 +276,7 @@ def test_the_command(typed: Typed) -> None:
     )
     done = command("p k0; c; p k0; q", *case, "--break", f"gemm/kernels.py:{line}")
     assert done.exit_code == 0, done.output
-    assert re.findall(r"\(Pdb\) (\d+)\n", done.output) == ["0", "16"]
+    assert re.findall(r"\(Pdb\) int32 (\d+)\n", done.output) == ["0", "16"]
     assert "stopped: by q in the debugger" in done.output
     done = command("", *case, "--break", f"gemm/kernels.py:{line - 1000}")
     assert done.exit_code == 2

@@ -138,8 +138,8 @@ def test_a_cuda_op_goes_with_its_source(copy: Path) -> None:
     runs(
         copy,
         "import cuda_reference as c\n"
-        'assert c.OPS == ("act_backward", "add", "gemm_bias_act", "linear_act", "linear_gelu", '
-        '"sum_to"), c.OPS\n'
+        'assert c.OPS == ("act_backward", "act_mul", "act_mul_backward", "add", "gemm_bias_act", '
+        '"linear_act", "linear_gelu", "sum_to"), c.OPS\n'
         'assert not hasattr(c, "relu_scale_add")',
     )
 

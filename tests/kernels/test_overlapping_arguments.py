@@ -37,10 +37,8 @@ def device(mode: str) -> torch.device:
 @pytest.mark.parametrize("op", ELEMENTWISE)
 @pytest.mark.parametrize("layout", ["contiguous", "transposed", "strided"])
 def test_out_may_be_an_input(op: str, layout: str, call: Call, device: torch.device) -> None:
-    for name in ("x", "y", "grad"):
+    for name in {*tensors(op)} - {"out"}:
         arguments = good(op, device)
-        if name not in arguments:
-            continue
         base = torch.full((10, 10), 3.0, device=device)
         views = {"contiguous": base[:4], "transposed": base[:, :4].t(), "strided": base[::3, ::2]}
         view = views[layout]
@@ -72,16 +70,15 @@ def interleaved(device: torch.device) -> Iterator[tuple[Tensor, Tensor]]:
 
 @pytest.mark.parametrize("number", range(8))
 def test_interleaved_views_are_allowed(number: int, call: Call, device: torch.device) -> None:
-    for op in ELEMENTWISE:
+    for each, name in [(op, name) for op in ELEMENTWISE for name in tensors(op) if name != "out"]:
         x, out = list(interleaved(device))[number]
-        arguments = {**good(op, device), "x": x, "out": out}
-        second = {"y", "grad"} & set(arguments)
-        if second:
-            arguments[second.pop()] = torch.ones(x.shape, device=device)
-        elif x.dtype != out.dtype:
+        given = {*tensors(each)} - {name, "out"}
+        others = {k: torch.ones(x.shape, device=device) for k in given}
+        if not others and x.dtype != out.dtype:
             continue  # one operand does not promote
-        expected = call(op, {k: v for k, v in arguments.items() if k != "out"})
-        assert torch.equal(call(op, arguments), expected), op
+        arguments = {**good(each, device), **others, name: x, "out": out}
+        expected = call(each, {k: v for k, v in arguments.items() if k != "out"})
+        assert torch.equal(call(each, arguments), expected), (each, name)
 
 
 def test_interleaved_gemm_operands_are_allowed(call: Call, device: torch.device) -> None:

@@ -251,13 +251,16 @@ def test_modes_and_transforms_that_take_the_memory_of_results(
 
 @needs_host_target
 def test_views_that_a_mode_makes_of_arguments_are_refused() -> None:
-    x, out = torch.ones(4, 4), torch.zeros(4, 4)
+    x, row, out = torch.full((4, 4), 2.0), torch.arange(4.0), torch.zeros(4, 4)
     with (
         FakeTensorMode(allow_non_fake_inputs=True),
         pytest.raises(TypeError, match=r"view of an argument is a .*FakeTensor"),
     ):
-        cuda_reference.square(x, out=out)
+        cuda_reference.add(x, row, out=out)  # the row is expanded
     assert not out.any()
+    with FakeTensorMode(allow_non_fake_inputs=True):  # of these no view is made
+        cuda_reference.square(x, out=out)
+    assert out.tolist() == [[4.0] * 4] * 4
 
 
 def test_functionalize_follows_the_triton_side(cpu: torch.device) -> None:

@@ -198,9 +198,9 @@ def _places(acc):
 
 
 @gluon.jit
-def _leave(sums, acc):
-    """A part of a block's sums in the workspace."""
-    gl.store(sums + _places(acc), acc)
+def _leave(sums, part, size: gl.constexpr, acc):
+    """A part of a block's sums, of so many, in the workspace."""
+    gl.store(sums + part * size + _places(acc), acc)
 
 
 @gluon.jit
@@ -296,9 +296,9 @@ def _consume(
             workspace, counters, parts = split
             mine = tile * CONSUMERS + CONSUMER
             sums = workspace + mine.to(gl.int64) * parts * (ROWS * BLOCK_N)
-            _leave(sums + part * (ROWS * BLOCK_N), acc)
+            _leave(sums, part, ROWS * BLOCK_N, acc)
             if REST_N:
-                _leave(sums + part * (ROWS * BLOCK_N) + ROWS * FIRST_N, rest)
+                _leave(sums + ROWS * FIRST_N, part, ROWS * BLOCK_N, rest)
             thread_barrier()
             last = gl.atomic_add(counters + mine, 1, sem="acq_rel") == parts - 1
             if last:
