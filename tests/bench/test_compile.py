@@ -138,6 +138,8 @@ def test_the_cases_cover_every_tile_configuration(
     launched: set[tuple[Any, ...]] = set()
 
     def record(kernel: Any, grid: Any, *args: Any, **options: Any) -> None:
+        if kernel.fn.__name__ == "repack_kernel":  # which copies
+            return
         tile = tuple(options[name] for name in Tiles._fields)
         launched.add((kernel.fn.__name__, dtype, options.get("PRECISION"), tile))
 
