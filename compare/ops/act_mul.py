@@ -257,7 +257,7 @@ class ActMulBackward(ActMul):
 
     def work(self, case: Case, dtype: torch.dtype, read: int, written: int) -> int:
         """The same of both results."""
-        return written * (34 if self.exact(case) else 72)
+        return written * (34 if self.exact(case) else 78)
 
     def cases(self, dtype: str, level: Level) -> Iterator[Case]:
         """Those of act_mul, none of which is in place; grad alone of another dtype or layout."""

@@ -7,6 +7,7 @@ there is no rounding, and bits must agree.
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from random import Random
 from typing import Any
@@ -21,6 +22,8 @@ from compare.specs.activations import OF_PRE
 from compare.specs.product_inputs import HOW, LAYOUTS, NEAR, VALUES, called
 from compare.specs.spec import Spec, cuda_type
 from cuda_reference.ops.gemm_bias_act import takes as cuda_takes
+from triton_kernels._gpu import H200
+from triton_kernels.gemm import Problem, choose
 from triton_kernels.gemm.choice import SMALL
 from triton_kernels.gemm.gluon import availability
 
@@ -35,8 +38,6 @@ TAILS = (33, 65, 70)
 TMA = (70, 40, 136)
 # Lengths of rows and columns that leave every remainder of 8: other 16-bit matrices are copied.
 ALIGNMENTS = [(40 + i, 48 + 3 * i % 8, 40 + 5 * i % 8) for i in range(8)]
-# Bytes of the parts of a split sum at most: a tile of 256 × 128 for each multiprocessor.
-PARTS = 132 * 256 * 128 * 4
 LARGE = {
     "standard": [(512, 512, 512)],
     "full": [(512, 512, 512), (333, 4097, 1023), (1, 4096, 4096), (2048, 2048, 2048)],
@@ -140,6 +141,14 @@ def _in_kernels(kernels: str, function: Callable[..., Tensor]) -> Callable[..., 
     return pinned
 
 
+def _repacked(t: Tensor) -> int:
+    """Bytes of a copy whose rows, or columns if it lies by these, are whole lines of 128 bytes."""
+    lines, length = t.numel() // max(1, t.shape[-1]), t.shape[-1]
+    if t.stride(-1) != 1:
+        lines, length = length, lines
+    return 128 * lines * -(-length * t.itemsize // 128)
+
+
 class Product(Spec):
     """A matrix product [M, K]·[K, N] with an epilogue.
 
@@ -207,9 +216,17 @@ class Product(Spec):
         return (*a.shape[:-1], b.shape[self.columns])
 
     def workspace(self, case: Case, arguments: Arguments) -> int:
-        """A copy of an input that lies unfavourably, and where K is split the sums of its parts."""
-        largest = max(t.numel() for t in tensors_of(arguments))
-        return largest * case.torch_dtype.itemsize + (PARTS if case.dtype in HALVES else 0)
+        """Copies of inputs that lie unfavourably, and where K is split the sums of its parts."""
+        if case.dtype not in HALVES:
+            return max(t.numel() for t in tensors_of(arguments)) * case.torch_dtype.itemsize
+        (a, b, *_), _ = arguments
+        copied = sum(map(_repacked, (a, b)))
+        M, N, K = math.prod(a.shape[:-1]), b.shape[self.columns], a.shape[-1]
+        gpu = H200._replace(multiprocessors=case.options.get("multiprocessors", 132))
+        chosen = choose(Problem(M, N, K, case.torch_dtype, case.torch_dtype), gpu)
+        split = chosen.SPLIT if chosen.SPLIT > 1 else 0
+        tile = chosen.tiles.BLOCK_M * chosen.tiles.BLOCK_N
+        return copied + 4 * split * chosen.tiles_of(M, N) * tile
 
     def work(self, case: Case, dtype: torch.dtype, read: int, written: int) -> int:
         """Inputs and absolute values in float64, the oracle's result, the bound, errors."""
