@@ -53,9 +53,10 @@ DISTANT = {
 }
 
 # How launches are cut on the Triton side, as (M, N, K) and multiprocessors. First what both ops
-# try: more rows of tiles than a group has; more tiles than programs, halved in the epilogue.
+# try: more rows of tiles than a group has; more tiles than programs, halved in the epilogue; more
+# rows of tiles that are no squares, through pointers.
 Cut = tuple[tuple[int, int, int], int]
-_HALF_ORDERS: list[Cut] = [((1030, 72, 40), 132), ((194, 392, 40), 2)]
+_HALF_ORDERS: list[Cut] = [((1030, 72, 40), 132), ((194, 392, 40), 2), ((580, 140, 5), 132)]
 _ORDERS = {
     "float16": _HALF_ORDERS,
     "bfloat16": _HALF_ORDERS,
