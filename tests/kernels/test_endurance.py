@@ -101,7 +101,7 @@ def test_memory_does_not_grow(mode: str, long_run: LongRun) -> None:
 def test_the_measure_sees_what_grows() -> None:
     kept: list[Tensor] = []
     device = torch.device("cpu")
-    host, _ = growth([lambda: kept.append(torch.ones(256)) or kept], 4000, device)
+    host, _ = growth([lambda: kept.append(torch.ones(2048)) or kept], 4000, device)
     assert host > GROWTH
 
 
