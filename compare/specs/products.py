@@ -22,8 +22,7 @@ from compare.specs.activations import OF_PRE
 from compare.specs.product_inputs import HOW, LAYOUTS, NEAR, VALUES, called
 from compare.specs.spec import Spec, cuda_type
 from cuda_reference.ops.gemm_bias_act import takes as cuda_takes
-from triton_kernels._gpu import H200
-from triton_kernels.gemm import Problem, choose
+from triton_kernels.gemm import GPUS, Problem, choose
 from triton_kernels.gemm.choice import SMALL
 from triton_kernels.gemm.gluon import availability
 
@@ -223,7 +222,9 @@ class Product(Spec):
         (a, b, *_), _ = arguments
         copied = sum(map(_repacked, (a, b)))
         M, N, K = math.prod(a.shape[:-1]), b.shape[self.columns], a.shape[-1]
-        gpu = H200._replace(multiprocessors=case.options.get("multiprocessors", 132))
+        gpu = GPUS["sm_90"]
+        if number := case.options.get("multiprocessors"):
+            gpu = gpu._replace(multiprocessors=number)
         chosen = choose(Problem(M, N, K, case.torch_dtype, case.torch_dtype), gpu)
         split = chosen.SPLIT if chosen.SPLIT > 1 else 0
         tile = chosen.tiles.BLOCK_M * chosen.tiles.BLOCK_N
