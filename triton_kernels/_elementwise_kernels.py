@@ -200,6 +200,26 @@ def part(
 
 
 @triton.jit
+def corner(
+    sizes,
+    INDEX: tl.constexpr,
+    BLOCK_I: tl.constexpr,
+    BLOCK_J: tl.constexpr,
+    BLOCK_K: tl.constexpr,
+):
+    """Where the program's tile begins, in each direction."""
+    tile = tl.program_id(0)
+    columns = (sizes[0] - 1) // BLOCK_I + 1
+    rows = (sizes[1] - 1) // BLOCK_J + 1
+    # Every tile begins inside; to the compiler the minimum is only as aligned as the size is. So
+    # where masks are not of whole vectors it has each thread read neighbours of other threads'.
+    i0 = tl.minimum((tile % columns).to(INDEX) * BLOCK_I, sizes[0])
+    j0 = tl.minimum((tile // columns % rows).to(INDEX) * BLOCK_J, sizes[1])
+    k0 = (tile // columns // rows).to(INDEX) * BLOCK_K
+    return i0, j0, k0
+
+
+@triton.jit
 def indices(i0, j0, k0, BLOCK_I: tl.constexpr, BLOCK_J: tl.constexpr, BLOCK_K: tl.constexpr):
     i = i0 + tl.arange(0, BLOCK_I)[None, None, :]
     j = j0 + tl.arange(0, BLOCK_J)[None, :, None]
@@ -237,14 +257,7 @@ def tiled_kernel(
     the output's, the tile is turned in shared memory.
     """
     RESULT: tl.constexpr = out_ptr.dtype.element_ty
-    tile = tl.program_id(0)
-    columns = (sizes[0] - 1) // BLOCK_I + 1
-    rows = (sizes[1] - 1) // BLOCK_J + 1
-    # Every tile begins inside; to the compiler the minimum is only as aligned as the size is. So
-    # where masks are not of whole vectors it has each thread read neighbours of other threads'.
-    i0 = tl.minimum((tile % columns).to(INDEX) * BLOCK_I, sizes[0])
-    j0 = tl.minimum((tile // columns % rows).to(INDEX) * BLOCK_J, sizes[1])
-    k0 = (tile // columns // rows).to(INDEX) * BLOCK_K
+    i0, j0, k0 = corner(sizes, INDEX, BLOCK_I, BLOCK_J, BLOCK_K)
     x = part(x_ptr, i0, j0, k0, outer, sizes, x_strides, NDIM, BLOCK_I, BLOCK_J, BLOCK_K)
     x = tl.broadcast_to(promoted(x, RESULT, C), [BLOCK_K, BLOCK_J, BLOCK_I])
     if y_ptr is None:

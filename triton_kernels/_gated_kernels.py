@@ -11,7 +11,7 @@ from typing import Any
 import triton
 import triton.language as tl
 
-from triton_kernels._elementwise_kernels import indices, located, part, promoted
+from triton_kernels._elementwise_kernels import corner, indices, located, part, promoted
 
 
 @triton.jit
@@ -115,12 +115,7 @@ def tiled_gradients_kernel(
 ):
     """The same with strides, as _elementwise_kernels.tiled_kernel."""
     RESULT: tl.constexpr = dgate_ptr.dtype.element_ty
-    tile = tl.program_id(0)
-    columns = (sizes[0] - 1) // BLOCK_I + 1
-    rows = (sizes[1] - 1) // BLOCK_J + 1
-    i0 = tl.minimum((tile % columns).to(INDEX) * BLOCK_I, sizes[0])
-    j0 = tl.minimum((tile // columns % rows).to(INDEX) * BLOCK_J, sizes[1])
-    k0 = (tile // columns // rows).to(INDEX) * BLOCK_K
+    i0, j0, k0 = corner(sizes, INDEX, BLOCK_I, BLOCK_J, BLOCK_K)
     grad = part(grad_ptr, i0, j0, k0, outer, sizes, grad_strides, NDIM, BLOCK_I, BLOCK_J, BLOCK_K)
     gate = part(gate_ptr, i0, j0, k0, outer, sizes, gate_strides, NDIM, BLOCK_I, BLOCK_J, BLOCK_K)
     up = part(up_ptr, i0, j0, k0, outer, sizes, up_strides, NDIM, BLOCK_I, BLOCK_J, BLOCK_K)

@@ -137,29 +137,24 @@ class _Recorder(threading.local):
     now: Recording | None = None
 
 
-_recorder = _Recorder()
+recorder = _Recorder()
 
 
 @contextlib.contextmanager
 def recording() -> Iterator[Recording]:
     """Note what this thread's launches are."""
-    found = _recorder.now = Recording()
+    found = recorder.now = Recording()
     try:
         yield found
     finally:
-        _recorder.now = None
-
-
-def recorded() -> Recording | None:
-    """What this thread notes them in, if it does."""
-    return _recorder.now
+        recorder.now = None
 
 
 def workspace(shape: Sequence[int], dtype: torch.dtype, device: torch.device) -> Tensor:
     """Memory that only launches of one call use."""
     space = torch.empty(tuple(shape), dtype=dtype, device=device)
-    if _recorder.now is not None:
-        _recorder.now.workspaces.append(space)
+    if recorder.now is not None:
+        recorder.now.workspaces.append(space)
     return space
 
 
@@ -221,9 +216,9 @@ class Launch:
             ready.compiled[grid](*args, *ready.constants)
         else:
             ready.start(*grid, current_stream(device.index), (*args, *ready.constants))
-        if _recorder.now is not None:
+        if recorder.now is not None:
             every = (*args, *ready.constants)
-            _recorder.now.launches.append((self.kernel, grid, ready.compiled, every))
+            recorder.now.launches.append((self.kernel, grid, ready.compiled, every))
 
 
 class _Ready(NamedTuple):

@@ -101,8 +101,9 @@ class Replays:
         return None
 
     def __call__(self, args: tuple[Any, ...]) -> Any:
-        """The results of a call that is not replayed; one that comes again is recorded."""
-        key = self._key(args)
+        """The results of a call that is not replayed; one that comes again is recorded, unless it
+        is part of another that is."""
+        key = self._key(args) if _launch.recorder.now is None else None
         if key is None:
             return self._launch(*args)
         times = self.seen.get(key, 0)
@@ -136,13 +137,15 @@ class Replays:
 
 
 def _observed(kernel: Any) -> bool:
-    """Whether somebody follows calls or launches of a kernel, or would have them run otherwise."""
+    """Whether somebody follows calls or launches of a kernel, or would have them run otherwise: an
+    op that calls this one, and is recorded, would miss what is replayed."""
     return bool(
         dispatch_modes()
         or forward_ad._current_level >= 0
         or Launch.__call__ is not _CALL
         or _modes.interpreting_thread is not None
         or _modes.compiling_thread is not None
+        or _launch.recorder.now is not None
         or _starting.watched(kernel)
     )
 

@@ -145,6 +145,21 @@ def test_what_is_not_alike_runs_by_itself(machine: Machine) -> None:
     assert again(machine, x, y)
 
 
+def test_an_op_that_calls_others_is_not_replayed_in_part(machine: Machine) -> None:
+    """What is replayed inside of a call would be missing in the recording of that call."""
+    for _ in range(3):
+        tk.square(matrix())
+
+    def both(x: Tensor) -> tuple[Tensor, Tensor]:
+        return tk.square(x), tk.relu_scale(x, 2.0, out=torch.empty_like(x))  # replayed; launched
+
+    pair = _replay.Replays(both, 1, (0,), {})
+    for _ in range(5):
+        x = matrix()
+        found = pair.again((x,)) or pair((x,))
+        torch.testing.assert_close(found, (x * x, 2 * x.relu()))
+
+
 def test_errors_stay(machine: Machine) -> None:
     x, y = known(machine)
     with pytest.raises(RuntimeError, match="lazily negated"):

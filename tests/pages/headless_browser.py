@@ -43,6 +43,20 @@ class Seen(NamedTuple):
     picture: Path
 
 
+def in_its_scheme(seen: Seen, width: int, dark: bool) -> None:
+    """Colours and the picture are of the scheme that was asked for, and something is drawn."""
+    assert (_lightness(seen.found["paper"]) < 60) == dark
+    assert (_lightness(seen.found["ink"]) > 200) == dark
+    image = pytest.importorskip("matplotlib.image").imread(seen.picture)[:, :width]
+    grey = 255 * image[..., :3].mean(axis=2)
+    paper = grey < 60 if dark else grey > 230
+    assert 0.5 < paper.mean() < 0.97, "blank, or of the other scheme"
+
+
+def _lightness(colour: str) -> float:
+    return sum(int(word) for word in re.findall(r"\d+", colour)[:3]) / 3
+
+
 def browse(page: Path, folder: Path, width: int, dark: bool) -> Seen:
     frame, picture = folder / "frame.html", folder / "page.png"
     frame.write_text(FRAME.format(page=page.as_uri(), width=width))

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import re
 from pathlib import Path
 
 import pytest
-from headless_browser import browse, needs_browser
+from headless_browser import browse, in_its_scheme, needs_browser
 from typer.testing import CliRunner
 
 from compare.cli import app
@@ -53,23 +52,15 @@ def report(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.mark.parametrize("width", [390, 1280])
 @pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
 def test_the_page_in_a_browser(report: Path, tmp_path: Path, width: int, dark: bool) -> None:
-    found, logged, picture = browse(report, tmp_path, width, dark)
-    assert not logged
+    seen = browse(report, tmp_path, width, dark)
+    found = seen.found
+    assert not seen.logged
     assert found["width"] == width
     assert found["needed"] == width, "wider than the screen"
     assert found["figures"] >= 20
     assert found["flat"] == 0
     assert found["cut"] == [], "words that do not fit into their figure"
-    assert (lightness(found["paper"]) < 60) == dark
-    assert (lightness(found["ink"]) > 200) == dark
-    image = pytest.importorskip("matplotlib.image").imread(picture)[:, :width]
-    grey = 255 * image[..., :3].mean(axis=2)
-    paper = grey < 60 if dark else grey > 230
-    assert 0.5 < paper.mean() < 0.97, "blank, or of the other scheme"
-
-
-def lightness(colour: str) -> float:
-    return sum(int(word) for word in re.findall(r"\d+", colour)[:3]) / 3
+    in_its_scheme(seen, width, dark)
 
 
 def test_the_browser_tells_of_errors_overflow_and_cut_words(tmp_path: Path) -> None:
