@@ -244,11 +244,6 @@ class _Ready(NamedTuple):
 _compiled: dict[Any, tuple[_Ready, Launch]] = {}
 
 
-def forget() -> None:
-    """Forget what Triton chose: the same launch may have to be compiled otherwise from now on."""
-    _compiled.clear()
-
-
 def _constants(meta: dict[str, Any]) -> tuple[Any, ...]:
     """A launch's constants and options. To hash a jit function would take longer than a launch."""
     return tuple((k, id(v) if isinstance(v, triton.JITFunction) else v) for k, v in meta.items())

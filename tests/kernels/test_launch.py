@@ -172,7 +172,7 @@ def test_triton_is_not_asked_again_for_what_it_takes_for_the_same(kernel: Kernel
     assert [start(x, 32, BLOCK=7), start(x, 32, num_warps=8), start(x, 64)] == [asked, asked, known]
     assert [start(x, 0.5), start(x, 1.0), start(x, 1)] == [asked, known, known]
     assert [start(x, object()), start(x, object())] == [asked, asked]
-    _launch.forget()
+    _launch._compiled.clear()
     assert [start(x, 32), start(x, 48)] == [asked, known]
 
 
