@@ -229,6 +229,8 @@ class ActBackward(Spec):
         for layout in (*cases.LAYOUTS[1:], "functional"):
             yield case((33, 129), layout)
             yield case((33, 129), layout, "integers", act="none")
+        for saved in ("contiguous", "padded"):  # rows of a multiple of 8, not all of them so long
+            yield case((40, 72), saved=saved)
         for lying in ("transposed", *cases.DISTANT):  # grad, saved, or both results
             shape = (17, 19) if lying == "transposed" else (3, 3)
             yield case(shape, lying)

@@ -97,6 +97,19 @@ def test_multiples_of_8_are_accessed_by_vectors(dtype: torch.dtype, lying: str) 
 
 
 @DTYPES
+@pytest.mark.parametrize(("N", "bits"), [(1000, 128), (1002, 0), (1001, 0)])
+def test_gradients_of_rows_that_are_multiples_of_8(dtype: torch.dtype, N: int, bits: int) -> None:
+    """act_backward's, a result and its sums; of multiples of 2, two at a time."""
+    x = meta(1000, N, dtype=dtype)
+    with cross_compile.compiling(90) as launches:
+        triton_kernels.act_backward(x, x, "relu")
+    found = {str(bits or 8 * dtype.itemsize * (2 if N % 2 == 0 else 1))}
+    kernel = machine_code.of_triton([(launches[0].cubin, launches[0].shared)], "sm_90")[0]
+    assert set(kernel.loads) == found
+    assert set(kernel.stores) == found | {"32"}  # the sums, in float32
+
+
+@DTYPES
 def test_one_odd_operand_costs_the_others_no_vectors(dtype: torch.dtype) -> None:
     """Its rows have an odd pitch; the others' are multiples of 8."""
     x, y = meta(1000, 1003, dtype=dtype)[:, :1000], meta(1000, 1016, dtype=dtype)[:, :1000]
