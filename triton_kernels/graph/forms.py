@@ -6,6 +6,7 @@ the kernels are made of.
 
 from __future__ import annotations
 
+import math
 import operator
 import re
 from collections.abc import Callable
@@ -21,6 +22,7 @@ from triton_kernels import ops
 from triton_kernels._fusion import (
     Activation,
     Attribute,
+    Divided,
     Form,
     Operand,
     Product,
@@ -157,6 +159,28 @@ def _mul(given: Arguments) -> Form | None:
     return Scaled(x, y) if isinstance(x, Node) and _number(y) else None
 
 
+def _sub(given: Arguments) -> Form | None:
+    form = _add(given)
+    return replace(form, alpha=-form.alpha) if isinstance(form, Sum) else None
+
+
+def _div(given: Arguments) -> Form | None:
+    x, y = given["input"], given["other"]
+    if not isinstance(x, Node) or not _number(y) or not y or not math.isfinite(y):
+        return None
+    mantissa, _ = math.frexp(abs(y))
+    return Scaled(x, 1 / y) if mantissa == 0.5 else Divided(x, float(y))
+
+
+def _clamp(given: Arguments) -> Form | None:
+    """relu, where nobody wants the gradient: at 0 that is 1, and relu's is 0."""
+    x, least = given["input"], given.get("min")
+    example = tensor_of(x)
+    if example is None or not _number(least) or least != 0 or given.get("max") is not None:
+        return None
+    return None if example.requires_grad else Activation("relu", x)
+
+
 def _pow(given: Arguments) -> Form | None:
     x, exponent = given["input"], given["exponent"]
     return Square(x) if isinstance(x, Node) and _number(exponent) and exponent == 2 else None
@@ -167,6 +191,7 @@ def _number(value: Any) -> bool:
 
 
 BINARY = ("input", "other")
+LIMITS = ("input", "min", "max")
 ACTIVATION_ARGUMENTS = {
     F.gelu: ("input", "approximate"),
     F.leaky_relu: ("input", "negative_slope", "inplace"),
@@ -181,6 +206,18 @@ SIGNATURES: dict[Any, Signature] = {
     **dict.fromkeys((torch.addmm, "addmm"), Signature(("input", "mat1", "mat2"), _addmm)),
     **dict.fromkeys((torch.add, operator.add, "add", "__add__"), Signature(BINARY, _add)),
     **dict.fromkeys((operator.iadd, "add_"), Signature(BINARY, _add, inplace=True)),
+    **dict.fromkeys(
+        (torch.sub, torch.subtract, operator.sub, "sub", "subtract", "__sub__"),
+        Signature(BINARY, _sub),
+    ),
+    **dict.fromkeys((operator.isub, "sub_"), Signature(BINARY, _sub, inplace=True)),
+    **dict.fromkeys(
+        (torch.div, torch.divide, torch.true_divide, operator.truediv, "div", "divide"),
+        Signature(BINARY, _div),
+    ),
+    **dict.fromkeys((operator.itruediv, "div_"), Signature(BINARY, _div, inplace=True)),
+    **dict.fromkeys((torch.clamp, torch.clip, "clamp", "clip"), Signature(LIMITS, _clamp)),
+    **dict.fromkeys((torch.clamp_min, "clamp_min"), Signature(LIMITS[:2], _clamp)),
     **dict.fromkeys((torch.mul, torch.multiply, operator.mul), Signature(BINARY, _mul)),
     **dict.fromkeys(("mul", "multiply", "__mul__"), Signature(BINARY, _mul)),
     **dict.fromkeys((operator.imul, "mul_"), Signature(BINARY, _mul, inplace=True)),
@@ -295,12 +332,28 @@ def unfit_linear(linear: nn.Module) -> str:
     return ""
 
 
+def tensor_of(node: Any) -> torch.Tensor | None:
+    """The example value of a node, if it is a tensor."""
+    example = node.meta.get("example_value") if isinstance(node, Node) else None
+    return example if isinstance(example, torch.Tensor) else None
+
+
+def same_shape(a: torch.Tensor, b: torch.Tensor) -> bool:
+    """Whether shapes are known to agree. Comparing symbols of dynamic shapes would fix them."""
+    if a.dim() != b.dim():
+        return False
+    if all(isinstance(n, int) for n in (*a.shape, *b.shape)):
+        return a.shape == b.shape
+    from torch.fx.experimental.symbolic_shapes import statically_known_true
+
+    return all(statically_known_true(m == n) for m, n in zip(a.shape, b.shape))
+
+
 def value(operand: Operand | None) -> torch.Tensor | None:
     """What is known of an operand: its example value. None if there is none."""
     if isinstance(operand, Attribute):
         return operand.tensor
-    example = None if operand is None else operand.meta.get("example_value")
-    return example if isinstance(example, torch.Tensor) else None
+    return tensor_of(operand)
 
 
 def rank(operand: Any) -> int | None:

@@ -20,16 +20,23 @@ from torch.fx import GraphModule, Node
 from triton_kernels import ops
 from triton_kernels._fusion import (
     Activation,
+    Divided,
     Match,
     Operand,
     Problem,
     Product,
     Refused,
+    Reshaped,
+    Row,
+    Scaled,
     Sizes,
+    Spelled,
     Sum,
+    Times,
     Transposed,
 )
-from triton_kernels.graph import effects, forms
+from triton_kernels.graph import canonical, effects, forms
+from triton_kernels.graph.spelling import Spellings
 from triton_kernels.nn.rows import gemm_bias_act_of_rows
 
 PASSES = ("elementwise", "epilogue")
@@ -50,7 +57,12 @@ class Matcher:
     def __init__(self, module: GraphModule, modular: bool = False) -> None:
         self.module, self.modular = module, modular
         self.forms = {node: forms.read(node, module) for node in module.graph.nodes}
+        for node in module.graph.nodes:
+            source = canonical.view_of(node)
+            if source is not None:
+                self.forms[node] = Reshaped(source)
         self._position = {node: i for i, node in enumerate(module.graph.nodes)}
+        self._inner = self._read_spellings()
         self._order = list(module.graph.nodes)
         self._in_autocast = effects.in_autocast(module.graph)
 
@@ -71,10 +83,31 @@ class Matcher:
         lead = known[0]
         return Problem(match.kernel, lead.dtype, lead.device, other, *match.sizes, match.act)
 
+    def _read_spellings(self) -> set[Node]:
+        """Note the activations that are written out, of products and as gates; their inner nodes.
+        What is neither is elementwise as it is written."""
+        spellings = Spellings(list(self.module.graph.nodes))
+        taken: set[Node] = set()
+        for root, form in spellings.found.items():
+            users = list(root.users)
+            gate = len(users) == 1 and isinstance(self.forms[users[0]], Times)
+            if gate or self._ends_in_product(form.x):
+                self.forms[root] = form
+                taken.add(root)
+        return {node for node, root in spellings.inner.items() if root in taken}
+
+    def _ends_in_product(self, node: Node) -> bool:
+        try:
+            return self._chain(node) is not None
+        except Misfit:
+            return True
+
     # ---- elementwise ----
 
     def _elementwise(self, root: Node) -> Match | None:
         """The longest match of the ops' patterns; of equally long ones the last op's."""
+        if root in self._inner:
+            return None
         patterns = [pattern for fusion in ops.FUSIONS for pattern in fusion.elementwise]
         matches = [match for p in reversed(patterns) if (match := p(root, self.forms)) is not None]
         return max(matches, key=lambda match: len(match.nodes), default=None)
@@ -83,13 +116,12 @@ class Matcher:
 
     def _epilogue(self, root: Node) -> Match | None:
         form, act, top = self.forms[root], "none", root
-        if isinstance(form, Refused):
-            first = root.args[0] if root.args else None
-            if isinstance(first, Node) and isinstance(self.forms[first], Product):
-                raise Misfit(form.reason)
+        inner: tuple[Node, ...] = ()
+        if isinstance(form, (Refused, Spelled)):
+            self._say_why(root, form)
             return None
         if isinstance(form, Activation):
-            act, top = form.name, form.x
+            act, top, inner = form.name, form.x, form.inner
             refused = self.forms[top]
             if isinstance(refused, Refused):
                 raise Misfit(refused.reason)
@@ -97,16 +129,38 @@ class Matcher:
         if chain is None:
             return None
         product, nodes = chain
-        nodes = nodes if top is root else (*nodes, root)
+        if top is root and isinstance(form, (Reshaped, Scaled, Divided)):
+            return None  # a factor or a view alone goes with what follows it
+        nodes = nodes if top is root else (*nodes, *inner, root)
         if len(nodes) == 1:  # one call of a library that does the same
             return None
+        nodes = tuple(sorted(nodes, key=self._position.__getitem__))
         return self._product(product, nodes, act)
+
+    def _say_why(self, root: Node, form: Refused | Spelled) -> None:
+        """The reason, where what is refused follows a product."""
+        if isinstance(form, Spelled):
+            if self._ends_in_product(form.x):
+                raise Misfit(form.refused.reason)
+            return
+        first = root.args[0] if root.args else None
+        if isinstance(first, Node) and isinstance(self.forms[first], Product):
+            raise Misfit(form.reason)
 
     def _chain(self, node: Node) -> tuple[Product, tuple[Node, ...]] | None:
         """The product that ``node`` is with all that is added to it, and the nodes of that."""
         form = self.forms[node]
         if isinstance(form, Product):
             return form, (node,)
+        if isinstance(form, (Reshaped, Scaled, Divided)):
+            chain = self._chain(form.x)
+            if chain is None:
+                return None
+            product = chain[0]
+            if not isinstance(form, Reshaped):
+                factor = form.factor if isinstance(form, Scaled) else 1 / form.divisor
+                product = _scaled(product, factor)
+            return product, (*chain[1], node)
         if not isinstance(form, Sum):
             return None
         misfit = None
@@ -126,10 +180,8 @@ class Matcher:
         """product + alpha·other, or other + alpha·product if ``product_last``."""
         beta = form.alpha
         if product_last:
-            if form.alpha != 1 and (product.bias is not None or product.c is not None):
-                raise Misfit(f"what is added to the product is scaled by {form.alpha:g}, too")
-            product, beta = replace(product, alpha=product.alpha * form.alpha), 1.0
-        if forms.rank(other) == 1 and product.bias is None and beta == 1:
+            product, beta = _scaled(product, form.alpha), 1.0
+        if _is_row(other) and product.bias is None and beta == 1:
             return replace(product, bias=other)
         if product.c is not None:
             raise Misfit("more than one tensor is added to the product")
@@ -137,12 +189,18 @@ class Matcher:
 
     def _product(self, product: Product, nodes: tuple[Node, ...], act: str) -> Match:
         sizes = self._sizes(product, nodes[0])
+        views = tuple(node for node in nodes if isinstance(self.forms[node], Reshaped))
+        match = self._call(product, nodes, act, sizes)
+        return replace(match, views=views)
+
+    def _call(self, product: Product, nodes: tuple[Node, ...], act: str, sizes: Sizes) -> Match:
         for pattern in (pattern for fusion in ops.FUSIONS for pattern in fusion.products):
             match = pattern(product, nodes, act, sizes)
-            if match is not None:
+            if match is not None and not _in_rows(product.bias):
                 return match
         b = Transposed(product.weight) if product.by_rows else product.weight
-        arguments = (product.x, b, product.bias, act, product.alpha, product.c, product.beta)
+        bias, c = _as_row(product.bias), _as_row(product.c, forms.value(nodes[0]))
+        arguments = (product.x, b, bias, act, product.alpha, c, product.beta)
         return Match("gemm_bias_act", nodes, gemm_bias_act_of_rows, arguments, {}, sizes, act)
 
     def _sizes(self, product: Product, node: Node) -> Sizes:
@@ -159,11 +217,13 @@ class Matcher:
 
     def _check_addends(self, product: Product, node: Node, N: int) -> None:
         bias, c = forms.value(product.bias), forms.value(product.c)
-        if product.bias is not None and (bias is None or tuple(bias.shape) != (N,)):
-            raise Misfit(f"a bias of shape {_shape(bias)}")
         result = forms.value(node)
+        if product.bias is not None and (bias is None or not _fits_as_row(bias, N, result)):
+            raise Misfit(f"a bias of shape {_shape(bias)}")
         if product.c is not None and (
-            c is None or result is None or tuple(c.shape) not in ((N,), tuple(result.shape))
+            c is None
+            or result is None
+            or not (_fits_as_row(c, N, result) or tuple(c.shape) == tuple(result.shape))
         ):
             raise Misfit(f"what is added, of shape {_shape(c)}, broadcasts")
 
@@ -172,7 +232,7 @@ class Matcher:
     def _check(self, match: Match) -> None:
         *inner, root = match.nodes
         for node in inner:
-            if len(node.users) > 1:
+            if not match.nodes_hold(node.users):
                 raise Misfit(f"{node.name} has {len(node.users)} users")
             if node in match.operands():
                 raise Misfit(f"{node.name} is used twice")
@@ -210,6 +270,55 @@ class Matcher:
                 raise Misfit(f"{label} is {_dtype(v)}, {first} {_dtype(lead)}")
             if v.device != lead.device:
                 raise Misfit(f"{label} is on {v.device}, {first} on {lead.device}")
+
+
+def _scaled(product: Product, factor: float) -> Product:
+    """The product and all that is added to it, times a number."""
+    if factor == 1:
+        return product
+    if not factor or not math.isfinite(factor):
+        raise Misfit(f"scaled by {factor:g}")
+    if product.bias is not None and product.c is not None:
+        raise Misfit(f"what is added to the product is scaled by {factor:g}, too")
+    product = replace(product, alpha=product.alpha * factor)
+    if product.bias is not None:
+        return replace(product, bias=None, c=product.bias, beta=factor)
+    return replace(product, beta=product.beta * factor)
+
+
+def _is_row(operand: Operand) -> bool:
+    """Whether it is [N] or [1, …, N]."""
+    example = forms.value(operand)
+    return (
+        example is not None
+        and example.dim() > 0
+        and all(isinstance(n, int) and n == 1 for n in example.shape[:-1])
+    )
+
+
+def _fits_as_row(row: Tensor, N: int, result: Tensor | None) -> bool:
+    """Whether adding it to rows of N adds to each row, and leaves the shape."""
+    if not row.dim() or any(not isinstance(n, int) or n != 1 for n in row.shape[:-1]):
+        return False
+    return bool(row.shape[-1] == N) and (
+        row.dim() == 1 or (result is not None and row.dim() <= result.dim())
+    )
+
+
+def _in_rows(operand: Operand | None) -> bool:
+    """Whether it is [1, …, N], of more than one dimension."""
+    example = forms.value(operand)
+    return example is not None and example.dim() > 1
+
+
+def _as_row(operand: Operand | None, result: Tensor | None = None) -> Any:
+    """The operand, as [N] if it is a row; of a residual that has the result's shape, itself."""
+    example = forms.value(operand)
+    if example is None or example.dim() < 2:
+        return operand
+    if result is not None and example.shape == result.shape:
+        return operand
+    return Row(operand)  # type: ignore[arg-type]
 
 
 def _plain(t: Tensor) -> bool:

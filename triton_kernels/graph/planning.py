@@ -10,8 +10,8 @@ from typing import Any
 
 from torch.fx import GraphModule, Node
 
-from triton_kernels._fusion import Attribute, Match, Product, Transposed
-from triton_kernels.graph import capabilities, forms
+from triton_kernels._fusion import Attribute, Match, Product, Row, Transposed
+from triton_kernels.graph import canonical, capabilities, forms
 from triton_kernels.graph.matching import PASSES, Matcher, Misfit
 
 
@@ -94,6 +94,7 @@ def rewrite(module: GraphModule, options: Options) -> Plan:
 
     The nodes' meta["example_value"] tell shapes and dtypes.
     """
+    canonical.drop_idle(module)
     rewriting = _Rewriting(module, options)
     for name in options.active_passes:
         rewriting.run(name)
@@ -111,11 +112,10 @@ class _Rewriting:
     def __init__(self, module: GraphModule, options: Options) -> None:
         self.module, self.options = module, options
         # What each node stands for in the original graph, of which plans speak.
-        labels = {node: _label(node) for node in module.graph.nodes}
+        labels = {node: label(node) for node in module.graph.nodes}
         often = Counter(labels.values())
         self._names: dict[Node, tuple[str, ...]] = {  # a shared module is called more than once
-            n: (label if often[label] == 1 else f"{label} ({n.name})",)
-            for n, label in labels.items()
+            n: (name if often[name] == 1 else f"{name} ({n.name})",) for n, name in labels.items()
         }
         self._order = [names[0] for names in self._names.values()]
         self._steps: dict[Node, Step] = {}
@@ -173,17 +173,23 @@ class _Rewriting:
         graph = self.module.graph
         with graph.inserting_before(root):
             arguments = tuple(self._inserted(argument) for argument in match.arguments)
-            new = graph.call_function(match.function, arguments, match.keywords)
-        new.meta.update(root.meta)
+            new = call = graph.call_function(match.function, arguments, match.keywords)
+            new.meta.update(root.meta)
+            if match.views:
+                new.meta["example_value"] = forms.tensor_of(match.nodes[0])
+            for view in match.views:
+                new = graph.create_node(view.op, view.target, (new, *view.args[1:]), view.kwargs)
+                new.meta.update(view.meta)
+                self._names[new] = self._names[view]
         root.replace_all_uses_with(new)
         for node in (root, *reversed(inner)):
             graph.erase_node(node)
         names = tuple(name for node in match.nodes for name in self._names[node])
-        self._names[new] = names
+        self._names[call] = names
         for node in match.nodes:
             self._steps.pop(node, None)
         estimated = verdict.source == capabilities.ESTIMATED
-        self._steps[new] = Step(match.kernel, names, verdict.score or 0.0, match.act, estimated)
+        self._steps[call] = Step(match.kernel, names, verdict.score or 0.0, match.act, estimated)
 
     def _inserted(self, argument: Any) -> Any:
         """An argument of the call, with the nodes that make it inserted."""
@@ -191,6 +197,9 @@ class _Rewriting:
         if isinstance(argument, Transposed):
             matrix = self._inserted(argument.operand)
             return graph.call_method("t", (matrix,))
+        if isinstance(argument, Row):
+            row = self._inserted(argument.operand)
+            return graph.call_method("flatten", (row,))
         if isinstance(argument, Attribute):
             node = graph.get_attr(argument.target)
             node.meta["example_value"] = argument.tensor
@@ -198,7 +207,7 @@ class _Rewriting:
         return argument
 
 
-def _label(node: Node) -> str:
+def label(node: Node) -> str:
     """What a plan calls a node: the module that it is, or its own name with its function."""
     path = str(node.target) if node.op == "call_module" else forms.module_path(node)
     if path:
