@@ -190,19 +190,6 @@ def test_residual_after_an_activation_is_no_epilogue(cpu: torch.device) -> None:
     assert kernels(fused.plan) == [(GELU, "gelu")]
 
 
-def test_inside_autocast(cpu: torch.device) -> None:
-    def function(m: Apply, x: Tensor, y: Tensor) -> Tensor:
-        with torch.autocast("cpu", dtype=torch.bfloat16):
-            return F.relu(F.linear(x, m.w))
-
-    found = tk.explain(Apply(function), inputs(cpu), min_score=0).plans[0]
-    assert [line.reason for line in found.left] == ["inside an autocast region"]
-    with torch.autocast("cpu", dtype=torch.bfloat16):
-        fused = tk.fuse(Apply(FUSED["relu function"][0]), min_score=0)
-        assert fused(*inputs(cpu)).dtype == torch.bfloat16
-    assert "autocast is on" in str(fused.plan)
-
-
 def test_inductor_compiles_the_rest(device: torch.device) -> None:
     module, arguments = Apply(FUSED["two layers"][0]).to(device), inputs(device)
     options = {"min_score": 0, "rest": "inductor"}

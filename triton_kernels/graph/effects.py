@@ -19,14 +19,26 @@ AUTOCAST = {"_enter_autocast": 1, "_exit_autocast": -1}
 PURE_MODULES = ("torch", "_operator", "math", "triton_kernels")
 
 
-def in_autocast(graph: Graph) -> set[Node]:
-    """The nodes inside autocast regions, where dtypes are not those of the operands."""
-    depth, inside = 0, set()
+Casts = dict[str, torch.dtype | None]  # device → the dtype to which autocast casts, if it is on
+
+
+def autocast(graph: Graph) -> dict[Node, Casts]:
+    """What autocast does at each node. Nodes of one region have the very same dictionary."""
+    casts: Casts = {
+        device: torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else None
+        for device in ("cuda", "cpu")
+    }
+    outer, at = [casts], {}
     for node in graph.nodes:
-        depth += AUTOCAST.get(getattr(node.target, "__name__", ""), 0)
-        if depth:
-            inside.add(node)
-    return inside
+        step = AUTOCAST.get(getattr(node.target, "__name__", ""), 0)
+        if step > 0:
+            device, dtype, enabled, *_ = node.args
+            dtype = torch.get_autocast_dtype(device) if dtype is None else dtype
+            outer.append({**outer[-1], device: dtype if enabled else None})
+        elif step < 0 and len(outer) > 1:
+            outer.pop()
+        at[node] = outer[-1]
+    return at
 
 
 def may_interfere(node: Node, module: GraphModule) -> bool:

@@ -64,7 +64,7 @@ class Matcher:
         self._position = {node: i for i, node in enumerate(module.graph.nodes)}
         self._inner = self._read_spellings()
         self._order = list(module.graph.nodes)
-        self._in_autocast = effects.in_autocast(module.graph)
+        self._autocast = effects.autocast(module.graph)
 
     def find(self, name: str, root: Node) -> Match | None:
         """The match of pass ``name`` whose result is ``root``, or None.
@@ -81,6 +81,8 @@ class Matcher:
         """What the kernel of a match is to compute; ``other`` would do so otherwise."""
         known = [v for v in map(forms.value, match.operands()) if v is not None]
         lead = known[0]
+        result = forms.value(match.nodes[-1])  # autocast's dtype is not that of the operands
+        lead = lead if result is None else result
         return Problem(match.kernel, lead.dtype, lead.device, other, *match.sizes, match.act)
 
     def _read_spellings(self) -> set[Node]:
@@ -237,8 +239,8 @@ class Matcher:
             if node in match.operands():
                 raise Misfit(f"{node.name} is used twice")
         self._check_in_place(match)
-        if not self._in_autocast.isdisjoint(match.nodes):
-            raise Misfit("inside an autocast region")
+        if any(self._autocast[node] is not self._autocast[root] for node in inner):
+            raise Misfit("an autocast region begins or ends between its nodes")
         for node in self._order[self._position[inner[0]] : self._position[root]] if inner else ():
             if node not in match.nodes and effects.may_interfere(node, self.module):
                 raise Misfit(f"{node.name} between its nodes may overwrite an operand")
@@ -252,24 +254,43 @@ class Matcher:
                 raise Misfit(f"in place: {node.target if node.op != 'call_function' else node}")
 
     def _check_tensors(self, match: Match) -> None:
-        operands: list[Operand] = [*match.operands(), *match.nodes]
+        nodes = [node for node in match.nodes if node not in self._inner]  # those may be wider
+        operands: list[Operand] = [*match.operands(), *nodes]
         values = [(_label(operand), forms.value(operand)) for operand in operands]
         known = [(label, v) for label, v in values if v is not None]
         if len(known) < len(values) and not self.modular:
             missing = next(label for label, v in values if v is None)
             raise Misfit(f"nothing is known of {missing}")
         first, lead = known[0]
-        if lead.device.type in ("cuda", "cpu") and torch.is_autocast_enabled(lead.device.type):
-            raise Misfit("autocast is on: dtypes are not those of the operands")
         for label, v in known:
             if not _plain(v):
                 raise Misfit(f"{label} is a {type(v).__name__}, layout {v.layout}")
             if not v.is_floating_point():
                 raise Misfit(f"{label} is {_dtype(v)}")
-            if v.dtype != lead.dtype:
-                raise Misfit(f"{label} is {_dtype(v)}, {first} {_dtype(lead)}")
             if v.device != lead.device:
                 raise Misfit(f"{label} is on {v.device}, {first} on {lead.device}")
+        lower = self._autocast[match.nodes[-1]].get(lead.device.type)
+        if lower is not None and match.sizes[1] is not None:
+            self._check_lowered(match, lower)
+            return
+        if lower is not None and match.kernel == "square" and lead.dtype != torch.float32:
+            raise Misfit("under autocast square computes in float32, and x·x does not")
+        for label, v in known:
+            if v.dtype != lead.dtype:
+                raise Misfit(f"{label} is {_dtype(v)}, {first} {_dtype(lead)}")
+
+    def _check_lowered(self, match: Match, lower: torch.dtype) -> None:
+        """A product under autocast: its operands are cast, as the kernel's are then; what follows
+        has that dtype, too, unless something of more digits was added."""
+        for operand in match.operands():
+            v = forms.value(operand)
+            if v is not None and v.dtype == torch.float64:
+                raise Misfit(f"{_label(operand)} is float64, which autocast leaves")
+        for node in match.nodes:
+            v = forms.value(node)
+            if v is not None and v.dtype != lower and node not in self._inner:
+                name = str(lower).removeprefix("torch.")
+                raise Misfit(f"{node.name} is {_dtype(v)}, and autocast's products {name}")
 
 
 def _scaled(product: Product, factor: float) -> Product:
