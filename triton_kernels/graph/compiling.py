@@ -182,7 +182,12 @@ def _unseen(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _copy(module: GraphModule) -> GraphModule:
-    """The same graph over the same tensors; nodes keep their meta."""
+    """The same graph over the same tensors; nodes keep their meta. So do graphs inside."""
     graph = torch.fx.Graph()
     graph.output(graph.graph_copy(module.graph, {}))
-    return GraphModule(module, graph)
+    copy = GraphModule(module, graph)
+    copy.meta.update(module.meta)
+    for name, inner in list(copy.named_children()):
+        if isinstance(inner, GraphModule):
+            setattr(copy, name, _copy(inner))
+    return copy

@@ -52,9 +52,12 @@ class Matcher:
     Args:
         module: the graph; nodes have example values in their meta.
         modular: the graph only lists modules, with no values: then what is unknown is taken to fit.
+        casts: what autocast does around the graph, if it is one inside of another.
     """
 
-    def __init__(self, module: GraphModule, modular: bool = False) -> None:
+    def __init__(
+        self, module: GraphModule, modular: bool = False, casts: effects.Casts | None = None
+    ) -> None:
         self.module, self.modular = module, modular
         self.forms = {node: forms.read(node, module) for node in module.graph.nodes}
         for node in module.graph.nodes:
@@ -64,7 +67,7 @@ class Matcher:
         self._position = {node: i for i, node in enumerate(module.graph.nodes)}
         self._inner = self._read_spellings()
         self._order = list(module.graph.nodes)
-        self._autocast = effects.autocast(module.graph)
+        self._autocast = effects.autocast(module.graph, casts)
 
     def find(self, name: str, root: Node) -> Match | None:
         """The match of pass ``name`` whose result is ``root``, or None.

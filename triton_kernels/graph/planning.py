@@ -11,7 +11,7 @@ from typing import Any
 from torch.fx import GraphModule, Node
 
 from triton_kernels._fusion import Attribute, Match, Product, Row, Transposed
-from triton_kernels.graph import canonical, capabilities, forms
+from triton_kernels.graph import canonical, capabilities, effects, forms
 from triton_kernels.graph.matching import PASSES, Matcher, Misfit
 
 
@@ -89,18 +89,35 @@ class Plan:
     __repr__ = __str__
 
 
-def rewrite(module: GraphModule, options: Options) -> Plan:
+def rewrite(module: GraphModule, options: Options, casts: effects.Casts | None = None) -> Plan:
     """Fuse in place what the options allow; the plan says what was done.
 
-    The nodes' meta["example_value"] tell shapes and dtypes.
+    The nodes' meta["example_value"] tell shapes and dtypes. Graphs inside, of checkpoints and
+    branches, are rewritten, too; ``casts`` is what autocast does around such a one.
     """
     canonical.drop_idle(module)
-    rewriting = _Rewriting(module, options)
+    plans = _rewrite_inside(module, options, casts)
+    rewriting = _Rewriting(module, options, casts)
     for name in options.active_passes:
         rewriting.run(name)
     module.graph.lint()
     module.recompile()
-    return rewriting.plan()
+    plans.insert(0, rewriting.plan())
+    steps = [step for plan in plans for step in plan.steps]
+    return Plan(steps, [line for plan in plans for line in plan.left])
+
+
+def _rewrite_inside(
+    module: GraphModule, options: Options, casts: effects.Casts | None
+) -> list[Plan]:
+    plans, seen = [], set()
+    around = effects.autocast(module.graph, casts)
+    for node in module.graph.nodes:
+        for graph in effects.subgraphs(node, module):
+            if graph not in seen:
+                seen.add(graph)
+                plans.append(rewrite(graph, options, around[node]))
+    return plans
 
 
 def judge(matcher: Matcher, match: Match, options: Options) -> capabilities.Verdict:
@@ -109,8 +126,8 @@ def judge(matcher: Matcher, match: Match, options: Options) -> capabilities.Verd
 
 
 class _Rewriting:
-    def __init__(self, module: GraphModule, options: Options) -> None:
-        self.module, self.options = module, options
+    def __init__(self, module: GraphModule, options: Options, casts: effects.Casts | None) -> None:
+        self.module, self.options, self._casts = module, options, casts
         # What each node stands for in the original graph, of which plans speak.
         labels = {node: label(node) for node in module.graph.nodes}
         often = Counter(labels.values())
@@ -123,7 +140,7 @@ class _Rewriting:
 
     def run(self, name: str) -> None:
         """One pass, from the last node to the first, so that the longest match comes first."""
-        matcher = Matcher(self.module)
+        matcher = Matcher(self.module, casts=self._casts)
         gone: set[Node] = set()
         for root in reversed(list(self.module.graph.nodes)):
             if root in gone or root.op == "output":
