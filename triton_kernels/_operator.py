@@ -265,7 +265,7 @@ class Operator:
             if t.dtype == torch.float64:
                 return t
             if _cached_by_autocast(t):
-                return torch.einsum("...->...", t)
+                t = torch.einsum("...->...", t)
             return t.to(torch.get_autocast_dtype(device))
 
         def cast(keyset: Any, *args: Any) -> Any:

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 from torch.fx import GraphModule
 
-from triton_kernels.graph import capabilities
+from triton_kernels.graph import capabilities, logs
 from triton_kernels.graph.matching import PASSES
 from triton_kernels.graph.planning import Options, Plan, rewrite
 
@@ -42,7 +42,7 @@ def backend(
     from torch._dynamo import lookup_backend
 
     chosen, for_rest = _options(options, mode)
-    rewrite(module, chosen)
+    logs.note(rewrite(module, chosen), "torch.compile")
     if for_rest:
         from torch._inductor.compile_fx import compile_fx
 
