@@ -39,7 +39,8 @@ class Form:
 
 @dataclass(frozen=True)
 class Product(Form):
-    """alpha·(x@b) + beta·c + bias; b is the operand ``weight``, transposed if ``by_rows``."""
+    """alpha·(x@b) + beta·c + bias; b is the operand ``weight``, transposed if ``by_rows``. A 1×1
+    convolution is one along dimension 1, with a weight [N, K, 1, 1]."""
 
     x: Node
     weight: Operand
@@ -48,6 +49,7 @@ class Product(Form):
     alpha: float = 1.0
     c: Operand | None = None
     beta: float = 1.0
+    convolution: bool = False
 
 
 @dataclass(frozen=True)
@@ -142,6 +144,12 @@ class Transposed(NamedTuple):
     operand: Operand
 
 
+class Matrix(NamedTuple):
+    """A batch of one matrix, as the matrix."""
+
+    operand: Operand
+
+
 class Row(NamedTuple):
     """An operand of shape [1, …, N], as [N]."""
 
@@ -155,8 +163,8 @@ class Match:
     Attributes:
         kernel: as :attr:`Fusion.speeds` names it.
         nodes: in the order of the graph; the last is the result.
-        function, arguments, keywords: the call. Arguments may be operands, :class:`Transposed` or
-            :class:`Row`.
+        function, arguments, keywords: the call. Arguments may be operands, :class:`Transposed`,
+            :class:`Matrix` or :class:`Row`.
         sizes: M, N, K of a product.
         act: the activation at the end of a product.
         views: those of the nodes that give the product's rows another shape; they follow the call.
@@ -177,7 +185,9 @@ class Match:
 
     def operands(self) -> list[Operand]:
         """The tensors that the call reads."""
-        plain = [a.operand if isinstance(a, (Transposed, Row)) else a for a in self.arguments]
+        plain = [
+            a.operand if isinstance(a, (Transposed, Matrix, Row)) else a for a in self.arguments
+        ]
         return [a for a in plain if isinstance(a, (Node, Attribute))]
 
 

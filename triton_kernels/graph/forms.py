@@ -6,6 +6,7 @@ the kernels are made of.
 
 from __future__ import annotations
 
+import itertools
 import math
 import operator
 import re
@@ -131,6 +132,10 @@ def _matmul(given: Arguments) -> Form | None:
     return Product(given["input"], given["other"], False)
 
 
+def _bmm(given: Arguments) -> Form | None:
+    return Product(given["input"], given["mat2"], False)
+
+
 def _addmm(given: Arguments) -> Form | None:
     alpha, beta = given.get("alpha", 1), given.get("beta", 1)
     if not (_number(alpha) and _number(beta)):
@@ -139,6 +144,46 @@ def _addmm(given: Arguments) -> Form | None:
     if rank(given["input"]) == 1 and beta == 1:
         return replace(product, bias=given["input"])
     return replace(product, c=given["input"], beta=float(beta))
+
+
+def _conv2d(given: Arguments) -> Form | None:
+    """A 1×1 convolution, with a product's way of lying in memory."""
+    x, weight = tensor_of(given["input"]), value(given["weight"])
+    ones = all(_each(given.get(name, 1), 1) for name in ("stride", "groups"))
+    if not ones or not _each(given.get("padding", 0), 0) or x is None or weight is None:
+        return None
+    if x.dim() != 4 or weight.dim() != 4 or tuple(weight.shape[2:]) != (1, 1):
+        return None
+    if not all(isinstance(n, int) for n in x.shape):
+        return Refused("a 1×1 convolution of a dynamic shape")
+    if not x.permute(0, 2, 3, 1).is_contiguous():
+        return Refused("a 1×1 convolution whose channels do not lie together (channels_last)")
+    return Product(given["input"], given["weight"], True, given.get("bias"), convolution=True)
+
+
+def _each(given: Any, number: int) -> bool:
+    """Whether it is that number, or a pair of it."""
+    return given == number or (isinstance(given, (tuple, list)) and all(n == number for n in given))
+
+
+def _einsum(given: Arguments) -> Form | None:
+    """…k,kn->…n or …k,nk->…n, and with the operands exchanged."""
+    equation, tensors = given["equation"], given["operands"]
+    tensors = list(tensors) if isinstance(tensors, (tuple, list)) else [tensors, given.get("other")]
+    if not isinstance(equation, str) or len(tensors) != 2:
+        return None
+    inputs, arrow, result = equation.replace(" ", "").partition("->")
+    names = inputs.split(",")
+    if not arrow or len(names) != 2 or not all(isinstance(t, Node) for t in tensors):
+        return None
+    pairs = zip(names, tensors)
+    for (left, x), (right, weight) in itertools.permutations(pairs):
+        batch, k, n = left[:-1], left[-1:], result[-1:]
+        letters = batch.replace("...", "") + k + n
+        plain = len(set(letters)) == len(letters) and "." not in k + n
+        if plain and result == batch + n and right in (k + n, n + k):
+            return Product(x, weight, right == n + k)
+    return None
 
 
 def _add(given: Arguments) -> Form | None:
@@ -191,6 +236,7 @@ def _number(value: Any) -> bool:
 
 
 BINARY = ("input", "other")
+CONVOLUTION = ("input", "weight", "bias", "stride", "padding", "dilation", "groups")
 LIMITS = ("input", "min", "max")
 ACTIVATION_ARGUMENTS = {
     F.gelu: ("input", "approximate"),
@@ -203,6 +249,9 @@ SIGNATURES: dict[Any, Signature] = {
         (torch.matmul, torch.mm, operator.matmul, "matmul", "mm", "__matmul__"),
         Signature(BINARY, _matmul),
     ),
+    **dict.fromkeys((torch.bmm, "bmm"), Signature(("input", "mat2"), _bmm)),
+    F.conv2d: Signature(CONVOLUTION, _conv2d),
+    torch.functional.einsum: Signature(("equation", "operands", "other"), _einsum),
     **dict.fromkeys((torch.addmm, "addmm"), Signature(("input", "mat1", "mat2"), _addmm)),
     **dict.fromkeys((torch.add, operator.add, "add", "__add__"), Signature(BINARY, _add)),
     **dict.fromkeys((operator.iadd, "add_"), Signature(BINARY, _add, inplace=True)),
@@ -263,7 +312,7 @@ def read(node: Node, module: GraphModule) -> Form | None:
     given = dict(zip(signature.names, node.args)) | dict(node.kwargs)
     if len(node.args) > len(signature.names) or set(given) - {*signature.names, *KEYWORDS}:
         return None  # as with out= or dtype=
-    if not isinstance(next(iter(given.values()), None), (Node, int, float)):
+    if not isinstance(next(iter(given.values()), None), (Node, int, float, str)):
         return None
     try:
         form = signature.read(given)

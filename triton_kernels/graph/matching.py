@@ -22,6 +22,7 @@ from triton_kernels._fusion import (
     Activation,
     Divided,
     Match,
+    Matrix,
     Operand,
     Problem,
     Product,
@@ -37,7 +38,7 @@ from triton_kernels._fusion import (
 )
 from triton_kernels.graph import canonical, effects, forms
 from triton_kernels.graph.spelling import Spellings
-from triton_kernels.nn.rows import gemm_bias_act_of_rows
+from triton_kernels.nn.rows import gemm_bias_act_of_rows, pointwise_convolution
 
 PASSES = ("elementwise", "epilogue")
 
@@ -161,7 +162,7 @@ class Matcher:
             chain = self._chain(form.x)
             if chain is None:
                 return None
-            product = chain[0]
+            product = _no_convolution(chain[0])
             if not isinstance(form, Reshaped):
                 factor = form.factor if isinstance(form, Scaled) else 1 / form.divisor
                 product = _scaled(product, factor)
@@ -173,7 +174,8 @@ class Matcher:
             try:
                 chain = self._chain(inner)
                 if chain is not None:
-                    product = self._added(chain[0], form, other, other is form.x)
+                    product = _no_convolution(chain[0])
+                    product = self._added(product, form, other, other is form.x)
                     return product, (*chain[1], node)
             except Misfit as reason:
                 misfit = misfit or reason
@@ -199,11 +201,17 @@ class Matcher:
         return replace(match, views=views)
 
     def _call(self, product: Product, nodes: tuple[Node, ...], act: str, sizes: Sizes) -> Match:
+        if product.convolution:
+            operands = (product.x, product.weight, product.bias, act)
+            return Match("linear_act", nodes, pointwise_convolution, operands, {}, sizes, act)
+        weight = forms.value(product.weight)
+        batch = weight is not None and weight.dim() == 3
         for pattern in (pattern for fusion in ops.FUSIONS for pattern in fusion.products):
             match = pattern(product, nodes, act, sizes)
             if match is not None and not _in_rows(product.bias):
                 return match
-        b = Transposed(product.weight) if product.by_rows else product.weight
+        b: Any = Transposed(product.weight) if product.by_rows else product.weight
+        b = Matrix(product.weight) if batch else b
         bias, c = _as_row(product.bias), _as_row(product.c, forms.value(nodes[0]))
         arguments = (product.x, b, bias, act, product.alpha, c, product.beta)
         return Match("gemm_bias_act", nodes, gemm_bias_act_of_rows, arguments, {}, sizes, act)
@@ -213,7 +221,12 @@ class Matcher:
         weight, x = forms.value(product.weight), forms.value(product.x)
         if weight is None or (x is None and not self.modular):
             raise Misfit("the shapes of its operands are unknown")
-        if weight.dim() != 2 or (x is not None and x.dim() < (1 if product.by_rows else 2)):
+        if product.convolution:
+            weight = weight.flatten(1)
+            x = None if x is None else x.permute(0, 2, 3, 1)
+        elif weight.dim() == 3 and x is not None and x.dim() == 3 and _one(weight) and _one(x):
+            weight = weight[0]
+        elif weight.dim() != 2 or (x is not None and x.dim() < (1 if product.by_rows else 2)):
             raise Misfit("not a product with one matrix: a batch of matrices, or a vector")
         N, K = weight.shape if product.by_rows else weight.shape[::-1]
         self._check_addends(product, node, N)
@@ -308,6 +321,17 @@ def _scaled(product: Product, factor: float) -> Product:
     if product.bias is not None:
         return replace(product, bias=None, c=product.bias, beta=factor)
     return replace(product, beta=product.beta * factor)
+
+
+def _no_convolution(product: Product) -> Product:
+    if product.convolution:
+        raise Misfit("something between a convolution and its activation")
+    return product
+
+
+def _one(t: Tensor) -> bool:
+    """Whether it is a batch of one."""
+    return isinstance(t.shape[0], int) and t.shape[0] == 1
 
 
 def _is_row(operand: Operand) -> bool:

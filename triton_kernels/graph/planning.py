@@ -10,7 +10,7 @@ from typing import Any
 
 from torch.fx import GraphModule, Node
 
-from triton_kernels._fusion import Attribute, Match, Product, Row, Transposed
+from triton_kernels._fusion import Attribute, Match, Matrix, Product, Row, Transposed
 from triton_kernels.graph import canonical, capabilities, effects, forms
 from triton_kernels.graph.matching import PASSES, Matcher, Misfit
 
@@ -214,6 +214,8 @@ class _Rewriting:
         if isinstance(argument, Transposed):
             matrix = self._inserted(argument.operand)
             return graph.call_method("t", (matrix,))
+        if isinstance(argument, Matrix):
+            return graph.call_method("squeeze", (self._inserted(argument.operand), 0))
         if isinstance(argument, Row):
             row = self._inserted(argument.operand)
             return graph.call_method("flatten", (row,))
