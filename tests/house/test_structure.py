@@ -32,8 +32,9 @@ THIRD_PARTY = {
 }
 # Nobody else may need pytest to run.
 PYTEST_ONLY_IN = ("compare/pytest_plugin.py", "compare/timing/fixtures.py")
-# The extra `report`, imported by name when a page is made.
-REPORT_ONLY_IN = {
+# The extras `report` and `models`, imported by name when they are needed.
+OPTIONAL_IN = {
+    "compare/models/architectures.py": "transformers",
     "compare/pages/rendering.py": "jinja2",
     "compare/reporting/svg.py": "matplotlib",
 }
@@ -103,7 +104,7 @@ def test_imports(package: str, path: Path) -> None:
             assert all(alias.name != "*" for alias in node.names), f"line {node.lineno}: import *"
         elif isinstance(node, ast.Call) and ast.unparse(node.func).endswith("import_module"):
             names = [a.value for a in node.args if isinstance(a, ast.Constant)]
-            optional = REPORT_ONLY_IN.get(path.relative_to(ROOT).as_posix())
+            optional = OPTIONAL_IN.get(path.relative_to(ROOT).as_posix())
             names = [name for name in names if name.split(".")[0] != optional]
         else:
             continue
@@ -124,6 +125,7 @@ ROOMS = (
     ("profiling",),
     ("doctor",),
     ("user_kernels",),
+    ("models",),
     ("mutation",),
     ("pytest_plugin",),
     ("reporting",),
