@@ -49,7 +49,8 @@ def names(
     def chosen(name: str) -> bool:
         if name in wanted:
             return True
-        if name in rungs and "ours" not in wanted and not full:  # of which auto takes the best
+        alone = name in rungs and "ours" not in wanted and not full
+        if case is not None and alone:  # auto takes the best of them
             return False
         if case is not None and _slow(name, spec, case, full, sweep):
             return False

@@ -34,10 +34,8 @@ struct Addresses {
   // Whether each is a multiple of so many bytes.
   __device__ bool aligned(size_t bytes) const {
     size_t bits = 0;
-#pragma unroll
-    for (int k = 0; k < INPUTS; ++k) bits |= reinterpret_cast<size_t>(in[k]);
-#pragma unroll
-    for (int k = 0; k < OUTPUTS; ++k) bits |= reinterpret_cast<size_t>(out[k]);
+    for (const void* each : in) bits |= reinterpret_cast<size_t>(each);
+    for (const void* each : out) bits |= reinterpret_cast<size_t>(each);
     return bits % bytes == 0;
   }
 };
