@@ -299,6 +299,10 @@ class ActBackward(Spec):
         grad = case.shape[-1] if case.layout == "expanded" else case.numel
         return 2 * case.numel, (grad + case.numel) * case.torch_dtype.itemsize + written
 
+    def small(self, dtype: str) -> Iterator[Case]:
+        """None: what this spec calls packs both results, which costs the host as much again."""
+        return iter(())
+
     def to_compile(self, dtype: str, options: Mapping[str, Any]) -> Iterator[Case]:
         """Every derivative, and strides."""
         for act in ACTIVATIONS:

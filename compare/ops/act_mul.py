@@ -327,6 +327,10 @@ class ActMulBackward(ActMul):
         out = math.prod(torch.broadcast_shapes(*self.shapes(case)))
         return 2 * flops, moved + 2 * out * case.torch_dtype.itemsize
 
+    def small(self, dtype: str) -> Iterator[Case]:
+        """None: what this spec calls packs both results, which costs the host as much again."""
+        return iter(())
+
     def called(self, case: Case, function: Callable[..., Tensor]) -> Callable[..., Tensor]:
         """With layout functional both results are made by the function itself."""
         return functools.partial(function, apart=True) if case.layout == "functional" else function

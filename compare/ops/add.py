@@ -129,6 +129,12 @@ class Add(Elementwise):
             return True
         return case.lying <= DENSE and "x" not in case.options
 
+    def small(self, dtype: str) -> Iterator[Case]:
+        """With a factor, and with a row, too."""
+        for case in super().small(dtype):
+            for options in ({}, {"alpha": 0.5}, {"y": "row"}):
+                yield replace(case, options=options)
+
     def to_compile(self, dtype: str, options: Mapping[str, Any]) -> Iterator[Case]:
         """With a number first, or second, too."""
         yield from super().to_compile(dtype, options)

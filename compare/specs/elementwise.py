@@ -51,6 +51,7 @@ ALONE = [((139,), "misaligned"), ((17, 19), "transposed"), (FAR, "distant")]
 # The same, in blocks and tiles of which some are whole: every dtype has three, and a rest.
 ALONE += [((6151,), "misaligned"), ((67, 133), "transposed"), ((67, 80), "padded")]
 ALONE += [((2, 70, 3, 3), "channels_last"), ((2, 3, 9, 15), "channels_last")]
+ALONE += [((72, 136), "transposed"), ((2, 24, 2, 4), "channels_last")]  # of multiples of 8
 ALONE += [((50, 9, 3, 5), "reversed")]  # tiles of several indices of the other dimensions
 LARGE = {"standard": [(1024, 1024)], "full": [(1024, 1024), (4096, 4099)]}
 HUGE = [((2**31 + 17,), "contiguous"), ((2**15 + 1, 2**16 + 1), "transposed")]  # past 32 bits

@@ -37,6 +37,7 @@ from compare.cases import (
 )
 
 Own = TypeVar("Own", bound="Spec")
+SMALL = 256  # each size of a call that the GPU is done with before the host
 
 
 class Spec:
@@ -320,6 +321,14 @@ class Spec:
     def timed(self, dtype: str, options: Mapping[str, Any]) -> Iterator[Case]:
         """The cases that benchmarks time: squares, as everyone else's."""
         return (Case(self.name, dtype, (n, n), options=options) for n in (1024, 4096))
+
+    def small(self, dtype: str) -> Iterator[Case]:
+        """The cases of which ``bench --host`` measures what a call costs the host: small ones, of
+        sizes that may grow by a row."""
+        timed = next(iter(self.timed(dtype, self.default_options)), None)
+        if timed is not None and timed.shape:
+            shape = tuple(min(n, SMALL) for n in timed.shape)
+            yield Case(self.name, dtype, shape, options=timed.options)
 
     def sweeps(self, dtype: str, options: Mapping[str, Any]) -> Iterator[Sized]:
         """Cases over a range of sizes: name of the sweep, size, case. Here square matrices from

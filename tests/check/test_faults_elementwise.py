@@ -64,9 +64,16 @@ FAULTS = {
     ),
     "in place and strided, a lane too many": Fault(
         ELEMENTWISE,
-        "i < sizes[0]",
-        "i <= sizes[0]",
+        "i < whole(sizes[0], UNIT)",
+        "i <= whole(sizes[0], UNIT)",
         "square int8 33x129 inplace normal out=padded seed=0",
+        TRITON,
+    ),
+    "told of a divisor that the size does not have": Fault(
+        "triton_kernels/_elementwise.py",
+        "math.gcd(16, sizes[dense], *others)",
+        "math.gcd(16, *others)",
+        "add float16 33x129 padded normal seed=0",
         TRITON,
     ),
     "promoted without rounding to float32 first": Fault(
