@@ -161,6 +161,13 @@ class Spec:
             return {}
         return (triton_kernels if side == "triton" else cuda_reference).variants(self.name)
 
+    def rungs(self) -> dict[str, tuple[torch.dtype, ...]]:
+        """The variants of the CUDA side that lead from its plain kernel to the best, which is the
+        last: name → dtypes."""
+        if self.own:
+            return {}
+        return {rung.name: rung.dtypes for rung in cuda_reference.capabilities(self.name).rungs}
+
     # ---- what is right ----
 
     @property
@@ -361,6 +368,10 @@ class Spec:
         """The kernel in csrc that a variant runs, as the source writes it."""
         name = f"{self.name}_{variant}" if variant else self.name
         return f"{name}_kernel<{cuda_type(dtype)}>"
+
+    def cuda_kernels(self, dtype: str, variant: str | None) -> list[str]:
+        """Every kernel that it may run, whatever the options; that of the default ones first."""
+        return [self.cuda_kernel(dtype, variant)]
 
 
 def cuda_type(dtype: str) -> str:

@@ -285,6 +285,7 @@ def test_every_file_and_export_has_its_spec() -> None:
     assert set(exported("triton_kernels")) - ops == others
     assert set(exported("cuda_reference")) - ops == {
         "BuildError",
+        "capabilities",
         "load",
         "load_inline",
         "variants",
