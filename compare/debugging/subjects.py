@@ -235,7 +235,9 @@ class Kernel:
         """What is expected, by parameter; of a dict, what it leaves out (locks, scratch memory) may
         hold anything."""
         names = [name for name, _ in self._outputs]
-        stored = ", ".join(names) or "none of its arguments (memory= names what they lead to)"
+        stored = (
+            ", ".join(names) or "nothing that it was given (memory= gives what addresses lead to)"
+        )
         expected = self._expected
         if isinstance(expected, dict):
             if not expected or not set(expected) <= set(names):

@@ -1,6 +1,6 @@
 """How many functions of the kernels of xlite-dev/LeetCUDA run right on the CPU, files untouched.
 
-    python3 tests/cuda/found_kernels.py CHECKOUT/kernels [FOLDER …]
+    python3 tests/cuda/found_kernels.py KERNELS [FOLDER …]
 
 Each function that the folder's sources export is called on random tensors and compared with torch.
 It exits with 1 if one fails that is not among those that need a library without a form for the CPU.
