@@ -203,7 +203,7 @@ class Matcher:
     def _call(self, product: Product, nodes: tuple[Node, ...], act: str, sizes: Sizes) -> Match:
         if product.convolution:
             operands = (product.x, product.weight, product.bias, act)
-            return Match("linear_act", nodes, pointwise_convolution, operands, {}, sizes, act)
+            return Match("gemm_bias_act", nodes, pointwise_convolution, operands, {}, sizes, act)
         weight = forms.value(product.weight)
         batch = weight is not None and weight.dim() == 3
         for pattern in (pattern for fusion in ops.FUSIONS for pattern in fusion.products):
