@@ -52,7 +52,7 @@ WRITTEN: dict[str, tuple[Callable[..., Any], tuple[str, str]]] = {
         lambda m, x, y: F.relu(
             F.conv2d(x[:, 0].contiguous()[..., None, None], m.v[:, :, None, None])
         ),
-        (LINEAR, "relu"),
+        (BIAS_ACT, "relu"),
     ),
 }
 
