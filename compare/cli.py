@@ -9,6 +9,7 @@ from compare.commands.check import check
 from compare.commands.compile import compile_kernels
 from compare.commands.debug import debug
 from compare.commands.doctor import doctor
+from compare.commands.models import models
 from compare.commands.mutate import mutate
 from compare.commands.profile import profile
 from compare.commands.report import report
@@ -26,6 +27,7 @@ app.command()(profile)
 app.command()(timing)
 app.command()(debug)
 app.command(name="compile")(compile_kernels)
+app.command()(models)
 app.command()(mutate)
 app.command()(doctor)
 app.command()(report)

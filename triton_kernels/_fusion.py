@@ -10,7 +10,7 @@ that op files can.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -39,23 +39,27 @@ class Form:
 
 @dataclass(frozen=True)
 class Product(Form):
-    """alpha·(x@b) + beta·c + bias; b is the operand ``weight``, transposed if ``by_rows``."""
+    """alpha·(x@b) + beta·c + bias; b is the operand ``weight``, transposed if ``by_rows``. A 1×1
+    convolution is one along dimension 1, with a weight [N, K, 1, 1]."""
 
     x: Node
     weight: Operand
     by_rows: bool
     bias: Operand | None = None
     alpha: float = 1.0
-    c: Node | None = None
+    c: Operand | None = None
     beta: float = 1.0
+    convolution: bool = False
 
 
 @dataclass(frozen=True)
 class Activation(Form):
-    """An activation of triton_kernels.activations, by name."""
+    """An activation of triton_kernels.activations, by name; where it is written out in several
+    operations, ``inner`` are those before the last."""
 
     name: str
     x: Node
+    inner: tuple[Node, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -97,6 +101,30 @@ class Refused(Form):
     reason: str
 
 
+@dataclass(frozen=True)
+class Divided(Form):
+    """x/divisor for a Python number that is no power of two: multiplying by 1/divisor rounds once
+    more."""
+
+    x: Node
+    divisor: float
+
+
+@dataclass(frozen=True)
+class Reshaped(Form):
+    """x in another shape: all its rows, in their order."""
+
+    x: Node
+
+
+@dataclass(frozen=True)
+class Spelled(Form):
+    """An activation of x, written out, that no kernel has."""
+
+    x: Node
+    refused: Refused
+
+
 class Signature(NamedTuple):
     """How a target's arguments are called, and what reads them."""
 
@@ -116,6 +144,18 @@ class Transposed(NamedTuple):
     operand: Operand
 
 
+class Matrix(NamedTuple):
+    """A batch of one matrix, as the matrix."""
+
+    operand: Operand
+
+
+class Row(NamedTuple):
+    """An operand of shape [1, …, N], as [N]."""
+
+    operand: Operand
+
+
 @dataclass(frozen=True)
 class Match:
     """Nodes that one call computes.
@@ -123,9 +163,11 @@ class Match:
     Attributes:
         kernel: as :attr:`Fusion.speeds` names it.
         nodes: in the order of the graph; the last is the result.
-        function, arguments, keywords: the call. Arguments may be operands or :class:`Transposed`.
+        function, arguments, keywords: the call. Arguments may be operands, :class:`Transposed`,
+            :class:`Matrix` or :class:`Row`.
         sizes: M, N, K of a product.
         act: the activation at the end of a product.
+        views: those of the nodes that give the product's rows another shape; they follow the call.
     """
 
     kernel: str
@@ -135,10 +177,17 @@ class Match:
     keywords: dict[str, Any]
     sizes: Sizes = (None, None, None)
     act: str = "none"
+    views: tuple[Node, ...] = ()
+
+    def nodes_hold(self, nodes: Iterable[Node]) -> bool:
+        """Whether all of these are among the nodes."""
+        return all(node in self.nodes for node in nodes)
 
     def operands(self) -> list[Operand]:
         """The tensors that the call reads."""
-        plain = [a.operand if isinstance(a, Transposed) else a for a in self.arguments]
+        plain = [
+            a.operand if isinstance(a, (Transposed, Matrix, Row)) else a for a in self.arguments
+        ]
         return [a for a in plain if isinstance(a, (Node, Attribute))]
 
 

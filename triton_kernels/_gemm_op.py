@@ -21,6 +21,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.utils.flop_counter import register_flop_formula
 
 from triton_kernels._operator import Operator, TensorMeta, one_by_one
 from triton_kernels._placements import Sharding
@@ -88,6 +89,7 @@ class ProductOperator(Operator):
             results=results,
             sharding=sharding,
         )
+        register_flop_formula(self.functional.overloadpacket, get_raw=True)(_flops)
 
     def _keep(self, ctx: Any, args: tuple[Any, ...], out: Any) -> None:
         ctx.set_materialize_grads(False)
@@ -170,6 +172,13 @@ class ProductOperator(Operator):
         if by_columns:
             return self._multiply(dz.t(), a, **options).t()
         return self._multiply(a.t(), dz, **options)
+
+
+def _flops(first: Tensor, *_: Any, out_val: Any) -> int:
+    """For torch.utils.flop_counter: a multiplication and an addition for each term of the sums, as
+    for torch's products; activations do not count there."""
+    out = out_val if isinstance(out_val, Tensor) else out_val[0]
+    return int(2 * out.numel() * first.shape[-1])
 
 
 def _scale(call: Product) -> dict[str, Any]:

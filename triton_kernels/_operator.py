@@ -262,7 +262,11 @@ class Operator:
         def lower(t: Any) -> Any:
             if not isinstance(t, Tensor) or not t.is_floating_point() or t.device.type != device:
                 return t
-            return t if t.dtype == torch.float64 else t.to(torch.get_autocast_dtype(device))
+            if t.dtype == torch.float64:
+                return t
+            if _cached_by_autocast(t):
+                t = torch.einsum("...->...", t)
+            return t.to(torch.get_autocast_dtype(device))
 
         def cast(keyset: Any, *args: Any) -> Any:
             with torch._C._ExcludeDispatchKeyGuard(keys):
@@ -297,6 +301,19 @@ class Operator:
         _LIBRARY.impl(name, refuse_gradients, "Autograd", with_keyset=True)
         torch.library.register_fake(f"{NAMESPACE}::{name}", lambda *args: None, lib=_LIBRARY)
         torch.library.register_vmap(f"{NAMESPACE}::{name}", refuse_vmap, lib=_LIBRARY)
+
+
+def _cached_by_autocast(t: Tensor) -> bool:
+    """Whether torch's own products find a weight's cast in the region's cache. torch offers it to
+    its own functions only; einsum of one operand is one, on CUDA, that computes nothing."""
+    return (
+        t.device.type == "cuda"
+        and type(t) in _PLAIN
+        and t.dtype == torch.float32
+        and t.requires_grad
+        and t.is_leaf
+        and torch.is_autocast_cache_enabled()
+    )
 
 
 def _differentiating_or_batching() -> bool:

@@ -229,6 +229,11 @@ class SumTo(Spec):
         total = x.sum_to_size(shape)
         return (total if factor == 1 else total * factor).to(dtype or x.dtype)
 
+    def small(self, dtype: str) -> Iterator[Case]:
+        """In one pass, and in two."""
+        for rows in (256, 4096):
+            yield Case(self.name, dtype, (rows, 256), options=self.default_options)
+
     def to_compile(self, dtype: str, options: Mapping[str, Any]) -> Iterator[Case]:
         """Rows, columns, few addends of many results, a tall sum of two passes, strides, an index
         past 2³¹."""

@@ -64,8 +64,8 @@ FAULTS = {
     ),
     "up's gradient as gate's lies": Fault(
         KERNELS,
-        "located(i, j, k, outer, sizes, dup_strides, NDIM)",
-        "located(i, j, k, outer, sizes, dgate_strides, NDIM)",
+        "located(i, j, k, outer, sizes, dup_strides, UNITS, 10, NDIM)",
+        "located(i, j, k, outer, sizes, dgate_strides, UNITS, 10, NDIM)",
         "act_mul_backward float32 17x19 functional normal act=silu y=transposed seed=0",
         TRITON,
     ),

@@ -32,8 +32,9 @@ THIRD_PARTY = {
 }
 # Nobody else may need pytest to run.
 PYTEST_ONLY_IN = ("compare/pytest_plugin.py", "compare/timing/fixtures.py")
-# The extra `report`, imported by name when a page is made.
-REPORT_ONLY_IN = {
+# The extras `report` and `models`, imported by name when they are needed.
+OPTIONAL_IN = {
+    "compare/models/architectures.py": "transformers",
     "compare/pages/rendering.py": "jinja2",
     "compare/reporting/svg.py": "matplotlib",
 }
@@ -103,7 +104,7 @@ def test_imports(package: str, path: Path) -> None:
             assert all(alias.name != "*" for alias in node.names), f"line {node.lineno}: import *"
         elif isinstance(node, ast.Call) and ast.unparse(node.func).endswith("import_module"):
             names = [a.value for a in node.args if isinstance(a, ast.Constant)]
-            optional = REPORT_ONLY_IN.get(path.relative_to(ROOT).as_posix())
+            optional = OPTIONAL_IN.get(path.relative_to(ROOT).as_posix())
             names = [name for name in names if name.split(".")[0] != optional]
         else:
             continue
@@ -124,6 +125,7 @@ ROOMS = (
     ("profiling",),
     ("doctor",),
     ("user_kernels",),
+    ("models",),
     ("mutation",),
     ("pytest_plugin",),
     ("reporting",),
@@ -191,6 +193,7 @@ def test_compare_uses_what_the_sides_document() -> None:
     """No private module of theirs, but for those that tell of launches, builds and sources."""
     private = {"_build", "_compilers", "_inline", "_launch", "_shipped", "_watch"}
     private |= {"_guards", "_known_calls", "_launcher", "_replay", "_replayed", "_tokens"}
+    private |= {"_extension", "_loading", "_on_host", "_torch_calls"}
     documented = ast.get_docstring(tree(ROOT / "triton_kernels" / "interpreter" / "__init__.py"))
     assert documented is not None
     for path in modules("compare"):
@@ -282,6 +285,7 @@ def test_every_file_and_export_has_its_spec() -> None:
     assert set(exported("triton_kernels")) - ops == others
     assert set(exported("cuda_reference")) - ops == {
         "BuildError",
+        "capabilities",
         "load",
         "load_inline",
         "variants",

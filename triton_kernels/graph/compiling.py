@@ -7,14 +7,14 @@ from __future__ import annotations
 
 import types
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.fx import GraphModule
 
-from triton_kernels.graph import capabilities
+from triton_kernels.graph import capabilities, logs
 from triton_kernels.graph.matching import PASSES
 from triton_kernels.graph.planning import Options, Plan, rewrite
 
@@ -42,7 +42,7 @@ def backend(
     from torch._dynamo import lookup_backend
 
     chosen, for_rest = _options(options, mode)
-    rewrite(module, chosen)
+    logs.note(rewrite(module, chosen), "torch.compile")
     if for_rest:
         from torch._inductor.compile_fx import compile_fx
 
@@ -64,7 +64,7 @@ def _options(
     given: Mapping[str, Any] | None, mode: str | None = None
 ) -> tuple[Options, dict[str, Any]]:
     """The options of this package, and those for Inductor if that compiles the rest."""
-    known = [field.name for field in fields(Options)]
+    known = [each.name for each in fields(Options)]
     ours = {name: value for name, value in (given or {}).items() if name in known}
     others = {name: value for name, value in (given or {}).items() if name not in known}
     mode = others.pop("mode", mode)
@@ -94,7 +94,7 @@ def _for_inductor(mode: str | None, options: Mapping[str, Any]) -> dict[str, Any
     named = {name.replace("-", "_"): value for name, value in options.items()}
     unknown = sorted(named.keys() - set(torch._inductor.list_options()))
     if unknown:
-        ours = [field.name for field in fields(Options)]
+        ours = [each.name for each in fields(Options)]
         raise ValueError(
             f"backend triton_kernels: unknown option {unknown[0]!r}; there are {ours}, 'mode', and "
             "those of torch._inductor.list_options()"
@@ -104,9 +104,11 @@ def _for_inductor(mode: str | None, options: Mapping[str, Any]) -> dict[str, Any
 
 @dataclass
 class Explanation:
-    """What :func:`explain` found: a plan for each graph that torch.compile made."""
+    """What :func:`explain` found: a plan for each graph that torch.compile made, and the graphs as
+    the plans make them."""
 
     plans: list[Plan]
+    graphs: list[GraphModule] = field(default_factory=list, repr=False)
 
     def __str__(self) -> str:
         if len(self.plans) == 1:
@@ -149,9 +151,11 @@ def explain(
 
     options, _ = _options({"min_score": min_score, "passes": passes, "rest": rest})
     plans: list[Plan] = []
+    graphs: list[GraphModule] = []
 
     def collect(graph: GraphModule, examples: Sequence[Any]) -> Callable[..., Any]:
-        plans.append(rewrite(_copy(graph), options))
+        graphs.append(_copy(graph))
+        plans.append(rewrite(graphs[-1], options))
         return graph.forward
 
     arguments = (inputs,) if isinstance(inputs, Tensor) else tuple(inputs)
@@ -163,7 +167,7 @@ def explain(
             "explain(): torch.compile compiles no part of a model more than "
             f"{config.recompile_limit} times; call torch._dynamo.reset() first"
         ) from error
-    return Explanation(plans)
+    return Explanation(plans, graphs)
 
 
 def _unseen(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -178,7 +182,12 @@ def _unseen(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _copy(module: GraphModule) -> GraphModule:
-    """The same graph over the same tensors; nodes keep their meta."""
+    """The same graph over the same tensors; nodes keep their meta. So do graphs inside."""
     graph = torch.fx.Graph()
     graph.output(graph.graph_copy(module.graph, {}))
-    return GraphModule(module, graph)
+    copy = GraphModule(module, graph)
+    copy.meta.update(module.meta)
+    for name, inner in list(copy.named_children()):
+        if isinstance(inner, GraphModule):
+            setattr(copy, name, _copy(inner))
+    return copy

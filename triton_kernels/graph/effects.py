@@ -19,14 +19,48 @@ AUTOCAST = {"_enter_autocast": 1, "_exit_autocast": -1}
 PURE_MODULES = ("torch", "_operator", "math", "triton_kernels")
 
 
-def in_autocast(graph: Graph) -> set[Node]:
-    """The nodes inside autocast regions, where dtypes are not those of the operands."""
-    depth, inside = 0, set()
+Casts = dict[str, torch.dtype | None]  # device → the dtype to which autocast casts, if it is on
+
+
+def autocast(graph: Graph, around: Casts | None = None) -> dict[Node, Casts]:
+    """What autocast does at each node: ``around``, or what it does now, and the graph's regions.
+    Nodes of one region have the very same dictionary."""
+    now: Casts = {
+        device: torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else None
+        for device in ("cuda", "cpu")
+    }
+    outer, at = [now if around is None else around], {}
     for node in graph.nodes:
-        depth += AUTOCAST.get(getattr(node.target, "__name__", ""), 0)
-        if depth:
-            inside.add(node)
-    return inside
+        step = AUTOCAST.get(getattr(node.target, "__name__", ""), 0)
+        if step > 0:
+            device, dtype, enabled, *_ = node.args
+            dtype = torch.get_autocast_dtype(device) if dtype is None else dtype
+            outer.append({**outer[-1], device: dtype if enabled else None})
+        elif step < 0 and len(outer) > 1:
+            outer.pop()
+        at[node] = outer[-1]
+    return at
+
+
+# What runs its subgraphs as they are. Others look into them, as flex_attention does, or have one
+# for the gradient.
+SUBGRAPHS = {
+    *("tag_activation_checkpoint", "cond", "invoke_subgraph", "wrap"),
+    "wrap_activation_checkpoint",
+}
+
+
+def subgraphs(node: Node, module: GraphModule) -> list[GraphModule]:
+    """The graphs that a node runs, where they may be rewritten. A checkpoint with a policy names
+    the operators whose results it keeps, and means those that are written."""
+    target: Any = node.target
+    if not isinstance(target, torch._ops.HigherOrderOperator) or target.__name__ not in SUBGRAPHS:
+        return []
+    inside = dict(module.named_modules())
+    named = [inside.get(str(a.target)) for a in node.all_input_nodes if a.op == "get_attr"]
+    found = [graph for graph in named if isinstance(graph, GraphModule)]
+    policy = "_checkpoint_context_fn"
+    return [] if any(policy in graph.meta for graph in found) else found
 
 
 def may_interfere(node: Node, module: GraphModule) -> bool:

@@ -6,6 +6,8 @@ the kernels are made of.
 
 from __future__ import annotations
 
+import itertools
+import math
 import operator
 import re
 from collections.abc import Callable
@@ -21,6 +23,7 @@ from triton_kernels import ops
 from triton_kernels._fusion import (
     Activation,
     Attribute,
+    Divided,
     Form,
     Operand,
     Product,
@@ -129,6 +132,10 @@ def _matmul(given: Arguments) -> Form | None:
     return Product(given["input"], given["other"], False)
 
 
+def _bmm(given: Arguments) -> Form | None:
+    return Product(given["input"], given["mat2"], False)
+
+
 def _addmm(given: Arguments) -> Form | None:
     alpha, beta = given.get("alpha", 1), given.get("beta", 1)
     if not (_number(alpha) and _number(beta)):
@@ -137,6 +144,46 @@ def _addmm(given: Arguments) -> Form | None:
     if rank(given["input"]) == 1 and beta == 1:
         return replace(product, bias=given["input"])
     return replace(product, c=given["input"], beta=float(beta))
+
+
+def _conv2d(given: Arguments) -> Form | None:
+    """A 1×1 convolution, with a product's way of lying in memory."""
+    x, weight = tensor_of(given["input"]), value(given["weight"])
+    ones = all(_each(given.get(name, 1), 1) for name in ("stride", "groups"))
+    if not ones or not _each(given.get("padding", 0), 0) or x is None or weight is None:
+        return None
+    if x.dim() != 4 or weight.dim() != 4 or tuple(weight.shape[2:]) != (1, 1):
+        return None
+    if not all(isinstance(n, int) for n in x.shape):
+        return Refused("a 1×1 convolution of a dynamic shape")
+    if not x.permute(0, 2, 3, 1).is_contiguous():
+        return Refused("a 1×1 convolution whose channels do not lie together (channels_last)")
+    return Product(given["input"], given["weight"], True, given.get("bias"), convolution=True)
+
+
+def _each(given: Any, number: int) -> bool:
+    """Whether it is that number, or a pair of it."""
+    return given == number or (isinstance(given, (tuple, list)) and all(n == number for n in given))
+
+
+def _einsum(given: Arguments) -> Form | None:
+    """…k,kn->…n or …k,nk->…n, and with the operands exchanged."""
+    equation, tensors = given["equation"], given["operands"]
+    tensors = list(tensors) if isinstance(tensors, (tuple, list)) else [tensors, given.get("other")]
+    if not isinstance(equation, str) or len(tensors) != 2:
+        return None
+    inputs, arrow, result = equation.replace(" ", "").partition("->")
+    names = inputs.split(",")
+    if not arrow or len(names) != 2 or not all(isinstance(t, Node) for t in tensors):
+        return None
+    pairs = zip(names, tensors)
+    for (left, x), (right, weight) in itertools.permutations(pairs):
+        batch, k, n = left[:-1], left[-1:], result[-1:]
+        letters = batch.replace("...", "") + k + n
+        plain = len(set(letters)) == len(letters) and "." not in k + n
+        if plain and result == batch + n and right in (k + n, n + k):
+            return Product(x, weight, right == n + k)
+    return None
 
 
 def _add(given: Arguments) -> Form | None:
@@ -157,6 +204,28 @@ def _mul(given: Arguments) -> Form | None:
     return Scaled(x, y) if isinstance(x, Node) and _number(y) else None
 
 
+def _sub(given: Arguments) -> Form | None:
+    form = _add(given)
+    return replace(form, alpha=-form.alpha) if isinstance(form, Sum) else None
+
+
+def _div(given: Arguments) -> Form | None:
+    x, y = given["input"], given["other"]
+    if not isinstance(x, Node) or not _number(y) or not y or not math.isfinite(y):
+        return None
+    mantissa, _ = math.frexp(abs(y))
+    return Scaled(x, 1 / y) if mantissa == 0.5 else Divided(x, float(y))
+
+
+def _clamp(given: Arguments) -> Form | None:
+    """relu, where nobody wants the gradient: at 0 that is 1, and relu's is 0."""
+    x, least = given["input"], given.get("min")
+    example = tensor_of(x)
+    if example is None or not _number(least) or least != 0 or given.get("max") is not None:
+        return None
+    return None if example.requires_grad else Activation("relu", x)
+
+
 def _pow(given: Arguments) -> Form | None:
     x, exponent = given["input"], given["exponent"]
     return Square(x) if isinstance(x, Node) and _number(exponent) and exponent == 2 else None
@@ -167,6 +236,8 @@ def _number(value: Any) -> bool:
 
 
 BINARY = ("input", "other")
+CONVOLUTION = ("input", "weight", "bias", "stride", "padding", "dilation", "groups")
+LIMITS = ("input", "min", "max")
 ACTIVATION_ARGUMENTS = {
     F.gelu: ("input", "approximate"),
     F.leaky_relu: ("input", "negative_slope", "inplace"),
@@ -178,9 +249,24 @@ SIGNATURES: dict[Any, Signature] = {
         (torch.matmul, torch.mm, operator.matmul, "matmul", "mm", "__matmul__"),
         Signature(BINARY, _matmul),
     ),
+    **dict.fromkeys((torch.bmm, "bmm"), Signature(("input", "mat2"), _bmm)),
+    F.conv2d: Signature(CONVOLUTION, _conv2d),
+    torch.functional.einsum: Signature(("equation", "operands", "other"), _einsum),
     **dict.fromkeys((torch.addmm, "addmm"), Signature(("input", "mat1", "mat2"), _addmm)),
     **dict.fromkeys((torch.add, operator.add, "add", "__add__"), Signature(BINARY, _add)),
     **dict.fromkeys((operator.iadd, "add_"), Signature(BINARY, _add, inplace=True)),
+    **dict.fromkeys(
+        (torch.sub, torch.subtract, operator.sub, "sub", "subtract", "__sub__"),
+        Signature(BINARY, _sub),
+    ),
+    **dict.fromkeys((operator.isub, "sub_"), Signature(BINARY, _sub, inplace=True)),
+    **dict.fromkeys(
+        (torch.div, torch.divide, torch.true_divide, operator.truediv, "div", "divide"),
+        Signature(BINARY, _div),
+    ),
+    **dict.fromkeys((operator.itruediv, "div_"), Signature(BINARY, _div, inplace=True)),
+    **dict.fromkeys((torch.clamp, torch.clip, "clamp", "clip"), Signature(LIMITS, _clamp)),
+    **dict.fromkeys((torch.clamp_min, "clamp_min"), Signature(LIMITS[:2], _clamp)),
     **dict.fromkeys((torch.mul, torch.multiply, operator.mul), Signature(BINARY, _mul)),
     **dict.fromkeys(("mul", "multiply", "__mul__"), Signature(BINARY, _mul)),
     **dict.fromkeys((operator.imul, "mul_"), Signature(BINARY, _mul, inplace=True)),
@@ -226,7 +312,7 @@ def read(node: Node, module: GraphModule) -> Form | None:
     given = dict(zip(signature.names, node.args)) | dict(node.kwargs)
     if len(node.args) > len(signature.names) or set(given) - {*signature.names, *KEYWORDS}:
         return None  # as with out= or dtype=
-    if not isinstance(next(iter(given.values()), None), (Node, int, float)):
+    if not isinstance(next(iter(given.values()), None), (Node, int, float, str)):
         return None
     try:
         form = signature.read(given)
@@ -295,12 +381,28 @@ def unfit_linear(linear: nn.Module) -> str:
     return ""
 
 
+def tensor_of(node: Any) -> torch.Tensor | None:
+    """The example value of a node, if it is a tensor."""
+    example = node.meta.get("example_value") if isinstance(node, Node) else None
+    return example if isinstance(example, torch.Tensor) else None
+
+
+def same_shape(a: torch.Tensor, b: torch.Tensor) -> bool:
+    """Whether shapes are known to agree. Comparing symbols of dynamic shapes would fix them."""
+    if a.dim() != b.dim():
+        return False
+    if all(isinstance(n, int) for n in (*a.shape, *b.shape)):
+        return a.shape == b.shape
+    from torch.fx.experimental.symbolic_shapes import statically_known_true
+
+    return all(statically_known_true(m == n) for m, n in zip(a.shape, b.shape))
+
+
 def value(operand: Operand | None) -> torch.Tensor | None:
     """What is known of an operand: its example value. None if there is none."""
     if isinstance(operand, Attribute):
         return operand.tensor
-    example = None if operand is None else operand.meta.get("example_value")
-    return example if isinstance(example, torch.Tensor) else None
+    return tensor_of(operand)
 
 
 def rank(operand: Any) -> int | None:

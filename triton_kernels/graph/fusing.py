@@ -12,7 +12,7 @@ from torch.fx import GraphModule
 from torch.fx._symbolic_trace import is_fx_symbolic_tracing
 
 from triton_kernels import _elementwise_kernels, _launch
-from triton_kernels.graph import capabilities
+from triton_kernels.graph import capabilities, logs
 from triton_kernels.graph.matching import PASSES
 from triton_kernels.graph.planning import Options, Plan, rewrite
 
@@ -99,6 +99,7 @@ def _compiled(options: Options, latest: list[Plan]) -> Callable[..., Any]:
 
     def backend(graph: GraphModule, examples: Sequence[Any]) -> Callable[..., Any]:
         plan = rewrite(graph, options)
+        logs.note(plan, "fuse")
         compute = graph.forward
 
         def run(*args: Any) -> Any:

@@ -20,17 +20,25 @@ from torch.fx import GraphModule, Node
 from triton_kernels import ops
 from triton_kernels._fusion import (
     Activation,
+    Divided,
     Match,
+    Matrix,
     Operand,
     Problem,
     Product,
     Refused,
+    Reshaped,
+    Row,
+    Scaled,
     Sizes,
+    Spelled,
     Sum,
+    Times,
     Transposed,
 )
-from triton_kernels.graph import effects, forms
-from triton_kernels.nn.rows import gemm_bias_act_of_rows
+from triton_kernels.graph import canonical, effects, forms
+from triton_kernels.graph.spelling import Spellings
+from triton_kernels.nn.rows import gemm_bias_act_of_rows, pointwise_convolution
 
 PASSES = ("elementwise", "epilogue")
 
@@ -45,14 +53,22 @@ class Matcher:
     Args:
         module: the graph; nodes have example values in their meta.
         modular: the graph only lists modules, with no values: then what is unknown is taken to fit.
+        casts: what autocast does around the graph, if it is one inside of another.
     """
 
-    def __init__(self, module: GraphModule, modular: bool = False) -> None:
+    def __init__(
+        self, module: GraphModule, modular: bool = False, casts: effects.Casts | None = None
+    ) -> None:
         self.module, self.modular = module, modular
         self.forms = {node: forms.read(node, module) for node in module.graph.nodes}
+        for node in module.graph.nodes:
+            source = canonical.view_of(node)
+            if source is not None:
+                self.forms[node] = Reshaped(source)
         self._position = {node: i for i, node in enumerate(module.graph.nodes)}
+        self._inner = self._read_spellings()
         self._order = list(module.graph.nodes)
-        self._in_autocast = effects.in_autocast(module.graph)
+        self._autocast = effects.autocast(module.graph, casts)
 
     def find(self, name: str, root: Node) -> Match | None:
         """The match of pass ``name`` whose result is ``root``, or None.
@@ -69,12 +85,35 @@ class Matcher:
         """What the kernel of a match is to compute; ``other`` would do so otherwise."""
         known = [v for v in map(forms.value, match.operands()) if v is not None]
         lead = known[0]
+        result = forms.value(match.nodes[-1])  # autocast's dtype is not that of the operands
+        lead = lead if result is None else result
         return Problem(match.kernel, lead.dtype, lead.device, other, *match.sizes, match.act)
+
+    def _read_spellings(self) -> set[Node]:
+        """Note the activations that are written out, of products and as gates; their inner nodes.
+        What is neither is elementwise as it is written."""
+        spellings = Spellings(list(self.module.graph.nodes))
+        taken: set[Node] = set()
+        for root, form in spellings.found.items():
+            users = list(root.users)
+            gate = len(users) == 1 and isinstance(self.forms[users[0]], Times)
+            if gate or self._ends_in_product(form.x):
+                self.forms[root] = form
+                taken.add(root)
+        return {node for node, root in spellings.inner.items() if root in taken}
+
+    def _ends_in_product(self, node: Node) -> bool:
+        try:
+            return self._chain(node) is not None
+        except Misfit:
+            return True
 
     # ---- elementwise ----
 
     def _elementwise(self, root: Node) -> Match | None:
         """The longest match of the ops' patterns; of equally long ones the last op's."""
+        if root in self._inner:
+            return None
         patterns = [pattern for fusion in ops.FUSIONS for pattern in fusion.elementwise]
         matches = [match for p in reversed(patterns) if (match := p(root, self.forms)) is not None]
         return max(matches, key=lambda match: len(match.nodes), default=None)
@@ -83,13 +122,12 @@ class Matcher:
 
     def _epilogue(self, root: Node) -> Match | None:
         form, act, top = self.forms[root], "none", root
-        if isinstance(form, Refused):
-            first = root.args[0] if root.args else None
-            if isinstance(first, Node) and isinstance(self.forms[first], Product):
-                raise Misfit(form.reason)
+        inner: tuple[Node, ...] = ()
+        if isinstance(form, (Refused, Spelled)):
+            self._say_why(root, form)
             return None
         if isinstance(form, Activation):
-            act, top = form.name, form.x
+            act, top, inner = form.name, form.x, form.inner
             refused = self.forms[top]
             if isinstance(refused, Refused):
                 raise Misfit(refused.reason)
@@ -97,16 +135,38 @@ class Matcher:
         if chain is None:
             return None
         product, nodes = chain
-        nodes = nodes if top is root else (*nodes, root)
+        if top is root and isinstance(form, (Reshaped, Scaled, Divided)):
+            return None  # a factor or a view alone goes with what follows it
+        nodes = nodes if top is root else (*nodes, *inner, root)
         if len(nodes) == 1:  # one call of a library that does the same
             return None
+        nodes = tuple(sorted(nodes, key=self._position.__getitem__))
         return self._product(product, nodes, act)
+
+    def _say_why(self, root: Node, form: Refused | Spelled) -> None:
+        """The reason, where what is refused follows a product."""
+        if isinstance(form, Spelled):
+            if self._ends_in_product(form.x):
+                raise Misfit(form.refused.reason)
+            return
+        first = root.args[0] if root.args else None
+        if isinstance(first, Node) and isinstance(self.forms[first], Product):
+            raise Misfit(form.reason)
 
     def _chain(self, node: Node) -> tuple[Product, tuple[Node, ...]] | None:
         """The product that ``node`` is with all that is added to it, and the nodes of that."""
         form = self.forms[node]
         if isinstance(form, Product):
             return form, (node,)
+        if isinstance(form, (Reshaped, Scaled, Divided)):
+            chain = self._chain(form.x)
+            if chain is None:
+                return None
+            product = _no_convolution(chain[0])
+            if not isinstance(form, Reshaped):
+                factor = form.factor if isinstance(form, Scaled) else 1 / form.divisor
+                product = _scaled(product, factor)
+            return product, (*chain[1], node)
         if not isinstance(form, Sum):
             return None
         misfit = None
@@ -114,7 +174,8 @@ class Matcher:
             try:
                 chain = self._chain(inner)
                 if chain is not None:
-                    product = self._added(chain[0], form, other, other is form.x)
+                    product = _no_convolution(chain[0])
+                    product = self._added(product, form, other, other is form.x)
                     return product, (*chain[1], node)
             except Misfit as reason:
                 misfit = misfit or reason
@@ -126,10 +187,8 @@ class Matcher:
         """product + alpha·other, or other + alpha·product if ``product_last``."""
         beta = form.alpha
         if product_last:
-            if form.alpha != 1 and (product.bias is not None or product.c is not None):
-                raise Misfit(f"what is added to the product is scaled by {form.alpha:g}, too")
-            product, beta = replace(product, alpha=product.alpha * form.alpha), 1.0
-        if forms.rank(other) == 1 and product.bias is None and beta == 1:
+            product, beta = _scaled(product, form.alpha), 1.0
+        if _is_row(other) and product.bias is None and beta == 1:
             return replace(product, bias=other)
         if product.c is not None:
             raise Misfit("more than one tensor is added to the product")
@@ -137,12 +196,24 @@ class Matcher:
 
     def _product(self, product: Product, nodes: tuple[Node, ...], act: str) -> Match:
         sizes = self._sizes(product, nodes[0])
+        views = tuple(node for node in nodes if isinstance(self.forms[node], Reshaped))
+        match = self._call(product, nodes, act, sizes)
+        return replace(match, views=views)
+
+    def _call(self, product: Product, nodes: tuple[Node, ...], act: str, sizes: Sizes) -> Match:
+        if product.convolution:
+            operands = (product.x, product.weight, product.bias, act)
+            return Match("linear_act", nodes, pointwise_convolution, operands, {}, sizes, act)
+        weight = forms.value(product.weight)
+        batch = weight is not None and weight.dim() == 3
         for pattern in (pattern for fusion in ops.FUSIONS for pattern in fusion.products):
             match = pattern(product, nodes, act, sizes)
-            if match is not None:
+            if match is not None and not _in_rows(product.bias):
                 return match
-        b = Transposed(product.weight) if product.by_rows else product.weight
-        arguments = (product.x, b, product.bias, act, product.alpha, product.c, product.beta)
+        b: Any = Transposed(product.weight) if product.by_rows else product.weight
+        b = Matrix(product.weight) if batch else b
+        bias, c = _as_row(product.bias), _as_row(product.c, forms.value(nodes[0]))
+        arguments = (product.x, b, bias, act, product.alpha, c, product.beta)
         return Match("gemm_bias_act", nodes, gemm_bias_act_of_rows, arguments, {}, sizes, act)
 
     def _sizes(self, product: Product, node: Node) -> Sizes:
@@ -150,7 +221,12 @@ class Matcher:
         weight, x = forms.value(product.weight), forms.value(product.x)
         if weight is None or (x is None and not self.modular):
             raise Misfit("the shapes of its operands are unknown")
-        if weight.dim() != 2 or (x is not None and x.dim() < (1 if product.by_rows else 2)):
+        if product.convolution:
+            weight = weight.flatten(1)
+            x = None if x is None else x.permute(0, 2, 3, 1)
+        elif weight.dim() == 3 and x is not None and x.dim() == 3 and _one(weight) and _one(x):
+            weight = weight[0]
+        elif weight.dim() != 2 or (x is not None and x.dim() < (1 if product.by_rows else 2)):
             raise Misfit("not a product with one matrix: a batch of matrices, or a vector")
         N, K = weight.shape if product.by_rows else weight.shape[::-1]
         self._check_addends(product, node, N)
@@ -159,11 +235,13 @@ class Matcher:
 
     def _check_addends(self, product: Product, node: Node, N: int) -> None:
         bias, c = forms.value(product.bias), forms.value(product.c)
-        if product.bias is not None and (bias is None or tuple(bias.shape) != (N,)):
-            raise Misfit(f"a bias of shape {_shape(bias)}")
         result = forms.value(node)
+        if product.bias is not None and (bias is None or not _fits_as_row(bias, N, result)):
+            raise Misfit(f"a bias of shape {_shape(bias)}")
         if product.c is not None and (
-            c is None or result is None or tuple(c.shape) not in ((N,), tuple(result.shape))
+            c is None
+            or result is None
+            or not (_fits_as_row(c, N, result) or tuple(c.shape) == tuple(result.shape))
         ):
             raise Misfit(f"what is added, of shape {_shape(c)}, broadcasts")
 
@@ -172,13 +250,13 @@ class Matcher:
     def _check(self, match: Match) -> None:
         *inner, root = match.nodes
         for node in inner:
-            if len(node.users) > 1:
+            if not match.nodes_hold(node.users):
                 raise Misfit(f"{node.name} has {len(node.users)} users")
             if node in match.operands():
                 raise Misfit(f"{node.name} is used twice")
         self._check_in_place(match)
-        if not self._in_autocast.isdisjoint(match.nodes):
-            raise Misfit("inside an autocast region")
+        if any(self._autocast[node] is not self._autocast[root] for node in inner):
+            raise Misfit("an autocast region begins or ends between its nodes")
         for node in self._order[self._position[inner[0]] : self._position[root]] if inner else ():
             if node not in match.nodes and effects.may_interfere(node, self.module):
                 raise Misfit(f"{node.name} between its nodes may overwrite an operand")
@@ -192,24 +270,103 @@ class Matcher:
                 raise Misfit(f"in place: {node.target if node.op != 'call_function' else node}")
 
     def _check_tensors(self, match: Match) -> None:
-        operands: list[Operand] = [*match.operands(), *match.nodes]
+        nodes = [node for node in match.nodes if node not in self._inner]  # those may be wider
+        operands: list[Operand] = [*match.operands(), *nodes]
         values = [(_label(operand), forms.value(operand)) for operand in operands]
         known = [(label, v) for label, v in values if v is not None]
         if len(known) < len(values) and not self.modular:
             missing = next(label for label, v in values if v is None)
             raise Misfit(f"nothing is known of {missing}")
         first, lead = known[0]
-        if lead.device.type in ("cuda", "cpu") and torch.is_autocast_enabled(lead.device.type):
-            raise Misfit("autocast is on: dtypes are not those of the operands")
         for label, v in known:
             if not _plain(v):
                 raise Misfit(f"{label} is a {type(v).__name__}, layout {v.layout}")
             if not v.is_floating_point():
                 raise Misfit(f"{label} is {_dtype(v)}")
-            if v.dtype != lead.dtype:
-                raise Misfit(f"{label} is {_dtype(v)}, {first} {_dtype(lead)}")
             if v.device != lead.device:
                 raise Misfit(f"{label} is on {v.device}, {first} on {lead.device}")
+        lower = self._autocast[match.nodes[-1]].get(lead.device.type)
+        if lower is not None and match.sizes[1] is not None:
+            self._check_lowered(match, lower)
+            return
+        if lower is not None and match.kernel == "square" and lead.dtype != torch.float32:
+            raise Misfit("under autocast square computes in float32, and x·x does not")
+        for label, v in known:
+            if v.dtype != lead.dtype:
+                raise Misfit(f"{label} is {_dtype(v)}, {first} {_dtype(lead)}")
+
+    def _check_lowered(self, match: Match, lower: torch.dtype) -> None:
+        """A product under autocast: its operands are cast, as the kernel's are then; what follows
+        has that dtype, too, unless something of more digits was added."""
+        for operand in match.operands():
+            v = forms.value(operand)
+            if v is not None and v.dtype == torch.float64:
+                raise Misfit(f"{_label(operand)} is float64, which autocast leaves")
+        for node in match.nodes:
+            v = forms.value(node)
+            if v is not None and v.dtype != lower and node not in self._inner:
+                name = str(lower).removeprefix("torch.")
+                raise Misfit(f"{node.name} is {_dtype(v)}, and autocast's products {name}")
+
+
+def _scaled(product: Product, factor: float) -> Product:
+    """The product and all that is added to it, times a number."""
+    if factor == 1:
+        return product
+    if not factor or not math.isfinite(factor):
+        raise Misfit(f"scaled by {factor:g}")
+    if product.bias is not None and product.c is not None:
+        raise Misfit(f"what is added to the product is scaled by {factor:g}, too")
+    product = replace(product, alpha=product.alpha * factor)
+    if product.bias is not None:
+        return replace(product, bias=None, c=product.bias, beta=factor)
+    return replace(product, beta=product.beta * factor)
+
+
+def _no_convolution(product: Product) -> Product:
+    if product.convolution:
+        raise Misfit("something between a convolution and its activation")
+    return product
+
+
+def _one(t: Tensor) -> bool:
+    """Whether it is a batch of one."""
+    return isinstance(t.shape[0], int) and t.shape[0] == 1
+
+
+def _is_row(operand: Operand) -> bool:
+    """Whether it is [N] or [1, …, N]."""
+    example = forms.value(operand)
+    return (
+        example is not None
+        and example.dim() > 0
+        and all(isinstance(n, int) and n == 1 for n in example.shape[:-1])
+    )
+
+
+def _fits_as_row(row: Tensor, N: int, result: Tensor | None) -> bool:
+    """Whether adding it to rows of N adds to each row, and leaves the shape."""
+    if not row.dim() or any(not isinstance(n, int) or n != 1 for n in row.shape[:-1]):
+        return False
+    return bool(row.shape[-1] == N) and (
+        row.dim() == 1 or (result is not None and row.dim() <= result.dim())
+    )
+
+
+def _in_rows(operand: Operand | None) -> bool:
+    """Whether it is [1, …, N], of more than one dimension."""
+    example = forms.value(operand)
+    return example is not None and example.dim() > 1
+
+
+def _as_row(operand: Operand | None, result: Tensor | None = None) -> Any:
+    """The operand, as [N] if it is a row; of a residual that has the result's shape, itself."""
+    example = forms.value(operand)
+    if example is None or example.dim() < 2:
+        return operand
+    if result is not None and example.shape == result.shape:
+        return operand
+    return Row(operand)  # type: ignore[arg-type]
 
 
 def _plain(t: Tensor) -> bool:

@@ -10,8 +10,8 @@ from typing import Any
 
 from torch.fx import GraphModule, Node
 
-from triton_kernels._fusion import Attribute, Match, Product, Transposed
-from triton_kernels.graph import capabilities, forms
+from triton_kernels._fusion import Attribute, Match, Matrix, Product, Row, Transposed
+from triton_kernels.graph import canonical, capabilities, effects, forms
 from triton_kernels.graph.matching import PASSES, Matcher, Misfit
 
 
@@ -89,17 +89,35 @@ class Plan:
     __repr__ = __str__
 
 
-def rewrite(module: GraphModule, options: Options) -> Plan:
+def rewrite(module: GraphModule, options: Options, casts: effects.Casts | None = None) -> Plan:
     """Fuse in place what the options allow; the plan says what was done.
 
-    The nodes' meta["example_value"] tell shapes and dtypes.
+    The nodes' meta["example_value"] tell shapes and dtypes. Graphs inside, of checkpoints and
+    branches, are rewritten, too; ``casts`` is what autocast does around such a one.
     """
-    rewriting = _Rewriting(module, options)
+    canonical.drop_idle(module)
+    plans = _rewrite_inside(module, options, casts)
+    rewriting = _Rewriting(module, options, casts)
     for name in options.active_passes:
         rewriting.run(name)
     module.graph.lint()
     module.recompile()
-    return rewriting.plan()
+    plans.insert(0, rewriting.plan())
+    steps = [step for plan in plans for step in plan.steps]
+    return Plan(steps, [line for plan in plans for line in plan.left])
+
+
+def _rewrite_inside(
+    module: GraphModule, options: Options, casts: effects.Casts | None
+) -> list[Plan]:
+    plans, seen = [], set()
+    around = effects.autocast(module.graph, casts)
+    for node in module.graph.nodes:
+        for graph in effects.subgraphs(node, module):
+            if graph not in seen:
+                seen.add(graph)
+                plans.append(rewrite(graph, options, around[node]))
+    return plans
 
 
 def judge(matcher: Matcher, match: Match, options: Options) -> capabilities.Verdict:
@@ -108,14 +126,13 @@ def judge(matcher: Matcher, match: Match, options: Options) -> capabilities.Verd
 
 
 class _Rewriting:
-    def __init__(self, module: GraphModule, options: Options) -> None:
-        self.module, self.options = module, options
+    def __init__(self, module: GraphModule, options: Options, casts: effects.Casts | None) -> None:
+        self.module, self.options, self._casts = module, options, casts
         # What each node stands for in the original graph, of which plans speak.
-        labels = {node: _label(node) for node in module.graph.nodes}
+        labels = {node: label(node) for node in module.graph.nodes}
         often = Counter(labels.values())
         self._names: dict[Node, tuple[str, ...]] = {  # a shared module is called more than once
-            n: (label if often[label] == 1 else f"{label} ({n.name})",)
-            for n, label in labels.items()
+            n: (name if often[name] == 1 else f"{name} ({n.name})",) for n, name in labels.items()
         }
         self._order = [names[0] for names in self._names.values()]
         self._steps: dict[Node, Step] = {}
@@ -123,7 +140,7 @@ class _Rewriting:
 
     def run(self, name: str) -> None:
         """One pass, from the last node to the first, so that the longest match comes first."""
-        matcher = Matcher(self.module)
+        matcher = Matcher(self.module, casts=self._casts)
         gone: set[Node] = set()
         for root in reversed(list(self.module.graph.nodes)):
             if root in gone or root.op == "output":
@@ -173,17 +190,23 @@ class _Rewriting:
         graph = self.module.graph
         with graph.inserting_before(root):
             arguments = tuple(self._inserted(argument) for argument in match.arguments)
-            new = graph.call_function(match.function, arguments, match.keywords)
-        new.meta.update(root.meta)
+            new = call = graph.call_function(match.function, arguments, match.keywords)
+            new.meta.update(root.meta)
+            if match.views:
+                new.meta["example_value"] = forms.tensor_of(match.nodes[0])
+            for view in match.views:
+                new = graph.create_node(view.op, view.target, (new, *view.args[1:]), view.kwargs)
+                new.meta.update(view.meta)
+                self._names[new] = self._names[view]
         root.replace_all_uses_with(new)
         for node in (root, *reversed(inner)):
             graph.erase_node(node)
         names = tuple(name for node in match.nodes for name in self._names[node])
-        self._names[new] = names
+        self._names[call] = names
         for node in match.nodes:
             self._steps.pop(node, None)
         estimated = verdict.source == capabilities.ESTIMATED
-        self._steps[new] = Step(match.kernel, names, verdict.score or 0.0, match.act, estimated)
+        self._steps[call] = Step(match.kernel, names, verdict.score or 0.0, match.act, estimated)
 
     def _inserted(self, argument: Any) -> Any:
         """An argument of the call, with the nodes that make it inserted."""
@@ -191,6 +214,11 @@ class _Rewriting:
         if isinstance(argument, Transposed):
             matrix = self._inserted(argument.operand)
             return graph.call_method("t", (matrix,))
+        if isinstance(argument, Matrix):
+            return graph.call_method("squeeze", (self._inserted(argument.operand), 0))
+        if isinstance(argument, Row):
+            row = self._inserted(argument.operand)
+            return graph.call_method("flatten", (row,))
         if isinstance(argument, Attribute):
             node = graph.get_attr(argument.target)
             node.meta["example_value"] = argument.tensor
@@ -198,7 +226,7 @@ class _Rewriting:
         return argument
 
 
-def _label(node: Node) -> str:
+def label(node: Node) -> str:
     """What a plan calls a node: the module that it is, or its own name with its function."""
     path = str(node.target) if node.op == "call_module" else forms.module_path(node)
     if path:

@@ -190,6 +190,9 @@ def _match(
         return None, str(misfit)
     if match is None:
         return None, _what_follows(matcher, after)
+    problem = matcher.problem(match, options.rest)
+    if problem.device.type == "meta":
+        return None, "on device meta"
     return match, judge(matcher, match, options).refusal
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from torch import Tensor
 
 from triton_kernels.ops.gemm_bias_act import gemm_bias_act
+from triton_kernels.ops.linear_act import linear_act
 
 
 def gemm_bias_act_of_rows(
@@ -39,6 +40,25 @@ def gemm_bias_act_of_rows(
     else:
         out = gemm_bias_act(rows, b, bias, act=act, alpha=alpha)
     return out if x.dim() == 2 else out.reshape(*x.shape[:-1], b.shape[1])
+
+
+def pointwise_convolution(x: Tensor, weight: Tensor, bias: Tensor | None, act: str) -> Tensor:
+    """act(conv2d(x, weight, bias)) of a 1×1 kernel, in one.
+
+    Args:
+        x: [B, K, H, W], whose channels lie together (torch.channels_last); others are copied.
+        weight: [N, K, 1, 1].
+        bias: [N].
+        act: as :func:`triton_kernels.linear_act`.
+
+    Returns:
+        [B, N, H, W], in the same memory format.
+
+    Raises:
+        TypeError, ValueError, RuntimeError: as :func:`triton_kernels.linear_act`.
+    """
+    out = linear_act(x.permute(0, 2, 3, 1), weight.flatten(1), bias, act=act)
+    return out.permute(0, 3, 1, 2)
 
 
 def _rows(t: Tensor) -> Tensor:

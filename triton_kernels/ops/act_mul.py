@@ -335,8 +335,9 @@ def _match(root: Node, forms: Mapping[Node, Form | None]) -> Match | None:
         act = forms[value]
         if isinstance(act, Activation) and _shape(act.x) == _shape(root):
             arguments = (act.x, up, act.name)
-            found.append(Match("act_mul", (value, root), act_mul, arguments, {}, act=act.name))
-    return min(found, key=lambda match: len(match.nodes[0].users), default=None)
+            nodes = (*act.inner, value, root)
+            found.append(Match("act_mul", nodes, act_mul, arguments, {}, act=act.name))
+    return min(found, key=lambda match: len(match.nodes[-2].users), default=None)
 
 
 def _shape(node: Node) -> Any:

@@ -1,0 +1,1 @@
+"""What becomes of models under the backend "triton_kernels": `python -m compare models`."""

@@ -1,0 +1,275 @@
+"""Activations written out, as 0.5·x·(1 + tanh(√(2/π)·(x + 0.044715·x³))).
+
+What is written is expanded to a polynomial in x and in tanh, erf and sigmoid of such polynomials,
+and looked up. So one line an activation in :data:`KNOWN` stands for all orders, factorings and
+constants in which it is written. The kernels compute in float32 or more and round once, where what
+is written rounds after each operation.
+"""
+
+from __future__ import annotations
+
+import math
+import operator
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch.fx import Node
+
+from triton_kernels._fusion import Activation, Refused, Spelled
+from triton_kernels.graph.forms import same_shape, tensor_of
+
+Power = tuple[Any, int]  # what is raised: "x", or a function's name with its argument
+Monomial = tuple[Power, ...]
+Polynomial = dict[Monomial, float]
+
+X: Polynomial = {(("x", 1),): 1.0}
+MOST_TERMS, MOST_DEGREE, MOST_NODES = 12, 6, 16
+
+_ADD = {torch.add, operator.add, "add", "__add__"}
+_SUB = {torch.sub, torch.subtract, operator.sub, "sub", "subtract"}
+_MUL = {torch.mul, torch.multiply, operator.mul, "mul", "multiply", "__mul__"}
+_DIV = {torch.div, torch.true_divide, operator.truediv, "div", "true_divide"}
+_POW = {torch.pow, operator.pow, "pow"}
+_SQUARE = {torch.square, "square"}
+_NEG = {torch.neg, operator.neg, "neg"}
+_CURVES = {
+    **dict.fromkeys((torch.tanh, F.tanh, "tanh"), "tanh"),
+    **dict.fromkeys((torch.erf, torch.special.erf, "erf"), "erf"),
+    **dict.fromkeys((torch.sigmoid, F.sigmoid, "sigmoid"), "sigmoid"),
+}
+_BINARY = _ADD | _SUB | _MUL | _DIV
+
+
+def _times(a: Polynomial, b: Polynomial) -> Polynomial | None:
+    product: Polynomial = {}
+    for left, m in a.items():
+        for right, n in b.items():
+            powers: dict[Any, int] = dict(left)
+            for atom, power in right:
+                powers[atom] = powers.get(atom, 0) + power
+            if sum(powers.values()) > MOST_DEGREE:
+                return None
+            monomial = tuple(sorted(powers.items(), key=repr))
+            product[monomial] = product.get(monomial, 0.0) + m * n
+    return product if len(product) <= MOST_TERMS else None
+
+
+def _plus(a: Polynomial, b: Polynomial, factor: float = 1.0) -> Polynomial:
+    total = dict(a)
+    for monomial, n in b.items():
+        total[monomial] = total.get(monomial, 0.0) + factor * n
+    return {monomial: n for monomial, n in total.items() if n}
+
+
+def _curve(name: str, argument: Polynomial) -> Polynomial:
+    return {(((name, tuple(sorted(argument.items(), key=repr))), 1),): 1.0}
+
+
+def _cubic(first: float, third: float) -> Polynomial:
+    return {(("x", 1),): first, (("x", 3),): third}
+
+
+def _product(*factors: Polynomial) -> Polynomial:
+    product: Polynomial | None = {(): 1.0}
+    for factor in factors:
+        product = None if product is None else _times(product, factor)
+    assert product is not None
+    return product
+
+
+_ONE: Polynomial = {(): 1.0}
+_HALF: Polynomial = {(("x", 1),): 0.5}
+_ROOT = math.sqrt(2 / math.pi)
+# What is written, expanded, and the activation that it is; or why no kernel has it.
+KNOWN: tuple[tuple[Polynomial, str | Refused], ...] = (
+    (_product(X, _curve("sigmoid", X)), "silu"),
+    (_product(_HALF, _plus(_ONE, _curve("erf", {(("x", 1),): math.sqrt(0.5)}))), "gelu"),
+    (
+        _product(_HALF, _plus(_ONE, _curve("tanh", _cubic(_ROOT, 0.044715 * _ROOT)))),
+        "gelu_tanh",
+    ),
+    (_product(X, _curve("sigmoid", _cubic(2 * _ROOT, 2 * 0.044715 * _ROOT))), "gelu_tanh"),
+    (
+        _product(X, _curve("sigmoid", {(("x", 1),): 1.702})),
+        Refused("x·sigmoid(1.702·x), an activation that no kernel has"),
+    ),
+)
+
+
+def _alike(a: Polynomial, b: Polynomial, tolerance: float) -> bool:
+    """Whether they are the same but for the rounding of constants."""
+    left, right = (sorted(p.items(), key=lambda term: _shape(term[0])) for p in (a, b))
+    return len(left) == len(right) and all(
+        math.isclose(m, n, rel_tol=tolerance) and _alike_monomials(p, q, tolerance)
+        for (p, m), (q, n) in zip(left, right)
+    )
+
+
+def _alike_monomials(p: Monomial, q: Monomial, tolerance: float) -> bool:
+    p, q = (tuple(sorted(each, key=lambda power: _shape((power,)))) for each in (p, q))
+    if len(p) != len(q):
+        return False
+    for (left, m), (right, n) in zip(p, q):
+        if m != n or isinstance(left, str) != isinstance(right, str):
+            return False
+        if isinstance(left, str):
+            if left != right:
+                return False
+        elif left[0] != right[0] or not _alike(dict(left[1]), dict(right[1]), tolerance):
+            return False
+    return True
+
+
+def _shape(monomial: Monomial) -> str:
+    """A key that does not look at constants."""
+    return repr(sorted((a if isinstance(a, str) else a[0], power) for a, power in monomial))
+
+
+@dataclass
+class _Expansion:
+    """One expression in x: the polynomial, and the nodes that it is made of."""
+
+    x: Node
+    nodes: set[Node] = field(default_factory=set)
+
+    def of(self, argument: Any) -> Polynomial | None:
+        if isinstance(argument, (int, float)) and not isinstance(argument, bool):
+            return {(): float(argument)} if argument else {}
+        if not isinstance(argument, Node):
+            return None
+        if argument is self.x:
+            return X
+        operands = _operands(argument)
+        if operands is None or not _as_wide(argument, self.x):
+            return None
+        self.nodes.add(argument)
+        return self._computed(argument, operands) if len(self.nodes) <= MOST_NODES else None
+
+    def _computed(self, node: Node, operands: tuple[Any, ...]) -> Polynomial | None:
+        target: Any = node.target
+        first = self.of(operands[0])
+        if first is None:
+            return None
+        if target in _CURVES:
+            return _curve(_CURVES[target], first)
+        if target in _NEG:
+            return _plus({}, first, -1.0)
+        if target in _SQUARE:
+            return _times(first, first)
+        if target in _POW:
+            if operands[1] not in (2, 3):
+                return None
+            square = _times(first, first)
+            return square if operands[1] == 2 or square is None else _times(square, first)
+        if target not in _BINARY:
+            return first  # a cast
+        second = self.of(operands[1])
+        if second is None:
+            return None
+        if target in _MUL:
+            return _times(first, second)
+        if target in _DIV:
+            divisor = second.get((), 0.0) if set(second) <= {()} else 0.0
+            return {m: n / divisor for m, n in first.items()} if divisor else None
+        return _plus(first, second, -1.0 if target in _SUB else 1.0)
+
+
+def _operands(node: Node) -> tuple[Any, ...] | None:
+    """The operands of an operation that expressions are made of."""
+    if node.op not in ("call_function", "call_method"):
+        return None
+    target: Any = node.target
+    try:
+        if target in _BINARY | _POW:
+            names = ["exponent"] if target in _POW else ["other"]
+        elif target in _NEG | _SQUARE or target in _CURVES:
+            names = []
+        elif node.op == "call_method" and target in ("to", "type_as", "float", "double"):
+            return node.args[:1]
+        else:
+            return None
+    except TypeError:  # not hashable
+        return None
+    given = [*node.args, *(node.kwargs[name] for name in names if name in node.kwargs)]
+    if set(node.kwargs) - set(names) or len(given) != 1 + len(names):
+        return None
+    return tuple(given)
+
+
+def _as_wide(node: Node, x: Node) -> bool:
+    """Whether a value has x's shape, and at least its digits."""
+    value, of = tensor_of(node), tensor_of(x)
+    return (
+        value is not None
+        and of is not None
+        and value.is_floating_point()
+        and value.dtype.itemsize >= of.dtype.itemsize
+        and (value.dtype == of.dtype or of.dtype.itemsize < value.dtype.itemsize)
+        and same_shape(value, of)
+    )
+
+
+class Spellings:
+    """The activations that a graph writes out.
+
+    Attributes:
+        found: the last node of each → its form.
+        inner: the other nodes that these are made of → the last one.
+    """
+
+    def __init__(self, nodes: list[Node]) -> None:
+        self.found: dict[Node, Activation | Spelled] = {}
+        self.inner: dict[Node, Node] = {}
+        # How many operations below a curve each node is, of those that are not far.
+        below: dict[Node, int] = {}
+        for node in nodes:
+            operands = _operands(node)
+            if operands is None:
+                continue
+            above = [below[a] for a in operands if isinstance(a, Node) and a in below]
+            steps = 0 if node.target in _CURVES else min(above, default=MOST_NODES) + 1
+            if steps < MOST_NODES:
+                below[node] = steps
+            if steps and node in below and node.target in _BINARY:
+                self._look(node)
+
+    def _look(self, root: Node) -> None:
+        result = tensor_of(root)
+        for x in _cone(root):
+            of = tensor_of(x)
+            if of is None or result is None or of.dtype != result.dtype:
+                continue
+            if not of.is_floating_point():
+                continue
+            expansion = _Expansion(x)
+            written = expansion.of(root)
+            if written is None:
+                continue
+            tolerance = min(4 * torch.finfo(of.dtype).eps, 1e-6)
+            for known, what in KNOWN:
+                if _alike(written, known, tolerance):
+                    self._note(root, x, expansion.nodes, what)
+                    return
+
+    def _note(self, root: Node, x: Node, nodes: set[Node], what: str | Refused) -> None:
+        inner = tuple(node for node in root.graph.nodes if node in nodes and node is not root)
+        if isinstance(what, Refused):
+            self.found[root] = Spelled(x, what)
+        else:
+            self.found[root] = Activation(what, x, inner)
+        self.inner.update(dict.fromkeys(inner, root))
+
+
+def _cone(root: Node) -> list[Node]:
+    """What an expression may be one in: the nodes that it is made of, the root aside."""
+    seen: dict[Node, None] = {}
+    waiting = [root]
+    while waiting and len(seen) < 2 * MOST_NODES:
+        node = waiting.pop(0)
+        for operand in _operands(node) or ():
+            if isinstance(operand, Node) and operand not in seen:
+                seen[operand] = None
+                waiting.append(operand)
+    return list(reversed(seen))
