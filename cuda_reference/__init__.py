@@ -1,7 +1,7 @@
 """The CUDA C++ twins of :mod:`triton_kernels`: same names, same arguments, plain kernels.
 
     >>> import cuda_reference
-    >>> cuda_reference.add(x, y, alpha=2, variant="f32x4")
+    >>> cuda_reference.add(x, y, alpha=2, variant="auto")
 
 CUDA tensors run kernels that nvcc builds on first use; CPU tensors run the very same sources,
 compiled by the host's C++ compiler against a header that stands in for the GPU. load and
@@ -19,6 +19,7 @@ from functools import partial
 from torch import Tensor
 
 from cuda_reference import ops
+from cuda_reference._capabilities import capabilities
 from cuda_reference._compilers import BuildError
 from cuda_reference._loading import load, load_inline
 
@@ -26,11 +27,12 @@ OPS = tuple(sorted(ops.FUNCTIONS))
 for _name, _function in ops.FUNCTIONS.items():
     if globals().setdefault(_name, _function) is not _function:
         raise ImportError(f"an op cannot be called {_name!r}: cuda_reference has that already")
-__all__ = ["BuildError", "load", "load_inline", "variants", *OPS]
+__all__ = ["BuildError", "capabilities", "load", "load_inline", "variants", *OPS]
 
 
 def variants(op: str) -> dict[str, Callable[..., Tensor]]:
     """The variants of ``op`` beside its default kernel: name → callable with op's signature.
+    "auto", which takes one of them, is none.
 
     Raises:
         ValueError: there is no such op.

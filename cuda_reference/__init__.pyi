@@ -2,6 +2,7 @@
 from collections.abc import Callable
 from torch import Tensor
 from cuda_reference import ops as ops
+from cuda_reference._capabilities import capabilities as capabilities
 from cuda_reference._compilers import BuildError as BuildError
 from cuda_reference._loading import load as load
 from cuda_reference._loading import load_inline as load_inline
@@ -22,8 +23,9 @@ def relu_scale(
     *,
     out: Tensor | None = None,
     variant: str | None = None,
+    explain: bool = False,
 ) -> Tensor:
-    """relu(x)·scale: the CUDA twin of :func:`triton_kernels.relu_scale`; it has no variants."""
+    """relu(x)·scale: the CUDA twin of :func:`triton_kernels.relu_scale`; its variants are rungs."""
 def relu_scale_add(
     x: Tensor,
     y: Tensor,
@@ -31,8 +33,9 @@ def relu_scale_add(
     *,
     out: Tensor | None = None,
     variant: str | None = None,
+    explain: bool = False,
 ) -> Tensor:
-    """fma(relu(x), scale, y): the CUDA twin of :func:`triton_kernels.relu_scale_add`; it has no variants."""
+    """fma(relu(x), scale, y): the CUDA twin of :func:`triton_kernels.relu_scale_add`; its variants are rungs."""
 def relu_scale_backward(
     grad: Tensor,
     x: Tensor,
@@ -40,8 +43,9 @@ def relu_scale_backward(
     *,
     out: Tensor | None = None,
     variant: str | None = None,
+    explain: bool = False,
 ) -> Tensor:
-    """0 where x <= 0, else grad·scale: the CUDA twin of :func:`triton_kernels.relu_scale_backward`; it has no variants."""
+    """0 where x <= 0, else grad·scale: the CUDA twin of :func:`triton_kernels.relu_scale_backward`; its variants are rungs."""
 from cuda_reference.ops.square import square as square
 from cuda_reference.ops.square import square_backward as square_backward
 from cuda_reference.ops.sum_to import sum_to as sum_to
@@ -52,6 +56,7 @@ __all__ = [
     "act_mul",
     "act_mul_backward",
     "add",
+    "capabilities",
     "gemm_bias_act",
     "linear_act",
     "linear_gelu",

@@ -2,23 +2,21 @@
 that are only a .cu.
 
 The default kernel of each takes every dtype and layout; a variant takes dense contiguous tensors of
-its own dtype only.
+one dtype only.
 """
 
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from cuda_reference import _arguments, _launch, _memory
+from cuda_reference import _arguments, _launch, _memory, _rungs
 from cuda_reference._arguments import FLOATING, INTEGRAL
 from cuda_reference._signatures import Signature
-
-Variants = Mapping[str, tuple[torch.dtype, ...]]  # name → the dtypes that it takes
 
 
 def function(stem: str, signature: Signature) -> Callable[..., Tensor]:
@@ -34,8 +32,9 @@ def function(stem: str, signature: Signature) -> Callable[..., Tensor]:
         given = bound.arguments
         operands = {name: given[name] for name in signature.operands}
         numbers = {name: given[name] for name in signature.numbers}
-        out, variant = given.get("out"), given.get("variant")
-        return pointwise(op, stem, operands, numbers, dtypes, out, variant)
+        options = {name: given[name] for name in ("variant", "explain") if name in given}
+        out, variants = given.get("out"), variants_of(signature)
+        return pointwise(op, stem, operands, numbers, dtypes, out, variants, **options)
 
     call.__name__ = call.__qualname__ = op
     call.__module__ = "cuda_reference"
@@ -44,20 +43,30 @@ def function(stem: str, signature: Signature) -> Callable[..., Tensor]:
     return call
 
 
+def variants_of(signature: Signature) -> _rungs.Variants:
+    """The variants of an op that is only a .cu."""
+    return _rungs.VARIANTS if signature.rungs else {}
+
+
 def _python_signature(signature: Signature) -> inspect.Signature:
     kinds = inspect.Parameter
     positional = {
         **dict.fromkeys(signature.operands, "Tensor"),
         **dict.fromkeys(signature.numbers, "int | float"),
     }
-    options = {"out": "Tensor | None", "variant": "str | None"}
+    options: dict[str, tuple[str, Any]] = {
+        "out": ("Tensor | None", None),
+        "variant": ("str | None", None),
+    }
+    if signature.rungs:
+        options["explain"] = ("bool", False)
     parameters = [
         kinds(name, kinds.POSITIONAL_OR_KEYWORD, annotation=annotation)
         for name, annotation in positional.items()
     ]
     parameters += [
-        kinds(name, kinds.KEYWORD_ONLY, default=None, annotation=annotation)
-        for name, annotation in options.items()
+        kinds(name, kinds.KEYWORD_ONLY, default=default, annotation=annotation)
+        for name, (annotation, default) in options.items()
     ]
     return inspect.Signature(parameters, return_annotation="Tensor")
 
@@ -69,10 +78,12 @@ def pointwise(
     numbers: dict[str, Any],
     dtypes: tuple[torch.dtype, ...],
     out: Tensor | None,
+    variants: _rungs.Variants,
     variant: str | None = None,
+    explain: bool = False,
 ) -> Tensor:
-    """An op of one or two tensors and perhaps numbers, by its default kernel; it has no variants
-    here."""
+    """An op of one or two tensors and perhaps numbers, by its default kernel or one of
+    ``variants``, which are rungs."""
     tensors = {n: _arguments.check_tensor(op, n, t, dtypes) for n, t in operands.items()}
     if len(tensors) == 2:
         tensors = dict(zip(tensors, on_one_device(*tensors.values())))
@@ -83,7 +94,10 @@ def pointwise(
         for name, number in numbers.items()
     ]
     out = output(op, tensors, dtype, out)
-    check_variant(op, variant, {}, {})
+    rung = _rungs.chosen(op, variant, explain, variants, {**tensors, "out": out})
+    if rung is not None:
+        _rungs.launch(stem, op, rung, tensors, list(tensors.values()), (out,), *scalars)
+        return out
     described = views(out, tensors)
     arguments = [described[name] for name in (*tensors, "out")]
     return run(stem, op, out, tensors, *arguments, *scalars)
@@ -111,24 +125,6 @@ def output(op: str, tensors: dict[str, Tensor], dtype: torch.dtype, out: Any) ->
     if out is not None:
         return _arguments.check_out(op, out, shape, dtype, tensors, in_place=True)
     return _memory.new_result(op, shape, dtype, device)
-
-
-def check_variant(
-    op: str, variant: str | None, variants: Variants, tensors: dict[str, Tensor]
-) -> None:
-    """Refuse an unknown variant, and tensors that it is not made for."""
-    if variant is None:
-        return
-    _arguments.check_choice(op, "variant", variant, tuple(variants))
-    first = next(iter(tensors.values()))
-    for name, t in tensors.items():
-        if t.dtype not in variants[variant]:
-            raise ValueError(f"{op}(): variant '{variant}' does not take {t.dtype} ('{name}')")
-        if not t.is_contiguous() or t.shape != first.shape:
-            raise ValueError(
-                f"{op}(): variant '{variant}' takes contiguous tensors of one shape, but '{name}' "
-                f"has shape {list(t.shape)} and strides {list(t.stride())}"
-            )
 
 
 def views(out: Tensor, tensors: dict[str, Tensor]) -> dict[str, Any]:

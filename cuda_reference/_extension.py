@@ -11,7 +11,6 @@ import ctypes
 import functools
 import hashlib
 import re
-import shlex
 import sysconfig
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -21,102 +20,9 @@ import torch
 from torch import Tensor
 
 from cuda_reference import _arguments, _build, _compilers, _guards, _rewriting, _storage
-from cuda_reference._compilers import BuildError
+from cuda_reference._host_sources import HostSources, Options
 from cuda_reference._on_host import OnHost
-from cuda_reference._torch_calls import DTYPES, Exported, Raised, Session, exported, span
-
-
-class Options:
-    """What is passed to the compilers.
-
-    Attributes:
-        includes: folders for headers.
-        cflags, cuda_cflags, ldflags: for the compiler of C++, for nvcc, for the linker.
-    """
-
-    def __init__(
-        self,
-        includes: Sequence[str] | None,
-        cflags: Sequence[str] | None,
-        cuda_cflags: Sequence[str] | None,
-        ldflags: Sequence[str] | None,
-    ) -> None:
-        self.includes = [str(Path(folder).resolve()) for folder in includes or ()]
-        self.cflags, self.cuda_cflags = list(cflags or ()), list(cuda_cflags or ())
-        self.ldflags = list(ldflags or ())
-
-    def of_host(self) -> tuple[str, ...]:
-        """For the host target: definitions and folders; the rest is for other compilers."""
-        flags = [f"-I{folder}" for folder in self.includes]
-        words = iter(shlex.split(" ".join((*self.cflags, *self.cuda_cflags))))
-        for word in words:
-            if word in ("-D", "-U", "-I"):
-                flags.append(word + next(words, ""))
-            elif word.startswith(("-D", "-U", "-I")):
-                flags.append(word)
-        return tuple(dict.fromkeys(flags))
-
-
-# ---- The sources for the host target ----------------------------------------
-
-
-class HostSources:
-    """Sources and the headers of their own that they include, rewritten.
-
-    Attributes:
-        files: name → text, the units of compilation first.
-        originals: the name of each file as people know it → its text.
-    """
-
-    def __init__(self, sources: Mapping[str, str], options: Options) -> None:
-        self.files: dict[str, str] = {}
-        self.originals: dict[str, str] = {}
-        self._includes = options.includes
-        self._headers: dict[Path, str] = {}
-        for number, (file, text) in enumerate(sources.items()):
-            own = self._rewritten(Path(file), text)
-            # Included at the head of each source of torch's load_inline.
-            self.files[f"unit{number}.cu"] = f'#include "torch_on_cpu.h"\n{own}'
-        units = sorted(self.files)
-        self.units = [name for name in units if name.startswith("unit")]
-
-    def _rewritten(self, file: Path, text: str) -> str:
-        self.originals[file.name] = text
-        try:
-            own = _rewriting.rewritten(text, file.name, functools.partial(self._header, file))
-        except (_rewriting.Unsupported, ValueError) as error:
-            raise BuildError(f"could not build {file.name} for the host target: {error}") from error
-        return f'#line 1 "{file}"\n{own}'
-
-    def _header(self, file: Path, name: str) -> str | None:
-        """A header of the source's own under its new name; None for one of somebody else's."""
-        folders = [file.parent, *map(Path, self._includes)]
-        found = next((f for folder in folders if (f := (folder / name)).is_file()), None)
-        if found is None or not file.is_absolute():
-            return None
-        found = found.resolve()
-        if found not in self._headers:
-            self._headers[found] = f"header{len(self._headers)}_{found.name}"
-            own = self._rewritten(found, found.read_text(encoding="utf-8", errors="replace"))
-            self.files[self._headers[found]] = own
-        return self._headers[found]
-
-    def library(self, name: str, more: tuple[str, ...]) -> ctypes.CDLL:
-        """Built, or from the cache."""
-        text = "".join(f"{file}\n{content}\n" for file, content in sorted(self.files.items()))
-        digest = hashlib.sha256(text.encode()).hexdigest()
-        cache = _compilers.cache_directory("inline", f"{name}-{digest[:12]}")
-        main = f'// sha256 {digest}\n#include "{self.units[0]}"\n'
-        files = {cache / file: content.encode() for file, content in self.files.items()}
-        files[cache / f"{name}.cu"] = main.encode()
-        if not all(file.is_file() and file.read_bytes() == text for file, text in files.items()):
-            with _build.workspace(_compilers.cache_directory()) as work:
-                _storage.write(files, work)
-        others = tuple(str(cache / unit) for unit in self.units[1:])
-        return _build.library(name, "host", csrc=cache, more=(*more, *others))
-
-
-# ---- The module -------------------------------------------------------------
+from cuda_reference._torch_calls import DTYPES, Exported, Made, Raised, Session, exported, span
 
 
 class Extension:
@@ -129,10 +35,13 @@ class Extension:
         options: Options,
         sanitize: str | None,
         on_gpu: Callable[[bool], Any],
+        listed: bool = True,
     ) -> None:
         self._name, self._sources, self._options = name, dict(sources), options
         self._sanitize, self._on_gpu = sanitize, on_gpu
-        if torch.cuda.is_available():
+        if not listed:  # for one call in another process
+            names = []
+        elif torch.cuda.is_available():
             names = list(self._gpu_names())
         else:
             names = list(self._exported)
@@ -147,11 +56,11 @@ class Extension:
 
     @functools.cached_property
     def _host_sources(self) -> HostSources:
-        return HostSources(self._sources, self._options)
+        return HostSources(self._name, self._sources, self._options)
 
     @functools.cached_property
     def _host(self) -> ctypes.CDLL:
-        return self._host_sources.library(self._name, self._options.of_host())
+        return self._host_sources.library(self._options.of_host())
 
     @functools.cached_property
     def _exported(self) -> dict[str, Exported]:
@@ -192,7 +101,8 @@ class Extension:
         """The names of a function's parameters, if it is defined outside of macros."""
         for text in self._sources.values():
             if match := re.search(rf"\b{symbol}\s*\(([^()]*)\)\s*\{{", text):
-                return [re.sub(r"\s*=.*|.*\W(?=\w)", "", each) for each in match[1].split(",")]
+                declared = (" ".join(each.split()) for each in match[1].split(","))
+                return [re.sub(r"\s*=.*|.*\W(?=\w)", "", each) for each in declared]
         return []
 
     @functools.cached_property
@@ -243,9 +153,15 @@ class Function:
             return self._module._gpu_function(self.__name__)(*arguments, **named)
         if devices - {"cpu"}:
             _arguments.check_device(self.__name__, tensors)  # says what is wrong
-        call = Call(self._module, self.__name__)
-        values = call.bound(arguments, named)
+        call, values = self.prepared(arguments, named)
         return call.on_host(values, sanitize)
+
+    def prepared(
+        self, arguments: Sequence[Any], named: Mapping[str, Any]
+    ) -> tuple[Call, list[Any]]:
+        """A call with these arguments and its values, lists laid open."""
+        call = Call(self._module, self.__name__)
+        return call, call.bound(arguments, named)
 
 
 def _flat(arguments: Sequence[Any]) -> tuple[list[Any], list[int | None]]:
@@ -274,13 +190,18 @@ class Call(OnHost):
             raise AttributeError(f"the host target's build of {module!r} does not have {symbol}()")
         self._function = module._exported[symbol]
         if self._function.missing:
+            left_out = module._host_sources.left_out
+            why = "add the one that does"
+            if left_out:
+                why = f"left out: {'; '.join(left_out)}"
             raise RuntimeError(
                 f"{symbol}() is declared, but none of the sources of {self.name!r} that were "
-                "loaded defines it: add the one that does"
+                f"loaded defines it; {why}"
             )
+        self.tensors = self._function.tensors
         self._lengths: list[int | None] = []
         self._session: Session | None = None
-        self._also: Callable[[_guards.Guards, bool], None] | None = None
+        self._also: Callable[[Made], None] | None = None
         self._returned: Any = None
         self._values: Sequence[Any] = ()
         self._copies: list[Tensor] = []
@@ -322,6 +243,7 @@ class Call(OnHost):
             "options": options,
             "symbol": self.symbol,
             "lengths": self._lengths,
+            "on_gpu": self._module._on_gpu,
         }
 
     def again(self, lengths: list[int | None]) -> None:
@@ -359,19 +281,31 @@ class Call(OnHost):
             else:
                 passed.append(value)
         self._copies = [value for value in passed if isinstance(value, Tensor)]
-        arguments, flat = [], iter(passed)
-        for length in self._lengths:
-            arguments.append(next(flat) if length is None else [next(flat) for _ in range(length)])
         try:
-            self._returned, status = session.call(self._function.number, arguments)
+            self._returned, status = session.call(self._function.number, self._nested(passed))
         except TypeError as error:
             raise TypeError(f"{self.symbol}(): {error}") from None
         except Raised as error:
             raise RuntimeError(f"{self.symbol}(): {error}") from None
         return status
 
-    def watch_also(self, memory: Callable[[_guards.Guards, bool], None]) -> None:
+    def watch_also(self, memory: Callable[[Made], None]) -> None:
         self._also = memory
+
+    def _nested(self, values: Sequence[Any]) -> list[Any]:
+        """Values with the lists that were laid open."""
+        flat = iter(values)
+        return [
+            next(flat) if length is None else [next(flat) for _ in range(length)]
+            for length in self._lengths
+        ]
+
+    def on_gpu(self, values: Sequence[Any]) -> list[Tensor]:
+        returned = self._module._gpu_function(self.symbol)(*self._nested(values))
+        return [each for each in _flat([returned])[0] if isinstance(each, Tensor)]
+
+    def returned(self) -> list[Tensor]:
+        return [each for each in _flat([self._returned])[0] if isinstance(each, Tensor)]
 
     def damaged(self) -> str | None:
         return self._session.damaged() if self._session else None

@@ -13,8 +13,6 @@ from typing import Any, NamedTuple
 
 from torch import Tensor
 
-from cuda_reference import _watch
-
 _ALIGNMENT = 64  # bytes: addresses keep their remainder
 _FORBIDDEN = 1 << 20  # bytes before and after the memory
 ROOM = 1 << 16  # bytes after tensors whose accesses are watched
@@ -30,11 +28,21 @@ _libc.memcmp.argtypes = [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t]
 
 
 class Given(NamedTuple):
-    """A contiguous tensor behind a parameter; ``written`` unless that is a pointer to const."""
+    """A contiguous tensor behind a parameter; ``written`` unless that is a pointer to const.
+
+    Of an argument with gaps between its elements, ``view``, it is the memory from the first to the
+    last of them.
+    """
 
     name: str
     tensor: Tensor
     written: bool
+    view: Tensor | None = None
+
+    @property
+    def argument(self) -> Tensor:
+        """As the caller has it."""
+        return self.tensor if self.view is None else self.view
 
     @property
     def bytes(self) -> int:
@@ -175,16 +183,35 @@ def place_text(address: int, addresses: Sequence[int], given: Sequence[Given]) -
         return max(low - address, address - high + 1, 0)
 
     nearest = min(range(len(given)), key=distance)
-    name, tensor, written = given[nearest]
+    name, _, written, _ = given[nearest]
+    tensor = given[nearest].argument
     if distance(nearest) > _FORBIDDEN:
         return f"address {address:#x}, which is near no tensor"
     element = (address - addresses[nearest]) // tensor.element_size()
     text = f"element {element} of {name}"
-    if math.prod(tensor.shape[1:]):  # else no element has an index
-        text = f"{name}[{', '.join(map(str, _watch.unraveled(element, tensor.shape)))}]"
-    if not distance(nearest):
+    index = _index(element, tensor)
+    if index is not None:
+        text = f"{name}[{', '.join(map(str, index))}]"
+    beside = distance(nearest) > 0
+    if index is not None and any(not 0 <= i < n for i, n in zip(index, tensor.shape)):
+        beside = True  # in a gap between the elements
+    if not beside:
         return text if written else f"{text}, which is declared const"
-    return f"{text}, outside of {name}'s shape {tuple(tensor.shape)}"
+    strides = "" if given[nearest].view is None else f", strides {tensor.stride()}"
+    return f"{text}, outside of {name}'s shape {tuple(tensor.shape)}{strides}"
+
+
+def _index(element: int, tensor: Tensor) -> tuple[int, ...] | None:
+    """Of the element so many places after the first; outside of the tensor the index along the
+    largest stride goes beyond its extent. None where no element has one index."""
+    if not tensor.shape or not math.prod(tensor.shape[1:]):
+        return None
+    index = [0] * tensor.dim()
+    order = sorted(range(tensor.dim()), key=tensor.stride, reverse=True)
+    for d in order:
+        if tensor.stride(d) and (tensor.shape[d] > 1 or d == order[0]):
+            index[d], element = divmod(element, tensor.stride(d))
+    return None if element else tuple(index)
 
 
 def _between(elements: list[tuple[int, int]], size: int) -> list[tuple[int, int]]:

@@ -135,6 +135,10 @@ class Launcher(OnHost):
         else:
             self.on_host(values, self._unit.sanitize)
 
+    def on_gpu(self, values: Sequence[Any]) -> list[Tensor]:
+        self(*values)
+        return []
+
     def launch(
         self,
         target: _compilers.Target,

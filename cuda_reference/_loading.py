@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import functools
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, overload
 
 from cuda_reference import _inline
-from cuda_reference._extension import Call, Extension, Options
+from cuda_reference._extension import Call, Extension
+from cuda_reference._host_sources import Options
 from cuda_reference._inline import InlineModule
 from cuda_reference._on_host import OnHost
 from cuda_reference._replay import KINDS
@@ -66,23 +68,33 @@ def load(
         raise ValueError("load(): 'sources' is empty")
     options = Options(extra_include_paths, extra_cflags, extra_cuda_cflags, extra_ldflags)
     texts = {str(path): path.read_text(encoding="utf-8", errors="replace") for path in paths}
-
-    def on_gpu(python_module: bool) -> Any:
-        from torch.utils import cpp_extension
-
-        return cpp_extension.load(
-            name,
-            list(map(str, paths)),
-            extra_cflags=extra_cflags,
-            extra_cuda_cflags=extra_cuda_cflags,
-            extra_ldflags=extra_ldflags,
-            extra_include_paths=options.includes,
-            build_directory=build_directory,
-            verbose=verbose,
-            is_python_module=python_module,
-        )
-
+    on_gpu = functools.partial(
+        _files_on_gpu,
+        {
+            "name": name,
+            "sources": list(map(str, paths)),
+            "extra_cflags": extra_cflags,
+            "extra_cuda_cflags": extra_cuda_cflags,
+            "extra_ldflags": extra_ldflags,
+            "extra_include_paths": options.includes,
+            "build_directory": build_directory,
+            "verbose": verbose,
+        },
+    )
     return Extension(name, texts, options, sanitize, on_gpu)
+
+
+# Of modules' functions, so that another process can be sent them.
+def _files_on_gpu(arguments: dict[str, Any], python_module: bool) -> Any:
+    from torch.utils import cpp_extension
+
+    return cpp_extension.load(**arguments, is_python_module=python_module)
+
+
+def _strings_on_gpu(arguments: dict[str, Any], python_module: bool) -> Any:
+    from torch.utils import cpp_extension
+
+    return cpp_extension.load_inline(**arguments, is_python_module=python_module)
 
 
 @overload
@@ -206,26 +218,23 @@ def _load_strings(
         last = f"{name}.cpp" if cpp else f"{name}.cu"
         texts[last] += module
     options = Options(extra_include_paths, extra_cflags, extra_cuda_cflags, extra_ldflags)
-
-    def on_gpu(python_module: bool) -> Any:
-        from torch.utils import cpp_extension
-
-        # Without C++ sources the functions are bound in the .cu, which needs the binding's header.
-        cuda_text = "\n".join(cuda) if cpp or not names else _PREAMBLE + "\n".join(cuda) + module
-        return cpp_extension.load_inline(
-            name,
-            cpp,
-            [cuda_text] if cuda else None,
-            functions=(dict(docs) or names) if cpp else None,
-            extra_cflags=extra_cflags,
-            extra_cuda_cflags=extra_cuda_cflags,
-            extra_ldflags=extra_ldflags,
-            extra_include_paths=options.includes,
-            build_directory=build_directory,
-            verbose=verbose,
-            is_python_module=python_module,
-        )
-
+    # Without C++ sources the functions are bound in the .cu, which needs the binding's header.
+    cuda_text = "\n".join(cuda) if cpp or not names else _PREAMBLE + "\n".join(cuda) + module
+    on_gpu = functools.partial(
+        _strings_on_gpu,
+        {
+            "name": name,
+            "cpp_sources": cpp,
+            "cuda_sources": [cuda_text] if cuda else None,
+            "functions": (dict(docs) or names) if cpp else None,
+            "extra_cflags": extra_cflags,
+            "extra_cuda_cflags": extra_cuda_cflags,
+            "extra_ldflags": extra_ldflags,
+            "extra_include_paths": options.includes,
+            "build_directory": build_directory,
+            "verbose": verbose,
+        },
+    )
     return Extension(name, texts, options, sanitize, on_gpu)
 
 
@@ -253,7 +262,9 @@ def again(described: dict[str, Any]) -> OnHost:
         return launcher
     options = Options(None, None, None, None)
     vars(options).update(described["options"])
-    module = Extension(described["name"], described["sources"], options, None, lambda _: None)
+    module = Extension(
+        described["name"], described["sources"], options, None, described["on_gpu"], listed=False
+    )
     call = Call(module, described["symbol"])
     call.again(described["lengths"])
     return call

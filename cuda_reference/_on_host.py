@@ -6,6 +6,8 @@ import ctypes
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from torch import Tensor
+
 from cuda_reference import _compilers, _guards, _launch, _replay
 
 
@@ -16,11 +18,13 @@ class OnHost:
         symbol: the function's name.
         name: of its source.
         says_const: whether its parameters tell which tensors it writes.
+        tensors: how many it returns; -1 for a list of them.
     """
 
     symbol: str
     name: str
     says_const = True
+    tensors = 0
 
     @property
     def sources(self) -> Mapping[str, str]:
@@ -56,13 +60,21 @@ class OnHost:
         """In words: what was written beside tensors that the call made."""
         return None
 
+    def returned(self) -> list[Tensor]:
+        """The tensors that the last call returned, in the call's own memory."""
+        return []
+
+    def on_gpu(self, values: Sequence[Any]) -> list[Tensor]:
+        """The call with CUDA tensors; the tensors that it returned."""
+        raise NotImplementedError
+
     def result(self) -> Any:
         """What the last call returned, with no memory of the call's own."""
         return None
 
     def shapes(self, values: Sequence[Any]) -> str:
         """Of the tensors, in words."""
-        return ", ".join(f"{each.name} {list(each.tensor.shape)}" for each in self.given(values))
+        return ", ".join(f"{each.name} {list(each.argument.shape)}" for each in self.given(values))
 
     def failure(self, library: ctypes.CDLL, status: int, values: Sequence[Any]) -> RuntimeError:
         """The error for a launch that failed."""
@@ -76,7 +88,13 @@ class OnHost:
         if self.says_const:
             _launch.count_up([each.tensor for each in given if each.written])
         sanitize = sanitize or _replay.asked()
-        return self._guarded(values) if sanitize is None else self._sanitized(values, sanitize)
+        recorder = _replay.recorder()
+        if recorder is not None:
+            recorder.begin(self, values)
+        result = self._guarded(values) if sanitize is None else self._sanitized(values, sanitize)
+        if recorder is not None:
+            recorder.end(result)
+        return result
 
     def _guarded(self, values: Sequence[Any]) -> Any:
         given = self.given(values)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import contextvars
 import ctypes
+import json
 import os
 import pickle
 import re
@@ -18,18 +19,23 @@ import sys
 import tempfile
 from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
+import torch
 from torch import Tensor
 
 from cuda_reference import _compilers, _guards
 from cuda_reference._guards import Given
+from cuda_reference._torch_calls import span
 
 if TYPE_CHECKING:
     from cuda_reference._on_host import OnHost
 
 KINDS = ("address", "thread", "undefined", "watch")
 _asked: contextvars.ContextVar[str | None] = contextvars.ContextVar("sanitize", default=None)
+_recorder: contextvars.ContextVar[Recorder | None] = contextvars.ContextVar(
+    "recorder", default=None
+)
 _SHOWN = 4  # findings in an error
 
 
@@ -46,6 +52,31 @@ def under(kind: str) -> Iterator[None]:
 def asked() -> str | None:
     """The tool, inside :func:`under`."""
     return _asked.get()
+
+
+class Recorder(Protocol):
+    """Who is told of every call on CPU tensors."""
+
+    def begin(self, call: OnHost, values: Sequence[Any]) -> None:
+        """Before the call."""
+
+    def end(self, result: Any) -> None:
+        """After it, unless it raised."""
+
+
+@contextlib.contextmanager
+def recorded_by(recorder: Recorder) -> Iterator[None]:
+    """Inside, the recorder is told of the calls."""
+    token = _recorder.set(recorder)
+    try:
+        yield
+    finally:
+        _recorder.reset(token)
+
+
+def recorder() -> Recorder | None:
+    """The one inside :func:`recorded_by`."""
+    return _recorder.get()
 
 
 class Replay:
@@ -85,7 +116,7 @@ class Replay:
         self._written: list[tuple[int, bytes]] = said.get("written", [])
         self._given = given
         if kind != "watch":
-            self.findings += _sanitizers_words(ran.stdout + ran.stderr, launcher.sources, given)
+            self.findings += _sanitizers_words(ran.stdout + ran.stderr, launcher.sources)
         if not said and not self.findings:
             how = signal.Signals(-ran.returncode).name if ran.returncode < 0 else ran.returncode
             tail = "\n".join(ran.stderr.strip().splitlines()[-6:])
@@ -121,7 +152,8 @@ def _packed(group: _guards.Group, given: Sequence[Given]) -> dict[str, Any]:
             {
                 "place": place,
                 "offset": given[place].tensor.data_ptr() - low if given[place].bytes else 0,
-                "shape": tuple(given[place].tensor.shape),
+                "shape": tuple(given[place].argument.shape),
+                "strides": given[place].argument.stride(),
                 "dtype": given[place].tensor.dtype,
                 "content": ctypes.string_at(given[place].tensor.data_ptr(), given[place].bytes),
             }
@@ -142,20 +174,34 @@ _FRAME = re.compile(
 )
 
 
-def _sanitizers_words(said: str, files: Collection[str], given: Sequence[Given]) -> list[str]:
+def say_where(address: int, given: Given) -> None:
+    """Print where a tensor lies, for the process that reads what this one prints."""
+    t = given.argument
+    layout = [str(t.dtype).removeprefix("torch."), list(t.shape), list(t.stride()), given.written]
+    print(f"a tensor at {address:#x}: {json.dumps([given.name, *layout])}", flush=True)
+
+
+def _said_where(said: str) -> Iterator[tuple[int, Given]]:
+    for at, described in re.findall(r"^a tensor at (0x[0-9a-f]+): (.*)$", said, re.M):
+        name, dtype, shape, strides, written = json.loads(described)
+        layout = torch.empty_strided(shape, strides, dtype=getattr(torch, dtype), device="meta")
+        yield int(at, 16), span(name, layout)._replace(written=written)
+
+
+def _sanitizers_words(said: str, files: Collection[str]) -> list[str]:
     """A sanitizer's reports: the line that says what, the places in the source, the thread."""
     heads = r"^.*(?:ERROR: AddressSanitizer|WARNING: ThreadSanitizer|runtime error): ?.*$"
     starts = list(re.finditer(heads, said, re.M))
     ends = [*(start.start() for start in starts[1:]), len(said)]
     who = re.search(r"^in kernel .*$", said, re.M)
-    addresses = [int(at, 16) for at in re.findall(r"^a tensor at (0x[0-9a-f]+)$", said, re.M)]
+    tensors = list(_said_where(said))
     findings: dict[str, None] = {}
     for start, end in zip(starts, ends):
         lines = [re.sub(r"^(==\d+==|.*?(?=runtime error))", "", start[0]).strip()]
         lines[0] = re.sub(r" \(pid=\d+\)$| at pc 0x.*", "", lines[0])
         at = re.search(r"on address (0x[0-9a-f]+)", lines[0])
-        if at and len(addresses) == len(given):
-            lines[0] += f": {_guards.place_text(int(at[1], 16), addresses, given)}"
+        if at and tensors:
+            lines[0] += f": {_guards.place_text(int(at[1], 16), *zip(*tensors))}"
         own = re.match(r".*?/([^/:]+):(\d+)", start[0])
         places = [f"{own[1]}:{own[2]}"] if own and own[1] in files else []
         for frame in _FRAME.finditer(said, start.start(), end):

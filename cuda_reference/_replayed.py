@@ -15,9 +15,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from cuda_reference import _guards, _watch
+from cuda_reference import _guards, _replay, _watch
 from cuda_reference._loading import again
 from cuda_reference._on_host import OnHost
+from cuda_reference._torch_calls import Made
 
 _OUTER = re.compile("call_body|run_threads")
 _WORDS = {
@@ -38,9 +39,8 @@ def unpacked(groups: Iterable[dict[str, Any]]) -> dict[int, Tensor]:
         for member in group["members"]:
             dtype, offset = member["dtype"], member["offset"]
             tensor = torch.empty(0, dtype=dtype)
-            strides = torch.empty(member["shape"], device="meta").stride()
             storage = memory.untyped_storage()
-            tensor.set_(storage, offset // dtype.itemsize, member["shape"], strides)
+            tensor.set_(storage, offset // dtype.itemsize, member["shape"], member["strides"])
             ctypes.memmove(tensor.data_ptr(), member["content"], len(member["content"]))
             made[member["place"]] = tensor
     return made
@@ -57,7 +57,9 @@ def _run(job: dict[str, Any]) -> dict[str, Any]:
         found |= _watched(launcher, values)
     else:
         for each in launcher.given(values):
-            print(f"a tensor at {each.tensor.data_ptr():#x}", flush=True)
+            _replay.say_where(each.tensor.data_ptr(), each)
+        if job["kind"] == "address":
+            launcher.watch_also(lambda made: _replay.say_where(made.address, made.given))
         try:
             found["result"] = launcher.on_host(values, None)
         except RuntimeError as error:
@@ -77,9 +79,10 @@ def _watched(launcher: OnHost, values: Sequence[Any]) -> dict[str, Any]:
     watch.forget()
     everywhere = [guards]
 
-    def also(new: _guards.Guards, written: bool) -> None:
-        everywhere.append(new)
-        _watch_guards(watch, new, _watch.WRITTEN if written else _watch.UNWRITTEN)
+    def also(made: Made) -> None:
+        assert made.guards is not None
+        everywhere.append(made.guards)
+        _watch_guards(watch, made.guards, _watch.WRITTEN if made.written else _watch.UNWRITTEN)
 
     _watch_guards(watch, guards, _watch.WRITTEN)
     launcher.watch_also(also)
@@ -105,7 +108,7 @@ def _watch_guards(watch: _watch.Watch, guards: _guards.Guards, state: int) -> No
     for address, each in zip(guards.addresses, guards.given):
         for low, memory in memories.items():
             if low <= address < low + memory.buffer.numel() and each.bytes:
-                memory.state[address - low : address - low + each.bytes] = state
+                memory.mark_at(address, each.argument, state)
     for memory in memories.values():
         watch.add(memory)
 

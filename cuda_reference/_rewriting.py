@@ -11,6 +11,7 @@ in the source itself and in the macros that it defines. Lines stay where they ar
 from __future__ import annotations
 
 import re
+import warnings
 from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
@@ -46,6 +47,10 @@ _ALIGNED = ("alignas", "__align__", "__attribute__", "__builtin_align__")
 
 class Unsupported(ValueError):
     """What the host target cannot compile, with its line."""
+
+
+class Foreign(Unsupported):
+    """A source that includes a library of device code without a form for the CPU."""
 
 
 class _Edit(NamedTuple):
@@ -109,7 +114,7 @@ def _included(
     first = re.match(r"\w+", name)
     library = re.sub(r"_v2$|Lt$|_kernel$", "", first[0]) if first else ""
     if library in _FOREIGN:
-        raise Unsupported(
+        raise Foreign(
             f"{file}:{_line(text, token.start)}: {name}: {_FOREIGN[library]} has no form for the "
             "CPU; run this source on a GPU, or guard what needs it with #ifdef __CUDACC__"
         )
@@ -122,11 +127,8 @@ def _edits(text: str, file: str, stream: list[Token], in_macro: bool) -> Iterato
             scopes.append(_namespace(stream, at))
         elif token.text == "}" and scopes:
             scopes.pop()
-        elif token.text == "<" and _tripled(stream, at):
+        elif token.text == "<" and _three(stream, at) and stream[at - 1].text != "<":
             yield from _launch(text, file, stream, at)
-        elif [t.text for t in stream[at : at + 3]] == ["<"] * 3:
-            line = _line(text, token.start)
-            raise Unsupported(f"{file}:{line}: a <<< with blanks in it, which nvcc refuses, too")
         elif token.text == "__shared__":
             yield from _shared(text, file, stream, at, in_macro or not all(scopes))
         elif token.text in ("asm", "__asm__", "__asm"):
@@ -144,10 +146,14 @@ def _namespace(stream: list[Token], brace: int) -> bool:
     return stream[brace - 1].text.startswith('"') and stream[brace - 2].text == "extern"
 
 
-def _tripled(stream: list[Token], at: int) -> bool:
-    """Whether three of a symbol stand there without a gap."""
-    three = stream[at : at + 3]
-    return [t.text for t in three] == [three[0].text] * 3 and three[2].end == three[0].start + 3
+def _three(stream: list[Token], at: int) -> bool:
+    """Whether three of a symbol stand there."""
+    return [t.text for t in stream[at : at + 3]] == [stream[at].text] * 3
+
+
+def _close_together(stream: list[Token], at: int) -> bool:
+    """Whether nothing stands between three symbols."""
+    return stream[at + 2].end == stream[at].start + 3
 
 
 # ---- kernel<<<…>>>(…) ---------------------------------------------------------
@@ -155,11 +161,19 @@ def _tripled(stream: list[Token], at: int) -> bool:
 
 def _launch(text: str, file: str, stream: list[Token], at: int) -> Iterator[_Edit]:
     begin = stream[_callee(stream, at - 1)].start
+    apart = not _close_together(stream, at)  # a formatter that knows no CUDA does that
+    if apart:
+        warnings.warn(
+            f"{file}:{_line(text, stream[at].start)}: nvcc refuses a <<< with blanks in it; on the "
+            "CPU it counts as one",
+            stacklevel=2,
+        )
     depth, end = 0, at + 3
     while end < len(stream):
         symbol = stream[end].text
         depth += (symbol in ("(", "[", "{")) - (symbol in (")", "]", "}"))
-        if depth == 0 and symbol == ">" and _tripled(stream, end):
+        three = depth == 0 and symbol == ">" and _three(stream, end)
+        if three and (apart or _close_together(stream, end)):
             break
         end += 1
     else:

@@ -9,18 +9,28 @@ takes the tensors x and y, which broadcast, and the number scale. WITH_COMPUTE_T
 that it takes every dtype, WITH_FLOATING_TYPE that it takes the floating ones. The formula in the
 comment at the head of the file, "relu_scale_add: out = …", becomes its docstring.
 
+A second launcher beside it, of the same tensors and numbers, says that it has rungs (rungs.cuh):
+
+    extern "C" int relu_scale_add_rung(const Call* call, const void* x, const void* y, void* out,
+                                       Scalar scale, cudaStream_t stream)
+
 This module imports nothing but Python's own, so that stubs can be written without torch.
 """
 
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
+_SUFFIX = "_rung"
 _LAUNCHER = re.compile(r'^extern "C"\s+int\s+(\w+)\s*\(([^)]*)\)\s*\{(.*?)^\}', re.M | re.S)
 _PARAMETERS = re.compile(
     r"((?:const Tensor\* \w+, ){1,2})const Tensor\* out, ((?:Scalar \w+, )*)cudaStream_t stream"
+)
+_RUNG = re.compile(
+    r"const Call\* call, ((?:const void\* \w+, ){1,2})void\* out, "
+    r"((?:Scalar \w+, )*)cudaStream_t stream"
 )
 _EXPECTED = (
     "(const Tensor* <operand>, [const Tensor* <operand>,] const Tensor* out, [Scalar <number>, …] "
@@ -38,6 +48,7 @@ class Signature:
         numbers: the Python numbers after them.
         floating: whether it takes floating dtypes only.
         formula: from the comment, or empty.
+        rungs: whether it has them.
     """
 
     op: str
@@ -45,12 +56,14 @@ class Signature:
     numbers: tuple[str, ...]
     floating: bool
     formula: str
+    rungs: bool = False
 
     @property
     def docstring(self) -> str:
         """One line, as functions written by hand have it."""
         formula = f"{self.formula}: the" if self.formula else "The"
-        return f"{formula} CUDA twin of :func:`triton_kernels.{self.op}`; it has no variants."
+        variants = "its variants are rungs" if self.rungs else "it has no variants"
+        return f"{formula} CUDA twin of :func:`triton_kernels.{self.op}`; {variants}."
 
 
 def signatures(source: Path) -> list[Signature]:
@@ -63,7 +76,31 @@ def signatures(source: Path) -> list[Signature]:
     launchers = _LAUNCHER.findall(text)
     if not launchers or len(launchers) != len(re.findall(r'\bextern "C"', text)):
         raise ImportError(f'{source}: expected every extern "C" to be int <op>{_EXPECTED}')
-    return [_signature(source, text, *launcher) for launcher in launchers]
+    rungs = {op: parameters for op, parameters, _ in launchers if op.endswith(_SUFFIX)}
+    plain = [launcher for launcher in launchers if launcher[0] not in rungs]
+    found = [_signature(source, text, *launcher) for launcher in plain]
+    with_rungs = [replace(each, rungs=each.op + _SUFFIX in rungs) for each in found]
+    for each in with_rungs:
+        if each.rungs:
+            _same_parameters(source, each, rungs.pop(each.op + _SUFFIX))
+    if rungs:
+        raise ImportError(f"{source}: {', '.join(rungs)} is a launcher of rungs of no op")
+    return with_rungs
+
+
+def _same_parameters(source: Path, op: Signature, parameters: str) -> None:
+    """Refuse a launcher of rungs that takes other things than the op's own, or in another order."""
+    match = _RUNG.fullmatch(" ".join(parameters.split()))
+    if match is None or tuple(map(_names, match.groups())) != (op.operands, op.numbers):
+        raise ImportError(
+            f"{source}: {op.op}{_SUFFIX} has parameters ({parameters}), expected (const Call* "
+            f"call, const void* <operand>, … void* out, [Scalar <number>, …] cudaStream_t stream) "
+            f"with those of {op.op}"
+        )
+
+
+def _names(parameters: str) -> tuple[str, ...]:
+    return tuple(re.findall(r"(\w+), ", parameters))
 
 
 def _signature(source: Path, text: str, op: str, parameters: str, body: str) -> Signature:
@@ -76,6 +113,6 @@ def _signature(source: Path, text: str, op: str, parameters: str, body: str) -> 
             f"{source}: {op} must launch under WITH_COMPUTE_TYPE or WITH_FLOATING_TYPE, which says "
             "what dtypes it takes"
         )
-    operands, numbers = (tuple(re.findall(r"(\w+), ", group)) for group in match.groups())
+    operands, numbers = map(_names, match.groups())
     formula = re.search(rf"^//.*\b{op}: out = ([^;:\n]*)", text, re.M)
     return Signature(op, operands, numbers, floating, formula[1].strip() if formula else "")

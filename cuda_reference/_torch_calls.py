@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from cuda_reference import _compilers
 from cuda_reference._guards import ROOM, Given, Guards
 
 MAX_DIMS = 64
@@ -70,6 +71,7 @@ class Exported(NamedTuple):
         names: of the parameters as far as py::arg gives them.
         defaults: of the last parameters, as many as have one.
         missing: it is declared only.
+        tensors: how many it returns; -1 for a list, as long as the function makes it.
     """
 
     number: int
@@ -80,6 +82,17 @@ class Exported(NamedTuple):
     defaults: dict[int, Any]
     doc: str
     missing: bool
+    tensors: int
+
+
+class Made(NamedTuple):
+    """A tensor that a call made, at ``address``; ``guards`` lie around it unless a sanitizer of the
+    compiler's looks after it. ``written``: whether it holds anything yet."""
+
+    given: Given
+    address: int
+    guards: Guards | None
+    written: bool
 
 
 def exported(library: ctypes.CDLL) -> Iterator[Exported]:
@@ -87,7 +100,7 @@ def exported(library: ctypes.CDLL) -> Iterator[Exported]:
     library.crosscheck_function.restype = ctypes.c_char_p
     library.crosscheck_message.restype = ctypes.c_char_p
     for number in range(library.crosscheck_functions()):
-        texts = [library.crosscheck_function(number, what).decode() for what in range(6)]
+        texts = [library.crosscheck_function(number, what).decode() for what in range(7)]
         types = tuple(filter(None, texts[2].split(", ")))
         value, defaults = _CValue(), {}
         for place in range(len(types)):
@@ -95,17 +108,30 @@ def exported(library: ctypes.CDLL) -> Iterator[Exported]:
                 defaults[place] = Session(library).received(value)
         names = tuple(filter(None, texts[3].split(",")))
         yield Exported(
-            number, texts[0], texts[1], types, names, defaults, texts[4], texts[5] == "missing"
+            number,
+            texts[0],
+            texts[1],
+            types,
+            names,
+            defaults,
+            texts[4],
+            missing=texts[5] == "missing",
+            tensors=int(texts[6]),
         )
 
 
 def span(name: str, t: Tensor) -> Given:
     """The memory from the first to the last element of an argument."""
-    plain = t.detach()
-    if not plain.is_contiguous():
-        extent = sum((n - 1) * stride for n, stride in zip(t.shape, t.stride()) if n)
-        plain = plain.as_strided((extent + 1 if t.numel() else 0,), (1,))
-    return Given(name, plain, True)
+    view = t.detach()
+    if view.is_contiguous():
+        return Given(name, view, True)
+    extent = sum((n - 1) * stride for n, stride in zip(t.shape, t.stride()) if n)
+    plain = view.as_strided((extent + 1 if t.numel() else 0,), (1,))
+    return Given(name, plain, True, view)
+
+
+def _storage(t: Tensor) -> int:
+    return t.untyped_storage().data_ptr()
 
 
 class Raised(Exception):
@@ -117,12 +143,10 @@ class Session:
 
     Attributes:
         guards: around the tensors that the call made.
-        on_new: is told of each of these, and whether it has been written.
+        on_new: is told of each of these.
     """
 
-    def __init__(
-        self, library: ctypes.CDLL, on_new: Callable[[Guards, bool], None] | None = None
-    ) -> None:
+    def __init__(self, library: ctypes.CDLL, on_new: Callable[[Made], None] | None = None) -> None:
         self._library = library
         self._tensors: list[Tensor] = []
         self._on_cpu: set[int] = set()
@@ -270,15 +294,29 @@ class Session:
         if made.numel() and made.untyped_storage().data_ptr() in self._storages:  # a view
             self._tensors.append(made)
         else:
-            plain = made.contiguous()
-            room = 0 if self._on_new is None else ROOM
-            guards = Guards([Given(f"the result of {name}()", plain, True)], room)
-            self.guards.append(guards)
-            if self._on_new is not None:
-                self._on_new(guards, not name.startswith("empty"))
-            made = self.add(plain, guards.addresses[0])
+            made = self._placed(name, made.contiguous())
         if on_cpu:
             self._on_cpu.add(len(self._tensors) - 1)
+        return made
+
+    def _placed(self, name: str, plain: Tensor) -> Tensor:
+        """A new tensor between guards, or where AddressSanitizer sees a step beside it."""
+        written = not name.startswith("empty")
+        if not written and plain.numel():  # NaN: what nobody stores shall show
+            plain.view(-1).view(torch.uint8).fill_(0xFF)
+        given = Given(f"the result of {name}()", plain, True)
+        guards = None
+        if _compilers._sanitizer() == "address":
+            made = plain.clone()  # memory as large as it needs
+            self._tensors.append(made)
+            self._storages.add(_storage(made))
+        else:
+            guards = Guards([given], 0 if self._on_new is None else ROOM)
+            self.guards.append(guards)
+            made = self.add(plain, guards.addresses[0])
+        if self._on_new is not None:
+            address = made.data_ptr() if guards is None else guards.addresses[0]
+            self._on_new(Made(given, address, guards, written))
         return made
 
     def damaged(self) -> str | None:

@@ -103,13 +103,20 @@ class Memory:
         """Give the bytes of a tensor's elements, which lie in the buffer, a state."""
         self.of(self.state, tensor).fill_(state)
 
+    def mark_at(self, address: int, like: Tensor, state: int) -> None:
+        """The same for a tensor that would lie there as ``like`` does elsewhere."""
+        self._of(self.state, address, like).fill_(state)
+
     def of(self, each: Tensor, tensor: Tensor) -> Tensor:
         """The part of ``state``, ``writer`` or ``reader`` that belongs to a tensor's elements: its
         shape, and one dimension more for the bytes of an element."""
-        width = tensor.element_size()
-        strides = [st * width for st in tensor.stride()]
-        offset = tensor.data_ptr() - self.buffer.data_ptr()
-        return each.as_strided((*tensor.shape, width), (*strides, 1), offset)
+        return self._of(each, tensor.data_ptr(), tensor)
+
+    def _of(self, each: Tensor, address: int, like: Tensor) -> Tensor:
+        width = like.element_size()
+        strides = [st * width for st in like.stride()]
+        offset = address - self.buffer.data_ptr()
+        return each.as_strided((*like.shape, width), (*strides, 1), offset)
 
 
 class Access(NamedTuple):

@@ -173,8 +173,9 @@ NO_GRADIENT_WITH_OUT = "a call with out= has no gradient"
 
 def broadcast(op: str, x: Tensor, y: Tensor, names: Sequence[str] = ("x", "y")) -> torch.Size:
     """The shape that ``x`` and ``y`` broadcast to."""
-    if x.shape == y.shape:  # torch's function takes as long as a launch
-        return x.shape
+    short, long = (x.shape, y.shape) if x.dim() < y.dim() else (y.shape, x.shape)
+    if short == long[len(long) - len(short) :]:  # torch's function takes as long as a launch
+        return long
     try:
         return torch.broadcast_shapes(x.shape, y.shape)
     except RuntimeError:

@@ -14,6 +14,7 @@ in _elementwise_kernels.py.
 from __future__ import annotations
 
 import functools
+import itertools
 import math
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -194,7 +195,7 @@ def tiled(dims: Dims, numel: int) -> tuple[tuple[int], dict[str, Any], tuple[Any
         * triton.cdiv(outer, tile.BLOCK_K)
     )
     index = tl.int64 if reach >= 2**31 else tl.int32
-    constants = {"NDIM": len(dims), "INDEX": index, **tile._asdict()}
+    constants = {"UNITS": _units(dims), "NDIM": len(dims), "INDEX": index, **tile._asdict()}
     nonzero = (tuple(step or None for step in steps) for steps in strides)
     return (tiles,), constants, (outer, sizes, *nonzero)
 
@@ -233,6 +234,21 @@ def _innermost(dims: Dims) -> tuple[Dims, bool]:
         if nearest and steps[0] != math.inf:
             return (dims[0], dims[nearest], *dims[1:nearest], *dims[nearest + 1 :]), True
     return dims, False
+
+
+def _units(dims: Dims) -> tuple[int, ...]:
+    """What the compiler shall know that sizes and strides are multiples of, where by itself it sees
+    which are of 16: of the first two sizes, then for each operand the dimension d along which it is
+    dense, and a divisor of d's size and of the strides along the others."""
+    sizes, *strides = zip(*dims)
+    units = []
+    for steps in strides:
+        dense = steps[:2].index(1) if 1 in steps[:2] else 0
+        others = (*steps[:dense], *steps[dense + 1 :])
+        unit = math.gcd(16, sizes[dense], *others) if steps[dense] == 1 else 1
+        units.append((dense, unit if unit < 16 else 1))
+    largest = (max(unit for dense, unit in ((d, 1), *units) if dense == d) for d in (0, 1))
+    return (*largest, *itertools.chain(*units))
 
 
 class _Tile(NamedTuple):

@@ -149,9 +149,23 @@ def flat_kernel(
 
 
 @triton.jit
-def located(i, j, k, outer, sizes, strides, NDIM: tl.constexpr):
+def whole(n, UNIT: tl.constexpr):
+    """n, a multiple of UNIT, as the compiler cannot see by itself of less than 16."""
+    return n // UNIT * UNIT
+
+
+@triton.jit
+def located(
+    i, j, k, outer, sizes, strides, UNITS: tl.constexpr, AT: tl.constexpr, NDIM: tl.constexpr
+):
     """The offsets of an operand's elements, and which are there. k counts through all dimensions
-    but the first two, and of these i and j only matter where the operand does not repeat itself."""
+    but the first two, and of these i and j only matter where the operand does not repeat itself.
+
+    From AT on UNITS has d and u of the operand: it is dense along dimension d, of whose size u is a
+    divisor, and of all strides along others.
+    """
+    DENSE: tl.constexpr = UNITS[AT]
+    UNIT: tl.constexpr = UNITS[AT + 1]
     offset = k * 0
     mask = k < outer
     rest = k
@@ -161,13 +175,21 @@ def located(i, j, k, outer, sizes, strides, NDIM: tl.constexpr):
             index = rest % sizes[d]
             rest = rest // sizes[d]
         if strides[d] is not None:
-            offset = offset + index * strides[d]
+            offset = offset + index * whole(strides[d], UNIT)
     if strides[1] is not None:
-        offset = offset + j * strides[1]
-        mask = mask & (j < sizes[1])
+        if DENSE == 1:
+            offset = offset + j * strides[1]
+            mask = mask & (j < whole(sizes[1], UNIT))
+        else:
+            offset = offset + j * whole(strides[1], UNIT)
+            mask = mask & (j < sizes[1])
     if strides[0] is not None:
-        offset = offset + i * strides[0]
-        mask = mask & (i < sizes[0])
+        if DENSE == 0:
+            offset = offset + i * strides[0]
+            mask = mask & (i < whole(sizes[0], UNIT))
+        else:
+            offset = offset + i * whole(strides[0], UNIT)
+            mask = mask & (i < sizes[0])
     return offset, mask
 
 
@@ -180,6 +202,8 @@ def part(
     outer,
     sizes,
     strides,
+    UNITS: tl.constexpr,
+    AT: tl.constexpr,
     NDIM: tl.constexpr,
     BLOCK_I: tl.constexpr,
     BLOCK_J: tl.constexpr,
@@ -190,11 +214,11 @@ def part(
     if strides[0] is None:  # in two dimensions: in three, threads would read the same twice
         j = j0 + tl.arange(0, BLOCK_J)[None, :]
         k = k0 + tl.arange(0, BLOCK_K)[:, None]
-        offset, mask = located(i0, j, k, outer, sizes, strides, NDIM)
+        offset, mask = located(i0, j, k, outer, sizes, strides, UNITS, AT, NDIM)
         v = tl.load(ptr + offset, mask=mask, other=0)[:, :, None]
     else:
         i, j, k = indices(i0, j0, k0, BLOCK_I, BLOCK_J, BLOCK_K)
-        offset, mask = located(i, j, k, outer, sizes, strides, NDIM)
+        offset, mask = located(i, j, k, outer, sizes, strides, UNITS, AT, NDIM)
         v = tl.load(ptr + offset, mask=mask, other=0)
     return v
 
@@ -202,19 +226,20 @@ def part(
 @triton.jit
 def corner(
     sizes,
+    UNITS: tl.constexpr,
     INDEX: tl.constexpr,
     BLOCK_I: tl.constexpr,
     BLOCK_J: tl.constexpr,
     BLOCK_K: tl.constexpr,
 ):
-    """Where the program's tile begins, in each direction."""
+    """Where the program's tile begins, in each direction. UNITS divide the first two sizes."""
     tile = tl.program_id(0)
     columns = (sizes[0] - 1) // BLOCK_I + 1
     rows = (sizes[1] - 1) // BLOCK_J + 1
     # Every tile begins inside; to the compiler the minimum is only as aligned as the size is. So
     # where masks are not of whole vectors it has each thread read neighbours of other threads'.
-    i0 = tl.minimum((tile % columns).to(INDEX) * BLOCK_I, sizes[0])
-    j0 = tl.minimum((tile // columns % rows).to(INDEX) * BLOCK_J, sizes[1])
+    i0 = tl.minimum((tile % columns).to(INDEX) * BLOCK_I, whole(sizes[0], UNITS[0]))
+    j0 = tl.minimum((tile // columns % rows).to(INDEX) * BLOCK_J, whole(sizes[1], UNITS[1]))
     k0 = (tile // columns // rows).to(INDEX) * BLOCK_K
     return i0, j0, k0
 
@@ -243,6 +268,7 @@ def tiled_kernel(
     HAS_Y: tl.constexpr,
     HAS_S: tl.constexpr,
     C: tl.constexpr,
+    UNITS: tl.constexpr,
     NDIM: tl.constexpr,
     INDEX: tl.constexpr,
     BLOCK_I: tl.constexpr,
@@ -252,20 +278,23 @@ def tiled_kernel(
 ):
     """The same over NDIM dimensions, in tiles of the first two and of the ``outer`` indices that
     the others have together. A stride of 0 comes as None. INDEX is wide enough for every offset.
+    UNITS are of the first two sizes, then two numbers for each tensor, as located takes them.
 
     Each operand is read along the dimension in which it is dense; where that is another one than
     the output's, the tile is turned in shared memory.
     """
     RESULT: tl.constexpr = out_ptr.dtype.element_ty
-    i0, j0, k0 = corner(sizes, INDEX, BLOCK_I, BLOCK_J, BLOCK_K)
-    x = part(x_ptr, i0, j0, k0, outer, sizes, x_strides, NDIM, BLOCK_I, BLOCK_J, BLOCK_K)
+    i0, j0, k0 = corner(sizes, UNITS, INDEX, BLOCK_I, BLOCK_J, BLOCK_K)
+    x = part(x_ptr, i0, j0, k0, outer, sizes, x_strides, UNITS, 2, NDIM, BLOCK_I, BLOCK_J, BLOCK_K)
     x = tl.broadcast_to(promoted(x, RESULT, C), [BLOCK_K, BLOCK_J, BLOCK_I])
     if y_ptr is None:
         y = scalar_value(y_value, C)
     else:
-        y = part(y_ptr, i0, j0, k0, outer, sizes, y_strides, NDIM, BLOCK_I, BLOCK_J, BLOCK_K)
+        y = part(
+            y_ptr, i0, j0, k0, outer, sizes, y_strides, UNITS, 4, NDIM, BLOCK_I, BLOCK_J, BLOCK_K
+        )
         y = tl.broadcast_to(promoted(y, RESULT, C), [BLOCK_K, BLOCK_J, BLOCK_I])
     out = applied(x, y, scalar_value(s, C), ELEMENT, HAS_Y, HAS_S, ACT)
     i, j, k = indices(i0, j0, k0, BLOCK_I, BLOCK_J, BLOCK_K)
-    offset, mask = located(i, j, k, outer, sizes, out_strides, NDIM)
+    offset, mask = located(i, j, k, outer, sizes, out_strides, UNITS, 6, NDIM)
     tl.store(out_ptr + offset, tl.cast(out, RESULT), mask=mask)

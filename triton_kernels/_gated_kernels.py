@@ -107,6 +107,7 @@ def tiled_gradients_kernel(
     DERIVATIVE: tl.constexpr,
     OF_PRE: tl.constexpr,
     C: tl.constexpr,
+    UNITS: tl.constexpr,
     NDIM: tl.constexpr,
     INDEX: tl.constexpr,
     BLOCK_I: tl.constexpr,
@@ -115,16 +116,22 @@ def tiled_gradients_kernel(
 ):
     """The same with strides, as _elementwise_kernels.tiled_kernel."""
     RESULT: tl.constexpr = dgate_ptr.dtype.element_ty
-    i0, j0, k0 = corner(sizes, INDEX, BLOCK_I, BLOCK_J, BLOCK_K)
-    grad = part(grad_ptr, i0, j0, k0, outer, sizes, grad_strides, NDIM, BLOCK_I, BLOCK_J, BLOCK_K)
-    gate = part(gate_ptr, i0, j0, k0, outer, sizes, gate_strides, NDIM, BLOCK_I, BLOCK_J, BLOCK_K)
-    up = part(up_ptr, i0, j0, k0, outer, sizes, up_strides, NDIM, BLOCK_I, BLOCK_J, BLOCK_K)
+    i0, j0, k0 = corner(sizes, UNITS, INDEX, BLOCK_I, BLOCK_J, BLOCK_K)
+    grad = part(
+        grad_ptr, i0, j0, k0, outer, sizes, grad_strides, UNITS, 2, NDIM, BLOCK_I, BLOCK_J, BLOCK_K
+    )
+    gate = part(
+        gate_ptr, i0, j0, k0, outer, sizes, gate_strides, UNITS, 4, NDIM, BLOCK_I, BLOCK_J, BLOCK_K
+    )
+    up = part(
+        up_ptr, i0, j0, k0, outer, sizes, up_strides, UNITS, 6, NDIM, BLOCK_I, BLOCK_J, BLOCK_K
+    )
     grad = tl.broadcast_to(promoted(grad, RESULT, C), [BLOCK_K, BLOCK_J, BLOCK_I])
     gate = tl.broadcast_to(promoted(gate, RESULT, C), [BLOCK_K, BLOCK_J, BLOCK_I])
     up = tl.broadcast_to(promoted(up, RESULT, C), [BLOCK_K, BLOCK_J, BLOCK_I])
     dgate, dup = gradients(grad, gate, up, ACT, DERIVATIVE, OF_PRE)
     i, j, k = indices(i0, j0, k0, BLOCK_I, BLOCK_J, BLOCK_K)
-    offset, mask = located(i, j, k, outer, sizes, dgate_strides, NDIM)
+    offset, mask = located(i, j, k, outer, sizes, dgate_strides, UNITS, 8, NDIM)
     tl.store(dgate_ptr + offset, dgate, mask=mask)
-    offset, mask = located(i, j, k, outer, sizes, dup_strides, NDIM)
+    offset, mask = located(i, j, k, outer, sizes, dup_strides, UNITS, 10, NDIM)
     tl.store(dup_ptr + offset, dup, mask=mask)

@@ -204,6 +204,12 @@ class Launch:
     def _run(self, device: torch.device, grid: tuple[int, int, int], args: tuple[Any, ...]) -> None:
         usual = not _starting.watched(self.kernel)
         ready = self._ready.get(device)
+        kind = None
+        if ready is None and usual:  # of another Launch, for other sizes?
+            kind = device, id(self.kernel), _constants(self.meta), *map(_kind, args)
+            ready, _ = _compiled.get(kind, (None, self))
+            if ready is not None:
+                self._ready[device] = ready
         if ready is None or not usual:
             compiled = self.kernel[grid](*args, **self.meta)
             if compiled is None or not usual:
@@ -212,6 +218,9 @@ class Launch:
             described = any(map(_starting.is_descriptor, args))
             start = None if described else _starting.start(compiled)
             ready = self._ready[device] = _Ready(compiled, constants, start)
+            if len(_compiled) >= REMEMBERED:
+                _compiled.clear()
+            _compiled[kind] = ready, self
         elif ready.start is None:
             ready.compiled[grid](*args, *ready.constants)
         else:
@@ -228,6 +237,31 @@ class _Ready(NamedTuple):
     compiled: Any
     constants: tuple[Any, ...]
     start: _starting.Start | None
+
+
+# Of every Launch what Triton chose for it, by what Triton looks at, so that another one for other
+# sizes need not ask. The Launch keeps alive what the key has identities of.
+_compiled: dict[Any, tuple[_Ready, Launch]] = {}
+
+
+def _constants(meta: dict[str, Any]) -> tuple[Any, ...]:
+    """A launch's constants and options. To hash a jit function would take longer than a launch."""
+    return tuple((k, id(v) if isinstance(v, triton.JITFunction) else v) for k, v in meta.items())
+
+
+def _kind(argument: Any) -> Any:
+    """All that Triton's choice of a compiled kernel depends on in an argument, or more than that:
+    what is like nothing else is a kind by itself."""
+    if isinstance(argument, tuple):
+        return tuple(map(_kind, argument))
+    if argument is None or isinstance(argument, (Tensor, float)):
+        return specialization_key(argument)
+    if type(argument) is int and -(2**63) <= argument < 2**63:
+        return divisibility(argument)
+    if _starting.is_descriptor(argument):
+        others = {k: v for k, v in vars(argument).items() if k not in ("base", "shape", "strides")}
+        return type(argument), argument.base.dtype, repr(others)
+    return object()
 
 
 REMEMBERED = 4096  # launches kept by each of the caches of them

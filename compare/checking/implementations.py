@@ -91,6 +91,14 @@ def selected(implementation: Implementation, names: list[str]) -> bool:
     return not names or bool(own & set(names))
 
 
+def in_quick_level(implementation: Implementation, spec: Spec) -> bool:
+    """Whether the quick level has it: of a CUDA side with rungs it has the plain kernel and the
+    best rung alone."""
+    rungs = tuple(spec.rungs())
+    below = implementation.variant not in (None, *rungs[-1:])
+    return not (implementation.side == "cuda" and rungs and below)
+
+
 # The interpreter takes milliseconds a program, and the pinned variants have many small ones.
 VARIANT_LIMIT = 5000  # elements
 # Beyond this, what a case tells is not worth its time on the CPU; GPUs take every size.

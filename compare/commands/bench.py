@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
-from compare.commands import bench_sample
+from compare.commands import bench_host, bench_sample
 from compare.commands.options import (
     MOST_SEED,
     Targets,
@@ -26,6 +26,7 @@ from compare.timing import bench as benchmarks
 from compare.timing import nvml, providers, saved, tables, third_party
 from compare.timing.bench import Mode, Work
 from compare.timing.engine import Budget, DeviceLostError
+from compare.timing.host import Effort
 from compare.timing.results import CaseResult
 from compare.timing.session import Session
 
@@ -87,6 +88,10 @@ def bench(
             "--regret", help="Of --sample or --shapes, time every configuration of our products."
         ),
     ] = False,
+    host: Annotated[
+        bool,
+        typer.Option("--host", help="Time what a call costs the host instead, beside torch's."),
+    ] = False,
     show_values: Annotated[
         bool, typer.Option("--show-values", help="Print each provider's first results, too.")
     ] = False,
@@ -123,6 +128,19 @@ def bench(
         raise typer.BadParameter("--layout and --arg say what the cases of --shapes are")
     if sample and (shapes or sweep or full):
         raise typer.BadParameter("only one of --sample, --shapes, --sweep, --full")
+    if host:
+        others = (shapes, sample, sweep, full, warm, graph, regret, baseline, resume, show_values)
+        if any(others):
+            raise typer.BadParameter("--host takes ops, --dtype, --providers, --samples and --json")
+        names = bench_host.providers(listed(wanted))
+        rows = bench_host.jobs(specs, dtypes, model=not words)
+        if dry_run:
+            for row in rows:
+                typer.echo(f"{row.case}, {row.what}: {', '.join(names)}")
+            return
+        need_gpu("time")
+        right = bench_host.run(rows, names, Effort(samples), json_file)
+        raise typer.Exit(0 if right else 1)
     drawn: dict[str, Any] = {}
     if targets := [spec.name for spec in specs if spec.own]:
         drawn["targets"] = saved.of_targets(targets)

@@ -14,7 +14,14 @@ from compare import cases
 from compare.cases import Case, Level
 from compare.checking import printing
 from compare.checking.budgets import Budget
-from compare.checking.implementations import MODES, applies, implementations, selected, unavailable
+from compare.checking.implementations import (
+    MODES,
+    applies,
+    implementations,
+    in_quick_level,
+    selected,
+    unavailable,
+)
 from compare.checking.scheduling import InProcess, InWorkers
 from compare.checking.workers import cores
 from compare.commands.options import (
@@ -147,7 +154,11 @@ def check(
             work.append((spec, name, chosen))
     modes = [mode for mode in MODES if mode not in reasons]
     candidates = {
-        spec.name: [w for w in implementations(spec, modes) if selected(w, wanted)]
+        spec.name: [
+            w
+            for w in implementations(spec, modes)
+            if selected(w, wanted) and (wanted or asked or not quick or in_quick_level(w, spec))
+        ]
         for spec in specs
     }
     if not any(candidates.values()):

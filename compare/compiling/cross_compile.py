@@ -233,10 +233,10 @@ def compile_op(op: str, arch: str, sides: tuple[str, ...], asm: str = "") -> lis
         shown.add(name)
         rows.append(Row(arch, op, dtype, label, kernel, cuda.get(name)))
     # What has no twin in Triton; another op of the same source shows what is its own alone.
-    own = set() if spec.own else {spec.cuda_kernel(*which) for which in _cuda_variants(spec)}
+    own = set() if spec.own else _cuda_names(spec)
     for other in SPECS.values():
         if other.stem == spec.stem and other is not spec:
-            shown |= {other.cuda_kernel(*which) for which in _cuda_variants(other)} - own
+            shown |= _cuda_names(other) - own
     rows += [Row(arch, op, "–", name, None, cuda[name]) for name in cuda if name not in shown]
     return rows
 
@@ -380,14 +380,18 @@ def _cuda_variants(spec: Spec) -> Iterator[tuple[str, str | None]]:
                 yield dtype, variant
 
 
+def _cuda_names(spec: Spec) -> set[str]:
+    """Those kernels."""
+    return {name for which in _cuda_variants(spec) for name in spec.cuda_kernels(*which)}
+
+
 def _cuda_kernels(spec: Spec, arch: str, asm: str = "") -> dict[str, Kernel]:
     """Name → kernel of the op's source file."""
     try:
         made = spec.cuda.machine_code(arch) if spec.own else [_build.cubin(spec.stem, arch)]
     except BuildError as error:
         failed = str(error)
-        names = dict.fromkeys(spec.cuda_kernel(d, v) for d, v in _cuda_variants(spec))
-        return {name: Kernel(name, None, failed) for name in names}
+        return {name: Kernel(name, None, failed) for name in sorted(_cuda_names(spec))}
     return {kernel.name: kernel for cubin in made for kernel in of_cubin(cubin, arch, asm)}
 
 

@@ -204,35 +204,49 @@ _BUILTIN = {"f": "float", "d": "double", "y": "u64", "j": "unsigned", "i": "int"
 
 
 def readable(symbol: str) -> str:
-    """A kernel template's name as in its source: add_vector_kernel<__half, float4, 8>.
+    """A kernel template's name as in its source: pack_kernel<ActMul<8>, __half, float4, 8>.
 
-    A symbol that is no template over plain types and integers comes back as it is: NVIDIA's
-    demangler is in neither Triton's wheel nor nvcc's.
+    A symbol that is no template over plain types, integers and templates of these comes back as it
+    is: NVIDIA's demangler is in neither Triton's wheel nor nvcc's.
     """
-    head = re.match(r"_Z(\d+)", symbol)
-    if not head:
+    if not symbol.startswith("_Z") or not symbol[2:3].isdigit():
         return symbol
-    start, length = head.end(), int(head[1])
-    name, rest = symbol[start : start + length], symbol[start + length :]
-    if not rest.startswith("I"):
-        return name
-    seen, arguments, at = [name], [], 1
-    while rest[at : at + 1] not in ("E", ""):
-        if match := re.compile(r"L([ib])(\d+)E").match(rest, at):
-            arguments.append(match[2] if match[1] == "i" else ("false", "true")[int(match[2])])
-        elif match := re.compile(r"S(\d?)_").match(rest, at):  # S_ is the first name seen, S0_ next
-            arguments.append(seen[int(match[1]) + 1 if match[1] else 0])
-        elif match := re.compile(r"\d+").match(rest, at):
-            end = match.end() + int(match[0])
-            seen.append(rest[match.end() : end])
-            arguments.append(seen[-1])
-            at = end
-            continue
-        elif rest[at] in _BUILTIN:
-            arguments.append(_BUILTIN[rest[at]])
-            at += 1
-            continue
+    try:
+        return _Mangled(symbol).name()
+    except (IndexError, ValueError):
+        return symbol
+
+
+class _Mangled:
+    """A symbol that is read from its beginning; names that were seen can be referred to."""
+
+    def __init__(self, symbol: str) -> None:
+        self._rest, self._seen = symbol.removeprefix("_Z"), list[str]()
+
+    def name(self) -> str:
+        """<length><name>, and I<arguments>E if it is a template."""
+        if not (match := re.match(r"\d+", self._rest)):
+            raise ValueError(f"no name: {self._rest}")
+        end = match.end() + int(match[0])
+        name, self._rest = self._rest[match.end() : end], self._rest[end:]
+        self._seen.append(name)
+        if not self._rest.startswith("I"):
+            return name
+        self._rest, arguments = self._rest[1:], []
+        while self._rest[0] != "E":
+            arguments.append(self._argument())
+        self._rest = self._rest[1:]
+        self._seen.append(f"{name}<{', '.join(arguments)}>")
+        return self._seen[-1]
+
+    def _argument(self) -> str:
+        if match := re.match(r"L([ib])(\d+)E", self._rest):
+            found = match[2] if match[1] == "i" else ("false", "true")[int(match[2])]
+        elif match := re.match(r"S(\d?)_", self._rest):  # S_ is the first name seen, S0_ the next
+            found = self._seen[int(match[1]) + 1 if match[1] else 0]
+        elif match := re.match("|".join(_BUILTIN), self._rest):
+            found = _BUILTIN[match[0]]
         else:
-            return symbol
-        at = match.end()
-    return f"{name}<{', '.join(arguments)}>"
+            return self.name()
+        self._rest = self._rest[match.end() :]
+        return found

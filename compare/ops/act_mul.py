@@ -133,6 +133,20 @@ class ActMul(Elementwise):
         """Operands, steps and errors in float64, or of exact products the oracle's alone."""
         return written * (28 if self.exact(case) else 100)
 
+    # ---- rungs of the CUDA side ----
+
+    def cuda_kernel(self, dtype: str, variant: str | None) -> str:
+        """The default activation's."""
+        return self.cuda_kernels(dtype, variant)[0]
+
+    def cuda_kernels(self, dtype: str, variant: str | None) -> list[str]:
+        """The best rung has one for every activation, the others one for any: the last number."""
+        names = list(ACTIVATIONS)
+        acts = [names.index(self.default_options["act"]), *range(len(names))]
+        numbers = dict.fromkeys(acts if variant == "stream" else [len(names)])
+        name, formula = super().cuda_kernel(dtype, variant), self.name.title().replace("_", "")
+        return [name.replace(f"<{formula},", f"<{formula}<{number}>,") for number in numbers]
+
     # ---- cases ----
 
     def settings(self, dtype: str) -> list[dict[str, Any]]:
@@ -241,6 +255,17 @@ class ActMulBackward(ActMul):
         second = units.product(g.abs(), value, reference[1])
         return torch.stack(torch.broadcast_tensors(first, second))
 
+    def variants(self, side: str) -> dict[str, Callable[..., Tensor]]:
+        """Each with both its results in one tensor."""
+        return {name: in_one(function) for name, function in super().variants(side).items()}
+
+    def takes(self, side: str, variant: str | None, case: Case) -> bool:
+        """The second result lies behind the first one: as it does beside 16 bytes, if that is so
+        long, or if both are apart."""
+        taken = super().takes(side, variant, case)
+        apart, size = case.layout == "functional", math.prod(case.shape) * case.torch_dtype.itemsize
+        return taken and (variant != "stream" or apart or size % 16 == 0)
+
     def result_shape(self, arguments: Arguments) -> tuple[int, ...]:
         """Two of the shape to which the tensors broadcast."""
         return 2, *super().result_shape(arguments)
@@ -301,6 +326,10 @@ class ActMulBackward(ActMul):
         flops, moved = super().cost(case)
         out = math.prod(torch.broadcast_shapes(*self.shapes(case)))
         return 2 * flops, moved + 2 * out * case.torch_dtype.itemsize
+
+    def small(self, dtype: str) -> Iterator[Case]:
+        """None: what this spec calls packs both results, which costs the host as much again."""
+        return iter(())
 
     def called(self, case: Case, function: Callable[..., Tensor]) -> Callable[..., Tensor]:
         """With layout functional both results are made by the function itself."""

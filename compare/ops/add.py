@@ -13,9 +13,9 @@ from torch import Tensor
 from compare import cases, numerics
 from compare.case_options import ANY_DTYPE, LYING, NUMBER, choice
 from compare.cases import FLOATS, Case, Level
-from compare.specs.elementwise import ALL, BROADCAST, DENSE, Elementwise, promoted
+from compare.specs.elementwise import ALL, BROADCAST, DENSE, ELEMENT, Elementwise, promoted
 
-_CUDA_TYPE = {"float16": "__half", "bfloat16": "__nv_bfloat16", "float32": "float"}
+FEW = 1000  # elements, of which small blocks make some programs and not dozens
 
 
 class Add(Elementwise):
@@ -120,16 +120,24 @@ class Add(Elementwise):
         """A variant is for its dtype; on the CUDA side for dense tensors of one shape. On the
         Triton side it is the default's kernels in other blocks, to which strides and values are
         separate."""
-        if variant is None:
-            return True
+        if variant is None or variant in self.rungs():
+            return super().takes(side, variant, case)
         prefix = {"float32": "f32", "float16": "f16", "bfloat16": "bf16"}.get(case.dtype, "none")
         if variant != prefix and not variant.startswith(prefix + "x"):
             return False
         if "y_dtype" in case.options:
             return False
+        if side == "triton" and variant.endswith("_pack") and case.shape != self.default_shape:
+            return False  # there it is the same kernel as the one without that word
         if side == "triton" and case.values == "normal" and "out" not in case.options:
-            return True
+            return case.lying <= DENSE or case.numel < FEW
         return case.lying <= DENSE and "x" not in case.options
+
+    def small(self, dtype: str) -> Iterator[Case]:
+        """With a factor, and with a row, too."""
+        for case in super().small(dtype):
+            for options in ({}, {"alpha": 0.5}, {"y": "row"}):
+                yield replace(case, options=options)
 
     def to_compile(self, dtype: str, options: Mapping[str, Any]) -> Iterator[Case]:
         """With a number first, or second, too."""
@@ -138,16 +146,16 @@ class Add(Elementwise):
             yield Case(self.name, dtype, (64, 64), options={**options, operand: "scalar"})
 
     def cuda_kernel(self, dtype: str, variant: str | None) -> str:
-        """The variants are one kernel's instances."""
-        if variant is None:
+        """The variants are one kernel's instances, as rungs are."""
+        if variant is None or variant in self.rungs():
             return super().cuda_kernel(dtype, variant)
         per_thread = re.search(r"x(\d)", variant)
-        element = access = _CUDA_TYPE[dtype]
+        element = access = ELEMENT[dtype]
         if variant.endswith(("f32x4", "_pack")):
             access = "float4"
         elif per_thread:
             access = "unsigned"
-        return f"add_vector_kernel<{element}, {access}, {per_thread[1] if per_thread else 1}>"
+        return f"pack_kernel<Add, {element}, {access}, {per_thread[1] if per_thread else 1}>"
 
 
 SPECS = [Add()]

@@ -13,9 +13,9 @@ class Square(Elementwise):
 
     def takes(self, side: str, variant: str | None, case: Case) -> bool:
         """Whether a variant is made for a case."""
-        return variant is None or (
-            case.lying <= DENSE and (variant != "2d" or len(case.shape) == 2)
-        )
+        if variant not in ("1d", "2d"):
+            return super().takes(side, variant, case)
+        return case.lying <= DENSE and (variant != "2d" or len(case.shape) == 2)
 
 
 SPECS = [

@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from compare.checking.implementations import MODES
-from compare.reporting import checks, speeds
+from compare.reporting import checks, host, speeds
 from compare.reporting.sources import COMMANDS, ReportError, Source
 
 MARKED = re.compile(r"(<!-- table: (\w+) -->\n).*?(<!-- end of table -->)", re.S)
@@ -118,6 +118,15 @@ def _speed(data: dict[str, Any]) -> list[str]:
     return _rows(["op", *dtypes], [[op, *(cells.get((op, d), "–") for d in dtypes)] for op in ops])
 
 
+def _host(data: dict[str, Any]) -> list[str]:
+    """A call a line."""
+    lines = [
+        [row["op"], row["dtype"], row["shape"], row["what"], *row["cells"]]
+        for row in host.rows(data)
+    ]
+    return _rows(["op", "dtype", "shape", "call", *host.titles()], lines)
+
+
 def _long(data: dict[str, Any]) -> list[str]:
     """A claim a line, with all that was counted for it."""
     device = "CPU, " if data["environment"]["gpu"] == "none" else ""
@@ -138,5 +147,6 @@ def _long(data: dict[str, Any]) -> list[str]:
 TABLES: dict[str, Callable[[dict[str, Any]], list[str]]] = {
     "check": _check,
     "bench": _speed,
+    "host": _host,
     "long": _long,
 }

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from compare.pages import rendering
-from compare.reporting import changes, checks, environment, machine_code, speeds
+from compare.reporting import changes, checks, environment, host, machine_code, speeds
 from compare.reporting.sources import COMMANDS, ReportError, Source
 
 HERE = Path(__file__).parent
@@ -49,6 +49,7 @@ def html(sources: Sequence[Source]) -> str:
         for kind, what in (
             ("check", "verdicts and errors"),
             ("bench", "speed-ups and rooflines"),
+            ("host", "what calls cost the host"),
             ("compile", "the compilers' figures"),
         )
         if not contexts[kind]
@@ -74,7 +75,7 @@ def html(sources: Sequence[Source]) -> str:
 
 def _timed_or_checked(sources: Sequence[Source]) -> list[dict[str, Any]]:
     """Everything that has an op and a dtype, which a reader may choose."""
-    things = {"check": "rows", "compile": "rows", "bench": "cases"}
+    things = {"check": "rows", "compile": "rows", "bench": "cases", "host": "host"}
     return [
         each
         for source in sources
@@ -88,6 +89,8 @@ def _context(source: Source, key: str) -> dict[str, Any]:
         return checks.context(source, key)
     if source.kind == "bench":
         return speeds.context(source, key)
+    if source.kind == "host":
+        return host.context(source)
     return machine_code.context(source)
 
 

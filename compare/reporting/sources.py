@@ -14,6 +14,7 @@ COMMITTED = Path(__file__).parent.parent.parent / "docs" / "benchmarks"
 COMMANDS = {
     "check": "python -m compare check --json check.json",
     "bench": "python -m compare bench --json bench.json",
+    "host": "python -m compare bench --host --json host.json",
     "compile": "python -m compare compile --json compile.json",
     "long": "make fuzz (kills, endurance, sanitizers, package)",
 }
@@ -76,6 +77,8 @@ def _kind(data: Any) -> str | None:
         return "long"
     if isinstance(data.get("cases"), list) and "ceilings" in data:
         return "bench"
+    if isinstance(data.get("host"), list):
+        return "host"
     if isinstance(data.get("rows"), list):
         if isinstance(data.get("archs"), dict):
             return "compile"

@@ -51,6 +51,7 @@ ALONE = [((139,), "misaligned"), ((17, 19), "transposed"), (FAR, "distant")]
 # The same, in blocks and tiles of which some are whole: every dtype has three, and a rest.
 ALONE += [((6151,), "misaligned"), ((67, 133), "transposed"), ((67, 80), "padded")]
 ALONE += [((2, 70, 3, 3), "channels_last"), ((2, 3, 9, 15), "channels_last")]
+ALONE += [((72, 136), "transposed"), ((2, 24, 2, 4), "channels_last")]  # of multiples of 8
 ALONE += [((50, 9, 3, 5), "reversed")]  # tiles of several indices of the other dimensions
 LARGE = {"standard": [(1024, 1024)], "full": [(1024, 1024), (4096, 4099)]}
 HUGE = [((2**31 + 17,), "contiguous"), ((2**15 + 1, 2**16 + 1), "transposed")]  # past 32 bits
@@ -61,6 +62,13 @@ ALMOST_HUGE = (2**31 - 5,)
 BROADCAST = ("same", "row", "column", "0-d", "batch", "outer", "channel")
 _LYING = (*cases.LAYOUTS, *cases.OF_MODELS, *cases.DISTANT)
 DENSE = {"contiguous", "misaligned", "inplace", "functional"}
+# The CUDA side's types of elements.
+ELEMENT = {
+    "float16": "__half",
+    "bfloat16": "__nv_bfloat16",
+    "float32": "float",
+    "float64": "double",
+}
 
 
 class Elementwise(Spec):
@@ -160,6 +168,33 @@ class Elementwise(Spec):
         shape, (args, options) = self.result_shape(arguments), arguments
         return tuple(cases.narrowed(t, shape, along, start, size) for t in args), options
 
+    # ---- rungs of the CUDA side ----
+
+    def takes(self, side: str, variant: str | None, case: Case) -> bool:
+        """A rung is for dense tensors of one shape and dtype; the best for such as lie alike."""
+        rungs = self.rungs() if side == "cuda" and variant is not None else {}
+        if variant not in rungs:
+            return super().takes(side, variant, case)
+        layouts = {case.layout, case.out_layout}
+        layouts |= {str(case.options[name]) for name in ("y", "grad") if name in case.options}
+        dense = layouts - {"same"} <= DENSE and "x" not in case.options
+        if not dense or {"y_dtype", "grad_dtype"} & set(case.options):
+            return False
+        alike = "misaligned" not in layouts or layouts == {"misaligned"}
+        return case.torch_dtype in rungs[variant] and (alike or variant != tuple(rungs)[-1])
+
+    def cuda_kernel(self, dtype: str, variant: str | None) -> str:
+        """Of a rung an instance of its template, for the op's formula."""
+        if variant not in self.rungs():
+            return super().cuda_kernel(dtype, variant)
+        formula = self.name.title().replace("_", "")
+        element, size = ELEMENT[dtype], cases.DTYPES[dtype].itemsize
+        if variant == "stream":
+            return f"stream_kernel<{formula}, {element}>"
+        bytes_moved = {"scalar": size, "pack64": 8, "pack128": 16}[variant]
+        access = {8: "float2", 16: "float4"}[bytes_moved] if bytes_moved > size else element
+        return f"pack_kernel<{formula}, {element}, {access}, {bytes_moved // size}>"
+
     # ---- cases ----
 
     def settings(self, dtype: str) -> list[dict[str, Any]]:
@@ -203,6 +238,7 @@ class Elementwise(Spec):
             yield case((33, 129), layout)
             yield case((2, 3, 5, 2, 3, 2, 2), layout)
         yield case((1043,), "misaligned", **rounding)
+        yield case((20011,), "misaligned")  # more than two blocks take at a time, between ends
         yield case((1043,), "misaligned", "special")
         yield case((33, 129), "inplace", out="padded")
         unaligned = {"y": "misaligned"} if binary else {}
@@ -229,9 +265,8 @@ class Elementwise(Spec):
         yield case((4099,), values="special")
         yield case((33, 129), "transposed", "special")
         for options in (*others, *self.kinds(dtype)):
-            yield case((33, 129), **options)
-            yield case((33, 129), values="special", **options)
-            yield case((33, 129), "transposed", **options)
+            yield case((33, 129), values="special", **options)  # and so contiguous
+            yield case((33, 129), "transposed", **options)  # and so of usual values
         if "cancelling" in self.values:
             yield case((139,), values="cancelling")
         if cases.DTYPES[dtype].itemsize <= 2:

@@ -339,6 +339,11 @@ class Product(Spec):
         """Shapes of models, and squares."""
         return (Case(self.name, dtype, shape, options=self.timed_options) for shape in _TIMED)
 
+    def small(self, dtype: str) -> Iterator[Case]:
+        """A layer, with few rows, too."""
+        for rows in (128, 8):
+            yield Case(self.name, dtype, (rows, 512, 256), options=self.timed_options)
+
     def sweeps(self, dtype: str, options: Mapping[str, Any]) -> Iterator[Sized]:
         """Squares, and rows against a weight of 4096²."""
         for n in _SQUARES:

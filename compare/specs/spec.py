@@ -37,6 +37,7 @@ from compare.cases import (
 )
 
 Own = TypeVar("Own", bound="Spec")
+SMALL = 256  # each size of a call that the GPU is done with before the host
 
 
 class Spec:
@@ -159,6 +160,13 @@ class Spec:
         if self.own:
             return {}
         return (triton_kernels if side == "triton" else cuda_reference).variants(self.name)
+
+    def rungs(self) -> dict[str, tuple[torch.dtype, ...]]:
+        """The variants of the CUDA side that lead from its plain kernel to the best, which is the
+        last: name → dtypes."""
+        if self.own:
+            return {}
+        return {rung.name: rung.dtypes for rung in cuda_reference.capabilities(self.name).rungs}
 
     # ---- what is right ----
 
@@ -314,6 +322,14 @@ class Spec:
         """The cases that benchmarks time: squares, as everyone else's."""
         return (Case(self.name, dtype, (n, n), options=options) for n in (1024, 4096))
 
+    def small(self, dtype: str) -> Iterator[Case]:
+        """The cases of which ``bench --host`` measures what a call costs the host: small ones, of
+        sizes that may grow by a row."""
+        timed = next(iter(self.timed(dtype, self.default_options)), None)
+        if timed is not None and timed.shape:
+            shape = tuple(min(n, SMALL) for n in timed.shape)
+            yield Case(self.name, dtype, shape, options=timed.options)
+
     def sweeps(self, dtype: str, options: Mapping[str, Any]) -> Iterator[Sized]:
         """Cases over a range of sizes: name of the sweep, size, case. Here square matrices from
         2¹² to 2²⁸ elements."""
@@ -352,6 +368,10 @@ class Spec:
         """The kernel in csrc that a variant runs, as the source writes it."""
         name = f"{self.name}_{variant}" if variant else self.name
         return f"{name}_kernel<{cuda_type(dtype)}>"
+
+    def cuda_kernels(self, dtype: str, variant: str | None) -> list[str]:
+        """Every kernel that it may run, whatever the options; that of the default ones first."""
+        return [self.cuda_kernel(dtype, variant)]
 
 
 def cuda_type(dtype: str) -> str:

@@ -91,7 +91,7 @@ class Checker:
             return f"returned shape {list(result.shape)}"
         loosely = self._spec.by_norm or provider == engine.CONTROL
         if loosely or providers.is_peer(provider):
-            error = _off_by_norm(result, reference)
+            error = off_by_norm(result, reference)
             worst = TOLERANCE.get(self._case.dtype, 0.0)
             return "" if error <= worst else f"wrong: off by {error:.1e} of its norm"
         mode = "triton-compiled" if provider.startswith("triton") else "cuda-gpu"
@@ -102,7 +102,7 @@ class Checker:
         return f"wrong: {wrong} of {result.numel()} elements" if wrong else ""
 
 
-def _off_by_norm(result: Tensor, reference: Tensor) -> float:
+def off_by_norm(result: Tensor, reference: Tensor) -> float:
     """The norm of the error over that of the reference. What overflows in both is no error."""
     rounded, found = reference.to(result.dtype).double(), result.double()
     same = rounded.isinf() & (rounded == found)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import re
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
@@ -16,6 +17,7 @@ from compare.timing import third_party
 from compare.timing.engine import CONTROL, Candidate
 
 OURS = {"triton-compiled": "triton", "cuda-gpu": "cuda"}  # mode → provider
+AUTO = "cuda/auto"  # what competes where the CUDA side has rungs; its plain kernel is "cuda"
 PEERS = ("eager", "compile", "max-autotune", "cublaslt", *third_party.PEERS)
 OUR_SIDES = ("triton", "cuda", CONTROL)  # how no peer's name begins
 # A quarter to half a minute each on an H200.
@@ -39,6 +41,7 @@ def names(
     A wanted name may be "ours" or "peers", too. ``full`` spares no time; a ``sweep`` has no slow
     ones but those that are wanted by name.
     """
+    rungs = {f"cuda/{rung}" for rung in spec.rungs()}
     providers = [name for name, _ in _ours(spec, case)]
     providers += [name for name in PEERS if name not in spec.peers and _offers(name, spec, case)]
     providers += spec.peers
@@ -46,6 +49,9 @@ def names(
     def chosen(name: str) -> bool:
         if name in wanted:
             return True
+        alone = name in rungs and "ours" not in wanted and not full
+        if case is not None and alone:  # auto takes the best of them
+            return False
         if case is not None and _slow(name, spec, case, full, sweep):
             return False
         if name == "compile" and case is not None and spec.compiled_alike(case):
@@ -73,6 +79,8 @@ def _ours(spec: Spec, case: Case | None) -> Iterator[tuple[str, Callable[..., Te
                 + (f"/{implementation.variant}" if implementation.variant else ""),
                 implementation.function,
             )
+    if spec.rungs():
+        yield AUTO, functools.partial(spec.cuda, variant="auto")
 
 
 def _call(function: Callable[..., Tensor]) -> Callable[..., Tensor]:

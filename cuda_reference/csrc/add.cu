@@ -6,10 +6,11 @@
 //   f16x2, bf16x2      two elements a thread in one 32-bit access
 //   f16x8, bf16x8      eight elements a thread in four 32-bit accesses
 //   f16x8_pack, …      eight elements a thread in one 128-bit access
+//   rung               dense: the rungs of rungs.cuh, two of which the variants are, by names of their dtype
 //
 // Every vector variant takes any n and any alignment: where a full vector does not fit, or a
 // pointer is not aligned to the access, its thread goes element by element.
-#include "elementwise.cuh"
+#include "rungs.cuh"
 
 enum Number { NEITHER, X, Y };  // which operand is a number
 
@@ -34,52 +35,24 @@ extern "C" int add(const Tensor* x, const Tensor* y, Scalar given, const Tensor*
   return cudaGetLastError();
 }
 
-__device__ inline float to_float(float v) { return v; }
-__device__ inline float to_float(__half v) { return __half2float(v); }
-__device__ inline float to_float(__nv_bfloat16 v) { return __bfloat162float(v); }
-__device__ inline void round_to(float& out, float v) { out = v; }
-__device__ inline void round_to(__half& out, float v) { out = __float2half_rn(v); }
-__device__ inline void round_to(__nv_bfloat16& out, float v) { out = __float2bfloat16_rn(v); }
-
-template <class V>
-__device__ bool aligned(const void* p) {
-  return reinterpret_cast<size_t>(p) % sizeof(V) == 0;
-}
-
-// PER_THREAD elements of T a thread, moved in accesses of type V.
-template <class T, class V, int PER_THREAD>
-__global__ void add_vector_kernel(T* out, const T* x, const T* y, float alpha, long long n) {
-  constexpr int ACCESSES = PER_THREAD * sizeof(T) / sizeof(V);
-  const long long start = global_thread() * PER_THREAD;
-  if (start + PER_THREAD <= n && aligned<V>(x) && aligned<V>(y) && aligned<V>(out)) {
-    union Pack {
-      V access[ACCESSES];
-      T element[PER_THREAD];
-      __device__ Pack() {}
-    } a, b, sum;
-#pragma unroll
-    for (int k = 0; k < ACCESSES; ++k) {
-      a.access[k] = reinterpret_cast<const V*>(x + start)[k];
-      b.access[k] = reinterpret_cast<const V*>(y + start)[k];
-    }
-#pragma unroll
-    for (int k = 0; k < PER_THREAD; ++k)
-      round_to(sum.element[k], fmaf(alpha, to_float(b.element[k]), to_float(a.element[k])));
-#pragma unroll
-    for (int k = 0; k < ACCESSES; ++k) reinterpret_cast<V*>(out + start)[k] = sum.access[k];
-  } else {
-    for (long long i = start; i < start + PER_THREAD && i < n; ++i)
-      round_to(out[i], fmaf(alpha, to_float(y[i]), to_float(x[i])));
+struct Add {
+  static constexpr int INPUTS = 2, OUTPUTS = 1, WIDEST = 8;
+  Scalar alpha;
+  template <class C>
+  __device__ void operator()(const C* in, C* out) const {
+    out[0] = fused(value<C>(alpha), in[1], in[0]);
   }
+};
+
+extern "C" int add_rung(const Call* call, const void* x, const void* y, void* out, Scalar alpha, cudaStream_t stream) {
+  return launch_rung<Add>(*call, {alpha}, {{x, y}, {out}}, stream);
 }
 
-#define ADD_VARIANT(NAME, T, V, PER_THREAD)                                                     \
-  extern "C" int add_##NAME(T* out, const T* x, const T* y, float alpha, long long n,           \
-                            cudaStream_t stream) {                                              \
-    LAUNCH((add_vector_kernel<T, V, PER_THREAD>),                                               \
-           blocks_for((n + PER_THREAD - 1) / PER_THREAD), THREADS, 0, stream, out, x, y, alpha, \
-           n);                                                                                  \
-    return cudaGetLastError();                                                                  \
+#define ADD_VARIANT(NAME, T, V, PER_THREAD)                                                                    \
+  extern "C" int add_##NAME(const Call* call, const void* x, const void* y, void* out, Scalar alpha,           \
+                            cudaStream_t stream) {                                                             \
+    launch_packs<T, V, PER_THREAD>(Add{alpha}, Operands<Add>{{x, y}, {out}}, call->n, stream);                \
+    return cudaGetLastError();                                                                                 \
   }
 
 ADD_VARIANT(f32, float, float, 1)

@@ -8,8 +8,8 @@
 namespace cuda_on_cpu {
 
 CUDA_ON_CPU_MACHINERY inline void copy_now(const AsyncCopy& copy) {
-  memcpy(copy.to, copy.from, copy.filled);
-  memset(static_cast<char*>(copy.to) + copy.filled, 0, copy.bytes - copy.filled);
+  if (copy.filled) memcpy(copy.to, copy.from, copy.filled);
+  if (copy.filled < copy.bytes) memset(static_cast<char*>(copy.to) + copy.filled, 0, copy.bytes - copy.filled);
 }
 
 // The first filled bytes of bytes; the others become zero.

@@ -44,6 +44,13 @@ CUDA_ON_CPU_STATE size_t shared_bytes = 0;
 CUDA_ON_CPU_STATE unsigned launch_number = 0;
 
 CUDA_ON_CPU_MACHINERY inline void watch_shared(const SharedArray& array);  // in cuda_on_cpu_watch.h
+CUDA_ON_CPU_MACHINERY inline void watch_dynamic_shared(const char* name, size_t item);
+
+template <class T>
+CUDA_ON_CPU_MACHINERY T* dynamic_shared(const char* name) {
+  watch_dynamic_shared(name, sizeof(T));
+  return reinterpret_cast<T*>(block.dynamic_shared);
+}
 
 // A launch learns of a shared array when its first thread comes past the declaration, and fills it there and
 // then; the blocks that follow find it filled.

@@ -14,6 +14,7 @@
 #ifndef CUDA_ON_CPU_WATCH
 namespace cuda_on_cpu {
 inline void watch_shared(const SharedArray&) {}
+inline void watch_dynamic_shared(const char*, size_t) {}
 inline void watch_launch() {}
 inline void watch_block() {}
 inline void watch_block_end() {}
@@ -281,6 +282,16 @@ CUDA_ON_CPU_MACHINERY inline void watch_shared(const SharedArray& array) {
   for (int i = 0; i < 4; ++i) known.extents[i] = array.extents[i];
   watch.arrays.push_back(std::move(known));
   watch.inside = false;
+}
+
+// What the kernel calls its dynamic shared memory, and its elements' size.
+CUDA_ON_CPU_MACHINERY inline void watch_dynamic_shared(const char* name, size_t item) {
+  for (WatchedArray& array : watch.arrays) {
+    if (array.low != reinterpret_cast<uint64_t>(block.dynamic_shared)) continue;
+    array.name = name;
+    array.item = item;
+    array.extents[0] = array.bytes / item;
+  }
 }
 
 CUDA_ON_CPU_MACHINERY inline void watch_launch() {

@@ -2,7 +2,8 @@
 // relu(x) is 0 where x < 0, else x: NaN stays NaN, −0 stays −0. Any layout, one thread an element.
 // relu_scale_backward: out = 0 where x <= 0, else grad·scale: the gradient of x. Where x is NaN it
 // is grad·scale, as in torch.
-#include "elementwise.cuh"
+// Each also in the rungs of rungs.cuh.
+#include "rungs.cuh"
 
 template <class C>
 __device__ C relu(C x) {
@@ -24,6 +25,19 @@ extern "C" int relu_scale(const Tensor* x, const Tensor* out, Scalar scale, cuda
   return cudaGetLastError();
 }
 
+struct ReluScale {
+  static constexpr int INPUTS = 1, OUTPUTS = 1, WIDEST = 8;
+  Scalar scale;
+  template <class C>
+  __device__ void operator()(const C* in, C* out) const {
+    out[0] = relu(in[0]) * value<C>(scale);
+  }
+};
+
+extern "C" int relu_scale_rung(const Call* call, const void* x, void* out, Scalar scale, cudaStream_t stream) {
+  return launch_rung<ReluScale>(*call, {scale}, {{x}, {out}}, stream);
+}
+
 template <class C>
 __global__ void relu_scale_add_kernel(Tensor x, Tensor y, Tensor out, Scalar scale, long long n) {
   const long long i = global_thread();
@@ -40,6 +54,20 @@ extern "C" int relu_scale_add(const Tensor* x, const Tensor* y, const Tensor* ou
   WITH_FLOATING_TYPE(out->dtype, LAUNCH(relu_scale_add_kernel<C>, blocks_for(n), THREADS, 0, stream,
                                        xt, yt, ot, scale, n));
   return cudaGetLastError();
+}
+
+struct ReluScaleAdd {
+  static constexpr int INPUTS = 2, OUTPUTS = 1, WIDEST = 8;
+  Scalar scale;
+  template <class C>
+  __device__ void operator()(const C* in, C* out) const {
+    out[0] = fused(relu(in[0]), value<C>(scale), in[1]);
+  }
+};
+
+extern "C" int relu_scale_add_rung(const Call* call, const void* x, const void* y, void* out, Scalar scale,
+                                   cudaStream_t stream) {
+  return launch_rung<ReluScaleAdd>(*call, {scale}, {{x, y}, {out}}, stream);
 }
 
 template <class C>
@@ -59,4 +87,18 @@ extern "C" int relu_scale_backward(const Tensor* grad, const Tensor* x, const Te
   WITH_FLOATING_TYPE(out->dtype, LAUNCH(relu_scale_backward_kernel<C>, blocks_for(n), THREADS, 0,
                                        stream, gt, xt, ot, scale, n));
   return cudaGetLastError();
+}
+
+struct ReluScaleBackward {
+  static constexpr int INPUTS = 2, OUTPUTS = 1, WIDEST = 8;
+  Scalar scale;
+  template <class C>
+  __device__ void operator()(const C* in, C* out) const {
+    out[0] = in[1] <= C(0) ? C(0) : in[0] * value<C>(scale);
+  }
+};
+
+extern "C" int relu_scale_backward_rung(const Call* call, const void* grad, const void* x, void* out, Scalar scale,
+                                        cudaStream_t stream) {
+  return launch_rung<ReluScaleBackward>(*call, {scale}, {{grad, x}, {out}}, stream);
 }

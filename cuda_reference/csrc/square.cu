@@ -3,7 +3,8 @@
 //   square   any dtype and layout, one thread an element
 //   1d       dense, a one-dimensional grid
 //   2d       a dense matrix, a two-dimensional grid: one thread a (row, column), or several rows of it
-#include "elementwise.cuh"
+//   rung     dense, floating: the rungs of rungs.cuh
+#include "rungs.cuh"
 
 template <class C>
 __global__ void square_kernel(Tensor x, Tensor out, long long n) {
@@ -61,6 +62,18 @@ extern "C" int square_2d(const Tensor* x, const Tensor* out, cudaStream_t stream
   return cudaGetLastError();
 }
 
+struct Square {
+  static constexpr int INPUTS = 1, OUTPUTS = 1, WIDEST = 8;
+  template <class C>
+  __device__ void operator()(const C* in, C* out) const {
+    out[0] = in[0] * in[0];
+  }
+};
+
+extern "C" int square_rung(const Call* call, const void* x, void* out, cudaStream_t stream) {
+  return launch_rung<Square>(*call, {}, {{x}, {out}}, stream);
+}
+
 // square_backward: out = grad·(2·x), the gradient; any dtype and layout. 2·x is exact or infinite.
 template <class C>
 __global__ void square_backward_kernel(Tensor grad, Tensor x, Tensor out, long long n) {
@@ -77,4 +90,17 @@ extern "C" int square_backward(const Tensor* grad, const Tensor* x, const Tensor
   WITH_FLOATING_TYPE(out->dtype, LAUNCH(square_backward_kernel<C>, blocks_for(n), THREADS, 0,
                                        stream, gt, xt, ot, n));
   return cudaGetLastError();
+}
+
+struct SquareBackward {
+  static constexpr int INPUTS = 2, OUTPUTS = 1, WIDEST = 8;
+  template <class C>
+  __device__ void operator()(const C* in, C* out) const {
+    out[0] = in[0] * (C(2) * in[1]);
+  }
+};
+
+extern "C" int square_backward_rung(const Call* call, const void* grad, const void* x, void* out,
+                                    cudaStream_t stream) {
+  return launch_rung<SquareBackward>(*call, {}, {{grad, x}, {out}}, stream);
 }

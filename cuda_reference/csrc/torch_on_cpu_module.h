@@ -120,10 +120,17 @@ template <class... T> Value result_of(const std::tuple<T...>& tuple) {
   return std::apply([](const auto&... x) { return list_of({result_of(x)...}); }, tuple);
 }
 
+// How many tensors a function returns; -1: a list.
+template <class T> struct Tensors : std::integral_constant<int, 0> {};
+template <> struct Tensors<at::Tensor> : std::integral_constant<int, 1> {};
+template <class T> struct Tensors<std::vector<T>> : std::integral_constant<int, Tensors<T>::value ? -1 : 0> {};
+template <class... T>
+struct Tensors<std::tuple<T...>> : std::integral_constant<int, (0 + ... + Tensors<std::decay_t<T>>::value)> {};
+
 // ---- Functions ---------------------------------------------------------------------------------------------
 
 struct Function {
-  std::string library, name, types, names, doc;  // types and names: with commas
+  std::string library, name, types, names, doc, tensors;  // types and names: with commas
   std::vector<std::optional<Value>> defaults;
   bool missing = false;  // declared only
   int count = 0;
@@ -163,6 +170,7 @@ CROSSCHECK_COLD Function described(Result (*function)(T...)) {
   f.count = sizeof...(T);
   ((f.types += (f.types.empty() ? "" : ", ") + Parameter<std::decay_t<T>>::name()), ...);
   f.missing = function == nullptr;
+  f.tensors = std::to_string(Tensors<std::decay_t<Result>>::value);
   f.call = [function](const Value* arguments) {
     return called(function, arguments, std::index_sequence_for<T...>());
   };
@@ -288,11 +296,13 @@ inline int guarded_call(const Function& function, const Value* arguments, Value*
 
 extern "C" {
 CUDA_ON_CPU_ONCE int crosscheck_functions() { return static_cast<int>(crosscheck_torch::functions().size()); }
-// The library, name, types, names of the arguments, doc and state of a function, by number.
+// The library, name, types, names of the arguments, doc, state and number of returned tensors of a function.
 CUDA_ON_CPU_ONCE const char* crosscheck_function(int i, int what) {
   const crosscheck_torch::Function& f = crosscheck_torch::functions()[i];
-  const std::string* const texts[] = {&f.library, &f.name, &f.types, &f.names, &f.doc};
-  return what < 5 ? texts[what]->c_str() : f.missing ? "missing" : "";
+  static const std::string declared_only = "missing", here;
+  const std::string* const texts[] = {
+      &f.library, &f.name, &f.types, &f.names, &f.doc, f.missing ? &declared_only : &here, &f.tensors};
+  return texts[what]->c_str();
 }
 CUDA_ON_CPU_ONCE int crosscheck_default(int i, int argument, crosscheck_torch::Value* result) {
   const auto& defaults = crosscheck_torch::functions()[i].defaults;

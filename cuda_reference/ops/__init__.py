@@ -9,7 +9,7 @@ in the order of their names; no table elsewhere names the ops.
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +19,7 @@ from cuda_reference._compilers import CSRC
 _FOLDER = Path(__file__).resolve().parent
 
 FUNCTIONS: dict[str, Callable[..., Any]] = {}
-VARIANTS: dict[str, Iterable[str]] = {}
+VARIANTS: dict[str, Any] = {}  # op → names; with the dtypes of each, but for products
 
 
 def _functions(source: Path) -> dict[str, Callable[..., Any]]:
@@ -31,6 +31,7 @@ def _functions(source: Path) -> dict[str, Callable[..., Any]]:
     host = _FOLDER / f"{source.stem}.py"
     if not host.is_file():
         signatures = _signatures.signatures(source)
+        VARIANTS.update({each.op: _elementwise.variants_of(each) for each in signatures})
         return {each.op: _elementwise.function(source.stem, each) for each in signatures}
     try:
         module = importlib.import_module(f"{__name__}.{source.stem}")

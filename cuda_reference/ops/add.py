@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import ctypes
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from cuda_reference import _arguments, _elementwise, _launch
+from cuda_reference import _arguments, _elementwise, _launch, _rungs
 from cuda_reference._arguments import FLOATING, INTEGRAL
 
 __all__ = ["add"]
@@ -25,6 +24,7 @@ VARIANTS = {
         "bf16x2": (torch.bfloat16,),
         "bf16x8": (torch.bfloat16,),
         "bf16x8_pack": (torch.bfloat16,),
+        **_rungs.VARIANTS,
     }
 }
 
@@ -36,13 +36,17 @@ def add(
     alpha: int | float = 1,
     out: Tensor | None = None,
     variant: str | None = None,
+    explain: bool = False,
 ) -> Tensor:
     """x + alpha·y as fma(alpha, y, x): the CUDA twin of :func:`triton_kernels.add`.
 
     Args:
         x, y, alpha, out: as there.
         variant: f32, f32x4, f16, f16x2, f16x8, f16x8_pack, bf16, bf16x2, bf16x8 or bf16x8_pack:
-            a kernel for contiguous tensors of one shape and that dtype. None: any layout.
+            a kernel for contiguous tensors of one shape and that dtype; a rung ("scalar", "pack64",
+            "pack128", "stream") for those of a floating dtype; "auto", the best rung that takes
+            the operands. None: any layout.
+        explain: print what "auto" is, and why.
 
     Raises:
         TypeError, ValueError, RuntimeError: as there; ValueError also for inputs that the variant
@@ -59,15 +63,12 @@ def add(
     for name in operands.keys() - tensors.keys():
         given = _arguments.check_number("add", name, operands[name], dtype)
     out = _elementwise.output("add", tensors, dtype, out)
-    if variant is not None:
-        _elementwise.check_variant("add", variant, VARIANTS["add"], {**tensors, "out": out})
-        for name in operands.keys() - tensors.keys():
-            raise ValueError(
-                f"add(): variant '{variant}' takes two tensors, but {name} is a number"
-            )
-        arguments = [_launch.pointer(t) for t in (out, *tensors.values())]
-        factor, n = ctypes.c_float(alpha), ctypes.c_longlong(out.numel())
-        return _elementwise.run("add", f"add_{variant}", out, tensors, *arguments, factor, n)
+    every, numbers = {**tensors, "out": out}, operands.keys() - tensors.keys()
+    chosen = _rungs.chosen("add", variant, explain, VARIANTS["add"], every, numbers)
+    if chosen is not None:
+        inputs, factor = list(tensors.values()), _launch.scalar(alpha)
+        _rungs.launch("add", "add", chosen, tensors, inputs, (out,), factor)
+        return out
     views = _elementwise.views(out, tensors)
     return _elementwise.run(
         "add",

@@ -4,31 +4,40 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from cuda_reference import _arguments, _elementwise, _launch
+from cuda_reference import _arguments, _elementwise, _launch, _rungs
 from cuda_reference._arguments import FLOATING, INTEGRAL
 
 __all__ = ["square", "square_backward"]
 
-VARIANTS = {"square": {"1d": FLOATING + INTEGRAL, "2d": FLOATING + INTEGRAL}}
+_GRIDS = {"1d": FLOATING + INTEGRAL, "2d": FLOATING + INTEGRAL}
+_SQUARE: _rungs.Variants = {**_GRIDS, **_rungs.VARIANTS}
+VARIANTS = {"square": _SQUARE, "square_backward": _rungs.VARIANTS}
 
 
-def square(x: Tensor, *, out: Tensor | None = None, variant: str | None = None) -> Tensor:
+def square(
+    x: Tensor, *, out: Tensor | None = None, variant: str | None = None, explain: bool = False
+) -> Tensor:
     """x·x: the CUDA twin of :func:`triton_kernels.square`.
 
     Args:
         x, out: as there.
         variant: "1d" for contiguous tensors, "2d" for contiguous matrices on a two-dimensional
-            grid. None: any layout.
+            grid; a rung ("scalar", "pack64", "pack128", "stream") for contiguous tensors of a
+            floating dtype; "auto", the best rung that takes x and out. None: any layout.
+        explain: print what "auto" is, and why.
 
     Raises:
         TypeError, ValueError, RuntimeError: as there; ValueError also for inputs that the variant
             does not take.
     """
-    if variant is None:
-        return _elementwise.pointwise("square", "square", {"x": x}, {}, FLOATING + INTEGRAL, out)
+    if variant not in _GRIDS:
+        operands, dtypes = {"x": x}, FLOATING + INTEGRAL
+        return _elementwise.pointwise(
+            "square", "square", operands, {}, dtypes, out, _SQUARE, variant, explain
+        )
     x = _arguments.check_tensor("square", "x", x, FLOATING + INTEGRAL)
     out = _elementwise.output("square", {"x": x}, x.dtype, out)
-    _elementwise.check_variant("square", variant, VARIANTS["square"], {"x": x, "out": out})
+    _rungs.chosen("square", variant, explain, _SQUARE, {"x": x, "out": out})
     if variant == "2d" and x.dim() != 2:
         raise ValueError(f"square(): variant '2d' takes a matrix, but x has shape {list(x.shape)}")
     arguments = _launch.tensor(x), _launch.tensor(out)
@@ -36,8 +45,16 @@ def square(x: Tensor, *, out: Tensor | None = None, variant: str | None = None) 
 
 
 def square_backward(
-    grad: Tensor, x: Tensor, *, out: Tensor | None = None, variant: str | None = None
+    grad: Tensor,
+    x: Tensor,
+    *,
+    out: Tensor | None = None,
+    variant: str | None = None,
+    explain: bool = False,
 ) -> Tensor:
-    """grad·(2·x): the CUDA twin of :func:`triton_kernels.square_backward`."""
-    tensors = {"grad": grad, "x": x}
-    return _elementwise.pointwise("square_backward", "square", tensors, {}, FLOATING, out, variant)
+    """grad·(2·x): the CUDA twin of :func:`triton_kernels.square_backward`; its variants are
+    rungs."""
+    op, operands, variants = "square_backward", {"grad": grad, "x": x}, _rungs.VARIANTS
+    return _elementwise.pointwise(
+        op, "square", operands, {}, FLOATING, out, variants, variant, explain
+    )

@@ -64,9 +64,16 @@ FAULTS = {
     ),
     "in place and strided, a lane too many": Fault(
         ELEMENTWISE,
-        "i < sizes[0]",
-        "i <= sizes[0]",
+        "i < whole(sizes[0], UNIT)",
+        "i <= whole(sizes[0], UNIT)",
         "square int8 33x129 inplace normal out=padded seed=0",
+        TRITON,
+    ),
+    "told of a divisor that the size does not have": Fault(
+        "triton_kernels/_elementwise.py",
+        "math.gcd(16, sizes[dense], *others)",
+        "math.gcd(16, *others)",
+        "add float16 33x129 padded normal seed=0",
         TRITON,
     ),
     "promoted without rounding to float32 first": Fault(
@@ -90,19 +97,19 @@ FAULTS = {
         "add int64 139 contiguous normal y=scalar alpha=-7 y_dtype=int32 seed=0",
         TRITON,
     ),
-    "a tail rounded twice": Fault(
+    "the rungs' formula rounded twice": Fault(
         CSRC + "add.cu",
-        "round_to(out[i], fmaf(alpha, to_float(y[i]), to_float(x[i])))",
-        "round_to(out[i], alpha * to_float(y[i]) + to_float(x[i]))",
+        "out[0] = fused(value<C>(alpha), in[1], in[0]);",
+        "out[0] = value<C>(alpha) * in[1] + in[0];",
         "add float32 139 contiguous cancelling alpha=0.1 seed=0",
-        CUDA + " (only f32x4)",
+        CUDA + " (only f32, f32x4, pack128, pack64, scalar, stream)",
     ),
     "a misaligned result in vectors": Fault(
-        CSRC + "add.cu",
-        " && aligned<V>(out)",
+        CSRC + "rungs.cuh",
+        "    for (const void* each : out) bits |= reinterpret_cast<size_t>(each);\n",
         "",
         "add float32 139 contiguous normal out=misaligned seed=0",
-        CUDA + " (only f32x4)",
+        CUDA + " (only f32x4, pack128, pack64)",
     ),
     "the second pass writes densely": Fault(
         SUM_TO,

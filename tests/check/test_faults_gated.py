@@ -24,14 +24,14 @@ FAULTS = {
         OP,
         "return ACT(gate) * up",
         "return ACT(gate).to(tl.float16).to(tl.float32) * up",
-        "act_mul float16 33x129 contiguous normal act=gelu seed=0",
+        "act_mul float16 33x129 transposed normal act=gelu seed=0",
         TRITON,
     ),
     "another activation": Fault(
         "triton_kernels/_elementwise_op.py",
         "ACTIVATIONS[act].forward_for(dtype, dtype)",
         'ACTIVATIONS[act.removesuffix("_tanh")].forward_for(dtype, dtype)',
-        "act_mul float32 33x129 contiguous normal act=gelu_tanh seed=0",
+        "act_mul float32 33x129 transposed normal act=gelu_tanh seed=0",
         TRITON,
     ),
     "the result's derivative of the gate": Fault(
@@ -45,7 +45,7 @@ FAULTS = {
         KERNELS,
         "slope = DERIVATIVE(value)",
         "slope = DERIVATIVE(gate)",
-        "act_mul_backward bfloat16 33x129 contiguous normal act=tanh seed=0",
+        "act_mul_backward bfloat16 33x129 transposed normal act=tanh seed=0",
         TRITON,
     ),
     "gradients of each other": Fault(
@@ -64,8 +64,8 @@ FAULTS = {
     ),
     "up's gradient as gate's lies": Fault(
         KERNELS,
-        "located(i, j, k, outer, sizes, dup_strides, NDIM)",
-        "located(i, j, k, outer, sizes, dgate_strides, NDIM)",
+        "located(i, j, k, outer, sizes, dup_strides, UNITS, 10, NDIM)",
+        "located(i, j, k, outer, sizes, dgate_strides, UNITS, 10, NDIM)",
         "act_mul_backward float32 17x19 functional normal act=silu y=transposed seed=0",
         TRITON,
     ),
@@ -80,14 +80,14 @@ FAULTS = {
         SOURCE,
         "activate(x, act) * y",
         "activate(y, act) * x",
-        "act_mul float64 33x129 contiguous normal act=sigmoid seed=0",
+        "act_mul float64 33x129 transposed normal act=sigmoid seed=0",
         CUDA,
     ),
     "a derivative of the result, CUDA": Fault(
         SOURCE,
         "of_x ? x : value",
         "value",
-        "act_mul_backward float16 33x129 contiguous normal act=gelu seed=0",
+        "act_mul_backward float16 33x129 transposed normal act=gelu seed=0",
         CUDA,
     ),
     "not promoted, CUDA": Fault(

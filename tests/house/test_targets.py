@@ -90,8 +90,9 @@ def test_debug_of_the_twin(folder: Path) -> None:
         file.write_text(text)
     assert done.returncode == 1
     assert "out-of-bounds write of 4 bytes" in done.stdout
-    assert "softmax.cu:13: for (int n" in done.stdout
-    assert "values 1 found, initcheck 1 found" in done.stdout
+    assert "softmax.cu:13 in softmax_kernel: for (int n" in done.stdout
+    assert "by block (2, 0, 0) thread (5, 0, 0)" in done.stdout
+    assert "values 1 found, initcheck 3 found" in done.stdout
 
 
 def test_compile(folder: Path) -> None:

@@ -143,6 +143,7 @@ def simulated(version: str = "3.7") -> Iterator[Machine]:
 
 def _forget() -> None:
     _known_calls.forget()
+    _launch._compiled.clear()
     for cached in (
         _elementwise._dense,
         _elementwise._prepared,

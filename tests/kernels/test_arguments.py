@@ -432,8 +432,9 @@ def test_variant_of_another_dtype_or_layout(mode: str, device: torch.device) -> 
     error = TypeError if side == "triton" else ValueError
     dtypes = {"f32": torch.float32, "f16": torch.float16, "bf16": torch.bfloat16}
     for name, function in package.variants("add").items():
+        if (own := dtypes.get(name.split("x")[0])) is None:  # a rung is of no one dtype
+            continue
         run = Implementation(mode, name, function)
-        own = dtypes[name.split("x")[0]]
         for dtype in (*dtypes.values(), DOUBLE, INT):
             x = torch.ones(9, dtype=dtype, device=device)
             out = torch.full_like(x, 7)
@@ -463,8 +464,8 @@ def test_both_sides_name_the_same_variants_of_add(op: str) -> None:
     triton_names, cuda_names = (set(p.variants(op)) for p in (triton_kernels, cuda_reference))
     assert triton_names <= cuda_names
     if op == "add":
-        assert triton_names == cuda_names
-        assert len(cuda_names) == 10
+        assert triton_names == cuda_names - set(SPECS[op].rungs())
+        assert len(triton_names) == 10
 
 
 @pytest.mark.gpu_only

@@ -8,6 +8,11 @@ from collections import Counter
 
 import pytest
 import torch
+
+pytest.importorskip("hypothesis")
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from torch import Tensor
 
 import triton_kernels
@@ -26,7 +31,7 @@ def accesses(x: Tensor, y: Tensor, out: Tensor | None = None) -> tuple[str, Coun
     with cross_compile.compiling(90) as launches:
         triton_kernels.add(x, y, out=out)
     (launch,) = launches
-    assert launch.error is None
+    assert launch.error is None, launch.error
     (found,) = machine_code.of_triton([(launch.cubin, launch.shared)], "sm_90")
     assert found.spills == 0
     return launch.kernel, Counter(found.loads), Counter(found.stores)
@@ -71,6 +76,46 @@ def test_operands_dense_along_other_dimensions_are_all_read_by_vectors(
     kernel, loads, stores = accesses(x, y)
     assert kernel == "tiled_kernel"
     assert set(loads) == set(stores) == {"128"}
+
+
+@DTYPES
+@pytest.mark.parametrize("lying", ["turned", "NHWC", "rows", "halves"])
+def test_multiples_of_8_are_accessed_by_vectors(dtype: torch.dtype, lying: str) -> None:
+    """Of sizes and strides the compiler sees by itself only what is a multiple of 16."""
+    if lying == "turned":
+        x, y = meta(1000, 1000, dtype=dtype), meta(1000, 1000, dtype=dtype).t()
+    elif lying == "NHWC":
+        x = meta(8, 24, 28, 2, dtype=dtype)
+        y = meta(8, 28, 2, 24, dtype=dtype).permute(0, 3, 1, 2)
+    elif lying == "rows":
+        x = y = meta(1000, 1016, dtype=dtype)[:, :1000]
+    else:
+        x, y = meta(1579, 400, dtype=dtype).chunk(2, 1)
+    kernel, loads, stores = accesses(x, y)
+    assert kernel == "tiled_kernel"
+    assert set(loads) == set(stores) == {"128"}
+
+
+@DTYPES
+@pytest.mark.parametrize(("N", "bits"), [(1000, 128), (1002, 0), (1001, 0)])
+def test_gradients_of_rows_that_are_multiples_of_8(dtype: torch.dtype, N: int, bits: int) -> None:
+    """act_backward's, a result and its sums; of multiples of 2, two at a time."""
+    x = meta(1000, N, dtype=dtype)
+    with cross_compile.compiling(90) as launches:
+        triton_kernels.act_backward(x, x, "relu")
+    found = {str(bits or 8 * dtype.itemsize * (2 if N % 2 == 0 else 1))}
+    kernel = machine_code.of_triton([(launches[0].cubin, launches[0].shared)], "sm_90")[0]
+    assert set(kernel.loads) == found
+    assert set(kernel.stores) == found | {"32"}  # the sums, in float32
+
+
+@DTYPES
+def test_one_odd_operand_costs_the_others_no_vectors(dtype: torch.dtype) -> None:
+    """Its rows have an odd pitch; the others' are multiples of 8."""
+    x, y = meta(1000, 1003, dtype=dtype)[:, :1000], meta(1000, 1016, dtype=dtype)[:, :1000]
+    _, loads, stores = accesses(x, y)
+    assert loads["128"] == stores["128"] == 2
+    assert set(loads) == {"128", str(8 * dtype.itemsize)}
 
 
 @DTYPES
@@ -168,6 +213,25 @@ def test_little_of_a_tile_hangs_over(size: int) -> None:
         least = min(-size % (1 << e) for e in range(5, 10) if 1 << e <= most) if most >= 32 else 0
         if piece >= 32:
             assert -size % piece <= max(size // 16, least)
+
+
+@settings(max_examples=300)
+@given(
+    st.lists(st.sampled_from([1, 2, 3, 4, 8, 12, 16, 24, 48, 64]), min_size=2, max_size=3),
+    st.data(),
+)
+def test_units_divide(sizes: list[int], data: st.DataObject) -> None:
+    """Sizes, and the strides of an operand along all dimensions but its dense one."""
+    steps = st.lists(st.sampled_from([0, 1, 2, 8, 16, 24, 40, 7]), min_size=3, max_size=3)
+    dims = tuple((size, *data.draw(steps)) for size in sizes)
+    units = _elementwise._units(dims)
+    assert all(unit in (1, 2, 4, 8) for unit in (*units[:2], *units[3::2]))
+    assert all(size % unit == 0 for size, unit in zip(sizes, units[:2]))
+    for operand, dense, unit in zip((1, 2, 3), units[2::2], units[3::2]):
+        if unit > 1:
+            assert dims[dense][operand] == 1
+            assert units[dense] >= unit
+            assert all(dim[operand] % unit == 0 for d, dim in enumerate(dims) if d != dense)
 
 
 def test_the_second_dimension_is_the_one_along_which_another_operand_is_dense() -> None:

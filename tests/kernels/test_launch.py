@@ -27,7 +27,8 @@ from torch import Tensor
 
 import triton_kernels as tk
 from compare.ops import SPECS
-from triton_kernels._launch import Launch, specialization_key
+from triton_kernels import _launch
+from triton_kernels._launch import Launch, _constants, _kind, specialization_key
 from triton_kernels.interpreter import cross_compile
 
 CALLS: dict[str, Callable[[str], st.SearchStrategy[Call]]] = {
@@ -69,14 +70,20 @@ def alike(draw: st.DrawFn, op: str) -> list[Call]:
 
 @pytest.fixture
 def looks(monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[Launch, list[Any]]]:
-    """What Triton would specialise on in each launch; nothing is compiled or run."""
+    """What Triton would specialise on in each launch; nothing is compiled or run. Of two that are
+    alike to the project it must be the same."""
     seen: dict[Launch, list[Any]] = {}
+    kinds: dict[Any, Any] = {}
     binders: dict[Any, Any] = {}
 
     def look(self: Launch, device: torch.device, *args: Any, grid: Any = None) -> None:
         if self.kernel not in binders:
             *_, binders[self.kernel] = self.kernel.create_binder()
-        _, specialization, _ = binders[self.kernel](*args, **self.meta)
+        _, specialization, options = binders[self.kernel](*args, **self.meta)
+        kind = self.kernel, _constants(self.meta), *map(_kind, args)
+        constants = [str(self.meta.get(name)) for name in self.kernel.arg_names[len(args) :]]
+        chosen = [*specialization, *constants], options
+        assert kinds.setdefault(kind, chosen) == chosen
         seen.setdefault(self, []).append([self.kernel.fn.__name__, *specialization])
 
     monkeypatch.setattr(Launch, "__call__", look)
@@ -142,6 +149,31 @@ def test_triton_chooses_once(kernel: Kernel) -> None:
     for _ in range(3):
         launch(DEVICE, 1, 2)
     assert kernel.log == [CHOSEN, STARTED, STARTED]
+
+
+def test_triton_is_not_asked_again_for_what_it_takes_for_the_same(kernel: Kernel) -> None:
+    def start(*args: Any, grid: int = 3, **meta: Any) -> str:
+        Launch(kernel, (grid,), **{"num_warps": 4, "ACT": 6, "BLOCK": 5} | meta)(DEVICE, *args)
+        return kernel.log[-1].split()[0]
+
+    asked, known = "chosen", "started"
+    x = torch.zeros(64)
+    assert [start(x, 32), start(x[4:], 48, grid=5), start(x, 2**30)] == [asked, known, known]
+    assert kernel.log[1].startswith("started (5, 1, 1)")
+    assert [start(x, n) for n in (1, 2, 3, 2**40, 2**40 + 16)] == [
+        asked,
+        asked,
+        known,
+        asked,
+        known,
+    ]
+    assert [start(x[1:], 32), start(x.double(), 32), start(None, 32)] == [asked] * 3
+    assert [start(x, (32, None)), start(x, (48, None)), start(x, (32, 1))] == [asked, known, asked]
+    assert [start(x, 32, BLOCK=7), start(x, 32, num_warps=8), start(x, 64)] == [asked, asked, known]
+    assert [start(x, 0.5), start(x, 1.0), start(x, 1)] == [asked, known, known]
+    assert [start(x, object()), start(x, object())] == [asked, asked]
+    _launch._compiled.clear()
+    assert [start(x, 32), start(x, 48)] == [asked, known]
 
 
 def test_who_replaces_or_hooks_launches_sees_all_of_them(

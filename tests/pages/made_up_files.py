@@ -204,10 +204,26 @@ def compile_file() -> dict[str, Any]:
     }
 
 
+def host_file() -> dict[str, Any]:
+    """Triton takes 1.5 times torch's time; the twin is wrong."""
+    calls = [
+        {"provider": "triton", "problem": "", "microseconds": 9.0, "times_torch": [1.5, 1.4, 1.6]},
+        {"provider": "eager", "problem": "", "microseconds": 6.0, "times_torch": None},
+        {"provider": "cuda", "problem": f"wrong: {HOSTILE}"},
+    ]
+    row = {"op": "add", "dtype": "float16", "shape": [256, 256], "options": {"y": "row"}}
+    return {
+        "environment": ENVIRONMENT,
+        "seconds": 2.0,
+        "host": [{**row, "what": "seen shape", "calls": calls}],
+    }
+
+
 def everything() -> list[Source]:
     return [
         Source("check.json", "check", check_file(failing_row())),
         Source("bench.json", "bench", bench_file(*sweep_cases(), *sample_cases())),
+        Source("host.json", "host", host_file()),
         Source("compile.json", "compile", compile_file()),
     ]
 

@@ -36,7 +36,7 @@ def cases(found: Page) -> set[str]:
 # ---- the page ----
 
 BENCHED = {"speed", "roofline", "sweeps", "samples"}
-SECTIONS = {"worst", "verdicts", "errors", *BENCHED, "compiled", "environment"}
+SECTIONS = {"worst", "verdicts", "errors", *BENCHED, "host", "compiled", "environment"}
 
 
 @needs_packages
@@ -55,6 +55,7 @@ def test_every_section_is_there_and_listed() -> None:
     [
         ("check", {"verdicts", "errors"}, "compare check --json"),
         ("bench", BENCHED, "compare bench --json"),
+        ("host", {"host"}, "compare bench --host --json"),
         ("compile", {"compiled"}, "compare compile --json"),
     ],
 )
@@ -106,15 +107,16 @@ def test_ids_are_unique_and_every_reference_has_its_target() -> None:
 
 @needs_packages
 def test_names_from_files_are_text() -> None:
-    check, bench, compiled = (copy.deepcopy(source.data) for source in everything())
+    data = {source.kind: copy.deepcopy(source.data) for source in everything()}
+    check, bench, host, compiled = (data[kind] for kind in ("check", "bench", "host", "compile"))
     check["rows"][0]["op"] = bench["cases"][0]["op"] = compiled["rows"][0]["op"] = HOSTILE
     check["environment"] = bench["environment"] = {"gpu": HOSTILE, HOSTILE: "1"}
     check["rows"][2]["op"] = bench["cases"][0]["entries"][0]["provider"] = HOSTILE
     check["not_run"] = {"cuda-gpu": HOSTILE}
     bench["cases"][1]["best_peer"] = bench["cases"][3]["sweep"] = HOSTILE
     compiled["rows"][1]["label"] = HOSTILE
-    files = [(HOSTILE, "check", check), (HOSTILE, "bench", bench), (HOSTILE, "compile", compiled)]
-    found = read([Source(*file) for file in files])
+    host["host"][0]["op"] = host["host"][0]["what"] = HOSTILE
+    found = read([Source(HOSTILE, kind, each) for kind, each in data.items()])
     assert [tag for tag, _ in found.elements].count("script") == 1  # the page's own
     assert found.text.count(HOSTILE) >= 10
     drawn = [a["aria-label"] for tag, a in found.elements if tag == "svg"]

@@ -22,7 +22,7 @@ from triton.runtime.autotuner import Autotuner
 from triton.runtime.jit import JITFunction
 
 from triton_kernels import _modes
-from triton_kernels.interpreter import imported_names, language
+from triton_kernels.interpreter import imported_names, language, shortcuts
 from triton_kernels.interpreter.assumptions import missing_names
 from triton_kernels.interpreter.builder import MendedBuilder
 from triton_kernels.interpreter.flow_builder import FlowBuilder
@@ -67,6 +67,7 @@ def _language_patches() -> list[tuple[Any, str, Any]]:
     finally:
         upstream._LangPatchScope = scope
         patches.restore()
+    recorded = shortcuts.patches(recorded)
     for module in (tl, tl.core):
         recorded += [
             (module, "reduce", language.reduce),

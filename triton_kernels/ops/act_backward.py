@@ -7,8 +7,8 @@ tanh, and the pre-activation for gelu, gelu_tanh and silu; triton_kernels/activa
 derivatives.
 
 Steps: grad, saved → C; the derivative, one multiplication; dx is rounded once to its dtype. The
-sums add the products before that rounding, in C, in an order that depends on the shape only, and
-are rounded once. Reference: torch.autograd.grad of torch.nn.functional's activations.
+sums add the products before that rounding, in C, in an order that depends on shapes and dtypes
+only, and are rounded once. Reference: torch.autograd.grad of torch.nn.functional's activations.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ import triton.language as tl
 from torch import Tensor
 
 from triton_kernels import _arguments, _elementwise, _launch
+from triton_kernels._elementwise_kernels import whole
 from triton_kernels._launch import REMEMBERED, Launch, specialization_key
 from triton_kernels._operator import Operator, TensorMeta, one_by_one
 from triton_kernels._placements import P, R, Rule, Shard, Sharding
@@ -58,10 +59,16 @@ def act_backward_kernel(
     stride_dn,
     DERIVATIVE: tl.constexpr,
     C: tl.constexpr,
+    UNIT: tl.constexpr,
     BLOCK_M: tl.constexpr,
     BLOCK_N: tl.constexpr,
 ):
-    """Program (j, i): BLOCK_N columns of the i-th part of the rows; its sums are row i of them."""
+    """Program (j, i): BLOCK_N columns of the i-th part of the rows; its sums are row i of them.
+    UNIT divides N and the strides of rows."""
+    N = whole(N, UNIT)
+    stride_gm = whole(stride_gm, UNIT)
+    stride_sm = whole(stride_sm, UNIT)
+    stride_dm = whole(stride_dm, UNIT)
     n = tl.program_id(0).to(tl.int64) * BLOCK_N + tl.arange(0, BLOCK_N)
     begin = tl.program_id(1).to(tl.int64) * rows
     end = tl.minimum(begin + rows, M)
@@ -162,7 +169,7 @@ def _run(matrices: Sequence[Tensor], total: Tensor | None, act: str, compute: to
     M, N = grad.shape
     multiprocessors = _launch.gpu(act_backward_kernel, grad.device).multiprocessors
     if M * N >= FOLDED * multiprocessors and all(t.is_contiguous() for t in matrices):
-        fold = _fold(M, N)
+        fold = _fold(M, N, 16 // min(t.itemsize for t in matrices))
         if fold > 1:
             _run_folded(fold, matrices, total, act, compute)
             return
@@ -179,10 +186,10 @@ def _run(matrices: Sequence[Tensor], total: Tensor | None, act: str, compute: to
         add_rows(sums, total)
 
 
-def _fold(M: int, N: int) -> int:
+def _fold(M: int, N: int, vector: int) -> int:
     """How many rows of dense matrices are one of the kernel's, so that those are of whole vectors
-    and fill a tile's columns."""
-    unit = 16 if N % 16 == 0 or N >= 8 * COLUMNS else COLUMNS
+    of so many elements and fill a tile's columns."""
+    unit = vector if N % 16 == 0 or N >= 8 * COLUMNS else COLUMNS
     fold = unit // math.gcd(unit, N)
     return fold if fold <= M // 4 else 1
 
@@ -230,10 +237,18 @@ def _prepared(
         (cdiv(N, block_n), parts),  # along the second axis a grid ends at 65535
         DERIVATIVE=ACTIVATIONS[act].derivative_for(dtype, compute),
         C=_elementwise.compute_type(compute),
+        UNIT=_unit(N, strides),
         BLOCK_M=block_m,
         BLOCK_N=block_n,
     )
     return launch, parts, rows
+
+
+def _unit(N: int, strides: tuple[int, ...]) -> int:
+    """What the compiler shall know that dense rows are multiples of, where by itself it sees which
+    are of 16."""
+    unit = math.gcd(16, N, *strides[::2]) if set(strides[1::2]) == {1} else 1
+    return unit if unit < 16 else 1
 
 
 def _tile(M: int, N: int) -> tuple[int, int]:

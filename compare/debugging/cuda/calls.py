@@ -1,5 +1,5 @@
-"""A call of a launcher of load_inline under the tools of the CUDA side: what a case of an op is to
-:mod:`compare.debugging.cuda.process`."""
+"""A call of a function that load or load_inline made under the tools of the CUDA side: what a case
+of an op is to :mod:`compare.debugging.cuda.process`."""
 
 from __future__ import annotations
 
@@ -20,13 +20,16 @@ from compare.debugging.cuda.telling import ORDERS, Teller, thread_order, told
 from compare.debugging.drawing.errors import error_map
 from compare.debugging.findings import regions
 from compare.debugging.findings.placed import describe
-from cuda_reference import _guards, _replay, _replayed, load_inline
-from cuda_reference._launcher import Launcher
+from cuda_reference import _guards, _loading, _replay, _replayed
+from cuda_reference._on_host import OnHost
+from cuda_reference._torch_calls import Made
 from cuda_reference._watch import UNWRITTEN, WRITTEN, Access, Memory, Watch
+
+RESULT = "result"  # what a tensor that the function returns is called; of several result[0], …
 
 
 def pack(
-    launcher: Launcher,
+    launcher: OnHost,
     values: Sequence[Any],
     expected: Mapping[str, Tensor],
     limits: Mapping[str, Tensor],
@@ -36,8 +39,8 @@ def pack(
     """A call for the processes that the tools run in.
 
     Args:
-        expected, limits: parameter → what its tensor should hold, and how far it may be off where
-            max_ulps does not say.
+        expected, limits: parameter or result → what the tensor should hold, and how far it may be
+            off where max_ulps does not say.
         uninitialized: parameters whose memory holds nothing at the start.
     """
     own = copies(tuple(values), CPU)
@@ -62,21 +65,20 @@ class Call(Teller):
         self.device = torch.device("cpu" if described["mode"] == "cuda-host" else "cuda")
         self._call = pickle.loads(Path(described["call"]).read_bytes())
 
-    def launcher(self) -> Launcher:
+    def launcher(self) -> OnHost:
         """A new one, whose library is that of the step."""
-        made = self._call["launcher"]
-        module = load_inline(made["source"], made["functions"], name=made["name"])
-        launcher: Launcher = getattr(module, made["symbol"])
-        return launcher
+        return _loading.again(self._call["launcher"])
 
-    def values(self, launcher: Launcher) -> list[Any]:
+    def values(self, launcher: OnHost) -> list[Any]:
         """The arguments in new memory; what is not initialized holds poison."""
         values = list(self._call["values"])
         for number, tensor in _replayed.unpacked(self._call["groups"]).items():
             values[self._call["places"][number]] = tensor
         for each in launcher.given(values):
             if each.name in self.uninitialized and each.bytes:
-                each.tensor.view(-1).view(torch.uint8).fill_(POISON)
+                t = each.argument
+                raw = torch.full((t.numel() * t.element_size(),), POISON, dtype=torch.uint8)
+                t.copy_(raw.view(t.dtype).view(t.shape))
         return list(copies(tuple(values), self.device)) if self.device.type == "cuda" else values
 
     @property
@@ -90,9 +92,15 @@ class Call(Teller):
         return reference
 
     def wrong(self, results: Mapping[str, Tensor]) -> Iterator[tuple[str, judging.Comparison]]:
-        """The wrong ones of the results by parameter."""
+        """The wrong ones of the results by name."""
         for name, reference in self._call["expected"].items():
+            if name not in results:
+                raise ValueError(f"the oracle has {name}, but the function returned no such tensor")
             result, limit = results[name].cpu(), self._call["limits"].get(name)
+            if result.shape != reference.shape:
+                raise ValueError(
+                    f"{name} has shape {list(result.shape)}, the oracle's {list(reference.shape)}"
+                )
             if limit is None:
                 comparison = judging.by_ulps(result, reference, self._call["max_ulps"])
             else:
@@ -123,12 +131,15 @@ class _Guarded:
     """The arguments of a launch between canaries and forbidden pages.
 
     Attributes:
-        tensors: parameter → its tensor there.
+        tensors: parameter → its tensor there; after the launch also the results.
         memories: of each mapping, to watch.
     """
 
-    def __init__(self, call: Call, launcher: Launcher, room: int = 0) -> None:
-        self._launcher, self._values = launcher, call.values(launcher)
+    def __init__(
+        self, call: Call, launcher: OnHost, room: int = 0, watch: Watch | None = None
+    ) -> None:
+        self._call, self._launcher, self._watch = call, launcher, watch
+        self._values = call.values(launcher)
         given = launcher.given(self._values)
         self._guards = _guards.Guards(given, room)
         self.memories = [Memory(_guards.buffer(m)) for m in self._guards.mappings]
@@ -137,13 +148,27 @@ class _Guarded:
             memory = next(m for m in self.memories if _holds(m.buffer, address, each.bytes))
             offset = (address - memory.buffer.data_ptr()) // each.tensor.element_size()
             placed = torch.empty(0, dtype=each.tensor.dtype)
-            storage, like = memory.buffer.untyped_storage(), each.tensor
+            storage, like = memory.buffer.untyped_storage(), each.argument
             placed.set_(storage, offset, like.shape, like.stride())
             if each.bytes:
                 new = each.name in call.uninitialized
                 memory.mark(placed, UNWRITTEN if new else WRITTEN)
                 call.tell("tensor", **describe(each.name, placed))
             self.tensors[each.name] = placed
+        if watch is not None:
+            for memory in self.memories:
+                watch.add(memory)
+        launcher.watch_also(self._made)
+
+    def _made(self, made: Made) -> None:
+        """One more tensor, which the function allocated."""
+        assert made.guards is not None
+        (memory,) = (Memory(_guards.buffer(mapping)) for mapping in made.guards.mappings)
+        memory.mark_at(made.address, made.given.tensor, WRITTEN if made.written else UNWRITTEN)
+        self.memories.append(memory)
+        if self._watch is not None:
+            self._watch.add(memory)
+        _tell_made(self._call, made)
 
     def launch(self) -> str:
         """Where something beside the tensors was written; empty if nowhere.
@@ -156,8 +181,24 @@ class _Guarded:
         status = library.crosscheck_crashed() or status
         if status:
             raise self._launcher.failure(library, status, self._values)
+        results = named_results(self._launcher.returned())
+        self.tensors |= results
+        for name, t in results.items():
+            self._call.tell("result", **describe(name, t))
         damaged = self._guards.damaged()
-        return "" if damaged is None else self._guards.text(damaged)
+        return (self._launcher.damaged() or "") if damaged is None else self._guards.text(damaged)
+
+
+def _tell_made(call: Call, made: Made) -> None:
+    like = torch.empty(made.given.tensor.shape, dtype=made.given.tensor.dtype, device="meta")
+    call.tell("tensor", **{**describe(made.given.name, like), "address": made.address})
+
+
+def named_results(returned: Sequence[Tensor]) -> dict[str, Tensor]:
+    """The tensors that a function returned by name."""
+    if len(returned) == 1:
+        return {RESULT: returned[0]}
+    return {f"{RESULT}[{i}]": t for i, t in enumerate(returned)}
 
 
 def _holds(buffer: Tensor, address: int, size: int) -> bool:
@@ -177,9 +218,10 @@ def values(call: Call) -> None:
                 beside, results = guarded.launch(), guarded.tensors
             else:
                 arguments = call.values(launcher)
-                launcher(*arguments)
+                returned = named_results(launcher.on_gpu(arguments))
                 torch.cuda.synchronize()
-                results = {each.name: each.tensor for each in launcher.given(arguments)}
+                results = {each.name: each.argument for each in launcher.given(arguments)}
+                results |= returned
         outcomes.append({name: t.cpu().clone() for name, t in results.items()})
         described = call.describe_wrong(results)
         if beside:
@@ -205,13 +247,11 @@ def initcheck(call: Call) -> None:
 
 
 def _watched(
-    call: Call, launcher: Launcher, watch: Watch, order: str, follow: Access | None = None
+    call: Call, launcher: OnHost, watch: Watch, order: str, follow: Access | None = None
 ) -> tuple[_Guarded, RuntimeError | None]:
     watch.forget()
     call.tell("launch")
-    guarded = _Guarded(call, launcher, _guards.ROOM)
-    for memory in guarded.memories:
-        watch.add(memory)
+    guarded = _Guarded(call, launcher, _guards.ROOM, watch)
     if follow is not None:
         watch.follow(follow)
     with thread_order(order):
@@ -224,7 +264,7 @@ def _watched(
 
 def _locate(
     call: Call,
-    launcher: Launcher,
+    launcher: OnHost,
     watch: Watch,
     order: str,
     guarded: _Guarded,
@@ -252,10 +292,13 @@ def exact(call: Call) -> None:
     arguments = call.values(launcher)
     call.tell("launch")
     for each in launcher.given(arguments):
-        call.tell("tensor", **describe(each.name, each.tensor))
-    launcher(*arguments)
+        call.tell("tensor", **describe(each.name, each.argument))
     if call.device.type == "cuda":
+        launcher.on_gpu(arguments)
         torch.cuda.synchronize()
+    else:
+        launcher.watch_also(lambda made: _tell_made(call, made))
+        launcher.on_host(arguments, None)
 
 
 def guarded(call: Call) -> None:

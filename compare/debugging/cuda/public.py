@@ -1,7 +1,8 @@
-"""compare.debug_cuda: a launcher of load_inline, its arguments checked."""
+"""compare.debug_cuda: a function that load or load_inline made, its arguments checked."""
 
 from __future__ import annotations
 
+import re
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
@@ -17,7 +18,9 @@ from compare.copies import copies
 from compare.debugging.cuda import calls, side
 from compare.debugging.cuda.findings import CudaFindings
 from compare.debugging.subjects import Oracle, takes_arguments
+from cuda_reference._extension import Function
 from cuda_reference._launcher import Launcher
+from cuda_reference._on_host import OnHost
 
 TOOLS = {"cuda-host": side.HOST_TOOLS, "cuda-gpu": side.GPU_TOOLS}
 
@@ -32,7 +35,7 @@ def debug_cuda(
     uninitialized: Sequence[str] = (),
     tools: Sequence[str] = (),
 ) -> CudaFindings:
-    r"""Run a CUDA kernel from a string under the tools of ``debug --side cuda``, and find out what
+    r"""Run a CUDA kernel of one's own under the tools of ``debug --side cuda``, and find out what
     is wrong: on the CPU, and on the GPU where there is one.
 
     On the CPU the threads of a block run forwards and backwards, and all accesses are watched: what
@@ -41,11 +44,14 @@ def debug_cuda(
     the compiler run as well, and on the GPU those of compute-sanitizer.
 
     Args:
-        function: a function that :func:`cuda_reference.load_inline` made.
+        function: a function that :func:`cuda_reference.load` or
+            :func:`cuda_reference.load_inline` made.
         args: its arguments, with tensors on any device. Every run gets copies.
-        oracle: returns what the tensors behind pointers that are not const should hold: one tensor,
-            a tuple in the order of their parameters, or a dict by parameter name, which may leave
-            some out. Takes nothing, or ``args``.
+        oracle: returns what the results should hold: one tensor, a tuple, or a dict by name, which
+            may leave some out. Results are what the function returns ("result", or "result[0]",
+            "result[1]", … of several), else what it writes: the tensors behind pointers that are
+            not const, by their parameters, and of functions that take torch::Tensor the last ones
+            of their arguments, as many as the oracle returns. Takes nothing, or ``args``.
         max_ulps: the largest right distance to the oracle's result, rounded to the result's dtype;
             integers must be equal.
         bound: instead of max_ulps, the largest right \|result − oracle\| of each element: called
@@ -66,25 +72,29 @@ def debug_cuda(
         ...                                         "cudaStream_t stream"})
         >>> print(debug_cuda(module.square, (x, out, x.numel()), oracle=lambda x, out, n: x * x))
     """
-    if not isinstance(function, Launcher):
+    if isinstance(function, Launcher):
+        call: OnHost = function
+        values = function.checked(tuple(args))
+    elif isinstance(function, Function):
+        call, values = function.prepared(tuple(args), {})
+    else:
         raise TypeError(
-            "debug_cuda(): argument 'function' must be one that cuda_reference.load_inline made, "
-            f"but got {type(function).__name__}"
+            "debug_cuda(): argument 'function' must be one that cuda_reference.load or "
+            f"load_inline made, but got {type(function).__name__}"
         )
-    values = function.checked(tuple(args))
-    given = {each.name: each for each in function.given(values)}
+    given = {each.name: each for each in call.given(values)}
     for name in uninitialized:
         if name not in given or not given[name].written:
             raise ValueError(f"debug_cuda(): uninitialized names {name!r}, which is never written")
     judging.check_max_ulps(max_ulps)
     if bound is not None and oracle is None:
         raise ValueError("debug_cuda(): a bound needs an oracle")
-    written = {name: each.tensor for name, each in given.items() if each.written}
-    expected = {} if oracle is None else _expected(oracle, tuple(values), written)
+    written = {name: each.argument for name, each in given.items() if each.written}
+    expected = {} if oracle is None else _expected(oracle, call, tuple(args), written)
     limits = {}
     for name, reference in expected.items() if bound is not None else ():
         assert bound is not None
-        limit = torch.as_tensor(bound(reference, *copies(tuple(values), CPU))).cpu().double()
+        limit = torch.as_tensor(bound(reference, *copies(tuple(args), CPU))).cpu().double()
         try:
             limits[name] = limit.expand(reference.shape).contiguous()
             judging.check_bound(limits[name], reference)
@@ -93,37 +103,54 @@ def debug_cuda(
     wanted = _chosen(tools)
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "call"
-        packed = calls.pack(function, values, expected, limits, max_ulps, uninitialized)
+        packed = calls.pack(call, values, expected, limits, max_ulps, uninitialized)
         file.write_bytes(packed)
         mode = next(iter(wanted)) if len(wanted) == 1 else "cuda"
-        return side.run({"call": str(file)}, f"{function.symbol}, {mode}", wanted)
+        return side.run({"call": str(file)}, f"{call.symbol}, {mode}", wanted)
 
 
 def _expected(
-    oracle: Oracle, values: tuple[Any, ...], written: dict[str, Tensor]
+    oracle: Oracle, call: OnHost, args: tuple[Any, ...], written: dict[str, Tensor]
 ) -> dict[str, Tensor]:
-    """What the oracle says, by parameter."""
-    returned = oracle(*copies(values, CPU)) if takes_arguments(oracle) else oracle()
+    """What the oracle says, by parameter or result."""
+    returned = oracle(*copies(args, CPU)) if takes_arguments(oracle) else oracle()
     if isinstance(returned, Tensor):
         returned = (returned,)
-    if isinstance(returned, (tuple, list)) and len(returned) == len(written):
-        returned = dict(zip(written, returned))
+    if isinstance(returned, (tuple, list)):
+        names = _results(call, len(returned), list(written))
+        returned = dict(zip(names, returned)) if len(names) == len(returned) else None
     if (
         not isinstance(returned, dict)
-        or not set(returned) <= set(written)
+        or not all(name in written or _is_result(name, call) for name in returned)
         or not all(isinstance(t, Tensor) for t in returned.values())
     ):
+        possible = "parameter that is not const" if call.says_const else "result or parameter"
+        names = [*_results(call, 1, [])[: call.tensors], *written]
         raise TypeError(
-            "debug_cuda(): oracle() must return a tensor for each parameter that is not const "
-            f"({', '.join(written) or 'there is none'}), or a dict of tensors by parameter name"
+            f"debug_cuda(): oracle() must return a tensor for each {possible} "
+            f"({', '.join(names) or 'there is none'}), or a dict of tensors by these names"
         )
     for name, reference in returned.items():
-        if reference.shape != written[name].shape:
+        if name in written and reference.shape != written[name].shape:
             raise ValueError(
                 f"debug_cuda(): oracle() returned shape {list(reference.shape)} for {name}, which "
                 f"has shape {list(written[name].shape)}"
             )
     return {name: t.detach().cpu() for name, t in returned.items()}
+
+
+def _results(call: OnHost, count: int, written: list[str]) -> list[str]:
+    """The names of what an oracle returns in order, which is so many tensors."""
+    if call.tensors == 1 or (call.tensors < 0 and count == 1):
+        return [calls.RESULT]
+    if call.tensors:
+        number = count if call.tensors < 0 else call.tensors
+        return [f"{calls.RESULT}[{i}]" for i in range(number)]
+    return written if call.says_const else written[len(written) - count :]
+
+
+def _is_result(name: str, call: OnHost) -> bool:
+    return bool(call.tensors) and re.fullmatch(rf"{calls.RESULT}(\[\d+\])?", name) is not None
 
 
 def _chosen(names: Sequence[str]) -> dict[str, list[str]]:

@@ -41,6 +41,13 @@ class Memory:
     tensors: list[Argument] = field(default_factory=list)
     shared: list[SharedArray] = field(default_factory=list)
 
+    def name_result(self, result: Argument) -> None:
+        """Of a tensor that the function made it is known only now that it is a result; one of the
+        arguments keeps its name."""
+        for at, known in enumerate(self.tensors):
+            if known.low == result.low and known.name.startswith("the result of"):
+                self.tensors[at] = result
+
     def argument(self, address: int, slack: int = 4096) -> Argument | None:
         """The tensor at an address, or the nearest one within ``slack`` bytes."""
 
@@ -143,8 +150,8 @@ def site(
             break
         if frame.line and _source(frame.file):
             frames.append(frame)
-    if len(frames) > 1 and re.search(r"(^|::)operator\(\)", frames[-1].function):
-        frames.pop()  # LAUNCH's lambda
+    while len(frames) > 1 and re.search(r"(^|::)operator\(\)", frames[-1].function):
+        frames.pop()  # the lambda of a launch
     if not frames:
         return Site(role, "", "", 0, "", block, thread)
     kernel, first = frames[-1], frames[0]
@@ -159,9 +166,14 @@ def site(
     return Site(role, name, file, own.line, inner, block, thread)
 
 
+_HEADERS = re.compile(r"/usr/(include|lib)|/(site|dist)-packages/|/cuda[-\d.]*/")
+
+
 def _source(file: str) -> str:
-    """The file as it can be read here; empty if it is none of a kernel's."""
-    return file if _is_inline(file) else _sources().get(Path(file).name, "")
+    """The file as it can be read here; empty if it is none of a kernel's, but a library's."""
+    if Path(file).parent.name != "csrc" and Path(file).is_absolute() and Path(file).is_file():
+        return "" if _HEADERS.search(file) and not _is_inline(file) else file
+    return _sources().get(Path(file).name, "")
 
 
 def _is_inline(file: str) -> bool:

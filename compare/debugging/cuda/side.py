@@ -21,6 +21,7 @@ from rich.console import Console
 from compare.cases import Case
 from compare.checking.implementations import unavailable
 from compare.debugging.cuda import tool_output
+from compare.debugging.cuda.captured import of_target
 from compare.debugging.cuda.findings import CudaFindings, Step, WrongResult
 from compare.debugging.cuda.reports import (
     Memory,
@@ -86,6 +87,12 @@ def investigate(case: Case, variant: str | None, wanted: dict[str, list[str]]) -
     """Run a case under tools: mode → their names."""
     mode = next(iter(wanted)) if len(wanted) == 1 else "cuda"
     name = f"{mode}/{variant}" if variant else mode
+    packed = of_target(case) if ":" in case.op else None
+    if packed is not None:
+        with tempfile.TemporaryDirectory() as folder:
+            file = Path(folder) / "call"
+            file.write_bytes(packed)
+            return run({"call": str(file)}, f"{case}, {name}", wanted)
     subject = {"case": asdict(case), "mode": mode, "variant": variant}
     return run(subject, f"{case}, {name}", wanted)
 
@@ -243,6 +250,8 @@ def _read_events(step: Step, events: Iterable[dict[str, Any]]) -> Memory:
             memory = Memory()
         elif kind == "tensor":
             memory.tensors.append(Argument(event["name"], Placed(event)))
+        elif kind == "result":
+            memory.name_result(Argument(event["name"], Placed(event)))
         elif kind == "values" and event["problem"]:
             step.wrong.append(WrongResult(**event))
         elif kind == "values" and event.get("outside"):

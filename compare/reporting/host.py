@@ -1,0 +1,46 @@
+"""What calls cost the host, of a file of ``bench --host``: for the page and for FACTS.md."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from compare.reporting.sources import Source
+from compare.timing.host import PROVIDERS, TORCH
+
+COLUMNS = (TORCH, *(name for name in PROVIDERS if name != TORCH))
+
+
+def context(source: Source) -> dict[str, Any]:
+    """What the template shows of the file."""
+    return {"name": source.name, "titles": titles(), "rows": rows(source.data)}
+
+
+def titles() -> list[str]:
+    """Of the columns after a row's name."""
+    return [f"{name}, × torch" if name != TORCH else "torch, µs" for name in COLUMNS]
+
+
+def rows(data: dict[str, Any]) -> list[dict[str, Any]]:
+    """A row a line: its name, torch's microseconds, and how many times that the others take."""
+    lines = []
+    for row in data["host"]:
+        calls = {call["provider"]: call for call in row["calls"]}
+        options = "".join(f" {name}={value}" for name, value in row["options"].items())
+        lines.append(
+            {
+                **{name: row[name] for name in ("op", "dtype", "what")},
+                "shape": "×".join(map(str, row["shape"])) + options,
+                "cells": [_cell(calls.get(name)) for name in COLUMNS],
+            }
+        )
+    return lines
+
+
+def _cell(call: dict[str, Any] | None) -> str:
+    if call is None:
+        return "–"
+    if call["problem"]:
+        return str(call["problem"])
+    if call["provider"] == TORCH:
+        return f"{call['microseconds']:.1f}"
+    return f"{call['times_torch'][0]:.2f}" if call["times_torch"] else "–"

@@ -1,0 +1,91 @@
+"""Which rungs the elementwise ops have, and what each takes: for people, and for tools."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+
+from cuda_reference import _rungs, ops
+
+_REST = 'What no rung of an op takes, its plain kernel does: variant None, and "auto" there.'
+
+
+@dataclass(frozen=True)
+class Rung:
+    """One rung of an op.
+
+    Attributes:
+        op, name: the op, and its variant's name.
+        dtypes: of its operands and result, all of which have the same.
+        layouts: how its tensors may lie.
+        alignment: what their addresses must have in common.
+        architecture: the GPUs that it runs on.
+        auto: whether variant "auto" takes it, where it fits.
+        score: its speed, as a part of what copying as many bytes reaches; None if nobody knows.
+        source: where the score comes from.
+    """
+
+    op: str
+    name: str
+    dtypes: tuple[torch.dtype, ...]
+    layouts: str
+    alignment: str
+    architecture: str = "any"
+    auto: bool = False
+    score: float | None = None
+    source: str = "not measured"
+
+
+@dataclass(frozen=True)
+class Capabilities:
+    """What :func:`capabilities` found: prints a line a rung.
+
+    Attributes:
+        rungs: an op's best one last.
+    """
+
+    rungs: tuple[Rung, ...]
+
+    def __str__(self) -> str:
+        head = ("op", "variant", "dtypes", "layouts", "alignment", "GPUs", "auto", "score")
+        rows = [head, *map(_row, self.rungs)]
+        widths = [max(map(len, column)) for column in zip(*rows)]
+        lines = ("  ".join(word.ljust(width) for word, width in zip(row, widths)) for row in rows)
+        return "\n".join([*(line.rstrip() for line in lines), _REST])
+
+
+def _row(rung: Rung) -> tuple[str, ...]:
+    dtypes = ", ".join(str(dtype).removeprefix("torch.") for dtype in rung.dtypes)
+    score = rung.source if rung.score is None else f"{rung.score:.2f} ({rung.source})"
+    auto = "yes" if rung.auto else "no"
+    return rung.op, rung.name, dtypes, rung.layouts, rung.alignment, rung.architecture, auto, score
+
+
+def capabilities(op: str | None = None) -> Capabilities:
+    """The rungs of the elementwise ops, or of one op, which may have none; and what each takes.
+
+    Raises:
+        ValueError: there is no such op.
+    """
+    if op is not None and op not in ops.FUNCTIONS:
+        known = ", ".join(sorted(ops.FUNCTIONS))
+        raise ValueError(f"capabilities(): no op {op!r}; the ops are {known}")
+    wanted = sorted(ops.VARIANTS) if op is None else [op]
+    return Capabilities(tuple(rung for name in wanted for rung in _of(name)))
+
+
+def _of(op: str) -> list[Rung]:
+    variants = ops.VARIANTS.get(op, {})
+    return [
+        Rung(
+            op,
+            name,
+            variants[name],
+            "contiguous, one shape",
+            f"alike modulo {_rungs.ALIGNMENT} bytes" if name == _rungs.STREAM else "any",
+            auto=name in _rungs.BEST,
+        )
+        for name in _rungs.RUNGS
+        if name in variants
+    ]

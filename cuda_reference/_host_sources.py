@@ -1,0 +1,132 @@
+"""The sources of an extension, rewritten for the host target."""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import hashlib
+import re
+import shlex
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from cuda_reference import _build, _compilers, _rewriting, _storage
+from cuda_reference._compilers import BuildError
+
+_EXPORTS = re.compile(r"\b(PYBIND11_MODULE|TORCH_LIBRARY\w*)\s*\(")
+
+
+class Options:
+    """What is passed to the compilers.
+
+    Attributes:
+        includes: folders for headers.
+        cflags, cuda_cflags, ldflags: for the compiler of C++, for nvcc, for the linker.
+    """
+
+    def __init__(
+        self,
+        includes: Sequence[str] | None,
+        cflags: Sequence[str] | None,
+        cuda_cflags: Sequence[str] | None,
+        ldflags: Sequence[str] | None,
+    ) -> None:
+        self.includes = [str(Path(folder).resolve()) for folder in includes or ()]
+        self.cflags, self.cuda_cflags = list(cflags or ()), list(cuda_cflags or ())
+        self.ldflags = list(ldflags or ())
+
+    def of_host(self) -> tuple[str, ...]:
+        """For the host target: definitions and folders; the rest is for other compilers."""
+        flags = [f"-I{folder}" for folder in self.includes]
+        words = iter(shlex.split(" ".join((*self.cflags, *self.cuda_cflags))))
+        for word in words:
+            if word in ("-D", "-U", "-I"):
+                flags.append(word + next(words, ""))
+            elif word.startswith(("-D", "-U", "-I")):
+                flags.append(word)
+        return tuple(dict.fromkeys(flags))
+
+
+class HostSources:
+    """Sources and the headers of their own that they include, rewritten.
+
+    A source that needs a library without a form for the CPU is left out if another one exports the
+    functions: only what it defines cannot be called.
+
+    Attributes:
+        files: name → text, the units of compilation first.
+        originals: the name of each file as people know it → its text.
+        left_out: why a source is, for each that is.
+    """
+
+    def __init__(self, name: str, sources: Mapping[str, str], options: Options) -> None:
+        self.files: dict[str, str] = {}
+        self.originals: dict[str, str] = {}
+        self._includes = options.includes
+        self._headers: dict[Path, str] = {}
+        self.left_out: list[str] = []
+        digest = hashlib.sha256("\0".join(map(str, sources.items())).encode()).hexdigest()
+        self._strings = _compilers.cache_directory("inline", f"{name}-{digest[:12]}", "source")
+        self._name = name
+        self._of_strings: dict[str, str] = {}
+        exporting = [file for file, text in sources.items() if _EXPORTS.search(text)]
+        for number, (file, text) in enumerate(sources.items()):
+            before = dict(self.files), dict(self._headers)
+            try:
+                own = self._rewritten(Path(file), text)
+            except _rewriting.Foreign as error:
+                if file in exporting or not exporting:
+                    raise _not_built(Path(file), error) from error
+                self.left_out.append(str(error).partition(";")[0])
+                self.files, self._headers = before
+                continue
+            # Included at the head of each source of torch's load_inline.
+            self.files[f"unit{number}.cu"] = f'#include "torch_on_cpu.h"\n{own}'
+        units = sorted(self.files)
+        self.units = [name for name in units if name.startswith("unit")]
+
+    def _rewritten(self, file: Path, text: str) -> str:
+        self.originals[file.name] = text
+        if not file.is_absolute():
+            self._of_strings[file.name] = text
+        try:
+            own = _rewriting.rewritten(text, file.name, functools.partial(self._header, file))
+        except _rewriting.Foreign:
+            raise
+        except ValueError as error:
+            raise _not_built(file, error) from error
+        if not file.is_absolute():  # a string, which is kept where messages can point to
+            file = self._strings / file
+        return f'#line 1 "{file}"\n{own}'
+
+    def _header(self, file: Path, name: str) -> str | None:
+        """A header of the source's own under its new name; None for one of somebody else's."""
+        folders = [file.parent, *map(Path, self._includes)]
+        found = next((f for folder in folders if (f := (folder / name)).is_file()), None)
+        if found is None or not file.is_absolute():
+            return None
+        found = found.resolve()
+        if found not in self._headers:
+            self._headers[found] = f"header{len(self._headers)}_{found.name}"
+            own = self._rewritten(found, found.read_text(encoding="utf-8", errors="replace"))
+            self.files[self._headers[found]] = own
+        return self._headers[found]
+
+    def library(self, more: tuple[str, ...]) -> ctypes.CDLL:
+        """Built, or from the cache."""
+        text = "".join(f"{file}\n{content}\n" for file, content in sorted(self.files.items()))
+        digest, name = hashlib.sha256(text.encode()).hexdigest(), self._name
+        cache = _compilers.cache_directory("inline", f"{name}-{digest[:12]}")
+        main = f'// sha256 {digest}\n#include "{self.units[0]}"\n'
+        files = {cache / file: content.encode() for file, content in self.files.items()}
+        files[cache / f"{name}.cu"] = main.encode()
+        files |= {self._strings / file: text.encode() for file, text in self._of_strings.items()}
+        if not all(file.is_file() and file.read_bytes() == text for file, text in files.items()):
+            with _build.workspace(_compilers.cache_directory()) as work:
+                _storage.write(files, work)
+        others = tuple(str(cache / unit) for unit in self.units[1:])
+        return _build.library(name, "host", csrc=cache, more=(*more, *others))
+
+
+def _not_built(file: Path, error: ValueError) -> BuildError:
+    return BuildError(f"could not build {file.name} for the host target: {error}")

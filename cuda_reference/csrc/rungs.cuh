@@ -1,0 +1,226 @@
+// The faster kernels of elementwise ops: rungs between an op's plain kernel and the fastest, one idea each. They take
+// dense tensors of one shape and one floating dtype, and give the plain kernel's bits. docs/CUDA_LADDER.md goes
+// through them.
+//
+//   scalar    one element a thread, but dtype and layout are known to the compiler: no switch, no division
+//   pack64    one access of 64 bits a tensor and thread
+//   pack128   one of 128 bits, the widest there is
+//   stream    several of 128 bits on their way before the first is waited for; a grid of no more blocks than the GPU
+//             holds, which walk through the tensors; hints that no line is needed again
+//
+// A formula is a struct: how many tensors it reads and writes, the bytes of the widest element that it is made for, and
+// an operator() from numbers of the compute type C to numbers of C. Elements are converted to C before it, and rounded
+// once after it.
+#pragma once
+#include "elementwise.cuh"
+
+enum Rung { SCALAR, PACK64, PACK128, STREAM };  // in the order of RUNGS in _rungs.py
+
+__device__ inline float widened(float v) { return v; }
+__device__ inline double widened(double v) { return v; }
+__device__ inline float widened(__half v) { return __half2float(v); }
+__device__ inline float widened(__nv_bfloat16 v) { return __bfloat162float(v); }
+__device__ inline void round_to(float& out, float v) { out = v; }
+__device__ inline void round_to(double& out, double v) { out = v; }
+__device__ inline void round_to(__half& out, float v) { out = __float2half_rn(v); }
+__device__ inline void round_to(__nv_bfloat16& out, float v) { out = __float2bfloat16_rn(v); }
+
+// Where the tensors of a call begin.
+template <int INPUTS, int OUTPUTS>
+struct Addresses {
+  const void* in[INPUTS];
+  void* out[OUTPUTS];
+
+  // Whether each is a multiple of so many bytes.
+  __device__ bool aligned(size_t bytes) const {
+    size_t bits = 0;
+    for (const void* each : in) bits |= reinterpret_cast<size_t>(each);
+    for (const void* each : out) bits |= reinterpret_cast<size_t>(each);
+    return bits % bytes == 0;
+  }
+};
+template <class Formula>
+using Operands = Addresses<Formula::INPUTS, Formula::OUTPUTS>;
+
+// Element i alone.
+template <class T, class Formula>
+__device__ void compute_one(const Formula& formula, const Operands<Formula>& at, long long i) {
+  using C = decltype(widened(T()));
+  C in[Formula::INPUTS], out[Formula::OUTPUTS];
+#pragma unroll
+  for (int k = 0; k < Formula::INPUTS; ++k) in[k] = widened(static_cast<const T*>(at.in[k])[i]);
+  formula(in, out);
+#pragma unroll
+  for (int k = 0; k < Formula::OUTPUTS; ++k) round_to(static_cast<T*>(at.out[k])[i], out[k]);
+}
+
+// SIZE elements in registers, which come and go in accesses of type V.
+template <class T, class V, int SIZE>
+union Pack {
+  static constexpr int ACCESSES = SIZE * sizeof(T) / sizeof(V);
+  V access[ACCESSES];
+  T element[SIZE];
+  __device__ Pack() {}
+};
+
+// The same of packs, one of each tensor.
+template <class T, class V, int SIZE, class Formula>
+__device__ void compute_pack(const Formula& formula, const Pack<T, V, SIZE>* in, Pack<T, V, SIZE>* out) {
+  using C = decltype(widened(T()));
+#pragma unroll
+  for (int e = 0; e < SIZE; ++e) {
+    C from[Formula::INPUTS], to[Formula::OUTPUTS];
+#pragma unroll
+    for (int k = 0; k < Formula::INPUTS; ++k) from[k] = widened(in[k].element[e]);
+    formula(from, to);
+#pragma unroll
+    for (int k = 0; k < Formula::OUTPUTS; ++k) round_to(out[k].element[e], to[k]);
+  }
+}
+
+// ---- scalar, pack64, pack128 -------------------------------------------------------------------------------
+
+// SIZE elements a thread in accesses of type V. A thread whose pack is not whole goes element by element, and so do all
+// where a tensor is not aligned to the access.
+template <class Formula, class T, class V, int SIZE>
+__global__ void pack_kernel(Formula formula, Operands<Formula> at, long long n) {
+  using P = Pack<T, V, SIZE>;
+  const long long start = global_thread() * SIZE;
+  if (start + SIZE <= n && at.aligned(sizeof(V))) {
+    P in[Formula::INPUTS], out[Formula::OUTPUTS];
+#pragma unroll
+    for (int a = 0; a < P::ACCESSES; ++a) {
+#pragma unroll
+      for (int k = 0; k < Formula::INPUTS; ++k)
+        in[k].access[a] = reinterpret_cast<const V*>(static_cast<const T*>(at.in[k]) + start)[a];
+    }
+    compute_pack(formula, in, out);
+#pragma unroll
+    for (int a = 0; a < P::ACCESSES; ++a) {
+#pragma unroll
+      for (int k = 0; k < Formula::OUTPUTS; ++k)
+        reinterpret_cast<V*>(static_cast<T*>(at.out[k]) + start)[a] = out[k].access[a];
+    }
+  } else {
+    for (long long i = start; i < start + SIZE && i < n; ++i) compute_one<T>(formula, at, i);
+  }
+}
+
+template <class T, class V, int SIZE, class Formula>
+void launch_packs(Formula formula, Operands<Formula> at, long long n, cudaStream_t stream) {
+  const unsigned blocks = blocks_for((n + SIZE - 1) / SIZE);
+  LAUNCH((pack_kernel<Formula, T, V, SIZE>), blocks, THREADS, 0, stream, formula, at, n);
+}
+
+// ---- stream ------------------------------------------------------------------------------------------------
+
+// Accesses of one tensor that a thread has on their way: about four loads in all.
+template <class Formula>
+constexpr int DEPTH = Formula::INPUTS == 1 ? 4 : 2;
+
+// The tensors' addresses have one remainder to 16 bytes, if not 0: up to the first multiple, and after the last, the
+// first block takes element by element. Between them thread after thread takes a pack, DEPTH times, and then the
+// whole grid moves on.
+template <class Formula, class T>
+__global__ void stream_kernel(Formula formula, Operands<Formula> at, long long n) {
+  constexpr int SIZE = 16 / sizeof(T), DEEP = DEPTH<Formula>;
+  using P = Pack<T, float4, SIZE>;
+  const long long before = (16 - reinterpret_cast<size_t>(at.out[0]) % 16) % 16 / sizeof(T);
+  const long long head = before < n ? before : n;
+  const long long packs = (n - head) / SIZE;
+  if (global_thread() < n - packs * SIZE)
+    compute_one<T>(formula, at, global_thread() < head ? global_thread() : packs * SIZE + global_thread());
+  const long long all = static_cast<long long>(gridDim.x) * THREADS * DEEP;
+  for (long long first = static_cast<long long>(blockIdx.x) * THREADS * DEEP; first < packs; first += all) {
+    P in[DEEP][Formula::INPUTS];
+#pragma unroll
+    for (int d = 0; d < DEEP; ++d) {
+      const long long pack = first + d * THREADS + threadIdx.x;
+      if (pack < packs) {
+#pragma unroll
+        for (int k = 0; k < Formula::INPUTS; ++k) {
+          const T* body = static_cast<const T*>(at.in[k]) + head;
+          in[d][k].access[0] = __ldcs(reinterpret_cast<const float4*>(body) + pack);
+        }
+      }
+    }
+#pragma unroll
+    for (int d = 0; d < DEEP; ++d) {
+      const long long pack = first + d * THREADS + threadIdx.x;
+      if (pack < packs) {
+        P out[Formula::OUTPUTS];
+        compute_pack(formula, in[d], out);
+#pragma unroll
+        for (int k = 0; k < Formula::OUTPUTS; ++k) {
+          T* body = static_cast<T*>(at.out[k]) + head;
+          __stcs(reinterpret_cast<float4*>(body) + pack, out[k].access[0]);
+        }
+      }
+    }
+  }
+}
+
+// In no more blocks than ``most``.
+template <class T, class Formula>
+void launch_stream(Formula formula, Operands<Formula> at, long long n, int most, cudaStream_t stream) {
+  constexpr long long a_block = 16 / sizeof(T) * DEPTH<Formula> * THREADS;
+  const long long blocks = (n + a_block - 1) / a_block;
+  LAUNCH((stream_kernel<Formula, T>), static_cast<unsigned>(blocks < most ? blocks : most), THREADS, 0, stream,
+         formula, at, n);
+}
+
+// ---- Any of them -------------------------------------------------------------------------------------------
+
+// What Python tells of a call: the rung, the tensors' dtype and length, and the most blocks of a grid that walks.
+struct Call {
+  int rung, dtype, most;
+  long long n;
+};
+
+// Runs the statement with T = the type of a floating dtype, which is no wider than WIDEST.
+#define WITH_ELEMENT(dtype, WIDEST, ...) \
+  do {                                   \
+    if ((dtype) == F16) {                \
+      using T = __half;                  \
+      __VA_ARGS__;                       \
+    } else if ((dtype) == BF16) {        \
+      using T = __nv_bfloat16;           \
+      __VA_ARGS__;                       \
+    } else if ((dtype) == F32) {         \
+      using T = float;                   \
+      __VA_ARGS__;                       \
+    } else if constexpr (WIDEST == 8) {  \
+      using T = double;                  \
+      __VA_ARGS__;                       \
+    }                                    \
+  } while (0)
+
+template <class T, class Formula>
+void launch_pack_rung(int rung, Formula formula, Operands<Formula> at, long long n, cudaStream_t stream) {
+  if (rung == SCALAR) {
+    launch_packs<T, T, 1>(formula, at, n, stream);
+  } else if (rung == PACK128) {
+    launch_packs<T, float4, 16 / sizeof(T)>(formula, at, n, stream);
+  } else if constexpr (sizeof(T) < 8) {  // pack64 of float64 is scalar
+    launch_packs<T, float2, 8 / sizeof(T)>(formula, at, n, stream);
+  }
+}
+
+// A call on one of the rungs below stream, and one on stream.
+template <class Formula>
+int launch_packs_of(const Call& call, Formula formula, Operands<Formula> at, cudaStream_t stream) {
+  WITH_ELEMENT(call.dtype, Formula::WIDEST, launch_pack_rung<T>(call.rung, formula, at, call.n, stream));
+  return cudaGetLastError();
+}
+
+template <class Formula>
+int launch_stream_of(const Call& call, Formula formula, Operands<Formula> at, cudaStream_t stream) {
+  WITH_ELEMENT(call.dtype, Formula::WIDEST, launch_stream<T>(formula, at, call.n, call.most, stream));
+  return cudaGetLastError();
+}
+
+template <class Formula>
+int launch_rung(const Call& call, Formula formula, Operands<Formula> at, cudaStream_t stream) {
+  if (call.rung == STREAM) return launch_stream_of(call, formula, at, stream);
+  return launch_packs_of(call, formula, at, stream);
+}

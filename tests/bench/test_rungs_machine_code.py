@@ -1,0 +1,110 @@
+"""What nvcc makes of the rungs: accesses as wide as they say, loads before waits, no spills."""
+
+from __future__ import annotations
+
+import re
+from functools import cache
+
+import pytest
+
+from compare.compiling import cross_compile, machine_code
+from compare.compiling.machine_code import Figures, readable
+from compare.ops import SPECS
+from cuda_reference import _build
+
+pytestmark = pytest.mark.skipif(
+    cross_compile.nvcc_missing() is not None, reason=str(cross_compile.nvcc_missing())
+)
+
+# Op → how many tensors it reads and writes, and how many packs of each a thread of stream has.
+SHAPES = {
+    "add": (2, 1, 2),
+    "square": (1, 1, 4),
+    "square_backward": (2, 1, 2),
+    "relu_scale": (1, 1, 4),
+    "relu_scale_add": (2, 1, 2),
+    "relu_scale_backward": (2, 1, 2),
+    "act_mul": (2, 1, 2),
+    "act_mul_backward": (3, 2, 2),
+}
+BITS = {"scalar": None, "pack64": "64", "pack128": "128", "stream": "128"}
+each = pytest.mark.parametrize(
+    ("op", "arch"),
+    [(op, arch) for op in SHAPES for arch in ("sm_80", "sm_90") if arch == "sm_90" or op == "add"],
+)
+
+
+@cache
+def cubin(stem: str, arch: str) -> tuple[bytes, str]:
+    return _build.cubin(stem, arch)
+
+
+@cache
+def figures(stem: str, arch: str) -> dict[str, Figures]:
+    return machine_code.of_cuda(*cubin(stem, arch), arch)
+
+
+@cache
+def instructions(stem: str, arch: str) -> dict[str, list[str]]:
+    """Kernel → its opcodes in their order."""
+    line = re.compile(r"/\*[0-9a-f]{4}\*/\s+(?:@!?U?P\w+\s+)?([A-Z][\w.]*)")
+    texts = machine_code.sass(cubin(stem, arch)[0])
+    return {name: line.findall(text) for name, text in texts.items()}
+
+
+@each
+def test_a_rung_moves_what_it_says(op: str, arch: str) -> None:
+    """The rest, in accesses of one element, is for the ends and for what is not aligned."""
+    spec, (read, written, depth) = SPECS[op], SHAPES[op]
+    seen = 0
+    for name, dtypes in spec.rungs().items():
+        for dtype in dtypes:
+            kernel = spec.cuda_kernel(str(dtype).removeprefix("torch."), name)
+            found = figures(spec.stem, arch)[kernel]
+            assert (found.spills, found.stack) == (0, 0), kernel
+            one = str(8 * dtype.itemsize)
+            wide, times = BITS[name] or one, depth if name == "stream" else 1
+            assert set(found.loads) == set(found.stores) == {wide, one}, kernel
+            if wide != one:
+                moved = found.loads[wide], found.stores[wide]
+                assert moved == (read * times, written * times), kernel
+            seen += 1
+    assert seen == (12 if spec.stem == "act_mul" else 15)
+
+
+@each
+def test_stream_asks_for_everything_before_it_waits(op: str, arch: str) -> None:
+    """All its wide loads, which tell the cache that lines are read once (EF: evicted first), come
+    before the first wide store."""
+    spec, (read, written, depth) = SPECS[op], SHAPES[op]
+    kernels = {
+        name for dtype in ("float16", "float32") for name in spec.cuda_kernels(dtype, "stream")
+    }
+    for kernel in kernels:
+        wide = [o for o in instructions(spec.stem, arch)[kernel] if re.search(r"\.128", o)]
+        assert all(".EF." in opcode for opcode in wide), kernel
+        kinds = [opcode.partition(".")[0] for opcode in wide]
+        assert kinds == ["LDG"] * read * depth + ["STG"] * written * depth, kernel
+
+
+def test_every_kernel_of_a_source_is_some_variants() -> None:
+    for stem in ("add", "square", "relu_scale", "act_mul"):
+        specs = [spec for spec in SPECS.values() if spec.stem == stem]
+        named = set().union(*map(cross_compile._cuda_names, specs))
+        assert set(figures(stem, "sm_90")) == named
+
+
+@pytest.mark.parametrize(
+    ("symbol", "name"),
+    [
+        (
+            "_Z13stream_kernelI6ActMulILi4EE6__halfEvT_9AddressesIXsrS2_6INPUTSEXsrS2_7OUTPUTSEEx",
+            "stream_kernel<ActMul<4>, __half>",
+        ),
+        ("_Z4bothI1AILi1EES1_S0_ILb1EEEvv", None),  # a template's name alone, once more
+        ("_Z4bothI1AILi1EES1_fEvv", "both<A<1>, A<1>, float>"),
+        ("_Z4bothI1AI1BfE6__halfS3_EvT_", "both<A<B, float>, __half, __half>"),
+    ],
+)
+def test_names_of_templates_in_templates(symbol: str, name: str | None) -> None:
+    assert readable(symbol) == (name or symbol)

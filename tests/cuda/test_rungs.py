@@ -1,0 +1,336 @@
+"""The rungs of elementwise ops: the plain kernel's bits, what each takes, what "auto" chooses."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+import cuda_reference
+from compare.cases import DTYPES, Case
+from compare.checking.implementations import Implementation, in_quick_level, unavailable
+from compare.ops import SPECS
+from compare.timing import providers
+from cuda_reference import _rungs, _signatures
+
+HALF, FLOAT, DOUBLE, INT = torch.float16, torch.float32, torch.float64, torch.int32
+NARROW = (HALF, torch.bfloat16, FLOAT)
+NAMES = ["scalar", "pack64", "pack128", "stream"]
+# Op → its tensors, the other arguments, and how many results it has.
+CALLS: dict[str, tuple[int, tuple[Any, ...], int]] = {
+    "add": (2, (), 1),
+    "square": (1, (), 1),
+    "square_backward": (2, (), 1),
+    "relu_scale": (1, (0.3,), 1),
+    "relu_scale_add": (2, (0.3,), 1),
+    "relu_scale_backward": (2, (0.3,), 1),
+    "act_mul": (2, ("gelu",), 1),
+    "act_mul_backward": (3, ("gelu_tanh",), 2),
+}
+
+needs_host = pytest.mark.skipif(
+    "cuda-host" in unavailable(), reason=f"cuda-host: {unavailable().get('cuda-host')}"
+)
+devices = pytest.mark.parametrize(
+    "device",
+    [
+        pytest.param("cpu", marks=needs_host),
+        pytest.param("cuda", marks=pytest.mark.gpu_only),
+    ],
+)
+
+
+def moved(t: Tensor, start: int) -> Tensor:
+    """The same values ``start`` elements after a multiple of 16 bytes, between guards."""
+    memory = torch.full((t.numel() + start + 8,), 77.0, dtype=t.dtype, device=t.device)
+    view = memory[start : start + t.numel()]
+    view.copy_(t)
+    return view
+
+
+def guards(t: Tensor) -> list[float]:
+    """What lies before and behind such a tensor."""
+    memory = torch.tensor([], dtype=t.dtype, device=t.device).set_(t.untyped_storage())
+    start = t.storage_offset()
+    return torch.cat((memory[:start], memory[start + t.numel() :])).tolist()
+
+
+def call(
+    op: str, n: int, dtype: torch.dtype, device: str, start: int = 0, **options: Any
+) -> list[Tensor]:
+    """The op's results on random numbers; all tensors begin at that element."""
+    tensors, others, results = CALLS[op]
+    generator = torch.Generator().manual_seed(n)
+    inputs = [torch.randn(n, generator=generator).to(device, dtype) for _ in range(tensors)]
+    outs = [moved(torch.full_like(inputs[0], 7), start) for _ in range(results)]
+    inputs = [moved(t, start) for t in inputs]
+    out = tuple(outs) if results > 1 else outs[0]
+    getattr(cuda_reference, op)(*inputs, *others, out=out, **options)
+    assert {value for t in outs for value in guards(t)} <= {77.0}
+    return outs
+
+
+@devices
+@pytest.mark.parametrize("op", CALLS)
+def test_every_rung_gives_the_plain_kernels_bits(op: str, device: str) -> None:
+    """At every count modulo a pack, from every element modulo 16 bytes, and where the grid walks:
+    two blocks of stream take 16384 elements at a time at most."""
+    tried = set()
+    for dtype in (*NARROW, DOUBLE):
+        sizes = [(n, start) for n in range(18) for start in (0, 1)]
+        sizes += [(1000, start) for start in range(8)]
+        sizes += [(40000 + start, start) for start in (0, 3)]
+        for n, start in sizes:
+            plain = call(op, n, dtype, device, start)
+            for name, dtypes in SPECS[op].rungs().items():
+                if dtype in dtypes:
+                    found = call(op, n, dtype, device, start, variant=name)
+                    assert all(map(torch.equal, plain, found)), (name, dtype, n, start)
+                    tried.add((name, dtype))
+    assert len(tried) == (12 if op.startswith("act_mul") else 15)
+
+
+@needs_host
+def test_operands_that_lie_otherwise_go_through_packs_element_by_element() -> None:
+    x, y = (moved(torch.randn(1000), start) for start in (1, 2))
+    for name in NAMES[:3]:
+        assert torch.equal(cuda_reference.add(x, y, variant=name), cuda_reference.add(x, y))
+
+
+@needs_host
+@pytest.mark.parametrize("name", NAMES)
+def test_in_place(name: str) -> None:
+    x = torch.randn(20011)
+    right = cuda_reference.square(x)
+    assert cuda_reference.square(x, out=x, variant=name) is x
+    assert torch.equal(x, right)
+    grad, gate, up = torch.randn(3, 20011).unbind()
+    grad, gate, up = grad.clone(), gate.clone(), up.clone()
+    first, second = cuda_reference.act_mul_backward(grad, gate, up, "silu")
+    cuda_reference.act_mul_backward(grad, gate, up, "silu", out=(gate, up), variant=name)
+    assert torch.equal(gate, first)
+    assert torch.equal(up, second)
+
+
+# ---- what each takes ----
+
+
+def refused(run: Callable[[], Any], *words: str) -> None:
+    with pytest.raises(ValueError, match=r"^\w+\(\): ") as caught:
+        run()
+    for word in words:
+        assert word in str(caught.value), str(caught.value)
+
+
+@needs_host
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("op", ["square", "relu_scale_add", "act_mul"])
+def test_what_a_rung_cannot_do_is_refused_and_nothing_is_written(op: str, name: str) -> None:
+    function, (tensors, others, _) = getattr(cuda_reference, op), CALLS[op]
+    x, out = torch.ones(9, dtype=torch.float64), torch.full((9,), 7.0)
+
+    def run(x: Tensor, out: Tensor) -> Any:
+        return function(x, *[x.clone()] * (tensors - 1), *others, out=out, variant=name)
+
+    wide = torch.full((9,), 7.0, dtype=DOUBLE)
+    if op == "act_mul" or name == "pack64":
+        refused(lambda: run(x, wide), f"variant '{name}'", "float64")
+    strided = torch.ones(18)[::2]
+    refused(lambda: run(strided, out), f"variant '{name}'", "contiguous", "strides [2]")
+    if tensors > 1:
+        row = torch.ones(2, 9)
+        both = torch.full((2, 9), 7.0)
+        refused(
+            lambda: function(row, out, *others, out=both, variant=name), f"'{name}'", "one shape"
+        )
+        assert set(both.flatten().tolist()) == {7}
+    assert set(out.tolist()) | set(wide.tolist()) == {7}
+
+
+@needs_host
+def test_stream_refuses_tensors_that_lie_unlike() -> None:
+    x, out = moved(torch.ones(9), 1), torch.full((9,), 7.0)
+    refused(
+        lambda: cuda_reference.square(x, out=out, variant="stream"),
+        *("variant 'stream'", "16 bytes", "'x' 4", "'out' 0"),
+    )
+    assert set(out.tolist()) == {7}
+
+
+@needs_host
+def test_numbers_and_integers_have_no_rung() -> None:
+    x = torch.ones(9)
+    refused(lambda: cuda_reference.add(x, 2, variant="stream"), "'y' is a number")
+    refused(lambda: cuda_reference.square(x.int(), variant="scalar"), "does not take torch.int32")
+    refused(lambda: cuda_reference.square(x, variant="pack32"), "'pack32'", "'auto'", "'stream'")
+    refused(lambda: cuda_reference.act_backward(x[None], x[None], "relu", variant="auto"), "'auto'")
+
+
+# ---- auto ----
+
+
+def lines(capsys: pytest.CaptureFixture[str], run: Callable[[], Any]) -> list[str]:
+    run()
+    return capsys.readouterr().out.splitlines()
+
+
+@needs_host
+@pytest.mark.parametrize(
+    ("made", "chosen", "why"),
+    [
+        (lambda: torch.ones(4, 9), "'stream'", "contiguous, of one shape and dtype"),
+        (lambda: moved(torch.ones(9), 1), "'scalar'", "'stream' takes tensors that lie alike"),
+        (lambda: torch.ones(9, 4).T, "the plain kernel", "strides [1, 4]"),
+        (lambda: torch.ones(9, dtype=INT), "the plain kernel", "torch.int32"),
+        (lambda: torch.ones(9, dtype=DOUBLE), "'stream'", "contiguous"),
+    ],
+)
+def test_auto_takes_the_best_that_fits_and_says_why(
+    made: Callable[[], Tensor], chosen: str, why: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    x = made()
+    square = cuda_reference.square
+    (line,) = lines(capsys, lambda: square(x, variant="auto", explain=True))
+    assert line.startswith(f"square(): variant 'auto' is {chosen}: ")
+    assert why in line
+    assert torch.equal(square(x, variant="auto"), square(x))
+    assert lines(capsys, lambda: square(x, variant="auto")) == []
+
+
+@needs_host
+@pytest.mark.parametrize("op", CALLS)
+def test_auto_launches_what_it_names(op: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    launched = []
+    launch = _rungs.launch
+
+    def noted(stem: str, name: str, rung: str, *rest: Any) -> None:
+        launched.append((name, rung))
+        launch(stem, name, rung, *rest)
+
+    monkeypatch.setattr(_rungs, "launch", noted)
+    call(op, 1000, FLOAT, "cpu", variant="auto")
+    assert launched == [(op, "stream")]
+
+
+@needs_host
+def test_explain_is_for_auto() -> None:
+    x = torch.ones(9)
+    for variant in (None, "stream"):
+        refused(
+            lambda v=variant: cuda_reference.relu_scale(x, 2.0, variant=v, explain=True), "explain"
+        )
+    with pytest.raises(TypeError, match="'explain' must be a bool"):
+        cuda_reference.square(x, variant="auto", explain="yes")
+
+
+# ---- what is told of them ----
+
+
+def test_capabilities() -> None:
+    every = cuda_reference.capabilities()
+    assert {rung.op for rung in every.rungs} == set(CALLS)
+    own = cuda_reference.capabilities("relu_scale").rungs
+    assert [rung.name for rung in own] == NAMES
+    assert [rung.auto for rung in own] == [True, False, False, True]
+    assert DOUBLE in own[-1].dtypes
+    assert DOUBLE not in own[1].dtypes
+    text = str(cuda_reference.capabilities("act_mul"))
+    assert "act_mul  stream   float16, bfloat16, float32  contiguous, one shape  alike" in text
+    assert "not measured" in text
+    assert cuda_reference.capabilities("gemm_bias_act").rungs == ()
+    with pytest.raises(ValueError, match="capabilities\\(\\): no op 'sub'"):
+        cuda_reference.capabilities("sub")
+    assert NAMES == list(_rungs.RUNGS)
+
+
+def test_a_case_and_a_rung_agree_on_what_fits() -> None:
+    """What takes() says of every quick case is what the call does, on the tensors of the case."""
+    seen = set()
+    for op in ("add", "relu_scale_backward", "act_mul_backward"):
+        spec = SPECS[op]
+        for case in spec.cases("float16", "quick"):
+            for name in NAMES:
+                seen.add((op, name, spec.takes("cuda", name, case)))
+                if case.layout in ("inplace", "functional") or not spec.takes("cuda", name, case):
+                    continue
+                arguments, _ = spec.inputs(case)
+                tensors = {str(i): t for i, t in enumerate(arguments)}
+                dtypes = spec.rungs()[name]
+                assert not _rungs.misfit(name, dtypes, tensors), (case, name)
+    assert len(seen) == 24  # each takes some and not others
+
+
+def test_the_quick_level_has_the_plain_kernel_and_the_best_rung() -> None:
+    def of(op: str) -> set[str | None]:
+        spec = SPECS[op]
+        return {
+            name
+            for name in (None, *spec.variants("cuda"))
+            if in_quick_level(Implementation("cuda-host", name, spec.cuda), spec)
+        }
+
+    assert of("square") == of("add") == of("act_mul_backward") == {None, "stream"}
+    assert of("gemm_bias_act") == {None, "naive", "tiled", "wmma"}
+    f32 = Implementation("triton-interpreted", "f32", SPECS["add"].triton)
+    assert in_quick_level(f32, SPECS["add"])
+
+
+def test_bench_races_auto_and_leaves_single_rungs_to_who_asks() -> None:
+    case = Case("relu_scale", "float32", (64, 64), options={"scale": 0.1})
+    spec = SPECS["relu_scale"]
+    ours = [name for name in providers.names(spec, case) if name.startswith("cuda")]
+    assert ours == ["cuda", "cuda/auto"]
+    every = [name for name in providers.names(spec, case, ["ours"]) if name.startswith("cuda")]
+    assert every == ["cuda", *(f"cuda/{name}" for name in NAMES), "cuda/auto"]
+    assert providers.names(spec, case, ["cuda/pack64"]) == ["cuda/pack64"]
+    assert {*every} < {*providers.names(spec)}  # which may be asked for
+    gemm = Case("gemm_bias_act", "float32", (64, 64, 64))
+    assert providers.AUTO not in providers.names(SPECS["gemm_bias_act"], gemm)
+
+
+LAUNCHERS = """
+// leaky: out = x
+extern "C" int leaky(const Tensor* x, const Tensor* out, Scalar s, cudaStream_t stream) {
+  WITH_FLOATING_TYPE(out->dtype, f());
+}
+extern "C" int %s(const Call* call, const void* %s, void* out, Scalar s, cudaStream_t stream) {
+}
+"""
+
+
+@pytest.mark.parametrize(
+    ("symbol", "operand", "wrong"),
+    [
+        ("leaky_rung", "x", ""),
+        ("leaky_rung", "y", "leaky_rung has parameters"),
+        ("other_rung", "x", "other_rung is a launcher of rungs of no op"),
+    ],
+)
+def test_an_op_without_host_code_has_rungs_by_its_second_launcher(
+    symbol: str, operand: str, wrong: str, tmp_path: Path
+) -> None:
+    source = tmp_path / "leaky.cu"
+    source.write_text(LAUNCHERS % (symbol, operand))
+    if wrong:
+        with pytest.raises(ImportError, match=wrong):
+            _signatures.signatures(source)
+        return
+    (found,) = _signatures.signatures(source)
+    assert (found.op, found.operands, found.numbers, found.rungs) == ("leaky", ("x",), ("s",), True)
+    source.write_text(LAUNCHERS.partition('extern "C" int %s')[0])
+    assert not _signatures.signatures(source)[0].rungs
+
+
+def test_dtypes_of_the_specs_are_those_of_the_rungs() -> None:
+    for op in CALLS:
+        for name, dtypes in SPECS[op].rungs().items():
+            taken = {
+                DTYPES[dtype]
+                for dtype in SPECS[op].dtypes
+                if SPECS[op].takes("cuda", name, Case(op, dtype, (4, 4)))
+            }
+            assert taken == set(dtypes), (op, name)

@@ -1,0 +1,123 @@
+"""The interpreter's shortcuts: each gives what Triton's own function gives."""
+
+from __future__ import annotations
+
+import itertools
+import operator
+from typing import Any
+
+import numpy as np
+import pytest
+import triton.language as tl
+
+from triton_kernels import interpreter
+from triton_kernels.interpreter import shortcuts
+from triton_kernels.interpreter.handles import encode, upstream
+
+# What stands there outside of interpreting().
+TYPE, TENSOR = tl.block_type.__init__, tl.tensor.__init__
+SEMANTIC = type(upstream.interpreter_semantic)
+BROADCAST, OPERANDS = SEMANTIC.broadcast_impl_value, SEMANTIC.binary_op_type_checking_impl
+SHAPES: list[Any] = [[4], [2, 8], [2, tl.constexpr(8)], tl.tuple([2, 8]), [1, 1, 1]]
+ELEMENTS = [tl.int1, tl.int32, tl.float32, tl.pointer_type(tl.float32), tl.pointer_type(tl.int8)]
+
+
+def fields(made: Any) -> dict[str, Any]:
+    found = dict(vars(made))
+    found["shape"] = [getattr(n, "value", n) for n in found["shape"]]
+    found["numel"] = getattr(found["numel"], "value", found["numel"])
+    return found
+
+
+def upstreams(kind: Any, constructor: Any, *args: Any) -> Any:
+    made = object.__new__(kind)
+    constructor(made, *args)
+    return made
+
+
+@pytest.mark.parametrize("element", ELEMENTS, ids=str)
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+def test_types_and_tensors_have_the_fields_of_upstreams(shape: Any, element: Any) -> None:
+    with interpreter.interpreting():
+        for _ in range(2):  # the first is made by Triton, the second one is not
+            kind = tl.block_type(element, shape)
+            assert fields(kind) == fields(upstreams(tl.block_type, TYPE, element, shape))
+            assert kind.element_ty is element
+            assert type(kind.shape) is type(upstreams(tl.block_type, TYPE, element, shape).shape)
+            handle = object()
+            made = tl.tensor(handle, kind)
+            assert fields(made) == fields(upstreams(tl.tensor, TENSOR, handle, kind))
+            assert made.handle is handle
+            assert made.type is kind
+            single = tl.tensor(handle, element)
+            assert fields(single) == fields(upstreams(tl.tensor, TENSOR, handle, element))
+
+
+@pytest.mark.parametrize("shape", [[3], [], [4.0], (4,)], ids=str)
+def test_a_shape_is_refused_as_upstream_does(shape: Any) -> None:
+    with interpreter.interpreting():
+        tl.block_type(tl.int32, [4])
+        with pytest.raises((AssertionError, TypeError, ValueError)) as refused:
+            upstreams(tl.block_type, TYPE, tl.int32, shape)
+        for _ in range(2):
+            with pytest.raises(type(refused.value)) as again:
+                tl.block_type(tl.int32, shape)
+            assert str(again.value) == str(refused.value)
+
+
+def test_other_classes_are_left_to_upstream() -> None:
+    """Gluon's types are block types with fields of their own, set before or after."""
+
+    class Laid(tl.block_type):
+        def __init__(self, element: Any, shape: Any, layout: str) -> None:
+            self.layout = layout
+            super().__init__(element, shape)
+
+    with interpreter.interpreting():
+        shortcuts._types.clear()
+        assert Laid(tl.int32, [16, 2], "rows").layout == "rows"
+        assert not hasattr(tl.block_type(tl.int32, [16, 2]), "layout")
+        assert Laid(tl.int32, [16, 2], "columns").layout == "columns"
+
+
+def tile(dtype: Any, shape: tuple[int, ...]) -> Any:
+    handle = encode(np.ones(shape or (1,)), dtype)
+    return tl.tensor(handle, tl.block_type(dtype, list(shape)) if shape else dtype)
+
+
+DTYPES = [tl.int1, tl.int8, tl.uint8, tl.int32, tl.uint32, tl.int64, tl.float16, tl.bfloat16]
+DTYPES += [tl.float32, tl.float64]
+OPERATIONS = [
+    operator.add,
+    operator.mul,
+    operator.truediv,
+    operator.mod,
+    operator.lt,
+    operator.and_,
+]
+
+
+def told(operation: Any, lhs: Any, rhs: Any) -> Any:
+    """Type and numbers of a result, or the error."""
+    try:
+        made = operation(lhs, rhs)
+    except Exception as error:  # noqa: BLE001 - both must give the same
+        return type(error), str(error)
+    return str(made.type), made.handle.data.dtype, made.handle.data.tolist()
+
+
+@pytest.mark.parametrize("operation", OPERATIONS, ids=lambda each: each.__name__)
+def test_operations_give_upstreams_types_and_numbers(
+    operation: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shapes: list[tuple[int, ...]] = [(), (4,), (2, 4), (2, 1)]
+    with interpreter.interpreting():
+        tiles = [tile(dtype, shape) for dtype in DTYPES for shape in shapes]
+        operands = [*tiles, 3, -3, 2.5]
+        pairs = list(itertools.product(tiles, operands))
+        own = [told(operation, *pair) for pair in pairs]
+        monkeypatch.setattr(SEMANTIC, "broadcast_impl_value", BROADCAST)
+        monkeypatch.setattr(SEMANTIC, "binary_op_type_checking_impl", OPERANDS)
+        for pair, got in zip(pairs, own):
+            assert got == told(operation, *pair), pair
+        monkeypatch.undo()
