@@ -237,7 +237,10 @@ def compile_op(op: str, arch: str, sides: tuple[str, ...], asm: str = "") -> lis
     for other in SPECS.values():
         if other.stem == spec.stem and other is not spec:
             shown |= _cuda_names(other) - own
-    rows += [Row(arch, op, "–", name, None, cuda[name]) for name in cuda if name not in shown]
+    labels = {} if spec.own else _labels(spec)
+    for name in cuda:
+        if name not in shown:
+            rows.append(Row(arch, op, *labels.get(name, ("–", name)), None, cuda[name]))
     return rows
 
 
@@ -382,7 +385,17 @@ def _cuda_variants(spec: Spec) -> Iterator[tuple[str, str | None]]:
 
 def _cuda_names(spec: Spec) -> set[str]:
     """Those kernels."""
-    return {name for which in _cuda_variants(spec) for name in spec.cuda_kernels(*which)}
+    return {name for which in _cuda_variants(spec) for name in spec.cuda_kernels(*which).values()}
+
+
+def _labels(spec: Spec) -> dict[str, tuple[str, str]]:
+    """The dtype and label of kernels that are of one dtype, a rung's: their names are long."""
+    return {
+        name: (dtype, f"{variant} {options}".strip())
+        for dtype, variant in _cuda_variants(spec)
+        if variant in spec.rungs()
+        for options, name in spec.cuda_kernels(dtype, variant).items()
+    }
 
 
 def _cuda_kernels(spec: Spec, arch: str, asm: str = "") -> dict[str, Kernel]:

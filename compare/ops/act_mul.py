@@ -137,15 +137,18 @@ class ActMul(Elementwise):
 
     def cuda_kernel(self, dtype: str, variant: str | None) -> str:
         """The default activation's."""
-        return self.cuda_kernels(dtype, variant)[0]
+        kernels = self.cuda_kernels(dtype, variant)
+        return kernels.get(self.default_options["act"]) or kernels[""]
 
-    def cuda_kernels(self, dtype: str, variant: str | None) -> list[str]:
+    def cuda_kernels(self, dtype: str, variant: str | None) -> dict[str, str]:
         """The best rung has one for every activation, the others one for any: the last number."""
-        names = list(ACTIVATIONS)
-        acts = [names.index(self.default_options["act"]), *range(len(names))]
-        numbers = dict.fromkeys(acts if variant == "stream" else [len(names)])
+        acts = list(ACTIVATIONS) if variant == "stream" else [*[None] * len(ACTIVATIONS), ""]
         name, formula = super().cuda_kernel(dtype, variant), self.name.title().replace("_", "")
-        return [name.replace(f"<{formula},", f"<{formula}<{number}>,") for number in numbers]
+        return {
+            act: name.replace(f"<{formula},", f"<{formula}<{number}>,")
+            for number, act in enumerate(acts)
+            if act is not None
+        }
 
     # ---- cases ----
 

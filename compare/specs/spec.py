@@ -369,9 +369,9 @@ class Spec:
         name = f"{self.name}_{variant}" if variant else self.name
         return f"{name}_kernel<{cuda_type(dtype)}>"
 
-    def cuda_kernels(self, dtype: str, variant: str | None) -> list[str]:
-        """Every kernel that it may run, whatever the options; that of the default ones first."""
-        return [self.cuda_kernel(dtype, variant)]
+    def cuda_kernels(self, dtype: str, variant: str | None) -> dict[str, str]:
+        """Every kernel that it may run: the options that it is for, as tables say it → name."""
+        return {"": self.cuda_kernel(dtype, variant)}
 
 
 def cuda_type(dtype: str) -> str:

@@ -147,7 +147,7 @@ def test_a_sweep_is_one_table_and_has_its_place_in_the_file(rig: Rig, tmp_path: 
     ]
     assert done.output.count("square float32, GB/s and × best peer") == 1
     rows = [line.split() for line in done.output.splitlines() if line.split()[:1] == ["268435456"]]
-    assert rows == [["268435456", *["3200", "1.00"] * 3, "1600", "0.50", "3200", "best"]]
+    assert rows == [["268435456", *["3200", "1.00"] * 4, "1600", "0.50", "3200", "best"]]
     assert "numel" in done.output.splitlines()[-1]  # a line of the summary
 
 

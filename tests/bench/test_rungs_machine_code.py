@@ -77,10 +77,8 @@ def test_stream_asks_for_everything_before_it_waits(op: str, arch: str) -> None:
     """All its wide loads, which tell the cache that lines are read once (EF: evicted first), come
     before the first wide store."""
     spec, (read, written, depth) = SPECS[op], SHAPES[op]
-    kernels = {
-        name for dtype in ("float16", "float32") for name in spec.cuda_kernels(dtype, "stream")
-    }
-    for kernel in kernels:
+    dtypes = ("float16", "float32")
+    for kernel in {name for d in dtypes for name in spec.cuda_kernels(d, "stream").values()}:
         wide = [o for o in instructions(spec.stem, arch)[kernel] if re.search(r"\.128", o)]
         assert all(".EF." in opcode for opcode in wide), kernel
         kinds = [opcode.partition(".")[0] for opcode in wide]
@@ -92,6 +90,15 @@ def test_every_kernel_of_a_source_is_some_variants() -> None:
         specs = [spec for spec in SPECS.values() if spec.stem == stem]
         named = set().union(*map(cross_compile._cuda_names, specs))
         assert set(figures(stem, "sm_90")) == named
+
+
+def test_a_rung_has_its_row_by_dtype_and_name() -> None:
+    rows = cross_compile.compile_op("act_mul", "sm_90", ("cuda",))
+    labels = {(row.dtype, row.label): row.cuda.name for row in rows if row.cuda}
+    assert labels["float16", "stream gelu"] == "stream_kernel<ActMul<2>, __half>"
+    assert labels["float32", "pack128"] == "pack_kernel<ActMul<8>, float, float4, 4>"
+    assert ("–", "act_mul_kernel<float>") in labels
+    assert len(labels) == len(rows) == 2 + 3 * (3 + 8)
 
 
 @pytest.mark.parametrize(

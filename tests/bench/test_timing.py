@@ -334,7 +334,7 @@ def test_dry_run_says_what_would_be_timed() -> None:
     assert len(lines) == 2 * (4 + 10) + 1
     assert lines[0].startswith("add float32 1024x1024 ")
     assert lines[0].endswith(": triton, cuda, triton/f32, triton/f32x4, cuda/f32, cuda/f32x4, "
-                             "eager, compile")  # fmt: skip
+                             "cuda/auto, eager, compile")  # fmt: skip
     assert sum("max-autotune" in line for line in lines) == 6  # bfloat16, but for LONG_TO_TUNE
     assert all("cublaslt" in line for line in lines[8:-1])
     assert lines[-1] == "not installed: flag_gems, quack"
