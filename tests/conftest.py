@@ -35,10 +35,11 @@ except ImportError:  # then test_properties.py is skipped, with this reason
     pass
 else:
     # Slow machines are no finding. "quick" draws the same examples every time, so that a red run
-    # is the change's fault; --hypothesis-profile thorough draws many new ones.
+    # is the change's fault; "few" are for tests of tests; "thorough" draws many new ones.
     patient: Any = {"deadline": None, "suppress_health_check": [HealthCheck.too_slow]}
     patient["phases"] = set(Phase) - {Phase.explain}  # which lists lines of compare
     settings.register_profile("quick", max_examples=100, derandomize=True, **patient)
+    settings.register_profile("few", max_examples=10, derandomize=True, **patient)
     settings.register_profile("thorough", max_examples=2000, **patient)
     settings.load_profile("quick")
 

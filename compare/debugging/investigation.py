@@ -341,7 +341,12 @@ def _notes(
     """What else the stores tell."""
     notes = []
     if not stores.stored() and not findings.failure and not findings.partial:
-        notes.append("no program stored anything")
+        elsewhere = any(store.on for store in stores.stores)
+        notes.append(
+            "all stores went to memory that arguments lead to by addresses: memory= names it"
+            if elsewhere
+            else "no program stored anything"
+        )
     wrong = {w.output for w in findings.wrong}
     for result in results:
         if result.name not in wrong and not result.less_accurate:

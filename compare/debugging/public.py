@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
+
+from torch import Tensor
 
 from compare.checking.judging import Tolerance
 from compare.debugging.compiled import bisection
@@ -27,6 +29,7 @@ def debug(
     program: Sequence[int] | None = None,
     sanitize: bool = True,
     uninitialized: Sequence[str] = (),
+    memory: Mapping[str, Tensor] | Sequence[Tensor] = (),
     pdb: bool = False,
     breakpoints: Sequence[str] = (),
     bisect: bool | None = None,
@@ -54,6 +57,9 @@ def debug(
         sanitize: whether to look for hazards, too: what may be wrong though the result is right.
         uninitialized: names of parameters whose memory holds nothing at the start, as that of
             outputs made by torch.empty: reading them before a store is a hazard.
+        memory: tensors that the arguments lead to by addresses, as a table of pointers does: by
+            name, or they are called memory[0], memory[1], … The kernel gets copies of them, too,
+            to which the addresses then lead, and the oracle's dict may name them.
         pdb: open Python's debugger at the first line of that program, and only there, and where
             the kernel raises an error.
         breakpoints: open it at these lines of that program: "kernels.py:104".
@@ -79,7 +85,9 @@ def debug(
     Example:
         >>> print(debug(kernel, (4,), (x, out, 1000), oracle=lambda: x * x, BLOCK=256))
     """
-    subject = subject_of(kernel, grid, args, oracle, max_ulps, bound, uninitialized, **constexprs)
+    subject = subject_of(
+        kernel, grid, args, oracle, max_ulps, bound, uninitialized, memory, **constexprs
+    )
     if bisect and oracle is None:
         raise ValueError("debug(): bisect needs an oracle")
     if bisect and (reason := bisection.impossible(subject)):
@@ -90,7 +98,12 @@ def debug(
         raise ValueError(f"debug(): breakpoint {error}") from None
     if not shrink:
         return investigate(subject, program, sanitize=sanitize, session=session, bisect=bisect)
-    for name, given in (("program", program), ("a debugger", session), ("bisect", bisect)):
+    for name, given in (
+        ("program", program),
+        ("a debugger", session),
+        ("bisect", bisect),
+        ("memory", memory),
+    ):
         if given:
             raise ValueError(f"debug(): {name} and shrink exclude each other")
     call = {"kernel": kernel, "grid": grid, "args": args, "oracle": oracle}

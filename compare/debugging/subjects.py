@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import inspect
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple, Protocol
 
 import torch
@@ -146,10 +146,12 @@ class Kernel:
         max_ulps: float,
         bound: Tolerance | None,
         uninitialized: Sequence[str] = (),
+        memory: Mapping[str, Tensor] | None = None,
     ) -> None:
         names = kernel.arg_names if uninitialized else ()
         self._uninitialized = _checked(uninitialized, names, args, constexprs)
         self._kernel, self._grid, self._given = kernel, grid, (tuple(args), constexprs)
+        self._memory = dict(memory or {})
         self._max_ulps, self._bound = max_ulps, bound
         self._outputs: list[tuple[str, int]] = []  # name and place among the tensors
         self.in_ulps = bound is None
@@ -160,17 +162,22 @@ class Kernel:
         self.title = getattr(inner, "__name__", "kernel")
 
     def prepare(self, device: torch.device) -> Any:
-        """Copies of the arguments' memory."""
-        return copies(self._given, device)
+        """Copies of the arguments' memory, and of that to which they lead: addresses in them lead
+        to the copies."""
+        state = copies((*self._given, self._memory), device)
+        if self._memory:
+            _point_to(list(tensors((*self._given, self._memory))), list(tensors(state)))
+        return state
 
     def launch(self, state: Any, shadows: Shadows | None = None) -> None:
         """Launch on the copies."""
-        args, constexprs = state
+        args, constexprs, memory = state
         if shadows is not None:
             named = {**dict(zip(self._kernel.arg_names, args)), **constexprs}
             for tensor in tensors([named[name] for name in self._uninitialized]):
                 shadows.uninitialize(tensor)
-        self._kernel[self._grid](*args, **constexprs)
+        with interpreter.reaching(memory):
+            self._kernel[self._grid](*args, **constexprs)
 
     def judge(self, state: Any, stores: Stores | None) -> list[Result]:
         """In ULPs or by the caller's bound; a tensor for each argument that was stored to."""
@@ -192,7 +199,7 @@ class Kernel:
     def expect(self, state: Any, arguments: Sequence[Argument]) -> list[Result]:
         """Those that the kernel stores to, as its source tells."""
         held = list(tensors(state))
-        names = stored_parameters(self._kernel)
+        names = stored_parameters(self._kernel) | set(self._named_memory())
         outputs = [a for a in arguments if a.name in names]
         self._outputs = [
             (a.name, next(i for i, t in enumerate(held) if t is a.tensor)) for a in outputs
@@ -207,13 +214,18 @@ class Kernel:
         if expected.keys() <= names if isinstance(expected, dict) else len(expected) <= len(names):
             return written
         try:
-            meant = stored_parameters(self._kernel)
+            meant = stored_parameters(self._kernel) | set(self._named_memory())
         except Unwritable:
             return written
         names |= meant & expected.keys() if isinstance(expected, dict) else meant
         launches = (launch for launch in stores.launches if math.prod(launch.grid))
         every = (argument for launch in launches for argument in launch.arguments)
         return [argument for argument in every if argument.name in names]
+
+    def _named_memory(self) -> list[str]:
+        """What the oracle says of memory that the arguments lead to."""
+        expected = self._expected
+        return [name for name in self._memory if isinstance(expected, dict) and name in expected]
 
     def compilable(self) -> bool:
         """Unless it was made under TRITON_INTERPRET=1."""
@@ -223,7 +235,7 @@ class Kernel:
         """What is expected, by parameter; of a dict, what it leaves out (locks, scratch memory) may
         hold anything."""
         names = [name for name, _ in self._outputs]
-        stored = ", ".join(names) or "nothing"
+        stored = ", ".join(names) or "none of its arguments (memory= names what they lead to)"
         expected = self._expected
         if isinstance(expected, dict):
             if not expected or not set(expected) <= set(names):
@@ -254,6 +266,29 @@ class Kernel:
             return judging.by_bound(result, reference, limit.expand(result.shape))
         except (RuntimeError, ValueError) as error:
             raise ValueError(f"debug(): argument 'bound', for {name}: {error}") from None
+
+
+def _point_to(given: Sequence[Tensor], made: Sequence[Tensor]) -> None:
+    """Let addresses of the given tensors' memory, in the copies that were made, be those of the
+    copies."""
+    for table, copy in zip(given, made):
+        if table.dtype not in (torch.int64, torch.uint64) or not table.numel():
+            continue
+        addresses = copy.view(torch.int64).clone()
+        for old, new in zip(given, made):
+            reach = sum((n - 1) * st for n, st in zip(old.shape, old.stride())) + 1
+            first = old.data_ptr()
+            inside = (addresses >= first) & (addresses < first + reach * old.element_size())
+            if old.numel() and bool(inside.any()):
+                moved = addresses[inside] + (new.data_ptr() - first)
+                copy.view(torch.int64)[inside] = moved
+
+
+def named(memory: Mapping[str, Tensor] | Sequence[Tensor]) -> dict[str, Tensor]:
+    """Tensors by name: those of a sequence are memory[0], memory[1], …"""
+    if isinstance(memory, Mapping):
+        return dict(memory)
+    return {f"memory[{i}]": t for i, t in enumerate(memory)}
 
 
 def takes_arguments(oracle: Oracle) -> bool:
@@ -324,6 +359,7 @@ def subject_of(
     max_ulps: float = 1.0,
     bound: Tolerance | None = None,
     uninitialized: Sequence[str] = (),
+    memory: Mapping[str, Tensor] | Sequence[Tensor] = (),
     **constexprs: Any,
 ) -> Kernel:
     """The launch that arguments of :func:`debug` describe, checked."""
@@ -340,7 +376,11 @@ def subject_of(
         raise TypeError(
             f"debug(): argument 'grid' must be a tuple or a function, but got {type(grid).__name__}"
         )
-    for t in tensors((args, constexprs)):
+    reached = named(memory)
+    for name, t in reached.items():
+        if not isinstance(t, Tensor):
+            raise TypeError(f"debug(): {name} must be a tensor, but is a {type(t).__name__}")
+    for t in tensors((args, constexprs, reached)):
         if t.layout is not torch.strided or t.device.type == "meta":
             raise TypeError(
                 f"debug(): a tensor argument is {t.layout} on {t.device}; it must be strided memory"
@@ -348,4 +388,4 @@ def subject_of(
     judging.check_max_ulps(max_ulps)
     if bound is not None and oracle is None:
         raise ValueError("debug(): a bound needs an oracle")
-    return Kernel(kernel, grid, args, constexprs, oracle, max_ulps, bound, uninitialized)
+    return Kernel(kernel, grid, args, constexprs, oracle, max_ulps, bound, uninitialized, reached)

@@ -87,10 +87,6 @@ ARCHITECTURES = {
         {"hidden_size": 2560, "intermediate_size": 10240, "num_attention_heads": 32},
     ),
     "Phi-3": Architecture("Phi3Model", 32, _LAYERS, _tokens),
-    "Falcon": Architecture("FalconModel", 32, _LAYERS, _tokens),
-    "BLOOM": Architecture(
-        "BloomModel", 24, ("n_layer",), _tokens, {"hidden_size": 1024, "n_head": 16}
-    ),
     "OPT": Architecture("OPTModel", 12, _LAYERS, _tokens),
     "T5": Architecture("T5EncoderModel", 6, ("num_layers",), _sentences),
     "T5 v1.1": Architecture(

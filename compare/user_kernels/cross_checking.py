@@ -220,7 +220,10 @@ def _expected(
     """What the oracle says of one entry of ``inputs``, checked."""
     reference = oracle(*_copies(arguments))
     if not isinstance(reference, Tensor):
-        raise TypeError(f"cross_check(): the oracle returned {type(reference).__name__}")
+        raise TypeError(
+            f"cross_check(): the oracle returned a {type(reference).__name__}, but one tensor is "
+            "compared: of several results let all functions return torch.cat() of them"
+        )
     if reference.is_complex():
         raise TypeError("cross_check(): the oracle returned complex numbers, which are not judged")
     dtypes: tuple[torch.dtype, ...] = (reference.dtype,)

@@ -76,3 +76,55 @@ def test_a_table_of_pointers_of_the_host_stays_there(monkeypatch: pytest.MonkeyP
     args = table, torch.empty(150), 50
     findings = debug(grouped, (3,), args, oracle=lambda: torch.cat(tensors), BLOCK=64)
     assert findings.compiled == "not run: it reaches memory by addresses that only the host knows"
+
+
+@triton.jit
+def grouped_into(table_ptr, sizes_ptr, FAULT: tl.constexpr, BLOCK: tl.constexpr):
+    group = tl.program_id(0)
+    x_ptr = tl.load(table_ptr + 2 * group).to(tl.pointer_type(tl.float32))
+    out_ptr = tl.load(table_ptr + 2 * group + 1).to(tl.pointer_type(tl.float32))
+    i = tl.arange(0, BLOCK)
+    mask = i < tl.load(sizes_ptr + group)
+    x = tl.load(x_ptr + i, mask=mask, other=0.0)
+    if FAULT:
+        x *= group + 1
+    tl.store(out_ptr + i, x, mask=mask)
+
+
+@pytest.mark.parametrize("by_name", [True, False])
+def test_results_that_only_a_table_leads_to(by_name: bool) -> None:
+    """memory= names them; the kernel gets copies of them, and the table leads to these."""
+    xs, outs = ([torch.randn(n) for n in (5, 50, 33)] for _ in range(2))
+    before = [out.clone() for out in outs]
+    addresses = [t.data_ptr() for pair in zip(xs, outs) for t in pair]
+    args = (
+        torch.tensor(addresses, dtype=torch.int64),
+        torch.tensor([5, 50, 33], dtype=torch.int32),
+    )
+    names = [f"c{i}" if by_name else f"memory[{i}]" for i in range(3)]
+    memory = dict(zip(names, outs)) if by_name else outs
+
+    def found(fault: bool):
+        oracle = lambda: dict(zip(names, xs))  # noqa: E731
+        return debug(grouped_into, (3,), args, oracle=oracle, memory=memory, FAULT=fault, BLOCK=64)
+
+    assert found(fault=False), found(fault=False)
+    text = str(found(fault=True))
+    assert f"{names[1]} float32 (50,): 50 of 50 elements wrong" in text
+    assert "stored by program (1, 0, 0) in lane" in text or "by program (2, 0, 0) in lane" in text
+    assert "x *= group + 1" in text
+    assert all(map(torch.equal, outs, before))
+
+
+def test_memory_that_does_not_suit() -> None:
+    x, out = torch.ones(3), torch.zeros(3)
+    table = torch.tensor([x.data_ptr(), out.data_ptr()], dtype=torch.int64)
+    args = table, torch.tensor([3], dtype=torch.int32)
+    text = str(debug(grouped_into, (1,), args, FAULT=False, BLOCK=4))
+    assert "all stores went to memory that arguments lead to by addresses: memory= names" in text
+    with pytest.raises(ValueError, match=r"stored to none of its arguments \(memory= names"):
+        debug(grouped_into, (1,), args, oracle=lambda: {"out": x}, FAULT=False, BLOCK=4)
+    with pytest.raises(TypeError, match=r"memory\[0\] must be a tensor, but is a int"):
+        debug(doubling, (2,), (X, X, X, 50), memory=[3], BLOCK=32)
+    with pytest.raises(ValueError, match="memory and shrink exclude each other"):
+        debug(doubling, (2,), (X, X, X, 50), memory=[X], shrink=True, BLOCK=32)

@@ -158,7 +158,7 @@ REFUSED: dict[str, tuple[Callable[..., Any], str]] = {
     "two residuals": (lambda m, x, y: F.relu(F.linear(x, m.w, m.b) + y + x), "more than one"),
     "slope": (lambda m, x, y: F.leaky_relu(F.linear(x, m.w), 0.2), "slope 0.2, not 0.01"),
     "scaled with bias": (
-        lambda m, x, y: torch.add(y, torch.addmm(y[0], x[0], m.w) + m.b, alpha=2),
+        lambda m, x, y: torch.add(y[0], torch.addmm(y[0], x[0], m.w) + m.b, alpha=2),
         "scaled by 2, too",
     ),
     "lone": (lambda m, x, y: F.linear(x, m.w), "nothing to fuse with it"),

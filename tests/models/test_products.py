@@ -47,12 +47,12 @@ WRITTEN: dict[str, tuple[Callable[..., Any], tuple[str, str]]] = {
         lambda m, x, y: torch.sigmoid(x[:1] @ m.w[None] + y[:1]),
         (BIAS_ACT, "sigmoid"),
     ),
-    "1×1": (lambda m, x, y: F.gelu(convolved(m, x)), (LINEAR, "gelu")),
+    "1×1": (lambda m, x, y: F.gelu(convolved(m, x)), (BIAS_ACT, "gelu")),
     "1×1, one pixel": (
         lambda m, x, y: F.relu(
             F.conv2d(x[:, 0].contiguous()[..., None, None], m.v[:, :, None, None])
         ),
-        (LINEAR, "relu"),
+        (BIAS_ACT, "relu"),
     ),
 }
 

@@ -95,6 +95,10 @@ WRITTEN: dict[str, tuple[Callable[..., Any], tuple[str, str]]] = {
         lambda m, x, y: torch.sigmoid(x @ m.w - m.b.view(1, 1, 8)),
         (BIAS_ACT, "sigmoid"),
     ),
+    "[1, 1, N] bias of viewed rows": (
+        lambda m, x, y: F.relu((x.flatten(0, 1) @ m.w).view(2, 3, 8) + m.b.view(1, 1, 8)),
+        (BIAS_ACT, "relu"),
+    ),
     "times a number": (lambda m, x, y: F.gelu(F.linear(x, m.w, m.b) * 2.5), (BIAS_ACT, "gelu")),
     "by a number": (lambda m, x, y: F.gelu(F.linear(x, m.w, m.b) / 3), (BIAS_ACT, "gelu")),
     "less a vector": (lambda m, x, y: F.relu(F.linear(x, m.w) - m.b), (BIAS_ACT, "relu")),
@@ -186,6 +190,30 @@ def test_left_with_a_reason(name: str, cpu: torch.device) -> None:
     torch.testing.assert_close(out, module(x, y), equal_nan=True)
     assert not {GELU, LINEAR, BIAS_ACT} & {kernel for kernel, _ in kernels(fused.plan)}
     assert reason in str(fused.plan)
+
+
+def flat(x: Tensor) -> Tensor:
+    return x[:1].flatten(0, 1)
+
+
+# What is added behind a view changes the shape, or belongs to other rows.
+ADDED: dict[str, Callable[..., Any]] = {
+    "a dimension": lambda m, x, y: F.relu(flat(F.linear(x, m.w)) + y[:1]),
+    "a row of more dimensions": lambda m, x, y: F.relu(flat(F.linear(x, m.w)) + m.b.view(1, 1, 8)),
+    "other rows": lambda m, x, y: F.relu(F.linear(x[:1], m.w).view(3, 1, 8) + y[:1]),
+    "the same rows": lambda m, x, y: F.relu(F.linear(x, m.w).view(3, 2, 8) + y.view(3, 2, 8)),
+    "a longer product": lambda m, x, y: F.relu(F.linear(x[:1, :1], m.w) + y),
+    "a column": lambda m, x, y: F.relu(F.linear(x, m.w) + y[..., :1]),
+}
+
+
+@pytest.mark.parametrize("name", ADDED)
+def test_shapes_are_as_written(name: str, cpu: torch.device) -> None:
+    module, (x, y) = Apply(ADDED[name]), inputs(cpu)
+    fused = tk.fuse(module, min_score=0)
+    out, right = fused(x, y), module(x, y)
+    assert out.shape == right.shape
+    torch.testing.assert_close(out, right)
 
 
 @pytest.mark.usefixtures("no_grad")

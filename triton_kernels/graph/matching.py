@@ -175,6 +175,7 @@ class Matcher:
                 chain = self._chain(inner)
                 if chain is not None:
                     product = _no_convolution(chain[0])
+                    self._check_shape(inner, other, chain[1])
                     product = self._added(product, form, other, other is form.x)
                     return product, (*chain[1], node)
             except Misfit as reason:
@@ -182,6 +183,16 @@ class Matcher:
         if misfit:
             raise misfit
         return None
+
+    def _check_shape(self, inner: Node, other: Node, nodes: tuple[Node, ...]) -> None:
+        """What is added must not change the shape, of which the kernel knows the product's only."""
+        addend, value = forms.value(other), forms.value(inner)
+        if addend is None or value is None:
+            return
+        if addend.dim() > value.dim():
+            raise Misfit(f"what is added, of shape {_shape(addend)}, broadcasts")
+        if not _is_row(other) and any(isinstance(self.forms[n], Reshaped) for n in nodes):
+            raise Misfit("what is added stands behind a view of the product")
 
     def _added(self, product: Product, form: Sum, other: Node, product_last: bool) -> Product:
         """product + alpha·other, or other + alpha·product if ``product_last``."""
@@ -203,7 +214,7 @@ class Matcher:
     def _call(self, product: Product, nodes: tuple[Node, ...], act: str, sizes: Sizes) -> Match:
         if product.convolution:
             operands = (product.x, product.weight, product.bias, act)
-            return Match("linear_act", nodes, pointwise_convolution, operands, {}, sizes, act)
+            return Match("gemm_bias_act", nodes, pointwise_convolution, operands, {}, sizes, act)
         weight = forms.value(product.weight)
         batch = weight is not None and weight.dim() == 3
         for pattern in (pattern for fusion in ops.FUSIONS for pattern in fusion.products):
@@ -236,12 +247,12 @@ class Matcher:
     def _check_addends(self, product: Product, node: Node, N: int) -> None:
         bias, c = forms.value(product.bias), forms.value(product.c)
         result = forms.value(node)
-        if product.bias is not None and (bias is None or not _fits_as_row(bias, N, result)):
+        if product.bias is not None and (bias is None or not _fits_as_row(bias, N)):
             raise Misfit(f"a bias of shape {_shape(bias)}")
         if product.c is not None and (
             c is None
             or result is None
-            or not (_fits_as_row(c, N, result) or tuple(c.shape) == tuple(result.shape))
+            or not (_fits_as_row(c, N) or tuple(c.shape) == tuple(result.shape))
         ):
             raise Misfit(f"what is added, of shape {_shape(c)}, broadcasts")
 
@@ -344,13 +355,10 @@ def _is_row(operand: Operand) -> bool:
     )
 
 
-def _fits_as_row(row: Tensor, N: int, result: Tensor | None) -> bool:
-    """Whether adding it to rows of N adds to each row, and leaves the shape."""
-    if not row.dim() or any(not isinstance(n, int) or n != 1 for n in row.shape[:-1]):
-        return False
-    return bool(row.shape[-1] == N) and (
-        row.dim() == 1 or (result is not None and row.dim() <= result.dim())
-    )
+def _fits_as_row(row: Tensor, N: int) -> bool:
+    """Whether it is [N] or [1, …, N]."""
+    leading = all(isinstance(n, int) and n == 1 for n in row.shape[:-1])
+    return bool(row.dim() and leading and row.shape[-1] == N)
 
 
 def _in_rows(operand: Operand | None) -> bool:

@@ -6,7 +6,8 @@
   every :class:`Launch`, :class:`Access` and :class:`Dot`, with the :class:`Program` and the
   :class:`Place` in its source. :class:`Several` makes one of several observers; :func:`watched`
   watches runs that others start. An :class:`Argument` knows a tensor's addresses and coordinates;
-  :class:`Pages` holds numbers for the elements of a memory.
+  :class:`Pages` holds numbers for the elements of a memory. :func:`reaching` names tensors to which
+  arguments lead by addresses.
 - Where an observer has :class:`Shadows`, undefined, overflowed and non-finite values are followed
   to where they reach memory (:class:`Reach`, :class:`Origin`).
 - Where one has a :class:`Dataflow`, operations are noted, so that a :class:`Value` can be followed
@@ -27,6 +28,7 @@ from triton_kernels._modes import made_interpreted
 from triton_kernels.interpreter.dataflow import Dataflow, Value, made_by
 from triton_kernels.interpreter.fault_sinks import Reach, Shadows
 from triton_kernels.interpreter.handles import in_lane
+from triton_kernels.interpreter.launching import reaching
 from triton_kernels.interpreter.memory import Argument, Pages
 from triton_kernels.interpreter.observers import (
     Access,
@@ -64,6 +66,7 @@ __all__ = [
     "made_by",
     "made_interpreted",
     "place_of",
+    "reaching",
     "role",
     "self_test",
     "watched",

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import contextvars
 import dataclasses
 import functools
 import inspect
@@ -9,7 +11,8 @@ import math
 import operator
 import os
 import re
-from collections.abc import Callable, Iterable, Iterator
+import types
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -23,6 +26,20 @@ from triton_kernels.interpreter.handles import ArgumentPointer, encode, plain, u
 from triton_kernels.interpreter.memory import Argument
 from triton_kernels.interpreter.observers import Launch, Program
 from triton_kernels.interpreter.rewriting import rewrite
+
+_reached: contextvars.ContextVar[Mapping[str, torch.Tensor]] = contextvars.ContextVar(
+    "reached", default=types.MappingProxyType({})
+)
+
+
+@contextlib.contextmanager
+def reaching(memory: Mapping[str, torch.Tensor]) -> Iterator[None]:
+    """Inside, launches know these tensors, to which their arguments lead by addresses, by name."""
+    token = _reached.set(memory)
+    try:
+        yield
+    finally:
+        _reached.reset(token)
 
 
 @dataclasses.dataclass
@@ -157,6 +174,7 @@ def launch(function: Any, args: Any, kwargs: dict[str, Any], grid: Any) -> None:
     _check_grid(name, sizes)
 
     arguments: list[Argument] = []
+    reached = [Argument(key, tensor) for key, tensor in _reached.get().items()]
     converted = {
         key: value
         if key in parameters.constexprs
@@ -164,7 +182,7 @@ def launch(function: Any, args: Any, kwargs: dict[str, Any], grid: Any) -> None:
         for key, value in values.items()
     }
     builder = upstream.interpreter_builder
-    builder.arguments = tuple(arguments)
+    builder.arguments = (*arguments, *reached)
     builder.set_grid_dim(*sizes)
     observer = builder.observer
     programs: Iterable[Program] = _programs(sizes)

@@ -5,7 +5,6 @@ from __future__ import annotations
 from torch import Tensor
 
 from triton_kernels.ops.gemm_bias_act import gemm_bias_act
-from triton_kernels.ops.linear_act import linear_act
 
 
 def gemm_bias_act_of_rows(
@@ -49,15 +48,15 @@ def pointwise_convolution(x: Tensor, weight: Tensor, bias: Tensor | None, act: s
         x: [B, K, H, W], whose channels lie together (torch.channels_last); others are copied.
         weight: [N, K, 1, 1].
         bias: [N].
-        act: as :func:`triton_kernels.linear_act`.
+        act: as :func:`triton_kernels.gemm_bias_act`.
 
     Returns:
         [B, N, H, W], in the same memory format.
 
     Raises:
-        TypeError, ValueError, RuntimeError: as :func:`triton_kernels.linear_act`.
+        TypeError, ValueError, RuntimeError: as :func:`triton_kernels.gemm_bias_act`.
     """
-    out = linear_act(x.permute(0, 2, 3, 1), weight.flatten(1), bias, act=act)
+    out = gemm_bias_act_of_rows(x.permute(0, 2, 3, 1), weight.flatten(1).t(), bias, act)
     return out.permute(0, 3, 1, 2)
 
 
