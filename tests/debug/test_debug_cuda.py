@@ -101,13 +101,13 @@ FAULTS = {
     ),
     "misaligned vector load": Fault(
         1,
-        "add.cu",
-        "start + PER_THREAD <= n && aligned<V>(x) && aligned<V>(y) && aligned<V>(out)",
-        "start + PER_THREAD <= n",
+        "rungs.cuh",
+        "start + SIZE <= n && at.aligned(sizeof(V))",
+        "start + SIZE <= n",
         "add --impl cuda-host/f32x4 --layout misaligned --shape 5,7",
         "undefined",
         "misaligned access to float4: x[0, 0] is no multiple of 16 bytes",
-        "a.access[k] = reinterpret_cast<const V*>(x + start)[k];",
+        "in[k].access[a] = reinterpret_cast<const V*>(static_cast<const T*>(at.in[k]) + start)[a];",
     ),
     "uninitialised shared memory": Fault(
         2,
@@ -429,7 +429,7 @@ def test_a_healthy_kernel_passes_and_is_written_down(tmp_path: Path) -> None:
 
 MEMCHECK = """\
 ========= Invalid __global__ read of size 4 bytes
-=========     at square_1d_kernel<float>(Tensor, Tensor, long long)+0x1b0 in square.cu:27
+=========     at square_1d_kernel<float>(Tensor, Tensor, long long)+0x1b0 in square.cu:28
 =========     by thread (3,0,0) in block (1,0,0)
 =========     Address 0x7f000000008c is out of bounds
 ========= ERROR SUMMARY: 1 error
@@ -454,7 +454,7 @@ def test_compute_sanitizer_is_run_on_one_case(
     status, output = debug(*words, "--tool", "memcheck,synccheck")
     assert status == 1
     assert "memcheck: out-of-bounds read of 4 bytes" in output
-    assert "square.cu:27 in square_1d_kernel<float>: if (i >= n) return;" in output
+    assert "square.cu:28 in square_1d_kernel<float>: if (i >= n) return;" in output
     assert "by block (1, 0, 0) thread (3, 0, 0)" in output
     assert "synccheck: the process ended with status 3" in output
     assert "on the GPU: memcheck 1 found, synccheck 1 found" in output
