@@ -240,7 +240,7 @@ def test_a_hang_a_wild_write_and_a_segfault_end_as_named_cases(
     assert "square float32: CUDA: the reference kernel" in done.output
     (row,) = json.loads(report.read_text())["rows"]
     assert row["cases"] == 6
-    assert row["runs"] == {"triton-interpreted": 6, "cuda-host": 12}
+    assert row["runs"] == {"triton-interpreted": 6, "cuda-host": 36}
     by_case = {m["case"]: m for m in row["mismatches"] if m["implementation"] == "cuda-host"}
     said = {
         toy_square.HANG: "did not end within 8 s",

@@ -38,7 +38,8 @@ def test_files_go_to_torch_as_they_are(tmp_path: Path, asked: list[Any]) -> None
     )
     assert [name for name in vars(module) if not name.startswith("_")] == ["twice"]
     ((arguments, named),) = asked
-    assert arguments == ("twice", [str(source)])
+    assert not arguments
+    assert (named["name"], named["sources"]) == ("twice", [str(source)])
     assert named["extra_cuda_cflags"] == ["-O3"]
     assert named["extra_include_paths"] == [str(tmp_path)]
     assert named["is_python_module"]
@@ -47,12 +48,13 @@ def test_files_go_to_torch_as_they_are(tmp_path: Path, asked: list[Any]) -> None
 def test_strings_go_to_torch_as_they_are(asked: list[Any]) -> None:
     load_inline("twice", "declared", ["defined"], ["twice"], extra_cflags=["-O1"])
     load_inline("twice", cuda_sources="defined", functions={"twice": "doubles"})
-    (first, named), (second, others) = asked
-    assert first == ("twice", ["declared"], ["defined"])
+    (_, named), (_, others) = asked
+    assert (named["name"], named["cpp_sources"]) == ("twice", ["declared"])
+    assert named["cuda_sources"] == ["defined"]
     assert named["functions"] == ["twice"]
     assert named["extra_cflags"] == ["-O1"]
-    name, cpp, (bound,) = second
-    assert (name, cpp, others["functions"]) == ("twice", [], None)
+    (bound,) = others["cuda_sources"]
+    assert (others["name"], others["cpp_sources"], others["functions"]) == ("twice", [], None)
     assert bound.startswith("#include <torch/extension.h>\ndefined\n")
     assert 'm.def("twice", &twice, "doubles");' in bound
 

@@ -108,7 +108,9 @@ def test_variants_of_the_cuda_side_take_two_tensors(mode: str, device: torch.dev
     y = torch.ones(9, device=device)
     f32 = next(way for way in implementations(SPECS["add"], [mode]) if way.variant == "f32")
     for args, name in (((2.0, y), "x"), ((y, 2.0), "y")):
-        with pytest.raises(ValueError, match=rf"^add\(\): variant 'f32' .* but {name} is a number"):
+        with pytest.raises(
+            ValueError, match=rf"^add\(\): variant 'f32' .* but '{name}' is a number"
+        ):
             f32(*args)
 
 
