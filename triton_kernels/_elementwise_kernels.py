@@ -12,7 +12,7 @@ from typing import Any
 import triton
 import triton.language as tl
 
-from triton_kernels._scalars import scalar_value
+from triton_kernels._scalars import multiple, scalar_value
 
 
 @triton.jit
@@ -149,12 +149,6 @@ def flat_kernel(
 
 
 @triton.jit
-def whole(n, UNIT: tl.constexpr):
-    """n, a multiple of UNIT, as the compiler cannot see by itself of less than 16."""
-    return n // UNIT * UNIT
-
-
-@triton.jit
 def located(
     i, j, k, outer, sizes, strides, UNITS: tl.constexpr, AT: tl.constexpr, NDIM: tl.constexpr
 ):
@@ -175,20 +169,20 @@ def located(
             index = rest % sizes[d]
             rest = rest // sizes[d]
         if strides[d] is not None:
-            offset = offset + index * whole(strides[d], UNIT)
+            offset = offset + index * multiple(strides[d], UNIT)
     if strides[1] is not None:
         if DENSE == 1:
             offset = offset + j * strides[1]
-            mask = mask & (j < whole(sizes[1], UNIT))
+            mask = mask & (j < multiple(sizes[1], UNIT))
         else:
-            offset = offset + j * whole(strides[1], UNIT)
+            offset = offset + j * multiple(strides[1], UNIT)
             mask = mask & (j < sizes[1])
     if strides[0] is not None:
         if DENSE == 0:
             offset = offset + i * strides[0]
-            mask = mask & (i < whole(sizes[0], UNIT))
+            mask = mask & (i < multiple(sizes[0], UNIT))
         else:
-            offset = offset + i * whole(strides[0], UNIT)
+            offset = offset + i * multiple(strides[0], UNIT)
             mask = mask & (i < sizes[0])
     return offset, mask
 
@@ -238,8 +232,8 @@ def corner(
     rows = (sizes[1] - 1) // BLOCK_J + 1
     # Every tile begins inside; to the compiler the minimum is only as aligned as the size is. So
     # where masks are not of whole vectors it has each thread read neighbours of other threads'.
-    i0 = tl.minimum((tile % columns).to(INDEX) * BLOCK_I, whole(sizes[0], UNITS[0]))
-    j0 = tl.minimum((tile // columns % rows).to(INDEX) * BLOCK_J, whole(sizes[1], UNITS[1]))
+    i0 = tl.minimum((tile % columns).to(INDEX) * BLOCK_I, multiple(sizes[0], UNITS[0]))
+    j0 = tl.minimum((tile // columns % rows).to(INDEX) * BLOCK_J, multiple(sizes[1], UNITS[1]))
     k0 = (tile // columns // rows).to(INDEX) * BLOCK_K
     return i0, j0, k0
 

@@ -1,4 +1,5 @@
-"""How Python numbers reach a kernel: rounded once, to the kernel's compute type.
+"""How Python numbers reach a kernel: rounded once, to the kernel's compute type; and sizes, with
+what the compiler shall know of them.
 
 Triton passes a Python float as float32. That is right for a float32 compute type; for float64 the
 bits travel as an integer instead.
@@ -29,3 +30,9 @@ def scalar_value(s, C: tl.constexpr):
     else:
         value = tl.cast(s, C)
     return value
+
+
+@triton.jit
+def multiple(n, UNIT: tl.constexpr):
+    """n, a multiple of UNIT, as the compiler cannot see by itself of less than 16."""
+    return n // UNIT * UNIT if UNIT > 1 else n

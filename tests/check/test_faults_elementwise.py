@@ -64,8 +64,8 @@ FAULTS = {
     ),
     "in place and strided, a lane too many": Fault(
         ELEMENTWISE,
-        "i < whole(sizes[0], UNIT)",
-        "i <= whole(sizes[0], UNIT)",
+        "i < multiple(sizes[0], UNIT)",
+        "i <= multiple(sizes[0], UNIT)",
         "square int8 33x129 inplace normal out=padded seed=0",
         TRITON,
     ),

@@ -23,7 +23,7 @@ from typing import Any
 import triton
 import triton.language as tl
 
-from triton_kernels._scalars import scalar_value
+from triton_kernels._scalars import multiple, scalar_value
 
 
 @triton.jit
@@ -78,12 +78,6 @@ def sum_of_parts(acc, tile, part, parts, workspace, counters):
         for i in tl.range(1, parts, loop_unroll_factor=UNROLL):
             acc += tl.load(tile_ptrs + i * size, cache_modifier=".cg")
     return acc, last
-
-
-@triton.jit
-def multiple(x, UNIT: tl.constexpr):
-    """x, which is a multiple of UNIT, as a number of which the compiler knows that."""
-    return x // UNIT * UNIT if UNIT > 1 else x
 
 
 def named(kernel: str) -> Callable[[Any], str]:

@@ -11,8 +11,8 @@ import triton.language as tl
 from torch import Tensor
 
 from triton_kernels._launch import REMEMBERED, Launch, specialization_key
+from triton_kernels._scalars import multiple
 from triton_kernels.gemm.configurations import cdiv
-from triton_kernels.gemm.kernels import multiple
 
 PITCH = 128  # bytes, of which rows of a copy are multiples
 COLUMNS = 512

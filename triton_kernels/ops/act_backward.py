@@ -24,10 +24,10 @@ import triton.language as tl
 from torch import Tensor
 
 from triton_kernels import _arguments, _elementwise, _launch
-from triton_kernels._elementwise_kernels import whole
 from triton_kernels._launch import REMEMBERED, Launch, specialization_key
 from triton_kernels._operator import Operator, TensorMeta, one_by_one
 from triton_kernels._placements import P, R, Rule, Shard, Sharding
+from triton_kernels._scalars import multiple
 from triton_kernels.activations import ACTIVATIONS
 from triton_kernels.gemm.configurations import cdiv
 from triton_kernels.ops.add import add
@@ -65,10 +65,10 @@ def act_backward_kernel(
 ):
     """Program (j, i): BLOCK_N columns of the i-th part of the rows; its sums are row i of them.
     UNIT divides N and the strides of rows."""
-    N = whole(N, UNIT)
-    stride_gm = whole(stride_gm, UNIT)
-    stride_sm = whole(stride_sm, UNIT)
-    stride_dm = whole(stride_dm, UNIT)
+    N = multiple(N, UNIT)
+    stride_gm = multiple(stride_gm, UNIT)
+    stride_sm = multiple(stride_sm, UNIT)
+    stride_dm = multiple(stride_dm, UNIT)
     n = tl.program_id(0).to(tl.int64) * BLOCK_N + tl.arange(0, BLOCK_N)
     begin = tl.program_id(1).to(tl.int64) * rows
     end = tl.minimum(begin + rows, M)
