@@ -35,6 +35,15 @@ class Options:
         self.cflags, self.cuda_cflags = list(cflags or ()), list(cuda_cflags or ())
         self.ldflags = list(ldflags or ())
 
+    def of_torch(self) -> dict[str, list[str]]:
+        """For torch.utils.cpp_extension."""
+        return {
+            "extra_include_paths": self.includes,
+            "extra_cflags": self.cflags,
+            "extra_cuda_cflags": self.cuda_cflags,
+            "extra_ldflags": self.ldflags,
+        }
+
     def of_host(self) -> tuple[str, ...]:
         """For the host target: definitions and folders; the rest is for other compilers."""
         flags = [f"-I{folder}" for folder in self.includes]

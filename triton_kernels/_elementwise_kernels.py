@@ -171,19 +171,11 @@ def located(
         if strides[d] is not None:
             offset = offset + index * multiple(strides[d], UNIT)
     if strides[1] is not None:
-        if DENSE == 1:
-            offset = offset + j * strides[1]
-            mask = mask & (j < multiple(sizes[1], UNIT))
-        else:
-            offset = offset + j * multiple(strides[1], UNIT)
-            mask = mask & (j < sizes[1])
+        offset = offset + j * (strides[1] if DENSE == 1 else multiple(strides[1], UNIT))
+        mask = mask & (j < multiple(sizes[1], UNITS[1]))
     if strides[0] is not None:
-        if DENSE == 0:
-            offset = offset + i * strides[0]
-            mask = mask & (i < multiple(sizes[0], UNIT))
-        else:
-            offset = offset + i * multiple(strides[0], UNIT)
-            mask = mask & (i < sizes[0])
+        offset = offset + i * (strides[0] if DENSE == 0 else multiple(strides[0], UNIT))
+        mask = mask & (i < multiple(sizes[0], UNITS[0]))
     return offset, mask
 
 

@@ -269,8 +269,9 @@ class Operator:
             return t.to(torch.get_autocast_dtype(device))
 
         def cast(keyset: Any, *args: Any) -> Any:
+            lowered = list(map(lower, args))  # before autocast is off, which has the weights' casts
             with torch._C._ExcludeDispatchKeyGuard(keys):
-                return self.functional(*map(lower, args))
+                return self.functional(*lowered)
 
         _LIBRARY.impl(self.name, cast, _AUTOCAST_KEYS[device], with_keyset=True)
 

@@ -35,7 +35,7 @@ def providers(wanted: Sequence[str]) -> list[str]:
 
 
 def run(jobs: Sequence[Job], names: Sequence[str], effort: Effort, file: Path | None) -> bool:
-    """Measure, print and write; Ctrl-C keeps what is measured. Returns whether all was right."""
+    """Measure, print, and keep what is measured however it ends; returns whether all was right."""
     out = tables.console()
     report: dict[str, Any] = {
         "environment": saved.environment(),
@@ -58,9 +58,13 @@ def run(jobs: Sequence[Job], names: Sequence[str], effort: Effort, file: Path | 
                 progress.advance(task)
         except KeyboardInterrupt:
             report["ended"] = "interrupted"
-    report["seconds"] = time.perf_counter() - begin
-    if file:
-        write_json(file, report)
+        except BaseException as error:
+            report["ended"] = type(error).__name__
+            raise
+        finally:
+            report["seconds"] = time.perf_counter() - begin
+            if file:
+                write_json(file, report)
     out.print(table(rows, names))
     for row in rows:
         for provider, problem in row.problems.items():

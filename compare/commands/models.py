@@ -4,6 +4,7 @@ not more."""
 from __future__ import annotations
 
 import importlib
+import importlib.util
 import os
 import sys
 import warnings
@@ -15,11 +16,12 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
+from compare import cases
 from compare.commands.options import check_writable, listed, write_json
 from compare.models.architectures import ARCHITECTURES, KEPT
 from compare.models.coverage import Coverage, cover, total
 
-DTYPES = {"bfloat16": torch.bfloat16, "float16": torch.float16, "float32": torch.float32}
+DTYPES = ("bfloat16", "float16", "float32")
 
 
 def models(
@@ -54,6 +56,7 @@ def models(
         typer.echo("\n".join(ARCHITECTURES))
         return
     check_writable(json_file)
+    dtype = cases.dtype_name(dtype)
     if dtype not in DTYPES:
         raise typer.BadParameter(f"--dtype {dtype}: one of {', '.join(DTYPES)}")
     wanted = listed(names)
@@ -62,12 +65,17 @@ def models(
             raise typer.BadParameter(f"no model {name!r}; see --list, or name yours by --target")
     if not wanted and not target:
         wanted = list(ARCHITECTURES)
+    if wanted and importlib.util.find_spec("transformers") is None:
+        raise typer.BadParameter(
+            "the models named here need transformers: install this package with its extra "
+            "'models', or name a model of yours by --target"
+        )
     options = {"min_score": min_score, "rest": rest, "training": training}
     found: list[Coverage] = []
     failed = 0
     for name in [*wanted, *(target or [])]:
         try:
-            found.append(_covered(name, DTYPES[dtype], options))
+            found.append(_covered(name, cases.DTYPES[dtype], options))
         except typer.BadParameter:
             raise
         except Exception as error:  # noqa: BLE001 - the other models are still counted

@@ -235,3 +235,19 @@ def test_ctrl_c_keeps_what_is_measured(
     assert "interrupted: 1 of 3 rows" in done.output
     saved = json.loads(file.read_text())
     assert (len(saved["host"]), saved["ended"]) == (1, "interrupted")
+
+
+def test_what_breaks_off_keeps_what_is_measured(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    def measure(job: Job, *rest: Any) -> HostTime | None:
+        if job.what == NEW:
+            raise torch.OutOfMemoryError("CUDA out of memory")
+        return made_up(job)
+
+    monkeypatch.setattr(bench_host.host, "measure", measure)
+    file = tmp_path / "host.json"
+    done = bench("square", "--host", "--dtype", "float32", "--json", str(file))
+    assert isinstance(done.exception, torch.OutOfMemoryError)
+    saved = json.loads(file.read_text())
+    assert (len(saved["host"]), saved["ended"]) == (1, "OutOfMemoryError")

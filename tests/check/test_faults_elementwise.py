@@ -64,8 +64,8 @@ FAULTS = {
     ),
     "in place and strided, a lane too many": Fault(
         ELEMENTWISE,
-        "i < multiple(sizes[0], UNIT)",
-        "i <= multiple(sizes[0], UNIT)",
+        "i < multiple(sizes[0], UNITS[0])",
+        "i <= multiple(sizes[0], UNITS[0])",
         "square int8 33x129 inplace normal out=padded seed=0",
         TRITON,
     ),

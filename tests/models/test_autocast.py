@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from written import Apply, inputs, kernels
 
 import triton_kernels as tk
+from triton_kernels import _operator
 from triton_kernels.graph import matching
 
 pytestmark = pytest.mark.usefixtures("fresh")
@@ -130,6 +131,24 @@ def test_the_backend(rest: str, cpu: torch.device) -> None:
     for ours, theirs in zip(found, right, strict=True):
         assert ours.dtype == theirs.dtype
         torch.testing.assert_close(ours, theirs, rtol=2**-6, atol=2**-6)
+
+
+def test_weights_are_cast_while_autocast_is_on(
+    cpu: torch.device, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its cache serves torch's own functions, and those only where autocast is not left out."""
+    left_out = []
+
+    def asked(t: torch.Tensor) -> bool:
+        key = torch._C.DispatchKey.AutocastCPU
+        left_out.append(torch._C._dispatch_tls_is_dispatch_key_excluded(key))
+        return False
+
+    monkeypatch.setattr(_operator, "_cached_by_autocast", asked)
+    x, w = torch.randn(3, 4), nn.Parameter(torch.randn(5, 4))
+    with torch.autocast("cpu", dtype=BF16):
+        assert tk.linear_act(x, w, act="relu").dtype == BF16
+    assert left_out == [False, False]
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="autocast's cache is on CUDA")
