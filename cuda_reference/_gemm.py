@@ -35,6 +35,16 @@ def variant_for(op: str, variant: str | None, dtype: torch.dtype, precision: str
     return variant
 
 
+def precision_of(op: str, precision: str | None, operand: Tensor) -> str:
+    """The precision by its name; None is torch's own for float32 products, by whichever of its
+    settings that was set."""
+    if precision is not None:
+        _arguments.check_choice(op, "precision", precision, PRECISIONS)
+        return precision
+    tf32 = operand.dtype == torch.float32 and torch.backends.cuda.matmul.fp32_precision == "tf32"
+    return "tf32" if tf32 else "ieee"
+
+
 def takes(variant: str, dtype: torch.dtype, precision: str) -> bool:
     """Whether a variant is made for a dtype and precision."""
     if variant == "wmma":
