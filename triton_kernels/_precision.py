@@ -16,7 +16,7 @@ import torch
 
 from triton_kernels._arguments import one_of
 
-PRECISIONS = ("ieee", "tf32", "tf32x3")
+PRECISIONS = ("ieee", "tf32", "tf32x3", "f16x3")
 
 
 def resolved(precision: str | None, operand: Any) -> str:

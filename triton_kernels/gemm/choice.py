@@ -69,6 +69,12 @@ TMA_TILES = (
     TmaTiles(Tiles(64, 64, 128, 16, 4, 6), 1, 5),
     TmaTiles(Tiles(64, 32, 128, 16, 4, 6), 1, 5),
 )
+PARTS_TILES = (
+    Tiles(128, 128, 64, 16, 8, 3),
+    Tiles(64, 128, 64, 16, 4, 3),
+    Tiles(64, 64, 64, 16, 4, 3),
+    Tiles(32, 32, 64, 16, 4, 3),
+)
 SMALL = 32  # rows, columns or steps of K up to which pointers are as fast as descriptors
 TMA_CAPABILITY = 90  # the first GPUs with a tensor memory accelerator
 # Bytes of shared memory. With less, large tiles leave room for two blocks a multiprocessor, so that
@@ -94,6 +100,8 @@ def choose(problem: Problem, gpu: Gpu) -> Configuration:
 def candidates(problem: Problem, gpu: Gpu) -> dict[Configuration, float]:
     """Configurations that fit, and what the loop of those by descriptors reaches of the tensor
     cores' peak."""
+    if problem.precision == "f16x3":
+        return {_of_parts(problem, gpu): 0.0}
     constants = _measured.constants(gpu)
     found: dict[Configuration, float] = {}
     if tma_pays(problem, gpu):
@@ -112,6 +120,14 @@ def candidates(problem: Problem, gpu: Gpu) -> dict[Configuration, float]:
             if (small := fitting(Configuration(False, tiles), problem, gpu)) is not None:
                 found |= dict.fromkeys(split(small, problem, gpu), 0.0)
     return found
+
+
+def _of_parts(problem: Problem, gpu: Gpu) -> Configuration:
+    """The largest tiles of gemm_f16x3_kernel that are enough for all multiprocessors."""
+    forms = [fitting(Configuration(True, tiles), problem, gpu) for tiles in PARTS_TILES]
+    fit = [form for form in forms if form is not None]
+    enough = [f for f in fit if f.tiles_of(problem.M, problem.N) >= gpu.multiprocessors]
+    return (enough or fit[-1:] or [_SMALLEST])[0]
 
 
 def _of_tma(problem: Problem, gpu: Gpu, constants: Constants) -> dict[Configuration, float]:
