@@ -2,7 +2,7 @@
 
 The products' kernels stand in csrc/gemm.cuh and csrc/gemm_wmma.cuh. All take any strides; naive and
 tiled every floating dtype in precision "ieee", wmma what tensor cores multiply: float16, bfloat16,
-and float32 as "tf32" or "tf32x3".
+and float32 as "tf32", "tf32x3" or "f16x3".
 """
 
 from __future__ import annotations
@@ -16,7 +16,12 @@ from cuda_reference import _arguments, _launch
 
 ACTS = ("none", "relu", "gelu", "gelu_tanh", "silu", "sigmoid", "tanh", "leaky_relu")
 VARIANTS = ("naive", "tiled", "wmma")
-PRECISIONS = ("ieee", "tf32", "tf32x3")  # in the order of enum Precision in csrc/gemm_wmma.cuh
+PRECISIONS = (
+    "ieee",
+    "tf32",
+    "tf32x3",
+    "f16x3",
+)  # in the order of enum Precision in csrc/gemm_wmma.cuh
 
 
 def variant_for(op: str, variant: str | None, dtype: torch.dtype, precision: str) -> str:

@@ -69,9 +69,8 @@ TMA_TILES = (
     TmaTiles(Tiles(64, 64, 128, 16, 4, 6), 1, 5),
     TmaTiles(Tiles(64, 32, 128, 16, 4, 6), 1, 5),
 )
-PARTS_TILES = (
+PARTS_TILES = (  # of gemm_f16x3_kernel, not measured yet
     Tiles(128, 128, 64, 16, 8, 3),
-    Tiles(64, 128, 64, 16, 4, 3),
     Tiles(64, 64, 64, 16, 4, 3),
     Tiles(32, 32, 64, 16, 4, 3),
 )
@@ -123,8 +122,11 @@ def candidates(problem: Problem, gpu: Gpu) -> dict[Configuration, float]:
 
 
 def _of_parts(problem: Problem, gpu: Gpu) -> Configuration:
-    """The largest tiles of gemm_f16x3_kernel that are enough for all multiprocessors."""
-    forms = [fitting(Configuration(True, tiles), problem, gpu) for tiles in PARTS_TILES]
+    """The largest tiles of gemm_f16x3_kernel that are enough for all multiprocessors. GPUs without
+    descriptors get addresses in their place, for which large tiles leave no registers."""
+    large = gpu.capability >= TMA_CAPABILITY
+    tiles = PARTS_TILES if large else PARTS_TILES[-1:]
+    forms = [fitting(Configuration(True, each), problem, gpu) for each in tiles]
     fit = [form for form in forms if form is not None]
     enough = [f for f in fit if f.tiles_of(problem.M, problem.N) >= gpu.multiprocessors]
     return (enough or fit[-1:] or [_SMALLEST])[0]

@@ -92,7 +92,8 @@ class Configuration(NamedTuple):
             tiles = 2 if self.ALTERNATE else 1
             return loop + tiles * m * n // self.SUBTILES * problem.out_dtype.itemsize + _REST
         if problem.precision == "f16x3":  # two parts of two bytes; one tile a program
-            return max(loop, m * n * 4) + _REST
+            epilogue = m * n * 4  # of tensor memory not in the stages' place
+            return (loop + epilogue if capability >= 100 else max(loop, epilogue)) + _REST
         if self.tma:  # the next tile's loads run during the epilogue
             c = {"": 0, "even": 2, "odd": 4}[problem.c]
             if c and capability >= 100:
