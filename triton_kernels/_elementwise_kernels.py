@@ -64,14 +64,34 @@ def _named(kernel: str) -> Callable[[Any], str]:
 
 
 @triton.jit
+def _divided(index, divisor):
+    """index ÷ d, rounded down, of an index below 2³¹: by :func:`_elementwise.divisor`'s numbers.
+
+    A division by what only the launch knows takes some twenty instructions, and a multiplication
+    with a shift two. Of a multiple of 16 it has to stay: there the compiler sees which elements
+    follow each other.
+    """
+    if divisor[1] is None:
+        quotient = index // divisor[0].to(tl.uint32)
+    else:
+        quotient = tl.umulhi(index, divisor[1].to(tl.uint32)) >> divisor[2]
+    return quotient
+
+
+@triton.jit
 def _walked(start, lane, walk):
     """The index of an operand's element at each place of the output: each of them comes walk[0]
-    times in a row, and after walk[1] of them the first one again; None is once, and never."""
+    times in a row, and walk[1] of them are a row; the next one begins walk[2] later than it did, or
+    is the same again. None is once, and one endless row."""
     index = start + lane
     if walk[0] is not None:
-        index = index.to(tl.uint32) // walk[0].to(tl.uint32)
+        index = _divided(index.to(tl.uint32), walk[0])
     if walk[1] is not None:
-        index = index.to(tl.uint32) % walk[1].to(tl.uint32)
+        index = index.to(tl.uint32)
+        row = _divided(index, walk[1])
+        index -= row * walk[1][0].to(tl.uint32)
+        if walk[2] is not None:
+            index += row * walk[2].to(tl.uint32)
     return index
 
 
@@ -130,8 +150,8 @@ def flat_kernel(
     ACT: tl.constexpr = None,
 ):
     """out[i] = ELEMENT(x[i], y[i], s) for i < n, less y and s where the formula has none. y_ptr is
-    None where y is the scalar y_value. An operand that repeats itself says how by its walk. A
-    formula of an activation is ELEMENT(x, y, ACT).
+    None where y is the scalar y_value. An operand that repeats itself, or lies in rows, says how by
+    its walk. A formula of an activation is ELEMENT(x, y, ACT).
 
     Only the last block has a mask: under one, accesses are wide only if n is a multiple of them.
     """
