@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
@@ -19,6 +20,8 @@ from compare.checking.judging import Deviation, Tolerance
 from compare.checking.stores import Stores
 from compare.copies import copies, damaged, tensors
 from compare.debugging import investigation
+from compare.debugging.findings.findings import Findings
+from compare.debugging.observers.values import Values
 from compare.debugging.stepping import failures
 from compare.debugging.subjects import Kernel, Result
 from compare.user_kernels.outputs import (
@@ -28,6 +31,7 @@ from compare.user_kernels.outputs import (
     judged_outputs,
     outputs_of,
 )
+from triton_kernels import interpreter as triton_interpreter
 
 SOME_ROUNDINGS = 256  # ulps: what a sum or a softmax of some thousand elements may be off
 
@@ -57,6 +61,11 @@ class Finding:
         return wrong and self.max_ulps is not None and self.worst_ulps <= SOME_ROUNDINGS
 
     @property
+    def nan(self) -> bool:
+        """Whether the worst wrong value is NaN."""
+        return self.deviation is not None and self.deviation.got.startswith("nan")
+
+    @property
     def passed(self) -> bool:
         return self.error is None and self.deviation is None
 
@@ -76,6 +85,7 @@ class Report:
 
     findings: list[Finding] = field(default_factory=list)
     agree: bool = True  # whether two sides returned the same bits; False of one side alone
+    undefined: list[str] = field(default_factory=list)  # what a wrong NaN comes of, in words
 
     def __bool__(self) -> bool:
         return all(finding.passed for finding in self.findings)
@@ -95,7 +105,7 @@ class Report:
 
     def __str__(self) -> str:
         shown = [str(f) for f in self.findings if not f.passed or bool(self)]
-        return "\n".join([self.verdict, *shown, *self._hint()])
+        return "\n".join([self.verdict, *shown, *self._hint(), *self.undefined])
 
     def _hint(self) -> list[str]:
         """What to do where nothing but the default tolerance may be wrong."""
@@ -198,6 +208,8 @@ def cross_check(
             failed = wrong, arguments, expected
     if failed is not None and triton is not None:
         _note(failed[0], triton, *failed[1:])
+        if failed[0].nan and not _on_gpu(failed[1]):
+            report.undefined = _undefined(triton, failed[1])
     return report
 
 
@@ -335,6 +347,23 @@ def _note(
     failures.note(again)
 
 
+def _undefined(triton: Callable[..., Any], arguments: tuple[Any, ...]) -> list[str]:
+    """What a load left undefined that ended in a result, from one more run."""
+    values = Values()
+    guards = running.GuardedAllocations([])
+    with contextlib.suppress(Exception), triton_interpreter.interpreting(values), guards:
+        triton(*_copies(arguments))
+    hazards = [hazard for hazard in values.hazards() if hazard.kind == "undefined value"]
+    told = Findings("", hazards=hazards[:1]).hazard_lines()
+    if not told:
+        return []
+    return [
+        *told[0],
+        "Such lanes hold NaN here, and 0 on NVIDIA's GPUs, by no promise of Triton's: give other=, "
+        "or set CROSSCHECK_MASKED_LOADS=zero to have 0 here, too",
+    ]
+
+
 def _copies(arguments: tuple[Any, ...], device: torch.device | None = None) -> tuple[Any, ...]:
     """What a call gets."""
     copied: tuple[Any, ...] = copies(arguments, device, poison=True)
@@ -344,8 +373,12 @@ def _copies(arguments: tuple[Any, ...], device: torch.device | None = None) -> t
     return copied
 
 
+def _on_gpu(arguments: tuple[Any, ...]) -> bool:
+    return any(isinstance(a, Tensor) and a.is_cuda for a in arguments)
+
+
 def _call(side: str, function: Callable[..., Any], arguments: tuple[Any, ...]) -> Any:
-    on_gpu = any(isinstance(a, Tensor) and a.is_cuda for a in arguments)
+    on_gpu = _on_gpu(arguments)
     if side != "cuda" and not on_gpu:
         with triton_kernels.interpret():
             return function(*arguments)
