@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import importlib.util
+from typing import Any
+
 import pytest
 import torch
 import triton
@@ -9,6 +12,33 @@ import triton.language as tl
 from torch import Tensor
 
 import triton_kernels
+
+
+def found(name: str) -> Any:
+    """As packages do that go through the places where Triton's versions keep a function."""
+    spec = importlib.util.find_spec("triton.language.extra.libdevice")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return getattr(module, name)
+
+
+rsqrt = found("rsqrt")
+
+
+@triton.jit
+def roots_kernel(x_ptr, out_ptr, BLOCK: tl.constexpr):
+    at = tl.arange(0, BLOCK)
+    tl.store(out_ptr + at, rsqrt(tl.load(x_ptr + at)))
+
+
+def test_a_function_of_a_module_that_was_loaded_anew() -> None:
+    x, out, before = torch.full((8,), 4.0), torch.empty(8), rsqrt
+    with triton_kernels.interpret():
+        roots_kernel[(1,)](x, out, BLOCK=8)
+    assert out.tolist() == [0.5] * 8
+    assert rsqrt is before
 
 
 @triton.autotune(
