@@ -64,14 +64,35 @@ def _named(kernel: str) -> Callable[[Any], str]:
 
 
 @triton.jit
+def _divided(index, d, factor, shift):
+    """index ÷ d, rounded down, of an index below 2³¹; the numbers are :func:`divisor`'s.
+
+    A division by what only the launch knows takes some twenty instructions, and a multiplication
+    with a shift two. Of a multiple of 16 it has to stay: there the compiler sees which elements
+    follow each other.
+    """
+    if factor is None:
+        quotient = index // d.to(tl.uint32)
+    else:
+        quotient = tl.umulhi(index, factor.to(tl.uint32)) >> shift
+    return quotient
+
+
+@triton.jit
 def _walked(start, lane, walk):
     """The index of an operand's element at each place of the output: each of them comes walk[0]
-    times in a row, and after walk[1] of them the first one again; None is once, and never."""
+    times in a row, and walk[3] of them are a row; the next one begins walk[6] later than it did, or
+    is the same again. None is once, and one endless row. (One flat tuple: Triton 3.6 knows no None
+    in a tuple in a tuple.)"""
     index = start + lane
     if walk[0] is not None:
-        index = index.to(tl.uint32) // walk[0].to(tl.uint32)
-    if walk[1] is not None:
-        index = index.to(tl.uint32) % walk[1].to(tl.uint32)
+        index = _divided(index.to(tl.uint32), walk[0], walk[1], walk[2])
+    if walk[3] is not None:
+        index = index.to(tl.uint32)
+        row = _divided(index, walk[3], walk[4], walk[5])
+        index -= row * walk[3].to(tl.uint32)
+        if walk[6] is not None:
+            index += row * walk[6].to(tl.uint32)
     return index
 
 
@@ -130,8 +151,8 @@ def flat_kernel(
     ACT: tl.constexpr = None,
 ):
     """out[i] = ELEMENT(x[i], y[i], s) for i < n, less y and s where the formula has none. y_ptr is
-    None where y is the scalar y_value. An operand that repeats itself says how by its walk. A
-    formula of an activation is ELEMENT(x, y, ACT).
+    None where y is the scalar y_value. An operand that repeats itself, or lies in rows, says how by
+    its walk. A formula of an activation is ELEMENT(x, y, ACT).
 
     Only the last block has a mask: under one, accesses are wide only if n is a multiple of them.
     """

@@ -68,6 +68,7 @@ VECTORS = [
     ((70, 136), "column"),
     ((3, 70, 12, 1), "gaps"),  # a few addends in a row
     ((2, 9000), "column"),
+    ((1, 16, 6, 40), "gaps"),
 ]
 BIG = 1 << 18  # elements: roundings are those of smaller ones
 LARGE = [((2048, 2048), "row"), ((512, 16384), "row"), ((9, 262144), "row"), ((9, 262147), "row")]
@@ -180,6 +181,8 @@ class SumTo(Spec):
         for out in ("strided", "transposed"):  # the second of two passes writes it
             yield case(TWO_PASSES, to="row", out=out)
             yield case(TWO_PASSES, to="gaps", out=out)
+            yield case((1, 16, 6, 40), to="gaps", out=out)
+        yield case((40, 2045), "padded", to="column")  # rows begin with whole vectors, and end amid
         for distant in cases.DISTANT:
             for to in ("row", "column", "same"):
                 yield case((3, 3), distant, to=to)

@@ -53,6 +53,7 @@ ALONE += [((6151,), "misaligned"), ((67, 133), "transposed"), ((67, 80), "padded
 ALONE += [((2, 70, 3, 3), "channels_last"), ((2, 3, 9, 15), "channels_last")]
 ALONE += [((72, 136), "transposed"), ((2, 24, 2, 4), "channels_last")]  # of multiples of 8
 ALONE += [((50, 9, 3, 5), "reversed")]  # tiles of several indices of the other dimensions
+ALONE += [((150, 48), "chunk")]  # rows of whole vectors, of which little would fill a tile
 LARGE = {"standard": [(1024, 1024)], "full": [(1024, 1024), (4096, 4099)]}
 HUGE = [((2**31 + 17,), "contiguous"), ((2**15 + 1, 2**16 + 1), "transposed")]  # past 32 bits
 # All offsets are 32-bit numbers, those of the last program's masked lanes are not.

@@ -166,11 +166,11 @@ def test_rows_of_an_odd_pitch_are_stored_by_vectors(dtype: torch.dtype) -> None:
 # ---- walks ----
 
 
-def indices(walk: tuple[int | None, int | None], n: int) -> Tensor:
+def indices(walk: _elementwise.Walk, n: int) -> Tensor:
     """What flat_kernel says a walk is."""
-    times, period = walk
+    times, length, pitch = walk[0], walk[3], walk[6]
     index = torch.arange(n) // (times or 1)
-    return index % period if period else index
+    return index % length + index // length * (pitch or 0) if length else index
 
 
 @pytest.mark.parametrize(
@@ -185,7 +185,7 @@ def test_walks_through_a_dense_output(shape: tuple[int, ...]) -> None:
         assert _elementwise._walks(out.numel(), dims, 128) == ()
     else:
         x_walk, y_walk = _elementwise._walks(out.numel(), dims, 128)
-        assert x_walk == (None, None)
+        assert x_walk == _elementwise.ONCE
         assert torch.equal(indices(y_walk, out.numel()), y.expand(out.shape).reshape(-1))
 
 
@@ -198,7 +198,45 @@ def test_long_rows_of_whole_vectors_are_no_walks(shape: tuple[int, int], walked:
     out = meta(*shape, dtype=torch.int8)
     dims = _elementwise._dims(out, meta(shape[0], 1, dtype=torch.int8), out)
     walks = _elementwise._walks(out.numel(), dims, 1024)
-    assert walks == (((None, None), (shape[1], None)) if walked else ())
+    y_walk = (*_elementwise.divisor(shape[1]), *_elementwise.NONE, None)
+    assert walks == ((_elementwise.ONCE, y_walk) if walked else ())
+
+
+@pytest.mark.parametrize(
+    ("columns", "pitch", "walked"),
+    [(208, 416, True), (48, 64, True), (208, 412, False), (200, 400, False), (256, 512, False)],
+)
+def test_rows_that_would_hang_over_tiles_are_walks(columns: int, pitch: int, walked: bool) -> None:
+    x = torch.arange(3 * pitch).view(3, pitch)[:, :columns]
+    out = torch.empty(3, columns)
+    walks = _elementwise._walks(out.numel(), _elementwise._dims(x, None, out), 1024)
+    if walked:
+        assert torch.equal(indices(walks[0], out.numel()), x.reshape(-1))
+    else:
+        assert walks == ()
+
+
+@DTYPES
+def test_rows_that_would_hang_over_tiles_are_accessed_by_vectors(dtype: torch.dtype) -> None:
+    x, y = meta(6849, 416, dtype=dtype).chunk(2, 1)
+    kernel, loads, stores = accesses(x, y)
+    assert kernel == "flat_kernel"
+    assert set(loads) == set(stores) == {"128"}
+
+
+@given(st.integers(2, 2**31 - 1), st.integers(0, 2**31 - 1))
+@settings(max_examples=2000)
+def test_a_divisor_divides(d: int, index: int) -> None:
+    """At the index, and on both sides of the multiples next to it, all below 2³¹."""
+    same, factor, shift = _elementwise.divisor(d)
+    assert same == d
+    if d % 16 == 0:
+        assert factor is shift is None
+        return
+    assert -(2**31) <= factor < 0  # one kind of integer to Triton
+    for i in (index, index // d * d - 1, index // d * d, index // d * d + d - 1, 2**31 - 1):
+        if 0 <= i < 2**31:
+            assert i * (factor + 2**32) >> 32 >> shift == i // d
 
 
 # ---- tiles ----
@@ -207,7 +245,7 @@ def test_long_rows_of_whole_vectors_are_no_walks(shape: tuple[int, int], walked:
 @pytest.mark.parametrize("size", [1, 2, 3, 31, 49, 65, 80, 196, 784, 1000, 3136, 4099, 2**31 + 5])
 def test_little_of_a_tile_hangs_over(size: int) -> None:
     for most in (1, 4, 32, 64, 512):
-        piece = _elementwise._cut(size, most)
+        piece = _elementwise.cut(size, most)
         assert piece & (piece - 1) == 0
         assert 1 <= piece <= most
         least = min(-size % (1 << e) for e in range(5, 10) if 1 << e <= most) if most >= 32 else 0

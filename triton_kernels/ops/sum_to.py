@@ -35,11 +35,45 @@ __all__ = ["sum_to"]
 
 DTYPES = _arguments.FLOATS
 TILE = 2048  # elements that a program reads at a time; twice as many of long columns
+NARROWEST = 128  # addends of a long row that are read at a time, at least
 SHORT = 64  # addends in a row that alone are not worth a tile
 FEW = 512  # results: one program each
 WIDE_TILE = 64, 128  # results and addends, where whole vectors are read ahead of the additions
 ENOUGH = 256  # programs of several warps that walk along one dimension: no second pass makes more
 PROGRAMS = 1056  # to make of fewer, eight a multiprocessor of an H200; twice as many are better
+
+
+@triton.jit
+def _addends(
+    x_ptr,
+    x_start,
+    kept_mask,
+    start,
+    end,
+    reduced_sizes,
+    reduced_strides,
+    REDUCED_NDIM: tl.constexpr,
+    INDEX: tl.constexpr,
+    KEPT_UNIT: tl.constexpr,
+    REDUCED_UNIT: tl.constexpr,
+    BLOCK_R: tl.constexpr,
+):
+    """A tile of x, [BLOCK_K, BLOCK_R], with 0 for what is not there. An ``end`` of None is beyond
+    it."""
+    r = start + tl.arange(0, BLOCK_R).to(INDEX)
+    offset = tl.zeros([BLOCK_R], INDEX)
+    rest = r
+    for d in tl.static_range(REDUCED_NDIM):
+        j = rest
+        if d < REDUCED_NDIM - 1:
+            size = reduced_sizes[d] if d > 0 else reduced_sizes[d] * REDUCED_UNIT
+            j = rest % size
+            rest = rest // size
+        offset += j * reduced_strides[d] * (KEPT_UNIT if d == 0 else KEPT_UNIT * REDUCED_UNIT)
+    mask = kept_mask[:, None]
+    if end is not None:
+        mask = mask & (r < end)[None, :]
+    return tl.load(x_ptr + x_start[:, None] + offset[None, :], mask=mask, other=0)
 
 
 @triton.jit(do_not_specialize=["factor"])
@@ -64,14 +98,17 @@ def sum_kernel(
     BLOCK_K: tl.constexpr,
     BLOCK_R: tl.constexpr,
     STAGES: tl.constexpr,
+    OUT_UNIT: tl.constexpr,
+    TAIL: tl.constexpr,
 ):
     """Program (i, j) adds the j-th part of the addends of its block of results; it reads STAGES − 1
     tiles ahead.
 
     Dimensions come innermost first. The last one needs no remainder, so that of a single dimension
-    the compiler sees where it is contiguous. KEPT_UNIT is what ``kept`` and the strides across it,
-    the reduced ones, are multiples of, and come divided by: so the compiler sees that, too.
-    REDUCED_UNIT likewise.
+    the compiler sees where it is contiguous. KEPT_UNIT is what ``kept``, the first of its sizes and
+    all strides but that one's are multiples of, and come divided by: so the compiler sees that,
+    too. REDUCED_UNIT likewise, and OUT_UNIT of out's strides. With TAIL only the last tile of a
+    part has a mask: under one, accesses are wide only if the end is a multiple of them.
     """
     if KEPT_UNIT > 1:
         kept = tl.cast(kept, INDEX) * KEPT_UNIT
@@ -84,26 +121,29 @@ def sum_kernel(
     for d in tl.static_range(KEPT_NDIM):
         i = rest
         if d < KEPT_NDIM - 1:
-            i = rest % kept_sizes[d]
-            rest = rest // kept_sizes[d]
-        x_start += i * kept_strides[d] * REDUCED_UNIT
-        out_offset += i * out_strides[d]
+            size = kept_sizes[d] if d > 0 else kept_sizes[d] * KEPT_UNIT
+            i = rest % size
+            rest = rest // size
+        x_start += i * kept_strides[d] * (REDUCED_UNIT if d == 0 else KEPT_UNIT * REDUCED_UNIT)
+        out_offset += i * (out_strides[d] if d == 0 else out_strides[d] * OUT_UNIT)
     begin = tl.program_id(1).to(INDEX) * part
     end = tl.minimum(begin + part, reduced)
+    whole = end - (end - begin) % BLOCK_R if TAIL else end
+    bound = None if TAIL else end
     total = tl.zeros([BLOCK_K, BLOCK_R], C)
-    for start in tl.range(begin, end, BLOCK_R, num_stages=STAGES):
-        r = start + tl.arange(0, BLOCK_R).to(INDEX)
-        x_offset = tl.zeros([BLOCK_R], INDEX)
-        left = r
-        for d in tl.static_range(REDUCED_NDIM):
-            j = left
-            if d < REDUCED_NDIM - 1:
-                j = left % reduced_sizes[d]
-                left = left // reduced_sizes[d]
-            x_offset += j * reduced_strides[d] * KEPT_UNIT
-        mask = (k < kept)[:, None] & (r < end)[None, :]
-        x = tl.load(x_ptr + x_start[:, None] + x_offset[None, :], mask=mask, other=0)
+    for start in tl.range(begin, whole, BLOCK_R, num_stages=STAGES):
+        x = _addends(
+            x_ptr, x_start, k < kept, start, bound, reduced_sizes, reduced_strides,
+            REDUCED_NDIM, INDEX, KEPT_UNIT, REDUCED_UNIT, BLOCK_R,
+        )  # fmt: skip
         total += tl.cast(x, C)
+    if TAIL:  # noqa: SIM102 - the other one is the compiler's
+        if whole < end:
+            x = _addends(
+                x_ptr, x_start, k < kept, whole, end, reduced_sizes, reduced_strides,
+                REDUCED_NDIM, INDEX, KEPT_UNIT, REDUCED_UNIT, BLOCK_R,
+            )  # fmt: skip
+            total += tl.cast(x, C)
     out = tl.sum(total, axis=1) * scalar_value(factor, C)
     out_ptrs = out_ptr + tl.program_id(1).to(INDEX) * kept + out_offset
     tl.store(out_ptrs, tl.cast(out, out_ptr.dtype.element_ty), mask=k < kept)
@@ -288,6 +328,8 @@ def _tile(kept: Dims, reduced: Dims, x_kind: Any) -> _Tile:
         if len(reduced) > 1 and across >= 2 * TILE:
             return _Tile(1, 2 * TILE, num_warps=8)
         half = min(max(4, across // 2), TILE // 2)
+        if half > NARROWEST:  # of a row little shall hang over
+            half = max(NARROWEST, _elementwise.cut(addends, half))
         return _Tile(min(along, TILE // 2 // half), half)
     if kept and kept[0][1] == 1:
         vectors = aligned and _in_vectors(kept, reduced, dtype)
@@ -331,6 +373,7 @@ def _pass(kept: Dims, reduced: Dims, parts: int, tile: _Tile, compute: torch.dty
     """A launch that leaves so many parts of the sums, or fewer."""
     results, addends = _size(kept), _size(reduced)
     units = _unit(kept, reduced), _unit(reduced, kept)
+    out_unit = _out_unit(kept) if units[0] > 1 else 1
     # Of whole vectors along them the compiler sees the end only of a multiple of 16.
     whole = max(16, tile.BLOCK_R) if units[1] > 1 else tile.BLOCK_R
     part = whole * cdiv(addends, parts * whole)
@@ -350,6 +393,8 @@ def _pass(kept: Dims, reduced: Dims, parts: int, tile: _Tile, compute: torch.dty
         KEPT_UNIT=units[0],
         REDUCED_UNIT=units[1],
         **tile._asdict(),
+        OUT_UNIT=out_unit,
+        TAIL=_ends_amid_a_vector(kept, reduced),
     )
     kept_sizes, kept_strides, out_strides = zip(*kept)
     reduced_sizes, reduced_strides, _ = zip(*reduced)
@@ -357,22 +402,41 @@ def _pass(kept: Dims, reduced: Dims, parts: int, tile: _Tile, compute: torch.dty
         results // units[0],
         addends // units[1],
         part,
-        kept_sizes,
-        tuple(stride // units[1] for stride in kept_strides),
-        out_strides,
-        reduced_sizes,
-        tuple(stride // units[0] for stride in reduced_strides),
+        _divided(kept_sizes, units[0], 1),
+        _divided(kept_strides, units[1], units[0] * units[1]),
+        _divided(out_strides, 1, out_unit),
+        _divided(reduced_sizes, units[1], 1),
+        _divided(reduced_strides, units[0], units[0] * units[1]),
     )
     return _Pass(launch, rest)
 
 
+def _divided(numbers: tuple[int, ...], first: int, others: int) -> tuple[int, ...]:
+    """The first number by one unit, the others by another."""
+    return (numbers[0] // first, *(number // others for number in numbers[1:]))
+
+
 def _unit(dense: Dims, others: Dims) -> int:
-    """What the compiler shall know that a dense dimension's size, and the strides across it, are
-    multiples of: it sees by itself which are of 16."""
-    if len(dense) != 1 or dense[0][1] != 1:
+    """What the compiler shall know that a dense dimension's size, and the strides along all the
+    others, are multiples of: it sees by itself which are of 16."""
+    if not dense or dense[0][1] != 1:
         return 1
-    unit = math.gcd(16, dense[0][0], *(stride for _, stride, _ in others))
+    strides = (stride for _, stride, _ in (*dense[1:], *others))
+    unit = math.gcd(16, dense[0][0], *strides)
     return 1 if unit == 16 else unit
+
+
+def _out_unit(kept: Dims) -> int:
+    """Likewise of out, along whose first dimension results are stored."""
+    (size, _, stride), *others = kept
+    return math.gcd(16, size, *(step for _, _, step in others)) if stride == 1 else 1
+
+
+def _ends_amid_a_vector(kept: Dims, reduced: Dims) -> bool:
+    """Whether addends are dense and their rows begin with whole vectors, but do not end so."""
+    (size, stride, _), *others = reduced
+    begins = all(stride % 16 == 0 for _, stride, _ in kept)
+    return stride == 1 and not others and size % 16 > 0 and begins
 
 
 def _gradient(grad: Tensor, inputs: Any) -> Tensor:
