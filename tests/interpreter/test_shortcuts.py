@@ -17,7 +17,9 @@ from triton_kernels.interpreter.handles import encode, upstream
 # What stands there outside of interpreting().
 TYPE, TENSOR = tl.block_type.__init__, tl.tensor.__init__
 SEMANTIC = type(upstream.interpreter_semantic)
-BROADCAST, OPERANDS = SEMANTIC.broadcast_impl_value, SEMANTIC.binary_op_type_checking_impl
+SHORT = ("broadcast_impl_value", "binary_op_type_checking_impl", "cast")
+UPSTREAMS = {name: getattr(SEMANTIC, name) for name in SHORT}
+WITH_ELEMENT = tl.block_type.with_element_ty
 SHAPES: list[Any] = [[4], [2, 8], [2, tl.constexpr(8)], tl.tuple([2, 8]), [1, 1, 1]]
 ELEMENTS = [tl.int1, tl.int32, tl.float32, tl.pointer_type(tl.float32), tl.pointer_type(tl.int8)]
 
@@ -87,8 +89,14 @@ def tile(dtype: Any, shape: tuple[int, ...]) -> Any:
 
 DTYPES = [tl.int1, tl.int8, tl.uint8, tl.int32, tl.uint32, tl.int64, tl.float16, tl.bfloat16]
 DTYPES += [tl.float32, tl.float64]
+NUMBERS: list[Any] = [0, 3, -3, 2**31, 2**40, True, 0.0, 2.5, -1e300, float("inf")]
+POINTER = tl.tensor(
+    upstream.TensorHandle(np.full((4,), 64, dtype=np.uint64), tl.pointer_type(tl.int16)),
+    tl.block_type(tl.pointer_type(tl.int16), [4]),
+)
 OPERATIONS = [
     operator.add,
+    operator.sub,
     operator.mul,
     operator.truediv,
     operator.mod,
@@ -103,7 +111,7 @@ def told(operation: Any, lhs: Any, rhs: Any) -> Any:
         made = operation(lhs, rhs)
     except Exception as error:  # noqa: BLE001 - both must give the same
         return type(error), str(error)
-    return str(made.type), made.handle.data.dtype, made.handle.data.tolist()
+    return str(made.type), made.handle.data.dtype, str(made.handle.data.tolist())  # nan is nan
 
 
 @pytest.mark.parametrize("operation", OPERATIONS, ids=lambda each: each.__name__)
@@ -111,13 +119,25 @@ def test_operations_give_upstreams_types_and_numbers(
     operation: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     shapes: list[tuple[int, ...]] = [(), (4,), (2, 4), (2, 1)]
-    with interpreter.interpreting():
+    with interpreter.interpreting(), np.errstate(all="ignore"):
         tiles = [tile(dtype, shape) for dtype in DTYPES for shape in shapes]
-        operands = [*tiles, 3, -3, 2.5]
-        pairs = list(itertools.product(tiles, operands))
+        pairs = list(itertools.product(tiles, [*tiles, *NUMBERS]))
+        pairs += itertools.product(NUMBERS, tiles)
+        pairs += [pair for each in tiles[::4] for pair in ((POINTER, each), (each, POINTER))]
         own = [told(operation, *pair) for pair in pairs]
-        monkeypatch.setattr(SEMANTIC, "broadcast_impl_value", BROADCAST)
-        monkeypatch.setattr(SEMANTIC, "binary_op_type_checking_impl", OPERANDS)
+        for name, function in UPSTREAMS.items():
+            monkeypatch.setattr(SEMANTIC, name, function)
         for pair, got in zip(pairs, own):
             assert got == told(operation, *pair), pair
         monkeypatch.undo()
+
+
+def test_types_of_one_shape_and_other_elements() -> None:
+    with interpreter.interpreting():
+        for shape in SHAPES:
+            tile = tl.block_type(tl.int32, shape)
+            for element in ELEMENTS:
+                made = [tile.with_element_ty(element) for _ in range(2)]
+                for each in made:
+                    assert each.element_ty is element
+                    assert fields(each) == fields(WITH_ELEMENT(tile, element))

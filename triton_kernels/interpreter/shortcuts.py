@@ -20,6 +20,9 @@ Function = Callable[..., Any]
 
 _types: dict[tuple[Any, ...], dict[str, Any]] = {}  # of a shape and an element's name: fields
 _tensors: dict[tuple[int, ...], dict[str, Any]] = {}  # of a shape: fields
+# Shapes that types share, by their addresses: the shape, which stays, and its numbers.
+_shared: dict[int, tuple[Any, tuple[int, ...]]] = {}
+_of_elements: dict[tuple[int, str], Any] = {}  # of a shared shape and an element's name: the type
 
 
 def _block_type(upstreams: Function) -> Function:
@@ -35,6 +38,7 @@ def _block_type(upstreams: Function) -> Function:
         if fields is None:
             upstreams(self, element_ty, shape)
             _types[key] = {**vars(self), "element_ty": None}
+            _shared[id(self.shape)] = self.shape, key[1]
             return
         vars(self).update(fields)
         self.element_ty = element_ty
@@ -42,11 +46,33 @@ def _block_type(upstreams: Function) -> Function:
     return __init__
 
 
+def _with_element(upstreams: Function) -> Function:
+    """A type of the same shape with other elements: of numbers, which a pointer's type is more
+    than, one for all."""
+
+    def with_element_ty(self: Any, scalar_ty: Any) -> Any:
+        if type(scalar_ty) is not tl.dtype or type(self) is not tl.block_type:
+            return upstreams(self, scalar_ty)
+        key = id(self.shape), scalar_ty.name
+        made = _of_elements.get(key)
+        if made is None:
+            made = upstreams(self, scalar_ty)
+            if key[0] in _shared:  # and so the address stays this shape's
+                _of_elements[key] = made
+        return made
+
+    return with_element_ty
+
+
 def _tensor(upstreams: Function) -> Function:
     """The constructor of tensors. Of one shape all have the same fields, but for the given ones."""
 
     def __init__(self: Any, handle: Any, type: Any) -> None:
-        shape = tuple(type.shape) if type.is_block() else ()
+        if type.is_block():
+            shared = _shared.get(id(type.shape))
+            shape = tuple(type.shape) if shared is None else shared[1]
+        else:
+            shape = ()
         fields = _tensors.get(shape)
         if fields is None:
             upstreams(self, handle, type)
@@ -59,29 +85,59 @@ def _tensor(upstreams: Function) -> Function:
 
 
 def _broadcast(upstreams: Function) -> Function:
-    """Broadcasting of two operands: of one shape, or without any, they stay as they are."""
+    """Broadcasting of two operands: of one shape, or without any, they stay as they are, and a
+    number fills a tile of the other's shape."""
 
     def broadcast_impl_value(self: Any, lhs: Any, rhs: Any) -> Any:
         a, b = lhs.type, rhs.type
         if type(a) is tl.block_type:
-            alike = type(b) is tl.block_type and tuple(a.shape) == tuple(b.shape)
-        else:
-            alike = not a.is_block() and not b.is_block()
-        return (lhs, rhs) if alike else upstreams(self, lhs, rhs)
+            if type(b) is tl.block_type:
+                alike = a.shape is b.shape or tuple(a.shape) == tuple(b.shape)
+                return (lhs, rhs) if alike else upstreams(self, lhs, rhs)
+            if type(b) is tl.dtype:
+                return lhs, _filled(self, rhs, a)
+        elif type(b) is tl.block_type:
+            if type(a) is tl.dtype:
+                return _filled(self, lhs, b), rhs
+        elif not a.is_block() and not b.is_block():
+            return lhs, rhs
+        return upstreams(self, lhs, rhs)
 
     return broadcast_impl_value
 
 
+def _filled(semantic: Any, number: Any, like: Any) -> Any:
+    """A number in every lane of a tile. A tile's type in the interpreter is Triton's own."""
+    kind = like.with_element_ty(number.type)
+    return semantic.tensor(semantic.builder.create_splat(kind, number.handle), kind)
+
+
 def _operands(upstreams: Function) -> Function:
-    """The operands of an operation on two: tensors of one type of numbers are not converted."""
+    """The operands of an operation on two: tensors of one type of numbers are not converted, nor a
+    pointer and an offset; a Python number becomes what the tensor beside it is."""
 
     def binary_op_type_checking_impl(
         self: Any, lhs: Any, rhs: Any, *allowed: Any, **options: Any
     ) -> Any:
-        if type(lhs) is tl.tensor and type(rhs) is tl.tensor:
+        if type(lhs) is tl.tensor:
             kind = lhs.dtype
-            if kind is rhs.dtype and kind in _WIDE:
-                return self.broadcast_impl_value(lhs, rhs)
+            if type(rhs) is tl.tensor:
+                other = rhs.dtype
+                if kind.is_ptr():
+                    alike = allowed == _POINTERS and type(other) is tl.dtype and other in _OFFSETS
+                else:
+                    alike = kind is other and kind in _WIDE
+                if alike:
+                    return self.broadcast_impl_value(lhs, rhs)
+            elif not options and len(allowed) < 3 and _goes_with(rhs, kind):
+                return self.broadcast_impl_value(lhs, self.scalar_constant(rhs, dtype=kind))
+        elif (
+            type(rhs) is tl.tensor
+            and not options
+            and len(allowed) < 3
+            and _goes_with(lhs, rhs.dtype)
+        ):
+            return self.broadcast_impl_value(self.scalar_constant(lhs, dtype=rhs.dtype), rhs)
         return upstreams(self, lhs, rhs, *allowed, **options)
 
     return binary_op_type_checking_impl
@@ -89,6 +145,41 @@ def _operands(upstreams: Function) -> Function:
 
 # Division makes float32 of narrower ones.
 _WIDE = {tl.int32, tl.int64, tl.uint32, tl.uint64, tl.float32, tl.float64}
+_OFFSETS = {tl.int32, tl.int64}
+_FLOATS = {tl.float32, tl.float64}
+_POINTERS = (True, True)  # what an addition allows: a pointer on either side
+
+
+def _goes_with(number: Any, kind: Any) -> bool:
+    """Whether a Python number beside a tensor of that type becomes one of it."""
+    if type(kind) is not tl.dtype:  # pointers
+        return False
+    if type(number) is int:
+        return -(2**31) <= number < 2**31 and (kind in _OFFSETS or kind in _FLOATS)
+    return type(number) is float and kind in _FLOATS
+
+
+def _cast(upstreams: Function) -> Function:
+    """A conversion: to the type that it has already, nothing."""
+
+    def cast(self: Any, input: Any, dst_ty: Any, *rounding: Any, **named: Any) -> Any:
+        if input.type.scalar is dst_ty.scalar:
+            return input
+        return upstreams(self, input, dst_ty, *rounding, **named)
+
+    return cast
+
+
+def _value(upstreams: Function) -> Function:
+    """What stands in a constexpr, and anything else as it is, such as a tensor."""
+
+    def _unwrap_if_constexpr(o: Any) -> Any:
+        return o if type(o) in _BARE else upstreams(o)
+
+    return _unwrap_if_constexpr
+
+
+_BARE = {tl.tensor, int, float, bool, type(None)}
 
 
 def _unwrapped(patch: Function) -> Function:
@@ -115,9 +206,12 @@ def patches(recorded: list[tuple[Any, str, Any]]) -> list[tuple[Any, str, Any]]:
     found = [(target, name, _unwrapped(value)) for target, name, value in recorded]
     for target, name, shortcut in (
         (tl.block_type, "__init__", _block_type),
+        (tl.block_type, "with_element_ty", _with_element),
         (tl.tensor, "__init__", _tensor),
+        (tl.core, "_unwrap_if_constexpr", _value),
         (semantic, "broadcast_impl_value", _broadcast),
         (semantic, "binary_op_type_checking_impl", _operands),
+        (semantic, "cast", _cast),
     ):
         found.append((target, name, shortcut(getattr(target, name))))
     return found
