@@ -86,7 +86,7 @@ def _call_for(original: Any, record: Record, interpreted: bool) -> Callable[...,
 
 def _ordinary(block: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
     """Whether a call may be fused: nobody traces it, and the layers are what they were."""
-    if torch.compiler.is_compiling() or is_fx_symbolic_tracing() or torch.jit.is_tracing():
+    if torch.compiler.is_compiling() or is_fx_symbolic_tracing() or torch.jit.is_tracing():  # type: ignore[attr-defined]
         return False
     if torch._C._functorch.peek_interpreter_stack() is not None:
         return False
