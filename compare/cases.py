@@ -228,7 +228,9 @@ DISTANT = ("distant", "distant_transposed")  # gigabytes, of which a CPU holds w
 
 def poison_of(dtype: torch.dtype) -> float | int:
     """What memory that nobody should read, and outputs before they are written, hold."""
-    return math.nan if dtype.is_floating_point else torch.iinfo(dtype).max // 3
+    if dtype.is_floating_point or dtype.is_complex:
+        return math.nan
+    return 1 if dtype == torch.bool else torch.iinfo(dtype).max // 3
 
 
 def arrange(t: Tensor, layout: str) -> Tensor:

@@ -2,7 +2,7 @@
 
 The products' kernels stand in csrc/gemm.cuh and csrc/gemm_wmma.cuh. All take any strides; naive and
 tiled every floating dtype in precision "ieee", wmma what tensor cores multiply: float16, bfloat16,
-and float32 as "tf32" or "tf32x3".
+and float32 as "tf32", "tf32x3" or "f16x3".
 """
 
 from __future__ import annotations
@@ -16,7 +16,12 @@ from cuda_reference import _arguments, _launch
 
 ACTS = ("none", "relu", "gelu", "gelu_tanh", "silu", "sigmoid", "tanh", "leaky_relu")
 VARIANTS = ("naive", "tiled", "wmma")
-PRECISIONS = ("ieee", "tf32", "tf32x3")  # in the order of enum Precision in csrc/gemm_wmma.cuh
+PRECISIONS = (
+    "ieee",
+    "tf32",
+    "tf32x3",
+    "f16x3",
+)  # in the order of enum Precision in csrc/gemm_wmma.cuh
 
 
 def variant_for(op: str, variant: str | None, dtype: torch.dtype, precision: str) -> str:
@@ -33,6 +38,16 @@ def variant_for(op: str, variant: str | None, dtype: torch.dtype, precision: str
             f"{op}(): variant '{variant}' does not multiply {dtype} in precision '{precision}'"
         )
     return variant
+
+
+def precision_of(op: str, precision: str | None, operand: Tensor) -> str:
+    """The precision by its name; None is torch's own for float32 products, by whichever of its
+    settings that was set."""
+    if precision is not None:
+        _arguments.check_choice(op, "precision", precision, PRECISIONS)
+        return precision
+    tf32 = operand.dtype == torch.float32 and torch.backends.cuda.matmul.fp32_precision == "tf32"
+    return "tf32" if tf32 else "ieee"
 
 
 def takes(variant: str, dtype: torch.dtype, precision: str) -> bool:

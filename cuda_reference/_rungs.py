@@ -21,10 +21,11 @@ RUNGS = ("scalar", "pack64", "pack128", "stream")  # in the order of enum Rung i
 STREAM = RUNGS[-1]
 VARIANTS = dict.fromkeys(RUNGS, FLOATING) | {"pack64": FLOATING[:3]}  # name → dtypes
 AUTO = "auto"
-# Of these the first that takes the tensors. Packs take every alignment, too, but without one they
-# go element by element, and then scalar is faster.
-BEST = (STREAM, "scalar")
-ALIGNMENT = 16  # bytes: stream's tensors all lie as far beside a multiple of it
+PACKED = "pack128"
+# Of these the first that suits the tensors. Packs take every alignment, too, but without one they
+# go element by element; of large tensors stream is slower than packs (docs/CUDA_LADDER.md).
+BEST = (PACKED, STREAM, "scalar")
+ALIGNMENT = 16  # bytes: a pack's; stream's tensors all lie as far beside a multiple of it
 
 # Blocks of a grid that walks: what a multiprocessor holds. On the CPU two, so that they walk there.
 _BLOCKS_EACH, _BLOCKS_ON_CPU = 8, 2
@@ -85,13 +86,23 @@ def misfit(
     return ""
 
 
+def _unaligned(tensors: Mapping[str, Tensor]) -> str:
+    """Why packs would go by single elements; or nothing."""
+    for name, t in tensors.items():
+        if _launch.address(t) % ALIGNMENT:
+            return f"would go by single elements, as '{name}' is not at a multiple of 16 bytes"
+    return ""
+
+
 def best(variants: Variants, tensors: Mapping[str, Tensor], numbers: Collection[str]) -> Choice:
     """The rung that "auto" takes for the tensors, the result among them."""
     reasons: list[str] = []
     for name in BEST:
         reason = misfit(name, variants[name], tensors, numbers)
+        if not reason and name == PACKED:
+            reason = _unaligned(tensors)
         if not reason:
-            why = reasons or ["the tensors are contiguous, of one shape and dtype, and lie alike"]
+            why = reasons or ["the tensors are contiguous, of one shape and dtype, and aligned"]
             return Choice(name, "; ".join(why))
         reasons.append(f"'{name}' {reason}")
     return Choice(None, reasons[-1])

@@ -48,9 +48,9 @@ SIDE = 64  # of a tile that is turned
 SHORTEST = 32  # elements of a row, where longer ones would hang over
 
 Dims = tuple[tuple[int, ...], ...]  # (size, stride of x, of y, of out) of each, innermost first
-Divisor = tuple[int, int | None, int | None]  # as divisor says
-Walk = tuple[Divisor | None, Divisor | None, int | None]  # as _walk says
-ONCE: Walk = (None, None, None)
+Walk = tuple[int | None, ...]  # as _walk says
+NONE = None, None, None  # in place of a divisor
+ONCE: Walk = (*NONE, *NONE, None)
 Y_VALUE, S = 3, 4  # which of the kernels' arguments are numbers
 
 
@@ -212,35 +212,35 @@ def _walks(n: int, dims: Dims, block: int) -> tuple[Walk, ...]:
     x_walk, y_walk = _walk(dims, 1), _walk(dims, 2)
     if x_walk is None or y_walk is None:
         return ()
-    in_rows = x_walk[2] or y_walk[2]
-    if in_rows and -size % _cut(size, block * VECTORS) <= size // 16:
+    in_rows = x_walk[-1] or y_walk[-1]
+    if in_rows and -size % cut(size, block * VECTORS) <= size // 16:
         return ()
     return x_walk, y_walk
 
 
 def _walk(dims: Dims, operand: int) -> Walk | None:
-    """How often an operand's elements come in a row, how many of them are a row, and how much later
-    the next one begins; None for once, for one endless row, and where all rows are the same. None
-    if it walks through the dense output in no such way, or in rows that are not of whole vectors.
-    """
+    """How often an operand's elements come in a row, how many of them are a row, both as divisors,
+    and how much later the next row begins; None for once, for one endless row, and where all rows
+    are the same. None if it walks through the dense output in no such way, or in rows that are not
+    of whole vectors."""
     merged = coalesced([(dim[0], dim[operand], dim[3]) for dim in dims])
-    times = None
+    times: Walk = NONE
     if merged[0][1] == 0:
         times = divisor(merged[0][0])
         merged = merged[1:]
     steps = [step for _, step, _ in merged]
     if steps in ([], [1]):
-        return times, None, None
+        return *times, *NONE, None
     if len(steps) != 2 or steps[0] != 1:
         return None
     length, pitch = merged[0][0], steps[1]
     if pitch == 0:
-        return times, divisor(length), None
+        return *times, *divisor(length), None
     whole = length % 16 == pitch % 16 == 0 and pitch * merged[1][0] < 2**31
-    return (None, divisor(length), pitch) if whole and times is None else None
+    return (*NONE, *divisor(length), pitch) if whole and times == NONE else None
 
 
-def divisor(d: int) -> Divisor:
+def divisor(d: int) -> tuple[int, int | None, int | None]:
     """d, and what an index is multiplied by, and then shifted, for the upper 32 bits of the product
     to be index ÷ d; None where the compiler shall see the division.
 
@@ -295,12 +295,12 @@ def _tile(sizes: tuple[int, ...], turned: bool, numel: int) -> _Tile:
         longest, numel = SIDE, SIDE * SIDE
         if sizes[0] % 16 or sizes[1] % 16:
             numel //= 2
-    i = _cut(sizes[0], longest)
-    j = _cut(sizes[1], numel // i)
-    return _Tile(i, j, _cut(math.prod(sizes[2:]), numel // (i * j)))
+    i = cut(sizes[0], longest)
+    j = cut(sizes[1], numel // i)
+    return _Tile(i, j, cut(math.prod(sizes[2:]), numel // (i * j)))
 
 
-def _cut(size: int, most: int) -> int:
+def cut(size: int, most: int) -> int:
     """Into pieces of how many elements a dimension is cut: a power of two up to ``most``, as large
     as it can be with little overhang, one piece in sixteen, or with the least."""
     piece = best = min(most, triton.next_power_of_2(size))

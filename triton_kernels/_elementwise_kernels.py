@@ -64,34 +64,35 @@ def _named(kernel: str) -> Callable[[Any], str]:
 
 
 @triton.jit
-def _divided(index, divisor):
-    """index ÷ d, rounded down, of an index below 2³¹: by :func:`_elementwise.divisor`'s numbers.
+def _divided(index, d, factor, shift):
+    """index ÷ d, rounded down, of an index below 2³¹; the numbers are :func:`divisor`'s.
 
     A division by what only the launch knows takes some twenty instructions, and a multiplication
     with a shift two. Of a multiple of 16 it has to stay: there the compiler sees which elements
     follow each other.
     """
-    if divisor[1] is None:
-        quotient = index // divisor[0].to(tl.uint32)
+    if factor is None:
+        quotient = index // d.to(tl.uint32)
     else:
-        quotient = tl.umulhi(index, divisor[1].to(tl.uint32)) >> divisor[2]
+        quotient = tl.umulhi(index, factor.to(tl.uint32)) >> shift
     return quotient
 
 
 @triton.jit
 def _walked(start, lane, walk):
     """The index of an operand's element at each place of the output: each of them comes walk[0]
-    times in a row, and walk[1] of them are a row; the next one begins walk[2] later than it did, or
-    is the same again. None is once, and one endless row."""
+    times in a row, and walk[3] of them are a row; the next one begins walk[6] later than it did, or
+    is the same again. None is once, and one endless row. (One flat tuple: Triton 3.6 knows no None
+    in a tuple in a tuple.)"""
     index = start + lane
     if walk[0] is not None:
-        index = _divided(index.to(tl.uint32), walk[0])
-    if walk[1] is not None:
+        index = _divided(index.to(tl.uint32), walk[0], walk[1], walk[2])
+    if walk[3] is not None:
         index = index.to(tl.uint32)
-        row = _divided(index, walk[1])
-        index -= row * walk[1][0].to(tl.uint32)
-        if walk[2] is not None:
-            index += row * walk[2].to(tl.uint32)
+        row = _divided(index, walk[3], walk[4], walk[5])
+        index -= row * walk[3].to(tl.uint32)
+        if walk[6] is not None:
+            index += row * walk[6].to(tl.uint32)
     return index
 
 

@@ -203,7 +203,7 @@ class Problem(NamedTuple):
     """What a kernel is to compute. M, N and K are None for elementwise kernels, or where unknown.
 
     ``other`` is who computes it otherwise: "eager" or "inductor". ``act`` is the activation at the
-    end of a product; None is any that the kernel has.
+    end of a product; None is any that the kernel has. ``precision`` is that of float32 products.
     """
 
     kernel: str
@@ -214,6 +214,7 @@ class Problem(NamedTuple):
     N: int | None = None
     K: int | None = None
     act: str | None = None
+    precision: str = "ieee"
 
 
 @dataclass(frozen=True)
@@ -233,6 +234,7 @@ class Entry:
         rows: the least M.
         outputs: the most M·N.
         acts: the activations; empty for any.
+        precision: of float32 products.
         estimated: whether the figures are the roofline's, and nobody measured them yet.
     """
 
@@ -245,11 +247,13 @@ class Entry:
     rows: int = 0
     outputs: float = math.inf
     acts: tuple[str, ...] = ()
+    precision: str = "ieee"
     estimated: bool = False
 
     def covers(self, problem: Problem, gpu: Gpu) -> bool:
         return (
             problem.dtype in self.dtypes
+            and problem.precision == self.precision
             and (not self.capabilities or gpu.capability in self.capabilities)
             and self.aligned in (None, aligned(problem))
             and self.filled in (None, filled(problem, gpu))

@@ -21,7 +21,11 @@ def is_distributed(t: Tensor) -> bool:
 
 
 def sharded_linear(
-    x: Tensor, weight: Tensor, bias: Tensor | None = None, act: str = "none"
+    x: Tensor,
+    weight: Tensor,
+    bias: Tensor | None = None,
+    act: str = "none",
+    precision: str | None = None,
 ) -> Tensor:
     """act(x @ weight.T + bias), right and with little communication however they are sharded.
 
@@ -29,7 +33,7 @@ def sharded_linear(
         x: DTensor […, I].
         weight: DTensor [O, I].
         bias: DTensor [O].
-        act: as in :func:`triton_kernels.gemm_bias_act`.
+        act, precision: as in :func:`triton_kernels.gemm_bias_act`.
 
     Returns:
         DTensor […, O]. Row-parallel without an activation it is Partial: the sum is yet to come.
@@ -41,9 +45,9 @@ def sharded_linear(
     front = x.movedim(first, 0)
     rows = front.reshape(front.shape[:-1].numel(), front.shape[-1])
     if act != "none" and any(placement.is_shard(1) for placement in _placements(weight)):
-        out = _act_of_sum(gemm_bias_act(rows, weight.t()), bias, act)
+        out = _act_of_sum(gemm_bias_act(rows, weight.t(), precision=precision), bias, act)
     else:
-        out = gemm_bias_act(rows, weight.t(), bias, act=act)
+        out = gemm_bias_act(rows, weight.t(), bias, act=act, precision=precision)
     return out.reshape(*front.shape[:-1], weight.shape[0]).movedim(0, first)
 
 

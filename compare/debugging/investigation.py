@@ -7,15 +7,19 @@ stores what; its results are compared with the oracle; then one program runs aga
 from __future__ import annotations
 
 import math
+import os
+import traceback
 from collections.abc import Sequence
+from pathlib import Path
 
 import numpy as np
 from torch import Tensor
 
+import compare
 from compare.cases import CPU
 from compare.checking.progress import Bar
 from compare.checking.stores import Store, Stores, address_of
-from compare.debugging import replaying
+from compare.debugging import derived, replaying
 from compare.debugging.compiled import bisection, comparison
 from compare.debugging.drawing.errors import Output, error_map
 from compare.debugging.findings import regions
@@ -34,6 +38,8 @@ from compare.debugging.stepping.sessions import Session
 from compare.debugging.subjects import Result, Subject
 from triton_kernels import interpreter
 from triton_kernels.interpreter import Access, Dot, Launch, Observer, Place, Program, Several
+
+_COMPARE = str(Path(compare.__file__).parent) + os.sep
 
 
 class _Watch(Stores):
@@ -117,9 +123,11 @@ def investigate(
         if place is None and subject.outside_is_usage:
             raise
         lane, shape = interpreter.lane_of(error) or (None, ())
-        findings.failure = Failure(brief(error), place and _current(stores), place, lane, shape)
+        program = place and _current(stores)
+        place = place or _outside(error)
+        findings.failure = Failure(brief(error), program, place, lane, shape)
     findings.subject = _heading(subject, stores)
-    findings.wrong = [w for w in (_describe(r, stores) for r in results) if w is not None]
+    findings.wrong = [w for w in (_describe(r, stores, results) for r in results) if w is not None]
     if worse := next((r.less_accurate for r in results if r.less_accurate), None):
         findings.less_accurate["interpreted"] = worse
     findings.compared = bool(results)
@@ -237,6 +245,16 @@ def _other_orders(
     return list(hazards.values())
 
 
+def _outside(error: Exception) -> Place | None:
+    """The line of whoever launches the kernels that an error came from: not torch's, not ours."""
+    frames = list(traceback.walk_tb(error.__traceback__))
+    for frame, line in reversed(frames):
+        file = frame.f_code.co_filename
+        if not interpreter.not_kernels(frame.f_code) and not file.startswith(_COMPARE):
+            return Place(file, line, frame.f_code.co_name)
+    return None
+
+
 def _stopped(error: Exception, order: str, stores: Stores) -> Hazard:
     place, program = interpreter.place_of(error), _current(stores)
     where = () if program is None else (Witness("the error was raised", program, place),)
@@ -251,7 +269,7 @@ def _heading(subject: Subject, stores: Stores) -> str:
     return f"{subject.title} ({', '.join(grids) or 'nothing was launched'})"
 
 
-def _describe(result: Result, stores: Stores) -> WrongValues | None:
+def _describe(result: Result, stores: Stores, results: Sequence[Result]) -> WrongValues | None:
     """What is wrong with a result; None if nothing is."""
     right = result.comparison.right
     if bool(right.all()):
@@ -262,7 +280,10 @@ def _describe(result: Result, stores: Stores) -> WrongValues | None:
     numbers = np.unique(writers[wrong]) if writers is not None else np.array([-1])
     programs = list(dict.fromkeys(stores.stores[n].program for n in numbers if n >= 0))
     unwritten = int(wrong.sum() if writers is None else (writers[wrong] < 0).sum())
-    history = stores.history(address_of(tensor, deviation.index))
+    others = [each.tensor for each in results if each is not result]
+    source = derived.source(tensor, deviation.index, stores, others)
+    stored, at = (source[0].tensor, source[1]) if source else (tensor, deviation.index)
+    history = stores.history(address_of(stored, at))
     nearest = None
     if history.last is None and history.masked is None:
         nearest = _nearest(tensor, deviation.index, writers, stores)
@@ -279,8 +300,9 @@ def _describe(result: Result, stores: Stores) -> WrongValues | None:
         programs,
         stores.launches[launch].grid if stores.launches else (0,),
         history,
-        tensor[deviation.index].item(),
+        stored[at].item(),
         nearest=nearest,
+        source=f"{source[0].name}{list(at)}" if source else "",
         drawn=_drawn(result, wrong, deviation.index, writers, stores.launches),
     )
 

@@ -58,6 +58,7 @@ SETTINGS = {
     "TRITON_INTERPRET": (r"[01]?", "1 to interpret every kernel, or unset it"),
     "CROSSCHECK_THREAD_ORDER": ("(reverse)?", "reverse, or unset it"),
     "CROSSCHECK_BLOCK_ORDER": ("(forward|reverse)?", "reverse, or unset it"),
+    "CROSSCHECK_MASKED_LOADS": ("(zero)?", "zero, or unset it"),
     "CROSSCHECK_SANITIZE": ("(address|thread|undefined)?", "set by --sanitize alone: unset it"),
 }
 

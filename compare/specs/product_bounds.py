@@ -3,7 +3,8 @@
 A result is right if |out − ref| ≤ E + u_out·(|ref| + E) + η_out with E = L_act·P + δ_act(pre) and
 P = [2·u_in + u_in² + (1 + u_in)²·γ_K]·|alpha|·(|A|·|B|)
   + 4·u_epilogue·(|alpha|·|A|·|B| + |beta·c| + |bias|) + (K + 4)·max(1, |alpha|)·η_acc.
-docs/ARCHITECTURE.md derives it. On lattice inputs there is no rounding, and bits must agree.
+In precision "f16x3" its first term is another one, of :func:`split_error`. docs/ARCHITECTURE.md
+derives the rest. On lattice inputs there is no rounding, and bits must agree.
 """
 
 from __future__ import annotations
@@ -91,14 +92,47 @@ def _accumulation(implementation: str, dtype: torch.dtype, precision: str, K: in
         or (precision != "ieee" and mode != "triton-interpreted")
         or (compiled and dtype in (torch.float16, torch.bfloat16))
     )
-    passes = 3 if precision == "tf32x3" else 1
+    passes = 3 if precision in ("tf32x3", "f16x3") else 1
     if not on_tensor_cores:
         return gamma(passes * K, U_DOUBLE if dtype == torch.float64 else U_FMA)
     hopper = torch.cuda.is_available() and torch.cuda.get_device_capability() == (9, 0)
     if not hopper and mode != "cuda-host":  # which adds as the GPU that was measured does
         return gamma(passes * K, U_TENSOR_CORE)
-    kind = "tf32" if dtype == torch.float32 else str(dtype).removeprefix("torch.")
+    if dtype == torch.float32:
+        kind = "float16" if precision == "f16x3" else "tf32"
+    else:
+        kind = str(dtype).removeprefix("torch.")
     return tensor_cores.HOPPER[kind].accumulation_error(K, passes)
+
+
+def split_error(a: Tensor, b: Tensor, accumulation: float) -> Tensor:
+    """What "f16x3" may be off |alpha|·a@b by, in float64.
+
+    A row of a is scaled so that its largest element lies in [2¹⁴, 2¹⁵), or by 2¹²⁶, and each y of
+    it is split: |y − high − low| ≤ 2⁻²³·|y| + 2⁻²⁵, for float16 ends at 2⁻²⁴, and
+    |low| ≤ 2⁻¹¹·|y| + 2⁻²⁴. With α the row's largest element, 2⁻¹¹² at least, that is 2⁻³⁹·α and
+    2⁻³⁸·α of the element's own scale; likewise β of a column of b. Both operands' splits, and
+    low·low, which is left out, make
+
+        (2⁻²¹ + 2⁻⁴⁰)·Σ|a·b| + 2⁻³⁹·(1 + 2⁻⁸)·(α·Σ|b| + β·Σ|a|) + K·2⁻⁷⁵·α·β,
+
+    and what is added up, and rounded when it leaves the tensor cores' accumulator every 16 of K or
+    less often, is at most 1 + 2⁻⁹ times Σ|a·b| + 2⁻³⁷·(α·Σ|b| + β·Σ|a|). The first term is a
+    float32 product's. The others are not: where the large elements of a row meet small ones of the
+    columns, they are all of the result, and the row's small elements keep fewer bits.
+    """
+    a, b = a.abs().double(), b.abs().double()
+    K = a.shape[1]
+    products = a @ b
+    if not K:
+        return products
+    a_largest, b_largest = a.amax(1, keepdim=True), b.amax(0, keepdim=True)
+    a_largest, b_largest = a_largest.clamp_min(2.0**-112), b_largest.clamp_min(2.0**-112)
+    by_rows = a_largest * b.sum(0, keepdim=True) + b_largest * a.sum(1, keepdim=True)
+    split = (2.0**-21 + 2.0**-40) * products + 2.0**-39 * (1 + 2.0**-8) * by_rows
+    split += K * 2.0**-75 * a_largest * b_largest
+    accumulation += growth(K // 16 + 2, U_FMA)
+    return split + accumulation * (1 + 2.0**-9) * (products + 2.0**-37 * by_rows)
 
 
 def bound(
@@ -123,7 +157,11 @@ def bound(
         None if c is None else c.abs(),
     )
     product = abs(alpha) * (a.abs().double() @ b.abs().double())
-    pre_error = spread * product + 4 * u_epilogue * magnitude
+    if precision == "f16x3":
+        pre_error = abs(alpha) * split_error(a, b, accumulation)
+    else:
+        pre_error = spread * product
+    pre_error += 4 * u_epilogue * magnitude
     # Where a result is subnormal, a step rounds to multiples of the smallest number instead.
     wide = torch.finfo(torch.float64 if a.dtype == torch.float64 else torch.float32)
     pre_error += (a.shape[1] + 4) * max(1.0, abs(alpha)) * (wide.tiny * wide.eps)

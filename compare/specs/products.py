@@ -27,7 +27,7 @@ from triton_kernels.gemm.choice import SMALL
 from triton_kernels.gemm.gluon import availability
 
 HALVES = ("float16", "bfloat16")
-PRECISIONS = ("ieee", "tf32", "tf32x3")  # "ieee" alone but for float32
+PRECISIONS = ("ieee", "tf32", "tf32x3", "f16x3")  # "ieee" alone but for float32
 # Shapes (M, N, K): one tile, tails in each dimension, vectors, nothing, all of K in one step or in
 # many; sized so that an interpreted run takes few tile steps.
 SHAPES = [(64, 64, 64), (33, 65, 70), (1, 1, 1), (1, 129, 40), (130, 1, 33), (7, 13, 200)]
@@ -78,6 +78,7 @@ TILES = {
     "float32": [((70, 130, 40), 132)],
     "float32/tf32": [((130, 130, 40), 132), ((40, 70, 40), 132)],
     "float32/tf32x3": [((70, 130, 40), 132)],
+    "float32/f16x3": [((130, 130, 72), 1), ((70, 130, 40), 3), ((70, 40, 40), 132)],
     "float64": [((70, 40, 40), 132)],
 }
 
@@ -141,12 +142,13 @@ def _in_kernels(kernels: str, function: Callable[..., Tensor]) -> Callable[..., 
     return pinned
 
 
-def _repacked(t: Tensor) -> int:
-    """Bytes of a copy whose rows, or columns if it lies by these, are whole lines of 128 bytes."""
+def _repacked(t: Tensor, itemsize: int) -> int:
+    """Bytes of a copy with elements of so many bytes, whose rows, or columns if it lies by these,
+    are whole lines of 128 bytes."""
     lines, length = t.numel() // max(1, t.shape[-1]), t.shape[-1]
     if t.stride(-1) != 1:
         lines, length = length, lines
-    return 128 * lines * -(-length * t.itemsize // 128)
+    return 128 * lines * -(-length * itemsize // 128)
 
 
 class Product(Spec):
@@ -217,10 +219,12 @@ class Product(Spec):
 
     def workspace(self, case: Case, arguments: Arguments) -> int:
         """Copies of inputs that lie unfavourably, and where K is split the sums of its parts."""
+        (a, b, *_), _ = arguments
+        if case.options.get("precision") == "f16x3":
+            return 2 * (_repacked(a, 2) + _repacked(b, 2))
         if case.dtype not in HALVES:
             return max(t.numel() for t in tensors_of(arguments)) * case.torch_dtype.itemsize
-        (a, b, *_), _ = arguments
-        copied = sum(map(_repacked, (a, b)))
+        copied = sum(_repacked(t, t.itemsize) for t in (a, b))
         M, N, K = math.prod(a.shape[:-1]), b.shape[self.columns], a.shape[-1]
         gpu = GPUS["sm_90"]
         if number := case.options.get("multiprocessors"):
@@ -331,6 +335,8 @@ class Product(Spec):
     def cuda_kernel(self, dtype: str, variant: str | None) -> str:
         """Of no variant the twin of what Triton does: on tensor cores where Triton uses them. dtype
         may be "float32/tf32"."""
+        if dtype == "float32/f16x3":
+            return "gemm_f16x3_kernel"
         if dtype in _CORES and variant in (None, "wmma"):
             return f"gemm_wmma_kernel<{_CORES[dtype]}>"
         return f"gemm_{variant or 'naive'}_kernel<{cuda_type(dtype)}>"

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import functools
+import contextlib
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
+from functools import partial
 from typing import Any
 
 import torch
@@ -15,23 +16,39 @@ import triton_kernels
 from compare import numerics
 from compare.cases import Guarded
 from compare.checking import judging, running
-from compare.checking.judging import Comparison, Deviation, Tolerance
+from compare.checking.judging import Deviation, Tolerance
 from compare.checking.stores import Stores
 from compare.copies import copies, damaged, tensors
 from compare.debugging import investigation
+from compare.debugging.findings.findings import Findings
+from compare.debugging.observers.values import Values
 from compare.debugging.stepping import failures
 from compare.debugging.subjects import Kernel, Result
+from compare.user_kernels.outputs import (
+    Expectations,
+    Expected,
+    expected_outputs,
+    judged_outputs,
+    outputs_of,
+)
+from triton_kernels import interpreter as triton_interpreter
 
 SOME_ROUNDINGS = 256  # ulps: what a sum or a softmax of some thousand elements may be off
 
 
 @dataclass
 class Finding:
-    """One side on one set of inputs."""
+    """One side on one set of inputs: one output of it, if it has several.
+
+    Attributes:
+        output: how one gets to it in what the function returned: ``[0]``, ``['lse']``; empty if
+            it returned one tensor, or if the finding is about the whole call.
+    """
 
     side: str
     inputs: int
     shapes: list[list[int]]
+    output: str = ""
     worst_ulps: float = 0.0
     error: str | None = None
     deviation: Deviation | None = None
@@ -44,11 +61,17 @@ class Finding:
         return wrong and self.max_ulps is not None and self.worst_ulps <= SOME_ROUNDINGS
 
     @property
+    def nan(self) -> bool:
+        """Whether the worst wrong value is NaN."""
+        return self.deviation is not None and self.deviation.got.startswith("nan")
+
+    @property
     def passed(self) -> bool:
         return self.error is None and self.deviation is None
 
     def __str__(self) -> str:
-        text = f"{self.side} on inputs[{self.inputs}] {self.shapes}: "
+        of = f", output {self.output}" if self.output else ""
+        text = f"{self.side} on inputs[{self.inputs}] {self.shapes}{of}: "
         if self.error is not None:
             return text + self.error
         if self.deviation is not None:
@@ -61,7 +84,8 @@ class Report:
     """What cross_check found: true if all is right, printable, and :meth:`to_json`."""
 
     findings: list[Finding] = field(default_factory=list)
-    agree: bool = True
+    agree: bool = True  # whether two sides returned the same bits; False of one side alone
+    undefined: list[str] = field(default_factory=list)  # what a wrong NaN comes of, in words
 
     def __bool__(self) -> bool:
         return all(finding.passed for finding in self.findings)
@@ -70,7 +94,9 @@ class Report:
     def verdict(self) -> str:
         bad = {finding.side for finding in self.findings if not finding.passed}
         if not bad:
-            return "pass: " + ("bitwise equal" if self.agree else "equal within the tolerance")
+            alone = len({finding.side for finding in self.findings}) == 1
+            within = "within the tolerance" if alone else "equal within the tolerance"
+            return "pass: " + ("bitwise equal" if self.agree else within)
         if len(bad) > 1:
             if self.agree:
                 return "FAIL: both sides agree and differ from the oracle: suspect the oracle"
@@ -79,7 +105,7 @@ class Report:
 
     def __str__(self) -> str:
         shown = [str(f) for f in self.findings if not f.passed or bool(self)]
-        return "\n".join([self.verdict, *shown, *self._hint()])
+        return "\n".join([self.verdict, *shown, *self._hint(), *self.undefined])
 
     def _hint(self) -> list[str]:
         """What to do where nothing but the default tolerance may be wrong."""
@@ -104,53 +130,18 @@ class Report:
         return json.dumps(numerics.json_safe(report))
 
 
-@dataclass(frozen=True)
-class Expected:
-    """What the results on one set of inputs must be.
-
-    Attributes:
-        reference: what the oracle returned.
-        dtypes: that a result may have; empty if any floating one will do.
-        max_ulps, bound: how far it may be off; if there is a bound, by that.
-    """
-
-    reference: Tensor
-    dtypes: tuple[torch.dtype, ...]
-    max_ulps: float
-    bound: Tensor | None = None
-
-    def compare(self, result: Tensor) -> Comparison:
-        """Judge every element of a result of the right shape."""
-        reference = self.reference.to(result.device)
-        if self.bound is None:
-            return judging.by_ulps(result, reference, self.max_ulps)
-        return judging.by_bound(result, reference, self.bound.to(result.device))
-
-    def refuse(self, result: Any) -> None:
-        """Raise if a result is no tensor of the right shape and dtype."""
-        if not isinstance(result, Tensor):
-            raise TypeError(f"returned {type(result).__name__}, expected a tensor")
-        shape = list(self.reference.shape)
-        if list(result.shape) != shape:
-            raise ValueError(f"returned shape {list(result.shape)}, expected {shape}")
-        able = result.dtype in self.dtypes if self.dtypes else result.is_floating_point()
-        if not able:
-            expected = " or ".join(map(str, self.dtypes)) or "a floating dtype"
-            raise TypeError(
-                f"returned {result.dtype}, expected {expected}; if that is right, say "
-                f"dtype={result.dtype}"
-            )
+Each = Sequence[Any] | Mapping[str, Any]  # of several outputs, nested as they are
 
 
 def cross_check(
     *,
-    triton: Callable[..., Tensor],
-    cuda: Callable[..., Tensor],
-    oracle: Callable[..., Tensor],
+    triton: Callable[..., Any] | None = None,
+    cuda: Callable[..., Any] | None = None,
+    oracle: Callable[..., Any],
     inputs: Sequence[tuple[Any, ...]],
-    max_ulps: float = 1.0,
-    bound: Tolerance | None = None,
-    dtype: torch.dtype | None = None,
+    max_ulps: float | Each = 1.0,
+    bound: Tolerance | Each | None = None,
+    dtype: torch.dtype | Each | None = None,
 ) -> Report:
     """Run two implementations of one function on the same inputs, against an oracle.
 
@@ -160,8 +151,10 @@ def cross_check(
     that infinity, or is finite but lies past the largest number of the result's dtype.
 
     Args:
-        triton, cuda: callables that take one entry of ``inputs`` and return a tensor.
-        oracle: takes the same; returns what is right, in the result's dtype or in float64.
+        triton, cuda: callables that take one entry of ``inputs`` and return a tensor, or several
+            in tuples, lists and dicts; one of the two will do.
+        oracle: takes the same; returns what is right, in the result's dtype or in float64; of
+            several outputs, each in its place, or None where anything is right.
         inputs: a list of argument tuples. Every call gets copies of the tensors, which lie in
             memory as these do, with poison (NaN, −1) between the elements of views: strides,
             offset, alignment, and memory that two of them share are kept, and gigabytes between
@@ -173,13 +166,18 @@ def cross_check(
         dtype: of the results. By default the oracle's; where that is float64, any will do that
             holds what the floating arguments promote to.
 
+    Of several outputs each is judged for itself. ``max_ulps``, ``bound`` and ``dtype`` are for all
+    of them, or are tuples, lists or dicts of one for each, and dicts may leave some out.
+
     Returns:
         A :class:`Report`.
 
     Raises:
-        TypeError: ``inputs`` is not a list of tuples, or ``oracle`` returns no tensor.
+        TypeError: there is neither ``triton`` nor ``cuda``, ``inputs`` is not a list of tuples, or
+            ``oracle`` returns no tensor.
         ValueError: ``inputs`` is empty; ``max_ulps`` is negative or not finite; the bound is
-            negative or not finite where the oracle is finite.
+            negative or not finite where the oracle is finite; one of the three is for an output
+            that the oracle does not return.
 
     Example:
         >>> report = cross_check(triton=f, cuda=g, oracle=lambda x: x.double().sin(), inputs=[(x,)])
@@ -190,106 +188,103 @@ def cross_check(
         raise TypeError("cross_check(): argument 'inputs' must be a list of argument tuples")
     if not inputs:
         raise ValueError("cross_check(): argument 'inputs' is empty: nothing would be checked")
-    judging.check_max_ulps(max_ulps)
-    report, failed = Report(), None
+    given = {"triton": triton, "cuda": cuda}
+    sides = {side: function for side, function in given.items() if function is not None}
+    if not sides:
+        raise TypeError("cross_check() needs the argument 'triton' or 'cuda': a function to check")
+    report, failed = Report(agree=len(sides) == 2), None
     for number, arguments in enumerate(inputs):
-        expected = _expected(oracle, arguments, max_ulps, bound, dtype)
-        results = []
-        for side, function in (("triton", triton), ("cuda", cuda)):
-            finding, result = judged(side, function, number, arguments, expected)
-            report.findings.append(finding)
-            results += [] if result is None else [result]
-        report.agree &= len(results) == 2 and _same(*results)
-        if len(results) == 2 and results[0].dtype != results[1].dtype:
-            for finding, other in zip(report.findings[-2:], reversed(results)):
-                finding.error = finding.error or f"the other side returned {other.dtype}"
-        if not report.findings[-2].passed and failed is None:
-            failed = report.findings[-2], arguments, expected
-    if failed is not None:
+        returned, again = oracle(*_copies(arguments)), partial(_copies, arguments)
+        expected = expected_outputs(returned, arguments, again, max_ulps, bound, dtype)
+        found: dict[str, list[Finding]] = {}
+        results: dict[str, dict[str, Tensor]] = {}
+        for side, function in sides.items():
+            found[side], results[side] = judged(side, function, number, arguments, expected)
+        if len(sides) == 2:
+            report.agree &= _compared(found, results, expected)
+        report.findings += [finding for findings in found.values() for finding in findings]
+        wrong = next((each for each in found.get("triton", ()) if not each.passed), None)
+        if failed is None and wrong is not None:
+            failed = wrong, arguments, expected
+    if failed is not None and triton is not None:
         _note(failed[0], triton, *failed[1:])
+        if failed[0].nan and not _on_gpu(failed[1]):
+            report.undefined = _undefined(triton, failed[1])
     return report
 
 
-def _expected(
-    oracle: Callable[..., Tensor],
-    arguments: tuple[Any, ...],
-    max_ulps: float,
-    bound: Tolerance | None,
-    dtype: torch.dtype | None,
-) -> Expected:
-    """What the oracle says of one entry of ``inputs``, checked."""
-    reference = oracle(*_copies(arguments))
-    if not isinstance(reference, Tensor):
-        raise TypeError(
-            f"cross_check(): the oracle returned a {type(reference).__name__}, but one tensor is "
-            "compared: of several results let all functions return torch.cat() of them"
-        )
-    if reference.is_complex():
-        raise TypeError("cross_check(): the oracle returned complex numbers, which are not judged")
-    dtypes: tuple[torch.dtype, ...] = (reference.dtype,)
-    if dtype is not None:
-        dtypes = (dtype,)
-    elif reference.dtype == torch.float64:
-        dtypes_given = [t.dtype for t in tensors(arguments) if t.is_floating_point()]
-        dtypes = _as_wide_as(functools.reduce(_promoted, dtypes_given)) if dtypes_given else ()
-    if bound is None:
-        return Expected(reference, dtypes, max_ulps)
-    limit = torch.as_tensor(bound(reference, *_copies(arguments)), device=reference.device)
-    try:
-        limit = limit.double().expand(reference.shape)
-        judging.check_bound(limit, reference)
-    except (RuntimeError, ValueError) as error:
-        raise ValueError(f"cross_check(): argument 'bound': {error}") from None
-    return Expected(reference, dtypes, max_ulps, limit)
-
-
-def _as_wide_as(dtype: torch.dtype) -> tuple[torch.dtype, ...]:
-    floats = torch.float16, torch.bfloat16, torch.float32, torch.float64
-    able = (f for f in (dtype, *floats) if _promoted(dtype, f) == f)
-    return tuple(dict.fromkeys(able))
-
-
-def _promoted(a: torch.dtype, b: torch.dtype) -> torch.dtype:
-    """torch.promote_types, for which no two kinds of float8 have a common type."""
-    return a if a == b else torch.promote_types(a, b)
+def _compared(
+    found: Mapping[str, Sequence[Finding]],
+    results: Mapping[str, Mapping[str, Tensor]],
+    expected: Expectations,
+) -> bool:
+    """Whether both sides returned the same bits; that they returned another dtype is a finding."""
+    one, other = results.values()
+    for at in set(one) & set(other):
+        if one[at].dtype != other[at].dtype:
+            for findings, there in zip(found.values(), (other, one), strict=True):
+                finding = next(each for each in findings if each.output == at)
+                finding.error = finding.error or f"the other side returned {there[at].dtype}"
+    names = [at for at, _ in judged_outputs(expected)]
+    return all(at in one and at in other and _same(one[at], other[at]) for at in names)
 
 
 def judged(
     side: str,
-    function: Callable[..., Tensor],
+    function: Callable[..., Any],
     number: int,
     arguments: tuple[Any, ...],
-    expected: Expected,
-) -> tuple[Finding, Tensor | None]:
-    """One side's finding on ``inputs[number]``, and its result unless it raised or is of another
-    shape or dtype than it should be."""
+    expected: Expectations,
+) -> tuple[list[Finding], dict[str, Tensor]]:
+    """One side's findings on ``inputs[number]``, one for each output, and the outputs but those
+    that are of another shape or dtype than they should be."""
     shapes = [list(a.shape) for a in arguments if isinstance(a, Tensor)]
-    finding = Finding(side, number, shapes)
+    guards: list[Guarded] = []
+    given = _copies(arguments)
+    memory = [t.detach() for t in tensors(given)]
     try:
-        guards: list[Guarded] = []
-        given = _copies(arguments)
-        memory = [t.detach() for t in tensors(given)]
         with running.GuardedAllocations(guards):
-            result = _call(side, function, given)
+            returned = _call(side, function, given)
+        outputs = outputs_of(returned, expected)
+    except Exception as error:  # noqa: BLE001 - whatever a kernel throws is a finding
+        return [Finding(side, number, shapes, error=running.brief(error))], {}
+    findings: list[Finding] = []
+    results: dict[str, Tensor] = {}
+    for at, wanted in judged_outputs(expected):
+        findings.append(Finding(side, number, shapes, at))
+        result = _judge(findings[-1], outputs[at], wanted)
+        if result is not None and _shares_memory(result, memory):
+            result = result.detach().clone()  # the memory is looked at, and overwritten, at last
+        results |= {} if result is None else {at: result}
+    problems = []
+    if not all(guarded.intact() for guarded in guards):
+        problems.append("wrote outside memory that it allocated")
+    if beside := damaged(memory):
+        which = ", ".join(f"{i} {list(memory[i].shape)}" for i in beside)
+        problems.append(f"wrote between or around the elements of its input tensors: {which}")
+    if problems and len(findings) > 1:  # of no output alone
+        findings.insert(0, Finding(side, number, shapes))
+    if problems:
+        findings[0].error = findings[0].error or problems[0]
+    return findings, results
+
+
+def _judge(finding: Finding, result: Any, expected: Expected) -> Tensor | None:
+    """Fill in the finding; the result, unless it is of another shape or dtype than it should be."""
+    try:
         expected.refuse(result)
         comparison = expected.compare(result)
-    except Exception as error:  # noqa: BLE001 - whatever a kernel throws is a finding
+    except Exception as error:  # noqa: BLE001 - a tensor of any kind may have been returned
         finding.error = running.brief(error)
-        return finding, None
-    if not all(guarded.intact() for guarded in guards):
-        finding.error = "wrote outside memory that it allocated"
+        return None
+    assert isinstance(result, Tensor)
     reference = expected.reference.to(result.device)
     if result.numel():
         finding.worst_ulps = float(judging.by_ulps(result, reference, 0).error.max())
     if not bool(comparison.right.all()):
         finding.deviation = judging.deviation(result, reference, *comparison[:3])
         finding.max_ulps = None if expected.bound is not None else expected.max_ulps
-    if _shares_memory(result, memory):  # which is looked at, and overwritten, at last
-        result = result.detach().clone()
-    if (beside := damaged(memory)) and finding.error is None:
-        which = ", ".join(f"{i} {list(memory[i].shape)}" for i in beside)
-        finding.error = f"wrote between or around the elements of its input tensors: {which}"
-    return finding, result
+    return result
 
 
 def _shares_memory(result: Tensor, memory: list[Tensor]) -> bool:
@@ -301,19 +296,19 @@ def _shares_memory(result: Tensor, memory: list[Tensor]) -> bool:
 
 
 class Call(Kernel):
-    """A call that launches kernels, and the right result."""
+    """A call that launches kernels, and the right outputs."""
 
     outside_is_usage = False
 
     def __init__(
         self,
-        function: Callable[..., Tensor],
+        function: Callable[..., Any],
         arguments: tuple[Any, ...],
-        expected: Expected,
+        expected: Expectations,
     ) -> None:
-        super().__init__(function, (), arguments, {}, None, expected.max_ulps, None)
+        super().__init__(function, (), arguments, {}, None, 0.0, None)
         self._wanted = expected
-        self.in_ulps = expected.bound is None
+        self.in_ulps = all(each.bound is None for _, each in judged_outputs(expected))
 
     def prepare(self, device: torch.device) -> Any:
         return {"arguments": _copies(self._given[0], device)}
@@ -323,9 +318,13 @@ class Call(Kernel):
             state["result"] = self._kernel(*state["arguments"])
 
     def judge(self, state: Any, stores: Stores | None) -> list[Result]:
-        result = state["result"]
-        self._wanted.refuse(result)
-        return [Result("result", result, self._wanted.reference, self._wanted.compare(result))]
+        outputs = outputs_of(state["result"], self._wanted)
+        for at, expected in judged_outputs(self._wanted):
+            expected.refuse(outputs[at])
+        return [
+            Result(f"result{at}", outputs[at], expected.reference, expected.compare(outputs[at]))
+            for at, expected in judged_outputs(self._wanted)
+        ]
 
     def compilable(self) -> bool:
         """Not from here: it is run for its interpreted programs."""
@@ -334,9 +333,9 @@ class Call(Kernel):
 
 def _note(
     finding: Finding,
-    triton: Callable[..., Tensor],
+    triton: Callable[..., Any],
     arguments: tuple[Any, ...],
-    expected: Expected,
+    expected: Expectations,
 ) -> None:
     """For a test that fails by this: the Triton side can be run again in a debugger."""
 
@@ -348,6 +347,23 @@ def _note(
     failures.note(again)
 
 
+def _undefined(triton: Callable[..., Any], arguments: tuple[Any, ...]) -> list[str]:
+    """What a load left undefined that ended in a result, from one more run."""
+    values = Values()
+    guards = running.GuardedAllocations([])
+    with contextlib.suppress(Exception), triton_interpreter.interpreting(values), guards:
+        triton(*_copies(arguments))
+    hazards = [hazard for hazard in values.hazards() if hazard.kind == "undefined value"]
+    told = Findings("", hazards=hazards[:1]).hazard_lines()
+    if not told:
+        return []
+    return [
+        *told[0],
+        "Such lanes hold NaN here, and 0 on NVIDIA's GPUs, by no promise of Triton's: give other=, "
+        "or set CROSSCHECK_MASKED_LOADS=zero to have 0 here, too",
+    ]
+
+
 def _copies(arguments: tuple[Any, ...], device: torch.device | None = None) -> tuple[Any, ...]:
     """What a call gets."""
     copied: tuple[Any, ...] = copies(arguments, device, poison=True)
@@ -357,8 +373,12 @@ def _copies(arguments: tuple[Any, ...], device: torch.device | None = None) -> t
     return copied
 
 
-def _call(side: str, function: Callable[..., Tensor], arguments: tuple[Any, ...]) -> Tensor:
-    on_gpu = any(isinstance(a, Tensor) and a.is_cuda for a in arguments)
+def _on_gpu(arguments: tuple[Any, ...]) -> bool:
+    return any(isinstance(a, Tensor) and a.is_cuda for a in arguments)
+
+
+def _call(side: str, function: Callable[..., Any], arguments: tuple[Any, ...]) -> Any:
+    on_gpu = _on_gpu(arguments)
     if side != "cuda" and not on_gpu:
         with triton_kernels.interpret():
             return function(*arguments)

@@ -2,7 +2,7 @@
 //
 //   naive   one thread an output element
 //   tiled   the same through tiles in shared memory
-//   wmma    on tensor cores: float16, bfloat16, and float32 as tf32 or tf32x3
+//   wmma    on tensor cores: float16, bfloat16, and float32 as tf32, tf32x3 or f16x3
 #include "gemm_wmma.cuh"
 
 static Epilogue epilogue_of(const Tensor* bias, const Tensor* c, Scalar alpha, Scalar beta,

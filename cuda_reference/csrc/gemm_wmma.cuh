@@ -1,11 +1,11 @@
 // The wmma rung of the matrix products: tensor cores, accumulating in float. float16 and bfloat16 go in as they
 // are, float32 as tf32 (rounded to 10 bits of mantissa) or as tf32x3 (each operand split into two such parts,
-// three products). Needs compute capability 8.0.
+// three products); f16x3 has a kernel of its own. Needs compute capability 8.0.
 #pragma once
-#include "gemm.cuh"
+#include "gemm_f16x3.cuh"
 
-// In the order of PRECISIONS in ops/gemm.py.
-enum Precision { IEEE, TF32, TF32X3 };
+// In the order of PRECISIONS in _gemm.py.
+enum Precision { IEEE, TF32, TF32X3, F16X3 };
 
 // What lies in shared memory, what a fragment holds of it, and how much of K one instruction takes.
 struct HalfCores {
@@ -111,6 +111,8 @@ inline int gemm_wmma(const Tensor& a, const Tensor& b, const Tensor& out, const 
     LAUNCH((gemm_wmma_kernel<TF32Cores, false>), grid, dim3(WMMA_THREADS), 0, stream, a, b, out, epilogue);
   else if (precision == TF32X3)
     LAUNCH((gemm_wmma_kernel<TF32Cores, true>), grid, dim3(WMMA_THREADS), 0, stream, a, b, out, epilogue);
+  else if (precision == F16X3)
+    LAUNCH(gemm_f16x3_kernel, tiles_of(out, SPLIT_TILE), dim3(SPLIT_THREADS), 0, stream, a, b, out, epilogue);
   else
     return cudaErrorInvalidValue;
   return cudaGetLastError();

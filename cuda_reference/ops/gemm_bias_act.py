@@ -25,7 +25,7 @@ def gemm_bias_act(
     c: Tensor | None = None,
     out: Tensor | None = None,
     out_dtype: torch.dtype | None = None,
-    precision: str = "ieee",
+    precision: str | None = None,
     variant: str | None = None,
 ) -> Tensor:
     """act(alpha·(a@b) + beta·c + bias): the CUDA twin of :func:`triton_kernels.gemm_bias_act`.
@@ -44,7 +44,7 @@ def gemm_bias_act(
     a = _arguments.check_tensor(op, "a", a, FLOATING)
     b = _arguments.check_tensor(op, "b", b, (a.dtype,))
     _arguments.check_choice(op, "act", act, _gemm.ACTS)
-    _arguments.check_choice(op, "precision", precision, _gemm.PRECISIONS)
+    precision = _gemm.precision_of(op, precision, a)
     variant = _gemm.variant_for(op, variant, a.dtype, precision)
     alpha = _arguments.check_number(op, "alpha", alpha, a.dtype)
     if beta is not None:

@@ -35,9 +35,6 @@ def linear_act(
             for a dtype and precision that it does not have.
     """
     _arguments.check_choice("linear_act", "act", act, _gemm.ACTS)
-    if precision is None:
-        precision = "ieee"
-    _arguments.check_choice("linear_act", "precision", precision, _gemm.PRECISIONS)
     return _run("linear_act", x, weight, bias, act, precision, out, variant)
 
 
@@ -47,22 +44,23 @@ def linear_gelu(
     bias: Tensor | None = None,
     *,
     approximate: str = "none",
+    precision: str | None = None,
     out: Tensor | None = None,
     variant: str | None = None,
 ) -> Tensor:
     """gelu(x @ weight.T + bias): the CUDA twin of :func:`triton_kernels.linear_gelu`.
 
     Args:
-        x, weight, bias, approximate, out: as there.
-        variant: "naive", "tiled", or "wmma" for float16 and bfloat16. None is naive.
+        x, weight, bias, approximate, precision, out: as there.
+        variant: as :func:`cuda_reference.gemm_bias_act` takes it.
 
     Raises:
         TypeError, ValueError, RuntimeError: as there; ValueError also for an unknown variant and
-            a dtype that it does not have.
+            for a dtype and precision that it does not have.
     """
     _arguments.check_choice("linear_gelu", "approximate", approximate, ("none", "tanh"))
     act = "gelu_tanh" if approximate == "tanh" else "gelu"
-    return _run("linear_gelu", x, weight, bias, act, "ieee", out, variant)
+    return _run("linear_gelu", x, weight, bias, act, precision, out, variant)
 
 
 def _run(
@@ -71,12 +69,13 @@ def _run(
     weight: Tensor,
     bias: Tensor | None,
     act: str,
-    precision: str,
+    precision: str | None,
     out: Tensor | None,
     variant: str | None,
 ) -> Tensor:
     """Check the tensors, then launch; ``op`` is what errors call the op."""
     x = _arguments.check_tensor(op, "x", x, FLOATING)
+    precision = _gemm.precision_of(op, precision, x)
     variant = _gemm.variant_for(op, variant, x.dtype, precision)
     weight = _arguments.check_tensor(op, "weight", weight, (x.dtype,))
     if x.dim() < 1 or weight.dim() != 2 or x.shape[-1] != weight.shape[1]:

@@ -122,7 +122,7 @@ def test_the_tensors_that_failed_are_debugged() -> None:
     assert noted
     reference = double(x.detach())
     expected = cross_checking.Expected(reference, (torch.float32,), 1)
-    call = cross_checking.Call(rows, (x,), expected)
+    call = cross_checking.Call(rows, (x,), {"": expected})
     state = call.prepare(cases.CPU)
     (given,) = state["arguments"]
     assert given.stride() == (32, 1)

@@ -182,11 +182,11 @@ def lines(capsys: pytest.CaptureFixture[str], run: Callable[[], Any]) -> list[st
 @pytest.mark.parametrize(
     ("made", "chosen", "why"),
     [
-        (lambda: torch.ones(4, 9), "'stream'", "contiguous, of one shape and dtype"),
+        (lambda: torch.ones(4, 9), "'pack128'", "contiguous, of one shape and dtype"),
         (lambda: moved(torch.ones(9), 1), "'scalar'", "'stream' takes tensors that lie alike"),
         (lambda: torch.ones(9, 4).T, "the plain kernel", "strides [1, 4]"),
         (lambda: torch.ones(9, dtype=INT), "the plain kernel", "torch.int32"),
-        (lambda: torch.ones(9, dtype=DOUBLE), "'stream'", "contiguous"),
+        (lambda: torch.ones(9, dtype=DOUBLE), "'pack128'", "contiguous"),
     ],
 )
 def test_auto_takes_the_best_that_fits_and_says_why(
@@ -213,7 +213,15 @@ def test_auto_launches_what_it_names(op: str, monkeypatch: pytest.MonkeyPatch) -
 
     monkeypatch.setattr(_rungs, "launch", noted)
     call(op, 1000, FLOAT, "cpu", variant="auto")
-    assert launched == [(op, "stream")]
+    assert launched == [(op, "pack128")]
+
+
+@needs_host
+def test_auto_of_tensors_that_lie_alike_beside_a_vector(capsys: pytest.CaptureFixture[str]) -> None:
+    x, out = moved(torch.ones(9), 1), moved(torch.ones(9), 1)
+    run = lambda: cuda_reference.square(x, out=out, variant="auto", explain=True)  # noqa: E731
+    (line,) = lines(capsys, run)
+    assert line.startswith("square(): variant 'auto' is 'stream': 'pack128' would go by single")
 
 
 @needs_host
@@ -235,7 +243,7 @@ def test_capabilities() -> None:
     assert {rung.op for rung in every.rungs} == set(CALLS)
     own = cuda_reference.capabilities("relu_scale").rungs
     assert [rung.name for rung in own] == NAMES
-    assert [rung.auto for rung in own] == [True, False, False, True]
+    assert [rung.auto for rung in own] == [True, False, True, True]
     assert DOUBLE in own[-1].dtypes
     assert DOUBLE not in own[1].dtypes
     text = str(cuda_reference.capabilities("act_mul"))

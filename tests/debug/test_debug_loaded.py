@@ -170,8 +170,9 @@ def test_the_call_that_a_target_makes(tmp_path: Path, monkeypatch: pytest.Monkey
 
 
 @pytest.mark.gpu_only
-def test_on_the_gpu(tmp_path: Path) -> None:
+def test_on_the_gpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """torch builds the unchanged source there, and the tools get what it returns."""
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)  # which the module's fixture hid
     (tmp_path / "loaded.cu").write_text(SOURCE)
     (tmp_path / "lanes.cuh").write_text(HEADER)
     module = load("loaded_for_gpu", [str(tmp_path / "loaded.cu")])

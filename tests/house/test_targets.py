@@ -148,7 +148,9 @@ def test_targets_that_are_none(target: str, says: str, folder: Path) -> None:
 
 
 def test_their_own_tests(folder: Path) -> None:
-    done = python(folder, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "no:xdist", "tests")
+    # By name, too, for where the package is not installed.
+    plugins = ("-p", "compare.pytest_plugin", "-p", "no:cacheprovider", "-p", "no:xdist")
+    done = python(folder, "-m", "pytest", "-q", *plugins, "tests")
     assert done.returncode == 0, done.stdout[-3000:]
     assert "2 passed" in done.stdout
     assert "1 GPU benchmarks left out" in done.stdout

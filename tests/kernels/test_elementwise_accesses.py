@@ -168,11 +168,9 @@ def test_rows_of_an_odd_pitch_are_stored_by_vectors(dtype: torch.dtype) -> None:
 
 def indices(walk: _elementwise.Walk, n: int) -> Tensor:
     """What flat_kernel says a walk is."""
-    times, length, pitch = walk
-    index = torch.arange(n) // (times[0] if times else 1)
-    if not length:
-        return index
-    return index % length[0] + index // length[0] * (pitch or 0)
+    times, length, pitch = walk[0], walk[3], walk[6]
+    index = torch.arange(n) // (times or 1)
+    return index % length + index // length * (pitch or 0) if length else index
 
 
 @pytest.mark.parametrize(
@@ -200,7 +198,7 @@ def test_long_rows_of_whole_vectors_are_no_walks(shape: tuple[int, int], walked:
     out = meta(*shape, dtype=torch.int8)
     dims = _elementwise._dims(out, meta(shape[0], 1, dtype=torch.int8), out)
     walks = _elementwise._walks(out.numel(), dims, 1024)
-    y_walk = _elementwise.divisor(shape[1]), None, None
+    y_walk = (*_elementwise.divisor(shape[1]), *_elementwise.NONE, None)
     assert walks == ((_elementwise.ONCE, y_walk) if walked else ())
 
 
@@ -247,7 +245,7 @@ def test_a_divisor_divides(d: int, index: int) -> None:
 @pytest.mark.parametrize("size", [1, 2, 3, 31, 49, 65, 80, 196, 784, 1000, 3136, 4099, 2**31 + 5])
 def test_little_of_a_tile_hangs_over(size: int) -> None:
     for most in (1, 4, 32, 64, 512):
-        piece = _elementwise._cut(size, most)
+        piece = _elementwise.cut(size, most)
         assert piece & (piece - 1) == 0
         assert 1 <= piece <= most
         least = min(-size % (1 << e) for e in range(5, 10) if 1 << e <= most) if most >= 32 else 0

@@ -17,7 +17,14 @@ from compare.checking.implementations import implementations, is_quick
 from compare.ops import SPECS
 from triton_kernels import _launch
 from triton_kernels.gemm import GPUS, Configuration, Gpu, Problem, Tiles, choose, launch
-from triton_kernels.gemm.choice import FEW_TILES, SHIPPED, TMA_TILES, TmaTiles, tiles_for
+from triton_kernels.gemm.choice import (
+    FEW_TILES,
+    PARTS_TILES,
+    SHIPPED,
+    TMA_TILES,
+    TmaTiles,
+    tiles_for,
+)
 from triton_kernels.gemm.configurations import cdiv
 from triton_kernels.gemm.gluon import availability
 from triton_kernels.interpreter import cross_compile
@@ -117,6 +124,7 @@ def test_warps_and_stages(M: int, K: int, c: bool, group: int, warps: int, stage
 
 
 HALVES = ("float16", "bfloat16")
+OTHERS = ("repack_kernel", "split_kernel", "gemm_again_kernel")  # that are cut in their own ways
 
 
 def problem(M: int, N: int, dtype: str, precision: str) -> Problem:
@@ -131,6 +139,8 @@ def tables(dtype: str) -> set[tuple[Any, ...]]:
         (precision, 0, *tiles_for(problem(M, N, dtype, precision), H200))
         for M, N, precision in itertools.product(sizes, sizes, precisions)
     }
+    if dtype == "float32":
+        cuts |= {(None, 0, *tiles) for tiles in PARTS_TILES}
     for row in TMA_TILES if dtype in HALVES else ():
         cuts |= {("ieee", 0, *few) for few in FEW_TILES}
         cuts.add((None, row.SUBTILES, *row.tiles))
@@ -150,7 +160,7 @@ def quick_launches(dtype: str) -> list[tuple[Case, dict[str, Any]]]:
             if is_quick(way, spec, case) or torch.cuda.is_available():
                 arguments, options = spec.inputs(case, torch.device("meta"))
                 spec.called(case, spec.triton)(*arguments, **options)
-                pairs += [(case, options) for name, options in launches if name != "repack_kernel"]
+                pairs += [(case, options) for name, options in launches if name not in OTHERS]
                 launches.clear()
     return pairs
 

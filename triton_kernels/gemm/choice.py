@@ -69,6 +69,11 @@ TMA_TILES = (
     TmaTiles(Tiles(64, 64, 128, 16, 4, 6), 1, 5),
     TmaTiles(Tiles(64, 32, 128, 16, 4, 6), 1, 5),
 )
+PARTS_TILES = (  # of gemm_f16x3_kernel, not measured yet
+    Tiles(128, 128, 64, 16, 8, 3),
+    Tiles(64, 64, 64, 16, 4, 3),
+    Tiles(32, 32, 64, 16, 4, 3),
+)
 SMALL = 32  # rows, columns or steps of K up to which pointers are as fast as descriptors
 TMA_CAPABILITY = 90  # the first GPUs with a tensor memory accelerator
 # Bytes of shared memory. With less, large tiles leave room for two blocks a multiprocessor, so that
@@ -94,6 +99,8 @@ def choose(problem: Problem, gpu: Gpu) -> Configuration:
 def candidates(problem: Problem, gpu: Gpu) -> dict[Configuration, float]:
     """Configurations that fit, and what the loop of those by descriptors reaches of the tensor
     cores' peak."""
+    if problem.precision == "f16x3":
+        return {_of_parts(problem, gpu): 0.0}
     constants = _measured.constants(gpu)
     found: dict[Configuration, float] = {}
     if tma_pays(problem, gpu):
@@ -112,6 +119,17 @@ def candidates(problem: Problem, gpu: Gpu) -> dict[Configuration, float]:
             if (small := fitting(Configuration(False, tiles), problem, gpu)) is not None:
                 found |= dict.fromkeys(split(small, problem, gpu), 0.0)
     return found
+
+
+def _of_parts(problem: Problem, gpu: Gpu) -> Configuration:
+    """The largest tiles of gemm_f16x3_kernel that are enough for all multiprocessors. GPUs without
+    descriptors get addresses in their place, for which large tiles leave no registers."""
+    large = gpu.capability >= TMA_CAPABILITY
+    tiles = PARTS_TILES if large else PARTS_TILES[-1:]
+    forms = [fitting(Configuration(True, each), problem, gpu) for each in tiles]
+    fit = [form for form in forms if form is not None]
+    enough = [f for f in fit if f.tiles_of(problem.M, problem.N) >= gpu.multiprocessors]
+    return (enough or fit[-1:] or [_SMALLEST])[0]
 
 
 def _of_tma(problem: Problem, gpu: Gpu, constants: Constants) -> dict[Configuration, float]:

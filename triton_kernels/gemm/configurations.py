@@ -18,7 +18,7 @@ class Problem(NamedTuple):
         M, N, K: the product is [M, K] · [K, N].
         dtype: of a, b, bias and c.
         out_dtype: of the result.
-        precision: "ieee", "tf32" or "tf32x3".
+        precision: "ieee", "tf32", "tf32x3" or "f16x3".
         c: "" without an addend c; "odd" if c is read in other pieces than the result is written,
             since a descriptor takes the result and a stride of c is no multiple of 16 elements
             (nor 1); else "even".
@@ -51,7 +51,8 @@ class Configuration(NamedTuple):
     """A kernel and its tiles.
 
     Attributes:
-        tma: by descriptors; else gemm_bias_act_kernel, through pointers.
+        tma: by descriptors; else gemm_bias_act_kernel, through pointers. In precision "f16x3" there
+            is gemm_f16x3_kernel alone, which is by descriptors.
         tiles: its tiles. gemm_gluon_kernel's BLOCK_N may be 160 or 192, too; its num_warps are
             those that multiply.
         SUBTILES: in how many parts the epilogue by descriptors takes a tile.
@@ -90,6 +91,9 @@ class Configuration(NamedTuple):
         if self.gluon:  # each consumer has a part of its tile, or of its half of one, to store
             tiles = 2 if self.ALTERNATE else 1
             return loop + tiles * m * n // self.SUBTILES * problem.out_dtype.itemsize + _REST
+        if problem.precision == "f16x3":  # two parts of two bytes; one tile a program
+            epilogue = m * n * 4  # of tensor memory not in the stages' place
+            return (loop + epilogue if capability >= 100 else max(loop, epilogue)) + _REST
         if self.tma:  # the next tile's loads run during the epilogue
             c = {"": 0, "even": 2, "odd": 4}[problem.c]
             if c and capability >= 100:

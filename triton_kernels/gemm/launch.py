@@ -9,7 +9,6 @@ from typing import Any
 import torch
 from torch import Tensor
 from triton.runtime.errors import OutOfResources
-from triton.tools.tensor_descriptor import TensorDescriptor
 
 from triton_kernels import _elementwise, _launch
 from triton_kernels._launch import REMEMBERED, Launch, specialization_key
@@ -18,8 +17,10 @@ from triton_kernels.activations import ACTIVATIONS
 from triton_kernels.gemm import splitting
 from triton_kernels.gemm.choice import choose, tma_compatible, too_large
 from triton_kernels.gemm.configurations import Configuration, Problem
+from triton_kernels.gemm.descriptors import Block, Descriptor, strides_of
 from triton_kernels.gemm.gluon import availability
 from triton_kernels.gemm.kernels import gemm_bias_act_kernel, gemm_tma_kernel
+from triton_kernels.gemm.parts import by_parts
 from triton_kernels.gemm.repacking import repacked
 
 
@@ -44,6 +45,8 @@ def launch(
     op = op.partition("_")[0]
     gpu = _launch.gpu(gemm_bias_act_kernel, out.device)
     M, N = out.shape
+    if not a.shape[1]:
+        precision = "ieee"  # no descriptor is of nothing
     kernels = availability.kernels(gpu, out.device)
     problem = Problem(M, N, a.shape[1], a.dtype, out.dtype, precision, _kind(c, out), kernels)
     scalars = as_argument(alpha, a.dtype), as_argument(beta, a.dtype)
@@ -52,7 +55,9 @@ def launch(
         if problem.kernels == "gluon" and not chosen.gluon:
             raise RuntimeError(f"gemm_gluon_kernel is not made for {problem}")
         try:
-            if chosen.tma:
+            if precision == "f16x3":
+                by_parts(chosen, op, a, b, bias, c, out, pre, act, scalars)
+            elif chosen.tma:
                 by_descriptors(
                     chosen, gpu.multiprocessors, op, a, b, bias, c, out, pre, act, scalars
                 )
@@ -79,12 +84,6 @@ def _kind(c: Tensor | None, out: Tensor) -> str:
     return "even" if even or not tma_compatible(out) else "odd"
 
 
-def _strides(bias: Tensor | None, c: Tensor | None, out: Tensor) -> tuple[int, ...]:
-    """As both kernels take them."""
-    of_c = (0, 0) if c is None else c.stride()
-    return (0 if bias is None else bias.stride(0), *of_c, *out.stride())
-
-
 def by_descriptors(
     chosen: Configuration,
     most: int,
@@ -109,18 +108,18 @@ def by_descriptors(
         how = a_t, b_t, out_tma
         gluon.launch(chosen, programs, op, a, b, bias, c, out, pre, act, scalars, how, parts)
         return
-    shape, strides = (*out.shape, _depth(a, a_t)), _strides(bias, c, out)
+    shape, strides = (*out.shape, _depth(a, a_t)), strides_of(bias, c, out)
     keys = tuple(map(specialization_key, (a, b, bias, c, out, pre)))
     prepared, a_block, b_block, out_block = _tma_launch(
         op, chosen, programs, shape, strides, keys, act, a_t, b_t, out_tma
     )
     results = [out, pre]
     if out_tma:
-        results = [t if t is None else _Descriptor.of(t, out_block) for t in results]
+        results = [t if t is None else Descriptor.of(t, out_block) for t in results]
     prepared(
         out.device,
-        _Descriptor.of(a, a_block),
-        _Descriptor.of(b, b_block),
+        Descriptor.of(a, a_block),
+        Descriptor.of(b, b_block),
         bias,
         c,
         *results,
@@ -147,7 +146,7 @@ def through_pointers(
     shape = *out.shape, a.shape[1]
     if a.dtype == torch.float32 and precision == "ieee" and shape[0] > 64 and b.stride(0) == 1:
         b = b.contiguous()  # the multiply-adds read b by rows; by columns they take twice as long
-    strides = (*a.stride(), *b.stride(), *_strides(bias, c, out))
+    strides = (*a.stride(), *b.stride(), *strides_of(bias, c, out))
     keys = tuple(map(specialization_key, (a, b, bias, c, out, pre, *scalars)))
     prepared, parts = _pointer_launch(op, chosen, shape, strides, keys, act, precision)
     elements = chosen.tiles.BLOCK_M * chosen.tiles.BLOCK_N
@@ -191,9 +190,6 @@ def _pointer_launch(
     return prepared, parts
 
 
-Block = list[int]
-
-
 @functools.lru_cache(REMEMBERED)
 def _tma_launch(
     op: str,
@@ -224,17 +220,6 @@ def _tma_launch(
     m, n, k, *_ = chosen.tiles
     a_block, b_block = [k, m] if a_t else [m, k], [n, k] if b_t else [k, n]
     return prepared, a_block, b_block, [m, n // chosen.SUBTILES]
-
-
-class _Descriptor(TensorDescriptor):  # type: ignore[misc]
-    """Triton's, without its checks, which take longer than the rest: tma_compatible did them."""
-
-    def __post_init__(self) -> None:
-        pass
-
-    @staticmethod
-    def of(matrix: Tensor, block: Block) -> _Descriptor:
-        return _Descriptor(matrix, matrix.shape, matrix.stride(), block)
 
 
 def _depth(a: Tensor, a_t: bool) -> int:

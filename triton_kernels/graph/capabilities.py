@@ -65,7 +65,10 @@ def judge(problem: Problem, min_score: float) -> Verdict:
         what = f"{score:.2f} of {problem.other}'s speed {word} for {_name(problem.dtype)}"
     else:
         score, source = 0.0, ""
-        what = f"not measured for {_name(problem.dtype)} on capability {gpu.capability}"
+        what = f"{_name(problem.dtype)} on capability {gpu.capability}"
+        if problem.precision != "ieee":
+            what += f" in precision {problem.precision}"
+        what = f"not measured for {what}"
     if score < min_score:
         refusal = f"{problem.kernel}: {what}, below min_score {min_score:g}"
         return Verdict(score, refusal, source)

@@ -17,7 +17,7 @@ from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.fx import GraphModule, Node
 
-from triton_kernels import ops
+from triton_kernels import _precision, ops
 from triton_kernels._fusion import (
     Activation,
     Divided,
@@ -87,7 +87,11 @@ class Matcher:
         lead = known[0]
         result = forms.value(match.nodes[-1])  # autocast's dtype is not that of the operands
         lead = lead if result is None else result
-        return Problem(match.kernel, lead.dtype, lead.device, other, *match.sizes, match.act)
+        product = match.sizes != (None, None, None)
+        precision = _precision.resolved(None, lead) if product else "ieee"
+        return Problem(
+            match.kernel, lead.dtype, lead.device, other, *match.sizes, match.act, precision
+        )
 
     def _read_spellings(self) -> set[Node]:
         """Note the activations that are written out, of products and as gates; their inner nodes.

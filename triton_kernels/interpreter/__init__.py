@@ -42,7 +42,7 @@ from triton_kernels.interpreter.observers import (
 from triton_kernels.interpreter.origins import Origin
 from triton_kernels.interpreter.patching import interpreting, watched
 from triton_kernels.interpreter.selftest import self_test
-from triton_kernels.interpreter.source_lines import lane_of, place_of, role
+from triton_kernels.interpreter.source_lines import lane_of, not_kernels, place_of, role
 
 __all__ = [
     "Access",
@@ -65,6 +65,7 @@ __all__ = [
     "lane_of",
     "made_by",
     "made_interpreted",
+    "not_kernels",
     "place_of",
     "reaching",
     "role",

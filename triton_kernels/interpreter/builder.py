@@ -20,6 +20,7 @@ from triton_kernels.interpreter.handles import (
     poison,
     upstream,
 )
+from triton_kernels.interpreter.loop_index import indices
 from triton_kernels.interpreter.memory import Argument
 from triton_kernels.interpreter.observers import Access, Dot, Observer
 
@@ -173,6 +174,8 @@ class MendedBuilder(_Builder):  # type: ignore[misc]
         name: str = asked or input_precision.name.lower()
         return name
 
+    loop_indices = staticmethod(indices)
+
     # `and`, `or`, `not` on tensors, which the compiler applies to every element (see _Rewriter)
 
     def logical_and(self, *operands: Callable[[], Any]) -> Any:
@@ -300,7 +303,28 @@ class MendedBuilder(_Builder):  # type: ignore[misc]
     ) -> Any:
         self._check("atomic", ptr, mask.data)
         self._tell("atomic", rmw_op.name.lower(), ptr, mask.data, val, sem.name.lower())
+        if narrow(val) == "bf16" and rmw_op.name == "FADD":
+            return self._add_bf16(ptr, val, mask)
         return super().create_atomic_rmw(rmw_op, ptr, val, mask, sem, scope)
+
+    def _add_bf16(self, ptr: Any, val: Any, mask: Any) -> Any:
+        """Upstream adds no bfloat16. Programs run one after another; of lanes with one address each
+        adds to what the one before left, rounded."""
+        shape = ptr.data.shape
+        before = np.zeros(shape, dtype=np.uint16)
+        left = np.broadcast_to(mask.data, shape).copy()
+        while left.any():
+            now = np.zeros(shape, dtype=bool)
+            _, first = np.unique(np.where(left, ptr.data, 0), return_index=True)
+            now.reshape(-1)[first] = True
+            now &= left
+            lanes = upstream.TensorHandle(now, tl.int1)
+            held = super().create_masked_load(ptr, lanes, None, None, None, False)
+            before[now] = held.data[now]
+            added = encode(decode(held) + decode(val), tl.bfloat16)
+            super().create_masked_store(ptr, added, lanes, None, None)
+            left &= ~now
+        return upstream.TensorHandle(before, val.dtype.scalar)
 
     def create_atomic_cas(self, ptr: Any, cmp: Any, val: Any, sem: Any, scope: Any) -> Any:
         mask = np.ones(ptr.data.shape, dtype=bool)

@@ -8,6 +8,7 @@ was there comes back when the context ends.
 
 from __future__ import annotations
 
+import inspect
 import types
 from collections.abc import Callable, Iterable
 from typing import Any
@@ -15,6 +16,7 @@ from typing import Any
 from triton_kernels.interpreter.handles import MISSING
 
 _patched: dict[int, tuple[Any, Any]] = {}  # id of a function of the language → it, and its patch
+_by_source: dict[tuple[str, int], Any] = {}  # where such a function stands → its patch
 _bound: set[Any] = set()
 _changes: list[tuple[dict[str, Any], str, Any]] = []
 
@@ -25,6 +27,17 @@ def know(patches: Iterable[tuple[Any, str, Any]]) -> None:
         old = vars(target).get(name, MISSING)
         if isinstance(target, types.ModuleType) and callable(old):
             _patched[id(old)] = (old, value)
+            if (source := _source(old)) is not None:
+                _by_source[source] = value
+
+
+def _source(function: Any) -> tuple[str, int] | None:
+    """File and line. Who looks for a name in one module after the other loads them anew, and takes
+    a function that is another object than the language's."""
+    if not inspect.isfunction(function):
+        return None
+    code = inspect.unwrap(function).__code__
+    return code.co_filename, code.co_firstlineno
 
 
 def bind(function: Callable[..., Any]) -> None:
@@ -34,8 +47,9 @@ def bind(function: Callable[..., Any]) -> None:
     _bound.add(function)
     namespace = function.__globals__
     for name in names(function.__code__):
-        old, new = _patched.get(id(namespace.get(name, MISSING)), (MISSING, None))
-        if old is not MISSING:
+        held = namespace.get(name, MISSING)
+        old, new = _patched.get(id(held), (held, _by_source.get(_source(held) or ("", 0))))
+        if new is not None and new is not old:
             _changes.append((namespace, name, old))
             namespace[name] = new
 

@@ -229,7 +229,7 @@ def run_autotuner(self: Any, *args: Any, **kwargs: Any) -> Any:
     configs = self.configs
     if self.early_config_prune:
         configs = self.early_config_prune(configs, named, **kwargs)
-    config = configs[0]
+    config = self.best_config = configs[0]  # which callers look up after the launch
     if config.pre_hook is not None:
         config.pre_hook({**named, **kwargs, **config.all_kwargs()})
     return self.fn.run(*args, **kwargs, **config.all_kwargs())

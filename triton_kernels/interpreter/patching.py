@@ -22,7 +22,7 @@ from triton.runtime.autotuner import Autotuner
 from triton.runtime.jit import JITFunction
 
 from triton_kernels import _modes
-from triton_kernels.interpreter import imported_names, language, shortcuts
+from triton_kernels.interpreter import host_calls, imported_names, language, shortcuts
 from triton_kernels.interpreter.assumptions import missing_names
 from triton_kernels.interpreter.builder import MendedBuilder
 from triton_kernels.interpreter.flow_builder import FlowBuilder
@@ -101,6 +101,8 @@ def _apply(patches: _Patches) -> None:
         patches.set_attr(kind, "run", run_jit)
         patches.set_attr(kind, "__call__", call_jit)
     patches.set_attr(Autotuner, "run", run_autotuner)
+    for target, name, value in host_calls.patches():
+        patches.set_attr(target, name, value)
 
 
 def _watch(observer: Observer | None) -> None:

@@ -17,7 +17,8 @@ _FunctionRewriter: Any = getattr(upstream, "FunctionRewriter", object)
 
 
 class _Logic(ast.NodeTransformer):
-    """Sends `and`, `or` and `not` through the builder: Python's own take a tensor for true."""
+    """Sends `and`, `or` and `not` through the builder: Python's own take a tensor for true; and the
+    ranges of loops, whose variables are tensors to the compiler."""
 
     def _call(self, node: ast.expr, method: str, operands: list[ast.expr]) -> ast.expr:
         builder = ast.Attribute(ast.Name("interpreter_semantic", ast.Load()), "builder", ast.Load())
@@ -31,6 +32,13 @@ class _Logic(ast.NodeTransformer):
         none = ast.arguments([], [], None, [], [], None, [])
         method = "logical_and" if isinstance(node.op, ast.And) else "logical_or"
         return self._call(node, method, [ast.Lambda(none, value) for value in node.values])
+
+    def visit_For(self, node: ast.For) -> ast.For:
+        self.generic_visit(node)
+        called = node.iter.func if isinstance(node.iter, ast.Call) else None
+        if getattr(called, "id", getattr(called, "attr", "")) == "range":
+            node.iter = self._call(node.iter, "loop_indices", [node.iter])
+        return node
 
     def visit_UnaryOp(self, node: ast.UnaryOp) -> ast.expr:
         self.generic_visit(node)

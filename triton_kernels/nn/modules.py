@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 from torch.nn.modules.module import register_module_module_registration_hook
 
-from triton_kernels import _arguments, activations, ops
+from triton_kernels import _arguments, _precision, activations, ops
 from triton_kernels._sharded_linear import is_distributed, sharded_linear
 from triton_kernels.activations import GELU_APPROXIMATIONS
 from triton_kernels.nn.rows import gemm_bias_act_of_rows
@@ -29,6 +29,7 @@ class _FusedLinear(torch.nn.Linear):
     refused where an adapter would take them for a product alone."""
 
     act = "gelu"
+    precision: str | None = None  # of modules that were pickled before it could be said
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -45,6 +46,9 @@ class _FusedLinear(torch.nn.Linear):
         layer = cls(*shape, bias=linear.bias is not None, device="meta", **options)
         layer.weight, layer.bias = linear.weight, linear.bias
         return layer.train(linear.training)
+
+    def _said(self) -> str:
+        return "" if self.precision is None else f", precision={self.precision!r}"
 
 
 def _refuse_adapter(parent: torch.nn.Module, name: str, child: Any) -> None:
@@ -73,12 +77,13 @@ class LinearAct(_FusedLinear):
     Args:
         in_features, out_features, bias, device, dtype: as torch.nn.Linear.
         act: none, relu, gelu, gelu_tanh, silu, sigmoid, tanh or leaky_relu (slope 0.01).
+        precision: of float32 products, as in :func:`triton_kernels.gemm_bias_act`.
 
     Shapes: x […, in_features] → […, out_features]. Dtypes: float16, bfloat16, float32, float64, the
     same for x, weight and bias.
 
     Raises:
-        ValueError: an unknown ``act``.
+        ValueError: an unknown ``act`` or ``precision``.
         TypeError: ``bias`` is not True or False.
         TypeError, RuntimeError: at a call, as :func:`triton_kernels.linear_act`.
     """
@@ -91,21 +96,23 @@ class LinearAct(_FusedLinear):
         act: str = "relu",
         device: torch.device | str | int | None = None,
         dtype: torch.dtype | None = None,
+        precision: str | None = None,
     ) -> None:
         _arguments.boolean("LinearAct", "bias", bias)
         _arguments.one_of("LinearAct", "act", act, tuple(activations.ACTIVATIONS))
         super().__init__(in_features, out_features, bias, device, dtype)
-        self.act = act
+        self.act, self.precision = act, _precision.checked("LinearAct", precision)
 
     def forward(self, x: Tensor) -> Tensor:
         if is_distributed(self.weight):
-            return sharded_linear(x, self.weight, self.bias, self.act)
+            return sharded_linear(x, self.weight, self.bias, self.act, self.precision)
         if "linear_act" in ops.FUNCTIONS:
-            return linear_act(x, self.weight, self.bias, act=self.act)
-        return gemm_bias_act_of_rows(x, self.weight.t(), self.bias, self.act)
+            return linear_act(x, self.weight, self.bias, act=self.act, precision=self.precision)
+        weight = self.weight.t()
+        return gemm_bias_act_of_rows(x, weight, self.bias, self.act, precision=self.precision)
 
     def extra_repr(self) -> str:
-        return f"{super().extra_repr()}, act={self.act!r}"
+        return f"{super().extra_repr()}, act={self.act!r}{self._said()}"
 
 
 class LinearGELU(_FusedLinear):
@@ -121,7 +128,7 @@ class LinearGELU(_FusedLinear):
     Shapes and dtypes as :class:`LinearAct`.
 
     Raises:
-        ValueError: an unknown ``approximate``.
+        ValueError: an unknown ``approximate`` or ``precision``.
         TypeError: ``bias`` is not True or False.
         TypeError, RuntimeError: at a call, as :func:`triton_kernels.linear_gelu`.
     """
@@ -134,19 +141,24 @@ class LinearGELU(_FusedLinear):
         approximate: str = "none",
         device: torch.device | str | int | None = None,
         dtype: torch.dtype | None = None,
+        precision: str | None = None,
     ) -> None:
         _arguments.boolean("LinearGELU", "bias", bias)
         _arguments.one_of("LinearGELU", "approximate", approximate, tuple(GELU_APPROXIMATIONS))
         super().__init__(in_features, out_features, bias, device, dtype)
         self.approximate = approximate
+        self.precision = _precision.checked("LinearGELU", precision)
 
     def forward(self, x: Tensor) -> Tensor:
         if is_distributed(self.weight):
-            return sharded_linear(x, self.weight, self.bias, GELU_APPROXIMATIONS[self.approximate])
-        return linear_gelu(x, self.weight, self.bias, approximate=self.approximate)
+            act = GELU_APPROXIMATIONS[self.approximate]
+            return sharded_linear(x, self.weight, self.bias, act, self.precision)
+        return linear_gelu(
+            x, self.weight, self.bias, approximate=self.approximate, precision=self.precision
+        )
 
     def extra_repr(self) -> str:
-        return f"{super().extra_repr()}, approximate={self.approximate!r}"
+        return f"{super().extra_repr()}, approximate={self.approximate!r}{self._said()}"
 
 
 class ReLUScale(torch.nn.Module):
@@ -185,6 +197,7 @@ class MLP(torch.nn.Module):
         bias: whether both have a bias.
         act: between the two, as in :class:`LinearAct`.
         device, dtype: as torch.nn.Linear.
+        precision: of both, as in :class:`LinearAct`.
 
     Shapes: x […, in_features] → […, out_features]. Dtypes and errors as :class:`LinearAct`.
     """
@@ -198,10 +211,11 @@ class MLP(torch.nn.Module):
         act: str = "gelu",
         device: torch.device | str | int | None = None,
         dtype: torch.dtype | None = None,
+        precision: str | None = None,
     ) -> None:
         super().__init__()
-        self.fc1 = LinearAct(in_features, hidden_features, bias, act, device, dtype)
-        self.fc2 = LinearAct(hidden_features, out_features, bias, "none", device, dtype)
+        self.fc1 = LinearAct(in_features, hidden_features, bias, act, device, dtype, precision)
+        self.fc2 = LinearAct(hidden_features, out_features, bias, "none", device, dtype, precision)
 
     def forward(self, x: Tensor) -> Tensor:
         return self.fc2(self.fc1(x))

@@ -15,6 +15,7 @@ def gemm_bias_act_of_rows(
     alpha: float = 1.0,
     c: Tensor | None = None,
     beta: float = 1.0,
+    precision: str | None = None,
 ) -> Tensor:
     """act(alpha·(x@b) + beta·c + bias) in one kernel.
 
@@ -22,7 +23,7 @@ def gemm_bias_act_of_rows(
         x: […, K].
         b: [K, N]; a weight [N, K] is passed as ``weight.t()``.
         bias: [N].
-        act, alpha: as :func:`triton_kernels.gemm_bias_act`.
+        act, alpha, precision: as :func:`triton_kernels.gemm_bias_act`.
         c: […, N] with x's leading dimensions, or [N].
         beta: factor of c; without c it means nothing.
 
@@ -35,9 +36,11 @@ def gemm_bias_act_of_rows(
     rows = _rows(x)
     if c is not None:
         addend = _rows(c) if c.dim() == x.dim() else c
-        out = gemm_bias_act(rows, b, bias, act=act, alpha=alpha, c=addend, beta=beta)
+        out = gemm_bias_act(
+            rows, b, bias, act=act, alpha=alpha, c=addend, beta=beta, precision=precision
+        )
     else:
-        out = gemm_bias_act(rows, b, bias, act=act, alpha=alpha)
+        out = gemm_bias_act(rows, b, bias, act=act, alpha=alpha, precision=precision)
     return out if x.dim() == 2 else out.reshape(*x.shape[:-1], b.shape[1])
 
 

@@ -17,7 +17,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from triton_kernels import _arguments, _launch
+from triton_kernels import _arguments, _launch, _precision
 from triton_kernels._fusion import Entry, Fusion, Probe
 from triton_kernels._gemm_op import Product, ProductOperator, wants_pre
 from triton_kernels._placements import P, R, Rule, Shard, Sharding, beside, twice
@@ -29,7 +29,6 @@ from triton_kernels.gemm.launch import launch
 __all__ = ["gemm_bias_act"]
 
 DTYPES = _arguments.FLOATS
-PRECISIONS = ("ieee", "tf32", "tf32x3")
 
 
 def gemm_bias_act(
@@ -43,7 +42,7 @@ def gemm_bias_act(
     c: Tensor | None = None,
     out: Tensor | None = None,
     out_dtype: torch.dtype | None = None,
-    precision: str = "ieee",
+    precision: str | None = None,
 ) -> Tensor:
     """act(alpha·(a@b) + beta·c + bias) in one kernel.
 
@@ -57,7 +56,8 @@ def gemm_bias_act(
         c: a's dtype; broadcasts to [M, N].
         out: written and returned if given; [M, N] of the result's dtype; overlaps no input.
         out_dtype: the result's dtype, a floating one; a's by default.
-        precision: how float32 products are computed: "ieee", "tf32" or "tf32x3". Other dtypes take
+        precision: how float32 products are computed: "ieee", "tf32" or "tf32x3"; None for as
+            torch's own now would be, "tf32" where it is allowed and else "ieee". Other dtypes take
             "ieee" only; it means their exact products.
 
     Raises:
@@ -67,6 +67,7 @@ def gemm_bias_act(
         RuntimeError: shapes do not fit, devices differ, out overlaps, out is given and an input
             requires grad.
     """
+    precision = _precision.resolved(precision, a)
     args = (a, b, bias, act, alpha, beta, c, out_dtype, precision)
     if out is None and wants_pre(act, a, b, bias, c):
         return _with_pre(*args)[0]  # type: ignore[no-any-return]
@@ -95,7 +96,7 @@ def run(
     bias = None if bias is None else _arguments.tensor(op, "bias", bias, (a.dtype,))
     c = None if c is None else _arguments.tensor(op, "c", c, (a.dtype,))
     _arguments.one_of(op, "act", act, tuple(ACTIVATIONS))
-    _arguments.one_of(op, "precision", precision, PRECISIONS)
+    _arguments.one_of(op, "precision", precision, _precision.PRECISIONS)
     if precision != "ieee" and a.dtype != torch.float32:
         raise ValueError(
             f"{op}(): precision '{precision}' is for float32, but the inputs are {a.dtype}"

@@ -5,7 +5,7 @@ float16, bfloat16, float32, float64. Accumulation and activation in float32 (flo
 one rounding. Reference: torch.nn.functional.gelu(torch.nn.functional.linear(x, weight, bias)).
 
 linear_gelu has registered ops of its own, of the same functions: programs that torch.export saved
-call them.
+call them. They are "ieee"; in other precisions linear_gelu is a linear_act.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 from torch.fx import Node
 
-from triton_kernels import _arguments, _fusion
+from triton_kernels import _arguments, _fusion, _precision
 from triton_kernels._fusion import Entry, Fusion, Match, Probe
 from triton_kernels._gemm_op import Product, ProductOperator, wants_pre
 from triton_kernels._operator import TensorMeta
@@ -48,7 +48,7 @@ def linear_act(
         bias: [O], x's dtype.
         act: none, relu, gelu, gelu_tanh, silu, sigmoid, tanh or leaky_relu (slope 0.01).
         precision: how float32 products are computed, as :func:`triton_kernels.gemm_bias_act` takes
-            it: "ieee", "tf32" or "tf32x3". None means "ieee".
+            it: "ieee", "tf32", "tf32x3", or None for as torch's own now would be.
         out: written and returned if given; […, O] of x's dtype, with leading dimensions that merge
             into one stride; overlaps no input.
 
@@ -61,7 +61,7 @@ def linear_act(
         RuntimeError: shapes do not fit, devices differ, out does not fit or overlaps, out is given
             and an input requires grad.
     """
-    return _linear_act(x, weight, bias, act, "ieee" if precision is None else precision, out=out)
+    return _linear_act(x, weight, bias, act, _precision.resolved(precision, x), out=out)
 
 
 def linear_gelu(
@@ -70,12 +70,13 @@ def linear_gelu(
     bias: Tensor | None = None,
     *,
     approximate: str = "none",
+    precision: str | None = None,
     out: Tensor | None = None,
 ) -> Tensor:
     """gelu(x @ weight.T + bias) in one kernel: :func:`linear_act` with one of the forms of GELU.
 
     Args:
-        x, weight, bias, out: as there.
+        x, weight, bias, precision, out: as there.
         approximate: "none" for the erf form of GELU, "tanh" for the tanh form.
 
     Returns:
@@ -83,8 +84,12 @@ def linear_gelu(
 
     Raises:
         TypeError, RuntimeError: as there.
-        ValueError: an unknown ``approximate``.
+        ValueError: as there, or an unknown ``approximate``.
     """
+    precision = _precision.resolved(precision, x)
+    if precision != "ieee":
+        act = _act(approximate)
+        return _linear_act(x, weight, bias, act, precision, out=out)
     return _linear_gelu(x, weight, bias, approximate, out=out)
 
 
@@ -223,8 +228,12 @@ def _define(
 
 
 def _with_gelu(x: Tensor, weight: Tensor, bias: Tensor | None, approximate: str) -> tuple[Any, ...]:
+    return x, weight, bias, _act(approximate), "ieee"
+
+
+def _act(approximate: str) -> str:
     _arguments.one_of("linear_gelu", "approximate", approximate, tuple(GELU_APPROXIMATIONS))
-    return x, weight, bias, GELU_APPROXIMATIONS[approximate], "ieee"
+    return GELU_APPROXIMATIONS[approximate]
 
 
 _OPERANDS = "Tensor x, Tensor weight, Tensor? bias"

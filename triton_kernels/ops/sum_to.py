@@ -35,6 +35,7 @@ __all__ = ["sum_to"]
 
 DTYPES = _arguments.FLOATS
 TILE = 2048  # elements that a program reads at a time; twice as many of long columns
+NARROWEST = 128  # addends of a long row that are read at a time, at least
 SHORT = 64  # addends in a row that alone are not worth a tile
 FEW = 512  # results: one program each
 WIDE_TILE = 64, 128  # results and addends, where whole vectors are read ahead of the additions
@@ -136,8 +137,8 @@ def sum_kernel(
             REDUCED_NDIM, INDEX, KEPT_UNIT, REDUCED_UNIT, BLOCK_R,
         )  # fmt: skip
         total += tl.cast(x, C)
-    if TAIL:
-        if whole < end:  # noqa: SIM102 - the other one is the compiler's
+    if TAIL:  # noqa: SIM102 - the other one is the compiler's
+        if whole < end:
             x = _addends(
                 x_ptr, x_start, k < kept, whole, end, reduced_sizes, reduced_strides,
                 REDUCED_NDIM, INDEX, KEPT_UNIT, REDUCED_UNIT, BLOCK_R,
@@ -327,6 +328,8 @@ def _tile(kept: Dims, reduced: Dims, x_kind: Any) -> _Tile:
         if len(reduced) > 1 and across >= 2 * TILE:
             return _Tile(1, 2 * TILE, num_warps=8)
         half = min(max(4, across // 2), TILE // 2)
+        if half > NARROWEST:  # of a row little shall hang over
+            half = max(NARROWEST, _elementwise.cut(addends, half))
         return _Tile(min(along, TILE // 2 // half), half)
     if kept and kept[0][1] == 1:
         vectors = aligned and _in_vectors(kept, reduced, dtype)

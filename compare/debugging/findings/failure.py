@@ -50,7 +50,8 @@ class Failure:
     def lines(self) -> list[str]:
         """In words."""
         if self.program is None:
-            return [f"stopped outside a kernel: {self.error}"]
+            where = [f"  {place_text(self.place)}"] if self.place else []
+            return [f"stopped outside a kernel: {self.error}", *where]
         text = [f"  {_short(line)}" for line in self.error.splitlines()]
         return [f"stopped in program {self.program}", f"  {place_text(self.place)}", *text]
 

@@ -49,8 +49,10 @@ class WrongValues:
         unwritten: how many of them no program stored.
         programs: the programs that stored the others.
         grid: of the launch.
-        history: of the worst element.
-        value: of the worst element.
+        source: of a result that no kernel stores to, since torch made it, the stored element that
+            the worst one most likely came from; empty for others.
+        history: of the worst element, or of that one.
+        value: the same.
         made: the operation that made it NaN or infinite; None if it is neither, or was so before.
         nearest: of an element that no program addressed, the nearest that one did store, as its
             index and that store; None if there is none.
@@ -77,6 +79,7 @@ class WrongValues:
     lane_history: list[Step] = field(default_factory=list)
     loaded: Loaded = field(default_factory=dict)
     drawn: Output | None = None
+    source: str = ""
 
     def lines(self) -> list[str]:
         """In words."""
@@ -100,7 +103,9 @@ class WrongValues:
             lines.append(
                 f"  wrong ones stored by {len(self.programs)} of {total} programs: {shown}{more}"
             )
-        if self.unwritten:
+        if self.source:
+            lines.append(f"  no kernel stores to it: torch made it, maybe of {self.source}")
+        elif self.unwritten:
             lines.append(f"  never stored by any of {total} programs: {self.unwritten} of them")
         if h.last is not None:
             verb = "stored" if h.last.verb == "store" else f"last changed ({h.last.verb})"
@@ -136,6 +141,7 @@ class WrongValues:
             "pattern": self.pattern._asdict(),
             "all_nan": self.all_nan,
             "never_stored": self.unwritten,
+            "made_by_torch_of": self.source,
             "programs": self.programs,
             "grid": self.grid,
             "worst": {

@@ -1,0 +1,191 @@
+"""What the outputs of one call must be: of one tensor, or of several in tuples, lists and dicts."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from compare.checking import judging
+from compare.checking.judging import Comparison
+from compare.copies import tensors
+
+
+def flat(value: Any, name: str = "") -> dict[str, Any]:
+    """What nested tuples, lists and dicts hold, by how one gets there: ``[0]``, ``['lse'][1]``; a
+    value alone is at the empty name."""
+    if isinstance(value, Mapping):
+        items = [(f"{name}[{key!r}]", each) for key, each in value.items()]
+    elif isinstance(value, (tuple, list)):
+        items = [(f"{name}[{i}]", each) for i, each in enumerate(value)]
+    else:
+        return {name: value}
+    return {at: leaf for inner, each in items for at, leaf in flat(each, inner).items()}
+
+
+def _of_output(option: Any, argument: str, outputs: Mapping[str, Any]) -> dict[str, Any]:
+    """For every output the value of an option that is one for all of them, or nested as they are;
+    a part of it that holds one value is for all outputs there."""
+    given = flat(option)
+    found = {
+        output: next((value for at, value in given.items() if output.startswith(at)), None)
+        for output in outputs
+    }
+    if unknown := [at for at in given if not any(output.startswith(at) for output in outputs)]:
+        raise ValueError(
+            f"cross_check(): argument {argument!r} has a value for output {unknown[0]}, but the "
+            f"oracle returned {listed(outputs)}"
+        )
+    return found
+
+
+def listed(outputs: Mapping[str, Any]) -> str:
+    """Outputs by name, as errors say them."""
+    return "one tensor" if list(outputs) == [""] else ", ".join(outputs) or "nothing"
+
+
+@dataclass(frozen=True)
+class Expected:
+    """What an output on one set of inputs must be.
+
+    Attributes:
+        reference: what the oracle returned.
+        dtypes: that a result may have; empty if any floating one will do.
+        max_ulps, bound: how far it may be off; if there is a bound, by that.
+    """
+
+    reference: Tensor
+    dtypes: tuple[torch.dtype, ...]
+    max_ulps: float
+    bound: Tensor | None = None
+
+    def compare(self, result: Tensor) -> Comparison:
+        """Judge every element of a result of the right shape."""
+        reference = self.reference.to(result.device)
+        if self.bound is None:
+            return judging.by_ulps(result, reference, self.max_ulps)
+        return judging.by_bound(result, reference, self.bound.to(result.device))
+
+    def refuse(self, result: Any) -> None:
+        """Raise if a result is no tensor of the right shape and dtype."""
+        if not isinstance(result, Tensor):
+            raise TypeError(f"returned {type(result).__name__}, expected a tensor")
+        shape = list(self.reference.shape)
+        if list(result.shape) != shape:
+            raise ValueError(f"returned shape {list(result.shape)}, expected {shape}")
+        able = result.dtype in self.dtypes if self.dtypes else result.is_floating_point()
+        if not able:
+            expected = " or ".join(map(str, self.dtypes)) or "a floating dtype"
+            raise TypeError(
+                f"returned {result.dtype}, expected {expected}; if that is right, say "
+                f"dtype={result.dtype}"
+            )
+
+
+Expectations = dict[str, Expected | None]  # by output; None where anything is right
+
+
+def expected_outputs(
+    returned: Any,
+    arguments: tuple[Any, ...],
+    given: Callable[[], tuple[Any, ...]],
+    max_ulps: Any,
+    bound: Any,
+    dtype: Any,
+) -> Expectations:
+    """What the oracle says of one entry of ``inputs``, by output.
+
+    Args:
+        returned: by the oracle.
+        given: makes what a bound is called with beside the oracle's result.
+        max_ulps, bound, dtype: one for all outputs, or nested as they are.
+
+    Raises:
+        TypeError, ValueError: as :func:`compare.cross_check` does.
+    """
+    said = flat(returned)
+    references = {at: each for at, each in said.items() if each is not None}
+    for at, reference in references.items():
+        _check_reference(at, reference)
+    if not references:
+        raise TypeError("cross_check(): the oracle returned no tensor: nothing would be checked")
+    options = {"max_ulps": max_ulps, "bound": bound, "dtype": dtype}
+    ulps, bounds, dtypes = (_of_output(value, name, said) for name, value in options.items())
+    outputs: Expectations = dict.fromkeys(said)
+    for at, reference in references.items():
+        limit = None
+        if bounds[at] is not None:
+            limit = _limit(bounds[at](reference, *given()), reference, at)
+        able = (dtypes[at],) if dtypes[at] is not None else _able(reference, arguments)
+        most = 1.0 if ulps[at] is None else ulps[at]
+        judging.check_max_ulps(most)
+        outputs[at] = Expected(reference, able, most, limit)
+    return outputs
+
+
+def judged_outputs(expected: Expectations) -> list[tuple[str, Expected]]:
+    """Those of which the oracle said something."""
+    return [(at, wanted) for at, wanted in expected.items() if wanted is not None]
+
+
+def outputs_of(returned: Any, expected: Expectations) -> dict[str, Any]:
+    """What a function returned, by output.
+
+    Raises:
+        TypeError: there are others than the oracle returned.
+    """
+    outputs = {"": returned} if list(expected) == [""] else flat(returned)
+    wrong = [at for at, wanted in expected.items() if wanted is not None and at not in outputs]
+    wrong += [at for at in outputs if not any(at.startswith(known) for known in expected)]
+    if wrong:
+        raise TypeError(
+            f"returned {listed(outputs)}, but the oracle returned {listed(expected)}; for an "
+            "output that may hold anything it returns None"
+        )
+    return outputs
+
+
+def _check_reference(at: str, reference: Any) -> None:
+    where = f" for output {at}" if at else ""
+    if not isinstance(reference, Tensor):
+        raise TypeError(
+            f"cross_check(): the oracle returned a {type(reference).__name__}{where}: it must be a "
+            "tensor, or tuples, lists and dicts of tensors"
+        )
+    if reference.is_complex():
+        raise TypeError(
+            f"cross_check(): the oracle returned complex numbers{where}, which are not judged"
+        )
+
+
+def _limit(limit: Any, reference: Tensor, at: str) -> Tensor:
+    try:
+        wide = torch.as_tensor(limit, device=reference.device).double().expand(reference.shape)
+        judging.check_bound(wide, reference)
+    except (RuntimeError, ValueError) as error:
+        where = f", for output {at}" if at else ""
+        raise ValueError(f"cross_check(): argument 'bound'{where}: {error}") from None
+    return wide
+
+
+def _able(reference: Tensor, arguments: tuple[Any, ...]) -> tuple[torch.dtype, ...]:
+    """The dtypes that a result may have where nobody says it."""
+    if reference.dtype != torch.float64:
+        return (reference.dtype,)
+    given = [t.dtype for t in tensors(arguments) if t.is_floating_point()]
+    return _as_wide_as(functools.reduce(_promoted, given)) if given else ()
+
+
+def _as_wide_as(dtype: torch.dtype) -> tuple[torch.dtype, ...]:
+    floats = torch.float16, torch.bfloat16, torch.float32, torch.float64
+    able = (f for f in (dtype, *floats) if _promoted(dtype, f) == f)
+    return tuple(dict.fromkeys(able))
+
+
+def _promoted(a: torch.dtype, b: torch.dtype) -> torch.dtype:
+    """torch.promote_types, for which no two kinds of float8 have a common type."""
+    return a if a == b else torch.promote_types(a, b)

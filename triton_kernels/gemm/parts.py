@@ -1,0 +1,135 @@
+"""The start of a float32 product in precision "f16x3": by the kernels of gemm.parts_kernels."""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+import torch
+import triton
+from torch import Tensor
+
+from triton_kernels import _launch
+from triton_kernels._launch import REMEMBERED, Launch, specialization_key
+from triton_kernels.activations import ACTIVATIONS
+from triton_kernels.gemm.configurations import Configuration, cdiv
+from triton_kernels.gemm.descriptors import Descriptor, strides_of
+from triton_kernels.gemm.parts_kernels import gemm_again_kernel, gemm_f16x3_kernel, split_kernel
+
+PITCH = 64  # elements, of which rows of the parts are multiples: lines of 128 bytes
+PROMOTE = 4  # steps after which the tensor cores' sum is added to the others
+AGAIN = 64  # rows and columns of a tile that is computed anew
+AGAIN_K = 16
+
+
+def by_parts(
+    chosen: Configuration,
+    op: str,
+    a: Tensor,
+    b: Tensor,
+    bias: Tensor | None,
+    c: Tensor | None,
+    out: Tensor,
+    pre: Tensor | None,
+    act: str,
+    scalars: tuple[Any, Any],
+) -> None:
+    """The three launches: split, multiply, compute anew."""
+    device = out.device
+    M, N, K = shape = (*out.shape, a.shape[1])
+    a_t, b_t = _by_depth(*a.stride()), _by_depth(*b.t().stride())
+    parts = [_room(rows, K, by_depth, device) for rows, by_depth in ((M, a_t), (N, b_t))]
+    scales = [_launch.workspace((rows,), torch.float32, device) for rows in (M, N)]
+    strides, others = (*a.stride(), *b.stride()), strides_of(bias, c, out)
+    keys = tuple(map(specialization_key, (a, b, bias, c, out, pre)))
+    split, multiply, again, blocks = _prepared(op, chosen, shape, (*strides, *others), keys, act)
+    pitches = [t.stride(0) for t in parts]
+    (a_parts, b_parts), (a_scales, b_scales) = parts, scales
+    split(device, a, a_parts, a_scales, b, b_parts, b_scales, *shape, *strides, *pitches)
+    # Seen by descriptors without what fills up the lines.
+    a_matrix, b_matrix = (t[:, :K] if by else t for t, by in zip(parts, (a_t, b_t)))
+    lows = [rows if by else pitch // 2 for rows, by, pitch in zip((M, N), (a_t, b_t), pitches)]
+    multiply(
+        device,
+        Descriptor.of(a_matrix, blocks[0]),
+        Descriptor.of(b_matrix, blocks[1]),
+        *scales,
+        bias,
+        c,
+        out,
+        pre,
+        *shape,
+        *lows,
+        *others,
+        *scalars,
+    )
+    again(device, a, b, *scales, bias, c, out, pre, *shape, *strides, *others, *scalars)
+
+
+def _by_depth(stride_r: int, stride_k: int) -> bool:
+    """Whether the parts of rows of such strides lie by rows of K elements."""
+    return stride_r != 1 or stride_k == 1
+
+
+def _room(rows: int, depth: int, by_depth: bool, device: torch.device) -> Tensor:
+    """For the parts of an operand."""
+    if by_depth:
+        shape = (2 * rows, cdiv(depth, PITCH) * PITCH)
+    else:
+        shape = (depth, 2 * cdiv(rows, PITCH) * PITCH)
+    return _launch.workspace(shape, torch.float16, device)
+
+
+def _how(depth: int, by_depth: bool) -> tuple[bool, int, int, bool]:
+    """How a program splits: about 4096 elements at a time."""
+    if by_depth:
+        at_once = min(4096, triton.next_power_of_2(depth))
+        return True, max(1, 4096 // max(512, at_once)), at_once, at_once >= depth
+    at_once = min(256, triton.next_power_of_2(depth))
+    return False, 16, at_once, at_once >= depth
+
+
+@functools.lru_cache(REMEMBERED)
+def _prepared(
+    op: str,
+    chosen: Configuration,
+    shape: tuple[int, int, int],
+    strides: tuple[int, ...],
+    keys: tuple[Any, ...],
+    act: str,
+) -> tuple[Launch, Launch, Launch, tuple[list[int], list[int]]]:
+    """The launches for arguments of these integers and keys, and the blocks of the descriptors."""
+    (dtype, _), _, _, _, (out_dtype, _), _ = keys
+    M, N, K = shape
+    am, ak, bk, bn, *_ = strides
+    a_by, b_by = _by_depth(am, ak), _by_depth(bn, bk)
+    a_how, b_how = _how(K, a_by), _how(K, b_by)
+    split = Launch(
+        split_kernel,
+        (cdiv(M, a_how[1]) + cdiv(N, b_how[1]),),
+        A_HOW=a_how,
+        B_HOW=b_how,
+        num_warps=8,
+    )
+    forward = ACTIVATIONS[act].forward_for(out_dtype, dtype)
+    m, n, k, *_ = chosen.tiles
+    multiply = Launch(
+        gemm_f16x3_kernel,
+        (chosen.tiles_of(M, N),),
+        OP=op,
+        ACT=forward,
+        A_T=not a_by,
+        B_T=b_by,
+        PROMOTE=PROMOTE,
+        **chosen.tiles._asdict(),
+    )
+    again = Launch(
+        gemm_again_kernel,
+        (cdiv(M, AGAIN) * cdiv(N, AGAIN),),
+        OP=op,
+        ACT=forward,
+        BLOCK=AGAIN,
+        BLOCK_K=AGAIN_K,
+    )
+    blocks = [m, k] if a_by else [k, m], [n, k] if b_by else [k, n]
+    return split, multiply, again, blocks

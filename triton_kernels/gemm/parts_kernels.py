@@ -1,0 +1,256 @@
+"""float32 products on tensor cores of 16 bits: precision "f16x3".
+
+Each row of a and each column of b is scaled by a power of two, so that its largest element lies
+between 2¹⁴ and 2¹⁵, and split into two float16 matrices, high + low, of 22 bits together. The
+product is low·high + high·low + high·high; what is left out, low·low, is 2⁻²² of it. Tensor cores
+cut off what they add, so their sums are added to others every few steps, which round.
+
+A row or column with an infinity or NaN has no such scale: it is split as zeros, its scale is NaN,
+and a last kernel computes its results anew, in float32. That is always launched, and has nothing to
+do else, since what the operands hold only the GPU knows.
+"""
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+
+from triton_kernels.gemm.kernels import finish_and_store, named, pre_activation, swizzle
+
+
+@triton.jit
+def split_rows(
+    tile, matrix, parts, scales, rows, depth, stride_r, stride_k, pitch,
+    BY_DEPTH: tl.constexpr, ROWS: tl.constexpr, DEPTH: tl.constexpr, ONCE: tl.constexpr,
+):  # fmt: skip
+    """The parts and scales of some rows; columns of b count as rows.
+
+    parts: [2·rows, depth], low below high; or else, where BY_DEPTH is not, [depth, pitch], low in
+    the second half. ONCE: whether DEPTH is all of it.
+    """
+    r = tile.to(tl.int64) * ROWS + tl.arange(0, ROWS)
+    k = tl.arange(0, DEPTH)
+    x_ptrs = matrix + r[:, None] * stride_r + k[None, :].to(tl.int64) * stride_k
+    inside = r[:, None] < rows
+    x = tl.load(x_ptrs, mask=inside & (k[None, :] < depth), other=0.0)
+    largest = tl.max(x.to(tl.int32, bitcast=True) & 0x7FFFFFFF, 1)  # as numbers, but NaN counts
+    if not ONCE:
+        for k0 in range(DEPTH, depth, DEPTH):
+            mask = inside & (k0 + k[None, :] < depth)
+            x = tl.load(x_ptrs + tl.cast(k0, tl.int64) * stride_k, mask=mask, other=0.0)
+            more = tl.max(x.to(tl.int32, bitcast=True) & 0x7FFFFFFF, 1)
+            largest = tl.maximum(largest, more)
+    finite = largest < 0x7F800000
+    # From 2⁻¹¹² on; below it the scale would be no normal number.
+    power = tl.maximum(largest >> 23, 15)
+    scale = ((127 + 14 + 127 - power) << 23).to(tl.float32, bitcast=True)
+    inverse = tl.where(finite, (power - 14) << 23, 0x7FC00000).to(tl.float32, bitcast=True)
+    tl.store(scales + r, inverse, mask=r < rows)
+    if BY_DEPTH:
+        high_ptrs = parts + r[:, None] * pitch + k[None, :]
+        low_ptrs = high_ptrs + tl.cast(rows, tl.int64) * pitch
+        step = tl.full((), 1, tl.int64)
+    else:
+        high_ptrs = parts + k[None, :].to(tl.int64) * pitch + r[:, None]
+        low_ptrs = high_ptrs + pitch // 2
+        step = tl.cast(pitch, tl.int64)
+    for k0 in range(0, DEPTH if ONCE else depth, DEPTH):
+        mask = inside & (k0 + k[None, :] < depth)
+        if not ONCE:
+            x = tl.load(x_ptrs + tl.cast(k0, tl.int64) * stride_k, mask=mask, other=0.0)
+        scaled = tl.where(finite[:, None], x, 0.0) * scale[:, None]
+        high = scaled.to(tl.float16)
+        low = (scaled - high.to(tl.float32)).to(tl.float16)
+        tl.store(high_ptrs + k0 * step, high, mask=mask)
+        tl.store(low_ptrs + k0 * step, low, mask=mask)
+
+
+@triton.jit
+def split_kernel(
+    a,
+    a_parts,
+    a_scales,
+    b,
+    b_parts,
+    b_scales,
+    M,
+    N,
+    K,
+    stride_am,
+    stride_ak,
+    stride_bk,
+    stride_bn,
+    a_pitch,
+    b_pitch,
+    A_HOW: tl.constexpr,
+    B_HOW: tl.constexpr,
+):
+    """Some rows of a or columns of b a program; those of a come first. HOW: BY_DEPTH, ROWS, DEPTH
+    and ONCE."""
+    tile = tl.program_id(0)
+    of_a = tl.cdiv(M, A_HOW[1])
+    if tile < of_a:
+        split_rows(
+            tile, a, a_parts, a_scales, M, K, stride_am, stride_ak, a_pitch,
+            A_HOW[0], A_HOW[1], A_HOW[2], A_HOW[3],
+        )  # fmt: skip
+    else:
+        split_rows(
+            tile - of_a, b, b_parts, b_scales, N, K, stride_bn, stride_bk, b_pitch,
+            B_HOW[0], B_HOW[1], B_HOW[2], B_HOW[3],
+        )  # fmt: skip
+
+
+@triton.jit
+def sum_of_products(
+    a_desc, b_desc, m, n, K, a_low, b_low,
+    A_T: tl.constexpr, B_T: tl.constexpr, PROMOTE: tl.constexpr,
+    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr,
+):  # fmt: skip
+    """The tile whose corner is (m, n), scaled as the parts are; a_low and b_low: where the low
+    parts begin."""
+    acc = tl.zeros((BLOCK_M, BLOCK_N), tl.float32)
+    part = tl.zeros((BLOCK_M, BLOCK_N), tl.float32)
+    for step in range(tl.cdiv(K, BLOCK_K)):
+        k = step * BLOCK_K
+        if A_T:
+            a_high = a_desc.load([k, m]).T
+            a_rest = a_desc.load([k, a_low + m]).T
+        else:
+            a_high = a_desc.load([m, k])
+            a_rest = a_desc.load([a_low + m, k])
+        if B_T:
+            b_high = b_desc.load([n, k]).T
+            b_rest = b_desc.load([b_low + n, k]).T
+        else:
+            b_high = b_desc.load([k, n])
+            b_rest = b_desc.load([k, b_low + n])
+        part = tl.dot(a_rest, b_high, part)
+        part = tl.dot(a_high, b_rest, part)
+        part = tl.dot(a_high, b_high, part)
+        if step % PROMOTE == PROMOTE - 1:
+            acc += part
+            part = tl.zeros((BLOCK_M, BLOCK_N), tl.float32)
+    return acc + part
+
+
+@triton.jit(do_not_specialize=["alpha", "beta"], repr=named("f16x3"))
+def gemm_f16x3_kernel(
+    a_desc,
+    b_desc,
+    a_scales,
+    b_scales,
+    bias_ptr,
+    c_ptr,
+    out,
+    pre,
+    M,
+    N,
+    K,
+    a_low,
+    b_low,
+    stride_bias,
+    stride_cm,
+    stride_cn,
+    stride_om,
+    stride_on,
+    alpha,
+    beta,
+    OP: tl.constexpr,
+    ACT: tl.constexpr,
+    A_T: tl.constexpr,
+    B_T: tl.constexpr,
+    PROMOTE: tl.constexpr,
+    BLOCK_M: tl.constexpr,
+    BLOCK_N: tl.constexpr,
+    BLOCK_K: tl.constexpr,
+    GROUP_M: tl.constexpr,
+):
+    """One tile of out a program. A_T: a's parts lie by columns, [K, 2·M]; B_T: b's do, [2·N, K]."""
+    pid_m, pid_n = swizzle(tl.program_id(0), M, N, BLOCK_M, BLOCK_N, GROUP_M)
+    m0 = pid_m * BLOCK_M
+    n0 = pid_n * BLOCK_N
+    acc = sum_of_products(
+        a_desc, b_desc, m0, n0, K, a_low, b_low, A_T, B_T, PROMOTE, BLOCK_M, BLOCK_N, BLOCK_K
+    )
+    m = m0 + tl.arange(0, BLOCK_M)
+    n = n0 + tl.arange(0, BLOCK_N)
+    by_row = tl.load(a_scales + m, mask=m < M, other=1.0)[:, None]
+    by_column = tl.load(b_scales + n, mask=n < N, other=1.0)[None, :]
+    # The smaller first: then nothing overflows that does not in the end.
+    acc = acc * tl.minimum(by_row, by_column) * tl.maximum(by_row, by_column)
+    finish_and_store(
+        acc,
+        m0,
+        n0,
+        (M, N),
+        (bias_ptr, stride_bias),
+        (c_ptr, stride_cm, stride_cn),
+        (alpha, beta),
+        out,
+        pre,
+        (stride_om, stride_on),
+        tl.float32,
+        ACT,
+        False,
+    )
+
+
+@triton.jit(do_not_specialize=["alpha", "beta"], repr=named("f16x3_again"))
+def gemm_again_kernel(
+    a_ptr,
+    b_ptr,
+    a_scales,
+    b_scales,
+    bias_ptr,
+    c_ptr,
+    out_ptr,
+    pre_ptr,
+    M,
+    N,
+    K,
+    stride_am,
+    stride_ak,
+    stride_bk,
+    stride_bn,
+    stride_bias,
+    stride_cm,
+    stride_cn,
+    stride_om,
+    stride_on,
+    alpha,
+    beta,
+    OP: tl.constexpr,
+    ACT: tl.constexpr,
+    BLOCK: tl.constexpr,
+    BLOCK_K: tl.constexpr,
+):
+    """Results in rows and columns whose scale is NaN, in float32; one tile a program, most of which
+    have none."""
+    across = tl.cdiv(N, BLOCK)
+    m = (tl.program_id(0) // across).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
+    n = (tl.program_id(0) % across).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
+    by_row = tl.load(a_scales + m, mask=m < M, other=1.0)
+    by_column = tl.load(b_scales + n, mask=n < N, other=1.0)
+    rows = (by_row != by_row).to(tl.int32)
+    columns = (by_column != by_column).to(tl.int32)
+    if tl.max(rows, 0) + tl.max(columns, 0) > 0:
+        k = tl.arange(0, BLOCK_K)
+        a_ptrs = a_ptr + m[:, None] * stride_am + k[None, :].to(tl.int64) * stride_ak
+        b_ptrs = b_ptr + k[:, None].to(tl.int64) * stride_bk + n[None, :] * stride_bn
+        step = tl.full((), BLOCK_K, tl.int64)
+        acc = tl.zeros((BLOCK, BLOCK), tl.float32)
+        for k0 in range(0, K, BLOCK_K):
+            a = tl.load(a_ptrs, mask=(m[:, None] < M) & (k[None, :] < K - k0), other=0.0)
+            b = tl.load(b_ptrs, mask=(k[:, None] < K - k0) & (n[None, :] < N), other=0.0)
+            acc += tl.dot(a, b, input_precision="ieee")
+            a_ptrs += step * stride_ak
+            b_ptrs += step * stride_bk
+        bias = (bias_ptr, stride_bias)
+        c = (c_ptr, stride_cm, stride_cn)
+        tile = pre_activation(acc, m, n, (M, N), bias, c, (alpha, beta), tl.float32)
+        mask = (m[:, None] < M) & (n[None, :] < N) & (rows[:, None] + columns[None, :] > 0)
+        at = m[:, None] * stride_om + n[None, :] * stride_on
+        if pre_ptr is not None:
+            tl.store(pre_ptr + at, tile.to(pre_ptr.dtype.element_ty), mask=mask)
+        tl.store(out_ptr + at, ACT(tile).to(out_ptr.dtype.element_ty), mask=mask)

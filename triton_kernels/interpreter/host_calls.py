@@ -1,0 +1,71 @@
+"""What functions that launch kernels ask torch for, where tensors lie on the CPU."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any
+
+import torch
+
+# ``with torch.cuda.device(x.device.index):`` stands around launches for machines of several GPUs.
+# For a tensor on the CPU the index is None, for which torch promises to do nothing, and does so
+# only where there is a GPU.
+_init, _enter, _exit = (
+    getattr(torch.cuda.device, name) for name in ("__init__", "__enter__", "__exit__")
+)
+
+
+def _to_no_gpu(self: Any, device: Any) -> None:
+    on_cpu = isinstance(device, (str, torch.device)) and torch.device(device).type == "cpu"
+    if on_cpu or (device is None and not torch.cuda.is_available()):
+        self.idx = self.prev_idx = -1
+    else:
+        _init(self, device)
+
+
+def _entered(self: Any) -> None:
+    if self.idx is not None and self.idx >= 0:
+        _enter(self)
+
+
+def _left(self: Any, *error: Any) -> Any:
+    return _exit(self, *error) if self.idx is not None and self.idx >= 0 else False
+
+
+# Where there is no GPU, grids and tiles are chosen for this small one.
+NO_GPU = SimpleNamespace(
+    name="Triton's interpreter",
+    major=8,
+    minor=0,
+    multi_processor_count=4,
+    warp_size=32,
+    total_memory=2**34,
+    L2_cache_size=2**22,
+    max_threads_per_multi_processor=2048,
+    regs_per_multiprocessor=2**16,
+    shared_memory_per_block=48 * 2**10,
+    shared_memory_per_block_optin=163 * 2**10,
+    shared_memory_per_multiprocessor=164 * 2**10,
+    gcnArchName="",
+)
+
+
+def patches() -> list[tuple[Any, str, Callable[..., Any]]]:
+    """As (where, name, what)."""
+    device: Any = torch.cuda.device
+    found: list[tuple[Any, str, Callable[..., Any]]] = [
+        (device, "__init__", _to_no_gpu),
+        (device, "__enter__", _entered),
+        (device, "__exit__", _left),
+    ]
+    if torch.cuda.is_available():
+        return found
+    answers: dict[str, Callable[..., Any]] = {
+        "current_device": lambda: 0,
+        "get_device_properties": lambda device=None: NO_GPU,
+        "get_device_capability": lambda device=None: (NO_GPU.major, NO_GPU.minor),
+        "get_device_name": lambda device=None: NO_GPU.name,
+        "synchronize": lambda device=None: None,
+    }
+    return found + [(torch.cuda, name, what) for name, what in answers.items()]

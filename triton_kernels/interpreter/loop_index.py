@@ -1,0 +1,45 @@
+"""The variable of a loop over a range: a Python number that also has what a tensor has."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
+
+import triton.language as tl
+
+from triton_kernels.interpreter.handles import upstream
+
+_FIELDS = ("dtype", "shape", "type")  # its handle would make it a tensor to whoever looks
+
+
+class LoopIndex(int):
+    """The compiler makes a tensor of it, and so kernels say ``i.to(tl.int64)`` or ``i.dtype``.
+
+    What it gives with other numbers of Python does so, too.
+    """
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("_") or not (hasattr(tl.tensor, name) or name in _FIELDS):
+            raise AttributeError(f"'int' object has no attribute {name!r}")
+        return getattr(upstream.interpreter_semantic.to_tensor(int(self)), name)
+
+
+def _kept(operation: Callable[..., Any], swapped: bool = False) -> Callable[..., Any]:
+    def method(self: int, other: Any) -> Any:
+        if type(other) is not int and type(other) is not LoopIndex:
+            return NotImplemented
+        pair = (int(other), int(self)) if swapped else (int(self), int(other))
+        return LoopIndex(operation(*pair))
+
+    return method
+
+
+for _name in ("add", "sub", "mul", "floordiv", "mod"):
+    setattr(LoopIndex, f"__{_name}__", _kept(getattr(operator, _name)))
+    setattr(LoopIndex, f"__r{_name}__", _kept(getattr(operator, _name), True))
+
+
+def indices(numbers: Iterable[int]) -> Iterator[Any]:
+    """The variable of a loop over a range, once for each iteration."""
+    return (LoopIndex(i) if type(i) is int else i for i in numbers)
