@@ -194,7 +194,7 @@ def test_leaves_what_modules_do_not_tell() -> None:
     report = tk.replace_modules(net, min_score=0)
     assert not report.replaced
     assert reasons(report) == {
-        "block.fc": "in no Sequential: what follows it cannot be seen from modules; see fuse",
+        "block.fc": "in no Sequential and no small block: what follows it is not seen; see fuse",
         "own.0": "Backwards has a forward of its own",
         "a.0": "shared: it has 2 places in the model",
     }

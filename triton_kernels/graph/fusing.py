@@ -64,15 +64,9 @@ class Fused(nn.Module):
         interpreted = _launch.interpreted(_elementwise_kernels.flat_kernel)  # no guard knows of it
         call = self._calls.get(interpreted)
         if call is None:
-            call = self._calls[interpreted] = _compiled(self._options, self._latest)
+            call = self._calls[interpreted] = compiled(self._options, self._latest)
         self._latest.clear()
-        config = torch._dynamo.config
-        unseen = config.skip_nnmodule_hook_guards
-        config.skip_nnmodule_hook_guards = False  # or a hook registered later would not run
-        try:
-            return call(self.module, *args, **kwargs)
-        finally:
-            config.skip_nnmodule_hook_guards = unseen
+        return with_hook_guards(call, self.module, *args, **kwargs)
 
     @property
     def plan(self) -> Plan:
@@ -90,17 +84,28 @@ class Fused(nn.Module):
         return {**self.__dict__, "_calls": {}, "_latest": []}  # plans are made again
 
 
-def _compiled(options: Options, latest: list[Plan]) -> Callable[..., Any]:
+def _call(module: nn.Module, /, *args: Any, **kwargs: Any) -> Any:
+    return module(*args, **kwargs)
+
+
+def compiled(
+    options: Options,
+    latest: list[Plan] | None = None,
+    *,
+    by: str = "fuse",
+    function: Callable[..., Any] = _call,
+) -> Callable[..., Any]:
     """A function that calls a module, fused; each of its graphs notes its plan when it runs.
 
-    It has code of its own: torch.compile counts how often it has compiled the same code.
     Nothing here holds the Fused, which torch.compile would keep alive as long as the code.
     """
 
     def backend(graph: GraphModule, examples: Sequence[Any]) -> Callable[..., Any]:
         plan = rewrite(graph, options)
-        logs.note(plan, "fuse")
+        logs.note(plan, by)
         compute = graph.forward
+        if latest is None:
+            return compute
 
         def run(*args: Any) -> Any:
             latest.append(plan)
@@ -108,10 +113,23 @@ def _compiled(options: Options, latest: list[Plan]) -> Callable[..., Any]:
 
         return run
 
-    function = types.FunctionType(_call.__code__.replace(), globals())
-    compiled: Callable[..., Any] = torch.compile(function, backend=backend)
-    return compiled
+    call: Callable[..., Any] = torch.compile(own_code(function), backend=backend)
+    return call
 
 
-def _call(module: nn.Module, /, *args: Any, **kwargs: Any) -> Any:
-    return module(*args, **kwargs)
+def own_code(function: Callable[..., Any]) -> Callable[..., Any]:
+    """The function with code of its own: torch.compile counts how often it has compiled the same
+    code, and keeps what it made of it there."""
+    code = function.__code__.replace()
+    return types.FunctionType(code, function.__globals__)
+
+
+def with_hook_guards(call: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
+    """A call of what torch.compile made, in which hooks registered later are noticed."""
+    config = torch._dynamo.config
+    unseen = config.skip_nnmodule_hook_guards
+    config.skip_nnmodule_hook_guards = False
+    try:
+        return call(*args, **kwargs)
+    finally:
+        config.skip_nnmodule_hook_guards = unseen

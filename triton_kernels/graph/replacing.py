@@ -1,7 +1,8 @@
-"""replace_modules: the fused modules in place of a model's own, where these stand in a Sequential.
+"""replace_modules: the fused modules in place of a model's own, in a Sequential or in small blocks.
 
 Modules do not tell in which order a model calls them, but those of a torch.nn.Sequential do. Each
-Sequential is made a graph of its children and given to the same matcher as every other graph.
+Sequential is made a graph of its children and given to the same matcher as every other graph. What
+small blocks with a forward of their own do is traced: see blocks.py.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from torch import nn
 from torch.fx import Graph, GraphModule, Node
 
 from triton_kernels._fusion import Activation, Match, Refused
-from triton_kernels.graph import capabilities, forms
+from triton_kernels.graph import blocks, capabilities, forms
 from triton_kernels.graph.matching import Matcher, Misfit
 from triton_kernels.graph.planning import Options, judge
 from triton_kernels.nn.modules import LinearAct, LinearGELU
@@ -26,11 +27,12 @@ ORIGINALS = "_replaced_modules"
 
 @dataclass(frozen=True)
 class Replaced:
-    """One layer now in place of two modules."""
+    """One layer now in place of two modules, or one kernel in a block."""
 
     name: str
     before: str
     after: str
+    linears: tuple[str, ...] = ()
 
     def __str__(self) -> str:
         return f"replaced: {self.name}: {self.before} → {self.after}"
@@ -70,9 +72,12 @@ def replace_modules(model: nn.Module, *, min_score: float = capabilities.MIN_SCO
 
     The new layers hold the very Parameter objects of the old ones; the activation's place is taken
     by torch.nn.Identity, so that all names, and with them the keys of the state_dict, stay. Layers
-    with hooks, parametrizations, pruning or shared between places are left, as is what another
-    module's forward calls: for that see :func:`triton_kernels.fuse`. relu followed by a
-    multiplication is no module, and is not seen either.
+    with hooks, parametrizations, pruning or shared between places are left.
+
+    Small blocks with a forward of their own, as the MLPs of Hugging Face and timm, keep their
+    layers and get a forward that fuses what torch.compile's tracer sees in it, and that runs the
+    old one while a layer is wrapped, quantised, sharded or has hooks. What larger modules call is
+    left: for that see :func:`triton_kernels.fuse`.
 
     A model that calls a child of its Sequential by itself gets the activated value from it.
 
@@ -99,8 +104,11 @@ def replace_modules(model: nn.Module, *, min_score: float = capabilities.MIN_SCO
     for prefix, sequential in list(model.named_modules()):
         if isinstance(sequential, nn.Sequential):
             _replace_in(sequential, prefix, options, places, report.replaced, reasons)
+    for name, block in list(blocks.candidates(model)):
+        _replace_block(block, name, options, report.replaced, reasons)
+    inside = {step for line in report.replaced for step in line.linears}
     for name, module in model.named_modules():
-        if _is_linear(module) and not hasattr(module, ORIGINALS):
+        if _is_linear(module) and not hasattr(module, ORIGINALS) and name not in inside:
             report.left.append(Kept(name, reasons.get(name) or _why_unseen(module)))
     return report
 
@@ -109,8 +117,16 @@ def restore_modules(model: nn.Module) -> None:
     """Undo :func:`replace_modules`: the original modules, with the parameters of today.
 
     Raises:
-        RuntimeError: hooks were registered on a fused layer; nothing is changed then.
+        RuntimeError: hooks were registered on a fused layer, or something else changed the class
+            of a block; nothing is changed then.
     """
+    replaced = [module for module in model.modules() if hasattr(module, blocks.RECORD)]
+    for block in replaced:
+        if not blocks.restorable(block):
+            raise RuntimeError(
+                f"restore_modules(): {type(block).__name__} was given another class since it was "
+                "replaced; undo that first"
+            )
     fused = [
         (sequential, name, layer)
         for sequential in model.modules()
@@ -129,6 +145,8 @@ def restore_modules(model: nn.Module) -> None:
         linear.weight, linear.bias = layer.weight, layer.bias
         sequential.set_submodule(name, linear.train(layer.training))
         sequential.set_submodule(activation_name, activation.train(sequential.training))
+    for block in replaced:
+        blocks.restore(block)
 
 
 def _replace_in(
@@ -160,6 +178,34 @@ def _replace_in(
         sequential.set_submodule(linear, fused)
         sequential.set_submodule(following, nn.Identity().train(activation.training))
         replaced.append(Replaced(name, f"{layer} + {activation}", str(fused)))
+
+
+def _replace_block(
+    block: nn.Module,
+    name: str,
+    options: Options,
+    replaced: list[Replaced],
+    reasons: dict[str, str],
+) -> None:
+    """One block: a line for each kernel, and for each linear layer left the reason."""
+    plan = blocks.plan(block, options)
+    linears = [child for child, module in block.named_children() if _is_linear(module)]
+    if isinstance(plan, str):
+        reasons.update({_join(name, linear): plan for linear in linears})
+        return
+    why = {line.node: line.reason for line in plan.left}
+    other = next((line.reason for line in plan.left if line.node not in linears), "")
+    for linear in linears:
+        reasons[_join(name, linear)] = why.get(linear) or other or "nothing to fuse with it"
+    if not plan.steps:
+        return
+    kind = type(block).__name__
+    blocks.replace(block, options)
+    for step in plan.steps:
+        inside = tuple(_join(name, node) for node in step.nodes if node in linears)
+        before = f"{kind}'s {' + '.join(step.nodes)}"
+        after = step.kernel if step.act == "none" else f"{step.kernel} (act {step.act})"
+        replaced.append(Replaced(name, before, after, inside))
 
 
 def _candidates(
@@ -233,7 +279,7 @@ def _why_unseen(module: nn.Module) -> str:
     if type(module) in (LinearAct, LinearGELU):
         return "fused already"
     reason = forms.unfit_linear(module)
-    return reason or "in no Sequential: what follows it cannot be seen from modules; see fuse"
+    return reason or "in no Sequential and no small block: what follows it is not seen; see fuse"
 
 
 def _join(prefix: str, name: str) -> str:

@@ -1,0 +1,222 @@
+"""Blocks of a model with a forward of their own, as GPT2MLP, ViTMLP or LlamaMLP, for
+replace_modules.
+
+What a forward does between its layers is seen by torch.compile's tracer, whose guards also notice
+what changes it later: the training flag, dtypes, attributes. The block stays where it is, with its
+layers and their names; it gets a subclass of its class that has another forward, as FSDP and
+parametrizations do. That looks at each call, and calls the old one where a layer is no longer what
+it was: wrapped, quantised, sharded, with hooks.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+from torch.fx import GraphModule
+from torch.fx._symbolic_trace import is_fx_symbolic_tracing
+from torch.nn.modules import module as torch_module
+
+from triton_kernels import _elementwise_kernels, _launch
+from triton_kernels.graph import forms
+from triton_kernels.graph.fusing import compiled, own_code, with_hook_guards
+from triton_kernels.graph.planning import Options, Plan, rewrite
+
+# On a replaced block: what it was when it was replaced.
+RECORD = "_replaced_block"
+# Rows of the example that a block is traced with; torch.compile is told that they vary.
+_EXAMPLE = (2, 8)
+
+
+class Record(NamedTuple):
+    """A block as it was when it was replaced. Blocks with equal records share their graphs."""
+
+    options: Options
+    children: tuple[tuple[str, type[nn.Module]], ...]
+    shapes: tuple[tuple[int, ...], ...]
+
+
+class FusedBlock(nn.Module):
+    """Mixed into the class of a replaced block, which is the attribute ``original``."""
+
+    original: type[nn.Module]
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        if not _ordinary(self, args, kwargs):
+            return self.original.forward(self, *args, **kwargs)
+        interpreted = _launch.interpreted(_elementwise_kernels.flat_kernel)  # no guard knows of it
+        original: Any = self.original  # a class; mypy takes modules for unhashable
+        call = _call_for(original, getattr(self, RECORD), interpreted)
+        return with_hook_guards(call, self, *args, **kwargs)
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        """For pickle and deepcopy, which find no class that was made here by its name."""
+        return _empty, (self.original,), self.__getstate__()  # type: ignore[no-untyped-call]
+
+
+def _empty(original: Any) -> Any:
+    block = _fused_class(original)
+    return block.__new__(block)
+
+
+@functools.cache
+def _fused_class(original: Any) -> Any:
+    """A subclass that goes by the same name, which wrapping policies and others ask for."""
+    names = {
+        "original": original,
+        "__module__": original.__module__,
+        "__qualname__": original.__qualname__,
+        "__doc__": original.__doc__,
+    }
+    return type(original.__name__, (FusedBlock, original), names)
+
+
+def _call_original(block: FusedBlock, /, *args: Any, **kwargs: Any) -> Any:
+    return block.original.forward(block, *args, **kwargs)
+
+
+@functools.cache
+def _call_for(original: Any, record: Record, interpreted: bool) -> Callable[..., Any]:
+    return compiled(record.options, by="replace_modules", function=_call_original)
+
+
+def _ordinary(block: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+    """Whether a call may be fused: nobody traces it, and the layers are what they were."""
+    if torch.compiler.is_compiling() or is_fx_symbolic_tracing() or torch.jit.is_tracing():  # type: ignore[attr-defined]
+        return False
+    if torch._C._functorch.peek_interpreter_stack() is not None:
+        return False
+    tensors = [a for a in (*args, *kwargs.values()) if isinstance(a, Tensor)]
+    if any(type(t) not in (Tensor, nn.Parameter) for t in tensors):
+        return False
+    if torch_module._has_any_global_hook():
+        return False
+    record: Record = getattr(block, RECORD)
+    children = block._modules
+    return len(children) == len(record.children) and all(
+        type(child := children.get(name)) is kind and _plain(child)
+        for name, kind in record.children
+    )
+
+
+def _plain(child: Any) -> bool:
+    if type(child) is nn.Linear:
+        return not forms.unfit_linear(child)
+    parameters = child._parameters.values()
+    return not forms.has_hooks(child) and all(
+        p is None or (type(p) is nn.Parameter and type(p.data) is Tensor) for p in parameters
+    )
+
+
+# ---- replacing ----
+
+
+def candidates(model: nn.Module) -> Iterator[tuple[str, nn.Module]]:
+    """The smallest modules that call linear layers: what other children they have, have no
+    children with parameters."""
+    for name, module in model.named_modules():
+        if _why_no_block(module) == "":
+            yield name, module
+
+
+def _why_no_block(module: nn.Module) -> str:
+    kind = type(module)
+    if isinstance(module, (nn.Sequential, nn.Linear, GraphModule, torch.jit.ScriptModule)):
+        return "no block"
+    if kind.__module__.split(".")[0] in ("torch", "triton_kernels") or hasattr(module, RECORD):
+        return "no block"
+    if "forward" in vars(module) or kind.__reduce_ex__ is not object.__reduce_ex__:
+        return "no block"
+    if kind.__reduce__ is not object.__reduce__ or nn.utils.parametrize.is_parametrized(module):
+        return "no block"
+    inner = [c for child in module.children() for c in child.modules() if c is not child]
+    if any(c._parameters for c in inner) or not list(_widths(module)):
+        return "no block"
+    return "" if _takes_one(kind) else "several arguments"
+
+
+def _takes_one(kind: type[nn.Module]) -> bool:
+    _, *parameters = inspect.signature(kind.forward).parameters.values()
+    positional = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    variadic = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
+    required = [p for p in parameters if p.default is p.empty and p.kind not in variadic]
+    return len(required) == 1 and required[0].kind in positional and parameters[0] is required[0]
+
+
+def _widths(block: nn.Module) -> Iterator[int]:
+    """The lengths of rows that its layers take: of Linear, and of what keeps [in, out] as GPT-2."""
+    for child in block.children():
+        weight = child._parameters.get("weight")
+        if type(weight) is nn.Parameter and weight.dim() == 2 and not _is_table(child):
+            yield weight.shape[1] if isinstance(child, nn.Linear) else weight.shape[0]
+
+
+def _is_table(child: nn.Module) -> bool:
+    return isinstance(child, (nn.Embedding, nn.EmbeddingBag))
+
+
+def plan(block: nn.Module, options: Options) -> Plan | str:
+    """What becomes of a block, or why that cannot be said. Nothing of it is run."""
+    weight = next(p for child in block.children() for p in child.parameters() if p.dim() == 2)
+    if weight.device.type == "meta":
+        return "on device meta"
+    reason = ""
+    for width in dict.fromkeys(_widths(block)):
+        x = torch.empty((*_EXAMPLE, width), dtype=weight.dtype, device=weight.device)
+        torch._dynamo.maybe_mark_dynamic(x, 0)  # type: ignore[no-untyped-call]
+        found = _traced(block, x, options)
+        if isinstance(found, Plan):
+            return found
+        reason = reason or found
+    return reason
+
+
+class _Seen(Exception):
+    """Ends a trace before anything runs."""
+
+
+def _call_forward(block: nn.Module, /, x: Tensor) -> Any:
+    return type(block).forward(block, x)
+
+
+def _traced(block: nn.Module, x: Tensor, options: Options) -> Plan | str:
+    found: list[Plan] = []
+
+    def collect(graph: GraphModule, examples: Any) -> Any:
+        found.append(rewrite(graph, options))
+        raise _Seen
+
+    trace = torch.compile(own_code(_call_forward), backend=collect, fullgraph=True)
+    try:
+        with torch._dynamo.config.patch(suppress_errors=False):
+            trace(block, x)
+    except Exception as error:  # noqa: BLE001, of anybody's forward
+        if not found:
+            line = str(error).strip().partition("\n")[0]
+            return f"{type(block).__name__} cannot be traced: {line or type(error).__name__}"
+    return found[0] if found else f"{type(block).__name__} computes nothing that can be traced"
+
+
+def replace(block: nn.Module, options: Options) -> None:
+    """Let the block fuse what it can from now on."""
+    kinds = tuple((name, type(child)) for name, child in block.named_children())
+    shapes = tuple(tuple(p.shape) for p in block.parameters())
+    vars(block)[RECORD] = Record(options, kinds, shapes)
+    original: Any = type(block)
+    block.__class__ = _fused_class(original)
+
+
+def restore(block: Any) -> None:
+    """Undo :func:`replace`."""
+    block.__class__ = block.original
+    del vars(block)[RECORD]
+
+
+def restorable(block: nn.Module) -> bool:
+    """Whether the block has the class that :func:`replace` gave it."""
+    original: Any = getattr(block, "original", None)
+    return isinstance(block, FusedBlock) and type(block) is _fused_class(original)
