@@ -202,20 +202,24 @@ def tiled(dims: Dims, numel: int) -> tuple[tuple[int], dict[str, Any], tuple[Any
 
 
 def _walks(n: int, dims: Dims, block: int) -> tuple[Walk, ...]:
-    """How x and y walk through a dense output, for flat_kernel; none where tiles do better, with
-    rows that are long and of whole vectors or fill whole tiles, or are needed."""
-    size = dims[0][0]
-    long = size >= block * VECTORS and size % 16 == 0
+    """How x and y walk through a dense output, for flat_kernel; none where tiles do better or are
+    needed."""
     dense = coalesced([(size, step) for size, _, _, step in dims]) == [(n, 1)]
-    if long or not dense or n >= 2**31:
+    if not dense or n >= 2**31:
         return ()
     x_walk, y_walk = _walk(dims, 1), _walk(dims, 2)
     if x_walk is None or y_walk is None:
         return ()
-    in_rows = x_walk[-1] or y_walk[-1]
-    if in_rows and -size % cut(size, block * VECTORS) <= size // 16:
-        return ()
-    return x_walk, y_walk
+    in_rows = x_walk[-1] is not None or y_walk[-1] is not None
+    return () if _tiles_do_better(dims[0][0], block * VECTORS, in_rows) else (x_walk, y_walk)
+
+
+def _tiles_do_better(size: int, numel: int, in_rows: bool) -> bool:
+    """Of rows that are long and of whole vectors, and of rows with gaps between them that fill
+    tiles of ``numel`` elements."""
+    if size >= numel and size % 16 == 0:
+        return True
+    return in_rows and -size % cut(size, numel) <= size // 16
 
 
 def _walk(dims: Dims, operand: int) -> Walk | None:

@@ -60,7 +60,7 @@ HUGE = [((2**31 + 17,), "contiguous"), ((2**15 + 1, 2**16 + 1), "transposed")]  
 ALMOST_HUGE = (2**31 - 5,)
 
 
-BROADCAST = ("same", "row", "column", "0-d", "batch", "outer", "channel")
+BROADCAST = ("same", "row", "column", "0-d", "batch", "outer", "channel", "middle", "strided-row")
 _LYING = (*cases.LAYOUTS, *cases.OF_MODELS, *cases.DISTANT)
 DENSE = {"contiguous", "misaligned", "inplace", "functional"}
 # The CUDA side's types of elements.
@@ -257,6 +257,8 @@ class Elementwise(Spec):
                 yield case((3, 4112), y=kind)
             for kind in ("row", "column"):  # in tiles of three dimensions
                 yield case((6, 5, 4), "transposed", y=kind, out="contiguous")
+            yield case((4, 3, 40), y="middle")  # of what looks like a walk, and is none
+            yield case((7, 33), y="strided-row")
             yield case((2, 70, 3, 5), y="channel")
             yield case((2, 3, 16, 257), y="channel")
             if dtype == "float64":
@@ -285,7 +287,8 @@ class Elementwise(Spec):
 
     def inputs(self, case: Case, device: torch.device = CPU) -> Arguments:
         """x in the case's layout. Option y says how a second tensor differs: row, column, 0-d,
-        scalar, channel, batch of x's shape, a row while x is a column ("outer"), or a layout of its
+        scalar, channel, batch of x's shape, one in place of the rows ("middle"), every second
+        element of a row ("strided-row"), a row while x is a column ("outer"), or a layout of its
         own; option x may say scalar, too.
 
         Values "ties" are for operands that a 16-bit result dtype rounds. Where they are
@@ -321,6 +324,8 @@ class Elementwise(Spec):
             second = cases.arrange(second, case.layout)
         elif kind in _LYING:
             second = cases.arrange(second, kind)
+        elif kind == "strided-row":
+            second = cases.arrange(second, "strided")
         return (first, second), options
 
     def shapes(self, case: Case) -> list[tuple[int, ...]]:
@@ -331,12 +336,14 @@ class Elementwise(Spec):
         kind, column = case.options.get("y", "same"), (*shape[:-1], 1)
         others = {"row": shape[-1:], "column": column, "0-d": (), "scalar": ()}
         others |= {"batch": (3, *shape), "outer": shape[-1:], "channel": (*shape[-3:-2], 1, 1)}
+        others |= {"middle": (*shape[:-2], 1, *shape[-1:]), "strided-row": shape[-1:]}
         alone = case.options.get("x") == "scalar"
         return [() if alone else column if kind == "outer" else shape, others.get(kind, shape)]
 
     def refuses(self, case: Case) -> str:
         """Shapes that have no such dimensions."""
-        least = {"outer": 1, "channel": 3}.get(case.options.get("y", ""), 0)
+        needed = {"outer": 1, "middle": 2, "strided-row": 1, "channel": 3}
+        least = needed.get(case.options.get("y", ""), 0)
         return f"this y needs a shape of {least} sizes or more" if len(case.shape) < least else ""
 
     def cancel(self, x: Tensor, y: Tensor, options: Mapping[str, Any]) -> None:
