@@ -45,6 +45,7 @@ THREADS = 32 * NUM_WARPS
 BYTES_PER_THREAD = 16  # one 128-bit access a thread and operand
 VECTORS = 2  # of them a thread where operands repeat themselves or lie in rows
 SIDE = 64  # of a tile that is turned
+LEAST = 48  # of both dimensions, for a tile of two such squares
 SHORTEST = 32  # elements of a row, where longer ones would hang over
 
 Dims = tuple[tuple[int, ...], ...]  # (size, stride of x, of y, of out) of each, innermost first
@@ -176,18 +177,21 @@ def _prepared(
     if walks:
         block = how.block * VECTORS
         return Launch(flat_kernel, (triton.cdiv(n, block),), BLOCK=block, **how.meta), (n, *walks)
-    grid, constants, arguments = tiled(dims, how.block * VECTORS)
+    two_squares = how.block == THREADS * 8  # of 16 bits, which were measured
+    grid, constants, arguments = tiled(dims, how.block * VECTORS, two_squares)
     return Launch(tiled_kernel, grid, **constants, **how.meta), arguments
 
 
-def tiled(dims: Dims, numel: int) -> tuple[tuple[int], dict[str, Any], tuple[Any, ...]]:
-    """A launch in tiles of about ``numel`` elements: the grid, the kernel's constants, and its
-    arguments from ``outer`` on. Each of the dims is (size, stride of each operand), the output, or
-    the last of them, being the last operand."""
+def tiled(
+    dims: Dims, numel: int, two_squares: bool = False
+) -> tuple[tuple[int], dict[str, Any], tuple[Any, ...]]:
+    """A launch in tiles of about ``numel`` elements, or where they are turned of a square or two:
+    the grid, the kernel's constants, and its arguments from ``outer`` on. Each of the dims is
+    (size, stride of each operand), the output, or the last of them, being the last operand."""
     dims, turned = _innermost(dims)
     sizes, *strides = zip(*dims)
     outer = math.prod(sizes[2:])
-    tile = _tile(sizes, turned, numel)
+    tile = _tile(sizes, turned, numel, two_squares)
     reach = max(sum((size - 1) * step for size, step in zip(sizes, steps)) for steps in strides)
     reach = max(reach, sizes[0] + tile.BLOCK_I, sizes[1] + tile.BLOCK_J, outer + tile.BLOCK_K)
     tiles = (
@@ -291,13 +295,15 @@ class _Tile(NamedTuple):
     BLOCK_K: int
 
 
-def _tile(sizes: tuple[int, ...], turned: bool, numel: int) -> _Tile:
-    """A square where tiles are turned, half of one where threads cannot access whole vectors; else
-    ``numel`` elements, as long as can be."""
+def _tile(sizes: tuple[int, ...], turned: bool, numel: int, two_squares: bool) -> _Tile:
+    """A square where tiles are turned, half of one where threads cannot access whole vectors, two
+    of them where that is much of both dimensions; else ``numel`` elements, as long as can be."""
     longest = numel
     if turned:
         longest, numel = SIDE, SIDE * SIDE
-        if sizes[0] % 16 or sizes[1] % 16:
+        if two_squares and min(sizes[:2]) >= LEAST and sizes[0] % 4 == sizes[1] % 4 == 0:
+            longest, numel = 2 * SIDE, 2 * numel
+        elif sizes[0] % 16 or sizes[1] % 16:
             numel //= 2
     i = cut(sizes[0], longest)
     j = cut(sizes[1], numel // i)

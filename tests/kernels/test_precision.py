@@ -13,7 +13,7 @@ from torch import Tensor
 import cuda_reference
 import triton_kernels as tk
 from cuda_reference import _build
-from triton_kernels.graph import explain
+from triton_kernels.graph import explain, register
 
 OLD: dict[str, Callable[[], Any]] = {
     "high": lambda: torch.set_float32_matmul_precision("high"),
@@ -25,6 +25,13 @@ NEW: dict[str, Callable[[], Any]] = {
 }
 GENERATOR = torch.Generator().manual_seed(0)
 X, WEIGHT = torch.randn(33, 65, generator=GENERATOR), torch.randn(70, 65, generator=GENERATOR)
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _backend() -> None:
+    """By name, also where the package is not installed."""
+    register()
+
 
 # What takes a precision, on x and a weight [O, I].
 CALLS: dict[str, Callable[..., Tensor]] = {

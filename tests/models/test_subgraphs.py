@@ -81,7 +81,7 @@ def test_they_still_keep_less(cpu: torch.device) -> None:
         hooks = torch.autograd.graph.saved_tensors_hooks(partial(noted, sizes), lambda t: t)
         with hooks:
             model(x, y)
-    assert saved["fused"] == saved["unfused"]
+    assert sorted(saved["fused"]) == sorted(saved["unfused"])
 
 
 def noted(sizes: list[int], t: Tensor) -> Tensor:
