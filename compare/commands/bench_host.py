@@ -47,6 +47,12 @@ def run(jobs: Sequence[Job], names: Sequence[str], effort: Effort, file: Path | 
     }
     rows: list[HostTime] = []
     begin = time.perf_counter()
+
+    def keep() -> None:
+        report["seconds"] = time.perf_counter() - begin
+        if file:
+            write_json(file, report)
+
     with tables.progress(out) as progress:
         task = progress.add_task("", total=len(jobs))
         try:
@@ -55,6 +61,7 @@ def run(jobs: Sequence[Job], names: Sequence[str], effort: Effort, file: Path | 
                 if (row := host.measure(job, names, effort)) is not None:
                     rows.append(row)
                     report["host"].append(row.to_dict())
+                    keep()  # now: what compiles for this row may take a signal that ends it all
                 progress.advance(task)
         except KeyboardInterrupt:
             report["ended"] = "interrupted"
@@ -62,9 +69,7 @@ def run(jobs: Sequence[Job], names: Sequence[str], effort: Effort, file: Path | 
             report["ended"] = type(error).__name__
             raise
         finally:
-            report["seconds"] = time.perf_counter() - begin
-            if file:
-                write_json(file, report)
+            keep()
     out.print(table(rows, names))
     for row in rows:
         for provider, problem in row.problems.items():

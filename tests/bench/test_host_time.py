@@ -242,6 +242,7 @@ def test_what_breaks_off_keeps_what_is_measured(
 ) -> None:
     def measure(job: Job, *rest: Any) -> HostTime | None:
         if job.what == NEW:
+            assert len(json.loads(file.read_text())["host"]) == 1  # written before the next row
             raise torch.OutOfMemoryError("CUDA out of memory")
         return made_up(job)
 

@@ -98,20 +98,20 @@ def by_descriptors(
     scalars: tuple[Any, Any],
 ) -> None:
     """Launch gemm_tma_kernel, or gemm_gluon_kernel, with so many programs at most."""
-    tiles, parts = chosen.tiles_of(*out.shape), chosen.parts(a.shape[1])
-    programs = min(tiles * parts, most)
+    K = a.shape[1]
     (a, a_t), (b, b_t) = _tma_operands(a, b)
     out_tma = tma_compatible(out)
     if chosen.gluon:
         from triton_kernels.gemm.gluon import launch as gluon  # where it can be imported
 
-        how = a_t, b_t, out_tma
+        how, parts = (a_t, b_t, out_tma), chosen.parts(K)
+        programs = min(chosen.tiles_of(*out.shape) * parts, most)
         gluon.launch(chosen, programs, op, a, b, bias, c, out, pre, act, scalars, how, parts)
         return
-    shape, strides = (*out.shape, _depth(a, a_t)), strides_of(bias, c, out)
+    shape, strides = (*out.shape, K), strides_of(bias, c, out)
     keys = tuple(map(specialization_key, (a, b, bias, c, out, pre)))
     prepared, a_block, b_block, out_block = _tma_launch(
-        op, chosen, programs, shape, strides, keys, act, a_t, b_t, out_tma
+        op, chosen, most, shape, strides, keys, act, a_t, b_t, out_tma
     )
     results = [out, pre]
     if out_tma:
@@ -194,7 +194,7 @@ def _pointer_launch(
 def _tma_launch(
     op: str,
     chosen: Configuration,
-    programs: int,
+    most: int,
     shape: tuple[int, int, int],
     strides: tuple[int, ...],
     keys: tuple[Any, ...],
@@ -203,28 +203,24 @@ def _tma_launch(
     b_t: bool,
     out_tma: bool,
 ) -> tuple[Launch, Block, Block, Block]:
-    """The launch of gemm_tma_kernel, and the blocks of the descriptors of a, b, out."""
+    """The launch of gemm_tma_kernel in so many programs at most, and the blocks of the descriptors
+    of a, b, out."""
     (dtype, _), _, _, _, (out_dtype, _), _ = keys
     prepared = Launch(
         gemm_tma_kernel,
-        (programs,),
+        (min(chosen.tiles_of(*shape[:2]), most),),
         OP=op,
         ACT=ACTIVATIONS[act].forward_for(out_dtype, dtype),
         A_T=a_t,
         B_T=b_t,
         OUT_TMA=out_tma,
-        PROGRAMS=programs,
+        PROGRAMS=most,  # as many where there are fewer tiles, too: else each size would compile
         SUBTILES=chosen.SUBTILES,
         **chosen.tiles._asdict(),
     )
     m, n, k, *_ = chosen.tiles
     a_block, b_block = [k, m] if a_t else [m, k], [n, k] if b_t else [k, n]
     return prepared, a_block, b_block, [m, n // chosen.SUBTILES]
-
-
-def _depth(a: Tensor, a_t: bool) -> int:
-    """K, of a or its transpose."""
-    return a.shape[0 if a_t else 1]
 
 
 def _tma_operands(a: Tensor, b: Tensor) -> tuple[tuple[Tensor, bool], tuple[Tensor, bool]]:
