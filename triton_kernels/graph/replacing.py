@@ -197,9 +197,13 @@ def _replace_block(
     other = next((line.reason for line in plan.left if line.node not in linears), "")
     for linear in linears:
         reasons[_join(name, linear)] = why.get(linear) or other or "nothing to fuse with it"
-    if not plan.steps:
-        return
     kind = type(block).__name__
+    # An adapter beside a layer has none: who wrapped the layer looks at its class, and merges it.
+    if all(step.act == "none" for step in plan.steps):
+        for step in plan.steps:
+            named = (_join(name, node) for node in step.nodes if node in linears)
+            reasons.update(dict.fromkeys(named, f"{kind} has no activation"))
+        return
     blocks.replace(block, options)
     for step in plan.steps:
         inside = tuple(_join(name, node) for node in step.nodes if node in linears)
