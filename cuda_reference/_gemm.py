@@ -16,12 +16,8 @@ from cuda_reference import _arguments, _launch
 
 ACTS = ("none", "relu", "gelu", "gelu_tanh", "silu", "sigmoid", "tanh", "leaky_relu")
 VARIANTS = ("naive", "tiled", "wmma")
-PRECISIONS = (
-    "ieee",
-    "tf32",
-    "tf32x3",
-    "f16x3",
-)  # in the order of enum Precision in csrc/gemm_wmma.cuh
+# In the order of enum Precision in csrc/gemm_wmma.cuh.
+PRECISIONS = ("ieee", "tf32", "tf32x3", "f16x3")
 
 
 def variant_for(op: str, variant: str | None, dtype: torch.dtype, precision: str) -> str:

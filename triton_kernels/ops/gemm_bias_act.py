@@ -56,9 +56,10 @@ def gemm_bias_act(
         c: a's dtype; broadcasts to [M, N].
         out: written and returned if given; [M, N] of the result's dtype; overlaps no input.
         out_dtype: the result's dtype, a floating one; a's by default.
-        precision: how float32 products are computed: "ieee", "tf32" or "tf32x3"; None for as
-            torch's own now would be, "tf32" where it is allowed and else "ieee". Other dtypes take
-            "ieee" only; it means their exact products.
+        precision: how float32 products are computed: "ieee", "tf32", "tf32x3" or "f16x3" (three
+            products of float16, of rows and columns scaled by powers of two); None for as torch's
+            own now would be, "tf32" where it is allowed and else "ieee". Other dtypes take "ieee"
+            only; it means their exact products.
 
     Raises:
         TypeError: an argument is no tensor or number, or has a wrong dtype.

@@ -48,7 +48,7 @@ def linear_act(
         bias: [O], x's dtype.
         act: none, relu, gelu, gelu_tanh, silu, sigmoid, tanh or leaky_relu (slope 0.01).
         precision: how float32 products are computed, as :func:`triton_kernels.gemm_bias_act` takes
-            it: "ieee", "tf32", "tf32x3", or None for as torch's own now would be.
+            it: "ieee", "tf32", "tf32x3", "f16x3", or None for as torch's own now would be.
         out: written and returned if given; […, O] of x's dtype, with leading dimensions that merge
             into one stride; overlaps no input.
 
