@@ -152,8 +152,8 @@ def apply(
     )
     dims = () if _alike(x, y_tensor, out) else _dims(x, y_tensor, out)
     if dims:
-        launch, rest = _prepared(how, n, dims, keys)
-        launch(out.device, x, y_tensor, out, y_value, s, *rest)
+        launch, programs, rest = _prepared(how, n, dims, keys)
+        launch(out.device, x, y_tensor, out, y_value, s, *rest, grid=(programs, 1, 1))
     else:
         launch = _dense(how, divisibility(n), keys)
         grid = -(-n // how.block), 1, 1
@@ -171,15 +171,24 @@ def _dense(how: Configuration, counted: int, keys: tuple[Any, ...]) -> Launch:
 @functools.lru_cache(REMEMBERED)
 def _prepared(
     how: Configuration, n: int, dims: Dims, keys: tuple[Any, ...]
-) -> tuple[Launch, tuple[Any, ...]]:
-    """The launch for arguments of these keys and dimensions, and its arguments after s."""
+) -> tuple[Launch, int, tuple[Any, ...]]:
+    """The launch for arguments of these keys and dimensions, its programs, and its arguments after
+    s."""
     walks = _walks(n, dims, how.block)
     if walks:
         block = how.block * VECTORS
-        return Launch(flat_kernel, (triton.cdiv(n, block),), BLOCK=block, **how.meta), (n, *walks)
+        kinds = tuple(None if each is None else divisibility(each) for each in (n, *sum(walks, ())))
+        return _walking(how, kinds, keys), triton.cdiv(n, block), (n, *walks)
     two_squares = how.block == THREADS * 8  # of 16 bits, which were measured
     grid, constants, arguments = tiled(dims, how.block * VECTORS, two_squares)
-    return Launch(tiled_kernel, grid, **constants, **how.meta), arguments
+    return Launch(tiled_kernel, grid, **constants, **how.meta), *grid, arguments
+
+
+@functools.lru_cache(REMEMBERED)
+def _walking(how: Configuration, kinds: tuple[int | None, ...], keys: tuple[Any, ...]) -> Launch:
+    """The launch of walks whose numbers are of these kinds, of any number of elements: what comes
+    in a new shape every time need not ask Triton for its kernel."""
+    return Launch(flat_kernel, (), BLOCK=how.block * VECTORS, **how.meta)
 
 
 def tiled(
@@ -208,8 +217,12 @@ def tiled(
 def _walks(n: int, dims: Dims, block: int) -> tuple[Walk, ...]:
     """How x and y walk through a dense output, for flat_kernel; none where tiles do better or are
     needed."""
-    dense = coalesced([(size, step) for size, _, _, step in dims]) == [(n, 1)]
-    if not dense or n >= 2**31:
+    dense = 1
+    for size, _, _, step in dims:
+        if step != dense:
+            return ()
+        dense *= size
+    if n >= 2**31:
         return ()
     x_walk, y_walk = _walk(dims, 1), _walk(dims, 2)
     if x_walk is None or y_walk is None:
@@ -231,6 +244,8 @@ def _walk(dims: Dims, operand: int) -> Walk | None:
     and how much later the next row begins; None for once, for one endless row, and where all rows
     are the same. None if it walks through the dense output in no such way, or in rows that are not
     of whole vectors."""
+    if all(dim[operand] == dim[3] for dim in dims):
+        return ONCE
     merged = coalesced([(dim[0], dim[operand], dim[3]) for dim in dims])
     times: Walk = NONE
     if merged[0][1] == 0:
@@ -332,8 +347,25 @@ def _alike(x: Tensor, y: Tensor | None, out: Tensor) -> bool:
     )
 
 
+def _row(x: Tensor, y: Tensor, out: Tensor) -> bool:
+    """Whether y is a dense row that comes again and again, and the others are dense: a bias."""
+    shape, whole = y.shape, out.shape
+    return (
+        1 <= len(shape) < len(whole)
+        and whole[-len(shape) :] == shape
+        and x.shape == whole
+        and y.is_contiguous()
+        and x.is_contiguous()
+        and out.is_contiguous()
+        and 1 < y.numel() < out.numel()
+    )
+
+
 def _dims(x: Tensor, y: Tensor | None, out: Tensor) -> Dims:
     """The merged dimensions of x, y and out; none where one dense walk goes through all."""
+    if y is not None and _row(x, y, out):
+        size = y.numel()
+        return (size, 1, 1, 1), (out.numel() // size, size, 0, size)
     x = x.expand(out.shape)
     y = out if y is None else y.expand(out.shape)
     dims = coalesced(list(zip(out.shape, x.stride(), y.stride(), out.stride())))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from typing import NamedTuple
 
 
@@ -64,6 +65,7 @@ _PEAKS = {
 }
 
 
+@functools.cache
 def peaks(gpu: Gpu, bandwidth: float = 0.0) -> Peaks:
     """Of a GPU by its architecture's: in proportion to the multiprocessors, at the same clock; with
     the bandwidth that the driver tells, if it does."""

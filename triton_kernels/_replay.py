@@ -38,7 +38,7 @@ empty: Any = getattr(_guards, "_empty_strided_cuda", None)
 dispatch_modes: Any = getattr(torch._C, "_len_torch_dispatch_stack", None)
 
 DEVICES = ("cuda",)
-ALIKE = 8  # calls that one key keeps: with first tensors of one shape, and others of several
+ALIKE = 8  # calls that one key keeps: with first tensors of one shape and dtype, others of any
 _CALL = Launch.__call__  # annotating puts another in its place
 
 current_device, current_stream = _launch.current_device, _launch.current_stream
@@ -84,7 +84,7 @@ class Replays:
         if (kind is not Tensor and kind is not Parameter) or _known_calls.suspensions:
             return None
         try:
-            plans = self.plans.get((first.shape, self._rest(args)))
+            plans = self.plans.get((first.shape, first.dtype, self._rest(args)))
         except (RuntimeError, TypeError):  # a NestedTensor has no shape; a list has no hash
             return None
         if plans is None:
@@ -129,7 +129,7 @@ class Replays:
         if type(first) not in (Tensor, Parameter) or first.device.type not in DEVICES:
             return None
         try:
-            key = first.shape, self._rest(args)
+            key = first.shape, first.dtype, self._rest(args)
             hash(key)
         except (RuntimeError, TypeError):  # as in again()
             return None

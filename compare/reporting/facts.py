@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from compare.checking.implementations import MODES
-from compare.reporting import checks, host, speeds
+from compare.reporting import checks, host, samples, speeds
 from compare.reporting.sources import COMMANDS, ReportError, Source
 
 MARKED = re.compile(r"(<!-- table: (\w+) -->\n).*?(<!-- end of table -->)", re.S)
@@ -38,23 +38,24 @@ def rewritten(text: str, sources: Sequence[Source]) -> str:
 
 def _table(kind: str, sources: Sequence[Source]) -> str:
     together: list[str] = []
+    made_by = SAMPLES if kind == "sample" else kind
     for source in sources:
-        if source.kind != kind:
+        if source.kind != made_by:
             continue
         try:
             lines = TABLES[kind](source.data)
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise ReportError(
-                f"{source.name}: not as `{COMMANDS[kind]}` writes it "
+                f"{source.name}: not as `{COMMANDS[made_by]}` writes it "
                 f"({type(error).__name__}: {error}); make it again"
             ) from error
-        if kind == "long":  # one table of all files, each line with its own versions
+        if kind in TOGETHER:
             together += lines[2:] if together else lines
         elif lines:  # a file of sweeps or samples alone has no speed-ups
             return "\n".join([*lines, "", f"From `{source.name}`: {_versions(source.data)}."])
     if together:
         return "\n".join(together)
-    raise ReportError(f"no file for the table {kind!r}: {COMMANDS[kind]}")
+    raise ReportError(f"no file for the table {kind!r}: {COMMANDS[made_by]}")
 
 
 def _versions(data: dict[str, Any]) -> str:
@@ -119,12 +120,44 @@ def _speed(data: dict[str, Any]) -> list[str]:
 
 
 def _host(data: dict[str, Any]) -> list[str]:
-    """A call a line."""
-    lines = [
-        [row["op"], row["dtype"], row["shape"], row["what"], *row["cells"]]
-        for row in host.rows(data)
-    ]
-    return _rows(["op", "dtype", "shape", "call", *host.titles()], lines)
+    """An op a line: of each kind of call how many times torch's time it takes, least and most."""
+    calls = list(dict.fromkeys(row["what"] for row in data["host"]))
+    sides = list(dict.fromkeys(name for row in data["host"] for name in host.against(row)))
+    ops: dict[str, list[dict[str, Any]]] = {}
+    for row in data["host"]:
+        ops.setdefault(row["op"], []).append(row)
+
+    def cell(rows: list[dict[str, Any]], what: str, side: str) -> str:
+        values = [
+            each[side]
+            for row in rows
+            if row["what"] == what and side in (each := host.against(row))
+        ]
+        return _between(values)
+
+    titles = [f"{side}, {what}" for side in sides for what in calls]
+    lines = [[op, *(cell(rows, w, s) for s in sides for w in calls)] for op, rows in ops.items()]
+    return _rows(["op", *titles], lines)
+
+
+def _between(values: list[float]) -> str:
+    if not values:
+        return "–"
+    least, most = f"{min(values):.1f}", f"{max(values):.1f}"
+    return least if least == most else f"{least}–{most}"
+
+
+def _sample(data: dict[str, Any]) -> list[str]:
+    """An op a line: ratios to the fastest peer of all drawn problems, of the larger ones, and the
+    control's."""
+    rows = samples.summaries(data.get("cases", []))
+    if not rows:
+        return []
+    large = f"from {samples.LARGE // 10**6} MB"
+    titles = ["op", "problems", FIGURES, large, FIGURES, "control: mean, 5 %", "seed, date, GPU"]
+    versions = data["environment"]
+    place = f"{data['seed']}, {versions['date'][:10]}, {versions['gpu']}"
+    return _rows(titles, [[*row, place] for row in rows])
 
 
 def _long(data: dict[str, Any]) -> list[str]:
@@ -147,6 +180,10 @@ def _long(data: dict[str, Any]) -> list[str]:
 TABLES: dict[str, Callable[[dict[str, Any]], list[str]]] = {
     "check": _check,
     "bench": _speed,
+    "sample": _sample,
     "host": _host,
     "long": _long,
 }
+FIGURES = "mean, 5 %, worst"
+SAMPLES = "bench"  # the kind of the files of samples
+TOGETHER = ("sample", "long")  # one table of all files, each line with its own versions

@@ -36,6 +36,13 @@ def rows(data: dict[str, Any]) -> list[dict[str, Any]]:
     return lines
 
 
+def against(row: dict[str, Any]) -> dict[str, float]:
+    """Who has a time in a row, and how many times torch's it is."""
+    return {
+        call["provider"]: call["times_torch"][0] for call in row["calls"] if call.get("times_torch")
+    }
+
+
 def _cell(call: dict[str, Any] | None) -> str:
     if call is None:
         return "–"

@@ -15,6 +15,7 @@ from compare.timing.engine import CONTROL
 from compare.timing.results import CaseResult
 
 ROW = 34.0  # pixels a stratum
+LARGE = 4 * 10**6  # bytes that a problem moves, from which a launch's own time counts little
 GOLDEN = 0.618  # of which multiples fill an interval evenly: where a dot stands in its row
 
 
@@ -51,6 +52,31 @@ def context(cases: Sequence[dict[str, Any]], key: str) -> list[dict[str, Any]]:
             }
         )
     return ops
+
+
+def summaries(cases: Sequence[dict[str, Any]]) -> list[list[str]]:
+    """An op a line: how many problems, the geometric mean of the ratios, their 5th percentile and
+    the worst; the same of large problems; the control's mean and percentile."""
+    drawn = [case for case in cases if case.get("stratum")]
+    lines = []
+    for op in dict.fromkeys(case["op"] for case in drawn):
+        own = [case for case in drawn if case["op"] == op]
+        large = [case for case in own if case["bytes"] >= LARGE]
+        control = ", ".join(_figures(_all(own, CONTROL))[:2])
+        lines.append([op, *_summary(own), *_summary(large), control])
+    return lines
+
+
+def _all(cases: Sequence[dict[str, Any]], provider: str) -> Standing:
+    results = [CaseResult.from_dict(case) for case in cases]
+    return distributions.together(distributions.standings(results, provider))
+
+
+def _summary(cases: Sequence[dict[str, Any]]) -> list[str]:
+    if not cases or not (standing := _all(cases, OURS)).problems:
+        return ["0", "–"]
+    mean, low, worst = _figures(standing)
+    return [str(len(standing.problems)), f"{mean}, {low}, {worst.split()[0]}"]
 
 
 def regrets(cases: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:

@@ -30,6 +30,7 @@ TORCH = "eager"
 PROVIDERS = ("triton", "cuda", TORCH)
 TRIED = 3  # calls of each provider, before any is timed
 MODEL = "nn.MLP"  # whose training step is timed, too
+STEP = 16  # by which the last dimension of new shapes grows from row to row
 LAYERS = (128, 256, 512)  # its rows, features and hidden features
 
 Function = Callable[..., Any]
@@ -90,21 +91,23 @@ class HostTime:
 
 
 class Job(NamedTuple):
-    """A row to measure: of a spec's case, or of the model where there is none."""
+    """A row to measure: of a spec's case, or of the model where there is none. ``number`` is among
+    the rows of an op, no two of which have a new shape in common."""
 
     spec: Spec | None
     case: Case
     what: str
+    number: int = 0
 
 
 def jobs(specs: Sequence[Spec], dtypes: Sequence[str], model: bool) -> list[Job]:
     """The rows of these ops, and of the model's training step."""
     found = [
-        Job(spec, case, what)
+        Job(spec, case, what, number)
         for spec in specs
-        for dtype in dtypes
-        if dtype in spec.dtypes
-        for case in spec.small(dtype)
+        for number, case in enumerate(
+            case for dtype in dtypes if dtype in spec.dtypes for case in spec.small(dtype)
+        )
         for what in (SEEN, NEW, TRAINING)
     ]
     if model:
@@ -123,7 +126,7 @@ def measure(
 
     A provider whose result is wrong, or that raises, has no times.
     """
-    spec, case, what = job
+    spec, case, what, _ = job
     row = HostTime(case.op, case.dtype, case.shape, dict(case.options), what)
     if spec is None:
         made = {name: each for name, each in _steps(case, device).items() if name in names}
@@ -266,11 +269,12 @@ def _steps(case: Case, device: str) -> dict[str, Function]:
 
 def _arguments(job: Job, first: int, count: int, device: str, seed: int = 0) -> list[Arguments]:
     """Those of so many calls: the same ones, or of shapes that no call before had."""
-    spec, case, what = job
+    spec, case, what, _ = job
     if spec is None:
         return [((), {})] * count
     if what == NEW:
-        rows, *others = case.shape
+        rows, *others, last = case.shape
+        others.append(last + STEP * job.number)
         shapes = ((rows + 1 + first + i, *others) for i in range(count))
         return [bench.inputs(spec, replace(case, shape=shape), seed, device) for shape in shapes]
     args, kwargs = bench.inputs(spec, case, seed, device)

@@ -84,6 +84,14 @@ def test_a_new_shape_is_new_to_everybody_every_time(clocked: Clocked) -> None:
         assert shapes == [(17 + i, 8) for i in range(5 * 6)]
 
 
+def test_no_other_row_of_an_op_has_had_its_new_shapes(clocked: Clocked) -> None:
+    spec = clocked.spec()
+    rows = [job for job in host.jobs([spec], spec.dtypes[:2], model=False) if job.what == NEW]
+    made = [host._arguments(job, 0, 4, "cpu") for job in rows]
+    shapes = [tuple(args[0].shape) for sets in made for args, _ in sets]
+    assert len(set(shapes)) == len(shapes) == 4 * len(rows) >= 8
+
+
 @pytest.mark.parametrize("first", [1, 3])
 @pytest.mark.parametrize("what", [SEEN, NEW, TRAINING])
 def test_what_is_wrong_is_not_timed(clocked: Clocked, what: str, first: int) -> None:
@@ -214,7 +222,7 @@ def test_the_command_prints_writes_and_reports(
     sources = read([file])
     assert [source.kind for source in sources] == ["host"]
     text = facts.rewritten("<!-- table: host -->\n<!-- end of table -->", sources)
-    assert "| square | float32 | 256×256 | seen shape | 20.0 | 1.50 | 2.50 |" in text
+    assert "| square | 1.5 | 1.5 | 1.5 | 2.5 | – | 2.5 |" in text
     html = page.html(sources)
     assert "Host time" in html
     assert "<td>1.50</td>" in html

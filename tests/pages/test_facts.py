@@ -37,7 +37,28 @@ def test_the_committed_tables_are_those_of_the_committed_files(
     assert copy.read_text() == document.read_text()
     committed = {source.kind for source in sources.read([])}
     tables = set(re.findall(r"<!-- table: (\w+) -->", copy.read_text()))
-    assert tables == committed & set(facts.TABLES)
+    assert tables - {"sample"} == committed & set(facts.TABLES)
+
+
+def test_samples_are_told_an_op_a_line(tmp_path: Path) -> None:
+    """All problems, then those of 4 MB and more; a file of fixed shapes adds no line."""
+    data = json.loads((sources.COMMITTED / "h200.json").read_text())
+    cases = [case for case in data["cases"] if case["op"] == "add" and not case.get("sweep")][:3]
+    for case, value, size in zip(cases, (0.5, 1.0, 2.0), (1000, 4 * 10**6, 10**8)):
+        ours = next(e for e in case["entries"] if e["provider"] == "triton")
+        ours["speedup"]["value"] = value
+        case["entries"].append({**ours, "provider": "control"})
+        case |= {"stratum": "dense", "bytes": size}
+    file, document = tmp_path / "sample.json", tmp_path / "facts.md"
+    file.write_text(json.dumps(data | {"cases": cases, "sample": 3, "seed": 7}))
+    document.write_text("<!-- table: sample -->\n<!-- end of table -->\n")
+    done = report(sources.COMMITTED / "h200.json", file, "--facts", document)
+    assert done.exit_code == 0, done.output
+    *_, line, _ = document.read_text().splitlines()
+    assert line == (
+        "| add | 3 | 1.000, 0.55, 0.50 | 2 | 1.414, 1.05, 1.00 | 1.000, 0.55 "
+        f"| 7, {data['environment']['date'][:10]}, NVIDIA H200 |"
+    )
 
 
 def test_other_figures_make_other_tables(tmp_path: Path) -> None:

@@ -23,14 +23,21 @@ def copy_tile(
     tile, matrix, copy, rows, columns, pitch, new_pitch,
     UNIT: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr,
 ):  # fmt: skip
-    """One tile of a matrix with rows of stride 1, all multiples of UNIT."""
+    """One tile of a matrix with rows of stride 1, all multiples of UNIT. What a copy's row has
+    beyond the matrix's is filled, too: so every store is of whole vectors."""
     pitch, columns = multiple(pitch, UNIT), multiple(columns, UNIT)
     across = tl.cdiv(columns, COLUMNS)
     m = (tile // across).to(tl.int64) * ROWS + tl.arange(0, ROWS)
-    n = tile % across * COLUMNS + tl.arange(0, COLUMNS)
-    mask = (m[:, None] < rows) & (n[None, :] < columns)
-    values = tl.load(matrix + m[:, None] * pitch + n[None, :], mask=mask, other=0.0)
-    tl.store(copy + m[:, None] * new_pitch + n[None, :], values, mask=mask)
+    n0 = tile % across * COLUMNS
+    n = n0 + tl.arange(0, COLUMNS)
+    rest = m[:, None] < rows
+    source = matrix + m[:, None] * pitch + n[None, :]
+    if n0 + COLUMNS <= columns:
+        values = tl.load(source, mask=rest, other=0.0)
+    else:
+        values = tl.load(source, mask=rest & (n[None, :] < columns), other=0.0)
+    room = rest & (n[None, :] < new_pitch)
+    tl.store(copy + m[:, None] * new_pitch + n[None, :], values, mask=room)
 
 
 @triton.jit
@@ -76,13 +83,13 @@ def repacked(*matrices: Tensor) -> list[Tensor]:
     _prepared(tuple(integers), keys, matrices[0].element_size())(
         matrices[0].device, *tensors, *integers
     )
-    return copies
+    return [copy[:, : matrix.shape[1]] for matrix, copy in zip(matrices, copies)]
 
 
 def _room(matrix: Tensor) -> Tensor:
     rows, columns = matrix.shape
     step = PITCH // matrix.element_size()
-    return matrix.new_empty(rows, cdiv(columns, step) * step)[:, :columns]
+    return matrix.new_empty(rows, cdiv(columns, step) * step)
 
 
 @functools.lru_cache(REMEMBERED)

@@ -227,7 +227,8 @@ def _prepared(
     compute: torch.dtype,
 ) -> tuple[Launch, int, int]:
     """The launch, into how many parts it cuts M, and the rows of each."""
-    block_m, block_n = _tile(M, N)
+    unit = _unit(N, strides)
+    block_m, block_n = _tile(M, N, unit * dtype.itemsize >= 16 or N % 16 == 0, busy)
     # As many parts as keep the GPU busy, each of whole blocks; an empty sum needs one, too.
     parts = max(1, min(cdiv(M, block_m), cdiv(busy, max(1, cdiv(N, block_n)))))
     rows = block_m * cdiv(max(1, M), parts * block_m)
@@ -237,7 +238,7 @@ def _prepared(
         (cdiv(N, block_n), parts),  # along the second axis a grid ends at 65535
         DERIVATIVE=ACTIVATIONS[act].derivative_for(dtype, compute),
         C=_elementwise.compute_type(compute),
-        UNIT=_unit(N, strides),
+        UNIT=unit,
         BLOCK_M=block_m,
         BLOCK_N=block_n,
     )
@@ -251,11 +252,16 @@ def _unit(N: int, strides: tuple[int, ...]) -> int:
     return unit if unit < 16 else 1
 
 
-def _tile(M: int, N: int) -> tuple[int, int]:
-    """Rows and columns of a tile: what a narrow or a low matrix lacks of one, the other gets."""
+def _tile(M: int, N: int, vectors: bool, busy: int) -> tuple[int, int]:
+    """Rows and columns of a tile: what a narrow or a low matrix lacks of one, the other gets. Half
+    as many elements where threads read single ones, or fewer where tiles are few."""
     columns = min(COLUMNS, triton.next_power_of_2(max(1, N)))
-    rows = min(TILE // columns, triton.next_power_of_2(max(1, M)))
-    return rows, min(TILE // rows, triton.next_power_of_2(max(1, N)))
+    tile = TILE
+    if columns == COLUMNS and not vectors:
+        few = cdiv(M, TILE // 2 // columns) * cdiv(N, columns) * 8 < busy
+        tile = TILE // 4 if few else TILE // 2
+    rows = min(tile // columns, triton.next_power_of_2(max(1, M)))
+    return rows, min(tile // rows, triton.next_power_of_2(max(1, N)))
 
 
 def _checked_out(

@@ -38,6 +38,7 @@ TILE = 2048  # elements that a program reads at a time; twice as many of long co
 NARROWEST = 128  # addends of a long row that are read at a time, at least
 SHORT = 64  # addends in a row that alone are not worth a tile
 FEW = 512  # results: one program each
+SQUARE = 32  # results and addends, where short rows are read by single elements
 WIDE_TILE = 64, 128  # results and addends, where whole vectors are read ahead of the additions
 ENOUGH = 256  # programs of several warps that walk along one dimension: no second pass makes more
 PROGRAMS = 1056  # to make of fewer, eight a multiprocessor of an H200; twice as many are better
@@ -99,7 +100,6 @@ def sum_kernel(
     BLOCK_R: tl.constexpr,
     STAGES: tl.constexpr,
     OUT_UNIT: tl.constexpr,
-    TAIL: tl.constexpr,
 ):
     """Program (i, j) adds the j-th part of the addends of its block of results; it reads STAGES − 1
     tiles ahead.
@@ -107,8 +107,9 @@ def sum_kernel(
     Dimensions come innermost first. The last one needs no remainder, so that of a single dimension
     the compiler sees where it is contiguous. KEPT_UNIT is what ``kept``, the first of its sizes and
     all strides but that one's are multiples of, and come divided by: so the compiler sees that,
-    too. REDUCED_UNIT likewise, and OUT_UNIT of out's strides. With TAIL only the last tile of a
-    part has a mask: under one, accesses are wide only if the end is a multiple of them.
+    too. REDUCED_UNIT likewise, and OUT_UNIT of out's strides. Only the last tile of a part has a
+    mask of addends: under one, accesses are wide only if the end is a multiple of them, and each
+    element takes a comparison more.
     """
     if KEPT_UNIT > 1:
         kept = tl.cast(kept, INDEX) * KEPT_UNIT
@@ -128,22 +129,20 @@ def sum_kernel(
         out_offset += i * (out_strides[d] if d == 0 else out_strides[d] * OUT_UNIT)
     begin = tl.program_id(1).to(INDEX) * part
     end = tl.minimum(begin + part, reduced)
-    whole = end - (end - begin) % BLOCK_R if TAIL else end
-    bound = None if TAIL else end
+    whole = begin + (end - begin) // BLOCK_R * BLOCK_R
     total = tl.zeros([BLOCK_K, BLOCK_R], C)
     for start in tl.range(begin, whole, BLOCK_R, num_stages=STAGES):
         x = _addends(
-            x_ptr, x_start, k < kept, start, bound, reduced_sizes, reduced_strides,
+            x_ptr, x_start, k < kept, start, None, reduced_sizes, reduced_strides,
             REDUCED_NDIM, INDEX, KEPT_UNIT, REDUCED_UNIT, BLOCK_R,
         )  # fmt: skip
         total += tl.cast(x, C)
-    if TAIL:  # noqa: SIM102 - the other one is the compiler's
-        if whole < end:
-            x = _addends(
-                x_ptr, x_start, k < kept, whole, end, reduced_sizes, reduced_strides,
-                REDUCED_NDIM, INDEX, KEPT_UNIT, REDUCED_UNIT, BLOCK_R,
-            )  # fmt: skip
-            total += tl.cast(x, C)
+    if whole < end:
+        x = _addends(
+            x_ptr, x_start, k < kept, whole, end, reduced_sizes, reduced_strides,
+            REDUCED_NDIM, INDEX, KEPT_UNIT, REDUCED_UNIT, BLOCK_R,
+        )  # fmt: skip
+        total += tl.cast(x, C)
     out = tl.sum(total, axis=1) * scalar_value(factor, C)
     out_ptrs = out_ptr + tl.program_id(1).to(INDEX) * kept + out_offset
     tl.store(out_ptrs, tl.cast(out, out_ptr.dtype.element_ty), mask=k < kept)
@@ -328,16 +327,22 @@ def _tile(kept: Dims, reduced: Dims, x_kind: Any) -> _Tile:
         if len(reduced) > 1 and across >= 2 * TILE:
             return _Tile(1, 2 * TILE, num_warps=8)
         half = min(max(4, across // 2), TILE // 2)
-        if half > NARROWEST:  # of a row little shall hang over
-            half = max(NARROWEST, _elementwise.cut(addends, half))
+        if half > NARROWEST:  # of a row little shall hang over, where rows are enough
+            narrower = max(NARROWEST, _elementwise.cut(addends, half))
+            half = narrower if results * narrower >= PROGRAMS * TILE // 2 else half
+        vectors = aligned and _in_vectors(reduced, kept, dtype)
+        if not vectors and across <= 512 and results >= SQUARE * PROGRAMS:
+            half = min(half, SQUARE)
         return _Tile(min(along, TILE // 2 // half), half)
     if kept and kept[0][1] == 1:
         vectors = aligned and _in_vectors(kept, reduced, dtype)
-        if vectors and across <= 4:
-            return _Tile(min(along, 1024), 2)
+        if across <= 4:
+            return _Tile(min(along, 1024), 2) if vectors else _Tile(min(along, 512), across)
         # One warp, whose lanes are all at different results: sums between lanes and warps pass
-        # through shared memory, which takes up to nine times as long where addends are few.
-        if across > 4 and results >= (2**16 if vectors and across < 128 else 2**18):
+        # through shared memory, which takes up to nine times as long where addends are few. Short
+        # rows of results, with others between them, leave little to read at once in any case.
+        many = results >= (2**18 if vectors and across >= 128 else 2**16)
+        if many or (len(kept) > 1 and kept[0][0] < 128 and results >= FEW // 2):
             return _Tile(256 if dtype.itemsize == 2 else 128, 4, num_warps=1)
         # To read ahead pays where vectors are read, and costs many times as much where not.
         columns, rows = WIDE_TILE
@@ -347,11 +352,14 @@ def _tile(kept: Dims, reduced: Dims, x_kind: Any) -> _Tile:
         if vectors and across >= rows and reach < 2**30:
             block_k = min(along, columns)
             return _Tile(block_k, min(across, columns * rows // block_k), STAGES=3)
+    if results >= FEW // 2:
+        return _Tile(64, min(across, 16))
     tile = TILE if across <= 512 else 2 * TILE
     block_k = min(along, tile // min(across, 128))
-    return _Tile(
-        block_k, min(across, tile // block_k), num_warps=8 if tile > TILE and along <= 16 else 4
-    )
+    block_r = min(across, tile // block_k)
+    while block_k > 16 and -results % (block_k // 2) < -results % block_k:
+        block_k //= 2
+    return _Tile(block_k, block_r, num_warps=8 if tile > TILE and along <= 16 else 4)
 
 
 def _in_vectors(dense: Dims, others: Dims, dtype: torch.dtype) -> bool:
@@ -394,7 +402,6 @@ def _pass(kept: Dims, reduced: Dims, parts: int, tile: _Tile, compute: torch.dty
         REDUCED_UNIT=units[1],
         **tile._asdict(),
         OUT_UNIT=out_unit,
-        TAIL=_ends_amid_a_vector(kept, reduced),
     )
     kept_sizes, kept_strides, out_strides = zip(*kept)
     reduced_sizes, reduced_strides, _ = zip(*reduced)
@@ -430,13 +437,6 @@ def _out_unit(kept: Dims) -> int:
     """Likewise of out, along whose first dimension results are stored."""
     (size, _, stride), *others = kept
     return math.gcd(16, size, *(step for _, _, step in others)) if stride == 1 else 1
-
-
-def _ends_amid_a_vector(kept: Dims, reduced: Dims) -> bool:
-    """Whether addends are dense and their rows begin with whole vectors, but do not end so."""
-    (size, stride, _), *others = reduced
-    begins = all(stride % 16 == 0 for _, stride, _ in kept)
-    return stride == 1 and not others and size % 16 > 0 and begins
 
 
 def _gradient(grad: Tensor, inputs: Any) -> Tensor:
