@@ -56,9 +56,7 @@ def function(
             except TypeError as error:
                 raise TypeError(f"{op}(): {error}") from None
         more = [given.get(name, python.parameters[name].default) for name in options]
-        result: Tensor = registered(
-            *[given[name] for name in names], *more, out=given.get("out")
-        )
+        result: Tensor = registered(*[given[name] for name in names], *more, out=given.get("out"))
         return result
 
     known = frozenset(python.parameters)

@@ -23,6 +23,7 @@ from torch import Tensor
 from torch.autograd import forward_ad
 
 from cuda_reference import _launch, _prepared
+from cuda_reference._memory import has_memory
 
 NAMESPACE = "cuda_reference"
 _LIBRARY = torch.library.Library(NAMESPACE, "FRAGMENT")
@@ -95,8 +96,10 @@ class Registered:
         if _watched():
             return self._dispatched(args, out)
         outs = out if isinstance(out, tuple) else () if out is None else (out,)
+        if torch._C._are_functorch_transforms_active():
+            return self._straight(args, out)
         call = _prepared.ordinary(args + outs if outs else args)
-        if call is None or torch._C._are_functorch_transforms_active():
+        if call is None:
             if self._seen_by_others(args, outs) or (out is None and self._wants_gradient(args)):
                 return self._dispatched(args, out)
             return self._straight(args, out)
@@ -115,8 +118,6 @@ class Registered:
 
     def _straight(self, args: tuple[Any, ...], out: Any) -> Any:
         self._refuse_tangents(args)
-        if out is not None:
-            self._refuse_gradients(args)
         return self._function(*args, out=out)
 
     def _dispatched(self, args: tuple[Any, ...], out: Any) -> Any:
@@ -139,10 +140,10 @@ class Registered:
         )
 
     def _wants_gradient(self, args: tuple[Any, ...]) -> bool:
-        given = (args[i] for i in self._tensors)
-        return torch.is_grad_enabled() and any(
-            isinstance(t, Tensor) and t.requires_grad for t in given
-        )
+        """And has tensors that autograd can follow; the checks refuse others."""
+        given = [args[i] for i in self._tensors if isinstance(args[i], Tensor)]
+        wanted = torch.is_grad_enabled() and any(t.requires_grad for t in given)
+        return wanted and all(t.layout is torch.strided and has_memory(t) for t in given)
 
     def _refuse_gradients(self, args: tuple[Any, ...]) -> None:
         """Before ``out`` is written, which autograd would not follow."""

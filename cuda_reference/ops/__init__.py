@@ -36,6 +36,8 @@ def _functions(source: Path) -> dict[str, Callable[..., Any]]:
     try:
         module = importlib.import_module(f"{__name__}.{source.stem}")
         if not hasattr(module, "__all__"):
+            if not hasattr(module, "GRADIENTS"):
+                raise AttributeError("it has neither __all__ nor GRADIENTS")
             return _declared(source, module.GRADIENTS)
         VARIANTS.update(getattr(module, "VARIANTS", {}))
         return {name: getattr(module, name) for name in module.__all__}

@@ -1,5 +1,5 @@
-"""act_backward, the gradient of the products' activations: argument checks, launch and gradients. The kernel
-stands in csrc/act_backward.cu.
+"""act_backward, the gradient of the products' activations: argument checks, launch and second
+gradients. The kernel stands in csrc/act_backward.cu.
 """
 
 from __future__ import annotations
@@ -94,9 +94,7 @@ def _fake(
     return empty(tuple(grad.shape), dtype, grad), empty(sums, dtype, grad)
 
 
-def _backward(
-    call: Any, of_dx: Tensor | None, of_sums: Tensor | None
-) -> dict[str, Tensor | None]:
+def _backward(call: Any, of_dx: Tensor | None, of_sums: Tensor | None) -> dict[str, Tensor | None]:
     """Linear in grad; of saved, what is 0 almost everywhere."""
     found: dict[str, Tensor | None] = {}
     if "saved" in call.needs:

@@ -7,6 +7,7 @@ from __future__ import annotations
 import functools
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from cuda_reference import _arguments, _gemm, _launch, _memory, _product_gradients
@@ -132,13 +133,13 @@ def _reads(call: Any) -> dict[str, set[str]]:
 def _backward(call: Any, grad: Tensor) -> dict[str, Tensor | None]:
     """Of the matrices that the kernel multiplied: x by rows, and weight transposed."""
     x, weight, result, bias = call.x, call.weight, call.result, call.bias
-    matrix = (x.shape[:-1].numel(), x.shape[-1])
-    rows = (matrix[0], weight.shape[0])
+    columns, count = weight.shape[0], x.shape[:-1].numel()
+    matrix, rows = torch.Size((count, x.shape[-1])), (count, columns)
     names = {"x": "a", "weight": "b", "bias": "bias"}
     product = _product_gradients.Product(
         gemm_bias_act,
         x.reshape(matrix) if isinstance(x, Tensor) else Like(matrix, x.dtype),
-        weight.t() if isinstance(weight, Tensor) else Like(matrix[1:] + rows[1:], weight.dtype),
+        weight.t() if isinstance(weight, Tensor) else weight,
         bias,
         call.act,
         call.precision,
