@@ -18,13 +18,13 @@ from typing import NamedTuple
 from torch import Tensor
 
 from cuda_reference import _gemm
-from cuda_reference._registered import Like
+from cuda_reference._registered import TensorMeta
 from cuda_reference.ops.act_backward import act_backward
 from cuda_reference.ops.sum_to import reduced
 
 
 class Product(NamedTuple):
-    """A call as a product of matrices; what is not read is a Like.
+    """A call as a product of matrices; what is not read is a TensorMeta.
 
     Attributes:
         multiply: gemm_bias_act.
@@ -34,17 +34,17 @@ class Product(NamedTuple):
     """
 
     multiply: Callable[..., Tensor]
-    a: Tensor | Like
-    b: Tensor | Like
-    bias: Tensor | Like | None
+    a: Tensor | TensorMeta
+    b: Tensor | TensorMeta
+    bias: Tensor | TensorMeta | None
     act: str
     precision: str
     variant: str | None
-    result: Tensor | Like
+    result: Tensor | TensorMeta
     needs: Collection[str]
     alpha: float = 1.0
     beta: float | None = None
-    c: Tensor | Like | None = None
+    c: Tensor | TensorMeta | None = None
     transposed: bool = False
 
 
@@ -79,8 +79,8 @@ def _through_activation(call: Product, grad: Tensor) -> tuple[Tensor, Tensor | N
     """dz of the operands' dtype, and its column sums if the bias needs them."""
     bias, dtype = "bias" in call.needs, call.a.dtype
     if call.act == "none":
-        dz = reduced(grad, Like(grad.shape, dtype))
-        return dz, reduced(dz, Like(grad.shape[1:], dtype)) if bias else None
+        dz = reduced(grad, TensorMeta(grad.shape, dtype))
+        return dz, reduced(dz, TensorMeta(grad.shape[1:], dtype)) if bias else None
     saved = call.result
     if call.act not in _gemm.BY_RESULT:
         saved = call.multiply(
@@ -97,6 +97,6 @@ def _through_activation(call: Product, grad: Tensor) -> tuple[Tensor, Tensor | N
     return dz, sums if bias else None
 
 
-def _there(operand: Tensor | Like) -> Tensor:
+def _there(operand: Tensor | TensorMeta) -> Tensor:
     assert isinstance(operand, Tensor), "kept, because it is read"
     return operand

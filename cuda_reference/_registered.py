@@ -32,7 +32,7 @@ _KEPT = 256  # calls that may come again, an op
 _DISABLED: Any = torch._C._disabled_torch_dispatch_impl
 
 
-class Like(NamedTuple):
+class TensorMeta(NamedTuple):
     """What a backward pass knows of a tensor whose values it does not read."""
 
     shape: torch.Size
@@ -47,8 +47,8 @@ class Gradients(NamedTuple):
             results; input → gradient. The call has the op's arguments by name, ``needs``, the names
             of inputs whose gradients are wanted, and ``result``. Made of differentiable ops.
         reads: input → the inputs that its gradient reads, "result" for the first result; or a
-            function from the call to that. Only these are kept; the call has a Like for others.
-            An input that is not there must not require grad.
+            function from the call to that. Only these are kept; the call has a TensorMeta for
+            others. An input that is not there must not require grad.
     """
 
     backward: Callable[..., Mapping[str, Tensor | None]]
@@ -186,7 +186,7 @@ class Registered:
         tensors = {name: t for name, t in every.items() if isinstance(t, Tensor)}
         ctx.kept = [name for name in tensors if name in wanted]
         ctx.save_for_backward(*[tensors[name] for name in ctx.kept])
-        likes = {name: Like(t.shape, t.dtype) for name, t in tensors.items()}
+        likes = {name: TensorMeta(t.shape, t.dtype) for name, t in tensors.items()}
         ctx.rest = {**every, **likes}
 
     def _backward(self, ctx: Any, *grads: Tensor | None) -> tuple[Tensor | None, ...]:

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from cuda_reference import _arguments, _gemm, _launch, _memory, _product_gradients
 from cuda_reference._arguments import FLOATING
-from cuda_reference._registered import Gradients, Like, Registered, empty
+from cuda_reference._registered import Gradients, Registered, TensorMeta, empty
 from cuda_reference.ops.gemm_bias_act import gemm_bias_act
 
 __all__ = ["linear_act", "linear_gelu"]
@@ -138,7 +138,7 @@ def _backward(call: Any, grad: Tensor) -> dict[str, Tensor | None]:
     names = {"x": "a", "weight": "b", "bias": "bias"}
     product = _product_gradients.Product(
         gemm_bias_act,
-        x.reshape(matrix) if isinstance(x, Tensor) else Like(matrix, x.dtype),
+        x.reshape(matrix) if isinstance(x, Tensor) else TensorMeta(matrix, x.dtype),
         weight.t() if isinstance(weight, Tensor) else weight,
         bias,
         call.act,

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from cuda_reference import _arguments, _launch, _memory
 from cuda_reference._arguments import FLOATING
-from cuda_reference._registered import Gradients, Like, Registered, empty
+from cuda_reference._registered import Gradients, Registered, TensorMeta, empty
 
 __all__ = ["sum_to"]
 
@@ -40,7 +40,7 @@ def sum_to(
     return result
 
 
-def reduced(grad: Tensor, like: Tensor | Like, factor: int | float = 1) -> Tensor:
+def reduced(grad: Tensor, like: Tensor | TensorMeta, factor: int | float = 1) -> Tensor:
     """factor·grad as the gradient of ``like``, which was broadcast and promoted to what grad is."""
     if factor == 1 and (grad.shape, grad.dtype) == (like.shape, like.dtype):
         return grad
@@ -86,7 +86,7 @@ def _launch_sum_to(
 
 def _backward(call: Any, grad: Tensor) -> dict[str, Tensor | None]:
     """factor·grad, repeated along what was summed."""
-    small = reduced(grad, Like(grad.shape, call.x.dtype), call.factor)
+    small = reduced(grad, TensorMeta(grad.shape, call.x.dtype), call.factor)
     return {"x": small.expand(call.x.shape)}
 
 
