@@ -8,7 +8,7 @@ one dtype only.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
@@ -27,15 +27,17 @@ def function(
     op, dtypes = signature.op, FLOATING if signature.floating else FLOATING + INTEGRAL
     python, variants = _python_signature(signature), variants_of(signature)
     names = (*signature.operands, *signature.numbers)
-    options = [name for name in ("variant", "explain") if name in python.parameters]
+    options = [
+        (name, python.parameters[name].default)
+        for name in ("variant", "explain")
+        if name in python.parameters
+    ]
     count = len(signature.operands)
 
     def launch(*args: Any, out: Tensor | None = None) -> Tensor:
-        given = dict(zip((*names, *options), args))
-        operands = dict(zip(names[:count], args))
-        numbers = {name: given[name] for name in signature.numbers}
-        chosen = {name: given[name] for name in options}
-        return pointwise(op, stem, operands, numbers, dtypes, out, variants, **chosen)
+        operands, numbers = dict(zip(names[:count], args)), dict(zip(names, args))
+        given = {name: numbers[name] for name in signature.numbers}
+        return pointwise(op, stem, operands, given, dtypes, out, variants, *args[len(names) :])
 
     kinds = ["Tensor"] * count + ["Scalar"] * len(signature.numbers)
     declared = [*map(" ".join, zip(kinds, names)), "str? variant", "bool explain"]
@@ -48,23 +50,41 @@ def function(
     )
 
     def call(*args: Any, **kwargs: Any) -> Tensor:
-        given = {**dict(zip(names, args)), **kwargs}
-        fits = len(args) <= len(names) and len(given) == len(args) + len(kwargs)
-        if not (fits and all(n in given for n in names) and all(n in known for n in kwargs)):
-            try:
-                python.bind(*args, **kwargs)
-            except TypeError as error:
-                raise TypeError(f"{op}(): {error}") from None
-        more = [given.get(name, python.parameters[name].default) for name in options]
-        result: Tensor = registered(*[given[name] for name in names], *more, out=given.get("out"))
+        if len(args) != len(names) or not known.issuperset(kwargs):
+            args = _in_order(op, python, names, args, kwargs)
+        result: Tensor = registered(
+            *args, *[kwargs.get(name, default) for name, default in options], out=kwargs.get("out")
+        )
         return result
 
-    known = frozenset(python.parameters)
+    known = frozenset(python.parameters).difference(names)
     call.__name__ = call.__qualname__ = op
     call.__module__ = "cuda_reference"
     call.__doc__ = signature.docstring
     call.__signature__ = python  # type: ignore[attr-defined]
     return call
+
+
+def _in_order(
+    op: str,
+    python: inspect.Signature,
+    names: tuple[str, ...],
+    args: tuple[Any, ...],
+    kwargs: Mapping[str, Any],
+) -> tuple[Any, ...]:
+    """The arguments of these names, however they were passed."""
+    given = {**dict(zip(names, args)), **kwargs}
+    fits = len(args) <= len(names) and len(given) == len(args) + len(kwargs)
+    if not (
+        fits
+        and all(name in given for name in names)
+        and all(n in python.parameters for n in kwargs)
+    ):
+        try:
+            python.bind(*args, **kwargs)
+        except TypeError as error:
+            raise TypeError(f"{op}(): {error}") from None
+    return tuple([given[name] for name in names])
 
 
 def fake(*tensors: Tensor) -> Tensor:

@@ -31,20 +31,9 @@ _SEQUENCES = frozenset({tuple, list, torch.Size})
 _TENSORS = frozenset({Tensor, torch.nn.Parameter})
 
 
-class Ordinary(NamedTuple):
-    """A call of plain tensors and plain values.
-
-    Attributes:
-        key: everything about it but addresses.
-        addresses: of its tensors, in their order, those of ``out`` last.
-    """
-
-    key: tuple[Any, ...]
-    addresses: list[int]
-
-
-def ordinary(args: Sequence[Any]) -> Ordinary | None:
-    """The call's key, if it could be one that comes again: None for subclasses, inputs that need a
+def ordinary(args: Sequence[Any]) -> tuple[tuple[Any, ...], list[int]] | None:
+    """The key of a call of plain tensors, those of ``out`` last, and plain values, and where its
+    tensors lie. None if it cannot be one that comes again: for subclasses, inputs that need a
     gradient, lazily negated views, tensors without memory, and values whose equals may differ."""
     grad = torch.is_grad_enabled()
     key: list[Any] = [torch.get_default_dtype()]  # to which Python's floats promote integers
@@ -72,7 +61,7 @@ def ordinary(args: Sequence[Any]) -> Ordinary | None:
         return None
     if len(set(addresses)) < len(addresses):
         key.append(tuple(map(addresses.index, addresses)))
-    return Ordinary(tuple(key), addresses)
+    return tuple(key), addresses
 
 
 class _New(NamedTuple):
@@ -115,23 +104,24 @@ class Prepared:
             if torch._C._cuda_getDevice() != self._index:
                 return None
             self._stream.value = _launch.current_stream(self._index)
-        results = outs
-        if self._new:
-            results = tuple(
-                torch.empty(new.shape, dtype=new.dtype, device=new.device) for new in self._new
-            )
-            made = [result.data_ptr() for result in results]
-            if any(address <= NEVER or address % _ALIGNED for address in made):
-                return None
-            addresses = addresses + made
-        else:
+        results: list[Tensor] | tuple[Tensor, ...] = outs
+        if outs:
             _launch.count_up(outs)
+        else:
+            results = []
+            for shape, dtype, on in self._new:
+                made = torch.empty(shape, dtype=dtype, device=on)
+                address = made.data_ptr()
+                if address <= NEVER or address % _ALIGNED:
+                    return None
+                results.append(made)
+                addresses = [*addresses, address]
         for pointer, at in self._slots:
             pointer.value = addresses[at]
         status = self._entry(*self._arguments)
         if status:
             raise _launch.failure(self._library, status, self._symbol, self._shapes)
-        return results if len(results) > 1 else results[0]
+        return tuple(results) if len(results) > 1 else results[0]
 
 
 def _relations(
@@ -152,7 +142,7 @@ def _relations(
 
 def prepared(
     noted: Sequence[_launch.Noted],
-    call: Ordinary,
+    addresses: list[int],
     args: Sequence[Any],
     outs: tuple[Tensor, ...],
     result: Any,
@@ -162,6 +152,7 @@ def prepared(
 
     Args:
         noted: the launches of the call.
+        addresses: of the tensors in ``args``, and of ``outs``.
         args: of the call, without ``outs``, the tensors given for its results.
         result: what it returned.
     """
@@ -171,7 +162,7 @@ def prepared(
     if len(noted) != 1 or not all(t.numel() for t in every):
         return None
     (launch,) = noted
-    addresses = call.addresses + ([] if outs else [t.data_ptr() for t in results])
+    addresses = addresses + ([] if outs else [t.data_ptr() for t in results])
     slots = []
     for argument in launch.arguments:
         pointer = _pointer(argument)

@@ -103,17 +103,18 @@ class Registered:
             if self._seen_by_others(args, outs) or (out is None and self._wants_gradient(args)):
                 return self._dispatched(args, out)
             return self._straight(args, out)
-        known = self._known.pop(call.key, None)
-        result = None if known is None else known.again(call.addresses, outs)
+        key, addresses = call
+        known = self._known.pop(key, None)
+        result = None if known is None else known.again(addresses, outs)
         if result is None or known is None:
             with _launch.noting() as noted:
                 result = self._straight(args, out)
             if self._explain is None or not args[self._explain]:
-                known = _prepared.prepared(noted, call, args, outs, result)
+                known = _prepared.prepared(noted, addresses, args, outs, result)
         if known is not None:
             if len(self._known) >= _KEPT:
                 self._known.clear()
-            self._known[call.key] = known
+            self._known[key] = known
         return result
 
     def _straight(self, args: tuple[Any, ...], out: Any) -> Any:

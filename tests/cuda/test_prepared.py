@@ -17,7 +17,7 @@ from torch import Tensor
 
 import cuda_reference
 from compare.checking.implementations import MODES
-from cuda_reference import _arguments, _build, _launch, _registered
+from cuda_reference import _arguments, _build, _gemm, _launch, _registered
 
 MODE = pytest.mark.parametrize("mode", ["cuda-host", "cuda-gpu"], indirect=True)
 pytestmark = pytest.mark.skipif(
@@ -240,7 +240,7 @@ def test_the_precision_of_torch_is_looked_at(monkeypatch: pytest.MonkeyPatch) ->
     )
     x = torch.rand(16, 16)
     for precision in ("ieee", "tf32", "ieee"):
-        monkeypatch.setattr(torch.backends.cuda.matmul, "fp32_precision", precision)
+        monkeypatch.setattr(_gemm, "_of_torch", lambda: precision)  # noqa: B023
         cuda_reference.gemm_bias_act(x, x.t().contiguous())
     assert launched == ["gemm_bias_act_naive", "gemm_bias_act_wmma"]
 
@@ -266,12 +266,17 @@ def test_a_launch_that_fails_says_so(device: torch.device, monkeypatch: pytest.M
 
 
 def test_no_tensor_is_kept_alive(checks: list[str]) -> None:
-    x, y = torch.rand(3, 5), torch.rand(5)
-    alive = [weakref.ref(t) for t in (x, y)]
-    result = again(lambda: cuda_reference.add(x, y), checks)
-    alive.append(weakref.ref(result))
-    del x, y, result
+    alive = []
+
+    def call() -> Tensor:
+        x, y = torch.rand(3, 5), torch.rand(5)
+        result = cuda_reference.add(x, y)
+        alive.extend(weakref.ref(t) for t in (x, y, result))
+        return result
+
+    again(call, checks)
     gc.collect()
+    assert len(alive) == 6
     assert all(ref() is None for ref in alive)
 
 
