@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from cuda_reference import _arguments, _launch
+from cuda_reference._registered import autocasts
 
 ACTS = ("none", "relu", "gelu", "gelu_tanh", "silu", "sigmoid", "tanh", "leaky_relu")
 # Those whose derivative is read from their result, and those that are made of straight lines.
@@ -50,11 +51,12 @@ def refuse_second(op: str, act: str) -> None:
 
 def precision_of(precision: str | None, operand: Any) -> str:
     """The precision by its name; None is torch's own for float32 products, by whichever of its
-    settings that was set. torch.compile resolves it while it traces."""
+    settings that was set, unless autocast lowers them."""
     if precision is not None:
         return precision
-    is_float32 = getattr(operand, "dtype", None) == torch.float32
-    return "tf32" if is_float32 and _of_torch() == "tf32" else "ieee"
+    if getattr(operand, "dtype", None) != torch.float32 or _of_torch() != "tf32":
+        return "ieee"
+    return "ieee" if autocasts(operand.device.type) else "tf32"
 
 
 def _of_torch() -> str:

@@ -16,7 +16,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Collection, Mapping
 from types import SimpleNamespace
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import torch
 from torch import Tensor
@@ -28,6 +28,7 @@ from cuda_reference._memory import has_memory
 NAMESPACE = "cuda_reference"
 _LIBRARY = torch.library.Library(NAMESPACE, "FRAGMENT")
 _DEVICES = ("CPU", "CUDA")
+_AUTOCAST = ("cpu", "cuda")
 _KEPT = 256  # calls that may come again, an op
 _DISABLED: Any = torch._C._disabled_torch_dispatch_impl
 
@@ -64,6 +65,8 @@ class Registered:
         function: checks arguments that come in this order, takes ``out=``, and launches.
         fake: of the same arguments: empty results.
         gradients: without them no input may require grad.
+        autocast: the dtype to which CUDA's autocast casts the inputs; or "lower", as torch's own
+            products: to the dtype of autocast, on any device. The registered op does not cast.
         label: what errors call it, if it is a form of an op of another name.
         results: how many tensors it returns.
     """
@@ -76,6 +79,7 @@ class Registered:
         fake: Callable[..., Any],
         *,
         gradients: Gradients | None = None,
+        autocast: torch.dtype | Literal["lower"] | None = None,
         label: str = "",
         results: int = 1,
     ) -> None:
@@ -85,12 +89,14 @@ class Registered:
         self._tensors = [i for i, words in enumerate(declared) if words[0].startswith("Tensor")]
         # What is printed comes of the checks.
         self._explain = self.names.index("explain") if "explain" in self.names else None
-        self._function, self._gradients = function, gradients
+        self._function, self._gradients, self._autocast = function, gradients, autocast
         self._known: dict[tuple[Any, ...], _prepared.Prepared] = {}
         self._register(parameters, fake, results)
         self._register_out(parameters, results)
 
     def __call__(self, *args: Any, out: Any = None) -> Any:
+        if self._autocast is not None and out is None and _autocasting():
+            args = tuple(map(self._cast, args))
         if torch.compiler.is_compiling():
             return self._dispatched(args, out)
         if _watched():
@@ -116,6 +122,17 @@ class Registered:
                 self._known.clear()
             self._known[key] = known
         return result
+
+    def _cast(self, value: Any) -> Any:
+        """An argument as autocast has it: of floats, all but float64."""
+        if not isinstance(value, Tensor) or not value.is_floating_point():
+            return value
+        device = value.device.type
+        if value.dtype == torch.float64 or not autocasts(device):
+            return value
+        if self._autocast == "lower":
+            return value.to(torch.get_autocast_dtype(device))
+        return value.to(self._autocast) if device == "cuda" else value
 
     def _straight(self, args: tuple[Any, ...], out: Any) -> Any:
         self._refuse_tangents(args)
@@ -247,6 +264,15 @@ def _watched() -> bool:
     """Whether torch's dispatcher is to see the calls of this thread: a mode is active, or a trace
     is written."""
     return bool(torch._C._len_torch_dispatch_stack() or torch._C._get_tracing_state() is not None)
+
+
+def autocasts(device: str) -> bool:
+    """Whether autocast is on for a type of device."""
+    return device in _AUTOCAST and torch.is_autocast_enabled(device)
+
+
+def _autocasting() -> bool:
+    return any(map(torch.is_autocast_enabled, _AUTOCAST))
 
 
 def empty(shape: tuple[Any, ...], dtype: torch.dtype, *tensors: Tensor) -> Tensor:

@@ -145,4 +145,5 @@ _gemm_bias_act = Registered(
         (a.shape[0], b.shape[1]), out_dtype or a.dtype, a
     ),
     gradients=Gradients(_backward, _reads),
+    autocast="lower",
 )

@@ -164,6 +164,7 @@ def _register(op: str) -> Registered:
         functools.partial(_run, op),
         lambda x, weight, *_: empty((*x.shape[:-1], weight.shape[0]), x.dtype, x),
         gradients=Gradients(_backward, _reads),
+        autocast="lower",
     )
 
 

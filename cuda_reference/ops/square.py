@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from cuda_reference import _arguments, _elementwise, _launch, _rungs
@@ -99,6 +100,7 @@ _square = Registered(
     _launch_square,
     lambda x, *_: _elementwise.fake(x),
     gradients=Gradients(_gradient, {"x": ("x",)}),
+    autocast=torch.float32,
 )
 _square_backward = Registered(
     "square_backward",

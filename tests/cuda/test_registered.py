@@ -319,6 +319,31 @@ def test_the_sides_of_a_model_change_places_by_one_import(device: torch.device) 
 
 
 @MODE
+def test_autocast_casts_as_it_does_on_the_other_side(device: torch.device) -> None:
+    x = made(2, 3, 8).to(device)
+
+    def under_autocast(side: str) -> list[Tensor]:
+        model = model_of(side, device)
+        with torch.autocast(device.type, dtype=torch.bfloat16):
+            found = outcome(model, model, x)
+            with torch.no_grad():
+                compiled = torch.compile(model, fullgraph=True, backend="aot_eager")(x)
+        assert side == "triton_kernels" or torch.equal(compiled, found[0])
+        return found
+
+    with triton_on(device):
+        theirs = under_autocast("triton_kernels")
+    for mine, other in zip(under_autocast("cuda_reference"), theirs):
+        assert mine.dtype == other.dtype
+        torch.testing.assert_close(mine, other, rtol=0.05, atol=0.05)
+    with torch.autocast(device.type, dtype=torch.bfloat16):
+        product = cuda_reference.gemm_bias_act(x[0], made(8, 8).to(device))
+        assert product.dtype == torch.bfloat16
+        squares = cuda_reference.square(x.bfloat16()).dtype
+    assert squares == (torch.float32 if device.type == "cuda" else torch.bfloat16)
+
+
+@MODE
 def test_export(device: torch.device) -> None:
     model, x = model_of("cuda_reference", device), made(2, 3, 8).to(device)
     for strict in (False, True):
