@@ -187,6 +187,8 @@ def test_gradients_of_every_activation(act: str) -> None:
     x, weight, bias = doubles(3, 4), doubles(4, 4), doubles(4)
     assert gradcheck(lambda *t: C.linear_act(*t, act=act), (x, weight, bias))
     assert gradcheck(lambda *t: C.gemm_bias_act(*t, act=act, variant="tiled"), (x, weight, bias))
+    scaled = lambda a, b, c: C.gemm_bias_act(a, b, act=act, alpha=0.5, beta=2, c=c)  # noqa: E731
+    assert gradcheck(scaled, (x, weight, doubles(3, 1)))
     assert gradcheck(lambda g, u: C.act_mul(g, u, act), (x, weight[:3]))
     assert gradcheck(
         lambda u: C.act_mul(x.detach(), u, act), (weight[:3].detach().clone().requires_grad_(),)
