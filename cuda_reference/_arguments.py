@@ -44,8 +44,8 @@ def check_tensor(op: str, name: str, value: Any, dtypes: Sequence[torch.dtype]) 
         )
     if value.requires_grad and torch.is_grad_enabled():
         raise RuntimeError(
-            f"{op}(): argument '{name}' requires grad, but the CUDA reference has no gradients; "
-            "call it under torch.no_grad()"
+            f"{op}(): argument '{name}' requires grad, but a launch has no gradient; call it under "
+            "torch.no_grad()"
         )
     return value
 

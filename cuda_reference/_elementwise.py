@@ -8,7 +8,7 @@ one dtype only.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
@@ -16,31 +16,81 @@ from torch import Tensor
 
 from cuda_reference import _arguments, _launch, _memory, _rungs
 from cuda_reference._arguments import FLOATING, INTEGRAL
+from cuda_reference._registered import Gradients, Registered, broadcast, empty, promoted
 from cuda_reference._signatures import Signature
 
 
-def function(stem: str, signature: Signature) -> Callable[..., Tensor]:
+def function(
+    stem: str, signature: Signature, gradients: Gradients | None = None
+) -> Callable[..., Tensor]:
     """The function of an op whose launcher in csrc/<stem>.cu says all there is to know of it."""
     op, dtypes = signature.op, FLOATING if signature.floating else FLOATING + INTEGRAL
-    python = _python_signature(signature)
+    python, variants = _python_signature(signature), variants_of(signature)
+    names = (*signature.operands, *signature.numbers)
+    options = [
+        (name, python.parameters[name].default)
+        for name in ("variant", "explain")
+        if name in python.parameters
+    ]
+    count = len(signature.operands)
+
+    def launch(*args: Any, out: Tensor | None = None) -> Tensor:
+        operands, numbers = dict(zip(names[:count], args)), dict(zip(names, args))
+        given = {name: numbers[name] for name in signature.numbers}
+        return pointwise(op, stem, operands, given, dtypes, out, variants, *args[len(names) :])
+
+    kinds = ["Tensor"] * count + ["Scalar"] * len(signature.numbers)
+    declared = [*map(" ".join, zip(kinds, names)), "str? variant", "bool explain"]
+    registered = Registered(
+        op,
+        ", ".join(declared[: len(names) + len(options)]),
+        launch,
+        lambda *args: fake(*args[:count]),
+        gradients=gradients,
+    )
 
     def call(*args: Any, **kwargs: Any) -> Tensor:
-        try:
-            bound = python.bind(*args, **kwargs)
-        except TypeError as error:
-            raise TypeError(f"{op}(): {error}") from None
-        given = bound.arguments
-        operands = {name: given[name] for name in signature.operands}
-        numbers = {name: given[name] for name in signature.numbers}
-        options = {name: given[name] for name in ("variant", "explain") if name in given}
-        out, variants = given.get("out"), variants_of(signature)
-        return pointwise(op, stem, operands, numbers, dtypes, out, variants, **options)
+        if len(args) != len(names) or not known.issuperset(kwargs):
+            args = _in_order(op, python, names, args, kwargs)
+        result: Tensor = registered(
+            *args, *[kwargs.get(name, default) for name, default in options], out=kwargs.get("out")
+        )
+        return result
 
+    known = frozenset(python.parameters).difference(names)
     call.__name__ = call.__qualname__ = op
     call.__module__ = "cuda_reference"
     call.__doc__ = signature.docstring
     call.__signature__ = python  # type: ignore[attr-defined]
     return call
+
+
+def _in_order(
+    op: str,
+    python: inspect.Signature,
+    names: tuple[str, ...],
+    args: tuple[Any, ...],
+    kwargs: Mapping[str, Any],
+) -> tuple[Any, ...]:
+    """The arguments of these names, however they were passed."""
+    given = {**dict(zip(names, args)), **kwargs}
+    fits = len(args) <= len(names) and len(given) == len(args) + len(kwargs)
+    if not (
+        fits
+        and all(name in given for name in names)
+        and all(n in python.parameters for n in kwargs)
+    ):
+        try:
+            python.bind(*args, **kwargs)
+        except TypeError as error:
+            raise TypeError(f"{op}(): {error}") from None
+    return tuple([given[name] for name in names])
+
+
+def fake(*tensors: Tensor) -> Tensor:
+    """The empty result for operands of fake memory."""
+    dtype = torch.result_type(*tensors) if len(tensors) == 2 else promoted(*tensors)
+    return empty(broadcast(*tensors), dtype, *tensors)
 
 
 def variants_of(signature: Signature) -> _rungs.Variants:

@@ -13,8 +13,12 @@ import torch
 from torch import Tensor
 
 from cuda_reference import _arguments, _launch
+from cuda_reference._registered import autocasts
 
 ACTS = ("none", "relu", "gelu", "gelu_tanh", "silu", "sigmoid", "tanh", "leaky_relu")
+# Those whose derivative is read from their result, and those that are made of straight lines.
+BY_RESULT = ("relu", "sigmoid", "tanh", "leaky_relu")
+STRAIGHT = ("none", "relu", "leaky_relu")
 VARIANTS = ("naive", "tiled", "wmma")
 # In the order of enum Precision in csrc/gemm_wmma.cuh.
 PRECISIONS = ("ieee", "tf32", "tf32x3", "f16x3")
@@ -22,6 +26,7 @@ PRECISIONS = ("ieee", "tf32", "tf32x3", "f16x3")
 
 def variant_for(op: str, variant: str | None, dtype: torch.dtype, precision: str) -> str:
     """The variant's name, checked against what it is asked to multiply."""
+    _arguments.check_choice(op, "precision", precision, PRECISIONS)
     if precision != "ieee" and dtype != torch.float32:
         raise ValueError(
             f"{op}(): precision '{precision}' is for float32, but the inputs are {dtype}"
@@ -36,14 +41,31 @@ def variant_for(op: str, variant: str | None, dtype: torch.dtype, precision: str
     return variant
 
 
-def precision_of(op: str, precision: str | None, operand: Tensor) -> str:
+def refuse_second(op: str, act: str) -> None:
+    """Refuse the second derivative of an activation with curves."""
+    if act not in STRAIGHT:
+        raise NotImplementedError(
+            f"{op}(): the second derivative of '{act}' is not there; of {', '.join(STRAIGHT)} it is"
+        )
+
+
+def precision_of(precision: str | None, operand: Any) -> str:
     """The precision by its name; None is torch's own for float32 products, by whichever of its
-    settings that was set."""
+    settings that was set, unless autocast lowers them."""
     if precision is not None:
-        _arguments.check_choice(op, "precision", precision, PRECISIONS)
         return precision
-    tf32 = operand.dtype == torch.float32 and torch.backends.cuda.matmul.fp32_precision == "tf32"
-    return "tf32" if tf32 else "ieee"
+    if getattr(operand, "dtype", None) != torch.float32 or _of_torch() != "tf32":
+        return "ieee"
+    return "ieee" if autocasts(operand.device.type) else "tf32"
+
+
+def _of_torch() -> str:
+    precision: str = torch.backends.cuda.matmul.fp32_precision
+    return precision
+
+
+# torch.compile calls it while it traces; a graph is guarded by the setting.
+_of_torch._dynamo_marked_constant = True  # type: ignore[attr-defined]
 
 
 def takes(variant: str, dtype: torch.dtype, precision: str) -> bool:

@@ -9,8 +9,9 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import functools
-from collections.abc import Mapping, Sequence
-from typing import Any
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -100,6 +101,39 @@ def scalar(value: int | float) -> CScalar:
     return CScalar(float(value), ctypes.c_longlong(integer & (2**64 - 1)).value)
 
 
+class Noted(NamedTuple):
+    """A launch that succeeded, with the arguments that it had."""
+
+    library: ctypes.CDLL
+    symbol: str
+    told: Mapping[str, Any]
+    arguments: tuple[Any, ...]
+
+    def shapes(self) -> str:
+        """What errors tell of it."""
+        return ", ".join(
+            f"{name} {list(value.shape) if isinstance(value, Tensor) else value}"
+            for name, value in self.told.items()
+        )
+
+
+class _Notes(threading.local):
+    launches: list[Noted] | None = None
+
+
+_NOTES = _Notes()
+
+
+@contextlib.contextmanager
+def noting() -> Iterator[list[Noted]]:
+    """The launches of this thread in here."""
+    before, _NOTES.launches = _NOTES.launches, []
+    try:
+        yield _NOTES.launches
+    finally:
+        _NOTES.launches = before
+
+
 def launch(
     stem: str,
     symbol: str,
@@ -119,20 +153,19 @@ def launch(
     elsewhere = on_gpu and device.index != torch.cuda.current_device()
     with torch.cuda.device(device) if elsewhere else _HERE:  # the guard alone takes microseconds
         library = _build.library(stem, "cuda" if on_gpu else "host")
-        stream = _current_stream(device.index) if on_gpu else None
+        stream = current_stream(device.index) if on_gpu else None
         count_up(written)
         status = getattr(library, symbol)(*arguments, ctypes.c_void_p(stream))
+    noted = Noted(library, symbol, told, arguments)
     if status:
-        shapes = ", ".join(
-            f"{name} {list(value.shape) if isinstance(value, Tensor) else value}"
-            for name, value in told.items()
-        )
-        raise failure(library, status, symbol, shapes)
+        raise failure(library, status, symbol, noted.shapes())
+    if _NOTES.launches is not None:
+        _NOTES.launches.append(noted)
 
 
 _HERE = contextlib.nullcontext()
 # The address of a device's stream; not in a torch without CUDA, where nobody asks.
-_current_stream: Any = getattr(torch._C, "_cuda_getCurrentRawStream", None)
+current_stream: Any = getattr(torch._C, "_cuda_getCurrentRawStream", None)
 
 
 def count_up(written: Sequence[Tensor]) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-_NEVER = 1 << 42  # bytes: no storage is as large, so that no offset of no memory lies there
+NEVER = 1 << 42  # bytes: no storage is as large, so that no offset of no memory lies there
 
 
 def check_memory(op: str, what: str, t: Tensor) -> Tensor:
@@ -24,7 +24,7 @@ def check_memory(op: str, what: str, t: Tensor) -> Tensor:
 def has_memory(t: Tensor) -> bool:
     """Whether the elements of ``t`` lie at its address, as they do in most subclasses, too."""
     try:
-        if t.data_ptr() > _NEVER:
+        if t.data_ptr() > NEVER:
             return True
         # Of the storage: a view of no memory may have an address, which is its offset.
         return t.untyped_storage().data_ptr() != 0 or t.numel() == 0

@@ -139,6 +139,11 @@ def chosen(
     return variant
 
 
+def again(variant: str | None) -> str | None:
+    """The variant of a backward pass: its tensors need not lie as those of the forward pass."""
+    return None if variant is None else AUTO
+
+
 def launch(
     stem: str,
     op: str,

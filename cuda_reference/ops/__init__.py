@@ -1,20 +1,22 @@
 """The ops of the CUDA side; import their functions from :mod:`cuda_reference`.
 
 Every csrc/<op>.cu is an op, or several. A file <op>.py here, where there is one, has the functions:
-what it has in ``__all__``, and in ``VARIANTS`` the names of their variants. Where there is none,
-the launchers in the .cu say what is to be known (_signatures.py). All of them are loaded at import,
-in the order of their names; no table elsewhere names the ops.
+what it has in ``__all__``, and in ``VARIANTS`` the names of their variants. Where there is none, or
+one without ``__all__``, the launchers in the .cu say what is to be known (_signatures.py); such a
+file has ``GRADIENTS``, op → what :class:`cuda_reference._registered.Registered` takes. All of them
+are loaded at import, in the order of their names; no table elsewhere names the ops.
 """
 
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 from cuda_reference import _elementwise, _signatures
 from cuda_reference._compilers import CSRC
+from cuda_reference._registered import Gradients
 
 _FOLDER = Path(__file__).resolve().parent
 
@@ -30,15 +32,27 @@ def _functions(source: Path) -> dict[str, Callable[..., Any]]:
     """
     host = _FOLDER / f"{source.stem}.py"
     if not host.is_file():
-        signatures = _signatures.signatures(source)
-        VARIANTS.update({each.op: _elementwise.variants_of(each) for each in signatures})
-        return {each.op: _elementwise.function(source.stem, each) for each in signatures}
+        return _declared(source, {})
     try:
         module = importlib.import_module(f"{__name__}.{source.stem}")
+        if not hasattr(module, "__all__"):
+            if not hasattr(module, "GRADIENTS"):
+                raise AttributeError("it has neither __all__ nor GRADIENTS")
+            return _declared(source, module.GRADIENTS)
         VARIANTS.update(getattr(module, "VARIANTS", {}))
         return {name: getattr(module, name) for name in module.__all__}
     except Exception as error:
         raise ImportError(f"{host}: {type(error).__name__}: {error}") from error
+
+
+def _declared(source: Path, gradients: Mapping[str, Gradients]) -> dict[str, Callable[..., Any]]:
+    """The functions that the launchers of a .cu declare."""
+    signatures = _signatures.signatures(source)
+    VARIANTS.update({each.op: _elementwise.variants_of(each) for each in signatures})
+    return {
+        each.op: _elementwise.function(source.stem, each, gradients.get(each.op))
+        for each in signatures
+    }
 
 
 def _collect() -> None:

@@ -1,14 +1,18 @@
-"""act_backward, the gradient of the products' activations: argument checks and launch. The kernel
-stands in csrc/act_backward.cu.
+"""act_backward, the gradient of the products' activations: argument checks, launch and second
+gradients. The kernel stands in csrc/act_backward.cu.
 """
 
 from __future__ import annotations
+
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from cuda_reference import _arguments, _gemm, _launch, _memory
 from cuda_reference._arguments import FLOATING
+from cuda_reference._registered import Gradients, Registered, empty
+from cuda_reference.ops.add import add
 
 __all__ = ["act_backward"]
 
@@ -31,14 +35,28 @@ def act_backward(
         variant: None.
 
     Raises:
-        TypeError, ValueError, RuntimeError: as there; ValueError for any variant.
+        TypeError, ValueError, RuntimeError, NotImplementedError: as there; ValueError for any
+            variant.
     """
+    if variant is not None:
+        _arguments.check_choice("act_backward", "variant", variant, ())
+    results: tuple[Tensor, Tensor] = _act_backward(grad, saved, act, bias, dtype, out=out)
+    return results
+
+
+def _launch_act_backward(
+    grad: Tensor,
+    saved: Tensor,
+    act: str,
+    bias: bool,
+    dtype: torch.dtype | None,
+    *,
+    out: tuple[Tensor, Tensor] | None = None,
+) -> tuple[Tensor, Tensor]:
     op = "act_backward"
     grad = _arguments.check_tensor(op, "grad", grad, FLOATING)
     saved = _arguments.check_tensor(op, "saved", saved, FLOATING)
     _arguments.check_choice(op, "act", act, _gemm.ACTS)
-    if variant is not None:
-        _arguments.check_choice(op, "variant", variant, ())
     _arguments.check_flag(op, "bias", bias)
     promoted = torch.promote_types(grad.dtype, saved.dtype)
     dtype = _arguments.check_result_dtype(op, "dtype", dtype, promoted)
@@ -66,3 +84,38 @@ def act_backward(
         told = {"grad": grad, "act": act}
         _launch.launch(op, op, told, (dx, sums), *described, total, _gemm.ACTS.index(act))
     return dx, sums
+
+
+def _fake(
+    grad: Tensor, saved: Tensor, act: str, bias: bool, dtype: torch.dtype | None
+) -> tuple[Tensor, Tensor]:
+    dtype = dtype or torch.promote_types(grad.dtype, saved.dtype)
+    sums = (grad.shape[1] if bias else 0,)
+    return empty(tuple(grad.shape), dtype, grad), empty(sums, dtype, grad)
+
+
+def _backward(call: Any, of_dx: Tensor | None, of_sums: Tensor | None) -> dict[str, Tensor | None]:
+    """Linear in grad; of saved, what is 0 almost everywhere."""
+    found: dict[str, Tensor | None] = {}
+    if "saved" in call.needs:
+        _gemm.refuse_second("act_backward", call.act)
+        found["saved"] = torch.zeros_like(call.saved)
+    if "grad" in call.needs:
+        total = of_dx
+        if of_sums is not None and call.bias:
+            each = of_sums.expand(call.grad.shape)
+            total = each if of_dx is None else add(of_dx, each)
+        if total is not None:
+            dtype = call.grad.dtype
+            found["grad"], _ = act_backward(total, call.saved, call.act, bias=False, dtype=dtype)
+    return found
+
+
+_act_backward = Registered(
+    "act_backward",
+    "Tensor grad, Tensor saved, str act, bool bias, ScalarType? dtype",
+    _launch_act_backward,
+    _fake,
+    gradients=Gradients(_backward, {"grad": ("saved",), "saved": ("saved",)}),
+    results=2,
+)

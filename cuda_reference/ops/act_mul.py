@@ -1,16 +1,19 @@
-"""act_mul, the middle of a gated unit, and its gradients: argument checks and launches. The kernels
-stand in csrc/act_mul.cu.
+"""act_mul, the middle of a gated unit, and its gradients: argument checks, launches and second
+gradients. The kernels stand in csrc/act_mul.cu.
 """
 
 from __future__ import annotations
 
-import functools
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from cuda_reference import _arguments, _elementwise, _gemm, _launch, _rungs
 from cuda_reference._arguments import FLOATING
+from cuda_reference._registered import Gradients, Registered, broadcast, empty, promoted
+from cuda_reference.ops.add import add
+from cuda_reference.ops.sum_to import reduced
 
 __all__ = ["act_mul", "act_mul_backward"]
 
@@ -39,6 +42,19 @@ def act_mul(
         TypeError, ValueError, RuntimeError: as there; ValueError also for inputs that the variant
             does not take.
     """
+    result: Tensor = _act_mul(gate, up, act, variant, explain, out=out)
+    return result
+
+
+def _launch_act_mul(
+    gate: Tensor,
+    up: Tensor,
+    act: str,
+    variant: str | None,
+    explain: bool,
+    *,
+    out: Tensor | None = None,
+) -> Tensor:
     op = "act_mul"
     tensors = _checked(op, {"gate": gate, "up": up}, act)
     result = _elementwise.output(op, tensors, torch.result_type(*tensors.values()), out)
@@ -68,12 +84,28 @@ def act_mul_backward(
         variant, explain: as act_mul.
 
     Raises:
-        TypeError, ValueError, RuntimeError: as there; ValueError also for inputs that the variant
-            does not take.
+        TypeError, ValueError, RuntimeError, NotImplementedError: as there; ValueError also for
+            inputs that the variant does not take.
     """
+    results: tuple[Tensor, Tensor] = _act_mul_backward(
+        grad, gate, up, act, variant, explain, out=out
+    )
+    return results
+
+
+def _launch_backward(
+    grad: Tensor,
+    gate: Tensor,
+    up: Tensor,
+    act: str,
+    variant: str | None,
+    explain: bool,
+    *,
+    out: tuple[Tensor, Tensor] | None = None,
+) -> tuple[Tensor, Tensor]:
     op = "act_mul_backward"
     tensors = _checked(op, {"grad": grad, "gate": gate, "up": up}, act)
-    dtype = _promoted(tensors)
+    dtype = promoted(*tensors.values())
     if out is None:
         dgate, dup = (_elementwise.output(op, tensors, dtype, None) for _ in range(2))
     else:
@@ -107,7 +139,62 @@ def _checked(op: str, tensors: dict[str, Tensor], act: str) -> dict[str, Tensor]
     return tensors
 
 
-def _promoted(tensors: dict[str, Tensor]) -> torch.dtype:
-    """torch.result_type of three floats: those without dimensions count where all are so."""
-    counting = [t for t in tensors.values() if t.dim()] or list(tensors.values())
-    return functools.reduce(torch.promote_types, (t.dtype for t in counting))
+def _fake(gate: Tensor, up: Tensor, *_: Any) -> Tensor:
+    return _elementwise.fake(gate, up)
+
+
+def _fake_backward(grad: Tensor, gate: Tensor, up: Tensor, *_: Any) -> tuple[Tensor, Tensor]:
+    shape, dtype = broadcast(grad, gate, up), promoted(grad, gate, up)
+    return empty(shape, dtype, grad, gate, up), empty(shape, dtype, grad, gate, up)
+
+
+def _gradients(call: Any, grad: Tensor) -> dict[str, Tensor | None]:
+    """Both of one launch; up's alone is act_mul again."""
+    variant = _rungs.again(call.variant)
+    if "gate" not in call.needs:
+        return {"up": reduced(act_mul(call.gate, grad, call.act, variant=variant), call.up)}
+    dgate, dup = act_mul_backward(grad, call.gate, call.up, call.act, variant=variant)
+    found: dict[str, Tensor | None] = {"gate": reduced(dgate, call.gate)}
+    if "up" in call.needs:
+        found["up"] = reduced(dup, call.up)
+    return found
+
+
+def _second_gradients(
+    call: Any, of_dgate: Tensor | None, of_dup: Tensor | None
+) -> dict[str, Tensor | None]:
+    """dgate = grad·act'(gate)·up and dup = grad·act(gate) are linear in grad and up."""
+    grad, gate, up, act = call.grad, call.gate, call.up, call.act
+    terms: dict[str, list[Tensor]] = {"grad": [], "gate": [], "up": []}
+    if of_dgate is not None:
+        if "gate" in call.needs:
+            _gemm.refuse_second("act_mul_backward", act)
+        terms["grad"].append(act_mul_backward(of_dgate, gate, up, act)[0])
+        terms["up"].append(act_mul_backward(of_dgate, gate, grad, act)[0])
+    if of_dup is not None:
+        terms["grad"].append(act_mul(gate, of_dup, act))
+        terms["gate"].append(act_mul_backward(of_dup, gate, grad, act)[0])
+    found: dict[str, Tensor | None] = {}
+    for name, mine in (("grad", grad), ("gate", gate), ("up", up)):
+        if name in call.needs:
+            total = terms[name][:1] if len(terms[name]) < 2 else [add(*terms[name])]
+            found[name] = reduced(total[0], mine) if total else torch.zeros_like(mine)
+    return found
+
+
+_act_mul = Registered(
+    "act_mul",
+    "Tensor gate, Tensor up, str act, str? variant, bool explain",
+    _launch_act_mul,
+    _fake,
+    gradients=Gradients(_gradients, {"gate": ("gate", "up"), "up": ("gate",)}),
+)
+_EVERY = ("grad", "gate", "up")
+_act_mul_backward = Registered(
+    "act_mul_backward",
+    "Tensor grad, Tensor gate, Tensor up, str act, str? variant, bool explain",
+    _launch_backward,
+    _fake_backward,
+    gradients=Gradients(_second_gradients, dict.fromkeys(_EVERY, _EVERY)),
+    results=2,
+)

@@ -1,4 +1,4 @@
-"""add: argument checks and launches. The kernels stand in csrc/add.cu."""
+"""add: argument checks, launches and gradients. The kernels stand in csrc/add.cu."""
 
 from __future__ import annotations
 
@@ -9,6 +9,8 @@ from torch import Tensor
 
 from cuda_reference import _arguments, _elementwise, _launch, _rungs
 from cuda_reference._arguments import FLOATING, INTEGRAL
+from cuda_reference._registered import Gradients, Registered, broadcast, empty
+from cuda_reference.ops.sum_to import reduced
 
 __all__ = ["add"]
 
@@ -52,12 +54,29 @@ def add(
         TypeError, ValueError, RuntimeError: as there; ValueError also for inputs that the variant
             does not take.
     """
+    op = _add
+    if isinstance(x, (bool, int, float)):
+        op = _add_to_scalar
+        if isinstance(y, (bool, int, float)):
+            y = _as_tensor("add", x, y)
+    elif isinstance(y, (bool, int, float)):
+        op = _add_scalar
+    result: Tensor = op(x, y, alpha, variant, explain, out=out)
+    return result
+
+
+def _launch_add(
+    x: Tensor | int | float,
+    y: Tensor | int | float,
+    alpha: int | float,
+    variant: str | None,
+    explain: bool,
+    *,
+    out: Tensor | None = None,
+) -> Tensor:
     operands = _promotable("add", x, y, FLOATING + INTEGRAL)
     tensors = {name: t for name, t in operands.items() if isinstance(t, Tensor)}
-    # Of a number only the kind promotes.
-    dtype = torch.result_type(
-        *(t if name in tensors else type(t)() for name, t in operands.items())
-    )
+    dtype = _result_dtype(*operands.values())
     alpha = _arguments.check_number("add", "alpha", alpha, dtype)
     given: int | float = 0
     for name in operands.keys() - tensors.keys():
@@ -87,8 +106,6 @@ def _promotable(op: str, x: Any, y: Any, dtypes: tuple[torch.dtype, ...]) -> dic
     """The checked operands by name; one of them may still be a number."""
     operands: dict[str, Any] = {"x": x, "y": y}
     numbers = [name for name, t in operands.items() if isinstance(t, (bool, int, float))]
-    if len(numbers) == 2:
-        numbers, operands["y"] = ["x"], _as_tensor(op, x, y)
     for name, t in operands.items():
         if name not in numbers:
             _arguments.check_tensor(op, name, t, dtypes)
@@ -108,3 +125,34 @@ def _as_tensor(op: str, x: int | float, y: int | float) -> Tensor:
     if isinstance(value, int) and value >= 2**63:
         value -= 2**64
     return torch.full((), value, dtype=dtype, device="cpu")
+
+
+def _result_dtype(x: Any, y: Any) -> torch.dtype:
+    """As torch promotes: of a number only the kind counts."""
+    return torch.result_type(*(t if isinstance(t, Tensor) else type(t)() for t in (x, y)))
+
+
+def _fake(x: Any, y: Any, *_: Any) -> Tensor:
+    tensors = [t for t in (x, y) if isinstance(t, Tensor)]
+    return empty(broadcast(*tensors), _result_dtype(x, y), *tensors)
+
+
+def _backward(call: Any, grad: Tensor) -> dict[str, Tensor | None]:
+    found: dict[str, Tensor | None] = {}
+    if "x" in call.needs:
+        found["x"] = reduced(grad, call.x)
+    if "y" in call.needs:
+        found["y"] = reduced(grad, call.y, call.alpha)
+    return found
+
+
+def _register(name: str, operands: str) -> Registered:
+    """add for operands of these kinds."""
+    parameters = f"{operands}, Scalar alpha, str? variant, bool explain"
+    gradients = Gradients(_backward, {"x": (), "y": ()})
+    return Registered(name, parameters, _launch_add, _fake, gradients=gradients, label="add")
+
+
+_add = _register("add", "Tensor x, Tensor y")
+_add_scalar = _register("add_scalar", "Tensor x, Scalar y")
+_add_to_scalar = _register("add_to_scalar", "Scalar x, Tensor y")

@@ -1,13 +1,18 @@
-"""gemm_bias_act: argument checks and launches. The launchers stand in csrc/gemm_bias_act.cu."""
+"""gemm_bias_act: argument checks, launches and gradients. The launchers stand in
+csrc/gemm_bias_act.cu.
+"""
 
 from __future__ import annotations
+
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from cuda_reference import _arguments, _gemm, _launch, _memory
+from cuda_reference import _arguments, _gemm, _launch, _memory, _product_gradients
 from cuda_reference._arguments import FLOATING
 from cuda_reference._gemm import takes as takes
+from cuda_reference._registered import Gradients, Registered, empty
 
 __all__ = ["gemm_bias_act"]
 
@@ -40,11 +45,30 @@ def gemm_bias_act(
         TypeError, ValueError, RuntimeError: as there; ValueError also for an unknown variant and
             for a dtype and precision that it does not have.
     """
+    precision = _gemm.precision_of(precision, a)
+    arguments = (a, b, bias, act, alpha, beta, c, out_dtype, precision, variant)
+    result: Tensor = _gemm_bias_act(*arguments, out=out)
+    return result
+
+
+def _launch_gemm_bias_act(
+    a: Tensor,
+    b: Tensor,
+    bias: Tensor | None,
+    act: str,
+    alpha: float,
+    beta: float | None,
+    c: Tensor | None,
+    out_dtype: torch.dtype | None,
+    precision: str,
+    variant: str | None,
+    *,
+    out: Tensor | None = None,
+) -> Tensor:
     op = "gemm_bias_act"
     a = _arguments.check_tensor(op, "a", a, FLOATING)
     b = _arguments.check_tensor(op, "b", b, (a.dtype,))
     _arguments.check_choice(op, "act", act, _gemm.ACTS)
-    precision = _gemm.precision_of(op, precision, a)
     variant = _gemm.variant_for(op, variant, a.dtype, precision)
     alpha = _arguments.check_number(op, "alpha", alpha, a.dtype)
     if beta is not None:
@@ -87,3 +111,39 @@ def gemm_bias_act(
         *((_gemm.PRECISIONS.index(precision),) if variant == "wmma" else ()),
     )
     return out
+
+
+def _reads(call: Any) -> dict[str, set[str]]:
+    others = [name for name in ("bias", "c") if getattr(call, name) is not None]
+    return _product_gradients.reads(call.act, ("a", "b"), tuple(others))
+
+
+def _backward(call: Any, grad: Tensor) -> dict[str, Tensor | None]:
+    product = _product_gradients.Product(
+        gemm_bias_act,
+        call.a,
+        call.b,
+        call.bias,
+        call.act,
+        call.precision,
+        call.variant,
+        call.result,
+        call.needs,
+        call.alpha,
+        call.beta,
+        call.c,
+    )
+    return _product_gradients.gradients(product, grad)
+
+
+_gemm_bias_act = Registered(
+    "gemm_bias_act",
+    "Tensor a, Tensor b, Tensor? bias, str act, float alpha, float? beta, Tensor? c, "
+    "ScalarType? out_dtype, str precision, str? variant",
+    _launch_gemm_bias_act,
+    lambda a, b, bias, act, alpha, beta, c, out_dtype, *_: empty(
+        (a.shape[0], b.shape[1]), out_dtype or a.dtype, a
+    ),
+    gradients=Gradients(_backward, _reads),
+    autocast="lower",
+)

@@ -1,13 +1,19 @@
-"""linear_act and linear_gelu: argument checks and launches. The launchers stand in
+"""linear_act and linear_gelu: argument checks, launches and gradients. The launchers stand in
 csrc/linear_act.cu.
 """
 
 from __future__ import annotations
 
+import functools
+from typing import Any
+
+import torch
 from torch import Tensor
 
-from cuda_reference import _arguments, _gemm, _launch, _memory
+from cuda_reference import _arguments, _gemm, _launch, _memory, _product_gradients
 from cuda_reference._arguments import FLOATING
+from cuda_reference._registered import Gradients, Registered, TensorMeta, empty
+from cuda_reference.ops.gemm_bias_act import gemm_bias_act
 
 __all__ = ["linear_act", "linear_gelu"]
 
@@ -34,8 +40,9 @@ def linear_act(
         TypeError, ValueError, RuntimeError: as there; ValueError also for an unknown variant and
             for a dtype and precision that it does not have.
     """
-    _arguments.check_choice("linear_act", "act", act, _gemm.ACTS)
-    return _run("linear_act", x, weight, bias, act, precision, out, variant)
+    precision = _gemm.precision_of(precision, x)
+    result: Tensor = _linear_act(x, weight, bias, act, precision, variant, out=out)
+    return result
 
 
 def linear_gelu(
@@ -60,7 +67,9 @@ def linear_gelu(
     """
     _arguments.check_choice("linear_gelu", "approximate", approximate, ("none", "tanh"))
     act = "gelu_tanh" if approximate == "tanh" else "gelu"
-    return _run("linear_gelu", x, weight, bias, act, precision, out, variant)
+    precision = _gemm.precision_of(precision, x)
+    result: Tensor = _linear_gelu(x, weight, bias, act, precision, variant, out=out)
+    return result
 
 
 def _run(
@@ -69,13 +78,14 @@ def _run(
     weight: Tensor,
     bias: Tensor | None,
     act: str,
-    precision: str | None,
-    out: Tensor | None,
+    precision: str,
     variant: str | None,
+    *,
+    out: Tensor | None = None,
 ) -> Tensor:
-    """Check the tensors, then launch; ``op`` is what errors call the op."""
+    """Check the arguments, then launch; ``op`` is what errors call the op."""
+    _arguments.check_choice(op, "act", act, _gemm.ACTS)
     x = _arguments.check_tensor(op, "x", x, FLOATING)
-    precision = _gemm.precision_of(op, precision, x)
     variant = _gemm.variant_for(op, variant, x.dtype, precision)
     weight = _arguments.check_tensor(op, "weight", weight, (x.dtype,))
     if x.dim() < 1 or weight.dim() != 2 or x.shape[-1] != weight.shape[1]:
@@ -113,3 +123,50 @@ def _run(
         *((_gemm.PRECISIONS.index(precision),) if variant == "wmma" else ()),
     )
     return out
+
+
+def _reads(call: Any) -> dict[str, set[str]]:
+    others = () if call.bias is None else ("bias",)
+    return _product_gradients.reads(call.act, ("x", "weight"), others)
+
+
+def _backward(call: Any, grad: Tensor) -> dict[str, Tensor | None]:
+    """Of the matrices that the kernel multiplied: x by rows, and weight transposed."""
+    x, weight, result, bias = call.x, call.weight, call.result, call.bias
+    columns, count = weight.shape[0], x.shape[:-1].numel()
+    matrix, rows = torch.Size((count, x.shape[-1])), (count, columns)
+    names = {"x": "a", "weight": "b", "bias": "bias"}
+    product = _product_gradients.Product(
+        gemm_bias_act,
+        x.reshape(matrix) if isinstance(x, Tensor) else TensorMeta(matrix, x.dtype),
+        weight.t() if isinstance(weight, Tensor) else weight,
+        bias,
+        call.act,
+        call.precision,
+        call.variant,
+        result.reshape(rows) if isinstance(result, Tensor) else result,
+        [names[name] for name in call.needs],
+        transposed=True,
+    )
+    found = _product_gradients.gradients(product, grad.reshape(rows))
+    dx = found.get("a")
+    return {
+        "x": None if dx is None else dx.view(x.shape),
+        "weight": found.get("b"),
+        "bias": found["bias"],
+    }
+
+
+def _register(op: str) -> Registered:
+    return Registered(
+        op,
+        "Tensor x, Tensor weight, Tensor? bias, str act, str precision, str? variant",
+        functools.partial(_run, op),
+        lambda x, weight, *_: empty((*x.shape[:-1], weight.shape[0]), x.dtype, x),
+        gradients=Gradients(_backward, _reads),
+        autocast="lower",
+    )
+
+
+_linear_act = _register("linear_act")
+_linear_gelu = _register("linear_gelu")

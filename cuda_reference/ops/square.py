@@ -1,11 +1,18 @@
-"""square and square_backward: argument checks and launches. The kernels stand in csrc/square.cu."""
+"""square and square_backward: argument checks, launches and gradients. The kernels stand in
+csrc/square.cu.
+"""
 
 from __future__ import annotations
 
+from typing import Any
+
+import torch
 from torch import Tensor
 
 from cuda_reference import _arguments, _elementwise, _launch, _rungs
 from cuda_reference._arguments import FLOATING, INTEGRAL
+from cuda_reference._registered import Gradients, Registered
+from cuda_reference.ops.sum_to import reduced
 
 __all__ = ["square", "square_backward"]
 
@@ -30,6 +37,13 @@ def square(
         TypeError, ValueError, RuntimeError: as there; ValueError also for inputs that the variant
             does not take.
     """
+    result: Tensor = _square(x, variant, explain, out=out)
+    return result
+
+
+def _launch_square(
+    x: Tensor, variant: str | None, explain: bool, *, out: Tensor | None = None
+) -> Tensor:
     if variant not in _GRIDS:
         operands, dtypes = {"x": x}, FLOATING + INTEGRAL
         return _elementwise.pointwise(
@@ -54,7 +68,44 @@ def square_backward(
 ) -> Tensor:
     """grad·(2·x): the CUDA twin of :func:`triton_kernels.square_backward`; its variants are
     rungs."""
+    result: Tensor = _square_backward(grad, x, variant, explain, out=out)
+    return result
+
+
+def _launch_backward(
+    grad: Tensor, x: Tensor, variant: str | None, explain: bool, *, out: Tensor | None = None
+) -> Tensor:
     op, operands, variants = "square_backward", {"grad": grad, "x": x}, _rungs.VARIANTS
     return _elementwise.pointwise(
         op, "square", operands, {}, FLOATING, out, variants, variant, explain
     )
+
+
+def _gradient(call: Any, grad: Tensor) -> dict[str, Tensor | None]:
+    return {"x": square_backward(grad, call.x, variant=_rungs.again(call.variant))}
+
+
+def _second_gradients(call: Any, g: Tensor) -> dict[str, Tensor | None]:
+    """Of a product: each factor's gradient has the other in it."""
+    return {
+        name: reduced(square_backward(g, other), mine)
+        for name, mine, other in (("grad", call.grad, call.x), ("x", call.x, call.grad))
+        if name in call.needs
+    }
+
+
+_square = Registered(
+    "square",
+    "Tensor x, str? variant, bool explain",
+    _launch_square,
+    lambda x, *_: _elementwise.fake(x),
+    gradients=Gradients(_gradient, {"x": ("x",)}),
+    autocast=torch.float32,
+)
+_square_backward = Registered(
+    "square_backward",
+    "Tensor grad, Tensor x, str? variant, bool explain",
+    _launch_backward,
+    lambda grad, x, *_: _elementwise.fake(grad, x),
+    gradients=Gradients(_second_gradients, {"grad": ("x",), "x": ("grad",)}),
+)

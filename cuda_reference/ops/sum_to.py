@@ -1,14 +1,16 @@
-"""sum_to: argument checks and launch. The kernel stands in csrc/sum_to.cu."""
+"""sum_to: argument checks, launch and gradient. The kernel stands in csrc/sum_to.cu."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from cuda_reference import _arguments, _launch, _memory
 from cuda_reference._arguments import FLOATING
+from cuda_reference._registered import Gradients, Registered, TensorMeta, empty
 
 __all__ = ["sum_to"]
 
@@ -32,6 +34,27 @@ def sum_to(
     Raises:
         TypeError, ValueError, RuntimeError: as there; ValueError for any variant.
     """
+    if variant is not None:
+        _arguments.check_choice("sum_to", "variant", variant, ())
+    result: Tensor = _sum_to(x, shape, factor, dtype, out=out)
+    return result
+
+
+def reduced(grad: Tensor, like: Tensor | TensorMeta, factor: int | float = 1) -> Tensor:
+    """factor·grad as the gradient of ``like``, which was broadcast and promoted to what grad is."""
+    if factor == 1 and (grad.shape, grad.dtype) == (like.shape, like.dtype):
+        return grad
+    return sum_to(grad, like.shape, factor=factor, dtype=like.dtype)
+
+
+def _launch_sum_to(
+    x: Tensor,
+    shape: Sequence[int],
+    factor: int | float,
+    dtype: torch.dtype | None,
+    *,
+    out: Tensor | None = None,
+) -> Tensor:
     op = "sum_to"
     x = _arguments.check_tensor(op, "x", x, FLOATING)
     dtype = _arguments.check_result_dtype(op, "dtype", dtype, x.dtype)
@@ -44,8 +67,6 @@ def sum_to(
         )
     compute = torch.float64 if torch.float64 in (x.dtype, dtype) else torch.float32
     factor = _arguments.check_number(op, "factor", factor, compute)
-    if variant is not None:
-        _arguments.check_choice(op, "variant", variant, ())
     device = _arguments.check_device(op, {"x": x})
     if out is None:
         out = _memory.new_result(op, shape, dtype, device)
@@ -61,3 +82,18 @@ def sum_to(
     arguments = (_launch.tensor(t) for t in (first, rest, out))
     _launch.launch(op, op, {"x": x, "out": out}, (out,), *arguments, _launch.scalar(factor))
     return out
+
+
+def _backward(call: Any, grad: Tensor) -> dict[str, Tensor | None]:
+    """factor·grad, repeated along what was summed."""
+    small = reduced(grad, TensorMeta(grad.shape, call.x.dtype), call.factor)
+    return {"x": small.expand(call.x.shape)}
+
+
+_sum_to = Registered(
+    "sum_to",
+    "Tensor x, SymInt[] shape, Scalar factor, ScalarType? dtype",
+    _launch_sum_to,
+    lambda x, shape, factor, dtype: empty(tuple(shape), dtype or x.dtype, x),
+    gradients=Gradients(_backward, {"x": ()}),
+)

@@ -130,6 +130,7 @@ def test_models_do_without_all_of_them(copy: Path) -> None:
 def test_a_cuda_op_goes_with_its_source(copy: Path) -> None:
     csrc, ops = (copy / "cuda_reference" / name for name in ("csrc", "ops"))
     (csrc / "relu_scale.cu").unlink()
+    (ops / "relu_scale.py").unlink()
     (csrc / "square.cu").unlink()
     assert f"ImportError: {ops / 'square.py'} has no {csrc / 'square.cu'}" in last_line(
         copy, "import cuda_reference"
