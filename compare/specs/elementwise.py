@@ -60,7 +60,10 @@ HUGE = [((2**31 + 17,), "contiguous"), ((2**15 + 1, 2**16 + 1), "transposed")]  
 ALMOST_HUGE = (2**31 - 5,)
 
 
-BROADCAST = ("same", "row", "column", "0-d", "batch", "outer", "channel", "middle", "strided-row")
+BROADCAST = (
+    *("same", "row", "column", "0-d", "batch", "outer", "channel", "middle", "strided-row"),
+    "padded-column",
+)
 _LYING = (*cases.LAYOUTS, *cases.OF_MODELS, *cases.DISTANT)
 DENSE = {"contiguous", "misaligned", "inplace", "functional"}
 # The CUDA side's types of elements.
@@ -261,6 +264,7 @@ class Elementwise(Spec):
                 yield case((6, 5, 4), "transposed", y=kind, out="contiguous")
             yield case((4, 3, 40), y="middle")  # of what looks like a walk, and is none
             yield case((7, 33), y="strided-row")
+            yield case((3, 32, 5), y="padded-column")
             yield case((2, 70, 3, 5), y="channel")
             yield case((2, 3, 16, 257), y="channel")
             if dtype == "float64":
@@ -290,8 +294,9 @@ class Elementwise(Spec):
     def inputs(self, case: Case, device: torch.device = CPU) -> Arguments:
         """x in the case's layout. Option y says how a second tensor differs: row, column, 0-d,
         scalar, channel, batch of x's shape, one in place of the rows ("middle"), every second
-        element of a row ("strided-row"), a row while x is a column ("outer"), or a layout of its
-        own; option x may say scalar, too.
+        element of a row ("strided-row"), a column of rows with gaps between them
+        ("padded-column"), a row while x is a column ("outer"), or a layout of its own; option x
+        may say scalar, too.
 
         Values "ties" are for operands that a 16-bit result dtype rounds. Where they are
         "cancelling" nothing but roundings remains of the sum: an operand or a product rounded
@@ -328,6 +333,8 @@ class Elementwise(Spec):
             second = cases.arrange(second, kind)
         elif kind == "strided-row":
             second = cases.arrange(second, "strided")
+        elif kind == "padded-column":
+            second = cases.arrange(second[..., 0], "padded")[..., None]
         return (first, second), options
 
     def shapes(self, case: Case) -> list[tuple[int, ...]]:
@@ -339,12 +346,13 @@ class Elementwise(Spec):
         others = {"row": shape[-1:], "column": column, "0-d": (), "scalar": ()}
         others |= {"batch": (3, *shape), "outer": shape[-1:], "channel": (*shape[-3:-2], 1, 1)}
         others |= {"middle": (*shape[:-2], 1, *shape[-1:]), "strided-row": shape[-1:]}
+        others |= {"padded-column": column}
         alone = case.options.get("x") == "scalar"
         return [() if alone else column if kind == "outer" else shape, others.get(kind, shape)]
 
     def refuses(self, case: Case) -> str:
         """Shapes that have no such dimensions."""
-        needed = {"outer": 1, "middle": 2, "strided-row": 1, "channel": 3}
+        needed = {"outer": 1, "middle": 2, "strided-row": 1, "channel": 3, "padded-column": 3}
         least = needed.get(case.options.get("y", ""), 0)
         return f"this y needs a shape of {least} sizes or more" if len(case.shape) < least else ""
 
