@@ -19,6 +19,14 @@ template <> struct OpMathType<c10::Half> { using type = float; };
 template <> struct OpMathType<c10::BFloat16> { using type = float; };
 template <class T> using opmath_type = typename OpMathType<T>::type;
 
+template <class T>
+struct numeric_limits {
+  static T lowest() { return std::numeric_limits<T>::lowest(); }
+  static T max() { return std::numeric_limits<T>::max(); }
+  static T lower_bound() { return std::is_integral<T>::value ? lowest() : T(-std::numeric_limits<T>::infinity()); }
+  static T upper_bound() { return std::is_integral<T>::value ? max() : T(std::numeric_limits<T>::infinity()); }
+};
+
 template <class T> T ceil_div(T a, T b) { return (a + b - 1) / b; }
 
 namespace cuda {
@@ -42,9 +50,14 @@ inline cudaDeviceProp* getDeviceProperties(int device) {
   return &properties;
 }
 inline cudaDeviceProp* getCurrentDeviceProperties() { return getDeviceProperties(0); }
+namespace detail {
+inline bool canUse32BitIndexMath(const Tensor& t, int64_t most = 0x7FFFFFFF) { return t.numel() <= most; }
+}
 inline int warp_size() { return 32; }
 template <class T> T ATenCeilDiv(T a, T b) { return ceil_div(a, b); }
 }  // namespace cuda
+using DeviceGuard = cuda::CUDAGuard;
+using OptionalDeviceGuard = cuda::CUDAGuard;
 inline cuda::CUDAGuard device_guard(const Tensor& t) { return cuda::CUDAGuard(t.device()); }
 
 struct NoGradGuard {
@@ -54,12 +67,16 @@ struct NoGradGuard {
 }  // namespace at
 
 namespace c10 {
+using at::DeviceGuard;
+using at::OptionalDeviceGuard;
 namespace cuda {
 using namespace at::cuda;
 }
 }  // namespace c10
 namespace torch {
+using at::DeviceGuard;
 using at::NoGradGuard;
+template <class Function> Function wrap_pybind_function(Function function) { return function; }
 }
 
 // ---- Of kernels --------------------------------------------------------------------------------------------

@@ -53,6 +53,15 @@ CROSSCHECK_SHORT(Half, __half)
 CROSSCHECK_SHORT(BFloat16, __nv_bfloat16)
 #undef CROSSCHECK_OPERATOR
 #undef CROSSCHECK_SHORT
+// Of two of one type only: another operand makes a float of this one.
+template <class T>
+using IfShort = std::enable_if_t<std::is_same<T, Half>::value || std::is_same<T, BFloat16>::value, bool>;
+template <class T> IfShort<T> operator==(const T& a, const T& b) { return float(a) == float(b); }
+template <class T> IfShort<T> operator!=(const T& a, const T& b) { return float(a) != float(b); }
+template <class T> IfShort<T> operator<(const T& a, const T& b) { return float(a) < float(b); }
+template <class T> IfShort<T> operator<=(const T& a, const T& b) { return float(a) <= float(b); }
+template <class T> IfShort<T> operator>(const T& a, const T& b) { return float(a) > float(b); }
+template <class T> IfShort<T> operator>=(const T& a, const T& b) { return float(a) >= float(b); }
 
 // In the order of DTYPE_CODE in cuda_reference/_extension.py.
 enum class ScalarType : int {
