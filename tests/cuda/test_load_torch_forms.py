@@ -9,7 +9,6 @@ import pytest
 import torch
 from cached import needs_host_target
 
-from compare import debug_cuda
 from cuda_reference import BuildError, load
 from cuda_reference._extension import Extension
 
@@ -124,28 +123,10 @@ torch::Tensor weighted(torch::Tensor x, torch::Tensor w) {
   return y;
 }
 
-// ---- as a published extension has it: the value that all threads read is written over
-
-__global__ void chosen_kernel(const float* x, int64_t* out, int n, int count) {
-  __shared__ int best;
-  if (threadIdx.x == 0) best = 0;
-  for (int k = 0; k < count; ++k) {
-    __syncthreads();
-    const int last = best;  // and no barrier before somebody writes
-    if (threadIdx.x == (last + 1) % blockDim.x) best = (last + 1) % n, out[k] = best;
-  }
-}
-torch::Tensor chosen(torch::Tensor x, int count) {
-  auto out = torch::empty({count}, x.options().dtype(torch::kLong));
-  chosen_kernel<<<1, 8>>>(x.data_ptr<float>(), out.data_ptr<int64_t>(), x.numel(), count);
-  return out;
-}
-
 PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {
   m.def("leaky", torch::wrap_pybind_function(leaky));
   m.def("row_sums", &row_sums);
   m.def("weighted", &weighted);
-  m.def("chosen", &chosen);
 }
 """
 
@@ -191,13 +172,6 @@ def test_dispatch_names_what_it_leaves_out(module: Extension) -> None:
 def test_the_runtime_around_a_launch(module: Extension) -> None:
     x, w = torch.randn(12), torch.randn(4)
     assert torch.equal(module.weighted(x, w), x * w.repeat(3))
-
-
-def test_a_race_for_what_was_chosen_last(module: Extension) -> None:
-    report = debug_cuda(module.chosen, (torch.zeros(8), 4), oracle=lambda *_: torch.arange(1, 5))
-    assert not report
-    assert "race" in str(report)
-    assert "const int last = best;" in str(report)
 
 
 def test_comments_between_parameters_are_no_names(module: Extension) -> None:
