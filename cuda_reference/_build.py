@@ -317,8 +317,8 @@ def _load(stem: str, target: Target, csrc: Path, more: tuple[str, ...]) -> ctype
     except OSError as error:
         if missing := re.search(r"undefined symbol: (\w+)", str(error)):
             raise BuildError(
-                f"{path} needs {_demangled(missing[1])}, which none of its sources defines, nor the "
-                f"{target} target"
+                f"{path} needs {_demangled(missing[1])}, which none of its sources defines, "
+                f"nor the {target} target"
             ) from error
         raise BuildError(
             f"cannot load {path} ({error}): build it on this machine, or on one with no newer "
