@@ -293,6 +293,14 @@ def library(
         return _load(stem, target, csrc, more)
 
 
+def _demangled(symbol: str) -> str:
+    """As C++ writes it."""
+    demangle = ctypes.CDLL("libstdc++.so.6").__cxa_demangle
+    demangle.restype = ctypes.c_char_p
+    name: bytes | None = demangle(symbol.encode(), None, None, ctypes.byref(ctypes.c_int()))
+    return name.decode() if name else symbol
+
+
 @functools.cache
 def _load(stem: str, target: Target, csrc: Path, more: tuple[str, ...]) -> ctypes.CDLL:
     path = build([stem], target, csrc=csrc, more=more)[stem]
@@ -307,6 +315,11 @@ def _load(stem: str, target: Target, csrc: Path, more: tuple[str, ...]) -> ctype
     try:
         loaded = ctypes.CDLL(str(path))
     except OSError as error:
+        if missing := re.search(r"undefined symbol: (\w+)", str(error)):
+            raise BuildError(
+                f"{path} needs {_demangled(missing[1])}, which none of its sources defines, "
+                f"nor the {target} target"
+            ) from error
         raise BuildError(
             f"cannot load {path} ({error}): build it on this machine, or on one with no newer "
             "system libraries"

@@ -100,6 +100,7 @@ class Extension:
     def _parameters(self, symbol: str) -> list[str]:
         """The names of a function's parameters, if it is defined outside of macros."""
         for text in self._sources.values():
+            text = re.sub(r"//.*|/\*[\s\S]*?\*/", "", text)
             if match := re.search(rf"\b{symbol}\s*\(([^()]*)\)\s*\{{", text):
                 declared = (" ".join(each.split()) for each in match[1].split(","))
                 return [re.sub(r"\s*=.*|.*\W(?=\w)", "", each) for each in declared]

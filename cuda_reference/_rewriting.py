@@ -130,7 +130,10 @@ def _edits(text: str, file: str, stream: list[Token], in_macro: bool) -> Iterato
         elif token.text == "<" and _three(stream, at) and stream[at - 1].text != "<":
             yield from _launch(text, file, stream, at)
         elif token.text == "__shared__":
-            yield from _shared(text, file, stream, at, in_macro or not all(scopes))
+            outside = not in_macro and all(scopes)
+            yield from _shared(text, file, stream, at, not outside)
+            if outside:
+                yield from _casts(stream, at)
         elif token.text in ("asm", "__asm__", "__asm"):
             yield from _assembly(text, stream, at)
         elif token.text == ";" and all(scopes) and not in_macro:
@@ -271,6 +274,17 @@ def _shared(text: str, file: str, stream: list[Token], at: int, inside: bool) ->
                 "declare it in the kernel"
             )
     yield _Edit(*whole, "; ".join(parts))
+
+
+def _casts(stream: list[Token], at: int) -> Iterator[_Edit]:
+    """A dynamic shared array of the file is an object, which + makes a pointer where it is cast."""
+    end = next(i for i in range(at, len(stream)) if stream[i].text in (";", "["))
+    name = stream[end - 1].text
+    for i in range(end + 1, len(stream)):
+        before = stream[i - 1].text
+        cast = before == ")" or (before == "(" and stream[i - 2].text == ">")
+        if stream[i].text == name and cast:
+            yield _Edit(stream[i].start, stream[i].end, f"(+{name})")
 
 
 def _declared(stream: list[Token]) -> Iterator[Token]:

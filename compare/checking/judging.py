@@ -86,8 +86,8 @@ def by_bound(result: Tensor, reference: Tensor, bound: Tensor) -> Comparison:
     Raises:
         ValueError: the bound is infinite, NaN or negative where the oracle is finite.
     """
-    reference = _with_arithmetic(reference)
     check_bound(bound, reference)
+    reference = _with_arithmetic(reference)
     error = numerics.difference(result, reference)
     alike = (error == 0) | (result.isnan() & reference.isnan())
     infinite = result.is_floating_point() & error.isinf() & ~result.isnan()
@@ -121,6 +121,7 @@ def check_max_ulps(max_ulps: float) -> None:
 
 def check_bound(bound: Tensor, reference: Tensor) -> None:
     """Refuse a bound that proves nothing: where the oracle is finite it must be so, too."""
+    reference = _with_arithmetic(reference)
     useless = reference.isfinite() & ~(bound.isfinite() & (bound >= 0))
     if bool(useless.any()):
         index = tuple(useless.nonzero()[0].tolist())

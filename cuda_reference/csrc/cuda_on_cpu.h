@@ -11,6 +11,7 @@
 //   cuda_on_cpu_runtime.h  cudaGetLastError, cudaMalloc and the like
 //   cuda_on_cpu_written.h  what <<<>>>, __shared__ and inline PTX are rewritten to
 //   cuda_on_cpu_math.h     device functions, half and bfloat16
+//   cuda_on_cpu_intrinsics.h   integer intrinsics, conversions and arithmetic that say how they round
 //   cuda_on_cpu_wmma.h     nvcuda::wmma: fragments, and the arithmetic of a tensor core
 //
 // The blocks of a grid run one after another. Inside a block a fiber runs thread after thread until one has to
@@ -30,6 +31,7 @@
 
 #include <cuda_runtime_api.h>
 #include <dlfcn.h>
+#include <fenv.h>
 #include <pthread.h>
 #include <setjmp.h>
 #include <signal.h>
@@ -44,6 +46,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <limits>
 #include <tuple>
 #include <type_traits>
 
@@ -85,4 +88,5 @@ static constexpr int warpSize = 32;
 #include "cuda_on_cpu_runtime.h"
 #include "cuda_on_cpu_written.h"
 #include "cuda_on_cpu_math.h"
+#include "cuda_on_cpu_intrinsics.h"
 #include "cuda_on_cpu_wmma.h"

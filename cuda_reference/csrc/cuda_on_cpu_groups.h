@@ -1,4 +1,5 @@
-// cuda_on_cpu_groups.h: cooperative_groups: the block, and tiles of it that lie in a warp.
+// cuda_on_cpu_groups.h: cooperative_groups: the block, tiles of it that lie in a warp, lanes that run together, and of
+// the grid all but its sync(), since blocks run one after another.
 // Included where a source includes <cooperative_groups.h>.
 #pragma once
 
@@ -22,6 +23,23 @@ class thread_block {
 };
 
 inline thread_block this_thread_block() { return {}; }
+
+class grid_group {
+ public:
+  static bool is_valid() { return false; }
+  [[noreturn]] static void sync(CUDA_ON_CPU_LINE) {
+    cuda_on_cpu::fail_here("calls grid_group::sync() at line %d; on the CPU blocks run one after another", line);
+  }
+  static unsigned long long block_rank() {
+    return (blockIdx.z * uint64_t(gridDim.y) + blockIdx.y) * gridDim.x + blockIdx.x;
+  }
+  static unsigned long long thread_rank() { return block_rank() * thread_block::size() + thread_block::thread_rank(); }
+  static unsigned long long num_blocks() { return uint64_t(gridDim.x) * gridDim.y * gridDim.z; }
+  static unsigned long long num_threads() { return num_blocks() * thread_block::size(); }
+  static unsigned long long size() { return num_threads(); }
+  static dim3 group_dim() { return gridDim; }
+};
+inline grid_group this_grid() { return {}; }
 
 // Lanes of one warp that do together what their mask says.
 class WarpGroup {
@@ -51,18 +69,23 @@ class WarpGroup {
   }
   int any(int p, CUDA_ON_CPU_LINE) const { return __any_sync(mask_, p, line); }
   int all(int p, CUDA_ON_CPU_LINE) const { return __all_sync(mask_, p, line); }
-  unsigned ballot(int p, CUDA_ON_CPU_LINE) const {
-    const unsigned lanes = __ballot_sync(mask_, p, line);
-    unsigned ranks = 0, rank = 0;
-    for (unsigned lane = 0; lane < 32; ++lane)
-      if (mask_ >> lane & 1) ranks |= (lanes >> lane & 1) << rank++;
-    return ranks;
+  unsigned ballot(int p, CUDA_ON_CPU_LINE) const { return ranks(__ballot_sync(mask_, p, line)); }
+  template <class T>
+  unsigned match_any(T value, CUDA_ON_CPU_LINE) const {
+    return ranks(__match_any_sync(mask_, value, line));
   }
 
- protected:
   explicit WarpGroup(uint32_t mask) : mask_(mask) {}
+
+ protected:
   uint32_t mask_;
 
+  unsigned ranks(unsigned lanes) const {
+    unsigned found = 0, rank = 0;
+    for (unsigned lane = 0; lane < 32; ++lane)
+      if (mask_ >> lane & 1) found |= (lanes >> lane & 1) << rank++;
+    return found;
+  }
   template <class T>
   T exchange(const char* what, int line, T value, unsigned rank) const {
     uint32_t left = mask_;
@@ -70,6 +93,15 @@ class WarpGroup {
     return cuda_on_cpu::exchange(what, line, mask_, value, __builtin_ctz(left), cuda_on_cpu::shuffle);
   }
 };
+
+// The lanes of a warp that come to the same line.
+class coalesced_group : public WarpGroup {
+ public:
+  explicit coalesced_group(uint32_t mask) : WarpGroup(mask) {}
+};
+inline coalesced_group coalesced_threads(CUDA_ON_CPU_LINE) {
+  return coalesced_group(cuda_on_cpu::gather("coalesced_threads", line));
+}
 
 template <unsigned Size, class Parent = thread_block>
 class thread_block_tile : public WarpGroup {
@@ -95,6 +127,26 @@ thread_block_tile<Size, Parent> tiled_partition(const thread_block_tile<Outer, P
   return {};
 }
 
+// Any of the groups above, known only when the kernel runs.
+class thread_group {
+ public:
+  thread_group(const thread_block&) {}
+  thread_group(const WarpGroup& group) : group_(group), in_warp_(true) {}
+  void sync(CUDA_ON_CPU_LINE) const { in_warp_ ? group_.sync(line) : thread_block::sync(line); }
+  unsigned thread_rank() const { return in_warp_ ? group_.thread_rank() : thread_block::thread_rank(); }
+  unsigned num_threads() const { return in_warp_ ? group_.num_threads() : thread_block::num_threads(); }
+  unsigned size() const { return num_threads(); }
+
+ private:
+  WarpGroup group_{0xFFFFFFFFu};
+  bool in_warp_ = false;
+};
+inline thread_group tiled_partition(const thread_group& of, unsigned size, CUDA_ON_CPU_LINE) {
+  if (!size || size > 32 || size & (size - 1) || size > of.size())
+    cuda_on_cpu::fail_here("calls tiled_partition() at line %d for tiles of %u threads", line, size);
+  return WarpGroup((0xFFFFFFFFu >> (32 - size)) << (cuda_on_cpu::self->lane & ~(size - 1)));
+}
+
 template <class Group>
 void sync(const Group& group, CUDA_ON_CPU_LINE) {
   group.sync(line);
@@ -114,6 +166,13 @@ template <unsigned Size, class Parent, class T, class Operation>
 T reduce(const thread_block_tile<Size, Parent>& tile, T value, Operation operation, CUDA_ON_CPU_LINE) {
   for (unsigned bits = Size / 2; bits; bits /= 2) value = operation(value, tile.shfl_xor(value, bits, line));
   return value;
+}
+
+template <class T, class Operation>
+T reduce(const coalesced_group& group, T value, Operation operation, CUDA_ON_CPU_LINE) {
+  T result = group.shfl(value, 0, line);
+  for (unsigned rank = 1; rank < group.size(); ++rank) result = operation(result, group.shfl(value, rank, line));
+  return result;
 }
 
 }  // namespace cooperative_groups

@@ -16,7 +16,6 @@ template <class A, class B> auto max(A a, B b) {
 
 inline float rsqrtf(float x) { return 1.0f / std::sqrt(x); }
 inline double rsqrt(double x) { return 1.0 / std::sqrt(x); }
-inline float normcdff(float x) { return 0.5f * std::erfc(-x * 0.70710678118654752f); }
 inline float __expf(float x) { return std::exp(x); }
 inline float __exp10f(float x) { return std::pow(10.0f, x); }
 inline float __logf(float x) { return std::log(x); }
@@ -28,16 +27,6 @@ inline float __cosf(float x) { return std::cos(x); }
 inline float __tanf(float x) { return std::tan(x); }
 inline float __fdividef(float x, float y) { return x / y; }
 inline float __saturatef(float x) { return x > 0.0f ? (x < 1.0f ? x : 1.0f) : 0.0f; }  // NaN to 0
-inline float __fadd_rn(float x, float y) { return x + y; }
-inline float __fsub_rn(float x, float y) { return x - y; }
-inline float __fmul_rn(float x, float y) { return x * y; }
-inline float __fdiv_rn(float x, float y) { return x / y; }
-inline float __frcp_rn(float x) { return 1.0f / x; }
-inline float __fsqrt_rn(float x) { return std::sqrt(x); }
-inline float __fmaf_rn(float x, float y, float z) { return std::fma(x, y, z); }
-inline double __dadd_rn(double x, double y) { return x + y; }
-inline double __dmul_rn(double x, double y) { return x * y; }
-inline double __fma_rn(double x, double y, double z) { return std::fma(x, y, z); }
 
 namespace cuda_on_cpu {
 template <class To, class From> To bits_as(From from) {
@@ -53,12 +42,6 @@ inline float __int_as_float(int x) { return cuda_on_cpu::bits_as<float>(x); }
 inline float __uint_as_float(unsigned x) { return cuda_on_cpu::bits_as<float>(x); }
 inline long long __double_as_longlong(double x) { return cuda_on_cpu::bits_as<long long>(x); }
 inline double __longlong_as_double(long long x) { return cuda_on_cpu::bits_as<double>(x); }
-inline float __int2float_rn(int x) { return float(x); }
-inline float __uint2float_rn(unsigned x) { return float(x); }
-inline float __double2float_rn(double x) { return float(x); }
-inline int __popc(unsigned x) { return __builtin_popcount(x); }
-inline int __clz(int x) { return x ? __builtin_clz(unsigned(x)) : 32; }
-inline int __ffs(int x) { return __builtin_ffs(x); }
 
 // ---- half and bfloat16: what is device-only in cuda_fp16.h and cuda_bf16.h ------------------------------------
 

@@ -165,14 +165,35 @@ cuda_on_cpu::Integer<T> atomicCAS(T* address, cuda_on_cpu::Given<T> expected, cu
   return cuda_on_cpu::read_modify_write(address, [=](T old) { return old == expected ? value : old; });
 }
 
+// Up to a limit, and round.
+inline unsigned atomicInc(unsigned* address, unsigned limit) {
+  return cuda_on_cpu::read_modify_write(address, [=](unsigned old) { return old >= limit ? 0 : old + 1; });
+}
+inline unsigned atomicDec(unsigned* address, unsigned limit) {
+  return cuda_on_cpu::read_modify_write(address, [=](unsigned old) { return old == 0 || old > limit ? limit : old - 1; });
+}
+#define CUDA_ON_CPU_SCOPES(name)                                                                               \
+  template <class T, class... Value> T name##_block(T* address, Value... value) { return name(address, value...); } \
+  template <class T, class... Value> T name##_system(T* address, Value... value) { return name(address, value...); }
+CUDA_ON_CPU_SCOPES(atomicAdd) CUDA_ON_CPU_SCOPES(atomicSub) CUDA_ON_CPU_SCOPES(atomicMin) CUDA_ON_CPU_SCOPES(atomicMax)
+CUDA_ON_CPU_SCOPES(atomicAnd) CUDA_ON_CPU_SCOPES(atomicOr) CUDA_ON_CPU_SCOPES(atomicXor) CUDA_ON_CPU_SCOPES(atomicExch)
+CUDA_ON_CPU_SCOPES(atomicCAS) CUDA_ON_CPU_SCOPES(atomicInc) CUDA_ON_CPU_SCOPES(atomicDec)
+#undef CUDA_ON_CPU_SCOPES
+
 // ---- Fences, cached loads and stores: plain ones here ------------------------------------------------------
 
 inline void __threadfence() {}
 inline void __threadfence_block() {}
+inline void __threadfence_system() {}
+inline void __nanosleep(unsigned) {}
+[[noreturn]] inline void __trap(CUDA_ON_CPU_LINE) { cuda_on_cpu::fail_here("calls __trap() at line %d", line); }
 template <class T> T __ldg(const T* address) { return *address; }
 template <class T> T __ldca(const T* address) { return *address; }
 template <class T> T __ldcg(const T* address) { return *address; }
 template <class T> T __ldcs(const T* address) { return *address; }
+template <class T> T __ldlu(const T* address) { return *address; }
+template <class T> T __ldcv(const T* address) { return *address; }
+template <class T> void __stwb(T* address, cuda_on_cpu::Given<T> value) { *address = value; }
 template <class T> void __stcg(T* address, cuda_on_cpu::Given<T> value) { *address = value; }
 template <class T> void __stcs(T* address, cuda_on_cpu::Given<T> value) { *address = value; }
 template <class T> void __stwt(T* address, cuda_on_cpu::Given<T> value) { *address = value; }

@@ -40,6 +40,56 @@ CUDA_ON_CPU_RUNTIME cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAtt
   }
   return cudaSuccess;
 }
+CUDA_ON_CPU_RUNTIME cudaError_t cudaGetDeviceProperties(cudaDeviceProp* of, int) {
+  *of = cudaDeviceProp();
+  strcpy(of->name, "the CPU, in the manner of an H100");
+  of->major = 9;
+  of->multiProcessorCount = 132;
+  of->warpSize = 32;
+  of->maxThreadsPerBlock = 1024;
+  of->maxThreadsPerMultiProcessor = 2048;
+  of->sharedMemPerBlock = 48 * 1024;
+  of->sharedMemPerBlockOptin = 227 * 1024;
+  of->sharedMemPerMultiprocessor = 228 * 1024;
+  of->regsPerBlock = of->regsPerMultiprocessor = 65536;
+  of->l2CacheSize = 50 << 20;
+  of->totalGlobalMem = size_t(80) << 30;
+  of->maxGridSize[0] = 0x7FFFFFFF;
+  of->maxGridSize[1] = of->maxGridSize[2] = 65535;
+  of->maxThreadsDim[0] = of->maxThreadsDim[1] = 1024;
+  of->maxThreadsDim[2] = 64;
+  return cudaSuccess;
+}
+CUDA_ON_CPU_RUNTIME cudaError_t cudaGetDeviceCount(int* count) {
+  *count = 1;
+  return cudaSuccess;
+}
+CUDA_ON_CPU_RUNTIME const char* cudaGetErrorName(cudaError_t error) {
+  return error == cudaSuccess ? "cudaSuccess" : cudaGetErrorString(error);
+}
+CUDA_ON_CPU_RUNTIME cudaError_t cudaDeviceReset() { return cudaSuccess; }
+// A stream and an event are nothing; no time passes between events.
+CUDA_ON_CPU_RUNTIME cudaError_t cudaStreamCreate(cudaStream_t* stream) {
+  *stream = nullptr;
+  return cudaSuccess;
+}
+CUDA_ON_CPU_RUNTIME cudaError_t cudaStreamCreateWithFlags(cudaStream_t* stream, unsigned) {
+  return cudaStreamCreate(stream);
+}
+CUDA_ON_CPU_RUNTIME cudaError_t cudaStreamDestroy(cudaStream_t) { return cudaSuccess; }
+CUDA_ON_CPU_RUNTIME cudaError_t cudaStreamWaitEvent(cudaStream_t, cudaEvent_t, unsigned) { return cudaSuccess; }
+CUDA_ON_CPU_RUNTIME cudaError_t cudaEventCreate(cudaEvent_t* event) {
+  *event = nullptr;
+  return cudaSuccess;
+}
+CUDA_ON_CPU_RUNTIME cudaError_t cudaEventCreateWithFlags(cudaEvent_t* event, unsigned) { return cudaEventCreate(event); }
+CUDA_ON_CPU_RUNTIME cudaError_t cudaEventDestroy(cudaEvent_t) { return cudaSuccess; }
+CUDA_ON_CPU_RUNTIME cudaError_t cudaEventRecord(cudaEvent_t, cudaStream_t) { return cudaSuccess; }
+CUDA_ON_CPU_RUNTIME cudaError_t cudaEventSynchronize(cudaEvent_t) { return cudaPeekAtLastError(); }
+CUDA_ON_CPU_RUNTIME cudaError_t cudaEventElapsedTime(float* milliseconds, cudaEvent_t, cudaEvent_t) {
+  *milliseconds = 0;
+  return cudaSuccess;
+}
 CUDA_ON_CPU_RUNTIME cudaError_t cudaMalloc(void** pointer, size_t bytes) {
   *pointer = nullptr;
   return bytes == 0 || posix_memalign(pointer, 256, bytes) == 0 ? cudaSuccess : cudaErrorMemoryAllocation;
@@ -47,6 +97,11 @@ CUDA_ON_CPU_RUNTIME cudaError_t cudaMalloc(void** pointer, size_t bytes) {
 CUDA_ON_CPU_RUNTIME cudaError_t cudaFree(void* pointer) {
   free(pointer);
   return cudaSuccess;
+}
+CUDA_ON_CPU_RUNTIME cudaError_t cudaMallocHost(void** pointer, size_t bytes) { return cudaMalloc(pointer, bytes); }
+CUDA_ON_CPU_RUNTIME cudaError_t cudaFreeHost(void* pointer) { return cudaFree(pointer); }
+CUDA_ON_CPU_RUNTIME cudaError_t cudaMallocManaged(void** pointer, size_t bytes, unsigned) {
+  return cudaMalloc(pointer, bytes);
 }
 CUDA_ON_CPU_RUNTIME cudaError_t cudaMemcpy(void* to, const void* from, size_t bytes, cudaMemcpyKind) {
   memcpy(to, from, bytes);
@@ -70,6 +125,38 @@ CUDA_ON_CPU_RUNTIME cudaError_t cudaMemsetAsync(void* to, int value, size_t byte
 template <class T>
 cudaError_t cudaMalloc(T** pointer, size_t bytes) {
   return cudaMalloc(reinterpret_cast<void**>(pointer), bytes);
+}
+template <class T>
+cudaError_t cudaMallocHost(T** pointer, size_t bytes, unsigned = 0) {
+  return cudaMalloc(reinterpret_cast<void**>(pointer), bytes);
+}
+template <class T>
+cudaError_t cudaMallocManaged(T** pointer, size_t bytes, unsigned = 0) {
+  return cudaMalloc(reinterpret_cast<void**>(pointer), bytes);
+}
+template <class T>
+cudaError_t cudaMallocAsync(T** pointer, size_t bytes, cudaStream_t) {
+  return cudaMalloc(reinterpret_cast<void**>(pointer), bytes);
+}
+inline cudaError_t cudaFreeAsync(void* pointer, cudaStream_t) { return cudaFree(pointer); }
+// A variable that is __constant__ or __device__ is an ordinary one here.
+template <class T>
+cudaError_t cudaMemcpyToSymbol(T& symbol, const void* from, size_t bytes, size_t offset = 0,
+                               cudaMemcpyKind = cudaMemcpyHostToDevice) {
+  memcpy(reinterpret_cast<char*>(&symbol) + offset, from, bytes);
+  return cudaSuccess;
+}
+template <class T>
+cudaError_t cudaMemcpyFromSymbol(void* to, const T& symbol, size_t bytes, size_t offset = 0,
+                                 cudaMemcpyKind = cudaMemcpyDeviceToHost) {
+  memcpy(to, reinterpret_cast<const char*>(&symbol) + offset, bytes);
+  return cudaSuccess;
+}
+// As many blocks as threads and shared memory allow; registers are not known here.
+template <class Kernel>
+cudaError_t cudaOccupancyMaxActiveBlocksPerMultiprocessor(int* blocks, Kernel, int threads, size_t shared) {
+  *blocks = std::min<size_t>({2048u / std::max(threads, 1), 32, 228 * 1024 / (shared + 1024)});
+  return cudaSuccess;
 }
 // How much shared memory a kernel may have is checked at its launch.
 template <class Kernel>

@@ -25,6 +25,9 @@ struct Warp {
   Rendezvous meeting[32];
   Value in[32], out[32];  // a lane's own until its meeting is complete, then until its next operation
   int source[32];         // the lane a shuffle reads
+  int gathers[32] = {};   // the line at which a lane gathers; 0: at none
+  uint32_t gathered[32];  // with whom it did
+  unsigned gatherings[32] = {};
 };
 
 CUDA_ON_CPU_STATE Warp warps[32];  // of the running block
@@ -64,6 +67,47 @@ CUDA_ON_CPU_MACHINERY inline void meet(const char* what, int line, uint32_t mask
   if (orders) __tsan_acquire(order);
 }
 
+// ---- Gathering ---------------------------------------------------------------------------------------------
+
+CUDA_ON_CPU_MACHINERY inline void open_gathering(Warp& warp, int line) {
+  uint32_t lanes = 0;
+  for (unsigned lane = 0; lane < 32; ++lane) lanes |= uint32_t(warp.gathers[lane] == line) << lane;
+  for (unsigned lane = 0; lane < 32; ++lane) {
+    if (!(lanes >> lane & 1)) continue;
+    warp.gathers[lane] = 0;
+    warp.gathered[lane] = lanes;
+    ++warp.gatherings[lane];
+  }
+}
+
+// Where the lanes run together, which a GPU just knows: a lane waits until all of its warp have come to the same line,
+// or until nobody else can go on.
+CUDA_ON_CPU_MACHINERY inline uint32_t gather(const char* what, int line) {
+  Warp& warp = *self->warp;
+  const unsigned lane = self->lane, generation = warp.gatherings[lane];
+  warp.gathers[lane] = line;
+  bool all = true;
+  for (unsigned other = 0; other < 32; ++other)
+    if (warp.alive >> other & 1) all = all && warp.gathers[other] == line;
+  if (all) open_gathering(warp, line);
+  if (warp.gatherings[lane] == generation) wait(warp.gatherings[lane], what, line);
+  return warp.gathered[lane];
+}
+
+// Whether somebody waited so.
+CUDA_ON_CPU_MACHINERY inline bool open_gatherings(unsigned threads) {
+  bool any = false;
+  for (unsigned warp = 0; warp * 32 < threads; ++warp)
+    for (unsigned lane = 0; lane < 32; ++lane)
+      if (const int line = warps[warp].gathers[lane]) {
+        open_gathering(warps[warp], line);
+        any = true;
+      }
+  return any;
+}
+
+// ---- What the lanes bring ----------------------------------------------------------------------------------
+
 CUDA_ON_CPU_MACHINERY inline void nothing(Warp&, uint32_t) {}
 
 constexpr int nobody = -1;
@@ -89,6 +133,17 @@ CUDA_ON_CPU_MACHINERY void fold(Warp& warp, uint32_t lanes) {
   }
   for (unsigned lane = 0; lane < 32; ++lane)
     if (lanes >> lane & 1) __builtin_memcpy(&warp.out[lane], &result, sizeof(T));
+}
+
+// For each lane those that brought the same bits.
+CUDA_ON_CPU_MACHINERY inline void match(Warp& warp, uint32_t lanes) {
+  for (unsigned lane = 0; lane < 32; ++lane) {
+    if (!(lanes >> lane & 1)) continue;
+    uint32_t same = 0;
+    for (unsigned other = 0; other < 32; ++other)
+      if (lanes >> other & 1 && memcmp(&warp.in[lane], &warp.in[other], sizeof(Value)) == 0) same |= 1u << other;
+    __builtin_memcpy(&warp.out[lane], &same, sizeof same);
+  }
 }
 
 // CUDA leaves the value undefined.
@@ -124,6 +179,12 @@ struct Larger {
 };
 struct Either {
   template <class T> T operator()(T a, T b) const { return a | b; }
+};
+struct Both {
+  template <class T> T operator()(T a, T b) const { return a & b; }
+};
+struct One {
+  template <class T> T operator()(T a, T b) const { return a ^ b; }
 };
 template <class T, class Operation>
 T reduce(const char* what, int line, unsigned mask, T value) {
@@ -177,6 +238,22 @@ inline int __all_sync(unsigned mask, int p, CUDA_ON_CPU_LINE) {
   return cuda_on_cpu::reduce<int, cuda_on_cpu::Smaller>("__all_sync", line, mask, p != 0);
 }
 template <class T>
+unsigned __match_any_sync(unsigned mask, T value, CUDA_ON_CPU_LINE) {
+  static_assert(sizeof(T) == 4 || sizeof(T) == 8, "a match is of 4 or 8 bytes");
+  cuda_on_cpu::Value brought{}, found;
+  __builtin_memcpy(&brought, &value, sizeof(T));
+  found = cuda_on_cpu::exchange("__match_any_sync", line, mask, brought, 0, cuda_on_cpu::match);
+  unsigned same;
+  __builtin_memcpy(&same, &found, sizeof same);
+  return same;
+}
+template <class T>
+unsigned __match_all_sync(unsigned mask, T value, int* all, CUDA_ON_CPU_LINE) {
+  const unsigned same = __match_any_sync(mask, value, line), lanes = mask & cuda_on_cpu::self->warp->alive;
+  *all = same == lanes;
+  return *all ? mask : 0;
+}
+template <class T>
 cuda_on_cpu::Integer<T> __reduce_add_sync(unsigned mask, T value, CUDA_ON_CPU_LINE) {
   return cuda_on_cpu::reduce<T, cuda_on_cpu::Add>("__reduce_add_sync", line, mask, value);
 }
@@ -188,4 +265,13 @@ template <class T>
 cuda_on_cpu::Integer<T> __reduce_max_sync(unsigned mask, T value, CUDA_ON_CPU_LINE) {
   return cuda_on_cpu::reduce<T, cuda_on_cpu::Larger>("__reduce_max_sync", line, mask, value);
 }
-inline unsigned __activemask() { return cuda_on_cpu::self->warp->alive; }
+inline unsigned __reduce_and_sync(unsigned mask, unsigned value, CUDA_ON_CPU_LINE) {
+  return cuda_on_cpu::reduce<unsigned, cuda_on_cpu::Both>("__reduce_and_sync", line, mask, value);
+}
+inline unsigned __reduce_or_sync(unsigned mask, unsigned value, CUDA_ON_CPU_LINE) {
+  return cuda_on_cpu::reduce<unsigned, cuda_on_cpu::Either>("__reduce_or_sync", line, mask, value);
+}
+inline unsigned __reduce_xor_sync(unsigned mask, unsigned value, CUDA_ON_CPU_LINE) {
+  return cuda_on_cpu::reduce<unsigned, cuda_on_cpu::One>("__reduce_xor_sync", line, mask, value);
+}
+inline unsigned __activemask(CUDA_ON_CPU_LINE) { return cuda_on_cpu::gather("__activemask", line); }

@@ -4,6 +4,7 @@
 // beyond these is asked of Python.
 //   torch_on_cpu_types.h    errors, dtypes, devices, lists, options
 //   torch_on_cpu_tensor.h   tensors
+//   torch_on_cpu_cuda.h     streams, guards, properties of the device, helpers of kernels
 //   torch_on_cpu_macros.h   packed accessors, TORCH_CHECK, AT_DISPATCH
 //   torch_on_cpu_module.h   PYBIND11_MODULE, TORCH_LIBRARY: the functions that Python calls
 // Tensors say that they are on the GPU, where the same source would have them.
@@ -31,5 +32,6 @@
 
 #include "torch_on_cpu_types.h"
 #include "torch_on_cpu_tensor.h"
+#include "torch_on_cpu_cuda.h"
 #include "torch_on_cpu_macros.h"
 #include "torch_on_cpu_module.h"

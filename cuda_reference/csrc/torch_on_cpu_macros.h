@@ -95,49 +95,68 @@ using namespace at;
 // ---- AT_DISPATCH -------------------------------------------------------------------------------------------
 
 namespace crosscheck_torch {
-template <class... T, class Call>
-auto dispatch(c10::ScalarType type, const char* name, const Call& call) {
-  using Result = std::common_type_t<decltype(call(static_cast<T*>(nullptr)))...>;
-  std::optional<std::conditional_t<std::is_void<Result>::value, int, Result>> result;
-  const bool known =
-      ((at::CppTypeToScalarType<T>::value == type && ([&] {
-          if constexpr (std::is_void<Result>::value) call(static_cast<T*>(nullptr)), result = 0;
-          else result = call(static_cast<T*>(nullptr));
-        }(), true)) || ...);
-  if (!known) throw c10::Error(c10::str('"', name, "\" not implemented for '", type, "'"));
-  if constexpr (!std::is_void<Result>::value) return *result;
-}
 template <c10::ScalarType type> struct TypeOf;
 #define CROSSCHECK_TYPE(T, name) \
   template <> struct TypeOf<c10::ScalarType::name> { using Type = T; };
-CROSSCHECK_TYPE(__half, Half) CROSSCHECK_TYPE(__nv_bfloat16, BFloat16) CROSSCHECK_TYPE(float, Float)
+CROSSCHECK_TYPE(c10::Half, Half) CROSSCHECK_TYPE(c10::BFloat16, BFloat16) CROSSCHECK_TYPE(float, Float)
 CROSSCHECK_TYPE(double, Double) CROSSCHECK_TYPE(uint8_t, Byte) CROSSCHECK_TYPE(int8_t, Char)
 CROSSCHECK_TYPE(int16_t, Short) CROSSCHECK_TYPE(int, Int) CROSSCHECK_TYPE(int64_t, Long) CROSSCHECK_TYPE(bool, Bool)
 #undef CROSSCHECK_TYPE
 }  // namespace crosscheck_torch
 
-#define CROSSCHECK_CALL(...)                                                               \
-  [&](auto* crosscheck_type) {                                                             \
-    using scalar_t [[maybe_unused]] = std::remove_pointer_t<decltype(crosscheck_type)>;    \
-    return __VA_ARGS__();                                                                  \
+#define AT_DISPATCH_SWITCH(type, name, ...)                                                          \
+  [&] {                                                                                              \
+    const c10::ScalarType crosscheck_type = type;                                                    \
+    switch (crosscheck_type) {                                                                       \
+      __VA_ARGS__                                                                                    \
+      default: throw c10::Error(c10::str('"', name, "\" not implemented for '", crosscheck_type, "'")); \
+    }                                                                                                \
+  }()
+#define AT_PRIVATE_CASE_TYPE_USING_HINT(type, hint, ...)                              \
+  case type: {                                                                        \
+    using hint [[maybe_unused]] = crosscheck_torch::TypeOf<type>::Type;               \
+    return __VA_ARGS__();                                                             \
   }
-#define CROSSCHECK_OF(type) crosscheck_torch::TypeOf<type>::Type
-#define CROSSCHECK_INTEGRAL uint8_t, int8_t, int16_t, int, int64_t
+#define AT_DISPATCH_CASE(type, ...) AT_PRIVATE_CASE_TYPE_USING_HINT(type, scalar_t, __VA_ARGS__)
+#define AT_DISPATCH_CASE_FLOATING_TYPES(...) \
+  AT_DISPATCH_CASE(c10::ScalarType::Double, __VA_ARGS__) AT_DISPATCH_CASE(c10::ScalarType::Float, __VA_ARGS__)
+#define AT_DISPATCH_CASE_REDUCED_FLOATING_TYPES(...) \
+  AT_DISPATCH_CASE(c10::ScalarType::Half, __VA_ARGS__) AT_DISPATCH_CASE(c10::ScalarType::BFloat16, __VA_ARGS__)
+#define AT_DISPATCH_CASE_INTEGRAL_TYPES(...)                                                                    \
+  AT_DISPATCH_CASE(c10::ScalarType::Byte, __VA_ARGS__) AT_DISPATCH_CASE(c10::ScalarType::Char, __VA_ARGS__)     \
+  AT_DISPATCH_CASE(c10::ScalarType::Int, __VA_ARGS__) AT_DISPATCH_CASE(c10::ScalarType::Long, __VA_ARGS__)      \
+  AT_DISPATCH_CASE(c10::ScalarType::Short, __VA_ARGS__)
+#define AT_DISPATCH_CASE_ALL_TYPES(...) \
+  AT_DISPATCH_CASE_INTEGRAL_TYPES(__VA_ARGS__) AT_DISPATCH_CASE_FLOATING_TYPES(__VA_ARGS__)
+#define CROSSCHECK_CASES_AND(CASES, a, ...) CASES(__VA_ARGS__) AT_DISPATCH_CASE(a, __VA_ARGS__)
+#define CROSSCHECK_CASES_AND2(CASES, a, b, ...) \
+  CROSSCHECK_CASES_AND(CASES, a, __VA_ARGS__) AT_DISPATCH_CASE(b, __VA_ARGS__)
+#define CROSSCHECK_CASES_AND3(CASES, a, b, c, ...) \
+  CROSSCHECK_CASES_AND2(CASES, a, b, __VA_ARGS__) AT_DISPATCH_CASE(c, __VA_ARGS__)
+
 #define AT_DISPATCH_FLOATING_TYPES(type, name, ...) \
-  crosscheck_torch::dispatch<float, double>(type, name, CROSSCHECK_CALL(__VA_ARGS__))
-#define AT_DISPATCH_FLOATING_TYPES_AND_HALF(type, name, ...) \
-  crosscheck_torch::dispatch<float, double, __half>(type, name, CROSSCHECK_CALL(__VA_ARGS__))
-#define AT_DISPATCH_FLOATING_TYPES_AND(extra, type, name, ...) \
-  crosscheck_torch::dispatch<float, double, CROSSCHECK_OF(extra)>(type, name, CROSSCHECK_CALL(__VA_ARGS__))
-#define AT_DISPATCH_FLOATING_TYPES_AND2(extra, other, type, name, ...)                                      \
-  crosscheck_torch::dispatch<float, double, CROSSCHECK_OF(extra), CROSSCHECK_OF(other)>(type, name,         \
-                                                                                       CROSSCHECK_CALL(__VA_ARGS__))
+  AT_DISPATCH_SWITCH(type, name, AT_DISPATCH_CASE_FLOATING_TYPES(__VA_ARGS__))
 #define AT_DISPATCH_REDUCED_FLOATING_TYPES(type, name, ...) \
-  crosscheck_torch::dispatch<__half, __nv_bfloat16>(type, name, CROSSCHECK_CALL(__VA_ARGS__))
+  AT_DISPATCH_SWITCH(type, name, AT_DISPATCH_CASE_REDUCED_FLOATING_TYPES(__VA_ARGS__))
 #define AT_DISPATCH_INTEGRAL_TYPES(type, name, ...) \
-  crosscheck_torch::dispatch<CROSSCHECK_INTEGRAL>(type, name, CROSSCHECK_CALL(__VA_ARGS__))
+  AT_DISPATCH_SWITCH(type, name, AT_DISPATCH_CASE_INTEGRAL_TYPES(__VA_ARGS__))
 #define AT_DISPATCH_ALL_TYPES(type, name, ...) \
-  crosscheck_torch::dispatch<CROSSCHECK_INTEGRAL, float, double>(type, name, CROSSCHECK_CALL(__VA_ARGS__))
-#define AT_DISPATCH_ALL_TYPES_AND2(extra, other, type, name, ...)                                             \
-  crosscheck_torch::dispatch<CROSSCHECK_INTEGRAL, float, double, CROSSCHECK_OF(extra), CROSSCHECK_OF(other)>( \
-      type, name, CROSSCHECK_CALL(__VA_ARGS__))
+  AT_DISPATCH_SWITCH(type, name, AT_DISPATCH_CASE_ALL_TYPES(__VA_ARGS__))
+#define AT_DISPATCH_FLOATING_TYPES_AND_HALF(type, name, ...) \
+  AT_DISPATCH_FLOATING_TYPES_AND(c10::ScalarType::Half, type, name, __VA_ARGS__)
+#define AT_DISPATCH_FLOATING_TYPES_AND(a, type, name, ...) \
+  AT_DISPATCH_SWITCH(type, name, CROSSCHECK_CASES_AND(AT_DISPATCH_CASE_FLOATING_TYPES, a, __VA_ARGS__))
+#define AT_DISPATCH_FLOATING_TYPES_AND2(a, b, type, name, ...) \
+  AT_DISPATCH_SWITCH(type, name, CROSSCHECK_CASES_AND2(AT_DISPATCH_CASE_FLOATING_TYPES, a, b, __VA_ARGS__))
+#define AT_DISPATCH_FLOATING_TYPES_AND3(a, b, c, type, name, ...) \
+  AT_DISPATCH_SWITCH(type, name, CROSSCHECK_CASES_AND3(AT_DISPATCH_CASE_FLOATING_TYPES, a, b, c, __VA_ARGS__))
+#define AT_DISPATCH_ALL_TYPES_AND(a, type, name, ...) \
+  AT_DISPATCH_SWITCH(type, name, CROSSCHECK_CASES_AND(AT_DISPATCH_CASE_ALL_TYPES, a, __VA_ARGS__))
+#define AT_DISPATCH_ALL_TYPES_AND2(a, b, type, name, ...) \
+  AT_DISPATCH_SWITCH(type, name, CROSSCHECK_CASES_AND2(AT_DISPATCH_CASE_ALL_TYPES, a, b, __VA_ARGS__))
+#define AT_DISPATCH_ALL_TYPES_AND3(a, b, c, type, name, ...) \
+  AT_DISPATCH_SWITCH(type, name, CROSSCHECK_CASES_AND3(AT_DISPATCH_CASE_ALL_TYPES, a, b, c, __VA_ARGS__))
+#define AT_DISPATCH_INDEX_TYPES(type, name, ...)                                          \
+  AT_DISPATCH_SWITCH(type, name,                                                          \
+                     AT_PRIVATE_CASE_TYPE_USING_HINT(c10::ScalarType::Int, index_t, __VA_ARGS__) \
+                         AT_PRIVATE_CASE_TYPE_USING_HINT(c10::ScalarType::Long, index_t, __VA_ARGS__))

@@ -85,16 +85,21 @@ class Tensor {
   int64_t nbytes() const { return numel() * element_size(); }
   ScalarType scalar_type() const { return static_cast<ScalarType>(raw().dtype); }
   ScalarType dtype() const { return scalar_type(); }
-  ScalarType type() const { return scalar_type(); }
+  Type type() const { return {scalar_type(), is_cuda()}; }
   bool is_floating_point() const { return scalar_type() <= ScalarType::Double; }
   c10::Device device() const { return raw().cuda ? c10::Device(kCUDA, 0) : c10::Device(kCPU); }
   bool is_cuda() const { return raw().cuda; }
   bool is_cpu() const { return !is_cuda(); }
   int64_t get_device() const { return is_cuda() ? 0 : -1; }
   CROSSCHECK_COLD TensorOptions options() const { return TensorOptions(scalar_type()).device(device()); }
-  CROSSCHECK_COLD bool is_contiguous() const {
+  // The dimensions from the innermost: the last first, or of channels last the second.
+  CROSSCHECK_COLD bool is_contiguous(MemoryFormat format = MemoryFormat::Contiguous) const {
+    const bool last = format == MemoryFormat::ChannelsLast || format == MemoryFormat::ChannelsLast3d;
+    if (last && dim() != (format == MemoryFormat::ChannelsLast ? 4 : 5)) return false;
     int64_t expected = 1;
-    for (int64_t i = dim() - 1; i >= 0; --i) {
+    for (int64_t inner = 0; inner < dim(); ++inner) {
+      const int64_t plain = dim() - 1 - inner;
+      const int64_t i = !last ? plain : inner == 0 ? 1 : plain == 0 ? 0 : plain + 1;
       if (size(i) != 1 && stride(i) != expected) return numel() == 0;
       expected *= size(i);
     }
@@ -306,27 +311,9 @@ CROSSCHECK_K(kInt32, Int) CROSSCHECK_K(kLong, Long) CROSSCHECK_K(kInt64, Long) C
 CROSSCHECK_K(kFloat8_e4m3fn, Float8_e4m3fn) CROSSCHECK_K(kFloat8_e5m2, Float8_e5m2)
 #undef CROSSCHECK_K
 
-namespace cuda {
-struct CUDAStream {
-  operator cudaStream_t() const { return nullptr; }
-  cudaStream_t stream() const { return nullptr; }
-};
-inline CUDAStream getCurrentCUDAStream(int = -1) { return {}; }
-inline CUDAStream getDefaultCUDAStream(int = -1) { return {}; }
-struct CUDAGuard {
-  template <class Device> explicit CUDAGuard(const Device&) {}
-  ~CUDAGuard() {}  // written, so that no compiler calls one unused
-};
-using OptionalCUDAGuard = CUDAGuard;
-}  // namespace cuda
-inline cuda::CUDAGuard device_guard(const Tensor& t) { return cuda::CUDAGuard(t.device()); }
-
 }  // namespace at
 
 namespace c10 {
-namespace cuda {
-using namespace at::cuda;
-}
 using at::Scalar;
 }  // namespace c10
 namespace torch {

@@ -24,8 +24,44 @@ CROSSCHECK_COLD std::string str(const Part&... parts) {
 
 // ---- Types and devices -------------------------------------------------------------------------------------
 
-using Half = __half;
-using BFloat16 = __nv_bfloat16;
+// Numbers of 16 bits that compute as torch's do: from and to float by themselves, a result for every other type.
+#define CROSSCHECK_SHORT(Short, Native)                                                                      \
+  struct alignas(2) Short {                                                                                  \
+    Native x;                                                                                                \
+    Short() = default;                                                                                       \
+    Short(float value) : x(value) {}                                                                         \
+    Short(const Native& value) : x(value) {}                                                                 \
+    operator float() const { return static_cast<float>(x); }                                                 \
+    operator Native() const { return x; }                                                                    \
+  };                                                                                                         \
+  CROSSCHECK_OPERATOR(Short, +) CROSSCHECK_OPERATOR(Short, -) CROSSCHECK_OPERATOR(Short, *)                  \
+  CROSSCHECK_OPERATOR(Short, /)                                                                              \
+  inline Short operator-(const Short& a) { return -static_cast<float>(a); }
+#define CROSSCHECK_OPERATOR(Short, op)                                                                       \
+  inline Short operator op(const Short& a, const Short& b) { return float(a) op float(b); }                  \
+  inline float operator op(const Short& a, float b) { return float(a) op b; }                                \
+  inline float operator op(float a, const Short& b) { return a op float(b); }                                \
+  inline double operator op(const Short& a, double b) { return float(a) op b; }                              \
+  inline double operator op(double a, const Short& b) { return a op float(b); }                              \
+  inline Short operator op(const Short& a, int b) { return a op Short(float(b)); }                           \
+  inline Short operator op(int a, const Short& b) { return Short(float(a)) op b; }                           \
+  inline Short operator op(const Short& a, int64_t b) { return a op Short(float(b)); }                       \
+  inline Short operator op(int64_t a, const Short& b) { return Short(float(a)) op b; }                       \
+  inline Short& operator op##=(Short& a, const Short& b) { return a = a op b; }                              \
+  inline float& operator op##=(float& a, const Short& b) { return a = a op b; }
+CROSSCHECK_SHORT(Half, __half)
+CROSSCHECK_SHORT(BFloat16, __nv_bfloat16)
+#undef CROSSCHECK_OPERATOR
+#undef CROSSCHECK_SHORT
+// Of two of one type only: another operand makes a float of this one.
+template <class T>
+using IfShort = std::enable_if_t<std::is_same<T, Half>::value || std::is_same<T, BFloat16>::value, bool>;
+template <class T> IfShort<T> operator==(const T& a, const T& b) { return float(a) == float(b); }
+template <class T> IfShort<T> operator!=(const T& a, const T& b) { return float(a) != float(b); }
+template <class T> IfShort<T> operator<(const T& a, const T& b) { return float(a) < float(b); }
+template <class T> IfShort<T> operator<=(const T& a, const T& b) { return float(a) <= float(b); }
+template <class T> IfShort<T> operator>(const T& a, const T& b) { return float(a) > float(b); }
+template <class T> IfShort<T> operator>=(const T& a, const T& b) { return float(a) >= float(b); }
 
 // In the order of DTYPE_CODE in cuda_reference/_extension.py.
 enum class ScalarType : int {
@@ -40,7 +76,7 @@ CROSSCHECK_COLD inline std::ostream& operator<<(std::ostream& out, ScalarType ty
 
 template <class T> struct CppTypeToScalarType;
 #define CROSSCHECK_TYPES(_)                                                                                     \
-  _(__half, Half) _(__nv_bfloat16, BFloat16) _(float, Float) _(double, Double) _(unsigned char, Byte)           \
+  _(c10::Half, Half) _(c10::BFloat16, BFloat16) _(float, Float) _(double, Double) _(unsigned char, Byte)         \
   _(signed char, Char) _(short, Short) _(int, Int) _(long, Long) _(long long, Long) _(bool, Bool)
 #define CROSSCHECK_TYPE(T, name) \
   template <> struct CppTypeToScalarType<T> { static constexpr ScalarType value = ScalarType::name; };
@@ -122,7 +158,33 @@ CROSSCHECK_COLD inline std::ostream& operator<<(std::ostream& out, const TensorO
   return out << "TensorOptions(dtype=" << options.dtype() << ", device=" << options.device() << ")";
 }
 
+enum class MemoryFormat : int { Contiguous, Preserve, ChannelsLast, ChannelsLast3d };
+
+// What Tensor::type() gives, for code from before scalar_type().
+struct Type {
+  ScalarType type;
+  bool cuda;
+  operator ScalarType() const { return type; }
+  ScalarType scalarType() const { return type; }
+  bool is_cuda() const { return cuda; }
+};
+CROSSCHECK_COLD inline std::ostream& operator<<(std::ostream& out, const Type& t) { return out << t.type; }
+
 template <class T> using optional = std::optional<T>;
 using string_view = std::string_view;
 constexpr std::nullopt_t nullopt = std::nullopt;
 }  // namespace c10
+
+#define CROSSCHECK_LIMITS(Short, bits_of_max, bits_of_lowest, bits_of_min, bits_of_epsilon)                          \
+  template <> struct std::numeric_limits<c10::Short> : std::numeric_limits<float> {                                 \
+    static c10::Short of(unsigned short bits) { return cuda_on_cpu::bits_as<c10::Short>(bits); }                     \
+    static c10::Short max() { return of(bits_of_max); }                                                             \
+    static c10::Short lowest() { return of(bits_of_lowest); }                                                       \
+    static c10::Short min() { return of(bits_of_min); }                                                             \
+    static c10::Short epsilon() { return of(bits_of_epsilon); }                                                     \
+    static c10::Short infinity() { return std::numeric_limits<float>::infinity(); }                                 \
+    static c10::Short quiet_NaN() { return std::numeric_limits<float>::quiet_NaN(); }                               \
+  };
+CROSSCHECK_LIMITS(Half, 0x7BFF, 0xFBFF, 0x0400, 0x1400)
+CROSSCHECK_LIMITS(BFloat16, 0x7F7F, 0xFF7F, 0x0080, 0x3C00)
+#undef CROSSCHECK_LIMITS

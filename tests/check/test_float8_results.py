@@ -31,3 +31,11 @@ def test_cross_check_takes_results_in_float8(dtype: torch.dtype) -> None:
     assert cross_check(**pair, cuda=lambda x: x.to(dtype), inputs=[(x,)])
     report = cross_check(**pair, cuda=lambda x: (2 * x).to(dtype), inputs=[(x,)])
     assert report.verdict == "FAIL: the cuda side is wrong"
+
+
+@pytest.mark.parametrize("dtype", FLOAT8)
+def test_a_bound_may_be_of_an_oracle_in_float8(dtype: torch.dtype) -> None:
+    x = torch.linspace(-1, 1, 20)
+    pair = {"oracle": lambda x: x.to(dtype), "bound": lambda *_: 0.3, "inputs": [(x,)]}
+    assert cross_check(**pair, triton=lambda x: (0.9 * x).to(dtype))
+    assert not cross_check(**pair, triton=lambda x: (2 * x).to(dtype))

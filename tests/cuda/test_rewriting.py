@@ -52,6 +52,13 @@ def test_a_dynamic_shared_array_of_the_file() -> None:
     assert rewritten("namespace a {\nextern __shared__ int s[];\n}", "x.cu") == becomes
 
 
+def test_a_dynamic_shared_array_of_the_file_is_a_pointer_where_it_is_cast() -> None:
+    text = "extern __shared__ char raw[];\n"
+    text += "void f(char raw) { a = (T*)raw; b = cast<T*>(raw); g(raw); }"
+    found = rewritten(text, "x.cu").split("\n")[1]
+    assert found == "void f(char raw) { a = (T*)(+raw); b = cast<T*>((+raw)); g(raw); }"
+
+
 def test_macros_are_rewritten_where_they_are_defined() -> None:
     written = """\
 #define RUN(tag, n)                 \\

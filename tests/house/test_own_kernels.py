@@ -19,8 +19,7 @@ def document(root: Path) -> str:
     return (root / "docs" / "OWN_KERNELS.md").read_text()
 
 
-@pytest.fixture
-def folder(document: str, root: Path, tmp_path: Path) -> Path:
+def written(where: Path, document: str, root: Path) -> Path:
     """The document's files, each of which follows its name, beside this project's packages."""
     files = re.findall(r"`\./(\w+\.\w+)`[^`]*```\w+\n(.*?)^```", document, re.S | re.M)
     assert {name for name, _ in files} == {
@@ -32,10 +31,22 @@ def folder(document: str, root: Path, tmp_path: Path) -> Path:
         "python_softmax.py",
     }
     for name, text in files:
-        (tmp_path / name).write_text(text)
+        (where / name).write_text(text)
     for package in ("triton_kernels", "cuda_reference", "compare"):
-        (tmp_path / package).symlink_to(root / package)
-    return tmp_path
+        (where / package).symlink_to(root / package)
+    return where
+
+
+@pytest.fixture(scope="module")
+def folder(document: str, root: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """One for all that change nothing: what is built of its sources is built once."""
+    return written(tmp_path_factory.mktemp("document"), document, root)
+
+
+@pytest.fixture
+def own(document: str, root: Path, tmp_path: Path) -> Path:
+    """One to change."""
+    return written(tmp_path, document, root)
 
 
 def documented(document: str, number: int) -> tuple[str, str, str]:
@@ -73,19 +84,19 @@ def test_the_test_passes(folder: Path) -> None:
     assert "1 passed" in done.stdout
 
 
-def test_the_fault_in_the_triton_kernel(document: str, folder: Path) -> None:
+def test_the_fault_in_the_triton_kernel(document: str, own: Path) -> None:
     old, new, printed = documented(document, 0)
-    plant(folder / "softmax.py", old, new)
-    done = python(folder, "debug_softmax.py")
+    plant(own / "softmax.py", old, new)
+    done = python(own, "debug_softmax.py")
     lines = done.stdout.splitlines(keepends=True)
     said = "".join(line for line in lines if not line.startswith("compiled:"))  # on a GPU
     assert rough(said) == rough(printed), done.stderr[-3000:]
 
 
-def test_the_fault_in_the_twin(document: str, folder: Path) -> None:
+def test_the_fault_in_the_twin(document: str, own: Path) -> None:
     old, new, printed = documented(document, 1)
-    plant(folder / "softmax.cu", old, new)
-    done = python(folder, *TESTS)
+    plant(own / "softmax.cu", old, new)
+    done = python(own, *TESTS)
     assert done.returncode == 1
     assert printed in done.stdout
 

@@ -68,18 +68,22 @@ def _tensor(upstreams: Function) -> Function:
     """The constructor of tensors. Of one shape all have the same fields, but for the given ones."""
 
     def __init__(self: Any, handle: Any, type: Any) -> None:
-        if type.is_block():
+        kind = type.__class__
+        if kind is tl.block_type:
+            element = type.element_ty
             shared = _shared.get(id(type.shape))
             shape = tuple(type.shape) if shared is None else shared[1]
+        elif kind is tl.dtype:
+            element, shape = type, ()
         else:
-            shape = ()
+            element, shape = type.scalar, tuple(type.shape) if type.is_block() else ()
         fields = _tensors.get(shape)
         if fields is None:
             upstreams(self, handle, type)
             _tensors[shape] = {**vars(self), "handle": None, "type": None, "dtype": None}
             return
         vars(self).update(fields)
-        self.handle, self.type, self.dtype = handle, type, type.scalar
+        self.handle, self.type, self.dtype = handle, type, element
 
     return __init__
 
@@ -143,8 +147,8 @@ def _operands(upstreams: Function) -> Function:
     return binary_op_type_checking_impl
 
 
-# Division makes float32 of narrower ones.
-_WIDE = {tl.int32, tl.int64, tl.uint32, tl.uint64, tl.float32, tl.float64}
+# Division makes float32 of narrower ones. Masks are of int1.
+_WIDE = {tl.int1, tl.int32, tl.int64, tl.uint32, tl.uint64, tl.float32, tl.float64}
 _OFFSETS = {tl.int32, tl.int64}
 _FLOATS = {tl.float32, tl.float64}
 _POINTERS = (True, True)  # what an addition allows: a pointer on either side
