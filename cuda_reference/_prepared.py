@@ -23,7 +23,7 @@ import torch
 from torch import Tensor
 
 from cuda_reference import _launch
-from cuda_reference._memory import NEVER
+from cuda_reference._memory import NEVER, has_memory
 
 _ALIGNED = 16  # bytes; which rung fits depends on what addresses are beside multiples of it
 _CONSTANTS = frozenset({int, bool, str, type(None), torch.dtype})
@@ -43,7 +43,10 @@ def ordinary(args: Sequence[Any]) -> tuple[tuple[Any, ...], list[int]] | None:
             kind = type(value)
             if kind in _TENSORS:
                 address = value.data_ptr()
-                if address <= NEVER or (grad and value.requires_grad) or value.is_neg():
+                # Quickly told of most; some processes have memory as low.
+                if address <= NEVER and not has_memory(value):
+                    return None
+                if (grad and value.requires_grad) or value.is_neg():
                     return None
                 if value.layout is not torch.strided:
                     return None
@@ -114,7 +117,7 @@ class Prepared:
                 # Half the time of torch.empty.
                 made = torch.empty_strided(shape, strides, dtype=dtype, device=on)
                 address = made.data_ptr()
-                if address <= NEVER or address % _ALIGNED:
+                if (address <= NEVER and not has_memory(made)) or address % _ALIGNED:
                     return None
                 results.append(made)
                 addresses = [*addresses, address]

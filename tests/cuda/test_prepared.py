@@ -17,7 +17,7 @@ from torch import Tensor
 
 import cuda_reference
 from compare.checking.implementations import MODES
-from cuda_reference import _arguments, _build, _gemm, _launch, _registered
+from cuda_reference import _arguments, _build, _gemm, _launch, _prepared, _registered
 
 MODE = pytest.mark.parametrize("mode", ["cuda-host", "cuda-gpu"], indirect=True)
 pytestmark = pytest.mark.skipif(
@@ -247,6 +247,13 @@ def test_the_precision_of_torch_is_looked_at(monkeypatch: pytest.MonkeyPatch) ->
     assert launched == ["gemm_bias_act_naive", "gemm_bias_act_wmma"]
 
 
+def test_memory_that_lies_low(monkeypatch: pytest.MonkeyPatch, checks: list[str]) -> None:
+    """As a process has it that is not loaded at random places."""
+    monkeypatch.setattr(_prepared, "NEVER", 1 << 63)
+    x = torch.rand(7)
+    assert torch.equal(again(lambda: cuda_reference.square(x), checks), x * x)
+
+
 @MODE
 def test_a_launch_that_fails_says_so(device: torch.device, monkeypatch: pytest.MonkeyPatch) -> None:
     x = torch.rand(5, device=device)
@@ -256,7 +263,7 @@ def test_a_launch_that_fails_says_so(device: torch.device, monkeypatch: pytest.M
         for op in gc.get_objects()
         if isinstance(op, _registered.Registered) and op.name == "square"
         for key, each in op._known.items()
-        if (5,) in key and device in key and torch.float32 in key and None in key[-4:]
+        if (5,) in key and x.device in key and torch.float32 in key and None in key[-4:]
     ]
     monkeypatch.setattr(known, "_entry", lambda *_: 1)
     with pytest.raises(RuntimeError, match=r"square\(\) on x \[5\]: launch failed: "):

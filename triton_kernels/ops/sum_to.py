@@ -327,7 +327,7 @@ def _tile(kept: Dims, reduced: Dims, x_kind: Any) -> _Tile:
         if len(reduced) > 1 and across >= 2 * TILE:
             return _Tile(1, 2 * TILE, num_warps=8)
         half = min(max(4, across // 2), TILE // 2)
-        if half > NARROWEST:  # of a row little shall hang over, where rows are enough
+        if half > NARROWEST and addends < 4 * half:  # little shall hang over, if rows are enough
             narrower = max(NARROWEST, _elementwise.cut(addends, half))
             half = narrower if results * narrower >= PROGRAMS * TILE // 2 else half
         vectors = aligned and _in_vectors(reduced, kept, dtype)
@@ -342,7 +342,8 @@ def _tile(kept: Dims, reduced: Dims, x_kind: Any) -> _Tile:
         # through shared memory, which takes up to nine times as long where addends are few. Short
         # rows of results, with others between them, leave little to read at once in any case.
         many = results >= (2**18 if vectors and across >= 128 else 2**16)
-        if many or (len(kept) > 1 and kept[0][0] < 128 and results >= FEW // 2):
+        short = len(kept) > 1 and kept[0][0] < 128
+        if many or (short and results >= 2**14):
             return _Tile(256 if dtype.itemsize == 2 else 128, 4, num_warps=1)
         # To read ahead pays where vectors are read, and costs many times as much where not.
         columns, rows = WIDE_TILE
@@ -352,7 +353,7 @@ def _tile(kept: Dims, reduced: Dims, x_kind: Any) -> _Tile:
         if vectors and across >= rows and reach < 2**30:
             block_k = min(along, columns)
             return _Tile(block_k, min(across, columns * rows // block_k), STAGES=3)
-    if results >= FEW // 2:
+    if results >= FEW // 2 and len(kept) == 1:
         return _Tile(64, min(across, 16))
     tile = TILE if across <= 512 else 2 * TILE
     block_k = min(along, tile // min(across, 128))
