@@ -46,6 +46,8 @@ BYTES_PER_THREAD = 16  # one 128-bit access a thread and operand
 VECTORS = 2  # of them a thread where operands repeat themselves or lie in rows
 SIDE = 64  # of a tile that is turned
 LEAST = 48  # of both dimensions, for a tile of two such squares
+NARROW = 8  # or of the second one, at most
+SPARE = 16  # of what is cut so much may hang over, one in SPARE
 SHORTEST = 32  # elements of a row, where longer ones would hang over
 
 Dims = tuple[tuple[int, ...], ...]  # (size, stride of x, of y, of out) of each, innermost first
@@ -312,24 +314,27 @@ class _Tile(NamedTuple):
 
 def _tile(sizes: tuple[int, ...], turned: bool, numel: int, two_squares: bool) -> _Tile:
     """A square where tiles are turned, half of one where threads cannot access whole vectors, two
-    of them where that is much of both dimensions; else ``numel`` elements, as long as can be."""
-    longest = numel
+    of them where that is much of both dimensions, or one is narrow; else ``numel`` elements, as
+    long as can be. Where several elements are read at once short pieces cost more than overhang."""
+    longest, spare = numel, SPARE
     if turned:
         longest, numel = SIDE, SIDE * SIDE
-        if two_squares and min(sizes[:2]) >= LEAST and sizes[0] % 4 == sizes[1] % 4 == 0:
+        even = sizes[0] % 4 == sizes[1] % 4 == 0
+        spare = 2 if even else SPARE
+        if two_squares and even and (min(sizes[:2]) >= LEAST or sizes[1] <= NARROW):
             longest, numel = 2 * SIDE, 2 * numel
         elif sizes[0] % 16 or sizes[1] % 16:
             numel //= 2
-    i = cut(sizes[0], longest)
-    j = cut(sizes[1], numel // i)
+    i = cut(sizes[0], longest, spare)
+    j = cut(sizes[1], numel // i, spare)
     return _Tile(i, j, cut(math.prod(sizes[2:]), numel // (i * j)))
 
 
-def cut(size: int, most: int) -> int:
+def cut(size: int, most: int, spare: int = SPARE) -> int:
     """Into pieces of how many elements a dimension is cut: a power of two up to ``most``, as large
-    as it can be with little overhang, one piece in sixteen, or with the least."""
+    as it can be with little overhang, one piece in ``spare``, or with the least."""
     piece = best = min(most, triton.next_power_of_2(size))
-    while piece > SHORTEST and -size % best > size // 16:
+    while piece > SHORTEST and -size % best > size // spare:
         piece //= 2
         if -size % piece < -size % best:
             best = piece

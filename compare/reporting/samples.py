@@ -57,7 +57,7 @@ def context(cases: Sequence[dict[str, Any]], key: str) -> list[dict[str, Any]]:
 def summaries(cases: Sequence[dict[str, Any]]) -> list[list[str]]:
     """An op a line: how many problems, the geometric mean of the ratios, their 5th percentile and
     the worst; the same of large problems; the control's mean and percentile."""
-    drawn = [case for case in cases if case.get("stratum")]
+    drawn = [case for case in cases if case.get("stratum") and case["best_peer"]]
     lines = []
     for op in dict.fromkeys(case["op"] for case in drawn):
         own = [case for case in drawn if case["op"] == op]

@@ -321,7 +321,8 @@ def _tile(kept: Dims, reduced: Dims, x_kind: Any) -> _Tile:
         if len(reduced) > 1 and reduced[0][0] < SHORT:
             half = max(4, triton.next_power_of_2(reduced[0][0]) // 2)
             return _Tile(min(along, 2 * TILE // half), half)
-        if results <= FEW and addends < 8 * TILE:  # at once, and with no second pass
+        few = results <= (PROGRAMS if addends >= 4 * TILE else FEW)
+        if few and addends < 8 * TILE:  # at once, and with no second pass
             block_r = min(across, 2 * TILE)
             return _Tile(1, block_r, num_warps=8 if block_r > TILE else 4)
         if len(reduced) > 1 and across >= 2 * TILE:
