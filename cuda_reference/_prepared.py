@@ -22,7 +22,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from cuda_reference import _launch
+from cuda_reference import _compilers, _launch
 from cuda_reference._memory import NEVER, has_memory
 
 _ALIGNED = 16  # bytes; which rung fits depends on what addresses are beside multiples of it
@@ -94,6 +94,7 @@ class Prepared:
         self._slots, self._new = slots, new
         device = tensors[0].device
         self._index = device.index if device.type == "cuda" else None
+        self._tool = None if device.type == "cuda" else _compilers._sanitizer()
         self._stream = ctypes.c_void_p(None)
         self._arguments = (*noted.arguments, self._stream)
         self._checked = _relations(tensors, len(tensors) - given, addresses)
@@ -108,6 +109,8 @@ class Prepared:
             if torch._C._cuda_getDevice() != self._index:
                 return None
             self._stream.value = _launch.current_stream(self._index)
+        elif _compilers._sanitizer() != self._tool:  # another library's turn
+            return None
         results: list[Tensor] | tuple[Tensor, ...] = outs
         if outs:
             _launch.count_up(outs)

@@ -247,6 +247,16 @@ def test_the_precision_of_torch_is_looked_at(monkeypatch: pytest.MonkeyPatch) ->
     assert launched == ["gemm_bias_act_naive", "gemm_bias_act_wmma"]
 
 
+def test_a_tool_that_is_asked_for_gets_its_library(
+    monkeypatch: pytest.MonkeyPatch, checks: list[str]
+) -> None:
+    x = torch.rand(9)
+    again(lambda: cuda_reference.square(x), checks)
+    monkeypatch.setenv("CROSSCHECK_SANITIZE", "watch")
+    assert torch.equal(cuda_reference.square(x), x * x)
+    assert checks == ["square"]
+
+
 def test_memory_that_lies_low(monkeypatch: pytest.MonkeyPatch, checks: list[str]) -> None:
     """As a process has it that is not loaded at random places."""
     monkeypatch.setattr(_prepared, "NEVER", 1 << 63)

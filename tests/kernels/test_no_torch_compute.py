@@ -14,6 +14,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 import triton_kernels
 from compare.checking.implementations import MODES, implementations
 from compare.ops import SPECS
+from cuda_reference import _registered
 from triton_kernels import _operator
 from triton_kernels.gemm.gluon import availability
 from triton_kernels.interpreter import emulation
@@ -131,6 +132,7 @@ def recorded(mode: str, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Record
     that may be held against its own replay. It looks into the launcher, although an onlooker such
     as itself is shown the registered op instead."""
     monkeypatch.setattr(_operator.Operator, "_observed", lambda *args: False)
+    monkeypatch.setattr(_registered, "_watched", lambda: False)
 
     def run(op: str, args: tuple, options: dict[str, Any], variant: str | None = None) -> Recorder:
         ways = implementations(SPECS[op], [mode])
