@@ -6,6 +6,7 @@ every GPU. So neither they nor a bound are ever there as a whole.
 
 from __future__ import annotations
 
+import traceback
 from collections.abc import Iterator
 from typing import NamedTuple
 
@@ -41,6 +42,31 @@ class Part(NamedTuple):
         return tuple(i + self.start * (d == self.along) for d, i in enumerate(inside))
 
 
+class OracleError(RuntimeError):
+    """A spec's oracle has no result of a case: nothing can be checked by it."""
+
+
+def results(spec: Spec, arguments: Arguments) -> Tensor:
+    """The oracle's results, all at once.
+
+    Raises:
+        OracleError: that of a spec from elsewhere raises, or gives no tensor.
+    """
+    args, kwargs = arguments
+    try:
+        result = spec.oracle(*args, **kwargs)
+    except Exception as error:
+        if isinstance(error, (MemoryError, torch.OutOfMemoryError)) or not spec.own:
+            raise
+        last = traceback.extract_tb(error.__traceback__)[-1]
+        words = f"{type(error).__name__}: {error} ({last.filename}:{last.lineno})"
+        raise OracleError(f"{spec.name}: its oracle raises {words}") from error
+    if not isinstance(result, Tensor):
+        kind = type(result).__name__
+        raise OracleError(f"{spec.name}: its oracle returns {kind}, which is no tensor")
+    return result
+
+
 class Oracle:
     """The oracle's results of a call; those that are few are computed once.
 
@@ -56,8 +82,7 @@ class Oracle:
         self._spec, self._arguments = spec, arguments
         self._slices, self._whole = spec.slices(arguments), whole
         if whole is None and self._slices is None:
-            args, kwargs = arguments
-            self._whole = spec.oracle(*args, **kwargs)
+            self._whole = results(spec, arguments)
         if self._whole is not None:
             self.like = self._whole
         else:

@@ -22,6 +22,7 @@ from compare.checking.implementations import (
     selected,
     unavailable,
 )
+from compare.checking.oracles import OracleError
 from compare.checking.scheduling import InProcess, InWorkers
 from compare.checking.workers import cores
 from compare.commands.options import (
@@ -189,7 +190,7 @@ def check(
             budget=budget,
             runner=runner,
         )
-    except BuildError as error:
+    except (BuildError, OracleError) as error:
         typer.echo(str(error), err=True)
         raise typer.Exit(1) from None
     if json_file:

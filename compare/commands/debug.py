@@ -8,6 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from compare.cases import Case
+from compare.checking.oracles import OracleError
 from compare.commands.debug_choice import case_to_debug, side_to_debug
 from compare.commands.debug_cuda import check_drawable, debug_cuda
 from compare.commands.options import MOST_SEED, Target, check_writable, one_named, spec_named
@@ -131,6 +132,9 @@ def debug(
             )
         except ValueError as error:
             raise typer.BadParameter(f"--program: {error}") from None
+        except OracleError as error:
+            typer.echo(str(error), err=True)
+            raise typer.Exit(1) from None
     typer.echo(str(findings))
     if tiles and findings.trace is not None:
         typer.echo("\n" + findings.trace.tiles())

@@ -84,7 +84,7 @@ class Op:
         arguments = self._spec.inputs(self._case, device)
         return {
             "arguments": arguments,
-            "reference": self._spec.oracle(*arguments[0], **arguments[1]),
+            "reference": oracles.results(self._spec, arguments),
         }
 
     def launch(self, state: Any, shadows: Shadows | None = None) -> None:

@@ -31,15 +31,18 @@ def target(name: str) -> Spec:
     try:
         found = importlib.import_module(module)
     except Exception as error:
-        raise TargetError(f"{name}: {_words(error)}") from error
+        absent = isinstance(error, ModuleNotFoundError)
+        absent = absent and f"{module}.".startswith(f"{getattr(error, 'name', None)}.")
+        hint = f"; run where it lies, or install it (this is {here})" if absent else ""
+        raise TargetError(f"{name}: {_words(error)}{hint}") from error
     spec = getattr(found, attribute, None)
     if isinstance(spec, Spec):
         return spec.changed(name=name)
-    if spec is not None:
-        raise TargetError(f"{name} is no compare.Spec but {type(spec).__name__}")
     specs = [key for key, value in vars(found).items() if isinstance(value, Spec)]
-    there = ", ".join(specs) if specs else "none"
-    raise TargetError(f"{name}: {module} has no {attribute!r}; its specs: {there}")
+    there = f"its specs: {', '.join(specs) or 'none'}"
+    if hasattr(found, attribute):
+        raise TargetError(f"{name} is no compare.Spec but {type(spec).__name__}; {there}")
+    raise TargetError(f"{name}: {module} has no {attribute!r}; {there}")
 
 
 def module_file(name: str) -> Path:

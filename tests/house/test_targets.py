@@ -7,6 +7,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import foreign
 import pytest
@@ -15,6 +16,7 @@ from processes import python
 
 import compare
 from compare.checking.implementations import unavailable
+from compare.checking.oracles import OracleError
 
 pytestmark = pytest.mark.skipif("cuda-host" in unavailable(), reason="no C++ compiler")
 
@@ -136,8 +138,8 @@ def test_what_needs_a_gpu_says_so(words: tuple[str, ...], folder: Path) -> None:
     [
         ("rowwise", "MODULE:SPEC"),
         ("rowwise.specs:ABSENT", "no 'ABSENT'; its specs: SOFTMAX"),
-        ("rowwise.absent:SOFTMAX", "ModuleNotFoundError: No module named 'rowwise.absent'"),
-        ("rowwise.softmax:softmax", "no compare.Spec but function"),
+        ("rowwise.absent:SOFTMAX", "No module named 'rowwise.absent'; run where it lies"),
+        ("rowwise.softmax:softmax", "no compare.Spec but function; its specs: none"),
     ],
 )
 def test_targets_that_are_none(target: str, says: str, folder: Path) -> None:
@@ -154,6 +156,19 @@ def test_their_own_tests(folder: Path) -> None:
     assert done.returncode == 0, done.stdout[-3000:]
     assert "2 passed" in done.stdout
     assert "1 GPU benchmarks left out" in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("oracle", "says"),
+    [
+        (lambda x: 1 / 0, r"raises ZeroDivisionError: .*test_targets\.py:\d+"),
+        (lambda x: None, "returns NoneType, which is no tensor"),
+    ],
+)
+def test_an_oracle_without_a_result_is_named(oracle: Any, says: str) -> None:
+    spec = compare.Function("twice", cuda=lambda x: 2 * x, oracle=oracle, shapes=[(3,)])
+    with pytest.raises(OracleError, match=f"^twice: its oracle {says}"):
+        compare.check(spec, level="quick", dtypes=["float32"])
 
 
 def test_check_of_an_elementwise_spec() -> None:
