@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import gc
 import math
 import sys
@@ -81,10 +82,15 @@ def test_they_are_right(mode: str, device: torch.device, checks: list[str]) -> N
         assert len({t.data_ptr() for _, found, _ in kept for t in found}) == 3 * len(found)
 
 
+@functools.cache
+def registered() -> list[_registered.Registered]:
+    """All ops. By type: to ask a weak reference's proxy for its class may raise."""
+    return [each for each in gc.get_objects() if type(each) is _registered.Registered]
+
+
 def _forget() -> None:
-    for each in gc.get_objects():
-        if isinstance(each, _registered.Registered):
-            each._known.clear()
+    for each in registered():
+        each._known.clear()
 
 
 @MODE
@@ -270,8 +276,8 @@ def test_a_launch_that_fails_says_so(device: torch.device, monkeypatch: pytest.M
     cuda_reference.square(x)
     (known,) = [
         each
-        for op in gc.get_objects()
-        if isinstance(op, _registered.Registered) and op.name == "square"
+        for op in registered()
+        if op.name == "square"
         for key, each in op._known.items()
         if (5,) in key and x.device in key and torch.float32 in key and None in key[-4:]
     ]
@@ -304,11 +310,7 @@ def test_a_bounded_number_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     for n in range(1, 20):
         x = torch.rand(n)
         assert torch.equal(cuda_reference.square(x), x * x)
-    (op,) = [
-        each
-        for each in gc.get_objects()
-        if isinstance(each, _registered.Registered) and each.name == "square"
-    ]
+    (op,) = [each for each in registered() if each.name == "square"]
     assert len(op._known) <= 3
 
 
