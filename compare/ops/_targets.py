@@ -31,8 +31,8 @@ def target(name: str) -> Spec:
     try:
         found = importlib.import_module(module)
     except Exception as error:
-        absent = isinstance(error, ModuleNotFoundError)
-        absent = absent and f"{module}.".startswith(f"{getattr(error, 'name', None)}.")
+        missing = error.name if isinstance(error, ModuleNotFoundError) else None
+        absent = missing and f"{module}.".startswith(f"{missing}.")  # not what it imports
         hint = f"; run where it lies, or install it (this is {here})" if absent else ""
         raise TargetError(f"{name}: {_words(error)}{hint}") from error
     spec = getattr(found, attribute, None)

@@ -354,10 +354,11 @@ def calls_of(function: Callable[[], Any]) -> int:
     return count - 2  # the function itself, and setprofile
 
 
-def test_they_are_little_work_on_the_host() -> None:
+def test_they_are_little_work_on_the_host(monkeypatch: pytest.MonkeyPatch) -> None:
     """Before they were kept, add made 114 calls, and with out= 380."""
+    monkeypatch.setattr(_prepared, "NEVER", 0)  # memory that lies low is looked at twice
     x, y, out = torch.rand(4, 4), torch.rand(4, 4), torch.empty(4, 4)
-    assert calls_of(lambda: cuda_reference.add(x, y)) <= 50
+    assert calls_of(lambda: cuda_reference.add(x, y)) <= 40
     assert calls_of(lambda: cuda_reference.add(x, y, out=out)) <= 45
     assert calls_of(lambda: cuda_reference.relu_scale(x, 0.5)) <= 60
     assert calls_of(lambda: cuda_reference.linear_act(x, y, act="relu")) <= 50

@@ -291,3 +291,30 @@ def test_new_sizes_of_dense_tensors_compile_nothing(machine: Machine) -> None:
     for n in sizes:
         assert torch.allclose(tk.square(x := torch.randn(n, 3)), x * x)
     assert machine.compiled == 1
+
+
+def test_what_is_never_replayed_keeps_no_other_dtype_from_it(machine: Machine) -> None:
+    """Of float32 the weight is copied by torch, which a plan does not know."""
+    x, weight = matrix(65, 16), matrix(16, 16)
+    for _ in range(2 * _replay.ALIKE + 2):
+        tk.linear_gelu(x, weight)
+    x, weight = x.bfloat16(), weight.bfloat16()
+    for _ in range(2):
+        tk.linear_gelu(x, weight)
+    assert replayed(machine, lambda: tk.linear_gelu(x, weight))[1]
+
+
+def test_a_row_in_a_new_shape_takes_the_launch_of_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    made: list[Any] = []
+    init = _launch.Launch.__init__
+
+    def noted(self: Any, *args: Any, **meta: Any) -> None:
+        made.append(self)
+        init(self, *args, **meta)
+
+    with tk.interpret():
+        tk.add(matrix(20, 48), matrix(48))
+        monkeypatch.setattr(_launch.Launch, "__init__", noted)
+        x, y = matrix(22, 48), matrix(48)
+        assert torch.equal(tk.add(x, y), x + y)
+    assert not made
