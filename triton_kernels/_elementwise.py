@@ -6,9 +6,10 @@ float32 for float16, bfloat16 and float32, float64 for float64, an integer type 
 converted to the result dtype first (as torch promotes), then to C; the result is rounded once, on
 the store.
 
-``flat_kernel`` serves operands that share one dense layout, or repeat themselves along it in short
-rows; ``tiled_kernel`` everything else, with any number of dimensions and without a copy. Both stand
-in _elementwise_kernels.py.
+``flat_kernel`` serves a dense output whose operands lie alike, or are found by an index in up to
+three dimensions; ``tiled_kernel`` everything else, with any number of dimensions and without a
+copy: operands that are turned against long rows of the output. Both stand in
+_elementwise_kernels.py.
 """
 
 from __future__ import annotations
@@ -43,17 +44,19 @@ TRITON_DTYPE = {
 NUM_WARPS = 4
 THREADS = 32 * NUM_WARPS
 BYTES_PER_THREAD = 16  # one 128-bit access a thread and operand
-VECTORS = 2  # of them a thread where operands repeat themselves or lie in rows
+VECTORS = 2  # of them a thread where operands lie otherwise than the output
 SIDE = 64  # of a tile that is turned
 LEAST = 48  # of both dimensions, for a tile of two such squares
 NARROW = 8  # or of the second one, at most
 SPARE = 16  # of what is cut so much may hang over, one in SPARE
-SHORTEST = 32  # elements of a row, where longer ones would hang over
+SHORTEST = 32  # elements of a tile's row where longer ones hang over; rows up to it are walked
 
 Dims = tuple[tuple[int, ...], ...]  # (size, stride of x, of y, of out) of each, innermost first
-Walk = tuple[int | None, ...]  # as _walk says
+Walk = tuple[int | None, ...]  # as _walked takes it
 NONE = None, None, None  # in place of a divisor
-ONCE: Walk = (*NONE, *NONE, None)
+Units = tuple[int, int]
+ALL: Units = 16, 16
+ONCE: Walk = (*NONE, None, *NONE, None, None)
 Y_VALUE, S = 3, 4  # which of the kernels' arguments are numbers
 
 
@@ -167,7 +170,7 @@ def apply(
 def _dense(how: Configuration, counted: int, keys: tuple[Any, ...]) -> Launch:
     """The launch for arguments of these keys that one dense walk goes through, of any number of
     elements whose divisibility is ``counted``."""
-    return Launch(flat_kernel, (), BLOCK=how.block, **how.meta)
+    return Launch(flat_kernel, (), BLOCK=how.block, X_UNITS=ALL, Y_UNITS=ALL, **how.meta)
 
 
 @functools.lru_cache(REMEMBERED)
@@ -176,21 +179,30 @@ def _prepared(
 ) -> tuple[Launch, int, tuple[Any, ...]]:
     """The launch for arguments of these keys and dimensions, its programs, and its arguments after
     s."""
-    walks = _walks(n, dims, how.block)
+    walks = _walks(n, dims, how.block * VECTORS)
     if walks:
-        block = how.block * VECTORS
-        kinds = tuple(None if each is None else divisibility(each) for each in (n, *sum(walks, ())))
-        return _walking(how, kinds, keys), triton.cdiv(n, block), (n, *walks)
+        (x_walk, x_units), (y_walk, y_units) = walks
+        numbers = n, *x_walk, *y_walk
+        kinds = tuple(None if each is None else divisibility(each) for each in numbers)
+        launch = _walking(how, x_units, y_units, kinds, keys)
+        return launch, triton.cdiv(n, how.block * VECTORS), (n, x_walk, y_walk)
     two_squares = how.block == THREADS * 8  # of 16 bits, which were measured
     grid, constants, arguments = tiled(dims, how.block * VECTORS, two_squares)
     return Launch(tiled_kernel, grid, **constants, **how.meta), *grid, arguments
 
 
 @functools.lru_cache(REMEMBERED)
-def _walking(how: Configuration, kinds: tuple[int | None, ...], keys: tuple[Any, ...]) -> Launch:
+def _walking(
+    how: Configuration,
+    x_units: Units,
+    y_units: Units,
+    kinds: tuple[int | None, ...],
+    keys: tuple[Any, ...],
+) -> Launch:
     """The launch of walks whose numbers are of these kinds, of any number of elements: what comes
     in a new shape every time need not ask Triton for its kernel."""
-    return Launch(flat_kernel, (), BLOCK=how.block * VECTORS, **how.meta)
+    block = how.block * VECTORS
+    return Launch(flat_kernel, (), BLOCK=block, X_UNITS=x_units, Y_UNITS=y_units, **how.meta)
 
 
 def tiled(
@@ -216,9 +228,12 @@ def tiled(
     return (tiles,), constants, (outer, sizes, *nonzero)
 
 
-def _walks(n: int, dims: Dims, block: int) -> tuple[Walk, ...]:
-    """How x and y walk through a dense output, for flat_kernel; none where tiles do better or are
-    needed."""
+def _walks(n: int, dims: Dims, block: int) -> tuple[tuple[Walk, Units], ...]:
+    """How x and y walk through a dense output in blocks, for flat_kernel; none where tiles are
+    needed, or do better: they read once what repeats itself along rows that fill them."""
+    size = dims[0][0]
+    if size >= block and size % 16 == 0 and 0 in dims[0]:
+        return ()
     dense = 1
     for size, _, _, step in dims:
         if step != dense:
@@ -226,54 +241,37 @@ def _walks(n: int, dims: Dims, block: int) -> tuple[Walk, ...]:
         dense *= size
     if n >= 2**31:
         return ()
-    x_walk, y_walk = _walk(dims, 1), _walk(dims, 2)
-    if x_walk is None or y_walk is None:
-        return ()
-    in_rows = x_walk[-1] is not None or y_walk[-1] is not None
-    return () if _tiles_do_better(dims[0][0], block * VECTORS, in_rows) else (x_walk, y_walk)
+    x, y = _walk(dims, 1), _walk(dims, 2)
+    return (x, y) if x and y else ()
 
 
-def _tiles_do_better(size: int, numel: int, in_rows: bool) -> bool:
-    """Of rows that are long and of whole vectors, and of rows with gaps between them that fill
-    tiles of ``numel`` elements."""
-    if size >= numel and size % 16 == 0:
-        return True
-    return in_rows and -size % cut(size, numel) <= size // 16
+def _walk(dims: Dims, operand: int) -> tuple[Walk, Units] | None:
+    """An operand's walk through the dense output, and its units, as :func:`_walked` takes them.
 
-
-def _walk(dims: Dims, operand: int) -> Walk | None:
-    """How often an operand's elements come in a row, how many of them are a row, both as divisors,
-    and how much later the next row begins; None for once, for one endless row, and where all rows
-    are the same. None if it walks through the dense output in no such way, or in rows that are not
-    of whole vectors."""
-    if all(dim[operand] == dim[3] for dim in dims):
-        return ONCE
+    None if it needs more than three dimensions or 32-bit offsets do not reach; and where its
+    neighbours are not the output's in rows longer than SHORTEST: there a block of the output has
+    so little of each of the operand's rows that tiles do better.
+    """
     merged = coalesced([(dim[0], dim[operand], dim[3]) for dim in dims])
-    times: Walk = NONE
-    if merged[0][1] == 0:
-        times = divisor(merged[0][0])
-        merged = merged[1:]
-    steps = [step for _, step, _ in merged]
-    if steps in ([], [1]):
-        return *times, *NONE, None
-    if len(steps) != 2 or steps[0] != 1:
+    if len(merged) == 1 and merged[0][1] == 1:
+        return ONCE, ALL
+    sizes, strides, _ = zip(*merged)
+    reach = sum((size - 1) * stride for size, stride in zip(sizes, strides))
+    if len(merged) > 3 or reach >= 2**31 or (strides[0] > 1 and sizes[0] > SHORTEST):
         return None
-    length, pitch = merged[0][0], steps[1]
-    if pitch == 0:
-        return *times, *divisor(length), None
-    whole = length % 16 == pitch % 16 == 0 and pitch * merged[1][0] < 2**31
-    return (*NONE, *divisor(length), pitch) if whole and times == NONE else None
+    units = math.gcd(16, sizes[0]), math.gcd(16, *strides[1:])
+    first, second, third = ((stride or None) for stride in (*strides, 0, 0)[:3])
+    planes = divisor(sizes[1]) if len(merged) == 3 else NONE
+    return (*divisor(sizes[0]), first, *planes, second, third), units
 
 
-def divisor(d: int) -> tuple[int, int | None, int | None]:
+def divisor(d: int) -> tuple[int, int, int]:
     """d, and what an index is multiplied by, and then shifted, for the upper 32 bits of the product
-    to be index ÷ d; None where the compiler shall see the division.
+    to be index ÷ d.
 
     With 2ˢ the next power of two, m = ⌈2³¹⁺ˢ/d⌉ is 2³¹⁺ˢ/d + e/d with e < d ≤ 2ˢ, and so i·m is
     2³¹⁺ˢ·i/d and less than 2³¹⁺ˢ/d more, for an index below 2³¹: the same when rounded down.
     """
-    if d % 16 == 0:
-        return d, None, None
     power = (d - 1).bit_length()
     # As an int32 of the same bits: it always has the highest of them.
     return d, -(-(2 ** (31 + power)) // d) - 2**32, power - 1
@@ -314,8 +312,9 @@ class _Tile(NamedTuple):
 
 def _tile(sizes: tuple[int, ...], turned: bool, numel: int, two_squares: bool) -> _Tile:
     """A square where tiles are turned, half of one where threads cannot access whole vectors, two
-    of them where that is much of both dimensions, or one is narrow; else ``numel`` elements, as
-    long as can be. Where several elements are read at once short pieces cost more than overhang."""
+    of them where that is much of both dimensions, or one is narrow, and one of twice the length
+    where the output's rows begin anywhere; else ``numel`` elements, as long as can be. Where
+    several elements are read at once short pieces cost more than overhang."""
     longest, spare = numel, SPARE
     if turned:
         longest, numel = SIDE, SIDE * SIDE
@@ -323,6 +322,8 @@ def _tile(sizes: tuple[int, ...], turned: bool, numel: int, two_squares: bool) -
         spare = 2 if even else SPARE
         if two_squares and even and (min(sizes[:2]) >= LEAST or sizes[1] <= NARROW):
             longest, numel = 2 * SIDE, 2 * numel
+        elif sizes[0] % 4:
+            longest = 2 * SIDE
         elif sizes[0] % 16 or sizes[1] % 16:
             numel //= 2
     i = cut(sizes[0], longest, spare)

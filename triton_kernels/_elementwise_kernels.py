@@ -64,36 +64,44 @@ def _named(kernel: str) -> Callable[[Any], str]:
 
 
 @triton.jit
-def _divided(index, d, factor, shift):
-    """index ÷ d, rounded down, of an index below 2³¹; the numbers are :func:`divisor`'s.
+def _divided(index, d, factor, shift, UNIT: tl.constexpr):
+    """index ÷ d, rounded down, of an index below 2³¹; the numbers are :func:`divisor`'s. A division
+    by what only the launch knows takes some twenty instructions, this takes two.
 
-    A division by what only the launch knows takes some twenty instructions, and a multiplication
-    with a shift two. Of a multiple of 16 it has to stay: there the compiler sees which elements
-    follow each other.
+    UNIT divides d, so that many quotients at least are the same: the compiler has to be told. (By a
+    hint on an operation here: one on a call's result is lost when the call is inlined.)
     """
-    if factor is None:
-        quotient = index // d.to(tl.uint32)
-    else:
-        quotient = tl.umulhi(index, factor.to(tl.uint32)) >> shift
-    return quotient
+    return tl.max_constancy(tl.umulhi(index, tl.cast(factor, tl.uint32)) >> shift, [UNIT])
 
 
 @triton.jit
-def _walked(start, lane, walk):
-    """The index of an operand's element at each place of the output: each of them comes walk[0]
-    times in a row, and walk[3] of them are a row; the next one begins walk[6] later than it did, or
-    is the same again. None is once, and one endless row. (One flat tuple: Triton 3.6 knows no None
-    in a tuple in a tuple.)"""
-    index = start + lane
+def _walked(start, lane, walk, UNITS: tl.constexpr):
+    """The offset of an operand's element at each place of the output: walk has d, factor and shift
+    of a size and then the stride, of the two innermost dimensions, and the stride of the third.
+    None is a stride of 0, a dimension that is not there, or of all nine one endless row. (One flat
+    tuple: Triton 3.6 knows no None in a tuple in a tuple.)
+
+    UNITS are a divisor of the first size and one of the strides after the first: so much the
+    compiler has to know for accesses of vectors, or of one element where the first stride is 0.
+    """
+    offset = start + lane
     if walk[0] is not None:
-        index = _divided(index.to(tl.uint32), walk[0], walk[1], walk[2])
-    if walk[3] is not None:
-        index = index.to(tl.uint32)
-        row = _divided(index, walk[3], walk[4], walk[5])
-        index -= row * walk[3].to(tl.uint32)
-        if walk[6] is not None:
-            index += row * walk[6].to(tl.uint32)
-    return index
+        SIZE: tl.constexpr = UNITS[0]
+        STRIDES: tl.constexpr = UNITS[1]
+        index = offset.to(tl.uint32)
+        row = _divided(index, walk[0], walk[1], walk[2], SIZE)
+        offset = tl.zeros_like(index)
+        if walk[3] is not None:
+            first = index - row * multiple(tl.cast(walk[0], tl.uint32), SIZE)
+            offset += first * tl.cast(walk[3], tl.uint32)
+        if walk[4] is not None:
+            plane = _divided(row, walk[4], walk[5], walk[6], SIZE)
+            row -= plane * tl.cast(walk[4], tl.uint32)
+            if walk[8] is not None:
+                offset += plane * multiple(tl.cast(walk[8], tl.uint32), STRIDES)
+        if walk[7] is not None:
+            offset += row * multiple(tl.cast(walk[7], tl.uint32), STRIDES)
+    return offset
 
 
 @triton.jit
@@ -112,6 +120,8 @@ def _flat_block(
     HAS_S: tl.constexpr,
     C: tl.constexpr,
     BLOCK: tl.constexpr,
+    X_UNITS: tl.constexpr,
+    Y_UNITS: tl.constexpr,
     ACT: tl.constexpr = None,
 ):
     """The elements from ``start`` on, of which ``left`` are there; None is all."""
@@ -122,12 +132,12 @@ def _flat_block(
     if left is not None:
         mask = lane < left
         other = 0
-    x = tl.load(x_ptr + _walked(start, lane, x_walk), mask=mask, other=other)
+    x = tl.load(x_ptr + _walked(start, lane, x_walk, X_UNITS), mask=mask, other=other)
     x = promoted(x, RESULT, C)
     if y_ptr is None:
         y = scalar_value(y_value, C)
     else:
-        y = tl.load(y_ptr + _walked(start, lane, y_walk), mask=mask, other=other)
+        y = tl.load(y_ptr + _walked(start, lane, y_walk, Y_UNITS), mask=mask, other=other)
         y = promoted(y, RESULT, C)
     out = applied(x, y, scalar_value(s, C), ELEMENT, HAS_Y, HAS_S, ACT)
     tl.store(out_ptr + start + lane, tl.cast(out, RESULT), mask=mask)
@@ -148,11 +158,13 @@ def flat_kernel(
     HAS_S: tl.constexpr,
     C: tl.constexpr,
     BLOCK: tl.constexpr,
+    X_UNITS: tl.constexpr,
+    Y_UNITS: tl.constexpr,
     ACT: tl.constexpr = None,
 ):
     """out[i] = ELEMENT(x[i], y[i], s) for i < n, less y and s where the formula has none. y_ptr is
-    None where y is the scalar y_value. An operand that repeats itself, or lies in rows, says how by
-    its walk. A formula of an activation is ELEMENT(x, y, ACT).
+    None where y is the scalar y_value. An operand that lies otherwise than the output says how by
+    its walk and units, as _walked takes them. A formula of an activation is ELEMENT(x, y, ACT).
 
     Only the last block has a mask: under one, accesses are wide only if n is a multiple of them.
     """
@@ -160,12 +172,12 @@ def flat_kernel(
     if start + BLOCK <= n:
         _flat_block(
             x_ptr, y_ptr, out_ptr, y_value, s, start, None, x_walk, y_walk,
-            ELEMENT, HAS_Y, HAS_S, C, BLOCK, ACT,
+            ELEMENT, HAS_Y, HAS_S, C, BLOCK, X_UNITS, Y_UNITS, ACT,
         )  # fmt: skip
     else:
         _flat_block(
             x_ptr, y_ptr, out_ptr, y_value, s, start, n - start, x_walk, y_walk,
-            ELEMENT, HAS_Y, HAS_S, C, BLOCK, ACT,
+            ELEMENT, HAS_Y, HAS_S, C, BLOCK, X_UNITS, Y_UNITS, ACT,
         )  # fmt: skip
 
 

@@ -338,6 +338,8 @@ def _label(case: Case, launch: Launch) -> str:
         words += ["alternate"] if launch.meta["ALTERNATE"] else []
     elif "num_stages" not in config:  # no matrix product
         words = [launch.kernel.removesuffix("_kernel"), *(["×".join(tile)] if tile else [])]
+        unit = min((*launch.meta.get("X_UNITS", ()), *launch.meta.get("Y_UNITS", ())), default=16)
+        words += [f"by {unit}"] if unit < 16 else []
         words += ["64-bit"] if str(launch.meta.get("INDEX")) == "int64" else []
         words += [f"{name} scalar" for name in "xy" if case.options.get(name) == "scalar"]
         return " ".join(words)

@@ -127,7 +127,7 @@ def test_ieee_float32_stays_off_the_tensor_cores() -> None:
 def test_a_launch_is_specialised_as_on_a_gpu() -> None:
     """Without a length divisible by 16 Triton cannot tell that the mask keeps a vector whole."""
     x = meta(64, 4096)
-    assert figures("sm_90", lambda: triton_kernels.square(x[:, :2048])).loads == {"128": 2}
+    assert set(figures("sm_90", lambda: triton_kernels.square(x[:, :2048])).loads) == {"128"}
     assert "128" not in figures("sm_90", lambda: triton_kernels.square(x[:, :2047])).loads
 
 
@@ -335,7 +335,7 @@ def test_both_sides_stand_side_by_side(tmp_path: Path) -> None:
     (line,) = [
         line
         for line in done.output.splitlines()
-        if line.startswith("float32 ") and " flat " in line
+        if line.startswith("float32 ") and " flat  " in line
     ]
     assert re.fullmatch(r"\d+ · · 128/128 · \d+ · · 64/64 ·", " ".join(line.split()[2:]))
     found = json.loads(file.read_text())

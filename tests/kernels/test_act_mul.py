@@ -214,7 +214,7 @@ def test_halves_are_accessed_in_16_bytes(columns: int, dtype: torch.dtype) -> No
     forward, backward = compiled(
         lambda: (tk.act_mul(gate, up, "silu"), tk.act_mul_backward(grad, gate, up, "silu"))
     )
-    assert forward[0] == "tiled_kernel"
+    assert forward[0] == "flat_kernel"
     assert backward[0] == "tiled_gradients_kernel"
     for _, loads, stores in (forward, backward):
         assert set(loads) == set(stores) == {"128"}

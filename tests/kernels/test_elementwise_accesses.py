@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import os
 from collections import Counter
+from typing import Any
 
 import pytest
 import torch
@@ -90,9 +91,9 @@ def test_multiples_of_8_are_accessed_by_vectors(dtype: torch.dtype, lying: str) 
     elif lying == "rows":
         x = y = meta(1000, 1016, dtype=dtype)[:, :1000]
     else:
-        x, y = meta(1579, 400, dtype=dtype).chunk(2, 1)
+        x, y = meta(1580, 400, dtype=dtype).chunk(2, 1)
     kernel, loads, stores = accesses(x, y)
-    assert kernel == "tiled_kernel"
+    assert kernel == ("tiled_kernel" if lying in ("turned", "NHWC") else "flat_kernel")
     assert set(loads) == set(stores) == {"128"}
 
 
@@ -114,7 +115,7 @@ def test_one_odd_operand_costs_the_others_no_vectors(dtype: torch.dtype) -> None
     """Its rows have an odd pitch; the others' are multiples of 8."""
     x, y = meta(1000, 1003, dtype=dtype)[:, :1000], meta(1000, 1016, dtype=dtype)[:, :1000]
     _, loads, stores = accesses(x, y)
-    assert loads["128"] == stores["128"] == 2
+    assert loads["128"] == stores["128"] == 4  # two where all are there, two under a mask
     assert set(loads) == {"128", str(8 * dtype.itemsize)}
 
 
@@ -160,33 +161,44 @@ def test_rows_of_an_odd_pitch_are_stored_by_vectors(dtype: torch.dtype) -> None:
     x = meta(1024, 4099, dtype=dtype)[:, :4096]
     _, loads, stores = accesses(x, x)
     assert "128" not in loads
-    assert stores == {"128": 2}
+    assert stores == {"128": 4}  # two where all are there, two under a mask
 
 
 # ---- walks ----
 
 
-def indices(walk: _elementwise.Walk, n: int) -> Tensor:
+def offsets(walk: _elementwise.Walk, n: int) -> Tensor:
     """What flat_kernel says a walk is."""
-    times, length, pitch = walk[0], walk[3], walk[6]
-    index = torch.arange(n) // (times or 1)
-    return index % length + index // length * (pitch or 0) if length else index
+    if walk == _elementwise.ONCE:
+        return torch.arange(n)
+    size, rows = walk[0], walk[4]
+    strides = [stride or 0 for stride in (walk[3], walk[7], walk[8])]
+    row = torch.arange(n) // size
+    plane = row // rows if rows else torch.zeros_like(row)
+    row -= plane * (rows or 0)
+    index = torch.arange(n) % size
+    return index * strides[0] + row * strides[1] + plane * strides[2]
+
+
+def walks(x: Tensor, y: Tensor | None, out: Tensor) -> tuple[Any, ...]:
+    return _elementwise._walks(out.numel(), _elementwise._dims(x, y, out), 2048)
 
 
 @pytest.mark.parametrize(
-    "shape", [(1,), (3, 1), (5,), (3, 5), (4, 1, 1), (4, 3, 1), (4, 1, 5), (2, 1, 3, 5)], ids=str
+    "shape",
+    [(1,), (3, 1), (5,), (3, 5), (4, 1, 1), (4, 3, 1), (4, 1, 5), (2, 1, 3, 5), (2, 1, 3, 1)],
+    ids=str,
 )
 def test_walks_through_a_dense_output(shape: tuple[int, ...]) -> None:
-    """Each is the operand's own offsets, element by element; what is no such walk is refused."""
+    """Each is the operand's own offsets, element by element; four dimensions are refused."""
     out = torch.empty(2, 4, 3, 5)
     y = torch.arange(math.prod(shape)).view(shape)
-    dims = _elementwise._dims(out, y, out)
-    if shape in ((4, 1, 5), (2, 1, 3, 5)):
-        assert _elementwise._walks(out.numel(), dims, 128) == ()
-    else:
-        x_walk, y_walk = _elementwise._walks(out.numel(), dims, 128)
-        assert x_walk == _elementwise.ONCE
-        assert torch.equal(indices(y_walk, out.numel()), y.expand(out.shape).reshape(-1))
+    if shape in ((4, 1, 5), (2, 1, 3, 1)):
+        assert walks(out, y, out) == ()
+        return
+    (x_walk, _), (y_walk, _) = walks(out, y, out)
+    assert x_walk == _elementwise.ONCE
+    assert torch.equal(offsets(y_walk, out.numel()), y.expand(out.shape).reshape(-1))
 
 
 @pytest.mark.parametrize(
@@ -194,26 +206,47 @@ def test_walks_through_a_dense_output(shape: tuple[int, ...]) -> None:
     [((8, 2032), True), ((8, 2048), False), ((8, 2049), True), ((2**22, 1000), False)],
     ids=str,  # the last one's index would not fit 32 bits
 )
-def test_long_rows_of_whole_vectors_are_no_walks(shape: tuple[int, int], walked: bool) -> None:
+def test_columns_are_walked_but_of_long_rows(shape: tuple[int, int], walked: bool) -> None:
     out = meta(*shape, dtype=torch.int8)
-    dims = _elementwise._dims(out, meta(shape[0], 1, dtype=torch.int8), out)
-    walks = _elementwise._walks(out.numel(), dims, 1024)
-    y_walk = (*_elementwise.divisor(shape[1]), *_elementwise.NONE, None)
-    assert walks == ((_elementwise.ONCE, y_walk) if walked else ())
+    found = walks(out, meta(shape[0], 1, dtype=torch.int8), out)
+    y_walk = (*_elementwise.divisor(shape[1]), None, *_elementwise.NONE, 1, None)
+    x = _elementwise.ONCE, _elementwise.ALL
+    assert found == ((x, (y_walk, (math.gcd(16, shape[1]), 1))) if walked else ())
 
 
 @pytest.mark.parametrize(
-    ("columns", "pitch", "walked"),
-    [(208, 416, True), (48, 64, True), (208, 412, False), (200, 400, False), (256, 512, False)],
+    ("columns", "pitch", "units"),
+    [(208, 416, (16, 16)), (48, 72, (16, 8)), (200, 400, (8, 16)), (7, 16, (1, 16))],
 )
-def test_rows_that_would_hang_over_tiles_are_walks(columns: int, pitch: int, walked: bool) -> None:
+def test_rows_with_gaps_are_walked(columns: int, pitch: int, units: tuple[int, int]) -> None:
     x = torch.arange(3 * pitch).view(3, pitch)[:, :columns]
     out = torch.empty(3, columns)
-    walks = _elementwise._walks(out.numel(), _elementwise._dims(x, None, out), 1024)
+    (x_walk, x_units), _ = walks(x, None, out)
+    assert x_units == units
+    assert torch.equal(offsets(x_walk, out.numel()), x.reshape(-1))
+
+
+@pytest.mark.parametrize(
+    ("shape", "walked"),
+    [((5, 8, 3, 3), True), ((2, 6, 4, 8), True), ((2, 8, 3, 11), False)],
+    ids=str,
+)
+def test_an_operand_turned_in_short_rows_is_walked(shape: tuple[int, ...], walked: bool) -> None:
+    """Rows of up to 32 elements; of longer ones a block would have too little of each channel."""
+    out = torch.empty(shape)
+    y = torch.arange(out.numel()).view(shape).to(memory_format=torch.channels_last)
+    found = walks(out, y, out)
     if walked:
-        assert torch.equal(indices(walks[0], out.numel()), x.reshape(-1))
+        memory = y.as_strided((y.numel(),), (1,))
+        assert torch.equal(memory[offsets(found[1][0], out.numel())], y.reshape(-1))
     else:
-        assert walks == ()
+        assert found == ()
+
+
+def test_an_operand_too_long_for_32_bits_is_not_walked() -> None:
+    x = torch.empty_strided((3, 8), (2**30, 1), dtype=torch.int8, device="meta")
+    assert walks(x, None, meta(3, 8, dtype=torch.int8)) == ()
+    assert walks(x[:2], None, meta(2, 8, dtype=torch.int8))
 
 
 @DTYPES
@@ -230,9 +263,6 @@ def test_a_divisor_divides(d: int, index: int) -> None:
     """At the index, and on both sides of the multiples next to it, all below 2³¹."""
     same, factor, shift = _elementwise.divisor(d)
     assert same == d
-    if d % 16 == 0:
-        assert factor is shift is None
-        return
     assert -(2**31) <= factor < 0  # one kind of integer to Triton
     for i in (index, index // d * d - 1, index // d * d, index // d * d + d - 1, 2**31 - 1):
         if 0 <= i < 2**31:
