@@ -90,7 +90,7 @@ def _accumulation(implementation: str, dtype: torch.dtype, precision: str, K: in
     on_tensor_cores = (
         variant == "wmma"
         or (precision != "ieee" and mode != "triton-interpreted")
-        or (compiled and dtype in (torch.float16, torch.bfloat16))
+        or ((compiled or variant == "cublaslt") and dtype in (torch.float16, torch.bfloat16))
     )
     passes = 3 if precision in ("tf32x3", "f16x3") else 1
     if not on_tensor_cores:

@@ -3,6 +3,8 @@
 //   naive   one thread an output element
 //   tiled   the same through tiles in shared memory
 //   wmma    on tensor cores: float16, bfloat16, and float32 as tf32, tf32x3 or f16x3
+//
+// epilogue does what comes after a@b, for sums of cublasLt (_cublaslt.py).
 #include "gemm_wmma.cuh"
 
 static Epilogue epilogue_of(const Tensor* bias, const Tensor* c, Scalar alpha, Scalar beta,
@@ -34,4 +36,10 @@ extern "C" int gemm_bias_act_wmma(const Tensor* a, const Tensor* b, const Tensor
                                   const Tensor* c, const Tensor* out, Scalar alpha, Scalar beta,
                                   int act, int precision, cudaStream_t stream) {
   return gemm_wmma(*a, *b, *out, epilogue_of(bias, c, alpha, beta, act), precision, stream);
+}
+
+extern "C" int gemm_bias_act_epilogue(const Tensor* sums, const Tensor* bias, const Tensor* c,
+                                      const Tensor* out, Scalar alpha, Scalar beta, int act,
+                                      cudaStream_t stream) {
+  return gemm_epilogue(*sums, *out, epilogue_of(bias, c, alpha, beta, act), stream);
 }

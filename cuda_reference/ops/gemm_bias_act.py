@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from cuda_reference import _arguments, _gemm, _launch, _memory, _product_gradients
+from cuda_reference import _arguments, _cublaslt, _gemm, _launch, _memory, _product_gradients
 from cuda_reference._arguments import FLOATING
 from cuda_reference._gemm import takes as takes
 from cuda_reference._registered import Gradients, Registered, empty
@@ -38,12 +38,14 @@ def gemm_bias_act(
     Args:
         a, b, bias, act, alpha, beta, c, out, out_dtype, precision: as there.
         variant: "naive", one thread an output element; "tiled", through shared memory; "wmma", on
-            tensor cores (compute capability 8.0 or newer). None is naive, or wmma for the
-            precisions that only tensor cores have.
+            tensor cores (compute capability 8.0 or newer); "cublaslt", NVIDIA's library, in the
+            copy that torch has loaded, on GPUs only. None is naive, or wmma for the precisions that
+            only tensor cores have.
 
     Raises:
         TypeError, ValueError, RuntimeError: as there; ValueError also for an unknown variant and
-            for a dtype and precision that it does not have.
+            for a dtype, precision or device that it does not have; RuntimeError also where
+            torch has loaded no cublasLt.
     """
     precision = _gemm.precision_of(precision, a)
     arguments = (a, b, bias, act, alpha, beta, c, out_dtype, precision, variant)
@@ -91,10 +93,17 @@ def _launch_gemm_bias_act(
         raise ValueError(f"{op}(): argument 'beta' is {beta}, but there is no 'c'")
     dtype = _arguments.check_result_dtype(op, "out_dtype", out_dtype, a.dtype)
     device = _arguments.check_device(op, inputs)
+    if variant == _cublaslt.NAME:
+        _cublaslt.check_device(op, device)
     if out is None:
         out = _memory.new_result(op, (M, N), dtype, device)
     else:
         out = _arguments.check_out(op, out, (M, N), dtype, inputs, in_place=False)
+    c = None if c is None or not beta else c.expand(M, N)
+    if variant == _cublaslt.NAME:
+        call = _cublaslt.Call(a, b, bias, c, out, alpha, beta or 0.0, act, precision)
+        _cublaslt.launch(inputs, out, call, _gemm.ACTS.index(act))
+        return out
     _gemm.launch(
         op,
         f"{op}_{variant}",
@@ -103,7 +112,7 @@ def _launch_gemm_bias_act(
         _launch.tensor(a),
         _launch.tensor(b),
         None if bias is None else _launch.tensor(bias),
-        None if c is None or not beta else _launch.tensor(c.expand(M, N)),
+        None if c is None else _launch.tensor(c),
         _launch.tensor(out),
         _launch.scalar(alpha),
         _launch.scalar(beta or 0.0),

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from cuda_reference import _arguments, _gemm, _launch, _memory, _product_gradients
+from cuda_reference import _arguments, _cublaslt, _gemm, _launch, _memory, _product_gradients
 from cuda_reference._arguments import FLOATING
 from cuda_reference._registered import Gradients, Registered, TensorMeta, empty
 from cuda_reference.ops.gemm_bias_act import gemm_bias_act
@@ -38,7 +38,8 @@ def linear_act(
 
     Raises:
         TypeError, ValueError, RuntimeError: as there; ValueError also for an unknown variant and
-            for a dtype and precision that it does not have.
+            for a dtype, precision or device that it does not have; RuntimeError also where
+            torch has loaded no cublasLt.
     """
     precision = _gemm.precision_of(precision, x)
     result: Tensor = _linear_act(x, weight, bias, act, precision, variant, out=out)
@@ -63,7 +64,8 @@ def linear_gelu(
 
     Raises:
         TypeError, ValueError, RuntimeError: as there; ValueError also for an unknown variant and
-            for a dtype and precision that it does not have.
+            for a dtype, precision or device that it does not have; RuntimeError also where
+            torch has loaded no cublasLt.
     """
     _arguments.check_choice("linear_gelu", "approximate", approximate, ("none", "tanh"))
     act = "gelu_tanh" if approximate == "tanh" else "gelu"
@@ -97,6 +99,8 @@ def _run(
     if bias is not None:
         inputs["bias"] = _gemm.check_bias(op, bias, x.dtype, weight.shape[0])
     device = _arguments.check_device(op, inputs)
+    if variant == _cublaslt.NAME:
+        _cublaslt.check_device(op, device)
     shape = (*x.shape[:-1], weight.shape[0])
     if out is None:
         out = _memory.new_result(op, shape, x.dtype, device)
@@ -110,6 +114,10 @@ def _run(
             f"{op}(): 'out', of shape {list(shape)} and strides {list(out.stride())}, is no matrix "
             "when its leading dimensions are merged"
         ) from None
+    if variant == _cublaslt.NAME:
+        call = _cublaslt.Call(rows, weight.t(), bias, None, result, 1.0, 0.0, act, precision)
+        _cublaslt.launch(inputs, out, call, _gemm.ACTS.index(act))
+        return out
     _gemm.launch(
         "linear_act",
         f"linear_act_{variant}",
