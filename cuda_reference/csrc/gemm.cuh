@@ -71,24 +71,6 @@ __global__ void gemm_tiled_kernel(Tensor a, Tensor b, Tensor out, Epilogue epilo
     store<C>(out, m * out.stride[0] + n * out.stride[1], epilogue.apply<C>(sum, m, n));
 }
 
-// The epilogue alone, of sums that another kernel made: one thread an element, blocks along rows.
-template <class C>
-__global__ void gemm_epilogue_kernel(Tensor sums, Tensor out, Epilogue epilogue) {
-  const long long N = out.size[1], across = (N + THREADS - 1) / THREADS;
-  const long long m = blockIdx.x / across, n = blockIdx.x % across * THREADS + threadIdx.x;
-  if (n >= N) return;
-  const C sum = load<C>(sums, m * sums.stride[0] + n * sums.stride[1]);
-  store<C>(out, m * out.stride[0] + n * out.stride[1], epilogue.apply<C>(sum, m, n));
-}
-
-inline int gemm_epilogue(const Tensor& sums, const Tensor& out, const Epilogue& epilogue,
-                         cudaStream_t stream) {
-  const long long blocks = out.size[0] * blocks_for(out.size[1]);
-  WITH_FLOATING_TYPE(sums.dtype, LAUNCH(gemm_epilogue_kernel<C>, dim3(static_cast<unsigned>(blocks)), THREADS,
-                                        0, stream, sums, out, epilogue));
-  return cudaGetLastError();
-}
-
 inline int gemm_naive(const Tensor& a, const Tensor& b, const Tensor& out, const Epilogue& epilogue,
                       cudaStream_t stream) {
   WITH_FLOATING_TYPE(a.dtype, LAUNCH(gemm_naive_kernel<C>, tiles_of(out, TILE), dim3(TILE, TILE), 0,
