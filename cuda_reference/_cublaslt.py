@@ -29,13 +29,24 @@ from torch import Tensor
 from cuda_reference import _build, _launch
 from cuda_reference import _cublaslt_choices as _choices
 from cuda_reference import _cublaslt_library as lt
-from cuda_reference._cublaslt_plans import ALIGNED, Matrix, Plan, Problem, alignment, matrix, plan
+from cuda_reference._cublaslt_plans import (
+    ALIGNED,
+    Matrix,
+    Plan,
+    Pointers,
+    Problem,
+    alignment,
+    matrix,
+    plan,
+)
 
 NAME = "cublaslt"
 DTYPES = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 # Activation → epilogue. GELU is the library's own formula for 16 bits: too coarse for float32.
 EPILOGUES = {"none": 0, "relu": lt.RELU, "gelu_tanh": lt.GELU}
 _BIAS_ALIGNMENT = 16  # bytes
+_AUX_ROWS = 8  # elements
+_NO_ACT = 0  # enum Act in csrc/activations.cuh
 _PADDED = 8  # elements: rows of a sum begin at multiples of so many
 
 
@@ -60,7 +71,8 @@ def settings() -> Settings:
 
 
 class Call(NamedTuple):
-    """A product as it is asked for: act(alpha·(a@b) + beta·c + bias) into out, [M, N]."""
+    """A product as it is asked for: act(alpha·(a@b) + beta·c + bias) into out, [M, N]; what act is
+    taken of into pre, too, if that is there."""
 
     a: Tensor
     b: Tensor
@@ -71,6 +83,7 @@ class Call(NamedTuple):
     beta: float
     act: str
     precision: str
+    pre: Tensor | None = None
 
     @property
     def sum_dtype(self) -> torch.dtype:
@@ -93,8 +106,6 @@ def misfit(call: Call) -> str:
         return "CUDA_REFERENCE_NO_EPILOGUE is 1"
     if call.act not in EPILOGUES or (call.act == "gelu_tanh" and dtype.itemsize > 2):
         return f"there is no epilogue '{call.act}' for {dtype}"
-    if not call.a.shape[1]:
-        return "there is nothing to multiply"
     if not _by_rows(out) or (call.c is not None and not _by_rows(call.c)):
         return "'out' and 'c' must lie by rows"
     if dtype == torch.float64 and (call.bias is not None or call.act != "none"):
@@ -107,6 +118,8 @@ def misfit(call: Call) -> str:
             return "'bias' must be contiguous"
         if _launch.address(call.bias) % _BIAS_ALIGNMENT:
             return f"'bias' is not at a multiple of {_BIAS_ALIGNMENT} bytes"
+    if call.pre is not None and (call.act != "gelu_tanh" or call.out.shape[1] % _AUX_ROWS):
+        return f"'pre' is for gelu_tanh, with rows of multiples of {_AUX_ROWS}"
     return ""
 
 
@@ -117,7 +130,7 @@ def _by_rows(t: Tensor) -> bool:
 
 class _Product:
     """A call that may come again, in the form of a library with one launcher, "cublaslt", which
-    takes descriptions of a, b, bias, c and out, and a stream."""
+    takes descriptions of a, b, bias, c, out and pre, and a stream."""
 
     range = ""
 
@@ -133,17 +146,19 @@ class _Product:
         finally:
             self.library.pop()
 
-    def run(self, a: Any, b: Any, bias: Any, c: Any, out: Any, stream: ctypes.c_void_p) -> int:
-        """Without the range."""
+    def run(self, a: Any, b: Any, bias: Any, c: Any, out: Any, pre: Any, stream: Any) -> int:
+        """Without the range. The arguments are ctypes.byref of CTensors, or None."""
         raise NotImplementedError
 
-    def multiply(self, scalars: tuple[Any, Any], addresses: tuple[Any, ...], stream: Any) -> int:
+    def multiply(
+        self, scalars: tuple[Any, Any], addresses: tuple[Any, ...], pointers: Pointers, stream: Any
+    ) -> int:
         """By the plan, with a workspace that goes back to torch at once: whoever gets it next on
         this stream comes after the product."""
         size = self.algorithm.workspace
         workspace = torch.empty(size, dtype=torch.uint8, device=self._device) if size else None
         at = None if workspace is None else workspace.data_ptr()
-        return self.plan.multiply(self.algorithm, scalars, addresses, at, stream)
+        return self.plan.multiply(self.algorithm, scalars, addresses, pointers, at, stream)
 
     def crosscheck_error_string(self, status: int) -> bytes:
         """What a status of the launcher means."""
@@ -161,10 +176,11 @@ class Fused(_Product):
         number = _number(call)
         self._scalars = number(call.alpha), number(call.beta)
 
-    def run(self, a: Any, b: Any, bias: Any, c: Any, out: Any, stream: ctypes.c_void_p) -> int:
-        """The arguments are ctypes.byref of CTensors, or None."""
-        addresses = (a._obj.data, b._obj.data, bias and bias._obj.data, c and c._obj.data)
-        return self.multiply(self._scalars, (*addresses, out._obj.data), stream)
+    def run(self, a: Any, b: Any, bias: Any, c: Any, out: Any, pre: Any, stream: Any) -> int:
+        """As there."""
+        addresses = (a._obj.data, b._obj.data, c and c._obj.data, out._obj.data)
+        pointers = bias and bias._obj.data, pre and pre._obj.data
+        return self.multiply(self._scalars, addresses, pointers, stream)
 
 
 class Fallback(_Product):
@@ -176,20 +192,23 @@ class Fallback(_Product):
         self._dtype = call.sum_dtype
         number = _number(call)
         self._scalars = number(1.0), number(0.0)
-        self._epilogue = (_launch.scalar(float(call.alpha)), _launch.scalar(float(call.beta)), act)
+        self._factors = _launch.scalar(float(call.alpha)), _launch.scalar(float(call.beta))
+        self._act = act
         self._launcher = _epilogue_library(call.a.device).gemm_bias_act_epilogue
 
-    def run(self, a: Any, b: Any, bias: Any, c: Any, out: Any, stream: ctypes.c_void_p) -> int:
-        """The arguments are ctypes.byref of CTensors, or None."""
-        M, N, K = self.plan.problem.shape
+    def run(self, a: Any, b: Any, bias: Any, c: Any, out: Any, pre: Any, stream: Any) -> int:
+        """As there."""
+        M, N, _ = self.plan.problem.shape
         total = new_sum(M, N, self._dtype, self._device)
-        if K:
-            addresses = (a._obj.data, b._obj.data, None, None, total.data_ptr())
-            if status := self.multiply(self._scalars, addresses, stream):
-                return status
-        else:
-            total.zero_()
-        return -int(self._launcher(_launch.tensor(total), bias, c, out, *self._epilogue, stream))
+        addresses = (a._obj.data, b._obj.data, None, total.data_ptr())
+        if status := self.multiply(self._scalars, addresses, (None, None), stream):
+            return status
+        for result, act in ((out, self._act), (pre, _NO_ACT)):
+            if result is not None:
+                told = (_launch.tensor(total), bias, c, result, *self._factors, act, stream)
+                if status := self._launcher(*told):
+                    return -int(status)
+        return 0
 
 
 def _number(call: Call) -> Any:
@@ -225,6 +244,7 @@ def _problem(call: Call, fused: bool) -> Problem:
     aligned = [alignment(call.b), alignment(call.a)]
     if fused:
         epilogue = EPILOGUES[call.act] | (0 if call.bias is None else lt.BIAS)
+        epilogue |= 0 if call.pre is None else lt.AUX
         aligned += [alignment(t) for t in (call.c, call.out, call.bias)]
     return Problem(
         (M, N, K),
@@ -234,6 +254,7 @@ def _problem(call: Call, fused: bool) -> Problem:
         lt.COMPUTE_TF32 if call.precision == "tf32" else compute,
         call.a.device.index,
         tuple(aligned) if fused else (*aligned, *[ALIGNED] * 3),
+        matrix(call.pre) if fused and call.pre is not None else None,
     )
 
 
@@ -242,13 +263,11 @@ def _ways(call: Call, act: int, count: int) -> Iterator[_Product]:
     best first."""
     library = lt.library()
     if not misfit(call):
-        bias = None if call.bias is None else _launch.address(call.bias)
-        fused = plan(library, _problem(call, True), bias, count)
+        bias, pre = (None if t is None else _launch.address(t) for t in (call.bias, call.pre))
+        fused = plan(library, _problem(call, True), (bias, pre), count)
         yield from (Fused(fused, algorithm, call) for algorithm in fused.candidates)
-    product = plan(library, _problem(call, False), None, count)
-    # Of no products the sum is 0, for which no algorithm is needed.
-    algorithms = product.candidates if call.a.shape[1] else [lt.Candidate()]
-    yield from (Fallback(product, algorithm, call, act) for algorithm in algorithms)
+    product = plan(library, _problem(call, False), (None, None), count)
+    yield from (Fallback(product, algorithm, call, act) for algorithm in product.candidates)
 
 
 def _chosen(call: Call, act: int, arguments: tuple[Any, ...], stream: Any) -> _Product:
@@ -261,9 +280,10 @@ def _chosen(call: Call, act: int, arguments: tuple[Any, ...], stream: Any) -> _P
     first = next(_ways(call, act, max(count, 1)), None)
     if first is None:
         raise RuntimeError(f"cublasLt has no algorithm for {_problem(call, False)}")
-    if not call.a.is_cuda or not call.a.shape[1]:
+    if not call.a.is_cuda:
         return first
-    gpu, key = torch.cuda.get_device_name(call.a.device), first.plan.problem.key
+    gpu = torch.cuda.get_device_name(call.a.device)
+    key = f"{type(first).__name__} {first.plan.problem.key}"
     known = _choices.kept(gpu, first.library.version, key)
     if known is not None:
         return _again(known, call, act) or first
@@ -291,7 +311,7 @@ def _again(choice: _choices.Choice, call: Call, act: int) -> _Product | None:
 
 def launch(told: Mapping[str, Tensor], out: Tensor, call: Call, act: int) -> None:
     """Multiply on the current stream of the device of ``out``, of which the call's may be a view,
-    unless there is nothing to compute.
+    unless there is no result; K is not 0.
 
     Args:
         told: the inputs, for errors.
@@ -310,10 +330,12 @@ def launch(told: Mapping[str, Tensor], out: Tensor, call: Call, act: int) -> Non
         *(_launch.tensor(a), _launch.tensor(b)),
         *(None if t is None else _launch.tensor(t) for t in (call.bias, call.c)),
         _launch.tensor(call.out),
+        None if call.pre is None else _launch.tensor(call.pre),
     )
     device = out.device
     with torch.cuda.device(device) if device.type == "cuda" else contextlib.nullcontext():
         on_gpu = device.type == "cuda"
         stream = ctypes.c_void_p(_launch.current_stream(device.index) if on_gpu else None)
         way = _chosen(call, act, arguments, stream)
-        _launch.call(way, NAME, told, (out,), arguments, stream)
+        written = (out,) if call.pre is None else (out, call.pre)
+        _launch.call(way, NAME, told, written, arguments, stream)

@@ -18,10 +18,10 @@ import torch
 DATA_TYPE = {torch.float32: 0, torch.float64: 1, torch.float16: 2, torch.bfloat16: 14}
 # cublasComputeType_t
 COMPUTE_32F, COMPUTE_64F, COMPUTE_TF32 = 68, 70, 77
-# cublasLtEpilogue_t; with a bias BIAS is added, alone it stands for itself.
-PLAIN, RELU, BIAS, GELU = 1, 2, 4, 32
+# cublasLtEpilogue_t: PLAIN, or a sum of the others. AUX of a GELU writes its argument.
+PLAIN, RELU, BIAS, GELU, AUX = 1, 2, 4, 32, 128
 # cublasLtMatmulDescAttributes_t
-TRANSA, TRANSB, EPILOGUE, BIAS_POINTER = 3, 4, 7, 8
+TRANSA, TRANSB, EPILOGUE, BIAS_POINTER, AUX_POINTER, AUX_LD = 3, 4, 7, 8, 11, 12
 # cublasLtMatmulPreferenceAttributes_t
 MAX_WORKSPACE, REDUCTIONS, ALIGNMENT = 1, 3, (5, 6, 7, 8)
 # cublasLtReductionScheme_t: parts of a sum are added in the type of the sum, never in the result's.

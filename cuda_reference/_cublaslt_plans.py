@@ -21,6 +21,8 @@ WORKSPACE = 32 << 20  # bytes: the most that an algorithm may use
 ALIGNED = 16  # bytes: no more is told, since a kept call knows no more of its next tensors
 _KEPT = 1024  # plans
 
+Pointers = tuple[int | None, int | None]
+
 
 class Matrix(NamedTuple):
     """How a matrix lies: by rows, or transposed, by columns; ``ld`` elements from one to the
@@ -38,6 +40,7 @@ class Problem(NamedTuple):
         dtypes: of a and b, and of the rest.
         epilogue, compute: the library's numbers.
         device: its index.
+        aux: how the epilogue's argument lies, which is written, too.
         alignments: of b, a, c, out and bias in bytes, 16 at most; 16 where there is none.
         workspace: the most bytes that it may use.
     """
@@ -52,6 +55,7 @@ class Problem(NamedTuple):
     compute: int
     device: int | None
     alignments: tuple[int, ...]
+    aux: Matrix | None = None
     workspace: int = WORKSPACE
 
     @property
@@ -79,18 +83,21 @@ def alignment(t: Tensor | None) -> int:
 class Plan:
     """The descriptors of a problem, and the algorithms that the library proposes, the best first.
 
-    The bias's address is part of a descriptor: whoever multiplies holds a lock.
+    The addresses of the bias and of aux are part of a descriptor: whoever multiplies holds a lock.
 
     Args:
-        bias: the address of a bias that lies as all will; None where the epilogue has none.
+        pointers: the address of a bias and of an aux that lie as all will; None where the epilogue
+            has none.
         count: of the algorithms, at most.
 
     Raises:
         lt.CublasLtError: the library refuses.
     """
 
-    def __init__(self, library: lt.Library, problem: Problem, bias: int | None, count: int) -> None:
-        self.library, self.problem, self._bias = library, problem, bias
+    def __init__(
+        self, library: lt.Library, problem: Problem, pointers: Pointers, count: int
+    ) -> None:
+        self.library, self.problem, self._pointers = library, problem, pointers
         self._handle, self._lock = library.handle(problem.device), threading.Lock()
         M, N, K = problem.shape
         operands, result = (lt.DATA_TYPE[dtype] for dtype in problem.dtypes)
@@ -99,8 +106,9 @@ class Plan:
         self._set(lt.TRANSA, ctypes.c_int32(problem.b.transposed))
         self._set(lt.TRANSB, ctypes.c_int32(problem.a.transposed))
         self._set(lt.EPILOGUE, ctypes.c_int32(problem.epilogue))
-        if bias is not None:
-            self._set(lt.BIAS_POINTER, ctypes.c_void_p(bias))
+        if problem.aux is not None:
+            self._set(lt.AUX_LD, ctypes.c_int64(problem.aux.ld))
+        self._point(pointers)
         out = self._layout(problem.out, M, N, result)
         self._layouts = (
             self._layout(problem.b, K, N, operands),
@@ -112,6 +120,12 @@ class Plan:
 
     def _set(self, attribute: int, value: Any) -> None:
         self.library.set("MatmulDesc", self._product, attribute, value)
+
+    def _point(self, pointers: Pointers) -> None:
+        """Tell the addresses that an epilogue has."""
+        for attribute, pointer in zip((lt.BIAS_POINTER, lt.AUX_POINTER), pointers):
+            if pointer is not None:
+                self._set(attribute, ctypes.c_void_p(pointer))
 
     def _layout(self, lies: Matrix, rows: int, columns: int, dtype: int) -> ctypes.c_void_p:
         """By columns, as the library has it."""
@@ -159,6 +173,7 @@ class Plan:
         algorithm: lt.Candidate,
         scalars: tuple[Any, Any],
         addresses: tuple[int | None, ...],
+        pointers: Pointers,
         workspace: int | None,
         stream: Any,
     ) -> int:
@@ -166,15 +181,16 @@ class Plan:
 
         Args:
             scalars: alpha and beta, as the compute type.
-            addresses: of a, b, bias, c and out.
+            addresses: of a, b, c and out.
+            pointers: the address of the bias, and of aux.
         """
-        a, b, bias, c, out = addresses
+        a, b, c, out = addresses
         layout_b, layout_a, layout_c, layout_out = self._layouts
         alpha, beta = scalars
         with self._lock:
-            if bias != self._bias:
-                self._set(lt.BIAS_POINTER, ctypes.c_void_p(bias))
-                self._bias = bias
+            if pointers != self._pointers:
+                self._point(pointers)
+                self._pointers = pointers
             return self.library.matmul(
                 *(self._handle, self._product, ctypes.byref(alpha), b, layout_b, a, layout_a),
                 *(ctypes.byref(beta), out if c is None else c, layout_c, out, layout_out),
@@ -185,11 +201,11 @@ class Plan:
 _PLANS: dict[tuple[Problem, int], Plan] = {}
 
 
-def plan(library: lt.Library, problem: Problem, bias: int | None, count: int) -> Plan:
+def plan(library: lt.Library, problem: Problem, pointers: Pointers, count: int) -> Plan:
     """That of a problem, which is kept."""
     found = _PLANS.get((problem, count))
     if found is None:
-        found = Plan(library, problem, bias, count)
+        found = Plan(library, problem, pointers, count)
         if len(_PLANS) >= _KEPT:
             _PLANS.clear()
         _PLANS[problem, count] = found

@@ -41,6 +41,11 @@ def variant_for(op: str, variant: str | None, dtype: torch.dtype, precision: str
     return variant
 
 
+def kernel_of(variant: str) -> str:
+    """The kernel that a variant runs; of cublaslt what is left for one: products of nothing."""
+    return "naive" if variant == _cublaslt.NAME else variant
+
+
 def refuse_second(op: str, act: str) -> None:
     """Refuse the second derivative of an activation with curves."""
     if act not in STRAIGHT:

@@ -100,13 +100,13 @@ def _launch_gemm_bias_act(
     else:
         out = _arguments.check_out(op, out, (M, N), dtype, inputs, in_place=False)
     c = None if c is None or not beta else c.expand(M, N)
-    if variant == _cublaslt.NAME:
+    if variant == _cublaslt.NAME and a.shape[1]:
         call = _cublaslt.Call(a, b, bias, c, out, alpha, beta or 0.0, act, precision)
         _cublaslt.launch(inputs, out, call, _gemm.ACTS.index(act))
         return out
     _gemm.launch(
         op,
-        f"{op}_{variant}",
+        f"{op}_{_gemm.kernel_of(variant)}",
         inputs,
         out,
         _launch.tensor(a),

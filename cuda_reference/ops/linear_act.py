@@ -114,13 +114,13 @@ def _run(
             f"{op}(): 'out', of shape {list(shape)} and strides {list(out.stride())}, is no matrix "
             "when its leading dimensions are merged"
         ) from None
-    if variant == _cublaslt.NAME:
+    if variant == _cublaslt.NAME and rows.shape[1]:
         call = _cublaslt.Call(rows, weight.t(), bias, None, result, 1.0, 0.0, act, precision)
         _cublaslt.launch(inputs, out, call, _gemm.ACTS.index(act))
         return out
     _gemm.launch(
         "linear_act",
-        f"linear_act_{variant}",
+        f"linear_act_{_gemm.kernel_of(variant)}",
         inputs,
         out,
         _launch.tensor(rows),
