@@ -311,7 +311,7 @@ def _again(choice: _choices.Choice, call: Call, act: int) -> _Product | None:
 
 def launch(told: Mapping[str, Tensor], out: Tensor, call: Call, act: int) -> None:
     """Multiply on the current stream of the device of ``out``, of which the call's may be a view,
-    unless there is no result; K is not 0.
+    unless there is no result.
 
     Args:
         told: the inputs, for errors.
@@ -324,6 +324,9 @@ def launch(told: Mapping[str, Tensor], out: Tensor, call: Call, act: int) -> Non
     lt.library()
     if not out.numel():
         return
+    if not call.a.shape[1]:  # a product of nothing is one of zeros
+        a, b = call.a.new_zeros(call.a.shape[0], 1), call.b.new_zeros(1, call.b.shape[1])
+        call = call._replace(a=a, b=b)
     a, b = (t if matrix(t) is not None else t.contiguous() for t in (call.a, call.b))
     call = call._replace(a=a, b=b)
     arguments = (

@@ -41,9 +41,12 @@ def variant_for(op: str, variant: str | None, dtype: torch.dtype, precision: str
     return variant
 
 
-def kernel_of(variant: str) -> str:
-    """The kernel that a variant runs; of cublaslt what is left for one: products of nothing."""
-    return "naive" if variant == _cublaslt.NAME else variant
+def writes_pre(variant: str | None, act: str, tensors: tuple[Any, ...]) -> bool:
+    """Whether a call is of a training step that writes what the activation is taken of, too: by
+    cublaslt, where its derivative reads that and a gradient is wanted."""
+    if variant != _cublaslt.NAME or act in BY_RESULT or act == "none":
+        return False
+    return torch.is_grad_enabled() and any(getattr(t, "requires_grad", False) for t in tensors)
 
 
 def refuse_second(op: str, act: str) -> None:

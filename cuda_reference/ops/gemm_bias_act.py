@@ -4,6 +4,7 @@ csrc/gemm_bias_act.cu.
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 import torch
@@ -49,6 +50,8 @@ def gemm_bias_act(
     """
     precision = _gemm.precision_of(precision, a)
     arguments = (a, b, bias, act, alpha, beta, c, out_dtype, precision, variant)
+    if out is None and _gemm.writes_pre(variant, act, (a, b, bias, c)):
+        return _gemm_bias_act_training(*arguments)[1]  # type: ignore[no-any-return]
     result: Tensor = _gemm_bias_act(*arguments, out=out)
     return result
 
@@ -65,9 +68,13 @@ def _launch_gemm_bias_act(
     precision: str,
     variant: str | None,
     *,
-    out: Tensor | None = None,
-) -> Tensor:
+    out: Any = None,
+    training: bool = False,
+) -> Any:
+    """In training the results are what the activation is taken of and what it makes of it."""
     op = "gemm_bias_act"
+    if training and out is not None:
+        raise NotImplementedError(f"{op}(): a training step makes its own results")
     a = _arguments.check_tensor(op, "a", a, FLOATING)
     b = _arguments.check_tensor(op, "b", b, (a.dtype,))
     _arguments.check_choice(op, "act", act, _gemm.ACTS)
@@ -100,13 +107,14 @@ def _launch_gemm_bias_act(
     else:
         out = _arguments.check_out(op, out, (M, N), dtype, inputs, in_place=False)
     c = None if c is None or not beta else c.expand(M, N)
-    if variant == _cublaslt.NAME and a.shape[1]:
-        call = _cublaslt.Call(a, b, bias, c, out, alpha, beta or 0.0, act, precision)
+    if variant == _cublaslt.NAME:
+        pre = torch.empty_like(out) if training else None
+        call = _cublaslt.Call(a, b, bias, c, out, alpha, beta or 0.0, act, precision, pre)
         _cublaslt.launch(inputs, out, call, _gemm.ACTS.index(act))
-        return out
+        return out if pre is None else (pre, out)
     _gemm.launch(
         op,
-        f"{op}_{_gemm.kernel_of(variant)}",
+        f"{op}_{variant}",
         inputs,
         out,
         _launch.tensor(a),
@@ -122,12 +130,12 @@ def _launch_gemm_bias_act(
     return out
 
 
-def _reads(call: Any) -> dict[str, set[str]]:
+def _reads(call: Any, training: bool = False) -> dict[str, set[str]]:
     others = [name for name in ("bias", "c") if getattr(call, name) is not None]
-    return _product_gradients.reads(call.act, ("a", "b"), tuple(others))
+    return _product_gradients.reads(call.act, ("a", "b"), tuple(others), training)
 
 
-def _backward(call: Any, grad: Tensor) -> dict[str, Tensor | None]:
+def _backward(call: Any, grad: Tensor, training: bool = False) -> dict[str, Tensor | None]:
     product = _product_gradients.Product(
         gemm_bias_act,
         call.a,
@@ -141,18 +149,38 @@ def _backward(call: Any, grad: Tensor) -> dict[str, Tensor | None]:
         call.alpha,
         call.beta,
         call.c,
+        pre=training,
     )
     return _product_gradients.gradients(product, grad)
 
 
+_PARAMETERS = (
+    "Tensor a, Tensor b, Tensor? bias, str act, float alpha, float? beta, Tensor? c, "
+    "ScalarType? out_dtype, str precision, str? variant"
+)
+
+
+def _fake(a: Tensor, b: Tensor, *options: Any) -> Tensor:
+    out_dtype = options[5]
+    return empty((a.shape[0], b.shape[1]), out_dtype or a.dtype, a)
+
+
 _gemm_bias_act = Registered(
     "gemm_bias_act",
-    "Tensor a, Tensor b, Tensor? bias, str act, float alpha, float? beta, Tensor? c, "
-    "ScalarType? out_dtype, str precision, str? variant",
+    _PARAMETERS,
     _launch_gemm_bias_act,
-    lambda a, b, bias, act, alpha, beta, c, out_dtype, *_: empty(
-        (a.shape[0], b.shape[1]), out_dtype or a.dtype, a
-    ),
+    _fake,
     gradients=Gradients(_backward, _reads),
     autocast="lower",
+)
+# The step of variant "cublaslt" whose backward pass reads what the activation is taken of.
+_gemm_bias_act_training = Registered(
+    "gemm_bias_act_training",
+    _PARAMETERS,
+    functools.partial(_launch_gemm_bias_act, training=True),
+    lambda *args: (_fake(*args), _fake(*args)),
+    gradients=_product_gradients.of_training(_backward, _reads),
+    autocast="lower",
+    label="gemm_bias_act",
+    results=2,
 )

@@ -165,6 +165,11 @@ class Fake:
         if epilogue & lt.BIAS:
             row = {"rows": total.shape[0], "cols": 1, "ld": total.shape[0]}
             total += columns(told[lt.BIAS_POINTER], {**row, "dtype": result["dtype"]}).to(wide)
+        if epilogue & lt.AUX:
+            ld = told[lt.AUX_LD]
+            assert ld % 8 == 0
+            aux = {"rows": total.shape[0], "cols": total.shape[1], "ld": ld}
+            columns(told[lt.AUX_POINTER], {**aux, "dtype": result["dtype"]}).copy_(total)
         if epilogue & lt.RELU:
             total = total.relu()
         if epilogue & lt.GELU:
