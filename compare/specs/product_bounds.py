@@ -20,8 +20,8 @@ from compare.specs.activations import ACTIVATIONS
 
 # How far one input is from what is multiplied, relative to it, by side. Triton hands float32 bits
 # to the tensor cores, which cut off all but 10 bits of mantissa; wmma's contract is to round first.
-# Of cuBLASLt it is not told, so that it may cut off. tf32x3: 2⁻²³ left over in each operand, and the
-# product of the two low parts, 2⁻²², is dropped.
+# Of cuBLASLt it is not told, so that it may cut off. tf32x3: 2⁻²³ left over in each operand, and
+# the product of the two low parts, 2⁻²², is dropped.
 U_IN = {
     ("triton", "tf32"): 2.0**-10,
     ("cuda", "tf32"): 2.0**-11,

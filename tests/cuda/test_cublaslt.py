@@ -16,7 +16,10 @@ from fake_cublaslt import Fake
 from torch import Tensor
 
 import cuda_reference
-from compare.checking.implementations import unavailable
+from compare.checking.implementations import implementations, unavailable
+from compare.ops import SPECS
+from compare.specs import product_bounds
+from compare.timing import providers
 from cuda_reference import _cublaslt, _cublaslt_choices, _cublaslt_plans
 from cuda_reference import _cublaslt_library as lt
 from cuda_reference.ops import gemm_bias_act as gemm_module
@@ -350,6 +353,38 @@ def test_descriptors_go_with_their_plans(fake: Callable[..., Fake]) -> None:
     assert len(lib.objects) == 1 + 5  # the handle, a product, three layouts, a preference
     forget()
     assert len(lib.objects) == 1  # the handle
+
+
+# ---- In compare ----
+
+
+def test_check_and_bench_have_it_on_a_gpu_alone() -> None:
+    for op in ("gemm_bias_act", "linear_act", "linear_gelu"):
+        spec = SPECS[op]
+        names = {i.name for i in implementations(spec, ["cuda-host", "cuda-gpu"])}
+        assert {name for name in names if "cublaslt" in name} == {"cuda-gpu/cublaslt"}
+        assert "cuda/cublaslt" in providers.names(spec)
+        assert "cublaslt" not in spec.rungs()
+        assert "cublaslt" not in cuda_reference.variants(op)
+        (rung,) = cuda_reference.capabilities(op).rungs
+        assert (rung.name, rung.dtypes, rung.auto) == ("cublaslt", _cublaslt.DTYPES, False)
+
+
+def test_its_bound_is_that_of_tensor_cores() -> None:
+    def bound(implementation: str, dtype: torch.dtype, **options: Any) -> float:
+        a, b = torch.ones(4, 4096, dtype=dtype), torch.ones(4096, 4, dtype=dtype)
+        right = torch.full((4, 4), 4096.0, dtype=DOUBLE)
+        arguments = ((a, b), options)
+        return float(product_bounds.bound(implementation, arguments, right, DOUBLE).max())
+
+    plain, cores = (bound(f"cuda-gpu/{name}", HALF) for name in ("naive", "cublaslt"))
+    assert plain < cores == bound("cuda-gpu/wmma", HALF)
+    plain, same = (bound(f"cuda-gpu/{name}", FLOAT) for name in ("naive", "cublaslt"))
+    assert plain == same
+    rounded, cut = (
+        bound(f"cuda-gpu/{name}", FLOAT, precision="tf32") for name in ("wmma", "cublaslt")
+    )
+    assert 1.5 * rounded < cut < 2.5 * rounded
 
 
 # ---- Choices ----
