@@ -32,7 +32,7 @@ __all__ = ["BuildError", "capabilities", "load", "load_inline", "variants", *OPS
 
 def variants(op: str) -> dict[str, Callable[..., Tensor]]:
     """The variants of ``op`` beside its default kernel: name → callable with op's signature.
-    "auto", which takes one of them, is none.
+    "auto", which takes one of them, is none, nor is "cublaslt", which is no kernel of this package.
 
     Raises:
         ValueError: there is no such op.

@@ -1,4 +1,4 @@
-"""Which rungs the elementwise ops have, and what each takes: for people, and for tools."""
+"""Which rungs the ops have, and what each takes: for people, and for tools."""
 
 from __future__ import annotations
 
@@ -6,8 +6,9 @@ from dataclasses import dataclass
 
 import torch
 
-from cuda_reference import _rungs, ops
+from cuda_reference import _cublaslt, _rungs, ops
 
+_PRODUCTS = ("gemm_bias_act", "linear_act", "linear_gelu")
 _REST = 'What no rung of an op takes, its plain kernel does: variant None, and "auto" there.'
 
 
@@ -17,7 +18,8 @@ class Rung:
 
     Attributes:
         op, name: the op, and its variant's name.
-        dtypes: of its operands and result, all of which have the same.
+        dtypes: of its operands and result, all of which have the same; a product's result may have
+            another one.
         layouts: how its tensors may lie.
         alignment: what their addresses must have in common.
         architecture: the GPUs that it runs on.
@@ -63,7 +65,8 @@ def _row(rung: Rung) -> tuple[str, ...]:
 
 
 def capabilities(op: str | None = None) -> Capabilities:
-    """The rungs of the elementwise ops, or of one op, which may have none; and what each takes.
+    """The rungs of the ops, or of one op, which may have none; and what each takes. Of a product's
+    variants only "cublaslt" is one.
 
     Raises:
         ValueError: there is no such op.
@@ -76,6 +79,8 @@ def capabilities(op: str | None = None) -> Capabilities:
 
 
 def _of(op: str) -> list[Rung]:
+    if op in _PRODUCTS:
+        return [Rung(op, _cublaslt.NAME, _cublaslt.DTYPES, "any", "any", "any, no CPU")]
     variants = ops.VARIANTS.get(op, {})
     return [
         Rung(

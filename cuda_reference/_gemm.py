@@ -2,7 +2,7 @@
 
 The products' kernels stand in csrc/gemm.cuh and csrc/gemm_wmma.cuh. All take any strides; naive and
 tiled every floating dtype in precision "ieee", wmma what tensor cores multiply: float16, bfloat16,
-and float32 as "tf32", "tf32x3" or "f16x3".
+and float32 as "tf32", "tf32x3" or "f16x3". cublaslt is no kernel of ours (_cublaslt.py).
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from cuda_reference import _arguments, _launch
+from cuda_reference import _arguments, _cublaslt, _launch
 from cuda_reference._registered import autocasts
 
 ACTS = ("none", "relu", "gelu", "gelu_tanh", "silu", "sigmoid", "tanh", "leaky_relu")
@@ -33,12 +33,20 @@ def variant_for(op: str, variant: str | None, dtype: torch.dtype, precision: str
         )
     if variant is None:
         return "naive" if precision == "ieee" else "wmma"
-    _arguments.check_choice(op, "variant", variant, VARIANTS)
+    _arguments.check_choice(op, "variant", variant, (*VARIANTS, _cublaslt.NAME))
     if not takes(variant, dtype, precision):
         raise ValueError(
             f"{op}(): variant '{variant}' does not multiply {dtype} in precision '{precision}'"
         )
     return variant
+
+
+def writes_pre(variant: str | None, act: str, tensors: tuple[Any, ...]) -> bool:
+    """Whether a call is of a training step that writes what the activation is taken of, too: by
+    cublaslt, where its derivative reads that and a gradient is wanted."""
+    if variant != _cublaslt.NAME or act in BY_RESULT or act == "none":
+        return False
+    return torch.is_grad_enabled() and any(getattr(t, "requires_grad", False) for t in tensors)
 
 
 def refuse_second(op: str, act: str) -> None:
@@ -72,6 +80,8 @@ def takes(variant: str, dtype: torch.dtype, precision: str) -> bool:
     """Whether a variant is made for a dtype and precision."""
     if variant == "wmma":
         return dtype in (torch.float16, torch.bfloat16) or precision != "ieee"
+    if variant == _cublaslt.NAME:
+        return precision in ("ieee", "tf32")
     return precision == "ieee"
 
 

@@ -104,7 +104,7 @@ def scalar(value: int | float) -> CScalar:
 class Noted(NamedTuple):
     """A launch that succeeded, with the arguments that it had."""
 
-    library: ctypes.CDLL
+    library: Any  # a ctypes.CDLL, or what has a launcher and crosscheck_error_string as one
     symbol: str
     told: Mapping[str, Any]
     arguments: tuple[Any, ...]
@@ -154,8 +154,20 @@ def launch(
     with torch.cuda.device(device) if elsewhere else _HERE:  # the guard alone takes microseconds
         library = _build.library(stem, "cuda" if on_gpu else "host")
         stream = current_stream(device.index) if on_gpu else None
-        count_up(written)
-        status = getattr(library, symbol)(*arguments, ctypes.c_void_p(stream))
+        call(library, symbol, told, written, arguments, ctypes.c_void_p(stream))
+
+
+def call(
+    library: Any,
+    symbol: str,
+    told: Mapping[str, Any],
+    written: tuple[Tensor, ...],
+    arguments: tuple[Any, ...],
+    stream: ctypes.c_void_p,
+) -> None:
+    """The same of a library, or what stands for one, and a stream of the current device."""
+    count_up(written)
+    status = getattr(library, symbol)(*arguments, stream)
     noted = Noted(library, symbol, told, arguments)
     if status:
         raise failure(library, status, symbol, noted.shapes())
@@ -174,7 +186,7 @@ def count_up(written: Sequence[Tensor]) -> None:
     torch.autograd.graph.increment_version(written)
 
 
-def failure(library: ctypes.CDLL, status: int, symbol: str, shapes: str) -> RuntimeError:
+def failure(library: Any, status: int, symbol: str, shapes: str) -> RuntimeError:
     """The error for a launcher of ``library`` that returned ``status``, in CUDA's own words."""
     words = library.crosscheck_error_string(status).decode()
     return RuntimeError(f"{symbol}() on {shapes}: launch failed: {words}")

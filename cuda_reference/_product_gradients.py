@@ -6,19 +6,20 @@ With z = alpha·(a@b) + beta·c + bias and out = act(z):
     da = alpha·dz@bᵀ, db = alpha·aᵀ@dz                           the product itself
     dc = beta·dz, summed to c's shape                            sum_to
 
-What act' reads of gelu, gelu_tanh and silu is z, which the forward pass does not write: the
-backward pass computes it once more.
+What act' reads of gelu, gelu_tanh and silu is z, which the forward pass does not write but in
+variant "cublaslt": the backward pass computes it once more.
 """
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Collection
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from torch import Tensor
 
 from cuda_reference import _gemm
-from cuda_reference._registered import TensorMeta
+from cuda_reference._registered import Gradients, TensorMeta
 from cuda_reference.ops.act_backward import act_backward
 from cuda_reference.ops.sum_to import reduced
 
@@ -30,6 +31,7 @@ class Product(NamedTuple):
         multiply: gemm_bias_act.
         result: of the call; read where it tells act'.
         needs: of "a", "b", "bias" and "c", whose gradients are wanted.
+        pre: whether ``result`` is z.
         transposed: whether "b" stands for bᵀ there, which is what the caller has.
     """
 
@@ -45,18 +47,35 @@ class Product(NamedTuple):
     alpha: float = 1.0
     beta: float | None = None
     c: Tensor | TensorMeta | None = None
+    pre: bool = False
     transposed: bool = False
 
 
-def reads(act: str, operands: tuple[str, str], others: tuple[str, ...]) -> dict[str, set[str]]:
+def reads(
+    act: str, operands: tuple[str, str], others: tuple[str, ...], pre: bool = False
+) -> dict[str, set[str]]:
     """Input → what its gradient reads, for :class:`cuda_reference._registered.Gradients`."""
     first, second = operands
-    if act in _gemm.BY_RESULT:
+    if act in _gemm.BY_RESULT or pre:
         saved = {"result"}
     else:
         saved = set() if act == "none" else {first, second, *others}
     own = {first: {second}, second: {first}}
     return {name: saved | own.get(name, set()) for name in (first, second, *others)}
+
+
+def of_training(
+    backward: Callable[..., dict[str, Tensor | None]], reads: Callable[..., dict[str, set[str]]]
+) -> Gradients:
+    """Those of a step whose results are z and act(z), by functions that take ``training``. Nobody
+    has z but the step itself."""
+
+    def both(call: Any, dz: Tensor | None, grad: Tensor | None) -> dict[str, Tensor | None]:
+        if dz is not None or grad is None:
+            raise NotImplementedError("what an activation is taken of has no gradient of its own")
+        return backward(call, grad, training=True)
+
+    return Gradients(both, functools.partial(reads, training=True))
 
 
 def gradients(call: Product, grad: Tensor) -> dict[str, Tensor | None]:
@@ -82,7 +101,7 @@ def _through_activation(call: Product, grad: Tensor) -> tuple[Tensor, Tensor | N
         dz = reduced(grad, TensorMeta(grad.shape, dtype))
         return dz, reduced(dz, TensorMeta(grad.shape[1:], dtype)) if bias else None
     saved = call.result
-    if call.act not in _gemm.BY_RESULT:
+    if call.act not in _gemm.BY_RESULT and not call.pre:
         saved = call.multiply(
             call.a,
             call.b,

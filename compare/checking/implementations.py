@@ -75,6 +75,8 @@ def implementations(spec: Spec, modes: list[str]) -> list[Implementation]:
         variants = spec.variants(MODES[mode][0])
         if mode == "triton-compiled":
             variants |= spec.pinned()
+        elif mode == "cuda-gpu":
+            variants |= spec.library()
         defaults_first += [
             Implementation(mode, name, function)
             for name, function in variants.items()

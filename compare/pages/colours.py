@@ -60,7 +60,7 @@ def of_provider(provider: str) -> Style:
     side = side.split("-")[0] if side.startswith(("triton-", "cuda-")) else side
     if side in ("triton", "cuda"):
         markers = {"triton": ("o", "h"), "cuda": ("s", "P")}[side]
-        own = {"tiled": "D", "wmma": "p"}.get(variant, markers[bool(variant)])
+        own = {"tiled": "D", "wmma": "p", "cublaslt": "X"}.get(variant, markers[bool(variant)])
         line = {"": line, "wmma": "-."}.get(variant, ":")
         return Style(ink(side + ("-variant" if variant else "")), own, line)
     colour, marker = _PEERS.get(side, ("others", "<"))

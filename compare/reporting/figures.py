@@ -265,7 +265,9 @@ def _histogram(
 def family(provider: str) -> str:
     """What a roofline calls a provider: the pinned variants of a side are one family there."""
     side, _, variant = provider.partition("/")
-    return f"{side}/pinned" if variant and variant not in ("tiled", "wmma") else provider
+    return (
+        f"{side}/pinned" if variant and variant not in ("tiled", "wmma", "cublaslt") else provider
+    )
 
 
 def _drawn_last(name: str) -> tuple[bool, bool, str]:

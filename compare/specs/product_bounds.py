@@ -20,7 +20,8 @@ from compare.specs.activations import ACTIVATIONS
 
 # How far one input is from what is multiplied, relative to it, by side. Triton hands float32 bits
 # to the tensor cores, which cut off all but 10 bits of mantissa; wmma's contract is to round first.
-# tf32x3: 2⁻²³ left over in each operand, and the product of the two low parts, 2⁻²², is dropped.
+# Of cuBLASLt it is not told, so that it may cut off. tf32x3: 2⁻²³ left over in each operand, and
+# the product of the two low parts, 2⁻²², is dropped.
 U_IN = {
     ("triton", "tf32"): 2.0**-10,
     ("cuda", "tf32"): 2.0**-11,
@@ -90,7 +91,7 @@ def _accumulation(implementation: str, dtype: torch.dtype, precision: str, K: in
     on_tensor_cores = (
         variant == "wmma"
         or (precision != "ieee" and mode != "triton-interpreted")
-        or (compiled and dtype in (torch.float16, torch.bfloat16))
+        or ((compiled or variant == "cublaslt") and dtype in (torch.float16, torch.bfloat16))
     )
     passes = 3 if precision in ("tf32x3", "f16x3") else 1
     if not on_tensor_cores:
@@ -145,7 +146,8 @@ def bound(
     act = ACTIVATIONS[options.get("act", "none")]
     alpha, beta = options.get("alpha", 1.0), options.get("beta")
     u_epilogue = U_DOUBLE if a.dtype == torch.float64 else U_FMA
-    u_in = U_IN.get((implementation.split("-")[0], precision), 0.0)
+    cut_off = implementation.startswith("triton") or implementation.endswith("/cublaslt")
+    u_in = U_IN.get(("triton" if cut_off else "cuda", precision), 0.0)
     accumulation = _accumulation(implementation, a.dtype, precision, a.shape[1])
     spread = 2 * u_in + u_in**2 + (1 + u_in) ** 2 * accumulation
     magnitude = _pre_activation(

@@ -6,6 +6,7 @@ there is no rounding, and bits must agree.
 
 from __future__ import annotations
 
+import functools
 import itertools
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -201,6 +202,10 @@ class Product(Spec):
     def pinned(self) -> Mapping[str, Callable[..., Tensor]]:
         """Triton's language proper, and Gluon: where both can run, the default is one of them."""
         return {kernels: _in_kernels(kernels, self.triton) for kernels in ("tl", "gluon")}
+
+    def library(self) -> Mapping[str, Callable[..., Tensor]]:
+        """cuBLASLt by the CUDA side's hand."""
+        return {"cublaslt": functools.partial(self.cuda, variant="cublaslt")}
 
     def pinned_to_compile(self, dtype: str) -> Iterator[tuple[str, Case]]:
         """Every form of Gluon's kernel."""

@@ -166,7 +166,8 @@ class Spec:
         last: name → dtypes."""
         if self.own:
             return {}
-        return {rung.name: rung.dtypes for rung in cuda_reference.capabilities(self.name).rungs}
+        rungs = cuda_reference.capabilities(self.name).rungs
+        return {rung.name: rung.dtypes for rung in rungs if rung.name not in self.library()}
 
     # ---- what is right ----
 
@@ -250,6 +251,10 @@ class Spec:
     def pinned(self) -> Mapping[str, Callable[..., Tensor]]:
         """Variants of the Triton side that there are compiled, on a GPU, alone: kernels that the
         default chooses between, none of which it may choose in the interpreter."""
+        return {}
+
+    def library(self) -> Mapping[str, Callable[..., Tensor]]:
+        """Variants of the CUDA side that there are on a GPU alone, and no kernels of ours."""
         return {}
 
     def pinned_to_compile(self, dtype: str) -> Iterator[tuple[str, Case]]:

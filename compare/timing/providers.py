@@ -114,7 +114,8 @@ def _slow(name: str, spec: Spec, case: Case, full: bool, sweep: bool) -> bool:
     if name == "max-autotune":  # minutes: only where it is meant to be best
         slow = sweep or case.dtype != "bfloat16" or case.shape in LONG_TO_TUNE
         return slow and not full
-    return sweep and spec.bounded and not spec.own and name.startswith("cuda")  # plain products
+    plain = name.startswith("cuda") and name.partition("/")[2] not in spec.library()
+    return sweep and spec.bounded and not spec.own and plain  # products that take long
 
 
 def _peer(name: str, spec: Spec) -> Callable[..., Tensor]:

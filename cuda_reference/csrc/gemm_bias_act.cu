@@ -3,6 +3,8 @@
 //   naive   one thread an output element
 //   tiled   the same through tiles in shared memory
 //   wmma    on tensor cores: float16, bfloat16, and float32 as tf32, tf32x3 or f16x3
+//
+// epilogue does what comes after a@b, for sums of cublasLt (_cublaslt.py).
 #include "gemm_wmma.cuh"
 
 static Epilogue epilogue_of(const Tensor* bias, const Tensor* c, Scalar alpha, Scalar beta,
@@ -34,4 +36,23 @@ extern "C" int gemm_bias_act_wmma(const Tensor* a, const Tensor* b, const Tensor
                                   const Tensor* c, const Tensor* out, Scalar alpha, Scalar beta,
                                   int act, int precision, cudaStream_t stream) {
   return gemm_wmma(*a, *b, *out, epilogue_of(bias, c, alpha, beta, act), precision, stream);
+}
+
+// One thread an element, blocks along rows.
+template <class C>
+__global__ void gemm_epilogue_kernel(Tensor sums, Tensor out, Epilogue epilogue) {
+  const long long N = out.size[1], across = (N + THREADS - 1) / THREADS;
+  const long long m = blockIdx.x / across, n = blockIdx.x % across * THREADS + threadIdx.x;
+  if (n >= N) return;
+  const C sum = load<C>(sums, m * sums.stride[0] + n * sums.stride[1]);
+  store<C>(out, m * out.stride[0] + n * out.stride[1], epilogue.apply<C>(sum, m, n));
+}
+
+extern "C" int gemm_bias_act_epilogue(const Tensor* sums, const Tensor* bias, const Tensor* c,
+                                      const Tensor* out, Scalar alpha, Scalar beta, int act,
+                                      cudaStream_t stream) {
+  const dim3 blocks(static_cast<unsigned>(out->size[0] * blocks_for(out->size[1])));
+  const Epilogue epilogue = epilogue_of(bias, c, alpha, beta, act);
+  WITH_FLOATING_TYPE(sums->dtype, LAUNCH(gemm_epilogue_kernel<C>, blocks, THREADS, 0, stream, *sums, *out, epilogue));
+  return cudaGetLastError();
 }

@@ -4,12 +4,13 @@ csrc/gemm_bias_act.cu.
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from cuda_reference import _arguments, _gemm, _launch, _memory, _product_gradients
+from cuda_reference import _arguments, _cublaslt, _gemm, _launch, _memory, _product_gradients
 from cuda_reference._arguments import FLOATING
 from cuda_reference._gemm import takes as takes
 from cuda_reference._registered import Gradients, Registered, empty
@@ -38,15 +39,19 @@ def gemm_bias_act(
     Args:
         a, b, bias, act, alpha, beta, c, out, out_dtype, precision: as there.
         variant: "naive", one thread an output element; "tiled", through shared memory; "wmma", on
-            tensor cores (compute capability 8.0 or newer). None is naive, or wmma for the
-            precisions that only tensor cores have.
+            tensor cores (compute capability 8.0 or newer); "cublaslt", NVIDIA's library, in the
+            copy that torch has loaded, on GPUs only. None is naive, or wmma for the precisions that
+            only tensor cores have.
 
     Raises:
         TypeError, ValueError, RuntimeError: as there; ValueError also for an unknown variant and
-            for a dtype and precision that it does not have.
+            for a dtype, precision or device that it does not have; RuntimeError also where
+            torch has loaded no cublasLt.
     """
     precision = _gemm.precision_of(precision, a)
     arguments = (a, b, bias, act, alpha, beta, c, out_dtype, precision, variant)
+    if out is None and _gemm.writes_pre(variant, act, (a, b, bias, c)):
+        return _gemm_bias_act_training(*arguments)[1]  # type: ignore[no-any-return]
     result: Tensor = _gemm_bias_act(*arguments, out=out)
     return result
 
@@ -63,9 +68,13 @@ def _launch_gemm_bias_act(
     precision: str,
     variant: str | None,
     *,
-    out: Tensor | None = None,
-) -> Tensor:
+    out: Any = None,
+    training: bool = False,
+) -> Any:
+    """In training the results are what the activation is taken of and what it makes of it."""
     op = "gemm_bias_act"
+    if training and out is not None:
+        raise NotImplementedError(f"{op}(): a training step makes its own results")
     a = _arguments.check_tensor(op, "a", a, FLOATING)
     b = _arguments.check_tensor(op, "b", b, (a.dtype,))
     _arguments.check_choice(op, "act", act, _gemm.ACTS)
@@ -91,10 +100,18 @@ def _launch_gemm_bias_act(
         raise ValueError(f"{op}(): argument 'beta' is {beta}, but there is no 'c'")
     dtype = _arguments.check_result_dtype(op, "out_dtype", out_dtype, a.dtype)
     device = _arguments.check_device(op, inputs)
+    if variant == _cublaslt.NAME:
+        _cublaslt.check_device(op, device)
     if out is None:
         out = _memory.new_result(op, (M, N), dtype, device)
     else:
         out = _arguments.check_out(op, out, (M, N), dtype, inputs, in_place=False)
+    c = None if c is None or not beta else c.expand(M, N)
+    if variant == _cublaslt.NAME:
+        pre = torch.empty_like(out) if training else None
+        call = _cublaslt.Call(a, b, bias, c, out, alpha, beta or 0.0, act, precision, pre)
+        _cublaslt.launch(inputs, out, call, _gemm.ACTS.index(act))
+        return out if pre is None else (pre, out)
     _gemm.launch(
         op,
         f"{op}_{variant}",
@@ -103,7 +120,7 @@ def _launch_gemm_bias_act(
         _launch.tensor(a),
         _launch.tensor(b),
         None if bias is None else _launch.tensor(bias),
-        None if c is None or not beta else _launch.tensor(c.expand(M, N)),
+        None if c is None else _launch.tensor(c),
         _launch.tensor(out),
         _launch.scalar(alpha),
         _launch.scalar(beta or 0.0),
@@ -113,12 +130,12 @@ def _launch_gemm_bias_act(
     return out
 
 
-def _reads(call: Any) -> dict[str, set[str]]:
+def _reads(call: Any, training: bool = False) -> dict[str, set[str]]:
     others = [name for name in ("bias", "c") if getattr(call, name) is not None]
-    return _product_gradients.reads(call.act, ("a", "b"), tuple(others))
+    return _product_gradients.reads(call.act, ("a", "b"), tuple(others), training)
 
 
-def _backward(call: Any, grad: Tensor) -> dict[str, Tensor | None]:
+def _backward(call: Any, grad: Tensor, training: bool = False) -> dict[str, Tensor | None]:
     product = _product_gradients.Product(
         gemm_bias_act,
         call.a,
@@ -132,18 +149,38 @@ def _backward(call: Any, grad: Tensor) -> dict[str, Tensor | None]:
         call.alpha,
         call.beta,
         call.c,
+        pre=training,
     )
     return _product_gradients.gradients(product, grad)
 
 
+_PARAMETERS = (
+    "Tensor a, Tensor b, Tensor? bias, str act, float alpha, float? beta, Tensor? c, "
+    "ScalarType? out_dtype, str precision, str? variant"
+)
+
+
+def _fake(a: Tensor, b: Tensor, *options: Any) -> Tensor:
+    out_dtype = options[5]
+    return empty((a.shape[0], b.shape[1]), out_dtype or a.dtype, a)
+
+
 _gemm_bias_act = Registered(
     "gemm_bias_act",
-    "Tensor a, Tensor b, Tensor? bias, str act, float alpha, float? beta, Tensor? c, "
-    "ScalarType? out_dtype, str precision, str? variant",
+    _PARAMETERS,
     _launch_gemm_bias_act,
-    lambda a, b, bias, act, alpha, beta, c, out_dtype, *_: empty(
-        (a.shape[0], b.shape[1]), out_dtype or a.dtype, a
-    ),
+    _fake,
     gradients=Gradients(_backward, _reads),
     autocast="lower",
+)
+# The step of variant "cublaslt" whose backward pass reads what the activation is taken of.
+_gemm_bias_act_training = Registered(
+    "gemm_bias_act_training",
+    _PARAMETERS,
+    functools.partial(_launch_gemm_bias_act, training=True),
+    lambda *args: (_fake(*args), _fake(*args)),
+    gradients=_product_gradients.of_training(_backward, _reads),
+    autocast="lower",
+    label="gemm_bias_act",
+    results=2,
 )

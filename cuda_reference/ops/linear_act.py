@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from cuda_reference import _arguments, _gemm, _launch, _memory, _product_gradients
+from cuda_reference import _arguments, _cublaslt, _gemm, _launch, _memory, _product_gradients
 from cuda_reference._arguments import FLOATING
 from cuda_reference._registered import Gradients, Registered, TensorMeta, empty
 from cuda_reference.ops.gemm_bias_act import gemm_bias_act
@@ -38,9 +38,12 @@ def linear_act(
 
     Raises:
         TypeError, ValueError, RuntimeError: as there; ValueError also for an unknown variant and
-            for a dtype and precision that it does not have.
+            for a dtype, precision or device that it does not have; RuntimeError also where
+            torch has loaded no cublasLt.
     """
     precision = _gemm.precision_of(precision, x)
+    if out is None and _gemm.writes_pre(variant, act, (x, weight, bias)):
+        return _linear_act_training(x, weight, bias, act, precision, variant)[1]  # type: ignore[no-any-return]
     result: Tensor = _linear_act(x, weight, bias, act, precision, variant, out=out)
     return result
 
@@ -63,11 +66,14 @@ def linear_gelu(
 
     Raises:
         TypeError, ValueError, RuntimeError: as there; ValueError also for an unknown variant and
-            for a dtype and precision that it does not have.
+            for a dtype, precision or device that it does not have; RuntimeError also where
+            torch has loaded no cublasLt.
     """
     _arguments.check_choice("linear_gelu", "approximate", approximate, ("none", "tanh"))
     act = "gelu_tanh" if approximate == "tanh" else "gelu"
     precision = _gemm.precision_of(precision, x)
+    if out is None and _gemm.writes_pre(variant, act, (x, weight, bias)):
+        return _linear_gelu_training(x, weight, bias, act, precision, variant)[1]  # type: ignore[no-any-return]
     result: Tensor = _linear_gelu(x, weight, bias, act, precision, variant, out=out)
     return result
 
@@ -81,9 +87,13 @@ def _run(
     precision: str,
     variant: str | None,
     *,
-    out: Tensor | None = None,
-) -> Tensor:
-    """Check the arguments, then launch; ``op`` is what errors call the op."""
+    out: Any = None,
+    training: bool = False,
+) -> Any:
+    """Check the arguments, then launch; ``op`` is what errors call the op. In training the results
+    are what the activation is taken of and what it makes of it."""
+    if training and out is not None:
+        raise NotImplementedError(f"{op}(): a training step makes its own results")
     _arguments.check_choice(op, "act", act, _gemm.ACTS)
     x = _arguments.check_tensor(op, "x", x, FLOATING)
     variant = _gemm.variant_for(op, variant, x.dtype, precision)
@@ -97,6 +107,8 @@ def _run(
     if bias is not None:
         inputs["bias"] = _gemm.check_bias(op, bias, x.dtype, weight.shape[0])
     device = _arguments.check_device(op, inputs)
+    if variant == _cublaslt.NAME:
+        _cublaslt.check_device(op, device)
     shape = (*x.shape[:-1], weight.shape[0])
     if out is None:
         out = _memory.new_result(op, shape, x.dtype, device)
@@ -110,6 +122,11 @@ def _run(
             f"{op}(): 'out', of shape {list(shape)} and strides {list(out.stride())}, is no matrix "
             "when its leading dimensions are merged"
         ) from None
+    if variant == _cublaslt.NAME:
+        pre = torch.empty_like(result) if training else None
+        call = _cublaslt.Call(rows, weight.t(), bias, None, result, 1.0, 0.0, act, precision, pre)
+        _cublaslt.launch(inputs, out, call, _gemm.ACTS.index(act))
+        return out if pre is None else (pre.view(shape), out)
     _gemm.launch(
         "linear_act",
         f"linear_act_{variant}",
@@ -125,12 +142,12 @@ def _run(
     return out
 
 
-def _reads(call: Any) -> dict[str, set[str]]:
+def _reads(call: Any, training: bool = False) -> dict[str, set[str]]:
     others = () if call.bias is None else ("bias",)
-    return _product_gradients.reads(call.act, ("x", "weight"), others)
+    return _product_gradients.reads(call.act, ("x", "weight"), others, training)
 
 
-def _backward(call: Any, grad: Tensor) -> dict[str, Tensor | None]:
+def _backward(call: Any, grad: Tensor, training: bool = False) -> dict[str, Tensor | None]:
     """Of the matrices that the kernel multiplied: x by rows, and weight transposed."""
     x, weight, result, bias = call.x, call.weight, call.result, call.bias
     columns, count = weight.shape[0], x.shape[:-1].numel()
@@ -146,6 +163,7 @@ def _backward(call: Any, grad: Tensor) -> dict[str, Tensor | None]:
         call.variant,
         result.reshape(rows) if isinstance(result, Tensor) else result,
         [names[name] for name in call.needs],
+        pre=training,
         transposed=True,
     )
     found = _product_gradients.gradients(product, grad.reshape(rows))
@@ -168,5 +186,25 @@ def _register(op: str) -> Registered:
     )
 
 
-_linear_act = _register("linear_act")
-_linear_gelu = _register("linear_gelu")
+def _register_training(op: str) -> Registered:
+    """The step of variant "cublaslt" whose backward pass reads what the activation is taken of."""
+
+    def fake(x: Tensor, weight: Tensor, *_: Any) -> tuple[Tensor, Tensor]:
+        shape = (*x.shape[:-1], weight.shape[0])
+        return empty(shape, x.dtype, x), empty(shape, x.dtype, x)
+
+    return Registered(
+        f"{op}_training",
+        "Tensor x, Tensor weight, Tensor? bias, str act, str precision, str? variant",
+        functools.partial(_run, op, training=True),
+        fake,
+        gradients=_product_gradients.of_training(_backward, _reads),
+        autocast="lower",
+        label=op,
+        results=2,
+    )
+
+
+_linear_act, _linear_gelu = _register("linear_act"), _register("linear_gelu")
+_linear_act_training = _register_training("linear_act")
+_linear_gelu_training = _register_training("linear_gelu")

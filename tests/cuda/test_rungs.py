@@ -240,7 +240,9 @@ def test_explain_is_for_auto() -> None:
 
 def test_capabilities() -> None:
     every = cuda_reference.capabilities()
-    assert {rung.op for rung in every.rungs} == set(CALLS)
+    products = {"gemm_bias_act", "linear_act", "linear_gelu"}
+    assert {rung.op for rung in every.rungs} == {*CALLS, *products}
+    assert {rung.name for rung in every.rungs if rung.op in products} == {"cublaslt"}
     own = cuda_reference.capabilities("relu_scale").rungs
     assert [rung.name for rung in own] == NAMES
     assert [rung.auto for rung in own] == [True, False, True, True]
@@ -249,7 +251,7 @@ def test_capabilities() -> None:
     text = str(cuda_reference.capabilities("act_mul"))
     assert "act_mul  stream   float16, bfloat16, float32  contiguous, one shape  alike" in text
     assert "not measured" in text
-    assert cuda_reference.capabilities("gemm_bias_act").rungs == ()
+    assert cuda_reference.capabilities("sum_to").rungs == ()
     with pytest.raises(ValueError, match="capabilities\\(\\): no op 'sub'"):
         cuda_reference.capabilities("sub")
     assert NAMES == list(_rungs.RUNGS)

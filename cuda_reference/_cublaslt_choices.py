@@ -1,0 +1,85 @@
+"""The ways to compute a product by cublasLt that were timed, and the choices, kept for the user.
+
+A choice is good for one version of the library and one model of GPU. It stands in the folder
+cublaslt of the library cache (CUDA_REFERENCE_CACHE), in a file for both.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import json
+import re
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from cuda_reference import _build, _compilers, _storage
+
+_WARMUPS, _ROUNDS, _LAUNCHES = 2, 5, 10
+
+Choice = dict[str, Any]  # "way" and "algorithm", its bytes in hexadecimal
+
+
+def fastest(ways: Sequence[Callable[[], object]]) -> int:
+    """Which of some launches on the current stream takes the least time, each at its best."""
+    times = [float("inf")] * len(ways)
+    for way in ways:
+        for _ in range(_WARMUPS):
+            way()
+    for _ in range(_ROUNDS):
+        for at, way in enumerate(ways):
+            times[at] = min(times[at], _milliseconds(way))
+    return min(range(len(ways)), key=times.__getitem__)
+
+
+def _milliseconds(way: Callable[[], object]) -> float:
+    start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+    start.record()
+    for _ in range(_LAUNCHES):
+        way()
+    end.record()
+    end.synchronize()
+    return start.elapsed_time(end)
+
+
+def kept(gpu: str, version: int, key: str) -> Choice | None:
+    """The choice for a problem."""
+    found = _choices(gpu, version).get(key)
+    whole = isinstance(found, dict) and all(
+        isinstance(found.get(name), str) for name in ("way", "algorithm")
+    )
+    return found if whole else None
+
+
+def keep(gpu: str, version: int, key: str, choice: Choice) -> None:
+    """For this process, and for later ones if the cache can be written."""
+    _choices(gpu, version)[key] = choice
+    with contextlib.suppress(_compilers.BuildError, OSError):
+        file = _file(gpu, version)
+        every = _read(file) | {key: choice}  # with what others have added
+        with _build.workspace(file.parent) as work:
+            _storage.write({file: json.dumps(every, indent=1).encode()}, work)
+
+
+@functools.cache
+def _choices(gpu: str, version: int) -> dict[str, Any]:
+    try:
+        return _read(_file(gpu, version))
+    except _compilers.BuildError:
+        return {}
+
+
+def _file(gpu: str, version: int) -> Path:
+    name = re.sub(r"[^\w.-]+", "-", gpu)
+    return _compilers.cache_directory("cublaslt") / f"{name}-{version}.json"
+
+
+def _read(file: Path) -> dict[str, Any]:
+    try:
+        found = json.loads(file.read_bytes())
+    except (OSError, ValueError):
+        return {}
+    return found if isinstance(found, dict) else {}
