@@ -280,14 +280,12 @@ def _chosen(call: Call, act: int, arguments: tuple[Any, ...], stream: Any) -> _P
     first = next(_ways(call, act, max(count, 1)), None)
     if first is None:
         raise RuntimeError(f"cublasLt has no algorithm for {_problem(call, False)}")
-    if not call.a.is_cuda:
-        return first
-    gpu = torch.cuda.get_device_name(call.a.device)
+    gpu = _model(call.a.device)
     key = f"{type(first).__name__} {first.plan.problem.key}"
     known = _choices.kept(gpu, first.library.version, key)
     if known is not None:
         return _again(known, call, act) or first
-    if not count or torch.cuda.is_current_stream_capturing():
+    if not count or _capturing():
         return first
     ways = list(_ways(call, act, count))
     launches = [functools.partial(way.cublaslt, *arguments, stream) for way in ways]
@@ -296,6 +294,17 @@ def _chosen(call: Call, act: int, arguments: tuple[Any, ...], stream: Any) -> _P
     choice = {"way": type(best).__name__, "algorithm": algorithm}
     _choices.keep(gpu, first.library.version, key, choice)
     return best
+
+
+@functools.cache
+def _model(device: torch.device) -> str:
+    """What a GPU is called."""
+    return torch.cuda.get_device_name(device) if device.type == "cuda" else "no GPU"
+
+
+def _capturing() -> bool:
+    """Whether the launches of now are not to run, but to be put in a graph."""
+    return torch.cuda.is_available() and torch.cuda.is_current_stream_capturing()
 
 
 def _again(choice: _choices.Choice, call: Call, act: int) -> _Product | None:

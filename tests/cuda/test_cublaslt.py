@@ -278,7 +278,7 @@ def test_alignments_workspace_and_reductions_are_told(fake: Callable[..., Fake])
     told = lib.asked[0]["preference"]
     assert [told[attribute] for attribute in lt.ALIGNMENT] == [2, 16, 16, 8]
     assert told[lt.MAX_WORKSPACE] == 32 * MEGABYTE
-    assert told[lt.REDUCTIONS] == lt.IN_COMPUTE_TYPE
+    assert told[lt.REDUCTIONS] == 2
 
 
 @needs_host
@@ -383,6 +383,45 @@ def test_a_choice_is_kept_and_found_again(
     file.write_text("[1")
     forget()
     assert kept("NVIDIA H100 80GB HBM3", 130101, "a problem") is None
+
+
+@needs_host
+@pytest.mark.parametrize(
+    ("best", "way", "algorithm"), [(1, "fused", 101), (2, "fallback", 100), (3, "fallback", 101)]
+)
+def test_candidates_and_the_fallback_are_timed_once(
+    best: int,
+    way: str,
+    algorithm: int,
+    fake: Callable[..., Fake],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(_cublaslt_choices, "_file", lambda gpu, version: tmp_path / "choices")
+    monkeypatch.setenv("CUDA_REFERENCE_CUBLASLT_TUNE", "2")
+    timed = []
+
+    def fastest(ways: list[Callable[[], Any]]) -> int:
+        for run in ways:
+            assert run() == 0
+        timed.append(len(ways))
+        return best
+
+    monkeypatch.setattr(_cublaslt_choices, "fastest", fastest)
+    a, b = integers(5, 8), integers(8, 12)
+    for expected in ([4], []):  # the second time as in a later process
+        lib = fake(proposed=(0, 64, 0))
+        timed.clear()
+        for _ in range(2):
+            assert torch.equal(product(a=a, b=b, act="relu"), (a @ b).relu())
+        assert timed == expected
+        assert lib.ranges[-1] == f"cuda_reference cublaslt {way} relu"
+        assert lib.calls[-1]["algorithm"] == algorithm
+        assert lib.calls[-1]["workspace"][1] == (64 if algorithm == 101 else 0)
+        monkeypatch.delenv("CUDA_REFERENCE_CUBLASLT_TUNE", raising=False)
+    lib = fake(proposed=())  # another library: what was kept does not do there
+    with pytest.raises(RuntimeError, match="no algorithm"):
+        product(a=a, b=b, act="relu")
 
 
 # ---- Errors ----
