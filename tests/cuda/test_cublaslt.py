@@ -346,11 +346,13 @@ def test_check_and_bench_have_it_on_a_gpu_alone() -> None:
 
 
 def test_its_bound_is_that_of_tensor_cores() -> None:
-    def bound(implementation: str, dtype: torch.dtype, **options: Any) -> float:
+    def bound(
+        implementation: str, dtype: torch.dtype, to: torch.dtype = DOUBLE, **options: Any
+    ) -> float:
         a, b = torch.ones(4, 4096, dtype=dtype), torch.ones(4096, 4, dtype=dtype)
         right = torch.full((4, 4), 4096.0, dtype=DOUBLE)
         arguments = ((a, b), options)
-        return float(product_bounds.bound(implementation, arguments, right, DOUBLE).max())
+        return float(product_bounds.bound(implementation, arguments, right, to).max())
 
     plain, cores = (bound(f"cuda-gpu/{name}", HALF) for name in ("naive", "cublaslt"))
     assert plain < cores == bound("cuda-gpu/wmma", HALF)
@@ -360,6 +362,10 @@ def test_its_bound_is_that_of_tensor_cores() -> None:
         bound(f"cuda-gpu/{name}", FLOAT, precision="tf32") for name in ("wmma", "cublaslt")
     )
     assert 1.5 * rounded < cut < 2.5 * rounded
+    ours, theirs = (
+        bound(f"cuda-gpu/{name}", HALF, HALF, act="gelu_tanh") for name in ("wmma", "cublaslt")
+    )
+    assert theirs - ours == pytest.approx((1 + 2**-11) * 4096 * 2**-12)
 
 
 # ---- Choices ----
