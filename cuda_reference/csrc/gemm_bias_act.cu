@@ -41,8 +41,9 @@ extern "C" int gemm_bias_act_wmma(const Tensor* a, const Tensor* b, const Tensor
 // One thread an element, blocks along rows.
 template <class C>
 __global__ void gemm_epilogue_kernel(Tensor sums, Tensor out, Epilogue epilogue) {
-  const long long N = out.size[1], across = (N + THREADS - 1) / THREADS;
-  const long long m = blockIdx.x / across, n = blockIdx.x % across * THREADS + threadIdx.x;
+  const long long N = out.size[1];
+  const unsigned across = static_cast<unsigned>((N + THREADS - 1) / THREADS);
+  const long long m = blockIdx.x / across, n = blockIdx.x % across * static_cast<long long>(THREADS) + threadIdx.x;
   if (n >= N) return;
   const C sum = load<C>(sums, m * sums.stride[0] + n * sums.stride[1]);
   store<C>(out, m * out.stride[0] + n * out.stride[1], epilogue.apply<C>(sum, m, n));
