@@ -163,6 +163,25 @@ def test_a_wide_result_without_epilogue_is_one_call(fake: Callable[..., Fake]) -
 
 
 @needs_host
+@pytest.mark.parametrize("dtype", [HALF, BRAIN, FLOAT])
+@pytest.mark.parametrize("N", [1, 8, 11, 16, 20, 2056, 4100])
+def test_rows_of_packs_and_their_tails(
+    N: int, dtype: torch.dtype, fake: Callable[..., Fake], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CUDA_REFERENCE_NO_EPILOGUE", "1")
+    fake()
+    a, b, bias = (integers(*shape, dtype=dtype) for shape in ((3, 4), (4, N), (N,)))
+    for act in ACTS:
+        for added in (bias, None):
+            right = cuda_reference.gemm_bias_act(a, b, added, act=act, alpha=0.5)
+            out = torch.full((4, N + 8), 77, dtype=dtype)
+            rows = out[:3, :N]
+            product(a=a, b=b, bias=added, act=act, alpha=0.5, out=rows)
+            assert torch.equal(rows, right), act
+            assert {*out[:3, N:].flatten().tolist(), *out[3].tolist()} == {77}
+
+
+@needs_host
 def test_the_fallback_can_be_forced(
     fake: Callable[..., Fake], monkeypatch: pytest.MonkeyPatch
 ) -> None:
