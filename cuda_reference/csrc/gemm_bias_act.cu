@@ -6,6 +6,7 @@
 //
 // epilogue does what comes after a@b, for sums of cublasLt (_cublaslt.py).
 #include "gemm_wmma.cuh"
+#include "rungs.cuh"
 
 static Epilogue epilogue_of(const Tensor* bias, const Tensor* c, Scalar alpha, Scalar beta,
                             int act) {
@@ -38,11 +39,72 @@ extern "C" int gemm_bias_act_wmma(const Tensor* a, const Tensor* b, const Tensor
   return gemm_wmma(*a, *b, *out, epilogue_of(bias, c, alpha, beta, act), precision, stream);
 }
 
-// One thread an element, blocks along rows.
+// Sums without c, where rows of all tensors lie dense and begin at multiples of 16 bytes.
+struct Rows {
+  const float* sums;
+  const void* bias;
+  void* out;
+  long long sums_step, out_step, M, N;  // from row to row, in elements
+  float alpha;
+  int act;
+};
+
+// Blocks along rows, 16 bytes of out a thread.
+template <class T>
+__global__ void gemm_epilogue_rows_kernel(Rows rows) {
+  constexpr int SIZE = 16 / sizeof(T);
+  const unsigned across = static_cast<unsigned>((rows.N + THREADS * SIZE - 1) / (THREADS * SIZE));
+  const long long m = blockIdx.x / across;
+  const long long n = (blockIdx.x % across * static_cast<long long>(THREADS) + threadIdx.x) * SIZE;
+  const float* sums = rows.sums + m * rows.sums_step + n;
+  const T* bias = rows.bias ? static_cast<const T*>(rows.bias) + n : nullptr;
+  T* out = static_cast<T*>(rows.out) + m * rows.out_step + n;
+  if (n + SIZE <= rows.N) {
+    Pack<float, float4, SIZE> sum;
+    Pack<T, float4, SIZE> added, result;
+#pragma unroll
+    for (int a = 0; a < SIZE / 4; ++a) sum.access[a] = reinterpret_cast<const float4*>(sums)[a];
+    if (bias) added.access[0] = *reinterpret_cast<const float4*>(bias);
+#pragma unroll
+    for (int e = 0; e < SIZE; ++e) {
+      const float pre = rows.alpha * sum.element[e] + (bias ? widened(added.element[e]) : 0.0f);
+      round_to(result.element[e], activate(pre, rows.act));
+    }
+    *reinterpret_cast<float4*>(out) = result.access[0];
+  } else {
+    for (int e = 0; e < SIZE && n + e < rows.N; ++e) {
+      const float pre = rows.alpha * sums[e] + (bias ? widened(bias[e]) : 0.0f);
+      round_to(out[e], activate(pre, rows.act));
+    }
+  }
+}
+
+static bool has_rows(const Tensor& t, int size) {
+  return t.stride[1] == 1 && t.stride[0] * size % 16 == 0 && reinterpret_cast<size_t>(t.data) % 16 == 0;
+}
+
+// Whether they are such rows.
+static bool packs_take(const Tensor& sums, const Tensor* bias, const Tensor& out) {
+  const int size = out.dtype == F32 ? 4 : 2;
+  if (sums.dtype != F32 || out.dtype > F32 || !has_rows(sums, 4) || !has_rows(out, size)) return false;
+  if (!bias) return true;
+  return bias->dtype == out.dtype && bias->stride[0] == 1 && reinterpret_cast<size_t>(bias->data) % 16 == 0;
+}
+
+template <class T>
+static int launch_rows(const Rows& rows, cudaStream_t stream) {
+  constexpr long long EACH = THREADS * (16 / sizeof(T));
+  const unsigned blocks = static_cast<unsigned>(rows.M * ((rows.N + EACH - 1) / EACH));
+  LAUNCH(gemm_epilogue_rows_kernel<T>, blocks, THREADS, 0, stream, rows);
+  return cudaGetLastError();
+}
+
+// Of everything else one thread an element, blocks along rows.
 template <class C>
 __global__ void gemm_epilogue_kernel(Tensor sums, Tensor out, Epilogue epilogue) {
-  const long long N = out.size[1], across = (N + THREADS - 1) / THREADS;
-  const long long m = blockIdx.x / across, n = blockIdx.x % across * THREADS + threadIdx.x;
+  const long long N = out.size[1];
+  const unsigned across = static_cast<unsigned>((N + THREADS - 1) / THREADS);
+  const long long m = blockIdx.x / across, n = blockIdx.x % across * static_cast<long long>(THREADS) + threadIdx.x;
   if (n >= N) return;
   const C sum = load<C>(sums, m * sums.stride[0] + n * sums.stride[1]);
   store<C>(out, m * out.stride[0] + n * out.stride[1], epilogue.apply<C>(sum, m, n));
@@ -51,6 +113,12 @@ __global__ void gemm_epilogue_kernel(Tensor sums, Tensor out, Epilogue epilogue)
 extern "C" int gemm_bias_act_epilogue(const Tensor* sums, const Tensor* bias, const Tensor* c,
                                       const Tensor* out, Scalar alpha, Scalar beta, int act,
                                       cudaStream_t stream) {
+  if (!c && packs_take(*sums, bias, *out)) {
+    const Rows rows{static_cast<const float*>(sums->data), bias ? bias->data : nullptr, out->data, sums->stride[0],
+                    out->stride[0], out->size[0], out->size[1], static_cast<float>(alpha.real), act};
+    if (out->dtype == F16) return launch_rows<__half>(rows, stream);
+    return out->dtype == BF16 ? launch_rows<__nv_bfloat16>(rows, stream) : launch_rows<float>(rows, stream);
+  }
   const dim3 blocks(static_cast<unsigned>(out->size[0] * blocks_for(out->size[1])));
   const Epilogue epilogue = epilogue_of(bias, c, alpha, beta, act);
   WITH_FLOATING_TYPE(sums->dtype, LAUNCH(gemm_epilogue_kernel<C>, blocks, THREADS, 0, stream, *sums, *out, epilogue));

@@ -1,7 +1,6 @@
 """Variant "cublaslt" of the products: what the library is asked for, on a stand-in for it that
-multiplies on the CPU; and on a GPU the library itself."""
+multiplies on the CPU."""
 
-# ruff: noqa: F403
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
@@ -23,7 +22,6 @@ from cublaslt_calls import (
     product,
 )
 from fake_cublaslt import Fake
-from test_cublaslt_on_gpu import *  # for a while
 from torch import Tensor
 
 import cuda_reference
@@ -72,8 +70,8 @@ def test_both_ways_agree_with_the_plain_kernel(
     act: str, dtype: torch.dtype, fake: Callable[..., Fake]
 ) -> None:
     lib = fake()
-    a, b, bias = (integers(*shape, dtype=dtype) for shape in ((5, 7), (7, 11), (11,)))
-    c = integers(5, 11, dtype=dtype)
+    a, b, bias = (integers(*shape, dtype=dtype) for shape in ((5, 8), (8, 16), (16,)))
+    c = integers(5, 16, dtype=dtype)
     right = cuda_reference.gemm_bias_act(a, b, bias, act=act, alpha=0.5, beta=2.0, c=c)
     found = product(a=a, b=b, bias=bias, act=act, alpha=0.5, beta=2.0, c=c)
     torch.testing.assert_close(found, right)
@@ -126,22 +124,27 @@ def test_thin_and_empty_shapes(
 @pytest.mark.parametrize(
     ("how", "options"),
     [
-        ("out by columns", {"out": torch.empty(11, 5, dtype=HALF).t()}),
-        ("c by columns", {"c": integers(11, 5, dtype=HALF).t()}),
-        ("a row as c", {"c": integers(11, dtype=HALF)}),
+        ("out by columns", {"out": torch.empty(16, 5, dtype=HALF).t()}),
+        ("c by columns", {"c": integers(16, 5, dtype=HALF).t()}),
+        ("a row as c", {"c": integers(16, dtype=HALF)}),
         ("a column as c", {"c": integers(5, 1, dtype=HALF)}),
         ("another result", {"out_dtype": BRAIN}),
         ("a wide result with a bias", {"out_dtype": FLOAT}),
-        ("bias with gaps", {"bias": integers(22, dtype=HALF)[::2]}),
-        ("bias beside 16 bytes", {"bias": integers(12, dtype=HALF)[1:]}),
+        ("bias with gaps", {"bias": integers(32, dtype=HALF)[::2]}),
+        ("rows of a beside 16 bytes", {"a": integers(5, 9, dtype=HALF)[:, :8]}),
+        ("a beside 16 bytes", {"a": integers(5 * 8 + 1, dtype=HALF)[1:].view(5, 8)}),
+        ("rows of b beside 16 bytes", {"b": integers(8, 17, dtype=HALF)[:, 1:]}),
+        ("out beside 16 bytes", {"out": torch.empty(5, 17, dtype=HALF)[:, :16]}),
+        ("c beside 16 bytes", {"c": integers(5, 17, dtype=HALF)[:, :16]}),
+        ("bias beside 16 bytes", {"bias": integers(17, dtype=HALF)[1:]}),
     ],
 )
 def test_what_has_no_epilogue_goes_the_other_way(
     how: str, options: dict[str, Any], fake: Callable[..., Fake]
 ) -> None:
     lib = fake()
-    a, b = integers(5, 7, dtype=HALF), integers(7, 11, dtype=HALF)
-    options = {"a": a, "b": b, "bias": integers(11, dtype=HALF), "act": "relu", **options}
+    a, b = integers(5, 8, dtype=HALF), integers(8, 16, dtype=HALF)
+    options = {"a": a, "b": b, "bias": integers(16, dtype=HALF), "act": "relu", **options}
     right = cuda_reference.gemm_bias_act(**{k: v for k, v in options.items() if k != "out"})
     assert torch.equal(product(**options), right), how
     assert lib.ranges == ["cuda_reference cublaslt fallback relu"]
@@ -153,10 +156,29 @@ def test_what_has_no_epilogue_goes_the_other_way(
 @needs_host
 def test_a_wide_result_without_epilogue_is_one_call(fake: Callable[..., Fake]) -> None:
     lib = fake()
-    a, b = integers(5, 7, dtype=HALF), integers(7, 11, dtype=HALF)
+    a, b = integers(5, 8, dtype=HALF), integers(8, 16, dtype=HALF)
     found = product(a=a, b=b, alpha=0.5, out_dtype=FLOAT)
     assert torch.equal(found, 0.5 * (a.float() @ b.float()))
     assert "fused" in lib.ranges[0]
+
+
+@needs_host
+@pytest.mark.parametrize("dtype", [HALF, BRAIN, FLOAT])
+@pytest.mark.parametrize("N", [1, 8, 11, 16, 20, 2056, 4100])
+def test_rows_of_packs_and_their_tails(
+    N: int, dtype: torch.dtype, fake: Callable[..., Fake], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CUDA_REFERENCE_NO_EPILOGUE", "1")
+    fake()
+    a, b, bias = (integers(*shape, dtype=dtype) for shape in ((3, 4), (4, N), (N,)))
+    for act in ACTS:
+        for added in (bias, None):
+            right = cuda_reference.gemm_bias_act(a, b, added, act=act, alpha=0.5)
+            out = torch.full((4, N + 8), 77, dtype=dtype)
+            rows = out[:3, :N]
+            product(a=a, b=b, bias=added, act=act, alpha=0.5, out=rows)
+            assert torch.equal(rows, right), act
+            assert {*out[:3, N:].flatten().tolist(), *out[3].tolist()} == {77}
 
 
 @needs_host
@@ -192,7 +214,7 @@ def test_tf32(fake: Callable[..., Fake]) -> None:
 @needs_host
 def test_linear_act_and_linear_gelu(fake: Callable[..., Fake]) -> None:
     lib = fake()
-    x, weight, bias = (integers(*s, dtype=HALF) for s in ((2, 5, 7), (11, 7), (11,)))
+    x, weight, bias = (integers(*s, dtype=HALF) for s in ((2, 5, 8), (16, 8), (16,)))
     found = cuda_reference.linear_act(x, weight, bias, act="relu", variant="cublaslt")
     assert torch.equal(found, cuda_reference.linear_act(x, weight, bias, act="relu"))
     call = lib.calls[0]
@@ -215,7 +237,7 @@ def test_a_training_step_writes_what_its_backward_pass_reads(
     N: int, act: str, dtype: torch.dtype, fake: Callable[..., Fake]
 ) -> None:
     lib = fake()
-    shapes = ((2, 5, 7), (N, 7), (N,))
+    shapes = ((2, 5, 8), (N, 8), (N,))
 
     def step(variant: str | None) -> list[Tensor]:
         tensors = [(integers(*s) / 2).to(dtype).requires_grad_() for s in shapes]
@@ -278,7 +300,7 @@ def test_alignments_workspace_and_reductions_are_told(fake: Callable[..., Fake])
     told = lib.asked[0]["preference"]
     assert [told[attribute] for attribute in lt.ALIGNMENT] == [2, 16, 16, 8]
     assert told[lt.MAX_WORKSPACE] == 32 * MEGABYTE
-    assert told[lt.REDUCTIONS] == lt.IN_COMPUTE_TYPE
+    assert told[lt.REDUCTIONS] == 2
 
 
 @needs_host
@@ -346,20 +368,26 @@ def test_check_and_bench_have_it_on_a_gpu_alone() -> None:
 
 
 def test_its_bound_is_that_of_tensor_cores() -> None:
-    def bound(implementation: str, dtype: torch.dtype, **options: Any) -> float:
+    def bound(
+        implementation: str, dtype: torch.dtype, to: torch.dtype = DOUBLE, **options: Any
+    ) -> float:
         a, b = torch.ones(4, 4096, dtype=dtype), torch.ones(4096, 4, dtype=dtype)
         right = torch.full((4, 4), 4096.0, dtype=DOUBLE)
         arguments = ((a, b), options)
-        return float(product_bounds.bound(implementation, arguments, right, DOUBLE).max())
+        return float(product_bounds.bound(implementation, arguments, right, to).max())
 
     plain, cores = (bound(f"cuda-gpu/{name}", HALF) for name in ("naive", "cublaslt"))
-    assert plain < cores == bound("cuda-gpu/wmma", HALF)
+    assert plain != cores == bound("cuda-gpu/wmma", HALF)
     plain, same = (bound(f"cuda-gpu/{name}", FLOAT) for name in ("naive", "cublaslt"))
     assert plain == same
     rounded, cut = (
         bound(f"cuda-gpu/{name}", FLOAT, precision="tf32") for name in ("wmma", "cublaslt")
     )
     assert 1.5 * rounded < cut < 2.5 * rounded
+    ours, theirs = (
+        bound(f"cuda-gpu/{name}", HALF, HALF, act="gelu_tanh") for name in ("wmma", "cublaslt")
+    )
+    assert theirs - ours == pytest.approx((1 + 2**-11) * 4096 * 2**-19)
 
 
 # ---- Choices ----
@@ -383,6 +411,45 @@ def test_a_choice_is_kept_and_found_again(
     file.write_text("[1")
     forget()
     assert kept("NVIDIA H100 80GB HBM3", 130101, "a problem") is None
+
+
+@needs_host
+@pytest.mark.parametrize(
+    ("best", "way", "algorithm"), [(1, "fused", 101), (2, "fallback", 100), (3, "fallback", 101)]
+)
+def test_candidates_and_the_fallback_are_timed_once(
+    best: int,
+    way: str,
+    algorithm: int,
+    fake: Callable[..., Fake],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(_cublaslt_choices, "_file", lambda gpu, version: tmp_path / "choices")
+    monkeypatch.setenv("CUDA_REFERENCE_CUBLASLT_TUNE", "2")
+    timed = []
+
+    def fastest(ways: list[Callable[[], Any]]) -> int:
+        for run in ways:
+            assert run() == 0
+        timed.append(len(ways))
+        return best
+
+    monkeypatch.setattr(_cublaslt_choices, "fastest", fastest)
+    a, b = integers(5, 8), integers(8, 12)
+    for expected in ([4], []):  # the second time as in a later process
+        lib = fake(proposed=(0, 64, 0))
+        timed.clear()
+        for _ in range(2):
+            assert torch.equal(product(a=a, b=b, act="relu"), (a @ b).relu())
+        assert timed == expected
+        assert lib.ranges[-1] == f"cuda_reference cublaslt {way} relu"
+        assert lib.calls[-1]["algorithm"] == algorithm
+        assert lib.calls[-1]["workspace"][1] == (64 if algorithm == 101 else 0)
+        monkeypatch.delenv("CUDA_REFERENCE_CUBLASLT_TUNE", raising=False)
+    lib = fake(proposed=())  # another library: what was kept does not do there
+    with pytest.raises(RuntimeError, match="no algorithm"):
+        product(a=a, b=b, act="relu")
 
 
 # ---- Errors ----
