@@ -52,7 +52,7 @@ _PARTNERS = {"M": "N", "N": "M", "BLOCK_M": "BLOCK_N", "BLOCK_N": "BLOCK_M"}
 _WITH_TYPE = ("tl.zeros", "tl.full", "tl.dot")
 _WRITES = ("store", "store_tile", "debug_barrier")
 
-_CHOOSING = ("choice.py", "activations.py")
+_CHOOSING = ("choice.py", "_tiles.py", "activations.py")
 LEAST = 5  # faults of a kernel, however little it does
 
 Function = ast.FunctionDef
