@@ -85,7 +85,7 @@ def test_scalars_round_once(mode: str) -> None:
 def test_numpy_scalars_are_numbers(mode: str) -> None:
     way = implementations(SPECS["add"], [mode])[0]
     x = torch.ones(3, device=way.device)
-    assert way(x, np.float32(0.5)).tolist() == [1.5] * 3
+    assert way(x, x, alpha=np.float32(0.5)).tolist() == [1.5] * 3
     assert way(x, x, alpha=np.int64(2)).tolist() == [3.0] * 3
 
 
