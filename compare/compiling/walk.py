@@ -19,6 +19,7 @@ from torch import Tensor
 from triton_kernels import _launch
 from triton_kernels.activations import ACTIVATIONS
 from triton_kernels.gemm import GPUS, Problem, choose
+from triton_kernels.gemm.arguments import Gemm
 from triton_kernels.gemm.gluon import availability
 from triton_kernels.gemm.launch import launch
 from triton_kernels.interpreter.cross_compile import Launch, compiling
@@ -129,17 +130,19 @@ def _call(product: Product) -> None:
         addend = matrix(M, N + 1)[:, :N] if c == "odd" else matrix(1, N).expand(M, N)
     with availability.only(kernels):
         launch(
-            "gemm_bias_act",
-            matrix(M, K, product.a),
-            matrix(K, N, product.b),
-            matrix(1, N)[0] if product.bias else None,
-            addend,
-            matrix(M, N, dtype=out_dtype),
-            product.act,
-            1.0,
-            1.0 if c else 0.0,
-            precision,
-            matrix(M, N, dtype=out_dtype) if product.pre else None,
+            Gemm(
+                "gemm_bias_act",
+                matrix(M, K, product.a),
+                matrix(K, N, product.b),
+                matrix(1, N)[0] if product.bias else None,
+                addend,
+                matrix(M, N, dtype=out_dtype),
+                product.act,
+                1.0,
+                1.0 if c else 0.0,
+                precision,
+                matrix(M, N, dtype=out_dtype) if product.pre else None,
+            )
         )
 
 

@@ -179,8 +179,11 @@ class _Faults:
     def __init__(self, source: _Source, function: Function, kernel: bool) -> None:
         self.source, self.function = source, function
         self.kernel = kernel
-        parameters = [a.arg for a in (*function.args.posonlyargs, *function.args.args)]
-        self.strides = [name for name in parameters if name.startswith("stride_")]
+        names = [a.arg for a in (*function.args.posonlyargs, *function.args.args)]
+        # Those that come as a tuple are given their names in the body.
+        unpacked = (n for n in ast.walk(function) if isinstance(n, ast.Name))
+        names += [n.id for n in unpacked if isinstance(n.ctx, ast.Store)]
+        self.strides = [n for n in dict.fromkeys(names) if n.startswith("stride_")]
 
     def __iter__(self) -> Iterator[Edit]:
         body = self.function.body

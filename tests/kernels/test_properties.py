@@ -181,6 +181,11 @@ def test_bounded_ops(op: str, mode: str, long_run: LongRun) -> None:
     explore(mode, DRAWN.get(op, gemm_calls)(op), check, long_run)
 
 
+def present(call: Call) -> bool:
+    """Whether its op is there: ops come and go by their files."""
+    return call.op in SPECS
+
+
 MINUS_ZERO = TensorSpec("float32", (1,), special=("-0",))
 FAILED_ONCE = [
     # 0 + scale, written to broadcast a scale of −0, made it 0.
@@ -191,7 +196,9 @@ FAILED_ONCE = [
 ]
 
 
-@pytest.mark.parametrize("call", FAILED_ONCE, ids=lambda call: f"{call.op} {call.options}")
+@pytest.mark.parametrize(
+    "call", filter(present, FAILED_ONCE), ids=lambda call: f"{call.op} {call.options}"
+)
 def test_calls_that_failed_once(call: Call, mode: str) -> None:
     check_exact(mode, call)
 
@@ -271,22 +278,20 @@ def test_what_overlaps_itself_is_told_apart() -> None:
     assert not TensorSpec("int8", (3, 1), strides=(1, 0)).overlaps
 
 
+COMPARED = [  # with torch's result, or not
+    (Call("add", (TensorSpec("float16", (9,)),) * 2), True),
+    (Call("add", (TensorSpec("int8", (9,)),) * 2, {"alpha": -3}), True),
+    (Call("add", (TensorSpec("int8", (9,)),) * 2, {"alpha": 2**63 - 1}), False),
+    (Call("add", (TensorSpec("float32", (9,)),) * 2, {"alpha": 0.1}), False),
+    (Call("add", (TensorSpec("float32", (9,)), TensorSpec("float16", (9,)))), False),
+    (Call("relu_scale", (TensorSpec("float32", (9,), special=("nan",)),), {"scale": inf}), True),
+    (Call("relu_scale", (TensorSpec("float16", (9,)),), {"scale": 0.1}), False),
+    (Call("linear_act", (*[TensorSpec("float32", (9, 9))] * 2, None), {"act": "none"}), True),
+]
+
+
 @pytest.mark.parametrize(
-    ("call", "compared"),
-    [
-        (Call("add", (TensorSpec("float16", (9,)),) * 2), True),
-        (Call("add", (TensorSpec("int8", (9,)),) * 2, {"alpha": -3}), True),
-        (Call("add", (TensorSpec("int8", (9,)),) * 2, {"alpha": 2**63 - 1}), False),
-        (Call("add", (TensorSpec("float32", (9,)),) * 2, {"alpha": 0.1}), False),
-        (Call("add", (TensorSpec("float32", (9,)), TensorSpec("float16", (9,)))), False),
-        (
-            Call("relu_scale", (TensorSpec("float32", (9,), special=("nan",)),), {"scale": inf}),
-            True,
-        ),
-        (Call("relu_scale", (TensorSpec("float16", (9,)),), {"scale": 0.1}), False),
-        (Call("linear_act", (*[TensorSpec("float32", (9, 9))] * 2, None), {"act": "none"}), True),
-    ],
-    ids=str,
+    ("call", "compared"), [(call, yes) for call, yes in COMPARED if present(call)], ids=str
 )
 def test_results_are_held_against_torchs(call: Call, compared: bool, mode: str) -> None:
     spec, way = SPECS[call.op], implementations(SPECS[call.op], [mode])[0]

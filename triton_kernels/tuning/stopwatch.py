@@ -21,7 +21,7 @@ from triton.runtime.errors import OutOfResources
 from triton_kernels._fusion import Probe
 from triton_kernels._fusion import Problem as Fused
 from triton_kernels._gpu import Gpu
-from triton_kernels._scalars import as_argument
+from triton_kernels.gemm.arguments import Gemm
 from triton_kernels.gemm.launch import by_descriptors, through_pointers
 from triton_kernels.tuning.constants import Run
 from triton_kernels.tuning.scores import ELEMENTS, Case, Times
@@ -101,14 +101,13 @@ def configured(run: Run, gpu: Gpu, device: torch.device) -> Callable[[], Tensor]
     a, b = _random((M, K), dtype, device), _random((N, K), dtype, device).t()
     bias = _random((N,), dtype, device)
     out = torch.empty(M, N, dtype=out_dtype, device=device)
-    scalars = as_argument(1.0, dtype), as_argument(0.0, dtype)
-    operands = "tune", a, b, bias, None, out, None, "gelu_tanh", scalars
+    gemm = Gemm("tune", a, b, bias, None, out, "gelu_tanh", 1.0, 0.0, precision)
 
     def call() -> Tensor:
         if chosen.tma:
-            by_descriptors(chosen, gpu.multiprocessors, *operands)
+            by_descriptors(chosen, gpu.multiprocessors, gemm)
         else:
-            through_pointers(chosen, *operands, precision)
+            through_pointers(chosen, gemm)
         return out
 
     return call

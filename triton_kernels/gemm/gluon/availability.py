@@ -17,6 +17,7 @@ import triton
 
 from triton_kernels import _known_calls, _launch, _modes
 from triton_kernels._gpu import Gpu
+from triton_kernels.gemm.arguments import Gemm
 from triton_kernels.gemm.gluon.forms import CAPABILITY, FORMS
 from triton_kernels.gemm.kernels import gemm_bias_act_kernel
 
@@ -111,7 +112,8 @@ def _self_test(device: torch.device) -> str:
             a, b = (_integers(*shape, device) for shape in ((M, K), (N, K)))
             out = torch.full((M, N), torch.nan, dtype=a.dtype, device=device)
             how = False, True, True
-            launch(form, 2, "gemm", a, b, None, None, out, None, "none", (1.0, 0.0), how)
+            gemm = Gemm("gemm", a, b, None, None, out, "none", 1.0, 0.0, "ieee")
+            launch(form, 2, gemm, how)
             right = torch.equal(out.double(), a.double() @ b.t().double())
     except Exception as error:  # noqa: BLE001 - whatever it is, there are other kernels
         give_up(device, error)
