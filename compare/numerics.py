@@ -32,11 +32,11 @@ def same_bits(a: Tensor, b: Tensor) -> Tensor:
 
 def digest(t: Tensor) -> str:
     """The same for tensors of one shape whose elements are the same bits, and for no others."""
-    found = hashlib.sha256()
+    sha256 = hashlib.sha256()
     for _, (part,) in by_rows(t):
         alike = torch.where(part.isnan(), math.nan, part) if t.dtype.is_floating_point else part
-        found.update(bits(alike).cpu().numpy().tobytes())
-    return found.hexdigest()
+        sha256.update(bits(alike).cpu().numpy().tobytes())
+    return sha256.hexdigest()
 
 
 def _rank(t: Tensor) -> Tensor:

@@ -153,8 +153,8 @@ class Guards:
 
     def damaged(self) -> int | None:
         """The address of a byte beside the tensors that somebody has written."""
-        found = (mapping.first_damaged(start, end) for mapping, start, end in self._gaps)
-        return next((address for address in found if address is not None), None)
+        first_damaged = (mapping.first_damaged(start, end) for mapping, start, end in self._gaps)
+        return next((address for address in first_damaged if address is not None), None)
 
     def changed(self) -> list[Tensor]:
         """The tensors whose copies are no longer as they are."""

@@ -20,10 +20,10 @@ DTYPES = ("float32", "bfloat16")
 
 def jobs(specs: Sequence[Spec], dtypes: Sequence[str], model: bool) -> list[Job]:
     """The rows; of ops that name none, an error."""
-    found = host.jobs(specs, dtypes or DTYPES, model)
-    if not found:
+    rows = host.jobs(specs, dtypes or DTYPES, model)
+    if not rows:
         raise typer.BadParameter("--host: these ops have no small cases of these dtypes")
-    return found
+    return rows
 
 
 def providers(wanted: Sequence[str]) -> list[str]:

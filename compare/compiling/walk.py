@@ -89,15 +89,15 @@ def distinct(arch: str) -> tuple[Product, ...]:
     """One product of each configuration, dtypes, precision, c and pre-activation; where Gluon's
     kernel runs, in that, too."""
     gpu = GPUS[arch]
-    found: dict[object, Product] = {}
+    first_of: dict[object, Product] = {}
     for product in products():
         for problem in (product.problem, product.problem._replace(kernels="gluon")):
             each = product._replace(problem=problem)
             configuration = choose(problem, gpu)
             if configuration.gluon or problem.kernels == "tl":
                 kind = configuration._replace(SPLIT=min(2, configuration.SPLIT))  # no constant
-                found.setdefault((kind, problem[3:], product.pre), each)
-    return tuple(found.values())
+                first_of.setdefault((kind, problem[3:], product.pre), each)
+    return tuple(first_of.values())
 
 
 def sample(arch: str, count: int = SAMPLE) -> tuple[Product, ...]:

@@ -118,7 +118,7 @@ def means(cases: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
 
 def slowest(cases: Iterable[dict[str, Any]]) -> list[dict[str, str]]:
     """A case a line, the slowest beside its best peer first."""
-    found = sorted(
+    ranked = sorted(
         (r["value"], i, case) for i, case in enumerate(cases) if (r := ratio(case)) is not None
     )
     return [
@@ -130,7 +130,7 @@ def slowest(cases: Iterable[dict[str, Any]]) -> list[dict[str, str]]:
             "ratio": f"{value:.2f}",
             "best_peer": case["best_peer"],
         }
-        for value, _, case in found
+        for value, _, case in ranked
     ]
 
 
@@ -152,8 +152,10 @@ def _ratios(
 ) -> str:
     bars = []
     for case in cases:
-        if found := ratio(case):
-            bar = Bar(shape(case), found["value"], found["low"], found["high"], case["best_peer"])
+        if interval := ratio(case):
+            bar = Bar(
+                shape(case), interval["value"], interval["low"], interval["high"], case["best_peer"]
+            )
         else:
             bar = Bar(shape(case), None, note=_why(case))
         bars.append(bar._replace(link=case["anchor"]))

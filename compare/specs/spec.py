@@ -150,10 +150,10 @@ class Spec:
         Raises:
             ValueError: there is none.
         """
-        found = self.variants(side).get(variant) if variant else getattr(self, side)
-        if found is None:
+        implementation = self.variants(side).get(variant) if variant else getattr(self, side)
+        if implementation is None:
             raise ValueError(f"{self.name} has no {side} side{f' {variant}' if variant else ''}")
-        return found  # type: ignore[no-any-return]
+        return implementation  # type: ignore[no-any-return]
 
     def variants(self, side: str) -> dict[str, Callable[..., Tensor]]:
         """The variants of a side beside its default kernel: name → function."""

@@ -123,15 +123,15 @@ def ratio(result: CaseResult, provider: str) -> float | None:
 def doubtful(results: Sequence[CaseResult], number: int) -> list[int]:
     """Which results shall be measured again: of every stratum those that are among so many worst,
     for ours or for the control, and were measured in short only."""
-    found: set[int] = set()
+    worst: set[int] = set()
     places: dict[tuple[str, str], list[int]] = {}
     for i, result in enumerate(results):
         places.setdefault((result.case.op, result.stratum), []).append(i)
     for group in places.values():
         for provider in JUDGED:
             ratios = {i: r for i in group if (r := ratio(results[i], provider)) is not None}
-            found.update(sorted(ratios, key=ratios.__getitem__)[:number])
-    return sorted(i for i in found if not results[i].again)
+            worst.update(sorted(ratios, key=ratios.__getitem__)[:number])
+    return sorted(i for i in worst if not results[i].again)
 
 
 def replay(case: Case, *more: str) -> str:

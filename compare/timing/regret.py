@@ -99,15 +99,15 @@ def standings(results: Iterable[CaseResult]) -> list[Standing]:
     for result in results:
         groups.setdefault((result.case.op, result.stratum), []).append(result)
     ops = list(dict.fromkeys(op for op, _ in groups))
-    found = []
+    table = []
     for op in ops:
         present = [stratum for other, stratum in groups if other == op]
         known = [stratum for stratum in spec_of(op).strata if stratum in present]
         strata = [*known, *(stratum for stratum in present if stratum not in known)]
-        found += [_standing(op, stratum, groups[op, stratum]) for stratum in strata]
+        table += [_standing(op, stratum, groups[op, stratum]) for stratum in strata]
         if len(strata) > 1:
-            found.append(_standing(op, "all", [r for s in strata for r in groups[op, s]]))
-    return found
+            table.append(_standing(op, "all", [r for s in strata for r in groups[op, s]]))
+    return table
 
 
 def _standing(op: str, stratum: str, results: Sequence[CaseResult]) -> Standing:

@@ -148,12 +148,12 @@ def _backward(call: Any, grad: Tensor) -> dict[str, Tensor | None]:
         [names[name] for name in call.needs],
         transposed=True,
     )
-    found = _product_gradients.gradients(product, grad.reshape(rows))
-    dx = found.get("a")
+    grads = _product_gradients.gradients(product, grad.reshape(rows))
+    dx = grads.get("a")
     return {
         "x": None if dx is None else dx.view(x.shape),
-        "weight": found.get("b"),
-        "bias": found["bias"],
+        "weight": grads.get("b"),
+        "bias": grads["bias"],
     }
 
 

@@ -330,14 +330,14 @@ def _match(root: Node, forms: Mapping[Node, Form | None]) -> Match | None:
     form = forms[root]
     if not isinstance(form, Times):
         return None
-    found = []
+    matches = []
     for value, up in ((form.x, form.y), (form.y, form.x)):
         act = forms[value]
         if isinstance(act, Activation) and _shape(act.x) == _shape(root):
             arguments = (act.x, up, act.name)
             nodes = (*act.inner, value, root)
-            found.append(Match("act_mul", nodes, act_mul, arguments, {}, act=act.name))
-    return min(found, key=lambda match: len(match.nodes[-2].users), default=None)
+            matches.append(Match("act_mul", nodes, act_mul, arguments, {}, act=act.name))
+    return min(matches, key=lambda match: len(match.nodes[-2].users), default=None)
 
 
 def _shape(node: Node) -> Any:

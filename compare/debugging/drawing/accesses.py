@@ -189,15 +189,15 @@ def _coarse(plane: Plane, window: planes.Window, ranks: np.ndarray) -> np.ndarra
 
 def by_line(events: Iterable[Event], failing: Event | None = None) -> list[LineAccess]:
     """Loads, stores and atomics gathered by line and tensor, in the order of the first."""
-    found: dict[Any, LineAccess] = {}
+    lines: dict[Any, LineAccess] = {}
     for event in [*events, *([failing] if failing else [])]:
         if event.what == "dot":
             continue
         key = event.what, event.tensor, event.place
-        if key not in found:
-            anchor = f"access{len(found) + 1}"
-            found[key] = LineAccess(*key, anchor, code=source_line(event.place))
-        line = found[key]
+        if key not in lines:
+            anchor = f"access{len(lines) + 1}"
+            lines[key] = LineAccess(*key, anchor, code=source_line(event.place))
+        line = lines[key]
         line.events.append(event)
         line.failed |= event is failing
-    return list(found.values())
+    return list(lines.values())

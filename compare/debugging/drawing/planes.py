@@ -90,10 +90,10 @@ class Window(NamedTuple):
 
     def counts(self, plane: Plane, flat: np.ndarray) -> np.ndarray:
         """How many of some elements lie in each cell."""
-        found = np.zeros(self.cells, dtype=np.int64)
+        in_cells = np.zeros(self.cells, dtype=np.int64)
         row, column, _ = self.bins(plane, flat)
-        np.add.at(found, (row, column), 1)
-        return found
+        np.add.at(in_cells, (row, column), 1)
+        return in_cells
 
     def elements(self, plane: Plane) -> np.ndarray:
         """How many elements each cell has."""

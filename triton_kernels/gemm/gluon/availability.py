@@ -59,12 +59,12 @@ def unavailable(gpu: Gpu, device: torch.device) -> str:
         return "kernels are interpreted"
     if device.type != "cuda":
         return "there is no GPU"
-    found = _tested.get(device)
-    if found is None:
+    reason = _tested.get(device)
+    if reason is None:
         if torch.cuda.is_current_stream_capturing():  # the test would wait for the GPU
             return "a CUDA graph is being captured, and it has not been tried before"
-        found = _tested[device] = lacking() or _self_test(device)
-    return found
+        reason = _tested[device] = lacking() or _self_test(device)
+    return reason
 
 
 def here() -> str:
