@@ -30,11 +30,11 @@ def test_several_blocks_of_rows_in_a_part(
 ) -> None:
     monkeypatch.setattr(act_backward, "PROGRAMS", 1)
     spec = SPECS["act_backward"]
-    ways = implementations(spec, ["triton-interpreted"])
+    candidates = implementations(spec, ["triton-interpreted"])
     for values, act in (("integers", "relu"), ("normal", "gelu")):
         case = Case("act_backward", dtype, (129, 257), "padded", values, options={"act": act})
         with _launch.multiprocessors(programs):
-            (result,) = verdicts.check(spec, [case], ways)
+            (result,) = verdicts.check(spec, [case], candidates)
         (outcome,) = result.outcomes
         assert outcome.mismatch is None, str(outcome.mismatch)
         assert launches[0].grid[:2] == (5, parts)

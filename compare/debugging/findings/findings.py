@@ -273,16 +273,16 @@ class Findings:
             replay = [f"  {self.shrunk.replay}"] if self.shrunk.replay else []  # in one piece
             lines = told + replay + lines
         after = ["", *self.reproduction.lines()] if self.reproduction else []
-        head, way, place = self.lane_history()
+        head, history, place = self.lane_history()
         room = LINES - len(lines) - len(after)
         printed: set[Place | None] = set()
         if self.trace is not None:
-            wanted = len(steps.in_lines(way, place, printed, MOST_STEPS)) + 2 if way else 0
+            wanted = len(steps.in_lines(history, place, printed, MOST_STEPS)) + 2 if history else 0
             shown, printed = self.trace.condensed(most=max(8, room - 1 - wanted))
             room -= len(shown.splitlines()) + 1
             lines += ["", *shown.splitlines()]
-        if way:
-            told = steps.in_lines(way, place, printed, max(LEAST_STEPS, room - 2))
+        if history:
+            told = steps.in_lines(history, place, printed, max(LEAST_STEPS, room - 2))
             lines += ["", head, *(f"  {cut(line, WIDTH - 2)}" for line in told)]
         return "\n".join(lines + after)
 
