@@ -36,7 +36,7 @@ class Options:
         self.ldflags = list(ldflags or ())
 
     def of_torch(self) -> dict[str, list[str]]:
-        """For torch.utils.cpp_extension."""
+        """The flags for torch.utils.cpp_extension."""
         return {
             "extra_include_paths": self.includes,
             "extra_cflags": self.cflags,

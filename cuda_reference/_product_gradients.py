@@ -60,7 +60,7 @@ def reads(act: str, operands: tuple[str, str], others: tuple[str, ...]) -> dict[
 
 
 def gradients(call: Product, grad: Tensor) -> dict[str, Tensor | None]:
-    """Those that are needed, by "a", "b", "bias" and "c"."""
+    """The gradients that are needed, by "a", "b", "bias" and "c"."""
     dz, dbias = _through_activation(call, grad)
     options = {"alpha": call.alpha, "precision": call.precision, "variant": call.variant}
     grads: dict[str, Tensor | None] = {"bias": dbias}

@@ -234,8 +234,8 @@ def _walks(n: int, dims: Dims, block: int) -> tuple[Walk, ...]:
 
 
 def _tiles_do_better(size: int, numel: int, in_rows: bool) -> bool:
-    """Of rows that are long and of whole vectors, and of rows with gaps between them that fill
-    tiles of ``numel`` elements."""
+    """Whether tiles are faster: where rows are long and of whole vectors, and where rows with gaps
+    between them fill tiles of ``numel`` elements."""
     if size >= numel and size % 16 == 0:
         return True
     return in_rows and -size % cut(size, numel) <= size // 16
@@ -367,7 +367,7 @@ def _row(x: Tensor, y: Tensor, out: Tensor) -> bool:
 
 
 def _dims(x: Tensor, y: Tensor | None, out: Tensor) -> Dims:
-    """The merged dimensions of x, y and out; none where one dense walk goes through all."""
+    """The coalesced dimensions of x, y and out; none where one dense walk goes through all."""
     if y is not None and _row(x, y, out):
         size = y.numel()
         return (size, 1, 1, 1), (out.numel() // size, size, 0, size)

@@ -123,7 +123,7 @@ def save(gpu: Gpu, found: Measurement) -> Path:
 
 
 def _holds_for(gpu: Gpu) -> dict[str, Any]:
-    """All that figures depend on."""
+    """Everything that figures depend on: GPU, versions, the kernels' sources."""
     return {
         **gpu._asdict(),
         "torch": torch.__version__,

@@ -188,7 +188,7 @@ class Row:
             self.mismatches.append(outcome.mismatch)
 
     def verdict(self) -> str:
-        """In words: equal, or whose fault it is."""
+        """A sentence: the results are equal, or whose fault it is that they are not."""
         if not self.runs:
             return "nothing ran"
         if not self.mismatches:

@@ -27,7 +27,7 @@ def jobs(specs: Sequence[Spec], dtypes: Sequence[str], model: bool) -> list[Job]
 
 
 def providers(wanted: Sequence[str]) -> list[str]:
-    """Those of --providers; torch's calls are always among them."""
+    """The providers that --providers names; torch's calls are always among them."""
     for name in wanted:
         if name not in PROVIDERS:
             raise typer.BadParameter(f"--providers {name}: with --host {', '.join(PROVIDERS)}")

@@ -44,7 +44,7 @@ def jobs(
 
 
 def of_configurations(jobs: Sequence[Job]) -> list[Job]:
-    """The same with all configurations instead of providers."""
+    """The jobs with all configurations of a product in place of its providers."""
     return [(work, [configurations.NAME]) for work, _ in jobs]
 
 

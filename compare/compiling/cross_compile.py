@@ -174,8 +174,8 @@ class Unit(NamedTuple):
 def units(
     ops: list[str], archs: list[str], sides: list[str], full: bool, asm: str = ""
 ) -> list[Unit]:
-    """All ops for all archs, in that order; after gemm_bias_act a sample of the distinct products
-    of the walk, or all."""
+    """Every op for every architecture, in that order; after gemm_bias_act a sample of the distinct
+    products of the walk, or all."""
     all_units = []
     for arch, op in itertools.product(archs, ops):
         all_units.append(Unit(op, arch, tuple(sides), asm=asm))
@@ -384,7 +384,7 @@ def _cuda_variants(spec: Spec) -> Iterator[tuple[str, str | None]]:
 
 
 def _cuda_names(spec: Spec) -> set[str]:
-    """Those kernels."""
+    """The names of those kernels."""
     return {name for which in _cuda_variants(spec) for name in spec.cuda_kernels(*which).values()}
 
 

@@ -54,7 +54,7 @@ class Product(NamedTuple):
 
     @property
     def dtype(self) -> str:
-        """As in a case, with the precision."""
+        """The dtype as cases write it, with the precision."""
         precision = self.problem.precision
         return name(self.problem.dtype) + ("" if precision == "ieee" else f"/{precision}")
 
@@ -147,5 +147,5 @@ def _call(product: Product) -> None:
 
 
 def name(dtype: torch.dtype) -> str:
-    """As cases call it."""
+    """The dtype's name in cases."""
     return str(dtype).removeprefix("torch.")

@@ -73,7 +73,7 @@ class Coverage:
 
     @property
     def part(self) -> float | None:
-        """Of the FLOPs of the products that count, the part in fused kernels."""
+        """The part of the counted products' FLOPs that is in fused kernels."""
         total = sum(product.flops for product in self.counted)
         return sum(p.flops for p in self.counted if p.fused) / total if total else None
 

@@ -93,7 +93,7 @@ def _decorators(function: Function) -> list[str]:
 
 
 def _name(node: ast.AST) -> str:
-    """As Triton's language has it: Gluon's has the same names."""
+    """The node's name in Triton's language; Gluon's has the same names."""
     return re.sub(r"^gl\.", "tl.", ast.unparse(node))
 
 

@@ -75,7 +75,7 @@ def _cell(row: dict[str, Any] | None, mode: str) -> dict[str, str]:
 
 
 def _worst(row: dict[str, Any] | None) -> dict[str, str]:
-    """As _cell, of all implementations together."""
+    """The cell of all implementations together."""
     modes = [] if row is None else [mode for mode in MODES if mode in row["runs"]]
     if row is None or not modes:
         return _cell(row, "")

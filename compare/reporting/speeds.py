@@ -41,7 +41,7 @@ def context(source: Source, key: str) -> dict[str, Any]:
 
 
 def fixed(cases: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Those of the ops' fixed shapes: neither a sweep's nor a sample's."""
+    """The cases of the ops' fixed shapes: neither a sweep's nor a sample's."""
     return [case for case in cases if not case.get("sweep") and not case.get("stratum")]
 
 
@@ -63,7 +63,7 @@ def _ops(cases: list[dict[str, Any]], key: str) -> list[dict[str, Any]]:
 
 
 def grouped(cases: Iterable[dict[str, Any]]) -> dict[tuple[str, str], list[dict[str, Any]]]:
-    """By op and dtype."""
+    """The cases, grouped by op and dtype."""
     groups: dict[tuple[str, str], list[dict[str, Any]]] = {}
     for case in cases:
         groups.setdefault((case["op"], case["dtype"]), []).append(case)
@@ -172,7 +172,7 @@ def _why(case: dict[str, Any]) -> str:
 
 
 def shape(case: dict[str, Any]) -> str:
-    """As tables write it."""
+    """The case's shape, as tables write it."""
     return "×".join(map(str, case["shape"]))
 
 

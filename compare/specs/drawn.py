@@ -88,7 +88,7 @@ def log_uniform(random: Random, least: int, most: int) -> int:
 
 
 def elements(random: Random, itemsize: int) -> int:
-    """As many as make a tensor of LEAST to MOST bytes."""
+    """A drawn number of elements that make LEAST to MOST bytes."""
     return log_uniform(random, LEAST, MOST) // itemsize
 
 

@@ -188,7 +188,7 @@ class Spec:
         raise NotImplementedError(f"{self.name} has no bound")
 
     def exact(self, case: Case) -> bool:
-        """Of an op with a bound, whether bits must agree all the same."""
+        """Whether bits must agree though the op has a bound."""
         return False
 
     def out_dtype(self, case: Case) -> torch.dtype:
@@ -253,7 +253,7 @@ class Spec:
         return {}
 
     def pinned_to_compile(self, dtype: str) -> Iterator[tuple[str, Case]]:
-        """Those variants in each of their configurations."""
+        """The pinned variants, in each of their configurations."""
         return iter(())
 
     def refuses(self, case: Case) -> str:
@@ -338,7 +338,7 @@ class Spec:
 
     @property
     def strata(self) -> Mapping[str, float]:
-        """Of problems drawn at random: strata and their shares, which make 1 together."""
+        """The strata of problems that are drawn at random, and their shares, which add up to 1."""
         return {}
 
     def draw(self, stratum: str, dtype: str, random: Random) -> Case | None:

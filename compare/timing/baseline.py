@@ -42,7 +42,7 @@ def mode_of(saved: dict[str, Any]) -> Mode:
 
 
 def in_words(mode: Mode) -> str:
-    """As a sentence ends that says so."""
+    """The mode in words: with a cold or a warm cache, of CUDA graphs or not."""
     cache = "with a cold cache" if mode.cold else "with a warm cache (--warm)"
     return cache + (" of CUDA graphs (--graph)" if mode.graph else "")
 

@@ -127,7 +127,7 @@ def _choosing(function: Callable[[Problem, Gpu], Configuration]) -> Iterator[Non
 
 
 def label(configuration: Configuration) -> str:
-    """All of a configuration in a few words, whatever its fields are."""
+    """A configuration's fields in a few words."""
     blocks, words = [], []
     for name, value in _fields(configuration):
         if name.startswith("BLOCK_"):

@@ -68,7 +68,7 @@ class Standing:
         return self.problems[:WORST]
 
     def to_dict(self) -> dict[str, Any]:
-        """For the JSON file; it is made anew from the cases by whoever reads them."""
+        """What the JSON file has of it; it is made anew from the cases by whoever reads them."""
         figures: dict[str, Any] = {"geometric_mean": None, "percentile_5": None}
         if self.problems:
             figures = {"geometric_mean": self.mean, "percentile_5": self.low}
@@ -95,7 +95,7 @@ def standings(results: Iterable[CaseResult], provider: str) -> list[Standing]:
 
 
 def together(standing: Sequence[Standing]) -> Standing:
-    """All strata of one op as one."""
+    """The strata of one op, taken as one."""
     problems = [problem for each in standing for problem in each.problems]
     problems.sort(key=lambda problem: problem.ratio)
     first, missing = standing[0], sum(each.missing for each in standing)

@@ -71,7 +71,7 @@ class HostTime:
         return ratio(self.times[provider], self.times[TORCH])
 
     def to_dict(self) -> dict[str, Any]:
-        """For JSON."""
+        """The row as the JSON file has it."""
         calls = []
         for name in dict.fromkeys((*self.times, *self.problems)):
             call: dict[str, Any] = {"provider": name, "problem": self.problems.get(name, "")}
@@ -207,7 +207,7 @@ def _differentiates(function: Function, arguments: Arguments) -> bool:
 
 
 def _leaves(args: Sequence[Any]) -> tuple[Any, ...]:
-    """The same with tensors that require gradients."""
+    """The arguments, with tensors that require gradients."""
 
     def leaf(each: Any) -> Any:
         floating = isinstance(each, Tensor) and each.is_floating_point()

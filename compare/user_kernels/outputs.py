@@ -128,7 +128,7 @@ def expected_outputs(
 
 
 def judged_outputs(expected: Expectations) -> list[tuple[str, Expected]]:
-    """Those of which the oracle said something."""
+    """The outputs for which the oracle has a value."""
     return [(at, wanted) for at, wanted in expected.items() if wanted is not None]
 
 

@@ -149,7 +149,7 @@ def _fake_backward(grad: Tensor, gate: Tensor, up: Tensor, *_: Any) -> tuple[Ten
 
 
 def _gradients(call: Any, grad: Tensor) -> dict[str, Tensor | None]:
-    """Both of one launch; up's alone is act_mul again."""
+    """The gradients of both operands by one launch; up's alone is act_mul again."""
     variant = _rungs.again(call.variant)
     if "gate" not in call.needs:
         return {"up": reduced(act_mul(call.gate, grad, call.act, variant=variant), call.up)}

@@ -128,7 +128,7 @@ def _as_tensor(op: str, x: int | float, y: int | float) -> Tensor:
 
 
 def _result_dtype(x: Any, y: Any) -> torch.dtype:
-    """As torch promotes: of a number only the kind counts."""
+    """The dtype that torch promotes to: of a number only the kind counts."""
     return torch.result_type(*(t if isinstance(t, Tensor) else type(t)() for t in (x, y)))
 
 

@@ -131,7 +131,7 @@ def _reads(call: Any) -> dict[str, set[str]]:
 
 
 def _backward(call: Any, grad: Tensor) -> dict[str, Tensor | None]:
-    """Of the matrices that the kernel multiplied: x by rows, and weight transposed."""
+    """The gradients of x and weight, from those of the matrices that the kernel multiplied."""
     x, weight, result, bias = call.x, call.weight, call.result, call.bias
     columns, count = weight.shape[0], x.shape[:-1].numel()
     matrix, rows = torch.Size((count, x.shape[-1])), (count, columns)

@@ -48,7 +48,7 @@ class Gemm(NamedTuple):
 
     @property
     def strides(self) -> tuple[int, tuple[int, ...], tuple[int, ...]]:
-        """Of bias, c and out, as kernels take them; 0 of what is not there."""
+        """The strides of bias, c and out, as kernels take them; 0 where there is no such tensor."""
         c = (0, 0) if self.c is None else self.c.stride()
         return 0 if self.bias is None else self.bias.stride(0), c, self.out.stride()
 

@@ -52,7 +52,7 @@ class TmaTiles(NamedTuple):
     long: Tiles | None = None
 
     def for_problem(self, problem: Problem, constants: Constants = SHIPPED) -> Configuration:
-        """With the stages and warps that are best for K, with or without c."""
+        """The configuration with the stages and warps that are best for K, with or without c."""
         tiles = self.tiles
         if problem.c:
             tiles = tiles._replace(num_stages=self.stages_with_c)

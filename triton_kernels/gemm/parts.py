@@ -53,7 +53,7 @@ def _by_depth(stride_r: int, stride_k: int) -> bool:
 
 
 def _room(rows: int, depth: int, by_depth: bool, device: torch.device) -> Tensor:
-    """For the parts of an operand."""
+    """Workspace for the two parts of an operand."""
     if by_depth:
         shape = (2 * rows, cdiv(depth, PITCH) * PITCH)
     else:
@@ -62,7 +62,7 @@ def _room(rows: int, depth: int, by_depth: bool, device: torch.device) -> Tensor
 
 
 def _how(depth: int, by_depth: bool) -> tuple[bool, int, int, bool]:
-    """How a program splits: about 4096 elements at a time."""
+    """BY_DEPTH, ROWS, DEPTH and ONCE of split_rows: about 4096 elements at a time."""
     if by_depth:
         at_once = min(4096, triton.next_power_of_2(depth))
         return True, max(1, 4096 // max(512, at_once)), at_once, at_once >= depth

@@ -52,7 +52,7 @@ NO_GPU = SimpleNamespace(
 
 
 def patches() -> list[tuple[Any, str, Callable[..., Any]]]:
-    """As (where, name, what)."""
+    """The patches, each (object, attribute, replacement)."""
     device: Any = torch.cuda.device
     replaced: list[tuple[Any, str, Callable[..., Any]]] = [
         (device, "__init__", _to_no_gpu),

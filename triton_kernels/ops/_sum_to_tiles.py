@@ -109,7 +109,7 @@ def _along_results(kept: Dims, reduced: Dims, dtype: torch.dtype, aligned: bool)
 
 
 def _any(kept: Dims, reduced: Dims) -> Tile:
-    """Of any strides."""
+    """The tile where neither results nor addends are dense, or where results are few."""
     results, addends = size(kept), size(reduced)
     along, across = (triton.next_power_of_2(max(1, n)) for n in (results, addends))
     if results >= FEW // 2 and len(kept) == 1:
@@ -150,6 +150,6 @@ def unit(dense: Dims, others: Dims) -> int:
 
 
 def out_unit(kept: Dims) -> int:
-    """Likewise of out, along whose first dimension results are stored."""
+    """The same divisor for out, along whose first dimension results are stored."""
     (n, _, stride), *others = kept
     return math.gcd(16, n, *(step for _, _, step in others)) if stride == 1 else 1

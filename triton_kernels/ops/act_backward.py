@@ -202,7 +202,7 @@ def _run_folded(
     act: str,
     compute: torch.dtype,
 ) -> None:
-    """The same with ``fold`` rows as one, then the rows that are left."""
+    """Launch with ``fold`` rows taken as one, then the rows that are left."""
     M, N = matrices[0].shape
     body = M - M % fold
     wide = left = partial = None

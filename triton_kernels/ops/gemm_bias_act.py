@@ -182,8 +182,8 @@ def _rules(
     out_dtype: Any,
     precision: Any,
 ) -> Iterator[Rule]:
-    """By rows, by columns; without an activation along the contraction, too. That makes sums, in
-    which bias and c are to count once: DTensor divides what is replicated by the ranks."""
+    """Sharding by rows or by columns; without an activation along the contraction, too. That makes
+    sums, in which bias and c are to count once: DTensor divides what is replicated by the ranks."""
     shape = (a.shape[0], b.shape[1])
     yield (R,), (R, R, R, R)
     for dim, operands in enumerate([(Shard(0), R), (R, Shard(1))]):

@@ -45,7 +45,8 @@ def measure(gpu: Gpu, time: Time) -> Constants:
 
 
 def _costs(gpu: Gpu, time: Time, found: Constants) -> tuple[float, ...]:
-    """Of each row what some full waves of its tiles take, relative to the first row that fits."""
+    """The time that four full waves of each row's tiles take, relative to the first row that
+    fits."""
     ratios: list[list[float]] = [[] for _ in TMA_TILES]
     for K in SUMS:
         forms = [_filling(gpu, row.tiles.BLOCK_M, row.tiles.BLOCK_N, K) for row in TMA_TILES]

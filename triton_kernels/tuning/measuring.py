@@ -90,7 +90,7 @@ def _found(
 
 
 def _keep(gpu: Gpu, found: Measurement) -> None:
-    """In the file, and for this process."""
+    """Keep figures in the file, and for this process."""
     _measured.save(gpu, found)
     choice.choose.cache_clear()
     _known_calls.forget()

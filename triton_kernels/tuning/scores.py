@@ -48,7 +48,7 @@ class Case(NamedTuple):
 
 
 class Times(NamedTuple):
-    """Of the kernel, of eager and of Inductor, taken in turns."""
+    """Times of the kernel, of eager and of Inductor, taken in turns."""
 
     ours: float
     eager: float
@@ -114,5 +114,5 @@ def measure(
 
 
 def _down(speed: float) -> float:
-    """To two places, but not to nothing."""
+    """The number rounded down to two places, but not to 0."""
     return max(0.01, math.floor(100 * speed) / 100)

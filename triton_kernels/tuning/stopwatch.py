@@ -37,7 +37,7 @@ TORCH: dict[str, Callable[[Tensor], Tensor]] = {
 
 
 class Stopwatch:
-    """Of one device."""
+    """Times calls on one device."""
 
     def __init__(self, gpu: Gpu, device: torch.device) -> None:
         self._gpu, self._device = gpu, device
@@ -46,14 +46,14 @@ class Stopwatch:
         self._flush = torch.ones(size // 4, device=device)
 
     def runs(self, runs: Sequence[Run]) -> list[float]:
-        """Of products in given configurations."""
+        """Microseconds of products in given configurations."""
         calls = [configured(run, self._gpu, self._device) for run in runs]
         able = [i for i, call in enumerate(calls) if _fits(call)]
         medians = dict(zip(able, self._medians([calls[i] for i in able])))
         return [medians.get(i, math.inf) for i in range(len(runs))]
 
     def case(self, case: Case) -> Times:
-        """Of a kernel, of eager and of Inductor."""
+        """Microseconds of a kernel, of eager and of Inductor."""
         from torch._dynamo import config
 
         ours, theirs, tensors = calls(case.probe, case.problem, ELEMENTS)

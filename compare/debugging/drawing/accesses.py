@@ -44,7 +44,7 @@ class LineAccess:
 
     @property
     def tiles(self) -> list[Tile]:
-        """Those of the events that have one."""
+        """The tiles of the events that have one."""
         return [event.tile for event in self.events if event.tile is not None]
 
     def context(
@@ -53,7 +53,7 @@ class LineAccess:
         worst: tuple[int, ...] | None = None,
         loaded: np.ndarray | None = None,
     ) -> dict[str, Any]:
-        """For the template.
+        """What the template needs.
 
         Args:
             output: the wrong output.
@@ -73,7 +73,7 @@ class LineAccess:
         }
 
     def _facts(self) -> list[str]:
-        """In a few words each."""
+        """Facts about the accesses, a few words each."""
         first, count = self.events[0], len(self.events)
         regions = [e.region.of(e.tensor) for e in self.events if e.region]
         facts = list(dict.fromkeys(regions[:1] + regions[-1:]))

@@ -82,7 +82,7 @@ class WrongValues:
     source: str = ""
 
     def lines(self) -> list[str]:
-        """In words."""
+        """The output's error as lines of text."""
         d, h = self.deviation, self.history
         index = ", ".join(map(str, d.index))
         nan = "; all NaN" if self.all_nan else ""
@@ -131,7 +131,7 @@ class WrongValues:
         return lines
 
     def to_dict(self) -> dict[str, Any]:
-        """For the JSON file."""
+        """What the JSON file has of it."""
         h = self.history
         return {
             "output": self.output,
@@ -229,7 +229,7 @@ class Findings:
 
     @property
     def verdict(self) -> str:
-        """In one or two words."""
+        """The verdict in one or two words."""
         if self._wrong:
             return "WRONG"
         if self.less_accurate:
@@ -340,7 +340,7 @@ class Findings:
         return page.html(self)
 
     def to_json(self, tiles: bool = False) -> str:
-        """The same as a JSON text."""
+        """What to_dict gives, as a JSON text."""
         return json.dumps(numerics.json_safe(self.to_dict(tiles)), indent=1)
 
 

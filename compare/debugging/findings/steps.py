@@ -49,7 +49,7 @@ class Step:
         return f"{what} {value}"
 
     def to_dict(self) -> dict[str, Any]:
-        """For the JSON file."""
+        """What the JSON file has of it."""
         return {
             "name": self.name,
             **self.place._asdict(),

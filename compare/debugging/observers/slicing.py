@@ -226,7 +226,7 @@ def of_element(flow: Dataflow, argument: Argument, address: int) -> Start:
 
 
 def of_failure(flow: Dataflow, lane: tuple[int, ...], shape: tuple[int, ...]) -> Start:
-    """Of what a failing access was addressed by, or of a failed assertion."""
+    """The slice of a failing access's address, or of a failed assertion."""
     lanes = np.array([np.ravel_multi_index(lane, shape) if shape else 0])
     if flow.asserted is not None:
         return Start([(flow.asserted, lanes)], None)

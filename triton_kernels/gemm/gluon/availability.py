@@ -68,7 +68,8 @@ def unavailable(gpu: Gpu, device: torch.device) -> str:
 
 
 def here() -> str:
-    """The same of the GPU at hand, or of the one that kernels are compiled for."""
+    """Why gemm_gluon_kernel cannot run on the GPU at hand, or on the one that is compiled for; or
+    ""."""
     device = torch.device("meta")
     if torch.cuda.is_available():
         device = torch.device("cuda", torch.cuda.current_device())
@@ -125,6 +126,6 @@ def _self_test(device: torch.device) -> str:
 
 
 def _integers(rows: int, columns: int, device: torch.device) -> torch.Tensor:
-    """From -2 to 2, whose sums of 200 products float16 holds."""
+    """A matrix of integers from -2 to 2: float16 holds their sums of 200 products."""
     row, column = (torch.arange(n, device=device) for n in (rows, columns))
     return ((7 * row[:, None] + 3 * column) % 5 - 2).half()
