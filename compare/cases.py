@@ -211,7 +211,8 @@ def ties(*dtypes: torch.dtype) -> list[str]:
 def _near_ties(
     n: int, dtype: torch.dtype, narrow: torch.dtype, generator: torch.Generator
 ) -> Tensor:
-    """Those numbers, each on the side where its tie does not go: to the odd neighbour's."""
+    """The numbers, each moved past its tie to the side where the tie does not go: the odd
+    neighbour's."""
     scale = 1.0 if dtype.is_floating_point else 2.0**27
     low = (scale * (1 + torch.rand(n, generator=generator))).to(narrow)
     odd = low.view(torch.int16) & 1

@@ -31,12 +31,13 @@ def same_bits(a: Tensor, b: Tensor) -> Tensor:
 
 
 def digest(t: Tensor) -> str:
-    """The same for tensors of one shape whose elements are the same bits, and for no others."""
-    found = hashlib.sha256()
+    """A hash of shape and bits: equal for tensors whose elements have equal bits, and for no
+    others."""
+    sha256 = hashlib.sha256()
     for _, (part,) in by_rows(t):
         alike = torch.where(part.isnan(), math.nan, part) if t.dtype.is_floating_point else part
-        found.update(bits(alike).cpu().numpy().tobytes())
-    return found.hexdigest()
+        sha256.update(bits(alike).cpu().numpy().tobytes())
+    return sha256.hexdigest()
 
 
 def _rank(t: Tensor) -> Tensor:
@@ -114,7 +115,7 @@ def _odd_sum(a: Tensor, b: Tensor) -> Tensor:
 
 
 def _fma32(a: Tensor, b: Tensor, c: Tensor) -> Tensor:
-    """By way of float64, where the product of two float32 is exact."""
+    """fma computed in float64, where the product of two float32 is exact."""
     return _odd_sum(a.double() * b.double(), c.double()).float()
 
 

@@ -294,7 +294,7 @@ def library(
 
 
 def _demangled(symbol: str) -> str:
-    """As C++ writes it."""
+    """The demangled name, as C++ writes it."""
     demangle = ctypes.CDLL("libstdc++.so.6").__cxa_demangle
     demangle.restype = ctypes.c_char_p
     name: bytes | None = demangle(symbol.encode(), None, None, ctypes.byref(ctypes.c_int()))

@@ -234,7 +234,7 @@ def _toolchain(target: Target, architectures: Sequence[str] = ()) -> _Toolchain:
 
 
 def hash_sources(source: Path, *others: str) -> str:
-    """Of the source, of every header beside it and in csrc, and of what else decides."""
+    """A hash of the source, of every header beside it and in csrc, and of what else decides."""
     digest = hashlib.sha256("".join(others).encode())
     for folder in dict.fromkeys((source.parent, CSRC)):
         for file in sorted(folder.rglob("*")):
@@ -246,7 +246,7 @@ def hash_sources(source: Path, *others: str) -> str:
 
 
 def portable_hash(source: Path, target: Target) -> str:
-    """Of the sources and of the flags that matter, whichever compiler and machine built them."""
+    """A hash of the sources and of the flags that matter, not of compiler and machine."""
     flags = _CUDA_FLAGS if target == "cuda" else (*_HOST_FLAGS, *_OPTIMISE_FLAGS)
     return hash_sources(source, *flags, _EXPORTS)
 

@@ -138,8 +138,8 @@ def _unaligned(call: Call) -> str:
 
 
 def _by_rows(t: Tensor) -> bool:
-    found = matrix(t)
-    return found is not None and not found.transposed
+    lies = matrix(t)
+    return lies is not None and not lies.transposed
 
 
 class _Product:

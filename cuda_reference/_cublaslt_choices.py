@@ -47,11 +47,11 @@ def _milliseconds(way: Callable[[], object]) -> float:
 
 def kept(gpu: str, version: int, key: str) -> Choice | None:
     """The choice for a problem."""
-    found = _choices(gpu, version).get(key)
-    whole = isinstance(found, dict) and all(
-        isinstance(found.get(name), str) for name in ("way", "algorithm")
+    choice = _choices(gpu, version).get(key)
+    whole = isinstance(choice, dict) and all(
+        isinstance(choice.get(name), str) for name in ("way", "algorithm")
     )
-    return found if whole else None
+    return choice if whole else None
 
 
 def keep(gpu: str, version: int, key: str, choice: Choice) -> None:
@@ -79,7 +79,7 @@ def _file(gpu: str, version: int) -> Path:
 
 def _read(file: Path) -> dict[str, Any]:
     try:
-        found = json.loads(file.read_bytes())
+        choices = json.loads(file.read_bytes())
     except (OSError, ValueError):
         return {}
-    return found if isinstance(found, dict) else {}
+    return choices if isinstance(choices, dict) else {}

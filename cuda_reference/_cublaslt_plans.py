@@ -141,32 +141,38 @@ class Plan:
         ]
         for attribute, value in limits:
             self.library.set("MatmulPreference", preference, attribute, value)
-        found, number = (lt.Candidate * count)(), ctypes.c_int()
+        candidates, number = (lt.Candidate * count)(), ctypes.c_int()
         try:
             self.library.call(
                 "cublasLtMatmulAlgoGetHeuristic",
-                *(self._handle, self._product, *self._layouts, preference, count, found),
+                *(self._handle, self._product, *self._layouts, preference, count, candidates),
                 ctypes.byref(number),
             )
         except lt.CublasLtError as error:
             if error.status not in (lt.NOT_SUPPORTED, lt.INVALID_VALUE):
                 raise
             return []
-        return [each for each in found[: number.value] if not each.status]
+        return [each for each in candidates[: number.value] if not each.status]
 
     def checked(self, algorithm: bytes) -> lt.Candidate | None:
         """An algorithm that was kept elsewhere; None if it does not do here."""
-        found = lt.Candidate()
-        ctypes.memmove(found.algorithm, algorithm, ctypes.sizeof(found.algorithm))
+        candidate = lt.Candidate()
+        ctypes.memmove(candidate.algorithm, algorithm, ctypes.sizeof(candidate.algorithm))
         result = lt.Candidate()
-        told = (self._handle, self._product, *self._layouts, found.algorithm, ctypes.byref(result))
+        told = (
+            self._handle,
+            self._product,
+            *self._layouts,
+            candidate.algorithm,
+            ctypes.byref(result),
+        )
         try:
             self.library.call("cublasLtMatmulAlgoCheck", *told)
         except lt.CublasLtError:
             return None
-        found.workspace = result.workspace
+        candidate.workspace = result.workspace
         fits = not result.status and result.workspace <= self.problem.workspace
-        return found if fits else None
+        return candidate if fits else None
 
     def multiply(
         self,
@@ -203,10 +209,10 @@ _PLANS: dict[tuple[Problem, int], Plan] = {}
 
 def plan(library: lt.Library, problem: Problem, pointers: Pointers, count: int) -> Plan:
     """That of a problem, which is kept."""
-    found = _PLANS.get((problem, count))
-    if found is None:
-        found = Plan(library, problem, pointers, count)
+    kept = _PLANS.get((problem, count))
+    if kept is None:
+        kept = Plan(library, problem, pointers, count)
         if len(_PLANS) >= _KEPT:
             _PLANS.clear()
-        _PLANS[problem, count] = found
-    return found
+        _PLANS[problem, count] = kept
+    return kept

@@ -144,8 +144,10 @@ class Function:
         return self._module._machine_code(arch)
 
     def __call__(self, *arguments: Any, **named: Any) -> Any:
-        found = {f"argument {i}": t for i, t in enumerate(_flat([*arguments, *named.values()])[0])}
-        tensors = {name: t for name, t in found.items() if isinstance(t, Tensor)}
+        by_name = {
+            f"argument {i}": t for i, t in enumerate(_flat([*arguments, *named.values()])[0])
+        }
+        tensors = {name: t for name, t in by_name.items() if isinstance(t, Tensor)}
         devices = {t.device.type for t in tensors.values()}
         sanitize = self._module._sanitize
         if devices == {"cuda"}:

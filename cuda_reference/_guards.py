@@ -41,7 +41,7 @@ class Given(NamedTuple):
 
     @property
     def argument(self) -> Tensor:
-        """As the caller has it."""
+        """The argument as the caller has it."""
         return self.tensor if self.view is None else self.view
 
     @property
@@ -100,7 +100,7 @@ class _Mapping:
             raise MemoryError(f"mprotect: errno {ctypes.get_errno()}")
 
     def fill(self, start: int, end: int) -> None:
-        """With canaries, both counted from ``low``."""
+        """Fill a range with canaries; both ends are counted from ``low``."""
         self.map[_FORBIDDEN + start : _FORBIDDEN + end] = self._canaries(start, end)
 
     def first_damaged(self, start: int, end: int) -> int | None:
@@ -153,8 +153,8 @@ class Guards:
 
     def damaged(self) -> int | None:
         """The address of a byte beside the tensors that somebody has written."""
-        found = (mapping.first_damaged(start, end) for mapping, start, end in self._gaps)
-        return next((address for address in found if address is not None), None)
+        first_damaged = (mapping.first_damaged(start, end) for mapping, start, end in self._gaps)
+        return next((address for address in first_damaged if address is not None), None)
 
     def changed(self) -> list[Tensor]:
         """The tensors whose copies are no longer as they are."""

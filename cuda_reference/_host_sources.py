@@ -36,7 +36,7 @@ class Options:
         self.ldflags = list(ldflags or ())
 
     def of_torch(self) -> dict[str, list[str]]:
-        """For torch.utils.cpp_extension."""
+        """The flags for torch.utils.cpp_extension."""
         return {
             "extra_include_paths": self.includes,
             "extra_cflags": self.cflags,
@@ -111,15 +111,15 @@ class HostSources:
     def _header(self, file: Path, name: str) -> str | None:
         """A header of the source's own under its new name; None for one of somebody else's."""
         folders = [file.parent, *map(Path, self._includes)]
-        found = next((f for folder in folders if (f := (folder / name)).is_file()), None)
-        if found is None or not file.is_absolute():
+        header = next((f for folder in folders if (f := (folder / name)).is_file()), None)
+        if header is None or not file.is_absolute():
             return None
-        found = found.resolve()
-        if found not in self._headers:
-            self._headers[found] = f"header{len(self._headers)}_{found.name}"
-            own = self._rewritten(found, found.read_text(encoding="utf-8", errors="replace"))
-            self.files[self._headers[found]] = own
-        return self._headers[found]
+        header = header.resolve()
+        if header not in self._headers:
+            self._headers[header] = f"header{len(self._headers)}_{header.name}"
+            own = self._rewritten(header, header.read_text(encoding="utf-8", errors="replace"))
+            self.files[self._headers[header]] = own
+        return self._headers[header]
 
     def library(self, more: tuple[str, ...]) -> ctypes.CDLL:
         """Built, or from the cache."""

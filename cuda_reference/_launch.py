@@ -69,7 +69,7 @@ def tensor(t: Tensor) -> Any:
 
 
 def row(t: Tensor) -> Any:
-    """The same of a contiguous tensor, as one dimension."""
+    """A contiguous tensor as one dimension."""
     return _described(address(t), t.dtype, (t.numel(),), (1,))
 
 

@@ -50,7 +50,7 @@ class Launcher(OnHost):
 
     @property
     def source(self) -> str:
-        """As it was given."""
+        """The source as it was given."""
         return self._unit.source
 
     @property

@@ -40,7 +40,7 @@ class OnHost:
         raise NotImplementedError
 
     def library(self, target: _compilers.Target) -> ctypes.CDLL:
-        """Of the source."""
+        """The library that the source is built to."""
         raise NotImplementedError
 
     def launch(
@@ -57,7 +57,7 @@ class OnHost:
         """Prepare to call ``memory`` with guards around tensors that the call makes."""
 
     def damaged(self) -> str | None:
-        """In words: what was written beside tensors that the call made."""
+        """A sentence on what was written beside tensors that the call made."""
         return None
 
     def returned(self) -> list[Tensor]:
@@ -73,7 +73,7 @@ class OnHost:
         return None
 
     def shapes(self, values: Sequence[Any]) -> str:
-        """Of the tensors, in words."""
+        """The tensors' shapes, in words."""
         return ", ".join(f"{each.name} {list(each.argument.shape)}" for each in self.given(values))
 
     def failure(self, library: ctypes.CDLL, status: int, values: Sequence[Any]) -> RuntimeError:

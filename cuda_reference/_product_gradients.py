@@ -79,19 +79,19 @@ def of_training(
 
 
 def gradients(call: Product, grad: Tensor) -> dict[str, Tensor | None]:
-    """Those that are needed, by "a", "b", "bias" and "c"."""
+    """The gradients that are needed, by "a", "b", "bias" and "c"."""
     dz, dbias = _through_activation(call, grad)
     options = {"alpha": call.alpha, "precision": call.precision, "variant": call.variant}
-    found: dict[str, Tensor | None] = {"bias": dbias}
+    grads: dict[str, Tensor | None] = {"bias": dbias}
     if "a" in call.needs:
-        found["a"] = call.multiply(dz, _there(call.b).t(), **options)
+        grads["a"] = call.multiply(dz, _there(call.b).t(), **options)
     if "b" in call.needs:
         a = _there(call.a)
         factors = (dz.t(), a) if call.transposed else (a.t(), dz)
-        found["b"] = call.multiply(*factors, **options)
+        grads["b"] = call.multiply(*factors, **options)
     if "c" in call.needs and call.c is not None:
-        found["c"] = reduced(dz, call.c, 1.0 if call.beta is None else call.beta)
-    return found
+        grads["c"] = reduced(dz, call.c, 1.0 if call.beta is None else call.beta)
+    return grads
 
 
 def _through_activation(call: Product, grad: Tensor) -> tuple[Tensor, Tensor | None]:

@@ -216,8 +216,8 @@ class Registered:
             setattr(call, name, t)
         # The backward of imag, say, makes lazily negated views.
         plain = (None if grad is None else grad.resolve_neg() for grad in grads)
-        found = self._gradients.backward(call, *plain)
-        return tuple(found.get(name) if name in ctx.needs else None for name in self.names)
+        computed = self._gradients.backward(call, *plain)
+        return tuple(computed.get(name) if name in ctx.needs else None for name in self.names)
 
     # ---- Registration ----
 

@@ -52,24 +52,24 @@ def _run(job: dict[str, Any]) -> dict[str, Any]:
     values = list(job["values"])
     for number, tensor in unpacked(job["groups"]).items():
         values[job["places"][number]] = tensor
-    found: dict[str, Any] = {"findings": [], "error": None}
+    outcome: dict[str, Any] = {"findings": [], "error": None}
     if job["kind"] == "watch":
-        found |= _watched(launcher, values)
+        outcome |= _watched(launcher, values)
     else:
         for each in launcher.given(values):
             _replay.say_where(each.tensor.data_ptr(), each)
         if job["kind"] == "address":
             launcher.watch_also(lambda made: _replay.say_where(made.address, made.given))
         try:
-            found["result"] = launcher.on_host(values, None)
+            outcome["result"] = launcher.on_host(values, None)
         except RuntimeError as error:
-            found["error"] = str(error)
-    found["written"] = [
+            outcome["error"] = str(error)
+    outcome["written"] = [
         (place, ctypes.string_at(each.tensor.data_ptr(), each.bytes))
         for place, each in enumerate(launcher.given(values))
         if each.written
     ]
-    return found
+    return outcome
 
 
 def _watched(launcher: OnHost, values: Sequence[Any]) -> dict[str, Any]:

@@ -83,7 +83,7 @@ def rewritten(text: str, file: str, header: Callable[[str], str | None] = lambda
 
 
 def _applied(text: str, edits: Sequence[_Edit]) -> str:
-    """With the edits, and as many line ends as before."""
+    """The text with the edits made, and with as many line ends as before."""
     parts, at = [], 0
     for edit in sorted(edits):
         if edit.start < at:

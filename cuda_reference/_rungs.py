@@ -51,7 +51,7 @@ class Choice(NamedTuple):
     why: str
 
     def told(self, op: str) -> str:
-        """In a line."""
+        """The choice in a line."""
         name = "the plain kernel" if self.rung is None else repr(self.rung)
         return f"{op}(): variant 'auto' is {name}: {self.why}"
 

@@ -174,7 +174,7 @@ def _record_file(stem: str, target: Target, folder: Path) -> Path:
 
 
 def _capability() -> tuple[int, int] | None:
-    """Of the current GPU; None where there is none, as on a build machine."""
+    """The current GPU's capability; None where there is none, as on a build machine."""
     import torch
 
     return torch.cuda.get_device_capability() if torch.cuda.is_available() else None

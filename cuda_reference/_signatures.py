@@ -78,8 +78,8 @@ def signatures(source: Path) -> list[Signature]:
         raise ImportError(f'{source}: expected every extern "C" to be int <op>{_EXPECTED}')
     rungs = {op: parameters for op, parameters, _ in launchers if op.endswith(_SUFFIX)}
     plain = [launcher for launcher in launchers if launcher[0] not in rungs]
-    found = [_signature(source, text, *launcher) for launcher in plain]
-    with_rungs = [replace(each, rungs=each.op + _SUFFIX in rungs) for each in found]
+    declared = [_signature(source, text, *launcher) for launcher in plain]
+    with_rungs = [replace(each, rungs=each.op + _SUFFIX in rungs) for each in declared]
     for each in with_rungs:
         if each.rungs:
             _same_parameters(source, each, rungs.pop(each.op + _SUFFIX))

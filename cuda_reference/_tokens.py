@@ -30,13 +30,13 @@ class Token(NamedTuple):
 
 def tokens(text: str, start: int = 0, end: int | None = None) -> list[Token]:
     """All but blanks and comments. A preprocessor directive is one token."""
-    found = []
+    read = []
     for match in _TOKEN.finditer(text, start, len(text) if end is None else end):
         kind = match.lastgroup
         assert kind
         if kind != "skip":
-            found.append(Token(kind, match[0], match.start(), match.end()))
-    return found
+            read.append(Token(kind, match[0], match.start(), match.end()))
+    return read
 
 
 def closing(stream: Sequence[Token], opening: int) -> int:

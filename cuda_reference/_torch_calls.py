@@ -320,7 +320,7 @@ class Session:
         return made
 
     def damaged(self) -> str | None:
-        """In words: a byte beside the tensors that the call made that somebody has written."""
+        """A sentence on a byte that was overwritten beside the tensors that the call made."""
         for guards in self.guards:
             if (address := guards.damaged()) is not None:
                 return guards.text(address)

@@ -304,7 +304,8 @@ def _solutions(terms: Sequence[tuple[int, int]], target: int) -> int | None:
 
 
 def _solutions_by_halves(terms: Sequence[tuple[int, int]], target: int) -> int | None:
-    """The same from all sums of two halves of the terms; None if there are too many of them."""
+    """The number of solutions from all sums of two halves of the terms; None if there are too
+    many of them."""
     halves: list[dict[int, int]] = [{0: 1}, {0: 1}]  # sum → in how many ways, up to 2
     for coefficient, limit in sorted(terms, key=lambda term: term[1], reverse=True):
         halves.sort(key=len)

@@ -368,7 +368,7 @@ def _row(x: Tensor, y: Tensor, out: Tensor) -> bool:
 
 
 def _dims(x: Tensor, y: Tensor | None, out: Tensor) -> Dims:
-    """The merged dimensions of x, y and out; none where one dense walk goes through all."""
+    """The coalesced dimensions of x, y and out; none where one dense walk goes through all."""
     if y is not None and _row(x, y, out):
         size = y.numel()
         return (size, 1, 1, 1), (out.numel() // size, size, 0, size)

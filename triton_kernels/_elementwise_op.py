@@ -154,7 +154,7 @@ class Launcher:
         return _elementwise.apply(how, x, y, factor, out)
 
     def fake(self, x: Tensor, *others: Any) -> Tensor:
-        """An empty result for the same arguments, which are not looked at closer."""
+        """An empty result for the same arguments, without their checks."""
         shape, dtype = x.shape, x.dtype
         if self._second:
             dtype = _result_dtype(x, others[0])
@@ -164,7 +164,8 @@ class Launcher:
 
 
 def _result_dtype(x: Tensor, y: Any) -> torch.dtype:
-    """As torch promotes. Of a number only the kind counts; any size is checked later."""
+    """The dtype that torch promotes to. Of a number only the kind counts; its size is checked
+    later."""
     if isinstance(y, (bool, int, float)):
         y = type(y)()
     return torch.result_type(x, y)

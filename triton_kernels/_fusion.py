@@ -168,6 +168,7 @@ class Match:
         sizes: M, N, K of a product.
         act: the activation at the end of a product.
         views: those of the nodes that give the product's rows another shape; they follow the call.
+        autocast: the dtype in which the call computes under autocast, where the nodes do not.
     """
 
     kernel: str
@@ -178,6 +179,7 @@ class Match:
     sizes: Sizes = (None, None, None)
     act: str = "none"
     views: tuple[Node, ...] = ()
+    autocast: torch.dtype | None = None
 
     def nodes_hold(self, nodes: Iterable[Node]) -> bool:
         """Whether all of these are among the nodes."""

@@ -165,7 +165,7 @@ class ProductOperator(Operator):
         return dz, dbias
 
     def _wgrad(self, call: Product, dz: Tensor, by_columns: bool) -> Tensor:
-        """In the layout of b, so that torch need not copy it into .grad."""
+        """The gradient of b, in b's layout, so that torch need not copy it into .grad."""
         a, options = _tensor(call.a), _scale(call)
         if call.transposed:
             return self._multiply(dz.t(), a, **options)

@@ -67,8 +67,8 @@ _PEAKS = {
 
 @functools.cache
 def peaks(gpu: Gpu, bandwidth: float = 0.0) -> Peaks:
-    """Of a GPU by its architecture's: in proportion to the multiprocessors, at the same clock; with
-    the bandwidth that the driver tells, if it does."""
+    """The peaks of a GPU, from those of its architecture: in proportion to the multiprocessors, at
+    the same clock; with the bandwidth that the driver tells, if it does."""
     known = like(gpu.capability)
     flops, other = next(_PEAKS[arch] for arch, each in GPUS.items() if each is known)
     return Peaks(flops * gpu.multiprocessors / known.multiprocessors, bandwidth or other)

@@ -143,9 +143,9 @@ recorder = _Recorder()
 @contextlib.contextmanager
 def recording() -> Iterator[Recording]:
     """Note what this thread's launches are."""
-    found = recorder.now = Recording()
+    launched = recorder.now = Recording()
     try:
-        yield found
+        yield launched
     finally:
         recorder.now = None
 

@@ -61,8 +61,8 @@ class Measurement(NamedTuple):
 
 def constants(gpu: Gpu) -> Constants:
     """What holds for a GPU."""
-    found = measurement(gpu)
-    return SHIPPED if found is None else found.constants
+    measured = measurement(gpu)
+    return SHIPPED if measured is None else measured.constants
 
 
 @functools.cache
@@ -123,7 +123,7 @@ def save(gpu: Gpu, found: Measurement) -> Path:
 
 
 def _holds_for(gpu: Gpu) -> dict[str, Any]:
-    """All that figures depend on."""
+    """Everything that figures depend on: GPU, versions, the kernels' sources."""
     return {
         **gpu._asdict(),
         "torch": torch.__version__,
@@ -155,12 +155,12 @@ def _read(path: Path, gpu: Gpu) -> Measurement:
             raise ValueError("others could have written it")
         content = opened.read()
     try:
-        found = json.loads(content)
-        held, now = found["holds_for"], _holds_for(gpu)
+        stored = json.loads(content)
+        held, now = stored["holds_for"], _holds_for(gpu)
         held = {name: held.get(name, "nothing") for name in now}
         other = [f"{name} {held[name]}, not {now[name]}" for name in now if held[name] != now[name]]
         if not other:
-            return Measurement(_constants(found["constants"]), _speeds(found["speeds"]))
+            return Measurement(_constants(stored["constants"]), _speeds(stored["speeds"]))
     except (KeyError, TypeError, AttributeError, ValueError, RecursionError) as error:
         raise ValueError(f"it is damaged ({error!r})") from error
     raise ValueError(f"it was measured for {', '.join(other)}")

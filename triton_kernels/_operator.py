@@ -255,7 +255,7 @@ class Operator:
             self._register_out(f"{self.name}_out", parameters)
 
     def _register_lower(self, device: str) -> None:
-        """As torch's own products: floats but float64 become what autocast is set to."""
+        """Cast as autocast does for torch's products: floats but float64 become its dtype."""
         keys = torch._C.DispatchKeySet(torch._C.DispatchKey.AutocastCUDA)
         keys = keys | torch._C.DispatchKeySet(torch._C.DispatchKey.AutocastCPU)
 

@@ -57,7 +57,8 @@ class Sharding:
 
 
 def elementwise(*tensors: Any) -> Iterator[Rule]:
-    """All replicated; or sharded alike, and what is broadcast along that dimension replicated."""
+    """Rules of elementwise ops: all operands replicated; or sharded alike, with those replicated
+    that are broadcast along the sharded dimension."""
     shape = torch.broadcast_shapes(*(t.shape for t in tensors))
     yield (R,), [R] * len(tensors)
     for dim in range(len(shape)):
@@ -76,5 +77,5 @@ def floating(t: Any) -> bool:
 
 
 def twice(rules: Rules) -> Rules:
-    """Those of an op that returns two tensors alike."""
+    """The rules of an op that returns two tensors which lie alike."""
     return lambda *args: (([*out, *out], tensors) for out, tensors in rules(*args))

@@ -255,7 +255,7 @@ class Plan:
 
 
 def _getter(places: Sequence[int]) -> Callable[[Any], tuple[Any, ...]]:
-    """As operator.itemgetter, but for any number of places."""
+    """operator.itemgetter for any number of places, none and one included."""
     if not places:
         return _nothing
     if len(places) == 1:
@@ -278,7 +278,7 @@ def _plan(
     take_rest: Callable[[Any], tuple[Any, ...]],
     recording: _launch.Recording,
 ) -> Plan | None:
-    """None of a call that cannot be replayed."""
+    """The plan of a recorded call; None if it cannot be replayed."""
     places = [i for i in positions if args[i] is not None]
     tensors = [args[i] for i in places]
     made = list(results) if isinstance(results, tuple) else [results]

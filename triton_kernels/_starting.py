@@ -89,7 +89,7 @@ class Map:
         self._made: dict[int, Any] = {}
 
     def __call__(self, address: int) -> Any:
-        """That of the matrix at an address."""
+        """The map of the matrix at an address."""
         made = self._made.get(address)
         if made is None:
             if len(self._made) >= _MAPS:

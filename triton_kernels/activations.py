@@ -221,7 +221,7 @@ class Activation(NamedTuple):
         return self.half_forward if _short(result, compute) and self.half_forward else self.forward
 
     def derivative_for(self, result: torch.dtype, compute: torch.dtype) -> Any:
-        """The same for the derivative."""
+        """The derivative for results of that dtype, as :meth:`forward_for`."""
         short = _short(result, compute) and self.half_derivative
         return self.half_derivative if short else self.derivative
 

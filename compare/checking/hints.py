@@ -27,6 +27,6 @@ _HINTS = {
 def hint(error: BaseException) -> str:
     """A sentence on an error that is known to say little by itself; else empty."""
     for pattern, sentence in _HINTS.items():
-        if found := re.search(pattern, str(error)):
-            return sentence.format(*found.groups())
+        if match := re.search(pattern, str(error)):
+            return sentence.format(*match.groups())
     return ""

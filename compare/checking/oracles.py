@@ -32,7 +32,7 @@ class Part(NamedTuple):
     start: int = 0
 
     def of(self, result: Tensor) -> Tensor:
-        """The same slice of a result."""
+        """That slice of a result."""
         if self.along is None:
             return result
         return result.narrow(self.along, self.start, self.reference.shape[self.along])
@@ -95,7 +95,7 @@ class Oracle:
         return reference if isinstance(reference, Oracle) else cls(spec, arguments, reference)
 
     def parts(self) -> Iterator[Part]:
-        """All the results, each once."""
+        """Every result of the call, once."""
         if self._slices is None:
             assert self._whole is not None
             yield Part(self._arguments, self._whole)

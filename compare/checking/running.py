@@ -325,7 +325,7 @@ def bounds(
 def by_rule(
     spec: Spec, result: Tensor, reference: Tensor, bound: Tensor | None = None
 ) -> Comparison:
-    """By bits, or within the bound that is given or the spec's ULPs."""
+    """The outcome by bits, or within the given bound or the spec's ULPs."""
     if bound is not None:
         return judging.by_bound(result, reference, bound)
     if spec.max_ulps is not None:

@@ -112,10 +112,10 @@ LARGE = 1 << 32  # bytes
 
 def agreement(outcomes: list[Outcome]) -> bool | None:
     """Whether all results are the same bits; None where a bound decides or a side gave none."""
-    found = [outcome for outcome in outcomes if outcome.bits is not None]
-    if len({outcome.implementation.side for outcome in found}) < 2:
+    with_bits = [outcome for outcome in outcomes if outcome.bits is not None]
+    if len({outcome.implementation.side for outcome in with_bits}) < 2:
         return None
-    return len({outcome.bits for outcome in found}) == 1
+    return len({outcome.bits for outcome in with_bits}) == 1
 
 
 INTERPRETED_AGAIN = 1 << 24  # bytes moved: some seconds
@@ -188,7 +188,7 @@ class Row:
             self.mismatches.append(outcome.mismatch)
 
     def verdict(self) -> str:
-        """In words: equal, or whose fault it is."""
+        """A sentence: the results are equal, or whose fault it is that they are not."""
         if not self.runs:
             return "nothing ran"
         if not self.mismatches:

@@ -20,14 +20,14 @@ DTYPES = ("float32", "bfloat16")
 
 def jobs(specs: Sequence[Spec], dtypes: Sequence[str], model: bool) -> list[Job]:
     """The rows; of ops that name none, an error."""
-    found = host.jobs(specs, dtypes or DTYPES, model)
-    if not found:
+    rows = host.jobs(specs, dtypes or DTYPES, model)
+    if not rows:
         raise typer.BadParameter("--host: these ops have no small cases of these dtypes")
-    return found
+    return rows
 
 
 def providers(wanted: Sequence[str]) -> list[str]:
-    """Those of --providers; torch's calls are always among them."""
+    """The providers that --providers names; torch's calls are always among them."""
     for name in wanted:
         if name not in PROVIDERS:
             raise typer.BadParameter(f"--providers {name}: with --host {', '.join(PROVIDERS)}")

@@ -34,17 +34,17 @@ def jobs(
     regret: bool = False,
 ) -> list[Job]:
     """The problems and the providers of each, or our configurations; the same for the same seed."""
-    found = [
+    drawn = [
         (work, providers.names(work.spec, work.case, wanted or USUAL, sweep=True))
         for work in sampling.work(specs, dtypes, count, seed)
     ]
-    if not found:
+    if not drawn:
         raise typer.BadParameter("no op has problems of these dtypes to be drawn")
-    return of_configurations(found) if regret else [job for job in found if job[1]]
+    return of_configurations(drawn) if regret else [job for job in drawn if job[1]]
 
 
 def of_configurations(jobs: Sequence[Job]) -> list[Job]:
-    """The same with all configurations instead of providers."""
+    """The jobs with all configurations of a product in place of its providers."""
     return [(work, [configurations.NAME]) for work, _ in jobs]
 
 
@@ -54,11 +54,11 @@ def configured(specs: list[Spec], named: list[str], chosen: bool, wanted: list[s
         raise typer.BadParameter("--regret needs problems: --sample or --shapes")
     if wanted:
         raise typer.BadParameter("--regret times our configurations, and no --providers")
-    found = [spec for spec in specs if spec.configured]
-    if not found or (named and len(found) < len(specs)):
+    timed = [spec for spec in specs if spec.configured]
+    if not timed or (named and len(timed) < len(specs)):
         names = ", ".join(spec.name for spec in SPECS.values() if spec.configured)
         raise typer.BadParameter(f"--regret is for ops with configurations to choose: {names}")
-    return found
+    return timed
 
 
 def dry_run(jobs: Sequence[Job]) -> None:

@@ -71,20 +71,22 @@ def models(
             "'models', or name a model of yours by --target"
         )
     options = {"min_score": min_score, "rest": rest, "training": training}
-    found: list[Coverage] = []
+    coverages: list[Coverage] = []
     failed = 0
     for name in [*wanted, *(target or [])]:
         try:
-            found.append(_covered(name, cases.DTYPES[dtype], options))
+            coverages.append(_covered(name, cases.DTYPES[dtype], options))
         except typer.BadParameter:
             raise
         except Exception as error:  # noqa: BLE001 - the other models are still counted
             words = str(error).strip().splitlines() or [""]
             typer.echo(f"{name}: {type(error).__name__}: {words[0]}", err=True)
             failed += 1
-    _print(found)
+    _print(coverages)
     if json_file:
-        write_json(json_file, {"dtype": dtype, **options, "rows": [_row(each) for each in found]})
+        write_json(
+            json_file, {"dtype": dtype, **options, "rows": [_row(each) for each in coverages]}
+        )
     raise typer.Exit(1 if failed else 0)
 
 

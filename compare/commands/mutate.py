@@ -137,5 +137,5 @@ def _of_targets(targets: list[str], file: Path | None) -> list[Explanation]:
 
 
 def _side(file: str) -> str:
-    """Of a source that mutants are made of."""
+    """The side that a source is of."""
     return "triton" if file.endswith(".py") else "cuda"

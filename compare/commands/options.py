@@ -64,7 +64,7 @@ Targets = Annotated[list[str] | None, _TARGET]
 
 
 def dtypes_listed(values: list[str] | None) -> list[str]:
-    """The same of dtypes, by the names that cases have for them."""
+    """The dtypes that a comma-separated list names, as cases call them."""
     return list(dict.fromkeys(map(cases.dtype_name, listed(values))))
 
 

@@ -136,7 +136,7 @@ class _Plan:
         return self.folder / f"{self.case.op.replace(':', '_')}.trace.json"
 
     def told(self) -> str:
-        """For --dry-run."""
+        """What --dry-run prints."""
         name = self.names[0]
         recorded = f"{self.steps} steps of {self.calls} calls, after {recording.WAIT} that is not"
         lines = [

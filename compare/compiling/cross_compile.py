@@ -174,16 +174,16 @@ class Unit(NamedTuple):
 def units(
     ops: list[str], archs: list[str], sides: list[str], full: bool, asm: str = ""
 ) -> list[Unit]:
-    """All ops for all archs, in that order; after gemm_bias_act a sample of the distinct products
-    of the walk, or all."""
-    found = []
+    """Every op for every architecture, in that order; after gemm_bias_act a sample of the distinct
+    products of the walk, or all."""
+    all_units = []
     for arch, op in itertools.product(archs, ops):
-        found.append(Unit(op, arch, tuple(sides), asm=asm))
+        all_units.append(Unit(op, arch, tuple(sides), asm=asm))
         if op == "gemm_bias_act" and "triton" in sides:
             drawn = walk.distinct(arch) if full else walk.sample(arch)
             parts = (drawn[i : i + PART] for i in range(0, len(drawn), PART))
-            found += [Unit(op, arch, ("triton",), tuple(part)) for part in parts]
-    return found
+            all_units += [Unit(op, arch, ("triton",), tuple(part)) for part in parts]
+    return all_units
 
 
 PART = 16  # products of one unit
@@ -386,7 +386,7 @@ def _cuda_variants(spec: Spec) -> Iterator[tuple[str, str | None]]:
 
 
 def _cuda_names(spec: Spec) -> set[str]:
-    """Those kernels."""
+    """The names of those kernels."""
     return {name for which in _cuda_variants(spec) for name in spec.cuda_kernels(*which).values()}
 
 

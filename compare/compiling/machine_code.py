@@ -241,12 +241,12 @@ class _Mangled:
 
     def _argument(self) -> str:
         if match := re.match(r"L([ib])(\d+)E", self._rest):
-            found = match[2] if match[1] == "i" else ("false", "true")[int(match[2])]
+            value = match[2] if match[1] == "i" else ("false", "true")[int(match[2])]
         elif match := re.match(r"S(\d?)_", self._rest):  # S_ is the first name seen, S0_ the next
-            found = self._seen[int(match[1]) + 1 if match[1] else 0]
+            value = self._seen[int(match[1]) + 1 if match[1] else 0]
         elif match := re.match("|".join(_BUILTIN), self._rest):
-            found = _BUILTIN[match[0]]
+            value = _BUILTIN[match[0]]
         else:
             return self.name()
         self._rest = self._rest[match.end() :]
-        return found
+        return value

@@ -19,6 +19,7 @@ from torch import Tensor
 from triton_kernels import _launch
 from triton_kernels.activations import ACTIVATIONS
 from triton_kernels.gemm import GPUS, Problem, choose
+from triton_kernels.gemm.arguments import Gemm
 from triton_kernels.gemm.gluon import availability
 from triton_kernels.gemm.launch import launch
 from triton_kernels.interpreter.cross_compile import Launch, compiling
@@ -53,7 +54,7 @@ class Product(NamedTuple):
 
     @property
     def dtype(self) -> str:
-        """As in a case, with the precision."""
+        """The dtype as cases write it, with the precision."""
         precision = self.problem.precision
         return name(self.problem.dtype) + ("" if precision == "ieee" else f"/{precision}")
 
@@ -88,15 +89,15 @@ def distinct(arch: str) -> tuple[Product, ...]:
     """One product of each configuration, dtypes, precision, c and pre-activation; where Gluon's
     kernel runs, in that, too."""
     gpu = GPUS[arch]
-    found: dict[object, Product] = {}
+    first_of: dict[object, Product] = {}
     for product in products():
         for problem in (product.problem, product.problem._replace(kernels="gluon")):
             each = product._replace(problem=problem)
             configuration = choose(problem, gpu)
             if configuration.gluon or problem.kernels == "tl":
                 kind = configuration._replace(SPLIT=min(2, configuration.SPLIT))  # no constant
-                found.setdefault((kind, problem[3:], product.pre), each)
-    return tuple(found.values())
+                first_of.setdefault((kind, problem[3:], product.pre), each)
+    return tuple(first_of.values())
 
 
 def sample(arch: str, count: int = SAMPLE) -> tuple[Product, ...]:
@@ -129,20 +130,22 @@ def _call(product: Product) -> None:
         addend = matrix(M, N + 1)[:, :N] if c == "odd" else matrix(1, N).expand(M, N)
     with availability.only(kernels):
         launch(
-            "gemm_bias_act",
-            matrix(M, K, product.a),
-            matrix(K, N, product.b),
-            matrix(1, N)[0] if product.bias else None,
-            addend,
-            matrix(M, N, dtype=out_dtype),
-            product.act,
-            1.0,
-            1.0 if c else 0.0,
-            precision,
-            matrix(M, N, dtype=out_dtype) if product.pre else None,
+            Gemm(
+                "gemm_bias_act",
+                matrix(M, K, product.a),
+                matrix(K, N, product.b),
+                matrix(1, N)[0] if product.bias else None,
+                addend,
+                matrix(M, N, dtype=out_dtype),
+                product.act,
+                1.0,
+                1.0 if c else 0.0,
+                precision,
+                matrix(M, N, dtype=out_dtype) if product.pre else None,
+            )
         )
 
 
 def name(dtype: torch.dtype) -> str:
-    """As cases call it."""
+    """The dtype's name in cases."""
     return str(dtype).removeprefix("torch.")

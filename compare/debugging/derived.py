@@ -42,7 +42,7 @@ def source(
 
 
 def _largest(tensor: Tensor) -> tuple[int, ...]:
-    """Of the first NaN, or else of the largest number."""
+    """The index of the first NaN, or else of the largest number."""
     size = tensor.detach().cpu().double().abs().nan_to_num(torch.inf)
     at = torch.unravel_index(size.flatten().argmax(), tensor.shape)
     return tuple(int(i) for i in at)

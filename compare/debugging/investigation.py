@@ -83,7 +83,7 @@ class _Exact(Observer):
 
 
 def _sanitizers() -> list[Sanitizer]:
-    """Those that watch the run."""
+    """The sanitizers that watch the run."""
     return [Values(), Races()]
 
 

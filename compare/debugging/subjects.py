@@ -102,7 +102,7 @@ class Op:
         state["result"], _ = running.call(self._spec, self._case, function, arguments, reference)
 
     def judge(self, state: Any, stores: Stores | None) -> list[Result]:
-        """By bits or the op's bound, and by the eager rule, as check does."""
+        """The judgement of check: by bits or the op's bound, and by the eager rule."""
         arguments, reference, result = (state[k] for k in ("arguments", "reference", "result"))
         mode = "triton-compiled" if result.is_cuda else "triton-interpreted"
         name = mode + (f"/{self._variant}" if self._variant else "")
@@ -180,7 +180,7 @@ class Kernel:
             self._kernel[self._grid](*args, **constexprs)
 
     def judge(self, state: Any, stores: Stores | None) -> list[Result]:
-        """In ULPs or by the caller's bound; a tensor for each argument that was stored to."""
+        """The judgement in ULPs or by the caller's bound, of every argument that was stored to."""
         if self._expected is None:
             return []
         held = list(tensors(state))
@@ -197,7 +197,7 @@ class Kernel:
         ]
 
     def expect(self, state: Any, arguments: Sequence[Argument]) -> list[Result]:
-        """Those that the kernel stores to, as its source tells."""
+        """The arguments that the kernel stores to, as its source tells."""
         held = list(tensors(state))
         names = stored_parameters(self._kernel) | set(self._named_memory())
         outputs = [a for a in arguments if a.name in names]

@@ -269,7 +269,7 @@ def caches() -> Iterator[Finding]:
 
 
 def _leftovers(name: str, what: str, paths: Iterable[Path]) -> Iterator[Finding]:
-    """Of the paths those that nobody has changed for an hour."""
+    """A finding on the paths that were not changed for an hour."""
     stale = []
     for path in paths:
         files = [path, *path.glob("*")]

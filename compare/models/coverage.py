@@ -73,7 +73,7 @@ class Coverage:
 
     @property
     def part(self) -> float | None:
-        """Of the FLOPs of the products that count, the part in fused kernels."""
+        """The part of the counted products' FLOPs that is in fused kernels."""
         total = sum(product.flops for product in self.counted)
         return sum(p.flops for p in self.counted if p.fused) / total if total else None
 
@@ -108,15 +108,15 @@ def cover(
         training: whether gradients are wanted.
         options: as :func:`triton_kernels.explain` takes them.
     """
-    found = Coverage(name)
+    coverage = Coverage(name)
     with torch.set_grad_enabled(training):
         explained = explain(model, args, **options, **keywords)
     for plan, graph in zip(explained.plans, explained.graphs):
-        found.graphs += 1
+        coverage.graphs += 1
         for module in graph.modules():
             if isinstance(module, GraphModule):
-                found.products += _products(module, plan, repeated)
-    return found
+                coverage.products += _products(module, plan, repeated)
+    return coverage
 
 
 def _products(module: GraphModule, plan: Plan, repeated: float) -> Iterator[Product]:

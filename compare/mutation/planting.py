@@ -209,7 +209,7 @@ def try_one(mutant: Mutant, plan: Plan, nursery: Nursery) -> Trial:
 
 
 def digest() -> str:
-    """Of everything that a trial depends on: the packages' sources."""
+    """A digest of everything that a trial depends on: the packages' sources."""
     whole = hashlib.sha256()
     for package in PACKAGES:
         for path in sorted((ROOT / package).rglob("*")):

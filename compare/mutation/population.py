@@ -67,10 +67,13 @@ def files(root: Path = ROOT) -> list[str]:
 
 def _part_of(file: str, ops: list[str], root: Path) -> bool:
     """Whether one of the ops is made of a file. Another op's file is not a part of it, even where
-    its gradients are made with that."""
+    its gradients are made with that; nor is a private file beside such a one."""
     own = Path(file)
     if own.suffix == ".cu" or own.parent.name == "ops":
-        return own.stem in {spec_of(op).stem for op in ops if not is_target(op)}
+        stems = {spec_of(op).stem for op in ops if not is_target(op)}
+        private = own.stem.startswith("_")
+        owners = _users(root).get(file, []) if private else [file]
+        return any(Path(owner).stem in stems for owner in owners)
     return bool(seen_by(file, ops, root))
 
 

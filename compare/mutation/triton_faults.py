@@ -52,7 +52,7 @@ _PARTNERS = {"M": "N", "N": "M", "BLOCK_M": "BLOCK_N", "BLOCK_N": "BLOCK_M"}
 _WITH_TYPE = ("tl.zeros", "tl.full", "tl.dot")
 _WRITES = ("store", "store_tile", "debug_barrier")
 
-_CHOOSING = ("choice.py", "activations.py")
+_CHOOSING = ("choice.py", "_tiles.py", "activations.py")
 LEAST = 5  # faults of a kernel, however little it does
 
 Function = ast.FunctionDef
@@ -93,7 +93,7 @@ def _decorators(function: Function) -> list[str]:
 
 
 def _name(node: ast.AST) -> str:
-    """As Triton's language has it: Gluon's has the same names."""
+    """The node's name in Triton's language; Gluon's has the same names."""
     return re.sub(r"^gl\.", "tl.", ast.unparse(node))
 
 
@@ -179,8 +179,11 @@ class _Faults:
     def __init__(self, source: _Source, function: Function, kernel: bool) -> None:
         self.source, self.function = source, function
         self.kernel = kernel
-        parameters = [a.arg for a in (*function.args.posonlyargs, *function.args.args)]
-        self.strides = [name for name in parameters if name.startswith("stride_")]
+        names = [a.arg for a in (*function.args.posonlyargs, *function.args.args)]
+        # Those that come as a tuple are given their names in the body.
+        unpacked = (n for n in ast.walk(function) if isinstance(n, ast.Name))
+        names += [n.id for n in unpacked if isinstance(n.ctx, ast.Store)]
+        self.strides = [n for n in dict.fromkeys(names) if n.startswith("stride_")]
 
     def __iter__(self) -> Iterator[Edit]:
         body = self.function.body

@@ -29,18 +29,18 @@ def target(name: str) -> Spec:
     if (here := os.getcwd()) not in sys.path:  # which an installed command does not have there
         sys.path.insert(0, here)
     try:
-        found = importlib.import_module(module)
+        imported = importlib.import_module(module)
     except Exception as error:
         missing = error.name if isinstance(error, ModuleNotFoundError) else None
         absent = missing and f"{module}.".startswith(f"{missing}.")  # not what it imports
         hint = f"; run where it lies, or install it (this is {here})" if absent else ""
         raise TargetError(f"{name}: {_words(error)}{hint}") from error
-    spec = getattr(found, attribute, None)
+    spec = getattr(imported, attribute, None)
     if isinstance(spec, Spec):
         return spec.changed(name=name)
-    specs = [key for key, value in vars(found).items() if isinstance(value, Spec)]
+    specs = [key for key, value in vars(imported).items() if isinstance(value, Spec)]
     there = f"its specs: {', '.join(specs) or 'none'}"
-    if hasattr(found, attribute):
+    if hasattr(imported, attribute):
         raise TargetError(f"{name} is no compare.Spec but {type(spec).__name__}; {there}")
     raise TargetError(f"{name}: {module} has no {attribute!r}; {there}")
 
@@ -65,18 +65,18 @@ def sources(name: str) -> tuple[Path, tuple[str, ...]]:
     if Path(_file(top)).name == "__init__.py":
         root = root.parent
     alone = "site-packages" in root.parts  # where what is not the target's lies, too
-    found: dict[Path, None] = {}
+    belonging: dict[Path, None] = {}
     for each in [top] if alone else sorted({name.partition(".")[0] for name in sys.modules}):
         file = Path(_file(each)) if _file(each) else root
         if each in OURS or file == root or root not in file.parents:
             continue
         if file.name == "__init__.py":
             files = [path for path in file.parent.rglob("*") if path.is_file()]
-            found.update(dict.fromkeys(p for p in files if "__pycache__" not in p.parts))
+            belonging.update(dict.fromkeys(p for p in files if "__pycache__" not in p.parts))
         elif file.parent == root:
             beside = [path for path in root.iterdir() if path.suffix in CUDA]
-            found.update(dict.fromkeys((file, *beside)))
-    return root, tuple(sorted(path.relative_to(root).as_posix() for path in found))
+            belonging.update(dict.fromkeys((file, *beside)))
+    return root, tuple(sorted(path.relative_to(root).as_posix() for path in belonging))
 
 
 OURS = ("compare", "cuda_reference", "triton_kernels")

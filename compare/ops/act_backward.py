@@ -97,7 +97,7 @@ def _eager(
     dtype: torch.dtype | None,
     out: tuple[Tensor, Tensor],
 ) -> None:
-    """As autograd does it: the activation's gradient, then the sums over the rows. Tensors of
+    """Autograd's way: the activation's gradient, then the sums over the rows. Tensors of
     several dtypes are converted, since not every torch takes them."""
     if grad.dtype == saved.dtype == out[0].dtype:
         ACTIVATIONS[act].derivative.eager(grad, saved, out[0])
@@ -113,7 +113,7 @@ def _eager(
 
 
 class ActBackward(Spec):
-    """Both results as one matrix, [M + 1, N]."""
+    """act_backward, judged as one matrix of both results, [M + 1, N]."""
 
     order = 3
     bounded = True
@@ -292,7 +292,7 @@ class ActBackward(Spec):
         return (cases.arrange(grad, case.layout), cases.arrange(saved, lying), act), options
 
     def sample(self) -> dict[str, Any]:
-        """Of the first result."""
+        """Arguments for a first result [4, 5]."""
         return {"grad": (4, 5), "saved": (4, 5), "act": "relu"}
 
     def cost(self, case: Case) -> tuple[int, int]:
@@ -302,7 +302,7 @@ class ActBackward(Spec):
         return 2 * case.numel, (grad + case.numel) * case.torch_dtype.itemsize + written
 
     def small(self, dtype: str) -> Iterator[Case]:
-        """None: what this spec calls packs both results, which costs the host as much again."""
+        """No small calls: this spec packs both results, which costs the host as much again."""
         return iter(())
 
     def to_compile(self, dtype: str, options: Mapping[str, Any]) -> Iterator[Case]:
@@ -312,7 +312,7 @@ class ActBackward(Spec):
         yield Case(self.name, dtype, (4096, 4096), "padded", options={"act": "gelu"})
 
     def eager(self, *args: Any, **kwargs: Any) -> Tensor:
-        """As torch's autograd does it."""
+        """The gradients by torch's autograd."""
         return _eager(*args, **kwargs)
 
     @property
@@ -321,7 +321,7 @@ class ActBackward(Spec):
         return equal(*DRAWN)
 
     def draw(self, stratum: str, dtype: str, random: Random) -> Case | None:
-        """Of any activation."""
+        """A drawn case, of any activation."""
         layout, lying = DRAWN[stratum]
         numel = elements(random, cases.DTYPES[dtype].itemsize)
         shape = (odd_matrix if stratum == "odd count" else matrix)(random, numel)

@@ -32,7 +32,7 @@ LAYERS = ((4096, 14336), (8192, 11008))  # tokens × hidden features of language
 
 
 def result_type(*tensors: Tensor) -> torch.dtype:
-    """As torch promotes floats: those without dimensions count where all are so."""
+    """The dtype that torch promotes floats to: those without dimensions count where all are so."""
     counting = [t for t in tensors if t.dim()] or tensors
     return functools.reduce(torch.promote_types, (t.dtype for t in counting))
 
@@ -198,7 +198,7 @@ class ActMul(Elementwise):
         return (value.abs() <= CLEAR) & (act not in EXACT)
 
     def sample(self) -> dict[str, Any]:
-        """Of one shape."""
+        """Arguments of one shape."""
         return {"gate": (4, 5), "up": (4, 5), "act": "relu"}
 
     def timed(self, dtype: str, options: Mapping[str, Any]) -> Iterator[Case]:
@@ -218,12 +218,12 @@ class ActMul(Elementwise):
             yield Case(self.name, dtype, (1 << 16, 1 << 15), "padded", options={"act": "silu"})
 
     def eager(self, gate: Tensor, up: Tensor, act: str, *, out: Tensor | None = None) -> Tensor:
-        """As models write it."""
+        """act(gate)·up, as models write it."""
         return activated(gate, act) * up
 
 
 class ActMulBackward(ActMul):
-    """Both results as one tensor, [2, …]."""
+    """act_mul_backward, judged as one tensor of both results, [2, …]."""
 
     layouts = tuple(layout for layout in Elementwise.layouts if layout != "inplace")
 
@@ -284,7 +284,7 @@ class ActMulBackward(ActMul):
         return tuple(cases.narrowed(t, shape, along - 1, start, size) for t in args), options
 
     def work(self, case: Case, dtype: torch.dtype, read: int, written: int) -> int:
-        """The same of both results."""
+        """The bytes that oracle and bound of both results take."""
         return written * (34 if self.exact(case) else 78)
 
     def cases(self, dtype: str, level: Level) -> Iterator[Case]:
@@ -316,12 +316,12 @@ class ActMulBackward(ActMul):
         return (grad, gate, up), options
 
     def near_zero(self, x: Tensor, act: str) -> Tensor:
-        """The same of act(x) and act'(x)."""
+        """Whether act(x) or act'(x) is near 0."""
         _, slope = _value_and_slope(x, act)
         return super().near_zero(x, act) | ((slope.abs() <= CLEAR) & (act not in EXACT))
 
     def sample(self) -> dict[str, Any]:
-        """Of one shape."""
+        """Arguments of one shape."""
         return {"grad": (4, 5), **super().sample()}
 
     def cost(self, case: Case) -> tuple[int, int]:
@@ -331,15 +331,15 @@ class ActMulBackward(ActMul):
         return 2 * flops, moved + 2 * out * case.torch_dtype.itemsize
 
     def small(self, dtype: str) -> Iterator[Case]:
-        """None: what this spec calls packs both results, which costs the host as much again."""
+        """No small calls: this spec packs both results, which costs the host as much again."""
         return iter(())
 
     def called(self, case: Case, function: Callable[..., Tensor]) -> Callable[..., Tensor]:
-        """With layout functional both results are made by the function itself."""
+        """The function as a case calls it; with layout functional it allocates both results."""
         return functools.partial(function, apart=True) if case.layout == "functional" else function
 
     def eager(self, *args: Any, **kwargs: Any) -> Tensor:
-        """As torch's autograd does it."""
+        """The gradients by torch's autograd."""
         return _eager_backward(*args, **kwargs)
 
 

@@ -136,13 +136,13 @@ class Add(Elementwise):
         return case.lying <= DENSE and "x" not in case.options
 
     def small(self, dtype: str) -> Iterator[Case]:
-        """With a factor, and with a row, too."""
+        """Small calls: plain, with a factor, and with a row."""
         for case in super().small(dtype):
             for options in ({}, {"alpha": 0.5}, {"y": "row"}):
                 yield replace(case, options=options)
 
     def to_compile(self, dtype: str, options: Mapping[str, Any]) -> Iterator[Case]:
-        """With a number first, or second, too."""
+        """Calls to compile, with a number first or second among them."""
         yield from super().to_compile(dtype, options)
         for operand in ("x", "y"):
             yield Case(self.name, dtype, (64, 64), options={**options, operand: "scalar"})

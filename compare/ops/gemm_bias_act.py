@@ -42,7 +42,7 @@ OPTIONS = {
 
 
 def _fused(a: Tensor, b: Tensor, bias: Tensor, *, act: str) -> Tensor:
-    """With cuBLASLt's epilogue: relu, or the tanh form of GELU."""
+    """The product with cuBLASLt's epilogue: relu, or the tanh form of GELU."""
     out: Tensor = torch._addmm_activation(bias, a, b, use_gelu=act == "gelu_tanh")
     return out
 
@@ -57,7 +57,7 @@ class GemmBiasAct(Product):
     fused = staticmethod(_fused)
 
     def act(self, options: Mapping[str, Any]) -> str:
-        """As the option says."""
+        """The activation that the case's option names."""
         return str(options.get("act", "none"))
 
     def oracle(self, *args: Any, **kwargs: Any) -> Tensor:
@@ -136,7 +136,7 @@ class GemmBiasAct(Product):
             yield Case(self.name, dtype, (194, 392, 40), "functional", "lattice", 0, step)
 
     def sample(self) -> dict[str, Any]:
-        """With bias."""
+        """A sample with a bias."""
         return {"a": (4, 6), "b": (6, 5), "bias": (5,)}
 
     def activation_cases(self, dtype: str) -> Iterator[Case]:
@@ -203,7 +203,7 @@ class GemmBiasAct(Product):
                     )
 
     def pinned_to_compile(self, dtype: str) -> Iterator[tuple[str, Case]]:
-        """With the heaviest epilogue, too."""
+        """What is compiled of pinned variants, with the heaviest epilogue among it."""
         for variant, case in super().pinned_to_compile(dtype):
             yield variant, case
             heavy = {**case.options, "act": "gelu", "bias": True, "c": "full"}

@@ -23,7 +23,8 @@ GELUS = {"none": "gelu", "tanh": "gelu_tanh"}
 def _fused(
     x: Tensor, weight: Tensor, bias: Tensor, *, act: str = "gelu_tanh", approximate: str = "tanh"
 ) -> Tensor:
-    """With cuBLASLt's epilogue: relu, or the tanh form of GELU, which linear_gelu is timed with."""
+    """The layer with cuBLASLt's epilogue: relu, or the tanh form of GELU, which linear_gelu is
+    timed with."""
     rows = x.reshape(-1, x.shape[-1])
     out: Tensor = torch._addmm_activation(bias, rows, weight.t(), use_gelu=act == "gelu_tanh")
     return out.view(*x.shape[:-1], weight.shape[0])
@@ -46,7 +47,7 @@ class LinearAct(Product):
     fused = staticmethod(_fused)
 
     def act(self, options: Mapping[str, Any]) -> str:
-        """As the option says."""
+        """The activation that the case's option names."""
         return str(options.get("act", self.default_options["act"]))
 
     def oracle(
@@ -110,7 +111,7 @@ class LinearAct(Product):
         yield from self.training_cases(dtype, forms)
 
     def sample(self) -> dict[str, Any]:
-        """With bias."""
+        """A sample with a bias."""
         return {"x": (4, 6), "weight": (5, 6), "bias": (5,), "act": "relu"}
 
     def to_compile(self, dtype: str, options: Mapping[str, Any]) -> Iterator[Case]:
@@ -130,7 +131,7 @@ class LinearAct(Product):
 
 
 class LinearGelu(LinearAct):
-    """With GELU, whose form the option ``approximate`` says."""
+    """linear_gelu: the form of GELU is the option ``approximate``."""
 
     options: Mapping[str, Option] = {
         "approximate": choice(*GELUS),
@@ -148,7 +149,7 @@ class LinearGelu(LinearAct):
         return GELUS[options.get("approximate", "none")]
 
     def cases(self, dtype: str, level: Level) -> Iterator[Case]:
-        """Both forms, and of the bias alone."""
+        """Cases of both forms of GELU, and of the bias alone."""
         forms: list[dict[str, Any]] = [{}, {"approximate": "tanh"}]
         yield from self.usual_cases(dtype, level, [*forms, {"bias": False}])
         for form in forms:
@@ -157,7 +158,7 @@ class LinearGelu(LinearAct):
         yield from self.training_cases(dtype, forms)
 
     def sample(self) -> dict[str, Any]:
-        """With bias."""
+        """A sample with a bias."""
         return {"x": (4, 6), "weight": (5, 6), "bias": (5,)}
 
     def to_compile(self, dtype: str, options: Mapping[str, Any]) -> Iterator[Case]:

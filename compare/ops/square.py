@@ -9,7 +9,7 @@ from compare.specs.elementwise import ALL, DENSE, Elementwise
 
 
 class Square(Elementwise):
-    """With the CUDA side's variants: 1d is for dense tensors, 2d for dense matrices."""
+    """square, with the CUDA side's variants: 1d is for dense tensors, 2d for dense matrices."""
 
     def takes(self, side: str, variant: str | None, case: Case) -> bool:
         """Whether a variant is made for a case."""

@@ -114,7 +114,7 @@ class SumTo(Spec):
         return error + out.eps / 2 * (reference.abs() + error) + out.tiny * out.eps / 2
 
     def result_shape(self, arguments: Arguments) -> tuple[int, ...]:
-        """As the call says."""
+        """The shape that the call asks for."""
         return tuple(arguments[0][1])
 
     def work(self, case: Case, dtype: torch.dtype, read: int, written: int) -> int:
@@ -229,12 +229,12 @@ class SumTo(Spec):
         factor: float = 1,
         dtype: torch.dtype | None = None,
     ) -> Tensor:
-        """As torch's users write it."""
+        """sum_to_size, as torch's users write it."""
         total = x.sum_to_size(shape)
         return (total if factor == 1 else total * factor).to(dtype or x.dtype)
 
     def small(self, dtype: str) -> Iterator[Case]:
-        """In one pass, and in two."""
+        """Small calls: one of a single pass, one of two."""
         for rows in (256, 4096):
             yield Case(self.name, dtype, (rows, 256), options=self.default_options)
 
@@ -259,7 +259,7 @@ class SumTo(Spec):
         return equal(*kinds, "gaps")
 
     def draw(self, stratum: str, dtype: str, random: Random) -> Case | None:
-        """By the largest tensor, which is x."""
+        """A drawn case; its size is that of x, the largest tensor."""
         to, _, count = stratum.partition(", ")
         numel = elements(random, cases.DTYPES[dtype].itemsize)
         shape: tuple[int, ...] = (odd_matrix if count == "odd" else matrix)(random, numel)

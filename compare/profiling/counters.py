@@ -74,7 +74,7 @@ class Counters:
     hopeless: bool = False
 
     def to_dict(self) -> dict[str, Any]:
-        """For the JSON file."""
+        """What the JSON file has of it."""
         kernels = [asdict(kernel) for kernel in self.kernels]
         return {"provider": self.provider, "kernels": kernels, "problem": self.problem}
 

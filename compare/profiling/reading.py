@@ -44,7 +44,7 @@ class Profile:
     kernels: list[Kernel] = field(default_factory=list)
 
     def to_dict(self) -> dict[str, Any]:
-        """For the JSON file."""
+        """What the JSON file has of it."""
         return asdict(self)
 
 

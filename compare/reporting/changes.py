@@ -17,18 +17,18 @@ THRESHOLD = 0.05  # as bench --threshold by default: less than that is noise
 
 def context(sources: Sequence[Source]) -> list[dict[str, Any]]:
     """Each file beside the one before it of its kind, where they have anything in common."""
-    found = []
+    pairs = []
     for kind, lines_of in (("check", errors), ("bench", times)):
         for then, now in pairwise(source for source in sources if source.kind == kind):
             names: dict[str, Any] = {"kind": kind, "then": then.name, "now": now.name}
             gpus = [each.data["environment"].get("gpu") or "none" for each in (then, now)]
             names["gpus"] = "" if gpus[0] == gpus[1] else " → ".join(gpus)
             if why := _incomparable(then, now):
-                found.append({**names, "why": why, "lines": []})
+                pairs.append({**names, "why": why, "lines": []})
             elif lines := lines_of(then.data, now.data):
                 tally = {mark: sum(line["mark"] == mark for line in lines) for mark in MARKS}
-                found.append({**names, "why": "", "lines": lines, **tally})
-    return found
+                pairs.append({**names, "why": "", "lines": lines, **tally})
+    return pairs
 
 
 MARKS = ("bad", "good", "none")  # worse, better, the same
@@ -43,7 +43,7 @@ def _incomparable(then: Source, now: Source) -> str:
 
 def times(then: dict[str, Any], now: dict[str, Any]) -> list[dict[str, str]]:
     """A case and provider of ours, or a stratum, a line; what became slower most first."""
-    found = baseline.changes(now["cases"], then["cases"])
+    changes = baseline.changes(now["cases"], then["cases"])
     return [
         {
             "op": each.op,
@@ -55,7 +55,7 @@ def times(then: dict[str, Any], now: dict[str, Any]) -> list[dict[str, str]]:
             "change": f"{each.times:.2f}",
             "mark": _mark(each.times - 1, THRESHOLD),
         }
-        for each in sorted(found, key=lambda each: -each.times)
+        for each in sorted(changes, key=lambda each: -each.times)
     ]
 
 

@@ -75,7 +75,7 @@ def _cell(row: dict[str, Any] | None, mode: str) -> dict[str, str]:
 
 
 def _worst(row: dict[str, Any] | None) -> dict[str, str]:
-    """As _cell, of all implementations together."""
+    """The cell of all implementations together."""
     modes = [] if row is None else [mode for mode in MODES if mode in row["runs"]]
     if row is None or not modes:
         return _cell(row, "")
@@ -87,14 +87,14 @@ def _worst(row: dict[str, Any] | None) -> dict[str, str]:
 def nearest(rows: list[dict[str, Any]]) -> list[dict[str, str]]:
     """An op, dtype and implementation a line: what is wrong, then what is nearest to its bound.
     What must be exact and is has nothing to tell here."""
-    found = []
+    ranked = []
     for row in rows:
         for mode in row["runs"]:
             worst, cell = float(row["worst"][mode]), _cell(row, mode)
             if worst or cell["kind"] == "bad":
                 line = {"op": row["op"], "dtype": row["dtype"], "mode": WORDS[mode], **cell}
-                found.append(((cell["kind"] != "bad", -worst), line))
-    return [line for _, line in sorted(found, key=lambda each: each[0])]
+                ranked.append(((cell["kind"] != "bad", -worst), line))
+    return [line for _, line in sorted(ranked, key=lambda each: each[0])]
 
 
 def score(worst: Any, unit: str) -> str:

@@ -16,7 +16,7 @@ def context(source: Source) -> dict[str, Any]:
 
 
 def titles() -> list[str]:
-    """Of the columns after a row's name."""
+    """The titles of the columns after a row's name."""
     return [f"{name}, × torch" if name != TORCH else "torch, µs" for name in COLUMNS]
 
 

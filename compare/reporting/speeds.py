@@ -41,7 +41,7 @@ def context(source: Source, key: str) -> dict[str, Any]:
 
 
 def fixed(cases: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Those of the ops' fixed shapes: neither a sweep's nor a sample's."""
+    """The cases of the ops' fixed shapes: neither a sweep's nor a sample's."""
     return [case for case in cases if not case.get("sweep") and not case.get("stratum")]
 
 
@@ -63,7 +63,7 @@ def _ops(cases: list[dict[str, Any]], key: str) -> list[dict[str, Any]]:
 
 
 def grouped(cases: Iterable[dict[str, Any]]) -> dict[tuple[str, str], list[dict[str, Any]]]:
-    """By op and dtype."""
+    """The cases, grouped by op and dtype."""
     groups: dict[tuple[str, str], list[dict[str, Any]]] = {}
     for case in cases:
         groups.setdefault((case["op"], case["dtype"]), []).append(case)
@@ -118,7 +118,7 @@ def means(cases: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
 
 def slowest(cases: Iterable[dict[str, Any]]) -> list[dict[str, str]]:
     """A case a line, the slowest beside its best peer first."""
-    found = sorted(
+    ranked = sorted(
         (r["value"], i, case) for i, case in enumerate(cases) if (r := ratio(case)) is not None
     )
     return [
@@ -130,7 +130,7 @@ def slowest(cases: Iterable[dict[str, Any]]) -> list[dict[str, str]]:
             "ratio": f"{value:.2f}",
             "best_peer": case["best_peer"],
         }
-        for value, _, case in found
+        for value, _, case in ranked
     ]
 
 
@@ -152,8 +152,10 @@ def _ratios(
 ) -> str:
     bars = []
     for case in cases:
-        if found := ratio(case):
-            bar = Bar(shape(case), found["value"], found["low"], found["high"], case["best_peer"])
+        if interval := ratio(case):
+            bar = Bar(
+                shape(case), interval["value"], interval["low"], interval["high"], case["best_peer"]
+            )
         else:
             bar = Bar(shape(case), None, note=_why(case))
         bars.append(bar._replace(link=case["anchor"]))
@@ -170,7 +172,7 @@ def _why(case: dict[str, Any]) -> str:
 
 
 def shape(case: dict[str, Any]) -> str:
-    """As tables write it."""
+    """The case's shape, as tables write it."""
     return "×".join(map(str, case["shape"]))
 
 

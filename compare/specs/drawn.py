@@ -43,16 +43,16 @@ def drawn(spec: Drawable, count: int, seed: int, dtypes: Sequence[str]) -> list[
     """So many different problems of an op, the same for the same seed; strata by their shares, each
     with as many of every dtype, in random order: of an interrupted run every stratum has some."""
     random = Random(f"{spec.name} {seed}")
-    found: list[Drawn] = []
+    problems: list[Drawn] = []
     known: set[str] = set()
     for stratum, quota in quotas(spec.strata, count).items():
         for number in range(quota):
             dtype = dtypes[number % len(dtypes)]
             case = _new(spec, stratum, dtype, random, known)
             known.add(str(case))
-            found.append(Drawn(stratum, case))
-    random.shuffle(found)
-    return found
+            problems.append(Drawn(stratum, case))
+    random.shuffle(problems)
+    return problems
 
 
 def _new(spec: Drawable, stratum: str, dtype: str, random: Random, known: set[str]) -> Case:
@@ -88,7 +88,7 @@ def log_uniform(random: Random, least: int, most: int) -> int:
 
 
 def elements(random: Random, itemsize: int) -> int:
-    """As many as make a tensor of LEAST to MOST bytes."""
+    """A drawn number of elements that make LEAST to MOST bytes."""
     return log_uniform(random, LEAST, MOST) // itemsize
 
 

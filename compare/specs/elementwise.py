@@ -141,7 +141,7 @@ class Elementwise(Spec):
         return self.formula(*(promoted(t, result, x) for t in operands), **factors).to(result)
 
     def eager(self, *args: Any, **kwargs: Any) -> Tensor:
-        """As torch's users write it."""
+        """The op as torch's users write it."""
         return self._eager(*args, **kwargs)
 
     def result_shape(self, arguments: Arguments) -> tuple[int, ...]:
@@ -188,7 +188,7 @@ class Elementwise(Spec):
         return case.torch_dtype in rungs[variant] and (alike or variant != tuple(rungs)[-1])
 
     def cuda_kernel(self, dtype: str, variant: str | None) -> str:
-        """Of a rung an instance of its template, for the op's formula."""
+        """The name of a rung's kernel: its template, for the op's formula."""
         if variant not in self.rungs():
             return super().cuda_kernel(dtype, variant)
         formula = self.name.title().replace("_", "")
@@ -396,7 +396,7 @@ class Elementwise(Spec):
         return drawn_elementwise.UNARY if self.unary else drawn_elementwise.BINARY
 
     def draw(self, stratum: str, dtype: str, random: Random) -> Case | None:
-        """With the usual numbers."""
+        """A drawn case, with the usual numbers."""
         itemsize = cases.DTYPES[dtype].itemsize
         drawn = drawn_elementwise.lying(stratum, itemsize, random)
         if drawn is None:

@@ -110,7 +110,7 @@ class Function(Spec):
         return torch.as_tensor(limit, device=reference.device).double()
 
     def out_dtype(self, case: Case) -> torch.dtype:
-        """As given, or that of the tensors."""
+        """The given dtype, or that of the tensors."""
         return DTYPES[self._out_dtype] if self._out_dtype else case.torch_dtype
 
     # ---- where it is probed ----
@@ -181,7 +181,7 @@ class Function(Spec):
     # ---- what it costs, and against what it is timed ----
 
     def cost(self, case: Case) -> tuple[int, int]:
-        """As given; every tensor moved once."""
+        """The given cost; by default every tensor is moved once."""
         flops, moved = (
             count(*case.shape) if callable(count) else count for count in (self._flops, self._bytes)
         )

@@ -56,7 +56,7 @@ def lattice(
 def lattice_wide(
     M: int, N: int, K: int, dtype: torch.dtype, g: torch.Generator
 ) -> tuple[Tensor, Tensor]:
-    """The same for float32, with operands of 13 bits: what tf32 cuts off shows."""
+    """Lattice operands of 13 bits for float32: what tf32 cuts off shows."""
 
     def odd(*shape: int) -> Tensor:
         return torch.randint(2**11, 2**12, shape, generator=g).float() * 2 + 1
@@ -83,7 +83,7 @@ def below_tf32(
 
 
 def matrices(case: Case, g: torch.Generator, device: torch.device) -> tuple[Tensor, Tensor]:
-    """On the CPU, or on the meta device, where nothing is drawn."""
+    """The operands on the CPU, or on the meta device, where nothing is drawn."""
     M, N, K = case.shape
     if device.type == "meta":
         a, b = (torch.empty(s, dtype=case.torch_dtype, device=device) for s in ((M, K), (K, N)))

@@ -195,7 +195,7 @@ class Product(Spec):
         return ours and not HOW.keys() & case.options.keys()
 
     def _both_kernels_take(self, case: Case) -> bool:
-        """By descriptors, on the GPU at hand."""
+        """Whether both kernels by descriptors take the case on the GPU at hand."""
         halves = {case.dtype, case.options.get("out_dtype", case.dtype)} <= set(HALVES)
         return halves and min(case.shape) > SMALL and not availability.here()
 
@@ -370,7 +370,7 @@ class Product(Spec):
         return drawn_products.STRATA
 
     def draw(self, stratum: str, dtype: str, random: Random) -> Case | None:
-        """With an epilogue that is drawn, too."""
+        """A drawn case, whose epilogue is drawn, too."""
         shape = drawn_products.shape(stratum, cases.DTYPES[dtype].itemsize, random)
         of_pre = [form for form in self.forms if self.act(form) in OF_PRE]
         options = drawn_products.options(self.forms, of_pre, "c" in self.options, random)

@@ -150,10 +150,10 @@ class Spec:
         Raises:
             ValueError: there is none.
         """
-        found = self.variants(side).get(variant) if variant else getattr(self, side)
-        if found is None:
+        implementation = self.variants(side).get(variant) if variant else getattr(self, side)
+        if implementation is None:
             raise ValueError(f"{self.name} has no {side} side{f' {variant}' if variant else ''}")
-        return found  # type: ignore[no-any-return]
+        return implementation  # type: ignore[no-any-return]
 
     def variants(self, side: str) -> dict[str, Callable[..., Tensor]]:
         """The variants of a side beside its default kernel: name → function."""
@@ -189,7 +189,7 @@ class Spec:
         raise NotImplementedError(f"{self.name} has no bound")
 
     def exact(self, case: Case) -> bool:
-        """Of an op with a bound, whether bits must agree all the same."""
+        """Whether bits must agree though the op has a bound."""
         return False
 
     def out_dtype(self, case: Case) -> torch.dtype:
@@ -258,7 +258,7 @@ class Spec:
         return {}
 
     def pinned_to_compile(self, dtype: str) -> Iterator[tuple[str, Case]]:
-        """Those variants in each of their configurations."""
+        """The pinned variants, in each of their configurations."""
         return iter(())
 
     def refuses(self, case: Case) -> str:
@@ -343,7 +343,7 @@ class Spec:
 
     @property
     def strata(self) -> Mapping[str, float]:
-        """Of problems drawn at random: strata and their shares, which make 1 together."""
+        """The strata of problems that are drawn at random, and their shares, which add up to 1."""
         return {}
 
     def draw(self, stratum: str, dtype: str, random: Random) -> Case | None:

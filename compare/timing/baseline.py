@@ -42,7 +42,7 @@ def mode_of(saved: dict[str, Any]) -> Mode:
 
 
 def in_words(mode: Mode) -> str:
-    """As a sentence ends that says so."""
+    """The mode in words: with a cold or a warm cache, of CUDA graphs or not."""
     cache = "with a cold cache" if mode.cold else "with a warm cache (--warm)"
     return cache + (" of CUDA graphs (--graph)" if mode.graph else "")
 
@@ -76,7 +76,7 @@ def changes(results: list[dict[str, Any]], baseline: list[dict[str, Any]]) -> li
     compared as one, by the geometric mean over the problems that both have: of a single problem
     the short look of a sample tells less than the threshold.
     """
-    found = []
+    changed = []
     strata: dict[tuple[str, str, str], list[float]] = {}
     before = {key(case): case for case in baseline}
     for case in results:
@@ -94,11 +94,13 @@ def changes(results: list[dict[str, Any]], baseline: list[dict[str, Any]]) -> li
                 strata.setdefault((case["op"], case["stratum"], provider), []).append(times)
             else:
                 place = case["op"], case["dtype"], tuple(case["shape"])
-                found.append(Change(*place, provider, times, then[provider], now[provider]))
+                changed.append(Change(*place, provider, times, then[provider], now[provider]))
     for (op, stratum, provider), all_times in strata.items():
         mean = geometric_mean(all_times)
-        found.append(Change(op, "", (), provider, mean, stratum=stratum, problems=tuple(all_times)))
-    return found
+        changed.append(
+            Change(op, "", (), provider, mean, stratum=stratum, problems=tuple(all_times))
+        )
+    return changed
 
 
 def regressions(

@@ -104,10 +104,10 @@ class Checker:
 
 def off_by_norm(result: Tensor, reference: Tensor) -> float:
     """The norm of the error over that of the reference. What overflows in both is no error."""
-    rounded, found = reference.to(result.dtype).double(), result.double()
-    same = rounded.isinf() & (rounded == found)
+    rounded, wide_result = reference.to(result.dtype).double(), result.double()
+    same = rounded.isinf() & (rounded == wide_result)
     wide = reference.double().masked_fill(same, 0)
-    return float((found.masked_fill(same, 0) - wide).norm() / wide.norm())
+    return float((wide_result.masked_fill(same, 0) - wide).norm() / wide.norm())
 
 
 class SliceChecker(Checker):

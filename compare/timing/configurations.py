@@ -45,17 +45,17 @@ def candidates(spec: Spec, case: Case) -> Iterator[Candidate]:
 def configurations(problem: Problem, gpu: Gpu) -> list[Configuration]:
     """What is chosen for a problem, and then what is for others of the same dtypes: whole, and with
     K split as it may be for this one."""
-    found = [choose(problem, gpu)]
+    forms = [choose(problem, gpu)]
     for form in _of_any_size(problem._replace(M=0, N=0, K=0), gpu):
-        found += [form, *split(form, problem, gpu)]
-    return list(dict.fromkeys(found))
+        forms += [form, *split(form, problem, gpu)]
+    return list(dict.fromkeys(forms))
 
 
 @functools.lru_cache(64)
 def _of_any_size(problem: Problem, gpu: Gpu) -> tuple[Configuration, ...]:
     sizes = itertools.product(ROWS, SIDES, STEPS)
-    found = (choose(problem._replace(M=M, N=N, K=K), gpu) for M, N, K in sizes)
-    return tuple(dict.fromkeys(form._replace(SPLIT=1) for form in found))
+    chosen = (choose(problem._replace(M=M, N=N, K=K), gpu) for M, N, K in sizes)
+    return tuple(dict.fromkeys(form._replace(SPLIT=1) for form in chosen))
 
 
 class _Asked(Exception):
@@ -127,7 +127,7 @@ def _choosing(function: Callable[[Problem, Gpu], Configuration]) -> Iterator[Non
 
 
 def label(configuration: Configuration) -> str:
-    """All of a configuration in a few words, whatever its fields are."""
+    """A configuration's fields in a few words."""
     blocks, words = [], []
     for name, value in _fields(configuration):
         if name.startswith("BLOCK_"):

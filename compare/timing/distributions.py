@@ -68,7 +68,7 @@ class Standing:
         return self.problems[:WORST]
 
     def to_dict(self) -> dict[str, Any]:
-        """For the JSON file; it is made anew from the cases by whoever reads them."""
+        """What the JSON file has of it; it is made anew from the cases by whoever reads them."""
         figures: dict[str, Any] = {"geometric_mean": None, "percentile_5": None}
         if self.problems:
             figures = {"geometric_mean": self.mean, "percentile_5": self.low}
@@ -95,7 +95,7 @@ def standings(results: Iterable[CaseResult], provider: str) -> list[Standing]:
 
 
 def together(standing: Sequence[Standing]) -> Standing:
-    """All strata of one op as one."""
+    """The strata of one op, taken as one."""
     problems = [problem for each in standing for problem in each.problems]
     problems.sort(key=lambda problem: problem.ratio)
     first, missing = standing[0], sum(each.missing for each in standing)
@@ -123,15 +123,15 @@ def ratio(result: CaseResult, provider: str) -> float | None:
 def doubtful(results: Sequence[CaseResult], number: int) -> list[int]:
     """Which results shall be measured again: of every stratum those that are among so many worst,
     for ours or for the control, and were measured in short only."""
-    found: set[int] = set()
+    worst: set[int] = set()
     places: dict[tuple[str, str], list[int]] = {}
     for i, result in enumerate(results):
         places.setdefault((result.case.op, result.stratum), []).append(i)
     for group in places.values():
         for provider in JUDGED:
             ratios = {i: r for i in group if (r := ratio(results[i], provider)) is not None}
-            found.update(sorted(ratios, key=ratios.__getitem__)[:number])
-    return sorted(i for i in found if not results[i].again)
+            worst.update(sorted(ratios, key=ratios.__getitem__)[:number])
+    return sorted(i for i in worst if not results[i].again)
 
 
 def replay(case: Case, *more: str) -> str:

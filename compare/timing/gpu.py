@@ -119,12 +119,12 @@ class Ceilings:
         return 1e6 * max(moved / sheet["bytes"], flops / sheet[dtype] if dtype in sheet else 0.0)
 
     def to_dict(self) -> dict[str, Any]:
-        """For the JSON file, with the datasheet's figures where they are known."""
+        """What the JSON file has of it, with the datasheet's figures where they are known."""
         return {**asdict(self), "datasheet": DATASHEETS.get(self.name)}
 
     @classmethod
     def from_dict(cls, saved: dict[str, Any]) -> Ceilings:
-        """From the JSON file."""
+        """The object that the JSON file tells of."""
         return cls(saved["bandwidth"], saved["rates"], saved["name"])
 
 

@@ -71,7 +71,7 @@ class HostTime:
         return ratio(self.times[provider], self.times[TORCH])
 
     def to_dict(self) -> dict[str, Any]:
-        """For JSON."""
+        """The row as the JSON file has it."""
         calls = []
         for name in dict.fromkeys((*self.times, *self.problems)):
             call: dict[str, Any] = {"provider": name, "problem": self.problems.get(name, "")}
@@ -102,7 +102,7 @@ class Job(NamedTuple):
 
 def jobs(specs: Sequence[Spec], dtypes: Sequence[str], model: bool) -> list[Job]:
     """The rows of these ops, and of the model's training step."""
-    found = [
+    rows = [
         Job(spec, case, what, number)
         for spec in specs
         for number, case in enumerate(
@@ -111,8 +111,8 @@ def jobs(specs: Sequence[Spec], dtypes: Sequence[str], model: bool) -> list[Job]
         for what in (SEEN, NEW, TRAINING)
     ]
     if model:
-        found += [Job(None, Case(MODEL, dtype, LAYERS), TRAINING) for dtype in dtypes]
-    return found
+        rows += [Job(None, Case(MODEL, dtype, LAYERS), TRAINING) for dtype in dtypes]
+    return rows
 
 
 def measure(
@@ -180,7 +180,7 @@ def _functions(
     spec: Spec, case: Case, names: Sequence[str], what: str, device: str
 ) -> dict[str, Function]:
     """The providers of a case; of a backward pass, those that have one."""
-    found: dict[str, Function] = {}
+    functions: dict[str, Function] = {}
     for name in names:
         if name == TORCH:
             function: Function | None = spec.eager if spec.has_eager else None
@@ -190,10 +190,10 @@ def _functions(
             continue
         function = spec.called(case, function)
         if what != TRAINING:
-            found[name] = function
+            functions[name] = function
         elif _differentiates(function, bench.inputs(spec, case, 0, device)):
-            found[name] = _there_and_back(function)
-    return found
+            functions[name] = _there_and_back(function)
+    return functions
 
 
 def _differentiates(function: Function, arguments: Arguments) -> bool:
@@ -207,7 +207,7 @@ def _differentiates(function: Function, arguments: Arguments) -> bool:
 
 
 def _leaves(args: Sequence[Any]) -> tuple[Any, ...]:
-    """The same with tensors that require gradients."""
+    """The arguments, with tensors that require gradients."""
 
     def leaf(each: Any) -> Any:
         floating = isinstance(each, Tensor) and each.is_floating_point()
@@ -301,10 +301,10 @@ def _wrong(job: Job, made: dict[str, Function], device: str) -> dict[str, str]:
                 wrong = check(Candidate(name, made[name]), result, (args, kwargs))
             else:
                 leaves = [each for each in args if isinstance(each, Tensor)]
-                found = [*result] if job.spec is None else [result, *map(_gradient, leaves)]
-                found = [t.detach().clone() for t in found]
-                expected = expected or found
-                worst = max(map(bench.off_by_norm, found, expected))
+                results = [*result] if job.spec is None else [result, *map(_gradient, leaves)]
+                results = [t.detach().clone() for t in results]
+                expected = expected or results
+                worst = max(map(bench.off_by_norm, results, expected))
                 limit = bench.TOLERANCE[job.case.dtype]
                 wrong = f"wrong: off by {worst:.1e} of torch's norm" if worst > limit else ""
             if wrong:

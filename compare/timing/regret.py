@@ -55,7 +55,7 @@ class Standing:
         return self.problems[:WORST]
 
     def to_dict(self) -> dict[str, Any]:
-        """For the JSON file."""
+        """What the JSON file has of it."""
         figures: dict[str, Any] = {"geometric_mean": None, "percentile_95": None}
         if self.problems:
             figures = {"geometric_mean": self.mean, "percentile_95": self.high}
@@ -74,7 +74,7 @@ class Standing:
 
 
 def regret(result: CaseResult) -> Regret | None:
-    """Of one problem; None where the chosen configuration has no times."""
+    """The regret of one problem; None where the chosen configuration has no times."""
     timed = [e for e in result.entries if not e.problem and len(e.timing.gpu.microseconds) > 1]
     chosen = next((entry for entry in timed if entry.provider.startswith(CHOSEN)), None)
     if chosen is None:
@@ -85,7 +85,7 @@ def regret(result: CaseResult) -> Regret | None:
 
 
 def _median(entry: Entry, half: int) -> float:
-    """Of every second round, from the first one or the second."""
+    """The median of every second round, from the first one or the second."""
     return float(np.median(entry.timing.gpu.microseconds[half::2]))
 
 
@@ -99,15 +99,15 @@ def standings(results: Iterable[CaseResult]) -> list[Standing]:
     for result in results:
         groups.setdefault((result.case.op, result.stratum), []).append(result)
     ops = list(dict.fromkeys(op for op, _ in groups))
-    found = []
+    table = []
     for op in ops:
         present = [stratum for other, stratum in groups if other == op]
         known = [stratum for stratum in spec_of(op).strata if stratum in present]
         strata = [*known, *(stratum for stratum in present if stratum not in known)]
-        found += [_standing(op, stratum, groups[op, stratum]) for stratum in strata]
+        table += [_standing(op, stratum, groups[op, stratum]) for stratum in strata]
         if len(strata) > 1:
-            found.append(_standing(op, "all", [r for s in strata for r in groups[op, s]]))
-    return found
+            table.append(_standing(op, "all", [r for s in strata for r in groups[op, s]]))
+    return table
 
 
 def _standing(op: str, stratum: str, results: Sequence[CaseResult]) -> Standing:

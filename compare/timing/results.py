@@ -49,7 +49,7 @@ class Entry:
         return bool(self.problem) and not self.problem.startswith(HOST_BOUND)
 
     def to_dict(self) -> dict[str, Any]:
-        """For the JSON file; microseconds unless the name says otherwise."""
+        """What the JSON file has of it; microseconds unless the name says otherwise."""
         entry: dict[str, Any] = {"provider": self.provider, "problem": self.problem}
         if self.problem:
             return entry
@@ -71,7 +71,7 @@ class Entry:
 
     @classmethod
     def from_dict(cls, saved: dict[str, Any]) -> Entry:
-        """From the JSON file."""
+        """The object that the JSON file tells of."""
         name, problem = saved["provider"], saved["problem"]
         if problem:
             return cls(name, Timing(name, problem=problem), problem)
@@ -89,7 +89,7 @@ class Entry:
 
 @dataclass
 class CaseResult:
-    """All providers on one case.
+    """The times of all providers on one case.
 
     Attributes:
         limit: microseconds that the case takes at least, by what the device did in this run.
@@ -144,7 +144,7 @@ class CaseResult:
                 entry.speedup = ratio(best.timing.gpu, entry.timing.gpu)
 
     def to_dict(self) -> dict[str, Any]:
-        """For the JSON file."""
+        """What the JSON file has of it."""
         place: dict[str, Any] = {"sweep": self.sweep, "x": self.x} if self.sweep else {}
         if self.case.layout != "contiguous":
             place["layout"] = self.case.layout
@@ -171,7 +171,7 @@ class CaseResult:
 
     @classmethod
     def from_dict(cls, saved: dict[str, Any]) -> CaseResult:
-        """From the JSON file."""
+        """The object that the JSON file tells of."""
         shape, layout = tuple(saved["shape"]), saved.get("layout", "contiguous")
         case = Case(saved["op"], saved["dtype"], shape, layout, options=saved["options"])
         return cls(
@@ -202,5 +202,5 @@ def key(case: dict[str, Any]) -> str:
 
 
 def geometric_mean(values: list[float]) -> float:
-    """Of ratios."""
+    """The geometric mean of ratios."""
     return math.exp(sum(map(math.log, values)) / len(values))

@@ -20,15 +20,15 @@ Job = tuple[Work, list[str]]  # a problem and its providers
 
 def work(specs: Sequence[Spec], dtypes: Sequence[str], count: int, seed: int) -> list[Work]:
     """So many problems of each op; with several dtypes each takes its turn in every stratum."""
-    found = []
+    problems_of_all = []
     for spec in specs:
         known = [name for name in dtypes or bench.DTYPES if name in spec.dtypes]
         # The narrowest first: where the turns do not come out even, it has one problem more.
         known.sort(key=lambda name: DTYPES[name].itemsize)
         if known and spec.strata:
             problems = drawn(spec, count, seed, known)
-            found += [Work(spec, each.case, stratum=each.stratum) for each in problems]
-    return found
+            problems_of_all += [Work(spec, each.case, stratum=each.stratum) for each in problems]
+    return problems_of_all
 
 
 def compile_first(jobs: Sequence[Job], session: Session, done: Callable[[], None]) -> list[str]:
@@ -61,8 +61,8 @@ def run(
         results.append(session.known(work) or measure(work, names, FIRST))
         done(len(jobs) - number)
     number = distributions.WORST
-    while found := doubtful(results, number):
-        for count, i in enumerate(found, 1):
+    while again := doubtful(results, number):
+        for count, i in enumerate(again, 1):
             results[i] = measure(*jobs[i])
-            done(len(found) - count)
+            done(len(again) - count)
         number = 1

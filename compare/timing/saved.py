@@ -66,7 +66,7 @@ class Saved:
 
     @property
     def cases(self) -> list[dict[str, Any]]:
-        """All that are kept, as JSON."""
+        """The kept cases, as JSON."""
         return list(self._cases.values())
 
     def write(self) -> None:
@@ -133,7 +133,7 @@ def head(mode: Mode, budget: Budget, wanted: list[str], full: bool, **drawn: Any
 
 
 def differences(then: dict[str, Any], now: dict[str, Any]) -> list[str]:
-    """In words, what keeps the cases under one head from standing beside those of another."""
+    """What keeps the cases under one head from standing beside those of another."""
     before, after = (_comparable(each) for each in (then, now))
     reasons = []
     for name, value in after.items():

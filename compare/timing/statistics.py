@@ -27,7 +27,7 @@ class Samples:
         return float(np.median(self.microseconds))
 
     def percentile(self, percent: float) -> float:
-        """Of the times, in microseconds."""
+        """A percentile of the times, in microseconds."""
         return float(np.percentile(self.microseconds, percent))
 
 

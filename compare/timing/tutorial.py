@@ -88,11 +88,11 @@ class Technique:
         return float(np.median(self.samples))
 
     def percentile(self, percent: float) -> float:
-        """Of the samples."""
+        """A percentile of the samples."""
         return float(np.percentile(self.samples, percent))
 
     def to_dict(self) -> dict[str, Any]:
-        """For the JSON file."""
+        """What the JSON file has of it."""
         entry: dict[str, Any] = {"topic": self.topic, "name": self.name, "how": self.how}
         if self.samples:
             entry |= {"median": self.median, "p20": self.percentile(20), "p80": self.percentile(80)}

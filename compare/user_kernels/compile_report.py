@@ -125,7 +125,7 @@ def _launches(
         else:
             function: Callable[..., Any] = kernel
             function(*args, **named)
-        found = list(launches)
-    if not found:
+        compiled = list(launches)
+    if not compiled:
         raise ValueError("compile_report(): the function launched no Triton kernel")
-    return found
+    return compiled

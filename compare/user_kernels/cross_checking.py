@@ -196,14 +196,14 @@ def cross_check(
     for number, arguments in enumerate(inputs):
         returned, again = oracle(*_copies(arguments)), partial(_copies, arguments)
         expected = expected_outputs(returned, arguments, again, max_ulps, bound, dtype)
-        found: dict[str, list[Finding]] = {}
+        findings_of: dict[str, list[Finding]] = {}
         results: dict[str, dict[str, Tensor]] = {}
         for side, function in sides.items():
-            found[side], results[side] = judged(side, function, number, arguments, expected)
+            findings_of[side], results[side] = judged(side, function, number, arguments, expected)
         if len(sides) == 2:
-            report.agree &= _compared(found, results, expected)
-        report.findings += [finding for findings in found.values() for finding in findings]
-        wrong = next((each for each in found.get("triton", ()) if not each.passed), None)
+            report.agree &= _compared(findings_of, results, expected)
+        report.findings += [finding for findings in findings_of.values() for finding in findings]
+        wrong = next((each for each in findings_of.get("triton", ()) if not each.passed), None)
         if failed is None and wrong is not None:
             failed = wrong, arguments, expected
     if failed is not None and triton is not None:

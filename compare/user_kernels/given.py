@@ -66,7 +66,8 @@ class Given(Spec):
         return torch.as_tensor(limit, device=reference.device).double()
 
     def cost(self, case: Case) -> tuple[int, int]:
-        """As given; by default every input is read once, and a result like the first written."""
+        """The given cost; by default every input is read once, and a result like the first
+        written."""
         if self._moved is not None:
             return self._flops, self._moved
         read = tensors_of((self._inputs[case.options.get("inputs", 0)], {}))

@@ -31,7 +31,7 @@ def _of_output(option: Any, argument: str, outputs: Mapping[str, Any]) -> dict[s
     """For every output the value of an option that is one for all of them, or nested as they are;
     a part of it that holds one value is for all outputs there."""
     given = flat(option)
-    found = {
+    values = {
         output: next((value for at, value in given.items() if output.startswith(at)), None)
         for output in outputs
     }
@@ -40,7 +40,7 @@ def _of_output(option: Any, argument: str, outputs: Mapping[str, Any]) -> dict[s
             f"cross_check(): argument {argument!r} has a value for output {unknown[0]}, but the "
             f"oracle returned {listed(outputs)}"
         )
-    return found
+    return values
 
 
 def listed(outputs: Mapping[str, Any]) -> str:
@@ -128,7 +128,7 @@ def expected_outputs(
 
 
 def judged_outputs(expected: Expectations) -> list[tuple[str, Expected]]:
-    """Those of which the oracle said something."""
+    """The outputs for which the oracle has a value."""
     return [(at, wanted) for at, wanted in expected.items() if wanted is not None]
 
 

@@ -98,5 +98,5 @@ def _recorded(
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "trace.json" if trace is None else trace
         recording.record([candidate], (), file, steps, calls, device=device)
-        (found,) = reading.read(json.loads(file.read_text()), [candidate.name], calls)
-    return CallProfile(found, trace)
+        (profile,) = reading.read(json.loads(file.read_text()), [candidate.name], calls)
+    return CallProfile(profile, trace)

@@ -2,7 +2,7 @@
 #pragma once
 #include "elementwise.cuh"
 
-// In the order of ACTS in _gemm.py.
+// In the order of ACTS in cuda_reference/_gemm.py.
 enum Act { NONE, RELU, GELU, GELU_TANH, SILU, SIGMOID, TANH, LEAKY_RELU };
 
 __device__ inline float erf_of(float x) { return erff(x); }

@@ -96,10 +96,10 @@ def _fake(
 
 def _backward(call: Any, of_dx: Tensor | None, of_sums: Tensor | None) -> dict[str, Tensor | None]:
     """Linear in grad; of saved, what is 0 almost everywhere."""
-    found: dict[str, Tensor | None] = {}
+    grads: dict[str, Tensor | None] = {}
     if "saved" in call.needs:
         _gemm.refuse_second("act_backward", call.act)
-        found["saved"] = torch.zeros_like(call.saved)
+        grads["saved"] = torch.zeros_like(call.saved)
     if "grad" in call.needs:
         total = of_dx
         if of_sums is not None and call.bias:
@@ -107,8 +107,8 @@ def _backward(call: Any, of_dx: Tensor | None, of_sums: Tensor | None) -> dict[s
             total = each if of_dx is None else add(of_dx, each)
         if total is not None:
             dtype = call.grad.dtype
-            found["grad"], _ = act_backward(total, call.saved, call.act, bias=False, dtype=dtype)
-    return found
+            grads["grad"], _ = act_backward(total, call.saved, call.act, bias=False, dtype=dtype)
+    return grads
 
 
 _act_backward = Registered(

@@ -149,15 +149,15 @@ def _fake_backward(grad: Tensor, gate: Tensor, up: Tensor, *_: Any) -> tuple[Ten
 
 
 def _gradients(call: Any, grad: Tensor) -> dict[str, Tensor | None]:
-    """Both of one launch; up's alone is act_mul again."""
+    """The gradients of both operands by one launch; up's alone is act_mul again."""
     variant = _rungs.again(call.variant)
     if "gate" not in call.needs:
         return {"up": reduced(act_mul(call.gate, grad, call.act, variant=variant), call.up)}
     dgate, dup = act_mul_backward(grad, call.gate, call.up, call.act, variant=variant)
-    found: dict[str, Tensor | None] = {"gate": reduced(dgate, call.gate)}
+    grads: dict[str, Tensor | None] = {"gate": reduced(dgate, call.gate)}
     if "up" in call.needs:
-        found["up"] = reduced(dup, call.up)
-    return found
+        grads["up"] = reduced(dup, call.up)
+    return grads
 
 
 def _second_gradients(
@@ -174,12 +174,12 @@ def _second_gradients(
     if of_dup is not None:
         terms["grad"].append(act_mul(gate, of_dup, act))
         terms["gate"].append(act_mul_backward(of_dup, gate, grad, act)[0])
-    found: dict[str, Tensor | None] = {}
+    grads: dict[str, Tensor | None] = {}
     for name, mine in (("grad", grad), ("gate", gate), ("up", up)):
         if name in call.needs:
             total = terms[name][:1] if len(terms[name]) < 2 else [add(*terms[name])]
-            found[name] = reduced(total[0], mine) if total else torch.zeros_like(mine)
-    return found
+            grads[name] = reduced(total[0], mine) if total else torch.zeros_like(mine)
+    return grads
 
 
 _act_mul = Registered(

@@ -128,7 +128,7 @@ def _as_tensor(op: str, x: int | float, y: int | float) -> Tensor:
 
 
 def _result_dtype(x: Any, y: Any) -> torch.dtype:
-    """As torch promotes: of a number only the kind counts."""
+    """The dtype that torch promotes to: of a number only the kind counts."""
     return torch.result_type(*(t if isinstance(t, Tensor) else type(t)() for t in (x, y)))
 
 
@@ -138,12 +138,12 @@ def _fake(x: Any, y: Any, *_: Any) -> Tensor:
 
 
 def _backward(call: Any, grad: Tensor) -> dict[str, Tensor | None]:
-    found: dict[str, Tensor | None] = {}
+    grads: dict[str, Tensor | None] = {}
     if "x" in call.needs:
-        found["x"] = reduced(grad, call.x)
+        grads["x"] = reduced(grad, call.x)
     if "y" in call.needs:
-        found["y"] = reduced(grad, call.y, call.alpha)
-    return found
+        grads["y"] = reduced(grad, call.y, call.alpha)
+    return grads
 
 
 def _register(name: str, operands: str) -> Registered:

@@ -148,7 +148,7 @@ def _reads(call: Any, training: bool = False) -> dict[str, set[str]]:
 
 
 def _backward(call: Any, grad: Tensor, training: bool = False) -> dict[str, Tensor | None]:
-    """Of the matrices that the kernel multiplied: x by rows, and weight transposed."""
+    """The gradients of x and weight, from those of the matrices that the kernel multiplied."""
     x, weight, result, bias = call.x, call.weight, call.result, call.bias
     columns, count = weight.shape[0], x.shape[:-1].numel()
     matrix, rows = torch.Size((count, x.shape[-1])), (count, columns)
@@ -166,12 +166,12 @@ def _backward(call: Any, grad: Tensor, training: bool = False) -> dict[str, Tens
         pre=training,
         transposed=True,
     )
-    found = _product_gradients.gradients(product, grad.reshape(rows))
-    dx = found.get("a")
+    grads = _product_gradients.gradients(product, grad.reshape(rows))
+    dx = grads.get("a")
     return {
         "x": None if dx is None else dx.view(x.shape),
-        "weight": found.get("b"),
-        "bias": found["bias"],
+        "weight": grads.get("b"),
+        "bias": grads["bias"],
     }
 
 

@@ -25,20 +25,20 @@ def _relu_scale(call: Any, grad: Tensor) -> dict[str, Tensor | None]:
 
 
 def _relu_scale_add(call: Any, grad: Tensor) -> dict[str, Tensor | None]:
-    found: dict[str, Tensor | None] = {"y": reduced(grad, call.y)} if "y" in call.needs else {}
+    grads: dict[str, Tensor | None] = {"y": reduced(grad, call.y)} if "y" in call.needs else {}
     if "x" in call.needs:
-        found["x"] = _through_relu(call, grad, call.x)
-    return found
+        grads["x"] = _through_relu(call, grad, call.x)
+    return grads
 
 
 def _relu_scale_backward(call: Any, g: Tensor) -> dict[str, Tensor | None]:
     """Linear in grad; in x it has steps, whose slope is 0."""
-    found: dict[str, Tensor | None] = {}
+    grads: dict[str, Tensor | None] = {}
     if "x" in call.needs:
-        found["x"] = torch.zeros(call.x.shape, dtype=call.x.dtype, device=g.device)
+        grads["x"] = torch.zeros(call.x.shape, dtype=call.x.dtype, device=g.device)
     if "grad" in call.needs:
-        found["grad"] = _through_relu(call, g, call.grad)
-    return found
+        grads["grad"] = _through_relu(call, g, call.grad)
+    return grads
 
 
 GRADIENTS = {

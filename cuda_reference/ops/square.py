@@ -86,7 +86,7 @@ def _gradient(call: Any, grad: Tensor) -> dict[str, Tensor | None]:
 
 
 def _second_gradients(call: Any, g: Tensor) -> dict[str, Tensor | None]:
-    """Of a product: each factor's gradient has the other in it."""
+    """The gradients of grad·2·x: each factor's has the other in it."""
     return {
         name: reduced(square_backward(g, other), mine)
         for name, mine, other in (("grad", call.grad, call.x), ("x", call.x, call.grad))

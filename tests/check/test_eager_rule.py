@@ -73,8 +73,8 @@ def test_a_narrow_accumulator_is_less_accurate() -> None:
             out += a[:, k, None] * b[k]
         return out
 
-    way = Implementation("triton-interpreted", None, serial)
-    (result,) = check(spec, [case], [way], limit=False)
+    implementation = Implementation("triton-interpreted", None, serial)
+    (result,) = check(spec, [case], [implementation], limit=False)
     (outcome,) = result.outcomes
     assert outcome.worst < 0.1
     assert outcome.mismatch is not None

@@ -9,7 +9,7 @@ from test_faults import Fault, assert_caught, pytestmark  # noqa: F401 - one rea
 
 TRITON, CUDA = "Triton: the kernel's logic", "CUDA: the reference kernel"
 OP = "triton_kernels/ops/act_mul.py"
-KERNELS = "triton_kernels/_gated_kernels.py"
+KERNELS = "triton_kernels/ops/_act_mul_kernels.py"
 SOURCE = "cuda_reference/csrc/act_mul.cu"
 
 FAULTS = {

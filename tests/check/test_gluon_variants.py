@@ -24,15 +24,17 @@ OPS = ("linear_act", "linear_gelu", "gemm_bias_act")
 def test_variants_of_one_mode(op: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each asks for its kernel, whatever the default would be."""
     spec = SPECS[op]
-    ways = {way.name: way for way in implementations(spec, list(MODES))}
-    assert {name for name in ways if name.endswith(("/gluon", "/tl"))} == {
+    candidates = {
+        implementation.name: implementation for implementation in implementations(spec, list(MODES))
+    }
+    assert {name for name in candidates if name.endswith(("/gluon", "/tl"))} == {
         "triton-compiled/gluon",
         "triton-compiled/tl",
     }
     asked: list[str] = []
     other = spec.changed(triton=lambda: asked.append(availability._wanted.get()))
-    for way in implementations(other, ["triton-compiled"]):
-        way()
+    for implementation in implementations(other, ["triton-compiled"]):
+        implementation()
     assert asked == ["any", "tl", "gluon"]
     assert "gluon" not in {name.partition("/")[2] for name in providers.names(spec)}
 
@@ -58,10 +60,12 @@ def test_cases_that_both_kernels_take(
 ) -> None:
     spec = SPECS["gemm_bias_act"]
     case = Case(spec.name, dtype, shape, options=options)
-    ways = [w for w in implementations(spec, ["triton-compiled"]) if w.variant]
+    candidates = [w for w in implementations(spec, ["triton-compiled"]) if w.variant]
     for reason in ("", "there is no GPU"):
         monkeypatch.setattr(availability, "here", lambda reason=reason: reason)
-        assert [applies(way, spec, case) for way in ways] == [taken and not reason] * 2
+        assert [applies(implementation, spec, case) for implementation in candidates] == [
+            taken and not reason
+        ] * 2
     assert eager_rule.answers_to_eager(spec, case, "triton", "gluon", 10**4) == (
         eager_rule.answers_to_eager(spec, case, "triton", None, 10**4)
     )

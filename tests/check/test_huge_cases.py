@@ -23,9 +23,11 @@ def test_a_case_that_runs_out_of_memory_is_left_out(monkeypatch: pytest.MonkeyPa
             raise torch.OutOfMemoryError(said)
         return torch.mul(x, x, out=out)
 
-    way = Implementation("triton-interpreted", None, square)
+    implementation = Implementation("triton-interpreted", None, square)
     row = Row("square", "float32", True)
-    for result in check(spec, [Case("square", "float32", shape) for shape in shapes], [way]):
+    for result in check(
+        spec, [Case("square", "float32", shape) for shape in shapes], [implementation]
+    ):
         row.add(result)
     assert (row.cases, row.passed) == (2, True)
     (left,) = row.left_out
@@ -39,7 +41,7 @@ def test_a_huge_result_is_judged_in_parts(op: str, monkeypatch: pytest.MonkeyPat
     """By bits, and by a bound: all that is wrong is counted, the worst of all parts is told."""
     spec = SPECS[op]
     case = Case(op, "float32", (33, 129), options={"to": "same"} if op == "sum_to" else {})
-    way = Implementation("triton-interpreted", None, spec.triton)
+    implementation = Implementation("triton-interpreted", None, spec.triton)
     arguments = spec.inputs(case)
     reference = spec.oracle(*arguments[0], **arguments[1])
     wrong = reference.float().clone().reshape(33, 129)
@@ -48,7 +50,7 @@ def test_a_huge_result_is_judged_in_parts(op: str, monkeypatch: pytest.MonkeyPat
     wrong[31, 128] += 2
 
     def judged(result: Tensor) -> running.Outcome:
-        return running.judge(spec, case, way, arguments, result, reference)
+        return running.judge(spec, case, implementation, arguments, result, reference)
 
     whole, right = judged(wrong), judged(reference.float())
     monkeypatch.setattr(numerics, "CHUNK", 5 * 129)

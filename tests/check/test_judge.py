@@ -180,8 +180,8 @@ def test_sums_of_very_many_have_a_bound() -> None:
 
 def test_check_wants_out_to_be_written_and_returned() -> None:
     spec = SPECS["square"]
-    way = Implementation("triton-interpreted", None, lambda x, out: x * x)
-    (result,) = check(spec, [Case("square", "float32", (33, 129))], [way])
+    implementation = Implementation("triton-interpreted", None, lambda x, out: x * x)
+    (result,) = check(spec, [Case("square", "float32", (33, 129))], [implementation])
     assert result.outcomes[0].mismatch is not None
     assert "returned another tensor than out" in result.outcomes[0].mismatch.problem
 
@@ -199,8 +199,8 @@ def test_check_sees_a_write_to_the_inputs(layout: str) -> None:
 
     case = Case("square", "float32", (33, 129), layout)
     healthy = implementations(spec, ["cuda-host"])[0]
-    ways = [Implementation("triton-interpreted", None, scribbles), healthy]
-    (result,) = check(spec, [case], ways)
+    candidates = [Implementation("triton-interpreted", None, scribbles), healthy]
+    (result,) = check(spec, [case], candidates)
     assert [o.mismatch and o.mismatch.problem for o in result.outcomes] == [
         "wrote to its inputs",
         None,
@@ -235,8 +235,8 @@ def test_exhaustive(square: Any, problem: str | None, monkeypatch: pytest.Monkey
     monkeypatch.setattr(torch.cuda, "synchronize", lambda: None)
     monkeypatch.setattr(running, "gpu_is_lost", lambda: False)
     row = Row("square", "float32", True)
-    way = OnGpu("triton-compiled", None, square)
-    exhaustive.prove(SPECS["square"], "float32", row, [way])
+    implementation = OnGpu("triton-compiled", None, square)
+    exhaustive.prove(SPECS["square"], "float32", row, [implementation])
     assert len(row.mismatches) == (problem is not None)
     if problem is not None:
         assert row.mismatches[0].problem.startswith(problem)

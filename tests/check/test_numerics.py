@@ -73,11 +73,11 @@ def _nearest(exact: Fraction, dtype: torch.dtype) -> float:
     return float(rounded)
 
 
-def _judge(case: Case, way: str, result: torch.Tensor) -> running.Outcome:
+def _judge(case: Case, name: str, result: torch.Tensor) -> running.Outcome:
     spec = SPECS["gemm_bias_act"]
     arguments = spec.inputs(case)
     reference = spec.oracle(*arguments[0], **arguments[1])
-    implementation = Implementation(way, None, spec.triton)
+    implementation = Implementation(name, None, spec.triton)
     return running.judge(spec, case, implementation, arguments, result, reference)
 
 

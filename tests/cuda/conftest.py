@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import torch
 from cached import write_source
 from host_kernels import KERNELS
 
@@ -45,3 +47,12 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 @pytest.fixture
 def csrc(tmp_path: Path) -> Path:
     return write_source(tmp_path / "csrc")
+
+
+@pytest.fixture(scope="module")
+def no_gpu() -> Iterator[None]:
+    """Else torch builds what is loaded, too, and some sources are wrong on purpose; what it builds
+    is test_load_on_gpu's."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(torch.cuda, "is_available", lambda: False)
+        yield

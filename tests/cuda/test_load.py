@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -13,15 +12,7 @@ from written_kernels import HEADER, MANY
 from cuda_reference import BuildError, load, load_inline
 from cuda_reference._extension import Extension
 
-pytestmark = [needs_host_target, pytest.mark.usefixtures("own_library_cache")]
-
-
-@pytest.fixture(scope="module", autouse=True)
-def no_gpu() -> Iterator[None]:
-    """Else torch builds every source, too, and some are wrong on purpose. See test_load_on_gpu."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(torch.cuda, "is_available", lambda: False)
-        yield
+pytestmark = [needs_host_target, pytest.mark.usefixtures("own_library_cache", "no_gpu")]
 
 
 @pytest.fixture(scope="module")

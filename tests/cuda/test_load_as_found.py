@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -12,7 +11,7 @@ from cached import needs_host_target
 from cuda_reference import BuildError, load
 from cuda_reference._extension import Extension
 
-pytestmark = [needs_host_target, pytest.mark.usefixtures("own_library_cache")]
+pytestmark = [needs_host_target, pytest.mark.usefixtures("own_library_cache", "no_gpu")]
 
 SOURCE = """\
 #include <torch/extension.h>
@@ -78,14 +77,6 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (folder / "tiled.cu").write_text(TILED)
     (folder / "tiles.cuh").write_text("#pragma once\n#include <cute/tensor.hpp>\n")
     return folder
-
-
-@pytest.fixture(scope="module", autouse=True)
-def no_gpu() -> Iterator[None]:
-    """Else torch builds every source, too."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(torch.cuda, "is_available", lambda: False)
-        yield
 
 
 def loaded(folder: Path, *, sanitize: str | None = None) -> Extension:

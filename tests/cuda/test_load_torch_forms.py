@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -12,7 +11,7 @@ from cached import needs_host_target
 from cuda_reference import BuildError, load
 from cuda_reference._extension import Extension
 
-pytestmark = [needs_host_target, pytest.mark.usefixtures("own_library_cache")]
+pytestmark = [needs_host_target, pytest.mark.usefixtures("own_library_cache", "no_gpu")]
 
 SOURCE = r"""
 #include <torch/extension.h>
@@ -129,14 +128,6 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {
   m.def("weighted", &weighted);
 }
 """
-
-
-@pytest.fixture(scope="module", autouse=True)
-def no_gpu() -> Iterator[None]:
-    """Else torch builds the source, too."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(torch.cuda, "is_available", lambda: False)
-        yield
 
 
 @pytest.fixture(scope="module")

@@ -154,17 +154,17 @@ def test_the_way_of_the_worst_element() -> None:
     expected = torch.full((16, 16), 13.5).double() + x.sum(1, keepdim=True)  # (0 + 0 + 1 + 2)³ / 2
     found = debug(way_kernel, (1,), (x, w, out, 16, 16), oracle=lambda: expected, BLOCK=16)
     assert found.wrong[0].deviation.index == (3, 5)
-    way = {(step.place.function, step.name): step for step in found.wrong[0].lane_history}
-    assert set(way) == {
+    history = {(step.place.function, step.name): step for step in found.wrong[0].lane_history}
+    assert set(history) == {
         *(("way_kernel", name) for name in ("acc", "i", "out", "m", "n", "x", "w", "row", "")),
         *(("cube_half", name) for name in ("cubed", "return")),
     }
-    assert str(way["way_kernel", "x"]) == "x = 0…2 (16 lanes)"  # a row of the product's
-    assert str(way["way_kernel", "w"]) == "w = 0…1 (16 lanes)"  # and a column
-    assert str(way["way_kernel", "row"]) == "row = 2"
-    assert str(way["cube_half", "cubed"]) == "cubed = 125"
-    assert str(way["cube_half", "return"]) == "returns 62.5"
-    assert str(way["way_kernel", "i"]) == "i = 0, …, 2 (3 times)"
+    assert str(history["way_kernel", "x"]) == "x = 0…2 (16 lanes)"  # a row of the product's
+    assert str(history["way_kernel", "w"]) == "w = 0…1 (16 lanes)"  # and a column
+    assert str(history["way_kernel", "row"]) == "row = 2"
+    assert str(history["cube_half", "cubed"]) == "cubed = 125"
+    assert str(history["cube_half", "return"]) == "returns 62.5"
+    assert str(history["way_kernel", "i"]) == "i = 0, …, 2 (3 times)"
     accumulated = [str(s) for s in found.wrong[0].lane_history if s.name == "acc"]
     assert accumulated == ["acc = 2", "acc = 2, …, 5 (3 times)"]
     text = str(found)

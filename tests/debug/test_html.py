@@ -98,11 +98,13 @@ def test_wrong_elements_tile_lines_and_the_lanes_way() -> None:
     assert all(path.count("h") == 2 for path in outlined)
     store = page.line("store out_ptr")
     assert store.count('class="wrong4"') > 16
-    way = page.text.partition('<h2 id="way">On the way to out_ptr[7, 10], lane [7, 10]')[2]
-    told = re.sub(r"<[^>]+>", "", way)
+    history = page.text.partition('<h2 id="way">On the way to out_ptr[7, 10], lane [7, 10]')[2]
+    told = re.sub(r"<[^>]+>", "", history)
     assert re.search(r":22 m = tl\.program_id\(0\).*\n\s*m = 7\b", told)
     assert re.search(r":43 acc \+= tl\.load\(bias_ptr.*\n\s*acc = -8\.27578", told)
-    assert re.search(r'<a href="#(\w+)">:43</a>.*id="\1">\s*<h3[^>]*>load <code>bias', way, re.S)
+    assert re.search(
+        r'<a href="#(\w+)">:43</a>.*id="\1">\s*<h3[^>]*>load <code>bias', history, re.S
+    )
 
 
 def test_masked_off_lanes_and_the_elements_they_point_at() -> None:

@@ -23,6 +23,7 @@ PARAMETRISED = (
     "ops",
     "properties",
     "tensors_without_memory",
+    "variants",
     "versions",
 )
 

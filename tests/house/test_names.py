@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import re
 from pathlib import Path
 
@@ -52,3 +53,15 @@ def test_nothing_uses_an_old_name(old: str, new: str) -> None:
     file = new.replace(".", "/")
     if old.startswith(("compare.", "triton_kernels.")):
         assert (ROOT / f"{file}.py").is_file() or (ROOT / file / "__init__.py").is_file(), new
+
+
+def test_no_variable_is_called_found() -> None:
+    """It says that something was found, not what."""
+    wrong = [
+        f"{path.relative_to(ROOT)}:{node.lineno}"
+        for path, text in TEXTS.items()
+        if path.suffix == ".py" and path.relative_to(ROOT).parts[0] in FOLDERS[:3]
+        for node in ast.walk(ast.parse(text))
+        if isinstance(node, ast.Name) and node.id == "found" and isinstance(node.ctx, ast.Store)
+    ]
+    assert not wrong

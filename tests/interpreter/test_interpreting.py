@@ -134,7 +134,7 @@ with triton_kernels.interpret():
     assert float(triton_kernels.gemm_bias_act(a, a, act="gelu").sum()) == 64.0**3
 operands = a, a, None, None, a, None, None, None
 import test_interpreting, triton.language as tl
-sizes = [64, 64, 64, 64, 1, 64, 1, 0, 0, 0, 64, 1, 1.0, 0.0, 1]
+sizes = [(64, 64, 64), (64, 1), (64, 1), 0, (0, 0), (64, 1), 1.0, 0.0, 1]
 units = dict(UNITS=(1, 1, 1, 1), B_POLICY="")
 options = dict(OP="gemm", ACT=gelu, C=tl.float32, PRECISION="ieee", grid=(1,), **units)
 product = Problem(64, 64, 64, torch.float32, torch.float32)

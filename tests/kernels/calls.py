@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable
 from typing import Any
 
+import pytest
 import torch
 from every_function import PAIRS
 from torch import Tensor
@@ -28,3 +29,16 @@ def good(op: str, device: torch.device) -> dict[str, Any]:
 
 def tensors(op: str) -> list[str]:
     return [name for name, t in good(op, torch.device("cpu")).items() if isinstance(t, Tensor)]
+
+
+def refused(
+    run: Callable[[], Any], op: str, error: type[Exception], words: tuple[str, ...]
+) -> None:
+    """The call raises exactly that class, and its message names the function and all words."""
+    with pytest.raises(error) as caught:
+        run()
+    message = str(caught.value)
+    assert caught.type is error, f"{caught.type.__name__}: {message}"
+    assert message.startswith(f"{op}(): "), message
+    missing = [word for word in words if word not in message]
+    assert not missing, f"{missing} not in: {message}"

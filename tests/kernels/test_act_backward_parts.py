@@ -1,16 +1,21 @@
-"""act_backward where a program has several blocks of rows: the interpreter would need a thousand
-programs to come to that by itself."""
+"""How act_backward cuts its work: its tiles; several blocks of rows a program, to which the
+interpreter would need a thousand programs to come by itself."""
 
 from __future__ import annotations
 
-import pytest
+from typing import Any
 
+import pytest
+import torch
+
+import triton_kernels
 from compare.cases import Case
 from compare.checking import verdicts
 from compare.checking.implementations import implementations
 from compare.ops import SPECS
 from triton_kernels import _launch
 from triton_kernels._launch import Launch
+from triton_kernels.interpreter import cross_compile
 from triton_kernels.ops import act_backward
 
 
@@ -25,12 +30,36 @@ def test_several_blocks_of_rows_in_a_part(
 ) -> None:
     monkeypatch.setattr(act_backward, "PROGRAMS", 1)
     spec = SPECS["act_backward"]
-    ways = implementations(spec, ["triton-interpreted"])
+    candidates = implementations(spec, ["triton-interpreted"])
     for values, act in (("integers", "relu"), ("normal", "gelu")):
         case = Case("act_backward", dtype, (129, 257), "padded", values, options={"act": act})
         with _launch.multiprocessors(programs):
-            (result,) = verdicts.check(spec, [case], ways)
+            (result,) = verdicts.check(spec, [case], candidates)
         (outcome,) = result.outcomes
         assert outcome.mismatch is None, str(outcome.mismatch)
         assert launches[0].grid[:2] == (5, parts)
         launches.clear()
+
+
+@pytest.mark.parametrize(
+    ("N", "pitch", "tile"),
+    [
+        (1024, 1024, (32, 64)),
+        (1024, 1025, (32, 64)),  # pitches do not count
+        (1000, 1000, (32, 64)),  # eight of 16 bits are 16 bytes
+        (1000, 1001, (16, 64)),
+        (1004, 1012, (16, 64)),
+        (24, 24, (64, 32)),
+    ],
+)
+def test_tiles(N: int, pitch: int, tile: tuple[int, int]) -> None:
+    found = []
+
+    def note(kernel: Any, grid: Any, *args: Any, **meta: Any) -> None:
+        found.append((meta["BLOCK_M"], meta["BLOCK_N"]))
+
+    matrix = torch.empty(16384, pitch, dtype=torch.bfloat16, device="meta")[:, :N]
+    with pytest.MonkeyPatch.context() as patch, cross_compile.compiling(90):
+        patch.setattr(cross_compile, "launch", note)
+        triton_kernels.act_backward(matrix, matrix, "relu", bias=False)
+    assert found[0] == tile

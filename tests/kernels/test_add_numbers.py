@@ -98,15 +98,19 @@ def test_two_numbers_make_a_tensor_on_the_cpu(mode: str, add: Add) -> None:
 @pytest.mark.parametrize("mode", ["triton-interpreted", "triton-compiled"], indirect=True)
 def test_variants_of_the_triton_side(mode: str, device: torch.device) -> None:
     y = torch.ones(9, dtype=torch.float16, device=device)
-    for way in implementations(SPECS["add"], [mode])[1:]:
-        if way.variant and way.variant.startswith("f16"):
-            assert way(2.0, y, alpha=3).tolist() == [5.0] * 9
+    for implementation in implementations(SPECS["add"], [mode])[1:]:
+        if implementation.variant and implementation.variant.startswith("f16"):
+            assert implementation(2.0, y, alpha=3).tolist() == [5.0] * 9
 
 
 @pytest.mark.parametrize("mode", ["cuda-host", "cuda-gpu"], indirect=True)
 def test_variants_of_the_cuda_side_take_two_tensors(mode: str, device: torch.device) -> None:
     y = torch.ones(9, device=device)
-    f32 = next(way for way in implementations(SPECS["add"], [mode]) if way.variant == "f32")
+    f32 = next(
+        implementation
+        for implementation in implementations(SPECS["add"], [mode])
+        if implementation.variant == "f32"
+    )
     for args, name in (((2.0, y), "x"), ((y, 2.0), "y")):
         with pytest.raises(
             ValueError, match=rf"^add\(\): variant 'f32' .* but '{name}' is a number"

@@ -13,13 +13,12 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from calls import Call, good, tensors
+from calls import Call, good, refused, tensors
 from every_function import PAIRS
 from torch import Tensor
 
 import cuda_reference
-import triton_kernels
-from compare.checking.implementations import MODES, Implementation, implementations
+from compare.checking.implementations import MODES, implementations
 from compare.ops import SPECS
 from compare.specs import Elementwise, Product
 
@@ -358,19 +357,6 @@ TABLE = {
 }
 
 
-def refused(
-    run: Callable[[], Any], op: str, error: type[Exception], words: tuple[str, ...]
-) -> None:
-    """The call raises exactly that class, and its message names the function and all words."""
-    with pytest.raises(error) as caught:
-        run()
-    message = str(caught.value)
-    assert caught.type is error, f"{caught.type.__name__}: {message}"
-    assert message.startswith(f"{op}(): "), message
-    missing = [word for word in words if word not in message]
-    assert not missing, f"{missing} not in: {message}"
-
-
 @pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")
 @pytest.mark.parametrize(("kind", "op"), [key for key, cases in TABLE.items() if cases])
 def test_bad_calls(kind: str, op: str, mode: str, call: Call, device: torch.device) -> None:
@@ -425,49 +411,6 @@ def test_inputs_that_require_grad_are_fine_without_grad_mode(
         assert not call(op, arguments).isnan().any()
 
 
-def test_variant_of_another_dtype_or_layout(mode: str, device: torch.device) -> None:
-    """The sides differ in one thing: Triton's variants pin a dtype only and take any layout."""
-    side = MODES[mode][0]
-    package = triton_kernels if side == "triton" else cuda_reference
-    error = TypeError if side == "triton" else ValueError
-    dtypes = {"f32": torch.float32, "f16": torch.float16, "bf16": torch.bfloat16}
-    for name, function in package.variants("add").items():
-        if (own := dtypes.get(name.split("x")[0])) is None:  # a rung is of no one dtype
-            continue
-        run = Implementation(mode, name, function)
-        for dtype in (*dtypes.values(), DOUBLE, INT):
-            x = torch.ones(9, dtype=dtype, device=device)
-            out = torch.full_like(x, 7)
-            if dtype == own:
-                assert run(x, x, out=out).tolist() == [2] * 9
-                continue
-            words = (f"'{name}'", str(dtype))
-            refused(lambda run=run, x=x, out=out: run(x, x, out=out), "add", error, words)
-            assert out.tolist() == [7] * 9
-        if side == "cuda":
-            x = torch.ones(18, dtype=own, device=device)[::2]
-            out = torch.full((9,), 7, dtype=own, device=device)
-            words = (f"'{name}'", "'x'", "contiguous", "2")
-            refused(lambda run=run, x=x, out=out: run(x, x, out=out), "add", error, words)
-            assert out.tolist() == [7] * 9
-
-
-@pytest.mark.parametrize("package", [triton_kernels, cuda_reference])
-@pytest.mark.parametrize("op", ["sub", "", None])
-def test_variants_of_an_unknown_op(package: Any, op: Any) -> None:
-    words = (repr(op), *SPECS)
-    refused(lambda: package.variants(op), "variants", ValueError, words)
-
-
-@pytest.mark.parametrize("op", list(SPECS))
-def test_both_sides_name_the_same_variants_of_add(op: str) -> None:
-    triton_names, cuda_names = (set(p.variants(op)) for p in (triton_kernels, cuda_reference))
-    assert triton_names <= cuda_names
-    if op == "add":
-        assert triton_names == cuda_names - set(SPECS[op].rungs())
-        assert len(triton_names) == 10
-
-
 @pytest.mark.gpu_only
 def test_zero_d_cpu_tensor_joins_gpu_tensors() -> None:
     """As in torch; in either order, and the result lives on the GPU."""
@@ -477,17 +420,19 @@ def test_zero_d_cpu_tensor_joins_gpu_tensors() -> None:
     for mode in ("triton-compiled", "cuda-gpu"):
         for op, extra in (("add", {}), ("relu_scale_add", {"scale": 2.0})):
             with contextlib.suppress(cuda_reference.BuildError):
-                way = implementations(SPECS[op], [mode])[0]
+                implementation = implementations(SPECS[op], [mode])[0]
                 for args in ((x, scalar), (scalar, x)):
                     on_gpu = tuple(t.to("cuda") for t in args)
-                    out = way(*args, **extra)
+                    out = implementation(*args, **extra)
                     assert out.device.type == "cuda"
                     assert out.dtype == torch.float32
-                    assert torch.equal(out, way(*on_gpu, **extra))
+                    assert torch.equal(out, implementation(*on_gpu, **extra))
                     ran += 1
                 one_d = scalar.reshape(1).float()
                 refused(
-                    lambda way=way, one_d=one_d, extra=extra: way(x, one_d, **extra),
+                    lambda implementation=implementation, one_d=one_d, extra=extra: implementation(
+                        x, one_d, **extra
+                    ),
                     op,
                     RuntimeError,
                     ("'x'", "'y'", "cuda", "cpu"),

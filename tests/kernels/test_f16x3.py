@@ -13,7 +13,8 @@ import triton_kernels as tk
 from compare.specs import product_bounds
 from cuda_reference import _build
 from triton_kernels import _launch
-from triton_kernels.gemm import GPUS, Problem, choose, parts
+from triton_kernels.gemm import GPUS, Configuration, Problem, choose, parts
+from triton_kernels.gemm.arguments import Gemm
 
 LAYOUTS = {  # a [M, K] and b [K, N]
     "forward": (False, True),
@@ -171,9 +172,9 @@ def test_gradients_have_the_same_precision(
     asked: list[tuple[int, ...]] = []
     by_parts = parts.by_parts
 
-    def noted(chosen: object, op: str, a: Tensor, b: Tensor, *rest: object) -> None:
-        asked.append((a.shape[0], b.shape[1], a.shape[1]))
-        by_parts(chosen, op, a, b, *rest)  # type: ignore[arg-type]
+    def noted(chosen: Configuration, gemm: Gemm) -> None:
+        asked.append(gemm.shape)
+        by_parts(chosen, gemm)
 
     monkeypatch.setattr("triton_kernels.gemm.launch.by_parts", noted)
     x, weight = matrix(5, 8, False).requires_grad_(), matrix(6, 8, False).requires_grad_()

@@ -126,9 +126,9 @@ def test_the_quick_check_splits_each_kind_of_tile_in_parts_of_unequal_length(
     """Interpreted, too, where float16 stands for bfloat16; the memory is stated, too."""
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     spec, found = SPECS["gemm_bias_act"], set()
-    (way,) = implementations(spec, ["triton-interpreted"])
+    (implementation,) = implementations(spec, ["triton-interpreted"])
     for case in spec.cases("float16", "quick"):
-        if case.shape[2] < 1000 or not is_quick(way, spec, case):
+        if case.shape[2] < 1000 or not is_quick(implementation, spec, case):
             continue
         form, steps = chosen_by(case), cdiv(case.shape[2], 128)
         if form.SPLIT > 1 and steps % form.SPLIT:

@@ -153,11 +153,11 @@ def tables(dtype: str) -> set[tuple[Any, ...]]:
 def quick_launches(dtype: str) -> list[tuple[Case, dict[str, Any]]]:
     """What the quick cases that take reasonable time on a CPU launch."""
     spec = SPECS["gemm_bias_act"]
-    (way,) = implementations(spec, ["triton-interpreted"])
+    (implementation,) = implementations(spec, ["triton-interpreted"])
     pairs = []
     with recorded() as launches:
         for case in spec.cases(dtype, "quick"):
-            if is_quick(way, spec, case) or torch.cuda.is_available():
+            if is_quick(implementation, spec, case) or torch.cuda.is_available():
                 arguments, options = spec.inputs(case, torch.device("meta"))
                 spec.called(case, spec.triton)(*arguments, **options)
                 pairs += [(case, options) for name, options in launches if name not in OTHERS]

@@ -23,6 +23,7 @@ from compare.specs.products import GLUON
 from triton_kernels import _launch
 from triton_kernels._gpu import Gpu
 from triton_kernels.gemm import GPUS, Configuration, Problem, choose, launch
+from triton_kernels.gemm.arguments import Gemm
 from triton_kernels.gemm.gluon import availability
 from triton_kernels.gemm.gluon.forms import FORMS
 from triton_kernels.interpreter.cross_compile import compiling
@@ -139,7 +140,7 @@ def compiled(form: Configuration, monkeypatch: pytest.MonkeyPatch, i: int) -> An
     a, b = operand(M, K, bool(i & 2)), operand(K, N, not i & 1)
     act = ("none", "gelu", "gelu_tanh", "silu")[i]
     with compiling(90) as launches:
-        launch.launch("gemm_bias_act", a, b, bias, c, out, act, 1.0, 1.0, "ieee", pre)
+        launch.launch(Gemm("gemm_bias_act", a, b, bias, c, out, act, 1.0, 1.0, "ieee", pre))
     (found,) = launches
     return found
 
@@ -231,7 +232,7 @@ def on_an_h200(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Configuration]]
 def call(rows: int = 12608) -> None:
     a, b = (torch.empty(s, dtype=BF16) for s in ((rows, 768), (768, 3072)))
     out = torch.empty(rows, 3072, dtype=BF16)
-    launch.launch("gemm_bias_act", a, b, None, None, out, "none", 1.0, 0.0, "ieee")
+    launch.launch(Gemm("gemm_bias_act", a, b, None, None, out, "none", 1.0, 0.0, "ieee"))
 
 
 def test_a_launch_that_fails_leaves_the_other_kernels(

@@ -135,12 +135,12 @@ def recorded(mode: str, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Record
     monkeypatch.setattr(_registered, "_watched", lambda: False)
 
     def run(op: str, args: tuple, options: dict[str, Any], variant: str | None = None) -> Recorder:
-        ways = implementations(SPECS[op], [mode])
-        way = next(w for w in ways if w.variant == variant)
+        candidates = implementations(SPECS[op], [mode])
+        implementation = next(w for w in candidates if w.variant == variant)
         for _ in range(2):
-            way(*args, **options)
+            implementation(*args, **options)
         with Recorder() as recorder:
-            out = way(*args, **options)
+            out = implementation(*args, **options)
         assert isinstance(out, Tensor)
         return recorder
 
@@ -174,13 +174,17 @@ def test_variants_too(mode: str, recorded: Callable[..., Recorder]) -> None:
         ("linear_gelu", (torch.ones(40, 72), torch.ones(48, 72))),
         ("gemm_bias_act", (torch.ones(40, 72), torch.ones(72, 48))),
     ):
-        for way in implementations(SPECS[op], [mode]):
-            if way.variant is None or (way.variant == "gluon" and availability.here()):
+        for implementation in implementations(SPECS[op], [mode]):
+            if implementation.variant is None or (
+                implementation.variant == "gluon" and availability.here()
+            ):
                 continue
-            dtype = types.get(way.variant.split("x")[0], torch.float32)
-            dtype = torch.float16 if way.variant in ("wmma", "gluon") else dtype
+            dtype = types.get(implementation.variant.split("x")[0], torch.float32)
+            dtype = torch.float16 if implementation.variant in ("wmma", "gluon") else dtype
             here = tuple(t.to(device, dtype) for t in args)
-            assert recorded(op, here, {}, way.variant).surprises == [], way.name
+            assert recorded(op, here, {}, implementation.variant).surprises == [], (
+                implementation.name
+            )
             ran += 1
     assert ran >= 10
 

@@ -189,7 +189,12 @@ def test_own_ops_come_first() -> None:
     assert "add" in seen
     assert population.seen_by("triton_kernels/ops/sum_to.py", ["square"]) == ["square"]
     mutants = population.population(["triton"], ["square"])
-    assert not any(m.file == "triton_kernels/ops/sum_to.py" for m in mutants)
+    assert not any("sum_to" in m.file for m in mutants)
+
+
+def test_a_private_file_goes_with_the_op_that_imports_it() -> None:
+    mutants = population.population(["triton"], ["sum_to"])
+    assert "triton_kernels/ops/_sum_to_tiles.py" in {m.file for m in mutants}
 
 
 def test_the_telling_cases_come_first() -> None:

@@ -50,10 +50,10 @@ def shifted(by: float) -> Outcome:
     case = Case("linear_gelu", "float32", (4, 8, 16), options=spec.default_options)
     arguments = spec.inputs(case)
     reference = spec.oracle(*arguments[0], **arguments[1])
-    way = Implementation("triton-interpreted", None, spec.triton)
-    bound = spec.bound(way.name, arguments, reference, torch.float32)  # type: ignore[misc]
+    implementation = Implementation("triton-interpreted", None, spec.triton)
+    bound = spec.bound(implementation.name, arguments, reference, torch.float32)  # type: ignore[misc]
     result = (reference + by * bound).float()
-    return running.judge(spec, case, way, arguments, result, reference)
+    return running.judge(spec, case, implementation, arguments, result, reference)
 
 
 def test_a_check_counts_every_element_of_every_run() -> None:
@@ -76,13 +76,13 @@ def test_exact_errors_are_counted_in_ulps() -> None:
     case = Case("square", "float32", (4,))
     arguments = spec.inputs(case)
     reference = spec.oracle(*arguments[0])
-    way = Implementation("cuda-host", None, spec.cuda)
-    same = running.judge(spec, case, way, arguments, reference.clone(), reference)
+    implementation = Implementation("cuda-host", None, spec.cuda)
+    same = running.judge(spec, case, implementation, arguments, reference.clone(), reference)
     assert same.errors == {"exact_ulp": {"0": 4}}
     off = reference.clone().view(torch.int32)
     off[1] += 1
     off[2] += 3
-    found = running.judge(spec, case, way, arguments, off.view(torch.float32), reference)
+    found = running.judge(spec, case, implementation, arguments, off.view(torch.float32), reference)
     assert found.errors == {"exact_ulp": {"0": 2, "1": 1, "4": 1}}
 
 

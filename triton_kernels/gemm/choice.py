@@ -52,7 +52,7 @@ class TmaTiles(NamedTuple):
     long: Tiles | None = None
 
     def for_problem(self, problem: Problem, constants: Constants = SHIPPED) -> Configuration:
-        """With the stages and warps that are best for K, with or without c."""
+        """The configuration with the stages and warps that are best for K, with or without c."""
         tiles = self.tiles
         if problem.c:
             tiles = tiles._replace(num_stages=self.stages_with_c)
@@ -90,10 +90,10 @@ FEW_TILES = Tiles(32, 32, 128, 8, 4, 4), Tiles(64, 32, 128, 8, 4, 4)
 @functools.lru_cache(4096)
 def choose(problem: Problem, gpu: Gpu) -> Configuration:
     """The configuration for a problem."""
-    found = candidates(problem, gpu)
-    if len(found) == 1:
-        return next(iter(found))
-    return min(found, key=lambda form: model.seconds(problem, gpu, form, found[form]))
+    speeds = candidates(problem, gpu)
+    if len(speeds) == 1:
+        return next(iter(speeds))
+    return min(speeds, key=lambda form: model.seconds(problem, gpu, form, speeds[form]))
 
 
 def candidates(problem: Problem, gpu: Gpu) -> dict[Configuration, float]:
@@ -102,23 +102,23 @@ def candidates(problem: Problem, gpu: Gpu) -> dict[Configuration, float]:
     if problem.precision == "f16x3":
         return {_of_parts(problem, gpu): 0.0}
     constants = _measured.constants(gpu)
-    found: dict[Configuration, float] = {}
+    speeds: dict[Configuration, float] = {}
     if tma_pays(problem, gpu):
         reached = {f: r for f, r in forms.able(problem, gpu).items() if _fits(f, problem, gpu)}
         for form, each in reached.items():
-            found |= dict.fromkeys((form, *split(form, problem, gpu)), each)
-        if found and problem.kernels == "gluon":
-            return found
-        found |= _of_tma(problem, gpu, constants)
-    if not found:
+            speeds |= dict.fromkeys((form, *split(form, problem, gpu)), each)
+        if speeds and problem.kernels == "gluon":
+            return speeds
+        speeds |= _of_tma(problem, gpu, constants)
+    if not speeds:
         wanted = Configuration(False, tiles_for(problem, gpu, constants))
-        found[fitting(wanted, problem, gpu) or _SMALLEST] = 0.0
+        speeds[fitting(wanted, problem, gpu) or _SMALLEST] = 0.0
     if problem.dtype in HALVES:
         few = [tiles_for(problem, gpu, constants)._replace(BLOCK_N=SMALL)]
         for tiles in few if problem.M <= SMALL else FEW_TILES:
             if (small := fitting(Configuration(False, tiles), problem, gpu)) is not None:
-                found |= dict.fromkeys(split(small, problem, gpu), 0.0)
-    return found
+                speeds |= dict.fromkeys(split(small, problem, gpu), 0.0)
+    return speeds
 
 
 def _of_parts(problem: Problem, gpu: Gpu) -> Configuration:

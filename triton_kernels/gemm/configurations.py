@@ -73,7 +73,7 @@ class Configuration(NamedTuple):
         return cdiv(M, self.tiles.BLOCK_M) * cdiv(N, self.tiles.BLOCK_N)
 
     def parts(self, K: int) -> int:
-        """In how many parts so long a sum is made: each has a step at least."""
+        """The number of parts of a sum over K; each has one step at least."""
         return max(1, min(self.SPLIT, cdiv(K, self.tiles.BLOCK_K)))
 
     def shared_memory(self, problem: Problem, capability: int) -> int:

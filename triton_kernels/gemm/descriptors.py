@@ -17,9 +17,3 @@ class Descriptor(TensorDescriptor):  # type: ignore[misc]
     @staticmethod
     def of(matrix: Tensor, block: Block) -> Descriptor:
         return Descriptor(matrix, matrix.shape, matrix.stride(), block)
-
-
-def strides_of(bias: Tensor | None, c: Tensor | None, out: Tensor) -> tuple[int, ...]:
-    """As all kernels take them."""
-    of_c = (0, 0) if c is None else c.stride()
-    return (0 if bias is None else bias.stride(0), *of_c, *out.stride())

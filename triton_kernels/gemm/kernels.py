@@ -10,9 +10,10 @@ each program sums a part of K and leaves its sum in a workspace. The last of a t
 a counter tells, adds the parts in their order, whichever program that is, so that the bits are the
 same every time; then it does the epilogue. No program waits for another.
 
-The jit functions take what belongs together as one tuple: ``size`` is (M, N), ``bias`` (pointer,
-stride), ``c`` (pointer, row stride, column stride), ``scalars`` (alpha, beta). A pointer is None
-where there is no such tensor. OP is for the kernel's name alone.
+Kernels and jit functions take what belongs together as one tuple: ``size`` is (M, N, K), strides
+are (of rows, of columns), ``bias`` (pointer, stride), ``c`` (pointer, row stride, column stride),
+``scalars`` (alpha, beta). A pointer is None where there is no such tensor. OP is for the kernel's
+name alone.
 """
 
 from __future__ import annotations
@@ -138,18 +139,12 @@ def gemm_bias_act_kernel(
     pre_ptr,
     workspace,
     counters,
-    M,
-    N,
-    K,
-    stride_am,
-    stride_ak,
-    stride_bk,
-    stride_bn,
+    size,
+    a_strides,
+    b_strides,
     stride_bias,
-    stride_cm,
-    stride_cn,
-    stride_om,
-    stride_on,
+    c_strides,
+    out_strides,
     alpha,
     beta,
     parts,
@@ -171,6 +166,9 @@ def gemm_bias_act_kernel(
     multiples of, of a by rows, a by columns, b by columns, b by rows; 1 of what does not lie so.
     B_POLICY: b's eviction policy.
     """
+    M, N, K = size
+    stride_am, stride_ak = a_strides
+    stride_bk, stride_bn = b_strides
     tiles = tl.cdiv(M, BLOCK_M) * tl.cdiv(N, BLOCK_N)
     pid_m, pid_n = swizzle(tl.program_id(0) % tiles, M, N, BLOCK_M, BLOCK_N, GROUP_M)
     m = pid_m.to(tl.int64) * BLOCK_M + tl.arange(0, BLOCK_M)
@@ -217,13 +215,13 @@ def gemm_bias_act_kernel(
             acc,
             pid_m * BLOCK_M,
             pid_n * BLOCK_N,
-            (M, N),
+            size,
             (bias_ptr, stride_bias),
-            (c_ptr, stride_cm, stride_cn),
+            (c_ptr, c_strides[0], c_strides[1]),
             (alpha, beta),
             out_ptr,
             pre_ptr,
-            (stride_om, stride_on),
+            out_strides,
             C,
             ACT,
             False,
@@ -238,14 +236,10 @@ def gemm_tma_kernel(
     c_ptr,
     out,
     pre,
-    M,
-    N,
-    K,
+    size,
     stride_bias,
-    stride_cm,
-    stride_cn,
-    stride_om,
-    stride_on,
+    c_strides,
+    out_strides,
     alpha,
     beta,
     OP: tl.constexpr,
@@ -264,6 +258,7 @@ def gemm_tma_kernel(
 
     out and pre are descriptors if OUT_TMA.
     """
+    M, N, K = size
     tiles = tl.cdiv(M, BLOCK_M) * tl.cdiv(N, BLOCK_N)
     for tile in tl.range(tl.program_id(0), tiles, PROGRAMS, flatten=True):
         pid_m, pid_n = swizzle(tile, M, N, BLOCK_M, BLOCK_N, GROUP_M)
@@ -290,13 +285,13 @@ def gemm_tma_kernel(
                 parts[i],
                 m,
                 n + i * (BLOCK_N // SUBTILES),
-                (M, N),
+                size,
                 (bias_ptr, stride_bias),
-                (c_ptr, stride_cm, stride_cn),
+                (c_ptr, c_strides[0], c_strides[1]),
                 (alpha, beta),
                 out,
                 pre,
-                (stride_om, stride_on),
+                out_strides,
                 tl.float32,
                 ACT,
                 OUT_TMA,

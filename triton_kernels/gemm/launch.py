@@ -12,57 +12,39 @@ from triton.runtime.errors import OutOfResources
 
 from triton_kernels import _elementwise, _launch
 from triton_kernels._launch import REMEMBERED, Launch, specialization_key
-from triton_kernels._scalars import as_argument
 from triton_kernels.activations import ACTIVATIONS
 from triton_kernels.gemm import splitting
+from triton_kernels.gemm.arguments import Gemm
 from triton_kernels.gemm.choice import choose, tma_compatible, too_large
 from triton_kernels.gemm.configurations import Configuration, Problem
-from triton_kernels.gemm.descriptors import Block, Descriptor, strides_of
+from triton_kernels.gemm.descriptors import Block, Descriptor
 from triton_kernels.gemm.gluon import availability
 from triton_kernels.gemm.kernels import gemm_bias_act_kernel, gemm_tma_kernel
 from triton_kernels.gemm.parts import by_parts
 from triton_kernels.gemm.repacking import repacked
 
 
-def launch(
-    op: str,
-    a: Tensor,
-    b: Tensor,
-    bias: Tensor | None,
-    c: Tensor | None,
-    out: Tensor,
-    act: str,
-    alpha: float,
-    beta: float,
-    precision: str,
-    pre: Tensor | None = None,
-) -> None:
-    """out = act(alpha·(a@b) + beta·c + bias), of arguments that fit.
-
-    pre, of out's dtype and strides, gets the same before the activation. The first word of op's
-    name begins the kernel's.
-    """
-    op = op.partition("_")[0]
+def launch(gemm: Gemm) -> None:
+    """Run a product by the kernels and tiles that are chosen for it."""
+    out = gemm.out
     gpu = _launch.gpu(gemm_bias_act_kernel, out.device)
-    M, N = out.shape
-    if not a.shape[1]:
-        precision = "ieee"  # no descriptor is of nothing
+    M, N, K = gemm.shape
+    if not K:
+        gemm = gemm._replace(precision="ieee")  # no descriptor is of nothing
     kernels = availability.kernels(gpu, out.device)
-    problem = Problem(M, N, a.shape[1], a.dtype, out.dtype, precision, _kind(c, out), kernels)
-    scalars = as_argument(alpha, a.dtype), as_argument(beta, a.dtype)
+    kind = _kind(gemm.c, out)
+    problem = Problem(M, N, K, gemm.a.dtype, out.dtype, gemm.precision, kind, kernels)
     while True:
         chosen = choose(problem, gpu)
         if problem.kernels == "gluon" and not chosen.gluon:
             raise RuntimeError(f"gemm_gluon_kernel is not made for {problem}")
         try:
-            if precision == "f16x3":
-                by_parts(chosen, op, a, b, bias, c, out, pre, act, scalars)
+            if gemm.precision == "f16x3":
+                by_parts(chosen, gemm)
             elif chosen.tma:
-                by_descriptors(
-                    chosen, gpu.multiprocessors, op, a, b, bias, c, out, pre, act, scalars
-                )
+                by_descriptors(chosen, gpu.multiprocessors, gemm)
             else:
-                through_pointers(chosen, op, a, b, bias, c, out, pre, act, scalars, precision)
+                through_pointers(chosen, gemm)
             return
         except OutOfResources as error:
             if not too_large(chosen, problem, gpu, error):
@@ -84,75 +66,46 @@ def _kind(c: Tensor | None, out: Tensor) -> str:
     return "even" if even or not tma_compatible(out) else "odd"
 
 
-def by_descriptors(
-    chosen: Configuration,
-    most: int,
-    op: str,
-    a: Tensor,
-    b: Tensor,
-    bias: Tensor | None,
-    c: Tensor | None,
-    out: Tensor,
-    pre: Tensor | None,
-    act: str,
-    scalars: tuple[Any, Any],
-) -> None:
+def by_descriptors(chosen: Configuration, most: int, gemm: Gemm) -> None:
     """Launch gemm_tma_kernel, or gemm_gluon_kernel, with so many programs at most."""
-    K = a.shape[1]
-    (a, a_t), (b, b_t) = _tma_operands(a, b)
-    out_tma = tma_compatible(out)
+    M, N, K = shape = gemm.shape
+    (a, a_t), (b, b_t) = _tma_operands(gemm.a, gemm.b)
+    bias, c, out, pre = gemm.bias, gemm.c, gemm.out, gemm.pre
+    how = a_t, b_t, tma_compatible(out)
     if chosen.gluon:
         from triton_kernels.gemm.gluon import launch as gluon  # where it can be imported
 
-        how, parts = (a_t, b_t, out_tma), chosen.parts(K)
-        programs = min(chosen.tiles_of(*out.shape) * parts, most)
-        gluon.launch(chosen, programs, op, a, b, bias, c, out, pre, act, scalars, how, parts)
+        parts = chosen.parts(K)
+        programs = min(chosen.tiles_of(M, N) * parts, most)
+        gluon.launch(chosen, programs, gemm._replace(a=a, b=b), how, parts)
         return
-    shape, strides = (*out.shape, K), strides_of(bias, c, out)
-    keys = tuple(map(specialization_key, (a, b, bias, c, out, pre)))
+    strides = gemm.strides
     prepared, a_block, b_block, out_block = _tma_launch(
-        op, chosen, most, shape, strides, keys, act, a_t, b_t, out_tma
+        gemm.prefix, chosen, most, shape, strides, gemm.keys(a, b), gemm.act, how
     )
     results = [out, pre]
-    if out_tma:
+    if how[2]:
         results = [t if t is None else Descriptor.of(t, out_block) for t in results]
-    prepared(
-        out.device,
-        Descriptor.of(a, a_block),
-        Descriptor.of(b, b_block),
-        bias,
-        c,
-        *results,
-        *shape,
-        *strides,
-        *scalars,
-    )
+    operands = Descriptor.of(a, a_block), Descriptor.of(b, b_block)
+    prepared(out.device, *operands, bias, c, *results, shape, *strides, *gemm.scalars)
 
 
-def through_pointers(
-    chosen: Configuration,
-    op: str,
-    a: Tensor,
-    b: Tensor,
-    bias: Tensor | None,
-    c: Tensor | None,
-    out: Tensor,
-    pre: Tensor | None,
-    act: str,
-    scalars: tuple[Any, Any],
-    precision: str,
-) -> None:
+def through_pointers(chosen: Configuration, gemm: Gemm) -> None:
     """Launch gemm_bias_act_kernel."""
-    shape = *out.shape, a.shape[1]
-    if a.dtype == torch.float32 and precision == "ieee" and shape[0] > 64 and b.stride(0) == 1:
+    M, N, _ = shape = gemm.shape
+    a, b, out = gemm.a, gemm.b, gemm.out
+    if a.dtype == torch.float32 and gemm.precision == "ieee" and M > 64 and b.stride(0) == 1:
         b = b.contiguous()  # the multiply-adds read b by rows; by columns they take twice as long
-    strides = (*a.stride(), *b.stride(), *strides_of(bias, c, out))
-    keys = tuple(map(specialization_key, (a, b, bias, c, out, pre, *scalars)))
-    prepared, parts = _pointer_launch(op, chosen, shape, strides, keys, act, precision)
+    strides, scalars = (a.stride(), b.stride(), *gemm.strides), gemm.scalars
+    keys = *gemm.keys(a, b), *map(specialization_key, scalars)
+    prepared, parts = _pointer_launch(
+        gemm.prefix, chosen, shape, strides, keys, gemm.act, gemm.precision
+    )
     elements = chosen.tiles.BLOCK_M * chosen.tiles.BLOCK_N
     sums = torch.float64 if a.dtype == torch.float64 else torch.float32
-    split = splitting.memory(chosen.tiles_of(*out.shape), elements, parts, sums, out.device)
-    prepared(out.device, a, b, bias, c, out, pre, *split, *shape, *strides, *scalars, parts)
+    split = splitting.memory(chosen.tiles_of(M, N), elements, parts, sums, out.device)
+    tensors = a, b, gemm.bias, gemm.c, out, gemm.pre
+    prepared(out.device, *tensors, *split, shape, *strides, *scalars, parts)
 
 
 @functools.lru_cache(REMEMBERED)
@@ -160,7 +113,7 @@ def _pointer_launch(
     op: str,
     chosen: Configuration,
     shape: tuple[int, int, int],
-    strides: tuple[int, ...],
+    strides: tuple[Any, ...],
     keys: tuple[Any, ...],
     act: str,
     precision: str,
@@ -169,7 +122,7 @@ def _pointer_launch(
     K."""
     (dtype, _), _, _, _, (out_dtype, _), *_ = keys
     M, N, K = shape
-    am, ak, bk, bn, *_ = strides
+    (am, ak), (bk, bn), *_ = strides
     vector = 16 // dtype.itemsize
     units = [(ak, am, K), (am, ak, M), (bk, bn, K), (bn, bk, N)]
     parts = chosen.parts(K)
@@ -196,15 +149,14 @@ def _tma_launch(
     chosen: Configuration,
     most: int,
     shape: tuple[int, int, int],
-    strides: tuple[int, ...],
+    strides: tuple[Any, ...],
     keys: tuple[Any, ...],
     act: str,
-    a_t: bool,
-    b_t: bool,
-    out_tma: bool,
+    how: tuple[bool, bool, bool],
 ) -> tuple[Launch, Block, Block, Block]:
     """The launch of gemm_tma_kernel in so many programs at most, and the blocks of the descriptors
-    of a, b, out."""
+    of a, b, out. how: A_T, B_T, OUT_TMA."""
+    a_t, b_t, out_tma = how
     (dtype, _), _, _, _, (out_dtype, _), _ = keys
     prepared = Launch(
         gemm_tma_kernel,

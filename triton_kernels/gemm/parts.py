@@ -10,10 +10,11 @@ import triton
 from torch import Tensor
 
 from triton_kernels import _launch
-from triton_kernels._launch import REMEMBERED, Launch, specialization_key
+from triton_kernels._launch import REMEMBERED, Launch
 from triton_kernels.activations import ACTIVATIONS
+from triton_kernels.gemm.arguments import Gemm
 from triton_kernels.gemm.configurations import Configuration, cdiv
-from triton_kernels.gemm.descriptors import Descriptor, strides_of
+from triton_kernels.gemm.descriptors import Descriptor
 from triton_kernels.gemm.parts_kernels import gemm_again_kernel, gemm_f16x3_kernel, split_kernel
 
 PITCH = 64  # elements, of which rows of the parts are multiples: lines of 128 bytes
@@ -22,48 +23,28 @@ AGAIN = 64  # rows and columns of a tile that is computed anew
 AGAIN_K = 16
 
 
-def by_parts(
-    chosen: Configuration,
-    op: str,
-    a: Tensor,
-    b: Tensor,
-    bias: Tensor | None,
-    c: Tensor | None,
-    out: Tensor,
-    pre: Tensor | None,
-    act: str,
-    scalars: tuple[Any, Any],
-) -> None:
+def by_parts(chosen: Configuration, gemm: Gemm) -> None:
     """The three launches: split, multiply, compute anew."""
-    device = out.device
-    M, N, K = shape = (*out.shape, a.shape[1])
+    device = gemm.out.device
+    a, b = gemm.a, gemm.b
+    M, N, K = shape = gemm.shape
     a_t, b_t = _by_depth(*a.stride()), _by_depth(*b.t().stride())
     parts = [_room(rows, K, by_depth, device) for rows, by_depth in ((M, a_t), (N, b_t))]
     scales = [_launch.workspace((rows,), torch.float32, device) for rows in (M, N)]
-    strides, others = (*a.stride(), *b.stride()), strides_of(bias, c, out)
-    keys = tuple(map(specialization_key, (a, b, bias, c, out, pre)))
-    split, multiply, again, blocks = _prepared(op, chosen, shape, (*strides, *others), keys, act)
+    strides, others, scalars = (a.stride(), b.stride()), gemm.strides, gemm.scalars
+    split, multiply, again, blocks = _prepared(
+        gemm.prefix, chosen, shape, (*strides, *others), gemm.keys(a, b), gemm.act
+    )
     pitches = [t.stride(0) for t in parts]
     (a_parts, b_parts), (a_scales, b_scales) = parts, scales
-    split(device, a, a_parts, a_scales, b, b_parts, b_scales, *shape, *strides, *pitches)
+    split(device, a, a_parts, a_scales, b, b_parts, b_scales, shape, *strides, *pitches)
     # Seen by descriptors without what fills up the lines.
     a_matrix, b_matrix = (t[:, :K] if by else t for t, by in zip(parts, (a_t, b_t)))
     lows = [rows if by else pitch // 2 for rows, by, pitch in zip((M, N), (a_t, b_t), pitches)]
-    multiply(
-        device,
-        Descriptor.of(a_matrix, blocks[0]),
-        Descriptor.of(b_matrix, blocks[1]),
-        *scales,
-        bias,
-        c,
-        out,
-        pre,
-        *shape,
-        *lows,
-        *others,
-        *scalars,
-    )
-    again(device, a, b, *scales, bias, c, out, pre, *shape, *strides, *others, *scalars)
+    operands = Descriptor.of(a_matrix, blocks[0]), Descriptor.of(b_matrix, blocks[1])
+    rest = gemm.bias, gemm.c, gemm.out, gemm.pre
+    multiply(device, *operands, *scales, *rest, shape, *lows, *others, *scalars)
+    again(device, a, b, *scales, *rest, shape, *strides, *others, *scalars)
 
 
 def _by_depth(stride_r: int, stride_k: int) -> bool:
@@ -72,7 +53,7 @@ def _by_depth(stride_r: int, stride_k: int) -> bool:
 
 
 def _room(rows: int, depth: int, by_depth: bool, device: torch.device) -> Tensor:
-    """For the parts of an operand."""
+    """Workspace for the two parts of an operand."""
     if by_depth:
         shape = (2 * rows, cdiv(depth, PITCH) * PITCH)
     else:
@@ -81,7 +62,7 @@ def _room(rows: int, depth: int, by_depth: bool, device: torch.device) -> Tensor
 
 
 def _how(depth: int, by_depth: bool) -> tuple[bool, int, int, bool]:
-    """How a program splits: about 4096 elements at a time."""
+    """BY_DEPTH, ROWS, DEPTH and ONCE of split_rows: about 4096 elements at a time."""
     if by_depth:
         at_once = min(4096, triton.next_power_of_2(depth))
         return True, max(1, 4096 // max(512, at_once)), at_once, at_once >= depth
@@ -94,14 +75,14 @@ def _prepared(
     op: str,
     chosen: Configuration,
     shape: tuple[int, int, int],
-    strides: tuple[int, ...],
+    strides: tuple[Any, ...],
     keys: tuple[Any, ...],
     act: str,
 ) -> tuple[Launch, Launch, Launch, tuple[list[int], list[int]]]:
     """The launches for arguments of these integers and keys, and the blocks of the descriptors."""
     (dtype, _), _, _, _, (out_dtype, _), _ = keys
     M, N, K = shape
-    am, ak, bk, bn, *_ = strides
+    (am, ak), (bk, bn), *_ = strides
     a_by, b_by = _by_depth(am, ak), _by_depth(bn, bk)
     a_how, b_how = _how(K, a_by), _how(K, b_by)
     split = Launch(

@@ -73,13 +73,9 @@ def split_kernel(
     b,
     b_parts,
     b_scales,
-    M,
-    N,
-    K,
-    stride_am,
-    stride_ak,
-    stride_bk,
-    stride_bn,
+    size,
+    a_strides,
+    b_strides,
     a_pitch,
     b_pitch,
     A_HOW: tl.constexpr,
@@ -87,6 +83,9 @@ def split_kernel(
 ):
     """Some rows of a or columns of b a program; those of a come first. HOW: BY_DEPTH, ROWS, DEPTH
     and ONCE."""
+    M, N, K = size
+    stride_am, stride_ak = a_strides
+    stride_bk, stride_bn = b_strides
     tile = tl.program_id(0)
     of_a = tl.cdiv(M, A_HOW[1])
     if tile < of_a:
@@ -144,16 +143,12 @@ def gemm_f16x3_kernel(
     c_ptr,
     out,
     pre,
-    M,
-    N,
-    K,
+    size,
     a_low,
     b_low,
     stride_bias,
-    stride_cm,
-    stride_cn,
-    stride_om,
-    stride_on,
+    c_strides,
+    out_strides,
     alpha,
     beta,
     OP: tl.constexpr,
@@ -167,6 +162,7 @@ def gemm_f16x3_kernel(
     GROUP_M: tl.constexpr,
 ):
     """One tile of out a program. A_T: a's parts lie by columns, [K, 2·M]; B_T: b's do, [2·N, K]."""
+    M, N, K = size
     pid_m, pid_n = swizzle(tl.program_id(0), M, N, BLOCK_M, BLOCK_N, GROUP_M)
     m0 = pid_m * BLOCK_M
     n0 = pid_n * BLOCK_N
@@ -183,13 +179,13 @@ def gemm_f16x3_kernel(
         acc,
         m0,
         n0,
-        (M, N),
+        size,
         (bias_ptr, stride_bias),
-        (c_ptr, stride_cm, stride_cn),
+        (c_ptr, c_strides[0], c_strides[1]),
         (alpha, beta),
         out,
         pre,
-        (stride_om, stride_on),
+        out_strides,
         tl.float32,
         ACT,
         False,
@@ -206,18 +202,12 @@ def gemm_again_kernel(
     c_ptr,
     out_ptr,
     pre_ptr,
-    M,
-    N,
-    K,
-    stride_am,
-    stride_ak,
-    stride_bk,
-    stride_bn,
+    size,
+    a_strides,
+    b_strides,
     stride_bias,
-    stride_cm,
-    stride_cn,
-    stride_om,
-    stride_on,
+    c_strides,
+    out_strides,
     alpha,
     beta,
     OP: tl.constexpr,
@@ -227,6 +217,10 @@ def gemm_again_kernel(
 ):
     """Results in rows and columns whose scale is NaN, in float32; one tile a program, most of which
     have none."""
+    M, N, K = size
+    stride_am, stride_ak = a_strides
+    stride_bk, stride_bn = b_strides
+    stride_om, stride_on = out_strides
     across = tl.cdiv(N, BLOCK)
     m = (tl.program_id(0) // across).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
     n = (tl.program_id(0) % across).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
@@ -247,8 +241,8 @@ def gemm_again_kernel(
             a_ptrs += step * stride_ak
             b_ptrs += step * stride_bk
         bias = (bias_ptr, stride_bias)
-        c = (c_ptr, stride_cm, stride_cn)
-        tile = pre_activation(acc, m, n, (M, N), bias, c, (alpha, beta), tl.float32)
+        c = (c_ptr, c_strides[0], c_strides[1])
+        tile = pre_activation(acc, m, n, size, bias, c, (alpha, beta), tl.float32)
         mask = (m[:, None] < M) & (n[None, :] < N) & (rows[:, None] + columns[None, :] > 0)
         at = m[:, None] * stride_om + n[None, :] * stride_on
         if pre_ptr is not None:

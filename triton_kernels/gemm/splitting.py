@@ -40,10 +40,10 @@ def _zeros(count: int, device: torch.device) -> Tensor:
     ):
         return torch.zeros(count, dtype=torch.int32, device=device)
     stream: int = torch._C._cuda_getCurrentRawStream(device.index)
-    found = _counters.get((device.index, stream))
-    if found is None or len(found) < count:
-        found = _counters[device.index, stream] = _lasting(max(count, LEAST), device)
-    return found
+    zeros = _counters.get((device.index, stream))
+    if zeros is None or len(zeros) < count:
+        zeros = _counters[device.index, stream] = _lasting(max(count, LEAST), device)
+    return zeros
 
 
 def _lasting(count: int, device: torch.device) -> Tensor:

@@ -168,10 +168,10 @@ def plan(block: nn.Module, options: Options) -> Plan | str:
     for width in dict.fromkeys(_widths(block)):
         x = torch.empty((*_EXAMPLE, width), dtype=weight.dtype, device=weight.device)
         torch._dynamo.maybe_mark_dynamic(x, 0)  # type: ignore[no-untyped-call]
-        found = _traced(block, x, options)
-        if isinstance(found, Plan):
-            return found
-        reason = reason or found
+        traced = _traced(block, x, options)
+        if isinstance(traced, Plan):
+            return traced
+        reason = reason or traced
     return reason
 
 
@@ -184,10 +184,10 @@ def _call_forward(block: nn.Module, /, x: Tensor) -> Any:
 
 
 def _traced(block: nn.Module, x: Tensor, options: Options) -> Plan | str:
-    found: list[Plan] = []
+    plans: list[Plan] = []
 
     def collect(graph: GraphModule, examples: Any) -> Any:
-        found.append(rewrite(graph, options))
+        plans.append(rewrite(graph, options))
         raise _Seen
 
     trace = torch.compile(own_code(_call_forward), backend=collect, fullgraph=True)
@@ -195,10 +195,10 @@ def _traced(block: nn.Module, x: Tensor, options: Options) -> Plan | str:
         with torch._dynamo.config.patch(suppress_errors=False):
             trace(block, x)
     except Exception as error:  # noqa: BLE001, of anybody's forward
-        if not found:
+        if not plans:
             line = str(error).strip().partition("\n")[0]
             return f"{type(block).__name__} cannot be traced: {line or type(error).__name__}"
-    return found[0] if found else f"{type(block).__name__} computes nothing that can be traced"
+    return plans[0] if plans else f"{type(block).__name__} computes nothing that can be traced"
 
 
 def replace(block: nn.Module, options: Options) -> None:

@@ -56,9 +56,9 @@ def judge(problem: Problem, min_score: float) -> Verdict:
         return Verdict(None, unable)
     gpu = _launch.gpu(_elementwise_kernels.flat_kernel, problem.device)
     holding = entries(problem.kernel, gpu)
-    found = next((each for each in holding if each.entry.covers(problem, gpu)), None)
-    if found is not None:
-        score, source = relative(found.entry, problem.other), found.source
+    covering = next((each for each in holding if each.entry.covers(problem, gpu)), None)
+    if covering is not None:
+        score, source = relative(covering.entry, problem.other), covering.source
         if source == ESTIMATED:
             score *= 1 + saved(problem, peaks(gpu, _launch.bandwidth(problem.device)))
         word = ESTIMATED if source == ESTIMATED else "expected"

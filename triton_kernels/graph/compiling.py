@@ -27,7 +27,8 @@ def backend(
     options: Mapping[str, Any] | None = None,
     mode: str | None = None,
 ) -> Callable[..., Any]:
-    """For torch.compile: fuse the graph, and give what results to the backend for the rest.
+    """The backend for torch.compile: fuse the graph, and hand the result to the backend for the
+    rest.
 
     Args:
         module, inputs: what torch.compile hands a backend.

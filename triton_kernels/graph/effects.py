@@ -58,9 +58,9 @@ def subgraphs(node: Node, module: GraphModule) -> list[GraphModule]:
         return []
     inside = dict(module.named_modules())
     named = [inside.get(str(a.target)) for a in node.all_input_nodes if a.op == "get_attr"]
-    found = [graph for graph in named if isinstance(graph, GraphModule)]
+    graphs = [graph for graph in named if isinstance(graph, GraphModule)]
     policy = "_checkpoint_context_fn"
-    return [] if any(policy in graph.meta for graph in found) else found
+    return [] if any(policy in graph.meta for graph in graphs) else graphs
 
 
 def may_interfere(node: Node, module: GraphModule) -> bool:

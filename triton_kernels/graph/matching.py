@@ -304,8 +304,9 @@ class Matcher:
         if lower is not None and match.sizes[1] is not None:
             self._check_lowered(match, lower)
             return
-        if lower is not None and match.kernel == "square" and lead.dtype != torch.float32:
-            raise Misfit("under autocast square computes in float32, and x·x does not")
+        if lower is not None and match.autocast not in (None, lead.dtype):
+            name = str(match.autocast).removeprefix("torch.")
+            raise Misfit(f"under autocast {match.kernel} computes in {name}, and this does not")
         for label, v in known:
             if v.dtype != lead.dtype:
                 raise Misfit(f"{label} is {_dtype(v)}, {first} {_dtype(lead)}")

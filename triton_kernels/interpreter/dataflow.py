@@ -169,7 +169,7 @@ class Dataflow:
     def loaded(self, touch: Touch, lanes: Array) -> tuple[Sources, Array]:
         """What earlier stores of these programs had left where these lanes load; and the lanes
         whose memory none of them had stored to."""
-        found: Sources = []
+        sources: Sources = []
         addresses = touch.pointers.reshape(-1)[lanes]
         for earlier in reversed(self.stores):
             if not lanes.size:
@@ -185,9 +185,9 @@ class Dataflow:
             hit = written[order][at] == addresses
             if hit.any():
                 there = np.unique(on[order][at[hit]])
-                found += earlier.stored(there) + earlier.addressed(there)
+                sources += earlier.stored(there) + earlier.addressed(there)
                 lanes, addresses = lanes[~hit], addresses[~hit]
-        return found, lanes
+        return sources, lanes
 
 
 def flow_of(handle: Any) -> Value | None:
@@ -234,10 +234,10 @@ def selection(condition: Any, yes: Any, no: Any, shape: tuple[int, ...]) -> _Bac
     def back(lanes: Array) -> Sources:
         which = chosen.reshape(-1)[lanes_of(chosen.shape, lanes, shape)].astype(bool)
         which = np.broadcast_to(which, lanes.shape)
-        found = _same(cond, lanes, shape)
+        sources = _same(cond, lanes, shape)
         for side, here in zip(sides, (lanes[which], lanes[~which]), strict=True):
-            found += _same(side, here, shape) if here.size else []
-        return found
+            sources += _same(side, here, shape) if here.size else []
+        return sources
 
     return back
 
@@ -251,12 +251,12 @@ def movement(inputs: tuple[Any, ...], move: Callable[..., Array]) -> _Back:
         starts = np.cumsum([0, *(int(np.prod(s)) for s in shapes)])
         tiles = (np.arange(a, b).reshape(s) for a, b, s in zip(starts, starts[1:], shapes))
         came = np.asarray(move(*tiles)).reshape(-1)[lanes]
-        found: Sources = []
+        sources: Sources = []
         for value, a, b in zip(values, starts, starts[1:]):
             here = came[(came >= a) & (came < b)]
             if value is not None and here.size:
-                found.append((value, np.unique(here - a)))
-        return found
+                sources.append((value, np.unique(here - a)))
+        return sources
 
     return back
 
@@ -290,15 +290,15 @@ def product(a: Any, b: Any, d: Any, shape: tuple[int, ...]) -> _Back:
     left, right, add = flow_of(a), flow_of(b), flow_of(d)
 
     def back(lanes: Array) -> Sources:
-        found = _same(add, lanes, shape)
+        sources = _same(add, lanes, shape)
         *batch, m, n = np.unravel_index(lanes, shape)
         for value, axis, index in ((left, -2, m), (right, -1, n)):
             if value is None:
                 continue
             numbers = np.arange(int(np.prod(value.shape))).reshape(value.shape)
             rows = np.moveaxis(numbers, axis, len(batch))[(*batch, index)]
-            found.append((value, np.unique(rows)))
-        return found
+            sources.append((value, np.unique(rows)))
+        return sources
 
     return back
 

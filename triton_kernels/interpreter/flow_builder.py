@@ -221,13 +221,13 @@ class FlowBuilder(MendedBuilder):
 
         def back(lanes: Array) -> Sources:
             on = touch.mask.reshape(-1)[lanes]
-            found = touch.addressed(lanes)
+            sources = touch.addressed(lanes)
             if touch.operands.get("value") is not None:
-                found += touch.stored(lanes)
+                sources += touch.stored(lanes)
             if instead is not None and not on.all():
                 at = dataflow.lanes_of(instead.shape, lanes[~on], touch.pointers.shape)
-                found.append((instead, at))
-            return found + flow.loaded(touch, lanes[on])[0]
+                sources.append((instead, at))
+            return sources + flow.loaded(touch, lanes[on])[0]
 
         self.flow.made(out, back).access = touch
         return out

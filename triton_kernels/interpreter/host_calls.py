@@ -52,15 +52,15 @@ NO_GPU = SimpleNamespace(
 
 
 def patches() -> list[tuple[Any, str, Callable[..., Any]]]:
-    """As (where, name, what)."""
+    """The patches, each (object, attribute, replacement)."""
     device: Any = torch.cuda.device
-    found: list[tuple[Any, str, Callable[..., Any]]] = [
+    replaced: list[tuple[Any, str, Callable[..., Any]]] = [
         (device, "__init__", _to_no_gpu),
         (device, "__enter__", _entered),
         (device, "__exit__", _left),
     ]
     if torch.cuda.is_available():
-        return found
+        return replaced
     answers: dict[str, Callable[..., Any]] = {
         "current_device": lambda: 0,
         "get_device_properties": lambda device=None: NO_GPU,
@@ -68,4 +68,4 @@ def patches() -> list[tuple[Any, str, Callable[..., Any]]]:
         "get_device_name": lambda device=None: NO_GPU.name,
         "synchronize": lambda device=None: None,
     }
-    return found + [(torch.cuda, name, what) for name, what in answers.items()]
+    return replaced + [(torch.cuda, name, what) for name, what in answers.items()]

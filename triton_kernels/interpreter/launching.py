@@ -119,13 +119,13 @@ BYTES_A_PROGRAM = 100  # in a list of programs
 
 
 def _programs(sizes: list[int]) -> Iterator[Program]:
-    """In the usual order, one at a time: a grid may have more of them than fit into memory."""
+    """Programs in the usual order, one at a time: a grid may have more than fit into memory."""
     x, y, z = map(range, sizes[:3] if 0 not in sizes else (0, 0, 0))
     return ((i, j, k) for i in x for j in y for k in z)
 
 
 def _listed(kernel: str, sizes: list[int]) -> list[Program]:
-    """All programs, for an observer to put in order."""
+    """A list of all programs, for an observer to put in order."""
     asked = BYTES_A_PROGRAM * math.prod(sizes)
     there = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     if asked > there:

@@ -18,7 +18,7 @@ from triton_kernels.interpreter.memory import Argument
 
 
 def holding(addresses: Array, alive: Sequence[Argument]) -> list[Argument]:
-    """Those in whose span one of the addresses lies."""
+    """The tensors in whose span one of the addresses lies."""
     return [
         tensor
         for tensor in alive

@@ -71,7 +71,7 @@ _DECISIVE = {"create_and": 0, "create_mul": 0, "create_or": -1}  # whatever the 
 
 
 def handles_among(arguments: Any) -> tuple[Any, ...]:
-    """Those of a builder method's arguments that are values."""
+    """The arguments of a builder method that are values."""
     return tuple(a for a in arguments if isinstance(a, upstream.TensorHandle))
 
 

@@ -59,7 +59,7 @@ def selected(condition: Array, yes: Any, no: Any) -> Any:
 
 
 def chosen(condition: Any, yes: Array | None, no: Array | None) -> Array | None:
-    """As np.where, for layers."""
+    """np.where for layers."""
     if yes is None and no is None:
         return None
     return pruned(np.where(condition, 0 if yes is None else yes, 0 if no is None else no))
@@ -73,5 +73,5 @@ def joined(first: Array | None, second: Array | None) -> Array | None:
 
 
 def pruned(layer: Array | None) -> Array | None:
-    """None for a layer without a fault."""
+    """The layer, or None if it has no fault."""
     return layer if layer is not None and layer.any() else None

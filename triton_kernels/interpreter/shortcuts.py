@@ -207,7 +207,7 @@ def patches(recorded: list[tuple[Any, str, Any]]) -> list[tuple[Any, str, Any]]:
     """What stands in the place of what while kernels are interpreted, from what Triton's own
     interpreter puts there."""
     semantic = type(upstream.interpreter_semantic)
-    found = [(target, name, _unwrapped(value)) for target, name, value in recorded]
+    replaced = [(target, name, _unwrapped(value)) for target, name, value in recorded]
     for target, name, shortcut in (
         (tl.block_type, "__init__", _block_type),
         (tl.block_type, "with_element_ty", _with_element),
@@ -217,5 +217,5 @@ def patches(recorded: list[tuple[Any, str, Any]]) -> list[tuple[Any, str, Any]]:
         (semantic, "binary_op_type_checking_impl", _operands),
         (semantic, "cast", _cast),
     ):
-        found.append((target, name, shortcut(getattr(target, name))))
-    return found
+        replaced.append((target, name, shortcut(getattr(target, name))))
+    return replaced

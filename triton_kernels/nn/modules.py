@@ -64,7 +64,8 @@ def _refuse_adapter(parent: torch.nn.Module, name: str, child: Any) -> None:
 
 @functools.cache
 def _watch_for_adapters() -> None:
-    """From the first fused layer on; modules do not know where they are put."""
+    """Have peft's adapters refused around fused layers, from the first such layer on: a module does
+    not know what it is put into."""
     register_module_module_registration_hook(_refuse_adapter)
 
 

@@ -6,7 +6,8 @@ each has in ``__all__`` becomes a function of :mod:`triton_kernels`. A file may 
 - ``VARIANTS``: op → name of a variant → callable with the op's signature,
 - ``GRAPH``: a :class:`triton_kernels._fusion.Fusion`, for fuse and torch.compile.
 
-Files whose names start with ``_`` are left out. No table elsewhere names the ops.
+Files whose names start with ``_`` are parts of the op files that import them: ``_sum_to_tiles.py``
+is a part of ``sum_to.py``. No table elsewhere names the ops.
 """
 
 from __future__ import annotations

@@ -24,11 +24,11 @@ from torch.fx import Node
 
 from triton_kernels import _arguments, _elementwise, _elementwise_op, _launch
 from triton_kernels._fusion import Activation, Entry, Form, Fusion, Match, Probe, Times
-from triton_kernels._gated_kernels import flat_gradients_kernel, tiled_gradients_kernel
 from triton_kernels._launch import REMEMBERED, Launch, specialization_key
 from triton_kernels._operator import Operator, TensorMeta
 from triton_kernels._placements import P, R, Rule, Sharding, elementwise, twice
 from triton_kernels.activations import ACTIVATIONS
+from triton_kernels.ops._act_mul_kernels import flat_gradients_kernel, tiled_gradients_kernel
 from triton_kernels.ops.act_backward import STRAIGHT
 from triton_kernels.ops.add import add
 from triton_kernels.ops.sum_to import reduce_to
@@ -138,7 +138,7 @@ def _launch_backward(
 
 
 def _dims(shape: torch.Size, tensors: tuple[Tensor, ...]) -> _elementwise.Dims:
-    """The merged dimensions of all five; none where one dense walk goes through all."""
+    """The coalesced dimensions of all five; none where one dense walk goes through all."""
     strides = (t.expand(shape).stride() for t in tensors)
     dims = _elementwise.coalesced(list(zip(shape, *strides)))
     dense = len(dims) == 1 and all(stride == 1 for stride in dims[0][1:])
@@ -236,7 +236,7 @@ def _batched(
 
 
 class _ActMul(Operator):
-    """Both gradients come of one launch; up's alone, of gate and grad, is act_mul again."""
+    """act_mul with gradients: one launch makes both; up's alone is act_mul of gate and grad."""
 
     def _keep(self, ctx: Any, args: tuple[Any, ...], out: Any) -> None:
         gate, up, ctx.act = args
@@ -330,14 +330,14 @@ def _match(root: Node, forms: Mapping[Node, Form | None]) -> Match | None:
     form = forms[root]
     if not isinstance(form, Times):
         return None
-    found = []
+    matches = []
     for value, up in ((form.x, form.y), (form.y, form.x)):
         act = forms[value]
         if isinstance(act, Activation) and _shape(act.x) == _shape(root):
             arguments = (act.x, up, act.name)
             nodes = (*act.inner, value, root)
-            found.append(Match("act_mul", nodes, act_mul, arguments, {}, act=act.name))
-    return min(found, key=lambda match: len(match.nodes[-2].users), default=None)
+            matches.append(Match("act_mul", nodes, act_mul, arguments, {}, act=act.name))
+    return min(matches, key=lambda match: len(match.nodes[-2].users), default=None)
 
 
 def _shape(node: Node) -> Any:

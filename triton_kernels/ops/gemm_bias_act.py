@@ -22,6 +22,7 @@ from triton_kernels._fusion import Entry, Fusion, Probe
 from triton_kernels._gemm_op import Product, ProductOperator, wants_pre
 from triton_kernels._placements import P, R, Rule, Shard, Sharding, beside, twice
 from triton_kernels.activations import ACTIVATIONS
+from triton_kernels.gemm.arguments import Gemm
 from triton_kernels.gemm.configurations import HALVES
 from triton_kernels.gemm.kernels import gemm_bias_act_kernel
 from triton_kernels.gemm.launch import launch
@@ -136,7 +137,7 @@ def run(
     else:
         out = torch.empty((M, N), dtype=dtype, device=device)
     pre = torch.empty_like(out) if with_pre else None
-    launch(op, a, b, bias, c, out, act, alpha, beta or 0.0, precision, pre)
+    launch(Gemm(op, a, b, bias, c, out, act, alpha, beta or 0.0, precision, pre))
     return out, pre
 
 
@@ -181,8 +182,8 @@ def _rules(
     out_dtype: Any,
     precision: Any,
 ) -> Iterator[Rule]:
-    """By rows, by columns; without an activation along the contraction, too. That makes sums, in
-    which bias and c are to count once: DTensor divides what is replicated by the ranks."""
+    """Sharding by rows or by columns; without an activation along the contraction, too. That makes
+    sums, in which bias and c are to count once: DTensor divides what is replicated by the ranks."""
     shape = (a.shape[0], b.shape[1])
     yield (R,), (R, R, R, R)
     for dim, operands in enumerate([(Shard(0), R), (R, Shard(1))]):

@@ -162,7 +162,7 @@ def _fake(x: Tensor, weight: Tensor, *_: Any) -> Tensor:
 
 
 def _product(x: Any, weight: Any, bias: Any, act: str, precision: str) -> Product:
-    """As a product of matrices, if need be of what is known of them."""
+    """The call as a product of matrices."""
     shape = (x.shape[:-1].numel(), x.shape[-1])
     rows = x.reshape(shape) if isinstance(x, Tensor) else TensorMeta(torch.Size(shape), x.dtype)
     if isinstance(weight, Tensor):

@@ -106,7 +106,9 @@ _square_backward = _elementwise_op.define(
 def _match(root: Node, forms: Mapping[Node, Form | None]) -> Match | None:
     """x·x, x² or torch.square(x)."""
     form = forms[root]
-    return Match("square", (root,), square, (form.x,), {}) if isinstance(form, Square) else None
+    if not isinstance(form, Square):
+        return None
+    return Match("square", (root,), square, (form.x,), {}, autocast=torch.float32)
 
 
 GRAPH = Fusion(

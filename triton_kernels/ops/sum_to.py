@@ -15,7 +15,6 @@ second one adds those.
 from __future__ import annotations
 
 import functools
-import math
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
@@ -30,18 +29,12 @@ from triton_kernels._operator import Gradient, Operator, TensorMeta
 from triton_kernels._placements import P, R, Rule, Shard, Sharding
 from triton_kernels._scalars import as_argument, scalar_value
 from triton_kernels.gemm.configurations import cdiv
+from triton_kernels.ops import _sum_to_tiles as tiles
+from triton_kernels.ops._sum_to_tiles import Dims, Tile
 
 __all__ = ["sum_to"]
 
 DTYPES = _arguments.FLOATS
-TILE = 2048  # elements that a program reads at a time; twice as many of long columns
-NARROWEST = 128  # addends of a long row that are read at a time, at least
-SHORT = 64  # addends in a row that alone are not worth a tile
-FEW = 512  # results: one program each
-SQUARE = 32  # results and addends, where short rows are read by single elements
-WIDE_TILE = 64, 128  # results and addends, where whole vectors are read ahead of the additions
-ENOUGH = 256  # programs of several warps that walk along one dimension: no second pass makes more
-PROGRAMS = 1056  # to make of fewer, eight a multiprocessor of an H200; twice as many are better
 
 
 @triton.jit
@@ -251,9 +244,6 @@ def add_rows(partial: Tensor, out: Tensor) -> None:
         _run(partial, out, 1.0, partial.dtype)
 
 
-Dims = list[tuple[int, ...]]  # (size, x's stride, out's stride) of each dimension, innermost first
-
-
 class _Pass(NamedTuple):
     """A launch, and its arguments after x, out and factor."""
 
@@ -277,11 +267,9 @@ def _passes(
     dims = list(zip(shape, x_shape, x_strides, strides))
     kept = _elementwise.coalesced([(n, xs, os) for m, n, xs, os in dims if m == n])
     reduced = _elementwise.coalesced([(n, xs, 0) for m, n, xs, os in dims if m != n])
-    results, addends = _size(kept), _size(reduced)
-    tile = _tile(kept, reduced, keys[0])
-    programs = cdiv(results, tile.BLOCK_K)
-    enough = len(reduced) == 1 and tile.num_warps > 1 and programs >= ENOUGH
-    parts = 1 if enough else _parts(programs, addends // tile.BLOCK_R)
+    results = tiles.size(kept)
+    tile = tiles.tile_of(kept, reduced, keys[0])
+    parts = tiles.parts_of(kept, reduced, tile)
     if parts == 1:
         return (1, results), _pass(kept, reduced, 1, tile, compute), None
     dense = [1]
@@ -292,98 +280,15 @@ def _passes(
     parts = leaving.launch.grid[1]
     second = _elementwise.coalesced([(n, at, os) for (n, _, os), at in zip(kept, dense)])
     rest: Dims = [(parts, results, 0)]
-    adding = _pass(second, rest, 1, _tile(second, rest, (compute, True)), compute)
+    adding = _pass(second, rest, 1, tiles.tile_of(second, rest, (compute, True)), compute)
     return (parts, results), leaving, adding
 
 
-def _size(dims: Dims) -> int:
-    return math.prod(size for size, *_ in dims)
-
-
-class _Tile(NamedTuple):
-    BLOCK_K: int
-    BLOCK_R: int
-    STAGES: int = 1
-    num_warps: int = 4
-
-
-def _tile(kept: Dims, reduced: Dims, x_kind: Any) -> _Tile:
-    """Long in the direction that is dense in memory."""
-    dtype, aligned = x_kind
-    results, addends = _size(kept), _size(reduced)
-    along, across = (triton.next_power_of_2(max(1, n)) for n in (results, addends))
-    nearest_kept, nearest_reduced = (
-        min((stride for _, stride, _ in dims if stride), default=math.inf)
-        for dims in (kept, reduced)
-    )
-    if nearest_reduced < nearest_kept:
-        # Half of what is added, or less, at a time, and so at least two loads under way.
-        if len(reduced) > 1 and reduced[0][0] < SHORT:
-            half = max(4, triton.next_power_of_2(reduced[0][0]) // 2)
-            return _Tile(min(along, 2 * TILE // half), half)
-        few = results <= (PROGRAMS if addends >= 4 * TILE else FEW)
-        if few and addends < 8 * TILE:  # at once, and with no second pass
-            block_r = min(across, 2 * TILE)
-            return _Tile(1, block_r, num_warps=8 if block_r > TILE else 4)
-        if len(reduced) > 1 and across >= 2 * TILE:
-            return _Tile(1, 2 * TILE, num_warps=8)
-        half = min(max(4, across // 2), TILE // 2)
-        if half > NARROWEST and addends < 4 * half:  # little shall hang over, if rows are enough
-            narrower = max(NARROWEST, _elementwise.cut(addends, half))
-            half = narrower if results * narrower >= PROGRAMS * TILE // 2 else half
-        vectors = aligned and _in_vectors(reduced, kept, dtype)
-        if not vectors and across <= 512 and results >= SQUARE * PROGRAMS:
-            half = min(half, SQUARE)
-        return _Tile(min(along, TILE // 2 // half), half)
-    if kept and kept[0][1] == 1:
-        vectors = aligned and _in_vectors(kept, reduced, dtype)
-        if across <= 4:
-            return _Tile(min(along, 1024), 2) if vectors else _Tile(min(along, 512), across)
-        # One warp, whose lanes are all at different results: sums between lanes and warps pass
-        # through shared memory, which takes up to nine times as long where addends are few. Short
-        # rows of results, with others between them, leave little to read at once in any case.
-        many = results >= (2**18 if vectors and across >= 128 else 2**16)
-        short = len(kept) > 1 and kept[0][0] < 128
-        if many or (short and results >= 2**14):
-            return _Tile(256 if dtype.itemsize == 2 else 128, 4, num_warps=1)
-        # To read ahead pays where vectors are read, and costs many times as much where not.
-        columns, rows = WIDE_TILE
-        if dtype == torch.float64:
-            rows //= 2  # three stages of more would not fit a small GPU's shared memory
-        reach = sum((size - 1) * stride for size, stride, _ in (*kept, *reduced))
-        if vectors and across >= rows and reach < 2**30:
-            block_k = min(along, columns)
-            return _Tile(block_k, min(across, columns * rows // block_k), STAGES=3)
-    if results >= FEW // 2 and len(kept) == 1:
-        return _Tile(64, min(across, 16))
-    tile = TILE if across <= 512 else 2 * TILE
-    block_k = min(along, tile // min(across, 128))
-    block_r = min(across, tile // block_k)
-    while block_k > 16 and -results % (block_k // 2) < -results % block_k:
-        block_k //= 2
-    return _Tile(block_k, block_r, num_warps=8 if tile > TILE and along <= 16 else 4)
-
-
-def _in_vectors(dense: Dims, others: Dims, dtype: torch.dtype) -> bool:
-    """Whether the compiler sees that it may read the first dimension by whole vectors."""
-    (size, stride, _), *rest = dense
-    many = all(n % 16 == 0 for n in (size, *(dim[1] for dim in (*rest, *others))))
-    return stride == 1 and (many or _unit(dense, others) * dtype.itemsize >= 16)
-
-
-def _parts(programs: int, tiles: int) -> int:
-    """Into how many parts the sums of so many programs, of so many tiles each, are cut."""
-    if tiles < 4:
-        return 1
-    busy, better = PROGRAMS // programs, 2 * PROGRAMS // programs
-    return max(1, min(tiles, max(busy, min(better, tiles // 2))))
-
-
-def _pass(kept: Dims, reduced: Dims, parts: int, tile: _Tile, compute: torch.dtype) -> _Pass:
+def _pass(kept: Dims, reduced: Dims, parts: int, tile: Tile, compute: torch.dtype) -> _Pass:
     """A launch that leaves so many parts of the sums, or fewer."""
-    results, addends = _size(kept), _size(reduced)
-    units = _unit(kept, reduced), _unit(reduced, kept)
-    out_unit = _out_unit(kept) if units[0] > 1 else 1
+    results, addends = tiles.size(kept), tiles.size(reduced)
+    units = tiles.unit(kept, reduced), tiles.unit(reduced, kept)
+    out_unit = tiles.out_unit(kept) if units[0] > 1 else 1
     # Of whole vectors along them the compiler sees the end only of a multiple of 16.
     whole = max(16, tile.BLOCK_R) if units[1] > 1 else tile.BLOCK_R
     part = whole * cdiv(addends, parts * whole)
@@ -423,22 +328,6 @@ def _pass(kept: Dims, reduced: Dims, parts: int, tile: _Tile, compute: torch.dty
 def _divided(numbers: tuple[int, ...], first: int, others: int) -> tuple[int, ...]:
     """The first number by one unit, the others by another."""
     return (numbers[0] // first, *(number // others for number in numbers[1:]))
-
-
-def _unit(dense: Dims, others: Dims) -> int:
-    """What the compiler shall know that a dense dimension's size, and the strides along all the
-    others, are multiples of: it sees by itself which are of 16."""
-    if not dense or dense[0][1] != 1:
-        return 1
-    strides = (stride for _, stride, _ in (*dense[1:], *others))
-    unit = math.gcd(16, dense[0][0], *strides)
-    return 1 if unit == 16 else unit
-
-
-def _out_unit(kept: Dims) -> int:
-    """Likewise of out, along whose first dimension results are stored."""
-    (size, _, stride), *others = kept
-    return math.gcd(16, size, *(step for _, _, step in others)) if stride == 1 else 1
 
 
 def _gradient(grad: Tensor, inputs: Any) -> Tensor:

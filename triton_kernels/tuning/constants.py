@@ -37,15 +37,16 @@ NEVER, ALWAYS = 1 << 62, 0  # of a constant from which on something is done
 
 def measure(gpu: Gpu, time: Time) -> Constants:
     """What holds for a GPU. Of what it never asks for the shipped figure stays."""
-    found = SHIPPED._replace(wide=_wide(gpu, time))
+    measured = SHIPPED._replace(wide=_wide(gpu, time))
     if gpu.capability < TMA_CAPABILITY:
-        return found._replace(large=_large(gpu, time))
-    found = found._replace(long=_long(gpu, time))
-    return found._replace(costs=_costs(gpu, time, found))
+        return measured._replace(large=_large(gpu, time))
+    measured = measured._replace(long=_long(gpu, time))
+    return measured._replace(costs=_costs(gpu, time, measured))
 
 
 def _costs(gpu: Gpu, time: Time, found: Constants) -> tuple[float, ...]:
-    """Of each row what some full waves of its tiles take, relative to the first row that fits."""
+    """The time that four full waves of each row's tiles take, relative to the first row that
+    fits."""
     ratios: list[list[float]] = [[] for _ in TMA_TILES]
     for K in SUMS:
         forms = [_filling(gpu, row.tiles.BLOCK_M, row.tiles.BLOCK_N, K) for row in TMA_TILES]

@@ -60,7 +60,7 @@ class Capabilities:
     __repr__ = __str__
 
     def _constants(self) -> list[str]:
-        """Those that this GPU's choices ask for."""
+        """The constants that this GPU's choices ask for."""
         gluon = f"  products in Gluon: {self.gluon or 'where that is expected to be faster'}"
         wide = f"  from {self.constants.wide} columns on, of up to 32 rows: wide tiles"
         lines = [f"choice of a product's tiles, {_source(self.source)}:", gluon, wide]

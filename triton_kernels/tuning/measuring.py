@@ -56,9 +56,9 @@ def tune(device: torch.device | int | None = None, *, progress: bool = True) -> 
 
     with torch.cuda.device(device), torch.no_grad():
         watch = Stopwatch(gpu, device)
-        found = _found(gpu, device, watch.runs, watch.case, say, began)
+        capabilities = _found(gpu, device, watch.runs, watch.case, say, began)
     say(f"kept in {_measured.file(gpu)}")
-    return found
+    return capabilities
 
 
 def _found(
@@ -90,7 +90,7 @@ def _found(
 
 
 def _keep(gpu: Gpu, found: Measurement) -> None:
-    """In the file, and for this process."""
+    """Keep figures in the file, and for this process."""
     _measured.save(gpu, found)
     choice.choose.cache_clear()
     _known_calls.forget()

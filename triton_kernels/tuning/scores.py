@@ -48,7 +48,7 @@ class Case(NamedTuple):
 
 
 class Times(NamedTuple):
-    """Of the kernel, of eager and of Inductor, taken in turns."""
+    """Times of the kernel, of eager and of Inductor, taken in turns."""
 
     ours: float
     eager: float
@@ -57,12 +57,12 @@ class Times(NamedTuple):
 
 def cases(gpu: Gpu, device: torch.device) -> list[Case]:
     """One of each entry, then the second ones, and so on: time may run out."""
-    found: dict[tuple[tuple[str, ...], int], list[Case]] = {}
+    groups: dict[tuple[tuple[str, ...], int], list[Case]] = {}
     for case in _candidates(gpu, device):
-        alike = found.setdefault((case.kernels, case.place), [])
+        alike = groups.setdefault((case.kernels, case.place), [])
         if len(alike) < CASES:
             alike.append(case)
-    return [alike[i] for i in range(CASES) for alike in found.values() if i < len(alike)]
+    return [alike[i] for i in range(CASES) for alike in groups.values() if i < len(alike)]
 
 
 def _candidates(gpu: Gpu, device: torch.device) -> Iterator[Case]:
@@ -114,5 +114,5 @@ def measure(
 
 
 def _down(speed: float) -> float:
-    """To two places, but not to nothing."""
+    """The number rounded down to two places, but not to 0."""
     return max(0.01, math.floor(100 * speed) / 100)

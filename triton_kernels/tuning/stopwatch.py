@@ -21,7 +21,7 @@ from triton.runtime.errors import OutOfResources
 from triton_kernels._fusion import Probe
 from triton_kernels._fusion import Problem as Fused
 from triton_kernels._gpu import Gpu
-from triton_kernels._scalars import as_argument
+from triton_kernels.gemm.arguments import Gemm
 from triton_kernels.gemm.launch import by_descriptors, through_pointers
 from triton_kernels.tuning.constants import Run
 from triton_kernels.tuning.scores import ELEMENTS, Case, Times
@@ -37,7 +37,7 @@ TORCH: dict[str, Callable[[Tensor], Tensor]] = {
 
 
 class Stopwatch:
-    """Of one device."""
+    """Times calls on one device."""
 
     def __init__(self, gpu: Gpu, device: torch.device) -> None:
         self._gpu, self._device = gpu, device
@@ -46,14 +46,14 @@ class Stopwatch:
         self._flush = torch.ones(size // 4, device=device)
 
     def runs(self, runs: Sequence[Run]) -> list[float]:
-        """Of products in given configurations."""
+        """Microseconds of products in given configurations."""
         calls = [configured(run, self._gpu, self._device) for run in runs]
         able = [i for i, call in enumerate(calls) if _fits(call)]
         medians = dict(zip(able, self._medians([calls[i] for i in able])))
         return [medians.get(i, math.inf) for i in range(len(runs))]
 
     def case(self, case: Case) -> Times:
-        """Of a kernel, of eager and of Inductor."""
+        """Microseconds of a kernel, of eager and of Inductor."""
         from torch._dynamo import config
 
         ours, theirs, tensors = calls(case.probe, case.problem, ELEMENTS)
@@ -101,14 +101,13 @@ def configured(run: Run, gpu: Gpu, device: torch.device) -> Callable[[], Tensor]
     a, b = _random((M, K), dtype, device), _random((N, K), dtype, device).t()
     bias = _random((N,), dtype, device)
     out = torch.empty(M, N, dtype=out_dtype, device=device)
-    scalars = as_argument(1.0, dtype), as_argument(0.0, dtype)
-    operands = "tune", a, b, bias, None, out, None, "gelu_tanh", scalars
+    gemm = Gemm("tune", a, b, bias, None, out, "gelu_tanh", 1.0, 0.0, precision)
 
     def call() -> Tensor:
         if chosen.tma:
-            by_descriptors(chosen, gpu.multiprocessors, *operands)
+            by_descriptors(chosen, gpu.multiprocessors, gemm)
         else:
-            through_pointers(chosen, *operands, precision)
+            through_pointers(chosen, gemm)
         return out
 
     return call

@@ -74,7 +74,7 @@ class Bisection:
         return [*(line.rstrip() for line in table), self.verdict]
 
     def to_dict(self) -> dict[str, Any]:
-        """For the JSON file."""
+        """What the JSON file has of it."""
         runs = [
             {
                 "run": run.key,

@@ -55,7 +55,7 @@ def bring_in(
 
 
 def _against(here: Tensor, there: Tensor) -> str:
-    """In words: the elements wrong interpreted, and compiled."""
+    """A sentence on the elements that are wrong interpreted, and compiled."""
     wrong, same = int(there.sum()), int((here & there).sum())
     if not wrong:
         return "right" + (": suspect the interpreter's emulation" if here.any() else "")

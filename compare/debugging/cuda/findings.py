@@ -38,7 +38,7 @@ class WrongResult:
     map: dict[str, Any] = field(default_factory=dict)  # of compare.debugging.drawing.errors
 
     def lines(self) -> list[str]:
-        """In words."""
+        """The finding as lines of text."""
         if not self.deviation:
             return [f"values: {self.problem}"]
         d, nan = self.deviation, "; all NaN" if self.all_nan else ""
@@ -58,7 +58,7 @@ class WrongResult:
         return lines
 
     def to_dict(self) -> dict[str, Any]:
-        """For the JSON file."""
+        """What the JSON file has of it."""
         return {name: value for name, value in asdict(self).items() if name != "map"}
 
 
@@ -104,7 +104,7 @@ class Step:
 
     @property
     def outcome(self) -> str:
-        """In a word or two."""
+        """The outcome in a word or two."""
         if self.missing:
             return "not run"
         if self.wrong:
@@ -171,7 +171,7 @@ class CudaFindings:
 
     @property
     def verdict(self) -> str:
-        """In one or two words."""
+        """The verdict in one or two words."""
         if any(step.reports or step.wrong for _, step in self.steps):
             return "WRONG"
         return "interrupted" if self.partial else "nothing wrong found"
@@ -289,7 +289,7 @@ class CudaFindings:
         return next((s for _, s in self.steps if s.actions and s.stored is not None), None)
 
     def reports(self) -> list[Report]:
-        """Of all tools, those that say where first."""
+        """The reports of all tools; those that name a line come first."""
         reports = [report for _, step in self.steps for report in step.reports]
         return sorted(reports, key=lambda report: not report.sites)
 
@@ -302,7 +302,7 @@ class CudaFindings:
         return page.cuda_html(self)
 
     def to_json(self) -> str:
-        """The same as a JSON text."""
+        """What to_dict gives, as a JSON text."""
         return json.dumps(numerics.json_safe(self.to_dict()), indent=1)
 
 

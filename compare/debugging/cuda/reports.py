@@ -118,7 +118,7 @@ class Site(NamedTuple):
         return linecache.getline(self.file, self.line).strip() if self.file else ""
 
     def lines(self) -> list[str]:
-        """In words."""
+        """The report as lines of text."""
         path = os.path.relpath(self.file) if self.file else "an unknown line"
         if path.startswith(".."):
             path = Path(self.file).name if _is_inline(self.file) else self.file
@@ -220,7 +220,7 @@ class Report:
     raw: str = ""
 
     def lines(self) -> list[str]:
-        """In words."""
+        """The report as lines of text."""
         times = f" ({self.count} times)" if self.count > 1 else ""
         lines = [f"{self.tool}: {self.what}{times}"]
         for each in self.sites:
@@ -229,7 +229,7 @@ class Report:
         return lines
 
     def to_dict(self) -> dict[str, Any]:
-        """For the JSON file."""
+        """What the JSON file has of it."""
         sites = [{**s._asdict(), "code": s.code} for s in self.sites]
         return {**asdict(replace(self, sites=[])), "sites": sites}
 

@@ -44,7 +44,7 @@ class LineAccess:
 
     @property
     def tiles(self) -> list[Tile]:
-        """Those of the events that have one."""
+        """The tiles of the events that have one."""
         return [event.tile for event in self.events if event.tile is not None]
 
     def context(
@@ -53,7 +53,7 @@ class LineAccess:
         worst: tuple[int, ...] | None = None,
         loaded: np.ndarray | None = None,
     ) -> dict[str, Any]:
-        """For the template.
+        """What the template needs.
 
         Args:
             output: the wrong output.
@@ -73,7 +73,7 @@ class LineAccess:
         }
 
     def _facts(self) -> list[str]:
-        """In a few words each."""
+        """Facts about the accesses, a few words each."""
         first, count = self.events[0], len(self.events)
         regions = [e.region.of(e.tensor) for e in self.events if e.region]
         facts = list(dict.fromkeys(regions[:1] + regions[-1:]))
@@ -189,15 +189,15 @@ def _coarse(plane: Plane, window: planes.Window, ranks: np.ndarray) -> np.ndarra
 
 def by_line(events: Iterable[Event], failing: Event | None = None) -> list[LineAccess]:
     """Loads, stores and atomics gathered by line and tensor, in the order of the first."""
-    found: dict[Any, LineAccess] = {}
+    lines: dict[Any, LineAccess] = {}
     for event in [*events, *([failing] if failing else [])]:
         if event.what == "dot":
             continue
         key = event.what, event.tensor, event.place
-        if key not in found:
-            anchor = f"access{len(found) + 1}"
-            found[key] = LineAccess(*key, anchor, code=source_line(event.place))
-        line = found[key]
+        if key not in lines:
+            anchor = f"access{len(lines) + 1}"
+            lines[key] = LineAccess(*key, anchor, code=source_line(event.place))
+        line = lines[key]
         line.events.append(event)
         line.failed |= event is failing
-    return list(found.values())
+    return list(lines.values())

@@ -42,16 +42,16 @@ class ErrorMap:
 
     @property
     def plane(self) -> Plane:
-        """Of the output."""
+        """The plane that the output is drawn in."""
         return Plane(self.shape)
 
     def to_dict(self) -> dict[str, Any]:
-        """For another process."""
+        """The map as JSON, for another process."""
         return asdict(self) | {"window": list(self.window)}
 
     @classmethod
     def of(cls, told: dict[str, Any]) -> ErrorMap:
-        """From another process; infinities and NaN travel as text."""
+        """The map from another process's JSON, where infinities and NaN are text."""
         got, expected = (
             [[float(n) for n in row] for row in told[name]] for name in ("got", "expected")
         )
@@ -62,7 +62,7 @@ class ErrorMap:
 def error_map(
     got: Tensor, expected: Tensor, wrong: np.ndarray, worst: tuple[int, ...], never: Any = None
 ) -> ErrorMap:
-    """Of a wrong output; ``never`` says which of its elements nobody stored."""
+    """The map of a wrong output; ``never`` marks elements that no program stored."""
     plane = Plane(tuple(got.shape))
     flat = np.flatnonzero(wrong)
     centre = int(np.ravel_multi_index(worst, plane.shape)) if plane.shape else 0

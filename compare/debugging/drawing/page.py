@@ -213,5 +213,5 @@ def _way(steps: list[Step], store: Place | None, lines: list[LineAccess]) -> lis
 
 
 def _key(place: Place) -> tuple[str, int]:
-    found = statement(place)
-    return place.file, found.first if found else place.line
+    executed = statement(place)
+    return place.file, executed.first if executed else place.line

@@ -33,7 +33,7 @@ class Plane:
 
     @property
     def columns(self) -> int:
-        """In a row."""
+        """Cells in a row."""
         return max(1, min(self.size, MOST) if self.wrapped else self.shape[-1])
 
     @property
@@ -42,7 +42,7 @@ class Plane:
         return -(-self.size // self.columns)
 
     def index(self, flat: int) -> tuple[int, ...]:
-        """Of the element at a place in row-major order."""
+        """The index of the element at a place in row-major order."""
         return tuple(int(i) for i in np.unravel_index(flat, self.shape)) if self.shape else ()
 
     def row_label(self, row: int) -> str:
@@ -90,10 +90,10 @@ class Window(NamedTuple):
 
     def counts(self, plane: Plane, flat: np.ndarray) -> np.ndarray:
         """How many of some elements lie in each cell."""
-        found = np.zeros(self.cells, dtype=np.int64)
+        in_cells = np.zeros(self.cells, dtype=np.int64)
         row, column, _ = self.bins(plane, flat)
-        np.add.at(found, (row, column), 1)
-        return found
+        np.add.at(in_cells, (row, column), 1)
+        return in_cells
 
     def elements(self, plane: Plane) -> np.ndarray:
         """How many elements each cell has."""
@@ -158,7 +158,7 @@ def row_major(argument: Argument, elements: np.ndarray) -> np.ndarray:
 
 
 def plane_of(argument: Argument) -> Plane:
-    """That of a tensor; of one whose elements share memory, that of the memory."""
+    """The plane of a tensor, or of its memory where elements share it."""
     if argument.overlaps:
         return Plane(((argument.high - argument.low) // argument.itemsize,))
     return Plane(tuple(argument.tensor.shape))

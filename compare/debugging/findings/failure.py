@@ -48,7 +48,7 @@ class Failure:
     access: Event | None = None
 
     def lines(self) -> list[str]:
-        """In words."""
+        """The failure as lines of text."""
         if self.program is None:
             where = [f"  {place_text(self.place)}"] if self.place else []
             return [f"stopped outside a kernel: {self.error}", *where]
@@ -56,7 +56,7 @@ class Failure:
         return [f"stopped in program {self.program}", f"  {place_text(self.place)}", *text]
 
     def to_dict(self) -> dict[str, Any]:
-        """For the JSON file."""
+        """What the JSON file has of it."""
         return {
             "error": self.error,
             "program": self.program,

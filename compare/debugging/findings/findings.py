@@ -82,7 +82,7 @@ class WrongValues:
     source: str = ""
 
     def lines(self) -> list[str]:
-        """In words."""
+        """The output's error as lines of text."""
         d, h = self.deviation, self.history
         index = ", ".join(map(str, d.index))
         nan = "; all NaN" if self.all_nan else ""
@@ -131,7 +131,7 @@ class WrongValues:
         return lines
 
     def to_dict(self) -> dict[str, Any]:
-        """For the JSON file."""
+        """What the JSON file has of it."""
         h = self.history
         return {
             "output": self.output,
@@ -229,7 +229,7 @@ class Findings:
 
     @property
     def verdict(self) -> str:
-        """In one or two words."""
+        """The verdict in one or two words."""
         if self._wrong:
             return "WRONG"
         if self.less_accurate:
@@ -273,16 +273,16 @@ class Findings:
             replay = [f"  {self.shrunk.replay}"] if self.shrunk.replay else []  # in one piece
             lines = told + replay + lines
         after = ["", *self.reproduction.lines()] if self.reproduction else []
-        head, way, place = self.lane_history()
+        head, history, place = self.lane_history()
         room = LINES - len(lines) - len(after)
         printed: set[Place | None] = set()
         if self.trace is not None:
-            wanted = len(steps.in_lines(way, place, printed, MOST_STEPS)) + 2 if way else 0
+            wanted = len(steps.in_lines(history, place, printed, MOST_STEPS)) + 2 if history else 0
             shown, printed = self.trace.condensed(most=max(8, room - 1 - wanted))
             room -= len(shown.splitlines()) + 1
             lines += ["", *shown.splitlines()]
-        if way:
-            told = steps.in_lines(way, place, printed, max(LEAST_STEPS, room - 2))
+        if history:
+            told = steps.in_lines(history, place, printed, max(LEAST_STEPS, room - 2))
             lines += ["", head, *(f"  {cut(line, WIDTH - 2)}" for line in told)]
         return "\n".join(lines + after)
 
@@ -340,7 +340,7 @@ class Findings:
         return page.html(self)
 
     def to_json(self, tiles: bool = False) -> str:
-        """The same as a JSON text."""
+        """What to_dict gives, as a JSON text."""
         return json.dumps(numerics.json_safe(self.to_dict(tiles)), indent=1)
 
 

@@ -28,7 +28,7 @@ class Witness:
     lane: tuple[int, ...] = ()
 
     def to_dict(self) -> dict[str, Any]:
-        """For the JSON file."""
+        """What the JSON file has of it."""
         place = self.place._asdict() if self.place else {"file": None, "line": None}
         return {
             "what": self.what,
@@ -58,7 +58,7 @@ class Hazard:
     count: int = 1
 
     def to_dict(self) -> dict[str, Any]:
-        """For the JSON file."""
+        """What the JSON file has of it."""
         return {
             "kind": self.kind,
             "text": self.text,
@@ -81,5 +81,5 @@ class Sanitizer(Observer):
         return []
 
     def hazards(self) -> list[Hazard]:
-        """What it found, the most telling first."""
+        """The hazards of a run, the most telling first."""
         raise NotImplementedError

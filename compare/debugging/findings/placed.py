@@ -32,11 +32,11 @@ class Placed:
         self._address: int = described["address"]
 
     def data_ptr(self) -> int:
-        """Of its first element."""
+        """The address of its first element."""
         return self._address
 
     def stride(self) -> tuple[int, ...]:
-        """In elements."""
+        """The strides, in elements."""
         return self._strides
 
     def numel(self) -> int:
@@ -44,7 +44,7 @@ class Placed:
         return self.shape.numel()
 
     def element_size(self) -> int:
-        """In bytes."""
+        """The size of an element, in bytes."""
         return int(self.dtype.itemsize)
 
 

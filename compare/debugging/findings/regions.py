@@ -30,7 +30,7 @@ class Region(NamedTuple):
     transposed: bool = False
 
     def of(self, name: str) -> str:
-        """In words: x[32:64, 0:70], x[0:16, 0:32].T, x.flat[0:512], x_ptr + 0:512."""
+        """The region as text: x[32:64, 0:70], x[0:16, 0:32].T, x.flat[0:512], x_ptr + 0:512."""
         inner = ", ".join(map(written, self.ranges))
         if self.kind == "none":
             return f"{name}: nothing"

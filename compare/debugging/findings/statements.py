@@ -59,9 +59,9 @@ def _statements(file: str) -> list[Statement]:
         tree = ast.parse("".join(linecache.getlines(file)))
     except SyntaxError:
         return []
-    found: list[Statement] = []
-    _walk(tree.body, (), 0, found)
-    return found
+    statements: list[Statement] = []
+    _walk(tree.body, (), 0, statements)
+    return statements
 
 
 def _walk(

@@ -49,7 +49,7 @@ class Step:
         return f"{what} {value}"
 
     def to_dict(self) -> dict[str, Any]:
-        """For the JSON file."""
+        """What the JSON file has of it."""
         return {
             "name": self.name,
             **self.place._asdict(),
@@ -104,5 +104,5 @@ def _where(place: Place, store: Place | None) -> str:
 
 
 def _statement(place: Place) -> tuple[str, int]:
-    found = statement(place)
-    return place.file, place.line if found is None else found.first
+    executed = statement(place)
+    return place.file, place.line if executed is None else executed.first

@@ -65,7 +65,7 @@ class Event:
     tile: Tile | None = None
 
     def to_dict(self, tiles: bool) -> dict[str, Any]:
-        """For the JSON file, with the values of the tile if ``tiles``."""
+        """What the JSON file has of it, with the values of the tile if ``tiles``."""
         region = self.region
         entry: dict[str, Any] = {
             "what": self.what,
@@ -141,7 +141,7 @@ class Trace:
         return self.condensed(most)[0]
 
     def condensed(self, most: int) -> tuple[str, set[Place | None]]:
-        """The same, and the places that are left."""
+        """The condensed trace, and the lines that it shows."""
         head = self.heading
         files = {e.place.file for e in self.events if e.place}
         if len(files) == 1:
@@ -246,7 +246,7 @@ def _fold(nodes: list[_Node]) -> list[_Node]:
 
 
 def _fold_once(nodes: list[_Node]) -> list[_Node]:
-    """With the shortest body that repeats anywhere often enough to be worth it."""
+    """The events, folded by the shortest body that repeats often enough to be worth it."""
     keys = [node.key for node in nodes]
     for period in range(1, min(LONGEST_BODY, len(nodes) // 2) + 1):
         out: list[_Node] = []

@@ -21,7 +21,7 @@ Order = Callable[[Sequence[Program]], Sequence[Program]]
 
 
 def forward(programs: Sequence[Program]) -> Sequence[Program]:
-    """As the interpreter runs them."""
+    """The programs in the order in which the interpreter runs them."""
     return programs
 
 

@@ -74,15 +74,17 @@ class Slice:
 
     def meet(self, place: Place | None) -> None:
         """A line belongs to it, with what decided that it ran, and the numbers that it read."""
-        found = statement(place)
-        if place is None or found is None or (place.file, found.first) in self._statements:
+        executed = statement(place)
+        if place is None or executed is None or (place.file, executed.first) in self._statements:
             return
-        self._statements[place.file, found.first] = place, found
-        for name in found.reads:
+        self._statements[place.file, executed.first] = place, executed
+        for name in executed.reads:
             for assigned in self._plain.get((place.file, place.function, name), ()):
                 self.meet(assigned)
-        heads = set(found.heads).union(*(deciding(place.file, found, n) for n in found.reads))
-        for line in sorted(heads - {found.first}):
+        heads = set(executed.heads).union(
+            *(deciding(place.file, executed, n) for n in executed.reads)
+        )
+        for line in sorted(heads - {executed.first}):
             head = Place(place.file, line, place.function)
             values = self._decided.get((place.file, line), [])
             around = statement(head)
@@ -128,7 +130,7 @@ class Slice:
 
     def loaded(self) -> Loaded:
         """The elements that the value was loaded from: line and argument → offsets in memory."""
-        found: dict[tuple[Place | None, str], list[np.ndarray]] = defaultdict(list)
+        offsets: dict[tuple[Place | None, str], list[np.ndarray]] = defaultdict(list)
         for value, lanes in self._reached.values():
             touch = value.access
             if touch is None or touch.pointers.shape != value.shape:
@@ -136,8 +138,8 @@ class Slice:
             at = touch.pointers.reshape(-1)[lanes][touch.mask.reshape(-1)[lanes]]
             holder = next((a for a in self._arguments if at.size and holds(a, at)), None)
             if holder is not None:
-                found[touch.place, holder.name].append(holder.elements(at))
-        return {key: np.unique(np.concatenate(parts)) for key, parts in found.items()}
+                offsets[touch.place, holder.name].append(holder.elements(at))
+        return {key: np.unique(np.concatenate(parts)) for key, parts in offsets.items()}
 
     def _text(self, each: Assignment) -> str | None:
         """What was assigned, in words; None if it does not belong to the slice."""
@@ -176,8 +178,8 @@ def _number(number: Any) -> str:
 
 
 def _key(place: Place | None) -> Key | None:
-    found = statement(place)
-    return None if place is None or found is None else (place.file, found.first)
+    executed = statement(place)
+    return None if place is None or executed is None else (place.file, executed.first)
 
 
 def _after(steps: list[Step], place: Place) -> int:
@@ -224,7 +226,7 @@ def of_element(flow: Dataflow, argument: Argument, address: int) -> Start:
 
 
 def of_failure(flow: Dataflow, lane: tuple[int, ...], shape: tuple[int, ...]) -> Start:
-    """Of what a failing access was addressed by, or of a failed assertion."""
+    """The slice of a failing access's address, or of a failed assertion."""
     lanes = np.array([np.ravel_multi_index(lane, shape) if shape else 0])
     if flow.asserted is not None:
         return Start([(flow.asserted, lanes)], None)

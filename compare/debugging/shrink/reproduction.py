@@ -175,7 +175,7 @@ def _near(a: float, b: float) -> bool:
 
 
 def _write(file: Path, text: str) -> None:
-    """All of it or nothing."""
+    """Write the whole file or none of it."""
     check_output(file)
     handle, name = tempfile.mkstemp(dir=file.absolute().parent, prefix=".", suffix=".part")
     try:

@@ -135,7 +135,7 @@ def finished(subject: Subject, shrunk: Shrunk, sanitize: bool, output: Path | No
 
 
 def simpler_dtypes(name: str) -> tuple[str, ...]:
-    """Those to try instead of one."""
+    """The dtypes to try in place of one."""
     at = SIMPLE.index(name) if name in SIMPLE else len(SIMPLE)
     return SIMPLE[:at]
 

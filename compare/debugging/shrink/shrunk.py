@@ -28,7 +28,7 @@ class Shrunk:
     notes: tuple[str, ...] = ()
 
     def lines(self) -> list[str]:
-        """In words."""
+        """What was done, as lines of text."""
         many = f"{self.runs} run{'' if self.runs == 1 else 's'}"
         ended = f", ended by {self.stopped}" if self.stopped else ""
         after = self.after.removeprefix("input values: ")
@@ -51,7 +51,7 @@ class Reproduction:
     file: Path | None = None
 
     def lines(self) -> list[str]:
-        """In words."""
+        """What was done, as lines of text."""
         if not self.text:
             return [f"no reproduction: {self.how}"]
         where = os.path.relpath(self.file) if self.file else "in findings.reproduction.text"
@@ -60,5 +60,5 @@ class Reproduction:
         return [f"reproduction: {where}", f"  {self.how}"]
 
     def to_dict(self) -> dict[str, Any]:
-        """For the JSON file."""
+        """What the JSON file has of it."""
         return {**asdict(self), "file": self.file and str(self.file)}

@@ -35,7 +35,8 @@ class Signature(NamedTuple):
 
 
 def signatures(findings: Findings) -> list[Signature]:
-    """Of what was found, the most telling first; none if nothing is wrong in the interpreter."""
+    """The signatures of the findings, the most telling first; none if nothing is wrong in the
+    interpreter."""
     if findings.failure is not None:
         return [Signature("error", _error(findings.failure.error), findings.failure.place)]
     if findings.wrong:

@@ -17,6 +17,7 @@ import triton
 
 from triton_kernels import _known_calls, _launch, _modes
 from triton_kernels._gpu import Gpu
+from triton_kernels.gemm.arguments import Gemm
 from triton_kernels.gemm.gluon.forms import CAPABILITY, FORMS
 from triton_kernels.gemm.kernels import gemm_bias_act_kernel
 
@@ -58,16 +59,17 @@ def unavailable(gpu: Gpu, device: torch.device) -> str:
         return "kernels are interpreted"
     if device.type != "cuda":
         return "there is no GPU"
-    found = _tested.get(device)
-    if found is None:
+    reason = _tested.get(device)
+    if reason is None:
         if torch.cuda.is_current_stream_capturing():  # the test would wait for the GPU
             return "a CUDA graph is being captured, and it has not been tried before"
-        found = _tested[device] = lacking() or _self_test(device)
-    return found
+        reason = _tested[device] = lacking() or _self_test(device)
+    return reason
 
 
 def here() -> str:
-    """The same of the GPU at hand, or of the one that kernels are compiled for."""
+    """Why gemm_gluon_kernel cannot run on the GPU at hand, or on the one that is compiled for; or
+    ""."""
     device = torch.device("meta")
     if torch.cuda.is_available():
         device = torch.device("cuda", torch.cuda.current_device())
@@ -111,7 +113,8 @@ def _self_test(device: torch.device) -> str:
             a, b = (_integers(*shape, device) for shape in ((M, K), (N, K)))
             out = torch.full((M, N), torch.nan, dtype=a.dtype, device=device)
             how = False, True, True
-            launch(form, 2, "gemm", a, b, None, None, out, None, "none", (1.0, 0.0), how)
+            gemm = Gemm("gemm", a, b, None, None, out, "none", 1.0, 0.0, "ieee")
+            launch(form, 2, gemm, how)
             right = torch.equal(out.double(), a.double() @ b.t().double())
     except Exception as error:  # noqa: BLE001 - whatever it is, there are other kernels
         give_up(device, error)
@@ -123,6 +126,6 @@ def _self_test(device: torch.device) -> str:
 
 
 def _integers(rows: int, columns: int, device: torch.device) -> torch.Tensor:
-    """From -2 to 2, whose sums of 200 products float16 holds."""
+    """A matrix of integers from -2 to 2: float16 holds their sums of 200 products."""
     row, column = (torch.arange(n, device=device) for n in (rows, columns))
     return ((7 * row[:, None] + 3 * column) % 5 - 2).half()

@@ -26,5 +26,5 @@ FORMS = {
 
 
 def able(problem: Problem, gpu: Gpu) -> dict[Configuration, float]:
-    """Those that may be chosen for a problem that descriptors take, if there is memory."""
+    """The forms for a problem that descriptors take, as far as shared memory allows."""
     return FORMS if problem.kernels != "tl" and gpu.capability == CAPABILITY else {}

@@ -96,7 +96,8 @@ def _produce(
     BLOCK_M: gl.constexpr, BLOCK_N: gl.constexpr, BLOCK_K: gl.constexpr,
     GROUP_M: gl.constexpr, STAGES: gl.constexpr,
 ):  # fmt: skip
-    """All loads but so many of the first tile."""
+    """The producer's work: every load but the first ``loaded`` of the first tile, which have
+    begun."""
     full, empty, _turn = barriers
     M, N, K = size
     steps = gl.cdiv(K, BLOCK_K)
@@ -144,7 +145,7 @@ def _bias_row(bias_ptr, n, N, COLUMNS: gl.constexpr):
 
 @gluon.jit
 def _store(out, buffer, part, m, n, size, stride_om, stride_on, OUT_TMA: gl.constexpr):
-    """Part of a tile, its corner at (m, n); out is a descriptor if OUT_TMA."""
+    """Store a part of a tile whose corner is (m, n); out is a descriptor if OUT_TMA."""
     if OUT_TMA:
         store_wait(0)  # until the buffer has been read
         buffer.store(part.to(out.dtype))
@@ -190,7 +191,7 @@ def _finish(
 
 @gluon.jit
 def _places(acc):
-    """Where a block's sums lie in the workspace: by rows."""
+    """The offsets of a block's sums in the workspace, which holds them by rows."""
     lying: gl.constexpr = _accumulator(acc.shape[1])
     rows = gl.arange(0, acc.shape[0], gl.SliceLayout(1, lying))
     columns = gl.arange(0, acc.shape[1], gl.SliceLayout(0, lying))
@@ -199,13 +200,13 @@ def _places(acc):
 
 @gluon.jit
 def _leave(sums, part, size: gl.constexpr, acc):
-    """A part of a block's sums, of so many, in the workspace."""
+    """Store one part of a block's sums in the workspace; a part has ``size`` elements."""
     gl.store(sums + part * size + _places(acc), acc)
 
 
 @gluon.jit
 def _sum(sums, parts, SIZE: gl.constexpr, acc):
-    """All parts of a block, so many elements apart, added in their order."""
+    """The sum of a block's parts, which lie SIZE elements apart, added in their order."""
     acc = gl.load(sums + _places(acc), cache_modifier=".cg")
     for i in range(1, parts):
         acc += gl.load(sums + i * SIZE + _places(acc), cache_modifier=".cg")
@@ -360,7 +361,7 @@ def gemm_gluon_kernel(
     GROUP_M: gl.constexpr,
     STAGES: gl.constexpr,
 ):
-    """Every so many-th tile of out; A_T: a_desc is of a's transpose, [K, M]; B_T: [N, K].
+    """Every num_programs-th tile of out; A_T: a_desc is of a's transpose, [K, M]; B_T: [N, K].
 
     rest_desc is of b, too, with blocks of the BLOCK_N - FIRST_N columns that are left of a tile, or
     None. out and pre are descriptors of one consumer's rows × PART_N if OUT_TMA.

@@ -11,6 +11,7 @@ from torch import Tensor
 from triton_kernels._launch import REMEMBERED, Launch, specialization_key
 from triton_kernels.activations import ACTIVATIONS
 from triton_kernels.gemm import splitting
+from triton_kernels.gemm.arguments import Gemm
 from triton_kernels.gemm.configurations import Configuration
 from triton_kernels.gemm.gluon.kernels import gemm_gluon_kernel
 from triton_kernels.gemm.gluon.versions import TensorDescriptor, gl
@@ -49,29 +50,15 @@ def split(columns: int) -> tuple[int, int]:
 How = tuple[bool, bool, bool]
 
 
-def launch(
-    chosen: Configuration,
-    programs: int,
-    op: str,
-    a: Tensor,
-    b: Tensor,
-    bias: Tensor | None,
-    c: Tensor | None,
-    out: Tensor,
-    pre: Tensor | None,
-    act: str,
-    scalars: tuple[Any, Any],
-    how: How,
-    parts: int = 1,
-) -> None:
+def launch(chosen: Configuration, programs: int, gemm: Gemm, how: How, parts: int = 1) -> None:
     """As gemm.launch has it; how: A_T and B_T, of what a and b are then the transposes, and
     OUT_TMA; parts: of K, each of which is a program's."""
-    if bias is not None:
-        bias = bias.contiguous()
+    a, b, c, out, pre = gemm.a, gemm.b, gemm.c, gemm.out, gemm.pre
+    bias = None if gemm.bias is None else gemm.bias.contiguous()
     shape = *out.shape, a.shape[0 if how[0] else 1]
     strides = (*((0, 0) if c is None else c.stride()), *out.stride())
     keys = tuple(map(specialization_key, (a, b, bias, c, out, pre)))
-    prepared, blocks = _prepared(op, chosen, programs, shape, strides, keys, act, how)
+    prepared, blocks = _prepared(gemm.prefix, chosen, programs, shape, strides, keys, gemm.act, how)
     # Each consumer leaves and adds the sums that are its own.
     consumers = chosen.tiles.num_warps // WARPS
     elements = chosen.tiles.BLOCK_M * chosen.tiles.BLOCK_N // consumers
@@ -91,7 +78,7 @@ def launch(
         *split,
         *shape,
         *strides,
-        *scalars,
+        *gemm.scalars,
         parts,
     )
 

@@ -16,7 +16,7 @@ from triton_kernels._elementwise_kernels import corner, indices, located, part, 
 
 @triton.jit
 def gradients(grad, gate, up, ACT: tl.constexpr, DERIVATIVE: tl.constexpr, OF_PRE: tl.constexpr):
-    """Those of gate and up."""
+    """The gradients of gate and up: grad·act'(gate)·up and grad·act(gate)."""
     value = ACT(gate)
     if OF_PRE:
         slope = DERIVATIVE(gate)
@@ -114,7 +114,8 @@ def tiled_gradients_kernel(
     BLOCK_J: tl.constexpr,
     BLOCK_K: tl.constexpr,
 ):
-    """The same with strides, as _elementwise_kernels.tiled_kernel."""
+    """The gradients of tensors of any strides, in tiles as _elementwise_kernels.tiled_kernel
+    has."""
     RESULT: tl.constexpr = dgate_ptr.dtype.element_ty
     i0, j0, k0 = corner(sizes, UNITS, INDEX, BLOCK_I, BLOCK_J, BLOCK_K)
     grad = part(

@@ -1,0 +1,62 @@
+"""What a matrix product is launched with."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+from torch import Tensor
+
+from triton_kernels._launch import specialization_key
+from triton_kernels._scalars import as_argument
+
+
+class Gemm(NamedTuple):
+    """out = act(alpha·(a@b) + beta·c + bias), of arguments that fit each other.
+
+    Attributes:
+        op: the op's name, whose first word begins the kernel's.
+        a, b: [M, K] and [K, N].
+        bias: [N], or None.
+        c: [M, N], expanded where it was smaller, or None.
+        out: [M, N], written.
+        act, alpha, beta, precision: as gemm_bias_act has them.
+        pre: of out's dtype and strides, gets the result before the activation; or None.
+    """
+
+    op: str
+    a: Tensor
+    b: Tensor
+    bias: Tensor | None
+    c: Tensor | None
+    out: Tensor
+    act: str
+    alpha: float
+    beta: float
+    precision: str
+    pre: Tensor | None = None
+
+    @property
+    def prefix(self) -> str:
+        """What kernels' names begin with."""
+        return self.op.partition("_")[0]
+
+    @property
+    def shape(self) -> tuple[int, int, int]:
+        """M, N, K."""
+        M, N = self.out.shape
+        return M, N, self.a.shape[1]
+
+    @property
+    def strides(self) -> tuple[int, tuple[int, ...], tuple[int, ...]]:
+        """The strides of bias, c and out, as kernels take them; 0 where there is no such tensor."""
+        c = (0, 0) if self.c is None else self.c.stride()
+        return 0 if self.bias is None else self.bias.stride(0), c, self.out.stride()
+
+    @property
+    def scalars(self) -> tuple[Any, Any]:
+        """alpha and beta, as kernels take them."""
+        return as_argument(self.alpha, self.a.dtype), as_argument(self.beta, self.a.dtype)
+
+    def keys(self, a: Tensor, b: Tensor) -> tuple[Any, ...]:
+        """What of the tensors decides which compiled kernel runs; a and b, or their copies."""
+        return tuple(map(specialization_key, (a, b, self.bias, self.c, self.out, self.pre)))

@@ -1,0 +1,155 @@
+"""Which tiles sum_to adds in, and into how many parts it cuts a sum.
+
+A dimension is (size, x's stride, out's stride); dimensions come innermost first. Those that are
+``kept`` have results, those that are ``reduced`` the addends of each. The figures were measured on
+an H200.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple
+
+import torch
+import triton
+
+from triton_kernels import _elementwise
+from triton_kernels.gemm.configurations import cdiv
+
+Dims = list[tuple[int, ...]]
+
+TILE = 2048  # elements that a program reads at a time; twice as many of long columns
+NARROWEST = 128  # addends of a long row that are read at a time, at least
+SHORT = 64  # addends in a row that alone are not worth a tile
+FEW = 512  # results: one program each
+SQUARE = 32  # results and addends, where short rows are read by single elements
+WIDE_TILE = 64, 128  # results and addends, where whole vectors are read ahead of the additions
+ENOUGH = 256  # programs of several warps that walk along one dimension: no second pass makes more
+PROGRAMS = 1056  # to make of fewer, eight a multiprocessor of an H200; twice as many are better
+
+
+class Tile(NamedTuple):
+    """What a program adds at a time, as sum_kernel's constants."""
+
+    BLOCK_K: int  # results
+    BLOCK_R: int  # addends of each
+    STAGES: int = 1
+    num_warps: int = 4
+
+
+def size(dims: Dims) -> int:
+    """How many elements the dimensions have together."""
+    return math.prod(n for n, *_ in dims)
+
+
+def tile_of(kept: Dims, reduced: Dims, x_key: tuple[torch.dtype, bool]) -> Tile:
+    """The tile for x of this dtype, aligned to 16 bytes or not: long in the direction in which x is
+    dense in memory."""
+    nearest_kept, nearest_reduced = (
+        min((stride for _, stride, _ in dims if stride), default=math.inf)
+        for dims in (kept, reduced)
+    )
+    if nearest_reduced < nearest_kept:
+        return _along_addends(kept, reduced, *x_key)
+    if kept and kept[0][1] == 1:
+        tile = _along_results(kept, reduced, *x_key)
+        if tile is not None:
+            return tile
+    return _any(kept, reduced)
+
+
+def _along_addends(kept: Dims, reduced: Dims, dtype: torch.dtype, aligned: bool) -> Tile:
+    """Where each result's addends are next to each other."""
+    results, addends = size(kept), size(reduced)
+    along, across = (triton.next_power_of_2(max(1, n)) for n in (results, addends))
+    # Half of what is added, or less, at a time, and so at least two loads under way.
+    if len(reduced) > 1 and reduced[0][0] < SHORT:
+        half = max(4, triton.next_power_of_2(reduced[0][0]) // 2)
+        return Tile(min(along, 2 * TILE // half), half)
+    few = results <= (PROGRAMS if addends >= 4 * TILE else FEW)
+    if few and addends < 8 * TILE:  # at once, and with no second pass
+        block_r = min(across, 2 * TILE)
+        return Tile(1, block_r, num_warps=8 if block_r > TILE else 4)
+    if len(reduced) > 1 and across >= 2 * TILE:
+        return Tile(1, 2 * TILE, num_warps=8)
+    half = min(max(4, across // 2), TILE // 2)
+    if half > NARROWEST and addends < 4 * half:  # little shall hang over, if rows are enough
+        narrower = max(NARROWEST, _elementwise.cut(addends, half))
+        half = narrower if results * narrower >= PROGRAMS * TILE // 2 else half
+    vectors = aligned and _in_vectors(reduced, kept, dtype)
+    if not vectors and across <= 512 and results >= SQUARE * PROGRAMS:
+        half = min(half, SQUARE)
+    return Tile(min(along, TILE // 2 // half), half)
+
+
+def _along_results(kept: Dims, reduced: Dims, dtype: torch.dtype, aligned: bool) -> Tile | None:
+    """Where results are next to each other, if there are enough of them for more than
+    :func:`_any` does."""
+    results, addends = size(kept), size(reduced)
+    along, across = (triton.next_power_of_2(max(1, n)) for n in (results, addends))
+    vectors = aligned and _in_vectors(kept, reduced, dtype)
+    if across <= 4:
+        return Tile(min(along, 1024), 2) if vectors else Tile(min(along, 512), across)
+    # One warp, whose lanes are all at different results: sums between lanes and warps pass
+    # through shared memory, which takes up to nine times as long where addends are few. Short
+    # rows of results, with others between them, leave little to read at once in any case.
+    many = results >= (2**18 if vectors and across >= 128 else 2**16)
+    short = len(kept) > 1 and kept[0][0] < 128
+    if many or (short and results >= 2**14):
+        return Tile(256 if dtype.itemsize == 2 else 128, 4, num_warps=1)
+    # To read ahead pays where vectors are read, and costs many times as much where not.
+    columns, rows = WIDE_TILE
+    if dtype == torch.float64:
+        rows //= 2  # three stages of more would not fit a small GPU's shared memory
+    reach = sum((n - 1) * stride for n, stride, _ in (*kept, *reduced))
+    if vectors and across >= rows and reach < 2**30:
+        block_k = min(along, columns)
+        return Tile(block_k, min(across, columns * rows // block_k), STAGES=3)
+    return None
+
+
+def _any(kept: Dims, reduced: Dims) -> Tile:
+    """The tile where neither results nor addends are dense, or where results are few."""
+    results, addends = size(kept), size(reduced)
+    along, across = (triton.next_power_of_2(max(1, n)) for n in (results, addends))
+    if results >= FEW // 2 and len(kept) == 1:
+        return Tile(64, min(across, 16))
+    tile = TILE if across <= 512 else 2 * TILE
+    block_k = min(along, tile // min(across, 128))
+    block_r = min(across, tile // block_k)
+    while block_k > 16 and -results % (block_k // 2) < -results % block_k:
+        block_k //= 2
+    return Tile(block_k, block_r, num_warps=8 if tile > TILE and along <= 16 else 4)
+
+
+def _in_vectors(dense: Dims, others: Dims, dtype: torch.dtype) -> bool:
+    """Whether the compiler sees that it may read the first dimension by whole vectors."""
+    (n, stride, _), *rest = dense
+    many = all(number % 16 == 0 for number in (n, *(dim[1] for dim in (*rest, *others))))
+    return stride == 1 and (many or unit(dense, others) * dtype.itemsize >= 16)
+
+
+def parts_of(kept: Dims, reduced: Dims, tile: Tile) -> int:
+    """Into how many parts the addends are cut, so that a GPU is busy: 1 is one pass."""
+    programs, tiles = cdiv(size(kept), tile.BLOCK_K), size(reduced) // tile.BLOCK_R
+    enough = len(reduced) == 1 and tile.num_warps > 1 and programs >= ENOUGH
+    if enough or tiles < 4:
+        return 1
+    busy, better = PROGRAMS // programs, 2 * PROGRAMS // programs
+    return max(1, min(tiles, max(busy, min(better, tiles // 2))))
+
+
+def unit(dense: Dims, others: Dims) -> int:
+    """What the compiler shall be told that a dense dimension's size, and the strides along all the
+    others, are multiples of; 1 of what it sees by itself, as multiples of 16."""
+    if not dense or dense[0][1] != 1:
+        return 1
+    strides = (stride for _, stride, _ in (*dense[1:], *others))
+    divisor = math.gcd(16, dense[0][0], *strides)
+    return 1 if divisor == 16 else divisor
+
+
+def out_unit(kept: Dims) -> int:
+    """The same divisor for out, along whose first dimension results are stored."""
+    (n, _, stride), *others = kept
+    return math.gcd(16, n, *(step for _, _, step in others)) if stride == 1 else 1
