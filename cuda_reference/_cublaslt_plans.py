@@ -159,7 +159,8 @@ class Plan:
         candidate = lt.Candidate()
         ctypes.memmove(candidate.algorithm, algorithm, ctypes.sizeof(candidate.algorithm))
         result = lt.Candidate()
-        told = (
+        handles = (self._handle, self._product, *self._layouts)
+        told = (*handles, candidate.algorithm, ctypes.byref(result))
             self._handle,
             self._product,
             *self._layouts,
