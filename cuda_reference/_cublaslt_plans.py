@@ -159,8 +159,7 @@ class Plan:
         candidate = lt.Candidate()
         ctypes.memmove(candidate.algorithm, algorithm, ctypes.sizeof(candidate.algorithm))
         result = lt.Candidate()
-        handles = (self._handle, self._product, *self._layouts)
-        told = (*handles, candidate.algorithm, ctypes.byref(result))
+        told = (
             self._handle,
             self._product,
             *self._layouts,
