@@ -19,7 +19,6 @@ def register_activation(
     derivative: Any,
     *,
     torch_function: Callable[..., Any] | None = None,
-    cuda: str | None = None,
 ) -> None:
     """Make an activation of your own known wherever ``act=`` is taken.
 
@@ -36,12 +35,10 @@ def register_activation(
             torch.compile backend take for this activation, and compare's oracle. A function of
             torch's own, as ``torch.nn.functional.mish``, or one of sums, products, constants and
             torch functions of one tensor.
-        cuda: for the CUDA twin, two functions in C++ of one number of the type C, float or double:
-            ``template <class C> __device__ C NAME(C x)`` and ``… NAME_derivative(C x)``.
 
     Raises:
         TypeError: forward or derivative is no jit function of one argument; ``torch_function``
-            cannot be called; ``cuda`` is no string.
+            cannot be called.
         ValueError: name is no identifier, or is taken.
 
     Example:
@@ -64,13 +61,7 @@ def register_activation(
             f"{op}(): argument 'torch_function' must be a function of one tensor, but got "
             f"{type(torch_function).__name__}"
         )
-    if cuda is not None and not isinstance(cuda, str):
-        raise TypeError(
-            f"{op}(): argument 'cuda' must be a string of CUDA C++, but got {type(cuda).__name__}"
-        )
-    record = Activation(
-        forward, derivative, of_pre=True, torch_function=torch_function, cuda=cuda
-    )
+    record = Activation(forward, derivative, of_pre=True, torch_function=torch_function)
     known = ACTIVATIONS.get(name)
     if known is not None and not _same(known, record):
         raise ValueError(
