@@ -8,8 +8,8 @@ from collections.abc import Callable
 from typing import Any
 
 import triton
-from triton.runtime.interpreter import InterpretedFunction
 
+from triton_kernels import _modes
 from triton_kernels.activations import ACTIVATIONS, Activation
 
 
@@ -71,7 +71,7 @@ def register_activation(
 
 
 def _check_jit(op: str, argument: str, function: Any) -> None:
-    if not isinstance(function, (triton.JITFunction, InterpretedFunction)):
+    if not (isinstance(function, triton.JITFunction) or _modes.made_interpreted(function)):
         raise TypeError(
             f"{op}(): argument '{argument}' must be a @triton.jit function of one argument, but "
             f"got {type(function).__name__}"

@@ -47,7 +47,7 @@ def _traced(function: Callable[..., Any]) -> tuple[Graph, Node] | None:
     module = isinstance(function, torch.nn.Module)
     try:
         graph: Graph = Tracer().trace(function if module else called)
-    except Exception:  # whatever a function does with what is no tensor
+    except Exception:  # noqa: BLE001 - whatever a function does with what is no tensor
         return None
     (result,) = graph.output_node().args
     operation = isinstance(result, Node) and result.op in ("call_function", "call_method")
