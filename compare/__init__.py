@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from compare.debugging.public import debug
     from compare.debugging.shrink.launches import shrink
     from compare.specs import Elementwise, Function, Product, Spec
+    from compare.specs.registered import activation_specs
     from compare.user_kernels.benchmarking import Benchmark, bench
     from compare.user_kernels.checking import CheckReport, check
     from compare.user_kernels.compile_report import CompileReport, compile_report
@@ -39,6 +40,7 @@ __all__ = [
     "Product",
     "Report",
     "Spec",
+    "activation_specs",
     "annotate",
     "bench",
     "check",
@@ -63,6 +65,7 @@ _HOMES = {
     **dict.fromkeys(("CompileReport", "compile_report"), "user_kernels.compile_report"),
     **dict.fromkeys(("CallProfile", "annotate", "profile"), "user_kernels.profiling"),
     **dict.fromkeys(("Report", "cross_check"), "user_kernels.cross_checking"),
+    "activation_specs": "specs.registered",
     "check_fused": "user_kernels.fused",
 }
 

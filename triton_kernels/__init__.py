@@ -25,6 +25,7 @@ from triton_kernels import nn, ops
 from triton_kernels._launch import interpret
 from triton_kernels._version import __version__
 from triton_kernels.graph import explain, fuse, replace_modules, restore_modules
+from triton_kernels.own_activations import register_activation
 from triton_kernels.tuning import capabilities, tune
 
 OPS = tuple(sorted(ops.FUNCTIONS))
@@ -38,6 +39,7 @@ __all__ = [
     "fuse",
     "interpret",
     "nn",
+    "register_activation",
     "replace_modules",
     "restore_modules",
     "tune",

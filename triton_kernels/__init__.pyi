@@ -9,6 +9,7 @@ from triton_kernels.graph import explain as explain
 from triton_kernels.graph import fuse as fuse
 from triton_kernels.graph import replace_modules as replace_modules
 from triton_kernels.graph import restore_modules as restore_modules
+from triton_kernels.own_activations import register_activation as register_activation
 from triton_kernels.tuning import capabilities as capabilities
 from triton_kernels.tuning import tune as tune
 
@@ -43,6 +44,7 @@ __all__ = [
     "linear_act",
     "linear_gelu",
     "nn",
+    "register_activation",
     "relu_scale",
     "relu_scale_add",
     "relu_scale_backward",

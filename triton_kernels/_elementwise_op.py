@@ -13,7 +13,7 @@ from torch import Tensor
 from triton_kernels import _arguments, _elementwise, _elementwise_kernels, _launch, _memory
 from triton_kernels._operator import Gradient, Operator
 from triton_kernels._placements import Sharding, elementwise
-from triton_kernels.activations import ACTIVATIONS
+from triton_kernels.activations import ACTIVATIONS, checked_act
 
 
 def define(
@@ -127,8 +127,7 @@ class Launcher:
             _arguments.refuse_gradients(op, why, zip(names, (x, y)))
         act = None
         if self._chosen is not None:
-            names_of_acts = tuple(ACTIVATIONS)
-            act = _arguments.one_of(op, names[self._chosen], args[self._chosen], names_of_acts)
+            act = checked_act(op, args[self._chosen])
         _launch.check_device(op, x.device, _elementwise_kernels.flat_kernel)
         if variant is not None and dtype != variant.dtype:
             raise TypeError(

@@ -206,7 +206,8 @@ class Activation(NamedTuple):
 
     ``derivative``: of the result, or of the pre-activation where ``of_pre``. ``half_forward``,
     ``half_derivative``: for results of 16 bits, where those need less. ``straight``: made of
-    straight lines, so that the second derivative is 0.
+    straight lines, so that the second derivative is 0. ``torch_function``: of one that was
+    registered, as :func:`triton_kernels.register_activation` takes it.
     """
 
     forward: Any
@@ -215,6 +216,7 @@ class Activation(NamedTuple):
     half_derivative: Any = None
     of_pre: bool = False
     straight: bool = False
+    torch_function: Any = None
 
     def forward_for(self, result: torch.dtype, compute: torch.dtype) -> Any:
         """The activation for results and inputs of these dtypes."""
@@ -244,3 +246,14 @@ ACTIVATIONS = {
 }
 
 GELU_APPROXIMATIONS = {"none": "gelu", "tanh": "gelu_tanh"}  # as torch names them
+
+
+def checked_act(op: str, act: Any) -> str:
+    """``act``, if it is the name of an activation; ``op`` is what the error calls the op."""
+    if isinstance(act, str) and act in ACTIVATIONS:
+        return act
+    choices = ", ".join(map(repr, ACTIVATIONS))
+    raise ValueError(
+        f"{op}(): argument 'act' must be one of {choices}, but got {act!r}; "
+        "triton_kernels.register_activation adds one of your own"
+    )

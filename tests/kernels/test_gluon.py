@@ -279,11 +279,11 @@ def test_a_failed_self_test(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(availability, "_tested", {})
 
     def multiply(*args: Any, wrong: float = 0.0) -> None:
-        form, programs, _, a, b, _, _, out, *_ = args
+        form, programs, gemm, _ = args
         assert form in FORMS
-        assert form.tiles_of(*out.shape) > 2 * programs
-        out.copy_(a.double() @ b.t().double())
-        out[-1, -1] += wrong
+        assert form.tiles_of(*gemm.out.shape) > 2 * programs
+        gemm.out.copy_(gemm.a.double() @ gemm.b.t().double())
+        gemm.out[-1, -1] += wrong
 
     def refusing(*args: Any) -> None:
         raise CompilationError("x = y", None, "no such layout")

@@ -19,6 +19,7 @@ from torch.fx import Node
 
 from triton_kernels._fusion import Activation, Refused, Spelled
 from triton_kernels.graph.forms import same_shape, tensor_of
+from triton_kernels.graph.registered import registered
 
 Power = tuple[Any, int]  # what is raised: "x", or a function's name with its argument
 Monomial = tuple[Power, ...]
@@ -225,6 +226,11 @@ class Spellings:
         # How many operations below a curve each node is, of those that are not far.
         below: dict[Node, int] = {}
         for node in nodes:
+            own = registered(node)
+            if own is not None:
+                self.found[node] = own
+                self.inner.update(dict.fromkeys(own.inner, node))
+                continue
             operands = _operands(node)
             if operands is None:
                 continue

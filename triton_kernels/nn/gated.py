@@ -38,7 +38,7 @@ def linear_gated(
         ValueError: an unknown act.
         TypeError, RuntimeError: as torch.nn.functional.linear and act_mul.
     """
-    _arguments.one_of("linear_gated", "act", act, tuple(activations.ACTIVATIONS))
+    activations.checked_act("linear_gated", act)
     whole = _whole(w_gate, w_up) if bias_gate is None and bias_up is None else None
     if whole is not None:
         gate, up = functional.linear(x, whole).chunk(2, -1)
@@ -99,7 +99,7 @@ class GatedMLP(torch.nn.Module):
     ) -> None:
         super().__init__()
         _arguments.boolean("GatedMLP", "bias", bias)
-        self.act = _arguments.one_of("GatedMLP", "act", act, tuple(activations.ACTIVATIONS))
+        self.act = activations.checked_act("GatedMLP", act)
         linear = torch.nn.Linear
         self.gate_proj = linear(in_features, hidden_features, bias, device, dtype)
         self.up_proj = linear(in_features, hidden_features, bias, device, dtype)

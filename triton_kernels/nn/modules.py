@@ -100,7 +100,7 @@ class LinearAct(_FusedLinear):
         precision: str | None = None,
     ) -> None:
         _arguments.boolean("LinearAct", "bias", bias)
-        _arguments.one_of("LinearAct", "act", act, tuple(activations.ACTIVATIONS))
+        activations.checked_act("LinearAct", act)
         super().__init__(in_features, out_features, bias, device, dtype)
         self.act, self.precision = act, _precision.checked("LinearAct", precision)
 

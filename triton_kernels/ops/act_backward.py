@@ -29,7 +29,7 @@ from triton_kernels._launch import REMEMBERED, Launch, specialization_key
 from triton_kernels._operator import Operator, TensorMeta, one_by_one
 from triton_kernels._placements import P, R, Rule, Shard, Sharding
 from triton_kernels._scalars import multiple
-from triton_kernels.activations import ACTIVATIONS
+from triton_kernels.activations import ACTIVATIONS, checked_act
 from triton_kernels.gemm.configurations import cdiv
 from triton_kernels.ops.add import add
 from triton_kernels.ops.sum_to import add_rows
@@ -143,7 +143,7 @@ def _launch_act_backward(
     op = "act_backward"
     grad = _arguments.tensor(op, "grad", grad, DTYPES)
     saved = _arguments.tensor(op, "saved", saved, DTYPES)
-    _arguments.one_of(op, "act", act, tuple(ACTIVATIONS))
+    checked_act(op, act)
     _arguments.boolean(op, "bias", bias)
     dtype = _arguments.floating_dtype(op, "dtype", dtype, torch.result_type(grad, saved))
     if grad.dim() != 2 or grad.shape != saved.shape:

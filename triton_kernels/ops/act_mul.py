@@ -27,7 +27,7 @@ from triton_kernels._fusion import Activation, Entry, Form, Fusion, Match, Probe
 from triton_kernels._launch import REMEMBERED, Launch, specialization_key
 from triton_kernels._operator import Operator, TensorMeta
 from triton_kernels._placements import P, R, Rule, Sharding, elementwise, twice
-from triton_kernels.activations import ACTIVATIONS
+from triton_kernels.activations import ACTIVATIONS, checked_act
 from triton_kernels.ops._act_mul_kernels import flat_gradients_kernel, tiled_gradients_kernel
 from triton_kernels.ops.act_backward import STRAIGHT
 from triton_kernels.ops.add import add
@@ -116,7 +116,7 @@ def _launch_backward(
     op = "act_mul_backward"
     given = zip(NAMES, (grad, gate, up))
     inputs = {name: _arguments.tensor(op, name, t, DTYPES) for name, t in given}
-    _arguments.one_of(op, "act", act, tuple(ACTIVATIONS))
+    checked_act(op, act)
     shape, dtype = _broadcast(*inputs.values()), _promoted_dtype(*inputs.values())
     inputs = dict(zip(NAMES, _on_one_device(*inputs.values())))
     device = _arguments.same_device(op, **inputs)

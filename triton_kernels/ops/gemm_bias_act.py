@@ -21,7 +21,7 @@ from triton_kernels import _arguments, _launch, _precision
 from triton_kernels._fusion import Entry, Fusion, Probe
 from triton_kernels._gemm_op import Product, ProductOperator, wants_pre
 from triton_kernels._placements import P, R, Rule, Shard, Sharding, beside, twice
-from triton_kernels.activations import ACTIVATIONS
+from triton_kernels.activations import checked_act
 from triton_kernels.gemm.arguments import Gemm
 from triton_kernels.gemm.configurations import HALVES
 from triton_kernels.gemm.kernels import gemm_bias_act_kernel
@@ -97,7 +97,7 @@ def run(
     b = _arguments.tensor(op, names[1], b, (a.dtype,))
     bias = None if bias is None else _arguments.tensor(op, "bias", bias, (a.dtype,))
     c = None if c is None else _arguments.tensor(op, "c", c, (a.dtype,))
-    _arguments.one_of(op, "act", act, tuple(ACTIVATIONS))
+    checked_act(op, act)
     _arguments.one_of(op, "precision", precision, _precision.PRECISIONS)
     if precision != "ieee" and a.dtype != torch.float32:
         raise ValueError(

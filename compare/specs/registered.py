@@ -1,0 +1,104 @@
+"""Specs of activations that users registered: :func:`activation_specs`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from compare.cases import FLOATS
+from compare.specs.functions import Function
+from compare.specs.product_bounds import U_DOUBLE, U_FMA
+
+SHAPES = ((1,), (33, 129), (1040,), (256, 512))
+
+
+def activation_specs(
+    name: str,
+    *,
+    roundings: float = 16.0,
+    dtypes: Sequence[str | torch.dtype] = FLOATS,
+    values: Sequence[str] = ("normal", "integers", "special"),
+) -> tuple[Function, Function]:
+    """Specs of an activation from :func:`triton_kernels.register_activation`, and of its
+    derivative, for :func:`compare.check`.
+
+    The oracle is its ``torch_function`` in float64, and autograd through that. A result is right if
+    it is within E + u_out·(|reference| + E) of the oracle's, and the smallest number of its dtype:
+    E is ``roundings``·u·(1 + |reference|), of the activation ``roundings``·u·(1 + |x| +
+    |reference|), with u and u_out half an ulp of 1 in the compute type and in the result's.
+
+    Args:
+        name: as it was registered.
+        roundings: how many roundings of the compute type the formulas may be off.
+        dtypes: what check covers.
+        values: what the activation's argument may hold, as :class:`compare.Function` takes it. The
+            derivative's are not "special": at infinities autograd's own often is NaN.
+
+    Raises:
+        ValueError: no such activation was registered, or without ``torch_function``.
+
+    Example:
+        >>> for spec in compare.activation_specs("softsign"):
+        ...     report = compare.check(spec)
+        ...     assert report, report
+    """
+    import triton_kernels
+    from triton_kernels.activations import ACTIVATIONS
+
+    function = ACTIVATIONS[name].torch_function if name in ACTIVATIONS else None
+    if function is None:
+        raise ValueError(
+            f"activation_specs(): no activation {name!r} was registered with torch_function=; "
+            "triton_kernels.register_activation takes one"
+        )
+
+    def forward(x: Tensor) -> Tensor:
+        return triton_kernels.act_mul(x, torch.ones_like(x), name)
+
+    def derivative(x: Tensor) -> Tensor:
+        rows = x.reshape(1, -1)
+        dx, _ = triton_kernels.act_backward(torch.ones_like(rows), rows, name, bias=False)
+        return dx.reshape(x.shape)
+
+    def slope(x: Tensor) -> Tensor:
+        with torch.enable_grad():
+            wide = x.detach().double().requires_grad_()
+            (gradient,) = torch.autograd.grad(function(wide).sum(), wide)
+        return gradient
+
+    shared: dict[str, Any] = {"dtypes": dtypes, "shapes": SHAPES}
+    plain = [each for each in values if each != "special"] or ["normal"]
+    return (
+        Function(
+            name,
+            f"{name}, a registered activation",
+            triton=forward,
+            oracle=lambda x: function(x.double()),
+            bound=_bound(roundings, of_argument=True),
+            values=values,
+            **shared,
+        ),
+        Function(
+            f"{name}_derivative",
+            f"the derivative of {name}",
+            triton=derivative,
+            oracle=slope,
+            bound=_bound(roundings, of_argument=False),
+            values=plain,
+            **shared,
+        ),
+    )
+
+
+def _bound(roundings: float, *, of_argument: bool) -> Callable[[Tensor, Tensor], Tensor]:
+    def bound(reference: Tensor, x: Tensor) -> Tensor:
+        """The largest right distance to the reference."""
+        about, size = torch.finfo(x.dtype), reference.abs()
+        scale = 1 + size + (x.abs().double() if of_argument else 0)
+        error = roundings * (U_DOUBLE if x.dtype == torch.float64 else U_FMA) * scale
+        return error + about.eps / 2 * (size + error) + about.tiny * about.eps
+
+    return bound

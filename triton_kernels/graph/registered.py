@@ -1,0 +1,130 @@
+"""Activations that users registered, found in a graph by their ``torch_function``.
+
+That function is traced once, and its operations are looked for as they stand there: operands of
+sums and products in any order, arguments that a function of Python has by default said or not.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import operator
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch.fx import Graph, Node, Tracer
+
+from triton_kernels._fusion import Activation
+from triton_kernels.activations import ACTIVATIONS
+from triton_kernels.graph.forms import same_shape, tensor_of
+
+_COMMUTING = {torch.add, operator.add, "add", torch.mul, operator.mul, "mul"}
+
+
+def registered(root: Node) -> Activation | None:
+    """The registered activation whose last operation the node is, or None."""
+    for name, record in ACTIVATIONS.items():
+        traced = None if record.torch_function is None else _traced(record.torch_function)
+        bound = None if traced is None else _matched(traced[1], root, {})
+        if bound is None:
+            continue
+        x = next((found for each, found in bound.items() if each.op == "placeholder"), None)
+        if x is None or not _alike(x, root):
+            continue
+        inner = {node for node in bound.values() if node not in (x, root)}
+        return Activation(name, x, tuple(n for n in root.graph.nodes if n in inner))
+    return None
+
+
+@functools.cache
+def _traced(function: Callable[..., Any]) -> tuple[Graph, Node] | None:
+    """A function's graph and its last operation; None where it cannot be traced."""
+
+    def called(x: Any) -> Any:
+        return function(x)
+
+    module = isinstance(function, torch.nn.Module)
+    try:
+        graph: Graph = Tracer().trace(function if module else called)
+    except Exception:  # noqa: BLE001 - whatever a function does with what is no tensor
+        return None
+    (result,) = graph.output_node().args
+    operation = isinstance(result, Node) and result.op in ("call_function", "call_method")
+    return (graph, result) if operation else None  # type: ignore[return-value]
+
+
+def _matched(pattern: Any, value: Any, bound: dict[Node, Node]) -> dict[Node, Node] | None:
+    """The nodes of the graph for those of the pattern, or None."""
+    if not isinstance(pattern, Node):
+        if isinstance(pattern, (tuple, list)):
+            return _all_matched(pattern, value, bound) if isinstance(value, type(pattern)) else None
+        same = not isinstance(value, Node) and type(value) is type(pattern) and value == pattern
+        numbers = isinstance(pattern, (int, float)) and isinstance(value, (int, float))
+        return bound if same or (numbers and value == pattern) else None
+    if not isinstance(value, Node):
+        return None
+    if pattern in bound:
+        return bound if bound[pattern] is value else None
+    if pattern.op != "placeholder":
+        if (pattern.op, pattern.target) != (value.op, value.target):
+            return None
+        found = _operands_matched(pattern, value, bound)
+        if found is None:
+            return None
+        bound = found
+    return {**bound, pattern: value}
+
+
+def _operands_matched(
+    pattern: Node, value: Node, bound: dict[Node, Node]
+) -> dict[Node, Node] | None:
+    (ours, our_keywords), (theirs, their_keywords) = _arguments(pattern), _arguments(value)
+    if set(our_keywords) != set(their_keywords):
+        return None
+    names = list(our_keywords)
+    orders = [theirs]
+    if pattern.target in _COMMUTING and len(theirs) == 2:
+        orders.append(theirs[::-1])
+    for order in orders:
+        found = _all_matched(
+            (*ours, *(our_keywords[name] for name in names)),
+            (*order, *(their_keywords[name] for name in names)),
+            bound,
+        )
+        if found is not None:
+            return found
+    return None
+
+
+def _all_matched(patterns: Any, values: Any, bound: dict[Node, Node]) -> dict[Node, Node] | None:
+    if len(patterns) != len(values):
+        return None
+    found: dict[Node, Node] | None = bound
+    for pattern, value in zip(patterns, values):
+        found = None if found is None else _matched(pattern, value, found)
+    return found
+
+
+def _arguments(node: Node) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """Those of a call, with the defaults of a function that tells them."""
+    if inspect.isfunction(node.target):
+        try:
+            call = inspect.signature(node.target).bind(*node.args, **node.kwargs)
+        except TypeError:
+            return node.args, node.kwargs
+        call.apply_defaults()
+        return call.args, call.kwargs
+    return node.args, node.kwargs
+
+
+def _alike(x: Node, root: Node) -> bool:
+    """Whether the result has x's dtype and shape, as an activation's has."""
+    before, after = tensor_of(x), tensor_of(root)
+    return (
+        before is not None
+        and after is not None
+        and before.is_floating_point()
+        and before.dtype == after.dtype
+        and same_shape(before, after)
+    )

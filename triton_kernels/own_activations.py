@@ -1,0 +1,100 @@
+"""register_activation: an activation of a user's, by name, wherever ``act=`` is."""
+
+from __future__ import annotations
+
+import inspect
+import keyword
+from collections.abc import Callable
+from typing import Any
+
+import triton
+
+from triton_kernels import _modes
+from triton_kernels.activations import ACTIVATIONS, Activation
+
+
+def register_activation(
+    name: str,
+    forward: Any,
+    derivative: Any,
+    *,
+    torch_function: Callable[..., Any] | None = None,
+) -> None:
+    """Make an activation of your own known wherever ``act=`` is taken.
+
+    Its functions are called on blocks of float32, or of float64 for float64 tensors, inside the
+    kernels; so they may compute with the elements of their argument alone, and no load, store or
+    sum is allowed. Programs that torch.export saved name it, and need it registered before a run.
+    To register the same functions again is no error: modules may be loaded anew.
+
+    Args:
+        name: an identifier that no activation has.
+        forward: ``@triton.jit`` function of x, the pre-activation: act(x).
+        derivative: ``@triton.jit`` function of x: act'(x).
+        torch_function: the same in torch, of one tensor, any floating dtype: what ``fuse`` and the
+            torch.compile backend take for this activation, and compare's oracle. A function of
+            torch's own, as ``torch.nn.functional.mish``, or one of sums, products, constants and
+            torch functions of one tensor.
+
+    Raises:
+        TypeError: forward or derivative is no jit function of one argument; ``torch_function``
+            cannot be called.
+        ValueError: name is no identifier, or is taken.
+
+    Example:
+        >>> @triton.jit
+        ... def softsign(x):
+        ...     return x / (1.0 + tl.abs(x))
+        >>> @triton.jit
+        ... def softsign_derivative(x):
+        ...     return 1.0 / ((1.0 + tl.abs(x)) * (1.0 + tl.abs(x)))
+        >>> triton_kernels.register_activation("softsign", softsign, softsign_derivative)
+        >>> y = triton_kernels.linear_act(x, weight, bias, act="softsign")
+    """
+    op = "register_activation"
+    if not isinstance(name, str) or not name.isidentifier() or keyword.iskeyword(name):
+        raise ValueError(f"{op}(): argument 'name' must be an identifier, but got {name!r}")
+    for argument, function in (("forward", forward), ("derivative", derivative)):
+        _check_jit(op, argument, function)
+    if torch_function is not None and not callable(torch_function):
+        raise TypeError(
+            f"{op}(): argument 'torch_function' must be a function of one tensor, but got "
+            f"{type(torch_function).__name__}"
+        )
+    record = Activation(forward, derivative, of_pre=True, torch_function=torch_function)
+    known = ACTIVATIONS.get(name)
+    if known is not None and not _same(known, record):
+        raise ValueError(
+            f"{op}(): the name {name!r} is taken; the activations are {', '.join(ACTIVATIONS)}"
+        )
+    ACTIVATIONS.setdefault(name, record)
+
+
+def _check_jit(op: str, argument: str, function: Any) -> None:
+    if not (isinstance(function, triton.JITFunction) or _modes.made_interpreted(function)):
+        raise TypeError(
+            f"{op}(): argument '{argument}' must be a @triton.jit function of one argument, but "
+            f"got {type(function).__name__}"
+        )
+    count = len(inspect.signature(function.fn).parameters)
+    if count != 1:
+        raise TypeError(
+            f"{op}(): argument '{argument}' must be a @triton.jit function of one argument, but "
+            f"{function.fn.__name__} takes {count}"
+        )
+
+
+def _same(known: Activation, new: Activation) -> bool:
+    """Whether two records hold the same functions, as far as their own code tells."""
+    pairs = zip(known, new)
+    return all(a is b or a == b or _code(a) == _code(b) is not None for a, b in pairs)
+
+
+def _code(function: Any) -> Any:
+    """What a function is made of, None of what is none written in Python."""
+    function = getattr(function, "fn", function)  # of a jit function
+    code = getattr(function, "__code__", None)
+    if code is None:
+        return None
+    captured = [cell.cell_contents for cell in function.__closure__ or ()]
+    return function.__qualname__, code.co_code, code.co_consts, code.co_names, captured
