@@ -101,7 +101,9 @@ def gpu(kernel: Any, device: torch.device) -> Gpu:
     else:
         properties = _properties(device)
     few = _few.get()
-    return properties if few is None else properties._replace(multiprocessors=few)
+    if few is None:
+        return properties
+    return properties._replace(multiprocessors=few, name="")  # of which nothing was measured
 
 
 @functools.cache

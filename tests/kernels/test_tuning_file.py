@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 import torch
 
-from triton_kernels import _measured
+from triton_kernels import _launch, _measured
 from triton_kernels._gpu import GPUS
 from triton_kernels._measured import SHIPPED, Constants, Measurement
 from triton_kernels.gemm import Problem, choice, choose
@@ -59,6 +59,19 @@ def test_another_gpu_and_one_that_is_not_there_have_nothing(home: Path) -> None:
     for gpu in (other, GPUS["sm_90"], GPUS["sm_80"]):
         assert _measured.measurement(gpu) is None
     assert not _measured.file(other).exists()
+
+
+def test_a_gpu_of_which_part_is_used_has_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What check cuts for few multiprocessors is no other GPU's file: no warning."""
+    _measured.save(CARD, FOUND)
+    monkeypatch.setattr(_launch, "_properties", lambda device: CARD)
+    monkeypatch.setattr(_launch, "interpreted", lambda kernel: False)
+    cuda = torch.device("cuda")
+    assert _measured.measurement(_launch.gpu(None, cuda)) == FOUND
+    with _launch.multiprocessors(2), warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert _launch.gpu(None, cuda).multiprocessors == 2
+        assert _measured.measurement(_launch.gpu(None, cuda)) is None
 
 
 def test_it_is_this_users_alone() -> None:
