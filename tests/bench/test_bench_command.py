@@ -181,7 +181,9 @@ def test_slow_providers_are_in_a_sweep_only_by_name() -> None:
     done = bench("gemm_bias_act", "M=N=K", "--sweep", "--dry-run", "--dtype", "bfloat16")
     lines = done.stdout.splitlines()[:-1]
     assert len(lines) == 11
-    assert {line.split(": ")[1] for line in lines} == {"triton, eager, compile, cublaslt"}
+    assert {line.split(": ")[1] for line in lines} == {
+        "triton, cuda/cublaslt, eager, compile, cublaslt"
+    }
     named = ("--providers", "triton,cuda,max-autotune")
     done = bench("gemm_bias_act", "M", "--sweep", "--dry-run", "--dtype", "bfloat16", *named)
     assert len(done.stdout.splitlines()) == 15 + 1
