@@ -256,8 +256,8 @@ def _walk(dims: Dims, operand: int) -> tuple[Walk, Units] | None:
     if len(merged) == 1 and merged[0][1] == 1:
         return ONCE, ALL
     sizes, strides, _ = zip(*merged)
-    reach = sum((size - 1) * stride for size, stride in zip(sizes, strides))
-    if len(merged) > 3 or reach >= 2**31 or (strides[0] > 1 and sizes[0] > SHORTEST):
+    span = sum((size - 1) * stride for size, stride in zip(sizes, strides))
+    if len(merged) > 3 or span >= 2**31 or (strides[0] > 1 and sizes[0] > SHORTEST):
         return None
     units = math.gcd(16, sizes[0]), math.gcd(16, *strides[1:])
     first, second, third = ((stride or None) for stride in (*strides, 0, 0)[:3])

@@ -108,7 +108,7 @@ def test_the_command(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     assert lines[-2:] == ["reproduction: reproduce_square.py", f"  {PLAIN}"]
     assert len(lines) <= LINES
     text = Path("reproduce_square.py").read_text()
-    assert text.count("@triton.jit") == 9  # both kernels, and what the op's calls
+    assert text.count("@triton.jit") == 10  # both kernels, and what the op's calls
     # The replay line is true: it finds the same, and nothing that is smaller; it may write again.
     replay = lines[1].strip().removeprefix("python -m compare debug ").split()
     monkeypatch.setattr(reproduction, "_run", lambda text: "")

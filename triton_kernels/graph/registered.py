@@ -1,4 +1,4 @@
-"""Activations that users registered, found in a graph by their ``torch_function``.
+"""Activations that users registered, match in a graph by their ``torch_function``.
 
 That function is traced once, and its operations are looked for as they stand there: operands of
 sums and products in any order, arguments that a function of Python has by default said or not.
@@ -29,7 +29,7 @@ def registered(root: Node) -> Activation | None:
         bound = None if traced is None else _matched(traced[1], root, {})
         if bound is None:
             continue
-        x = next((found for each, found in bound.items() if each.op == "placeholder"), None)
+        x = next((match for each, match in bound.items() if each.op == "placeholder"), None)
         if x is None or not _alike(x, root):
             continue
         inner = {node for node in bound.values() if node not in (x, root)}
@@ -69,10 +69,10 @@ def _matched(pattern: Any, value: Any, bound: dict[Node, Node]) -> dict[Node, No
     if pattern.op != "placeholder":
         if (pattern.op, pattern.target) != (value.op, value.target):
             return None
-        found = _operands_matched(pattern, value, bound)
-        if found is None:
+        match = _operands_matched(pattern, value, bound)
+        if match is None:
             return None
-        bound = found
+        bound = match
     return {**bound, pattern: value}
 
 
@@ -87,23 +87,23 @@ def _operands_matched(
     if pattern.target in _COMMUTING and len(theirs) == 2:
         orders.append(theirs[::-1])
     for order in orders:
-        found = _all_matched(
+        match = _all_matched(
             (*ours, *(our_keywords[name] for name in names)),
             (*order, *(their_keywords[name] for name in names)),
             bound,
         )
-        if found is not None:
-            return found
+        if match is not None:
+            return match
     return None
 
 
 def _all_matched(patterns: Any, values: Any, bound: dict[Node, Node]) -> dict[Node, Node] | None:
     if len(patterns) != len(values):
         return None
-    found: dict[Node, Node] | None = bound
+    match: dict[Node, Node] | None = bound
     for pattern, value in zip(patterns, values):
-        found = None if found is None else _matched(pattern, value, found)
-    return found
+        match = None if match is None else _matched(pattern, value, match)
+    return match
 
 
 def _arguments(node: Node) -> tuple[tuple[Any, ...], dict[str, Any]]:
