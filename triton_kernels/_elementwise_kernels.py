@@ -64,12 +64,12 @@ def _named(kernel: str) -> Callable[[Any], str]:
 
 
 @triton.jit
-def _divided(index, d, factor, shift, UNIT: tl.constexpr):
-    """index ÷ d, rounded down, of an index below 2³¹; the numbers are :func:`divisor`'s. A division
+def _divided(index, factor, shift, UNIT: tl.constexpr):
+    """index ÷ d, rounded down, of an index below 2³¹, by :func:`divisor`'s numbers for d. To divide
     by what only the launch knows takes some twenty instructions, this takes two.
 
-    UNIT divides d, so that many quotients at least are the same: the compiler has to be told. (By a
-    hint on an operation here: one on a call's result is lost when the call is inlined.)
+    UNIT divides d, so that as many quotients in a row are the same: the compiler has to be told.
+    (By a hint on the operation here: one on a call's result is lost when the call is inlined.)
     """
     return tl.max_constancy(tl.umulhi(index, tl.cast(factor, tl.uint32)) >> shift, [UNIT])
 
@@ -89,13 +89,13 @@ def _walked(start, lane, walk, UNITS: tl.constexpr):
         SIZE: tl.constexpr = UNITS[0]
         STRIDES: tl.constexpr = UNITS[1]
         index = offset.to(tl.uint32)
-        row = _divided(index, walk[0], walk[1], walk[2], SIZE)
+        row = _divided(index, walk[1], walk[2], SIZE)
         offset = tl.zeros_like(index)
         if walk[3] is not None:
             first = index - row * multiple(tl.cast(walk[0], tl.uint32), SIZE)
             offset += first * tl.cast(walk[3], tl.uint32)
         if walk[4] is not None:
-            plane = _divided(row, walk[4], walk[5], walk[6], SIZE)
+            plane = _divided(row, walk[5], walk[6], SIZE)
             row -= plane * tl.cast(walk[4], tl.uint32)
             if walk[8] is not None:
                 offset += plane * multiple(tl.cast(walk[8], tl.uint32), STRIDES)
