@@ -1,4 +1,4 @@
-"""sanitize="watch" on shared memory: what __syncthreads() and __syncwarp() do not order is a race."""
+"""sanitize="watch" on shared memory: what no __syncthreads() or __syncwarp() orders is a race."""
 
 from __future__ import annotations
 
