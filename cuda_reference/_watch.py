@@ -39,6 +39,8 @@ class _CAccess(ctypes.Structure):
         ("thread", _Three),
         ("launch", ctypes.c_uint32),
         ("epoch", ctypes.c_uint32),
+        ("turn", ctypes.c_uint32),
+        ("warp", ctypes.c_uint32),
         ("atomic", ctypes.c_uint32),
     ]
 

@@ -17,6 +17,7 @@ struct Rendezvous {
   uint32_t mask = 0, arrived = 0;
   unsigned generation = 0;
   Combine combine = nullptr;
+  bool orders = false;  // memory, among its lanes
   char order[2] = {0, 0};
 };
 
@@ -28,6 +29,7 @@ struct Warp {
   int gathers[32] = {};   // the line at which a lane gathers; 0: at none
   uint32_t gathered[32];  // with whom it did
   unsigned gatherings[32] = {};
+  unsigned orderings = 0;  // meetings that ordered memory
 };
 
 CUDA_ON_CPU_STATE Warp warps[32];  // of the running block
@@ -38,6 +40,7 @@ CUDA_ON_CPU_MACHINERY inline void open_if_complete(Warp& warp, unsigned index) {
   meeting.combine(warp, meeting.arrived);
   meeting.arrived = 0;
   ++meeting.generation;
+  warp.orderings += meeting.orders;
   warp.pending &= ~(1u << index);
 }
 
@@ -53,6 +56,7 @@ CUDA_ON_CPU_MACHINERY inline void meet(const char* what, int line, uint32_t mask
   if (meeting.arrived == 0) {
     meeting.mask = mask;
     meeting.combine = combine;
+    meeting.orders = orders;
     warp.pending |= 1u << index;
   } else if (meeting.mask != mask || meeting.combine != combine) {
     fail_here("calls %s() at line %d with mask 0x%08x while lanes of its warp wait in another operation or mask", what,

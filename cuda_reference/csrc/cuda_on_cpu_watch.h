@@ -7,8 +7,8 @@
 //   two threads write one element, different values; one reads what another writes; nothing orders them
 //   which thread stored an element last; all that one thread does
 //
-// Order means: the same thread, or one block and a __syncthreads() between. A launch that uses atomics may order
-// its blocks by them, and is not judged there.
+// Order means: the same thread; one block and a __syncthreads() between; one warp and a __syncwarp() between. A launch
+// that uses atomics may order its blocks by them, and is not judged there.
 #pragma once
 
 #ifndef CUDA_ON_CPU_WATCH
@@ -35,6 +35,7 @@ struct Access {
   uint64_t frames[watch_frames];
   uint32_t block[3], thread[3];
   uint32_t launch, epoch;  // epoch: the barriers that the block had passed
+  uint32_t turn, warp;     // turn: the meetings of the warp that had ordered its memory
   uint32_t atomic;
 };
 
@@ -68,12 +69,19 @@ struct Followed {
 
 // ---- State -------------------------------------------------------------------------------------------------
 
+// Who touched a byte of a shared array last. Of readers that nothing orders two are kept: whoever writes next is
+// another thread than one of them.
+struct Touched {
+  uint32_t writer = 0, reader = 0, another = 0;
+};
+
 struct WatchedArray {
   const char* name;
   uint64_t low, bytes, item, extents[4];
   uint32_t rank;
   uint64_t guard;  // bytes before and after it that are nobody's
   std::vector<uint8_t> written;
+  std::vector<Touched> touched;
 };
 
 struct Watch {
@@ -89,7 +97,7 @@ struct Watch {
   uint32_t follow[7] = {};  // launch, block, thread
   uint32_t first_launch = 0;
   // A write over another thread's value: whether it differs is seen once it has happened.
-  WatchedMemory* pending = nullptr;
+  bool pending = false;
   uint64_t pending_at = 0;
   uint32_t pending_size = 0, pending_here = 0, pending_other = 0;
   uint8_t pending_bytes[16];
@@ -116,10 +124,13 @@ CUDA_ON_CPU_HOOK inline uint32_t number_of_access(uint64_t at, uint64_t caller, 
     returns = frame[1];
   }
   const uint32_t numbers[] = {blockIdx.x,      blockIdx.y, blockIdx.z, self->thread.x, self->thread.y, self->thread.z,
-                              launch_number - watch.first_launch, block.barrier.generation};
+                              launch_number - watch.first_launch, block.barrier.generation, self->warp->orderings,
+                              static_cast<uint32_t>(self->warp - warps)};
   for (int i = 0; i < 3; ++i) access.block[i] = numbers[i], access.thread[i] = numbers[3 + i];
   access.launch = numbers[6];
   access.epoch = numbers[7];
+  access.turn = numbers[8];
+  access.warp = numbers[9];
   access.atomic = atomic;
   uint64_t hash = 0xcbf29ce484222325u ^ atomic;
   for (uint64_t part : access.frames) hash = (hash ^ part) * 0x9E3779B97F4A7C15u, hash ^= hash >> 29;
@@ -164,16 +175,46 @@ CUDA_ON_CPU_HOOK inline Finding* found(Finding::Kind kind, uint32_t here, uint32
 CUDA_ON_CPU_HOOK inline bool unordered(uint32_t one, uint32_t two) {
   if (!one || !two) return false;
   const Access &a = watch.accesses[one], &b = watch.accesses[two];
-  if (a.launch != b.launch || a.atomic || b.atomic) return false;
+  if (a.launch != b.launch || (a.atomic && b.atomic)) return false;
   if (memcmp(a.block, b.block, sizeof a.block)) return !watch.atomics;
-  return memcmp(a.thread, b.thread, sizeof a.thread) && a.epoch == b.epoch;
+  if (a.epoch != b.epoch || (a.warp == b.warp && a.turn != b.turn)) return false;
+  return memcmp(a.thread, b.thread, sizeof a.thread);
+}
+
+// The shared array that an address lies in or beside.
+CUDA_ON_CPU_HOOK inline WatchedArray* array_at(uint64_t address) {
+  for (WatchedArray& a : watch.arrays)
+    if (address - a.low + a.guard < a.bytes + 2 * a.guard) return &a;
+  return nullptr;
+}
+
+CUDA_ON_CPU_HOOK inline void name_shared(Finding* f, const WatchedArray& array) {
+  if (!f) return;
+  f->name = array.name;
+  f->offset = f->address - array.low;
+  f->item = array.item;
+  f->rank = array.rank;
+  memcpy(f->extents, array.extents, sizeof f->extents);
 }
 
 CUDA_ON_CPU_HOOK inline void settle() {
   if (!watch.pending) return;
-  watch.pending = nullptr;
-  if (memcmp(watch.pending_bytes, reinterpret_cast<void*>(watch.pending_at), watch.pending_size))
-    found(Finding::CLASH, watch.pending_here, watch.pending_other, watch.pending_at, watch.pending_size, true);
+  watch.pending = false;
+  if (!memcmp(watch.pending_bytes, reinterpret_cast<void*>(watch.pending_at), watch.pending_size)) return;
+  Finding* f =
+      found(Finding::CLASH, watch.pending_here, watch.pending_other, watch.pending_at, watch.pending_size, true);
+  if (const WatchedArray* array = array_at(watch.pending_at)) name_shared(f, *array);
+}
+
+// A write over what another thread wrote.
+CUDA_ON_CPU_HOOK inline void settle_later(uint32_t here, uint32_t wrote, uint64_t address, uint32_t size) {
+  if (size > sizeof watch.pending_bytes) return;
+  watch.pending = true;
+  watch.pending_at = address;
+  watch.pending_size = size;
+  watch.pending_here = here;
+  watch.pending_other = wrote;
+  memcpy(watch.pending_bytes, reinterpret_cast<void*>(address), size);
 }
 
 CUDA_ON_CPU_HOOK inline void follow(uint64_t address, uint32_t size, bool write, uint32_t here,
@@ -198,18 +239,25 @@ CUDA_ON_CPU_HOOK inline void note_shared(WatchedArray& array, uint64_t address, 
                                          uint32_t here) {
   const uint64_t offset = address - array.low;
   bool unwritten = false, outside = offset >= array.bytes || offset + size > array.bytes;
+  uint32_t wrote = 0, read = 0;
   for (uint64_t i = offset; i < offset + size && i < array.bytes; ++i) {
+    Touched& byte = array.touched[i];
+    const bool raced = unordered(byte.reader, here);
     unwritten |= !array.written[i];
+    if (unordered(byte.writer, here)) wrote = byte.writer;
+    if (write && (raced || unordered(byte.another, here))) read = raced ? byte.reader : byte.another;
     if (write) array.written[i] = 1;
+    else if (raced) byte.another = byte.reader;
+    (write ? byte.writer : byte.reader) = here;
   }
-  if (!outside && (write || !unwritten)) return;
-  Finding* f = found(outside ? Finding::OUTSIDE_SHARED : Finding::UNWRITTEN_SHARED, here, 0, address, size, write);
-  if (!f) return;
-  f->name = array.name;
-  f->offset = offset;
-  f->item = array.item;
-  f->rank = array.rank;
-  memcpy(f->extents, array.extents, sizeof f->extents);
+  auto tell = [&](Finding::Kind kind, uint32_t other) {
+    name_shared(found(kind, here, other, address, size, write), array);
+  };
+  if (outside) return tell(Finding::OUTSIDE_SHARED, 0);
+  if (unwritten && !write) tell(Finding::UNWRITTEN_SHARED, 0);
+  if (write && read) tell(Finding::WRITE_AFTER_READ, read);
+  if (!write && wrote) tell(Finding::READ_AFTER_WRITE, wrote);
+  if (write && wrote) settle_later(here, wrote, address, size);
 }
 
 CUDA_ON_CPU_HOOK inline void note_global(WatchedMemory& memory, uint64_t address, uint32_t size, bool write,
@@ -229,14 +277,7 @@ CUDA_ON_CPU_HOOK inline void note_global(WatchedMemory& memory, uint64_t address
   if (unwritten && !write) found(Finding::UNWRITTEN, here, 0, address, size, false);
   if (write && read) found(Finding::WRITE_AFTER_READ, here, read, address, size, true);
   if (!write && wrote) found(Finding::READ_AFTER_WRITE, here, wrote, address, size, false);
-  if (write && wrote && size <= sizeof watch.pending_bytes) {
-    watch.pending = &memory;
-    watch.pending_at = address;
-    watch.pending_size = size;
-    watch.pending_here = here;
-    watch.pending_other = wrote;
-    memcpy(watch.pending_bytes, reinterpret_cast<void*>(address), size);
-  }
+  if (write && wrote) settle_later(here, wrote, address, size);
 }
 
 enum class Touch { READ, WRITE, ATOMIC };
@@ -253,10 +294,8 @@ CUDA_ON_CPU_HOOK inline void note(const volatile void* pointer, uint64_t size, T
   watch.last_frame[0] = reinterpret_cast<uint64_t>(frame);
   watch.last_frame[1] = words[0];
   watch.last_frame[2] = words[1];
-  WatchedArray* array = nullptr;
+  WatchedArray* array = array_at(address);
   WatchedMemory* memory = nullptr;
-  for (WatchedArray& a : watch.arrays)
-    if (address - a.low + a.guard < a.bytes + 2 * a.guard) array = &a;
   for (int i = 0; i < watch.memory_count && !array; ++i)
     if (address - watch.memories[i].low < watch.memories[i].bytes) memory = &watch.memories[i];
   if (array || memory) {
@@ -278,7 +317,7 @@ CUDA_ON_CPU_HOOK inline void note(const volatile void* pointer, uint64_t size, T
 CUDA_ON_CPU_MACHINERY inline void watch_shared(const SharedArray& array) {
   watch.inside = true;
   WatchedArray known{array.name, reinterpret_cast<uint64_t>(array.data), array.bytes, array.item, {}, array.rank,
-                     shared_guard, std::vector<uint8_t>(array.bytes)};
+                     shared_guard, std::vector<uint8_t>(array.bytes), std::vector<Touched>(array.bytes)};
   for (int i = 0; i < 4; ++i) known.extents[i] = array.extents[i];
   watch.arrays.push_back(std::move(known));
   watch.inside = false;
@@ -301,12 +340,15 @@ CUDA_ON_CPU_MACHINERY inline void watch_launch() {
   if (block.dynamic_bytes) {
     const uint64_t low = reinterpret_cast<uint64_t>(block.dynamic_shared);
     watch.arrays.push_back({"dynamic shared memory", low, block.dynamic_bytes, 1, {block.dynamic_bytes}, 1, 0,
-                            std::vector<uint8_t>(block.dynamic_bytes)});
+                            std::vector<uint8_t>(block.dynamic_bytes), std::vector<Touched>(block.dynamic_bytes)});
   }
 }
 
 CUDA_ON_CPU_MACHINERY inline void watch_block() {
-  for (WatchedArray& array : watch.arrays) memset(array.written.data(), 0, array.bytes);
+  for (WatchedArray& array : watch.arrays) {
+    memset(array.written.data(), 0, array.bytes);
+    array.touched.assign(array.bytes, {});
+  }
   watch.on = watch.memory_count > 0;
 }
 
@@ -320,7 +362,7 @@ CUDA_ON_CPU_MACHINERY inline void watch_block_end() {
 CUDA_ON_CPU_MACHINERY inline void watch_crash() {
   if (!watch.on || !watch.last_address) return;
   watch.inside = true;
-  watch.pending = nullptr;
+  watch.pending = false;
   const uint64_t* frame = watch.last_frame;
   found(Finding::OUTSIDE, number_of_access(frame[0], frame[1], frame[2], false), 0, watch.last_address,
         static_cast<uint32_t>(watch.last_size), watch.last_write);

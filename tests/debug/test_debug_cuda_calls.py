@@ -39,6 +39,15 @@ void right(const float* x, float* out, int rows, int columns, cudaStream_t strea
 void race(const float* x, float* out, int rows, int columns, cudaStream_t stream) {
   LAUNCH((row_sums<false>), rows, 64, 0, stream, x, out, columns);
 }
+__global__ void count_kernel(const float* x, float* out) {
+  SHARED(int, n, [1]);
+  if (threadIdx.x == 0) n[0] = 0;
+  atomicAdd(&n[0], 1);
+  out[threadIdx.x] = n[0];
+}
+void count(const float* x, float* out, int rows, int columns, cudaStream_t stream) {
+  LAUNCH(count_kernel, 1, rows, 0, stream, x, out);
+}
 __global__ void unwritten_shared(const float* x, float* out, int columns) {
   SHARED(float, row, [64]);
   int i = threadIdx.x;
@@ -84,7 +93,7 @@ void accumulate(const float* x, float* out, int rows, int columns, cudaStream_t 
 """
 MATRIX = "const float* x, float* out, int rows, int columns, cudaStream_t stream"
 FUNCTIONS = {
-    **dict.fromkeys(("right", "race", "unwritten", "outside", "accumulate"), MATRIX),
+    **dict.fromkeys(("right", "race", "count", "unwritten", "outside", "accumulate"), MATRIX),
     "wrong_bias": "const float* x, const float* bias, float* y, int rows, int columns, "
     "cudaStream_t stream",
     "barrier": "float* x, cudaStream_t stream",
@@ -123,10 +132,19 @@ def test_a_race(module: InlineModule) -> None:
     steps = {step.tool: step for _, step in found.steps}
     assert steps["values"].wrong
     assert "out[0] stored by block (0, 0, 0) thread (0, 0, 0)" in text
+    assert "overwrites what another thread read, nothing orders them: part[1]" in text
     if not steps["thread"].missing:
         assert "thread: data race" in text
-        assert ": part[" in text
+        assert text.count("  earlier ") == 1  # the pair of lines is told once, not by each tool
     assert line("part[i] += part[i + half]") in text
+
+
+@needs_host
+def test_a_race_with_an_atomic(module: InlineModule) -> None:
+    text = str(debug_cuda(module.count, matrix(), tools=["initcheck"]))
+    assert "nothing orders them: n[0]" in text
+    assert line("atomicAdd(&n[0], 1);") in text
+    assert "read_modify_write" not in text  # the author called atomicAdd
 
 
 @needs_host

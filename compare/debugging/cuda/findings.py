@@ -18,7 +18,7 @@ from compare.debugging.findings.traces import WIDTH
 from cuda_reference._watch import Frame
 from triton_kernels.interpreter import Argument
 
-SHOWN = 5  # reports in full; the rest in a line each
+SHOWN = 5  # reports in full, at most; the rest in a line each
 ACTIONS = 14  # lines of what a thread did
 
 
@@ -180,10 +180,10 @@ class CudaFindings:
         lines = [f"{self.subject}: {self.verdict}"]
         for mode in dict.fromkeys(mode for mode, _ in self.steps):
             lines += self.values(mode)
-        reports = self.reports()
-        for report in reports[:SHOWN]:
+        shown, brief = _in_full(self.reports())
+        for report in shown:
             lines += report.lines()
-        for report in reports[SHOWN:]:
+        for report in brief:
             where = f", {report.sites[0].lines()[0]}" if report.sites else ""
             lines.append(f"{report.tool}: {report.what}{where}")
         lines += self._actions()
@@ -308,6 +308,20 @@ class CudaFindings:
 
 def _who(place: Site) -> str:
     return who_text(place.block, place.thread)
+
+
+def _in_full(reports: Iterable[Report]) -> tuple[list[Report], list[Report]]:
+    """Reports told in full, and the rest: a second one about a conflict of the same lines tells
+    nothing new, by whichever tool."""
+    shown: list[Report] = []
+    brief: list[Report] = []
+    conflicts = set()
+    for report in reports:
+        lines = frozenset((s.file, s.line) for s in report.sites)
+        (brief if len(shown) == SHOWN or lines in conflicts else shown).append(report)
+        if len(report.sites) > 1:
+            conflicts.add(lines)
+    return shown, brief
 
 
 def _wrapped(line: str) -> list[str]:
