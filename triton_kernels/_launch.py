@@ -127,12 +127,19 @@ def bandwidth(device: torch.device) -> float:
 
 
 class Recording:
-    """What one call of an op does: its launches, each the kernel, the grid, what was compiled, and
-    the arguments with the constants; and the workspaces that it allocates."""
+    """What one call of an op does.
+
+    Attributes:
+        launches: each the kernel, the grid, what was compiled, and the arguments with the
+            constants.
+        workspaces: the memory that it allocates for itself.
+        of_stream: the memory that it shares with other calls on its stream.
+    """
 
     def __init__(self) -> None:
         self.launches: list[tuple[Any, tuple[int, int, int], Any, tuple[Any, ...]]] = []
         self.workspaces: list[Tensor] = []
+        self.of_stream: list[Tensor] = []
 
 
 class _Recorder(threading.local):

@@ -192,6 +192,7 @@ class Plan:
         results: int | None,
         kernel: Any,
         steps: list[_Step],
+        of_stream: list[Tensor],
     ) -> None:
         sizes, strides = [list(t.shape) for t in tensors], [list(t.stride()) for t in tensors]
         guards = TensorGuards(*tensors, dynamic_dims_sizes=sizes, dynamic_dims_strides=strides)
@@ -204,6 +205,8 @@ class Plan:
         self._allocated = [(tuple(t.shape), t.stride(), t.dtype) for t in allocated]
         self._results = results
         self._device: int = tensors[0].get_device()
+        self._of_stream = of_stream  # whose addresses are constants: not to be freed
+        self._stream = current_stream(self._device) if of_stream else None
         self.kernel = kernel
         self.requires_grad = any(t.requires_grad for t in tensors)
 
@@ -226,6 +229,11 @@ class Plan:
         device = self._device
         if current_device() != device:
             return None
+        stream = current_stream(device)
+        if self._stream is not None and (
+            self._stream != stream or torch.cuda.is_current_stream_capturing()
+        ):
+            return None
         slots = []
         for t, aligned in zip(self._take(args), self._aligned):
             address = t.data_ptr()
@@ -244,7 +252,6 @@ class Plan:
             t = empty(shape, strides, dtype)
             allocated.append(t)
             slots.append(t.data_ptr())
-        stream = current_stream(device)
         for start, grid, arrange, constants, maps in self._steps:
             if maps:
                 made = [make(slots[slot]) for make, slot in maps]
@@ -300,7 +307,10 @@ def _plan(
     if any(number is None for number in taken):
         return None
     given = {kernel: len(tensors) + i for i, kernel in enumerate(numbers.values())}
-    steps = [_step(*launched, slots, len(there), given) for launched in recording.launches]
+    steps = [
+        _step(*launched, slots, len(there), given, recording.of_stream)
+        for launched in recording.launches
+    ]
     if any(step is None for step in steps):
         return None
     return Plan(
@@ -314,6 +324,7 @@ def _plan(
         len(made) if isinstance(results, tuple) else None,
         recording.launches[0][0],
         [step for step in steps if step is not None],
+        recording.of_stream,
     )
 
 
@@ -359,6 +370,7 @@ def _step(
     slots: Mapping[int, int],
     count: int,
     numbers: Mapping[int, int],
+    of_stream: Sequence[Tensor],
 ) -> _Step | None:
     """A launch, of whose arguments each is a slot, a constant or made of a slot."""
     start, taken = _starting.start(compiled), _starting.pieces(compiled, args)
@@ -367,12 +379,16 @@ def _step(
     constants: list[Any] = []
     maps: list[tuple[_starting.Map, int]] = []
     where: list[tuple[str, int]] = []
+    shared = {t.data_ptr() for t in of_stream}
     for place, value in enumerate(taken):
         if place in numbers:
             where.append(("slot", numbers[place]))
         elif isinstance(value, _starting.Map):
             where.append(("map", len(maps)))
             maps.append((value, slots.get(value.address, -1)))
+        elif isinstance(value, Tensor) and value.data_ptr() in shared:
+            where.append(("constant", len(constants)))
+            constants.append(value.data_ptr())
         elif isinstance(value, Tensor):
             where.append(("slot", slots.get(value.data_ptr(), -1)))
         else:

@@ -59,7 +59,10 @@ def bench(
         str | None, typer.Option(help="How the tensors of --shapes lie; as check's.")
     ] = None,
     arg: Annotated[
-        list[str] | None, typer.Option(help="NAME=VALUE, an option of --shapes' cases; as check's.")
+        list[str] | None,
+        typer.Option(
+            help="NAME=VALUE, an option of the cases of --shapes or --sample; as check's."
+        ),
     ] = None,
     dtype: Annotated[list[str] | None, typer.Option(help="Only these dtypes.")] = None,
     sample: Annotated[
@@ -124,8 +127,9 @@ def bench(
     _check_options(specs, listed(wanted), dtypes, bool(shapes), sweep, full)
     if resume and json_file is None:
         raise typer.BadParameter("--resume goes on with a file: --json FILE")
-    if (layout or arg) and not shapes:
-        raise typer.BadParameter("--layout and --arg say what the cases of --shapes are")
+    if (layout and not shapes) or (arg and not (shapes or sample)):
+        told = "--layout says what the cases of --shapes are, --arg also those of --sample"
+        raise typer.BadParameter(told)
     if sample and (shapes or sweep or full):
         raise typer.BadParameter("only one of --sample, --shapes, --sweep, --full")
     if host:
@@ -151,8 +155,8 @@ def bench(
         drawn["regret"] = True
     if sample:
         names = [spec.name for spec in specs]
-        drawn |= {"sample": sample, "seed": seed, "dtypes": dtypes, "ops": names}
-        jobs = bench_sample.jobs(specs, listed(wanted), dtypes, sample, seed, regret)
+        drawn |= {"sample": sample, "seed": seed, "dtypes": dtypes, "ops": names, "arg": arg}
+        jobs = bench_sample.jobs(specs, listed(wanted), dtypes, sample, seed, regret, arg)
     elif layout or arg or regret:
         one = {"layout": layout, "arg": arg}
         jobs = _replayed(specs, listed(wanted), dtypes, shapes, one)

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Sequence
 
 import typer
 
+from compare.commands.options import read_options
 from compare.ops import SPECS
 from compare.specs import Spec
 from compare.timing import (
@@ -32,12 +34,18 @@ def jobs(
     count: int,
     seed: int,
     regret: bool = False,
+    arg: list[str] | None = None,
 ) -> list[Job]:
-    """The problems and the providers of each, or our configurations; the same for the same seed."""
-    drawn = [
-        (work, providers.names(work.spec, work.case, wanted or USUAL, sweep=True))
-        for work in sampling.work(specs, dtypes, count, seed)
-    ]
+    """The problems and the providers of each, or our configurations; the same for the same seed.
+    What ``arg`` says takes the place of what was drawn."""
+    given = {spec.name: read_options(spec, arg) for spec in specs}
+    drawn: list[Job] = []
+    for work in sampling.work(specs, dtypes, count, seed):
+        case = dataclasses.replace(work.case, options={**work.case.options, **given[work.case.op]})
+        if reason := work.spec.refuses(case):
+            raise typer.BadParameter(f"no case {case}: {reason}")
+        names = providers.names(work.spec, case, wanted or USUAL, sweep=True)
+        drawn.append((work._replace(case=case), names))
     if not drawn:
         raise typer.BadParameter("no op has problems of these dtypes to be drawn")
     return of_configurations(drawn) if regret else [job for job in drawn if job[1]]

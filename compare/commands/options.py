@@ -159,8 +159,17 @@ def _described(spec: Spec, dtype: str, seed: int, one: dict[str, Any]) -> Case:
         raise typer.BadParameter(f"--values {values}: one of {', '.join(spec.values)}")
     if values == "every" and cases.DTYPES[dtype].itemsize > 2:
         raise typer.BadParameter(f"--values every: of 8 and 16 bits, not {dtype}")
-    options = dict(spec.default_options)
-    for word in one["arg"] or []:
+    options = {**spec.default_options, **read_options(spec, one["arg"])}
+    case = Case(spec.name, dtype, shape, layout, values, seed, options)
+    if reason := spec.refuses(case):
+        raise typer.BadParameter(f"no case {case}: {reason}")
+    return case
+
+
+def read_options(spec: Spec, words: list[str] | None) -> dict[str, Any]:
+    """What --arg says of an op's cases."""
+    options: dict[str, Any] = {}
+    for word in words or []:
         key, equals, text = word.partition("=")
         if not equals or key not in spec.options:
             raise typer.BadParameter(
@@ -172,10 +181,7 @@ def _described(spec: Spec, dtype: str, seed: int, one: dict[str, Any]) -> Case:
             raise typer.BadParameter(
                 f"--arg {word}: {key} is {spec.options[key].allowed}"
             ) from None
-    case = Case(spec.name, dtype, shape, layout, values, seed, options)
-    if reason := spec.refuses(case):
-        raise typer.BadParameter(f"no case {case}: {reason}")
-    return case
+    return options
 
 
 def _memory() -> int:

@@ -36,6 +36,8 @@ SHAPES += [(3, 5, 0), (0, 4, 8), (4, 0, 8), (96, 80, 128)]
 TAILS = (33, 65, 70)
 # For 16-bit matrices past 32 rows: rows on multiples of 16 bytes, read without a copy.
 TMA = (70, 40, 136)
+# Whose rows, padded, start on multiples of 16 bytes and end between two.
+ENDING = (40, 45, 40)
 # Lengths of rows and columns that leave every remainder of 8: other 16-bit matrices are copied.
 ALIGNMENTS = [(40 + i, 48 + 3 * i % 8, 40 + 5 * i % 8) for i in range(8)]
 LARGE = {
@@ -63,21 +65,22 @@ _ORDERS = {
     "float32": [((580, 70, 5), 132)],
     "float64": [((300, 40, 5), 132)],
 }
-# Then all tiles of triton_kernels.gemm.choice, to which a test holds them; through pointers, by
-# descriptors.
-_HALF_TILES: list[Cut] = [((9, 40, 130), 132), ((20, 40, 130), 132), ((9, 140, 130), 2)]
-_HALF_TILES += [((20, 140, 130), 2), ((70, 130, 5), 132), ((140, 300, 5), 1)]
-_HALF_TILES += [((194, 388, 40), 1), ((322, 136, 40), 2), ((66, 66, 3080), 1)]
-_HALF_TILES += [((66, 264, 40), 2), ((66, 136, 130), 3), ((130, 72, 40), 132)]
-# Those that sum K in parts, not all of the same number of steps; on one or two multiprocessors' few
-# tiles none is worth it.
-_HALF_TILES += [((9, 40, 1288), 132), ((20, 40, 1288), 132), ((40, 40, 1288), 132)]
-_HALF_TILES += [((40, 40, 2056), 10)]
+# Then all tiles of triton_kernels.gemm.choice, to which a test holds them: through pointers for few
+# rows, by descriptors, and those that sum K in parts, not all of the same number of steps; on one
+# or two multiprocessors' few tiles none is worth it.
+_FEW_ROWS: list[Cut] = [((9, 40, 130), 132), ((20, 40, 130), 132)]
+_FEW_ROWS += [((9, 140, 130), 2), ((20, 140, 130), 2)]
+_BY_TMA: list[Cut] = [((194, 388, 40), 1), ((322, 136, 40), 2), ((66, 66, 3080), 1)]
+_BY_TMA += [((66, 264, 40), 2), ((66, 136, 130), 3), ((130, 72, 40), 132)]
+_SPLIT: list[Cut] = [((9, 40, 1288), 132), ((20, 40, 1288), 132), ((40, 40, 1288), 132)]
+_SPLIT += [((40, 40, 2056), 10)]
+_ON_CORES = [*_FEW_ROWS, *_BY_TMA, *_SPLIT]
+_HALF_TILES = [((70, 130, 5), 132), ((140, 300, 5), 1), *_ON_CORES]
 TILES = {
     "float16": _HALF_TILES,
     "bfloat16": _HALF_TILES,
     "float32": [((70, 130, 40), 132)],
-    "float32/tf32": [((130, 130, 40), 132), ((40, 70, 40), 132)],
+    "float32/tf32": [((130, 130, 24), 132), ((40, 70, 24), 132), *_ON_CORES],
     "float32/tf32x3": [((70, 130, 40), 132)],
     "float32/f16x3": [((130, 130, 72), 1), ((70, 130, 40), 3), ((70, 40, 40), 132)],
     "float64": [((70, 40, 40), 132)],
@@ -143,11 +146,11 @@ def _in_kernels(kernels: str, function: Callable[..., Tensor]) -> Callable[..., 
     return pinned
 
 
-def _repacked(t: Tensor, itemsize: int) -> int:
+def _repacked(t: Tensor, itemsize: int, turned: bool = False) -> int:
     """Bytes of a copy with elements of so many bytes, whose rows, or columns if it lies by these,
-    are whole lines of 128 bytes."""
+    are whole lines of 128 bytes; turned: the other way round."""
     lines, length = t.numel() // max(1, t.shape[-1]), t.shape[-1]
-    if t.stride(-1) != 1:
+    if (t.stride(-1) != 1) is not turned:
         lines, length = length, lines
     return 128 * lines * -(-length * itemsize // 128)
 
@@ -196,8 +199,11 @@ class Product(Spec):
 
     def _both_kernels_take(self, case: Case) -> bool:
         """Whether both kernels by descriptors take the case on the GPU at hand."""
-        halves = {case.dtype, case.options.get("out_dtype", case.dtype)} <= set(HALVES)
-        return halves and min(case.shape) > SMALL and not availability.here()
+        out_dtype = case.options.get("out_dtype", case.dtype)
+        taken = {case.dtype, out_dtype} <= set(HALVES)
+        if case.options.get("precision") == "tf32":
+            taken = out_dtype == case.dtype
+        return taken and min(case.shape) > SMALL and not availability.here()
 
     def pinned(self) -> Mapping[str, Callable[..., Tensor]]:
         """Triton's language proper, and Gluon: where both can run, the default is one of them."""
@@ -208,9 +214,10 @@ class Product(Spec):
         return {"cublaslt": functools.partial(self.cuda, variant="cublaslt")}
 
     def pinned_to_compile(self, dtype: str) -> Iterator[tuple[str, Case]]:
-        """Every form of Gluon's kernel."""
-        for shape, multiprocessors in GLUON if dtype in HALVES else ():
-            options = {**self.default_options, "multiprocessors": multiprocessors}
+        """Every form of Gluon's kernel; in tf32, which differs by its elements alone, some."""
+        cuts, precision = (GLUON, {}) if dtype in HALVES else (GLUON[::3], {"precision": "tf32"})
+        for shape, multiprocessors in cuts if dtype != "float64" else ():
+            options = {**self.default_options, **precision, "multiprocessors": multiprocessors}
             yield "gluon", Case(self.name, dtype, shape, options=options)
 
     def called(self, case: Case, function: Callable[..., Tensor]) -> Callable[..., Tensor]:
@@ -225,16 +232,21 @@ class Product(Spec):
     def workspace(self, case: Case, arguments: Arguments) -> int:
         """Copies of inputs that lie unfavourably, and where K is split the sums of its parts."""
         (a, b, *_), _ = arguments
-        if case.options.get("precision") == "f16x3":
+        precision = case.options.get("precision", "ieee")
+        if precision == "f16x3":
             return 2 * (_repacked(a, 2) + _repacked(b, 2))
-        if case.dtype not in HALVES:
+        if case.dtype == "float32" and precision == "ieee":
+            return _repacked(b, 4, turned=True)
+        if case.dtype not in HALVES and precision != "tf32":
             return max(t.numel() for t in tensors_of(arguments)) * case.torch_dtype.itemsize
-        copied = sum(_repacked(t, t.itemsize) for t in (a, b))
+        # For tf32 a copy is of the transpose, or of what is no transpose.
+        turns = (False, True) if precision == "tf32" else (False,)
+        copied = sum(max(_repacked(t, t.itemsize, turned) for turned in turns) for t in (a, b))
         M, N, K = math.prod(a.shape[:-1]), b.shape[self.columns], a.shape[-1]
         gpu = GPUS["sm_90"]
         if number := case.options.get("multiprocessors"):
             gpu = gpu._replace(multiprocessors=number)
-        chosen = choose(Problem(M, N, K, case.torch_dtype, case.torch_dtype), gpu)
+        chosen = choose(Problem(M, N, K, case.torch_dtype, case.torch_dtype, precision), gpu)
         split = chosen.SPLIT if chosen.SPLIT > 1 else 0
         tile = chosen.tiles.BLOCK_M * chosen.tiles.BLOCK_N
         return copied + 4 * split * chosen.tiles_of(M, N) * tile
@@ -298,6 +310,7 @@ class Product(Spec):
             for layout in (*NEAR, "half-aligned"):
                 yield case(TMA, layout, **self.every_tensor)
             yield case(TMA, "expanded", "lattice", **self.every_tensor)  # hardly two results differ
+            yield case(ENDING, "padded", **self.every_tensor)
             for options in variations[1:]:
                 yield case(TMA, **options)
         for shape, multiprocessors in _ORDERS[dtype]:
@@ -351,9 +364,9 @@ class Product(Spec):
         return (Case(self.name, dtype, shape, options=self.timed_options) for shape in _TIMED)
 
     def small(self, dtype: str) -> Iterator[Case]:
-        """A layer, with few rows, too."""
-        for rows in (128, 8):
-            yield Case(self.name, dtype, (rows, 512, 256), options=self.timed_options)
+        """A layer, with few rows, too, and one whose rows descriptors do not take."""
+        for shape in ((128, 512, 256), (8, 512, 256), (128, 511, 255)):
+            yield Case(self.name, dtype, shape, options=self.timed_options)
 
     def sweeps(self, dtype: str, options: Mapping[str, Any]) -> Iterator[Sized]:
         """Squares, and rows against a weight of 4096²."""

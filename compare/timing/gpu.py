@@ -21,6 +21,7 @@ DATASHEETS = {
         "float16": 989e12,
         "bfloat16": 989e12,
         "float32": 989e12 / 3,  # see Ceilings.flops
+        "tf32": 494e12,
     },
 }
 
@@ -94,7 +95,7 @@ class Ceilings:
     """What the device reached in this run: bytes/s of a copy, FLOP/s of torch's matrix product.
 
     The rate of a float32 product is taken as a third of float16's: float32 is had from three
-    float16 products, and the plain FMA rate is no limit to those.
+    float16 products, and the plain FMA rate is no limit to those. That of "tf32" is half of it.
     """
 
     bandwidth: float
@@ -103,7 +104,8 @@ class Ceilings:
 
     def flops(self, dtype: str) -> float | None:
         """FLOP/s of a dtype's matrix product; None where none was measured."""
-        return self.rates["float16"] / 3 if dtype == "float32" else self.rates.get(dtype)
+        parts = {"float32": 3, "tf32": 2}.get(dtype)
+        return self.rates["float16"] / parts if parts else self.rates.get(dtype)
 
     def limit(self, dtype: str, flops: int, moved: int) -> float:
         """Microseconds that so much work takes at least, by the measured ceilings."""

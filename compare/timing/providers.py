@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import re
 from collections.abc import Callable, Iterator, Sequence
@@ -67,6 +68,19 @@ def candidates(spec: Spec, case: Case, wanted: Sequence[str] = ()) -> Iterator[C
     torch._dynamo.reset()  # or the limit of recompilations sends the ninth shape to eager
     for name in names(spec, case, wanted):
         yield Candidate(name, _call(spec.called(case, functions.get(name) or _peer(name, spec))))
+
+
+@contextlib.contextmanager
+def torchs_precision(case: Case) -> Iterator[None]:
+    """Inside, torch's float32 products are in tf32 if the case's are, else in float32: so peers do
+    the same work."""
+    high = {False: "highest", True: "high"}
+    before: str = torch.backends.cuda.matmul.fp32_precision
+    torch.set_float32_matmul_precision(high[case.options.get("precision") == "tf32"])
+    try:
+        yield
+    finally:
+        torch.set_float32_matmul_precision(high[before == "tf32"])
 
 
 def _ours(spec: Spec, case: Case | None) -> Iterator[tuple[str, Callable[..., Tensor]]]:

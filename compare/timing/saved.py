@@ -32,7 +32,7 @@ SUFFIXES = (".py", ".cu", ".cuh", ".h")
 # Of the head, what must be as it was for a run to go on.
 SAME = (
     *("sources", "cold", "graph", "full", "providers", "samples", "seconds"),
-    *("sample", "seed", "dtypes", "ops", "regret"),  # of problems that were drawn
+    *("sample", "seed", "dtypes", "ops", "regret", "arg"),  # of problems that were drawn
     "targets",
 )
 OWN_DATES = ("commit", "date")  # in the environment: of the run, not of what is measured

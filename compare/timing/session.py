@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 
 import torch
 
-from compare.timing import bench, gpu, nvml
+from compare.timing import bench, gpu, nvml, providers
 from compare.timing.bench import Mode, Work
 from compare.timing.engine import Budget, Device, DeviceLostError
 from compare.timing.gpu import Ceilings
@@ -51,9 +51,11 @@ class Session:
         ceilings, (spec, case, sweep, x, stratum) = self.ceilings, work
         within = budget or self._budget
         try:
-            result = bench.run_case(
-                spec, case, names, self._device, ceilings, within, tick, self._mode, bool(stratum)
-            )
+            with providers.torchs_precision(case):
+                result = bench.run_case(
+                    *(spec, case, names, self._device, ceilings, within, tick, self._mode),
+                    drawn=bool(stratum),
+                )
         except DeviceLostError as error:
             self.end(f"the GPU no longer answers; {case.op} {case.dtype} {case.shape}, {error}")
             raise

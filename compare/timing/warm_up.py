@@ -20,7 +20,7 @@ import torch
 
 from compare.cases import Case
 from compare.ops import spec_of
-from compare.timing import bench, configurations
+from compare.timing import bench, configurations, providers
 
 COMPILED = ("triton", "compile", configurations.NAME)  # providers, or how their names begin
 FEW = 4  # cases, for which no process is worth its start
@@ -88,7 +88,8 @@ def compile_one(case: Case, names: Sequence[str]) -> list[str]:
         args, kwargs = bench.inputs(spec, case, 0)
         for candidate in bench.candidates(spec, case, names):
             try:
-                candidate.call(args, kwargs)
+                with providers.torchs_precision(case):
+                    candidate.call(args, kwargs)
             except Exception as error:  # noqa: BLE001 - it is told where the candidate is timed
                 said.append(f"{candidate.name}, {case}: {type(error).__name__}")
         torch.cuda.synchronize()

@@ -13,11 +13,12 @@ from __future__ import annotations
 
 import ast
 import atexit
+import contextlib
 import functools
 import importlib.util
 import re
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import ModuleType
@@ -124,11 +125,25 @@ class Exhibit:
         return Path(self.run.__code__.co_filename)
 
     def healthy(self, dtype: torch.dtype) -> Launch:
-        return self.run(dtype)
+        with _empty_is_filled():
+            return self.run(dtype)
 
     def broken(self, fault: Fault, dtype: torch.dtype) -> Launch:
-        launch: Launch = getattr(_broken(self.file, fault), self.run.__name__).run(dtype)
+        run = getattr(_broken(self.file, fault), self.run.__name__).run
+        with _empty_is_filled():
+            launch: Launch = run(dtype)
         return launch
+
+
+@contextlib.contextmanager
+def _empty_is_filled() -> Iterator[None]:
+    """Inside, torch.empty is full of NaN: its memory could be that of an earlier, right result."""
+    before = torch.are_deterministic_algorithms_enabled()
+    torch.use_deterministic_algorithms(True)
+    try:
+        yield
+    finally:
+        torch.use_deterministic_algorithms(before)
 
 
 def exhibit(

@@ -10,6 +10,8 @@ import triton
 import triton.language as tl
 from small_kernels import atomics, copy, same
 
+from triton_kernels.interpreter import interpreting
+
 TRITON = tuple(int(part) for part in triton.__version__.split(".")[:2])
 
 
@@ -119,6 +121,44 @@ def test_tensor_descriptors(interpreted: Any, dtype: torch.dtype) -> None:
     lying = TensorDescriptor(x, [32, 40], [40, 1], [16, 16])
     with pytest.raises(IndexError, match="load through desc"):
         descriptor_copy[(1,)](lying, out, 16, 0, 24, 40, BLOCK=16)
+
+
+@triton.jit
+def descriptor_ones(desc, BLOCK: tl.constexpr):
+    desc.store([0, 0], tl.full((BLOCK, BLOCK), 1.0, desc.dtype))
+
+
+def rows_of_ones(device: str, dtype: torch.dtype) -> torch.Tensor:
+    """What a store of ones into rows of five elements leaves of twos, 16 in a row."""
+    from triton.tools.tensor_descriptor import TensorDescriptor
+
+    memory = torch.full((8, 16), 2, dtype=dtype, device=device)
+    descriptor_ones[(1,)](TensorDescriptor(memory, [7, 5], [16, 1], [16, 16]), BLOCK=16)
+    return memory
+
+
+def test_a_descriptor_stores_whole_16_bytes(interpreted: Any) -> None:
+    """As an H200 does: what a row does not fill of its last 16 bytes is zeroed."""
+    from triton.tools.tensor_descriptor import TensorDescriptor
+
+    for dtype, stored in ((torch.float32, 8), (torch.bfloat16, 8), (torch.float16, 8)):
+        memory = rows_of_ones("cpu", dtype)
+        wanted = torch.full((8, 16), 2, dtype=dtype)
+        wanted[:7, :5], wanted[:7, 5:stored] = 1, 0
+        assert torch.equal(memory, wanted)
+    view = torch.zeros(7, 16)[:, :5]
+    with pytest.raises(IndexError, match=r"store through desc.*stores whole 16 bytes, and zeros"):
+        descriptor_ones[(1,)](TensorDescriptor(view, [7, 5], [16, 1], [16, 16]), BLOCK=16)
+
+
+@pytest.mark.gpu_only
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+def test_a_gpu_stores_whole_16_bytes_through_a_descriptor(dtype: torch.dtype) -> None:
+    if torch.cuda.get_device_capability() != (9, 0):
+        pytest.skip("seen on compute capability 9.0")
+    compiled = rows_of_ones("cuda", dtype).cpu()
+    with interpreting():
+        assert torch.equal(compiled, rows_of_ones("cpu", dtype))
 
 
 @triton.jit

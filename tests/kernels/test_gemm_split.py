@@ -130,13 +130,18 @@ def test_rows_of_whole_vectors_are_read_so(
     assert {int(size, 16) for size in copies} == {bytes_}
 
 
-def test_one_launch_copies_both_operands_to_rows_of_whole_cache_lines() -> None:
-    a, b = torch.randn(21, 1037).bfloat16(), torch.randn(9, 70).bfloat16()[:, :62]
+@pytest.mark.parametrize("turned", [(False, False), (True, True), (True, False)])
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
+def test_one_launch_copies_both_operands_to_rows_of_whole_cache_lines(
+    dtype: torch.dtype, turned: tuple[bool, bool]
+) -> None:
+    a, b = torch.randn(21, 1037).to(dtype), torch.randn(70, 70).to(dtype)[:, :62]
+    first, second = (a, turned[0]), (b, turned[1])
     with triton_kernels.interpret():
-        copies = repacking.repacked(a, b)
-        (alone,) = repacking.repacked(b)
-    for copy, matrix in zip((*copies, alone), (a, b, b)):
-        assert torch.equal(copy, matrix)
+        copies = repacking.repacked(first, second)
+        (alone,) = repacking.repacked(second)
+    for copy, (matrix, turn) in zip((*copies, alone), (first, second, second)):
+        assert torch.equal(copy, matrix.t() if turn else matrix)
         assert copy.stride(1) == 1
         assert copy.stride(0) * copy.element_size() % repacking.PITCH == 0
 
@@ -179,3 +184,21 @@ def test_two_launches_at_once(form: Configuration, how: str) -> None:
         torch.cuda.synchronize()
         assert all(map(torch.equal, outs, wanted))
     assert all(not counters.any() for counters in splitting._counters.values())
+
+
+@pytest.mark.gpu_only
+def test_replayed_calls_on_two_streams() -> None:
+    """Each with counters of its own: what one leaves half counted, the other would add to."""
+    x, weight = (t.cuda() for t in operands(16, 768, 3072, torch.bfloat16, False, True))
+    weight = weight.t()
+    want = triton_kernels.linear_act(x, weight, act="silu")
+    streams = [torch.cuda.Stream() for _ in range(2)]
+    torch.cuda.synchronize()
+    for _ in range(100):
+        torch.cuda._sleep(100_000)
+        got = []
+        for stream in streams:
+            with torch.cuda.stream(stream):
+                got += [triton_kernels.linear_act(x, weight, act="silu") for _ in range(3)]
+        torch.cuda.synchronize()
+        assert all(torch.equal(each, want) for each in got)

@@ -23,6 +23,7 @@ from triton_kernels.gemm.choice import (
     SHIPPED,
     TMA_TILES,
     TmaTiles,
+    fitting,
     tiles_for,
 )
 from triton_kernels.gemm.configurations import cdiv
@@ -124,7 +125,11 @@ def test_warps_and_stages(M: int, K: int, c: bool, group: int, warps: int, stage
 
 
 HALVES = ("float16", "bfloat16")
-OTHERS = ("repack_kernel", "split_kernel", "gemm_again_kernel")  # that are cut in their own ways
+OTHERS = (
+    "repack_kernel",
+    "split_kernel",
+    "gemm_again_kernel",
+)  # that are cut in their own ways
 
 
 def problem(M: int, N: int, dtype: str, precision: str) -> Problem:
@@ -141,12 +146,17 @@ def tables(dtype: str) -> set[tuple[Any, ...]]:
     }
     if dtype == "float32":
         cuts |= {(None, 0, *tiles) for tiles in PARTS_TILES}
-    for row in TMA_TILES if dtype in HALVES else ():
-        cuts |= {("ieee", 0, *few) for few in FEW_TILES}
-        cuts.add((None, row.SUBTILES, *row.tiles))
-        cuts.add((None, row.SUBTILES, *row.tiles._replace(num_stages=row.stages_with_c)))
-        if row.long is not None:
-            cuts.add((None, row.SUBTILES, *row.long))
+    if dtype == "float64":
+        return cuts
+    for few in FEW_TILES:
+        tiles = Configuration(False, few).of_dtype(getattr(torch, dtype)).tiles
+        cuts.add(("ieee" if dtype in HALVES else "tf32", 0, *tiles))
+    for row, K, c in itertools.product(TMA_TILES, (8, SHIPPED.long), ("", "even")):
+        kind = getattr(torch, dtype)
+        of_row = Problem(64, 64, K, kind, kind, "tf32" if kind == torch.float32 else "ieee", c)
+        chosen = fitting(row.for_problem(of_row), of_row, H200)
+        if chosen is not None:  # else another row's tiles are taken
+            cuts.add((None, chosen.SUBTILES, *chosen.tiles))
     return cuts
 
 

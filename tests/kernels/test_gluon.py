@@ -73,7 +73,8 @@ def test_what_was_the_fastest_on_an_h200(
 def test_every_form_is_chosen_for_some_problem() -> None:
     drawn = (p.problem._replace(kernels="any") for p in walk.products())
     found = {form for each in drawn if (form := choose(each, H200)).gluon}
-    assert {form for form in found if form.SPLIT == 1} == set(FORMS)
+    every = {form.of_dtype(dtype) for dtype in (BF16, F32) for form in FORMS}
+    assert {form for form in found if form.SPLIT == 1} == every
 
 
 def test_other_gpus_and_other_problems_never_get_it() -> None:
@@ -84,8 +85,9 @@ def test_other_gpus_and_other_problems_never_get_it() -> None:
                 if arch != "sm_90":
                     assert choose(asked, gpu) == choose(product.problem, gpu)
             if choose(asked, H200).gluon:
-                assert {asked.dtype, asked.out_dtype} <= {HALF, BF16}
-                assert min(asked[:3]) > 32
+                halves = {asked.dtype, asked.out_dtype} <= {HALF, BF16}
+                assert halves or (asked.precision == "tf32" and asked.out_dtype == F32)
+                assert min(asked[0 if halves else 1 : 3]) > 32
     assert not choose(problem(4096, 768, 3072, kernels="tl"), H200).gluon
 
 
@@ -103,45 +105,48 @@ def test_the_check_reaches_every_form() -> None:
     """By the shapes and multiprocessors that stand for Gluon; some with several tiles a program,
     with tails in rows and columns."""
     several = split = 0
-    for dtype in (HALF, BF16):
+    for dtype in (HALF, BF16, F32):
         reached = set()
         for shape, multiprocessors in GLUON:
-            form = choose(
-                problem(*shape, dtype=dtype, kernels="gluon"),
-                H200._replace(multiprocessors=multiprocessors),
-            )
+            precision = "tf32" if dtype == F32 else "ieee"
+            asked = problem(*shape, dtype=dtype, kernels="gluon", precision=precision)
+            form = choose(asked, H200._replace(multiprocessors=multiprocessors))
             reached.add(form)
             split += form.SPLIT > 1
             several += form.tiles_of(*shape[:2]) > 2 * multiprocessors
             assert shape[0] % form.tiles.BLOCK_M
             assert shape[1] % form.tiles.BLOCK_N
-        assert {form for form in reached if form.SPLIT == 1} == set(FORMS)
-    assert several >= 6
-    assert split == 2
+        assert {form for form in reached if form.SPLIT == 1} == {f.of_dtype(dtype) for f in FORMS}
+    assert several >= 9
+    assert split == 3
 
 
 # ---- the kernel, compiled ----
 
 
-def operand(rows: int, columns: int, by_columns: bool) -> Tensor:
+def operand(rows: int, columns: int, by_columns: bool, dtype: torch.dtype = BF16) -> Tensor:
     if by_columns:
-        return torch.empty(columns, rows, dtype=BF16, device=META).t()
-    return torch.empty(rows, columns, dtype=BF16, device=META)
+        return torch.empty(columns, rows, dtype=dtype, device=META).t()
+    return torch.empty(rows, columns, dtype=dtype, device=META)
 
 
-def compiled(form: Configuration, monkeypatch: pytest.MonkeyPatch, i: int) -> Any:
+def compiled(
+    form: Configuration, monkeypatch: pytest.MonkeyPatch, i: int, dtype: torch.dtype
+) -> Any:
     """The form with the i-th of the epilogues and layouts."""
     monkeypatch.setattr(launch, "choose", lambda problem, gpu: form)
     M, N, K = 304, 400, 264
-    out = torch.empty(M, N + (i == 3), dtype=BF16, device=META)[:, :N]  # of an odd pitch
+    out = torch.empty(M, N + (i == 3), dtype=dtype, device=META)[:, :N]  # of an odd pitch
     c = out.new_empty(M, N) if i in (1, 3) else None
     pre = torch.empty_like(out) if i == 2 else None
     bias = out.new_empty(N) if i else None
-    a, b = operand(M, K, bool(i & 2)), operand(K, N, not i & 1)
+    a, b = operand(M, K, bool(i & 2), dtype), operand(K, N, not i & 1, dtype)
     act = ("none", "gelu", "gelu_tanh", "silu")[i]
     with compiling(90) as launches:
-        launch.launch(Gemm("gemm_bias_act", a, b, bias, c, out, act, 1.0, 1.0, "ieee", pre))
-    (found,) = launches
+        precision = "tf32" if dtype == F32 else "ieee"
+        launch.launch(Gemm("gemm_bias_act", a, b, bias, c, out, act, 1.0, 1.0, precision, pre))
+    *copies, found = launches
+    assert len(copies) == (dtype == F32 and i > 0)  # to lie along K
     return found
 
 
@@ -153,11 +158,24 @@ def test_each_form_compiles_and_its_bytes_are_bounded(
     """With two of four epilogues and layouts each, so that all are seen."""
     first = list(FORMS).index(form)
     for i in (first % 4, (first + 2 + first // 4) % 4):
-        found = compiled(form, monkeypatch, i)
+        found = compiled(form, monkeypatch, i, BF16)
         assert found.error is None
         assert found.kernel == "gemm_gluon_kernel"
         stated = form.shared_memory(problem(304, 400, 264), 90)
         assert stated - 1024 <= found.shared <= stated <= H200.shared_memory
+
+
+@compiles
+@pytest.mark.parametrize("i", range(4))
+def test_forms_of_float32_compile_and_their_bytes_are_bounded(
+    i: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    form = list(FORMS)[(0, 2, 3, 7)[i]].of_dtype(F32)
+    found = compiled(form, monkeypatch, i, F32)
+    assert found.error is None
+    assert "f32.tf32.tf32" in found.asm["ptx"]
+    stated = form.shared_memory(problem(304, 400, 264, F32, precision="tf32"), 90)
+    assert stated - 1024 <= found.shared <= stated <= H200.shared_memory
 
 
 @compiles
@@ -321,9 +339,13 @@ def test_it_can_run_here() -> None:
 
 @pytest.mark.gpu_only
 @needs_hopper
+@pytest.mark.parametrize("dtype", [BF16, F32], ids=str)
 @pytest.mark.parametrize("shape", dict.fromkeys(shape for shape, _ in CALLS), ids=str)
-def test_against_float64(shape: tuple[int, int, int], monkeypatch: pytest.MonkeyPatch) -> None:
-    """Every layout of the operands, with c and without; the kernel that runs is Gluon's."""
+def test_against_float64(
+    shape: tuple[int, int, int], dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Every layout of the operands, with c and without; the kernel that runs is Gluon's. Of float32
+    in tf32, of numbers that it holds."""
     M, N, K = shape
     names: list[str] = []
     usual = _launch.Launch.__call__
@@ -335,16 +357,19 @@ def test_against_float64(shape: tuple[int, int, int], monkeypatch: pytest.Monkey
     monkeypatch.setattr(_launch.Launch, "__call__", noted)
     g = torch.Generator("cuda").manual_seed(0)
     for i in range(4):
-        a = torch.randn(M, K, device="cuda", generator=g).bfloat16()
-        b = (torch.randn(K, N, device="cuda", generator=g) * K**-0.5).bfloat16()
+        a = torch.randn(M, K, device="cuda", generator=g).bfloat16().to(dtype)
+        b = (torch.randn(K, N, device="cuda", generator=g) * K**-0.5).bfloat16().to(dtype)
         a = a.t().contiguous().t() if i & 1 else a
         b = b.t().contiguous().t() if i & 2 else b
-        bias = torch.randn(N, device="cuda", generator=g).bfloat16()
-        c = torch.randn(M, N, device="cuda", generator=g).bfloat16() if i & 1 else None
+        bias = torch.randn(N, device="cuda", generator=g).to(dtype)
+        c = torch.randn(M, N, device="cuda", generator=g).to(dtype) if i & 1 else None
         with availability.only("gluon"), _launch.multiprocessors((2, 132)[i // 2]):
-            got = triton_kernels.gemm_bias_act(a, b, bias, c=c, act="relu")
+            got = triton_kernels.gemm_bias_act(
+                a, b, bias, c=c, act="relu", precision="tf32" if dtype == F32 else None
+            )
         want = (a.double() @ b.double() + bias.double() + (0 if c is None else c.double())).relu()
-        torch.testing.assert_close(got.double(), want, rtol=2**-8, atol=2**-10)
+        rtol, atol = (2**-8, 2**-10) if dtype == BF16 else (2**-18, 2**-18)
+        torch.testing.assert_close(got.double(), want, rtol=rtol, atol=atol)
     assert set(names) - {"repack_kernel"} == {"gemm_gluon_kernel"}
 
 

@@ -19,6 +19,7 @@ from triton import knobs
 import triton_kernels as tk
 from compare import annotate
 from triton_kernels import _known_calls, _launch, _replay
+from triton_kernels.gemm import splitting
 
 CALLS = 12  # of Python functions, that a repeated add may make
 
@@ -100,12 +101,44 @@ ROWS: dict[str, tuple[Callable[[], tuple[Any, ...]], Callable[..., Any], Callabl
         lambda a, b, c: tk.gemm_bias_act(a, b, c, act="relu"),
         lambda a, b, c: torch.relu(a @ b + c),
     ),
+    "linear_act of a weight that is turned": (
+        lambda: (matrix(70, 16), matrix(12, 16)),
+        lambda x, w: tk.linear_act(x, w, act="relu", precision="ieee"),
+        lambda x, w: torch.relu(x @ w.t()),
+    ),
     "linear_gelu": (
         lambda: (matrix(2, 3, 16), matrix(8, 16)),
         tk.linear_gelu,
         lambda x, w: torch.nn.functional.gelu(x @ w.t()),
     ),
 }
+
+
+def test_parts_of_a_sum_are_replayed_on_their_stream(
+    machine: Machine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Their counters are the stream's: another one's calls, and captured ones, have others."""
+    counters = {stream: torch.zeros(8, dtype=torch.int32) for stream in (55, 66)}
+    stream = 55
+
+    def zeros(count: int, device: torch.device) -> Tensor:
+        if _launch.recorder.now is not None:
+            _launch.recorder.now.of_stream.append(counters[stream])
+        return counters[stream]
+
+    monkeypatch.setattr(splitting, "_zeros", zeros)
+    monkeypatch.setattr(_replay, "current_stream", lambda index: stream)
+    monkeypatch.setattr(_replay, "current_stream", lambda index: stream)
+    x, w = matrix(8, 4096).half(), matrix(16, 4096).half()
+    for _ in range(2):  # the first plan of all is tried
+        tk.square(x)
+    machine.computes = False
+    again = []
+    for stream in (55, 55, 55, 66, 66, 66, 55):  # noqa: B007 - read by the stream's getter
+        again.append(replayed(machine, lambda: tk.linear_act(x, w, act="none"))[1])
+    assert again == [False, False, True, False, True, True, True]
+    monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: True)
+    assert not replayed(machine, lambda: tk.linear_act(x, w, act="none"))[1]
 
 
 @pytest.mark.parametrize("row", ROWS)

@@ -58,7 +58,7 @@ class TmaTiles(NamedTuple):
             tiles = tiles._replace(num_stages=self.stages_with_c)
         elif problem.K >= constants.long and self.long is not None:
             tiles = self.long
-        return Configuration(True, tiles, self.SUBTILES)
+        return Configuration(True, tiles, self.SUBTILES).of_dtype(problem.dtype)
 
 
 # Their costs are the constants', in this order.
@@ -110,12 +110,14 @@ def candidates(problem: Problem, gpu: Gpu) -> dict[Configuration, float]:
         if speeds and problem.kernels == "gluon":
             return speeds
         speeds |= _of_tma(problem, gpu, constants)
-    if not speeds:
+    if not speeds or problem.M <= SMALL:
         wanted = Configuration(False, tiles_for(problem, gpu, constants))
         speeds[fitting(wanted, problem, gpu) or _SMALLEST] = 0.0
-    if problem.dtype in HALVES:
+    if problem.dtype in HALVES or problem.precision == "tf32":
         few = [tiles_for(problem, gpu, constants)._replace(BLOCK_N=SMALL)]
-        for tiles in few if problem.M <= SMALL else FEW_TILES:
+        if problem.M > SMALL:
+            few = [Configuration(False, t).of_dtype(problem.dtype).tiles for t in FEW_TILES]
+        for tiles in few:
             if (small := fitting(Configuration(False, tiles), problem, gpu)) is not None:
                 speeds |= dict.fromkeys(split(small, problem, gpu), 0.0)
     return speeds
@@ -168,9 +170,15 @@ def split(form: Configuration, problem: Problem, gpu: Gpu) -> list[Configuration
 
 def tma_pays(problem: Problem, gpu: Gpu) -> bool:
     """Whether gemm_tma_kernel can run, and is the faster one."""
+    if min(problem.N, problem.K) <= SMALL:
+        return False
+    if problem.precision == "tf32":  # measured on that one only
+        ours = problem.out_dtype == torch.float32 and gpu.capability == TMA_CAPABILITY
+        return ours and (problem.M > SMALL or problem.K % 4 == 0)  # else b would be copied
+    if problem.M <= SMALL:
+        return False
     halves = problem.dtype in HALVES and problem.out_dtype in HALVES
-    large = min(problem.M, problem.N, problem.K) > SMALL
-    return halves and large and gpu.capability >= TMA_CAPABILITY
+    return halves and gpu.capability >= TMA_CAPABILITY
 
 
 def tma_compatible(matrix: Tensor) -> bool:
@@ -178,6 +186,12 @@ def tma_compatible(matrix: Tensor) -> bool:
     row, column = matrix.stride()
     size = matrix.element_size()
     return column == 1 and row > 0 and row * size % 16 == 0 and matrix.data_ptr() % 16 == 0
+
+
+def tma_writable(matrix: Tensor) -> bool:
+    """Whether a descriptor may write the matrix: it stores 16 bytes at a time, and zeros behind the
+    end of a row."""
+    return tma_compatible(matrix) and matrix.shape[1] * matrix.element_size() % 16 == 0
 
 
 def tiles_for(problem: Problem, gpu: Gpu, constants: Constants = SHIPPED) -> Tiles:
@@ -192,9 +206,11 @@ def tiles_for(problem: Problem, gpu: Gpu, constants: Constants = SHIPPED) -> Til
             return Tiles(64, 64, 16, 8, 4, 3)
         if precision == "tf32" and M > 64:
             return Tiles(128, 128, 32, 8, 8, 3)
-        return Tiles(64, 64, 32, 8, 4, 2)
-    if M <= 32:
-        return Tiles(32 if M > 16 else 16, 64 if N >= constants.wide * busy else 32, 128, 8, 4, 4)
+        if precision != "tf32" or M > SMALL:
+            return Tiles(64, 64, 32, 8, 4, 2)
+    if M <= SMALL:
+        wide, depth = N >= constants.wide * busy, 256 // dtype.itemsize
+        return Tiles(32 if M > 16 else 16, 64 if wide else 32, depth, 8, 4, 4)
     if M * N <= constants.large * busy:
         return Tiles(64, 128, 64, 8, 4, 4 if plenty else 3)
     return Tiles(128, 256, 64, 8, 8, 3) if plenty else Tiles(128, 128, 32, 8, 8, 4)

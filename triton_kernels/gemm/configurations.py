@@ -68,6 +68,14 @@ class Configuration(NamedTuple):
     ALTERNATE: bool = False
     SPLIT: int = 1
 
+    def of_dtype(self, dtype: torch.dtype) -> Configuration:
+        """It, which is for 16-bit matrices, for a dtype: with as many bytes of K a step, and as
+        many of a result's row a part."""
+        ratio = dtype.itemsize // 2
+        tiles = self.tiles._replace(BLOCK_K=self.tiles.BLOCK_K // ratio)
+        SUBTILES = self.SUBTILES * ratio if self.gluon else self.SUBTILES
+        return self._replace(tiles=tiles, SUBTILES=SUBTILES)
+
     def tiles_of(self, M: int, N: int) -> int:
         """How many tiles a result has."""
         return cdiv(M, self.tiles.BLOCK_M) * cdiv(N, self.tiles.BLOCK_N)
@@ -95,7 +103,7 @@ class Configuration(NamedTuple):
             epilogue = m * n * 4  # of tensor memory not in the stages' place
             return (loop + epilogue if capability >= 100 else max(loop, epilogue)) + _REST
         if self.tma:  # the next tile's loads run during the epilogue
-            c = {"": 0, "even": 2, "odd": 4}[problem.c]
+            c = {"": 0, "even": problem.dtype.itemsize, "odd": 4}[problem.c]
             if c and capability >= 100:
                 c = 4  # converted to float32 before
             return loop + m * n // self.SUBTILES * (problem.out_dtype.itemsize + c) + _REST

@@ -2,8 +2,9 @@
 
 ``gemm_bias_act_kernel`` reads through pointers: any dtype, strides and GPU, one tile of out a
 program. ``gemm_tma_kernel`` is for products of 16-bit matrices on GPUs with a tensor memory
-accelerator (compute capability 9.0 and newer): a program a multiprocessor takes tile after tile, so
-that the next one's loads run during this one's epilogue. Both share the epilogue.
+accelerator (compute capability 9.0 and newer), on 9.0 those in tf32, too: a program a
+multiprocessor takes tile after tile, so that the next one's loads run during this one's epilogue.
+Both share the epilogue.
 
 Where tiles are too few to keep the GPU busy, K is split, through pointers and in gemm_gluon_kernel:
 each program sums a part of K and leaves its sum in a workspace. The last of a tile to do so, which
@@ -259,6 +260,7 @@ def gemm_tma_kernel(
     out and pre are descriptors if OUT_TMA.
     """
     M, N, K = size
+    PRECISION: tl.constexpr = "tf32" if a_desc.dtype == tl.float32 else "ieee"
     tiles = tl.cdiv(M, BLOCK_M) * tl.cdiv(N, BLOCK_N)
     for tile in tl.range(tl.program_id(0), tiles, PROGRAMS, flatten=True):
         pid_m, pid_n = swizzle(tile, M, N, BLOCK_M, BLOCK_N, GROUP_M)
@@ -275,7 +277,7 @@ def gemm_tma_kernel(
                 b = b_desc.load([n, k]).T
             else:
                 b = b_desc.load([k, n])
-            acc = tl.dot(a, b, acc, input_precision="ieee")
+            acc = tl.dot(a, b, acc, input_precision=PRECISION)
         if SUBTILES == 2:
             parts = tl.split(tl.permute(tl.reshape(acc, (BLOCK_M, 2, BLOCK_N // 2)), (0, 2, 1)))
         else:

@@ -15,7 +15,7 @@ from triton_kernels._launch import REMEMBERED, Launch, specialization_key
 from triton_kernels.activations import ACTIVATIONS
 from triton_kernels.gemm import splitting
 from triton_kernels.gemm.arguments import Gemm
-from triton_kernels.gemm.choice import choose, tma_compatible, too_large
+from triton_kernels.gemm.choice import choose, tma_compatible, tma_writable, too_large
 from triton_kernels.gemm.configurations import Configuration, Problem
 from triton_kernels.gemm.descriptors import Block, Descriptor
 from triton_kernels.gemm.gluon import availability
@@ -63,7 +63,7 @@ def _kind(c: Tensor | None, out: Tensor) -> str:
     if c is None:
         return ""
     even = all(stride == 1 or stride % 16 == 0 for stride in c.stride())
-    return "even" if even or not tma_compatible(out) else "odd"
+    return "even" if even or not tma_writable(out) else "odd"
 
 
 def by_descriptors(chosen: Configuration, most: int, gemm: Gemm) -> None:
@@ -71,7 +71,7 @@ def by_descriptors(chosen: Configuration, most: int, gemm: Gemm) -> None:
     M, N, K = shape = gemm.shape
     (a, a_t), (b, b_t) = _tma_operands(gemm.a, gemm.b)
     bias, c, out, pre = gemm.bias, gemm.c, gemm.out, gemm.pre
-    how = a_t, b_t, tma_compatible(out)
+    how = a_t, b_t, tma_writable(out)
     if chosen.gluon:
         from triton_kernels.gemm.gluon import launch as gluon  # where it can be imported
 
@@ -95,7 +95,8 @@ def through_pointers(chosen: Configuration, gemm: Gemm) -> None:
     M, N, _ = shape = gemm.shape
     a, b, out = gemm.a, gemm.b, gemm.out
     if a.dtype == torch.float32 and gemm.precision == "ieee" and M > 64 and b.stride(0) == 1:
-        b = b.contiguous()  # the multiply-adds read b by rows; by columns they take twice as long
+        # Multiply-adds read b by rows; by columns they take twice as long.
+        (b,) = repacked((b.t(), True))
     strides, scalars = (a.stride(), b.stride(), *gemm.strides), gemm.scalars
     keys = *gemm.keys(a, b), *map(specialization_key, scalars)
     prepared, parts = _pointer_launch(
@@ -179,16 +180,18 @@ def _tma_operands(a: Tensor, b: Tensor) -> tuple[tuple[Tensor, bool], tuple[Tens
     """Each as descriptors take it, and whether that is the transpose.
 
     What no descriptor takes is copied to rows that start on multiples of 16 bytes; so is b where
-    its pitch slows down loads that are many.
+    its pitch slows down loads that are many. The tensor cores take float32 along K alone.
     """
     (a, a_t), (b, b_t) = _by_rows(a), _by_rows(b)
     rows = a.shape[1 if a_t else 0]
     pitched = b.stride(0) * b.element_size() % 32 != 0 and rows >= PITCHED
-    copied = [not tma_compatible(a), pitched or not tma_compatible(b)]
+    turned = (a_t, not b_t) if a.dtype == torch.float32 else (False, False)
+    copied = [turned[0] or not tma_compatible(a), turned[1] or pitched or not tma_compatible(b)]
     if any(copied):
-        copies = iter(repacked(*(t for t, copy in zip((a, b), copied) if copy)))
+        wanted = zip((a, b), turned, copied)
+        copies = iter(repacked(*((t, turn) for t, turn, copy in wanted if copy)))
         a, b = (next(copies) if copy else t for t, copy in zip((a, b), copied))
-    return (a, a_t), (b, b_t)
+    return (a, a_t != turned[0]), (b, b_t != turned[1])
 
 
 # Rows of a from which a copy of b pays where b's pitch is an odd multiple of 16 bytes: such loads

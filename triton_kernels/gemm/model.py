@@ -1,4 +1,4 @@
-"""The time that a product of 16-bit matrices takes in a configuration.
+"""The time that a product on the tensor cores takes in a configuration.
 
 Three things take time: the tensor cores multiply, a multiprocessor loads, and the memory moves each
 matrix once. The first two run together, and of both together the slower counts; the memory is
@@ -6,7 +6,7 @@ shared, so that it counts beside them. Where K is split, the parts of a tile mee
 
 Its constants were fitted to 88 problems on an H200 (triton 3.6): what is chosen took 1.02 times as
 long as the best of all that were timed, 1.04 times where tiles or rows are few (geometric means).
-Fitted to one half, of the other half 1.025 and 1.045 times.
+Fitted to one half, of the other half 1.025 and 1.045 times. All were of 16-bit matrices.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from triton_kernels.gemm.configurations import Configuration, Problem, cdiv
 MEMORY = 0.9  # of the peak bandwidth
 BY_DESCRIPTORS = 1e11  # bytes/s that reach one multiprocessor
 THROUGH_POINTERS = 7e10
-UNALIGNED = 3.4  # times as long through pointers, where rows of K do not start at a vector
+UNALIGNED = 3.4  # times as long through pointers, where 16-bit rows of K start at no vector
 RESIDENT = 4  # programs of gemm_bias_act_kernel on a multiprocessor at once
 STEP = 2.1e-7  # seconds of a step of K in one of them at least, for its loads to arrive
 EPILOGUE = 1.34e-10  # seconds an element, on one multiprocessor
@@ -38,7 +38,8 @@ def seconds(problem: Problem, gpu: Gpu, form: Configuration, reached: float) -> 
     waves = cdiv(form.tiles_of(M, N) * parts, gpu.multiprocessors)
     loaded = steps * (min(m, M) + n) * k * dtype.itemsize
     if form.tma:
-        multiplied = steps * 2 * m * n * k * gpu.multiprocessors / (peak.flops * reached)
+        flops = peak.flops * reached * 2 / dtype.itemsize  # tf32 at half the speed
+        multiplied = steps * 2 * m * n * k * gpu.multiprocessors / flops
         loop = max(multiplied, loaded / BY_DESCRIPTORS)
         epilogue = m * n * EPILOGUE * (ADDEND if problem.c else 1)
         if form.ALTERNATE:  # the epilogues run under the products, but the last one
@@ -48,7 +49,7 @@ def seconds(problem: Problem, gpu: Gpu, form: Configuration, reached: float) -> 
     else:
         loop = loaded / THROUGH_POINTERS
         if K * dtype.itemsize % 16:
-            loop *= UNALIGNED
+            loop *= UNALIGNED * 2 / dtype.itemsize
         busy = max(waves * loop, cdiv(waves, RESIDENT) * steps * STEP)
     elements = M * K + K * N + M * N * (2 if problem.c else 1)
     moved = elements * dtype.itemsize / (peak.bandwidth * MEMORY)

@@ -1,4 +1,5 @@
-"""Copies of operands that descriptors do not take, or are slow with: both in one launch."""
+"""Copies of operands that descriptors do not take or are slow with, and transposes of what the
+tensor cores want by its other dimension: one launch for both operands."""
 
 from __future__ import annotations
 
@@ -10,21 +11,25 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from triton_kernels import _launch
 from triton_kernels._launch import REMEMBERED, Launch, specialization_key
 from triton_kernels._scalars import multiple
 from triton_kernels.gemm.configurations import cdiv
 
 PITCH = 128  # bytes, of which rows of a copy are multiples
 COLUMNS = 512
+SIDE = 64  # of the squares that are transposed
 
 
 @triton.jit
-def copy_tile(
-    tile, matrix, copy, rows, columns, pitch, new_pitch,
-    UNIT: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr,
-):  # fmt: skip
-    """One tile of a matrix with rows of stride 1, all multiples of UNIT. What a copy's row has
-    beyond the matrix's is filled, too: so every store is of whole vectors."""
+def copy_tile(tile, matrix, copy, size, HOW: tl.constexpr):
+    """One tile of a matrix with rows of stride 1, all multiples of HOW's UNIT. What a copy's row
+    has beyond the matrix's is filled, too: so every store is of whole vectors."""
+    UNIT: tl.constexpr = HOW[0]
+    ROWS: tl.constexpr = HOW[1]
+    COLUMNS: tl.constexpr = HOW[2]
+    TURNED: tl.constexpr = HOW[3]
+    rows, columns, pitch, new_pitch = size
     pitch, columns = multiple(pitch, UNIT), multiple(columns, UNIT)
     across = tl.cdiv(columns, COLUMNS)
     m = (tile // across).to(tl.int64) * ROWS + tl.arange(0, ROWS)
@@ -36,67 +41,67 @@ def copy_tile(
         values = tl.load(source, mask=rest, other=0.0)
     else:
         values = tl.load(source, mask=rest & (n[None, :] < columns), other=0.0)
-    room = rest & (n[None, :] < new_pitch)
-    tl.store(copy + m[:, None] * new_pitch + n[None, :], values, mask=room)
+    if TURNED:  # through shared memory, so that stores go along rows, too
+        room = (n[:, None] < columns) & (m[None, :] < new_pitch)
+        target = copy + n[:, None].to(tl.int64) * new_pitch + m[None, :]
+        tl.store(target, values.T, mask=room)
+    else:
+        room = rest & (n[None, :] < new_pitch)
+        tl.store(copy + m[:, None] * new_pitch + n[None, :], values, mask=room)
 
 
 @triton.jit
 def repack_kernel(
-    a,
-    a_copy,
-    b,
-    b_copy,
-    a_rows,
-    a_columns,
-    a_pitch,
-    a_new,
-    b_rows,
-    b_columns,
-    b_pitch,
-    b_new,
-    A_UNIT: tl.constexpr,
-    B_UNIT: tl.constexpr,
-    ROWS: tl.constexpr,
-    COLUMNS: tl.constexpr,
-):
-    """A tile of a or b a program; those of a come first. b is None if there is one matrix."""
+    a, a_copy, a_size, b, b_copy, b_size, A_HOW: tl.constexpr, B_HOW: tl.constexpr
+):  # fmt: skip
+    """A tile of a or b a program; those of a come first. b is None if there is one matrix.
+
+    Sizes are (rows, columns, pitch, the copy's pitch); A_HOW and B_HOW (UNIT, ROWS, COLUMNS,
+    TURNED), a tile being of ROWS × COLUMNS, and copied as its transpose if TURNED.
+    """
     tile = tl.program_id(0)
-    of_a = tl.cdiv(a_rows, ROWS) * tl.cdiv(a_columns, COLUMNS)
+    of_a = tl.cdiv(a_size[0], A_HOW[1]) * tl.cdiv(a_size[1], A_HOW[2])
     if tile < of_a:
-        copy_tile(tile, a, a_copy, a_rows, a_columns, a_pitch, a_new, A_UNIT, ROWS, COLUMNS)
+        copy_tile(tile, a, a_copy, a_size, A_HOW)
     elif b is not None:
-        tile -= of_a
-        copy_tile(tile, b, b_copy, b_rows, b_columns, b_pitch, b_new, B_UNIT, ROWS, COLUMNS)
+        copy_tile(tile - of_a, b, b_copy, b_size, B_HOW)
 
 
-def repacked(*matrices: Tensor) -> list[Tensor]:
-    """Copies of one or two matrices, whose rows have stride 1 and start on multiples of PITCH."""
-    copies = [_room(matrix) for matrix in matrices]
-    tensors: list[Tensor | None] = []
-    integers: list[int] = []
-    for pair in zip(matrices, copies):
-        tensors += pair
-        integers += [*pair[0].shape, pair[0].stride(0), pair[1].stride(0)]
+def repacked(*matrices: tuple[Tensor, bool]) -> list[Tensor]:
+    """Copies of one or two matrices with rows of stride 1, or of their transposes, as is said
+    beside each. The copies' rows have stride 1 and start on multiples of PITCH."""
+    copies: list[Tensor] = []
+    arguments: list[Any] = []
+    for matrix, turned in matrices:
+        rows, columns = matrix.shape[::-1] if turned else matrix.shape
+        step = PITCH // matrix.element_size()
+        room = (rows, cdiv(columns, step) * step)
+        copy = _launch.workspace(room, matrix.dtype, matrix.device)
+        arguments += [matrix, copy, (*matrix.shape, matrix.stride(0), copy.stride(0))]
+        copies.append(copy[:, :columns])
+    first, _ = matrices[0]
     if len(matrices) == 1:
-        tensors, integers = [*tensors, None, None], [*integers, 0, 0, 0, 0]
-    keys = tuple(map(specialization_key, tensors))
-    _prepared(tuple(integers), keys, matrices[0].element_size())(
-        matrices[0].device, *tensors, *integers
-    )
-    return [copy[:, : matrix.shape[1]] for matrix, copy in zip(matrices, copies)]
+        arguments += [None, None, (0, 0, 0, 0)]
+    keys = tuple(map(specialization_key, (*arguments[:2], *arguments[3:5])))
+    turns = tuple(turned for _, turned in matrices)
+    prepared = _prepared(arguments[2], arguments[5], keys, first.element_size(), turns)
+    prepared(first.device, *arguments)
+    return copies
 
 
-def _room(matrix: Tensor) -> Tensor:
-    rows, columns = matrix.shape
-    step = PITCH // matrix.element_size()
-    return matrix.new_empty(rows, cdiv(columns, step) * step)
+Size = tuple[int, int, int, int]
 
 
 @functools.lru_cache(REMEMBERED)
-def _prepared(integers: tuple[int, ...], keys: tuple[Any, ...], size: int) -> Launch:
-    of_a, of_b = integers[:4], integers[4:]
-    units = [math.gcd(*each[1:3], 16 // size) for each in (of_a, of_b)]
-    rows = 2 if min(units) == 1 else 8  # few where each element is loaded by itself
-    programs = sum(cdiv(each[0], rows) * cdiv(each[1], COLUMNS) for each in (of_a, of_b))
-    more = {"A_UNIT": units[0], "B_UNIT": units[1], "ROWS": rows, "COLUMNS": COLUMNS}
-    return Launch(repack_kernel, (programs,), **more)
+def _prepared(
+    a_size: Size, b_size: Size, keys: tuple[Any, ...], itemsize: int, turns: tuple[bool, ...]
+) -> Launch:
+    programs, hows = 0, []
+    for size, turned in zip((a_size, b_size), (*turns, False)):
+        unit = math.gcd(*size[1:3], 16 // itemsize)
+        tile = (SIDE, SIDE) if turned else (8, COLUMNS)
+        if unit == 1 and not turned:
+            tile = (2, COLUMNS)  # small, since each element is loaded by itself
+        hows.append((unit, *tile, turned))
+        programs += cdiv(size[0], tile[0]) * cdiv(size[1], tile[1])
+    return Launch(repack_kernel, (programs,), A_HOW=hows[0], B_HOW=hows[1])

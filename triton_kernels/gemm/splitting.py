@@ -28,7 +28,8 @@ def memory(
     tile; None and None if there is one part."""
     if parts <= 1 or not tiles:
         return None, None
-    return torch.empty(tiles * parts * elements, dtype=dtype, device=device), _zeros(tiles, device)
+    space = _launch.workspace((tiles * parts * elements,), dtype, device)
+    return space, _zeros(tiles, device)
 
 
 def _zeros(count: int, device: torch.device) -> Tensor:
@@ -43,6 +44,8 @@ def _zeros(count: int, device: torch.device) -> Tensor:
     zeros = _counters.get((device.index, stream))
     if zeros is None or len(zeros) < count:
         zeros = _counters[device.index, stream] = _lasting(max(count, LEAST), device)
+    if _launch.recorder.now is not None:
+        _launch.recorder.now.of_stream.append(zeros)
     return zeros
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import re
 from collections.abc import Callable
 from typing import Any
@@ -273,6 +274,26 @@ class MendedBuilder(_Builder):  # type: ignore[misc]
         volatile = named_policy.get("is_volatile", policy[-1] if len(policy) > 2 else False)
         self._tell("load", "", ptrs, mask.data, out, "volatile" if volatile else "")
         return out
+
+    def create_descriptor_store(self, desc: Any, value: Any, indices: Any) -> Any:
+        """Of whole 16 bytes, as the hardware's: zeros behind the end of a row."""
+        columns, step = desc.shape[-1], 128 // desc.base.dtype.element_ty.primitive_bitwidth
+        wider = copy.copy(desc)
+        whole = -(-columns.data // step) * step
+        wider.shape = [*desc.shape[:-1], upstream.TensorHandle(whole, columns.dtype)]
+        ptrs, stored = wider.materialize_pointers(indices)
+        if (whole == columns.data).all():
+            return self.create_masked_store(ptrs, value, stored, None, None)
+        _, inside = desc.materialize_pointers(indices)
+        inside = inside if isinstance(inside, np.ndarray) else inside.data
+        zeroed = np.where(inside, value.data, np.zeros_like(value.data))
+        try:
+            value = upstream.TensorHandle(zeroed, value.dtype)
+            return self.create_masked_store(ptrs, value, stored, None, None)
+        except IndexError as error:
+            told = "a descriptor stores whole 16 bytes, and zeros behind the end of a row"
+            error.args = (f"{error.args[0]} ({told})",)
+            raise
 
     def _tell(
         self, verb: Any, operation: str, ptrs: Any, mask: Array, values: Any, order: str = ""

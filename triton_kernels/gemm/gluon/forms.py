@@ -27,4 +27,6 @@ FORMS = {
 
 def able(problem: Problem, gpu: Gpu) -> dict[Configuration, float]:
     """The forms for a problem that descriptors take, as far as shared memory allows."""
-    return FORMS if problem.kernels != "tl" and gpu.capability == CAPABILITY else {}
+    if problem.kernels == "tl" or gpu.capability != CAPABILITY:
+        return {}
+    return {form.of_dtype(problem.dtype): reached for form, reached in FORMS.items()}

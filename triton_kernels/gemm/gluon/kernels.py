@@ -1,4 +1,5 @@
-"""The matrix product of 16-bit matrices on compute capability 9.0, in Gluon.
+"""The matrix product on the tensor cores of compute capability 9.0, in Gluon: of 16-bit matrices,
+and of float32 ones in tf32, which is Gluon's own precision for them.
 
 A program is one warp that loads, the producer, and one or two groups of four warps that multiply,
 the consumers; it takes tile after tile. What lies in shared memory are STAGES steps of K. A stage
@@ -37,9 +38,9 @@ from triton_kernels.gemm.kernels import named, part_of, swizzle
 
 
 @gluon.constexpr_function
-def _accumulator(columns):
-    """How four warps hold what wgmma adds up."""
-    return gl.NVMMADistributedLayout([3, 0], [4, 1], [16, columns, 16])
+def _accumulator(columns, DEPTH=16):
+    """How four warps hold what a wgmma of DEPTH steps of K adds up."""
+    return gl.NVMMADistributedLayout([3, 0], [4, 1], [16, columns, DEPTH])
 
 
 @gluon.jit
@@ -230,6 +231,7 @@ def _consume(
     BLOCKS: gl.constexpr = 2 if REST_N else 1
     ROWS: gl.constexpr = BLOCK_M if ALTERNATE else BLOCK_M // CONSUMERS
     ROW: gl.constexpr = 0 if ALTERNATE else CONSUMER * ROWS
+    DEPTH: gl.constexpr = 256 // a_buffer.dtype.primitive_bitwidth
     steps = gl.cdiv(K, BLOCK_K)
     tiles = gl.cdiv(M, BLOCK_M) * gl.cdiv(N, BLOCK_N)
     out, pre, out_buffer, stride_om = outs
@@ -253,9 +255,9 @@ def _consume(
         tile_m, tile_n = swizzle(tile, M, N, BLOCK_M, BLOCK_N, GROUP_M)
         m = tile_m * BLOCK_M + ROW
         n = tile_n * BLOCK_N
-        acc = gl.zeros([ROWS, FIRST_N], gl.float32, _accumulator(FIRST_N))
+        acc = gl.zeros([ROWS, FIRST_N], gl.float32, _accumulator(FIRST_N, DEPTH))
         if REST_N:
-            rest = gl.zeros([ROWS, REST_N], gl.float32, _accumulator(REST_N))
+            rest = gl.zeros([ROWS, REST_N], gl.float32, _accumulator(REST_N, DEPTH))
         if ALTERNATE:
             mbarrier.wait(turn.index(CONSUMER), turns)
             turns ^= 1
@@ -288,8 +290,10 @@ def _consume(
         if REST_N:
             rest_row = _bias_row(bias_ptr, n + FIRST_N, N, REST_N)
             acc, rest = warpgroup_mma_wait(0, deps=(acc, rest))
+            rest = gl.convert_layout(rest, _accumulator(REST_N), assert_trivial=True)
         else:
             acc = warpgroup_mma_wait(0, deps=(acc,))
+        acc = gl.convert_layout(acc, _accumulator(FIRST_N), assert_trivial=True)
         before = gl.where(stage == 0, STAGES - 1, stage - 1)
         mbarrier.arrive(empty.index(before), count=1)
         last = True

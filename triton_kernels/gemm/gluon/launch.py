@@ -137,5 +137,4 @@ class Descriptor(TensorDescriptor):  # type: ignore[misc]
 @functools.cache
 def _layout(dtype: torch.dtype, block: Block) -> Any:
     """How a block lies in shared memory."""
-    name = {torch.float16: gl.float16, torch.bfloat16: gl.bfloat16}[dtype]
-    return gl.NVMMASharedLayout.get_default_for(list(block), name)
+    return gl.NVMMASharedLayout.get_default_for(list(block), getattr(gl, str(dtype)[6:]))
