@@ -11,9 +11,11 @@ Kernels take one as a constexpr and call it in their epilogue:
     tanh        tanh(x)
     leaky_relu  x/100 where x < 0, else x
 
-The forms are those of torch.nn.functional. A result of 16 bits needs fewer digits: for it gelu is
-x/(1 + 2^(−x·q(x²))) with a polynomial q, and it, gelu_tanh, silu and sigmoid divide approximately;
-so do their derivatives.
+The forms are those of torch.nn.functional. But in float32 gelu is x/(1 + 2^(−x·q(x²))) with a
+polynomial q, and gelu_tanh x/(1 + exp(−2y)) of its tanh(y): in the epilogue of a product few warps
+compute, for which erf and tanh take longer than the product; and where x is negative these are
+nearer. A result of 16 bits needs fewer digits: for it q is shorter, and gelu, gelu_tanh, silu and
+sigmoid divide approximately; so do their derivatives.
 
 Each has its derivative, a jit function of what a training step saves: of the result r where that
 tells enough, so that nothing more is kept; else of the pre-activation x. At kinks it is torch's.
@@ -51,14 +53,43 @@ def relu(x):
 
 
 @triton.jit
+def normal_odds(x, SHORT: tl.constexpr = False):
+    """log₂(Φ(−x)/Φ(x)), near enough for float32, or if SHORT for 16 bits: −x·q(x²), q fitted so
+    that gelu is within 1.2e-8·|x|, or gelu(−|x|), |x| ≤ 5, within 2.1e-4 of itself + 2⁻¹⁴.
+
+    Beyond |x| = 5.3, where gelu(−|x|) < 2⁻²¹ (5 and 2⁻¹⁹), q keeps its value.
+    """
+    if SHORT:
+        s = tl.minimum(x * x, 25.0)
+        q = 3.249581062201871e-06 - s * 4.980163975415861e-08
+        q = -6.382900477412452e-05 + s * q
+        q = -0.0006337557467964516 + s * q
+        q = 0.10613248649745968 + s * q
+        q = 2.301320533857351 + s * q
+    else:
+        s = tl.minimum(x * x, 28.09)
+        q = 7.164413506899336e-10 - s * 1.1075817346606343e-11
+        q = -1.2498788670711747e-08 + s * q
+        q = -1.717654640742694e-07 + s * q
+        q = 1.013348446576856e-05 + s * q
+        q = -0.00015538185834884644 + s * q
+        q = -0.0001005172889563255 + s * q
+        q = 0.10483913123607635 + s * q
+        q = 2.302208662033081 + s * q
+    return -x * q
+
+
+@triton.jit
 def gelu(x):
-    return 0.5 * x * (1.0 + tl.erf(x * 0.7071067811865476))
+    if x.dtype == tl.float64:
+        return 0.5 * x * (1.0 + tl.erf(x * 0.7071067811865476))
+    else:
+        return x / (1.0 + tl.exp2(normal_odds(x)))
 
 
 @triton.jit
 def gelu_tanh(x):
-    inner = 0.7978845608028654 * (x + 0.044715 * x * x * x)
-    return 0.5 * x * (1.0 + libdevice.tanh(inner))
+    return x / (1.0 + tl.exp(-1.5957691216057308 * (x + 0.044715 * x * x * x)))
 
 
 @triton.jit
@@ -83,21 +114,8 @@ def leaky_relu(x):
 
 
 @triton.jit
-def normal_odds(x):
-    """log₂(Φ(−x)/Φ(x)), near enough for 16 bits."""
-    # −x·q(x²) with q(s) fitted on |x| ≤ 5 so that gelu(−|x|) is within 2.1e-4 of itself + 2⁻¹⁴;
-    # beyond 5, where gelu(−|x|) < 2⁻¹⁹, q's last value.
-    s = tl.minimum(x * x, 25.0)
-    q = 3.249581062201871e-06 - s * 4.980163975415861e-08
-    q = 2.301320533857351 + s * (
-        0.10613248649745968 + s * (-0.0006337557467964516 + s * (-6.382900477412452e-05 + s * q))
-    )
-    return -x * q
-
-
-@triton.jit
 def half_gelu(x):
-    return libdevice.fast_dividef(x, 1.0 + tl.exp2(normal_odds(x)))
+    return libdevice.fast_dividef(x, 1.0 + tl.exp2(normal_odds(x, SHORT=True)))
 
 
 @triton.jit
@@ -188,7 +206,7 @@ def half_gelu_derivative(x):
     x = clamped(x, 40.0)
     # log₂(φ(x)) = −x²/2·log₂(e) + log₂(1/√(2π))
     density = tl.exp2(-0.7213475204444817 * x * x - 1.3257480647361595)
-    return libdevice.fast_dividef(1.0, 1.0 + tl.exp2(normal_odds(x))) + x * density
+    return libdevice.fast_dividef(1.0, 1.0 + tl.exp2(normal_odds(x, SHORT=True))) + x * density
 
 
 @triton.jit

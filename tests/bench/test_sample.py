@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import math
 import re
@@ -18,7 +19,7 @@ from simulated_gpu import FLUSH, Rig
 
 from compare.cases import Case
 from compare.ops import SPECS
-from compare.timing import distributions, engine, sampling
+from compare.timing import distributions, engine, providers, sampling
 from compare.timing.bench import Work
 from compare.timing.engine import CONTROL, Candidate
 from compare.timing.results import CaseResult, Entry
@@ -199,6 +200,36 @@ def test_dry_run_needs_no_gpu_and_says_the_strata() -> None:
     assert done.stdout != bench("add", "--sample", "22", "--seed", "1", "--dry-run").stdout
 
 
+def test_options_of_what_is_drawn() -> None:
+    """The same problems otherwise."""
+    words = ("linear_act", "--sample", "6", "--seed", "3", "--dtype", "float32", "--dry-run")
+    plain, changed = bench(*words), bench(*words, "--arg", "precision=tf32")
+    assert changed.exit_code == 0, changed.output
+    lines = [flat(done.output) for done in (plain, changed)]
+    assert lines[1].count("--arg precision=tf32 ") == 6
+    for each in ("--arg precision=tf32 ", "precision=tf32 "):
+        lines[1] = lines[1].replace(each, "")
+    assert lines[0] == lines[1]
+
+
+def test_torch_runs_in_the_case_s_precision() -> None:
+    """And in what was set before again afterwards, whatever happened."""
+
+    def now() -> str:
+        return str(torch.backends.cuda.matmul.fp32_precision)
+
+    coarse = Case("linear_act", "float32", (4, 4, 4), options={"precision": "tf32"})
+    before = now()
+    with providers.torchs_precision(coarse):
+        assert now() == "tf32"
+        with providers.torchs_precision(dataclasses.replace(coarse, options={})):
+            assert now() != "tf32"
+        assert now() == "tf32"
+    with pytest.raises(ZeroDivisionError), providers.torchs_precision(coarse):
+        raise ZeroDivisionError
+    assert (now() == "tf32") is (before == "tf32")
+
+
 def test_a_sample_goes_on_where_it_ended(rig: Rig, tmp_path: Path) -> None:
     file = tmp_path / "s.json"
     words = (*SAMPLE, "--json", str(file), "--resume")
@@ -234,7 +265,11 @@ def test_a_sample_goes_on_where_it_ended(rig: Rig, tmp_path: Path) -> None:
     [
         (("--sample", "3", "--sweep"), "only one of --sample"),
         (("--sample", "3", "--shapes", "4,4"), "only one of --sample"),
-        (("--layout", "padded"), "--layout and --arg say what the cases of --shapes are"),
+        (("--layout", "padded"), "--layout says what the cases of --shapes are"),
+        (("add", "--arg", "y=row"), "--arg also those of --sample"),
+        (("linear_act", "--sample", "3", "--layout", "padded"), "--layout says what the cases"),
+        (("linear_act", "--sample", "3", "--arg", "y=row"), "NAME=VALUE with one of"),
+        (("linear_act", "--sample", "3", "--arg", "precision=tf32"), "are for float32"),
         (("add", "square", "--shapes", "4,4", "--layout", "padded"), "are for one op"),
         (("add", "--shapes", "4,4", "--arg", "y=channel"), "3 sizes or more"),
         (("add", "--shapes", "4,0", "--layout", "padded"), "sizes are positive"),

@@ -1,7 +1,8 @@
 """Which kernel a matrix product gets, and its tiles, by the problem and by what the GPU has.
 
-Of float32 and float64 there is one configuration by rules; of 16-bit matrices several compete, and
-:func:`choose` takes the one that :mod:`triton_kernels.gemm.model` says is the fastest:
+Of float64 and of float32 but in tf32 there is one configuration by rules; of 16-bit matrices and in
+tf32 several compete, and :func:`choose` takes the one that :mod:`triton_kernels.gemm.model` says is
+the fastest:
 
 - of the tiles of gemm_tma_kernel those whose waves over the multiprocessors cost least;
 - the forms of gemm_gluon_kernel, on compute capability 9.0;
@@ -189,8 +190,8 @@ def tma_compatible(matrix: Tensor) -> bool:
 
 
 def tma_writable(matrix: Tensor) -> bool:
-    """Whether a descriptor may write the matrix: it stores 16 bytes at a time, and zeros behind the
-    end of a row."""
+    """Whether a descriptor may write the matrix: it stores whole 16 bytes, beyond the end of a row,
+    too."""
     return tma_compatible(matrix) and matrix.shape[1] * matrix.element_size() % 16 == 0
 
 

@@ -276,23 +276,18 @@ class MendedBuilder(_Builder):  # type: ignore[misc]
         return out
 
     def create_descriptor_store(self, desc: Any, value: Any, indices: Any) -> Any:
-        """Of whole 16 bytes, as the hardware's: zeros behind the end of a row."""
+        """Of whole 16 bytes, as the hardware's, beyond the end of a row, too."""
         columns, step = desc.shape[-1], 128 // desc.base.dtype.element_ty.primitive_bitwidth
         wider = copy.copy(desc)
         whole = -(-columns.data // step) * step
         wider.shape = [*desc.shape[:-1], upstream.TensorHandle(whole, columns.dtype)]
-        ptrs, stored = wider.materialize_pointers(indices)
-        if (whole == columns.data).all():
-            return self.create_masked_store(ptrs, value, stored, None, None)
-        _, inside = desc.materialize_pointers(indices)
-        inside = inside if isinstance(inside, np.ndarray) else inside.data
-        zeroed = np.where(inside, value.data, np.zeros_like(value.data))
+        ptrs, mask = wider.materialize_pointers(indices)
         try:
-            value = upstream.TensorHandle(zeroed, value.dtype)
-            return self.create_masked_store(ptrs, value, stored, None, None)
+            return self.create_masked_store(ptrs, value, mask, None, None)
         except IndexError as error:
-            told = "a descriptor stores whole 16 bytes, and zeros behind the end of a row"
-            error.args = (f"{error.args[0]} ({told})",)
+            if (whole != columns.data).any():
+                told = "a descriptor stores whole 16 bytes, beyond the end of a row, too"
+                error.args = (f"{error.args[0]} ({told})",)
             raise
 
     def _tell(
