@@ -79,10 +79,10 @@ def _silu_derivative(x: Tensor) -> Tensor:
 # its argument's few roundings. Triton's float32 gelu is x/(1 + 2^y): y is fitted to 0.2 roundings
 # of x, y's own three come in by s·(1 − s)·ln2·|y| ≤ 0.23 each, 2^y's two by 1/4, the sum and the
 # division are 5/2; so is gelu_tanh, x/(1 + exp(−y)), as silu. exp(−x) is computed as 2^(x·log₂e):
-# relative error (|x| + 4) roundings, damped by sigmoid' = s·(1 − s) ≤ 1/4, and s·(1 − s)·|x| ≤ 0.23.
-# Where a result has 16 bits, gelu's exponent is a polynomial fitted to 2⁻¹², and its last value from
-# |x| = 5 on, where gelu(−|x|) < 2⁻¹⁹; in all of these an exponent y < 128 with three roundings makes
-# 2⁻¹⁵, and a divisor past 2¹²⁶ makes 0.
+# relative error (|x| + 4) roundings, damped by sigmoid' = s·(1 − s) ≤ 1/4, and s·(1 − s)·|x| ≤
+# 0.23. Where a result has 16 bits, gelu's exponent is a polynomial fitted to 2⁻¹², and its last
+# value from |x| = 5 on, where gelu(−|x|) < 2⁻¹⁹; in all of these an exponent y < 128 with three
+# roundings makes 2⁻¹⁵, and a divisor past 2¹²⁶ makes 0.
 _SIGMOID_FORM = 2.0**-15, 2.0**-118
 
 # Those of the derivatives. Polynomials of what is saved: a rounding a step. gelu: erf within 2 ulp
