@@ -303,7 +303,8 @@ class Session:
         """A new tensor between guards, or where AddressSanitizer sees a step beside it."""
         written = not name.startswith("empty")
         if not written and plain.numel():  # NaN: what nobody stores shall show
-            plain.view(-1).view(torch.uint8).fill_(0xFF)
+            flat = plain.as_strided((plain.numel(),), (1,))  # one element has any stride
+            flat.view(torch.uint8).fill_(0xFF)
         given = Given(f"the result of {name}()", plain, True)
         guards = None
         if _compilers._sanitizer() == "address":

@@ -434,4 +434,5 @@ def _same(a: Tensor, b: Tensor) -> bool:
     """Whether two dense tensors have the same bits."""
     if a.stride() != b.stride():
         return False
-    return torch.equal(a.contiguous().view(torch.uint8), b.contiguous().view(torch.uint8))
+    first, second = (t.clone(memory_format=torch.contiguous_format).view(-1) for t in (a, b))
+    return torch.equal(first.view(torch.uint8), second.view(torch.uint8))

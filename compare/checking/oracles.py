@@ -63,7 +63,8 @@ def results(spec: Spec, arguments: Arguments) -> Tensor:
         raise OracleError(f"{spec.name}: its oracle raises {words}") from error
     if not isinstance(result, Tensor):
         kind = type(result).__name__
-        raise OracleError(f"{spec.name}: its oracle returns {kind}, which is no tensor")
+        several = "; of several outputs compare.cross_check tells" if kind != "NoneType" else ""
+        raise OracleError(f"{spec.name}: its oracle returns {kind}, which is no tensor{several}")
     return result
 
 

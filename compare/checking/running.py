@@ -163,7 +163,7 @@ def call(
     if case.layout == "functional" or not spec.takes_out:
         with GuardedAllocations(guards):
             return function(*args, **kwargs), guards
-    dtype = spec.out_dtype(case) if spec.bounded else reference.dtype
+    dtype = _result_dtype(spec, case, reference)
     where = case.out_layout if out_layout is None else out_layout
     guarded = Guarded(tuple(reference.shape), dtype, reference.device, where)
     guards.append(guarded)
@@ -230,6 +230,21 @@ class GuardedAllocations(TorchFunctionMode):
         return guarded.out
 
 
+def misfit(spec: Spec, case: Case, result: Any, like: Tensor) -> str:
+    """Why what a function returned cannot be compared with the oracle's result, or ""."""
+    if not isinstance(result, Tensor):
+        return f"returned {type(result).__name__}, expected one tensor"
+    dtype = _result_dtype(spec, case, like)
+    if result.shape == like.shape and result.dtype == dtype:
+        return ""
+    expected = f"expected {dtype} {tuple(like.shape)}"
+    return f"returned {result.dtype} {tuple(result.shape)}, {expected}"
+
+
+def _result_dtype(spec: Spec, case: Case, like: Tensor) -> torch.dtype:
+    return spec.out_dtype(case) if spec.bounded else like.dtype
+
+
 def judge(
     spec: Spec,
     case: Case,
@@ -241,12 +256,7 @@ def judge(
     """Compare a result with the oracle's, by bits or by the op's bound."""
     oracle = Oracle.of(spec, arguments, reference)
     like = oracle.like
-    expected_dtype = spec.out_dtype(case) if spec.bounded else like.dtype
-    if result.shape != like.shape or result.dtype != expected_dtype:
-        text = (
-            f"returned {result.dtype} {tuple(result.shape)}, "
-            f"expected {expected_dtype} {tuple(like.shape)}"
-        )
+    if text := misfit(spec, case, result, like):
         return Outcome(implementation, math.inf, None, Mismatch(case, implementation.name, text))
     exact = spec.in_ulps or spec.exact(case)
     worst, deviations = 0.0, []

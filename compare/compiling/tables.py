@@ -67,6 +67,11 @@ def run(
         units = cross_compile.units(ops, archs, sides, full, asm)
         task = progress.add_task("compile", total=len(units))
         rows = cross_compile.compile_all(units, lambda: progress.advance(task))
+    launching = {row.op for row in rows if row.triton}
+    for op in ops if "triton" in sides else ():
+        if op not in launching:
+            what = "it launched no Triton kernel" if spec_of(op).triton else "it has no Triton side"
+            reasons[f"triton, {op}"] = what
     report = Report(rows, archs, reasons, time.perf_counter() - start)
     console = Console()
     if not console.is_terminal:  # a log file has room; rich would assume 80 columns
@@ -169,6 +174,7 @@ def _print_findings(console: Console, report: Report) -> None:
         for problems_there in problems.values()
     )
     words += f", {spills} accepted spills" if spills else ""
+    words = words if kernels else "nothing was compiled"
     colour = "green" if report.passed else "red"
     versions = environment()
     console.print(

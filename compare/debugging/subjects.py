@@ -99,7 +99,10 @@ class Op:
             with Allocations(shadows):
                 return self._function(*args, **kwargs)
 
-        state["result"], _ = running.call(self._spec, self._case, function, arguments, reference)
+        result, _ = running.call(self._spec, self._case, function, arguments, reference)
+        if text := running.misfit(self._spec, self._case, result, reference):
+            raise TypeError(text)
+        state["result"] = result
 
     def judge(self, state: Any, stores: Stores | None) -> list[Result]:
         """The judgement of check: by bits or the op's bound, and by the eager rule."""

@@ -87,7 +87,12 @@ def _file(module: str) -> str:
 
 
 def _words(error: Exception) -> str:
-    """An error, and the line that raised it."""
-    last = traceback.extract_tb(error.__traceback__)[-1]
-    where = "" if "importlib" in last.filename else f" ({last.filename}:{last.lineno})"
-    return f"{type(error).__name__}: {error}{where}"
+    """An error, and the line that raised it, or that called what raised it here."""
+    frames = traceback.extract_tb(error.__traceback__)
+    here = Path(__file__).parents[1]
+    lines = [
+        f" ({frame.filename}:{frame.lineno})"
+        for frame in frames
+        if "importlib" not in frame.filename and here not in Path(frame.filename).parents
+    ]
+    return f"{type(error).__name__}: {error}{lines[-1] if lines else ''}"

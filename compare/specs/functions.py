@@ -43,7 +43,8 @@ class Function(Spec):
         values: what they may hold: "normal", "special" (NaN, inf, −0, subnormals, extremes),
             "integers".
         eager: the function as torch's users write it, for benchmarks.
-        timed: the shapes that benchmarks time; those of the cases if nothing is said.
+        timed: the shapes that benchmarks time; those of the cases that hold elements if nothing is
+            said.
         flops, bytes: of a call, as a number or a function of the case's sizes. By default there are
             no operations to tell, and every tensor is moved once.
     """
@@ -92,7 +93,10 @@ class Function(Spec):
         self._oracle, self._bound, self._eager = oracle, bound, eager
         self._operands = operands
         self._out_dtype = None if out_dtype is None else cases.dtype_name(out_dtype)
-        self._timed = [tuple(shape) for shape in timed] or self.shapes
+        there = [shape for shape in self.shapes if math.prod(shape)]
+        self._timed = [tuple(shape) for shape in timed] or there or self.shapes
+        for shape in (*self.shapes, *self._timed):
+            self._check_operands(shape)
         self._flops, self._bytes = flops, bytes
 
     # ---- what is right ----
@@ -120,6 +124,13 @@ class Function(Spec):
         if self._operands is None:
             return [shape]
         return [tuple(each) for each in self._operands(*shape)]
+
+    def _check_operands(self, shape: Shape) -> None:
+        try:
+            self.operands(shape)
+        except TypeError as error:
+            sizes = f"argument 'operands' does not take the sizes of shape {shape}"
+            raise ValueError(f"Function(): {sizes}: {error}") from None
 
     def cases(self, dtype: str, level: Level) -> Iterator[Case]:
         """Every shape as it is, in every layout, with every kind of values, with other numbers."""

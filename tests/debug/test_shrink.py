@@ -21,6 +21,7 @@ from compare.debugging.findings.findings import LINES, Findings
 from compare.debugging.findings.hazards import Hazard, Sanitizer, Witness
 from compare.debugging.shrink import shrinking
 from compare.debugging.shrink.scripts import MARK
+from compare.debugging.shrink.simpler_values import digest
 
 PLAIN = "reproduces under TRITON_INTERPRET=1: yes"
 
@@ -294,3 +295,10 @@ def test_the_number_of_runs_is_limited(monkeypatch: pytest.MonkeyPatch) -> None:
     found = shrink(flat(two_faults, torch.clone), {"n": 333, "BLOCK": 64})
     assert found.shrunk.stopped == "the limit of 3 runs"
     assert found.shrunk.runs == 3
+
+
+def test_values_of_one_element_are_told_apart_whatever_their_strides() -> None:
+    for shape in ((), (1, 1)):
+        x = torch.empty_strided(shape, (2,) * len(shape)).fill_(3.0)
+        assert digest({0: x}) == digest({0: x.clone()})
+        assert digest({0: x}) != digest({0: x + 1})

@@ -300,6 +300,19 @@ def test_a_plan_that_is_wrong_is_given_up(
         assert not again(machine, x, y)
 
 
+@pytest.mark.parametrize("shape", [(), (1, 1)])
+def test_a_first_plan_of_one_element_is_compared(
+    shape: tuple[int, ...], machine: Machine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its strides may be any."""
+    monkeypatch.setattr(_replay, "_tested", set())
+    monkeypatch.setattr(_replay, "_wrong", set())
+    x, y = (torch.empty_strided(shape, (2,) * len(shape)).fill_(3.0) for _ in range(2))
+    found = [again(machine, x, y) for _ in range(4)]  # a warning is an error
+    assert found == [False, False, True, True]
+    assert _replay._tested
+
+
 def test_few_functions_are_called(machine: Machine) -> None:
     x, y = known(machine)
     machine.computes = False

@@ -6,9 +6,12 @@ from pathlib import Path
 
 import pytest
 from headless_browser import browse, in_its_scheme, needs_browser
+from made_up_files import check_file, check_row
 from typer.testing import CliRunner
 
 from compare.cli import app
+from compare.reporting import page
+from compare.reporting.sources import Source
 
 pytestmark = needs_browser
 # What the page is asked, with everything unfolded, and tells the frame.
@@ -29,6 +32,8 @@ addEventListener("load", () => {
     width: page.clientWidth, needed: page.scrollWidth, figures: figures.length,
     flat: figures.filter(drawn => drawn.clientHeight < 40).length,
     cut: cut.map(drawn => drawn.getAttribute("aria-label")),
+    spilled: [...document.querySelectorAll("th")].filter(th => th.scrollWidth > th.clientWidth + 1)
+      .map(th => th.textContent),
     ink: style.color, paper: style.backgroundColor,
   }), "*");
 });
@@ -40,13 +45,13 @@ def report(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The page of the committed files, with the probe in it."""
     pytest.importorskip("matplotlib", reason="the extra `report` is not installed")
     pytest.importorskip("jinja2", reason="the extra `report` is not installed")
-    page = tmp_path_factory.mktemp("report") / "report.html"
-    result = CliRunner().invoke(app, ["report", "--out", str(page)])
+    file = tmp_path_factory.mktemp("report") / "report.html"
+    result = CliRunner().invoke(app, ["report", "--out", str(file)])
     assert result.exit_code == 0, result.output
-    text = page.read_text(encoding="utf-8")
+    text = file.read_text(encoding="utf-8")
     assert text.count("</head>") == 1
-    page.write_text(text.replace("</head>", PROBE), encoding="utf-8")
-    return page
+    file.write_text(text.replace("</head>", PROBE), encoding="utf-8")
+    return file
 
 
 @pytest.mark.parametrize("width", [390, 1280])
@@ -61,6 +66,18 @@ def test_the_page_in_a_browser(report: Path, tmp_path: Path, width: int, dark: b
     assert found["flat"] == 0
     assert found["cut"] == [], "words that do not fit into their figure"
     in_its_scheme(seen, width, dark)
+
+
+def test_long_names_of_targets_stay_in_their_column(tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib", reason="the extra `report` is not installed")
+    pytest.importorskip("jinja2", reason="the extra `report` is not installed")
+    row = check_row("rowwise.kernels.specs:SOFTMAX_OF_ROWS", "float32", "ulp")
+    made = page.html([Source("check.json", "check", check_file(row))])
+    file = tmp_path / "report.html"
+    file.write_text(made.replace("</head>", PROBE), encoding="utf-8")
+    found = browse(file, tmp_path, 390, False).found
+    assert found["spilled"] == []
+    assert found["needed"] == 390
 
 
 def test_the_browser_tells_of_errors_overflow_and_cut_words(tmp_path: Path) -> None:

@@ -188,7 +188,23 @@ def test_a_mismatch_is_told_with_its_commands() -> None:
     assert "python -m compare debug add --shape 7,13" in text
     row = failing_row()
     row["mismatches"] *= checks.SHOWN + 4
-    assert "and 4 more failing runs" in read([Source("c", "check", check_file(row))]).text
+    made = page.html([Source("c", "check", check_file(row))])
+    assert "and 4 more failing runs" in made
+    at = made.index(f"<details><summary>The other {checks.SHOWN - 2}</summary>")
+    assert made[:at].count("python -m compare debug add --shape 7,13") == 2
+    assert made[at:].count("python -m compare debug add --shape 7,13") == checks.SHOWN - 2
+
+
+@needs_packages
+def test_of_several_files_the_wrong_one_is_first_and_every_tile_names_its_own() -> None:
+    right = check_file()
+    files = [Source("right.json", "check", right)]
+    assert "right.json</span>" not in page.html(files)
+    made = page.html([*files, Source("wrong.json", "check", check_file(failing_row()))])
+    nearest = "Wrong, or nearest to the bound, "
+    assert made.index(f"{nearest}wrong.json") < made.index(f"{nearest}right.json")
+    assert "right.json</span>" in made
+    assert "wrong.json</span>" in made
 
 
 @needs_packages

@@ -58,8 +58,8 @@ def digest(values: dict[int, Tensor]) -> str:
     hasher = hashlib.sha1(usedforsecurity=False)
     for place, t in sorted(values.items()):
         hasher.update(str((place, t.dtype, tuple(t.shape))).encode())
-        hasher.update(t.contiguous().view(torch.uint8).numpy().tobytes() if t.dim() else b"")
-        hasher.update(b"" if t.dim() else str(t.item()).encode())
+        dense = t.clone(memory_format=torch.contiguous_format).view(-1)  # of strides that are 1
+        hasher.update(dense.view(torch.uint8).numpy().tobytes())
     return hasher.hexdigest()
 
 
