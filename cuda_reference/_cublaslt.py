@@ -26,7 +26,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from cuda_reference import _build, _launch
+from cuda_reference import _activations, _compilers, _launch
 from cuda_reference import _cublaslt_choices as _choices
 from cuda_reference import _cublaslt_library as lt
 from cuda_reference._cublaslt_plans import (
@@ -208,7 +208,7 @@ class Fallback(_Product):
         self._scalars = number(1.0), number(0.0)
         self._factors = _launch.scalar(float(call.alpha)), _launch.scalar(float(call.beta))
         self._act = act
-        self._launcher = _epilogue_library(call.a.device).gemm_bias_act_epilogue
+        self._launcher = _epilogue_library(call).gemm_bias_act_epilogue
 
     def run(self, a: Any, b: Any, bias: Any, c: Any, out: Any, pre: Any, stream: Any) -> int:
         """As there."""
@@ -239,8 +239,9 @@ def _padded(N: int) -> int:
     return -(-N // _PADDED) * _PADDED
 
 
-def _epilogue_library(device: torch.device) -> Any:
-    return _build.library("gemm_bias_act", "cuda" if device.type == "cuda" else "host")
+def _epilogue_library(call: Call) -> Any:
+    target: _compilers.Target = "cuda" if call.a.device.type == "cuda" else "host"
+    return _activations.library("gemm_bias_act", call.act, target)
 
 
 # ---- Which way ----

@@ -289,6 +289,7 @@ def test_every_file_and_export_has_its_spec() -> None:
         "capabilities",
         "load",
         "load_inline",
+        "register_activation",
         "variants",
     }
 
