@@ -6,8 +6,8 @@ With z = alpha·(a@b) + beta·c + bias and out = act(z):
     da = alpha·dz@bᵀ, db = alpha·aᵀ@dz                           the product itself
     dc = beta·dz, summed to c's shape                            sum_to
 
-What act' reads of gelu, gelu_tanh, silu and registered ones is z, which the forward pass does not write but in
-variant "cublaslt": the backward pass computes it once more.
+What act' reads of gelu, gelu_tanh, silu and registered ones is z, which the forward pass does not
+write but in variant "cublaslt": the backward pass computes it once more.
 """
 
 from __future__ import annotations

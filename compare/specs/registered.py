@@ -108,8 +108,10 @@ def _bound(roundings: float, *, of_argument: bool) -> Callable[[Tensor, Tensor],
     def bound(reference: Tensor, x: Tensor) -> Tensor:
         """The largest right distance to the reference."""
         about, size = torch.finfo(x.dtype), reference.abs()
-        scale = 1 + size + (x.abs().double() if of_argument else 0)
-        error = roundings * (U_DOUBLE if x.dtype == torch.float64 else U_FMA) * scale
-        return error + about.eps / 2 * (size + error) + about.tiny * about.eps
+        unit = roundings * (U_DOUBLE if x.dtype == torch.float64 else U_FMA)
+        # Each is scaled by itself: the sum of two of the largest numbers is infinite.
+        error = unit + unit * size + (unit * x.abs().double() if of_argument else 0)
+        half = about.eps / 2
+        return error + half * size + half * error + about.tiny * about.eps
 
     return bound

@@ -1,7 +1,9 @@
-"""Activations that users register with the CUDA side: right, differentiated, checked, built apart."""
+"""Activations that users register with the CUDA side: right, checked, built apart."""
 
 from __future__ import annotations
 
+import re
+import runpy
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -110,6 +112,19 @@ def test_check_tries_both_sides(text: str) -> None:
     assert values, values
     assert "CUDA" in str(slopes)
     assert bool(slopes) is (text is SOFTSIGN), slopes
+
+
+def test_what_the_document_writes_runs(tmp_path: Path) -> None:
+    text = (Path(__file__).parents[2] / "docs" / "MODELS.md").read_text()
+    section = text.split("## An activation of your own\n")[1].split("\n## ")[0]
+    (code,) = re.findall(r"^```python\n(.*?)^```$", section, re.M | re.S)
+    names = "compare, cuda_reference, torch, triton, triton_kernels"
+    file = tmp_path / "own_activation.py"  # whose source triton.jit reads
+    file.write_text(f"import {names}\nimport triton.language as tl\n\n{code}")
+    runpy.run_path(str(file))
+    x, weight = torch.randn(5, 7), torch.randn(6, 7)
+    y = cuda_reference.linear_act(x, weight, act="quick_gelu")
+    torch.testing.assert_close(y, F.linear(x, weight) * torch.sigmoid(1.702 * F.linear(x, weight)))
 
 
 def test_the_shipped_libraries_stay() -> None:
