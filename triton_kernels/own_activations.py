@@ -33,9 +33,9 @@ def register_activation(
         forward: ``@triton.jit`` function of x, the pre-activation: act(x).
         derivative: ``@triton.jit`` function of x: act'(x).
         torch_function: the same in torch, of one tensor, any floating dtype: what ``fuse``, the
-            torch.compile backend and replace_modules take for this activation, and compare's oracle. A function of
-            torch's own, as ``torch.nn.functional.mish``, or one of sums, products, constants and
-            torch functions of one tensor.
+            torch.compile backend and replace_modules take for this activation, and compare's
+            oracle. A function of torch's own, as ``torch.nn.functional.mish``, or one of sums,
+            products, constants and torch functions of one tensor.
 
     Raises:
         TypeError: forward or derivative is no jit function of one argument; ``torch_function``
