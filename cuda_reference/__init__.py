@@ -19,6 +19,7 @@ from functools import partial
 from torch import Tensor
 
 from cuda_reference import ops
+from cuda_reference._activations import register_activation
 from cuda_reference._capabilities import capabilities
 from cuda_reference._compilers import BuildError
 from cuda_reference._loading import load, load_inline
@@ -27,7 +28,15 @@ OPS = tuple(sorted(ops.FUNCTIONS))
 for _name, _function in ops.FUNCTIONS.items():
     if globals().setdefault(_name, _function) is not _function:
         raise ImportError(f"an op cannot be called {_name!r}: cuda_reference has that already")
-__all__ = ["BuildError", "capabilities", "load", "load_inline", "variants", *OPS]
+__all__ = [
+    "BuildError",
+    "capabilities",
+    "load",
+    "load_inline",
+    "register_activation",
+    "variants",
+    *OPS,
+]
 
 
 def variants(op: str) -> dict[str, Callable[..., Tensor]]:

@@ -2,6 +2,7 @@
 from collections.abc import Callable
 from torch import Tensor
 from cuda_reference import ops as ops
+from cuda_reference._activations import register_activation as register_activation
 from cuda_reference._capabilities import capabilities as capabilities
 from cuda_reference._compilers import BuildError as BuildError
 from cuda_reference._loading import load as load
@@ -62,6 +63,7 @@ __all__ = [
     "linear_gelu",
     "load",
     "load_inline",
+    "register_activation",
     "relu_scale",
     "relu_scale_add",
     "relu_scale_backward",

@@ -26,7 +26,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from cuda_reference import _build, _launch
+from cuda_reference import _activations, _compilers, _launch
 from cuda_reference import _cublaslt_choices as _choices
 from cuda_reference import _cublaslt_library as lt
 from cuda_reference._cublaslt_plans import (
@@ -177,7 +177,8 @@ class _Product:
     def crosscheck_error_string(self, status: int) -> bytes:
         """What a status of the launcher means."""
         if status < 0:
-            return bytes(_epilogue_library(self._device).crosscheck_error_string(-status))
+            library = _activations.library("gemm_bias_act", "none", _target(self._device))
+            return bytes(library.crosscheck_error_string(-status))
         return f"cublasLt: {self.library.words(status)}".encode()
 
 
@@ -208,7 +209,8 @@ class Fallback(_Product):
         self._scalars = number(1.0), number(0.0)
         self._factors = _launch.scalar(float(call.alpha)), _launch.scalar(float(call.beta))
         self._act = act
-        self._launcher = _epilogue_library(call.a.device).gemm_bias_act_epilogue
+        library = _activations.library("gemm_bias_act", call.act, _target(self._device))
+        self._launcher = library.gemm_bias_act_epilogue
 
     def run(self, a: Any, b: Any, bias: Any, c: Any, out: Any, pre: Any, stream: Any) -> int:
         """As there."""
@@ -239,8 +241,8 @@ def _padded(N: int) -> int:
     return -(-N // _PADDED) * _PADDED
 
 
-def _epilogue_library(device: torch.device) -> Any:
-    return _build.library("gemm_bias_act", "cuda" if device.type == "cuda" else "host")
+def _target(device: torch.device) -> _compilers.Target:
+    return "cuda" if device.type == "cuda" else "host"
 
 
 # ---- Which way ----

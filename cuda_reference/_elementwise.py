@@ -186,8 +186,15 @@ def views(out: Tensor, tensors: dict[str, Tensor]) -> dict[str, Any]:
     return {name: _launch.tensor(t.expand(shape)) for name, t in every.items()}
 
 
-def run(stem: str, symbol: str, out: Tensor, tensors: dict[str, Tensor], *arguments: Any) -> Tensor:
+def run(
+    stem: str,
+    symbol: str,
+    out: Tensor,
+    tensors: dict[str, Tensor],
+    *arguments: Any,
+    act: str = "none",
+) -> Tensor:
     """Call the launcher, unless there is nothing to compute; returns out."""
     if out.numel():
-        _launch.launch(stem, symbol, tensors, (out,), *arguments)
+        _launch.launch(stem, symbol, tensors, (out,), *arguments, act=act)
     return out

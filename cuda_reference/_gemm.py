@@ -1,4 +1,4 @@
-"""What the matrix products share: activations, precisions, variants and their checks.
+"""What the matrix products share: precisions, variants and their checks.
 
 The products' kernels stand in csrc/gemm.cuh and csrc/gemm_wmma.cuh. All take any strides; naive and
 tiled every floating dtype in precision "ieee", wmma what tensor cores multiply: float16, bfloat16,
@@ -13,12 +13,9 @@ import torch
 from torch import Tensor
 
 from cuda_reference import _arguments, _cublaslt, _launch
+from cuda_reference._activations import BY_RESULT, STRAIGHT
 from cuda_reference._registered import autocasts
 
-ACTS = ("none", "relu", "gelu", "gelu_tanh", "silu", "sigmoid", "tanh", "leaky_relu")
-# Those whose derivative is read from their result, and those that are made of straight lines.
-BY_RESULT = ("relu", "sigmoid", "tanh", "leaky_relu")
-STRAIGHT = ("none", "relu", "leaky_relu")
 VARIANTS = ("naive", "tiled", "wmma")
 # In the order of enum Precision in csrc/gemm_wmma.cuh.
 PRECISIONS = ("ieee", "tf32", "tf32x3", "f16x3")
@@ -93,7 +90,9 @@ def check_bias(op: str, bias: Any, dtype: torch.dtype, N: int) -> Tensor:
     return bias
 
 
-def launch(stem: str, symbol: str, inputs: dict[str, Tensor], out: Tensor, *arguments: Any) -> None:
+def launch(
+    stem: str, symbol: str, inputs: dict[str, Tensor], out: Tensor, *arguments: Any, act: str
+) -> None:
     """Call the launcher, unless there is nothing to compute."""
     if out.numel():
-        _launch.launch(stem, symbol, inputs, (out,), *arguments)
+        _launch.launch(stem, symbol, inputs, (out,), *arguments, act=act)

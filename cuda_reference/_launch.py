@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from cuda_reference import _build, _memory
+from cuda_reference import _activations, _memory
 
 MAX_DIMS = 64
 
@@ -140,9 +140,10 @@ def launch(
     told: Mapping[str, Any],
     written: tuple[Tensor, ...],
     *arguments: Any,
+    act: str = "none",
 ) -> None:
     """Call ``symbol`` of csrc/<stem>.cu with ``arguments`` and the current stream of the device of
-    the tensors that are ``written``.
+    the tensors that are ``written``; in a library that has the activation ``act``.
 
     Raises:
         RuntimeError: the launch failed; the text has the variant, the shapes or values of what is
@@ -152,7 +153,7 @@ def launch(
     on_gpu = device.type == "cuda"
     elsewhere = on_gpu and device.index != torch.cuda.current_device()
     with torch.cuda.device(device) if elsewhere else _HERE:  # the guard alone takes microseconds
-        library = _build.library(stem, "cuda" if on_gpu else "host")
+        library = _activations.library(stem, act, "cuda" if on_gpu else "host")
         stream = current_stream(device.index) if on_gpu else None
         call(library, symbol, told, written, arguments, ctypes.c_void_p(stream))
 

@@ -6,8 +6,8 @@ With z = alpha·(a@b) + beta·c + bias and out = act(z):
     da = alpha·dz@bᵀ, db = alpha·aᵀ@dz                           the product itself
     dc = beta·dz, summed to c's shape                            sum_to
 
-What act' reads of gelu, gelu_tanh and silu is z, which the forward pass does not write but in
-variant "cublaslt": the backward pass computes it once more.
+What act' reads of gelu, gelu_tanh, silu and registered ones is z, which the forward pass does not
+write but in variant "cublaslt": the backward pass computes it once more.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 
 from torch import Tensor
 
-from cuda_reference import _gemm
+from cuda_reference._activations import BY_RESULT
 from cuda_reference._registered import Gradients, TensorMeta
 from cuda_reference.ops.act_backward import act_backward
 from cuda_reference.ops.sum_to import reduced
@@ -56,7 +56,7 @@ def reads(
 ) -> dict[str, set[str]]:
     """Input → what its gradient reads, for :class:`cuda_reference._registered.Gradients`."""
     first, second = operands
-    if act in _gemm.BY_RESULT or pre:
+    if act in BY_RESULT or pre:
         saved = {"result"}
     else:
         saved = set() if act == "none" else {first, second, *others}
@@ -101,7 +101,7 @@ def _through_activation(call: Product, grad: Tensor) -> tuple[Tensor, Tensor | N
         dz = reduced(grad, TensorMeta(grad.shape, dtype))
         return dz, reduced(dz, TensorMeta(grad.shape[1:], dtype)) if bias else None
     saved = call.result
-    if call.act not in _gemm.BY_RESULT and not call.pre:
+    if call.act not in BY_RESULT and not call.pre:
         saved = call.multiply(
             call.a,
             call.b,

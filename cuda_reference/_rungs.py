@@ -152,6 +152,7 @@ def launch(
     inputs: Sequence[Tensor],
     written: tuple[Tensor, ...],
     *numbers: Any,
+    act: str = "none",
 ) -> None:
     """Call the launcher of an op's rungs, <op>_rung, or that of another variant of their form,
     <op>_<variant>, unless there is nothing to compute."""
@@ -162,7 +163,7 @@ def launch(
     symbol = f"{op}_{'rung' if rung in RUNGS else rung}"
     call = CCall(number, _launch.DTYPE_CODE[out.dtype], _blocks(out.device), out.numel())
     addresses = [_launch.pointer(t) for t in (*inputs, *written)]
-    _launch.launch(stem, symbol, told, written, ctypes.byref(call), *addresses, *numbers)
+    _launch.launch(stem, symbol, told, written, ctypes.byref(call), *addresses, *numbers, act=act)
 
 
 @functools.cache

@@ -26,15 +26,16 @@ def register_activation(
     kernels; so they may compute with the elements of their argument alone, and no load, store or
     sum is allowed. Programs that torch.export saved name it, and need it registered before a run.
     To register the same functions again is no error: modules may be loaded anew.
+    ``cuda_reference.register_activation`` takes the twin, in CUDA C++.
 
     Args:
         name: an identifier that no activation has.
         forward: ``@triton.jit`` function of x, the pre-activation: act(x).
         derivative: ``@triton.jit`` function of x: act'(x).
-        torch_function: the same in torch, of one tensor, any floating dtype: what ``fuse`` and the
-            torch.compile backend take for this activation, and compare's oracle. A function of
-            torch's own, as ``torch.nn.functional.mish``, or one of sums, products, constants and
-            torch functions of one tensor.
+        torch_function: the same in torch, of one tensor, any floating dtype: what ``fuse``, the
+            torch.compile backend and replace_modules take for this activation, and compare's
+            oracle. A function of torch's own, as ``torch.nn.functional.mish``, or one of sums,
+            products, constants and torch functions of one tensor.
 
     Raises:
         TypeError: forward or derivative is no jit function of one argument; ``torch_function``

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -25,7 +26,8 @@ def activation_specs(
     """Specs of an activation from :func:`triton_kernels.register_activation`, and of its
     derivative, for :func:`compare.check`.
 
-    The oracle is its ``torch_function`` in float64, and autograd through that. A result is right if
+    Both sides are checked where :func:`cuda_reference.register_activation` has the name, too. The
+    oracle is its ``torch_function`` in float64, and autograd through that. A result is right if
     it is within E + u_out·(|reference| + E) of the oracle's, and the smallest number of its dtype:
     E is ``roundings``·u·(1 + |reference|), of the activation ``roundings``·u·(1 + |x| +
     |reference|), with u and u_out half an ulp of 1 in the compute type and in the result's.
@@ -45,7 +47,9 @@ def activation_specs(
         ...     report = compare.check(spec)
         ...     assert report, report
     """
+    import cuda_reference
     import triton_kernels
+    from cuda_reference._activations import REGISTERED
     from triton_kernels.activations import ACTIVATIONS
 
     function = ACTIVATIONS[name].torch_function if name in ACTIVATIONS else None
@@ -55,13 +59,15 @@ def activation_specs(
             "triton_kernels.register_activation takes one"
         )
 
-    def forward(x: Tensor) -> Tensor:
-        return triton_kernels.act_mul(x, torch.ones_like(x), name)
+    def forward(side: Any, x: Tensor) -> Tensor:
+        result: Tensor = side.act_mul(x, torch.ones_like(x), name)
+        return result
 
-    def derivative(x: Tensor) -> Tensor:
+    def derivative(side: Any, x: Tensor) -> Tensor:
         rows = x.reshape(1, -1)
-        dx, _ = triton_kernels.act_backward(torch.ones_like(rows), rows, name, bias=False)
-        return dx.reshape(x.shape)
+        dx, _ = side.act_backward(torch.ones_like(rows), rows, name, bias=False)
+        result: Tensor = dx.reshape(x.shape)
+        return result
 
     def slope(x: Tensor) -> Tensor:
         with torch.enable_grad():
@@ -69,13 +75,18 @@ def activation_specs(
             (gradient,) = torch.autograd.grad(function(wide).sum(), wide)
         return gradient
 
+    sides = {"triton": triton_kernels} | ({"cuda": cuda_reference} if name in REGISTERED else {})
+
+    def of_both(call: Callable[[Any, Tensor], Tensor]) -> dict[str, Any]:
+        return {name: functools.partial(call, side) for name, side in sides.items()}
+
     shared: dict[str, Any] = {"dtypes": dtypes, "shapes": SHAPES}
     plain = [each for each in values if each != "special"] or ["normal"]
     return (
         Function(
             name,
             f"{name}, a registered activation",
-            triton=forward,
+            **of_both(forward),
             oracle=lambda x: function(x.double()),
             bound=_bound(roundings, of_argument=True),
             values=values,
@@ -84,7 +95,7 @@ def activation_specs(
         Function(
             f"{name}_derivative",
             f"the derivative of {name}",
-            triton=derivative,
+            **of_both(derivative),
             oracle=slope,
             bound=_bound(roundings, of_argument=False),
             values=plain,
@@ -97,8 +108,10 @@ def _bound(roundings: float, *, of_argument: bool) -> Callable[[Tensor, Tensor],
     def bound(reference: Tensor, x: Tensor) -> Tensor:
         """The largest right distance to the reference."""
         about, size = torch.finfo(x.dtype), reference.abs()
-        scale = 1 + size + (x.abs().double() if of_argument else 0)
-        error = roundings * (U_DOUBLE if x.dtype == torch.float64 else U_FMA) * scale
-        return error + about.eps / 2 * (size + error) + about.tiny * about.eps
+        unit = roundings * (U_DOUBLE if x.dtype == torch.float64 else U_FMA)
+        # Each is scaled by itself: the sum of two of the largest numbers is infinite.
+        error = unit + unit * size + (unit * x.abs().double() if of_argument else 0)
+        half = about.eps / 2
+        return error + half * size + half * error + about.tiny * about.eps
 
     return bound

@@ -4,7 +4,7 @@
 #include "activations.cuh"
 #include "rungs.cuh"
 
-constexpr int ANY = LEAKY_RELU + 1;  // the activation is told at run time
+constexpr int ANY = REGISTERED + 1;  // the activation is told at run time
 
 template <template <int> class Formula>
 int launch_rung_of_act(const Call& call, int act, Operands<Formula<ANY>> at, cudaStream_t stream) {
@@ -17,6 +17,9 @@ int launch_rung_of_act(const Call& call, int act, Operands<Formula<ANY>> at, cud
     case SIGMOID: return launch_stream_of(call, Formula<SIGMOID>{act}, at, stream);
     case TANH: return launch_stream_of(call, Formula<TANH>{act}, at, stream);
     case LEAKY_RELU: return launch_stream_of(call, Formula<LEAKY_RELU>{act}, at, stream);
+#ifdef REGISTERED_ACTIVATION
+    case REGISTERED: return launch_stream_of(call, Formula<REGISTERED>{act}, at, stream);
+#endif
     default: return launch_stream_of(call, Formula<NONE>{act}, at, stream);
   }
 }
@@ -61,7 +64,7 @@ __global__ void act_mul_backward_kernel(Tensor grad, Tensor gate, Tensor up, Ten
   const C x = promoted<C>(gate, gate.offset(i), dup.dtype);
   const C y = promoted<C>(up, up.offset(i), dup.dtype);
   const C value = activate(x, act);
-  const bool of_x = act == GELU || act == GELU_TANH || act == SILU;
+  const bool of_x = of_argument(act);
   store<C>(dgate, dgate.offset(i), g * (y * derivative(of_x ? x : value, act)));
   store<C>(dup, dup.offset(i), g * value);
 }
@@ -83,7 +86,7 @@ struct ActMulBackward {
   __device__ void operator()(const C* in, C* out) const {
     const int act = ACT == ANY ? told : ACT;
     const C value = activate(in[1], act);
-    const bool of_x = act == GELU || act == GELU_TANH || act == SILU;
+    const bool of_x = of_argument(act);
     out[0] = in[0] * (in[2] * derivative(of_x ? in[1] : value, act));
     out[1] = in[0] * value;
   }

@@ -2,8 +2,23 @@
 #pragma once
 #include "elementwise.cuh"
 
-// In the order of ACTS in cuda_reference/_gemm.py.
-enum Act { NONE, RELU, GELU, GELU_TANH, SILU, SIGMOID, TANH, LEAKY_RELU };
+// In the order of ACTS in cuda_reference/_activations.py; the last is there where a user's text is part of the source.
+enum Act { NONE, RELU, GELU, GELU_TANH, SILU, SIGMOID, TANH, LEAKY_RELU, REGISTERED };
+
+#ifdef REGISTERED_ACTIVATION
+namespace registered {
+#include REGISTERED_ACTIVATION
+}
+
+// The result of a user's function, which a float64 tensor would silently lose digits in as a float.
+template <class C, class R>
+__device__ C exactly(R result) {
+  static_assert(sizeof(R) == sizeof(C),
+                "forward and derivative return the type of their argument, float or double: write them as "
+                "template <class C> __device__ C forward(C x)");
+  return result;
+}
+#endif
 
 __device__ inline float erf_of(float x) { return erff(x); }
 __device__ inline double erf_of(double x) { return erf(x); }
@@ -27,6 +42,9 @@ __device__ C activate(C x, int act) {
     case SIGMOID: return C(1) / (C(1) + exp_of(-x));
     case TANH: return tanh_of(x);
     case LEAKY_RELU: return x < C(0) ? C(0.01) * x : x;
+#ifdef REGISTERED_ACTIVATION
+    case REGISTERED: return exactly<C>(registered::forward(x));
+#endif
     default: return x;
   }
 }
@@ -38,7 +56,12 @@ __device__ C bounded(C x, C limit) {
   return x < -limit ? -limit : x;
 }
 
-// act'(x), at the kinks as torch has it; saved is x for gelu, gelu_tanh and silu, else act(x).
+// Whether act' is read from act's argument, not from its result.
+__device__ inline bool of_argument(int act) {
+  return act == GELU || act == GELU_TANH || act == SILU || act == REGISTERED;
+}
+
+// act'(x), at the kinks as torch has it; saved is x where of_argument(act), else act(x).
 template <class C>
 __device__ C derivative(C saved, int act) {
   switch (act) {
@@ -62,6 +85,9 @@ __device__ C derivative(C saved, int act) {
       const C on = C(1) / (C(1) + exp_of(-x)), off = C(1) / (C(1) + exp_of(x));
       return on + x * on * off;
     }
+#ifdef REGISTERED_ACTIVATION
+    case REGISTERED: return exactly<C>(registered::derivative(saved));
+#endif
     default: return C(1);
   }
 }

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from cuda_reference import _arguments, _gemm, _launch, _memory
+from cuda_reference import _activations, _arguments, _gemm, _launch, _memory
 from cuda_reference._arguments import FLOATING
 from cuda_reference._registered import Gradients, Registered, empty
 from cuda_reference.ops.add import add
@@ -56,7 +56,7 @@ def _launch_act_backward(
     op = "act_backward"
     grad = _arguments.check_tensor(op, "grad", grad, FLOATING)
     saved = _arguments.check_tensor(op, "saved", saved, FLOATING)
-    _arguments.check_choice(op, "act", act, _gemm.ACTS)
+    _activations.check(op, act)
     _arguments.check_flag(op, "bias", bias)
     promoted = torch.promote_types(grad.dtype, saved.dtype)
     dtype = _arguments.check_result_dtype(op, "dtype", dtype, promoted)
@@ -82,7 +82,8 @@ def _launch_act_backward(
         described = [_launch.tensor(t) for t in (grad, saved, dx)]
         total = _launch.tensor(sums) if bias else None
         told = {"grad": grad, "act": act}
-        _launch.launch(op, op, told, (dx, sums), *described, total, _gemm.ACTS.index(act))
+        arguments = *described, total, _activations.number(act)
+        _launch.launch(op, op, told, (dx, sums), *arguments, act=act)
     return dx, sums
 
 

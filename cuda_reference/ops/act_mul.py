@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from cuda_reference import _arguments, _elementwise, _gemm, _launch, _rungs
+from cuda_reference import _activations, _arguments, _elementwise, _gemm, _launch, _rungs
 from cuda_reference._arguments import FLOATING
 from cuda_reference._registered import Gradients, Registered, broadcast, empty, promoted
 from cuda_reference.ops.add import add
@@ -61,10 +61,12 @@ def _launch_act_mul(
     rung = _rungs.chosen(op, variant, explain, VARIANTS[op], {**tensors, "out": result})
     if rung is not None:
         told, inputs = {**tensors, "act": act}, list(tensors.values())
-        _rungs.launch(op, op, rung, told, inputs, (result,), _gemm.ACTS.index(act))
+        _rungs.launch(op, op, rung, told, inputs, (result,), _activations.number(act), act=act)
         return result
     views = _elementwise.views(result, tensors)
-    return _elementwise.run(op, op, result, tensors, *views.values(), _gemm.ACTS.index(act))
+    return _elementwise.run(
+        op, op, result, tensors, *views.values(), _activations.number(act), act=act
+    )
 
 
 def act_mul_backward(
@@ -119,11 +121,11 @@ def _launch_backward(
     rung = _rungs.chosen(op, variant, explain, VARIANTS[op], every)
     if rung is not None:
         inputs = list(tensors.values())
-        _rungs.launch("act_mul", op, rung, told, inputs, written, _gemm.ACTS.index(act))
+        _rungs.launch("act_mul", op, rung, told, inputs, written, _activations.number(act), act=act)
     elif dup.numel():
         views = _elementwise.views(dup, {**tensors, "dgate": dgate})
-        arguments = *views.values(), _gemm.ACTS.index(act)
-        _launch.launch("act_mul", op, told, written, *arguments)
+        arguments = *views.values(), _activations.number(act)
+        _launch.launch("act_mul", op, told, written, *arguments, act=act)
     return dgate, dup
 
 
@@ -131,7 +133,7 @@ def _checked(op: str, tensors: dict[str, Tensor], act: str) -> dict[str, Tensor]
     """The tensors; those on the CPU without dimensions follow the others to their GPU."""
     for name, t in tensors.items():
         _arguments.check_tensor(op, name, t, FLOATING)
-    _arguments.check_choice(op, "act", act, _gemm.ACTS)
+    _activations.check(op, act)
     for t in tensors.values():
         if t.is_cuda:
             scalars = {n: s for n, s in tensors.items() if s.is_cpu and s.dim() == 0}

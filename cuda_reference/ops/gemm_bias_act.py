@@ -10,7 +10,15 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from cuda_reference import _arguments, _cublaslt, _gemm, _launch, _memory, _product_gradients
+from cuda_reference import (
+    _activations,
+    _arguments,
+    _cublaslt,
+    _gemm,
+    _launch,
+    _memory,
+    _product_gradients,
+)
 from cuda_reference._arguments import FLOATING
 from cuda_reference._gemm import takes as takes
 from cuda_reference._registered import Gradients, Registered, empty
@@ -77,7 +85,7 @@ def _launch_gemm_bias_act(
         raise NotImplementedError(f"{op}(): a training step makes its own results")
     a = _arguments.check_tensor(op, "a", a, FLOATING)
     b = _arguments.check_tensor(op, "b", b, (a.dtype,))
-    _arguments.check_choice(op, "act", act, _gemm.ACTS)
+    _activations.check(op, act)
     variant = _gemm.variant_for(op, variant, a.dtype, precision)
     alpha = _arguments.check_number(op, "alpha", alpha, a.dtype)
     if beta is not None:
@@ -110,7 +118,7 @@ def _launch_gemm_bias_act(
     if variant == _cublaslt.NAME:
         pre = torch.empty_like(out) if training else None
         call = _cublaslt.Call(a, b, bias, c, out, alpha, beta or 0.0, act, precision, pre)
-        _cublaslt.launch(inputs, out, call, _gemm.ACTS.index(act))
+        _cublaslt.launch(inputs, out, call, _activations.number(act))
         return out if pre is None else (pre, out)
     _gemm.launch(
         op,
@@ -124,8 +132,9 @@ def _launch_gemm_bias_act(
         _launch.tensor(out),
         _launch.scalar(alpha),
         _launch.scalar(beta or 0.0),
-        _gemm.ACTS.index(act),
+        _activations.number(act),
         *((_gemm.PRECISIONS.index(precision),) if variant == "wmma" else ()),
+        act=act,
     )
     return out
 

@@ -10,7 +10,15 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from cuda_reference import _arguments, _cublaslt, _gemm, _launch, _memory, _product_gradients
+from cuda_reference import (
+    _activations,
+    _arguments,
+    _cublaslt,
+    _gemm,
+    _launch,
+    _memory,
+    _product_gradients,
+)
 from cuda_reference._arguments import FLOATING
 from cuda_reference._registered import Gradients, Registered, TensorMeta, empty
 from cuda_reference.ops.gemm_bias_act import gemm_bias_act
@@ -94,7 +102,7 @@ def _run(
     are what the activation is taken of and what it makes of it."""
     if training and out is not None:
         raise NotImplementedError(f"{op}(): a training step makes its own results")
-    _arguments.check_choice(op, "act", act, _gemm.ACTS)
+    _activations.check(op, act)
     x = _arguments.check_tensor(op, "x", x, FLOATING)
     variant = _gemm.variant_for(op, variant, x.dtype, precision)
     weight = _arguments.check_tensor(op, "weight", weight, (x.dtype,))
@@ -125,7 +133,7 @@ def _run(
     if variant == _cublaslt.NAME:
         pre = torch.empty_like(result) if training else None
         call = _cublaslt.Call(rows, weight.t(), bias, None, result, 1.0, 0.0, act, precision, pre)
-        _cublaslt.launch(inputs, out, call, _gemm.ACTS.index(act))
+        _cublaslt.launch(inputs, out, call, _activations.number(act))
         return out if pre is None else (pre.view(shape), out)
     _gemm.launch(
         "linear_act",
@@ -136,8 +144,9 @@ def _run(
         _launch.tensor(weight),
         None if bias is None else _launch.tensor(bias),
         _launch.tensor(result),
-        _gemm.ACTS.index(act),
+        _activations.number(act),
         *((_gemm.PRECISIONS.index(precision),) if variant == "wmma" else ()),
+        act=act,
     )
     return out
 

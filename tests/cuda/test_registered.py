@@ -18,7 +18,7 @@ from torch.autograd import forward_ad, gradcheck, gradgradcheck
 import cuda_reference
 import triton_kernels
 from compare.checking.implementations import MODES
-from cuda_reference import _build, _gemm
+from cuda_reference import _activations, _build
 from cuda_reference._registered import Registered
 
 OPS = torch.ops.cuda_reference
@@ -184,7 +184,7 @@ def test_gradients_of_both_orders(name: str) -> None:
 
 
 @needs_host
-@pytest.mark.parametrize("act", _gemm.ACTS)
+@pytest.mark.parametrize("act", _activations.ACTS)
 def test_gradients_of_every_activation(act: str) -> None:
     x, weight, bias = doubles(3, 4), doubles(4, 4), doubles(4)
     assert gradcheck(lambda *t: C.linear_act(*t, act=act), (x, weight, bias))

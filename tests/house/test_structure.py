@@ -193,7 +193,7 @@ def test_compare_uses_what_the_sides_document() -> None:
     """No private module of theirs, but for those that tell of launches, builds and sources."""
     private = {"_build", "_compilers", "_inline", "_launch", "_shipped", "_watch"}
     private |= {"_guards", "_known_calls", "_launcher", "_replay", "_replayed", "_tokens"}
-    private |= {"_extension", "_loading", "_on_host", "_torch_calls"}
+    private |= {"_activations", "_extension", "_loading", "_on_host", "_torch_calls"}
     documented = ast.get_docstring(tree(ROOT / "triton_kernels" / "interpreter" / "__init__.py"))
     assert documented is not None
     for path in modules("compare"):
@@ -289,6 +289,7 @@ def test_every_file_and_export_has_its_spec() -> None:
         "capabilities",
         "load",
         "load_inline",
+        "register_activation",
         "variants",
     }
 

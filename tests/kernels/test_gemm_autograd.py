@@ -14,7 +14,7 @@ from torch_activations import TORCH
 import triton_kernels as tk
 from compare.specs.activations import ACTIVATIONS as ORACLES
 from compare.specs.activations import OF_PRE
-from cuda_reference import _gemm as cuda_gemm
+from cuda_reference import _activations as cuda_activations
 from triton_kernels._launch import Launch
 from triton_kernels.activations import ACTIVATIONS
 from triton_kernels.interpreter import cross_compile
@@ -41,7 +41,7 @@ def eager(act: str) -> Callable[..., Tensor]:
 
 def test_both_sides_and_the_oracle_have_the_same_activations() -> None:
     """In one order, which is CUDA's numbering; and they keep the same for the backward pass."""
-    assert tuple(ACTIVATIONS) == tuple(ORACLES) == cuda_gemm.ACTS
+    assert tuple(ACTIVATIONS) == tuple(ORACLES) == cuda_activations.ACTS
     of_pre = [name for name, act in ACTIVATIONS.items() if act.of_pre]
     assert of_pre == ["gelu", "gelu_tanh", "silu"] == list(OF_PRE)
 

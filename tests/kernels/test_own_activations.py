@@ -126,6 +126,67 @@ def test_the_backend_fuses_what_torch_function_computes(
     torch.testing.assert_close(fused(x), model(x))
 
 
+class Module(nn.Module):
+    """An activation as a class of its own, which counts its calls."""
+
+    def __init__(self, function: Callable[[Tensor], Tensor]) -> None:
+        super().__init__()
+        self.function, self.calls = function, 0
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.calls += 1
+        return self.function(x)
+
+
+class WithDeadEnd(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        x.add_(1)
+        return F.softsign(x)
+
+
+class Block(nn.Module):
+    def __init__(self, act: nn.Module) -> None:
+        super().__init__()
+        self.fc1, self.act, self.fc2 = nn.Linear(8, 16), act, nn.Linear(16, 8)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.fc2(self.act(self.fc1(x)))
+
+
+@pytest.mark.parametrize(
+    ("act", "name"),
+    [
+        (nn.Softsign(), "softsign"),
+        (Module(lambda x: torch.sigmoid(x * 1.702) * x), "quick_gelu"),
+        (Module(lambda x: torch.sigmoid(x * 1.7) * x), ""),
+        (WithDeadEnd(), ""),
+        (nn.PReLU(), ""),
+    ],
+)
+@pytest.mark.parametrize("block", [False, True])
+def test_replace_modules_takes_modules_that_compute_it(
+    act: nn.Module, name: str, block: bool
+) -> None:
+    layers = nn.Sequential(nn.Linear(8, 16), act, nn.Linear(16, 8))
+    model, x = (nn.Sequential(Block(act)) if block else layers), torch.randn(4, 8)
+    expected, calls = model(x), getattr(act, "calls", 0)
+    report = triton_kernels.replace_modules(model, min_score=0)
+    assert getattr(act, "calls", 0) == calls  # it was only looked at
+    said = [each for each in ("softsign", "quick_gelu") if f"act {each}" in str(report)]
+    said += [each for each in ("softsign", "quick_gelu") if f"act='{each}'" in str(report)]
+    assert said == ([name] if name else []), report
+    torch.testing.assert_close(model(x), expected)
+    report.undo()
+    torch.testing.assert_close(model(x), expected)
+
+
+def test_replace_modules_leaves_one_with_hooks() -> None:
+    act = nn.Softsign()
+    act.register_forward_hook(lambda *_: None)
+    report = triton_kernels.replace_modules(nn.Sequential(nn.Linear(8, 8), act), min_score=0)
+    assert "left: 0: hooks registered" in str(report)
+
+
 def test_check_proves_it() -> None:
     for spec in compare.activation_specs("softsign"):
         report = compare.check(spec, level="quick")
@@ -139,6 +200,13 @@ def test_check_finds_a_wrong_derivative() -> None:
     values, derivative = compare.activation_specs("wrong_softsign", dtypes=["float32"])
     assert not compare.check(derivative, level="quick")
     assert values.name == "wrong_softsign"
+
+
+def test_bounds_are_finite_at_the_largest_numbers() -> None:
+    for dtype in (torch.float16, torch.float32, torch.float64):
+        x = torch.tensor([torch.finfo(dtype).max], dtype=dtype)
+        for spec in compare.activation_specs("softsign"):
+            assert spec.bound("any", ((x,), {}), x.double(), dtype).isfinite()
 
 
 def test_specs_need_a_torch_function() -> None:

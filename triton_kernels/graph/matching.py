@@ -37,6 +37,7 @@ from triton_kernels._fusion import (
     Transposed,
 )
 from triton_kernels.graph import canonical, effects, forms
+from triton_kernels.graph.registered import registered_modules
 from triton_kernels.graph.spelling import Spellings
 from triton_kernels.nn.rows import gemm_bias_act_of_rows, pointwise_convolution
 
@@ -61,6 +62,8 @@ class Matcher:
     ) -> None:
         self.module, self.modular = module, modular
         self.forms = {node: forms.read(node, module) for node in module.graph.nodes}
+        if modular:
+            self.forms.update(registered_modules(module))
         for node in module.graph.nodes:
             source = canonical.view_of(node)
             if source is not None:

@@ -6,6 +6,7 @@ sums and products in any order, arguments that a function of Python has by defau
 
 from __future__ import annotations
 
+import copy
 import functools
 import inspect
 import operator
@@ -13,11 +14,12 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from torch.fx import Graph, Node, Tracer
+from torch import nn
+from torch.fx import Graph, GraphModule, Node, Tracer
 
-from triton_kernels._fusion import Activation
+from triton_kernels._fusion import Activation, Refused
 from triton_kernels.activations import ACTIVATIONS
-from triton_kernels.graph.forms import same_shape, tensor_of
+from triton_kernels.graph.forms import has_hooks, same_shape, tensor_of
 
 _COMMUTING = {torch.add, operator.add, "add", torch.mul, operator.mul, "mul"}
 
@@ -37,14 +39,54 @@ def registered(root: Node) -> Activation | None:
     return None
 
 
+def registered_modules(module: GraphModule) -> dict[Node, Activation | Refused]:
+    """The calls of modules that are registered activations, in a graph that lists modules."""
+    found: dict[Node, Activation | Refused] = {}
+    for node in module.graph.nodes:
+        if node.op == "call_module" and len(node.args) == 1 and not node.kwargs:
+            called = module.get_submodule(str(node.target))
+            name = _registered_module(called)
+            if name is not None:
+                refused = Refused("hooks registered") if has_hooks(called) else None
+                found[node] = refused or Activation(name, node.args[0])
+    return found
+
+
+def _registered_module(module: nn.Module) -> str | None:
+    """The registered activation that a module without state computes, or None.
+
+    It is read from a copy: what a forward notes on its module is not noted for a look at it.
+    """
+    functions = {n: f for n, record in ACTIVATIONS.items() if (f := record.torch_function)}
+    state = (module.children(), module.parameters(), module.buffers())
+    if not functions or any(True for each in state for _ in each):
+        return None
+    theirs = _trace(copy.copy(module))
+    if theirs is None:
+        return None
+    graph, result = theirs
+    for name, function in functions.items():
+        ours = _traced(function)
+        bound = None if ours is None else _matched(ours[1], result, {})
+        # Another operation may have no result that is used, as one in place.
+        if bound is not None and {*bound.values(), graph.output_node()} == {*graph.nodes}:
+            return name
+    return None
+
+
 @functools.cache
 def _traced(function: Callable[..., Any]) -> tuple[Graph, Node] | None:
+    """A registered function's."""
+    return _trace(function)
+
+
+def _trace(function: Callable[..., Any]) -> tuple[Graph, Node] | None:
     """A function's graph and its last operation; None where it cannot be traced."""
 
     def called(x: Any) -> Any:
         return function(x)
 
-    module = isinstance(function, torch.nn.Module)
+    module = isinstance(function, nn.Module)
     try:
         graph: Graph = Tracer().trace(function if module else called)
     except Exception:  # noqa: BLE001 - whatever a function does with what is no tensor

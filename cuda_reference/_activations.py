@@ -1,0 +1,102 @@
+"""The activations by name: those of csrc/activations.cuh, and those that users registered.
+
+A registered one is known to no library that is there already. Its text goes into a file of its own
+in the cache, beside a source that includes it and csrc's: another library of the same launchers,
+built at the first call that names the activation.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import keyword
+import re
+from pathlib import Path
+from typing import Any
+
+from cuda_reference import _arguments, _build, _compilers, _storage
+
+# In the order of enum Act in csrc/activations.cuh.
+ACTS = ("none", "relu", "gelu", "gelu_tanh", "silu", "sigmoid", "tanh", "leaky_relu")
+# Those whose derivative is read from their result, and those that are made of straight lines.
+BY_RESULT = ("relu", "sigmoid", "tanh", "leaky_relu")
+STRAIGHT = ("none", "relu", "leaky_relu")
+
+REGISTERED: dict[str, str] = {}
+
+
+def register_activation(name: str, cuda: str) -> None:
+    """Make an activation of your own known wherever ``act=`` is taken: the CUDA twin of what
+    :func:`triton_kernels.register_activation` takes.
+
+    The text defines ``forward`` and ``derivative``, both of the pre-activation, act(x) and act'(x).
+    They are called with float, and with double for float64 tensors, and return the same type. CPU
+    tensors run the same text. It is compiled at the first call that names the activation. To
+    register the same text again is no error: modules may be loaded anew.
+
+    Args:
+        name: an identifier that no activation has.
+        cuda: CUDA C++ of device functions, without ``#include``.
+
+    Raises:
+        TypeError: ``cuda`` is no string.
+        ValueError: name is no identifier, or is taken; the text has no such functions.
+
+    Example:
+        >>> cuda_reference.register_activation("softsign", '''
+        ... template <class C> __device__ C forward(C x) { return x / (C(1) + fabs(x)); }
+        ... template <class C> __device__ C derivative(C x) {
+        ...   return C(1) / ((C(1) + fabs(x)) * (C(1) + fabs(x)));
+        ... }''')
+        >>> y = cuda_reference.linear_act(x, weight, bias, act="softsign")
+    """
+    op = "register_activation"
+    if not isinstance(name, str) or not name.isidentifier() or keyword.iskeyword(name):
+        raise ValueError(f"{op}(): argument 'name' must be an identifier, but got {name!r}")
+    if not isinstance(cuda, str):
+        raise TypeError(f"{op}(): argument 'cuda' must be a str, but got {type(cuda).__name__}")
+    for function in ("forward", "derivative"):
+        if not re.search(rf"\b{function}\s*\(", cuda):
+            raise ValueError(f"{op}(): argument 'cuda' defines no function '{function}'")
+    if name in ACTS or REGISTERED.get(name, cuda) != cuda:
+        taken = ", ".join((*ACTS, *REGISTERED))
+        raise ValueError(f"{op}(): the name {name!r} is taken; the activations are {taken}")
+    REGISTERED[name] = cuda
+
+
+def check(op: str, act: Any) -> None:
+    """Refuse an ``act`` that is the name of no activation."""
+    _arguments.check_choice(op, "act", act, (*ACTS, *REGISTERED))
+
+
+def number(act: str) -> int:
+    """What an activation is called by in the kernels."""
+    return ACTS.index(act) if act in ACTS else len(ACTS)
+
+
+def library(stem: str, act: str, target: _compilers.Target) -> Any:
+    """The library of csrc/<stem>.cu for ``target`` that has the activation."""
+    if act in ACTS:
+        return _build.library(stem, target)
+    folder, name = _unit(stem, act, REGISTERED[act])
+    return _build.library(name, target, csrc=folder)
+
+
+@functools.cache
+def _unit(stem: str, act: str, text: str) -> tuple[Path, str]:
+    """A csrc with one source, and what that is called: csrc's with the activation in it."""
+    shipped = _compilers.CSRC / f"{stem}.cu"
+    name, header = f"{stem}_{act}", f"{act}.cuh"
+    source = (
+        # No other .cu is part of what a library is known by.
+        f"// sha256 {hashlib.sha256(shipped.read_bytes()).hexdigest()}\n"
+        f'#define REGISTERED_ACTIVATION "{header}"\n'
+        f'#include "{shipped.name}"\n'
+    )
+    digest = hashlib.sha256(text.encode()).hexdigest()[:12]
+    folder = _compilers.cache_directory("activations", f"{name}-{digest}")
+    files = {folder / header: f"{text}\n".encode(), folder / f"{name}.cu": source.encode()}
+    if not all(file.is_file() and file.read_bytes() == made for file, made in files.items()):
+        with _build.workspace(_compilers.cache_directory()) as work:
+            _storage.write(files, work)
+    return folder, name
