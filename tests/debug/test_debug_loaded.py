@@ -102,6 +102,10 @@ def test_barriers_and_results_that_hold_nothing(module: Extension) -> None:
     text = str(debug_cuda(module.every_other, (X,), oracle=lambda x: x, tools=FAST))
     assert "result[0:3, 1:20:2]; all NaN" in text
     assert "never stored by any thread: 30 of them" in text
+    assert "the nearest one stored, by block (0, 0, 0) thread (" in text
+    assert (
+        f"what these lines depend on:\n  :{line('int i = 2 *').split(':')[-1]} int i = 2 *" in text
+    )
     text = str(debug_cuda(module.total, (X,), tools=["initcheck"]))
     assert "initcheck: output read before it was written: result[0]" in text
 

@@ -208,3 +208,35 @@ def test_nothing_is_left_behind() -> None:
     assert [key for key, value in before.items() if value is not after[key]] == []
     assert (set(globals()), set(vars(small_kernels))) == names
     assert not {"np", "ast", "textwrap", "T"} & set(vars(tl.standard))
+
+
+@triton.jit
+def constants_first(x_ptr, out_ptr):
+    i = tl.arange(0, 8)
+    x = tl.load(x_ptr + i)
+    half = tl.exp(HALF * x) + (HALF - x) / (HALF + x)
+    tl.store(out_ptr + i, tl.where(HALF < x, half, HALF))
+
+
+def test_a_constexpr_of_the_module_left_of_a_tensor(interpreted: Any) -> None:
+    """It makes a tensor, on which the language's functions work."""
+    x, out = torch.arange(8.0), torch.zeros(8)
+    constants_first[(1,)](x, out)
+    want = torch.where(x > 0.5, torch.exp(0.5 * x) + (0.5 - x) / (0.5 + x), 0.5)
+    torch.testing.assert_close(out, want)
+
+
+@triton.jit
+def every_second(out_ptr, n):
+    for i in range(0, n, step=2):
+        tl.store(out_ptr + i, i)
+    for i in tl.range(0, n, step=2):
+        tl.store(out_ptr + n + i, i)
+
+
+def test_keywords_of_a_loop_s_range(interpreted: Any) -> None:
+    """The compiler drops those of Python's range, and reads tl.range's."""
+    out = torch.zeros(8, dtype=torch.int32)
+    with pytest.warns(UserWarning, match="ignores step= of Python's range: the loop's step is 1"):
+        every_second[(1,)](out, 4)
+    assert out.tolist() == [0, 1, 2, 3, 0, 0, 2, 0]

@@ -21,7 +21,7 @@ from triton_kernels.interpreter.handles import (
     poison,
     upstream,
 )
-from triton_kernels.interpreter.loop_index import indices
+from triton_kernels.interpreter.loop_index import indices, numbered
 from triton_kernels.interpreter.memory import Argument
 from triton_kernels.interpreter.observers import Access, Dot, Observer
 
@@ -176,6 +176,7 @@ class MendedBuilder(_Builder):  # type: ignore[misc]
         return name
 
     loop_indices = staticmethod(indices)
+    loop_range = staticmethod(numbered)
 
     # `and`, `or`, `not` on tensors, which the compiler applies to every element (see _Rewriter)
 

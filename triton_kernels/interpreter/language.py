@@ -167,6 +167,26 @@ def to_bool(self: Any) -> bool:
     return bool(self.handle.data.item())
 
 
+_OPERATORS = (
+    *("add", "sub", "mul", "truediv", "floordiv", "mod", "and", "or", "xor", "lshift", "rshift"),
+    *("lt", "le", "gt", "ge", "eq", "ne"),
+)
+
+
+def constexpr_operators() -> list[tuple[Any, str, Any]]:
+    """tl.constexpr's operators, which leave it to a tensor on their right what comes out: a
+    constexpr in a module, times a tensor, is a tensor to the compiler."""
+
+    def deferring(operator: Callable[..., Any]) -> Callable[..., Any]:
+        def apply(self: Any, other: Any) -> Any:
+            return NotImplemented if isinstance(other, tl.tensor) else operator(self, other)
+
+        return apply
+
+    named = [f"__{name}__" for name in _OPERATORS]
+    return [(tl.constexpr, name, deferring(getattr(tl.constexpr, name))) for name in named]
+
+
 def load_with_other(inner: Callable[..., Any]) -> Callable[..., Any]:
     """tl.load. Triton asks whether other is true, which one element of 0 is not: the
     builder must know that it was given all the same."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import operator
+import warnings
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
@@ -43,3 +44,17 @@ for _name in ("add", "sub", "mul", "floordiv", "mod"):
 def indices(numbers: Iterable[int]) -> Iterator[Any]:
     """The variable of a loop over a range, once for each iteration."""
     return (LoopIndex(i) if type(i) is int else i for i in numbers)
+
+
+def numbered(kind: Callable[..., Any], *bounds: Any, **named: Any) -> Any:
+    """A loop's range that was given keywords: the compiler reads tl.range's, and drops those of
+    Python's without a word."""
+    if kind is not range:
+        return kind(*bounds, **named)
+    dropped = ", ".join(f"{name}=" for name in named)
+    warnings.warn(
+        f"the compiler ignores {dropped} of Python's range: the loop's step is "
+        f"{bounds[2] if len(bounds) > 2 else 1}; give it by place, or use tl.range",
+        stacklevel=2,
+    )
+    return range(*bounds)

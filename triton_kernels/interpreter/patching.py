@@ -74,6 +74,7 @@ def _language_patches() -> list[tuple[Any, str, Any]]:
             (module, "associative_scan", language.scan),
         ]
     semantic: Any = type(upstream.interpreter_semantic)
+    recorded += language.constexpr_operators()
     recorded += [
         (tl.tensor, "__index__", language.to_index),
         (tl.tensor, "__bool__", language.to_bool),

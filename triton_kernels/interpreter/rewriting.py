@@ -20,7 +20,7 @@ class _Logic(ast.NodeTransformer):
     """Sends `and`, `or` and `not` through the builder: Python's own take a tensor for true; and the
     ranges of loops, whose variables are tensors to the compiler."""
 
-    def _call(self, node: ast.expr, method: str, operands: list[ast.expr]) -> ast.expr:
+    def _call(self, node: ast.expr, method: str, operands: list[ast.expr]) -> ast.Call:
         builder = ast.Attribute(ast.Name("interpreter_semantic", ast.Load()), "builder", ast.Load())
         call = ast.Call(ast.Attribute(builder, method, ast.Load()), operands, [])
         return ast.fix_missing_locations(ast.copy_location(call, node))
@@ -35,9 +35,15 @@ class _Logic(ast.NodeTransformer):
 
     def visit_For(self, node: ast.For) -> ast.For:
         self.generic_visit(node)
-        called = node.iter.func if isinstance(node.iter, ast.Call) else None
-        if getattr(called, "id", getattr(called, "attr", "")) == "range":
-            node.iter = self._call(node.iter, "loop_indices", [node.iter])
+        call = node.iter
+        if not isinstance(call, ast.Call):
+            return node
+        if getattr(call.func, "id", getattr(call.func, "attr", "")) == "range":
+            if call.keywords:
+                keywords = call.keywords
+                call = self._call(call, "loop_range", [call.func, *call.args])
+                call.keywords = keywords
+            node.iter = self._call(call, "loop_indices", [call])
         return node
 
     def visit_UnaryOp(self, node: ast.UnaryOp) -> ast.expr:

@@ -280,10 +280,28 @@ def _locate(
     never = int((writers[~comparison.right] == 0).sum())
     access = watch.access(int(writers[index]))
     stored = access and told(watch, access)
-    call.tell("worst", order=order, name=name, index=index, never=never, stored=stored)
+    beside = None if access else watch.access(_stored_near(writers, index))
+    call.tell(
+        "worst",
+        order=order,
+        name=name,
+        index=index,
+        never=never,
+        stored=stored,
+        beside=beside and told(watch, beside),
+    )
     if access is not None:
         _watched(call, launcher, watch, order, access)
         call.followed(watch)
+
+
+def _stored_near(writers: Tensor, index: Sequence[int]) -> int:
+    """The number of the writer of the element nearest to one that nobody stored; 0 for none."""
+    stored = writers.nonzero()
+    if not len(stored):
+        return 0
+    near = (stored - torch.tensor(list(index))).abs().sum(1).argmin()
+    return int(writers[tuple(stored[near])])
 
 
 def exact(call: Call) -> None:

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from compare import numerics
+from compare.debugging.cuda import slices
 from compare.debugging.cuda.reports import Index, Memory, Report, Site, site, who_text
 from compare.debugging.drawing import page
 from compare.debugging.findings import regions
@@ -20,6 +21,7 @@ from triton_kernels.interpreter import Argument
 
 SHOWN = 5  # reports in full, at most; the rest in a line each
 ACTIONS = 14  # lines of what a thread did
+BEHIND = 14  # lines that decide what those do
 
 
 @dataclass
@@ -88,6 +90,7 @@ class Step:
             wrong.
         stored: its writer; None where nobody stored it.
         never: how many of the wrong elements nobody stored.
+        beside: where nobody stored the worst one, the writer of the nearest that was stored.
         actions: what that writer did.
     """
 
@@ -100,6 +103,7 @@ class Step:
     worst: Index | None = None
     stored: Site | None = None
     never: int = 0
+    beside: Site | None = None
     actions: list[Action] = field(default_factory=list)
 
     @property
@@ -187,6 +191,7 @@ class CudaFindings:
             where = f", {report.sites[0].lines()[0]}" if report.sites else ""
             lines.append(f"{report.tool}: {report.what}{where}")
         lines += self._actions()
+        lines += self._behind()
         lines.append(self._ran())
         for mode, step in self.steps:
             if step.missing:
@@ -219,6 +224,10 @@ class CudaFindings:
             lines.append(f"  {watched.output}[{index}] stored by {_who(watched.stored)}")
             place = watched.stored._replace(block=None, thread=None)
             lines += [f"    {line}" for line in place.lines()]
+        elif watched.beside is not None:
+            lines.append(f"  the nearest one stored, by {_who(watched.beside)}")
+            place = watched.beside._replace(block=None, thread=None)
+            lines += [f"    {line}" for line in place.lines()]
         elif not watched.never:
             lines.append(f"  {watched.output}[{index}] was stored by no thread")
         return lines
@@ -239,6 +248,19 @@ class CudaFindings:
             lines.append(text if len(text) <= WIDTH else text[: WIDTH - 1] + "…")
         left = len(step.actions) - len(shown)
         return [*lines, f"  … {left} more"] if left else lines
+
+    def _behind(self) -> list[str]:
+        """The kernel's lines that decide what the lines told do, and whether."""
+        step, told = self.thread(), list[Site]()
+        if step is not None and step.stored is not None:
+            told = [step.stored, *(action.site for action in step.actions[:ACTIONS])]
+        told += [each.beside for _, each in self.steps if each.beside is not None]
+        told += [each for report in _in_full(self.reports())[0] for each in report.sites]
+        file = next((each.file for each in told if each.file), "")
+        lines = slices.behind(file, [each.line for each in told if each.file == file], BEHIND)
+        cut = [f"  :{line} {code}" for line, code in lines]
+        cut = [text if len(text) <= WIDTH else text[: WIDTH - 1] + "…" for text in cut]
+        return ["what these lines depend on:", *cut] if cut else []
 
     def _ran(self) -> str:
         parts = []
@@ -327,7 +349,7 @@ def _in_full(reports: Iterable[Report]) -> tuple[list[Report], list[Report]]:
 def _wrapped(line: str) -> list[str]:
     if line.lstrip().startswith("| "):
         return [line[:WIDTH]]
-    if line.startswith("  ") and "×" in line:
+    if line.startswith("  :") or (line.startswith("  ") and "×" in line):
         return [line]
     indent = line[: len(line) - len(line.lstrip())]
     return textwrap.wrap(line, WIDTH, subsequent_indent=indent + "    ") or [""]

@@ -266,6 +266,7 @@ def _read_events(step: Step, events: Iterable[dict[str, Any]]) -> Memory:
             step.worst, step.never = tuple(event["index"]), event["never"]
             step.output = event.get("name", "out")
             step.stored = event["stored"] and _site("", event["stored"])
+            step.beside = event.get("beside") and _site("", event["beside"])
         elif kind == "followed":
             followed.append(event)
     step.follow(followed, memory)

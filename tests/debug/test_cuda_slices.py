@@ -1,0 +1,77 @@
+"""What the lines of a CUDA kernel depend on, read from its text."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from compare.debugging.cuda.slices import Source, behind
+
+SOURCE = """\
+#define VECTOR(x) (reinterpret_cast<float4*>(&(x))[0])
+namespace {
+template <int W>
+__device__ float lane_sum(float v) {
+  for (int step = W / 2; step > 0; step /= 2) {
+    v += __shfl_xor_sync(0xffffffff, v, step);
+  }
+  return v;
+}
+}
+__global__ void other_kernel(float* y) {
+  int i = 3;
+  y[i] = 0;
+}
+__global__ void scaled_kernel(const float* x, float* y, int n, int unused) {
+  __shared__ float part[4];
+  int i = blockIdx.x * blockDim.x + threadIdx.x;
+  int never = unused;
+  never += 1;
+  float4 four;
+  VECTOR(four.x) = VECTOR(
+      x[4 * i]);
+  float sum = lane_sum<32>(four.x);
+  if (threadIdx.x == 0)
+    part[0] = sum;
+  else if (never)
+    ++never;
+  if (i >= n) {
+    return;
+  }
+  y[i] = part[0];
+}
+"""
+
+
+def shown(code: str, most: int = 20) -> list[str]:
+    number = next(n for n, text in enumerate(SOURCE.splitlines(), 1) if code in text)
+    return [text for _, text in Source(SOURCE).behind([number], most)]
+
+
+def test_definitions_conditions_and_the_helpers_that_are_called() -> None:
+    """And nothing else: not another function's variables, none that only others use."""
+    assert shown("y[i] = part[0]") == [
+        "for (int step = W / 2; step > 0; step /= 2) {",
+        "v += __shfl_xor_sync(0xffffffff, v, step);",
+        "return v;",
+        "int i = blockIdx.x * blockDim.x + threadIdx.x;",
+        "VECTOR(four.x) = VECTOR( x[4 * i]);",
+        "float sum = lane_sum<32>(four.x);",
+        "if (threadIdx.x == 0)",
+        "part[0] = sum;",
+        "if (i >= n) {",
+    ]
+    assert shown("y[i] = 0") == ["int i = 3;"]
+
+
+def test_the_nearest_come_first() -> None:
+    nearest = ["int i = blockIdx.x * blockDim.x + threadIdx.x;", "if (i >= n) {"]
+    assert shown("y[i] = part[0]", 2) == nearest
+
+
+@pytest.mark.parametrize("text", ["", "__global__ void f() { if (x", "}}}", "for"])
+def test_text_that_cannot_be_read_shows_nothing(tmp_path: Path, text: str) -> None:
+    (tmp_path / "broken.cu").write_text(text)
+    assert behind(str(tmp_path / "broken.cu"), [1], 5) == []
+    assert behind("", [1], 5) == []
