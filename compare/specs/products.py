@@ -79,7 +79,7 @@ _HALF_TILES = [((70, 130, 5), 132), ((140, 300, 5), 1), *_ON_CORES]
 TILES = {
     "float16": _HALF_TILES,
     "bfloat16": _HALF_TILES,
-    "float32": [((70, 130, 40), 132)],
+    "float32": [((70, 130, 40), 132), *_FEW_ROWS, *_SPLIT],
     "float32/tf32": [((130, 130, 24), 132), ((40, 70, 24), 132), *_ON_CORES],
     "float32/tf32x3": [((70, 130, 40), 132)],
     "float32/f16x3": [((130, 130, 72), 1), ((70, 130, 40), 3), ((70, 40, 40), 132)],
@@ -235,13 +235,13 @@ class Product(Spec):
         precision = case.options.get("precision", "ieee")
         if precision == "f16x3":
             return 2 * (_repacked(a, 2) + _repacked(b, 2))
-        if case.dtype == "float32" and precision == "ieee":
-            return _repacked(b, 4, turned=True)
-        if case.dtype not in HALVES and precision != "tf32":
+        if case.dtype == "float64" or precision == "tf32x3":
             return max(t.numel() for t in tensors_of(arguments)) * case.torch_dtype.itemsize
         # For tf32 a copy is of the transpose, or of what is no transpose.
         turns = (False, True) if precision == "tf32" else (False,)
         copied = sum(max(_repacked(t, t.itemsize, turned) for turned in turns) for t in (a, b))
+        if case.dtype == "float32" and precision == "ieee":
+            copied = _repacked(b, 4, turned=True)
         M, N, K = math.prod(a.shape[:-1]), b.shape[self.columns], a.shape[-1]
         gpu = GPUS["sm_90"]
         if number := case.options.get("multiprocessors"):

@@ -1,8 +1,7 @@
 """Which kernel a matrix product gets, and its tiles, by the problem and by what the GPU has.
 
-Of float64 and of float32 but in tf32 there is one configuration by rules; of 16-bit matrices and in
-tf32 several compete, and :func:`choose` takes the one that :mod:`triton_kernels.gemm.model` says is
-the fastest:
+Of float64 and in tf32x3 and f16x3 there is one configuration by rules; else several compete, and
+:func:`choose` takes the one that :mod:`triton_kernels.gemm.model` says is the fastest:
 
 - of the tiles of gemm_tma_kernel those whose waves over the multiprocessors cost least;
 - the forms of gemm_gluon_kernel, on compute capability 9.0;
@@ -114,9 +113,11 @@ def candidates(problem: Problem, gpu: Gpu) -> dict[Configuration, float]:
     if not speeds or problem.M <= SMALL:
         wanted = Configuration(False, tiles_for(problem, gpu, constants))
         speeds[fitting(wanted, problem, gpu) or _SMALLEST] = 0.0
-    if problem.dtype in HALVES or problem.precision == "tf32":
-        few = [tiles_for(problem, gpu, constants)._replace(BLOCK_N=SMALL)]
-        if problem.M > SMALL:
+    if problem.dtype in HALVES or problem.precision in ("tf32", "ieee"):
+        few = [tiles_for(problem, gpu, constants)]
+        if problem.M <= SMALL:
+            few = [few[0]._replace(BLOCK_N=SMALL)]
+        elif problem.precision == "tf32" or problem.dtype in HALVES:
             few = [Configuration(False, t).of_dtype(problem.dtype).tiles for t in FEW_TILES]
         for tiles in few:
             if (small := fitting(Configuration(False, tiles), problem, gpu)) is not None:
@@ -202,13 +203,11 @@ def tiles_for(problem: Problem, gpu: Gpu, constants: Constants = SHIPPED) -> Til
     plenty = gpu.shared_memory >= PLENTY
     if dtype == torch.float64:
         return Tiles(32, 32, 16, 8, 4, 2)
-    if dtype == torch.float32:
+    if dtype == torch.float32 and (M > SMALL or precision == "tf32x3"):
         if precision == "ieee":
             return Tiles(64, 64, 16, 8, 4, 3)
-        if precision == "tf32" and M > 64:
-            return Tiles(128, 128, 32, 8, 8, 3)
-        if precision != "tf32" or M > SMALL:
-            return Tiles(64, 64, 32, 8, 4, 2)
+        large = precision == "tf32" and M > 64
+        return Tiles(128, 128, 32, 8, 8, 3) if large else Tiles(64, 64, 32, 8, 4, 2)
     if M <= SMALL:
         wide, depth = N >= constants.wide * busy, 256 // dtype.itemsize
         return Tiles(32 if M > 16 else 16, 64 if wide else 32, depth, 8, 4, 4)

@@ -1,4 +1,4 @@
-"""The time that a product on the tensor cores takes in a configuration.
+"""The time that a product takes in a configuration.
 
 Three things take time: the tensor cores multiply, a multiprocessor loads, and the memory moves each
 matrix once. The first two run together, and of both together the slower counts; the memory is
@@ -13,6 +13,8 @@ from __future__ import annotations
 
 import math
 
+import torch
+
 from triton_kernels._gpu import Gpu, peaks
 from triton_kernels.gemm.configurations import Configuration, Problem, cdiv
 
@@ -21,6 +23,7 @@ BY_DESCRIPTORS = 1e11  # bytes/s that reach one multiprocessor
 THROUGH_POINTERS = 7e10
 UNALIGNED = 3.4  # times as long through pointers, where 16-bit rows of K start at no vector
 RESIDENT = 4  # programs of gemm_bias_act_kernel on a multiprocessor at once
+MULTIPLY_ADD = 3e11  # float32 operations/s of a multiprocessor without tensor cores
 STEP = 2.1e-7  # seconds of a step of K in one of them at least, for its loads to arrive
 EPILOGUE = 1.34e-10  # seconds an element, on one multiprocessor
 ADDEND = 1.6  # times that, where there is c
@@ -50,6 +53,8 @@ def seconds(problem: Problem, gpu: Gpu, form: Configuration, reached: float) -> 
         loop = loaded / THROUGH_POINTERS
         if K * dtype.itemsize % 16:
             loop *= UNALIGNED * 2 / dtype.itemsize
+        if dtype == torch.float32 and problem.precision == "ieee":
+            loop = max(loop, steps * 2 * m * n * k / MULTIPLY_ADD)
         busy = max(waves * loop, cdiv(waves, RESIDENT) * steps * STEP)
     elements = M * K + K * N + M * N * (2 if problem.c else 1)
     moved = elements * dtype.itemsize / (peak.bandwidth * MEMORY)

@@ -340,7 +340,8 @@ def _in_full(reports: Iterable[Report]) -> tuple[list[Report], list[Report]]:
     conflicts = set()
     for report in reports:
         lines = frozenset((s.file, s.line) for s in report.sites)
-        (brief if len(shown) == SHOWN or lines in conflicts else shown).append(report)
+        told = len(report.sites) > 1 and lines in conflicts
+        (brief if told or len(shown) == SHOWN else shown).append(report)
         if len(report.sites) > 1:
             conflicts.add(lines)
     return shown, brief
