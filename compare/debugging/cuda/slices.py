@@ -166,17 +166,17 @@ class Source:
         owners = {id(s): body for body in bodies for s in body}
         every = [s for body in bodies for s in body]
         seeds = [s for line in wanted for s in every if s.lines[0] <= line <= s.lines[1]]
-        found = list({id(s): s for s in seeds}.values())
-        for statement in found:  # which grows
+        reached = list({id(s): s for s in seeds}.values())
+        for statement in reached:  # which grows
             needed = [*statement.guards, *([statement.inside] if statement.inside else [])]
             names = statement.uses | statement.defines
             needed += [each for each in owners[id(statement)] if each.defines & names]
             for name in sorted(statement.uses & self._functions.keys()):
                 needed += [s for body in self._functions[name] for s in body]
-            known = {id(s) for s in found}
-            found += [s for s in {id(s): s for s in needed}.values() if id(s) not in known]
+            known = {id(s) for s in reached}
+            reached += [s for s in {id(s): s for s in needed}.values() if id(s) not in known]
         behind: dict[int, str] = {}
-        for each in found:
+        for each in reached:
             if each.lines[0] not in wanted and len(behind) < most:
                 behind.setdefault(each.lines[0], self._code(each))
         return sorted(behind.items())
