@@ -142,7 +142,7 @@ class ActMul(Elementwise):
 
     def cuda_kernels(self, dtype: str, variant: str | None) -> dict[str, str]:
         """The best rung has one for every activation, the others one for any: the last number."""
-        acts = list(ACTIVATIONS) if variant == "stream" else [*[None] * len(ACTIVATIONS), ""]
+        acts = list(ACTIVATIONS) if variant == "stream" else [*[None] * (len(ACTIVATIONS) + 1), ""]
         name, formula = super().cuda_kernel(dtype, variant), self.name.title().replace("_", "")
         return {
             act: name.replace(f"<{formula},", f"<{formula}<{number}>,")

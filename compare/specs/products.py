@@ -93,7 +93,9 @@ GLUON += [((130, 152, 136), 1), ((130, 72, 200), 132), ((70, 40, 2056), 132)]  #
 
 # One shape for each tile configuration of triton_kernels.gemm; a test holds them to that.
 # Multiples of 16, so that a launch is specialised as usual.
-_SHAPES_TO_COMPILE = ((16, 2048, 64), (32, 2048, 64), (512, 2048, 64), (2048, 2048, 64))
+_SHAPES_TO_COMPILE = (
+    *((16, 2048, 64), (32, 2048, 64), (64, 2048, 32), (512, 2048, 64), (2048, 2048, 64)),
+)
 _HALF_SHAPES_TO_COMPILE = (
     *((16, 2048, 128), (32, 2048, 128), (16, 8192, 128), (32, 8192, 128)),  # few rows
     *((512, 2048, 32), (2048, 2048, 32), (512, 4096, 4096)),  # short sums, a long one
@@ -348,7 +350,9 @@ class Product(Spec):
 
     def shapes_to_compile(self, dtype: str) -> tuple[tuple[int, int, int], ...]:
         """One for each tile configuration."""
-        return _HALF_SHAPES_TO_COMPILE if dtype in HALVES else _SHAPES_TO_COMPILE
+        shapes = {"float32": _SHAPES_TO_COMPILE + _HALF_SHAPES_TO_COMPILE}
+        shapes["float64"] = _SHAPES_TO_COMPILE
+        return shapes.get(dtype, _HALF_SHAPES_TO_COMPILE)
 
     def cuda_kernel(self, dtype: str, variant: str | None) -> str:
         """Of no variant the twin of what Triton does: on tensor cores where Triton uses them. dtype

@@ -41,15 +41,15 @@ def registered(root: Node) -> Activation | None:
 
 def registered_modules(module: GraphModule) -> dict[Node, Activation | Refused]:
     """The calls of modules that are registered activations, in a graph that lists modules."""
-    found: dict[Node, Activation | Refused] = {}
+    activations: dict[Node, Activation | Refused] = {}
     for node in module.graph.nodes:
         if node.op == "call_module" and len(node.args) == 1 and not node.kwargs:
             called = module.get_submodule(str(node.target))
             name = _registered_module(called)
             if name is not None:
                 refused = Refused("hooks registered") if has_hooks(called) else None
-                found[node] = refused or Activation(name, node.args[0])
-    return found
+                activations[node] = refused or Activation(name, node.args[0])
+    return activations
 
 
 def _registered_module(module: nn.Module) -> str | None:
