@@ -350,9 +350,8 @@ class Product(Spec):
 
     def shapes_to_compile(self, dtype: str) -> tuple[tuple[int, int, int], ...]:
         """One for each tile configuration."""
-        shapes = {"float32": _SHAPES_TO_COMPILE + _HALF_SHAPES_TO_COMPILE}
-        shapes["float64"] = _SHAPES_TO_COMPILE
-        return shapes.get(dtype, _HALF_SHAPES_TO_COMPILE)
+        plain = () if dtype in HALVES else _SHAPES_TO_COMPILE
+        return plain if dtype == "float64" else (*plain, *_HALF_SHAPES_TO_COMPILE)
 
     def cuda_kernel(self, dtype: str, variant: str | None) -> str:
         """Of no variant the twin of what Triton does: on tensor cores where Triton uses them. dtype
