@@ -157,7 +157,8 @@ def _sample(data: dict[str, Any]) -> list[str]:
     titles = ["op", "problems", FIGURES, large, FIGURES, "control: mean, 5 %", "seed, date, GPU"]
     versions = data["environment"]
     place = f"{data['seed']}, {versions['date'][:10]}, {versions['gpu']}"
-    return _rows(titles, [[*row, place] for row in rows])
+    given = " ".join([*(data.get("dtypes") or ()), *(data.get("arg") or ())])
+    return _rows(titles, [[f"{op} {given}".strip(), *row, place] for op, *row in rows])
 
 
 def _long(data: dict[str, Any]) -> list[str]:

@@ -51,13 +51,14 @@ def test_samples_are_told_an_op_a_line(tmp_path: Path) -> None:
         case |= {"stratum": "dense", "bytes": size}
     cases.append(cases[0] | {"op": "linear_act", "best_peer": ""})
     file, document = tmp_path / "sample.json", tmp_path / "facts.md"
-    file.write_text(json.dumps(data | {"cases": cases, "sample": 3, "seed": 7}))
+    drawn = {"sample": 3, "seed": 7, "dtypes": ["float16"], "arg": ["alpha=2", "y=row"]}
+    file.write_text(json.dumps(data | {"cases": cases, **drawn}))
     document.write_text("<!-- table: sample -->\n<!-- end of table -->\n")
     done = report(sources.COMMITTED / "h200.json", file, "--facts", document)
     assert done.exit_code == 0, done.output
     *_, line, _ = document.read_text().splitlines()
     assert line == (
-        "| add | 3 | 1.000, 0.55, 0.50 | 2 | 1.414, 1.05, 1.00 | 1.000, 0.55 "
+        "| add float16 alpha=2 y=row | 3 | 1.000, 0.55, 0.50 | 2 | 1.414, 1.05, 1.00 | 1.000, 0.55 "
         f"| 7, {data['environment']['date'][:10]}, NVIDIA H200 |"
     )
 
