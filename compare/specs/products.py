@@ -50,7 +50,7 @@ TALL, HUGE = (2**20 + 17, 24, 16), (2**25 + 7, 3, 65)
 # Matrices of which the last row or column lies past 2³¹ elements: in the last lane of a step of K,
 # or a whole step away; for descriptors.
 DISTANT = {
-    "float32": [(17, 9, 16), (17, 9, 17)],
+    "float32": [(17, 9, 64), (17, 9, 65)],
     "float16": [(17, 9, 128), (17, 9, 129), (40, 40, 40)],
 }
 

@@ -125,8 +125,8 @@ FAULTS = {
     ),
     "each step of K starts anew, with descriptors": Fault(
         TRITON_GEMM,
-        'acc = tl.dot(a, b, acc, input_precision="ieee")',
-        'acc = tl.dot(a, b, input_precision="ieee")',
+        "acc = tl.dot(a, b, acc, input_precision=PRECISION)\n        if SUBTILES",
+        "acc = tl.dot(a, b, input_precision=PRECISION)\n        if SUBTILES",
         "gemm_bias_act float16 70x40x136 contiguous normal c=row seed=0",
         "Triton: the kernel's logic",
     ),
@@ -169,7 +169,7 @@ FAULTS = {
         TRITON_GEMM,
         "step = tl.full((), BLOCK_K, tl.int64)",
         "step = tl.full((), BLOCK_K, tl.int32)",
-        "linear_gelu float32 17x9x17 distant_transposed lattice seed=0",
+        "linear_gelu float32 17x9x65 distant_transposed lattice seed=0",
         "Triton: the kernel's logic",
     ),
     "a row of c in 32 bits, with descriptors": Fault(

@@ -93,7 +93,7 @@ def test_what_a_gpu_alone_runs_is_debugged_in_the_default_kernel() -> None:
 
 
 def test_compile_has_every_form_on_sm_90_alone() -> None:
-    """Of gemm_bias_act in both dtypes, with and without the heaviest epilogue."""
+    """Of gemm_bias_act in both dtypes, with and without the heaviest epilogue; of tf32 some."""
     from compare.compiling import cross_compile, machine_code
     from triton_kernels.interpreter import cross_compile as without_gpu
 
@@ -117,4 +117,6 @@ def test_compile_has_every_form_on_sm_90_alone() -> None:
     assert found["sm_100"] == []
     tiles = {"256×128×64", "128×192×64", "128×160×64", "128×128×64", "128×64×64"}
     tiles |= {"64×192×64", "64×160×64", "64×64×128"}
-    assert set(found["sm_90"]) == set(itertools.product(("float16", "bfloat16"), tiles))
+    every = set(itertools.product(("float16", "bfloat16"), tiles))
+    every |= {("float32/tf32", f"{tile}×32") for tile in ("64×160", "128×128", "256×128")}
+    assert set(found["sm_90"]) == every

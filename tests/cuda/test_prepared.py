@@ -244,7 +244,7 @@ def test_the_precision_of_torch_is_looked_at(monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setattr(
         _launch,
         "launch",
-        lambda stem, symbol, *r: (launched.append(symbol), launch(stem, symbol, *r))[1],
+        lambda stem, symbol, *r, **n: (launched.append(symbol), launch(stem, symbol, *r, **n))[1],
     )
     x = torch.rand(16, 16)
     for precision in ("ieee", "tf32", "ieee"):

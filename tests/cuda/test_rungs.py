@@ -207,9 +207,9 @@ def test_auto_launches_what_it_names(op: str, monkeypatch: pytest.MonkeyPatch) -
     launched = []
     launch = _rungs.launch
 
-    def noted(stem: str, name: str, rung: str, *rest: Any) -> None:
+    def noted(stem: str, name: str, rung: str, *rest: Any, **named: Any) -> None:
         launched.append((name, rung))
-        launch(stem, name, rung, *rest)
+        launch(stem, name, rung, *rest, **named)
 
     monkeypatch.setattr(_rungs, "launch", noted)
     call(op, 1000, FLOAT, "cpu", variant="auto")

@@ -70,7 +70,7 @@ def test_files_are_recognised_by_what_is_in_them(tmp_path: Path) -> None:
     assert result.exit_code == 0, result.output
     found = Page((tmp_path / "page.html").read_text())
     # Among the worst, in two sections and the environment; before the other, which has its errors.
-    assert found.text.count(str(files[2])) == 5
+    assert found.text.count(str(files[2])) == 6
 
 
 @needs_packages

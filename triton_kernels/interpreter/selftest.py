@@ -19,7 +19,8 @@ from triton_kernels.interpreter.patching import interpreting
 from triton_kernels.interpreter.shadowing import ELEMENTWISE, MOVES, NEWER
 
 # Ours alone, or supplied where the base has none.
-_OPTIONAL = {"get_bf16", "logical_and", "logical_or", "logical_not", "loop_indices"}
+_OPTIONAL = {"get_bf16", "logical_and", "logical_or", "logical_not"}
+_OPTIONAL |= {"loop_indices", "loop_range"}
 _OPTIONAL |= {"follow", "follow_reduction", "follow_move", "follow_selection", "decides"}
 
 
