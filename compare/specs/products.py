@@ -239,11 +239,11 @@ class Product(Spec):
             return 2 * (_repacked(a, 2) + _repacked(b, 2))
         if case.dtype == "float64" or precision == "tf32x3":
             return max(t.numel() for t in tensors_of(arguments)) * case.torch_dtype.itemsize
-        # For tf32 a copy is of the transpose, or of what is no transpose.
-        turns = (False, True) if precision == "tf32" else (False,)
-        copied = sum(max(_repacked(t, t.itemsize, turned) for turned in turns) for t in (a, b))
         if case.dtype == "float32" and precision == "ieee":
             copied = _repacked(b, 4, turned=True)
+        else:  # for tf32 of the transpose, or of what is no transpose
+            turns = (False, True) if precision == "tf32" else (False,)
+            copied = sum(max(_repacked(t, t.itemsize, turned) for turned in turns) for t in (a, b))
         M, N, K = math.prod(a.shape[:-1]), b.shape[self.columns], a.shape[-1]
         gpu = GPUS["sm_90"]
         if number := case.options.get("multiprocessors"):

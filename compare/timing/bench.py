@@ -26,7 +26,7 @@ ABSORBED = 64 << 20  # bytes of written lines that L2 may hold
 LOOKED_AT = 1 << 22  # elements of a slice that is checked, of operands and result
 # Peers round as they like: their results need only be the same function. Frobenius norms.
 TOLERANCE = {"float16": 4e-3, "bfloat16": 3e-2, "float32": 1e-4, "float64": 1e-10}
-IN_TF32 = 4e-3  # as float16, which has as many digits
+TOLERANCE["tf32"] = TOLERANCE["float16"]  # which has as many digits
 
 
 @dataclass(frozen=True)
@@ -72,6 +72,11 @@ def inputs(spec: Spec, case: Case, seed: int, device: str = "cuda") -> Arguments
     return tuple(map(filled, args)), {name: filled(value) for name, value in kwargs.items()}
 
 
+def _arithmetic(case: Case) -> str:
+    """What a case's products are computed in."""
+    return "tf32" if providers.in_tf32(case) else case.dtype
+
+
 class Checker:
     """Whether results are right: ours by bits or the op's bound, peers' by a norm."""
 
@@ -93,8 +98,7 @@ class Checker:
         loosely = self._spec.by_norm or provider == engine.CONTROL
         if loosely or providers.is_peer(provider):
             error = off_by_norm(result, reference)
-            in_tf32 = self._case.options.get("precision") == "tf32"
-            worst = IN_TF32 if in_tf32 else TOLERANCE.get(self._case.dtype, 0.0)
+            worst = TOLERANCE.get(_arithmetic(self._case), 0.0)
             return "" if error <= worst else f"wrong: off by {error:.1e} of its norm"
         mode = "triton-compiled" if provider.startswith("triton") else "cuda-gpu"
         variant = provider.partition("/")[2]
@@ -174,8 +178,7 @@ def run_case(
     begin = time.perf_counter()
     flops, moved = spec.cost(case)
     matrix = spec.bounded
-    arithmetic_of = "tf32" if case.options.get("precision") == "tf32" else case.dtype
-    limit = ceilings.limit(arithmetic_of, flops if matrix else 0, moved)
+    limit = ceilings.limit(_arithmetic(case), flops if matrix else 0, moved)
     arithmetic = matrix and limit > 1.01e6 * moved / ceilings.bandwidth
     unit = "TFLOP/s" if arithmetic else "GB/s"
     result = CaseResult(case, limit, unit, flops, moved, matrix)
@@ -205,7 +208,7 @@ def run_case(
     bytes_bind = moved if mode.cold else 0
     if drawn:  # some write much more than they read, and of that a part is still in L2 at the end
         bytes_bind = max(0, bytes_bind - ABSORBED)
-    fastest = ceilings.possible(arithmetic_of, flops if matrix else 0, bytes_bind)
+    fastest = ceilings.possible(_arithmetic(case), flops if matrix else 0, bytes_bind)
     for timing in timings:
         entry = Entry(timing.name, timing, timing.problem)
         entry.first_values = seen.get(timing.name, ())

@@ -70,13 +70,18 @@ def candidates(spec: Spec, case: Case, wanted: Sequence[str] = ()) -> Iterator[C
         yield Candidate(name, _call(spec.called(case, functions.get(name) or _peer(name, spec))))
 
 
+def in_tf32(case: Case) -> bool:
+    """Whether the case's products are in tf32."""
+    return bool(case.options.get("precision") == "tf32")
+
+
 @contextlib.contextmanager
 def torchs_precision(case: Case) -> Iterator[None]:
     """Inside, torch's float32 products are in tf32 if the case's are, else in float32: so peers do
     the same work."""
     high = {False: "highest", True: "high"}
     before: str = torch.backends.cuda.matmul.fp32_precision
-    torch.set_float32_matmul_precision(high[case.options.get("precision") == "tf32"])
+    torch.set_float32_matmul_precision(high[in_tf32(case)])
     try:
         yield
     finally:

@@ -22,6 +22,7 @@ import pytest
 from compare.checking.implementations import unavailable
 from compare.debugging.cuda import side as cuda_side
 from compare.debugging.cuda import tool_output
+from compare.debugging.cuda.findings import BEHIND
 from compare.debugging.cuda.reports import Memory
 from compare.ops import SPECS
 from cuda_reference import _compilers, variants
@@ -300,7 +301,7 @@ def test_fault_is_caught_with_its_line(name: str, gallery: dict[str, Done]) -> N
     assert done.status == 1, done.output
     said = re.sub(r"\s+", " ", done.output)
     assert fault.says in said, done.output
-    assert len(done.output.splitlines()) <= 60, done.output
+    assert len(done.output.splitlines()) <= 40 + BEHIND, done.output
     steps = {step["tool"]: step for step in done.report["steps"]}
     tool = "thread" if fault.tool == "all" else fault.tool
     if fault.tool == "all":

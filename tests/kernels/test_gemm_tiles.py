@@ -125,11 +125,7 @@ def test_warps_and_stages(M: int, K: int, c: bool, group: int, warps: int, stage
 
 
 HALVES = ("float16", "bfloat16")
-OTHERS = (
-    "repack_kernel",
-    "split_kernel",
-    "gemm_again_kernel",
-)  # that are cut in their own ways
+OTHERS = ("repack_kernel", "split_kernel", "gemm_again_kernel")  # that are cut in their own ways
 
 
 def problem(M: int, N: int, dtype: str, precision: str) -> Problem:

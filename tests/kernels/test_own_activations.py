@@ -9,6 +9,7 @@ import torch
 import torch.nn.functional as F
 import triton
 import triton.language as tl
+from softsigns import softsign, softsign_derivative
 from torch import Tensor, nn
 
 import compare
@@ -16,16 +17,6 @@ import triton_kernels
 from triton_kernels.activations import ACTIVATIONS, clamped
 
 DTYPES = {torch.float32: 1e-5, torch.float16: 1e-2, torch.bfloat16: 1e-1}
-
-
-@triton.jit
-def softsign(x):
-    return x / (1.0 + tl.abs(x))
-
-
-@triton.jit
-def softsign_derivative(x):
-    return 1.0 / ((1.0 + tl.abs(x)) * (1.0 + tl.abs(x)))
 
 
 @triton.jit

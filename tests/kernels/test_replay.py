@@ -128,7 +128,6 @@ def test_parts_of_a_sum_are_replayed_on_their_stream(
 
     monkeypatch.setattr(splitting, "_zeros", zeros)
     monkeypatch.setattr(_replay, "current_stream", lambda index: stream)
-    monkeypatch.setattr(_replay, "current_stream", lambda index: stream)
     x, w = matrix(8, 4096).half(), matrix(16, 4096).half()
     for _ in range(2):  # the first plan of all is tried
         tk.square(x)

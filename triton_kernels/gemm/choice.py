@@ -113,15 +113,18 @@ def candidates(problem: Problem, gpu: Gpu) -> dict[Configuration, float]:
     if not speeds or problem.M <= SMALL:
         wanted = Configuration(False, tiles_for(problem, gpu, constants))
         speeds[fitting(wanted, problem, gpu) or _SMALLEST] = 0.0
-    if problem.dtype in HALVES or problem.precision in ("tf32", "ieee"):
-        few = [tiles_for(problem, gpu, constants)]
-        if problem.M <= SMALL:
-            few = [few[0]._replace(BLOCK_N=SMALL)]
-        elif problem.precision == "tf32" or problem.dtype in HALVES:
-            few = [Configuration(False, t).of_dtype(problem.dtype).tiles for t in FEW_TILES]
-        for tiles in few:
-            if (small := fitting(Configuration(False, tiles), problem, gpu)) is not None:
-                speeds |= dict.fromkeys(split(small, problem, gpu), 0.0)
+    if problem.dtype == torch.float64 or problem.precision == "tf32x3":
+        return speeds
+    usual = Configuration(False, tiles_for(problem, gpu, constants))
+    if problem.M <= SMALL:
+        few = [usual._replace(tiles=usual.tiles._replace(BLOCK_N=SMALL))]
+    elif problem.dtype == torch.float32 and problem.precision == "ieee":
+        few = [usual]
+    else:
+        few = [Configuration(False, tiles).of_dtype(problem.dtype) for tiles in FEW_TILES]
+    for wanted in few:
+        if (small := fitting(wanted, problem, gpu)) is not None:
+            speeds |= dict.fromkeys(split(small, problem, gpu), 0.0)
     return speeds
 
 

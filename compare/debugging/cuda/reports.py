@@ -160,9 +160,8 @@ def site(
     name, inner = short_name(kernel.function), ""
     if own is not kernel:
         name = f"{short_name(own.function)} in {name}"
-    if first is not own and not Path(first.file).name.startswith(
-        "cuda_on_cpu"
-    ):  # atomicAdd's inside
+    machinery = Path(first.file).name.startswith("cuda_on_cpu")  # an atomicAdd's inside
+    if first is not own and not machinery:
         inner = f"{short_name(first.function)} at {Path(first.file).name}:{first.line}"
     file = _source(kernel.file)
     return Site(role, name, file, own.line, inner, block, thread)

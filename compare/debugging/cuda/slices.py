@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from cuda_reference._tokens import Token, closing, opening, tokens
 
 _HEADERS = {"if", "for", "while", "switch"}
-_ASSIGNING = {"=", "+=", "-=", "*=", "/=", "%=", "<<=", ">>=", "&=", "|=", "^="}
+_ASSIGNING = {"=", "+=", "-=", "*=", "/=", "%=", "<<=", ">>="}  # &=, |= and ^= are two tokens
 _LEAVING = {"return", "continue", "break"}
 _SCOPES = {"namespace", "struct", "class", "extern"}
 
@@ -33,8 +33,8 @@ class Statement:
     lines: tuple[int, int]
     inside: Statement | None
     guards: list[Statement]
-    defines: set[str] = field(default_factory=set)
-    uses: set[str] = field(default_factory=set)
+    defines: set[str] = field(init=False)
+    uses: set[str] = field(init=False)
 
     def __post_init__(self) -> None:
         self.uses = {t.text for t in self.tokens if t.kind == "name"}
@@ -45,7 +45,7 @@ def _defined(stream: list[Token]) -> Iterator[str]:
     """The names that a statement assigns to."""
     for at, token in enumerate(stream):
         before = stream[at - 1].text if at else ""
-        if token.text in _ASSIGNING or (token.text == "=" and before in "+-*/&|^"):
+        if token.text in _ASSIGNING:
             yield from _assigned(stream, at - 1 - (before in {"&", "|", "^"}))
         elif token.text in {"++", "--"}:
             near = [*stream[at + 1 : at + 2], *stream[max(0, at - 1) : at]]
@@ -167,14 +167,17 @@ class Source:
         every = [s for body in bodies for s in body]
         seeds = [s for line in wanted for s in every if s.lines[0] <= line <= s.lines[1]]
         reached = list({id(s): s for s in seeds}.values())
+        known = {id(s) for s in reached}
         for statement in reached:  # which grows
             needed = [*statement.guards, *([statement.inside] if statement.inside else [])]
             names = statement.uses | statement.defines
             needed += [each for each in owners[id(statement)] if each.defines & names]
             for name in sorted(statement.uses & self._functions.keys()):
                 needed += [s for body in self._functions[name] for s in body]
-            known = {id(s) for s in reached}
-            reached += [s for s in {id(s): s for s in needed}.values() if id(s) not in known]
+            for each in needed:
+                if id(each) not in known:
+                    known.add(id(each))
+                    reached.append(each)
         behind: dict[int, str] = {}
         for each in reached:
             if each.lines[0] not in wanted and len(behind) < most:

@@ -39,7 +39,8 @@ from triton_kernels.gemm.kernels import named, part_of, swizzle
 
 @gluon.constexpr_function
 def _accumulator(columns, DEPTH=16):
-    """How four warps hold what a wgmma of DEPTH steps of K adds up."""
+    """How four warps hold what a wgmma of DEPTH steps of K adds up: the same elements whatever
+    DEPTH is, so that the epilogue knows one."""
     return gl.NVMMADistributedLayout([3, 0], [4, 1], [16, columns, DEPTH])
 
 

@@ -137,4 +137,6 @@ class Descriptor(TensorDescriptor):  # type: ignore[misc]
 @functools.cache
 def _layout(dtype: torch.dtype, block: Block) -> Any:
     """How a block lies in shared memory."""
-    return gl.NVMMASharedLayout.get_default_for(list(block), getattr(gl, str(dtype)[6:]))
+    return gl.NVMMASharedLayout.get_default_for(
+        list(block), getattr(gl, str(dtype).removeprefix("torch."))
+    )
