@@ -12,14 +12,18 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 import contextlib
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
+import processes
 import pytest
 import torch
 from long_runs import LongRun
 
 import triton_kernels
 from compare.checking.implementations import MODES, unavailable
+from compare.debugging.cuda import side
+from cuda_reference import _replay
 from triton_kernels._launch import Launch
 
 # Over a hundred processes import the packages, here and in copies: compiled once, not by each.
@@ -38,7 +42,7 @@ else:
     # is the change's fault; "few" are for tests of tests; "thorough" draws many new ones.
     patient: Any = {"deadline": None, "suppress_health_check": [HealthCheck.too_slow]}
     patient["phases"] = set(Phase) - {Phase.explain}  # which lists lines of compare
-    settings.register_profile("quick", max_examples=100, derandomize=True, **patient)
+    settings.register_profile("quick", max_examples=50, derandomize=True, **patient)
     settings.register_profile("few", max_examples=10, derandomize=True, **patient)
     settings.register_profile("thorough", max_examples=2000, **patient)
     settings.load_profile("quick")
@@ -89,6 +93,13 @@ def own_library_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path
         for name in ("CXX", "CROSSCHECK_SANITIZE", "CUDA_REFERENCE_LIBRARIES"):
             patch.delenv(name, raising=False)
         yield folder
+
+
+@pytest.fixture
+def forked_tools(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The processes in which debug and guarded calls run their tools have torch loaded before."""
+    for module in (side, _replay):
+        monkeypatch.setattr(module, "subprocess", SimpleNamespace(run=processes.forked))
 
 
 @pytest.fixture(scope="session")

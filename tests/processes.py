@@ -6,6 +6,7 @@ process starts, or sets what torch and triton read as they load, starts a Python
 
 from __future__ import annotations
 
+import gc
 import multiprocessing
 import os
 import runpy
@@ -14,9 +15,9 @@ import sys
 import tempfile
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 OURS = {"triton_kernels", "cuda_reference", "compare"}
-LOADED = ["numpy", "torch", "triton", "triton.language", "rich.progress", "rich.table", "typer"]
 
 
 def python(
@@ -24,6 +25,8 @@ def python(
 ) -> subprocess.CompletedProcess[str]:
     """``python words``, which may begin with -m, -c or a file, with the packages that lie in a
     folder, started there."""
+    from compare.mutation.nursery import LOADED  # not at the top, which a fork runs, too
+
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(LOADED)
     with tempfile.TemporaryDirectory() as folder:
@@ -38,9 +41,20 @@ def python(
     return subprocess.CompletedProcess(list(words), process.exitcode, *texts)
 
 
+def forked(
+    command: list[str], *, env: Mapping[str, str], **options: Any
+) -> subprocess.CompletedProcess[str]:
+    """In place of subprocess.run, of a Python program: only what a sanitizer's runtime is loaded
+    into as it starts is a Python of its own."""
+    if command[0] != sys.executable or "LD_PRELOAD" in env:
+        return subprocess.run(command, env=env, **options)
+    return python(Path.cwd(), *command[1:], environment=env)
+
+
 def _main(
     where: Path, words: tuple[str, ...], environment: dict[str, str], said: list[Path]
 ) -> None:
+    gc.freeze()  # what the server loaded is not searched for garbage by each of them
     assert not OURS & set(sys.modules)  # or it would be those of the checkout
     for number, file in enumerate(said, 1):
         os.dup2(os.open(file, os.O_WRONLY | os.O_CREAT), number)

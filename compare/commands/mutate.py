@@ -92,9 +92,6 @@ def mutate(
         known = [each for each in known if not each.file.startswith(population.GLUON)]
     if not mutants:
         raise typer.BadParameter("nothing to mutate here")
-    if broken := planting.healthy(sides, plan):
-        typer.echo(f"the kernels fail before anything is planted: {broken}", err=True)
-        raise typer.Exit(1)
     drawn = mutants
     if sample is not None:
         unexplained = [m for m in mutants if explained.explanation(m, known) is None]
@@ -108,6 +105,9 @@ def mutate(
             tried = tables.read(json_file, drawn, **conditions)
         except ValueError as error:
             raise typer.BadParameter(f"--resume {error}") from None
+    if broken := planting.healthy(sides, plan):
+        typer.echo(f"the kernels fail before anything is planted: {broken}", err=True)
+        raise typer.Exit(1)
     cores = len(os.sched_getaffinity(0))
     report = tables.run(drawn, plan, jobs or cores, known, tried, **options, **conditions)
     whole = chosen == list(SPECS) and sides == ["triton", "cuda"] and not report.interrupted

@@ -7,6 +7,7 @@ and holds nothing of this project: a trial imports the packages that lie in its 
 
 from __future__ import annotations
 
+import gc
 import importlib
 import json
 import os
@@ -14,13 +15,19 @@ import runpy
 import sys
 import traceback
 
-LOADED = ("numpy", "torch", "triton", "triton.language", "rich.progress", "rich.table", "typer")
+LOADED = [
+    *("numpy", "torch", "triton", "triton.language", "rich.progress", "rich.table", "typer"),
+    # What torch imports at its first broadcast of shapes, sympy with it; and what compare imports.
+    *("torch.fx.experimental.symbolic_shapes", "torch.utils.flop_counter"),
+    *("triton.runtime.interpreter", "triton.experimental.gluon.language"),
+]
 
 
 def serve() -> None:
     """A child for every line, one after the other."""
     for name in LOADED:
         importlib.import_module(name)
+    gc.freeze()  # else each trial looks for garbage among all that is loaded
     for line in sys.stdin:
         child = os.fork()
         if child == 0:

@@ -146,7 +146,7 @@ class Elementwise(Spec):
 
     def result_shape(self, arguments: Arguments) -> tuple[int, ...]:
         """That to which the tensors broadcast."""
-        return tuple(torch.broadcast_shapes(*(t.shape for t in cases.tensors_of(arguments))))
+        return tuple(torch.broadcast_tensors(*cases.tensors_of(arguments))[0].shape)
 
     def result_dtype(self, case: Case, arguments: Arguments) -> torch.dtype:
         """Promoted as torch does."""

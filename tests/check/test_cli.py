@@ -241,6 +241,7 @@ def test_without_a_compiler_the_cuda_column_says_why(tmp_path: Path, root: Path)
 @pytest.mark.skipif("cuda-host" in unavailable(), reason="no host target here")
 def test_sanitize_runs_the_host_target_under_asan() -> None:
     words = ["square", "--dtype", "float16", "--shape", "33,129", "--sanitize", "address"]
+    words += ["--jobs", "1"]
     command = [sys.executable, "-m", "compare", "check", *words]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr

@@ -64,7 +64,7 @@ FAULTS = {
         TRITON_GEMM,
         "a_ptr + m[:, None] * stride_am + k[None, :].to(tl.int64) * stride_ak",
         "a_ptr + m[:, None] * stride_ak + k[None, :].to(tl.int64) * stride_am",
-        "gemm_bias_act float32 17x9x16 distant lattice bias=True c=full seed=0",
+        "gemm_bias_act float32 17x9x64 distant lattice bias=True c=full seed=0",
         "Triton: the kernel's logic",
     ),
     "accumulate in float16": Fault(
@@ -260,7 +260,7 @@ FAULTS = {
         CUDA_GEMM,
         "const bool in_a = m < M && k0 + column < K;",
         "const bool in_a = m < M;",
-        "gemm_bias_act float32 17x9x17 distant lattice bias=True c=full seed=0",
+        "gemm_bias_act float32 17x9x65 distant lattice bias=True c=full seed=0",
         "CUDA: the reference kernel (only tiled)",
     ),
     "missing __syncthreads before the tiles are read": Fault(

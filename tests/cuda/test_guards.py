@@ -13,7 +13,7 @@ from cuda_reference import BuildError, _compilers, _guards, load_inline
 from cuda_reference._guards import Given
 from cuda_reference._inline import InlineModule
 
-pytestmark = [needs_host_target, pytest.mark.usefixtures("own_library_cache")]
+pytestmark = [needs_host_target, pytest.mark.usefixtures("own_library_cache", "forked_tools")]
 
 SOURCE = """#include <cassert>
 __global__ void rows_kernel(const float* x, float* out, int rows, int columns, long skip) {

@@ -16,7 +16,7 @@ from cuda_reference import BuildError, _build, _compilers, load_inline
 from cuda_reference._declarations import TYPES
 from cuda_reference._inline import InlineModule
 
-pytestmark = pytest.mark.usefixtures("own_library_cache")
+pytestmark = pytest.mark.usefixtures("own_library_cache", "forked_tools")
 
 
 def nvcc_missing() -> str | None:

@@ -12,7 +12,10 @@ from written_kernels import HEADER, MANY
 from cuda_reference import BuildError, load, load_inline
 from cuda_reference._extension import Extension
 
-pytestmark = [needs_host_target, pytest.mark.usefixtures("own_library_cache", "no_gpu")]
+pytestmark = [
+    needs_host_target,
+    pytest.mark.usefixtures("own_library_cache", "forked_tools", "no_gpu"),
+]
 
 
 @pytest.fixture(scope="module")

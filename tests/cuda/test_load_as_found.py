@@ -11,7 +11,10 @@ from cached import needs_host_target
 from cuda_reference import BuildError, load
 from cuda_reference._extension import Extension
 
-pytestmark = [needs_host_target, pytest.mark.usefixtures("own_library_cache", "no_gpu")]
+pytestmark = [
+    needs_host_target,
+    pytest.mark.usefixtures("own_library_cache", "forked_tools", "no_gpu"),
+]
 
 SOURCE = """\
 #include <torch/extension.h>

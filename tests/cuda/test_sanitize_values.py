@@ -9,7 +9,7 @@ from cached import needs_host_target
 
 from cuda_reference import BuildError, _compilers, load_inline
 
-pytestmark = [needs_host_target, pytest.mark.usefixtures("own_library_cache")]
+pytestmark = [needs_host_target, pytest.mark.usefixtures("own_library_cache", "forked_tools")]
 
 SOURCE = """\
 __global__ void shifted_kernel(int* x, int n) {

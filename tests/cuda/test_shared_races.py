@@ -9,7 +9,7 @@ from cached import needs_host_target
 from cuda_reference import load_inline
 from cuda_reference._inline import InlineModule
 
-pytestmark = [needs_host_target, pytest.mark.usefixtures("own_library_cache")]
+pytestmark = [needs_host_target, pytest.mark.usefixtures("own_library_cache", "forked_tools")]
 
 # Every barrier is needed; two threads that write the same are no race, nor are two atomics.
 HEALTHY = """

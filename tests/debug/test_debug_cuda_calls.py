@@ -14,7 +14,7 @@ from compare.debugging.cuda import public
 from cuda_reference import load_inline
 from cuda_reference._inline import InlineModule
 
-pytestmark = pytest.mark.usefixtures("own_library_cache")
+pytestmark = pytest.mark.usefixtures("own_library_cache", "forked_tools")
 
 needs_host = pytest.mark.skipif(
     "cuda-host" in unavailable(), reason=f"cuda-host: {unavailable().get('cuda-host')}"

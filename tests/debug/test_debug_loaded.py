@@ -22,7 +22,7 @@ from cuda_reference._extension import Extension
 needs_host = pytest.mark.skipif(
     "cuda-host" in unavailable(), reason=f"cuda-host: {unavailable().get('cuda-host')}"
 )
-pytestmark = [needs_host, pytest.mark.usefixtures("own_library_cache")]
+pytestmark = [needs_host, pytest.mark.usefixtures("own_library_cache", "forked_tools")]
 FAST = ("values", "initcheck")  # one process, without the sanitizers
 X = torch.arange(60.0).view(3, 20)
 

@@ -39,6 +39,13 @@ def files() -> frozenset[str]:
     return frozenset(found)
 
 
+@cache
+def ends() -> frozenset[str]:
+    """Every file and folder, and every end of its path that begins with a name."""
+    parts = (PurePosixPath(path).parts for path in files())
+    return frozenset("/".join(each[i:]) for each in parts for i in range(len(each)))
+
+
 def is_path(word: str, inline: bool) -> bool:
     """Whether a word of code means a file of this repository."""
     if ELSEWHERE.search(word):
@@ -52,13 +59,15 @@ def is_path(word: str, inline: bool) -> bool:
 def exists(word: str) -> bool:
     """A path from the root, or the unmistakable end of one, as in `csrc/add.cu`."""
     word = re.sub(r":\d+$", "", word.split("::")[0]).rstrip("/").removeprefix("./")
-    return word in files() or any(path.endswith("/" + word) for path in files())
+    return word in ends()
 
 
+@cache
 def targets() -> set[str]:
     return set(re.findall(r"^([a-z][a-z-]*):", (ROOT / "Makefile").read_text(), re.M))
 
 
+@cache
 def subcommands() -> dict[str, set[str]]:
     """Command → its options."""
     commands = typer.main.get_command(app).commands
