@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from compare.pages import rendering
-from compare.reporting import changes, checks, environment, host, machine_code, speeds
+from compare.reporting import changes, checks, environment, host, machine_code, mutants, speeds
 from compare.reporting.sources import COMMANDS, ReportError, Source
 
 HERE = Path(__file__).parent
@@ -48,6 +48,7 @@ def html(sources: Sequence[Source]) -> str:
         {"what": what, "command": COMMANDS[kind]}
         for kind, what in (
             ("check", "verdicts and errors"),
+            ("mutate", "how many planted faults the check catches"),
             ("bench", "speed-ups and rooflines"),
             ("host", "what calls cost the host"),
             ("compile", "the compilers' figures"),
@@ -87,6 +88,8 @@ def _timed_or_checked(sources: Sequence[Source]) -> list[dict[str, Any]]:
 def _context(source: Source, key: str) -> dict[str, Any]:
     if source.kind == "check":
         return checks.context(source, key)
+    if source.kind == "mutate":
+        return mutants.context(source)
     if source.kind == "bench":
         return speeds.context(source, key)
     if source.kind == "host":

@@ -13,6 +13,7 @@ COMMITTED = Path(__file__).parent.parent.parent / "docs" / "benchmarks"
 # Kind → the command that makes such files, in the order of the page, which has no long runs.
 COMMANDS = {
     "check": "python -m compare check --json check.json",
+    "mutate": "python -m compare mutate --json mutate.json",
     "bench": "python -m compare bench --json bench.json",
     "host": "python -m compare bench --host --json host.json",
     "compile": "python -m compare compile --json compile.json",
@@ -65,7 +66,7 @@ def _source(file: Path, name: str) -> Source:
     kind = _kind(data)
     if kind is None:
         raise ReportError(
-            f"{name}: not what check, bench or compile write, nor a long run's; {_MADE_BY}"
+            f"{name}: not what check, mutate, bench or compile write, nor a long run's; {_MADE_BY}"
         )
     return Source(name, kind, data)
 
@@ -80,6 +81,8 @@ def _kind(data: Any) -> str | None:
     if isinstance(data.get("host"), list):
         return "host"
     if isinstance(data.get("rows"), list):
+        if isinstance(data.get("ends"), dict):
+            return "mutate"
         if isinstance(data.get("archs"), dict):
             return "compile"
         if isinstance(data.get("not_run"), dict):

@@ -1,4 +1,4 @@
-"""Files of check, bench and compile that are made up, and a reader of the page they become."""
+"""Files of the commands, made up, and a reader of the page that they become."""
 
 from __future__ import annotations
 
@@ -8,6 +8,10 @@ from typing import Any
 
 import pytest
 
+from compare.mutation.explained import Explanation
+from compare.mutation.mutant import Edit, Mutant
+from compare.mutation.planting import Trial
+from compare.mutation.tables import Report
 from compare.reporting import page
 from compare.reporting.sources import Source
 
@@ -219,12 +223,28 @@ def host_file() -> dict[str, Any]:
     }
 
 
+def mutate_file() -> dict[str, Any]:
+    """Of mutants that are made up, as the command writes it."""
+
+    def mutant(new: str) -> Mutant:
+        return Mutant("triton", "x.py", "kernel", Edit("operator", 4, 9, new), "a = b + c\n")
+
+    ends = {"b - c": "killed", "b * c": "survived", HOSTILE: "survived", "b c": "did not compile"}
+    because = "c is 0."
+    known = [Explanation("x.py", "kernel", "equivalent", because, "a = b + c", "a = b * c")]
+    trials = [Trial(mutant(new), end) for new, end in ends.items()]
+    stale = [Explanation("y.py", "gone", "gpu", "2³¹.")]
+    written = Report(trials, known, {}, stale).to_dict()
+    return {**written, "environment": ENVIRONMENT, "date": "2026-11-23"}
+
+
 def everything() -> list[Source]:
     return [
         Source("check.json", "check", check_file(failing_row())),
         Source("bench.json", "bench", bench_file(*sweep_cases(), *sample_cases())),
         Source("host.json", "host", host_file()),
         Source("compile.json", "compile", compile_file()),
+        Source("mutate.json", "mutate", mutate_file()),
     ]
 
 

@@ -78,8 +78,8 @@ def test_files_are_recognised_by_what_is_in_them(tmp_path: Path) -> None:
     ("content", "message"),
     [
         ("{", "no JSON"),
-        ("[1]", "not what check, bench or compile write"),
-        ('{"environment": {}, "rows": []}', "not what check, bench or compile write"),
+        ("[1]", "not what check, mutate, bench or compile write"),
+        ('{"environment": {}, "rows": []}', "not what check, mutate, bench or compile write"),
         (b"\xff\xfe\x00", "no JSON"),
     ],
 )

@@ -36,7 +36,7 @@ def cases(found: Page) -> set[str]:
 # ---- the page ----
 
 BENCHED = {"speed", "roofline", "sweeps", "samples"}
-SECTIONS = {"worst", "verdicts", "errors", *BENCHED, "host", "compiled", "environment"}
+SECTIONS = {"worst", "verdicts", "mutants", "errors", *BENCHED, "host", "compiled", "environment"}
 
 
 @needs_packages
@@ -54,6 +54,7 @@ def test_every_section_is_there_and_listed() -> None:
     ("kind", "gone", "command"),
     [
         ("check", {"verdicts", "errors"}, "compare check --json"),
+        ("mutate", {"mutants"}, "compare mutate --json"),
         ("bench", BENCHED, "compare bench --json"),
         ("host", {"host"}, "compare bench --host --json"),
         ("compile", {"compiled"}, "compare compile --json"),
@@ -66,6 +67,17 @@ def test_a_section_without_a_file_is_left_out_with_its_command(
     ids = {attributes["id"] for tag, attributes in found.elements if tag == "h2"}
     assert ids == SECTIONS - gone
     assert command in found.text.split("Not on this page")[1]
+
+
+@needs_packages
+def test_a_file_of_mutate_tells_its_score_and_its_survivors() -> None:
+    found = whole()
+    assert "50.0 %: 1 of 4 killed; survivors: 1 explained, 1 not." in " ".join(found.text.split())
+    assert ["x.py", "1", "1", "✗ 1", "–", "1"] in found.rows
+    assert f"− a = b + c+ a = {HOSTILE}" in found.text
+    (row,) = [row for row in found.rows if row[0].startswith("x.py:1")]
+    assert row[1:] == ["− a = b + c+ a = b * c", "equivalent: c is 0."]
+    assert "explains nothing any more: y.py" in found.text
 
 
 @needs_packages
