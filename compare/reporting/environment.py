@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import datetime
 from typing import Any
 
 from compare.reporting.sources import COMMANDS, Source
@@ -16,12 +17,30 @@ _STATE = {
 }
 
 
+def _commit(name: str) -> str:
+    """A commit in as many digits as tell it from others, and whether files were changed."""
+    digits, *dirty = name.split("-")
+    return "-".join([digits[:12], *dirty])
+
+
+def _date(told: str) -> str:
+    """A date of ISO 8601, to the minute; anything else as it is."""
+    try:
+        at = datetime.fromisoformat(told)
+    except ValueError:
+        return told
+    return at.strftime("%Y-%m-%d %H:%M %Z").strip() if "T" in told else told
+
+
+_SHORT = {"commit": _commit, "date": _date}  # whole, they do not fit on a line of a card
+
+
 def card(source: Source) -> dict[str, Any]:
     """A file's name, its command, and what it says of machine, versions, commit and date."""
     data = source.data
     facts = {_NAMES.get(key, key): value for key, value in data["environment"].items()}
-    facts |= {key: data[key] for key in ("commit", "date") if data.get(key)}
-    if source.kind != "bench":
+    facts |= {key: tell(data[key]) for key, tell in _SHORT.items() if data.get(key)}
+    if source.kind not in ("bench", "profile"):
         facts["time it took"] = f"{data['seconds']:.0f} s"
     if "cold" in data:
         facts["cache"] = "cold" if data["cold"] else "warm"
