@@ -5,6 +5,7 @@ from __future__ import annotations
 from datetime import datetime
 from typing import Any
 
+from compare.profiling.folder import MADE_BY
 from compare.reporting.sources import COMMANDS, Source
 
 _NAMES = {"triton_kernels": "this package", "cuda": "CUDA", "gpu": "GPU"}
@@ -38,8 +39,8 @@ _SHORT = {"commit": _commit, "date": _date}  # whole, they do not fit on a line 
 def card(source: Source) -> dict[str, Any]:
     """A file's name, its command, and what it says of machine, versions, commit and date."""
     data = source.data
-    facts = {_NAMES.get(key, key): value for key, value in data["environment"].items()}
-    facts |= {key: tell(data[key]) for key, tell in _SHORT.items() if data.get(key)}
+    told = data["environment"] | {key: data[key] for key in _SHORT if data.get(key)}
+    facts = {_NAMES.get(key, key): _SHORT.get(key, str)(value) for key, value in told.items()}
     if source.kind not in ("bench", "profile"):
         facts["time it took"] = f"{data['seconds']:.0f} s"
     if "cold" in data:
@@ -51,7 +52,9 @@ def card(source: Source) -> dict[str, Any]:
     facts |= _ceilings(data.get("ceilings") or {})
     return {
         "name": source.name,
-        "command": COMMANDS[source.kind].split(" --json")[0],
+        "command": MADE_BY
+        if source.kind == "profile"
+        else COMMANDS[source.kind].split(" --json")[0],
         "facts": {key: str(value) for key, value in facts.items()},
     }
 

@@ -2,52 +2,50 @@
 
 from __future__ import annotations
 
+import shlex
 from typing import Any
 
-from compare.profiling.reading import Kernel, Profile, short
-from compare.profiling.tables import number_of
+from compare.cases import Case
+from compare.profiling import tables
+from compare.profiling.counters import METRICS, Counted
+from compare.profiling.reading import Kernel, Profile
 from compare.reporting.sources import Source
-from compare.timing.tables import number
 
 
 def context(source: Source) -> dict[str, Any]:
     """What the template shows of the file."""
     data = source.data
-    profiles = [
-        Profile(**{**row, "kernels": [Kernel(**kernel) for kernel in row["kernels"]]})
-        for row in data["profiles"]
+    case = Case(data["op"], data["dtype"], tuple(data["shape"]), options=data["options"])
+    profiles = tables.fastest_first(map(_profile, data["profiles"]))
+    counted = [
+        (each["provider"], [tables.counted_line(Counted(**kernel)) for kernel in each["kernels"]])
+        for each in data["counters"]
     ]
-    profiles.sort(key=lambda profile: profile.gpu)
     return {
         "name": source.name,
         **{each: data[each] for each in ("op", "dtype", "steps", "calls", "problems")},
-        "shape": "×".join(map(str, data["shape"])),
-        "options": "".join(f" {name}={value}" for name, value in data["options"].items()),
-        "providers": [_provider(profile) for profile in profiles],
-        "kernels": [(profile.provider, _kernels(profile)) for profile in profiles],
+        "shape": "×".join(map(str, case.shape)),
+        "options": "".join(f" {name}={value}" for name, value in case.options.items()),
+        "replay": _replay(case, [profile.provider for profile in profiles]),
+        "titles": _titles(tables.OVERVIEW),
+        "providers": [tables.overview_line(profile) for profile in profiles],
+        "kernels": [(profile.provider, tables.kernel_lines(profile)) for profile in profiles],
+        "metrics": _titles(METRICS.values()),
+        "counted": [(provider, lines) for provider, lines in counted if lines],
+        "uncounted": {e["provider"]: e["problem"] for e in data["counters"] if e["problem"]},
     }
 
 
-def _provider(profile: Profile) -> dict[str, str]:
-    seen = bool(profile.kernels)
-    return {
-        "provider": profile.provider,
-        "gpu": number(profile.gpu) if seen else "none seen",
-        "count": number_of(sum(kernel.count for kernel in profile.kernels)),
-        "host": number(profile.host),
-        "first": "–" if profile.first is None else number(profile.first),
-        "idle": "–" if profile.idle is None else f"{100 * profile.idle:.0f} %",
-    }
+def _profile(row: dict[str, Any]) -> Profile:
+    return Profile(**{**row, "kernels": [Kernel(**kernel) for kernel in row["kernels"]]})
 
 
-def _kernels(profile: Profile) -> list[dict[str, str]]:
-    total = sum(kernel.microseconds for kernel in profile.kernels)
-    return [
-        {
-            "name": short(kernel.name),
-            "count": number_of(kernel.count),
-            "time": number(kernel.microseconds),
-            "share": f"{100 * kernel.microseconds / total:.0f} %" if total else "–",
-        }
-        for kernel in profile.kernels
-    ]
+def _titles(names: Any) -> list[str]:
+    return [name.replace("\n", " ") for name in names]
+
+
+def _replay(case: Case, names: list[str]) -> str:
+    """The command line that profiles the case again."""
+    words = ["python", "-m", "compare", "profile", *case.words, "--dtype", case.dtype]
+    words += ["--shape", ",".join(map(str, case.shape))]
+    return shlex.join([*words, "--providers", ",".join(names)])

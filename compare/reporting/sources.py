@@ -16,7 +16,7 @@ COMMANDS = {
     "mutate": "python -m compare mutate --json mutate.json",
     "bench": "python -m compare bench --json bench.json",
     "host": "python -m compare bench --host --json host.json",
-    "profile": "python -m compare profile linear_gelu",
+    "profile": "python -m compare profile linear_gelu --json profile.json",
     "compile": "python -m compare compile --json compile.json",
     "long": "make fuzz (kills, endurance, sanitizers, package)",
 }
