@@ -96,7 +96,7 @@ def test_a_file_of_profile_tells_kernels_times_gaps_and_counters() -> None:
     ]
     assert ["mul<float, 4>", "1", "1.50", "75 %"] in found.rows
     (counted,) = [row for row in found.rows if row[0] == "add_flat ×2"]
-    assert counted[1:4] == ["n/a", "12.5", "12.5"]
+    assert counted[1:4] == ["n/a", "12.5", "12.50"]
     assert "no counters of eager: ncu saw no kernel" in found.text
     assert "✗ cuda: wrong: off by 3" in found.text
     assert "add float16 2048×2048 alpha=2 5 steps of 10 calls, profile.json" in found.text
