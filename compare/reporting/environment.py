@@ -75,13 +75,11 @@ def _state(before: dict[str, Any], after: dict[str, Any]) -> dict[str, str]:
         values = [each[key] for each in (before, after) if each.get(key) is not None]
         words = dict.fromkeys(f"{value:.0f}" for value in values)
         if words:
-            facts[f"{name}, before → after" if len(words) > 1 else name] = (
-                f"{' → '.join(words)} {unit}"
-            )
+            facts[name] = f"{' → '.join(words)} {unit}"
     throttling = [each["throttling"] for each in (before, after) if "throttling" in each]
     if throttling:
         words = dict.fromkeys(", ".join(each) or "none" for each in throttling)
-        facts["throttling, before → after" if len(words) > 1 else "throttling"] = " → ".join(words)
+        facts["throttling"] = " → ".join(words)
     return facts
 
 

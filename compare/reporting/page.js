@@ -37,7 +37,7 @@
     for (const part of parts) {
       const own = part.dataset;
       part.hidden = ["op", "dtype"].some((name) => {
-        return wanted[name].value && own[name] && own[name] !== wanted[name].value;
+        return wanted[name].value && own[name] && !own[name].split(" ").includes(wanted[name].value);
       }) || Boolean(own.shape && !sizes(own.shape).includes(shape));
     }
     for (const op of document.querySelectorAll(".op")) {
@@ -49,9 +49,6 @@
     for (const link of document.querySelectorAll("nav a")) {
       const section = document.getElementById(link.hash.slice(1)).closest("section");
       link.parentElement.hidden = section.hidden;
-    }
-    for (const figure of document.querySelectorAll(".overview")) {
-      figure.hidden = Boolean(wanted.op.value || wanted.dtype.value);
     }
     // Where none of the first lines is asked for, the others are the first.
     for (const others of document.querySelectorAll(".others")) {

@@ -31,7 +31,7 @@ def context(source: Source) -> dict[str, Any]:
         "providers": [tables.overview_line(profile) for profile in profiles],
         "kernels": [(profile.provider, tables.kernel_lines(profile)) for profile in profiles],
         "metrics": _titles(METRICS.values()),
-        "counted": [(provider, lines) for provider, lines in counted if lines],
+        "counted": counted if any(lines for _, lines in counted) else [],
         "uncounted": {e["provider"]: e["problem"] for e in data["counters"] if e["problem"]},
     }
 

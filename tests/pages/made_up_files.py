@@ -237,7 +237,7 @@ def mutate_file() -> dict[str, Any]:
     known = [Explanation("x.py", "kernel", "equivalent", because, "a = b + c", "a = b * c")]
     trials = [Trial(mutant(new), end) for new, end in ends.items()]
     stale = [Explanation("y.py", "gone", "gpu", "2³¹.")]
-    written = Report(trials, known, {}, stale).to_dict()
+    written = Report(trials, known, {"ops": ["add", "square"]}, stale).to_dict()
     return {**written, "environment": ENVIRONMENT, "date": "2026-11-23"}
 
 
@@ -277,7 +277,7 @@ def everything() -> list[Source]:
     ]
 
 
-VOID = {"meta", "link", "br", "input"}
+VOID = {"meta", "link", "br", "input", "wbr"}
 
 
 class Page(HTMLParser):
