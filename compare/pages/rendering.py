@@ -39,7 +39,8 @@ def _breaking(name: str) -> Any:
         if lines[-1] and len(lines[-1]) + len(piece) > LINE:
             lines.append("")
         lines[-1] += piece
-    return importlib.import_module("markupsafe").Markup("<wbr>").join(lines)
+    markup = importlib.import_module("jinja2").utils.markupsafe.Markup
+    return markup("<wbr>").join(lines)
 
 
 def render(template: Path, **context: Any) -> str:

@@ -57,10 +57,10 @@ def html(sources: Sequence[Source]) -> str:
         {"what": what, "command": COMMANDS[kind]}
         for kind, what in (
             ("check", "verdicts and errors"),
-            ("mutate", "how many planted faults the check catches"),
             ("bench", "speed-ups and rooflines"),
             ("host", "what calls cost the host"),
             ("profile", "kernels and gaps of calls"),
+            ("mutate", "how many planted faults the check catches"),
             ("compile", "the compilers' figures"),
         )
         if not contexts[kind]

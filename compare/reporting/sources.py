@@ -13,10 +13,10 @@ COMMITTED = Path(__file__).parent.parent.parent / "docs" / "benchmarks"
 # Kind → the command that makes such files, in the order of the page, which has no long runs.
 COMMANDS = {
     "check": "python -m compare check --json check.json",
-    "mutate": "python -m compare mutate --json mutate.json",
     "bench": "python -m compare bench --json bench.json",
     "host": "python -m compare bench --host --json host.json",
     "profile": "python -m compare profile linear_gelu --json profile.json",
+    "mutate": "python -m compare mutate --json mutate.json",
     "compile": "python -m compare compile --json compile.json",
     "long": "make fuzz (kills, endurance, sanitizers, package)",
 }
