@@ -22,7 +22,8 @@ from typing import Any
 
 from compare.checking.implementations import MODES, unavailable
 from compare.mutation.mutant import PACKAGES, ROOT, Edit, Mutant
-from compare.mutation.population import CSRC, GLUON, is_target, judges, of_target
+from compare.mutation.population import GLUON, is_target, judges, of_target
+from compare.mutation.reach import CSRC
 from compare.ops import CUDA, sources
 
 SECONDS = 600  # for all that is tried with one mutant
