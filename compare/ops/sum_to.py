@@ -69,9 +69,15 @@ VECTORS = [
     ((3, 70, 12, 1), "gaps"),  # a few addends in a row
     ((2, 9000), "column"),
     ((1, 16, 6, 40), "gaps"),
+    # Of none, which it reads many rows at once of: the last ones cut off, and whole.
+    ((8191, 33), "row"),  # its last tile is whole but for a row
+    ((2112, 65), "row"),
+    ((2103, 65), "row"),
+    ((1090, 1, 9, 3), "gaps"),
 ]
 BIG = 1 << 18  # elements: roundings are those of smaller ones
 LARGE = [((2048, 2048), "row"), ((512, 16384), "row"), ((9, 262144), "row"), ((9, 262147), "row")]
+LARGE += [((4301, 517), "column"), ((4301, 1201), "column"), ((30001, 777), "row")]
 
 
 class SumTo(Spec):

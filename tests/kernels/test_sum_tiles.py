@@ -12,13 +12,18 @@ import triton_kernels
 from triton_kernels.interpreter import cross_compile
 
 
-def passes(x: Tensor, shape: tuple[int, ...]) -> list[tuple[int, ...]]:
-    """BLOCK_K, BLOCK_R, STAGES, num_warps and the number of parts of each pass."""
+def passes(
+    x: Tensor, shape: tuple[int, ...], across: list[int] | None = None
+) -> list[tuple[int, ...]]:
+    """BLOCK_K, BLOCK_R, STAGES, num_warps and the number of parts of each pass; ``across`` gets
+    the programs of a part."""
     names = "BLOCK_K", "BLOCK_R", "STAGES", "num_warps"
     found: list[tuple[int, ...]] = []
 
     def note(kernel: Any, grid: tuple[int, ...], *args: Any, **meta: Any) -> None:
         found.append((*(meta[name] for name in names), grid[1]))
+        if across is not None:
+            across.append(grid[0])
 
     with pytest.MonkeyPatch.context() as patch, cross_compile.compiling(90):
         patch.setattr(cross_compile, "launch", note)
@@ -43,10 +48,10 @@ WARP = (256, 4, 1, 1)
         (meta(4096, 48), (48,), WIDE),
         (meta(4096, 16), (16,), (16, 512, 3, 4)),
         (meta(16, 512, 4096), (16, 1, 4096), WIDE),
-        (meta(4096, 100), (100,), (16, 128, 1, 4)),  # rows of no whole number of vectors
+        (meta(4096, 100), (100,), WIDE),  # rows of no whole number of vectors: many at once
         (meta(4096, 104)[:, :96], (96,), WIDE),  # that start at vectors
         (meta(4096, 100)[:, :96], (96,), (32, 128, 1, 4)),  # between them
-        (meta(4096, 7), (7,), (8, 512, 1, 8)),
+        (meta(4095, 7), (7,), (8, 512, 1, 8)),  # too few rows for that
         (meta(4096, 192)[:, ::2], (96,), (32, 128, 1, 4)),  # of which every other is read
         (meta(4096, 96)[1:, 1:], (95,), (32, 128, 1, 4)),
         (meta(4096 * 96 + 1)[1:].view(4096, 96), (96,), (32, 128, 1, 4)),
@@ -77,7 +82,10 @@ WARP = (256, 4, 1, 1)
         (meta(100000, 201), (100000, 1), (32, 32, 1, 4)),  # by single elements
         (meta(1000, 5609), (1000, 1), (1, 1024, 1, 4)),  # few rows: no smaller tiles
         (meta(4000, 5609), (4000, 1), (1, 1024, 1, 4)),
-        (meta(20000, 1151), (20000, 1), (8, 128, 1, 4)),  # of 1024 the second would be empty mostly
+        (meta(20000, 1151), (20000, 1), (2, 256, 1, 4)),
+        (meta(2000, 1151), (2000, 1), (1, 1024, 1, 4)),
+        (meta(20000, 1151, dtype=FLOAT), (20000, 1), (1, 2048, 1, 4)),  # at once
+        (meta(20000, 333), (20000, 1), (4, 512, 1, 4)),
         (meta(400, 200), (400, 1), (1, 256, 1, 4)),  # few: at once
         (meta(790, 12704), (790, 1), (1, 4096, 1, 8)),
         (meta(4864), (), (1, 4096, 1, 8)),
@@ -93,11 +101,11 @@ def test_the_first_pass(x: Tensor, shape: tuple[int, ...], tile: tuple[int, ...]
     ("x", "shape", "tiles", "parts"),
     [  # measured on an H200 as the fastest, or within 5 % of it
         (meta(256, 1024), (1024,), 2, 1),
-        (meta(512, 4096), (4096,), 4, 4),
-        (meta(1024, 1024), (1024,), 8, 8),
-        (meta(2048, 2048), (2048,), 16, 16),
-        (meta(4096, 4096), (4096,), 32, 16),
-        (meta(16384, 4096), (4096,), 128, 33),
+        (meta(512, 4096), (4096,), 4, 1),
+        (meta(1024, 1024), (1024,), 8, 4),
+        (meta(2048, 2048), (2048,), 16, 8),
+        (meta(4096, 4096), (4096,), 32, 8),
+        (meta(16384, 4096), (4096,), 128, 16),
         (meta(16384, 16384), (16384,), 128, 1),
         (meta(512, 65536), (65536,), 4, 1),
         (meta(64, 65536), (65536,), 16, 8),
@@ -110,3 +118,23 @@ def test_parts_keep_a_gpu_busy(x: Tensor, shape: tuple[int, ...], tiles: int, pa
     (*_, first), *rest = passes(x, shape)
     assert first == -(-tiles // -(-tiles // parts))
     assert [count for *_, count in rest] == [1] * (parts > 1)
+
+
+@pytest.mark.parametrize(
+    ("x", "columns", "programs", "second"),
+    [
+        (meta(2**20, 5), 5, 5, (1, 4096, 1, 8)),  # 64 rows of 5 are 5 tiles of 64
+        (meta(2**20, 33), 33, 33, (4, 2048, 1, 16)),
+        (meta(2**16, 100), 100, 7, WIDE),  # 4 rows are whole vectors
+        (meta(2**16, 101), 101, 26, (16, 128, 1, 4)),  # 16 rows
+        (meta(2**20, 32), 32, 1, (4, 1024, 1, 8)),  # are such vectors themselves
+        (meta(2**20, 64)[:, :33], 33, 3, (4, 1024, 1, 8)),  # not one after the other
+        (meta(500, 4003), 4003, 63, (64, 16, 1, 4)),  # not enough of them
+    ],
+)
+def test_rows_of_no_whole_vectors_are_read_at_once(
+    x: Tensor, columns: int, programs: int, second: tuple[int, ...]
+) -> None:
+    grids: list[int] = []
+    assert passes(x, (columns,), grids)[1][:4] == second
+    assert grids[0] == programs

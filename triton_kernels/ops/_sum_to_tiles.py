@@ -25,7 +25,10 @@ FEW = 512  # results: one program each
 SQUARE = 32  # results and addends, where short rows are read by single elements
 WIDE_TILE = 64, 128  # results and addends, where whole vectors are read ahead of the additions
 ENOUGH = 256  # programs of several warps that walk along one dimension: no second pass makes more
-PROGRAMS = 1056  # to make of fewer, eight a multiprocessor of an H200; twice as many are better
+SHORTEST_ALONE = 300  # addends in a row read by single elements, of which a program has few rows
+MANY_ROWS = 64  # times as many as are read as one, at least
+PROGRAMS = 1056  # to make of fewer, eight a multiprocessor of an H200; of tiles that are not read
+# ahead twice as many are better
 
 
 class Tile(NamedTuple):
@@ -58,12 +61,26 @@ def tile_of(kept: Dims, reduced: Dims, x_key: tuple[torch.dtype, bool]) -> Tile:
     return _any(kept, reduced)
 
 
+def tile_of_parts(kept: Dims, parts: Dims, compute: torch.dtype) -> Tile:
+    """The tile for partial sums, which are in L2: of many parts each program has few results, or
+    few programs would have all that is left to do."""
+    across = triton.next_power_of_2(max(1, size(parts)))
+    if across < TILE // 2:
+        return tile_of(kept, parts, (compute, True))
+    if size(kept) < 8:
+        block_r = min(across, 4 * TILE)
+        return Tile(1, block_r, num_warps=max(4, block_r // 512))
+    return Tile(4, min(across, TILE), num_warps=min(across, TILE) // 128)
+
+
 def _along_addends(kept: Dims, reduced: Dims, dtype: torch.dtype, aligned: bool) -> Tile:
     """Where each result's addends are next to each other."""
     results, addends = size(kept), size(reduced)
     along, across = (triton.next_power_of_2(max(1, n)) for n in (results, addends))
     # Half of what is added, or less, at a time, and so at least two loads under way.
     if len(reduced) > 1 and reduced[0][0] < SHORT:
+        if addends >= 8 * TILE:
+            return Tile(min(along, 4), TILE // 4)
         half = max(4, triton.next_power_of_2(reduced[0][0]) // 2)
         return Tile(min(along, 2 * TILE // half), half)
     few = results <= (PROGRAMS if addends >= 4 * TILE else FEW)
@@ -72,12 +89,17 @@ def _along_addends(kept: Dims, reduced: Dims, dtype: torch.dtype, aligned: bool)
         return Tile(1, block_r, num_warps=8 if block_r > TILE else 4)
     if len(reduced) > 1 and across >= 2 * TILE:
         return Tile(1, 2 * TILE, num_warps=8)
+    vectors = aligned and _in_vectors(reduced, kept, dtype)
+    squares = not vectors and addends <= SHORTEST_ALONE and results >= SQUARE * PROGRAMS
+    if not (vectors or squares) and TILE // 8 < addends < 8 * TILE:  # all at once, or little
+        if across <= (TILE // 4 if dtype.itemsize == 2 else TILE):
+            return Tile(min(along, TILE // across), across)
+        return Tile(2, TILE // 8) if results >= 4 * PROGRAMS else Tile(1, TILE // 2)
     half = min(max(4, across // 2), TILE // 2)
     if half > NARROWEST and addends < 4 * half:  # little shall hang over, if rows are enough
         narrower = max(NARROWEST, _elementwise.cut(addends, half))
         half = narrower if results * narrower >= PROGRAMS * TILE // 2 else half
-    vectors = aligned and _in_vectors(reduced, kept, dtype)
-    if not vectors and across <= 512 and results >= SQUARE * PROGRAMS:
+    if squares:
         half = min(half, SQUARE)
     return Tile(min(along, TILE // 2 // half), half)
 
@@ -129,13 +151,28 @@ def _in_vectors(dense: Dims, others: Dims, dtype: torch.dtype) -> bool:
     return stride == 1 and (many or unit(dense, others) * dtype.itemsize >= 16)
 
 
+def rows_at_once(kept: Dims, reduced: Dims, dtype: torch.dtype, aligned: bool) -> int:
+    """How many of x's rows are read as one, where a second pass adds up anyway: so many that
+    threads access whole vectors, and that no tile hangs over short rows. 1 is one by one."""
+    if len(kept) != 1 or len(reduced) != 1 or _in_vectors(kept, reduced, dtype) or not aligned:
+        return 1
+    ((results, stride, _),), ((addends, pitch, _),) = kept, reduced
+    multiple = WIDE_TILE[0] if results < WIDE_TILE[0] else 16
+    rows = multiple // math.gcd(multiple, results)
+    many = addends >= rows * max(MANY_ROWS, results // 2)
+    return rows if stride == 1 and pitch == results and many else 1
+
+
 def parts_of(kept: Dims, reduced: Dims, tile: Tile) -> int:
     """Into how many parts the addends are cut, so that a GPU is busy: 1 is one pass."""
     programs, tiles = cdiv(size(kept), tile.BLOCK_K), size(reduced) // tile.BLOCK_R
     enough = len(reduced) == 1 and tile.num_warps > 1 and programs >= ENOUGH
-    if enough or tiles < 4:
+    if enough or tiles < (5 if tile.STAGES > 1 else 4):
         return 1
     busy, better = PROGRAMS // programs, 2 * PROGRAMS // programs
+    if tile.STAGES > 1:  # of few tiles none is read ahead
+        ahead = 4 if programs * tiles >= PROGRAMS else 2
+        return max(1, min(busy, tiles // ahead))
     return max(1, min(tiles, max(busy, min(better, tiles // 2))))
 
 

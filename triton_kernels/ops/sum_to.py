@@ -44,6 +44,7 @@ def _addends(
     kept_mask,
     start,
     end,
+    limit,
     reduced_sizes,
     reduced_strides,
     REDUCED_NDIM: tl.constexpr,
@@ -52,8 +53,8 @@ def _addends(
     REDUCED_UNIT: tl.constexpr,
     BLOCK_R: tl.constexpr,
 ):
-    """A tile of x, [BLOCK_K, BLOCK_R], with 0 for what is not there. An ``end`` of None is beyond
-    it."""
+    """A tile of x, [BLOCK_K, BLOCK_R], with 0 for what is not there: from addend ``end`` on, or
+    from element ``limit`` of x on. Either is None where it is beyond the tile."""
     r = start + tl.arange(0, BLOCK_R).to(INDEX)
     offset = tl.zeros([BLOCK_R], INDEX)
     rest = r
@@ -67,6 +68,8 @@ def _addends(
     mask = kept_mask[:, None]
     if end is not None:
         mask = mask & (r < end)[None, :]
+    if limit is not None:
+        mask = mask & (x_start[:, None] + offset[None, :] < limit)
     return tl.load(x_ptr + x_start[:, None] + offset[None, :], mask=mask, other=0)
 
 
@@ -78,6 +81,7 @@ def sum_kernel(
     kept,
     reduced,
     part,
+    limit,
     kept_sizes,
     kept_strides,
     out_strides,
@@ -102,7 +106,8 @@ def sum_kernel(
     all strides but that one's are multiples of, and come divided by: so the compiler sees that,
     too. REDUCED_UNIT likewise, and OUT_UNIT of out's strides. Only the last tile of a part has a
     mask of addends: under one, accesses are wide only if the end is a multiple of them, and each
-    element takes a comparison more.
+    element takes a comparison more. If x ends at element ``limit``, amid the last addends, every
+    part has such a tile.
     """
     if KEPT_UNIT > 1:
         kept = tl.cast(kept, INDEX) * KEPT_UNIT
@@ -122,17 +127,18 @@ def sum_kernel(
         out_offset += i * (out_strides[d] if d == 0 else out_strides[d] * OUT_UNIT)
     begin = tl.program_id(1).to(INDEX) * part
     end = tl.minimum(begin + part, reduced)
-    whole = begin + (end - begin) // BLOCK_R * BLOCK_R
+    certain = end if limit is None else end - 1
+    whole = begin + (certain - begin) // BLOCK_R * BLOCK_R
     total = tl.zeros([BLOCK_K, BLOCK_R], C)
     for start in tl.range(begin, whole, BLOCK_R, num_stages=STAGES):
         x = _addends(
-            x_ptr, x_start, k < kept, start, None, reduced_sizes, reduced_strides,
+            x_ptr, x_start, k < kept, start, None, None, reduced_sizes, reduced_strides,
             REDUCED_NDIM, INDEX, KEPT_UNIT, REDUCED_UNIT, BLOCK_R,
         )  # fmt: skip
         total += tl.cast(x, C)
     if whole < end:
         x = _addends(
-            x_ptr, x_start, k < kept, whole, end, reduced_sizes, reduced_strides,
+            x_ptr, x_start, k < kept, whole, end, limit, reduced_sizes, reduced_strides,
             REDUCED_NDIM, INDEX, KEPT_UNIT, REDUCED_UNIT, BLOCK_R,
         )  # fmt: skip
         total += tl.cast(x, C)
@@ -275,17 +281,33 @@ def _passes(
     dense = [1]
     for size, *_ in kept:
         dense.append(dense[-1] * size)
-    first: Dims = [(n, xs, at) for (n, xs, _), at in zip(kept, dense)]
-    leaving = _pass(first, reduced, parts, tile, compute)
-    parts = leaving.launch.grid[1]
+    rows = tiles.rows_at_once(kept, reduced, *keys[0])
+    if rows > 1:  # as many results more, of which the second pass adds those of one column
+        addends = tiles.size(reduced)
+        wide: Dims = [(rows * results, 1, 1)]
+        rest: Dims = [(cdiv(addends, rows), rows * results, 0)]
+        tile = tiles.tile_of(wide, rest, keys[0])
+        parts, limit = tiles.parts_of(wide, rest, tile), results * addends
+        leaving = _pass(wide, rest, parts, tile, compute, limit if addends % rows else None)
+    else:
+        first: Dims = [(n, xs, at) for (n, xs, _), at in zip(kept, dense)]
+        leaving = _pass(first, reduced, parts, tile, compute)
+    parts = leaving.launch.grid[1] * rows
     second = _elementwise.coalesced([(n, at, os) for (n, _, os), at in zip(kept, dense)])
-    rest: Dims = [(parts, results, 0)]
-    adding = _pass(second, rest, 1, tiles.tile_of(second, rest, (compute, True)), compute)
+    rest = [(parts, results, 0)]
+    adding = _pass(second, rest, 1, tiles.tile_of_parts(second, rest, compute), compute)
     return (parts, results), leaving, adding
 
 
-def _pass(kept: Dims, reduced: Dims, parts: int, tile: Tile, compute: torch.dtype) -> _Pass:
-    """A launch that leaves so many parts of the sums, or fewer."""
+def _pass(
+    kept: Dims,
+    reduced: Dims,
+    parts: int,
+    tile: Tile,
+    compute: torch.dtype,
+    limit: int | None = None,
+) -> _Pass:
+    """A launch that leaves so many parts of the sums, or fewer, of x's first ``limit`` elements."""
     results, addends = tiles.size(kept), tiles.size(reduced)
     units = tiles.unit(kept, reduced), tiles.unit(reduced, kept)
     out_unit = tiles.out_unit(kept) if units[0] > 1 else 1
@@ -316,6 +338,7 @@ def _pass(kept: Dims, reduced: Dims, parts: int, tile: Tile, compute: torch.dtyp
         results // units[0],
         addends // units[1],
         part,
+        limit,
         _divided(kept_sizes, units[0], 1),
         _divided(kept_strides, units[1], units[0] * units[1]),
         _divided(out_strides, 1, out_unit),
