@@ -38,11 +38,13 @@ Function = Callable[..., Any]
 
 @dataclass(frozen=True)
 class Effort:
-    """How much measuring a row is worth: rounds, calls a round, of which training has fewer."""
+    """How much measuring a row is worth: rounds, and calls a round. New shapes, whose tensors are
+    all made before, and training have fewer of them."""
 
     rounds: int = 15
     calls: int = 150
     steps: int = 40
+    new: int = 50
 
 
 @dataclass
@@ -137,7 +139,7 @@ def measure(
     row.problems = _wrong(job, made, device)
     running = [name for name in made if name not in row.problems]
     samples = {name: Samples([], []) for name in running}
-    many = effort.steps if what == TRAINING else effort.calls
+    many = {NEW: effort.new, TRAINING: effort.steps}.get(what, effort.calls)
     shuffled = random.Random(0)
     for number in range(-1, effort.rounds):  # the first is the warm-up
         sets = _arguments(job, (number + 1) * many, many, device)

@@ -77,7 +77,7 @@ def test_the_host_is_timed_and_not_the_gpu(clocked: Clocked, what: str) -> None:
 
 
 def test_a_new_shape_is_new_to_everybody_every_time(clocked: Clocked) -> None:
-    clocked.measure(clocked.spec(), NEW, effort=Effort(4, 6))
+    clocked.measure(clocked.spec(), NEW, effort=Effort(4, new=6))
     timed = {name: shapes[host.TRIED :] for name, shapes in clocked.shapes.items()}
     assert set(timed) == {"triton", "cuda", "eager"}
     for shapes in timed.values():
@@ -102,7 +102,7 @@ def test_what_is_wrong_is_not_timed(clocked: Clocked, what: str, first: int) -> 
         calls.append(x)
         return torch.square(x) + (len(calls) > first + (what == TRAINING) - 1)
 
-    row = clocked.measure(clocked.spec(wrong), what, effort=Effort(3, 2, 2))
+    row = clocked.measure(clocked.spec(wrong), what, effort=Effort(3, 2, 2, 2))
     assert row is not None
     assert set(row.times) == {"cuda", "eager"}
     assert row.problems["triton"].startswith("wrong: ")
@@ -112,10 +112,10 @@ def test_a_wrong_gradient_is_not_timed(clocked: Clocked) -> None:
     def wrong(x: Tensor) -> Tensor:
         return x * x.detach()
 
-    row = clocked.measure(clocked.spec(wrong), TRAINING, effort=Effort(3, 2, 2))
+    row = clocked.measure(clocked.spec(wrong), TRAINING, effort=Effort(3, 2, 2, 2))
     assert row is not None
     assert row.problems["triton"].startswith("wrong: off by ")
-    assert clocked.measure(clocked.spec(wrong), SEEN, effort=Effort(3, 2, 2)).problems == {}  # type: ignore[union-attr]
+    assert clocked.measure(clocked.spec(wrong), SEEN, effort=Effort(3, 2, 2, 2)).problems == {}  # type: ignore[union-attr]
 
 
 def test_who_raises_in_the_middle_has_no_times(clocked: Clocked) -> None:
@@ -137,22 +137,22 @@ def test_who_raises_in_the_middle_has_no_times(clocked: Clocked) -> None:
 def test_no_row_without_a_gradient(clocked: Clocked) -> None:
     spec = clocked.spec(lambda x: torch.square(x.detach()))
     names = ("triton", "eager")
-    assert clocked.measure(spec, TRAINING, names=names, effort=Effort(2, 2, 2)) is None
-    assert clocked.measure(spec, SEEN, names=names, effort=Effort(2, 2, 2)) is not None
+    assert clocked.measure(spec, TRAINING, names=names, effort=Effort(2, 2, 2, 2)) is None
+    assert clocked.measure(spec, SEEN, names=names, effort=Effort(2, 2, 2, 2)) is not None
 
 
 def test_a_training_step_of_the_model() -> None:
     """Ours and torch's have the same loss and gradients, and every step is the same."""
     job = Job(None, Case(MODEL, "float32", (8, 6, 12)), TRAINING)
     with triton_kernels.interpret():
-        row = host.measure(job, effort=Effort(2, 1, 1), device="cpu", synchronize=lambda: None)
+        row = host.measure(job, effort=Effort(2, 1, 1, 1), device="cpu", synchronize=lambda: None)
     assert row is not None
     assert not row.problems
     assert set(row.times) == {"triton", "eager"}
 
 
 def test_real_functions_on_real_arguments() -> None:
-    effort = Effort(1, 1, 1)
+    effort = Effort(1, 1, 1, 1)
     for name in ("add", "linear_gelu"):
         case = next(iter(SPECS[name].small("float32")))
         small = Case(name, "float32", tuple(5 for _ in case.shape), options=case.options)

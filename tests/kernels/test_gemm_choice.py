@@ -15,8 +15,8 @@ from triton.runtime.errors import OutOfResources
 import triton_kernels
 from compare.compiling import walk
 from triton_kernels import _launch
+from triton_kernels._counts import cdiv
 from triton_kernels.gemm import GPUS, Configuration, Gpu, Problem, Tiles, choice, choose
-from triton_kernels.gemm.configurations import cdiv
 
 compiles = pytest.mark.skipif(
     os.environ.get("TRITON_INTERPRET") == "1", reason="interpreted kernels cannot be compiled"

@@ -15,9 +15,9 @@ from compare.compiling import walk
 from compare.ops import SPECS
 from compare.timing.configurations import asked, configurations, forced
 from triton_kernels import _launch
+from triton_kernels._counts import cdiv
 from triton_kernels.gemm import GPUS, Configuration, Problem, choose, launch, model
 from triton_kernels.gemm.choice import FEW_TILES, candidates, split
-from triton_kernels.gemm.configurations import cdiv
 from triton_kernels.gemm.gluon import availability
 from triton_kernels.gemm.gluon.forms import FORMS
 from triton_kernels.interpreter.cross_compile import compiling

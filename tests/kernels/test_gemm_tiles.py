@@ -16,6 +16,7 @@ from compare.cases import FLOATS, Case
 from compare.checking.implementations import implementations, is_quick
 from compare.ops import SPECS
 from triton_kernels import _launch
+from triton_kernels._counts import cdiv
 from triton_kernels.gemm import GPUS, Configuration, Gpu, Problem, Tiles, choose, launch
 from triton_kernels.gemm.choice import (
     FEW_TILES,
@@ -26,7 +27,6 @@ from triton_kernels.gemm.choice import (
     fitting,
     tiles_for,
 )
-from triton_kernels.gemm.configurations import cdiv
 from triton_kernels.gemm.gluon import availability
 from triton_kernels.interpreter import cross_compile
 

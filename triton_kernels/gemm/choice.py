@@ -23,6 +23,7 @@ import torch
 from torch import Tensor
 
 from triton_kernels import _known_calls, _measured
+from triton_kernels._counts import cdiv
 from triton_kernels._gpu import H200, Gpu
 from triton_kernels._measured import SHIPPED, Constants
 from triton_kernels.gemm import model
@@ -31,7 +32,6 @@ from triton_kernels.gemm.configurations import (
     Configuration,
     Problem,
     Tiles,
-    cdiv,
     ever_smaller,
 )
 from triton_kernels.gemm.gluon import forms

@@ -8,6 +8,8 @@ from typing import NamedTuple
 
 import torch
 
+from triton_kernels._counts import cdiv
+
 HALVES = (torch.float16, torch.bfloat16)
 
 
@@ -140,8 +142,3 @@ def ever_smaller(wanted: Configuration) -> Iterator[Configuration]:
         if wanted.tma or m == n == 16:
             return
         m, n = (m // 2, n) if m >= n else (m, n // 2)
-
-
-def cdiv(a: int, b: int) -> int:
-    """⌈a/b⌉. triton.cdiv, made for kernels, too, takes microseconds."""
-    return -(-a // b)

@@ -16,8 +16,9 @@ import math
 
 import torch
 
+from triton_kernels._counts import cdiv
 from triton_kernels._gpu import Gpu, peaks
-from triton_kernels.gemm.configurations import Configuration, Problem, cdiv
+from triton_kernels.gemm.configurations import Configuration, Problem
 
 MEMORY = 0.9  # of the peak bandwidth
 BY_DESCRIPTORS = 1e11  # bytes/s that reach one multiprocessor

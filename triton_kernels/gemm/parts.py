@@ -6,14 +6,14 @@ import functools
 from typing import Any
 
 import torch
-import triton
 from torch import Tensor
 
 from triton_kernels import _launch
+from triton_kernels._counts import cdiv, next_power_of_2
 from triton_kernels._launch import REMEMBERED, Launch
 from triton_kernels.activations import ACTIVATIONS
 from triton_kernels.gemm.arguments import Gemm
-from triton_kernels.gemm.configurations import Configuration, cdiv
+from triton_kernels.gemm.configurations import Configuration
 from triton_kernels.gemm.descriptors import Descriptor
 from triton_kernels.gemm.parts_kernels import gemm_again_kernel, gemm_f16x3_kernel, split_kernel
 
@@ -64,9 +64,9 @@ def _room(rows: int, depth: int, by_depth: bool, device: torch.device) -> Tensor
 def _how(depth: int, by_depth: bool) -> tuple[bool, int, int, bool]:
     """BY_DEPTH, ROWS, DEPTH and ONCE of split_rows: about 4096 elements at a time."""
     if by_depth:
-        at_once = min(4096, triton.next_power_of_2(depth))
+        at_once = min(4096, next_power_of_2(depth))
         return True, max(1, 4096 // max(512, at_once)), at_once, at_once >= depth
-    at_once = min(256, triton.next_power_of_2(depth))
+    at_once = min(256, next_power_of_2(depth))
     return False, 16, at_once, at_once >= depth
 
 

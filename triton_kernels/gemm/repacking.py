@@ -12,9 +12,9 @@ import triton.language as tl
 from torch import Tensor
 
 from triton_kernels import _launch
+from triton_kernels._counts import cdiv
 from triton_kernels._launch import REMEMBERED, Launch, specialization_key
 from triton_kernels._scalars import multiple
-from triton_kernels.gemm.configurations import cdiv
 
 PITCH = 128  # bytes, of which rows of a copy are multiples
 COLUMNS = 512

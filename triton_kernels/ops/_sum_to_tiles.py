@@ -11,10 +11,9 @@ import math
 from typing import NamedTuple
 
 import torch
-import triton
 
 from triton_kernels import _elementwise
-from triton_kernels.gemm.configurations import cdiv
+from triton_kernels._counts import cdiv, next_power_of_2
 
 Dims = list[tuple[int, ...]]
 
@@ -64,7 +63,7 @@ def tile_of(kept: Dims, reduced: Dims, x_key: tuple[torch.dtype, bool]) -> Tile:
 def tile_of_parts(kept: Dims, parts: Dims, compute: torch.dtype) -> Tile:
     """The tile for partial sums, which are in L2: of many parts each program has few results, or
     few programs would have all that is left to do."""
-    across = triton.next_power_of_2(max(1, size(parts)))
+    across = next_power_of_2(size(parts))
     if across < TILE // 2:
         return tile_of(kept, parts, (compute, True))
     if size(kept) < 8:
@@ -76,12 +75,12 @@ def tile_of_parts(kept: Dims, parts: Dims, compute: torch.dtype) -> Tile:
 def _along_addends(kept: Dims, reduced: Dims, dtype: torch.dtype, aligned: bool) -> Tile:
     """Where each result's addends are next to each other."""
     results, addends = size(kept), size(reduced)
-    along, across = (triton.next_power_of_2(max(1, n)) for n in (results, addends))
+    along, across = (next_power_of_2(n) for n in (results, addends))
     # Half of what is added, or less, at a time, and so at least two loads under way.
     if len(reduced) > 1 and reduced[0][0] < SHORT:
         if addends >= 8 * TILE:
             return Tile(min(along, 4), TILE // 4)
-        half = max(4, triton.next_power_of_2(reduced[0][0]) // 2)
+        half = max(4, next_power_of_2(reduced[0][0]) // 2)
         return Tile(min(along, 2 * TILE // half), half)
     few = results <= (PROGRAMS if addends >= 4 * TILE else FEW)
     if few and addends < 8 * TILE:  # at once, and with no second pass
@@ -108,7 +107,7 @@ def _along_results(kept: Dims, reduced: Dims, dtype: torch.dtype, aligned: bool)
     """Where results are next to each other, if there are enough of them for more than
     :func:`_any` does."""
     results, addends = size(kept), size(reduced)
-    along, across = (triton.next_power_of_2(max(1, n)) for n in (results, addends))
+    along, across = (next_power_of_2(n) for n in (results, addends))
     vectors = aligned and _in_vectors(kept, reduced, dtype)
     if across <= 4:
         return Tile(min(along, 1024), 2) if vectors else Tile(min(along, 512), across)
@@ -133,7 +132,7 @@ def _along_results(kept: Dims, reduced: Dims, dtype: torch.dtype, aligned: bool)
 def _any(kept: Dims, reduced: Dims) -> Tile:
     """The tile where neither results nor addends are dense, or where results are few."""
     results, addends = size(kept), size(reduced)
-    along, across = (triton.next_power_of_2(max(1, n)) for n in (results, addends))
+    along, across = (next_power_of_2(n) for n in (results, addends))
     if results >= FEW // 2 and len(kept) == 1:
         return Tile(64, min(across, 16))
     tile = TILE if across <= 512 else 2 * TILE

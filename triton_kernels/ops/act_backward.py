@@ -25,12 +25,12 @@ import triton.language as tl
 from torch import Tensor
 
 from triton_kernels import _arguments, _elementwise, _launch
+from triton_kernels._counts import cdiv, next_power_of_2
 from triton_kernels._launch import REMEMBERED, Launch, specialization_key
 from triton_kernels._operator import Operator, TensorMeta, one_by_one
 from triton_kernels._placements import P, R, Rule, Shard, Sharding
 from triton_kernels._scalars import multiple
 from triton_kernels.activations import ACTIVATIONS, checked_act
-from triton_kernels.gemm.configurations import cdiv
 from triton_kernels.ops.add import add
 from triton_kernels.ops.sum_to import add_rows
 
@@ -262,13 +262,13 @@ def _tile(M: int, N: int, even: bool, busy: int) -> tuple[int, int]:
     tiles of even rows at odd pitches, transposed or expanded, took 4 % longer in the median of 60
     such matrices on an H200.
     """
-    columns = min(COLUMNS, triton.next_power_of_2(max(1, N)))
+    columns = min(COLUMNS, next_power_of_2(N))
     tile = TILE
     if columns == COLUMNS and not even:
         few = cdiv(M, TILE // 2 // columns) * cdiv(N, columns) * 8 < busy
         tile = TILE // 4 if few else TILE // 2
-    rows = min(tile // columns, triton.next_power_of_2(max(1, M)))
-    return rows, min(tile // rows, triton.next_power_of_2(max(1, N)))
+    rows = min(tile // columns, next_power_of_2(M))
+    return rows, min(tile // rows, next_power_of_2(N))
 
 
 def _checked_out(

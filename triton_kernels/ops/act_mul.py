@@ -23,6 +23,7 @@ from torch import Tensor
 from torch.fx import Node
 
 from triton_kernels import _arguments, _elementwise, _elementwise_op, _launch
+from triton_kernels._counts import cdiv
 from triton_kernels._fusion import Activation, Entry, Form, Fusion, Match, Probe, Times
 from triton_kernels._launch import REMEMBERED, Launch, specialization_key
 from triton_kernels._operator import Operator, TensorMeta
@@ -160,7 +161,7 @@ def _prepared(
     }
     block = _elementwise.THREADS * (_elementwise.BYTES_PER_THREAD // dtype.itemsize)
     if not dims:
-        grid = (triton.cdiv(n, block),)
+        grid = (cdiv(n, block),)
         return Launch(flat_gradients_kernel, grid, BLOCK=block, **meta), (n,)
     grid, constants, arguments = _elementwise.tiled(dims, block * _elementwise.VECTORS)
     return Launch(tiled_gradients_kernel, grid, **constants, **meta), arguments

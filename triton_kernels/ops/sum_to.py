@@ -24,11 +24,11 @@ import triton.language as tl
 from torch import Tensor
 
 from triton_kernels import _arguments, _elementwise, _launch
+from triton_kernels._counts import cdiv
 from triton_kernels._launch import REMEMBERED, Launch, specialization_key
 from triton_kernels._operator import Gradient, Operator, TensorMeta
 from triton_kernels._placements import P, R, Rule, Shard, Sharding
 from triton_kernels._scalars import as_argument, scalar_value
-from triton_kernels.gemm.configurations import cdiv
 from triton_kernels.ops import _sum_to_tiles as tiles
 from triton_kernels.ops._sum_to_tiles import Dims, Tile
 
