@@ -24,10 +24,11 @@ FEW = 512  # results: one program each
 SQUARE = 32  # results and addends, where short rows are read by single elements
 WIDE_TILE = 64, 128  # results and addends, where whole vectors are read ahead of the additions
 ENOUGH = 256  # programs of several warps that walk along one dimension: no second pass makes more
+ENOUGH_AHEAD = 128  # of them where tiles are read ahead
 SHORTEST_ALONE = 300  # addends in a row read by single elements, of which a program has few rows
 MANY_ROWS = 64  # times as many as are read as one, at least
-PROGRAMS = 1056  # to make of fewer, eight a multiprocessor of an H200; of tiles that are not read
-# ahead twice as many are better
+PROGRAMS = 1056  # to make of fewer, eight a multiprocessor of an H200; twice as many are better
+# where tiles are not read ahead
 
 
 class Tile(NamedTuple):
@@ -89,6 +90,10 @@ def _along_addends(kept: Dims, reduced: Dims, dtype: torch.dtype, aligned: bool)
     if len(reduced) > 1 and across >= 2 * TILE:
         return Tile(1, 2 * TILE, num_warps=8)
     vectors = aligned and _in_vectors(reduced, kept, dtype)
+    if len(reduced) == 1 and results * across >= PROGRAMS * TILE // 2:
+        tile = _short_rows(addends, dtype, vectors)
+        if tile is not None:
+            return tile
     squares = not vectors and addends <= SHORTEST_ALONE and results >= SQUARE * PROGRAMS
     if not (vectors or squares) and TILE // 8 < addends < 8 * TILE:  # all at once, or little
         if across <= (TILE // 4 if dtype.itemsize == 2 else TILE):
@@ -103,6 +108,19 @@ def _along_addends(kept: Dims, reduced: Dims, dtype: torch.dtype, aligned: bool)
     return Tile(min(along, TILE // 2 // half), half)
 
 
+def _short_rows(addends: int, dtype: torch.dtype, vectors: bool) -> Tile | None:
+    """Where many results have few addends each, in one row. None where it makes no difference."""
+    across = next_power_of_2(addends)
+    if addends <= 3:
+        return Tile(TILE // 4, 2)
+    if vectors and 32 <= across <= 256:  # whole rows, 64 bytes a lane
+        return Tile(TILE // across, across, num_warps=dtype.itemsize)
+    if not vectors and dtype.itemsize > 2 and across <= 64:
+        half = max(4, across // 2)
+        return Tile(TILE // 4 // half, half, num_warps=1)
+    return None
+
+
 def _along_results(kept: Dims, reduced: Dims, dtype: torch.dtype, aligned: bool) -> Tile | None:
     """Where results are next to each other, if there are enough of them for more than
     :func:`_any` does."""
@@ -114,9 +132,14 @@ def _along_results(kept: Dims, reduced: Dims, dtype: torch.dtype, aligned: bool)
     # One warp, whose lanes are all at different results: sums between lanes and warps pass
     # through shared memory, which takes up to nine times as long where addends are few. Short
     # rows of results, with others between them, leave little to read at once in any case.
-    many = results >= (2**18 if vectors and across >= 128 else 2**16)
+    apart = len(kept) > 1 and 12 < kept[0][0] < 1024 and addends > 8
+    if apart and not vectors and results >= TILE:
+        return Tile(128, 8, num_warps=1)
+    many = results >= (2**18 if vectors and across >= 128 and not apart else 2**16)
     short = len(kept) > 1 and kept[0][0] < 128
     if many or (short and results >= 2**14):
+        if apart:
+            return Tile(64, 16, num_warps=1)
         return Tile(256 if dtype.itemsize == 2 else 128, 4, num_warps=1)
     # To read ahead pays where vectors are read, and costs many times as much where not.
     columns, rows = WIDE_TILE
@@ -165,13 +188,16 @@ def rows_at_once(kept: Dims, reduced: Dims, dtype: torch.dtype, aligned: bool) -
 def parts_of(kept: Dims, reduced: Dims, tile: Tile) -> int:
     """Into how many parts the addends are cut, so that a GPU is busy: 1 is one pass."""
     programs, tiles = cdiv(size(kept), tile.BLOCK_K), size(reduced) // tile.BLOCK_R
-    enough = len(reduced) == 1 and tile.num_warps > 1 and programs >= ENOUGH
-    if enough or tiles < (5 if tile.STAGES > 1 else 4):
+    ahead = tile.STAGES > 1
+    enough = programs >= (ENOUGH_AHEAD if ahead else ENOUGH)
+    if len(reduced) == 1 and tile.num_warps > 1 and enough:
+        return 1
+    if tiles < 4 or (tiles == 4 and ahead and programs >= 64):
         return 1
     busy, better = PROGRAMS // programs, 2 * PROGRAMS // programs
-    if tile.STAGES > 1:  # of few tiles none is read ahead
-        ahead = 4 if programs * tiles >= PROGRAMS else 2
-        return max(1, min(busy, tiles // ahead))
+    if ahead:  # of few tiles none is
+        fill = programs * tiles / PROGRAMS
+        return max(1, min(busy, tiles // (4 if fill >= 1 else 2 if fill >= 1 / 4 else 1)))
     return max(1, min(tiles, max(busy, min(better, tiles // 2))))
 
 
