@@ -76,8 +76,20 @@ VECTORS = [
     ((1090, 1, 9, 3), "gaps"),
 ]
 BIG = 1 << 18  # elements: roundings are those of smaller ones
-LARGE = [((2048, 2048), "row"), ((512, 16384), "row"), ((9, 262144), "row"), ((9, 262147), "row")]
-LARGE += [((4301, 517), "column"), ((4301, 1201), "column"), ((30001, 777), "row")]
+LARGE = [
+    ((2048, 2048), "row"),
+    ((512, 16384), "row"),
+    ((9, 262144), "row"),
+    ((9, 262147), "row"),
+    ((30001, 777), "row"),  # many rows at once
+    ((1100001, 3), "column"),  # short ones, read in several ways
+    ((100001, 13), "column"),
+    ((40001, 96), "column"),
+    ((4301, 517), "column"),  # ones that begin anywhere
+    ((4301, 1201), "column"),
+    ((30, 40, 17, 115), "gaps"),
+    ((30, 900, 17, 96), "gaps"),
+]
 
 
 class SumTo(Spec):
