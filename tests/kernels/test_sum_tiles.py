@@ -59,6 +59,7 @@ WARP = (256, 4, 1, 1)
         (meta(200, 512, 100), (200, 1, 100), (128, 8, 1, 1)),  # rows of results that lie apart
         (meta(400, 512, 96), (400, 1, 96), (64, 16, 1, 1)),  # of whole vectors
         (meta(20000, 512, 4), (20000, 1, 4), WARP),  # short ones
+        (meta(31, 321, 4, 68), (1, 321, 1, 68), (32, 32, 1, 1)),  # of little data
         (meta(400, 7, 96), (400, 1, 96), WARP),  # few addends
         (meta(2**20, 2048), (2048,), (64, 16, 1, 4)),  # indices near 32 bits
         (meta(40, 4096), (4096,), (64, 16, 1, 4)),  # one tile only

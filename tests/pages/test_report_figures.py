@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 from made_up_files import bench_case, bench_file, check_file, needs_packages, sweep_cases, whole
 
-from compare.reporting import checks, figures, speeds
+from compare.reporting import checks, figures, host, speeds
+from compare.reporting.drawing import ratio_ticks
 from compare.reporting.sources import Source
 
 
@@ -161,3 +162,31 @@ def test_a_sweep_that_arithmetic_limits_is_drawn_in_operations() -> None:
     cases[2]["rate_unit"] = "TFLOP/s"
     context = speeds.context(Source("b", "bench", {**bench_file(), "cases": cases}), "k")
     assert "TFLOP/s" in labels(drawing(context["sweeps"][0]["figure"]))
+
+
+@pytest.mark.parametrize(
+    ("least", "most"), [(0.98, 1.02), (0.9, 1.1), (0.8, 2.5), (0.2, 3.0), (0.001, 500.0)]
+)
+def test_the_axis_of_a_ratio_has_ticks_on_both_sides_of_one(least: float, most: float) -> None:
+    ticks = ratio_ticks(least, most)
+    assert ticks == sorted(set(ticks))
+    assert 1.0 in ticks
+    assert ticks[0] <= max(least, 0.7) < 1 < min(most, 1.4) <= ticks[-1]
+    assert len(ticks) <= 12
+
+
+def test_host_times_begin_with_what_is_wrong_and_then_the_dearest() -> None:
+    def row(op: str, ratio: float, problem: str = "") -> dict[str, Any]:
+        ours = {"provider": "triton", "problem": problem, "microseconds": ratio}
+        calls = [{**ours, "times_torch": [ratio, ratio, ratio]}]
+        return {
+            "op": op,
+            "dtype": "float16",
+            "shape": [2],
+            "options": {},
+            "what": "",
+            "calls": calls,
+        }
+
+    rows = [row("cheap", 0.5), row("dear", 3.0), row("even", 1.0), row("wrong", 0.1, "wrong: 1")]
+    assert [each["op"] for each in host.rows({"host": rows})] == ["wrong", "dear", "even", "cheap"]

@@ -33,6 +33,12 @@ addEventListener("load", async () => {
     form: !document.querySelector("#filter").hidden,
     others: all(".others").map((each) => each.open),
     hidden: all("main [hidden]").length,
+    sections: seen("main > section h2").map((each) => each.id),
+    links: seen("nav a").map((each) => each.hash.slice(1)),
+    figures: seen("#speed ~ * figcaption b, #roofline ~ * figcaption b")
+      .map((each) => each.textContent),
+    names: all("#filter [name=op] option, #filter [name=dtype] option")
+      .map((each) => each.textContent),
     open: all("details[open] tbody:target").map((each) => each.dataset.shape),
   });
   const choose = (name, value) => {
@@ -95,6 +101,34 @@ def test_op_dtype_and_shape_choose_what_is_seen(tmp_path: Path) -> None:
     assert none["said"] == "0 of 5 timed cases"
     assert back["ops"] == ["square"]
     assert back["shapes"] == ["4096×2"]
+
+
+def test_a_section_that_the_filter_empties_goes_with_its_link(tmp_path: Path) -> None:
+    first, add, product, nothing = looks(
+        text_of_everything(),
+        tmp_path,
+        ["choose", "op", "add"],
+        ["choose", "op", "gemm_bias_act"],
+        ["choose", "dtype", "int64"],
+    )
+    assert first["sections"] == first["links"]
+    assert add["links"] == add["sections"]
+    assert {"host", "profiles", "mutants"} <= set(add["sections"])
+    assert product["links"] == product["sections"]
+    assert {"host", "profiles"} <= set(first["sections"]) - set(product["sections"])
+    assert "speed" in product["sections"]
+    # What is of every op is of none that is chosen.
+    assert "All ops" in first["figures"]
+    assert "All ops" not in add["figures"] + product["figures"]
+    assert "environment" in nothing["sections"]
+    assert nothing["figures"] == []
+
+
+def test_the_filter_offers_what_the_page_has(tmp_path: Path) -> None:
+    (first,) = looks(text_of_everything(), tmp_path)
+    assert "every" not in first["names"]
+    assert {"add", "gemm_bias_act", "float16"} <= set(first["names"])
+    assert len(set(first["names"])) == len(first["names"]) - 1  # "all" stands in both
 
 
 def test_the_worst_of_what_is_chosen_shows_though_it_is_not_among_the_first(tmp_path: Path) -> None:

@@ -133,6 +133,8 @@ def _along_results(kept: Dims, reduced: Dims, dtype: torch.dtype, aligned: bool)
     # through shared memory, which takes up to nine times as long where addends are few. Short
     # rows of results, with others between them, leave little to read at once in any case.
     apart = len(kept) > 1 and 12 < kept[0][0] < 1024 and addends > 8
+    if apart and results >= 2**14 and addends >= 32 and results * addends < 2**23:
+        return Tile(32, 32, num_warps=1)  # of little data in one pass
     if apart and not vectors and results >= TILE:
         return Tile(128, 8, num_warps=1)
     many = results >= (2**18 if vectors and across >= 128 and not apart else 2**16)
