@@ -202,6 +202,7 @@ def _load_strings(
     )
     if not all(isinstance(text, str) for text in (*cpp, *cuda)) or not (cpp or cuda):
         raise TypeError("load_inline(): 'cpp_sources' and 'cuda_sources' must be strings")
+    cpp = [text for text in cpp if text.strip()]  # "" where there is no C++
     names = [functions] if isinstance(functions, str) else list(functions or ())
     docs = functions if isinstance(functions, Mapping) else {}
     bound = [

@@ -211,6 +211,15 @@ def test_load_inline_as_torch_has_it() -> None:
     assert torch.equal(module.scaled(x, 1.5), x * 3)
 
 
+@pytest.mark.parametrize("nothing", ["", [" "], ()])
+def test_load_inline_without_cpp_binds_in_the_cuda_source(nothing: str | list[str]) -> None:
+    module = load_inline(
+        "alone", nothing, CUDA, functions=["scaled"], extra_cuda_cflags=["-DFACTOR=2"]
+    )
+    x = torch.randn(70)
+    assert torch.equal(module.scaled(x, 1.5), x * 3)
+
+
 def test_load_inline_needs_strings() -> None:
     with pytest.raises(TypeError, match="'cpp_sources' and 'cuda_sources' must be strings"):
         load_inline("nothing", cuda_sources=[])
