@@ -74,6 +74,12 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     )
 
 
+def pytest_sessionstart() -> None:
+    """Of pytests that tests start none is a worker of this one's, as pytest-benchmark would take
+    it to be."""
+    os.environ.pop("PYTEST_XDIST_WORKER", None)
+
+
 def pytest_report_header() -> list[str]:
     return [f"not run here: {mode}: {reason}" for mode, reason in unavailable().items()]
 

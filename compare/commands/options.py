@@ -34,7 +34,7 @@ def write_json(file: Path, report: dict[str, Any]) -> None:
     parts = []
     for key, value in json_safe(report).items():
         text = json.dumps(value, ensure_ascii=False)
-        if key in ("rows", "host"):
+        if key in ("rows", "host", "profiles", "counters"):
             rows = (json.dumps(row, ensure_ascii=False) for row in value)
             text = "[\n  " + ",\n  ".join(rows) + "\n ]"
         parts.append(f" {json.dumps(key)}: {text}")

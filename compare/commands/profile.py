@@ -12,12 +12,20 @@ import torch
 import typer
 
 from compare.cases import Case
-from compare.checking.printing import environment
 from compare.checking.progress import Bar
-from compare.commands.options import Target, listed, need_gpu, one_named, spec_named, timed_case
+from compare.commands.options import (
+    Target,
+    check_writable,
+    listed,
+    need_gpu,
+    one_named,
+    spec_named,
+    timed_case,
+    write_json,
+)
 from compare.profiling import counters, folder, reading, recording, tables
 from compare.specs import Spec
-from compare.timing import bench, providers
+from compare.timing import bench, providers, saved
 from compare.timing.engine import Candidate
 from compare.timing.tables import console
 
@@ -56,6 +64,9 @@ def profile(
             help="Only run the steps, in NVTX ranges, for a profiler around this process.",
         ),
     ] = False,
+    json_file: Annotated[
+        Path | None, typer.Option("--json", help="Also write the figures there, for a report.")
+    ] = None,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Say what would be done; needs no GPU.")
     ] = False,
@@ -66,14 +77,17 @@ def profile(
     Exit status: 0 all right; 1 a wrong result, one of ours that did not run, or no kernels in the
     trace; 2 usage; 3 no GPU.
     """
+    check_writable(json_file)
     spec = spec_named(one_named(op, target))
     if dtype is None:
         dtype = "float16" if "float16" in spec.dtypes else spec.dtypes[0]
     case = timed_case(spec, dtype, shape)
     names = _names(spec, case, listed(wanted) or ["triton", "peers"])
     files = out or Path("profile") / spec.file_name
-    plan = _Plan(case, names, files, tensorboard, _ncu(ncu), steps, calls)
+    plan = _Plan(case, names, files, tensorboard, _ncu(ncu), steps, calls, json_file)
     outside = recording.started_under()
+    if json_file and (ranges_only or outside):
+        raise typer.BadParameter("--json has nothing to write: NVTX ranges are all that is made")
     if not ranges_only and not outside and (wrong := folder.check(files)):
         raise typer.BadParameter(f"--out {files} {wrong}")
     if dry_run:
@@ -109,9 +123,10 @@ class _Plan:
         ncu: str | None,
         steps: int,
         calls: int,
+        json_file: Path | None = None,
     ) -> None:
         self.case, self.names, self.folder = case, names, folder
-        self.tensorboard, self.ncu = tensorboard, ncu
+        self.tensorboard, self.ncu, self.json_file = tensorboard, ncu, json_file
         self.steps, self.calls = steps, calls
 
     def program(self, names: list[str], steps: int, calls: int) -> list[str]:
@@ -237,7 +252,7 @@ def _profiled(
         "options": dict(case.options),
         "steps": plan.steps,
         "calls": plan.calls,
-        "environment": environment(),
+        "environment": saved.environment(),
         "problems": problems,
     }
     out = console()
@@ -265,6 +280,8 @@ def _profiled(
         summary["counters"] = [profile.to_dict() for profile in counted]
         if counted:
             out.print(tables.counted(counted), "")
+    if plan.json_file:
+        write_json(plan.json_file, summary)
     typer.echo(plan.opened(counted))
     return seen
 

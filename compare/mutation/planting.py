@@ -22,7 +22,8 @@ from typing import Any
 
 from compare.checking.implementations import MODES, unavailable
 from compare.mutation.mutant import PACKAGES, ROOT, Edit, Mutant
-from compare.mutation.population import CSRC, GLUON, is_target, of_target, seen_by
+from compare.mutation.population import GLUON, is_target, judges, of_target
+from compare.mutation.reach import CSRC
 from compare.ops import CUDA, sources
 
 SECONDS = 600  # for all that is tried with one mutant
@@ -56,7 +57,7 @@ class Plan:
         """The arguments of compare.mutation.trial."""
         return json.dumps(
             {
-                "ops": seen_by(mutant.file, self.ops),
+                "ops": judges(mutant, self.ops),
                 "modes": [mode for mode in self.modes if _sees(mode, mutant)],
                 "level": self.level,
                 "most": self.most,

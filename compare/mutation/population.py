@@ -8,19 +8,19 @@ from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 
-from compare.mutation import cuda_faults, triton_faults
+from compare.mutation import cuda_faults, reach, triton_faults
 from compare.mutation.mutant import ROOT, Mutant
-from compare.ops import sources, spec_of
+from compare.mutation.reach import CSRC
+from compare.ops import SPECS, sources, spec_of
 from triton_kernels.gemm.gluon import availability
 
-CSRC = "cuda_reference/csrc"
 GLUON = "triton_kernels/gemm/gluon/"  # runs on some GPUs, and nowhere else
 # Whole models and the interpreter are no kernels; what they do, tests check.
 _NO_KERNELS = ("triton_kernels/interpreter/", "triton_kernels/graph/", "triton_kernels/nn/")
 
 
 def population(sides: list[str], ops: list[str], root: Path = ROOT) -> list[Mutant]:
-    """Every mutant of the sources that the ops are made of, a side after the other, but of those
+    """Every mutant of the functions that the ops can reach, a side after the other, but of those
     that do not run here."""
     mutants: list[Mutant] = []
     left_out = (GLUON,) if gluon_missing(ops, root) else ()
@@ -30,8 +30,8 @@ def population(sides: list[str], ops: list[str], root: Path = ROOT) -> list[Muta
         side, faults = "cuda", cuda_faults.faults
         if file.endswith(".py"):
             side, faults = "triton", triton_faults.faults
-        if side in sides and _part_of(file, ops, root):
-            mutants += faults(file, _text(root, file))
+        if side in sides:
+            mutants += (m for m in faults(file, _text(root, file)) if seen_by(m, ops, root))
     for op in filter(is_target, ops):
         mutants += of_target(op, sides)
     return mutants
@@ -66,22 +66,44 @@ def files(root: Path = ROOT) -> list[str]:
 
 
 def _part_of(file: str, ops: list[str], root: Path) -> bool:
-    """Whether one of the ops is made of a file. Another op's file is not a part of it, even where
-    its gradients are made with that; nor is a private file beside such a one."""
-    own = Path(file)
-    if own.suffix == ".cu" or own.parent.name == "ops":
-        stems = {spec_of(op).stem for op in ops if not is_target(op)}
-        private = own.stem.startswith("_")
-        owners = _users(root).get(file, []) if private else [file]
-        return any(Path(owner).stem in stems for owner in owners)
-    return bool(seen_by(file, ops, root))
+    """Whether one of the ops is made of a file, or of files that import it."""
+    return bool(_by_files(file, ops, root))
 
 
-def seen_by(file: str, ops: list[str], root: Path = ROOT) -> list[str]:
-    """Those of the ops that a file is a part of, nearest first: its own, then those whose files
-    import or include it, then those that import these. A target is that of its own files."""
+def seen_by(mutant: Mutant, ops: list[str], root: Path = ROOT) -> list[str]:
+    """Those of the ops that can run a mutant's function, nearest first. A target is that of its own
+    files; where names tell of no op at all, the files that import each other do."""
+    file = mutant.file
     if targets := [op for op in ops if is_target(op) and file in sources(op)[1]]:
         return targets
+    away = _reaching(root).get((file, reach.part_at(file, mutant.line, root)))
+    if away is None:
+        return _by_files(file, ops, root)
+    return sorted((op for op in ops if op in away), key=lambda op: away[op])
+
+
+def judges(mutant: Mutant, ops: list[str], root: Path = ROOT) -> list[str]:
+    """The ops whose cases are tried with a mutant. Those of the project share functions, whose
+    branches take all of them: every op that reaches it, whichever were named."""
+    seen = seen_by(mutant, ops, root)
+    if not mutant.function or any(map(is_target, seen)):  # nothing is planted, or in a target
+        return seen
+    return seen_by(mutant, list(SPECS), root)
+
+
+@cache
+def _reaching(root: Path) -> dict[tuple[str, int | None], dict[str, int]]:
+    """File and part → the ops that reach it, and how far it is from each."""
+    reaching: dict[tuple[str, int | None], dict[str, int]] = {}
+    for op in SPECS:
+        for place, away in reach.reached(op, root).items():
+            reaching.setdefault(place, {})[op] = away
+    return reaching
+
+
+def _by_files(file: str, ops: list[str], root: Path) -> list[str]:
+    """The ops that a file is a part of, nearest first: its own, then those whose files import or
+    include it, then those that import these."""
     users = _users(root)
     distance = {file: 0}
     left = [file]

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import importlib
+import re
 from pathlib import Path
 from typing import Any
 
 from compare.pages import colours
 
 HERE = Path(__file__).parent
+LINE = 18  # characters of a name, in the first column of a table on a phone
 
 
 class PackageMissing(RuntimeError):
@@ -29,6 +31,18 @@ def check_packages(*names: str) -> None:
         )
 
 
+def _breaking(name: str) -> Any:
+    """A name that may go on on another line, after one of its underscores, dots, colons and
+    slashes, where it is too long for a phone's."""
+    lines = [""]
+    for piece in re.split(r"(?<=[^_.:/][_.:/])", name):
+        if lines[-1] and len(lines[-1]) + len(piece) > LINE:
+            lines.append("")
+        lines[-1] += piece
+    markup = importlib.import_module("jinja2").utils.markupsafe.Markup
+    return markup("<wbr>").join(lines)
+
+
 def render(template: Path, **context: Any) -> str:
     """The template with what it is about; others beside it can be included. ``style`` is ours."""
     check_packages("jinja2")
@@ -41,6 +55,7 @@ def render(template: Path, **context: Any) -> str:
         undefined=jinja.StrictUndefined,
     )
     templates.filters["count"] = lambda n: f"{n:,}".replace(",", "\u202f")  # a narrow space
+    templates.filters["breaking"] = _breaking
     style = colours.style_sheet() + (HERE / "page.css").read_text(encoding="utf-8")
     text: str = templates.get_template(template.name).render(style=style, **context)
     return text

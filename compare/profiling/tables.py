@@ -2,54 +2,77 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from compare.profiling.counters import CONFLICTS, METRICS, Counters
+from compare.profiling.counters import CONFLICTS, METRICS, Counted, Counters
 from compare.profiling.reading import Profile, short
 from compare.timing.tables import number
 
 MOST = 8  # kernels of a provider
+OVERVIEW = (
+    *("a call", "GPU µs", "kernels", "host µs"),
+    *("first kernel\nafter µs", "GPU waits\nbetween"),
+)
+
+
+def fastest_first(profiles: Iterable[Profile]) -> list[Profile]:
+    """By their time on the GPU; last, those whose kernels were not seen."""
+    return sorted(profiles, key=lambda profile: (not profile.kernels, profile.gpu))
 
 
 def overview(profiles: Sequence[Profile]) -> Table:
     """A line a provider, the fastest on the GPU first."""
-    table = _table(
-        "a call", "GPU µs", "kernels", "host µs", "first kernel\nafter µs", "GPU waits\nbetween"
-    )
-    for each in sorted(profiles, key=lambda profile: profile.gpu):
-        table.add_row(
-            each.provider,
-            number(each.gpu) if each.kernels else "none seen",
-            number_of(sum(kernel.count for kernel in each.kernels)),
-            number(each.host),
-            "–" if each.first is None else number(each.first),
-            "–" if each.idle is None else f"{100 * each.idle:.0f} %",
-        )
+    table = _table(*OVERVIEW)
+    for each in fastest_first(profiles):
+        table.add_row(*overview_line(each))
     return table
+
+
+def overview_line(profile: Profile) -> list[str]:
+    """A provider's name and figures, as ``OVERVIEW`` calls them."""
+    return [
+        profile.provider,
+        number(profile.gpu) if profile.kernels else "none seen",
+        number_of(sum(kernel.count for kernel in profile.kernels)),
+        number(profile.host),
+        "–" if profile.first is None else number(profile.first),
+        "–" if profile.idle is None else f"{100 * profile.idle:.0f} %",
+    ]
 
 
 def kernels(profiles: Sequence[Profile]) -> Table:
     """A line a kernel, by GPU time, under its provider."""
     table = _table("kernel", "a call", "µs", "share")
-    for each in sorted(profiles, key=lambda profile: profile.gpu):
+    for each in fastest_first(profiles):
         table.add_row(Text(each.provider, style="bold"))
-        total = sum(kernel.microseconds for kernel in each.kernels)
-        for kernel in each.kernels[:MOST]:
-            table.add_row(
-                Text("  " + short(kernel.name)),
-                number_of(kernel.count),
-                number(kernel.microseconds),
-                f"{100 * kernel.microseconds / total:.0f} %" if total else "–",
-            )
+        for name, *figures in kernel_lines(each)[:MOST]:
+            table.add_row(Text("  " + name), *figures)
         if rest := each.kernels[MOST:]:
             spent = sum(kernel.microseconds for kernel in rest)
-            share = f"{100 * spent / total:.0f} %" if total else "–"
-            table.add_row(f"  {len(rest)} more", "", number(spent), share)
+            table.add_row(f"  {len(rest)} more", "", number(spent), _share(spent, each))
     return table
+
+
+def kernel_lines(profile: Profile) -> list[list[str]]:
+    """Every kernel's name, how often it runs in a call, its time, and its share of all kernels'."""
+    return [
+        [
+            short(kernel.name),
+            number_of(kernel.count),
+            number(kernel.microseconds),
+            _share(kernel.microseconds, profile),
+        ]
+        for kernel in profile.kernels
+    ]
+
+
+def _share(spent: float, profile: Profile) -> str:
+    total = sum(kernel.microseconds for kernel in profile.kernels)
+    return f"{100 * spent / total:.0f} %" if total else "–"
 
 
 def counted(counters: Sequence[Counters]) -> RenderableType:
@@ -60,17 +83,21 @@ def counted(counters: Sequence[Counters]) -> RenderableType:
             continue
         table.add_row(Text(each.provider, style="bold"))
         for kernel in each.kernels:
-            times = f" ×{kernel.launches}" if kernel.launches > 1 else ""
-            table.add_row(
-                Text("  " + short(kernel.name, 32) + times),
-                *(_figure(kernel.values[metric], name) for metric, name in METRICS.items()),
-            )
+            name, *figures = counted_line(kernel)
+            table.add_row(Text("  " + name), *figures)
     problems = [
         Text(f"{each.provider}: {each.problem}", style="yellow")
         for each in counters
         if each.problem
     ]
     return Group(*([table] if table.row_count else []), *problems)
+
+
+def counted_line(kernel: Counted) -> list[str]:
+    """A kernel's name with its launches, and its counters in the order of ``METRICS``."""
+    times = f" ×{kernel.launches}" if kernel.launches > 1 else ""
+    figures = [_figure(kernel.values[metric], name) for metric, name in METRICS.items()]
+    return [short(kernel.name, 32) + times, *figures]
 
 
 def number_of(count: float) -> str:

@@ -8,6 +8,8 @@ from typing import Any
 
 from compare.pages.colours import ink, of_provider
 
+RAISED = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
+
 
 def plain(axes: Any, sides: tuple[str, ...] = ()) -> None:
     """No frame but these sides, muted ticks, transparent."""
@@ -39,8 +41,13 @@ def decades(axes: Any) -> None:
     """Powers of ten on the y axis, in plain digits."""
     low, high = axes.get_ylim()
     exponents = range(math.ceil(math.log10(low)), math.floor(math.log10(high)) + 1)
-    axes.set_yticks([10.0**k for k in exponents], [f"{10.0**k:g}" for k in exponents])
+    axes.set_yticks([10.0**k for k in exponents], [_digits(k) for k in exponents])
     axes.minorticks_off()
+
+
+def _digits(k: int) -> str:
+    """10ᵏ in digits, while there are few."""
+    return f"{10.0**k:g}" if -5 < k < 6 else "10" + str(k).translate(RAISED)
 
 
 def legend(figure: Any, axes: Any, room: float, columns: int = 3) -> None:
@@ -78,8 +85,10 @@ def link(axes: Any, y: float, x: float, width: float, target: str) -> None:
 
 def ratio_ticks(least: float, most: float) -> list[float]:
     """Ticks of a ratio's axis."""
-    if most / least < 2:
+    if most / least < 2.5:
         return [0.7, 0.8, 0.9, 1.0, 1.1, 1.25, 1.4]
+    if most / least < 3.5:
+        return [0.35, 0.5, 0.7, 1.0, 1.4, 2.0, 2.8]
     first, last = math.floor(math.log2(least)), math.ceil(math.log2(most))
     return [2.0**k for k in range(first, last + 1, 1 if last - first <= 6 else 2)]
 
@@ -96,4 +105,4 @@ def power(k: float) -> str:
         return {-1: "½", -2: "¼", -3: "⅛"}[int(k)]
     if 0 <= k <= 12:
         return f"{2 ** int(k)}"
-    return "2" + str(int(k)).translate(str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹"))
+    return "2" + str(int(k)).translate(RAISED)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from datetime import datetime
 from typing import Any
 
+from compare.profiling.folder import MADE_BY
 from compare.reporting.sources import COMMANDS, Source
 
 _NAMES = {"triton_kernels": "this package", "cuda": "CUDA", "gpu": "GPU"}
@@ -16,12 +18,30 @@ _STATE = {
 }
 
 
+def _commit(name: str) -> str:
+    """A commit in as many digits as tell it from others, and whether files were changed."""
+    digits, *dirty = name.split("-")
+    return "-".join([digits[:12], *dirty])
+
+
+def _date(told: str) -> str:
+    """A date of ISO 8601, to the minute; anything else as it is."""
+    try:
+        at = datetime.fromisoformat(told)
+    except ValueError:
+        return told
+    return at.strftime("%Y-%m-%d %H:%M %Z").strip() if "T" in told else told
+
+
+_SHORT = {"commit": _commit, "date": _date}  # whole, they do not fit on a line of a card
+
+
 def card(source: Source) -> dict[str, Any]:
     """A file's name, its command, and what it says of machine, versions, commit and date."""
     data = source.data
-    facts = {_NAMES.get(key, key): value for key, value in data["environment"].items()}
-    facts |= {key: data[key] for key in ("commit", "date") if data.get(key)}
-    if source.kind != "bench":
+    told = data["environment"] | {key: data[key] for key in _SHORT if data.get(key)}
+    facts = {_NAMES.get(key, key): _SHORT.get(key, str)(value) for key, value in told.items()}
+    if source.kind not in ("bench", "profile"):
         facts["time it took"] = f"{data['seconds']:.0f} s"
     if "cold" in data:
         facts["cache"] = "cold" if data["cold"] else "warm"
@@ -32,7 +52,9 @@ def card(source: Source) -> dict[str, Any]:
     facts |= _ceilings(data.get("ceilings") or {})
     return {
         "name": source.name,
-        "command": COMMANDS[source.kind].split(" --json")[0],
+        "command": MADE_BY
+        if source.kind == "profile"
+        else COMMANDS[source.kind].split(" --json")[0],
         "facts": {key: str(value) for key, value in facts.items()},
     }
 
@@ -53,13 +75,11 @@ def _state(before: dict[str, Any], after: dict[str, Any]) -> dict[str, str]:
         values = [each[key] for each in (before, after) if each.get(key) is not None]
         words = dict.fromkeys(f"{value:.0f}" for value in values)
         if words:
-            facts[f"{name}, before → after" if len(words) > 1 else name] = (
-                f"{' → '.join(words)} {unit}"
-            )
+            facts[name] = f"{' → '.join(words)} {unit}"
     throttling = [each["throttling"] for each in (before, after) if "throttling" in each]
     if throttling:
         words = dict.fromkeys(", ".join(each) or "none" for each in throttling)
-        facts["throttling, before → after" if len(words) > 1 else "throttling"] = " → ".join(words)
+        facts["throttling"] = " → ".join(words)
     return facts
 
 

@@ -18,6 +18,7 @@ def context(source: Source) -> dict[str, Any]:
         files.setdefault(row["file"], Counter())[_end(row)] += 1
     return {
         "name": source.name,
+        "ops": " ".join(data["ops"]),
         "passed": data["passed"],
         "interrupted": data["interrupted"],
         "score": f"{100 * data['score']:.1f} %",

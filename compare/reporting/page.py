@@ -9,7 +9,16 @@ from pathlib import Path
 from typing import Any
 
 from compare.pages import rendering
-from compare.reporting import changes, checks, environment, host, machine_code, mutants, speeds
+from compare.reporting import (
+    changes,
+    checks,
+    environment,
+    host,
+    machine_code,
+    mutants,
+    profiles,
+    speeds,
+)
 from compare.reporting.sources import COMMANDS, ReportError, Source
 
 HERE = Path(__file__).parent
@@ -48,9 +57,10 @@ def html(sources: Sequence[Source]) -> str:
         {"what": what, "command": COMMANDS[kind]}
         for kind, what in (
             ("check", "verdicts and errors"),
-            ("mutate", "how many planted faults the check catches"),
             ("bench", "speed-ups and rooflines"),
             ("host", "what calls cost the host"),
+            ("profile", "kernels and gaps of calls"),
+            ("mutate", "how many planted faults the check catches"),
             ("compile", "the compilers' figures"),
         )
         if not contexts[kind]
@@ -76,13 +86,14 @@ def html(sources: Sequence[Source]) -> str:
 
 def _timed_or_checked(sources: Sequence[Source]) -> list[dict[str, Any]]:
     """Everything that has an op and a dtype, which a reader may choose."""
+    profiled = [source.data for source in sources if source.kind == "profile"]
     things = {"check": "rows", "compile": "rows", "bench": "cases", "host": "host"}
     return [
         each
         for source in sources
         if source.kind in things
         for each in source.data[things[source.kind]]
-    ]
+    ] + profiled
 
 
 def _context(source: Source, key: str) -> dict[str, Any]:
@@ -94,6 +105,8 @@ def _context(source: Source, key: str) -> dict[str, Any]:
         return speeds.context(source, key)
     if source.kind == "host":
         return host.context(source)
+    if source.kind == "profile":
+        return profiles.context(source)
     return machine_code.context(source)
 
 

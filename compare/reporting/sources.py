@@ -13,9 +13,10 @@ COMMITTED = Path(__file__).parent.parent.parent / "docs" / "benchmarks"
 # Kind → the command that makes such files, in the order of the page, which has no long runs.
 COMMANDS = {
     "check": "python -m compare check --json check.json",
-    "mutate": "python -m compare mutate --json mutate.json",
     "bench": "python -m compare bench --json bench.json",
     "host": "python -m compare bench --host --json host.json",
+    "profile": "python -m compare profile linear_gelu --json profile.json",
+    "mutate": "python -m compare mutate --json mutate.json",
     "compile": "python -m compare compile --json compile.json",
     "long": "make fuzz (kills, endurance, sanitizers, package)",
 }
@@ -66,7 +67,8 @@ def _source(file: Path, name: str) -> Source:
     kind = _kind(data)
     if kind is None:
         raise ReportError(
-            f"{name}: not what check, mutate, bench or compile write, nor a long run's; {_MADE_BY}"
+            f"{name}: not what check, mutate, bench, profile or compile write, "
+            f"nor a long run's; {_MADE_BY}"
         )
     return Source(name, kind, data)
 
@@ -80,6 +82,8 @@ def _kind(data: Any) -> str | None:
         return "bench"
     if isinstance(data.get("host"), list):
         return "host"
+    if isinstance(data.get("profiles"), list):
+        return "profile"
     if isinstance(data.get("rows"), list):
         if isinstance(data.get("ends"), dict):
             return "mutate"

@@ -15,6 +15,7 @@ from profiled import FakeCuda, Ncu, event, profile
 
 from compare.commands import profile as command
 from compare.profiling import counters, folder, recording
+from compare.reporting import profiles, sources
 from compare.timing.engine import Candidate
 
 RECORD = recording.record
@@ -122,6 +123,8 @@ def test_without_a_gpu_there_is_nothing_to_profile(tmp_path: Path) -> None:
         (["add", "--shape", "8,8,8"], "--shape 8,8,8: add has 2 sizes"),
         (["add", "--ncu"], "--ncu: ncu is neither on PATH nor in CUDA_HOME's bin"),
         (["add", "--out", "/dev/null"], "--out /dev/null is a file; name a folder"),
+        (["add", "--json", "/no/such/x.json"], "--json /no/such/x.json: cannot write there"),
+        (["add", "--json", "x.json", "--ranges-only"], "--json has nothing to write"),
         (["add", "--steps", "0"], "Invalid value for '--steps'"),
     ],
 )
@@ -159,7 +162,9 @@ def pretended(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_the_whole_command(pretended: None, ncu: Ncu, tmp_path: Path) -> None:
     target = tmp_path / "o"
     words = ["relu_scale", "--providers", "eager", "--shape", "8,8", "--out", str(target)]
-    done = profile(*words, "--tensorboard", "--steps", "2", "--calls", "1")
+    kept = tmp_path / "profile.json"
+    more = ["--tensorboard", "--steps", "2", "--calls", "1", "--json", str(kept)]
+    done = profile(*words, *more)
     assert done.exit_code == 0, done.output
     assert re.search(r"^eager +2\.00 +1 ", done.stdout, re.M), done.stdout
     assert re.search(r"^  relu<float> +1 +2\.00 +100 %", done.stdout, re.M), done.stdout
@@ -177,6 +182,18 @@ def test_the_whole_command(pretended: None, ncu: Ncu, tmp_path: Path) -> None:
         {"name": "void relu<float>(int)", "count": 1.0, "microseconds": pytest.approx(2.0)}
     ]
     assert [kernel["launches"] for kernel in found["counters"][0]["kernels"]] == [1, 2]
+    # --json: the same figures, which the report takes from either file.
+    told = json.loads(kept.read_text())
+    assert {**told, "made_by": found["made_by"], "files": found["files"]} == found
+    assert told["environment"]["date"]
+    (source,) = sources.read([kept])
+    shown = profiles.context(source)
+    assert shown["kernels"] == [("eager", [["relu<float>", "1", "2.00", "100 %"]])]
+    assert [line[0] for _, lines in shown["counted"] for line in lines] == [
+        "mul<float, 4>",
+        "relu ×2",
+    ]
+    assert profiles.context(*sources.read([target / folder.SUMMARY]))["kernels"] == shown["kernels"]
     counting = ncu.commands()[0]
     assert counting[-5:] == ["--steps", "1", "--calls", "1", "--ranges-only"]
     # Once more, over it; then not over what is not ours.

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 import compare
 import triton_kernels
+from triton_kernels import graph
 from triton_kernels.activations import ACTIVATIONS, clamped
 
 DTYPES = {torch.float32: 1e-5, torch.float16: 1e-2, torch.bfloat16: 1e-1}
@@ -109,6 +110,7 @@ class Layer(nn.Module):
 def test_the_backend_fuses_what_torch_function_computes(
     function: Callable[[Tensor], Tensor], name: str
 ) -> None:
+    graph.register()
     torch._dynamo.reset()
     model, x = Layer(function), torch.randn(4, 8)
     said = str(triton_kernels.explain(model, x, min_score=0))

@@ -165,36 +165,65 @@ def test_every_kernel_has_at_least_five(monkeypatch: pytest.MonkeyPatch) -> None
     assert all(m.mutated != m.text for m in mutants)
 
 
-@pytest.mark.parametrize(
-    ("file", "ops"),
-    [
-        ("triton_kernels/ops/square.py", ["square", "square_backward"]),
-        ("cuda_reference/csrc/square.cu", ["square", "square_backward"]),
-        ("cuda_reference/csrc/elementwise.cuh", None),
-        ("triton_kernels/interpreter/emulation.py", []),
-    ],
-)
-def test_the_ops_that_see_a_file(file: str, ops: list[str] | None) -> None:
-    seen = population.seen_by(file, list(SPECS))
-    if file == "triton_kernels/interpreter/emulation.py":
-        mutants = population.population(["triton"], list(SPECS))
-        assert not any(m.file.startswith("triton_kernels/interpreter") for m in mutants)
-    else:
-        assert sorted(seen) == sorted(SPECS if ops is None else ops)
+def functions(side: str, op: str) -> set[tuple[str, str]]:
+    mutants = population.population([side], [op])
+    return {(m.file.rsplit("/", 1)[1], m.function) for m in mutants}
 
 
-def test_own_ops_come_first() -> None:
-    seen = population.seen_by("triton_kernels/ops/sum_to.py", list(SPECS))
-    assert seen[0] == "sum_to"
-    assert "add" in seen
-    assert population.seen_by("triton_kernels/ops/sum_to.py", ["square"]) == ["square"]
+def test_an_ops_mutants_are_those_of_functions_that_it_reaches() -> None:
+    square, act_mul = functions("triton", "square"), functions("triton", "act_mul")
+    files = {file for file, _ in square}
+    assert files == {"square.py", "_elementwise.py", "_elementwise_kernels.py", "_scalars.py"}
+    assert ("square.py", "square_backward_element") not in square
+    assert ("square.py", "square_backward_element") in functions("triton", "square_backward")
+    assert {("_elementwise_kernels.py", "corner"), ("_elementwise.py", "_tile")} <= square
+    assert {("activations.py", "normal_odds"), ("act_mul.py", "act_mul_element")} <= act_mul
+    assert ("_sum_to_tiles.py", "tile_of") in functions("triton", "sum_to")
+    linear = functions("triton", "linear_act")
+    assert {("repacking.py", "copy_tile"), ("choice.py", "tiles_for")} <= linear
+    assert not {"_elementwise_kernels.py", "act_backward.py"} & {file for file, _ in linear}
+
+
+def test_so_in_cuda() -> None:
+    square, backward = functions("cuda", "square"), functions("cuda", "square_backward")
+    both = {("elementwise.cuh", "offset"), ("rungs.cuh", "stream_kernel")}
+    assert both <= square
+    assert both <= backward
+    assert ("square.cu", "square_2d_kernel") in square - backward
+    assert ("square.cu", "square_backward_kernel") in backward - square
+    operators = {
+        op: {m.line for m in population.population(["cuda"], [op]) if m.function == "operator"}
+        for op in ("square", "square_backward")
+    }
+    assert all(operators.values())
+    assert not operators["square"] & operators["square_backward"]  # each its own struct's
+
+
+def test_every_function_is_some_ops() -> None:
+    everything = {(m.file, m.edit) for m in population.population(["triton", "cuda"], list(SPECS))}
+    of_ops = [population.population(["triton", "cuda"], [op]) for op in SPECS]
+    assert {(m.file, m.edit) for mutants in of_ops for m in mutants} == everything
+    made = {
+        (m.file, m.edit)
+        for file in population.files()
+        if not file.startswith(population.GLUON)
+        for m in (triton_faults if file.endswith(".py") else cuda_faults).faults(
+            file, (population.ROOT / file).read_text(encoding="utf-8")
+        )
+    }
+    # What no op is made of: sources of other people's kernels, and activations that users bring.
+    left_out = {file for file, _ in made - everything}
+    assert left_out == {"cuda_reference/csrc/inline.cuh", "triton_kernels/own_activations.py"}
+
+
+def test_every_op_that_reaches_a_mutant_judges_it() -> None:
     mutants = population.population(["triton"], ["square"])
-    assert not any("sum_to" in m.file for m in mutants)
-
-
-def test_a_private_file_goes_with_the_op_that_imports_it() -> None:
-    mutants = population.population(["triton"], ["sum_to"])
-    assert "triton_kernels/ops/_sum_to_tiles.py" in {m.file for m in mutants}
+    own = next(m for m in mutants if m.function == "square_element")
+    shared = next(m for m in mutants if m.function == "corner")
+    assert population.judges(own, ["square"]) == ["square"]
+    assert population.seen_by(shared, ["square"]) == ["square"]
+    assert {"square", "add", "act_mul_backward"} <= set(population.judges(shared, ["square"]))
+    assert "sum_to" not in population.judges(shared, ["square"])
 
 
 def test_the_telling_cases_come_first() -> None:

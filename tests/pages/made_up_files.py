@@ -12,6 +12,9 @@ from compare.mutation.explained import Explanation
 from compare.mutation.mutant import Edit, Mutant
 from compare.mutation.planting import Trial
 from compare.mutation.tables import Report
+from compare.profiling import counters
+from compare.profiling.counters import Counted, Counters
+from compare.profiling.reading import Kernel, Profile
 from compare.reporting import page
 from compare.reporting.sources import Source
 
@@ -234,8 +237,33 @@ def mutate_file() -> dict[str, Any]:
     known = [Explanation("x.py", "kernel", "equivalent", because, "a = b + c", "a = b * c")]
     trials = [Trial(mutant(new), end) for new, end in ends.items()]
     stale = [Explanation("y.py", "gone", "gpu", "2³¹.")]
-    written = Report(trials, known, {}, stale).to_dict()
+    written = Report(trials, known, {"ops": ["add", "square"]}, stale).to_dict()
     return {**written, "environment": ENVIRONMENT, "date": "2026-11-23"}
+
+
+def profile_file(op: str = "add", **more: Any) -> dict[str, Any]:
+    """Triton has one kernel; eager has two, one of which waits for the host; the twin is wrong."""
+    profiles = [
+        Profile("triton", 9.0, 4.0, 21.0, 0.02, [Kernel("add_flat", 1.0, 4.0)]),
+        Profile("eager", 15.0, 2.0, 30.0, 0.6, [
+            Kernel("void mul<float, 4>(int, float*)", 1.0, 1.5), Kernel(HOSTILE, 0.5, 0.5),
+        ]),
+        Profile("compile", 12.0),
+    ]  # fmt: skip
+    values = dict.fromkeys(counters.METRICS, 12.5)
+    values["gpu__time_duration.sum"] = None
+    counted = [
+        Counters("triton", kernels=[Counted("add_flat", 2, values)]),
+        Counters("eager", problem="ncu saw no kernel"),
+    ]
+    return {
+        **{"op": op, "dtype": "float16", "shape": [2048, 2048], "options": {"alpha": 2}},
+        **{"steps": 5, "calls": 10, "environment": ENVIRONMENT},
+        "problems": {"cuda": "wrong: off by 3"},
+        "profiles": [each.to_dict() for each in profiles],
+        "counters": [each.to_dict() for each in counted],
+        **more,
+    }
 
 
 def everything() -> list[Source]:
@@ -243,12 +271,13 @@ def everything() -> list[Source]:
         Source("check.json", "check", check_file(failing_row())),
         Source("bench.json", "bench", bench_file(*sweep_cases(), *sample_cases())),
         Source("host.json", "host", host_file()),
+        Source("profile.json", "profile", profile_file()),
         Source("compile.json", "compile", compile_file()),
         Source("mutate.json", "mutate", mutate_file()),
     ]
 
 
-VOID = {"meta", "link", "br", "input"}
+VOID = {"meta", "link", "br", "input", "wbr"}
 
 
 class Page(HTMLParser):

@@ -78,8 +78,12 @@ def test_files_are_recognised_by_what_is_in_them(tmp_path: Path) -> None:
     ("content", "message"),
     [
         ("{", "no JSON"),
-        ("[1]", "not what check, mutate, bench or compile write"),
-        ('{"environment": {}, "rows": []}', "not what check, mutate, bench or compile write"),
+        ("[1]", "not what check, mutate, bench, profile or compile write"),
+        (
+            '{"environment": {}, "rows": []}',
+            "not what check, mutate, bench, profile or compile write",
+        ),
+        ('{"traceEvents": []}', "not what check, mutate, bench, profile or compile write"),
         (b"\xff\xfe\x00", "no JSON"),
     ],
 )
@@ -89,7 +93,7 @@ def test_other_files_are_refused(tmp_path: Path, content: str | bytes, message: 
     result = run(file, "--out", tmp_path / "page.html")
     assert result.exit_code == 2
     assert f"report: {file}: {message}" in said(result)
-    for command in ("check", "bench", "compile"):
+    for command in ("check", "bench", "profile linear_gelu", "compile"):
         assert f"python -m compare {command} --json" in said(result)
     assert not (tmp_path / "page.html").exists()
 

@@ -15,6 +15,7 @@ from made_up_files import (
     everything,
     failing_row,
     needs_packages,
+    profile_file,
     text_of_everything,
     whole,
 )
@@ -36,7 +37,8 @@ def cases(found: Page) -> set[str]:
 # ---- the page ----
 
 BENCHED = {"speed", "roofline", "sweeps", "samples"}
-SECTIONS = {"worst", "verdicts", "mutants", "errors", *BENCHED, "host", "compiled", "environment"}
+SECTIONS = {"worst", "verdicts", "mutants", "errors", *BENCHED, "host", "profiles", "compiled"}
+SECTIONS |= {"environment"}
 
 
 @needs_packages
@@ -57,6 +59,7 @@ def test_every_section_is_there_and_listed() -> None:
         ("mutate", {"mutants"}, "compare mutate --json"),
         ("bench", BENCHED, "compare bench --json"),
         ("host", {"host"}, "compare bench --host --json"),
+        ("profile", {"profiles"}, "compare profile linear_gelu --json"),
         ("compile", {"compiled"}, "compare compile --json"),
     ],
 )
@@ -78,6 +81,38 @@ def test_a_file_of_mutate_tells_its_score_and_its_survivors() -> None:
     (row,) = [row for row in found.rows if row[0].startswith("x.py:1")]
     assert row[1:] == ["− a = b + c+ a = b * c", "equivalent: c is 0."]
     assert "explains nothing any more: y.py" in found.text
+
+
+@needs_packages
+def test_a_file_of_profile_tells_kernels_times_gaps_and_counters() -> None:
+    found = whole()
+    # The fastest on the GPU first, who has no kernels last; as the terminal shows them.
+    heads = ["a call", "GPU µs", "kernels", "host µs", "first kernel after µs", "GPU waits between"]
+    at = found.rows.index(heads)
+    assert found.rows[at + 1 : at + 4] == [
+        ["eager", "2.00", "1.50", "15.00", "30.00", "60 %"],
+        ["triton", "4.00", "1", "9.00", "21.00", "2 %"],
+        ["compile", "none seen", "0", "12.00", "–", "–"],
+    ]
+    assert ["mul<float, 4>", "1", "1.50", "75 %"] in found.rows
+    (counted,) = [row for row in found.rows if row[0] == "add_flat ×2"]
+    assert counted[1:4] == ["n/a", "12.5", "12.50"]
+    assert "no counters of eager: ncu saw no kernel" in found.text
+    assert "✗ cuda: wrong: off by 3" in found.text
+    assert "add float16 2048×2048 alpha=2 5 steps of 10 calls, profile.json" in found.text
+    again = "--dtype float16 --shape 2048,2048 --providers eager,triton,compile"
+    assert f"python -m compare profile add {again}" in found.text
+
+
+@needs_packages
+def test_a_target_is_profiled_by_its_name_and_files_without_counters_have_no_table() -> None:
+    data = profile_file("rowwise.specs:SOFTMAX", counters=[])
+    found = read([Source("p.json", "profile", data)])
+    assert "python -m compare profile --target rowwise.specs:SOFTMAX" in found.text
+    assert "Nsight" not in found.text
+    data["profiles"][0]["kernels"][0]["cycles"] = 4
+    with pytest.raises(page.ReportError, match=r"p\.json: not as `python -m compare profile"):
+        page.html([Source("p.json", "profile", data)])
 
 
 @needs_packages

@@ -1,0 +1,186 @@
+"""What an op's kernels and host code can reach, by the names in the sources.
+
+A file is cut into its parts: what stands at its top level, a function, a class or struct with all
+its members, an assignment. A part reaches those that it names, in its file or in those that it
+imports or includes. What is named only for gradients, sharding or graphs is not the op itself.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+from typing import NamedTuple
+
+from compare.ops import SPECS, spec_of
+from cuda_reference._tokens import closing, tokens
+
+CSRC = "cuda_reference/csrc"
+_NOT_THE_OP = ("gradients", "sharding", "batched")  # arguments of what defines an op
+Place = tuple[str, str]  # file and name; the name is "" for a whole module
+
+
+class Part(NamedTuple):
+    """A part of a file: its names, its first and last line, and what it names."""
+
+    names: frozenset[str]
+    first: int
+    last: int
+    uses: frozenset[Place]
+
+
+def reached(op: str, root: Path) -> dict[tuple[str, int], int]:
+    """(file, number of the part there) → how many names away it is from the op."""
+    distance: dict[tuple[str, int], int] = {}
+    left = [(place, 0) for place in _roots(op, root)]
+    for (file, name), away in left:
+        for number, part in enumerate(_parts(root, file)):
+            if name in part.names and (file, number) not in distance:
+                distance[file, number] = away + 1
+                left += [(place, away + 1) for place in part.uses]
+    return distance
+
+
+def part_at(file: str, line: int, root: Path) -> int | None:
+    """The number of the part of a file that has a line."""
+    parts = enumerate(_parts(root, file))
+    return next((number for number, part in parts if part.first <= line <= part.last), None)
+
+
+def _roots(op: str, root: Path) -> list[Place]:
+    """Where an op begins: its function, and its entry points in CUDA; those of its file if none
+    has its name."""
+    stem = spec_of(op).stem
+    file = f"{CSRC}/{stem}.cu"
+    entries: dict[str, list[str]] = {}
+    for name in re.findall(r'^extern "C" int (\w+)', _text(root, file), re.M):
+        owners = [each for each in SPECS if f"{name}_".startswith(f"{each}_")]
+        entries.setdefault(max(owners, key=len, default=op), []).append(name)
+    names = entries.get(op) or [name for own in entries.values() for name in own]
+    return [(f"triton_kernels/ops/{stem}.py", op), *((file, name) for name in names)]
+
+
+@cache
+def _parts(root: Path, file: str) -> list[Part]:
+    if not (root / file).is_file():
+        return []
+    return list((_of_python if file.endswith(".py") else _of_cuda)(root, file))
+
+
+def _text(root: Path, file: str) -> str:
+    path = root / file
+    return path.read_text(encoding="utf-8") if path.is_file() else ""
+
+
+def _of_python(root: Path, file: str) -> Iterator[Part]:
+    tree = ast.parse(_text(root, file))
+    imported = {name: place for name, place in _imported(tree, root) if not _is_other(file, place)}
+    for node in tree.body:
+        names = _defined(node)
+        if names:
+            first = min([node.lineno, *(d.lineno for d in getattr(node, "decorator_list", ()))])
+            uses = frozenset(_used(node, file, imported))
+            yield Part(names, first, node.end_lineno or first, uses)
+
+
+def _is_other(file: str, place: Place) -> bool:
+    """Whether an engine, a private file of the package, names it for some ops or for gradients."""
+    engine = re.fullmatch(r"triton_kernels/_\w+\.py", file)
+    return bool(engine) and place[0].startswith(("triton_kernels/ops/", "triton_kernels/activ"))
+
+
+def _defined(node: ast.stmt) -> frozenset[str]:
+    if isinstance(node, (ast.FunctionDef, ast.ClassDef)):
+        return frozenset([node.name])
+    if isinstance(node, (ast.Assign, ast.AnnAssign)):
+        targets = node.targets if isinstance(node, ast.Assign) else [node.target]
+        inner = [each for target in targets for each in ast.walk(target)]
+        return frozenset(each.id for each in inner if isinstance(each, ast.Name))
+    return frozenset()
+
+
+def _imported(tree: ast.Module, root: Path) -> Iterator[tuple[str, Place]]:
+    """Names that stand for another file, or for something in it."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ImportFrom) and node.module:
+            folder = node.module.replace(".", "/")
+            for alias in node.names:
+                module = f"{folder}/{alias.name}.py"
+                place = (module, "") if (root / module).is_file() else (f"{folder}.py", alias.name)
+                yield alias.asname or alias.name, place
+
+
+def _used(node: ast.AST, file: str, imported: dict[str, Place]) -> Iterator[Place]:
+    """What a part names: ``name``, or ``module.name``."""
+    if isinstance(node, ast.keyword) and node.arg in _NOT_THE_OP:
+        return
+    if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name):
+        module, inside = imported.get(node.value.id, ("", ""))
+        if module and not inside:
+            yield module, node.attr
+    if isinstance(node, ast.Name):
+        yield imported.get(node.id, (file, node.id))
+    for child in ast.iter_child_nodes(node):
+        yield from _used(child, file, imported)
+
+
+def _of_cuda(root: Path, file: str) -> Iterator[Part]:
+    """A name may be in any of the files that are included."""
+    text = _text(root, file)
+    files = _included(root, file)
+    for names, begin, end, words in _declared(text):
+        uses = frozenset((each, word) for each in files for word in words)
+        yield Part(names, text.count("\n", 0, begin) + 1, text.count("\n", 0, end) + 1, uses)
+
+
+def _declared(text: str) -> Iterator[tuple[frozenset[str], int, int, frozenset[str]]]:
+    """Macros, and what a brace or a semicolon ends at the top level: the names it declares, all
+    before the brace, where it stands, and the names in it."""
+    stream = tokens(text)
+    at = since = 0
+    while at < len(stream):
+        token = stream[at]
+        if token.kind == "directive":
+            words = re.findall(r"[A-Za-z_]\w*", token.text)
+            if words[0] == "define":
+                yield frozenset(words[1:2]), token.start, token.end, frozenset(words[2:])
+            since = at + 1
+        elif token.text in "{;":
+            end = closing(stream, at) if token.text == "{" else at
+            whole = [t for t in stream[since : end + 1] if t.kind != "directive"]
+            words = [t.text for t in whole if t.kind == "name"]
+            head = _head([t.text for t in stream[since:at]])
+            yield frozenset(head), stream[since].start, stream[end].end, frozenset(words)
+            at, since = end, end + 1
+        at += 1
+
+
+def _head(words: list[str]) -> Iterator[str]:
+    """The name that a declaration declares: after struct, or before the first parenthesis, = or
+    the end."""
+    if words[:1] == ["template"]:
+        depth = 0
+        for at, word in enumerate(words):
+            depth += word.count("<") - word.count(">")
+            if at and not depth:
+                words = words[at + 1 :]
+                break
+    if words[:1] in (["struct"], ["enum"], ["union"]):
+        yield next((word for word in words[1:] if word != "class"), "")
+    else:
+        last = next((at for at, word in enumerate(words) if word in "(=["), len(words))
+        yield words[last - 1] if last else ""
+
+
+@cache
+def _included(root: Path, file: str) -> list[str]:
+    """A file and all that it includes. A header's names are those of the headers that it has."""
+    files = [file]
+    for each in files:
+        for name in re.findall(r'^#include "(.+)"', _text(root, each), re.M):
+            path = f"{CSRC}/{name}"
+            if path not in files:
+                files.append(path)
+    return files
