@@ -21,7 +21,7 @@ from triton_kernels.interpreter import Argument
 
 SHOWN = 5  # reports in full, at most; the rest in a line each
 ACTIONS = 14  # lines of what a thread did
-BEHIND = 20  # lines that decide what those do
+BEHIND = 24  # lines that decide what those do
 
 
 @dataclass

@@ -1,12 +1,14 @@
 """The statements of a CUDA kernel that others depend on, read from its text: what defines the
-variables in them, and the conditions and loops around them."""
+variables in them, in its function or at the file's scope, the conditions and loops around them, and
+what launches the kernel."""
 
 from __future__ import annotations
 
 import bisect
 import itertools
 import linecache
-from collections.abc import Iterable, Iterator
+import re
+from collections.abc import Iterable, Iterator, Sequence, Set
 from dataclasses import dataclass, field
 
 from cuda_reference._tokens import Token, closing, opening, tokens
@@ -15,9 +17,12 @@ _HEADERS = {"if", "for", "while", "switch"}
 _ASSIGNING = {"=", "+=", "-=", "*=", "/=", "%=", "<<=", ">>="}  # &=, |= and ^= are two tokens
 _LEAVING = {"return", "continue", "break"}
 _SCOPES = {"namespace", "struct", "class", "extern"}
+_NO_TYPE = {"return", "goto", "new", "throw", "case", "co_return"}
+_ONLY_LOOKS = re.compile(r"assert|printf|static_assert|\w*CHECK\w*")
+_DEFINE = re.compile(r"[ \t]*#[ \t]*define[ \t]+")
 
 
-@dataclass
+@dataclass(eq=False)
 class Statement:
     """A statement, or what stands before the body of a loop or an ``if``.
 
@@ -40,9 +45,16 @@ class Statement:
         self.uses = {t.text for t in self.tokens if t.kind == "name"}
         self.defines = set(_defined(self.tokens))
 
+    @property
+    def decides(self) -> bool:
+        """Whether anything may depend on it: it is no barrier, nor a declaration without value."""
+        return bool(self.defines) or self.tokens[0].text in _HEADERS | _LEAVING
+
 
 def _defined(stream: list[Token]) -> Iterator[str]:
     """The names that a statement assigns to."""
+    yield from _declared(stream)
+    yield from _given(stream)
     for at, token in enumerate(stream):
         before = stream[at - 1].text if at else ""
         if token.text in _ASSIGNING:
@@ -52,6 +64,46 @@ def _defined(stream: list[Token]) -> Iterator[str]:
             yield from (t.text for t in near if t.kind == "name")
         elif token.text == "&" and before in {"(", ","} and at + 1 < len(stream):
             yield stream[at + 1].text  # given by its address
+
+
+def _declared(stream: list[Token]) -> Iterator[str]:
+    """The variables of a declaration without ``=``: grid and block of ``dim3 grid(n), block(32)``."""
+    depth, before, declares = 0, Token("", "", 0, 0), False
+    for token, after in itertools.pairwise(stream):
+        if depth == 0 and token.kind == "name" and after.text in {"(", "{"}:
+            declares |= before.kind == "name" and before.text not in _NO_TYPE
+            if declares:
+                yield token.text
+        depth += (token.text in {"(", "[", "{"}) - (token.text in {")", "]", "}"})
+        before = token
+
+
+def _given(stream: list[Token]) -> Iterator[str]:
+    """What a call may change whose result nobody takes, a kernel's launch among them: the variable
+    that each argument begins with."""
+    if stream[-1].text != ")" or stream[0].kind != "name" or stream[0].text in _HEADERS | _NO_TYPE:
+        return
+    start = opening(stream, len(stream) - 1)
+    head, rest = stream[:start], stream[start + 1 : -1]
+    if _ONLY_LOOKS.fullmatch(stream[0].text) or any(t.text in _ASSIGNING for t in head):
+        return
+    if any(a.kind == b.kind == "name" for a, b in itertools.pairwise(head)):
+        return  # a declaration
+    while rest:
+        length = next((i for i in _outside(rest) if rest[i].text == ","), len(rest))
+        argument, rest = rest[:length], rest[length + 1 :]
+        if argument and argument[0].text == "(":  # a cast
+            argument = argument[closing(argument, 0) :]
+        names = [t.text for t in argument if t.kind == "name"]
+        yield from names if names[:1] and names[0].endswith("_cast") else names[:1]
+
+
+def _outside(stream: Sequence[Token]) -> Iterator[int]:
+    """The places that stand in no brackets."""
+    at = 0
+    while at < len(stream):
+        yield at
+        at = (closing(stream, at) if stream[at].text in {"(", "[", "{"} else at) + 1
 
 
 def _assigned(stream: list[Token], at: int) -> Iterator[str]:
@@ -77,7 +129,25 @@ class Source:
         self._text = text
         self._stream = [t for t in tokens(text) if t.kind != "directive"]
         self._functions: dict[str, list[list[Statement]]] = {}  # overloads have one name
+        self._globals: list[Statement] = []
+        self._read_macros()
         self._read_functions(0, len(self._stream))
+        self._owners = {
+            each: name
+            for name, overloads in self._functions.items()
+            for body in overloads
+            for each in body
+        }
+
+    def _read_macros(self) -> None:
+        for token in tokens(self._text):
+            begins = _DEFINE.match(token.text) if token.kind == "directive" else None
+            read = tokens(self._text, token.start + begins.end(), token.end) if begins else []
+            if read:
+                lines = self._line(read[0].start), self._line(read[-1].start)
+                macro = Statement(read, lines, None, [])
+                macro.defines = {read[0].text}
+                self._globals.append(macro)
 
     def _read_functions(self, at: int, end: int) -> None:
         head = at
@@ -86,9 +156,14 @@ class Source:
             if text in "([":
                 at = closing(self._stream, at)
             elif text in {";", "}"}:
+                if any(t.text in {"=", "("} for t in self._stream[head:at]):
+                    self._add_constant(head, at)
                 head = at + 1
             elif text == "{":
                 close, before = closing(self._stream, at), self._stream[head:at]
+                if before and before[-1].text in {"=", "]"}:  # a constant's values
+                    at = close + 1
+                    continue
                 if any(t.text in _SCOPES for t in before) and before[-1].text != ")":
                     self._read_functions(at + 1, close)
                 else:
@@ -149,6 +224,12 @@ class Source:
         out.append(Statement(read, lines, inside, list(guards)))
         return out[-1]
 
+    def _add_constant(self, at: int, end: int) -> None:
+        """What stands at the file's scope up to a semicolon, if it is no function's declaration."""
+        first = next(t.text for t in self._stream[at:end] if t.text in {"=", "("})
+        if first == "=":
+            self._add(self._globals, at, end, None, [])
+
     def _line(self, offset: int) -> int:
         return bisect.bisect_right(self._starts, offset)
 
@@ -160,29 +241,42 @@ class Source:
     def behind(self, lines: Iterable[int], most: int) -> list[tuple[int, str]]:
         """What the statements on these lines depend on, as (line, code), in the source's order;
         those nearest to them, where there are more than ``most``. Functions of the file that they
-        call, too."""
+        call, too, and last what calls or launches theirs."""
         wanted = list(dict.fromkeys(lines))
-        bodies = [body for overloads in self._functions.values() for body in overloads]
-        owners = {id(s): body for body in bodies for s in body}
-        every = [s for body in bodies for s in body]
-        seeds = [s for line in wanted for s in every if s.lines[0] <= line <= s.lines[1]]
-        reached = list({id(s): s for s in seeds}.values())
-        known = {id(s) for s in reached}
-        for statement in reached:  # which grows
-            needed = [*statement.guards, *([statement.inside] if statement.inside else [])]
-            names = statement.uses | statement.defines
-            needed += [each for each in owners[id(statement)] if each.defines & names]
-            for name in sorted(statement.uses & self._functions.keys()):
-                needed += [s for body in self._functions[name] for s in body]
-            for each in needed:
-                if id(each) not in known:
-                    known.add(id(each))
-                    reached.append(each)
+        reached = [
+            each
+            for line in wanted
+            for each in self._owners
+            if each.lines[0] <= line <= each.lines[1]
+        ]
+        reached = list(dict.fromkeys(reached))
+        theirs = {self._owners[each] for each in reached}
+        self._follow(reached, 0, frozenset())
+        inside = len(reached)
+        reached += [s for s in self._owners if s.uses & theirs and s not in reached]
+        self._follow(reached, inside, theirs)
         behind: dict[int, str] = {}
         for each in reached:
             if each.lines[0] not in wanted and len(behind) < most:
                 behind.setdefault(each.lines[0], self._code(each))
         return sorted(behind.items())
+
+    def _follow(self, reached: list[Statement], at: int, done: Set[str]) -> None:
+        """Append what those from ``at`` on depend on, the functions done left out."""
+        known = set(reached)
+        for statement in itertools.islice(reached, at, None):  # which grows
+            needed = [*statement.guards, *([statement.inside] if statement.inside else [])]
+            own = self._functions.get(self._owners.get(statement, ""), [])
+            body = next((body for body in own if statement in body), [])
+            names = statement.uses | statement.defines
+            needed += [each for each in (*body, *self._globals) if each.defines & names]
+            for name in sorted(statement.uses & self._functions.keys() - done):
+                bodies = self._functions[name]
+                # What a function leaves stands at its end.
+                needed += [s for body in bodies for s in reversed(body) if s.decides]
+            new = [each for each in dict.fromkeys(needed) if each not in known]
+            known.update(new)
+            reached += new
 
 
 def behind(file: str, lines: Iterable[int], most: int) -> list[tuple[int, str]]:

@@ -307,4 +307,5 @@ def source_line(place: Place | None) -> str:
     inside = [(a, b) for a, b in _statements(place.file) if a <= place.line <= b]
     first, last = min(inside, key=lambda s: s[1] - s[0], default=(place.line, place.line))
     lines = [linecache.getline(place.file, n).strip() for n in range(first, last + 1)]
-    return " ".join(line for line in lines if line).replace("( ", "(").replace(", )", ")")
+    code = [line for line in lines if line and not line.startswith("#")]
+    return " ".join(code).replace("( ", "(").replace(", )", ")")
