@@ -44,14 +44,37 @@ __global__ void scaled_kernel(const float* x, float* y, int n, int unused) {
 """
 
 
-def shown(code: str, most: int = 20) -> list[str]:
-    number = next(n for n, text in enumerate(SOURCE.splitlines(), 1) if code in text)
-    return [text for _, text in Source(SOURCE).behind([number], most)]
+LAUNCHED = """\
+#define RADIUS 2
+#define UNUSED 3
+constexpr int TILE = 16;
+constexpr int OTHER = 17;
+__constant__ float weights[2] = {0.25f, 0.5f};
+void helper(int* rows, int n);
+__global__ void weighted(const float* x, float* y, int n) {
+  int i = blockIdx.x * TILE + threadIdx.x;
+  if (i < n) y[i] = weights[0] * x[i + RADIUS];
+}
+void launch(torch::Tensor x, torch::Tensor y) {
+  TORCH_CHECK(x.is_contiguous(), "x");
+  int n = 0;
+  helper(&n, x.numel());
+  const int unused = 4;
+  dim3 block(TILE), grid((n + TILE - 1) / TILE);
+  weighted<<<grid, block>>>(x.data_ptr<float>(), y.data_ptr<float>(), n);
+}
+"""
+
+
+def shown(code: str, most: int = 20, source: str = SOURCE) -> list[str]:
+    number = next(n for n, text in enumerate(source.splitlines(), 1) if code in text)
+    return [text for _, text in Source(source).behind([number], most)]
 
 
 def test_definitions_conditions_and_the_helpers_that_are_called() -> None:
     """And nothing else: not another function's variables, none that only others use."""
     assert shown("y[i] = part[0]") == [
+        "#define VECTOR(x) (reinterpret_cast<float4*>(&(x))[0])",
         "for (int step = W / 2; step > 0; step /= 2) {",
         "v += __shfl_xor_sync(0xffffffff, v, step);",
         "return v;",
@@ -63,6 +86,20 @@ def test_definitions_conditions_and_the_helpers_that_are_called() -> None:
         "if (i >= n) {",
     ]
     assert shown("y[i] = 0") == ["int i = 3;"]
+
+
+def test_macros_constants_and_what_launches_the_kernel() -> None:
+    """None that it does not use, and no checks."""
+    assert shown("y[i] =", source=LAUNCHED) == [
+        "#define RADIUS 2",
+        "constexpr int TILE = 16;",
+        "__constant__ float weights[2] = {0.25f, 0.5f};",
+        "int i = blockIdx.x * TILE + threadIdx.x;",
+        "int n = 0;",
+        "helper(&n, x.numel());",
+        "dim3 block(TILE), grid((n + TILE - 1) / TILE);",
+        "weighted<<<grid, block>>>(x.data_ptr<float>(), y.data_ptr<float>(), n);",
+    ]
 
 
 def test_the_nearest_come_first() -> None:

@@ -67,7 +67,7 @@ def _defined(stream: list[Token]) -> Iterator[str]:
 
 
 def _declared(stream: list[Token]) -> Iterator[str]:
-    """The variables of a declaration without ``=``: grid and block of ``dim3 grid(n), block(32)``."""
+    """The variables of a declaration without ``=``: a and b of ``dim3 a(n), b(32)``."""
     depth, before, declares = 0, Token("", "", 0, 0), False
     for token, after in itertools.pairwise(stream):
         if depth == 0 and token.kind == "name" and after.text in {"(", "{"}:
