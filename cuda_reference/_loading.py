@@ -200,9 +200,11 @@ def _load_strings(
         [texts] if isinstance(texts, str) else list(texts or ())
         for texts in (cpp_sources, cuda_sources)
     )
-    if not all(isinstance(text, str) for text in (*cpp, *cuda)) or not (cpp or cuda):
+    if not all(isinstance(text, str) for text in (*cpp, *cuda)):
         raise TypeError("load_inline(): 'cpp_sources' and 'cuda_sources' must be strings")
-    cpp = [text for text in cpp if text.strip()]  # "" where there is no C++
+    cpp, cuda = ([text for text in texts if text.strip()] for texts in (cpp, cuda))
+    if not (cpp or cuda):
+        raise TypeError("load_inline(): 'cpp_sources' and 'cuda_sources' are both empty")
     names = [functions] if isinstance(functions, str) else list(functions or ())
     docs = functions if isinstance(functions, Mapping) else {}
     bound = [

@@ -155,22 +155,17 @@ def apply(
         specialization_key(y_value),
         specialization_key(s),
     )
-    if _alike(x, y_tensor, out):
-        dims: Dims = ()
-    elif y_tensor is not None and n < 2**31 and _row(x, y_tensor, out):
+    alike = _alike(x, y_tensor, out)
+    rest: tuple[Any, ...]
+    if not alike and y_tensor is not None and n < 2**31 and _row(x, y_tensor, out):
         launch, walk = _along_row(how, y_tensor.numel(), divisibility(n), keys)
-        grid = -(-n // (how.block * VECTORS)), 1, 1
-        launch(out.device, x, y_tensor, out, y_value, s, n, ONCE, walk, grid=grid)
-        return out
-    else:
-        dims = _dims(x, y_tensor, out)
-    if dims:
+        programs, rest = cdiv(n, how.block * VECTORS), (n, ONCE, walk)
+    elif not alike and (dims := _dims(x, y_tensor, out)):
         launch, programs, rest = _prepared(how, n, dims, keys)
-        launch(out.device, x, y_tensor, out, y_value, s, *rest, grid=(programs, 1, 1))
     else:
         launch = _dense(how, divisibility(n), keys)
-        grid = -(-n // how.block), 1, 1
-        launch(out.device, x, y_tensor, out, y_value, s, n, ONCE, ONCE, grid=grid)
+        programs, rest = cdiv(n, how.block), (n, ONCE, ONCE)
+    launch(out.device, x, y_tensor, out, y_value, s, *rest, grid=(programs, 1, 1))
     return out
 
 

@@ -87,6 +87,7 @@ LARGE = [
     ((40001, 96), "column"),
     ((4301, 517), "column"),  # ones that begin anywhere
     ((4301, 1201), "column"),
+    ((31, 321, 4, 68), "gaps"),  # rows of results that lie apart
     ((30, 40, 17, 115), "gaps"),
     ((30, 900, 17, 96), "gaps"),
 ]
@@ -202,6 +203,8 @@ class SumTo(Spec):
             yield case((1, 16, 6, 40), to="gaps", out=out)
         for shape in ((40, 2045), (515, 301)):  # rows that begin with whole vectors, and end amid
             yield case(shape, "padded", to="column")
+        for layout in cases.LAYOUTS[1:]:  # whose rows are not one after the other, mostly
+            yield case((2103, 65), layout, "integers", to="row")
         for distant in cases.DISTANT:
             for to in ("row", "column", "same"):
                 yield case((3, 3), distant, to=to)

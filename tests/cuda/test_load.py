@@ -222,7 +222,10 @@ def test_load_inline_without_cpp_binds_in_the_cuda_source(nothing: str | list[st
 
 def test_load_inline_needs_strings() -> None:
     with pytest.raises(TypeError, match="'cpp_sources' and 'cuda_sources' must be strings"):
-        load_inline("nothing", cuda_sources=[])
+        load_inline("nothing", cuda_sources=[b"int x;"])  # type: ignore[list-item]
+    for nothing in ([], "", [" \n"]):
+        with pytest.raises(TypeError, match="'cpp_sources' and 'cuda_sources' are both empty"):
+            load_inline("nothing", "", nothing, functions=["f"])
 
 
 REGISTERED = """

@@ -310,3 +310,14 @@ def test_the_second_dimension_is_the_one_along_which_another_operand_is_dense() 
     column = ((64, 1, 0, 1), (8, 64, 1, 64))
     assert _elementwise._innermost(column) == (column, False)
     assert _elementwise._innermost(((64, 2, 2, 1),)) == (((64, 2, 2, 1), (1, 0, 0, 0)), False)
+
+
+@pytest.mark.parametrize("size", [2, 3, 16, 100, 1023, 4096])
+def test_a_row_gets_the_launch_that_planning_its_walk_gives(size: int) -> None:
+    how = _elementwise.configuration(object(), torch.float32, (True, False))
+    n, keys = 33 * size, ("made up",)
+    dims = (size, 1, 1, 1), (33, size, 0, size)
+    planned, _, rest = _elementwise._prepared(how, n, dims, keys)
+    launch, walk = _elementwise._along_row(how, size, _elementwise.divisibility(n), keys)
+    assert rest == (n, _elementwise.ONCE, walk)
+    assert launch is planned

@@ -6,9 +6,11 @@ from typing import Any
 
 import pytest
 import torch
+import triton
 from torch import Tensor
 
 import triton_kernels
+from triton_kernels._counts import cdiv, next_power_of_2
 from triton_kernels.interpreter import cross_compile
 
 
@@ -147,3 +149,17 @@ def test_rows_of_no_whole_vectors_are_read_at_once(
     grids: list[int] = []
     assert passes(x, (columns,), grids)[1][:4] == second
     assert grids[0] == programs
+
+
+def test_rows_that_overlap_are_not_read_as_one() -> None:
+    """As many elements apart as there are columns, which are themselves two apart."""
+    x = torch.arange(2103 * 65 + 65, dtype=FLOAT).remainder(7).as_strided((2103, 65), (65, 2))
+    with triton_kernels.interpret():
+        assert torch.equal(triton_kernels.sum_to(x, (65,)), x.sum(0))
+
+
+def test_counts_are_those_of_triton() -> None:
+    for n in (1, 2, 3, 4, 5, 1023, 1024, 1025, 2**31 + 1):
+        assert next_power_of_2(n) == triton.next_power_of_2(n)
+        assert [cdiv(n, d) for d in (1, 2, 7)] == [triton.cdiv(n, d) for d in (1, 2, 7)]
+    assert next_power_of_2(0) == 1

@@ -194,12 +194,12 @@ def parts_of(kept: Dims, reduced: Dims, tile: Tile) -> int:
     enough = programs >= (ENOUGH_AHEAD if ahead else ENOUGH)
     if len(reduced) == 1 and tile.num_warps > 1 and enough:
         return 1
-    if tiles < 4 or (tiles == 4 and ahead and programs >= 64):
+    if tiles < 4 or (tiles == 4 and ahead and programs >= ENOUGH_AHEAD // 2):
         return 1
     busy, better = PROGRAMS // programs, 2 * PROGRAMS // programs
-    if ahead:  # of few tiles none is
-        fill = programs * tiles / PROGRAMS
-        return max(1, min(busy, tiles // (4 if fill >= 1 else 2 if fill >= 1 / 4 else 1)))
+    if ahead:  # a program of few tiles has none to read ahead
+        least = 4 if programs * tiles >= PROGRAMS else 2 if programs * tiles >= PROGRAMS // 4 else 1
+        return max(1, min(busy, tiles // least))
     return max(1, min(tiles, max(busy, min(better, tiles // 2))))
 
 

@@ -156,8 +156,7 @@ class Source:
             if text in "([":
                 at = closing(self._stream, at)
             elif text in {";", "}"}:
-                if any(t.text in {"=", "("} for t in self._stream[head:at]):
-                    self._add_constant(head, at)
+                self._add_constant(head, at)
                 head = at + 1
             elif text == "{":
                 close, before = closing(self._stream, at), self._stream[head:at]
@@ -226,7 +225,7 @@ class Source:
 
     def _add_constant(self, at: int, end: int) -> None:
         """What stands at the file's scope up to a semicolon, if it is no function's declaration."""
-        first = next(t.text for t in self._stream[at:end] if t.text in {"=", "("})
+        first = next((t.text for t in self._stream[at:end] if t.text in {"=", "("}), "")
         if first == "=":
             self._add(self._globals, at, end, None, [])
 
