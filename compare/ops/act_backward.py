@@ -180,7 +180,7 @@ class ActBackward(Spec):
         """A derivative's steps in float64, or the oracle's result, the bound and errors."""
         if self.exact(case):
             return 52 * written
-        return written * (108 if case.options["act"] == "gelu_tanh" else 92)
+        return written * (108 if case.options["act"] in ("gelu", "gelu_tanh") else 92)
 
     def workspace(self, case: Case, arguments: Arguments) -> int:
         """Sums of parts of the rows, which have 32 at least, in float64; of narrow matrices no more

@@ -239,19 +239,21 @@ class Product(Spec):
             return 2 * (_repacked(a, 2) + _repacked(b, 2))
         if case.dtype == "float64" or precision == "tf32x3":
             return max(t.numel() for t in tensors_of(arguments)) * case.torch_dtype.itemsize
-        if case.dtype == "float32" and precision == "ieee":
-            copied = _repacked(b, 4, turned=True)
-        else:  # for tf32 of the transpose, or of what is no transpose
-            turns = (False, True) if precision == "tf32" else (False,)
-            copied = sum(max(_repacked(t, t.itemsize, turned) for turned in turns) for t in (a, b))
         M, N, K = math.prod(a.shape[:-1]), b.shape[self.columns], a.shape[-1]
         gpu = GPUS["sm_90"]
         if number := case.options.get("multiprocessors"):
             gpu = gpu._replace(multiprocessors=number)
-        chosen = choose(Problem(M, N, K, case.torch_dtype, case.torch_dtype, precision), gpu)
-        split = chosen.SPLIT if chosen.SPLIT > 1 else 0
-        tile = chosen.tiles.BLOCK_M * chosen.tiles.BLOCK_N
-        return copied + 4 * split * chosen.tiles_of(M, N) * tile
+        problem = Problem(M, N, K, case.torch_dtype, case.torch_dtype, precision)
+        chosen = [choose(problem._replace(kernels=kernels), gpu) for kernels in ("tl", "any")]
+        copied = 0
+        if case.dtype == "float32" and precision == "ieee":
+            copied = _repacked(b, 4, turned=True)
+        elif any(form.tma for form in chosen):  # tf32: of the transpose, or of what is no transpose
+            turns = (False, True) if precision == "tf32" else (False,)
+            copied = sum(max(_repacked(t, t.itemsize, turned) for turned in turns) for t in (a, b))
+        split = (form for form in chosen if form.SPLIT > 1)
+        sums = (f.SPLIT * f.tiles_of(M, N) * f.tiles.BLOCK_M * f.tiles.BLOCK_N for f in split)
+        return copied + 4 * max(sums, default=0)
 
     def work(self, case: Case, dtype: torch.dtype, read: int, written: int) -> int:
         """Inputs and absolute values in float64, the oracle's result, the bound, errors."""
