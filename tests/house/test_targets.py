@@ -133,6 +133,22 @@ def test_what_needs_a_gpu_says_so(words: tuple[str, ...], folder: Path) -> None:
     assert done.stdout.startswith(case), done.stdout
 
 
+@pytest.mark.gpu_only
+def test_bench_profile_and_report_on_a_gpu(folder: Path) -> None:
+    words = ("--shapes", "1024x1024", "--samples", "5", "--json", "bench.json")
+    done = command(folder, "bench", "--target", TARGET, *words)
+    assert done.returncode == 0, done.stdout + done.stderr
+    (case,) = json.loads((folder / "bench.json").read_text())["cases"]
+    assert {"triton", "cuda", "eager"} <= {entry["provider"] for entry in case["entries"]}
+    words = ("--shape", "1024,1024", "--no-ncu", "--out", "profile", "--json", "profile.json")
+    done = command(folder, "profile", "--target", TARGET, *words)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "softmax_kernel" in done.stdout
+    done = command(folder, "report", "bench.json", "profile.json", "--out", "page.html")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert (folder / "page.html").read_text().count(TARGET) > 2
+
+
 @pytest.mark.parametrize(
     ("target", "says"),
     [
