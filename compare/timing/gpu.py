@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -67,7 +68,11 @@ class Gpu:
         return float(start.elapsed_time(end)) * 1e3
 
     def graph(self, call: Callable[[], Any]) -> Callable[[], Any] | None:
-        """The call as a CUDA graph, whose replay returns the result; None if it cannot be one."""
+        """The call as a CUDA graph, whose replay returns the result; None if it cannot be one.
+
+        What a call launches on the default stream is not captured: torch warns of an empty graph,
+        whose replay would be timed as nothing.
+        """
         graph = torch.cuda.CUDAGraph()
         try:
             torch.cuda.synchronize()
@@ -75,8 +80,12 @@ class Gpu:
             with torch.cuda.stream(side):
                 call()
             torch.cuda.synchronize()
-            with torch.cuda.graph(graph, stream=side):
-                result = call()
+            with warnings.catch_warnings(record=True) as warned:
+                warnings.simplefilter("always")
+                with torch.cuda.graph(graph, stream=side):
+                    result = call()
+            if any("CUDA Graph is empty" in str(each.message) for each in warned):
+                return None
             graph.replay()
             torch.cuda.synchronize()
         except Exception:  # noqa: BLE001 - whatever prevents capture, there is no graph

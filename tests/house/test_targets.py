@@ -139,7 +139,12 @@ def test_bench_profile_and_report_on_a_gpu(folder: Path) -> None:
     done = command(folder, "bench", "--target", TARGET, *words)
     assert done.returncode == 0, done.stdout + done.stderr
     (case,) = json.loads((folder / "bench.json").read_text())["cases"]
-    assert {"triton", "cuda", "eager"} <= {entry["provider"] for entry in case["entries"]}
+    entries = {entry["provider"]: entry for entry in case["entries"]}
+    assert {"triton", "cuda", "eager"} <= entries.keys()
+    assert not any(entry["problem"] for entry in entries.values()), entries
+    # It launches on the default stream, which no capture sees: an empty graph is none.
+    assert entries["cuda"]["replay"] is None
+    assert entries["cuda"]["median"] > 2
     words = ("--shape", "1024,1024", "--no-ncu", "--out", "profile", "--json", "profile.json")
     done = command(folder, "profile", "--target", TARGET, *words)
     assert done.returncode == 0, done.stdout + done.stderr
