@@ -49,7 +49,6 @@ class _Watch(Stores):
         super().__init__()
         self._bar, self._order, self._done = bar, order, 0
         self.elsewhere = False  # whether memory was reached that no argument holds
-        self.rounding: dict[Place | None, str] = {}  # dots that round their float32 operands
 
     def order(self, launch: Launch, programs: Sequence[Program]) -> Sequence[Program]:
         return self._order(programs)
@@ -66,14 +65,21 @@ class _Watch(Stores):
                 outside &= (access.pointers < argument.low) | (access.pointers >= argument.high)
             self.elsewhere = bool(outside.any())
 
-    def dot(self, dot: Dot) -> None:
-        if dot.precision not in ("", "ieee"):
-            self.rounding[dot.place] = dot.precision
-
     def wants(self, program: Program) -> bool:
         self._bar.update(self._done, math.prod(self.launches[-1].grid))
         self._done += 1
         return super().wants(program)
+
+
+class Roundings(Observer):
+    """The lines whose tl.dot round their float32 operands → the input precision that they ask."""
+
+    def __init__(self) -> None:
+        self.of: dict[Place | None, str] = {}
+
+    def dot(self, dot: Dot) -> None:
+        if dot.precision not in ("", "ieee"):
+            self.of[dot.place] = dot.precision
 
 
 class _Exact(Observer):
@@ -107,12 +113,12 @@ def investigate(
     """
     bar = Bar(f"interpreting {subject.title}")
     findings, stores = Findings(subject.title), _Watch(bar)
-    sanitizers = _sanitizers() if sanitize else []
+    roundings, sanitizers = Roundings(), _sanitizers() if sanitize else []
     guards = [SpinGuard()] if sanitize else []
     state = subject.prepare(CPU)
     results: list[Result] = []
     try:
-        with bar, interpreter.interpreting(Several(stores, *guards, *sanitizers)):
+        with bar, interpreter.interpreting(Several(stores, roundings, *guards, *sanitizers)):
             subject.launch(state, next((s.shadows for s in sanitizers if s.shadows), None))
         results = subject.judge(state, stores)
     except KeyboardInterrupt as interrupt:
@@ -123,9 +129,9 @@ def investigate(
         if place is None and subject.outside_is_usage:
             raise
         lane, shape = interpreter.lane_of(error) or (None, ())
-        program = place and _current(stores)
+        stopped = place and _current(stores)
         place = place or _outside(error)
-        findings.failure = Failure(brief(error), program, place, lane, shape)
+        findings.failure = Failure(brief(error), stopped, place, lane, shape)
     findings.subject = _heading(subject, stores)
     findings.wrong = [w for w in (_describe(r, stores, results) for r in results) if w is not None]
     if worse := next((r.less_accurate for r in results if r.less_accurate), None):
@@ -151,7 +157,9 @@ def investigate(
         target = 0, (0, 0, 0)
     if target is not None:
         replaying.replay(subject, findings, stores, target, guards, session, program is not None)
-    findings.notes += _with_exact_dots(subject, findings, stores)
+    if findings.wrong and not findings.failure and not findings.partial:
+        before = sum(each.deviation.wrong for each in findings.wrong)
+        findings.notes += with_exact_dots(subject, roundings, before)
     findings.notes += _notes(findings, stores, results, values)
     if stores.elsewhere and not bisection.impossible(subject):
         findings.compiled = "not run: it reaches memory by addresses that only the host knows"
@@ -175,18 +183,18 @@ def _look_back(load: Witness, store: Witness) -> str:
     )
 
 
-def _with_exact_dots(subject: Subject, findings: Findings, stores: _Watch) -> list[str]:
-    """Whether results are wrong because a tl.dot rounds its operands: a run in which none does."""
-    if not stores.rounding or not findings.wrong or findings.failure or findings.partial:
+def with_exact_dots(subject: Subject, roundings: Roundings, before: int) -> list[str]:
+    """Whether so many elements are wrong because a tl.dot rounds its operands: from a run in which
+    none does."""
+    if not roundings.of:
         return []
     state = subject.prepare(CPU)
     with Bar(f"interpreting {subject.title} with exact dots"), interpreter.interpreting(_Exact()):
         subject.launch(state)
     wrong = sum(int((~result.comparison.right).sum()) for result in subject.judge(state, None))
-    before = sum(each.deviation.wrong for each in findings.wrong)
     if wrong >= before:
         return []
-    (place, precision), *others = stores.rounding.items()
+    (place, precision), *others = roundings.of.items()
     outcome = f"{wrong} of {before} elements stay wrong" if wrong else "right"
     where = place_text(place) + (f", and {len(others)} more" if others else "")
     return [f"{outcome} with input_precision='ieee' instead of '{precision}' ({where})"]

@@ -6,13 +6,16 @@ import contextlib
 import re
 from collections.abc import Iterator, Sequence
 
+import numpy as np
+
 from compare.cases import CPU
 from compare.checking import running
 from compare.checking.progress import Bar
 from compare.checking.stores import Stores
+from compare.debugging.findings import regions
 from compare.debugging.findings.failure import Failure
 from compare.debugging.findings.findings import Findings, WrongValues
-from compare.debugging.findings.steps import Loaded, Step
+from compare.debugging.findings.steps import Earlier, Loaded, Step
 from compare.debugging.observers import slicing
 from compare.debugging.observers.deadlock import SpinGuard
 from compare.debugging.observers.lane_history import Assignments
@@ -21,9 +24,12 @@ from compare.debugging.observers.tracing import Tracer
 from compare.debugging.stepping.sessions import Quit, Session
 from compare.debugging.subjects import Subject
 from triton_kernels import interpreter
-from triton_kernels.interpreter import Dataflow, Program, Several
+from triton_kernels.interpreter import Argument, Dataflow, Program, Several
 
 Target = tuple[int, Program]  # number of the launch, program
+Element = tuple[str, int]  # an argument of a launch, and bytes from its start
+EARLIER = 3  # launches before that of the wrong value that are told
+LOADED = 1 << 12  # elements of each argument that are looked up among what earlier launches stored
 
 
 def replay(
@@ -61,6 +67,7 @@ def replay(
     for told in (findings.failure, worst):
         if told is not None:
             told.lane_history, told.loaded = steps, loaded
+            told.earlier = _earlier(subject, findings, stores, target[0], loaded)
     if findings.failure is not None and tracer.trace and tracer.trace.ended == AS_REPORTED:
         findings.failure.access = tracer.failing(findings.failure)
 
@@ -86,18 +93,96 @@ def _traced(
     assignments = Assignments(Dataflow()) if followed else None
     flow = assignments.flow if assignments else None
     tracer = Tracer(*target, watched, alone, flow)
-    guarded = Several(tracer, *guards)  # alone, it may wait for the others
-    with (
-        _ending(findings, tracer),
-        Bar(f"tracing program {target[1]}"),
-        interpreter.interpreting(guarded),
-        assignments or contextlib.nullcontext(),
-    ):
-        subject.launch(subject.prepare(CPU))
+    _run(subject, findings, tracer, assignments, guards)  # alone, it may wait for the others
     followed_back = assignments and _slice(tracer, assignments, findings.failure)
     if not followed_back:
         return tracer, [], {}
     return tracer, followed_back.steps(), followed_back.loaded()
+
+
+def _run(
+    subject: Subject,
+    findings: Findings,
+    tracer: Tracer,
+    assignments: Assignments | None,
+    guards: Sequence[SpinGuard],
+) -> None:
+    with (
+        _ending(findings, tracer),
+        Bar(f"tracing program {tracer.target[1]}"),
+        interpreter.interpreting(Several(tracer, *guards)),
+        assignments or contextlib.nullcontext(),
+    ):
+        subject.launch(subject.prepare(CPU))
+
+
+def _earlier(
+    subject: Subject, findings: Findings, stores: Stores, launch: int, loaded: Loaded
+) -> list[Earlier]:
+    """What programs of earlier launches made the elements of that a program loaded."""
+    told: list[Earlier] = []
+    waiting = _stored_before(stores, launch, loaded)
+    while waiting and len(told) < EARLIER and not findings.partial:
+        launch = max(number for number, _ in waiting)
+        programs = {program: at for (number, program), at in waiting.items() if number == launch}
+        program = max(reversed(programs), key=lambda each: len(programs[each]))
+        assignments = Assignments(Dataflow())
+        tracer = Tracer(launch, program, alone=False, flow=assignments.flow)
+        _run(subject, findings, tracer, assignments, [SpinGuard()])
+        arguments = {argument.name: argument for argument in tracer.arguments}
+        starts = [
+            slicing.of_element(assignments.flow, arguments[name], arguments[name].low + offset)
+            for name, offset in programs[program]
+        ]
+        made = Slice(assignments, tracer.arguments, starts)
+        kept = stores.launches[launch]
+        told.append(
+            Earlier(
+                kept.kernel,
+                kept.grid,
+                _words(kept.arguments, programs[program]),
+                program,
+                len(programs),
+                next((start.place for start in reversed(starts) if start.place), None),
+                made.steps(),
+            )
+        )
+        waiting = {key: elements for key, elements in waiting.items() if key[0] < launch}
+        for key, elements in _stored_before(stores, launch, made.loaded()).items():
+            waiting.setdefault(key, []).extend(elements)
+    return told
+
+
+def _stored_before(stores: Stores, launch: int, loaded: Loaded) -> dict[Target, list[Element]]:
+    """The programs of earlier launches that stored what one of a launch loaded, and the elements.
+    Those to which that launch or a later one stored again are left out: what they were is gone."""
+    programs: dict[Target, list[Element]] = {}
+    arguments = {argument.name: argument for argument in stores.launches[launch].arguments}
+    for (_, name), elements in loaded.items():
+        for element in elements[:LOADED].tolist():
+            address = arguments[name].low + element * arguments[name].itemsize
+            last = stores.history(address).last
+            if last is None or last.launch >= launch:
+                continue
+            for argument in stores.launches[last.launch].arguments:
+                if argument.name == last.argument:
+                    at = programs.setdefault((last.launch, last.program), [])
+                    at.append((argument.name, address - argument.low))
+    return programs
+
+
+def _words(arguments: Sequence[Argument], elements: Sequence[Element]) -> str:
+    """Elements as one reads them: Mid_O[1, 2, 0:3, 15]."""
+    offsets: dict[str, list[int]] = {}
+    for name, offset in elements:
+        offsets.setdefault(name, []).append(offset)
+    told = []
+    for argument in arguments:
+        if argument.name in offsets:
+            at = np.array([argument.low + offset for offset in offsets[argument.name]], np.uint64)
+            region = regions.touched(argument, at, np.ones(at.shape, dtype=bool))
+            told.append(region.of(argument.name))
+    return ", ".join(told)
 
 
 @contextlib.contextmanager
@@ -127,19 +212,18 @@ def _slice(tracer: Tracer, assignments: Assignments, failure: Failure | None) ->
         start = slicing.of_element(flow, *watched)
     else:
         return None
-    return Slice(assignments, tracer.arguments, start)
+    return Slice(assignments, tracer.arguments, [start])
 
 
-def _offset(stores: Stores, worst: WrongValues) -> tuple[str, int] | None:
+def _offset(stores: Stores, worst: WrongValues) -> Element | None:
     """The worst element as the argument that its writer stored through, and bytes from its start:
     addresses are others in another run."""
     history = worst.history
-    store = history.last or (worst.nearest[1] if worst.nearest else None)
+    store = history.last or history.masked or (worst.nearest[1] if worst.nearest else None)
     launch, name = (store.launch, store.argument) if store else (-1, worst.output)
-    if history.masked is not None and history.last is None:
-        launch = history.masked.launch
-    for argument in stores.launches[launch].arguments if stores.launches else ():
-        if argument.name == name:
+    arguments = stores.launches[launch].arguments if stores.launches else ()
+    for argument in sorted(arguments, key=lambda each: each.name != name):
+        if argument.name == name or argument.low <= history.address < argument.high:
             return argument.name, history.address - argument.low
     return None
 

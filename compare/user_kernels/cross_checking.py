@@ -14,7 +14,7 @@ from torch import Tensor
 
 import triton_kernels
 from compare import numerics
-from compare.cases import Guarded
+from compare.cases import CPU, Guarded
 from compare.checking import judging, running
 from compare.checking.judging import Deviation, Tolerance
 from compare.checking.stores import Stores
@@ -86,6 +86,7 @@ class Report:
     findings: list[Finding] = field(default_factory=list)
     agree: bool = True  # whether two sides returned the same bits; False of one side alone
     undefined: list[str] = field(default_factory=list)  # what a wrong NaN comes of, in words
+    rounding: list[str] = field(default_factory=list)  # the tl.dot that a wrong value comes of
 
     def __bool__(self) -> bool:
         return all(finding.passed for finding in self.findings)
@@ -105,7 +106,7 @@ class Report:
 
     def __str__(self) -> str:
         shown = [str(f) for f in self.findings if not f.passed or bool(self)]
-        return "\n".join([self.verdict, *shown, *self._hint(), *self.undefined])
+        return "\n".join([self.verdict, *shown, *self._hint(), *self.undefined, *self.rounding])
 
     def _hint(self) -> list[str]:
         """What to do where nothing but the default tolerance may be wrong."""
@@ -210,6 +211,8 @@ def cross_check(
         _note(failed[0], triton, *failed[1:])
         if failed[0].nan and not _on_gpu(failed[1]):
             report.undefined = _undefined(triton, failed[1])
+        if failed[0].deviation is not None and not _on_gpu(failed[1]):
+            report.rounding = _rounding(triton, *failed[1:])
     return report
 
 
@@ -362,6 +365,20 @@ def _undefined(triton: Callable[..., Any], arguments: tuple[Any, ...]) -> list[s
         "Such lanes hold NaN here, and 0 on NVIDIA's GPUs, by no promise of Triton's: give other=, "
         "or set CROSSCHECK_MASKED_LOADS=zero to have 0 here, too",
     ]
+
+
+def _rounding(
+    triton: Callable[..., Any], arguments: tuple[Any, ...], expected: Expectations
+) -> list[str]:
+    """Whether the results are right, or more of them, where no tl.dot rounds its operands."""
+    call, roundings = Call(triton, arguments, expected), investigation.Roundings()
+    with contextlib.suppress(Exception):
+        state = call.prepare(CPU)
+        with triton_interpreter.interpreting(roundings):
+            call.launch(state)
+        wrong = sum(int((~each.comparison.right).sum()) for each in call.judge(state, None))
+        return investigation.with_exact_dots(call, roundings, wrong)
+    return []
 
 
 def _copies(arguments: tuple[Any, ...], device: torch.device | None = None) -> tuple[Any, ...]:

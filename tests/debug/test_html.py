@@ -98,7 +98,7 @@ def test_wrong_elements_tile_lines_and_the_lanes_way() -> None:
     assert all(path.count("h") == 2 for path in outlined)
     store = page.line("store out_ptr")
     assert store.count('class="wrong4"') > 16
-    history = page.text.partition('<h2 id="way">On the way to out_ptr[7, 10], lane [7, 10]')[2]
+    history = page.text.partition('<h2 id="way1">On the way to out_ptr[7, 10], lane [7, 10]')[2]
     told = re.sub(r"<[^>]+>", "", history)
     assert re.search(r":22 m = tl\.program_id\(0\).*\n\s*m = 7\b", told)
     assert re.search(r":43 acc \+= tl\.load\(bias_ptr.*\n\s*acc = -8\.27578", told)

@@ -31,7 +31,8 @@ def html(findings: Findings) -> str:
     """The page of a Triton kernel's findings."""
     trace, failure = findings.trace, findings.failure
     lines = by_line(trace.events if trace else [], failure.access if failure else None)
-    heading, steps, place = findings.lane_history()
+    told = [findings.lane_history()]
+    told += [(each.heading, each.steps, each.place) for each in findings.earlier()]
     return _render(
         subject=findings.subject,
         verdict=findings.verdict,
@@ -44,8 +45,11 @@ def html(findings: Findings) -> str:
         who=_capital(trace.heading) if trace else "",
         ended=trace.ended if trace else "",
         lines=[_line(line, findings) for line in lines],
-        way_heading=_capital(heading),
-        way=_way(steps, place, lines),
+        ways=[
+            {"heading": _capital(heading), "rows": _way(steps, place, lines)}
+            for heading, steps, place in told
+            if steps
+        ],
         untraced=""
         if trace
         else "No program ran again, so no loads and stores are drawn: --program "
@@ -82,8 +86,7 @@ def cuda_html(findings: CudaFindings) -> str:
         who=who,
         ended="",
         lines=[line.context() for line in lines],
-        way_heading="",
-        way=[],
+        ways=[],
         untraced="",
         printed=str(findings),
     )

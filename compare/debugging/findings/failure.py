@@ -6,7 +6,7 @@ import os
 from dataclasses import dataclass, field
 from typing import Any
 
-from compare.debugging.findings.steps import Loaded, Step
+from compare.debugging.findings.steps import Earlier, Loaded, Step
 from compare.debugging.findings.traces import WIDTH, Event, source_line
 from triton_kernels.interpreter import Place, Program
 
@@ -34,8 +34,9 @@ class Failure:
     """An error that ended the run. ``program`` and ``place`` are None outside a kernel.
 
     ``lane`` is the first that it happened in, of a tile of that ``shape``, ``lane_history`` what
-    the variables held there, ``loaded`` the elements that they came from; None and empty where the
-    error is no lane's. ``access`` is the one that was out of bounds.
+    the variables held there, ``loaded`` the elements that they came from, ``earlier`` what earlier
+    launches made these of; None and empty where the error is no lane's. ``access`` is the one that
+    was out of bounds.
     """
 
     error: str
@@ -45,6 +46,7 @@ class Failure:
     shape: tuple[int, ...] = ()
     lane_history: list[Step] = field(default_factory=list)
     loaded: Loaded = field(default_factory=dict)
+    earlier: list[Earlier] = field(default_factory=list)
     access: Event | None = None
 
     def lines(self) -> list[str]:
@@ -63,6 +65,7 @@ class Failure:
             **place_dict(self.place),
             "lane": self.lane,
             "lane_history": [step.to_dict() for step in self.lane_history],
+            "earlier": [each.to_dict() for each in self.earlier],
         }
 
 

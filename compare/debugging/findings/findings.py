@@ -19,13 +19,14 @@ from compare.debugging.findings import steps
 from compare.debugging.findings.failure import Failure, place_dict, place_text
 from compare.debugging.findings.hazards import Hazard, Witness
 from compare.debugging.findings.regions import Pattern
-from compare.debugging.findings.steps import Loaded, Step
+from compare.debugging.findings.steps import Earlier, Loaded, Step
 from compare.debugging.findings.traces import WIDTH, Trace, cut
 from compare.debugging.shrink.shrunk import Reproduction, Shrunk
 from triton_kernels.interpreter import Place, Program
 
 LINES = 40  # of the printed findings: one screen
 MOST_STEPS, LEAST_STEPS = 20, 8  # lines of what the worst element was made of
+MOST_EARLIER = 20  # and of what each earlier launch made that of
 SHOWN = 2  # outputs with wrong values that are described
 
 
@@ -59,6 +60,7 @@ class WrongValues:
         alone: what its writer stores there when it runs alone; None if it does not, or if that
             was an atomic operation.
         lane_history, loaded: what the worst element was made of, and the elements among that.
+        earlier: what earlier launches made these elements of, the latest launch first.
         drawn: what a picture shows of it.
     """
 
@@ -78,6 +80,7 @@ class WrongValues:
     alone: float | None = None
     lane_history: list[Step] = field(default_factory=list)
     loaded: Loaded = field(default_factory=dict)
+    earlier: list[Earlier] = field(default_factory=list)
     drawn: Output | None = None
     source: str = ""
 
@@ -155,6 +158,7 @@ class WrongValues:
             "made": self.made and self.made.to_dict(),
             "value_stored_alone": self.alone,
             "lane_history": [step.to_dict() for step in self.lane_history],
+            "earlier": [each.to_dict() for each in self.earlier],
         }
 
 
@@ -284,6 +288,9 @@ class Findings:
         if history:
             told = steps.in_lines(history, place, printed, max(LEAST_STEPS, room - 2))
             lines += ["", head, *(f"  {cut(line, WIDTH - 2)}" for line in told)]
+        for each in self.earlier():
+            told = steps.in_lines(each.steps, each.place, set(), MOST_EARLIER)
+            lines += ["", *_wrapped(each.heading), *(f"  {cut(line, WIDTH - 2)}" for line in told)]
         return "\n".join(lines + after)
 
     def lane_history(self) -> tuple[str, list[Step], Place | None]:
@@ -305,6 +312,11 @@ class Findings:
         head += f", lane {list(lane)}" if store and store.lanes > 1 else ""
         store = store or (worst.nearest and worst.nearest[1])
         return head, worst.lane_history, store and store.place
+
+    def earlier(self) -> list[Earlier]:
+        """What earlier launches of the call had to do with it, the latest launch first."""
+        told = self.failure or (self.wrong[0] if self.wrong else None)
+        return told.earlier if told else []
 
     def to_dict(self, tiles: bool = False) -> dict[str, Any]:
         """Everything, with the values of the trace's tiles if ``tiles``."""

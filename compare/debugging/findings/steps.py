@@ -11,7 +11,7 @@ import numpy as np
 
 from compare.debugging.findings.statements import statement
 from compare.debugging.findings.traces import WIDTH, cut, source_line
-from triton_kernels.interpreter import Place
+from triton_kernels.interpreter import Place, Program
 
 SHORT = 5  # lines of steps without their code
 VALUES = 44  # columns of what a step holds
@@ -57,6 +57,47 @@ class Step:
             "first": self.first,
             "last": self.last,
             "count": self.count,
+        }
+
+
+@dataclass
+class Earlier:
+    """An earlier launch of a call, whose kernel stored what the wrong value was made of.
+
+    Attributes:
+        elements: those of its tensors that were loaded later, in words.
+        program: the one that stored the most of these, and, where these are several, the last.
+        programs: how many programs stored some.
+        place: where the last of the elements was stored.
+        steps: what they were made of in that program.
+    """
+
+    kernel: str
+    grid: tuple[int, ...]
+    elements: str
+    program: Program
+    programs: int
+    place: Place | None
+    steps: list[Step]
+
+    @property
+    def heading(self) -> str:
+        """What was stored, and by whom."""
+        others = f", and others by {self.programs - 1} more" if self.programs > 1 else ""
+        return (
+            f"before that, {self.elements} in program {self.program} of "
+            f"{self.kernel}{list(self.grid)}{others}"
+        )
+
+    def to_dict(self) -> dict[str, Any]:
+        """What the JSON file has of it."""
+        return {
+            "kernel": self.kernel,
+            "grid": self.grid,
+            "elements": self.elements,
+            "program": self.program,
+            "programs": self.programs,
+            "lane_history": [step.to_dict() for step in self.steps],
         }
 
 

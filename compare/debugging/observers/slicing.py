@@ -29,7 +29,7 @@ class Slice:
     """What some lanes of some values were made of."""
 
     def __init__(
-        self, assignments: Assignments, arguments: tuple[Argument, ...], start: Start
+        self, assignments: Assignments, arguments: tuple[Argument, ...], starts: Iterable[Start]
     ) -> None:
         self._assignments, self._arguments = assignments, arguments
         self._reached: dict[int, tuple[Value, np.ndarray]] = {}
@@ -44,8 +44,9 @@ class Slice:
         for decision in assignments.flow.decisions:
             if (key := _key(decision.place)) is not None:
                 self._decided[key].append(decision.value)
-        self.meet(start.place)
-        self._push(start.sources)
+        for start in starts:
+            self.meet(start.place)
+            self._push(start.sources)
         self._run()
 
     # ---- what was met ----

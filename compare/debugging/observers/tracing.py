@@ -25,6 +25,7 @@ class Tracer(Observer):
     ``flow`` notes the program's operations.
 
     Attributes:
+        target: the number of the launch, and the program.
         arguments: of the launch.
         trace: None until the launch begins.
         stored_there: what the program last stored to the watched element.
@@ -40,7 +41,7 @@ class Tracer(Observer):
     ) -> None:
         self.trace: Trace | None = None
         self.stored_there: float | None = None
-        self._wanted, self._watched, self.flow = (launch, program), watched, flow
+        self.target, self._watched, self.flow = (launch, program), watched, flow
         self._launch, self._alone, self._reached, self._on = -1, alone, False, False
         self.arguments: tuple[Argument, ...] = ()
         self._kept = 0
@@ -48,17 +49,17 @@ class Tracer(Observer):
 
     def launch(self, launch: Launch) -> None:
         self._launch += 1
-        if self._launch == self._wanted[0]:
+        if self._launch == self.target[0]:
             self.arguments = launch.arguments
-            self.trace = Trace(launch.kernel, self._wanted[1], launch.grid, self._alone)
+            self.trace = Trace(launch.kernel, self.target[1], launch.grid, self._alone)
 
     def wants(self, program: Program) -> bool:
-        self._on = (self._launch, program) == self._wanted
+        self._on = (self._launch, program) == self.target
         self._reached |= self._on
         if self.flow is not None:
             self.flow.on = self._on
-        before = self._launch == self._wanted[0] and not self._alone and not self._reached
-        return self._on or before or self._launch < self._wanted[0]
+        before = self._launch == self.target[0] and not self._alone and not self._reached
+        return self._on or before or self._launch < self.target[0]
 
     def access(self, access: Access) -> None:
         if self.trace is None or not self._on:
