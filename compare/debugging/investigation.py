@@ -7,15 +7,11 @@ stores what; its results are compared with the oracle; then one program runs aga
 from __future__ import annotations
 
 import math
-import os
-import traceback
 from collections.abc import Sequence
-from pathlib import Path
 
 import numpy as np
 from torch import Tensor
 
-import compare
 from compare.cases import CPU
 from compare.checking.progress import Bar
 from compare.checking.stores import Store, Stores, address_of
@@ -23,7 +19,7 @@ from compare.debugging import derived, replaying
 from compare.debugging.compiled import bisection, comparison
 from compare.debugging.drawing.errors import Output, error_map
 from compare.debugging.findings import regions
-from compare.debugging.findings.failure import Failure, place_text
+from compare.debugging.findings.failure import Failure, outside, place_text
 from compare.debugging.findings.findings import Findings, WrongValues
 from compare.debugging.findings.hazards import Hazard, Sanitizer, Witness
 from compare.debugging.findings.placed import placed
@@ -38,8 +34,6 @@ from compare.debugging.stepping.sessions import Session
 from compare.debugging.subjects import Result, Subject
 from triton_kernels import interpreter
 from triton_kernels.interpreter import Access, Dot, Launch, Observer, Place, Program, Several
-
-_COMPARE = str(Path(compare.__file__).parent) + os.sep
 
 
 class _Watch(Stores):
@@ -130,7 +124,7 @@ def investigate(
             raise
         lane, shape = interpreter.lane_of(error) or (None, ())
         stopped = place and _current(stores)
-        place = place or _outside(error)
+        place = place or outside(error)
         findings.failure = Failure(brief(error), stopped, place, lane, shape)
     findings.subject = _heading(subject, stores)
     findings.wrong = [w for w in (_describe(r, stores, results) for r in results) if w is not None]
@@ -251,16 +245,6 @@ def _other_orders(
         for key, hazard in program_orders.differences(first, Outcome(name, stores, results)):
             hazards.setdefault(key, hazard)
     return list(hazards.values())
-
-
-def _outside(error: Exception) -> Place | None:
-    """The line of whoever launches the kernels that an error came from: not torch's, not ours."""
-    frames = list(traceback.walk_tb(error.__traceback__))
-    for frame, line in reversed(frames):
-        file = frame.f_code.co_filename
-        if not interpreter.not_kernels(frame.f_code) and not file.startswith(_COMPARE):
-            return Place(file, line, frame.f_code.co_name)
-    return None
 
 
 def _stopped(error: Exception, order: str, stores: Stores) -> Hazard:

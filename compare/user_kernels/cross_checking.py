@@ -20,6 +20,7 @@ from compare.checking.judging import Deviation, Tolerance
 from compare.checking.stores import Stores
 from compare.copies import copies, damaged, tensors
 from compare.debugging import investigation
+from compare.debugging.findings.failure import outside, place_text
 from compare.debugging.findings.findings import Findings
 from compare.debugging.observers.values import Values
 from compare.debugging.stepping import failures
@@ -250,7 +251,10 @@ def judged(
             returned = _call(side, function, given)
         outputs = outputs_of(returned, expected)
     except Exception as error:  # noqa: BLE001 - whatever a kernel throws is a finding
-        return [Finding(side, number, shapes, error=running.brief(error))], {}
+        text, place = running.brief(error), outside(error)
+        if place is not None and triton_interpreter.place_of(error) is None:
+            text += f"\n  {place_text(place)}"
+        return [Finding(side, number, shapes, error=text)], {}
     findings: list[Finding] = []
     results: dict[str, Tensor] = {}
     for at, wanted in judged_outputs(expected):

@@ -65,6 +65,7 @@ class Expected:
 
     def compare(self, result: Tensor) -> Comparison:
         """Judge every element of a result of the right shape."""
+        result = result.detach()
         reference = self.reference.to(result.device)
         if self.bound is None:
             return judging.by_ulps(result, reference, self.max_ulps)
@@ -111,6 +112,7 @@ def expected_outputs(
     references = {at: each for at, each in said.items() if each is not None}
     for at, reference in references.items():
         _check_reference(at, reference)
+    references = {at: reference.detach() for at, reference in references.items()}
     if not references:
         raise TypeError("cross_check(): the oracle returned no tensor: nothing would be checked")
     options = {"max_ulps": max_ulps, "bound": bound, "dtype": dtype}

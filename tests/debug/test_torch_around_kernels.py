@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -95,6 +96,29 @@ def test_an_error_of_the_wrapper_has_its_line() -> None:
     line = line_of("fault: reshape")
     assert f"{Path(__file__).name}:{line} in wrapper: return x.reshape(7, 7)" in str(found)
     assert found.to_dict()["failure"]["line"] == line
+    report = cross_check(triton=wrapper, oracle=torch.clone, inputs=[(torch.ones(5),)])
+    assert f"{Path(__file__).name}:{line} in wrapper: return x.reshape(7, 7)" in str(report)
+
+
+def test_an_error_in_a_kernel_has_one_line() -> None:
+    """The error's own text has it."""
+
+    def wrapper(x: Tensor) -> Tensor:
+        out = torch.empty(x.shape)
+        twice_kernel[(1,)](x, out, x.numel() + 1, BLOCK=8)
+        return out
+
+    report = cross_check(triton=wrapper, oracle=torch.clone, inputs=[(torch.ones(5),)])
+    assert str(report).count(f"{Path(__file__).name}:") == 1, str(report)
+
+
+def test_results_and_oracles_with_a_gradient() -> None:
+    weight = torch.ones(5, requires_grad=True)
+    given = {"inputs": [(torch.ones(5),)], "bound": lambda right, x: 1e-6}
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert cross_check(triton=lambda x: x * weight, oracle=lambda x: x * weight, **given)
+        assert not cross_check(triton=lambda x: -x * weight, oracle=torch.clone, **given)
 
 
 @triton.jit

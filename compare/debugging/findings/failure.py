@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import os
+import traceback
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
+import compare
 from compare.debugging.findings.steps import Earlier, Loaded, Step
 from compare.debugging.findings.traces import WIDTH, Event, source_line
+from triton_kernels import interpreter
 from triton_kernels.interpreter import Place, Program
 
+_COMPARE = str(Path(compare.__file__).parent) + os.sep
 LONGEST = 5 * WIDTH  # characters of one line of an error's text
 
 
@@ -20,6 +25,15 @@ def place_text(place: Place | None) -> str:
     path = os.path.relpath(place.file)
     path = place.file if path.startswith("..") else path
     return f"{path}:{place.line} in {place.function}: {source_line(place)}"
+
+
+def outside(error: Exception) -> Place | None:
+    """The line of whoever launches the kernels that an error came from: not torch's, not ours."""
+    for frame, line in reversed(list(traceback.walk_tb(error.__traceback__))):
+        file = frame.f_code.co_filename
+        if not interpreter.not_kernels(frame.f_code) and not file.startswith(_COMPARE):
+            return Place(file, line, frame.f_code.co_name)
+    return None
 
 
 def place_dict(place: Place | None) -> dict[str, Any]:
