@@ -15,7 +15,7 @@ from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
 from compare import cases, numerics
-from compare.cases import Arguments, Case, Guarded
+from compare.cases import CPU, Arguments, Case, Guarded
 from compare.checking import histograms, judging
 from compare.checking.histograms import Histogram
 from compare.checking.implementations import Implementation
@@ -208,7 +208,40 @@ _ALLOCATE = (
 )
 
 
-class GuardedAllocations(TorchFunctionMode):
+class WithoutGpu(TorchFunctionMode):
+    """Inside, where there is no GPU, what is asked for on one is on another device: functions that
+    launch kernels often say ``device="cuda"`` of their results."""
+
+    def __init__(self, device: torch.device = CPU) -> None:
+        super().__init__()
+        self._device = None if torch.cuda.is_available() else device
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
+    ) -> Any:
+        kwargs = kwargs or {}
+        if self._device is None or torch.compiler.is_compiling():
+            return func(*args, **kwargs)
+        if func is Tensor.cuda:
+            return args[0].to(self._device)
+        if func is Tensor.to and len(args) > 1:
+            args = (args[0], self._there(args[1]), *args[2:])
+        if kwargs.get("device") is not None:
+            kwargs = {**kwargs, "device": self._there(kwargs["device"])}
+        return func(*args, **kwargs)
+
+    def _there(self, device: Any) -> Any:
+        """Where memory of a GPU is, which may be a number; anything else as it is."""
+        if isinstance(device, str):
+            on_gpu = device.partition(":")[0] == "cuda"
+        elif isinstance(device, torch.device):
+            on_gpu = device.type == "cuda"
+        else:
+            on_gpu = isinstance(device, int) and not isinstance(device, bool)
+        return self._device if on_gpu else device
+
+
+class GuardedAllocations(WithoutGpu):
     """Inside, torch.empty and its kin return guarded poison: an element that nobody writes shows,
     and so does a write beside them."""
 
@@ -219,7 +252,7 @@ class GuardedAllocations(TorchFunctionMode):
     def __torch_function__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
     ) -> Any:
-        result = func(*args, **(kwargs or {}))
+        result = super().__torch_function__(func, types, args, kwargs)
         if func not in _ALLOCATE or torch.compiler.is_compiling():
             return result
         plain = type(result) is Tensor and result.layout is torch.strided

@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 import torch
 
 from compare.cases import Case
-from compare.checking import hints
+from compare.checking import hints, running
 from compare.compiling import machine_code, walk
 from compare.compiling.machine_code import SHARED_LIMIT, Figures
 from compare.ops import SPECS, spec_of
@@ -272,7 +272,8 @@ def _triton_kernels(
             arguments, options = spec.inputs(case, META)
             function = pinned.get(variant or "tl") or spec.function("triton", variant)
             try:
-                spec.called(case, function)(*arguments, **options)
+                with running.WithoutGpu(META):
+                    spec.called(case, function)(*arguments, **options)
             except Exception as error:
                 if not spec.own:
                     raise

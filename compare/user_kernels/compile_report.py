@@ -9,6 +9,8 @@ from typing import Any
 
 from rich.console import Console
 
+from compare.cases import CPU
+from compare.checking import running
 from compare.compiling import cross_compile, tables
 from compare.compiling.cross_compile import ASM, Kernel, Row
 from compare.compiling.machine_code import SHARED_LIMIT
@@ -124,7 +126,9 @@ def _launches(
             kernel[(1,)](*args, **named)
         else:
             function: Callable[..., Any] = kernel
-            function(*args, **named)
+            first = next(tensors(tuple(args)), None)
+            with running.WithoutGpu(CPU if first is None else first.device):
+                function(*args, **named)
         compiled = list(launches)
     if not compiled:
         raise ValueError("compile_report(): the function launched no Triton kernel")

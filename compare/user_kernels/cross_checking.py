@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from functools import partial
@@ -34,6 +35,7 @@ from compare.user_kernels.outputs import (
 )
 from triton_kernels import interpreter as triton_interpreter
 
+NO_LAUNCH = "the Triton side launched no kernel, so none of Triton's was checked"
 SOME_ROUNDINGS = 256  # ulps: what a sum or a softmax of some thousand elements may be off
 
 
@@ -88,6 +90,7 @@ class Report:
     agree: bool = True  # whether two sides returned the same bits; False of one side alone
     undefined: list[str] = field(default_factory=list)  # what a wrong NaN comes of, in words
     rounding: list[str] = field(default_factory=list)  # the tl.dot that a wrong value comes of
+    no_launch: bool = False  # whether the Triton side launched no kernel
 
     def __bool__(self) -> bool:
         return all(finding.passed for finding in self.findings)
@@ -107,7 +110,8 @@ class Report:
 
     def __str__(self) -> str:
         shown = [str(f) for f in self.findings if not f.passed or bool(self)]
-        return "\n".join([self.verdict, *shown, *self._hint(), *self.undefined, *self.rounding])
+        told = [*self.undefined, *self.rounding, *([NO_LAUNCH] if self and self.no_launch else [])]
+        return "\n".join([self.verdict, *shown, *self._hint(), *told])
 
     def _hint(self) -> list[str]:
         """What to do where nothing but the default tolerance may be wrong."""
@@ -195,6 +199,7 @@ def cross_check(
     if not sides:
         raise TypeError("cross_check() needs the argument 'triton' or 'cuda': a function to check")
     report, failed = Report(agree=len(sides) == 2), None
+    before = triton_interpreter.launches()
     for number, arguments in enumerate(inputs):
         returned, again = oracle(*_copies(arguments)), partial(_copies, arguments)
         expected = expected_outputs(returned, arguments, again, max_ulps, bound, dtype)
@@ -208,6 +213,10 @@ def cross_check(
         wrong = next((each for each in findings_of.get("triton", ()) if not each.passed), None)
         if failed is None and wrong is not None:
             failed = wrong, arguments, expected
+    if triton is not None and triton_interpreter.launches() == before:
+        report.no_launch = not any(_on_gpu(arguments) for arguments in inputs)
+    if report and report.no_launch:
+        warnings.warn(f"cross_check(): {NO_LAUNCH}", stacklevel=2)
     if failed is not None and triton is not None:
         _note(failed[0], triton, *failed[1:])
         if failed[0].nan and not _on_gpu(failed[1]):

@@ -224,6 +224,19 @@ def test_compile_report_of_a_kernel() -> None:
     assert "double_kernel BLOCK=1024" in str(report)
 
 
+@pytest.mark.skipif(torch.cuda.is_available(), reason="then results are on the GPU")
+@pytest.mark.parametrize("device", ["cpu", "meta"])
+def test_compile_report_of_a_function_that_asks_for_a_gpu(device: str) -> None:
+    def function(x: Tensor) -> Tensor:
+        out = torch.empty(x.shape, device="cuda")
+        double_kernel[(4,)](x.cuda(), out, x.numel(), BLOCK=1024)
+        return out
+
+    report = compare.compile_report(function, (torch.empty(4096, device=device),), archs=["sm_90"])
+    assert report, report
+    assert [kernel.name for kernel in report.kernels] == ["double_kernel"]
+
+
 def test_compile_report_of_functions() -> None:
     """Of every launch that one makes; of every configuration."""
     report = compare.compile_report(double_triton, (torch.empty(4096),), asm="ttgir")

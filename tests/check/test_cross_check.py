@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import warnings
 
 import pytest
 import torch
@@ -92,3 +93,17 @@ def test_inputs_survive_in_place_kernels() -> None:
 def test_bad_inputs(inputs) -> None:
     with pytest.raises((TypeError, ValueError), match=r"cross_check\(\): argument 'inputs'"):
         cross_check(triton=cube, cuda=oracle, oracle=oracle, inputs=inputs)
+
+
+def test_a_triton_side_that_launches_nothing_is_told() -> None:
+    """As a wrapper that leaves tensors on the CPU to torch: what passes is torch."""
+    given = {"oracle": oracle, "inputs": INPUTS}
+    with pytest.warns(UserWarning, match="the Triton side launched no kernel"):
+        report = cross_check(triton=lambda x: cube(x) if x.is_cuda else oracle(x), **given)
+    assert report
+    assert "launched no kernel" in str(report)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert "launched no kernel" not in str(cross_check(triton=cube, **given))
+        assert "launched no kernel" not in str(cross_check(cuda=oracle, **given))
+        assert "launched no kernel" not in str(cross_check(triton=torch.sin, **given))  # it fails

@@ -12,7 +12,7 @@ import triton.language as tl
 from torch import Tensor
 
 from compare import cases, copies, cross_check
-from compare.checking import judging
+from compare.checking import judging, running
 from compare.debugging.stepping import failures
 from compare.user_kernels import cross_checking
 
@@ -134,3 +134,31 @@ def test_the_tensors_that_failed_are_debugged() -> None:
     (result,) = call.judge(state, None)
     assert bool(result.tensor[:, -1].isnan().all())  # poison, as in the run that failed
     assert isinstance(result.comparison, judging.Comparison)
+
+
+@pytest.mark.parametrize(
+    "made",
+    [
+        lambda x: torch.empty(x.shape, device="cuda"),
+        lambda x: torch.zeros_like(x, device=torch.device("cuda", 1)),
+        lambda x: x.new_empty(x.shape, device="cuda:0"),
+        lambda x: torch.ones(x.shape, device=0),
+        lambda x: torch.ones(x.shape).cuda(),
+        lambda x: torch.ones(x.shape).to("cuda"),
+        lambda x: torch.ones(x.shape).to(0, torch.float32),
+        lambda x: torch.ones(x.shape).to(device="cuda", dtype=torch.float32),
+        lambda x: torch.tensor([0.0] * len(x), device="cuda"),
+    ],
+)
+@pytest.mark.skipif(torch.cuda.is_available(), reason="they are made on the GPU")
+def test_results_that_are_asked_for_on_a_gpu(made: Callable[[Tensor], Tensor]) -> None:
+    """Where there is none, they are made on the CPU, by cross_check as by a target's check."""
+    x = torch.arange(5.0)
+    with running.GuardedAllocations([]):
+        out = made(x)
+        assert out.device.type == "cpu"
+        assert torch.empty(2, device="meta").device.type == "meta"
+        assert x.to(torch.float64).dtype == torch.float64
+        assert x.to(x.double()).dtype == torch.float64
+    with pytest.raises((AssertionError, RuntimeError)):  # outside, as torch has it
+        made(x)

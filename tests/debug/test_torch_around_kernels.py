@@ -117,8 +117,8 @@ def test_results_and_oracles_with_a_gradient() -> None:
     given = {"inputs": [(torch.ones(5),)], "bound": lambda right, x: 1e-6}
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        assert cross_check(triton=lambda x: x * weight, oracle=lambda x: x * weight, **given)
-        assert not cross_check(triton=lambda x: -x * weight, oracle=torch.clone, **given)
+        assert cross_check(cuda=lambda x: x * weight, oracle=lambda x: x * weight, **given)
+        assert not cross_check(cuda=lambda x: -x * weight, oracle=torch.clone, **given)
 
 
 @triton.jit

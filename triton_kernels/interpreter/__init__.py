@@ -7,7 +7,7 @@
   :class:`Place` in its source. :class:`Several` makes one of several observers; :func:`watched`
   watches runs that others start. An :class:`Argument` knows a tensor's addresses and coordinates;
   :class:`Pages` holds numbers for the elements of a memory. :func:`reaching` names tensors to which
-  arguments lead by addresses.
+  arguments lead by addresses. :func:`launches` counts.
 - Where an observer has :class:`Shadows`, undefined, overflowed and non-finite values are followed
   to where they reach memory (:class:`Reach`, :class:`Origin`).
 - Where one has a :class:`Dataflow`, operations are noted, so that a :class:`Value` can be followed
@@ -28,7 +28,7 @@ from triton_kernels._modes import made_interpreted
 from triton_kernels.interpreter.dataflow import Dataflow, Value, made_by
 from triton_kernels.interpreter.fault_sinks import Reach, Shadows
 from triton_kernels.interpreter.handles import in_lane
-from triton_kernels.interpreter.launching import reaching
+from triton_kernels.interpreter.launching import launches, reaching
 from triton_kernels.interpreter.memory import Argument, Pages
 from triton_kernels.interpreter.observers import (
     Access,
@@ -63,6 +63,7 @@ __all__ = [
     "in_lane",
     "interpreting",
     "lane_of",
+    "launches",
     "made_by",
     "made_interpreted",
     "not_kernels",

@@ -118,6 +118,9 @@ MOST_PROGRAMS = 2**31 - 1, 2**16 - 1, 2**16 - 1  # along the axes of a CUDA grid
 BYTES_A_PROGRAM = 100  # in a list of programs
 
 
+_launches = 0
+
+
 def _programs(sizes: list[int]) -> Iterator[Program]:
     """Programs in the usual order, one at a time: a grid may have more than fit into memory."""
     x, y, z = map(range, sizes[:3] if 0 not in sizes else (0, 0, 0))
@@ -146,8 +149,15 @@ def _check_grid(kernel: str, sizes: list[int]) -> None:
         )
 
 
+def launches() -> int:
+    """How many launches this process has interpreted."""
+    return _launches
+
+
 def launch(function: Any, args: Any, kwargs: dict[str, Any], grid: Any) -> None:
     """Run every program of a launch, in order."""
+    global _launches
+    _launches += 1
     parameters = _parameters(function.fn)
     names = parameters.signature.parameters
     bound = parameters.signature.bind(*args, **{k: v for k, v in kwargs.items() if k in names})
