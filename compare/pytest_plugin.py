@@ -9,6 +9,7 @@ every machine; its Triton kernels take CPU tensors and are never compiled.
 
 ``--kernel-pdb``: where a test fails, Python's debugger opens inside the interpreted kernel that
 raised the error, or in the program whose result compare.debug or cross_check found wrong.
+``--kernel-debug``: where cross_check fails a test, print what compare.debug finds out.
 ``--kernel-program X,Y,Z`` and ``--kernel-break FILE:LINE`` stop in every interpreted launch of a
 test, in one program.
 """
@@ -45,7 +46,7 @@ MARKERS = {
 
 
 @pytest.fixture(scope="session")
-def cross_check() -> Callable[..., Report]:
+def cross_check(pytestconfig: pytest.Config) -> Callable[..., Report]:
     """Check a Triton kernel and its CUDA twin against an oracle, or fail with the report.
 
     cross_check(triton=f, cuda=g, oracle=lambda x: x.double().sin(), inputs=[(x,)])
@@ -58,9 +59,14 @@ def cross_check() -> Callable[..., Report]:
     def check(**arguments: Any) -> Report:
         __tracebackhide__ = True
         report = cross_checking.cross_check(**arguments)
-        if not report:
-            pytest.fail(str(report).removeprefix("FAIL: "))
-        return report
+        if report:
+            return report
+        told = str(report).removeprefix("FAIL: ")
+        if report.failed is not None and pytestconfig.getoption("kernel_debug"):
+            told += f"\n\n{report.debug()}"
+        elif report.failed is not None:
+            told += "\npytest --kernel-debug says where it went wrong, --kernel-pdb steps there"
+        pytest.fail(told)
 
     return check
 
@@ -79,6 +85,12 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         action="store_true",
         help="where a test fails, open Python's debugger inside the interpreted Triton kernel "
         "that raised the error, or whose result compare.debug or cross_check found wrong",
+    )
+    group.addoption(
+        "--kernel-debug",
+        action="store_true",
+        help="where the Triton side fails cross_check, print what compare.debug finds out of it: "
+        "the program, the line, the variables on the way",
     )
     group.addoption(
         "--kernel-program",

@@ -84,13 +84,15 @@ class Finding:
 
 @dataclass
 class Report:
-    """What cross_check found: true if all is right, printable, and :meth:`to_json`."""
+    """What cross_check found: true if all is right, printable, with :meth:`to_json`; and
+    :meth:`debug` says where the Triton side went wrong."""
 
     findings: list[Finding] = field(default_factory=list)
     agree: bool = True  # whether two sides returned the same bits; False of one side alone
     undefined: list[str] = field(default_factory=list)  # what a wrong NaN comes of, in words
     rounding: list[str] = field(default_factory=list)  # the tl.dot that a wrong value comes of
     no_launch: bool = False  # whether the Triton side launched no kernel
+    failed: Call | None = field(default=None, repr=False)  # the Triton side's first that is wrong
 
     def __bool__(self) -> bool:
         return all(finding.passed for finding in self.findings)
@@ -124,6 +126,21 @@ class Report:
             "functions that round once. If one that rounds more often, as a sum does, may be so "
             "far off, say max_ulps=… or bound=…"
         ]
+
+    def debug(self) -> Findings:
+        """What :func:`compare.debug` finds out of the Triton side's first call that is wrong: it
+        runs again, interpreted, with all its launches.
+
+        Raises:
+            ValueError: none is wrong.
+
+        Example:
+            >>> report = cross_check(triton=f, oracle=lambda x: x.double().sin(), inputs=[(x,)])
+            >>> print(report or report.debug())
+        """
+        if self.failed is None:
+            raise ValueError("debug(): no call of the Triton side is wrong")
+        return investigation.investigate(self.failed)
 
     def to_json(self) -> str:
         """Everything as a JSON text."""
@@ -218,11 +235,12 @@ def cross_check(
     if report and report.no_launch:
         warnings.warn(f"cross_check(): {NO_LAUNCH}", stacklevel=2)
     if failed is not None and triton is not None:
-        _note(failed[0], triton, *failed[1:])
+        report.failed = Call(triton, *failed[1:])
+        _note(failed[0], report.failed)
         if failed[0].nan and not _on_gpu(failed[1]):
             report.undefined = _undefined(triton, failed[1])
         if failed[0].deviation is not None and not _on_gpu(failed[1]):
-            report.rounding = _rounding(triton, *failed[1:])
+            report.rounding = _rounding(report.failed)
     return report
 
 
@@ -347,17 +365,11 @@ class Call(Kernel):
         return False
 
 
-def _note(
-    finding: Finding,
-    triton: Callable[..., Any],
-    arguments: tuple[Any, ...],
-    expected: Expectations,
-) -> None:
+def _note(finding: Finding, call: Call) -> None:
     """For a test that fails by this: the Triton side can be run again in a debugger."""
 
     def again(session: Any) -> None:
         session.first = finding.error is None
-        call = Call(triton, arguments, expected)
         investigation.investigate(call, sanitize=False, session=session)
 
     failures.note(again)
@@ -380,11 +392,9 @@ def _undefined(triton: Callable[..., Any], arguments: tuple[Any, ...]) -> list[s
     ]
 
 
-def _rounding(
-    triton: Callable[..., Any], arguments: tuple[Any, ...], expected: Expectations
-) -> list[str]:
+def _rounding(call: Call) -> list[str]:
     """Whether the results are right, or more of them, where no tl.dot rounds its operands."""
-    call, roundings = Call(triton, arguments, expected), investigation.Roundings()
+    roundings = investigation.Roundings()
     with contextlib.suppress(Exception):
         state = call.prepare(CPU)
         with triton_interpreter.interpreting(roundings):

@@ -277,3 +277,40 @@ def test_the_package_exports_lazily_and_completely() -> None:
         _ = compare.nothing
     code = "import sys, compare.pytest_plugin; sys.exit('torch' in sys.modules)"
     subprocess.run([sys.executable, "-c", code], check=True)
+
+
+WRONG = """
+import torch
+import triton
+import triton.language as tl
+
+@triton.jit
+def kernel(x_ptr, out_ptr, n, BLOCK: tl.constexpr):
+    at = tl.arange(0, BLOCK)
+    doubled = tl.load(x_ptr + at, mask=at < n) * 3
+    tl.store(out_ptr + at, doubled, mask=at < n)
+
+def function(x):
+    out = torch.empty(5)
+    kernel[(1,)](x, out, 5, BLOCK=8)
+    return out
+
+def test_wrong(cross_check):
+    cross_check(triton=function, oracle=lambda x: 2 * x, inputs=[(torch.ones(5),)])
+
+def test_the_other_side(cross_check):
+    cross_check(cuda=function, oracle=lambda x: x, inputs=[(torch.ones(5),)])
+"""
+
+
+def test_kernel_debug_prints_what_debug_finds(pytester: pytest.Pytester) -> None:
+    pytester.makepyfile(WRONG)
+    result = pytester.runpytest(*PLUGIN, "--kernel-debug", "-k", "test_wrong")
+    result.assert_outcomes(failed=1, deselected=1)
+    lines = ["*triton on inputs*wrong values*", "*function (kernel?1, 1, 1?): WRONG*"]
+    lines += ["*on the way to result?0?, lane ?0?*", "*doubled = 3*doubled = tl.load*"]
+    result.stdout.fnmatch_lines(lines)
+    plain = pytester.runpytest(*PLUGIN)
+    plain.assert_outcomes(failed=2)
+    said = [line for line in plain.outlines if "pytest --kernel-debug says where" in line]
+    assert len(said) == 1  # of the side that is Triton's

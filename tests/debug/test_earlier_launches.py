@@ -64,8 +64,8 @@ def test_what_the_launch_before_stored() -> None:
     findings = investigated(row_sums, x, x.sum(1))
     (earlier,) = findings.earlier()
     assert earlier.heading == (
-        "before that, parts_ptr[0, 2] in program (0, 2, 0) of parts_kernel[2, 3, 1], and others "
-        "by 2 more"
+        "before that, parts_ptr[0, 2] in program (0, 2, 0) of parts_kernel[2, 3, 1], the rest "
+        "in 2 others"
     )
     assert [step.place.line for step in earlier.steps].count(line_of("fault: counts")) == 1
     text = str(findings)
@@ -172,3 +172,17 @@ def test_cross_check_says_that_a_dot_rounds() -> None:
         if said:
             assert f"{said} input_precision='ieee' instead of 'tf32'" in found_out[0]
             assert f"test_earlier_launches.py:{line_of('product')} in" in found_out[0]
+
+
+def test_the_report_of_cross_check_goes_on_to_debug() -> None:
+    x = torch.arange(30.0).view(2, 15)
+    six = x[:, :6].contiguous()
+    report = cross_check(triton=row_sums, oracle=lambda x: x.sum(1), inputs=[(six,), (x,)])
+    assert not report
+    text = str(report.debug())
+    assert "worst result[0]: got 143.0" in text
+    assert f":{line_of('fault: counts')} inside = n < N" in text
+    right = cross_check(triton=row_sums, oracle=lambda x: x.sum(1), inputs=[(six,)])
+    assert right
+    with pytest.raises(ValueError, match="no call of the Triton side is wrong"):
+        right.debug()

@@ -83,7 +83,8 @@ class Earlier:
     @property
     def heading(self) -> str:
         """What was stored, and by whom."""
-        others = f", and others by {self.programs - 1} more" if self.programs > 1 else ""
+        others = f", the rest in {self.programs - 1} other" if self.programs > 1 else ""
+        others += "s" if self.programs > 2 else ""
         return (
             f"before that, {self.elements} in program {self.program} of "
             f"{self.kernel}{list(self.grid)}{others}"
