@@ -5,9 +5,11 @@ from __future__ import annotations
 import math
 import os
 import re
+import sys
 import zlib
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from types import FrameType
 from typing import Any
 
 import torch
@@ -208,9 +210,15 @@ _ALLOCATE = (
 )
 
 
+_IS_CUDA = Tensor.is_cuda.__get__  # type: ignore[attr-defined]
+_OURS = ("compare", "cuda_reference", "torch", "triton", "triton_kernels")
+
+
 class WithoutGpu(TorchFunctionMode):
     """Inside, where there is no GPU, what is asked for on one is on another device: functions that
-    launch kernels often say ``device="cuda"`` of their results."""
+    launch kernels often say ``device="cuda"`` of their results. Tensors there say that they are
+    on a GPU, but for torch and these packages: some functions assert it, or leave others to torch.
+    """
 
     def __init__(self, device: torch.device = CPU) -> None:
         super().__init__()
@@ -222,6 +230,8 @@ class WithoutGpu(TorchFunctionMode):
         kwargs = kwargs or {}
         if self._device is None or torch.compiler.is_compiling():
             return func(*args, **kwargs)
+        if func == _IS_CUDA and args[0].device.type == self._device.type:
+            return _asked_by().partition(".")[0] not in _OURS
         if func is Tensor.cuda:
             return args[0].to(self._device)
         if func is Tensor.to and len(args) > 1:
@@ -239,6 +249,14 @@ class WithoutGpu(TorchFunctionMode):
         else:
             on_gpu = isinstance(device, int) and not isinstance(device, bool)
         return self._device if on_gpu else device
+
+
+def _asked_by() -> str:
+    """The module that called a function of torch's which came to one of these modes."""
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None and frame.f_code.co_filename == __file__:
+        frame = frame.f_back
+    return "" if frame is None else str(frame.f_globals.get("__name__", ""))
 
 
 class GuardedAllocations(WithoutGpu):

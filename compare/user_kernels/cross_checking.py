@@ -278,8 +278,8 @@ def judged(
             returned = _call(side, function, given)
         outputs = outputs_of(returned, expected)
     except Exception as error:  # noqa: BLE001 - whatever a kernel throws is a finding
-        text, place = running.brief(error), outside(error)
-        if place is not None and triton_interpreter.place_of(error) is None:
+        text, place = running.brief(error), triton_interpreter.place_of(error) or outside(error)
+        if place is not None and f"{place.file}:{place.line}" not in text:
             text += f"\n  {place_text(place)}"
         return [Finding(side, number, shapes, error=text)], {}
     findings: list[Finding] = []

@@ -96,10 +96,14 @@ def test_bad_inputs(inputs) -> None:
 
 
 def test_a_triton_side_that_launches_nothing_is_told() -> None:
-    """As a wrapper that leaves tensors on the CPU to torch: what passes is torch."""
+    """What passes is torch."""
+
+    def leaves_it_to_torch(x: torch.Tensor) -> torch.Tensor:
+        return cube(x) if x.device.type == "cuda" else oracle(x)
+
     given = {"oracle": oracle, "inputs": INPUTS}
     with pytest.warns(UserWarning, match="the Triton side launched no kernel"):
-        report = cross_check(triton=lambda x: cube(x) if x.is_cuda else oracle(x), **given)
+        report = cross_check(triton=leaves_it_to_torch, **given)
     assert report
     assert "launched no kernel" in str(report)
     with warnings.catch_warnings():
@@ -107,3 +111,35 @@ def test_a_triton_side_that_launches_nothing_is_told() -> None:
         assert "launched no kernel" not in str(cross_check(triton=cube, **given))
         assert "launched no kernel" not in str(cross_check(cuda=oracle, **given))
         assert "launched no kernel" not in str(cross_check(triton=torch.sin, **given))  # it fails
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="a GPU's tensors say it themselves")
+def test_functions_that_ask_for_tensors_on_a_gpu() -> None:
+    """Where there is none, theirs say that they are on one: what they launch is checked."""
+
+    def asserting(x: torch.Tensor) -> torch.Tensor:
+        assert x.is_cuda, "kernels need a GPU"
+        return cube(x)
+
+    def choosing(x: torch.Tensor) -> torch.Tensor:
+        return cube(x) if x.is_cuda else oracle(x)
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        for function in (asserting, choosing):
+            assert cross_check(triton=function, oracle=oracle, inputs=INPUTS)
+    assert not INPUTS[0][0].is_cuda
+
+
+def test_an_error_in_a_kernel_that_is_not_the_interpreters_has_its_line() -> None:
+    @triton.jit
+    def kernel(x_ptr, out_ptr):
+        tl.store(out_ptr, tl.dot(tl.load(x_ptr), trans_b=True))  # an argument of old
+
+    def function(x: torch.Tensor) -> torch.Tensor:
+        kernel[(1,)](x, x)
+        return x
+
+    text = str(cross_check(triton=function, oracle=oracle, inputs=INPUTS[:1]))
+    assert "trans_b" in text
+    assert text.count("in kernel: tl.store(out_ptr, tl.dot") == 1, text
