@@ -182,9 +182,16 @@ class GemmBiasAct(Product):
         if o:
             yield case(TAILS, values="special")
             yield case((16, 16, 24), values="tf32")
-        if precision == "f16x3":  # longer than is split at once
-            yield case((3, 5, 4500), values="normal")
-            yield case((3, 5, 4500), "transposed", "normal")
+        if precision == "f16x3":
+            for K, layout in ((4500, "contiguous"), (4500, "transposed")):  # not split at once
+                yield case((3, 5, K), layout, "normal")
+            # The largest of a row is the only element of its second step.
+            for K, layout in ((4097, "contiguous"), (257, "transposed")):
+                yield case((20, 24, K), layout, "special")
+            for K, layout in itertools.product((64, 257), cases.DISTANT):
+                yield case((17, 9, K), layout, **EPILOGUE)
+            step: dict[str, Any] = {"act": min(OF_PRE), "bias": True, "training": "pre"}
+            yield case(TAILS, "functional", "special", **step)
         for shape, multiprocessors in TILES["/".join([dtype, *o.values()])]:
             # A launch's stages depend on c and its code on the dtype, an interpreted run does not.
             if torch.cuda.is_available() or dtype != "bfloat16":

@@ -27,6 +27,7 @@ OPERANDS = {
 # training: "out" or "pre", the result of a training step that is looked at; it writes both.
 HOW = {"multiprocessors": COUNT, "training": choice("out", "pre")}
 NEAR = ("contiguous", "misaligned", "transposed", "padded", "strided", "functional")
+OUTLIER = 64.0  # far more than the rest, and its square is a number in float16
 LAYOUTS = (*NEAR, "half-aligned", "expanded", *cases.DISTANT)
 VALUES = ("normal", "special", "lattice", "lattice-wide", "tf32", "every", "integers")
 
@@ -100,6 +101,8 @@ def matrices(case: Case, g: torch.Generator, device: torch.device) -> tuple[Tens
         for i, value in enumerate(special):
             a[i % M, i % K] = value
             b[(i + 1) % K, (2 * i) % N] = value
+        if min(M, N, K) > 2 * len(special):  # a finite row and column, scaled by their last element
+            a[-1, -1] = b[-1, -1] = OUTLIER
     return a, b
 
 
