@@ -29,7 +29,8 @@ from triton_kernels.interpreter import Argument, Dataflow, Program, Several
 Target = tuple[int, Program]  # number of the launch, program
 Element = tuple[str, int]  # an argument of a launch, and bytes from its start
 EARLIER = 3  # launches before that of the wrong value that are told
-LOADED = 1 << 12  # elements of each argument that are looked up among what earlier launches stored
+LOADED = 1 << 12  # elements of each load that are looked up among what earlier launches stored
+STORED = 64  # of those that one program stored, how many are followed
 
 
 def replay(
@@ -130,9 +131,11 @@ def _earlier(
         tracer = Tracer(launch, program, alone=False, flow=assignments.flow)
         _run(subject, findings, tracer, assignments, [SpinGuard()])
         arguments = {argument.name: argument for argument in tracer.arguments}
+        stored = list(programs[program])
         starts = [
             slicing.of_element(assignments.flow, arguments[name], arguments[name].low + offset)
-            for name, offset in programs[program]
+            for name, offset in stored[:: -(-len(stored) // STORED)]
+            if name in arguments
         ]
         made = Slice(assignments, tracer.arguments, starts)
         kept = stores.launches[launch]
@@ -140,7 +143,7 @@ def _earlier(
             Earlier(
                 kept.kernel,
                 kept.grid,
-                _words(kept.arguments, programs[program]),
+                _words(kept.arguments, stored),
                 program,
                 len(programs),
                 next((start.place for start in reversed(starts) if start.place), None),
@@ -149,14 +152,16 @@ def _earlier(
         )
         waiting = {key: elements for key, elements in waiting.items() if key[0] < launch}
         for key, elements in _stored_before(stores, launch, made.loaded()).items():
-            waiting.setdefault(key, []).extend(elements)
+            waiting.setdefault(key, {}).update(elements)
     return told
 
 
-def _stored_before(stores: Stores, launch: int, loaded: Loaded) -> dict[Target, list[Element]]:
+def _stored_before(
+    stores: Stores, launch: int, loaded: Loaded
+) -> dict[Target, dict[Element, None]]:
     """The programs of earlier launches that stored what one of a launch loaded, and the elements.
     Those to which that launch or a later one stored again are left out: what they were is gone."""
-    programs: dict[Target, list[Element]] = {}
+    programs: dict[Target, dict[Element, None]] = {}
     arguments = {argument.name: argument for argument in stores.launches[launch].arguments}
     for (_, name), elements in loaded.items():
         for element in elements[:LOADED].tolist():
@@ -166,8 +171,8 @@ def _stored_before(stores: Stores, launch: int, loaded: Loaded) -> dict[Target, 
                 continue
             for argument in stores.launches[last.launch].arguments:
                 if argument.name == last.argument:
-                    at = programs.setdefault((last.launch, last.program), [])
-                    at.append((argument.name, address - argument.low))
+                    at = programs.setdefault((last.launch, last.program), {})
+                    at[argument.name, address - argument.low] = None
     return programs
 
 

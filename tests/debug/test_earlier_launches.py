@@ -186,3 +186,31 @@ def test_the_report_of_cross_check_goes_on_to_debug() -> None:
     assert right
     with pytest.raises(ValueError, match="no call of the Triton side is wrong"):
         right.debug()
+
+
+@triton.jit
+def each_kernel(x_ptr, out_ptr, n):
+    for i in range(n):
+        tl.store(out_ptr + i, tl.load(x_ptr + i) + 1)  # one at a time
+
+
+@triton.jit
+def sum_twice_kernel(x_ptr, out_ptr, n, BLOCK: tl.constexpr):
+    at = tl.arange(0, BLOCK)
+    first, again = tl.load(x_ptr + at, mask=at < n), tl.load(x_ptr + at, mask=at < n)
+    tl.store(out_ptr, tl.sum(tl.where(at < n, first + again, 0.0)))
+
+
+def test_of_many_elements_some_are_followed() -> None:
+    """One that is loaded twice is told once; to follow each of thousands would take minutes."""
+
+    def function(x: Tensor) -> Tensor:
+        parts, out = torch.empty_like(x), torch.empty(())
+        each_kernel[(1,)](x, parts, len(x))
+        sum_twice_kernel[(1,)](parts, out, len(x), BLOCK=512)
+        return out
+
+    x = torch.ones(500)
+    (earlier,) = investigated(function, x, x.sum()).earlier()
+    assert earlier.elements == "out_ptr[0:500]"
+    assert line_of("one at a time") in [step.place.line for step in earlier.steps]

@@ -77,6 +77,9 @@ def test_what_grids_are_chosen_by() -> None:
         device = torch.cuda.current_device()
         assert torch.cuda.get_device_properties(device).multi_processor_count == 4
         assert torch.cuda.get_device_capability() == (8, 0)
+        torch.cuda.set_device(torch.ones(1).device)
+        torch.cuda.current_stream().synchronize()
+        assert torch.cuda.current_stream().cuda_stream == 0
     with pytest.raises((RuntimeError, AssertionError)):
         torch.cuda.get_device_properties(0)
 

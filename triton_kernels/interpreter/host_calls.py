@@ -50,6 +50,8 @@ NO_GPU = SimpleNamespace(
     gcnArchName="",
 )
 
+NO_STREAM = SimpleNamespace(cuda_stream=0, synchronize=lambda: None)
+
 
 def patches() -> list[tuple[Any, str, Callable[..., Any]]]:
     """The patches, each (object, attribute, replacement)."""
@@ -67,5 +69,7 @@ def patches() -> list[tuple[Any, str, Callable[..., Any]]]:
         "get_device_capability": lambda device=None: (NO_GPU.major, NO_GPU.minor),
         "get_device_name": lambda device=None: NO_GPU.name,
         "synchronize": lambda device=None: None,
+        "set_device": lambda device: None,
+        "current_stream": lambda device=None: NO_STREAM,
     }
     return replaced + [(torch.cuda, name, what) for name, what in answers.items()]
