@@ -146,7 +146,6 @@ def _earlier(
                 _words(kept.arguments, stored),
                 program,
                 len(programs),
-                next((start.place for start in reversed(starts) if start.place), None),
                 made.steps(),
             )
         )

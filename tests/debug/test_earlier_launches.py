@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import importlib
+import inspect
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -42,11 +45,13 @@ def total_kernel(parts_ptr, out_ptr, P, BLOCK: tl.constexpr):
     tl.store(out_ptr + tl.program_id(0), tl.sum(parts))
 
 
-def row_sums(x: Tensor, scaled: bool = False, in_place: bool = False) -> Tensor:
+def row_sums(
+    x: Tensor, scaled: bool = False, in_place: bool = False, first: Any = parts_kernel
+) -> Tensor:
     M, N = x.shape
     P = triton.cdiv(N, 6)
     parts, out = torch.empty(M, P), torch.empty(M)
-    parts_kernel[(M, P)](x, parts, N, LENGTH=6, BLOCK=8)
+    first[(M, P)](x, parts, N, LENGTH=6, BLOCK=8)
     if scaled:
         target = parts if in_place else torch.empty(M, P)
         scale_kernel[(1,)](parts, target, 1.0, M * P, BLOCK=16)
@@ -74,6 +79,22 @@ def test_what_the_launch_before_stored() -> None:
     (entry,) = findings.to_dict()["wrong"][0]["earlier"]
     assert entry["elements"] == "parts_ptr[0, 2]"
     assert "Before that, parts_ptr[0, 2] in program" in findings.to_html()
+
+
+def test_lines_of_another_file_have_its_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source = inspect.getsource(parts_kernel.fn)
+    text = f"import triton\nimport triton.language as tl\n\n\n{source}"
+    (tmp_path / "first_stage.py").write_text(text)
+    monkeypatch.syspath_prepend(tmp_path)
+    first = importlib.import_module("first_stage").parts_kernel
+    x = torch.arange(30.0).view(2, 15)
+    findings = investigated(lambda x: row_sums(x, first=first), x, x.sum(1))
+    line = text.splitlines().index("    inside = n < N  # fault: counts") + 1
+    assert f" first_stage.py:{line} inside = n < N" in str(findings)
+    page = findings.to_html()
+    assert page.count(f"first_stage.py:{line} inside") == 2  # drawn, and as printed
 
 
 @pytest.mark.parametrize("in_place", [False, True])

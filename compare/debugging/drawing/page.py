@@ -31,8 +31,8 @@ def html(findings: Findings) -> str:
     """The page of a Triton kernel's findings."""
     trace, failure = findings.trace, findings.failure
     lines = by_line(trace.events if trace else [], failure.access if failure else None)
-    told = [findings.lane_history()]
-    told += [(each.heading, each.steps, each.place) for each in findings.earlier()]
+    heading, steps, place = findings.lane_history()
+    told = [(heading, steps), *((each.heading, each.steps) for each in findings.earlier())]
     return _render(
         subject=findings.subject,
         verdict=findings.verdict,
@@ -47,7 +47,7 @@ def html(findings: Findings) -> str:
         lines=[_line(line, findings) for line in lines],
         ways=[
             {"heading": _capital(heading), "rows": _way(steps, place, lines)}
-            for heading, steps, place in told
+            for heading, steps in told
             if steps
         ],
         untraced=""

@@ -289,7 +289,7 @@ class Findings:
             told = steps.in_lines(history, place, printed, max(LEAST_STEPS, room - 2))
             lines += ["", head, *(f"  {cut(line, WIDTH - 2)}" for line in told)]
         for each in self.earlier():
-            told = steps.in_lines(each.steps, each.place, set(), MOST_EARLIER)
+            told = steps.in_lines(each.steps, place, set(), MOST_EARLIER)
             lines += ["", *_wrapped(each.heading), *(f"  {cut(line, WIDTH - 2)}" for line in told)]
         return "\n".join(lines + after)
 

@@ -68,7 +68,6 @@ class Earlier:
         elements: those of its tensors that were loaded later, in words.
         program: the one that stored the most of these, and, where these are several, the last.
         programs: how many programs stored some.
-        place: where the last of the elements was stored.
         steps: what they were made of in that program.
     """
 
@@ -77,7 +76,6 @@ class Earlier:
     elements: str
     program: Program
     programs: int
-    place: Place | None
     steps: list[Step]
 
     @property
