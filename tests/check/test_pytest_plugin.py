@@ -312,5 +312,5 @@ def test_kernel_debug_prints_what_debug_finds(pytester: pytest.Pytester) -> None
     result.stdout.fnmatch_lines(lines)
     plain = pytester.runpytest(*PLUGIN)
     plain.assert_outcomes(failed=2)
-    said = [line for line in plain.outlines if "pytest --kernel-debug says where" in line]
-    assert len(said) == 1  # of the side that is Triton's
+    failures, _, _ = plain.stdout.str().partition("short test summary")  # which repeats it under CI
+    assert failures.count("pytest --kernel-debug says where") == 1  # of the side that is Triton's
