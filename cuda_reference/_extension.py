@@ -14,7 +14,7 @@ import re
 import sysconfig
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import torch
 from torch import Tensor
@@ -167,18 +167,35 @@ class Function:
         return call, call.bound(arguments, named)
 
 
-def _flat(arguments: Sequence[Any]) -> tuple[list[Any], list[int | None]]:
-    """Arguments with lists laid open; for each the length of its list, or None."""
+# For each argument None, or of a list the same of its items.
+_Nesting: TypeAlias = list["_Nesting | None"]
+
+
+def _flat(arguments: Sequence[Any]) -> tuple[list[Any], _Nesting]:
+    """Arguments with lists laid open, and how they were nested."""
     flat: list[Any] = []
-    lengths: list[int | None] = []
+    nesting: _Nesting = []
     for argument in arguments:
         if isinstance(argument, (list, tuple)):
-            flat += list(argument)
-            lengths.append(len(argument))
+            own, inner = _flat(argument)
+            flat += own
+            nesting.append(inner)
         else:
             flat.append(argument)
-            lengths.append(None)
-    return flat, lengths
+            nesting.append(None)
+    return flat, nesting
+
+
+def _nested(flat: Iterator[Any], nesting: _Nesting) -> list[Any]:
+    """Arguments with the lists that were laid open."""
+    return [next(flat) if inner is None else _nested(flat, inner) for inner in nesting]
+
+
+def _tensors(returned: Any) -> list[Tensor | None]:
+    """The tensors among results; None is one of several that was left out."""
+    if not isinstance(returned, (list, tuple)):
+        return [returned] if isinstance(returned, Tensor) else []
+    return [each for each in _flat(returned)[0] if each is None or isinstance(each, Tensor)]
 
 
 class Call(OnHost):
@@ -202,7 +219,7 @@ class Call(OnHost):
                 f"loaded defines it; {why}"
             )
         self.tensors = self._function.tensors
-        self._lengths: list[int | None] = []
+        self._nesting: _Nesting = []
         self._session: Session | None = None
         self._also: Callable[[Made], None] | None = None
         self._returned: Any = None
@@ -224,7 +241,7 @@ class Call(OnHost):
                 f"{self.symbol}() takes {len(types)} arguments ({said}), but got {len(arguments)}"
                 + (f" and {', '.join(named)}" if named else "")
             )
-        values, self._lengths = _flat([placed[place] for place in range(len(types))])
+        values, self._nesting = _flat([placed[place] for place in range(len(types))])
         for place, value in enumerate(values):
             if isinstance(value, Tensor):
                 name = f"argument {place}"
@@ -245,17 +262,17 @@ class Call(OnHost):
             "sources": self._module._sources,
             "options": options,
             "symbol": self.symbol,
-            "lengths": self._lengths,
+            "nesting": self._nesting,
             "on_gpu": self._module._on_gpu,
         }
 
-    def again(self, lengths: list[int | None]) -> None:
+    def again(self, nesting: _Nesting) -> None:
         """Take arguments as another process laid them open."""
-        self._lengths = lengths
+        self._nesting = nesting
 
     def given(self, values: Sequence[Any]) -> list[_guards.Given]:
         names = self._function.names or self._module._parameters(self.symbol)
-        plain = len(self._lengths) == len(values)  # no list was laid open
+        plain = not any(isinstance(inner, list) for inner in self._nesting)
         return [
             span(names[i] if plain and i < len(names) else f"argument {i}", value)
             for i, value in enumerate(values)
@@ -285,7 +302,8 @@ class Call(OnHost):
                 passed.append(value)
         self._copies = [value for value in passed if isinstance(value, Tensor)]
         try:
-            self._returned, status = session.call(self._function.number, self._nested(passed))
+            own_lists = _nested(iter(passed), self._nesting)
+            self._returned, status = session.call(self._function.number, own_lists)
         except TypeError as error:
             raise TypeError(f"{self.symbol}(): {error}") from None
         except Raised as error:
@@ -295,20 +313,12 @@ class Call(OnHost):
     def watch_also(self, memory: Callable[[Made], None]) -> None:
         self._also = memory
 
-    def _nested(self, values: Sequence[Any]) -> list[Any]:
-        """Values with the lists that were laid open."""
-        flat = iter(values)
-        return [
-            next(flat) if length is None else [next(flat) for _ in range(length)]
-            for length in self._lengths
-        ]
+    def on_gpu(self, values: Sequence[Any]) -> list[Tensor | None]:
+        returned = self._module._gpu_function(self.symbol)(*_nested(iter(values), self._nesting))
+        return _tensors(returned)
 
-    def on_gpu(self, values: Sequence[Any]) -> list[Tensor]:
-        returned = self._module._gpu_function(self.symbol)(*self._nested(values))
-        return [each for each in _flat([returned])[0] if isinstance(each, Tensor)]
-
-    def returned(self) -> list[Tensor]:
-        return [each for each in _flat([self._returned])[0] if isinstance(each, Tensor)]
+    def returned(self) -> list[Tensor | None]:
+        return _tensors(self._returned)
 
     def damaged(self) -> str | None:
         return self._session.damaged() if self._session else None

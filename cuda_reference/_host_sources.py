@@ -45,15 +45,28 @@ class Options:
         }
 
     def of_host(self) -> tuple[str, ...]:
-        """For the host target: definitions and folders; the rest is for other compilers."""
-        flags = [f"-I{folder}" for folder in self.includes]
+        """For the host target: folders, and what CUDA's headers are asked for; the rest is for
+        other compilers."""
+        return (*(f"-I{folder}" for folder in self.includes), *self._given(of_source=False))
+
+    def definitions(self) -> str:
+        """-D and -U as lines after our headers, whose names a -DN=64 would take."""
+        lines = []
+        for flag in self._given(of_source=True):
+            name, _, value = flag[2:].partition("=")
+            lines.append(f"#undef {name.partition('(')[0]}")
+            if flag.startswith("-D"):
+                lines.append(f"#define {name} {value if '=' in flag else 1}")
+        return "".join(f"{line}\n" for line in lines)
+
+    def _given(self, of_source: bool) -> tuple[str, ...]:
+        flags = []
         words = iter(shlex.split(" ".join((*self.cflags, *self.cuda_cflags))))
         for word in words:
-            if word in ("-D", "-U", "-I"):
-                flags.append(word + next(words, ""))
-            elif word.startswith(("-D", "-U", "-I")):
-                flags.append(word)
-        return tuple(dict.fromkeys(flags))
+            if word.startswith(("-D", "-U", "-I")):
+                flags.append(word if len(word) > 2 else word + next(words, ""))
+        own = [flag for flag in flags if flag[1] != "I" and not flag[2:].startswith(("__", "CUDA"))]
+        return tuple(dict.fromkeys(f for f in flags if (f in own) is of_source))
 
 
 class HostSources:
@@ -78,6 +91,9 @@ class HostSources:
         self._strings = _compilers.cache_directory("inline", f"{name}-{digest[:12]}", "source")
         self._name = name
         self._of_strings: dict[str, str] = {}
+        head = '#include "torch_on_cpu.h"\n'
+        if defined := options.definitions():
+            head += f'#include "cuda_on_cpu_groups.h"\n{defined}'
         exporting = [file for file, text in sources.items() if _EXPORTS.search(text)]
         for number, (file, text) in enumerate(sources.items()):
             before = dict(self.files), dict(self._headers)
@@ -90,7 +106,7 @@ class HostSources:
                 self.files, self._headers = before
                 continue
             # Included at the head of each source of torch's load_inline.
-            self.files[f"unit{number}.cu"] = f'#include "torch_on_cpu.h"\n{own}'
+            self.files[f"unit{number}.cu"] = f"{head}{own}"
         units = sorted(self.files)
         self.units = [name for name in units if name.startswith("unit")]
 

@@ -135,7 +135,7 @@ class Launcher(OnHost):
         else:
             self.on_host(values, self._unit.sanitize)
 
-    def on_gpu(self, values: Sequence[Any]) -> list[Tensor]:
+    def on_gpu(self, values: Sequence[Any]) -> list[Tensor | None]:
         self(*values)
         return []
 

@@ -263,5 +263,5 @@ def again(described: dict[str, Any]) -> OnHost:
         described["name"], described["sources"], options, None, described["on_gpu"], listed=False
     )
     call = Call(module, described["symbol"])
-    call.again(described["lengths"])
+    call.again(described["nesting"])
     return call

@@ -6,9 +6,16 @@ import ctypes
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from cuda_reference import _compilers, _guards, _launch, _replay
+
+
+def _same_bits(one: Tensor, other: Tensor) -> bool:
+    alike = one.shape == other.shape and one.dtype == other.dtype
+    flat = (each.contiguous().view(-1).view(torch.uint8) for each in (one, other))
+    return alike and torch.equal(*flat)
 
 
 class OnHost:
@@ -60,11 +67,12 @@ class OnHost:
         """A sentence on what was written beside tensors that the call made."""
         return None
 
-    def returned(self) -> list[Tensor]:
-        """The tensors that the last call returned, in the call's own memory."""
+    def returned(self) -> list[Tensor | None]:
+        """The tensors that the last call returned, in the call's own memory; None for one of
+        several that it left out."""
         return []
 
-    def on_gpu(self, values: Sequence[Any]) -> list[Tensor]:
+    def on_gpu(self, values: Sequence[Any]) -> list[Tensor | None]:
         """The call with CUDA tensors; the tensors that it returned."""
         raise NotImplementedError
 
@@ -105,7 +113,12 @@ class OnHost:
                 raise self.failure(library, status, values)
             return self.result()
         guards = _guards.Guards(given)
-        status = self.launch("host", values, guards.addresses)
+        try:
+            status = self.launch("host", values, guards.addresses)
+        except RuntimeError:  # the function's own, of a launch that failed
+            if self.lends_lanes(values):
+                return self._with_lent_lanes(values)
+            raise
         crashed = library.crosscheck_crashed()
         damaged = guards.damaged()
         beside = self.damaged() if damaged is None else guards.text(damaged)
@@ -118,11 +131,41 @@ class OnHost:
                 f"{self._looked_into(values)}"
             )
         if status:
-            raise self.failure(library, status, values)
+            error = self.failure(library, status, values)
+            if self.lends_lanes(values):
+                return self._with_lent_lanes(values)
+            raise error
         if not self.says_const:
             _launch.count_up(guards.changed())
         guards.copy_back()
         return self.result()
+
+    def _with_lent_lanes(self, values: Sequence[Any]) -> Any:
+        try:
+            return self._guarded(values)
+        finally:
+            self.library("host").crosscheck_lend_lanes(0)
+
+    def lends_lanes(self, values: Sequence[Any]) -> bool:
+        """Whether the last launch failed for a shuffle from a lane that is not there, whose value
+        nothing depends on: the call leaves the same with either of two. From then on launches get
+        one of these."""
+        library, left = self.library("host"), []
+        if not library.crosscheck_lacked_lane():
+            return False
+        for which in (1, 2):
+            library.crosscheck_lend_lanes(which)
+            guards = _guards.Guards(self.given(values))
+            try:
+                if self.launch("host", values, guards.addresses):
+                    break
+            except RuntimeError:
+                break
+            held = [_guards.buffer(mapping).clone() for mapping in guards.mappings]
+            left.append([*held, *(each.clone() for each in self.returned() if each is not None)])
+        same = len(left) == 2 and all(map(_same_bits, *left))
+        library.crosscheck_lend_lanes(int(same))
+        return same
 
     def _looked_into(self, values: Sequence[Any]) -> str:
         """What the same call does under the watching runtime. The tensors are as they were."""

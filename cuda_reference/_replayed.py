@@ -20,7 +20,6 @@ from cuda_reference._loading import again
 from cuda_reference._on_host import OnHost
 from cuda_reference._torch_calls import Made
 
-_OUTER = re.compile("call_body|run_threads")
 _WORDS = {
     "unwritten shared": "shared memory is read before it was written",
     "outside shared": "out-of-bounds",
@@ -29,6 +28,12 @@ _WORDS = {
     "read after write": "reads what another thread wrote, nothing orders them",
     "write after read": "overwrites what another thread read, nothing orders them",
 }
+
+
+def _outer(frame: _watch.Frame) -> bool:
+    """Whether it runs a kernel; where all of that is inlined, places in it have its name, too."""
+    ours = Path(frame.file).name.startswith("cuda_on_cpu")
+    return ours and re.search("call_body|run_threads", frame.function) is not None
 
 
 def unpacked(groups: Iterable[dict[str, Any]]) -> dict[int, Tensor]:
@@ -140,7 +145,7 @@ def _place(
     role: str, access: _watch.Access, watch: _watch.Watch, launcher: OnHost
 ) -> Iterator[str]:
     """Kernel, block, thread, and the line of the source."""
-    stack = list(itertools.takewhile(lambda f: not _OUTER.search(f.function), watch.stack(access)))
+    stack = list(itertools.takewhile(lambda f: not _outer(f), watch.stack(access)))
     files = launcher.sources
     frames = [frame for frame in stack if Path(frame.file).name in files]
     while len(frames) > 1 and re.search(r"operator\(\)", frames[-1].function):

@@ -31,7 +31,7 @@ _FOREIGN = {
 }
 # Headers that csrc stands in for.
 _STAND_INS = (
-    (re.compile(r"(torch|ATen|c10|pybind11|Python\.h)\b.*"), "torch_on_cpu.h"),
+    (re.compile(r"(torch|ATen|c10|THC|pybind11|Python\.h)\b.*"), "torch_on_cpu.h"),
     (re.compile(r"cooperative_groups(\.h|/reduce\.h)"), "cuda_on_cpu_groups.h"),
     (re.compile(r"cuda(_runtime|_runtime_api|_pipeline\w*|)\.h|mma\.h"), "crosscheck.cuh"),
     (re.compile(r"device_(launch_parameters|functions)\.h"), "crosscheck.cuh"),
@@ -185,6 +185,10 @@ def _launch(text: str, file: str, stream: list[Token], at: int) -> Iterator[_Edi
     between = text[stream[at - 1].end : stream[at].start]
     yield _Edit(begin, stream[at + 2].end, f"CUDA_ON_CPU_LAUNCH(({kernel}){between}, (")
     yield _Edit(stream[end].start, stream[end + 2].end, "))")
+    if end + 3 < len(stream) and stream[end + 3].text == "(":  # passed on, NULL is a number
+        for token in stream[end + 3 : closing(stream, end + 3)]:
+            if token.text == "NULL":
+                yield _Edit(token.start, token.end, "nullptr")
 
 
 def _callee(stream: list[Token], at: int) -> int:
@@ -299,12 +303,14 @@ def _declared(stream: list[Token]) -> Iterator[Token]:
 
 
 def _split(stream: list[Token]) -> Iterator[list[Token]]:
-    """At commas that stand in no brackets of any kind."""
-    depth = 0
+    """At commas that stand in no brackets of any kind; > is an operator in other brackets."""
+    depth = angles = 0
     chunk: list[Token] = []
     for token in stream:
-        depth += (token.text in ("(", "[", "<")) - (token.text in (")", "]", ">"))
-        if token.text == "," and depth == 0:
+        depth += (token.text in ("(", "[")) - (token.text in (")", "]"))
+        if depth == 0:
+            angles += (token.text == "<") - (token.text == ">")
+        if token.text == "," and depth == angles == 0:
             yield chunk
             chunk = []
         else:

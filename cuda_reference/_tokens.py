@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 _TOKEN = re.compile(
-    r"""(?P<skip>(?:\s|\\\n)+|//(?:[^\n\\]|\\.)*|/\*.*?\*/)
-      | (?P<directive>^[ \t]*\#(?:[^\n\\/]|\\.|/\*.*?\*/|/)*)
+    r"""(?P<directive>^[ \t]*\#(?:[^\n\\/]|\\.|/\*.*?\*/|/)*)
+      | (?P<skip>(?:[^\S\n]|\\\n|\n(?![ \t]*\#))+|\n|//(?:[^\n\\]|\\.)*|/\*.*?\*/)
       | (?P<text>(?:u8|[uUL])?R"(?P<mark>[^()\s\\]*)\(.*?\)(?P=mark)"
                |(?:u8|[uUL])?"(?:[^"\\]|\\.)*"|[uUL]?'(?:[^'\\]|\\.)*')
       | (?P<number>0x(?:[pP][+-]|'?\w|\.)*|\.?\d(?:[eE][+-]|'?\w|\.)*)

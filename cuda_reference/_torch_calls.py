@@ -32,7 +32,13 @@ DTYPES = (
     torch.float8_e4m3fn,
     torch.float8_e5m2,
 )
-_NONE, _BOOL, _INTEGER, _REAL, _TEXT, _TENSOR, _LIST, _DTYPE = range(8)
+_FORMATS = (
+    torch.contiguous_format,
+    torch.preserve_format,
+    torch.channels_last,
+    torch.channels_last_3d,
+)
+_NONE, _BOOL, _INTEGER, _REAL, _TEXT, _TENSOR, _LIST, _DTYPE, _FORMAT = range(9)
 _DONE, _RAISED, _MISMATCH, _PYTHON_RAISED, _FAILED = range(5)
 
 
@@ -57,6 +63,8 @@ class _CValue(ctypes.Structure):
     ]
 
 
+# How C++ passes an index of Tensor::index: a slice as its bounds, an ellipsis as text.
+_INDEX: dict[type, Callable[[Any], Any]] = {list: lambda x: slice(*x), str: lambda _: ...}
 _Operator = ctypes.CFUNCTYPE(
     ctypes.c_int, ctypes.c_char_p, ctypes.POINTER(_CValue), ctypes.c_int, ctypes.POINTER(_CValue)
 )
@@ -244,6 +252,8 @@ class Session:
             return self._tensors[value.integer]
         if kind == _DTYPE:
             return DTYPES[value.integer]
+        if kind == _FORMAT:
+            return _FORMATS[value.integer]
         if kind == _LIST:
             values = ctypes.cast(value.data, ctypes.POINTER(_CValue))
             return [self.received(values[i]) for i in range(value.integer)]
@@ -273,18 +283,26 @@ class Session:
 
     @staticmethod
     def _made(name: str, received: list[Any]) -> Any:
-        plain = [x for x in received if not isinstance(x, (str, torch.dtype))]
-        dtype = next((x for x in received if isinstance(x, torch.dtype)), None)
+        kinds = {torch.dtype: "dtype", torch.memory_format: "memory_format"}
+        named = {kinds[type(x)]: x for x in received if type(x) in kinds}
+        plain = [x for x in received if type(x) not in (str, *kinds)]
         if name in ("cpu", "cuda"):
             return plain[0].clone()
         if name == "to":
-            return plain[0].to(dtype) if dtype else plain[0].clone()
-        if name == "item":
-            return plain[0].item()
-        if dtype is not None and name not in ("sum", "mean"):
-            return getattr(torch, name)(*plain, dtype=dtype)
+            return plain[0].to(**named) if named else plain[0].clone()
+        if name == "slice":
+            dim, *bounds = plain[1:]
+            return plain[0][(slice(None),) * dim + (slice(*bounds),)]
+        if name in ("index", "index_put_"):
+            at = tuple(_INDEX.get(type(x), lambda x: x)(x) for x in plain[1])
+            if name == "index":
+                return plain[0][at]
+            plain[0][at] = plain[2]
+            return plain[0]
+        if "dtype" in named and name not in ("sum", "mean"):
+            return getattr(torch, name)(*plain, **named)
         function = getattr(Tensor, name, None) or getattr(torch, name)
-        return function(*plain, **({} if dtype is None else {"dtype": dtype}))
+        return function(*plain, **named)
 
     def _held(self, name: str, made: Any, on_cpu: bool) -> Any:
         if isinstance(made, tuple):
@@ -294,7 +312,8 @@ class Session:
         if made.numel() and made.untyped_storage().data_ptr() in self._storages:  # a view
             self._tensors.append(made)
         else:
-            made = self._placed(name, made.contiguous())
+            dense = torch.empty_like(made, device="meta").stride() == made.stride()
+            made = self._placed(name, made if dense else made.contiguous())
         if on_cpu:
             self._on_cpu.add(len(self._tensors) - 1)
         return made
@@ -305,7 +324,7 @@ class Session:
         if not written and plain.numel():  # NaN: what nobody stores shall show
             flat = plain.as_strided((plain.numel(),), (1,))  # one element has any stride
             flat.view(torch.uint8).fill_(0xFF)
-        given = Given(f"the result of {name}()", plain, True)
+        given = span(f"the result of {name}()", plain)
         guards = None
         if _compilers._sanitizer() == "address":
             made = plain.clone()  # memory as large as it needs

@@ -40,6 +40,8 @@
 #include <vector_functions.h>
 
 #include <algorithm>
+#include <cfloat>
+#include <climits>
 #include <cmath>
 #include <cstdarg>
 #include <cstdint>
@@ -53,6 +55,9 @@
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
 
+#ifndef CUDA_VERSION  // cuda.h has it
+#define CUDA_VERSION CUDART_VERSION
+#endif
 #undef __constant__
 #undef __launch_bounds__
 #undef __shared__

@@ -127,7 +127,7 @@ CUDA_ON_CPU_MACHINERY inline void wait(const unsigned& generation, const char* w
   self->awaits = nullptr;
 }
 
-// Every thread of the block must arrive, from one and the same line. Returns the sum of the arrivals' counts.
+// Every thread of the block that has not returned must arrive, from one and the same line. Returns the sum of the arrivals' counts.
 CUDA_ON_CPU_MACHINERY inline int arrive(const char* what, int line, int count) {
   Barrier& barrier = block.barrier;
   const unsigned parity = barrier.generation & 1;
@@ -149,6 +149,15 @@ CUDA_ON_CPU_MACHINERY inline int arrive(const char* what, int line, int count) {
   }
   __tsan_acquire(&barrier.order[parity]);
   return barrier.count[parity];
+}
+
+// Who has returned is not waited for (since Volta): a barrier opens when all others are there.
+CUDA_ON_CPU_MACHINERY inline bool open_barrier() {
+  Barrier& barrier = block.barrier;
+  if (!barrier.arrived || barrier.mixed || barrier.arrived + block.returned < block.size) return false;
+  barrier.arrived = 0;
+  ++barrier.generation;
+  return true;
 }
 
 }  // namespace cuda_on_cpu

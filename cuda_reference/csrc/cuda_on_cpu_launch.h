@@ -100,7 +100,8 @@ CUDA_ON_CPU_MACHINERY inline void run_threads_to_the_end() {
       progress = true;
       run(fiber);
     }
-    if (!progress && !open_gatherings(block.size)) return fail().add("deadlock, a barrier that not every thread reaches");
+    if (!progress && !open_gatherings(block.size) && !open_barrier())
+      return fail().add("deadlock, a barrier that not every thread reaches");
   }
 }
 

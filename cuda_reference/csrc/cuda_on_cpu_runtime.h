@@ -158,6 +158,12 @@ cudaError_t cudaOccupancyMaxActiveBlocksPerMultiprocessor(int* blocks, Kernel, i
   *blocks = std::min<size_t>({2048u / std::max(threads, 1), 32, 228 * 1024 / (shared + 1024)});
   return cudaSuccess;
 }
+template <class Kernel>
+cudaError_t cudaOccupancyMaxPotentialBlockSize(int* grid, int* threads, Kernel, size_t = 0, int limit = 0) {
+  *threads = limit ? std::min(limit, 1024) : 1024;
+  *grid = 132 * (2048 / *threads);
+  return cudaSuccess;
+}
 // How much shared memory a kernel may have is checked at its launch.
 template <class Kernel>
 cudaError_t cudaFuncSetAttribute(Kernel*, cudaFuncAttribute, int) {

@@ -150,12 +150,17 @@ CUDA_ON_CPU_MACHINERY inline void match(Warp& warp, uint32_t lanes) {
   }
 }
 
-// CUDA leaves the value undefined.
+// CUDA leaves the value of a lane that is not there undefined: an error, or, where the caller is to find out whether
+// anything depends on it, one of two numbers far apart.
+CUDA_ON_CPU_STATE int lent_lanes = 0;
+CUDA_ON_CPU_STATE bool lacked_lane = false;
+
 [[noreturn]] CUDA_ON_CPU_MACHINERY inline void no_source(const char* what, int line, uint32_t mask, int source) {
   const unsigned first = (self->warp - warps) * 32;
   const char* why = first + source >= block.size ? "which does not exist: the block ends before it"
                     : !(mask >> source & 1)      ? "which its mask leaves out"
                                                  : "which has returned";
+  lacked_lane = true;
   fail_here("calls %s() at line %d for the value of lane %d, %s", what, line, source, why);
 }
 
@@ -167,8 +172,9 @@ CUDA_ON_CPU_MACHINERY T exchange(const char* what, int line, uint32_t mask, T va
   __builtin_memcpy(&warp.in[lane], &value, sizeof(T));
   warp.source[lane] = source;
   meet(what, line, mask, combine, false);
-  if (warp.source[lane] == nobody) no_source(what, line, mask, source);
-  __builtin_memcpy(&value, &warp.out[lane], sizeof(T));
+  if (warp.source[lane] != nobody) __builtin_memcpy(&value, &warp.out[lane], sizeof(T));
+  else if (lent_lanes) __builtin_memset(&value, lent_lanes == 1 ? 0xFB : 0x7B, sizeof(T));
+  else no_source(what, line, mask, source);
   return value;
 }
 
@@ -198,6 +204,14 @@ template <class T>
 using Integer = std::enable_if_t<std::is_integral<T>::value, T>;
 
 }  // namespace cuda_on_cpu
+
+extern "C" CUDA_ON_CPU_ONCE void crosscheck_lend_lanes(int which) { cuda_on_cpu::lent_lanes = which; }
+// Whether a launch failed for that, since this was asked last.
+extern "C" CUDA_ON_CPU_ONCE int crosscheck_lacked_lane() {
+  const bool lacked = cuda_on_cpu::lacked_lane;
+  cuda_on_cpu::lacked_lane = false;
+  return lacked;
+}
 
 // ---- What a kernel calls -----------------------------------------------------------------------------------
 

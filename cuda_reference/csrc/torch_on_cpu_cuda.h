@@ -44,6 +44,8 @@ struct CUDAGuard {
 using OptionalCUDAGuard = CUDAGuard;
 inline int current_device() { return 0; }
 inline int device_count() { return 1; }
+inline int MaybeSetDevice(int) { return 0; }
+inline int ExchangeDevice(int) { return 0; }
 inline cudaDeviceProp* getDeviceProperties(int device) {
   static cudaDeviceProp properties;
   cudaGetDeviceProperties(&properties, device);
@@ -52,7 +54,32 @@ inline cudaDeviceProp* getDeviceProperties(int device) {
 inline cudaDeviceProp* getCurrentDeviceProperties() { return getDeviceProperties(0); }
 namespace detail {
 inline bool canUse32BitIndexMath(const Tensor& t, int64_t most = 0x7FFFFFFF) { return t.numel() <= most; }
+// A tensor as a kernel walks it: what lies at an index that counts its elements in their order.
+template <class T, class Index>
+struct TensorInfo {
+  T* data;
+  Index sizes[25], strides[25];
+  int dims;
+};
+template <class T, class Index>
+TensorInfo<T, Index> getTensorInfo(const Tensor& t) {
+  TensorInfo<T, Index> info{t.data_ptr<T>(), {}, {}, static_cast<int>(t.dim())};
+  std::copy(t.sizes().begin(), t.sizes().end(), info.sizes);
+  std::copy(t.strides().begin(), t.strides().end(), info.strides);
+  return info;
 }
+template <class T, class Index, int>
+struct IndexToOffset {
+  static Index get(Index linear, const TensorInfo<T, Index>& info) {
+    Index offset = 0;
+    for (int i = info.dims - 1; i >= 0; --i) {
+      offset += linear % info.sizes[i] * info.strides[i];
+      linear /= info.sizes[i];
+    }
+    return offset;
+  }
+};
+}  // namespace detail
 inline int warp_size() { return 32; }
 template <class T> T ATenCeilDiv(T a, T b) { return ceil_div(a, b); }
 }  // namespace cuda

@@ -107,6 +107,7 @@ inline Value result_of(const std::string& text) {
   return value_of(result_texts.back().c_str());
 }
 template <class T> auto result_of(const T& x) -> decltype(value_of(x)) { return value_of(x); }
+template <class T> Value result_of(const std::optional<T>& x) { return x ? result_of(*x) : value(NONE); }
 inline Value list_of(std::vector<Value> values) {
   result_lists.push_back(std::move(values));
   return value(LIST, result_lists.back().size(), 0, result_lists.back().data());
@@ -123,6 +124,7 @@ template <class... T> Value result_of(const std::tuple<T...>& tuple) {
 // How many tensors a function returns; -1: a list.
 template <class T> struct Tensors : std::integral_constant<int, 0> {};
 template <> struct Tensors<at::Tensor> : std::integral_constant<int, 1> {};
+template <class T> struct Tensors<std::optional<T>> : Tensors<T> {};
 template <class T> struct Tensors<std::vector<T>> : std::integral_constant<int, Tensors<T>::value ? -1 : 0> {};
 template <class... T>
 struct Tensors<std::tuple<T...>> : std::integral_constant<int, (0 + ... + Tensors<std::decay_t<T>>::value)> {};
@@ -142,6 +144,11 @@ inline __attribute__((visibility("hidden"))) std::vector<Function>& functions() 
   return list;
 }
 
+// An argument as it is kept for the call: what an ArrayRef refers to.
+template <class T> struct KeptAs { using Type = T; };
+template <class T> struct KeptAs<c10::ArrayRef<T>> { using Type = std::vector<T>; };
+template <class T> using Kept = typename KeptAs<std::decay_t<T>>::Type;
+
 template <class T> CROSSCHECK_COLD T nth(const Value* arguments, int i, const char* type) {
   try {
     return Parameter<T>::from(arguments[i]);
@@ -153,8 +160,7 @@ template <class T> CROSSCHECK_COLD T nth(const Value* arguments, int i, const ch
 template <class Result, class... T, size_t... I>
 CROSSCHECK_COLD Value called(Result (*function)(T...), const Value* arguments, std::index_sequence<I...>) {
   // Braces: from left to right. Values, to which references can refer.
-  std::tuple<std::decay_t<T>...> values{
-      nth<std::decay_t<T>>(arguments, I, Parameter<std::decay_t<T>>::name().c_str())...};
+  std::tuple<Kept<T>...> values{nth<Kept<T>>(arguments, I, Parameter<Kept<T>>::name().c_str())...};
   static_cast<void>(arguments);
   if constexpr (std::is_void<Result>::value) {
     function(static_cast<T>(std::get<I>(values))...);
@@ -276,6 +282,7 @@ inline thread_local __attribute__((visibility("hidden"))) std::string message;
 enum Status : int { DONE, RAISED, MISMATCH, PYTHON_RAISED, FAILED };  // mirrored by cuda_reference/_extension.py
 
 inline int guarded_call(const Function& function, const Value* arguments, Value* result) {
+  at::known().clear();
   try {
     *result = function.call(arguments);
     return DONE;

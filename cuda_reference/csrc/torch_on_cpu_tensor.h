@@ -6,7 +6,7 @@
 namespace crosscheck_torch {
 
 // Mirrored by cuda_reference/_extension.py.
-enum Kind : int { NONE, BOOL, INTEGER, REAL, TEXT, TENSOR, LIST, DTYPE };
+enum Kind : int { NONE, BOOL, INTEGER, REAL, TEXT, TENSOR, LIST, DTYPE, FORMAT };
 struct RawTensor {
   int64_t handle;
   void* data;
@@ -34,10 +34,18 @@ using namespace c10;
 
 class Tensor;
 
+// Until the call ends: sizes() of a variable that got another tensor since still holds, as an argument's does.
+inline __attribute__((visibility("hidden"))) std::vector<std::shared_ptr<crosscheck_torch::RawTensor>>& known() {
+  static std::vector<std::shared_ptr<crosscheck_torch::RawTensor>> list;
+  return list;
+}
+
 class Scalar {
  public:
   Scalar(double value = 0) : real_(value), integer_(static_cast<int64_t>(value)), floating_(true) {}
   Scalar(float value) : Scalar(static_cast<double>(value)) {}
+  Scalar(const Half& value) : Scalar(static_cast<float>(value)) {}
+  Scalar(const BFloat16& value) : Scalar(static_cast<float>(value)) {}
   template <class T, class = std::enable_if_t<std::is_integral<T>::value>>
   Scalar(T value) : real_(value), integer_(value) {}
   template <class T> T to() const { return floating_ ? T(real_) : T(integer_); }
@@ -56,12 +64,17 @@ class Scalar {
 
 template <class T, size_t N, template <class> class = std::add_pointer_t, class Index = int64_t>
 class PackedTensorAccessor;
+namespace indexing {
+class TensorIndex;
+}
 
 class Tensor {
  public:
   Tensor() = default;
   CROSSCHECK_COLD explicit Tensor(const crosscheck_torch::RawTensor& raw)
-      : raw_(std::make_shared<crosscheck_torch::RawTensor>(raw)) {}
+      : raw_(std::make_shared<crosscheck_torch::RawTensor>(raw)) {
+    known().push_back(raw_);
+  }
   Tensor(const Tensor&) = default;
   Tensor(Tensor&&) = default;
   Tensor& operator=(const Tensor&) = default;
@@ -105,6 +118,18 @@ class Tensor {
     }
     return true;
   }
+  CROSSCHECK_COLD bool is_non_overlapping_and_dense() const {
+    std::vector<int64_t> inner;
+    for (int64_t i = 0; i < dim(); ++i)
+      if (size(i) != 1) inner.push_back(i);
+    std::sort(inner.begin(), inner.end(), [this](int64_t a, int64_t b) { return stride(a) < stride(b); });
+    int64_t expected = 1;
+    for (int64_t i : inner) {
+      if (stride(i) != expected) return numel() == 0;
+      expected *= size(i);
+    }
+    return true;
+  }
   bool is_same(const Tensor& other) const { return raw_ == other.raw_ || raw().handle == other.raw().handle; }
 
   CROSSCHECK_COLD void* data_ptr() const { return raw().data; }
@@ -132,16 +157,39 @@ class Tensor {
   }
 
   // What follows is done by torch itself.
+// CROSSCHECK_METHODS_: functions of torch, too.
+#define CROSSCHECK_METHODS_(_)                                                                                  \
+  _(clone) _(detach) _(t) _(transpose) _(unsqueeze) _(squeeze) _(flatten) _(select) _(narrow)    \
+  _(sum) _(mean) _(prod) _(norm) _(var) _(cumsum) _(any) _(all) _(argmax) _(argmin) _(nonzero) _(softmax)        \
+  _(log_softmax) _(abs) _(exp) _(log) _(sqrt) _(rsqrt) _(neg) _(sigmoid) _(tanh) _(relu) _(floor) _(ceil)        \
+  _(round) _(clamp) _(clamp_min) _(clamp_max) _(add) _(sub) _(mul) _(div) _(pow) _(maximum) _(minimum) _(eq)     \
+  _(ne) _(lt) _(le) _(gt) _(ge) _(logical_not) _(logical_and) _(where) _(isnan) _(mm) _(bmm) _(matmul) _(addmm)   \
+  _(gather) _(scatter) _(index_select) _(masked_fill) _(masked_select) _(triu) _(tril) _(flip) _(roll)
+#define CROSSCHECK_METHODS(_)                                                                                   \
+  CROSSCHECK_METHODS_(_)                                                                                        \
+  _(contiguous) _(cpu) _(cuda) _(to) _(slice) _(expand_as) _(view_as) _(reshape_as) _(type_as) _(zero_) _(fill_) \
+  _(copy_) _(add_) _(sub_) _(mul_) _(div_) _(true_divide_) _(clamp_) _(neg_) _(exp_) _(sqrt_) _(relu_) _(masked_fill_)           \
+  _(index_add_) _(index_copy_) _(scatter_) _(scatter_add_)
 #define CROSSCHECK_METHOD(name) \
   template <class... Argument>  \
   Tensor name(const Argument&... arguments) const;
-  CROSSCHECK_METHOD(contiguous) CROSSCHECK_METHOD(clone) CROSSCHECK_METHOD(detach) CROSSCHECK_METHOD(cpu)
-  CROSSCHECK_METHOD(cuda) CROSSCHECK_METHOD(to) CROSSCHECK_METHOD(zero_) CROSSCHECK_METHOD(fill_)
-  CROSSCHECK_METHOD(copy_) CROSSCHECK_METHOD(t) CROSSCHECK_METHOD(transpose) CROSSCHECK_METHOD(unsqueeze)
-  CROSSCHECK_METHOD(squeeze) CROSSCHECK_METHOD(flatten) CROSSCHECK_METHOD(select) CROSSCHECK_METHOD(narrow)
-  CROSSCHECK_METHOD(sum) CROSSCHECK_METHOD(mean) CROSSCHECK_METHOD(abs) CROSSCHECK_METHOD(add)
-  CROSSCHECK_METHOD(mul) CROSSCHECK_METHOD(sub) CROSSCHECK_METHOD(div)
+  CROSSCHECK_METHODS(CROSSCHECK_METHOD)
 #undef CROSSCHECK_METHOD
+  Tensor to(const TensorOptions& options) const;
+  template <class... Argument> std::tuple<Tensor, Tensor> sort(const Argument&... arguments) const;
+  template <class... Argument> std::tuple<Tensor, Tensor> topk(const Argument&... arguments) const;
+  std::tuple<Tensor, Tensor> max(int64_t dim, bool keepdim = false) const;
+  std::tuple<Tensor, Tensor> min(int64_t dim, bool keepdim = false) const;
+  Tensor repeat(IntArrayRef times) const;
+  Tensor new_empty(IntArrayRef sizes, const TensorOptions& options = {}) const;
+  Tensor new_zeros(IntArrayRef sizes, const TensorOptions& options = {}) const;
+  Tensor index(const std::vector<indexing::TensorIndex>& at) const;
+  Tensor index_put_(const std::vector<indexing::TensorIndex>& at, const Tensor& values) const;
+  MemoryFormat suggest_memory_format() const {
+    const bool last = is_contiguous(MemoryFormat::ChannelsLast) && !is_contiguous();
+    return last ? MemoryFormat::ChannelsLast : MemoryFormat::Contiguous;
+  }
+  Tensor toType(ScalarType type) const;
   Tensor view(IntArrayRef sizes) const;
   Tensor reshape(IntArrayRef sizes) const;
   Tensor permute(IntArrayRef order) const;
@@ -163,6 +211,29 @@ class Tensor {
   }
 };
 
+namespace indexing {
+constexpr std::nullopt_t None = std::nullopt;
+constexpr const char* Ellipsis = "...";
+using Bound = std::optional<int64_t>;
+struct Slice {
+  Bound start, stop, step;
+  Slice(Bound from = {}, Bound to = {}, Bound by = {}) : start(from), stop(to), step(by) {}
+};
+class TensorIndex {
+ public:
+  TensorIndex(std::nullopt_t) {}
+  TensorIndex(const char* ellipsis) : text(ellipsis) {}
+  TensorIndex(const Slice& of) : slice(of) {}
+  TensorIndex(const Tensor& where) : tensor(where) {}
+  template <class T, class = std::enable_if_t<std::is_integral<T>::value>>
+  TensorIndex(T at) : number(at) {}
+  const char* text = nullptr;
+  std::optional<Slice> slice;
+  Bound number;
+  Tensor tensor;
+};
+}  // namespace indexing
+
 }  // namespace at
 
 namespace crosscheck_torch {
@@ -176,6 +247,8 @@ inline Value value_of(const at::Tensor& t) {
 inline Value value_of(bool x) { return value(BOOL, x); }
 inline Value value_of(double x) { return value(REAL, 0, x); }
 inline Value value_of(float x) { return value(REAL, 0, x); }
+inline Value value_of(const c10::Half& x) { return value(REAL, 0, float(x)); }
+inline Value value_of(const c10::BFloat16& x) { return value(REAL, 0, float(x)); }
 template <class T, class = std::enable_if_t<std::is_integral<T>::value>>
 Value value_of(T x) {
   return value(INTEGER, x);
@@ -183,6 +256,7 @@ Value value_of(T x) {
 inline Value value_of(const at::Scalar& x) {
   return x.isFloatingPoint() ? value_of(x.toDouble()) : value_of(x.toLong());
 }
+inline Value value_of(c10::MemoryFormat format) { return value(FORMAT, static_cast<int>(format)); }
 inline Value value_of(const char* text) { return value(TEXT, 0, 0, text); }
 inline Value value_of(c10::ScalarType type) { return value(DTYPE, static_cast<int>(type)); }
 inline Value value_of(const c10::Device& device) { return value_of(device.is_cuda() ? "cuda" : "cpu"); }
@@ -197,13 +271,16 @@ class Arguments {
   void add(const c10::TensorOptions& options) {
     add(options.dtype());
     add(options.device());
+    if (options.memory_format_opt()) add(*options.memory_format_opt());
   }
-  void add(c10::IntArrayRef list) {
-    lists_.emplace_back();
-    for (int64_t x : list) lists_.back().push_back(value_of(x));
-    values_.push_back(value(LIST, list.size(), 0, lists_.back().data()));
+  template <class T>
+  void add(c10::ArrayRef<T> list) {
+    values_.push_back(list_of(list));
   }
-  void add(const std::vector<int64_t>& list) { add(c10::IntArrayRef(list)); }
+  template <class T>
+  void add(const std::vector<T>& list) {
+    values_.push_back(list_of(c10::ArrayRef<T>(list)));
+  }
   Value ask(const char* name) const {
     Value result{};
     if (ask_python(name, values_.data(), static_cast<int>(values_.size()), &result)) throw PythonRaised();
@@ -211,9 +288,31 @@ class Arguments {
   }
 
  private:
+  template <class T>
+  Value list_of(c10::ArrayRef<T> list) {
+    std::vector<Value> values;
+    for (const T& x : list) {
+      if constexpr (std::is_same<T, at::indexing::TensorIndex>::value) values.push_back(index_of(x));
+      else values.push_back(value_of(x));
+    }
+    lists_.push_back(std::move(values));
+    return value(LIST, list.size(), 0, lists_.back().data());
+  }
+  Value index_of(const at::indexing::TensorIndex& index);
   std::vector<Value> values_;
   std::deque<std::vector<Value>> lists_;
 };
+
+CROSSCHECK_COLD inline Value Arguments::index_of(const at::indexing::TensorIndex& index) {
+  if (index.text) return value_of(index.text);
+  if (index.number) return value_of(*index.number);
+  if (!index.slice) return value_of(index.tensor);
+  std::vector<Value> bounds;
+  for (const auto& bound : {index.slice->start, index.slice->stop, index.slice->step})
+    bounds.push_back(bound ? value_of(*bound) : value(NONE));
+  lists_.push_back(std::move(bounds));
+  return value(LIST, 3, 0, lists_.back().data());
+}
 
 template <class... Argument>
 CROSSCHECK_COLD Value ask(const char* name, const Argument&... argument) {
@@ -238,13 +337,17 @@ namespace at {
   Tensor Tensor::name(const Argument&... arguments) const {                                 \
     return crosscheck_torch::tensor_of(crosscheck_torch::ask(#name, *this, arguments...)); \
   }
-CROSSCHECK_METHOD(contiguous) CROSSCHECK_METHOD(clone) CROSSCHECK_METHOD(detach) CROSSCHECK_METHOD(cpu)
-CROSSCHECK_METHOD(cuda) CROSSCHECK_METHOD(to) CROSSCHECK_METHOD(zero_) CROSSCHECK_METHOD(fill_)
-CROSSCHECK_METHOD(copy_) CROSSCHECK_METHOD(t) CROSSCHECK_METHOD(transpose) CROSSCHECK_METHOD(unsqueeze)
-CROSSCHECK_METHOD(squeeze) CROSSCHECK_METHOD(flatten) CROSSCHECK_METHOD(select) CROSSCHECK_METHOD(narrow)
-CROSSCHECK_METHOD(sum) CROSSCHECK_METHOD(mean) CROSSCHECK_METHOD(abs) CROSSCHECK_METHOD(add)
-CROSSCHECK_METHOD(mul) CROSSCHECK_METHOD(sub) CROSSCHECK_METHOD(div)
+#define CROSSCHECK_FUNCTION(name)                                  \
+  template <class... Argument>                                     \
+  Tensor name(const Tensor& t, const Argument&... arguments) {     \
+    return t.name(arguments...);                                   \
+  }
+CROSSCHECK_METHODS(CROSSCHECK_METHOD)
+CROSSCHECK_METHODS_(CROSSCHECK_FUNCTION)
 #undef CROSSCHECK_METHOD
+#undef CROSSCHECK_FUNCTION
+#undef CROSSCHECK_METHODS
+#undef CROSSCHECK_METHODS_
 
 inline Tensor ask_tensor(const crosscheck_torch::Value& value) { return crosscheck_torch::tensor_of(value); }
 inline Tensor Tensor::view(IntArrayRef sizes) const {
@@ -259,6 +362,40 @@ inline Tensor Tensor::permute(IntArrayRef order) const {
 inline Tensor Tensor::expand(IntArrayRef sizes) const {
   return ask_tensor(crosscheck_torch::ask("expand", *this, sizes));
 }
+inline Tensor Tensor::to(const TensorOptions& options) const {
+  if (options.has_dtype() && options.has_device()) return to(options.device(), options.dtype());
+  return options.has_dtype() ? to(options.dtype()) : to(options.device());
+}
+inline Tensor Tensor::toType(ScalarType type) const { return to(type); }
+inline Tensor Tensor::repeat(IntArrayRef times) const {
+  return ask_tensor(crosscheck_torch::ask("repeat", *this, times));
+}
+inline Tensor Tensor::new_empty(IntArrayRef sizes, const TensorOptions& others) const {
+  return ask_tensor(crosscheck_torch::ask("empty", sizes, others.or_else(options())));
+}
+inline Tensor Tensor::new_zeros(IntArrayRef sizes, const TensorOptions& others) const {
+  return ask_tensor(crosscheck_torch::ask("zeros", sizes, others.or_else(options())));
+}
+inline Tensor Tensor::index(const std::vector<indexing::TensorIndex>& at) const {
+  return ask_tensor(crosscheck_torch::ask("index", *this, at));
+}
+inline Tensor Tensor::index_put_(const std::vector<indexing::TensorIndex>& at, const Tensor& values) const {
+  return ask_tensor(crosscheck_torch::ask("index_put_", *this, at, values));
+}
+template <class... Argument>
+std::tuple<Tensor, Tensor> Tensor::sort(const Argument&... arguments) const {
+  return crosscheck_torch::pair_of(crosscheck_torch::ask("sort", *this, arguments...));
+}
+template <class... Argument>
+std::tuple<Tensor, Tensor> Tensor::topk(const Argument&... arguments) const {
+  return crosscheck_torch::pair_of(crosscheck_torch::ask("topk", *this, arguments...));
+}
+inline std::tuple<Tensor, Tensor> Tensor::max(int64_t dim, bool keepdim) const {
+  return crosscheck_torch::pair_of(crosscheck_torch::ask("max", *this, dim, keepdim));
+}
+inline std::tuple<Tensor, Tensor> Tensor::min(int64_t dim, bool keepdim) const {
+  return crosscheck_torch::pair_of(crosscheck_torch::ask("min", *this, dim, keepdim));
+}
 inline Tensor Tensor::max() const { return ask_tensor(crosscheck_torch::ask("amax", *this)); }
 inline Tensor Tensor::min() const { return ask_tensor(crosscheck_torch::ask("amin", *this)); }
 inline Tensor Tensor::operator[](int64_t index) const { return select(int64_t(0), index); }
@@ -269,33 +406,58 @@ inline Scalar Tensor::item() const {
 
 // ---- Functions ---------------------------------------------------------------------------------------------
 
-#define CROSSCHECK_NEW(name)                                                      \
-  inline Tensor name(IntArrayRef sizes, const TensorOptions& options = {}) {      \
-    return ask_tensor(crosscheck_torch::ask(#name, sizes, options));              \
-  }                                                                               \
-  inline Tensor name##_like(const Tensor& like, const TensorOptions& options) {   \
-    return ask_tensor(crosscheck_torch::ask(#name "_like", like, options));       \
-  }                                                                               \
-  inline Tensor name##_like(const Tensor& like) { return name##_like(like, like.options()); }
+#define CROSSCHECK_NEW(name)                                                                          \
+  inline Tensor name(IntArrayRef sizes, const TensorOptions& options = {}) {                          \
+    return ask_tensor(crosscheck_torch::ask(#name, sizes, options));                                  \
+  }                                                                                                   \
+  inline Tensor name##_like(const Tensor& like, const TensorOptions& options = {}) {                  \
+    return ask_tensor(crosscheck_torch::ask(#name "_like", like, options.or_else(like.options())));   \
+  }
 CROSSCHECK_NEW(empty)
 CROSSCHECK_NEW(zeros)
 CROSSCHECK_NEW(ones)
 #undef CROSSCHECK_NEW
+inline Tensor empty(IntArrayRef sizes, const TensorOptions& options, MemoryFormat format) {
+  return empty(sizes, options.memory_format(format));
+}
 inline Tensor full(IntArrayRef sizes, const Scalar& value, const TensorOptions& options = {}) {
   return ask_tensor(crosscheck_torch::ask("full", sizes, value, options));
 }
-inline Tensor full_like(const Tensor& like, const Scalar& value) {
-  return ask_tensor(crosscheck_torch::ask("full_like", like, value, like.options()));
+inline Tensor full_like(const Tensor& like, const Scalar& value, const TensorOptions& options = {}) {
+  return ask_tensor(crosscheck_torch::ask("full_like", like, value, options.or_else(like.options())));
 }
-inline std::tuple<Tensor, Tensor> max(const Tensor& x, int64_t dim, bool keepdim = false) {
-  return crosscheck_torch::pair_of(crosscheck_torch::ask("max", x, dim, keepdim));
+inline Tensor arange(const Scalar& end, const TensorOptions& options = {}) {
+  const ScalarType type = end.isFloatingPoint() ? ScalarType::Float : ScalarType::Long;
+  return ask_tensor(crosscheck_torch::ask("arange", end, options.or_else(type)));
 }
-inline std::tuple<Tensor, Tensor> min(const Tensor& x, int64_t dim, bool keepdim = false) {
-  return crosscheck_torch::pair_of(crosscheck_torch::ask("min", x, dim, keepdim));
+template <class... Argument> auto max(const Tensor& x, Argument... dim) { return x.max(dim...); }
+template <class... Argument> auto min(const Tensor& x, Argument... dim) { return x.min(dim...); }
+template <class... Argument> auto sort(const Tensor& x, Argument... dim) { return x.sort(dim...); }
+template <class... Argument> auto topk(const Tensor& x, Argument... k) { return x.topk(k...); }
+inline Tensor cat(ArrayRef<Tensor> tensors, int64_t dim = 0) {
+  return ask_tensor(crosscheck_torch::ask("cat", tensors, dim));
 }
-inline Tensor max(const Tensor& x) { return x.max(); }
-inline Tensor min(const Tensor& x) { return x.min(); }
-inline Tensor sum(const Tensor& x) { return x.sum(); }
+inline Tensor stack(ArrayRef<Tensor> tensors, int64_t dim = 0) {
+  return ask_tensor(crosscheck_torch::ask("stack", tensors, dim));
+}
+inline Tensor& mm_out(Tensor& out, const Tensor& a, const Tensor& b) {
+  out.copy_(a.mm(b));
+  return out;
+}
+
+inline Tensor operator-(const Tensor& a) { return a.neg(); }
+#define CROSSCHECK_OPERATOR(op, name)                                                                  \
+  inline Tensor operator op(const Tensor& a, const Tensor& b) { return a.name(b); }                    \
+  inline Tensor operator op(const Tensor& a, const Scalar& b) { return a.name(b); }
+CROSSCHECK_OPERATOR(+, add) CROSSCHECK_OPERATOR(-, sub) CROSSCHECK_OPERATOR(*, mul) CROSSCHECK_OPERATOR(/, div)
+CROSSCHECK_OPERATOR(==, eq) CROSSCHECK_OPERATOR(!=, ne) CROSSCHECK_OPERATOR(<, lt) CROSSCHECK_OPERATOR(<=, le)
+CROSSCHECK_OPERATOR(>, gt) CROSSCHECK_OPERATOR(>=, ge)
+#undef CROSSCHECK_OPERATOR
+inline Tensor operator+(const Scalar& a, const Tensor& b) { return b.add(a); }
+inline Tensor operator*(const Scalar& a, const Tensor& b) { return b.mul(a); }
+inline Tensor operator-(const Scalar& a, const Tensor& b) { return b.neg().add(a); }
+inline Tensor operator~(const Tensor& a) { return a.logical_not(); }
+inline Tensor operator!(const Tensor& a) { return a.logical_not(); }
 
 inline TensorOptions dtype(ScalarType type) { return TensorOptions(type); }
 inline TensorOptions device(const c10::Device& device) { return TensorOptions(device); }
@@ -318,5 +480,18 @@ using at::Scalar;
 }  // namespace c10
 namespace torch {
 using namespace at;
-namespace indexing {}
+namespace nn::functional {
+struct PadFuncOptions {
+  std::vector<int64_t> pad_;
+  at::Scalar value_;
+  explicit PadFuncOptions(std::vector<int64_t> pad) : pad_(std::move(pad)) {}
+  PadFuncOptions& value(double x) {
+    value_ = x;
+    return *this;
+  }
+};
+inline at::Tensor pad(const at::Tensor& x, const PadFuncOptions& options) {
+  return at::ask_tensor(crosscheck_torch::ask("constant_pad_nd", x, options.pad_, options.value_));
+}
+}  // namespace nn::functional
 }  // namespace torch

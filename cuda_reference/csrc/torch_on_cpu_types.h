@@ -27,12 +27,15 @@ CROSSCHECK_COLD std::string str(const Part&... parts) {
 // Numbers of 16 bits that compute as torch's do: from and to float by themselves, a result for every other type.
 #define CROSSCHECK_SHORT(Short, Native)                                                                      \
   struct alignas(2) Short {                                                                                  \
-    Native x;                                                                                                \
+    unsigned short x;                                                                                        \
+    struct from_bits_t {};                                                                                   \
+    static constexpr from_bits_t from_bits() { return {}; }                                                  \
     Short() = default;                                                                                       \
-    Short(float value) : x(value) {}                                                                         \
-    Short(const Native& value) : x(value) {}                                                                 \
-    operator float() const { return static_cast<float>(x); }                                                 \
-    operator Native() const { return x; }                                                                    \
+    constexpr Short(unsigned short bits, from_bits_t) : x(bits) {}                                           \
+    Short(float value) : Short(Native(value)) {}                                                             \
+    Short(const Native& value) : x(cuda_on_cpu::bits_as<unsigned short>(value)) {}                           \
+    operator float() const { return static_cast<float>(Native(*this)); }                                     \
+    operator Native() const { return cuda_on_cpu::bits_as<Native>(x); }                                      \
   };                                                                                                         \
   CROSSCHECK_OPERATOR(Short, +) CROSSCHECK_OPERATOR(Short, -) CROSSCHECK_OPERATOR(Short, *)                  \
   CROSSCHECK_OPERATOR(Short, /)                                                                              \
@@ -119,7 +122,10 @@ class ArrayRef {
   const T& back() const { return data_[size_ - 1]; }
   const T& operator[](size_t i) const { return data_[i]; }
   std::vector<T> vec() const { return {begin(), end()}; }
-  bool operator==(const ArrayRef& other) const { return std::equal(begin(), end(), other.begin(), other.end()); }
+  ArrayRef slice(size_t first, size_t count) const { return {data_ + first, count}; }
+  ArrayRef slice(size_t first) const { return slice(first, size_ - first); }
+  bool equals(const ArrayRef& other) const { return std::equal(begin(), end(), other.begin(), other.end()); }
+  bool operator==(const ArrayRef& other) const { return equals(other); }
   bool operator!=(const ArrayRef& other) const { return !(*this == other); }
 
  private:
@@ -134,37 +140,53 @@ std::ostream& operator<<(std::ostream& out, const ArrayRef<T>& list) {
 }
 using IntArrayRef = ArrayRef<int64_t>;
 
+enum class MemoryFormat : int { Contiguous, Preserve, ChannelsLast, ChannelsLast3d };
+
 class TensorOptions {
  public:
   TensorOptions() = default;
   TensorOptions(ScalarType type) : dtype_(type) {}
   TensorOptions(c10::Device device) : device_(device) {}
   TensorOptions(DeviceType device) : device_(c10::Device(device)) {}
-  TensorOptions dtype(ScalarType type) const { return TensorOptions(type, device_); }
-  TensorOptions device(const c10::Device& device) const { return TensorOptions(dtype_, device); }
+  TensorOptions(MemoryFormat format) : format_(format) {}
+  TensorOptions dtype(ScalarType type) const { return with(&TensorOptions::dtype_, type); }
+  TensorOptions device(const c10::Device& device) const { return with(&TensorOptions::device_, device); }
   TensorOptions device(DeviceType type, int index = -1) const { return device(c10::Device(type, index)); }
+  TensorOptions memory_format(MemoryFormat format) const { return with(&TensorOptions::format_, format); }
   TensorOptions requires_grad(bool) const { return *this; }
+  // These, and what they leave open from others.
+  TensorOptions or_else(TensorOptions others) const {
+    if (dtype_) others.dtype_ = dtype_;
+    if (device_) others.device_ = device_;
+    if (format_) others.format_ = format_;
+    return others;
+  }
   ScalarType dtype() const { return dtype_.value_or(ScalarType::Float); }
   c10::Device device() const { return device_.value_or(c10::Device(kCPU)); }
+  std::optional<MemoryFormat> memory_format_opt() const { return format_; }
   bool has_dtype() const { return dtype_.has_value(); }
   bool has_device() const { return device_.has_value(); }
 
  private:
-  TensorOptions(std::optional<ScalarType> type, std::optional<c10::Device> device) : dtype_(type), device_(device) {}
+  template <class T> TensorOptions with(std::optional<T> TensorOptions::*member, const T& value) const {
+    TensorOptions result = *this;
+    result.*member = value;
+    return result;
+  }
   std::optional<ScalarType> dtype_;
   std::optional<c10::Device> device_;
+  std::optional<MemoryFormat> format_;
 };
 CROSSCHECK_COLD inline std::ostream& operator<<(std::ostream& out, const TensorOptions& options) {
   return out << "TensorOptions(dtype=" << options.dtype() << ", device=" << options.device() << ")";
 }
-
-enum class MemoryFormat : int { Contiguous, Preserve, ChannelsLast, ChannelsLast3d };
 
 // What Tensor::type() gives, for code from before scalar_type().
 struct Type {
   ScalarType type;
   bool cuda;
   operator ScalarType() const { return type; }
+  operator TensorOptions() const { return TensorOptions(type).device(cuda ? kCUDA : kCPU); }
   ScalarType scalarType() const { return type; }
   bool is_cuda() const { return cuda; }
 };
@@ -177,7 +199,7 @@ constexpr std::nullopt_t nullopt = std::nullopt;
 
 #define CROSSCHECK_LIMITS(Short, bits_of_max, bits_of_lowest, bits_of_min, bits_of_epsilon)                          \
   template <> struct std::numeric_limits<c10::Short> : std::numeric_limits<float> {                                 \
-    static c10::Short of(unsigned short bits) { return cuda_on_cpu::bits_as<c10::Short>(bits); }                     \
+    static c10::Short of(unsigned short bits) { return c10::Short(bits, c10::Short::from_bits()); }                  \
     static c10::Short max() { return of(bits_of_max); }                                                             \
     static c10::Short lowest() { return of(bits_of_lowest); }                                                       \
     static c10::Short min() { return of(bits_of_min); }                                                             \

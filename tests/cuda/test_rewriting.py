@@ -138,6 +138,16 @@ def test_a_launch_with_blanks_is_one_and_a_warning() -> None:
     assert rewritten("bool b = x < y, c = 1 << 2 < 3;", "x.cu") == "bool b = x < y, c = 1 << 2 < 3;"
 
 
+def test_directives_may_be_indented() -> None:
+    written = "void f() {\n  #pragma unroll\n  #define GO k<<<1, 2>>>\n  GO(x);\n}\n"
+    assert "  #define GO CUDA_ON_CPU_LAUNCH((k), (1, 2))\n" in rewritten(written, "x.cu")
+
+
+def test_null_is_a_pointer_where_a_launch_passes_it_on() -> None:
+    becomes = rewritten("void f() { k<<<1, 2>>>(x, NULL, g(NULL)); int* p = NULL; }", "x.cu")
+    assert becomes.endswith("(x, nullptr, g(nullptr)); int* p = NULL; }")
+
+
 @pytest.mark.parametrize(
     ("written", "says"),
     [

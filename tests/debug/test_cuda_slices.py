@@ -112,3 +112,55 @@ def test_text_that_cannot_be_read_shows_nothing(tmp_path: Path, text: str) -> No
     (tmp_path / "broken.cu").write_text(text)
     assert behind(str(tmp_path / "broken.cu"), [1], 5) == []
     assert behind("", [1], 5) == []
+
+
+LOOPED = """
+template <typename T>
+__device__ void split(const T* boxes, int at, T& low, T& high) {}
+template <>
+__device__ void split<float>(const float* boxes, int at, float& low, float& high) {
+  const float2 two = reinterpret_cast<const float2*>(boxes + at)[0];
+  low = two.x;
+  high = two.y;
+}
+__global__ void widths(const float* boxes, float* y, int n, bool all) {
+  if (all) {
+    KERNEL_LOOP(i, n) {
+      const int at = i;
+      float low, high;
+      split<float>(boxes, at, low, high);
+      y[i] = high - low;
+    }
+  } else {
+    KERNEL_LOOP(i, n / 2) {
+      const int at = 2 * i;
+      float low, high;
+      split<float>(boxes, at, low, high);
+      y[i] = low - high;
+    }
+  }
+}
+"""
+
+
+def test_loops_that_macros_make_blocks_of_one_name_and_specialisations() -> None:
+    """What another block calls at is another variable; what else stores to y does not matter."""
+    assert shown("y[i] = low - high;", source=LOOPED) == [
+        "const float2 two = reinterpret_cast<const float2*>(boxes + at)[0];",
+        "low = two.x;",
+        "high = two.y;",
+        "if (all) {",
+        "KERNEL_LOOP(i, n / 2) {",
+        "const int at = 2 * i;",
+        "split<float>(boxes, at, low, high);",
+    ]
+
+
+def test_the_calls_that_led_to_a_line_are_followed_and_no_others() -> None:
+    source, lines = Source(LOOPED), LOOPED.splitlines()
+    inside = next(n for n, text in enumerate(lines, 1) if "const float2 two" in text)
+    call = max(n for n, text in enumerate(lines, 1) if "split<float>(boxes, at" in text)
+    led = [text for _, text in source.behind([inside], 20, [call])]
+    assert "const int at = 2 * i;" in led
+    assert "const int at = i;" not in led
+    assert "const int at = i;" in [text for _, text in source.behind([inside], 20)]

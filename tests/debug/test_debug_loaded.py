@@ -15,9 +15,12 @@ from torch import Tensor
 from compare import debug_cuda
 from compare.checking.implementations import unavailable
 from compare.debugging.cuda import side
+from compare.debugging.cuda.reports import site
 from compare.ops import spec_of
 from cuda_reference import load, load_inline
+from cuda_reference._compilers import CSRC
 from cuda_reference._extension import Extension
+from cuda_reference._watch import Frame
 
 needs_host = pytest.mark.skipif(
     "cuda-host" in unavailable(), reason=f"cuda-host: {unavailable().get('cuda-host')}"
@@ -29,7 +32,8 @@ X = torch.arange(60.0).view(3, 20)
 
 @pytest.fixture(scope="module")
 def module(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Extension]:
-    folder = tmp_path_factory.mktemp("sources")
+    folder = tmp_path_factory.mktemp("s") / "cuda"  # as packages have it
+    folder.mkdir()
     (folder / "loaded.cu").write_text(SOURCE)
     (folder / "lanes.cuh").write_text(HEADER)
     with pytest.MonkeyPatch.context() as patch:
@@ -186,3 +190,25 @@ def test_on_the_gpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     args = (X.cuda(), torch.arange(20.0, device="cuda"), X.cuda())
     found = debug_cuda(module.wrong_bias, args, oracle=lambda x, b, _: x + b, tools=["values"])
     assert not found
+
+
+def test_places_where_the_compiler_inlined_a_kernel_into_what_runs_it(tmp_path: Path) -> None:
+    """Then the innermost place has the name of that; a launch's lambda is no kernel."""
+    (tmp_path / "csrc").mkdir()
+    kernels, runs = str(tmp_path / "csrc" / "kernels.cuh"), str(CSRC / "cuda_on_cpu_block.h")
+    Path(kernels).write_text("\n" * 50)
+    machinery = Frame("void cuda_on_cpu::call_body<…>(void const*)", runs, 21)
+    kernel = "void (anonymous namespace)::scale<float, 4>(float*)"
+    launch = Frame(
+        "auto go()::{lambda(auto&...)#1}::operator()<float*>(float*&) const", kernels, 40
+    )
+    stack = [
+        machinery._replace(file=kernels, line=3),
+        Frame(kernel, kernels, 17),
+        launch,
+        machinery,
+    ]
+    place = site("read", stack)
+    assert (place.function, place.line, place.calls) == ("scale<float, 4>", 3, (17,))
+    called = [Frame(kernel, kernels, 17), machinery._replace(file=kernels, line=40), machinery]
+    assert site("read", called)[1:4] == ("scale<float, 4>", kernels, 17)

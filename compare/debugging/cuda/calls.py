@@ -4,7 +4,7 @@ of an op is to :mod:`compare.debugging.cuda.process`."""
 from __future__ import annotations
 
 import pickle
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -194,11 +194,10 @@ def _tell_made(call: Call, made: Made) -> None:
     call.tell("tensor", **{**describe(made.given.name, like), "address": made.address})
 
 
-def named_results(returned: Sequence[Tensor]) -> dict[str, Tensor]:
-    """The tensors that a function returned by name."""
-    if len(returned) == 1:
-        return {RESULT: returned[0]}
-    return {f"{RESULT}[{i}]": t for i, t in enumerate(returned)}
+def named_results(returned: Sequence[Tensor | None]) -> dict[str, Tensor]:
+    """The tensors that a function returned by name; None where it left one out."""
+    names = [RESULT] if len(returned) == 1 else [f"{RESULT}[{i}]" for i in range(len(returned))]
+    return {name: t for name, t in zip(names, returned, strict=True) if t is not None}
 
 
 def _holds(buffer: Tensor, address: int, size: int) -> bool:
@@ -214,8 +213,8 @@ def values(call: Call) -> None:
         with thread_order(order):
             if call.device.type == "cpu":
                 call.tell("launch")
-                guarded = _Guarded(call, launcher)
-                beside, results = guarded.launch(), guarded.tensors
+                guarded, beside = _launched(call, launcher, lambda: _Guarded(call, launcher))
+                results = guarded.tensors
             else:
                 arguments = call.values(launcher)
                 returned = named_results(launcher.on_gpu(arguments))
@@ -249,17 +248,35 @@ def initcheck(call: Call) -> None:
 def _watched(
     call: Call, launcher: OnHost, watch: Watch, order: str, follow: Access | None = None
 ) -> tuple[_Guarded, RuntimeError | None]:
-    watch.forget()
-    call.tell("launch")
-    guarded = _Guarded(call, launcher, _guards.ROOM, watch)
-    if follow is not None:
-        watch.follow(follow)
+    made: list[_Guarded] = []
+
+    def guarded() -> _Guarded:
+        watch.forget()
+        call.tell("launch")
+        made.append(_Guarded(call, launcher, _guards.ROOM, watch))
+        if follow is not None:
+            watch.follow(follow)
+        return made[-1]
+
     with thread_order(order):
         try:
-            guarded.launch()
+            _launched(call, launcher, guarded)
         except RuntimeError as error:
-            return guarded, error
-    return guarded, None
+            return made[-1], error
+    return made[-1], None
+
+
+def _launched(call: Call, launcher: OnHost, make: Callable[[], _Guarded]) -> tuple[_Guarded, str]:
+    """A launch, and what it wrote beside the tensors; once more, if it failed for a lane's value
+    on which nothing depends."""
+    guarded = make()
+    try:
+        return guarded, guarded.launch()
+    except RuntimeError:
+        if not launcher.lends_lanes(call.values(launcher)):
+            raise
+    guarded = make()
+    return guarded, guarded.launch()
 
 
 def _locate(

@@ -43,7 +43,7 @@ class Recorder:
     def named(self, result: Tensor) -> str | None:
         """What the last call knows a tensor as; None if it neither returned nor got it."""
         returned = self.returned if isinstance(self.returned, (list, tuple)) else [self.returned]
-        tensors = [t for t in returned if isinstance(t, Tensor)]
+        tensors = [t for t in returned if t is None or isinstance(t, Tensor)]
         known = {**self.given, **calls.named_results(tensors)}
         return next((name for name, t in known.items() if _same(t, result)), None)
 

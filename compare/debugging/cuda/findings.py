@@ -21,7 +21,7 @@ from triton_kernels.interpreter import Argument
 
 SHOWN = 5  # reports in full, at most; the rest in a line each
 ACTIONS = 14  # lines of what a thread did
-BEHIND = 24  # lines that decide what those do
+BEHIND = 32  # lines that decide what those do
 
 
 @dataclass
@@ -257,7 +257,9 @@ class CudaFindings:
         told += [each.beside for _, each in self.steps if each.beside is not None]
         told += [each for report in _in_full(self.reports())[0] for each in report.sites]
         file = next((each.file for each in told if each.file), "")
-        lines = slices.behind(file, [each.line for each in told if each.file == file], BEHIND)
+        told = [each for each in told if each.file == file]
+        calls = [line for each in told for line in each.calls]
+        lines = slices.behind(file, [each.line for each in told], BEHIND, calls)
         cut = [f"  :{line} {code}" for line, code in lines]
         cut = [text if len(text) <= WIDTH else text[: WIDTH - 1] + "…" for text in cut]
         return ["what these lines depend on:", *cut] if cut else []

@@ -102,6 +102,7 @@ class Site(NamedTuple):
             in csrc where it is known there.
         inner: the helper that it called for that, with its own file and line; else empty.
         block, thread: None where the tool does not tell.
+        calls: the lines of that file that led there, innermost first.
     """
 
     role: str
@@ -111,6 +112,7 @@ class Site(NamedTuple):
     inner: str = ""
     block: Index | None = None
     thread: Index | None = None
+    calls: tuple[int, ...] = ()
 
     @property
     def code(self) -> str:
@@ -146,11 +148,15 @@ def site(
     and the helper in another file in which it happened."""
     frames = []
     for frame in stack:
-        if re.search(r"call_body|run_threads", frame[0]):
-            break
+        if re.search(r"call_body|run_threads", frame.function):
+            if _machinery(frame):
+                break
+            frame = frame._replace(function="")  # of what is inlined there the innermost
         if frame.line and _source(frame.file):
             frames.append(frame)
-    while len(frames) > 1 and re.search(r"(^|::)operator\(\)", frames[-1].function):
+    while len(frames) > 1 and (
+        _machinery(frames[-1]) or re.search(r"^$|(^|::)operator\(\)", frames[-1].function)
+    ):
         frames.pop()  # the lambda of a launch
     if not frames:
         return Site(role, "", "", 0, "", block, thread)
@@ -158,21 +164,29 @@ def site(
     # Functions beside the kernel are the author's own; those of other files are helpers.
     own = next(frame for frame in frames if frame.file == kernel.file)
     name, inner = short_name(kernel.function), ""
-    if own is not kernel:
+    if own is not kernel and own.function:
         name = f"{short_name(own.function)} in {name}"
-    machinery = Path(first.file).name.startswith("cuda_on_cpu")  # an atomicAdd's inside
-    if first is not own and not machinery:
-        inner = f"{short_name(first.function)} at {Path(first.file).name}:{first.line}"
+    if first is not own and not _machinery(first):  # an atomicAdd's inside
+        called = f"{short_name(first.function)} at " if first.function else ""
+        inner = f"{called}{Path(first.file).name}:{first.line}"
     file = _source(kernel.file)
-    return Site(role, name, file, own.line, inner, block, thread)
+    calls = [f.line for f in frames[frames.index(own) + 1 :] if f.file == kernel.file]
+    return Site(role, name, file, own.line, inner, block, thread, tuple(calls))
 
 
-_HEADERS = re.compile(r"/usr/(include|lib)|/(site|dist)-packages/|/cuda[-\d.]*/")
+def _machinery(frame: Frame) -> bool:
+    return Path(frame.file).name.startswith("cuda_on_cpu")
+
+
+_HEADERS = re.compile(
+    r"/usr/(include|lib)|-packages/(torch|nvidia)/|/cuda[-\d.]*/(targets/[^/]+/)?include/"
+)
 
 
 def _source(file: str) -> str:
     """The file as it can be read here; empty if it is none of a kernel's, but a library's."""
-    if Path(file).parent.name != "csrc" and Path(file).is_absolute() and Path(file).is_file():
+    ours = Path(file).parts[-3:-1] == ("cuda_reference", "csrc")  # perhaps of another checkout
+    if not ours and Path(file).is_absolute() and Path(file).is_file():
         return "" if _HEADERS.search(file) and not _is_inline(file) else file
     return _sources().get(Path(file).name, "")
 
@@ -189,6 +203,7 @@ def _sources() -> dict[str, str]:
 
 def short_name(function: str) -> str:
     """A function's name without its result and parameters: f<float>."""
+    function = function.replace("(anonymous namespace)::", "")
     depth, start = 0, 0
     for at, c in enumerate(function):
         depth += {"<": 1, ">": -1}.get(c, 0)

@@ -15,6 +15,7 @@ from cuda_reference._tokens import Token, closing, opening, tokens
 
 _HEADERS = {"if", "for", "while", "switch"}
 _ASSIGNING = {"=", "+=", "-=", "*=", "/=", "%=", "<<=", ">>="}  # &=, |= and ^= are two tokens
+_AFTER_NAME = {"=", "[", "(", ",", ":"}
 _LEAVING = {"return", "continue", "break"}
 _SCOPES = {"namespace", "struct", "class", "extern"}
 _NO_TYPE = {"return", "goto", "new", "throw", "case", "co_return"}
@@ -32,6 +33,8 @@ class Statement:
         inside: the header that it stands under; None for none.
         guards: the headers before it that can leave its block.
         defines, uses: names.
+        declares: those of ``defines`` that are new in its block.
+        elements: arrays that it stores to, and does no more with.
     """
 
     tokens: list[Token]
@@ -40,10 +43,21 @@ class Statement:
     guards: list[Statement]
     defines: set[str] = field(init=False)
     uses: set[str] = field(init=False)
+    declares: set[str] = field(init=False)
+    elements: set[str] = field(init=False)
 
     def __post_init__(self) -> None:
         self.uses = {t.text for t in self.tokens if t.kind == "name"}
         self.defines = set(_defined(self.tokens))
+        self.declares = set(_new(self.tokens))
+        self.elements = set(_stored(self.tokens))
+
+    def around(self) -> Iterator[Statement]:
+        """It and the headers that it stands under."""
+        each: Statement | None = self
+        while each is not None:
+            yield each
+            each = each.inside
 
     @property
     def decides(self) -> bool:
@@ -78,6 +92,29 @@ def _declared(stream: list[Token]) -> Iterator[str]:
         before = token
 
 
+def _new(stream: list[Token]) -> Iterator[str]:
+    """The variables that a declaration makes: a and b of ``const T *a = x, b[4]``."""
+    stream = stream[2:] if stream[0].text == "for" else stream
+    outside = [stream[i] for i in _outside(stream)]
+    while outside and outside[-1].text in {")", ";"}:
+        outside.pop()
+    at = next((i for i, t in enumerate(outside) if i and t.text in _AFTER_NAME), len(outside)) - 1
+    kind = [t.text for t in outside[: max(at, 0)]]
+    typed = kind and kind[0].isidentifier() and kind[0] not in _NO_TYPE | _HEADERS
+    if typed and (kind[-1] in "*&>" or kind[-1].isidentifier()):
+        yield outside[at].text
+        yield from (b.text for a, b in itertools.pairwise(outside[at:]) if a.text == ",")
+
+
+def _stored(stream: list[Token]) -> Iterator[str]:
+    """a of ``a[i] = x``, where it stands no second time."""
+    if len(stream) > 1 and stream[0].kind == "name" and stream[1].text == "[":
+        close = closing(stream, 1)
+        once = sum(t.text == stream[0].text for t in stream) == 1
+        if once and close + 1 < len(stream) and stream[close + 1].text == "=":
+            yield stream[0].text
+
+
 def _given(stream: list[Token]) -> Iterator[str]:
     """What a call may change whose result nobody takes, a kernel's launch among them: the variable
     that each argument begins with."""
@@ -96,6 +133,18 @@ def _given(stream: list[Token]) -> Iterator[str]:
             argument = argument[closing(argument, 0) :]
         names = [t.text for t in argument if t.kind == "name"]
         yield from names if names[:1] and names[0].endswith("_cast") else names[:1]
+
+
+def _name(head: list[Token]) -> str:
+    """Of the function that begins so: f of ``void f<float>(int n)``."""
+    named = ""
+    for at in _outside(head):
+        if head[at].text == "(":
+            while at and head[at - 1].text in {">", ">>"}:
+                at = next((i for i in range(at - 1, 0, -1) if head[i].text == "<"), 1)
+            if at and head[at - 1].kind == "name":
+                named = head[at - 1].text
+    return named
 
 
 def _outside(stream: Sequence[Token]) -> Iterator[int]:
@@ -163,13 +212,15 @@ class Source:
                 if before and before[-1].text in {"=", "]"}:  # a constant's values
                     at = close + 1
                     continue
-                if any(t.text in _SCOPES for t in before) and before[-1].text != ")":
+                scopes = {t.text for t in before} & _SCOPES
+                if scopes and before[-1].text != ")":
+                    known = len(self._globals)
                     self._read_functions(at + 1, close)
+                    if scopes & {"struct", "class"}:  # other structs have members of these names
+                        del self._globals[known:]
                 else:
-                    pairs = itertools.pairwise(before)
-                    named = [t.text for t, after in pairs if t.kind == "name" and after.text == "("]
                     body: list[Statement] = []
-                    self._functions.setdefault(named[-1] if named else "", []).append(body)
+                    self._functions.setdefault(_name(before), []).append(body)
                     self._block(body, at + 1, close, None)
                 at, head = close, close + 1
             at += 1
@@ -193,14 +244,19 @@ class Source:
             close = closing(stream, at)
             self._block(out, at + 1, close, inside)
             return close + 1
-        if text in {"else", "do", ";"}:
+        if text in {"do", ";"}:
             return at + 1
-        if text in _HEADERS:
+        if text in _HEADERS or self._loops(at, end):
             paren = next(i for i in range(at, end) if stream[i].text == "(")
             close = closing(stream, paren)
             header = self._add(out, at, close + 1, inside, guards)
+            if text not in _HEADERS:  # a macro's loop, over its first argument
+                header.defines = header.declares = {stream[paren + 1].text}
             first = len(out)
             after = self._statement(out, close + 1, end, header, []) if close + 1 < end else end
+            if after < end and stream[after].text == "else":
+                otherwise = Statement([stream[after]], header.lines, header, [])
+                after = self._statement(out, after + 1, end, otherwise, [])
             if any(s.tokens[0].text in _LEAVING for s in out[first:]):
                 guards.append(header)
             return after
@@ -209,6 +265,13 @@ class Source:
             last = (closing(stream, last) if stream[last].text in "([{" else last) + 1
         self._add(out, at, min(last, end), inside, guards)
         return last + 1
+
+    def _loops(self, at: int, end: int) -> bool:
+        """Whether a macro stands there that takes a block: CUDA_KERNEL_LOOP(i, n) {"""
+        if at + 1 >= end or self._stream[at].kind != "name" or self._stream[at + 1].text != "(":
+            return False
+        close = closing(self._stream, at + 1)
+        return close + 1 < end and self._stream[close + 1].text == "{"
 
     def _add(
         self,
@@ -237,19 +300,22 @@ class Source:
         first, last = statement.lines
         return " ".join(" ".join(self._text.splitlines()[first - 1 : last]).split())
 
-    def behind(self, lines: Iterable[int], most: int) -> list[tuple[int, str]]:
+    def behind(
+        self, lines: Iterable[int], most: int, calls: Iterable[int] = ()
+    ) -> list[tuple[int, str]]:
         """What the statements on these lines depend on, as (line, code), in the source's order;
         those nearest to them, where there are more than ``most``. Functions of the file that they
-        call, too, and last what calls or launches theirs."""
-        wanted = list(dict.fromkeys(lines))
+        call, too, what ``calls`` led to them, and last what else calls or launches theirs."""
+        wanted, calls = list(dict.fromkeys(lines)), set(calls)
         reached = [
             each
-            for line in wanted
+            for line in dict.fromkeys([*wanted, *calls])
             for each in self._owners
             if each.lines[0] <= line <= each.lines[1]
         ]
         reached = list(dict.fromkeys(reached))
         theirs = {self._owners[each] for each in reached}
+        theirs -= {name for each in reached if each.lines[0] in calls for name in each.uses}
         self._follow(reached, 0, frozenset())
         inside = len(reached)
         reached += [s for s in self._owners if s.uses & theirs and s not in reached]
@@ -261,26 +327,64 @@ class Source:
         return sorted(behind.items())
 
     def _follow(self, reached: list[Statement], at: int, done: Set[str]) -> None:
-        """Append what those from ``at`` on depend on, the functions done left out."""
-        known = set(reached)
-        for statement in itertools.islice(reached, at, None):  # which grows
-            needed = [*statement.guards, *([statement.inside] if statement.inside else [])]
-            own = self._functions.get(self._owners.get(statement, ""), [])
-            body = next((body for body in own if statement in body), [])
-            names = statement.uses | statement.defines
-            needed += [each for each in (*body, *self._globals) if each.defines & names]
-            for name in sorted(statement.uses & self._functions.keys() - done):
-                bodies = self._functions[name]
-                # What a function leaves stands at its end.
-                needed += [s for body in bodies for s in reversed(body) if s.decides]
-            new = [each for each in dict.fromkeys(needed) if each not in known]
-            known.update(new)
-            reached += new
+        """Append what those from ``at`` on depend on, the functions done left out; first what
+        stands in their own functions, then what these call."""
+        known, called = set(reached), dict[str, None]()
+        while at < len(reached):
+            for statement in itertools.islice(reached, at, None):  # which grows
+                at += 1
+                needed = [*statement.guards, *([statement.inside] if statement.inside else [])]
+                own = self._functions.get(self._owners.get(statement, ""), [])
+                body = next((body for body in own if statement in body), [])
+                names = statement.uses | statement.defines
+                for other in body:
+                    shared = (other.defines & names) - (other.elements & statement.elements)
+                    if not _either(other, statement) and any(
+                        _one(body, name, other, statement) for name in shared
+                    ):
+                        needed.append(other)
+                needed += [each for each in self._globals if each.defines & names]
+                called |= dict.fromkeys(sorted(statement.uses & self._functions.keys() - done))
+                new = [each for each in dict.fromkeys(needed) if each not in known]
+                known.update(new)
+                reached += new
+            bodies = [body for name in called for body in self._functions[name]]
+            called.clear()
+            # What a function leaves stands at its end.
+            inner = [s for body in bodies for s in reversed(body) if s.decides and s not in known]
+            known.update(inner)
+            reached += inner
 
 
-def behind(file: str, lines: Iterable[int], most: int) -> list[tuple[int, str]]:
+def _one(body: list[Statement], name: str, one: Statement, other: Statement) -> bool:
+    """Whether two statements mean the same variable by a name: of one declaration."""
+
+    def declared(at: Statement) -> Statement | None:
+        around = list(at.around())
+        before = itertools.takewhile(lambda s: s is not at, body)
+        near = [s for s in (*before, at) if name in s.declares]
+        seen = (s for s in reversed(near) if s in around or s.inside in (None, *around[1:]))
+        return next(seen, None)
+
+    return declared(one) is declared(other)
+
+
+def _either(one: Statement, other: Statement) -> bool:
+    """Whether a thread runs one of the two only: under an if and its else, in no loop."""
+    for first, second in ((one, other), (other, one)):
+        beside = list(second.around())
+        for each in first.around():
+            branch = each.inside if each.tokens[0].text == "else" else None
+            if branch is not None and branch in beside and each not in beside:
+                return all(above.tokens[0].text in {"if", "else"} for above in branch.around())
+    return False
+
+
+def behind(
+    file: str, lines: Iterable[int], most: int, calls: Iterable[int] = ()
+) -> list[tuple[int, str]]:
     """What :meth:`Source.behind` says of a file; nothing where its text cannot be read so."""
     try:
-        return Source("".join(linecache.getlines(file))).behind(lines, most)
+        return Source("".join(linecache.getlines(file))).behind(lines, most, calls)
     except (ValueError, StopIteration, IndexError):  # brackets that macros open or close
         return []
