@@ -148,16 +148,17 @@ def _place(
     stack = list(itertools.takewhile(lambda f: not _outer(f), watch.stack(access)))
     files = launcher.sources
     frames = [frame for frame in stack if Path(frame.file).name in files]
-    while len(frames) > 1 and re.search(r"operator\(\)", frames[-1].function):
+    while len(frames) > 1 and re.search(r"operator\(\)|call_body", frames[-1].function):
         frames.pop()  # LAUNCH's lambda
     who = f"block {access.block}, thread {access.thread}"
     if not frames:
         yield f"  {role} by {who}"
         return
-    kernel = re.sub(r"^(?:\w+ )*(?=\w+[<(])|[<(].*", "", frames[-1].function)
+    named = "" if "call_body" in frames[-1].function else frames[-1].function
+    kernel = re.sub(r"^(?:\w+ )*(?=\w+[<(])|[<(].*", "", named)
     file = Path(frames[0].file).name
     code = files[file].splitlines()[frames[0].line - 1 : frames[0].line]
-    yield f"  {role} by kernel {kernel}, {who}"
+    yield f"  {role} by {f'kernel {kernel}, ' if kernel else ''}{who}"
     yield f"    {file}:{frames[0].line}: {''.join(code).strip()}"
 
 

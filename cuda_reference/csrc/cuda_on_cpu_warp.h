@@ -152,8 +152,8 @@ CUDA_ON_CPU_MACHINERY inline void match(Warp& warp, uint32_t lanes) {
 
 // CUDA leaves the value of a lane that is not there undefined: an error, or, where the caller is to find out whether
 // anything depends on it, one of two numbers far apart.
-CUDA_ON_CPU_STATE int lent_lanes = 0;
-CUDA_ON_CPU_STATE bool lacked_lane = false;
+CUDA_ON_CPU_STATE thread_local int lent_lanes = 0;
+CUDA_ON_CPU_STATE thread_local bool lacked_lane = false;
 
 [[noreturn]] CUDA_ON_CPU_MACHINERY inline void no_source(const char* what, int line, uint32_t mask, int source) {
   const unsigned first = (self->warp - warps) * 32;
