@@ -127,7 +127,8 @@ CUDA_ON_CPU_MACHINERY inline void wait(const unsigned& generation, const char* w
   self->awaits = nullptr;
 }
 
-// Every thread of the block that has not returned must arrive, from one and the same line. Returns the sum of the arrivals' counts.
+// Every thread of the block that has not returned must arrive, from one and the same line. Returns the sum of the
+// arrivals' counts.
 CUDA_ON_CPU_MACHINERY inline int arrive(const char* what, int line, int count) {
   Barrier& barrier = block.barrier;
   const unsigned parity = barrier.generation & 1;

@@ -112,7 +112,6 @@ Tensor total(Tensor x) {
   return out;
 }
 
-
 // Lanes beyond the last element have returned; what the last one gets from the next is left unused.
 __global__ void runs_kernel(const int64_t* key, const float* x, float* out, int n, bool used) {
   const int i = blockIdx.x * blockDim.x + threadIdx.x;
