@@ -32,8 +32,7 @@ _WORDS = {
 
 def _outer(frame: _watch.Frame) -> bool:
     """Whether it runs a kernel; where all of that is inlined, places in it have its name, too."""
-    ours = Path(frame.file).name.startswith("cuda_on_cpu")
-    return ours and re.search("call_body|run_threads", frame.function) is not None
+    return frame.machinery and re.search("call_body|run_threads", frame.function) is not None
 
 
 def unpacked(groups: Iterable[dict[str, Any]]) -> dict[int, Tensor]:

@@ -12,6 +12,7 @@ import re
 import shutil
 import subprocess
 from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
@@ -160,6 +161,11 @@ class Frame(NamedTuple):
     function: str
     file: str
     line: int
+
+    @property
+    def machinery(self) -> bool:
+        """Whether it is of what runs kernels on the CPU, and no kernel's."""
+        return Path(self.file).name.startswith("cuda_on_cpu")
 
 
 class Watch:

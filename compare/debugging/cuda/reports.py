@@ -149,13 +149,13 @@ def site(
     frames = []
     for frame in stack:
         if re.search(r"call_body|run_threads", frame.function):
-            if _machinery(frame):
+            if frame.machinery:
                 break
             frame = frame._replace(function="")  # of what is inlined there the innermost
         if frame.line and _source(frame.file):
             frames.append(frame)
     while len(frames) > 1 and (
-        _machinery(frames[-1]) or re.search(r"^$|(^|::)operator\(\)", frames[-1].function)
+        frames[-1].machinery or re.search(r"^$|(^|::)operator\(\)", frames[-1].function)
     ):
         frames.pop()  # the lambda of a launch
     if not frames:
@@ -166,16 +166,12 @@ def site(
     name, inner = short_name(kernel.function), ""
     if own is not kernel and own.function:
         name = f"{short_name(own.function)} in {name}"
-    if first is not own and not _machinery(first):  # an atomicAdd's inside
+    if first is not own and not first.machinery:  # an atomicAdd's inside
         called = f"{short_name(first.function)} at " if first.function else ""
         inner = f"{called}{Path(first.file).name}:{first.line}"
     file = _source(kernel.file)
     calls = [f.line for f in frames[frames.index(own) + 1 :] if f.file == kernel.file]
     return Site(role, name, file, own.line, inner, block, thread, tuple(calls))
-
-
-def _machinery(frame: Frame) -> bool:
-    return Path(frame.file).name.startswith("cuda_on_cpu")
 
 
 _HEADERS = re.compile(
