@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, overload
 
-from cuda_reference import _inline
+from cuda_reference import _inline, _torch_builds
 from cuda_reference._extension import Call, Extension
 from cuda_reference._host_sources import Options
 from cuda_reference._inline import InlineModule
@@ -46,7 +46,9 @@ def load(
         sources: paths of .cu and .cpp files.
         extra_cflags, extra_cuda_cflags: for the compiler of C++ and for nvcc. On the CPU what
             they define (-D, -U) and the folders (-I) count.
-        extra_ldflags, build_directory, verbose: for torch.utils.cpp_extension.
+        extra_ldflags, verbose: for torch.utils.cpp_extension.
+        build_directory: where torch builds; by default a folder in the cache for these very
+            sources, flags and GPUs.
         extra_include_paths: folders for headers.
         sanitize: as for :func:`load_inline`.
 
@@ -69,7 +71,7 @@ def load(
     options = Options(extra_include_paths, extra_cflags, extra_cuda_cflags, extra_ldflags)
     texts = {str(path): path.read_text(encoding="utf-8", errors="replace") for path in paths}
     on_gpu = functools.partial(
-        _files_on_gpu,
+        _torch_builds.files,  # a module's function: another process can be sent it
         {
             "name": name,
             "sources": list(map(str, paths)),
@@ -79,19 +81,6 @@ def load(
         },
     )
     return Extension(name, texts, options, sanitize, on_gpu)
-
-
-# Of modules' functions, so that another process can be sent them.
-def _files_on_gpu(arguments: dict[str, Any], python_module: bool) -> Any:
-    from torch.utils import cpp_extension
-
-    return cpp_extension.load(**arguments, is_python_module=python_module)
-
-
-def _strings_on_gpu(arguments: dict[str, Any], python_module: bool) -> Any:
-    from torch.utils import cpp_extension
-
-    return cpp_extension.load_inline(**arguments, is_python_module=python_module)
 
 
 @overload
@@ -221,7 +210,7 @@ def _load_strings(
     # Without C++ sources the functions are bound in the .cu, which needs the binding's header.
     cuda_text = "\n".join(cuda) if cpp or not names else _PREAMBLE + "\n".join(cuda) + module
     on_gpu = functools.partial(
-        _strings_on_gpu,
+        _torch_builds.strings,
         {
             "name": name,
             "cpp_sources": cpp,

@@ -59,6 +59,47 @@ def test_strings_go_to_torch_as_they_are(asked: list[Any]) -> None:
     assert 'm.def("twice", &twice, "doubles");' in bound
 
 
+@pytest.mark.usefixtures("cache")
+def test_sources_of_one_name_are_built_apart(tmp_path: Path, asked: list[Any]) -> None:
+    """Two processes would otherwise build in one folder and load what came last."""
+    for number in range(2):
+        (tmp_path / str(number)).mkdir()
+        (tmp_path / str(number) / "twice.cu").write_text("the same in both")
+    first, second = (tmp_path / name / "twice.cu" for name in "01")
+    load("twice", str(first))
+    load("twice", str(first), verbose=True)
+    load("twice", str(second))
+    load("twice", str(first), extra_cuda_cflags=["-O1"])
+    first.write_text("changed")
+    load("twice", str(first))
+    load_inline("twice", "", "one", ["twice"])
+    load_inline("twice", "", "another", ["twice"])
+    folders = [named["build_directory"] for _, named in asked]
+    assert folders[0] == folders[1]
+    assert len({*folders}) == 6
+    assert all(Path(folder).is_relative_to(tmp_path / "cache" / "torch") for folder in folders)
+
+
+@pytest.mark.usefixtures("cache")
+def test_a_lock_that_a_killed_process_left_is_removed(tmp_path: Path, asked: list[Any]) -> None:
+    load_inline("twice", "", "defined", ["twice"])
+    folder = Path(asked[0][1]["build_directory"])
+    (folder / "lock").touch()
+    load_inline("twice", "", "defined", ["twice"])
+    assert folder == Path(asked[1][1]["build_directory"])
+    assert not (folder / "lock").exists()
+
+
+def test_a_folder_that_is_asked_for_is_torchs_own_business(
+    tmp_path: Path, asked: list[Any]
+) -> None:
+    (tmp_path / "lock").touch()
+    load_inline("twice", "", "defined", ["twice"], build_directory=str(tmp_path))
+    ((_, named),) = asked
+    assert named["build_directory"] == str(tmp_path)
+    assert (tmp_path / "lock").exists()
+
+
 @pytest.mark.gpu_only
 def test_the_same_source_on_both(tmp_path: Path) -> None:
     (tmp_path / "common.cuh").write_text(HEADER)
