@@ -13,6 +13,8 @@ from compare.specs import Spec
 from compare.timing import bench, nvml, providers, warm_up
 from compare.timing import gpu as real
 from compare.timing.engine import Candidate
+from triton_kernels import _launch
+from triton_kernels._gpu import H200
 
 FLUSH = 60.0  # µs that emptying the cache takes once
 
@@ -124,4 +126,5 @@ class Rig:
             (bench, "Checker", lambda spec, case: lambda *_: ""),
             (bench, "SliceChecker", lambda spec, case: lambda *_: ""),
             (warm_up, "compile_all", lambda jobs, done: []),
+            (_launch, "_properties", lambda device: H200),
         ]

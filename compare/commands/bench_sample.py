@@ -16,6 +16,7 @@ from compare.timing import (
     providers,
     sample_tables,
     sampling,
+    scores,
     tables,
 )
 from compare.timing import regret as regrets
@@ -101,7 +102,7 @@ def run(
 
 
 def tell(session: Session, results: Sequence[CaseResult], regret: bool = False) -> None:
-    """Print the distributions, and keep their figures in the file's head."""
+    """Print the distributions and whether scores are right, and keep both in the file's head."""
     if regret:
         figures = [each.to_dict() for each in regrets.standings(results)]
     else:
@@ -111,9 +112,12 @@ def tell(session: Session, results: Sequence[CaseResult], regret: bool = False) 
             for standing in distributions.standings(results, provider)
         ]
     session.saved.head["strata"] = figures
+    judged = [] if regret else scores.standings(results)
+    session.saved.head["scores"] = [each.to_dict() for each in judged]
     session.saved.write()
     out = tables.console()
     (sample_tables.regrets if regret else sample_tables.distribution)(out, results)
+    sample_tables.scores(out, judged)
     failed = {
         f"{entry.provider}: {entry.problem}": result.case
         for result in results

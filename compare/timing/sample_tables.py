@@ -14,6 +14,7 @@ from compare.timing.bench import Work
 from compare.timing.distributions import LOW, OURS, Standing
 from compare.timing.engine import CONTROL
 from compare.timing.results import CaseResult
+from compare.timing.scores import Standing as ScoreStanding
 
 CLOSE = 0.02  # of a mean: not told from the control's by colour
 
@@ -88,6 +89,17 @@ def regrets(out: Console, results: Sequence[CaseResult]) -> None:
             words += f"best {problem.best}: {escape(regret.command(problem.result))}"
             out.print(words, soft_wrap=True)
     out.print()
+
+
+def scores(out: Console, standings: Sequence[ScoreStanding]) -> None:
+    """A line an op and peer: how often graphs would take or leave rightly; below, the mistakes."""
+    for each in standings:
+        share = f"{each.problems - len(each.wrong)} of {each.problems}"
+        out.print(f"[bold]{each.op}[/], capability scores against {each.other}: {share} are right")
+        for judged in each.wrong:
+            what = f"  score {judged.score:.2f}, measured {judged.speed:.2f}: "
+            line = what + distributions.replay(judged.result.case)
+            out.print(line, markup=False, soft_wrap=True)
 
 
 def _figures(own: Standing, other: Standing | None = None) -> tuple[str, str, str]:
