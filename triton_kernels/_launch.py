@@ -255,18 +255,18 @@ _compiled: dict[Any, tuple[_Ready, Launch]] = {}
 
 def _constants(meta: dict[str, Any]) -> tuple[Any, ...]:
     """A launch's constants and options. To hash a jit function would take longer than a launch."""
-    return tuple((k, id(v) if isinstance(v, triton.JITFunction) else v) for k, v in meta.items())
+    return tuple([(k, id(v) if isinstance(v, triton.JITFunction) else v) for k, v in meta.items()])
 
 
 def _kind(argument: Any) -> Any:
     """All that Triton's choice of a compiled kernel depends on in an argument, or more than that:
     what is like nothing else is a kind by itself."""
-    if isinstance(argument, tuple):
-        return tuple(map(_kind, argument))
-    if argument is None or isinstance(argument, (Tensor, float)):
-        return specialization_key(argument)
     if type(argument) is int and -(2**63) <= argument < 2**63:
         return divisibility(argument)
+    if isinstance(argument, tuple):
+        return tuple([_kind(each) for each in argument])
+    if argument is None or isinstance(argument, (Tensor, float)):
+        return specialization_key(argument)
     if _starting.is_descriptor(argument):
         others = {k: v for k, v in vars(argument).items() if k not in ("base", "shape", "strides")}
         return type(argument), argument.base.dtype, repr(others)

@@ -42,7 +42,7 @@ class Tile(NamedTuple):
 
 def size(dims: Dims) -> int:
     """How many elements the dimensions have together."""
-    return math.prod(n for n, *_ in dims)
+    return math.prod([dim[0] for dim in dims])
 
 
 def tile_of(kept: Dims, reduced: Dims, x_key: tuple[torch.dtype, bool]) -> Tile:
@@ -171,8 +171,10 @@ def _any(kept: Dims, reduced: Dims) -> Tile:
 def _in_vectors(dense: Dims, others: Dims, dtype: torch.dtype) -> bool:
     """Whether the compiler sees that it may read the first dimension by whole vectors."""
     (n, stride, _), *rest = dense
-    many = all(number % 16 == 0 for number in (n, *(dim[1] for dim in (*rest, *others))))
-    return stride == 1 and (many or unit(dense, others) * dtype.itemsize >= 16)
+    if stride != 1:
+        return False
+    divisor = math.gcd(16, n, *[dim[1] for dim in (*rest, *others)])
+    return divisor * dtype.itemsize >= 16
 
 
 def rows_at_once(kept: Dims, reduced: Dims, dtype: torch.dtype, aligned: bool) -> int:
