@@ -29,7 +29,7 @@ NAME = "configurations"  # as a provider: all of them
 HOPPER = 90  # what a machine without a GPU takes itself for
 # Sizes that the chooser is asked for: with powers of two alone it has fewer tiles.
 STEPS = tuple(2**k for k in range(5, 15))
-SIDES = tuple(side for step in STEPS for side in (step, step * 3 // 2))
+SIDES = tuple(side for step in STEPS for side in (step, step * 5 // 4, step * 3 // 2))
 ROWS = (1, 2, 4, 8, 16, *SIDES)
 
 

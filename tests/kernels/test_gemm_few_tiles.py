@@ -48,6 +48,11 @@ def problem(M: int, N: int, K: int, kernels: str = "any") -> Problem:
         ((64, 64, 100000), 32, 32, range(120, 150)),
         ((35, 1344, 6912), 64, 32, range(120, 300)),
         ((200, 4096, 14336), 128, 128, range(128, 129)),
+        ((100, 4096, 14336), 64, 128, range(128, 129)),
+        ((67, 4096, 10432), 64, 128, range(128, 129)),
+        # Each step is waited for, so that four programs a multiprocessor are better than two.
+        ((1, 4097, 4097), 16, 32, range(250, 530)),
+        ((1, 10933, 7031), 16, 64, range(340, 530)),
     ],
 )
 def test_what_was_measured(
@@ -66,6 +71,12 @@ def test_what_is_best_whole(shape: tuple[int, int, int]) -> None:
     assert choose(problem(*shape), H200).SPLIT == 1
 
 
+def test_few_rows_beside_a_large_matrix_have_wide_tiles() -> None:
+    """Each tile loads all of a's rows once more: on an H200 41.6 µs where 128 × 160 took 56.9."""
+    form = choose(problem(139, 8784, 4944), H200)
+    assert (*form.tiles[:2], form.SPLIT) == (64, 256, 1)
+
+
 @pytest.mark.parametrize("arch", GPUS)
 def test_tiles_that_fill_the_gpu_are_whole(arch: str) -> None:
     """Of what is drawn: a part has two steps at least, and a GPU four programs a multiprocessor at
@@ -81,7 +92,8 @@ def test_tiles_that_fill_the_gpu_are_whole(arch: str) -> None:
         tiles = form.tiles_of(M, N)
         assert dtype != torch.float64
         assert asked_for.precision != "tf32x3"
-        assert tiles < gpu.multiprocessors
+        many = 1 if form.tma or not model.synchronous(asked_for) else 4
+        assert tiles < many * gpu.multiprocessors
         assert tiles * form.SPLIT <= (1 if form.gluon else 4) * gpu.multiprocessors
         assert 2 * form.SPLIT <= cdiv(K, form.tiles.BLOCK_K)
         assert not form.ALTERNATE

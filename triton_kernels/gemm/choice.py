@@ -117,7 +117,8 @@ def candidates(problem: Problem, gpu: Gpu) -> dict[Configuration, float]:
         return speeds
     usual = Configuration(False, tiles_for(problem, gpu, constants))
     if problem.M <= SMALL:
-        few = [usual._replace(tiles=usual.tiles._replace(BLOCK_N=SMALL))]
+        columns = (SMALL, 2 * SMALL) if model.synchronous(problem) else (SMALL,)
+        few = [usual._replace(tiles=usual.tiles._replace(BLOCK_N=each)) for each in columns]
     elif problem.dtype == torch.float32 and problem.precision == "ieee":
         few = [usual]
     else:
@@ -161,11 +162,15 @@ def _of_tma(problem: Problem, gpu: Gpu, constants: Constants) -> dict[Configurat
 def split(form: Configuration, problem: Problem, gpu: Gpu) -> list[Configuration]:
     """The form with K split, in the ways that may pay; none if its tiles fill the GPU.
 
-    By descriptors each multiprocessor gets one part; through pointers up to four, which share it.
+    By descriptors each multiprocessor gets one part; through pointers up to four, which share it:
+    where every step is waited for, one program's loads run while the others wait.
     """
     M, N, K, *_ = problem
     tiles = form.tiles_of(M, N)
-    if not 0 < tiles < gpu.multiprocessors or (form.tma and not form.gluon):
+    full = gpu.multiprocessors
+    if not form.tma and model.synchronous(problem):
+        full *= model.RESIDENT
+    if not 0 < tiles < full or (form.tma and not form.gluon):
         return []
     most = cdiv(K, form.tiles.BLOCK_K) // 2  # two steps each at least
     wanted = (1,) if form.gluon else (1, 2, 4)

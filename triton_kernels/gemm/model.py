@@ -7,7 +7,8 @@ shared, so that it counts beside them. Where K is split, the parts of a tile mee
 Its constants were fitted to 88 problems on an H200 (triton 3.6): what is chosen took 1.02 times as
 long as the best of all that were timed, 1.04 times where tiles or rows are few (geometric means).
 Fitted to one half, of the other half 1.025 and 1.045 times. All were of 16-bit matrices. Of tf32
-and ieee, to which MULTIPLY_ADD and LONG_STEP belong, 12 and 14 were looked at.
+and ieee, to which MULTIPLY_ADD and LONG_STEP belong, 12 and 14 were looked at. Few rows of odd
+length take LONG_STEP, too: two of one row were timed in 36 and 42 configurations.
 """
 
 from __future__ import annotations
@@ -27,11 +28,17 @@ UNALIGNED = 3.4  # times as long through pointers, where 16-bit rows of K start 
 RESIDENT = 4  # programs of gemm_bias_act_kernel on a multiprocessor at once
 MULTIPLY_ADD = 3e11  # float32 operations/s of a multiprocessor without tensor cores
 STEP = 2.1e-7  # seconds of a step of K in one of them at least, for its loads to arrive
-LONG_STEP = 1.7e-6  # where it multiplies and adds, operand by operand
+LONG_STEP = 1.7e-6  # where it multiplies and adds, operand by operand, or waits for every load
 EPILOGUE = 1.34e-10  # seconds an element, on one multiprocessor
 ADDEND = 1.6  # times that, where there is c
 MEETING = 1e-6  # seconds until the last program of a tile knows that it is
 ADDING = 4e10  # bytes/s of parts that it adds
+
+
+def synchronous(problem: Problem) -> bool:
+    """Whether loads through pointers come to registers, so that a program waits for those of each
+    step: what is copied to shared memory meanwhile has 4 bytes at least."""
+    return problem.K * problem.dtype.itemsize % 4 != 0
 
 
 def seconds(problem: Problem, gpu: Gpu, form: Configuration, reached: float) -> float:
@@ -56,7 +63,7 @@ def seconds(problem: Problem, gpu: Gpu, form: Configuration, reached: float) -> 
         loop = loaded / THROUGH_POINTERS
         if K * dtype.itemsize % 16:
             loop *= UNALIGNED * 2 / dtype.itemsize
-        step = STEP
+        step = LONG_STEP if synchronous(problem) else STEP
         if dtype == torch.float32 and problem.precision == "ieee":
             loop, step = max(loop, steps * 2 * m * n * k / MULTIPLY_ADD), LONG_STEP
         busy = max(waves * loop, cdiv(waves, RESIDENT) * steps * step)

@@ -18,9 +18,11 @@ FORMS = {
     # Two that alternate: for short sums, which epilogues outweigh.
     Configuration(True, Tiles(128, 128, 64, 8, 8, 6), 2, gluon=True, ALTERNATE=True): 0.77,
     Configuration(True, Tiles(128, 64, 64, 8, 8, 7), 1, gluon=True, ALTERNATE=True): 0.54,
-    # One: for few tiles.
+    # One: for few tiles, and for few rows beside a large b.
+    Configuration(True, Tiles(64, 256, 64, 8, 4, 5), 4, gluon=True): 0.85,
     Configuration(True, Tiles(64, 192, 64, 8, 4, 6), 3, gluon=True): 0.77,
     Configuration(True, Tiles(64, 160, 64, 8, 4, 7), 5, gluon=True): 0.69,
+    Configuration(True, Tiles(64, 128, 64, 8, 4, 8), 1, gluon=True): 0.65,
     Configuration(True, Tiles(64, 64, 128, 8, 4, 6), 1, gluon=True): 0.53,
 }
 
