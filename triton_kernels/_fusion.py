@@ -18,7 +18,8 @@ import torch
 from torch import Tensor
 from torch.fx import Node
 
-from triton_kernels._gpu import Gpu
+from triton_kernels._counts import cdiv
+from triton_kernels._gpu import Gpu, peaks
 
 # ---- forms ----
 
@@ -279,10 +280,19 @@ def outputs(problem: Problem) -> float:
 def filled(problem: Problem, gpu: Gpu) -> bool:
     """Whether tiles of 128 × 256, one a multiprocessor at a time, keep four fifths of them busy.
 
-    Less than half a wave is cut into smaller tiles, and what is unknown is taken to be large.
+    Less than half a wave is cut into smaller tiles, and where the memory decides no multiprocessor
+    is missed. What is unknown is taken to be large.
     """
-    waves = outputs(problem) / (128 * 256 * gpu.multiprocessors)
-    return waves < 0.5 or math.isinf(waves) or waves / math.ceil(waves) >= 0.8
+    M, N, K = problem.M, problem.N, problem.K
+    if M is None or N is None:
+        return True
+    if K is not None:
+        limits = peaks(gpu)
+        moved = (M * K + K * N + M * N) * problem.dtype.itemsize
+        if 2 * M * N * K / limits.flops < moved / limits.bandwidth:
+            return True
+    waves = cdiv(M, 128) * cdiv(N, 256) / gpu.multiprocessors
+    return waves < 0.5 or waves / math.ceil(waves) >= 0.8
 
 
 @dataclass(frozen=True)

@@ -3,10 +3,9 @@
 A score is the expected speed relative to that alternative: 1.1 means ten per cent faster than
 eager's kernels, or than Inductor's where Inductor compiles the rest. The figures are coarse: the
 least of the measured cases that an entry covers. They are those of :func:`triton_kernels.tune` on
-this machine, or else those of the op files, from docs/benchmarks/h200.json (NVIDIA H200,
-2026-11-21; shapes that fill their last wave badly: docs/FACTS.md of the same day). For products on
-a GPU that nobody measured they are estimated, and for kernels whose entries say so. What neither
-covers scores 0.
+this machine, or else those of the op files, from docs/benchmarks on an H200: h200.json, and the
+samples for what is not aligned or fills its last wave badly. For products on a GPU that nobody
+measured they are estimated, and for kernels whose entries say so. What neither covers scores 0.
 """
 
 from __future__ import annotations
