@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import itertools
 import operator
 from typing import Any
@@ -11,13 +12,14 @@ import pytest
 import triton.language as tl
 
 from triton_kernels import interpreter
-from triton_kernels.interpreter import shortcuts
+from triton_kernels.interpreter import operators, shortcuts
 from triton_kernels.interpreter.handles import encode, upstream
 
 # What stands there outside of interpreting().
 TYPE, TENSOR = tl.block_type.__init__, tl.tensor.__init__
+HANDLE = upstream.TensorHandle.__init__
 SEMANTIC = type(upstream.interpreter_semantic)
-SHORT = ("broadcast_impl_value", "binary_op_type_checking_impl", "cast")
+SHORT = ("broadcast_impl_value", "binary_op_type_checking_impl", "cast", "expand_dims", "full")
 UPSTREAMS = {name: getattr(SEMANTIC, name) for name in SHORT}
 WITH_ELEMENT = tl.block_type.with_element_ty
 SHAPES: list[Any] = [[4], [2, 8], [2, tl.constexpr(8)], tl.tuple([2, 8]), [1, 1, 1]]
@@ -83,53 +85,122 @@ def test_other_classes_are_left_to_upstream() -> None:
 
 
 def tile(dtype: Any, shape: tuple[int, ...]) -> Any:
-    handle = encode(np.ones(shape or (1,)), dtype)
+    handle = encode(np.resize(np.array([5, -3, 0, 7]), shape or (1,)), dtype)
     return tl.tensor(handle, tl.block_type(dtype, list(shape)) if shape else dtype)
 
 
 DTYPES = [tl.int1, tl.int8, tl.uint8, tl.int32, tl.uint32, tl.int64, tl.float16, tl.bfloat16]
 DTYPES += [tl.float32, tl.float64]
-NUMBERS: list[Any] = [0, 3, -3, 2**31, 2**40, True, 0.0, 2.5, -1e300, float("inf")]
+NUMBERS: list[Any] = [0, 3, -3, 2**31, 2**40, True, 0.0, -0.0, 0.1, -1e300, float("inf")]
 POINTER = tl.tensor(
     upstream.TensorHandle(np.full((4,), 64, dtype=np.uint64), tl.pointer_type(tl.int16)),
     tl.block_type(tl.pointer_type(tl.int16), [4]),
 )
-OPERATIONS = [
-    operator.add,
-    operator.sub,
-    operator.mul,
-    operator.truediv,
-    operator.mod,
-    operator.lt,
-    operator.and_,
-]
+SCALAR_POINTER = tl.tensor(
+    upstream.TensorHandle(np.array([64], dtype=np.uint64), POINTER.dtype), POINTER.dtype
+)
+OPERATORS = {f"__{name}__": getattr(operator, f"__{name}__") for name in operators.NAMES}
 
 
-def told(operation: Any, lhs: Any, rhs: Any) -> Any:
+def told(operation: Any, *operands: Any) -> Any:
     """Type and numbers of a result, or the error."""
     try:
-        made = operation(lhs, rhs)
+        made = operation(*operands)
     except Exception as error:  # noqa: BLE001 - both must give the same
         return type(error), str(error)
     return str(made.type), made.handle.data.dtype, str(made.handle.data.tolist())  # nan is nan
 
 
-@pytest.mark.parametrize("operation", OPERATIONS, ids=lambda each: each.__name__)
+def patch_upstreams_in(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, function in UPSTREAMS.items():
+        monkeypatch.setattr(SEMANTIC, name, function)
+    for name in (*OPERATORS, *(f"__r{name}__" for name in operators.SWAPPED)):
+        shortcut = getattr(tl.tensor, name)
+        assert inspect.unwrap(shortcut) is not shortcut
+        monkeypatch.setattr(tl.tensor, name, inspect.unwrap(shortcut))
+
+
+@pytest.mark.parametrize("name", OPERATORS)
 def test_operations_give_upstreams_types_and_numbers(
-    operation: Any, monkeypatch: pytest.MonkeyPatch
+    name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    shapes: list[tuple[int, ...]] = [(), (4,), (2, 4), (2, 1)]
+    shapes: list[tuple[int, ...]] = [(), (4,), (2, 4), (2, 1), (1, 4)]
+    operation = OPERATORS[name]
     with interpreter.interpreting(), np.errstate(all="ignore"):
         tiles = [tile(dtype, shape) for dtype in DTYPES for shape in shapes]
         pairs = list(itertools.product(tiles, [*tiles, *NUMBERS]))
         pairs += itertools.product(NUMBERS, tiles)
-        pairs += [pair for each in tiles[::4] for pair in ((POINTER, each), (each, POINTER))]
-        own = [told(operation, *pair) for pair in pairs]
-        for name, function in UPSTREAMS.items():
-            monkeypatch.setattr(SEMANTIC, name, function)
+        for pointer in (POINTER, SCALAR_POINTER):
+            pairs += [pair for each in tiles for pair in ((pointer, each), (each, pointer))]
+        for _ in range(2):  # Triton broadcasts the first of each pair of shapes
+            own = [told(operation, *pair) for pair in pairs]
+        patch_upstreams_in(monkeypatch)
         for pair, got in zip(pairs, own):
             assert got == told(operation, *pair), pair
         monkeypatch.undo()
+
+
+def test_operands_are_left_alone_and_layouts_are_upstreams(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A result's memory is its own, in upstream's order, as sums of floats depend on it."""
+    with interpreter.interpreting():
+        tiles = [tile(tl.float32, shape) for shape in [(2, 4), (2, 1), (1, 4), (4, 2)]]
+        tiles[-1].handle.data = tiles[-1].handle.data.T
+        tiles[-1] = tl.tensor(tiles[-1].handle, tiles[0].type)
+        pairs = list(itertools.product(tiles, [*tiles, 3.0]))
+        for _ in range(2):
+            own = [operator.add(*pair).handle.data for pair in pairs]
+        patch_upstreams_in(monkeypatch)
+        for (lhs, rhs), got in zip(pairs, own):
+            assert got.strides == operator.add(lhs, rhs).handle.data.strides
+            assert not np.shares_memory(got, lhs.handle.data)
+        monkeypatch.undo()
+
+
+def test_conversions_and_tiles_give_upstreams(monkeypatch: pytest.MonkeyPatch) -> None:
+    shapes: list[tuple[int, ...]] = [(), (4,), (2, 4)]
+    kinds = [*DTYPES, tl.int16, tl.uint64, tl.float8e5]
+    calls = [
+        *(
+            (lambda x, to: x.to(to), tile(kind, shape), to)
+            for kind in DTYPES
+            for shape in shapes
+            for to in kinds
+        ),
+        *(
+            (lambda x, index: x[index], tile(kind, shape), index)
+            for kind in DTYPES
+            for shape in shapes[1:]
+            for index in (None, (None, slice(None)), (slice(None), None), (slice(None), 0))
+        ),
+        *itertools.product([lambda *a: tl.full(*a)], [[8], [2, 4], [], [3]], NUMBERS, kinds),
+    ]
+    with interpreter.interpreting(), np.errstate(all="ignore"):
+        for _ in range(2):
+            own = [told(*call) for call in calls]
+        patch_upstreams_in(monkeypatch)
+        for call, got in zip(calls, own):
+            assert got == told(*call), call
+        monkeypatch.undo()
+
+
+def test_handles_hold_no_wider_numbers_than_their_types(monkeypatch: pytest.MonkeyPatch) -> None:
+    numbers = [np.zeros(4, f"{kind}{width}") for kind in "iuf" for width in (2, 4, 8)]
+    with interpreter.interpreting():
+        calls = list(itertools.product([upstream.TensorHandle], numbers, [*DTYPES, POINTER.dtype]))
+        own = [held(*call) for call in calls]
+        monkeypatch.setattr(upstream.TensorHandle, "__init__", HANDLE)
+        assert own == [held(*call) for call in calls]
+        monkeypatch.undo()
+
+
+def held(constructor: Any, data: Any, dtype: Any) -> Any:
+    try:
+        made = constructor(data, dtype)
+    except ValueError as error:
+        return str(error)
+    return id(made.data), made.dtype, made.attr
 
 
 def test_types_of_one_shape_and_other_elements() -> None:

@@ -14,6 +14,8 @@ from typing import Any
 
 import triton.language as tl
 
+from triton_kernels.interpreter import operators
+from triton_kernels.interpreter.builder import MendedBuilder
 from triton_kernels.interpreter.handles import upstream
 
 Function = Callable[..., Any]
@@ -133,12 +135,17 @@ def _operands(upstreams: Function) -> Function:
                     alike = kind is other and kind in _WIDE
                 if alike:
                     return self.broadcast_impl_value(lhs, rhs)
-            elif not options and len(allowed) < 3 and _goes_with(rhs, kind):
+                if type(kind) is type(other) is tl.dtype and {kind, other} <= _OFFSETS:
+                    wide = self.cast(lhs, tl.int64), self.cast(rhs, tl.int64)
+                    return self.broadcast_impl_value(*wide)
+            elif (
+                not options and (len(allowed) < 3 or allowed == _DIVISION) and _goes_with(rhs, kind)
+            ):
                 return self.broadcast_impl_value(lhs, self.scalar_constant(rhs, dtype=kind))
         elif (
             type(rhs) is tl.tensor
             and not options
-            and len(allowed) < 3
+            and (len(allowed) < 3 or allowed == _DIVISION)
             and _goes_with(lhs, rhs.dtype)
         ):
             return self.broadcast_impl_value(self.scalar_constant(lhs, dtype=rhs.dtype), rhs)
@@ -151,6 +158,7 @@ def _operands(upstreams: Function) -> Function:
 _WIDE = {tl.int1, tl.int32, tl.int64, tl.uint32, tl.uint64, tl.float32, tl.float64}
 _OFFSETS = {tl.int32, tl.int64}
 _FLOATS = {tl.float32, tl.float64}
+_DIVISION = (False, False, True, True)  # what divisions and remainders ask for
 _POINTERS = (True, True)  # what an addition allows: a pointer on either side
 
 
@@ -163,15 +171,93 @@ def _goes_with(number: Any, kind: Any) -> bool:
     return type(number) is float and kind in _FLOATS
 
 
+# Numbers of each are converted to each other one at once, but those of 16 bits to float32 alone.
+_CONVERTED = {id(kind) for kind in (tl.int32, tl.int64, tl.float32, tl.float64)}
+_NARROW = {id(kind) for kind in (tl.float16, tl.bfloat16)}
+
+
 def _cast(upstreams: Function) -> Function:
     """A conversion: to the type that it has already, nothing."""
 
     def cast(self: Any, input: Any, dst_ty: Any, *rounding: Any, **named: Any) -> Any:
-        if input.type.scalar is dst_ty.scalar:
+        kind, old = input.type, input.dtype
+        wanted = dst_ty.scalar
+        if kind.scalar is wanted:
             return input
+        if self.builder.__class__ is MendedBuilder and rounding in ((), (None,)) and not named:
+            to = id(wanted)
+            if id(old) in _CONVERTED:
+                usual = to in _CONVERTED or to in _NARROW
+            else:
+                usual = id(old) in _NARROW and wanted is tl.float32
+            if usual and kind.__class__ is tl.block_type:
+                kind = kind.with_element_ty(wanted)
+                return self.tensor(self.builder.cast_impl(input.handle, wanted), kind)
+            if usual and kind is old and dst_ty is wanted:
+                return self.tensor(self.builder.cast_impl(input.handle, wanted), wanted)
         return upstreams(self, input, dst_ty, *rounding, **named)
 
     return cast
+
+
+def _expand(upstreams: Function) -> Function:
+    """A tile with a dimension of one element more."""
+    types: dict[tuple[int, int, str], Any] = {}
+
+    def expand_dims(self: Any, input: Any, axis: Any) -> Any:
+        kind = input.type
+        if (
+            kind.__class__ is not tl.block_type
+            or type(kind.element_ty) is not tl.dtype
+            or self.builder.__class__ is not MendedBuilder
+        ):
+            return upstreams(self, input, axis)
+        key = id(kind.shape), axis, kind.element_ty.name
+        wider = types.get(key)
+        if wider is None:
+            made = upstreams(self, input, axis)
+            if key[0] in _shared and type(axis) is int:
+                types[key] = made.type
+            return made
+        data = input.handle.data.reshape(wider.shape)
+        return self.tensor(upstream.TensorHandle(data, input.handle.dtype), wider)
+
+    return expand_dims
+
+
+def _full(upstreams: Function) -> Function:
+    """A tile of one number."""
+
+    def full(self: Any, shape: Any, value: Any, dtype: Any) -> Any:
+        if (
+            type(value) not in (int, float)
+            or id(dtype) not in _CONVERTED
+            or self.builder.__class__ is not MendedBuilder
+        ):
+            return upstreams(self, shape, value, dtype)
+        number = self.scalar_constant(value, dtype)
+        if not shape:
+            return number
+        kind = tl.block_type(dtype, shape)
+        return self.tensor(self.builder.create_splat(kind, number.handle), kind)
+
+    return full
+
+
+def _handle(upstreams: Function) -> Function:
+    """The constructor of handles, which must not hold wider numbers than their type's."""
+    bytes_of = {id(kind): max(1, kind.primitive_bitwidth // 8) for kind in _NUMBERS}
+
+    def __init__(self: Any, data: Any, dtype: Any, *attr: Any) -> None:
+        if attr or data.itemsize > bytes_of.get(id(dtype), 0):
+            upstreams(self, data, dtype, *attr)
+            return
+        self.data, self.dtype, self.attr = data, dtype, {}
+
+    return __init__
+
+
+_NUMBERS = (tl.int1, tl.int32, tl.int64, tl.float16, tl.bfloat16, tl.float32, tl.float64)
 
 
 def _value(upstreams: Function) -> Function:
@@ -216,6 +302,9 @@ def patches(recorded: list[tuple[Any, str, Any]]) -> list[tuple[Any, str, Any]]:
         (semantic, "broadcast_impl_value", _broadcast),
         (semantic, "binary_op_type_checking_impl", _operands),
         (semantic, "cast", _cast),
+        (semantic, "expand_dims", _expand),
+        (semantic, "full", _full),
+        (upstream.TensorHandle, "__init__", _handle),
     ):
         replaced.append((target, name, shortcut(getattr(target, name))))
-    return replaced
+    return replaced + operators.patches(replaced, _shared)
