@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import importlib.util
 from typing import Any
 
@@ -82,6 +83,47 @@ def test_what_grids_are_chosen_by() -> None:
         assert torch.cuda.current_stream().cuda_stream == 0
     with pytest.raises((RuntimeError, AssertionError)):
         torch.cuda.get_device_properties(0)
+
+
+ASKING = """
+import torch
+import triton
+
+DEVICE = triton.runtime.driver.active.get_active_torch_device()
+PROPERTIES = triton.runtime.driver.active.utils.get_device_properties(DEVICE.index)
+WARPS = torch.cuda.get_device_properties(torch.cuda.current_device()).warp_size // 8
+"""
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="a GPU's driver answers for itself")
+def test_a_module_that_asks_tritons_driver_when_it_is_imported(tmp_path, monkeypatch) -> None:
+    (tmp_path / "asks_the_driver.py").write_text(ASKING, encoding="utf-8")
+    monkeypatch.syspath_prepend(tmp_path)
+    with pytest.raises(RuntimeError, match="0 active drivers"):
+        importlib.import_module("asks_the_driver")
+    with triton_kernels.interpret():
+        module = importlib.import_module("asks_the_driver")
+        assert triton.runtime.driver.active.get_current_target().backend == "cuda"
+        with pytest.raises(RuntimeError, match="nothing to time"):
+            triton.runtime.driver.active.get_benchmarker()
+    assert torch.ones(1, device=module.DEVICE).device.type == "cpu"
+    assert module.PROPERTIES["multiprocessor_count"] == module.WARPS == 4
+    with pytest.raises(RuntimeError, match="0 active drivers"):
+        _ = triton.runtime.driver.active.utils
+
+
+@triton.jit
+def target_kernel(out_ptr):
+    if tl.target_info.is_cuda():
+        tl.store(out_ptr, 80 + tl.target_info.cuda_capability_geq(9, 0))
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="a GPU's driver answers for itself")
+def test_a_kernel_that_asks_what_it_runs_on() -> None:
+    out = torch.zeros(1, dtype=torch.int32)
+    with triton_kernels.interpret():
+        target_kernel[(1,)](out)
+    assert out.tolist() == [80]
 
 
 @triton.jit

@@ -1,4 +1,4 @@
-"""What functions that launch kernels ask torch for, where tensors lie on the CPU."""
+"""What functions that launch kernels ask torch and Triton for, where tensors lie on the CPU."""
 
 from __future__ import annotations
 
@@ -7,6 +7,8 @@ from types import SimpleNamespace
 from typing import Any
 
 import torch
+import triton
+from triton.backends.compiler import GPUTarget
 
 # ``with torch.cuda.device(x.device.index):`` stands around launches for machines of several GPUs.
 # For a tensor on the CPU the index is None, for which torch promises to do nothing, and does so
@@ -53,16 +55,47 @@ NO_GPU = SimpleNamespace(
 NO_STREAM = SimpleNamespace(cuda_stream=0, synchronize=lambda: None)
 
 
-def patches() -> list[tuple[Any, str, Callable[..., Any]]]:
+def _nothing_to_time() -> Any:
+    raise RuntimeError("Triton's interpreter runs on the CPU: there is nothing to time")
+
+
+# What ``triton.runtime.driver.active`` is there, of which Triton makes none: pruning functions and
+# launchers ask it for the same figures, and kernels (``tl.target_info``) what they run on.
+NO_GPU_DRIVER = SimpleNamespace(
+    is_active=lambda: True,
+    get_current_target=lambda: GPUTarget("cuda", 10 * NO_GPU.major + NO_GPU.minor, 32),
+    get_current_device=lambda: 0,
+    get_current_stream=lambda device=None: NO_STREAM.cuda_stream,
+    get_active_torch_device=lambda: torch.device("cpu"),
+    get_device_interface=lambda: torch.cuda,
+    get_benchmarker=_nothing_to_time,
+    utils=SimpleNamespace(
+        get_device_properties=lambda device=None: {
+            "max_shared_mem": NO_GPU.shared_memory_per_block_optin,
+            "max_num_regs": NO_GPU.regs_per_multiprocessor,
+            "multiprocessor_count": NO_GPU.multi_processor_count,
+            "warpSize": NO_GPU.warp_size,
+            "sm_clock_rate": 10**6,
+            "mem_clock_rate": 10**6,
+            "mem_bus_width": 256,
+        }
+    ),
+)
+
+
+def patches() -> list[tuple[Any, str, Any]]:
     """The patches, each (object, attribute, replacement)."""
     device: Any = torch.cuda.device
-    replaced: list[tuple[Any, str, Callable[..., Any]]] = [
+    replaced: list[tuple[Any, str, Any]] = [
         (device, "__init__", _to_no_gpu),
         (device, "__enter__", _entered),
         (device, "__exit__", _left),
     ]
     if torch.cuda.is_available():
         return replaced
+    drivers = triton.runtime.driver
+    if drivers._active is None:  # none that somebody set, as one to compile for
+        replaced.append((drivers, "_active", NO_GPU_DRIVER))
     answers: dict[str, Callable[..., Any]] = {
         "current_device": lambda: 0,
         "get_device_properties": lambda device=None: NO_GPU,
