@@ -127,7 +127,10 @@ def investigate(
         place = place or outside(error)
         findings.failure = Failure(brief(error), stopped, place, lane, shape)
     findings.subject = _heading(subject, stores)
-    findings.wrong = [w for w in (_describe(r, stores, results) for r in results) if w is not None]
+    described = (_describe(result, stores, results) for result in results)
+    findings.wrong = [wrong for wrong in described if wrong is not None]
+    # What an earlier launch made wrong may be what the others are wrong by.
+    findings.wrong.sort(key=lambda wrong: wrong.launch)
     if worse := next((r.less_accurate for r in results if r.less_accurate), None):
         findings.less_accurate["interpreted"] = worse
     findings.compared = bool(results)
@@ -278,8 +281,9 @@ def _describe(result: Result, stores: Stores, results: Sequence[Result]) -> Wron
     history = stores.history(address_of(stored, at))
     nearest = None
     if history.last is None and history.masked is None:
-        nearest = _nearest(tensor, deviation.index, writers, stores)
-    launch = history.last.launch if history.last else len(stores.launches) - 1
+        nearest = _nearest(stored, at, stores.writers(stored), stores)
+    given = _given(stores, history.address)
+    launch = history.last.launch if history.last else (given[0] if given else 0)
     nan = tensor.dtype.is_floating_point and bool(tensor[~right].isnan().all())
     return WrongValues(
         result.name,
@@ -295,6 +299,7 @@ def _describe(result: Result, stores: Stores, results: Sequence[Result]) -> Wron
         stored[at].item(),
         nearest=nearest,
         source=f"{source[0].name}{list(at)}" if source else "",
+        launch=launch,
         drawn=_drawn(result, wrong, deviation.index, writers, stores.launches),
     )
 
@@ -343,10 +348,20 @@ def _target(findings: Findings, stores: Stores, program: Sequence[int] | None) -
         history = findings.wrong[0].history
         nearest = findings.wrong[0].nearest
         store = history.last or history.masked or (nearest[1] if nearest else None)
-        return (store.launch, store.program) if store else stores.current
+        address = findings.wrong[0].history.address
+        return (store.launch, store.program) if store else _given(stores, address)
     if findings.compared or findings.partial or stores.current is None:
         return None
     return 0, (0, 0, 0)
+
+
+def _given(stores: Stores, address: int) -> Target | None:
+    """The last program of the last launch that was given a tensor with an address."""
+    for number, launch in reversed(list(enumerate(stores.launches))):
+        if any(argument.low <= address < argument.high for argument in launch.arguments):
+            x, y, z = (n - 1 for n in launch.grid)
+            return (number, (x, y, z)) if min(x, y, z) >= 0 else stores.current
+    return stores.current
 
 
 def _notes(

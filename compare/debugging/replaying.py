@@ -89,8 +89,8 @@ def _traced(
     alone: bool,
 ) -> tuple[Tracer, list[Step], Loaded]:
     """One run of the program, and what the worst element was made of in it."""
-    watched = _offset(stores, findings.wrong[0]) if findings.wrong else None
-    followed = watched is not None or (findings.failure and findings.failure.lane is not None)
+    watched = _offset(stores, findings.wrong[0], target[0]) if findings.wrong else None
+    followed = watched is not None or (findings.failure and findings.failure.program is not None)
     assignments = Assignments(Dataflow()) if followed else None
     flow = assignments.flow if assignments else None
     tracer = Tracer(*target, watched, alone, flow)
@@ -210,8 +210,9 @@ def _slice(tracer: Tracer, assignments: Assignments, failure: Failure | None) ->
     flow, watched = assignments.flow, tracer.watched_at
     if failure is not None:
         if failure.lane is None:
-            return None
-        start = slicing.of_failure(flow, failure.lane, failure.shape)
+            start = slicing.of_error(assignments.raised)
+        else:
+            start = slicing.of_failure(flow, failure.lane, failure.shape)
     elif watched is not None:
         start = slicing.of_element(flow, *watched)
     else:
@@ -219,12 +220,12 @@ def _slice(tracer: Tracer, assignments: Assignments, failure: Failure | None) ->
     return Slice(assignments, tracer.arguments, [start])
 
 
-def _offset(stores: Stores, worst: WrongValues) -> Element | None:
-    """The worst element as the argument that its writer stored through, and bytes from its start:
-    addresses are others in another run."""
+def _offset(stores: Stores, worst: WrongValues, launch: int) -> Element | None:
+    """The worst element as the argument of a launch that its writer stored through, and bytes from
+    its start: addresses are others in another run."""
     history = worst.history
     store = history.last or history.masked or (worst.nearest[1] if worst.nearest else None)
-    launch, name = (store.launch, store.argument) if store else (-1, worst.output)
+    name = store.argument if store else worst.output
     arguments = stores.launches[launch].arguments if stores.launches else ()
     for argument in sorted(arguments, key=lambda each: each.name != name):
         if argument.name == name or argument.low <= history.address < argument.high:

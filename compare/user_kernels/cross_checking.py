@@ -353,12 +353,20 @@ class Call(Kernel):
 
     def judge(self, state: Any, stores: Stores | None) -> list[Result]:
         outputs = outputs_of(state["result"], self._wanted)
+        results: list[Result] = []
+        refused: Exception | None = None
         for at, expected in judged_outputs(self._wanted):
-            expected.refuse(outputs[at])
-        return [
-            Result(f"result{at}", outputs[at], expected.reference, expected.compare(outputs[at]))
-            for at, expected in judged_outputs(self._wanted)
-        ]
+            try:
+                expected.refuse(outputs[at])
+            except (TypeError, ValueError) as error:
+                refused = refused or error
+                continue
+            comparison = expected.compare(outputs[at])
+            results.append(Result(f"result{at}", outputs[at], expected.reference, comparison))
+        # Where other outputs are wrong, too, their elements say more than a shape.
+        if refused is not None and all(bool(each.comparison.right.all()) for each in results):
+            raise refused
+        return results
 
     def compilable(self) -> bool:
         """Not from here: it is run for its interpreted programs."""

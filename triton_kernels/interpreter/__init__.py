@@ -25,7 +25,7 @@ a kernel is interpreted for the first time, not with :mod:`triton_kernels`.
 
 from triton_kernels._modes import interpreting as active
 from triton_kernels._modes import made_interpreted
-from triton_kernels.interpreter.dataflow import Dataflow, Value, made_by
+from triton_kernels.interpreter.dataflow import Dataflow, Touch, Value, made_by
 from triton_kernels.interpreter.fault_sinks import Reach, Shadows
 from triton_kernels.interpreter.handles import in_lane
 from triton_kernels.interpreter.launching import launches, reaching
@@ -58,6 +58,7 @@ __all__ = [
     "Reach",
     "Several",
     "Shadows",
+    "Touch",
     "Value",
     "active",
     "in_lane",

@@ -62,6 +62,7 @@ class WrongValues:
         lane_history, loaded: what the worst element was made of, and the elements among that.
         earlier: what earlier launches made these elements of, the latest launch first.
         drawn: what a picture shows of it.
+        launch: the number of the one that stored the worst element, or was given its memory.
     """
 
     output: str
@@ -83,6 +84,7 @@ class WrongValues:
     earlier: list[Earlier] = field(default_factory=list)
     drawn: Output | None = None
     source: str = ""
+    launch: int = 0
 
     def lines(self) -> list[str]:
         """The output's error as lines of text."""
@@ -108,6 +110,8 @@ class WrongValues:
             )
         if self.source:
             lines.append(f"  no kernel stores to it: torch made it, maybe of {self.source}")
+            if h.last is None:
+                lines[-1] += f", to which none of {total} programs stored"
         elif self.unwritten:
             lines.append(f"  never stored by any of {total} programs: {self.unwritten} of them")
         if h.last is not None:

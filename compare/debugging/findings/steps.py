@@ -104,7 +104,8 @@ def in_lines(
     steps: list[Step], store: Place | None, printed: set[Place | None], most: int
 ) -> list[str]:
     """Steps in so many lines, each with its code; where these are too few, the earlier ones without
-    it, several in a line, and without those whose line the trace shows."""
+    it, several in a line, and without those whose line the trace shows; of the earliest, where even
+    that is too long, the numbers of their lines."""
     known = {_statement(place) for place in printed if place}
     rows: list[list[Step]] = []
     for step in steps:
@@ -122,7 +123,7 @@ def in_lines(
         if len(earlier) <= short:
             break
     if len(earlier) > short:
-        earlier = ["… more in the JSON file", *earlier[-SHORT + 1 :]]
+        earlier = _in_numbers(rows[: max(0, len(rows) - full)], store)
     rows = rows[max(0, len(rows) - full) :]
     words = [", ".join(str(step) for step in row) for row in rows]
     width = min(VALUES, max(map(len, words), default=0))
@@ -136,6 +137,18 @@ def in_lines(
 def _in_short(rows: list[list[Step]], store: Place | None) -> list[str]:
     told = (f"{_where(r[0].place, store)} {', '.join(s.brief for s in r)}".rstrip() for r in rows)
     return textwrap.wrap("; ".join(told), WIDTH - 2, break_long_words=False, break_on_hyphens=False)
+
+
+def _in_numbers(rows: list[list[Step]], store: Place | None) -> list[str]:
+    """The same in as many lines as there are, the earliest without their values."""
+    for bare in range(1, len(rows) + 1):
+        numbers = " ".join(dict.fromkeys(_where(row[0].place, store) for row in rows[:bare]))
+        told = f"first lines {numbers}, with values in the JSON file"
+        wrapped = textwrap.wrap(told, WIDTH - 2, break_long_words=False, break_on_hyphens=False)
+        lines = wrapped + _in_short(rows[bare:], store)
+        if len(lines) <= SHORT:
+            break
+    return lines
 
 
 def _where(place: Place, store: Place | None) -> str:

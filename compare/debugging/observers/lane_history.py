@@ -7,7 +7,7 @@ and a wrong constant, index or mask shows nowhere else.
 from __future__ import annotations
 
 import sys
-from types import CodeType, FrameType
+from types import CodeType, FrameType, TracebackType
 from typing import Any, NamedTuple
 
 import triton.language as tl
@@ -37,12 +37,14 @@ class Assignments:
     Attributes:
         noted: in order.
         called: for each function of the kernel, by file and name, the lines that called it.
+        raised: where the last error came from, and what the variables there held.
     """
 
     def __init__(self, flow: Dataflow) -> None:
         self.flow = flow
         self.noted: list[Assignment] = []
         self.called: dict[tuple[str, str], dict[Place, None]] = {}
+        self.raised: tuple[Place, dict[str, Value]] | None = None
         self._inside = False
         self._outer: Any = None
 
@@ -81,6 +83,10 @@ class Assignments:
             for name, value in now.items():
                 if before.get(name, self) is not value:
                     self._note(frame.f_code, line, name, value)
+            if event == "exception" and not _passed_on(argument[2]):
+                known = {name: interpreter.made_by(v, self.flow) for name, v in now.items()}
+                values = {name: value for name, value in known.items() if value is not None}
+                self.raised = _place(frame.f_code, frame.f_lineno), values
             if event == "return" and argument is not None:
                 self._note(frame.f_code, frame.f_lineno, "return", argument)
             before, line = now, frame.f_lineno
@@ -97,6 +103,14 @@ class Assignments:
             plain = each if isinstance(each, (bool, int, float)) else None
             if known is not None or plain is not None:
                 self.noted.append(Assignment(place, name, known, plain))
+
+
+def _passed_on(traceback: TracebackType | None) -> bool:
+    """Whether an error came from another function of the kernel, which knows more of it."""
+    inner = traceback.tb_next if traceback is not None else None
+    while inner is not None and interpreter.role(inner.tb_frame.f_code) != "kernel":
+        inner = inner.tb_next
+    return inner is not None
 
 
 def _place(code: CodeType, line: int) -> Place:

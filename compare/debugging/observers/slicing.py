@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import heapq
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -18,7 +18,7 @@ from compare.checking.stores import holds
 from compare.debugging.findings.statements import Statement, deciding, statement
 from compare.debugging.findings.steps import Loaded, Step
 from compare.debugging.observers.lane_history import Assignment, Assignments
-from triton_kernels.interpreter import Argument, Dataflow, Place, Value
+from triton_kernels.interpreter import Argument, Dataflow, Place, Touch, Value
 
 DECISIONS = 64  # of one branch or loop that are followed, the last ones
 Sources = Iterable[tuple[Value, np.ndarray]]
@@ -205,7 +205,8 @@ class Start(NamedTuple):
 
 def of_element(flow: Dataflow, argument: Argument, address: int) -> Start:
     """Of the last store to an address; else of the last one whose lane there was masked off; else
-    of the one to its tensor that came nearest."""
+    of the one to its tensor that came nearest, of a lane that is on if there is one; else of what
+    decided that the program stores nothing there."""
     stores = list(reversed(flow.stores))
     for touch in stores:
         if (lanes := touch.holding(address)).size:
@@ -213,16 +214,29 @@ def of_element(flow: Dataflow, argument: Argument, address: int) -> Start:
     for touch in stores:
         if (lanes := touch.holding(address, on=False)).size:
             return Start(touch.addressed(lanes), touch.place)
-    best, start = None, Start([], None)
+    start = _nearest(stores, address, lambda at: holds(argument, at))
+    if start is None:  # what masks left out may point anywhere
+        start = _nearest(stores, address, lambda at: True, on=False)
+    if start is None:
+        decided = flow.decisions[-DECISIONS:]
+        start = Start([(each.value, np.zeros(1, dtype=np.int64)) for each in decided], None)
+    return start
+
+
+def _nearest(
+    stores: list[Touch], address: int, counts: Callable[[np.ndarray], bool], on: bool = True
+) -> Start | None:
+    """The lane, on or masked off, that comes nearest to an address, of the stores that count."""
+    best, start = None, None
     for touch in stores:
-        on = np.flatnonzero(touch.mask)
-        at = touch.pointers.reshape(-1)[on]
-        if not at.size or not holds(argument, at):
+        lanes = np.flatnonzero(np.broadcast_to(touch.mask, touch.pointers.shape).ravel() == on)
+        at = touch.pointers.reshape(-1)[lanes]
+        if not at.size or not counts(at):
             continue
         apart = np.abs(at.astype(np.int64) - address)
         if best is None or int(apart.min()) < best:
             best = int(apart.min())
-            start = Start(touch.addressed(on[[apart.argmin()]]), touch.place)
+            start = Start(touch.addressed(lanes[[apart.argmin()]]), touch.place)
     return start
 
 
@@ -234,3 +248,12 @@ def of_failure(flow: Dataflow, lane: tuple[int, ...], shape: tuple[int, ...]) ->
     if flow.last is None or flow.last.pointers.shape != shape:  # it ended elsewhere
         return Start([], None)
     return Start(flow.last.addressed(lanes), flow.last.place)
+
+
+def of_error(raised: tuple[Place, dict[str, Value]] | None) -> Start:
+    """Of all that the statement read in which another error was raised."""
+    if raised is None or (executed := statement(raised[0])) is None:
+        return Start([], None)
+    read = (value for name, value in raised[1].items() if name in executed.reads)
+    whole = [(value, np.arange(max(1, int(np.prod(value.shape))))) for value in read]
+    return Start(whole, raised[0])
