@@ -12,6 +12,7 @@ import torch
 
 from compare.cases import Case
 from compare.checking.implementations import Implementation
+from compare.checking.running import memory_asked
 from compare.specs import Spec
 
 ON = {"cpu": "the CPU", "cuda": "the GPU"}
@@ -68,10 +69,16 @@ def free_on_host() -> int:
 
 
 def free_on_gpu() -> int:
-    """Bytes: what is free, but no more than what this process may have; 0 without a GPU."""
+    """Bytes: what is free, but no more than what this process may have; 0 without a GPU, and where
+    others have so much that this process cannot even ask."""
     if not torch.cuda.is_available():
         return 0
-    free, total = torch.cuda.mem_get_info()
+    try:
+        free, total = torch.cuda.mem_get_info()
+    except RuntimeError as error:
+        if memory_asked(error) is None:
+            raise
+        return 0
     return min(free, int(torch.cuda.get_per_process_memory_fraction() * total))
 
 

@@ -165,6 +165,8 @@ def run(
             mismatch.program_id = program
     ran = {mode for row in rows for mode in row.runs}
     ran |= {MODES[mode][0] for mode in ran}
+    if torch.cuda.is_available() and not budget.gpu:
+        reasons = {**reasons, "the GPU": "it is out of memory; other processes may use it"}
     if running.gpu_is_lost():
         reasons = {**reasons, "the rest on the GPU": "a kernel broke the CUDA context, see above"}
     report = Report(rows, reasons, [name for name in required if name not in ran])

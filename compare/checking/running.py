@@ -80,11 +80,12 @@ def memory_asked(error: Exception) -> str | None:
     """What an allocation asked for that failed for want of memory; None for any other error."""
     text = str(error)
     asked = re.search(r"[Tt]ried to allocate ([\d.]+ [A-Za-z]+)", text)
+    of_driver = text.startswith("CUDA error: out of memory")  # not even a context finds room
     if isinstance(error, (torch.OutOfMemoryError, MemoryError)) or (
         asked and "DefaultCPUAllocator" in text
     ):
         return f"out of memory, asked for {asked[1]}" if asked else f"out of memory: {text}"
-    return None
+    return "out of memory" if of_driver else None
 
 
 def gpu_is_lost() -> bool:
@@ -93,8 +94,8 @@ def gpu_is_lost() -> bool:
         return False
     try:
         torch.cuda.synchronize()
-    except RuntimeError:
-        return True
+    except RuntimeError as error:
+        return memory_asked(error) is None
     return False
 
 

@@ -11,6 +11,7 @@ import typer
 from compare.commands import bench_host, bench_sample
 from compare.commands.options import (
     MOST_SEED,
+    NO_GPU,
     Targets,
     check_writable,
     drawn_case,
@@ -26,6 +27,7 @@ from compare.timing import bench as benchmarks
 from compare.timing import nvml, providers, saved, tables, third_party
 from compare.timing.bench import Mode, Work
 from compare.timing.engine import Budget, DeviceLostError
+from compare.timing.gpu import NoMemoryError
 from compare.timing.host import Effort
 from compare.timing.results import CaseResult
 from compare.timing.session import Session
@@ -116,7 +118,8 @@ def bench(
 
     A ratio is the fastest peer's median over this one's, with half its 95 % interval: above 1 is
     faster. Ctrl-C keeps what is measured. Exit status: 0 all right; 1 a wrong result, one of
-    ours that did not run, a regression, or a GPU that failed; 2 usage; 3 no GPU.
+    ours that did not run, a regression, or a GPU that failed; 2 usage; 3 no GPU, or none of its
+    memory free.
     """
     check_writable(json_file)
     words = [*(ops or []), *(target or [])]
@@ -197,6 +200,9 @@ def bench(
         session.end("interrupted")
     except DeviceLostError:
         lost = True
+    except NoMemoryError as error:
+        typer.echo(f"nothing to time: {error}", err=True)
+        raise typer.Exit(NO_GPU) from None
     if sample:
         bench_sample.tell(session, results, regret)
     else:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import math
 import os
 import re
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -15,9 +17,11 @@ import typer
 from compare import cases
 from compare.cases import Case
 from compare.checking.implementations import MODES, implementations, unavailable
+from compare.checking.running import memory_asked
 from compare.numerics import json_safe
 from compare.ops import SPECS, TargetError, spec_of
 from compare.specs import Spec
+from compare.timing.gpu import NoMemoryError
 
 NO_GPU = 3  # exit status
 MOST_SEED = 2**63 - 1
@@ -212,6 +216,18 @@ def timed_case(spec: Spec, dtype: str, shape: str | None) -> Case:
             f"--shape {shape}: {spec.name} has {len(timed[0].shape)} sizes, as {example}"
         )
     return Case(spec.name, dtype, sizes, options=timed[0].options)
+
+
+@contextlib.contextmanager
+def need_gpu_memory(nothing_to: str) -> Iterator[None]:
+    """Exit as without a GPU where others have so much of its memory that not even this fits."""
+    try:
+        yield
+    except RuntimeError as error:
+        if (asked := memory_asked(error)) is None:
+            raise
+        typer.echo(f"nothing to {nothing_to}: {NoMemoryError(asked)}", err=True)
+        raise typer.Exit(NO_GPU) from None
 
 
 def need_gpu(nothing_to: str) -> None:

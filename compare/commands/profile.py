@@ -18,6 +18,7 @@ from compare.commands.options import (
     check_writable,
     listed,
     need_gpu,
+    need_gpu_memory,
     one_named,
     spec_named,
     timed_case,
@@ -75,7 +76,7 @@ def profile(
 
     For times to compare, use bench: a profiler makes launching slower, and here the cache is warm.
     Exit status: 0 all right; 1 a wrong result, one of ours that did not run, or no kernels in the
-    trace; 2 usage; 3 no GPU.
+    trace; 2 usage; 3 no GPU, or none of its memory free.
     """
     check_writable(json_file)
     spec = spec_named(one_named(op, target))
@@ -94,7 +95,8 @@ def profile(
         typer.echo(plan.told())
         return
     need_gpu("profile")
-    arguments = bench.inputs(spec, case, 0)
+    with need_gpu_memory("profile"):
+        arguments = bench.inputs(spec, case, 0)
     problems, ready = _prepared(spec, case, names, arguments)
     for name, problem in problems.items():
         typer.echo(f"{name}: {problem}", err=True)

@@ -12,7 +12,13 @@ from rich.text import Text
 
 from compare.checking.printing import environment
 from compare.checking.progress import Bar
-from compare.commands.options import check_writable, need_gpu, spec_named, timed_case
+from compare.commands.options import (
+    check_writable,
+    need_gpu,
+    need_gpu_memory,
+    spec_named,
+    timed_case,
+)
 from compare.numerics import json_safe
 from compare.timing import bench
 from compare.timing.tables import console, number
@@ -35,7 +41,7 @@ def timing(
 ) -> None:
     """Time one kernel by every technique that people use, and say what each time is of.
 
-    Exit status: 0 all right, 2 usage, 3 no GPU.
+    Exit status: 0 all right, 2 usage, 3 no GPU, or none of its memory free.
     """
     check_writable(json_file)
     spec = spec_named(op)
@@ -47,8 +53,9 @@ def timing(
             typer.echo(f"  {f'{topic}: {name}':<{width}}  {how}")
         return
     need_gpu("time")
-    args, kwargs = bench.inputs(spec, case, 0)
-    device = TeachingGpu()
+    with need_gpu_memory("time"):
+        args, kwargs = bench.inputs(spec, case, 0)
+        device = TeachingGpu()
     with Bar("timing", "techniques") as bar:
         techniques = teach(lambda: spec.triton(*args, **kwargs), device, samples, tick=bar.update)
     out = console()

@@ -99,6 +99,13 @@ class Gpu:
         return replay
 
 
+class NoMemoryError(RuntimeError):
+    """Others have so much of the GPU's memory that what measures it does not fit."""
+
+    def __init__(self, asked: str) -> None:
+        super().__init__(f"the GPU is {asked}; other processes may use it")
+
+
 @dataclass(frozen=True)
 class Ceilings:
     """What the device reached in this run: bytes/s of a copy, FLOP/s of torch's matrix product.

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import TypeVar
 
 import torch
 
+from compare.checking.running import memory_asked
 from compare.timing import bench, gpu, nvml, providers
 from compare.timing.bench import Mode, Work
 from compare.timing.engine import Budget, Device, DeviceLostError
 from compare.timing.gpu import Ceilings
 from compare.timing.results import CaseResult
 from compare.timing.saved import Saved
+
+Made = TypeVar("Made")
 
 
 class Session:
@@ -27,7 +31,7 @@ class Session:
         head = self.saved.head
         if head["ceilings"] is None:
             head["state_before"] = nvml.state()
-            head["ceilings"] = gpu.ceilings().to_dict()
+            head["ceilings"] = _fitting(gpu.ceilings).to_dict()
         return Ceilings.from_dict(head["ceilings"])
 
     def known(self, work: Work) -> CaseResult | None:
@@ -45,9 +49,10 @@ class Session:
 
         Raises:
             DeviceLostError: after an error the GPU answers nothing any longer; the head says so.
+            NoMemoryError: the GPU has none left for what measures.
         """
         if self._device is None:
-            self._device = gpu.Gpu()
+            self._device = _fitting(gpu.Gpu)
         ceilings, (spec, case, sweep, x, stratum) = self.ceilings, work
         within = budget or self._budget
         try:
@@ -70,3 +75,13 @@ class Session:
         """Note why the run ended before all was measured."""
         self.saved.head["ended"] = why
         self.saved.write()
+
+
+def _fitting(made: Callable[[], Made]) -> Made:
+    """What takes memory of the GPU before there is a case."""
+    try:
+        return made()
+    except RuntimeError as error:
+        if (asked := memory_asked(error)) is None:
+            raise
+        raise gpu.NoMemoryError(asked) from error

@@ -114,7 +114,7 @@ def bench(
         A :class:`Benchmark`.
 
     Raises:
-        RuntimeError: there is no GPU.
+        RuntimeError: there is no GPU, or none of its memory is free.
         TypeError, ValueError: the arguments are not as above; the baseline is none.
 
     Example:

@@ -13,11 +13,12 @@ import torch
 from benched import SMALL, SQUARE, amid_samples, bench, entries, flat
 from simulated_gpu import COOL, Rig
 
+import compare
 from compare.cases import Case
 from compare.ops import SPECS
 from compare.specs import Spec
 from compare.timing import bench as benchmarks
-from compare.timing import saved
+from compare.timing import gpu, saved
 from compare.timing.results import CaseResult
 
 
@@ -130,6 +131,27 @@ def test_no_memory_for_the_inputs_is_that_cases_problem(
     assert done.exit_code == 1
     assert "no memory for the inputs: CUDA out of memory" in done.output
     assert "2048×2048, limit" in done.output
+
+
+@pytest.mark.parametrize("where", ["ceilings", "Gpu"])
+def test_a_gpu_that_others_fill_is_told_in_a_line(
+    where: str, rig: Rig, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """As without a GPU: its status, and no file."""
+
+    def full() -> Any:
+        raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 1.00 GiB. GPU 0 has")
+
+    monkeypatch.setattr(gpu, where, full)
+    file = tmp_path / "b.json"
+    done = bench(*TWO, "--json", str(file))
+    assert done.exit_code == 3, done.output
+    says = "the GPU is out of memory, asked for 1.00 GiB; other processes may use it"
+    assert f"nothing to time: {says}" in flat(done.output)
+    assert "Traceback" not in done.output
+    assert not file.exists()
+    with pytest.raises(gpu.NoMemoryError, match=says):
+        compare.bench(SPECS["square"], dtypes=["float16"], shapes=[(64, 64)])
 
 
 # ---- sweeps and the full run ----

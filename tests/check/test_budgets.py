@@ -10,12 +10,13 @@ import pytest
 import torch
 from typer.testing import CliRunner
 
-from compare import ops
+from compare import Function, check, ops
 from compare.cases import CPU, Case
 from compare.checking import budgets, implementations
 from compare.checking.budgets import Budget, LeftOut, summaries
 from compare.checking.implementations import Implementation
 from compare.cli import app
+from compare.user_kernels import checking
 
 SQUARE = ops.SPECS["square"]
 SMALL, LARGE = Case("square", "float32", (5,)), Case("square", "float32", (1 << 17,))
@@ -113,6 +114,33 @@ def test_the_budget_is_what_is_free(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "get_per_process_memory_fraction", lambda: 0.25)
     assert Budget.here(None, 1) == Budget(1000, 20)
     assert Budget.here(24, 3) == Budget(8 * 10**9, 24 * 10**9)
+
+
+def of_driver() -> Any:
+    raise RuntimeError("CUDA error: out of memory\nCUDA kernel errors might be reported later")
+
+
+def test_a_gpu_that_others_fill_leaves_its_cases_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not even a context fits, so that to ask what is free raises: a line says it, no traceback."""
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda: "Busy")
+    monkeypatch.setattr(torch.cuda, "mem_get_info", of_driver)
+    assert Budget.here(None, 1).gpu == 0
+    monkeypatch.setattr(checking, "unavailable", lambda: {"cuda-gpu": "not asked for here"})
+    twice = Function("twice", triton=lambda x: 2 * x, oracle=lambda x: 2 * x, shapes=[(3,)])
+    report = check(twice, level="quick")
+    text = str(report)
+    assert "not run: the GPU: it is out of memory; other processes may use it" in text
+    assert "cases left out on the GPU: need" in text
+    assert ", 0 free" in text
+    assert set(report.rows[0].runs) == {"triton-interpreted"}
+
+    def broken() -> Any:
+        raise RuntimeError("CUDA error: an illegal memory access was encountered")
+
+    monkeypatch.setattr(torch.cuda, "mem_get_info", broken)
+    with pytest.raises(RuntimeError, match="illegal memory access"):
+        Budget.here(None, 1)
 
 
 def test_memory_of_this_machine_is_a_sensible_number() -> None:
