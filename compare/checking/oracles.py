@@ -6,14 +6,14 @@ every GPU. So neither they nor a bound are ever there as a whole.
 
 from __future__ import annotations
 
-import traceback
 from collections.abc import Iterator
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from compare.cases import Arguments
+from compare.cases import Arguments, Case
+from compare.ops import words
 from compare.specs import Spec
 
 
@@ -58,14 +58,27 @@ def results(spec: Spec, arguments: Arguments) -> Tensor:
     except Exception as error:
         if isinstance(error, (MemoryError, torch.OutOfMemoryError)) or not spec.own:
             raise
-        last = traceback.extract_tb(error.__traceback__)[-1]
-        words = f"{type(error).__name__}: {error} ({last.filename}:{last.lineno})"
-        raise OracleError(f"{spec.name}: its oracle raises {words}") from error
+        raise OracleError(f"{spec.name}: its oracle raises {words(error)}") from error
     if not isinstance(result, Tensor):
         kind = type(result).__name__
         several = "; of several outputs compare.cross_check tells" if kind != "NoneType" else ""
         raise OracleError(f"{spec.name}: its oracle returns {kind}, which is no tensor{several}")
     return result
+
+
+def check_precision(spec: Spec, case: Case, dtype: torch.dtype) -> None:
+    """Refuse an oracle of a dtype in which what is right cannot be told.
+
+    Raises:
+        OracleError: that of a spec from elsewhere is less precise than results are.
+    """
+    of_results = spec.out_dtype(case) if spec.own and spec.bounded else dtype
+    if not (of_results.is_floating_point and dtype.is_floating_point):
+        return
+    if torch.finfo(dtype).eps > torch.finfo(of_results).eps:
+        told = f"its oracle returns {dtype}, and results are {of_results}"
+        remedy = "return that or torch.float64, or say another out_dtype"
+        raise OracleError(f"{spec.name}: {told}: {remedy}")
 
 
 class Oracle:

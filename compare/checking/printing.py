@@ -232,6 +232,10 @@ def _print(console: Console, report: Report) -> None:
     console.print()
     for mode, reason in report.reasons.items():
         console.print(f"not run: {mode}: {reason}", highlight=False, markup=False, soft_wrap=True)
+    for row in report.rows:
+        if row.launches == 0:
+            told = f"{row.op} {row.dtype}: {running.NO_LAUNCH}"
+            console.print(told, style="yellow", highlight=False, markup=False, soft_wrap=True)
     for text in (text for row in report.rows for text in row.left_out):
         console.print(f"left out: {text}", highlight=False, markup=False, soft_wrap=True)
     for text in budgets.summaries([each for row in report.rows for each in row.too_large]):

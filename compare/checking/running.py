@@ -22,9 +22,12 @@ from compare.checking import histograms, judging
 from compare.checking.histograms import Histogram
 from compare.checking.implementations import Implementation
 from compare.checking.judging import Comparison, Deviation
-from compare.checking.oracles import Oracle
-from compare.ops import has_name
+from compare.checking.oracles import Oracle, check_precision
+from compare.ops import has_name, words
 from compare.specs import Spec
+from triton_kernels import interpreter
+
+NO_LAUNCH = "the Triton side launched no kernel, so none of Triton's was checked"
 
 
 @dataclass
@@ -66,6 +69,7 @@ class Outcome:
         errors: every element's, as :mod:`compare.checking.histograms` counts them: measure →
             histogram.
         bits: where bits decide, "right" or a digest of the result: equal where results are.
+        launches: of an interpreted function from elsewhere, how many kernels it launched.
     """
 
     implementation: Implementation
@@ -74,9 +78,10 @@ class Outcome:
     mismatch: Mismatch | None
     errors: dict[str, Histogram] = field(default_factory=dict)
     bits: str | None = None
+    launches: int | None = None
 
 
-def memory_asked(error: Exception) -> str | None:
+def memory_asked(error: BaseException) -> str | None:
     """What an allocation asked for that failed for want of memory; None for any other error."""
     text = str(error)
     asked = re.search(r"[Tt]ried to allocate ([\d.]+ [A-Za-z]+)", text)
@@ -112,12 +117,13 @@ def run(
     ``out_layout`` is a tensor that lies as the output shall, where the case's layout does not say.
     """
     oracle = Oracle.of(spec, arguments, reference)
-    before = _memories(arguments)
+    check_precision(spec, case, oracle.like.dtype)
+    before, launched = _memories(arguments), interpreter.launches()
     try:
         result, guards = call(spec, case, implementation, arguments, oracle.like, out_layout)
         if implementation.device.type == "cuda":
             torch.cuda.synchronize()
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         if memory_asked(error) is not None:
             raise
         # Whatever else a kernel under test throws is a finding.
@@ -125,6 +131,8 @@ def run(
             implementation, math.inf, None, Mismatch(case, implementation.name, brief(error))
         )
     outcome = judge(spec, case, implementation, arguments, result, oracle)
+    if spec.own and implementation.mode == "triton-interpreted":
+        outcome.launches = interpreter.launches() - launched
     problem = ""
     if not all(guarded.intact() for guarded in guards):
         problem = "wrote outside its output"
@@ -196,7 +204,7 @@ def _in_block_order(case: Case, function: Callable[..., Tensor]) -> Callable[...
     return backwards
 
 
-def brief(error: Exception) -> str:
+def brief(error: BaseException) -> str:
     """An error's text; of a long one, such as a compiler's with the kernel's source, both ends."""
     lines = [line for line in f"{type(error).__name__}: {error}".splitlines() if line.strip()]
     return "\n".join(lines if len(lines) <= 6 else [lines[0], "  …", *lines[-3:]])
@@ -375,13 +383,27 @@ def bounds(
     """The op's bound of every element for that implementation; None where bits decide.
 
     Raises:
-        ValueError: the bound is infinite, NaN or negative where the oracle is finite.
+        ValueError: the bound is infinite, NaN or negative where the oracle is finite; that of a
+            spec from elsewhere raises, or is of another shape.
     """
     if spec.in_ulps or spec.exact(case):
         return None
-    bound = spec.bound(implementation, arguments, reference, result.dtype)
+    try:
+        bound = spec.bound(implementation, arguments, reference, result.dtype)
+    except Exception as error:
+        if memory_asked(error) is not None or not spec.own:
+            raise
+        raise ValueError(f"its bound raises {words(error)}") from error
+    shapes = tuple(bound.shape), tuple(reference.shape)
+    if spec.own and not _expands(*shapes):
+        raise ValueError(f"its bound is of shape {shapes[0]}, the results of {shapes[1]}")
     judging.check_bound(bound, reference)
     return bound.expand(reference.shape)
+
+
+def _expands(shape: tuple[int, ...], to: tuple[int, ...]) -> bool:
+    own = to[max(0, len(to) - len(shape)) :]
+    return len(shape) <= len(to) and all(n in (1, size) for n, size in zip(shape, own))
 
 
 def by_rule(

@@ -201,21 +201,20 @@ class Told(NamedTuple):
     """What a worker answers. Functions do not travel, so outcomes come by implementations' names;
     results would take long."""
 
-    entries: list[tuple[str, float, Mismatch | None, dict[str, Histogram], str | None]]
+    entries: list[tuple[str, float, Mismatch | None, dict[str, Histogram], str | None, int | None]]
     left_out: list[str]
     seconds: float
     gpu_is_lost: bool
 
     def outcomes(self, known: dict[str, Implementation]) -> list[Outcome]:
         """The outcomes, without results."""
-        return [
-            Outcome(known[name], worst, None, mismatch, errors, bits)
-            for name, worst, mismatch, errors, bits in self.entries
-        ]
+        return [Outcome(known[name], worst, None, *rest) for name, worst, *rest in self.entries]
 
 
 def _told(outcomes: list[Outcome], left_out: list[str], seconds: float) -> Told:
-    entries = [(o.implementation.name, o.worst, o.mismatch, o.errors, o.bits) for o in outcomes]
+    entries = [
+        (o.implementation.name, o.worst, o.mismatch, o.errors, o.bits, o.launches) for o in outcomes
+    ]
     return Told(entries, left_out, seconds, running.gpu_is_lost())
 
 

@@ -159,6 +159,7 @@ class Row:
     left_out: list[str] = field(default_factory=list)
     too_large: list[LeftOut] = field(default_factory=list)  # for the budget of memory
     seconds: float = 0.0
+    launches: int | None = None  # of an interpreted function from elsewhere, in all its runs
     # implementation → measure → all its runs' errors
     errors: dict[str, dict[str, Histogram]] = field(default_factory=dict)
 
@@ -181,6 +182,8 @@ class Row:
         mode = outcome.implementation.mode
         self.runs[mode] = self.runs.get(mode, 0) + 1
         self.worst[mode] = max(self.worst.get(mode, 0.0), outcome.worst)
+        if outcome.launches is not None:
+            self.launches = (self.launches or 0) + outcome.launches
         errors = self.errors.setdefault(outcome.implementation.name, {})
         for measure, histogram in outcome.errors.items():
             errors.setdefault(measure, Histogram()).update(histogram)
@@ -193,6 +196,8 @@ class Row:
             return "nothing ran"
         if not self.mismatches:
             return "pass"
+        if all(m.problem.startswith("no verdict") for m in self.mismatches):
+            return "no verdict: the bound is none"
         bad = {m.implementation.split("/")[0] for m in self.mismatches}
         variants = sorted({m.implementation.partition("/")[2] for m in self.mismatches})
         only = f" (only {', '.join(variants)})" if "" not in variants else ""

@@ -30,7 +30,8 @@ class Report:
 
     @property
     def passed(self) -> bool:
-        return all(reason for row in self.rows for _, _, reason in row.problems())
+        fine = all(reason for row in self.rows for _, _, reason in row.problems())
+        return fine and bool(self.rows)
 
     def to_dict(self) -> dict[str, Any]:
         return {

@@ -82,10 +82,9 @@ class Op:
     def prepare(self, device: torch.device) -> Any:
         """The case's inputs."""
         arguments = self._spec.inputs(self._case, device)
-        return {
-            "arguments": arguments,
-            "reference": oracles.results(self._spec, arguments),
-        }
+        reference = oracles.results(self._spec, arguments)
+        oracles.check_precision(self._spec, self._case, reference.dtype)
+        return {"arguments": arguments, "reference": reference}
 
     def launch(self, state: Any, shadows: Shadows | None = None) -> None:
         """Call the op as check does, into a poisoned output."""

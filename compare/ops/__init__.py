@@ -11,10 +11,19 @@ from __future__ import annotations
 import importlib
 import pkgutil
 
-from compare.ops._targets import CUDA, TargetError, module_file, sources, target
+from compare.ops._targets import CUDA, TargetError, module_file, sources, target, words
 from compare.specs.spec import Spec
 
-__all__ = ["CUDA", "SPECS", "TargetError", "has_name", "module_file", "sources", "spec_of"]
+__all__ = [
+    "CUDA",
+    "SPECS",
+    "TargetError",
+    "has_name",
+    "module_file",
+    "sources",
+    "spec_of",
+    "words",
+]
 
 
 def _scanned() -> dict[str, Spec]:

@@ -26,15 +26,18 @@ def target(name: str) -> Spec:
     module, _, attribute = name.partition(":")
     if not module or not attribute:
         raise TargetError(f"{name}: write MODULE:SPEC, as in my_module:SPEC")
+    if "/" in module or module.startswith("."):
+        hint = ".".join(Path(module).with_suffix("").parts).strip(".")
+        raise TargetError(f"{name}: a module is named, not a file: {hint}:{attribute}")
     if (here := os.getcwd()) not in sys.path:  # which an installed command does not have there
         sys.path.insert(0, here)
     try:
         imported = importlib.import_module(module)
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         missing = error.name if isinstance(error, ModuleNotFoundError) else None
         absent = missing and f"{module}.".startswith(f"{missing}.")  # not what it imports
         hint = f"; run where it lies, or install it (this is {here})" if absent else ""
-        raise TargetError(f"{name}: {_words(error)}{hint}") from error
+        raise TargetError(f"{name}: {words(error)}{hint}") from error
     spec = getattr(imported, attribute, None)
     if isinstance(spec, Spec):
         return spec.changed(name=name)
@@ -86,13 +89,14 @@ def _file(module: str) -> str:
     return getattr(sys.modules.get(module), "__file__", None) or ""
 
 
-def _words(error: Exception) -> str:
-    """An error, and the line that raised it, or that called what raised it here."""
+def words(error: BaseException) -> str:
+    """An error, and the line that raised it, or that called what raised it in a package that
+    belongs to no target."""
     frames = traceback.extract_tb(error.__traceback__)
-    here = Path(__file__).parents[1]
+    others = [str(Path(_file(name)).parent) + os.sep for name in (*OURS, "torch", "triton")]
     lines = [
         f" ({frame.filename}:{frame.lineno})"
         for frame in frames
-        if "importlib" not in frame.filename and here not in Path(frame.filename).parents
+        if "importlib" not in frame.filename and not frame.filename.startswith(tuple(others))
     ]
     return f"{type(error).__name__}: {error}{lines[-1] if lines else ''}"

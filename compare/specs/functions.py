@@ -73,15 +73,17 @@ class Function(Spec):
         bytes: Count | None = None,
         **own: Any,
     ) -> None:
-        super().__init__(name, summary, **own)
-        if not self.own:
+        if own.get("triton") is None and own.get("cuda") is None:
             raise TypeError("Function() needs the argument 'triton' or 'cuda': a function to check")
+        super().__init__(name, summary, **own)
         if not shapes:
             raise ValueError("Function(): argument 'shapes' is empty: nothing would be checked")
         names = dtypes if isinstance(dtypes, str) else tuple(map(cases.dtype_name, dtypes))
         _check_names("dtypes", names, DTYPES)
         _check_names("layouts", layouts, Spec.layouts)
         _check_names("values", values, Spec.values)
+        if not all(isinstance(shape, Sequence) for shape in (*shapes, *timed)):
+            raise TypeError("Function(): 'shapes' and 'timed' are lists of shapes: [(3, 5), (33,)]")
         self.shapes = [tuple(shape) for shape in shapes]
         self.dtypes, self.layouts, self.values = tuple(names), tuple(layouts), tuple(values)
         self.numbers = {name: tuple(each) for name, each in (numbers or {}).items()}

@@ -126,6 +126,9 @@ def bench(
         work = [Work(spec, spec.case(number)) for number in range(len(inputs))]
     elif any(functions.values()) or peers or inputs or oracle:
         raise TypeError("bench(): a spec has functions, inputs and an oracle of its own")
+    elif not isinstance(spec, Spec):
+        kind = type(spec).__name__
+        raise TypeError(f"bench(): argument 'spec' must be a compare.Spec, but got {kind}")
     else:
         sweeps: list[str] | None = [] if sweep else None
         work = list(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 from collections.abc import Sequence
+from typing import get_args
 
 import torch
 from rich.console import Console
@@ -57,13 +58,20 @@ def check(
         A :class:`CheckReport`.
 
     Raises:
-        ValueError: the spec does not have such a dtype.
+        TypeError, ValueError: the spec is none, or does not have such a dtype; there is no such
+            level.
+        OracleError: the spec's oracle raises, or what it returns is nothing to compare with.
         BuildError: a CUDA source does not compile.
 
     Example:
         >>> report = check(compare.Function("sin", triton=f, oracle=torch.sin, shapes=[(1000,)]))
         >>> assert report, report
     """
+    if not isinstance(spec, Spec):
+        kind = type(spec).__name__
+        raise TypeError(f"check(): argument 'spec' must be a compare.Spec, but got {kind}")
+    if level not in get_args(Level):
+        raise ValueError(f"check(): no level {level!r}; there are {', '.join(get_args(Level))}")
     names = [dtype_name(dtype) for dtype in dtypes] or list(spec.dtypes)
     if unknown := [name for name in names if name not in spec.dtypes]:
         has = ", ".join(spec.dtypes)

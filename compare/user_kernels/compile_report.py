@@ -56,7 +56,7 @@ def compile_report(
     kernel: Any,
     args: Sequence[Any] = (),
     *,
-    archs: Sequence[str] = ("sm_90",),
+    archs: str | Sequence[str] = ("sm_90",),
     asm: str | None = None,
     **constexprs: Any,
 ) -> CompileReport:
@@ -68,7 +68,7 @@ def compile_report(
             load_inline made, which needs nvcc.
         args: of the kernel or the function, with tensors on any device: of these dtype, shape,
             strides and alignment count. A CUDA function needs none.
-        archs: GPU architectures: "sm_80", "sm_90", …
+        archs: GPU architectures, or one: "sm_80", "sm_90", …
         asm: also keep this text of every kernel: "ttir", "ttgir", "llir", "ptx" or "sass"; of CUDA
             functions "sass" only.
         constexprs: the kernel's constants, num_warps, num_stages; a function's keyword arguments.
@@ -84,6 +84,7 @@ def compile_report(
         >>> report = compile_report(softmax_kernel, (x, out, 5, 5, 5), BLOCK_N=8, asm="ptx")
         >>> print(report, report.kernels[0].asm)
     """
+    archs = [archs] if isinstance(archs, str) else archs
     for arch in archs:
         if arch not in SHARED_LIMIT:
             listed = ", ".join(SHARED_LIMIT)

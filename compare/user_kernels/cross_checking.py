@@ -35,7 +35,6 @@ from compare.user_kernels.outputs import (
 )
 from triton_kernels import interpreter as triton_interpreter
 
-NO_LAUNCH = "the Triton side launched no kernel, so none of Triton's was checked"
 SOME_ROUNDINGS = 256  # ulps: what a sum or a softmax of some thousand elements may be off
 
 
@@ -112,7 +111,8 @@ class Report:
 
     def __str__(self) -> str:
         shown = [str(f) for f in self.findings if not f.passed or bool(self)]
-        told = [*self.undefined, *self.rounding, *([NO_LAUNCH] if self and self.no_launch else [])]
+        nothing = [running.NO_LAUNCH] if self and self.no_launch else []
+        told = [*self.undefined, *self.rounding, *nothing]
         return "\n".join([self.verdict, *shown, *self._hint(), *told])
 
     def _hint(self) -> list[str]:
@@ -233,7 +233,7 @@ def cross_check(
     if triton is not None and triton_interpreter.launches() == before:
         report.no_launch = not any(_on_gpu(arguments) for arguments in inputs)
     if report and report.no_launch:
-        warnings.warn(f"cross_check(): {NO_LAUNCH}", stacklevel=2)
+        warnings.warn(f"cross_check(): {running.NO_LAUNCH}", stacklevel=2)
     if failed is not None and triton is not None:
         report.failed = Call(triton, *failed[1:])
         _note(failed[0], report.failed)

@@ -78,6 +78,7 @@ def test_compile_writes_the_texts(folder: Path) -> None:
 def test_compile_says_where_nothing_is_launched(folder: Path) -> None:
     both = targets(["odd.specs:NO_KERNEL", "odd.specs:NO_TRITON"])
     done = command(folder, "compile", *both, "--side", "triton", "--arch", "sm_90")
+    assert done.returncode == 1
     lines = done.stdout.splitlines()
     assert "not compiled: triton, odd.specs:NO_KERNEL: it launched no Triton kernel" in lines
     assert "not compiled: triton, odd.specs:NO_TRITON: it has no Triton side" in lines

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -11,6 +12,7 @@ from typing import Any
 
 import foreign
 import pytest
+import torch
 from foreign import TARGET
 from processes import python
 
@@ -161,9 +163,15 @@ def test_bench_profile_and_report_on_a_gpu(folder: Path) -> None:
         ("rowwise.specs:ABSENT", "no 'ABSENT'; its specs: SOFTMAX"),
         ("rowwise.absent:SOFTMAX", "No module named 'rowwise.absent'; run where it lies"),
         ("rowwise.softmax:softmax", "no compare.Spec but function; its specs: none"),
+        ("rowwise/specs.py:SOFTMAX", "a module is named, not a file: rowwise.specs:SOFTMAX"),
+        ("leaves:SPEC", "SystemExit: 3"),
+        ("unbuilt:SPEC", "unbuilt.py:2)"),
     ],
 )
 def test_targets_that_are_none(target: str, says: str, folder: Path) -> None:
+    (folder / "leaves.py").write_text("import sys\nsys.exit(3)\n")
+    text = "import cuda_reference\ntwin = cuda_reference.load('none', ['none.cu'])\n"
+    (folder / "unbuilt.py").write_text(text)
     done = command(folder, "check", "--target", target)
     assert done.returncode == 2
     assert says in " ".join(done.stderr.replace("│", " ").split())
@@ -184,12 +192,65 @@ def test_their_own_tests(folder: Path) -> None:
     [
         (lambda x: 1 / 0, r"raises ZeroDivisionError: .*test_targets\.py:\d+"),
         (lambda x: None, "returns NoneType, which is no tensor"),
+        (lambda x, y: x, r"raises TypeError: .* missing 1 required positional argument: 'y'$"),
+        (
+            lambda x: (2 * x).half(),
+            r"returns torch\.float16, and results are torch\.float32: return that",
+        ),
     ],
 )
 def test_an_oracle_without_a_result_is_named(oracle: Any, says: str) -> None:
     spec = compare.Function("twice", cuda=lambda x: 2 * x, oracle=oracle, shapes=[(3,)])
     with pytest.raises(OracleError, match=f"^twice: its oracle {says}"):
         compare.check(spec, level="quick", dtypes=["float32"])
+
+
+@pytest.mark.parametrize(
+    ("bound", "says"),
+    [
+        (lambda reference: 1.0, "raises TypeError: .* takes 1 positional argument"),
+        (lambda reference, x: 1 / 0, r"raises ZeroDivisionError: .*test_targets\.py:\d+"),
+        (lambda reference, x: torch.ones(7), r"is of shape \(7,\), the results of \(3, 5\)"),
+    ],
+)
+def test_a_bound_that_is_none_is_named(bound: Any, says: str) -> None:
+    """And nobody's kernel is blamed."""
+    spec = compare.Function(
+        "twice", cuda=lambda x: 2 * x, oracle=lambda x: 2 * x, bound=bound, shapes=[(3, 5)]
+    )
+    report = compare.check(spec, level="quick")
+    assert not report
+    assert report.rows[0].verdict() == "no verdict: the bound is none"
+    assert re.search(f"no verdict: its bound {says}", report.rows[0].mismatches[0].problem)
+
+
+def test_a_function_that_launches_nothing_is_told(folder: Path) -> None:
+    """It passes, as with cross_check, in this process and in others."""
+    says = "the Triton side launched no kernel, so none of Triton's was checked"
+    given = {"triton": lambda x: 2 * x, "oracle": lambda x: 2 * x, "shapes": [(3,)]}
+    report = compare.check(compare.Function("twice", **given), level="quick")  # type: ignore[arg-type]
+    assert report
+    assert f"twice float32: {says}" in str(report)
+    text = "import compare\nTWICE = compare.Function('twice', triton=lambda x: 2 * x, "
+    (folder / "twice.py").write_text(text + "oracle=lambda x: 2 * x, shapes=[(3,)])\n")
+    for target, told in (("twice:TWICE", True), (TARGET, False)):
+        words = ("--target", target, "--shape", "3,5", "--impl", "triton")
+        done = command(folder, "check", *words)
+        assert done.returncode == 0, done.stderr
+        assert (f"{target} float32: {says}" in done.stdout) == told
+
+
+def test_arguments_that_are_no_specs() -> None:
+    spec = compare.Function("twice", cuda=lambda x: 2 * x, oracle=lambda x: 2 * x, shapes=[(3,)])
+    for call in (compare.check, compare.bench):
+        with pytest.raises(TypeError, match=r"'spec' must be a compare\.Spec, but got function"):
+            call(test_check)  # type: ignore[operator]
+    with pytest.raises(ValueError, match="no level 'fast'; there are quick, standard, full"):
+        compare.check(spec, level="fast")  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match=r"Function\(\) needs the argument 'triton' or 'cuda'"):
+        compare.Function("sign", oracle=torch.sign, shapes=[(3,)])
+    with pytest.raises(TypeError, match="'shapes' and 'timed' are lists of shapes"):
+        compare.Function("sign", cuda=torch.sign, oracle=torch.sign, shapes=(3, 5))  # type: ignore[arg-type]
 
 
 def test_check_of_an_elementwise_spec() -> None:
