@@ -208,7 +208,10 @@ class Told(NamedTuple):
 
     def outcomes(self, known: dict[str, Implementation]) -> list[Outcome]:
         """The outcomes, without results."""
-        return [Outcome(known[name], worst, None, *rest) for name, worst, *rest in self.entries]
+        return [
+            Outcome(known[name], worst, None, mismatch, errors, bits, launches)
+            for name, worst, mismatch, errors, bits, launches in self.entries
+        ]
 
 
 def _told(outcomes: list[Outcome], left_out: list[str], seconds: float) -> Told:

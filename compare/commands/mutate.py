@@ -19,7 +19,7 @@ from compare.commands.options import (
     spec_named,
     write_json,
 )
-from compare.mutation import explained, planting, population, tables
+from compare.mutation import explained, of_targets, planting, population, tables
 from compare.mutation.explained import Explanation
 from compare.mutation.planting import Plan
 from compare.ops import SPECS
@@ -90,6 +90,11 @@ def mutate(
     if "triton" in sides and (reason := population.gluon_missing(chosen)):
         typer.echo(f"not run: {population.GLUON}: {reason}", err=True)
         known = [each for each in known if not each.file.startswith(population.GLUON)]
+    others = {each for name in targets for each in of_targets.unreached(name, sides)}
+    others -= {(each.file, each.function) for each in mutants}  # of another target
+    if others:
+        names = ", ".join(sorted({function for _, function in others}))
+        typer.echo(f"not mutated, as {' and '.join(targets)} cannot run them: {names}", err=True)
     if not mutants:
         raise typer.BadParameter("nothing to mutate here")
     drawn = mutants
@@ -114,7 +119,11 @@ def mutate(
     if whole:  # the population that the entries are about
         report.stale = explained.stale(known, mutants, None if sample else report.survivors)
     if targets and not report.interrupted:
-        about = [each for each in known_of_targets if _side(each.file) in sides]
+        about = [
+            each
+            for each in known_of_targets
+            if _side(each.file) in sides and (each.file, each.function) not in others
+        ]
         survivors = None if sample else report.survivors
         report.stale += explained.stale(about, mutants, survivors)
     tables.print_report(report)

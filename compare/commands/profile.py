@@ -37,7 +37,8 @@ def profile(
     wanted: Annotated[
         list[str] | None,
         typer.Option(
-            "--providers", help="Only these: cuda, eager, …; ours, peers. Default: triton,peers."
+            "--providers",
+            help="Only these: cuda, eager, …; ours, peers. Default: triton,peers; all of a target.",
         ),
     ] = None,
     dtype: Annotated[
@@ -83,7 +84,7 @@ def profile(
     if dtype is None:
         dtype = "float16" if "float16" in spec.dtypes else spec.dtypes[0]
     case = timed_case(spec, dtype, shape)
-    names = _names(spec, case, listed(wanted) or ["triton", "peers"])
+    names = _names(spec, case, listed(wanted) or ["ours" if spec.own else "triton", "peers"])
     files = out or Path("profile") / spec.file_name
     plan = _Plan(case, names, files, tensorboard, _ncu(ncu), steps, calls, json_file)
     outside = recording.started_under()

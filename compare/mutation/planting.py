@@ -21,8 +21,9 @@ from pathlib import Path
 from typing import Any
 
 from compare.checking.implementations import MODES, unavailable
+from compare.mutation import of_targets
 from compare.mutation.mutant import PACKAGES, ROOT, Edit, Mutant
-from compare.mutation.population import GLUON, is_target, judges, of_target
+from compare.mutation.population import GLUON, is_target, judges
 from compare.mutation.reach import CSRC
 from compare.ops import CUDA, sources
 
@@ -163,7 +164,7 @@ def _nothing(side: str, ops: list[str]) -> Iterator[Mutant]:
         text = (ROOT / file).read_text(encoding="utf-8")
         yield Mutant(side, file, "", nothing, text)
     for op in filter(is_target, ops):
-        for mutant in of_target(op, [side])[:1]:
+        for mutant in of_targets.mutants(op, [side])[:1]:
             yield replace(mutant, function="", edit=nothing)
 
 

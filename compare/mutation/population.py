@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 
-from compare.mutation import cuda_faults, reach, triton_faults
+from compare.mutation import cuda_faults, of_targets, reach, triton_faults
 from compare.mutation.mutant import ROOT, Mutant
 from compare.mutation.reach import CSRC
 from compare.ops import SPECS, sources, spec_of
@@ -33,25 +33,13 @@ def population(sides: list[str], ops: list[str], root: Path = ROOT) -> list[Muta
         if side in sides:
             mutants += (m for m in faults(file, _text(root, file)) if seen_by(m, ops, root))
     for op in filter(is_target, ops):
-        mutants += of_target(op, sides)
+        mutants += of_targets.mutants(op, sides)
     return mutants
 
 
 def is_target(op: str) -> bool:
     """Whether it is no op of this project's."""
     return ":" in op
-
-
-def of_target(name: str, sides: list[str]) -> list[Mutant]:
-    """Every mutant of the kernels that belong to a target."""
-    mutants: list[Mutant] = []
-    folder, own = sources(name)
-    for file in own:
-        if file.endswith(".py") and "triton" in sides:
-            mutants += triton_faults.faults(file, _text(folder, file))
-        elif file.endswith((".cu", ".cuh")) and "cuda" in sides:
-            mutants += cuda_faults.faults(file, _text(folder, file))
-    return mutants
 
 
 def gluon_missing(ops: list[str], root: Path = ROOT) -> str:
@@ -75,7 +63,7 @@ def seen_by(mutant: Mutant, ops: list[str], root: Path = ROOT) -> list[str]:
     files; where names tell of no op at all, the files that import each other do."""
     file = mutant.file
     if targets := [op for op in ops if is_target(op) and file in sources(op)[1]]:
-        return targets
+        return [op for op in targets if of_targets.reaches(op, mutant)]
     away = _reaching(root).get((file, reach.part_at(file, mutant.line, root)))
     if away is None:
         return _by_files(file, ops, root)

@@ -78,7 +78,7 @@ def _of_python(root: Path, file: str) -> Iterator[Part]:
     tree = ast.parse(_text(root, file))
     imported = {name: place for name, place in _imported(tree, root) if not _is_other(file, place)}
     for node in tree.body:
-        names = _defined(node)
+        names = defined(node)
         if names:
             first = min([node.lineno, *(d.lineno for d in getattr(node, "decorator_list", ()))])
             uses = frozenset(_used(node, file, imported))
@@ -91,7 +91,8 @@ def _is_other(file: str, place: Place) -> bool:
     return bool(engine) and place[0].startswith(("triton_kernels/ops/", "triton_kernels/activ"))
 
 
-def _defined(node: ast.stmt) -> frozenset[str]:
+def defined(node: ast.stmt) -> frozenset[str]:
+    """The names of a function, a class or an assignment."""
     if isinstance(node, (ast.FunctionDef, ast.ClassDef)):
         return frozenset([node.name])
     if isinstance(node, (ast.Assign, ast.AnnAssign)):
@@ -130,12 +131,12 @@ def _of_cuda(root: Path, file: str) -> Iterator[Part]:
     """A name may be in any of the files that are included."""
     text = _text(root, file)
     files = _included(root, file)
-    for names, begin, end, words in _declared(text):
+    for names, begin, end, words in declared(text):
         uses = frozenset((each, word) for each in files for word in words)
         yield Part(names, text.count("\n", 0, begin) + 1, text.count("\n", 0, end) + 1, uses)
 
 
-def _declared(text: str) -> Iterator[tuple[frozenset[str], int, int, frozenset[str]]]:
+def declared(text: str) -> Iterator[tuple[frozenset[str], int, int, frozenset[str]]]:
     """Macros, and what a brace or a semicolon ends at the top level: the names it declares, all
     before the brace, where it stands, and the names in it."""
     stream = tokens(text)

@@ -96,6 +96,14 @@ def test_bench_and_profile_of_one_side(folder: Path) -> None:
         assert lines == [case.format(shape) for shape in timed]
 
 
+def test_profile_takes_the_sides_that_there_are(folder: Path) -> None:
+    for name, sides in (("BOTH", "triton, cuda"), ("NO_TRITON", "cuda")):
+        done = command(folder, "profile", "--target", f"odd.specs:{name}", "--dry-run")
+        assert done.returncode == 0, done.stderr
+        case = f"odd.specs:{name} float32 3x5 contiguous normal seed=0: {sides}"
+        assert done.stdout.splitlines()[0] == case
+
+
 def test_sizes_that_operands_do_not_take(folder: Path) -> None:
     """The line that is named is the spec's."""
     text = "import compare\n\nBAD = compare.Function(\n    'bad', cuda=abs, oracle=abs, "

@@ -1,0 +1,187 @@
+"""Which functions of a package are mutated for a target: those that its spec can run."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner, Result
+
+from compare.cli import app
+from compare.mutation import of_targets, planting
+from compare.mutation.mutant import Mutant
+from compare.mutation.planting import Trial
+from compare.ops import _targets
+
+KERNELS = """
+import triton
+import triton.language as tl
+
+
+@triton.jit
+def twice(x):
+    return x * 2
+
+
+@triton.jit
+def scale_kernel(x_ptr, out_ptr, N, BLOCK: tl.constexpr):
+    i = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    tl.store(out_ptr + i, twice(tl.load(x_ptr + i, mask=i < N)), mask=i < N)
+
+
+@triton.jit
+def shift_kernel(x_ptr, out_ptr, N, BLOCK: tl.constexpr):
+    i = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    tl.store(out_ptr + i, tl.load(x_ptr + i, mask=i < N) + 1, mask=i < N)
+
+
+def scale(x):
+    scale_kernel[(1,)](x, x, 4, BLOCK=4)
+
+
+def shift(x):
+    shift_kernel[(1,)](x, x, 4, BLOCK=4)
+
+
+BY_NAME = {"shift": shift}
+"""
+SOURCE = """
+#include "inner.cuh"
+__global__ void scale_kernel(const float* x, float* out, int n) {
+  int i = blockIdx.x * blockDim.x + threadIdx.x;
+  if (i < n) out[i] = doubled(x[i]);
+}
+__global__ void shift_kernel(const float* x, float* out, int n) {
+  int i = blockIdx.x * blockDim.x + threadIdx.x;
+  if (i < n) out[i] = x[i] + 1;
+}
+torch::Tensor scale_forward(torch::Tensor x) {
+  scale_kernel<<<1, 32>>>(x.data_ptr<float>(), x.data_ptr<float>(), x.numel());
+  return x;
+}
+torch::Tensor shift(torch::Tensor x) {
+  shift_kernel<<<1, 32>>>(x.data_ptr<float>(), x.data_ptr<float>(), x.numel());
+  return x;
+}
+PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {
+  m.def("scale", &scale_forward, "x * 2");
+  m.def("shift", &shift);
+}
+"""
+SPECS = """
+import compare
+import cuda_reference
+from pair import kernels
+from pair.kernels import scale as scaled
+
+twin = cuda_reference.load("pair", [__file__.replace("specs.py", "pair.cu")])
+inline = cuda_reference.load_inline(
+    "extern \\"C\\" int f(float* x, cudaStream_t s) { return 0; }",
+    {"f": "float* x, cudaStream_t s"},
+)
+
+
+def spec(**given):
+    return compare.Function("pair", shapes=[(4,)], **given)
+
+
+def forward(name):
+    return lambda x: getattr(twin, name)(x)
+
+
+ONE = spec(triton=scaled, cuda=lambda x: twin.scale(x), oracle=lambda x: kernels.shift(x))
+OTHER = spec(triton=kernels.BY_NAME["shift"], oracle=lambda x: x + 1)
+STRING = spec(cuda=lambda x: inline.f(x), oracle=lambda x: x)
+globals()["HIDDEN"] = spec(triton=kernels.shift, oracle=lambda x: x + 1)
+CHOSEN = spec(cuda=forward("sca" + "le"), oracle=lambda x: x)
+"""
+SHIFTS, SCALES = {"shift_kernel"}, {"scale_kernel", "twice"}
+
+
+@pytest.fixture
+def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """Two kernels a side; a file of no language, that nobody imports; a header."""
+    folder = tmp_path / "pair"
+    folder.mkdir()
+    inner = "__device__ inline float doubled(float x) { return x * 2; }\n"
+    inner += "__device__ inline float unused(float x) { return x * 3; }\n"
+    files = {"__init__.py": "", "kernels.py": KERNELS, "specs.py": SPECS, "pair.cu": SOURCE}
+    for name, text in {**files, "template.py": "def {{ name }}(:\n", "inner.cuh": inner}.items():
+        (folder / name).write_text(text)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+    yield folder
+    for module in [name for name in sys.modules if name.partition(".")[0] == "pair"]:
+        del sys.modules[module]
+    for cached in (_targets.target, _targets.sources, of_targets._of_side, of_targets._spans):
+        cached.cache_clear()
+
+
+def functions(name: str, side: str) -> set[str]:
+    return {each.function for each in of_targets.mutants(f"pair.specs:{name}", [side])}
+
+
+def test_what_a_spec_names_is_mutated(package: Path) -> None:
+    """Through imports under other names, tables and names that C++ exports; of its oracle nothing,
+    and nothing of a side that it has not."""
+    assert functions("ONE", "triton") == SCALES
+    assert functions("ONE", "cuda") == {"scale_kernel", "scale_forward", "doubled"}
+    assert functions("OTHER", "triton") == SHIFTS
+    assert functions("OTHER", "cuda") == set()
+    others = of_targets.unreached("pair.specs:ONE", ["triton", "cuda"])
+    assert others == [
+        ("pair/kernels.py", "shift_kernel"),
+        ("pair/inner.cuh", "unused"),
+        ("pair/pair.cu", "shift_kernel"),
+        ("pair/pair.cu", "shift"),
+    ]
+
+
+def test_where_names_tell_nothing_everything_is_mutated(package: Path) -> None:
+    assert functions("HIDDEN", "triton") == SHIFTS | SCALES
+    assert functions("CHOSEN", "cuda") > {"scale_kernel", "shift_kernel"}
+    assert not of_targets.unreached("pair.specs:HIDDEN", ["triton"])
+    assert functions("STRING", "cuda") == set()
+
+
+EXPLAINED = """
+[[survivor]]
+file = "pair/kernels.py"
+function = "shift_kernel"
+statement = "no = such + line"
+mutant = "no = such - line"
+reason = "equivalent"
+because = "Of the other spec."
+"""
+
+
+def test_the_command_names_what_it_leaves_out(
+    package: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And an entry about it is not stale. Two targets have both kernels."""
+
+    def run(mutants: list[Mutant], plan: Any, jobs: int) -> Iterator[Trial]:
+        for each in mutants:
+            assert plan.request(each).count("pair.specs:") == 1  # its own spec alone judges it
+            yield Trial(each, "killed")
+
+    monkeypatch.setattr(planting, "healthy", lambda sides, plan: "")
+    monkeypatch.setattr(planting, "run", run)
+    (package / "explained.toml").write_text(EXPLAINED)
+
+    def mutate(*specs: str) -> Result:
+        named = [word for spec in specs for word in ("--target", f"pair.specs:{spec}")]
+        return CliRunner().invoke(app, ["mutate", *named, "--side", "triton"])
+
+    done = mutate("ONE")
+    assert done.exit_code == 0, done.output
+    assert "not mutated, as pair.specs:ONE cannot run them: shift_kernel" in done.output
+    done = mutate("ONE", "OTHER")
+    assert "not mutated" not in done.output
+    assert "stale: pair/kernels.py shift_kernel" in done.output
+    done = mutate("STRING")
+    assert done.exit_code == 2
+    assert "nothing to mutate here" in done.output
