@@ -118,14 +118,6 @@ class Reshaped(Form):
     x: Node
 
 
-@dataclass(frozen=True)
-class Spelled(Form):
-    """An activation of x, written out, that no kernel has."""
-
-    x: Node
-    refused: Refused
-
-
 class Signature(NamedTuple):
     """How a target's arguments are called, and what reads them."""
 
@@ -168,6 +160,7 @@ class Match:
             :class:`Matrix` or :class:`Row`.
         sizes: M, N, K of a product.
         act: the activation at the end of a product.
+        wider: those of the nodes that may have more digits than the result.
         views: those of the nodes that give the product's rows another shape; they follow the call.
         autocast: the dtype in which the call computes under autocast, where the nodes do not.
     """
@@ -180,6 +173,7 @@ class Match:
     sizes: Sizes = (None, None, None)
     act: str = "none"
     views: tuple[Node, ...] = ()
+    wider: tuple[Node, ...] = ()
     autocast: torch.dtype | None = None
 
     def nodes_hold(self, nodes: Iterable[Node]) -> bool:

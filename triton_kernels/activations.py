@@ -225,7 +225,8 @@ class Activation(NamedTuple):
     ``derivative``: of the result, or of the pre-activation where ``of_pre``. ``half_forward``,
     ``half_derivative``: for results of 16 bits, where those need less. ``straight``: made of
     straight lines, so that the second derivative is 0. ``torch_function``: of one that was
-    registered, as :func:`triton_kernels.register_activation` takes it.
+    registered, as :func:`triton_kernels.register_activation` takes it. ``written``: of one that a
+    graph composes, for plans.
     """
 
     forward: Any
@@ -235,6 +236,7 @@ class Activation(NamedTuple):
     of_pre: bool = False
     straight: bool = False
     torch_function: Any = None
+    written: str = ""
 
     def forward_for(self, result: torch.dtype, compute: torch.dtype) -> Any:
         """The activation for results and inputs of these dtypes."""

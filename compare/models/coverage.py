@@ -20,6 +20,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.fx import GraphModule, Node
 
+from triton_kernels.activations import ACTIVATIONS
 from triton_kernels.graph.compiling import explain
 from triton_kernels.graph.planning import Plan, label
 
@@ -131,7 +132,7 @@ def _products(module: GraphModule, plan: Plan, repeated: float) -> Iterator[Prod
             continue
         flops = 2.0 * math.prod(shape) * rows[-1] * (repeated if _in_layer(node) else 1.0)
         if called in FUSED:
-            activated = not {"none", None}.issuperset(_acts(node, called))
+            activated = any(map(_curved, _acts(node, called)))
             yield Product(node.name, flops, "activation" if activated else "", True)
         elif not _batched(node):
             end, last = _end(node)
@@ -145,6 +146,14 @@ def _acts(node: Node, called: str) -> set[Any]:
     if called == "linear_gelu":
         return {"gelu"}
     return {node.kwargs.get("act"), *(a for a in node.args if isinstance(a, str))}
+
+
+def _curved(act: str | None) -> bool:
+    """Whether an activation is more than sums and factors, as the plan of a graph may compose."""
+    if act in (None, "none"):
+        return False
+    written = ACTIVATIONS[act].written if act in ACTIVATIONS else ""
+    return not written or "(" in re.sub(r"(?<!\w)\(", "", written)
 
 
 def _end(node: Node) -> tuple[str, Node]:

@@ -25,7 +25,8 @@ from torch import nn
 
 def make():
     torch.manual_seed(0)
-    net = nn.Sequential(nn.Linear(8, 16), nn.GELU(), nn.Linear(16, 8), nn.ELU(), nn.Linear(8, 8))
+    first = nn.Linear(8, 16), nn.GELU(), nn.Linear(16, 8)
+    net = nn.Sequential(*first, nn.Threshold(0, 1), nn.Linear(8, 8))
     return net.eval().to("meta"), torch.randn(4, 8, device="meta")
 
 def wrong():
@@ -81,6 +82,7 @@ WRITTEN = {
     "behind real dropout": (lambda h: F.elu(F.dropout(h, 0.5, training=True)), ""),
     "seen by others": (lambda h: F.elu(h) + h.sum(), ""),
     "norm": (lambda h: F.layer_norm(h, (8,)), ""),
+    "a number": (lambda h: h * 0.5 + 1, ""),
     "residual": (lambda h: h + torch.ones(4, 8, device="meta"), ""),
 }
 

@@ -125,7 +125,7 @@ def aliased(m: Apply, x: Tensor, y: Tensor) -> Tensor:
 
 def used_twice(m: Apply, x: Tensor, y: Tensor) -> Tensor:
     product = F.linear(x, m.w)
-    return F.relu(product) - product
+    return F.relu(product) - product.flip(-1)
 
 
 # name → what is written, and words of the reason
@@ -135,7 +135,6 @@ REFUSED: dict[str, tuple[Callable[..., Any], str]] = {
         lambda m, x, y: (lambda p: (F.relu(p), p))(F.linear(x, m.w)),
         "has 2 users",
     ),
-    "added to itself": (lambda m, x, y: (lambda p: p + p)(x @ m.w), "matmul is used twice"),
     "scaled, to itself": (lambda m, x, y: (lambda p: p + p)(x * 3), "mul is used twice"),
     "relu scaled, to itself": (
         lambda m, x, y: (lambda p: p + p)(x.relu() * 3),
@@ -156,13 +155,19 @@ REFUSED: dict[str, tuple[Callable[..., Any], str]] = {
     "bias of one": (lambda m, x, y: F.relu(x @ m.w + m.b[:1]), "a bias of shape (1,)"),
     "row per batch": (lambda m, x, y: F.relu(x @ m.w + y[:1]), "(1, 3, 8), broadcasts"),
     "two residuals": (lambda m, x, y: F.relu(F.linear(x, m.w, m.b) + y + x), "more than one"),
-    "slope": (lambda m, x, y: F.leaky_relu(F.linear(x, m.w), 0.2), "slope 0.2, not 0.01"),
+    "slope": (
+        lambda m, x, y: F.leaky_relu(F.linear(x, m.w), 0.2, inplace=True),
+        "slope 0.2, not 0.01",
+    ),
     "scaled with bias": (
         lambda m, x, y: torch.add(y[0], torch.addmm(y[0], x[0], m.w) + m.b, alpha=2),
         "scaled by 2, too",
     ),
     "lone": (lambda m, x, y: F.linear(x, m.w), "nothing to fuse with it"),
-    "unknown follows": (lambda m, x, y: F.elu(F.linear(x, m.w)), "fuse with it, used by elu"),
+    "unknown follows": (
+        lambda m, x, y: F.rrelu(F.linear(x, m.w)),
+        "fuse with it, used by rrelu",
+    ),
 }
 
 

@@ -103,7 +103,7 @@ LEFT: dict[str, Callable[..., Any]] = {
     "stride": lambda m, x, y: F.relu(convolved(m, x, stride=2)),
     "padding": lambda m, x, y: F.relu(convolved(m, x, padding=1)),
     "groups": lambda m, x, y: F.relu(F.conv2d(images(x), m.v[:, :4, None, None], groups=2)),
-    "a residual of a convolution": lambda m, x, y: F.relu(convolved(m, x) + 0.5 * convolved(m, y)),
+    "a residual of a convolution": lambda m, x, y: F.relu(convolved(m, x) + convolved(m, y)),
 }
 
 

@@ -398,6 +398,19 @@ def same_shape(a: torch.Tensor, b: torch.Tensor) -> bool:
     return all(statically_known_true(m == n) for m, n in zip(a.shape, b.shape))
 
 
+def as_wide(node: Node, x: Node) -> bool:
+    """Whether a value has x's shape, and at least its digits."""
+    value, of = tensor_of(node), tensor_of(x)
+    return (
+        value is not None
+        and of is not None
+        and value.is_floating_point()
+        and value.dtype.itemsize >= of.dtype.itemsize
+        and (value.dtype == of.dtype or of.dtype.itemsize < value.dtype.itemsize)
+        and same_shape(value, of)
+    )
+
+
 def value(operand: Operand | None) -> torch.Tensor | None:
     """What is known of an operand: its example value. None if there is none."""
     if isinstance(operand, Attribute):

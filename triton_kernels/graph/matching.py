@@ -21,6 +21,7 @@ from triton_kernels import _precision, ops
 from triton_kernels._fusion import (
     Activation,
     Divided,
+    Form,
     Match,
     Matrix,
     Operand,
@@ -31,12 +32,11 @@ from triton_kernels._fusion import (
     Row,
     Scaled,
     Sizes,
-    Spelled,
     Sum,
     Times,
     Transposed,
 )
-from triton_kernels.graph import canonical, effects, forms
+from triton_kernels.graph import canonical, composing, effects, forms
 from triton_kernels.graph.registered import registered_modules
 from triton_kernels.graph.spelling import Spellings
 from triton_kernels.nn.rows import gemm_bias_act_of_rows, pointwise_convolution
@@ -70,6 +70,7 @@ class Matcher:
                 self.forms[node] = Reshaped(source)
         self._position = {node: i for i, node in enumerate(module.graph.nodes)}
         self._inner = self._read_spellings()
+        self._composed = self._read_composed()
         self._order = list(module.graph.nodes)
         self._autocast = effects.autocast(module.graph, casts)
 
@@ -79,7 +80,10 @@ class Matcher:
         Raises:
             Misfit: there is the structure of one, but it must not be fused.
         """
-        match = self._elementwise(root) if name == "elementwise" else self._epilogue(root)
+        if name == "elementwise":
+            match = self._elementwise(root)
+        else:
+            match = self.composed(root) or self._epilogue(root, self.forms[root])
         if match is not None:
             self._check(match)
         return match
@@ -101,6 +105,7 @@ class Matcher:
         What is neither is elementwise as it is written."""
         spellings = Spellings(list(self.module.graph.nodes))
         taken: set[Node] = set()
+        self._spelled = spellings.found
         for root, form in spellings.found.items():
             users = list(root.users)
             gate = len(users) == 1 and isinstance(self.forms[users[0]], Times)
@@ -108,6 +113,30 @@ class Matcher:
                 self.forms[root] = form
                 taken.add(root)
         return {node for node, root in spellings.inner.items() if root in taken}
+
+    def _read_composed(self) -> dict[Node, Activation]:
+        """The activations of products and of gates that are none of those with a name: each that
+        is no part of a longer one."""
+        composed: dict[Node, Activation] = {}
+        inside: set[Node] = set()
+        for root in reversed(self.module.graph.nodes):
+            if root in inside or root in self._inner or self._named(root):
+                continue
+            activation = composing.composed(root, self._ends_in_product, self._spelled)
+            if activation is None:
+                continue
+            composed[root] = activation
+            inside.update(activation.inner)
+            users = list(root.users)
+            if len(users) == 1 and isinstance(self.forms[users[0]], Times):
+                self.forms[root] = activation
+                self._inner.update(activation.inner)
+        return composed
+
+    def _named(self, root: Node) -> bool:
+        """Whether it is an activation of a product that the kernels have by name."""
+        form = self.forms[root]
+        return isinstance(form, Activation) and self._ends_in_product(form.x)
 
     def _ends_in_product(self, node: Node) -> bool:
         try:
@@ -127,10 +156,23 @@ class Matcher:
 
     # ---- products ----
 
-    def _epilogue(self, root: Node) -> Match | None:
-        form, act, top = self.forms[root], "none", root
+    def composed(self, root: Node) -> Match | None:
+        """The match of a product with the composed activation that ends with a node, or None."""
+        activation = self._composed.get(root)
+        if activation is None:
+            return None
+        try:
+            match = self._epilogue(root, activation)
+            if match is not None:
+                self._check(match)
+        except Misfit:
+            return None
+        return match
+
+    def _epilogue(self, root: Node, form: Form | None) -> Match | None:
+        act, top = "none", root
         inner: tuple[Node, ...] = ()
-        if isinstance(form, (Refused, Spelled)):
+        if isinstance(form, Refused):
             self._say_why(root, form)
             return None
         if isinstance(form, Activation):
@@ -148,14 +190,10 @@ class Matcher:
         if len(nodes) == 1:  # one call of a library that does the same
             return None
         nodes = tuple(sorted(nodes, key=self._position.__getitem__))
-        return self._product(product, nodes, act)
+        return replace(self._product(product, nodes, act), wider=inner)
 
-    def _say_why(self, root: Node, form: Refused | Spelled) -> None:
+    def _say_why(self, root: Node, form: Refused) -> None:
         """The reason, where what is refused follows a product."""
-        if isinstance(form, Spelled):
-            if self._ends_in_product(form.x):
-                raise Misfit(form.refused.reason)
-            return
         first = root.args[0] if root.args else None
         if isinstance(first, Node) and isinstance(self.forms[first], Product):
             raise Misfit(form.reason)
@@ -288,7 +326,8 @@ class Matcher:
                 raise Misfit(f"in place: {node.target if node.op != 'call_function' else node}")
 
     def _check_tensors(self, match: Match) -> None:
-        nodes = [node for node in match.nodes if node not in self._inner]  # those may be wider
+        wider = {*self._inner, *match.wider}
+        nodes = [node for node in match.nodes if node not in wider]
         operands: list[Operand] = [*match.operands(), *nodes]
         values = [(_label(operand), forms.value(operand)) for operand in operands]
         known = [(label, v) for label, v in values if v is not None]
@@ -323,7 +362,7 @@ class Matcher:
                 raise Misfit(f"{_label(operand)} is float64, which autocast leaves")
         for node in match.nodes:
             v = forms.value(node)
-            if v is not None and v.dtype != lower and node not in self._inner:
+            if v is not None and v.dtype != lower and node not in match.wider:
                 name = str(lower).removeprefix("torch.")
                 raise Misfit(f"{node.name} is {_dtype(v)}, and autocast's products {name}")
 

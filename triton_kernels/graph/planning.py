@@ -11,6 +11,7 @@ from typing import Any
 from torch.fx import GraphModule, Node
 
 from triton_kernels._fusion import Attribute, Match, Matrix, Product, Row, Transposed
+from triton_kernels.activations import ACTIVATIONS
 from triton_kernels.graph import canonical, capabilities, effects, forms
 from triton_kernels.graph.matching import PASSES, Matcher, Misfit
 
@@ -145,6 +146,9 @@ class _Rewriting:
         for root in reversed(list(self.module.graph.nodes)):
             if root in gone or root.op == "output":
                 continue
+            if name == "elementwise" and (kept := self._for_product(matcher, root)):
+                gone.update(kept)
+                continue
             try:
                 match = matcher.find(name, root)
             except Misfit as misfit:
@@ -158,6 +162,14 @@ class _Rewriting:
             else:
                 self._apply(match, verdict)
                 gone.update(match.nodes)
+
+    def _for_product(self, matcher: Matcher, root: Node) -> tuple[Node, ...]:
+        """The nodes that end with this one, if the next pass makes them one kernel with a
+        product."""
+        if "epilogue" not in self.options.active_passes:
+            return ()
+        match = matcher.composed(root)
+        return () if match is None or judge(matcher, match, self.options).refusal else match.nodes
 
     def plan(self) -> Plan:
         order = list(self.module.graph.nodes)
@@ -206,7 +218,8 @@ class _Rewriting:
         for node in match.nodes:
             self._steps.pop(node, None)
         estimated = verdict.source == capabilities.ESTIMATED
-        self._steps[call] = Step(match.kernel, names, verdict.score or 0.0, match.act, estimated)
+        act = ACTIVATIONS[match.act].written or match.act
+        self._steps[call] = Step(match.kernel, names, verdict.score or 0.0, act, estimated)
 
     def _inserted(self, argument: Any) -> Any:
         """An argument of the call, with the nodes that make it inserted."""

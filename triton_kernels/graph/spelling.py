@@ -17,8 +17,8 @@ import torch
 import torch.nn.functional as F
 from torch.fx import Node
 
-from triton_kernels._fusion import Activation, Refused, Spelled
-from triton_kernels.graph.forms import same_shape, tensor_of
+from triton_kernels._fusion import Activation
+from triton_kernels.graph.forms import as_wide, tensor_of
 from triton_kernels.graph.registered import registered
 
 Power = tuple[Any, int]  # what is raised: "x", or a function's name with its argument
@@ -83,8 +83,8 @@ def _product(*factors: Polynomial) -> Polynomial:
 _ONE: Polynomial = {(): 1.0}
 _HALF: Polynomial = {(("x", 1),): 0.5}
 _ROOT = math.sqrt(2 / math.pi)
-# What is written, expanded, and the activation that it is; or why no kernel has it.
-KNOWN: tuple[tuple[Polynomial, str | Refused], ...] = (
+# What is written, expanded, and the activation that it is.
+KNOWN: tuple[tuple[Polynomial, str], ...] = (
     (_product(X, _curve("sigmoid", X)), "silu"),
     (_product(_HALF, _plus(_ONE, _curve("erf", {(("x", 1),): math.sqrt(0.5)}))), "gelu"),
     (
@@ -92,10 +92,6 @@ KNOWN: tuple[tuple[Polynomial, str | Refused], ...] = (
         "gelu_tanh",
     ),
     (_product(X, _curve("sigmoid", _cubic(2 * _ROOT, 2 * 0.044715 * _ROOT))), "gelu_tanh"),
-    (
-        _product(X, _curve("sigmoid", {(("x", 1),): 1.702})),
-        Refused("x·sigmoid(1.702·x), an activation that no kernel has"),
-    ),
 )
 
 
@@ -143,7 +139,7 @@ class _Expansion:
         if argument is self.x:
             return X
         operands = _operands(argument)
-        if operands is None or not _as_wide(argument, self.x):
+        if operands is None or not as_wide(argument, self.x):
             return None
         self.nodes.add(argument)
         return self._computed(argument, operands) if len(self.nodes) <= MOST_NODES else None
@@ -199,19 +195,6 @@ def _operands(node: Node) -> tuple[Any, ...] | None:
     return tuple(given)
 
 
-def _as_wide(node: Node, x: Node) -> bool:
-    """Whether a value has x's shape, and at least its digits."""
-    value, of = tensor_of(node), tensor_of(x)
-    return (
-        value is not None
-        and of is not None
-        and value.is_floating_point()
-        and value.dtype.itemsize >= of.dtype.itemsize
-        and (value.dtype == of.dtype or of.dtype.itemsize < value.dtype.itemsize)
-        and same_shape(value, of)
-    )
-
-
 class Spellings:
     """The activations that a graph writes out.
 
@@ -221,7 +204,7 @@ class Spellings:
     """
 
     def __init__(self, nodes: list[Node]) -> None:
-        self.found: dict[Node, Activation | Spelled] = {}
+        self.found: dict[Node, Activation] = {}
         self.inner: dict[Node, Node] = {}
         # How many operations below a curve each node is, of those that are not far.
         below: dict[Node, int] = {}
@@ -254,17 +237,14 @@ class Spellings:
             if written is None:
                 continue
             tolerance = min(4 * torch.finfo(of.dtype).eps, 1e-6)
-            for known, what in KNOWN:
+            for known, name in KNOWN:
                 if _alike(written, known, tolerance):
-                    self._note(root, x, expansion.nodes, what)
+                    self._note(root, x, expansion.nodes, name)
                     return
 
-    def _note(self, root: Node, x: Node, nodes: set[Node], what: str | Refused) -> None:
+    def _note(self, root: Node, x: Node, nodes: set[Node], name: str) -> None:
         inner = tuple(node for node in root.graph.nodes if node in nodes and node is not root)
-        if isinstance(what, Refused):
-            self.found[root] = Spelled(x, what)
-        else:
-            self.found[root] = Activation(what, x, inner)
+        self.found[root] = Activation(name, x, inner)
         self.inner.update(dict.fromkeys(inner, root))
 
 

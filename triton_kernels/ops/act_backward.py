@@ -308,7 +308,7 @@ class _ActBackward(Operator):
         self, ctx: Any, grad_dx: Tensor | None, grad_sums: Tensor | None = None
     ) -> tuple[Tensor | None, ...]:
         (saved,) = ctx.saved_tensors
-        if ctx.needs_input_grad[1] and ctx.act not in STRAIGHT:
+        if ctx.needs_input_grad[1] and not ACTIVATIONS[ctx.act].straight:
             raise NotImplementedError(
                 f"act_backward(): the second derivative of '{ctx.act}' is not there; "
                 f"of {', '.join(STRAIGHT)} it is"

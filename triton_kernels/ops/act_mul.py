@@ -272,7 +272,7 @@ class _ActMulBackward(Operator):
         sums: list[Tensor | None] = [None, None, None]
         if of_dgate is not None:
             of_dgate = of_dgate.resolve_neg()
-            if needed[1] and act not in STRAIGHT:
+            if needed[1] and not ACTIVATIONS[act].straight:
                 raise NotImplementedError(
                     f"act_mul_backward(): the second derivative of '{act}' is not there; "
                     f"of {', '.join(STRAIGHT)} it is"

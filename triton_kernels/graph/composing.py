@@ -1,0 +1,215 @@
+"""Activations that a graph composes of several operations, as gelu(hardtanh(x/2, −2, 2)), or of one
+that has no name here, as mish: made into jit functions, the value and the derivative.
+
+Whatever computes each element of its result from that element of one tensor, and numbers, is one.
+The kernels compute it in float32 or more and round once, where the operations round each.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import linecache
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from torch.fx import Node
+from triton.language.extra import libdevice
+
+from triton_kernels import activations
+from triton_kernels._fusion import Activation
+from triton_kernels.activations import ACTIVATIONS
+from triton_kernels.graph import curves
+from triton_kernels.graph.forms import as_wide, same_shape, tensor_of
+from triton_kernels.graph.primitives import BINARY, PRIMITIVES, Step, read
+
+MOST_NODES = 24
+
+
+# What the texts of primitives name.
+_NAMES = {**vars(activations), **vars(curves), "libdevice": libdevice}
+
+# Numbers, x as 0, and the steps before as 1, 2, …
+Written = tuple[tuple[str, tuple[int | float, ...], tuple[float, ...]], ...]
+
+
+def composed(
+    root: Node, starts: Callable[[Node], bool], spelled: Mapping[Node, Activation]
+) -> Activation | None:
+    """The activation that ends with a node and is longest, of a value that ``starts``; ``spelled``:
+    those that several operations write out."""
+    if _read(root, spelled) is None:
+        return None
+    for x in _cone(root, spelled):
+        if starts(x) and _like(root, x):
+            expression = _Expression(x, spelled)
+            if expression.of(root) is not None and expression.closed(root):
+                name = _registered(tuple(expression.steps))
+                inner = expression.nodes - {x, root}
+                return Activation(name, x, tuple(n for n in root.graph.nodes if n in inner))
+    return None
+
+
+def _read(node: Node, spelled: Mapping[Node, Activation]) -> Step | None:
+    form = spelled.get(node)
+    if form is not None and form.name in PRIMITIVES:
+        return Step(form.name, (form.x,))
+    return read(node)
+
+
+def _like(root: Node, x: Node) -> bool:
+    """Whether the result has x's dtype and shape."""
+    before, after = tensor_of(x), tensor_of(root)
+    if before is None or after is None or not before.is_floating_point():
+        return False
+    return before.dtype == after.dtype and same_shape(before, after)
+
+
+def _cone(root: Node, spelled: Mapping[Node, Activation]) -> list[Node]:
+    """What the expression may be one in, from the first: the operations that it is made of are in
+    between."""
+    seen: dict[Node, None] = {}
+    waiting = [root]
+    while waiting and len(seen) < 2 * MOST_NODES:
+        node = waiting.pop()
+        step = _read(node, spelled)
+        for each in () if step is None else step.operands:
+            if isinstance(each, Node) and each not in seen:
+                seen[each] = None
+                waiting.append(each)
+    return [node for node in root.graph.nodes if node in seen]
+
+
+class _Expression:
+    """An expression in x, as steps of which each names those before."""
+
+    def __init__(self, x: Node, spelled: Mapping[Node, Activation]) -> None:
+        self.x, self.spelled = x, spelled
+        self.index: dict[Node, int] = {x: 0}
+        self.steps: list[Any] = []
+        self.nodes: set[Node] = {x}
+
+    def of(self, operand: Any) -> int | float | None:
+        if not isinstance(operand, Node):
+            return float(operand)
+        if operand in self.index:
+            return self.index[operand]
+        step = _read(operand, self.spelled)
+        if step is None or len(self.steps) >= MOST_NODES or not as_wide(operand, self.x):
+            return None
+        operands = [self.of(each) for each in step.operands]
+        if any(each is None for each in operands):
+            return None
+        self.steps.append((step.name, tuple(operands), step.numbers))
+        self.index[operand] = len(self.steps)
+        self.nodes.add(operand)
+        if operand in self.spelled:
+            self.nodes.update(self.spelled[operand].inner)
+        return self.index[operand]
+
+    def closed(self, root: Node) -> bool:
+        """Whether nobody else sees what is between."""
+        return all(user in self.nodes for n in self.nodes - {self.x, root} for user in n.users)
+
+
+# ---- jit functions ----
+
+
+@functools.cache
+def _registered(steps: Written) -> str:
+    """The name under which the kernels know the expression."""
+    digest = hashlib.sha256(repr(steps).encode()).hexdigest()[:10]
+    name = f"composed_{digest}"
+    straight = all(_straight(step) for step in steps)
+    forward, derivative = _jit(name, *_texts(name, steps))
+    record = activations.Activation(
+        forward, derivative, of_pre=True, straight=straight, written=written(steps)
+    )
+    ACTIVATIONS.setdefault(name, record)
+    return name
+
+
+def _straight(step: Any) -> bool:
+    """Whether an operation of straight lines makes straight lines."""
+    name, operands, _ = step
+    if name in PRIMITIVES:
+        return PRIMITIVES[name].straight
+    variable = [isinstance(each, int) for each in operands]
+    return name in ("add", "sub") or (sum(variable) == 1 and (name == "mul" or variable[0]))
+
+
+def _texts(name: str, steps: Written) -> tuple[str, str]:
+    """The two functions."""
+    values, slopes = [], []
+    for i, (what, operands, numbers) in enumerate(steps, 1):
+        a, *b = (_text(each) for each in operands)
+        if what in PRIMITIVES:
+            given = dict(zip("pqr", map(repr, numbers)), x=a, y=f"v{i}")
+            values.append(f"v{i} = {PRIMITIVES[what].value.format(**given)}")
+            factors = [PRIMITIVES[what].slope]
+        else:
+            given = {"a": a, "b": b[0], "y": f"v{i}"}
+            value, *factors = BINARY[what]
+            values.append(f"v{i} = {value.format(**given)}")
+        terms = [
+            _times(f"({factor.format(**given)})", each)
+            for factor, each in zip(factors, operands)
+            if isinstance(each, int)
+        ]
+        slopes.append(f"d{i} = {' + '.join(terms)}")
+    last = len(steps)
+    both = [line for pair in zip(values, slopes) for line in pair]
+    return (
+        _function(name, values, f"v{last}"),
+        _function(
+            f"{name}_derivative", ["one = tl.full(x.shape, 1.0, x.dtype)", *both], f"d{last}"
+        ),
+    )
+
+
+def _text(operand: int | float) -> str:
+    if isinstance(operand, float):
+        return f"({operand!r})"
+    return f"v{operand}" if operand else "x"
+
+
+def _times(factor: str, operand: int) -> str:
+    return f"{factor} * d{operand}" if operand else f"{factor} * one"
+
+
+def _function(name: str, lines: Sequence[str], result: str) -> str:
+    body = "".join(f"    {line}\n" for line in [*lines, f"return {result}"])
+    return f"@triton.jit\ndef {name}(x):\n{body}"
+
+
+def _jit(name: str, *texts: str) -> tuple[Any, ...]:
+    """The functions that are written; Triton asks linecache for their text."""
+    names: dict[str, Any] = {**_NAMES, "__name__": __name__}
+    functions: list[Any] = []
+    for text in texts:
+        file = f"<{name} {len(functions)}>"
+        linecache.cache[file] = (len(text), None, text.splitlines(keepends=True), file)
+        exec(compile(text, file, "exec"), names)  # of numbers and the texts of this package
+        function = text.partition("def ")[2].partition("(")[0]
+        functions.append(names[function])
+    return tuple(functions)
+
+
+# ---- for people ----
+
+_SIGNS = {"add": "+", "sub": "-", "mul": "*", "div": "/"}
+
+
+def written(steps: Written) -> str:
+    """The expression as plans print it: gelu(hardtanh(0.5 * x, -2, 2))."""
+    texts = ["x"]
+    for name, operands, numbers in steps:
+        first, *others = (texts[e] if isinstance(e, int) else f"{e:g}" for e in operands)
+        if name in _SIGNS:
+            texts.append(f"({first} {_SIGNS[name]} {others[0]})")
+        elif name == "identity":
+            texts.append(first)
+        else:
+            bare = first[1:-1] if first.startswith("(") and first.endswith(")") else first
+            texts.append(f"{name}({', '.join([bare, *(f'{n:g}' for n in numbers)])})")
+    return texts[-1]

@@ -1,0 +1,33 @@
+"""Jit functions that the texts of :mod:`triton_kernels.graph.primitives` name, beside those of
+:mod:`triton_kernels.activations`."""
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+
+from triton_kernels.activations import sigmoid
+
+
+@triton.jit
+def square(x):
+    return x * x
+
+
+@triton.jit
+def tanh_of_softplus(x):
+    """tanh(log(1 + exp(x))), which is n/(n + 2) for n = exp(x)·(exp(x) + 2)."""
+    power = tl.exp(tl.where(x > 20.0, 20.0, x))  # where it is 1 in float64, too
+    n = power * (power + 2.0)
+    return n / (n + 2.0)
+
+
+@triton.jit
+def mish(x):
+    return x * tanh_of_softplus(x)
+
+
+@triton.jit
+def mish_derivative(x):
+    t = tanh_of_softplus(x)
+    return t + x * sigmoid(x) * (1.0 - t) * (1.0 + t)

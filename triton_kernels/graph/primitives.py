@@ -1,0 +1,261 @@
+"""Operations of one tensor, element by element, that activations are composed of: each with its
+value and its derivative as a jit function computes them.
+
+At kinks the derivatives are torch's, and what torch's say of NaN.
+"""
+
+from __future__ import annotations
+
+import math
+import operator
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+import torch
+import torch.nn.functional as F
+from torch.fx import Node
+
+from triton_kernels.activations import GELU_APPROXIMATIONS
+
+
+class Primitive(NamedTuple):
+    """Texts in {x}, the argument, {y}, the value, and {p}, {q}, {r}, numbers. ``straight``: made of
+    straight lines."""
+
+    value: str
+    slope: str
+    straight: bool = False
+
+
+# A derivative may name ``one``, a block of ones of x's dtype: two numbers alone would make a
+# float32 of a float64.
+PRIMITIVES = {
+    "identity": Primitive("{x}", "1.0", straight=True),
+    "detach": Primitive("{x}", "0.0", straight=True),
+    "neg": Primitive("-{x}", "-1.0", straight=True),
+    "abs": Primitive("tl.abs({x})", "tl.where({x} > 0, one, tl.where({x} < 0, -one, 0.0))", True),
+    "relu": Primitive("relu({x})", "relu_derivative({y})", straight=True),
+    "leaky_relu": Primitive(
+        "tl.where({x} > 0, {x}, {p} * {x})", "tl.where({x} > 0, one, {p} * one)", straight=True
+    ),
+    "hardtanh": Primitive(
+        "tl.where({x} > {q}, {q}, tl.where({x} < {p}, {p}, {x}))",
+        "tl.where(({x} <= {p}) | ({x} >= {q}), 0.0, one)",
+        straight=True,
+    ),
+    "clamp": Primitive(
+        "tl.where({x} > {q}, {q}, tl.where({x} < {p}, {p}, {x}))",
+        "tl.where(({x} >= {p}) & ({x} <= {q}), one, 0.0)",
+        straight=True,
+    ),
+    "clamp_min": Primitive(
+        "tl.where({x} < {p}, {p}, {x})", "tl.where({x} >= {p}, one, 0.0)", straight=True
+    ),
+    "clamp_max": Primitive(
+        "tl.where({x} > {p}, {p}, {x})", "tl.where({x} <= {p}, one, 0.0)", straight=True
+    ),
+    "hardsigmoid": Primitive(
+        "tl.where({x} > 3.0, 1.0, tl.where({x} < -3.0, 0.0, {x} / 6.0 + 0.5))",
+        "tl.where(({x} > -3.0) & ({x} < 3.0), one / 6.0, 0.0)",
+        straight=True,
+    ),
+    "hardswish": Primitive(
+        "{x} * tl.where({x} > 3.0, 1.0, tl.where({x} < -3.0, 0.0, {x} / 6.0 + 0.5))",
+        "tl.where({x} <= -3.0, 0.0, tl.where({x} < 3.0, {x} / 3.0 + 0.5, one))",
+    ),
+    "gelu": Primitive("gelu({x})", "gelu_derivative({x})"),
+    "gelu_tanh": Primitive("gelu_tanh({x})", "gelu_tanh_derivative({x})"),
+    "silu": Primitive("silu({x})", "silu_derivative({x})"),
+    "sigmoid": Primitive("sigmoid({x})", "sigmoid_derivative({y})"),
+    "tanh": Primitive("tanh({x})", "tanh_derivative({y})"),
+    "erf": Primitive("tl.erf({x})", "1.1283791670955126 * tl.exp(-{x} * {x})"),
+    "exp": Primitive("tl.exp({x})", "{y}"),
+    "square": Primitive("{x} * {x}", "2.0 * {x}"),
+    "cube": Primitive("{x} * {x} * {x}", "3.0 * {x} * {x}"),
+    # p·x, and of negative x q·(exp(r·x) − 1).
+    "elu": Primitive(
+        "tl.where({x} > 0, {p} * {x}, {q} * libdevice.expm1({r} * {x}))",
+        "tl.where({x} <= 0, {q} * {r} * tl.exp({r} * {x}), {p} * one)",
+    ),
+    "softplus": Primitive(
+        "tl.where({p} * {x} > {q}, {x}, libdevice.log1p(tl.exp({p} * {x})) / {p})",
+        "tl.where({p} * {x} > {q}, one, sigmoid({p} * {x}))",
+    ),
+    "mish": Primitive("mish({x})", "mish_derivative({x})"),
+    "softsign": Primitive("{x} / (1.0 + tl.abs({x}))", "one / square(1.0 + tl.abs({x}))"),
+    "logsigmoid": Primitive(
+        "tl.where({x} < 0, {x}, 0.0) - libdevice.log1p(tl.exp(-tl.abs({x})))", "sigmoid(-{x})"
+    ),
+}  # fmt: skip
+
+# Of a and b, values or numbers: the value {y}, and the derivatives by a and by b.
+BINARY = {
+    "add": ("{a} + {b}", "1.0", "1.0"),
+    "sub": ("{a} - {b}", "1.0", "-1.0"),
+    "mul": ("{a} * {b}", "{b}", "{a}"),
+    "div": ("{a} / {b}", "1.0 / {b}", "-{y} / {b}"),
+}
+
+# ---- calls ----
+
+Given = dict[str, Any]
+Numbers = tuple[float, ...]
+
+
+@dataclass(frozen=True)
+class Call:
+    """What calls a primitive: the names of its arguments, those that have defaults, and what
+    primitive with which numbers they make."""
+
+    name: str
+    names: tuple[str, ...] = ("input",)
+    defaults: Mapping[str, Any] = field(default_factory=dict)
+    make: Callable[[Given], tuple[str, Numbers] | None] | None = None
+
+
+def _gelu(given: Given) -> tuple[str, Numbers] | None:
+    name = GELU_APPROXIMATIONS.get(given["approximate"])
+    return None if name is None else (name, ())
+
+
+def _clamp(given: Given) -> tuple[str, Numbers] | None:
+    least, most = given["min"], given["max"]
+    if least is None and most is None:
+        return None
+    if most is None:
+        return "clamp_min", (least,)
+    if least is None:
+        return "clamp_max", (most,)
+    return ("clamp", (least, most)) if least <= most else None
+
+
+def _pow(given: Given) -> tuple[str, Numbers] | None:
+    name = {2: "square", 3: "cube"}.get(given["exponent"])
+    return None if name is None else (name, ())
+
+
+_SELU = 1.0507009873554805, 1.0507009873554805 * 1.6732632423543772, 1.0
+_INPLACE = {"inplace": False}
+_CLAMP = Call("clamp", ("input", "min", "max"), {"min": None, "max": None}, _clamp)
+CALLS: dict[Any, Call] = {
+    **dict.fromkeys((F.relu, torch.relu, "relu"), Call("relu", ("input", "inplace"), _INPLACE)),
+    F.silu: Call("silu", ("input", "inplace"), _INPLACE),
+    F.gelu: Call("gelu", ("input", "approximate"), {"approximate": "none"}, _gelu),
+    **dict.fromkeys((F.sigmoid, torch.sigmoid, "sigmoid"), Call("sigmoid")),
+    **dict.fromkeys((F.tanh, torch.tanh, "tanh"), Call("tanh")),
+    **dict.fromkeys((torch.erf, torch.special.erf, "erf"), Call("erf")),
+    **dict.fromkeys((torch.exp, "exp"), Call("exp")),
+    **dict.fromkeys((torch.abs, "abs", operator.abs), Call("abs")),
+    **dict.fromkeys((torch.neg, "neg", operator.neg), Call("neg")),
+    **dict.fromkeys((torch.square, "square"), Call("square")),
+    **dict.fromkeys((torch.pow, operator.pow, "pow"), Call("pow", ("input", "exponent"), {}, _pow)),
+    **dict.fromkeys((torch.clamp, torch.clip, "clamp", "clip"), _CLAMP),
+    **dict.fromkeys(
+        (torch.clamp_min, "clamp_min"),
+        Call("clamp_min", ("input", "min"), {}, lambda g: ("clamp_min", (g["min"],))),
+    ),
+    **dict.fromkeys(
+        (torch.clamp_max, "clamp_max"),
+        Call("clamp_max", ("input", "max"), {}, lambda g: ("clamp_max", (g["max"],))),
+    ),
+    F.hardtanh: Call(
+        "hardtanh",
+        ("input", "min_val", "max_val", "inplace"),
+        {"min_val": -1.0, "max_val": 1.0, **_INPLACE},
+        lambda g: ("hardtanh", (g["min_val"], g["max_val"])),
+    ),
+    F.relu6: Call("relu6", ("input", "inplace"), _INPLACE, lambda _: ("hardtanh", (0.0, 6.0))),
+    F.leaky_relu: Call(
+        "leaky_relu",
+        ("input", "negative_slope", "inplace"),
+        {"negative_slope": 0.01, **_INPLACE},
+        lambda g: ("leaky_relu", (g["negative_slope"],)),
+    ),
+    F.elu: Call(
+        "elu",
+        ("input", "alpha", "inplace"),
+        {"alpha": 1.0, **_INPLACE},
+        lambda g: ("elu", (1.0, g["alpha"], 1.0)),
+    ),
+    F.celu: Call(
+        "celu",
+        ("input", "alpha", "inplace"),
+        {"alpha": 1.0, **_INPLACE},
+        lambda g: ("elu", (1.0, g["alpha"], 1.0 / g["alpha"])),
+    ),
+    F.selu: Call("selu", ("input", "inplace"), _INPLACE, lambda _: ("elu", _SELU)),
+    F.softplus: Call(
+        "softplus",
+        ("input", "beta", "threshold"),
+        {"beta": 1.0, "threshold": 20.0},
+        lambda g: ("softplus", (g["beta"], g["threshold"])),
+    ),
+    F.mish: Call("mish", ("input", "inplace"), _INPLACE),
+    F.hardswish: Call("hardswish", ("input", "inplace"), _INPLACE),
+    F.hardsigmoid: Call("hardsigmoid", ("input", "inplace"), _INPLACE),
+    F.softsign: Call("softsign"),
+    F.logsigmoid: Call("logsigmoid"),
+    **dict.fromkeys((torch.detach, "detach"), Call("detach")),
+    **dict.fromkeys((torch.clone, "clone"), Call("identity")),
+    # Casts; that the result has x's dtype, and what is between at least its digits, is asked apart.
+    **dict.fromkeys(("float", "double", "half", "bfloat16"), Call("identity")),
+    **dict.fromkeys(
+        ("to", "type_as"), Call("identity", ("input", "dtype"), {}, lambda _: ("identity", ()))
+    ),
+}
+PAIRS: dict[Any, str] = {
+    **dict.fromkeys((torch.add, operator.add, "add", "__add__"), "add"),
+    **dict.fromkeys((torch.sub, torch.subtract, operator.sub, "sub", "__sub__"), "sub"),
+    **dict.fromkeys((torch.mul, torch.multiply, operator.mul, "mul", "__mul__"), "mul"),
+    **dict.fromkeys((torch.div, torch.true_divide, operator.truediv, "div"), "div"),
+}
+
+
+class Step(NamedTuple):
+    """One operation: of one operand a primitive with numbers, of two one of :data:`BINARY`."""
+
+    name: str
+    operands: tuple[Any, ...]
+    numbers: Numbers = ()
+
+
+def read(node: Node) -> Step | None:
+    """The operation that a node is, of nodes and numbers."""
+    target: Any = node.target
+    if node.op not in ("call_function", "call_method"):
+        return None
+    try:
+        call, pair = CALLS.get(target), PAIRS.get(target)
+    except TypeError:  # not hashable
+        return None
+    if pair is not None:
+        return _pair(pair, node)
+    if call is None:
+        return None
+    given = {**call.defaults, **dict(zip(call.names, node.args)), **node.kwargs}
+    if len(node.args) > len(call.names) or set(given) != set(call.names):
+        return None
+    if given.get("inplace") or not isinstance(given["input"], Node):
+        return None
+    if any(isinstance(each, Node) for name, each in given.items() if name != "input"):
+        return None if target not in ("to", "type_as") else Step("identity", (given["input"],))
+    made = (call.name, ()) if call.make is None else call.make(given)
+    if made is None or not all(_finite(number) for number in made[1]):
+        return None
+    return Step(made[0], (given["input"],), tuple(map(float, made[1])))
+
+
+def _pair(name: str, node: Node) -> Step | None:
+    second = node.kwargs.get("other")
+    operands = node.args if second is None else (*node.args, second)
+    if len(operands) != 2 or set(node.kwargs) - {"other"}:
+        return None
+    if not all(isinstance(each, Node) or _finite(each) for each in operands):
+        return None
+    return Step(name, tuple(operands))
+
+
+def _finite(number: Any) -> bool:
+    plain = isinstance(number, (int, float)) and not isinstance(number, bool)
+    return plain and math.isfinite(number)
