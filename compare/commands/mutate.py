@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-import os
+import contextlib
 import random
+from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from compare.checking import workers
 from compare.checking.implementations import MODES, unavailable
 from compare.commands.options import (
     MOST_SEED,
@@ -38,9 +41,25 @@ def mutate(
         int | None,
         typer.Option(help="Only so many mutants, drawn among the unexplained ones.", min=1),
     ] = None,
+    after: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            help="Only what that JSON file leaves to a GPU, in the modes that it did not have: "
+            "survivors, unexplained or for want of one, and what it did not try.",
+        ),
+    ] = None,
+    most: Annotated[
+        int | None,
+        typer.Option(help="At most so many cases a mutant and mode, the telling ones.", min=1),
+    ] = None,
     full: Annotated[
         bool, typer.Option("--full", help="Every case; on a GPU past 2³¹ elements.")
     ] = False,
+    seconds: Annotated[
+        float | None,
+        typer.Option(help="Begin no trial and wait for none after so long, as Ctrl-C does.", min=1),
+    ] = None,
     jobs: Annotated[
         int | None, typer.Option(help="Mutants at a time; the number of cores by default.", min=1)
     ] = None,
@@ -78,13 +97,20 @@ def mutate(
     for name in wanted:
         if name not in ("triton", "cuda"):
             raise typer.BadParameter(f"--side {name}: triton or cuda")
-    plan = Plan(chosen, "full" if full else "quick")
+    jobs = jobs or workers.cores()
+    plan = Plan(chosen, "full" if full else "quick", most)
+    before = None
+    if after is not None:
+        with _refused("--after"):
+            before = tables.load(after, level=plan.level)
+        plan = replace(plan, modes=tuple(m for m in plan.modes if m not in before["modes"]))
     sides = []
     for name in (name for name in ("triton", "cuda") if name in wanted or not wanted):
         if any(MODES[mode][0] == name for mode in plan.modes):
             sides.append(name)
         else:
-            reason = next(why for mode, why in unavailable().items() if MODES[mode][0] == name)
+            reasons = (why for mode, why in unavailable().items() if MODES[mode][0] == name)
+            reason = next(reasons, f"{after} has all that runs here")
             typer.echo(f"not run: {name}: {reason}", err=True)
     mutants, known = population.population(sides, chosen), explained.read() + known_of_targets
     if "triton" in sides and (reason := population.gluon_missing(chosen)):
@@ -97,39 +123,47 @@ def mutate(
         typer.echo(f"not mutated, as {' and '.join(targets)} cannot run them: {names}", err=True)
     if not mutants:
         raise typer.BadParameter("nothing to mutate here")
-    drawn = mutants
+    drawn = mutants if before is None else tables.left_over(before, mutants, known)
     if sample is not None:
-        unexplained = [m for m in mutants if explained.explanation(m, known) is None]
+        unexplained = [m for m in drawn if explained.explanation(m, known) is None]
         drawn = random.Random(seed).sample(unexplained, min(sample, len(unexplained)))
         drawn.sort(key=unexplained.index)
     options = {"ops": chosen, "sides": sides, "seed": seed, "sample": sample}
-    conditions = {"level": plan.level, "modes": list(plan.modes)}
+    conditions = {"level": plan.level, "modes": list(plan.modes), "most": most}
     tried = {}
     if resume and json_file and json_file.exists() and json_file.stat().st_size:
-        try:
-            tried = tables.read(json_file, drawn, **conditions)
-        except ValueError as error:
-            raise typer.BadParameter(f"--resume {error}") from None
+        with _refused("--resume"):
+            tried = tables.trials(tables.load(json_file, **conditions), drawn)
     if broken := planting.healthy(sides, plan):
         typer.echo(f"the kernels fail before anything is planted: {broken}", err=True)
         raise typer.Exit(1)
-    cores = len(os.sched_getaffinity(0))
-    report = tables.run(drawn, plan, jobs or cores, known, tried, **options, **conditions)
+    plan = planting.recorded(plan, [mutant for mutant in drawn if mutant not in tried], jobs)
+    report = tables.run(drawn, plan, jobs, known, tried, seconds, **options, **conditions)
+    partly = bool(sample or after)
     whole = chosen == list(SPECS) and sides == ["triton", "cuda"] and not report.interrupted
     if whole:  # the population that the entries are about
-        report.stale = explained.stale(known, mutants, None if sample else report.survivors)
+        report.stale = explained.stale(known, mutants, None if partly else report.survivors)
     if targets and not report.interrupted:
         about = [
             each
             for each in known_of_targets
             if _side(each.file) in sides and (each.file, each.function) not in others
         ]
-        survivors = None if sample else report.survivors
+        survivors = None if partly else report.survivors
         report.stale += explained.stale(about, mutants, survivors)
     tables.print_report(report)
     if json_file:
         write_json(json_file, report.to_dict())
     raise typer.Exit(0 if report.passed else 1)
+
+
+@contextlib.contextmanager
+def _refused(option: str) -> Iterator[None]:
+    """Around what raises where the file of an option is not what it should be."""
+    try:
+        yield
+    except (OSError, ValueError) as error:
+        raise typer.BadParameter(f"{option} {error}") from None
 
 
 def _of_targets(targets: list[str], file: Path | None) -> list[Explanation]:

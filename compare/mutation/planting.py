@@ -2,29 +2,26 @@
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import json
 import os
-import queue
-import select
 import shutil
 import signal
-import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from compare.checking.implementations import MODES, unavailable
-from compare.mutation import of_targets
+from compare.mutation import lines, nurseries, of_targets, recorder
+from compare.mutation.lines import Lines
 from compare.mutation.mutant import PACKAGES, ROOT, Edit, Mutant
+from compare.mutation.nurseries import Nursery
 from compare.mutation.population import GLUON, is_target, judges
 from compare.mutation.reach import CSRC
+from compare.mutation.trial import TOO_LONG
 from compare.ops import CUDA, sources
 
 SECONDS = 600  # for all that is tried with one mutant
@@ -51,19 +48,22 @@ class Plan:
     ops: list[str]
     level: str = "quick"
     most: int | None = None
-    seconds: float = 60.0  # a case takes a few, on a busy machine; the first builds a library
+    seconds: float = 20.0  # of its process; no case takes one on the CPU, compilers some on a GPU
     modes: tuple[str, ...] = field(default_factory=lambda: available())
+    lines: Lines | None = None  # what each case executes, where that was recorded
 
     def request(self, mutant: Mutant) -> str:
         """The arguments of compare.mutation.trial."""
+        ops = judges(mutant, self.ops)
         return json.dumps(
             {
-                "ops": judges(mutant, self.ops),
+                "ops": ops,
                 "modes": [mode for mode in self.modes if _sees(mode, mutant)],
                 "level": self.level,
                 "most": self.most,
                 "kernel": mutant.kernel,
                 "seconds": self.seconds,
+                "numbers": self.lines and self.lines.reaching(mutant, ops),
             }
         )
 
@@ -80,68 +80,18 @@ def available() -> tuple[str, ...]:
     return tuple(sorted((m for m in MODES if m not in reasons), key=lambda m: MODES[m][1]))
 
 
-class Nursery:
-    """A :mod:`compare.mutation.nursery` process, for one trial at a time; another one after it had
-    to be ended."""
-
-    def __init__(self) -> None:
-        self._process: subprocess.Popen[str] | None = None
-
-    def run(self, seconds: float, **request: Any) -> int | None:
-        """The exit status of a trial; None if time ran out."""
-        process = self._process = self._process or subprocess.Popen(
-            [sys.executable, "-P", str(Path(__file__).with_name("nursery.py"))],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-            # Read once, when torch is loaded; else every trial has a thread for each core.
-            env={**os.environ, "OMP_NUM_THREADS": "1"},
-            start_new_session=True,  # to end what a trial started with it
-        )
-        assert process.stdin
-        assert process.stdout
-        process.stdin.write(json.dumps(request) + "\n")
-        process.stdin.flush()
-        ready, *_ = select.select([process.stdout], [], [], seconds)
-        if ready and (answer := process.stdout.readline()):
-            return int(answer)
-        self.close()
-        return None
-
-    def close(self) -> None:
-        """End it, and the trial that it is at."""
-        if self._process is not None:
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(self._process.pid, signal.SIGKILL)
-            self._process.communicate()
-            self._process = None
-
-
 def run(mutants: list[Mutant], plan: Plan, jobs: int) -> Iterator[Trial]:
     """Every mutant's trial, in the order in which they end."""
-    if not mutants:
-        return
-    nurseries = [Nursery() for _ in range(min(jobs, len(mutants)))]
-    free = queue.SimpleQueue[Nursery]()
-    for nursery in nurseries:
-        free.put(nursery)
+    if mutants:
+        jobs = min(jobs, len(mutants))
+        yield from nurseries.each(lambda each, nursery: try_one(each, plan, nursery), mutants, jobs)
 
-    def in_a_free_one(mutant: Mutant) -> Trial:
-        nursery = free.get()
-        try:
-            return try_one(mutant, plan, nursery)
-        finally:
-            free.put(nursery)
 
-    with ThreadPoolExecutor(len(nurseries)) as pool:
-        trials = [pool.submit(in_a_free_one, mutant) for mutant in mutants]
-        try:
-            for trial in as_completed(trials):
-                yield trial.result()
-        finally:
-            pool.shutdown(wait=False, cancel_futures=True)
-            for nursery in nurseries:
-                nursery.close()
+def recorded(plan: Plan, mutants: list[Mutant], jobs: int) -> Plan:
+    """The plan with the lines that cases execute, where they are worth their time."""
+    if recorder.MODE not in plan.modes:
+        return plan
+    return replace(plan, lines=lines.record(mutants, plan.level, jobs))
 
 
 def healthy(sides: list[str], plan: Plan) -> str:
@@ -203,7 +153,7 @@ def try_one(mutant: Mutant, plan: Plan, nursery: Nursery) -> Trial:
     except (IndexError, KeyError, TypeError, ValueError):
         pass
     last = output.splitlines()[-1] if output.splitlines() else ""
-    if status in (-signal.SIGALRM, None):
+    if status is None or -status in TOO_LONG:
         return Trial(mutant, "timed out", last, seconds=seconds)
     if status < 0:
         return Trial(mutant, "killed", f"ended by {signal.Signals(-status).name}", seconds=seconds)

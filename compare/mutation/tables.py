@@ -99,13 +99,17 @@ def _named(mutant: Mutant) -> dict[str, Any]:
     }
 
 
-def read(file: Path, mutants: list[Mutant], **options: Any) -> dict[Mutant, Trial]:
-    """The trials that a file of ``to_dict`` has of the mutants. Raises ValueError if they were
-    tried with other sources or other options."""
-    before = json.loads(file.read_text(encoding="utf-8"))
+def load(file: Path, **options: Any) -> dict[str, Any]:
+    """What a file of ``to_dict`` has. Raises ValueError if it is of other sources or options."""
+    before: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
     for name, value in {"sources": planting.digest(), **options}.items():
         if before.get(name) != value:
             raise ValueError(f"{file}: of other {name}")
+    return before
+
+
+def trials(before: dict[str, Any], mutants: list[Mutant]) -> dict[Mutant, Trial]:
+    """The trials of the mutants that it has."""
     names = ("file", "line", "function", "kind", "statement", "mutant")  # as _named has them
     rows = {tuple(row[name] for name in names): row for row in before["rows"]}
     ends = ("end", "says", "by", "cases", "seconds")
@@ -116,19 +120,35 @@ def read(file: Path, mutants: list[Mutant], **options: Any) -> dict[Mutant, Tria
     }
 
 
+def left_over(
+    before: dict[str, Any], mutants: list[Mutant], known: list[Explanation]
+) -> list[Mutant]:
+    """Those that survived there without another reason than that it takes a GPU, or that it does
+    not have."""
+    ended = {mutant: trial.end for mutant, trial in trials(before, mutants).items()}
+    whys = {mutant: explained.explanation(mutant, known) for mutant in mutants}
+    return [
+        mutant
+        for mutant, why in whys.items()
+        if mutant not in ended
+        or (ended[mutant] == "survived" and (why is None or why.reason == "gpu"))
+    ]
+
+
 def run(
     mutants: list[Mutant],
     plan: Plan,
     jobs: int,
     known: list[Explanation],
     tried: Mapping[Mutant, Trial] = MappingProxyType({}),
+    seconds: float | None = None,
     **options: Any,
 ) -> Report:
     """Try every mutant with a progress bar, print the survivors as they come, then the table.
     Those in ``tried`` are not tried again.
 
     Of a whole population, an entry that explains what was killed is stale. Ctrl-C keeps the trials
-    that have ended.
+    that have ended; so does the end of the seconds, which the next trial that ends notices.
     """
     console = Console()
     if not console.is_terminal:  # a log file has room; rich would assume 80 columns
@@ -159,6 +179,8 @@ def run(
             ends = Counter(trial.end for trial in report.trials)
             said = ", ".join(f"{end} {ends[end]}" for end in ENDS if ends[end])
             progress.update(task, advance=1, description=said)
+            if seconds is not None and time.perf_counter() - began > seconds:
+                break
     report.interrupted = len(report.trials) < len(mutants)
     report.trials.sort(key=lambda trial: place[trial.mutant])
     report.seconds = time.perf_counter() - began
@@ -166,7 +188,8 @@ def run(
 
 
 def _print_survivor(console: Console, trial: Trial) -> None:
-    console.print(f"[red bold]survived[/] {trial.cases} cases: {trial.mutant}", highlight=False)
+    cases = trial.says or f"{trial.cases} cases"
+    console.print(f"[red bold]survived[/] {cases}: {trial.mutant}", highlight=False)
     console.print(trial.mutant.diff, markup=False, highlight=False, soft_wrap=True)
     before, after = trial.mutant.statement
     console.print(f"  statement: {before}", markup=False, highlight=False, soft_wrap=True)

@@ -17,11 +17,14 @@ from typing import Any
 from compare.cases import Case
 from compare.checking import verdicts
 from compare.checking.implementations import applies, implementations, is_quick
+from compare.mutation import recorder
 from compare.ops import spec_of
 from compare.specs import Spec
 
 # What an interpreted kernel ends with that no compiler would take.
 _NO_KERNEL = ("CompilationError", "InterpreterError", "NameError", "AttributeError", "TypeError")
+
+TOO_LONG = (signal.SIGPROF, signal.SIGALRM)  # what ends a trial
 
 
 def try_cases(
@@ -31,17 +34,23 @@ def try_cases(
     most: int | None,
     kernel: bool,
     seconds: float,
+    numbers: dict[str, list[int]] | None,
 ) -> dict[str, Any]:
     """The first mismatch of all cases, the telling ones first; or how many cases passed.
 
     ``kernel``: the fault is in a kernel, and what Python says of it a compiler would say.
-    ``seconds``: after which a case ends the process.
+    ``seconds``: of this process, after which a case ends it, or six times as many on the clock.
+    ``numbers``: op → the cases that come to the fault in the interpreter; None where all may.
     """
     done = 0
     for mode in modes:
-        for spec, case in telling_first(ops, mode, level)[:most]:
-            signal.setitimer(signal.ITIMER_REAL, seconds)
+        for spec, case in _tried(ops, mode, level, most, numbers):
+            signal.setitimer(signal.ITIMER_PROF, seconds)
+            signal.setitimer(
+                signal.ITIMER_REAL, 6 * seconds
+            )  # it waits, for a compiler or for ever
             results = list(verdicts.check(spec, [case], implementations(spec, [mode])))
+            signal.setitimer(signal.ITIMER_PROF, 0)
             signal.setitimer(signal.ITIMER_REAL, 0)
             done += 1
             wrong = [o.mismatch for result in results for o in result.outcomes if o.mismatch]
@@ -51,23 +60,47 @@ def try_cases(
                 broken = problem.startswith(_NO_KERNEL if python else "BuildError")
                 end = "did not compile" if broken else "killed"
                 return {"end": end, "says": [problem], "by": wrong[0].replay, "cases": done}
-    return {"end": "survived", "cases": done}
+    return {"end": "survived", "cases": done, "says": [] if done else ["no case comes to it"]}
 
 
-def telling_first(ops: list[str], mode: str, level: str) -> list[tuple[Spec, Case]]:
-    """The cases of the ops: first those that show a coordinate which none before them showed, then
-    those that show it in another op or dtype, then new pairs of coordinates, then the rest."""
-    wanted: list[tuple[Spec, Case]] = []
-    for spec in (spec_of(op) for op in ops):
-        candidates = implementations(spec, [mode])
-        wanted += [
-            (spec, case)
-            for dtype in spec.dtypes
-            for case in spec.cases(dtype, level)  # type: ignore[arg-type]
-            if any(applies(c, spec, case) and is_quick(c, spec, case) for c in candidates)
-        ]
+def _tried(
+    ops: list[str],
+    mode: str,
+    level: str,
+    most: int | None,
+    numbers: dict[str, list[int]] | None,
+) -> Iterator[tuple[Spec, Case]]:
+    """The cases in the order in which they are tried. Those in CUDA library after library, each of
+    which has to be built; of each, and in Triton of all, ``most``."""
+    specs = [spec_of(op) for op in ops]
+    for stem in dict.fromkeys(spec.stem if mode.startswith("cuda") else "" for spec in specs):
+        wanted: list[tuple[Spec, Case]] = []
+        for spec in (each for each in specs if not stem or each.stem == stem):
+            cases = cases_of(spec, mode, level)
+            if numbers is not None and mode == recorder.MODE:
+                cases = [cases[number] for number in numbers.get(spec.name, ())]
+            wanted += [(spec, case) for case in cases]
+        yield from telling_first(wanted)[:most]
+
+
+def cases_of(spec: Spec, mode: str, level: str) -> list[Case]:
+    """An op's cases that anything in the mode takes, and in reasonable time."""
+    candidates = implementations(spec, [mode])
+    return [
+        case
+        for dtype in spec.dtypes
+        for case in spec.cases(dtype, level)  # type: ignore[arg-type]
+        if any(applies(c, spec, case) and is_quick(c, spec, case) for c in candidates)
+    ]
+
+
+def telling_first(cases: list[tuple[Spec, Case]]) -> list[tuple[Spec, Case]]:
+    """First the cases that show a coordinate which none before them showed, then those that show it
+    in another op or dtype, then new pairs of coordinates, then the rest."""
     # Tiny ones hide what others show; large ones take long.
-    wanted.sort(key=lambda each: (math.prod(each[1].shape) < 16, each[0].cost(each[1])[1]))
+    wanted = sorted(
+        cases, key=lambda each: (math.prod(each[1].shape) < 16, each[0].cost(each[1])[1])
+    )
     ordered: list[tuple[Spec, Case]] = []
     for shown_by in (_alone, _with_op_and_dtype, _in_pairs):
         seen: set[tuple[Any, ...]] = set()
@@ -106,5 +139,6 @@ def _in_pairs(coordinates: Coordinates) -> Iterator[tuple[Any, ...]]:
 
 
 if __name__ == "__main__":
-    signal.signal(signal.SIGALRM, signal.SIG_DFL)  # the process ends, wherever it hangs
+    for end in TOO_LONG:
+        signal.signal(end, signal.SIG_DFL)  # the process ends, wherever it hangs
     print(json.dumps(try_cases(**json.loads(sys.argv[1]))))

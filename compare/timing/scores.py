@@ -17,8 +17,8 @@ from compare.ops import spec_of
 from compare.specs.products import Product
 from compare.timing.distributions import OURS, replay
 from compare.timing.results import CaseResult
-from triton_kernels._fusion import Problem
 from triton_kernels.graph import capabilities
+from triton_kernels.graph.capabilities import Problem
 
 CLOSE = 0.02
 OTHERS = {"eager": "eager", "compile": "inductor"}  # provider → as scores name it

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from functools import partial
 from pathlib import Path
 
 import pytest
@@ -12,10 +11,10 @@ from typer.testing import CliRunner
 
 from compare.checking.implementations import unavailable
 from compare.cli import app
-from compare.commands import mutate
 from compare.mutation import explained, planting, population, tables
 from compare.mutation.explained import Explanation
 from compare.mutation.mutant import ROOT, Edit, Mutant
+from compare.mutation.nurseries import Nursery
 from compare.mutation.planting import Plan, Trial
 from compare.mutation.tables import Report
 from compare.ops import SPECS
@@ -174,10 +173,10 @@ def test_nothing_to_try() -> None:
 # ---- the command ----
 
 
-def test_the_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(mutate, "Plan", partial(Plan, most=8))  # a survivor would run all cases
+def test_the_command(tmp_path: Path) -> None:
     file = tmp_path / "mutate.json"
     words = ["mutate", "square", "--side", "triton", "--sample", "2", "--seed", "1", "--jobs", "1"]
+    words += ["--most", "8"]  # a survivor would run all cases
     done = CliRunner().invoke(app, [*words, "--json", str(file)])
     found = json.loads(file.read_text())
     assert done.exit_code == (0 if found["passed"] else 1), done.output
@@ -227,7 +226,7 @@ def test_stopped_by_ctrl_c(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_trial_has_one_thread(tmp_path: Path) -> None:
     """Trials run side by side: a thread for each core in each of them would be too many."""
     (tmp_path / "threads.py").write_text("import torch\nprint(torch.get_num_threads())\n")
-    nursery = planting.Nursery()
+    nursery = Nursery()
     try:
         said = tmp_path / "output"
         request = {"folder": str(tmp_path), "output": str(said), "environment": {}}

@@ -7,7 +7,7 @@ from collections import Counter
 
 import pytest
 
-from compare.mutation import cuda_faults, population, trial, triton_faults
+from compare.mutation import cuda_faults, population, recorder, trial, triton_faults
 from compare.ops import SPECS
 
 KERNEL = '''"""Ünïcode before the kernel."""
@@ -228,7 +228,12 @@ def test_every_op_that_reaches_a_mutant_judges_it() -> None:
 
 def test_the_telling_cases_come_first() -> None:
     ops = ["act_backward", "square"]
-    ordered = [case for _, case in trial.telling_first(ops, "triton-interpreted", "quick")]
+    cases = [
+        (SPECS[op], case)
+        for op in ops
+        for case in trial.cases_of(SPECS[op], recorder.MODE, "quick")
+    ]
+    ordered = [case for _, case in trial.telling_first(cases)]
     wanted = [c for op in ops for d in SPECS[op].dtypes for c in SPECS[op].cases(d, "quick")]
     assert set(map(str, ordered)) <= set(map(str, wanted))
     coordinates = {pair for case in ordered for pair in trial._coordinates(case)}

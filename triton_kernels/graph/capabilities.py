@@ -17,7 +17,8 @@ from typing import NamedTuple
 import torch
 
 from triton_kernels import _arguments, _elementwise_kernels, _launch, _measured, ops
-from triton_kernels._fusion import Entry, Problem
+from triton_kernels._fusion import Entry
+from triton_kernels._fusion import Problem as Problem
 from triton_kernels._gpu import Gpu, Peaks, peaks
 
 # Kernel → what was measured, as its op file has it. The first entry that covers a problem holds.

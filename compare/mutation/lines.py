@@ -1,0 +1,111 @@
+"""Which cases come to a mutant's statement in the interpreter.
+
+Until its statement is executed a mutant does what the kernels do. So a case that does not execute
+it where nothing is planted cannot tell of it, and need not be tried.
+"""
+
+from __future__ import annotations
+
+import ast
+import json
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from compare.mutation import nurseries, population
+from compare.mutation.mutant import ROOT, Mutant
+from compare.mutation.nurseries import Nursery
+
+# To record takes about as long as two survivors take that all cases are tried with.
+PAYS = 40  # mutants
+SECONDS = 600
+INTERPRETED = "triton_kernels/"
+
+Masks = dict[int, int]  # line → the numbers of the cases that execute it, as bits
+
+
+class Lines:
+    """What every case executes.
+
+    Attributes:
+        imported: file → the lines that importing the packages executes.
+        masks: op → file → masks.
+    """
+
+    def __init__(self) -> None:
+        self.imported: dict[str, set[int]] = {}
+        self.masks: dict[str, dict[str, Masks]] = {}
+
+    def add(self, recorded: dict[str, Any]) -> None:
+        """What compare.mutation.recorder printed."""
+        for file, lines in recorded["imported"].items():
+            self.imported.setdefault(file, set()).update(lines)
+        for op, files in recorded["masks"].items():
+            for file, masks in files.items():
+                known = self.masks.setdefault(op, {}).setdefault(file, {})
+                for line, mask in masks.items():
+                    known[int(line)] = known.get(int(line), 0) | int(mask, 16)
+
+    def reaching(self, mutant: Mutant, ops: list[str]) -> dict[str, list[int]] | None:
+        """Op → the numbers of its cases that come to the mutant's statement; None where any case
+        may, since importing the packages executes it, or where nothing is known."""
+        statement = lines_of(mutant)
+        if mutant.file not in self.imported or not statement:
+            return None
+        if not self.imported[mutant.file].isdisjoint(statement):
+            return None
+        numbers = {}
+        for op in ops:
+            masks = self.masks[op][mutant.file]
+            whole = 0
+            for line in statement:
+                whole |= masks.get(line, 0)
+            numbers[op] = [n for n in range(whole.bit_length()) if whole >> n & 1]
+        return numbers
+
+
+def lines_of(mutant: Mutant) -> range | None:
+    """The lines of the innermost statement that the edit is in; of one with a body those before the
+    body; None for what a def itself has."""
+    last = mutant.line + mutant.text.count("\n", mutant.edit.start, mutant.edit.end)
+    around: ast.stmt | None = None
+    for node in ast.walk(ast.parse(mutant.text)):  # from the outside in
+        if isinstance(node, ast.stmt) and node.lineno <= mutant.line:
+            around = node if last <= (node.end_lineno or 0) else around
+    if around is None or isinstance(around, (ast.FunctionDef, ast.ClassDef)):
+        return None
+    end = around.end_lineno or around.lineno
+    body = getattr(around, "body", None)
+    return range(around.lineno, max(around.lineno, body[0].lineno - 1 if body else end) + 1)
+
+
+def record(mutants: list[Mutant], level: str, jobs: int) -> Lines | None:
+    """The lines of all cases of the ops that judge the mutants in Triton kernels of this project
+    and their host code; None where that would take longer than to try them all."""
+    mutants = [each for each in mutants if each.file.startswith(INTERPRETED) and each.function]
+    mutants = [each for each in mutants if not each.file.startswith(population.GLUON)]
+    if len(mutants) < PAYS:
+        return None
+    files = sorted({mutant.file for mutant in mutants})
+    ops = sorted({op for mutant in mutants for op in population.judges(mutant, [])})
+    print(f"the lines that the cases of {len(ops)} ops execute", file=sys.stderr, flush=True)
+    lines = Lines()
+    shares = [{"ops": ops, "files": files, "level": level, "share": (n, jobs)} for n in range(jobs)]
+    for recorded in nurseries.each(_share, shares, jobs):
+        lines.add(recorded)
+    return lines
+
+
+def _share(share: dict[str, Any], nursery: Nursery) -> dict[str, Any]:
+    with tempfile.TemporaryDirectory(prefix="lines-") as folder:
+        said = Path(folder) / "output"
+        words = ["compare.mutation.recorder", json.dumps(share)]
+        request = {"folder": str(ROOT), "output": str(said), "environment": {}, "words": words}
+        status = nursery.run(SECONDS, **request)
+        output = said.read_text(encoding="utf-8", errors="replace") if said.exists() else ""
+    try:
+        recorded: dict[str, Any] = json.loads(output.splitlines()[-1])
+    except (IndexError, ValueError):
+        raise RuntimeError(f"the recorder ended with {status}: {output[-2000:]}") from None
+    return recorded

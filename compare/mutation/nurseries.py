@@ -1,0 +1,98 @@
+"""Several :mod:`compare.mutation.nursery` processes, and what is run in them side by side."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import queue
+import select
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from pathlib import Path
+from typing import Any, TypeVar
+
+Item = TypeVar("Item")
+Value = TypeVar("Value")
+
+
+class Nursery:
+    """One of these processes, for one trial at a time; another one after it had to be ended."""
+
+    def __init__(self) -> None:
+        self._process: subprocess.Popen[str] | None = None
+        self._ended = False
+        self._lock = threading.Lock()  # of these two
+
+    def run(self, seconds: float, **request: Any) -> int | None:
+        """The exit status of a trial; None if time ran out, or all has ended."""
+        with self._lock:
+            if self._ended:
+                return None
+            process = self._process = self._process or _started()
+        assert process.stdin
+        assert process.stdout
+        process.stdin.write(json.dumps(request) + "\n")
+        process.stdin.flush()
+        ready, *_ = select.select([process.stdout], [], [], seconds)
+        if ready and (answer := process.stdout.readline()):
+            return int(answer)
+        self.close()
+        return None
+
+    def end(self) -> None:
+        """End it for good, from any thread."""
+        self._ended = True
+        self.close()
+
+    def close(self) -> None:
+        """End it, and the trial that it is at."""
+        with self._lock:
+            process, self._process = self._process, None
+        if process is not None:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+            process.communicate()
+
+
+def _started() -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [sys.executable, "-P", str(Path(__file__).with_name("nursery.py"))],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        # Read once, when torch is loaded; else every trial has a thread for each core.
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+        start_new_session=True,  # to end what a trial started with it
+    )
+
+
+def each(
+    function: Callable[[Item, Nursery], Value], items: Iterable[Item], jobs: int
+) -> Iterator[Value]:
+    """The function of every item and a nursery that is free, in the order in which they end."""
+    nurseries = [Nursery() for _ in range(jobs)]
+    free = queue.SimpleQueue[Nursery]()
+    for nursery in nurseries:
+        free.put(nursery)
+
+    def in_a_free_one(item: Item) -> Value:
+        nursery = free.get()
+        try:
+            return function(item, nursery)
+        finally:
+            free.put(nursery)
+
+    with ThreadPoolExecutor(jobs) as pool:
+        running = [pool.submit(in_a_free_one, item) for item in items]
+        try:
+            for one in as_completed(running):
+                yield one.result()
+        finally:
+            pool.shutdown(wait=False, cancel_futures=True)
+            for nursery in nurseries:
+                nursery.end()

@@ -1,0 +1,111 @@
+"""The lines of the Triton side that each case executes in the interpreter.
+
+``python -m compare.mutation.recorder '{"ops": […], "level": …, "share": [0, 2], …}'`` prints them
+as JSON: of every line the numbers of the cases, as the bits
+of a number. It is a process of its
+own: what the packages execute when they are imported is among it.
+"""
+
+from __future__ import annotations
+
+import functools
+import gc
+import json
+import sys
+from collections import defaultdict
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+MODE = "triton-interpreted"  # a compiled kernel executes no lines
+Tracer = Callable[[FrameType, str, Any], Any]
+
+
+class Executed:
+    """The lines of some files that this thread executes: file → lines."""
+
+    def __init__(self, root: Path, files: list[str]) -> None:
+        self.lines: dict[str, set[int]] = {file: set() for file in files}
+        self._tracers = {str(root / file): _noting(lines) for file, lines in self.lines.items()}
+        sys.settrace(lambda frame, event, argument: self._tracers.get(frame.f_code.co_filename))
+
+    def taken(self) -> Iterator[tuple[str, int]]:
+        """Those since the last call."""
+        for file, lines in self.lines.items():
+            yield from ((file, line) for line in lines)
+            lines.clear()
+
+
+def _noting(lines: set[int]) -> Tracer:
+    def note(frame: FrameType, event: str, argument: Any) -> Tracer:
+        if event == "line":
+            lines.add(frame.f_lineno)
+        return note
+
+    return note
+
+
+def record(ops: list[str], files: list[str], level: str, share: tuple[int, int]) -> dict[str, Any]:
+    """Of every ``share[1]``-th case, from the ``share[0]``-th on."""
+    root = Path.cwd()
+    executed = Executed(root, files)
+    from compare.checking import verdicts
+    from compare.checking.implementations import implementations
+    from compare.mutation.trial import cases_of
+    from compare.ops import spec_of
+
+    imported: dict[str, list[int]] = {file: [] for file in files}
+    for file, line in executed.taken():
+        imported[file].append(line)
+    masks: dict[str, dict[str, dict[int, int]]] = {}
+    for op in ops:
+        spec = spec_of(op)
+        of_op = masks[op] = {file: defaultdict(int) for file in files}
+        for number, case in enumerate(cases_of(spec, MODE, level)):
+            if number % share[1] == share[0]:
+                forget()
+                list(verdicts.check(spec, [case], implementations(spec, [MODE])))
+                for file, line in executed.taken():
+                    of_op[file][line] |= 1 << number
+    sys.settrace(None)
+    written = {
+        op: {
+            file: {line: hex(mask) for line, mask in of_file.items()}
+            for file, of_file in files_of_op.items()
+        }
+        for op, files_of_op in masks.items()
+    }
+    return {"imported": imported, "masks": written}
+
+
+def forget() -> None:
+    """What a case before left behind, for which this one would not execute the same lines."""
+    from triton_kernels._elementwise_op import Launcher
+
+    for each in _remembering(Launcher):
+        if isinstance(each, Launcher):
+            each._configurations.clear()
+        else:
+            each.cache_clear()
+
+
+@functools.cache
+def _remembering(launcher: type) -> list[Any]:
+    """The cached functions of the kernels' packages, and what launches elementwise ops."""
+    cached = type(_remembering)
+    return [
+        each
+        for each in gc.get_objects()
+        if isinstance(each, launcher)
+        or (isinstance(each, cached) and _is_ours(str(getattr(each, "__module__", ""))))
+    ]
+
+
+def _is_ours(module: str) -> bool:
+    """Not those of the interpreter: no mutant is there, and to fill them takes long."""
+    return module.startswith("triton_kernels.") and ".interpreter" not in module
+
+
+if __name__ == "__main__":
+    print(json.dumps(record(**json.loads(sys.argv[1]))))
