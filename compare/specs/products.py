@@ -89,7 +89,8 @@ TILES = {
 # Those of triton_kernels.gemm.gluon, some with several tiles a program.
 GLUON: list[Cut] = [((500, 120, 4104), 1), ((250, 168, 1032), 1), ((250, 152, 520), 1)]
 GLUON += [((130, 328, 136), 1), ((322, 136, 40), 2), ((130, 168, 520), 1)]
-GLUON += [((130, 152, 136), 1), ((130, 72, 200), 132), ((70, 40, 2056), 132)]  # the last: split
+GLUON += [((130, 152, 136), 1), ((130, 200, 72), 3), ((70, 200, 72), 4), ((130, 72, 200), 132)]
+GLUON += [((70, 40, 2056), 132)]  # split
 
 # One shape for each tile configuration of triton_kernels.gemm; a test holds them to that.
 # Multiples of 16, so that a launch is specialised as usual.

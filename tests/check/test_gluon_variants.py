@@ -79,9 +79,9 @@ def test_cases_of_every_form_on_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     more = [c for c in spec.cases("bfloat16", "quick") if str(c) not in before]
     cuts = [c for c in more if "operands" in c.options]
-    assert len(cuts) == 18
+    assert len(cuts) == 22
     assert {c.options["operands"] for c in cuts} == {"forward", "dgrad", "wgrad"}
-    assert sum("c" in c.options for c in cuts) == 9
+    assert sum("c" in c.options for c in cuts) == 11
 
 
 def test_what_a_gpu_alone_runs_is_debugged_in_the_default_kernel() -> None:
@@ -116,7 +116,8 @@ def test_compile_has_every_form_on_sm_90_alone() -> None:
         }
     assert found["sm_100"] == []
     tiles = {"256×128×64", "128×192×64", "128×160×64", "128×128×64", "128×64×64"}
-    tiles |= {"64×192×64", "64×160×64", "64×64×128"}
+    tiles |= {"64×256×64", "64×192×64", "64×160×64", "64×128×64", "64×64×128"}
     every = set(itertools.product(("float16", "bfloat16"), tiles))
-    every |= {("float32/tf32", f"{tile}×32") for tile in ("64×160", "128×128", "256×128")}
+    wide = ("64×160×32", "128×128×32", "256×128×32", "64×64×64")
+    every |= {("float32/tf32", tile) for tile in wide}
     assert set(found["sm_90"]) == every
