@@ -20,7 +20,7 @@ from compare.mutation.nurseries import Nursery
 # To record takes about as long as two survivors take that all cases are tried with.
 PAYS = 40  # mutants
 SECONDS = 600
-INTERPRETED = "triton_kernels/"
+SIDE = "triton_kernels/"
 
 Masks = dict[int, int]  # line → the numbers of the cases that execute it, as bits
 
@@ -83,7 +83,7 @@ def lines_of(mutant: Mutant) -> range | None:
 def record(mutants: list[Mutant], level: str, jobs: int) -> Lines | None:
     """The lines of all cases of the ops that judge the mutants in Triton kernels of this project
     and their host code; None where that would take longer than to try them all."""
-    mutants = [each for each in mutants if each.file.startswith(INTERPRETED) and each.function]
+    mutants = [each for each in mutants if each.file.startswith(SIDE) and each.function]
     mutants = [each for each in mutants if not each.file.startswith(population.GLUON)]
     if len(mutants) < PAYS:
         return None

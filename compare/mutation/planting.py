@@ -15,13 +15,13 @@ from pathlib import Path
 from typing import Any
 
 from compare.checking.implementations import MODES, unavailable
-from compare.mutation import lines, nurseries, of_targets, recorder
+from compare.mutation import lines, nurseries, of_targets
 from compare.mutation.lines import Lines
 from compare.mutation.mutant import PACKAGES, ROOT, Edit, Mutant
 from compare.mutation.nurseries import Nursery
 from compare.mutation.population import GLUON, is_target, judges
 from compare.mutation.reach import CSRC
-from compare.mutation.trial import TOO_LONG
+from compare.mutation.trial import LINED, TOO_LONG
 from compare.ops import CUDA, sources
 
 SECONDS = 600  # for all that is tried with one mutant
@@ -89,7 +89,7 @@ def run(mutants: list[Mutant], plan: Plan, jobs: int) -> Iterator[Trial]:
 
 def recorded(plan: Plan, mutants: list[Mutant], jobs: int) -> Plan:
     """The plan with the lines that cases execute, where they are worth their time."""
-    if recorder.MODE not in plan.modes:
+    if LINED not in plan.modes:
         return plan
     return replace(plan, lines=lines.record(mutants, plan.level, jobs))
 

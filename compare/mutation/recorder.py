@@ -18,7 +18,6 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-MODE = "triton-interpreted"  # a compiled kernel executes no lines
 Tracer = Callable[[FrameType, str, Any], Any]
 
 
@@ -52,7 +51,7 @@ def record(ops: list[str], files: list[str], level: str, share: tuple[int, int])
     executed = Executed(root, files)
     from compare.checking import verdicts
     from compare.checking.implementations import implementations
-    from compare.mutation.trial import cases_of
+    from compare.mutation.trial import LINED, cases_of
     from compare.ops import spec_of
 
     imported: dict[str, list[int]] = {file: [] for file in files}
@@ -62,10 +61,10 @@ def record(ops: list[str], files: list[str], level: str, share: tuple[int, int])
     for op in ops:
         spec = spec_of(op)
         of_op = masks[op] = {file: defaultdict(int) for file in files}
-        for number, case in enumerate(cases_of(spec, MODE, level)):
+        for number, case in enumerate(cases_of(spec, LINED, level)):
             if number % share[1] == share[0]:
                 forget()
-                list(verdicts.check(spec, [case], implementations(spec, [MODE])))
+                list(verdicts.check(spec, [case], implementations(spec, [LINED])))
                 for file, line in executed.taken():
                     of_op[file][line] |= 1 << number
     sys.settrace(None)
@@ -81,29 +80,27 @@ def record(ops: list[str], files: list[str], level: str, share: tuple[int, int])
 
 def forget() -> None:
     """What a case before left behind, for which this one would not execute the same lines."""
-    from triton_kernels._elementwise_op import Launcher
-
-    for each in _remembering(Launcher):
-        if isinstance(each, Launcher):
-            each._configurations.clear()
-        else:
+    for each in _remembering():
+        if hasattr(each, "cache_clear"):
             each.cache_clear()
+        else:
+            each._configurations.clear()
+
+
+_LAUNCHER = "<class 'triton_kernels._elementwise_op.Launcher'>"
 
 
 @functools.cache
-def _remembering(launcher: type) -> list[Any]:
-    """The cached functions of the kernels' packages, and what launches elementwise ops."""
+def _remembering() -> list[Any]:
+    """The cached functions of the kernels' package, but for the interpreter's, where no mutant is
+    and which take long to fill; and what launches elementwise ops."""
     cached = type(_remembering)
-    return [
-        each
-        for each in gc.get_objects()
-        if isinstance(each, launcher)
-        or (isinstance(each, cached) and _is_ours(str(getattr(each, "__module__", ""))))
-    ]
+    ours = [each for each in gc.get_objects() if isinstance(each, cached) and _is_ours(each)]
+    return ours + [each for each in gc.get_objects() if str(type(each)) == _LAUNCHER]
 
 
-def _is_ours(module: str) -> bool:
-    """Not those of the interpreter: no mutant is there, and to fill them takes long."""
+def _is_ours(function: Any) -> bool:
+    module = str(getattr(function, "__module__", ""))
     return module.startswith("triton_kernels.") and ".interpreter" not in module
 
 

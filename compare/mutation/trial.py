@@ -17,13 +17,13 @@ from typing import Any
 from compare.cases import Case
 from compare.checking import verdicts
 from compare.checking.implementations import applies, implementations, is_quick
-from compare.mutation import recorder
 from compare.ops import spec_of
 from compare.specs import Spec
 
 # What an interpreted kernel ends with that no compiler would take.
 _NO_KERNEL = ("CompilationError", "InterpreterError", "NameError", "AttributeError", "TypeError")
 
+LINED = "triton-interpreted"  # the mode in which kernels execute lines of Python
 TOO_LONG = (signal.SIGPROF, signal.SIGALRM)  # what ends a trial
 
 
@@ -77,7 +77,7 @@ def _tried(
         wanted: list[tuple[Spec, Case]] = []
         for spec in (each for each in specs if not stem or each.stem == stem):
             cases = cases_of(spec, mode, level)
-            if numbers is not None and mode == recorder.MODE:
+            if numbers is not None and mode == LINED:
                 cases = [cases[number] for number in numbers.get(spec.name, ())]
             wanted += [(spec, case) for case in cases]
         yield from telling_first(wanted)[:most]

@@ -236,6 +236,27 @@ def test_a_trial_has_one_thread(tmp_path: Path) -> None:
         nursery.close()
 
 
+def test_stopped_after_so_long(monkeypatch: pytest.MonkeyPatch) -> None:
+    mutants = [mutant_of("a = b + c", new) for new in ("a = b", "a = c")]
+    monkeypatch.setattr(planting, "run", lambda *_: (Trial(each, "killed") for each in mutants))
+    report = tables.run(mutants, Plan(["square"]), 1, [], seconds=1e-9)
+    assert [trial.mutant for trial in report.trials] == mutants[:1]
+    assert report.interrupted
+    assert not tables.run(mutants, Plan(["square"]), 1, [], seconds=600).interrupted
+
+
+def test_what_is_left_to_a_gpu() -> None:
+    mutants = [mutant_of("a = b + c", f"a = {n}") for n in range(5)]
+    killed, survived, on_a_gpu, equivalent, untried = mutants
+    known = [
+        Explanation("x.py", "kernel", reason, "It is.", *mutant.statement)
+        for mutant, reason in ((on_a_gpu, "gpu"), (equivalent, "equivalent"))
+    ]
+    ends = {killed: "killed", survived: "survived", on_a_gpu: "survived", equivalent: "survived"}
+    before = Report([Trial(mutant, end) for mutant, end in ends.items()], known, {}).to_dict()
+    assert tables.left_over(before, mutants, known) == [survived, on_a_gpu, untried]
+
+
 @pytest.mark.parametrize(
     ("words", "says"),
     [
@@ -244,6 +265,7 @@ def test_a_trial_has_one_thread(tmp_path: Path) -> None:
         (["--sample", "0"], "--sample"),
         (["--jobs", "0"], "--jobs"),
         (["--resume"], "--json FILE"),
+        (["--after", "nowhere.json"], "nowhere.json"),
     ],
 )
 def test_usage(words: list[str], says: str) -> None:

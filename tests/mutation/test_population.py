@@ -7,7 +7,7 @@ from collections import Counter
 
 import pytest
 
-from compare.mutation import cuda_faults, population, recorder, trial, triton_faults
+from compare.mutation import cuda_faults, population, trial, triton_faults
 from compare.ops import SPECS
 
 KERNEL = '''"""Ünïcode before the kernel."""
@@ -229,9 +229,7 @@ def test_every_op_that_reaches_a_mutant_judges_it() -> None:
 def test_the_telling_cases_come_first() -> None:
     ops = ["act_backward", "square"]
     cases = [
-        (SPECS[op], case)
-        for op in ops
-        for case in trial.cases_of(SPECS[op], recorder.MODE, "quick")
+        (SPECS[op], case) for op in ops for case in trial.cases_of(SPECS[op], trial.LINED, "quick")
     ]
     ordered = [case for _, case in trial.telling_first(cases)]
     wanted = [c for op in ops for d in SPECS[op].dtypes for c in SPECS[op].cases(d, "quick")]
