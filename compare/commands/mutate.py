@@ -74,6 +74,10 @@ def mutate(
     json_file: Annotated[
         Path | None, typer.Option("--json", help="Also write every trial there.")
     ] = None,
+    summary_file: Annotated[
+        Path | None,
+        typer.Option("--summary", help="Also write how many of each file, and what survived."),
+    ] = None,
     resume: Annotated[
         bool, typer.Option("--resume", help="Go on with that file: what it has is not tried again.")
     ] = False,
@@ -88,6 +92,7 @@ def mutate(
     there is stale; 2 usage.
     """
     check_writable(json_file)
+    check_writable(summary_file)
     if resume and json_file is None:
         raise typer.BadParameter("--resume goes on with a file: --json FILE")
     chosen = list(dict.fromkeys(spec_named(name).name for name in named(ops, target)))
@@ -154,6 +159,8 @@ def mutate(
     tables.print_report(report)
     if json_file:
         write_json(json_file, report.to_dict())
+    if summary_file:
+        write_json(summary_file, report.summary())
     raise typer.Exit(0 if report.passed else 1)
 
 

@@ -23,6 +23,8 @@ from compare.mutation.explained import Explanation
 from compare.mutation.mutant import Mutant
 from compare.mutation.planting import ENDS, Plan, Trial
 
+COLUMNS = ("killed", "explained", *(end for end in ENDS if end != "killed"))
+
 
 @dataclass
 class Report:
@@ -68,10 +70,24 @@ class Report:
             **self.options,
             "score": self.score,
             "ends": {end: sum(t.end == end for t in self.trials) for end in ENDS},
+            "files": self.files(),
             "stale": [str(each) for each in self.stale],
             "seconds": round(self.seconds, 1),
             "rows": [self._row(trial) for trial in self.trials],
         }
+
+    def files(self) -> dict[str, dict[str, int]]:
+        """File → how its mutants ended → how many. Survivors that are explained are "explained"."""
+        counts: dict[str, Counter[str]] = {}
+        for trial in sorted(self.trials, key=lambda trial: trial.mutant.file):
+            end = trial.end if self.explanation(trial) is None else "explained"
+            counts.setdefault(trial.mutant.file, Counter())[end] += 1
+        return {file: dict(ends) for file, ends in counts.items()}
+
+    def summary(self) -> dict[str, Any]:
+        """What there is to read: of the killed ones only their counts."""
+        whole = self.to_dict()
+        return whole | {"rows": [row for row in whole["rows"] if row["end"] != "killed"]}
 
     def _row(self, trial: Trial) -> dict[str, Any]:
         why = self.explanation(trial)
@@ -204,17 +220,10 @@ def print_report(report: Report) -> None:
         console = Console(width=120)
     table = Table(box=None, header_style="bold", padding=(0, 2, 0, 0))
     table.add_column("file", no_wrap=True)
-    for name in ("mutants", "killed", "explained", "survived", "timed out", "not compiled"):
+    for name in ("mutants", *COLUMNS):
         table.add_column(name, justify="right")
-    left = Counter(trial.mutant.file for trial in report.open)
-    for file in dict.fromkeys(trial.mutant.file for trial in report.trials):
-        trials = [trial for trial in report.trials if trial.mutant.file == file]
-        ends = Counter(trial.end for trial in trials)
-        open_ones = left[file]
-        counts = (
-            *(len(trials), ends["killed"], ends["survived"] - open_ones, open_ones),
-            *(ends["timed out"], ends["did not compile"]),
-        )
+    for file, ends in report.files().items():
+        counts = (sum(ends.values()), *(ends.get(end, 0) for end in COLUMNS))
         table.add_row(file, *map(str, counts))
     console.print(table)
     for end in ("timed out", "did not compile"):

@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from compare.checking.implementations import MODES
+from compare.mutation.tables import COLUMNS
 from compare.reporting import checks, host, samples, speeds
 from compare.reporting.sources import COMMANDS, ReportError, Source
 
@@ -177,6 +178,16 @@ def _long(data: dict[str, Any]) -> list[str]:
     return _rows(["claim", "figure", "command", "where, when"], rows)
 
 
+def _mutate(data: dict[str, Any]) -> list[str]:
+    """A file of sources a line: how many faults were planted in it, and how they ended."""
+    rows = [
+        [f"`{file}`", sum(ends.values()), *(ends.get(end, 0) for end in COLUMNS)]
+        for file, ends in data["files"].items()
+    ]
+    rows.append(["all", *(sum(column) for column in zip(*(counts for _, *counts in rows)))])
+    return _rows(["file", "mutants", *COLUMNS], rows)
+
+
 # Kind of file → its table, as lines of Markdown.
 TABLES: dict[str, Callable[[dict[str, Any]], list[str]]] = {
     "check": _check,
@@ -184,6 +195,7 @@ TABLES: dict[str, Callable[[dict[str, Any]], list[str]]] = {
     "sample": _sample,
     "host": _host,
     "long": _long,
+    "mutate": _mutate,
 }
 FIGURES = "mean, 5 %, worst"
 SAMPLES = "bench"  # the kind of the files of samples

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from typing import Any
 
-from compare.mutation.planting import ENDS
+from compare.mutation.tables import COLUMNS
 from compare.reporting.sources import Source
 
 
@@ -13,9 +13,6 @@ def context(source: Source) -> dict[str, Any]:
     """What the template shows of the file."""
     data = source.data
     survivors = [row for row in data["rows"] if row["end"] == "survived"]
-    files: dict[str, Counter[str]] = {}
-    for row in data["rows"]:
-        files.setdefault(row["file"], Counter())[_end(row)] += 1
     return {
         "name": source.name,
         "ops": " ".join(data["ops"]),
@@ -23,17 +20,13 @@ def context(source: Source) -> dict[str, Any]:
         "interrupted": data["interrupted"],
         "score": f"{100 * data['score']:.1f} %",
         "killed": data["ends"]["killed"],
-        "tried": len(data["rows"]),
-        "ends": ["killed", "explained", *(end for end in ENDS if end != "killed")],
-        "files": {file: files[file] for file in sorted(files)},
+        "tried": sum(sum(ends.values()) for ends in data["files"].values()),
+        "ends": COLUMNS,
+        "files": {file: Counter(ends) for file, ends in data["files"].items()},
         "open": [_survivor(row) for row in survivors if not row["explained"]],
         "explained": [_survivor(row) for row in survivors if row["explained"]],
         "stale": data["stale"],
     }
-
-
-def _end(row: dict[str, Any]) -> str:
-    return "explained" if row["end"] == "survived" and row["explained"] else str(row["end"])
 
 
 def _survivor(row: dict[str, Any]) -> dict[str, Any]:

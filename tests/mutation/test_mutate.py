@@ -159,6 +159,10 @@ def test_the_score_leaves_out_what_is_explained() -> None:
     assert not worse.passed
     assert worse.score == 0.5
     assert worse.to_dict()["rows"][0]["explained"]["reason"] == "equivalent"
+    ends = {"explained": 1, "killed": 1, "timed out": 1, "survived": 1}
+    assert worse.to_dict()["files"] == {"x.py": ends}
+    left = [row["end"] for row in worse.summary()["rows"]]
+    assert left == ["survived", "timed out", "survived"]
 
 
 def test_the_entries_are_of_mutants_that_exist() -> None:

@@ -6,6 +6,7 @@ import json
 import re
 from pathlib import Path
 
+import made_up_files
 import pytest
 from typer.testing import CliRunner, Result
 
@@ -144,3 +145,16 @@ def test_facts_are_short_and_current(document: Path) -> None:
 
 def test_the_readme_is_short(root: Path) -> None:
     assert len((root / "README.md").read_text().splitlines()) <= 220
+
+
+def test_planted_faults_are_told_a_file_a_line(tmp_path: Path) -> None:
+    document, file = tmp_path / "facts.md", tmp_path / "mutate.json"
+    file.write_text(json.dumps(made_up_files.mutate_file()))
+    document.write_text("<!-- table: mutate -->\n<!-- end of table -->\n")
+    done = report(file, "--facts", document)
+    assert done.exit_code == 0, done.output
+    _, titles, _, *lines, _, made, _ = document.read_text().splitlines()
+    ends = "killed | explained | survived | timed out | did not compile"
+    assert titles == f"| file | mutants | {ends} |"
+    assert lines == ["| `x.py` | 4 | 1 | 1 | 1 | 0 | 1 |", "| all | 4 | 1 | 1 | 1 | 0 | 1 |"]
+    assert f"{file}`: 2026-11-23" in made
