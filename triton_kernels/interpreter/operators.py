@@ -76,6 +76,7 @@ def _operator(upstreams: Function, name: str, swapped: bool, shared: Mapping[int
     new, handles, boolean = object.__new__, upstream.TensorHandle, np.dtype(bool)
     tensor, block, number_type, int1 = tl.tensor, tl.block_type, tl.dtype, tl.int1
     builder = upstream.interpreter_builder
+    numbers = (block, number_type), (number_type, number_type)
 
     @functools.wraps(upstreams)
     def apply(self: Any, other: Any) -> Any:
@@ -85,9 +86,12 @@ def _operator(upstreams: Function, name: str, swapped: bool, shared: Mapping[int
             return upstreams(self, other)
         out_type, given = self.type, other.__class__
         if given is tensor:
-            beside = other.type
-            if other.dtype is not kind:
-                return upstreams(self, other)
+            beside, other_kind = other.type, other.dtype
+            if other_kind is not kind:
+                if address not in _SIGNED or id(other_kind) not in _SIGNED:
+                    return upstreams(self, other)
+                kind = tl.int64  # of the two
+                address = id(kind)
             if beside is not out_type:
                 sorts = out_type.__class__, beside.__class__
                 if sorts == (block, block):
@@ -95,15 +99,17 @@ def _operator(upstreams: Function, name: str, swapped: bool, shared: Mapping[int
                         key = id(out_type.shape), id(beside.shape), address
                         known = _broadcast.get(key)
                         if known is None:
-                            made = upstreams(self, other)
+                            first = upstreams(self, other)
                             if key[0] in shared and key[1] in shared:
-                                _broadcast[key] = made.type.with_element_ty(kind)
-                            return made
+                                _broadcast[key] = first.type.with_element_ty(kind)
+                            return first
                         out_type = known
                 elif sorts == (number_type, block):
                     out_type = beside
-                elif sorts != (block, number_type):
+                elif sorts not in numbers:
                     return upstreams(self, other)
+                if other_kind is not self.dtype:
+                    out_type = out_type.with_element_ty(kind)
             right = other.handle.data
         elif given is int and address in with_integers and -(2**31) <= other < 2**31:
             right = np.array([other], _DTYPES[address])
@@ -124,14 +130,19 @@ def _operator(upstreams: Function, name: str, swapped: bool, shared: Mapping[int
             return upstreams(self, other)
         handle = new(handles)
         handle.data, handle.dtype, handle.attr = out, kind, {}
-        return tensor(handle, out_type)
+        if out_type is not self.type:
+            return tensor(handle, out_type)
+        made: Any = new(tensor)  # with all that this one has, but for the numbers
+        vars(made).update(vars(self))
+        made.handle = handle
+        return made
 
     return apply
 
 
 def _addition(adds: Function) -> Function:
-    """An addition that moves pointers by offsets at once, too: those of a pointer, each of a tile's
-    by one, or each by its own."""
+    """An addition that moves pointers by offsets at once: one by many, each of a tile's by one, or
+    each by its own."""
     tensor, block, builder = tl.tensor, tl.block_type, upstream.interpreter_builder
 
     @functools.wraps(adds)
@@ -165,11 +176,9 @@ def patches(
     """Operators for those that are recorded as what tl.tensor has while kernels are interpreted."""
     names = {f"__{name}__": (name, False) for name in _OPERATORS}
     names |= {f"__r{name}__": (name, True) for name in SWAPPED}
-    made = [
-        (target, name, _operator(value, *names[name], shared))
-        for target, name, value in recorded
-        if target is tl.tensor and name in names
-    ]
-    return made + [
-        (target, name, _addition(add)) for target, name, add in made if name == "__add__"
-    ]
+    made = []
+    for target, name, value in recorded:
+        if target is tl.tensor and name in names:
+            upstreams = _addition(value) if name == "__add__" else value
+            made.append((target, name, _operator(upstreams, *names[name], shared)))
+    return made

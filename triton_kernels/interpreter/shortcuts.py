@@ -171,6 +171,15 @@ def _goes_with(number: Any, kind: Any) -> bool:
     return type(number) is float and kind in _FLOATS
 
 
+def _equal(upstreams: Function) -> Function:
+    """Whether two types of numbers are the same, of which there is mostly one each."""
+
+    def __eq__(self: Any, other: Any) -> Any:
+        return other is self or upstreams(self, other)
+
+    return __eq__
+
+
 # Numbers of each are converted to each other one at once, but those of 16 bits to float32 alone.
 _CONVERTED = {id(kind) for kind in (tl.int32, tl.int64, tl.float32, tl.float64)}
 _NARROW = {id(kind) for kind in (tl.float16, tl.bfloat16)}
@@ -297,6 +306,7 @@ def patches(recorded: list[tuple[Any, str, Any]]) -> list[tuple[Any, str, Any]]:
     for target, name, shortcut in (
         (tl.block_type, "__init__", _block_type),
         (tl.block_type, "with_element_ty", _with_element),
+        (tl.dtype, "__eq__", _equal),
         (tl.tensor, "__init__", _tensor),
         (tl.core, "_unwrap_if_constexpr", _value),
         (semantic, "broadcast_impl_value", _broadcast),
