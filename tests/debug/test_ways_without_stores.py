@@ -147,6 +147,29 @@ def test_wrong_elements_say_more_than_another_outputs_shape() -> None:
 
 
 @triton.jit
+def signed_kernel(x_ptr, out_ptr, NEGATE: tl.constexpr, HALVE: tl.constexpr, BLOCK: tl.constexpr):
+    x = tl.load(x_ptr + tl.arange(0, BLOCK))
+    if not NEGATE:  # fault: constant
+        x = -x
+    else:
+        x = x + 1
+    if HALVE:
+        other = x / 2
+        tl.store(out_ptr + BLOCK + tl.arange(0, BLOCK), other)
+    tl.store(out_ptr + tl.arange(0, BLOCK), x)
+
+
+def test_branches_that_constants_decided_are_told_in_a_line() -> None:
+    x = torch.ones(8)
+    findings = debug(
+        signed_kernel, (1,), (x, torch.zeros(8), True, False), oracle=lambda: -x, BLOCK=8
+    )
+    branch = line_of("constant")
+    assert str(findings).splitlines()[-1] == f"  branches by constants :{branch}"
+    assert [each.place.line for each in findings.lane_history()[1] if each.constant] == [branch]
+
+
+@triton.jit
 def long_kernel(x_ptr, out_ptr, BLOCK: tl.constexpr):
     n = tl.arange(0, BLOCK)
     x = tl.load(x_ptr + n)

@@ -11,8 +11,8 @@
 - Where an observer has :class:`Shadows`, undefined, overflowed and non-finite values are followed
   to where they reach memory (:class:`Reach`, :class:`Origin`).
 - Where one has a :class:`Dataflow`, operations are noted, so that a :class:`Value` can be followed
-  back to those that it was made of, lane by lane, and through what the program stored, each a
-  :class:`Touch`; :func:`made_by` tells a variable's.
+  back to those that it was made of, lane by lane, and through what the program stored (each
+  access a :class:`Touch`); :func:`made_by` tells a variable's.
 - :func:`place_of`, :func:`lane_of`, :func:`in_lane` and :func:`role` say where an error arose.
 - :mod:`post_mortem` puts the interpreter back where a program ended.
 - :mod:`cross_compile` compiles launches for a GPU that is not there; :mod:`recompile` compiles

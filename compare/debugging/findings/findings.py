@@ -283,14 +283,17 @@ class Findings:
         after = ["", *self.reproduction.lines()] if self.reproduction else []
         head, history, place = self.lane_history()
         room = LINES - len(lines) - len(after)
+        branches = steps.constant_branches(history, place)
         printed: set[Place | None] = set()
         if self.trace is not None:
             wanted = len(steps.in_lines(history, place, printed, MOST_STEPS)) + 2 if history else 0
+            wanted += bool(branches)
             shown, printed = self.trace.condensed(most=max(8, room - 1 - wanted))
             room -= len(shown.splitlines()) + 1
             lines += ["", *shown.splitlines()]
         if history:
-            told = steps.in_lines(history, place, printed, max(LEAST_STEPS, room - 2))
+            most = max(LEAST_STEPS, room - 2 - bool(branches))
+            told = steps.in_lines(history, place, printed, most) + ([branches] if branches else [])
             lines += ["", head, *(f"  {cut(line, WIDTH - 2)}" for line in told)]
         for each in self.earlier():
             told = steps.in_lines(each.steps, place, set(), MOST_EARLIER)

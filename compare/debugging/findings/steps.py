@@ -25,7 +25,8 @@ class Step:
     branch or loop depends on (``name`` "if" or "while"); a line without any has an empty name.
 
     ``first`` and ``last`` are its value in words, in the lanes that count, ``count`` how often it
-    was assigned.
+    was assigned. ``constant`` is a branch that depends on nothing but what the kernel was compiled
+    for.
     """
 
     place: Place
@@ -33,6 +34,7 @@ class Step:
     first: str = ""
     last: str = ""
     count: int = 1
+    constant: bool = False
 
     def __str__(self) -> str:
         return self.brief + (f" ({self.count} times)" if self.count > 1 and self.name else "")
@@ -109,7 +111,7 @@ def in_lines(
     known = {_statement(place) for place in printed if place}
     rows: list[list[Step]] = []
     for step in steps:
-        if not step.name and _statement(step.place) in known:
+        if step.constant or (not step.name and _statement(step.place) in known):
             continue
         if rows and _statement(rows[-1][0].place) == _statement(step.place):
             rows[-1].append(step)
@@ -132,6 +134,12 @@ def in_lines(
         f"{source_line(row[0].place)}"
         for text, row in zip(words, rows)
     ]
+
+
+def constant_branches(steps: list[Step], store: Place | None) -> str:
+    """The branches that constants decided, in a line; empty if there are none."""
+    told = " ".join(dict.fromkeys(_where(each.place, store) for each in steps if each.constant))
+    return told and f"branches by constants {told}"
 
 
 def _in_short(rows: list[list[Step]], store: Place | None) -> list[str]:

@@ -34,6 +34,7 @@ class Slice:
         self._assignments, self._arguments = assignments, arguments
         self._reached: dict[int, tuple[Value, np.ndarray]] = {}
         self._statements: dict[Key, tuple[Place, Statement]] = {}
+        self._constant: dict[Key, Place] = {}  # branches that the kernel was compiled with
         self._heap: list[int] = []
         self._waiting: dict[int, tuple[Value, list[np.ndarray]]] = {}
         self._plain: dict[tuple[str, str, str], dict[Place, None]] = defaultdict(dict)
@@ -92,6 +93,8 @@ class Slice:
             if values or (around is not None and self._computed(head, around)):
                 self.meet(head)
                 self._push((value, np.zeros(1, dtype=np.int64)) for value in values[-DECISIONS:])
+            elif around is not None:
+                self._constant[place.file, around.first] = head
         for call in self._assignments.called.get((place.file, place.function), ()):
             self.meet(call)
 
@@ -125,6 +128,8 @@ class Slice:
                 others.append(steps[key, kind])
         bare = self._statements.keys() - {key for key, _ in steps}
         others += [Step(self._statements[key][0], "") for key in bare]
+        constant = self._constant.keys() - self._statements.keys()
+        others += [Step(self._constant[key], "", constant=True) for key in constant]
         for step in sorted(others, key=lambda step: step.place.line):
             ordered.insert(_after(ordered, step.place), step)
         return ordered
