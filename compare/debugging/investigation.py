@@ -126,6 +126,8 @@ def investigate(
         stopped = place and _current(stores)
         place = place or outside(error)
         findings.failure = Failure(brief(error), stopped, place, lane, shape)
+        if isinstance(error, WaitsForever):
+            findings.failure.written = _last_written(error, stores)
     findings.subject = _heading(subject, stores)
     described = (_describe(result, stores, results) for result in results)
     findings.wrong = [wrong for wrong in described if wrong is not None]
@@ -206,6 +208,16 @@ def _explains(hazard: Hazard, failure: Failure | None) -> bool:
 
 def _current(stores: Stores) -> Program | None:
     return stores.current[1] if stores.current else None
+
+
+def _last_written(error: WaitsForever, stores: Stores) -> list[str]:
+    """Which other program had last written what one waits for, in words."""
+    history = stores.history(error.address) if error.address is not None else None
+    for store in (history.last, history.other) if history else ():
+        if store is not None and store.program != _current(stores):
+            who = f"{error.touched} was last written by program {store.program} ({store.verb})"
+            return [who, f"  {place_text(store.place)}"]
+    return []
 
 
 def _interrupted(stores: Stores, interrupt: KeyboardInterrupt) -> str:

@@ -58,6 +58,8 @@ def replay(
     if worst is not None:
         worst.alone = tracer.stored_there
     apart = worst is not None and worst.alone is not None and not _same(worst.alone, worst.value)
+    if worst is not None and tracer.trace and tracer.trace.ended:
+        apart = True  # it waits for others, or fails without what they write
     if findings.failure is not None and tracer.trace and tracer.trace.ended != AS_REPORTED:
         apart = True
         if not tracer.trace.ended:

@@ -159,3 +159,46 @@ def test_the_tutorials_locks_are_silent() -> None:
             layer_norm_tutorial, (12,), args, oracle=oracle, max_ulps=100, GROUPS=3, BLOCK=16
         )
         assert found, found
+
+
+@triton.jit
+def running_sum(x_ptr, sums_ptr, flags_ptr, FAULT: tl.constexpr):
+    """A program waits until the one before it has stored its sum."""
+    i = tl.program_id(0)
+    before = 0.0
+    if i > 0:
+        while tl.atomic_add(flags_ptr + i - 1, 0, sem="acquire") == 0:
+            pass
+        before = tl.load(sums_ptr + i - 1)
+    if FAULT == "sum":
+        before = before / 2  # halved
+    tl.store(sums_ptr + i, before + tl.load(x_ptr + i))
+    if FAULT == "flag":
+        tl.atomic_xchg(flags_ptr + i, 0, sem="release")  # not set
+    else:
+        tl.atomic_xchg(flags_ptr + i, 1, sem="release")
+
+
+def sums(fault: str) -> Findings:
+    x, flags = torch.arange(1.0, 6), torch.zeros(5, dtype=torch.int32)
+    want = {"sums_ptr": x.cumsum(0)}
+    return debug(running_sum, (5,), (x, torch.zeros(5), flags, fault), oracle=lambda: want)
+
+
+def test_who_had_last_written_what_a_program_waits_for() -> None:
+    assert sums("")
+    found = sums("flag")
+    assert found.failure is not None
+    assert found.failure.program == (1, 0, 0)
+    text = str(found)
+    assert "flags_ptr[0] was last written by program (0, 0, 0) (atomic xchg)" in text
+    assert f"test_locks_and_deadlock.py:{line_of('not set')} in running_sum" in text
+
+
+def test_a_wrong_program_that_alone_would_wait_runs_after_the_others() -> None:
+    """What it waits for comes of them; alone, it would get no further than the first flag."""
+    found = sums("sum")
+    assert found.wrong[0].deviation.index == (4,)
+    assert found.trace is not None
+    assert not found.trace.alone
+    assert f":{line_of('halved')} before = before / 2" in str(found)

@@ -50,7 +50,8 @@ class Failure:
     ``lane`` is the first that it happened in, of a tile of that ``shape``, ``lane_history`` what
     the variables held there, ``loaded`` the elements that they came from, ``earlier`` what earlier
     launches made these of; None and empty where the error is no lane's. ``access`` is the one that
-    was out of bounds.
+    was out of bounds. ``written`` tells, in lines, which other program had last written what the
+    program waits for.
     """
 
     error: str
@@ -62,13 +63,14 @@ class Failure:
     loaded: Loaded = field(default_factory=dict)
     earlier: list[Earlier] = field(default_factory=list)
     access: Event | None = None
+    written: list[str] = field(default_factory=list)
 
     def lines(self) -> list[str]:
         """The failure as lines of text."""
         if self.program is None:
             where = [f"  {place_text(self.place)}"] if self.place else []
             return [f"stopped outside a kernel: {self.error}", *where]
-        text = [f"  {_short(line)}" for line in self.error.splitlines()]
+        text = [f"  {_short(line)}" for line in (*self.error.splitlines(), *self.written)]
         return [f"stopped in program {self.program}", f"  {place_text(self.place)}", *text]
 
     def to_dict(self) -> dict[str, Any]:

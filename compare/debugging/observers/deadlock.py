@@ -13,10 +13,11 @@ FEW = 16  # lanes of an atomic that is examined for changing memory; larger ones
 
 
 class WaitsForever(RuntimeError):
-    """A program waits for what does not happen while it runs: that ``touched`` changes."""
+    """A program waits for what does not happen while it runs: that ``touched``, which begins at
+    ``address``, changes."""
 
-    def __init__(self, touched: str, volatile: bool) -> None:
-        self.touched = touched
+    def __init__(self, touched: str, address: int | None, volatile: bool) -> None:
+        self.touched, self.address = touched, address
         what = f"{touched} stays as it is. What the program waits for"
         if volatile:
             what = f"volatile loads wait for a program that stores to {touched}, which"
@@ -62,7 +63,8 @@ class SpinGuard(Observer):
             self._repeated = {}
         self._repeated[key] = self._repeated.get(key, 0) + 1
         if self._repeated[key] > PATIENCE:
-            raise WaitsForever(_touched(access), access.semantics == "volatile")
+            address = int(active[0]) if active.size else None
+            raise WaitsForever(_touched(access), address, access.semantics == "volatile")
 
 
 def _bytes(address: int, width: int) -> bytes:

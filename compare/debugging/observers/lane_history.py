@@ -98,7 +98,7 @@ class Assignments:
         if len(self.noted) >= MOST:
             return
         place = _place(code, line)
-        for each in value if isinstance(value, (tuple, tl.tuple)) else (value,):
+        for each in value if isinstance(value, (tuple, list, tl.tuple)) else (value,):
             known = interpreter.made_by(each, self.flow)
             plain = each if isinstance(each, (bool, int, float)) else None
             if known is not None or plain is not None:
