@@ -115,7 +115,7 @@ def run(
     if not console.is_terminal and not quiet:  # a log file has room; rich would assume 80 columns
         console = Console(width=120)
     start = time.perf_counter()
-    rows = [Row(spec.name, dtype, spec.in_ulps) for spec, dtype, _ in work]
+    rows = [Row(spec.name, dtype, spec.in_ulps, spec.max_ulps or 0.0) for spec, dtype, _ in work]
     progress = Progress(
         TextColumn("{task.description:<34}"),
         BarColumn(),

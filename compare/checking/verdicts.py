@@ -150,6 +150,7 @@ class Row:
     op: str
     dtype: str
     exact: bool
+    max_ulps: float = 0.0  # that are right, where ULPs are told
     cases: int = 0
     worst: dict[str, float] = field(default_factory=dict)  # mode → worst score, variants too
     runs: dict[str, int] = field(default_factory=dict)  # mode → how many runs, variants included
@@ -221,6 +222,7 @@ class Row:
             "runs": self.runs,
             "worst": self.worst,
             "unit": "ulp" if self.exact else "fraction of the bound",
+            "max_ulps": self.max_ulps if self.exact else None,
             "errors": self.errors,
             "triton_equals_cuda": self.agree,
             "coverage": self.proved or "sampled",

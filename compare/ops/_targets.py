@@ -92,11 +92,13 @@ def _file(module: str) -> str:
 def words(error: BaseException) -> str:
     """An error, and the line that raised it, or that called what raised it in a package that
     belongs to no target."""
+    others = tuple(str(Path(_file(name)).parent) + os.sep for name in (*OURS, "torch", "triton"))
+    pythons = str(Path(os.__file__).parent) + os.sep
+
+    def is_other(file: str) -> bool:
+        of_python = file.startswith(pythons) and "site-packages" not in file
+        return of_python or file.startswith((*others, "<frozen"))
+
     frames = traceback.extract_tb(error.__traceback__)
-    others = [str(Path(_file(name)).parent) + os.sep for name in (*OURS, "torch", "triton")]
-    lines = [
-        f" ({frame.filename}:{frame.lineno})"
-        for frame in frames
-        if "importlib" not in frame.filename and not frame.filename.startswith(tuple(others))
-    ]
+    lines = [f" ({f.filename}:{f.lineno})" for f in frames if not is_other(f.filename)]
     return f"{type(error).__name__}: {error}{lines[-1] if lines else ''}"

@@ -10,7 +10,7 @@ from typing import Any
 from compare.pages import colours
 
 HERE = Path(__file__).parent
-LINE = 18  # characters of a name, in the first column of a table on a phone
+LINE = 15  # characters of a name, in the first column of a table on a phone
 
 
 class PackageMissing(RuntimeError):

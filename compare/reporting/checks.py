@@ -93,6 +93,9 @@ def nearest(rows: list[dict[str, Any]]) -> list[dict[str, str]]:
             worst, cell = float(row["worst"][mode]), _cell(row, mode)
             if worst or cell["kind"] == "bad":
                 line = {"op": row["op"], "dtype": row["dtype"], "mode": WORDS[mode], **cell}
+                if allowed := row.get("max_ulps"):
+                    worst /= allowed
+                    line["text"] += f" of {allowed:g}"
                 ranked.append(((cell["kind"] != "bad", -worst), line))
     return [line for _, line in sorted(ranked, key=lambda each: each[0])]
 
@@ -125,15 +128,19 @@ def _histograms(row: dict[str, Any], measure: str) -> dict[str, dict[float, int]
 
 
 def _exact(rows: list[dict[str, Any]]) -> dict[str, Any] | None:
-    """Elements that must equal the oracle's bits: a line an op, dtype and mode, a column a bin."""
+    """Elements that must equal the oracle's bits, or nearly: a line an op, dtype and mode, a column
+    a bin. A bin is wrong as a whole or right as a whole: it begins at what is allowed or above."""
     lines, edges = [], {0.0}
     for row in rows:
         modes: dict[str, Counter[float]] = {}
         for name, histogram in _histograms(row, "exact_ulp").items():
             modes.setdefault(name.split("/")[0], Counter()).update(histogram)
             edges |= set(histogram)
+        allowed = row.get("max_ulps") or 0.0
         lines += [
-            (row["op"], row["dtype"], WORDS[mode], modes[mode]) for mode in MODES if mode in modes
+            (row["op"], row["dtype"], WORDS[mode], modes[mode], allowed)
+            for mode in MODES
+            if mode in modes
         ]
     if not lines:
         return None
@@ -141,14 +148,23 @@ def _exact(rows: list[dict[str, Any]]) -> dict[str, Any] | None:
     return {
         "titles": [_range(edge) for edge in ordered],
         "elements": sum(sum(line[3].values()) for line in lines),
-        "wrong": sum(n for line in lines for edge, n in line[3].items() if edge),
+        "wrong": sum(n for *_, own, most in lines for e, n in own.items() if _is_wrong(e, most)),
+        "allowed": any(line[4] for line in lines),
         "ops": _grouped(
             [
-                {"op": op, "dtype": dtype, "mode": mode, "counts": [counts[e] for e in ordered]}
-                for op, dtype, mode, counts in lines
+                {
+                    **{"op": op, "dtype": dtype, "mode": mode, "allowed": f"{most:g}"},
+                    "counts": [(own[e], bool(own[e]) and _is_wrong(e, most)) for e in ordered],
+                }
+                for op, dtype, mode, own, most in lines
             ]
         ),
     }
+
+
+def _is_wrong(edge: float, allowed: float) -> bool:
+    """Whether the elements of the bin with that upper end are further off than is right."""
+    return edge == math.inf or edge / 2 >= allowed if edge else False
 
 
 def _grouped(lines: list[dict[str, Any]]) -> dict[str, list[dict[str, Any]]]:

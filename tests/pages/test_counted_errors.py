@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from compare import Function, check
 from compare.cases import Case
 from compare.checking import histograms, running
 from compare.checking.implementations import Implementation
@@ -84,6 +85,23 @@ def test_exact_errors_are_counted_in_ulps() -> None:
     off[2] += 3
     found = running.judge(spec, case, implementation, arguments, off.view(torch.float32), reference)
     assert found.errors == {"exact_ulp": {"0": 2, "1": 1, "4": 1}}
+
+
+def test_errors_within_ulps_that_are_allowed_are_counted_as_they_are() -> None:
+    """Right ones, too: they are not all 0."""
+    off = torch.tensor([0, 1, 3, 16], dtype=torch.int32)
+
+    def function(x: torch.Tensor) -> torch.Tensor:
+        return (x.view(torch.int32) + off).view(torch.float32)
+
+    given = {"cuda": function, "oracle": lambda x: x, "shapes": [(4,)]}
+    spec = Function("off", max_ulps=16, layouts=["contiguous"], values=["normal"], **given)
+    report = check(spec, level="quick")
+    assert report
+    row = report.rows[0].to_dict()
+    assert row["errors"]["cuda-host"] == {"exact_ulp": {"0": 1, "1": 1, "4": 1, "16": 1}}
+    assert row["max_ulps"] == 16
+    assert row["worst"]["cuda-host"] == 16
 
 
 def test_a_row_is_a_line_of_the_file(tmp_path: Path) -> None:

@@ -34,3 +34,29 @@ def test_a_target_stands_beside_the_ops() -> None:
     assert "theirs" in made.text
     assert made.text.count(TARGET) >= 4
     assert any(row[0].strip() == "add" for row in made.rows)
+
+
+@pytest.mark.usefixtures("packages")
+def test_a_target_that_may_be_some_ulps_off() -> None:
+    """What is within is right, and its part of what is allowed has its place among the worst."""
+    errors = {"triton-interpreted": {"exact_ulp": {"0": 90, "4": 6, "16": 4}}}
+    worst = {"triton-interpreted": 12.0}
+    within = check_row(TARGET, "float32", "ulp", max_ulps=16, worst=worst, errors=errors)
+    beyond = {"triton-interpreted": {"exact_ulp": {"0": 90, "16": 4, "32": 5, "inf": 1}}}
+    words = {"implementation": "triton-interpreted", "case": "", "problem": "wrong values"}
+    wrong = {**words, "deviation": None, "program_id": None, "replay": "", "debug": ""}
+    worse = {"worst": {"triton-interpreted": 30.0}, "errors": beyond, "mismatches": [wrong]}
+    failing = check_row(f"{TARGET}2", "float32", "ulp", max_ulps=16, passed=False, **worse)
+    for row in (within, failing):
+        row["runs"] = {"triton-interpreted": 5}
+    made = Page(page.html([Source("check.json", "check", check_file(within, failing))]))
+    rows = [[word.strip() for word in row] for row in made.rows]
+    assert [TARGET, "✓ 12 ulp of 16", "float32", "Triton, interpreted"] in rows
+    assert [f"{TARGET}2", "✗ 30 ulp of 16", "float32", "Triton, interpreted"] in rows
+    # 0, 3–4, 9–16, 17–32, and inf or NaN
+    line = ["float32", "16 ulp", "Triton, interpreted"]
+    assert [*line, "90", "6", "4", "0", "0"] in rows
+    assert [*line, "90", "0", "4", "✗ 5", "✗ 1"] in rows
+    assert "Where bits must agree, or nearly" in made.text
+    assert "✗ 6 of " in made.text
+    assert "elements are further off." in made.text
