@@ -44,7 +44,10 @@
       const cases = [...op.querySelectorAll("[data-shape]")];
       op.hidden = op.hidden || cases.every((each) => each.closest("[hidden]"));
     }
-    for (const heading of headings) heading.hidden = emptied(...under(heading));
+    for (const heading of headings) {
+      const things = under(heading);
+      if (emptied(...things)) for (const each of [heading, ...things]) each.hidden = true;
+    }
     for (const empty of boxes.filter((box) => emptied(box))) empty.hidden = true;
     for (const link of document.querySelectorAll("nav a")) {
       const section = document.getElementById(link.hash.slice(1)).closest("section");

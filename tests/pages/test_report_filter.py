@@ -7,7 +7,15 @@ from pathlib import Path
 from typing import Any
 
 from headless_browser import browse, needs_browser
-from made_up_files import bench_case, bench_file, everything, needs_packages, text_of_everything
+from made_up_files import (
+    bench_case,
+    bench_file,
+    check_file,
+    check_row,
+    everything,
+    needs_packages,
+    text_of_everything,
+)
 from typer.testing import CliRunner
 
 from compare.cli import app
@@ -37,6 +45,7 @@ addEventListener("load", async () => {
     links: seen("nav a").map((each) => each.hash.slice(1)),
     figures: seen("#speed ~ * figcaption b, #roofline ~ * figcaption b")
       .map((each) => each.textContent),
+    quiet: seen("main section p.quiet").map((each) => each.textContent.split(",")[0]),
     names: all("#filter [name=op] option, #filter [name=dtype] option")
       .map((each) => each.textContent),
     open: all("details[open] tbody:target").map((each) => each.dataset.shape),
@@ -122,6 +131,25 @@ def test_a_section_that_the_filter_empties_goes_with_its_link(tmp_path: Path) ->
     assert "All ops" not in add["figures"] + product["figures"]
     assert "environment" in nothing["sections"]
     assert nothing["figures"] == []
+
+
+def test_what_is_said_of_a_file_goes_with_its_heading(tmp_path: Path) -> None:
+    """Of two checks one has the op that is chosen: the other's legend and reasons go, too."""
+    rows = {
+        "one.json": check_row("add", "float16", "ulp"),
+        "two.json": check_row("it", "int8", "ulp"),
+    }
+    files = [
+        Source(name, "check", {**check_file(), "rows": [row], "not_run": {"cuda-gpu": name}})
+        for name, row in rows.items()
+    ]
+    first, chosen, back = looks(
+        page.html(files), tmp_path, ["choose", "op", "it"], ["choose", "op", ""]
+    )
+    legend, reason = "✓ right", "n/a"
+    assert first["quiet"].count(legend) == first["quiet"].count(reason) == 2
+    assert chosen["quiet"].count(legend) == chosen["quiet"].count(reason) == 1
+    assert back["quiet"] == first["quiet"]
 
 
 def test_the_filter_offers_what_the_page_has(tmp_path: Path) -> None:
