@@ -254,6 +254,9 @@ class Call(OnHost):
     def sources(self) -> Mapping[str, str]:
         return self._module._host_sources.originals
 
+    def machine_code(self, arch: str) -> list[tuple[bytes, str]]:
+        return self._module._machine_code(arch)
+
     def described(self) -> dict[str, Any]:
         options = vars(self._module._options)
         return {

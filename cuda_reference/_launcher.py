@@ -81,11 +81,7 @@ class Launcher(OnHost):
         return self._unit.library(target)
 
     def machine_code(self, arch: str) -> list[tuple[bytes, str]]:
-        """The kernels of the source for an architecture ("sm_90"), and ptxas's account of them.
-
-        Raises:
-            BuildError: there is no nvcc, or the source does not compile.
-        """
+        """The kernels of the source."""
         return [self._unit.cubin(arch)]
 
     # ---- The call ----

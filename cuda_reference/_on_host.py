@@ -38,6 +38,14 @@ class OnHost:
         """The name of each file → its text."""
         raise NotImplementedError
 
+    def machine_code(self, arch: str) -> list[tuple[bytes, str]]:
+        """The kernels of its sources for an architecture ("sm_90"), and ptxas's account of them.
+
+        Raises:
+            BuildError: there is no nvcc, or a source does not compile.
+        """
+        raise NotImplementedError
+
     def described(self) -> dict[str, Any]:
         """What another process needs to make the same one."""
         raise NotImplementedError

@@ -19,7 +19,7 @@ import torch
 
 from compare.cases import Case
 from compare.checking import hints, running
-from compare.compiling import machine_code, walk
+from compare.compiling import loaded, machine_code, walk
 from compare.compiling.machine_code import SHARED_LIMIT, Figures
 from compare.ops import SPECS, spec_of
 from compare.specs import Spec
@@ -154,11 +154,11 @@ def nvcc_missing() -> str | None:
 
 def sourceless(spec: Spec) -> str:
     """Why there is no source of a CUDA side to compile, or ""."""
-    if not spec.own or hasattr(spec.cuda, "machine_code"):
+    if not spec.own or loaded.of_spec(spec):
         return ""
     if spec.cuda is None:
         return f"{spec.name} has no CUDA side"
-    return f"the cuda function of {spec.name} is not itself one of cuda_reference.load's"
+    return f"the cuda function of {spec.name} calls none of cuda_reference.load's on the CPU"
 
 
 class Unit(NamedTuple):
@@ -404,7 +404,10 @@ def _labels(spec: Spec) -> dict[str, tuple[str, str]]:
 def _cuda_kernels(spec: Spec, arch: str, asm: str = "") -> dict[str, Kernel]:
     """Name → kernel of the op's source file."""
     try:
-        made = spec.cuda.machine_code(arch) if spec.own else [_build.cubin(spec.stem, arch)]
+        if spec.own:
+            made = [cubin for each in loaded.of_spec(spec) for cubin in each.machine_code(arch)]
+        else:
+            made = [_build.cubin(spec.stem, arch)]
     except BuildError as error:
         failed = str(error)
         return {name: Kernel(name, None, failed) for name in sorted(_cuda_names(spec))}

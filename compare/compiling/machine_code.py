@@ -200,21 +200,27 @@ def _code_sections(cubin: bytes) -> Iterator[tuple[str, bytes]]:
 # ---- names ----
 
 # As csrc writes them; u64 is unsigned long long.
-_BUILTIN = {"f": "float", "d": "double", "y": "u64", "j": "unsigned", "i": "int"}
+_BUILTIN = {"f": "float", "d": "double", "y": "u64", "j": "unsigned", "i": "int"} | {
+    **{"h": "unsigned char", "a": "signed char", "c": "char", "s": "short", "t": "unsigned short"},
+    **{"l": "long", "m": "unsigned long", "x": "long long", "b": "bool"},
+}
 
 
 def readable(symbol: str) -> str:
     """A kernel template's name as in its source: pack_kernel<ActMul<9>, __half, float4, 8>.
 
-    A symbol that is no template over plain types, integers and templates of these comes back as it
-    is: NVIDIA's demangler is in neither Triton's wheel nor nvcc's.
+    A symbol that is no template over plain types, integers and templates of these, in namespaces or
+    not, comes back as it is: NVIDIA's demangler is in neither Triton's wheel nor nvcc's.
     """
-    if not symbol.startswith("_Z") or not symbol[2:3].isdigit():
+    if not re.match(r"_ZN?\d", symbol):
         return symbol
     try:
         return _Mangled(symbol).name()
     except (IndexError, ValueError):
         return symbol
+
+
+_SEEN = r"S(\d?)_"  # S_ is the first name seen, S0_ the next
 
 
 class _Mangled:
@@ -224,11 +230,24 @@ class _Mangled:
         self._rest, self._seen = symbol.removeprefix("_Z"), list[str]()
 
     def name(self) -> str:
+        """A plain name, or N<names>E for one in namespaces."""
+        if not self._rest.startswith("N"):
+            return self._plain("")
+        self._rest, scope = self._rest[1:], ""
+        if match := re.match(_SEEN, self._rest):
+            scope, self._rest = self._named_before(match) + "::", self._rest[match.end() :]
+        while self._rest[0] != "E":
+            scope = self._plain(scope) + "::"
+        self._rest = self._rest[1:]
+        return scope.removesuffix("::")
+
+    def _plain(self, scope: str) -> str:
         """<length><name>, and I<arguments>E if it is a template."""
-        if not (match := re.match(r"\d+", self._rest)):
+        if not (match := re.match(r"L?(\d+)", self._rest)):
             raise ValueError(f"no name: {self._rest}")
-        end = match.end() + int(match[0])
+        end = match.end() + int(match[1])
         name, self._rest = self._rest[match.end() : end], self._rest[end:]
+        name = scope + ("(anonymous)" if name.startswith("_GLOBAL__N_") else name)
         self._seen.append(name)
         if not self._rest.startswith("I"):
             return name
@@ -242,11 +261,14 @@ class _Mangled:
     def _argument(self) -> str:
         if match := re.match(r"L([ib])(\d+)E", self._rest):
             value = match[2] if match[1] == "i" else ("false", "true")[int(match[2])]
-        elif match := re.match(r"S(\d?)_", self._rest):  # S_ is the first name seen, S0_ the next
-            value = self._seen[int(match[1]) + 1 if match[1] else 0]
+        elif match := re.match(_SEEN, self._rest):
+            value = self._named_before(match)
         elif match := re.match("|".join(_BUILTIN), self._rest):
             value = _BUILTIN[match[0]]
         else:
             return self.name()
         self._rest = self._rest[match.end() :]
         return value
+
+    def _named_before(self, match: re.Match[str]) -> str:
+        return self._seen[int(match[1]) + 1 if match[1] else 0]

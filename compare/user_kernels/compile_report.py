@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import itertools
 import json
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
@@ -11,7 +12,7 @@ from rich.console import Console
 
 from compare.cases import CPU
 from compare.checking import running
-from compare.compiling import cross_compile, tables
+from compare.compiling import cross_compile, loaded, tables
 from compare.compiling.cross_compile import ASM, Kernel, Row
 from compare.compiling.machine_code import SHARED_LIMIT
 from compare.copies import tensors
@@ -64,8 +65,8 @@ def compile_report(
 
     Args:
         kernel: a ``@triton.jit`` kernel, whose configurations are all compiled where it is
-            autotuned; a function that launches some; or one that :func:`cuda_reference.load` or
-            load_inline made, which needs nvcc.
+            autotuned; one that :func:`cuda_reference.load` or load_inline made, which needs nvcc;
+            or a function that launches some of the former, or else calls some of the latter.
         args: of the kernel or the function, with tensors on any device: of these dtype, shape,
             strides and alignment count. A CUDA function needs none.
         archs: GPU architectures, or one: "sm_80", "sm_90", …
@@ -92,20 +93,27 @@ def compile_report(
     if asm is not None and asm not in ASM:
         raise ValueError(f"compile_report(): asm must be one of {', '.join(ASM)}, not {asm!r}")
     if hasattr(kernel, "machine_code"):
-        if asm not in (None, "sass"):
-            raise ValueError(f"compile_report(): nvcc's machine code has no {asm}, only sass")
-        rows = [
-            Row(arch, "", "–", made.name, None, made)
-            for arch in archs
-            for cubin in kernel.machine_code(arch)
-            for made in cross_compile.of_cubin(cubin, arch, asm or "")
-        ]
+        rows = list(_of_cuda([kernel], archs, asm))
     elif callable(kernel) or hasattr(kernel, "run"):
-        rows = [row for a in archs for row in _of_triton(kernel, args, constexprs, a, asm or "")]
+        with loaded.noted() as calls:
+            rows = [r for a in archs for r in _of_triton(kernel, args, constexprs, a, asm or "")]
+        rows = rows or list(_of_cuda(calls, archs, asm))
+        if not rows:
+            none = "launched no Triton kernel, and called none of cuda_reference.load's"
+            raise ValueError(f"compile_report(): the function {none}")
     else:
         kind = type(kernel).__name__
         raise TypeError(f"compile_report(): argument 'kernel' must be a kernel, but got {kind}")
     return CompileReport(rows)
+
+
+def _of_cuda(functions: Sequence[Any], archs: Sequence[str], asm: str | None) -> Iterator[Row]:
+    if functions and asm not in (None, "sass"):
+        raise ValueError(f"compile_report(): nvcc's machine code has no {asm}, only sass")
+    for arch, function in itertools.product(archs, functions):
+        for cubin in function.machine_code(arch):
+            for made in cross_compile.of_cubin(cubin, arch, asm or ""):
+                yield Row(arch, "", "–", made.name, None, made)
 
 
 def _of_triton(
@@ -130,7 +138,4 @@ def _launches(
             first = next(tensors(tuple(args)), None)
             with running.WithoutGpu(CPU if first is None else first.device):
                 function(*args, **named)
-        compiled = list(launches)
-    if not compiled:
-        raise ValueError("compile_report(): the function launched no Triton kernel")
-    return compiled
+        return list(launches)

@@ -15,6 +15,7 @@ from torch import Tensor
 import compare
 import cuda_reference
 from compare.cases import CPU
+from compare.compiling import cross_compile
 from compare.compiling.cross_compile import nvcc_missing
 from compare.timing import bench as benchmarks
 from compare.timing.engine import Candidate
@@ -281,3 +282,17 @@ def test_compile_report_of_a_cuda_function() -> None:
     assert "LDG.E.128" in kernel.asm
     with pytest.raises(ValueError, match="has no ptx, only sass"):
         compare.compile_report(module.copy, asm="ptx")
+
+    def copied(x: Tensor) -> Tensor:
+        out = torch.empty_like(x)
+        module.copy(x.contiguous(), out)
+        module.copy(x.contiguous(), out)
+        return out
+
+    report = compare.compile_report(copied, (torch.empty(128),), archs="sm_80")
+    assert [kernel.name for kernel in report.kernels] == ["copy_kernel"]
+    spec = compare.Function("copied", cuda=copied, oracle=lambda x: x, shapes=[(0,), (128,)])
+    assert not cross_compile.sourceless(spec)
+    assert list(cross_compile._cuda_kernels(spec, "sm_80")) == ["copy_kernel"]
+    none = spec.changed(cuda=lambda x: x.clone())
+    assert "calls none of cuda_reference.load's" in cross_compile.sourceless(none)
