@@ -111,6 +111,10 @@ def test_a_rung_has_its_row_by_dtype_and_name() -> None:
         ("_Z4bothI1AILi1EES1_S0_ILb1EEEvv", None),  # a template's name alone, once more
         ("_Z4bothI1AILi1EES1_fEvv", "both<A<1>, A<1>, float>"),
         ("_Z4bothI1AI1BfE6__halfS3_EvT_", "both<A<B, float>, __half, __half>"),
+        (
+            "_ZN4mine3mapINS_2OpIN3c108BFloat16EEEfEEvPT0_",
+            "mine::map<mine::Op<c10::BFloat16>, float>",
+        ),
     ],
 )
 def test_names_of_templates_in_templates(symbol: str, name: str | None) -> None:
