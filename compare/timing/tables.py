@@ -88,7 +88,8 @@ SHORT = ((HOST_BOUND, HOST_BOUND), ("wrong: ", "wrong"))  # in a problem → in 
 def sweep(results: list[CaseResult], width: int) -> Group:
     """One sweep: a row a size, a column a provider: its rate, and times the best peer's speed."""
     first = results[0]
-    unit = "TFLOP/s" if first.matrix else "GB/s"
+    # One unit for all: operations as soon as they are the limit anywhere.
+    unit = next((r.rate_unit for r in results if r.rate_unit == "TFLOP/s"), "GB/s")
     names = list(dict.fromkeys(e.provider for result in results for e in result.entries))
     fitting = max(1, (width - LABEL) // CELL)
     lines: list[Any] = []
