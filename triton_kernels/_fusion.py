@@ -10,7 +10,7 @@ that op files can.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -38,10 +38,24 @@ class Form:
     """What a node of a graph computes."""
 
 
+class Columns(NamedTuple):
+    """A step that treats each column alike, z → z·scale + shift·factor. Tensors are [N], or of one
+    element; ``mean`` and ``variance`` go with a BatchNorm in eval, which makes
+    (z − mean)/√(variance + eps) first. Numbers have no tensors."""
+
+    scale: Operand | float | None = None
+    shift: Operand | None = None
+    factor: float = 1.0
+    mean: Operand | None = None
+    variance: Operand | None = None
+    eps: float = 0.0
+
+
 @dataclass(frozen=True)
 class Product(Form):
     """alpha·(x@b) + beta·c + bias; b is the operand ``weight``, transposed if ``by_rows``. A 1×1
-    convolution is one along dimension 1, with a weight [N, K, 1, 1]."""
+    convolution is one along dimension 1, with a weight [N, K, 1, 1]. ``columns``: what is done to
+    columns of alpha·(x@b) + bias before c is added, in order."""
 
     x: Node
     weight: Operand
@@ -51,6 +65,7 @@ class Product(Form):
     c: Operand | None = None
     beta: float = 1.0
     convolution: bool = False
+    columns: tuple[Columns, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -86,6 +101,14 @@ class Times(Form):
 
     x: Node
     y: Node
+
+
+@dataclass(frozen=True)
+class Normalized(Form):
+    """x with each column treated alike."""
+
+    x: Node
+    columns: Columns
 
 
 @dataclass(frozen=True)
@@ -182,10 +205,15 @@ class Match:
 
     def operands(self) -> list[Operand]:
         """The tensors that the call reads."""
-        plain = [
-            a.operand if isinstance(a, (Transposed, Matrix, Row)) else a for a in self.arguments
-        ]
-        return [a for a in plain if isinstance(a, (Node, Attribute))]
+        return [*_operands_in(self.arguments)]
+
+
+def _operands_in(argument: Any) -> Iterator[Operand]:
+    if isinstance(argument, (Node, Attribute)):
+        yield argument
+    elif isinstance(argument, tuple):
+        for each in argument:
+            yield from _operands_in(each)
 
 
 # The match that ends with a node, from that node and the form of each, None where it has none.
@@ -201,6 +229,7 @@ class Problem(NamedTuple):
 
     ``other`` is who computes it otherwise: "eager" or "inductor". ``act`` is the activation at the
     end of a product; None is any that the kernel has. ``precision`` is that of float32 products.
+    ``scaled``: whether factors of its columns go into its weight first.
     """
 
     kernel: str
@@ -212,6 +241,7 @@ class Problem(NamedTuple):
     K: int | None = None
     act: str | None = None
     precision: str = "ieee"
+    scaled: bool = False
 
 
 @dataclass(frozen=True)

@@ -24,7 +24,8 @@ from triton_kernels.activations import ACTIVATIONS
 from triton_kernels.graph.compiling import explain
 from triton_kernels.graph.planning import Plan, label
 
-FUSED = ("linear_act", "linear_gelu", "gemm_bias_act_of_rows", "gemm_bias_act")
+SCALED = "gemm_bias_act_of_columns"
+FUSED = ("linear_act", "linear_gelu", "gemm_bias_act_of_rows", "gemm_bias_act", SCALED)
 # Where a product's matrix stands among its arguments.
 PRODUCTS = {"linear": 0, "matmul": 0, "mm": 0, "addmm": 1, "bmm": 0, "baddbmm": 1}
 VIEWS = {
@@ -133,7 +134,8 @@ def _products(module: GraphModule, plan: Plan, repeated: float) -> Iterator[Prod
         flops = 2.0 * math.prod(shape) * rows[-1] * (repeated if _in_layer(node) else 1.0)
         if called in FUSED:
             activated = any(map(_curved, _acts(node, called)))
-            yield Product(node.name, flops, "activation" if activated else "", True)
+            end = "activation" if activated else "scale" if called == SCALED else ""
+            yield Product(node.name, flops, end, True)
         elif not _batched(node):
             end, last = _end(node)
             fused = end == "fused gate"

@@ -39,7 +39,7 @@ class Block(nn.Module):
         super().__init__()
         with torch.device("meta"):
             self.layers = nn.ModuleList(nn.Linear(8, 8) for _ in range(2))
-            self.gate, self.up, self.down = (nn.Linear(8, 8) for _ in range(3))
+            self.gate, self.up, self.down, self.last = (nn.Linear(8, 8) for _ in range(4))
             self.scale = nn.Parameter(torch.ones(8))
 
     def forward(self, x: Tensor) -> Tensor:
@@ -47,6 +47,7 @@ class Block(nn.Module):
             x = F.relu(layer(x))
         h = F.silu(self.gate(x)) * self.up(x)
         h = self.down(h) * self.scale
+        h = F.threshold(self.last(h), 0.0, 1.0)
         return h @ h.transpose(-1, -2)  # no weight
 
 
@@ -62,17 +63,20 @@ def test_by_hand() -> None:
         (6 * one, "activation", True),
         (one, "gate", True),
         (one, "gate", True),
-        (one, "scale", False),
+        (one, "scale", True),
+        (one, "activation", False),
     ]
-    assert found.part == pytest.approx(14 / 15)
-    assert found.reasons() == {"followed by mul": pytest.approx(1 / 15)}
+    assert found.part == pytest.approx(15 / 16)
+    assert found.reasons() == {"followed by threshold": pytest.approx(1 / 16)}
 
 
 def test_what_is_left_is_counted(monkeypatch: pytest.MonkeyPatch) -> None:
     """A plan that takes nothing covers nothing."""
     monkeypatch.setenv("TRITON_KERNELS_FUSE", "0")
     found = covered(Block(), torch.empty(2, 4, 8, device="meta"))
-    assert [p.end for p in found.products] == ["activation"] * 2 + ["gate"] * 2 + ["scale"]
+    assert [p.end for p in found.products] == [
+        *("activation", "activation", "gate", "gate", "scale", "activation")
+    ]
     assert found.part == 0
 
 

@@ -61,6 +61,9 @@ def judge(problem: Problem, min_score: float) -> Verdict:
         score, source = relative(covering.entry, problem.other), covering.source
         if source == ESTIMATED:
             score *= 1 + saved(problem, peaks(gpu, _launch.bandwidth(problem.device)))
+        if problem.scaled:
+            score *= scaling(problem, peaks(gpu, _launch.bandwidth(problem.device)))
+            source = ESTIMATED
         word = ESTIMATED if source == ESTIMATED else "expected"
         what = f"{score:.2f} of {problem.other}'s speed {word} for {_name(problem.dtype)}"
     else:
@@ -122,6 +125,19 @@ def saved(problem: Problem, limits: Peaks) -> float:
     moved = (M * K + K * N + M * N) * size
     product = max(2 * M * N * K / limits.flops, moved / limits.bandwidth)
     return 2 * M * N * size / limits.bandwidth / product
+
+
+def scaling(problem: Problem, limits: Peaks) -> float:
+    """What scaling the weight first is worth, by the roofline: a pass over the weight, where eager
+    passes over the product. Inductor has that pass with the epilogue's, which scores count."""
+    M, N, K = problem.M, problem.N, problem.K
+    if not M or not N or not K:
+        return 1.0
+    size = problem.dtype.itemsize
+    moved = (M * K + K * N + M * N) * size
+    product = max(2 * M * N * K / limits.flops, moved / limits.bandwidth)
+    theirs = 0 if problem.other == "inductor" else 2 * M * N * size / limits.bandwidth
+    return (product + theirs) / (product + 2 * N * K * size / limits.bandwidth)
 
 
 def _unable(problem: Problem) -> str:

@@ -23,8 +23,10 @@ from triton_kernels import ops
 from triton_kernels._fusion import (
     Activation,
     Attribute,
+    Columns,
     Divided,
     Form,
+    Normalized,
     Operand,
     Product,
     Refused,
@@ -186,6 +188,18 @@ def _einsum(given: Arguments) -> Form | None:
     return None
 
 
+def _batch_norm(given: Arguments) -> Form | None:
+    """In eval, of a matrix: of more dimensions its channels are not the last."""
+    x, eps = given["input"], given.get("eps", 1e-5)
+    tensors = [given.get(name) for name in ("weight", "bias", "running_mean", "running_var")]
+    if given.get("training", False) is not False or rank(x) != 2 or not _number(eps):
+        return None
+    if not all(isinstance(t, Node) for t in tensors):
+        return None
+    weight, bias, mean, variance = tensors
+    return Normalized(x, Columns(weight, bias, 1.0, mean, variance, float(eps)))
+
+
 def _add(given: Arguments) -> Form | None:
     x, y, alpha = given["input"], given["other"], given.get("alpha", 1)
     if not (isinstance(x, Node) and isinstance(y, Node) and _number(alpha)):
@@ -238,6 +252,16 @@ def _number(value: Any) -> bool:
 BINARY = ("input", "other")
 CONVOLUTION = ("input", "weight", "bias", "stride", "padding", "dilation", "groups")
 LIMITS = ("input", "min", "max")
+BATCH_NORM = (
+    "input",
+    "running_mean",
+    "running_var",
+    "weight",
+    "bias",
+    "training",
+    "momentum",
+    "eps",
+)
 ACTIVATION_ARGUMENTS = {
     F.gelu: ("input", "approximate"),
     F.leaky_relu: ("input", "negative_slope", "inplace"),
@@ -251,6 +275,7 @@ SIGNATURES: dict[Any, Signature] = {
     ),
     **dict.fromkeys((torch.bmm, "bmm"), Signature(("input", "mat2"), _bmm)),
     F.conv2d: Signature(CONVOLUTION, _conv2d),
+    F.batch_norm: Signature(BATCH_NORM, _batch_norm),
     torch.functional.einsum: Signature(("equation", "operands", "other"), _einsum),
     **dict.fromkeys((torch.addmm, "addmm"), Signature(("input", "mat1", "mat2"), _addmm)),
     **dict.fromkeys((torch.add, operator.add, "add", "__add__"), Signature(BINARY, _add)),

@@ -20,10 +20,13 @@ from torch.fx import GraphModule, Node
 from triton_kernels import _precision, ops
 from triton_kernels._fusion import (
     Activation,
+    Attribute,
+    Columns,
     Divided,
     Form,
     Match,
     Matrix,
+    Normalized,
     Operand,
     Problem,
     Product,
@@ -39,7 +42,11 @@ from triton_kernels._fusion import (
 from triton_kernels.graph import canonical, composing, effects, forms
 from triton_kernels.graph.registered import registered_modules
 from triton_kernels.graph.spelling import Spellings
-from triton_kernels.nn.rows import gemm_bias_act_of_rows, pointwise_convolution
+from triton_kernels.nn.rows import (
+    gemm_bias_act_of_columns,
+    gemm_bias_act_of_rows,
+    pointwise_convolution,
+)
 
 PASSES = ("elementwise", "epilogue")
 
@@ -96,8 +103,9 @@ class Matcher:
         lead = lead if result is None else result
         product = match.sizes != (None, None, None)
         precision = _precision.resolved(None, lead) if product else "ieee"
+        scaled = match.function is gemm_bias_act_of_columns
         return Problem(
-            match.kernel, lead.dtype, lead.device, other, *match.sizes, match.act, precision
+            match.kernel, lead.dtype, lead.device, other, *match.sizes, match.act, precision, scaled
         )
 
     def _read_spellings(self) -> set[Node]:
@@ -212,6 +220,8 @@ class Matcher:
                 factor = form.factor if isinstance(form, Scaled) else 1 / form.divisor
                 product = _scaled(product, factor)
             return product, (*chain[1], node)
+        if isinstance(form, (Times, Normalized)):
+            return self._by_columns(node, form)
         if not isinstance(form, Sum):
             return None
         misfit = None
@@ -229,6 +239,24 @@ class Matcher:
             raise misfit
         return None
 
+    def _by_columns(
+        self, node: Node, form: Times | Normalized
+    ) -> tuple[Product, tuple[Node, ...]] | None:
+        """A product, each of whose columns is scaled, and shifted."""
+        steps = (
+            [(form.x, form.columns)]
+            if isinstance(form, Normalized)
+            else [(x, Columns(y)) for x, y in ((form.x, form.y), (form.y, form.x)) if _is_row(y)]
+        )
+        for x, columns in steps:
+            chain = self._chain(x)
+            if chain is not None:
+                product = _no_convolution(chain[0])
+                if isinstance(columns.scale, Node):
+                    self._check_shape(x, columns.scale, chain[1])
+                return _with_columns(product, columns), (*chain[1], node)
+        return None
+
     def _check_shape(self, inner: Node, other: Node, nodes: tuple[Node, ...]) -> None:
         """What is added must not change the shape, of which the kernel knows the product's only."""
         addend, value = forms.value(other), forms.value(inner)
@@ -244,6 +272,8 @@ class Matcher:
         beta = form.alpha
         if product_last:
             product, beta = _scaled(product, form.alpha), 1.0
+        if _is_row(other) and product.columns:
+            return replace(product, columns=(*product.columns, Columns(None, other, beta)))
         if _is_row(other) and product.bias is None and beta == 1:
             return replace(product, bias=other)
         if product.c is not None:
@@ -262,15 +292,22 @@ class Matcher:
             return Match("gemm_bias_act", nodes, pointwise_convolution, operands, {}, sizes, act)
         weight = forms.value(product.weight)
         batch = weight is not None and weight.dim() == 3
-        for pattern in (pattern for fusion in ops.FUSIONS for pattern in fusion.products):
+        if product.columns and batch:
+            raise Misfit("columns of a batch of matrices are scaled")
+        others = [] if product.columns else ops.FUSIONS
+        for pattern in (pattern for fusion in others for pattern in fusion.products):
             match = pattern(product, nodes, act, sizes)
             if match is not None and not _in_rows(product.bias):
                 return match
         b: Any = Transposed(product.weight) if product.by_rows else product.weight
         b = Matrix(product.weight) if batch else b
         bias, c = _as_row(product.bias), _as_row(product.c, forms.value(nodes[0]))
-        arguments = (product.x, b, bias, act, product.alpha, c, product.beta)
-        return Match("gemm_bias_act", nodes, gemm_bias_act_of_rows, arguments, {}, sizes, act)
+        arguments: Any = (product.x, b, bias, act, product.alpha, c, product.beta)
+        function: Any = gemm_bias_act_of_rows
+        if product.columns:
+            function = gemm_bias_act_of_columns
+            arguments = (*arguments, tuple(map(tuple, product.columns)))
+        return Match("gemm_bias_act", nodes, function, arguments, {}, sizes, act)
 
     def _sizes(self, product: Product, node: Node) -> Sizes:
         """M, N and K, None where they are symbols or unknown; the shapes must be a product's."""
@@ -294,6 +331,11 @@ class Matcher:
         result = forms.value(node)
         if product.bias is not None and (bias is None or not _fits_as_row(bias, N)):
             raise Misfit(f"a bias of shape {_shape(bias)}")
+        for step in product.columns:
+            for operand in step:
+                row = forms.value(operand) if isinstance(operand, (Node, Attribute)) else None
+                if row is not None and not (_fits_as_row(row, N) or row.numel() == 1):
+                    raise Misfit(f"columns scaled or shifted by shape {_shape(row)}")
         if product.c is not None and (
             c is None
             or result is None
@@ -375,10 +417,20 @@ def _scaled(product: Product, factor: float) -> Product:
         raise Misfit(f"scaled by {factor:g}")
     if product.bias is not None and product.c is not None:
         raise Misfit(f"what is added to the product is scaled by {factor:g}, too")
+    if product.columns:
+        columns = (*product.columns, Columns(factor))
+        return replace(product, columns=columns, beta=product.beta * factor)
     product = replace(product, alpha=product.alpha * factor)
     if product.bias is not None:
         return replace(product, bias=None, c=product.bias, beta=factor)
     return replace(product, beta=product.beta * factor)
+
+
+def _with_columns(product: Product, columns: Columns) -> Product:
+    """The product with its columns scaled, and shifted."""
+    if product.c is not None:
+        raise Misfit("columns of a product with a residual are scaled")
+    return replace(product, columns=(*product.columns, columns))
 
 
 def _no_convolution(product: Product) -> Product:

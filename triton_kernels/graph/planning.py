@@ -236,6 +236,8 @@ class _Rewriting:
             node = graph.get_attr(argument.target)
             node.meta["example_value"] = argument.tensor
             return node
+        if isinstance(argument, tuple):
+            return tuple(self._inserted(each) for each in argument)
         return argument
 
 

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from typing import Any
+
+import torch
 from torch import Tensor
 
 from triton_kernels.ops.gemm_bias_act import gemm_bias_act
@@ -42,6 +45,47 @@ def gemm_bias_act_of_rows(
     else:
         out = gemm_bias_act(rows, b, bias, act=act, alpha=alpha, precision=precision)
     return out if x.dim() == 2 else out.reshape(*x.shape[:-1], b.shape[1])
+
+
+def gemm_bias_act_of_columns(
+    x: Tensor,
+    b: Tensor,
+    bias: Tensor | None,
+    act: str,
+    alpha: float,
+    c: Tensor | None,
+    beta: float,
+    steps: tuple[tuple[Any, ...], ...],
+) -> Tensor:
+    """act(z + beta·c) in one kernel, z = alpha·(x@b) + bias after ``steps`` along its columns.
+
+    A step makes z·scale + shift·factor, after (z − mean)/√(variance + eps) where it has a mean. All
+    factors of a column go into b, and all that is added into a bias: b is scaled once, which pays
+    where x has more rows than b. Of 16 bits the factors are computed in float32.
+
+    Args:
+        x, b, bias, act, alpha, c, beta: as :func:`gemm_bias_act_of_rows` takes them.
+        steps: (scale, shift, factor, mean, variance, eps) each; tensors are [N], or of one element.
+
+    Returns:
+        […, N] in x's dtype.
+    """
+    wide = torch.float64 if b.dtype == torch.float64 else torch.float32
+    one = torch.ones((), dtype=wide, device=b.device)
+    columns = one * alpha
+    row = one * 0.0 if bias is None else bias.to(wide)
+    for scale, shift, factor, mean, variance, eps in steps:
+        if mean is not None:
+            inverse = torch.rsqrt(variance.to(wide) + eps)
+            columns, row = columns * inverse, (row - mean.to(wide)) * inverse
+        if scale is not None:
+            by = scale.flatten().to(wide) if isinstance(scale, Tensor) else scale
+            columns, row = columns * by, row * by
+        if shift is not None:
+            row = row + shift.flatten().to(wide) * factor
+    scaled = b * columns.to(b.dtype)
+    added = row.to(b.dtype).expand(b.shape[1])
+    return gemm_bias_act_of_rows(x, scaled, added, act, 1.0, c, beta)
 
 
 def pointwise_convolution(x: Tensor, weight: Tensor, bias: Tensor | None, act: str) -> Tensor:
