@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import types
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import torch
@@ -48,7 +48,8 @@ def fuse(
 
 
 class Fused(nn.Module):
-    """What :func:`fuse` returns. The original is its child ``module``."""
+    """What :func:`fuse` returns. The original is its child ``module``, and attributes, items and
+    the length are the original's; its methods compute unfused, as they call it and not this."""
 
     def __init__(self, module: nn.Module, options: Options) -> None:
         super().__init__()
@@ -79,6 +80,38 @@ class Fused(nn.Module):
             raise RuntimeError("fuse(): there is a plan once the module has been called")
         steps = [step for plan in self._latest for step in plan.steps]
         return Plan(steps, [line for plan in self._latest for line in plan.left])
+
+    def __getattr__(self, name: str) -> Any:
+        try:
+            return super().__getattr__(name)
+        except AttributeError:
+            original = self._original()
+            if original is None or name.startswith("_"):  # what is private is of one module
+                raise
+            return getattr(original, name)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        original = self._original()
+        own = name.startswith("_") or name in self.__dict__ or hasattr(type(self), name)
+        if original is not None and not own and name != "module" and hasattr(original, name):
+            setattr(original, name, value)
+        else:
+            super().__setattr__(name, value)
+
+    def _original(self) -> nn.Module | None:
+        return self.__dict__.get("_modules", {}).get("module")  # None before __init__ has run
+
+    def __len__(self) -> int:
+        return len(self.module)  # type: ignore[arg-type]
+
+    def __bool__(self) -> bool:
+        return True  # a module without a length has none to ask for
+
+    def __getitem__(self, key: Any) -> Any:
+        return self.module[key]  # type: ignore[index]
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter(self.module)  # type: ignore[call-overload]
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_calls": {}, "_latest": []}  # plans are made again
