@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -12,13 +12,13 @@ from torch import Tensor, nn
 import triton_kernels
 from compare import numerics
 from compare.user_kernels.cross_checking import Report, judged
-from compare.user_kernels.outputs import Expected
+from compare.user_kernels.outputs import Expected, flat
 from triton_kernels.graph.matching import PASSES
 
 
 def check_fused(
     module: nn.Module,
-    inputs: Sequence[tuple[Any, ...]],
+    inputs: Sequence[tuple[Any, ...] | dict[str, Any]],
     *,
     min_score: float = 0.0,
     passes: Sequence[str] = PASSES,
@@ -30,8 +30,9 @@ def check_fused(
     unit in the last place of the largest reference. CPU tensors run interpreted.
 
     Args:
-        module: takes tensors, returns one; must give the same for the same inputs (``eval()``).
-        inputs: a list of argument tuples.
+        module: takes tensors, and returns one, or several in tuples, lists and dicts, as the models
+            of Hugging Face; must give the same for the same inputs (``eval()``).
+        inputs: a list of argument tuples, or of dicts of keyword arguments.
         min_score, passes: as :func:`triton_kernels.fuse`; by default everything that can is fused.
 
     Returns:
@@ -41,23 +42,43 @@ def check_fused(
         TypeError: ``inputs`` is not a list of tuples, or the module returns no tensor.
         ValueError: ``inputs`` is empty.
     """
-    if isinstance(inputs, Tensor) or not all(isinstance(each, tuple) for each in inputs):
-        raise TypeError("check_fused(): argument 'inputs' must be a list of argument tuples")
+    if isinstance(inputs, Tensor) or not all(isinstance(each, (tuple, dict)) for each in inputs):
+        raise TypeError(
+            "check_fused(): argument 'inputs' must be a list of argument tuples, or of dicts"
+        )
     if not inputs:
         raise ValueError("check_fused(): argument 'inputs' is empty: nothing would be checked")
     fused = triton_kernels.fuse(module, min_score=min_score, passes=passes)
     exact = copy.deepcopy(module).double()
     report = Report(agree=False)
     with torch.no_grad():
-        for number, arguments in enumerate(inputs):
-            unfused, reference = module(*arguments), exact(*_wide(arguments))
-            if not isinstance(unfused, Tensor):
+        for number, given in enumerate(inputs):
+            arguments = given if isinstance(given, tuple) else tuple(given.values())
+            keys = () if isinstance(given, tuple) else tuple(given)
+            unfused = _called(module, keys)(*arguments)
+            reference = flat(_called(exact, keys)(*_wide(arguments)))
+            expected = {at: _expected(t, reference.get(at)) for at, t in flat(unfused).items()}
+            if not any(expected.values()):
                 raise TypeError(f"check_fused(): the module returned {type(unfused).__name__}")
-            limit = _eager_rule(unfused, reference)
-            expected = Expected(reference, (unfused.dtype,), 0.0, limit)
-            findings, _ = judged("fused", fused, number, arguments, {"": expected})
+            findings, _ = judged("fused", _called(fused, keys), number, arguments, expected)
             report.findings += findings
     return report
+
+
+def _called(module: nn.Module, keys: tuple[str, ...]) -> Callable[..., Any]:
+    """The module, called by position with what has these names."""
+
+    def call(*arguments: Any) -> Any:
+        return module(**dict(zip(keys, arguments))) if keys else module(*arguments)
+
+    return call
+
+
+def _expected(unfused: Any, reference: Any) -> Expected | None:
+    """What an output must be; of what is no tensor of numbers with digits nothing is asked."""
+    if not isinstance(unfused, Tensor) or not unfused.is_floating_point():
+        return None
+    return Expected(reference, (unfused.dtype,), 0.0, _eager_rule(unfused, reference))
 
 
 def _wide(arguments: tuple[Any, ...]) -> tuple[Any, ...]:

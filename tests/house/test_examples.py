@@ -57,6 +57,15 @@ def skip_without(mode: str) -> None:
 # ---- on the CPU ----
 
 
+@pytest.mark.skipif(
+    importlib.util.find_spec("transformers") is None, reason="transformers is not installed"
+)
+def test_hugging_face(tmp_path: Path) -> None:
+    output = on_the_cpu(tmp_path, "hugging_face.py")
+    assert "fused against float64: pass" in output, output
+    assert output.count("→ linear_gelu (act gelu)") == 2
+
+
 def test_transformer_ffn(tmp_path: Path) -> None:
     output = on_the_cpu(tmp_path, "transformer_ffn.py")
     assert "replaced: 0: Linear" in output

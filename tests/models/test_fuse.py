@@ -128,6 +128,38 @@ def test_check_fused(device: torch.device) -> None:
     assert [finding.side for finding in report.findings] == ["fused", "fused"]
 
 
+class Named(nn.Module):
+    """Returns as Hugging Face's models do."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.block = Block()
+
+    def forward(self, x: Tensor, mask: Tensor | None = None) -> dict[str, Any]:
+        h = self.block(x)
+        return {"hidden": h, "states": (h * 2, None), "count": torch.tensor(3)}
+
+
+def test_check_fused_of_keywords_and_dicts(
+    cpu: torch.device, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    module, (x, _) = Named().eval(), inputs(cpu)
+    cases: list[Any] = [(x,), {"x": x, "mask": None}, {"x": x[:1]}]
+    report = compare.check_fused(module, cases)
+    assert report, report
+    assert len(report.findings) == 6
+    monkeypatch.setattr(
+        "triton_kernels.graph.fusing.Fused.forward",
+        lambda self, x, mask=None: {
+            **self.module(x),
+            "states": (self.module(x)["states"][0] * 1.01, None),
+        },
+    )
+    report = compare.check_fused(module, cases)
+    assert [finding.passed for finding in report.findings] == [True, False] * 3
+    assert "states" in str(report)
+
+
 def test_check_fused_with_infinities(cpu: torch.device) -> None:
     """The bound comes from what is finite; the rest must be the same."""
     x, _ = inputs(cpu)
