@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import math
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -15,7 +16,9 @@ from written import Apply, inputs, kernels
 
 import triton_kernels as tk
 from compare import check_fused
-from triton_kernels.graph import composing, primitives
+from triton_kernels._fusion import Problem
+from triton_kernels.graph import capabilities, composing, primitives
+from triton_kernels.interpreter import cross_compile
 
 pytestmark = pytest.mark.usefixtures("fresh")
 
@@ -261,3 +264,39 @@ def test_a_wrong_operation_is_caught(
     (right,) = torch.autograd.grad(module(lead, y).sum(), lead)
     assert bool(check_fused(module.eval(), [(x, y)])) is (planted == "slope")
     assert torch.allclose(ours, right) is (planted == "value")
+
+
+def test_scores_of_what_nobody_measured() -> None:
+    """Taken from eager; curves are left to Inductor, straight lines are not."""
+    judged = {}
+    for name, function in (("curve", F.mish), ("straight", F.hardtanh)):
+        module = of_linear(function).to("meta", torch.bfloat16)
+        x = torch.empty(4096, 8, device="meta", dtype=torch.bfloat16)
+        (plan,) = tk.explain(module, (x, x), min_score=0).plans
+        (step,) = plan.steps
+        assert step.estimated
+        assert "estimated" in str(step)
+        act = next(n for n, a in composing.ACTIVATIONS.items() if a.written == step.act)
+        shape = {"M": 16384, "N": 4096, "K": 4096, "act": act}
+        for other in ("eager", "inductor"):
+            problem = Problem("linear_act", torch.bfloat16, x.device, other, **shape)
+            judged[name, other] = capabilities.judge(problem, 1.01).refusal == ""
+    assert judged == {
+        ("curve", "eager"): True,
+        ("curve", "inductor"): False,
+        ("straight", "eager"): True,
+        ("straight", "inductor"): True,
+    }
+
+
+def test_they_compile(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Triton reads the text of what was written here; products and derivatives, for an H100."""
+    monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path))
+    steps = (("mul", (1.7, 0), ()), ("mish", (1,), ()), ("hardtanh", (2,), (-1.0, 1.0)))
+    act = composing._registered((*steps, ("div", (3, 3.0), ()), ("add", (4, 0), ())))
+    x = torch.empty(256, 256, dtype=torch.bfloat16, device="meta")
+    with cross_compile.compiling(90) as launches:
+        tk.linear_act(x, x, act=act)
+        tk.act_backward(x, x, act)
+    assert [launch.error for launch in launches] == [None] * len(launches)
+    assert {"gemm_tma_kernel", "act_backward_kernel"} <= {launch.kernel for launch in launches}

@@ -5,7 +5,8 @@ eager's kernels, or than Inductor's where Inductor compiles the rest. The figure
 least of the measured cases that an entry covers. They are those of :func:`triton_kernels.tune` on
 this machine, or else those of the op files, from docs/benchmarks on an H200: h200.json, and the
 samples for what is not aligned or fills its last wave badly. For products on a GPU that nobody
-measured they are estimated, and for kernels whose entries say so. What neither covers scores 0.
+measured they are estimated, and for kernels whose entries say so, products whose columns are scaled
+and activations that a graph composes. What neither covers scores 0.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from triton_kernels import _arguments, _elementwise_kernels, _launch, _measured,
 from triton_kernels._fusion import Entry
 from triton_kernels._fusion import Problem as Problem
 from triton_kernels._gpu import Gpu, Peaks, peaks
+from triton_kernels.activations import ACTIVATIONS
 
 # Kernel → what was measured, as its op file has it. The first entry that covers a problem holds.
 ENTRIES: dict[str, tuple[Entry, ...]] = {
@@ -64,6 +66,12 @@ def judge(problem: Problem, min_score: float) -> Verdict:
         if problem.scaled:
             score *= scaling(problem, peaks(gpu, _launch.bandwidth(problem.device)))
             source = ESTIMATED
+        if (activation := ACTIVATIONS.get(problem.act or "")) and activation.written:
+            # Nobody measured it. Eager passes over memory for each of its operations; Inductor
+            # does once, and the curve may keep an epilogue longer than that pass takes.
+            source = ESTIMATED
+            if problem.other == "inductor" and not activation.straight:
+                score = min(score, 1.0)
         word = ESTIMATED if source == ESTIMATED else "expected"
         what = f"{score:.2f} of {problem.other}'s speed {word} for {_name(problem.dtype)}"
     else:
