@@ -5,6 +5,7 @@ csrc/gemm_bias_act.cu.
 from __future__ import annotations
 
 import functools
+import math
 from typing import Any
 
 import torch
@@ -57,11 +58,55 @@ def gemm_bias_act(
             torch has loaded no cublasLt.
     """
     precision = _gemm.precision_of(precision, a)
+    if isinstance(a, Tensor) and isinstance(b, Tensor) and a.dim() not in (0, 2) and b.dim() == 2:
+        shape = (*a.shape[:-1], b.shape[1])
+        rows = None if out is None else _out_by_rows(out, shape)
+        result = gemm_bias_act(
+            a.reshape(math.prod(shape[:-1]), a.shape[-1]),
+            b,
+            bias,
+            act=act,
+            alpha=alpha,
+            beta=beta,
+            c=_addend_by_rows(c, shape),
+            out=rows,
+            out_dtype=out_dtype,
+            precision=precision,
+            variant=variant,
+        )
+        return result.reshape(shape) if out is None else out
     arguments = (a, b, bias, act, alpha, beta, c, out_dtype, precision, variant)
     if out is None and _gemm.writes_pre(variant, act, (a, b, bias, c)):
         return _gemm_bias_act_training(*arguments)[1]  # type: ignore[no-any-return]
-    result: Tensor = _gemm_bias_act(*arguments, out=out)
-    return result
+    return _gemm_bias_act(*arguments, out=out)  # type: ignore[no-any-return]
+
+
+def _addend_by_rows(c: Any, shape: tuple[int, ...]) -> Any:
+    """c, which broadcasts to shape […, N], as it broadcasts to [M, N]."""
+    if not isinstance(c, Tensor) or c.dim() < 2:
+        return c
+    try:
+        return c.expand(shape).reshape(math.prod(shape[:-1]), shape[-1])
+    except RuntimeError:
+        raise RuntimeError(
+            f"gemm_bias_act(): 'c' must broadcast to {list(shape)}, but is {list(c.shape)}"
+        ) from None
+
+
+def _out_by_rows(out: Any, shape: tuple[int, ...]) -> Tensor:
+    """out […, N] as [M, N], without a copy."""
+    out = _arguments.check_tensor("gemm_bias_act", "out", out, FLOATING)
+    if tuple(out.shape) != shape:
+        raise RuntimeError(
+            f"gemm_bias_act(): 'out' must have shape {list(shape)}, but has {list(out.shape)}"
+        )
+    try:
+        return out.view(math.prod(shape[:-1]), shape[-1])
+    except RuntimeError:
+        raise RuntimeError(
+            f"gemm_bias_act(): the leading dimensions of 'out', of shape {list(shape)} and strides "
+            f"{out.stride()}, do not merge into one"
+        ) from None
 
 
 def _launch_gemm_bias_act(

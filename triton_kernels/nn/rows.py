@@ -36,15 +36,8 @@ def gemm_bias_act_of_rows(
     Raises:
         TypeError, ValueError, RuntimeError: as :func:`triton_kernels.gemm_bias_act`.
     """
-    rows = _rows(x)
-    if c is not None:
-        addend = _rows(c) if c.dim() == x.dim() else c
-        out = gemm_bias_act(
-            rows, b, bias, act=act, alpha=alpha, c=addend, beta=beta, precision=precision
-        )
-    else:
-        out = gemm_bias_act(rows, b, bias, act=act, alpha=alpha, precision=precision)
-    return out if x.dim() == 2 else out.reshape(*x.shape[:-1], b.shape[1])
+    factor = None if c is None else beta
+    return gemm_bias_act(x, b, bias, act=act, alpha=alpha, c=c, beta=factor, precision=precision)
 
 
 def gemm_bias_act_of_columns(
@@ -105,10 +98,3 @@ def pointwise_convolution(x: Tensor, weight: Tensor, bias: Tensor | None, act: s
     """
     out = gemm_bias_act_of_rows(x.permute(0, 2, 3, 1), weight.flatten(1).t(), bias, act)
     return out.permute(0, 3, 1, 2)
-
-
-def _rows(t: Tensor) -> Tensor:
-    """[…, K] as [M, K]. Not reshape(-1, K), which knows no M where K is 0."""
-    if t.dim() == 2:
-        return t
-    return t.flatten(0, -2) if t.dim() > 1 else t.unsqueeze(0)

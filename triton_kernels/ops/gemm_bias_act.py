@@ -1,6 +1,6 @@
 """gemm_bias_act: out = act(alpha·(a@b) + beta·c + bias), in the GEMM kernels.
 
-Shapes: a [M, K], b [K, N], bias [N], c broadcasts to [M, N], out [M, N]; any strides. Dtypes:
+Shapes: a […, K], b [K, N], bias [N], c broadcasts to […, N], out […, N]; any strides. Dtypes:
 float16, bfloat16, float32, float64, the same for all inputs. Products are accumulated in float32
 (float64 for float64), the epilogue runs in that type, and out is rounded once.
 
@@ -11,6 +11,7 @@ float32. Reference for the conventions: torch.addmm, torch.nn.functional.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from typing import Any
 
@@ -48,14 +49,16 @@ def gemm_bias_act(
     """act(alpha·(a@b) + beta·c + bias) in one kernel.
 
     Args:
-        a: [M, K], float16, bfloat16, float32 or float64, any strides.
+        a: […, K], float16, bfloat16, float32 or float64, any strides. Leading dimensions that do
+            not merge into one stride are copied once.
         b: [K, N], a's dtype, any strides; a weight [N, K] is passed as ``weight.t()``.
         bias: [N], a's dtype.
         act: none, relu, gelu, gelu_tanh, silu, sigmoid, tanh or leaky_relu (slope 0.01).
         alpha: factor of the product, rounded once to the accumulator's type.
         beta: factor of c; None means 1 if c is given, else 0. With beta = 0, c is not read.
-        c: a's dtype; broadcasts to [M, N].
-        out: written and returned if given; [M, N] of the result's dtype; overlaps no input.
+        c: a's dtype; broadcasts to […, N].
+        out: written and returned if given; […, N] of the result's dtype, with leading dimensions
+            that merge into one stride; overlaps no input.
         out_dtype: the result's dtype, a floating one; a's by default.
         precision: how float32 products are computed: "ieee", "tf32", "tf32x3" or "f16x3" (three
             products of float16, of rows and columns scaled by powers of two); None for as torch's
@@ -70,10 +73,63 @@ def gemm_bias_act(
             requires grad.
     """
     precision = _precision.resolved(precision, a)
+    if isinstance(a, Tensor) and isinstance(b, Tensor) and a.dim() not in (0, 2) and b.dim() == 2:
+        shape = (*a.shape[:-1], b.shape[1])
+        rows = None if out is None else out_by_rows("gemm_bias_act", out, shape)
+        result = gemm_bias_act(
+            a.reshape(math.prod(shape[:-1]), a.shape[-1]),
+            b,
+            bias,
+            act=act,
+            alpha=alpha,
+            beta=beta,
+            c=_addend_by_rows(c, shape),
+            out=rows,
+            out_dtype=out_dtype,
+            precision=precision,
+        )
+        return unrolled(result, shape) if out is None else out  # type: ignore[no-any-return]
     args = (a, b, bias, act, alpha, beta, c, out_dtype, precision)
     if out is None and wants_pre(act, a, b, bias, c):
         return _with_pre(*args)[0]  # type: ignore[no-any-return]
     return _gemm_bias_act(*args, out=out)  # type: ignore[no-any-return]
+
+
+def _addend_by_rows(c: Any, shape: tuple[int, ...]) -> Any:
+    """c, which broadcasts to shape […, N], as it broadcasts to [M, N]."""
+    if not isinstance(c, Tensor) or c.dim() < 2:
+        return c
+    try:
+        return c.expand(shape).reshape(math.prod(shape[:-1]), shape[-1])
+    except RuntimeError:
+        raise RuntimeError(
+            f"gemm_bias_act(): 'c' must broadcast to {shape}, but has shape {tuple(c.shape)}"
+        ) from None
+
+
+def unrolled(rows: Any, shape: tuple[int, ...]) -> Any:
+    """[M, N] as […, N]. Autograd sees no view in it, as it sees none in torch's own products: FSDP
+    warns of views. Nothing else refers to the tensor, so no write through another one is lost."""
+    if rows is None or len(shape) == 2:
+        return rows
+    return torch.ops.aten._unsafe_view.default(rows, shape)
+
+
+def out_by_rows(op: str, out: Tensor, shape: tuple[int, ...]) -> Tensor:
+    """out […, N] as [M, N], without a copy."""
+    out = _arguments.tensor(op, "out", out, DTYPES)
+    if tuple(out.shape) != shape:
+        raise RuntimeError(
+            f"{op}(): argument 'out' has shape {tuple(out.shape)}, but the result has {shape}; "
+            "out is never resized"
+        )
+    try:
+        return out.view(math.prod(shape[:-1]), shape[-1])
+    except RuntimeError:
+        raise RuntimeError(
+            f"{op}(): the leading dimensions of 'out', of shape {shape} and strides "
+            f"{out.stride()}, do not merge into one"
+        ) from None
 
 
 def run(

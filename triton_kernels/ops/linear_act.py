@@ -10,7 +10,6 @@ call them. They are "ieee"; in other precisions linear_gelu is a linear_act.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -123,38 +122,14 @@ def _run(
         1.0,
         None,
         None,
-        None if out is None else _by_rows(op, out, shape),
+        None if out is None else gemm_bias_act.out_by_rows(op, out, shape),
         None,
         precision,
         ("x", "weight"),
         with_pre,
     )
-    return _unrolled(result, shape) if out is None else out, _unrolled(pre, shape)
-
-
-def _unrolled(rows: Any, shape: tuple[int, ...]) -> Any:
-    """[M, O] as […, O]. Autograd sees no view in it, as it sees none in torch's own products: FSDP
-    warns of views. Nothing else refers to the tensor, so no write through another one is lost."""
-    if rows is None or len(shape) == 2:
-        return rows
-    return torch.ops.aten._unsafe_view.default(rows, shape)
-
-
-def _by_rows(op: str, out: Tensor, shape: tuple[int, ...]) -> Tensor:
-    """out […, O] as [M, O], without a copy."""
-    out = _arguments.tensor(op, "out", out, gemm_bias_act.DTYPES)
-    if tuple(out.shape) != shape:
-        raise RuntimeError(
-            f"{op}(): argument 'out' has shape {tuple(out.shape)}, but the result has {shape}; "
-            "out is never resized"
-        )
-    try:
-        return out.view(math.prod(shape[:-1]), shape[-1])
-    except RuntimeError:
-        raise RuntimeError(
-            f"{op}(): the leading dimensions of 'out', of shape {shape} and strides "
-            f"{out.stride()}, do not merge into one"
-        ) from None
+    unrolled = gemm_bias_act.unrolled
+    return unrolled(result, shape) if out is None else out, unrolled(pre, shape)
 
 
 def _fake(x: Tensor, weight: Tensor, *_: Any) -> Tensor:
