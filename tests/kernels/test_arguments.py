@@ -231,7 +231,7 @@ def wrong_shapes() -> Iterator[Bad]:
             )
         ),
         ("gemm_bias_act", "inner", {"a": (4, 6), "b": (7, 5)}),
-        ("gemm_bias_act", "3-d", {"a": (1, 4, 6), "b": (6, 5)}),
+        ("gemm_bias_act", "3-d", {"a": (4, 6), "b": (1, 6, 5)}),
         ("gemm_bias_act", "1-d", {"a": (4, 6), "b": (6,)}),
         ("act_backward", "unlike", {"grad": (4, 5), "saved": (4, 6)}),
         ("act_backward", "broadcast", {"grad": (4, 5), "saved": (1, 5)}),

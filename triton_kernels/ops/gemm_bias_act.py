@@ -73,7 +73,7 @@ def gemm_bias_act(
             requires grad.
     """
     precision = _precision.resolved(precision, a)
-    if isinstance(a, Tensor) and isinstance(b, Tensor) and a.dim() not in (0, 2) and b.dim() == 2:
+    if _in_rows(a, b):
         shape = (*a.shape[:-1], b.shape[1])
         rows = None if out is None else out_by_rows("gemm_bias_act", out, shape)
         result = gemm_bias_act(
@@ -93,6 +93,12 @@ def gemm_bias_act(
     if out is None and wants_pre(act, a, b, bias, c):
         return _with_pre(*args)[0]  # type: ignore[no-any-return]
     return _gemm_bias_act(*args, out=out)  # type: ignore[no-any-return]
+
+
+def _in_rows(a: Any, b: Any) -> bool:
+    """Whether a has other leading dimensions than M, and all else is a product's."""
+    tensors = isinstance(a, Tensor) and isinstance(b, Tensor)
+    return tensors and not a.is_nested and a.dim() not in (0, 2) and b.dim() == 2
 
 
 def _addend_by_rows(c: Any, shape: tuple[int, ...]) -> Any:
