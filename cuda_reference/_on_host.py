@@ -116,10 +116,7 @@ class OnHost:
         given = self.given(values)
         library = self.library("host")
         if _compilers._sanitizer() == "address":  # it looks after the tensors' own memory
-            status = self.launch("host", values, [each.tensor.data_ptr() for each in given])
-            if status:
-                raise self.failure(library, status, values)
-            return self.result()
+            return self._unguarded(values)
         guards = _guards.Guards(given)
         try:
             status = self.launch("host", values, guards.addresses)
@@ -147,6 +144,34 @@ class OnHost:
             _launch.count_up(guards.changed())
         guards.copy_back()
         return self.result()
+
+    def _unguarded(self, values: Sequence[Any]) -> Any:
+        """On the tensors' own memory; once more, as they were, with a lent lane's value."""
+        given = self.given(values)
+        addresses = [each.tensor.data_ptr() for each in given]
+        written = [(at, each.bytes) for at, each in zip(addresses, given) if each.written]
+        before = [ctypes.string_at(at, size) for at, size in written]
+        error = self.failed(values, addresses)
+        if error is not None:
+            for (at, size), were in zip(written, before):
+                ctypes.memmove(at, were, size)
+            if not self.lends_lanes(values):
+                raise error
+            try:
+                error = self.failed(values, addresses)
+            finally:
+                self.library("host").crosscheck_lend_lanes(0)
+        if error is not None:
+            raise error
+        return self.result()
+
+    def failed(self, values: Sequence[Any], addresses: Sequence[int]) -> RuntimeError | None:
+        """A launch; its error, which may be the function's own, where it failed."""
+        try:
+            status = self.launch("host", values, addresses)
+        except RuntimeError as error:
+            return error
+        return self.failure(self.library("host"), status, values) if status else None
 
     def _with_lent_lanes(self, values: Sequence[Any]) -> Any:
         try:

@@ -77,6 +77,18 @@ def _run(job: dict[str, Any]) -> dict[str, Any]:
 
 
 def _watched(launcher: OnHost, values: Sequence[Any]) -> dict[str, Any]:
+    """What the watching runtime tells of a call; of it once more, if it failed for a lane's value
+    on which nothing depends."""
+    outcome = _watched_once(launcher, values)
+    if outcome["error"] is None or not launcher.lends_lanes(values):
+        return outcome
+    try:
+        return _watched_once(launcher, values)
+    finally:
+        launcher.library("host").crosscheck_lend_lanes(0)
+
+
+def _watched_once(launcher: OnHost, values: Sequence[Any]) -> dict[str, Any]:
     given = launcher.given(values)
     library = launcher.library("host")
     watch, guards = _watch.Watch(library), _guards.Guards(given, _guards.ROOM)
@@ -90,9 +102,9 @@ def _watched(launcher: OnHost, values: Sequence[Any]) -> dict[str, Any]:
 
     _watch_guards(watch, guards, _watch.WRITTEN)
     launcher.watch_also(also)
-    status = launcher.launch("host", values, guards.addresses)
-    status = library.crosscheck_crashed() or status
-    error = str(launcher.failure(library, status, values)) if status else None
+    failed = launcher.failed(values, guards.addresses)
+    if crashed := library.crosscheck_crashed():
+        failed = launcher.failure(library, crashed, values)
     findings = list(watch.findings())
     watch.resolve(a for f in findings for a in (f.here, f.other) if a is not None)
     findings.sort(key=lambda finding: not finding.kind.startswith("outside"))
@@ -101,8 +113,10 @@ def _watched(launcher: OnHost, values: Sequence[Any]) -> dict[str, Any]:
     tensors = [tensor for each in everywhere for tensor in each.given]
     where = partial(_guards.place_text, addresses=addresses, given=tensors)
     told = [_told(finding, watch, where, launcher) for finding in findings]
-    guards.copy_back()
-    result = None if status else launcher.result()
+    if failed is None:  # what failed may run again
+        guards.copy_back()
+    result = None if failed else launcher.result()
+    error = None if failed is None else str(failed)
     return {"findings": told, "outside": outside, "error": error, "result": result}
 
 

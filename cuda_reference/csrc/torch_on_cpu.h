@@ -2,11 +2,12 @@
 // target. Included where a source includes torch/extension.h, ATen, c10 or pybind11. Nothing of torch is compiled:
 // a tensor is a number that Python knows, with its address, sizes and strides, and what a wrapper asks of torch
 // beyond these is asked of Python.
-//   torch_on_cpu_types.h    errors, dtypes, devices, lists, options
-//   torch_on_cpu_tensor.h   tensors
-//   torch_on_cpu_cuda.h     streams, guards, properties of the device, helpers of kernels
-//   torch_on_cpu_macros.h   packed accessors, TORCH_CHECK, AT_DISPATCH
-//   torch_on_cpu_module.h   PYBIND11_MODULE, TORCH_LIBRARY: the functions that Python calls
+//   torch_on_cpu_types.h      errors, dtypes, devices, lists, options
+//   torch_on_cpu_tensor.h     tensors
+//   torch_on_cpu_indexing.h   their parts by slices and indices
+//   torch_on_cpu_cuda.h       streams, guards, properties of the device, helpers of kernels
+//   torch_on_cpu_macros.h     packed accessors, TORCH_CHECK, AT_DISPATCH
+//   torch_on_cpu_module.h     PYBIND11_MODULE, TORCH_LIBRARY: the functions that Python calls
 // Tensors say that they are on the GPU, where the same source would have them.
 #pragma once
 
@@ -32,6 +33,7 @@
 
 #include "torch_on_cpu_types.h"
 #include "torch_on_cpu_tensor.h"
+#include "torch_on_cpu_indexing.h"
 #include "torch_on_cpu_cuda.h"
 #include "torch_on_cpu_macros.h"
 #include "torch_on_cpu_module.h"

@@ -211,29 +211,6 @@ class Tensor {
   }
 };
 
-namespace indexing {
-constexpr std::nullopt_t None = std::nullopt;
-constexpr const char* Ellipsis = "...";
-using Bound = std::optional<int64_t>;
-struct Slice {
-  Bound start, stop, step;
-  Slice(Bound from = {}, Bound to = {}, Bound by = {}) : start(from), stop(to), step(by) {}
-};
-class TensorIndex {
- public:
-  TensorIndex(std::nullopt_t) {}
-  TensorIndex(const char* ellipsis) : text(ellipsis) {}
-  TensorIndex(const Slice& of) : slice(of) {}
-  TensorIndex(const Tensor& where) : tensor(where) {}
-  template <class T, class = std::enable_if_t<std::is_integral<T>::value>>
-  TensorIndex(T at) : number(at) {}
-  const char* text = nullptr;
-  std::optional<Slice> slice;
-  Bound number;
-  Tensor tensor;
-};
-}  // namespace indexing
-
 }  // namespace at
 
 namespace crosscheck_torch {
@@ -291,28 +268,17 @@ class Arguments {
   template <class T>
   Value list_of(c10::ArrayRef<T> list) {
     std::vector<Value> values;
-    for (const T& x : list) {
-      if constexpr (std::is_same<T, at::indexing::TensorIndex>::value) values.push_back(index_of(x));
-      else values.push_back(value_of(x));
-    }
+    for (const T& x : list) values.push_back(element(x));
     lists_.push_back(std::move(values));
     return value(LIST, list.size(), 0, lists_.back().data());
   }
-  Value index_of(const at::indexing::TensorIndex& index);
+  template <class T>
+  Value element(const T& x) {
+    return value_of(x);
+  }
   std::vector<Value> values_;
   std::deque<std::vector<Value>> lists_;
 };
-
-CROSSCHECK_COLD inline Value Arguments::index_of(const at::indexing::TensorIndex& index) {
-  if (index.text) return value_of(index.text);
-  if (index.number) return value_of(*index.number);
-  if (!index.slice) return value_of(index.tensor);
-  std::vector<Value> bounds;
-  for (const auto& bound : {index.slice->start, index.slice->stop, index.slice->step})
-    bounds.push_back(bound ? value_of(*bound) : value(NONE));
-  lists_.push_back(std::move(bounds));
-  return value(LIST, 3, 0, lists_.back().data());
-}
 
 template <class... Argument>
 CROSSCHECK_COLD Value ask(const char* name, const Argument&... argument) {
@@ -375,12 +341,6 @@ inline Tensor Tensor::new_empty(IntArrayRef sizes, const TensorOptions& others) 
 }
 inline Tensor Tensor::new_zeros(IntArrayRef sizes, const TensorOptions& others) const {
   return ask_tensor(crosscheck_torch::ask("zeros", sizes, others.or_else(options())));
-}
-inline Tensor Tensor::index(const std::vector<indexing::TensorIndex>& at) const {
-  return ask_tensor(crosscheck_torch::ask("index", *this, at));
-}
-inline Tensor Tensor::index_put_(const std::vector<indexing::TensorIndex>& at, const Tensor& values) const {
-  return ask_tensor(crosscheck_torch::ask("index_put_", *this, at, values));
 }
 template <class... Argument>
 std::tuple<Tensor, Tensor> Tensor::sort(const Argument&... arguments) const {

@@ -8,7 +8,7 @@ from cached import needs_host_target
 from torch.nn import functional as F
 
 import compare
-from cuda_reference import load
+from cuda_reference import _replay, load
 from cuda_reference._extension import Extension
 
 pytestmark = [needs_host_target, pytest.mark.usefixtures("own_library_cache", "no_gpu")]
@@ -212,3 +212,12 @@ def test_the_value_of_a_lane_that_has_returned_may_be_left_unused(module: Extens
     report = compare.debug_cuda(module.runs, (key, x, False), tools=["values", "initcheck"])
     assert report, report
     assert "has returned" in str(compare.debug_cuda(module.runs, (key, x, True), tools=["values"]))
+
+
+@pytest.mark.parametrize("kind", ["address", "watch"])
+def test_a_lent_value_is_no_error_under_a_tool(module: Extension, kind: str) -> None:
+    key, x = torch.tensor([0, 0, 1, 1, 1, 3, 3]), torch.ones(7)
+    with _replay.under(kind):
+        assert module.runs(key, x, False).tolist() == [1, 1, 0, 1]
+        with pytest.raises(RuntimeError, match="for the value of lane 7, which has returned"):
+            module.runs(key, x, True)
