@@ -15,7 +15,7 @@ UNNAMED = frozenset((Path(__file__).parent / "unnamed.txt").read_text().splitlin
 
 def lines_named(text: str, file: str) -> set[int]:
     """The lines of a file that printed findings name; in columns the file's name is left out."""
-    return {int(n) for n in re.findall(rf"(?:{re.escape(file)}| ):(\d+)(?=[ ,])", text)}
+    return {int(n) for n in re.findall(rf"(?:{re.escape(file)}| ):(\d+)(?=[ ,]|$)", text, re.M)}
 
 
 def where_named(found: Findings, fault: Fault, file: str) -> str:
