@@ -27,7 +27,9 @@ def read(file: Path, mode: Mode) -> list[dict[str, Any]]:
         saved = json.loads(file.read_text())
         cases: list[dict[str, Any]] = saved["cases"]
         then = mode_of(saved)
-    except (OSError, ValueError, KeyError, AttributeError, TypeError) as error:
+    except KeyError as error:
+        raise BaselineError(f"no file of bench --json: it has no {error}") from None
+    except (OSError, ValueError, AttributeError, TypeError) as error:
         raise BaselineError(f"no file of bench --json ({error})") from None
     if then != mode:
         raise BaselineError(

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from compare.cases import Arguments, Case, tensors_of
-from compare.checking import running
+from compare.checking import oracles, running
 from compare.specs import Spec
 from compare.timing import configurations, engine, nvml, providers
 from compare.timing.engine import Budget, Candidate, Device, Timing
@@ -91,7 +91,7 @@ class Checker:
 
     def _judged(self, provider: str, result: Tensor, arguments: Arguments, key: Any) -> str:
         if key not in self._oracles:
-            self._oracles[key] = self._spec.oracle(*arguments[0], **arguments[1])
+            self._oracles[key] = oracles.results(self._spec, arguments)
         reference = self._oracles[key]
         if result.shape != reference.shape:
             return f"returned shape {list(result.shape)}"
@@ -100,6 +100,10 @@ class Checker:
             error = off_by_norm(result, reference)
             worst = TOLERANCE.get(_arithmetic(self._case), 0.0)
             return "" if error <= worst else f"wrong: off by {error:.1e} of its norm"
+        # Of inputs that were given nobody says the dtype of results.
+        known = self._spec.own and self._spec.bounded and self._spec.random_inputs
+        if known and result.dtype != (expected := self._spec.out_dtype(self._case)):
+            return f"returned {result.dtype}, expected {expected}"
         mode = "triton-compiled" if provider.startswith("triton") else "cuda-gpu"
         variant = provider.partition("/")[2]
         name = f"{mode}/{variant}" if variant else mode

@@ -14,7 +14,8 @@ from torch import Tensor
 
 import compare
 import cuda_reference
-from compare.cases import CPU
+from compare.cases import CPU, Case
+from compare.checking.oracles import OracleError
 from compare.compiling import cross_compile
 from compare.compiling.cross_compile import nvcc_missing
 from compare.timing import bench as benchmarks
@@ -82,6 +83,26 @@ def test_bench_of_a_spec(rig: Rig) -> None:
     assert row.split()[1:3] == ["3200", "1.00"]
     with pytest.raises(ValueError, match="no such cases"):
         compare.bench(spec, dtypes=["int8"])
+
+
+def test_what_a_spec_returns_is_checked_before_it_is_timed() -> None:
+    """As check does: of another dtype; and its oracle's error is told with the line."""
+    x = torch.randn(8, 8)
+    for out_dtype, oracle, says in (
+        (None, double, "returned torch.float16, expected torch.float32"),
+        ("float16", lambda x: (2 * x).half(), ""),
+        ("float16", lambda x: x @ 3, "oracle: its oracle raises TypeError"),
+    ):
+        spec = compare.Function(
+            "oracle", triton=double, oracle=oracle, shapes=[(8, 8)], out_dtype=out_dtype
+        )
+        check = benchmarks.Checker(spec, Case("oracle", "float32", (8, 8)))
+        candidate = Candidate("triton", lambda: None)
+        if says.startswith("oracle"):
+            with pytest.raises(OracleError, match=says):
+                check(candidate, double(x).half(), ((x,), {}))
+        else:
+            assert check(candidate, double(x).half(), ((x,), {})) == says
 
 
 def given(oracle: object = None, **bound: object) -> Given:
