@@ -224,6 +224,7 @@ class Row:
             "unit": "ulp" if self.exact else "fraction of the bound",
             "max_ulps": self.max_ulps if self.exact else None,
             "errors": self.errors,
+            "launches": self.launches,
             "triton_equals_cuda": self.agree,
             "coverage": self.proved or "sampled",
             "verdict": self.verdict(),

@@ -56,6 +56,7 @@ def context(source: Source, key: str) -> dict[str, Any]:
         "bounded": any(row["unit"] != "ulp" for row in rows),
         "not_run": {WORDS.get(mode, mode): why for mode, why in data["not_run"].items()},
         "missing": data["required_but_missing"],
+        "unlaunched": [row for row in rows if row.get("launches") == 0],
         "table": [_line(row) for row in rows],
         "mismatches": [_mismatches(row) for row in rows if row["mismatches"]],
         "counted": any(row.get("errors") for row in rows),

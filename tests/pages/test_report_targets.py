@@ -47,8 +47,8 @@ def test_a_target_that_may_be_some_ulps_off() -> None:
     wrong = {**words, "deviation": None, "program_id": None, "replay": "", "debug": ""}
     worse = {"worst": {"triton-interpreted": 30.0}, "errors": beyond, "mismatches": [wrong]}
     failing = check_row(f"{TARGET}2", "float32", "ulp", max_ulps=16, passed=False, **worse)
-    for row in (within, failing):
-        row["runs"] = {"triton-interpreted": 5}
+    for row, launches in ((within, 0), (failing, 5)):
+        row["runs"], row["launches"] = {"triton-interpreted": 5}, launches
     made = Page(page.html([Source("check.json", "check", check_file(within, failing))]))
     rows = [[word.strip() for word in row] for row in made.rows]
     assert [TARGET, "✓ 12 ulp of 16", "float32", "Triton, interpreted"] in rows
@@ -57,6 +57,9 @@ def test_a_target_that_may_be_some_ulps_off() -> None:
     line = ["float32", "16 ulp", "Triton, interpreted"]
     assert [*line, "90", "6", "4", "0", "0"] in rows
     assert [*line, "90", "0", "4", "✗ 5", "✗ 1"] in rows
+    told = "the Triton side launched no kernel, so none of Triton’s was checked."
+    assert made.text.count(told) == 1
+    assert f"{TARGET} float32: {told}" in made.text
     assert "Where bits must agree, or nearly" in made.text
     assert "✗ 6 of " in made.text
     assert "elements are further off." in made.text
