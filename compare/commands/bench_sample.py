@@ -48,7 +48,7 @@ def jobs(
         names = providers.names(work.spec, case, wanted or USUAL, sweep=True)
         drawn.append((work._replace(case=case), names))
     if not drawn:
-        raise typer.BadParameter("no op has problems of these dtypes to be drawn")
+        raise typer.BadParameter("--sample: none of these has problems of these dtypes to be drawn")
     return of_configurations(drawn) if regret else [job for job in drawn if job[1]]
 
 

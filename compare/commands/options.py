@@ -195,9 +195,11 @@ def _memory() -> int:
     return max([own, *(torch.cuda.get_device_properties(gpu).total_memory for gpu in gpus)])
 
 
-def timed_case(spec: Spec, dtype: str, shape: str | None) -> Case:
-    """The case that benchmarks time, of this shape; of the first one past 2²⁰ elements or 2³²
-    multiplications if none is given."""
+def timed_case(spec: Spec, dtype: str | None, shape: str | None) -> Case:
+    """The case that benchmarks time, of this dtype, or float16 if there is that; of this shape, or
+    the first one past 2²⁰ elements or 2³² multiplications."""
+    if dtype is None:
+        dtype = "float16" if "float16" in spec.dtypes else spec.dtypes[0]
     dtype = cases.dtype_name(dtype)
     check_dtype(spec, dtype)
     timed = list(spec.timed(dtype, spec.default_options))

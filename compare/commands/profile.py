@@ -81,8 +81,6 @@ def profile(
     """
     check_writable(json_file)
     spec = spec_named(one_named(op, target))
-    if dtype is None:
-        dtype = "float16" if "float16" in spec.dtypes else spec.dtypes[0]
     case = timed_case(spec, dtype, shape)
     names = _names(spec, case, listed(wanted) or ["ours" if spec.own else "triton", "peers"])
     files = out or Path("profile") / spec.file_name

@@ -1,4 +1,4 @@
-"""``python -m compare timing``: how to time a kernel, and how not to, shown on one of ours."""
+"""``python -m compare timing``: how to time a kernel, and how not to, shown on one."""
 
 from __future__ import annotations
 
@@ -13,9 +13,11 @@ from rich.text import Text
 from compare.checking.printing import environment
 from compare.checking.progress import Bar
 from compare.commands.options import (
+    Target,
     check_writable,
     need_gpu,
     need_gpu_memory,
+    one_named,
     spec_named,
     timed_case,
 )
@@ -27,7 +29,10 @@ from compare.timing.tutorial import TECHNIQUES, TRIES, TeachingGpu, Technique, t
 
 def timing(
     op: Annotated[str, typer.Option(help="The op whose Triton kernel is timed.")] = "relu_scale",
-    dtype: Annotated[str, typer.Option(help="Its dtype.")] = "float16",
+    target: Target = None,
+    dtype: Annotated[
+        str | None, typer.Option(help="Its dtype; float16 if it has that.", show_default=False)
+    ] = None,
     shape: Annotated[
         str | None, typer.Option(help="Its shape: 2048,2048 or M,N,K; a timed one by default.")
     ] = None,
@@ -44,7 +49,9 @@ def timing(
     Exit status: 0 all right, 2 usage, 3 no GPU, or none of its memory free.
     """
     check_writable(json_file)
-    spec = spec_named(op)
+    spec = spec_named(op if target is None else one_named(None, target))
+    if spec.triton is None:
+        raise typer.BadParameter(f"{spec.name} has no Triton side")
     case = timed_case(spec, dtype, shape)
     if dry_run:
         typer.echo(f"{case}, triton: {samples} samples of each, {TRIES} tries of a ratio")

@@ -104,6 +104,16 @@ def test_profile_takes_the_sides_that_there_are(folder: Path) -> None:
         assert done.stdout.splitlines()[0] == case
 
 
+def test_timing_of_a_target(folder: Path) -> None:
+    """Of a dtype that it has, and of its Triton side alone."""
+    done = command(folder, "timing", "--target", "odd.specs:TUNED", "--dry-run")
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith("odd.specs:TUNED float32 3x5 contiguous normal seed=0, triton:")
+    done = command(folder, "timing", "--target", "odd.specs:NO_TRITON", "--dry-run")
+    assert done.returncode == 2
+    assert "has no Triton side" in done.stderr
+
+
 def test_sizes_that_operands_do_not_take(folder: Path) -> None:
     """The line that is named is the spec's."""
     text = "import compare\n\nBAD = compare.Function(\n    'bad', cuda=abs, oracle=abs, "
