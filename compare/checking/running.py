@@ -85,7 +85,8 @@ def memory_asked(error: BaseException) -> str | None:
     """What an allocation asked for that failed for want of memory; None for any other error."""
     text = str(error)
     asked = re.search(r"[Tt]ried to allocate ([\d.]+ [A-Za-z]+)", text)
-    of_driver = text.startswith("CUDA error: out of memory")  # not even a context finds room
+    # The driver's words, where not even a context finds room.
+    of_driver = re.match(r"(CUDA error: )?out of memory( \(\d+\))?$", text, re.M)
     if isinstance(error, (torch.OutOfMemoryError, MemoryError)) or (
         asked and "DefaultCPUAllocator" in text
     ):

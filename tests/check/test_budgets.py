@@ -116,12 +116,22 @@ def test_the_budget_is_what_is_free(monkeypatch: pytest.MonkeyPatch) -> None:
     assert Budget.here(24, 3) == Budget(8 * 10**9, 24 * 10**9)
 
 
-def of_driver() -> Any:
-    raise RuntimeError("CUDA error: out of memory\nCUDA kernel errors might be reported later")
-
-
-def test_a_gpu_that_others_fill_leaves_its_cases_out(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    "words",
+    [
+        "CUDA error: out of memory\nCUDA kernel errors might be reported later",
+        "out of memory (2)",
+        "out of memory",
+    ],
+)
+def test_a_gpu_that_others_fill_leaves_its_cases_out(
+    words: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Not even a context fits, so that to ask what is free raises: a line says it, no traceback."""
+
+    def of_driver() -> Any:
+        raise RuntimeError(words)
+
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda: "Busy")
     monkeypatch.setattr(torch.cuda, "mem_get_info", of_driver)
