@@ -10,6 +10,7 @@ from __future__ import annotations
 import importlib.metadata
 import json
 import os
+import re
 import shutil
 import site
 import subprocess
@@ -26,6 +27,20 @@ import sys, {", ".join(PACKAGES)}
 assert all(p.__file__.startswith(sys.prefix) for p in ({", ".join(PACKAGES)})), sys.path
 from compare.cli import app
 app(["check", "--quick", *sys.argv[1:]])
+"""
+TYPED = """import torch
+import compare
+import cuda_reference
+import triton_kernels
+from triton_kernels import nn
+
+x: torch.Tensor = triton_kernels.gemm_bias_act(torch.ones(2, 3), torch.ones(3, 4), act="relu")
+y: torch.Tensor = cuda_reference.square(x)
+layer = nn.LinearAct(4, 4, act="gelu")
+fused: torch.nn.Module = triton_kernels.fuse(layer)
+report: compare.Report = compare.check_fused(layer, [(layer(x),)])
+bad: int = triton_kernels.square(x)
+bad_argument: torch.Tensor = cuda_reference.square("x")
 """
 
 
@@ -69,6 +84,25 @@ def environment(folder: Path) -> Path:
     (own,) = folder.glob("lib/python*/site-packages")
     (own / "borrowed.pth").write_text("\n".join(site.getsitepackages()))
     return folder / "bin" / "python"
+
+
+def test_types_of_what_is_installed(tmp_path: Path) -> None:
+    """mypy --strict knows the functions of all three, and finds what is wrong in two lines."""
+    pytest.importorskip("mypy")
+    (wheel,) = build(["wheel"], tmp_path)
+    python = environment(tmp_path / "typed")
+    pip = (sys.executable, "-m", "pip", "--python", python, "install", "--quiet", "--no-index")
+    alone = ("--no-deps", "--ignore-installed", "--no-build-isolation")
+    run(*pip, *alone, wheel, folder=tmp_path)
+    (tmp_path / "use.py").write_text(TYPED)
+    command = [sys.executable, "-m", "mypy", "--strict", "--python-executable", python, "use.py"]
+    ran = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
+    wrong = re.findall(r"use.py:(\d+): error: .*\[(.*)\]", ran.stdout)
+    lines = TYPED.splitlines()
+    assert [(lines[int(n) - 1][:3], code) for n, code in wrong] == [
+        ("bad", "assignment"),
+        ("bad", "arg-type"),
+    ], ran.stdout
 
 
 def test_installed_elsewhere_it_passes_the_check(

@@ -351,7 +351,8 @@ def test_packages_are_listed_for_the_wheel() -> None:
     data = {p for p in (ROOT / "cuda_reference" / "csrc").rglob("*") if p.is_file()}
     reporting = (ROOT / "compare" / "reporting").glob("*.*")
     data |= {p for p in reporting if p.suffix not in (".py", ".pyc")}
-    data |= {ROOT / p / name for p in PACKAGES[:2] for name in ("py.typed", "__init__.pyi")}
+    data |= {ROOT / p / "py.typed" for p in PACKAGES}
+    data |= {ROOT / p / "__init__.pyi" for p in PACKAGES[:2]}
     packed = {
         p
         for package, globs in settings["package-data"].items()
