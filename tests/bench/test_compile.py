@@ -7,12 +7,12 @@ import json
 import os
 import re
 import subprocess
-import sys
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
 from typing import Any
 
+import processes
 import pytest
 import torch
 from triton.runtime import driver
@@ -376,9 +376,8 @@ def test_usage_errors_exit_2(words: list[str], says: str) -> None:
 
 
 def test_under_triton_interpret_one_clear_error(root: Path) -> None:
-    command = [sys.executable, "-m", "compare", "compile", "square"]
-    environment = {**os.environ, "TRITON_INTERPRET": "1", "PYTHONPATH": str(root)}
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    environment = {**os.environ, "TRITON_INTERPRET": "1"}
+    done = processes.python(root, "-m", "compare", "compile", "square", environment=environment)
     assert done.returncode == 2
     assert "TRITON_INTERPRET=1 is set" in done.stderr
     assert "Traceback" not in done.stderr

@@ -8,6 +8,7 @@ import sys
 import tomllib
 from pathlib import Path
 
+import processes
 import pytest
 import torch
 
@@ -103,11 +104,9 @@ def output(root: Path, tmp_path_factory: pytest.TempPathFactory) -> str:
     folder = tmp_path_factory.mktemp("foreign")
     (folder / "test_foreign.py").write_text(FOREIGN)
     settled = ("-W", "error", "-W", "ignore:cross_check()")  # its functions are torch's
-    command = [sys.executable, "-m", "pytest", *PLUGIN, *settled, "-v"]
     settings = environment(root, folder, COLUMNS="200")  # the summary is cut to this width
-    ran = subprocess.run(
-        command, cwd=folder, env=settings, capture_output=True, text=True, check=False
-    )
+    words = ("-m", "pytest", *PLUGIN, *settled, "-v")
+    ran = processes.python(folder, *words, environment=settings)
     return ran.stdout + ran.stderr
 
 
@@ -251,13 +250,8 @@ def test_light(pytestconfig):
 def test_the_installed_checkout_loads_it_once(root: Path, tmp_path: Path) -> None:
     """By its entry point and by tests/conftest.py; without the first, this very run shows."""
     install(tmp_path, root)
-    ran = subprocess.run(
-        [sys.executable, "-m", "pytest", "--markers"],
-        cwd=root,
-        env=environment(root, tmp_path),
-        capture_output=True,
-        text=True,
-        check=False,
+    ran = processes.python(
+        root, "-m", "pytest", "--markers", environment=environment(root, tmp_path)
     )
     assert ran.returncode == 0, ran.stderr
     for marker in pytest_plugin.MARKERS:

@@ -5,12 +5,13 @@ from __future__ import annotations
 import ctypes
 import os
 import shutil
-import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+import processes
 import pytest
 
 from cuda_reference import _build, _compilers
@@ -157,25 +158,21 @@ def test_one_bad_source_does_not_hide_the_others(tmp_path: Path) -> None:
 
 
 @needs_host_target
-def test_two_processes_at_once(tmp_path: Path, cache: Path) -> None:
+def test_two_processes_at_once(root: Path, tmp_path: Path, cache: Path) -> None:
     csrc = write(tmp_path / "csrc", answer=99)
     program = (
         "import sys, ctypes, pathlib\n"
-        "sys.path.insert(0, sys.argv[2])\n"
         "from cuda_reference import _build\n"
         "library = _build.library('sample', 'host', csrc=pathlib.Path(sys.argv[1]))\n"
         "out = (ctypes.c_int * 1)()\n"
         "assert library.run(out, 1, None) == 0\n"
         "print(out[0])\n"
     )
-    command = [sys.executable, "-c", program, str(csrc), str(_compilers.CSRC.parent.parent)]
-    children = [
-        subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-        for _ in range(2)
-    ]
-    outputs = [child.communicate(timeout=120) for child in children]
-    assert [child.returncode for child in children] == [0, 0], outputs
-    assert [output[0].strip() for output in outputs] == ["99", "99"]
+    with ThreadPoolExecutor(2) as both:
+        running = [both.submit(processes.python, root, "-c", program, str(csrc)) for _ in range(2)]
+        children = [each.result() for each in running]
+    assert [child.returncode for child in children] == [0, 0], children
+    assert [child.stdout.strip() for child in children] == ["99", "99"]
     assert len(list(cache.glob(f"sample-host-{path_of(csrc)}.json"))) == 1
     assert not list(cache.glob("build-*"))
 
@@ -269,7 +266,7 @@ def test_nvcc_builds_without_a_device(monkeypatch: pytest.MonkeyPatch, tmp_path:
 
 
 @needs_host_target
-def test_nothing_happens_at_import() -> None:
+def test_nothing_happens_at_import(root: Path) -> None:
     program = (
         "import subprocess, os, sys\n"
         "def forbidden(*a, **k): raise AssertionError(a)\n"
@@ -278,6 +275,6 @@ def test_nothing_happens_at_import() -> None:
         "import torch\n"
         "assert not torch.cuda.is_initialized()\n"
     )
-    environment = {**os.environ, "PYTHONPATH": str(_compilers.CSRC.parent.parent)}
-    environment["PATH"] = environment["CUDA_REFERENCE_CACHE"] = "/nonexistent"
-    subprocess.run([sys.executable, "-c", program], env=environment, check=True)
+    environment = {**os.environ, "PATH": "/nonexistent", "CUDA_REFERENCE_CACHE": "/nonexistent"}
+    done = processes.python(root, "-c", program, environment=environment)
+    assert done.returncode == 0, done.stderr

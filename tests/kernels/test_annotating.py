@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import os
-import subprocess
-import sys
 from pathlib import Path
 
+import processes
 import pytest
 import torch
 from torch.profiler import ProfilerActivity
@@ -76,9 +75,8 @@ def test_the_environment_turns_it_on(value: str, root: Path) -> None:
     code = """if True:
         from triton_kernels._launch import Launch
         print(Launch.__call__.__module__)"""
-    environment = {**os.environ, "TRITON_KERNELS_PROFILE": value, "PYTHONPATH": str(root)}
-    run = [sys.executable, "-c", code]
-    done = subprocess.run(run, env=environment, capture_output=True, text=True, check=True)
+    environment = {**os.environ, "TRITON_KERNELS_PROFILE": value}
+    done = processes.python(root, "-c", code, environment=environment)
     expected = "annotating" if value == "1" else "_launch"
     assert done.stdout.strip() == f"triton_kernels.{expected}"
 

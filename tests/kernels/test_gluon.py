@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import itertools
 import os
-import subprocess
 import sys
 from collections.abc import Iterator
 from functools import partial
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import processes
 import pytest
 import torch
 from torch import Tensor
@@ -220,7 +221,7 @@ def test_a_triton_without_it(monkeypatch: pytest.MonkeyPatch) -> None:
     assert [each.kernel for each in launches] == ["gemm_tma_kernel"]
 
 
-def test_it_is_not_loaded_before_it_is_asked_for() -> None:
+def test_it_is_not_loaded_before_it_is_asked_for(root: Path) -> None:
     """Nor where kernels are interpreted, where Gluon's decorators fail."""
     words = (
         "import sys, torch, triton_kernels\n"
@@ -229,7 +230,8 @@ def test_it_is_not_loaded_before_it_is_asked_for() -> None:
         "    assert triton_kernels.linear_act(x, x, act='relu').eq(40).all()\n"
         "assert 'triton_kernels.gemm.gluon.kernels' not in sys.modules\n"
     )
-    subprocess.run([sys.executable, "-c", words], check=True)
+    done = processes.python(root, "-c", words)
+    assert done.returncode == 0, done.stderr
 
 
 @pytest.fixture

@@ -7,13 +7,12 @@ import math
 import os
 import re
 import statistics
-import subprocess
-import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import processes
 import pytest
 import torch
 from triton.runtime.errors import OutOfResources
@@ -323,10 +322,9 @@ def test_interpreted_kernels_are_not_measured(
         tk.tune()
 
 
-def test_the_command_without_a_gpu_says_one_line(home: Path) -> None:
+def test_the_command_without_a_gpu_says_one_line(home: Path, root: Path) -> None:
     environment = {**os.environ, "CUDA_VISIBLE_DEVICES": "", "XDG_CACHE_HOME": str(home)}
-    line = [sys.executable, "-m", "triton_kernels", "tune"]
-    ran = subprocess.run(line, env=environment, capture_output=True, text=True, check=False)
+    ran = processes.python(root, "-m", "triton_kernels", "tune", environment=environment)
     assert ran.returncode == 1
     assert ran.stdout == ""
     assert ran.stderr == "error: tune(): there is nothing to measure, torch sees no GPU\n"

@@ -10,6 +10,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import processes
 import pytest
 import torch
 
@@ -89,9 +90,9 @@ def test_example_on_gpus() -> None:
 
 
 def test_example_says_how_to_start_it() -> None:
-    status, output = run(EXAMPLE, seconds=60)
-    assert status == 1
-    assert output.splitlines() == [
+    done = processes.python(ROOT, EXAMPLE)
+    assert done.returncode == 1
+    assert (done.stdout + done.stderr).splitlines() == [
         "start it by: torchrun --nproc-per-node 2 examples/tensor_parallel.py"
     ]
 

@@ -11,6 +11,7 @@ import tomllib
 from pathlib import Path
 from typing import Any
 
+import processes
 import pytest
 import torch
 from torch import Tensor, nn
@@ -72,7 +73,7 @@ def test_fuse_shares_state(cpu: torch.device) -> None:
     assert torch.equal(copy.deepcopy(fused)(x), fused(x))
 
 
-def test_fuse_outside_the_interpreter_leaves_cpu_tensors(cpu: torch.device) -> None:
+def test_fuse_outside_the_interpreter_leaves_cpu_tensors(cpu: torch.device, root: Path) -> None:
     block = Block().eval()
     fused = tk.fuse(block, min_score=0)
     x, _ = inputs(cpu)
@@ -82,7 +83,7 @@ def test_fuse_outside_the_interpreter_leaves_cpu_tensors(cpu: torch.device) -> N
         "import torch, triton_kernels as tk; m = torch.nn.Sequential(torch.nn.Linear(2, 2), "
         "torch.nn.ReLU()); f = tk.fuse(m, min_score=0); f(torch.ones(1, 2)); print(f.plan)"
     )
-    ran = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    ran = processes.python(root, "-c", script)
     assert ran.stdout.strip() == "left: 1: on cpu, outside triton_kernels.interpret()"
 
 
@@ -111,10 +112,8 @@ def test_installed_backend_needs_no_import(root: Path, tmp_path: Path) -> None:
         "import torch; print(torch.compile(lambda x: torch.relu(x) * 2, "
         "backend='triton_kernels')(torch.ones(1)).item())"
     )
-    environment = os.environ | {"PYTHONPATH": f"{root}{os.pathsep}{tmp_path}"}
-    ran = subprocess.run(
-        [sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=False
-    )
+    environment = os.environ | {"PYTHONPATH": str(tmp_path)}
+    ran = processes.python(root, "-c", code, environment=environment)
     assert ran.stdout == "2.0\n", ran.stderr
 
 

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import copy
 import pickle
-import subprocess
-import sys
 from pathlib import Path
 
+import processes
 import pytest
 import torch
 import torch.nn.functional as F
@@ -52,7 +51,7 @@ def test_adapters_of_products_alone(cpu: torch.device) -> None:
     assert adapted(torch.randn(3, 8)).shape == (3, 8)
 
 
-def test_a_loaded_layer_refuses_adapters(tmp_path: Path) -> None:
+def test_a_loaded_layer_refuses_adapters(root: Path, tmp_path: Path) -> None:
     """In a process that has made none itself."""
     (tmp_path / "layer").write_bytes(pickle.dumps(tk.nn.LinearGELU(4, 4)))
     code = """
@@ -63,8 +62,7 @@ try:
 except TypeError as error:
     print(error)
 """
-    command = [sys.executable, "-c", code, str(tmp_path / "layer")]
-    ran = subprocess.run(command, capture_output=True, text=True, check=True)
+    ran = processes.python(root, "-c", code, str(tmp_path / "layer"))
     assert ran.stdout.startswith("Adapter cannot adapt a LinearGELU")
 
 

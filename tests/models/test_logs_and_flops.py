@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import logging
 import os
-import subprocess
-import sys
+from pathlib import Path
 
+import processes
 import pytest
 import torch
 import torch.nn.functional as F
@@ -58,12 +58,12 @@ def test_a_logger_of_ones_own(cpu: torch.device, caplog: pytest.LogCaptureFixtur
     assert [record.name for record in caplog.records if "1 fused" in record.message] == [logs.NAME]
 
 
-def test_importing_sets_no_handler() -> None:
+def test_importing_sets_no_handler(root: Path) -> None:
     code = (
         "import logging, triton_kernels; print(logging.getLogger('triton_kernels.fusion').handlers)"
     )
     env = {**os.environ, "TRITON_KERNELS_LOGS": "fusion"}
-    done = subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, text=True)
+    done = processes.python(root, "-c", code, environment=env)
     assert done.stdout.strip() == "[]", done.stderr
 
 
