@@ -143,7 +143,12 @@ def mutate(
         typer.echo(f"the kernels fail before anything is planted: {broken}", err=True)
         raise typer.Exit(1)
     plan = planting.recorded(plan, [mutant for mutant in drawn if mutant not in tried], jobs)
-    report = tables.run(drawn, plan, jobs, known, tried, seconds, **options, **conditions)
+
+    def keep(report: tables.Report) -> None:
+        if json_file:
+            write_json(json_file, report.to_dict())
+
+    report = tables.run(drawn, plan, jobs, known, tried, seconds, keep, **options, **conditions)
     partly = bool(sample or after)
     whole = chosen == list(SPECS) and sides == ["triton", "cuda"] and not report.interrupted
     if whole:  # the population that the entries are about
@@ -157,8 +162,7 @@ def mutate(
         survivors = None if partly else report.survivors
         report.stale += explained.stale(about, mutants, survivors)
     tables.print_report(report)
-    if json_file:
-        write_json(json_file, report.to_dict())
+    keep(report)
     if summary_file:
         write_json(summary_file, report.summary())
     raise typer.Exit(0 if report.passed else 1)

@@ -50,10 +50,10 @@ class Lines:
     def reaching(self, mutant: Mutant, ops: list[str]) -> dict[str, list[int]] | None:
         """Op → the numbers of its cases that come to the mutant's statement; None where any case
         may, since importing the packages executes it, or where nothing is known."""
-        statement = lines_of(mutant)
-        if mutant.file not in self.imported or not statement:
+        if mutant.file not in self.imported:  # in CUDA, or of a target
             return None
-        if not self.imported[mutant.file].isdisjoint(statement):
+        statement = lines_of(mutant)
+        if not statement or not self.imported[mutant.file].isdisjoint(statement):
             return None
         numbers = {}
         for op in ops:

@@ -7,6 +7,7 @@ import json
 import os
 import shutil
 import signal
+import sys
 import tempfile
 import time
 from collections.abc import Iterator
@@ -84,7 +85,17 @@ def run(mutants: list[Mutant], plan: Plan, jobs: int) -> Iterator[Trial]:
     """Every mutant's trial, in the order in which they end."""
     if mutants:
         jobs = min(jobs, len(mutants))
-        yield from nurseries.each(lambda each, nursery: try_one(each, plan, nursery), mutants, jobs)
+        ended = nurseries.each(lambda each, nursery: _tried(each, plan, nursery), mutants, jobs)
+        yield from filter(None, ended)
+
+
+def _tried(mutant: Mutant, plan: Plan, nursery: Nursery) -> Trial | None:
+    """Its trial; None where there was none, which shall not take the others along."""
+    try:
+        return try_one(mutant, plan, nursery)
+    except Exception as error:  # noqa: BLE001 - whatever it is, it is said
+        print(f"not tried: {mutant}: {error!r}", file=sys.stderr, flush=True)
+        return None
 
 
 def recorded(plan: Plan, mutants: list[Mutant], jobs: int) -> Plan:

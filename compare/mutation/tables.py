@@ -7,7 +7,7 @@ import json
 import sys
 import time
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import MappingProxyType
@@ -24,6 +24,7 @@ from compare.mutation.mutant import Mutant
 from compare.mutation.planting import ENDS, Plan, Trial
 
 COLUMNS = ("killed", "explained", *(end for end in ENDS if end != "killed"))
+KEEP = 30  # seconds
 
 
 @dataclass
@@ -158,19 +159,21 @@ def run(
     known: list[Explanation],
     tried: Mapping[Mutant, Trial] = MappingProxyType({}),
     seconds: float | None = None,
+    keep: Callable[[Report], None] = lambda report: None,
     **options: Any,
 ) -> Report:
     """Try every mutant with a progress bar, print the survivors as they come, then the table.
     Those in ``tried`` are not tried again.
 
     Of a whole population, an entry that explains what was killed is stale. Ctrl-C keeps the trials
-    that have ended; so does the end of the seconds, which the next trial that ends notices.
+    that have ended; so does the end of the seconds, which the next trial that ends notices. Every
+    half minute they are given to ``keep``.
     """
     console = Console()
     if not console.is_terminal:  # a log file has room; rich would assume 80 columns
         console = Console(width=120)
     report = Report([tried[mutant] for mutant in mutants if mutant in tried], known, options)
-    began = time.perf_counter()
+    began = kept = time.perf_counter()
     progress = Progress(
         TextColumn("{task.description}"),
         BarColumn(),
@@ -195,8 +198,13 @@ def run(
             ends = Counter(trial.end for trial in report.trials)
             said = ", ".join(f"{end} {ends[end]}" for end in ENDS if ends[end])
             progress.update(task, advance=1, description=said)
-            if seconds is not None and time.perf_counter() - began > seconds:
+            now = time.perf_counter()
+            report.seconds, report.interrupted = now - began, len(report.trials) < len(mutants)
+            if seconds is not None and report.seconds > seconds:
                 break
+            if now - kept > KEEP:
+                keep(report)
+                kept = now
     report.interrupted = len(report.trials) < len(mutants)
     report.trials.sort(key=lambda trial: place[trial.mutant])
     report.seconds = time.perf_counter() - began

@@ -69,6 +69,8 @@ def test_a_case_that_executes_one_line_of_it_comes_to_it() -> None:
     # Of what is not known, or happens when the packages are imported, any case may tell.
     assert known.reaching(mutant_at("few=3", "few=4"), ["square"]) is None
     assert known.reaching(mutant_at("+ few", "- few", file="other.py"), ["square"]) is None
+    cuda = mutant_at("x'y", "x", file="cuda_reference/csrc/square.cu", text="// x'y\n")
+    assert known.reaching(cuda, ["square"]) is None
     known.add(recorded([6], {}))
     assert known.reaching(total, ["square"]) is None
 

@@ -249,6 +249,36 @@ def test_stopped_after_so_long(monkeypatch: pytest.MonkeyPatch) -> None:
     assert not tables.run(mutants, Plan(["square"]), 1, [], seconds=600).interrupted
 
 
+def test_one_that_cannot_be_tried_takes_no_other_along(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    mutants = [mutant_of("a = b + c", new) for new in ("a = b", "a = c")]
+
+    def try_one(mutant: Mutant, plan: Plan, nursery: Nursery) -> Trial:
+        if mutant == mutants[0]:
+            raise OSError("no room")
+        return Trial(mutant, "killed")
+
+    monkeypatch.setattr(planting, "try_one", try_one)
+    report = tables.run(mutants, Plan(["square"]), 1, [])
+    assert [trial.mutant for trial in report.trials] == mutants[1:]
+    assert report.interrupted  # --resume goes on with it
+    assert "not tried: x.py:1 kernel: planted: OSError('no room')" in capsys.readouterr().err
+
+
+def test_what_has_ended_is_kept_meanwhile(monkeypatch: pytest.MonkeyPatch) -> None:
+    mutants = [mutant_of("a = b + c", new) for new in ("a = b", "a = c")]
+    monkeypatch.setattr(planting, "run", lambda *_: (Trial(each, "killed") for each in mutants))
+    monkeypatch.setattr(tables, "KEEP", 0)
+    kept: list[tuple[int, bool]] = []
+    tables.run(
+        mutants,
+        *(Plan(["square"]), 1, []),
+        keep=lambda report: kept.append((len(report.trials), report.interrupted)),
+    )
+    assert kept == [(1, True), (2, False)]
+
+
 def test_what_is_left_to_a_gpu() -> None:
     mutants = [mutant_of("a = b + c", f"a = {n}") for n in range(5)]
     killed, survived, on_a_gpu, equivalent, untried = mutants
