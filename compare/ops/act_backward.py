@@ -252,6 +252,7 @@ class ActBackward(Spec):
             yield case(shape, multiprocessors=1)
             yield case(shape, values="integers", act="relu", multiprocessors=1)
         yield case((33 * 32, 33), "functional", multiprocessors=1, bias=False)
+        yield case((33 * 32, 33), "padded", multiprocessors=1)  # whose rows are none of one
         if level != "quick" and torch.cuda.is_available():
             for act in ACTIVATIONS:
                 yield case((2048, 2051), act=act)

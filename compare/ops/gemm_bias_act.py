@@ -188,6 +188,15 @@ class GemmBiasAct(Product):
             # The largest of a row is the only element of its second step.
             for K, layout in ((4097, "contiguous"), (257, "transposed")):
                 yield case((20, 24, K), layout, "special")
+            for K, layout in ((40, "contiguous"), (257, "transposed")):
+                yield case((20, 37, K), layout, "scaled")
+            # More columns of tiles than a group has rows; more rows of tiles than one, by columns.
+            yield case((20, 560, 40))
+            yield case((70, 40, 40), "transposed", "normal")
+            # What is computed anew beyond the first tile, or has one step.
+            yield case((70, 130, 40), values="special")
+            yield case((20, 24, 1), values="special")
+            yield case((20, 24, 1), "transposed", "special", **EPILOGUE)
             for K, layout in itertools.product((64, 257), cases.DISTANT):
                 yield case((17, 9, K), layout, **EPILOGUE)
             step: dict[str, Any] = {"act": min(OF_PRE), "bias": True, "training": "pre"}

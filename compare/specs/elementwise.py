@@ -260,6 +260,8 @@ class Elementwise(Spec):
                 yield case((3, 4112), y=kind)
             for kind in ("row", "column"):  # shorter ones, of whole vectors
                 yield case((37, 48), y=kind)
+            yield case((139, 1), y="row")  # of one element
+            yield case((17, 19), y="row", out="transposed")  # of which x alone is dense
             for kind in ("row", "column"):  # in tiles of three dimensions
                 yield case((6, 5, 4), "transposed", y=kind, out="contiguous")
             yield case((4, 3, 40), y="middle")  # of what looks like a walk, and is none

@@ -29,7 +29,7 @@ HOW = {"multiprocessors": COUNT, "training": choice("out", "pre")}
 NEAR = ("contiguous", "misaligned", "transposed", "padded", "strided", "functional")
 OUTLIER = 64.0  # far more than the rest, and its square is a number in float16
 LAYOUTS = (*NEAR, "half-aligned", "expanded", *cases.DISTANT)
-VALUES = ("normal", "special", "lattice", "lattice-wide", "tf32", "every", "integers")
+VALUES = ("normal", "special", "lattice", "lattice-wide", "tf32", "scaled", "every", "integers")
 
 
 def lattice(
@@ -83,6 +83,17 @@ def below_tf32(
     return draw(M, K).to(dtype), draw(K, N).to(dtype)
 
 
+def scaled(M: int, N: int, K: int, dtype: torch.dtype, g: torch.Generator) -> tuple[Tensor, Tensor]:
+    """Rows of a and columns of b of magnitudes from 2⁻⁴⁰ to 2⁴⁰, far apart from one to the next."""
+
+    def powers(count: int) -> Tensor:
+        return 2.0 ** (torch.arange(count) * 37 % 81 - 40).double()
+
+    a = torch.randn((M, K), generator=g).double() * powers(M)[:, None]
+    b = torch.randn((K, N), generator=g).double() * powers(N)
+    return a.to(dtype), b.to(dtype)
+
+
 def matrices(case: Case, g: torch.Generator, device: torch.device) -> tuple[Tensor, Tensor]:
     """The operands on the CPU, or on the meta device, where nothing is drawn."""
     M, N, K = case.shape
@@ -90,6 +101,7 @@ def matrices(case: Case, g: torch.Generator, device: torch.device) -> tuple[Tens
         a, b = (torch.empty(s, dtype=case.torch_dtype, device=device) for s in ((M, K), (K, N)))
         return a, b
     crafted = {"lattice": lattice, "lattice-wide": lattice_wide, "tf32": below_tf32}
+    crafted["scaled"] = scaled
     if case.values in crafted:
         return crafted[case.values](M, N, K, case.torch_dtype, g)
     kind = "integers" if case.values == "integers" else "normal"
@@ -102,22 +114,24 @@ def matrices(case: Case, g: torch.Generator, device: torch.device) -> tuple[Tens
             a[i % M, i % K] = value
             b[(i + 1) % K, (2 * i) % N] = value
         if min(M, N, K) > 2 * len(special):  # a finite row and column, scaled by their last element
-            a[-1, -1] = b[-1, -1] = OUTLIER
+            a[-1, -1], b[-1, -1] = OUTLIER, -OUTLIER
     return a, b
 
 
 def addend(case: Case, shape: tuple[int, ...], g: torch.Generator, device: torch.device) -> Tensor:
     """bias or c, on the CPU or the meta device. With K = 0 they are all of the pre-activation: then
-    drawn as far out as the activations bend, or special where the case is."""
+    drawn as far out as the activations bend, or special where the case is, as with K = 1, too."""
     dtype, alone = case.torch_dtype, case.shape[2] == 0
     if device.type == "meta":
         return torch.empty(shape, dtype=dtype, device=device)
     if case.values.startswith("lattice"):
         return torch.randint(-8, 9, shape, generator=g).to(dtype)
-    if case.values in ("integers", "every") or (alone and case.values == "special"):
+    if case.values in ("integers", "every") or (case.shape[2] <= 1 and case.values == "special"):
         drawn = cases.random_values(shape, dtype, case.values, g)
-        # The bound is computed in float64, and shall be finite where the value is.
-        enormous = drawn.isfinite() & (drawn.double().abs() > 2.0**1000)
+        # The bound is computed in float64, and shall be finite where the value is; a sum of several
+        # terms in its own dtype, too.
+        most = 2.0**1000 if alone else 2.0**100
+        enormous = drawn.isfinite() & (drawn.double().abs() > most)
         return torch.where(enormous, drawn * 2.0**-64, drawn)
     return cases.random_values(shape, dtype, "normal", g) * (3 if alone else 1)
 
