@@ -74,7 +74,11 @@ def _of_side(name: str, side: str) -> tuple[Mutant, ...]:
 @cache
 def _spans(name: str) -> frozenset[Span]:
     folder, own = sources(name)
-    parts = [(span, names, words) for file in own for span, names, words in _parts(folder, file)]
+    named: dict[str, list[tuple[Span, frozenset[str]]]] = {}
+    for file in own:
+        for span, names, words in _parts(folder, file):
+            for each in names:
+                named.setdefault(each, []).append((span, words))
     aliases = _aliases(folder, own)
     wanted, taken = [name.partition(":")[2]], set[str]()
     reached = set[Span]()
@@ -84,8 +88,8 @@ def _spans(name: str) -> frozenset[Span]:
             continue
         taken.add(word)
         wanted += aliases.get(word, ())
-        for span, names, words in parts:
-            if word in names and span not in reached:
+        for span, words in named.get(word, ()):
+            if span not in reached:
                 reached.add(span)
                 wanted += words
     for side in ("triton",) if "load_inline" in taken else ("triton", "cuda"):
