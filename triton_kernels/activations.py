@@ -272,7 +272,7 @@ def checked_act(op: str, act: Any) -> str:
     """``act``, if it is the name of an activation; ``op`` is what the error calls the op."""
     if isinstance(act, str) and act in ACTIVATIONS:
         return act
-    choices = ", ".join(map(repr, ACTIVATIONS))
+    choices = ", ".join(repr(name) for name, each in ACTIVATIONS.items() if not each.written)
     raise ValueError(
         f"{op}(): argument 'act' must be one of {choices}, but got {act!r}; "
         "triton_kernels.register_activation adds one of your own"

@@ -65,9 +65,8 @@ def register_activation(
     record = Activation(forward, derivative, of_pre=True, torch_function=torch_function)
     known = ACTIVATIONS.get(name)
     if known is not None and not _same(known, record):
-        raise ValueError(
-            f"{op}(): the name {name!r} is taken; the activations are {', '.join(ACTIVATIONS)}"
-        )
+        names = ", ".join(each for each, record in ACTIVATIONS.items() if not record.written)
+        raise ValueError(f"{op}(): the name {name!r} is taken; the activations are {names}")
     ACTIVATIONS.setdefault(name, record)
 
 

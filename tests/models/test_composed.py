@@ -300,3 +300,12 @@ def test_they_compile(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         tk.act_backward(x, x, act)
     assert [launch.error for launch in launches] == [None] * len(launches)
     assert {"gemm_tma_kernel", "act_backward_kernel"} <= {launch.kernel for launch in launches}
+
+
+def test_errors_do_not_list_them(cpu: torch.device) -> None:
+    """They are of the graphs that have them."""
+    composing._registered((("mish", (0,), ()),))
+    x = torch.ones(2, 2)
+    with pytest.raises(ValueError, match="'leaky_relu'") as error:
+        tk.linear_act(x, x, act="frobnicate")
+    assert "composed" not in str(error.value)

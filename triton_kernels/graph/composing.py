@@ -34,19 +34,22 @@ Written = tuple[tuple[str, tuple[int | float, ...], tuple[float, ...]], ...]
 
 
 def composed(
-    root: Node, starts: Callable[[Node], bool], spelled: Mapping[Node, Activation]
+    root: Node,
+    starts: Callable[[Node], bool],
+    spelled: Mapping[Node, Activation],
+    position: Mapping[Node, int],
 ) -> Activation | None:
     """The activation that ends with a node and is longest, of a value that ``starts``; ``spelled``:
-    those that several operations write out."""
+    those that several operations write out; ``position``: in the graph."""
     if _read(root, spelled) is None:
         return None
-    for x in _cone(root, spelled):
+    for x in sorted(_cone(root, spelled), key=position.__getitem__):
         if starts(x) and _like(root, x):
             expression = _Expression(x, spelled)
             if expression.of(root) is not None and expression.closed(root):
                 name = _registered(tuple(expression.steps))
                 inner = expression.nodes - {x, root}
-                return Activation(name, x, tuple(n for n in root.graph.nodes if n in inner))
+                return Activation(name, x, tuple(sorted(inner, key=position.__getitem__)))
     return None
 
 
@@ -66,8 +69,7 @@ def _like(root: Node, x: Node) -> bool:
 
 
 def _cone(root: Node, spelled: Mapping[Node, Activation]) -> list[Node]:
-    """What the expression may be one in, from the first: the operations that it is made of are in
-    between."""
+    """What the expression may be one in: the operations that it is made of are in between."""
     seen: dict[Node, None] = {}
     waiting = [root]
     while waiting and len(seen) < 2 * MOST_NODES:
@@ -77,7 +79,7 @@ def _cone(root: Node, spelled: Mapping[Node, Activation]) -> list[Node]:
             if isinstance(each, Node) and each not in seen:
                 seen[each] = None
                 waiting.append(each)
-    return [node for node in root.graph.nodes if node in seen]
+    return list(seen)
 
 
 class _Expression:

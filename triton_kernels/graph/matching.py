@@ -130,7 +130,9 @@ class Matcher:
         for root in reversed(self.module.graph.nodes):
             if root in inside or root in self._inner or self._named(root):
                 continue
-            activation = composing.composed(root, self._ends_in_product, self._spelled)
+            activation = composing.composed(
+                root, self._ends_in_product, self._spelled, self._position
+            )
             if activation is None:
                 continue
             composed[root] = activation
