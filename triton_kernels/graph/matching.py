@@ -13,8 +13,6 @@ from dataclasses import replace
 from typing import Any
 
 import torch
-from torch import Tensor
-from torch._subclasses.fake_tensor import FakeTensor
 from torch.fx import GraphModule, Node
 
 from triton_kernels import _precision, ops
@@ -32,7 +30,6 @@ from triton_kernels._fusion import (
     Product,
     Refused,
     Reshaped,
-    Row,
     Scaled,
     Sizes,
     Sum,
@@ -40,6 +37,18 @@ from triton_kernels._fusion import (
     Transposed,
 )
 from triton_kernels.graph import canonical, composing, effects, forms
+from triton_kernels.graph.operands import (
+    as_row,
+    dtype_text,
+    fits_as_row,
+    in_rows,
+    is_one,
+    is_plain,
+    is_row,
+    operand_name,
+    shape_text,
+    size_of,
+)
 from triton_kernels.graph.registered import registered_modules
 from triton_kernels.graph.spelling import Spellings
 from triton_kernels.nn.rows import (
@@ -53,6 +62,9 @@ PASSES = ("elementwise", "epilogue")
 
 class Misfit(Exception):
     """The nodes have a pattern's structure, but are not fused; the message says why."""
+
+
+Chain = tuple[Product, tuple[Node, ...]] | None
 
 
 class Matcher:
@@ -76,6 +88,7 @@ class Matcher:
             if source is not None:
                 self.forms[node] = Reshaped(source)
         self._position = {node: i for i, node in enumerate(module.graph.nodes)}
+        self._chains: dict[Node, Chain | Misfit] = {}
         self._inner = self._read_spellings()
         self._composed = self._read_composed()
         self._order = list(module.graph.nodes)
@@ -119,6 +132,7 @@ class Matcher:
             gate = len(users) == 1 and isinstance(self.forms[users[0]], Times)
             if gate or self._ends_in_product(form.x):
                 self.forms[root] = form
+                self._chains.clear()
                 taken.add(root)
         return {node for node, root in spellings.inner.items() if root in taken}
 
@@ -140,6 +154,7 @@ class Matcher:
             users = list(root.users)
             if len(users) == 1 and isinstance(self.forms[users[0]], Times):
                 self.forms[root] = activation
+                self._chains.clear()
                 self._inner.update(activation.inner)
         return composed
 
@@ -208,8 +223,20 @@ class Matcher:
         if isinstance(first, Node) and isinstance(self.forms[first], Product):
             raise Misfit(form.reason)
 
-    def _chain(self, node: Node) -> tuple[Product, tuple[Node, ...]] | None:
+    def _chain(self, node: Node) -> Chain:
         """The product that ``node`` is with all that is added to it, and the nodes of that."""
+        # Each is followed once: the sums of a residual stream are one chain from end to end.
+        if node not in self._chains:
+            try:
+                self._chains[node] = self._followed(node)
+            except Misfit as misfit:
+                self._chains[node] = misfit
+        chain = self._chains[node]
+        if isinstance(chain, Misfit):
+            raise Misfit(str(chain))
+        return chain
+
+    def _followed(self, node: Node) -> Chain:
         form = self.forms[node]
         if isinstance(form, Product):
             return form, (node,)
@@ -248,7 +275,7 @@ class Matcher:
         steps = (
             [(form.x, form.columns)]
             if isinstance(form, Normalized)
-            else [(x, Columns(y)) for x, y in ((form.x, form.y), (form.y, form.x)) if _is_row(y)]
+            else [(x, Columns(y)) for x, y in ((form.x, form.y), (form.y, form.x)) if is_row(y)]
         )
         for x, columns in steps:
             chain = self._chain(x)
@@ -265,8 +292,8 @@ class Matcher:
         if addend is None or value is None:
             return
         if addend.dim() > value.dim():
-            raise Misfit(f"what is added, of shape {_shape(addend)}, broadcasts")
-        if not _is_row(other) and any(isinstance(self.forms[n], Reshaped) for n in nodes):
+            raise Misfit(f"what is added, of shape {shape_text(addend)}, broadcasts")
+        if not is_row(other) and any(isinstance(self.forms[n], Reshaped) for n in nodes):
             raise Misfit("what is added stands behind a view of the product")
 
     def _added(self, product: Product, form: Sum, other: Node, product_last: bool) -> Product:
@@ -274,9 +301,9 @@ class Matcher:
         beta = form.alpha
         if product_last:
             product, beta = _scaled(product, form.alpha), 1.0
-        if _is_row(other) and product.columns:
+        if is_row(other) and product.columns:
             return replace(product, columns=(*product.columns, Columns(None, other, beta)))
-        if _is_row(other) and product.bias is None and beta == 1:
+        if is_row(other) and product.bias is None and beta == 1:
             return replace(product, bias=other)
         if product.c is not None:
             raise Misfit("more than one tensor is added to the product")
@@ -299,11 +326,11 @@ class Matcher:
         others = [] if product.columns else ops.FUSIONS
         for pattern in (pattern for fusion in others for pattern in fusion.products):
             match = pattern(product, nodes, act, sizes)
-            if match is not None and not _in_rows(product.bias):
+            if match is not None and not in_rows(product.bias):
                 return match
         b: Any = Transposed(product.weight) if product.by_rows else product.weight
         b = Matrix(product.weight) if batch else b
-        bias, c = _as_row(product.bias), _as_row(product.c, forms.value(nodes[0]))
+        bias, c = as_row(product.bias), as_row(product.c, forms.value(nodes[0]))
         arguments: Any = (product.x, b, bias, act, product.alpha, c, product.beta)
         function: Any = gemm_bias_act_of_rows
         if product.columns:
@@ -319,31 +346,31 @@ class Matcher:
         if product.convolution:
             weight = weight.flatten(1)
             x = None if x is None else x.permute(0, 2, 3, 1)
-        elif weight.dim() == 3 and x is not None and x.dim() == 3 and _one(weight) and _one(x):
+        elif weight.dim() == 3 and x is not None and x.dim() == 3 and is_one(weight) and is_one(x):
             weight = weight[0]
         elif weight.dim() != 2 or (x is not None and x.dim() < (1 if product.by_rows else 2)):
             raise Misfit("not a product with one matrix: a batch of matrices, or a vector")
         N, K = weight.shape if product.by_rows else weight.shape[::-1]
         self._check_addends(product, node, N)
         M = None if x is None else math.prod(x.shape[:-1])
-        return _size(M), _size(N), _size(K)
+        return size_of(M), size_of(N), size_of(K)
 
     def _check_addends(self, product: Product, node: Node, N: int) -> None:
         bias, c = forms.value(product.bias), forms.value(product.c)
         result = forms.value(node)
-        if product.bias is not None and (bias is None or not _fits_as_row(bias, N)):
-            raise Misfit(f"a bias of shape {_shape(bias)}")
+        if product.bias is not None and (bias is None or not fits_as_row(bias, N)):
+            raise Misfit(f"a bias of shape {shape_text(bias)}")
         for step in product.columns:
             for operand in step:
                 row = forms.value(operand) if isinstance(operand, (Node, Attribute)) else None
-                if row is not None and not (_fits_as_row(row, N) or row.numel() == 1):
-                    raise Misfit(f"columns scaled or shifted by shape {_shape(row)}")
+                if row is not None and not (fits_as_row(row, N) or row.numel() == 1):
+                    raise Misfit(f"columns scaled or shifted by shape {shape_text(row)}")
         if product.c is not None and (
             c is None
             or result is None
-            or not (_fits_as_row(c, N) or tuple(c.shape) == tuple(result.shape))
+            or not (fits_as_row(c, N) or tuple(c.shape) == tuple(result.shape))
         ):
-            raise Misfit(f"what is added, of shape {_shape(c)}, broadcasts")
+            raise Misfit(f"what is added, of shape {shape_text(c)}, broadcasts")
 
     # ---- what every match must be ----
 
@@ -373,17 +400,17 @@ class Matcher:
         wider = {*self._inner, *match.wider}
         nodes = [node for node in match.nodes if node not in wider]
         operands: list[Operand] = [*match.operands(), *nodes]
-        values = [(_label(operand), forms.value(operand)) for operand in operands]
+        values = [(operand_name(operand), forms.value(operand)) for operand in operands]
         known = [(label, v) for label, v in values if v is not None]
         if len(known) < len(values) and not self.modular:
             missing = next(label for label, v in values if v is None)
             raise Misfit(f"nothing is known of {missing}")
         first, lead = known[0]
         for label, v in known:
-            if not _plain(v):
+            if not is_plain(v):
                 raise Misfit(f"{label} is a {type(v).__name__}, layout {v.layout}")
             if not v.is_floating_point():
-                raise Misfit(f"{label} is {_dtype(v)}")
+                raise Misfit(f"{label} is {dtype_text(v)}")
             if v.device != lead.device:
                 raise Misfit(f"{label} is on {v.device}, {first} on {lead.device}")
         lower = self._autocast[match.nodes[-1]].get(lead.device.type)
@@ -395,7 +422,7 @@ class Matcher:
             raise Misfit(f"under autocast {match.kernel} computes in {name}, and this does not")
         for label, v in known:
             if v.dtype != lead.dtype:
-                raise Misfit(f"{label} is {_dtype(v)}, {first} {_dtype(lead)}")
+                raise Misfit(f"{label} is {dtype_text(v)}, {first} {dtype_text(lead)}")
 
     def _check_lowered(self, match: Match, lower: torch.dtype) -> None:
         """A product under autocast: its operands are cast, as the kernel's are then; what follows
@@ -403,12 +430,12 @@ class Matcher:
         for operand in match.operands():
             v = forms.value(operand)
             if v is not None and v.dtype == torch.float64:
-                raise Misfit(f"{_label(operand)} is float64, which autocast leaves")
+                raise Misfit(f"{operand_name(operand)} is float64, which autocast leaves")
         for node in match.nodes:
             v = forms.value(node)
             if v is not None and v.dtype != lower and node not in match.wider:
                 name = str(lower).removeprefix("torch.")
-                raise Misfit(f"{node.name} is {_dtype(v)}, and autocast's products {name}")
+                raise Misfit(f"{node.name} is {dtype_text(v)}, and autocast's products {name}")
 
 
 def _scaled(product: Product, factor: float) -> Product:
@@ -439,62 +466,3 @@ def _no_convolution(product: Product) -> Product:
     if product.convolution:
         raise Misfit("something between a convolution and its activation")
     return product
-
-
-def _one(t: Tensor) -> bool:
-    """Whether it is a batch of one."""
-    return isinstance(t.shape[0], int) and t.shape[0] == 1
-
-
-def _is_row(operand: Operand) -> bool:
-    """Whether it is [N] or [1, …, N]."""
-    example = forms.value(operand)
-    return (
-        example is not None
-        and example.dim() > 0
-        and all(isinstance(n, int) and n == 1 for n in example.shape[:-1])
-    )
-
-
-def _fits_as_row(row: Tensor, N: int) -> bool:
-    """Whether it is [N] or [1, …, N]."""
-    leading = all(isinstance(n, int) and n == 1 for n in row.shape[:-1])
-    return bool(row.dim() and leading and row.shape[-1] == N)
-
-
-def _in_rows(operand: Operand | None) -> bool:
-    """Whether it is [1, …, N], of more than one dimension."""
-    example = forms.value(operand)
-    return example is not None and example.dim() > 1
-
-
-def _as_row(operand: Operand | None, result: Tensor | None = None) -> Any:
-    """The operand, as [N] if it is a row; of a residual that has the result's shape, itself."""
-    example = forms.value(operand)
-    if example is None or example.dim() < 2:
-        return operand
-    if result is not None and example.shape == result.shape:
-        return operand
-    return Row(operand)  # type: ignore[arg-type]
-
-
-def _plain(t: Tensor) -> bool:
-    plain = isinstance(t, FakeTensor) or type(t) in (Tensor, torch.nn.Parameter)
-    return plain and t.layout is torch.strided
-
-
-def _size(n: Any) -> int | None:
-    """A number, not a symbol of a dynamic shape: asking for that one's value would fix it."""
-    return n if isinstance(n, int) else None
-
-
-def _shape(t: Tensor | None) -> str:
-    return "unknown" if t is None else str(tuple(t.shape))
-
-
-def _dtype(t: Tensor) -> str:
-    return str(t.dtype).removeprefix("torch.")
-
-
-def _label(operand: Operand) -> str:
-    return operand.name if isinstance(operand, Node) else operand.target.rpartition(".")[2]
