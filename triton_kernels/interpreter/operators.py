@@ -111,10 +111,11 @@ def _operator(upstreams: Function, name: str, swapped: bool, shared: Mapping[int
                 if other_kind is not self.dtype:
                     out_type = out_type.with_element_ty(kind)
             right = other.handle.data
-        elif given is int and address in with_integers and -(2**31) <= other < 2**31:
+        elif (given is int and address in with_integers and -(2**31) <= other < 2**31) or (
+            # Triton before 3.9 loses the sign of −0.0.
+            given is float and address in with_floats and other != 0
+        ):
             right = np.array([other], _DTYPES[address])
-        elif given is float and address in with_floats:
-            right = np.array([other or 0.0], _DTYPES[address])  # Triton makes −0.0 a 0, too
         else:
             return upstreams(self, other)
         left = self.handle.data
