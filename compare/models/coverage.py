@@ -127,7 +127,8 @@ def _products(module: GraphModule, plan: Plan, repeated: float) -> Iterator[Prod
         shape = _shape(node)
         if shape is None or (called not in FUSED and called not in PRODUCTS):
             continue
-        x = node.args[PRODUCTS.get(called, 0)] if node.args else None
+        place = PRODUCTS.get(called, 0)
+        x = node.args[place] if place < len(node.args) else None  # by name: batches, in BLOOM
         rows = _shape(x) if isinstance(x, Node) else None
         if not rows:
             continue

@@ -99,6 +99,18 @@ def test_what_counts(name: str) -> None:
     assert [p.end for p in found.products] == [end]
 
 
+def test_factors_by_name() -> None:
+    """BLOOM's attention; batches do not count."""
+    layer = nn.Linear(8, 8, device="meta")
+
+    def function(x: Tensor) -> Tensor:
+        h = F.relu(layer(x))
+        return h.baddbmm(batch1=h, batch2=h.transpose(1, 2) @ h)
+
+    found = covered(function, torch.empty(2, 8, 8, device="meta"))
+    assert [p.end for p in found.products if p.end] == ["activation"]
+
+
 @pytest.fixture
 def module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     (tmp_path / "a_model_of_mine.py").write_text(FILE)
