@@ -112,7 +112,7 @@ def test_the_choice_is_what_the_model_says() -> None:
         assert times[choose(asked_for, H200)] == min(times.values())
         M, N, K, *_ = asked_for
         limit = max(2 * (M * K + K * N + M * N) / 4.8e12, 2 * M * N * K / 989e12)
-        assert min(times.values()) < 4 * limit + 1e-5, asked_for
+        assert min(times.values()) < 5 * limit + 1e-5, asked_for
 
 
 def chosen_by(case: Case) -> Configuration:
