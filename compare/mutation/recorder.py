@@ -1,8 +1,7 @@
 """The lines of the Triton side that each case executes in the interpreter.
 
 ``python -m compare.mutation.recorder '{"ops": […], "level": …, "share": [0, 2], …}'`` prints them
-as JSON: of every line the numbers of the cases, as the bits
-of a number. It is a process of its
+as JSON: of every line the numbers of the cases, as the bits of a number. It is a process of its
 own: what the packages execute when they are imported is among it.
 """
 
