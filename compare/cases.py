@@ -241,8 +241,9 @@ def arrange(t: Tensor, layout: str) -> Tensor:
     has its last two dimensions swapped in memory, "reversed" all of them; "strided" is every second
     element of a larger tensor; "padded" has rows longer than it shows, "chunk" twice as long;
     "channels_last" has its third-last dimension innermost; "expanded" repeats its first row with
-    stride 0; "distant" has rows so far apart that the last offset is no 32-bit number, and
-    "distant_transposed" columns. A tensor with too few dimensions for a layout stays contiguous.
+    stride 0, "expanded_columns" its first column; "distant" has rows so far apart that the last
+    offset is no 32-bit number, and "distant_transposed" columns. A tensor with too few dimensions
+    for a layout stays contiguous.
     """
 
     def fresh(*shape: int) -> Tensor:
@@ -265,6 +266,9 @@ def arrange(t: Tensor, layout: str) -> Tensor:
         moved = fresh(*t.shape[:-3], *t.shape[-2:], t.shape[-3]).movedim(-1, -3)
     elif layout == "expanded" and t.dim() >= 2 and t.shape[0]:
         return t[:1].expand(t.shape)
+    elif layout == "expanded_columns" and t.dim() >= 1 and t.shape[-1]:
+        moved = fresh(*t.shape)
+        return moved[..., :1].copy_(t[..., :1]).expand(t.shape)
     elif distant := _distant(t.shape, t.dtype, t.device, layout):
         moved = distant.tensor
     else:
@@ -369,7 +373,7 @@ class Guarded:
             template = layout
         else:
             template = torch.empty(shape, dtype=dtype, device="meta")
-            if layout != "expanded":  # an output cannot overlap itself
+            if layout not in ("expanded", "expanded_columns"):  # an output cannot overlap itself
                 template = arrange(template, layout)
         last = sum((n - 1) * s for n, s in zip(shape, template.stride()))
         extent = last + 1 if template.numel() else 0

@@ -228,7 +228,8 @@ class ActMulBackward(ActMul):
     layouts = tuple(layout for layout in Elementwise.layouts if layout != "inplace")
 
     def __init__(self) -> None:
-        more = {"grad": LYING, "grad_dtype": FLOAT_DTYPE}
+        over = choice("grad", "gate", "up")  # the operand that the first result is written over
+        more = {"grad": LYING, "grad_dtype": FLOAT_DTYPE, "over": over}
         super().__init__("act_mul_backward", "grad·act'(gate)·up and grad·act(gate)", **more)
         self.triton, self.cuda = in_one(self.triton), in_one(self.cuda)
         self.operands = ("grad", "gate", "up")
@@ -297,13 +298,15 @@ class ActMulBackward(ActMul):
         for other in cases.FLOATS:
             if other != dtype:
                 yield Case(self.name, dtype, (17, 19), options={**options, "grad_dtype": other})
+        for over in self.operands:
+            yield Case(self.name, dtype, (17, 19), options={**options, "over": over})
         # Each result lies as its own operand does.
         yield Case(self.name, dtype, (17, 19), "functional", options={**options, "y": "transposed"})
 
     def inputs(self, case: Case, device: torch.device = CPU) -> Arguments:
         """act_mul's, and grad, unless options say otherwise of its result's dtype, in the case's
         layout."""
-        own = {name: case.options.get(name) for name in ("grad", "grad_dtype")}
+        own = {name: case.options.get(name) for name in ("grad", "grad_dtype", "over")}
         rest = {name: value for name, value in case.options.items() if name not in own}
         (gate, up), options = super().inputs(dataclasses.replace(case, options=rest), device)
         shape = torch.broadcast_shapes(gate.shape, up.shape)
@@ -335,12 +338,27 @@ class ActMulBackward(ActMul):
         return iter(())
 
     def called(self, case: Case, function: Callable[..., Tensor]) -> Callable[..., Tensor]:
-        """The function as a case calls it; with layout functional it allocates both results."""
-        return functools.partial(function, apart=True) if case.layout == "functional" else function
+        """The function as a case calls it; with layout functional it allocates both results, so
+        that option over says nothing there."""
+        if case.layout == "functional":
+            return functools.partial(function, apart=True)
+        if over := case.options.get("over"):
+            return _written_over(self.operands.index(over), function)
+        return function
 
     def eager(self, *args: Any, **kwargs: Any) -> Tensor:
         """The gradients by torch's autograd."""
         return _eager_backward(*args, **kwargs)
+
+
+def _written_over(index: int, function: Callable[..., Tensor]) -> Callable[..., Tensor]:
+    """The function of three operands, of which one is where the first result shall be."""
+
+    def in_place(*tensors: Tensor, out: Tensor, **options: Any) -> Tensor:
+        out[0].copy_(tensors[index])
+        return function(*tensors[:index], out[0], *tensors[index + 1 :], out=out, **options)
+
+    return in_place
 
 
 class _Units:

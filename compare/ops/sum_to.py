@@ -21,7 +21,7 @@ from compare.specs.drawn import elements, equal, log_uniform, matrix, odd_matrix
 from compare.specs.product_bounds import U_DOUBLE, growth
 from compare.specs.spec import Spec
 
-LAYOUTS = (*cases.LAYOUTS, "functional", *cases.OF_MODELS, *cases.DISTANT)
+LAYOUTS = (*cases.LAYOUTS, "expanded_columns", "functional", *cases.OF_MODELS, *cases.DISTANT)
 VALUES = ("normal", "special", "integers")
 
 
@@ -205,6 +205,8 @@ class SumTo(Spec):
             yield case(shape, "padded", to="column")
         for layout in cases.LAYOUTS[1:]:  # whose rows are not one after the other, mostly
             yield case((2103, 65), layout, "integers", to="row")
+        # As far from row to row as if it were dense, and so many that dense ones are read at once.
+        yield case((16384, 3), "expanded_columns", "integers", to="row")
         for distant in cases.DISTANT:
             for to in ("row", "column", "same"):
                 yield case((3, 3), distant, to=to)

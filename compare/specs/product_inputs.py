@@ -84,13 +84,17 @@ def below_tf32(
 
 
 def scaled(M: int, N: int, K: int, dtype: torch.dtype, g: torch.Generator) -> tuple[Tensor, Tensor]:
-    """Rows of a and columns of b of magnitudes from 2⁻⁴⁰ to 2⁴⁰, far apart from one to the next."""
+    """Rows of a and columns of b of magnitudes from 2⁻⁴⁰ to 2⁴⁰, far apart from one to the next.
+
+    The last row is just below 2⁻¹¹¹, the largest that "f16x3" scales by the most that it scales by.
+    """
 
     def powers(count: int) -> Tensor:
         return 2.0 ** (torch.arange(count) * 37 % 81 - 40).double()
 
     a = torch.randn((M, K), generator=g).double() * powers(M)[:, None]
     b = torch.randn((K, N), generator=g).double() * powers(N)
+    a[-1:] = 2.0**-111 * (1 - 2.0**-24)
     return a.to(dtype), b.to(dtype)
 
 
