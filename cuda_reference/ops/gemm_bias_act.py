@@ -60,7 +60,11 @@ def gemm_bias_act(
     precision = _gemm.precision_of(precision, a)
     if _in_rows(a, b):
         shape = (*a.shape[:-1], b.shape[1])
-        rows = None if out is None else _out_by_rows(out, shape)
+        rows = None
+        if out is not None:
+            if not torch.compiler.is_compiling():
+                a = _arguments.check_tensor("gemm_bias_act", "a", a, FLOATING)
+            rows = _out_by_rows(out, shape)
         result = gemm_bias_act(
             a.reshape(math.prod(shape[:-1]), a.shape[-1]),
             b,
@@ -101,7 +105,8 @@ def _addend_by_rows(c: Any, shape: tuple[int, ...]) -> Any:
 
 def _out_by_rows(out: Any, shape: tuple[int, ...]) -> Tensor:
     """out […, N] as [M, N], without a copy."""
-    out = _arguments.check_tensor("gemm_bias_act", "out", out, FLOATING)
+    if not torch.compiler.is_compiling():  # what is traced has no memory
+        out = _arguments.check_tensor("gemm_bias_act", "out", out, FLOATING)
     if tuple(out.shape) != shape:
         raise RuntimeError(
             f"gemm_bias_act(): 'out' must have shape {list(shape)}, but has {list(out.shape)}"

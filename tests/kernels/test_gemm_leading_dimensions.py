@@ -77,3 +77,14 @@ def test_compiled(cpu: torch.device) -> None:
     for lead in ((2, 3), (2, 5), (4, 7)):
         a, *_ = tensors(lead)
         assert torch.equal(call(a), triton_kernels.gemm_bias_act(a, b, bias, act="relu"))
+
+
+@pytest.mark.parametrize("side", SIDES)
+def test_compiled_into_out(side: str, cpu: torch.device) -> None:
+    a, b, _ = tensors((2, 3))
+    out = torch.full((2, 3, 5), torch.nan)
+    call = torch.compile(
+        lambda a, b, out: SIDES[side](a, b, out=out), backend="aot_eager", fullgraph=True
+    )
+    call(a, b, out)
+    assert torch.equal(out, SIDES[side](a, b))

@@ -75,7 +75,11 @@ def gemm_bias_act(
     precision = _precision.resolved(precision, a)
     if _in_rows(a, b):
         shape = (*a.shape[:-1], b.shape[1])
-        rows = None if out is None else out_by_rows("gemm_bias_act", out, shape)
+        rows = None
+        if out is not None:
+            if not torch.compiler.is_compiling():
+                a = _arguments.tensor("gemm_bias_act", "a", a, DTYPES)
+            rows = out_by_rows("gemm_bias_act", out, shape)
         result = gemm_bias_act(
             a.reshape(math.prod(shape[:-1]), a.shape[-1]),
             b,
@@ -123,7 +127,8 @@ def unrolled(rows: Any, shape: tuple[int, ...]) -> Any:
 
 def out_by_rows(op: str, out: Tensor, shape: tuple[int, ...]) -> Tensor:
     """out […, N] as [M, N], without a copy."""
-    out = _arguments.tensor(op, "out", out, DTYPES)
+    if not torch.compiler.is_compiling():  # what is traced has no memory
+        out = _arguments.tensor(op, "out", out, DTYPES)
     if tuple(out.shape) != shape:
         raise RuntimeError(
             f"{op}(): argument 'out' has shape {tuple(out.shape)}, but the result has {shape}; "
