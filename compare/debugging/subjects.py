@@ -93,7 +93,7 @@ class Op:
         def function(*args: Any, **kwargs: Any) -> Tensor:
             if shadows is None:
                 return self._function(*args, **kwargs)
-            if "out" in kwargs and self._case.layout != "inplace":
+            if "out" in kwargs and not _in_memory_of(kwargs["out"], args):
                 shadows.uninitialize(kwargs["out"])
             with Allocations(shadows):
                 return self._function(*args, **kwargs)
@@ -128,6 +128,13 @@ class Op:
     def compilable(self) -> bool:
         """Unless TRITON_INTERPRET=1 made its kernels interpreted for good."""
         return not interpreter.made_interpreted(activations.relu)
+
+
+def _in_memory_of(out: torch.Tensor, args: Sequence[Any]) -> bool:
+    """Whether an argument lies in out's memory, as in place: that holds what is read."""
+    memory = out.untyped_storage().data_ptr()
+    tensors = (each for each in args if isinstance(each, torch.Tensor))
+    return any(each.untyped_storage().data_ptr() == memory for each in tensors)
 
 
 Oracle = Callable[..., Any]
