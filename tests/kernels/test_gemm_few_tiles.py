@@ -105,14 +105,14 @@ def test_the_choice_is_what_the_model_says() -> None:
     """And a sane one: never more than a few times what the memory or the tensor cores take."""
     for product in walk.products()[::11]:
         asked_for = product.problem._replace(kernels="any")
-        if asked_for.dtype.itemsize != 2 or asked_for.K % 8:
-            continue
+        if {asked_for.dtype.itemsize, asked_for.out_dtype.itemsize} != {2} or asked_for.K % 8:
+            continue  # through pointers, which is slower
         found = candidates(asked_for, H200)
         times = {form: model.seconds(asked_for, H200, form, found[form]) for form in found}
         assert times[choose(asked_for, H200)] == min(times.values())
         M, N, K, *_ = asked_for
         limit = max(2 * (M * K + K * N + M * N) / 4.8e12, 2 * M * N * K / 989e12)
-        assert min(times.values()) < 5 * limit + 1e-5, asked_for
+        assert min(times.values()) < 4 * limit + 1e-5, asked_for
 
 
 def chosen_by(case: Case) -> Configuration:

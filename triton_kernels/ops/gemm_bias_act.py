@@ -289,7 +289,8 @@ _with_pre = ProductOperator(
 GRAPH = Fusion(
     speeds={
         "gemm_bias_act": (
-            # Inductor pads what is large, and then copies it.
+            # What most of the drawn problems reach, not the least; Inductor pads what is large, and
+            # copies it then.
             Entry(
                 HALVES, eager=1.1, inductor=1.05, capabilities=(90,), aligned=False, outputs=2**23
             ),

@@ -234,7 +234,8 @@ def _match(
 
 _GELU = tuple(_APPROXIMATE)
 _SPEEDS = (
-    # Inductor pads what is large, and then copies it.
+    # What most of the drawn problems reach, not the least; Inductor pads what is large, and
+    # copies it then.
     Entry(HALVES, eager=1.1, inductor=1.05, capabilities=(90,), aligned=False, outputs=2**23),
     Entry(HALVES, eager=1.3, inductor=0.88, capabilities=(90,), aligned=False),
     Entry(HALVES, eager=0.8, inductor=0.8, capabilities=(90,), filled=False),
