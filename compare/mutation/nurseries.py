@@ -36,11 +36,15 @@ class Nursery:
             process = self._process = self._process or _started()
         assert process.stdin
         assert process.stdout
-        process.stdin.write(json.dumps(request) + "\n")
-        process.stdin.flush()
-        ready, *_ = select.select([process.stdout], [], [], seconds)
-        if ready and (answer := process.stdout.readline()):
-            return int(answer)
+        try:
+            process.stdin.write(json.dumps(request) + "\n")
+            process.stdin.flush()
+            ready, *_ = select.select([process.stdout], [], [], seconds)
+            if ready and (answer := process.stdout.readline()):
+                return int(answer)
+        except (OSError, ValueError):  # another thread ended it, and closed its pipes
+            if not self._ended:
+                raise
         self.close()
         return None
 
