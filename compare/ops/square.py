@@ -2,14 +2,25 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import torch
 
-from compare.cases import Case
+from compare.cases import Case, Level
 from compare.specs.elementwise import ALL, DENSE, Elementwise
+
+
+GRID_Y = 65535  # blocks, where a grid ends along y; of 2d each has 8 rows
 
 
 class Square(Elementwise):
     """square, with the CUDA side's variants: 1d is for dense tensors, 2d for dense matrices."""
+
+    def cases(self, dtype: str, level: Level) -> Iterator[Case]:
+        """Those of every elementwise op, and one of more rows than a grid of 2d has."""
+        yield from super().cases(dtype, level)
+        if dtype == "uint8":
+            yield Case(self.name, dtype, (8 * GRID_Y + 1, 1))
 
     def takes(self, side: str, variant: str | None, case: Case) -> bool:
         """Whether a variant is made for a case."""
