@@ -28,9 +28,9 @@ def report(*words: str | Path) -> Result:
 
 
 def test_the_committed_tables_are_those_of_the_committed_files(root: Path, tmp_path: Path) -> None:
-    """Mended by: python -m compare report --facts docs/FACTS.md, and docs/BENCHMARKING.md"""
+    """Mended by: python -m compare report --facts docs/FACTS.md, and the others"""
     tables = []
-    for name in ("FACTS.md", "BENCHMARKING.md"):
+    for name in ("FACTS.md", "BENCHMARKING.md", "CHECKING.md"):
         document, copy = root / "docs" / name, tmp_path / name
         copy.write_text(document.read_text())
         done = report("--facts", copy)
