@@ -93,7 +93,8 @@ def choose(problem: Problem, gpu: Gpu) -> Configuration:
     speeds = candidates(problem, gpu)
     if len(speeds) == 1:
         return next(iter(speeds))
-    return min(speeds, key=lambda form: model.seconds(problem, gpu, form, speeds[form]))
+    seconds = model.timed(problem, gpu)
+    return min(speeds, key=lambda form: seconds(form, speeds[form]))
 
 
 def candidates(problem: Problem, gpu: Gpu) -> dict[Configuration, float]:
@@ -104,18 +105,17 @@ def candidates(problem: Problem, gpu: Gpu) -> dict[Configuration, float]:
     constants = _measured.constants(gpu)
     speeds: dict[Configuration, float] = {}
     if tma_pays(problem, gpu):
-        reached = {f: r for f, r in forms.able(problem, gpu).items() if _fits(f, problem, gpu)}
-        for form, each in reached.items():
-            speeds |= dict.fromkeys((form, *split(form, problem, gpu)), each)
+        for form, each in forms.able(_of_any_size(problem), gpu).items():
+            if not _refused(form, problem, gpu):
+                speeds |= dict.fromkeys((form, *split(form, problem, gpu)), each)
         if speeds and problem.kernels == "gluon":
             return speeds
         speeds |= _of_tma(problem, gpu, constants)
+    usual = Configuration(False, tiles_for(problem, gpu, constants))
     if not speeds or problem.M <= SMALL:
-        wanted = Configuration(False, tiles_for(problem, gpu, constants))
-        speeds[fitting(wanted, problem, gpu) or _SMALLEST] = 0.0
+        speeds[fitting(usual, problem, gpu) or _SMALLEST] = 0.0
     if problem.dtype == torch.float64 or problem.precision == "tf32x3":
         return speeds
-    usual = Configuration(False, tiles_for(problem, gpu, constants))
     if problem.M <= SMALL:
         columns = (SMALL, 2 * SMALL) if model.synchronous(problem) else (SMALL,)
         few = [usual._replace(tiles=usual.tiles._replace(BLOCK_N=each)) for each in columns]
@@ -127,6 +127,12 @@ def candidates(problem: Problem, gpu: Gpu) -> dict[Configuration, float]:
         if (small := fitting(wanted, problem, gpu)) is not None:
             speeds |= dict.fromkeys(split(small, problem, gpu), 0.0)
     return speeds
+
+
+def _of_any_size(problem: Problem) -> Problem:
+    """The problem without its size, on which it does not depend what fits: that is found out once,
+    and not by every call of a new shape."""
+    return Problem(0, 0, 0, *problem[3:])
 
 
 def _of_parts(problem: Problem, gpu: Gpu) -> Configuration:
@@ -175,7 +181,11 @@ def split(form: Configuration, problem: Problem, gpu: Gpu) -> list[Configuration
     most = cdiv(K, form.tiles.BLOCK_K) // 2  # two steps each at least
     wanted = (1,) if form.gluon else (1, 2, 4)
     parts = {min(programs * gpu.multiprocessors // tiles, most): None for programs in wanted}
-    return [form._replace(ALTERNATE=False, SPLIT=each) for each in parts if each > 1]
+    return [
+        Configuration(form.tma, form.tiles, form.SUBTILES, form.gluon, SPLIT=each)
+        for each in parts
+        if each > 1
+    ]
 
 
 def tma_pays(problem: Problem, gpu: Gpu) -> bool:
@@ -226,13 +236,20 @@ def tiles_for(problem: Problem, gpu: Gpu, constants: Constants = SHIPPED) -> Til
 
 def fitting(wanted: Configuration, problem: Problem, gpu: Gpu) -> Configuration | None:
     """The largest of its smaller forms for which there is shared memory, itself if it can be."""
-    return next((form for form in ever_smaller(wanted) if _fits(form, problem, gpu)), None)
+    forms = _with_room(wanted, _of_any_size(problem), gpu)
+    return next((form for form in forms if not _refused(form, problem, gpu)), None)
 
 
-def _fits(form: Configuration, problem: Problem, gpu: Gpu) -> bool:
-    """Whether there is shared memory for it, as far as is known."""
-    enough = form.shared_memory(problem, gpu.capability) <= gpu.shared_memory
-    return enough and (form._replace(SPLIT=1), problem[3:], gpu) not in _failed
+@functools.lru_cache(1024)
+def _with_room(wanted: Configuration, problem: Problem, gpu: Gpu) -> list[Configuration]:
+    """Its forms for which there is shared memory as far as is known, ever smaller, for problems of
+    any size."""
+    return [form for form in ever_smaller(wanted) if form.fits(problem, gpu)]
+
+
+def _refused(form: Configuration, problem: Problem, gpu: Gpu) -> bool:
+    """Whether it has turned out that there is no shared memory for it."""
+    return bool(_failed) and (form._replace(SPLIT=1), problem[3:], gpu) in _failed
 
 
 _SMALLEST = Configuration(False, Tiles(16, 16, 16, 8, 4, 1))

@@ -9,6 +9,7 @@ from typing import NamedTuple
 import torch
 
 from triton_kernels._counts import cdiv
+from triton_kernels._gpu import Gpu
 
 HALVES = (torch.float16, torch.bfloat16)
 
@@ -74,6 +75,8 @@ class Configuration(NamedTuple):
         """It, which is for 16-bit matrices, for a dtype: with as many bytes of K a step, and as
         many of a result's row a part."""
         ratio = dtype.itemsize // 2
+        if ratio == 1:
+            return self
         tiles = self.tiles._replace(BLOCK_K=self.tiles.BLOCK_K // ratio)
         SUBTILES = self.SUBTILES * ratio if self.gluon else self.SUBTILES
         return self._replace(tiles=tiles, SUBTILES=SUBTILES)
@@ -84,7 +87,13 @@ class Configuration(NamedTuple):
 
     def parts(self, K: int) -> int:
         """The number of parts of a sum over K; each has one step at least."""
+        if self.SPLIT == 1:
+            return 1
         return max(1, min(self.SPLIT, cdiv(K, self.tiles.BLOCK_K)))
+
+    def fits(self, problem: Problem, gpu: Gpu) -> bool:
+        """Whether a block has the shared memory that it needs at most."""
+        return self.shared_memory(problem, gpu.capability) <= gpu.shared_memory
 
     def shared_memory(self, problem: Problem, capability: int) -> int:
         """Bytes that a block needs at most, by what Triton 3.6 and 3.7 allocate for the tiles of
