@@ -80,13 +80,14 @@ def coalesced(dims: list[tuple[int, ...]]) -> list[tuple[int, ...]]:
     """The (size, stride, stride, …) of each dimension, innermost first, with dimensions merged
     wherever every operand walks through both of them with a single stride."""
     dims = [dim for dim in dims if dim[0] != 1]
+    if len(dims) < 2:
+        return dims
     dims.sort(key=lambda dim: dim[:0:-1])  # by the output's stride, the last in the tuple
-    merged: list[tuple[int, ...]] = []
-    for size, *strides in dims:
-        if merged and all(
-            outer == inner * merged[-1][0] for outer, inner in zip(strides, merged[-1][1:])
-        ):
-            merged[-1] = (merged[-1][0] * size, *merged[-1][1:])
+    merged = dims[:1]
+    for size, *strides in dims[1:]:
+        inner, *steps = merged[-1]
+        if strides == [step * inner for step in steps]:
+            merged[-1] = (inner * size, *steps)
         else:
             merged.append((size, *strides))
     return merged
@@ -382,8 +383,12 @@ def _row(x: Tensor, y: Tensor, out: Tensor) -> bool:
 
 def _dims(x: Tensor, y: Tensor | None, out: Tensor) -> Dims:
     """The coalesced dimensions of x, y and out; none where one dense walk goes through all."""
-    x = x.expand(out.shape)
-    y = out if y is None else y.expand(out.shape)
-    dims = coalesced(list(zip(out.shape, x.stride(), y.stride(), out.stride())))
+    shape, strides = out.shape, out.stride()
+    x_strides = x.stride() if x.shape == shape else x.expand(shape).stride()
+    if y is None:
+        y_strides = strides
+    else:
+        y_strides = y.stride() if y.shape == shape else y.expand(shape).stride()
+    dims = coalesced(list(zip(shape, x_strides, y_strides, strides)))
     dense = len(dims) == 1 and all(stride == 1 for stride in dims[0][1:])
     return () if dense else tuple(dims)

@@ -204,7 +204,7 @@ class Launch:
         elif interpreted(self.kernel):
             with interpret():
                 self.kernel[grid](*args, **self.meta)
-        elif device.index == torch.cuda.current_device():  # the guard alone takes microseconds
+        elif device.index == current_device():  # the guard alone takes microseconds
             self._run(device, grid, args)
         else:
             with torch.cuda.device(device):
@@ -261,10 +261,10 @@ def _constants(meta: dict[str, Any]) -> tuple[Any, ...]:
 def _kind(argument: Any) -> Any:
     """All that Triton's choice of a compiled kernel depends on in an argument, or more than that:
     what is like nothing else is a kind by itself."""
-    if type(argument) is int and -(2**63) <= argument < 2**63:
+    if type(argument) is int:
         return divisibility(argument)
     if isinstance(argument, tuple):
-        return tuple([_kind(each) for each in argument])
+        return tuple([divisibility(n) if type(n) is int else _kind(n) for n in argument])
     if argument is None or isinstance(argument, (Tensor, float)):
         return specialization_key(argument)
     if _starting.is_descriptor(argument):
@@ -281,7 +281,10 @@ def divisibility(n: int) -> int:
     on."""
     if n == 1:
         return 1
-    return (16 if n % 16 == 0 else 2) + (not -(2**31) <= n < 2**31)
+    kind = 2 if n % 16 else 16
+    if -(2**31) <= n < 2**31:
+        return kind
+    return kind + (1 if -(2**63) <= n < 2**63 else 2)  # an unsigned one, or none at all
 
 
 def specialization_key(argument: Any) -> Any:

@@ -125,7 +125,7 @@ def simulated(version: str = "3.7") -> Iterator[Machine]:
         patch.setattr(triton.JITFunction, "__getitem__", getitem)
         patch.setattr(_launch, "check_device", lambda *args: None)
         patch.setattr(_launch, "interpreted", lambda kernel: False)
-        patch.setattr(torch.cuda, "current_device", lambda: None)
+        patch.setattr(_launch, "current_device", lambda: None)
         patch.setattr(torch.cuda, "is_current_stream_capturing", lambda: False)
         patch.setattr(_launch, "current_stream", lambda index: 55)
         patch.setattr(_launch, "_properties", lambda device: _launch.H200)

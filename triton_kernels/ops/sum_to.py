@@ -30,7 +30,7 @@ from triton_kernels._operator import Gradient, Operator, TensorMeta
 from triton_kernels._placements import P, R, Rule, Shard, Sharding
 from triton_kernels._scalars import as_argument, scalar_value
 from triton_kernels.ops import _sum_to_tiles as tiles
-from triton_kernels.ops._sum_to_tiles import Dims, Tile
+from triton_kernels.ops._sum_to_tiles import Dims, Sums, Tile
 
 __all__ = ["sum_to"]
 
@@ -273,42 +273,40 @@ def _passes(
     dims = list(zip(shape, x_shape, x_strides, strides))
     kept = _elementwise.coalesced([(n, xs, os) for m, n, xs, os in dims if m == n])
     reduced = _elementwise.coalesced([(n, xs, 0) for m, n, xs, os in dims if m != n])
-    results = tiles.size(kept)
-    tile = tiles.tile_of(kept, reduced, keys[0])
-    parts = tiles.parts_of(kept, reduced, tile)
+    sums = Sums.of(kept, reduced)
+    tile, results = tiles.tile_of(sums, keys[0]), sums.results
+    parts = tiles.parts_of(sums, tile)
     if parts == 1:
-        return (1, results), _pass(kept, reduced, 1, tile, compute), None
+        return (1, results), _pass(sums, 1, tile, compute), None
     dense = [1]
     for size, *_ in kept:
         dense.append(dense[-1] * size)
-    rows = tiles.rows_at_once(kept, reduced, *keys[0])
+    rows = tiles.rows_at_once(sums, *keys[0])
     if rows > 1:  # as many results more, of which the second pass adds those of one column
-        addends = tiles.size(reduced)
-        wide: Dims = [(rows * results, 1, 1)]
-        rest: Dims = [(cdiv(addends, rows), rows * results, 0)]
-        tile = tiles.tile_of(wide, rest, keys[0])
-        parts, limit = tiles.parts_of(wide, rest, tile), results * addends
-        leaving = _pass(wide, rest, parts, tile, compute, limit if addends % rows else None)
+        width, height = rows * results, cdiv(sums.addends, rows)
+        first = Sums([(width, 1, 1)], [(height, width, 0)], width, height)
+        tile = tiles.tile_of(first, keys[0])
+        parts, limit = tiles.parts_of(first, tile), results * sums.addends
+        leaving = _pass(first, parts, tile, compute, limit if sums.addends % rows else None)
     else:
-        first: Dims = [(n, xs, at) for (n, xs, _), at in zip(kept, dense)]
-        leaving = _pass(first, reduced, parts, tile, compute)
+        partial: Dims = [(n, xs, at) for (n, xs, _), at in zip(kept, dense)]
+        leaving = _pass(sums._replace(kept=partial), parts, tile, compute)
     parts = leaving.launch.grid[1] * rows
-    second = _elementwise.coalesced([(n, at, os) for (n, _, os), at in zip(kept, dense)])
-    rest = [(parts, results, 0)]
-    adding = _pass(second, rest, 1, tiles.tile_of_parts(second, rest, compute), compute)
+    rest = _elementwise.coalesced([(n, at, os) for (n, _, os), at in zip(kept, dense)])
+    second = Sums(rest, [(parts, results, 0)], results, parts)
+    adding = _pass(second, 1, tiles.tile_of_parts(second, compute), compute)
     return (parts, results), leaving, adding
 
 
 def _pass(
-    kept: Dims,
-    reduced: Dims,
+    sums: Sums,
     parts: int,
     tile: Tile,
     compute: torch.dtype,
     limit: int | None = None,
 ) -> _Pass:
     """A launch that leaves so many parts of the sums, or fewer, of x's first ``limit`` elements."""
-    results, addends = tiles.size(kept), tiles.size(reduced)
+    kept, reduced, results, addends = sums
     units = tiles.unit(kept, reduced), tiles.unit(reduced, kept)
     out_unit = tiles.out_unit(kept) if units[0] > 1 else 1
     # Of whole vectors along them the compiler sees the end only of a multiple of 16.
@@ -316,9 +314,9 @@ def _pass(
     part = whole * cdiv(addends, parts * whole)
     grid = (cdiv(results, tile.BLOCK_K), max(1, cdiv(addends, max(1, part))))
     kept, reduced = kept or [(1, 0, 0)], reduced or [(1, 0, 0)]
-    reach = sum((size - 1) * stride for size, stride, _ in (*kept, *reduced))
+    reach = sum([(size - 1) * stride for size, stride, _ in (*kept, *reduced)])
     # out's own reach, that of the partial sums, and what is counted through
-    reach = max(reach, sum((size - 1) * stride for size, _, stride in kept), grid[1] * results)
+    reach = max(reach, sum([(size - 1) * step for size, _, step in kept]), grid[1] * results)
     reach = max(reach, addends + part) + tile.STAGES * tile.BLOCK_K * tile.BLOCK_R
     launch = Launch(
         sum_kernel,
@@ -350,7 +348,9 @@ def _pass(
 
 def _divided(numbers: tuple[int, ...], first: int, others: int) -> tuple[int, ...]:
     """The first number by one unit, the others by another."""
-    return (numbers[0] // first, *(number // others for number in numbers[1:]))
+    if first == others == 1:
+        return numbers
+    return (numbers[0] // first, *[number // others for number in numbers[1:]])
 
 
 def _gradient(grad: Tensor, inputs: Any) -> Tensor:
