@@ -215,7 +215,7 @@ class Launch:
         ready = self._ready.get(device)
         kind = None
         if ready is None and usual:  # of another Launch, for other sizes?
-            kind = device, id(self.kernel), _constants(self.meta), *map(_kind, args)
+            kind = device, id(self.kernel), _constants(self.meta), kinds(args)
             ready, _ = _compiled.get(kind, (None, self))
             if ready is not None:
                 self._ready[device] = ready
@@ -256,6 +256,11 @@ _compiled: dict[Any, tuple[_Ready, Launch]] = {}
 def _constants(meta: dict[str, Any]) -> tuple[Any, ...]:
     """A launch's constants and options. To hash a jit function would take longer than a launch."""
     return tuple([(k, id(v) if isinstance(v, triton.JITFunction) else v) for k, v in meta.items()])
+
+
+def kinds(arguments: Sequence[Any]) -> tuple[Any, ...]:
+    """What Triton's choice of a compiled kernel depends on in each of the arguments."""
+    return tuple(map(_kind, arguments))
 
 
 def _kind(argument: Any) -> Any:

@@ -146,8 +146,11 @@ def _forget() -> None:
     _launch._compiled.clear()
     for cached in (
         _elementwise._dense,
+        _elementwise._along_row,
         _elementwise._prepared,
+        _elementwise._walking,
         import_module("triton_kernels.ops.sum_to")._passes,
+        import_module("triton_kernels.ops.sum_to")._launching,
         import_module("triton_kernels.ops.act_backward")._prepared,
         gemm_launch._pointer_launch,
     ):
