@@ -272,10 +272,8 @@ def _kind(argument: Any) -> Any:
         return tuple([divisibility(n) if type(n) is int else _kind(n) for n in argument])
     if argument is None or isinstance(argument, (Tensor, float)):
         return specialization_key(argument)
-    if _starting.is_descriptor(argument):
-        others = {k: v for k, v in vars(argument).items() if k not in ("base", "shape", "strides")}
-        return type(argument), argument.base.dtype, repr(others)
-    return object()
+    kind = getattr(argument, "kind", None)  # as our descriptors have it
+    return object() if kind is None else kind
 
 
 REMEMBERED = 4096  # launches kept by each of the caches of them

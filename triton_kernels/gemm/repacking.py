@@ -78,7 +78,7 @@ def repacked(*matrices: tuple[Tensor, bool]) -> list[Tensor]:
         room = (rows, cdiv(columns, step) * step)
         copy = _launch.workspace(room, matrix.dtype, matrix.device)
         arguments += [matrix, copy, (*matrix.shape, matrix.stride(0), copy.stride(0))]
-        copies.append(copy[:, :columns])
+        copies.append(copy.narrow(1, 0, columns))
     first, _ = matrices[0]
     if len(matrices) == 1:
         arguments += [None, None, (0, 0, 0, 0)]

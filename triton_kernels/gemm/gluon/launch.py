@@ -128,6 +128,11 @@ class Descriptor(TensorDescriptor):  # type: ignore[misc]
     def __post_init__(self) -> None:
         pass
 
+    @property
+    def kind(self) -> tuple[object, ...]:
+        """What Triton's choice of a compiled kernel depends on; the layout is the block's."""
+        return Descriptor, self.base.dtype, *self.block_shape
+
     @staticmethod
     def of(matrix: Tensor, block: Block) -> Descriptor:
         layout = _layout(matrix.dtype, block)
