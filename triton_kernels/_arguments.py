@@ -31,7 +31,8 @@ def tensor(op: str, name: str, value: Any, dtypes: Sequence[torch.dtype]) -> Ten
             "; torch.from_dlpack(...) makes a tensor of it" if hasattr(value, "__dlpack__") else ""
         )
         raise TypeError(f"{op}(): argument '{name}' must be a torch.Tensor, but got {kind}{hint}")
-    refuse_nested(op, name, value)
+    if value.is_nested:
+        refuse_nested(op, name, value)
     if value.dtype not in dtypes:
         allowed = ", ".join(str(d).removeprefix("torch.") for d in dtypes)
         raise TypeError(

@@ -82,6 +82,7 @@ TMA_CAPABILITY = 90  # the first GPUs with a tensor memory accelerator
 PLENTY = 128 * 1024
 
 
+Failed = tuple[Configuration, tuple[object, ...], Gpu]
 LARGEST_REACHES = 0.89  # of the tensor cores' peak: the first of TMA_TILES, whose cost is 1
 # For more rows than 32, where K is split; with up to 32 rows their tiles are SMALL columns wide.
 FEW_TILES = Tiles(32, 32, 128, 8, 4, 4), Tiles(64, 32, 128, 8, 4, 4)
@@ -105,9 +106,8 @@ def candidates(problem: Problem, gpu: Gpu) -> dict[Configuration, float]:
     constants = _measured.constants(gpu)
     speeds: dict[Configuration, float] = {}
     if tma_pays(problem, gpu):
-        for form, each in forms.able(_of_any_size(problem), gpu).items():
-            if not _refused(form, problem, gpu):
-                speeds |= dict.fromkeys((form, *split(form, problem, gpu)), each)
+        for form, each in _of_gluon(_of_any_size(problem), gpu, _failed).items():
+            speeds |= dict.fromkeys((form, *split(form, problem, gpu)), each)
         if speeds and problem.kernels == "gluon":
             return speeds
         speeds |= _of_tma(problem, gpu, constants)
@@ -129,10 +129,17 @@ def candidates(problem: Problem, gpu: Gpu) -> dict[Configuration, float]:
     return speeds
 
 
-def _of_any_size(problem: Problem) -> Problem:
+def _of_any_size(problem: Problem, K: int = 0) -> Problem:
     """The problem without its size, on which it does not depend what fits: that is found out once,
     and not by every call of a new shape."""
-    return Problem(0, 0, 0, *problem[3:])
+    return Problem(0, 0, K, *problem[3:])
+
+
+@functools.lru_cache(256)
+def _of_gluon(problem: Problem, gpu: Gpu, failed: frozenset[Failed]) -> dict[Configuration, float]:
+    """The forms of gemm_gluon_kernel that fit, and what their loops reach."""
+    able = forms.able(problem, gpu)
+    return {form: each for form, each in able.items() if _fits(form, problem, gpu, failed)}
 
 
 def _of_parts(problem: Problem, gpu: Gpu) -> Configuration:
@@ -148,11 +155,8 @@ def _of_parts(problem: Problem, gpu: Gpu) -> Configuration:
 
 def _of_tma(problem: Problem, gpu: Gpu, constants: Constants) -> dict[Configuration, float]:
     """The form of gemm_tma_kernel whose waves cost least, if one fits."""
-    costs: dict[Configuration, float] = {}  # of one tile
-    for row, cost in zip(TMA_TILES, constants.costs):
-        form = fitting(row.for_problem(problem, constants), problem, gpu)
-        if form is not None:
-            costs.setdefault(form, cost)
+    K = constants.long if problem.K >= constants.long else 0  # in place of all that are alike
+    costs = _tma_costs(_of_any_size(problem, K), gpu, constants, _failed)
 
     def waves(form: Configuration) -> int:
         return cdiv(form.tiles_of(problem.M, problem.N), gpu.multiprocessors)
@@ -163,6 +167,19 @@ def _of_tma(problem: Problem, gpu: Gpu, constants: Constants) -> dict[Configurat
     tiles, (first, *_) = best.tiles, TMA_TILES
     area = tiles.BLOCK_M * tiles.BLOCK_N / (first.tiles.BLOCK_M * first.tiles.BLOCK_N)
     return {best: LARGEST_REACHES * area / costs[best]}
+
+
+@functools.lru_cache(256)
+def _tma_costs(
+    problem: Problem, gpu: Gpu, constants: Constants, failed: frozenset[Failed]
+) -> dict[Configuration, float]:
+    """The forms of gemm_tma_kernel that fit, and what a tile costs."""
+    costs: dict[Configuration, float] = {}
+    for row, cost in zip(TMA_TILES, constants.costs):
+        form = _fitting(row.for_problem(problem, constants), _of_any_size(problem), gpu, failed)
+        if form is not None:
+            costs.setdefault(form, cost)
+    return costs
 
 
 def split(form: Configuration, problem: Problem, gpu: Gpu) -> list[Configuration]:
@@ -236,33 +253,35 @@ def tiles_for(problem: Problem, gpu: Gpu, constants: Constants = SHIPPED) -> Til
 
 def fitting(wanted: Configuration, problem: Problem, gpu: Gpu) -> Configuration | None:
     """The largest of its smaller forms for which there is shared memory, itself if it can be."""
-    forms = _with_room(wanted, _of_any_size(problem), gpu)
-    return next((form for form in forms if not _refused(form, problem, gpu)), None)
+    return _fitting(wanted, _of_any_size(problem), gpu, _failed)
 
 
 @functools.lru_cache(1024)
-def _with_room(wanted: Configuration, problem: Problem, gpu: Gpu) -> list[Configuration]:
-    """Its forms for which there is shared memory as far as is known, ever smaller, for problems of
-    any size."""
-    return [form for form in ever_smaller(wanted) if form.fits(problem, gpu)]
+def _fitting(
+    wanted: Configuration, problem: Problem, gpu: Gpu, failed: frozenset[Failed]
+) -> Configuration | None:
+    smaller = ever_smaller(wanted)
+    return next((form for form in smaller if _fits(form, problem, gpu, failed)), None)
 
 
-def _refused(form: Configuration, problem: Problem, gpu: Gpu) -> bool:
-    """Whether it has turned out that there is no shared memory for it."""
-    return bool(_failed) and (form._replace(SPLIT=1), problem[3:], gpu) in _failed
+def _fits(form: Configuration, problem: Problem, gpu: Gpu, failed: frozenset[Failed]) -> bool:
+    """Whether there is shared memory for it, as far as is known."""
+    enough = form.shared_memory(problem, gpu.capability) <= gpu.shared_memory
+    return enough and (form._replace(SPLIT=1), problem[3:], gpu) not in failed
 
 
 _SMALLEST = Configuration(False, Tiles(16, 16, 16, 8, 4, 1))
 # Configurations that a GPU refused although they should have fitted, with what decides: all of a
 # Problem but its size.
-_failed: set[tuple[Configuration, tuple[object, ...], Gpu]] = set()
+_failed: frozenset[Failed] = frozenset()
 
 
 def too_large(configuration: Configuration, problem: Problem, gpu: Gpu, error: Exception) -> bool:
     """Note that a launch was out of resources, and warn; whether there is another configuration."""
+    global _failed
     if configuration == _SMALLEST:
         return False
-    _failed.add((configuration._replace(SPLIT=1), problem[3:], gpu))
+    _failed |= {(configuration._replace(SPLIT=1), problem[3:], gpu)}
     choose.cache_clear()
     _known_calls.forget()
     warnings.warn(

@@ -9,7 +9,6 @@ from typing import NamedTuple
 import torch
 
 from triton_kernels._counts import cdiv
-from triton_kernels._gpu import Gpu
 
 HALVES = (torch.float16, torch.bfloat16)
 
@@ -83,17 +82,14 @@ class Configuration(NamedTuple):
 
     def tiles_of(self, M: int, N: int) -> int:
         """How many tiles a result has."""
-        return cdiv(M, self.tiles.BLOCK_M) * cdiv(N, self.tiles.BLOCK_N)
+        tiles = self.tiles
+        return cdiv(M, tiles.BLOCK_M) * cdiv(N, tiles.BLOCK_N)
 
     def parts(self, K: int) -> int:
         """The number of parts of a sum over K; each has one step at least."""
         if self.SPLIT == 1:
             return 1
         return max(1, min(self.SPLIT, cdiv(K, self.tiles.BLOCK_K)))
-
-    def fits(self, problem: Problem, gpu: Gpu) -> bool:
-        """Whether a block has the shared memory that it needs at most."""
-        return self.shared_memory(problem, gpu.capability) <= gpu.shared_memory
 
     def shared_memory(self, problem: Problem, capability: int) -> int:
         """Bytes that a block needs at most, by what Triton 3.6 and 3.7 allocate for the tiles of

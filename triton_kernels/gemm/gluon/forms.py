@@ -4,8 +4,6 @@
 
 from __future__ import annotations
 
-import functools
-
 from triton_kernels._gpu import Gpu
 from triton_kernels.gemm.configurations import Configuration, Problem, Tiles
 
@@ -29,11 +27,8 @@ FORMS = {
 }
 
 
-@functools.lru_cache(256)
 def able(problem: Problem, gpu: Gpu) -> dict[Configuration, float]:
-    """The forms for problems like this one, of any size, that descriptors take, as far as shared
-    memory allows."""
+    """The forms for a problem that descriptors take, as far as shared memory allows."""
     if problem.kernels == "tl" or gpu.capability != CAPABILITY:
         return {}
-    forms = {form.of_dtype(problem.dtype): reached for form, reached in FORMS.items()}
-    return {form: each for form, each in forms.items() if form.fits(problem, gpu)}
+    return {form.of_dtype(problem.dtype): reached for form, reached in FORMS.items()}
