@@ -268,10 +268,10 @@ def _kind(argument: Any) -> Any:
     what is like nothing else is a kind by itself."""
     if type(argument) is int:
         return divisibility(argument)
-    if isinstance(argument, tuple):
-        return tuple([divisibility(n) if type(n) is int else _kind(n) for n in argument])
     if argument is None or isinstance(argument, (Tensor, float)):
         return specialization_key(argument)
+    if isinstance(argument, tuple):
+        return tuple([divisibility(n) if type(n) is int else _kind(n) for n in argument])
     kind = getattr(argument, "kind", None)  # as our descriptors have it
     return object() if kind is None else kind
 

@@ -19,6 +19,7 @@ from torch import Tensor
 
 from triton_kernels import _elementwise, _known_calls, _launch, _modes, _replay, interpreter
 from triton_kernels.gemm import launch as gemm_launch
+from triton_kernels.gemm import repacking
 
 
 class CudaLauncher:
@@ -58,6 +59,10 @@ class Compiled:
         self._count = len(args) + len(names)
         self._options = meta
         self.run = CudaLauncher(self, machine.version)
+
+    def __getitem__(self, grid: tuple[int, ...]) -> Any:
+        """Triton's own runner, in whose hands descriptors are."""
+        return lambda *args: self.started(grid, 55, args)
 
     def started(self, grid: tuple[int, ...], stream: int, given: Any) -> None:
         self._machine.started += 1
@@ -153,5 +158,7 @@ def _forget() -> None:
         import_module("triton_kernels.ops.sum_to")._launching,
         import_module("triton_kernels.ops.act_backward")._prepared,
         gemm_launch._pointer_launch,
+        gemm_launch._tma_launch,
+        repacking._prepared,
     ):
         cached.cache_clear()
