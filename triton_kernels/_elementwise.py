@@ -15,7 +15,6 @@ _elementwise_kernels.py.
 from __future__ import annotations
 
 import functools
-import itertools
 import math
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -233,12 +232,13 @@ def tiled(
     sizes, *strides = zip(*dims)
     outer = math.prod(sizes[2:])
     tile = _tile(sizes, turned, numel, two_squares)
-    reach = max(sum((size - 1) * step for size, step in zip(sizes, steps)) for steps in strides)
+    last = [size - 1 for size in sizes]
+    reach = max([sum([n * step for n, step in zip(last, steps)]) for steps in strides])
     reach = max(reach, sizes[0] + tile.BLOCK_I, sizes[1] + tile.BLOCK_J, outer + tile.BLOCK_K)
     tiles = cdiv(sizes[0], tile.BLOCK_I) * cdiv(sizes[1], tile.BLOCK_J) * cdiv(outer, tile.BLOCK_K)
     index = tl.int64 if reach >= 2**31 else tl.int32
     constants = {"UNITS": _units(dims), "NDIM": len(dims), "INDEX": index, **tile._asdict()}
-    nonzero = (tuple(step or None for step in steps) for steps in strides)
+    nonzero = [tuple([step or None for step in steps]) for steps in strides]
     return (tiles,), constants, (outer, sizes, *nonzero)
 
 
@@ -270,7 +270,7 @@ def _walk(dims: Dims, operand: int) -> tuple[Walk, Units] | None:
     if len(merged) == 1 and merged[0][1] == 1:
         return ONCE, ALL
     sizes, strides, _ = zip(*merged)
-    span = sum((size - 1) * stride for size, stride in zip(sizes, strides))
+    span = sum([(size - 1) * stride for size, stride in zip(sizes, strides)])
     if len(merged) > 3 or span >= 2**31 or (strides[0] > 1 and sizes[0] > SHORTEST):
         return None
     units = math.gcd(16, sizes[0]), math.gcd(16, *strides[1:])
@@ -309,13 +309,15 @@ def _units(dims: Dims) -> tuple[int, ...]:
     dense, and a divisor of d's size and of the strides along the others."""
     sizes, *strides = zip(*dims)
     units = []
+    largest = [1, 1]
     for steps in strides:
         dense = steps[:2].index(1) if 1 in steps[:2] else 0
         others = (*steps[:dense], *steps[dense + 1 :])
         unit = math.gcd(16, sizes[dense], *others) if steps[dense] == 1 else 1
-        units.append((dense, unit if unit < 16 else 1))
-    largest = (max(unit for dense, unit in ((d, 1), *units) if dense == d) for d in (0, 1))
-    return (*largest, *itertools.chain(*units))
+        unit = unit if unit < 16 else 1
+        units += [dense, unit]
+        largest[dense] = max(largest[dense], unit)
+    return (*largest, *units)
 
 
 class _Tile(NamedTuple):

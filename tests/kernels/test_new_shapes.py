@@ -22,9 +22,9 @@ BF16, F32 = torch.bfloat16, torch.float32
 
 @pytest.fixture
 def machine() -> Iterator[Machine]:
-    with simulated() as found:
-        found.computes = False
-        yield found
+    with simulated() as simulation:
+        simulation.computes = False
+        yield simulation
 
 
 def counted(function: Callable[[], Any]) -> int:
@@ -52,28 +52,30 @@ def layer(n: int, inputs: int, outputs: int, dtype: torch.dtype) -> tuple[torch.
     return tuple(torch.empty(shape, dtype=dtype) for shape in shapes)
 
 
+# function, arguments of n rows, and how many functions at most: a few more than there are. Before
+# they were counted a column took 282, a sum 252 to 471, a product 439 to 733.
 CALLS: dict[str, tuple[Callable[..., Any], Callable[[int], tuple[Any, ...]], int]] = {
-    "add": (tk.add, lambda n: (rows(n, 112), rows(n, 112)), 0),
-    "add of a row": (tk.add, lambda n: (rows(n, 128), rows(1, 128)[0]), 0),
-    "add of a column": (tk.add, lambda n: (rows(n, 144), rows(n, 1)), 0),
-    "add of a transposed": (tk.add, lambda n: (rows(n, 160), rows(160, n).t()), 0),
-    "sum_to of rows": (tk.sum_to, lambda n: (rows(n, 1024), (n, 1)), 0),
-    "sum_to of columns": (tk.sum_to, lambda n: (rows(n, 1024), (1024,)), 0),
-    "sum_to in two passes": (tk.sum_to, lambda n: (rows(n + 4000, 256), (256,)), 0),
+    "add": (tk.add, lambda n: (rows(n, 112), rows(n, 112)), 88),
+    "add of a row": (tk.add, lambda n: (rows(n, 128), rows(1, 128)[0]), 104),
+    "add of a column": (tk.add, lambda n: (rows(n, 144), rows(n, 1)), 185),
+    "add of a transposed": (tk.add, lambda n: (rows(n, 160), rows(160, n).t()), 355),
+    "sum_to of rows": (tk.sum_to, lambda n: (rows(n, 1024), (n, 1)), 190),
+    "sum_to of columns": (tk.sum_to, lambda n: (rows(n, 1024), (1024,)), 195),
+    "sum_to in two passes": (tk.sum_to, lambda n: (rows(n + 4000, 256), (256,)), 340),
     "gemm_bias_act": (
         lambda x, weight, bias: tk.gemm_bias_act(x, weight.t(), bias, act="relu"),
         lambda n: layer(n, 128, 256, F32),
-        0,
+        335,
     ),
-    "linear_gelu by descriptors": (tk.linear_gelu, lambda n: layer(n, 128, 256, BF16), 0),
-    "linear_gelu, copied": (tk.linear_gelu, lambda n: layer(n, 129, 255, BF16), 0),
+    "linear_gelu by descriptors": (tk.linear_gelu, lambda n: layer(n, 128, 256, BF16), 335),
+    "linear_gelu, copied": (tk.linear_gelu, lambda n: layer(n, 129, 255, BF16), 410),
 }
 
 
 @pytest.mark.parametrize("name", CALLS)
 def test_few_functions_are_called(name: str, machine: Machine) -> None:
     function, arguments, most = CALLS[name]
-    for n in range(300, 317):  # multiples of 16 among them
+    for n in range(253, 317):  # of every divisibility
         function(*arguments(n))
     compiled, counts = machine.compiled, []
     for n in range(317, 333):
@@ -85,10 +87,11 @@ def test_few_functions_are_called(name: str, machine: Machine) -> None:
 
 @pytest.mark.parametrize(
     ("dtype", "precision", "most"),
-    [(BF16, "ieee", 0), (F32, "ieee", 0), (F32, "tf32", 0)],
+    [(BF16, "ieee", 470), (F32, "ieee", 90), (F32, "tf32", 490)],
 )
 def test_few_functions_choose(dtype: torch.dtype, precision: str, most: int) -> None:
-    """Among all kernels, of a product with so few tiles that K may be split."""
+    """Among all kernels, of a product with so few tiles that K may be split. Before they were
+    counted 901, 145 and 913."""
 
     def choice(M: int) -> Callable[[], Any]:
         problem = Problem(M, 256, 512, dtype, dtype, precision, "", "any")
