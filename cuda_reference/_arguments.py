@@ -52,7 +52,8 @@ def check_tensor(op: str, name: str, value: Any, dtypes: Sequence[torch.dtype]) 
 
 def check_number(op: str, name: str, value: Any, dtype: torch.dtype) -> int | float:
     """``value``, if it is a Python number that suits a result of ``dtype``."""
-    if isinstance(value, bool) or not isinstance(value, numbers.Real):
+    # Before the abstract class, which takes longer to ask.
+    if isinstance(value, bool) or not isinstance(value, (int, float, numbers.Real)):
         raise TypeError(f"{op}(): argument '{name}' must be a number, but got {_type_name(value)}")
     if not dtype.is_floating_point:
         if not isinstance(value, numbers.Integral):

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
-import functools
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
@@ -69,25 +68,17 @@ def tensor(t: Tensor) -> Any:
 
 
 def row(t: Tensor) -> Any:
-    """A contiguous tensor as one dimension."""
-    return _described(address(t), t.dtype, (t.numel(),), (1,))
+    """A contiguous argument or result as one dimension."""
+    return _described(t.data_ptr(), t.dtype, (t.numel(),), (1,))
 
 
 def _described(
     data: int, dtype: torch.dtype, sizes: tuple[int, ...], strides: tuple[int, ...]
 ) -> Any:
-    c = CTensor.from_buffer_copy(_without_data(dtype, sizes, strides))
-    c.data = data
-    return ctypes.byref(c)
-
-
-@functools.lru_cache(4096)
-def _without_data(dtype: torch.dtype, sizes: tuple[int, ...], strides: tuple[int, ...]) -> bytes:
-    """A CTensor's bytes: to copy them takes less than to fill its arrays."""
-    c = CTensor(dtype=DTYPE_CODE[dtype], ndim=len(sizes))
+    c = CTensor(data, DTYPE_CODE[dtype], len(sizes))
     c.size[: len(sizes)] = sizes
     c.stride[: len(sizes)] = strides
-    return bytes(c)
+    return ctypes.byref(c)
 
 
 def pointer(t: Tensor | None) -> ctypes.c_void_p:
@@ -151,7 +142,7 @@ def launch(
     """
     device = written[0].device
     on_gpu = device.type == "cuda"
-    elsewhere = on_gpu and device.index != torch.cuda.current_device()
+    elsewhere = on_gpu and device.index != torch._C._cuda_getDevice()
     with torch.cuda.device(device) if elsewhere else _HERE:  # the guard alone takes microseconds
         library = _activations.library(stem, act, "cuda" if on_gpu else "host")
         stream = current_stream(device.index) if on_gpu else None
@@ -169,11 +160,11 @@ def call(
     """The same of a library, or what stands for one, and a stream of the current device."""
     count_up(written)
     status = getattr(library, symbol)(*arguments, stream)
-    noted = Noted(library, symbol, told, arguments)
     if status:
+        noted = Noted(library, symbol, told, arguments)
         raise failure(library, status, symbol, noted.shapes())
-    if _NOTES.launches is not None:
-        _NOTES.launches.append(noted)
+    if (launches := _NOTES.launches) is not None:
+        launches.append(Noted(library, symbol, told, arguments))
 
 
 _HERE = contextlib.nullcontext()

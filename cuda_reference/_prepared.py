@@ -2,11 +2,12 @@
 
 To check a call and to describe its tensors for a launcher takes Python many times what torch takes
 for a whole op. Nearly all of it depends on dtypes, shapes, strides and other arguments only. So a
-call that succeeded is kept under a key of these (:func:`ordinary`), as the one launch that it made
-with its argument objects (:class:`Prepared`). A call with the same key fills in addresses and
-launches. What no key can tell is looked at every time: memory, gradients, negated views, where
-``out`` lies beside the inputs, the current device and stream. Where any of it is otherwise, the
-call is checked from the beginning.
+call that succeeded twice is kept under a key of these (:func:`ordinary`), as the one launch that it
+made with its argument objects (:class:`Prepared`). A call with the same key fills in addresses and
+launches. Of the first one only the key is kept: to keep a call takes as long as to check it, and
+where every shape is new none comes again. What no key can tell is looked at every time: memory,
+gradients, negated views, where ``out`` lies beside the inputs, the current device and stream. Where
+any of it is otherwise, the call is checked from the beginning.
 
 Addresses come from a call's tensors alone: an argument of the launch whose address is that of no
 tensor, such as a copy's, makes a call that is not kept. Two tensors at one address are part of the

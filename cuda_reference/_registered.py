@@ -90,7 +90,8 @@ class Registered:
         # What is printed comes of the checks.
         self._explain = self.names.index("explain") if "explain" in self.names else None
         self._function, self._gradients, self._autocast = function, gradients, autocast
-        self._known: dict[tuple[Any, ...], _prepared.Prepared] = {}
+        # None of calls that were made once, or that cannot be kept.
+        self._known: dict[tuple[Any, ...], _prepared.Prepared | None] = {}
         self._register(parameters, fake, results)
         self._register_out(parameters, results)
 
@@ -110,18 +111,24 @@ class Registered:
                 return self._dispatched(args, out)
             return self._straight(args, out)
         key, addresses = call
+        if key not in self._known:  # to keep what may never come again takes as long as to check it
+            result = self._straight(args, out)
+            self._remember(key, self._known.get(key))  # which another thread may have kept by now
+            return result
         known = self._known.pop(key, None)
         result = None if known is None else known.again(addresses, outs)
-        if result is None or known is None:
+        if result is None:
             with _launch.noting() as noted:
                 result = self._straight(args, out)
             if self._explain is None or not args[self._explain]:
                 known = _prepared.prepared(noted, addresses, args, outs, result)
-        if known is not None:
-            if len(self._known) >= _KEPT:
-                self._known.clear()
-            self._known[key] = known
+        self._remember(key, known)
         return result
+
+    def _remember(self, key: tuple[Any, ...], known: _prepared.Prepared | None) -> None:
+        if len(self._known) >= _KEPT:
+            self._known.clear()
+        self._known[key] = known
 
     def _cast(self, value: Any) -> Any:
         """An argument as autocast has it: of floats, all but float64."""

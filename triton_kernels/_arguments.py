@@ -31,7 +31,8 @@ def tensor(op: str, name: str, value: Any, dtypes: Sequence[torch.dtype]) -> Ten
             "; torch.from_dlpack(...) makes a tensor of it" if hasattr(value, "__dlpack__") else ""
         )
         raise TypeError(f"{op}(): argument '{name}' must be a torch.Tensor, but got {kind}{hint}")
-    refuse_nested(op, name, value)
+    if value.is_nested:
+        refuse_nested(op, name, value)
     if value.dtype not in dtypes:
         allowed = ", ".join(str(d).removeprefix("torch.") for d in dtypes)
         raise TypeError(
@@ -61,7 +62,8 @@ def number(op: str, name: str, value: Any, dtype: torch.dtype) -> int | float:
     """Return ``value`` as a float for floating ``dtype``, as a wrapped int for integers."""
     if type(value) is float and dtype.is_floating_point:
         return value
-    if isinstance(value, bool) or not isinstance(value, numbers.Real):
+    # An abstract class takes longer to ask than float and int.
+    if isinstance(value, bool) or not isinstance(value, (float, int, numbers.Real)):
         raise TypeError(
             f"{op}(): argument '{name}' must be a number, but got {type(value).__name__}"
         )
@@ -149,12 +151,11 @@ def same_device(op: str, **tensors: Tensor | None) -> torch.device:
 
 
 def join_scalar_tensor(x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
-    """Let a 0-d CPU tensor join a CUDA tensor, as in torch: it is copied to that device."""
-    if x.device != y.device:
-        if y.dim() == 0 and y.device.type == "cpu":
-            y = y.to(x.device)
-        elif x.dim() == 0 and x.device.type == "cpu":
-            x = x.to(y.device)
+    """Let a 0-d CPU tensor join one of another device, as in torch: it is copied there."""
+    if y.dim() == 0 and y.device.type == "cpu":
+        y = y.to(x.device)
+    elif x.dim() == 0 and x.device.type == "cpu":
+        x = x.to(y.device)
     return x, y
 
 
@@ -174,15 +175,19 @@ NO_GRADIENT_WITH_OUT = "a call with out= has no gradient"
 def broadcast(op: str, x: Tensor, y: Tensor, names: Sequence[str] = ("x", "y")) -> torch.Size:
     """The shape that ``x`` and ``y`` broadcast to."""
     short, long = (x.shape, y.shape) if x.dim() < y.dim() else (y.shape, x.shape)
-    if short == long[len(long) - len(short) :]:  # torch's function takes as long as a launch
+    new = len(long) - len(short)
+    if short == long[new:]:
         return long
-    try:
-        return torch.broadcast_shapes(x.shape, y.shape)
-    except RuntimeError:
-        raise RuntimeError(
-            f"{op}(): the shapes of '{names[0]}' {tuple(x.shape)} and '{names[1]}' "
-            f"{tuple(y.shape)} do not broadcast"
-        ) from None
+    sizes = list(long)  # torch.broadcast_shapes takes longer than a launch
+    for i, size in enumerate(short, new):
+        if sizes[i] == 1:
+            sizes[i] = size
+        elif size not in (1, sizes[i]):
+            raise RuntimeError(
+                f"{op}(): the shapes of '{names[0]}' {tuple(x.shape)} and '{names[1]}' "
+                f"{tuple(y.shape)} do not broadcast"
+            )
+    return torch.Size(sizes)
 
 
 def check_out(

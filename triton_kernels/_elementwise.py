@@ -15,7 +15,6 @@ _elementwise_kernels.py.
 from __future__ import annotations
 
 import functools
-import itertools
 import math
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -80,13 +79,14 @@ def coalesced(dims: list[tuple[int, ...]]) -> list[tuple[int, ...]]:
     """The (size, stride, stride, …) of each dimension, innermost first, with dimensions merged
     wherever every operand walks through both of them with a single stride."""
     dims = [dim for dim in dims if dim[0] != 1]
+    if len(dims) < 2:
+        return dims
     dims.sort(key=lambda dim: dim[:0:-1])  # by the output's stride, the last in the tuple
-    merged: list[tuple[int, ...]] = []
-    for size, *strides in dims:
-        if merged and all(
-            outer == inner * merged[-1][0] for outer, inner in zip(strides, merged[-1][1:])
-        ):
-            merged[-1] = (merged[-1][0] * size, *merged[-1][1:])
+    merged = dims[:1]
+    for size, *strides in dims[1:]:
+        inner, *steps = merged[-1]
+        if strides == [step * inner for step in steps]:
+            merged[-1] = (inner * size, *steps)
         else:
             merged.append((size, *strides))
     return merged
@@ -232,12 +232,13 @@ def tiled(
     sizes, *strides = zip(*dims)
     outer = math.prod(sizes[2:])
     tile = _tile(sizes, turned, numel, two_squares)
-    reach = max(sum((size - 1) * step for size, step in zip(sizes, steps)) for steps in strides)
+    last = [size - 1 for size in sizes]
+    reach = max([sum([n * step for n, step in zip(last, steps)]) for steps in strides])
     reach = max(reach, sizes[0] + tile.BLOCK_I, sizes[1] + tile.BLOCK_J, outer + tile.BLOCK_K)
     tiles = cdiv(sizes[0], tile.BLOCK_I) * cdiv(sizes[1], tile.BLOCK_J) * cdiv(outer, tile.BLOCK_K)
     index = tl.int64 if reach >= 2**31 else tl.int32
     constants = {"UNITS": _units(dims), "NDIM": len(dims), "INDEX": index, **tile._asdict()}
-    nonzero = (tuple(step or None for step in steps) for steps in strides)
+    nonzero = [tuple([step or None for step in steps]) for steps in strides]
     return (tiles,), constants, (outer, sizes, *nonzero)
 
 
@@ -269,7 +270,7 @@ def _walk(dims: Dims, operand: int) -> tuple[Walk, Units] | None:
     if len(merged) == 1 and merged[0][1] == 1:
         return ONCE, ALL
     sizes, strides, _ = zip(*merged)
-    span = sum((size - 1) * stride for size, stride in zip(sizes, strides))
+    span = sum([(size - 1) * stride for size, stride in zip(sizes, strides)])
     if len(merged) > 3 or span >= 2**31 or (strides[0] > 1 and sizes[0] > SHORTEST):
         return None
     units = math.gcd(16, sizes[0]), math.gcd(16, *strides[1:])
@@ -308,13 +309,15 @@ def _units(dims: Dims) -> tuple[int, ...]:
     dense, and a divisor of d's size and of the strides along the others."""
     sizes, *strides = zip(*dims)
     units = []
+    largest = [1, 1]
     for steps in strides:
         dense = steps[:2].index(1) if 1 in steps[:2] else 0
         others = (*steps[:dense], *steps[dense + 1 :])
         unit = math.gcd(16, sizes[dense], *others) if steps[dense] == 1 else 1
-        units.append((dense, unit if unit < 16 else 1))
-    largest = (max(unit for dense, unit in ((d, 1), *units) if dense == d) for d in (0, 1))
-    return (*largest, *itertools.chain(*units))
+        unit = unit if unit < 16 else 1
+        units += [dense, unit]
+        largest[dense] = max(largest[dense], unit)
+    return (*largest, *units)
 
 
 class _Tile(NamedTuple):
@@ -382,8 +385,12 @@ def _row(x: Tensor, y: Tensor, out: Tensor) -> bool:
 
 def _dims(x: Tensor, y: Tensor | None, out: Tensor) -> Dims:
     """The coalesced dimensions of x, y and out; none where one dense walk goes through all."""
-    x = x.expand(out.shape)
-    y = out if y is None else y.expand(out.shape)
-    dims = coalesced(list(zip(out.shape, x.stride(), y.stride(), out.stride())))
+    shape, strides = out.shape, out.stride()
+    x_strides = x.stride() if x.shape == shape else x.expand(shape).stride()
+    if y is None:
+        y_strides = strides
+    else:
+        y_strides = y.stride() if y.shape == shape else y.expand(shape).stride()
+    dims = coalesced(list(zip(shape, x_strides, y_strides, strides)))
     dense = len(dims) == 1 and all(stride == 1 for stride in dims[0][1:])
     return () if dense else tuple(dims)

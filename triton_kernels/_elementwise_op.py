@@ -112,8 +112,9 @@ class Launcher:
             y = _arguments.tensor(op, names[1], args[1], self._dtypes)
             if shape != y.shape or dtype != y.dtype or x.device != y.device:
                 dtype = torch.result_type(x, y)
-                x, y = _arguments.join_scalar_tensor(x, y)
-                _arguments.same_device(op, **{names[0]: x, names[1]: y})
+                if x.device != y.device:
+                    x, y = _arguments.join_scalar_tensor(x, y)
+                    _arguments.same_device(op, **{names[0]: x, names[1]: y})
                 shape = _arguments.broadcast(op, x, y, names)
         elif self._second:
             y, dtype = args[1], _result_dtype(x, args[1])
@@ -158,7 +159,10 @@ class Launcher:
         if self._second:
             dtype = _result_dtype(x, others[0])
         if self._second == "Tensor":
-            shape = _arguments.broadcast(self._op, x, others[0], self._names)
+            try:  # of symbolic sizes torch knows what may be asked
+                shape = torch.broadcast_shapes(shape, others[0].shape)
+            except RuntimeError:
+                shape = _arguments.broadcast(self._op, x, others[0], self._names)
         return _elementwise.empty_result(shape, dtype, like=x)
 
 

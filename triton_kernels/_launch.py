@@ -204,7 +204,7 @@ class Launch:
         elif interpreted(self.kernel):
             with interpret():
                 self.kernel[grid](*args, **self.meta)
-        elif device.index == torch.cuda.current_device():  # the guard alone takes microseconds
+        elif device.index == current_device():  # the guard alone takes microseconds
             self._run(device, grid, args)
         else:
             with torch.cuda.device(device):
@@ -215,7 +215,7 @@ class Launch:
         ready = self._ready.get(device)
         kind = None
         if ready is None and usual:  # of another Launch, for other sizes?
-            kind = device, id(self.kernel), _constants(self.meta), *map(_kind, args)
+            kind = device, id(self.kernel), _constants(self.meta), kinds(args)
             ready, _ = _compiled.get(kind, (None, self))
             if ready is not None:
                 self._ready[device] = ready
@@ -258,19 +258,22 @@ def _constants(meta: dict[str, Any]) -> tuple[Any, ...]:
     return tuple([(k, id(v) if isinstance(v, triton.JITFunction) else v) for k, v in meta.items()])
 
 
+def kinds(arguments: Sequence[Any]) -> tuple[Any, ...]:
+    """What Triton's choice of a compiled kernel depends on in each of the arguments."""
+    return tuple(map(_kind, arguments))
+
+
 def _kind(argument: Any) -> Any:
     """All that Triton's choice of a compiled kernel depends on in an argument, or more than that:
     what is like nothing else is a kind by itself."""
-    if type(argument) is int and -(2**63) <= argument < 2**63:
+    if type(argument) is int:
         return divisibility(argument)
-    if isinstance(argument, tuple):
-        return tuple([_kind(each) for each in argument])
     if argument is None or isinstance(argument, (Tensor, float)):
         return specialization_key(argument)
-    if _starting.is_descriptor(argument):
-        others = {k: v for k, v in vars(argument).items() if k not in ("base", "shape", "strides")}
-        return type(argument), argument.base.dtype, repr(others)
-    return object()
+    if isinstance(argument, tuple):
+        return tuple([divisibility(n) if type(n) is int else _kind(n) for n in argument])
+    kind = getattr(argument, "kind", None)  # as our descriptors have it
+    return object() if kind is None else kind
 
 
 REMEMBERED = 4096  # launches kept by each of the caches of them
@@ -281,7 +284,10 @@ def divisibility(n: int) -> int:
     on."""
     if n == 1:
         return 1
-    return (16 if n % 16 == 0 else 2) + (not -(2**31) <= n < 2**31)
+    kind = 2 if n % 16 else 16
+    if -(2**31) <= n < 2**31:
+        return kind
+    return kind + (1 if -(2**63) <= n < 2**63 else 2)  # an unsigned one, or none at all
 
 
 def specialization_key(argument: Any) -> Any:

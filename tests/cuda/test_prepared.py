@@ -18,7 +18,15 @@ from torch import Tensor
 
 import cuda_reference
 from compare.checking.implementations import MODES
-from cuda_reference import _arguments, _build, _gemm, _launch, _prepared, _registered
+from cuda_reference import (
+    _arguments,
+    _build,
+    _gemm,
+    _launch,
+    _memory,
+    _prepared,
+    _registered,
+)
 
 MODE = pytest.mark.parametrize("mode", ["cuda-host", "cuda-gpu"], indirect=True)
 pytestmark = pytest.mark.skipif(
@@ -46,7 +54,8 @@ def checks(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 
 def again(call: Callable[[], Any], checks: list[str]) -> Any:
-    """What a call returns that was kept before."""
+    """What a call returns that was made once, and kept when it came again."""
+    call()
     call()
     checks.clear()
     result = call()
@@ -76,7 +85,7 @@ def test_they_are_right(mode: str, device: torch.device, checks: list[str]) -> N
             assert all(map(torch.equal, found, right)), function
             assert all(map(torch.equal, out, right)), function
             kept.append((inputs, found, out))
-            if seed < 2:  # kept for the next round
+            for _ in range(2):  # kept for the next round
                 function(inputs)
                 function(inputs, function.results(device))
         assert len({t.data_ptr() for _, found, _ in kept for t in found}) == 3 * len(found)
@@ -99,7 +108,7 @@ def test_in_place(mode: str, device: torch.device, checks: list[str]) -> None:
         if function.op not in IN_PLACE or function.op in PAIRS:
             continue
         for name in function.inputs(device):
-            for _ in range(2):
+            for _ in range(3):
                 inputs = function.inputs(device)
                 if inputs[name].shape != function.results(device)[0].shape:
                     continue
@@ -114,7 +123,7 @@ def test_one_tensor_twice(checks: list[str]) -> None:
     """First: what is kept of it is nothing for two."""
     x, y = torch.rand(77), torch.rand(77)
     again(lambda: cuda_reference.add(x, x), checks)
-    for _ in range(2):
+    for _ in range(3):
         assert torch.equal(cuda_reference.add(x, y), x + y)
         assert torch.equal(cuda_reference.add(x, x), x + x)
         assert torch.equal(cuda_reference.add(y, y), y + y)
@@ -123,7 +132,7 @@ def test_one_tensor_twice(checks: list[str]) -> None:
 
 def test_numbers_that_are_equal_and_yet_differ() -> None:
     x, n = torch.ones(3), torch.ones(3, dtype=torch.int32)
-    for _ in range(2):
+    for _ in range(3):
         for scale in (0.0, -0.0, math.nan, math.inf):
             right = torch.relu(x) * scale
             found = cuda_reference.relu_scale(x, scale)
@@ -143,7 +152,7 @@ def test_numbers_that_are_equal_and_yet_differ() -> None:
 
 def test_the_default_dtype_is_looked_at() -> None:
     n = torch.arange(3)
-    for dtype in (torch.float32, torch.float64, torch.float32):
+    for dtype in (torch.float32, torch.float64) * 3:
         torch.set_default_dtype(dtype)
         try:
             assert cuda_reference.add(n, 0.5).dtype == dtype
@@ -204,7 +213,7 @@ def test_results_that_overlap(checks: list[str]) -> None:
 def test_interleaved_results_are_checked_every_time_and_fine() -> None:
     memory = torch.rand(8)
     x, out = memory[::2], memory[1::2]
-    for _ in range(3):
+    for _ in range(4):
         assert torch.equal(cuda_reference.square(x, out=out), x * x)
 
 
@@ -221,7 +230,7 @@ def test_pairs_of_results_that_overlap(checks: list[str]) -> None:
 
 def test_where_a_vector_begins_is_looked_at() -> None:
     memory = torch.rand(16)
-    for start in (0, 1, 0, 1):
+    for start in (0, 1) * 3:
         x, out = memory[start : start + 5], torch.empty(5)
         if start:
             with pytest.raises(ValueError, match="variant 'stream' takes tensors that lie alike"):
@@ -232,7 +241,7 @@ def test_where_a_vector_begins_is_looked_at() -> None:
 
 def test_explain_prints_every_time(capsys: pytest.CaptureFixture[str]) -> None:
     x = torch.rand(5)
-    for _ in range(3):
+    for _ in range(4):
         cuda_reference.square(x, variant="auto")
         cuda_reference.square(x, variant="auto", explain=True)
         assert "variant 'auto' is 'pack128'" in capsys.readouterr().out
@@ -247,10 +256,10 @@ def test_the_precision_of_torch_is_looked_at(monkeypatch: pytest.MonkeyPatch) ->
         lambda stem, symbol, *r, **n: (launched.append(symbol), launch(stem, symbol, *r, **n))[1],
     )
     x = torch.rand(16, 16)
-    for precision in ("ieee", "tf32", "ieee"):
+    for precision in ("ieee", "tf32", "ieee", "tf32", "ieee", "tf32"):
         monkeypatch.setattr(_gemm, "_of_torch", lambda: precision)  # noqa: B023
         cuda_reference.gemm_bias_act(x, x.t().contiguous())
-    assert launched == ["gemm_bias_act_naive", "gemm_bias_act_wmma"]
+    assert launched == ["gemm_bias_act_naive", "gemm_bias_act_wmma"] * 2  # then they are kept
 
 
 def test_a_tool_that_is_asked_for_gets_its_library(
@@ -273,7 +282,8 @@ def test_memory_that_lies_low(monkeypatch: pytest.MonkeyPatch, checks: list[str]
 @MODE
 def test_a_launch_that_fails_says_so(device: torch.device, monkeypatch: pytest.MonkeyPatch) -> None:
     x = torch.rand(5, device=device)
-    cuda_reference.square(x)
+    for _ in range(2):
+        cuda_reference.square(x)
     (known,) = [
         each
         for op in registered()
@@ -301,7 +311,7 @@ def test_no_tensor_is_kept_alive(checks: list[str]) -> None:
 
     again(call, checks)
     gc.collect()
-    assert len(alive) == 6
+    assert len(alive) == 9
     assert all(ref() is None for ref in alive)
 
 
@@ -337,9 +347,7 @@ def test_threads_do_not_mix_their_tensors() -> None:
 
 
 def calls_of(function: Callable[[], Any]) -> int:
-    """How many functions, Python's and C's, a call of this one calls that comes again."""
-    for _ in range(2):
-        function()
+    """How many functions, Python's and C's, a call of this one calls."""
     count = 0
 
     def noted(frame: Any, event: str, argument: Any) -> None:
@@ -354,11 +362,40 @@ def calls_of(function: Callable[[], Any]) -> int:
     return count - 2  # the function itself, and setprofile
 
 
+def calls_again(function: Callable[[], Any]) -> int:
+    """Those of a call that has been kept."""
+    for _ in range(3):
+        function()
+    return calls_of(function)
+
+
 def test_they_are_little_work_on_the_host(monkeypatch: pytest.MonkeyPatch) -> None:
     """Before they were kept, add made 114 calls, and with out= 380."""
     monkeypatch.setattr(_prepared, "NEVER", 0)  # memory that lies low is looked at twice
     x, y, out = torch.rand(4, 4), torch.rand(4, 4), torch.empty(4, 4)
-    assert calls_of(lambda: cuda_reference.add(x, y)) <= 40
-    assert calls_of(lambda: cuda_reference.add(x, y, out=out)) <= 45
-    assert calls_of(lambda: cuda_reference.relu_scale(x, 0.5)) <= 60
-    assert calls_of(lambda: cuda_reference.linear_act(x, y, act="relu")) <= 50
+    assert calls_again(lambda: cuda_reference.add(x, y)) <= 40
+    assert calls_again(lambda: cuda_reference.add(x, y, out=out)) <= 45
+    assert calls_again(lambda: cuda_reference.relu_scale(x, 0.5)) <= 60
+    assert calls_again(lambda: cuda_reference.linear_act(x, y, act="relu")) <= 50
+
+
+@pytest.mark.parametrize(
+    ("call", "most"),  # of functions; kept at once they took 219 to 335
+    [
+        (lambda x: cuda_reference.add(x, x), 150),
+        (lambda x: cuda_reference.add(x, x[0]), 170),
+        (lambda x: cuda_reference.sum_to(x, x.shape[1:]), 145),
+        (lambda x: cuda_reference.gemm_bias_act(x, x.t(), x[:, 0], act="relu"), 170),
+    ],
+    ids=["add", "row", "sum_to", "gemm_bias_act"],
+)
+def test_a_new_shape_is_little_work_on_the_host(
+    call: Callable[[Tensor], Tensor], most: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for module in (_prepared, _memory):
+        monkeypatch.setattr(module, "NEVER", 0)
+    counted = []
+    for n in range(3, 9):
+        x = torch.rand(n, 11)
+        counted.append(calls_of(lambda: call(x)))  # noqa: B023
+    assert max(counted[1:]) <= most, counted  # the first loads the library

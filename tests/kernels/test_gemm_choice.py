@@ -222,7 +222,7 @@ def refusing(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Tiles]]:
     monkeypatch.setattr(_launch.Launch, "__call__", start)
     monkeypatch.setattr(_launch, "gpu", lambda kernel, device: GPUS["sm_80"])
     monkeypatch.setattr(_launch, "check_device", lambda *_: None)
-    monkeypatch.setattr(choice, "_failed", set())
+    monkeypatch.setattr(choice, "_failed", frozenset())
     choose.cache_clear()
     yield tried
     choose.cache_clear()

@@ -108,7 +108,8 @@ def test_the_choice_is_what_the_model_says() -> None:
         if {asked_for.dtype.itemsize, asked_for.out_dtype.itemsize} != {2} or asked_for.K % 8:
             continue  # through pointers, which is slower
         found = candidates(asked_for, H200)
-        times = {form: model.seconds(asked_for, H200, form, found[form]) for form in found}
+        seconds = model.timed(asked_for, H200)
+        times = {form: seconds(form, found[form]) for form in found}
         assert times[choose(asked_for, H200)] == min(times.values())
         M, N, K, *_ = asked_for
         limit = max(2 * (M * K + K * N + M * N) / 4.8e12, 2 * M * N * K / 989e12)

@@ -135,7 +135,7 @@ class Compiled:
 @pytest.fixture
 def kernel(monkeypatch: pytest.MonkeyPatch) -> Kernel:
     monkeypatch.setattr("triton_kernels._launch.interpreted", lambda kernel: False)
-    monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
+    monkeypatch.setattr(_launch, "current_device", lambda: 0)
     return Kernel()
 
 

@@ -82,6 +82,7 @@ TMA_CAPABILITY = 90  # the first GPUs with a tensor memory accelerator
 PLENTY = 128 * 1024
 
 
+Failed = tuple[Configuration, tuple[object, ...], Gpu]
 LARGEST_REACHES = 0.89  # of the tensor cores' peak: the first of TMA_TILES, whose cost is 1
 # For more rows than 32, where K is split; with up to 32 rows their tiles are SMALL columns wide.
 FEW_TILES = Tiles(32, 32, 128, 8, 4, 4), Tiles(64, 32, 128, 8, 4, 4)
@@ -93,7 +94,8 @@ def choose(problem: Problem, gpu: Gpu) -> Configuration:
     speeds = candidates(problem, gpu)
     if len(speeds) == 1:
         return next(iter(speeds))
-    return min(speeds, key=lambda form: model.seconds(problem, gpu, form, speeds[form]))
+    seconds = model.timed(problem, gpu)
+    return min(speeds, key=lambda form: seconds(form, speeds[form]))
 
 
 def candidates(problem: Problem, gpu: Gpu) -> dict[Configuration, float]:
@@ -104,18 +106,16 @@ def candidates(problem: Problem, gpu: Gpu) -> dict[Configuration, float]:
     constants = _measured.constants(gpu)
     speeds: dict[Configuration, float] = {}
     if tma_pays(problem, gpu):
-        reached = {f: r for f, r in forms.able(problem, gpu).items() if _fits(f, problem, gpu)}
-        for form, each in reached.items():
+        for form, each in _of_gluon(_of_any_size(problem), gpu, _failed).items():
             speeds |= dict.fromkeys((form, *split(form, problem, gpu)), each)
         if speeds and problem.kernels == "gluon":
             return speeds
         speeds |= _of_tma(problem, gpu, constants)
+    usual = Configuration(False, tiles_for(problem, gpu, constants))
     if not speeds or problem.M <= SMALL:
-        wanted = Configuration(False, tiles_for(problem, gpu, constants))
-        speeds[fitting(wanted, problem, gpu) or _SMALLEST] = 0.0
+        speeds[fitting(usual, problem, gpu) or _SMALLEST] = 0.0
     if problem.dtype == torch.float64 or problem.precision == "tf32x3":
         return speeds
-    usual = Configuration(False, tiles_for(problem, gpu, constants))
     if problem.M <= SMALL:
         columns = (SMALL, 2 * SMALL) if model.synchronous(problem) else (SMALL,)
         few = [usual._replace(tiles=usual.tiles._replace(BLOCK_N=each)) for each in columns]
@@ -127,6 +127,19 @@ def candidates(problem: Problem, gpu: Gpu) -> dict[Configuration, float]:
         if (small := fitting(wanted, problem, gpu)) is not None:
             speeds |= dict.fromkeys(split(small, problem, gpu), 0.0)
     return speeds
+
+
+def _of_any_size(problem: Problem, K: int = 0) -> Problem:
+    """The problem without its size, on which it does not depend what fits: that is found out once,
+    and not by every call of a new shape."""
+    return Problem(0, 0, K, *problem[3:])
+
+
+@functools.lru_cache(256)
+def _of_gluon(problem: Problem, gpu: Gpu, failed: frozenset[Failed]) -> dict[Configuration, float]:
+    """The forms of gemm_gluon_kernel that fit, and what their loops reach."""
+    able = forms.able(problem, gpu)
+    return {form: each for form, each in able.items() if _fits(form, problem, gpu, failed)}
 
 
 def _of_parts(problem: Problem, gpu: Gpu) -> Configuration:
@@ -142,11 +155,8 @@ def _of_parts(problem: Problem, gpu: Gpu) -> Configuration:
 
 def _of_tma(problem: Problem, gpu: Gpu, constants: Constants) -> dict[Configuration, float]:
     """The form of gemm_tma_kernel whose waves cost least, if one fits."""
-    costs: dict[Configuration, float] = {}  # of one tile
-    for row, cost in zip(TMA_TILES, constants.costs):
-        form = fitting(row.for_problem(problem, constants), problem, gpu)
-        if form is not None:
-            costs.setdefault(form, cost)
+    K = constants.long if problem.K >= constants.long else 0  # in place of all that are alike
+    costs = _tma_costs(_of_any_size(problem, K), gpu, constants, _failed)
 
     def waves(form: Configuration) -> int:
         return cdiv(form.tiles_of(problem.M, problem.N), gpu.multiprocessors)
@@ -157,6 +167,19 @@ def _of_tma(problem: Problem, gpu: Gpu, constants: Constants) -> dict[Configurat
     tiles, (first, *_) = best.tiles, TMA_TILES
     area = tiles.BLOCK_M * tiles.BLOCK_N / (first.tiles.BLOCK_M * first.tiles.BLOCK_N)
     return {best: LARGEST_REACHES * area / costs[best]}
+
+
+@functools.lru_cache(256)
+def _tma_costs(
+    problem: Problem, gpu: Gpu, constants: Constants, failed: frozenset[Failed]
+) -> dict[Configuration, float]:
+    """The forms of gemm_tma_kernel that fit, and what a tile costs."""
+    costs: dict[Configuration, float] = {}
+    for row, cost in zip(TMA_TILES, constants.costs):
+        form = _fitting(row.for_problem(problem, constants), _of_any_size(problem), gpu, failed)
+        if form is not None:
+            costs.setdefault(form, cost)
+    return costs
 
 
 def split(form: Configuration, problem: Problem, gpu: Gpu) -> list[Configuration]:
@@ -175,7 +198,11 @@ def split(form: Configuration, problem: Problem, gpu: Gpu) -> list[Configuration
     most = cdiv(K, form.tiles.BLOCK_K) // 2  # two steps each at least
     wanted = (1,) if form.gluon else (1, 2, 4)
     parts = {min(programs * gpu.multiprocessors // tiles, most): None for programs in wanted}
-    return [form._replace(ALTERNATE=False, SPLIT=each) for each in parts if each > 1]
+    return [
+        Configuration(form.tma, form.tiles, form.SUBTILES, form.gluon, SPLIT=each)
+        for each in parts
+        if each > 1
+    ]
 
 
 def tma_pays(problem: Problem, gpu: Gpu) -> bool:
@@ -226,26 +253,35 @@ def tiles_for(problem: Problem, gpu: Gpu, constants: Constants = SHIPPED) -> Til
 
 def fitting(wanted: Configuration, problem: Problem, gpu: Gpu) -> Configuration | None:
     """The largest of its smaller forms for which there is shared memory, itself if it can be."""
-    return next((form for form in ever_smaller(wanted) if _fits(form, problem, gpu)), None)
+    return _fitting(wanted, _of_any_size(problem), gpu, _failed)
 
 
-def _fits(form: Configuration, problem: Problem, gpu: Gpu) -> bool:
+@functools.lru_cache(1024)
+def _fitting(
+    wanted: Configuration, problem: Problem, gpu: Gpu, failed: frozenset[Failed]
+) -> Configuration | None:
+    smaller = ever_smaller(wanted)
+    return next((form for form in smaller if _fits(form, problem, gpu, failed)), None)
+
+
+def _fits(form: Configuration, problem: Problem, gpu: Gpu, failed: frozenset[Failed]) -> bool:
     """Whether there is shared memory for it, as far as is known."""
     enough = form.shared_memory(problem, gpu.capability) <= gpu.shared_memory
-    return enough and (form._replace(SPLIT=1), problem[3:], gpu) not in _failed
+    return enough and (form._replace(SPLIT=1), problem[3:], gpu) not in failed
 
 
 _SMALLEST = Configuration(False, Tiles(16, 16, 16, 8, 4, 1))
 # Configurations that a GPU refused although they should have fitted, with what decides: all of a
 # Problem but its size.
-_failed: set[tuple[Configuration, tuple[object, ...], Gpu]] = set()
+_failed: frozenset[Failed] = frozenset()
 
 
 def too_large(configuration: Configuration, problem: Problem, gpu: Gpu, error: Exception) -> bool:
     """Note that a launch was out of resources, and warn; whether there is another configuration."""
+    global _failed
     if configuration == _SMALLEST:
         return False
-    _failed.add((configuration._replace(SPLIT=1), problem[3:], gpu))
+    _failed |= {(configuration._replace(SPLIT=1), problem[3:], gpu)}
     choose.cache_clear()
     _known_calls.forget()
     warnings.warn(

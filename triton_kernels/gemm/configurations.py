@@ -74,16 +74,21 @@ class Configuration(NamedTuple):
         """It, which is for 16-bit matrices, for a dtype: with as many bytes of K a step, and as
         many of a result's row a part."""
         ratio = dtype.itemsize // 2
+        if ratio == 1:
+            return self
         tiles = self.tiles._replace(BLOCK_K=self.tiles.BLOCK_K // ratio)
         SUBTILES = self.SUBTILES * ratio if self.gluon else self.SUBTILES
         return self._replace(tiles=tiles, SUBTILES=SUBTILES)
 
     def tiles_of(self, M: int, N: int) -> int:
         """How many tiles a result has."""
-        return cdiv(M, self.tiles.BLOCK_M) * cdiv(N, self.tiles.BLOCK_N)
+        tiles = self.tiles
+        return cdiv(M, tiles.BLOCK_M) * cdiv(N, tiles.BLOCK_N)
 
     def parts(self, K: int) -> int:
         """The number of parts of a sum over K; each has one step at least."""
+        if self.SPLIT == 1:
+            return 1
         return max(1, min(self.SPLIT, cdiv(K, self.tiles.BLOCK_K)))
 
     def shared_memory(self, problem: Problem, capability: int) -> int:

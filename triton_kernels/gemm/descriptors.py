@@ -14,6 +14,11 @@ class Descriptor(TensorDescriptor):  # type: ignore[misc]
     def __post_init__(self) -> None:
         pass
 
+    @property
+    def kind(self) -> tuple[object, ...]:
+        """What Triton's choice of a compiled kernel depends on; all else is as by default."""
+        return Descriptor, self.base.dtype, *self.block_shape
+
     @staticmethod
     def of(matrix: Tensor, block: Block) -> Descriptor:
         return Descriptor(matrix, matrix.shape, matrix.stride(), block)

@@ -16,7 +16,7 @@ from triton_kernels.activations import ACTIVATIONS
 from triton_kernels.gemm import splitting
 from triton_kernels.gemm.arguments import Gemm
 from triton_kernels.gemm.choice import choose, tma_compatible, tma_writable, too_large
-from triton_kernels.gemm.configurations import Configuration, Problem
+from triton_kernels.gemm.configurations import Configuration, Problem, Tiles
 from triton_kernels.gemm.descriptors import Block, Descriptor
 from triton_kernels.gemm.gluon import availability
 from triton_kernels.gemm.kernels import gemm_bias_act_kernel, gemm_tma_kernel
@@ -80,68 +80,73 @@ def by_descriptors(chosen: Configuration, most: int, gemm: Gemm) -> None:
         gluon.launch(chosen, programs, gemm._replace(a=a, b=b), how, parts)
         return
     strides = gemm.strides
+    kinds = _launch.kinds((shape, *strides))
     prepared, a_block, b_block, out_block = _tma_launch(
-        gemm.prefix, chosen, most, shape, strides, gemm.keys(a, b), gemm.act, how
+        gemm.prefix, chosen, most, kinds, gemm.keys(a, b), gemm.act, how
     )
     results = [out, pre]
     if how[2]:
         results = [t if t is None else Descriptor.of(t, out_block) for t in results]
     operands = Descriptor.of(a, a_block), Descriptor.of(b, b_block)
-    prepared(out.device, *operands, bias, c, *results, shape, *strides, *gemm.scalars)
+    grid = (min(chosen.tiles_of(M, N), most), 1, 1)
+    prepared(out.device, *operands, bias, c, *results, shape, *strides, *gemm.scalars, grid=grid)
 
 
 def through_pointers(chosen: Configuration, gemm: Gemm) -> None:
     """Launch gemm_bias_act_kernel."""
-    M, N, _ = shape = gemm.shape
-    a, b, out = gemm.a, gemm.b, gemm.out
+    M, N, K = shape = gemm.shape
+    a, b, out, tiles = gemm.a, gemm.b, gemm.out, chosen.tiles
     if a.dtype == torch.float32 and gemm.precision == "ieee" and M > 64 and b.stride(0) == 1:
         # Multiply-adds read b by rows; by columns they take twice as long.
         (b,) = repacked((b.t(), True))
     strides, scalars = (a.stride(), b.stride(), *gemm.strides), gemm.scalars
     keys = *gemm.keys(a, b), *map(specialization_key, scalars)
-    prepared, parts = _pointer_launch(
-        gemm.prefix, chosen, shape, strides, keys, gemm.act, gemm.precision
+    (am, ak), (bk, bn), *_ = strides
+    vector = 16 // a.dtype.itemsize
+    units = (
+        math.gcd(am, K, vector) if ak == 1 else 1,
+        math.gcd(ak, M, vector) if am == 1 else 1,
+        math.gcd(bn, K, vector) if bk == 1 else 1,
+        math.gcd(bk, N, vector) if bn == 1 else 1,
     )
-    elements = chosen.tiles.BLOCK_M * chosen.tiles.BLOCK_N
+    # Of a matrix that is read once nothing need stay in L2.
+    policy = "evict_first" if M <= tiles.BLOCK_M else ""
+    parts, count = chosen.parts(K), chosen.tiles_of(M, N)
+    kinds = _launch.kinds((shape, *strides, parts))
+    prepared = _pointer_launch(
+        gemm.prefix, tiles, units, policy, kinds, keys, gemm.act, gemm.precision
+    )
     sums = torch.float64 if a.dtype == torch.float64 else torch.float32
-    split = splitting.memory(chosen.tiles_of(M, N), elements, parts, sums, out.device)
-    tensors = a, b, gemm.bias, gemm.c, out, gemm.pre
-    prepared(out.device, *tensors, *split, shape, *strides, *scalars, parts)
+    split = splitting.memory(count, tiles.BLOCK_M * tiles.BLOCK_N, parts, sums, out.device)
+    tensors, grid = (a, b, gemm.bias, gemm.c, out, gemm.pre), (count * parts, 1, 1)
+    prepared(out.device, *tensors, *split, shape, *strides, *scalars, parts, grid=grid)
 
 
 @functools.lru_cache(REMEMBERED)
 def _pointer_launch(
     op: str,
-    chosen: Configuration,
-    shape: tuple[int, int, int],
-    strides: tuple[Any, ...],
+    tiles: Tiles,
+    units: tuple[int, ...],
+    policy: str,
+    kinds: tuple[Any, ...],
     keys: tuple[Any, ...],
     act: str,
     precision: str,
-) -> tuple[Launch, int]:
-    """The launch of gemm_bias_act_kernel for arguments of these integers and keys, and the parts of
-    K."""
+) -> Launch:
+    """The launch of gemm_bias_act_kernel for tensors and scalars of these keys and integers of
+    these kinds, of any size: a new one need not ask Triton for its kernel."""
     (dtype, _), _, _, _, (out_dtype, _), *_ = keys
-    M, N, K = shape
-    (am, ak), (bk, bn), *_ = strides
-    vector = 16 // dtype.itemsize
-    units = [(ak, am, K), (am, ak, M), (bk, bn, K), (bn, bk, N)]
-    parts = chosen.parts(K)
-    prepared = Launch(
+    return Launch(
         gemm_bias_act_kernel,
-        (chosen.tiles_of(M, N) * parts,),
+        (),
         OP=op,
         ACT=ACTIVATIONS[act].forward_for(out_dtype, dtype),
         C=_elementwise.compute_type(dtype),
         PRECISION=precision,
-        UNITS=tuple(
-            math.gcd(pitch, length, vector) if step == 1 else 1 for step, pitch, length in units
-        ),
-        # Of a matrix that is read once nothing need stay in L2.
-        B_POLICY="evict_first" if M <= chosen.tiles.BLOCK_M else "",
-        **chosen.tiles._asdict(),
+        UNITS=units,
+        B_POLICY=policy,
+        **tiles._asdict(),
     )
-    return prepared, parts
 
 
 @functools.lru_cache(REMEMBERED)
@@ -149,19 +154,19 @@ def _tma_launch(
     op: str,
     chosen: Configuration,
     most: int,
-    shape: tuple[int, int, int],
-    strides: tuple[Any, ...],
+    kinds: tuple[Any, ...],
     keys: tuple[Any, ...],
     act: str,
     how: tuple[bool, bool, bool],
 ) -> tuple[Launch, Block, Block, Block]:
-    """The launch of gemm_tma_kernel in so many programs at most, and the blocks of the descriptors
-    of a, b, out. how: A_T, B_T, OUT_TMA."""
+    """The launch of gemm_tma_kernel in so many programs at most, for tensors of these keys and
+    integers of these kinds, and the blocks of the descriptors of a, b, out. how: A_T, B_T,
+    OUT_TMA."""
     a_t, b_t, out_tma = how
     (dtype, _), _, _, _, (out_dtype, _), _ = keys
     prepared = Launch(
         gemm_tma_kernel,
-        (min(chosen.tiles_of(*shape[:2]), most),),
+        (),
         OP=op,
         ACT=ACTIVATIONS[act].forward_for(out_dtype, dtype),
         A_T=a_t,

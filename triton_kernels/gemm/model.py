@@ -14,6 +14,7 @@ length take LONG_STEP, too: two of one row were timed in 36 and 42 configuration
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 
 import torch
 
@@ -41,33 +42,39 @@ def synchronous(problem: Problem) -> bool:
     return problem.K * problem.dtype.itemsize % 4 != 0
 
 
-def seconds(problem: Problem, gpu: Gpu, form: Configuration, reached: float) -> float:
-    """What a product takes, but for the launch. reached: what the loop of a kernel by descriptors
-    reaches of the tensor cores' peak."""
-    M, N, K, dtype, *_ = problem
-    m, n, k, *_ = form.tiles
-    peak, parts = peaks(gpu), form.parts(K)
-    steps = cdiv(cdiv(K, k), parts)
-    waves = cdiv(form.tiles_of(M, N) * parts, gpu.multiprocessors)
-    loaded = steps * (min(m, M) + n) * k * dtype.itemsize
-    if form.tma:
-        flops = peak.flops * reached * 2 / dtype.itemsize  # tf32 at half the speed
-        multiplied = steps * 2 * m * n * k * gpu.multiprocessors / flops
-        loop = max(multiplied, loaded / BY_DESCRIPTORS)
-        epilogue = m * n * EPILOGUE * (ADDEND if problem.c else 1)
-        if form.ALTERNATE:  # the epilogues run under the products, but the last one
-            busy = waves * max(loop, (loop + epilogue) / 2) + epilogue
+def timed(problem: Problem, gpu: Gpu) -> Callable[[Configuration, float], float]:
+    """What a problem takes in a form, but for the launch. The second argument is what the loop of a
+    kernel by descriptors reaches of the tensor cores' peak."""
+    M, N, K, dtype, _, precision, c, _ = problem
+    itemsize, multiprocessors, peak = dtype.itemsize, gpu.multiprocessors, peaks(gpu)
+    elements = M * K + K * N + M * N * (2 if c else 1)
+    moved = elements * itemsize / (peak.bandwidth * MEMORY)
+    addend = ADDEND if c else 1
+    by_cores = dtype != torch.float32 or precision != "ieee"
+    unaligned = UNALIGNED * 2 / itemsize if K * itemsize % 16 else 1.0
+    step = STEP if by_cores and not synchronous(problem) else LONG_STEP
+
+    def seconds(form: Configuration, reached: float) -> float:
+        m, n, k, _, _, _ = form.tiles
+        parts = form.parts(K)
+        steps = cdiv(cdiv(K, k), parts)
+        waves = cdiv(cdiv(M, m) * cdiv(N, n) * parts, multiprocessors)
+        loaded = steps * (min(m, M) + n) * k * itemsize
+        if form.tma:
+            flops = peak.flops * reached * 2 / itemsize  # tf32 at half the speed
+            multiplied = steps * 2 * m * n * k * multiprocessors / flops
+            loop = max(multiplied, loaded / BY_DESCRIPTORS)
+            epilogue = m * n * EPILOGUE * addend
+            if form.ALTERNATE:  # the epilogues run under the products, but the last one
+                busy = waves * max(loop, (loop + epilogue) / 2) + epilogue
+            else:
+                busy = waves * (loop + epilogue)
         else:
-            busy = waves * (loop + epilogue)
-    else:
-        loop = loaded / THROUGH_POINTERS
-        if K * dtype.itemsize % 16:
-            loop *= UNALIGNED * 2 / dtype.itemsize
-        step = LONG_STEP if synchronous(problem) else STEP
-        if dtype == torch.float32 and problem.precision == "ieee":
-            loop, step = max(loop, steps * 2 * m * n * k / MULTIPLY_ADD), LONG_STEP
-        busy = max(waves * loop, cdiv(waves, RESIDENT) * steps * step)
-    elements = M * K + K * N + M * N * (2 if problem.c else 1)
-    moved = elements * dtype.itemsize / (peak.bandwidth * MEMORY)
-    meeting = MEETING + parts * m * n * 4 / ADDING if parts > 1 else 0.0
-    return math.hypot(busy, moved) + meeting
+            loop = loaded / THROUGH_POINTERS * unaligned
+            if not by_cores:
+                loop = max(loop, steps * 2 * m * n * k / MULTIPLY_ADD)
+            busy = max(waves * loop, cdiv(waves, RESIDENT) * steps * step)
+        meeting = MEETING + parts * m * n * 4 / ADDING if parts > 1 else 0.0
+        return math.hypot(busy, moved) + meeting
+
+    return seconds

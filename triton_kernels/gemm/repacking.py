@@ -78,30 +78,26 @@ def repacked(*matrices: tuple[Tensor, bool]) -> list[Tensor]:
         room = (rows, cdiv(columns, step) * step)
         copy = _launch.workspace(room, matrix.dtype, matrix.device)
         arguments += [matrix, copy, (*matrix.shape, matrix.stride(0), copy.stride(0))]
-        copies.append(copy[:, :columns])
+        copies.append(copy.narrow(1, 0, columns))
     first, _ = matrices[0]
     if len(matrices) == 1:
         arguments += [None, None, (0, 0, 0, 0)]
     keys = tuple(map(specialization_key, (*arguments[:2], *arguments[3:5])))
-    turns = tuple(turned for _, turned in matrices)
-    prepared = _prepared(arguments[2], arguments[5], keys, first.element_size(), turns)
-    prepared(first.device, *arguments)
-    return copies
-
-
-Size = tuple[int, int, int, int]
-
-
-@functools.lru_cache(REMEMBERED)
-def _prepared(
-    a_size: Size, b_size: Size, keys: tuple[Any, ...], itemsize: int, turns: tuple[bool, ...]
-) -> Launch:
+    sizes, turns = (arguments[2], arguments[5]), (*[turned for _, turned in matrices], False)
     programs, hows = 0, []
-    for size, turned in zip((a_size, b_size), (*turns, False)):
-        unit = math.gcd(*size[1:3], 16 // itemsize)
+    for size, turned in zip(sizes, turns):
+        unit = math.gcd(*size[1:3], 16 // first.element_size())
         tile = (SIDE, SIDE) if turned else (8, COLUMNS)
         if unit == 1 and not turned:
             tile = (2, COLUMNS)  # small, since each element is loaded by itself
         hows.append((unit, *tile, turned))
         programs += cdiv(size[0], tile[0]) * cdiv(size[1], tile[1])
-    return Launch(repack_kernel, (programs,), A_HOW=hows[0], B_HOW=hows[1])
+    prepared = _prepared(tuple(hows), _launch.kinds(sizes), keys)
+    prepared(first.device, *arguments, grid=(programs, 1, 1))
+    return copies
+
+
+@functools.lru_cache(REMEMBERED)
+def _prepared(hows: tuple[Any, ...], kinds: tuple[Any, ...], keys: tuple[Any, ...]) -> Launch:
+    """The launch for tensors of these keys and sizes of these kinds."""
+    return Launch(repack_kernel, (), A_HOW=hows[0], B_HOW=hows[1])

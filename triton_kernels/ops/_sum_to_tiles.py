@@ -40,43 +40,64 @@ class Tile(NamedTuple):
     num_warps: int = 4
 
 
-def size(dims: Dims) -> int:
-    """How many elements the dimensions have together."""
-    return math.prod([dim[0] for dim in dims])
+class Sums(NamedTuple):
+    """What is added.
+
+    Attributes:
+        kept: the dimensions of the results.
+        reduced: those of each one's addends.
+        results, addends: how many elements these have together.
+    """
+
+    kept: Dims
+    reduced: Dims
+    results: int
+    addends: int
+
+    @staticmethod
+    def of(kept: Dims, reduced: Dims) -> Sums:
+        return Sums(
+            kept,
+            reduced,
+            math.prod([dim[0] for dim in kept]),
+            math.prod([dim[0] for dim in reduced]),
+        )
 
 
-def tile_of(kept: Dims, reduced: Dims, x_key: tuple[torch.dtype, bool]) -> Tile:
+def tile_of(sums: Sums, x_key: tuple[torch.dtype, bool]) -> Tile:
     """The tile for x of this dtype, aligned to 16 bytes or not: long in the direction in which x is
     dense in memory."""
-    nearest_kept, nearest_reduced = (
-        min((stride for _, stride, _ in dims if stride), default=math.inf)
-        for dims in (kept, reduced)
-    )
-    if nearest_reduced < nearest_kept:
-        return _along_addends(kept, reduced, *x_key)
+    kept = sums.kept
+    if _nearest(sums.reduced) < _nearest(kept):
+        return _along_addends(sums, *x_key)
     if kept and kept[0][1] == 1:
-        tile = _along_results(kept, reduced, *x_key)
+        tile = _along_results(sums, *x_key)
         if tile is not None:
             return tile
-    return _any(kept, reduced)
+    return _any(sums)
 
 
-def tile_of_parts(kept: Dims, parts: Dims, compute: torch.dtype) -> Tile:
+def _nearest(dims: Dims) -> float:
+    """The least of x's strides; infinity if there is none but 0."""
+    return min([stride for _, stride, _ in dims if stride], default=math.inf)
+
+
+def tile_of_parts(sums: Sums, compute: torch.dtype) -> Tile:
     """The tile for partial sums, which are in L2: of many parts each program has few results, or
     few programs would have all that is left to do."""
-    across = next_power_of_2(size(parts))
+    across = next_power_of_2(sums.addends)
     if across < TILE // 2:
-        return tile_of(kept, parts, (compute, True))
-    if size(kept) < 8:
+        return tile_of(sums, (compute, True))
+    if sums.results < 8:
         block_r = min(across, 4 * TILE)
         return Tile(1, block_r, num_warps=max(4, block_r // 512))
     return Tile(4, min(across, TILE), num_warps=min(across, TILE) // 128)
 
 
-def _along_addends(kept: Dims, reduced: Dims, dtype: torch.dtype, aligned: bool) -> Tile:
+def _along_addends(sums: Sums, dtype: torch.dtype, aligned: bool) -> Tile:
     """Where each result's addends are next to each other."""
-    results, addends = size(kept), size(reduced)
-    along, across = (next_power_of_2(n) for n in (results, addends))
+    kept, reduced, results, addends = sums
+    along, across = next_power_of_2(results), next_power_of_2(addends)
     # Half of what is added, or less, at a time, and so at least two loads under way.
     if len(reduced) > 1 and reduced[0][0] < SHORT:
         if addends >= 8 * TILE:
@@ -121,11 +142,11 @@ def _short_rows(addends: int, dtype: torch.dtype, vectors: bool) -> Tile | None:
     return None
 
 
-def _along_results(kept: Dims, reduced: Dims, dtype: torch.dtype, aligned: bool) -> Tile | None:
+def _along_results(sums: Sums, dtype: torch.dtype, aligned: bool) -> Tile | None:
     """Where results are next to each other, if there are enough of them for more than
     :func:`_any` does."""
-    results, addends = size(kept), size(reduced)
-    along, across = (next_power_of_2(n) for n in (results, addends))
+    kept, reduced, results, addends = sums
+    along, across = next_power_of_2(results), next_power_of_2(addends)
     vectors = aligned and _in_vectors(kept, reduced, dtype)
     if across <= 4:
         return Tile(min(along, 1024), 2) if vectors else Tile(min(along, 512), across)
@@ -147,18 +168,18 @@ def _along_results(kept: Dims, reduced: Dims, dtype: torch.dtype, aligned: bool)
     columns, rows = WIDE_TILE
     if dtype == torch.float64:
         rows //= 2  # three stages of more would not fit a small GPU's shared memory
-    reach = sum((n - 1) * stride for n, stride, _ in (*kept, *reduced))
+    reach = sum([(n - 1) * stride for n, stride, _ in (*kept, *reduced)])
     if vectors and across >= rows and reach < 2**30:
         block_k = min(along, columns)
         return Tile(block_k, min(across, columns * rows // block_k), STAGES=3)
     return None
 
 
-def _any(kept: Dims, reduced: Dims) -> Tile:
+def _any(sums: Sums) -> Tile:
     """The tile where neither results nor addends are dense, or where results are few."""
-    results, addends = size(kept), size(reduced)
-    along, across = (next_power_of_2(n) for n in (results, addends))
-    if results >= FEW // 2 and len(kept) == 1:
+    results = sums.results
+    along, across = next_power_of_2(results), next_power_of_2(sums.addends)
+    if results >= FEW // 2 and len(sums.kept) == 1:
         return Tile(64, min(across, 16))
     tile = TILE if across <= 512 else 2 * TILE
     block_k = min(along, tile // min(across, 128))
@@ -177,9 +198,10 @@ def _in_vectors(dense: Dims, others: Dims, dtype: torch.dtype) -> bool:
     return divisor * dtype.itemsize >= 16
 
 
-def rows_at_once(kept: Dims, reduced: Dims, dtype: torch.dtype, aligned: bool) -> int:
+def rows_at_once(sums: Sums, dtype: torch.dtype, aligned: bool) -> int:
     """How many of x's rows are read as one, where a second pass adds up anyway: so many that
     threads access whole vectors, and that no tile hangs over short rows. 1 is one by one."""
+    kept, reduced, *_ = sums
     if len(kept) != 1 or len(reduced) != 1 or _in_vectors(kept, reduced, dtype) or not aligned:
         return 1
     ((results, stride, _),), ((addends, pitch, _),) = kept, reduced
@@ -189,12 +211,12 @@ def rows_at_once(kept: Dims, reduced: Dims, dtype: torch.dtype, aligned: bool) -
     return rows if stride == 1 and pitch == results and many else 1
 
 
-def parts_of(kept: Dims, reduced: Dims, tile: Tile) -> int:
+def parts_of(sums: Sums, tile: Tile) -> int:
     """Into how many parts the addends are cut, so that a GPU is busy: 1 is one pass."""
-    programs, tiles = cdiv(size(kept), tile.BLOCK_K), size(reduced) // tile.BLOCK_R
+    programs, tiles = cdiv(sums.results, tile.BLOCK_K), sums.addends // tile.BLOCK_R
     ahead = tile.STAGES > 1
     enough = programs >= (ENOUGH_AHEAD if ahead else ENOUGH)
-    if len(reduced) == 1 and tile.num_warps > 1 and enough:
+    if len(sums.reduced) == 1 and tile.num_warps > 1 and enough:
         return 1
     if tiles < 4 or (tiles == 4 and ahead and programs >= ENOUGH_AHEAD // 2):
         return 1
@@ -210,12 +232,11 @@ def unit(dense: Dims, others: Dims) -> int:
     others, are multiples of; 1 of what it sees by itself, as multiples of 16."""
     if not dense or dense[0][1] != 1:
         return 1
-    strides = (stride for _, stride, _ in (*dense[1:], *others))
-    divisor = math.gcd(16, dense[0][0], *strides)
+    divisor = math.gcd(16, dense[0][0], *[stride for _, stride, _ in (*dense[1:], *others)])
     return 1 if divisor == 16 else divisor
 
 
 def out_unit(kept: Dims) -> int:
     """The same divisor for out, along whose first dimension results are stored."""
     (n, _, stride), *others = kept
-    return math.gcd(16, n, *(step for _, _, step in others)) if stride == 1 else 1
+    return math.gcd(16, n, *[step for _, _, step in others]) if stride == 1 else 1

@@ -30,7 +30,7 @@ from triton_kernels._operator import Gradient, Operator, TensorMeta
 from triton_kernels._placements import P, R, Rule, Shard, Sharding
 from triton_kernels._scalars import as_argument, scalar_value
 from triton_kernels.ops import _sum_to_tiles as tiles
-from triton_kernels.ops._sum_to_tiles import Dims, Tile
+from triton_kernels.ops._sum_to_tiles import Dims, Sums, Tile
 
 __all__ = ["sum_to"]
 
@@ -236,11 +236,11 @@ def _run(x: Tensor, out: Tensor, factor: int | float, compute: torch.dtype) -> N
     keys = specialization_key(x), specialization_key(out), specialization_key(number)
     partial, first, second = _passes(*shapes, keys, compute)
     if second is None:
-        first.launch(x.device, x, out, number, *first.rest)
+        first.launch(x.device, x, out, number, *first.rest, grid=first.grid)
         return
     sums = _launch.workspace(partial, compute, x.device)
-    first.launch(x.device, x, sums, as_argument(1.0, compute), *first.rest)
-    second.launch(x.device, sums, out, number, *second.rest)
+    first.launch(x.device, x, sums, as_argument(1.0, compute), *first.rest, grid=first.grid)
+    second.launch(x.device, sums, out, number, *second.rest, grid=second.grid)
 
 
 def add_rows(partial: Tensor, out: Tensor) -> None:
@@ -251,9 +251,10 @@ def add_rows(partial: Tensor, out: Tensor) -> None:
 
 
 class _Pass(NamedTuple):
-    """A launch, and its arguments after x, out and factor."""
+    """A launch, its grid, and its arguments after x, out and factor."""
 
     launch: Launch
+    grid: tuple[int, int, int]
     rest: tuple[Any, ...]
 
 
@@ -273,65 +274,58 @@ def _passes(
     dims = list(zip(shape, x_shape, x_strides, strides))
     kept = _elementwise.coalesced([(n, xs, os) for m, n, xs, os in dims if m == n])
     reduced = _elementwise.coalesced([(n, xs, 0) for m, n, xs, os in dims if m != n])
-    results = tiles.size(kept)
-    tile = tiles.tile_of(kept, reduced, keys[0])
-    parts = tiles.parts_of(kept, reduced, tile)
+    sums = Sums.of(kept, reduced)
+    x_key, out_key, factor_key = keys
+    tile, results = tiles.tile_of(sums, x_key), sums.results
+    parts = tiles.parts_of(sums, tile)
     if parts == 1:
-        return (1, results), _pass(kept, reduced, 1, tile, compute), None
+        return (1, results), _pass(sums, 1, tile, compute, keys), None
+    partial_key, one_key = (compute, True), specialization_key(as_argument(1.0, compute))
+    leaving_keys = x_key, partial_key, one_key
     dense = [1]
     for size, *_ in kept:
         dense.append(dense[-1] * size)
-    rows = tiles.rows_at_once(kept, reduced, *keys[0])
+    rows = tiles.rows_at_once(sums, *x_key)
     if rows > 1:  # as many results more, of which the second pass adds those of one column
-        addends = tiles.size(reduced)
-        wide: Dims = [(rows * results, 1, 1)]
-        rest: Dims = [(cdiv(addends, rows), rows * results, 0)]
-        tile = tiles.tile_of(wide, rest, keys[0])
-        parts, limit = tiles.parts_of(wide, rest, tile), results * addends
-        leaving = _pass(wide, rest, parts, tile, compute, limit if addends % rows else None)
+        width, height = rows * results, cdiv(sums.addends, rows)
+        first = Sums([(width, 1, 1)], [(height, width, 0)], width, height)
+        tile = tiles.tile_of(first, x_key)
+        parts = tiles.parts_of(first, tile)
+        limit = results * sums.addends if sums.addends % rows else None
+        leaving = _pass(first, parts, tile, compute, leaving_keys, limit)
     else:
-        first: Dims = [(n, xs, at) for (n, xs, _), at in zip(kept, dense)]
-        leaving = _pass(first, reduced, parts, tile, compute)
-    parts = leaving.launch.grid[1] * rows
-    second = _elementwise.coalesced([(n, at, os) for (n, _, os), at in zip(kept, dense)])
-    rest = [(parts, results, 0)]
-    adding = _pass(second, rest, 1, tiles.tile_of_parts(second, rest, compute), compute)
+        partial: Dims = [(n, xs, at) for (n, xs, _), at in zip(kept, dense)]
+        leaving = _pass(sums._replace(kept=partial), parts, tile, compute, leaving_keys)
+    parts = leaving.grid[1] * rows
+    rest = _elementwise.coalesced([(n, at, os) for (n, _, os), at in zip(kept, dense)])
+    second = Sums(rest, [(parts, results, 0)], results, parts)
+    tile, adding_keys = tiles.tile_of_parts(second, compute), (partial_key, out_key, factor_key)
+    adding = _pass(second, 1, tile, compute, adding_keys)
     return (parts, results), leaving, adding
 
 
 def _pass(
-    kept: Dims,
-    reduced: Dims,
+    sums: Sums,
     parts: int,
     tile: Tile,
     compute: torch.dtype,
+    keys: tuple[Any, ...],
     limit: int | None = None,
 ) -> _Pass:
-    """A launch that leaves so many parts of the sums, or fewer, of x's first ``limit`` elements."""
-    results, addends = tiles.size(kept), tiles.size(reduced)
+    """A launch that leaves so many parts of the sums, or fewer, of x's first ``limit`` elements;
+    keys: of x, out and factor."""
+    kept, reduced, results, addends = sums
     units = tiles.unit(kept, reduced), tiles.unit(reduced, kept)
     out_unit = tiles.out_unit(kept) if units[0] > 1 else 1
     # Of whole vectors along them the compiler sees the end only of a multiple of 16.
     whole = max(16, tile.BLOCK_R) if units[1] > 1 else tile.BLOCK_R
     part = whole * cdiv(addends, parts * whole)
-    grid = (cdiv(results, tile.BLOCK_K), max(1, cdiv(addends, max(1, part))))
+    grid = (cdiv(results, tile.BLOCK_K), max(1, cdiv(addends, max(1, part))), 1)
     kept, reduced = kept or [(1, 0, 0)], reduced or [(1, 0, 0)]
-    reach = sum((size - 1) * stride for size, stride, _ in (*kept, *reduced))
+    reach = sum([(size - 1) * stride for size, stride, _ in (*kept, *reduced)])
     # out's own reach, that of the partial sums, and what is counted through
-    reach = max(reach, sum((size - 1) * stride for size, _, stride in kept), grid[1] * results)
+    reach = max(reach, sum([(size - 1) * step for size, _, step in kept]), grid[1] * results)
     reach = max(reach, addends + part) + tile.STAGES * tile.BLOCK_K * tile.BLOCK_R
-    launch = Launch(
-        sum_kernel,
-        grid,
-        C=_elementwise.compute_type(compute),
-        KEPT_NDIM=len(kept),
-        REDUCED_NDIM=len(reduced),
-        INDEX=tl.int64 if reach >= 2**31 else tl.int32,
-        KEPT_UNIT=units[0],
-        REDUCED_UNIT=units[1],
-        **tile._asdict(),
-        OUT_UNIT=out_unit,
-    )
     kept_sizes, kept_strides, out_strides = zip(*kept)
     reduced_sizes, reduced_strides, _ = zip(*reduced)
     rest = (
@@ -345,12 +339,37 @@ def _pass(
         _divided(reduced_sizes, units[1], 1),
         _divided(reduced_strides, units[0], units[0] * units[1]),
     )
-    return _Pass(launch, rest)
+    launch = _launching(
+        compute, reach >= 2**31, (*units, out_unit), tile, (*keys, *_launch.kinds(rest))
+    )
+    return _Pass(launch, grid, rest)
+
+
+@functools.lru_cache(REMEMBERED)
+def _launching(
+    compute: torch.dtype, far: bool, units: tuple[int, int, int], tile: Tile, kinds: tuple[Any, ...]
+) -> Launch:
+    """The launch for arguments of these kinds: a new shape need not ask Triton for its kernel."""
+    *_, kept, _, _, reduced, _ = kinds
+    return Launch(
+        sum_kernel,
+        (),
+        C=_elementwise.compute_type(compute),
+        KEPT_NDIM=len(kept),
+        REDUCED_NDIM=len(reduced),
+        INDEX=tl.int64 if far else tl.int32,
+        KEPT_UNIT=units[0],
+        REDUCED_UNIT=units[1],
+        **tile._asdict(),
+        OUT_UNIT=units[2],
+    )
 
 
 def _divided(numbers: tuple[int, ...], first: int, others: int) -> tuple[int, ...]:
     """The first number by one unit, the others by another."""
-    return (numbers[0] // first, *(number // others for number in numbers[1:]))
+    if first == others == 1:
+        return numbers
+    return (numbers[0] // first, *[number // others for number in numbers[1:]])
 
 
 def _gradient(grad: Tensor, inputs: Any) -> Tensor:

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from triton_kernels import _launch
 from triton_kernels._launch import REMEMBERED, Launch, specialization_key
 from triton_kernels.activations import ACTIVATIONS
 from triton_kernels.gemm import splitting
@@ -58,7 +59,8 @@ def launch(chosen: Configuration, programs: int, gemm: Gemm, how: How, parts: in
     shape = *out.shape, a.shape[0 if how[0] else 1]
     strides = (*((0, 0) if c is None else c.stride()), *out.stride())
     keys = tuple(map(specialization_key, (a, b, bias, c, out, pre)))
-    prepared, blocks = _prepared(gemm.prefix, chosen, programs, shape, strides, keys, gemm.act, how)
+    kinds = _launch.kinds((*shape, *strides, parts))
+    prepared, blocks = _prepared(gemm.prefix, chosen, kinds, keys, gemm.act, how)
     # Each consumer leaves and adds the sums that are its own.
     consumers = chosen.tiles.num_warps // WARPS
     elements = chosen.tiles.BLOCK_M * chosen.tiles.BLOCK_N // consumers
@@ -80,6 +82,7 @@ def launch(chosen: Configuration, programs: int, gemm: Gemm, how: How, parts: in
         *strides,
         *gemm.scalars,
         parts,
+        grid=(programs, 1, 1),
     )
 
 
@@ -87,22 +90,20 @@ def launch(chosen: Configuration, programs: int, gemm: Gemm, how: How, parts: in
 def _prepared(
     op: str,
     chosen: Configuration,
-    programs: int,
-    shape: tuple[int, ...],
-    strides: tuple[int, ...],
+    kinds: tuple[Any, ...],
     keys: tuple[Any, ...],
     act: str,
     how: How,
 ) -> tuple[Launch, Blocks]:
-    """The launch for arguments of these integers and keys, and what its descriptors are made
-    for."""
+    """The launch for tensors of these keys and integers of these kinds, and what its descriptors
+    are made for."""
     (dtype, _), _, _, _, (out_dtype, _), _ = keys
     a_t, b_t, out_tma = how
     blocks = Blocks(chosen, a_t, b_t)
     m, n, k, group, warps, stages = chosen.tiles
     prepared = Launch(
         gemm_gluon_kernel,
-        (programs,),
+        (),
         OP=op,
         ACT=ACTIVATIONS[act].forward_for(out_dtype, dtype),
         A_T=a_t,
@@ -127,6 +128,11 @@ class Descriptor(TensorDescriptor):  # type: ignore[misc]
 
     def __post_init__(self) -> None:
         pass
+
+    @property
+    def kind(self) -> tuple[object, ...]:
+        """What Triton's choice of a compiled kernel depends on; the layout is the block's."""
+        return Descriptor, self.base.dtype, *self.block_shape
 
     @staticmethod
     def of(matrix: Tensor, block: Block) -> Descriptor:
