@@ -72,7 +72,8 @@ VECTORS = [
     # Of none, which it reads many rows at once of: the last ones cut off, and whole.
     ((8191, 33), "row"),  # its last tile is whole but for a row
     ((2112, 65), "row"),
-    ((2103, 65), "row"),
+    ((2063, 65), "row"),  # but for a row all tiles are whole
+    ((280, 2, 60, 1), "gaps"),  # many addends in short rows
     ((1090, 1, 9, 3), "gaps"),
 ]
 BIG = 1 << 18  # elements: roundings are those of smaller ones

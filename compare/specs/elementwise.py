@@ -245,6 +245,7 @@ class Elementwise(Spec):
         yield case((20011,), "misaligned")  # more than two blocks take at a time, between ends
         yield case((1043,), "misaligned", "special")
         yield case((33, 129), "inplace", out="padded")
+        yield case((3, 1016), "chunk")  # fewer rows than what divides a row, in tiles of few rows
         unaligned = {"y": "misaligned"} if binary else {}
         yield case((1043,), "inplace", "integers", **unaligned)
         yield case(FAR, "distant")
@@ -265,6 +266,8 @@ class Elementwise(Spec):
             for kind in ("row", "column"):  # in tiles of three dimensions
                 yield case((6, 5, 4), "transposed", y=kind, out="contiguous")
             yield case((4, 3, 40), y="middle")  # of what looks like a walk, and is none
+            # Multiples of 8, but for y's stride along the second of three dimensions.
+            yield case((3, 8, 40), "transposed", y="padded", out="contiguous")
             yield case((7, 33), y="strided-row")
             yield case((3, 32, 5), y="padded-column")
             yield case((2, 70, 3, 5), y="channel")

@@ -36,6 +36,16 @@ def quick_gelu_derivative(x):
     return s + 1.702 * x * s * (1.0 - s)
 
 
+@triton.jit
+def root(x):
+    return tl.sqrt(tl.abs(x))
+
+
+@triton.jit
+def root_derivative(x):
+    return tl.where(x < 0, -0.5, 0.5) / tl.sqrt(tl.abs(x))
+
+
 def torch_quick_gelu(x: Tensor) -> Tensor:
     return x * torch.sigmoid(1.702 * x)
 
@@ -74,6 +84,15 @@ def test_values_and_gradients_agree_with_float64(dtype: torch.dtype, compiled: b
     right = torch.autograd.grad(expected, wide, torch.ones_like(expected))
     for gradient, reference in zip(gradients, right):
         torch.testing.assert_close(gradient.double(), reference, **limits)
+
+
+def test_a_derivative_that_is_infinite_at_zero() -> None:
+    """A tile has more rows than the matrix: there nothing is added to the sums, not 0·∞ either."""
+    triton_kernels.register_activation("root", root, root_derivative)
+    grad, saved = torch.ones(5, 3), torch.ones(5, 3)
+    dx, sums = triton_kernels.act_backward(grad, saved, "root")
+    assert torch.equal(dx, torch.full((5, 3), 0.5))
+    assert torch.equal(sums, torch.full((3,), 2.5))
 
 
 def test_wherever_an_activation_is_named() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from typing import Any
 
 import pytest
@@ -12,6 +13,7 @@ from torch import Tensor
 import triton_kernels
 from triton_kernels._counts import cdiv, next_power_of_2
 from triton_kernels.interpreter import cross_compile
+from triton_kernels.ops import _sum_to_tiles as tiles
 
 
 def passes(
@@ -156,6 +158,40 @@ def test_rows_that_overlap_are_not_read_as_one() -> None:
     x = torch.arange(2103 * 65 + 65, dtype=FLOAT).remainder(7).as_strided((2103, 65), (65, 2))
     with triton_kernels.interpret():
         assert torch.equal(triton_kernels.sum_to(x, (65,)), x.sum(0))
+
+
+def test_units_of_strides_that_are_nowhere_one() -> None:
+    """4 divides the results and 2 the addends; 8 does not divide the stride of 12."""
+    x = torch.arange(3 * 6 * 12, dtype=FLOAT).remainder(11).as_strided((3, 6, 4), (12, 36, 2))
+    with triton_kernels.interpret():
+        assert torch.equal(triton_kernels.sum_to(x, (3, 1, 4)), x.sum(1, keepdim=True))
+
+
+SIZES = (1, 2, 3, 5, 17, 24, 60, 65, 136, 257, 513, 1024, 4099, 16387, 16392, 65536, 600001)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, FLOAT, DOUBLE])
+@pytest.mark.parametrize("aligned", [True, False])
+def test_tiles_are_of_powers_of_two(dtype: torch.dtype, aligned: bool) -> None:
+    """Of every size, most of which are too large for a check on the CPU."""
+
+    def of_dims(kept: tiles.Dims, reduced: tiles.Dims) -> None:
+        tile = tiles.tile_of(kept, reduced, (dtype, aligned))
+        parts = [tiles.tile_of_parts(kept, [(n, 9, 0)], dtype) for n in (2, 600, 3000)]
+        for each in (tile, *parts):
+            assert {n.bit_count() for n in (each.BLOCK_K, each.BLOCK_R, each.num_warps)} == {1}
+            assert each.BLOCK_K * each.BLOCK_R <= 8192
+            assert each.num_warps <= 16
+        assert 1 <= tiles.parts_of(kept, reduced, tile) <= max(1, tiles.size(reduced))
+
+    for results, addends in itertools.product(SIZES, SIZES):
+        kept, reduced = results > 1, addends > 1
+        of_dims([(results, 1, 1)] * kept, [(addends, results, 0)] * reduced)
+        of_dims([(results, addends, 1)] * kept, [(addends, 1, 0)] * reduced)
+        of_dims([(results, 2, 1)] * kept, [(addends, 2 * results, 0)] * reduced)
+        for few in (2, 60, 96):
+            of_dims([(results, few, 1)] * kept, [(few, 1, 0), (addends, few * results, 0)])
+            of_dims([(few, 1, 1), (results, few * addends, few)], [(addends, few, 0)] * reduced)
 
 
 def test_counts_are_those_of_triton() -> None:

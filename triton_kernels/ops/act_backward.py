@@ -85,7 +85,7 @@ def act_backward_kernel(
         dx_ptrs = dx_ptr + m[:, None] * stride_dm + n[None, :] * stride_dn
         tl.store(dx_ptrs, dx.to(dx_ptr.dtype.element_ty), mask=mask)
         if sums_ptr is not None:
-            total += dx
+            total += tl.where(mask, dx, 0.0)  # not 0·∞, the derivative of a 0 that is not there
     if sums_ptr is not None:
         sums_ptrs = sums_ptr + tl.program_id(1).to(tl.int64) * N + n
         tl.store(sums_ptrs, tl.sum(total, axis=0).to(sums_ptr.dtype.element_ty), mask=n < N)
