@@ -56,7 +56,7 @@ def launch(chosen: Configuration, programs: int, gemm: Gemm, how: How, parts: in
     a, b, c, out, pre = gemm.a, gemm.b, gemm.c, gemm.out, gemm.pre
     bias = None if gemm.bias is None else gemm.bias.contiguous()
     shape = *out.shape, a.shape[0 if how[0] else 1]
-    strides = (*((0, 0) if c is None else c.stride()), *out.stride())
+    strides = (0, 0) if c is None else c.stride(), out.stride()
     keys = tuple(map(specialization_key, (a, b, bias, c, out, pre)))
     prepared, blocks = _prepared(gemm.prefix, chosen, programs, shape, strides, keys, gemm.act, how)
     # Each consumer leaves and adds the sums that are its own.
@@ -76,7 +76,7 @@ def launch(chosen: Configuration, programs: int, gemm: Gemm, how: How, parts: in
         c,
         *results,
         *split,
-        *shape,
+        shape,
         *strides,
         *gemm.scalars,
         parts,
@@ -89,7 +89,7 @@ def _prepared(
     chosen: Configuration,
     programs: int,
     shape: tuple[int, ...],
-    strides: tuple[int, ...],
+    strides: tuple[tuple[int, ...], ...],
     keys: tuple[Any, ...],
     act: str,
     how: How,
@@ -110,7 +110,6 @@ def _prepared(
         OUT_TMA=out_tma,
         CONSUMERS=warps // WARPS,
         ALTERNATE=chosen.ALTERNATE,
-        FIRST_N=blocks.first,
         PART_N=blocks.out[1],
         BLOCK_M=m,
         BLOCK_N=n,
