@@ -4,9 +4,9 @@
 :func:`check_fused` for a model that :func:`triton_kernels.fuse` rewrites.
 ``python -m compare debug`` and :func:`debug` look for what is wrong in a Triton kernel,
 :func:`debug_cuda` in a CUDA kernel; :func:`shrink` makes the failing launch small. :class:`Spec`,
-and the families :class:`Elementwise`, :class:`Product` and :class:`Function`, are what compare
-knows an op by: with a spec of your own every command takes your kernels, by ``--target
-module:spec``, and so do :func:`check` and :func:`bench`. :func:`profile` and
+and the families :class:`Elementwise`, :class:`Sum`, :class:`Product` and :class:`Function`, are
+what compare knows an op by: with a spec of your own every command takes your kernels, by
+``--target module:spec``, and so do :func:`check` and :func:`bench`. :func:`profile` and
 :func:`compile_report` take any function; :func:`annotate` names calls in profiles.
 """
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from compare.debugging.findings.findings import Findings
     from compare.debugging.public import debug
     from compare.debugging.shrink.launches import shrink
-    from compare.specs import Elementwise, Function, Product, Spec
+    from compare.specs import Elementwise, Function, Product, Spec, Sum
     from compare.specs.registered import activation_specs
     from compare.user_kernels.benchmarking import Benchmark, bench
     from compare.user_kernels.checking import CheckReport, check
@@ -40,6 +40,7 @@ __all__ = [
     "Product",
     "Report",
     "Spec",
+    "Sum",
     "activation_specs",
     "annotate",
     "bench",
@@ -59,7 +60,7 @@ _HOMES = {
     "debug": "debugging.public",
     "debug_cuda": "debugging.cuda.public",
     "shrink": "debugging.shrink.launches",
-    **dict.fromkeys(("Elementwise", "Function", "Product", "Spec"), "specs"),
+    **dict.fromkeys(("Elementwise", "Function", "Product", "Spec", "Sum"), "specs"),
     **dict.fromkeys(("Benchmark", "bench"), "user_kernels.benchmarking"),
     **dict.fromkeys(("CheckReport", "check"), "user_kernels.checking"),
     **dict.fromkeys(("CompileReport", "compile_report"), "user_kernels.compile_report"),

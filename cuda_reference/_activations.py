@@ -12,15 +12,39 @@ import hashlib
 import keyword
 import re
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from cuda_reference import _arguments, _build, _compilers, _storage
 
-# In the order of enum Act in csrc/activations.cuh.
-ACTS = ("none", "relu", "gelu", "gelu_tanh", "silu", "sigmoid", "tanh", "leaky_relu")
-# Those whose derivative is read from their result, and those that are made of straight lines.
-BY_RESULT = ("relu", "sigmoid", "tanh", "leaky_relu")
-STRAIGHT = ("none", "relu", "leaky_relu")
+
+class Activation(NamedTuple):
+    """A record of csrc/activations.cuh: its number and its struct there, and what that derives
+    from: OfArgument, OfResult, Straight."""
+
+    number: int
+    record: str
+    derived: str
+
+
+def _records() -> dict[str, Activation]:
+    """The records by name, in the order of their numbers."""
+    text = (_compilers.CSRC / "activations.cuh").read_text("utf-8")
+    derived = dict(re.findall(r"^struct (\w+) : (\w+) \{", text, re.M))
+    listed = re.findall(r"^  CASE\((\d+), (\w+), __VA_ARGS__\)", text, re.M)
+    return {
+        re.sub(r"\B(?=[A-Z])", "_", record).lower(): Activation(int(n), record, derived[record])
+        for n, record in listed
+    }
+
+
+ACTIVATIONS = _records()
+ACTS = tuple(ACTIVATIONS)
+# Those that are made of straight lines, and those whose derivative is read from their result; of
+# none it is read from nothing.
+STRAIGHT = tuple(act for act, each in ACTIVATIONS.items() if each.derived == "Straight")
+BY_RESULT = tuple(
+    act for act, each in ACTIVATIONS.items() if each.derived != "OfArgument" and act != "none"
+)
 
 REGISTERED: dict[str, str] = {}
 
@@ -71,7 +95,7 @@ def check(op: str, act: Any) -> None:
 
 def number(act: str) -> int:
     """What an activation is called by in the kernels."""
-    return ACTS.index(act) if act in ACTS else len(ACTS)
+    return ACTIVATIONS[act].number if act in ACTIVATIONS else -1
 
 
 def library(stem: str, act: str, target: _compilers.Target) -> Any:

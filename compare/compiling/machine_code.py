@@ -207,7 +207,7 @@ _BUILTIN = {"f": "float", "d": "double", "y": "u64", "j": "unsigned", "i": "int"
 
 
 def readable(symbol: str) -> str:
-    """A kernel template's name as in its source: pack_kernel<ActMul<9>, __half, float4, 8>.
+    """A kernel template's name as in its source: pack_kernel<ActMul<Gelu>, __half, float4, 8>.
 
     A symbol that is no template over plain types, integers and templates of these, in namespaces or
     not, comes back as it is: NVIDIA's demangler is in neither Triton's wheel nor nvcc's.

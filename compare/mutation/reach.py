@@ -1,8 +1,9 @@
 """What an op's kernels and host code can reach, by the names in the sources.
 
-A file is cut into its parts: what stands at its top level, a function, a class or struct with all
-its members, an assignment. A part reaches those that it names, in its file or in those that it
-imports or includes. What is named only for gradients, sharding or graphs is not the op itself.
+A file is cut into its parts: what stands at its top level, a function, a class with all its
+members, an assignment; of a struct in CUDA each function that is called by its name. A part
+reaches those that it names, in its file or in those that it imports or includes. What is named
+only for gradients, sharding or graphs is not the op itself.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from compare.ops import SPECS, spec_of
-from cuda_reference._tokens import closing, tokens
+from cuda_reference._tokens import Token, closing, tokens
 
 CSRC = "cuda_reference/csrc"
 _NOT_THE_OP = ("gradients", "sharding", "batched")  # arguments of what defines an op
@@ -138,7 +139,7 @@ def _of_cuda(root: Path, file: str) -> Iterator[Part]:
 
 def declared(text: str) -> Iterator[tuple[frozenset[str], int, int, frozenset[str]]]:
     """Macros, and what a brace or a semicolon ends at the top level: the names it declares, all
-    before the brace, where it stands, and the names in it."""
+    before the brace, where it stands, and the names in it. A struct's functions come before it."""
     stream = tokens(text)
     at = since = 0
     while at < len(stream):
@@ -150,11 +151,42 @@ def declared(text: str) -> Iterator[tuple[frozenset[str], int, int, frozenset[st
             since = at + 1
         elif token.text in "{;":
             end = closing(stream, at) if token.text == "{" else at
-            whole = [t for t in stream[since : end + 1] if t.kind != "directive"]
-            words = [t.text for t in whole if t.kind == "name"]
+            own = stream[since : end + 1]
+            for name, method in _methods(stream, since, at, end):
+                begin, last = method[0].start, method[-1].end
+                yield frozenset([name]), begin, last, _names(method)
+                own = [t for t in own if not begin <= t.start < last]
             head = _head([t.text for t in stream[since:at]])
-            yield frozenset(head), stream[since].start, stream[end].end, frozenset(words)
+            yield frozenset(head), stream[since].start, stream[end].end, _names(own)
             at, since = end, end + 1
+        at += 1
+
+
+def _names(stream: list[Token]) -> frozenset[str]:
+    return frozenset(token.text for token in stream if token.kind == "name")
+
+
+def _methods(
+    stream: list[Token], since: int, brace: int, end: int
+) -> Iterator[tuple[str, list[Token]]]:
+    """The functions of a struct that are called by their names, with their tokens; no constructors
+    and operators."""
+    before = [token.text for token in stream[since:brace]]
+    if "struct" not in before or "(" in before:
+        return
+    owner = next(_head(before))
+    at = since = brace + 1
+    while at < end:
+        token = stream[at]
+        if token.kind == "directive":
+            since = at + 1
+        elif token.text in "{;":
+            last = closing(stream, at) if token.text == "{" else at
+            head = [each.text for each in stream[since:at]]
+            name = next(_head(head), "")
+            if token.text == "{" and "(" in head and name != owner and "operator" not in head:
+                yield name, stream[since : last + 1]
+            at, since = last, last + 1
         at += 1
 
 

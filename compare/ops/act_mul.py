@@ -22,6 +22,7 @@ from compare.specs.activations import ACTIVATIONS
 from compare.specs.elementwise import Elementwise, compute_dtype, promoted
 from compare.specs.product_bounds import U_DOUBLE, U_FMA
 from compare.specs.products import activated
+from cuda_reference import _activations
 
 EXACT = ("none", "relu")  # nothing rounds but the product
 CLEAR = 1e-3  # what is this far from 0 is so in every formula
@@ -141,13 +142,14 @@ class ActMul(Elementwise):
         return kernels.get(self.default_options["act"]) or kernels[""]
 
     def cuda_kernels(self, dtype: str, variant: str | None) -> dict[str, str]:
-        """The best rung has one for every activation, the others one for any: the last number."""
-        acts = list(ACTIVATIONS) if variant == "stream" else [*[None] * (len(ACTIVATIONS) + 1), ""]
+        """The best rung has one for every activation, the others one for any."""
+        records = {"": "Activation"}
+        if variant == "stream":
+            records = {act: _activations.ACTIVATIONS[act].record for act in ACTIVATIONS}
         name, formula = super().cuda_kernel(dtype, variant), self.name.title().replace("_", "")
         return {
-            act: name.replace(f"<{formula},", f"<{formula}<{number}>,")
-            for number, act in enumerate(acts)
-            if act is not None
+            act: name.replace(f"<{formula},", f"<{formula}<{record}>,")
+            for act, record in records.items()
         }
 
     # ---- cases ----

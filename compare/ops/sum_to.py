@@ -18,8 +18,8 @@ from compare import cases
 from compare.case_options import FLOAT_DTYPE, LYING, NUMBER, choice
 from compare.cases import CPU, FLOATS, Arguments, Case, Level
 from compare.specs.drawn import elements, equal, log_uniform, matrix, odd_matrix
-from compare.specs.product_bounds import U_DOUBLE, growth
 from compare.specs.spec import Spec
+from compare.specs.sums import any_order
 
 LAYOUTS = (*cases.LAYOUTS, "expanded_columns", "functional", *cases.OF_MODELS, *cases.DISTANT)
 VALUES = ("normal", "special", "integers")
@@ -119,19 +119,11 @@ class SumTo(Spec):
     def bound(
         self, name: str, arguments: Arguments, reference: Tensor, dtype: torch.dtype
     ) -> Tensor:
-        """E + u_out·(|ref| + E) + η_out with E = ((1 + u)ⁿ − 1)·|factor|·Σ|x|: n − 1 additions of n
-        addends in any order, and one multiplication; the oracle's own float64 sums count the same.
-
-        That is γ_n for small n, and finite where γ_n ends, at 2²⁴ addends in float32.
-        """
+        """That of n − 1 additions of n addends in any order, and one multiplication."""
         (x, shape), options = arguments
-        compute = _compute(x.dtype, dtype)
         n = max(1, x.numel() // max(1, math.prod(shape)))
         magnitude = x.double().abs().sum_to_size(shape) * abs(options.get("factor", 1))
-        grown = growth(n, torch.finfo(compute).eps / 2) + growth(n, U_DOUBLE)
-        tiny, out = torch.finfo(compute), torch.finfo(dtype)
-        error = grown * magnitude + tiny.tiny * tiny.eps
-        return error + out.eps / 2 * (reference.abs() + error) + out.tiny * out.eps / 2
+        return any_order(reference, magnitude, n, _compute(x.dtype, dtype), dtype)
 
     def result_shape(self, arguments: Arguments) -> tuple[int, ...]:
         """The shape that the call asks for."""

@@ -5,14 +5,15 @@
 #include "activations.cuh"
 
 template <class C>
-__global__ void act_backward_kernel(Tensor grad, Tensor saved, Tensor dx, Tensor sums, bool has_sums, int act) {
+__global__ void act_backward_kernel(Tensor grad, Tensor saved, Tensor dx, Tensor sums, bool has_sums,
+                                    Activation act) {
   const long long n = global_thread();
   if (n >= grad.size[1]) return;
   C total = C(0);
   for (long long m = 0; m < grad.size[0]; ++m) {
     const C g = load<C>(grad, m * grad.stride[0] + n * grad.stride[1]);
     const C s = load<C>(saved, m * saved.stride[0] + n * saved.stride[1]);
-    const C product = g * derivative(s, act);
+    const C product = g * act.derivative(s);
     store<C>(dx, m * dx.stride[0] + n * dx.stride[1], product);
     total += product;
   }
@@ -25,6 +26,6 @@ extern "C" int act_backward(const Tensor* grad, const Tensor* saved, const Tenso
   const bool has_sums = sums != nullptr;
   const int wide = g.dtype == F64 || s.dtype == F64 ? F64 : d.dtype;
   WITH_FLOATING_TYPE(wide, LAUNCH(act_backward_kernel<C>, blocks_for(g.size[1]), THREADS, 0, stream, g, s, d, t,
-                                  has_sums, act));
+                                  has_sums, Activation{act}));
   return cudaGetLastError();
 }

@@ -7,14 +7,14 @@ struct Epilogue {
   Tensor bias, c;
   bool has_bias, has_c;
   Scalar alpha, beta;
-  int act;
+  Activation act;
 
   template <class C>
   __device__ C apply(C sum, long long m, long long n) const {
     C pre = value<C>(alpha) * sum;
     if (has_c) pre += value<C>(beta) * load<C>(c, m * c.stride[0] + n * c.stride[1]);
     if (has_bias) pre += load<C>(bias, n * bias.stride[0]);
-    return activate(pre, act);
+    return act.forward(pre);
   }
 };
 

@@ -17,7 +17,7 @@ static Epilogue epilogue_of(const Tensor* bias, const Tensor* c, Scalar alpha, S
   if (c) epilogue.c = *c;
   epilogue.alpha = alpha;
   epilogue.beta = beta;
-  epilogue.act = act;
+  epilogue.act.number = act;
   return epilogue;
 }
 
@@ -46,7 +46,7 @@ struct Rows {
   void* out;
   long long sums_step, out_step, M, N;  // from row to row, in elements
   float alpha;
-  int act;
+  Activation act;
 };
 
 // Blocks along rows, 16 bytes of out a thread.
@@ -68,13 +68,13 @@ __global__ void gemm_epilogue_rows_kernel(Rows rows) {
 #pragma unroll
     for (int e = 0; e < SIZE; ++e) {
       const float pre = rows.alpha * sum.element[e] + (bias ? widened(added.element[e]) : 0.0f);
-      round_to(result.element[e], activate(pre, rows.act));
+      round_to(result.element[e], rows.act.forward(pre));
     }
     *reinterpret_cast<float4*>(out) = result.access[0];
   } else {
     for (int e = 0; e < SIZE && n + e < rows.N; ++e) {
       const float pre = rows.alpha * sums[e] + (bias ? widened(bias[e]) : 0.0f);
-      round_to(out[e], activate(pre, rows.act));
+      round_to(out[e], rows.act.forward(pre));
     }
   }
 }
@@ -115,7 +115,7 @@ extern "C" int gemm_bias_act_epilogue(const Tensor* sums, const Tensor* bias, co
                                       cudaStream_t stream) {
   if (!c && packs_take(*sums, bias, *out)) {
     const Rows rows{static_cast<const float*>(sums->data), bias ? bias->data : nullptr, out->data, sums->stride[0],
-                    out->stride[0], out->size[0], out->size[1], static_cast<float>(alpha.real), act};
+                    out->stride[0], out->size[0], out->size[1], static_cast<float>(alpha.real), {act}};
     if (out->dtype == F16) return launch_rows<__half>(rows, stream);
     return out->dtype == BF16 ? launch_rows<__nv_bfloat16>(rows, stream) : launch_rows<float>(rows, stream);
   }

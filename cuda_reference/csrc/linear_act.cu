@@ -21,7 +21,7 @@ static Epilogue epilogue_of(const Tensor* bias, int act) {
   epilogue.has_bias = bias != nullptr;
   if (bias) epilogue.bias = *bias;
   epilogue.alpha = {1.0, 1};
-  epilogue.act = act;
+  epilogue.act.number = act;
   return epilogue;
 }
 

@@ -95,8 +95,8 @@ def test_every_kernel_of_a_source_is_some_variants() -> None:
 def test_a_rung_has_its_row_by_dtype_and_name() -> None:
     rows = cross_compile.compile_op("act_mul", "sm_90", ("cuda",))
     labels = {(row.dtype, row.label): row.cuda.name for row in rows if row.cuda}
-    assert labels["float16", "stream gelu"] == "stream_kernel<ActMul<2>, __half>"
-    assert labels["float32", "pack128"] == "pack_kernel<ActMul<9>, float, float4, 4>"
+    assert labels["float16", "stream gelu"] == "stream_kernel<ActMul<Gelu>, __half>"
+    assert labels["float32", "pack128"] == "pack_kernel<ActMul<Activation>, float, float4, 4>"
     assert ("–", "act_mul_kernel<float>") in labels
     assert len(labels) == len(rows) == 2 + 3 * (3 + 8)
 

@@ -78,14 +78,14 @@ FAULTS = {
     ),
     "up is activated, CUDA": Fault(
         SOURCE,
-        "activate(x, act) * y",
-        "activate(y, act) * x",
+        "act.forward(x) * y",
+        "act.forward(y) * x",
         "act_mul float64 33x129 transposed normal act=sigmoid seed=0",
         CUDA,
     ),
     "a derivative of the result, CUDA": Fault(
         SOURCE,
-        "of_x ? x : value",
+        "act.saved(x, value)",
         "value",
         "act_mul_backward float16 33x129 transposed normal act=gelu seed=0",
         CUDA,

@@ -28,6 +28,8 @@ def written(where: Path, document: str, root: Path) -> Path:
         "test_softmax.py",
         "debug_softmax.py",
         "softmax_spec.py",
+        "mean_square.py",
+        "mean_square_spec.py",
         "python_softmax.py",
     }
     for name, text in files:
@@ -108,10 +110,10 @@ def commands(root: Path) -> list[tuple[str, str]]:
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="the output is that of a machine without one")
-@pytest.mark.parametrize("number", range(6))
+@pytest.mark.parametrize("number", range(7))
 def test_commands_print_what_the_document_shows(number: int, root: Path, folder: Path) -> None:
     shown = commands(root)
-    assert len(shown) == 6
+    assert len(shown) == 7
     words, printed = shown[number]
     jobs = ("--jobs", "1") if words.startswith("check") else ()
     done = python(folder, "-m", "compare", *words.split(), *jobs)

@@ -197,6 +197,10 @@ def test_so_in_cuda() -> None:
     }
     assert all(operators.values())
     assert not operators["square"] & operators["square_backward"]  # each its own struct's
+    linear = functions("cuda", "linear_act")  # of a struct's functions those that it calls
+    assert ("activations.cuh", "forward") in linear
+    assert not {("activations.cuh", "derivative"), ("elementwise.cuh", "offset")} & linear
+    assert ("activations.cuh", "derivative") in functions("cuda", "act_backward")
 
 
 def test_every_function_is_some_ops() -> None:

@@ -14,10 +14,12 @@ other.
 A block has a power of two of columns, so that tiles of 160 and 192 columns are two blocks, with an
 accumulator each: BLOCK_N = 128 + 32, 128 + 64.
 
-The jit functions take what belongs together as one tuple: ``descs`` and ``buffers`` are (a, first
-block of b, second one), ``barriers`` (full, empty, turn), ``size`` (M, N, K), ``c`` and
-``scalars`` (pointer, row stride) and (alpha, beta), ``outs`` (out, pre, buffer, row stride).
-Strides of columns come by themselves: a 1 in a tuple would be no constant to the workers.
+The kernel and its jit functions take what belongs together as one tuple: ``size`` is (M, N, K),
+strides are (of rows, of columns). The functions have ``descs`` and ``buffers`` as (a, first block
+of b, second one), ``barriers`` (full, empty, turn), ``scalars`` (alpha, beta), ``outs`` (out, pre,
+buffer), ``split`` (workspace, counters, parts). The kernel takes these one by one: a launch looks
+for descriptors and tensors among its arguments, and not inside of tuples. Strides are handed on as
+they came: a stride of 1 that is assigned to a name would be no constant to the workers.
 """
 
 from __future__ import annotations
@@ -73,7 +75,7 @@ def _item(item, tiles, steps, split):
 @gluon.jit
 def _load(
     descs, buffers, full, stage, m, n, k, pred,
-    FIRST_N: gl.constexpr, A_T: gl.constexpr, B_T: gl.constexpr,
+    A_T: gl.constexpr, B_T: gl.constexpr,
 ):  # fmt: skip
     """Start the loads of a step of K."""
     a_desc, b_desc, rest_desc = descs
@@ -87,14 +89,14 @@ def _load(
     load_tile(a_desc, [k, m] if A_T else [m, k], bar, a_buffer.index(stage), pred=pred)
     load_tile(b_desc, [n, k] if B_T else [k, n], bar, b_buffer.index(stage), pred=pred)
     if rest_desc is not None:
-        n += FIRST_N
+        n += b_desc.block_shape[0 if B_T else 1]
         load_tile(rest_desc, [n, k] if B_T else [k, n], bar, rest_buffer.index(stage), pred=pred)
 
 
 @gluon.jit
 def _produce(
     descs, buffers, barriers, size, split, loaded,
-    FIRST_N: gl.constexpr, A_T: gl.constexpr, B_T: gl.constexpr,
+    A_T: gl.constexpr, B_T: gl.constexpr,
     BLOCK_M: gl.constexpr, BLOCK_N: gl.constexpr, BLOCK_K: gl.constexpr,
     GROUP_M: gl.constexpr, STAGES: gl.constexpr,
 ):  # fmt: skip
@@ -115,7 +117,7 @@ def _produce(
             mbarrier.wait(empty.index(stage), phase)
             _load(
                 descs, buffers, full, stage,
-                tile_m * BLOCK_M, tile_n * BLOCK_N, step * BLOCK_K, True, FIRST_N, A_T, B_T,
+                tile_m * BLOCK_M, tile_n * BLOCK_N, step * BLOCK_K, True, A_T, B_T,
             )  # fmt: skip
             stage, phase = _advanced(stage, phase, STAGES)
 
@@ -146,7 +148,7 @@ def _bias_row(bias_ptr, n, N, COLUMNS: gl.constexpr):
 
 
 @gluon.jit
-def _store(out, buffer, part, m, n, size, stride_om, stride_on, OUT_TMA: gl.constexpr):
+def _store(out, buffer, part, m, n, size, strides, OUT_TMA: gl.constexpr):
     """Store a part of a tile whose corner is (m, n); out is a descriptor if OUT_TMA."""
     if OUT_TMA:
         store_wait(0)  # until the buffer has been read
@@ -158,7 +160,7 @@ def _store(out, buffer, part, m, n, size, stride_om, stride_on, OUT_TMA: gl.cons
         lying: gl.constexpr = gl.BlockedLayout([1, 1], [1, 32], [4, 1], [1, 0])
         rows = m.to(gl.int64) + gl.arange(0, part.shape[0], gl.SliceLayout(1, lying))
         columns = n.to(gl.int64) + gl.arange(0, part.shape[1], gl.SliceLayout(0, lying))
-        out_ptrs = out + rows[:, None] * stride_om + columns[None, :] * stride_on
+        out_ptrs = out + rows[:, None] * strides[0] + columns[None, :] * strides[1]
         mask = (rows[:, None] < size[0]) & (columns[None, :] < size[1])
         part = gl.convert_layout(part.to(out.dtype.element_ty), lying)
         gl.store(out_ptrs, part, mask=mask)
@@ -166,11 +168,11 @@ def _store(out, buffer, part, m, n, size, stride_om, stride_on, OUT_TMA: gl.cons
 
 @gluon.jit
 def _finish(
-    acc, row, m, n, size, c, stride_cn, scalars, outs, stride_on,
+    acc, row, m, n, size, c_ptr, c_strides, scalars, outs, out_strides,
     HAS_BIAS: gl.constexpr, ACT: gl.constexpr, OUT_TMA: gl.constexpr, PART_N: gl.constexpr,
 ):  # fmt: skip
     """The epilogue of a block, its corner at (m, n)."""
-    out, pre, buffer, stride_om = outs
+    out, pre, buffer = outs
     acc = scalars[0] * acc
     if HAS_BIAS:
         acc += row.to(gl.float32)[None, :]
@@ -179,16 +181,15 @@ def _finish(
     for i in gl.static_range(len(parts)):
         part = gl.convert_layout(parts[i], lying, assert_trivial=True)
         part_n = n + i * PART_N
-        if c[0] is not None:
-            c_ptr, stride_cm = c
+        if c_ptr is not None:
             rows = m.to(gl.int64) + gl.arange(0, part.shape[0], gl.SliceLayout(1, lying))
             columns = part_n.to(gl.int64) + gl.arange(0, PART_N, gl.SliceLayout(0, lying))
-            c_ptrs = c_ptr + rows[:, None] * stride_cm + columns[None, :] * stride_cn
+            c_ptrs = c_ptr + rows[:, None] * c_strides[0] + columns[None, :] * c_strides[1]
             mask = (rows[:, None] < size[0]) & (columns[None, :] < size[1])
             part += scalars[1] * gl.load(c_ptrs, mask=mask, other=0.0).to(gl.float32)
         if pre is not None:
-            _store(pre, buffer, part, m, part_n, size, stride_om, stride_on, OUT_TMA)
-        _store(out, buffer, ACT(part), m, part_n, size, stride_om, stride_on, OUT_TMA)
+            _store(pre, buffer, part, m, part_n, size, out_strides, OUT_TMA)
+        _store(out, buffer, ACT(part), m, part_n, size, out_strides, OUT_TMA)
 
 
 @gluon.jit
@@ -218,9 +219,9 @@ def _sum(sums, parts, SIZE: gl.constexpr, acc):
 @gluon.jit
 def _consume(
     CONSUMER: gl.constexpr,
-    buffers, barriers, size, split, bias_ptr, c, stride_cn, scalars, outs, stride_on,
+    buffers, barriers, size, split, bias_ptr, c_ptr, c_strides, scalars, outs, out_strides,
     ACT: gl.constexpr, A_T: gl.constexpr, B_T: gl.constexpr, OUT_TMA: gl.constexpr,
-    CONSUMERS: gl.constexpr, ALTERNATE: gl.constexpr, FIRST_N: gl.constexpr, PART_N: gl.constexpr,
+    CONSUMERS: gl.constexpr, ALTERNATE: gl.constexpr, PART_N: gl.constexpr,
     BLOCK_M: gl.constexpr, BLOCK_N: gl.constexpr, BLOCK_K: gl.constexpr,
     GROUP_M: gl.constexpr, STAGES: gl.constexpr,
 ):  # fmt: skip
@@ -228,6 +229,7 @@ def _consume(
     a_buffer, b_buffer, rest_buffer = buffers
     full, empty, turn = barriers
     M, N, K = size
+    FIRST_N: gl.constexpr = b_buffer.shape[1 if B_T else 2]
     REST_N: gl.constexpr = BLOCK_N - FIRST_N
     BLOCKS: gl.constexpr = 2 if REST_N else 1
     ROWS: gl.constexpr = BLOCK_M if ALTERNATE else BLOCK_M // CONSUMERS
@@ -235,10 +237,10 @@ def _consume(
     DEPTH: gl.constexpr = 256 // a_buffer.dtype.primitive_bitwidth
     steps = gl.cdiv(K, BLOCK_K)
     tiles = gl.cdiv(M, BLOCK_M) * gl.cdiv(N, BLOCK_N)
-    out, pre, out_buffer, stride_om = outs
+    out, pre, out_buffer = outs
     HAS_BIAS: gl.constexpr = bias_ptr is not None
     if OUT_TMA:
-        outs = out, pre, out_buffer.index(CONSUMER), stride_om
+        outs = out, pre, out_buffer.index(CONSUMER)
     start = gl.program_id(0)
     programs = gl.num_programs(0)
     items = _items(tiles, split)
@@ -314,13 +316,13 @@ def _consume(
                     rest = _sum(sums + ROWS * FIRST_N, parts, ROWS * BLOCK_N, rest)
         if last:
             _finish(
-                acc, row, m, n, size, c, stride_cn, scalars, outs, stride_on,
+                acc, row, m, n, size, c_ptr, c_strides, scalars, outs, out_strides,
                 HAS_BIAS, ACT, OUT_TMA, PART_N,
             )  # fmt: skip
             if REST_N:
                 _finish(
-                    rest, rest_row, m, n + FIRST_N, size, c, stride_cn, scalars, outs, stride_on,
-                    HAS_BIAS, ACT, OUT_TMA, PART_N,
+                    rest, rest_row, m, n + FIRST_N, size, c_ptr, c_strides, scalars, outs,
+                    out_strides, HAS_BIAS, ACT, OUT_TMA, PART_N,
                 )  # fmt: skip
         if ALTERNATE:
             ahead = stage + steps
@@ -341,13 +343,9 @@ def gemm_gluon_kernel(
     pre,
     workspace,
     counters,
-    M,
-    N,
-    K,
-    stride_cm,
-    stride_cn,
-    stride_om,
-    stride_on,
+    size,
+    c_strides,
+    out_strides,
     alpha,
     beta,
     parts,
@@ -358,7 +356,6 @@ def gemm_gluon_kernel(
     OUT_TMA: gl.constexpr,
     CONSUMERS: gl.constexpr,
     ALTERNATE: gl.constexpr,
-    FIRST_N: gl.constexpr,
     PART_N: gl.constexpr,
     BLOCK_M: gl.constexpr,
     BLOCK_N: gl.constexpr,
@@ -368,9 +365,10 @@ def gemm_gluon_kernel(
 ):
     """Every num_programs-th tile of out; A_T: a_desc is of a's transpose, [K, M]; B_T: [N, K].
 
-    rest_desc is of b, too, with blocks of the BLOCK_N - FIRST_N columns that are left of a tile, or
-    None. out and pre are descriptors of one consumer's rows × PART_N if OUT_TMA.
+    rest_desc is of b, too, with blocks of the columns that b_desc's leave of a tile, or None. out
+    and pre are descriptors of one consumer's rows × PART_N if OUT_TMA.
     """
+    M, N, K = size
     ROWS: gl.constexpr = BLOCK_M if ALTERNATE else BLOCK_M // CONSUMERS
     stages: gl.constexpr = [STAGES]
     a_buffer = gl.allocate_shared_memory(a_desc.dtype, stages + a_desc.block_shape, a_desc.layout)
@@ -395,10 +393,8 @@ def gemm_gluon_kernel(
     descs = (a_desc, b_desc, rest_desc)
     buffers = (a_buffer, b_buffer, rest_buffer)
     barriers = (full, empty, turn)
-    size = (M, N, K)
-    c = (c_ptr, stride_cm)
     scalars = (alpha, beta)
-    outs = (out, pre, out_buffer, stride_om)
+    outs = (out, pre, out_buffer)
     split = (workspace, counters, parts)
     # The first loads start before the warps part, which takes a while.
     tiles = gl.cdiv(M, BLOCK_M) * gl.cdiv(N, BLOCK_N)
@@ -408,19 +404,19 @@ def gemm_gluon_kernel(
     for i in gl.static_range(STAGES):
         _load(
             descs, buffers, full, i, tile_m * BLOCK_M, tile_n * BLOCK_N, (first + i) * BLOCK_K,
-            i < loaded, FIRST_N, A_T, B_T,
+            i < loaded, A_T, B_T,
         )  # fmt: skip
     # Registers: 240 a thread of a consumer, 24 of the producer.
     if CONSUMERS == 2:
         gl.warp_specialize(
             [
-                (_consume, (0, buffers, barriers, size, split, bias_ptr, c, stride_cn, scalars,
-                            outs, stride_on, ACT, A_T, B_T, OUT_TMA, CONSUMERS, ALTERNATE,
-                            FIRST_N, PART_N, BLOCK_M, BLOCK_N, BLOCK_K, GROUP_M, STAGES)),
-                (_consume, (1, buffers, barriers, size, split, bias_ptr, c, stride_cn, scalars,
-                            outs, stride_on, ACT, A_T, B_T, OUT_TMA, CONSUMERS, ALTERNATE,
-                            FIRST_N, PART_N, BLOCK_M, BLOCK_N, BLOCK_K, GROUP_M, STAGES)),
-                (_produce, (descs, buffers, barriers, size, split, loaded, FIRST_N, A_T, B_T,
+                (_consume, (0, buffers, barriers, size, split, bias_ptr, c_ptr, c_strides,
+                            scalars, outs, out_strides, ACT, A_T, B_T, OUT_TMA, CONSUMERS,
+                            ALTERNATE, PART_N, BLOCK_M, BLOCK_N, BLOCK_K, GROUP_M, STAGES)),
+                (_consume, (1, buffers, barriers, size, split, bias_ptr, c_ptr, c_strides,
+                            scalars, outs, out_strides, ACT, A_T, B_T, OUT_TMA, CONSUMERS,
+                            ALTERNATE, PART_N, BLOCK_M, BLOCK_N, BLOCK_K, GROUP_M, STAGES)),
+                (_produce, (descs, buffers, barriers, size, split, loaded, A_T, B_T,
                             BLOCK_M, BLOCK_N, BLOCK_K, GROUP_M, STAGES)),
             ],
             [4, 1],
@@ -429,10 +425,10 @@ def gemm_gluon_kernel(
     else:
         gl.warp_specialize(
             [
-                (_consume, (0, buffers, barriers, size, split, bias_ptr, c, stride_cn, scalars,
-                            outs, stride_on, ACT, A_T, B_T, OUT_TMA, CONSUMERS, ALTERNATE,
-                            FIRST_N, PART_N, BLOCK_M, BLOCK_N, BLOCK_K, GROUP_M, STAGES)),
-                (_produce, (descs, buffers, barriers, size, split, loaded, FIRST_N, A_T, B_T,
+                (_consume, (0, buffers, barriers, size, split, bias_ptr, c_ptr, c_strides,
+                            scalars, outs, out_strides, ACT, A_T, B_T, OUT_TMA, CONSUMERS,
+                            ALTERNATE, PART_N, BLOCK_M, BLOCK_N, BLOCK_K, GROUP_M, STAGES)),
+                (_produce, (descs, buffers, barriers, size, split, loaded, A_T, B_T,
                             BLOCK_M, BLOCK_N, BLOCK_K, GROUP_M, STAGES)),
             ],
             [1],

@@ -57,7 +57,7 @@ def launch(chosen: Configuration, programs: int, gemm: Gemm, how: How, parts: in
     a, b, c, out, pre = gemm.a, gemm.b, gemm.c, gemm.out, gemm.pre
     bias = None if gemm.bias is None else gemm.bias.contiguous()
     shape = *out.shape, a.shape[0 if how[0] else 1]
-    strides = (*((0, 0) if c is None else c.stride()), *out.stride())
+    strides = (0, 0) if c is None else c.stride(), out.stride()
     keys = tuple(map(specialization_key, (a, b, bias, c, out, pre)))
     kinds = _launch.kinds((*shape, *strides, parts))
     prepared, blocks = _prepared(gemm.prefix, chosen, kinds, keys, gemm.act, how)
@@ -78,7 +78,7 @@ def launch(chosen: Configuration, programs: int, gemm: Gemm, how: How, parts: in
         c,
         *results,
         *split,
-        *shape,
+        shape,
         *strides,
         *gemm.scalars,
         parts,
@@ -111,7 +111,6 @@ def _prepared(
         OUT_TMA=out_tma,
         CONSUMERS=warps // WARPS,
         ALTERNATE=chosen.ALTERNATE,
-        FIRST_N=blocks.first,
         PART_N=blocks.out[1],
         BLOCK_M=m,
         BLOCK_N=n,

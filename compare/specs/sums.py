@@ -1,0 +1,169 @@
+"""The spec class of sums: any order of additions is right, and nothing else."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from compare.cases import DTYPES, FLOATS, META, Case, Level
+from compare.specs.functions import Function, Shape
+from compare.specs.product_bounds import U_DOUBLE, growth
+
+# Nothing, one, tails of blocks both ways, long sums and many of them.
+SHAPES: list[Shape] = [(0, 3), (3, 0), (1, 1), (7, 13), (33, 129), (3, 4099), (70, 3)]
+ALL_EXACT = 2**24  # up to here float32 has every integer
+
+
+def any_order(
+    reference: Tensor, magnitude: Tensor, roundings: int, compute: torch.dtype, dtype: torch.dtype
+) -> Tensor:
+    """The largest right error of sums, where the compute type rounds each of their parts so often,
+    and the result is rounded to dtype: E + u_out·(|ref| + E) + η_out, with
+    E = ((1 + u)ʳ − 1)·Σ|terms|. ``magnitude`` is that Σ; the oracle's float64 counts the same.
+
+    For few roundings that is γ_r, and it is finite where γ_r ends, at 2²⁴ in float32.
+    """
+    tiny, out = torch.finfo(compute), torch.finfo(dtype)
+    grown = growth(roundings, tiny.eps / 2) + growth(roundings, U_DOUBLE)
+    error = grown * magnitude + tiny.tiny * tiny.eps
+    return error + out.eps / 2 * (reference.abs() + error) + out.tiny * out.eps / 2
+
+
+class Sum(Function):
+    r"""A function that adds up the elements of a tensor along dimensions, or what is made of
+    them: means, sums of squares, dot products of rows.
+
+    The oracle is factor·Σ terms in float64. The bound follows from how often any order of additions
+    can round in the compute type: float32, or float64 where a tensor is. On integers, where no sum
+    rounds, bits are demanded.
+
+    Args:
+        name, summary: as :class:`Spec` takes them; triton, cuda, peers are among the others.
+        terms: what is added, from the tensors and numbers that the function takes:
+            ``lambda x, y: x * y``. The elements of one tensor if nothing is said.
+        dim: the dimensions along which the sum runs, counted from either end; all if nothing is
+            said.
+        keepdim: whether the result has them, with one element.
+        factor: what the sum is multiplied by, or that as a function of the number of terms:
+            ``lambda n: 1 / n`` for a mean.
+        roundings: how often a kernel rounds a term before it is added, each time relative to the
+            term: of a product of two tensors once. A difference that is squared rounds three times.
+        shapes: of the cases.
+        values: "special" is for float16 alone, whose largest numbers do not overflow a sum.
+        eager: the function as torch's users write it; ``terms`` and ``sum`` if nothing is said.
+        others: as :class:`Function` takes them, but for oracle, bound and max_ulps.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        summary: str = "",
+        *,
+        terms: Callable[..., Tensor] | None = None,
+        dim: int | Sequence[int] | None = None,
+        keepdim: bool = False,
+        factor: float | Callable[[int], float] = 1.0,
+        roundings: int = 1,
+        shapes: Sequence[Shape] = SHAPES,
+        values: Sequence[str] = ("normal", "special", "integers"),
+        eager: Callable[..., Tensor] | None = None,
+        **others: Any,
+    ) -> None:
+        self._terms = terms or _same
+        self._dim: tuple[int, ...] | None = None
+        if dim is not None:
+            self._dim = (dim,) if isinstance(dim, int) else tuple(dim)
+        self._keepdim, self._factor = keepdim, factor
+        self._roundings = roundings if terms else 0
+        super().__init__(
+            name,
+            summary,
+            oracle=self._sum,
+            bound=self._bound_of_sums,
+            shapes=shapes,
+            values=values,
+            eager=eager or self._eager_sum,
+            **others,
+        )
+        for dtype in self.dtypes:
+            if dtype not in FLOATS:
+                raise ValueError(f"Sum(): argument 'dtypes': sums are of {', '.join(FLOATS)}")
+
+    # ---- what is right ----
+
+    def _sum(self, *tensors: Tensor, **numbers: Any) -> Tensor:
+        terms = self._terms(*(t.double() for t in tensors), **numbers)
+        return self._added(terms) * self._scale(terms)
+
+    def _bound_of_sums(self, reference: Tensor, *tensors: Tensor, **numbers: Any) -> Tensor:
+        terms = self._terms(*(t.double() for t in tensors), **numbers)
+        magnitude = self._added(terms.abs()) * abs(self._scale(terms))
+        double = any(t.dtype == torch.float64 for t in tensors)
+        scaled = 0 if self._factor == 1 else 2  # the factor itself, and the product
+        roundings = self._count(terms) + self._roundings + scaled
+        compute = torch.float64 if double else torch.float32
+        dtype = DTYPES[self._out_dtype] if self._out_dtype else tensors[0].dtype
+        return any_order(reference, magnitude, roundings, compute, dtype)
+
+    def _added(self, terms: Tensor) -> Tensor:
+        return terms.sum(self._dim, keepdim=self._keepdim)
+
+    def _count(self, terms: Tensor) -> int:
+        """How many terms make one result."""
+        dims = range(terms.dim()) if self._dim is None else self._dim
+        return math.prod(terms.shape[d] for d in dims)
+
+    def _scale(self, terms: Tensor) -> float:
+        if not callable(self._factor):
+            return self._factor
+        try:
+            return self._factor(self._count(terms))
+        except ZeroDivisionError:  # a mean of nothing
+            return math.nan
+
+    def exact(self, case: Case) -> bool:
+        """Whether no sum of the case rounds: terms that are integers for integers, so small that
+        float32 has all their sums, times a power of two."""
+        if case.values != "integers":
+            return False
+        tensors, numbers = self.inputs(case, META)
+        terms = self._terms(*tensors, **numbers)
+        scale = abs(self._scale(terms))
+        integers = torch.arange(-4, 5, dtype=torch.float64)  # as cases have them
+        every = torch.cartesian_prod(*[integers] * len(tensors)).reshape(-1, len(tensors))
+        possible = self._terms(*every.unbind(1), **numbers)
+        whole = bool((possible == possible.round()).all())
+        largest = float(possible.abs().max()) * self._count(terms)
+        return whole and largest <= ALL_EXACT and math.frexp(scale)[0] == 0.5
+
+    # ---- where it is probed, and what it costs ----
+
+    def cases(self, dtype: str, level: Level) -> Iterator[Case]:
+        """Those of any function; special values where they do not overflow the compute type."""
+        every = super().cases(dtype, level)
+        return (c for c in every if c.values != "special" or dtype == "float16")
+
+    def work(self, case: Case, dtype: torch.dtype, read: int, written: int) -> int:
+        """Tensors, terms and their absolute values in float64."""
+        return 24 * read + 80 * written
+
+    def cost(self, case: Case) -> tuple[int, int]:
+        """The given cost; by default an addition and ``roundings`` operations a term."""
+        flops, moved = super().cost(case)
+        if flops:
+            return flops, moved
+        tensors, numbers = self.inputs(case, META)
+        terms = self._terms(*tensors, **numbers)
+        return (1 + self._roundings) * terms.numel(), moved
+
+    def _eager_sum(self, *tensors: Tensor, **numbers: Any) -> Tensor:
+        terms = self._terms(*tensors, **numbers)
+        return self._added(terms) * self._scale(terms)
+
+
+def _same(x: Tensor) -> Tensor:
+    return x
