@@ -181,7 +181,7 @@ def offsets(walk: _elementwise.Walk, n: int) -> Tensor:
 
 
 def walks(x: Tensor, y: Tensor | None, out: Tensor) -> tuple[Any, ...]:
-    return _elementwise._walks(out.numel(), _elementwise._dims(x, y, out), 2048)
+    return _elementwise._walks(out.numel(), _elementwise._dims(x, y, None, out), 2048)
 
 
 @pytest.mark.parametrize(
@@ -196,7 +196,7 @@ def test_walks_through_a_dense_output(shape: tuple[int, ...]) -> None:
     if shape in ((4, 1, 5), (2, 1, 3, 1)):
         assert walks(out, y, out) == ()
         return
-    (x_walk, _), (y_walk, _) = walks(out, y, out)
+    (x_walk, _), (y_walk, _), _ = walks(out, y, out)
     assert x_walk == _elementwise.ONCE
     assert torch.equal(offsets(y_walk, out.numel()), y.expand(out.shape).reshape(-1))
 
@@ -210,8 +210,9 @@ def test_columns_are_walked_but_of_long_rows(shape: tuple[int, int], walked: boo
     out = meta(*shape, dtype=torch.int8)
     found = walks(out, meta(shape[0], 1, dtype=torch.int8), out)
     y_walk = (*_elementwise.divisor(shape[1]), None, *_elementwise.NONE, 1, None)
-    x = _elementwise.ONCE, _elementwise.ALL
-    assert found == ((x, (y_walk, (math.gcd(16, shape[1]), 1))) if walked else ())
+    dense = _elementwise.ONCE, _elementwise.ALL
+    y = y_walk, (math.gcd(16, shape[1]), 1)
+    assert found == ((dense, y, dense) if walked else ())
 
 
 @pytest.mark.parametrize(
@@ -221,7 +222,7 @@ def test_columns_are_walked_but_of_long_rows(shape: tuple[int, int], walked: boo
 def test_rows_with_gaps_are_walked(columns: int, pitch: int, units: tuple[int, int]) -> None:
     x = torch.arange(3 * pitch).view(3, pitch)[:, :columns]
     out = torch.empty(3, columns)
-    (x_walk, x_units), _ = walks(x, None, out)
+    (x_walk, x_units), *_ = walks(x, None, out)
     assert x_units == units
     assert torch.equal(offsets(x_walk, out.numel()), x.reshape(-1))
 
