@@ -158,19 +158,17 @@ def apply(
         specialization_key(s_value),
     )
     alike = _alike(x, y_tensor, s_tensor, out)
-    row = not alike and y_tensor is not None and s_tensor is None and n < 2**31
+    row = None if alike or s_tensor is not None or n >= 2**31 else y_tensor
     rest: tuple[Any, ...]
-    if row and _row(x, y_tensor, out):
-        launch, walk = _along_row(how, y_tensor.numel(), divisibility(n), keys)
+    if row is not None and _row(x, row, out):
+        launch, walk = _along_row(how, row.numel(), divisibility(n), keys)
         programs, rest = cdiv(n, how.block * VECTORS), (n, ONCE, walk, ONCE)
     elif not alike and (dims := _dims(x, y_tensor, s_tensor, out)):
         launch, programs, rest = _prepared(how, n, dims, keys)
     else:
         launch = _dense(how, divisibility(n), keys)
         programs, rest = cdiv(n, how.block), (n, ONCE, ONCE, ONCE)
-    launch(
-        out.device, x, y_tensor, s_tensor, out, y_value, s_value, *rest, grid=(programs, 1, 1)
-    )
+    launch(out.device, x, y_tensor, s_tensor, out, y_value, s_value, *rest, grid=(programs, 1, 1))
     return out
 
 

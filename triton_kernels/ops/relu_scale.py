@@ -38,7 +38,7 @@ from triton_kernels._fusion import (
     Signature,
     Sum,
 )
-from triton_kernels._operator import Gradient
+from triton_kernels._operator import Gradient, Operator
 from triton_kernels._placements import P, R, Rule, Sharding, elementwise
 from triton_kernels.ops.sum_to import reduce_to
 
@@ -71,7 +71,7 @@ def relu_scale(x: Tensor, scale: Tensor | int | float, *, out: Tensor | None = N
         scale: Python number, rounded once to the compute type; or a tensor of these dtypes that
             broadcasts with x, such as [C, 1, 1], and may require grad. Without dimensions it may be
             on the CPU beside an x on the GPU.
-        out: written and returned if given; exactly the result's shape and dtype; may be x, or scale.
+        out: written and returned if given; exactly the result's shape and dtype; may be x or scale.
 
     Returns:
         Tensor of x's dtype, or ``torch.result_type(x, scale)`` of a scale that is a tensor.
