@@ -317,8 +317,8 @@ def test_the_second_dimension_is_the_one_along_which_another_operand_is_dense() 
 def test_a_row_gets_the_launch_that_planning_its_walk_gives(size: int) -> None:
     how = _elementwise.configuration(object(), torch.float32, (True, False))
     n, keys = 33 * size, ("made up",)
-    dims = (size, 1, 1, 1), (33, size, 0, size)
+    dims = (size, 1, 1, 1, 1), (33, size, 0, size, size)
     planned, _, rest = _elementwise._prepared(how, n, dims, keys)
     launch, walk = _elementwise._along_row(how, size, _elementwise.divisibility(n), keys)
-    assert rest == (n, _elementwise.ONCE, walk)
+    assert rest == (n, _elementwise.ONCE, walk, _elementwise.ONCE)
     assert launch is planned
