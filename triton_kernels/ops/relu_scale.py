@@ -37,6 +37,7 @@ from triton_kernels._fusion import (
     Scaled,
     Signature,
     Sum,
+    Times,
 )
 from triton_kernels._operator import Gradient, Operator
 from triton_kernels._placements import P, R, Rule, Sharding, elementwise
@@ -225,15 +226,16 @@ class _ReluScale(Form):
     """relu(x)·scale, as relu_scale computes it."""
 
     x: Node
-    scale: float
+    scale: Node | float
 
 
 def _match_relu_scale(root: Node, forms: Mapping[Node, Form | None]) -> Match | None:
-    form = forms[root]
-    relu = forms[form.x] if isinstance(form, Scaled) else None
-    if not isinstance(form, Scaled) or not isinstance(relu, Activation) or relu.name != "relu":
+    """relu(x)·scale of a number; times a tensor it is act_mul, whose gradients are one launch."""
+    if not isinstance(forms[root], Scaled):
         return None
-    return Match("relu_scale", (form.x, root), relu_scale, (relu.x, form.factor), {})
+    for nodes, arguments in _scaled(root, forms):
+        return Match("relu_scale", nodes, relu_scale, arguments, {})
+    return None
 
 
 def _match_relu_scale_add(root: Node, forms: Mapping[Node, Form | None]) -> Match | None:
@@ -241,17 +243,28 @@ def _match_relu_scale_add(root: Node, forms: Mapping[Node, Form | None]) -> Matc
     form = forms[root]
     if not isinstance(form, Sum) or form.alpha != 1:
         return None
-    nodes: tuple[Node, ...]
     for scaled, y in ((form.x, form.y), (form.y, form.x)):
-        inner, match = forms[scaled], _match_relu_scale(scaled, forms)
-        if isinstance(inner, _ReluScale):
-            x, scale, nodes = inner.x, inner.scale, (scaled, root)
-        elif match is not None:
-            (x, scale), nodes = match.arguments, (*match.nodes, root)
-        else:
-            continue
-        return Match("relu_scale_add", nodes, relu_scale_add, (x, y, scale), {})
+        for nodes, (x, scale) in _scaled(scaled, forms):
+            return Match("relu_scale_add", (*nodes, root), relu_scale_add, (x, y, scale), {})
     return None
+
+
+def _scaled(
+    root: Node, forms: Mapping[Node, Form | None]
+) -> Iterator[tuple[tuple[Node, ...], tuple[Node, Node | float]]]:
+    """The nodes of relu(x)·scale that end with this one, and x and scale."""
+    form = forms[root]
+    pairs: tuple[tuple[Node, Node | float], ...] = ()
+    if isinstance(form, _ReluScale):
+        yield (root,), (form.x, form.scale)
+    elif isinstance(form, Scaled):
+        pairs = ((form.x, form.factor),)
+    elif isinstance(form, Times):
+        pairs = ((form.x, form.y), (form.y, form.x))
+    for value, scale in pairs:
+        relu = forms[value]
+        if isinstance(relu, Activation) and relu.name == "relu":
+            yield (value, root), (relu.x, scale)
 
 
 GRAPH = Fusion(
