@@ -170,7 +170,7 @@ def promoted(*tensors: Any, ranks: Sequence[int] = ()) -> torch.dtype:
     """torch.result_type of floating tensors: those without dimensions count where all are so."""
     ranks = ranks or [t.dim() for t in tensors]
     counting = [t for t, rank in zip(tensors, ranks) if rank] or tensors
-    return functools.reduce(torch.promote_types, (t.dtype for t in counting))
+    return functools.reduce(torch.promote_types, {t.dtype for t in counting})
 
 
 def refuse_gradients(op: str, why: str, values: Iterable[tuple[str, Any]]) -> None:

@@ -99,6 +99,7 @@ class Scaled(Elementwise):
         yield case((33, 129), "row", values="special")
         yield case((33, 129), "contiguous", "transposed")
         yield case((33, 129), "0-d", "inplace", scale_dtype="float64")
+        yield case((33, 129), "0-d", "transposed", scale_dtype="float64")
         yield case((33, 48), "column", scale_dtype=other)
         yield case((3, 4112), "row", "padded")
         yield case((2, 70, 3, 5), "channel")

@@ -207,6 +207,10 @@ def test_only_what_is_read_is_kept(cpu: torch.device) -> None:
     assert the_very(saved(lambda x: tk.relu_scale(x, 2), x), x)
     assert the_very(saved(lambda x, y: tk.relu_scale_add(x, y, 2), x, y), x)
     assert saved(lambda x, y: tk.relu_scale_add(x, y, 2), x.detach(), y) == []
+    fixed = y.detach()
+    assert the_very(saved(tk.relu_scale, x, y), x, y)
+    assert the_very(saved(tk.relu_scale, x, fixed), x, fixed)
+    assert the_very(saved(tk.relu_scale_add, x.detach(), y, y), x)
 
     passing = x * 1  # what nobody reads is not held in another way either
     gone = weakref.ref(passing)

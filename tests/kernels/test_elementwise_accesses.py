@@ -98,6 +98,25 @@ def test_multiples_of_8_are_accessed_by_vectors(dtype: torch.dtype, lying: str) 
 
 
 @DTYPES
+@pytest.mark.parametrize(
+    ("shape", "scalars"), [((1024, 1024), 0), ((1024,), 0), ((1024, 1), 1), ((), 1)], ids=str
+)
+def test_a_scale_costs_the_others_no_vectors(
+    dtype: torch.dtype, shape: tuple[int, ...], scalars: int
+) -> None:
+    """It is read in vectors, too; of a column, or where there is but one, by elements."""
+    x = meta(1024, 1024, dtype=dtype)
+    with cross_compile.compiling(90) as launches:
+        triton_kernels.relu_scale_add(x, x, torch.empty(shape, dtype=dtype, device="meta"))
+    (launch,) = launches
+    (code,) = machine_code.of_triton([(launch.cubin, launch.shared)], "sm_90")
+    alone = {bits for bits in code.loads if bits != "128"}
+    assert len(alone) == scalars
+    assert set(code.stores) == {"128"}
+    assert code.spills == 0
+
+
+@DTYPES
 @pytest.mark.parametrize(("N", "bits"), [(1000, 128), (1002, 0), (1001, 0)])
 def test_gradients_of_rows_that_are_multiples_of_8(dtype: torch.dtype, N: int, bits: int) -> None:
     """act_backward's, a result and its sums; of multiples of 2, two at a time."""
