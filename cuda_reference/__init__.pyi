@@ -20,7 +20,7 @@ from cuda_reference.ops.linear_act import linear_act as linear_act
 from cuda_reference.ops.linear_act import linear_gelu as linear_gelu
 def relu_scale(
     x: Tensor,
-    scale: int | float,
+    scale: Tensor | int | float,
     *,
     out: Tensor | None = None,
     variant: str | None = None,
@@ -30,7 +30,7 @@ def relu_scale(
 def relu_scale_add(
     x: Tensor,
     y: Tensor,
-    scale: int | float,
+    scale: Tensor | int | float,
     *,
     out: Tensor | None = None,
     variant: str | None = None,
@@ -40,7 +40,7 @@ def relu_scale_add(
 def relu_scale_backward(
     grad: Tensor,
     x: Tensor,
-    scale: int | float,
+    scale: Tensor | int | float,
     *,
     out: Tensor | None = None,
     variant: str | None = None,

@@ -17,15 +17,14 @@ from torch import Tensor
 from cuda_reference import _arguments, _launch, _memory, _rungs
 from cuda_reference._arguments import FLOATING, INTEGRAL
 from cuda_reference._registered import Gradients, Registered, broadcast, empty, promoted
-from cuda_reference._signatures import Signature
+from cuda_reference._signatures import TENSOR, Signature
 
 
 def function(
     stem: str, signature: Signature, gradients: Gradients | None = None
 ) -> Callable[..., Tensor]:
     """The function of an op whose launcher in csrc/<stem>.cu says all there is to know of it."""
-    op, dtypes = signature.op, FLOATING if signature.floating else FLOATING + INTEGRAL
-    python, variants = _python_signature(signature), variants_of(signature)
+    op, python = signature.op, _python_signature(signature)
     names = (*signature.operands, *signature.numbers)
     options = [
         (name, python.parameters[name].default)
@@ -33,26 +32,18 @@ def function(
         if name in python.parameters
     ]
     count = len(signature.operands)
-
-    def launch(*args: Any, out: Tensor | None = None) -> Tensor:
-        operands, numbers = dict(zip(names[:count], args)), dict(zip(names, args))
-        given = {name: numbers[name] for name in signature.numbers}
-        return pointwise(op, stem, operands, given, dtypes, out, variants, *args[len(names) :])
-
-    kinds = ["Tensor"] * count + ["Scalar"] * len(signature.numbers)
-    declared = [*map(" ".join, zip(kinds, names)), "str? variant", "bool explain"]
-    registered = Registered(
-        op,
-        ", ".join(declared[: len(names) + len(options)]),
-        launch,
-        lambda *args: fake(*args[:count]),
-        gradients=gradients,
-    )
+    registered = _registered(stem, signature, count, len(options), gradients)
+    of_tensors = registered
+    if signature.of_tensors:
+        of_tensors = _registered(stem, signature, len(names), len(options), gradients)
 
     def call(*args: Any, **kwargs: Any) -> Tensor:
         if len(args) != len(names) or not known.issuperset(kwargs):
             args = _in_order(op, python, names, args, kwargs)
-        result: Tensor = registered(
+        form = registered
+        if of_tensors is not registered and isinstance(args[count], Tensor):
+            form = of_tensors
+        result: Tensor = form(
             *args, *[kwargs.get(name, default) for name, default in options], out=kwargs.get("out")
         )
         return result
@@ -63,6 +54,35 @@ def function(
     call.__doc__ = signature.docstring
     call.__signature__ = python  # type: ignore[attr-defined]
     return call
+
+
+def _registered(
+    stem: str, signature: Signature, count: int, options: int, gradients: Gradients | None
+) -> Registered:
+    """The op with so many tensors among its arguments: its operands, or its numbers, too."""
+    op, dtypes = signature.op, FLOATING if signature.floating else FLOATING + INTEGRAL
+    names, variants = (*signature.operands, *signature.numbers), variants_of(signature)
+    in_place = signature.numbers if count > len(signature.operands) else ()
+    unfit = "".join(f"takes a number for '{name}', but it is a tensor" for name in in_place[:1])
+    symbol = op + TENSOR if in_place else op
+
+    def launch(*args: Any, out: Tensor | None = None) -> Tensor:
+        operands, numbers = dict(zip(names[:count], args)), dict(zip(names[count:], args[count:]))
+        rest = args[len(names) :]
+        return pointwise(
+            op, stem, operands, numbers, dtypes, out, variants, *rest, symbol=symbol, unfit=unfit
+        )
+
+    kinds = ["Tensor"] * count + ["Scalar"] * (len(names) - count)
+    declared = [*map(" ".join, zip(kinds, names)), "str? variant", "bool explain"]
+    return Registered(
+        symbol,
+        ", ".join(declared[: len(names) + options]),
+        launch,
+        lambda *args: fake(*args[:count]),
+        gradients=gradients,
+        label=op,
+    )
 
 
 def _in_order(
@@ -89,8 +109,7 @@ def _in_order(
 
 def fake(*tensors: Tensor) -> Tensor:
     """The empty result for operands of fake memory."""
-    dtype = torch.result_type(*tensors) if len(tensors) == 2 else promoted(*tensors)
-    return empty(broadcast(*tensors), dtype, *tensors)
+    return empty(broadcast(*tensors), result_type(*tensors), *tensors)
 
 
 def variants_of(signature: Signature) -> _rungs.Variants:
@@ -102,7 +121,7 @@ def _python_signature(signature: Signature) -> inspect.Signature:
     kinds = inspect.Parameter
     positional = {
         **dict.fromkeys(signature.operands, "Tensor"),
-        **dict.fromkeys(signature.numbers, "int | float"),
+        **dict.fromkeys(signature.numbers, signature.number),
     }
     options: dict[str, tuple[str, Any]] = {
         "out": ("Tensor | None", None),
@@ -131,35 +150,42 @@ def pointwise(
     variants: _rungs.Variants,
     variant: str | None = None,
     explain: bool = False,
+    *,
+    symbol: str = "",
+    unfit: str = "",
 ) -> Tensor:
-    """An op of one or two tensors and perhaps numbers, by its default kernel or one of
-    ``variants``, which are rungs."""
+    """An op of tensors and perhaps numbers, by its default kernel, launched by ``symbol`` if that
+    is not the op's name, or one of ``variants``, which are rungs and take no ``unfit`` calls."""
     tensors = {n: _arguments.check_tensor(op, n, t, dtypes) for n, t in operands.items()}
-    if len(tensors) == 2:
-        tensors = dict(zip(tensors, on_one_device(*tensors.values())))
-    first, *rest = tensors.values()
-    dtype = torch.result_type(first, rest[0]) if rest else first.dtype
+    if len(tensors) > 1:
+        tensors = on_one_device(tensors)
+    dtype = result_type(*tensors.values())
     scalars = [
         _launch.scalar(_arguments.check_number(op, name, number, dtype))
         for name, number in numbers.items()
     ]
     out = output(op, tensors, dtype, out)
-    rung = _rungs.chosen(op, variant, explain, variants, {**tensors, "out": out})
+    rung = _rungs.chosen(op, variant, explain, variants, {**tensors, "out": out}, unfit)
     if rung is not None:
         _rungs.launch(stem, op, rung, tensors, list(tensors.values()), (out,), *scalars)
         return out
     described = views(out, tensors)
     arguments = [described[name] for name in (*tensors, "out")]
-    return run(stem, op, out, tensors, *arguments, *scalars)
+    return run(stem, symbol or op, out, tensors, *arguments, *scalars)
 
 
-def on_one_device(x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
-    """A 0-d CPU tensor follows the other one to its GPU."""
-    if x.is_cuda and y.is_cpu and y.dim() == 0:
-        y = y.to(x.device)
-    elif y.is_cuda and x.is_cpu and x.dim() == 0:
-        x = x.to(y.device)
-    return x, y
+def on_one_device(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+    """The tensors; those on the CPU without dimensions follow the others to their GPU."""
+    for t in tensors.values():
+        if t.is_cuda:
+            scalars = {n: s for n, s in tensors.items() if s.is_cpu and s.dim() == 0}
+            return {**tensors, **{name: s.to(t.device) for name, s in scalars.items()}}
+    return tensors
+
+
+def result_type(*tensors: Tensor) -> torch.dtype:
+    """The dtype that torch promotes to; of three tensors, to which it promotes floats."""
+    return torch.result_type(*tensors) if len(tensors) == 2 else promoted(*tensors)
 
 
 def output(op: str, tensors: dict[str, Tensor], dtype: torch.dtype, out: Any) -> Tensor:

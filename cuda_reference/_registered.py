@@ -296,4 +296,4 @@ def broadcast(*tensors: Tensor) -> tuple[Any, ...]:
 def promoted(*tensors: Tensor) -> torch.dtype:
     """torch.result_type of floats: those without dimensions count where all are so."""
     counting = [t for t in tensors if t.dim()] or list(tensors)
-    return functools.reduce(torch.promote_types, (t.dtype for t in counting))
+    return functools.reduce(torch.promote_types, {t.dtype for t in counting})

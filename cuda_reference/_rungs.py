@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import ctypes
 import functools
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -60,12 +60,12 @@ def misfit(
     variant: str,
     dtypes: Sequence[torch.dtype],
     tensors: Mapping[str, Tensor],
-    numbers: Collection[str] = (),
+    unfit: str = "",
 ) -> str:
-    """Why a variant that takes such dtypes does not take these tensors, and the names of operands
-    that are numbers; or nothing."""
-    for name in numbers:
-        return f"takes tensors, but '{name}' is a number"
+    """Why a variant that takes such dtypes does not take these tensors; or nothing. ``unfit`` is
+    why no rung takes the call."""
+    if unfit:
+        return unfit
     first = next(iter(tensors.values()))
     for name, t in tensors.items():
         if t.dtype not in dtypes:
@@ -94,11 +94,11 @@ def _unaligned(tensors: Mapping[str, Tensor]) -> str:
     return ""
 
 
-def best(variants: Variants, tensors: Mapping[str, Tensor], numbers: Collection[str]) -> Choice:
+def best(variants: Variants, tensors: Mapping[str, Tensor], unfit: str = "") -> Choice:
     """The rung that "auto" takes for the tensors, the result among them."""
     reasons: list[str] = []
     for name in BEST:
-        reason = misfit(name, variants[name], tensors, numbers)
+        reason = misfit(name, variants[name], tensors, unfit)
         if not reason and name == PACKED:
             reason = _unaligned(tensors)
         if not reason:
@@ -114,7 +114,7 @@ def chosen(
     explain: bool,
     variants: Variants,
     tensors: Mapping[str, Tensor],
-    numbers: Collection[str] = (),
+    unfit: str = "",
 ) -> str | None:
     """The variant that runs, of those of an op: what was asked for, or what "auto" takes; None is
     the plain kernel. With ``explain`` a line about "auto" is printed.
@@ -125,7 +125,7 @@ def chosen(
     """
     check_flag(op, "explain", explain)
     if variant == AUTO and variants:
-        choice = best(variants, tensors, numbers)
+        choice = best(variants, tensors, unfit)
         if explain:
             print(choice.told(op))
         return choice.rung
@@ -134,7 +134,7 @@ def chosen(
     if variant is None:
         return None
     check_choice(op, "variant", variant, (*variants, *([AUTO] if variants else [])))
-    if reason := misfit(variant, variants[variant], tensors, numbers):
+    if reason := misfit(variant, variants[variant], tensors, unfit):
         raise ValueError(f"{op}(): variant '{variant}' {reason}")
     return variant
 

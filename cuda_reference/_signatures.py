@@ -14,6 +14,9 @@ A second launcher beside it, of the same tensors and numbers, says that it has r
     extern "C" int relu_scale_add_rung(const Call* call, const void* x, const void* y, void* out,
                                        Scalar scale, cudaStream_t stream)
 
+And a launcher relu_scale_add_tensor, of the tensors x, y and scale, says that its number may be a
+tensor, too.
+
 This module imports nothing but Python's own, so that stubs can be written without torch.
 """
 
@@ -24,17 +27,18 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 _SUFFIX = "_rung"
+TENSOR = "_tensor"
 _LAUNCHER = re.compile(r'^extern "C"\s+int\s+(\w+)\s*\(([^)]*)\)\s*\{(.*?)^\}', re.M | re.S)
 _PARAMETERS = re.compile(
-    r"((?:const Tensor\* \w+, ){1,2})const Tensor\* out, ((?:Scalar \w+, )*)cudaStream_t stream"
+    r"((?:const Tensor\* \w+, ){1,3})const Tensor\* out, ((?:Scalar \w+, )*)cudaStream_t stream"
 )
 _RUNG = re.compile(
     r"const Call\* call, ((?:const void\* \w+, ){1,2})void\* out, "
     r"((?:Scalar \w+, )*)cudaStream_t stream"
 )
 _EXPECTED = (
-    "(const Tensor* <operand>, [const Tensor* <operand>,] const Tensor* out, [Scalar <number>, …] "
-    "cudaStream_t stream); other launchers need a cuda_reference/ops/<op>.py"
+    "(const Tensor* <operand>, [const Tensor* <operand>, …] const Tensor* out, "
+    "[Scalar <number>, …] cudaStream_t stream); other launchers need a cuda_reference/ops/<op>.py"
 )
 
 
@@ -44,11 +48,12 @@ class Signature:
 
     Attributes:
         op: its name, and the launcher's.
-        operands: the tensors, one or two.
+        operands: the tensors, one to three.
         numbers: the Python numbers after them.
         floating: whether it takes floating dtypes only.
         formula: from the comment, or empty.
         rungs: whether it has them.
+        of_tensors: whether each of the numbers may be a tensor.
     """
 
     op: str
@@ -57,6 +62,12 @@ class Signature:
     floating: bool
     formula: str
     rungs: bool = False
+    of_tensors: bool = False
+
+    @property
+    def number(self) -> str:
+        """The annotation of a number."""
+        return "Tensor | int | float" if self.of_tensors else "int | float"
 
     @property
     def docstring(self) -> str:
@@ -78,14 +89,32 @@ def signatures(source: Path) -> list[Signature]:
         raise ImportError(f'{source}: expected every extern "C" to be int <op>{_EXPECTED}')
     rungs = {op: parameters for op, parameters, _ in launchers if op.endswith(_SUFFIX)}
     plain = [launcher for launcher in launchers if launcher[0] not in rungs]
-    declared = [_signature(source, text, *launcher) for launcher in plain]
-    with_rungs = [replace(each, rungs=each.op + _SUFFIX in rungs) for each in declared]
-    for each in with_rungs:
+    declared = {each[0]: _signature(source, text, *each) for each in plain}
+    forms = {op for op in declared if op.endswith(TENSOR) and op[: -len(TENSOR)] in declared}
+    ops = [
+        replace(each, rungs=op + _SUFFIX in rungs, of_tensors=op + TENSOR in forms)
+        for op, each in declared.items()
+        if op not in forms
+    ]
+    for each in ops:
         if each.rungs:
             _same_parameters(source, each, rungs.pop(each.op + _SUFFIX))
+        if each.of_tensors:
+            _same_names(source, each, declared[each.op + TENSOR])
     if rungs:
         raise ImportError(f"{source}: {', '.join(rungs)} is a launcher of rungs of no op")
-    return with_rungs
+    return ops
+
+
+def _same_names(source: Path, op: Signature, form: Signature) -> None:
+    """Refuse a launcher for tensors in place of numbers that takes other things than the op, or in
+    another order, or other dtypes."""
+    every = (*op.operands, *op.numbers)
+    if (form.operands, form.numbers, form.floating) != (every, (), op.floating):
+        raise ImportError(
+            f"{source}: {form.op} takes {form.operands} and numbers {form.numbers}, expected the "
+            f"tensors {every} and no numbers, and the dtypes of {op.op}"
+        )
 
 
 def _same_parameters(source: Path, op: Signature, parameters: str) -> None:

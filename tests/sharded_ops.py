@@ -84,6 +84,19 @@ def elementwise() -> list[Case]:
     case("square_backward", tk.square_backward, two, (P, R), P)
     case("square_backward", tk.square_backward, two, (R, P), P)
     case("relu_scale_backward", lambda x, y: tk.relu_scale_backward(x, y, 2), two, (P, R), P)
+    for p, q in ((S0, S0), (S1, R), (R, R)):
+        case("relu_scale_tensor", tk.relu_scale, (square, (5, 1)), (p, q), p)
+        case(
+            "relu_scale_add_tensor",
+            tk.relu_scale_add,
+            (square, row, (5, 1)),
+            (p, S0 if p == S1 else R, q),
+            p,
+        )
+    case("relu_scale_tensor", tk.relu_scale, two, (R, P), P)
+    case("relu_scale_tensor", tk.relu_scale, two, (P, R), ANY, moves=True)
+    for given in ((P, R, R), (R, R, P)):
+        case("relu_scale_backward_tensor", tk.relu_scale_backward, (square, *two), given, P)
     for name, unary in {
         "add_scalar": lambda x: tk.add(x, 3),
         "add_to_scalar": lambda y: tk.add(3, y, alpha=-3),

@@ -24,6 +24,7 @@ from compare.cases import CPU, DTYPES, FLOATS, INTEGERS, Arguments, Case
 from compare.ops import SPECS
 from compare.specs import Elementwise
 from compare.specs.activations import ACTIVATIONS
+from compare.specs.elementwise import result_type
 
 # ---- tensors ----
 
@@ -183,6 +184,8 @@ class Call:
         """The nearest case of compare's, for what the spec tells by it."""
         x, *others = self.args
         options = {k: v for k, v in self.options.items() if not isinstance(v, TensorSpec)}
+        if isinstance(self.options.get("scale"), TensorSpec):
+            options["scale"] = "strided"
         if not isinstance(x, TensorSpec):
             x, others, options["x"] = others[0], [], "scalar"
         out = self.out if isinstance(self.out, TensorSpec) else x
@@ -241,22 +244,24 @@ def elementwise_calls(draw: st.DrawFn, op: str) -> Call:
     assert isinstance(spec, Elementwise)
     binary = not spec.unary
     dtype = st.sampled_from(spec.dtypes)
-    x_shape, *others = draw(_shapes(2 if binary else 1))
+    scaled = "scale_dtype" in spec.options and draw(st.booleans())
+    x_shape, *others = draw(_shapes(1 + binary + scaled))
     x = draw(tensors(x_shape, draw(dtype)))
     args: list[Any] = [x]
     if op == "add" and draw(st.integers(0, 4)) == 4:
         args.insert(draw(st.integers(0, 1)), draw(_addends(x.dtype)))
     elif binary:
         args.append(draw(tensors(others[0], draw(st.just(x.dtype) | dtype))))
-    meta, _ = Call(op, tuple(args)).arguments(torch.device("meta"))
-    result = torch.result_type(*meta) if binary else meta[0].dtype
     numbered = args[0] is not x
+    scale = [draw(tensors(others[-1], draw(st.just(x.dtype) | dtype)))] if scaled else []
+    meta, _ = Call(op, (*args, *scale)).arguments(torch.device("meta"))
+    result = result_type(*meta)
     shape = torch.broadcast_shapes(*(m.shape for m in meta if isinstance(m, Tensor)))
     options = {}
     if op == "add" and draw(st.booleans()):
         options["alpha"] = draw(_numbers(result))
     for number in spec.numbers:
-        options[number] = draw(_numbers(result))
+        options[number] = scale[0] if scaled else draw(_numbers(result))
     name = str(result).removeprefix("torch.")
     outs = st.none() | tensors(tuple(shape), name, written=True)
     if not numbered and x.shape == tuple(shape) and x.dtype == name and not x.overlaps:

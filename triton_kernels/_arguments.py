@@ -7,6 +7,7 @@ devices and memory.
 
 from __future__ import annotations
 
+import functools
 import math
 import numbers
 import operator
@@ -159,6 +160,20 @@ def join_scalar_tensor(x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
     return x, y
 
 
+def on_one_device(*tensors: Tensor) -> tuple[Tensor, ...]:
+    """The same of any number of tensors."""
+    device = next((t.device for t in tensors if t.device.type != "cpu"), tensors[0].device)
+    lone = [t.dim() == 0 and t.device.type == "cpu" for t in tensors]
+    return tuple(t.to(device) if alone else t for t, alone in zip(tensors, lone))
+
+
+def promoted(*tensors: Any, ranks: Sequence[int] = ()) -> torch.dtype:
+    """torch.result_type of floating tensors: those without dimensions count where all are so."""
+    ranks = ranks or [t.dim() for t in tensors]
+    counting = [t for t, rank in zip(tensors, ranks) if rank] or tensors
+    return functools.reduce(torch.promote_types, {t.dtype for t in counting})
+
+
 def refuse_gradients(op: str, why: str, values: Iterable[tuple[str, Any]]) -> None:
     """Refuse the tensors of these names that require grad, in words of the caller's."""
     for name, t in values:
@@ -188,6 +203,19 @@ def broadcast(op: str, x: Tensor, y: Tensor, names: Sequence[str] = ("x", "y")) 
                 f"{tuple(y.shape)} do not broadcast"
             )
     return torch.Size(sizes)
+
+
+def broadcast_all(op: str, names: Sequence[str], tensors: Sequence[Tensor]) -> torch.Size:
+    """The shape that all broadcast to."""
+    shapes = [t.shape for t in tensors]
+    if all(shape == shapes[0] for shape in shapes):
+        return shapes[0]
+    try:
+        return torch.broadcast_shapes(*shapes)
+    except RuntimeError:
+        each = [f"'{name}' {tuple(shape)}" for name, shape in zip(names, shapes)]
+        listed = f"{', '.join(each[:-1])} and {each[-1]}"
+        raise RuntimeError(f"{op}(): the shapes of {listed} do not broadcast") from None
 
 
 def check_out(

@@ -15,6 +15,7 @@ _elementwise_kernels.py.
 from __future__ import annotations
 
 import functools
+import itertools
 import math
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -50,13 +51,13 @@ NARROW = 8  # or of the second one, at most
 SPARE = 16  # of what is cut so much may hang over, one in SPARE
 SHORTEST = 32  # elements of a tile's row where longer ones hang over; rows up to it are walked
 
-Dims = tuple[tuple[int, ...], ...]  # (size, stride of x, of y, of out) of each, innermost first
+Dims = tuple[tuple[int, ...], ...]  # (size, stride of x, y, s, out) of each, innermost first
 Walk = tuple[int | None, ...]  # as _walked takes it
 NONE = None, None, None  # in place of a divisor
 Units = tuple[int, int]
 ALL: Units = 16, 16
 ONCE: Walk = (*NONE, None, *NONE, None, None)
-Y_VALUE, S = 3, 4  # which of the kernels' arguments are numbers
+Y_VALUE, S_VALUE = 4, 5  # which of the kernels' arguments are numbers
 
 
 def compute_type(dtype: torch.dtype) -> Any:
@@ -134,7 +135,7 @@ def apply(
     how: Configuration,
     x: Tensor,
     y: Tensor | int | float | None,
-    s: int | float,
+    s: Tensor | int | float,
     out: Tensor,
 ) -> Tensor:
     """out = element(x, y, s), elementwise; operands broadcast to ``out``.
@@ -146,26 +147,29 @@ def apply(
     if n == 0:
         return out
     y_tensor, y_value = (y, 0) if y is None or isinstance(y, Tensor) else (None, y)
+    s_tensor, s_value = (s, 0) if isinstance(s, Tensor) else (None, s)
     if out.dtype is torch.float64:
-        y_value, s = as_argument(y_value, torch.float64), as_argument(s, torch.float64)
+        y_value, s_value = as_argument(y_value, torch.float64), as_argument(s_value, torch.float64)
     keys = (
         specialization_key(x),
         specialization_key(y_tensor),
+        specialization_key(s_tensor),
         specialization_key(out),
         specialization_key(y_value),
-        specialization_key(s),
+        specialization_key(s_value),
     )
-    alike = _alike(x, y_tensor, out)
+    alike = _alike(x, y_tensor, s_tensor, out)
+    row = None if alike or s_tensor is not None or n >= 2**31 else y_tensor
     rest: tuple[Any, ...]
-    if not alike and y_tensor is not None and n < 2**31 and _row(x, y_tensor, out):
-        launch, walk = _along_row(how, y_tensor.numel(), divisibility(n), keys)
-        programs, rest = cdiv(n, how.block * VECTORS), (n, ONCE, walk)
-    elif not alike and (dims := _dims(x, y_tensor, out)):
+    if row is not None and _row(x, row, out):
+        launch, walk = _along_row(how, row.numel(), divisibility(n), keys)
+        programs, rest = cdiv(n, how.block * VECTORS), (n, ONCE, walk, ONCE)
+    elif not alike and (dims := _dims(x, y_tensor, s_tensor, out)):
         launch, programs, rest = _prepared(how, n, dims, keys)
     else:
         launch = _dense(how, divisibility(n), keys)
-        programs, rest = cdiv(n, how.block), (n, ONCE, ONCE)
-    launch(out.device, x, y_tensor, out, y_value, s, *rest, grid=(programs, 1, 1))
+        programs, rest = cdiv(n, how.block), (n, ONCE, ONCE, ONCE)
+    launch(out.device, x, y_tensor, s_tensor, out, y_value, s_value, *rest, grid=(programs, 1, 1))
     return out
 
 
@@ -173,7 +177,11 @@ def apply(
 def _dense(how: Configuration, counted: int, keys: tuple[Any, ...]) -> Launch:
     """The launch for arguments of these keys that one dense walk goes through, of any number of
     elements whose divisibility is ``counted``."""
-    return Launch(flat_kernel, (), BLOCK=how.block, X_UNITS=ALL, Y_UNITS=ALL, **how.meta)
+    return Launch(flat_kernel, (), BLOCK=how.block, **_named_units(ALL, ALL, ALL), **how.meta)
+
+
+def _named_units(x: Units, y: Units, s: Units) -> dict[str, Units]:
+    return {"X_UNITS": x, "Y_UNITS": y, "S_UNITS": s}
 
 
 @functools.lru_cache(REMEMBERED)
@@ -183,8 +191,8 @@ def _along_row(
     """The launch for arguments of these keys, of which y is a row of so many elements that comes
     again and again, and y's walk: what :func:`_prepared` gives, for less of the host's time."""
     walk = (*divisor(size), 1, *NONE, None, None)
-    kinds = (counted, *ONCE, *map(_kind, walk))
-    return _walking(how, ALL, (math.gcd(16, size), 16), kinds, keys), walk
+    kinds = (counted, *ONCE, *map(_kind, walk), *ONCE)
+    return _walking(how, (ALL, (math.gcd(16, size), 16), ALL), kinds, keys), walk
 
 
 @functools.lru_cache(REMEMBERED)
@@ -195,10 +203,9 @@ def _prepared(
     s."""
     walks = _walks(n, dims, how.block * VECTORS)
     if walks:
-        (x_walk, x_units), (y_walk, y_units) = walks
-        numbers = n, *x_walk, *y_walk
-        launch = _walking(how, x_units, y_units, tuple(map(_kind, numbers)), keys)
-        return launch, cdiv(n, how.block * VECTORS), (n, x_walk, y_walk)
+        each, units = zip(*walks)
+        launch = _walking(how, units, tuple(map(_kind, (n, *itertools.chain(*each)))), keys)
+        return launch, cdiv(n, how.block * VECTORS), (n, *each)
     two_squares = how.block == THREADS * 8  # of 16 bits, which were measured
     grid, constants, arguments = tiled(dims, how.block * VECTORS, two_squares)
     return Launch(tiled_kernel, grid, **constants, **how.meta), *grid, arguments
@@ -211,15 +218,14 @@ def _kind(number: int | None) -> int | None:
 @functools.lru_cache(REMEMBERED)
 def _walking(
     how: Configuration,
-    x_units: Units,
-    y_units: Units,
+    units: tuple[Units, Units, Units],
     kinds: tuple[int | None, ...],
     keys: tuple[Any, ...],
 ) -> Launch:
     """The launch of walks whose numbers are of these kinds, of any number of elements: what comes
     in a new shape every time need not ask Triton for its kernel."""
     block = how.block * VECTORS
-    return Launch(flat_kernel, (), BLOCK=block, X_UNITS=x_units, Y_UNITS=y_units, **how.meta)
+    return Launch(flat_kernel, (), BLOCK=block, **_named_units(*units), **how.meta)
 
 
 def tiled(
@@ -243,20 +249,20 @@ def tiled(
 
 
 def _walks(n: int, dims: Dims, block: int) -> tuple[tuple[Walk, Units], ...]:
-    """How x and y walk through a dense output in blocks, for flat_kernel; none where tiles are
+    """How x, y and s walk through a dense output in blocks, for flat_kernel; none where tiles are
     needed, or do better: they read once what repeats itself along rows that fill them."""
     size = dims[0][0]
     if size >= block and size % 16 == 0 and 0 in dims[0]:
         return ()
     dense = 1
-    for size, _, _, step in dims:
+    for size, *_, step in dims:
         if step != dense:
             return ()
         dense *= size
     if n >= 2**31:
         return ()
-    x, y = _walk(dims, 1), _walk(dims, 2)
-    return (x, y) if x and y else ()
+    walks = [_walk(dims, operand) for operand in (1, 2, 3)]
+    return tuple(walk for walk in walks if walk) if all(walks) else ()
 
 
 def _walk(dims: Dims, operand: int) -> tuple[Walk, Units] | None:
@@ -266,7 +272,7 @@ def _walk(dims: Dims, operand: int) -> tuple[Walk, Units] | None:
     neighbours are not the output's in rows longer than SHORTEST: there a block of the output has
     so little of each of the operand's rows that tiles do better.
     """
-    merged = coalesced([(dim[0], dim[operand], dim[3]) for dim in dims])
+    merged = coalesced([(dim[0], dim[operand], dim[-1]) for dim in dims])
     if len(merged) == 1 and merged[0][1] == 1:
         return ONCE, ALL
     sizes, strides, _ = zip(*merged)
@@ -358,7 +364,7 @@ def cut(size: int, most: int, spare: int = SPARE) -> int:
     return best
 
 
-def _alike(x: Tensor, y: Tensor | None, out: Tensor) -> bool:
+def _alike(x: Tensor, y: Tensor | None, s: Tensor | None, out: Tensor) -> bool:
     """Whether all are contiguous and of one shape: what most calls are, told quickly."""
     shape = out.shape
     return (
@@ -366,6 +372,7 @@ def _alike(x: Tensor, y: Tensor | None, out: Tensor) -> bool:
         and x.is_contiguous()
         and out.is_contiguous()
         and (y is None or (y.shape == shape and y.is_contiguous()))
+        and (s is None or (s.shape == shape and s.is_contiguous()))
     )
 
 
@@ -383,14 +390,14 @@ def _row(x: Tensor, y: Tensor, out: Tensor) -> bool:
     )
 
 
-def _dims(x: Tensor, y: Tensor | None, out: Tensor) -> Dims:
-    """The coalesced dimensions of x, y and out; none where one dense walk goes through all."""
+def _dims(x: Tensor, y: Tensor | None, s: Tensor | None, out: Tensor) -> Dims:
+    """The coalesced dimensions of x, y, s and out, as which those lie that are not there; none
+    where one dense walk goes through all."""
     shape, strides = out.shape, out.stride()
-    x_strides = x.stride() if x.shape == shape else x.expand(shape).stride()
-    if y is None:
-        y_strides = strides
-    else:
-        y_strides = y.stride() if y.shape == shape else y.expand(shape).stride()
-    dims = coalesced(list(zip(shape, x_strides, y_strides, strides)))
+    lying = [
+        strides if t is None else t.stride() if t.shape == shape else t.expand(shape).stride()
+        for t in (x, y, s)
+    ]
+    dims = coalesced(list(zip(shape, *lying, strides)))
     dense = len(dims) == 1 and all(stride == 1 for stride in dims[0][1:])
     return () if dense else tuple(dims)

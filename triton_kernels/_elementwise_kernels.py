@@ -108,13 +108,15 @@ def _walked(start, lane, walk, UNITS: tl.constexpr):
 def _flat_block(
     x_ptr,
     y_ptr,
+    s_ptr,
     out_ptr,
     y_value,
-    s,
+    s_value,
     start,
     left,
     x_walk,
     y_walk,
+    s_walk,
     ELEMENT: tl.constexpr,
     HAS_Y: tl.constexpr,
     HAS_S: tl.constexpr,
@@ -122,6 +124,7 @@ def _flat_block(
     BLOCK: tl.constexpr,
     X_UNITS: tl.constexpr,
     Y_UNITS: tl.constexpr,
+    S_UNITS: tl.constexpr,
     ACT: tl.constexpr = None,
 ):
     """The elements from ``start`` on, of which ``left`` are there; None is all."""
@@ -139,20 +142,27 @@ def _flat_block(
     else:
         y = tl.load(y_ptr + _walked(start, lane, y_walk, Y_UNITS), mask=mask, other=other)
         y = promoted(y, RESULT, C)
-    out = applied(x, y, scalar_value(s, C), ELEMENT, HAS_Y, HAS_S, ACT)
+    if s_ptr is None:
+        s = scalar_value(s_value, C)
+    else:
+        s = tl.load(s_ptr + _walked(start, lane, s_walk, S_UNITS), mask=mask, other=other)
+        s = promoted(s, RESULT, C)
+    out = applied(x, y, s, ELEMENT, HAS_Y, HAS_S, ACT)
     tl.store(out_ptr + start + lane, tl.cast(out, RESULT), mask=mask)
 
 
-@triton.jit(do_not_specialize=["y_value", "s"], repr=_named("flat"))
+@triton.jit(do_not_specialize=["y_value", "s_value"], repr=_named("flat"))
 def flat_kernel(
     x_ptr,
     y_ptr,
+    s_ptr,
     out_ptr,
     y_value,
-    s,
+    s_value,
     n,
     x_walk,
     y_walk,
+    s_walk,
     ELEMENT: tl.constexpr,
     HAS_Y: tl.constexpr,
     HAS_S: tl.constexpr,
@@ -160,24 +170,26 @@ def flat_kernel(
     BLOCK: tl.constexpr,
     X_UNITS: tl.constexpr,
     Y_UNITS: tl.constexpr,
+    S_UNITS: tl.constexpr,
     ACT: tl.constexpr = None,
 ):
-    """out[i] = ELEMENT(x[i], y[i], s) for i < n, less y and s where the formula has none. y_ptr is
-    None where y is the scalar y_value. An operand that lies otherwise than the output says how by
-    its walk and units, as _walked takes them. A formula of an activation is ELEMENT(x, y, ACT).
+    """out[i] = ELEMENT(x[i], y[i], s[i]) for i < n, less y and s where the formula has none. y_ptr
+    is None where y is the scalar y_value, and s_ptr where s is s_value. An operand that lies
+    otherwise than the output says how by its walk and units, as _walked takes them. A formula of an
+    activation is ELEMENT(x, y, ACT).
 
     Only the last block has a mask: under one, accesses are wide only if n is a multiple of them.
     """
     start = tl.program_id(0).to(tl.int64) * BLOCK
     if start + BLOCK <= n:
         _flat_block(
-            x_ptr, y_ptr, out_ptr, y_value, s, start, None, x_walk, y_walk,
-            ELEMENT, HAS_Y, HAS_S, C, BLOCK, X_UNITS, Y_UNITS, ACT,
+            x_ptr, y_ptr, s_ptr, out_ptr, y_value, s_value, start, None, x_walk, y_walk, s_walk,
+            ELEMENT, HAS_Y, HAS_S, C, BLOCK, X_UNITS, Y_UNITS, S_UNITS, ACT,
         )  # fmt: skip
     else:
         _flat_block(
-            x_ptr, y_ptr, out_ptr, y_value, s, start, n - start, x_walk, y_walk,
-            ELEMENT, HAS_Y, HAS_S, C, BLOCK, X_UNITS, Y_UNITS, ACT,
+            x_ptr, y_ptr, s_ptr, out_ptr, y_value, s_value, start, n - start, x_walk, y_walk,
+            s_walk, ELEMENT, HAS_Y, HAS_S, C, BLOCK, X_UNITS, Y_UNITS, S_UNITS, ACT,
         )  # fmt: skip
 
 
@@ -271,17 +283,19 @@ def indices(i0, j0, k0, BLOCK_I: tl.constexpr, BLOCK_J: tl.constexpr, BLOCK_K: t
     return i, j, k
 
 
-@triton.jit(do_not_specialize=["y_value", "s"], repr=_named("tiled"))
+@triton.jit(do_not_specialize=["y_value", "s_value"], repr=_named("tiled"))
 def tiled_kernel(
     x_ptr,
     y_ptr,
+    s_ptr,
     out_ptr,
     y_value,
-    s,
+    s_value,
     outer,
     sizes,
     x_strides,
     y_strides,
+    s_strides,
     out_strides,
     ELEMENT: tl.constexpr,
     HAS_Y: tl.constexpr,
@@ -313,7 +327,14 @@ def tiled_kernel(
             y_ptr, i0, j0, k0, outer, sizes, y_strides, UNITS, 4, NDIM, BLOCK_I, BLOCK_J, BLOCK_K
         )
         y = tl.broadcast_to(promoted(y, RESULT, C), [BLOCK_K, BLOCK_J, BLOCK_I])
-    out = applied(x, y, scalar_value(s, C), ELEMENT, HAS_Y, HAS_S, ACT)
+    if s_ptr is None:
+        s = scalar_value(s_value, C)
+    else:
+        s = part(
+            s_ptr, i0, j0, k0, outer, sizes, s_strides, UNITS, 6, NDIM, BLOCK_I, BLOCK_J, BLOCK_K
+        )
+        s = tl.broadcast_to(promoted(s, RESULT, C), [BLOCK_K, BLOCK_J, BLOCK_I])
+    out = applied(x, y, s, ELEMENT, HAS_Y, HAS_S, ACT)
     i, j, k = indices(i0, j0, k0, BLOCK_I, BLOCK_J, BLOCK_K)
-    offset, mask = located(i, j, k, outer, sizes, out_strides, UNITS, 6, NDIM)
+    offset, mask = located(i, j, k, outer, sizes, out_strides, UNITS, 8, NDIM)
     tl.store(out_ptr + offset, tl.cast(out, RESULT), mask=mask)

@@ -32,11 +32,12 @@ def define(
 
     Args:
         name: the op's name in the namespace.
-        parameters: "Tensor x[, Tensor y or Scalar y][, Scalar factor]", with the op's own names; or
-            "Tensor x, Tensor y, str act" of a name in ACTIVATIONS.
+        parameters: "Tensor x[, Tensor y or Scalar y][, Tensor s or Scalar s]", with the op's own
+            names; or "Tensor x, Tensor y, str act" of a name in ACTIVATIONS. Of three tensors all
+            are floating.
         element: the formula, a jit function of these operands in this order: ELEMENT(x),
-            ELEMENT(x, y), ELEMENT(x, factor), ELEMENT(x, y, factor) or ELEMENT(x, y, ACT), where
-            ACT is the activation for the result's dtype.
+            ELEMENT(x, y), ELEMENT(x, s), ELEMENT(x, y, s) or ELEMENT(x, y, ACT), where ACT is the
+            activation for the result's dtype.
         dtypes: what the operands may be.
         gradients, autocast: as :class:`Operator` takes them. Without gradients the op is
             forward-only: an input that requires grad is refused.
@@ -93,8 +94,9 @@ class Launcher:
         self._factor = len(operands) if kinds[-1] == "Scalar" else None
         self._chosen = len(operands) if kinds[-1] == "str" else None  # an activation's name
         self._second = operands[1] if len(operands) > 1 else None  # its kind
+        self._third = len(operands) > 2  # a tensor in place of the number
         # Which arguments are numbers, and as which of the kernel's they are passed on.
-        self.numbers = {} if self._factor is None else {self._factor: _elementwise.S}
+        self.numbers = {} if self._factor is None else {self._factor: _elementwise.S_VALUE}
         if self._second == "Scalar":
             self.numbers[1] = _elementwise.Y_VALUE
         # The argument that decides the result's dtype and is no tensor.
@@ -107,8 +109,14 @@ class Launcher:
         op, names = self._op, self._names
         x = _arguments.tensor(op, names[0], args[0], self._dtypes)
         y: Any = None
+        s: Any = 0
         shape, dtype = x.shape, x.dtype
-        if self._second == "Tensor":
+        if self._third:
+            y, s = (_arguments.tensor(op, names[i], args[i], self._dtypes) for i in (1, 2))
+            shape, dtype = self._result(x, y, s)
+            x, y, s = _arguments.on_one_device(x, y, s)
+            _arguments.same_device(op, **dict(zip(names, (x, y, s))))
+        elif self._second == "Tensor":
             y = _arguments.tensor(op, names[1], args[1], self._dtypes)
             if shape != y.shape or dtype != y.dtype or x.device != y.device:
                 dtype = torch.result_type(x, y)
@@ -119,13 +127,12 @@ class Launcher:
         elif self._second:
             y, dtype = args[1], _result_dtype(x, args[1])
             y = _arguments.number(op, names[1], int(y) if isinstance(y, bool) else y, dtype)
-        factor: int | float = 0
         if self._factor is not None:
-            factor = _arguments.number(op, names[self._factor], args[self._factor], dtype)
+            s = _arguments.number(op, names[self._factor], args[self._factor], dtype)
         if torch.is_grad_enabled() and (out is not None or variant is not None):
             none = f"a variant of {op} has no gradient"
             why = none if out is None else _arguments.NO_GRADIENT_WITH_OUT
-            _arguments.refuse_gradients(op, why, zip(names, (x, y)))
+            _arguments.refuse_gradients(op, why, zip(names, (x, y, s)))
         act = None
         if self._chosen is not None:
             act = checked_act(op, args[self._chosen])
@@ -140,30 +147,37 @@ class Launcher:
             if variant is not None and not _memory.there(out):
                 raise _memory.refusal(op, "the result", out)
         else:
-            inputs: dict[str, Tensor | None] = {names[0]: x}
-            if self._second == "Tensor":
-                inputs[names[1]] = y
+            given = zip(names, (x, y, s))
+            inputs: dict[str, Tensor | None] = {n: t for n, t in given if isinstance(t, Tensor)}
             _arguments.check_out(op, out, shape, dtype, x.device, inputs, in_place=True)
         pinned = None if variant is None else variant.elements_per_thread
         how = self._configurations.get((dtype, pinned, act))
         if how is None:
-            operands = self._second is not None, self._factor is not None
+            operands = self._second is not None, self._third or self._factor is not None
             chosen = ACTIVATIONS[act].forward_for(dtype, dtype) if act else None
             how = _elementwise.configuration(self._element, dtype, operands, pinned, chosen)
             self._configurations[dtype, pinned, act] = how
-        return _elementwise.apply(how, x, y, factor, out)
+        return _elementwise.apply(how, x, y, s, out)
+
+    def _result(self, *tensors: Tensor) -> tuple[torch.Size, torch.dtype]:
+        """The shape and dtype of the result of three tensors."""
+        shape = _arguments.broadcast_all(self._op, self._names, tensors)
+        return shape, _arguments.promoted(*tensors)
 
     def fake(self, x: Tensor, *others: Any) -> Tensor:
         """An empty result for the same arguments, without their checks."""
         shape, dtype = x.shape, x.dtype
-        if self._second:
+        if self._third:
+            shape, dtype = self._result(x, *others)
+        elif self._second:
             dtype = _result_dtype(x, others[0])
-        if self._second == "Tensor":
-            try:  # of symbolic sizes torch knows what may be asked
-                shape = torch.broadcast_shapes(shape, others[0].shape)
-            except RuntimeError:
-                shape = _arguments.broadcast(self._op, x, others[0], self._names)
-        return _elementwise.empty_result(shape, dtype, like=x)
+            if self._second == "Tensor":
+                try:  # of symbolic sizes torch knows what may be asked
+                    shape = torch.broadcast_shapes(shape, others[0].shape)
+                except RuntimeError:
+                    shape = _arguments.broadcast(self._op, x, others[0], self._names)
+        tensors = (t for t in (x, *others) if isinstance(t, Tensor))
+        return _elementwise.empty_result(shape, dtype, like=_arguments.on_one_device(*tensors)[0])
 
 
 def _result_dtype(x: Tensor, y: Any) -> torch.dtype:
@@ -185,9 +199,12 @@ def batched(
         if in_dims[i] is not None:
             t = args[i].movedim(in_dims[i], 0)
             moved[i] = t[(slice(None), *[None] * (max(ranks.values()) - ranks[i]))]
-    if len(at) == 2 and 0 in ranks.values():  # what has no dimension promotes less than the others
-        x, y = (args[i].flatten()[:1].sum() if not ranks[i] else moved[i] for i in at)
-        dtype = torch.result_type(x, y)
+    if len(at) > 1 and 0 in ranks.values():  # what has no dimension promotes less than the others
+        if len(at) == 2:
+            x, y = (args[i].flatten()[:1].sum() if not ranks[i] else moved[i] for i in at)
+            dtype = torch.result_type(x, y)
+        else:
+            dtype = _arguments.promoted(*(args[i] for i in at), ranks=[*ranks.values()])
         for i in at:
             moved[i] = moved[i].to(dtype)
     return operator(*moved), 0

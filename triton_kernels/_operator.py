@@ -50,7 +50,7 @@ class Gradient:
         formula: of the result's gradient and of the call's arguments, by name; an input tensor
             that no gradient reads is there as a :class:`TensorMeta`. Made of differentiable ops,
             so that there is a second derivative.
-        reads: the input tensors whose values the formula reads. They are all that is kept.
+        reads: the inputs whose values the formula reads: of the tensors they are all that is kept.
     """
 
     formula: Callable[[Tensor, Any], Tensor]
@@ -205,7 +205,8 @@ class Operator:
                         "gradient for it; call it under torch.no_grad(), or with a detached tensor"
                     )
             reads = {read for name in wanted for read in self.gradients[name].reads}
-            kept = self._kept[needed] = tuple(i for i, n in enumerate(self.names) if n in reads)
+            kept = tuple(i for i in self.tensors if self.names[i] in reads)
+            self._kept[needed] = kept
         rest = list(args)
         for i in self.tensors:
             rest[i] = None if i in kept else TensorMeta(args[i].shape, args[i].dtype)

@@ -19,7 +19,7 @@ from compare import cases
 from compare.case_options import FLOAT_DTYPE, LYING, choice
 from compare.cases import CPU, META, Arguments, Case, Level
 from compare.specs.activations import ACTIVATIONS
-from compare.specs.elementwise import Elementwise, compute_dtype, promoted
+from compare.specs.elementwise import Elementwise, compute_dtype, promoted, result_type
 from compare.specs.product_bounds import U_DOUBLE, U_FMA
 from compare.specs.products import activated
 from cuda_reference import _activations
@@ -30,12 +30,6 @@ RARE = ("special", "every")  # values
 SPRINKLED = (math.nan, math.inf, -math.inf, 0.0, -0.0, 1e-30)
 STRAIGHT = 1000.0  # from where on exp(−x) is 0 or infinite
 LAYERS = ((4096, 14336), (8192, 11008))  # tokens × hidden features of language models
-
-
-def result_type(*tensors: Tensor) -> torch.dtype:
-    """The dtype that torch promotes floats to: those without dimensions count where all are so."""
-    counting = [t for t in tensors if t.dim()] or tensors
-    return functools.reduce(torch.promote_types, (t.dtype for t in counting))
 
 
 def in_one(function: Callable[..., Any]) -> Callable[..., Tensor]:
@@ -125,10 +119,6 @@ class ActMul(Elementwise):
     def out_dtype(self, case: Case) -> torch.dtype:
         """Promoted as torch does."""
         return self.result_dtype(case, self.inputs(case, META))
-
-    def result_dtype(self, case: Case, arguments: Arguments) -> torch.dtype:
-        """Promoted as torch does."""
-        return result_type(*cases.tensors_of(arguments))
 
     def work(self, case: Case, dtype: torch.dtype, read: int, written: int) -> int:
         """Operands, steps and errors in float64, or of exact products the oracle's alone."""

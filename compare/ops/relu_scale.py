@@ -1,37 +1,134 @@
-"""relu_scale, relu_scale_add, and what both hand on to x."""
+"""relu_scale, relu_scale_add, and what both hand on to x: scale is a number or a tensor."""
 
 from __future__ import annotations
 
+import dataclasses
+import math
+from collections.abc import Callable, Iterator
+from typing import Any
+
 import torch
+from torch import Tensor
 
-from compare import numerics
-from compare.specs.elementwise import Elementwise, relu
+from compare import cases, numerics
+from compare.case_options import FLOAT_DTYPE, NUMBER, Option
+from compare.cases import CPU, Arguments, Case, Level
+from compare.specs.elementwise import Elementwise, compute_dtype, relu
 
-SCALES = {"scale": (0.1, -2)}
+# How a scale that is a tensor differs from x, or lies where it has x's shape.
+KINDS = ("0-d", "row", "column", "channel", "batch", *cases.LAYOUTS, *cases.OF_MODELS)
+
+
+def _scale(text: str) -> str | int | float:
+    return text if text in KINDS else NUMBER.read(text)
+
+
+class Scaled(Elementwise):
+    """An op with a scale. Its option is a number, or says what tensor it is."""
+
+    def __init__(self, name: str, summary: str, formula: Callable[..., Tensor], **more: Any):
+        super().__init__(name, summary, formula, numbers={"scale": (0.1, -2)}, **more)
+        scale = Option(f"{NUMBER.allowed}, or one of {', '.join(KINDS)}", _scale)
+        self.options = {**self.options, "scale": scale, "scale_dtype": FLOAT_DTYPE}
+
+    def inputs(self, case: Case, device: torch.device = CPU) -> Arguments:
+        """Those of any elementwise op; and a scale that is a tensor, of the case's values."""
+        options = dict(case.options)
+        kind, dtype = options.get("scale"), options.pop("scale_dtype", case.dtype)
+        args, options = super().inputs(dataclasses.replace(case, options=options), device)
+        if kind in KINDS:
+            values = "shuffled" if case.values == "every" else case.values
+            generator = torch.Generator().manual_seed(case.seed + 1)
+            scale = cases.random_values(
+                self.scale_shape(case), cases.DTYPES[dtype], values, generator, device
+            )
+            options["scale"] = cases.arrange(scale, kind)
+        return args, options
+
+    def scale_shape(self, case: Case) -> tuple[int, ...]:
+        """The shape of a scale that is a tensor."""
+        shape = case.shape
+        others = {"0-d": (), "row": shape[-1:], "column": (*shape[:-1], 1), "batch": (3, *shape)}
+        return {**others, "channel": (*shape[-3:-2], 1, 1)}.get(case.options["scale"], shape)
+
+    def refuses(self, case: Case) -> str:
+        """Sums that shall cancel, and the dtype of a number."""
+        if case.options.get("scale") in KINDS:
+            alone = case.values == "cancelling"
+            return "what cancels needs a number for scale" if alone else super().refuses(case)
+        return (
+            "a number has no scale_dtype"
+            if "scale_dtype" in case.options
+            else super().refuses(case)
+        )
+
+    def takes(self, side: str, variant: str | None, case: Case) -> bool:
+        """Rungs take numbers."""
+        number = case.options.get("scale") not in KINDS
+        return super().takes(side, variant, case) and (number or variant is None)
+
+    def work(self, case: Case, dtype: torch.dtype, read: int, written: int) -> int:
+        """A scale that is a tensor is one more operand."""
+        more = case.options.get("scale") in KINDS
+        return super().work(case, dtype, read, written) + more * written * (
+            compute_dtype(dtype).itemsize + 2
+        )
+
+    def cost(self, case: Case) -> tuple[int, int]:
+        """Every tensor moved once."""
+        flops, moved = super().cost(case)
+        if case.options.get("scale") in KINDS:
+            moved += math.prod(self.scale_shape(case)) * case.torch_dtype.itemsize
+        return flops, moved
+
+    def cases(self, dtype: str, level: Level) -> Iterator[Case]:
+        """Beside the usual ones: tensors for scale, in walks, tiles and rows read once."""
+        yield from super().cases(dtype, level)
+
+        def case(
+            shape: tuple[int, ...],
+            scale: str,
+            layout: str = "contiguous",
+            values: str = "normal",
+            **options: Any,
+        ) -> Case:
+            options = {"scale": scale, **options}
+            return Case(self.name, dtype, shape, layout, values, options=options)
+
+        other = "float16" if dtype == "float32" else "float32"
+        yield case((33, 129), "row", values="special")
+        yield case((33, 129), "contiguous", "transposed")
+        yield case((33, 129), "0-d", "inplace", scale_dtype="float64")
+        yield case((33, 129), "0-d", "transposed", scale_dtype="float64")
+        yield case((33, 48), "column", scale_dtype=other)
+        yield case((3, 4112), "row", "padded")
+        yield case((2, 70, 3, 5), "channel")
+        yield case((2, 3, 16, 257), "channel", "channels_last")
+        yield case((7, 13), "batch", values="special")
+        yield case((67, 133), "transposed")
+        yield case((1043,), "misaligned")
+
 
 SPECS = [
-    Elementwise(
+    Scaled(
         "relu_scale",
         "relu(x)·scale",
         lambda x, *, scale: relu(x) * scale,
-        numbers=SCALES,
         flops=2,
         eager=lambda x, *, scale: torch.relu(x) * scale,
     ),
-    Elementwise(
+    Scaled(
         "relu_scale_add",
         "relu(x)·scale + y",
         lambda x, y, *, scale: numerics.fma(relu(x), scale, y),
-        numbers=SCALES,
         flops=3,
         cancelling=True,
         eager=lambda x, y, *, scale: torch.relu(x) * scale + y,
     ),
-    Elementwise(
+    Scaled(
         "relu_scale_backward",
         "0 where x <= 0, else grad·scale",
         lambda grad, x, *, scale: torch.where(x <= 0, torch.zeros_like(x), grad * scale),
-        numbers=SCALES,
         flops=2,
         every="every x",
         sizes_timed=(1024, 4096),

@@ -5,6 +5,7 @@ Exact ops: both sides must give the oracle's bits.
 
 from __future__ import annotations
 
+import functools
 import inspect
 import math
 from collections.abc import Callable, Iterator, Mapping
@@ -26,6 +27,15 @@ ALL = FLOATS + INTEGERS
 def compute_dtype(result: torch.dtype) -> torch.dtype:
     """The type that the steps are computed in: float32 for the 16-bit floats, else the result's."""
     return torch.float32 if result in (torch.float16, torch.bfloat16) else result
+
+
+def result_type(*operands: Any) -> torch.dtype:
+    """The dtype that torch promotes to; of three tensors, which are floats, those without
+    dimensions count where all are so."""
+    if len(operands) == 2:
+        return torch.result_type(*operands)
+    counting = [t for t in operands if t.dim()] or operands
+    return functools.reduce(torch.promote_types, (t.dtype for t in counting))
 
 
 def promoted(t: Tensor | int | float, result: torch.dtype, like: Tensor) -> Tensor:
@@ -136,7 +146,7 @@ class Elementwise(Spec):
         named = [name for name in self.numbers if name not in numbers]
         numbers = {**dict(zip(named, operands[count:])), **numbers}
         x, *others = operands = operands[:count]
-        result = torch.result_type(x, *others) if others else x.dtype
+        result = result_type(x, *others, *cases.tensors_of(((), numbers)))
         factors = {name: promoted(number, result, x) for name, number in numbers.items()}
         return self.formula(*(promoted(t, result, x) for t in operands), **factors).to(result)
 
@@ -150,8 +160,8 @@ class Elementwise(Spec):
 
     def result_dtype(self, case: Case, arguments: Arguments) -> torch.dtype:
         """Promoted as torch does."""
-        operands = arguments[0][: len(self.operands)]
-        return operands[0].dtype if self.unary else torch.result_type(*operands)
+        args, options = arguments
+        return result_type(*args[: len(self.operands)], *cases.tensors_of(((), options)))
 
     def work(self, case: Case, dtype: torch.dtype, read: int, written: int) -> int:
         """Operands and steps in the compute type, numbers of what differs; with one rounding for
@@ -170,7 +180,10 @@ class Elementwise(Spec):
     def part(self, arguments: Arguments, along: int, start: int, size: int) -> Arguments:
         """A slice of every tensor that does not broadcast there."""
         shape, (args, options) = self.result_shape(arguments), arguments
-        return tuple(cases.narrowed(t, shape, along, start, size) for t in args), options
+        narrowed = functools.partial(
+            cases.narrowed, shape=shape, along=along, start=start, size=size
+        )
+        return tuple(map(narrowed, args)), {n: narrowed(t) for n, t in options.items()}
 
     # ---- rungs of the CUDA side ----
 

@@ -2,7 +2,7 @@
 // relu(x) is 0 where x < 0, else x: NaN stays NaN, −0 stays −0. Any layout, one thread an element.
 // relu_scale_backward: out = 0 where x <= 0, else grad·scale: the gradient of x. Where x is NaN it
 // is grad·scale, as in torch.
-// Each also in the rungs of rungs.cuh.
+// Each also in the rungs of rungs.cuh; and as <op>_tensor, of a scale that is a tensor.
 #include "rungs.cuh"
 
 template <class C>
@@ -39,6 +39,23 @@ extern "C" int relu_scale_rung(const Call* call, const void* x, void* out, Scala
 }
 
 template <class C>
+__global__ void relu_scale_tensor_kernel(Tensor x, Tensor scale, Tensor out, long long n) {
+  const long long i = global_thread();
+  if (i >= n) return;
+  const C a = promoted<C>(x, x.offset(i), out.dtype);
+  const C s = promoted<C>(scale, scale.offset(i), out.dtype);
+  store<C>(out, out.offset(i), relu(a) * s);
+}
+
+extern "C" int relu_scale_tensor(const Tensor* x, const Tensor* scale, const Tensor* out, cudaStream_t stream) {
+  const long long n = out->numel();
+  const Tensor xt = *x, st = *scale, ot = *out;
+  WITH_FLOATING_TYPE(out->dtype, LAUNCH(relu_scale_tensor_kernel<C>, blocks_for(n), THREADS, 0,
+                                       stream, xt, st, ot, n));
+  return cudaGetLastError();
+}
+
+template <class C>
 __global__ void relu_scale_add_kernel(Tensor x, Tensor y, Tensor out, Scalar scale, long long n) {
   const long long i = global_thread();
   if (i >= n) return;
@@ -68,6 +85,25 @@ struct ReluScaleAdd {
 extern "C" int relu_scale_add_rung(const Call* call, const void* x, const void* y, void* out, Scalar scale,
                                    cudaStream_t stream) {
   return launch_rung<ReluScaleAdd>(*call, {scale}, {{x, y}, {out}}, stream);
+}
+
+template <class C>
+__global__ void relu_scale_add_tensor_kernel(Tensor x, Tensor y, Tensor scale, Tensor out, long long n) {
+  const long long i = global_thread();
+  if (i >= n) return;
+  const C a = promoted<C>(x, x.offset(i), out.dtype);
+  const C b = promoted<C>(y, y.offset(i), out.dtype);
+  const C s = promoted<C>(scale, scale.offset(i), out.dtype);
+  store<C>(out, out.offset(i), fused(relu(a), s, b));
+}
+
+extern "C" int relu_scale_add_tensor(const Tensor* x, const Tensor* y, const Tensor* scale,
+                                     const Tensor* out, cudaStream_t stream) {
+  const long long n = out->numel();
+  const Tensor xt = *x, yt = *y, st = *scale, ot = *out;
+  WITH_FLOATING_TYPE(out->dtype, LAUNCH(relu_scale_add_tensor_kernel<C>, blocks_for(n), THREADS, 0,
+                                       stream, xt, yt, st, ot, n));
+  return cudaGetLastError();
 }
 
 template <class C>
@@ -101,4 +137,24 @@ struct ReluScaleBackward {
 extern "C" int relu_scale_backward_rung(const Call* call, const void* grad, const void* x, void* out, Scalar scale,
                                         cudaStream_t stream) {
   return launch_rung<ReluScaleBackward>(*call, {scale}, {{grad, x}, {out}}, stream);
+}
+
+template <class C>
+__global__ void relu_scale_backward_tensor_kernel(Tensor grad, Tensor x, Tensor scale, Tensor out,
+                                                  long long n) {
+  const long long i = global_thread();
+  if (i >= n) return;
+  const C g = promoted<C>(grad, grad.offset(i), out.dtype);
+  const bool off = promoted<C>(x, x.offset(i), out.dtype) <= C(0);
+  const C s = promoted<C>(scale, scale.offset(i), out.dtype);
+  store<C>(out, out.offset(i), off ? C(0) : g * s);
+}
+
+extern "C" int relu_scale_backward_tensor(const Tensor* grad, const Tensor* x, const Tensor* scale,
+                                          const Tensor* out, cudaStream_t stream) {
+  const long long n = out->numel();
+  const Tensor gt = *grad, xt = *x, st = *scale, ot = *out;
+  WITH_FLOATING_TYPE(out->dtype, LAUNCH(relu_scale_backward_tensor_kernel<C>, blocks_for(n), THREADS,
+                                       0, stream, gt, xt, st, ot, n));
+  return cudaGetLastError();
 }

@@ -130,15 +130,11 @@ def _launch_backward(
 
 
 def _checked(op: str, tensors: dict[str, Tensor], act: str) -> dict[str, Tensor]:
-    """The tensors; those on the CPU without dimensions follow the others to their GPU."""
+    """The tensors, on one device."""
     for name, t in tensors.items():
         _arguments.check_tensor(op, name, t, FLOATING)
     _activations.check(op, act)
-    for t in tensors.values():
-        if t.is_cuda:
-            scalars = {n: s for n, s in tensors.items() if s.is_cpu and s.dim() == 0}
-            return {**tensors, **{name: s.to(t.device) for name, s in scalars.items()}}
-    return tensors
+    return _elementwise.on_one_device(tensors)
 
 
 def _fake(gate: Tensor, up: Tensor, *_: Any) -> Tensor:

@@ -82,8 +82,9 @@ def _launch_add(
     for name in operands.keys() - tensors.keys():
         given = _arguments.check_number("add", name, operands[name], dtype)
     out = _elementwise.output("add", tensors, dtype, out)
-    every, numbers = {**tensors, "out": out}, operands.keys() - tensors.keys()
-    chosen = _rungs.chosen("add", variant, explain, VARIANTS["add"], every, numbers)
+    numbers = [f"takes tensors, but '{n}' is a number" for n in operands.keys() - tensors.keys()]
+    every, unfit = {**tensors, "out": out}, next(iter(numbers), "")
+    chosen = _rungs.chosen("add", variant, explain, VARIANTS["add"], every, unfit)
     if chosen is not None:
         inputs, factor = list(tensors.values()), _launch.scalar(alpha)
         _rungs.launch("add", "add", chosen, tensors, inputs, (out,), factor)
@@ -112,7 +113,7 @@ def _promotable(op: str, x: Any, y: Any, dtypes: tuple[torch.dtype, ...]) -> dic
         elif isinstance(t, bool):
             operands[name] = int(t)
     if not numbers:
-        operands["x"], operands["y"] = _elementwise.on_one_device(x, y)
+        return _elementwise.on_one_device(operands)
     return operands
 
 

@@ -1,5 +1,5 @@
-"""The gradients of relu_scale, relu_scale_add and relu_scale_backward. The functions come of their
-launchers, in csrc/relu_scale.cu.
+"""The gradients of relu_scale, relu_scale_add and relu_scale_backward, also of a scale that is a
+tensor. The functions come of their launchers, in csrc/relu_scale.cu.
 """
 
 from __future__ import annotations
@@ -21,28 +21,39 @@ def _through_relu(call: Any, grad: Tensor, like: Any) -> Tensor:
 
 
 def _relu_scale(call: Any, grad: Tensor) -> dict[str, Tensor | None]:
-    return {"x": _through_relu(call, grad, call.x)}
+    grads: dict[str, Tensor | None] = {}
+    if "x" in call.needs:
+        grads["x"] = _through_relu(call, grad, call.x)
+    if "scale" in call.needs:
+        grads["scale"] = reduced(ops.FUNCTIONS["relu_scale"](call.x, grad), call.scale)
+    return grads
 
 
 def _relu_scale_add(call: Any, grad: Tensor) -> dict[str, Tensor | None]:
-    grads: dict[str, Tensor | None] = {"y": reduced(grad, call.y)} if "y" in call.needs else {}
-    if "x" in call.needs:
-        grads["x"] = _through_relu(call, grad, call.x)
+    grads = _relu_scale(call, grad)
+    if "y" in call.needs:
+        grads["y"] = reduced(grad, call.y)
     return grads
 
 
 def _relu_scale_backward(call: Any, g: Tensor) -> dict[str, Tensor | None]:
-    """Linear in grad; in x it has steps, whose slope is 0."""
+    """Linear in grad and in scale; in x it has steps, whose slope is 0."""
     grads: dict[str, Tensor | None] = {}
     if "x" in call.needs:
         grads["x"] = torch.zeros(call.x.shape, dtype=call.x.dtype, device=g.device)
     if "grad" in call.needs:
         grads["grad"] = _through_relu(call, g, call.grad)
+    if "scale" in call.needs:
+        backward = ops.FUNCTIONS["relu_scale_backward"]
+        grads["scale"] = reduced(backward(g, call.x, call.grad), call.scale)
     return grads
 
 
+_X, _SCALE = ("x", "scale"), ("x",)
 GRADIENTS = {
-    "relu_scale": Gradients(_relu_scale, {"x": ("x",)}),
-    "relu_scale_add": Gradients(_relu_scale_add, {"x": ("x",), "y": ()}),
-    "relu_scale_backward": Gradients(_relu_scale_backward, {"grad": ("x",), "x": ()}),
+    "relu_scale": Gradients(_relu_scale, {"x": _X, "scale": _SCALE}),
+    "relu_scale_add": Gradients(_relu_scale_add, {"x": _X, "y": (), "scale": _SCALE}),
+    "relu_scale_backward": Gradients(
+        _relu_scale_backward, {"grad": _X, "x": (), "scale": ("x", "grad")}
+    ),
 }

@@ -36,7 +36,7 @@ def device(mode: str) -> torch.device:
 
 def made(*shape: int, dtype: torch.dtype = torch.float32, grad: bool = False) -> Tensor:
     generator = torch.Generator().manual_seed(sum(shape) + len(shape))
-    return torch.randn(*shape, generator=generator).to(dtype).requires_grad_(grad)
+    return torch.randn(shape, generator=generator).to(dtype).requires_grad_(grad)
 
 
 def leaf(*shape: int) -> Tensor:
@@ -60,8 +60,14 @@ SAMPLES: dict[str, Callable[[], list[tuple]]] = {
     "square": lambda: [(leaf(4, 6), *PLAIN), (leaf(4, 6), "2d", False), (leaf(6, 4).t(), *PLAIN)],
     "square_backward": lambda: [(leaf(4, 6), leaf(6), *PLAIN)],
     "relu_scale": lambda: [(leaf(4, 6), 0.5, *PLAIN), (leaf(4, 6), 2, "pack64", False)],
+    "relu_scale_tensor": lambda: [
+        (leaf(4, 6), leaf(4, 1), *PLAIN),
+        (leaf(6), leaf(4, 6), "auto", False),
+    ],
     "relu_scale_add": lambda: [(leaf(6), leaf(4, 6), 0.5, *PLAIN)],
+    "relu_scale_add_tensor": lambda: [(leaf(6), leaf(4, 6), leaf(4, 1), *PLAIN)],
     "relu_scale_backward": lambda: [(leaf(4, 6), leaf(6), 0.5, *PLAIN)],
+    "relu_scale_backward_tensor": lambda: [(leaf(4, 6), leaf(6), leaf(), *PLAIN)],
     "act_mul": lambda: [
         (leaf(4, 6), leaf(4, 6), "silu", *PLAIN),
         (*leaf(4, 12).chunk(2, -1), "gelu", "auto", False),
@@ -153,6 +159,12 @@ DIFFERENTIABLE: dict[str, tuple[Callable[..., Any], tuple[Tensor, ...]]] = {
     "relu_scale_backward": (
         lambda g, x: C.relu_scale_backward(g, x, 0.5),
         (doubles(3, 4), doubles(4)),
+    ),
+    "relu_scale of channels": (C.relu_scale, (doubles(3, 4), doubles(3, 1))),
+    "relu_scale_add of one scale": (C.relu_scale_add, (doubles(4), doubles(3, 1), doubles())),
+    "relu_scale_backward of channels": (
+        C.relu_scale_backward,
+        (doubles(3, 4), doubles(4), doubles(3, 1)),
     ),
     "sum_to": (lambda x: C.sum_to(x, (3, 1), factor=0.5), (doubles(2, 3, 4),)),
     "act_mul": (lambda g, u: C.act_mul(g, u, "leaky_relu"), (doubles(3, 4), doubles(4))),

@@ -335,6 +335,51 @@ def test_an_op_without_host_code_has_rungs_by_its_second_launcher(
     assert not _signatures.signatures(source)[0].rungs
 
 
+FORM = """
+extern "C" int leaky_tensor(%s const Tensor* out, cudaStream_t stream) {
+  %s(out->dtype, f());
+}
+"""
+BOTH = "const Tensor* x, const Tensor* s,"
+
+
+@pytest.mark.parametrize(
+    ("operands", "dtypes", "right"),
+    [
+        (BOTH, "WITH_FLOATING_TYPE", True),
+        ("const Tensor* s, const Tensor* x,", "WITH_FLOATING_TYPE", False),
+        ("const Tensor* x,", "WITH_FLOATING_TYPE", False),
+        (BOTH, "WITH_COMPUTE_TYPE", False),
+    ],
+)
+def test_a_number_may_be_a_tensor_by_a_launcher_of_its_own(
+    operands: str, dtypes: str, right: bool, tmp_path: Path
+) -> None:
+    source = tmp_path / "leaky.cu"
+    plain = LAUNCHERS.partition('extern "C" int %s')[0]
+    source.write_text(plain + FORM % (operands, dtypes))
+    if not right:
+        with pytest.raises(ImportError, match=r"leaky_tensor takes .* expected the tensors"):
+            _signatures.signatures(source)
+        return
+    (found,) = _signatures.signatures(source)
+    assert (found.operands, found.numbers, found.of_tensors) == (("x",), ("s",), True)
+    source.write_text(plain)
+    assert not _signatures.signatures(source)[0].of_tensors
+
+
+def test_no_rung_takes_a_tensor_for_a_number(capsys: pytest.CaptureFixture[str]) -> None:
+    """Not even one as large as x; "auto" is the plain kernel, and says why."""
+    x = torch.randn(4, 16)
+    out = cuda_reference.relu_scale(x, x, variant="auto", explain=True)
+    assert torch.equal(out, torch.relu(x) * x)
+    told = "the plain kernel: 'scalar' takes a number for 'scale', but it is a tensor"
+    assert told in capsys.readouterr().out
+    for rung in _rungs.RUNGS:
+        with pytest.raises(ValueError, match=f"variant '{rung}' takes a number for 'scale'"):
+            cuda_reference.relu_scale(x, x, variant=rung)
+
+
 def test_dtypes_of_the_specs_are_those_of_the_rungs() -> None:
     for op in CALLS:
         for name, dtypes in SPECS[op].rungs().items():

@@ -41,6 +41,20 @@ SAMPLES = {
         lambda x, y: torch.relu(x) * 0.7 + y,
         ((4, 5), (4, 5)),
     ),
+    "relu_scale of a tensor": Sample(
+        tk.relu_scale, lambda x, s: torch.relu(x) * s, ((4, 5), (4, 5))
+    ),
+    "relu_scale of channels": Sample(
+        tk.relu_scale, lambda x, s: torch.relu(x) * s, ((4, 5), (4, 1))
+    ),
+    "relu_scale_add of one scale": Sample(
+        tk.relu_scale_add, lambda x, y, s: torch.relu(x) * s + y, ((4, 5), (5,), (1,))
+    ),
+    "relu_scale_backward of channels": Sample(
+        tk.relu_scale_backward,
+        lambda g, x, s: torch.where(x <= 0, 0 * x, g * s),
+        ((4, 5), (4, 5), (4, 1)),
+    ),
     "square_backward": Sample(tk.square_backward, lambda g, x: g * (2 * x), ((4, 5), (4, 5))),
     "relu_scale_backward": Sample(
         lambda g, x: tk.relu_scale_backward(g, x, 0.7), relu_gradient, ((4, 5), (4, 5))
@@ -67,8 +81,11 @@ REGISTERED: dict[str, Callable[[Tensor, Tensor], tuple]] = {
     "add_to_scalar": lambda y, out: (y, 2, 1, out),
     "square": lambda x, out: (x, out),
     "relu_scale": lambda x, out: (x, 2, out),
+    "relu_scale_tensor": lambda x, out: (x, x, out),
     "relu_scale_add": lambda x, out: (x, x, 2, out),
+    "relu_scale_add_tensor": lambda x, out: (x, x, x, out),
     "square_backward": lambda x, out: (x, x, out),
     "relu_scale_backward": lambda x, out: (x, x, 2, out),
+    "relu_scale_backward_tensor": lambda x, out: (x, x, x, out),
     "sum_to": lambda x, out: (x, list(x.shape), 2, None, out),
 }

@@ -131,6 +131,8 @@ def wrong_values() -> Iterator[Bad]:
             (2j, "complex"),
             (torch.ones(()), "Tensor"),
         ):
+            if name == "scale" and got == "Tensor":
+                continue  # which it may be: wrong_scales
             change = replaced(**{name: value})
             yield Bad(op, f"{name} {got}", change, TypeError, (f"'{name}'", got))
         if name != "beta":
@@ -343,7 +345,39 @@ def wrong_state() -> Iterator[Bad]:
             yield Bad(op, f"{name} on meta", change, RuntimeError, (f"'{name}'", "meta"))
 
 
+def wrong_scales() -> Iterator[Bad]:
+    """Of tensors."""
+
+    def scaled(*shape: int, **more: Any) -> Change:
+        return lambda arguments, device: {
+            "scale": torch.ones(shape, device=device, dtype=more.get("dtype")),
+            **{name: value for name, value in more.items() if name != "dtype"},
+        }
+
+    def shared(arguments: dict[str, Any], device: torch.device) -> dict[str, Any]:
+        base = torch.ones(40, device=device)
+        return {"out": base[:20].view(4, 5), "scale": base[16:21]}
+
+    for op in ELEMENTWISE:
+        if "scale" not in SPECS[op].numbers:
+            continue
+        words: tuple[str, ...] = ("'scale'", "torch.int32")
+        yield Bad(op, "int32", scaled(5, dtype=INT), TypeError, words)
+        yield Bad(op, "[4]", scaled(4), RuntimeError, ("'scale'", "4", "do not broadcast"))
+        words = ("'out'", "3, 4, 5", "never resized")
+        yield Bad(op, "larger than out", scaled(3, 4, 5), RuntimeError, words)
+        yield Bad(op, "part of out", shared, RuntimeError, ("'out'", "'scale'", "overlaps"))
+        learned = replaced(scale=torch.ones(5, requires_grad=True))
+        yield Bad(op, "learned", learned, RuntimeError, ("'scale'", "requires grad", "no_grad"))
+        far = replaced(scale=torch.ones(5, device="meta"))
+        yield Bad(op, "on meta", far, RuntimeError, ("'scale'", "meta"))
+        words = ("'pack128'", "'scale'", "number")
+        rung = scaled(5, variant="pack128", out=None)
+        yield Bad(op, "rung", rung, ValueError, words, ("cuda",))
+
+
 KINDS = {
+    "scales": wrong_scales,
     "types": wrong_types,
     "values": wrong_values,
     "shapes": wrong_shapes,

@@ -125,6 +125,21 @@ def test_at_zero_and_nan_as_torch(device: torch.device) -> None:
     assert x.grad.tolist() == [0, 0, 3, 3, 0, 3, 0]
 
 
+@pytest.mark.parametrize("add", [False, True])
+def test_a_scale_at_zero_and_nan_as_torch(add: bool, device: torch.device) -> None:
+    values = [0.0, -0.0, float("nan"), float("inf"), float("-inf"), 1e-40, -1e-40, 2.0]
+    x = torch.tensor(values, device=device).expand(8, 8).clone().requires_grad_()
+    scale = torch.tensor(values, device=device).view(8, 1).requires_grad_()
+    y = [torch.ones(8, device=device)] * add
+    ours = tk.relu_scale_add(x, *y, scale) if add else tk.relu_scale(x, scale)
+    theirs = torch.relu(x) * scale + y[0] if add else torch.relu(x) * scale
+    torch.testing.assert_close(ours, theirs, rtol=0, atol=0, equal_nan=True)
+    grad = torch.full_like(x, -3)
+    found, right = (torch.autograd.grad(out, (x, scale), grad) for out in (ours, theirs))
+    for mine, other in zip(found, right):
+        torch.testing.assert_close(mine, other, rtol=0, atol=0, equal_nan=True)
+
+
 def test_non_contiguous_leaves_and_views(device: torch.device) -> None:
     base = leaf((6, 8), device)
     other = base.detach().clone().requires_grad_()
@@ -207,6 +222,10 @@ def test_only_what_is_read_is_kept(cpu: torch.device) -> None:
     assert the_very(saved(lambda x: tk.relu_scale(x, 2), x), x)
     assert the_very(saved(lambda x, y: tk.relu_scale_add(x, y, 2), x, y), x)
     assert saved(lambda x, y: tk.relu_scale_add(x, y, 2), x.detach(), y) == []
+    fixed = y.detach()
+    assert the_very(saved(tk.relu_scale, x, y), x, y)
+    assert the_very(saved(tk.relu_scale, x, fixed), x, fixed)
+    assert the_very(saved(tk.relu_scale_add, x.detach(), y, y), x)
 
     passing = x * 1  # what nobody reads is not held in another way either
     gone = weakref.ref(passing)

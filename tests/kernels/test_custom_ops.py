@@ -19,7 +19,7 @@ OPS = torch.ops.triton_kernels
 
 def matrix(device: torch.device, *shape: int, dtype: torch.dtype = torch.float32) -> Tensor:
     generator = torch.Generator().manual_seed(sum(shape))
-    return torch.randn(*shape, generator=generator).to(device, dtype)
+    return torch.randn(shape, generator=generator).to(device, dtype)
 
 
 # op → arguments in schema order, for every layout worth telling apart
@@ -77,6 +77,22 @@ SAMPLES: dict[str, Callable[[torch.device], dict[str, tuple]]] = {
         "expanded": (matrix(d, 1).expand(4, 6), matrix(d, 4, 6).t().contiguous().t(), 2),
         "broadcast": (matrix(d, 4, 6), matrix(d, 4, 1), 0.1),
         "promoted": (matrix(d, 4, 6, dtype=torch.float16), matrix(d, 4, 6), 1),
+    },
+    "relu_scale_tensor": lambda d: {
+        "contiguous": (matrix(d, 4, 6), matrix(d, 4, 6)),
+        "channels": (matrix(d, 4, 6).t(), matrix(d, 4)),
+        "larger": (matrix(d, 6), matrix(d, 4, 1)),
+        "promoted": (matrix(d, 6, dtype=torch.float16), matrix(d, 4, 6)),
+    },
+    "relu_scale_add_tensor": lambda d: {
+        "contiguous": (matrix(d, 4, 6), matrix(d, 4, 6), matrix(d, 4, 6)),
+        "broadcast": (matrix(d, 6), matrix(d, 4, 1), matrix(d)),
+        "promoted": (matrix(d, 4, 6), matrix(d, 4, 6), matrix(d, 4, 1, dtype=torch.float64)),
+    },
+    "relu_scale_backward_tensor": lambda d: {
+        "contiguous": (matrix(d, 4, 6), matrix(d, 4, 6), matrix(d, 4, 6)),
+        "channels": (matrix(d, 1).expand(4, 6), matrix(d, 6, 4).t(), matrix(d, 6)),
+        "promoted": (matrix(d, 4, 6, dtype=torch.float16), matrix(d, 4, 6), matrix(d)),
     },
     "square_backward": lambda d: {
         "contiguous": (matrix(d, 4, 6), matrix(d, 4, 6)),
@@ -170,7 +186,8 @@ def derived(op: str) -> Callable[[torch.device], dict[str, tuple]]:
 
 SAMPLES |= {op: derived(op) for op in SPECS if op not in SAMPLES}
 ADD = ("add", "add_scalar", "add_to_scalar")  # registered for one function
-SAMPLES = {op: samples for op, samples in SAMPLES.items() if op in (*SPECS, *ADD)}
+OF_TENSORS = tuple(f"{op}_tensor" for op in SPECS)  # forms for a tensor in a number's place
+SAMPLES = {op: samples for op, samples in SAMPLES.items() if op in (*SPECS, *ADD, *OF_TENSORS)}
 # The forms that a training step takes: the same arguments, the pre-activation beside the result.
 WITH_PRE = ("linear_act", "linear_gelu", "gemm_bias_act")
 SAMPLES |= {f"{op}_with_pre": SAMPLES[op] for op in WITH_PRE if op in SAMPLES}
@@ -219,7 +236,7 @@ def public(op: str) -> Callable[..., Any]:
         return lambda x, weight, bias, approximate: triton_kernels.linear_gelu(
             x, weight, bias, approximate=approximate
         )
-    return getattr(triton_kernels, op)
+    return getattr(triton_kernels, op.removesuffix("_tensor"))
 
 
 def each(result: Tensor | tuple[Tensor, ...]) -> tuple[Tensor, ...]:

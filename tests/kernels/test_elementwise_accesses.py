@@ -98,6 +98,25 @@ def test_multiples_of_8_are_accessed_by_vectors(dtype: torch.dtype, lying: str) 
 
 
 @DTYPES
+@pytest.mark.parametrize(
+    ("shape", "scalars"), [((1024, 1024), 0), ((1024,), 0), ((1024, 1), 1), ((), 1)], ids=str
+)
+def test_a_scale_costs_the_others_no_vectors(
+    dtype: torch.dtype, shape: tuple[int, ...], scalars: int
+) -> None:
+    """It is read in vectors, too; of a column, or where there is but one, by elements."""
+    x = meta(1024, 1024, dtype=dtype)
+    with cross_compile.compiling(90) as launches:
+        triton_kernels.relu_scale_add(x, x, torch.empty(shape, dtype=dtype, device="meta"))
+    (launch,) = launches
+    (code,) = machine_code.of_triton([(launch.cubin, launch.shared)], "sm_90")
+    alone = {bits for bits in code.loads if bits != "128"}
+    assert len(alone) == scalars
+    assert set(code.stores) == {"128"}
+    assert code.spills == 0
+
+
+@DTYPES
 @pytest.mark.parametrize(("N", "bits"), [(1000, 128), (1002, 0), (1001, 0)])
 def test_gradients_of_rows_that_are_multiples_of_8(dtype: torch.dtype, N: int, bits: int) -> None:
     """act_backward's, a result and its sums; of multiples of 2, two at a time."""
@@ -181,7 +200,7 @@ def offsets(walk: _elementwise.Walk, n: int) -> Tensor:
 
 
 def walks(x: Tensor, y: Tensor | None, out: Tensor) -> tuple[Any, ...]:
-    return _elementwise._walks(out.numel(), _elementwise._dims(x, y, out), 2048)
+    return _elementwise._walks(out.numel(), _elementwise._dims(x, y, None, out), 2048)
 
 
 @pytest.mark.parametrize(
@@ -196,7 +215,7 @@ def test_walks_through_a_dense_output(shape: tuple[int, ...]) -> None:
     if shape in ((4, 1, 5), (2, 1, 3, 1)):
         assert walks(out, y, out) == ()
         return
-    (x_walk, _), (y_walk, _) = walks(out, y, out)
+    (x_walk, _), (y_walk, _), _ = walks(out, y, out)
     assert x_walk == _elementwise.ONCE
     assert torch.equal(offsets(y_walk, out.numel()), y.expand(out.shape).reshape(-1))
 
@@ -210,8 +229,9 @@ def test_columns_are_walked_but_of_long_rows(shape: tuple[int, int], walked: boo
     out = meta(*shape, dtype=torch.int8)
     found = walks(out, meta(shape[0], 1, dtype=torch.int8), out)
     y_walk = (*_elementwise.divisor(shape[1]), None, *_elementwise.NONE, 1, None)
-    x = _elementwise.ONCE, _elementwise.ALL
-    assert found == ((x, (y_walk, (math.gcd(16, shape[1]), 1))) if walked else ())
+    dense = _elementwise.ONCE, _elementwise.ALL
+    y = y_walk, (math.gcd(16, shape[1]), 1)
+    assert found == ((dense, y, dense) if walked else ())
 
 
 @pytest.mark.parametrize(
@@ -221,7 +241,7 @@ def test_columns_are_walked_but_of_long_rows(shape: tuple[int, int], walked: boo
 def test_rows_with_gaps_are_walked(columns: int, pitch: int, units: tuple[int, int]) -> None:
     x = torch.arange(3 * pitch).view(3, pitch)[:, :columns]
     out = torch.empty(3, columns)
-    (x_walk, x_units), _ = walks(x, None, out)
+    (x_walk, x_units), *_ = walks(x, None, out)
     assert x_units == units
     assert torch.equal(offsets(x_walk, out.numel()), x.reshape(-1))
 
@@ -316,8 +336,8 @@ def test_the_second_dimension_is_the_one_along_which_another_operand_is_dense() 
 def test_a_row_gets_the_launch_that_planning_its_walk_gives(size: int) -> None:
     how = _elementwise.configuration(object(), torch.float32, (True, False))
     n, keys = 33 * size, ("made up",)
-    dims = (size, 1, 1, 1), (33, size, 0, size)
+    dims = (size, 1, 1, 1, 1), (33, size, 0, size, size)
     planned, _, rest = _elementwise._prepared(how, n, dims, keys)
     launch, walk = _elementwise._along_row(how, size, _elementwise.divisibility(n), keys)
-    assert rest == (n, _elementwise.ONCE, walk)
+    assert rest == (n, _elementwise.ONCE, walk, _elementwise.ONCE)
     assert launch is planned

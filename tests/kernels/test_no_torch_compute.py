@@ -21,6 +21,7 @@ from triton_kernels.interpreter import emulation
 
 ALLOCATIONS = {"empty", "empty_like", "empty_strided", "new_empty"}
 VIEWS = {"alias", "as_strided", "detach", "expand", "t", "transpose", "view", "_unsafe_view"}
+DTYPES = {"promote_types"}  # from dtypes to a dtype
 COPIES = {"clone", "copy_", "_to_copy", "contiguous"}
 
 
@@ -44,7 +45,7 @@ class Recorder(TorchDispatchMode):
 
     @property
     def surprises(self) -> list[str]:
-        return [op for op in self.ops if op not in ALLOCATIONS | VIEWS]
+        return [op for op in self.ops if op not in ALLOCATIONS | VIEWS | DTYPES]
 
 
 Calls = Iterator[tuple[str, str, tuple, dict[str, Any]]]
@@ -72,6 +73,9 @@ def elementwise_calls(device: torch.device) -> Calls:
             yield "relu_scale_add", what, (a, b, 0.5), {}
             yield "relu_scale", what, (a, 0.5), {}
             yield "relu_scale_backward", what, (a, b, 0.5), {}
+            yield "relu_scale", f"{what}, scale", (a, b), {}
+            yield "relu_scale_add", f"{what}, scale", (a, b, a), {}
+            yield "relu_scale_backward", f"{what}, scale", (a, b, a[..., :1]), {}
             yield "square_backward", what, (a, b), {}
             yield "act_mul", what, (a, b, "gelu"), {}
             yield "sum_to", what, (a, a.shape[-1:]), {"factor": 0.5}

@@ -91,9 +91,10 @@ def memories(args: tuple, options: dict) -> list[Tensor]:
 def takes_torchs_steps(call: Call) -> bool:
     """Whether torch computes an exact op as we do, to the bit. Elsewhere it rounds once more or
     once less: between two steps of a narrow dtype, before a sum of two dtypes, in alpha·y."""
-    tensors = [arg for arg in call.args if isinstance(arg, TensorSpec)]
-    dtypes = {t.dtype for t in tensors}
-    if len(dtypes) > 1 or len(tensors) < len(call.args) or call.op == "relu_scale_add":
+    given = (*call.args, *call.options.values())
+    dtypes = {t.dtype for t in given if isinstance(t, TensorSpec)}
+    numbers = any(not isinstance(arg, TensorSpec) for arg in call.args)
+    if len(dtypes) > 1 or numbers or call.op == "relu_scale_add":
         return False
     if call.op == "add":
         return dtypes <= set(INTEGERS) or call.options.get("alpha", 1) == 1

@@ -75,6 +75,16 @@ ROWS: dict[str, tuple[Callable[[], tuple[Any, ...]], Callable[..., Any], Callabl
         lambda x: tk.relu_scale(x, 0.5),
         lambda x: torch.relu(x) * 0.5,
     ),
+    "relu_scale of rows": (
+        lambda: (matrix(), matrix(1, 16)),
+        tk.relu_scale,
+        lambda x, s: torch.relu(x) * s,
+    ),
+    "relu_scale_add of columns": (
+        lambda: (matrix(16, 16), matrix(16, 16).t(), matrix(16, 1)),
+        tk.relu_scale_add,
+        lambda x, y, s: torch.relu(x) * s + y,
+    ),
     "sum_to": (lambda: (matrix(),), lambda x: tk.sum_to(x, (16,)), lambda x: x.sum(0)),
     "sum_to in two passes": (
         lambda: (matrix(6000, 2),),

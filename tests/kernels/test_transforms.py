@@ -207,6 +207,29 @@ def test_vmap_lines_up_and_promotes_as_one_call_would(name: str, device: torch.d
         assert torch.equal(found, torch.stack(parts)), (x_shape, y_shape)
 
 
+@pytest.mark.parametrize(
+    ("shapes", "dims", "dtype"),
+    [
+        (((3, 4, 5), (5,), (4, 1)), (0, None, None), FLOAT),
+        (((4, 5), (4, 5, 3), (3,)), (None, 2, 0), HALF),  # a scale without dimensions
+        (((3,), (3,), (5, 3)), (0, 0, 1), FLOAT),
+    ],
+    ids=str,
+)
+def test_vmap_of_three_tensors(
+    shapes: tuple, dims: tuple, dtype: torch.dtype, device: torch.device
+) -> None:
+    x, y, scale = (leaf(shape, device).detach() for shape in shapes)
+    inputs = x.to(HALF), y.to(HALF), scale.to(FLOAT)
+    found = torch.vmap(tk.relu_scale_add, in_dims=dims)(*inputs)
+    parts = [
+        tk.relu_scale_add(*(t if d is None else t.select(d, i) for t, d in zip(inputs, dims)))
+        for i in range(3)
+    ]
+    assert found.dtype == parts[0].dtype == dtype
+    assert torch.equal(found, torch.stack(parts))
+
+
 def test_transforms_that_do_not_work_say_so(cpu: torch.device) -> None:
     x = leaf((4, 5), cpu).detach()
     with pytest.raises(NotImplementedError, match=r"square\(\): out= does not work inside vmap"):

@@ -93,6 +93,20 @@ def test_relu_scale(device: torch.device) -> None:
         tk.nn.ReLUScale("2")  # type: ignore[arg-type]
 
 
+def test_relu_scale_of_a_tensor(device: torch.device) -> None:
+    """A Parameter is learned, another tensor saved; both move with the module."""
+    scale = torch.tensor([[2.0], [-0.5]])
+    learned, fixed = tk.nn.ReLUScale(torch.nn.Parameter(scale)), tk.nn.ReLUScale(scale)
+    assert [name for name, _ in learned.named_parameters()] == ["scale"]
+    assert not list(fixed.parameters())
+    assert list(learned.state_dict()) == list(fixed.state_dict()) == ["scale"]
+    assert str(learned) == "ReLUScale(scale of shape [2, 1])"
+    x = torch.tensor([[-1.0, 3.0, 1.0], [4.0, -2.0, 2.0]], device=device)
+    for module in (learned, fixed):
+        out = module.to(device)(x)
+        assert out.tolist() == [[-0.0, 6.0, 2.0], [-2.0, 0.0, -1.0]]
+
+
 def test_mlp(device: torch.device) -> None:
     mlp = tk.nn.MLP(6, 16, 5, act="gelu_tanh", device=device)
     assert list(mlp.state_dict()) == ["fc1.weight", "fc1.bias", "fc2.weight", "fc2.bias"]

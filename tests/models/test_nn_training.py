@@ -68,8 +68,15 @@ def test_relu_scale(device: torch.device) -> None:
     compared(tk.nn.ReLUScale(0.7), theirs, x, 5)
 
 
+def test_a_relu_scale_that_is_learned(device: torch.device) -> None:
+    scale = torch.tensor([[0.7], [-2.0], [0.0]], device=device)
+    theirs = nn.Sequential(nn.ReLU(), ReLUTimes(nn.Parameter(scale.clone())))
+    x = torch.randn(3, 5, device=device)
+    compared(tk.nn.ReLUScale(nn.Parameter(scale)), theirs, x, 5)
+
+
 class ReLUTimes(nn.Module):
-    def __init__(self, factor: float) -> None:
+    def __init__(self, factor: Tensor | float) -> None:
         super().__init__()
         self.factor = factor
 

@@ -97,6 +97,10 @@ FUSED: dict[str, tuple[Callable[..., Any], list[tuple[str, str]]]] = {
         lambda m, x, y: F.relu(x) * 0.5 + m.b,
         [("relu_scale_add", "none")],
     ),
+    "relu times a tensor, add": (
+        lambda m, x, y: y + m.b * F.relu(x),
+        [("relu_scale_add", "none")],
+    ),
     "x + a·y": (lambda m, x, y: x + 0.3 * y, [("add", "none")]),
     "a·x + y": (lambda m, x, y: x.mul(3) + y, [("add", "none")]),
     "add of scaled": (lambda m, x, y: torch.add(x, y * 2, alpha=0.5), [("add", "none")]),

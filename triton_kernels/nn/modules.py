@@ -163,26 +163,35 @@ class LinearGELU(_FusedLinear):
 
 
 class ReLUScale(torch.nn.Module):
-    """relu(x)·scale in one pass over memory, of a fixed Python number.
+    """relu(x)·scale in one pass over memory, of a number or a tensor that broadcasts with x.
 
-    No parameters, no state. Shapes and dtypes as :func:`triton_kernels.relu_scale`.
+    A scale that is a Parameter is learned; another tensor is a buffer, a number no state. Shapes
+    and dtypes as :func:`triton_kernels.relu_scale`.
 
     Raises:
-        TypeError: ``scale`` is no number.
+        TypeError: ``scale`` is neither number nor tensor.
     """
 
-    def __init__(self, scale: int | float) -> None:
+    scale: Tensor | int | float
+
+    def __init__(self, scale: Tensor | int | float) -> None:
         super().__init__()
-        if isinstance(scale, bool) or not isinstance(scale, (int, float)):
+        if isinstance(scale, bool) or not isinstance(scale, (Tensor, int, float)):
             raise TypeError(
-                f"ReLUScale(): argument 'scale' must be a number, not {type(scale).__name__}"
+                "ReLUScale(): argument 'scale' must be a number or a tensor, not "
+                f"{type(scale).__name__}"
             )
-        self.scale = scale
+        if isinstance(scale, Tensor) and not isinstance(scale, torch.nn.Parameter):
+            self.register_buffer("scale", scale)
+        else:
+            self.scale = scale
 
     def forward(self, x: Tensor) -> Tensor:
         return relu_scale(x, self.scale)
 
     def extra_repr(self) -> str:
+        if isinstance(self.scale, Tensor):
+            return f"scale of shape {list(self.scale.shape)}"
         return f"scale={self.scale}"
 
 

@@ -118,8 +118,8 @@ def _launch_backward(
     given = zip(NAMES, (grad, gate, up))
     inputs = {name: _arguments.tensor(op, name, t, DTYPES) for name, t in given}
     checked_act(op, act)
-    shape, dtype = _broadcast(*inputs.values()), _promoted_dtype(*inputs.values())
-    inputs = dict(zip(NAMES, _on_one_device(*inputs.values())))
+    shape, dtype = _result(*inputs.values())
+    inputs = dict(zip(NAMES, _arguments.on_one_device(*inputs.values())))
     device = _arguments.same_device(op, **inputs)
     _launch.check_device(op, device, flat_gradients_kernel)
     grad, gate, up = inputs.values()
@@ -167,30 +167,10 @@ def _prepared(
     return Launch(tiled_gradients_kernel, grid, **constants, **meta), arguments
 
 
-def _broadcast(*tensors: Any) -> torch.Size:
-    """The shape of both results."""
-    shapes = [t.shape for t in tensors]
-    if shapes[0] == shapes[1] == shapes[2]:
-        return shapes[0]  # type: ignore[no-any-return]
-    try:
-        return torch.broadcast_shapes(*shapes)
-    except RuntimeError:
-        named = ", ".join(f"'{name}' {tuple(shape)}" for name, shape in zip(NAMES, shapes))
-        raise RuntimeError(f"act_mul_backward(): the shapes {named} do not broadcast") from None
-
-
-def _promoted_dtype(*tensors: Tensor, ranks: tuple[int, ...] = ()) -> torch.dtype:
-    """torch.result_type of floating tensors: those without dimensions count where all are so."""
-    ranks = ranks or tuple(t.dim() for t in tensors)
-    counting = [t for t, rank in zip(tensors, ranks) if rank] or tensors
-    return functools.reduce(torch.promote_types, (t.dtype for t in counting))
-
-
-def _on_one_device(*tensors: Tensor) -> tuple[Tensor, ...]:
-    """CPU tensors without dimensions join the others, as in torch."""
-    device = next((t.device for t in tensors if t.device.type != "cpu"), tensors[0].device)
-    lone = [t.dim() == 0 and t.device.type == "cpu" for t in tensors]
-    return tuple(t.to(device) if alone else t for t, alone in zip(tensors, lone))
+def _result(*tensors: Tensor) -> tuple[torch.Size, torch.dtype]:
+    """The shape and dtype of both results."""
+    shape = _arguments.broadcast_all("act_mul_backward", NAMES, tensors)
+    return shape, _arguments.promoted(*tensors)
 
 
 def _checked_out(
@@ -215,8 +195,8 @@ def _checked_out(
 
 
 def _fake(grad: Tensor, gate: Tensor, up: Tensor, act: str) -> tuple[Tensor, Tensor]:
-    shape, dtype = _broadcast(grad, gate, up), _promoted_dtype(grad, gate, up)
-    like = _on_one_device(grad, gate, up)
+    shape, dtype = _result(grad, gate, up)
+    like = _arguments.on_one_device(grad, gate, up)
     dgate, dup = (_elementwise.empty_result(shape, dtype, like=t) for t in like[1:])
     return dgate, dup
 
@@ -224,16 +204,8 @@ def _fake(grad: Tensor, gate: Tensor, up: Tensor, act: str) -> tuple[Tensor, Ten
 def _batched(
     operator: Operator, in_dims: tuple[Any, ...], args: tuple[Any, ...]
 ) -> tuple[Any, tuple[int, int]]:
-    """The rule for vmap: batch dimensions first, then ones, so that the rest lines up."""
-    *tensors, act = args
-    ranks = tuple(t.dim() - (d is not None) for t, d in zip(tensors, in_dims))
-    dtype = _promoted_dtype(*tensors, ranks=ranks)
-    moved = []
-    for t, d, rank in zip(tensors, in_dims, ranks):
-        if d is not None:
-            t = t.movedim(d, 0)[(slice(None), *[None] * (max(ranks) - rank))]
-        moved.append(t.to(dtype))
-    return operator(*moved, act), (0, 0)
+    """The rule for vmap, of two results."""
+    return _elementwise_op.batched(operator, in_dims, args)[0], (0, 0)
 
 
 class _ActMul(Operator):

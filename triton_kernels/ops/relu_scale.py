@@ -1,13 +1,16 @@
 """relu_scale: out = relu(x)·scale; relu_scale_add: out = relu(x)·scale + y, in one pass; and
 relu_scale_backward: out = grad·scale where x > 0 or NaN, else 0, the gradient of both.
 
-Shapes: any; of two tensors, they broadcast. Dtypes: float16, bfloat16, float32, float64. The
-compute type C is float32, or float64 for float64; scale is rounded once to C.
+Shapes: any that broadcast; scale is a Python number or a tensor, of one element, one a channel or
+any other shape. Dtypes: float16, bfloat16, float32, float64. The compute type C is float32, or
+float64 for float64. Tensors are converted to the result dtype, then to C; a number is rounded once
+to C.
 
 Steps: relu(x) = 0 where x < 0, else x, so that NaN stays NaN and −0 stays −0; then one
 multiplication, or fma(relu(x), scale, y); for the gradient 0 where x <= 0, else one multiplication,
 so that NaN lets the gradient through, as torch does; then one rounding to the result dtype. Note
 that relu(x)·scale is NaN for x < 0 and an infinite scale, as 0·inf is.
+The gradient of scale is relu_scale(x, grad), summed to its shape.
 Reference: torch.relu(x) * scale.
 """
 
@@ -34,8 +37,9 @@ from triton_kernels._fusion import (
     Scaled,
     Signature,
     Sum,
+    Times,
 )
-from triton_kernels._operator import Gradient
+from triton_kernels._operator import Gradient, Operator
 from triton_kernels._placements import P, R, Rule, Sharding, elementwise
 from triton_kernels.ops.sum_to import reduce_to
 
@@ -60,103 +64,161 @@ def relu_scale_backward_element(grad, x, scale):
     return tl.where(x <= 0, 0.0, grad * scale)
 
 
-def relu_scale(x: Tensor, scale: int | float, *, out: Tensor | None = None) -> Tensor:
+def relu_scale(x: Tensor, scale: Tensor | int | float, *, out: Tensor | None = None) -> Tensor:
     """relu(x)·scale, elementwise, in one pass over memory.
 
     Args:
         x: tensor of float16, bfloat16, float32 or float64.
-        scale: Python number, rounded once to the compute type.
-        out: written and returned if given; exactly x's shape and dtype; may be x itself.
+        scale: Python number, rounded once to the compute type; or a tensor of these dtypes that
+            broadcasts with x, such as [C, 1, 1], and may require grad. Without dimensions it may be
+            on the CPU beside an x on the GPU.
+        out: written and returned if given; exactly the result's shape and dtype; may be x or scale.
+
+    Returns:
+        Tensor of x's dtype, or ``torch.result_type(x, scale)`` of a scale that is a tensor.
 
     Raises:
-        TypeError: x is no tensor or has an unsupported dtype, scale is no number.
-        RuntimeError: out does not fit or overlaps, the device is unsupported, out is given and x
-            requires grad.
+        TypeError: x is no tensor or has an unsupported dtype, scale is neither number nor such a
+            tensor.
+        RuntimeError: shapes do not broadcast, devices differ, out does not fit or overlaps, the
+            device is unsupported, out is given and an input requires grad.
     """
-    return _relu_scale(x, scale, out=out)
+    return _form(_relu_scale, scale)(x, scale, out=out)  # type: ignore[no-any-return]
 
 
 def relu_scale_add(
-    x: Tensor, y: Tensor, scale: int | float, *, out: Tensor | None = None
+    x: Tensor, y: Tensor, scale: Tensor | int | float, *, out: Tensor | None = None
 ) -> Tensor:
     """relu(x)·scale + y, elementwise, in one pass over memory, with one rounding for ·scale + y.
 
     Args:
         x: tensor of float16, bfloat16, float32 or float64.
         y: tensor of these dtypes that broadcasts with x.
-        scale: Python number, rounded once to the compute type.
-        out: written and returned if given; exactly the result's shape and dtype; may be x or y.
+        scale: as relu_scale; a tensor broadcasts with both.
+        out: written and returned if given; exactly the result's shape and dtype; may be an input.
 
     Returns:
-        Tensor of dtype ``torch.result_type(x, y)``.
+        Tensor of the dtype to which the tensors promote.
 
     Raises:
-        TypeError: x or y is no tensor or has an unsupported dtype, scale is no number.
+        TypeError: x or y is no tensor or has an unsupported dtype, scale is neither number nor such
+            a tensor.
         RuntimeError: shapes do not broadcast, devices differ, out does not fit or overlaps, out is
             given and an input requires grad.
     """
-    return _relu_scale_add(x, y, scale, out=out)
+    return _form(_relu_scale_add, scale)(x, y, scale, out=out)  # type: ignore[no-any-return]
 
 
 def relu_scale_backward(
-    grad: Tensor, x: Tensor, scale: int | float, *, out: Tensor | None = None
+    grad: Tensor, x: Tensor, scale: Tensor | int | float, *, out: Tensor | None = None
 ) -> Tensor:
     """grad·scale where x > 0 or NaN, else 0: the gradient of relu_scale.
 
     Args:
         grad: tensor of float16, bfloat16, float32 or float64.
         x: relu_scale's input; a tensor of these dtypes that broadcasts with grad.
-        scale: Python number, rounded once to the compute type.
-        out: written and returned if given; exactly the result's shape and dtype; may be grad or x.
+        scale: as relu_scale; a tensor broadcasts with both.
+        out: written and returned if given; exactly the result's shape and dtype; may be an input.
 
     Returns:
-        Tensor of dtype ``torch.result_type(grad, x)``.
+        Tensor of the dtype to which the tensors promote.
 
     Raises:
-        TypeError: grad or x is no tensor or has an unsupported dtype, scale is no number.
+        TypeError: grad or x is no tensor or has an unsupported dtype, scale is neither number nor
+            such a tensor.
         RuntimeError: as relu_scale_add.
     """
-    return _relu_scale_backward(grad, x, scale, out=out)
+    return _form(_relu_scale_backward, scale)(grad, x, scale, out=out)  # type: ignore[no-any-return]
+
+
+def _form(op: Operator, scale: Any) -> Operator:
+    """The registered op for a scale of this kind."""
+    return _OF_TENSORS[op.name] if isinstance(scale, Tensor) else op
+
+
+def _rules(x: Any, scale: Any) -> Iterator[Rule]:
+    """Linear in a scale that is a tensor."""
+    yield from elementwise(x, scale)
+    yield (P,), (R, P)
 
 
 def _backward_rules(grad: Any, x: Any, scale: Any) -> Iterator[Rule]:
-    """Linear in grad."""
-    yield from elementwise(grad, x)
-    yield (P,), (P, R)
+    """Linear in grad, and in a scale that is a tensor."""
+    if not hasattr(scale, "shape"):
+        yield from elementwise(grad, x)
+        yield (P,), (P, R)
+        return
+    yield from elementwise(grad, x, scale)
+    yield (P,), (P, R, R)
+    yield (P,), (R, R, P)
 
+
+# Each is registered twice, for a scale that is a number and for one that is a tensor. The formulas
+# of the gradients are the same; numbers have none.
+_OF_X = Gradient(
+    lambda g, i: reduce_to(relu_scale_backward(g, i.x, i.scale), i.x), reads=("x", "scale")
+)
+_OF_Y = Gradient(lambda g, i: reduce_to(g, i.y))
+_OF_GRAD = Gradient(
+    lambda g, i: reduce_to(relu_scale_backward(g, i.x, i.scale), i.grad), reads=("x", "scale")
+)
+_OF_STEPS = Gradient(lambda g, i: g.new_zeros(i.x.shape, dtype=i.x.dtype))
+_OF_SCALE = Gradient(lambda g, i: reduce_to(relu_scale(i.x, g), i.scale), reads=("x",))
+_OF_BACKWARDS_SCALE = Gradient(
+    lambda g, i: reduce_to(relu_scale_backward(g, i.x, i.grad), i.scale), reads=("x", "grad")
+)
 
 _relu_scale = _elementwise_op.define(
     "relu_scale",
     "Tensor x, Scalar scale",
     relu_scale_element,
     DTYPES,
-    gradients={"x": Gradient(lambda g, i: relu_scale_backward(g, i.x, i.scale), reads=("x",))},
+    gradients={"x": _OF_X},
+)
+_relu_scale_tensor = _elementwise_op.define(
+    "relu_scale_tensor",
+    "Tensor x, Tensor scale",
+    relu_scale_element,
+    DTYPES,
+    gradients={"x": _OF_X, "scale": _OF_SCALE},
+    op="relu_scale",
+    sharding=Sharding(_rules),
 )
 _relu_scale_add = _elementwise_op.define(
     "relu_scale_add",
     "Tensor x, Tensor y, Scalar scale",
     relu_scale_add_element,
     DTYPES,
-    gradients={
-        "x": Gradient(
-            lambda g, i: reduce_to(relu_scale_backward(g, i.x, i.scale), i.x), reads=("x",)
-        ),
-        "y": Gradient(lambda g, i: reduce_to(g, i.y)),
-    },
+    gradients={"x": _OF_X, "y": _OF_Y},
+)
+_relu_scale_add_tensor = _elementwise_op.define(
+    "relu_scale_add_tensor",
+    "Tensor x, Tensor y, Tensor scale",
+    relu_scale_add_element,
+    DTYPES,
+    gradients={"x": _OF_X, "y": _OF_Y, "scale": _OF_SCALE},
+    op="relu_scale_add",
 )
 _relu_scale_backward = _elementwise_op.define(
     "relu_scale_backward",
     "Tensor grad, Tensor x, Scalar scale",
     relu_scale_backward_element,
     DTYPES,
-    gradients={
-        "grad": Gradient(
-            lambda g, i: reduce_to(relu_scale_backward(g, i.x, i.scale), i.grad), reads=("x",)
-        ),
-        "x": Gradient(lambda g, i: g.new_zeros(i.x.shape, dtype=i.x.dtype)),
-    },
+    gradients={"grad": _OF_GRAD, "x": _OF_STEPS},
     sharding=Sharding(_backward_rules),
 )
+_relu_scale_backward_tensor = _elementwise_op.define(
+    "relu_scale_backward_tensor",
+    "Tensor grad, Tensor x, Tensor scale",
+    relu_scale_backward_element,
+    DTYPES,
+    gradients={"grad": _OF_GRAD, "x": _OF_STEPS, "scale": _OF_BACKWARDS_SCALE},
+    op="relu_scale_backward",
+    sharding=Sharding(_backward_rules),
+)
+_OF_TENSORS = {
+    op.label: op for op in (_relu_scale_tensor, _relu_scale_add_tensor, _relu_scale_backward_tensor)
+}
 
 
 @dataclass(frozen=True)
@@ -164,15 +226,16 @@ class _ReluScale(Form):
     """relu(x)·scale, as relu_scale computes it."""
 
     x: Node
-    scale: float
+    scale: Node | float
 
 
 def _match_relu_scale(root: Node, forms: Mapping[Node, Form | None]) -> Match | None:
-    form = forms[root]
-    relu = forms[form.x] if isinstance(form, Scaled) else None
-    if not isinstance(form, Scaled) or not isinstance(relu, Activation) or relu.name != "relu":
+    """relu(x)·scale of a number; times a tensor it is act_mul, whose gradients are one launch."""
+    if not isinstance(forms[root], Scaled):
         return None
-    return Match("relu_scale", (form.x, root), relu_scale, (relu.x, form.factor), {})
+    for nodes, arguments in _scaled(root, forms):
+        return Match("relu_scale", nodes, relu_scale, arguments, {})
+    return None
 
 
 def _match_relu_scale_add(root: Node, forms: Mapping[Node, Form | None]) -> Match | None:
@@ -180,17 +243,28 @@ def _match_relu_scale_add(root: Node, forms: Mapping[Node, Form | None]) -> Matc
     form = forms[root]
     if not isinstance(form, Sum) or form.alpha != 1:
         return None
-    nodes: tuple[Node, ...]
     for scaled, y in ((form.x, form.y), (form.y, form.x)):
-        inner, match = forms[scaled], _match_relu_scale(scaled, forms)
-        if isinstance(inner, _ReluScale):
-            x, scale, nodes = inner.x, inner.scale, (scaled, root)
-        elif match is not None:
-            (x, scale), nodes = match.arguments, (*match.nodes, root)
-        else:
-            continue
-        return Match("relu_scale_add", nodes, relu_scale_add, (x, y, scale), {})
+        for nodes, (x, scale) in _scaled(scaled, forms):
+            return Match("relu_scale_add", (*nodes, root), relu_scale_add, (x, y, scale), {})
     return None
+
+
+def _scaled(
+    root: Node, forms: Mapping[Node, Form | None]
+) -> Iterator[tuple[tuple[Node, ...], tuple[Node, Node | float]]]:
+    """The nodes of relu(x)·scale that end with this one, and x and scale."""
+    form = forms[root]
+    pairs: tuple[tuple[Node, Node | float], ...] = ()
+    if isinstance(form, _ReluScale):
+        yield (root,), (form.x, form.scale)
+    elif isinstance(form, Scaled):
+        pairs = ((form.x, form.factor),)
+    elif isinstance(form, Times):
+        pairs = ((form.x, form.y), (form.y, form.x))
+    for value, scale in pairs:
+        relu = forms[value]
+        if isinstance(relu, Activation) and relu.name == "relu":
+            yield (value, root), (relu.x, scale)
 
 
 GRAPH = Fusion(
