@@ -18,7 +18,7 @@ import math
 import torch
 
 from triton_kernels._counts import cdiv
-from triton_kernels._gpu import Gpu, peaks
+from triton_kernels._gpu import Gpu, Peaks, peaks
 from triton_kernels.gemm.configurations import Configuration, Problem
 
 MEMORY = 0.9  # of the peak bandwidth
@@ -41,24 +41,34 @@ def synchronous(problem: Problem) -> bool:
     return problem.K * problem.dtype.itemsize % 4 != 0
 
 
-def seconds(problem: Problem, gpu: Gpu, form: Configuration, reached: float) -> float:
+def seconds(
+    problem: Problem,
+    gpu: Gpu,
+    form: Configuration,
+    reached: float,
+    *,
+    peak: Peaks | None = None,
+    loads: float = 1.0,
+    epilogue: float = 1.0,
+) -> float:
     """What a product takes, but for the launch. reached: what the loop of a kernel by descriptors
-    reaches of the tensor cores' peak."""
+    reaches of the tensor cores' peak. peak: the GPU's, if that is known better. loads, epilogue:
+    how many times the usual time these take."""
     M, N, K, dtype, *_ = problem
     m, n, k, *_ = form.tiles
-    peak, parts = peaks(gpu), form.parts(K)
+    peak, parts = peak or peaks(gpu), form.parts(K)
     steps = cdiv(cdiv(K, k), parts)
     waves = cdiv(form.tiles_of(M, N) * parts, gpu.multiprocessors)
-    loaded = steps * (min(m, M) + n) * k * dtype.itemsize
+    loaded = loads * steps * (min(m, M) + n) * k * dtype.itemsize
     if form.tma:
         flops = peak.flops * reached * 2 / dtype.itemsize  # tf32 at half the speed
         multiplied = steps * 2 * m * n * k * gpu.multiprocessors / flops
         loop = max(multiplied, loaded / BY_DESCRIPTORS)
-        epilogue = m * n * EPILOGUE * (ADDEND if problem.c else 1)
+        last = m * n * EPILOGUE * epilogue * (ADDEND if problem.c else 1)
         if form.ALTERNATE:  # the epilogues run under the products, but the last one
-            busy = waves * max(loop, (loop + epilogue) / 2) + epilogue
+            busy = waves * max(loop, (loop + last) / 2) + last
         else:
-            busy = waves * (loop + epilogue)
+            busy = waves * (loop + last)
     else:
         loop = loaded / THROUGH_POINTERS
         if K * dtype.itemsize % 16:
