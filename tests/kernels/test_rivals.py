@@ -24,8 +24,7 @@ from triton_kernels.graph.capabilities import MIN_SCORE, Problem
 
 BFLOAT, META = torch.bfloat16, torch.device("meta")
 H100 = "NVIDIA H100 80GB HBM3"
-# Of a sample of seed 3062, whose times nothing was fitted to but the launches: M, N, K, activation;
-# microseconds here, in eager and by torch.compile.
+# A sample of seed 3062: M, N, K, activation; microseconds here, in eager and by torch.compile.
 ON_H100 = (
     (19, 128, 2048, "gelu", 9.5, 13.5, 13.0),
     (196, 976, 3968, "relu", 15.6, 17.0, 17.1),
@@ -157,13 +156,34 @@ def test_rows_that_descriptors_do_not_take_cost_torch_more() -> None:
     assert 1.1 < rivals.ours(odd, H200, rates, "any") / rivals.ours(even, H200, rates, "any") < 1.5
 
 
+@pytest.mark.parametrize(
+    ("size", "copied"),
+    [
+        ((12103, 173, 621), False),
+        ((333, 4097, 1023), False),
+        ((1543, 3281, 382), False),
+        ((1128, 1179, 1470), True),
+        ((2365, 9219, 7691), True),
+        ((4426, 8066, 4265), True),
+    ],
+)
+def test_inductor_copies_to_aligned_rows_what_the_tensor_cores_take_long_for(
+    size: tuple[int, int, int], copied: bool
+) -> None:
+    """As it did on an H200, where that took it half or a fifth of eager's time."""
+    layer, rates = Layer(*size, BFLOAT, "gelu"), RATES[SHIPPED_OF]
+    eager, inductor = (rivals.theirs(layer, H200, rates, other) for other in ("eager", "inductor"))
+    assert (inductor < 0.6 * eager) == copied
+    assert (inductor >= eager) != copied
+
+
 def test_inductors_padded_rows_cost_a_longer_pass() -> None:
     rates = RATES[SHIPPED_OF]
     for columns, more in ((4096, False), (4104, True), (1016, False)):
         layer = Layer(8192, columns, 512, BFLOAT, "relu")
         eager, inductor = (rivals.theirs(layer, H200, rates, o) for o in ("eager", "inductor"))
         moved = 4 * 8192 * columns / rates.bandwidth
-        expected = rates.further + 2.3 * moved if more else 0.0
+        expected = rates.further + 2 * moved if more else 0.0
         assert inductor - eager == pytest.approx(expected, abs=1e-9)
 
 
@@ -172,6 +192,8 @@ def test_an_activation_costs_where_its_epilogue_runs_beside_a_product() -> None:
     times = [rivals.ours(layer, H200, RATES[SHIPPED_OF], "any") for layer in layers]
     assert times == sorted(times)
     assert times[-1] > 1.5 * times[1]
+    alone = [Layer(4096, 4096, 4096, BFLOAT, act) for act in ("none", "relu", "gelu")]
+    assert len({rivals.ours(layer, H200, RATES[SHIPPED_OF], "any") for layer in alone}) == 1
 
 
 def test_other_kernels_have_other_times() -> None:

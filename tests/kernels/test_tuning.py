@@ -477,3 +477,5 @@ def test_a_real_stopwatch_tells_a_large_product_from_a_small_one() -> None:
         times = watch.case(next(case for case in cases if case.kernels[0] == kernel))
         assert min(times) > 1
         assert statistics.median(times) < 1e5
+    for case in rates.cases(gpu, device)[:2]:  # a small layer, alone and with an activation
+        assert 1 < min(watch.case(case)) <= max(watch.case(case)) < 100
