@@ -9,7 +9,6 @@ that op files can.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
@@ -18,8 +17,7 @@ import torch
 from torch import Tensor
 from torch.fx import Node
 
-from triton_kernels._counts import cdiv
-from triton_kernels._gpu import Gpu, peaks
+from triton_kernels._gpu import Gpu
 
 # ---- forms ----
 
@@ -257,12 +255,12 @@ class Entry:
         capabilities: compute capabilities for which the figures stand; empty for any, where
             bandwidth decides.
         aligned: whether rows of x and of the weight are multiples of 16 bytes; None: either way.
-        filled: whether the last wave of tiles fills most of the GPU; None: either way.
         rows: the least M.
-        outputs: the most M·N.
         acts: the activations; empty for any.
         precision: of float32 products.
         estimated: whether the figures are the roofline's, and nobody measured them yet.
+        timed: whether the times of :mod:`triton_kernels.gemm.rivals` count instead, on GPUs of
+            which it knows them.
     """
 
     dtypes: tuple[torch.dtype, ...]
@@ -270,12 +268,11 @@ class Entry:
     inductor: float
     capabilities: tuple[int, ...] = ()
     aligned: bool | None = None
-    filled: bool | None = None
     rows: int = 0
-    outputs: float = math.inf
     acts: tuple[str, ...] = ()
     precision: str = "ieee"
     estimated: bool = False
+    timed: bool = False
 
     def covers(self, problem: Problem, gpu: Gpu) -> bool:
         return (
@@ -283,9 +280,7 @@ class Entry:
             and problem.precision == self.precision
             and (not self.capabilities or gpu.capability in self.capabilities)
             and self.aligned in (None, aligned(problem))
-            and self.filled in (None, filled(problem, gpu))
             and (problem.M is None or problem.M >= self.rows)
-            and (self.outputs == math.inf or outputs(problem) <= self.outputs)
             and (not self.acts or problem.act is None or problem.act in self.acts)
         )
 
@@ -294,29 +289,6 @@ def aligned(problem: Problem) -> bool:
     """Whether rows of K and of N elements are multiples of 16 bytes; taken so where unknown."""
     step = 16 // problem.dtype.itemsize
     return (problem.K or 0) % step == 0 and (problem.N or 0) % step == 0
-
-
-def outputs(problem: Problem) -> float:
-    """M·N; infinite where unknown."""
-    return math.inf if problem.M is None or problem.N is None else problem.M * problem.N
-
-
-def filled(problem: Problem, gpu: Gpu) -> bool:
-    """Whether tiles of 128 × 256, one a multiprocessor at a time, keep four fifths of them busy.
-
-    Less than half a wave is cut into smaller tiles, and where the memory decides no multiprocessor
-    is missed. What is unknown is taken to be large.
-    """
-    M, N, K = problem.M, problem.N, problem.K
-    if M is None or N is None:
-        return True
-    if K is not None:
-        limits = peaks(gpu)
-        moved = (M * K + K * N + M * N) * problem.dtype.itemsize
-        if 2 * M * N * K / limits.flops < moved / limits.bandwidth:
-            return True
-    waves = cdiv(M, 128) * cdiv(N, 256) / gpu.multiprocessors
-    return waves < 0.5 or waves / math.ceil(waves) >= 0.8
 
 
 @dataclass(frozen=True)

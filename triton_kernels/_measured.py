@@ -48,21 +48,55 @@ class Constants(NamedTuple):
 SHIPPED = Constants()
 SHIPPED_OF = "NVIDIA H200"
 
+
+class Rates(NamedTuple):
+    """What the times of products rest on, by which graphs take kernels: see gemm.rivals.
+
+    Attributes:
+        ours, theirs: seconds of a product that is next to nothing, here and in cuBLAS.
+        further: seconds of every kernel after the first, but for what it moves.
+        bandwidth: bytes/s that a pass over the memory reaches.
+        flops: FLOP/s of the tensor cores, by what the largest of our tiles reach of them.
+        library: what cuBLAS reaches of these.
+    """
+
+    ours: float
+    theirs: float
+    further: float
+    bandwidth: float
+    flops: float
+    library: float
+
+
+RATES = {
+    SHIPPED_OF: Rates(5.3e-6, 5.3e-6, 2.8e-6, 4.3e12, 989e12, 0.84),
+    "NVIDIA H100 80GB HBM3": Rates(7e-6, 7e-6, 2.9e-6, 3e12, 989e12, 0.84),
+}
+
 # Kernel → place among the entries of its op file → speed relative to eager's and to Inductor's.
 Speeds = Mapping[str, Mapping[int, tuple[float, float]]]
 
 
 class Measurement(NamedTuple):
-    """What tune found."""
+    """What tune found; ``rates`` only where scores rest on them."""
 
     constants: Constants
     speeds: Speeds
+    rates: Rates | None = None
 
 
 def constants(gpu: Gpu) -> Constants:
     """What holds for a GPU."""
     measured = measurement(gpu)
     return SHIPPED if measured is None else measured.constants
+
+
+def rates(gpu: Gpu) -> Rates | None:
+    """What was measured of a GPU here, or ships for its model; None where neither is known."""
+    measured = measurement(gpu)
+    if measured is not None and measured.rates is not None:
+        return measured.rates
+    return RATES.get(gpu.name or SHIPPED_OF)
 
 
 @functools.cache
@@ -107,6 +141,7 @@ def save(gpu: Gpu, found: Measurement) -> Path:
         "holds_for": _holds_for(gpu),
         "constants": found.constants._asdict(),
         "speeds": {kernel: dict(speeds) for kernel, speeds in found.speeds.items()},
+        "rates": None if found.rates is None else found.rates._asdict(),
     }
     handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")  # of mode 0600
     try:
@@ -160,7 +195,8 @@ def _read(path: Path, gpu: Gpu) -> Measurement:
         held = {name: held.get(name, "nothing") for name in now}
         other = [f"{name} {held[name]}, not {now[name]}" for name in now if held[name] != now[name]]
         if not other:
-            return Measurement(_constants(stored["constants"]), _speeds(stored["speeds"]))
+            constants, speeds = _constants(stored["constants"]), _speeds(stored["speeds"])
+            return Measurement(constants, speeds, _rates(stored["rates"]))
     except (KeyError, TypeError, AttributeError, ValueError, RecursionError) as error:
         raise ValueError(f"it is damaged ({error!r})") from error
     raise ValueError(f"it was measured for {', '.join(other)}")
@@ -182,6 +218,12 @@ def _speeds(found: Mapping[str, Any]) -> Speeds:
         }
         for kernel, speeds in found.items()
     }
+
+
+def _rates(found: Mapping[str, Any] | None) -> Rates | None:
+    if found is None:
+        return None
+    return Rates(*(_positive(found[name]) for name in Rates._fields))
 
 
 def _positive(number: Any) -> float:

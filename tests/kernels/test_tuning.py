@@ -21,12 +21,12 @@ import triton_kernels as tk
 from triton_kernels import __main__ as command
 from triton_kernels import _launch, _measured, ops
 from triton_kernels._gpu import GPUS, H200, Gpu
-from triton_kernels._measured import SHIPPED, Constants
-from triton_kernels.gemm import Problem, choose
+from triton_kernels._measured import RATES, SHIPPED, SHIPPED_OF, Constants, Rates
+from triton_kernels.gemm import Problem, choose, rivals
 from triton_kernels.gemm.choice import TMA_TILES, fitting
 from triton_kernels.gemm.gluon import availability
 from triton_kernels.graph import capabilities
-from triton_kernels.tuning import constants, measuring, scores, stopwatch
+from triton_kernels.tuning import constants, measuring, rates, scores, stopwatch
 from triton_kernels.tuning.constants import Run
 from triton_kernels.tuning.scores import Case, Times
 
@@ -36,6 +36,7 @@ CPU = torch.device("cpu")
 # twice that.
 COSTS = (1.0, 0.4, 0.35, 0.15, 0.1)
 TRUE = Constants(COSTS, 2048, int(0.7 * SHIPPED.wide), int(2.8 * SHIPPED.large))
+TRUE_RATES = Rates(8e-6, 6e-6, 3.5e-6, 2e12, 6e14, 0.7)
 
 
 class Simulated:
@@ -69,7 +70,20 @@ class Simulated:
 
     def case(self, case: Case) -> Times:
         self.cases.append(case)
+        problem = case.problem
+        if problem.dtype == torch.bfloat16 and problem.act and self.gpu.capability == 90:
+            return self.layer(problem)
         return Times(10.0, 10.0 * self.speed, 5.0 * self.speed)
+
+    def layer(self, problem: scores.Problem) -> Times:
+        """What a layer takes on a GPU of these rates; alone it is one kernel in torch, too."""
+        M, N, K = (size or 0 for size in problem[4:7])
+        layer = rivals.Layer(M, N, K, problem.dtype, problem.act)
+        ours = rivals.ours(layer, self.gpu, TRUE_RATES, "tl")
+        theirs = rivals.theirs(layer, self.gpu, TRUE_RATES, "eager")
+        if problem.act == "none":
+            theirs = rivals.product(M, N, K, self.gpu, TRUE_RATES, 8)
+        return Times(1e6 * ours, 1e6 * theirs, 1e6 * theirs)
 
 
 @pytest.fixture
@@ -168,12 +182,44 @@ def test_nothing_fits_nothing_changes() -> None:
     assert constants.measure(tiny, Simulated(tiny).runs) == SHIPPED
 
 
+# ---- the times of products ----
+
+
+@pytest.mark.parametrize("estimate", [RATES[SHIPPED_OF], TRUE_RATES, Rates(1, 1, 1, 1, 1e15, 1.0)])
+def test_the_rates_of_a_gpu_are_found(estimate: Rates) -> None:
+    cases = rates.cases(CARD, CPU)
+    found = rates.measure(CARD, cases, Simulated(CARD).case, estimate, "tl")
+    assert found == pytest.approx(TRUE_RATES, rel=0.02)
+    assert len(cases) < 20
+    assert len({(case.problem[4:7], case.problem.act) for case in cases}) == len(cases)
+
+
+def test_differences_that_noise_hides_leave_the_estimate() -> None:
+    """An activation that takes no time, and products that take less than the model's least."""
+    estimate = RATES[SHIPPED_OF]
+    time = lambda case: Times(1e-3, 1e-3, 1e-3)  # noqa: E731
+    found = rates.measure(CARD, rates.cases(CARD, CPU), time, estimate, "tl")
+    assert found[:4] == estimate[:4]
+    assert all(0 < each < math.inf for each in found)
+
+
+@pytest.mark.parametrize("arch", [arch for arch in GPUS if arch != "sm_90"])
+def test_other_gpus_have_no_rates(arch: str) -> None:
+    assert rates.cases(GPUS[arch], CPU) == []
+
+
 # ---- scores ----
 
 
 def test_every_entry_of_every_kernel_has_cases_on_every_gpu() -> None:
-    every = {(kernel, i) for kernel, e in capabilities.ENTRIES.items() for i in range(len(e))}
+    entries = capabilities.ENTRIES.items()
     for gpu in (*GPUS.values(), *(Gpu(86, n, 101376) for n in (20, 28, 46, 68, 84))):
+        every = {
+            (kernel, place)
+            for kernel, each in entries
+            for place, entry in enumerate(each)
+            if not (entry.timed and gpu.capability == 90)  # these are timed otherwise
+        }
         cases = scores.cases(gpu, CPU)
         assert {(kernel, case.place) for case in cases for kernel in case.kernels} == every
         assert len(cases) < 60
@@ -249,16 +295,24 @@ def test_tune_keeps_what_it_finds_and_uses_it_at_once(
     gelu = scores.Problem("linear_gelu", torch.float16, device, "eager", 4096, 4096, 1024, "gelu")
     before = tk.capabilities()
     assert before.source == "shipped"
-    assert {each.source for each in before.speeds} == {"shipped", "estimated"}  # act_mul
+    # act_mul, and products on a GPU that is none of those whose rates ship
+    assert {each.source for each in before.speeds} == {"shipped", "estimated"}
+    assert before.rates_source == "estimated"
     assert choose(product, CARD).tiles[:2] == (128, 256)
-    assert capabilities.judge(gelu, 1).source == "shipped"
+    assert capabilities.judge(gelu, 1).source == "estimated"
     found = tk.tune()
     assert (found.source, found.constants.costs) == ("measured here", TRUE.costs)
     assert {each.source for each in found.speeds} == {"measured here"}
     assert str(found) == str(tk.capabilities())
     assert choose(product, CARD).tiles[:2] == (128, 128)
-    assert capabilities.judge(gelu, 1) == (1.5, "", "measured here")
-    verdict = capabilities.judge(gelu._replace(other="inductor"), 1)
+    assert found.rates == pytest.approx(TRUE_RATES, rel=0.02)
+    verdict = capabilities.judge(gelu, 1)
+    true = card.layer(gelu)
+    assert verdict.source == "measured here"
+    assert verdict.score == pytest.approx(true.eager / true.ours, rel=0.02)
+    scaled = scores.Problem("relu_scale", torch.float16, device, "eager")
+    assert capabilities.judge(scaled, 1) == (1.5, "", "measured here")
+    verdict = capabilities.judge(scaled._replace(other="inductor"), 1)
     assert verdict.score == 0.75
     assert "0.75 of inductor's speed expected for float16" in verdict.refusal
     said = capsys.readouterr().err.splitlines()
@@ -285,11 +339,13 @@ def test_products_are_timed_with_the_constants_that_were_found(
 def test_an_end_of_time_leaves_the_rest_as_it_was(
     card: Simulated, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    clock = iter(range(0, 100_000, 60))
+    clock = iter(range(0, 100_000, 12))
     monkeypatch.setattr(measuring.time, "monotonic", lambda: float(next(clock)))
     found = tk.tune()
-    assert 0 < len(card.cases) < 5
-    assert {each.source for each in found.speeds} == {"measured here", "shipped"}
+    assert {each.source for each in found.speeds} >= {"measured here", "shipped"}
+    assert found.rates_source == "measured here", "these come first"
+    done = len(card.cases) - len(rates.cases(CARD, CPU))
+    assert 0 < done < len(scores.cases(CARD, CPU)) / 2
     assert re.search(r"no time left for \d+ of \d+", capsys.readouterr().err)
 
 
@@ -421,3 +477,5 @@ def test_a_real_stopwatch_tells_a_large_product_from_a_small_one() -> None:
         times = watch.case(next(case for case in cases if case.kernels[0] == kernel))
         assert min(times) > 1
         assert statistics.median(times) < 1e5
+    for case in rates.cases(gpu, device)[:2]:  # a small layer, alone and with an activation
+        assert 1 < min(watch.case(case)) <= max(watch.case(case)) < 100

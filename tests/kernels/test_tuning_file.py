@@ -16,13 +16,14 @@ import torch
 
 from triton_kernels import _launch, _measured
 from triton_kernels._gpu import GPUS
-from triton_kernels._measured import SHIPPED, Constants, Measurement
+from triton_kernels._measured import RATES, SHIPPED, SHIPPED_OF, Constants, Measurement, Rates
 from triton_kernels.gemm import Problem, choice, choose
 from triton_kernels.graph import capabilities
 
 CARD = GPUS["sm_90"]._replace(name="Some Card 80GB")
 CONSTANTS = Constants((1.0, 0.4, 0.3, 0.2, 0.1), 2048, 4096, 1 << 20)
-FOUND = Measurement(CONSTANTS, {"linear_act": {0: (0.7, 0.6), 4: (1.5, 1.25)}})
+MEASURED = Rates(6e-6, 5e-6, 3e-6, 2e12, 7e14, 0.8)
+FOUND = Measurement(CONSTANTS, {"linear_act": {0: (0.7, 0.6), 4: (1.5, 1.25)}}, MEASURED)
 
 
 @pytest.fixture(autouse=True)
@@ -51,6 +52,20 @@ def test_what_is_kept_is_read_again(home: Path) -> None:
     assert path == home / "triton-kernels-crosscheck" / "tuned-some-card-80gb.json"
     assert read_again() == FOUND
     assert _measured.constants(CARD) == CONSTANTS
+    assert _measured.rates(CARD) == MEASURED
+    _measured.save(CARD, FOUND._replace(rates=None))  # as of a GPU where speeds decide
+    assert read_again() == FOUND._replace(rates=None)
+    assert _measured.rates(CARD) is None
+
+
+def test_rates_ship_for_two_gpus() -> None:
+    h200, h100 = (CARD._replace(name=name) for name in (SHIPPED_OF, "NVIDIA H100 80GB HBM3"))
+    assert _measured.rates(h200) == _measured.rates(GPUS["sm_90"]) == RATES[SHIPPED_OF]
+    assert _measured.rates(h100) != _measured.rates(h200)
+    assert _measured.rates(CARD) is None
+    _measured.save(h100, FOUND)
+    forget()
+    assert _measured.rates(h100) == MEASURED, "what was measured wins"
 
 
 def test_another_gpu_and_one_that_is_not_there_have_nothing(home: Path) -> None:
@@ -129,6 +144,10 @@ def holding_for(**values: Any) -> Callable[[Path], None]:
     return changed(lambda content: content["holds_for"].update(values))
 
 
+def with_rates(**values: Any) -> Callable[[Path], None]:
+    return changed(lambda content: content["rates"].update(values))
+
+
 def with_constants(**values: Any) -> Callable[[Path], None]:
     return changed(lambda content: content["constants"].update(values))
 
@@ -148,6 +167,10 @@ WRONG: dict[str, tuple[Callable[[Path], Any], str]] = {
         changed(lambda c: c["speeds"].update(linear_act={"0": [True, 1.0]})),
         "no number",
     ),
+    "no rates": (changed(lambda c: c.pop("rates")), "damaged"),
+    "a rate less": (changed(lambda c: c["rates"].pop("library")), "damaged"),
+    "a rate of nothing": (with_rates(ours=0), "no positive number"),
+    "rates in a list": (changed(lambda c: c.update(rates=[1.0] * 6)), "damaged"),
     "another GPU": (holding_for(name="Another Card"), "name Another Card, not Some Card 80GB"),
     "fewer multiprocessors": (holding_for(multiprocessors=66), "multiprocessors 66, not 132"),
     "another Triton": (holding_for(triton="2.0.0"), "triton 2.0.0, not"),
@@ -169,7 +192,9 @@ def test_what_does_not_hold_is_left_alone_with_one_warning(wrong: str) -> None:
         assert _measured.measurement(CARD) is None
         assert _measured.constants(CARD) == SHIPPED
         choose(Problem(4096, 4096, 4096, torch.bfloat16, torch.bfloat16), CARD)
-        assert {each.source for each in capabilities.entries("linear_act", CARD)} == {"shipped"}
+        assert _measured.rates(CARD) is None
+        sources = {each.source for each in capabilities.entries("linear_act", CARD)}
+        assert sources == {"shipped", "estimated"}
     (warning,) = seen
     text = str(warning.message)
     assert warning.category is RuntimeWarning

@@ -19,7 +19,7 @@ from collections.abc import Callable
 import torch
 
 from triton_kernels._counts import cdiv
-from triton_kernels._gpu import Gpu, peaks
+from triton_kernels._gpu import Gpu, Peaks, peaks
 from triton_kernels.gemm.configurations import Configuration, Problem
 
 MEMORY = 0.9  # of the peak bandwidth
@@ -42,11 +42,12 @@ def synchronous(problem: Problem) -> bool:
     return problem.K * problem.dtype.itemsize % 4 != 0
 
 
-def timed(problem: Problem, gpu: Gpu) -> Callable[[Configuration, float], float]:
+def timed(problem: Problem, gpu: Gpu, peak: Peaks | None = None) -> Callable[..., float]:
     """What a problem takes in a form, but for the launch. The second argument is what the loop of a
-    kernel by descriptors reaches of the tensor cores' peak."""
+    kernel by descriptors reaches of the tensor cores' peak; loads and epilogue are how many times
+    the usual time these take. peak: the GPU's, if that is known better."""
     M, N, K, dtype, _, precision, c, _ = problem
-    itemsize, multiprocessors, peak = dtype.itemsize, gpu.multiprocessors, peaks(gpu)
+    itemsize, multiprocessors, peak = dtype.itemsize, gpu.multiprocessors, peak or peaks(gpu)
     elements = M * K + K * N + M * N * (2 if c else 1)
     moved = elements * itemsize / (peak.bandwidth * MEMORY)
     addend = ADDEND if c else 1
@@ -54,21 +55,23 @@ def timed(problem: Problem, gpu: Gpu) -> Callable[[Configuration, float], float]
     unaligned = UNALIGNED * 2 / itemsize if K * itemsize % 16 else 1.0
     step = STEP if by_cores and not synchronous(problem) else LONG_STEP
 
-    def seconds(form: Configuration, reached: float) -> float:
+    def seconds(
+        form: Configuration, reached: float, loads: float = 1.0, epilogue: float = 1.0
+    ) -> float:
         m, n, k, _, _, _ = form.tiles
         parts = form.parts(K)
         steps = cdiv(cdiv(K, k), parts)
         waves = cdiv(cdiv(M, m) * cdiv(N, n) * parts, multiprocessors)
-        loaded = steps * (min(m, M) + n) * k * itemsize
+        loaded = loads * steps * (min(m, M) + n) * k * itemsize
         if form.tma:
             flops = peak.flops * reached * 2 / itemsize  # tf32 at half the speed
             multiplied = steps * 2 * m * n * k * multiprocessors / flops
             loop = max(multiplied, loaded / BY_DESCRIPTORS)
-            epilogue = m * n * EPILOGUE * addend
+            last = m * n * EPILOGUE * epilogue * addend
             if form.ALTERNATE:  # the epilogues run under the products, but the last one
-                busy = waves * max(loop, (loop + epilogue) / 2) + epilogue
+                busy = waves * max(loop, (loop + last) / 2) + last
             else:
-                busy = waves * (loop + epilogue)
+                busy = waves * (loop + last)
         else:
             loop = loaded / THROUGH_POINTERS * unaligned
             if not by_cores:

@@ -1,17 +1,24 @@
 """What each kernel can take, and how fast it is against what would run otherwise.
 
 A score is the expected speed relative to that alternative: 1.1 means ten per cent faster than
-eager's kernels, or than Inductor's where Inductor compiles the rest. The figures are coarse: the
-least of the measured cases that an entry covers. They are those of :func:`triton_kernels.tune` on
-this machine, or else those of the op files, from docs/benchmarks on an H200: h200.json, and the
-samples for what is not aligned or fills its last wave badly. For products on a GPU that nobody
-measured they are estimated, and for kernels whose entries say so, products whose columns are scaled
-and activations that a graph composes. What neither covers scores 0.
+eager's kernels, or than Inductor's where Inductor compiles the rest. It comes from one of two:
+
+- Products of 16-bit matrices on compute capability 9.0 by their times, ours and the other's, as
+  :mod:`triton_kernels.gemm.rivals` tells them for these very sizes.
+- All else by entries in the op files, which are coarse: the least of the measured cases that one
+  covers, from docs/benchmarks/h200.json.
+
+What both rest on is measured by :func:`triton_kernels.tune` on this machine, or else ships. On a
+GPU that nobody measured scores of products are estimated, and everywhere those of kernels whose
+entries say so, of products whose columns are scaled and of activations that a graph composes. What
+no entry covers scores 0.
 """
 
 from __future__ import annotations
 
 import functools
+import itertools
+import math
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -21,7 +28,10 @@ from triton_kernels import _arguments, _elementwise_kernels, _launch, _measured,
 from triton_kernels._fusion import Entry
 from triton_kernels._fusion import Problem as Problem
 from triton_kernels._gpu import Gpu, Peaks, peaks
+from triton_kernels._measured import Rates
 from triton_kernels.activations import ACTIVATIONS
+from triton_kernels.gemm import model, rivals
+from triton_kernels.gemm.gluon import availability
 
 # Kernel → what was measured, as its op file has it. The first entry that covers a problem holds.
 ENTRIES: dict[str, tuple[Entry, ...]] = {
@@ -30,6 +40,10 @@ ENTRIES: dict[str, tuple[Entry, ...]] = {
 # The least score at which a kernel is taken. Below it nothing is gained, and an eager call of one
 # of these functions takes longer on the host than torch's own.
 MIN_SCORE = 1.01
+
+# Sizes that one may have that nobody knows when a graph is planned: a dynamic batch, or what
+# replace_modules does not see. Of their scores the mean counts.
+USUAL = {"M": (64, 512, 4096, 16384), "N": (1024, 4096), "K": (1024, 4096)}
 
 # Where a score comes from.
 MEASURED, SHIPPED, ESTIMATED = "measured here", "shipped", "estimated"
@@ -60,9 +74,12 @@ def judge(problem: Problem, min_score: float) -> Verdict:
     holding = entries(problem.kernel, gpu)
     covering = next((each for each in holding if each.entry.covers(problem, gpu)), None)
     if covering is not None:
-        score, source = relative(covering.entry, problem.other), covering.source
-        if source == ESTIMATED:
-            score *= 1 + saved(problem, peaks(gpu, _launch.bandwidth(problem.device)))
+        if covering.entry.timed and rivals.known(problem.dtype, gpu):
+            score, source = timed(problem, gpu), covering.source
+        else:
+            score, source = relative(covering.entry, problem.other), covering.source
+            if source == ESTIMATED:
+                score *= 1 + saved(problem, peaks(gpu, _launch.bandwidth(problem.device)))
         if problem.scaled:
             score *= scaling(problem, peaks(gpu, _launch.bandwidth(problem.device)))
             source = ESTIMATED
@@ -91,6 +108,34 @@ def relative(entry: Entry, other: str) -> float:
     return entry.inductor if other == "inductor" else entry.eager
 
 
+def timed(problem: Problem, gpu: Gpu) -> float:
+    """The time of the other by that of our kernel; the mean over what the unknown sizes may be."""
+    rates, _ = rates_of(gpu, problem.device)
+    kernels = availability.expected(gpu, problem.device)
+    sizes = zip(USUAL.items(), problem[4:7])
+    tried = [usual if size is None else (size,) for (_, usual), size in sizes]
+    logs = []
+    for M, N, K in itertools.product(*tried):
+        if not M or not N or not K:
+            return 0.0  # there is nothing to gain
+        layer = rivals.Layer(M, N, K, problem.dtype, problem.act)
+        theirs = rivals.theirs(layer, gpu, rates, problem.other)
+        logs.append(math.log(theirs / rivals.ours(layer, gpu, rates, kernels)))
+    return math.exp(sum(logs) / len(logs))
+
+
+def rates_of(gpu: Gpu, device: torch.device) -> tuple[Rates, str]:
+    """What the times of products rest on, and where that comes from."""
+    rates = _measured.rates(gpu)
+    if rates is not None:
+        measured = _measured.measurement(gpu)
+        return rates, SHIPPED if measured is None or measured.rates is None else MEASURED
+    limits = peaks(gpu, _launch.bandwidth(device))
+    other = _measured.RATES[_measured.SHIPPED_OF]
+    bandwidth = model.MEMORY * limits.bandwidth
+    return other._replace(flops=limits.flops, bandwidth=bandwidth), ESTIMATED
+
+
 @functools.cache
 def entries(kernel: str, gpu: Gpu) -> tuple[Sourced, ...]:
     """What holds for a kernel on a GPU; the first that covers a problem counts."""
@@ -100,7 +145,12 @@ def entries(kernel: str, gpu: Gpu) -> tuple[Sourced, ...]:
     holding = []
     for place, entry in enumerate(shipped):
         alike = [other for other in shipped if other.dtypes == entry.dtypes]
-        if place in speeds:
+        if entry.timed and rivals.known(entry.dtypes[0], gpu):
+            if entry.aligned is not None:
+                continue  # times know that themselves
+            eager, inductor = entry.eager, entry.inductor
+            _, source = rates_of(gpu, torch.device("meta"))
+        elif place in speeds:
             eager, inductor = speeds[place]
             source = MEASURED
         elif _stands_for(entry, gpu):

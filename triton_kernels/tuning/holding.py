@@ -11,10 +11,18 @@ import torch
 from triton_kernels import _elementwise_kernels, _launch, _measured
 from triton_kernels._fusion import Entry
 from triton_kernels._gpu import H200, Gpu
-from triton_kernels._measured import SHIPPED_OF, Constants
+from triton_kernels._measured import SHIPPED_OF, Constants, Rates
+from triton_kernels.gemm import rivals
 from triton_kernels.gemm.choice import TMA_CAPABILITY, TMA_TILES
 from triton_kernels.gemm.gluon import availability
-from triton_kernels.graph.capabilities import ENTRIES, ESTIMATED, MEASURED, SHIPPED, entries
+from triton_kernels.graph.capabilities import (
+    ENTRIES,
+    ESTIMATED,
+    MEASURED,
+    SHIPPED,
+    entries,
+    rates_of,
+)
 
 
 class Speed(NamedTuple):
@@ -34,6 +42,8 @@ class Capabilities:
         constants: what the choice of tiles rests on.
         source: where these come from: "measured here" or "shipped".
         gluon: why products do not run in Gluon's kernel, or "" where they may.
+        rates: what the times of 16-bit products rest on, by which fuse and torch.compile take them;
+            None on GPUs where they go by the speeds.
         speeds: of every kernel that fuse and torch.compile may take, in the order in which they
             are asked; their source may be "estimated", too.
     """
@@ -42,6 +52,8 @@ class Capabilities:
     constants: Constants
     source: str
     gluon: str
+    rates: Rates | None
+    rates_source: str
     speeds: tuple[Speed, ...]
 
     def __str__(self) -> str:
@@ -51,11 +63,13 @@ class Capabilities:
             f" {self.gpu.multiprocessors} multiprocessors, {self.gpu.shared_memory // 1024} kB of "
             "shared memory a block"
         )
-        speeds = [(each.kernel, _conditions(each.entry), _figures(each)) for each in self.speeds]
+        speeds = [
+            (each.kernel, _conditions(each.entry), self._figures(each)) for each in self.speeds
+        ]
         first, second = (max((len(row[i]) for row in speeds), default=0) for i in (0, 1))
         lines = [f"  {k:{first}}  {c:{second}}  {figures}" for k, c, figures in speeds]
         title = "speed relative to eager's, and to Inductor's where that compiles the rest:"
-        return "\n".join([head, *self._constants(), title, *lines])
+        return "\n".join([head, *self._constants(), *self._rates(), title, *lines])
 
     __repr__ = __str__
 
@@ -71,6 +85,28 @@ class Capabilities:
         costs = ", ".join(f"{name} {cost:g}" for name, cost in pairs)
         long = f"  from K = {self.constants.long} on: tiles for long sums"
         return [*lines, long, f"  cost of a tile: {costs}"]
+
+    def _rates(self) -> list[str]:
+        if self.rates is None:
+            return []
+        rates, source = self.rates, self.rates_source
+        if source == SHIPPED:
+            source = f"{SHIPPED} (of an {self.gpu.name or SHIPPED_OF})"
+        ours, theirs, further = (f"{1e6 * each:.3g} µs" for each in rates[:3])
+        return [
+            f"times of 16-bit products, {source}:",
+            f"  the least: ours {ours}, cuBLAS's {theirs}; each further kernel {further}",
+            f"  memory {rates.bandwidth / 1e9:.0f} GB/s, tensor cores {rates.flops / 1e12:.0f} "
+            f"TFLOP/s, of which cuBLAS reaches {rates.library:.2f}",
+        ]
+
+    def _figures(self, speed: Speed) -> str:
+        if speed.entry.timed and self.rates is not None:
+            return "by the times, of each size"
+        figures = f"{speed.entry.eager:.2f}  {speed.entry.inductor:.2f}"
+        if speed.source == ESTIMATED:
+            return f"{figures}  {ESTIMATED}, more by what the epilogue saves"
+        return f"{figures}  {_source(speed.source)}"
 
 
 def capabilities(device: torch.device | int | None = None) -> Capabilities:
@@ -96,7 +132,9 @@ def capabilities(device: torch.device | int | None = None) -> Capabilities:
     speeds = [Speed(kernel, *each) for kernel in sorted(ENTRIES) for each in entries(kernel, gpu)]
     source = MEASURED if measured else SHIPPED
     gluon = availability.unavailable(gpu, device)
-    return Capabilities(gpu, _measured.constants(gpu), source, gluon, tuple(speeds))
+    rates, origin = rates_of(gpu, device) if gpu.capability == rivals.CAPABILITY else (None, "")
+    constants = _measured.constants(gpu)
+    return Capabilities(gpu, constants, source, gluon, rates, origin, tuple(speeds))
 
 
 def cuda_device(device: torch.device | int | None) -> torch.device:
@@ -118,24 +156,13 @@ def _source(source: str) -> str:
     return f"{SHIPPED} (of an {SHIPPED_OF})" if source == SHIPPED else source
 
 
-def _figures(speed: Speed) -> str:
-    figures = f"{speed.entry.eager:.2f}  {speed.entry.inductor:.2f}"
-    if speed.source == ESTIMATED:
-        return f"{figures}  {ESTIMATED}, more by what the epilogue saves"
-    return f"{figures}  {_source(speed.source)}"
-
-
 def _conditions(entry: Entry) -> str:
     """Dtypes, activations, and what else an entry asks for."""
     words = [str(dtype).removeprefix("torch.") for dtype in entry.dtypes]
     if entry.acts:
         words.append(f"with {' or '.join(entry.acts)}")
-    if entry.filled is not None:
-        words.append(f"the last wave {'full' if entry.filled else 'not full'}")
     if entry.aligned is not None:
         words.append("aligned" if entry.aligned else "not aligned")
     if entry.rows:
         words.append(f"M ≥ {entry.rows}")
-    if entry.outputs < float("inf"):
-        words.append(f"M·N ≤ {entry.outputs:.0f}")
     return ", ".join(words)

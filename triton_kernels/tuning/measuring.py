@@ -11,9 +11,10 @@ import torch
 from triton_kernels import _elementwise_kernels, _known_calls, _launch, _measured
 from triton_kernels._gpu import Gpu
 from triton_kernels._measured import Measurement
-from triton_kernels.gemm import choice
+from triton_kernels.gemm import choice, rivals
+from triton_kernels.gemm.gluon import availability
 from triton_kernels.graph import capabilities as graph_capabilities
-from triton_kernels.tuning import constants, scores
+from triton_kernels.tuning import constants, rates, scores
 from triton_kernels.tuning.constants import Run
 from triton_kernels.tuning.holding import Capabilities, capabilities, cuda_device
 from triton_kernels.tuning.scores import Case, Times
@@ -69,23 +70,29 @@ def _found(
     say: Callable[[str], None],
     began: float,
 ) -> Capabilities:
-    """The constants are kept first: the speeds of products are those with them."""
+    """The constants are kept first: products are timed with them."""
     say(f"{gpu.name}: the choice of tiles")
     tiles = constants.measure(gpu, time_runs)
     _keep(gpu, Measurement(tiles, {}))
-    cases = scores.cases(gpu, device)
-    done = 0
+    layers, cases = rates.cases(gpu, device), scores.cases(gpu, device)
+    total, done = len(layers) + len(cases), 0
 
     def time_next(case: Case) -> Times:
         nonlocal done
         done += 1
-        say(f"[{done}/{len(cases)}] {case}")
+        say(f"[{done}/{total}] {case}")
         return time_case(case)
 
+    measured = None
+    if layers:
+        estimate, _ = graph_capabilities.rates_of(gpu, device)
+        kernels = availability.kernels(gpu, device)
+        measured = rates.measure(gpu, layers, time_next, estimate, kernels)
+        _keep(gpu, Measurement(tiles, {}, measured))
     speeds = scores.measure(cases, time_next, lambda: time.monotonic() - began < SECONDS)
-    if done < len(cases):
-        say(f"no time left for {len(cases) - done} of {len(cases)}: for these nothing changes")
-    _keep(gpu, Measurement(tiles, speeds))
+    if done < total:
+        say(f"no time left for {total - done} of {total}: for these nothing changes")
+    _keep(gpu, Measurement(tiles, speeds, measured))
     return capabilities(device)
 
 
@@ -93,5 +100,6 @@ def _keep(gpu: Gpu, found: Measurement) -> None:
     """Keep figures in the file, and for this process."""
     _measured.save(gpu, found)
     choice.choose.cache_clear()
+    rivals.ours.cache_clear()
     _known_calls.forget()
     graph_capabilities.entries.cache_clear()

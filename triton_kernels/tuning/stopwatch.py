@@ -33,6 +33,7 @@ FLUSHED = 128 << 20  # bytes at least, to empty the cache
 HEAD_START = 2_000_000
 RECOMPILED = 1000  # times that Inductor may compile the same line, of other shapes
 TORCH: dict[str, Callable[[Tensor], Tensor]] = {
+    "none": lambda product: product,
     "gelu_tanh": partial(torch.nn.functional.gelu, approximate="tanh"),
     "relu": torch.relu,
 }

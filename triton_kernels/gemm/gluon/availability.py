@@ -49,6 +49,15 @@ def kernels(gpu: Gpu, device: torch.device) -> str:
     return "tl" if reason else wanted
 
 
+def expected(gpu: Gpu, device: torch.device) -> str:
+    """The same for a plan, which may be made without the GPU, or of tensors without memory: nothing
+    is tried, and what did not fail yet is taken to run."""
+    wanted = _wanted.get()
+    if gpu.capability != CAPABILITY or lacking() or _tested.get(device):
+        return "tl"
+    return wanted
+
+
 def unavailable(gpu: Gpu, device: torch.device) -> str:
     """Why gemm_gluon_kernel cannot run on a device, or "". The first time it is tried there."""
     if gpu.capability != CAPABILITY:
