@@ -380,8 +380,7 @@ def _row(x: Tensor, y: Tensor, out: Tensor) -> bool:
     """Whether y is a dense row that comes again and again, and the others are dense: a bias."""
     shape, whole = y.shape, out.shape
     return (
-        1 <= len(shape) < len(whole)
-        and whole[-len(shape) :] == shape
+        whole[-len(shape) :] == shape
         and x.shape == whole
         and y.is_contiguous()
         and x.is_contiguous()

@@ -16,6 +16,7 @@ import triton_kernels
 from compare.compiling import walk
 from triton_kernels import _launch
 from triton_kernels._counts import cdiv
+from triton_kernels._precision import PRECISIONS
 from triton_kernels.gemm import GPUS, Configuration, Gpu, Problem, Tiles, choice, choose
 
 compiles = pytest.mark.skipif(
@@ -116,6 +117,35 @@ def test_fewer_stages_come_before_smaller_tiles() -> None:
         for M in (17, 32):
             got = choose(Problem(M, 16384, 4096, BF16, BF16), gpu)
             assert got.tiles == (32, 64, 128, 8, 4, shared)
+
+
+KINDS = [  # dtypes of operands and result, precision
+    *((BF16, out, "ieee") for out in (BF16, F32)),
+    *((F32, out, precision) for out in (BF16, F32) for precision in PRECISIONS),
+    *((torch.float64, out, "ieee") for out in (BF16, torch.float64)),
+]
+
+
+@pytest.mark.parametrize("gpu", [*GPUS.values(), Gpu(90, 20, 90_000), Gpu(86, 20, 20_000)])
+def test_every_candidate_can_be_launched(gpu: Gpu) -> None:
+    """There is one; it fits; descriptors are for GPUs and operands that have them."""
+    drawn = random.Random(0)
+    for dtype, out_dtype, precision in KINDS * 12:
+        M, N, K = (drawn.choice((1, 17, 32, 33, 64, 100, 1000, 4096)) for _ in range(3))
+        c, kernels = drawn.choice(("", "even", "odd")), drawn.choice(("tl", "gluon", "any"))
+        problem = Problem(M, N, K, dtype, out_dtype, precision, c, kernels)
+        forms = choice.candidates(problem, gpu)
+        assert choose(problem, gpu) in forms
+        for form in forms:
+            m, n, k, *_ = form.tiles
+            assert {m.bit_count(), k.bit_count()} == {1}
+            assert form.gluon or n.bit_count() == 1
+            smallest = form == Configuration(False, Tiles(16, 16, 16, 8, 4, 1))
+            assert smallest or form.shared_memory(problem, gpu.capability) <= gpu.shared_memory
+            assert form.SPLIT == 1 or form.gluon or not form.tma
+            if form.tma and precision != "f16x3":
+                assert gpu.capability >= 90
+                assert dtype == BF16 or precision == "tf32"
 
 
 def test_a_gpu_of_ones_own() -> None:
