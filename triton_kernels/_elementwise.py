@@ -159,10 +159,9 @@ def apply(
         specialization_key(s_value),
     )
     alike = _alike(x, y_tensor, s_tensor, out)
-    row = None if alike or s_tensor is not None or n >= 2**31 else y_tensor
     rest: tuple[Any, ...]
-    if row is not None and _row(x, row, out):
-        launch, walk = _along_row(how, row.numel(), divisibility(n), keys)
+    if not alike and y_tensor is not None and n < 2**31 and _row(x, y_tensor, s_tensor, out):
+        launch, walk = _along_row(how, y_tensor.numel(), divisibility(n), keys)
         programs, rest = cdiv(n, how.block * VECTORS), (n, ONCE, walk, ONCE)
     elif not alike and (dims := _dims(x, y_tensor, s_tensor, out)):
         launch, programs, rest = _prepared(how, n, dims, keys)
@@ -376,11 +375,12 @@ def _alike(x: Tensor, y: Tensor | None, s: Tensor | None, out: Tensor) -> bool:
     )
 
 
-def _row(x: Tensor, y: Tensor, out: Tensor) -> bool:
+def _row(x: Tensor, y: Tensor, s: Tensor | None, out: Tensor) -> bool:
     """Whether y is a dense row that comes again and again, and the others are dense: a bias."""
     shape, whole = y.shape, out.shape
     return (
-        whole[-len(shape) :] == shape
+        s is None
+        and whole[-len(shape) :] == shape
         and x.shape == whole
         and y.is_contiguous()
         and x.is_contiguous()

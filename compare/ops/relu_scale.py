@@ -107,6 +107,8 @@ class Scaled(Elementwise):
         yield case((7, 13), "batch", values="special")
         yield case((67, 133), "transposed")
         yield case((1043,), "misaligned")
+        if not self.unary:  # which alone would be a row that is read again and again
+            yield case((33, 48), "column", y="row")
 
 
 SPECS = [
