@@ -244,7 +244,7 @@ def refusing(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Tiles]]:
     """A GPU on which tiles of more than three stages are out of resources; what was tried."""
     tried: list[Tiles] = []
 
-    def start(self: Any, device: torch.device, *args: Any) -> None:
+    def start(self: Any, device: torch.device, *args: Any, **options: Any) -> None:
         tried.append(Tiles(*(self.meta[name] for name in Tiles._fields)))
         if tried[-1].num_stages > 3:
             raise OutOfResources(123456, 101376, "shared memory")
@@ -281,7 +281,7 @@ def test_in_tests_it_is_an_error(refusing: list[Tiles]) -> None:
 def test_where_nothing_fits_the_error_is_tritons(
     refusing: list[Tiles], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def refuse(self: Any, device: torch.device, *args: Any) -> None:
+    def refuse(self: Any, device: torch.device, *args: Any, **options: Any) -> None:
         raise OutOfResources(1, 0, "shared memory")
 
     monkeypatch.setattr(_launch.Launch, "__call__", refuse)

@@ -352,9 +352,9 @@ def test_against_float64(
     names: list[str] = []
     usual = _launch.Launch.__call__
 
-    def noted(self: Any, *args: Any) -> None:
+    def noted(self: Any, *args: Any, **options: Any) -> None:
         names.append(self.kernel.fn.__name__)
-        usual(self, *args)
+        usual(self, *args, **options)
 
     monkeypatch.setattr(_launch.Launch, "__call__", noted)
     g = torch.Generator("cuda").manual_seed(0)

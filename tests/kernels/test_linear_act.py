@@ -310,7 +310,9 @@ def test_scores_of_16_bits_are_the_times_whatever_the_op(cpu: torch.device) -> N
 def test_kernels_are_called_after_the_op(monkeypatch: pytest.MonkeyPatch) -> None:
     """By the words that the name is made of; test_compile.py looks into the machine code."""
     seen: list[str] = []
-    monkeypatch.setattr(Launch, "__call__", lambda self, *args: seen.append(self.meta["OP"]))
+    monkeypatch.setattr(
+        Launch, "__call__", lambda self, *_, **options: seen.append(self.meta["OP"])
+    )
     x, half = torch.empty(64, 64, device="meta"), torch.empty(64, 64, device="meta").half()
     with cross_compile.compiling(90):
         for t in (x, half):
