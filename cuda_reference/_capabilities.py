@@ -6,9 +6,8 @@ from dataclasses import dataclass
 
 import torch
 
-from cuda_reference import _cublaslt, _rungs, ops
+from cuda_reference import _cublaslt, _gemm, _rungs, ops
 
-_PRODUCTS = ("gemm_bias_act", "linear_act", "linear_gelu")
 _REST = 'What no rung of an op takes, its plain kernel does: variant None, and "auto" there.'
 
 
@@ -79,9 +78,9 @@ def capabilities(op: str | None = None) -> Capabilities:
 
 
 def _of(op: str) -> list[Rung]:
-    if op in _PRODUCTS:
-        return [Rung(op, _cublaslt.NAME, _cublaslt.DTYPES, "any", "any", "any, no CPU")]
     variants = ops.VARIANTS.get(op, {})
+    if variants == _gemm.VARIANTS:
+        return [Rung(op, _cublaslt.NAME, _cublaslt.DTYPES, "any", "any", "any, no CPU")]
     return [
         Rung(
             op,

@@ -174,12 +174,12 @@ class Unit(NamedTuple):
 def units(
     ops: list[str], archs: list[str], sides: list[str], full: bool, asm: str = ""
 ) -> list[Unit]:
-    """Every op for every architecture, in that order; after gemm_bias_act a sample of the distinct
-    products of the walk, or all."""
+    """Every op for every architecture, in that order; after the walk's op a sample of its distinct
+    products, or all."""
     all_units = []
     for arch, op in itertools.product(archs, ops):
         all_units.append(Unit(op, arch, tuple(sides), asm=asm))
-        if op == "gemm_bias_act" and "triton" in sides:
+        if op == walk.OP and "triton" in sides:
             drawn = walk.distinct(arch) if full else walk.sample(arch)
             parts = (drawn[i : i + PART] for i in range(0, len(drawn), PART))
             all_units += [Unit(op, arch, ("triton",), tuple(part)) for part in parts]

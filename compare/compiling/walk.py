@@ -25,6 +25,7 @@ from triton_kernels.gemm.launch import launch
 from triton_kernels.interpreter.cross_compile import Launch, compiling
 
 COUNT = 10_000
+OP = "gemm_bias_act"  # whose launches they are
 SAMPLE = 8  # of an architecture's distinct products, without --full
 LAYOUTS = ("rows", "columns", "odd rows")  # how a or b lies; of the last no row starts at a vector
 
@@ -131,7 +132,7 @@ def _call(product: Product) -> None:
     with availability.only(kernels):
         launch(
             Gemm(
-                "gemm_bias_act",
+                OP,
                 matrix(M, K, product.a),
                 matrix(K, N, product.b),
                 matrix(1, N)[0] if product.bias else None,

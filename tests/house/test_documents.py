@@ -152,3 +152,19 @@ pytest tests/kernels/test_ops.py::test_every_case_is_right
         "```sh\ncat triton_kernels/ops/nothing.txt\n```",
     ):
         assert len(list(lies(lie))) == 1, lie
+
+
+def test_the_map_of_the_house_has_every_folder() -> None:
+    """And names no module: those have docstrings."""
+    text = (ROOT / "docs" / "ARCHITECTURE.md").read_text()
+    house = text.split("## The house")[1].split("```")[1]
+    named: set[str] = set()
+    folders: list[str] = []  # the way to the one at hand
+    for indent, name in re.findall(r"^( *)(\w+)/ ", house, re.M):
+        folders[len(indent) // 2 :] = [name]
+        named.add("/".join(folders))
+    here = {folder for folder in files() if re.fullmatch(rf"({'|'.join(PACKAGES)})(/\w+)?", folder)}
+    here = {folder for folder in here if (ROOT / folder).is_dir()}
+    assert here | {"tests"} <= named
+    assert all((ROOT / folder).is_dir() for folder in named)
+    assert not re.findall(r"\b\w+\.py\b", house)

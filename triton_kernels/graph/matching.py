@@ -19,12 +19,10 @@ from triton_kernels import _precision, ops
 from triton_kernels._fusion import (
     Activation,
     Attribute,
-    Columns,
     Divided,
     Form,
     Match,
     Matrix,
-    Normalized,
     Operand,
     Problem,
     Product,
@@ -32,11 +30,11 @@ from triton_kernels._fusion import (
     Reshaped,
     Scaled,
     Sizes,
-    Sum,
     Times,
     Transposed,
 )
 from triton_kernels.graph import canonical, composing, effects, forms
+from triton_kernels.graph.chains import Chains, Misfit
 from triton_kernels.graph.operands import (
     as_row,
     dtype_text,
@@ -44,7 +42,6 @@ from triton_kernels.graph.operands import (
     in_rows,
     is_one,
     is_plain,
-    is_row,
     operand_name,
     shape_text,
     size_of,
@@ -58,13 +55,6 @@ from triton_kernels.nn.rows import (
 )
 
 PASSES = ("elementwise", "epilogue")
-
-
-class Misfit(Exception):
-    """The nodes have a pattern's structure, but are not fused; the message says why."""
-
-
-Chain = tuple[Product, tuple[Node, ...]] | None
 
 
 class Matcher:
@@ -88,7 +78,7 @@ class Matcher:
             if source is not None:
                 self.forms[node] = Reshaped(source)
         self._position = {node: i for i, node in enumerate(module.graph.nodes)}
-        self._chains: dict[Node, Chain | Misfit] = {}
+        self._chains = Chains(self.forms)
         self._inner = self._read_spellings()
         self._composed = self._read_composed()
         self._order = list(module.graph.nodes)
@@ -130,9 +120,9 @@ class Matcher:
         for root, form in spellings.found.items():
             users = list(root.users)
             gate = len(users) == 1 and isinstance(self.forms[users[0]], Times)
-            if gate or self._ends_in_product(form.x):
+            if gate or self._chains.ends_in_product(form.x):
                 self.forms[root] = form
-                self._chains.clear()
+                self._chains.forget()
                 taken.add(root)
         return {node for node, root in spellings.inner.items() if root in taken}
 
@@ -145,7 +135,7 @@ class Matcher:
             if root in inside or root in self._inner or self._named(root):
                 continue
             activation = composing.composed(
-                root, self._ends_in_product, self._spelled, self._position
+                root, self._chains.ends_in_product, self._spelled, self._position
             )
             if activation is None:
                 continue
@@ -154,20 +144,14 @@ class Matcher:
             users = list(root.users)
             if len(users) == 1 and isinstance(self.forms[users[0]], Times):
                 self.forms[root] = activation
-                self._chains.clear()
+                self._chains.forget()
                 self._inner.update(activation.inner)
         return composed
 
     def _named(self, root: Node) -> bool:
         """Whether it is an activation of a product that the kernels have by name."""
         form = self.forms[root]
-        return isinstance(form, Activation) and self._ends_in_product(form.x)
-
-    def _ends_in_product(self, node: Node) -> bool:
-        try:
-            return self._chain(node) is not None
-        except Misfit:
-            return True
+        return isinstance(form, Activation) and self._chains.ends_in_product(form.x)
 
     # ---- elementwise ----
 
@@ -205,7 +189,7 @@ class Matcher:
             refused = self.forms[top]
             if isinstance(refused, Refused):
                 raise Misfit(refused.reason)
-        chain = self._chain(top)
+        chain = self._chains.chain(top)
         if chain is None:
             return None
         product, nodes = chain
@@ -222,92 +206,6 @@ class Matcher:
         first = root.args[0] if root.args else None
         if isinstance(first, Node) and isinstance(self.forms[first], Product):
             raise Misfit(form.reason)
-
-    def _chain(self, node: Node) -> Chain:
-        """The product that ``node`` is with all that is added to it, and the nodes of that."""
-        # Each is followed once: the sums of a residual stream are one chain from end to end.
-        if node not in self._chains:
-            try:
-                self._chains[node] = self._followed(node)
-            except Misfit as misfit:
-                self._chains[node] = misfit
-        chain = self._chains[node]
-        if isinstance(chain, Misfit):
-            raise Misfit(str(chain))
-        return chain
-
-    def _followed(self, node: Node) -> Chain:
-        form = self.forms[node]
-        if isinstance(form, Product):
-            return form, (node,)
-        if isinstance(form, (Reshaped, Scaled, Divided)):
-            chain = self._chain(form.x)
-            if chain is None:
-                return None
-            product = _no_convolution(chain[0])
-            if not isinstance(form, Reshaped):
-                factor = form.factor if isinstance(form, Scaled) else 1 / form.divisor
-                product = _scaled(product, factor)
-            return product, (*chain[1], node)
-        if isinstance(form, (Times, Normalized)):
-            return self._by_columns(node, form)
-        if not isinstance(form, Sum):
-            return None
-        misfit = None
-        for inner, other in ((form.x, form.y), (form.y, form.x)):
-            try:
-                chain = self._chain(inner)
-                if chain is not None:
-                    product = _no_convolution(chain[0])
-                    self._check_shape(inner, other, chain[1])
-                    product = self._added(product, form, other, other is form.x)
-                    return product, (*chain[1], node)
-            except Misfit as reason:
-                misfit = misfit or reason
-        if misfit:
-            raise misfit
-        return None
-
-    def _by_columns(
-        self, node: Node, form: Times | Normalized
-    ) -> tuple[Product, tuple[Node, ...]] | None:
-        """A product, each of whose columns is scaled, and shifted."""
-        steps = (
-            [(form.x, form.columns)]
-            if isinstance(form, Normalized)
-            else [(x, Columns(y)) for x, y in ((form.x, form.y), (form.y, form.x)) if is_row(y)]
-        )
-        for x, columns in steps:
-            chain = self._chain(x)
-            if chain is not None:
-                product = _no_convolution(chain[0])
-                if isinstance(columns.scale, Node):
-                    self._check_shape(x, columns.scale, chain[1])
-                return _with_columns(product, columns), (*chain[1], node)
-        return None
-
-    def _check_shape(self, inner: Node, other: Node, nodes: tuple[Node, ...]) -> None:
-        """What is added must not change the shape, of which the kernel knows the product's only."""
-        addend, value = forms.value(other), forms.value(inner)
-        if addend is None or value is None:
-            return
-        if addend.dim() > value.dim():
-            raise Misfit(f"what is added, of shape {shape_text(addend)}, broadcasts")
-        if not is_row(other) and any(isinstance(self.forms[n], Reshaped) for n in nodes):
-            raise Misfit("what is added stands behind a view of the product")
-
-    def _added(self, product: Product, form: Sum, other: Node, product_last: bool) -> Product:
-        """product + alpha·other, or other + alpha·product if ``product_last``."""
-        beta = form.alpha
-        if product_last:
-            product, beta = _scaled(product, form.alpha), 1.0
-        if is_row(other) and product.columns:
-            return replace(product, columns=(*product.columns, Columns(None, other, beta)))
-        if is_row(other) and product.bias is None and beta == 1:
-            return replace(product, bias=other)
-        if product.c is not None:
-            raise Misfit("more than one tensor is added to the product")
-        return replace(product, c=other, beta=beta)
 
     def _product(self, product: Product, nodes: tuple[Node, ...], act: str) -> Match:
         sizes = self._sizes(product, nodes[0])
@@ -436,33 +334,3 @@ class Matcher:
             if v is not None and v.dtype != lower and node not in match.wider:
                 name = str(lower).removeprefix("torch.")
                 raise Misfit(f"{node.name} is {dtype_text(v)}, and autocast's products {name}")
-
-
-def _scaled(product: Product, factor: float) -> Product:
-    """The product and all that is added to it, times a number."""
-    if factor == 1:
-        return product
-    if not factor or not math.isfinite(factor):
-        raise Misfit(f"scaled by {factor:g}")
-    if product.bias is not None and product.c is not None:
-        raise Misfit(f"what is added to the product is scaled by {factor:g}, too")
-    if product.columns:
-        columns = (*product.columns, Columns(factor))
-        return replace(product, columns=columns, beta=product.beta * factor)
-    product = replace(product, alpha=product.alpha * factor)
-    if product.bias is not None:
-        return replace(product, bias=None, c=product.bias, beta=factor)
-    return replace(product, beta=product.beta * factor)
-
-
-def _with_columns(product: Product, columns: Columns) -> Product:
-    """The product with its columns scaled, and shifted."""
-    if product.c is not None:
-        raise Misfit("columns of a product with a residual are scaled")
-    return replace(product, columns=(*product.columns, columns))
-
-
-def _no_convolution(product: Product) -> Product:
-    if product.convolution:
-        raise Misfit("something between a convolution and its activation")
-    return product

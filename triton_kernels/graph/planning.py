@@ -13,7 +13,8 @@ from torch.fx import GraphModule, Node
 from triton_kernels._fusion import Attribute, Match, Matrix, Product, Row, Transposed
 from triton_kernels.activations import ACTIVATIONS
 from triton_kernels.graph import canonical, capabilities, effects, forms
-from triton_kernels.graph.matching import PASSES, Matcher, Misfit
+from triton_kernels.graph.chains import Misfit
+from triton_kernels.graph.matching import PASSES, Matcher
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,8 @@ from torch.fx import Graph, GraphModule, Node
 
 from triton_kernels._fusion import Activation, Match, Refused
 from triton_kernels.graph import blocks, capabilities, forms
-from triton_kernels.graph.matching import Matcher, Misfit
+from triton_kernels.graph.chains import Misfit
+from triton_kernels.graph.matching import Matcher
 from triton_kernels.graph.planning import Options, judge
 from triton_kernels.nn.modules import LinearAct, LinearGELU
 

@@ -1,0 +1,169 @@
+"""Products and all that is added to them, as one kernel computes it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import replace
+
+from torch.fx import Node
+
+from triton_kernels._fusion import (
+    Columns,
+    Divided,
+    Form,
+    Normalized,
+    Product,
+    Reshaped,
+    Scaled,
+    Sum,
+    Times,
+)
+from triton_kernels.graph import forms
+from triton_kernels.graph.operands import is_row, shape_text
+
+
+class Misfit(Exception):
+    """The nodes have a pattern's structure, but are not fused; the message says why."""
+
+
+Chain = tuple[Product, tuple[Node, ...]] | None
+
+
+class Chains:
+    """The products of a graph, each followed by sums, factors and views: what of it is one call.
+
+    Args:
+        forms: what each node is; who changes one of them calls :meth:`forget`.
+    """
+
+    def __init__(self, forms: Mapping[Node, Form | None]) -> None:
+        self._forms = forms
+        self._known: dict[Node, Chain | Misfit] = {}
+
+    def forget(self) -> None:
+        """Forget what was followed before a form changed."""
+        self._known.clear()
+
+    def ends_in_product(self, node: Node) -> bool:
+        """Whether a node is a product with what is added to it, fused or not."""
+        try:
+            return self.chain(node) is not None
+        except Misfit:
+            return True
+
+    def chain(self, node: Node) -> Chain:
+        """The product that ``node`` is with all that is added to it, and the nodes of that."""
+        # Each is followed once: the sums of a residual stream are one chain from end to end.
+        if node not in self._known:
+            try:
+                self._known[node] = self._followed(node)
+            except Misfit as misfit:
+                self._known[node] = misfit
+        chain = self._known[node]
+        if isinstance(chain, Misfit):
+            raise Misfit(str(chain))
+        return chain
+
+    def _followed(self, node: Node) -> Chain:
+        form = self._forms[node]
+        if isinstance(form, Product):
+            return form, (node,)
+        if isinstance(form, (Reshaped, Scaled, Divided)):
+            chain = self.chain(form.x)
+            if chain is None:
+                return None
+            product = _no_convolution(chain[0])
+            if not isinstance(form, Reshaped):
+                factor = form.factor if isinstance(form, Scaled) else 1 / form.divisor
+                product = _scaled(product, factor)
+            return product, (*chain[1], node)
+        if isinstance(form, (Times, Normalized)):
+            return self._by_columns(node, form)
+        if not isinstance(form, Sum):
+            return None
+        misfit = None
+        for inner, other in ((form.x, form.y), (form.y, form.x)):
+            try:
+                chain = self.chain(inner)
+                if chain is not None:
+                    product = _no_convolution(chain[0])
+                    self._check_shape(inner, other, chain[1])
+                    product = self._added(product, form, other, other is form.x)
+                    return product, (*chain[1], node)
+            except Misfit as reason:
+                misfit = misfit or reason
+        if misfit:
+            raise misfit
+        return None
+
+    def _by_columns(
+        self, node: Node, form: Times | Normalized
+    ) -> tuple[Product, tuple[Node, ...]] | None:
+        """A product, each of whose columns is scaled, and shifted."""
+        steps = (
+            [(form.x, form.columns)]
+            if isinstance(form, Normalized)
+            else [(x, Columns(y)) for x, y in ((form.x, form.y), (form.y, form.x)) if is_row(y)]
+        )
+        for x, columns in steps:
+            chain = self.chain(x)
+            if chain is not None:
+                product = _no_convolution(chain[0])
+                if isinstance(columns.scale, Node):
+                    self._check_shape(x, columns.scale, chain[1])
+                return _with_columns(product, columns), (*chain[1], node)
+        return None
+
+    def _check_shape(self, inner: Node, other: Node, nodes: tuple[Node, ...]) -> None:
+        """What is added must not change the shape, of which the kernel knows the product's only."""
+        addend, value = forms.value(other), forms.value(inner)
+        if addend is None or value is None:
+            return
+        if addend.dim() > value.dim():
+            raise Misfit(f"what is added, of shape {shape_text(addend)}, broadcasts")
+        if not is_row(other) and any(isinstance(self._forms[n], Reshaped) for n in nodes):
+            raise Misfit("what is added stands behind a view of the product")
+
+    def _added(self, product: Product, form: Sum, other: Node, product_last: bool) -> Product:
+        """product + alpha·other, or other + alpha·product if ``product_last``."""
+        beta = form.alpha
+        if product_last:
+            product, beta = _scaled(product, form.alpha), 1.0
+        if is_row(other) and product.columns:
+            return replace(product, columns=(*product.columns, Columns(None, other, beta)))
+        if is_row(other) and product.bias is None and beta == 1:
+            return replace(product, bias=other)
+        if product.c is not None:
+            raise Misfit("more than one tensor is added to the product")
+        return replace(product, c=other, beta=beta)
+
+
+def _scaled(product: Product, factor: float) -> Product:
+    """The product and all that is added to it, times a number."""
+    if factor == 1:
+        return product
+    if not factor or not math.isfinite(factor):
+        raise Misfit(f"scaled by {factor:g}")
+    if product.bias is not None and product.c is not None:
+        raise Misfit(f"what is added to the product is scaled by {factor:g}, too")
+    if product.columns:
+        columns = (*product.columns, Columns(factor))
+        return replace(product, columns=columns, beta=product.beta * factor)
+    product = replace(product, alpha=product.alpha * factor)
+    if product.bias is not None:
+        return replace(product, bias=None, c=product.bias, beta=factor)
+    return replace(product, beta=product.beta * factor)
+
+
+def _with_columns(product: Product, columns: Columns) -> Product:
+    """The product with its columns scaled, and shifted."""
+    if product.c is not None:
+        raise Misfit("columns of a product with a residual are scaled")
+    return replace(product, columns=(*product.columns, columns))
+
+
+def _no_convolution(product: Product) -> Product:
+    if product.convolution:
+        raise Misfit("something between a convolution and its activation")
+    return product
