@@ -9,7 +9,6 @@ import torch
 from compare.cases import Case, Level
 from compare.specs.elementwise import ALL, DENSE, Elementwise
 
-
 GRID_Y = 65535  # blocks, where a grid ends along y; of 2d each has 8 rows
 
 
