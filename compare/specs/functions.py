@@ -74,16 +74,17 @@ class Function(Spec):
         **own: Any,
     ) -> None:
         if own.get("triton") is None and own.get("cuda") is None:
-            raise TypeError("Function() needs the argument 'triton' or 'cuda': a function to check")
+            raise TypeError(f"{self._call} needs the argument 'triton' or 'cuda': what to check")
         super().__init__(name, summary, **own)
         if not shapes:
-            raise ValueError("Function(): argument 'shapes' is empty: nothing would be checked")
+            raise ValueError(f"{self._call}: argument 'shapes' is empty: nothing would be checked")
         names = dtypes if isinstance(dtypes, str) else tuple(map(cases.dtype_name, dtypes))
-        _check_names("dtypes", names, DTYPES)
-        _check_names("layouts", layouts, Spec.layouts)
-        _check_names("values", values, Spec.values)
+        self._check_names("dtypes", names, DTYPES)
+        self._check_names("layouts", layouts, Spec.layouts)
+        self._check_names("values", values, Spec.values)
         if not all(isinstance(shape, Sequence) for shape in (*shapes, *timed)):
-            raise TypeError("Function(): 'shapes' and 'timed' are lists of shapes: [(3, 5), (33,)]")
+            example = "[(3, 5), (33,)]"
+            raise TypeError(f"{self._call}: 'shapes' and 'timed' are lists of shapes: {example}")
         self.shapes = [tuple(shape) for shape in shapes]
         self.dtypes, self.layouts, self.values = tuple(names), tuple(layouts), tuple(values)
         self.numbers = {name: tuple(each) for name, each in (numbers or {}).items()}
@@ -127,12 +128,26 @@ class Function(Spec):
             return [shape]
         return [tuple(each) for each in self._operands(*shape)]
 
+    @property
+    def _call(self) -> str:
+        """What errors of its arguments call it."""
+        return f"{type(self).__name__}()"
+
+    def _check_names(self, argument: str, given: Sequence[str], known: Collection[str]) -> None:
+        if isinstance(given, str) or not given:
+            raise ValueError(f"{self._call}: argument '{argument}' must be a list, and not empty")
+        for each in given:
+            if each not in known:
+                listed = ", ".join(known)
+                says = f"argument '{argument}': {each!r} is not in {listed}"
+                raise ValueError(f"{self._call}: {says}")
+
     def _check_operands(self, shape: Shape) -> None:
         try:
             self.operands(shape)
         except TypeError as error:
             sizes = f"argument 'operands' does not take the sizes of shape {shape}"
-            raise ValueError(f"Function(): {sizes}: {error}") from None
+            raise ValueError(f"{self._call}: {sizes}: {error}") from None
 
     def cases(self, dtype: str, level: Level) -> Iterator[Case]:
         """Every shape as it is, in every layout, with every kind of values, with other numbers."""
@@ -225,12 +240,3 @@ class Function(Spec):
         """The largest case as it is, and in the last layout."""
         for layout in dict.fromkeys((self.layouts[0], self.layouts[-1])):
             yield Case(self.name, dtype, self.default_shape, layout, options=options)
-
-
-def _check_names(argument: str, given: Sequence[str], known: Collection[str]) -> None:
-    if isinstance(given, str) or not given:
-        raise ValueError(f"Function(): argument '{argument}' must be a list, and not empty")
-    for each in given:
-        if each not in known:
-            listed = ", ".join(known)
-            raise ValueError(f"Function(): argument '{argument}': {each!r} is not in {listed}")

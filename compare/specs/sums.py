@@ -91,7 +91,8 @@ class Sum(Function):
         )
         for dtype in self.dtypes:
             if dtype not in FLOATS:
-                raise ValueError(f"Sum(): argument 'dtypes': sums are of {', '.join(FLOATS)}")
+                known = ", ".join(FLOATS)
+                raise ValueError(f"{self._call}: argument 'dtypes': sums are of {known}")
 
     # ---- what is right ----
 

@@ -152,6 +152,8 @@ def test_special_values_are_for_float16() -> None:
     assert {mismatch.case.values for mismatch in report.rows[0].mismatches} == {"special"}
 
 
-def test_integers_have_no_sums_of_rows() -> None:
+def test_wrong_arguments_are_named() -> None:
     with pytest.raises(ValueError, match=r"Sum\(\): argument 'dtypes': sums are of float16"):
         summed(dtypes=["int32"])
+    with pytest.raises(ValueError, match=r"Sum\(\): argument 'layouts': 'sideways' is not in"):
+        summed(layouts=["sideways"])
