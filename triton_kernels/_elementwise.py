@@ -80,8 +80,6 @@ def coalesced(dims: list[tuple[int, ...]]) -> list[tuple[int, ...]]:
     """The (size, stride, stride, …) of each dimension, innermost first, with dimensions merged
     wherever every operand walks through both of them with a single stride."""
     dims = [dim for dim in dims if dim[0] != 1]
-    if len(dims) < 2:
-        return dims
     dims.sort(key=lambda dim: dim[:0:-1])  # by the output's stride, the last in the tuple
     merged = dims[:1]
     for size, *strides in dims[1:]:

@@ -103,18 +103,14 @@ def through_pointers(chosen: Configuration, gemm: Gemm) -> None:
     keys = *gemm.keys(a, b), *map(specialization_key, scalars)
     (am, ak), (bk, bn), *_ = strides
     vector = 16 // a.dtype.itemsize
-    units = (
-        math.gcd(am, K, vector) if ak == 1 else 1,
-        math.gcd(ak, M, vector) if am == 1 else 1,
-        math.gcd(bn, K, vector) if bk == 1 else 1,
-        math.gcd(bk, N, vector) if bn == 1 else 1,
-    )
+    steps = [(ak, am, K), (am, ak, M), (bk, bn, K), (bn, bk, N)]
+    units = [math.gcd(pitch, length, vector) if step == 1 else 1 for step, pitch, length in steps]
     # Of a matrix that is read once nothing need stay in L2.
     policy = "evict_first" if M <= tiles.BLOCK_M else ""
     parts, count = chosen.parts(K), chosen.tiles_of(M, N)
     kinds = _launch.kinds((shape, *strides, parts))
     prepared = _pointer_launch(
-        gemm.prefix, tiles, units, policy, kinds, keys, gemm.act, gemm.precision
+        gemm.prefix, tiles, tuple(units), policy, kinds, keys, gemm.act, gemm.precision
     )
     sums = torch.float64 if a.dtype == torch.float64 else torch.float32
     split = splitting.memory(count, tiles.BLOCK_M * tiles.BLOCK_N, parts, sums, out.device)

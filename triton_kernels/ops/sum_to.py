@@ -233,14 +233,15 @@ def _run(x: Tensor, out: Tensor, factor: int | float, compute: torch.dtype) -> N
     """One launch, or two where the sums are tall."""
     number = as_argument(float(factor), compute)
     shapes = x.shape, x.stride(), out.shape, out.stride()
-    keys = specialization_key(x), specialization_key(out), specialization_key(number)
-    partial, first, second = _passes(*shapes, keys, compute)
-    if second is None:
-        first.launch(x.device, x, out, number, *first.rest, grid=first.grid)
-        return
-    sums = _launch.workspace(partial, compute, x.device)
-    first.launch(x.device, x, sums, as_argument(1.0, compute), *first.rest, grid=first.grid)
-    second.launch(x.device, sums, out, number, *second.rest, grid=second.grid)
+    partial, first, second = _passes(*shapes, specialization_key(x), compute)
+    steps = [(first, x, out, number)]
+    if second is not None:
+        sums = _launch.workspace(partial, compute, x.device)
+        steps = [(first, x, sums, as_argument(1.0, compute)), (second, sums, out, number)]
+    for each, source, target, by in steps:
+        keys = specialization_key(source), specialization_key(target), specialization_key(by)
+        launch = _launching(each.how, (*keys, *each.kinds))
+        launch(x.device, source, target, by, *each.rest, grid=each.grid)
 
 
 def add_rows(partial: Tensor, out: Tensor) -> None:
@@ -250,12 +251,23 @@ def add_rows(partial: Tensor, out: Tensor) -> None:
         _run(partial, out, 1.0, partial.dtype)
 
 
-class _Pass(NamedTuple):
-    """A launch, its grid, and its arguments after x, out and factor."""
+class _How(NamedTuple):
+    """What a launch's constants are made of: the compute type, whether 32 bits do not reach, what
+    is a multiple of what (as KEPT_UNIT, REDUCED_UNIT, OUT_UNIT), and the tile."""
 
-    launch: Launch
+    compute: torch.dtype
+    far: bool
+    units: tuple[int, int, int]
+    tile: Tile
+
+
+class _Pass(NamedTuple):
+    """A launch to be: its grid, its arguments after x, out and factor, and the kinds of these."""
+
+    how: _How
     grid: tuple[int, int, int]
     rest: tuple[Any, ...]
+    kinds: tuple[Any, ...]
 
 
 @functools.lru_cache(REMEMBERED)
@@ -264,7 +276,7 @@ def _passes(
     x_strides: tuple[int, ...],
     out_shape: torch.Size,
     out_strides: tuple[int, ...],
-    keys: tuple[Any, ...],
+    x_key: tuple[torch.dtype, bool],
     compute: torch.dtype,
 ) -> tuple[tuple[int, int], _Pass, _Pass | None]:
     """The shape of the partial sums, the pass that leaves them and the one that adds them; or just
@@ -275,13 +287,10 @@ def _passes(
     kept = _elementwise.coalesced([(n, xs, os) for m, n, xs, os in dims if m == n])
     reduced = _elementwise.coalesced([(n, xs, 0) for m, n, xs, os in dims if m != n])
     sums = Sums.of(kept, reduced)
-    x_key, out_key, factor_key = keys
     tile, results = tiles.tile_of(sums, x_key), sums.results
     parts = tiles.parts_of(sums, tile)
     if parts == 1:
-        return (1, results), _pass(sums, 1, tile, compute, keys), None
-    partial_key, one_key = (compute, True), specialization_key(as_argument(1.0, compute))
-    leaving_keys = x_key, partial_key, one_key
+        return (1, results), _pass(sums, 1, tile, compute), None
     dense = [1]
     for size, *_ in kept:
         dense.append(dense[-1] * size)
@@ -292,15 +301,14 @@ def _passes(
         tile = tiles.tile_of(first, x_key)
         parts = tiles.parts_of(first, tile)
         limit = results * sums.addends if sums.addends % rows else None
-        leaving = _pass(first, parts, tile, compute, leaving_keys, limit)
+        leaving = _pass(first, parts, tile, compute, limit)
     else:
         partial: Dims = [(n, xs, at) for (n, xs, _), at in zip(kept, dense)]
-        leaving = _pass(sums._replace(kept=partial), parts, tile, compute, leaving_keys)
+        leaving = _pass(sums._replace(kept=partial), parts, tile, compute)
     parts = leaving.grid[1] * rows
     rest = _elementwise.coalesced([(n, at, os) for (n, _, os), at in zip(kept, dense)])
     second = Sums(rest, [(parts, results, 0)], results, parts)
-    tile, adding_keys = tiles.tile_of_parts(second, compute), (partial_key, out_key, factor_key)
-    adding = _pass(second, 1, tile, compute, adding_keys)
+    adding = _pass(second, 1, tiles.tile_of_parts(second, compute), compute)
     return (parts, results), leaving, adding
 
 
@@ -309,11 +317,9 @@ def _pass(
     parts: int,
     tile: Tile,
     compute: torch.dtype,
-    keys: tuple[Any, ...],
     limit: int | None = None,
 ) -> _Pass:
-    """A launch that leaves so many parts of the sums, or fewer, of x's first ``limit`` elements;
-    keys: of x, out and factor."""
+    """A launch that leaves so many parts of the sums, or fewer, of x's first ``limit`` elements."""
     kept, reduced, results, addends = sums
     units = tiles.unit(kept, reduced), tiles.unit(reduced, kept)
     out_unit = tiles.out_unit(kept) if units[0] > 1 else 1
@@ -339,29 +345,26 @@ def _pass(
         _divided(reduced_sizes, units[1], 1),
         _divided(reduced_strides, units[0], units[0] * units[1]),
     )
-    launch = _launching(
-        compute, reach >= 2**31, (*units, out_unit), tile, (*keys, *_launch.kinds(rest))
-    )
-    return _Pass(launch, grid, rest)
+    how = _How(compute, reach >= 2**31, (*units, out_unit), tile)
+    return _Pass(how, grid, rest, _launch.kinds(rest))
 
 
 @functools.lru_cache(REMEMBERED)
-def _launching(
-    compute: torch.dtype, far: bool, units: tuple[int, int, int], tile: Tile, kinds: tuple[Any, ...]
-) -> Launch:
+def _launching(how: _How, kinds: tuple[Any, ...]) -> Launch:
     """The launch for arguments of these kinds: a new shape need not ask Triton for its kernel."""
+    kept_unit, reduced_unit, out_unit = how.units
     *_, kept, _, _, reduced, _ = kinds
     return Launch(
         sum_kernel,
         (),
-        C=_elementwise.compute_type(compute),
+        C=_elementwise.compute_type(how.compute),
         KEPT_NDIM=len(kept),
         REDUCED_NDIM=len(reduced),
-        INDEX=tl.int64 if far else tl.int32,
-        KEPT_UNIT=units[0],
-        REDUCED_UNIT=units[1],
-        **tile._asdict(),
-        OUT_UNIT=units[2],
+        INDEX=tl.int64 if how.far else tl.int32,
+        KEPT_UNIT=kept_unit,
+        REDUCED_UNIT=reduced_unit,
+        **how.tile._asdict(),
+        OUT_UNIT=out_unit,
     )
 
 
