@@ -128,6 +128,19 @@ def test_make_fx_and_fake_tensors(cpu: torch.device) -> None:
     assert (fake.shape, fake.dtype) == ((4, 5), DOUBLE)
 
 
+def test_fakes_of_a_scale_on_the_cpu(cpu: torch.device) -> None:
+    """Without dimensions it joins the others on their GPU, whichever of the operands it is."""
+    with FakeTensorMode():
+        x, scale = torch.empty(4, 5, device="cuda"), torch.empty((), dtype=DOUBLE)
+        for fake in (
+            tk.relu_scale(x, scale),
+            tk.relu_scale(scale, x),
+            tk.relu_scale_add(scale, x, x),
+            tk.relu_scale_backward(x, x, scale),
+        ):
+            assert (fake.device.type, fake.dtype, fake.shape) == ("cuda", FLOAT, (4, 5))
+
+
 class Wrapped(Tensor):
     """A tensor subclass that notes which ops it meets."""
 
