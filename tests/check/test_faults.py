@@ -251,8 +251,8 @@ FAULTS = {
     ),
     "a bias gradient without the last rows": Fault(
         "triton_kernels/ops/act_backward.py",
-        "            total += dx\n",
-        "            total += tl.where(m[:, None] < end - 1, dx, 0.0)\n",
+        "            total += tl.where(mask, dx, 0.0)",
+        "            total += tl.where(mask & (m[:, None] < end - 1), dx, 0.0)",
         "act_backward float32 1x1 contiguous normal act=gelu seed=0",
         "Triton: the kernel's logic",
     ),
