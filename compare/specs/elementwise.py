@@ -258,6 +258,7 @@ class Elementwise(Spec):
         yield case((20011,), "misaligned")  # more than two blocks take at a time, between ends
         yield case((1043,), "misaligned", "special")
         yield case((33, 129), "inplace", out="padded")
+        yield case((5,), out="strided")  # rows so short that operands like it are walked
         yield case((3, 1016), "chunk")  # fewer rows than what divides a row, in tiles of few rows
         unaligned = {"y": "misaligned"} if binary else {}
         yield case((1043,), "inplace", "integers", **unaligned)

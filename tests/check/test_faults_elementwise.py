@@ -36,8 +36,8 @@ FAULTS = {
     ),
     "the result's offsets in 32 bits": Fault(
         ENGINE,
-        "zip(sizes, steps)) for steps in strides)\n",
-        "zip(sizes, steps)) for steps in strides[:-2])\n",
+        "zip(last, steps)]) for steps in strides])\n",
+        "zip(last, steps)]) for steps in strides[:-2]])\n",
         "add int8 3 contiguous normal out=distant seed=0",
         TRITON,
     ),

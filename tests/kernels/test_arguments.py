@@ -367,7 +367,10 @@ def wrong_scales() -> Iterator[Bad]:
         words = ("'out'", "3, 4, 5", "never resized")
         yield Bad(op, "larger than out", scaled(3, 4, 5), RuntimeError, words)
         yield Bad(op, "part of out", shared, RuntimeError, ("'out'", "'scale'", "overlaps"))
-        learned = replaced(scale=torch.ones(5, requires_grad=True))
+
+        def learned(arguments: dict[str, Any], device: torch.device) -> dict[str, Any]:
+            return {"scale": torch.ones(5, device=device, requires_grad=True)}
+
         yield Bad(op, "learned", learned, RuntimeError, ("'scale'", "requires grad", "no_grad"))
         far = replaced(scale=torch.ones(5, device="meta"))
         yield Bad(op, "on meta", far, RuntimeError, ("'scale'", "meta"))

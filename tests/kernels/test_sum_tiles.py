@@ -176,13 +176,15 @@ def test_tiles_are_of_powers_of_two(dtype: torch.dtype, aligned: bool) -> None:
     """Of every size, most of which are too large for a check on the CPU."""
 
     def of_dims(kept: tiles.Dims, reduced: tiles.Dims) -> None:
-        tile = tiles.tile_of(kept, reduced, (dtype, aligned))
-        parts = [tiles.tile_of_parts(kept, [(n, 9, 0)], dtype) for n in (2, 600, 3000)]
+        sums = tiles.Sums.of(kept, reduced)
+        tile = tiles.tile_of(sums, (dtype, aligned))
+        seconds = [tiles.Sums.of(kept, [(n, 9, 0)]) for n in (2, 600, 3000)]
+        parts = [tiles.tile_of_parts(second, dtype) for second in seconds]
         for each in (tile, *parts):
             assert {n.bit_count() for n in (each.BLOCK_K, each.BLOCK_R, each.num_warps)} == {1}
             assert each.BLOCK_K * each.BLOCK_R <= 8192
             assert each.num_warps <= 16
-        assert 1 <= tiles.parts_of(kept, reduced, tile) <= max(1, tiles.size(reduced))
+        assert 1 <= tiles.parts_of(sums, tile) <= max(1, sums.addends)
 
     for results, addends in itertools.product(SIZES, SIZES):
         kept, reduced = results > 1, addends > 1
