@@ -79,10 +79,8 @@ def ours(layer: Layer, gpu: Gpu, rates: Rates, kernels: str) -> float:
     loads, copied = usual, 0
     if not aligned(K):
         loads, copied = 1.0, M * K + K * N if form.tma else 0
-    elif K % 16 and form.tma and M >= PITCHED:
-        copied = K * N
-    elif K % 16:
-        loads = pitched
+    elif K % 16:  # of many rows b is copied, and a is not
+        loads, copied = pitched, K * N if form.tma and M >= PITCHED else 0
     peak = Peaks(rates.flops, rates.bandwidth / model.MEMORY)
     seconds = model.timed(problem, gpu, peak)(form, candidates(problem, gpu)[form], loads, epilogue)
     return rates.ours + seconds + (_pass(copied, rates) if copied else 0.0)
