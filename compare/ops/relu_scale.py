@@ -14,6 +14,7 @@ from compare import cases, numerics
 from compare.case_options import FLOAT_DTYPE, NUMBER, Option
 from compare.cases import CPU, Arguments, Case, Level
 from compare.specs.elementwise import Elementwise, compute_dtype, relu
+from compare.specs.spec import cuda_type
 
 # How a scale that is a tensor differs from x, or lies where it has x's shape.
 KINDS = ("0-d", "row", "column", "channel", "batch", *cases.LAYOUTS, *cases.OF_MODELS)
@@ -70,10 +71,18 @@ class Scaled(Elementwise):
 
     def work(self, case: Case, dtype: torch.dtype, read: int, written: int) -> int:
         """A scale that is a tensor is one more operand."""
-        more = case.options.get("scale") in KINDS
-        return super().work(case, dtype, read, written) + more * written * (
-            compute_dtype(dtype).itemsize + 2
-        )
+        usual = super().work(case, dtype, read, written)
+        if case.options.get("scale") not in KINDS:
+            return usual
+        more = min(written, math.prod(self.scale_shape(case)))
+        return usual + more * (compute_dtype(dtype).itemsize + 2)
+
+    def cuda_kernels(self, dtype: str, variant: str | None) -> dict[str, str]:
+        """A scale that is a tensor has a plain kernel of its own."""
+        kernels = super().cuda_kernels(dtype, variant)
+        if variant is None:
+            kernels["tensor"] = f"{self.name}_tensor_kernel<{cuda_type(dtype)}>"
+        return kernels
 
     def cost(self, case: Case) -> tuple[int, int]:
         """Every tensor moved once."""

@@ -359,7 +359,7 @@ def wrong_scales() -> Iterator[Bad]:
         return {"out": base[:20].view(4, 5), "scale": base[16:21]}
 
     for op in ELEMENTWISE:
-        if "scale" not in SPECS[op].numbers:
+        if "scale_dtype" not in SPECS[op].options:  # it is a number alone
             continue
         words: tuple[str, ...] = ("'scale'", "torch.int32")
         yield Bad(op, "int32", scaled(5, dtype=INT), TypeError, words)

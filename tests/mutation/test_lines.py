@@ -98,7 +98,7 @@ def test_what_cases_execute() -> None:
     formula = line_of(SQUARE, "return x * x")
     assert few.masks["square"][SQUARE][formula] == ran
     assert formula not in few.masks["square_backward"][SQUARE]
-    launch = "return Launch(flat_kernel, (), BLOCK=how.block, X_UNITS=ALL, Y_UNITS=ALL, **how.meta)"
+    launch = "return Launch(flat_kernel, (), BLOCK=how.block, **_named_units(ALL, ALL, ALL)"
     contiguous = few.masks["square"][HOST][line_of(HOST, launch)]
     assert 2 <= contiguous.bit_count() < ran.bit_count()
     again = {line: mask & ran for line, mask in more.masks["square"][HOST].items()}
