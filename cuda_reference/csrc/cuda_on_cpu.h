@@ -52,8 +52,14 @@
 #include <tuple>
 #include <type_traits>
 
+// Of `tile[i] = f(x)` with a class for its value GCC tells ThreadSanitizer's runtime, and so ours, of no store unless f is
+// inlined. The functions of NVIDIA's headers are, then; they say __attribute__((unused)).
+#ifdef __SANITIZE_THREAD__
+#define unused always_inline
+#endif
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
+#undef unused
 
 #ifndef CUDA_VERSION  // cuda.h has it
 #define CUDA_VERSION CUDART_VERSION
