@@ -151,17 +151,8 @@ def same_device(op: str, **tensors: Tensor | None) -> torch.device:
     return device
 
 
-def join_scalar_tensor(x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
-    """Let a 0-d CPU tensor join one of another device, as in torch: it is copied there."""
-    if y.dim() == 0 and y.device.type == "cpu":
-        y = y.to(x.device)
-    elif x.dim() == 0 and x.device.type == "cpu":
-        x = x.to(y.device)
-    return x, y
-
-
 def on_one_device(*tensors: Tensor) -> tuple[Tensor, ...]:
-    """The same of any number of tensors."""
+    """0-d CPU tensors join those of another device, as in torch: they are copied there."""
     device = next((t.device for t in tensors if t.device.type != "cpu"), tensors[0].device)
     lone = [t.dim() == 0 and t.device.type == "cpu" for t in tensors]
     return tuple(t.to(device) if alone else t for t, alone in zip(tensors, lone))

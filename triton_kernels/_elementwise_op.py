@@ -121,7 +121,7 @@ class Launcher:
             if shape != y.shape or dtype != y.dtype or x.device != y.device:
                 dtype = torch.result_type(x, y)
                 if x.device != y.device:
-                    x, y = _arguments.join_scalar_tensor(x, y)
+                    x, y = _arguments.on_one_device(x, y)
                     _arguments.same_device(op, **{names[0]: x, names[1]: y})
                 shape = _arguments.broadcast(op, x, y, names)
         elif self._second:

@@ -113,10 +113,7 @@ class GemmBiasAct(Product):
         if dtype != "float32":
             variations.append({"out_dtype": "float32", "bias": True})
         yield from self.usual_cases(dtype, level, variations)
-        if dtype in (
-            "float32",
-            "float64",
-        ):  # as accurate as operands are
+        if dtype in ("float32", "float64"):  # as accurate as operands are
             yield Case(self.name, dtype, (33, 65, 70), options={"out_dtype": "float16"})
         yield from self.activation_cases(dtype)
         for precision in PRECISIONS if dtype == "float32" else PRECISIONS[:1]:

@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 import torch
 from every_function import IN_PLACE, PAIRS, functions
+from function_calls import calls_of
 from torch import Tensor
 
 import cuda_reference
@@ -344,22 +345,6 @@ def test_threads_do_not_mix_their_tensors() -> None:
     finally:
         sys.setswitchinterval(switch)
     assert not wrong
-
-
-def calls_of(function: Callable[[], Any]) -> int:
-    """How many functions, Python's and C's, a call of this one calls."""
-    count = 0
-
-    def noted(frame: Any, event: str, argument: Any) -> None:
-        nonlocal count
-        count += event in ("call", "c_call")
-
-    sys.setprofile(noted)
-    try:
-        function()
-    finally:
-        sys.setprofile(None)
-    return count - 2  # the function itself, and setprofile
 
 
 def calls_again(function: Callable[[], Any]) -> int:

@@ -6,12 +6,12 @@ A simulated GPU starts kernels and computes nothing. The first calls are for wha
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
 import torch
+from function_calls import calls_of
 from simulated_starts import Machine, simulated
 
 import triton_kernels as tk
@@ -25,22 +25,6 @@ def machine() -> Iterator[Machine]:
     with simulated() as simulation:
         simulation.computes = False
         yield simulation
-
-
-def counted(function: Callable[[], Any]) -> int:
-    """How many functions, Python's and C's, are called."""
-    count = 0
-
-    def note(frame: Any, event: str, argument: Any) -> None:
-        nonlocal count
-        count += event in ("call", "c_call")
-
-    sys.setprofile(note)
-    try:
-        function()
-    finally:
-        sys.setprofile(None)
-    return count - 2  # the function itself, and setprofile
 
 
 def rows(n: int, columns: int, dtype: torch.dtype = F32) -> torch.Tensor:
@@ -80,7 +64,7 @@ def test_few_functions_are_called(name: str, machine: Machine) -> None:
     compiled, counts = machine.compiled, []
     for n in range(317, 333):
         args = arguments(n)
-        counts.append(counted(lambda: function(*args)))  # noqa: B023
+        counts.append(calls_of(lambda: function(*args)))  # noqa: B023
     assert max(counts) <= most, counts
     assert machine.compiled == compiled, "Triton is asked for no kernel"
 
@@ -98,5 +82,5 @@ def test_few_functions_choose(dtype: torch.dtype, precision: str, most: int) -> 
         return lambda: choose(problem, GPUS["sm_90"])
 
     choice(2000)()
-    counts = [counted(choice(M)) for M in range(2001, 2009)]
+    counts = [calls_of(choice(M)) for M in range(2001, 2009)]
     assert max(counts) <= most, counts

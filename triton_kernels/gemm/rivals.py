@@ -14,8 +14,9 @@ multiples of 128 bytes, so that its pass reads other places than it writes, and 
 long.
 
 The constants were fitted to samples of five seeds on an H200 and one on an H100 (torch 2.11, CUDA
-13.0): half of their 390 times are met within 5 %, and of 231 scores 218 are right in sign. What
-differs between GPUs is in :class:`triton_kernels._measured.Rates`.
+13.0): half of their 390 times are met within 5 %. What rows at odd multiples of 16 bytes take where
+b is copied is a second H100 sample's. How many scores are right in sign stands in docs/FACTS.md.
+What differs between GPUs is in :class:`triton_kernels._measured.Rates`.
 """
 
 from __future__ import annotations
