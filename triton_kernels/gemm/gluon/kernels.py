@@ -194,11 +194,14 @@ def _finish(
 
 @gluon.jit
 def _places(acc):
-    """The offsets of a block's sums in the workspace, which holds them by rows."""
+    """The offsets of a block's sums in the workspace. They lie there as squares of 8 × 8: a warp
+    has each in one pair of registers, and so moves 256 bytes at once that lie together."""
     lying: gl.constexpr = _accumulator(acc.shape[1])
     rows = gl.arange(0, acc.shape[0], gl.SliceLayout(1, lying))
     columns = gl.arange(0, acc.shape[1], gl.SliceLayout(0, lying))
-    return rows[:, None] * acc.shape[1] + columns[None, :]
+    by_rows = rows // 8 * (8 * acc.shape[1]) + rows % 8 * 8
+    by_columns = columns // 8 * 64 + columns % 8
+    return by_rows[:, None] + by_columns[None, :]
 
 
 @gluon.jit
