@@ -29,7 +29,7 @@ class Primitive(NamedTuple):
 
 
 # How a clamp's gradient compares with its ends: torch 2.13 lets it through there, 2.14 does not.
-_OPEN = torch.__version__ >= (2, 14)
+_OPEN = torch.__version__ >= "2.14"
 ENDS_OF_CLAMP = {"above": ">" if _OPEN else ">=", "below": "<" if _OPEN else "<="}
 
 # A derivative may name ``one``, a block of ones of x's dtype: two numbers alone would make a
