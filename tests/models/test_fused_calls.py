@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import random
+import warnings
 import weakref
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -14,7 +15,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensor
+from torch.autograd import forward_ad
 from torch.fx.experimental.proxy_tensor import make_fx
+from torch.nn.modules.module import register_module_forward_hook
 from written import FUSED, Apply, inputs, kernels
 
 import triton_kernels as tk
@@ -86,6 +89,41 @@ def test_a_hook_that_changes_a_layer(cpu: torch.device) -> None:
     module.fc.register_forward_hook(lambda m, args, out: out * 3)
     fused = tk.fuse(module, min_score=0)
     torch.testing.assert_close(fused(x8()), module(x8()), rtol=1e-5, atol=1e-5)
+
+
+def test_hooks_of_all_modules_run(cpu: torch.device) -> None:
+    """Registered before the first call or after it, exchanged, and removed: no guard sees them."""
+    module = Layer()
+    fused = tk.fuse(module, min_score=0)
+    for factor in (2.0, None, 3.0, 4.0):
+        if factor is None:
+            same(fused, module, x8())
+            continue
+
+        def hook(m: nn.Module, args: Any, out: Tensor, by: float = factor) -> Tensor | None:
+            return out * by if isinstance(m, nn.Linear) else None
+
+        handle = register_module_forward_hook(hook)
+        with warnings.catch_warnings():  # torch.compile's, of such hooks
+            warnings.simplefilter("ignore")
+            result, right = fused(x8()), module(x8())
+        handle.remove()
+        torch.testing.assert_close(result, right)
+        wanted = F.gelu(F.linear(x8(), *module.fc.parameters()) * factor)
+        torch.testing.assert_close(right, wanted)
+    same(fused, module, x8())
+
+
+def test_forward_derivatives(cpu: torch.device) -> None:
+    """No kernel has them, and the module has."""
+    module = Layer()
+    fused = tk.fuse(module, min_score=0)
+    same(fused, module, x8())
+    with forward_ad.dual_level():
+        dual = forward_ad.make_dual(x8(), torch.ones(3, 8))
+        ours, right = (forward_ad.unpack_dual(m(dual)).tangent for m in (fused, module))
+    torch.testing.assert_close(ours, right)
+    same(fused, module, x8())
 
 
 def test_random_numbers_are_new(cpu: torch.device) -> None:
@@ -246,7 +284,8 @@ def test_inside_the_traces_of_others(cpu: torch.device) -> None:
     fused = tk.fuse(module, min_score=0)
     right = module(x8())
     traced = torch.compile(fused, backend="eager", fullgraph=True)
-    for call in (traced, make_fx(fused)(x8()), torch.func.vmap(fused)):
+    scripted = torch.jit.trace(fused, x8())
+    for call in (traced, make_fx(fused)(x8()), torch.func.vmap(fused), scripted):
         torch.testing.assert_close(call(x8()), right, rtol=1e-5, atol=1e-5)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import io
+import logging
 import pickle
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -12,6 +13,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.autograd import forward_ad
 from torch.nn.utils import parametrizations
 
 import triton_kernels as tk
@@ -385,3 +387,33 @@ def test_block_that_cannot_be_traced_is_left() -> None:
     assert not report.replaced
     assert all("Printing cannot be traced" in line.reason for line in report.left)
     assert type(model) is Printing
+
+
+def test_a_width_that_does_not_fit_is_tried_in_silence(caplog: pytest.LogCaptureFixture) -> None:
+    """The first layer need not be called first."""
+
+    class Backwards(LikeTimm):
+        def forward(self, x: Tensor) -> Tensor:
+            return self.fc1(self.act(self.fc2(x)))
+
+    model = Backwards().eval()
+    plain = copy.deepcopy(model)
+    report = tk.replace_modules(model, min_score=0)
+    assert [line.linears for line in report.replaced] == [("fc2",)]
+    assert not [record for record in caplog.records if record.levelno >= logging.WARNING]
+    agree(model, plain, torch.randn(4, 16))
+
+
+@pytest.mark.parametrize("called_before", [True, False])
+def test_forward_derivatives(called_before: bool) -> None:
+    model = LikeTimm().eval()
+    plain = copy.deepcopy(model)
+    tk.replace_modules(model, min_score=0)
+    x, tangent = torch.randn(2, 4, 8)
+    if called_before:
+        assert fused(model, x)
+    with forward_ad.dual_level():
+        dual = forward_ad.make_dual(x, tangent)
+        ours, theirs = (forward_ad.unpack_dual(m(dual)).tangent for m in (model, plain))
+    torch.testing.assert_close(ours, theirs)
+    assert fused(model, x)

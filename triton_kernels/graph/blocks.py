@@ -10,20 +10,20 @@ it was: wrapped, quantised, sharded, with hooks.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import inspect
+import logging
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 from torch.fx import GraphModule
-from torch.fx._symbolic_trace import is_fx_symbolic_tracing
-from torch.nn.modules import module as torch_module
 
 from triton_kernels import _elementwise_kernels, _launch
 from triton_kernels.graph import forms
-from triton_kernels.graph.fusing import compiled, own_code, with_hook_guards
+from triton_kernels.graph.fusing import as_written, compiled, own_code, with_hook_guards
 from triton_kernels.graph.planning import Options, Plan, rewrite
 
 # On a replaced block: what it was when it was replaced.
@@ -86,14 +86,12 @@ def _call_for(original: Any, record: Record, interpreted: bool) -> Callable[...,
 
 def _ordinary(block: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
     """Whether a call may be fused: nobody traces it, and the layers are what they were."""
-    if torch.compiler.is_compiling() or is_fx_symbolic_tracing() or torch.jit.is_tracing():  # type: ignore[attr-defined]
+    if as_written():
         return False
     if torch._C._functorch.peek_interpreter_stack() is not None:
         return False
     tensors = [a for a in (*args, *kwargs.values()) if isinstance(a, Tensor)]
     if any(type(t) not in (Tensor, nn.Parameter) for t in tensors):
-        return False
-    if torch_module._has_any_global_hook():
         return False
     record: Record = getattr(block, RECORD)
     children = block._modules
@@ -192,13 +190,25 @@ def _traced(block: nn.Module, x: Tensor, options: Options) -> Plan | str:
 
     trace = torch.compile(own_code(_call_forward), backend=collect, fullgraph=True)
     try:
-        with torch._dynamo.config.patch(suppress_errors=False):
+        with torch._dynamo.config.patch(suppress_errors=False), _silent():
             trace(block, x)
     except Exception as error:  # noqa: BLE001, of anybody's forward
         if not plans:
             line = str(error).strip().partition("\n")[0]
             return f"{type(block).__name__} cannot be traced: {line or type(error).__name__}"
     return plans[0] if plans else f"{type(block).__name__} computes nothing that can be traced"
+
+
+@contextlib.contextmanager
+def _silent() -> Iterator[None]:
+    """Without torch's log of an example that does not fit, as the first of several widths: the
+    report says what was left and why."""
+    logger = logging.getLogger("torch._subclasses.fake_tensor")
+    before, logger.disabled = logger.disabled, True
+    try:
+        yield
+    finally:
+        logger.disabled = before
 
 
 def replace(block: nn.Module, options: Options) -> None:

@@ -21,7 +21,7 @@ from triton_kernels._fusion import Activation
 from triton_kernels.activations import ACTIVATIONS
 from triton_kernels.graph import curves
 from triton_kernels.graph.forms import as_wide, same_shape, tensor_of
-from triton_kernels.graph.primitives import BINARY, PRIMITIVES, Step, read
+from triton_kernels.graph.primitives import BINARY, ENDS_OF_CLAMP, PRIMITIVES, Step, read
 
 MOST_NODES = 24
 
@@ -146,7 +146,7 @@ def _texts(name: str, steps: Written) -> tuple[str, str]:
     for i, (what, operands, numbers) in enumerate(steps, 1):
         a, *b = (_text(each) for each in operands)
         if what in PRIMITIVES:
-            given = dict(zip("pqr", map(repr, numbers)), x=a, y=f"v{i}")
+            given = dict(zip("pqr", map(repr, numbers)), x=a, y=f"v{i}", **ENDS_OF_CLAMP)
             values.append(f"v{i} = {PRIMITIVES[what].value.format(**given)}")
             factors = [PRIMITIVES[what].slope]
         else:

@@ -232,7 +232,7 @@ def _div(given: Arguments) -> Form | None:
 
 
 def _clamp(given: Arguments) -> Form | None:
-    """relu, where nobody wants the gradient: at 0 that is 1, and relu's is 0."""
+    """relu, where nobody wants the gradient: at 0 that may be 1, and relu's is 0."""
     x, least = given["input"], given.get("min")
     example = tensor_of(x)
     if example is None or not _number(least) or least != 0 or given.get("max") is not None:

@@ -8,8 +8,10 @@ from typing import Any
 
 import torch
 from torch import nn
+from torch.autograd import forward_ad
 from torch.fx import GraphModule
 from torch.fx._symbolic_trace import is_fx_symbolic_tracing
+from torch.nn.modules import module as torch_module
 
 from triton_kernels import _elementwise_kernels, _launch
 from triton_kernels.graph import capabilities, logs
@@ -30,7 +32,8 @@ def fuse(
     the first call and whenever one no longer holds: for other shapes, dtypes, modes, attributes.
     What is left runs as it did. ``plan`` of the result says what became of the latest call.
 
-    Inside somebody else's trace (torch.compile, torch.export, make_fx) it is the plain module.
+    Inside somebody else's trace (torch.compile, torch.export, make_fx, torch.jit.trace) it is the
+    plain module, and so it is under forward-mode derivatives and hooks of all modules.
 
     Args:
         module: any; what cannot be traced of it stays as it is.
@@ -47,6 +50,10 @@ def fuse(
     return Fused(module, Options(min_score, passes))
 
 
+class _NoPlan(RuntimeError, AttributeError):
+    pass
+
+
 class Fused(nn.Module):
     """What :func:`fuse` returns. The original is its child ``module``, and attributes, items and
     the length are the original's; its methods compute unfused, as they call it and not this."""
@@ -60,7 +67,7 @@ class Fused(nn.Module):
         self._latest: list[Plan] = []
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
-        if torch.compiler.is_compiling() or is_fx_symbolic_tracing():
+        if as_written():
             return self.module(*args, **kwargs)
         interpreted = _launch.interpreted(_elementwise_kernels.flat_kernel)  # no guard knows of it
         call = self._calls.get(interpreted)
@@ -71,17 +78,19 @@ class Fused(nn.Module):
 
     @property
     def plan(self) -> Plan:
-        """The plan of the latest call; of several graphs, one after the other.
+        """The plan of the latest call that was fused; of several graphs, one after the other.
 
         Raises:
-            RuntimeError: there was none yet.
+            RuntimeError: there was none yet. It is an AttributeError, too, for who asks hasattr.
         """
         if not self._calls:
-            raise RuntimeError("fuse(): there is a plan once the module has been called")
+            raise _NoPlan  # after which Python asks __getattr__
         steps = [step for plan in self._latest for step in plan.steps]
         return Plan(steps, [line for plan in self._latest for line in plan.left])
 
     def __getattr__(self, name: str) -> Any:
+        if name == "plan":
+            raise _NoPlan("fuse(): there is a plan once the module has been called")
         try:
             return super().__getattr__(name)
         except AttributeError:
@@ -115,6 +124,14 @@ class Fused(nn.Module):
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_calls": {}, "_latest": []}  # plans are made again
+
+
+def as_written() -> bool:
+    """Whether a call must run what the model's author wrote: somebody else traces it, derivatives
+    go forward, which no kernel has, or hooks see every module, which no guard notices."""
+    if torch.compiler.is_compiling() or is_fx_symbolic_tracing() or torch.jit.is_tracing():  # type: ignore[attr-defined]
+        return True
+    return forward_ad._current_level >= 0 or bool(torch_module._has_any_global_hook())
 
 
 def _call(module: nn.Module, /, *args: Any, **kwargs: Any) -> Any:

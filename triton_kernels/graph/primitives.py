@@ -20,13 +20,17 @@ from triton_kernels.activations import GELU_APPROXIMATIONS
 
 
 class Primitive(NamedTuple):
-    """Texts in {x}, the argument, {y}, the value, and {p}, {q}, {r}, numbers. ``straight``: made of
-    straight lines."""
+    """Texts in {x}, the argument, {y}, the value, {p}, {q}, {r}, numbers, and the comparisons of
+    :data:`ENDS_OF_CLAMP`. ``straight``: made of straight lines."""
 
     value: str
     slope: str
     straight: bool = False
 
+
+# How a clamp's gradient compares with its ends: torch 2.13 lets it through there, 2.14 does not.
+_OPEN = torch.__version__ >= "2.14"
+ENDS_OF_CLAMP = {"above": ">" if _OPEN else ">=", "below": "<" if _OPEN else "<="}
 
 # A derivative may name ``one``, a block of ones of x's dtype: two numbers alone would make a
 # float32 of a float64.
@@ -46,14 +50,14 @@ PRIMITIVES = {
     ),
     "clamp": Primitive(
         "tl.where({x} > {q}, {q}, tl.where({x} < {p}, {p}, {x}))",
-        "tl.where(({x} >= {p}) & ({x} <= {q}), one, 0.0)",
+        "tl.where(({x} {above} {p}) & ({x} {below} {q}), one, 0.0)",
         straight=True,
     ),
     "clamp_min": Primitive(
-        "tl.where({x} < {p}, {p}, {x})", "tl.where({x} >= {p}, one, 0.0)", straight=True
+        "tl.where({x} < {p}, {p}, {x})", "tl.where({x} {above} {p}, one, 0.0)", straight=True
     ),
     "clamp_max": Primitive(
-        "tl.where({x} > {p}, {p}, {x})", "tl.where({x} <= {p}, one, 0.0)", straight=True
+        "tl.where({x} > {p}, {p}, {x})", "tl.where({x} {below} {p}, one, 0.0)", straight=True
     ),
     "hardsigmoid": Primitive(
         "tl.where({x} > 3.0, 1.0, tl.where({x} < -3.0, 0.0, {x} / 6.0 + 0.5))",
