@@ -25,7 +25,7 @@ from compare.commands.options import (
 from compare.mutation import explained, of_targets, planting, population, tables
 from compare.mutation.explained import Explanation
 from compare.mutation.planting import Plan
-from compare.ops import SPECS
+from compare.ops import SPECS, sources
 
 
 def mutate(
@@ -127,7 +127,9 @@ def mutate(
         names = ", ".join(sorted({function for _, function in others}))
         typer.echo(f"not mutated, as {' and '.join(targets)} cannot run them: {names}", err=True)
     if not mutants:
-        raise typer.BadParameter("nothing to mutate here")
+        folders = " or ".join(sorted({str(sources(name)[0]) for name in targets}))
+        where = f" in {folders}, where faults are planted: no kernel of {', '.join(targets)}"
+        raise typer.BadParameter(f"nothing to mutate{where if targets else ' here'}")
     drawn = mutants if before is None else tables.left_over(before, mutants, known)
     if sample is not None:
         unexplained = [m for m in drawn if explained.explanation(m, known) is None]
@@ -140,7 +142,7 @@ def mutate(
         with _refused("--resume"):
             tried = tables.trials(tables.load(json_file, **conditions), drawn)
     if broken := planting.healthy(sides, plan):
-        typer.echo(f"the kernels fail before anything is planted: {broken}", err=True)
+        typer.echo(broken, err=True)
         raise typer.Exit(1)
     plan = planting.recorded(plan, [mutant for mutant in drawn if mutant not in tried], jobs)
 

@@ -123,8 +123,12 @@ def _parts(folder: Path, file: str) -> Iterator[Part]:
 
 
 def _words(node: ast.AST) -> Iterator[str]:
-    """What a part names; strings, too, by which functions are looked up."""
+    """What a part names; strings, too, by which functions are looked up, but not a spec's name."""
     if isinstance(node, ast.keyword) and node.arg in _NOT_THE_KERNEL:
+        return
+    if isinstance(node, ast.Call) and any(each.arg == "oracle" for each in node.keywords):
+        for child in (*node.args[1:], *node.keywords):
+            yield from _words(child)
         return
     if isinstance(node, ast.Name):
         yield node.id

@@ -106,11 +106,24 @@ def recorded(plan: Plan, mutants: list[Mutant], jobs: int) -> Plan:
 
 
 def healthy(sides: list[str], plan: Plan) -> str:
-    """What goes wrong where nothing is planted, in a few cases of every op; "" if nothing."""
+    """Why mutants cannot be judged; "" where they can.
+
+    Nothing is planted, which a few cases of every op must survive; then in a target a line that no
+    compiler takes, which none may survive: else its functions are not made of the copy.
+    """
     nothing = [edit for side in sides for edit in _nothing(side, plan.ops)]
     for trial in run(nothing, replace(plan, most=FEW), len(sides)):
         if trial.end != "survived":
-            return f"{trial.end}: {trial.says}"
+            return f"the kernels fail before anything is planted: {trial.end}: {trial.says}"
+    for side in sides:
+        for op in filter(is_target, plan.ops):
+            trials = list(_until_noticed(_nonsense(op, side), replace(plan, most=1)))
+            if trials and trials[-1].end == "survived":
+                return (
+                    f"faults would not be seen: {op} runs, whatever stands in the copy of "
+                    f"{trials[0].mutant.file}. Is a folder's absolute path in sys.path or in "
+                    f"load()? Path(__file__) is the copy's"
+                )
     return ""
 
 
@@ -127,6 +140,25 @@ def _nothing(side: str, ops: list[str]) -> Iterator[Mutant]:
     for op in filter(is_target, ops):
         for mutant in of_targets.mutants(op, [side])[:1]:
             yield replace(mutant, function="", edit=nothing)
+
+
+def _nonsense(op: str, side: str) -> list[Mutant]:
+    """An edit of each file of a target that leaves it in no language; not of Python files that it
+    does not import."""
+    edit = Edit("nonsense", 0, 0, "#error planted\n)\n")
+    first = {mutant.file: mutant for mutant in reversed(of_targets.mutants(op, [side]))}
+    imported = {getattr(module, "__file__", None) for module in list(sys.modules.values())}
+    root, _ = sources(op)
+    every = [replace(mutant, function="", edit=edit) for mutant in first.values()]
+    return [m for m in every if side == "cuda" or str(root / m.file) in imported]
+
+
+def _until_noticed(mutants: list[Mutant], plan: Plan) -> Iterator[Trial]:
+    for mutant in mutants:
+        for trial in run([mutant], plan, 1):
+            yield trial
+            if trial.end != "survived":
+                return
 
 
 def try_one(mutant: Mutant, plan: Plan, nursery: Nursery) -> Trial:

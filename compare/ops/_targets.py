@@ -86,7 +86,11 @@ OURS = ("compare", "cuda_reference", "triton_kernels")
 
 
 def _file(module: str) -> str:
-    return getattr(sys.modules.get(module), "__file__", None) or ""
+    """Its file; of a package without an ``__init__.py`` where that file would be."""
+    imported = sys.modules.get(module)
+    folders = list(getattr(imported, "__path__", ()))
+    there = os.path.join(folders[0], "__init__.py") if folders else ""
+    return getattr(imported, "__file__", None) or there
 
 
 def words(error: BaseException) -> str:

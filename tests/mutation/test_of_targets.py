@@ -13,7 +13,7 @@ from typer.testing import CliRunner, Result
 from compare.cli import app
 from compare.mutation import of_targets, planting
 from compare.mutation.mutant import Mutant
-from compare.mutation.planting import Trial
+from compare.mutation.planting import Plan, Trial
 from compare.ops import _targets
 
 KERNELS = """
@@ -97,6 +97,7 @@ OTHER = spec(triton=kernels.BY_NAME["shift"], oracle=lambda x: x + 1)
 STRING = spec(cuda=lambda x: inline.f(x), oracle=lambda x: x)
 globals()["HIDDEN"] = spec(triton=kernels.shift, oracle=lambda x: x + 1)
 CHOSEN = spec(cuda=forward("sca" + "le"), oracle=lambda x: x)
+NAMED = compare.Function("shift", triton=scaled, oracle=lambda x: x * 2, shapes=[(4,)])
 """
 SHIFTS, SCALES = {"shift_kernel"}, {"scale_kernel", "twice"}
 
@@ -131,6 +132,7 @@ def test_what_a_spec_names_is_mutated(package: Path) -> None:
     assert functions("ONE", "cuda") == {"scale_kernel", "scale_forward", "doubled"}
     assert functions("OTHER", "triton") == SHIFTS
     assert functions("OTHER", "cuda") == set()
+    assert functions("NAMED", "triton") == SCALES
     others = of_targets.unreached("pair.specs:ONE", ["triton", "cuda"])
     assert others == [
         ("pair/kernels.py", "shift_kernel"),
@@ -145,6 +147,56 @@ def test_where_names_tell_nothing_everything_is_mutated(package: Path) -> None:
     assert functions("CHOSEN", "cuda") > {"scale_kernel", "shift_kernel"}
     assert not of_targets.unreached("pair.specs:HIDDEN", ["triton"])
     assert functions("STRING", "cuda") == set()
+
+
+def test_a_package_without_an_init_file_is_mutated(package: Path) -> None:
+    (package / "__init__.py").unlink()
+    assert functions("ONE", "triton") == SCALES
+    assert _targets.sources("pair.specs:ONE")[0] == package.parent
+
+
+SIDEWAYS = """
+import sys
+sys.path.insert(0, {folder!r})
+import compare
+from doubling import double
+
+SPEC = compare.Function("double", triton=double, oracle=lambda x: x * 2, shapes=[(4,)],
+                        layouts=["contiguous"], values=["normal"])
+"""
+DOUBLING = """
+import torch
+import triton
+import triton.language as tl
+
+
+@triton.jit
+def double_kernel(x_ptr, out_ptr, N, BLOCK: tl.constexpr):
+    i = tl.arange(0, BLOCK)
+    tl.store(out_ptr + i, tl.load(x_ptr + i, mask=i < N) * 2, mask=i < N)
+
+
+def double(x):
+    out = torch.empty_like(x)
+    double_kernel[(1,)](x, out, x.numel(), BLOCK=4)
+    return out
+"""
+
+
+def test_a_target_that_does_not_load_the_copy_is_told_of(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Every fault would survive. Without the absolute path they are judged."""
+    (tmp_path / "doubling.py").write_text(DOUBLING)
+    for name, folder in (("sideways", str(tmp_path)), ("straight", "")):
+        (tmp_path / f"{name}.py").write_text(SIDEWAYS.format(folder=folder))
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+    said = planting.healthy(["triton"], Plan(["sideways:SPEC"]))
+    assert said.startswith(
+        "faults would not be seen: sideways:SPEC runs, whatever stands in the copy of doubling.py."
+    )
+    assert planting.healthy(["triton"], Plan(["straight:SPEC"])) == ""
 
 
 EXPLAINED = """
@@ -184,4 +236,5 @@ def test_the_command_names_what_it_leaves_out(
     assert "stale: pair/kernels.py shift_kernel" in done.output
     done = mutate("STRING")
     assert done.exit_code == 2
-    assert "nothing to mutate here" in done.output
+    said = " ".join(done.output.replace("│", " ").split())
+    assert "where faults are planted: no kernel of pair.specs:STRING" in said
