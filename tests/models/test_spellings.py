@@ -238,6 +238,19 @@ def test_shapes_are_as_written(name: str, cpu: torch.device) -> None:
     torch.testing.assert_close(out, right)
 
 
+def test_a_sum_that_lies_turned_is_left(cpu: torch.device) -> None:
+    """What is viewed afterwards could not be, of a result in rows."""
+
+    def function(m: Apply, x: Tensor, y: Tensor) -> Tensor:
+        turned = y.transpose(0, 1).contiguous().transpose(0, 1)
+        return (turned + F.linear(x, m.w)).transpose(0, 1).view(6, 8)
+
+    module, (x, y) = Apply(function), inputs(cpu)
+    fused = tk.fuse(module, min_score=0)
+    torch.testing.assert_close(fused(x, y), module(x, y))
+    assert "does not lie in rows" in str(fused.plan)
+
+
 @pytest.mark.usefixtures("no_grad")
 def test_clamp_is_relu_where_nobody_wants_the_gradient(cpu: torch.device) -> None:
     module, (x, y) = Apply(lambda m, x, y: F.linear(x, m.w).clamp(min=0)), inputs(cpu)

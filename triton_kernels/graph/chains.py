@@ -80,10 +80,12 @@ class Chains:
             return product, (*chain[1], node)
         if isinstance(form, (Times, Normalized)):
             return self._by_columns(node, form)
-        if not isinstance(form, Sum) or self._turned(form.x) or self._turned(form.y):
+        if not isinstance(form, Sum):
             return None
         misfit = None
         for inner, other in ((form.x, form.y), (form.y, form.x)):
+            if self._turned(inner):
+                continue
             try:
                 chain = self.chain(inner)
                 if chain is not None:
@@ -122,7 +124,7 @@ class Chains:
         return None
 
     def _turned(self, node: Node) -> bool:
-        """Whether it is a product whose columns are in other places by now."""
+        """Whether, if it is a product, its columns are in other places by now."""
         while isinstance(form := self._forms[node], (Reshaped, Scaled, Divided)):
             if isinstance(form, Reshaped) and not form.rows:
                 return True

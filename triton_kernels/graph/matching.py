@@ -30,6 +30,7 @@ from triton_kernels._fusion import (
     Reshaped,
     Scaled,
     Sizes,
+    Sum,
     Times,
     Transposed,
 )
@@ -45,6 +46,7 @@ from triton_kernels.graph.operands import (
     operand_name,
     shape_text,
     size_of,
+    turned,
 )
 from triton_kernels.graph.registered import registered_modules
 from triton_kernels.graph.spelling import Spellings
@@ -280,6 +282,10 @@ class Matcher:
             if node in match.operands():
                 raise Misfit(f"{node.name} is used twice")
         self._check_in_place(match)
+        for node in match.nodes:
+            # As a sum of tensors that lie turned does; views that follow may rely on that.
+            if isinstance(self.forms[node], Sum) and match.sizes[1] is not None and turned(node):
+                raise Misfit(f"{node.name} does not lie in rows")
         if any(self._autocast[node] is not self._autocast[root] for node in inner):
             raise Misfit("an autocast region begins or ends between its nodes")
         for node in self._order[self._position[inner[0]] : self._position[root]] if inner else ():
