@@ -135,3 +135,17 @@ def test_in_a_sequential(cpu: torch.device) -> None:
     report = tk.replace_modules(model, min_score=0)
     assert len(report.replaced) == 1, report
     torch.testing.assert_close(model(x), before)
+
+
+def test_a_note_of_what_is_used_overwrites_nothing(cpu: torch.device) -> None:
+    """torch notes modules that are made in a forward."""
+
+    def function(m: Any, x: Tensor, y: Tensor) -> Tensor:
+        h = linear(m, x)
+        torch._C._log_api_usage_once("python.nn_module")
+        return torch.sigmoid(h)
+
+    module, (x, y) = Apply(function), inputs(cpu)
+    fused = tk.fuse(module, min_score=0)
+    torch.testing.assert_close(fused(x, y), module(x, y))
+    assert kernels(fused.plan) == [("linear_act", "sigmoid")], fused.plan
