@@ -50,11 +50,14 @@ def check_tensor(op: str, name: str, value: Any, dtypes: Sequence[torch.dtype]) 
     return value
 
 
-def check_number(op: str, name: str, value: Any, dtype: torch.dtype) -> int | float:
-    """``value``, if it is a Python number that suits a result of ``dtype``."""
+def check_number(
+    op: str, name: str, value: Any, dtype: torch.dtype, kinds: str = "a number"
+) -> int | float:
+    """``value``, if it is a Python number that suits a result of ``dtype``. ``kinds``: all that
+    might have been passed, as the error says it."""
     # Before the abstract class, which takes longer to ask.
     if isinstance(value, bool) or not isinstance(value, (int, float, numbers.Real)):
-        raise TypeError(f"{op}(): argument '{name}' must be a number, but got {_type_name(value)}")
+        raise TypeError(f"{op}(): argument '{name}' must be {kinds}, but got {_type_name(value)}")
     if not dtype.is_floating_point:
         if not isinstance(value, numbers.Integral):
             raise TypeError(

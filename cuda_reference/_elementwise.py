@@ -70,7 +70,10 @@ def _registered(
         operands, numbers = dict(zip(names[:count], args)), dict(zip(names[count:], args[count:]))
         rest = args[len(names) :]
         return pointwise(
-            op, stem, operands, numbers, dtypes, out, variants, *rest, symbol=symbol, unfit=unfit
+            *(op, stem, operands, numbers, dtypes, out, variants, *rest),
+            symbol=symbol,
+            unfit=unfit,
+            or_tensor=signature.of_tensors,
         )
 
     kinds = ["Tensor"] * count + ["Scalar"] * (len(names) - count)
@@ -153,15 +156,18 @@ def pointwise(
     *,
     symbol: str = "",
     unfit: str = "",
+    or_tensor: bool = False,
 ) -> Tensor:
     """An op of tensors and perhaps numbers, by its default kernel, launched by ``symbol`` if that
-    is not the op's name, or one of ``variants``, which are rungs and take no ``unfit`` calls."""
+    is not the op's name, or one of ``variants``, which are rungs and take no ``unfit`` calls.
+    ``or_tensor``: whether the op has a form for tensors in place of the numbers."""
     tensors = {n: _arguments.check_tensor(op, n, t, dtypes) for n, t in operands.items()}
     if len(tensors) > 1:
         tensors = on_one_device(tensors)
     dtype = result_type(*tensors.values())
+    kinds = "a number or a torch.Tensor" if or_tensor else "a number"
     scalars = [
-        _launch.scalar(_arguments.check_number(op, name, number, dtype))
+        _launch.scalar(_arguments.check_number(op, name, number, dtype, kinds))
         for name, number in numbers.items()
     ]
     out = output(op, tensors, dtype, out)

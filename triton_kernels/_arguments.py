@@ -59,14 +59,17 @@ def refuse_nested(op: str, name: str, value: Any) -> None:
         )
 
 
-def number(op: str, name: str, value: Any, dtype: torch.dtype) -> int | float:
-    """Return ``value`` as a float for floating ``dtype``, as a wrapped int for integers."""
+def number(
+    op: str, name: str, value: Any, dtype: torch.dtype, wanted: str = "a number"
+) -> int | float:
+    """Return ``value`` as a float for floating ``dtype``, as a wrapped int for integers.
+    ``wanted``: what the error says that it must be."""
     if type(value) is float and dtype.is_floating_point:
         return value
     # An abstract class takes longer to ask than float and int.
     if isinstance(value, bool) or not isinstance(value, (float, int, numbers.Real)):
         raise TypeError(
-            f"{op}(): argument '{name}' must be a number, but got {type(value).__name__}"
+            f"{op}(): argument '{name}' must be {wanted}, but got {type(value).__name__}"
         )
     if dtype.is_floating_point:
         try:

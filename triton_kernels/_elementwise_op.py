@@ -24,6 +24,7 @@ def define(
     *,
     gradients: Mapping[str, Gradient] = MappingProxyType({}),
     op: str = "",
+    or_tensor: bool = False,
     autocast: torch.dtype | None = None,
     sharding: Sharding | None = None,
     operator: type[Operator] = Operator,
@@ -42,13 +43,14 @@ def define(
         gradients, autocast: as :class:`Operator` takes them. Without gradients the op is
             forward-only: an input that requires grad is refused.
         op: what errors call it, if it is a form of an op of another name.
+        or_tensor: whether another form takes a tensor in place of the number; errors say so.
         sharding: by default tensors may be sharded alike.
         operator: the class, for gradients that are computed together.
 
     Raises:
         TypeError: the formula takes another number of operands.
     """
-    launch = Launcher(op or name, parameters, element, dtypes)
+    launch = Launcher(op or name, parameters, element, dtypes, or_tensor)
     return operator(
         name,
         parameters,
@@ -79,7 +81,12 @@ class Launcher:
     """An elementwise op on plain tensors: checks the arguments, allocates, launches."""
 
     def __init__(
-        self, op: str, parameters: str, element: Any, dtypes: Sequence[torch.dtype]
+        self,
+        op: str,
+        parameters: str,
+        element: Any,
+        dtypes: Sequence[torch.dtype],
+        or_tensor: bool = False,
     ) -> None:
         kinds, self._names = zip(*(parameter.split() for parameter in parameters.split(", ")))
         expected = len(inspect.signature(element.fn).parameters)
@@ -95,6 +102,7 @@ class Launcher:
         self._chosen = len(operands) if kinds[-1] == "str" else None  # an activation's name
         self._second = operands[1] if len(operands) > 1 else None  # its kind
         self._third = len(operands) > 2  # a tensor in place of the number
+        self._wanted = "a number or a torch.Tensor" if or_tensor else "a number"
         # Which arguments are numbers, and as which of the kernel's they are passed on.
         self.numbers = {} if self._factor is None else {self._factor: _elementwise.S_VALUE}
         if self._second == "Scalar":
@@ -128,7 +136,8 @@ class Launcher:
             y, dtype = args[1], _result_dtype(x, args[1])
             y = _arguments.number(op, names[1], int(y) if isinstance(y, bool) else y, dtype)
         if self._factor is not None:
-            s = _arguments.number(op, names[self._factor], args[self._factor], dtype)
+            factor = args[self._factor]
+            s = _arguments.number(op, names[self._factor], factor, dtype, self._wanted)
         if torch.is_grad_enabled() and (out is not None or variant is not None):
             none = f"a variant of {op} has no gradient"
             why = none if out is None else _arguments.NO_GRADIENT_WITH_OUT

@@ -134,9 +134,11 @@ class Divided(Form):
 
 @dataclass(frozen=True)
 class Reshaped(Form):
-    """x in another shape: all its rows, in their order."""
+    """x in another shape. ``rows``: all its rows, in their order; else all its elements, in some
+    order, which only what is computed of each alone may follow."""
 
     x: Node
+    rows: bool = True
 
 
 class Signature(NamedTuple):
@@ -144,7 +146,6 @@ class Signature(NamedTuple):
 
     names: tuple[str, ...]
     read: Callable[[dict[str, Any]], Form | None]
-    inplace: bool = False
 
 
 # ---- matches ----

@@ -134,7 +134,8 @@ def wrong_values() -> Iterator[Bad]:
             if name == "scale" and got == "Tensor":
                 continue  # which it may be: wrong_scales
             change = replaced(**{name: value})
-            yield Bad(op, f"{name} {got}", change, TypeError, (f"'{name}'", got))
+            kinds = "a number or a torch.Tensor" if name == "scale" else "a number, "
+            yield Bad(op, f"{name} {got}", change, TypeError, (f"'{name}'", kinds, got))
         if name != "beta":
             change = replaced(**{name: None})
             yield Bad(op, f"{name} None", change, TypeError, (f"'{name}'", "NoneType"))

@@ -180,3 +180,14 @@ def test_wrong_steps_are_caught(
     monkeypatch.setattr(matching, "gemm_bias_act_of_columns", wrong)
     module, (x, y) = Apply(SCALED["BatchNorm of a scaled product"][0]), inputs(cpu)
     assert not check_fused(module.eval(), [(x, y)])
+
+
+def test_by_a_tensor_without_dimensions(cpu: torch.device) -> None:
+    """As a learned gate of a whole branch, with its gradient."""
+    gate = torch.nn.Parameter(torch.tensor(0.25, dtype=torch.float64))
+    module = Apply(lambda m, x, y: y + torch.tanh(gate) * F.linear(x, m.w, m.b)).double()
+    x, y = inputs(cpu, torch.float64)
+    fused = tk.fuse(module, min_score=0)
+    grads = [torch.autograd.grad(model(x, y).sum(), [gate, module.w]) for model in (fused, module)]
+    assert kernels(fused.plan) == [("gemm_bias_act", "none")], fused.plan
+    torch.testing.assert_close(*grads)

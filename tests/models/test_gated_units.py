@@ -74,7 +74,7 @@ def test_fused_and_right(name: str, device: torch.device) -> None:
 LEFT: dict[str, tuple[Callable[..., Any], str]] = {
     "used twice": (lambda m, x, y: (h := F.silu(x)) * y + h, "h has 2 users"),
     "in place": (lambda m, x, y: F.silu(x.clone(), inplace=True) * y, "in place"),
-    "mul in place": (lambda m, x, y: F.silu(x).mul_(y), "in place: mul_"),
+    "mul in place": (lambda m, x, y: x.clone().mul_(F.silu(y)), "in place: mul_"),
     "dtypes": (lambda m, x, y: F.silu(x) * y.double(), "float64"),
 }
 

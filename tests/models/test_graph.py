@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -156,8 +157,8 @@ REFUSED: dict[str, tuple[Callable[..., Any], str]] = {
     "row per batch": (lambda m, x, y: F.relu(x @ m.w + y[:1]), "(1, 3, 8), broadcasts"),
     "two residuals": (lambda m, x, y: F.relu(F.linear(x, m.w, m.b) + y + x), "more than one"),
     "slope": (
-        lambda m, x, y: F.leaky_relu(F.linear(x, m.w), 0.2, inplace=True),
-        "slope 0.2, not 0.01",
+        lambda m, x, y: F.leaky_relu(F.linear(x, m.w), math.inf),
+        "slope inf, not 0.01",
     ),
     "scaled with bias": (
         lambda m, x, y: torch.add(y[0], torch.addmm(y[0], x[0], m.w) + m.b, alpha=2),
@@ -165,8 +166,8 @@ REFUSED: dict[str, tuple[Callable[..., Any], str]] = {
     ),
     "lone": (lambda m, x, y: F.linear(x, m.w), "nothing to fuse with it"),
     "unknown follows": (
-        lambda m, x, y: F.rrelu(F.linear(x, m.w)),
-        "fuse with it, used by rrelu",
+        lambda m, x, y: F.hardshrink(F.linear(x, m.w)),
+        "fuse with it, used by hardshrink",
     ),
 }
 

@@ -84,8 +84,33 @@ WRITTEN: dict[str, tuple[Callable[..., Any], tuple[str, str]]] = {
         (LINEAR, "relu"),
     ),
     "casts to its dtype": (
-        lambda m, x, y: F.silu(F.linear(x, m.w).to(x.dtype).type_as(y)),
+        lambda m, x, y: F.silu(F.linear(x, m.w).to(x.dtype).type_as(y).type(x.dtype)),
         (LINEAR, "silu"),
+    ),
+    "turned": (
+        lambda m, x, y: F.gelu(F.linear(x, m.w).transpose(1, 2).contiguous()),
+        (GELU, "gelu"),
+    ),
+    "heads": (
+        lambda m, x, y: torch.relu(F.linear(x, m.w, m.b).view(2, 3, 2, 4).permute(0, 2, 1, 3)),
+        (LINEAR, "relu"),
+    ),
+    "an image": (
+        lambda m, x, y: F.silu(2 * F.linear(x, m.w).reshape(-1, 2, 2, 4)),
+        (BIAS_ACT, "silu"),
+    ),
+    "inner": (lambda m, x, y: torch.tanh(torch.inner(x, m.w)), (LINEAR, "tanh")),
+    "tensordot": (
+        lambda m, x, y: torch.relu(torch.tensordot(x, m.w, dims=1) + m.b),
+        (BIAS_ACT, "relu"),
+    ),
+    "tensordot by rows": (
+        lambda m, x, y: torch.relu(torch.tensordot(x, m.w, dims=([2], [1]))),
+        (LINEAR, "relu"),
+    ),
+    "alpha dropout": (
+        lambda m, x, y: torch.tanh(F.feature_alpha_dropout(F.linear(x, m.w), 0.1, False)),
+        (LINEAR, "tanh"),
     ),
     "[1, N] bias": (
         lambda m, x, y: F.relu(x @ m.w + m.b.unsqueeze(0)),
@@ -161,7 +186,8 @@ def test_a_product_with_other_users_is_left(cpu: torch.device) -> None:
 
 LEFT: dict[str, tuple[Callable[..., Any], str]] = {
     "two arguments": (lambda h: h * torch.sigmoid(h.flip(-1)), "act_mul"),
-    "another last dimension": (lambda h: F.relu(h.view(-1, 4)), "used by"),
+    "part of it": (lambda h: F.relu(h[..., :4]), "used by"),
+    "a row behind a turn": (lambda h: F.layer_norm(h.view(-1, 4), (4,)) + 1, "used by"),
     "dropout": (lambda h: F.relu(F.dropout(h, 0.5, training=True)), "used by dropout"),
     "wider": (lambda h: F.relu(h.double()), "used by"),
     "times infinity": (lambda h: F.relu(h * math.inf), "scaled by inf"),
@@ -193,6 +219,12 @@ ADDED: dict[str, Callable[..., Any]] = {
     "other rows": lambda m, x, y: F.relu(F.linear(x[:1], m.w).view(3, 1, 8) + y[:1]),
     "the same rows": lambda m, x, y: F.relu(F.linear(x, m.w).view(3, 2, 8) + y.view(3, 2, 8)),
     "a longer product": lambda m, x, y: F.relu(F.linear(x[:1, :1], m.w) + y),
+    "a row of turned columns": lambda m, x, y: F.relu(
+        F.linear(x[:, :1].expand(2, 8, 8), m.w).transpose(1, 2) + m.b
+    ),
+    "columns of turned ones": lambda m, x, y: (
+        F.linear(x[:, :1].expand(2, 8, 8), m.w).transpose(1, 2) * m.b
+    ),
     "a column": lambda m, x, y: F.relu(F.linear(x, m.w) + y[..., :1]),
 }
 
@@ -204,6 +236,19 @@ def test_shapes_are_as_written(name: str, cpu: torch.device) -> None:
     out, right = fused(x, y), module(x, y)
     assert out.shape == right.shape
     torch.testing.assert_close(out, right)
+
+
+def test_a_sum_that_lies_turned_is_left(cpu: torch.device) -> None:
+    """What is viewed afterwards could not be, of a result in rows."""
+
+    def function(m: Apply, x: Tensor, y: Tensor) -> Tensor:
+        turned = y.transpose(0, 1).contiguous().transpose(0, 1)
+        return (turned + F.linear(x, m.w)).transpose(0, 1).view(6, 8)
+
+    module, (x, y) = Apply(function), inputs(cpu)
+    fused = tk.fuse(module, min_score=0)
+    torch.testing.assert_close(fused(x, y), module(x, y))
+    assert "does not lie in rows" in str(fused.plan)
 
 
 @pytest.mark.usefixtures("no_grad")

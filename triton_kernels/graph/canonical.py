@@ -3,9 +3,10 @@
 In models that people write such operations stand between a product and what is fused with it.
 
 - Operations that return their argument itself: dropout in eval or of p = 0, casts to the dtype that
-  a tensor has, torch.nn.Identity. :func:`drop_idle` takes them out; values and aliases stay.
-- Views that keep the last dimension: GPT-2's linear layer multiplies rows and gives them their
-  shape back. :func:`view_of` sees through them; the matcher puts them behind the kernel.
+  a tensor has, torch.nn.Identity. :func:`drop_idle` takes them out; values and aliases stay. So it
+  does with what torch.export asserts of dtypes.
+- Views: GPT-2's linear layer multiplies rows and gives them their shape back, and a decoder makes
+  images of a product. :func:`view_of` sees through them; the matcher puts them behind the kernel.
 """
 
 from __future__ import annotations
@@ -17,12 +18,20 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.fx import GraphModule, Node
 
+from triton_kernels._fusion import Reshaped
 from triton_kernels.graph import forms
+from triton_kernels.graph.callees import called
 
 # ---- what does nothing ----
 
-_DROPOUTS = {F.dropout, F.dropout1d, F.dropout2d, F.dropout3d, F.alpha_dropout, torch.dropout}
-_DROPOUT_MODULES = (nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.Dropout3d, nn.AlphaDropout)
+_DROPOUTS = {
+    *(F.dropout, F.dropout1d, F.dropout2d, F.dropout3d, F.alpha_dropout, F.feature_alpha_dropout),
+    *(torch.dropout, torch.alpha_dropout, torch.feature_alpha_dropout),
+}
+_DROPOUT_MODULES = (
+    *(nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.Dropout3d, nn.AlphaDropout),
+    nn.FeatureAlphaDropout,
+)
 _CASTS = {
     "float": torch.float32,
     "double": torch.float64,
@@ -37,36 +46,51 @@ def drop_idle(module: GraphModule) -> None:
         if _idle(node, module):
             node.replace_all_uses_with(node.args[0])
             module.graph.erase_node(node)
+        elif called(node) == "_assert_tensor_metadata" and _holds(node):
+            module.graph.erase_node(node)
 
 
 def _idle(node: Node, module: GraphModule) -> bool:
     if not node.args or not isinstance(node.args[0], Node):
         return False
     if node.op == "call_module":
-        called = module.get_submodule(str(node.target))
-        if len(node.args) > 1 or node.kwargs or forms.has_hooks(called):
+        inner = module.get_submodule(str(node.target))
+        if len(node.args) > 1 or node.kwargs or forms.has_hooks(inner):
             return False
-        if type(called) in _DROPOUT_MODULES:
-            return bool(not called.training or called.p == 0)
-        return type(called) is nn.Identity
-    if node.op == "call_function" and node.target in _DROPOUTS:
+        if type(inner) in _DROPOUT_MODULES:
+            return bool(not inner.training or inner.p == 0)
+        return type(inner) is nn.Identity
+    callee = called(node)
+    if node.op == "call_function" and callee in _DROPOUTS:
         given = dict(zip(("input", "p", "training"), node.args)) | dict(node.kwargs)
         training = given.get("training", given.get("train", True))
         return bool(training is False or given.get("p", 0.5) == 0)
-    return node.op == "call_method" and _returns_itself(node)
+    return isinstance(callee, str) and _returns_itself(node, callee)
 
 
-def _returns_itself(node: Node) -> bool:
+def _holds(node: Node) -> bool:
+    """Whether an assertion of a dtype and a device holds for all that a graph holds for."""
+    value = forms.tensor_of(node.args[0]) if len(node.args) == 1 else None
+    given = {name: wanted for name, wanted in node.kwargs.items() if wanted is not None}
+    return value is not None and all(
+        getattr(value, name) == wanted if name in ("dtype", "device", "layout") else False
+        for name, wanted in given.items()
+    )
+
+
+def _returns_itself(node: Node, method: str) -> bool:
     """Whether a method casts a tensor to the dtype and device that it has."""
     value = forms.tensor_of(node.args[0])
     if value is None:
         return False
-    if node.target in _CASTS:
-        return len(node.args) == 1 and not node.kwargs and value.dtype == _CASTS[node.target]  # type: ignore[index]
-    if node.target == "type_as" and len(node.args) == 2:
+    if method in _CASTS:
+        return len(node.args) == 1 and not node.kwargs and value.dtype == _CASTS[method]
+    if method == "type" and len(node.args) == 2 and not node.kwargs:
+        return bool(node.args[1] == value.dtype)
+    if method == "type_as" and len(node.args) == 2:
         other = forms.tensor_of(node.args[1])
         return other is not None and (other.dtype, other.device) == (value.dtype, value.device)
-    if node.target != "to" or set(node.kwargs) - {"dtype", "device"}:
+    if method != "to" or set(node.kwargs) - {"dtype", "device"}:
         return False
     wanted = [*node.args[1:], *(each for each in node.kwargs.values() if each is not None)]
     return bool(wanted) and all(_has(value, each) for each in wanted)
@@ -84,21 +108,29 @@ def _has(value: Tensor, wanted: Any) -> bool:
 
 # ---- views ----
 
-_VIEWS = {"view", "reshape", "unsqueeze", "squeeze", "flatten", "unflatten"}
-_VIEW_FUNCTIONS = {torch.reshape, torch.flatten, torch.unsqueeze, torch.squeeze, torch.unflatten}
+_VIEWS = {
+    *("view", "reshape", "unsqueeze", "squeeze", "flatten", "unflatten", "contiguous"),
+    *(torch.reshape, torch.flatten, torch.unsqueeze, torch.squeeze, torch.unflatten),
+}
+# What moves elements to other places.
+_TURNS = {
+    *("transpose", "permute", "t", "swapaxes", "swapdims", "movedim", "moveaxis"),
+    *(torch.transpose, torch.permute, torch.t, torch.swapaxes, torch.swapdims),
+    *(torch.movedim, torch.moveaxis),
+}
 
 
-def view_of(node: Node) -> Node | None:
-    """What a node is a view of that keeps rows rows: all of the same length, in their order."""
-    method = node.op == "call_method" and node.target in _VIEWS
-    if not method and not (node.op == "call_function" and node.target in _VIEW_FUNCTIONS):
+def view_of(node: Node) -> Reshaped | None:
+    """What a node is a view of: of all elements of a tensor, whatever their order."""
+    turns = called(node) in _TURNS
+    if node.op not in ("call_function", "call_method") or not (turns or called(node) in _VIEWS):
         return None
     source = node.args[0] if node.args else None
     before, after = forms.tensor_of(source), forms.tensor_of(node)
-    if before is None or after is None or not before.dim() or not after.dim():
+    if not isinstance(source, Node) or before is None or after is None:
         return None
-    if before.dtype != after.dtype:  # view(dtype)
+    if before.dtype != after.dtype or not before.dim() or not after.dim():  # view(dtype)
         return None
     last, length = before.shape[-1], after.shape[-1]
     same = isinstance(last, int) and isinstance(length, int) and last == length
-    return source if same else None  # type: ignore[return-value]
+    return Reshaped(source, rows=same and not turns)

@@ -84,6 +84,8 @@ class Chains:
             return None
         misfit = None
         for inner, other in ((form.x, form.y), (form.y, form.x)):
+            if self._turned(inner):
+                continue
             try:
                 chain = self.chain(inner)
                 if chain is not None:
@@ -104,9 +106,15 @@ class Chains:
         steps = (
             [(form.x, form.columns)]
             if isinstance(form, Normalized)
-            else [(x, Columns(y)) for x, y in ((form.x, form.y), (form.y, form.x)) if is_row(y)]
+            else [
+                (x, Columns(y))
+                for x, y in ((form.x, form.y), (form.y, form.x))
+                if is_row(y) or forms.rank(y) == 0
+            ]
         )
         for x, columns in steps:
+            if self._turned(x):
+                continue
             chain = self.chain(x)
             if chain is not None:
                 product = _no_convolution(chain[0])
@@ -115,6 +123,14 @@ class Chains:
                 return _with_columns(product, columns), (*chain[1], node)
         return None
 
+    def _turned(self, node: Node) -> bool:
+        """Whether, if it is a product, its columns are in other places by now."""
+        while isinstance(form := self._forms[node], (Reshaped, Scaled, Divided)):
+            if isinstance(form, Reshaped) and not form.rows:
+                return True
+            node = form.x
+        return False
+
     def _check_shape(self, inner: Node, other: Node, nodes: tuple[Node, ...]) -> None:
         """What is added must not change the shape, of which the kernel knows the product's only."""
         addend, value = forms.value(other), forms.value(inner)
@@ -122,7 +138,8 @@ class Chains:
             return
         if addend.dim() > value.dim():
             raise Misfit(f"what is added, of shape {shape_text(addend)}, broadcasts")
-        if not is_row(other) and any(isinstance(self._forms[n], Reshaped) for n in nodes):
+        alike = is_row(other) or addend.dim() == 0
+        if not alike and any(isinstance(self._forms[n], Reshaped) for n in nodes):
             raise Misfit("what is added stands behind a view of the product")
 
     def _added(self, product: Product, form: Sum, other: Node, product_last: bool) -> Product:

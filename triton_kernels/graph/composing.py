@@ -29,6 +29,8 @@ MOST_NODES = 24
 # What the texts of primitives name.
 _NAMES = {**vars(activations), **vars(curves), "libdevice": libdevice}
 
+# Primitives that are activations by themselves; leaky_relu's slope is one number of many.
+_NAMED = {"relu", "gelu", "gelu_tanh", "silu", "sigmoid", "tanh"}
 # Numbers, x as 0, and the steps before as 1, 2, …
 Written = tuple[tuple[str, tuple[int | float, ...], tuple[float, ...]], ...]
 
@@ -47,10 +49,18 @@ def composed(
         if starts(x) and _like(root, x):
             expression = _Expression(x, spelled)
             if expression.of(root) is not None and expression.closed(root):
-                name = _registered(tuple(expression.steps))
+                name = _name(tuple(expression.steps))
                 inner = expression.nodes - {x, root}
                 return Activation(name, x, tuple(sorted(inner, key=position.__getitem__)))
     return None
+
+
+def _name(steps: Written) -> str:
+    """The activation's name; of one between casts and copies its own."""
+    computing = [name for name, _, _ in steps if name != "identity"]
+    if len(computing) == 1 and computing[0] in _NAMED:
+        return computing[0]
+    return _registered(steps)
 
 
 def _read(node: Node, spelled: Mapping[Node, Activation]) -> Step | None:

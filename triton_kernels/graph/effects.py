@@ -16,6 +16,7 @@ from torch.fx import Graph, GraphModule, Node
 from triton_kernels.graph import forms
 
 AUTOCAST = {"_enter_autocast": 1, "_exit_autocast": -1}
+HARMLESS = {"_log_api_usage_once"}
 PURE_MODULES = ("torch", "_operator", "math", "triton_kernels")
 
 
@@ -74,7 +75,7 @@ def may_interfere(node: Node, module: GraphModule) -> bool:
         return any(forms.has_hooks(m) or getattr(m, "inplace", False) for m in inner)
     if node.op != "call_function":
         return False
-    return forms.in_place(node, module) or _function_may_interfere(node)
+    return _function_may_interfere(node)
 
 
 def _function_may_interfere(node: Node) -> bool:
@@ -87,6 +88,8 @@ def _function_may_interfere(node: Node) -> bool:
     home = getattr(target, "__module__", None) or type(getattr(target, "__self__", None)).__module__
     if home.split(".")[0] not in (*PURE_MODULES, "builtins"):
         return True
+    if name in HARMLESS:
+        return False
     if isinstance(target, torch._ops.HigherOrderOperator) or name.startswith("_"):
         return True
     return (

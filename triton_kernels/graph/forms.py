@@ -37,6 +37,7 @@ from triton_kernels._fusion import (
     Times,
 )
 from triton_kernels.activations import GELU_APPROXIMATIONS
+from triton_kernels.graph.callees import called
 
 Arguments = dict[str, Any]
 
@@ -57,15 +58,6 @@ ACTIVATION_FUNCTIONS: dict[Any, str] = {
     torch.tanh: "tanh",
     "tanh": "tanh",
     F.leaky_relu: "leaky_relu",
-}
-ACTIVATIONS_IN_PLACE: dict[Any, str] = {
-    torch.relu_: "relu",
-    "relu_": "relu",
-    torch.sigmoid_: "sigmoid",
-    "sigmoid_": "sigmoid",
-    torch.tanh_: "tanh",
-    "tanh_": "tanh",
-    F.leaky_relu_: "leaky_relu",
 }
 ACTIVATION_MODULES: dict[type[nn.Module], str] = {
     nn.ReLU: "relu",
@@ -132,6 +124,26 @@ def _linear(given: Arguments) -> Form | None:
 
 def _matmul(given: Arguments) -> Form | None:
     return Product(given["input"], given["other"], False)
+
+
+def _inner(given: Arguments) -> Form | None:
+    """x @ weight.T for a matrix ``weight``."""
+    return Product(given["input"], given["other"], True) if rank(given["other"]) == 2 else None
+
+
+def _tensordot(given: Arguments) -> Form | None:
+    """The sum over x's last dimension and one of a matrix."""
+    x, weight, dims = given["a"], given["b"], given.get("dims", 2)
+    if rank(weight) != 2 or not (rank(x) or 0) > 1:
+        return None
+    if dims == 1:
+        return Product(x, weight, False)
+    pair = [*map(list, dims)] if isinstance(dims, (tuple, list)) and len(dims) == 2 else []
+    last = (-1, (rank(x) or 0) - 1)
+    if len(pair) != 2 or len(pair[0]) != 1 or len(pair[1]) != 1 or pair[0][0] not in last:
+        return None
+    by_rows = {0: False, -2: False, 1: True, -1: True}.get(pair[1][0])
+    return None if by_rows is None else Product(x, weight, by_rows)
 
 
 def _bmm(given: Arguments) -> Form | None:
@@ -265,7 +277,6 @@ BATCH_NORM = (
 ACTIVATION_ARGUMENTS = {
     F.gelu: ("input", "approximate"),
     F.leaky_relu: ("input", "negative_slope", "inplace"),
-    F.leaky_relu_: ("input", "negative_slope"),
 }
 SIGNATURES: dict[Any, Signature] = {
     F.linear: Signature(("input", "weight", "bias"), _linear),
@@ -274,27 +285,25 @@ SIGNATURES: dict[Any, Signature] = {
         Signature(BINARY, _matmul),
     ),
     **dict.fromkeys((torch.bmm, "bmm"), Signature(("input", "mat2"), _bmm)),
+    **dict.fromkeys((torch.inner, "inner"), Signature(BINARY, _inner)),
+    torch.functional.tensordot: Signature(("a", "b", "dims"), _tensordot),
     F.conv2d: Signature(CONVOLUTION, _conv2d),
     F.batch_norm: Signature(BATCH_NORM, _batch_norm),
     torch.functional.einsum: Signature(("equation", "operands", "other"), _einsum),
     **dict.fromkeys((torch.addmm, "addmm"), Signature(("input", "mat1", "mat2"), _addmm)),
     **dict.fromkeys((torch.add, operator.add, "add", "__add__"), Signature(BINARY, _add)),
-    **dict.fromkeys((operator.iadd, "add_"), Signature(BINARY, _add, inplace=True)),
     **dict.fromkeys(
         (torch.sub, torch.subtract, operator.sub, "sub", "subtract", "__sub__"),
         Signature(BINARY, _sub),
     ),
-    **dict.fromkeys((operator.isub, "sub_"), Signature(BINARY, _sub, inplace=True)),
     **dict.fromkeys(
         (torch.div, torch.divide, torch.true_divide, operator.truediv, "div", "divide"),
         Signature(BINARY, _div),
     ),
-    **dict.fromkeys((operator.itruediv, "div_"), Signature(BINARY, _div, inplace=True)),
     **dict.fromkeys((torch.clamp, torch.clip, "clamp", "clip"), Signature(LIMITS, _clamp)),
     **dict.fromkeys((torch.clamp_min, "clamp_min"), Signature(LIMITS[:2], _clamp)),
     **dict.fromkeys((torch.mul, torch.multiply, operator.mul), Signature(BINARY, _mul)),
     **dict.fromkeys(("mul", "multiply", "__mul__"), Signature(BINARY, _mul)),
-    **dict.fromkeys((operator.imul, "mul_"), Signature(BINARY, _mul, inplace=True)),
     **dict.fromkeys((torch.pow, operator.pow, "pow"), Signature(("input", "exponent"), _pow)),
     **dict.fromkeys((torch.square, "square"), Signature(("input",), lambda g: Square(g["input"]))),
     **{
@@ -303,28 +312,16 @@ SIGNATURES: dict[Any, Signature] = {
         )
         for target, family in ACTIVATION_FUNCTIONS.items()
     },
-    **{
-        target: Signature(
-            ACTIVATION_ARGUMENTS.get(target, ("input",)), _activation(family), inplace=True
-        )
-        for target, family in ACTIVATIONS_IN_PLACE.items()
-    },
     ops.FUNCTIONS["add"]: Signature(BINARY, _add),
     **{target: signature for fusion in ops.FUSIONS for target, signature in fusion.reads.items()},
 }
 KEYWORDS = {"alpha", "beta", "inplace"}
-# What torch.export writes; other operators of aten have the names of methods.
-ATEN = {each.__name__: each for each in (F.linear, F.gelu, F.silu, F.leaky_relu)}
 
 
 def _signature(node: Node) -> Signature | None:
-    target: Any = node.target
     if node.op not in ("call_function", "call_method"):
         return None
-    if isinstance(target, torch._ops.OpOverload) and target.namespace == "aten":
-        name = target._schema.name.removeprefix("aten::")
-        target = ATEN.get(name, name)
-    return SIGNATURES.get(target)
+    return SIGNATURES.get(called(node))
 
 
 def read(node: Node, module: GraphModule) -> Form | None:
@@ -370,17 +367,6 @@ def _read_module(node: Node, module: nn.Module) -> Form | None:
     return Refused("hooks registered") if has_hooks(module) else Activation(name, x)
 
 
-def in_place(node: Node, module: GraphModule) -> bool:
-    """Whether a node of a known form overwrites its first argument."""
-    if node.op == "call_module":
-        return bool(getattr(module.get_submodule(str(node.target)), "inplace", False))
-    signature = _signature(node)
-    if signature is None:
-        return False
-    given = dict(zip(signature.names, node.args)) | dict(node.kwargs)
-    return signature.inplace or bool(given.get("inplace", False))
-
-
 # ---- modules ----
 
 
@@ -410,6 +396,19 @@ def tensor_of(node: Any) -> torch.Tensor | None:
     """The example value of a node, if it is a tensor."""
     example = node.meta.get("example_value") if isinstance(node, Node) else None
     return example if isinstance(example, torch.Tensor) else None
+
+
+def may_share(a: Any, b: Any) -> bool:
+    """Whether two operands may lie in the same memory."""
+    values = value(a), value(b)
+    if any(v is None or not _has_storage(v) for v in values):
+        return True
+    first, second = (v.untyped_storage()._cdata for v in values)  # type: ignore[union-attr]
+    return first == second
+
+
+def _has_storage(t: torch.Tensor) -> bool:
+    return torch._C._has_storage(t)
 
 
 def same_shape(a: torch.Tensor, b: torch.Tensor) -> bool:

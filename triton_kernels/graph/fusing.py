@@ -50,8 +50,11 @@ def fuse(
     return Fused(module, Options(min_score, passes))
 
 
-class _NoPlan(RuntimeError, AttributeError):
-    pass
+class NoPlanYet(RuntimeError, AttributeError):
+    """The plan of a fused module that was not called yet; hasattr takes it for missing."""
+
+    def __str__(self) -> str:
+        return "a fused module has a plan once it has been called"
 
 
 class Fused(nn.Module):
@@ -84,13 +87,13 @@ class Fused(nn.Module):
             RuntimeError: there was none yet. It is an AttributeError, too, for who asks hasattr.
         """
         if not self._calls:
-            raise _NoPlan  # after which Python asks __getattr__
+            raise NoPlanYet
         steps = [step for plan in self._latest for step in plan.steps]
         return Plan(steps, [line for plan in self._latest for line in plan.left])
 
     def __getattr__(self, name: str) -> Any:
-        if name == "plan":
-            raise _NoPlan("fuse(): there is a plan once the module has been called")
+        if name == "plan":  # of an AttributeError in a property Python asks here again
+            raise NoPlanYet
         try:
             return super().__getattr__(name)
         except AttributeError:

@@ -30,6 +30,7 @@ from triton_kernels._fusion import (
     Reshaped,
     Scaled,
     Sizes,
+    Sum,
     Times,
     Transposed,
 )
@@ -45,6 +46,7 @@ from triton_kernels.graph.operands import (
     operand_name,
     shape_text,
     size_of,
+    turned,
 )
 from triton_kernels.graph.registered import registered_modules
 from triton_kernels.graph.spelling import Spellings
@@ -74,9 +76,9 @@ class Matcher:
         if modular:
             self.forms.update(registered_modules(module))
         for node in module.graph.nodes:
-            source = canonical.view_of(node)
-            if source is not None:
-                self.forms[node] = Reshaped(source)
+            view = canonical.view_of(node)
+            if view is not None:
+                self.forms[node] = view
         self._position = {node: i for i, node in enumerate(module.graph.nodes)}
         self._chains = Chains(self.forms)
         self._inner = self._read_spellings()
@@ -280,6 +282,10 @@ class Matcher:
             if node in match.operands():
                 raise Misfit(f"{node.name} is used twice")
         self._check_in_place(match)
+        for node in match.nodes:
+            # As a sum of tensors that lie turned does; views that follow may rely on that.
+            if isinstance(self.forms[node], Sum) and match.sizes[1] is not None and turned(node):
+                raise Misfit(f"{node.name} does not lie in rows")
         if any(self._autocast[node] is not self._autocast[root] for node in inner):
             raise Misfit("an autocast region begins or ends between its nodes")
         for node in self._order[self._position[inner[0]] : self._position[root]] if inner else ():
@@ -288,10 +294,20 @@ class Matcher:
         self._check_tensors(match)
 
     def _check_in_place(self, match: Match) -> None:
-        """The one value that may be overwritten is a product, by the activation after it."""
+        """A value may be overwritten that only the match sees, if what reads it later reads the
+        result."""
         for node in match.nodes:
-            last = node is match.nodes[-1] and isinstance(self.forms[node], Activation)
-            if forms.in_place(node, self.module) and not (last and match.sizes[1] is not None):
+            if not effects.may_interfere(node, self.module):
+                continue
+            written = node.args[0] if node.args else None
+            operands = [] if self.modular else match.operands()
+            inside = written in match.nodes and not any(
+                forms.may_share(written, operand) for operand in operands
+            )
+            at = self._position[node]
+            earlier = [n for n in match.nodes if self._position[n] < at]
+            seen = {user for n in earlier if forms.may_share(n, written) for user in n.users}
+            if not inside or any(self._position[user] > at for user in seen):
                 raise Misfit(f"in place: {node.target if node.op != 'call_function' else node}")
 
     def _check_tensors(self, match: Match) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from typing import Any
 
 import torch
@@ -48,6 +49,17 @@ def as_row(operand: Operand | None, result: Tensor | None = None) -> Any:
     if result is not None and example.shape == result.shape:
         return operand
     return Row(operand)  # type: ignore[arg-type]
+
+
+def turned(operand: Operand) -> bool:
+    """Whether it is known that its dimensions lie in another order in memory."""
+    from torch.fx.experimental.symbolic_shapes import statically_known_true
+
+    t = forms.value(operand)
+    if t is None:
+        return False
+    steps = [step for n, step in zip(t.shape, t.stride()) if not statically_known_true(n == 1)]
+    return any(statically_known_true(a < b) for a, b in itertools.pairwise(steps))
 
 
 def is_plain(t: Tensor) -> bool:

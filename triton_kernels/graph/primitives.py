@@ -17,6 +17,7 @@ import torch.nn.functional as F
 from torch.fx import Node
 
 from triton_kernels.activations import GELU_APPROXIMATIONS
+from triton_kernels.graph.callees import called
 
 
 class Primitive(NamedTuple):
@@ -75,8 +76,17 @@ PRIMITIVES = {
     "tanh": Primitive("tanh({x})", "tanh_derivative({y})"),
     "erf": Primitive("tl.erf({x})", "1.1283791670955126 * tl.exp(-{x} * {x})"),
     "exp": Primitive("tl.exp({x})", "{y}"),
+    "expm1": Primitive("libdevice.expm1({x})", "tl.exp({x})"),
+    "log": Primitive("libdevice.log({x})", "one / {x}"),
+    "log1p": Primitive("libdevice.log1p({x})", "one / (1.0 + {x})"),
+    "sin": Primitive("libdevice.sin({x})", "libdevice.cos({x})"),
+    "cos": Primitive("libdevice.cos({x})", "-libdevice.sin({x})"),
+    "sqrt": Primitive("libdevice.sqrt({x})", "one / (2.0 * {y})"),
+    "rsqrt": Primitive("1.0 / libdevice.sqrt({x})", "-0.5 * {y} * {y} * {y}"),
+    "reciprocal": Primitive("1.0 / {x}", "-{y} * {y}"),
     "square": Primitive("{x} * {x}", "2.0 * {x}"),
     "cube": Primitive("{x} * {x} * {x}", "3.0 * {x} * {x}"),
+    "fourth": Primitive("square(square({x}))", "4.0 * {x} * {x} * {x}"),
     # p·x, and of negative x q·(exp(r·x) − 1).
     "elu": Primitive(
         "tl.where({x} > 0, {p} * {x}, {q} * libdevice.expm1({r} * {x}))",
@@ -85,6 +95,12 @@ PRIMITIVES = {
     "softplus": Primitive(
         "tl.where({p} * {x} > {q}, {x}, libdevice.log1p(tl.exp({p} * {x})) / {p})",
         "tl.where({p} * {x} > {q}, one, sigmoid({p} * {x}))",
+    ),
+    "tanhshrink": Primitive("{x} - tanh({x})", "square(tanh({x}))"),
+    "softshrink": Primitive(
+        "tl.where({x} > {p}, {x} - {p}, tl.where({x} < -{p}, {x} + {p}, 0.0 * {x}))",
+        "tl.where(tl.abs({x}) <= {p}, 0.0, one)",
+        straight=True,
     ),
     "mish": Primitive("mish({x})", "mish_derivative({x})"),
     "softsign": Primitive("{x} / (1.0 + tl.abs({x}))", "one / square(1.0 + tl.abs({x}))"),
@@ -134,8 +150,14 @@ def _clamp(given: Given) -> tuple[str, Numbers] | None:
     return ("clamp", (least, most)) if least <= most else None
 
 
+_POWERS: dict[float, str] = {
+    **{2: "square", 3: "cube", 4: "fourth", 1: "identity"},
+    **{0.5: "sqrt", -0.5: "rsqrt", -1: "reciprocal"},
+}
+
+
 def _pow(given: Given) -> tuple[str, Numbers] | None:
-    name = {2: "square", 3: "cube"}.get(given["exponent"])
+    name = _POWERS.get(given["exponent"])
     return None if name is None else (name, ())
 
 
@@ -146,10 +168,19 @@ CALLS: dict[Any, Call] = {
     **dict.fromkeys((F.relu, torch.relu, "relu"), Call("relu", ("input", "inplace"), _INPLACE)),
     F.silu: Call("silu", ("input", "inplace"), _INPLACE),
     F.gelu: Call("gelu", ("input", "approximate"), {"approximate": "none"}, _gelu),
-    **dict.fromkeys((F.sigmoid, torch.sigmoid, "sigmoid"), Call("sigmoid")),
+    **dict.fromkeys(
+        (F.sigmoid, torch.sigmoid, torch.special.expit, "sigmoid", "special_expit"), Call("sigmoid")
+    ),
     **dict.fromkeys((F.tanh, torch.tanh, "tanh"), Call("tanh")),
     **dict.fromkeys((torch.erf, torch.special.erf, "erf"), Call("erf")),
     **dict.fromkeys((torch.exp, "exp"), Call("exp")),
+    **{
+        each: Call(name)
+        for name in ("expm1", "log", "log1p", "sin", "cos", "sqrt", "rsqrt", "reciprocal")
+        for each in (getattr(torch, name), name)
+    },
+    **dict.fromkeys((torch.special.expm1, "special_expm1"), Call("expm1")),
+    **dict.fromkeys((torch.special.log1p, "special_log1p"), Call("log1p")),
     **dict.fromkeys((torch.abs, "abs", operator.abs), Call("abs")),
     **dict.fromkeys((torch.neg, "neg", operator.neg), Call("neg")),
     **dict.fromkeys((torch.square, "square"), Call("square")),
@@ -182,13 +213,29 @@ CALLS: dict[Any, Call] = {
         {"alpha": 1.0, **_INPLACE},
         lambda g: ("elu", (1.0, g["alpha"], 1.0)),
     ),
-    F.celu: Call(
-        "celu",
-        ("input", "alpha", "inplace"),
-        {"alpha": 1.0, **_INPLACE},
-        lambda g: ("elu", (1.0, g["alpha"], 1.0 / g["alpha"])),
+    **dict.fromkeys(
+        (F.celu, torch.celu),
+        Call(
+            "celu",
+            ("input", "alpha", "inplace"),
+            {"alpha": 1.0, **_INPLACE},
+            lambda g: ("elu", (1.0, g["alpha"], 1.0 / g["alpha"])),
+        ),
     ),
-    F.selu: Call("selu", ("input", "inplace"), _INPLACE, lambda _: ("elu", _SELU)),
+    **dict.fromkeys(
+        (F.selu, torch.selu),
+        Call("selu", ("input", "inplace"), _INPLACE, lambda _: ("elu", _SELU)),
+    ),
+    F.rrelu: Call(
+        "rrelu",
+        ("input", "lower", "upper", "training", "inplace"),
+        {"lower": 1 / 8, "upper": 1 / 3, "training": False, **_INPLACE},
+        lambda g: None if g["training"] else ("leaky_relu", ((g["lower"] + g["upper"]) / 2,)),
+    ),
+    F.tanhshrink: Call("tanhshrink"),
+    F.softshrink: Call(
+        "softshrink", ("input", "lambd"), {"lambd": 0.5}, lambda g: ("softshrink", (g["lambd"],))
+    ),
     F.softplus: Call(
         "softplus",
         ("input", "beta", "threshold"),
@@ -205,7 +252,8 @@ CALLS: dict[Any, Call] = {
     # Casts; that the result has x's dtype, and what is between at least its digits, is asked apart.
     **dict.fromkeys(("float", "double", "half", "bfloat16"), Call("identity")),
     **dict.fromkeys(
-        ("to", "type_as"), Call("identity", ("input", "dtype"), {}, lambda _: ("identity", ()))
+        ("to", "type", "type_as"),
+        Call("identity", ("input", "dtype"), {}, lambda _: ("identity", ())),
     ),
 }
 PAIRS: dict[Any, str] = {
@@ -214,6 +262,7 @@ PAIRS: dict[Any, str] = {
     **dict.fromkeys((torch.mul, torch.multiply, operator.mul, "mul", "__mul__"), "mul"),
     **dict.fromkeys((torch.div, torch.true_divide, operator.truediv, "div"), "div"),
 }
+_RSUB = (torch.rsub, "rsub")
 
 
 class Step(NamedTuple):
@@ -226,13 +275,15 @@ class Step(NamedTuple):
 
 def read(node: Node) -> Step | None:
     """The operation that a node is, of nodes and numbers."""
-    target: Any = node.target
     if node.op not in ("call_function", "call_method"):
         return None
+    target = called(node)
     try:
         call, pair = CALLS.get(target), PAIRS.get(target)
     except TypeError:  # not hashable
         return None
+    if target in _RSUB:
+        return _pair("sub", node, turned=True)
     if pair is not None:
         return _pair(pair, node)
     if call is None:
@@ -240,7 +291,7 @@ def read(node: Node) -> Step | None:
     given = {**call.defaults, **dict(zip(call.names, node.args)), **node.kwargs}
     if len(node.args) > len(call.names) or set(given) != set(call.names):
         return None
-    if given.get("inplace") or not isinstance(given["input"], Node):
+    if not isinstance(given["input"], Node):
         return None
     if any(isinstance(each, Node) for name, each in given.items() if name != "input"):
         return None if target not in ("to", "type_as") else Step("identity", (given["input"],))
@@ -250,14 +301,14 @@ def read(node: Node) -> Step | None:
     return Step(made[0], (given["input"],), tuple(map(float, made[1])))
 
 
-def _pair(name: str, node: Node) -> Step | None:
+def _pair(name: str, node: Node, turned: bool = False) -> Step | None:
     second = node.kwargs.get("other")
     operands = node.args if second is None else (*node.args, second)
     if len(operands) != 2 or set(node.kwargs) - {"other"}:
         return None
     if not all(isinstance(each, Node) or _finite(each) for each in operands):
         return None
-    return Step(name, tuple(operands))
+    return Step(name, tuple(operands[::-1] if turned else operands))
 
 
 def _finite(number: Any) -> bool:

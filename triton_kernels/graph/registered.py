@@ -19,6 +19,7 @@ from torch.fx import Graph, GraphModule, Node, Tracer
 
 from triton_kernels._fusion import Activation, Refused
 from triton_kernels.activations import ACTIVATIONS
+from triton_kernels.graph.callees import called
 from triton_kernels.graph.forms import has_hooks, same_shape, tensor_of
 
 _COMMUTING = {torch.add, operator.add, "add", torch.mul, operator.mul, "mul"}
@@ -109,7 +110,7 @@ def _matched(pattern: Any, value: Any, bound: dict[Node, Node]) -> dict[Node, No
     if pattern in bound:
         return bound if bound[pattern] is value else None
     if pattern.op != "placeholder":
-        if (pattern.op, pattern.target) != (value.op, value.target):
+        if called(pattern) != called(value):
             return None
         match = _operands_matched(pattern, value, bound)
         if match is None:
@@ -126,7 +127,7 @@ def _operands_matched(
         return None
     names = list(our_keywords)
     orders = [theirs]
-    if pattern.target in _COMMUTING and len(theirs) == 2:
+    if called(pattern) in _COMMUTING and len(theirs) == 2:
         orders.append(theirs[::-1])
     for order in orders:
         match = _all_matched(

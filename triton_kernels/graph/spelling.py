@@ -18,6 +18,7 @@ import torch.nn.functional as F
 from torch.fx import Node
 
 from triton_kernels._fusion import Activation
+from triton_kernels.graph.callees import called
 from triton_kernels.graph.forms import as_wide, tensor_of
 from triton_kernels.graph.registered import registered
 
@@ -38,7 +39,9 @@ _NEG = {torch.neg, operator.neg, "neg"}
 _CURVES = {
     **dict.fromkeys((torch.tanh, F.tanh, "tanh"), "tanh"),
     **dict.fromkeys((torch.erf, torch.special.erf, "erf"), "erf"),
-    **dict.fromkeys((torch.sigmoid, F.sigmoid, "sigmoid"), "sigmoid"),
+    **dict.fromkeys(
+        (torch.sigmoid, F.sigmoid, torch.special.expit, "sigmoid", "special_expit"), "sigmoid"
+    ),
 }
 _BINARY = _ADD | _SUB | _MUL | _DIV
 
@@ -145,7 +148,7 @@ class _Expansion:
         return self._computed(argument, operands) if len(self.nodes) <= MOST_NODES else None
 
     def _computed(self, node: Node, operands: tuple[Any, ...]) -> Polynomial | None:
-        target: Any = node.target
+        target = called(node)
         first = self.of(operands[0])
         if first is None:
             return None
@@ -177,13 +180,13 @@ def _operands(node: Node) -> tuple[Any, ...] | None:
     """The operands of an operation that expressions are made of."""
     if node.op not in ("call_function", "call_method"):
         return None
-    target: Any = node.target
+    target = called(node)
     try:
         if target in _BINARY | _POW:
             names = ["exponent"] if target in _POW else ["other"]
         elif target in _NEG | _SQUARE or target in _CURVES:
             names = []
-        elif node.op == "call_method" and target in ("to", "type_as", "float", "double"):
+        elif target in ("to", "type", "type_as", "float", "double"):
             return node.args[:1]
         else:
             return None
@@ -218,10 +221,11 @@ class Spellings:
             if operands is None:
                 continue
             above = [below[a] for a in operands if isinstance(a, Node) and a in below]
-            steps = 0 if node.target in _CURVES else min(above, default=MOST_NODES) + 1
+            callee = called(node)
+            steps = 0 if callee in _CURVES else min(above, default=MOST_NODES) + 1
             if steps < MOST_NODES:
                 below[node] = steps
-            if steps and node in below and node.target in _BINARY:
+            if steps and node in below and callee in _BINARY:
                 self._look(node)
 
     def _look(self, root: Node) -> None:

@@ -174,6 +174,7 @@ _relu_scale = _elementwise_op.define(
     relu_scale_element,
     DTYPES,
     gradients={"x": _OF_X},
+    or_tensor=True,
 )
 _relu_scale_tensor = _elementwise_op.define(
     "relu_scale_tensor",
@@ -190,6 +191,7 @@ _relu_scale_add = _elementwise_op.define(
     relu_scale_add_element,
     DTYPES,
     gradients={"x": _OF_X, "y": _OF_Y},
+    or_tensor=True,
 )
 _relu_scale_add_tensor = _elementwise_op.define(
     "relu_scale_add_tensor",
@@ -205,6 +207,7 @@ _relu_scale_backward = _elementwise_op.define(
     relu_scale_backward_element,
     DTYPES,
     gradients={"grad": _OF_GRAD, "x": _OF_STEPS},
+    or_tensor=True,
     sharding=Sharding(_backward_rules),
 )
 _relu_scale_backward_tensor = _elementwise_op.define(
