@@ -140,6 +140,8 @@ std::ostream& operator<<(std::ostream& out, const ArrayRef<T>& list) {
 }
 using IntArrayRef = ArrayRef<int64_t>;
 
+enum class Layout : int { Strided, Sparse };
+constexpr Layout kStrided = Layout::Strided, kSparse = Layout::Sparse;
 enum class MemoryFormat : int { Contiguous, Preserve, ChannelsLast, ChannelsLast3d };
 
 class TensorOptions {
