@@ -132,37 +132,79 @@ class BlockReduce {
   }
 };
 
+// Of one item a thread, or of N that lie side by side. A functor may stand for what comes before the block: the first
+// warp calls it with the block's total, and what it returns to thread 0 counts.
 template <class T, int X, BlockScanAlgorithm = BLOCK_SCAN_RAKING, int Y = 1, int Z = 1, int arch = 0>
 class BlockScan {
  public:
   struct TempStorage {
-    T values[X * Y * Z];
+    T values[X * Y * Z], prefix;
   };
   explicit BlockScan(TempStorage& storage) : storage_(storage) {}
 
-  template <class Op> void InclusiveScan(T in, T& out, Op op, CUB_LINE) { scan(&in, &out, 1, op, nullptr, true, nullptr, line); }
-  template <class Op> void InclusiveScan(T in, T& out, Op op, T& total, CUB_LINE) { scan(&in, &out, 1, op, nullptr, true, &total, line); }
-  template <int N, class Op> void InclusiveScan(T (&in)[N], T (&out)[N], Op op, CUB_LINE) { scan(in, out, N, op, nullptr, true, nullptr, line); }
-  template <int N, class Op> void InclusiveScan(T (&in)[N], T (&out)[N], Op op, T& total, CUB_LINE) { scan(in, out, N, op, nullptr, true, &total, line); }
-  template <class Op> void ExclusiveScan(T in, T& out, T first, Op op, CUB_LINE) { scan(&in, &out, 1, op, &first, false, nullptr, line); }
-  template <class Op> void ExclusiveScan(T in, T& out, T first, Op op, T& total, CUB_LINE) { scan(&in, &out, 1, op, &first, false, &total, line); }
-  template <int N, class Op> void ExclusiveScan(T (&in)[N], T (&out)[N], T first, Op op, CUB_LINE) { scan(in, out, N, op, &first, false, nullptr, line); }
-  template <int N, class Op> void ExclusiveScan(T (&in)[N], T (&out)[N], T first, Op op, T& total, CUB_LINE) { scan(in, out, N, op, &first, false, &total, line); }
-
-  void InclusiveSum(T in, T& out, CUB_LINE) { InclusiveScan(in, out, Sum(), line); }
-  void InclusiveSum(T in, T& out, T& total, CUB_LINE) { InclusiveScan(in, out, Sum(), total, line); }
-  template <int N> void InclusiveSum(T (&in)[N], T (&out)[N], CUB_LINE) { InclusiveScan(in, out, Sum(), line); }
-  template <int N> void InclusiveSum(T (&in)[N], T (&out)[N], T& total, CUB_LINE) { InclusiveScan(in, out, Sum(), total, line); }
-  void ExclusiveSum(T in, T& out, CUB_LINE) { ExclusiveScan(in, out, T(0), Sum(), line); }
-  void ExclusiveSum(T in, T& out, T& total, CUB_LINE) { ExclusiveScan(in, out, T(0), Sum(), total, line); }
-  template <int N> void ExclusiveSum(T (&in)[N], T (&out)[N], CUB_LINE) { ExclusiveScan(in, out, T(0), Sum(), line); }
-  template <int N> void ExclusiveSum(T (&in)[N], T (&out)[N], T& total, CUB_LINE) { ExclusiveScan(in, out, T(0), Sum(), total, line); }
+#define CUB_SCANS(ITEMS, IN, OUT, in, out, count)                                                                      \
+  template <ITEMS class Op> void InclusiveScan(IN, OUT, Op op, CUB_LINE) { inclusive(in, out, count, op, line); }        \
+  template <ITEMS class Op>                                                                                            \
+  void InclusiveScan(IN, OUT, Op op, T& total, CUB_LINE) {                                                             \
+    total = inclusive(in, out, count, op, line);                                                                       \
+  }                                                                                                                    \
+  template <ITEMS class Op, class Prefix>                                                                              \
+  void InclusiveScan(IN, OUT, Op op, Prefix& prefix, CUB_LINE) {                                                       \
+    scan(in, out, count, op, true, &prefix, line);                                                                     \
+  }                                                                                                                    \
+  template <ITEMS class Op>                                                                                            \
+  void ExclusiveScan(IN, OUT, T first, Op op, CUB_LINE) {                                                              \
+    exclusive(in, out, count, first, op, line);                                                                        \
+  }                                                                                                                    \
+  template <ITEMS class Op>                                                                                            \
+  void ExclusiveScan(IN, OUT, T first, Op op, T& total, CUB_LINE) {                                                    \
+    total = exclusive(in, out, count, first, op, line);                                                                \
+  }                                                                                                                    \
+  template <ITEMS class Op, class Prefix>                                                                              \
+  void ExclusiveScan(IN, OUT, Op op, Prefix& prefix, CUB_LINE) {                                                       \
+    scan(in, out, count, op, false, &prefix, line);                                                                    \
+  }
+#define CUB_NONE
+#define CUB_ITEMS int N,
+  CUB_SCANS(CUB_NONE, T item, T& sum, &item, &sum, 1)
+  CUB_SCANS(CUB_ITEMS, T (&items)[N], T (&sums)[N], items, sums, N)
+#undef CUB_SCANS
+#undef CUB_NONE
+#undef CUB_ITEMS
+  template <class In, class Out> void InclusiveSum(In&& in, Out& out, CUB_LINE) { InclusiveScan(in, out, Sum(), line); }
+  template <class In, class Out, class More>
+  void InclusiveSum(In&& in, Out& out, More& more, CUB_LINE) {
+    InclusiveScan(in, out, Sum(), more, line);
+  }
+  template <class In, class Out> void ExclusiveSum(In&& in, Out& out, CUB_LINE) { ExclusiveScan(in, out, T(0), Sum(), line); }
+  template <class In, class Out>
+  void ExclusiveSum(In&& in, Out& out, T& total, CUB_LINE) {
+    ExclusiveScan(in, out, T(0), Sum(), total, line);
+  }
+  template <class In, class Out, class Prefix>
+  void ExclusiveSum(In&& in, Out& out, Prefix& prefix, CUB_LINE) {
+    ExclusiveScan(in, out, Sum(), prefix, line);
+  }
 
  private:
   TempStorage& storage_;
-  // total: of all inputs, without what an exclusive scan begins with.
+  struct First {
+    T value;
+    T operator()(const T&) const { return value; }
+  };
+
   template <class Op>
-  void scan(const T* in, T* out, int count, Op op, const T* first, bool inclusive, T* total, Line line) {
+  T inclusive(const T* in, T* out, int count, Op op, Line line) {
+    return scan<Op, First>(in, out, count, op, true, nullptr, line);
+  }
+  template <class Op>
+  T exclusive(const T* in, T* out, int count, T first, Op op, Line line) {
+    First prefix{first};
+    return scan(in, out, count, op, false, &prefix, line);
+  }
+  // Returns the total of the block's items.
+  template <class Op, class Prefix>
+  T scan(const T* in, T* out, int count, Op op, bool inclusive, Prefix* prefix, Line line) {
     crosscheck::check_block("cub::BlockScan", line, X * Y * Z, true);
     T own = in[0];
     for (int i = 1; i < count; ++i) own = op(own, in[i]);
@@ -174,15 +216,20 @@ class BlockScan {
       if (other == rank) before = all;
       all = other ? op(all, storage_.values[other]) : storage_.values[other];
     }
-    if (first) before = rank ? op(*first, before) : *first;
-    bool any = rank || first;
+    if (prefix) {
+      if (rank < 32) {
+        const T first = (*prefix)(all);
+        if (!rank) storage_.prefix = first;
+      }
+      cuda_on_cpu::arrive("cub::BlockScan", line.number, 0);
+      before = rank ? op(storage_.prefix, before) : storage_.prefix;
+    }
     for (int i = 0; i < count; ++i) {
-      const T item = in[i], next = any ? op(before, item) : item;
+      const T item = in[i], next = prefix || rank || i ? op(before, item) : item;
       out[i] = inclusive ? next : before;
       before = next;
-      any = true;
     }
-    if (total) *total = all;
+    return all;
   }
 };
 

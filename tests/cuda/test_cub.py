@@ -70,6 +70,34 @@ std::tuple<torch::Tensor, torch::Tensor, torch::Tensor> scans(torch::Tensor x) {
   return {a, b, c};
 }
 
+// Sums of a row longer than the block: what came before is kept by a functor.
+struct Running {
+  int sum;
+  __device__ int operator()(int total) {
+    int before = sum;
+    sum += total;
+    return before;
+  }
+};
+__global__ void running_kernel(const int* x, int* inclusive, int* exclusive, int n) {
+  using Scan = cub::BlockScan<int, 64, cub::BLOCK_SCAN_WARP_SCANS>;
+  __shared__ Scan::TempStorage storage[2];
+  Running one{0}, other{0};
+  for (int at = 0; at < n; at += 64) {
+    const int i = at + threadIdx.x, item = i < n ? x[i] : 0;
+    int sum, items[1] = {item}, before[1];
+    Scan(storage[0]).InclusiveSum(item, sum, one);
+    Scan(storage[1]).ExclusiveScan(items, before, cub::Sum(), other);
+    if (i < n) inclusive[i] = sum, exclusive[i] = before[0];
+    __syncthreads();
+  }
+}
+std::tuple<torch::Tensor, torch::Tensor> running(torch::Tensor x) {
+  auto a = torch::empty_like(x), b = torch::empty_like(x);
+  running_kernel<<<1, 64>>>(x.data_ptr<int>(), a.data_ptr<int>(), b.data_ptr<int>(), x.numel());
+  return {a, b};
+}
+
 using Pair = cub::KeyValuePair<int, float>;
 __global__ void argmax_kernel(const float* x, int* at, float* sums, int n) {
   __shared__ typename cub::WarpReduce<Pair>::TempStorage storage[2];
@@ -105,10 +133,11 @@ torch::Tensor everywhere(torch::Tensor x) {
 CPP = """
 torch::Tensor squares(torch::Tensor x, int64_t threads, bool sync);
 std::tuple<torch::Tensor, torch::Tensor, torch::Tensor> scans(torch::Tensor x);
+std::tuple<torch::Tensor, torch::Tensor> running(torch::Tensor x);
 std::tuple<torch::Tensor, torch::Tensor> argmax(torch::Tensor x);
 torch::Tensor everywhere(torch::Tensor x);
 """
-FUNCTIONS = ["squares", "scans", "argmax", "everywhere"]
+FUNCTIONS = ["squares", "scans", "running", "argmax", "everywhere"]
 
 
 @pytest.fixture(scope="module")
@@ -130,6 +159,13 @@ def test_scans_loads_and_stores(module: Extension) -> None:
     assert torch.equal(inclusive.long(), sums)
     assert torch.equal(exclusive.long(), sums - x)
     assert total == x.sum()
+
+
+def test_a_scan_goes_on_from_what_came_before(module: Extension) -> None:
+    x = torch.randint(-9, 9, (150,), dtype=torch.int32)
+    inclusive, exclusive = module.running(x)
+    assert torch.equal(inclusive.long(), x.cumsum(0))
+    assert torch.equal(exclusive.long(), x.cumsum(0) - x)
 
 
 def test_warps(module: Extension) -> None:
