@@ -18,6 +18,7 @@ std::vector<at::Tensor> made(const at::Tensor& x);
 std::vector<at::Tensor> parts(const at::Tensor& x);
 at::Tensor rows(const at::Tensor& x, const at::Tensor& at);
 at::Tensor squared(const at::Tensor& x);
+at::Tensor powers(double real, double imag);
 void launched(at::Tensor x, double by);
 """
 CUDA = """
@@ -65,6 +66,20 @@ at::Tensor squared(const at::Tensor& x) {
   return out;
 }
 
+template <typename T>
+__global__ void powers_kernel(c10::complex<T> z, T* out) {
+  c10::complex<T> power(1);
+  for (int i = 0; i < 4; ++i, power *= z) out[2 * i] = power.real_, out[2 * i + 1] = power.imag();
+  power /= z * z;
+  out[8] = (-power).real(), out[9] = (power - z + 1).imag_;
+}
+at::Tensor powers(double real, double imag) {
+  auto out = at::empty({10}, at::TensorOptions().dtype(at::kFloat).device(at::kCUDA));
+  TORCH_CHECK(out.scalar_type() != at::ScalarType::ComplexFloat);
+  powers_kernel<<<1, 1>>>(c10::complex<float>(real, imag), out.data_ptr<float>());
+  return out;
+}
+
 __global__ void launched_kernel(float* x, float by, int n) {
   if (threadIdx.x < n) x[threadIdx.x] *= by;
 }
@@ -80,7 +95,7 @@ void launched(at::Tensor x, double by) {
 
 
 def test_functions_as_torchs_cpp_has_them() -> None:
-    names = ["made", "parts", "rows", "squared", "launched"]
+    names = ["made", "parts", "rows", "squared", "powers", "launched"]
     module = load_inline("functions", CPP, CUDA, functions=names)
     x = torch.randn(5, 4)
     indices, counted, line, eye, halves, integers, random, scalar = module.made(x)
@@ -100,6 +115,10 @@ def test_functions_as_torchs_cpp_has_them() -> None:
     for dtype in (torch.float16, torch.int16, torch.float64):
         numbers = torch.arange(8).to(dtype)
         assert torch.equal(module.squared(numbers), numbers * numbers)
+    powers, z = module.powers(0.5, 1.5), 0.5 + 1.5j
+    wanted = [part for i in range(4) for part in ((z**i).real, (z**i).imag)]
+    wanted += [-(z**2).real, (z**2 - z).imag]
+    torch.testing.assert_close(powers, torch.tensor(wanted))
     launched = torch.ones(20)
     module.launched(launched, 3.0)
     assert torch.equal(launched, torch.full((20,), 9.0))
