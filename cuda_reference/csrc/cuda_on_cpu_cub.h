@@ -1,6 +1,7 @@
 // cuda_on_cpu_cub.h: what CUB has for the threads of a block or a warp: reductions, scans, loads and stores in blocks.
 // Included where a source includes cub. Sums run in the order in which a GPU makes them. Without a barrier before it is
-// used again, temporary storage is a race here, too.
+// used again, temporary storage is a race here, too. Storages are laid one behind another in memory of a kernel's own, so
+// that even an empty one has a size and an alignment.
 #pragma once
 
 #include "crosscheck.cuh"
@@ -85,7 +86,7 @@ T undefined() {
 template <class T, int X, BlockReduceAlgorithm = BLOCK_REDUCE_WARP_REDUCTIONS, int Y = 1, int Z = 1, int arch = 0>
 class BlockReduce {
  public:
-  struct TempStorage {
+  struct alignas(16) TempStorage {
     T values[X * Y * Z];
   };
   explicit BlockReduce(TempStorage& storage) : storage_(storage) {}
@@ -137,7 +138,7 @@ class BlockReduce {
 template <class T, int X, BlockScanAlgorithm = BLOCK_SCAN_RAKING, int Y = 1, int Z = 1, int arch = 0>
 class BlockScan {
  public:
-  struct TempStorage {
+  struct alignas(16) TempStorage {
     T values[X * Y * Z], prefix;
   };
   explicit BlockScan(TempStorage& storage) : storage_(storage) {}
@@ -237,7 +238,7 @@ class BlockScan {
 template <class T, int X, int N, BlockLoadAlgorithm how = BLOCK_LOAD_DIRECT, int Y = 1, int Z = 1, int arch = 0>
 class BlockLoad {
  public:
-  struct TempStorage {};
+  struct alignas(16) TempStorage {};
   BlockLoad() = default;
   explicit BlockLoad(TempStorage&) {}
   template <class From> void Load(From from, T (&items)[N]) { Load(from, items, X * Y * Z * N); }
@@ -258,7 +259,7 @@ class BlockLoad {
 template <class T, int X, int N, BlockStoreAlgorithm how = BLOCK_STORE_DIRECT, int Y = 1, int Z = 1, int arch = 0>
 class BlockStore {
  public:
-  struct TempStorage {};
+  struct alignas(16) TempStorage {};
   BlockStore() = default;
   explicit BlockStore(TempStorage&) {}
   template <class To> void Store(To to, T (&items)[N]) { Store(to, items, X * Y * Z * N); }
@@ -294,7 +295,7 @@ struct Lanes {
 template <class T, int Size = 32, int arch = 0>
 class WarpReduce {
  public:
-  struct TempStorage {};
+  struct alignas(16) TempStorage {};
   explicit WarpReduce(TempStorage&) {}
   // For the first lane alone.
   template <class Op>
@@ -318,7 +319,7 @@ class WarpReduce {
 template <class T, int Size = 32, int arch = 0>
 class WarpScan {
  public:
-  struct TempStorage {};
+  struct alignas(16) TempStorage {};
   explicit WarpScan(TempStorage&) {}
   template <class Op>
   void InclusiveScan(T in, T& out, Op op, CUB_LINE) {

@@ -98,6 +98,24 @@ std::tuple<torch::Tensor, torch::Tensor> running(torch::Tensor x) {
   return {a, b};
 }
 
+// Storages one behind another in memory of the kernel's own.
+__global__ void laid_out_kernel(const int* x, int* out) {
+  using Load = cub::BlockLoad<int, 64, 1>;
+  using Scan = cub::BlockScan<double, 64>;
+  extern __shared__ char memory[];
+  int item[1];
+  Load(reinterpret_cast<Load::TempStorage&>(memory)).Load(x, item);
+  double sum;
+  auto& storage = reinterpret_cast<Scan::TempStorage&>(memory[sizeof(Load::TempStorage)]);
+  Scan(storage).InclusiveSum(item[0], sum);
+  out[threadIdx.x] = sum;
+}
+torch::Tensor laid_out(torch::Tensor x) {
+  auto out = torch::empty_like(x);
+  laid_out_kernel<<<1, 64, 1024>>>(x.data_ptr<int>(), out.data_ptr<int>());
+  return out;
+}
+
 using Pair = cub::KeyValuePair<int, float>;
 __global__ void argmax_kernel(const float* x, int* at, float* sums, int n) {
   __shared__ typename cub::WarpReduce<Pair>::TempStorage storage[2];
@@ -136,8 +154,9 @@ std::tuple<torch::Tensor, torch::Tensor, torch::Tensor> scans(torch::Tensor x);
 std::tuple<torch::Tensor, torch::Tensor> running(torch::Tensor x);
 std::tuple<torch::Tensor, torch::Tensor> argmax(torch::Tensor x);
 torch::Tensor everywhere(torch::Tensor x);
+torch::Tensor laid_out(torch::Tensor x);
 """
-FUNCTIONS = ["squares", "scans", "running", "argmax", "everywhere"]
+FUNCTIONS = ["squares", "scans", "running", "argmax", "everywhere", "laid_out"]
 
 
 @pytest.fixture(scope="module")
@@ -166,6 +185,11 @@ def test_a_scan_goes_on_from_what_came_before(module: Extension) -> None:
     inclusive, exclusive = module.running(x)
     assert torch.equal(inclusive.long(), x.cumsum(0))
     assert torch.equal(exclusive.long(), x.cumsum(0) - x)
+
+
+def test_storages_in_memory_of_the_kernels_own(module: Extension) -> None:
+    x = torch.randint(-9, 9, (64,), dtype=torch.int32)
+    assert torch.equal(module.laid_out(x).long(), x.cumsum(0))
 
 
 def test_warps(module: Extension) -> None:
