@@ -254,6 +254,8 @@ _LACKING = (
     (r"['‘](\w+)['’] is not a member of ['‘](?:torch|at)['’]", "torch::{}"),
     (r"no member named ['‘](\w+)['’] in namespace ['‘](?:torch|at)['’]", "torch::{}"),
     (r"['‘](\w+)['’] is not a member of ['‘](?:c10|pybind11|py)['’]", "{} of c10 or pybind11"),
+    (r"['‘]((?:torch|at|c10)::\w+)['’] has not been declared", "{}"),
+    (r"['‘]((?:AT|TORCH|C10)_\w+)['’] was not declared in this scope", "{}"),
     (
         r"['‘](\w+)['’] is not a member of ['‘](?:cooperative_groups|cg)['’]",
         "cooperative_groups::{}",

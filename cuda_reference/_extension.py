@@ -19,10 +19,27 @@ from typing import Any, TypeAlias
 import torch
 from torch import Tensor
 
-from cuda_reference import _arguments, _build, _compilers, _guards, _rewriting, _storage
+from cuda_reference import (
+    _arguments,
+    _build,
+    _compilers,
+    _guards,
+    _operators,
+    _rewriting,
+    _storage,
+)
 from cuda_reference._host_sources import HostSources, Options
 from cuda_reference._on_host import OnHost
-from cuda_reference._torch_calls import DTYPES, Exported, Made, Raised, Session, exported, span
+from cuda_reference._torch_calls import (
+    DTYPES,
+    Exported,
+    Made,
+    Raised,
+    Session,
+    exported,
+    said,
+    span,
+)
 
 
 class Extension:
@@ -39,13 +56,19 @@ class Extension:
     ) -> None:
         self._name, self._sources, self._options = name, dict(sources), options
         self._sanitize, self._on_gpu = sanitize, on_gpu
+        self.__name__ = name
         if not listed:  # for one call in another process
-            names = []
-        elif torch.cuda.is_available():
+            return
+        if torch.cuda.is_available():
             names = list(self._gpu_names())
+            functions = {each: Function(self, each, _doc(self._gpu, each)) for each in names}
+            self.__doc__ = getattr(self._gpu, "__doc__", None)
         else:
-            names = list(self._exported)
-        self.__dict__.update({each: Function(self, each) for each in names})
+            functions = {each: Function(self, each, f.doc) for each, f in self._exported.items()}
+            self.__dict__.update((what, x) for what, x in said(self._host) if what != "schema")
+        self.__dict__.update(functions)
+        if self._libraries:
+            _operators.register(self._operators(), functions)
 
     def __getattr__(self, name: str) -> Any:
         raise AttributeError(f"{self!r} has no function {name!r}")
@@ -64,7 +87,24 @@ class Extension:
 
     @functools.cached_property
     def _exported(self) -> dict[str, Exported]:
-        return {each.name: each for each in exported(self._host)}
+        # A kernel for the CPU is not what runs for tensors that say that they are on the GPU.
+        functions = sorted(exported(self._host), key=lambda each: each.key != "CPU")
+        return {f.name: f for f in functions if not f.key.startswith(("Autograd", "Meta"))}
+
+    def _operators(self) -> Iterator[tuple[str, str | None]]:
+        """The operators of TORCH_LIBRARY with library and schema; those that are there already
+        without."""
+        if torch.cuda.is_available():
+            for schema in self._gpu_schemas():
+                yield f"{schema.name}.{schema.overload_name}".rstrip("."), None
+            return
+        schemas = {
+            _operators.name_of(text): text for what, text in said(self._host) if what == "schema"
+        }
+        for f in self._exported.values():
+            if f.library:
+                name = f"{f.library}::{f.name}"
+                yield name, schemas.get(name) or _operators.schema_of(name, f.types, f.returns)
 
     @functools.cached_property
     def _libraries(self) -> list[str]:
@@ -109,17 +149,19 @@ class Extension:
     @functools.cached_property
     def _gpu(self) -> Any:
         """torch's own module."""
-        return self._on_gpu(not self._libraries)
+        bound = any("PYBIND11_MODULE" in text for text in self._sources.values())
+        return self._on_gpu(bound or not self._libraries)
 
     def _gpu_names(self) -> Iterator[str]:
-        if not self._libraries:
-            yield from (name for name in dir(self._gpu) if not name.startswith("_"))
-            return
-        self._gpu  # noqa: B018 -- loads it: its operators are then registered
-        for schema in torch._C._jit_get_all_schemas():
-            library, _, name = schema.name.partition("::")
-            if library in self._libraries:
-                yield name
+        yield from (name for name in dir(self._gpu) if callable(getattr(self._gpu, name)))
+        for schema in self._gpu_schemas():
+            yield schema.name.partition("::")[2]
+
+    def _gpu_schemas(self) -> Iterator[Any]:
+        """Of the operators; the module is loaded, so they are registered."""
+        for schema in torch._C._jit_get_all_schemas() if self._libraries else ():
+            if schema.name.partition("::")[0] in self._libraries:
+                yield schema
 
     def _gpu_function(self, name: str) -> Any:
         module = self._gpu
@@ -132,9 +174,10 @@ class Extension:
 class Function:
     """One function of the sources; to call."""
 
-    def __init__(self, module: Extension, name: str) -> None:
+    def __init__(self, module: Extension, name: str, doc: str | None = None) -> None:
         self._module = module
         self.__name__ = self.__qualname__ = name
+        self.__doc__ = doc
 
     def __repr__(self) -> str:
         return f"<function {self.__name__}() of {self._module!r}>"
@@ -245,7 +288,8 @@ class Call(OnHost):
         for place, value in enumerate(values):
             if isinstance(value, Tensor):
                 name = f"argument {place}"
-                _arguments.check_tensor(self.symbol, name, value, DTYPES)
+                # As in torch, what a kernel stores has no gradient, whatever is asked for.
+                _arguments.check_tensor(self.symbol, name, value.detach(), DTYPES)
                 if value.is_conj() or value.is_neg():
                     raise ValueError(f"{self.symbol}(): {name} is a lazy view; pass its clone()")
         return values
@@ -331,8 +375,8 @@ class Call(OnHost):
 
     def _owned(self, returned: Any) -> Any:
         """A result: an argument for its copy, a view of it for a view, and else a new tensor."""
-        if isinstance(returned, list):
-            return tuple(map(self._owned, returned))
+        if isinstance(returned, (list, tuple)):
+            return type(returned)(map(self._owned, returned))
         if not isinstance(returned, Tensor):
             return returned
         for copy, value in zip(self._copies, self._values):
@@ -343,6 +387,10 @@ class Call(OnHost):
                 if returned.dtype == value.dtype:
                     return value.as_strided(returned.shape, returned.stride(), offset)
         return returned.clone()
+
+
+def _doc(module: Any, name: str) -> str | None:
+    return getattr(getattr(module, name, None), "__doc__", None)
 
 
 def _storage_of(t: Tensor) -> int:

@@ -31,6 +31,11 @@ class Options:
         cuda_cflags: Sequence[str] | None,
         ldflags: Sequence[str] | None,
     ) -> None:
+        given = {"include_paths": includes, "cflags": cflags}
+        given |= {"cuda_cflags": cuda_cflags, "ldflags": ldflags}
+        for what, words in given.items():
+            if isinstance(words, (str, Path)):
+                raise TypeError(f"'extra_{what}' must be a list of strings, got {words!r}")
         self.includes = [str(Path(folder).resolve()) for folder in includes or ()]
         self.cflags, self.cuda_cflags = list(cflags or ()), list(cuda_cflags or ())
         self.ldflags = list(ldflags or ())

@@ -23,16 +23,23 @@ def load(
     sources: str | Sequence[str],
     extra_cflags: Sequence[str] | None = None,
     extra_cuda_cflags: Sequence[str] | None = None,
+    extra_sycl_cflags: Sequence[str] | None = None,
     extra_ldflags: Sequence[str] | None = None,
     extra_include_paths: Sequence[str] | None = None,
     build_directory: str | None = None,
     verbose: bool = False,
+    with_cuda: bool | None = None,
+    with_sycl: bool | None = None,
+    is_python_module: bool = True,
+    is_standalone: bool = False,
+    keep_intermediates: bool = True,
     *,
     sanitize: str | None = None,
 ) -> Extension:
     """Functions of CUDA C++ sources as torch.utils.cpp_extension.load takes them, on the CPU too.
 
-    The functions that PYBIND11_MODULE or TORCH_LIBRARY export become those of the module. Called
+    The functions that PYBIND11_MODULE or TORCH_LIBRARY export become those of the module, and
+    TORCH_LIBRARY's are torch.ops, too. Called
     with CUDA tensors they are what torch.utils.cpp_extension builds of the sources. Called with CPU
     tensors they are the same sources, rewritten for the host's compiler: ``__shared__`` and
     ``kernel<<<...>>>`` stay as they are written. Tensors say there that they are on the GPU.
@@ -46,10 +53,15 @@ def load(
         sources: paths of .cu and .cpp files.
         extra_cflags, extra_cuda_cflags: for the compiler of C++ and for nvcc. On the CPU what
             they define (-D, -U) and the folders (-I) count.
-        extra_ldflags, verbose: for torch.utils.cpp_extension.
-        build_directory: where torch builds; by default a folder in the cache for these very
-            sources, flags and GPUs.
         extra_include_paths: folders for headers.
+        build_directory: where torch builds for the GPU; by default a folder in the cache for these
+            very sources, flags and GPUs.
+        extra_ldflags, verbose, with_cuda, keep_intermediates: for torch's build, which alone links
+            libraries. They change nothing on the CPU.
+        is_python_module: changes nothing. The module is returned and the operators of
+            TORCH_LIBRARY are registered either way.
+        is_standalone: must be False: a program has no functions to call.
+        with_sycl, extra_sycl_cflags: there is no SYCL here; with_sycl must not be True.
         sanitize: as for :func:`load_inline`.
 
     Raises:
@@ -60,7 +72,7 @@ def load(
         >>> module = load("relu", ["relu.cu"])
         >>> module.relu_f32(x, y)
     """
-    _check("load", name, sanitize)
+    _check("load", name, sanitize, with_sycl, is_standalone)
     files = [sources] if isinstance(sources, (str, Path)) else list(sources)
     paths = [Path(file).resolve() for file in files]
     for path in paths:
@@ -78,6 +90,7 @@ def load(
             **options.of_torch(),
             "build_directory": build_directory,
             "verbose": verbose,
+            **_unless_default(with_cuda=(with_cuda, None)),
         },
     )
     return Extension(name, texts, options, sanitize, on_gpu)
@@ -98,15 +111,24 @@ def load_inline(
 def load_inline(
     name: str,
     cpp_sources: str | Sequence[str] = (),
-    cuda_sources: str | Sequence[str] = (),
-    functions: str | Sequence[str] | Mapping[str, str] = (),
-    *,
+    cuda_sources: str | Sequence[str] | None = (),
+    sycl_sources: str | Sequence[str] | None = None,
+    functions: str | Sequence[str] | Mapping[str, str] | None = (),
     extra_cflags: Sequence[str] | None = None,
     extra_cuda_cflags: Sequence[str] | None = None,
+    extra_sycl_cflags: Sequence[str] | None = None,
     extra_ldflags: Sequence[str] | None = None,
     extra_include_paths: Sequence[str] | None = None,
     build_directory: str | None = None,
     verbose: bool = False,
+    with_cuda: bool | None = None,
+    with_sycl: bool | None = None,
+    is_python_module: bool = True,
+    with_pytorch_error_handling: bool = True,
+    keep_intermediates: bool = True,
+    use_pch: bool = False,
+    no_implicit_headers: bool = False,
+    *,
     sanitize: str | None = None,
 ) -> Extension:
     """In the manner of torch.utils.cpp_extension."""
@@ -160,31 +182,55 @@ def load_inline(*arguments: Any, **named: Any) -> Any:
 
     In the manner of torch.utils.cpp_extension.load_inline the arguments are ``name``,
     ``cpp_sources``, ``cuda_sources``, ``functions`` (names, or names with docstrings) and those of
-    :func:`load`. The functions then take and return tensors, and work as those of :func:`load`:
+    :func:`load`; ``with_pytorch_error_handling``, ``use_pch`` and ``no_implicit_headers`` are for
+    torch's build alone. The functions then take and return tensors, and work as those of
+    :func:`load`:
 
         >>> module = load_inline("square", "torch::Tensor square(torch::Tensor x);",
         ...                      cuda_source, functions=["square"])
     """
-    if {"cpp_sources", "cuda_sources"} & {*named} or len(arguments) > 2:
-        return _load_strings(*arguments, **named)
-    return _inline.load_launchers(*arguments, **named)
+    if not _of_torch(arguments, named):
+        return _inline.load_launchers(*arguments, **named)
+    given = list(arguments)
+    if len(given) == 4 and "functions" not in named:  # torch had no SYCL once
+        named["functions"] = given.pop()
+    return _load_strings(*given, **named)
+
+
+def _of_torch(arguments: Sequence[Any], named: Mapping[str, Any]) -> bool:
+    """Whether load_inline's arguments are a module's name and sources, not a source and its
+    launchers."""
+    if len(arguments) > 2 or {"cpp_sources", "cuda_sources"} & {*named}:
+        return True
+    if len(arguments) < 2 or not isinstance(arguments[1], (str, list, tuple)):
+        return False
+    return "functions" in named or "\n" not in str(arguments[0])
 
 
 def _load_strings(
     name: str,
     cpp_sources: str | Sequence[str] = (),
-    cuda_sources: str | Sequence[str] = (),
-    functions: str | Sequence[str] | Mapping[str, str] = (),
-    *,
+    cuda_sources: str | Sequence[str] | None = (),
+    sycl_sources: str | Sequence[str] | None = None,
+    functions: str | Sequence[str] | Mapping[str, str] | None = (),
     extra_cflags: Sequence[str] | None = None,
     extra_cuda_cflags: Sequence[str] | None = None,
+    extra_sycl_cflags: Sequence[str] | None = None,
     extra_ldflags: Sequence[str] | None = None,
     extra_include_paths: Sequence[str] | None = None,
     build_directory: str | None = None,
     verbose: bool = False,
+    with_cuda: bool | None = None,
+    with_sycl: bool | None = None,
+    is_python_module: bool = True,
+    with_pytorch_error_handling: bool = True,
+    keep_intermediates: bool = True,
+    use_pch: bool = False,
+    no_implicit_headers: bool = False,
+    *,
     sanitize: str | None = None,
 ) -> Extension:
-    _check("load_inline", name, sanitize)
+    _check("load_inline", name, sanitize, with_sycl or bool(sycl_sources))
     cpp, cuda = (
         [texts] if isinstance(texts, str) else list(texts or ())
         for texts in (cpp_sources, cuda_sources)
@@ -219,9 +265,20 @@ def _load_strings(
             **options.of_torch(),
             "build_directory": build_directory,
             "verbose": verbose,
+            **_unless_default(
+                with_cuda=(with_cuda, None),
+                with_pytorch_error_handling=(with_pytorch_error_handling, True),
+                use_pch=(use_pch, False),
+                no_implicit_headers=(no_implicit_headers, False),
+            ),
         },
     )
     return Extension(name, texts, options, sanitize, on_gpu)
+
+
+def _unless_default(**given: tuple[Any, Any]) -> dict[str, Any]:
+    """Arguments that older versions of torch may not have, if they are not as by default."""
+    return {name: value for name, (value, default) in given.items() if value != default}
 
 
 def _quoted(text: str) -> str:
@@ -229,9 +286,25 @@ def _quoted(text: str) -> str:
     return f'"{escaped}"'
 
 
-def _check(function: str, name: Any, sanitize: str | None) -> None:
-    if not isinstance(name, str) or not re.fullmatch(r"[A-Za-z]\w*", name, re.ASCII):
+def _check(
+    function: str,
+    name: Any,
+    sanitize: str | None,
+    with_sycl: bool | None,
+    is_standalone: bool = False,
+) -> None:
+    if not isinstance(name, str) or not re.fullmatch(r"[A-Za-z_]\w*", name, re.ASCII):
         raise ValueError(f"{function}(): {name!r} is no name for a module")
+    if with_sycl:
+        raise ValueError(
+            f"{function}(): SYCL sources run neither on a CUDA GPU nor here on the CPU; leave "
+            "them out, with_sycl, too"
+        )
+    if is_standalone:
+        raise ValueError(
+            f"{function}(): is_standalone=True makes a program, and this loads functions; build "
+            "programs with torch.utils.cpp_extension"
+        )
     if sanitize is not None and sanitize not in KINDS:
         raise ValueError(
             f"{function}(): 'sanitize' must be one of {', '.join(KINDS)}, got {sanitize!r}"

@@ -33,8 +33,14 @@ _FOREIGN = {
 _STAND_INS = (
     (re.compile(r"(torch|ATen|c10|THC|pybind11|Python\.h)\b.*"), "torch_on_cpu.h"),
     (re.compile(r"cooperative_groups(\.h|/reduce\.h)"), "cuda_on_cpu_groups.h"),
+    (re.compile(r"cub/(cub|(block|warp|util|thread)\w*(/\w+)?)\.cuh"), "cuda_on_cpu_cub.h"),
     (re.compile(r"cuda(_runtime|_runtime_api|_pipeline\w*|)\.h|mma\.h"), "crosscheck.cuh"),
     (re.compile(r"device_(launch_parameters|functions)\.h"), "crosscheck.cuh"),
+)
+# What of CUB has a form on the CPU, as csrc/cuda_on_cpu_cub.h has it.
+_CUB = re.compile(
+    r"Sum|Max|Min|Arg(Max|Min)|KeyValuePair|(Block|Warp)(Reduce|Scan)|Block(Load|Store)|BLOCK_\w+"
+    r"|Block(Reduce|Scan|Load|Store)Algorithm"
 )
 # What TORCH_LIBRARY calls a library of operators.
 LIBRARY = re.compile(r"\bTORCH_LIBRARY(?:_FRAGMENT|_IMPL)?\s*\(\s*(\w+)")
@@ -108,16 +114,25 @@ def _included(
 ) -> Iterator[_Edit]:
     name = match[1] or match[2]
     instead = next((own for known, own in _STAND_INS if known.fullmatch(name)), header(name))
+    if instead == "cuda_on_cpu_cub.h":
+        for used in re.finditer(r"\bcub::(\w+)", text):
+            if not _CUB.fullmatch(used[1]):
+                raise Foreign(_without_form(text, file, used.start(), used[0], used[0]))
     if instead is not None:
         yield _Edit(token.start, token.start + match.end(), f'#include "{instead}"')
         return
     first = re.match(r"\w+", name)
     library = re.sub(r"_v2$|Lt$|_kernel$", "", first[0]) if first else ""
     if library in _FOREIGN:
-        raise Foreign(
-            f"{file}:{_line(text, token.start)}: {name}: {_FOREIGN[library]} has no form for the "
-            "CPU; run this source on a GPU, or guard what needs it with #ifdef __CUDACC__"
-        )
+        raise Foreign(_without_form(text, file, token.start, name, _FOREIGN[library]))
+
+
+def _without_form(text: str, file: str, at: int, name: str, what: str) -> str:
+    said = f"{name}: {what}" if what != name else what
+    return (
+        f"{file}:{_line(text, at)}: {said} has no form for the CPU; run this source on a GPU, or "
+        "guard what needs it with #ifdef __CUDACC__"
+    )
 
 
 def _edits(text: str, file: str, stream: list[Token], in_macro: bool) -> Iterator[_Edit]:
@@ -134,6 +149,8 @@ def _edits(text: str, file: str, stream: list[Token], in_macro: bool) -> Iterato
             yield from _shared(text, file, stream, at, not outside)
             if outside:
                 yield from _casts(stream, at)
+        elif token.text in ("cudaLaunchKernel", "cudaLaunchCooperativeKernel"):
+            yield from _kernel_as_address(stream, at)
         elif token.text in ("asm", "__asm__", "__asm"):
             yield from _assembly(text, stream, at)
         elif token.text == ";" and all(scopes) and not in_macro:
@@ -191,6 +208,14 @@ def _launch(text: str, file: str, stream: list[Token], at: int) -> Iterator[_Edi
                 yield _Edit(token.start, token.end, "nullptr")
 
 
+def _kernel_as_address(stream: list[Token], at: int) -> Iterator[_Edit]:
+    """cudaLaunchKernel((void*)kernel, …): with the type of the kernel its arguments are known."""
+    cast = ["(", "void", "*", ")"]
+    words = [t for t in stream[at + 1 : at + 7] if t.text != "const"]
+    if [t.text for t in words[:5]] == ["(", *cast]:
+        yield _Edit(words[1].start, words[4].end, "")
+
+
 def _callee(stream: list[Token], at: int) -> int:
     """Where the kernel's name begins that ends there."""
     while True:
@@ -235,16 +260,26 @@ def _shared(text: str, file: str, stream: list[Token], at: int, inside: bool) ->
     while begin and stream[begin - 1].text not in (";", "{", "}", ":", ")", "#", "\\"):
         begin -= 1
     end = at
+    brace = None
     while end < len(stream) and stream[end].text != ";":
         if stream[end].text in ("{", "(", "["):
-            if stream[end].text == "{":
-                raise Unsupported(
-                    f"{file}:{_line(text, stream[end].start)}: a __shared__ variable whose type is "
-                    "defined in its declaration; define the type before it"
-                )
+            brace = end if stream[end].text == "{" and brace is None else brace
             end = closing(stream, end)
         end += 1
-    words = list(_declared(stream[begin:end]))
+    defined, words = "", list(_declared(stream[begin:end]))
+    if brace is not None:  # __shared__ union { … } storage;
+        which = next((t for t in stream[at:brace] if t.text in ("union", "struct", "class")), None)
+        if which is None:
+            raise Unsupported(
+                f"{file}:{_line(text, stream[brace].start)}: a __shared__ variable with an "
+                "initial value, which CUDA does not have"
+            )
+        close, own_type = closing(stream, brace), stream[brace - 1]
+        if own_type is which:
+            own_type = which._replace(text=f"Shared{stream[at].start}")
+        body = text[stream[brace].start : stream[close].end]
+        defined = f"{which.text} {own_type.text} {body}; "
+        words = [own_type, *stream[close + 1 : end]]
     whole = stream[begin].start, stream[end - 1].end
     extern = any(token.text == "extern" for token in stream[begin:end])
     declarators = list(_split(words))
@@ -277,7 +312,7 @@ def _shared(text: str, file: str, stream: list[Token], at: int, inside: bool) ->
                 f"{file}:{_line(text, stream[at].start)}: __shared__ outside of a function; "
                 "declare it in the kernel"
             )
-    yield _Edit(*whole, "; ".join(parts))
+    yield _Edit(*whole, defined + "; ".join(parts))
 
 
 def _casts(stream: list[Token], at: int) -> Iterator[_Edit]:

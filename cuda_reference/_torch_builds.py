@@ -36,7 +36,9 @@ def strings(arguments: Mapping[str, Any], python_module: bool) -> Any:
     from torch.utils import cpp_extension
 
     with _folder(arguments, []) as folder:
-        named = {**arguments, "build_directory": folder}
+        # torch inserts into the lists that it is given
+        lists = {name: list(x) for name, x in arguments.items() if isinstance(x, list)}
+        named = {**arguments, **lists, "build_directory": folder}
         return cpp_extension.load_inline(**named, is_python_module=python_module)
 
 

@@ -7,6 +7,7 @@ such as torch::zeros or .contiguous(), comes back here and is done by torch itse
 from __future__ import annotations
 
 import ctypes
+import itertools
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
@@ -38,7 +39,7 @@ _FORMATS = (
     torch.channels_last,
     torch.channels_last_3d,
 )
-_NONE, _BOOL, _INTEGER, _REAL, _TEXT, _TENSOR, _LIST, _DTYPE, _FORMAT = range(9)
+_NONE, _BOOL, _INTEGER, _REAL, _TEXT, _TENSOR, _LIST, _DTYPE, _FORMAT, _TUPLE = range(10)
 _DONE, _RAISED, _MISMATCH, _PYTHON_RAISED, _FAILED = range(5)
 
 
@@ -80,6 +81,8 @@ class Exported(NamedTuple):
         defaults: of the last parameters, as many as have one.
         missing: it is declared only.
         tensors: how many it returns; -1 for a list, as long as the function makes it.
+        key: of TORCH_LIBRARY_IMPL, such as CUDA; else empty.
+        returns: the type of its result, as text.
     """
 
     number: int
@@ -91,6 +94,8 @@ class Exported(NamedTuple):
     doc: str
     missing: bool
     tensors: int
+    key: str
+    returns: str
 
 
 class Made(NamedTuple):
@@ -103,12 +108,24 @@ class Made(NamedTuple):
     written: bool
 
 
+def said(library: ctypes.CDLL) -> Iterator[tuple[str, Any]]:
+    """What modules say beside their functions: "schema" → that of an operator, with its library;
+    names of attributes → their values."""
+    library.crosscheck_said.restype = ctypes.c_char_p
+    session, value = Session(library), _CValue()
+    for i in itertools.count():
+        name = library.crosscheck_said(i, ctypes.byref(value))
+        if name is None:
+            return
+        yield name.decode(), session.received(value)
+
+
 def exported(library: ctypes.CDLL) -> Iterator[Exported]:
     """What a library exports; of two functions of one name the last counts."""
     library.crosscheck_function.restype = ctypes.c_char_p
     library.crosscheck_message.restype = ctypes.c_char_p
     for number in range(library.crosscheck_functions()):
-        texts = [library.crosscheck_function(number, what).decode() for what in range(7)]
+        texts = [library.crosscheck_function(number, what).decode() for what in range(9)]
         types = tuple(filter(None, texts[2].split(", ")))
         value, defaults = _CValue(), {}
         for place in range(len(types)):
@@ -125,6 +142,8 @@ def exported(library: ctypes.CDLL) -> Iterator[Exported]:
             texts[4],
             missing=texts[5] == "missing",
             tensors=int(texts[6]),
+            key=texts[7],
+            returns=texts[8],
         )
 
 
@@ -254,9 +273,10 @@ class Session:
             return DTYPES[value.integer]
         if kind == _FORMAT:
             return _FORMATS[value.integer]
-        if kind == _LIST:
+        if kind in (_LIST, _TUPLE):
             values = ctypes.cast(value.data, ctypes.POINTER(_CValue))
-            return [self.received(values[i]) for i in range(value.integer)]
+            items = [self.received(values[i]) for i in range(value.integer)]
+            return tuple(items) if kind == _TUPLE else items
         return None
 
     # ---- What a function asks of torch ----

@@ -7,6 +7,7 @@ stores what; its results are compared with the oracle; then one program runs aga
 from __future__ import annotations
 
 import math
+import os
 from collections.abc import Sequence
 
 import numpy as np
@@ -159,6 +160,7 @@ def investigate(
     if findings.wrong and not findings.failure and not findings.partial:
         before = sum(each.deviation.wrong for each in findings.wrong)
         findings.notes += with_exact_dots(subject, roundings, before)
+        findings.notes += _with_zero_lanes(subject, findings, before)
     findings.notes += _notes(findings, stores, results, values)
     if stores.elsewhere and not bisection.impossible(subject):
         findings.compiled = "not run: it reaches memory by addresses that only the host knows"
@@ -187,16 +189,42 @@ def with_exact_dots(subject: Subject, roundings: Roundings, before: int) -> list
     none does."""
     if not roundings.of:
         return []
+    outcome = _outcome(subject, "with exact dots", _Exact(), before)
+    if not outcome:
+        return []
+    (place, precision), *others = roundings.of.items()
+    where = place_text(place) + (f", and {len(others)} more" if others else "")
+    return [f"{outcome} with input_precision='ieee' instead of '{precision}' ({where})"]
+
+
+def _outcome(subject: Subject, how: str, observer: Observer, before: int) -> str:
+    """What becomes of so many wrong elements in another run; nothing if none becomes right."""
     state = subject.prepare(CPU)
-    with Bar(f"interpreting {subject.title} with exact dots"), interpreter.interpreting(_Exact()):
+    with Bar(f"interpreting {subject.title} {how}"), interpreter.interpreting(observer):
         subject.launch(state)
     wrong = sum(int((~result.comparison.right).sum()) for result in subject.judge(state, None))
     if wrong >= before:
+        return ""
+    return f"{wrong} of {before} elements stay wrong" if wrong else "right"
+
+
+def _with_zero_lanes(subject: Subject, findings: Findings, before: int) -> list[str]:
+    """Whether so many elements are wrong because lanes that a load masked off hold NaN: from a run
+    in which they hold 0."""
+    undefined = any(hazard.kind == "undefined value" for hazard in findings.hazards)
+    if not undefined or os.environ.get("CROSSCHECK_MASKED_LOADS"):
         return []
-    (place, precision), *others = roundings.of.items()
-    outcome = f"{wrong} of {before} elements stay wrong" if wrong else "right"
-    where = place_text(place) + (f", and {len(others)} more" if others else "")
-    return [f"{outcome} with input_precision='ieee' instead of '{precision}' ({where})"]
+    os.environ["CROSSCHECK_MASKED_LOADS"] = "zero"
+    try:
+        outcome = _outcome(subject, "with zeros", Observer(), before)
+    finally:
+        del os.environ["CROSSCHECK_MASKED_LOADS"]
+    if not outcome:
+        return []
+    return [
+        f"{outcome} with 0 in lanes masked off without other=, as NVIDIA's GPUs have it, by no "
+        "promise of Triton's (CROSSCHECK_MASKED_LOADS=zero)"
+    ]
 
 
 def _explains(hazard: Hazard, failure: Failure | None) -> bool:

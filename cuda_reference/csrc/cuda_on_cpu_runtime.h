@@ -164,6 +164,25 @@ cudaError_t cudaOccupancyMaxPotentialBlockSize(int* grid, int* threads, Kernel, 
   *grid = 132 * (2048 / *threads);
   return cudaSuccess;
 }
+// kernel<<<...>>>() by the addresses of its arguments. A cooperative one cannot do more here.
+template <class... T, size_t... I>
+cudaError_t crosscheck_launch(void (*kernel)(T...), dim3 grid, dim3 block, void** arguments, size_t bytes,
+                              std::index_sequence<I...>) {
+  static_cast<void>(arguments);
+  cuda_on_cpu::launch("cudaLaunchKernel", grid, block, bytes, nullptr,
+                      cuda_on_cpu::Body([=] { kernel(*static_cast<std::remove_reference_t<T>*>(arguments[I])...); }));
+  return cudaPeekAtLastError();
+}
+template <class... T>
+cudaError_t cudaLaunchKernel(void (*kernel)(T...), dim3 grid, dim3 block, void** arguments, size_t bytes = 0,
+                             cudaStream_t = nullptr) {
+  return crosscheck_launch(kernel, grid, block, arguments, bytes, std::index_sequence_for<T...>());
+}
+template <class... T>
+cudaError_t cudaLaunchCooperativeKernel(void (*kernel)(T...), dim3 grid, dim3 block, void** arguments, size_t bytes = 0,
+                                        cudaStream_t = nullptr) {
+  return cudaLaunchKernel(kernel, grid, block, arguments, bytes);
+}
 // How much shared memory a kernel may have is checked at its launch.
 template <class Kernel>
 cudaError_t cudaFuncSetAttribute(Kernel*, cudaFuncAttribute, int) {

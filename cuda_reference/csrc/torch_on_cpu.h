@@ -4,6 +4,7 @@
 // beyond these is asked of Python.
 //   torch_on_cpu_types.h      errors, dtypes, devices, lists, options
 //   torch_on_cpu_tensor.h     tensors
+//   torch_on_cpu_functions.h  torch::zeros and its kin
 //   torch_on_cpu_indexing.h   their parts by slices and indices
 //   torch_on_cpu_cuda.h       streams, guards, properties of the device, helpers of kernels
 //   torch_on_cpu_macros.h     packed accessors, TORCH_CHECK, AT_DISPATCH
@@ -33,6 +34,7 @@
 
 #include "torch_on_cpu_types.h"
 #include "torch_on_cpu_tensor.h"
+#include "torch_on_cpu_functions.h"
 #include "torch_on_cpu_indexing.h"
 #include "torch_on_cpu_cuda.h"
 #include "torch_on_cpu_macros.h"

@@ -6,7 +6,6 @@ namespace at {
 // ---- Packed accessors --------------------------------------------------------------------------------------
 
 template <class T> struct RestrictPtrTraits { using PtrType = T* __restrict__; };
-template <class T> struct DefaultPtrTraits { using PtrType = T*; };
 
 template <class T, size_t N, class Index>
 class TensorAccessor {
@@ -47,6 +46,15 @@ using PackedTensorAccessor32 = PackedTensorAccessor<T, N, Pointer, int32_t>;
 template <class T, size_t N, template <class> class Pointer = DefaultPtrTraits>
 using PackedTensorAccessor64 = PackedTensorAccessor<T, N, Pointer, int64_t>;
 
+template <class T, size_t N>
+TensorAccessor<T, N, int64_t> Tensor::accessor() const {
+  if (dim() != N) throw c10::Error(c10::str("expected ", N, " dims but tensor has ", dim()));
+  return {data_ptr<T>(), raw().size, raw().stride};
+}
+template <class T, size_t N, template <class> class Pointer, class Index>
+PackedTensorAccessor<T, N, Pointer, Index> Tensor::packed_accessor() const {
+  return PackedTensorAccessor<T, N, Pointer, Index>(*this);
+}
 template <class T, size_t N, template <class> class Pointer>
 PackedTensorAccessor<T, N, Pointer, int32_t> Tensor::packed_accessor32() const {
   return PackedTensorAccessor<T, N, Pointer, int32_t>(*this);
@@ -134,6 +142,9 @@ CROSSCHECK_TYPE(int16_t, Short) CROSSCHECK_TYPE(int, Int) CROSSCHECK_TYPE(int64_
 #define CROSSCHECK_CASES_AND3(CASES, a, b, c, ...) \
   CROSSCHECK_CASES_AND2(CASES, a, b, __VA_ARGS__) AT_DISPATCH_CASE(c, __VA_ARGS__)
 
+#define CROSSCHECK_CASES_AND4(CASES, a, b, c, d, ...) \
+  CROSSCHECK_CASES_AND3(CASES, a, b, c, __VA_ARGS__) AT_DISPATCH_CASE(d, __VA_ARGS__)
+
 #define AT_DISPATCH_FLOATING_TYPES(type, name, ...) \
   AT_DISPATCH_SWITCH(type, name, AT_DISPATCH_CASE_FLOATING_TYPES(__VA_ARGS__))
 #define AT_DISPATCH_REDUCED_FLOATING_TYPES(type, name, ...) \
@@ -156,6 +167,19 @@ CROSSCHECK_TYPE(int16_t, Short) CROSSCHECK_TYPE(int, Int) CROSSCHECK_TYPE(int64_
   AT_DISPATCH_SWITCH(type, name, CROSSCHECK_CASES_AND2(AT_DISPATCH_CASE_ALL_TYPES, a, b, __VA_ARGS__))
 #define AT_DISPATCH_ALL_TYPES_AND3(a, b, c, type, name, ...) \
   AT_DISPATCH_SWITCH(type, name, CROSSCHECK_CASES_AND3(AT_DISPATCH_CASE_ALL_TYPES, a, b, c, __VA_ARGS__))
+#define AT_DISPATCH_FLOATING_TYPES_AND4(a, b, c, d, type, name, ...) \
+  AT_DISPATCH_SWITCH(type, name, CROSSCHECK_CASES_AND4(AT_DISPATCH_CASE_FLOATING_TYPES, a, b, c, d, __VA_ARGS__))
+#define AT_DISPATCH_ALL_TYPES_AND4(a, b, c, d, type, name, ...) \
+  AT_DISPATCH_SWITCH(type, name, CROSSCHECK_CASES_AND4(AT_DISPATCH_CASE_ALL_TYPES, a, b, c, d, __VA_ARGS__))
+// No tensor here is complex: of these the rest.
+#define AT_DISPATCH_FLOATING_AND_COMPLEX_TYPES(...) AT_DISPATCH_FLOATING_TYPES(__VA_ARGS__)
+#define AT_DISPATCH_FLOATING_AND_COMPLEX_TYPES_AND1(...) AT_DISPATCH_FLOATING_TYPES_AND(__VA_ARGS__)
+#define AT_DISPATCH_FLOATING_AND_COMPLEX_TYPES_AND2(...) AT_DISPATCH_FLOATING_TYPES_AND2(__VA_ARGS__)
+#define AT_DISPATCH_FLOATING_AND_COMPLEX_TYPES_AND3(...) AT_DISPATCH_FLOATING_TYPES_AND3(__VA_ARGS__)
+#define AT_DISPATCH_ALL_TYPES_AND_COMPLEX(...) AT_DISPATCH_ALL_TYPES(__VA_ARGS__)
+#define AT_DISPATCH_ALL_TYPES_AND_COMPLEX_AND(...) AT_DISPATCH_ALL_TYPES_AND(__VA_ARGS__)
+#define AT_DISPATCH_ALL_TYPES_AND_COMPLEX_AND2(...) AT_DISPATCH_ALL_TYPES_AND2(__VA_ARGS__)
+#define AT_DISPATCH_ALL_TYPES_AND_COMPLEX_AND3(...) AT_DISPATCH_ALL_TYPES_AND3(__VA_ARGS__)
 #define AT_DISPATCH_INDEX_TYPES(type, name, ...)                                          \
   AT_DISPATCH_SWITCH(type, name,                                                          \
                      AT_PRIVATE_CASE_TYPE_USING_HINT(c10::ScalarType::Int, index_t, __VA_ARGS__) \

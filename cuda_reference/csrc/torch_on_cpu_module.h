@@ -95,30 +95,48 @@ template <class T> struct Parameter<std::vector<T>> {
   }
 };
 template <class T> struct Parameter<c10::ArrayRef<T>> : Parameter<std::vector<T>> {};
+template <class T, size_t N> struct Parameter<std::array<T, N>> {
+  static std::string name() { return Parameter<std::vector<T>>::name(); }
+  static std::array<T, N> from(const Value& v) {
+    const std::vector<T> list = Parameter<std::vector<T>>::from(v);
+    if (list.size() != N) mismatch(("a list of " + std::to_string(N)).c_str());
+    std::array<T, N> result{};
+    std::copy(list.begin(), list.end(), result.begin());
+    return result;
+  }
+};
 
 // Results stay here until the next call.
 inline thread_local __attribute__((visibility("hidden"))) std::deque<std::vector<Value>> result_lists;
 inline thread_local __attribute__((visibility("hidden"))) std::deque<std::string> result_texts;
 
 template <class T> Value result_of(const std::vector<T>& list);
+template <class T, size_t N> Value result_of(const std::array<T, N>& list);
 template <class... T> Value result_of(const std::tuple<T...>& tuple);
+template <class A, class B> Value result_of(const std::pair<A, B>& pair);
 inline Value result_of(const std::string& text) {
   result_texts.push_back(text);
   return value_of(result_texts.back().c_str());
 }
 template <class T> auto result_of(const T& x) -> decltype(value_of(x)) { return value_of(x); }
 template <class T> Value result_of(const std::optional<T>& x) { return x ? result_of(*x) : value(NONE); }
-inline Value list_of(std::vector<Value> values) {
+inline Value list_of(std::vector<Value> values, int kind = LIST) {
   result_lists.push_back(std::move(values));
-  return value(LIST, result_lists.back().size(), 0, result_lists.back().data());
+  return value(kind, result_lists.back().size(), 0, result_lists.back().data());
 }
 template <class T> Value result_of(const std::vector<T>& list) {
   std::vector<Value> values;
   for (const T& x : list) values.push_back(result_of(x));
   return list_of(std::move(values));
 }
+template <class T, size_t N> Value result_of(const std::array<T, N>& list) {
+  return result_of(std::vector<T>(list.begin(), list.end()));
+}
 template <class... T> Value result_of(const std::tuple<T...>& tuple) {
-  return std::apply([](const auto&... x) { return list_of({result_of(x)...}); }, tuple);
+  return std::apply([](const auto&... x) { return list_of({result_of(x)...}, TUPLE); }, tuple);
+}
+template <class A, class B> Value result_of(const std::pair<A, B>& pair) {
+  return result_of(std::tuple<A, B>(pair));
 }
 
 // How many tensors a function returns; -1: a list.
@@ -126,13 +144,33 @@ template <class T> struct Tensors : std::integral_constant<int, 0> {};
 template <> struct Tensors<at::Tensor> : std::integral_constant<int, 1> {};
 template <class T> struct Tensors<std::optional<T>> : Tensors<T> {};
 template <class T> struct Tensors<std::vector<T>> : std::integral_constant<int, Tensors<T>::value ? -1 : 0> {};
+template <class T, size_t N> struct Tensors<std::array<T, N>> : Tensors<std::vector<T>> {};
 template <class... T>
 struct Tensors<std::tuple<T...>> : std::integral_constant<int, (0 + ... + Tensors<std::decay_t<T>>::value)> {};
+template <class A, class B> struct Tensors<std::pair<A, B>> : Tensors<std::tuple<A, B>> {};
+// A result as the schema of an operator has it.
+template <class T> struct Returned {
+  static std::string name() { return Parameter<T>::name(); }
+};
+template <> struct Returned<void> {
+  static std::string name() { return "()"; }
+};
+template <> struct Returned<const char*> : Returned<std::string> {};
+template <> struct Returned<c10::Device> : Returned<std::string> {};
+template <class T, size_t N> struct Returned<std::array<T, N>> : Returned<std::vector<T>> {};
+template <class... T> struct Returned<std::tuple<T...>> {
+  static std::string name() {
+    std::string names;
+    ((names += (names.empty() ? "" : ", ") + Returned<std::decay_t<T>>::name()), ...);
+    return "(" + names + ")";
+  }
+};
+template <class A, class B> struct Returned<std::pair<A, B>> : Returned<std::tuple<A, B>> {};
 
 // ---- Functions ---------------------------------------------------------------------------------------------
 
 struct Function {
-  std::string library, name, types, names, doc, tensors;  // types and names: with commas
+  std::string library, key, name, types, names, doc, tensors, returns;  // types and names: with commas
   std::vector<std::optional<Value>> defaults;
   bool missing = false;  // declared only
   int count = 0;
@@ -141,6 +179,11 @@ struct Function {
 
 inline __attribute__((visibility("hidden"))) std::vector<Function>& functions() {
   static std::vector<Function> list;
+  return list;
+}
+// What else a module says: "schema" → that of an operator with its library, __doc__ and the like → their values.
+inline __attribute__((visibility("hidden"))) std::vector<std::pair<std::string, Value>>& said() {
+  static std::vector<std::pair<std::string, Value>> list;
   return list;
 }
 
@@ -177,6 +220,7 @@ CROSSCHECK_COLD Function described(Result (*function)(T...)) {
   ((f.types += (f.types.empty() ? "" : ", ") + Parameter<std::decay_t<T>>::name()), ...);
   f.missing = function == nullptr;
   f.tensors = std::to_string(Tensors<std::decay_t<Result>>::value);
+  f.returns = Returned<std::decay_t<Result>>::name();
   f.call = [function](const Value* arguments) {
     return called(function, arguments, std::index_sequence_for<T...>());
   };
@@ -214,49 +258,56 @@ template <class Other> void extra(Function&, const Other&) {}  // call_guard and
 
 class Module {
  public:
-  explicit Module(const char* library) : library_(library) {}
+  explicit Module(const char* library, const char* key = "") : library_(library), key_(key) {}
   template <class Callable, class... Extra>
   CROSSCHECK_COLD Module& def(const char* name, Callable callable, const Extra&... extras) {
     Function f = described(callable);
     f.library = library_;
+    f.key = key_;
+    if (std::string(name).find('(') != std::string::npos) def(name);
     f.name = std::string(name).substr(0, std::string(name).find('('));  // of a schema
     if (f.name.find("::") != std::string::npos) f.name = f.name.substr(f.name.find("::") + 2);
     (extra(f, extras), ...);
     functions().push_back(f);
     return *this;
   }
-  Module& def(const char*) { return *this; }  // a schema; impl() follows
+  CROSSCHECK_COLD Module& def(const char* schema) {  // impl() may follow
+    const std::string text(schema);
+    said().emplace_back("schema", result_of(text.find("::") < text.find('(') ? text : library_ + ("::" + text)));
+    return *this;
+  }
   template <class Callable> Module& impl(const char* name, Callable callable) { return def(name, callable); }
   template <class Key, class Callable> Module& impl(const char* name, const Key&, Callable callable) {
     return def(name, callable);
   }
-  const char*& doc() { return doc_; }
   struct Attribute {
-    template <class T> void operator=(const T&) {}
+    const char* name;
+    template <class T> void operator=(const T& x) { said().emplace_back(name, result_of(std::decay_t<const T>(x))); }
   };
-  Attribute attr(const char*) { return {}; }
+  Attribute attr(const char* name) { return {name}; }
+  Attribute doc() { return attr("__doc__"); }
 
  private:
-  const char *library_, *doc_ = "";
+  const char *library_, *key_;
 };
 
 }  // namespace crosscheck_torch
 
 #define CROSSCHECK_JOINED_(a, b) a##b
 #define CROSSCHECK_JOINED(a, b) CROSSCHECK_JOINED_(a, b)
-#define CROSSCHECK_MODULE(library, function, m)                                     \
+#define CROSSCHECK_MODULE(library, key, function, m)                                \
   static void function(crosscheck_torch::Module&);                                  \
   [[maybe_unused]] static const bool CROSSCHECK_JOINED(function, _registered) = [] { \
-    crosscheck_torch::Module module(library);                                       \
+    crosscheck_torch::Module module(library, key);                                  \
     function(module);                                                               \
     return true;                                                                    \
   }();                                                                              \
   CROSSCHECK_COLD static void function([[maybe_unused]] crosscheck_torch::Module& m)
 #define TORCH_EXTENSION_NAME extension
-#define PYBIND11_MODULE(name, m, ...) CROSSCHECK_MODULE("", CROSSCHECK_JOINED(crosscheck_module_, __LINE__), m)
-#define TORCH_LIBRARY(name, m) CROSSCHECK_MODULE(#name, CROSSCHECK_JOINED(crosscheck_module_, __LINE__), m)
+#define PYBIND11_MODULE(name, m, ...) CROSSCHECK_MODULE("", "", CROSSCHECK_JOINED(crosscheck_module_, __LINE__), m)
+#define TORCH_LIBRARY(name, m) CROSSCHECK_MODULE(#name, "", CROSSCHECK_JOINED(crosscheck_module_, __LINE__), m)
 #define TORCH_LIBRARY_FRAGMENT(name, m) TORCH_LIBRARY(name, m)
-#define TORCH_LIBRARY_IMPL(name, key, m) TORCH_LIBRARY(name, m)
+#define TORCH_LIBRARY_IMPL(name, key, m) CROSSCHECK_MODULE(#name, #key, CROSSCHECK_JOINED(crosscheck_module_, __LINE__), m)
 #define TORCH_FN(function) (&function)
 #define TORCH_BOX(function) (function)
 
@@ -274,6 +325,18 @@ inline arg operator""_a(const char* name, size_t) { return name; }
 }  // namespace literals
 }  // namespace pybind11
 namespace py = pybind11;
+
+// The module that is left to be imported where a TORCH_LIBRARY says all there is to say.
+struct PyObject;
+struct PyModuleDef {
+  int head;
+  const char *name, *doc;
+  long size;
+  const void *methods, *slots, *traverse, *clear, *free;
+};
+#define PyModuleDef_HEAD_INIT 0
+#define PyMODINIT_FUNC extern "C" PyObject*
+inline PyObject* PyModule_Create(const PyModuleDef*) { return nullptr; }
 
 // ---- What Python calls -------------------------------------------------------------------------------------
 
@@ -303,13 +366,21 @@ inline int guarded_call(const Function& function, const Value* arguments, Value*
 
 extern "C" {
 CUDA_ON_CPU_ONCE int crosscheck_functions() { return static_cast<int>(crosscheck_torch::functions().size()); }
-// The library, name, types, names of the arguments, doc, state and number of returned tensors of a function.
+// The library, name, types, names of the arguments, doc, state, number of returned tensors, dispatch key and result of
+// a function.
 CUDA_ON_CPU_ONCE const char* crosscheck_function(int i, int what) {
   const crosscheck_torch::Function& f = crosscheck_torch::functions()[i];
   static const std::string declared_only = "missing", here;
   const std::string* const texts[] = {
-      &f.library, &f.name, &f.types, &f.names, &f.doc, f.missing ? &declared_only : &here, &f.tensors};
+      &f.library, &f.name,    &f.types, &f.names,  &f.doc, f.missing ? &declared_only : &here,
+      &f.tensors, &f.key,     &f.returns};
   return texts[what]->c_str();
+}
+CUDA_ON_CPU_ONCE const char* crosscheck_said(int i, crosscheck_torch::Value* result) {
+  const auto& said = crosscheck_torch::said();
+  if (i >= static_cast<int>(said.size())) return nullptr;
+  *result = said[i].second;
+  return said[i].first.c_str();
 }
 CUDA_ON_CPU_ONCE int crosscheck_default(int i, int argument, crosscheck_torch::Value* result) {
   const auto& defaults = crosscheck_torch::functions()[i].defaults;

@@ -6,7 +6,7 @@
 namespace crosscheck_torch {
 
 // Mirrored by cuda_reference/_extension.py.
-enum Kind : int { NONE, BOOL, INTEGER, REAL, TEXT, TENSOR, LIST, DTYPE, FORMAT };
+enum Kind : int { NONE, BOOL, INTEGER, REAL, TEXT, TENSOR, LIST, DTYPE, FORMAT, TUPLE };
 struct RawTensor {
   int64_t handle;
   void* data;
@@ -15,9 +15,9 @@ struct RawTensor {
 };
 struct Value {
   int kind;
-  int64_t integer;  // a list's length, too
+  int64_t integer;  // a list's or a tuple's length, too
   double real;
-  const void* data;  // a text, a RawTensor, a list's Values
+  const void* data;  // a text, a RawTensor, the Values of a list or tuple
 };
 
 using Operator = int (*)(const char* name, const Value* arguments, int count, Value* result);
@@ -62,7 +62,10 @@ class Scalar {
   bool floating_ = false;
 };
 
-template <class T, size_t N, template <class> class = std::add_pointer_t, class Index = int64_t>
+template <class T, size_t N, class Index>
+class TensorAccessor;
+template <class T> struct DefaultPtrTraits { using PtrType = T*; };
+template <class T, size_t N, template <class> class = DefaultPtrTraits, class Index = int64_t>
 class PackedTensorAccessor;
 namespace indexing {
 class TensorIndex;
@@ -100,6 +103,10 @@ class Tensor {
   ScalarType dtype() const { return scalar_type(); }
   Type type() const { return {scalar_type(), is_cuda()}; }
   bool is_floating_point() const { return scalar_type() <= ScalarType::Double; }
+  bool is_complex() const { return false; }
+  bool is_sparse() const { return false; }
+  bool requires_grad() const { return false; }
+  Layout layout() const { return kStrided; }
   c10::Device device() const { return raw().cuda ? c10::Device(kCUDA, 0) : c10::Device(kCPU); }
   bool is_cuda() const { return raw().cuda; }
   bool is_cpu() const { return !is_cuda(); }
@@ -146,9 +153,13 @@ class Tensor {
   template <class T> const T* const_data_ptr() const { return data_ptr<T>(); }
   template <class T> T* data() const { return data_ptr<T>(); }
 
-  template <class T, size_t N, template <class> class Pointer = std::add_pointer_t>
+  template <class T, size_t N>
+  TensorAccessor<T, N, int64_t> accessor() const;
+  template <class T, size_t N, template <class> class Pointer = DefaultPtrTraits, class Index = int64_t>
+  PackedTensorAccessor<T, N, Pointer, Index> packed_accessor() const;
+  template <class T, size_t N, template <class> class Pointer = DefaultPtrTraits>
   PackedTensorAccessor<T, N, Pointer, int32_t> packed_accessor32() const;
-  template <class T, size_t N, template <class> class Pointer = std::add_pointer_t>
+  template <class T, size_t N, template <class> class Pointer = DefaultPtrTraits>
   PackedTensorAccessor<T, N, Pointer, int64_t> packed_accessor64() const;
 
   const crosscheck_torch::RawTensor& raw() const {
@@ -164,12 +175,15 @@ class Tensor {
   _(log_softmax) _(abs) _(exp) _(log) _(sqrt) _(rsqrt) _(neg) _(sigmoid) _(tanh) _(relu) _(floor) _(ceil)        \
   _(round) _(clamp) _(clamp_min) _(clamp_max) _(add) _(sub) _(mul) _(div) _(pow) _(maximum) _(minimum) _(eq)     \
   _(ne) _(lt) _(le) _(gt) _(ge) _(logical_not) _(logical_and) _(where) _(isnan) _(mm) _(bmm) _(matmul) _(addmm)   \
-  _(gather) _(scatter) _(index_select) _(masked_fill) _(masked_select) _(triu) _(tril) _(flip) _(roll)
+  _(gather) _(scatter) _(index_select) _(masked_fill) _(masked_select) _(triu) _(tril) _(flip) _(roll)            \
+  _(sin) _(cos) _(erf) _(expm1) _(log1p) _(reciprocal) _(square) _(sign) _(trunc) _(std) _(amax) _(amin)           \
+  _(logsumexp) _(cumprod) _(diagonal) _(swapaxes) _(mv) _(dot) _(outer) _(baddbmm) _(addcmul) _(logical_or)        \
+  _(bitwise_and) _(bitwise_or) _(remainder) _(fmod) _(floor_divide) _(repeat_interleave) _(bincount) _(take)
 #define CROSSCHECK_METHODS(_)                                                                                   \
   CROSSCHECK_METHODS_(_)                                                                                        \
   _(contiguous) _(cpu) _(cuda) _(to) _(slice) _(expand_as) _(view_as) _(reshape_as) _(type_as) _(zero_) _(fill_) \
   _(copy_) _(add_) _(sub_) _(mul_) _(div_) _(true_divide_) _(clamp_) _(neg_) _(exp_) _(sqrt_) _(relu_) _(masked_fill_)           \
-  _(index_add_) _(index_copy_) _(scatter_) _(scatter_add_)
+  _(index_add_) _(index_copy_) _(scatter_) _(scatter_add_) _(addmm_) _(sigmoid_) _(tanh_) _(squeeze_) _(unsqueeze_)
 #define CROSSCHECK_METHOD(name) \
   template <class... Argument>  \
   Tensor name(const Argument&... arguments) const;
@@ -178,6 +192,15 @@ class Tensor {
   Tensor to(const TensorOptions& options) const;
   template <class... Argument> std::tuple<Tensor, Tensor> sort(const Argument&... arguments) const;
   template <class... Argument> std::tuple<Tensor, Tensor> topk(const Argument&... arguments) const;
+#define CROSSCHECK_OVER(_) _(sum) _(mean) _(amax) _(amin)
+#define CROSSCHECK_METHOD(name) Tensor name(IntArrayRef dims, bool keepdim = false) const;
+  CROSSCHECK_OVER(CROSSCHECK_METHOD)
+#undef CROSSCHECK_METHOD
+  Tensor flip(IntArrayRef dims) const;
+  std::vector<Tensor> chunk(int64_t count, int64_t dim = 0) const;
+  std::vector<Tensor> split(int64_t size, int64_t dim = 0) const;
+  std::vector<Tensor> split(IntArrayRef sizes, int64_t dim = 0) const;
+  std::vector<Tensor> unbind(int64_t dim = 0) const;
   std::tuple<Tensor, Tensor> max(int64_t dim, bool keepdim = false) const;
   std::tuple<Tensor, Tensor> min(int64_t dim, bool keepdim = false) const;
   Tensor repeat(IntArrayRef times) const;
@@ -294,6 +317,12 @@ inline std::tuple<at::Tensor, at::Tensor> pair_of(const Value& value) {
   return {tensor_of(list[0]), tensor_of(list[1])};
 }
 
+inline std::vector<at::Tensor> list_of(const Value& value) {
+  std::vector<at::Tensor> list;
+  for (int64_t i = 0; i < value.integer; ++i) list.push_back(tensor_of(static_cast<const Value*>(value.data)[i]));
+  return list;
+}
+
 }  // namespace crosscheck_torch
 
 namespace at {
@@ -314,6 +343,18 @@ CROSSCHECK_METHODS_(CROSSCHECK_FUNCTION)
 #undef CROSSCHECK_FUNCTION
 #undef CROSSCHECK_METHODS
 #undef CROSSCHECK_METHODS_
+
+#define CROSSCHECK_METHOD(name)                                                                           \
+  inline Tensor Tensor::name(IntArrayRef dims, bool keepdim) const {                                       \
+    return crosscheck_torch::tensor_of(crosscheck_torch::ask(#name, *this, dims, keepdim));               \
+  }                                                                                                       \
+  inline Tensor name(const Tensor& t, IntArrayRef dims, bool keepdim = false) { return t.name(dims, keepdim); }
+CROSSCHECK_OVER(CROSSCHECK_METHOD)
+#undef CROSSCHECK_METHOD
+#undef CROSSCHECK_OVER
+inline Tensor Tensor::flip(IntArrayRef dims) const {
+  return crosscheck_torch::tensor_of(crosscheck_torch::ask("flip", *this, dims));
+}
 
 inline Tensor ask_tensor(const crosscheck_torch::Value& value) { return crosscheck_torch::tensor_of(value); }
 inline Tensor Tensor::view(IntArrayRef sizes) const {
@@ -350,6 +391,18 @@ template <class... Argument>
 std::tuple<Tensor, Tensor> Tensor::topk(const Argument&... arguments) const {
   return crosscheck_torch::pair_of(crosscheck_torch::ask("topk", *this, arguments...));
 }
+inline std::vector<Tensor> Tensor::chunk(int64_t count, int64_t dim) const {
+  return crosscheck_torch::list_of(crosscheck_torch::ask("chunk", *this, count, dim));
+}
+inline std::vector<Tensor> Tensor::split(int64_t size, int64_t dim) const {
+  return crosscheck_torch::list_of(crosscheck_torch::ask("split", *this, size, dim));
+}
+inline std::vector<Tensor> Tensor::split(IntArrayRef sizes, int64_t dim) const {
+  return crosscheck_torch::list_of(crosscheck_torch::ask("split", *this, sizes, dim));
+}
+inline std::vector<Tensor> Tensor::unbind(int64_t dim) const {
+  return crosscheck_torch::list_of(crosscheck_torch::ask("unbind", *this, dim));
+}
 inline std::tuple<Tensor, Tensor> Tensor::max(int64_t dim, bool keepdim) const {
   return crosscheck_torch::pair_of(crosscheck_torch::ask("max", *this, dim, keepdim));
 }
@@ -362,47 +415,6 @@ inline Tensor Tensor::operator[](int64_t index) const { return select(int64_t(0)
 inline Scalar Tensor::item() const {
   const crosscheck_torch::Value value = crosscheck_torch::ask("item", *this);
   return value.kind == crosscheck_torch::REAL ? Scalar(value.real) : Scalar(value.integer);
-}
-
-// ---- Functions ---------------------------------------------------------------------------------------------
-
-#define CROSSCHECK_NEW(name)                                                                          \
-  inline Tensor name(IntArrayRef sizes, const TensorOptions& options = {}) {                          \
-    return ask_tensor(crosscheck_torch::ask(#name, sizes, options));                                  \
-  }                                                                                                   \
-  inline Tensor name##_like(const Tensor& like, const TensorOptions& options = {}) {                  \
-    return ask_tensor(crosscheck_torch::ask(#name "_like", like, options.or_else(like.options())));   \
-  }
-CROSSCHECK_NEW(empty)
-CROSSCHECK_NEW(zeros)
-CROSSCHECK_NEW(ones)
-#undef CROSSCHECK_NEW
-inline Tensor empty(IntArrayRef sizes, const TensorOptions& options, MemoryFormat format) {
-  return empty(sizes, options.memory_format(format));
-}
-inline Tensor full(IntArrayRef sizes, const Scalar& value, const TensorOptions& options = {}) {
-  return ask_tensor(crosscheck_torch::ask("full", sizes, value, options));
-}
-inline Tensor full_like(const Tensor& like, const Scalar& value, const TensorOptions& options = {}) {
-  return ask_tensor(crosscheck_torch::ask("full_like", like, value, options.or_else(like.options())));
-}
-inline Tensor arange(const Scalar& end, const TensorOptions& options = {}) {
-  const ScalarType type = end.isFloatingPoint() ? ScalarType::Float : ScalarType::Long;
-  return ask_tensor(crosscheck_torch::ask("arange", end, options.or_else(type)));
-}
-template <class... Argument> auto max(const Tensor& x, Argument... dim) { return x.max(dim...); }
-template <class... Argument> auto min(const Tensor& x, Argument... dim) { return x.min(dim...); }
-template <class... Argument> auto sort(const Tensor& x, Argument... dim) { return x.sort(dim...); }
-template <class... Argument> auto topk(const Tensor& x, Argument... k) { return x.topk(k...); }
-inline Tensor cat(ArrayRef<Tensor> tensors, int64_t dim = 0) {
-  return ask_tensor(crosscheck_torch::ask("cat", tensors, dim));
-}
-inline Tensor stack(ArrayRef<Tensor> tensors, int64_t dim = 0) {
-  return ask_tensor(crosscheck_torch::ask("stack", tensors, dim));
-}
-inline Tensor& mm_out(Tensor& out, const Tensor& a, const Tensor& b) {
-  out.copy_(a.mm(b));
-  return out;
 }
 
 inline Tensor operator-(const Tensor& a) { return a.neg(); }

@@ -66,13 +66,41 @@ template <class T> IfShort<T> operator<=(const T& a, const T& b) { return float(
 template <class T> IfShort<T> operator>(const T& a, const T& b) { return float(a) > float(b); }
 template <class T> IfShort<T> operator>=(const T& a, const T& b) { return float(a) >= float(b); }
 
-// In the order of DTYPE_CODE in cuda_reference/_extension.py.
+// Of kernels that compute with them; no tensor here holds any.
+template <class T>
+struct alignas(2 * sizeof(T)) complex {
+  T real_, imag_;
+  constexpr complex(T real = 0, T imag = 0) : real_(real), imag_(imag) {}
+  constexpr T real() const { return real_; }
+  constexpr T imag() const { return imag_; }
+  complex& operator+=(const complex& b) { return *this = *this + b; }
+  complex& operator-=(const complex& b) { return *this = *this - b; }
+  complex& operator*=(const complex& b) { return *this = *this * b; }
+  complex& operator/=(const complex& b) { return *this = *this / b; }
+  complex operator-() const { return {-real_, -imag_}; }
+  friend complex operator+(const complex& a, const complex& b) { return {a.real_ + b.real_, a.imag_ + b.imag_}; }
+  friend complex operator-(const complex& a, const complex& b) { return {a.real_ - b.real_, a.imag_ - b.imag_}; }
+  friend complex operator*(const complex& a, const complex& b) {
+    return {a.real_ * b.real_ - a.imag_ * b.imag_, a.real_ * b.imag_ + a.imag_ * b.real_};
+  }
+  friend complex operator/(const complex& a, const complex& b) {
+    const T square = b.real_ * b.real_ + b.imag_ * b.imag_;
+    const complex product = a * complex(b.real_, -b.imag_);
+    return {product.real_ / square, product.imag_ / square};
+  }
+  friend bool operator==(const complex& a, const complex& b) { return a.real_ == b.real_ && a.imag_ == b.imag_; }
+  friend bool operator!=(const complex& a, const complex& b) { return !(a == b); }
+};
+
+// In the order of DTYPES in cuda_reference/_torch_calls.py, and then what no tensor has here.
 enum class ScalarType : int {
-  Half, BFloat16, Float, Double, Byte, Char, Short, Int, Long, Bool, Float8_e4m3fn, Float8_e5m2, Undefined
+  Half, BFloat16, Float, Double, Byte, Char, Short, Int, Long, Bool, Float8_e4m3fn, Float8_e5m2, Undefined,
+  ComplexFloat, ComplexDouble
 };
 constexpr const char* scalar_type_names[] = {"Half", "BFloat16", "Float", "Double", "Byte", "Char", "Short",
-                                             "Int", "Long", "Bool", "Float8_e4m3fn", "Float8_e5m2", "Undefined"};
-constexpr int scalar_type_bytes[] = {2, 2, 4, 8, 1, 1, 2, 4, 8, 1, 1, 1, 0};
+                                             "Int", "Long", "Bool", "Float8_e4m3fn", "Float8_e5m2", "Undefined",
+                                             "ComplexFloat", "ComplexDouble"};
+constexpr int scalar_type_bytes[] = {2, 2, 4, 8, 1, 1, 2, 4, 8, 1, 1, 1, 0, 8, 16};
 constexpr const char* toString(ScalarType type) { return scalar_type_names[static_cast<int>(type)]; }
 constexpr size_t elementSize(ScalarType type) { return scalar_type_bytes[static_cast<int>(type)]; }
 CROSSCHECK_COLD inline std::ostream& operator<<(std::ostream& out, ScalarType type) { return out << toString(type); }
@@ -80,7 +108,8 @@ CROSSCHECK_COLD inline std::ostream& operator<<(std::ostream& out, ScalarType ty
 template <class T> struct CppTypeToScalarType;
 #define CROSSCHECK_TYPES(_)                                                                                     \
   _(c10::Half, Half) _(c10::BFloat16, BFloat16) _(float, Float) _(double, Double) _(unsigned char, Byte)         \
-  _(signed char, Char) _(short, Short) _(int, Int) _(long, Long) _(long long, Long) _(bool, Bool)
+  _(signed char, Char) _(short, Short) _(int, Int) _(long, Long) _(long long, Long) _(bool, Bool)         \
+  _(c10::complex<float>, ComplexFloat) _(c10::complex<double>, ComplexDouble)
 #define CROSSCHECK_TYPE(T, name) \
   template <> struct CppTypeToScalarType<T> { static constexpr ScalarType value = ScalarType::name; };
 CROSSCHECK_TYPES(CROSSCHECK_TYPE)
@@ -140,6 +169,8 @@ std::ostream& operator<<(std::ostream& out, const ArrayRef<T>& list) {
 }
 using IntArrayRef = ArrayRef<int64_t>;
 
+enum class Layout : int { Strided, Sparse };
+constexpr Layout kStrided = Layout::Strided, kSparse = Layout::Sparse;
 enum class MemoryFormat : int { Contiguous, Preserve, ChannelsLast, ChannelsLast3d };
 
 class TensorOptions {

@@ -157,7 +157,7 @@ def test_arguments_that_do_not_suit(many: Extension) -> None:
 @pytest.mark.parametrize(
     ("line", "says"),
     [
-        ("#include <cub/cub.cuh>", "wrong.cu:2: cub/cub.cuh: CUB has no form for the CPU; run"),
+        ("#include <thrust/sort.h>", "wrong.cu:2: thrust/sort.h: Thrust has no form for the CPU"),
         ("auto f(at::Tensor x) { return x.svd(); }", "torch::Tensor::svd has no form on the CPU"),
         ("auto f(torch::Tensor x) { return torch::fft(x); }", "torch::fft has no form on the CPU"),
         ("__shared__ int x[2];", "wrong.cu:2: __shared__ outside of a function; declare it in the"),

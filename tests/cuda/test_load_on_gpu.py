@@ -46,7 +46,7 @@ def test_files_go_to_torch_as_they_are(tmp_path: Path, asked: list[Any]) -> None
 
 
 def test_strings_go_to_torch_as_they_are(asked: list[Any]) -> None:
-    load_inline("twice", "declared", ["defined"], ["twice"], extra_cflags=["-O1"])
+    load_inline("twice", "declared", ["defined"], functions=["twice"], extra_cflags=["-O1"])
     load_inline("twice", cuda_sources="defined", functions={"twice": "doubles"})
     (_, named), (_, others) = asked
     assert (named["name"], named["cpp_sources"]) == ("twice", ["declared"])
@@ -57,6 +57,27 @@ def test_strings_go_to_torch_as_they_are(asked: list[Any]) -> None:
     assert (others["name"], others["cpp_sources"], others["functions"]) == ("twice", [], None)
     assert bound.startswith("#include <torch/extension.h>\ndefined\n")
     assert 'm.def("twice", &twice, "doubles");' in bound
+
+
+def test_what_is_for_torchs_build_alone(asked: list[Any]) -> None:
+    """What is as by default is left out, for versions of torch that do not know it."""
+    module = load_inline(
+        "twice", "declared", "", functions=["twice"], with_cuda=True, no_implicit_headers=True
+    )
+    ((_, named),) = asked
+    assert (named["with_cuda"], named["no_implicit_headers"]) == (True, True)
+    assert not {"use_pch", "with_pytorch_error_handling", "keep_intermediates"} & {*named}
+    named["cpp_sources"].append("as torch does it")
+    module._on_gpu(True)  # what another process would ask for
+    assert asked[1][1]["cpp_sources"] == ["declared"]
+
+
+@pytest.mark.usefixtures("cache")
+def test_a_module_beside_a_library_of_operators(tmp_path: Path, asked: list[Any]) -> None:
+    source = tmp_path / "twice.cu"
+    source.write_text("TORCH_LIBRARY(crosscheck_none, m) {}\nPYBIND11_MODULE(twice, m) {}")
+    assert hasattr(load("twice", str(source)), "twice")
+    assert asked[0][1]["is_python_module"]
 
 
 @pytest.mark.usefixtures("cache")
@@ -72,8 +93,8 @@ def test_sources_of_one_name_are_built_apart(tmp_path: Path, asked: list[Any]) -
     load("twice", str(first), extra_cuda_cflags=["-O1"])
     first.write_text("changed")
     load("twice", str(first))
-    load_inline("twice", "", "one", ["twice"])
-    load_inline("twice", "", "another", ["twice"])
+    load_inline("twice", "", "one", functions=["twice"])
+    load_inline("twice", "", "another", functions=["twice"])
     folders = [named["build_directory"] for _, named in asked]
     assert folders[0] == folders[1]
     assert len({*folders}) == 6
@@ -82,10 +103,10 @@ def test_sources_of_one_name_are_built_apart(tmp_path: Path, asked: list[Any]) -
 
 @pytest.mark.usefixtures("cache")
 def test_a_lock_that_a_killed_process_left_is_removed(tmp_path: Path, asked: list[Any]) -> None:
-    load_inline("twice", "", "defined", ["twice"])
+    load_inline("twice", "", "defined", functions=["twice"])
     folder = Path(asked[0][1]["build_directory"])
     (folder / "lock").touch()
-    load_inline("twice", "", "defined", ["twice"])
+    load_inline("twice", "", "defined", functions=["twice"])
     assert folder == Path(asked[1][1]["build_directory"])
     assert not (folder / "lock").exists()
 
@@ -94,7 +115,7 @@ def test_a_folder_that_is_asked_for_is_torchs_own_business(
     tmp_path: Path, asked: list[Any]
 ) -> None:
     (tmp_path / "lock").touch()
-    load_inline("twice", "", "defined", ["twice"], build_directory=str(tmp_path))
+    load_inline("twice", "", "defined", functions=["twice"], build_directory=str(tmp_path))
     ((_, named),) = asked
     assert named["build_directory"] == str(tmp_path)
     assert (tmp_path / "lock").exists()

@@ -40,6 +40,10 @@ def test_launches(written: str, becomes: str) -> None:
         ("float __shared__ s[4];", "SHARED(float, s, [4]);"),
         ("__shared__ Pair<int, 2> s;", "SHARED(cuda_on_cpu::Named<void(Pair < int , 2 >)>, s, );"),
         ("extern __shared__ half s[];", "DYNAMIC_SHARED(half, s);"),
+        ("__shared__ union {\n int i; float f; } s;",
+         "union Shared11 {\n int i; float f; }; SHARED(Shared11, s, );"),
+        ("__shared__ struct Two { int a, b; } s, t[2];",
+         "struct Two { int a, b; }; SHARED(Two, s, ); SHARED(Two, t, [2]);"),
         ("for (;;) { __shared__ int i; }", "for (;;) { SHARED(int, i, ); }"),
     ],
 )  # fmt: skip
@@ -151,12 +155,13 @@ def test_null_is_a_pointer_where_a_launch_passes_it_on() -> None:
 @pytest.mark.parametrize(
     ("written", "says"),
     [
-        ("\n#include <cub/block/scan.cuh>\n", "x.cu:2: cub/block/scan.cuh: CUB has no form"),
+        ("\n#include <cub/device/scan.cuh>\n", "x.cu:2: cub/device/scan.cuh: CUB has no form"),
+        ("#include <cub/cub.cuh>\nusing S = cub::DeviceScan;", "x.cu:2: cub::DeviceScan has no f"),
         ("#include <cublas_v2.h>\n", "x.cu:1: cublas_v2.h: cuBLAS has no form for the CPU"),
         ("#include <cuda/barrier>\n", r"x.cu:1: cuda/barrier: libcu\+\+ has no form for the CPU"),
         ("#include <cute/tensor.hpp>\n", "x.cu:1: cute/tensor.hpp: CuTe has no form for the CPU"),
         ("void f() {\n  k<<<1, 2(x);\n}", "x.cu:2: a <<< that no >>> closes"),
-        ("void f() { __shared__ union { int i; } u; }", "x.cu:1: a __shared__ variable whose type"),
+        ("void f() { __shared__ int i{1}; }", "x.cu:1: a __shared__ variable with an initial"),
     ],
 )  # fmt: skip
 def test_what_cannot_be_rewritten_is_named(written: str, says: str) -> None:

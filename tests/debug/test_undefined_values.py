@@ -209,3 +209,13 @@ def test_operations_that_nothing_is_known_about_are_safe(monkeypatch: pytest.Mon
     with interpreter.interpreting(watch):
         moves[(1,)](x, x, torch.zeros(16), 11, HOW="math")
     assert watch.lanes == expected_lanes("math", 11)  # of the maximum and the root, still
+
+
+def test_whether_zeros_would_be_right() -> None:
+    """What code for NVIDIA's GPUs counts on: said where the results become right by it."""
+    x, out = -torch.arange(1.0, 6.0), torch.zeros(1)
+    total = debug(uses_masked_lanes, (1,), (x, out, 5), oracle=lambda: x.sum()[None], HOW="sum")
+    assert "note: right with 0 in lanes masked off without other=, as NVIDIA's GPUs" in str(total)
+    largest = debug(uses_masked_lanes, (1,), (x, out, 5), oracle=lambda: x[:1], HOW="max")
+    assert largest.wrong
+    assert "with 0 in lanes" not in str(largest)  # 0 is larger than all of them

@@ -1,0 +1,90 @@
+// torch_on_cpu_functions.h: functions of torch that make tensors, or have another form than a tensor's method of their
+// name. Included by torch_on_cpu.h.
+#pragma once
+
+namespace at {
+
+#define CROSSCHECK_NEW(name)                                                                          \
+  inline Tensor name(IntArrayRef sizes, const TensorOptions& options = {}) {                          \
+    return ask_tensor(crosscheck_torch::ask(#name, sizes, options));                                  \
+  }                                                                                                   \
+  inline Tensor name##_like(const Tensor& like, const TensorOptions& options = {}) {                  \
+    return ask_tensor(crosscheck_torch::ask(#name "_like", like, options.or_else(like.options())));   \
+  }
+CROSSCHECK_NEW(empty)
+CROSSCHECK_NEW(zeros)
+CROSSCHECK_NEW(ones)
+#undef CROSSCHECK_NEW
+inline Tensor empty(IntArrayRef sizes, const TensorOptions& options, MemoryFormat format) {
+  return empty(sizes, options.memory_format(format));
+}
+inline Tensor full(IntArrayRef sizes, const Scalar& value, const TensorOptions& options = {}) {
+  return ask_tensor(crosscheck_torch::ask("full", sizes, value, options));
+}
+inline Tensor full_like(const Tensor& like, const Scalar& value, const TensorOptions& options = {}) {
+  return ask_tensor(crosscheck_torch::ask("full_like", like, value, options.or_else(like.options())));
+}
+inline Tensor arange(const Scalar& start, const Scalar& end, const Scalar& step, const TensorOptions& options = {}) {
+  const bool floating = start.isFloatingPoint() || end.isFloatingPoint() || step.isFloatingPoint();
+  const ScalarType type = floating ? ScalarType::Float : ScalarType::Long;
+  return ask_tensor(crosscheck_torch::ask("arange", start, end, step, options.or_else(type)));
+}
+inline Tensor arange(const Scalar& start, const Scalar& end, const TensorOptions& options = {}) {
+  return arange(start, end, 1, options);
+}
+inline Tensor arange(const Scalar& end, const TensorOptions& options = {}) { return arange(0, end, options); }
+inline Tensor linspace(const Scalar& start, const Scalar& end, int64_t steps, const TensorOptions& options = {}) {
+  return ask_tensor(crosscheck_torch::ask("linspace", start, end, steps, options));
+}
+inline Tensor eye(int64_t n, const TensorOptions& options = {}) {
+  return ask_tensor(crosscheck_torch::ask("eye", n, options));
+}
+inline Tensor rand(IntArrayRef sizes, const TensorOptions& options = {}) {
+  return ask_tensor(crosscheck_torch::ask("rand", sizes, options));
+}
+inline Tensor randn(IntArrayRef sizes, const TensorOptions& options = {}) {
+  return ask_tensor(crosscheck_torch::ask("randn", sizes, options));
+}
+inline Tensor scalar_tensor(const Scalar& value, const TensorOptions& options = {}) {
+  return ask_tensor(crosscheck_torch::ask("full", IntArrayRef(), value, options));
+}
+template <class T>
+Tensor tensor(ArrayRef<T> values, const TensorOptions& options = {}) {
+  constexpr bool floating = std::is_floating_point<T>::value;
+  constexpr ScalarType type = std::is_same<T, bool>::value ? ScalarType::Bool : floating ? ScalarType::Float : ScalarType::Long;
+  return ask_tensor(crosscheck_torch::ask("tensor", values, options.or_else(type)));
+}
+template <class T>
+Tensor tensor(std::initializer_list<T> values, const TensorOptions& options = {}) {
+  return tensor(ArrayRef<T>(values), options);
+}
+template <class T>
+Tensor tensor(const std::vector<T>& values, const TensorOptions& options = {}) {
+  return tensor(ArrayRef<T>(values), options);
+}
+inline std::vector<Tensor> chunk(const Tensor& x, int64_t count, int64_t dim = 0) { return x.chunk(count, dim); }
+inline std::vector<Tensor> split(const Tensor& x, int64_t size, int64_t dim = 0) { return x.split(size, dim); }
+inline std::vector<Tensor> unbind(const Tensor& x, int64_t dim = 0) { return x.unbind(dim); }
+template <class... Argument> auto max(const Tensor& x, Argument... dim) { return x.max(dim...); }
+template <class... Argument> auto min(const Tensor& x, Argument... dim) { return x.min(dim...); }
+template <class... Argument> auto sort(const Tensor& x, Argument... dim) { return x.sort(dim...); }
+template <class... Argument> auto topk(const Tensor& x, Argument... k) { return x.topk(k...); }
+inline Tensor cat(ArrayRef<Tensor> tensors, int64_t dim = 0) {
+  return ask_tensor(crosscheck_torch::ask("cat", tensors, dim));
+}
+inline Tensor stack(ArrayRef<Tensor> tensors, int64_t dim = 0) {
+  return ask_tensor(crosscheck_torch::ask("stack", tensors, dim));
+}
+inline Tensor linear(const Tensor& x, const Tensor& weight, const Tensor& bias = {}) {
+  const Tensor product = x.matmul(weight.transpose(-2, -1));
+  return bias.defined() ? product.add(bias) : product;
+}
+inline Tensor& mm_out(Tensor& out, const Tensor& a, const Tensor& b) {
+  out.copy_(a.mm(b));
+  return out;
+}
+
+}  // namespace at
+namespace torch {
+using namespace at;
+}  // namespace torch
