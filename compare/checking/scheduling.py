@@ -199,8 +199,8 @@ def _ended(case: Case, implementation: Implementation, how: str) -> Outcome:
 
 
 class Told(NamedTuple):
-    """A worker's answer. Functions cannot be sent, so outcomes refer to implementations by name.
-    Results are too large to send."""
+    """A worker's answer: outcomes by implementations' names, since functions cannot be sent, and
+    without results, which are large."""
 
     entries: list[tuple[str, float, Mismatch | None, dict[str, Histogram], str | None, int | None]]
     left_out: list[str]
