@@ -41,7 +41,7 @@ from compare.commands.options import (
 from cuda_reference import BuildError
 from cuda_reference._compilers import sanitizer_environment
 
-TIMEOUT = 300  # seconds: many times what a case takes on a slow machine
+TIMEOUT = 300  # seconds; a case takes far less, even on a slow machine
 
 
 def check(
@@ -164,7 +164,7 @@ def check(
     }
     if not any(candidates.values()):
         raise typer.BadParameter(f"--impl {','.join(wanted)}: not available here")
-    if wanted:  # an implementation that is asked for need not be made for every op and dtype
+    if wanted:  # a requested implementation need not exist for every op and dtype
         work = [
             (spec, name, chosen)
             for spec, name, chosen in work
@@ -199,7 +199,7 @@ def check(
 
 
 def _rerun_sanitized(kind: str) -> int:
-    """This very command in a process that has the sanitizer's runtime loaded."""
+    """Run this command again, in a process that has the sanitizer's runtime loaded."""
     try:
         variables = sanitizer_environment(kind)
     except (ValueError, BuildError) as error:

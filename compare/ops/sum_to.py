@@ -55,7 +55,7 @@ MANY = dict.fromkeys(TARGETS, (2, 3, 5, 2, 3, 2, 2)) | {"column": (2, 3, 1, 2, 3
 TALL = [(70001, 3), (3, 70001)]
 TWO_PASSES = (1, 3, 5000, 2)  # few results of many addends; two of its dimensions do not merge
 # Rows of whole vectors, which the Triton side cuts differently: few addends of few and of many
-# results; long rows and columns; dimensions that do not merge. LARGE is too much for an interpreter.
+# results; long rows and columns; dimensions that do not merge. LARGE is too much to interpret.
 VECTORS = [
     ((3, 2048), "row"),
     ((6, 65536), "row"),
