@@ -1,4 +1,4 @@
-"""Tensors and tiles as rows and columns, and which part of them a picture shows."""
+"""Tensors and tiles as rows and columns, and the part of them that a picture shows."""
 
 from __future__ import annotations
 
@@ -11,24 +11,24 @@ import numpy as np
 from triton_kernels.interpreter import Argument
 
 MOST = 32  # rows and columns of a picture
-AROUND = 1  # rows and columns beside those that matter
+AROUND = 1  # extra rows and columns on each side
 
 
 @dataclass(frozen=True)
 class Plane:
-    """A shape as rows and columns: the last dimension along the rows, all others along the columns;
-    a vector in rows of :data:`MOST`."""
+    """A shape as rows and columns: the last dimension along a row, all others along the columns. A
+    vector is wrapped into rows of :data:`MOST`."""
 
     shape: tuple[int, ...]
 
     @property
     def size(self) -> int:
-        """How many elements."""
+        """The number of elements."""
         return math.prod(self.shape)
 
     @property
     def wrapped(self) -> bool:
-        """Whether it is a vector, whose rows mean nothing."""
+        """Whether it is a vector, whose rows have no meaning."""
         return len(self.shape) < 2 or self.shape[-1] == 1
 
     @property
@@ -38,22 +38,22 @@ class Plane:
 
     @property
     def rows(self) -> int:
-        """The last may have fewer columns."""
+        """The number of rows; the last may have fewer columns."""
         return -(-self.size // self.columns)
 
     def index(self, flat: int) -> tuple[int, ...]:
-        """The index of the element at a place in row-major order."""
+        """The index of the element at a position in row-major order."""
         return tuple(int(i) for i in np.unravel_index(flat, self.shape)) if self.shape else ()
 
     def row_label(self, row: int) -> str:
-        """What stands before a row: the index without its last number; of a vector the index of
-        the row's first element."""
+        """The label of a row: the index without its last number; for a vector the index of the
+        row's first element."""
         if self.wrapped:
             return str(row * self.columns)
         return ", ".join(map(str, self.index(row * self.columns)[:-1]))
 
     def column_label(self, column: int) -> str:
-        """What stands above a column."""
+        """The label of a column."""
         return f"+{column}" if self.wrapped and self.rows > 1 else str(column)
 
 
@@ -69,20 +69,20 @@ class Window(NamedTuple):
 
     @property
     def cells(self) -> tuple[int, int]:
-        """Rows and columns of cells."""
+        """The numbers of rows and columns of cells."""
         return -(-self.rows // self.down), -(-self.columns // self.across)
 
     @property
     def single(self) -> bool:
-        """Whether a cell is an element."""
+        """Whether each cell is one element."""
         return self.down == self.across == 1
 
     def whole(self, plane: Plane) -> bool:
-        """Whether it shows all of it."""
+        """Whether it shows the whole plane."""
         return (self.rows, self.columns) == (plane.rows, plane.columns)
 
     def bins(self, plane: Plane, flat: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """The cells' rows and columns of those elements that lie inside, and which these are."""
+        """The rows and columns of cells of the elements that lie inside, and which these are."""
         row, column = np.divmod(flat, plane.columns)
         row, column = row - self.top, column - self.left
         inside = (row >= 0) & (row < self.rows) & (column >= 0) & (column < self.columns)
