@@ -89,14 +89,14 @@ class Window(NamedTuple):
         return row[inside] // self.down, column[inside] // self.across, inside
 
     def counts(self, plane: Plane, flat: np.ndarray) -> np.ndarray:
-        """How many of some elements lie in each cell."""
+        """How many of these elements lie in each cell."""
         in_cells = np.zeros(self.cells, dtype=np.int64)
         row, column, _ = self.bins(plane, flat)
         np.add.at(in_cells, (row, column), 1)
         return in_cells
 
     def elements(self, plane: Plane) -> np.ndarray:
-        """How many elements each cell has."""
+        """The number of elements of each cell."""
         down = np.minimum(self.down, self.rows - np.arange(self.cells[0]) * self.down)
         across = np.minimum(self.across, self.columns - np.arange(self.cells[1]) * self.across)
         each = np.outer(down, across)
@@ -107,14 +107,14 @@ class Window(NamedTuple):
 
 
 def everything(plane: Plane) -> Window:
-    """The whole plane, in cells of several elements if it is large."""
+    """The whole plane; if it is large, in cells of several elements."""
     down, across = -(-plane.rows // MOST), -(-plane.columns // MOST)
     return Window(0, 0, plane.rows, plane.columns, max(1, down), max(1, across))
 
 
 def around(plane: Plane, flat: np.ndarray, centre: int | None = None) -> Window:
-    """The part with these elements. If they are too many for a picture, the part around the centre,
-    or, without one, all of them in cells of several."""
+    """The part with these elements. If they are too many for a picture: the part around the centre,
+    or without a centre all of them in cells of several elements."""
     if not flat.size:
         return everything(plane)
     row, column = np.divmod(flat, plane.columns)
@@ -138,8 +138,8 @@ def _along(index: np.ndarray, size: int, centre: int | None) -> tuple[int, int, 
 
 
 def row_major(argument: Argument, elements: np.ndarray) -> np.ndarray:
-    """Element offsets in memory as places in the tensor's row-major order; −1 for what lies beside
-    it. Where elements share memory, which have no one place, offsets stay what they are."""
+    """Element offsets in memory as positions in the tensor's row-major order; −1 outside of it. If
+    elements share memory, offsets are returned unchanged."""
     shape, strides = tuple(argument.tensor.shape), argument.tensor.stride()
     elements = elements.astype(np.int64)
     span = (argument.high - argument.low) // argument.itemsize
@@ -158,7 +158,7 @@ def row_major(argument: Argument, elements: np.ndarray) -> np.ndarray:
 
 
 def plane_of(argument: Argument) -> Plane:
-    """The plane of a tensor, or of its memory where elements share it."""
+    """The plane of a tensor; if elements share memory, the plane of its memory."""
     if argument.overlaps:
         return Plane(((argument.high - argument.low) // argument.itemsize,))
     return Plane(tuple(argument.tensor.shape))
