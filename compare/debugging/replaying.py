@@ -59,7 +59,7 @@ def replay(
         worst.alone = tracer.stored_there
     apart = worst is not None and worst.alone is not None and not _same(worst.alone, worst.value)
     if worst is not None and tracer.trace and tracer.trace.ended:
-            apart = True  # it waits for others, or fails without their stores
+        apart = True  # it waits for others, or fails without their stores
     if findings.failure is not None and tracer.trace and tracer.trace.ended != AS_REPORTED:
         apart = True
         if not tracer.trace.ended:
@@ -161,8 +161,7 @@ def _stored_before(
     stores: Stores, launch: int, loaded: Loaded
 ) -> dict[Target, dict[Element, None]]:
     """The programs of earlier launches that stored elements which a launch loaded, with these
-    elements. Elements that the launch or a later one overwrote are left out: their value is
-    gone."""
+    elements. Those that the launch or a later one overwrote are left out: their value is gone."""
     programs: dict[Target, dict[Element, None]] = {}
     arguments = {argument.name: argument for argument in stores.launches[launch].arguments}
     for (_, name), elements in loaded.items():

@@ -54,9 +54,7 @@ def beside(target: str) -> Path:
 
 
 def read(file: Path = FILE) -> list[Explanation]:
-    """All entries.
-
-    Raises ValueError for a malformed entry or file."""
+    """All entries. Raises ValueError for a malformed entry or file."""
     try:
         entries = tomllib.loads(file.read_text(encoding="utf-8")).get("survivor", [])
     except tomllib.TOMLDecodeError as error:

@@ -94,8 +94,7 @@ def axis(cases: Iterable[dict[str, Any]]) -> tuple[float, float]:
 
 
 def means(cases: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
-    """One line per op and dtype: the ratios' geometric mean and range, and per cent of the
-    limit."""
+    """One line per op and dtype: the ratios' geometric mean and range, per cent of the limit."""
     rows = []
     for (op, dtype), group in grouped(cases).items():
         values = [r["value"] for case in group if (r := ratio(case))]

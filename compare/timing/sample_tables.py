@@ -20,8 +20,7 @@ CLOSE = 0.02  # a mean this close to the control's gets no colour
 
 
 def distribution(out: Console, results: Sequence[CaseResult]) -> None:
-    """One table per op: ours and the control in every stratum and in all; then the worst of
-    each."""
+    """One table per op: ours and the control, per stratum and in all; then the worst of each."""
     ours = _by_op(distributions.standings(results, OURS))
     control = _by_op(distributions.standings(results, CONTROL))
     for op, strata in ours.items():
