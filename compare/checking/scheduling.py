@@ -96,8 +96,7 @@ class InWorkers(InProcess):
         return self._ends[case.op, implementation.name] >= MOST_ENDS
 
     def _counted(self, tried: _Tried) -> CaseResult:
-        """The result, without implementations given up at earlier cases, whatever ran in
-        between."""
+        """The result without implementations that earlier cases gave up, in whatever order."""
         case, kept = tried.case, []
         for implementation in tried.able:
             if self._gives_up(case, implementation):
