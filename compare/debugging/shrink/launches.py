@@ -146,7 +146,7 @@ def shrink(
         Ctrl-C ends the search and keeps the smallest launch so far.
 
     Raises:
-        TypeError: ``make`` returns no such dict; or as :func:`compare.debug`.
+        TypeError: ``make`` does not return this dict; or as :func:`compare.debug`.
         ValueError: nothing fails, or ``output`` cannot be written.
 
     Example:
