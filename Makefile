@@ -53,7 +53,7 @@ kills: $(STAMP) ## Long: 100 builds killed at random moments, 8 processes that b
 endurance: $(STAMP) ## Long: 100 000 calls and memory; 16 threads; fork, spawn, forkserver
 	$(LONG) tests/kernels/test_endurance.py
 
-sanitizers: $(STAMP) ## Long, on a GPU: compute-sanitizer's tools over the quick check
+sanitizers: $(STAMP) ## Long, on a GPU: compute-sanitizer's tools over telling cases
 	$(LONG) tests/cuda/test_sanitizers.py
 
 package: $(STAMP) ## Long: wheel and sdist, installed elsewhere, pass the quick check

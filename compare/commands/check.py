@@ -24,6 +24,7 @@ from compare.checking.implementations import (
 )
 from compare.checking.oracles import OracleError
 from compare.checking.scheduling import InProcess, InWorkers
+from compare.checking.telling import telling_first
 from compare.checking.workers import cores
 from compare.commands.options import (
     MOST_SEED,
@@ -38,6 +39,7 @@ from compare.commands.options import (
     spec_named,
     write_json,
 )
+from compare.specs import Spec
 from cuda_reference import BuildError
 from cuda_reference._compilers import sanitizer_environment
 
@@ -53,6 +55,10 @@ def check(
     full: Annotated[
         bool, typer.Option("--full", help="Every shape; on a GPU past 2³¹ elements.")
     ] = False,
+    most: Annotated[
+        int | None,
+        typer.Option(help="At most so many cases of each op and dtype, the most telling.", min=1),
+    ] = None,
     dtype: Annotated[list[str] | None, typer.Option(help="Only these dtypes.")] = None,
     shape: Annotated[
         str | None, typer.Option(help="One case of this shape: 33,129; 'scalar' for 0-d.")
@@ -176,6 +182,10 @@ def check(
         ]
         if not work:
             raise typer.BadParameter(f"--impl {','.join(wanted)}: not made for these cases")
+    if most is not None:
+        every = sum(len(chosen) for *_, chosen in work)
+        work = [(spec, name, _telling(spec, chosen, most)) for spec, name, chosen in work]
+        typer.echo(f"--most {most}: {sum(len(c) for *_, c in work)} of {every} cases", err=True)
     if timeout is None and not asked:
         timeout = TIMEOUT
     processes = jobs or cores()
@@ -206,6 +216,13 @@ def _rerun_sanitized(kind: str) -> int:
         raise typer.BadParameter(f"--sanitize: {error}") from None
     command = [sys.executable, "-m", "compare", *sys.argv[1:]]
     return subprocess.run(command, env={**os.environ, **variables}, check=False).returncode
+
+
+def _telling(spec: Spec, cases: list[Case], most: int) -> list[Case]:
+    """The ``most`` most telling cases, in their usual order."""
+    kept = telling_first([(spec, case) for case in cases])[:most]
+    numbers = {id(case) for _, case in kept}
+    return [case for case in cases if id(case) in numbers]
 
 
 def _with_seed(case: Case, seed: int) -> Case:

@@ -49,6 +49,17 @@ def test_one_case() -> None:
     assert "1 cases" in done.output
 
 
+def test_most_takes_the_telling_cases(tmp_path: Path) -> None:
+    file = tmp_path / "check.json"
+    words = ["square", "--quick", "--most", "4", "--impl", "cuda-host", "--json", str(file)]
+    done = check(*words)
+    assert done.exit_code == 0, done.output
+    rows = json.loads(file.read_text())["rows"]
+    assert [row["cases"] for row in rows] == [4] * len(SPECS["square"].dtypes)
+    every = sum(1 for d in SPECS["square"].dtypes for _ in SPECS["square"].cases(d, "quick"))
+    assert f"--most 4: {4 * len(rows)} of {every} cases" in done.output
+
+
 def test_a_part_of_the_inputs_proves_nothing(tmp_path: Path) -> None:
     report = tmp_path / "report.json"
     words = ["--shape", "10", "--values", "every", "--json", str(report)]

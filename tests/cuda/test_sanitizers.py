@@ -1,6 +1,6 @@
 """NVIDIA's compute-sanitizer finds nothing in the kernels of both sides, on a GPU.
 
-``make sanitizers`` has its four tools watch the quick check of all ops; a short run has one op.
+``make sanitizers`` has its four tools watch telling cases of all ops; a short run has one op.
 Where that cannot be, a long run ends with status 3.
 """
 
@@ -11,10 +11,14 @@ import re
 import subprocess
 import sys
 import time
+import zlib
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from queue import SimpleQueue
+from typing import NamedTuple
 
 import pytest
+import torch
 from long_runs import LongRun
 
 from compare.debugging.cuda.side import GPU_TOOLS, compute_sanitizer, missing
@@ -24,43 +28,93 @@ TOOLS = GPU_TOOLS[1:]  # but for "values", which is a comparison
 OPTIONS = {"memcheck": ["--report-api-errors", "no"]}  # torch asks for what may not be there
 # "ERROR SUMMARY: 0 errors"; racecheck: "RACECHECK SUMMARY: 0 hazards displayed (0 errors, …"
 SUMMARY = re.compile(r"SUMMARY: (\d+) (?:errors?|hazards? displayed)\b")
+RUNS = re.compile(r"(\d+) cases, (\d+) runs")
+MOST = "4"  # cases an op and dtype; a tool slows each launch down many times
+A_GPU = 4  # processes at a time on one GPU, where more wait for each other
+
+
+class Watched(NamedTuple):
+    """An op's cases under a tool."""
+
+    tool: str
+    op: str
+    status: int
+    said: str
+    seconds: float
+
+    @property
+    def errors(self) -> list[int]:
+        return [int(number) for number in SUMMARY.findall(self.said)]
+
+    @property
+    def runs(self) -> int:
+        return sum(int(runs) for _, runs in RUNS.findall(self.said))
+
+
+@pytest.fixture(scope="session")
+def watched(root: Path, long_run: LongRun) -> list[Watched]:
+    """Every op under every tool."""
+    short = long_run.file is None
+    if reasons := [reason for tool in TOOLS if (reason := missing("cuda-gpu").get(tool))]:
+        if short:
+            pytest.skip(reasons[0])
+        pytest.exit(f"the sanitizers cannot run here: {reasons[0]}", returncode=3)
+    gpus = list(range(torch.cuda.device_count()))
+    free: SimpleQueue[int] = SimpleQueue()
+    for gpu in gpus * A_GPU:
+        free.put(gpu)
+
+    def compiled(op: str) -> Watched:
+        return _watched("", op, root, zlib.crc32(op.encode()) % len(gpus))
+
+    def watch(work: tuple[str, str]) -> Watched:
+        gpu = free.get()
+        try:
+            return _watched(*work, root, gpu)
+        finally:
+            free.put(gpu)
+
+    ops = ["square"] if short else list(SPECS)
+    with ThreadPoolExecutor(len(ops)) as pool:  # no tool needs to watch the compilers
+        plain = list(pool.map(compiled, ops))
+    assert [done for done in plain if done.status] == []
+    plain.sort(key=lambda done: -done.seconds)  # the longest first, lest it run last and alone
+    with ThreadPoolExecutor(free.qsize()) as pool:
+        return list(pool.map(watch, [(tool, done.op) for done in plain for tool in TOOLS]))
 
 
 @pytest.mark.parametrize("tool", TOOLS)
-def test_tools_find_nothing(tool: str, root: Path, long_run: LongRun) -> None:
-    short = long_run.file is None
-    if reason := missing("cuda-gpu").get(tool):
-        if short:
-            pytest.skip(reason)
-        pytest.exit(f"the sanitizers cannot run here: {reason}", returncode=3)
-    start = time.monotonic()
-    few = [["square", "--dtype", "float32"]] if short else [[op] for op in SPECS]
-    with ThreadPoolExecutor(max(1, len(os.sched_getaffinity(0)) // 2)) as pool:
-        errors = sum(pool.map(lambda words: _errors(tool, words, root), few))
-    assert errors == 0
-    figures = {f"errors by {tool}": errors, f"s of {tool}": round(time.monotonic() - start)}
-    long_run.add("compute-sanitizer finds nothing in the quick check of all ops", **figures)
+def test_tools_find_nothing(tool: str, watched: list[Watched], long_run: LongRun) -> None:
+    ran = [done for done in watched if done.tool == tool]
+    for done in ran:
+        assert (done.status, done.errors) == (0, [0]), done.said[-4000:]
+        assert done.runs > 0
+    claim = "compute-sanitizer finds nothing in telling cases of all ops"
+    figures = {f"runs under {tool}": sum(done.runs for done in ran)}
+    figures[f"s of {tool}"] = round(sum(done.seconds for done in ran))
+    long_run.add(claim, **figures)
 
 
-def _errors(tool: str, words: list[str], root: Path) -> int:
-    """What the tool counts in a quick check."""
-    impl = "triton-compiled,cuda-gpu"
-    check = [sys.executable, "-m", "compare", "check", *words, "--quick", "--impl", impl]
-    check += ["--require", "triton,cuda", "--jobs", "1"]  # in the process that the tool watches
-    subprocess.run(check, cwd=root, check=True)  # compiles, which no tool needs to watch
+def _watched(tool: str, op: str, root: Path, gpu: int) -> Watched:
+    """An op's cases under a tool, or under none."""
+    check = [sys.executable, "-m", "compare", "check", op, "--quick", "--most", MOST]
+    check += ["--impl", "triton-compiled,cuda-gpu", "--require", "triton,cuda"]
+    check += ["--jobs", "1"]  # in the process that the tool watches
+    under = [compute_sanitizer() or "", "--tool", tool, *OPTIONS.get(tool, [])] if tool else []
     # Each tensor its own allocation, whose end the tool knows.
-    environment = {**os.environ, "PYTORCH_NO_CUDA_MEMORY_CACHING": "1"}
+    environment = {"PYTORCH_NO_CUDA_MEMORY_CACHING": "1", "CUDA_VISIBLE_DEVICES": str(gpu)}
+    start = time.monotonic()
     ran = subprocess.run(
-        [compute_sanitizer() or "", "--tool", tool, *OPTIONS.get(tool, []), *check],
+        [*under, *check],
         cwd=root,
-        env=environment,
+        env={**os.environ, **environment},
         capture_output=True,
         text=True,
         errors="replace",
         check=False,
     )
     said = ran.stdout + ran.stderr
-    assert ran.returncode == 0, said[-4000:]
-    errors = [int(number) for number in SUMMARY.findall(said)]
-    assert errors == [0], said[-4000:]
-    return errors[0]
+    done = Watched(tool, op, ran.returncode, said, time.monotonic() - start)
+    errors = f"{sum(done.errors)} errors" if tool else "compiled"
+    print(f"{op} {tool}: {done.runs} runs, {errors}, {done.seconds:.0f} s", file=sys.stderr)
+    return done

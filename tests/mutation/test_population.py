@@ -7,6 +7,8 @@ from collections import Counter
 
 import pytest
 
+from compare.checking import telling
+from compare.checking.telling import telling_first
 from compare.mutation import cuda_faults, population, trial, triton_faults
 from compare.ops import SPECS
 
@@ -235,10 +237,10 @@ def test_the_telling_cases_come_first() -> None:
     cases = [
         (SPECS[op], case) for op in ops for case in trial.cases_of(SPECS[op], trial.LINED, "quick")
     ]
-    ordered = [case for _, case in trial.telling_first(cases)]
+    ordered = [case for _, case in telling_first(cases)]
     wanted = [c for op in ops for d in SPECS[op].dtypes for c in SPECS[op].cases(d, "quick")]
     assert set(map(str, ordered)) <= set(map(str, wanted))
-    coordinates = {pair for case in ordered for pair in trial._coordinates(case)}
-    first = {pair for case in ordered[:60] for pair in trial._coordinates(case)}
+    coordinates = {pair for case in ordered for pair in telling.coordinates(case)}
+    first = {pair for case in ordered[:60] for pair in telling.coordinates(case)}
     assert first == coordinates  # every act, dtype, layout and kind of values is among them
     assert len(ordered) > 300
