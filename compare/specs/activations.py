@@ -180,5 +180,5 @@ ACTIVATIONS = {
     ),
 }
 
-# The activations whose backward pass reads the pre-activation.
+# Those whose backward pass reads the pre-activation.
 OF_PRE = tuple(name for name, act in ACTIVATIONS.items() if act.derivative.of_pre)

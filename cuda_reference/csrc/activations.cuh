@@ -132,7 +132,7 @@ struct LeakyRelu : Straight {
   }
 };
 
-// The records by the number that Python passes.
+// The records by number, as Python passes it.
 #define EACH_ACTIVATION(CASE, ...) \
   CASE(0, None, __VA_ARGS__)       \
   CASE(1, Relu, __VA_ARGS__)       \
