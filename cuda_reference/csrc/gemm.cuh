@@ -63,9 +63,9 @@ __global__ void gemm_tiled_kernel(Tensor a, Tensor b, Tensor out, Epilogue epilo
     const bool in_b = k0 + row < K && n < N;
     a_tile[row][column] = in_a ? load<C>(a, m * a.stride[0] + (k0 + column) * a.stride[1]) : C(0);
     b_tile[row][column] = in_b ? load<C>(b, (k0 + row) * b.stride[0] + n * b.stride[1]) : C(0);
-    __syncthreads();  // the tiles are loaded
+    __syncthreads();  // the tiles are complete
     for (int k = 0; k < TILE; ++k) sum = fused(a_tile[row][k], b_tile[k][column], sum);
-    __syncthreads();  // the tiles have been read
+    __syncthreads();  // nobody reads them any more
   }
   if (m < M && n < N)
     store<C>(out, m * out.stride[0] + n * out.stride[1], epilogue.apply<C>(sum, m, n));

@@ -62,7 +62,7 @@ __global__ void gemm_f16x3_kernel(Tensor a, Tensor b, Tensor out, Epilogue epilo
       split(in_b ? load<float>(b, b_k * b.stride[0] + n * b.stride[1]) : 0.0f, b_scale[b_column],
             b_high[b_row][b_column], b_low[b_row][b_column]);
     }
-    __syncthreads();  // the tiles are loaded
+    __syncthreads();  // the tiles are complete
     wmma::load_matrix_sync(a_part, &a_high[row][0], SPLIT_STEP + PAD);
     wmma::load_matrix_sync(a_rest, &a_low[row][0], SPLIT_STEP + PAD);
     wmma::load_matrix_sync(b_part, &b_high[0][column], SPLIT_TILE + PAD);
@@ -72,7 +72,7 @@ __global__ void gemm_f16x3_kernel(Tensor a, Tensor b, Tensor out, Epilogue epilo
     wmma::mma_sync(part, a_part, b_rest, part);
     wmma::mma_sync(part, a_part, b_part, part);
     for (int i = 0; i < sum.num_elements; ++i) sum.x[i] += part.x[i];
-    __syncthreads();  // the tiles have been read
+    __syncthreads();  // nobody reads them any more
   }
   wmma::store_matrix_sync(&sums[row][column], sum, SPLIT_TILE + 4, wmma::mem_row_major);
   __syncthreads();

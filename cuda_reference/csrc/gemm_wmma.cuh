@@ -67,7 +67,7 @@ __global__ void gemm_wmma_kernel(Tensor a, Tensor b, Tensor out, Epilogue epilog
       b_tile[i / WMMA_TILE][i % WMMA_TILE] =
           Cores::element(in_b ? load<float>(b, b_k * b.stride[0] + n * b.stride[1]) : 0.0f);
     }
-    __syncthreads();  // the tiles are loaded
+    __syncthreads();  // the tiles are complete
     wmma::load_matrix_sync(a_part, &a_tile[row][0], STEP + PAD);
     wmma::load_matrix_sync(b_part, &b_tile[0][column], WMMA_TILE + PAD);
     if constexpr (std::is_same<Cores, TF32Cores>::value) {
@@ -79,7 +79,7 @@ __global__ void gemm_wmma_kernel(Tensor a, Tensor b, Tensor out, Epilogue epilog
       wmma::mma_sync(correction, a_part, b_rest, correction);
     }
     wmma::mma_sync(sum, a_part, b_part, sum);
-    __syncthreads();  // the tiles have been read
+    __syncthreads();  // nobody reads them any more
   }
   for (int i = 0; i < sum.num_elements; ++i)  // the rest of an infinite operand is NaN: not added
     if (correction.x[i] - correction.x[i] == 0.0f) sum.x[i] += correction.x[i];
