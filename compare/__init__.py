@@ -1,13 +1,13 @@
 """Prove Triton kernels and their CUDA twins equal, and find the wrong one.
 
-``python -m compare check`` does it for this repository's ops; :func:`cross_check` for yours,
-:func:`check_fused` for a model that :func:`triton_kernels.fuse` rewrites.
-``python -m compare debug`` and :func:`debug` look for what is wrong in a Triton kernel,
-:func:`debug_cuda` in a CUDA kernel; :func:`shrink` makes the failing launch small. :class:`Spec`,
-and the families :class:`Elementwise`, :class:`Sum`, :class:`Product` and :class:`Function`, are
-what compare knows an op by: with a spec of your own every command takes your kernels, by
-``--target module:spec``, and so do :func:`check` and :func:`bench`. :func:`profile` and
-:func:`compile_report` take any function; :func:`annotate` names calls in profiles.
+``python -m compare check`` checks the ops of this repository, :func:`cross_check` your own
+functions, :func:`check_fused` a model that :func:`triton_kernels.fuse` rewrites.
+``python -m compare debug`` and :func:`debug` find faults in a Triton kernel, :func:`debug_cuda` in
+a CUDA kernel; :func:`shrink` makes a failing launch small. A :class:`Spec`, or one of the families
+:class:`Elementwise`, :class:`Sum`, :class:`Product` and :class:`Function`, describes an op. With a
+spec of your own, every command takes your kernels by ``--target module:spec``, and so do
+:func:`check` and :func:`bench`. :func:`profile` and :func:`compile_report` take any function;
+:func:`annotate` names calls in profiles.
 """
 
 import importlib
@@ -72,8 +72,8 @@ _HOMES = {
 
 
 def __getattr__(name: str) -> Any:
-    """The exports load torch, so they wait until they are used: pytest imports this package for
-    the plugin alone, and the doctor must start where torch is broken."""
+    """Load an export when it is used, because exports load torch: pytest imports this package only
+    for its plugin, and the doctor must start where torch is broken."""
     if name in _HOMES:
         return getattr(importlib.import_module(f"compare.{_HOMES[name]}"), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -1,4 +1,4 @@
-"""``python -m compare``, and what ``kernel-compare`` starts."""
+"""``python -m compare``, also installed as ``kernel-compare``."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from pathlib import Path
 
 
 def main() -> None:
-    """The command line; only its doctor where torch, triton or another package is broken."""
-    # Before numpy reads it: how a product is cut for threads changes its last bits, and a report
-    # must not depend on the number of cores, nor of the processes that keep them busy.
+    """The command line. If torch, triton or another package is broken, only the doctor runs."""
+    # Set before numpy reads it: the split of a product over threads changes its last bits, and a
+    # report must not depend on the number of cores.
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     try:
         from compare.cli import app

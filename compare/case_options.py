@@ -1,4 +1,4 @@
-"""What the options of a case may be, and how the command line reads them."""
+"""The options of a case: allowed values, and how the command line reads them."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from compare.cases import DISTANT, DTYPES, FLOATS, LAYOUTS, OF_MODELS
 
 
 class Option(NamedTuple):
-    """One option: ``read`` makes its value of a text, as ``str`` made the text of it, and raises
-    ValueError for any other; ``allowed`` says what it may be."""
+    """One option. ``read`` parses the text that ``str`` makes of a value, and raises ValueError for
+    any other; ``allowed`` describes the values."""
 
     allowed: str
     read: Callable[[str], Any]
@@ -33,7 +33,7 @@ def _number(text: str) -> int | float:
     except ValueError:
         return float(text)
     if not -(2**1023) < whole < 2**1023:
-        raise ValueError(text)  # no float, and so no factor
+        raise ValueError(text)  # too large for a float, so no factor
     return whole
 
 
@@ -64,4 +64,4 @@ INDEX = Option("a whole number from 0", _index)
 TRUTH = Option("True or False", _truth)  # bool("no") would be True
 ANY_DTYPE = choice(*DTYPES)
 FLOAT_DTYPE = choice(*FLOATS)
-LYING = choice(*LAYOUTS, *OF_MODELS, *DISTANT)  # how one tensor lies, unlike the others
+LYING = choice(*LAYOUTS, *OF_MODELS, *DISTANT)  # the layout of one tensor

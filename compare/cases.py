@@ -1,7 +1,7 @@
-"""Test cases: where an op is probed, as coordinates that make the same tensors every time.
+"""Test cases: coordinates from which the same tensors are made every time.
 
 A case is op × dtype × shape × layout × values × seed × options. ``str(case)`` reads well in a
-table; :meth:`Case.command` is the command line that runs exactly that case again.
+table; :meth:`Case.command` is the command line that runs the case again.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ FLOATS = ("float16", "bfloat16", "float32", "float64")
 INTEGERS = ("uint8", "int8", "int16", "int32", "int64")
 DTYPES: dict[str, torch.dtype] = {name: getattr(torch, name) for name in FLOATS + INTEGERS}
 
-# Names that Triton, torch and numpy have beside these, where all of them mean the same.
+# Other names of these dtypes in Triton, torch and numpy.
 _ALIASES = {
     **dict.fromkeys(("f16", "fp16", "half"), "float16"),
     "bf16": "bfloat16",
@@ -37,15 +37,15 @@ _ALIASES = {
 
 
 def dtype_name(dtype: str | torch.dtype) -> str:
-    """The name that cases have for a dtype: of ``torch.float16``, "np.float16", "f16", "fp16" or
-    "half" it is "float16". A name that is unknown stays as it is."""
+    """A dtype's name in cases: "float16" for ``torch.float16``, "np.float16", "f16", "fp16" and
+    "half". Unknown names are returned unchanged."""
     name = str(dtype).removeprefix("torch.").removeprefix("np.").removeprefix("numpy.")
     return _ALIASES.get(name, name)
 
 
 @dataclass(frozen=True)
 class Case:
-    """Coordinates of one probe of an op."""
+    """The coordinates of one test case of an op."""
 
     op: str
     dtype: str
@@ -63,7 +63,7 @@ class Case:
         )
 
     def command(self, impl: str, verb: str = "check") -> str:
-        """The command line that checks, or debugs, this case on one implementation."""
+        """The command line that checks (or ``verb``) this case on one implementation."""
         words = ["python", "-m", "compare", verb, *self.words, "--dtype", self.dtype]
         words += ["--shape", ",".join(map(str, self.shape)) or "scalar"]
         words += ["--layout", self.layout, "--values", self.values, "--seed", str(self.seed)]
@@ -73,7 +73,7 @@ class Case:
 
     @property
     def words(self) -> list[str]:
-        """The op, or the target, as a command takes it."""
+        """The op or the target, as words of a command line."""
         return ["--target", self.op] if ":" in self.op else [self.op]
 
     @property
@@ -86,13 +86,13 @@ class Case:
 
     @property
     def out_layout(self) -> str:
-        """How the result lies: as option ``out`` says, or as the case's layout does."""
+        """The layout of the result: option ``out``, or else the case's layout."""
         layout = str(self.options.get("out", self.layout))
         return "contiguous" if layout == "inplace" else layout
 
     @property
     def lying(self) -> set[str]:
-        """How its tensors lie."""
+        """The layouts of its tensors."""
         others = {str(self.options.get(name, self.layout)) for name in ("y", "saved")}
         return {self.layout, self.out_layout} | others
 
@@ -108,17 +108,17 @@ def tensors_of(arguments: Arguments) -> list[Tensor]:
 
 
 def narrowed(t: Any, shape: Sequence[int], along: int, start: int, size: int) -> Any:
-    """What an operand that broadcasts to ``shape`` has in that slice of it; numbers as they are."""
+    """A slice of an operand that broadcasts to ``shape``; numbers are returned unchanged."""
     d = along - len(shape)
     if not isinstance(t, Tensor) or t.dim() < -d or t.shape[d] != shape[d]:
         return t
     return t.narrow(d, start, size)
 
 
-Sized = tuple[str, int, Case]  # a case of a sweep: the sweep's name, the size, the case
+Sized = tuple[str, int, Case]  # a sweep's name, the size, and its case
 
 CPU, META = torch.device("cpu"), torch.device("meta")
-LONGEST = (1 << 24) + 7  # random numbers drawn for one tensor; a longer one repeats them
+LONGEST = (1 << 24) + 7  # at most so many random numbers per tensor; a longer tensor repeats them
 
 
 def random_values(
@@ -128,13 +128,13 @@ def random_values(
     generator: torch.Generator,
     device: torch.device = CPU,
 ) -> Tensor:
-    """A contiguous tensor, of the same numbers on every device.
+    """A contiguous tensor with the same numbers on every device.
 
-    Kinds: "normal" draws from N(0, 1), or all integers of the dtype; "special" adds NaN, inf, −0,
-    subnormals and the extremes among numbers of every magnitude; "every" walks all bit patterns of
-    an 8- or 16-bit dtype in order, "shuffled" in a random order; "integers" are small; "0x…" is one
-    bit pattern; "ties:float16" is explained at :func:`ties`. On the meta device there are no
-    numbers, and none are drawn.
+    Kinds: "normal" draws from N(0, 1), for integers from all values of the dtype; "special" adds
+    NaN, inf, −0, subnormals and the extremes to numbers of every magnitude; "every" is all bit
+    patterns of an 8- or 16-bit dtype in order, "shuffled" in random order; "integers" are small;
+    "0x…" is one bit pattern; for "ties:float16" see :func:`ties`. On the meta device no numbers are
+    drawn.
     """
     n = math.prod(shape)
     few = min(n, LONGEST)
@@ -193,15 +193,16 @@ def _draw(n: int, dtype: torch.dtype, kind: str, generator: torch.Generator) -> 
 
 
 def _put(t: Tensor, at: Tensor, values: Tensor) -> None:
-    """t[at] = values, of several for one place the last: torch's threads have no such order."""
+    """t[at] = values. The last value for a place wins; torch's threads would not keep this
+    order."""
     width = numerics.BITS[t.dtype.itemsize]
     t.view(width).numpy()[at.numpy()] = values.view(width).numpy()
 
 
 def ties(*dtypes: torch.dtype) -> list[str]:
-    """The kinds of values for operands of these dtypes of which one is a 16-bit floating one: for
-    the others, numbers so close to the middle of two neighbours there that float32 has only the
-    middle itself. Rounding to float32 first, as torch promotes, makes ties of them."""
+    """The kinds of values for operands of these dtypes. If one is a 16-bit floating dtype, the
+    others get numbers so close to the midpoint of two of its neighbours that float32 holds only the
+    midpoint. Rounding to float32 first, as torch promotes, makes them ties."""
     narrow = [name for name in FLOATS if DTYPES[name] in dtypes and DTYPES[name].itemsize == 2]
     return [
         "normal" if not narrow or DTYPES[narrow[0]] == d else f"ties:{narrow[0]}" for d in dtypes
@@ -211,8 +212,8 @@ def ties(*dtypes: torch.dtype) -> list[str]:
 def _near_ties(
     n: int, dtype: torch.dtype, narrow: torch.dtype, generator: torch.Generator
 ) -> Tensor:
-    """The numbers, each moved past its tie to the side where the tie does not go: the odd
-    neighbour's."""
+    """Midpoints of neighbours in ``narrow``, moved slightly towards the odd one, which rounding a
+    tie to even would not choose."""
     scale = 1.0 if dtype.is_floating_point else 2.0**27
     low = (scale * (1 + torch.rand(n, generator=generator))).to(narrow)
     odd = low.view(torch.int16) & 1
@@ -222,28 +223,28 @@ def _near_ties(
 
 
 LAYOUTS = ("contiguous", "misaligned", "transposed", "strided", "padded", "expanded", "reversed")
-# What models have beside these, for benchmarks: to kernels they are strides like others.
+# Layouts of models, for benchmarks. For kernels they are strides like others.
 OF_MODELS = ("chunk", "channels_last")
-DISTANT = ("distant", "distant_transposed")  # gigabytes, of which a CPU holds what is touched
+DISTANT = ("distant", "distant_transposed")  # gigabytes; on the CPU only touched pages take memory
 
 
 def poison_of(dtype: torch.dtype) -> float | int:
-    """What memory that nobody should read, and outputs before they are written, hold."""
+    """The content of memory that must not be read, and of outputs before they are written."""
     if dtype.is_floating_point or dtype.is_complex:
         return math.nan
     return 1 if dtype == torch.bool else torch.iinfo(dtype).max // 3
 
 
 def arrange(t: Tensor, layout: str) -> Tensor:
-    """A tensor equal to ``t`` that lies in memory as ``layout`` says, with poison in the gaps.
+    """A tensor equal to ``t`` in the given layout, with poison in the gaps.
 
-    "misaligned" starts one element past a 16-byte boundary, "half-aligned" 8 bytes; "transposed"
-    has its last two dimensions swapped in memory, "reversed" all of them; "strided" is every second
-    element of a larger tensor; "padded" has rows longer than it shows, "chunk" twice as long;
-    "channels_last" has its third-last dimension innermost; "expanded" repeats its first row with
-    stride 0, "expanded_columns" its first column; "distant" has rows so far apart that the last
-    offset is no 32-bit number, and "distant_transposed" columns. A tensor with too few dimensions
-    for a layout stays contiguous.
+    "misaligned" starts one element past a 16-byte boundary, "half-aligned" 8 bytes past it;
+    "transposed" has its last two dimensions swapped in memory, "reversed" all; "strided" is every
+    second element of a larger tensor; "padded" has rows with a gap of 3 elements, "chunk" with a
+    gap as long as the row; "channels_last" has its third-last dimension innermost; "expanded"
+    repeats its first row with stride 0, "expanded_columns" its first column. "distant" has rows so
+    far apart that the last offset exceeds 32 bits, "distant_transposed" columns. A tensor with too
+    few dimensions for a layout stays contiguous.
     """
 
     def fresh(*shape: int) -> Tensor:
@@ -281,15 +282,14 @@ GUARD = 1024  # elements before and after an output; a multiple of every vector 
 
 
 class _Distant(NamedTuple):
-    """A tensor whose rows lie so far apart that the last one's offset passes 2³¹ elements, with as
-    much memory before the first, and room for more rows: an offset that was cut to 32 bits, or is
-    off by one, stays inside. On the CPU so does a tile that overhangs; there it costs nothing.
+    """A tensor with rows so far apart that the last row's offset exceeds 2³¹ elements. There is as
+    much memory before the first row, and room for more rows after the last: an offset cut to 32
+    bits, or off by one, stays in the buffer. On the CPU, where it is free, so does a tile's end.
 
     Attributes:
         tensor: the tensor.
-        buffer: all the memory.
-        around: every row amid GUARD elements before and after it; of what lies between, nothing is
-            known.
+        buffer: the whole memory.
+        around: every row with GUARD elements before and after it; the rest is unknown.
     """
 
     tensor: Tensor
@@ -300,7 +300,7 @@ class _Distant(NamedTuple):
 def _distant(
     shape: Sequence[int], dtype: torch.dtype, device: torch.device, layout: str | Tensor
 ) -> _Distant | None:
-    """A poisoned tensor of that shape, unless the layout is another one, or there are no rows."""
+    """A poisoned tensor of that shape. None for other layouts, or without rows."""
     if isinstance(layout, Tensor) or layout not in DISTANT:
         return None
     transposed = layout == "distant_transposed"
@@ -310,7 +310,7 @@ def _distant(
         return None
     count, row = shape[0], math.prod(shape[1:])
     apart = max(-(-(2**31) // (count - 1)), row + 2 * GUARD)
-    apart += -apart % 16  # nothing else than the distance shall be special
+    apart += -apart % 16  # only the distance shall be special
     start = 2**31 + GUARD
     more = 64 if device.type == "cpu" else 1
     buffer = untouched(start + (count + more - 1) * apart + row + GUARD, dtype, device)
@@ -322,12 +322,12 @@ def _distant(
 
 
 def untouched(numel: int, dtype: torch.dtype, device: torch.device) -> Tensor:
-    """Memory that nobody has written. On the CPU it is zero, takes up no room until it is written,
-    and may be more than the system has, which would not let torch.empty have it."""
+    """Uninitialised memory. On the CPU it is zero and takes no memory until it is written. It may
+    exceed the system's memory, which torch.empty would refuse."""
     if device.type != "cpu":
         return torch.empty(numel, dtype=dtype, device=device)
     size = numel * dtype.itemsize
-    lazily = getattr(mmap, "MAP_NORESERVE", 0x4000)  # Linux's, which Python names from 3.13 on
+    lazily = getattr(mmap, "MAP_NORESERVE", 0x4000)  # Linux's value; Python has it from 3.13 on
     try:
         memory = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | lazily)
     except OSError as error:
@@ -335,12 +335,12 @@ def untouched(numel: int, dtype: torch.dtype, device: torch.device) -> Tensor:
     return torch.frombuffer(memory, dtype=dtype)
 
 
-WATCHED = 1 << 26  # bytes of an input that are compared before and after a run
+WATCHED = 1 << 26  # bytes up to which an input's memory is compared before and after a run
 
 
 def held(t: Tensor, device: torch.device) -> int:
-    """Bytes that the memory of a tensor like this one, which may be on the meta device, takes up on
-    a device. Of distant rows the CPU holds what is touched."""
+    """Bytes that a tensor like this one, possibly on the meta device, takes on a device. Of distant
+    rows the CPU holds only touched pages."""
     size = t.untyped_storage().nbytes()
     rows = t.shape[max(range(t.dim()), key=t.stride)] if t.dim() else 1
     touched = (t.numel() + 2 * GUARD * rows) * t.element_size()
@@ -349,12 +349,12 @@ def held(t: Tensor, device: torch.device) -> int:
 
 
 class Guarded:
-    """An output, poisoned, amid memory that must not change; it lies as the layout says, or as
-    another tensor of its shape does.
+    """A poisoned output in memory that must not change. Its layout is given by name, or by another
+    tensor of its shape.
 
     Attributes:
-        out, buffer: the output, and all the memory.
-        gaps: whether there is memory between the output's elements to be looked at.
+        out, buffer: the output, and the whole memory.
+        gaps: whether there is memory between the output's elements to check.
     """
 
     def __init__(
@@ -385,7 +385,7 @@ class Guarded:
         self.out = self.buffer.as_strided(shape, template.stride(), start)
 
     def intact(self) -> bool:
-        """Whether nothing was written outside the output."""
+        """Whether no write went outside the output."""
         if self._distant is not None:
             around = self._distant.around
             around = torch.cat((around[:, :GUARD], around[:, -GUARD:])).flatten()

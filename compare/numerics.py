@@ -1,6 +1,6 @@
-"""Distances and oracles' arithmetic: ULPs, bitwise equality, exact fused multiply-add.
+"""Distances and the oracles' arithmetic: ULPs, bitwise equality, exact fused multiply-add.
 
-Everything here works on tensors of any device, so that a large case is judged where it lives.
+Everything works on tensors of any device, so a large case is judged on its own device.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ def bits(t: Tensor) -> Tensor:
 
 
 def same_bits(a: Tensor, b: Tensor) -> Tensor:
-    """Elementwise bitwise equality; any NaN equals any NaN, −0 differs from 0."""
+    """Elementwise bitwise equality. All NaNs are equal; −0 differs from 0."""
     equal = bits(a) == bits(b)
     return equal | (a.isnan() & b.isnan()) if a.dtype.is_floating_point else equal
 
 
 def digest(t: Tensor) -> str:
-    """A hash of shape and bits: equal for tensors whose elements have equal bits, and for no
-    others."""
+    """A hash of the shape and the bits. Tensors with equal shapes and bits have equal digests; all
+    NaNs are equal."""
     sha256 = hashlib.sha256()
     for _, (part,) in by_rows(t):
         alike = torch.where(part.isnan(), math.nan, part) if t.dtype.is_floating_point else part
@@ -41,22 +41,22 @@ def digest(t: Tensor) -> str:
 
 
 def _rank(t: Tensor) -> Tensor:
-    """Floats mapped to consecutive int64s in their order, −0 and 0 both to 0."""
+    """Floats mapped to consecutive int64s in their order; −0 and 0 both map to 0."""
     raw = bits(t).to(torch.int64)
     low = -(1 << (8 * t.element_size() - 1))
-    # Two's complement of the pattern with the sign bit stripped: negative floats count downwards.
+    # In two's complement the pattern without its sign bit makes negative floats count downwards.
     return torch.where(raw < 0, low - raw, raw)
 
 
 def ulps(a: Tensor, b: Tensor) -> Tensor:
-    """Distance in units in the last place as float64: how many floats lie between, plus one.
+    """The distance in units in the last place, as float64: the floats in between, plus one.
 
-    0 for bitwise equals and for two NaNs, 0.5 for −0 against 0, inf where only one is NaN. For
-    integers the plain difference.
+    0 for equal bits and for two NaNs, 0.5 for −0 against 0, inf if only one is NaN. For integers
+    it is the difference.
     """
     if not a.dtype.is_floating_point:
         return difference(a, b)
-    # Differences of ranks may pass int64 for float64; doubles are close enough to report.
+    # The difference of two ranks may overflow int64; doubles are precise enough to report.
     distance = (_rank(a).double() - _rank(b).double()).abs()
     distance = torch.where((distance == 0) & ~same_bits(a, b), 0.5, distance)
     distance = torch.where(a.isnan() ^ b.isnan(), math.inf, distance)
@@ -85,8 +85,8 @@ CHUNK = 1 << 24  # elements
 
 
 def by_rows(*tensors: Tensor) -> Iterator[tuple[int, tuple[Tensor, ...]]]:
-    """Tensors of one shape, some rows at a time, and where these begin: the float64 intermediates
-    of a huge tensor would not fit into memory."""
+    """Tensors of one shape in slices of rows, and the first row of each slice: the float64
+    intermediates of a huge tensor would not fit into memory."""
     first = tensors[0]
     if first.numel() <= CHUNK or not first.dim():
         yield 0, tensors
@@ -97,15 +97,15 @@ def by_rows(*tensors: Tensor) -> Iterator[tuple[int, tuple[Tensor, ...]]]:
 
 
 def _two_sum(a: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
-    """a + b rounded, and exactly what the rounding lost (Knuth)."""
+    """a + b rounded, and the exact rounding error (Knuth)."""
     total = a + b
     part = total - a
     return total, (a - (total - part)) + (b - part)
 
 
 def _odd_sum(a: Tensor, b: Tensor) -> Tensor:
-    """a + b in float64, rounded to odd: a second rounding, to a type at least two bits narrower or
-    of a sum with it, is then as good as one (Boldo and Melquiond, 2008)."""
+    """a + b in float64, rounded to odd. Rounding that again, to a type at least two bits narrower,
+    equals one rounding of the exact sum (Boldo and Melquiond, 2008)."""
     total, error = _two_sum(a, b)
     inexact = (error != 0) & total.isfinite() & error.isfinite()
     pattern = total.view(torch.int64)
@@ -115,7 +115,7 @@ def _odd_sum(a: Tensor, b: Tensor) -> Tensor:
 
 
 def _fma32(a: Tensor, b: Tensor, c: Tensor) -> Tensor:
-    """fma computed in float64, where the product of two float32 is exact."""
+    """fma computed in float64, where the product of two float32 numbers is exact."""
     return _odd_sum(a.double() * b.double(), c.double()).float()
 
 
@@ -127,8 +127,8 @@ def _split(a: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _fma64(a: Tensor, b: Tensor, c: Tensor) -> Tensor:
-    """The product as an unevaluated sum of two doubles, c added to the low one, rounded to odd on
-    the way; near overflow and underflow, where that is not exact, the C library's fma."""
+    """fma: the product as an unevaluated sum of two doubles, c added to it with rounding to odd.
+    Near overflow and underflow, where that is not exact, the C library's fma."""
     product = a * b
     (a_high, a_low), (b_high, b_low) = _split(a), _split(b)
     lost = ((a_high * b_high - product) + a_high * b_low + a_low * b_high) + a_low * b_low
@@ -145,7 +145,7 @@ def _fma64(a: Tensor, b: Tensor, c: Tensor) -> Tensor:
 
 
 def _libm_fma(a: Tensor, b: Tensor, c: Tensor) -> Tensor:
-    """The C library's fma, element by element: IEEE 754 demands it correctly rounded."""
+    """The C library's fma, element by element; IEEE 754 requires correct rounding."""
     library = ctypes.CDLL(ctypes.util.find_library("m"))
     library.fma.restype = ctypes.c_double
     library.fma.argtypes = [ctypes.c_double] * 3
@@ -156,12 +156,12 @@ def _libm_fma(a: Tensor, b: Tensor, c: Tensor) -> Tensor:
 
 
 def difference(a: Tensor, b: Tensor) -> Tensor:
-    """|a − b| in float64, inf where that is no number; exact where a holds integers, however large,
-    that lie near b."""
+    """|a − b| in float64; inf if that is NaN. For integers it is exact, however large they are, if
+    a and b are close."""
     far = (a.double() - b.double()).abs_().nan_to_num_(math.inf, posinf=math.inf)
     if a.dtype.is_floating_point:
         return far
-    # Doubles are too coarse for large integers. A difference of int64s is right where it is small.
+    # Doubles cannot tell large integers apart. An int64 difference is right if it is small.
     whole = b.to(torch.int64)
     near = (a.to(torch.int64) - whole).double().abs() + (b.double() - whole.double()).abs()
     return torch.where(far < 2.0**53, near, far)

@@ -3,11 +3,11 @@
     >>> import cuda_reference
     >>> cuda_reference.add(x, y, alpha=2, variant="auto")
 
-CUDA tensors run kernels that nvcc builds on first use; CPU tensors run the very same sources,
-compiled by the host's C++ compiler against a header that stands in for the GPU. load and
-load_inline do the same for kernels of one's own, in files and in strings.
+CUDA tensors run kernels that nvcc builds on first use. CPU tensors run the same sources, compiled
+by the host's C++ compiler with a header that emulates the GPU. load and load_inline do the same for
+your own kernels, in files and in strings.
 
-The ops are the files csrc/*.cu, with what host code they need in :mod:`cuda_reference.ops`;
+The ops are the files csrc/*.cu, with their host code in :mod:`cuda_reference.ops`;
 ``__init__.pyi``, which ``make stubs`` writes, lists them for editors and type checkers.
 """
 
@@ -40,8 +40,8 @@ __all__ = [
 
 
 def variants(op: str) -> dict[str, Callable[..., Tensor]]:
-    """The variants of ``op`` beside its default kernel: name → callable with op's signature.
-    "auto", which takes one of them, is none, nor is "cublaslt", which is no kernel of this package.
+    """The variants of ``op`` beside its default kernel: name → callable with op's signature. "auto"
+    is left out, since it selects one of them, and "cublaslt", since it is no kernel of ours.
 
     Raises:
         ValueError: there is no such op.

@@ -1,8 +1,8 @@
 """The activations by name: those of csrc/activations.cuh, and those that users registered.
 
-A registered one is known to no library that is there already. Its text goes into a file of its own
-in the cache, beside a source that includes it and csrc's: another library of the same launchers,
-built at the first call that names the activation.
+A library that is already built knows no registered activation. So its text goes into a header in
+the cache, beside a source that includes the shipped one and this header. That is built as another
+library with the same launchers, at the first call that names the activation.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from cuda_reference import _arguments, _build, _compilers, _storage
 
 
 class Activation(NamedTuple):
-    """A record of csrc/activations.cuh: its number and its struct there, and what that derives
-    from: OfArgument, OfResult, Straight."""
+    """A record of csrc/activations.cuh: its number, its struct, and the struct's base: OfArgument,
+    OfResult or Straight."""
 
     number: int
     record: str
@@ -39,8 +39,8 @@ def _records() -> dict[str, Activation]:
 
 ACTIVATIONS = _records()
 ACTS = tuple(ACTIVATIONS)
-# Those that are made of straight lines, and those whose derivative is read from their result; of
-# none it is read from nothing.
+# STRAIGHT: piecewise linear. BY_RESULT: the derivative is computed from the result; "none" needs
+# neither argument nor result.
 STRAIGHT = tuple(act for act, each in ACTIVATIONS.items() if each.derived == "Straight")
 BY_RESULT = tuple(
     act for act, each in ACTIVATIONS.items() if each.derived != "OfArgument" and act != "none"
@@ -50,13 +50,13 @@ REGISTERED: dict[str, str] = {}
 
 
 def register_activation(name: str, cuda: str) -> None:
-    """Make an activation of your own known wherever ``act=`` is taken: the CUDA twin of what
-    :func:`triton_kernels.register_activation` takes.
+    """Register an activation of your own for every ``act=``: the CUDA twin of
+    :func:`triton_kernels.register_activation`.
 
-    The text defines ``forward`` and ``derivative``, both of the pre-activation, act(x) and act'(x).
-    They are called with float, and with double for float64 tensors, and return the same type. CPU
-    tensors run the same text. It is compiled at the first call that names the activation. To
-    register the same text again is no error: modules may be loaded anew.
+    The text defines ``forward`` and ``derivative``: act(x) and act'(x) of the pre-activation x.
+    Both are called with float, or double for float64 tensors, and return the same type. CPU tensors
+    run the same text. It is compiled at the first call that names the activation. Registering the
+    same text again is allowed, because modules may be reloaded.
 
     Args:
         name: an identifier that no activation has.
@@ -94,7 +94,7 @@ def check(op: str, act: Any) -> None:
 
 
 def number(act: str) -> int:
-    """What an activation is called by in the kernels."""
+    """The kernels' number for an activation; -1 for a registered one."""
     return ACTIVATIONS[act].number if act in ACTIVATIONS else -1
 
 
@@ -108,11 +108,11 @@ def library(stem: str, act: str, target: _compilers.Target) -> Any:
 
 @functools.cache
 def _unit(stem: str, act: str, text: str) -> tuple[Path, str]:
-    """A csrc with one source, and what that is called: csrc's with the activation in it."""
+    """A csrc folder with one source, the shipped one plus the activation, and the source's name."""
     shipped = _compilers.CSRC / f"{stem}.cu"
     name, header = f"{stem}_{act}", f"{act}.cuh"
     source = (
-        # No other .cu is part of what a library is known by.
+        # The key of a library covers no other .cu, so the shipped source is named by its hash.
         f"// sha256 {hashlib.sha256(shipped.read_bytes()).hexdigest()}\n"
         f'#define REGISTERED_ACTIVATION "{header}"\n'
         f'#include "{shipped.name}"\n'

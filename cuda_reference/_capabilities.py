@@ -1,4 +1,4 @@
-"""Which rungs the ops have, and what each takes: for people, and for tools."""
+"""The rungs of the ops and what each takes, for people and for tools."""
 
 from __future__ import annotations
 
@@ -16,14 +16,13 @@ class Rung:
     """One rung of an op.
 
     Attributes:
-        op, name: the op, and its variant's name.
-        dtypes: of its operands and result, all of which have the same; a product's result may have
-            another one.
-        layouts: how its tensors may lie.
-        alignment: what their addresses must have in common.
+        op, name: the op, and the name of the variant.
+        dtypes: of operands and result, which share one; a product's result may have another.
+        layouts: the layouts that it takes.
+        alignment: the alignment that its tensors must share.
         architecture: the GPUs that it runs on.
-        auto: whether variant "auto" takes it, where it fits.
-        score: its speed, as a part of what copying as many bytes reaches; None if nobody knows.
+        auto: whether variant "auto" may take it.
+        score: its speed as a fraction of that of a copy of as many bytes; None: not measured.
         source: where the score comes from.
     """
 
@@ -40,10 +39,10 @@ class Rung:
 
 @dataclass(frozen=True)
 class Capabilities:
-    """What :func:`capabilities` found: prints a line a rung.
+    """The result of :func:`capabilities`; prints one line per rung.
 
     Attributes:
-        rungs: an op's best one last.
+        rungs: per op, the best one last.
     """
 
     rungs: tuple[Rung, ...]
@@ -64,8 +63,8 @@ def _row(rung: Rung) -> tuple[str, ...]:
 
 
 def capabilities(op: str | None = None) -> Capabilities:
-    """The rungs of the ops, or of one op, which may have none; and what each takes. Of a product's
-    variants only "cublaslt" is one.
+    """The rungs of all ops or of one op, and what each takes. Of a product's variants only
+    "cublaslt" is a rung.
 
     Raises:
         ValueError: there is no such op.

@@ -7,8 +7,8 @@ CUDA tensors run compiled. On a machine without a GPU, ``with tk.interpret():`` 
 ``TRITON_INTERPRET=1``) runs the same kernels in Triton's interpreter on CPU tensors.
 
 For whole models: the modules of :mod:`triton_kernels.nn`, :func:`replace_modules`, :func:`fuse`,
-and ``torch.compile(model, backend="triton_kernels")``. On a GPU other than an H200 :func:`tune`
-measures once what these rest on; :func:`capabilities` says what holds.
+and ``torch.compile(model, backend="triton_kernels")``. Their choices rest on measurements of an
+H200; on another GPU call :func:`tune` once. :func:`capabilities` shows the figures in use.
 
 The ops are the files of :mod:`triton_kernels.ops`; ``__init__.pyi``, which ``make stubs`` writes,
 lists them for editors and type checkers.
@@ -51,8 +51,8 @@ __all__ = [
 def variants(op: str) -> dict[str, Callable[..., Tensor]]:
     """The pinned variants of ``op`` beside its default kernel: name → callable with op's signature.
 
-    Each refuses what it is not made for. Variants are named as on the CUDA side; an op without any
-    returns an empty dict.
+    A variant refuses arguments that it does not support. Variants have the same names as on the
+    CUDA side. An op without variants returns an empty dict.
 
     Raises:
         ValueError: there is no such op.

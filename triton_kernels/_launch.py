@@ -1,9 +1,9 @@
 """The launch path: which way a kernel runs, on which device.
 
-CUDA tensors run compiled on their own device; inside :func:`interpret`, or with
-``TRITON_INTERPRET=1`` set before import, kernels run in Triton's interpreter, mended by
-:mod:`triton_kernels.interpreter`, and then CPU tensors are welcome too. Inside
-:func:`triton_kernels.interpreter.cross_compile.compiling` they are compiled only.
+CUDA tensors run compiled on their own device. Inside :func:`interpret`, or with
+``TRITON_INTERPRET=1`` set before import, kernels run in Triton's interpreter, corrected by
+:mod:`triton_kernels.interpreter`; then CPU tensors are accepted, too. Inside
+:func:`triton_kernels.interpreter.cross_compile.compiling` kernels are only compiled.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from torch import Tensor
 from triton_kernels import _known_calls, _modes, _starting
 from triton_kernels._gpu import H200, Gpu, like
 
-# None in a torch without CUDA, where nobody asks.
+# None in a torch without CUDA, where it is never called.
 current_device: Any = getattr(torch._C, "_cuda_getDevice", None)
 current_stream: Any = getattr(torch._C, "_cuda_getCurrentRawStream", None)
 
@@ -31,11 +31,11 @@ current_stream: Any = getattr(torch._C, "_cuda_getCurrentRawStream", None)
 def interpret() -> Iterator[None]:
     """Inside this context every Triton kernel runs in Triton's interpreter, on any machine.
 
-    Works in a process that also runs compiled kernels, for this package's kernels and for any
-    other ``@triton.jit`` kernel, on CPU tensors (CUDA tensors are copied to the host and back).
-    The interpreter is Triton's own, mended where it is silently wrong: bfloat16 arithmetic and
-    rounding, fused multiply-add, ``input_precision``, libdevice, ``device_assert``; an access
-    outside its tensor raises IndexError, a masked-off lane loaded without ``other=`` reads NaN.
+    It works in a process that also runs compiled kernels, for this package's kernels and for any
+    other ``@triton.jit`` kernel, on CPU tensors; CUDA tensors are copied to the host and back.
+    The interpreter is Triton's own, corrected where it is silently wrong: bfloat16 arithmetic and
+    rounding, fused multiply-add, ``input_precision``, libdevice, ``device_assert``. An access
+    outside its tensor raises IndexError. A masked-off lane loaded without ``other=`` reads NaN.
 
     Example:
         >>> with triton_kernels.interpret():
@@ -56,8 +56,8 @@ def interpreted(kernel: Any) -> bool:
 
 
 def check_device(op: str, device: torch.device, kernel: Any) -> None:
-    """Refuse a device that ``kernel`` cannot run on as things stand. On meta nothing is launched:
-    there are shapes only."""
+    """Raise RuntimeError for a device on which ``kernel`` cannot run now. On meta nothing is
+    launched: only shapes are computed."""
     if device.type in ("cuda", "meta") or (device.type == "cpu" and interpreted(kernel)):
         return
     if _modes.compiling():
@@ -78,8 +78,8 @@ _few: contextvars.ContextVar[int | None] = contextvars.ContextVar("multiprocesso
 
 @contextlib.contextmanager
 def multiprocessors(number: int) -> Iterator[None]:
-    """Inside, launches are cut for a GPU of so many multiprocessors, whatever runs them: of few of
-    them each has several tiles of a small problem to do."""
+    """Inside, grids are chosen for a GPU with this number of multiprocessors. With few of them,
+    each program has several tiles even of a small problem."""
     token = _few.set(number)
     try:
         with _known_calls.suspended():
@@ -89,8 +89,8 @@ def multiprocessors(number: int) -> Iterator[None]:
 
 
 def gpu(kernel: Any, device: torch.device) -> Gpu:
-    """The GPU that a launch of ``kernel`` would run on, or is made for. What is interpreted or
-    cross-compiled is cut for as many multiprocessors as an H200 has, whatever runs it."""
+    """The GPU on which ``kernel`` would run, or for which it is compiled. Interpreted and
+    cross-compiled kernels get the number of multiprocessors of an H200."""
     if _modes.compiling():
         from triton_kernels.interpreter import cross_compile
 
@@ -118,7 +118,7 @@ def _properties(device: torch.device) -> Gpu:
 
 
 def bandwidth(device: torch.device) -> float:
-    """Bytes/s of a GPU's memory by what the driver tells; 0 where there is none or it does not."""
+    """A GPU's memory bandwidth in bytes/s as the driver reports it; 0 if it is unknown."""
     if device.type != "cuda" or not torch.cuda.is_available():
         return 0.0
     properties: Any = torch.cuda.get_device_properties(device)
@@ -127,13 +127,13 @@ def bandwidth(device: torch.device) -> float:
 
 
 class Recording:
-    """What one call of an op does.
+    """The launches and memory of one call of an op.
 
     Attributes:
-        launches: each the kernel, the grid, what was compiled, and the arguments with the
+        launches: for each the kernel, the grid, the compiled kernel, and the arguments with the
             constants.
-        workspaces: the memory that it allocates for itself.
-        of_stream: the memory that it shares with other calls on its stream.
+        workspaces: memory that the call allocates for itself.
+        of_stream: memory that it shares with other calls on its stream.
     """
 
     def __init__(self) -> None:
@@ -151,7 +151,7 @@ recorder = _Recorder()
 
 @contextlib.contextmanager
 def recording() -> Iterator[Recording]:
-    """Note what this thread's launches are."""
+    """Record this thread's launches."""
     launched = recorder.now = Recording()
     try:
         yield launched

@@ -1,4 +1,4 @@
-"""register_activation: an activation of a user's, by name, wherever ``act=`` is."""
+"""register_activation: an activation of the user's, for every ``act=``."""
 
 from __future__ import annotations
 
@@ -20,22 +20,21 @@ def register_activation(
     *,
     torch_function: Callable[..., Any] | None = None,
 ) -> None:
-    """Make an activation of your own known wherever ``act=`` is taken.
+    """Register an activation of your own for every ``act=``.
 
-    Its functions are called on blocks of float32, or of float64 for float64 tensors, inside the
-    kernels; so they may compute with the elements of their argument alone, and no load, store or
-    sum is allowed. Programs that torch.export saved name it, and need it registered before a run.
-    To register the same functions again is no error: modules may be loaded anew.
-    ``cuda_reference.register_activation`` takes the twin, in CUDA C++.
+    The kernels call both functions on blocks of float32, or float64 for float64 tensors. A function
+    must be elementwise: no load, no store, no reduction. Programs saved by torch.export hold the
+    name, so register it before you run them. Registering the same functions again is allowed,
+    because modules may be reloaded. ``cuda_reference.register_activation`` takes the CUDA C++ twin.
 
     Args:
         name: an identifier that no activation has.
         forward: ``@triton.jit`` function of x, the pre-activation: act(x).
         derivative: ``@triton.jit`` function of x: act'(x).
-        torch_function: the same in torch, of one tensor, any floating dtype: what ``fuse``, the
-            torch.compile backend and replace_modules take for this activation, and compare's
-            oracle. A function of torch's own, as ``torch.nn.functional.mish``, or one of sums,
-            products, constants and torch functions of one tensor.
+        torch_function: the same function in torch, of one tensor of any floating dtype. ``fuse``,
+            the torch.compile backend and replace_modules recognise the activation by it, and it is
+            compare's oracle. It may be a function of torch, such as ``torch.nn.functional.mish``,
+            or be composed of sums, products, constants and torch functions of one tensor.
 
     Raises:
         TypeError: forward or derivative is no jit function of one argument; ``torch_function``

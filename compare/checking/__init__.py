@@ -1,1 +1,1 @@
-"""Runs, the judge, verdicts."""
+"""Running cases, judging results, verdicts."""

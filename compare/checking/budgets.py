@@ -19,7 +19,7 @@ ON = {"cpu": "the CPU", "cuda": "the GPU"}
 
 
 class LeftOut(NamedTuple):
-    """A case that did not run on a device: what it needs there, and what there was, in bytes."""
+    """A case that did not run on a device; the bytes that it needs there and the bytes free."""
 
     case: Case
     device: str
@@ -29,15 +29,14 @@ class LeftOut(NamedTuple):
 
 @dataclass(frozen=True)
 class Budget:
-    """The bytes that a case may take: on the host, on a GPU."""
+    """The bytes that one case may take on the host and on a GPU."""
 
     host: int
     gpu: int
 
     @classmethod
     def here(cls, gigabytes: float | None, jobs: int) -> Budget:
-        """So many gigabytes on either, or what is free; on the host a part for each of so many
-        processes."""
+        """The given gigabytes on each device, or what is free; on the host divided by ``jobs``."""
         if gigabytes is None:
             return cls(free_on_host() // jobs, free_on_gpu())
         budget = int(gigabytes * 1e9)
@@ -46,7 +45,8 @@ class Budget:
     def fitting(
         self, spec: Spec, case: Case, able: list[Implementation]
     ) -> tuple[list[Implementation], list[LeftOut]]:
-        """The implementations on devices where the case fits; where it does not."""
+        """The implementations on devices where the case fits, and a record per device where it does
+        not."""
         left_out = []
         for device in dict.fromkeys(implementation.device for implementation in able):
             free = self.gpu if device.type == "cuda" else self.host
@@ -57,8 +57,8 @@ class Budget:
 
 
 def free_on_host() -> int:
-    """Bytes that new processes can have without swapping: what Linux estimates, caches that it can
-    drop included; elsewhere free pages."""
+    """Bytes that new processes can have without swapping: Linux's estimate, which includes caches
+    that it can drop; on other systems free pages."""
     try:
         for line in Path("/proc/meminfo").read_text().splitlines():
             if line.startswith("MemAvailable:"):
@@ -69,8 +69,8 @@ def free_on_host() -> int:
 
 
 def free_on_gpu() -> int:
-    """Bytes: what is free, but no more than what this process may have; 0 without a GPU, and where
-    others have so much that this process cannot even ask."""
+    """Free bytes, at most this process's share. 0 without a GPU, and where other processes leave
+    too little memory even to ask."""
     if not torch.cuda.is_available():
         return 0
     try:
@@ -83,7 +83,7 @@ def free_on_gpu() -> int:
 
 
 def summaries(left_out: Sequence[LeftOut]) -> list[str]:
-    """A line a device: "3 cases left out on the GPU: need 26 GB, 11 free"."""
+    """One line per device: "3 cases left out on the GPU: need 26 GB, 11 free"."""
     lines = []
     for device, where in ON.items():
         there = [each for each in left_out if each.device == device]

@@ -1,7 +1,7 @@
-"""The eager rule: beside its bound, a result must not be far less accurate than eager's.
+"""The eager rule: a result must not be much less accurate than eager's.
 
-The bound is that of the unluckiest rounding; a kernel that accumulates worse than it should lies
-within it.
+The bound allows for the worst rounding errors. A kernel that accumulates badly can stay within the
+bound; this rule finds it.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from compare.cases import Case
 from compare.checking.oracles import Oracle
 from compare.specs import Spec
 
-FEWEST = 64  # results from which a mean says something
+FEWEST = 64  # results that a mean needs
 
 
 class LessAccurate(NamedTuple):
-    """The root mean square errors of a result that breaks the rule, and of eager's."""
+    """The root mean square errors of a result that breaks the rule and of eager's result."""
 
     error: float
     eager: float
@@ -33,10 +33,10 @@ class LessAccurate(NamedTuple):
 
 
 def answers_to_eager(spec: Spec, case: Case, side: str, variant: str | None, results: int) -> bool:
-    """Whether the eager rule holds for a run, beside the op's bound: Triton's default kernels and
-    those that it chooses between, on normal values. Exact ops need no such rule; float64 has no
-    wider oracle; plain loops on the CUDA side, the narrower products of other precisions, and
-    kernels from elsewhere answer to the bound alone."""
+    """Whether the eager rule applies to a run. It applies to Triton's default kernels, and to those
+    that the default chooses between, on normal values. It does not apply to exact ops, to float64,
+    which has no wider oracle, to the CUDA side's plain loops, to narrower product precisions, and
+    to kernels from elsewhere."""
     return (
         spec.bounded
         and not spec.own
@@ -50,8 +50,8 @@ def answers_to_eager(spec: Spec, case: Case, side: str, variant: str | None, res
 
 
 def less_accurate(spec: Spec, result: Tensor, oracle: Oracle) -> LessAccurate | None:
-    """Whether the root mean square of the errors is more than twice that of eager's result and the
-    rounding of one result. As a maximum, kernels rightly written would fail by bad luck."""
+    """The two errors if the root mean square error exceeds twice eager's plus the rounding of one
+    result, else None. A maximum would fail correct kernels by chance."""
     ours = eager = size = 0.0
     for part in oracle.parts():
         reference, (args, kwargs) = part.reference, part.arguments
@@ -60,7 +60,7 @@ def less_accurate(spec: Spec, result: Tensor, oracle: Oracle) -> LessAccurate | 
         size += _squares(reference.clone())
     ours, eager, size = (math.sqrt(each / result.numel()) for each in (ours, eager, size))
     rounding = torch.finfo(result.dtype).eps / 2 * size
-    # Where eager itself overflowed, there is nothing to keep to.
+    # Where eager overflowed there is nothing to compare with.
     return LessAccurate(ours, eager) if ours > 2 * eager + rounding else None
 
 

@@ -1,6 +1,6 @@
-"""Proof by trying everything: all 2³² float32 values of a unary op, all 2³² pairs of a 16-bit add.
+"""Proof by exhaustion: all 2³² float32 values of a unary op, all 2³² pairs of a 16-bit add.
 
-The 8- and 16-bit values of unary ops are part of every check; this needs a GPU and --exhaustive.
+Every check runs all 8- and 16-bit values of unary ops. This needs a GPU and --exhaustive.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ CHUNK = 1 << 26
 
 
 def prove(spec: Spec, dtype: str, row: Row, candidates: list[Implementation]) -> None:
-    """Run the GPU implementations of an exact op on every input there is, where those are 2³².
+    """Run the GPU implementations of an exact op on every input, if there are 2³² of them.
 
-    The first wrong input of each implementation joins ``row``'s mismatches. Other options than
-    x and y, such as scale, keep their defaults.
+    The first wrong input of each implementation is added to ``row``'s mismatches. Options other
+    than the tensors, such as scale, keep their defaults.
     """
     outcomes = wrong(spec, dtype, candidates)
     if outcomes is not None:
@@ -34,20 +34,20 @@ def prove(spec: Spec, dtype: str, row: Row, candidates: list[Implementation]) ->
 
 
 def enter(spec: Spec, row: Row, outcomes: list[Outcome]) -> None:
-    """Enter into a row what :func:`wrong` found."""
+    """Add the outcomes of :func:`wrong` to a row."""
     for outcome in outcomes:
         row.add_outcome(outcome)
     row.proved = spec.every or "every pair"
 
 
 def probe(spec: Spec, dtype: str) -> Case:
-    """What stands for all the inputs."""
+    """The case that represents all inputs."""
     return Case(spec.name, dtype, (CHUNK,), options=spec.default_options)
 
 
 def wrong(spec: Spec, dtype: str, candidates: list[Implementation]) -> list[Outcome] | None:
-    """The outcomes of the first wrong input of each implementation that has one; None if there is
-    none to run, or the op does not have just 2³² inputs."""
+    """An outcome for each implementation, with its first wrong input if it has one. None if no
+    implementation can run, or the op does not have exactly 2³² inputs."""
     arity = 1 if spec.unary else 2
     kind, case = cases.DTYPES[dtype], probe(spec, dtype)
     going = [w for w in candidates if w.device.type == "cuda" and applies(w, spec, case)]
@@ -65,7 +65,7 @@ def wrong(spec: Spec, dtype: str, candidates: list[Implementation]) -> list[Outc
             going.remove(implementation)
             deviation, result = outcome.mismatch.deviation, outcome.result
             if deviation is not None and result is not None:
-                # The case of this input alone: that one can be replayed.
+                # A case of this input alone, which can be replayed.
                 pattern = ":".join(numerics.hex_of(t[deviation.index]) for t in operands)
                 single = replace(case, shape=(1,), values=pattern)
                 one = slice(deviation.index[0], deviation.index[0] + 1)
@@ -74,7 +74,7 @@ def wrong(spec: Spec, dtype: str, candidates: list[Implementation]) -> list[Outc
                     spec, single, implementation, arguments, result[one], reference[one]
                 )
             outcomes.append(outcome)
-            if running.gpu_is_lost():  # nobody's inputs are there any more
+            if running.gpu_is_lost():  # the inputs of the other implementations are lost, too
                 return outcomes
     return outcomes
 

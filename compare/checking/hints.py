@@ -1,4 +1,4 @@
-"""What a compiler's error means, in one sentence."""
+"""The meaning of a compiler's error, in one sentence."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _HINTS = {
 
 
 def hint(error: BaseException) -> str:
-    """A sentence on an error that is known to say little by itself; else empty."""
+    """A sentence about a known error whose own text says little, else an empty string."""
     for pattern, sentence in _HINTS.items():
         if match := re.search(pattern, str(error)):
             return sentence.format(*match.groups())

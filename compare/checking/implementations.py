@@ -1,4 +1,4 @@
-"""The ways an op can run here: each side, in each mode this machine offers, in each variant."""
+"""Implementations of an op on this machine: each side, in each available mode, in each variant."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ BUILD_TARGETS: dict[str, _compilers.Target] = {"cuda-host": "host", "cuda-gpu": 
 
 @dataclass(frozen=True)
 class Implementation:
-    """One way to run one op: a mode and, where not the default kernel, a variant."""
+    """One implementation of one op: a mode, and a variant unless it is the default kernel."""
 
     mode: str
     variant: str | None
@@ -54,7 +54,7 @@ class Implementation:
 
 
 def unavailable() -> dict[str, str]:
-    """Why modes cannot run here: mode → reason; the others can."""
+    """Modes that cannot run here: mode → reason."""
     reasons: dict[str, str] = {}
     if not torch.cuda.is_available():
         reasons["triton-compiled"] = "no CUDA device"
@@ -68,7 +68,7 @@ def unavailable() -> dict[str, str]:
 
 
 def implementations(spec: Spec, modes: list[str]) -> list[Implementation]:
-    """Every implementation of an op in the given modes, defaults first."""
+    """All implementations of an op in the given modes, default kernels first."""
     modes = [mode for mode in modes if getattr(spec, MODES[mode][0]) is not None]
     defaults_first = [Implementation(mode, None, spec.function(MODES[mode][0])) for mode in modes]
     for mode in modes:
@@ -86,7 +86,7 @@ def implementations(spec: Spec, modes: list[str]) -> list[Implementation]:
 
 
 def selected(implementation: Implementation, names: list[str]) -> bool:
-    """Whether --impl names it: by side, mode, or mode/variant; no names select everything."""
+    """Whether --impl selects it by side, mode or mode/variant; without names all are selected."""
     own = {implementation.side, implementation.mode, implementation.name}
     if implementation.variant:
         own.add(f"{implementation.side}/{implementation.variant}")
@@ -94,23 +94,23 @@ def selected(implementation: Implementation, names: list[str]) -> bool:
 
 
 def in_quick_level(implementation: Implementation, spec: Spec) -> bool:
-    """Whether the quick level has it: of a CUDA side with rungs it has the plain kernel and the
-    best rung alone."""
+    """Whether the quick level includes it. Of a CUDA side with rungs the quick level runs only the
+    plain kernel and the best rung."""
     rungs = tuple(spec.rungs())
     below = implementation.variant not in (None, *rungs[-1:])
     return not (implementation.side == "cuda" and rungs and below)
 
 
-# The interpreter takes milliseconds a program, and the pinned variants have many small ones.
+# The interpreter takes milliseconds per program, and the pinned variants have many small programs.
 VARIANT_LIMIT = 5000  # elements
-# Beyond this, what a case tells is not worth its time on the CPU; GPUs take every size.
+# A larger case finds too little for its time on the CPU. GPUs take every size.
 CPU_LIMIT = 1 << 20  # bytes
 
 
 def applies(implementation: Implementation, spec: Spec, case: Case) -> bool:
-    """Whether the implementation is made for the case."""
-    # There a stride on the wrong tensor would reach no memory, and end the process; a GPU or the
-    # interpreter tells of it.
+    """Whether the implementation supports the case."""
+    # On the host a wrong stride over distant rows leaves mapped memory and ends the process. A GPU
+    # and the interpreter report it.
     distant = case.lying & set(DISTANT)
     if implementation.mode == "cuda-host" and distant and distant != case.lying:
         return False
@@ -118,11 +118,11 @@ def applies(implementation: Implementation, spec: Spec, case: Case) -> bool:
 
 
 def is_quick(implementation: Implementation, spec: Spec, case: Case) -> bool:
-    """Whether it runs the case in reasonable time; a case that is asked for by name always runs."""
-    if implementation.device.type == "cuda":  # which holds distant tensors in full: one of them
+    """Whether it runs the case in reasonable time. A case requested by name always runs."""
+    if implementation.device.type == "cuda":  # allocates distant tensors in full: at most one
         distant = case.lying & set(DISTANT)
         return not distant or (distant != case.lying and case.torch_dtype.itemsize <= 2)
-    if "multiprocessors" in case.options:  # made for the interpreter, of the size that it takes
+    if "multiprocessors" in case.options:  # sized for the interpreter
         return True
     if implementation.side == "triton" and implementation.variant and case.numel > VARIANT_LIMIT:
         return False

@@ -1,9 +1,9 @@
-"""The judge: which elements of a result are right. One rule for every door of compare.
+"""The judge decides which elements of a result are right, by one rule everywhere in compare.
 
-Where the oracle is NaN the result is NaN; where it is infinite, that infinity. Where it is finite
-the error is finite and within a bound that is itself finite; an infinite result passes only where
-the oracle's own value, before it is rounded, lies past the largest number of the result's dtype.
-Exact results have the oracle's bits, and integers are exact.
+Where the oracle is NaN the result must be NaN; where it is infinite, the same infinity. Where it is
+finite, the error must be within a finite bound. An infinite result then passes only if the oracle's
+value before rounding exceeds the largest number of the result's dtype. Exact results have the
+oracle's bits, and integers are exact.
 """
 
 from __future__ import annotations
@@ -19,15 +19,15 @@ from torch import Tensor
 
 from compare import numerics
 
-# The largest right error of each element, of the oracle's result and a call's arguments.
+# From the oracle's result and the call's arguments: the largest right error of each element.
 Tolerance = Callable[..., Tensor | float]
 
 
 class Comparison(NamedTuple):
-    """A result against the oracle's, element by element.
+    """A result compared with the oracle's, element by element.
 
-    ``score`` is what reports show: ULPs, or the fraction of the bound. The error of an infinity
-    that is right is 0.
+    ``score`` is the number in reports: ULPs, or the fraction of the bound. A right infinity has
+    error 0.
     """
 
     right: Tensor
@@ -37,24 +37,24 @@ class Comparison(NamedTuple):
 
 
 def by_bits(result: Tensor, reference: Tensor, *, zeros_alike: bool = False) -> Comparison:
-    """The oracle's bits, rounded once to the result's dtype; any NaN is any other.
+    """Right is: the oracle's bits, rounded once to the result's dtype. All NaNs are equal.
 
-    ``zeros_alike``: −0 passes for 0. The error is in ULPs.
+    ``zeros_alike``: −0 and 0 are equal, too. The error is in ULPs.
     """
     rounded = reference.to(result.dtype)
     right = numerics.same_bits(result, rounded)
     if zeros_alike:
         right |= (result == 0) & (rounded == 0)
-    # One number for all elements: eight bytes for each would be the most that a check needs.
+    # Expanded from one number: eight bytes per element would dominate the memory of a check.
     zero = torch.zeros((), device=right.device, dtype=torch.float64).expand(right.shape)
-    if bool(right.all()):  # nearly always, and then this is much cheaper
+    if bool(right.all()):  # nearly always, and much cheaper
         return Comparison(right, zero, zero, zero)
     error = torch.where(right, 0.0, numerics.ulps(result, rounded))
     return Comparison(right, error, zero, error)
 
 
 def by_ulps(result: Tensor, reference: Tensor, max_ulps: float) -> Comparison:
-    """At most ``max_ulps`` from the oracle's value rounded to the result's dtype.
+    """Right is: at most ``max_ulps`` from the oracle's value rounded to the result's dtype.
 
     Raises:
         ValueError: ``max_ulps`` is negative, infinite or NaN.
@@ -68,8 +68,8 @@ def by_ulps(result: Tensor, reference: Tensor, max_ulps: float) -> Comparison:
     rounded = reference.to(result.dtype)
     error = numerics.ulps(result, rounded)
     finite, wide = reference.isfinite(), result.double()
-    # A finite value that rounds to an infinity is no neighbour of the largest number, but as far
-    # from it as it is.
+    # A finite value that rounds to infinity is not one ulp from the largest number: its distance is
+    # the true difference.
     saturated = finite & wide.isfinite() & ~rounded.double().isfinite()
     if bool(saturated.any()):
         spacing = numerics.ulp_of(torch.finfo(result.dtype).max, result.dtype)
@@ -81,7 +81,7 @@ def by_ulps(result: Tensor, reference: Tensor, max_ulps: float) -> Comparison:
 
 
 def by_bound(result: Tensor, reference: Tensor, bound: Tensor) -> Comparison:
-    """|result − reference| ≤ bound, in float64; integers' differences are exact.
+    """Right is: |result − reference| ≤ bound, in float64; differences of integers are exact.
 
     Raises:
         ValueError: the bound is infinite, NaN or negative where the oracle is finite.
@@ -91,7 +91,7 @@ def by_bound(result: Tensor, reference: Tensor, bound: Tensor) -> Comparison:
     error = numerics.difference(result, reference)
     alike = (error == 0) | (result.isnan() & reference.isnan())
     infinite = result.is_floating_point() & error.isinf() & ~result.isnan()
-    if bool(infinite.any()):  # rare, and the rest needs memory
+    if bool(infinite.any()):  # rare, and the code below needs memory
         largest = torch.finfo(result.dtype).max
         end = largest + numerics.ulp_of(largest, result.dtype) / 2
         wide = result.double()
@@ -103,24 +103,24 @@ def by_bound(result: Tensor, reference: Tensor, bound: Tensor) -> Comparison:
 
 
 def _with_arithmetic(reference: Tensor) -> Tensor:
-    """The same values in a dtype that torch computes with, as it does not with float8."""
+    """The same values in a dtype with arithmetic in torch; float8 has none."""
     narrow = reference.is_floating_point() and reference.element_size() == 1
     return reference.double() if narrow else reference
 
 
 def _past(reference: Tensor, dtype: torch.dtype) -> Tensor:
-    """Where the oracle's value lies past the largest number of a dtype."""
+    """Where the oracle's value exceeds the largest number of a dtype."""
     return reference.double().abs() > torch.finfo(dtype).max
 
 
 def check_max_ulps(max_ulps: float) -> None:
-    """Refuse a tolerance that lets everything pass, or nothing."""
+    """Refuse a tolerance that accepts everything or nothing."""
     if not (math.isfinite(max_ulps) and max_ulps >= 0):
         raise ValueError(f"max_ulps must be a finite number and not negative, but is {max_ulps}")
 
 
 def check_bound(bound: Tensor, reference: Tensor) -> None:
-    """Refuse a bound that proves nothing: where the oracle is finite it must be so, too."""
+    """Refuse a bound that proves nothing: it must be finite wherever the oracle is finite."""
     reference = _with_arithmetic(reference)
     useless = reference.isfinite() & ~(bound.isfinite() & (bound >= 0))
     if bool(useless.any()):
@@ -133,7 +133,7 @@ def check_bound(bound: Tensor, reference: Tensor) -> None:
 
 @dataclass
 class Deviation:
-    """How a result differs from what is right: how often, and the worst element."""
+    """How a result differs from the oracle's: the number of wrong elements, and the worst one."""
 
     wrong: int
     total: int
@@ -146,7 +146,7 @@ class Deviation:
 
     @property
     def rank(self) -> tuple[float, float]:
-        """What is worse: the larger error for its bound, or of two without, the larger error."""
+        """Sort key: the error relative to its bound, or without a bound the error."""
         error = math.inf if math.isnan(self.error) else self.error
         return error / self.bound if self.bound else math.inf, error
 
@@ -159,7 +159,7 @@ class Deviation:
 
 
 def worst(parts: Sequence[Deviation], total: int) -> Deviation:
-    """One deviation of those of a result's parts."""
+    """The deviation of a whole result, from those of its parts."""
     deviation = max(parts, key=lambda part: part.rank)
     return dataclasses.replace(deviation, wrong=sum(each.wrong for each in parts), total=total)
 
@@ -167,11 +167,11 @@ def worst(parts: Sequence[Deviation], total: int) -> Deviation:
 def deviation(
     result: Tensor, reference: Tensor, right: Tensor, error: Tensor, bound: Tensor
 ) -> Deviation:
-    """Count the wrong elements and describe the worst: the largest error for its bound."""
+    """Count the wrong elements and describe the worst: the largest error relative to its bound."""
     excess = numerics.fraction(error, bound).nan_to_num(math.inf, posinf=math.inf)
     excess = torch.where(right, -1.0, excess)
     infinite = excess.isinf()
-    if bool(infinite.any()):  # as all of an exact result's are: there the plain error decides
+    if bool(infinite.any()):  # the bound is 0, as for exact results: the error itself decides
         excess = torch.where(infinite, error.nan_to_num(math.inf, posinf=math.inf), -1.0)
     flat = int(excess.flatten().argmax())
     index = tuple(int(i) for i in torch.unravel_index(torch.tensor(flat), result.shape))

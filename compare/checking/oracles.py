@@ -1,7 +1,7 @@
-"""The oracle's results of a call, as the judge asks for them: of a huge call some at a time.
+"""The oracle's results of a call, for the judge. Results of a huge call come in slices.
 
-The float64 results of 2³¹ elements, and what it takes to compute and to compare them, would fill
-every GPU. So neither they nor a bound are ever there as a whole.
+The float64 results of 2³¹ elements, and the intermediates for computing and comparing them, would
+fill any GPU. So neither the results nor a bound exist as a whole.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from compare.specs import Spec
 
 
 class Part(NamedTuple):
-    """Some of a call's results: a slice along one dimension.
+    """A slice of a call's results along one dimension.
 
     Attributes:
-        arguments: of the call that gives these results alone.
-        reference: the oracle's.
-        along, start: the dimension, if the results are cut, and where the slice begins.
+        arguments: of the call that computes only this slice.
+        reference: the oracle's results.
+        along, start: the dimension, or None for all results, and where the slice begins.
     """
 
     arguments: Arguments
@@ -32,25 +32,25 @@ class Part(NamedTuple):
     start: int = 0
 
     def of(self, result: Tensor) -> Tensor:
-        """That slice of a result."""
+        """The same slice of a result."""
         if self.along is None:
             return result
         return result.narrow(self.along, self.start, self.reference.shape[self.along])
 
     def place(self, inside: tuple[int, ...]) -> tuple[int, ...]:
-        """Where an element of the slice stands in the whole."""
+        """The index in the whole result of an element of the slice."""
         return tuple(i + self.start * (d == self.along) for d, i in enumerate(inside))
 
 
 class OracleError(RuntimeError):
-    """A spec's oracle has no result of a case: nothing can be checked by it."""
+    """A spec's oracle failed on a case, so nothing can be checked with it."""
 
 
 def results(spec: Spec, arguments: Arguments) -> Tensor:
-    """The oracle's results, all at once.
+    """All of the oracle's results.
 
     Raises:
-        OracleError: that of a spec from elsewhere raises, or gives no tensor.
+        OracleError: the oracle of a spec from elsewhere raises, or returns no tensor.
     """
     args, kwargs = arguments
     try:
@@ -67,10 +67,10 @@ def results(spec: Spec, arguments: Arguments) -> Tensor:
 
 
 def check_precision(spec: Spec, case: Case, dtype: torch.dtype) -> None:
-    """Refuse an oracle of a dtype in which what is right cannot be told.
+    """Refuse an oracle whose dtype is too narrow to judge the results.
 
     Raises:
-        OracleError: that of a spec from elsewhere is less precise than results are.
+        OracleError: a spec's own oracle is less precise than the results are.
     """
     of_results = spec.out_dtype(case) if spec.own and spec.bounded else dtype
     if not (of_results.is_floating_point and dtype.is_floating_point):
@@ -82,14 +82,14 @@ def check_precision(spec: Spec, case: Case, dtype: torch.dtype) -> None:
 
 
 class Oracle:
-    """The oracle's results of a call; those that are few are computed once.
+    """The oracle's results of a call. Results that are not sliced are computed once.
 
     Args:
         spec, arguments: the op and the call.
-        whole: the results, where they are there.
+        whole: the results, if they are already computed.
 
     Attributes:
-        like: of the results' shape, dtype and device, maybe all one element.
+        like: a tensor of the results' shape, dtype and device; its values may be arbitrary.
     """
 
     def __init__(self, spec: Spec, arguments: Arguments, whole: Tensor | None = None) -> None:
@@ -105,11 +105,11 @@ class Oracle:
 
     @classmethod
     def of(cls, spec: Spec, arguments: Arguments, reference: Tensor | Oracle) -> Oracle:
-        """Of results that are there, or one as it is."""
+        """An oracle for computed results; an Oracle is returned as it is."""
         return reference if isinstance(reference, Oracle) else cls(spec, arguments, reference)
 
     def parts(self) -> Iterator[Part]:
-        """Every result of the call, once."""
+        """All results of the call, each once."""
         if self._slices is None:
             assert self._whole is not None
             yield Part(self._arguments, self._whole)

@@ -1,4 +1,4 @@
-"""What a check looks like: progress while it runs, the table, the mismatches, the last line."""
+"""The output of a check: progress bar, table, mismatches, last line."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ Work = list[tuple[Spec, str, list[Case]]]
 
 @dataclass
 class Report:
-    """Everything a check found."""
+    """The result of a check."""
 
     rows: list[Row]
     reasons: dict[str, str]
@@ -59,7 +59,7 @@ class Report:
 
     @property
     def left_out(self) -> int:
-        """How many cases did not run everywhere, or whose implementations were given up."""
+        """The number of cases that did not run on every implementation."""
         return sum(len(row.left_out) + len(row.too_large) for row in self.rows)
 
     def to_dict(self) -> dict[str, Any]:
@@ -75,7 +75,7 @@ class Report:
 
 
 def date() -> str:
-    """When this is asked, for reports."""
+    """The current time, for reports."""
     return datetime.now(UTC).isoformat(timespec="seconds")
 
 
@@ -107,12 +107,12 @@ def run(
 ) -> Report:
     """Build what is needed, run the cases with a progress bar, print the findings.
 
-    ``limit`` leaves out what would take an implementation unreasonably long, ``budget`` what needs
-    more memory. ``console`` is standard output, if nothing else is said.
+    ``limit`` leaves out cases that are too slow for an implementation, ``budget`` those that need
+    too much memory. ``console`` is standard output by default.
     """
     quiet = console is not None
     console = console or Console()
-    if not console.is_terminal and not quiet:  # a log file has room; rich would assume 80 columns
+    if not console.is_terminal and not quiet:  # a log file is wider than rich's default of 80
         console = Console(width=120)
     start = time.perf_counter()
     rows = [Row(spec.name, dtype, spec.in_ulps, spec.max_ulps or 0.0) for spec, dtype, _ in work]
@@ -141,7 +141,7 @@ def run(
             progress.update(task, description=f"{spec.name} {dtype}")
             for result in itertools.islice(results, len(chosen)):
                 row.add(result)
-                # Only the spec's own cases prove it: one asked for may be a part of the inputs.
+                # A case given by the user may cover fewer inputs, so it proves nothing.
                 if limit and result.outcomes and result.case.values == "every":
                     row.proved = spec.every
                 progress.advance(task)
@@ -152,7 +152,7 @@ def run(
                 row.seconds += time.perf_counter() - began
             row.left_out += runner.left_out(row)
             if not console.is_terminal and not quiet:
-                # No bar there: a line a row instead, as sign of life.
+                # Without a bar, one line per row shows that the check is alive.
                 said = f"{row.cases} cases, {row.seconds:.1f} s, {'pass' if row.passed else 'FAIL'}"
                 print(f"{spec.name} {dtype}: {said}", file=sys.stderr)
         shown = [
@@ -178,8 +178,8 @@ def run(
 
 @contextlib.contextmanager
 def _one_thread() -> Iterator[None]:
-    """torch on one CPU thread: the cases are small, and waking a second thread for each costs more
-    than it brings, several times more on a busy machine."""
+    """Run torch on one CPU thread. The cases are small: waking a second thread costs more than it
+    gains, several times more on a busy machine."""
     before = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
@@ -189,7 +189,7 @@ def _one_thread() -> Iterator[None]:
 
 
 def _build_all(work: Work, candidates: dict[str, list[Implementation]], progress: Progress) -> None:
-    """Build the CUDA sources up front, all at once, so that no case waits for the compiler."""
+    """Build the CUDA sources first, all at once, so that no case waits for the compiler."""
     stems = list(dict.fromkeys(spec.stem for spec, *_ in work if not spec.own))
     modes = {implementation.mode for group in candidates.values() for implementation in group}
     for mode, target in BUILD_TARGETS.items():

@@ -1,4 +1,4 @@
-"""A progress bar for what may take longer than a moment."""
+"""A progress bar for work that may take long."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ PATIENCE = 1.0  # seconds before it shows
 
 
 class Bar:
-    """A progress bar on stderr for what takes longer than PATIENCE; inside another one, nothing."""
+    """A progress bar on stderr that appears after PATIENCE. A bar inside another one is hidden."""
 
     _outer: ClassVar[Bar | None] = None
 
@@ -33,12 +33,12 @@ class Bar:
         self.timer.daemon = True
 
     def update(self, done: int, total: int) -> None:
-        """So many are done."""
+        """Show the number of units done."""
         text = f"{done} of {total} {self._unit}"
         self.progress.update(self._task, completed=done, total=total, done=text)
 
     def describe(self, what: str) -> None:
-        """What is being done now."""
+        """Show what is being done now."""
         self.progress.update(self._task, description=what)
 
     def __enter__(self) -> Bar:

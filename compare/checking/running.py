@@ -1,4 +1,4 @@
-"""One run of an implementation on a case: into guarded, poisoned memory, then judged."""
+"""One run of an implementation on a case: its output is guarded and poisoned, then judged."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ NO_LAUNCH = "the Triton side launched no kernel, so none of Triton's was checked
 
 @dataclass
 class Mismatch:
-    """A wrong result, or what went wrong before there was one."""
+    """A wrong result, or a failure before there was a result."""
 
     case: Case
     implementation: str
@@ -46,7 +46,7 @@ class Mismatch:
 
     @property
     def debug(self) -> str:
-        """The command that looks into it."""
+        """The command that debugs it."""
         return self.case.command(self.implementation, "debug")
 
     def __str__(self) -> str:
@@ -62,14 +62,13 @@ class Mismatch:
 
 @dataclass
 class Outcome:
-    """What one implementation did with one case.
+    """The outcome of one implementation on one case.
 
     Attributes:
         worst: ULPs, or the fraction of the bound.
-        errors: every element's, as :mod:`compare.checking.histograms` counts them: measure →
-            histogram.
-        bits: where bits decide, "right" or a digest of the result: equal where results are.
-        launches: of an interpreted function from elsewhere, how many kernels it launched.
+        errors: measure → histogram of all elements (:mod:`compare.checking.histograms`).
+        bits: where bits decide: "right" or a digest of the result; equal for equal results.
+        launches: the number of kernel launches of an interpreted function from elsewhere.
     """
 
     implementation: Implementation
@@ -82,10 +81,10 @@ class Outcome:
 
 
 def memory_asked(error: BaseException) -> str | None:
-    """What an allocation asked for that failed for want of memory; None for any other error."""
+    """The size that a failed allocation asked for, in words; None for any other error."""
     text = str(error)
     asked = re.search(r"[Tt]ried to allocate ([\d.]+ [A-Za-z]+)", text)
-    # The driver's words, where not even a context finds room.
+    # The driver's text if there is no memory even for a context.
     of_driver = re.match(r"(CUDA error: )?out of memory( \(\d+\))?$", text, re.M)
     if isinstance(error, (torch.OutOfMemoryError, MemoryError)) or (
         asked and "DefaultCPUAllocator" in text
@@ -95,7 +94,7 @@ def memory_asked(error: BaseException) -> str | None:
 
 
 def gpu_is_lost() -> bool:
-    """Whether a kernel has broken the CUDA context of this process, which nothing mends."""
+    """Whether a kernel has broken this process's CUDA context, which cannot be repaired."""
     if not torch.cuda.is_initialized():
         return False
     try:
@@ -113,9 +112,9 @@ def run(
     reference: Tensor | Oracle,
     out_layout: Tensor | None = None,
 ) -> Outcome:
-    """One implementation on one case: guarded, poisoned output; compared element by element.
+    """Run an implementation on a case with guarded, poisoned output, and compare each element.
 
-    ``out_layout`` is a tensor that lies as the output shall, where the case's layout does not say.
+    ``out_layout`` is a tensor whose strides the output shall have, instead of the case's layout.
     """
     oracle = Oracle.of(spec, arguments, reference)
     check_precision(spec, case, oracle.like.dtype)
@@ -127,7 +126,7 @@ def run(
     except (Exception, SystemExit) as error:
         if memory_asked(error) is not None:
             raise
-        # Whatever else a kernel under test throws is a finding.
+        # Any other error of a kernel under test is a mismatch.
         return Outcome(
             implementation, math.inf, None, Mismatch(case, implementation.name, brief(error))
         )
@@ -140,7 +139,7 @@ def run(
     for memory, copy in before:
         if not torch.equal(memory, copy):
             problem = "wrote to its inputs"
-            memory.copy_(copy)  # for those that run after it
+            memory.copy_(copy)  # restore the inputs for the next implementation
     if outcome.mismatch is None and problem:
         outcome.mismatch = Mismatch(case, implementation.name, problem)
         outcome.worst = math.inf
@@ -148,7 +147,7 @@ def run(
 
 
 def _memories(arguments: Arguments) -> list[tuple[Tensor, Tensor]]:
-    """The memory of the inputs as bytes, gaps included, and copies of it."""
+    """The inputs' memory as bytes, gaps included, and copies of it."""
     tensors = [t.untyped_storage() for t in cases.tensors_of(arguments)]
     storages = {storage.data_ptr(): storage for storage in tensors}
     small = [storage for storage in storages.values() if storage.nbytes() <= cases.WATCHED]
@@ -165,9 +164,9 @@ def call(
     out_layout: Tensor | None = None,
     guards: list[Guarded] | None = None,
 ) -> tuple[Tensor, list[Guarded]]:
-    """The function's result on a case, in the poisoned output that the case's layout asks for, or
-    in allocations of its own; and the guards around what was there to be written, which are
-    appended to ``guards`` before the function sees them. Of ``reference`` the values do not matter.
+    """The function's result on a case, and the guards around the memory that it may write. The
+    output is poisoned; its layout is the case's, unless the function allocates it. Guards are
+    appended to ``guards`` before the call. Only the shape and dtype of ``reference`` matter.
     """
     args, kwargs = arguments
     function = _in_block_order(case, spec.called(case, function))
@@ -189,8 +188,8 @@ def call(
 
 
 def _in_block_order(case: Case, function: Callable[..., Tensor]) -> Callable[..., Tensor]:
-    """The function, during which the host target runs the blocks of every second case backwards: no
-    result may depend on their order. What the environment says goes first."""
+    """The function, with the host target's blocks in reverse order for every second case, since no
+    result may depend on their order. The environment variable takes precedence."""
     setting = "CROSSCHECK_BLOCK_ORDER"
     if setting in os.environ or zlib.crc32(str(case).encode()) % 2:
         return function
@@ -206,7 +205,8 @@ def _in_block_order(case: Case, function: Callable[..., Tensor]) -> Callable[...
 
 
 def brief(error: BaseException) -> str:
-    """An error's text; of a long one, such as a compiler's with the kernel's source, both ends."""
+    """An error's text. Of a long one, such as a compiler's with the kernel's source, only the first
+    and the last lines."""
     lines = [line for line in f"{type(error).__name__}: {error}".splitlines() if line.strip()]
     return "\n".join(lines if len(lines) <= 6 else [lines[0], "  …", *lines[-3:]])
 
@@ -225,9 +225,9 @@ _OURS = ("compare", "cuda_reference", "torch", "triton", "triton_kernels")
 
 
 class WithoutGpu(TorchFunctionMode):
-    """Inside, where there is no GPU, what is asked for on one is on another device: functions that
-    launch kernels often say ``device="cuda"`` of their results. Tensors there say that they are
-    on a GPU, but for torch and these packages: some functions assert it, or leave others to torch.
+    """On a machine without a GPU, allocations that ask for one go to another device: functions that
+    launch kernels often pass ``device="cuda"``. Tensors then report is_cuda, because some functions
+    assert it; torch and these packages still see the truth.
     """
 
     def __init__(self, device: torch.device = CPU) -> None:
@@ -251,7 +251,7 @@ class WithoutGpu(TorchFunctionMode):
         return func(*args, **kwargs)
 
     def _there(self, device: Any) -> Any:
-        """Where memory of a GPU is, which may be a number; anything else as it is."""
+        """The replacement for a GPU, which may be given as a number; other devices unchanged."""
         if isinstance(device, str):
             on_gpu = device.partition(":")[0] == "cuda"
         elif isinstance(device, torch.device):
@@ -262,7 +262,7 @@ class WithoutGpu(TorchFunctionMode):
 
 
 def _asked_by() -> str:
-    """The module that called a function of torch's which came to one of these modes."""
+    """The module that called the torch function at hand."""
     frame: FrameType | None = sys._getframe(1)
     while frame is not None and frame.f_code.co_filename == __file__:
         frame = frame.f_back
@@ -270,8 +270,8 @@ def _asked_by() -> str:
 
 
 class GuardedAllocations(WithoutGpu):
-    """Inside, torch.empty and its kin return guarded poison: an element that nobody writes shows,
-    and so does a write beside them."""
+    """torch.empty and its kin return guarded poison, which reveals elements that nobody writes and
+    writes beside the tensor."""
 
     def __init__(self, guards: list[Guarded]) -> None:
         super().__init__()
@@ -292,7 +292,7 @@ class GuardedAllocations(WithoutGpu):
 
 
 def misfit(spec: Spec, case: Case, result: Any, like: Tensor) -> str:
-    """Why what a function returned cannot be compared with the oracle's result, or ""."""
+    """Why a returned value cannot be compared with the oracle's result, or ""."""
     if not isinstance(result, Tensor):
         return f"returned {type(result).__name__}, expected one tensor"
     dtype = _result_dtype(spec, case, like)
@@ -314,7 +314,7 @@ def judge(
     result: Tensor,
     reference: Tensor | Oracle,
 ) -> Outcome:
-    """Compare a result with the oracle's, by bits or by the op's bound."""
+    """Compare a result with the oracle's, by bits or with the op's bound."""
     oracle = Oracle.of(spec, arguments, reference)
     like = oracle.like
     if text := misfit(spec, case, result, like):
@@ -329,7 +329,7 @@ def judge(
                 spec, case, implementation.name, part.arguments, own, expected
             )
             worst = max(worst, float(score.max()) if score.numel() else 0.0)
-            if exact and spec.max_ulps:  # right ones are off, too
+            if exact and spec.max_ulps:  # right elements have errors, too
                 counts = {"exact_ulp": histograms.counted(error)}
             elif exact:
                 counts = histograms.of_exact(right, error)
@@ -370,7 +370,7 @@ def compare(
     result: Tensor,
     reference: Tensor,
 ) -> Comparison:
-    """Judge every element, by bits or by the op's bound for that implementation."""
+    """Judge every element, by bits or with the op's bound for that implementation."""
     limits = bounds(spec, case, implementation, arguments, result, reference)
     return by_rule(spec, result, reference, limits)
 
@@ -383,11 +383,11 @@ def bounds(
     result: Tensor,
     reference: Tensor,
 ) -> Tensor | None:
-    """The op's bound of every element for that implementation; None where bits decide.
+    """The op's bound of every element for that implementation; None if bits decide.
 
     Raises:
-        ValueError: the bound is infinite, NaN or negative where the oracle is finite; that of a
-            spec from elsewhere raises, or is of another shape.
+        ValueError: the bound is infinite, NaN or negative where the oracle is finite; the bound of
+            a spec from elsewhere raises, or has another shape.
     """
     if spec.in_ulps or spec.exact(case):
         return None
@@ -412,10 +412,10 @@ def _expands(shape: tuple[int, ...], to: tuple[int, ...]) -> bool:
 def by_rule(
     spec: Spec, result: Tensor, reference: Tensor, bound: Tensor | None = None
 ) -> Comparison:
-    """The outcome by bits, or within the given bound or the spec's ULPs."""
+    """Compare by bits, with the given bound, or with the spec's ULPs."""
     if bound is not None:
         return judging.by_bound(result, reference, bound)
     if spec.max_ulps is not None:
         return judging.by_ulps(result, reference, spec.max_ulps)
-    # The sign of a zero that is a sum depends on the order of the sums.
+    # The sign of a zero sum depends on the order of additions.
     return judging.by_bits(result, reference, zeros_alike=spec.bounded)

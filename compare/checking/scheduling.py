@@ -1,7 +1,7 @@
-"""Who runs the cases of a check: this process, or workers, which a kernel may crash or hang.
+"""Where the cases of a check run: in this process, or in workers, which survive crashes and hangs.
 
-Results are the same and come in the same order. Workers run what runs on the host; what runs on a
-GPU, one more worker, so that a broken CUDA context ends with its process.
+Results and their order are the same. One worker runs all cases on the GPU, so that a broken CUDA
+context ends with its process; the others run on the host.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ from compare.checking.workers import Ended, Worker, Workers
 from compare.ops import spec_of
 from compare.specs import Spec
 
-MOST_ENDS = 3  # of processes, by one implementation of an op: each takes seconds, or the time limit
+MOST_ENDS = 3  # processes that an implementation may end; each costs seconds, or the time limit
 
 Program = tuple[int, ...]
 
 
 class Run(NamedTuple):
-    """A case, and what runs it."""
+    """A case, and the implementations that run it."""
 
     spec: Spec
     case: Case
@@ -37,7 +37,7 @@ class Run(NamedTuple):
 
 
 class InProcess:
-    """Everything in this process, where a debugger can follow."""
+    """Run everything in this process, where a debugger can follow."""
 
     def __enter__(self) -> InProcess:
         return self
@@ -46,16 +46,16 @@ class InProcess:
         pass
 
     def results(self, runs: Iterable[Run]) -> Iterator[CaseResult]:
-        """What the implementations do with each case, in order."""
+        """The results of each case, in order."""
         return (verdicts.check_case(*run) for run in runs)
 
     def prove(self, spec: Spec, dtype: str, row: Row, candidates: list[Implementation]) -> None:
-        """Every input there is, on a GPU: :func:`compare.checking.exhaustive.prove`."""
+        """Every input, on a GPU: :func:`compare.checking.exhaustive.prove`."""
         if not running.gpu_is_lost():
             exhaustive.prove(spec, dtype, row, candidates)
 
     def left_out(self, row: Row) -> list[str]:
-        """What did not run, for other reasons than memory."""
+        """What did not run, for reasons other than memory."""
         return []
 
     def writers(self, wrong: list[tuple[Spec, Mismatch]]) -> Iterator[Program | None]:
@@ -64,15 +64,15 @@ class InProcess:
 
 
 class InWorkers(InProcess):
-    """Cases in so many workers at a time, each at most ``timeout`` seconds. Specs are those of
-    compare.ops."""
+    """Run cases in ``jobs`` workers, each case at most ``timeout`` seconds. All specs must be found
+    by name in compare.ops."""
 
     def __init__(self, jobs: int, timeout: float | None) -> None:
         self._hosts = Workers(jobs)
         self._gpu, self._gpu_free = Worker(), threading.Lock()
         self._timeout = timeout
         self._ends: Counter[tuple[str, str]] = Counter()  # op and implementation → processes
-        self._left_out: Counter[tuple[str, str, str]] = Counter()  # the same with dtype → cases
+        self._left_out: Counter[tuple[str, str, str]] = Counter()  # op, dtype, implementation
 
     def __exit__(self, *_: Any) -> None:
         self._gpu.close()
@@ -96,7 +96,7 @@ class InWorkers(InProcess):
         return self._ends[case.op, implementation.name] >= MOST_ENDS
 
     def _counted(self, tried: _Tried) -> CaseResult:
-        """The result, without what ran after what came before it in order has given up on it."""
+        """The result without implementations that earlier cases gave up, in whatever order."""
         case, kept = tried.case, []
         for implementation in tried.able:
             if self._gives_up(case, implementation):
@@ -135,11 +135,11 @@ class InWorkers(InProcess):
 
 
 class _Tried:
-    """What comes of a run, in as many processes as it takes.
+    """A run that may need several processes.
 
     Attributes:
         outcomes: by implementation.
-        ended: the implementations that ended a process, or broke a GPU's.
+        ended: the implementations that ended a process, or broke the CUDA context.
     """
 
     def __init__(self, spec: Spec, case: Case, able: list[Implementation]) -> None:
@@ -150,15 +150,15 @@ class _Tried:
         self.seconds = 0.0
 
     def run(self, worker: Worker, able: list[Implementation], timeout: float | None) -> None:
-        """Run the case on these implementations, which are of one device. One that ends the process
-        fails, and the others run in the next one."""
+        """Run the case on these implementations, all of one device. An implementation that ends the
+        process fails; the rest run in a new process."""
         rest = {implementation.name: implementation for implementation in able}
         suspicion: Ended | None = None
         while rest:
             told = worker.call(run_case, self.case, list(rest), timeout=timeout)
             if isinstance(told, Ended):
                 if not (told.fresh or told.late or suspicion):
-                    suspicion = told  # of what ran there before: once more, in a process of its own
+                    suspicion = told  # an earlier case may be to blame: retry in a fresh process
                     continue
                 suspicion = None
                 for name in [told.doing] if told.doing in rest else list(rest):
@@ -198,8 +198,8 @@ def _ended(case: Case, implementation: Implementation, how: str) -> Outcome:
 
 
 class Told(NamedTuple):
-    """What a worker answers. Functions do not travel, so outcomes come by implementations' names;
-    results would take long."""
+    """A worker's answer: outcomes by implementations' names, since functions cannot be sent, and
+    without results, which are large."""
 
     entries: list[tuple[str, float, Mismatch | None, dict[str, Histogram], str | None, int | None]]
     left_out: list[str]
@@ -207,7 +207,7 @@ class Told(NamedTuple):
     gpu_is_lost: bool
 
     def outcomes(self, known: dict[str, Implementation]) -> list[Outcome]:
-        """The outcomes, without results."""
+        """The outcomes, without result tensors."""
         return [
             Outcome(known[name], worst, None, mismatch, errors, bits, launches)
             for name, worst, mismatch, errors, bits, launches in self.entries
@@ -227,15 +227,15 @@ def _known(op: str) -> dict[str, Implementation]:
 
 
 def run_case(case: Case, names: list[str]) -> Told:
-    """A case on the implementations of these names."""
+    """Check a case on the implementations of these names."""
     able = [_known(case.op)[name] for name in names]
     result = verdicts.check_case(spec_of(case.op), case, able)
     return _told(result.outcomes, result.left_out, result.seconds)
 
 
 def prove_every_input(op: str, dtype: str, names: list[str]) -> Told | None:
-    """The outcomes of the implementations that are wrong on some input; None if not all inputs of
-    the op can be tried."""
+    """The outcomes of the implementations on all inputs of the op; None if not all inputs can be
+    tried."""
     able = [_known(op)[name] for name in names]
     outcomes = exhaustive.wrong(spec_of(op), dtype, able)
     return None if outcomes is None else _told(outcomes, [], 0.0)

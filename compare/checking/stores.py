@@ -1,4 +1,4 @@
-"""Who stored what: an observer of interpreted runs that keeps, for every element, its writers."""
+"""An observer of interpreted runs that records, for every element, which stores wrote it."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from triton_kernels.interpreter import Access, Argument, Launch, Observer, Pages
 class Store(NamedTuple):
     """A store or atomic operation of one program.
 
-    ``lanes`` and ``on``: how many lanes it has, and how many the mask left on.
+    ``lanes`` is the number of its lanes, ``on`` the number of unmasked lanes.
     """
 
     launch: int
@@ -28,13 +28,13 @@ class Store(NamedTuple):
 
 
 class History(NamedTuple):
-    """What happened to the element at an address. ``lane`` is that of the last store to it.
+    """The stores to the element at an address. ``lane`` is the lane of the last one.
 
     Attributes:
-        other: the last store to it by another program than the last writer's.
+        other: the last store to it by a program other than the last writer.
         clash: whether a plain store replaced another program's value with a different one.
-        masked: the last store that pointed at it with a lane that the mask had turned off; not one
-            whose lane is padding, which points into another row by accident.
+        masked: the last store that pointed at it with a masked lane. Padding lanes do not count:
+            they point into another row by accident.
     """
 
     address: int
@@ -47,7 +47,7 @@ class History(NamedTuple):
 
 
 class _Memory:
-    """The elements of one storage: one more than the number of the store that touched each."""
+    """The elements of one storage. Each holds the number of its last store plus one."""
 
     def __init__(self, low: int, itemsize: int, raw: np.ndarray) -> None:
         self.low, self.itemsize = low, itemsize
@@ -62,12 +62,12 @@ class _Memory:
 
 
 class Stores(Observer):
-    """Observes a run: the launches, and each element's writers.
+    """Records a run: the launches, and the stores to each element.
 
     Attributes:
-        launches: those that began.
-        current: number of the launch and program that runs, or ran last; None before the first.
-        stores: all of them, in order.
+        launches: the launches so far.
+        current: the launch and program that runs or ran last; None before the first.
+        stores: all stores, in order.
     """
 
     def __init__(self) -> None:
@@ -78,7 +78,7 @@ class Stores(Observer):
         self._memories: dict[int, _Memory] = {}  # by the storage's address
 
     def launch(self, launch: Launch) -> None:
-        self.launches.append(launch)  # and so keeps its tensors: no address is used again
+        self.launches.append(launch)  # keeps its tensors alive, so no address is reused
 
     def wants(self, program: Program) -> bool:
         self.current = (len(self.launches) - 1, program)
@@ -130,7 +130,7 @@ class Stores(Observer):
             before, after = memory.raw[at], values.view(memory.raw.dtype)
             replaced = self._foreign(memory.last[at]) & (before != after)
             memory.clash[at[replaced]] = True
-        # A store through a pointer that was cast to a wider type touches several elements a lane.
+        # A store through a pointer that was cast to a wider type writes several elements per lane.
         for step in range(max(1, width // memory.itemsize)):
             touched = at + step
             before = memory.last[touched]
@@ -139,7 +139,7 @@ class Stores(Observer):
             memory.last[touched], memory.lane[touched] = number + 1, lanes
 
     def _foreign(self, numbers: np.ndarray) -> np.ndarray:
-        """Which stores are another program's than the one that runs."""
+        """Which stores are not of the running program."""
         foreign: np.ndarray = (numbers > 0) & (numbers <= self._first_of_program)
         return foreign
 
@@ -158,7 +158,7 @@ class Stores(Observer):
         return None
 
     def history(self, address: int) -> History:
-        """The writers of the element at an address."""
+        """The stores to the element at an address."""
         place = self._found(address)
         if place is None:
             return History(address)
@@ -181,7 +181,7 @@ class Stores(Observer):
         )
 
     def writers(self, tensor: Tensor) -> np.ndarray | None:
-        """The number of the last store to each element, −1 for none; None if nobody stored to the
+        """The number of the last store to each element, −1 for none. None if nothing stored to the
         tensor's memory."""
         numbers = self._map(tensor, "last")
         return None if numbers is None else numbers - 1
@@ -200,7 +200,7 @@ class Stores(Observer):
         return numbers
 
     def stored(self) -> list[Argument]:
-        """The tensor arguments that were stored to, in the order of the parameters."""
+        """The tensor arguments that were stored to, in parameter order."""
         names = {(s.launch, s.argument) for s in self.stores if s.on}
         return [
             argument
@@ -211,7 +211,7 @@ class Stores(Observer):
 
 
 def raw_memory(argument: Argument, itemsize: int) -> np.ndarray:
-    """The live storage of an argument as unsigned integers, of 8 bytes at most."""
+    """The storage of an argument as unsigned integers of at most 8 bytes; it shares the memory."""
     storage, unsigned = argument.tensor.untyped_storage(), np.dtype(f"u{min(8, itemsize)}")
     size = storage.nbytes()
     everything = torch.empty(0, dtype=torch.uint8).set_(storage, 0, (size,), (1,))
@@ -223,20 +223,20 @@ def _steps(tensor: Tensor, itemsize: int) -> list[int]:
 
 
 def _name(arguments: tuple[Argument, ...], pointers: np.ndarray) -> str:
-    """The first argument that holds all the addresses; "?" if none does."""
+    """The first argument that contains all the addresses, else "?"."""
     return next((a.name for a in arguments if holds(a, pointers)), "?")
 
 
 def holds(argument: Argument, pointers: np.ndarray) -> bool:
-    """Whether the addresses, of which there may be none, all lie in the argument."""
+    """Whether all addresses lie in the argument; true if there are none."""
     return bool(((pointers >= argument.low) & (pointers < argument.high)).all())
 
 
 def _padding(argument: Argument, pointers: np.ndarray, mask: np.ndarray) -> np.ndarray:
-    """The lanes of a tile of rows that lie beyond the rows' ends, or beyond the last row.
+    """The lanes of a tile that lie beyond the ends of rows, or beyond the last row.
 
-    Coordinates are continued from the tile's first lanes. Where lanes that are on would lie beyond
-    an end, too, the tile is no tile of rows but walks through memory, and nothing is padding.
+    Coordinates are extrapolated from the tile's first lanes. If unmasked lanes would lie beyond an
+    end, the tile does not follow the rows, and no lane is padding.
     """
     none, shape = np.zeros(pointers.size, dtype=bool), pointers.shape
     tensor = argument.tensor
@@ -266,6 +266,6 @@ def _lane(store: Store | None, number: Any) -> tuple[int, ...]:
 
 
 def address_of(tensor: Tensor, index: tuple[int, ...]) -> int:
-    """Where an element lies in memory."""
+    """The memory address of an element."""
     offset = sum(i * s for i, s in zip(index, tensor.stride()))
     return tensor.data_ptr() + offset * tensor.element_size()

@@ -1,4 +1,4 @@
-"""The order in which few cases show much, for who cannot run all."""
+"""The order of cases in which the first few cover the most."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from compare.specs import Spec
 
 
 def telling_first(cases: list[tuple[Spec, Case]]) -> list[tuple[Spec, Case]]:
-    """First the cases that show a coordinate which none before them showed, then those that show it
-    in another op or dtype, then new pairs of coordinates, then the rest."""
-    # Tiny ones hide what others show; large ones take long.
+    """Cases with a new coordinate first, then cases with it in another op or dtype, then new pairs
+    of coordinates, then the rest."""
+    # Tiny cases hide faults that others show; large ones take long.
     wanted = sorted(
         cases, key=lambda each: (math.prod(each[1].shape) < 16, each[0].cost(each[1])[1])
     )
@@ -34,7 +34,7 @@ Coordinates = list[tuple[str, str]]
 
 
 def coordinates(case: Case) -> Coordinates:
-    """A case's op and dtype, and everything else about it but its seed."""
+    """A case's op and dtype, and all other coordinates except the seed."""
     options = [(name, str(value)) for name, value in sorted(case.options.items())]
     size = str(math.prod(case.shape).bit_length() // 4)
     plain = {"op": case.op, "dtype": case.dtype, "layout": case.layout, "values": case.values}

@@ -1,7 +1,7 @@
 """Run cases on every implementation, compare with the oracle and with each other, name the culprit.
 
-Pure logic: no printing. ``check`` yields a :class:`CaseResult` a case; a :class:`Row` gathers those
-of one op and dtype: what the table, the JSON file and the exit status are made of.
+Nothing here prints. ``check`` yields one :class:`CaseResult` per case. A :class:`Row` gathers those
+of one op and dtype, for the table, the JSON file and the exit status.
 """
 
 from __future__ import annotations
@@ -27,23 +27,23 @@ from triton_kernels import interpreter
 
 @dataclass
 class CaseResult:
-    """What all implementations did with one case."""
+    """The outcomes of all implementations on one case."""
 
     case: Case
     outcomes: list[Outcome]
-    agree: bool | None  # Triton and CUDA bitwise equal; None where a bound decides or a side lacks
-    left_out: list[str] = field(default_factory=list)  # what ran out of memory, and what it asked
+    agree: bool | None  # Triton and CUDA bitwise equal; None if a bound decides or a side is absent
+    left_out: list[str] = field(default_factory=list)  # what ran out of memory, and its request
     seconds: float = 0.0
 
 
 def check(
     spec: Spec, wanted: Iterable[Case], candidates: list[Implementation], *, limit: bool = True
 ) -> Iterator[CaseResult]:
-    """Run every case on every implementation that is made for it.
+    """Run every case on every implementation that supports it.
 
-    A kernel that corrupts the CUDA context, by an illegal access say, makes everything after it on
-    the GPU fail: from then on the GPU's implementations are left out. ``limit`` leaves out what
-    would take an implementation unreasonably long.
+    A kernel that corrupts the CUDA context, for example by an illegal access, makes all later work
+    on the GPU fail. GPU implementations are left out from then on. ``limit`` leaves out cases that
+    are too slow for an implementation.
     """
     for case in wanted:
         yield check_case(spec, case, able(spec, case, candidates, limit=limit))
@@ -52,7 +52,7 @@ def check(
 def able(
     spec: Spec, case: Case, candidates: list[Implementation], *, limit: bool
 ) -> list[Implementation]:
-    """Those that are made for the case and, with ``limit``, run it in reasonable time."""
+    """The implementations that support the case and, with ``limit``, run it in reasonable time."""
     return [
         implementation
         for implementation in candidates
@@ -62,7 +62,7 @@ def able(
 
 
 def check_case(spec: Spec, case: Case, able: list[Implementation]) -> CaseResult:
-    """Run a case on these implementations, but none on a GPU whose context is lost."""
+    """Run a case on these implementations, except on a GPU whose context is lost."""
     began = time.perf_counter()
     outcomes: list[Outcome] = []
     left_out = []
@@ -89,7 +89,7 @@ def _on(
 ) -> Iterator[Outcome]:
     """The outcomes of the implementations that run on one device."""
     if device.type == "cuda" and spec.memory(case, device) > LARGE:
-        torch.cuda.empty_cache()  # in which smaller cases left no room in one piece
+        torch.cuda.empty_cache()  # smaller cases have fragmented it
     arguments = spec.inputs(case, device)
     oracle = Oracle(spec, arguments)
     for implementation in able:
@@ -103,7 +103,7 @@ def _on(
             assert outcome.result is not None
             if worse := eager_rule.less_accurate(spec, outcome.result, oracle):
                 outcome.mismatch = Mismatch(case, implementation.name, str(worse))
-        outcome.result = None  # the next one's takes as much memory
+        outcome.result = None  # frees it before the next implementation allocates as much
         yield outcome
 
 
@@ -111,20 +111,20 @@ LARGE = 1 << 32  # bytes
 
 
 def agreement(outcomes: list[Outcome]) -> bool | None:
-    """Whether all results are the same bits; None where a bound decides or a side gave none."""
+    """Whether all results have the same bits; None if a bound decides or a side has no result."""
     with_bits = [outcome for outcome in outcomes if outcome.bits is not None]
     if len({outcome.implementation.side for outcome in with_bits}) < 2:
         return None
     return len({outcome.bits for outcome in with_bits}) == 1
 
 
-INTERPRETED_AGAIN = 1 << 24  # bytes moved: some seconds
+INTERPRETED_AGAIN = 1 << 24  # bytes moved; takes some seconds
 
 
 def find_writer(spec: Spec, mismatch: Mismatch) -> tuple[int, ...] | None:
-    """The Triton program that stored the worst element: recorded from the stores of an interpreted
-    run, of the variant of the same name if there is one, on the inputs of the case; None if nobody
-    stored it, the run fails, or it would take longer than the check."""
+    """The Triton program that stored the worst element. The case runs again in the interpreter, on
+    the variant of the same name if there is one. None if nothing stored the element, the run fails,
+    or it would take too long."""
     if mismatch.deviation is None or spec.cost(mismatch.case)[1] > INTERPRETED_AGAIN:
         return None
     variant = mismatch.implementation.partition("/")[2]
@@ -150,18 +150,18 @@ class Row:
     op: str
     dtype: str
     exact: bool
-    max_ulps: float = 0.0  # that are right, where ULPs are told
+    max_ulps: float = 0.0  # the tolerance, if it is in ULPs
     cases: int = 0
     worst: dict[str, float] = field(default_factory=dict)  # mode → worst score, variants too
     runs: dict[str, int] = field(default_factory=dict)  # mode → how many runs, variants included
     agree: bool | None = None
-    proved: str = ""  # "every input" and the like; empty where sampled
+    proved: str = ""  # "every input" and the like; empty if sampled
     mismatches: list[Mismatch] = field(default_factory=list)
     left_out: list[str] = field(default_factory=list)
-    too_large: list[LeftOut] = field(default_factory=list)  # for the budget of memory
+    too_large: list[LeftOut] = field(default_factory=list)  # beyond the memory budget
     seconds: float = 0.0
-    launches: int | None = None  # of an interpreted function from elsewhere, in all its runs
-    # implementation → measure → all its runs' errors
+    launches: int | None = None  # kernel launches of an interpreted function from elsewhere
+    # implementation → measure → histogram of all its runs
     errors: dict[str, dict[str, Histogram]] = field(default_factory=dict)
 
     @property
@@ -169,7 +169,7 @@ class Row:
         return not self.mismatches and bool(self.runs)
 
     def add(self, result: CaseResult) -> None:
-        """Count a case that anything is made for."""
+        """Count a case, if any implementation supports it."""
         self.cases += bool(result.outcomes)
         self.left_out += result.left_out
         self.seconds += result.seconds
@@ -192,7 +192,7 @@ class Row:
             self.mismatches.append(outcome.mismatch)
 
     def verdict(self) -> str:
-        """A sentence: the results are equal, or whose fault it is that they are not."""
+        """A sentence: pass, or which side is wrong."""
         if not self.runs:
             return "nothing ran"
         if not self.mismatches:
@@ -205,7 +205,7 @@ class Row:
         return culprit(bad, set(self.runs)) + only
 
     def telling(self, most: int) -> list[Mismatch]:
-        """Some mismatches to show: of those that failed in one way, the first only."""
+        """At most ``most`` mismatches to print; of equal failures only the first."""
         distinct: dict[tuple[str, str], Mismatch] = {}
         for m in self.mismatches:
             where = str(m.case) if m.deviation else ""
@@ -247,7 +247,7 @@ class Row:
 
 
 def culprit(bad: set[str], ran: set[str]) -> str:
-    """Who is wrong, from which modes are wrong among those that ran."""
+    """Which side is wrong, from the wrong modes among those that ran."""
     triton_bad = {m for m in bad if m.startswith("triton")}
     cuda_bad = bad - triton_bad
     if triton_bad and cuda_bad and bad == ran:

@@ -1,17 +1,16 @@
-"""Processes that run functions which may crash or hang: kernels under test, on the host or a GPU.
+"""Processes for functions that may crash or hang: kernels under test, on the host or a GPU.
 
-A :class:`Worker` is one process, which imports what it needs once and then runs call after call. It
-is started by the first call, never forked from this process, and started again by the next call
-after it died. :class:`Workers` are several, and hand out work::
+A :class:`Worker` is one process that runs call after call. The first call starts it, without a fork
+of this process; the next call after its death starts it again. :class:`Workers` distribute work::
 
     with Workers(jobs) as workers:
         for found in workers.map(function, items, timeout=60):
             if isinstance(found, Ended):
                 ...  # crashed, or did not end in time
 
-Functions and what they take and give go through pickle, so functions stand in modules, and not in
-``__main__``. What a function raises, its call raises here. A worker ends with the process that
-started it, however that ended.
+Functions, arguments and results are pickled, so a function must be defined in a module other than
+``__main__``. An exception in the worker is raised by the call. A worker ends when the process that
+started it ends, however that happens.
 """
 
 from __future__ import annotations
@@ -38,7 +37,7 @@ Value = TypeVar("Value")
 
 
 def cores() -> int:
-    """How many this process may use."""
+    """The number of cores that this process may use."""
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1
@@ -46,13 +45,13 @@ def cores() -> int:
 
 @dataclass(frozen=True)
 class Ended:
-    """A call that gave nothing, since its process ended.
+    """A call without a result, because its process ended.
 
     Attributes:
         how: in words: "crashed: SIGSEGV", or "did not end within 300 s".
-        doing: what the function last said by :func:`tell`.
-        late: whether it was ended for taking too long.
-        fresh: whether the process had run nothing before that could be to blame.
+        doing: the last argument of :func:`tell`.
+        late: whether it was killed at the time limit.
+        fresh: whether this was the first call of the process, so no earlier call is to blame.
     """
 
     how: str
@@ -62,11 +61,11 @@ class Ended:
 
 
 class Closed(Exception):
-    """The workers are no more: nothing can be called."""
+    """The workers are closed and take no calls."""
 
 
 class Worker:
-    """One process. For one thread at a time, but for :meth:`close`."""
+    """One process. Only :meth:`close` may be called from another thread."""
 
     def __init__(self) -> None:
         self._process: subprocess.Popen[bytes] | None = None
@@ -78,13 +77,13 @@ class Worker:
     def call(
         self, function: Callable[..., Value], *arguments: Any, timeout: float | None = None
     ) -> Value | Ended:
-        """What the function gives, or how its process ended. The time counts from when the function
-        begins: a process may take long to start and to import."""
+        """The function's result, or how its process ended. The timeout counts from the function's
+        start, because starting a process and importing may take long."""
         connection = self._started()
         fresh, self._used = not self._used, True
         try:
             said, value = self._answer(connection, (function, arguments), timeout, fresh)
-        except BaseException:  # such as Ctrl-C: what it will answer is no answer to the next call
+        except BaseException:  # such as Ctrl-C: the pending answer must not reach the next call
             self.stop()
             raise
         if said == "raised":
@@ -116,12 +115,13 @@ class Worker:
         return "ended", Ended(f"did not end within {timeout:g} s", doing, True, fresh)
 
     def stop(self) -> int:
-        """End the process, if there is one; its exit status. The next call starts another."""
+        """End the process, if there is one. Returns its exit status. The next call starts
+        another."""
         process, connection = self._process, self._connection
         self._process = self._connection = None
         if process is None or connection is None:
             return 0
-        _kill(process)  # of one that ended by itself, what it started
+        _kill(process)  # also ends the children of a process that has ended
         status = process.wait()
         connection.close()
         assert process.stdin is not None
@@ -129,7 +129,7 @@ class Worker:
         return status
 
     def close(self) -> None:
-        """End the process at once and for good, from any thread: a call that runs raises Closed."""
+        """End the process for good, from any thread. A running call raises Closed."""
         with self._lock:
             self._closed = True
             if self._process is not None:
@@ -148,7 +148,7 @@ class Worker:
 
 
 class Workers:
-    """Several workers, of which as many start as there is work for at a time."""
+    """Several workers; only as many start as there is work for."""
 
     def __init__(self, jobs: int) -> None:
         self._workers = [Worker() for _ in range(jobs)]
@@ -165,8 +165,8 @@ class Workers:
         timeout: float | None = None,
         ordered: bool = True,
     ) -> Iterator[Value | Ended]:
-        """The function of every item, begun in their order; each value as soon as it is there, and
-        if ``ordered`` those before it."""
+        """The function's value for each item. Calls start in the items' order. Values are yielded
+        as they arrive or, if ``ordered``, in the items' order."""
 
         def call(worker: Worker, item: Item) -> Value | Ended:
             return worker.call(function, item, timeout=timeout)
@@ -176,8 +176,8 @@ class Workers:
     def each(
         self, task: Callable[[Worker, Item], Value], items: Iterable[Item], *, ordered: bool = True
     ) -> Iterator[Value]:
-        """The same with a task of this process, which may call its worker several times. Tasks run
-        in threads."""
+        """The same for a task that runs in a thread of this process and may call its worker several
+        times."""
 
         def run(item: Item) -> Value:
             worker = self._idle.get()
@@ -204,8 +204,8 @@ class Workers:
 
 
 def _start(connection: int) -> subprocess.Popen[bytes]:
-    # Not by multiprocessing, which would run the user's __main__ again. A group of its own hears
-    # no Ctrl-C, and ends whole. One thread each: together they keep the cores busy.
+    # Not multiprocessing: it would run the user's __main__ again. An own process group gets no
+    # Ctrl-C and can be killed whole. One thread each, since together they use all cores.
     code = "import json, sys; sys.path[:] = json.loads(sys.argv[1]); "
     code += f"from {__name__} import _serve; _serve(int(sys.argv[2]))"
     return subprocess.Popen(
@@ -231,13 +231,13 @@ _parent: Connection | None = None  # in a worker: the connection to the process 
 
 
 def tell(doing: Any) -> None:
-    """Say what is done next, in case the process does not outlive it; nothing outside a worker."""
+    """Report what is done next, in case the process crashes. Does nothing outside a worker."""
     if _parent is not None:
         _parent.send(("doing", doing))
 
 
 def _serve(connection: int) -> None:
-    """What a worker does: calls, until the process that started it ends."""
+    """The main loop of a worker; ends when the process that started it ends."""
     global _parent
     os.set_inheritable(connection, False)
     threading.Thread(target=_end_with_parent, args=(os.dup(0),), daemon=True).start()
@@ -248,7 +248,7 @@ def _serve(connection: int) -> None:
         try:
             call = _parent.recv_bytes()
         except EOFError:
-            os._exit(0)  # quickly: memory may be corrupt
+            os._exit(0)  # without clean-up: memory may be corrupt
         try:
             function, arguments = pickle.loads(call)
             _parent.send(("begins", None))
@@ -260,7 +260,7 @@ def _serve(connection: int) -> None:
 
 
 def _raised(error: BaseException) -> bytes:
-    """An error as an answer; one that cannot be sent, in words."""
+    """An exception as an answer; its text if it cannot be pickled."""
     text = "".join(traceback.format_exception(error))
     try:
         error.add_note(f"in a worker:\n{text}")
@@ -272,7 +272,7 @@ def _raised(error: BaseException) -> bytes:
 
 
 def _end_with_parent(pipe: int) -> None:
-    os.read(pipe, 1)  # nothing comes: it ends with the process that holds its other end
+    os.read(pipe, 1)  # nothing is ever sent: returns when the other process ends
     os.killpg(0, signal.SIGKILL)
 
 

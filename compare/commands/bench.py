@@ -1,4 +1,4 @@
-"""``python -m compare bench``: how long every implementation takes, beside everyone else's."""
+"""``python -m compare bench``: the times of every implementation and of other libraries."""
 
 from __future__ import annotations
 
@@ -114,7 +114,7 @@ def bench(
         bool, typer.Option("--resume", help="Go on with that file: what it has is not timed again.")
     ] = False,
 ) -> None:
-    """Time the ops on the GPU: cold cache, random inputs, results checked, candidates in turn.
+    """Time the ops on the GPU: cold cache, random inputs, results checked, in random order.
 
     A ratio is the fastest peer's median over this one's, with half its 95 % interval: above 1 is
     faster. Ctrl-C keeps what is measured. Exit status: 0 all right; 1 a wrong result, one of
@@ -176,7 +176,7 @@ def bench(
         else:
             for work, names in jobs:
                 typer.echo(f"{work.case}: {', '.join(names)}")
-        absent = third_party.missing()  # of kernels from elsewhere they know nothing
+        absent = third_party.missing()  # they offer nothing for kernels from elsewhere
         if absent and not all(work.spec.own for work, _ in jobs):
             typer.echo(f"not installed: {', '.join(absent)}")
         return
@@ -221,7 +221,7 @@ def bench(
 
 
 def _ops_and_sweeps(words: list[str], sweep: bool) -> tuple[list[Spec], list[str] | None]:
-    """The ops and, after --sweep, the sweeps that the words name."""
+    """The ops and, with --sweep, the sweeps that the words name."""
     benchmarked = [spec for spec in SPECS.values() if spec.benchmarked]
     if not sweep:
         return [spec_named(word) for word in words] or benchmarked, None
@@ -265,7 +265,7 @@ def _jobs(
     sweeps: list[str] | None,
     full: bool,
 ) -> list[Job]:
-    """The cases and the providers of each."""
+    """The cases, each with its providers."""
     jobs = list(benchmarks.work(specs, dtypes, [_shape(text) for text in shapes], sweeps, full))
     if not jobs:
         what = "numbers of sizes than --shapes gives" if shapes else "sweeps"
@@ -280,7 +280,7 @@ def _jobs(
 def _replayed(
     specs: list[Spec], wanted: list[str], dtypes: list[str], shapes: list[str], one: dict[str, Any]
 ) -> list[Job]:
-    """These shapes of one op, with a layout and options of their own."""
+    """The given shapes of one op, with a given layout and given options."""
     if len(specs) != 1:
         raise typer.BadParameter("--layout and --arg are for one op")
     (spec,) = specs
@@ -295,7 +295,7 @@ def _replayed(
 
 
 def _run(jobs: list[Job], session: Session, results: list[CaseResult], show_values: bool) -> None:
-    """Measure and print, case by case; the cases of a sweep together, when it ends."""
+    """Measure and print each case. The cases of a sweep are printed together at its end."""
     out = tables.console()
     progress = tables.progress(out)
     together: list[CaseResult] = []
@@ -330,7 +330,7 @@ def _place(each: Work | CaseResult) -> tuple[str, ...]:
 
 
 def _grid(specs: list[Spec], texts: list[str]) -> list[str]:
-    """The shapes of --grid: sizes for every dimension, or a list for each."""
+    """The shapes of --grid: one list of sizes for all dimensions, or a list per dimension."""
     if not texts:
         return []
     sizes = [_shape(text, "--grid") for text in texts]

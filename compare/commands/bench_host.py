@@ -1,4 +1,4 @@
-"""``python -m compare bench --host``: what a call costs the host, beside torch's."""
+"""``python -m compare bench --host``: the host time of a call, compared with torch's."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ DTYPES = ("float32", "bfloat16")
 
 
 def jobs(specs: Sequence[Spec], dtypes: Sequence[str], model: bool) -> list[Job]:
-    """The rows; of ops that name none, an error."""
+    """The rows to measure; an error if the ops have none."""
     rows = host.jobs(specs, dtypes or DTYPES, model)
     if not rows:
         raise typer.BadParameter("--host: these ops have no small cases of these dtypes")
@@ -27,7 +27,7 @@ def jobs(specs: Sequence[Spec], dtypes: Sequence[str], model: bool) -> list[Job]
 
 
 def providers(wanted: Sequence[str]) -> list[str]:
-    """The providers that --providers names; torch's calls are always among them."""
+    """The providers that --providers names; torch is always among them."""
     for name in wanted:
         if name not in PROVIDERS:
             raise typer.BadParameter(f"--providers {name}: with --host {', '.join(PROVIDERS)}")
@@ -35,7 +35,7 @@ def providers(wanted: Sequence[str]) -> list[str]:
 
 
 def run(jobs: Sequence[Job], names: Sequence[str], effort: Effort, file: Path | None) -> bool:
-    """Measure, print, and keep what is measured however it ends; returns whether all was right."""
+    """Measure, print, and save however it ends. Returns whether all results were right."""
     out = tables.console()
     report: dict[str, Any] = {
         "environment": saved.environment(),
@@ -61,7 +61,7 @@ def run(jobs: Sequence[Job], names: Sequence[str], effort: Effort, file: Path | 
                 if (row := host.measure(job, names, effort)) is not None:
                     rows.append(row)
                     report["host"].append(row.to_dict())
-                    keep()  # now: what compiles for this row may take a signal that ends it all
+                    keep()  # before a compiler, which a signal may end together with this process
                 progress.advance(task)
         except KeyboardInterrupt:
             report["ended"] = "interrupted"
@@ -81,7 +81,7 @@ def run(jobs: Sequence[Job], names: Sequence[str], effort: Effort, file: Path | 
 
 
 def table(rows: Sequence[HostTime], names: Sequence[str]) -> Table:
-    """A row a line: microseconds a call of everybody, and how many times torch's that is."""
+    """One line per row: microseconds per call of each provider, and the multiple of torch's."""
     shown = Table(
         title="Host time of a call, µs, and times torch's", title_justify="left", box=None
     )

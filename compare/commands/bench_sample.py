@@ -1,4 +1,4 @@
-"""``python -m compare bench --sample``: problems drawn at random, and what they come to."""
+"""``python -m compare bench --sample``: random problems, and the distributions of ratios."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from compare.timing.results import CaseResult
 from compare.timing.sampling import Job
 from compare.timing.session import Session
 
-USUAL = ("triton", "peers")  # whom a sample times where nobody is named
+USUAL = ("triton", "peers")  # the providers of a sample by default
 
 
 def jobs(
@@ -37,8 +37,8 @@ def jobs(
     regret: bool = False,
     arg: list[str] | None = None,
 ) -> list[Job]:
-    """The problems and the providers of each, or our configurations; the same for the same seed.
-    What ``arg`` says takes the place of what was drawn."""
+    """The problems with their providers, or with our configurations; equal for equal seeds. Options
+    given by ``arg`` replace drawn ones."""
     given = {spec.name: read_options(spec, arg) for spec in specs}
     drawn: list[Job] = []
     for work in sampling.work(specs, dtypes, count, seed):
@@ -53,7 +53,7 @@ def jobs(
 
 
 def of_configurations(jobs: Sequence[Job]) -> list[Job]:
-    """The jobs with all configurations of a product in place of its providers."""
+    """The jobs with all configurations of a product instead of its providers."""
     return [(work, [configurations.NAME]) for work, _ in jobs]
 
 
@@ -71,14 +71,14 @@ def configured(specs: list[Spec], named: list[str], chosen: bool, wanted: list[s
 
 
 def dry_run(jobs: Sequence[Job]) -> None:
-    """Say what would be timed."""
+    """Print what would be timed."""
     sample_tables.problems(jobs, tables.console())
 
 
 def run(
     jobs: Sequence[Job], session: Session, results: list[CaseResult], regret: bool = False
 ) -> None:
-    """Compile, then measure, with a bar of progress; what is known is not measured again."""
+    """Compile, then measure with a progress bar; saved problems are not measured again."""
     out = tables.console()
     with tables.progress(out) as progress:
         task = progress.add_task("what the device can do", total=len(jobs))
@@ -102,7 +102,7 @@ def run(
 
 
 def tell(session: Session, results: Sequence[CaseResult], regret: bool = False) -> None:
-    """Print the distributions and whether scores are right, and keep both in the file's head."""
+    """Print the distributions and which scores are right, and save both in the file's head."""
     if regret:
         figures = [each.to_dict() for each in regrets.standings(results)]
     else:

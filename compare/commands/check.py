@@ -43,7 +43,7 @@ from compare.specs import Spec
 from cuda_reference import BuildError
 from cuda_reference._compilers import sanitizer_environment
 
-TIMEOUT = 300  # seconds: many times what a case takes on a slow machine
+TIMEOUT = 300  # seconds; a case takes far less, even on a slow machine
 
 
 def check(
@@ -57,7 +57,7 @@ def check(
     ] = False,
     most: Annotated[
         int | None,
-        typer.Option(help="At most so many cases an op and dtype, the telling ones.", min=1),
+        typer.Option(help="At most so many cases of each op and dtype, the most telling.", min=1),
     ] = None,
     dtype: Annotated[list[str] | None, typer.Option(help="Only these dtypes.")] = None,
     shape: Annotated[
@@ -170,7 +170,7 @@ def check(
     }
     if not any(candidates.values()):
         raise typer.BadParameter(f"--impl {','.join(wanted)}: not available here")
-    if wanted:  # an implementation that is asked for need not be made for every op and dtype
+    if wanted:  # a requested implementation need not exist for every op and dtype
         work = [
             (spec, name, chosen)
             for spec, name, chosen in work
@@ -209,7 +209,7 @@ def check(
 
 
 def _rerun_sanitized(kind: str) -> int:
-    """This very command in a process that has the sanitizer's runtime loaded."""
+    """Run this command again, in a process that has the sanitizer's runtime loaded."""
     try:
         variables = sanitizer_environment(kind)
     except (ValueError, BuildError) as error:
@@ -219,7 +219,7 @@ def _rerun_sanitized(kind: str) -> int:
 
 
 def _telling(spec: Spec, cases: list[Case], most: int) -> list[Case]:
-    """The telling ones, in the order in which all run."""
+    """The ``most`` most telling cases, in their usual order."""
     kept = telling_first([(spec, case) for case in cases])[:most]
     numbers = {id(case) for _, case in kept}
     return [case for case in cases if id(case) in numbers]

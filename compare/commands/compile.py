@@ -1,4 +1,4 @@
-"""``python -m compare compile``: what the compilers make of every kernel, without a GPU."""
+"""``python -m compare compile``: the machine code of every kernel, without a GPU."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def compile_kernels(
         Path | None, typer.Option("--json", help="Also write all figures there.")
     ] = None,
 ) -> None:
-    """Compile every kernel for GPUs that need not be there, and show what the compilers made.
+    """Compile every kernel for GPUs that need not be present, and show figures of the code.
 
     Exit status: 0 all right; 1 a kernel does not compile, spills registers, or needs more shared
     memory than there is, or there was none to compile; 2 usage.
@@ -79,8 +79,8 @@ def compile_kernels(
 
 
 def _write(rows: list[Row], kind: str, folder: Path) -> int:
-    """The texts of all kernels, a file each; how many there are. A CUDA kernel may be in several
-    rows, and has sass alone."""
+    """Write the texts of all kernels, one file each; returns their number. A CUDA kernel may be in
+    several rows, and has sass only."""
     texts = {}
     for row in rows:
         for side, kernel in (("triton", row.triton), ("cuda", row.cuda)):

@@ -93,9 +93,9 @@ def debug(
     """Find the program and line of a kernel that make a result wrong.
 
     Runs one case in the interpreter, maps the worst wrong element to the program that stored it,
-    and runs that program again, traced; or, with --side cuda, runs the CUDA kernel under every
-    tool this machine has. Takes the options of a check's replay line. Exit status: 0 nothing
-    wrong found, 1 findings, 2 usage.
+    and runs that program again, traced. With --side cuda it runs the CUDA kernel under every tool
+    that this machine has. Takes the options of a check's replay line. Exit status: 0 nothing wrong
+    found, 1 findings, 2 usage.
     """
     check_writable(json_file)
     check_drawable(html_file)
@@ -148,7 +148,7 @@ def debug(
 def _shrunk(
     spec: Spec, case: Case, variant: str | None, function: Any, sanitize: bool, file: Path
 ) -> Findings:
-    """The findings of the smallest case that fails; of this one, if it does not."""
+    """The findings of the smallest failing case; of this case if it does not fail."""
     try:
         check_output(file)
     except ValueError as error:

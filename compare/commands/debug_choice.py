@@ -1,4 +1,4 @@
-"""What ``debug`` looks into: the side, the variant and the case that its options agree on."""
+"""The side, the variant and the case that the options of ``debug`` select."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from compare.specs import Spec
 
 
 class Contradiction(NamedTuple):
-    """Two options that cannot meet: an option, or an option with a value."""
+    """Two options that exclude each other; each may include a value."""
 
     one: str
     other: str
     why: str = ""
 
 
-OTHER_VARIANT = "--impl MODE/VARIANT"  # of another variant than --variant names
+OTHER_VARIANT = "--impl MODE/VARIANT"  # with another variant than --variant names
 TRITON_ONLY = ("--program", "--tiles", "--pdb", "--break", "--bisect", "--shrink", "--output")
 CONTRADICTIONS = (
     Contradiction("--side triton", "--impl cuda"),
@@ -45,10 +45,10 @@ CONTRADICTIONS = (
 def side_to_debug(
     spec: Spec, side: str | None, impl: str | None, variant: str | None, others: dict[str, Any]
 ) -> str:
-    """The side that the options agree on; Triton's where none says.
+    """The side that the options select; Triton by default.
 
     Args:
-        others: ``--tool`` and :data:`TRITON_ONLY`: option → its value, false if it is not given.
+        others: ``--tool`` and :data:`TRITON_ONLY`: option → value, false if not given.
     """
     if side not in (None, "triton", "cuda"):
         raise typer.BadParameter(f"--side {side}: triton or cuda")
@@ -67,7 +67,7 @@ def side_to_debug(
 def _given(
     side: str | None, impl: str | None, variant: str | None, others: dict[str, Any]
 ) -> Iterator[tuple[str, str]]:
-    """The options as :data:`CONTRADICTIONS` names them, and as they were written."""
+    """The given options, by their names in :data:`CONTRADICTIONS` and as written."""
     yield from ((option, option) for option, value in others.items() if value)
     if side is not None:
         yield f"--side {side}", f"--side {side}"
@@ -89,14 +89,14 @@ def case_to_debug(
     seed: int,
     one: dict[str, Any],
 ) -> tuple[str | None, Case]:
-    """The side's variant, None for the default kernel, and a case that it is made for: of the
-    dtype that is asked for, else float32 where that will do.
+    """The side's variant, None for the default kernel, and a case that it takes. The dtype is the
+    given one, or float32 if the variant takes it.
 
     Args:
-        one: what :func:`one_case` takes.
+        one: the arguments of :func:`one_case`.
     """
     variant = variant or (impl or "").partition("/")[2] or None
-    if side == "triton" and variant in spec.pinned():  # in the interpreter there is one kernel
+    if side == "triton" and variant in spec.pinned():  # the interpreter has one kernel for all
         variant = None
     if getattr(spec, side) is None:
         raise typer.BadParameter(f"{spec.name} has no {side} side")

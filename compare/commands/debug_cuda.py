@@ -1,4 +1,4 @@
-"""``python -m compare debug OP --side cuda``: one case under the CUDA side's tools."""
+"""``python -m compare debug OP --side cuda``: one case under the tools of the CUDA side."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from compare.pages import rendering
 
 
 def check_drawable(file: Path | None) -> None:
-    """Refuse what could not be drawn at the end."""
+    """Refuse a page that could not be written at the end."""
     check_writable(file, "--html")
     try:
         rendering.check_packages(*["jinja2"] if file else [])
@@ -30,7 +30,7 @@ def debug_cuda(
     json_file: Path | None,
     html_file: Path | None,
 ) -> int:
-    """Run the tools on one case, print what they find; returns the exit status."""
+    """Run the tools on one case and print their findings. Returns the exit status."""
     if distant := sorted(case.lying & set(DISTANT)):
         raise typer.BadParameter(
             f"{distant[0]} tensors have more bytes than the CUDA side's tools keep a state of"
@@ -49,7 +49,7 @@ def debug_cuda(
 
 
 def _chosen(mode: str, names: list[str]) -> dict[str, list[str]]:
-    """Mode → the tools to run, all that there are unless some are asked for."""
+    """Mode → the tools to run: the given ones, or all that exist."""
     modes = list(BUILD_TARGETS) if mode == "cuda" else [mode]
     every = {"cuda-host": cuda_side.HOST_TOOLS, "cuda-gpu": cuda_side.GPU_TOOLS}
     missing = {each: cuda_side.missing(each) for each in modes}

@@ -1,5 +1,5 @@
-"""``python -m compare models``: how much of a model's products the fused kernels compute, and why
-not more."""
+"""``python -m compare models``: which of a model's products the fused kernels compute, and why not
+the others."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def models(
 ) -> None:
     """Count the FLOPs of a model's matrix products, those in fused kernels, and why others are not.
 
-    Needs no GPU. The models named here need the package transformers, but no weights; they stand on
+    Needs no GPU. The models named here need the package transformers, but no weights. They are on
     the meta device, where plans are made as for an NVIDIA H200.
     Exit status: 0 counted; 1 a model could not be made or traced; 2 usage.
     """
@@ -121,11 +121,11 @@ def _tuple(given: Any) -> tuple[Any, ...]:
 
 
 def _made(name: str) -> Any:
-    """The model and its arguments, from what ``module:factory`` names."""
+    """The model and its arguments, made by ``module:factory``."""
     module, _, attribute = name.partition(":")
     if not module or not attribute:
         raise typer.BadParameter(f"--target {name}: MODULE:FACTORY, as in my_module:make")
-    if (here := os.getcwd()) not in sys.path:  # which an installed command does not have there
+    if (here := os.getcwd()) not in sys.path:  # an installed command does not have it there
         sys.path.insert(0, here)
     try:
         factory = getattr(importlib.import_module(module), attribute)

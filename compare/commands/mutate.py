@@ -1,4 +1,4 @@
-"""``python -m compare mutate``: faults planted in the kernels, to see what the check catches."""
+"""``python -m compare mutate``: plants faults in the kernels and sees whether check finds them."""
 
 from __future__ import annotations
 
@@ -84,9 +84,9 @@ def mutate(
 ) -> None:
     """Plant faults in the kernels, one at a time, and see whether the check catches them.
 
-    Each runs the ops' quick cases on its own side in a copy of the packages, on the CPU first,
-    until one mismatches. What takes too long or does not compile is no kill. Ctrl-C keeps the
-    trials that have ended.
+    Each fault is checked with the quick cases of the ops on its side, in a copy of the packages, on
+    the CPU first, until one case mismatches. A fault that takes too long or does not compile does
+    not count as caught. Ctrl-C keeps the trials that have ended.
 
     Exit status: 0 all right; 1 a mutant survives that explained.toml does not explain, or an entry
     there is stale; 2 usage.
@@ -122,7 +122,7 @@ def mutate(
         typer.echo(f"not run: {population.GLUON}: {reason}", err=True)
         known = [each for each in known if not each.file.startswith(population.GLUON)]
     others = {each for name in targets for each in of_targets.unreached(name, sides)}
-    others -= {(each.file, each.function) for each in mutants}  # of another target
+    others -= {(each.file, each.function) for each in mutants}  # files of another target
     if others:
         names = ", ".join(sorted({function for _, function in others}))
         typer.echo(f"not mutated, as {' and '.join(targets)} cannot run them: {names}", err=True)
@@ -153,7 +153,7 @@ def mutate(
     report = tables.run(drawn, plan, jobs, known, tried, seconds, keep, **options, **conditions)
     partly = bool(sample or after)
     whole = chosen == list(SPECS) and sides == ["triton", "cuda"] and not report.interrupted
-    if whole:  # the population that the entries are about
+    if whole:  # the entries are about the whole population
         report.stale = explained.stale(known, mutants, None if partly else report.survivors)
     if targets and not report.interrupted:
         about = [
@@ -172,7 +172,7 @@ def mutate(
 
 @contextlib.contextmanager
 def _refused(option: str) -> Iterator[None]:
-    """Around what raises where the file of an option is not what it should be."""
+    """Turn an error about the file of an option into a usage error."""
     try:
         yield
     except (OSError, ValueError) as error:
@@ -180,7 +180,7 @@ def _refused(option: str) -> Iterator[None]:
 
 
 def _of_targets(targets: list[str], file: Path | None) -> list[Explanation]:
-    """What explains the survivors of targets: the file that is given, or those beside them."""
+    """The explanations for survivors of targets: of the given file, or of those beside them."""
     if file is not None and not targets:
         raise typer.BadParameter("--explained is about a target's kernels: --target MODULE:SPEC")
     if file is not None and not file.is_file():
@@ -193,5 +193,5 @@ def _of_targets(targets: list[str], file: Path | None) -> list[Explanation]:
 
 
 def _side(file: str) -> str:
-    """The side that a source is of."""
+    """The side to which a source belongs."""
     return "triton" if file.endswith(".py") else "cuda"

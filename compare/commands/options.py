@@ -1,4 +1,4 @@
-"""What several commands' options mean."""
+"""Options that several commands share."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def check_writable(file: Path | None, option: str = "--json") -> None:
 
 
 def write_json(file: Path, report: dict[str, Any]) -> None:
-    """What a command found; a row a line keeps the file small and its differences telling."""
+    """Write a command's report. One row per line keeps the file small and diffs readable."""
     parts = []
     for key, value in json_safe(report).items():
         text = json.dumps(value, ensure_ascii=False)
@@ -46,7 +46,7 @@ def write_json(file: Path, report: dict[str, Any]) -> None:
 
 
 def check_dtype(spec: Spec, dtype: str) -> None:
-    """Refuse a dtype that there is not, or that the op is not made for."""
+    """Refuse an unknown dtype, or one that the op does not have."""
     if dtype not in cases.DTYPES:
         raise typer.BadParameter(f"--dtype {dtype}: one of {', '.join(cases.DTYPES)}")
     if dtype not in spec.dtypes:
@@ -68,12 +68,12 @@ Targets = Annotated[list[str] | None, _TARGET]
 
 
 def dtypes_listed(values: list[str] | None) -> list[str]:
-    """The dtypes that a comma-separated list names, as cases call them."""
+    """The dtypes of a comma-separated list, by their names in cases."""
     return list(dict.fromkeys(map(cases.dtype_name, listed(values))))
 
 
 def spec_named(name: str) -> Spec:
-    """An op's entry, or a target."""
+    """The spec of an op, or of a target."""
     try:
         return spec_of(name)
     except TargetError as error:
@@ -84,7 +84,7 @@ def spec_named(name: str) -> Spec:
 
 
 def named(ops: list[str] | None, targets: list[str] | None) -> list[str]:
-    """The ops and targets that the command line names; all ops if it names nothing."""
+    """The ops and targets of the command line; all ops if there are none."""
     for name in targets or []:
         if ":" not in name:
             raise typer.BadParameter(f"--target {name}: MODULE:SPEC, as in my_module:SPEC")
@@ -92,14 +92,14 @@ def named(ops: list[str] | None, targets: list[str] | None) -> list[str]:
 
 
 def one_named(op: str | None, target: str | None) -> str:
-    """The op or the target of a command that takes one."""
+    """The op or the target, for a command that takes exactly one."""
     if (op is None) == (target is None):
         raise typer.BadParameter("Missing argument: name one op, or one --target")
     return named([op] if op else None, [target] if target else None)[0]
 
 
 def check_implementation_names(specs: list[Spec], wanted: list[str]) -> None:
-    """Refuse --impl names that no implementation has."""
+    """Refuse --impl names that match no implementation."""
     known = {
         name: implementation
         for spec in specs
@@ -120,11 +120,11 @@ def check_implementation_names(specs: list[Spec], wanted: list[str]) -> None:
 
 
 def one_case(spec: Spec, dtype: str, seed: int, one: dict[str, Any]) -> Case:
-    """The case that --shape, --layout, --values and --arg describe; defaults for the rest."""
+    """The case that --shape, --layout, --values and --arg describe, with defaults for the rest."""
     case = _described(spec, dtype, seed, one)
     try:
         needs = spec.memory(case)
-    except (RuntimeError, TypeError):  # of shapes whose bytes are no 64-bit number
+    except (RuntimeError, TypeError):  # the number of bytes exceeds 64 bits
         raise typer.BadParameter(f"--shape {one['shape']}: no memory has so many bytes") from None
     if needs > (there := _memory()):
         raise typer.BadParameter(
@@ -135,7 +135,7 @@ def one_case(spec: Spec, dtype: str, seed: int, one: dict[str, Any]) -> Case:
 
 
 def drawn_case(spec: Spec, dtype: str, one: dict[str, Any]) -> Case:
-    """The same for a benchmark, which needs less memory than a check does."""
+    """The same for a benchmark, which needs less memory than a check."""
     case = _described(spec, dtype, 0, {"values": None, **one})
     if not case.numel:
         raise typer.BadParameter(f"--shapes {one['shape']}: sizes are positive")
@@ -171,7 +171,7 @@ def _described(spec: Spec, dtype: str, seed: int, one: dict[str, Any]) -> Case:
 
 
 def read_options(spec: Spec, words: list[str] | None) -> dict[str, Any]:
-    """What --arg says of an op's cases."""
+    """The options that --arg gives to an op's cases."""
     options: dict[str, Any] = {}
     for word in words or []:
         key, equals, text = word.partition("=")
@@ -189,15 +189,15 @@ def read_options(spec: Spec, words: list[str] | None) -> dict[str, Any]:
 
 
 def _memory() -> int:
-    """Bytes: the machine's, or a GPU's if that has more."""
+    """Bytes of the machine's memory, or of a GPU's if that is larger."""
     own = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     gpus = range(torch.cuda.device_count())
     return max([own, *(torch.cuda.get_device_properties(gpu).total_memory for gpu in gpus)])
 
 
 def timed_case(spec: Spec, dtype: str | None, shape: str | None) -> Case:
-    """The case that benchmarks time, of this dtype, or float16 if there is that; of this shape, or
-    the first one past 2²⁰ elements or 2³² multiplications."""
+    """The timed case of this dtype, by default float16 if the op has it, and of this shape, by
+    default the first past 2²⁰ elements or 2³² multiplications."""
     if dtype is None:
         dtype = "float16" if "float16" in spec.dtypes else spec.dtypes[0]
     dtype = cases.dtype_name(dtype)
@@ -222,7 +222,7 @@ def timed_case(spec: Spec, dtype: str | None, shape: str | None) -> Case:
 
 @contextlib.contextmanager
 def need_gpu_memory(nothing_to: str) -> Iterator[None]:
-    """Exit as without a GPU where others have so much of its memory that not even this fits."""
+    """Exit as without a GPU if other processes leave too little of its memory."""
     try:
         yield
     except RuntimeError as error:
@@ -233,7 +233,7 @@ def need_gpu_memory(nothing_to: str) -> Iterator[None]:
 
 
 def need_gpu(nothing_to: str) -> None:
-    """Exit with status 3 and the reason where compiled kernels cannot run."""
+    """Exit with status 3 and the reason if compiled kernels cannot run."""
     if reason := unavailable().get("triton-compiled"):
         typer.echo(
             f"nothing to {nothing_to}: {reason} (--dry-run shows what there would be)", err=True

@@ -1,4 +1,4 @@
-"""``python -m compare profile``: where an op's time goes, in tables and in files to look into."""
+"""``python -m compare profile``: where an op's time goes, as tables and as files to open."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def profile(
 ) -> None:
     """Show where an op's time goes on the GPU: kernels, launches, counters, and a trace to open.
 
-    For times to compare, use bench: a profiler makes launching slower, and here the cache is warm.
+    To compare times, use bench: a profiler makes launches slower, and here the cache is warm.
     Exit status: 0 all right; 1 a wrong result, one of ours that did not run, or no kernels in the
     trace; 2 usage; 3 no GPU, or none of its memory free.
     """
@@ -131,13 +131,13 @@ class _Plan:
         self.steps, self.calls = steps, calls
 
     def program(self, names: list[str], steps: int, calls: int) -> list[str]:
-        """This command, as another profiler runs it."""
+        """This command, for another profiler to run."""
         words = ["-m", "compare", "profile", *self.case.words, "--dtype", self.case.dtype]
         words += ["--shape", ",".join(map(str, self.case.shape)), "--providers", ",".join(names)]
         return [*words, "--steps", str(steps), "--calls", str(calls), "--ranges-only"]
 
     def nsys(self) -> str:
-        """The command line for Nsight Systems; its file beside the folder, which is ours alone."""
+        """The command line for Nsight Systems. Its file goes beside the folder, which is ours."""
         report = self.folder.with_name(f"{self.folder.name}.nsys-rep")
         words = ["nsys", "profile", "--trace=cuda,nvtx", "--capture-range=cudaProfilerApi"]
         words += ["--force-overwrite=true", f"--output={report}"]
@@ -152,7 +152,7 @@ class _Plan:
         return self.folder / f"{self.case.op.replace(':', '_')}.trace.json"
 
     def told(self) -> str:
-        """What --dry-run prints."""
+        """The text of --dry-run."""
         name = self.names[0]
         recorded = f"{self.steps} steps of {self.calls} calls, after {recording.WAIT} that is not"
         lines = [
@@ -171,7 +171,7 @@ class _Plan:
         return "\n".join([*lines, f"Nsight Systems, to run by yourself: {self.nsys()}"])
 
     def opened(self, counted: list[counters.Counters]) -> str:
-        """Which file to open, and with what."""
+        """Which file to open with which program."""
         files = {str(self.trace()): "https://ui.perfetto.dev or chrome://tracing"}
         if self.tensorboard:
             logs = self.folder / "tensorboard"
@@ -212,18 +212,18 @@ def _ncu(asked: bool | None) -> str | None:
 def _prepared(
     spec: Spec, case: Case, names: list[str], arguments: Any
 ) -> tuple[dict[str, str], list[Candidate]]:
-    """The candidates that run and are right, compiled and warm; what is wrong with the others."""
+    """The candidates that run and are right, compiled and warm; and the problems of the others."""
     check, problems, ready = bench.Checker(spec, case), {}, []
     with Bar("first calls", "providers") as bar:
         for done, candidate in enumerate(providers.candidates(spec, case, names)):
             bar.describe(f"first call of {candidate.name}")
             bar.update(done, len(names))
             try:
-                for _ in range(2):  # what compiles by the second call, compiles now
+                for _ in range(2):  # some compile at the second call
                     result = candidate.call(*arguments)
                 torch.cuda.synchronize()
                 problem = check(candidate, result, arguments)
-            except Exception as error:  # noqa: BLE001 - whatever a peer throws, the others go on
+            except Exception as error:  # noqa: BLE001 - a peer may raise anything; the rest go on
                 problem = " ".join([type(error).__name__, *str(error).strip().splitlines()[:1]])
             if problem:
                 problems[candidate.name] = problem
@@ -233,7 +233,7 @@ def _prepared(
 
 
 def _failed(problems: dict[str, str]) -> bool:
-    """Whether a result is wrong, or one of ours did not run."""
+    """Whether a result is wrong, or one of our providers did not run."""
     return any(
         not providers.is_peer(name) or problem.startswith("wrong")
         for name, problem in problems.items()
@@ -243,7 +243,7 @@ def _failed(problems: dict[str, str]) -> bool:
 def _profiled(
     plan: _Plan, ready: list[Candidate], arguments: Any, problems: dict[str, str]
 ) -> bool:
-    """Record, count, print; returns whether every trace has kernels."""
+    """Record, count and print. Returns whether every trace has kernels."""
     names = [candidate.name for candidate in ready]
     case = plan.case
     summary: dict[str, Any] = {

@@ -1,4 +1,4 @@
-"""``python -m compare report``: one HTML page of what the other commands found."""
+"""``python -m compare report``: one HTML page with the results of the other commands."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ def report(
         typer.Option("--facts", help="Only make the tables in this Markdown file anew."),
     ] = None,
 ) -> None:
-    """Make one self-contained HTML page from JSON files: check's, mutate's, bench's, profile's and
-    compile's.
+    """Make one self-contained HTML page from the JSON files of check, mutate, bench, profile and
+    compile.
 
     Needs no GPU. Exit status: 0 written, 2 a file that is none of these, or a missing package.
     """

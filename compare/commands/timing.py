@@ -1,4 +1,4 @@
-"""``python -m compare timing``: how to time a kernel, and how not to, shown on one."""
+"""``python -m compare timing``: right and wrong ways to time a kernel, shown on one."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def timing(
         Path | None, typer.Option("--json", help="Also write all samples there.")
     ] = None,
 ) -> None:
-    """Time one kernel by every technique that people use, and say what each time is of.
+    """Time one kernel with every common technique, and say what each of them measures.
 
     Exit status: 0 all right, 2 usage, 3 no GPU, or none of its memory free.
     """
@@ -78,7 +78,7 @@ def timing(
 
 
 def table(techniques: dict[str, Technique]) -> Table:
-    """A line a technique under its topic: the median, 20 to 80 % of the samples, the sentence."""
+    """One line per technique, by topic: median, 20 to 80 % of the samples, and the sentence."""
     rows = Table(box=None, header_style="dim", padding=(0, 2, 0, 0))
     rows.add_column("", no_wrap=True)
     for name in ("µs", "20–80 %"):

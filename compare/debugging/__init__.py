@@ -1,1 +1,1 @@
-"""From a wrong result to the program and line that made it; the public face is compare.debug."""
+"""From a wrong result to the program and line that made it; public as compare.debug."""

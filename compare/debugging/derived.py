@@ -1,4 +1,4 @@
-"""Results that no kernel stores to: torch made them, of what kernels had stored."""
+"""Results that torch made from tensors that kernels stored."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ Element = tuple[Argument, tuple[int, ...]]
 def source(
     result: Tensor, index: tuple[int, ...], stores: Stores, others: Sequence[Tensor]
 ) -> Element | None:
-    """The element that an element of a result most likely came from: the same of a tensor that
-    holds the same, as of one that was copied or converted, stored to or not; or of a stored one as
-    large; or one of those that a sum over leading dimensions adds; or any of what was stored last.
-    Not one of the ``others``, which are results themselves. None if kernels were given the
-    result's memory."""
+    """The stored element from which an element of a result most likely came. The first that fits:
+    the same element of a tensor with the same values (a copy or conversion, stored or not); of a
+    stored tensor of the same size; the largest addend if the result is a sum over leading
+    dimensions; the largest element of the last stored tensor. Never an element of ``others``, which
+    are results. None if kernels stored to the result's own memory."""
     if any(a.low <= result.data_ptr() < a.high for each in stores.launches for a in each.arguments):
         return None
     results = {t.untyped_storage().data_ptr() for t in others}
@@ -48,7 +48,7 @@ def source(
 
 
 def _holds_the_same(tensor: Tensor, result: Tensor) -> bool:
-    """Whether the result is a copy of the tensor, maybe of another dtype or shape."""
+    """Whether the result is a copy of the tensor, perhaps with another dtype or shape."""
     if tensor.numel() != result.numel():
         return False
     converted = tensor.detach().reshape(result.shape).to(result.device, result.dtype)

@@ -1,7 +1,7 @@
 """From a wrong result to the program and line that made it, in the interpreter.
 
-A subject (an op's case, or a kernel from elsewhere) runs interpreted while an observer notes who
-stores what; its results are compared with the oracle; then one program runs again, traced.
+A subject (an op's case, or a kernel from elsewhere) runs interpreted while an observer records all
+stores. Its results are compared with the oracle's. Then one program runs again, traced.
 """
 
 from __future__ import annotations
@@ -38,12 +38,12 @@ from triton_kernels.interpreter import Access, Dot, Launch, Observer, Place, Pro
 
 
 class _Watch(Stores):
-    """Stores that move a bar, and say in which order programs run."""
+    """Records stores, moves a progress bar, and sets the order of the programs."""
 
     def __init__(self, bar: Bar, order: Order = forward) -> None:
         super().__init__()
         self._bar, self._order, self._done = bar, order, 0
-        self.elsewhere = False  # whether memory was reached that no argument holds
+        self.elsewhere = False  # whether an access hit memory of no argument
 
     def order(self, launch: Launch, programs: Sequence[Program]) -> Sequence[Program]:
         return self._order(programs)
@@ -67,7 +67,7 @@ class _Watch(Stores):
 
 
 class Roundings(Observer):
-    """The lines whose tl.dot round their float32 operands → the input precision that they ask."""
+    """The lines whose tl.dot rounds float32 operands → the input precision that they request."""
 
     def __init__(self) -> None:
         self.of: dict[Place | None, str] = {}
@@ -78,7 +78,7 @@ class Roundings(Observer):
 
 
 class _Exact(Observer):
-    """Lets no tl.dot round its operands."""
+    """Prevents every tl.dot from rounding its operands."""
 
     dot_precision = "ieee"
 
@@ -97,11 +97,11 @@ def investigate(
     bisect: bool | None = None,
     replay: bool = True,
 ) -> Findings:
-    """Locate what is wrong, and replay the program that made it, or the one that is asked for.
+    """Find what is wrong, and replay the program that made it, or the requested ``program``.
 
-    With a ``session``, in a debugger. ``bisect``: whether to compare the case in many ways on a
-    GPU; None means, where interpreted and compiled differ in what is right. Without ``replay`` the
-    findings are those of the interpreted runs.
+    With a ``session`` the replay runs in a debugger. ``bisect``: whether to run the case in many
+    ways on a GPU; None: only if interpreted and compiled results differ in being right. Without
+    ``replay`` the findings are those of the interpreted runs.
 
     Raises:
         ValueError: ``program`` is not in the grid.
@@ -132,7 +132,7 @@ def investigate(
     findings.subject = _heading(subject, stores)
     described = (_describe(result, stores, results) for result in results)
     findings.wrong = [wrong for wrong in described if wrong is not None]
-    # What an earlier launch made wrong may be what the others are wrong by.
+    # A result of an earlier launch may be the cause of the others.
     findings.wrong.sort(key=lambda wrong: wrong.launch)
     if worse := next((r.less_accurate for r in results if r.less_accurate), None):
         findings.less_accurate["interpreted"] = worse
@@ -185,8 +185,8 @@ def _look_back(load: Witness, store: Witness) -> str:
 
 
 def with_exact_dots(subject: Subject, roundings: Roundings, before: int) -> list[str]:
-    """Whether so many elements are wrong because a tl.dot rounds its operands: from a run in which
-    none does."""
+    """Whether fewer than ``before`` elements are wrong if no tl.dot rounds its operands, found in
+    another run; in words."""
     if not roundings.of:
         return []
     outcome = _outcome(subject, "with exact dots", _Exact(), before)
@@ -228,7 +228,7 @@ def _with_zero_lanes(subject: Subject, findings: Findings, before: int) -> list[
 
 
 def _explains(hazard: Hazard, failure: Failure | None) -> bool:
-    """Whether a hazard happened where the run failed: it is the one to look at first."""
+    """Whether a hazard occurred where the run failed; then it comes first."""
     return failure is not None and (failure.program, failure.place) in [
         (witness.program, witness.place) for witness in hazard.witnesses
     ]
@@ -239,7 +239,7 @@ def _current(stores: Stores) -> Program | None:
 
 
 def _last_written(error: WaitsForever, stores: Stores) -> list[str]:
-    """Which other program had last written what one waits for, in words."""
+    """The last write of another program to the element for which one waits, in words."""
     history = stores.history(error.address) if error.address is not None else None
     for store in (history.last, history.other) if history else ():
         if store is not None and store.program != _current(stores):
@@ -258,7 +258,7 @@ def _interrupted(stores: Stores, interrupt: KeyboardInterrupt) -> str:
 def _other_orders(
     subject: Subject, findings: Findings, first: Outcome, sanitizers: list[Sanitizer]
 ) -> list[Hazard]:
-    """Run the programs in other orders, too; a hazard for each tensor that comes out different."""
+    """Run the programs in other orders; a hazard per tensor whose result differs."""
     if all(math.prod(launch.grid) < 2 for launch in first.stores.launches):
         return []
     hazards: dict[program_orders.Key, Hazard] = {}
@@ -282,7 +282,7 @@ def _other_orders(
                 f"programs in forward order ({where})"
             )
             break
-        except Exception as error:  # noqa: BLE001 - whatever the kernel throws is a finding
+        except Exception as error:  # noqa: BLE001 - any error of the kernel is a finding
             hazards.setdefault(("", False), _stopped(error, name, stores))
             continue
         for key, hazard in program_orders.differences(first, Outcome(name, stores, results)):
@@ -297,7 +297,7 @@ def _stopped(error: Exception, order: str, stores: Stores) -> Hazard:
 
 
 def _heading(subject: Subject, stores: Stores) -> str:
-    """What ran."""
+    """The title of what ran."""
     grids = [f"{launch.kernel}{list(launch.grid)}" for launch in stores.launches]
     if len(grids) == 1 and stores.launches[0].kernel == subject.title:
         return grids[0]
@@ -305,7 +305,7 @@ def _heading(subject: Subject, stores: Stores) -> str:
 
 
 def _describe(result: Result, stores: Stores, results: Sequence[Result]) -> WrongValues | None:
-    """What is wrong with a result; None if nothing is."""
+    """The wrong values of a result; None if all are right."""
     right = result.comparison.right
     if bool(right.all()):
         return None
@@ -351,7 +351,7 @@ def _drawn(
     writers: np.ndarray | None,
     launches: Sequence[Launch],
 ) -> Output:
-    """What a picture shows of a wrong result."""
+    """The content of a wrong result's picture."""
     never = np.ones(wrong.shape, dtype=bool) if writers is None else writers < 0
     drawn = error_map(result.tensor, result.reference, wrong, worst, never)
     start = result.tensor.data_ptr()
@@ -363,7 +363,7 @@ def _drawn(
 def _nearest(
     tensor: Tensor, index: tuple[int, ...], writers: np.ndarray | None, stores: Stores
 ) -> tuple[tuple[int, ...], Store] | None:
-    """The stored element that is nearest in row-major order, and the last store to it."""
+    """The nearest stored element in row-major order, and the last store to it."""
     stored = np.array([]) if writers is None else np.flatnonzero(writers >= 0)
     if writers is None or not stored.size:
         return None
@@ -374,7 +374,7 @@ def _nearest(
 
 
 def _target(findings: Findings, stores: Stores, program: Sequence[int] | None) -> Target | None:
-    """Which program shall run again."""
+    """The program to run again."""
     if program is not None:
         x, y, z = (*map(int, program), 0, 0)[:3]
         for number, launch in enumerate(stores.launches):
@@ -396,7 +396,7 @@ def _target(findings: Findings, stores: Stores, program: Sequence[int] | None) -
 
 
 def _given(stores: Stores, address: int) -> Target | None:
-    """The last program of the last launch that was given a tensor with an address."""
+    """The last program of the last launch with a tensor that contains an address."""
     for number, launch in reversed(list(enumerate(stores.launches))):
         if any(argument.low <= address < argument.high for argument in launch.arguments):
             x, y, z = (n - 1 for n in launch.grid)
@@ -407,7 +407,7 @@ def _given(stores: Stores, address: int) -> Target | None:
 def _notes(
     findings: Findings, stores: Stores, results: list[Result], values: Values | None
 ) -> list[str]:
-    """What else the stores tell."""
+    """Further remarks from the stores."""
     notes = []
     if not stores.stored() and not findings.failure and not findings.partial:
         elsewhere = any(store.on for store in stores.stores)
@@ -432,7 +432,7 @@ def _notes(
 
 
 def _nans(name: str, tensor: Tensor, values: Values | None) -> list[str]:
-    """How many NaNs there are, and what made the first that the kernel's inputs did not have."""
+    """The number of NaNs, and the operation that made the first one not in the inputs."""
     if not tensor.dtype.is_floating_point or not bool((nan := tensor.isnan()).any()):
         return []
     text = f"{name}: {int(nan.sum())} of {tensor.numel()} elements are NaN"

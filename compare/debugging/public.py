@@ -1,4 +1,4 @@
-"""compare.debug: any Triton kernel, its arguments checked."""
+"""compare.debug: debugging of any Triton kernel."""
 
 from __future__ import annotations
 
@@ -38,40 +38,40 @@ def debug(
 ) -> Findings:
     r"""Run ``kernel[grid](*args, **constexprs)`` in the interpreter and find out what is wrong.
 
-    The worst wrong element is laid to the program and line that stored it; that program then runs
-    again, alone and traced. An error in the kernel is a finding, too. With a GPU the compiled
+    The findings name the program and line that stored the worst wrong element. That program then
+    runs again, alone and traced. An error in the kernel is a finding, too. With a GPU the compiled
     kernel is compared as well.
 
     Args:
-        kernel: any ``@triton.jit`` function, bare or under heuristics or autotune.
+        kernel: any ``@triton.jit`` function, bare or with heuristics or autotune.
         grid: a tuple of sizes, or a function of the arguments that returns one.
         args: the positional arguments, with tensors on any device. Kernels get copies.
-        oracle: returns what the tensors that the kernel stores to should hold: one tensor, a tuple
-            in the order of their parameters, or a dict by parameter name, which may leave out what
-            can hold anything, such as locks. Takes nothing, or (which lets values shrink) ``args``.
-        max_ulps: the largest right distance to the oracle's result, rounded to the result's dtype;
-            integers must be equal.
-        bound: instead of max_ulps, the largest right \|result − oracle\| of each element: called
-            with the oracle's result and ``args``.
+        oracle: returns the right values of the tensors that the kernel stores to: one tensor, a
+            tuple in the order of their parameters, or a dict by parameter name, which may leave out
+            tensors with any content, such as locks. It takes nothing or, so that values can be
+            shrunk, ``args``.
+        max_ulps: the tolerance around the oracle's result, rounded to the result's dtype; integers
+            must be equal.
+        bound: instead of max_ulps, makes the tolerance \|result − oracle\| of each element from the
+            oracle's result and ``args``.
         program: the program to run again, instead of the one that stored the worst element.
-        sanitize: whether to look for hazards, too: what may be wrong though the result is right.
-        uninitialized: names of parameters whose memory holds nothing at the start, as that of
-            outputs made by torch.empty: reading them before a store is a hazard.
-        memory: tensors that the arguments lead to by addresses, as a table of pointers does: by
-            name, or they are called memory[0], memory[1], … The kernel gets copies of them, too,
-            to which the addresses then lead, and the oracle's dict may name them.
-        pdb: open Python's debugger at the first line of that program, and only there, and where
-            the kernel raises an error.
+        sanitize: whether to look for hazards, too: faults that may leave the result right.
+        uninitialized: names of parameters whose memory is uninitialised before the launch, such as
+            outputs made by torch.empty. A read before a store is then a hazard.
+        memory: tensors that the kernel reaches through addresses, for example through a table of
+            pointers: by name, or in order as memory[0], memory[1], … The kernel gets copies of them
+            and their addresses, and the oracle's dict may name them.
+        pdb: open Python's debugger only at that program's first line and at errors of the kernel.
         breakpoints: open it at these lines of that program: "kernels.py:104".
-        bisect: compare the case interpreted and compiled in several ways, to tell precision,
-            compiler and logic apart; needs a GPU and an oracle. By default that is done where
-            interpreted and compiled results differ in being right.
-        shrink: whether to look for simpler input values with which it still fails so, and to make a
-            file that reproduces it; or that file's name. :func:`compare.shrink` shrinks sizes, too.
-        constexprs: keyword arguments of the launch, ``num_warps`` and the like among them.
+        bisect: run the case interpreted and compiled in several ways, to tell precision, compiler
+            and logic apart; needs a GPU and an oracle. By default only if interpreted and compiled
+            results differ in being right.
+        shrink: whether to look for simpler input values with the same failure, and to write a file
+            that reproduces it; or the file's name. :func:`compare.shrink` shrinks sizes, too.
+        constexprs: keyword arguments of the launch, including ``num_warps`` and the like.
 
     Returns:
-        :class:`Findings`: true if nothing is wrong; print it.
+        :class:`Findings`: true if nothing is wrong; printable.
 
     Raises:
         TypeError: ``kernel`` is no Triton kernel, ``args`` no sequence, a tensor has no

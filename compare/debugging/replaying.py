@@ -1,4 +1,4 @@
-"""One program again, traced and followed, or in a debugger."""
+"""Runs one program again, traced and followed, or in a debugger."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ from triton_kernels.interpreter import Argument, Dataflow, Program, Several
 
 Target = tuple[int, Program]  # number of the launch, program
 Element = tuple[str, int]  # an argument of a launch, and bytes from its start
-EARLIER = 3  # launches before that of the wrong value that are told
-LOADED = 1 << 12  # elements of each load that are looked up among what earlier launches stored
-STORED = 64  # of those that one program stored, how many are followed
+EARLIER = 3  # reported launches before that of the wrong value
+LOADED = 1 << 12  # elements of each load whose earlier stores are searched
+STORED = 64  # of those stored by one program, how many are followed
 
 
 def replay(
@@ -42,8 +42,8 @@ def replay(
     session: Session | None,
     chosen: bool,
 ) -> None:
-    """Run the program alone, from the start of its launch, and note what it does; if it does not go
-    wrong as it did, and was not ``chosen`` by the caller, run it again after those before it."""
+    """Run the program alone, from the start of its launch, and record its accesses. If it fails in
+    another way, and was not ``chosen`` by the caller, run it again after those before it."""
     worst = findings.wrong[0] if findings.wrong else None
     if session is not None:
         tracer = Tracer(*target)
@@ -59,7 +59,7 @@ def replay(
         worst.alone = tracer.stored_there
     apart = worst is not None and worst.alone is not None and not _same(worst.alone, worst.value)
     if worst is not None and tracer.trace and tracer.trace.ended:
-        apart = True  # it waits for others, or fails without what they write
+        apart = True  # it waits for others, or fails without their stores
     if findings.failure is not None and tracer.trace and tracer.trace.ended != AS_REPORTED:
         apart = True
         if not tracer.trace.ended:
@@ -90,7 +90,7 @@ def _traced(
     guards: Sequence[SpinGuard],
     alone: bool,
 ) -> tuple[Tracer, list[Step], Loaded]:
-    """One run of the program, and what the worst element was made of in it."""
+    """One run of the program, and the origin of the worst element in it."""
     watched = _offset(stores, findings.wrong[0], target[0]) if findings.wrong else None
     followed = watched is not None or (findings.failure and findings.failure.program is not None)
     assignments = Assignments(Dataflow()) if followed else None
@@ -122,7 +122,7 @@ def _run(
 def _earlier(
     subject: Subject, findings: Findings, stores: Stores, launch: int, loaded: Loaded
 ) -> list[Earlier]:
-    """What programs of earlier launches made the elements of that a program loaded."""
+    """How programs of earlier launches made the elements that a program loaded."""
     told: list[Earlier] = []
     waiting = _stored_before(stores, launch, loaded)
     while waiting and len(told) < EARLIER and not findings.partial:
@@ -160,8 +160,8 @@ def _earlier(
 def _stored_before(
     stores: Stores, launch: int, loaded: Loaded
 ) -> dict[Target, dict[Element, None]]:
-    """The programs of earlier launches that stored what one of a launch loaded, and the elements.
-    Those to which that launch or a later one stored again are left out: what they were is gone."""
+    """The programs of earlier launches that stored elements which a launch loaded, with these
+    elements. Those that the launch or a later one overwrote are left out: their value is gone."""
     programs: dict[Target, dict[Element, None]] = {}
     arguments = {argument.name: argument for argument in stores.launches[launch].arguments}
     for (_, name), elements in loaded.items():
@@ -178,7 +178,7 @@ def _stored_before(
 
 
 def _words(arguments: Sequence[Argument], elements: Sequence[Element]) -> str:
-    """Elements as one reads them: Mid_O[1, 2, 0:3, 15]."""
+    """Elements in words: Mid_O[1, 2, 0:3, 15]."""
     offsets: dict[str, list[int]] = {}
     for name, offset in elements:
         offsets.setdefault(name, []).append(offset)
@@ -193,7 +193,7 @@ def _words(arguments: Sequence[Argument], elements: Sequence[Element]) -> str:
 
 @contextlib.contextmanager
 def _ending(findings: Findings, tracer: Tracer) -> Iterator[None]:
-    """Inside, what ends the program early is noted in its trace."""
+    """Record in the trace why a program ends early."""
     try:
         yield
     except KeyboardInterrupt:
@@ -208,7 +208,7 @@ def _ending(findings: Findings, tracer: Tracer) -> Iterator[None]:
 
 
 def _slice(tracer: Tracer, assignments: Assignments, failure: Failure | None) -> Slice | None:
-    """What the worst element, or the lane that failed, was made of."""
+    """The slice of the worst element, or of the failing lane."""
     flow, watched = assignments.flow, tracer.watched_at
     if failure is not None:
         if failure.lane is None:
@@ -223,8 +223,8 @@ def _slice(tracer: Tracer, assignments: Assignments, failure: Failure | None) ->
 
 
 def _offset(stores: Stores, worst: WrongValues, launch: int) -> Element | None:
-    """The worst element as the argument of a launch that its writer stored through, and bytes from
-    its start: addresses are others in another run."""
+    """The worst element as an argument of the launch that stored it, and the bytes from its start,
+    because addresses differ in another run."""
     history = worst.history
     store = history.last or history.masked or (worst.nearest[1] if worst.nearest else None)
     name = store.argument if store else worst.output
@@ -236,7 +236,7 @@ def _offset(stores: Stores, worst: WrongValues, launch: int) -> Element | None:
 
 
 def brief(error: Exception) -> str:
-    """An error's text without the program and line, which are told beside it."""
+    """An error's text without the program and line, which are printed beside it."""
     text = running.brief(error)
     place = interpreter.place_of(error)
     return re.sub(rf",? (in )?program \([\d, ]+\), {re.escape(str(place))}", "", text)

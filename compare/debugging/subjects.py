@@ -1,6 +1,6 @@
-"""What can be debugged: a case of an op, or a launch of a kernel from elsewhere.
+"""The subjects of debug: a case of an op, or a launch of a kernel from elsewhere.
 
-Every run of a subject gets memory of its own, as it was at the start, so that runs can be repeated.
+Every run of a subject gets fresh memory with the initial content, so that runs can be repeated.
 """
 
 from __future__ import annotations
@@ -28,42 +28,42 @@ from triton_kernels.interpreter import Argument, Shadows
 
 
 class Result(NamedTuple):
-    """A tensor that kernels stored, and what it should hold."""
+    """A tensor that kernels stored, with its right content."""
 
     name: str
     tensor: Tensor
     reference: Tensor
     comparison: Comparison
-    less_accurate: LessAccurate | None = None  # than eager, though every element keeps its bound
+    less_accurate: LessAccurate | None = None  # if it is within its bound but breaks the eager rule
 
     def deviation(self) -> Deviation:
-        """What is wrong with it."""
+        """The wrong elements, counted, and the worst one."""
         right, error, bound, _ = (t.cpu() for t in self.comparison)
         return judging.deviation(self.tensor.cpu(), self.reference.cpu(), right, error, bound)
 
 
 class Subject(Protocol):
-    """What is debugged."""
+    """Something to debug."""
 
     title: str
-    outside_is_usage: bool  # whether an error before any program is the caller's mistake
+    outside_is_usage: bool  # whether an error before the first program is the caller's mistake
     in_ulps: bool  # whether the bounds of its results are in ULPs
 
     def prepare(self, device: torch.device) -> Any:
-        """Memory for one run."""
+        """Make the memory for one run."""
 
     def launch(self, state: Any, shadows: Shadows | None = None) -> None:
-        """Run in that memory, and tell which of it holds nothing at the start."""
+        """Run in that memory, and mark its uninitialised parts in ``shadows``."""
 
     def judge(self, state: Any, stores: Stores | None) -> list[Result]:
-        """The results against the oracle; ``stores`` is None after a compiled run."""
+        """Judge the results by the oracle; ``stores`` is None after a compiled run."""
 
     def expect(self, state: Any, arguments: Sequence[Argument]) -> list[Result]:
-        """What the outputs should have held after a run that an error ended, where it is clear
-        which of the launches' arguments are the outputs."""
+        """The outputs with their right content after a run that an error ended, if it is clear
+        which of the launches' arguments are outputs."""
 
     def compilable(self) -> bool:
-        """Whether it could run compiled, given a GPU."""
+        """Whether it could run compiled on a GPU."""
 
 
 # ---- the two kinds of subject ----
@@ -104,7 +104,7 @@ class Op:
         state["result"] = result
 
     def judge(self, state: Any, stores: Stores | None) -> list[Result]:
-        """The judgement of check: by bits or the op's bound, and by the eager rule."""
+        """Judge as check does: by bits or the op's bound, and by the eager rule."""
         arguments, reference, result = (state[k] for k in ("arguments", "reference", "result"))
         mode = "triton-compiled" if result.is_cuda else "triton-interpreted"
         name = mode + (f"/{self._variant}" if self._variant else "")
@@ -126,12 +126,12 @@ class Op:
         return self.judge(state, None)
 
     def compilable(self) -> bool:
-        """Unless TRITON_INTERPRET=1 made its kernels interpreted for good."""
+        """Whether its kernels can be compiled; not if TRITON_INTERPRET=1 made them interpreted."""
         return not interpreter.made_interpreted(activations.relu)
 
 
 def _in_memory_of(out: torch.Tensor, args: Sequence[Any]) -> bool:
-    """Whether an argument lies in out's memory, as in place: that holds what is read."""
+    """Whether an argument shares out's memory, as in place; then it holds input."""
     memory = out.untyped_storage().data_ptr()
     tensors = (each for each in args if isinstance(each, torch.Tensor))
     return any(each.untyped_storage().data_ptr() == memory for each in tensors)
@@ -141,7 +141,7 @@ Oracle = Callable[..., Any]
 
 
 class Kernel:
-    """A kernel from elsewhere, with its launch."""
+    """A launch of a kernel from elsewhere."""
 
     outside_is_usage = True
 
@@ -162,7 +162,7 @@ class Kernel:
         self._kernel, self._grid, self._given = kernel, grid, (tuple(args), constexprs)
         self._memory = dict(memory or {})
         self._max_ulps, self._bound = max_ulps, bound
-        self._outputs: list[tuple[str, int]] = []  # name and place among the tensors
+        self._outputs: list[tuple[str, int]] = []  # name, and index among the tensors
         self.in_ulps = bound is None
         self._expected = None if oracle is None else _expected(_asked(oracle, self._given[0]))
         inner = kernel
@@ -171,8 +171,8 @@ class Kernel:
         self.title = getattr(inner, "__name__", "kernel")
 
     def prepare(self, device: torch.device) -> Any:
-        """Copies of the arguments' memory, and of that to which they lead: addresses in them lead
-        to the copies."""
+        """Copies of the arguments' memory and of the memory behind addresses in them. Addresses are
+        changed to those of the copies."""
         state = copies((*self._given, self._memory), device)
         if self._memory:
             _point_to(list(tensors((*self._given, self._memory))), list(tensors(state)))
@@ -189,7 +189,7 @@ class Kernel:
             self._kernel[self._grid](*args, **constexprs)
 
     def judge(self, state: Any, stores: Stores | None) -> list[Result]:
-        """The judgement in ULPs or by the caller's bound, of every argument that was stored to."""
+        """Judge every stored argument, in ULPs or by the given bound."""
         if self._expected is None:
             return []
         held = list(tensors(state))
@@ -206,7 +206,7 @@ class Kernel:
         ]
 
     def expect(self, state: Any, arguments: Sequence[Argument]) -> list[Result]:
-        """The arguments that the kernel stores to, as its source tells."""
+        """The arguments to which the kernel stores, according to its source."""
         held = list(tensors(state))
         names = stored_parameters(self._kernel) | set(self._named_memory())
         outputs = [a for a in arguments if a.name in names]
@@ -216,8 +216,8 @@ class Kernel:
         return self.judge(state, None)
 
     def _written(self, stores: Stores) -> list[Argument]:
-        """What was stored to. If the oracle speaks of more, also that to which the source stores
-        and no program did: it is a result all the same, and a wrong one."""
+        """The stored arguments. If the oracle has more tensors, also those to which the source
+        stores, but no program did: they are wrong results."""
         written, expected = stores.stored(), self._expected or []
         names = {argument.name for argument in written}
         if expected.keys() <= names if isinstance(expected, dict) else len(expected) <= len(names):
@@ -232,17 +232,17 @@ class Kernel:
         return [argument for argument in every if argument.name in names]
 
     def _named_memory(self) -> list[str]:
-        """What the oracle says of memory that the arguments lead to."""
+        """The names that the oracle gives to memory behind addresses."""
         expected = self._expected
         return [name for name in self._memory if isinstance(expected, dict) and name in expected]
 
     def compilable(self) -> bool:
-        """Unless it was made under TRITON_INTERPRET=1."""
+        """Whether the kernel can be compiled; not if it was made under TRITON_INTERPRET=1."""
         return not interpreter.made_interpreted(self._kernel)
 
     def _references(self) -> dict[str, Tensor]:
-        """What is expected, by parameter; of a dict, what it leaves out (locks, scratch memory) may
-        hold anything."""
+        """The expected tensors by parameter. A dict may leave out tensors with any content, such as
+        locks and scratch memory."""
         names = [name for name, _ in self._outputs]
         stored = (
             ", ".join(names) or "nothing that it was given (memory= gives what addresses lead to)"
@@ -280,8 +280,7 @@ class Kernel:
 
 
 def _point_to(given: Sequence[Tensor], made: Sequence[Tensor]) -> None:
-    """Let addresses of the given tensors' memory, in the copies that were made, be those of the
-    copies."""
+    """Replace addresses of the given tensors' memory in the copies by addresses of the copies."""
     for table, copy in zip(given, made):
         if table.dtype not in (torch.int64, torch.uint64) or not table.numel():
             continue
@@ -296,14 +295,14 @@ def _point_to(given: Sequence[Tensor], made: Sequence[Tensor]) -> None:
 
 
 def named(memory: Mapping[str, Tensor] | Sequence[Tensor]) -> dict[str, Tensor]:
-    """Tensors by name: those of a sequence are memory[0], memory[1], …"""
+    """Tensors by name; those of a sequence are memory[0], memory[1], …"""
     if isinstance(memory, Mapping):
         return dict(memory)
     return {f"memory[{i}]": t for i, t in enumerate(memory)}
 
 
 def takes_arguments(oracle: Oracle) -> bool:
-    """Whether an oracle is a function of the kernel's arguments."""
+    """Whether an oracle takes the kernel's arguments."""
     kinds = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
     try:
         parameters = inspect.signature(oracle).parameters.values()
@@ -315,7 +314,7 @@ def takes_arguments(oracle: Oracle) -> bool:
 
 
 def _asked(oracle: Oracle, args: tuple[Any, ...]) -> Any:
-    """What the oracle says, of copies of the arguments if it takes them."""
+    """The value of the oracle, called with copies of the arguments if it takes them."""
     if not takes_arguments(oracle):
         return oracle()
     try:
@@ -331,7 +330,7 @@ def _asked(oracle: Oracle, args: tuple[Any, ...]) -> Any:
 def _checked(
     names: Sequence[str], parameters: Sequence[str], args: Sequence[Any], others: dict[str, Any]
 ) -> tuple[str, ...]:
-    """The names of parameters that hold nothing at the start."""
+    """The checked names of uninitialised parameters."""
     if isinstance(names, str):
         names = (names,)
     given = {**dict(zip(parameters, args)), **others}
@@ -347,7 +346,7 @@ def _checked(
 
 
 def _expected(returned: Any) -> list[Tensor] | dict[str, Tensor]:
-    """What an oracle returned, checked."""
+    """The checked value of an oracle."""
     results: Any = returned
     if isinstance(returned, Tensor):
         results = [returned]
@@ -373,7 +372,7 @@ def subject_of(
     memory: Mapping[str, Tensor] | Sequence[Tensor] = (),
     **constexprs: Any,
 ) -> Kernel:
-    """The launch that arguments of :func:`debug` describe, checked."""
+    """The launch that the arguments of :func:`debug` describe, after a check of them."""
     if not (hasattr(kernel, "run") and hasattr(kernel, "__getitem__")):
         raise TypeError(
             "debug(): argument 'kernel' must be a @triton.jit function, but got "

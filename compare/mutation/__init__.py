@@ -1,1 +1,1 @@
-"""mutate: faults planted in the kernels one at a time, to see which of them the check catches."""
+"""mutate: plants faults in the kernels, one at a time, to see which of them the check finds."""

@@ -1,7 +1,7 @@
-"""The faults that can be planted in CUDA C++, from its tokens.
+"""The faults that can be planted in CUDA C++, made from its tokens.
 
-The sources are formatted: blanks stand around binary operators, and not inside template arguments.
-Macros are left alone, and so is what stands outside of functions.
+The sources are formatted: blanks surround binary operators, except in template arguments. Macros
+and everything outside of functions are left unchanged.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _OTHER = {
     "/=": ("operator", "*="),
 }
 _OPPOSITE = {"<": ">=", "<=": ">", ">": "<=", ">=": "<"}
-# cond ? one : other, where both are without parentheses that close elsewhere
+# cond ? one : other, where no part contains an unmatched parenthesis
 _CHOICE = re.compile(r"([\w.]+) (<=|>=|<|>) ([^?:;]+?) \? ([^?:;]+) : ([^?:;]+)(?=;)")
 _OPENS, _CLOSES = "([{", ")]}"
 _INDEX = {"x": "y", "y": "x"}
@@ -49,10 +49,10 @@ class Body(NamedTuple):
 
 
 def bodies(text: str) -> list[Body]:
-    """The functions of a file, members of structs, too, in their order."""
+    """The functions of a file in order, including members of structs."""
     stream = [token for token in tokens(text) if token.kind != "directive"]
     functions = []
-    at = since = 0  # of the declaration that a brace may follow
+    at = since = 0  # the start of the declaration before a brace
     while at < len(stream):
         token = stream[at]
         if token.text in (";", "}"):
@@ -60,7 +60,7 @@ def bodies(text: str) -> list[Body]:
         elif token.text == "{":
             head = stream[since:at]
             name = _function(head)
-            if name is None:  # a struct, an enum, an initial value: its members come next
+            if name is None:  # a struct, an enum or an initial value: its members come next
                 since = at + 1
             else:
                 end = closing(stream, at)
@@ -74,7 +74,7 @@ def bodies(text: str) -> list[Body]:
 
 
 def _function(head: list[Token]) -> str | None:
-    """The name of the function that a declaration begins; None if it begins something else."""
+    """The name of the function that a declaration starts; None if it starts something else."""
     depth = 0
     for at, token in enumerate(head):
         if token.text == "(" and depth == 0 and at and head[at - 1].kind == "name":
@@ -84,7 +84,7 @@ def _function(head: list[Token]) -> str | None:
 
 
 def _arguments(text: str, stream: list[Token], opening: int) -> list[str]:
-    """The arguments of the call whose parenthesis opens there."""
+    """The arguments of the call with the opening parenthesis at this token."""
     arguments, begin, depth = [], stream[opening].end, 0
     for token in stream[opening : closing(stream, opening) + 1]:
         depth += token.text in _OPENS
@@ -96,7 +96,7 @@ def _arguments(text: str, stream: list[Token], opening: int) -> list[str]:
 
 
 def _operand_end(stream: list[Token], begin: int) -> int:
-    """Where the operand of && or || that begins there ends."""
+    """The end of the operand of && or || that starts here."""
     depth = 0
     for at in range(begin, len(stream)):
         text = stream[at].text
@@ -155,17 +155,17 @@ def _edits(text: str, body: Body) -> Iterator[Edit]:
 
 
 def _declares(stream: list[Token], at: int) -> bool:
-    """Whether a name begins a declaration: another name follows."""
+    """Whether a name starts a declaration, that is, another name follows."""
     return at + 1 < len(stream) and stream[at + 1].kind == "name"
 
 
 def _shared_bytes(stream: list[Token], at: int) -> bool:
-    """Whether it is the argument of LAUNCH before the stream: no kernel has that memory."""
+    """Whether it is LAUNCH's argument before the stream: no kernel uses that memory."""
     return [token.text for token in stream[at + 1 : at + 3]] == [",", "stream"]
 
 
 def _number(token: Token) -> Iterator[Edit]:
-    """Another number in its place: an integer's successor, a thousandth more of another one."""
+    """Another number: an integer plus 1, a float times 1.001."""
     if re.fullmatch(r"\d+", token.text):
         yield Edit("constant", token.start, token.end, str(int(token.text) + 1))
     elif match := re.fullmatch(r"(\d+\.\d*(?:[eE][+-]?\d+)?)(f?)", token.text):
@@ -175,7 +175,7 @@ def _number(token: Token) -> Iterator[Edit]:
 
 
 def _statements(body: Body) -> Iterator[Edit]:
-    """Each statement that is no declaration, no jump and gives no result, removed."""
+    """Each statement removed, except declarations, jumps and returns."""
     begin = depth = 0
     for at, token in enumerate(body.tokens):
         depth += (token.text in "([") - (token.text in ")]")

@@ -1,12 +1,12 @@
-"""Mutants that survive for a reason, as explained.toml has them.
+"""The explanations of surviving mutants in explained.toml.
 
-An entry names a function of a file, its statement, the statement with the fault, and the reason:
-``equivalent`` (every result is the same), ``speed`` (every result is right), ``accuracy`` (within
-the bound, if less accurate) or ``gpu`` (a check on a GPU sees it), and a sentence. In place of the
-two statements "*" explains every survivor of a function that only chooses what is fast; with a
-``kind``, every one of that kind: "narrowed" where only more than 2³¹ of anything shows it.
+An entry names a function of a file, its statement, the statement with the fault, and a reason with
+a sentence: ``equivalent`` (every result is the same), ``speed`` (every result is right),
+``accuracy`` (less accurate, but within the bound) or ``gpu`` (a check on a GPU finds it). Instead
+of the two statements, "*" covers every survivor of a function that only chooses what is fast. With
+a ``kind`` it covers every survivor of that kind: "narrowed" shows only with more than 2³¹ elements.
 
-A target has a file of its own: explained.toml beside its module.
+A target has its own file: explained.toml beside its module.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ REASONS = ("equivalent", "speed", "accuracy", "gpu")
 
 @dataclass(frozen=True)
 class Explanation:
-    """Why a mutant survives."""
+    """The reason why a mutant survives."""
 
     file: str
     function: str
@@ -35,7 +35,7 @@ class Explanation:
     kind: str = "*"
 
     def covers(self, mutant: Mutant) -> bool:
-        """Whether it is this mutant that is explained."""
+        """Whether this entry explains the mutant."""
         if (mutant.file, mutant.function) != (self.file, self.function):
             return False
         if self.kind not in ("*", mutant.edit.kind):
@@ -49,13 +49,12 @@ class Explanation:
 
 
 def beside(target: str) -> Path:
-    """Where a target's survivors are explained, if they are."""
+    """The file that explains a target's survivors; it need not exist."""
     return module_file(target).with_name(FILE.name)
 
 
 def read(file: Path = FILE) -> list[Explanation]:
-    """All entries. Raises ValueError for one that is not as described above, or a file that is no
-    TOML."""
+    """All entries. Raises ValueError for a malformed entry or file."""
     try:
         entries = tomllib.loads(file.read_text(encoding="utf-8")).get("survivor", [])
     except tomllib.TOMLDecodeError as error:
@@ -77,15 +76,15 @@ def read(file: Path = FILE) -> list[Explanation]:
 
 
 def explanation(mutant: Mutant, known: list[Explanation]) -> Explanation | None:
-    """Why the mutant survives; None if nobody said."""
+    """The entry that explains the mutant, or None."""
     return next((each for each in known if each.covers(mutant)), None)
 
 
 def stale(
     known: list[Explanation], population: list[Mutant], survivors: list[Mutant] | None = None
 ) -> list[Explanation]:
-    """The entries that cover none of the whole population, of code that has changed; and, where
-    all of it was tried, those that cover no survivor. What a GPU kills may be killed."""
+    """The entries that cover no mutant, because the code has changed. If the whole population was
+    tried, also those that cover no survivor, except with reason gpu: a GPU may kill those."""
     without_mutant = []
     for each in known:
         mutants = population if survivors is None or each.reason == "gpu" else survivors

@@ -1,7 +1,7 @@
-"""Which cases come to a mutant's statement in the interpreter.
+"""Which cases reach a mutant's statement in the interpreter.
 
-Until its statement is executed a mutant does what the kernels do. So a case that does not execute
-it where nothing is planted cannot tell of it, and need not be tried.
+A mutant behaves like the original until its statement is executed. So a case that does not execute
+the statement in the original need not be tried.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from compare.mutation import nurseries, population
 from compare.mutation.mutant import ROOT, Mutant
 from compare.mutation.nurseries import Nursery
 
-# To record takes about as long as two survivors take that all cases are tried with.
+# Recording takes about as long as two survivors, on which all cases are tried.
 PAYS = 40  # mutants
 SECONDS = 600
 SIDE = "triton_kernels/"
@@ -26,10 +26,10 @@ Masks = dict[int, int]  # line → the numbers of the cases that execute it, as 
 
 
 class Lines:
-    """What every case executes.
+    """The lines that every case executes.
 
     Attributes:
-        imported: file → the lines that importing the packages executes.
+        imported: file → the lines executed by importing the packages.
         masks: op → file → masks.
     """
 
@@ -38,7 +38,7 @@ class Lines:
         self.masks: dict[str, dict[str, Masks]] = {}
 
     def add(self, recorded: dict[str, Any]) -> None:
-        """What compare.mutation.recorder printed."""
+        """Add the output of compare.mutation.recorder."""
         for file, lines in recorded["imported"].items():
             self.imported.setdefault(file, set()).update(lines)
         for op, files in recorded["masks"].items():
@@ -48,8 +48,8 @@ class Lines:
                     known[int(line)] = known.get(int(line), 0) | int(mask, 16)
 
     def reaching(self, mutant: Mutant, ops: list[str]) -> dict[str, list[int]] | None:
-        """Op → the numbers of its cases that come to the mutant's statement; None where any case
-        may, since importing the packages executes it, or where nothing is known."""
+        """Op → the numbers of its cases that reach the mutant's statement. None if any case may,
+        because importing the packages executes it, or because nothing is known."""
         if mutant.file not in self.imported:  # in CUDA, or of a target
             return None
         statement = lines_of(mutant)
@@ -66,11 +66,11 @@ class Lines:
 
 
 def lines_of(mutant: Mutant) -> range | None:
-    """The lines of the innermost statement that the edit is in; of one with a body those before the
-    body; None for what a def itself has."""
+    """The lines of the innermost statement that contains the edit; of a compound statement only
+    those before its body; None for a def's own lines."""
     last = mutant.line + mutant.text.count("\n", mutant.edit.start, mutant.edit.end)
     around: ast.stmt | None = None
-    for node in ast.walk(ast.parse(mutant.text)):  # from the outside in
+    for node in ast.walk(ast.parse(mutant.text)):  # outer statements first
         if isinstance(node, ast.stmt) and node.lineno <= mutant.line:
             around = node if last <= (node.end_lineno or 0) else around
     if around is None or isinstance(around, (ast.FunctionDef, ast.ClassDef)):
@@ -81,8 +81,8 @@ def lines_of(mutant: Mutant) -> range | None:
 
 
 def record(mutants: list[Mutant], level: str, jobs: int) -> Lines | None:
-    """The lines of all cases of the ops that judge the mutants in Triton kernels of this project
-    and their host code; None where that would take longer than to try them all."""
+    """The lines of all cases of the ops that judge these mutants, for mutants in this project's
+    Triton kernels and their host code. None if recording takes longer than trying all cases."""
     mutants = [each for each in mutants if each.file.startswith(SIDE) and each.function]
     mutants = [each for each in mutants if not each.file.startswith(population.GLUON)]
     if len(mutants) < PAYS:

@@ -9,12 +9,12 @@ from typing import NamedTuple
 
 import compare
 
-ROOT = Path(compare.__file__).resolve().parents[1]  # of the three packages
+ROOT = Path(compare.__file__).resolve().parents[1]  # the folder of the three packages
 PACKAGES = ("triton_kernels", "cuda_reference", "compare")
 
 
 class Edit(NamedTuple):
-    """Characters ``start`` to ``end`` of a text become ``new``; ``kind`` says what fault it is."""
+    """Characters ``start`` to ``end`` of a text become ``new``; ``kind`` names the fault."""
 
     kind: str
     start: int
@@ -24,9 +24,9 @@ class Edit(NamedTuple):
 
 @dataclass(frozen=True)
 class Mutant:
-    """An edit of a file that is named from the packages' folder, inside the function ``function``.
+    """An edit inside ``function`` of a file, which is relative to the packages' folder.
 
-    ``kernel``: whether the function runs on the device, and does not choose what does.
+    ``kernel``: whether the function runs on the device; host functions choose what runs.
     """
 
     side: str  # "triton" or "cuda"
@@ -43,7 +43,7 @@ class Mutant:
 
     @property
     def line(self) -> int:
-        """The first line that is edited."""
+        """The first edited line."""
         return self.text.count("\n", 0, self.edit.start) + 1
 
     @property
@@ -57,7 +57,7 @@ class Mutant:
 
     @property
     def diff(self) -> str:
-        """What changes, as a unified diff."""
+        """The edit as a unified diff."""
         lines = difflib.unified_diff(
             self.text.splitlines(),
             self.mutated.splitlines(),

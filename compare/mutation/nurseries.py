@@ -1,4 +1,4 @@
-"""Several :mod:`compare.mutation.nursery` processes, and what is run in them side by side."""
+"""Several :mod:`compare.mutation.nursery` processes that run trials in parallel."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ Value = TypeVar("Value")
 
 
 class Nursery:
-    """One of these processes, for one trial at a time; another one after it had to be ended."""
+    """One such process, for one trial at a time; it is restarted after it had to be killed."""
 
     def __init__(self) -> None:
         self._process: subprocess.Popen[str] | None = None
@@ -29,7 +29,7 @@ class Nursery:
         self._lock = threading.Lock()  # of these two
 
     def run(self, seconds: float, **request: Any) -> int | None:
-        """The exit status of a trial; None if time ran out, or all has ended."""
+        """The exit status of a trial; None at the time limit, or if it was ended."""
         with self._lock:
             if self._ended:
                 return None
@@ -42,7 +42,7 @@ class Nursery:
             ready, *_ = select.select([process.stdout], [], [], seconds)
             if ready and (answer := process.stdout.readline()):
                 return int(answer)
-        except (OSError, ValueError):  # another thread ended it, and closed its pipes
+        except (OSError, ValueError):  # another thread ended it and closed its pipes
             if not self._ended:
                 raise
         self.close()
@@ -71,14 +71,14 @@ def _started() -> subprocess.Popen[str]:
         text=True,
         # Read once, when torch is loaded; else every trial has a thread for each core.
         env={**os.environ, "OMP_NUM_THREADS": "1"},
-        start_new_session=True,  # to end what a trial started with it
+        start_new_session=True,  # so that it is killed with all processes of a trial
     )
 
 
 def each(
     function: Callable[[Item, Nursery], Value], items: Iterable[Item], jobs: int
 ) -> Iterator[Value]:
-    """The function of every item and a nursery that is free, in the order in which they end."""
+    """The function of every item and an idle nursery, in the order of completion."""
     nurseries = [Nursery() for _ in range(jobs)]
     free = queue.SimpleQueue[Nursery]()
     for nursery in nurseries:

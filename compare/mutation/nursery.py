@@ -1,8 +1,8 @@
-"""A process that has loaded torch and triton, and forks for each trial: to load them takes longer
-than most trials do.
+"""A process that has imported torch and triton and forks for each trial, since importing them takes
+longer than most trials.
 
-It reads a line of JSON a trial from stdin, and answers with the exit status. It is run as a file
-and holds nothing of this project: a trial imports the packages that lie in its folder.
+It reads a line of JSON per trial from stdin, and prints the exit status. It is run as a file and
+imports nothing of this project: a trial imports the packages in its own folder.
 """
 
 from __future__ import annotations
@@ -17,17 +17,17 @@ import traceback
 
 LOADED = [
     *("numpy", "torch", "triton", "triton.language", "rich.progress", "rich.table", "typer"),
-    # What torch imports at its first broadcast of shapes, sympy with it; and what compare imports.
+    # What torch imports at its first broadcast, with sympy; and what compare imports.
     *("torch.fx.experimental.symbolic_shapes", "torch.utils.flop_counter"),
     *("triton.runtime.interpreter", "triton.experimental.gluon.language"),
 ]
 
 
 def serve() -> None:
-    """A child for every line, one after the other."""
+    """Fork a child for every line, one after the other."""
     for name in LOADED:
         importlib.import_module(name)
-    gc.freeze()  # else each trial looks for garbage among all that is loaded
+    gc.freeze()  # so that trials do not collect all that is loaded
     for line in sys.stdin:
         child = os.fork()
         if child == 0:
@@ -37,7 +37,7 @@ def serve() -> None:
 
 
 def _trial(folder: str, output: str, environment: dict[str, str], words: list[str]) -> None:
-    """``python -m WORDS`` in the folder; its output goes to a file. It does not return."""
+    """Run ``python -m WORDS`` in the folder, with output to a file. Does not return."""
     status = 1
     try:
         written = os.open(output, os.O_WRONLY | os.O_CREAT)
@@ -50,7 +50,7 @@ def _trial(folder: str, output: str, environment: dict[str, str], words: list[st
         sys.argv = [module, *arguments]
         runpy.run_module(module, run_name="__main__", alter_sys=True)
         status = 0
-    except BaseException as error:  # noqa: BLE001 - whatever it is, this process ends here
+    except BaseException as error:  # noqa: BLE001 - this process must end here in any case
         traceback.print_exception(error)
     finally:
         sys.stdout.flush()

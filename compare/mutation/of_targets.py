@@ -1,9 +1,9 @@
 """Which functions of a target's package its spec can run, by the names in the sources.
 
-A package may hold the kernels of many specs, and a fault in another's kernel tells nothing of this
-one. What a name means is not followed: it stands for whatever bears it in any of the package's
-files. So a function too many may be taken, seldom one too few; where names lead to no kernel of a
-side, all of that side are. CUDA in a string of Python's is left as it is.
+A package may hold the kernels of many specs, and a fault in another spec's kernel proves nothing
+about this one. Names are not resolved: a name means every function of that name in the package's
+files. So a function too many may be taken, rarely one too few. If no name leads to a kernel of a
+side, all functions of the side are taken. CUDA in Python strings is not mutated.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from compare.mutation.mutant import Mutant
 from compare.mutation.reach import declared, defined
 from compare.ops import sources, spec_of
 
-_NOT_THE_KERNEL = ("oracle", "eager", "peers", "bound")  # arguments of what makes a spec
+_NOT_THE_KERNEL = ("oracle", "eager", "peers", "bound")  # arguments of a spec's constructor
 _EXPORTED = re.compile(r'\.(?:def|impl)\(\s*"(\w+)[^"]*"\s*,\s*(?:TORCH_FN\()?&?(?:\w+::)*(\w+)')
 _EXPORTING = ("PYBIND11_MODULE", "TORCH_LIBRARY", "TORCH_LIBRARY_IMPL")  # look like functions
 _SIDES = {".py": "triton", ".cu": "cuda", ".cuh": "cuda"}
 
 
 class Span(NamedTuple):
-    """Some lines of a file."""
+    """A range of lines of a file."""
 
     file: str
     first: int
@@ -40,14 +40,14 @@ def mutants(name: str, sides: Iterable[str]) -> list[Mutant]:
 
 
 def unreached(name: str, sides: Iterable[str]) -> list[tuple[str, str]]:
-    """The other functions of its package, with their files."""
+    """The functions of its package that it cannot run, with their files."""
     everything = [each for side in sides for each in _of_side(name, side)]
     others = (each for each in everything if not reaches(name, each))
     return list(dict.fromkeys((each.file, each.function) for each in others))
 
 
 def reaches(name: str, mutant: Mutant) -> bool:
-    """Whether the target can run a mutant of its package; one that is no fault counts as such."""
+    """Whether the target can run the mutant's function; always true without a function."""
     spans = _spans(name)
     here = (s for s in spans if s.file == mutant.file and s.first <= mutant.line <= s.last)
     return not mutant.function or any(here)
@@ -55,7 +55,7 @@ def reaches(name: str, mutant: Mutant) -> bool:
 
 @cache
 def _of_side(name: str, side: str) -> tuple[Mutant, ...]:
-    """Every mutant of a side of the package; none where the spec has no such side."""
+    """Every mutant of a side of the package; none if the spec lacks the side."""
     folder, own = sources(name)
     every: list[Mutant] = []
     if getattr(spec_of(name), side) is None:
@@ -66,7 +66,7 @@ def _of_side(name: str, side: str) -> tuple[Mutant, ...]:
         try:
             faults = triton_faults.faults if side == "triton" else cuda_faults.faults
             every += faults(file, (folder / file).read_text(encoding="utf-8"))
-        except (SyntaxError, UnicodeDecodeError):  # nobody imports it
+        except (SyntaxError, UnicodeDecodeError):  # a file that cannot be imported
             continue
     return tuple(each for each in every if each.function not in _EXPORTING)
 
@@ -100,7 +100,7 @@ def _spans(name: str) -> frozenset[Span]:
     return frozenset(reached)
 
 
-Part = tuple[Span, frozenset[str], frozenset[str]]  # where, what it is called, what it names
+Part = tuple[Span, frozenset[str], frozenset[str]]  # lines, own names, names in it
 
 
 def _parts(folder: Path, file: str) -> Iterator[Part]:
@@ -123,7 +123,7 @@ def _parts(folder: Path, file: str) -> Iterator[Part]:
 
 
 def _words(node: ast.AST) -> Iterator[str]:
-    """What a part names; strings, too, by which functions are looked up, but not a spec's name."""
+    """The names in a part, and strings, since functions are looked up by them; no spec's name."""
     if isinstance(node, ast.keyword) and node.arg in _NOT_THE_KERNEL:
         return
     if isinstance(node, ast.Call) and any(each.arg == "oracle" for each in node.keywords):
@@ -141,7 +141,7 @@ def _words(node: ast.AST) -> Iterator[str]:
 
 
 def _aliases(folder: Path, files: Iterable[str]) -> dict[str, list[str]]:
-    """Names under which functions are imported in Python, or exported from C++."""
+    """The names under which functions are imported in Python, or exported from C++."""
     known: dict[str, list[str]] = {}
     for file in files:
         if Path(file).suffix not in (".py", ".cu", ".cpp"):

@@ -1,4 +1,4 @@
-"""A mutant in a copy of the packages, and what the check there makes of it."""
+"""Plants a mutant in a copy of the packages, and runs the check there."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ from compare.mutation.reach import CSRC
 from compare.mutation.trial import LINED, TOO_LONG
 from compare.ops import CUDA, sources
 
-SECONDS = 600  # for all that is tried with one mutant
+SECONDS = 600  # for all cases that are tried with one mutant
 ENDS = ("killed", "survived", "timed out", "did not compile")
 
 
 @dataclass(frozen=True)
 class Trial:
-    """How the check ended: one of ENDS, what it said, and the case that says it again."""
+    """The end of a check: one of ENDS, its message, and the command line that repeats it."""
 
     mutant: Mutant
     end: str
@@ -43,15 +43,15 @@ class Trial:
 
 @dataclass(frozen=True)
 class Plan:
-    """What is tried with a mutant: the ops in question, at a level, ``most`` cases of them, each
-    for so many seconds."""
+    """What is tried with a mutant: these ops at this level, at most ``most`` cases, and a time
+    limit per case."""
 
     ops: list[str]
     level: str = "quick"
     most: int | None = None
-    seconds: float = 20.0  # of its process; no case takes one on the CPU, compilers some on a GPU
+    seconds: float = 20.0  # of CPU time; no case takes 1 s on the CPU, but GPU compilers take some
     modes: tuple[str, ...] = field(default_factory=lambda: available())
-    lines: Lines | None = None  # what each case executes, where that was recorded
+    lines: Lines | None = None  # the lines that each case executes, if recorded
 
     def request(self, mutant: Mutant) -> str:
         """The arguments of compare.mutation.trial."""
@@ -76,13 +76,13 @@ def _sees(mode: str, mutant: Mutant) -> bool:
 
 
 def available() -> tuple[str, ...]:
-    """The modes that run here, those on the CPU first: they take less and say more."""
+    """The modes that run here, those on the CPU first: they take less time and report more."""
     reasons = unavailable()
     return tuple(sorted((m for m in MODES if m not in reasons), key=lambda m: MODES[m][1]))
 
 
 def run(mutants: list[Mutant], plan: Plan, jobs: int) -> Iterator[Trial]:
-    """Every mutant's trial, in the order in which they end."""
+    """Every mutant's trial, in the order of completion."""
     if mutants:
         jobs = min(jobs, len(mutants))
         ended = nurseries.each(lambda each, nursery: _tried(each, plan, nursery), mutants, jobs)
@@ -90,26 +90,26 @@ def run(mutants: list[Mutant], plan: Plan, jobs: int) -> Iterator[Trial]:
 
 
 def _tried(mutant: Mutant, plan: Plan, nursery: Nursery) -> Trial | None:
-    """Its trial; None where there was none, which shall not take the others along."""
+    """The mutant's trial. None if it failed to run, so that the others go on."""
     try:
         return try_one(mutant, plan, nursery)
-    except Exception as error:  # noqa: BLE001 - whatever it is, it is said
+    except Exception as error:  # noqa: BLE001 - any error is printed
         print(f"not tried: {mutant}: {error!r}", file=sys.stderr, flush=True)
         return None
 
 
 def recorded(plan: Plan, mutants: list[Mutant], jobs: int) -> Plan:
-    """The plan with the lines that cases execute, where they are worth their time."""
+    """The plan with the lines that cases execute, if recording them pays."""
     if LINED not in plan.modes:
         return plan
     return replace(plan, lines=lines.record(mutants, plan.level, jobs))
 
 
 def healthy(sides: list[str], plan: Plan) -> str:
-    """Why mutants cannot be judged; "" where they can.
+    """Why mutants cannot be judged; "" if they can.
 
-    Nothing is planted, which a few cases of every op must survive; then in a target a line that no
-    compiler takes, which none may survive: else its functions are not made of the copy.
+    A few cases of every op must pass on an unchanged copy. A target must also fail with a line that
+    no compiler accepts; otherwise its functions are not made from the copy.
     """
     nothing = [edit for side in sides for edit in _nothing(side, plan.ops)]
     for trial in run(nothing, replace(plan, most=FEW), len(sides)):
@@ -131,7 +131,7 @@ FEW = 12
 
 
 def _nothing(side: str, ops: list[str]) -> Iterator[Mutant]:
-    """Edits that change nothing: in the file that most ops are made of, and in one of a target."""
+    """Edits that change nothing: in the file that most ops use, and in one of each target."""
     nothing = Edit("nothing", 0, 0, "")
     if not all(map(is_target, ops)):
         file = {"triton": "triton_kernels/_elementwise.py", "cuda": f"{CSRC}/elementwise.cuh"}[side]
@@ -143,8 +143,8 @@ def _nothing(side: str, ops: list[str]) -> Iterator[Mutant]:
 
 
 def _nonsense(op: str, side: str) -> list[Mutant]:
-    """An edit of each file of a target that leaves it in no language; not of Python files that it
-    does not import."""
+    """An edit of each file of a target that makes it invalid, except in Python files that it does
+    not import."""
     edit = Edit("nonsense", 0, 0, "#error planted\n)\n")
     first = {mutant.file: mutant for mutant in reversed(of_targets.mutants(op, [side]))}
     imported = {getattr(module, "__file__", None) for module in list(sys.modules.values())}
@@ -162,7 +162,7 @@ def _until_noticed(mutants: list[Mutant], plan: Plan) -> Iterator[Trial]:
 
 
 def try_one(mutant: Mutant, plan: Plan, nursery: Nursery) -> Trial:
-    """Plant it, check, and say how that ended."""
+    """Plant the mutant, run the check, and return how it ended."""
     began = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="mutant-") as name:
         folder = Path(name)
@@ -170,13 +170,13 @@ def try_one(mutant: Mutant, plan: Plan, nursery: Nursery) -> Trial:
         for op in filter(is_target, plan.ops):
             copy_target(folder, op, mutant)
         planted = folder / mutant.file
-        planted.unlink()  # it is a link to the file itself
+        planted.unlink()  # it is a link to the original
         planted.write_text(mutant.mutated, encoding="utf-8")
         environment = {}
         if mutant.side == "cuda" or not all(map(is_target, plan.ops)):
             (folder / "libraries").mkdir(mode=0o700)
             environment["CUDA_REFERENCE_CACHE"] = str(folder / "libraries")
-            environment["CUDA_REFERENCE_LIBRARIES"] = ""  # they are of other sources
+            environment["CUDA_REFERENCE_LIBRARIES"] = ""  # built from the original sources
         said = folder / "output"
         status = nursery.run(
             SECONDS,
@@ -204,7 +204,7 @@ def try_one(mutant: Mutant, plan: Plan, nursery: Nursery) -> Trial:
 
 
 def digest() -> str:
-    """A digest of everything that a trial depends on: the packages' sources."""
+    """A digest of the packages' sources, on which a trial depends."""
     whole = hashlib.sha256()
     for package in PACKAGES:
         for path in sorted((ROOT / package).rglob("*")):
@@ -214,15 +214,15 @@ def digest() -> str:
 
 
 def copy(folder: Path, root: Path = ROOT) -> None:
-    """The packages, their files linked where the file system can."""
-    ignored = shutil.ignore_patterns("*.pyc.*")  # that another process is writing
+    """Copy the packages; files are linked if the file system supports it."""
+    ignored = shutil.ignore_patterns("*.pyc.*")  # another process is writing them
     for package in PACKAGES:
         shutil.copytree(root / package, folder / package, ignore=ignored, copy_function=_link)
 
 
 def copy_target(folder: Path, op: str, mutant: Mutant) -> None:
-    """What belongs to a target. Where the fault is in a Triton kernel the CUDA sources are links,
-    which are followed: their library is built."""
+    """Copy a target's files. For a fault in a Triton kernel the CUDA sources are symbolic links,
+    which are followed, so that their existing library is used."""
     root, own = sources(op)
     for file in own:
         new = folder / file

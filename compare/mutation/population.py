@@ -1,4 +1,4 @@
-"""All mutants of the kernels, and the ops whose check can see each of them."""
+"""All mutants of the kernels, and the ops whose check can find each of them."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from compare.mutation.reach import CSRC
 from compare.ops import SPECS, sources, spec_of
 from triton_kernels.gemm.gluon import availability
 
-GLUON = "triton_kernels/gemm/gluon/"  # runs on some GPUs, and nowhere else
-# Whole models and the interpreter are no kernels; what they do, tests check.
+GLUON = "triton_kernels/gemm/gluon/"  # runs on some GPUs only
+# Not mutated: whole models and the interpreter are no kernels, and have tests of their own.
 _NO_KERNELS = ("triton_kernels/interpreter/", "triton_kernels/graph/", "triton_kernels/nn/")
 
 
 def population(sides: list[str], ops: list[str], root: Path = ROOT) -> list[Mutant]:
-    """Every mutant of the functions that the ops can reach, a side after the other, but of those
-    that do not run here."""
+    """Every mutant of the functions that the ops can reach, side by side, without those that cannot
+    run here."""
     mutants: list[Mutant] = []
     left_out = (GLUON,) if gluon_missing(ops, root) else ()
     for file in files(root):
@@ -38,29 +38,29 @@ def population(sides: list[str], ops: list[str], root: Path = ROOT) -> list[Muta
 
 
 def is_target(op: str) -> bool:
-    """Whether it is no op of this project's."""
+    """Whether it is a target, not an op of this project."""
     return ":" in op
 
 
 def gluon_missing(ops: list[str], root: Path = ROOT) -> str:
-    """Why Gluon's kernel, if the ops are made of it, does not run here; or ""."""
+    """Why Gluon's kernel cannot run here, if the ops use it; else ""."""
     return availability.here() if _part_of(f"{GLUON}kernels.py", ops, root) else ""
 
 
 def files(root: Path = ROOT) -> list[str]:
-    """The files that mutants are made of."""
+    """The files that are mutated."""
     sides = [*_files(root, "triton_kernels", "*.py"), *_files(root, CSRC, "*.cu*")]
     return [file for file in sides if not file.startswith(_NO_KERNELS)]
 
 
 def _part_of(file: str, ops: list[str], root: Path) -> bool:
-    """Whether one of the ops is made of a file, or of files that import it."""
+    """Whether one of the ops uses a file, or files that import it."""
     return bool(_by_files(file, ops, root))
 
 
 def seen_by(mutant: Mutant, ops: list[str], root: Path = ROOT) -> list[str]:
-    """Those of the ops that can run a mutant's function, nearest first. A target is that of its own
-    files; where names tell of no op at all, the files that import each other do."""
+    """Those of the ops that can run a mutant's function, nearest first. A target has its own files.
+    Where names lead to no op, imports between files decide."""
     file = mutant.file
     if targets := [op for op in ops if is_target(op) and file in sources(op)[1]]:
         return [op for op in targets if of_targets.reaches(op, mutant)]
@@ -71,8 +71,8 @@ def seen_by(mutant: Mutant, ops: list[str], root: Path = ROOT) -> list[str]:
 
 
 def judges(mutant: Mutant, ops: list[str], root: Path = ROOT) -> list[str]:
-    """The ops whose cases are tried with a mutant. Those of the project share functions, whose
-    branches take all of them: every op that reaches it, whichever were named."""
+    """The ops whose cases are tried with a mutant. Ops of this project share functions, and only
+    all of them together take every branch: so every op that reaches it, not only the named ones."""
     seen = seen_by(mutant, ops, root)
     if not mutant.function or any(map(is_target, seen)):  # nothing is planted, or in a target
         return seen
@@ -81,7 +81,7 @@ def judges(mutant: Mutant, ops: list[str], root: Path = ROOT) -> list[str]:
 
 @cache
 def _reaching(root: Path) -> dict[tuple[str, int | None], dict[str, int]]:
-    """File and part → the ops that reach it, and how far it is from each."""
+    """File and part → the ops that reach it, and the distance from each."""
     reaching: dict[tuple[str, int | None], dict[str, int]] = {}
     for op in SPECS:
         for place, away in reach.reached(op, root).items():
@@ -90,8 +90,8 @@ def _reaching(root: Path) -> dict[tuple[str, int | None], dict[str, int]]:
 
 
 def _by_files(file: str, ops: list[str], root: Path) -> list[str]:
-    """The ops that a file is a part of, nearest first: its own, then those whose files import or
-    include it, then those that import these."""
+    """The ops that use a file, nearest first: its own op, then ops whose files import or include
+    it, then ops that import these."""
     users = _users(root)
     distance = {file: 0}
     left = [file]
@@ -132,7 +132,7 @@ def _users(root: Path) -> dict[str, list[str]]:
 
 
 def _imports(tree: ast.Module) -> Iterator[str]:
-    """The files that a module imports, those of packages it names among them."""
+    """The files that a module imports, including modules of packages."""
     for node in ast.walk(tree):
         if isinstance(node, ast.ImportFrom) and node.module:
             path = node.module.replace(".", "/")

@@ -1,9 +1,9 @@
 """What an op's kernels and host code can reach, by the names in the sources.
 
-A file is cut into its parts: what stands at its top level, a function, a class with all its
-members, an assignment; of a struct in CUDA each function that is called by its name. A part
-reaches those that it names, in its file or in those that it imports or includes. What is named
-only for gradients, sharding or graphs is not the op itself.
+A file is cut into parts: its top-level code, a function, a class with all members, an assignment;
+in CUDA also each named function of a struct. A part reaches the parts that it names, in its own
+file or in those that it imports or includes. Names used only for gradients, sharding or graphs do
+not belong to the op.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from compare.ops import SPECS, spec_of
 from cuda_reference._tokens import Token, closing, tokens
 
 CSRC = "cuda_reference/csrc"
-_NOT_THE_OP = ("gradients", "sharding", "batched")  # arguments of what defines an op
+_NOT_THE_OP = ("gradients", "sharding", "batched")  # arguments of an op's definition
 Place = tuple[str, str]  # file and name; the name is "" for a whole module
 
 
 class Part(NamedTuple):
-    """A part of a file: its names, its first and last line, and what it names."""
+    """A part of a file: its names, its first and last line, and the names in it."""
 
     names: frozenset[str]
     first: int
@@ -33,7 +33,7 @@ class Part(NamedTuple):
 
 
 def reached(op: str, root: Path) -> dict[tuple[str, int], int]:
-    """(file, number of the part there) → how many names away it is from the op."""
+    """(file, number of the part) → its distance from the op, in names."""
     distance: dict[tuple[str, int], int] = {}
     left = [(place, 0) for place in _roots(op, root)]
     for (file, name), away in left:
@@ -45,14 +45,14 @@ def reached(op: str, root: Path) -> dict[tuple[str, int], int]:
 
 
 def part_at(file: str, line: int, root: Path) -> int | None:
-    """The number of the part of a file that has a line."""
+    """The number of the part that contains a line."""
     parts = enumerate(_parts(root, file))
     return next((number for number, part in parts if part.first <= line <= part.last), None)
 
 
 def _roots(op: str, root: Path) -> list[Place]:
-    """Where an op begins: its function, and its entry points in CUDA; those of its file if none
-    has its name."""
+    """The start of an op: its function, and its entry points in CUDA; all entry points of its file
+    if none has its name."""
     stem = spec_of(op).stem
     file = f"{CSRC}/{stem}.cu"
     entries: dict[str, list[str]] = {}
@@ -87,7 +87,7 @@ def _of_python(root: Path, file: str) -> Iterator[Part]:
 
 
 def _is_other(file: str, place: Place) -> bool:
-    """Whether an engine, a private file of the package, names it for some ops or for gradients."""
+    """Whether a private file of the package names it for other ops or for gradients."""
     engine = re.fullmatch(r"triton_kernels/_\w+\.py", file)
     return bool(engine) and place[0].startswith(("triton_kernels/ops/", "triton_kernels/activ"))
 
@@ -115,7 +115,7 @@ def _imported(tree: ast.Module, root: Path) -> Iterator[tuple[str, Place]]:
 
 
 def _used(node: ast.AST, file: str, imported: dict[str, Place]) -> Iterator[Place]:
-    """What a part names: ``name``, or ``module.name``."""
+    """The names in a part: ``name``, or ``module.name``."""
     if isinstance(node, ast.keyword) and node.arg in _NOT_THE_OP:
         return
     if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name):
@@ -129,7 +129,7 @@ def _used(node: ast.AST, file: str, imported: dict[str, Place]) -> Iterator[Plac
 
 
 def _of_cuda(root: Path, file: str) -> Iterator[Part]:
-    """A name may be in any of the files that are included."""
+    """The parts of a CUDA file. A name may be defined in any included file."""
     text = _text(root, file)
     files = _included(root, file)
     for names, begin, end, words in declared(text):
@@ -138,8 +138,8 @@ def _of_cuda(root: Path, file: str) -> Iterator[Part]:
 
 
 def declared(text: str) -> Iterator[tuple[frozenset[str], int, int, frozenset[str]]]:
-    """Macros, and what a brace or a semicolon ends at the top level: the names it declares, all
-    before the brace, where it stands, and the names in it. A struct's functions come before it."""
+    """Macros, and top-level declarations up to their brace or semicolon: the declared names, the
+    position, and the names inside. A struct's functions come before it."""
     stream = tokens(text)
     at = since = 0
     while at < len(stream):
@@ -169,8 +169,7 @@ def _names(stream: list[Token]) -> frozenset[str]:
 def _methods(
     stream: list[Token], since: int, brace: int, end: int
 ) -> Iterator[tuple[str, list[Token]]]:
-    """The functions of a struct that are called by their names, with their tokens; no constructors
-    and operators."""
+    """The named functions of a struct, with their tokens; no constructors and operators."""
     before = [token.text for token in stream[since:brace]]
     if "struct" not in before or "(" in before:
         return
@@ -191,8 +190,7 @@ def _methods(
 
 
 def _head(words: list[str]) -> Iterator[str]:
-    """The name that a declaration declares: after struct, or before the first parenthesis, = or
-    the end."""
+    """The declared name: after ``struct``, or before the first parenthesis, = or the end."""
     if words[:1] == ["template"]:
         depth = 0
         for at, word in enumerate(words):
@@ -209,7 +207,7 @@ def _head(words: list[str]) -> Iterator[str]:
 
 @cache
 def _included(root: Path, file: str) -> list[str]:
-    """A file and all that it includes. A header's names are those of the headers that it has."""
+    """A file and all files that it includes, directly or not."""
     files = [file]
     for each in files:
         for name in re.findall(r'^#include "(.+)"', _text(root, each), re.M):

@@ -1,8 +1,8 @@
-"""The lines of the Triton side that each case executes in the interpreter.
+"""Records the lines of the Triton side that each case executes in the interpreter.
 
 ``python -m compare.mutation.recorder '{"ops": […], "level": …, "share": [0, 2], …}'`` prints them
-as JSON: of every line the numbers of the cases, as the bits of a number. It is a process of its
-own: what the packages execute when they are imported is among it.
+as JSON: for every line the set of cases, as the bits of a number. It runs in its own process, since
+it also records the lines executed by importing the packages.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class Executed:
         sys.settrace(lambda frame, event, argument: self._tracers.get(frame.f_code.co_filename))
 
     def taken(self) -> Iterator[tuple[str, int]]:
-        """Those since the last call."""
+        """The lines since the last call."""
         for file, lines in self.lines.items():
             yield from ((file, line) for line in lines)
             lines.clear()
@@ -45,7 +45,7 @@ def _noting(lines: set[int]) -> Tracer:
 
 
 def record(ops: list[str], files: list[str], level: str, share: tuple[int, int]) -> dict[str, Any]:
-    """Of every ``share[1]``-th case, from the ``share[0]``-th on."""
+    """The lines of every ``share[1]``-th case, starting from the ``share[0]``-th."""
     root = Path.cwd()
     executed = Executed(root, files)
     from compare.checking import verdicts
@@ -78,7 +78,7 @@ def record(ops: list[str], files: list[str], level: str, share: tuple[int, int])
 
 
 def forget() -> None:
-    """What a case before left behind, for which this one would not execute the same lines."""
+    """Clear caches, so that a case executes the same lines whatever ran before."""
     for each in _remembering():
         if hasattr(each, "cache_clear"):
             each.cache_clear()
@@ -91,8 +91,8 @@ _LAUNCHER = "<class 'triton_kernels._elementwise_op.Launcher'>"
 
 @functools.cache
 def _remembering() -> list[Any]:
-    """The cached functions of the kernels' package, but for the interpreter's, where no mutant is
-    and which take long to fill; and what launches elementwise ops."""
+    """The cached functions of the kernels' package and the launchers of elementwise ops. Without
+    the interpreter's, which have no mutants and are slow to fill."""
     cached = type(_remembering)
     ours = [each for each in gc.get_objects() if isinstance(each, cached) and _is_ours(each)]
     return ours + [each for each in gc.get_objects() if str(type(each)) == _LAUNCHER]

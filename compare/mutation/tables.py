@@ -1,4 +1,4 @@
-"""What mutate looks like: progress, survivors as they come, a table by file, the score last."""
+"""The output of mutate: progress, survivors as they occur, a table by file, the score last."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ KEEP = 30  # seconds
 
 @dataclass
 class Report:
-    """How every trial ended, and what explains the survivors."""
+    """The ends of all trials, and the explanations of survivors."""
 
     trials: list[Trial]
     known: list[Explanation]
@@ -39,7 +39,7 @@ class Report:
     interrupted: bool = False
 
     def explanation(self, trial: Trial) -> Explanation | None:
-        """Why a survivor survived, if somebody said."""
+        """The explanation of a survivor, if there is one."""
         return explained.explanation(trial.mutant, self.known) if trial.end == "survived" else None
 
     @property
@@ -48,12 +48,12 @@ class Report:
 
     @property
     def open(self) -> list[Trial]:
-        """The survivors that nobody has explained."""
+        """The survivors without an explanation."""
         return [t for t in self.trials if t.end == "survived" and self.explanation(t) is None]
 
     @property
     def score(self) -> float:
-        """The killed ones as a fraction of those that were killed or survived unexplained."""
+        """killed / (killed + survivors without an explanation)."""
         killed = sum(trial.end == "killed" for trial in self.trials)
         return killed / max(1, killed + len(self.open))
 
@@ -78,7 +78,7 @@ class Report:
         }
 
     def files(self) -> dict[str, dict[str, int]]:
-        """File → how its mutants ended → how many. Survivors that are explained are "explained"."""
+        """File → end → number of mutants. Explained survivors count as "explained"."""
         counts: dict[str, Counter[str]] = {}
         for trial in sorted(self.trials, key=lambda trial: trial.mutant.file):
             end = trial.end if self.explanation(trial) is None else "explained"
@@ -86,7 +86,7 @@ class Report:
         return {file: dict(ends) for file, ends in counts.items()}
 
     def summary(self) -> dict[str, Any]:
-        """What there is to read: of the killed ones only their counts."""
+        """The report without the rows of killed mutants."""
         whole = self.to_dict()
         return whole | {"rows": [row for row in whole["rows"] if row["end"] != "killed"]}
 
@@ -104,7 +104,7 @@ class Report:
 
 
 def _named(mutant: Mutant) -> dict[str, Any]:
-    """What tells a mutant from the others, for people."""
+    """The fields that identify a mutant, for people."""
     before, after = mutant.statement
     return {
         "file": mutant.file,
@@ -117,7 +117,7 @@ def _named(mutant: Mutant) -> dict[str, Any]:
 
 
 def load(file: Path, **options: Any) -> dict[str, Any]:
-    """What a file of ``to_dict`` has. Raises ValueError if it is of other sources or options."""
+    """The content of a file of ``to_dict``. Raises ValueError for other sources or options."""
     before: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
     for name, value in {"sources": planting.digest(), **options}.items():
         if before.get(name) != value:
@@ -126,7 +126,7 @@ def load(file: Path, **options: Any) -> dict[str, Any]:
 
 
 def trials(before: dict[str, Any], mutants: list[Mutant]) -> dict[Mutant, Trial]:
-    """The trials of the mutants that it has."""
+    """The saved trials of these mutants."""
     names = ("file", "line", "function", "kind", "statement", "mutant")  # as _named has them
     rows = {tuple(row[name] for name in names): row for row in before["rows"]}
     ends = ("end", "says", "by", "cases", "seconds")
@@ -140,8 +140,8 @@ def trials(before: dict[str, Any], mutants: list[Mutant]) -> dict[Mutant, Trial]
 def left_over(
     before: dict[str, Any], mutants: list[Mutant], known: list[Explanation]
 ) -> list[Mutant]:
-    """Those that survived there without another reason than that it takes a GPU, or that it does
-    not have."""
+    """The mutants that survived there, unless an explanation other than gpu covers them; and those
+    that are not in the file."""
     ended = {mutant: trial.end for mutant, trial in trials(before, mutants).items()}
     whys = {mutant: explained.explanation(mutant, known) for mutant in mutants}
     return [
@@ -162,12 +162,12 @@ def run(
     keep: Callable[[Report], None] = lambda report: None,
     **options: Any,
 ) -> Report:
-    """Try every mutant with a progress bar, print the survivors as they come, then the table.
-    Those in ``tried`` are not tried again.
+    """Try every mutant with a progress bar, print survivors as they occur, then the table. Mutants
+    in ``tried`` are not tried again.
 
-    Of a whole population, an entry that explains what was killed is stale. Ctrl-C keeps the trials
-    that have ended; so does the end of the seconds, which the next trial that ends notices. Every
-    half minute they are given to ``keep``.
+    For a whole population, an entry that explains a killed mutant is stale. Ctrl-C keeps the trials
+    that have ended, and so does the time limit, which is checked after each trial. ``keep`` gets
+    the report every half minute.
     """
     console = Console()
     if not console.is_terminal:  # a log file has room; rich would assume 80 columns
@@ -183,14 +183,14 @@ def run(
         transient=True,
     )
     place = {mutant: at for at, mutant in enumerate(mutants)}
-    # A survivor takes the longest, so those that are expected to survive begin.
+    # Survivors take longest, so the expected ones start first.
     left = [mutant for mutant in mutants if mutant not in tried]
     left.sort(key=lambda each: explained.explanation(each, known) is None)
     with progress, contextlib.suppress(KeyboardInterrupt):
         task = progress.add_task("mutate", total=len(mutants), completed=len(report.trials))
         for trial in planting.run(left, plan, jobs):
             report.trials.append(trial)
-            if not console.is_terminal:  # no bar there: a line a trial instead, as sign of life
+            if not console.is_terminal:  # without a bar, a line per trial shows that it is alive
                 count = f"{len(report.trials)} of {len(mutants)}"
                 print(f"{count}: {trial.end}: {trial.mutant}", file=sys.stderr, flush=True)
             if trial.end == "survived" and report.explanation(trial) is None:
@@ -222,7 +222,7 @@ def _print_survivor(console: Console, trial: Trial) -> None:
 
 
 def print_report(report: Report) -> None:
-    """The table by file, what is stale, and the score last."""
+    """The table by file, then stale entries, then the score."""
     console = Console()
     if not console.is_terminal:
         console = Console(width=120)

@@ -1,7 +1,7 @@
-"""The cheapest check that can see a planted fault: run in a copy, ended by its first mismatch.
+"""The cheapest check that can find a planted fault; it runs in a copy and ends at a mismatch.
 
-``python -m compare.mutation.trial '{"ops": […], "modes": […], …}'`` prints what it found as JSON.
-It is a process of its own: the packages that it imports are the copy's.
+``python -m compare.mutation.trial '{"ops": […], "modes": […], …}'`` prints its result as JSON. It
+runs in its own process, because it imports the copy's packages.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from compare.checking.telling import telling_first
 from compare.ops import spec_of
 from compare.specs import Spec
 
-# What an interpreted kernel ends with that no compiler would take.
+# Errors of an interpreted kernel that a compiler would also reject.
 _NO_KERNEL = ("CompilationError", "InterpreterError", "NameError", "AttributeError", "TypeError")
 
 LINED = "triton-interpreted"  # the mode in which kernels execute lines of Python
-TOO_LONG = (signal.SIGPROF, signal.SIGALRM)  # what ends a trial
+TOO_LONG = (signal.SIGPROF, signal.SIGALRM)  # signals at a trial's time limit
 
 
 def try_cases(
@@ -35,11 +35,11 @@ def try_cases(
     seconds: float,
     numbers: dict[str, list[int]] | None,
 ) -> dict[str, Any]:
-    """The first mismatch of all cases, the telling ones first; or how many cases passed.
+    """The first mismatch of all cases, the most telling ones first; or how many cases passed.
 
-    ``kernel``: the fault is in a kernel, and what Python says of it a compiler would say.
-    ``seconds``: of this process, after which a case ends it, or six times as many on the clock.
-    ``numbers``: op → the cases that come to the fault in the interpreter; None where all may.
+    ``kernel``: the fault is in a kernel, so Python's errors about it count as compile errors.
+    ``seconds``: a case's limit of CPU time; the limit on the clock is six times as long.
+    ``numbers``: op → the cases that reach the fault in the interpreter; None: any case may.
     """
     done = 0
     for mode in modes:
@@ -47,7 +47,7 @@ def try_cases(
             signal.setitimer(signal.ITIMER_PROF, seconds)
             signal.setitimer(
                 signal.ITIMER_REAL, 6 * seconds
-            )  # it waits, for a compiler or for ever
+            )  # it may wait for a compiler, or for ever
             results = list(verdicts.check(spec, [case], implementations(spec, [mode])))
             signal.setitimer(signal.ITIMER_PROF, 0)
             signal.setitimer(signal.ITIMER_REAL, 0)
@@ -69,8 +69,8 @@ def _tried(
     most: int | None,
     numbers: dict[str, list[int]] | None,
 ) -> Iterator[tuple[Spec, Case]]:
-    """The cases in the order in which they are tried. Those in CUDA library after library, each of
-    which has to be built; of each, and in Triton of all, ``most``."""
+    """The cases in the order of trial, ``most`` of them in Triton. In CUDA ``most`` per library,
+    one library after the other, since each has to be built."""
     specs = [spec_of(op) for op in ops]
     for stem in dict.fromkeys(spec.stem if mode.startswith("cuda") else "" for spec in specs):
         wanted: list[tuple[Spec, Case]] = []
@@ -83,7 +83,7 @@ def _tried(
 
 
 def cases_of(spec: Spec, mode: str, level: str) -> list[Case]:
-    """An op's cases that anything in the mode takes, and in reasonable time."""
+    """An op's cases that some implementation of the mode takes in reasonable time."""
     candidates = implementations(spec, [mode])
     return [
         case

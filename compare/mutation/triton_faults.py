@@ -1,9 +1,8 @@
-"""The faults that can be planted in a Python file with Triton kernels, from its syntax tree.
+"""The faults that can be planted in a Python file with Triton kernels, made from its syntax tree.
 
-Kernels are the functions that triton.jit or gluon.jit decorates. Of the functions on the host,
-those take part that choose grid, tiles, kernel or activation: a launch is made in them, or they are
-called from there, or their file is there to choose. Their numbers stay as they are: they choose
-what is fast.
+Kernels are functions decorated with triton.jit or gluon.jit. Host functions take part if they
+choose a grid, tiles, a kernel or an activation: those that launch, those called from these, and all
+in files that only choose. Their numbers are not mutated, because they only affect speed.
 """
 
 from __future__ import annotations
@@ -53,7 +52,7 @@ _WITH_TYPE = ("tl.zeros", "tl.full", "tl.dot")
 _WRITES = ("store", "store_tile", "debug_barrier")
 
 _CHOOSING = ("choice.py", "_tiles.py", "activations.py")
-LEAST = 5  # faults of a kernel, however little it does
+LEAST = 5  # faults per kernel, even of a very short one
 
 Function = ast.FunctionDef
 
@@ -93,12 +92,12 @@ def _decorators(function: Function) -> list[str]:
 
 
 def _name(node: ast.AST) -> str:
-    """The node's name in Triton's language; Gluon's has the same names."""
+    """The node's name in Triton's language; Gluon has the same names."""
     return re.sub(r"^gl\.", "tl.", ast.unparse(node))
 
 
 def _choosing(functions: list[Function]) -> set[str]:
-    """The functions that make a launch, and what these call in the file."""
+    """The functions that launch, and the functions of the file that these call."""
     named = {function.name: function for function in functions if not is_kernel(function)}
     called = {
         name: {
@@ -120,7 +119,7 @@ def _choosing(functions: list[Function]) -> set[str]:
 
 
 def _of_results(source: _Source, function: Function) -> Iterator[Edit]:
-    """What a function gives, changed."""
+    """Changes of a function's result."""
     for form in ("-{}", "{} + {}", "{} * 0", "{} + 1", "tl.abs({})"):
         for node in ast.walk(function):
             if isinstance(node, ast.Return) and node.value:
@@ -130,7 +129,7 @@ def _of_results(source: _Source, function: Function) -> Iterator[Edit]:
 
 
 class _Source:
-    """A text by the positions of its syntax tree, which count bytes of UTF-8 in a line."""
+    """A text addressed by syntax tree positions, which count UTF-8 bytes within a line."""
 
     def __init__(self, text: str) -> None:
         self.text = text
@@ -142,19 +141,19 @@ class _Source:
         return self._starts[line - 1] + len(before)
 
     def span(self, node: ast.AST) -> tuple[int, int]:
-        """Where a node begins and ends, without parentheses around it."""
+        """The start and end of a node, without surrounding parentheses."""
         begin = self._at(node.lineno, node.col_offset)  # type: ignore[attr-defined]
         end = self._at(node.end_lineno, node.end_col_offset)  # type: ignore[attr-defined]
         return begin, end
 
     def of(self, node: ast.AST) -> str:
-        """A node's text, in parentheses where it might need them."""
+        """A node's text, with parentheses if it may need them."""
         begin, end = self.span(node)
         simple = isinstance(node, (ast.Name, ast.Constant, ast.Call, ast.Attribute, ast.Subscript))
         return self.text[begin:end] if simple else f"({self.text[begin:end]})"
 
     def between(self, left: ast.AST, right: ast.AST, symbol: str) -> tuple[int, int]:
-        """Where an operator stands between its operands."""
+        """The position of an operator between its operands."""
         begin, end = self.span(left)[1], self.span(right)[0]
         pattern = re.escape(symbol).replace(r"\ ", r"\s+")
         match = re.search(pattern, re.sub(r"#.*", _blank, self.text[begin:end]))
@@ -167,20 +166,20 @@ def _blank(match: re.Match[str]) -> str:
 
 
 def _refuses(statement: ast.stmt) -> bool:
-    """Whether it raises, or has arguments looked at."""
+    """Whether it raises, or checks arguments."""
     if isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Call):
         return ast.unparse(statement.value.func).startswith("_arguments.")
     return isinstance(statement, ast.Raise)
 
 
 class _Faults:
-    """The faults of one function: of every node by its type."""
+    """The faults of one function, made by the type of each node."""
 
     def __init__(self, source: _Source, function: Function, kernel: bool) -> None:
         self.source, self.function = source, function
         self.kernel = kernel
         names = [a.arg for a in (*function.args.posonlyargs, *function.args.args)]
-        # Those that come as a tuple are given their names in the body.
+        # Parameters passed as a tuple are unpacked in the body.
         unpacked = (n for n in ast.walk(function) if isinstance(n, ast.Name))
         names += [n.id for n in unpacked if isinstance(n.ctx, ast.Store)]
         self.strides = [n for n in dict.fromkeys(names) if n.startswith("stride_")]
@@ -194,8 +193,8 @@ class _Faults:
                 yield from self._of(node)
 
     def _inside(self, node: ast.AST) -> Iterator[ast.AST]:
-        """It and what it is made of, but for what a function on the host does to refuse arguments:
-        no case has such."""
+        """The node and its children. Without the argument checks of host functions, since no case
+        has wrong arguments."""
         if isinstance(node, ast.If) and not self.kernel and all(map(_refuses, node.body)):
             return
         yield node
@@ -238,7 +237,7 @@ class _Faults:
         elif type(node.op) in _OPERATORS:
             old, new = _OPERATORS[type(node.op)]
             if not self.kernel and isinstance(node.op, (ast.Mult, ast.BitOr, ast.BitAnd)):
-                return  # sizes and bytes, which choose what is fast
+                return  # sizes and bytes, which only affect speed
             yield Edit("operator", *self.source.between(node.left, node.right, old), new)
         if self.kernel and isinstance(node.op, (ast.Add, ast.Mult)):
             kind = "term dropped" if isinstance(node.op, ast.Add) else "factor dropped"

@@ -1,9 +1,9 @@
-"""The specs of all ops: a file an op, scanned; and those of targets, by ``module:spec``.
+"""The specs of all ops, one file per op, and those of targets, by ``module:spec``.
 
-``compare/ops/<op>.py`` has a list ``SPECS`` of :class:`compare.specs.spec.Spec` objects: the op's
-own, and those of its gradients that are ops themselves. Its name is that of the op's source files,
+``compare/ops/<op>.py`` has a list ``SPECS`` of :class:`compare.specs.spec.Spec` objects: that of
+the op and those of its gradients that are ops. The files of an op share one name:
 ``triton_kernels/ops/<op>.py`` and ``cuda_reference/csrc/<op>.cu``. Files whose names start with
-``_`` are left out, as on the Triton side.
+``_`` are skipped, as on the Triton side.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ SPECS: dict[str, Spec] = _scanned()
 
 
 def has_name(op: str) -> bool:
-    """Whether a command can name it: an op, or a target."""
+    """Whether a command can name it: it is an op or a target."""
     return ":" in op or op in SPECS
 
 

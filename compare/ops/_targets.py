@@ -1,4 +1,4 @@
-"""Targets: specs of kernels from elsewhere, by ``module:spec``, which every process can import."""
+"""Targets: specs of kernels from elsewhere. Every process can import one by ``module:spec``."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from compare.specs.spec import Spec
 
 
 class TargetError(ValueError):
-    """What is named as a target is none."""
+    """A target's name is malformed, or there is no such spec."""
 
 
 @functools.cache
 def target(name: str) -> Spec:
-    """The spec that ``module:spec`` names, under that name.
+    """The spec that ``module:spec`` names; its name becomes the target's.
 
     Raises:
         TargetError: the module cannot be imported, or has no such spec.
@@ -29,13 +29,13 @@ def target(name: str) -> Spec:
     if "/" in module or module.startswith("."):
         hint = ".".join(Path(module).with_suffix("").parts).strip(".")
         raise TargetError(f"{name}: a module is named, not a file: {hint}:{attribute}")
-    if (here := os.getcwd()) not in sys.path:  # which an installed command does not have there
+    if (here := os.getcwd()) not in sys.path:  # an installed command does not have it there
         sys.path.insert(0, here)
     try:
         imported = importlib.import_module(module)
     except (Exception, SystemExit) as error:
         missing = error.name if isinstance(error, ModuleNotFoundError) else None
-        absent = missing and f"{module}.".startswith(f"{missing}.")  # not what it imports
+        absent = missing and f"{module}.".startswith(f"{missing}.")  # not one of its imports
         hint = f"; run where it lies, or install it (this is {here})" if absent else ""
         raise TargetError(f"{name}: {words(error)}{hint}") from error
     spec = getattr(imported, attribute, None)
@@ -59,15 +59,15 @@ CUDA = (".cu", ".cuh", ".cpp", ".h", ".hpp")
 
 @functools.cache
 def sources(name: str) -> tuple[Path, tuple[str, ...]]:
-    """The folder that a target's modules are imported from, and what lies there and belongs to it,
-    by paths below that folder: whole packages; of a module that is in none, its file and the CUDA
-    sources beside it."""
+    """The folder from which a target's modules are imported, and the paths below it of the files
+    that belong to the target: all of its package, or else its module and the CUDA sources beside
+    it."""
     target(name)
     top, _, _ = name.partition(":")[0].partition(".")
     root = Path(_file(top)).parent
     if Path(_file(top)).name == "__init__.py":
         root = root.parent
-    alone = "site-packages" in root.parts  # where what is not the target's lies, too
+    alone = "site-packages" in root.parts  # which holds files of other projects
     belonging: dict[Path, None] = {}
     for each in [top] if alone else sorted({name.partition(".")[0] for name in sys.modules}):
         file = Path(_file(each)) if _file(each) else root
@@ -86,7 +86,7 @@ OURS = ("compare", "cuda_reference", "triton_kernels")
 
 
 def _file(module: str) -> str:
-    """Its file; of a package without an ``__init__.py`` where that file would be."""
+    """The module's file; for a package without ``__init__.py`` the path which that would have."""
     imported = sys.modules.get(module)
     folders = list(getattr(imported, "__path__", ()))
     there = os.path.join(folders[0], "__init__.py") if folders else ""
@@ -94,8 +94,8 @@ def _file(module: str) -> str:
 
 
 def words(error: BaseException) -> str:
-    """An error, and the line that raised it, or that called what raised it in a package that
-    belongs to no target."""
+    """An error with a source line: the last line in the traceback that is neither Python's nor of
+    torch, triton or these packages."""
     others = tuple(str(Path(_file(name)).parent) + os.sep for name in (*OURS, "torch", "triton"))
     pythons = str(Path(os.__file__).parent) + os.sep
 

@@ -1,7 +1,7 @@
 """act_backward: oracle, derived bound, cases.
 
-Both results are one matrix here, [M + 1, N]: dx, and below it the sums. The implementations write
-into it, so that nothing is copied; as it lies, so do both.
+Both results are one matrix here, [M + 1, N]: dx, with the sums as its last row. The implementations
+write into it without a copy, so both results have the matrix's layout.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ VALUES = ("normal", "special", "every", "integers")
 
 
 def in_one(function: Callable[..., Any]) -> Callable[..., Tensor]:
-    """The function with both its results in one matrix, whose last row is zeros without bias; it
-    makes that itself if they shall be ``apart``."""
+    """The function with both results in one matrix, whose last row is 0 without bias. With
+    ``apart`` the function allocates its results, and they are copied."""
 
     @functools.wraps(function)
     def packed(
@@ -45,7 +45,7 @@ def in_one(function: Callable[..., Any]) -> Callable[..., Tensor]:
         options["bias"] = bias
         if apart:
             dx, sums = function(grad, saved, act, dtype=dtype, **options)
-            if not bias:  # none are there, which make a row of zeros
+            if not bias:  # there are no sums: a row of zeros
                 sums = torch.nn.functional.pad(sums, (0, dx.shape[1]))
             return torch.cat((dx, sums[None]))
         try:
@@ -54,7 +54,7 @@ def in_one(function: Callable[..., Any]) -> Callable[..., Tensor]:
             both = torch.empty((M + 1, N), dtype=result, device=grad.device) if out is None else out
             dx, sums = both[:M], both[M] if bias else both[M].zero_()[:0]
         except (AttributeError, IndexError, RuntimeError, TypeError, ValueError):
-            function(grad, saved, act, dtype=dtype, **options)  # which says what is wrong
+            function(grad, saved, act, dtype=dtype, **options)  # raises the function's own error
             raise
         function(grad, saved, act, dtype=dtype, out=(dx, sums), **options)
         return both
@@ -74,7 +74,7 @@ OPTIONS = {
 
 
 LAYOUTS = (*cases.LAYOUTS, "functional", *cases.OF_MODELS, *cases.DISTANT)
-# Stratum → how grad lies, and option saved, of problems drawn at random.
+# Of randomly drawn problems: stratum → layout of grad, and option saved.
 DRAWN = {
     "dense": ("contiguous", {}),
     "odd count": ("contiguous", {}),
@@ -84,7 +84,7 @@ DRAWN = {
     "expanded grad": ("expanded", {"saved": "contiguous"}),
 }
 SHAPES = [(0, 5), (5, 0), (1, 1), (1, 300), (300, 1), (16, 256), (33, 129), (70, 257)]
-BUSY = 1 << 18  # sums that a kernel's programs make at a time
+BUSY = 1 << 18  # partial sums of all programs of a kernel
 
 
 @in_one
@@ -97,8 +97,8 @@ def _eager(
     dtype: torch.dtype | None,
     out: tuple[Tensor, Tensor],
 ) -> None:
-    """Autograd's way: the activation's gradient, then the sums over the rows. Tensors of
-    several dtypes are converted, since not every torch takes them."""
+    """The gradient as autograd computes it, then the sums over rows. Tensors of several dtypes are
+    converted, because not every torch version takes them."""
     if grad.dtype == saved.dtype == out[0].dtype:
         ACTIVATIONS[act].derivative.eager(grad, saved, out[0])
         if bias:
@@ -113,7 +113,7 @@ def _eager(
 
 
 class ActBackward(Spec):
-    """act_backward, judged as one matrix of both results, [M + 1, N]."""
+    """act_backward; both results are judged as one matrix, [M + 1, N]."""
 
     order = 3
     bounded = True
@@ -138,7 +138,7 @@ class ActBackward(Spec):
         bias: bool = True,
         dtype: torch.dtype | None = None,
     ) -> Tensor:
-        """grad·act'(saved) and its column sums in float64, without bias zeros."""
+        """grad·act'(saved) and its column sums in float64; without bias the sums are 0."""
         M, N = grad.shape
         both = torch.empty((M + 1, N), dtype=torch.float64, device=grad.device)
         torch.mul(grad.double(), ACTIVATIONS[act].derivative.function(saved.double()), out=both[:M])
@@ -148,9 +148,9 @@ class ActBackward(Spec):
     def bound(
         self, name: str, arguments: Arguments, reference: Tensor, dtype: torch.dtype
     ) -> Tensor:
-        """E + u_out·(|ref| + E) + η_out. For dx, E = |grad|·δ + u·(|dx| + |grad|·δ), δ the
-        derivative's evaluation error; for the sums, the sum of these and γ_M·Σ(|dx| + E), any order
-        of addition."""
+        """E + u_out·(|ref| + E) + η_out. For dx, E = |grad|·δ + u·(|dx| + |grad|·δ), where δ is the
+        derivative's evaluation error. For a sum, E is the sum of these plus γ_M·Σ(|dx| + E), for
+        additions in any order."""
         (grad, saved, *rest), options = arguments
         act = rest[0] if rest else options["act"]
         double = torch.float64 in (grad.dtype, saved.dtype, dtype)
@@ -159,7 +159,7 @@ class ActBackward(Spec):
         tiny = torch.finfo(compute).tiny * torch.finfo(compute).eps
         derivative = ACTIVATIONS[act].derivative
         half = derivative.half if dtype.itemsize == 2 and not double else 0.0
-        added = growth(grad.shape[0], unit) + growth(grad.shape[0], U_DOUBLE)  # the oracle's, too
+        added = growth(grad.shape[0], unit) + growth(grad.shape[0], U_DOUBLE)  # incl. the oracle's
         out = torch.finfo(dtype)
         size, magnitude = reference[:-1].abs(), grad.double().abs()
         error = magnitude * unit * derivative.error(saved.double())
@@ -172,34 +172,35 @@ class ActBackward(Spec):
         return bounds + out.eps / 2 * (reference.abs() + bounds) + out.tiny * out.eps / 2
 
     def result_shape(self, arguments: Arguments) -> tuple[int, ...]:
-        """dx and one row more."""
+        """[M + 1, N]."""
         M, N = arguments[0][0].shape
         return M + 1, N
 
     def work(self, case: Case, dtype: torch.dtype, read: int, written: int) -> int:
-        """A derivative's steps in float64, or the oracle's result, the bound and errors."""
+        """The bytes of a derivative's float64 steps, or of the oracle's result, bound and
+        errors."""
         if self.exact(case):
             return 52 * written
         return written * (108 if case.options["act"] in ("gelu", "gelu_tanh") else 92)
 
     def workspace(self, case: Case, arguments: Arguments) -> int:
-        """Sums of parts of the rows, which have 32 at least, in float64; of narrow matrices no more
-        than keep a GPU busy. The sums of one part are the result."""
+        """The bytes of the partial sums in float64. A part has 32 rows or more; a narrow matrix has
+        no more parts than keep a GPU busy. With one part the sums are the result."""
         M, N = arguments[0][0].shape
         parts = -(-M // 32)
         return 8 * min(parts * N, N + BUSY) if parts > 1 else 0
 
     def cut(self, arguments: Arguments) -> int | None:
-        """Columns, which are also the sums'."""
+        """The columns, which dx and the sums share."""
         return 1
 
     def part(self, arguments: Arguments, along: int, start: int, size: int) -> Arguments:
-        """Some columns of both."""
+        """Some columns of grad and saved."""
         (grad, saved, *act), options = arguments
         return (*(t.narrow(1, start, size) for t in (grad, saved)), *act), options
 
     def exact(self, case: Case) -> bool:
-        """Whether nothing rounds: sums of integers."""
+        """Whether nothing is rounded: sums of integers."""
         return case.values in ("integers", "lattice") and case.options["act"] in ("none", "relu")
 
     def out_dtype(self, case: Case) -> torch.dtype:
@@ -210,7 +211,7 @@ class ActBackward(Spec):
         return torch.promote_types(grad, case.torch_dtype)
 
     def cases(self, dtype: str, level: Level) -> Iterator[Case]:
-        """Every activation plain, on special and on every value; the rest with one of them."""
+        """Every activation on normal, special and all values; the other cases with one of them."""
 
         def case(
             shape: tuple[int, ...], layout: str = "contiguous", values: str = "normal", **o: Any
@@ -223,15 +224,15 @@ class ActBackward(Spec):
             if cases.DTYPES[dtype].itemsize == 2:
                 yield case((256, 256), values="every", act=act)
         for shape in SHAPES:
-            if shape != (33, 129):  # above
+            if shape != (33, 129):  # done above
                 yield case(shape)
             yield case(shape, values="integers", act="relu")
         for layout in (*cases.LAYOUTS[1:], "functional"):
             yield case((33, 129), layout)
             yield case((33, 129), layout, "integers", act="none")
-        for saved in ("contiguous", "padded"):  # rows of a multiple of 8, not all of them so long
+        for saved in ("contiguous", "padded"):  # rows whose length is a multiple of 8, and others
             yield case((40, 72), saved=saved)
-        for lying in ("transposed", *cases.DISTANT):  # grad, saved, or both results
+        for lying in ("transposed", *cases.DISTANT):  # the layout of grad, saved, or both results
             shape = (17, 19) if lying == "transposed" else (3, 3)
             yield case(shape, lying)
             yield case(shape, lying, saved="contiguous", out="contiguous")
@@ -247,35 +248,34 @@ class ActBackward(Spec):
         for shape in ((16, 256), (70, 257)):  # rows of one part, and of several
             yield case(shape, bias=False)
             yield case(shape, "functional", bias=False)
-        # Two blocks of rows a part; then several rows that the Triton side takes as one, and rest.
+        # Parts of two row blocks; then rows that the Triton side merges, with a remainder.
         for shape in ((33 * 64, 32), (33 * 32, 33)):
             yield case(shape, multiprocessors=1)
             yield case(shape, values="integers", act="relu", multiprocessors=1)
         yield case((33 * 32, 33), "functional", multiprocessors=1, bias=False)
-        yield case((33 * 32, 33), "padded", multiprocessors=1)  # whose rows are none of one
+        yield case((33 * 32, 33), "padded", multiprocessors=1)  # rows that cannot be merged
         if level != "quick" and torch.cuda.is_available():
             for act in ACTIVATIONS:
                 yield case((2048, 2051), act=act)
             yield case((2048, 2051), "transposed")
             yield case((2**14 + 1, 2051))
-            yield case((2, 2**22 + 65))  # of more than 65535 blocks of columns
+            yield case((2, 2**22 + 65))  # more than 65535 column blocks
         if level == "full" and torch.cuda.is_available() and dtype == "float16":
             yield case((2**15 + 1, 2**16 + 1), values="integers", act="relu")
             yield case((3, 2**30 + 7))
             yield case((1, 2**31 + 9))
 
     def called(self, case: Case, function: Callable[..., Tensor]) -> Callable[..., Tensor]:
-        """With option multiprocessors cut for a GPU of so many. With layout functional both results
-        are made by the function itself."""
+        """With option multiprocessors, cut for a GPU of that many. With layout functional the
+        function allocates both results."""
         if case.layout == "functional":
             function = functools.partial(function, apart=True)
         number = case.options.get("multiprocessors")
         return cut_for(number, function) if number else function
 
     def inputs(self, case: Case, device: torch.device = CPU) -> Arguments:
-        """grad in the case's layout, and saved, unless option ``saved`` names one of its own.
-        Special values and every value are saved ones; the result of sigmoid or tanh is none beyond
-        ±1."""
+        """grad in the case's layout, and saved in that of option ``saved`` or of the case. Special
+        values and "every" apply to saved. The saved result of sigmoid or tanh is clipped to ±1."""
         g = case.generator()
         act = case.options["act"]
         plain = "normal" if case.values in ("special", "every") else case.values
@@ -293,21 +293,21 @@ class ActBackward(Spec):
         return (cases.arrange(grad, case.layout), cases.arrange(saved, lying), act), options
 
     def sample(self) -> dict[str, Any]:
-        """Arguments for a first result [4, 5]."""
+        """Arguments for a first call, [4, 5]."""
         return {"grad": (4, 5), "saved": (4, 5), "act": "relu"}
 
     def cost(self, case: Case) -> tuple[int, int]:
-        """A product and an addition an element; two matrices read, one written."""
+        """One multiplication and one addition per element; two matrices read, one written."""
         written = case.numel * self.out_dtype(case).itemsize
         grad = case.shape[-1] if case.layout == "expanded" else case.numel
         return 2 * case.numel, (grad + case.numel) * case.torch_dtype.itemsize + written
 
     def small(self, dtype: str) -> Iterator[Case]:
-        """No small calls: this spec packs both results, which costs the host as much again."""
+        """None: this spec packs both results, which doubles the host time of a small call."""
         return iter(())
 
     def to_compile(self, dtype: str, options: Mapping[str, Any]) -> Iterator[Case]:
-        """Every derivative, and strides."""
+        """Every derivative, and a strided matrix."""
         for act in ACTIVATIONS:
             yield Case(self.name, dtype, (4096, 4096), options={"act": act})
         yield Case(self.name, dtype, (4096, 4096), "padded", options={"act": "gelu"})
@@ -318,18 +318,18 @@ class ActBackward(Spec):
 
     @property
     def strata(self) -> Mapping[str, float]:
-        """How both matrices lie."""
+        """The layouts of the two matrices."""
         return equal(*DRAWN)
 
     def draw(self, stratum: str, dtype: str, random: Random) -> Case | None:
-        """A drawn case, of any activation."""
+        """A drawn case with any activation."""
         layout, lying = DRAWN[stratum]
         numel = elements(random, cases.DTYPES[dtype].itemsize)
         shape = (odd_matrix if stratum == "odd count" else matrix)(random, numel)
         act = random.choice([name for name in ACTIVATIONS if name != "none"])
         options = {"act": act, **lying}
         if layout not in ("contiguous", "misaligned") and min(shape) == 1:
-            return None  # which lies like any other
+            return None  # its layout is the same as contiguous
         return Case(self.name, dtype, shape, layout, options=options)
 
 

@@ -1,7 +1,7 @@
 """act_mul and act_mul_backward: oracle, derived bound, cases.
 
-The results of the latter are one tensor here, [2, …]: the gradient of gate, then that of up. The
-implementations write into it, so that nothing is copied; as it lies, so do both.
+Both results of act_mul_backward are one tensor here, [2, …]: the gradients of gate and of up. The
+implementations write into it without a copy, so both results have its layout.
 """
 
 from __future__ import annotations
@@ -24,17 +24,17 @@ from compare.specs.product_bounds import U_DOUBLE, U_FMA
 from compare.specs.products import activated
 from cuda_reference import _activations
 
-EXACT = ("none", "relu")  # nothing rounds but the product
-CLEAR = 1e-3  # what is this far from 0 is so in every formula
+EXACT = ("none", "relu")  # only the product is rounded
+CLEAR = 1e-3  # values this far from 0 are nonzero in every formula
 RARE = ("special", "every")  # values
 SPRINKLED = (math.nan, math.inf, -math.inf, 0.0, -0.0, 1e-30)
-STRAIGHT = 1000.0  # from where on exp(−x) is 0 or infinite
+STRAIGHT = 1000.0  # beyond it exp(−x) is 0 or infinite
 LAYERS = ((4096, 14336), (8192, 11008))  # tokens × hidden features of language models
 
 
 def in_one(function: Callable[..., Any]) -> Callable[..., Tensor]:
-    """The function with both its results in one tensor, which it makes itself if they shall be
-    ``apart``."""
+    """The function with both results in one tensor. With ``apart`` the function allocates its
+    results, and they are copied."""
 
     @functools.wraps(function)
     def packed(
@@ -51,7 +51,7 @@ def in_one(function: Callable[..., Any]) -> Callable[..., Tensor]:
                 out = torch.empty((2, *shape), dtype=result_type(*tensors), device=device)
             both = out[0], out[1]
         except (AttributeError, IndexError, RuntimeError, TypeError, ValueError):
-            function(*args, **options)  # which says what is wrong
+            function(*args, **options)  # raises the function's own error
             raise
         function(*args, out=both, **options)
         return out
@@ -60,13 +60,13 @@ def in_one(function: Callable[..., Any]) -> Callable[..., Tensor]:
 
 
 def _wide(*tensors: Tensor) -> list[Tensor]:
-    """The operands as the kernels see them, in float64."""
+    """The operands as the kernels read them, in float64."""
     dtype = result_type(*tensors)
     return [promoted(t, dtype, t).double() for t in tensors]
 
 
 class ActMul(Elementwise):
-    """Cases are those of the elementwise ops, of every activation; a bound decides."""
+    """Has the cases of elementwise ops, with every activation; a bound decides what is right."""
 
     bounded = True
     order = 1
@@ -90,8 +90,8 @@ class ActMul(Elementwise):
     def bound(
         self, name: str, arguments: Arguments, reference: Tensor, dtype: torch.dtype
     ) -> Tensor:
-        """E + u_out·(|ref| + E) + η_out with E = |up|·δ + u·(|ref| + |up|·δ): the activation's
-        evaluation error δ, a multiplication, the store."""
+        """E + u_out·(|ref| + E) + η_out, where E = |up|·δ + u·(|ref| + |up|·δ): δ is the
+        activation's evaluation error, u the multiplication's rounding, u_out the store's."""
         (gate, up), options = arguments
         x, y = _wide(gate, up)
         return _Units(name, dtype).product(
@@ -99,8 +99,8 @@ class ActMul(Elementwise):
         )
 
     def off(self, name: str, x: Tensor, act: str, dtype: torch.dtype) -> Tensor:
-        """How far act(x) may be off: the formula's error; on the Triton side that of the shorter
-        one for 16 bits. Far from 0 all of them are straight lines."""
+        """The largest error of act(x): that of the formula, plus on the Triton side that of the
+        shorter formula for 16 bits. Far from 0 all activations are straight lines."""
         activation = ACTIVATIONS[act]
         value = activation.function(x).abs()
         unit = U_DOUBLE if dtype == torch.float64 else U_FMA
@@ -112,27 +112,28 @@ class ActMul(Elementwise):
         return error
 
     def exact(self, case: Case) -> bool:
-        """Whether nothing rounds but the result: a product of two numbers that the compute type
-        holds, where that does not underflow."""
+        """Whether only the result is rounded: a product of two numbers that the compute type holds
+        and that does not underflow."""
         return case.options["act"] in EXACT and case.values in ("normal", "integers", "lattice")
 
     def out_dtype(self, case: Case) -> torch.dtype:
-        """Promoted as torch does."""
+        """The dtype to which torch promotes."""
         return self.result_dtype(case, self.inputs(case, META))
 
     def work(self, case: Case, dtype: torch.dtype, read: int, written: int) -> int:
-        """Operands, steps and errors in float64, or of exact products the oracle's alone."""
+        """The bytes of operands, steps and errors in float64; of exact products only the
+        oracle's."""
         return written * (28 if self.exact(case) else 100)
 
     # ---- rungs of the CUDA side ----
 
     def cuda_kernel(self, dtype: str, variant: str | None) -> str:
-        """The default activation's."""
+        """The kernel of the default activation."""
         kernels = self.cuda_kernels(dtype, variant)
         return kernels.get(self.default_options["act"]) or kernels[""]
 
     def cuda_kernels(self, dtype: str, variant: str | None) -> dict[str, str]:
-        """The best rung has one for every activation, the others one for any."""
+        """The best rung has one kernel per activation, the others have one for all."""
         records = {"": "Activation"}
         if variant == "stream":
             records = {act: _activations.ACTIVATIONS[act].record for act in ACTIVATIONS}
@@ -150,8 +151,7 @@ class ActMul(Elementwise):
         return [{"act": act} for act in (first, *(a for a in ACTIVATIONS if a != first))]
 
     def cases(self, dtype: str, level: Level) -> Iterator[Case]:
-        """Those of elementwise ops; every 16-bit gate of every activation, and bits where only the
-        product rounds."""
+        """Those of elementwise ops; every 16-bit gate for every activation; exact products."""
         yield from super().cases(dtype, level)
         for others in self.settings(dtype)[1:] if cases.DTYPES[dtype].itemsize == 2 else ():
             yield Case(self.name, dtype, (65536,), values="every", options=others)
@@ -160,8 +160,8 @@ class ActMul(Elementwise):
         yield Case(self.name, dtype, (33, 128), "chunk", options=self.default_options)
 
     def inputs(self, case: Case, device: torch.device = CPU) -> Arguments:
-        """gate and up as x and y of elementwise ops. Special values and every value are gates; of
-        the others some are among SPRINKLED."""
+        """gate and up as x and y of elementwise ops. With special or all values gate has them, and
+        up has some of SPRINKLED."""
         values = f"{case.values}:normal" if case.values in RARE else case.values
         plain = dataclasses.replace(case, values=values)
         (gate, up), options = super().inputs(plain, device)
@@ -169,13 +169,13 @@ class ActMul(Elementwise):
         return (gate, up), options
 
     def sprinkle(self, case: Case, gate: Tensor, other: Tensor) -> None:
-        """Make a quarter of what gate's activation is multiplied by special: but not infinite where
-        one formula may have 0 there and another has not."""
+        """Set a quarter of the activation's factors to special values. No infinity goes where the
+        activation may be 0 in one formula and not in another."""
         if case.values not in RARE or other.device.type == "meta":
             return
         generator, x = case.generator(), gate.double()
         once = tuple(slice(1) if stride == 0 else slice(None) for stride in other.stride())
-        other = other[once]  # an expanded tensor cannot be written as a whole
+        other = other[once]  # each element of an expanded tensor once
         there = torch.rand(other.shape, generator=generator) < 0.25
         which = torch.randint(len(SPRINKLED), other.shape, generator=generator)
         chosen = torch.tensor(SPRINKLED, dtype=other.dtype)[which].to(other.device)
@@ -185,23 +185,23 @@ class ActMul(Elementwise):
         other.copy_(torch.where(there, chosen, other))
 
     def near_zero(self, x: Tensor, act: str) -> Tensor:
-        """Whether act(x) is so small that it may be 0 as computed."""
+        """Whether act(x) is so small that a formula may give 0."""
         value, _ = _value_and_slope(x, act)
         return (value.abs() <= CLEAR) & (act not in EXACT)
 
     def sample(self) -> dict[str, Any]:
-        """Arguments of one shape."""
+        """Arguments for a first call."""
         return {"gate": (4, 5), "up": (4, 5), "act": "relu"}
 
     def timed(self, dtype: str, options: Mapping[str, Any]) -> Iterator[Case]:
-        """Squares, as everyone else's; what language models have, the halves of one product."""
+        """Squares, as for other ops, and what language models have: halves of one product."""
         for n in (1024, 4096):
             yield Case(self.name, dtype, (n, n), options=options)
         for shape in LAYERS:
             yield Case(self.name, dtype, shape, "chunk", options={**options, "out": "contiguous"})
 
     def to_compile(self, dtype: str, options: Mapping[str, Any]) -> Iterator[Case]:
-        """Every activation; halves of one tensor, and an index past 2³¹."""
+        """Every activation, halves of one tensor, and an index past 2³¹."""
         for act in ACTIVATIONS:
             yield Case(self.name, dtype, (4096, 4096), options={"act": act})
         halves = {"act": "silu", "out": "contiguous"}
@@ -210,12 +210,12 @@ class ActMul(Elementwise):
             yield Case(self.name, dtype, (1 << 16, 1 << 15), "padded", options={"act": "silu"})
 
     def eager(self, gate: Tensor, up: Tensor, act: str, *, out: Tensor | None = None) -> Tensor:
-        """act(gate)·up, as models write it."""
+        """act(gate)·up in torch."""
         return activated(gate, act) * up
 
 
 class ActMulBackward(ActMul):
-    """act_mul_backward, judged as one tensor of both results, [2, …]."""
+    """act_mul_backward; both results are judged as one tensor, [2, …]."""
 
     layouts = tuple(layout for layout in Elementwise.layouts if layout != "inplace")
 
@@ -235,8 +235,8 @@ class ActMulBackward(ActMul):
     def bound(
         self, name: str, arguments: Arguments, reference: Tensor, dtype: torch.dtype
     ) -> Tensor:
-        """As act_mul's, of grad·up and the derivative's error, with a multiplication more; and of
-        grad and the activation's."""
+        """As for act_mul. dgate has the factors grad·up and the derivative, with one more
+        multiplication; dup has the factors grad and the activation."""
         (grad, gate, up), options = arguments
         act, units = options["act"], _Units(name, dtype)
         g, x, y = _wide(grad, gate, up)
@@ -252,27 +252,27 @@ class ActMulBackward(ActMul):
         return torch.stack(torch.broadcast_tensors(first, second))
 
     def variants(self, side: str) -> dict[str, Callable[..., Tensor]]:
-        """Each with both its results in one tensor."""
+        """The variants, with both results in one tensor."""
         return {name: in_one(function) for name, function in super().variants(side).items()}
 
     def takes(self, side: str, variant: str | None, case: Case) -> bool:
-        """The second result lies behind the first one: as it does beside 16 bytes, if that is so
-        long, or if both are apart."""
+        """The second result follows the first one in memory. It has the same alignment if the first
+        one is a multiple of 16 bytes, or if both are allocated apart."""
         taken = super().takes(side, variant, case)
         apart, size = case.layout == "functional", math.prod(case.shape) * case.torch_dtype.itemsize
         return taken and (variant != "stream" or apart or size % 16 == 0)
 
     def result_shape(self, arguments: Arguments) -> tuple[int, ...]:
-        """Two of the shape to which the tensors broadcast."""
+        """[2, …], with the shape to which the tensors broadcast."""
         return 2, *super().result_shape(arguments)
 
     def cut(self, arguments: Arguments) -> int | None:
-        """The longest dimension but the first."""
+        """The longest dimension except the first."""
         shape = self.result_shape(arguments)
         return max(range(1, len(shape)), key=shape.__getitem__, default=None)
 
     def part(self, arguments: Arguments, along: int, start: int, size: int) -> Arguments:
-        """A slice of every tensor that does not broadcast there."""
+        """A slice of every tensor that does not broadcast along the dimension."""
         shape, (args, options) = self.result_shape(arguments)[1:], arguments
         return tuple(cases.narrowed(t, shape, along - 1, start, size) for t in args), options
 
@@ -281,7 +281,7 @@ class ActMulBackward(ActMul):
         return written * (34 if self.exact(case) else 78)
 
     def cases(self, dtype: str, level: Level) -> Iterator[Case]:
-        """Those of act_mul, none of which is in place; grad alone of another dtype or layout."""
+        """The cases of act_mul that are not in place, and grad in another dtype or layout."""
         yield from (case for case in super().cases(dtype, level) if case.layout != "inplace")
         options = self.default_options
         for lying in ("transposed", "misaligned", "expanded", *cases.DISTANT):
@@ -292,12 +292,12 @@ class ActMulBackward(ActMul):
                 yield Case(self.name, dtype, (17, 19), options={**options, "grad_dtype": other})
         for over in self.operands:
             yield Case(self.name, dtype, (17, 19), options={**options, "over": over})
-        # Each result lies as its own operand does.
+        # Each result has the layout of its operand.
         yield Case(self.name, dtype, (17, 19), "functional", options={**options, "y": "transposed"})
 
     def inputs(self, case: Case, device: torch.device = CPU) -> Arguments:
-        """act_mul's, and grad, unless options say otherwise of its result's dtype, in the case's
-        layout."""
+        """The inputs of act_mul, and grad. Options may set grad's dtype and layout; by default they
+        are the result's and the case's."""
         own = {name: case.options.get(name) for name in ("grad", "grad_dtype", "over")}
         rest = {name: value for name, value in case.options.items() if name not in own}
         (gate, up), options = super().inputs(dataclasses.replace(case, options=rest), device)
@@ -316,7 +316,7 @@ class ActMulBackward(ActMul):
         return super().near_zero(x, act) | ((slope.abs() <= CLEAR) & (act not in EXACT))
 
     def sample(self) -> dict[str, Any]:
-        """Arguments of one shape."""
+        """Arguments for a first call."""
         return {"grad": (4, 5), **super().sample()}
 
     def cost(self, case: Case) -> tuple[int, int]:
@@ -326,12 +326,12 @@ class ActMulBackward(ActMul):
         return 2 * flops, moved + 2 * out * case.torch_dtype.itemsize
 
     def small(self, dtype: str) -> Iterator[Case]:
-        """No small calls: this spec packs both results, which costs the host as much again."""
+        """None: this spec packs both results, which doubles the host time of a small call."""
         return iter(())
 
     def called(self, case: Case, function: Callable[..., Tensor]) -> Callable[..., Tensor]:
-        """The function as a case calls it; with layout functional it allocates both results, so
-        that option over says nothing there."""
+        """The function as the case calls it. With layout functional it allocates both results, and
+        option over is ignored."""
         if case.layout == "functional":
             return functools.partial(function, apart=True)
         if over := case.options.get("over"):
@@ -344,7 +344,7 @@ class ActMulBackward(ActMul):
 
 
 def _written_over(index: int, function: Callable[..., Tensor]) -> Callable[..., Tensor]:
-    """The function of three operands, of which one is where the first result shall be."""
+    """A function of three operands, one of which shares memory with the first result."""
 
     def in_place(*tensors: Tensor, out: Tensor, **options: Any) -> Tensor:
         out[0].copy_(tensors[index])
@@ -354,7 +354,7 @@ def _written_over(index: int, function: Callable[..., Tensor]) -> Callable[..., 
 
 
 class _Units:
-    """The roundings of an implementation whose results have a dtype."""
+    """The roundings of an implementation with results of this dtype."""
 
     def __init__(self, name: str, dtype: torch.dtype) -> None:
         self._out, compute = torch.finfo(dtype), torch.finfo(compute_dtype(dtype))
@@ -370,8 +370,8 @@ class _Units:
         multiplications: int = 1,
         others: Tensor | None = None,
     ) -> Tensor:
-        """The bound of a product with a factor of which the other one is so far off; ``others``:
-        what is multiplied with a product that may have underflowed."""
+        """The bound of factor·f, where f has the error ``off``. ``others`` is the factor of
+        products that may underflow."""
         error = factor * off
         error = error + multiplications * self.unit * (reference.abs() + error)
         beside = factor if others is None else factor + others
@@ -394,8 +394,8 @@ def _value_and_slope(x: Tensor, act: str) -> tuple[Tensor, Tensor]:
 def _eager_backward(
     grad: Tensor, gate: Tensor, up: Tensor, act: str, *, out: tuple[Tensor, Tensor]
 ) -> None:
-    """As autograd does it: the gradients of the product, then the activation's. Tensors of several
-    dtypes or shapes are made alike, since not every torch takes them."""
+    """The gradients as autograd computes them: of the product, then of the activation. Tensors are
+    converted to one dtype and shape, because not every torch version takes others."""
     dgate, dup = out
     alike = [t.to(dgate.dtype).expand(dgate.shape) for t in (grad, gate, up)]
     grad, gate, up = alike

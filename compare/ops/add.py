@@ -15,12 +15,12 @@ from compare.case_options import ANY_DTYPE, LYING, NUMBER, choice
 from compare.cases import FLOATS, Case, Level
 from compare.specs.elementwise import ALL, BROADCAST, DENSE, ELEMENT, Elementwise, promoted
 
-COMPILED = (64, 64)  # the shape of what is compiled, but for an index past 2³¹
-FEW = 1000  # elements, of which small blocks make some programs and not dozens
+COMPILED = (64, 64)  # the shape to compile, except for an index past 2³¹
+FEW = 1000  # elements; small blocks make some programs of them, not dozens
 
 
 class Add(Elementwise):
-    """Promotion in all its forms."""
+    """add with every form of promotion."""
 
     def __init__(self) -> None:
         super().__init__(
@@ -70,7 +70,7 @@ class Add(Elementwise):
         return kinds + [{"y_dtype": other} for other in others if other != dtype]
 
     def cases(self, dtype: str, level: Level) -> Iterator[Case]:
-        """Beside the usual ones: sums and conversions of which roundings remain."""
+        """The usual cases, and sums and conversions of which only roundings remain."""
         yield from super().cases(dtype, level)
         rounding = self.settings(dtype)[1]
 
@@ -81,7 +81,7 @@ class Add(Elementwise):
         for layout in ("contiguous", "misaligned"):
             yield case(layout, "cancelling", **rounding)
         scalars = {"y": "scalar", **rounding}
-        if dtype == "int64":  # of which each is a 32-bit number, but not their product
+        if dtype == "int64":  # factors of 32 bits with a 64-bit product
             scalars |= {"y_dtype": "int32", "alpha": -7}
             yield case(**{**scalars, "y_dtype": "int64"})
         yield case(**scalars)
@@ -95,15 +95,15 @@ class Add(Elementwise):
             yield case("transposed", "ties", y_dtype=other)
 
     def cancel(self, x: Tensor, y: Tensor, options: Mapping[str, Any]) -> None:
-        """Make x what it takes."""
+        """Set x so that the sum cancels."""
         x.copy_(-options.get("alpha", 1) * y.double())
 
     def work(self, case: Case, dtype: torch.dtype, read: int, written: int) -> int:
-        """Inputs that cancel take no more than others."""
+        """Inputs that cancel need no more memory."""
         return super().work(replace(case, values="normal"), dtype, read, written)
 
     def refuses(self, case: Case) -> str:
-        """Two numbers, and an alpha that integers cannot take."""
+        """Two numbers; an alpha that integers cannot take."""
         if reason := super().refuses(case):
             return reason
         if case.options.get("x") == "scalar":
@@ -118,9 +118,9 @@ class Add(Elementwise):
         return ""
 
     def takes(self, side: str, variant: str | None, case: Case) -> bool:
-        """A variant is for its dtype; on the CUDA side for dense tensors of one shape. On the
-        Triton side it is the default's kernels in other blocks, to which strides and values are
-        separate."""
+        """A variant takes its dtype; on the CUDA side only dense tensors of one shape. On the
+        Triton side it is the default kernel with other blocks, so that strides and values need not
+        both be tried with it."""
         if variant is None or variant in self.rungs():
             return super().takes(side, variant, case)
         prefix = {"float32": "f32", "float16": "f16", "bfloat16": "bf16"}.get(case.dtype, "none")
@@ -130,7 +130,7 @@ class Add(Elementwise):
             return False
         few = case.shape in (self.default_shape, COMPILED)
         if side == "triton" and variant.endswith("_pack") and not few:
-            return False  # there it is the same kernel as the one without that word
+            return False  # on this side the same kernel as without "_pack"
         if side == "triton" and case.values == "normal" and "out" not in case.options:
             return case.lying <= DENSE or case.numel < FEW
         return case.lying <= DENSE and "x" not in case.options
@@ -142,13 +142,13 @@ class Add(Elementwise):
                 yield replace(case, options=options)
 
     def to_compile(self, dtype: str, options: Mapping[str, Any]) -> Iterator[Case]:
-        """Calls to compile, with a number first or second among them."""
+        """The usual calls, and calls with a number as first or second operand."""
         yield from super().to_compile(dtype, options)
         for operand in ("x", "y"):
             yield Case(self.name, dtype, (64, 64), options={**options, operand: "scalar"})
 
     def cuda_kernel(self, dtype: str, variant: str | None) -> str:
-        """The variants are one kernel's instances, as rungs are."""
+        """The variants are instances of one kernel, as rungs are."""
         if variant is None or variant in self.rungs():
             return super().cuda_kernel(dtype, variant)
         per_thread = re.search(r"x(\d)", variant)

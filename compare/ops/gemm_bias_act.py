@@ -48,7 +48,7 @@ def _fused(a: Tensor, b: Tensor, bias: Tensor, *, act: str) -> Tensor:
 
 
 class GemmBiasAct(Product):
-    """The general one."""
+    """A product with any epilogue."""
 
     every = "acts on every x"
     options = OPTIONS
@@ -57,17 +57,17 @@ class GemmBiasAct(Product):
     fused = staticmethod(_fused)
 
     def act(self, options: Mapping[str, Any]) -> str:
-        """The activation that the case's option names."""
+        """The activation that option act names."""
         return str(options.get("act", "none"))
 
     def oracle(self, *args: Any, **kwargs: Any) -> Tensor:
-        """The formula in float64 on the exact inputs."""
+        """The formula in float64 on the unrounded inputs."""
         return product_bounds.oracle(*args, **kwargs)
 
     def bound(
         self, name: str, arguments: Arguments, reference: Tensor, dtype: torch.dtype
     ) -> Tensor:
-        """The derived one."""
+        """The derived bound."""
         return product_bounds.bound(name, arguments, reference, dtype)
 
     def out_dtype(self, case: Case) -> torch.dtype:
@@ -75,8 +75,8 @@ class GemmBiasAct(Product):
         return cases.DTYPES[case.options.get("out_dtype", case.dtype)]
 
     def inputs(self, case: Case, device: torch.device = CPU) -> Arguments:
-        """a, b, bias and a full c in the case's layout; option bias adds one, c is full, row,
-        column or 0-d."""
+        """a, b, bias and a full c in the case's layout. Option bias adds a bias; option c is full,
+        row, column or 0-d."""
         g = case.generator()
         M, N, _ = case.shape
         a, b = (
@@ -113,7 +113,7 @@ class GemmBiasAct(Product):
         if dtype != "float32":
             variations.append({"out_dtype": "float32", "bias": True})
         yield from self.usual_cases(dtype, level, variations)
-        if dtype in ("float32", "float64"):  # as accurate as operands are
+        if dtype in ("float32", "float64"):  # as accurate as the operands
             yield Case(self.name, dtype, (33, 65, 70), options={"out_dtype": "float16"})
         yield from self.activation_cases(dtype)
         for precision in PRECISIONS if dtype == "float32" else PRECISIONS[:1]:
@@ -128,7 +128,7 @@ class GemmBiasAct(Product):
                 for more in ({}, {**EPILOGUE, "act": "relu"}):
                     more = {**more, "multiprocessors": multiprocessors, "operands": next(operands)}
                     yield Case(self.name, dtype, shape, "functional", "lattice", 0, more)
-        # Both results of a training step with all of an epilogue, and halved in the epilogue.
+        # Both results of a training step with a full epilogue, and with an epilogue in halves.
         forms: list[dict[str, Any]] = [{"act": act} for act in OF_PRE]
         yield from self.training_cases(dtype, forms)
         step = {**forms[0], "bias": True, "training": "pre"}
@@ -138,12 +138,12 @@ class GemmBiasAct(Product):
             yield Case(self.name, dtype, (194, 392, 40), "functional", "lattice", 0, step)
 
     def sample(self) -> dict[str, Any]:
-        """A sample with a bias."""
+        """Arguments with a bias."""
         return {"a": (4, 6), "b": (6, 5), "bias": (5,)}
 
     def activation_cases(self, dtype: str) -> Iterator[Case]:
-        """With K = 0 the pre-activation is c, and nothing hides an activation's own error: on every
-        value of 16 bits; on special and on ordinary ones; where the result is wider or narrower."""
+        """Cases with K = 0: the pre-activation is c, so only the activation's own error shows. They
+        have all 16-bit values, special and normal values, and wider or narrower results."""
 
         def case(shape: tuple[int, int, int], values: str, **options: Any) -> Case:
             return Case(self.name, dtype, shape, values=values, options={"c": "full", **options})
@@ -154,15 +154,15 @@ class GemmBiasAct(Product):
             else:
                 yield case((32, 64, 0), "normal", act=act)
                 yield case((64, 64, 0), "special", act=act)
-        # gelu's form for results of 16 bits is the one that differs in more than speed.
+        # gelu is the activation whose form for 16-bit results differs in more than speed.
         for other in ("float16", "bfloat16", "float32"):
             if other != dtype:
                 yield case((32, 64, 0), "normal", act="gelu", beta=0.3, bias=True, out_dtype=other)
-        # What beta = 0 leaves out may be NaN.
+        # With beta = 0, c may be NaN.
         yield case((33, 65, 0), "special", beta=0.0)
 
     def precision_cases(self, dtype: str, precision: str) -> Iterator[Case]:
-        """Lattices with and without an epilogue, special values, every way of cutting."""
+        """Lattices with and without an epilogue, special values, every split of the work."""
         o: dict[str, Any] = {} if precision == "ieee" else {"precision": precision}
 
         def case(
@@ -185,17 +185,17 @@ class GemmBiasAct(Product):
             yield case(TAILS, values="special")
             yield case((16, 16, 24), values="tf32")
         if precision == "f16x3":
-            for layout in ("contiguous", "transposed"):  # longer than is split at once
+            for layout in ("contiguous", "transposed"):  # longer than one split step
                 yield case((3, 5, 4500), layout, "normal")
-            # The largest of a row is the only element of its second step.
+            # The largest element of a row is alone in its second step.
             for K, layout in ((4097, "contiguous"), (257, "transposed")):
                 yield case((20, 24, K), layout, "special")
             for K, layout in ((40, "contiguous"), (257, "transposed")):
                 yield case((20, 37, K), layout, "scaled")
-            # More columns of tiles than a group has rows; more rows of tiles than one, by columns.
+            # More column tiles than a group has rows; then more row tiles than one, by columns.
             yield case((20, 560, 40))
             yield case((70, 40, 40), "transposed", "normal")
-            # What is computed anew beyond the first tile, or has one step.
+            # State that is recomputed after the first tile; a loop of one step.
             yield case((70, 130, 40), values="special")
             yield case((20, 24, 1), values="special")
             yield case((20, 24, 1), "transposed", "special", **EPILOGUE)
@@ -204,7 +204,7 @@ class GemmBiasAct(Product):
             step: dict[str, Any] = {"act": min(OF_PRE), "bias": True, "training": "pre"}
             yield case(TAILS, "functional", "special", **step)
         for shape, multiprocessors in TILES["/".join([dtype, *o.values()])]:
-            # A launch's stages depend on c and its code on the dtype, an interpreted run does not.
+            # c changes the stages of a compiled launch, the dtype its code, but not interpreted.
             if torch.cuda.is_available() or dtype != "bfloat16":
                 yield case(shape, multiprocessors=multiprocessors)
             if torch.cuda.is_available() or shape == (194, 388, 40):
@@ -221,7 +221,7 @@ class GemmBiasAct(Product):
                     )
 
     def pinned_to_compile(self, dtype: str) -> Iterator[tuple[str, Case]]:
-        """What is compiled of pinned variants, with the heaviest epilogue among it."""
+        """What is compiled of pinned variants, also with the heaviest epilogue."""
         for variant, case in super().pinned_to_compile(dtype):
             yield variant, case
             heavy = {**case.options, "act": "gelu", "bias": True, "c": "full"}
@@ -241,7 +241,7 @@ class GemmBiasAct(Product):
         precision: str = "ieee",
         training: str = "out",
     ) -> Tensor:
-        """gemm_bias_act as torch's users write it, without ``precision``."""
+        """gemm_bias_act in torch, without ``precision``."""
         if c is not None:
             pre = torch.addmm(c, a, b, beta=1.0 if beta is None else beta, alpha=alpha)
             pre = pre if bias is None else pre + bias

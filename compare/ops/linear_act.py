@@ -1,4 +1,4 @@
-"""linear_act: every activation and precision; and linear_gelu, that with both forms of GELU."""
+"""linear_act: every activation and precision; linear_gelu: both forms of GELU."""
 
 from __future__ import annotations
 
@@ -23,15 +23,15 @@ GELUS = {"none": "gelu", "tanh": "gelu_tanh"}
 def _fused(
     x: Tensor, weight: Tensor, bias: Tensor, *, act: str = "gelu_tanh", approximate: str = "tanh"
 ) -> Tensor:
-    """The layer with cuBLASLt's epilogue: relu, or the tanh form of GELU, which linear_gelu is
-    timed with."""
+    """The layer with cuBLASLt's epilogue: relu, or the tanh form of GELU, with which linear_gelu is
+    timed."""
     rows = x.reshape(-1, x.shape[-1])
     out: Tensor = torch._addmm_activation(bias, rows, weight.t(), use_gelu=act == "gelu_tanh")
     return out.view(*x.shape[:-1], weight.shape[0])
 
 
 class LinearAct(Product):
-    """Rows of any leading dimensions against a weight [O, I]."""
+    """x with any leading dimensions times a weight [O, I]."""
 
     options: Mapping[str, Option] = {
         "act": choice(*ACTIVATIONS),
@@ -43,18 +43,18 @@ class LinearAct(Product):
     default_options: Mapping[str, Any] = {"act": "relu"}
     timed_options: Mapping[str, Any] = {"act": "relu"}
     columns = 0
-    benchmarked = False  # as linear_gelu
+    benchmarked = False  # linear_gelu is
     fused = staticmethod(_fused)
 
     def act(self, options: Mapping[str, Any]) -> str:
-        """The activation that the case's option names."""
+        """The activation that option act names."""
         return str(options.get("act", self.default_options["act"]))
 
     def oracle(
         self, x: Tensor, weight: Tensor, bias: Tensor | None = None, **options: Any
     ) -> Tensor:
-        """act(x @ weight.T + bias) in float64 on the exact inputs; without act where training is
-        "pre"."""
+        """act(x @ weight.T + bias) in float64 on the unrounded inputs; the pre-activation if option
+        training is "pre"."""
         flat, act = x.reshape(x.shape[:-1].numel(), x.shape[-1]), self.act(options)
         training = options.get("training", "out")
         result = product_bounds.oracle(flat, weight.t(), bias, act=act, training=training)
@@ -63,7 +63,7 @@ class LinearAct(Product):
     def bound(
         self, name: str, arguments: Arguments, reference: Tensor, dtype: torch.dtype
     ) -> Tensor:
-        """The derived one, of the same product of matrices."""
+        """The derived bound of the same product."""
         (x, weight, bias), options = arguments
         flat = x.reshape(x.shape[:-1].numel(), x.shape[-1])
         inner = {"act": self.act(options), "precision": options.get("precision", "ieee")}
@@ -93,7 +93,7 @@ class LinearAct(Product):
         return (x, weight, bias), options
 
     def cases(self, dtype: str, level: Level) -> Iterator[Case]:
-        """Every activation from both kernels; layouts and cuts are linear_gelu's to try."""
+        """Every activation with both kernels. Layouts and splits are covered by linear_gelu."""
 
         def case(shape: tuple[int, int, int], values: str = "normal", **options: Any) -> Case:
             return Case(self.name, dtype, shape, values=values, options=options)
@@ -115,23 +115,23 @@ class LinearAct(Product):
         return {"x": (4, 6), "weight": (5, 6), "bias": (5,), "act": "relu"}
 
     def to_compile(self, dtype: str, options: Mapping[str, Any]) -> Iterator[Case]:
-        """One: linear_gelu and gemm_bias_act have every tile configuration of the same kernels."""
+        """One case: linear_gelu and gemm_bias_act cover every configuration of the same kernels."""
         yield Case(self.name, dtype, self.shapes_to_compile(dtype)[-1], options=options)
 
     def pinned_to_compile(self, dtype: str) -> Iterator[tuple[str, Case]]:
-        """One, likewise."""
+        """One case, for the same reason."""
         return itertools.islice(super().pinned_to_compile(dtype), 1)
 
     def eager(
         self, x: Tensor, weight: Tensor, bias: Tensor | None = None, **options: Any
     ) -> Tensor:
-        """linear_act as torch's users write it, without ``precision``."""
+        """linear_act in torch, without ``precision``."""
         pre = torch.nn.functional.linear(x, weight, bias)
         return pre if options.get("training") == "pre" else activated(pre, self.act(options))
 
 
 class LinearGelu(LinearAct):
-    """linear_gelu: the form of GELU is the option ``approximate``."""
+    """linear_gelu; option ``approximate`` is the form of GELU."""
 
     options: Mapping[str, Option] = {
         "approximate": choice(*GELUS),
@@ -145,7 +145,7 @@ class LinearGelu(LinearAct):
     benchmarked = True
 
     def act(self, options: Mapping[str, Any]) -> str:
-        """GELU in one of its forms."""
+        """The form of GELU."""
         return GELUS[options.get("approximate", "none")]
 
     def cases(self, dtype: str, level: Level) -> Iterator[Case]:

@@ -1,4 +1,4 @@
-"""relu_scale, relu_scale_add, and what both hand on to x: scale is a number or a tensor."""
+"""relu_scale, relu_scale_add and relu_scale_backward; scale is a number or a tensor."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from compare.cases import CPU, Arguments, Case, Level
 from compare.specs.elementwise import Elementwise, compute_dtype, relu
 from compare.specs.spec import cuda_type
 
-# How a scale that is a tensor differs from x, or lies where it has x's shape.
+# The shape of a tensor scale relative to x, or its layout if it has x's shape.
 KINDS = ("0-d", "row", "column", "channel", "batch", *cases.LAYOUTS, *cases.OF_MODELS)
 
 
@@ -25,7 +25,7 @@ def _scale(text: str) -> str | int | float:
 
 
 class Scaled(Elementwise):
-    """An op with a scale. Its option is a number, or says what tensor it is."""
+    """An op with a scale. Option scale is a number, or the kind of tensor."""
 
     def __init__(self, name: str, summary: str, formula: Callable[..., Tensor], **more: Any):
         super().__init__(name, summary, formula, numbers={"scale": (0.1, -2)}, **more)
@@ -33,13 +33,13 @@ class Scaled(Elementwise):
         self.options = {**self.options, "scale": scale, "scale_dtype": FLOAT_DTYPE}
 
     def inputs(self, case: Case, device: torch.device = CPU) -> Arguments:
-        """Those of any elementwise op; and a scale that is a tensor, of the case's values."""
+        """The inputs of an elementwise op; a tensor scale has the case's values."""
         options = dict(case.options)
         kind, dtype = options.get("scale"), options.pop("scale_dtype", case.dtype)
         args, options = super().inputs(dataclasses.replace(case, options=options), device)
         if kind in KINDS:
             values = "shuffled" if case.values == "every" else case.values
-            # By this seed no integer scale begins with 0: what is written twice in place shows.
+            # With this seed no integer scale starts with 0, so a double write in place shows.
             generator = torch.Generator().manual_seed(case.seed + 2)
             scale = cases.random_values(
                 self.scale_shape(case), cases.DTYPES[dtype], values, generator, device
@@ -48,13 +48,13 @@ class Scaled(Elementwise):
         return args, options
 
     def scale_shape(self, case: Case) -> tuple[int, ...]:
-        """The shape of a scale that is a tensor."""
+        """The shape of a tensor scale."""
         shape = case.shape
         others = {"0-d": (), "row": shape[-1:], "column": (*shape[:-1], 1), "batch": (3, *shape)}
         return {**others, "channel": (*shape[-3:-2], 1, 1)}.get(case.options["scale"], shape)
 
     def refuses(self, case: Case) -> str:
-        """Sums that shall cancel, and the dtype of a number."""
+        """A tensor scale with values that shall cancel; a number with a dtype."""
         if case.options.get("scale") in KINDS:
             alone = case.values == "cancelling"
             return "what cancels needs a number for scale" if alone else super().refuses(case)
@@ -65,12 +65,12 @@ class Scaled(Elementwise):
         )
 
     def takes(self, side: str, variant: str | None, case: Case) -> bool:
-        """Rungs take numbers."""
+        """Rungs take a number scale only."""
         number = case.options.get("scale") not in KINDS
         return super().takes(side, variant, case) and (number or variant is None)
 
     def work(self, case: Case, dtype: torch.dtype, read: int, written: int) -> int:
-        """A scale that is a tensor is one more operand."""
+        """A tensor scale is one more operand."""
         usual = super().work(case, dtype, read, written)
         if case.options.get("scale") not in KINDS:
             return usual
@@ -78,21 +78,21 @@ class Scaled(Elementwise):
         return usual + more * (compute_dtype(dtype).itemsize + 2)
 
     def cuda_kernels(self, dtype: str, variant: str | None) -> dict[str, str]:
-        """A scale that is a tensor has a plain kernel of its own."""
+        """A tensor scale has a plain kernel of its own."""
         kernels = super().cuda_kernels(dtype, variant)
         if variant is None:
             kernels["tensor"] = f"{self.name}_tensor_kernel<{cuda_type(dtype)}>"
         return kernels
 
     def cost(self, case: Case) -> tuple[int, int]:
-        """Every tensor moved once."""
+        """Every tensor is moved once."""
         flops, moved = super().cost(case)
         if case.options.get("scale") in KINDS:
             moved += math.prod(self.scale_shape(case)) * case.torch_dtype.itemsize
         return flops, moved
 
     def cases(self, dtype: str, level: Level) -> Iterator[Case]:
-        """Beside the usual ones: tensors for scale, in walks, tiles and rows read once."""
+        """The usual cases, and tensor scales in flat kernels, in tiles and in rows that repeat."""
         yield from super().cases(dtype, level)
 
         def case(
@@ -117,7 +117,7 @@ class Scaled(Elementwise):
         yield case((7, 13), "batch", values="special")
         yield case((67, 133), "transposed")
         yield case((1043,), "misaligned", "inplace", "integers")
-        if not self.unary:  # which alone would be a row that is read again and again
+        if not self.unary:  # alone it would be a row that repeats
             yield case((33, 48), "column", y="row")
 
 

@@ -1,4 +1,4 @@
-"""square, and its gradient."""
+"""square and square_backward."""
 
 from __future__ import annotations
 
@@ -9,20 +9,20 @@ import torch
 from compare.cases import Case, Level
 from compare.specs.elementwise import ALL, DENSE, Elementwise
 
-GRID_Y = 65535  # blocks, where a grid ends along y; of 2d each has 8 rows
+GRID_Y = 65535  # the most blocks along y; a block of variant 2d has 8 rows
 
 
 class Square(Elementwise):
-    """square, with the CUDA side's variants: 1d is for dense tensors, 2d for dense matrices."""
+    """square with the CUDA side's variants: 1d takes dense tensors, 2d dense matrices."""
 
     def cases(self, dtype: str, level: Level) -> Iterator[Case]:
-        """Those of every elementwise op, and one of more rows than a grid of 2d has."""
+        """The cases of elementwise ops, and one with more rows than a grid of 2d has."""
         yield from super().cases(dtype, level)
         if dtype == "uint8":
             yield Case(self.name, dtype, (8 * GRID_Y + 1, 1))
 
     def takes(self, side: str, variant: str | None, case: Case) -> bool:
-        """Whether a variant is made for a case."""
+        """Whether a variant supports a case."""
         if variant not in ("1d", "2d"):
             return super().takes(side, variant, case)
         return case.lying <= DENSE and (variant != "2d" or len(case.shape) == 2)

@@ -1,7 +1,7 @@
 """sum_to: oracle, derived bound, cases.
 
-The bound is that of any order of summation, so that both sides may take their own; on integers no
-sum rounds, and the oracle's bits are demanded.
+The bound holds for any order of summation, since each side has its own. Sums of integers are not
+rounded, so they must have the oracle's bits.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ OPTIONS = {
 
 
 def target(case: Case) -> tuple[int, ...]:
-    """The shape that option ``to`` names; "gaps" has every second dimension summed."""
+    """The shape that option ``to`` names; "gaps" sums every second dimension."""
     shape, to = case.shape, case.options.get("to", "row")
     if to == "gaps":
         return tuple(n if d % 2 else 1 for d, n in enumerate(shape))
@@ -47,15 +47,15 @@ def target(case: Case) -> tuple[int, ...]:
     return named[to] if shape else ()
 
 
-# Empty and single ones; tails of a tile both ways; sums tall enough for two passes, beside few
-# results and beside many.
+# Empty shapes and single elements; partial tiles both ways; sums tall enough for two passes, with
+# few results and with many.
 SHAPES = [(), (0,), (3, 0), (0, 3), (1, 1), (7, 13), (33, 129)]
-# More dimensions than merge; where the last one is summed a result is a program, so of fewer.
+# More dimensions than merge. Smaller where the last is summed: then each result is a program.
 MANY = dict.fromkeys(TARGETS, (2, 3, 5, 2, 3, 2, 2)) | {"column": (2, 3, 1, 2, 3, 2, 7)}
 TALL = [(70001, 3), (3, 70001)]
 TWO_PASSES = (1, 3, 5000, 2)  # few results of many addends; two of its dimensions do not merge
-# Of whole vectors, which the Triton side cuts otherwise: few addends, of many results too; long
-# rows and columns; dimensions that do not merge. Then what is too much for an interpreter.
+# Rows of whole vectors, which the Triton side cuts differently: few addends of few and of many
+# results; long rows and columns; dimensions that do not merge. LARGE is too much to interpret.
 VECTORS = [
     ((3, 2048), "row"),
     ((6, 65536), "row"),
@@ -64,38 +64,38 @@ VECTORS = [
     ((1, 16, 6, 4096), "gaps"),
     ((4, 5, 2048), "gaps"),
     ((1, 4, 160, 64), "gaps"),
-    ((70, 24), "row"),  # of multiples of 8
+    ((70, 24), "row"),  # multiples of 8
     ((70, 136), "column"),
     ((3, 70, 12, 1), "gaps"),  # a few addends in a row
     ((2, 9000), "column"),
     ((1, 16, 6, 40), "gaps"),
-    # Of none, which it reads many rows at once of: the last ones cut off, and whole.
-    ((8191, 33), "row"),  # its last tile is whole but for a row
+    # No whole vectors: many rows are merged into one; with a remainder, and without.
+    ((8191, 33), "row"),  # the last tile lacks one row
     ((2112, 65), "row"),
-    ((2063, 65), "row"),  # but for a row all tiles are whole
+    ((2063, 65), "row"),  # all tiles but one row are whole
     ((280, 2, 60, 1), "gaps"),  # many addends in short rows
     ((1090, 1, 9, 3), "gaps"),
 ]
-BIG = 1 << 18  # elements: roundings are those of smaller ones
+BIG = 1 << 18  # elements; only layouts matter here, since roundings are those of smaller cases
 LARGE = [
     ((2048, 2048), "row"),
     ((512, 16384), "row"),
     ((9, 262144), "row"),
     ((9, 262147), "row"),
-    ((30001, 777), "row"),  # many rows at once
-    ((1100001, 3), "column"),  # short ones, read in several ways
+    ((30001, 777), "row"),  # many rows are merged into one
+    ((1100001, 3), "column"),  # short rows, read in several ways
     ((100001, 13), "column"),
     ((40001, 96), "column"),
-    ((4301, 517), "column"),  # ones that begin anywhere
+    ((4301, 517), "column"),  # rows with any alignment
     ((4301, 1201), "column"),
-    ((31, 321, 4, 68), "gaps"),  # rows of results that lie apart
+    ((31, 321, 4, 68), "gaps"),  # rows of results that are not adjacent
     ((30, 40, 17, 115), "gaps"),
     ((30, 900, 17, 96), "gaps"),
 ]
 
 
 class SumTo(Spec):
-    """Any order of additions; of integers, bits."""
+    """Additions in any order; sums of integers are exact."""
 
     order = 1
     bounded = True
@@ -112,37 +112,37 @@ class SumTo(Spec):
         factor: float = 1,
         dtype: torch.dtype | None = None,
     ) -> Tensor:
-        """factor·Σx in float64, with the factor rounded to the compute dtype as the kernels do."""
+        """factor·Σx in float64; factor is rounded to the compute dtype first, as in the kernels."""
         rounded = torch.tensor(factor, dtype=_compute(x.dtype, dtype or x.dtype), device=x.device)
         return x.double().sum_to_size(shape) * rounded.double()
 
     def bound(
         self, name: str, arguments: Arguments, reference: Tensor, dtype: torch.dtype
     ) -> Tensor:
-        """That of n − 1 additions of n addends in any order, and one multiplication."""
+        """The bound of n − 1 additions in any order, and one multiplication."""
         (x, shape), options = arguments
         n = max(1, x.numel() // max(1, math.prod(shape)))
         magnitude = x.double().abs().sum_to_size(shape) * abs(options.get("factor", 1))
         return any_order(reference, magnitude, n, _compute(x.dtype, dtype), dtype)
 
     def result_shape(self, arguments: Arguments) -> tuple[int, ...]:
-        """The shape that the call asks for."""
+        """The shape that the call names."""
         return tuple(arguments[0][1])
 
     def work(self, case: Case, dtype: torch.dtype, read: int, written: int) -> int:
-        """x and its absolute values in float64, the oracle's result, the bound, errors."""
+        """The bytes of x and |x| in float64, the oracle's result, the bound and the errors."""
         if self.exact(case):
             return max(8 * read + 16 * written, 26 * written)
         wide = 8 if case.dtype != "float64" else 0
         return max((wide + 8) * read + 16 * written, 64 * written)
 
     def cut(self, arguments: Arguments) -> int | None:
-        """The longest dimension that is left."""
+        """The longest dimension of the result."""
         shape = self.result_shape(arguments)
         return max(range(len(shape)), key=shape.__getitem__) if math.prod(shape) > 1 else None
 
     def part(self, arguments: Arguments, along: int, start: int, size: int) -> Arguments:
-        """A slice of x, and of the shape."""
+        """A slice of x and of the shape."""
         (x, shape), options = arguments
         some = (*shape[:along], size, *shape[along + 1 :])
         return (x.narrow(along - len(shape), start, size), some), options
@@ -159,7 +159,7 @@ class SumTo(Spec):
         return cases.DTYPES[case.options.get("out_dtype", case.dtype)]
 
     def cases(self, dtype: str, level: Level) -> Iterator[Case]:
-        """Every kind of sum, of shapes and layouts worth telling apart."""
+        """Every kind of sum, with shapes and layouts that kernels treat differently."""
 
         def case(
             shape: tuple[int, ...], layout: str = "contiguous", values: str = "normal", **o: Any
@@ -179,26 +179,26 @@ class SumTo(Spec):
             yield case((33, 129), to=to, factor=0.1)
             yield case((33, 129), values="integers", to=to, factor=-2)
             yield case((33, 129), to=to, out_dtype="float32" if dtype == "float16" else "float16")
-            if dtype == "float16":  # the others' largest numbers overflow the sum, these the result
+            if dtype == "float16":  # its largest numbers overflow the result; others' the sum
                 yield case((33, 129), values="special", to=to, factor=1e-4)
         for shape in TALL:
             for to in ("row", "column", "scalar"):
                 yield case(shape, values="integers", to=to)
-        for to in ("row", "column", "scalar"):  # as the other shape lies
+        for to in ("row", "column", "scalar"):  # in memory like TALL[1]
             yield case(TALL[0], "transposed", to=to, factor=0.1)
         for other in FLOATS:
             if other != dtype:
                 yield case((33, 35), to="row", out_dtype=other)
                 yield case(TWO_PASSES, to="gaps", out_dtype=other, factor=0.1)
-        for out in ("strided", "transposed"):  # the second of two passes writes it
+        for out in ("strided", "transposed"):  # written by the second of two passes
             yield case(TWO_PASSES, to="row", out=out)
             yield case(TWO_PASSES, to="gaps", out=out)
             yield case((1, 16, 6, 40), to="gaps", out=out)
-        for shape in ((40, 2045), (515, 301)):  # rows that begin with whole vectors, and end amid
+        for shape in ((40, 2045), (515, 301)):  # rows that end within a vector
             yield case(shape, "padded", to="column")
-        for layout in cases.LAYOUTS[1:]:  # whose rows are not one after the other, mostly
+        for layout in cases.LAYOUTS[1:]:  # rows are mostly not adjacent
             yield case((2103, 65), layout, "integers", to="row")
-        # As far from row to row as if it were dense, and so many that dense ones are read at once.
+        # The pitch of a dense matrix, and enough rows to merge dense ones; but x is expanded.
         yield case((16384, 3), "expanded_columns", "integers", to="row")
         for distant in cases.DISTANT:
             for to in ("row", "column", "same"):
@@ -229,11 +229,11 @@ class SumTo(Spec):
         return (cases.arrange(x, case.layout), target(case)), options
 
     def sample(self) -> dict[str, Any]:
-        """Planes, added."""
+        """A sum of planes."""
         return {"x": (3, 4, 5), "shape": [4, 5]}
 
     def cost(self, case: Case) -> tuple[int, int]:
-        """One addition an element; each moved once."""
+        """One addition per element; each tensor is moved once."""
         written = math.prod(target(case)) * self.out_dtype(case).itemsize
         return case.numel, case.numel * case.torch_dtype.itemsize + written
 
@@ -245,18 +245,18 @@ class SumTo(Spec):
         factor: float = 1,
         dtype: torch.dtype | None = None,
     ) -> Tensor:
-        """sum_to_size, as torch's users write it."""
+        """sum_to_size, then the factor, in torch."""
         total = x.sum_to_size(shape)
         return (total if factor == 1 else total * factor).to(dtype or x.dtype)
 
     def small(self, dtype: str) -> Iterator[Case]:
-        """Small calls: one of a single pass, one of two."""
+        """Small calls: one with one pass, one with two."""
         for rows in (256, 4096):
             yield Case(self.name, dtype, (rows, 256), options=self.default_options)
 
     def to_compile(self, dtype: str, options: Mapping[str, Any]) -> Iterator[Case]:
-        """Rows, columns, few addends of many results, a tall sum of two passes, strides, an index
-        past 2³¹."""
+        """Rows, columns, few addends of many results, a tall sum of two passes, strides, and an
+        index past 2³¹."""
         for to in ("row", "column"):
             yield Case(self.name, dtype, (4096, 4096), options={"to": to})
             yield Case(self.name, dtype, (4096, 4096), "padded", options={"to": to})
@@ -267,15 +267,15 @@ class SumTo(Spec):
 
     @property
     def strata(self) -> Mapping[str, float]:
-        """What is left of a matrix, of rows of whole vectors or of an odd count of elements; or
-        every second dimension of four."""
+        """The target of a matrix, with rows of whole vectors or an odd number of elements; or every
+        second of four dimensions."""
         kinds = [
             f"{to}, {count}" for to in ("row", "column", "scalar") for count in ("even", "odd")
         ]
         return equal(*kinds, "gaps")
 
     def draw(self, stratum: str, dtype: str, random: Random) -> Case | None:
-        """A drawn case; its size is that of x, the largest tensor."""
+        """A drawn case. Its size is that of x."""
         to, _, count = stratum.partition(", ")
         numel = elements(random, cases.DTYPES[dtype].itemsize)
         shape: tuple[int, ...] = (odd_matrix if count == "odd" else matrix)(random, numel)
@@ -284,7 +284,7 @@ class SumTo(Spec):
             outer, inner = (log_uniform(random, 1, n) for n in (rows, columns))
             shape = outer, rows // outer, inner, columns // inner
         case = Case(self.name, dtype, shape, options={"to": to})
-        return case if math.prod(target(case)) < case.numel else None  # or there is nothing to add
+        return case if math.prod(target(case)) < case.numel else None  # else nothing is summed
 
 
 SPECS = [SumTo("sum_to", "factor·Σx, to a shape that broadcasts to x's")]

@@ -1,4 +1,4 @@
-"""Two files of one kind side by side: what became slower, or less exact."""
+"""Comparison of two files of one kind: what became slower, or less exact."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from compare.reporting.sources import Source
 from compare.timing import baseline
 from compare.timing.tables import number
 
-THRESHOLD = 0.05  # as bench --threshold by default: less than that is noise
+THRESHOLD = 0.05  # the default of bench --threshold; less is noise
 
 
 def context(sources: Sequence[Source]) -> list[dict[str, Any]]:
-    """Each file beside the one before it of its kind, where they have anything in common."""
+    """Each file compared with the previous one of its kind, if they have anything in common."""
     pairs = []
     for kind, lines_of in (("check", errors), ("bench", times)):
         for then, now in pairwise(source for source in sources if source.kind == kind):
@@ -42,7 +42,7 @@ def _incomparable(then: Source, now: Source) -> str:
 
 
 def times(then: dict[str, Any], now: dict[str, Any]) -> list[dict[str, str]]:
-    """A case and provider of ours, or a stratum, a line; what became slower most first."""
+    """One line per case and provider of ours, or per stratum; the largest slowdown first."""
     changes = baseline.changes(now["cases"], then["cases"])
     return [
         {
@@ -64,7 +64,7 @@ def _mark(worse: float, noise: float = 0.0) -> str:
 
 
 def errors(then: dict[str, Any], now: dict[str, Any]) -> list[dict[str, str]]:
-    """An op, dtype and implementation a line; what became less exact most first."""
+    """One line per op, dtype and implementation; the largest loss of accuracy first."""
     before = {(row["op"], row["dtype"]): row for row in then["rows"]}
     lines = list(_errors(before, now["rows"]))
     return [line for _, line in sorted(lines, key=lambda each: each[0])]
@@ -81,7 +81,7 @@ def _errors(
             worsts = [(float(each["worst"][mode]), _wrong(each, mode)) for each in (old, row)]
             texts = [score(each["worst"][mode], each["unit"]) for each in (old, row)]
             if old["unit"] != row["unit"]:
-                mark, worse = "none", 0.0  # another rule judged it
+                mark, worse = "none", 0.0  # judged by another rule
             elif worsts[0][1] != worsts[1][1]:
                 mark, worse = ("bad", float("inf")) if worsts[1][1] else ("good", -1.0)
             elif texts[0] == texts[1]:

@@ -1,4 +1,4 @@
-"""A check's file for the page: the verdict matrix, the mismatches, how large the errors are."""
+"""A check's file for the page: the verdict matrix, the mismatches, the sizes of errors."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from compare.checking.implementations import MODES
 from compare.reporting import figures
 from compare.reporting.sources import Source
 
-SHOWN = 10  # mismatches of an op and dtype
+SHOWN = 10  # mismatches per op and dtype
 WORDS = {
     "triton-interpreted": "Triton, interpreted",
     "triton-compiled": "Triton, compiled",
@@ -21,7 +21,7 @@ WORDS = {
 
 
 def context(source: Source, key: str) -> dict[str, Any]:
-    """What the template shows of the file; ``key`` begins the figures' ids."""
+    """The template's values for the file; ``key`` is the prefix of the figures' ids."""
     data = source.data
     rows = data["rows"]
     modes = [mode for mode in MODES if any(mode in row["runs"] for row in rows)]
@@ -66,7 +66,7 @@ def context(source: Source, key: str) -> dict[str, Any]:
 
 
 def _cell(row: dict[str, Any] | None, mode: str) -> dict[str, str]:
-    """✓ or ✗ with the worst error; – where the op has no such dtype, n/a where nothing ran."""
+    """✓ or ✗ with the worst error; – if the op lacks the dtype, n/a if nothing ran."""
     if row is None:
         return {"kind": "none", "text": "–"}
     if mode not in row["runs"]:
@@ -76,7 +76,7 @@ def _cell(row: dict[str, Any] | None, mode: str) -> dict[str, str]:
 
 
 def _worst(row: dict[str, Any] | None) -> dict[str, str]:
-    """The cell of all implementations together."""
+    """The cell for all implementations together."""
     modes = [] if row is None else [mode for mode in MODES if mode in row["runs"]]
     if row is None or not modes:
         return _cell(row, "")
@@ -86,8 +86,8 @@ def _worst(row: dict[str, Any] | None) -> dict[str, str]:
 
 
 def nearest(rows: list[dict[str, Any]]) -> list[dict[str, str]]:
-    """An op, dtype and implementation a line: what is wrong, then what is nearest to its bound.
-    What must be exact and is has nothing to tell here."""
+    """One line per op, dtype and implementation: wrong ones first, then those nearest to their
+    bounds. Exact ones without an error are left out."""
     ranked = []
     for row in rows:
         for mode in row["runs"]:
@@ -103,7 +103,7 @@ def nearest(rows: list[dict[str, Any]]) -> list[dict[str, str]]:
 
 def score(worst: Any, unit: str) -> str:
     """The worst error, as the command prints it."""
-    value = float(worst)  # infinity is a string in the file
+    value = float(worst)  # the file has infinity as a string
     if not math.isfinite(value):
         return "wrong"
     return f"{value:.0f} ulp" if unit == "ulp" else f"{value:.2f} b"
@@ -129,8 +129,8 @@ def _histograms(row: dict[str, Any], measure: str) -> dict[str, dict[float, int]
 
 
 def _exact(rows: list[dict[str, Any]]) -> dict[str, Any] | None:
-    """Elements that must equal the oracle's bits, or nearly: a line an op, dtype and mode, a column
-    a bin. A bin is wrong as a whole or right as a whole: it begins at what is allowed or above."""
+    """A table of elements that must equal the oracle's bits, or nearly: a line per op, dtype and
+    mode, a column per bin. A bin is right or wrong as a whole, because the tolerance is an edge."""
     lines, edges = [], {0.0}
     for row in rows:
         modes: dict[str, Counter[float]] = {}
@@ -164,7 +164,7 @@ def _exact(rows: list[dict[str, Any]]) -> dict[str, Any] | None:
 
 
 def _is_wrong(edge: float, allowed: float) -> bool:
-    """Whether the elements of the bin with that upper end are further off than is right."""
+    """Whether the elements of the bin with this upper end exceed the tolerance."""
     return edge == math.inf or edge / 2 >= allowed if edge else False
 
 
@@ -176,7 +176,7 @@ def _grouped(lines: list[dict[str, Any]]) -> dict[str, list[dict[str, Any]]]:
 
 
 def _range(edge: float) -> str:
-    """The bin of whole numbers with that upper end: 0, 1, 2, 3–4, 5–8."""
+    """The whole numbers in the bin with this upper end: 0, 1, 2, 3–4, 5–8."""
     if edge == math.inf:
         return "> 65536, inf, NaN"
     if edge in (0, 1, 2):
@@ -185,7 +185,7 @@ def _range(edge: float) -> str:
 
 
 def _figures(rows: list[dict[str, Any]], key: str) -> list[dict[str, str]]:
-    """A figure an op and dtype that answers to a bound."""
+    """One figure per op and dtype that has a bound."""
     drawn = []
     for i, row in enumerate(rows):
         ulps, fractions = _histograms(row, "ulp"), _histograms(row, "fraction")

@@ -1,4 +1,4 @@
-"""What the figures have in common: axes without a frame, markers, ticks, legends."""
+"""Common parts of the figures: axes without a frame, markers, ticks, legends."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ RAISED = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
 
 
 def plain(axes: Any, sides: tuple[str, ...] = ()) -> None:
-    """No frame but these sides, muted ticks, transparent."""
+    """Draw only these sides of the frame, muted ticks, and no background."""
     axes.patch.set_visible(False)
     for side, spine in axes.spines.items():
         spine.set_visible(side in sides)
@@ -23,7 +23,7 @@ def plain(axes: Any, sides: tuple[str, ...] = ()) -> None:
 
 
 def markers(axes: Any, provider: str, x: Sequence[float], y: Sequence[float], **line: Any) -> None:
-    """A provider's points, joined by a line if its look is given."""
+    """A provider's points; with a line style they are joined."""
     style = of_provider(provider)
     look: dict[str, Any] = {
         "linestyle": "none",
@@ -32,7 +32,7 @@ def markers(axes: Any, provider: str, x: Sequence[float], y: Sequence[float], **
         "alpha": 0.85,
         **line,
     }
-    look["markersize"] *= 1.6 if style.marker == "*" else 1.0  # stars are mostly gaps
+    look["markersize"] *= 1.6 if style.marker == "*" else 1.0  # stars look smaller
     look["markeredgewidth"] = 1.5 if style.marker in "x+" else 0
     axes.plot(x, y, color=style.colour, label=provider, **look)
 
@@ -46,12 +46,12 @@ def decades(axes: Any) -> None:
 
 
 def _digits(k: int) -> str:
-    """10ᵏ in digits, while there are few."""
+    """10ᵏ in digits if there are few of them."""
     return f"{10.0**k:g}" if -5 < k < 6 else "10" + str(k).translate(RAISED)
 
 
 def legend(figure: Any, axes: Any, room: float, columns: int = 3) -> None:
-    """Below everything, in so many pixels of height."""
+    """A legend at the bottom, ``room`` pixels high."""
     height = figure.get_size_inches()[1] * 72
     figure.legend(
         *axes.get_legend_handles_labels(),
@@ -69,14 +69,14 @@ def legend(figure: Any, axes: Any, room: float, columns: int = 3) -> None:
 
 
 def beside(axes: Any, edge: float, y: float, text: str, *, x: float, **look: Any) -> None:
-    """Text at a height of the data, so many pixels right of the left (0) or the right (1) edge."""
+    """Text at height y of the data, x pixels right of the left (0) or the right (1) edge."""
     axes.annotate(text, (edge, y), (x, 0), ("axes fraction", "data"), "offset points",
                   va="center_baseline", size=11, annotation_clip=False, **look)  # fmt: skip
 
 
 def link(axes: Any, y: float, x: float, width: float, target: str) -> None:
-    """A strip over a row, from so many pixels of the left edge on, that leads to a place of the
-    page. One cannot see it before the page's style says otherwise."""
+    """An invisible strip over a row, starting x pixels from the left edge, that links to a place of
+    the page. The page's style may make it visible."""
     inner = axes.get_position().width * axes.figure.get_size_inches()[0] * 72
     look = {"color": ink("paper"), "alpha": 0.002, "zorder": 9, "clip_on": False, "url": target}
     across = axes.get_yaxis_transform()
@@ -94,7 +94,7 @@ def ratio_ticks(least: float, most: float) -> list[float]:
 
 
 def in_words(value: float) -> str:
-    """A ratio as a tick says it."""
+    """The text of a ratio's tick."""
     k = math.log2(value)
     return power(int(k)) if k == int(k) else f"{value:g}"
 

@@ -1,4 +1,4 @@
-"""Where and when the files were made."""
+"""The machine, versions and dates of the files."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ _STATE = {
 
 
 def _commit(name: str) -> str:
-    """A commit in as many digits as tell it from others, and whether files were changed."""
+    """The first digits of a commit, and whether files were changed."""
     digits, *dirty = name.split("-")
     return "-".join([digits[:12], *dirty])
 
 
 def _date(told: str) -> str:
-    """A date of ISO 8601, to the minute; anything else as it is."""
+    """An ISO 8601 date, to the minute; other texts unchanged."""
     try:
         at = datetime.fromisoformat(told)
     except ValueError:
@@ -33,11 +33,11 @@ def _date(told: str) -> str:
     return at.strftime("%Y-%m-%d %H:%M %Z").strip() if "T" in told else told
 
 
-_SHORT = {"commit": _commit, "date": _date}  # whole, they do not fit on a line of a card
+_SHORT = {"commit": _commit, "date": _date}  # shortened to fit on a line of a card
 
 
 def card(source: Source) -> dict[str, Any]:
-    """A file's name, its command, and what it says of machine, versions, commit and date."""
+    """A file's name, its command, and its machine, versions, commit and date."""
     data = source.data
     told = data["environment"] | {key: data[key] for key in _SHORT if data.get(key)}
     facts = {_NAMES.get(key, key): _SHORT.get(key, str)(value) for key, value in told.items()}
@@ -60,7 +60,7 @@ def card(source: Source) -> dict[str, Any]:
 
 
 def _states(data: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
-    """The GPU's before and after the run, or before its first case and after its last one."""
+    """The GPU's state before and after the run, or before the first and after the last case."""
     told = [data, *data.get("cases", [])]
     before = [each["state_before"] for each in told if each.get("state_before")]
     after = [each["state_after"] for each in told if each.get("state_after")]

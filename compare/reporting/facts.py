@@ -1,7 +1,7 @@
-"""The tables of docs/FACTS.md that are made from files: what stands between two comments of it.
+"""The tables of docs/FACTS.md that are made from files.
 
-A table begins after ``<!-- table: bench -->`` and ends before ``<!-- end of table -->``. Everything
-else in the document is left as it is.
+A table is the text between ``<!-- table: bench -->`` and ``<!-- end of table -->``. The rest of the
+document is left unchanged.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ EXAMPLE = "<!-- table: check -->\n<!-- end of table -->"
 
 
 def rewritten(text: str, sources: Sequence[Source]) -> str:
-    """The document with its tables made anew.
+    """The document with new tables.
 
     Raises:
-        ReportError: there is no place for a table; one has an unknown name, no file or an odd one.
+        ReportError: the document has no table; one has an unknown name, or no or an unusable file.
     """
 
     def table(match: re.Match[str]) -> str:
@@ -52,7 +52,7 @@ def _table(kind: str, sources: Sequence[Source]) -> str:
             ) from error
         if kind in TOGETHER:
             together += lines[2:] if together else lines
-        elif lines:  # a file of sweeps or samples alone has no speed-ups
+        elif lines:  # a file with only sweeps or samples has no speed-ups
             return "\n".join([*lines, "", f"From `{source.name}`: {_versions(source.data)}."])
     if together:
         return "\n".join(together)
@@ -75,7 +75,7 @@ def _rows(titles: Sequence[str], rows: Sequence[Sequence[Any]]) -> list[str]:
 
 
 def _check(data: dict[str, Any]) -> list[str]:
-    """An op a line, all its dtypes together: the worst error of each way to run it."""
+    """One line per op, for all its dtypes: the worst error in each mode."""
     modes = [mode for mode in MODES if any(mode in row["runs"] for row in data["rows"])]
     ops: dict[str, list[dict[str, Any]]] = {}
     for row in data["rows"]:
@@ -107,7 +107,7 @@ def _worst(rows: list[dict[str, Any]], mode: str) -> str:
 
 
 def _speed(data: dict[str, Any]) -> list[str]:
-    """An op a line, a dtype a column: the speed-ups' geometric mean, and the least and the most."""
+    """One line per op, one column per dtype: the speed-ups' geometric mean, minimum and maximum."""
     means = speeds.means(speeds.fixed(data["cases"]))
     if not means:
         return []
@@ -121,7 +121,7 @@ def _speed(data: dict[str, Any]) -> list[str]:
 
 
 def _host(data: dict[str, Any]) -> list[str]:
-    """An op a line: of each kind of call how many times torch's time it takes, least and most."""
+    """One line per op: for each kind of call the smallest and largest multiple of torch's time."""
     calls = list(dict.fromkeys(row["what"] for row in data["host"]))
     sides = list(dict.fromkeys(name for row in data["host"] for name in host.against(row)))
     ops: dict[str, list[dict[str, Any]]] = {}
@@ -149,8 +149,8 @@ def _between(values: list[float]) -> str:
 
 
 def _sample(data: dict[str, Any]) -> list[str]:
-    """An op a line: ratios to the fastest peer of all drawn problems, of the larger ones, and the
-    control's."""
+    """One line per op: the ratios to the fastest peer of all drawn problems, of the larger ones,
+    and of the control."""
     rows = samples.summaries(data.get("cases", []))
     if not rows:
         return []
@@ -163,7 +163,7 @@ def _sample(data: dict[str, Any]) -> list[str]:
 
 
 def _long(data: dict[str, Any]) -> list[str]:
-    """A claim a line, with all that was counted for it."""
+    """One line per claim, with its counts."""
     device = "CPU, " if data["environment"]["gpu"] == "none" else ""
     when = f"{device}{_versions(data)}; {data['seconds']:.0f} s in all"
     rows = [
@@ -179,7 +179,7 @@ def _long(data: dict[str, Any]) -> list[str]:
 
 
 def _mutate(data: dict[str, Any]) -> list[str]:
-    """A file of sources a line: how many faults were planted in it, and how they ended."""
+    """One line per source file: the number of planted faults, and how their trials ended."""
     rows = [
         [f"`{file}`", sum(ends.values()), *(ends.get(end, 0) for end in COLUMNS)]
         for file, ends in data["files"].items()
@@ -199,4 +199,4 @@ TABLES: dict[str, Callable[[dict[str, Any]], list[str]]] = {
 }
 FIGURES = "mean, 5 %, worst"
 SAMPLES = "bench"  # the kind of the files of samples
-TOGETHER = ("sample", "long")  # one table of all files, each line with its own versions
+TOGETHER = ("sample", "long")  # all files in one table; each line has its own versions

@@ -1,6 +1,6 @@
-"""The report's figures, each a function from plain numbers to an ``<svg>`` element.
+"""The report's figures; each is a function from plain numbers to an ``<svg>`` element.
 
-As wide as a phone, so that they are read there without zooming; a wide page sets them side by side.
+They are as wide as a phone, to be read there without zooming. A wide page shows several in a row.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ WIDTH = 384.0
 
 
 class Bar(NamedTuple):
-    """A ratio to 1, with an interval; ``value`` is None where there is none, and ``note`` why."""
+    """A ratio with its interval. ``value`` is None if there is none; ``note`` says why."""
 
     label: str
     value: float | None
@@ -24,11 +24,11 @@ class Bar(NamedTuple):
     high: float = math.nan
     note: str = ""
     group: str = ""  # a heading before the first of its bars
-    link: str = ""  # id of what the page says of it
+    link: str = ""  # the id of its place on the page
 
 
 class Point(NamedTuple):
-    """A timed case in a roofline: operations a byte, TFLOP/s."""
+    """A timed case in a roofline: operations per byte, TFLOP/s."""
 
     provider: str
     x: float
@@ -36,14 +36,14 @@ class Point(NamedTuple):
 
 
 class Roof(NamedTuple):
-    """TB/s and TFLOP/s that a device can do at most; None where nobody measured."""
+    """The TB/s and TFLOP/s that a device reaches; None if not measured."""
 
     bandwidth: float
     flops: float | None
 
 
 class Line(NamedTuple):
-    """One provider's rates over sizes, each with the ends of its band."""
+    """One provider's rates over sizes, each with the ends of its interval."""
 
     provider: str
     points: list[tuple[float, float, float, float]]  # x, rate, low, high
@@ -60,12 +60,12 @@ def ratios(
     alone: bool = False,
     width: float = WIDTH,
 ) -> str:
-    """Bars from 1 to each ratio on a logarithmic axis, the interval as a line over it.
+    """Bars from 1 to each ratio on a logarithmic axis; a line over a bar is its interval.
 
     Args:
-        least, most: the axis' ends.
-        title: over the figure.
-        alone: for a file of its own.
+        least, most: the ends of the axis.
+        title: the title above the figure.
+        alone: whether it is a file of its own.
     """
     spots: list[float] = []
     y, group = 0.0, ""
@@ -124,7 +124,7 @@ def ratios(
 def roofline(
     points: Sequence[Point], measured: Roof, datasheet: Roof | None, label: str, key: str
 ) -> str:
-    """Rates over operations a byte, under what the device can do: measured, and by datasheet."""
+    """Rates over operations per byte, below the measured and the datasheet's roofline."""
     families = sorted({family(point.provider) for point in points}, key=_drawn_last)
     legend = 18 * math.ceil((len(families) + 2) / 3)
     height = 346.0 + legend
@@ -166,7 +166,7 @@ def sweep(
     label: str,
     key: str,
 ) -> str:
-    """Rates over a size, a line a provider with its band, under the limit."""
+    """Rates over sizes, one line with a band per provider, below the limit."""
     legend = 18 * math.ceil((len(lines) + 1) / 3)
     height = 250.0 + legend
     with svg.canvas(WIDTH, height) as figure:
@@ -201,8 +201,8 @@ def errors(
     label: str,
     key: str,
 ) -> str:
-    """Shares of elements by the size of their error, a line an implementation: above in ULPs, with
-    the elements' bounds as an area behind; below as fractions of each element's own bound."""
+    """The fractions of elements by the size of their error, one line per implementation. The upper
+    part is in ULPs, with the bounds as an area; the lower part is relative to each own bound."""
     legend = 18 * math.ceil((len(ulps) + 1) / 2)
     height = 364.0 + legend
     with svg.canvas(WIDTH, height) as figure:
@@ -223,7 +223,7 @@ Histogram = dict[float, int]  # upper end of a bin → elements
 def _histogram(
     axes: Any, histograms: dict[str, Histogram], bounds: Histogram, axis: str
 ) -> dict[float, float]:
-    """Draw steps over bins that double; returns where on the axis bins end."""
+    """Draw steps over bins of powers of two. Returns the positions of the bins' ends."""
     edges = {1.0, *(edge for h in (*histograms.values(), bounds) for edge in h)}
     inner = [math.log2(edge) for edge in edges if 0 < edge < math.inf]
     first, last = int(min(inner)), int(max(inner))
@@ -240,7 +240,7 @@ def _histogram(
         axes.stairs(shares(bounds), walls, baseline=1e-9, **look)
     for i, (name, histogram) in enumerate(histograms.items()):
         style = of_provider(name)
-        width = max(1.2, 3.2 - 0.7 * i)  # that lines upon each other are all seen
+        width = max(1.2, 3.2 - 0.7 * i)  # lines on top of each other stay visible
         look = {"color": style.colour, "linestyle": style.line, "linewidth": width}
         axes.stairs(shares(histogram), walls, baseline=1e-9, label=name, **look)
     drawing.plain(axes, sides=("left", "bottom"))
@@ -263,7 +263,7 @@ def _histogram(
 
 
 def family(provider: str) -> str:
-    """What a roofline calls a provider: the pinned variants of a side are one family there."""
+    """A provider's name in a roofline; a side's pinned variants have one name."""
     side, _, variant = provider.partition("/")
     return (
         f"{side}/pinned" if variant and variant not in ("tiled", "wmma", "cublaslt") else provider
@@ -271,5 +271,5 @@ def family(provider: str) -> str:
 
 
 def _drawn_last(name: str) -> tuple[bool, bool, str]:
-    """Ours over others, and Triton's own over all."""
+    """A sort key: ours over others, and Triton's over all."""
     return name == "triton", name.startswith(("triton", "cuda")), name

@@ -1,4 +1,4 @@
-"""What calls cost the host, of a file of ``bench --host``: for the page and for FACTS.md."""
+"""Host times of a ``bench --host`` file, for the page and for FACTS.md."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ COLUMNS = (TORCH, *(name for name in PROVIDERS if name != TORCH))
 
 
 def context(source: Source) -> dict[str, Any]:
-    """What the template shows of the file."""
+    """The template's values for the file."""
     return {"name": source.name, "titles": titles(), "rows": rows(source.data)}
 
 
@@ -23,8 +23,8 @@ def titles() -> list[str]:
 
 
 def rows(data: dict[str, Any]) -> list[dict[str, Any]]:
-    """A row a line: its name, torch's microseconds, and how many times that the others take. The
-    worst first: wrong ones, then Triton's by how many times torch's time they take."""
+    """One line per row: its name, torch's microseconds, the others' multiples of it. Wrong ones
+    first, then by Triton's multiple of torch's time, the largest first."""
     lines = []
     for row in sorted(data["host"], key=_worst, reverse=True):
         calls = {call["provider"]: call for call in row["calls"]}
@@ -46,7 +46,7 @@ def _worst(row: dict[str, Any]) -> float:
 
 
 def against(row: dict[str, Any]) -> dict[str, float]:
-    """Who has a time in a row, and how many times torch's it is."""
+    """Provider → the multiple of torch's time in a row."""
     return {
         call["provider"]: call["times_torch"][0] for call in row["calls"] if call.get("times_torch")
     }

@@ -1,4 +1,4 @@
-"""A compile's file for the page: what both compilers made of every kernel, side by side."""
+"""A compile's file for the page: figures of every kernel from both compilers, side by side."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ SIDES = ("triton", "cuda")
 
 
 def context(source: Source) -> dict[str, Any]:
-    """What the template shows of the file."""
+    """The template's values for the file."""
     data = source.data
     archs = {
         arch: {
@@ -28,7 +28,7 @@ def context(source: Source) -> dict[str, Any]:
         "name": source.name,
         "passed": data["passed"],
         "archs": archs,
-        "open": next(iter(archs), ""),  # the one that is shown at once
+        "open": next(iter(archs), ""),  # shown first
         "problems": [problem for problem in problems if not problem["accepted"]],
         "accepted": _accepted(problems),
         "not_compiled": data["not_compiled"],
@@ -50,7 +50,7 @@ def _ops(rows: list[dict[str, Any]]) -> dict[str, list[dict[str, Any]]]:
 
 
 def _cells(kernel: dict[str, Any] | None, bad: bool | None) -> dict[str, Any] | None:
-    """``bad``: None where all is right, False where what is wrong is accepted."""
+    """``bad``: None if all is right, False if what is wrong is accepted."""
     if kernel is None:
         return None
     figures = kernel["figures"]
@@ -69,7 +69,7 @@ def _cells(kernel: dict[str, Any] | None, bad: bool | None) -> dict[str, Any] | 
 
 
 def _accesses(counts: dict[str, int]) -> str:
-    """How many of which width, the widest first."""
+    """The number of accesses per width, the widest first."""
     ordered = sorted(
         counts.items(), key=lambda item: -(10**6 if item[0] == "bulk" else int(item[0]))
     )

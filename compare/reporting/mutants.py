@@ -1,4 +1,4 @@
-"""A mutate's file for the page: how many planted faults the check caught, and what survived."""
+"""A mutate's file for the page: how many planted faults the check found, and the survivors."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from compare.reporting.sources import Source
 
 
 def context(source: Source) -> dict[str, Any]:
-    """What the template shows of the file."""
+    """The template's values for the file."""
     data = source.data
     survivors = [row for row in data["rows"] if row["end"] == "survived"]
     return {

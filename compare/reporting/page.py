@@ -1,4 +1,4 @@
-"""The page, the picture for a README, and the writing of both."""
+"""The page, the picture for a README, and writing both."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ SAMPLE = "python -m compare bench linear_gelu --sample 200 --json sample.json"
 
 
 def check_packages() -> None:
-    """Raise :class:`ReportError` unless matplotlib and Jinja2 are there."""
+    """Raise :class:`ReportError` unless matplotlib and Jinja2 are installed."""
     try:
         rendering.check_packages("matplotlib", "jinja2")
     except rendering.PackageMissing as error:
@@ -35,15 +35,15 @@ def check_packages() -> None:
 
 
 def html(sources: Sequence[Source]) -> str:
-    """The page of these files: one document that loads nothing.
+    """The page of these files: one document that loads nothing else.
 
     Raises:
-        ReportError: a file lacks what its command writes.
+        ReportError: a file lacks entries that its command writes.
     """
     contexts: dict[str, list[dict[str, Any]]] = {kind: [] for kind in COMMANDS}
     cards = []
     for i, source in enumerate(sources):
-        if source.kind == "long":  # what it tells is lines of FACTS.md
+        if source.kind == "long":  # its content goes into FACTS.md
             continue
         try:
             cards.append(environment.card(source))
@@ -85,7 +85,7 @@ def html(sources: Sequence[Source]) -> str:
 
 
 def _timed_or_checked(sources: Sequence[Source]) -> list[dict[str, Any]]:
-    """Everything that has an op and a dtype, which a reader may choose."""
+    """Everything with an op and a dtype, by which a reader may filter."""
     profiled = [source.data for source in sources if source.kind == "profile"]
     things = {"check": "rows", "compile": "rows", "bench": "cases", "host": "host"}
     return [
@@ -111,7 +111,7 @@ def _context(source: Source, key: str) -> dict[str, Any]:
 
 
 def picture(sources: Sequence[Source]) -> str:
-    """One figure of all that was timed, as an SVG file that is light or dark as its reader is.
+    """One figure of all timed cases, as an SVG file that follows the reader's light or dark mode.
 
     Raises:
         ReportError: no file of bench is among the sources, or it has no ratios.
@@ -127,7 +127,7 @@ def picture(sources: Sequence[Source]) -> str:
 
 
 def write(file: Path, text: str) -> None:
-    """Write a file in one step: nobody ever sees half of it."""
+    """Write a file in one step, so that no reader sees half of it."""
     handle, name = tempfile.mkstemp(dir=file.absolute().parent, prefix=f".{file.name}.")
     try:
         with open(handle, "w", encoding="utf-8") as out:

@@ -1,4 +1,4 @@
-"""A profile's file for the page: where the time of one op's calls goes, by provider and kernel."""
+"""A profile's file for the page: where the time of an op's calls goes, by provider and kernel."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from compare.reporting.sources import Source
 
 
 def context(source: Source) -> dict[str, Any]:
-    """What the template shows of the file."""
+    """The template's values for the file."""
     data = source.data
     case = Case(data["op"], data["dtype"], tuple(data["shape"]), options=data["options"])
     profiles = tables.fastest_first(map(_profile, data["profiles"]))

@@ -1,4 +1,4 @@
-"""Samples of drawn problems for the page: a distribution a stratum, the control's beneath it."""
+"""Samples of random problems for the page: a distribution per stratum, with the control's."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from compare.timing.distributions import OURS, Standing
 from compare.timing.engine import CONTROL
 from compare.timing.results import CaseResult
 
-ROW = 34.0  # pixels a stratum
-LARGE = 4 * 10**6  # bytes that a problem moves, from which a launch's own time counts little
-GOLDEN = 0.618  # of which multiples fill an interval evenly: where a dot stands in its row
+ROW = 34.0  # pixels per stratum
+LARGE = 4 * 10**6  # bytes moved, from which a launch's own time matters little
+GOLDEN = 0.618  # its multiples modulo 1 spread the dots of a row evenly
 
 
 def context(cases: Sequence[dict[str, Any]], key: str) -> list[dict[str, Any]]:
-    """An op's figure, its table and the worst problems of its strata."""
+    """For each op a figure, a table, and the worst problems of its strata."""
     results = [CaseResult.from_dict(case) for case in cases]
     ops = []
     for i, op in enumerate(dict.fromkeys(result.case.op for result in results)):
@@ -55,8 +55,8 @@ def context(cases: Sequence[dict[str, Any]], key: str) -> list[dict[str, Any]]:
 
 
 def summaries(cases: Sequence[dict[str, Any]]) -> list[list[str]]:
-    """An op a line: how many problems, the geometric mean of the ratios, their 5th percentile and
-    the worst; the same of large problems; the control's mean and percentile."""
+    """One line per op: the number of problems, the ratios' geometric mean, 5th percentile and
+    minimum; the same for large problems; the control's mean and percentile."""
     drawn = [case for case in cases if case.get("stratum") and case["best_peer"]]
     lines = []
     for op in dict.fromkeys(case["op"] for case in drawn):
@@ -80,7 +80,7 @@ def _summary(cases: Sequence[dict[str, Any]]) -> list[str]:
 
 
 def regrets(cases: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    """A stratum a line: what the choice of configurations costs."""
+    """One line per stratum: the cost of the chosen configurations."""
     rows = []
     for each in regret.standings(CaseResult.from_dict(case) for case in cases):
         missing = f" of {each.missing + len(each.problems)}" if each.missing else ""
@@ -120,15 +120,15 @@ def _figures(standing: Standing) -> list[str]:
 
 
 def ends(ratios: Sequence[float]) -> tuple[float, float]:
-    """Half powers of two around all of them, and around 1."""
+    """Half powers of two that enclose all ratios and 1."""
     least, most = (math.log2(end(ratios, default=1.0)) for end in (min, max))
     low, high = min(-0.5, math.floor(2 * least) / 2), max(0.5, math.ceil(2 * most) / 2)
     return 2.0**low, 2.0**high
 
 
 def strips(pairs: Sequence[Pair], label: str, key: str) -> str:
-    """A dot a problem over its ratio on a logarithmic axis, a row a stratum, its geometric mean as
-    a line; beneath, smaller and pale, the same of the control."""
+    """A row per stratum on a logarithmic axis: a dot per problem's ratio, and a line for the
+    geometric mean; below, smaller and paler, the same for the control."""
     bottom, top, height = 42.0, 8.0, 50.0 + ROW * len(pairs)
     left = 12 + 6.9 * max(len(ours.stratum) for ours, _ in pairs)
     least, most = ends([ratio for pair in pairs for each in pair for ratio in each.ratios])

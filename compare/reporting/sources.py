@@ -1,4 +1,4 @@
-"""The files that a report is made of, each recognised by what is in it."""
+"""The files of a report; each kind is recognised by its content."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 
 COMMITTED = Path(__file__).parent.parent.parent / "docs" / "benchmarks"
 
-# Kind → the command that makes such files, in the order of the page, which has no long runs.
+# Kind → the command that makes it, in the page's order. Long runs are not on the page.
 COMMANDS = {
     "check": "python -m compare check --json check.json",
     "bench": "python -m compare bench --json bench.json",
@@ -26,12 +26,12 @@ _MADE_BY = "files are made by\n" + "\n".join(f"  {command}" for command in COMMA
 
 
 class ReportError(ValueError):
-    """What keeps a report from being made, with its remedy."""
+    """Why a report cannot be made, with the remedy."""
 
 
 @dataclass(frozen=True)
 class Source:
-    """A file's content. ``name`` is how the page calls it."""
+    """A file's content. The page calls it ``name``."""
 
     name: str
     kind: str
@@ -39,10 +39,10 @@ class Source:
 
 
 def read(files: Sequence[Path]) -> list[Source]:
-    """The files, in the order of the page; without any, those that the checkout has.
+    """The files in the page's order; by default those of the checkout.
 
     Raises:
-        ReportError: a file cannot be read, or no command of ours makes such; or there is none.
+        ReportError: a file cannot be read, or is of no known kind; or there is none.
     """
     if files:
         files_read = [_source(file, str(file)) for file in files]

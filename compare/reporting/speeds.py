@@ -1,4 +1,4 @@
-"""A benchmark's file for the page: ratios to the best peer, rooflines, sweeps, all the times."""
+"""A benchmark's file for the page: ratios to the best peer, rooflines, sweeps, all times."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ OURS = "triton"
 
 
 def context(source: Source, key: str) -> dict[str, Any]:
-    """What the template shows of the file; ``key`` begins the figures' ids."""
+    """The template's values for the file; ``key`` is the prefix of the figures' ids."""
     everything = [{**case, "anchor": f"{key}c{i}"} for i, case in enumerate(source.data["cases"])]
     cases = fixed(everything)
     swept = [case for case in everything if case.get("sweep")]
@@ -41,12 +41,12 @@ def context(source: Source, key: str) -> dict[str, Any]:
 
 
 def fixed(cases: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
-    """The cases of the ops' fixed shapes: neither a sweep's nor a sample's."""
+    """The cases with the ops' fixed shapes, without those of sweeps and samples."""
     return [case for case in cases if not case.get("sweep") and not case.get("stratum")]
 
 
 def _ops(cases: list[dict[str, Any]], key: str) -> list[dict[str, Any]]:
-    """An op's figures, one a dtype, on one axis; and all its times."""
+    """An op's figures, one per dtype, on one axis; and all its times."""
     ops = []
     for i, op in enumerate(dict.fromkeys(case["op"] for case in cases)):
         own = [case for case in cases if case["op"] == op]
@@ -71,18 +71,18 @@ def grouped(cases: Iterable[dict[str, Any]]) -> dict[tuple[str, str], list[dict[
 
 
 def entry(case: dict[str, Any], provider: str) -> dict[str, Any] | None:
-    """A provider's on a case."""
+    """A provider's entry for a case."""
     return next((e for e in case["entries"] if e["provider"] == provider), None)
 
 
 def ratio(case: dict[str, Any]) -> dict[str, float] | None:
-    """Triton's against the fastest peer: value, low and high; None where there is none."""
+    """Triton's ratio to the fastest peer: value, low and high; None if there is none."""
     own = entry(case, OURS)
     return own.get("speedup") if own and not own["problem"] else None
 
 
 def axis(cases: Iterable[dict[str, Any]]) -> tuple[float, float]:
-    """Ends of the axis of these ratios: a quarter around 1, or half powers of two around them."""
+    """The ends of the axis: a quarter around 1, or half powers of two around the ratios."""
     values = [r[end] for case in cases if (r := ratio(case)) for end in ("value", "low", "high")]
     least, most = min([0.8, *values]), max([1.25, *values])
     if least >= 0.7 and most <= 1.4:
@@ -94,13 +94,13 @@ def axis(cases: Iterable[dict[str, Any]]) -> tuple[float, float]:
 
 
 def means(cases: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
-    """An op and dtype a line: the ratios' geometric mean and ends, per cent of the limit."""
+    """One line per op and dtype: the ratios' geometric mean and range, per cent of the limit."""
     rows = []
     for (op, dtype), group in grouped(cases).items():
         values = [r["value"] for case in group if (r := ratio(case))]
         if values:
             ours = [e for case in group if (e := entry(case, OURS)) and not e["problem"]]
-            # With a warm cache there is none where memory is the limit.
+            # With a warm cache there is no limit if memory is the limit.
             percents = [p for e in ours if (p := e["percent_of_limit"]) is not None]
             rows.append(
                 {
@@ -117,7 +117,7 @@ def means(cases: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def slowest(cases: Iterable[dict[str, Any]]) -> list[dict[str, str]]:
-    """A case a line, the slowest beside its best peer first."""
+    """One line per case, the smallest ratio to its best peer first."""
     ranked = sorted(
         (r["value"], i, case) for i, case in enumerate(cases) if (r := ratio(case)) is not None
     )
@@ -135,7 +135,7 @@ def slowest(cases: Iterable[dict[str, Any]]) -> list[dict[str, str]]:
 
 
 def overview(cases: list[dict[str, Any]], key: str, title: str = "", alone: bool = False) -> str:
-    """One figure of everything: an op and dtype a bar, with the least and the most."""
+    """One figure of all cases: a bar per op and dtype, with minimum and maximum."""
     bars = [Bar(m["dtype"], m["mean"], m["least"], m["most"], group=m["op"]) for m in means(cases)]
     least, most = axis(cases)
     label = (
@@ -177,7 +177,7 @@ def shape(case: dict[str, Any]) -> str:
 
 
 def _row(case: dict[str, Any]) -> dict[str, Any]:
-    """A case: Triton's figures, and everybody's, the fastest first."""
+    """A case: Triton's figures, and those of all providers, the fastest first."""
     ours, speedup = entry(case, OURS), ratio(case)
     timed = sorted((e for e in case["entries"] if not e["problem"]), key=lambda e: e["median"])
     strips = spreads.strips([e.get("microseconds") or [] for e in timed])
@@ -217,7 +217,7 @@ def _times(e: dict[str, Any], case: dict[str, Any]) -> dict[str, str]:
 
 
 def work(case: dict[str, Any]) -> tuple[float, float] | None:
-    """(operations, bytes) of a call: from the file, else from the op's spec if there is one."""
+    """(operations, bytes) of a call, from the file or else from the op's spec."""
     if case.get("flops") is not None and case.get("bytes"):
         return case["flops"], case["bytes"]
     spec = SPECS.get(case["op"])
@@ -227,7 +227,7 @@ def work(case: dict[str, Any]) -> tuple[float, float] | None:
 
 
 def _rooflines(data: dict[str, Any], cases: list[dict[str, Any]], key: str) -> list[dict[str, Any]]:
-    """A figure a dtype: every provider of every case."""
+    """One figure per dtype: every provider on every case."""
     drawn: list[dict[str, Any]] = []
     ceilings = data["ceilings"]
     if not ceilings:
@@ -243,7 +243,7 @@ def _rooflines(data: dict[str, Any], cases: list[dict[str, Any]], key: str) -> l
         if not points:
             continue
         rates = dict(ceilings["rates"])
-        if "float16" in rates:  # three float16 products make one of float32
+        if "float16" in rates:  # a float32 product can be three of float16
             rates["float32"] = rates["float16"] / 3
         measured = Roof(ceilings["bandwidth"] / 1e12, _tera(rates.get(dtype)))
         sheet = ceilings.get("datasheet") or {}
@@ -259,14 +259,14 @@ def _tera(rate: float | None) -> float | None:
 
 
 def _sweeps(cases: list[dict[str, Any]], key: str) -> list[dict[str, Any]]:
-    """A figure an op, dtype and swept size: everybody's rate over it."""
+    """One figure per op, dtype and swept size: the rates of all providers."""
     groups: dict[tuple[str, str, str], list[dict[str, Any]]] = {}
     for case in cases:
         groups.setdefault((case["op"], case["dtype"], case["sweep"]), []).append(case)
     sweeps = []
     for i, ((op, dtype, quantity), group) in enumerate(groups.items()):
         group = sorted((case for case in group if work(case)), key=lambda case: case["x"])
-        # One unit a figure: operations as soon as they limit anywhere.
+        # One unit per figure: TFLOP/s if arithmetic is the limit in any case.
         unit = "TFLOP/s" if any(case["rate_unit"] == "TFLOP/s" for case in group) else "GB/s"
         lines: dict[str, list[tuple[float, float, float, float]]] = {}
         limit = []

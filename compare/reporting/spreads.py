@@ -1,4 +1,4 @@
-"""A case's samples as lines in a table: a small histogram a provider, all on one axis."""
+"""A case's samples in a table: a small histogram per provider, all on one axis."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ from collections import Counter
 from collections.abc import Sequence
 
 WIDTH, HEIGHT = 160, 16  # pixels
-SHOWN = 0.95  # of a provider's samples; the axis ends there, and what is beyond stands at its end
+SHOWN = 0.95  # of a provider's samples; the axis ends there, and shows the rest at its end
 
 
 def strips(samples: Sequence[Sequence[float]]) -> list[str]:
-    """The SVG path of each provider's histogram; empty where a file kept no samples."""
+    """The SVG path of each provider's histogram; empty if the file has no samples of it."""
     full = [sorted(own) for own in samples if own]
     if not full:
         return [""] * len(samples)

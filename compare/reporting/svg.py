@@ -1,4 +1,4 @@
-"""matplotlib's figures as SVG for a page: text as text, colours by CSS, the same every time."""
+"""matplotlib's figures as SVG for a page: text as text, colours by CSS, reproducible output."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ _FONTS = "system-ui,-apple-system,'Segoe UI',Roboto,'Noto Sans',sans-serif"
 _SETTINGS = {
     "svg.fonttype": "none",
     "svg.hashsalt": "compare report",
-    "text.parse_math": False,  # a $ in somebody's name is a $
-    "font.family": "DejaVu Sans",  # comes with matplotlib, is wider than the reader's: all fits
+    "text.parse_math": False,  # a $ in a name stays a $
+    "font.family": "DejaVu Sans",  # part of matplotlib; wider than the reader's font, so all fits
     "font.size": 11,
     "axes.linewidth": 0.8,
     "hatch.linewidth": 0.6,
@@ -28,12 +28,12 @@ _SETTINGS = {
 
 @contextmanager
 def canvas(width: float, height: float) -> Iterator[Any]:
-    """An empty matplotlib figure of so many pixels. No setting of matplotlib is changed for others,
-    and no backend with windows is touched."""
+    """An empty matplotlib figure of this size in pixels. matplotlib's global settings stay
+    unchanged, and no GUI backend is loaded."""
     matplotlib = importlib.import_module("matplotlib")
     figure = importlib.import_module("matplotlib.figure")
     with matplotlib.rc_context():
-        matplotlib.rcdefaults()  # whatever the user's own matplotlibrc says
+        matplotlib.rcdefaults()  # ignore the user's matplotlibrc
         matplotlib.rcParams.update(_SETTINGS)
         yield figure.Figure(figsize=(width / 72, height / 72), frameon=False)
 
@@ -48,9 +48,9 @@ def text(
     """The figure as an ``<svg>`` element.
 
     Args:
-        label: what it shows, for those who do not see it.
-        prefix: of its ids, unlike any other figure's on the page.
-        alone: whether it is a file of its own, which brings its colours and fonts.
+        label: what it shows, for screen readers.
+        prefix: of its ids, unique on the page.
+        alone: whether it is a file of its own, with its own colours and fonts.
         links: target → name of the links in it.
     """
     buffer = io.StringIO()
@@ -65,7 +65,7 @@ def text(
     ids = {name for pair in used for name in pair if name}
     _tidy(root, ids, prefix)
     box = root.get("viewBox", "")
-    # What is in an image cannot be reached by keyboard; what is in a group can.
+    # Links in a role "img" cannot be reached by keyboard; in a role "group" they can.
     root.attrib = {"viewBox": box, "role": "group" if links else "img", "aria-label": label}
     for anchor in root.iter("a"):
         anchor.set("aria-label", (links or {})[anchor.get("href", "")])
@@ -82,7 +82,7 @@ def text(
 
 
 def _tidy(element: ET.Element, ids: set[str], prefix: str) -> None:
-    """Plain names, own ids, colours as variables, no metadata, no groups without a purpose."""
+    """Plain names, unique ids, colours as variables; no metadata and no useless groups."""
     element.tag = element.tag.removeprefix(_SVG)
     element.attrib = dict(_attributes(element, ids, prefix))
     element.tail = None
@@ -106,10 +106,10 @@ def _attributes(element: ET.Element, ids: set[str], prefix: str) -> Iterator[tup
             if value in ids:
                 yield "id", prefix + value
         elif name == _XLINK:
-            # A link leads to a place of the page, everything else to a part of this figure.
+            # A link leads to a place of the page, any other href to a part of this figure.
             yield "href", value if element.tag == "a" else f"#{prefix}{value[1:]}"
         elif name == "target":
-            continue  # matplotlib's links open windows
+            continue  # matplotlib's links open new windows
         elif name == "style":
             yield "style", _style(value)
         elif name == "clip-path":
@@ -121,8 +121,8 @@ def _attributes(element: ET.Element, ids: set[str], prefix: str) -> Iterator[tup
 
 
 def _style(value: str) -> str:
-    """CSS with the placeholders' variables, and the page's font instead of matplotlib's."""
-    # Older versions of matplotlib write all of a font in one.
+    """CSS with variables instead of placeholders, and with the page's font."""
+    # Older versions of matplotlib write one "font" property.
     value = re.sub(r"font: (\d+ )?([\d.]+px) [^;]*", r"font-weight: \1; font-size: \2", value)
     value = re.sub(r"font-weight: ;|font-family: [^;]*;?", "", value)
     for colour, name in colours.PLACEHOLDERS.items():

@@ -1,4 +1,4 @@
-"""The classes of specs: one for any op, one a family, and one for functions from elsewhere."""
+"""The classes of specs: a base class, the families of ops, and functions from elsewhere."""
 
 from compare.specs.elementwise import Elementwise
 from compare.specs.functions import Function

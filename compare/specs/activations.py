@@ -1,4 +1,4 @@
-"""The activations as compare sees them: in float64, and how far the kernels' may be off."""
+"""The activations in float64 for the oracle, and the errors allowed to the kernels' formulas."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ _aten = torch.ops.aten
 
 
 class Derivative(NamedTuple):
-    """A derivative for the oracle, as a function of what is saved.
+    """A derivative for the oracle, as a function of the saved tensor.
 
-    ``error``: how far the kernels' formulas may be off, in units of the compute type's rounding.
-    ``eager``: torch's own backward pass, (grad, saved, out). ``half``: how far Triton's formula for
-    results of 16 bits may be off, where it is another one. ``of_pre``: what is saved is the
+    ``error``: the error of the kernels' formulas, in roundings of the compute type. ``eager``:
+    torch's own backward pass, (grad, saved, out). ``half``: the error of Triton's formula for
+    16-bit results, if it has another one for them. ``of_pre``: the saved tensor is the
     pre-activation, else the result.
     """
 
@@ -29,11 +29,11 @@ class Derivative(NamedTuple):
 
 
 class Activation(NamedTuple):
-    """An activation for the oracle, and what the bound must know about it.
+    """An activation for the oracle, and the numbers that its bound needs.
 
-    ``lipschitz``: the largest |slope|. ``error``: the evaluation error of the kernels' formula in
-    units of the epilogue's rounding, as a function of the pre-activation. ``half``: relative and
-    absolute error of Triton's formula for results of 16 bits, where it is another one.
+    ``lipschitz``: the largest |slope|. ``error``: the evaluation error of the kernels' formula, in
+    roundings of the epilogue, as a function of the pre-activation. ``half``: the relative and the
+    absolute error of Triton's formula for 16-bit results, if it has another one for them.
     """
 
     function: Callable[[Tensor], Tensor]
@@ -74,23 +74,23 @@ def _silu_derivative(x: Tensor) -> Tensor:
     return torch.sigmoid(x) + x * torch.sigmoid(x) * torch.sigmoid(-x)
 
 
-# The evaluation errors: erf and tanh come within 2 ulp and multiply x/2 after an addition to 1, so
-# that gelu's absolute error is a few roundings of x; gelu_tanh adds tanh' · |inner| ≤ 0.45 times
-# its argument's few roundings. Triton's float32 gelu is x/(1 + 2^y): y is fitted to 0.2 roundings
-# of x, y's own three come in by s·(1 − s)·ln2·|y| ≤ 0.23 each, 2^y's two by 1/4, the sum and the
-# division are 5/2; so is gelu_tanh, x/(1 + exp(−y)), as silu. exp(−x) is computed as 2^(x·log₂e):
-# relative error (|x| + 4) roundings, damped by sigmoid' = s·(1 − s) ≤ 1/4, and s·(1 − s)·|x| ≤
-# 0.23. Where a result has 16 bits, gelu's exponent is a polynomial fitted to 2⁻¹², and its last
-# value from |x| = 5 on, where gelu(−|x|) < 2⁻¹⁹; in all of these an exponent y < 128 with three
-# roundings makes 2⁻¹⁵, and a divisor past 2¹²⁶ makes 0.
+# The evaluation errors. erf and tanh are within 2 ulp and are multiplied by x/2 after an addition
+# to 1, so gelu's absolute error is a few roundings of x. gelu_tanh adds tanh' · |inner| ≤ 0.45
+# times its argument's few roundings. Triton's float32 gelu is x/(1 + 2^y): y is fitted to 0.2
+# roundings of x, y's own three contribute s·(1 − s)·ln2·|y| ≤ 0.23 each, 2^y's two 1/4 each, the
+# sum and the division 5/2; gelu_tanh is x/(1 + exp(−y)), as silu. exp(−x) is computed as
+# 2^(x·log₂e): relative error (|x| + 4) roundings, damped by sigmoid' = s·(1 − s) ≤ 1/4, and
+# s·(1 − s)·|x| ≤ 0.23. For 16-bit results gelu's exponent is a polynomial fitted to 2⁻¹², constant
+# from |x| = 5 on, where gelu(−|x|) < 2⁻¹⁹. In all of these an exponent y < 128 with three roundings
+# makes 2⁻¹⁵, and a divisor past 2¹²⁶ makes 0.
 _SIGMOID_FORM = 2.0**-15, 2.0**-118
 
-# Those of the derivatives. Polynomials of what is saved: a rounding a step. gelu: erf within 2 ulp
-# and two roundings, halved, are 3; exp(−x²/2) is off by its argument's roundings, 3/2·x², and 8
-# more, and |x|·φ·(3/2·x² + 8) ≤ 3. gelu_tanh and silu: the sigmoid and its slope within |y| + 8
-# roundings of y's own error, 4·|y|; with x·y'·slope ≤ 0.6 and slope·|y| ≤ 0.23 that stays below 16.
-# For 16 bits gelu's Φ is that of the fitted exponent, 4.5e-5 off at most, and divisions are 2 ulp
-# off.
+# The errors of the derivatives. Polynomials of the saved tensor: one rounding per step. gelu: erf
+# within 2 ulp and two roundings, halved, are 3; exp(−x²/2) has its argument's roundings, 3/2·x²,
+# and 8 more, and |x|·φ·(3/2·x² + 8) ≤ 3. gelu_tanh and silu: the sigmoid and its slope within
+# |y| + 8 roundings of y's own error, 4·|y|; with x·y'·slope ≤ 0.6 and slope·|y| ≤ 0.23 that is
+# below 16. For 16 bits gelu's Φ uses the fitted exponent, with an error of at most 4.5e-5, and
+# divisions have 2 ulp.
 ACTIVATIONS = {
     "none": Activation(
         lambda x: x,

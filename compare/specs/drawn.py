@@ -1,7 +1,7 @@
-"""Problems drawn at random, of which bench --sample times each: strata, quotas, sizes.
+"""Random problems for bench --sample: strata, quotas, sizes.
 
-Every problem belongs to one stratum of its op. Strata have fixed shares, so that two samples are of
-the same mixture; within a stratum sizes are log-uniform.
+Every problem belongs to one stratum of its op. Strata have fixed shares, so all samples are
+comparable mixtures. Within a stratum sizes are log-uniform.
 """
 
 from __future__ import annotations
@@ -13,35 +13,35 @@ from typing import NamedTuple, Protocol
 
 from compare.cases import Case
 
-TRIES = 10_000  # until a draw fits its stratum and is no second one of the same
+TRIES = 10_000  # draws for one new problem of a stratum
 LEAST, MOST = 1 << 10, 1 << 30  # bytes of a tensor
 WIDEST = 1 << 14  # elements of a row
-VECTOR = 16  # elements, of which dense rows are multiples
+VECTOR = 16  # the length of dense rows is a multiple of it
 
 
 class Drawn(NamedTuple):
-    """A problem, and the stratum that it was drawn for."""
+    """A problem and its stratum."""
 
     stratum: str
     case: Case
 
 
 class Drawable(Protocol):
-    """What is asked of a spec."""
+    """The part of a spec that is needed here."""
 
     name: str
 
     @property
     def strata(self) -> Mapping[str, float]:
-        """Strata and their shares, which make 1 together."""
+        """Strata and their shares, which add up to 1."""
 
     def draw(self, stratum: str, dtype: str, random: Random) -> Case | None:
-        """A problem of the stratum, or None where what was drawn is not in it."""
+        """A problem of the stratum, or None if the draw does not fit the stratum."""
 
 
 def drawn(spec: Drawable, count: int, seed: int, dtypes: Sequence[str]) -> list[Drawn]:
-    """So many different problems of an op, the same for the same seed; strata by their shares, each
-    with as many of every dtype, in random order: of an interrupted run every stratum has some."""
+    """``count`` different problems of an op, equal for equal seeds. Strata have their shares, with
+    as many of every dtype. The order is random, so an interrupted run has some of every stratum."""
     random = Random(f"{spec.name} {seed}")
     problems: list[Drawn] = []
     known: set[str] = set()
@@ -64,8 +64,8 @@ def _new(spec: Drawable, stratum: str, dtype: str, random: Random, known: set[st
 
 
 def quotas(shares: Mapping[str, float], count: int) -> dict[str, int]:
-    """Whole numbers that make ``count`` together: what the shares come to, rounded down, and one
-    more for those that lost most by that."""
+    """Whole numbers that add up to ``count``: the shares rounded down, plus one for those with the
+    largest remainders."""
     exact = {name: share * count for name, share in shares.items()}
     given = {name: math.floor(value + 1e-9) for name, value in exact.items()}
     lost = sorted(exact, key=lambda name: given[name] - exact[name])
@@ -80,7 +80,7 @@ def equal(*names: str) -> dict[str, float]:
 
 
 def log_uniform(random: Random, least: int, most: int) -> int:
-    """A whole number between these, both included, every octave as likely."""
+    """A whole number from ``least`` to ``most``; every octave is equally likely."""
     return min(most, int(math.exp(random.uniform(math.log(least), math.log(most + 1)))))
 
 
@@ -88,24 +88,24 @@ def log_uniform(random: Random, least: int, most: int) -> int:
 
 
 def elements(random: Random, itemsize: int) -> int:
-    """A drawn number of elements that make LEAST to MOST bytes."""
+    """A random number of elements that take LEAST to MOST bytes."""
     return log_uniform(random, LEAST, MOST) // itemsize
 
 
 def matrix(random: Random, numel: int) -> tuple[int, int]:
-    """Rows of whole vectors, about so many elements and no more."""
+    """A matrix with rows of whole vectors and about ``numel`` elements, no more."""
     columns = VECTOR * log_uniform(random, 1, min(WIDEST, numel) // VECTOR)
     return numel // columns, columns
 
 
 def odd_matrix(random: Random, numel: int) -> tuple[int, int]:
-    """An odd count of elements, in rows of an odd length."""
+    """A matrix with an odd number of elements, in rows of odd length."""
     columns = log_uniform(random, 2, min(WIDEST, numel) // 2) | 1
     return (numel // columns - 1) | 1, columns
 
 
 def images(random: Random, numel: int) -> tuple[int, int, int, int]:
-    """[N, C, H, W] with square planes and channels by eights."""
+    """[N, C, H, W] with H = W and C a multiple of 8."""
     side = log_uniform(random, 2, min(128, math.isqrt(numel // 8)))
     channels = 8 * log_uniform(random, 1, max(1, min(2048, numel // side**2) // 8))
     return max(1, numel // (channels * side**2)), channels, side, side

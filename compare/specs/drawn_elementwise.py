@@ -1,4 +1,4 @@
-"""What problems of elementwise ops are drawn: by how their tensors lie."""
+"""Random problems of elementwise ops, with the layouts of their tensors as strata."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 from compare.specs.drawn import elements, equal, images, matrix, odd_matrix
 
-FLAT = ("dense", "odd count", "offset view", "every second element")  # may be one row
+FLAT = ("dense", "odd count", "offset view", "every second element")  # may be a single row
 UNARY = equal(*FLAT, "padded rows", "transposed", "permuted 4-D")
 _PAIRS = ("transposed pair", "permuted pair 4-D", "row", "column", "outer", "channel")
 BINARY = equal(*FLAT, "padded rows", *_PAIRS)
@@ -16,8 +16,8 @@ Lying = tuple[tuple[int, ...], str, dict[str, Any]]  # shape, layout, options
 
 
 def lying(stratum: str, itemsize: int, random: Random) -> Lying | None:
-    """A shape, and how its tensors lie in the stratum; of a pair either one is the odd one out.
-    None where the shape that was drawn lies like any other."""
+    """A shape and layouts of the stratum; in a pair either tensor may be the one with the other
+    layout. None if the shape has only one layout."""
     numel = elements(random, itemsize)
     if stratum == "odd count":
         return odd_matrix(random, numel), "contiguous", {}

@@ -1,8 +1,8 @@
-"""What problems of matrix products are drawn: by regime and by alignment.
+"""Random problems of matrix products, with regime and alignment as strata.
 
-The regimes have equal shares, and a problem is in the first that it fits: few rows (M ≤ 32),
-latency (below 3 µs on the roofline), compute-bound (2·M·N·K ≥ 2³⁴), and memory-bound, which is all
-between these. In each 60 % have N and K that are multiples of 64, 25 % of 8, the others neither.
+The regimes have equal shares. A problem belongs to the first that it fits: few rows (M ≤ 32),
+latency (below 3 µs on the roofline), compute-bound (2·M·N·K ≥ 2³⁴), memory-bound (the rest). In
+each regime N and K are multiples of 64 in 60 % of the problems, of 8 in 25 %, and neither in 15 %.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ STRATA = {
 MOST_ROWS, LEAST_SIDE, MOST_SIDE = 16384, 64, 16384  # of M; of N and K
 MOST_OPERATIONS, BOUND = 2**40, 2**34
 FEW, LATENCY = 32, 3.0  # rows; microseconds
-# The roofline that divides regimes, the same wherever a sample is drawn: bytes and operations a
-# microsecond, as an H200 reaches them; a float32 product is three of float16.
+# The roofline that divides regimes, on every machine: bytes and operations per microsecond that an
+# H200 reaches. A float32 product counts as three of float16.
 BYTES, OPERATIONS = 4.3e6, 7e8
 
 ACTIVATIONS = ("gelu_tanh", "relu", "none", "silu", "gelu")
-# How a and b lie in the products of a layer: a by rows but in wgrad, b by columns in forward alone.
+# The layouts of a layer's products: a is by rows except in wgrad, b by columns in forward only.
 OPERANDS = {"forward": 0.8, "dgrad": 0.1, "wgrad": 0.1}
 WITH_C, WITH_PRE = 0.1, 0.1
 
@@ -45,12 +45,12 @@ def regime(M: int, N: int, K: int, itemsize: int) -> str:
 
 
 def alignment(N: int, K: int) -> str:
-    """What both are multiples of."""
+    """Whether both are multiples of 64 or of 8, else "odd"."""
     return next((f"of {n}" for n in (64, 8) if N % n == 0 == K % n), "odd")
 
 
 def shape(stratum: str, itemsize: int, random: Random) -> tuple[int, int, int] | None:
-    """M, N, K; None where these are in another stratum, or too large."""
+    """M, N, K; None if they belong to another stratum, or are too large."""
     wanted, aligned = stratum.split(", ")
     M = log_uniform(random, 1, FEW if wanted == "few rows" else MOST_ROWS)
     step = {"of 64": 64, "of 8": 8, "odd": 1}[aligned]
@@ -67,8 +67,8 @@ def options(
     with_c: bool,
     random: Random,
 ) -> dict[str, Any]:
-    """An activation among ``forms``, how the operands lie, c, and the pre-activation, which is
-    written for the forms ``of_pre``."""
+    """Options: an activation of ``forms``, the operands' layouts, c, and for activations of
+    ``of_pre`` a written pre-activation."""
     (operands,) = random.choices(list(OPERANDS), list(OPERANDS.values()))
     c, pre = (random.random() < share for share in (WITH_C, WITH_PRE))
     form = random.choice(of_pre if pre else forms)

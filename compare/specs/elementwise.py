@@ -1,6 +1,6 @@
-"""The spec class of elementwise ops: exact steps in the compute type, shared cases.
+"""The spec class of elementwise ops, with exact steps in the compute type and shared cases.
 
-Exact ops: both sides must give the oracle's bits.
+Both sides must give the oracle's bits.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ ALL = FLOATS + INTEGERS
 
 
 def compute_dtype(result: torch.dtype) -> torch.dtype:
-    """The type that the steps are computed in: float32 for the 16-bit floats, else the result's."""
+    """The type of the steps: float32 for the 16-bit floats, else the result's dtype."""
     return torch.float32 if result in (torch.float16, torch.bfloat16) else result
 
 
 def result_type(*operands: Any) -> torch.dtype:
-    """The dtype that torch promotes to; of three tensors, which are floats, those without
-    dimensions count where all are so."""
+    """The dtype to which torch promotes. With three tensors, which are floating, 0-d tensors count
+    only if all are 0-d."""
     if len(operands) == 2:
         return torch.result_type(*operands)
     counting = [t for t in operands if t.dim()] or operands
@@ -39,10 +39,10 @@ def result_type(*operands: Any) -> torch.dtype:
 
 
 def promoted(t: Tensor | int | float, result: torch.dtype, like: Tensor) -> Tensor:
-    """An operand as the formula sees it: in the result dtype, then in the compute dtype."""
+    """An operand as the formula gets it: rounded to the result dtype, then in the compute dtype."""
     compute = compute_dtype(result)
     if not isinstance(t, Tensor):
-        exact = compute if compute.is_floating_point else torch.int64  # of which the rest is cut
+        exact = compute if compute.is_floating_point else torch.int64  # then narrowed, which wraps
         return torch.tensor(t, dtype=exact, device=like.device).to(compute)
     return t.to(compute).to(result).to(compute)
 
@@ -52,21 +52,21 @@ def relu(x: Tensor) -> Tensor:
     return torch.where(x < 0, torch.zeros_like(x), x)
 
 
-# Empty, one, primes, odd matrices, many dimensions; and every N mod 8.
+# Empty, one element, primes, odd matrices, many dimensions; and every N mod 8.
 SHAPES = [(), (0,), (1,), (3, 0, 5), (7, 13), (33, 129), (2, 3, 5, 2, 3, 2, 2)]
 TAILS = [(1040 + k,) for k in range(8)]
-FAR = (3,)  # distant, the last offset is 2³¹ itself
-# Of x, y and out one lies otherwise than the others.
+FAR = (3,)  # with layout distant, the last offset is 2³¹ itself
+# One of x, y and out has another layout than the others.
 ALONE = [((139,), "misaligned"), ((17, 19), "transposed"), (FAR, "distant")]
-# The same, in blocks and tiles of which some are whole: every dtype has three, and a rest.
+# The same for sizes with whole and partial blocks or tiles: each dtype has three, and a remainder.
 ALONE += [((6151,), "misaligned"), ((67, 133), "transposed"), ((67, 80), "padded")]
 ALONE += [((2, 70, 3, 3), "channels_last"), ((2, 3, 9, 15), "channels_last")]
-ALONE += [((72, 136), "transposed"), ((2, 24, 2, 4), "channels_last")]  # of multiples of 8
-ALONE += [((50, 9, 3, 5), "reversed")]  # tiles of several indices of the other dimensions
-ALONE += [((150, 48), "chunk")]  # rows of whole vectors, of which little would fill a tile
+ALONE += [((72, 136), "transposed"), ((2, 24, 2, 4), "channels_last")]  # multiples of 8
+ALONE += [((50, 9, 3, 5), "reversed")]  # tiles with several indices of the other dimensions
+ALONE += [((150, 48), "chunk")]  # rows of whole vectors, too short for a tile
 LARGE = {"standard": [(1024, 1024)], "full": [(1024, 1024), (4096, 4099)]}
 HUGE = [((2**31 + 17,), "contiguous"), ((2**15 + 1, 2**16 + 1), "transposed")]  # past 32 bits
-# All offsets are 32-bit numbers, those of the last program's masked lanes are not.
+# All offsets fit into 32 bits, except those of masked lanes in the last program.
 ALMOST_HUGE = (2**31 - 5,)
 
 
@@ -76,7 +76,7 @@ BROADCAST = (
 )
 _LYING = (*cases.LAYOUTS, *cases.OF_MODELS, *cases.DISTANT)
 DENSE = {"contiguous", "misaligned", "inplace", "functional"}
-# The CUDA side's types of elements.
+# Element types on the CUDA side.
 ELEMENT = {
     "float16": "__half",
     "bfloat16": "__nv_bfloat16",
@@ -91,17 +91,18 @@ class Elementwise(Spec):
     The oracle is the formula, in the compute type, rounded once to the result dtype.
 
     Args:
-        name, summary: as :class:`Spec` takes them.
-        formula: its positional parameters are the tensors, as the op names them; its keyword-only
-            parameters are numbers. It gets tensors of the compute type.
-        numbers: for each of the numbers, the values that cases give it; the first one mostly.
-        dtypes: what check covers.
-        flops: of one element.
-        eager: the op as torch's users write it; the formula if nothing else is said.
-        every: what values "every" prove, where that is not clear from the formula.
-        cancelling: whether the formula ends in a sum, of which only roundings may remain.
-        sizes_timed: of the squares that benchmarks time.
-        own: for kernels from elsewhere, what :class:`Spec` takes: triton, cuda, peers, takes_out.
+        name, summary: as in :class:`Spec`.
+        formula: its positional parameters are the tensors, with the op's names; its keyword-only
+            parameters are numbers. It is called with tensors of the compute type.
+        numbers: number → the values that cases give it, the first one in most cases.
+        dtypes: the dtypes that check covers.
+        flops: operations per element.
+        eager: the op in torch; the formula by default.
+        every: what cases with values "every" prove, if the formula does not tell.
+        cancelling: whether the formula ends in a sum of which only roundings may remain.
+        sizes_timed: the sizes of the squares that benchmarks time.
+        own: for kernels from elsewhere, the arguments of :class:`Spec`: triton, cuda, peers,
+            takes_out.
     """
 
     in_place = True
@@ -151,21 +152,21 @@ class Elementwise(Spec):
         return self.formula(*(promoted(t, result, x) for t in operands), **factors).to(result)
 
     def eager(self, *args: Any, **kwargs: Any) -> Tensor:
-        """The op as torch's users write it."""
+        """The op in torch."""
         return self._eager(*args, **kwargs)
 
     def result_shape(self, arguments: Arguments) -> tuple[int, ...]:
-        """That to which the tensors broadcast."""
+        """The shape to which the tensors broadcast."""
         return tuple(torch.broadcast_tensors(*cases.tensors_of(arguments))[0].shape)
 
     def result_dtype(self, case: Case, arguments: Arguments) -> torch.dtype:
-        """Promoted as torch does."""
+        """The dtype to which torch promotes."""
         args, options = arguments
         return result_type(*args[: len(self.operands)], *cases.tensors_of(((), options)))
 
     def work(self, case: Case, dtype: torch.dtype, read: int, written: int) -> int:
-        """Operands and steps in the compute type, numbers of what differs; with one rounding for
-        two operations, what is lost of both, in float64."""
+        """The bytes of operands and steps in the compute type, and of counts of differences. If one
+        rounding covers two operations, also of both errors in float64."""
         compute = compute_dtype(dtype).itemsize
         if self.cancelling and dtype.is_floating_point:
             return written * (148 if compute == 8 or case.values == "cancelling" else 76)
@@ -178,7 +179,7 @@ class Elementwise(Spec):
         return max(range(len(shape)), key=shape.__getitem__) if shape else None
 
     def part(self, arguments: Arguments, along: int, start: int, size: int) -> Arguments:
-        """A slice of every tensor that does not broadcast there."""
+        """A slice of every tensor that does not broadcast along the dimension."""
         shape, (args, options) = self.result_shape(arguments), arguments
         narrowed = functools.partial(
             cases.narrowed, shape=shape, along=along, start=start, size=size
@@ -188,7 +189,7 @@ class Elementwise(Spec):
     # ---- rungs of the CUDA side ----
 
     def takes(self, side: str, variant: str | None, case: Case) -> bool:
-        """A rung is for dense tensors of one shape and dtype; the best for such as lie alike."""
+        """A rung takes dense tensors of one shape and dtype; the best one only equal alignments."""
         rungs = self.rungs() if side == "cuda" and variant is not None else {}
         if variant not in rungs:
             return super().takes(side, variant, case)
@@ -201,7 +202,7 @@ class Elementwise(Spec):
         return case.torch_dtype in rungs[variant] and (alike or variant != tuple(rungs)[-1])
 
     def cuda_kernel(self, dtype: str, variant: str | None) -> str:
-        """The name of a rung's kernel: its template, for the op's formula."""
+        """The name of a rung's kernel: its template with the op's formula."""
         if variant not in self.rungs():
             return super().cuda_kernel(dtype, variant)
         formula = self.name.title().replace("_", "")
@@ -215,7 +216,7 @@ class Elementwise(Spec):
     # ---- cases ----
 
     def settings(self, dtype: str) -> list[dict[str, Any]]:
-        """The options of cases: the usual ones first, then others that are tried a few times."""
+        """The options of cases: the usual ones, then others for a few cases."""
         most = max((len(values) for values in self.numbers.values()), default=1)
         return [
             {name: values[min(i, len(values) - 1)] for name, values in self.numbers.items()}
@@ -223,15 +224,15 @@ class Elementwise(Spec):
         ]
 
     def kinds(self, dtype: str) -> list[dict[str, Any]]:
-        """How the second tensor may differ from the first."""
+        """The ways in which the second tensor may differ from the first."""
         if self.unary:
             return []
         other = "float16" if dtype == "float32" else "float32"
         return [{"y": "row"}, {"y": "column"}, {"y": "outer"}, {"y": "0-d"}, {"y_dtype": other}]
 
     def cases(self, dtype: str, level: Level) -> Iterator[Case]:
-        """The cases that all elementwise ops share; functions that take no out have no others of
-        where the result lies."""
+        """The cases that all elementwise ops share. A function without ``out`` has no cases with
+        another layout of the result."""
         shared = self._shared_cases(dtype, level)
         if self.takes_out:
             return shared
@@ -239,7 +240,7 @@ class Elementwise(Spec):
 
     def _shared_cases(self, dtype: str, level: Level) -> Iterator[Case]:
         base, *others = self.settings(dtype)
-        rounding = others[0] if others else {}  # which tails shall have
+        rounding = others[0] if others else {}  # used by cases with partial blocks
         binary = not self.unary
 
         def case(
@@ -255,11 +256,11 @@ class Elementwise(Spec):
             yield case((33, 129), layout)
             yield case((2, 3, 5, 2, 3, 2, 2), layout)
         yield case((1043,), "misaligned", **rounding)
-        yield case((20011,), "misaligned")  # more than two blocks take at a time, between ends
+        yield case((20011,), "misaligned")  # more than two blocks, with partial ones at both ends
         yield case((1043,), "misaligned", "special")
         yield case((33, 129), "inplace", out="padded")
-        yield case((5,), out="strided")  # rows so short that operands like it are walked
-        yield case((3, 1016), "chunk")  # fewer rows than what divides a row, in tiles of few rows
+        yield case((5,), out="strided")  # rows so short that the flat kernel takes them
+        yield case((3, 1016), "chunk")  # fewer rows than the common divisor, in tiles of few rows
         unaligned = {"y": "misaligned"} if binary else {}
         yield case((1043,), "inplace", "integers", **unaligned)
         yield case(FAR, "distant")
@@ -268,19 +269,19 @@ class Elementwise(Spec):
             yield case(shape, out=layout)
             if binary:
                 yield case(shape, y=layout)
-        if binary:  # x broadcasts; one without dimensions does not widen the result
+        if binary:  # x broadcasts; a 0-d x does not widen the result's dtype
             yield case((), y="batch")
             yield case((7, 13), y="batch")
-            for kind in ("row", "column", "outer"):  # rows longer than a block, of whole vectors
+            for kind in ("row", "column", "outer"):  # rows of whole vectors, longer than a block
                 yield case((3, 4112), y=kind)
-            for kind in ("row", "column"):  # shorter ones, of whole vectors
+            for kind in ("row", "column"):  # the same, shorter
                 yield case((37, 48), y=kind)
-            yield case((139, 1), y="row")  # of one element
-            yield case((17, 19), y="row", out="transposed")  # of which x alone is dense
+            yield case((139, 1), y="row")  # a row of one element
+            yield case((17, 19), y="row", out="transposed")  # only x is dense
             for kind in ("row", "column"):  # in tiles of three dimensions
                 yield case((6, 5, 4), "transposed", y=kind, out="contiguous")
-            yield case((4, 3, 40), y="middle")  # of what looks like a walk, and is none
-            # Multiples of 8, but for y's stride along the second of three dimensions.
+            yield case((4, 3, 40), y="middle")  # not flat, though it looks so
+            # All strides are multiples of 8, except y's along the second of three dimensions.
             yield case((3, 8, 40), "transposed", y="padded", out="contiguous")
             yield case((7, 33), y="strided-row")
             yield case((3, 32, 5), y="padded-column")
@@ -293,8 +294,8 @@ class Elementwise(Spec):
         yield case((4099,), values="special")
         yield case((33, 129), "transposed", "special")
         for options in (*others, *self.kinds(dtype)):
-            yield case((33, 129), values="special", **options)  # and so contiguous
-            yield case((33, 129), "transposed", **options)  # and so of usual values
+            yield case((33, 129), values="special", **options)  # with the usual layout
+            yield case((33, 129), "transposed", **options)  # with the usual values
         if "cancelling" in self.values:
             yield case((139,), values="cancelling")
         if cases.DTYPES[dtype].itemsize <= 2:
@@ -311,15 +312,14 @@ class Elementwise(Spec):
                 yield case(ALMOST_HUGE, y="0-d")
 
     def inputs(self, case: Case, device: torch.device = CPU) -> Arguments:
-        """x in the case's layout. Option y says how a second tensor differs: row, column, 0-d,
-        scalar, channel, batch of x's shape, one in place of the rows ("middle"), every second
-        element of a row ("strided-row"), a column of rows with gaps between them
-        ("padded-column"), a row while x is a column ("outer"), or a layout of its own; option x
-        may say scalar, too.
+        """x in the case's layout, and the second tensor. Option y is its shape: row, column, 0-d,
+        scalar, channel, batch of x's shape, one row per matrix ("middle"), every second element of
+        a row ("strided-row"), a column with gaps ("padded-column"), a row while x is a column
+        ("outer"); or a layout of its own. Option x may be scalar.
 
-        Values "ties" are for operands that a 16-bit result dtype rounds. Where they are
-        "cancelling" nothing but roundings remains of the sum: an operand or a product rounded
-        otherwise shows.
+        Values "ties" are for a 16-bit result dtype that rounds the operands. With values
+        "cancelling" only the roundings of the sum remain, so that an operand or a product with
+        another rounding shows.
         """
         options = {k: v for k, v in case.options.items() if k != "out"}
         g = case.generator()
@@ -357,7 +357,7 @@ class Elementwise(Spec):
         return (first, second), options
 
     def shapes(self, case: Case) -> list[tuple[int, ...]]:
-        """The operands' shapes; a number has none."""
+        """The operands' shapes; () for a number."""
         shape = case.shape
         if self.unary:
             return [shape]
@@ -370,13 +370,13 @@ class Elementwise(Spec):
         return [() if alone else column if kind == "outer" else shape, others.get(kind, shape)]
 
     def refuses(self, case: Case) -> str:
-        """Shapes that have no such dimensions."""
+        """Shapes with too few dimensions for option y."""
         needed = {"outer": 1, "middle": 2, "strided-row": 1, "channel": 3, "padded-column": 3}
         least = needed.get(case.options.get("y", ""), 0)
         return f"this y needs a shape of {least} sizes or more" if len(case.shape) < least else ""
 
     def cancel(self, x: Tensor, y: Tensor, options: Mapping[str, Any]) -> None:
-        """Make the second tensor what is left of the formula without it, negated."""
+        """Set the second tensor to the formula's value without it, negated, so that both cancel."""
         numbers = {
             name: torch.tensor(options[name], dtype=torch.float64, device=y.device)
             for name in self.numbers
@@ -384,26 +384,26 @@ class Elementwise(Spec):
         y.copy_(-self.formula(x.double(), torch.zeros_like(y).double(), **numbers))
 
     def sample(self) -> dict[str, Any]:
-        """Every tensor of one shape, every number 2."""
+        """Tensors of one shape, and 2 for every number."""
         return {**dict.fromkeys(self.operands, (4, 5)), **dict.fromkeys(self.numbers, 2.0)}
 
     # ---- cost ----
 
     def cost(self, case: Case) -> tuple[int, int]:
-        """Every tensor moved once."""
+        """Every tensor is moved once."""
         shapes = self.shapes(case)
-        # Asked for every case and implementation, and mostly there is nothing to broadcast.
+        # Called for every case and implementation; mostly there is nothing to broadcast.
         alike = len(set(shapes)) == 1
         shapes.append(shapes[0] if alike else tuple(torch.broadcast_shapes(*shapes)))
         moved = sum(map(math.prod, shapes)) * case.torch_dtype.itemsize
         return self.flops * math.prod(shapes[-1]), moved
 
     def timed(self, dtype: str, options: Mapping[str, Any]) -> Iterator[Case]:
-        """Squares, as everyone else's."""
+        """Squares, as for other ops."""
         return (Case(self.name, dtype, (n, n), options=options) for n in self.sizes_timed)
 
     def sweeps(self, dtype: str, options: Mapping[str, Any]) -> Iterator[Sized]:
-        """Flat tensors from 2¹² to 2²⁸ elements: what launching costs, L2, memory."""
+        """Flat tensors of 2¹² to 2²⁸ elements, for launch cost, L2 and memory."""
         for k in range(6, 15):
             yield "numel", 4**k, Case(self.name, dtype, (4**k,), options=options)
 
@@ -411,11 +411,11 @@ class Elementwise(Spec):
 
     @property
     def strata(self) -> Mapping[str, float]:
-        """How the tensors lie, and what broadcasts."""
+        """The layouts of the tensors, and which of them broadcasts."""
         return drawn_elementwise.UNARY if self.unary else drawn_elementwise.BINARY
 
     def draw(self, stratum: str, dtype: str, random: Random) -> Case | None:
-        """A drawn case, with the usual numbers."""
+        """A drawn case with the usual numbers."""
         itemsize = cases.DTYPES[dtype].itemsize
         drawn = drawn_elementwise.lying(stratum, itemsize, random)
         if drawn is None:

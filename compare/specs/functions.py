@@ -1,6 +1,6 @@
-"""The spec class of functions that are no family: kernels from elsewhere, in ten lines.
+"""The spec class of functions outside the families: a spec for other kernels in ten lines.
 
-Cases are the shapes that are given, in every memory layout and with every kind of values.
+Cases are the given shapes, in every memory layout and with every kind of values.
 """
 
 from __future__ import annotations
@@ -23,30 +23,28 @@ Count = int | Callable[..., int]
 
 
 class Function(Spec):
-    r"""A function of tensors, maybe of numbers, that returns one tensor.
+    r"""A function of tensors, and perhaps numbers, that returns one tensor.
 
     Args:
-        name, summary, own: as :class:`Spec` takes them; of ``triton`` and ``cuda`` one will do.
-        oracle: takes what the function takes; returns what is right, in the result's dtype or in
-            float64.
-        shapes: of the cases, by their sizes.
-        operands: from the sizes of a case to the shapes of the tensors, if that is not one tensor
-            of these sizes: ``lambda M, N: [(M, N), (N,)]``.
-        numbers: keyword arguments, and for each the values that cases give it; the first one
-            mostly.
+        name, summary, own: as in :class:`Spec`; one of ``triton`` and ``cuda`` is enough.
+        oracle: takes the function's arguments; returns the right result, in the result's dtype or
+            in float64.
+        shapes: the sizes of the cases.
+        operands: makes the shapes of the tensors from the sizes of a case, as in
+            ``lambda M, N: [(M, N), (N,)]``; one tensor of these sizes by default.
+        numbers: keyword argument → the values that cases give it, the first one in most cases.
         dtypes: of the tensors.
-        out_dtype: of the result; the tensors' if nothing is said.
-        max_ulps: the largest right distance to the oracle's result, rounded to the result's dtype.
-        bound: instead of max_ulps, the largest right \|result − oracle\| of each element: called
-            with the oracle's result and the arguments.
-        layouts: how the tensors may lie; of several, all of them or one alone.
-        values: what they may hold: "normal", "special" (NaN, inf, −0, subnormals, extremes),
+        out_dtype: of the result; by default the tensors'.
+        max_ulps: the tolerance, as distance from the oracle's result rounded to the result's dtype.
+        bound: instead of max_ulps, makes the tolerance \|result − oracle\| of each element from the
+            oracle's result and the arguments.
+        layouts: of the tensors; with several tensors, of all and of each alone.
+        values: of the tensors: "normal", "special" (NaN, inf, −0, subnormals, extremes),
             "integers".
-        eager: the function as torch's users write it, for benchmarks.
-        timed: the shapes that benchmarks time; those of the cases that hold elements if nothing is
-            said.
-        flops, bytes: of a call, as a number or a function of the case's sizes. By default there are
-            no operations to tell, and every tensor is moved once.
+        eager: the function in torch, for benchmarks.
+        timed: the shapes that benchmarks time; by default the cases' nonempty shapes.
+        flops, bytes: of a call, as a number or a function of the case's sizes. By default flops are
+            unknown, and every tensor is moved once.
     """
 
     order = 9
@@ -110,14 +108,14 @@ class Function(Spec):
     def bound(
         self, name: str, arguments: Arguments, reference: Tensor, dtype: torch.dtype
     ) -> Tensor:
-        """The caller's."""
+        """The given bound."""
         assert self._bound is not None
         args, kwargs = arguments
         limit = self._bound(reference, *args, **kwargs)
         return torch.as_tensor(limit, device=reference.device).double()
 
     def out_dtype(self, case: Case) -> torch.dtype:
-        """The given dtype, or that of the tensors."""
+        """The given dtype, or the tensors' dtype."""
         return DTYPES[self._out_dtype] if self._out_dtype else case.torch_dtype
 
     # ---- where it is probed ----
@@ -130,7 +128,7 @@ class Function(Spec):
 
     @property
     def _call(self) -> str:
-        """What errors of its arguments call it."""
+        """The class, in error texts about arguments."""
         return f"{type(self).__name__}()"
 
     def _check_names(self, argument: str, given: Sequence[str], known: Collection[str]) -> None:
@@ -150,7 +148,7 @@ class Function(Spec):
             raise ValueError(f"{self._call}: {sizes}: {error}") from None
 
     def cases(self, dtype: str, level: Level) -> Iterator[Case]:
-        """Every shape as it is, in every layout, with every kind of values, with other numbers."""
+        """Every shape plain, in every layout, with every kind of values, and with other numbers."""
 
         def case(shape: Shape, layout: str, values: str, **options: Any) -> Case:
             options = {**self.default_options, **options}
@@ -178,8 +176,8 @@ class Function(Spec):
                     yield case(shape, first, usual)
 
     def inputs(self, case: Case, device: torch.device = CPU) -> Arguments:
-        """The tensors in the case's layout, or with option ``alone`` that one of them, while the
-        others are contiguous; and the numbers."""
+        """The tensors and the numbers. All tensors have the case's layout or, with option
+        ``alone``, only the one with that index, and the others are contiguous."""
         options, g = dict(case.options), case.generator()
         alone = options.pop("alone", None)
         tensors = []
@@ -190,7 +188,7 @@ class Function(Spec):
         return tuple(tensors), options
 
     def refuses(self, case: Case) -> str:
-        """Sizes of which the tensors' shapes cannot be made."""
+        """Sizes that ``operands`` does not take."""
         try:
             count = len(self.operands(case.shape))
         except TypeError as error:
@@ -199,11 +197,11 @@ class Function(Spec):
         return "" if alone < count else f"there are {count} tensors, alone counts from 0"
 
     def result_shape(self, arguments: Arguments) -> Shape:
-        """As the oracle has it; of one that does not take tensors without memory, that of the
-        largest tensor, to estimate by."""
+        """The oracle's shape or, if the oracle does not take meta tensors, that of the largest
+        tensor as an estimate."""
         try:
             return super().result_shape(arguments)
-        except Exception:  # noqa: BLE001 - whatever it does with values that are not there
+        except Exception:  # noqa: BLE001 - the oracle may read values, which meta tensors lack
             return tuple(max(tensors_of(arguments), key=Tensor.numel).shape)
 
     # ---- what it costs, and against what it is timed ----
@@ -224,11 +222,11 @@ class Function(Spec):
         return self._eager(*args, **kwargs)
 
     def timed(self, dtype: str, options: Mapping[str, Any]) -> Iterator[Case]:
-        """The shapes that are given for it."""
+        """The given shapes to time."""
         return (Case(self.name, dtype, shape, options=options) for shape in self._timed)
 
     def sweeps(self, dtype: str, options: Mapping[str, Any]) -> Iterator[Sized]:
-        """Shapes with all sizes alike, from 2¹² to 2²⁸ elements."""
+        """Shapes with equal sizes, of 2¹² to 2²⁸ elements."""
         rank = len(self._timed[0])
         for k in range(6, 15) if rank else ():
             size = round(4 ** (k / rank))
@@ -237,6 +235,6 @@ class Function(Spec):
     # ---- its machine code ----
 
     def to_compile(self, dtype: str, options: Mapping[str, Any]) -> Iterator[Case]:
-        """The largest case as it is, and in the last layout."""
+        """The largest case in the first and in the last layout."""
         for layout in dict.fromkeys((self.layouts[0], self.layouts[-1])):
             yield Case(self.name, dtype, self.default_shape, layout, options=options)

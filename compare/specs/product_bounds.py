@@ -1,10 +1,10 @@
-"""The matrix products as compare sees them: the oracle in float64 and the derived bound.
+"""Matrix products: the oracle in float64 and the derived bound.
 
 A result is right if |out − ref| ≤ E + u_out·(|ref| + E) + η_out with E = L_act·P + δ_act(pre) and
 P = [2·u_in + u_in² + (1 + u_in)²·γ_K]·|alpha|·(|A|·|B|)
   + 4·u_epilogue·(|alpha|·|A|·|B| + |beta·c| + |bias|) + (K + 4)·max(1, |alpha|)·η_acc.
-In precision "f16x3" its first term is another one, of :func:`split_error`. docs/ARCHITECTURE.md
-derives the rest. On lattice inputs there is no rounding, and bits must agree.
+For precision "f16x3" the first term of P is :func:`split_error`. docs/ARCHITECTURE.md derives the
+rest. Lattice inputs involve no rounding, so bits must agree.
 """
 
 from __future__ import annotations
@@ -18,22 +18,22 @@ from compare import tensor_cores
 from compare.cases import Arguments
 from compare.specs.activations import ACTIVATIONS
 
-# How far one input is from what is multiplied, relative to it, by side. Triton hands float32 bits
-# to the tensor cores, which cut off all but 10 bits of mantissa; wmma's contract is to round first.
-# Of cuBLASLt it is not told, so that it may cut off. tf32x3: 2⁻²³ left over in each operand, and
-# the product of the two low parts, 2⁻²², is dropped.
+# The relative error of an operand of the multiplication, by side and precision. Triton passes
+# float32 bits to the tensor cores, which truncate to 10 bits of mantissa; wmma rounds first.
+# cuBLASLt's way is unknown, so it may truncate. tf32x3: each operand has an error of 2⁻²³, and the
+# product of the two low parts, 2⁻²², is dropped.
 U_IN = {
     ("triton", "tf32"): 2.0**-10,
     ("cuda", "tf32"): 2.0**-11,
     ("triton", "tf32x3"): 1.5 * 2.0**-22,
     ("cuda", "tf32x3"): 1.5 * 2.0**-22,
 }
-# The rounding of one accumulation step: IEEE FMA loops, and tensor cores that nobody measured.
+# The rounding of one accumulation step: of FMA loops, and of tensor cores that were not measured.
 U_FMA = 2.0**-24
 U_TENSOR_CORE = 2.0**-22
 U_DOUBLE = 2.0**-53
-# How far cuBLASLt's GELU is off, relative to its argument: 2⁻¹⁹·⁸ of all numbers of 16 bits on an
-# H200 (tests/cuda/test_cublaslt_on_gpu.py), and a margin.
+# The error of cuBLASLt's GELU relative to its argument: 2⁻¹⁹·⁸ over all 16-bit numbers on an H200
+# (tests/cuda/test_cublaslt_on_gpu.py), plus a margin.
 U_GELU = 2.0**-19
 
 
@@ -48,7 +48,7 @@ def _pre_activation(
 
 
 def _rounded(scalar: float, a: Tensor) -> float:
-    """A scalar as the kernels get it: rounded once to the accumulator's type."""
+    """A scalar as the kernels use it, rounded once to the accumulator's type."""
     wide = torch.float64 if a.dtype == torch.float64 else torch.float32
     return float(torch.tensor(scalar, dtype=wide))
 
@@ -66,8 +66,8 @@ def oracle(
     precision: str = "ieee",
     training: str = "out",
 ) -> Tensor:
-    """act(alpha·(a@b) + beta·c + bias) in float64 on the exact inputs; without act where training
-    is "pre"."""
+    """act(alpha·(a@b) + beta·c + bias) in float64 on the unrounded inputs; with training = "pre"
+    the pre-activation."""
     act = "none" if training == "pre" else act
     beta = beta if beta is None else _rounded(beta, a)
     pre = _pre_activation(a, b, bias, _rounded(alpha, a), beta, c)
@@ -75,19 +75,19 @@ def oracle(
 
 
 def gamma(n: int, u: float) -> float:
-    """γ_n(u) = n·u / (1 − n·u): how far n roundings can take a sum, relative to Σ|terms|."""
+    """γ_n(u) = n·u / (1 − n·u): the largest error of n roundings in a sum, relative to Σ|terms|."""
     if n * u >= 1:
         raise ValueError(f"the bound needs n·u < 1, but n = {n} and u = {u}")
     return n * u / (1 - n * u)
 
 
 def growth(n: int, u: float) -> float:
-    """(1 + u)ⁿ − 1: γ_n(u) for small n, and finite where that ends, at n·u = 1."""
+    """(1 + u)ⁿ − 1: γ_n(u) for small n, but also finite for n·u ≥ 1."""
     return math.expm1(n * math.log1p(u))
 
 
 def _accumulation(implementation: str, dtype: torch.dtype, precision: str, K: int) -> float:
-    """How far a sum of K products can be off, relative to Σ|products|: γ_K(u), or what is known of
+    """The error of a sum of K products relative to Σ|products|: γ_K(u), or the measured error of
     the tensor cores that the implementation uses."""
     mode, _, variant = implementation.partition("/")
     compiled = mode == "triton-compiled"
@@ -100,7 +100,7 @@ def _accumulation(implementation: str, dtype: torch.dtype, precision: str, K: in
     if not on_tensor_cores:
         return gamma(passes * K, U_DOUBLE if dtype == torch.float64 else U_FMA)
     hopper = torch.cuda.is_available() and torch.cuda.get_device_capability() == (9, 0)
-    if not hopper and mode != "cuda-host":  # which adds as the GPU that was measured does
+    if not hopper and mode != "cuda-host":  # the host emulates the measured GPU
         return gamma(passes * K, U_TENSOR_CORE)
     if dtype == torch.float32:
         kind = "float16" if precision == "f16x3" else "tf32"
@@ -110,20 +110,20 @@ def _accumulation(implementation: str, dtype: torch.dtype, precision: str, K: in
 
 
 def split_error(a: Tensor, b: Tensor, accumulation: float) -> Tensor:
-    """What "f16x3" may be off |alpha|·a@b by, in float64.
+    """The error of "f16x3" for |alpha|·a@b, in float64.
 
-    A row of a is scaled so that its largest element lies in [2¹⁴, 2¹⁵), or by 2¹²⁶, and each y of
-    it is split: |y − high − low| ≤ 2⁻²³·|y| + 2⁻²⁵, for float16 ends at 2⁻²⁴, and
-    |low| ≤ 2⁻¹¹·|y| + 2⁻²⁴. With α the row's largest element, 2⁻¹¹² at least, that is 2⁻³⁹·α and
-    2⁻³⁸·α of the element's own scale; likewise β of a column of b. Both operands' splits, and
-    low·low, which is left out, make
+    A row of a is scaled by a power of two so that its largest element lies in [2¹⁴, 2¹⁵), or by
+    2¹²⁶ if that is not enough. Each scaled element y is split: |y − high − low| ≤ 2⁻²³·|y| + 2⁻²⁵,
+    because float16 ends at 2⁻²⁴, and |low| ≤ 2⁻¹¹·|y| + 2⁻²⁴. Let α be the row's largest element,
+    at least 2⁻¹¹². In the element's own scale the absolute terms are 2⁻³⁹·α and 2⁻³⁸·α; a column of
+    b has β likewise. The splits of both operands and the dropped product low·low make
 
-        (2⁻²¹ + 2⁻⁴⁰)·Σ|a·b| + 2⁻³⁹·(1 + 2⁻⁸)·(α·Σ|b| + β·Σ|a|) + K·2⁻⁷⁵·α·β,
+        (2⁻²¹ + 2⁻⁴⁰)·Σ|a·b| + 2⁻³⁹·(1 + 2⁻⁸)·(α·Σ|b| + β·Σ|a|) + K·2⁻⁷⁵·α·β.
 
-    and what is added up, and rounded when it leaves the tensor cores' accumulator every 16 of K or
-    less often, is at most 1 + 2⁻⁹ times Σ|a·b| + 2⁻³⁷·(α·Σ|b| + β·Σ|a|). The first term is a
-    float32 product's. The others are not: where the large elements of a row meet small ones of the
-    columns, they are all of the result, and the row's small elements keep fewer bits.
+    The accumulated magnitude is at most 1 + 2⁻⁹ times Σ|a·b| + 2⁻³⁷·(α·Σ|b| + β·Σ|a|). It is
+    rounded when it leaves the tensor cores' accumulator, every 16 of K or less often. The first
+    term is that of a float32 product. The others matter where a row's large elements meet small
+    ones of the columns: the row's small elements keep fewer bits.
     """
     a, b = a.abs().double(), b.abs().double()
     K = a.shape[1]
@@ -142,7 +142,7 @@ def split_error(a: Tensor, b: Tensor, accumulation: float) -> Tensor:
 def bound(
     implementation: str, arguments: Arguments, reference: Tensor, out_dtype: torch.dtype
 ) -> Tensor:
-    """The largest right |out − reference| of each element, for an implementation by its name."""
+    """The tolerance |out − reference| of each element, for an implementation by its name."""
     (a, b, *rest), options = arguments
     bias = rest[0] if rest else options.get("bias")
     c, precision = options.get("c"), options.get("precision", "ieee")
@@ -167,11 +167,11 @@ def bound(
     else:
         pre_error = spread * product
     pre_error += 4 * u_epilogue * magnitude
-    # Where a result is subnormal, a step rounds to multiples of the smallest number instead.
+    # A subnormal step rounds to a multiple of the smallest number.
     wide = torch.finfo(torch.float64 if a.dtype == torch.float64 else torch.float32)
     pre_error += (a.shape[1] + 4) * max(1.0, abs(alpha)) * (wide.tiny * wide.eps)
     pre = _pre_activation(a, b, bias, alpha, beta, c)
-    # Nothing rounds to or from an infinity: what an activation makes of it has its own error only.
+    # An infinite pre-activation has no rounding error; only the activation's own error remains.
     pre_error = torch.where(pre.isinf(), 0.0, pre_error)
     error = act.lipschitz * pre_error + u_epilogue * act.error(pre)
     halves = out_dtype.itemsize == 2 and a.dtype != torch.float64

@@ -1,4 +1,4 @@
-"""The matrix products' inputs, and how a case calls them."""
+"""Inputs of the matrix products, and how a case calls them."""
 
 from __future__ import annotations
 
@@ -14,20 +14,20 @@ from compare.case_options import COUNT, choice
 from compare.cases import Case
 from triton_kernels import _launch
 
-# Option operands: how a and b lie, as in a layer's forward pass (x by rows, the weight's transpose
-# by columns) or its gradients: of x (both by rows) and of the weight (a by columns, b by rows).
+# Option operands: the layouts of a and b as in a layer's forward pass (x by rows, the transposed
+# weight by columns), in dgrad (both by rows) and in wgrad (a by columns, b by rows).
 OPERANDS = {
     "forward": ("contiguous", "transposed"),
     "dgrad": ("contiguous", "contiguous"),
     "wgrad": ("transposed", "contiguous"),
 }
-# Options of a case that say how Triton's side is called, and are no arguments of the op.
-# multiprocessors: of the GPU that its launches are cut for, whatever runs them; with few of them a
-# program has several tiles of a small problem to do.
-# training: "out" or "pre", the result of a training step that is looked at; it writes both.
+# Options of a case that say how Triton's side is called; they are no arguments of the op.
+# multiprocessors: launches are cut for a GPU with that many. With few of them a program has several
+# tiles of a small problem.
+# training: "out" or "pre": the result of a training step to judge; the step writes both.
 HOW = {"multiprocessors": COUNT, "training": choice("out", "pre")}
 NEAR = ("contiguous", "misaligned", "transposed", "padded", "strided", "functional")
-OUTLIER = 64.0  # far more than the rest, and its square is a number in float16
+OUTLIER = 64.0  # much larger than the rest; its square fits into float16
 LAYOUTS = (*NEAR, "half-aligned", "expanded", *cases.DISTANT)
 VALUES = ("normal", "special", "lattice", "lattice-wide", "tf32", "scaled", "every", "integers")
 
@@ -37,12 +37,12 @@ def lattice(
 ) -> tuple[Tensor, Tensor]:
     """Integer matrices whose every partial sum is exact in 24 bits, in any order.
 
-    The second half of K undoes the first but for one term a column: partial sums pass 2¹², where a
-    16-bit accumulator loses units, before they cancel to a result that every dtype holds.
+    The second half of K cancels the first except for one term per column. Partial sums exceed 2¹²,
+    where a 16-bit accumulator loses units, but every dtype holds the result.
     """
     half = K // 2
     a, b = torch.zeros(M, K), torch.zeros(K, N)
-    # Large enough to pass 2¹² in half of K, small enough for bfloat16 and for 24 bits.
+    # Large enough to exceed 2¹² in half of K, small enough for bfloat16 and for 24 bits.
     top = min(100, max(2, math.isqrt(4 * 2**13 // max(1, half)) + 1))
     a[:, :half] = torch.randint(1, top + 1, (M, half), generator=g).float()
     b[:half] = torch.randint(1, top + 1, (half, N), generator=g).float()
@@ -57,7 +57,7 @@ def lattice(
 def lattice_wide(
     M: int, N: int, K: int, dtype: torch.dtype, g: torch.Generator
 ) -> tuple[Tensor, Tensor]:
-    """Lattice operands of 13 bits for float32: what tf32 cuts off shows."""
+    """Lattice operands of 13 bits for float32, which tf32 would truncate."""
 
     def odd(*shape: int) -> Tensor:
         return torch.randint(2**11, 2**12, shape, generator=g).float() * 2 + 1
@@ -74,8 +74,8 @@ def lattice_wide(
 def below_tf32(
     M: int, N: int, K: int, dtype: torch.dtype, g: torch.Generator
 ) -> tuple[Tensor, Tensor]:
-    """Positive matrices of numbers just below one of tf32's: rounding hardly moves them, cutting
-    off moves them by nearly 2⁻¹⁰ of themselves, all in one direction."""
+    """Positive numbers just below one of tf32's. Rounding hardly changes them; truncation changes
+    all of them by nearly 2⁻¹⁰, in one direction."""
 
     def draw(*shape: int) -> Tensor:
         return 1 + (torch.randint(0, 8, shape, generator=g) + 0.95) * 2.0**-10
@@ -84,9 +84,9 @@ def below_tf32(
 
 
 def scaled(M: int, N: int, K: int, dtype: torch.dtype, g: torch.Generator) -> tuple[Tensor, Tensor]:
-    """Rows of a and columns of b of magnitudes from 2⁻⁴⁰ to 2⁴⁰, far apart from one to the next.
+    """Rows of a and columns of b with magnitudes from 2⁻⁴⁰ to 2⁴⁰, far from their neighbours'.
 
-    The last row is just below 2⁻¹¹¹, the largest that "f16x3" scales by the most that it scales by.
+    The last row is just below 2⁻¹¹¹, the largest row to which "f16x3" applies its maximal scale.
     """
 
     def powers(count: int) -> Tensor:
@@ -99,7 +99,7 @@ def scaled(M: int, N: int, K: int, dtype: torch.dtype, g: torch.Generator) -> tu
 
 
 def matrices(case: Case, g: torch.Generator, device: torch.device) -> tuple[Tensor, Tensor]:
-    """The operands on the CPU, or on the meta device, where nothing is drawn."""
+    """The operands on the CPU, or without numbers on the meta device."""
     M, N, K = case.shape
     if device.type == "meta":
         a, b = (torch.empty(s, dtype=case.torch_dtype, device=device) for s in ((M, K), (K, N)))
@@ -112,19 +112,19 @@ def matrices(case: Case, g: torch.Generator, device: torch.device) -> tuple[Tens
     a = cases.random_values((M, K), case.torch_dtype, kind, g)
     b = cases.random_values((K, N), case.torch_dtype, kind, g)
     if case.values == "special" and a.numel() and b.numel():
-        # A few rows and columns with one special value each, the others stay finite.
+        # One special value each in a few rows and columns; the others stay finite.
         special = (math.nan, math.inf, -math.inf, -0.0, torch.finfo(a.dtype).tiny / 4)
         for i, value in enumerate(special):
             a[i % M, i % K] = value
             b[(i + 1) % K, (2 * i) % N] = value
-        if min(M, N, K) > 2 * len(special):  # a finite row and column, scaled by their last element
+        if min(M, N, K) > 2 * len(special):  # a finite row and column with an outlier at the end
             a[-1, -1], b[-1, -1] = OUTLIER, -OUTLIER
     return a, b
 
 
 def addend(case: Case, shape: tuple[int, ...], g: torch.Generator, device: torch.device) -> Tensor:
-    """bias or c, on the CPU or the meta device. With K = 0 they are all of the pre-activation: then
-    drawn as far out as the activations bend, or special where the case is, as with K = 1, too."""
+    """bias or c, on the CPU or the meta device. With K = 0 they are the whole pre-activation: they
+    then cover the range where activations bend, or are special if the case is (also with K = 1)."""
     dtype, alone = case.torch_dtype, case.shape[2] == 0
     if device.type == "meta":
         return torch.empty(shape, dtype=dtype, device=device)
@@ -132,8 +132,8 @@ def addend(case: Case, shape: tuple[int, ...], g: torch.Generator, device: torch
         return torch.randint(-8, 9, shape, generator=g).to(dtype)
     if case.values in ("integers", "every") or (case.shape[2] <= 1 and case.values == "special"):
         drawn = cases.random_values(shape, dtype, case.values, g)
-        # The bound is computed in float64, and shall be finite where the value is; a sum of several
-        # terms in its own dtype, too.
+        # The float64 bound must be finite where the value is, and so must a sum of several terms in
+        # the tensors' dtype.
         most = 2.0**1000 if alone else 2.0**100
         enormous = drawn.isfinite() & (drawn.double().abs() > most)
         return torch.where(enormous, drawn * 2.0**-64, drawn)
@@ -141,12 +141,12 @@ def addend(case: Case, shape: tuple[int, ...], g: torch.Generator, device: torch
 
 
 def lying(case: Case) -> tuple[str, str]:
-    """How a and b [K, N] lie."""
+    """The layouts of a and b [K, N]."""
     return OPERANDS.get(case.options.get("operands", ""), (case.layout, case.layout))
 
 
 def arguments_of(case: Case) -> dict[str, Any]:
-    """The options but those of launches and layouts; the oracle is told of training, too."""
+    """The options without those of launches and layouts; training stays, for the oracle."""
     others = ("multiprocessors", "operands")
     return {name: value for name, value in case.options.items() if name not in others}
 
@@ -161,7 +161,7 @@ def called(case: Case, function: Callable[..., Tensor]) -> Callable[..., Tensor]
 
 
 def cut_for(number: int, function: Callable[..., Tensor]) -> Callable[..., Tensor]:
-    """The function, with launches that are cut for so many multiprocessors."""
+    """The function, with launches cut for that many multiprocessors."""
 
     def cut(*args: Any, **kwargs: Any) -> Tensor:
         with _launch.multiprocessors(number):
@@ -171,8 +171,8 @@ def cut_for(number: int, function: Callable[..., Tensor]) -> Callable[..., Tenso
 
 
 def _training_step(function: Callable[..., Tensor]) -> Callable[..., Tensor]:
-    """One result of a call that autograd follows: what it returns, or the pre-activation that it
-    keeps for the backward pass."""
+    """One result of a call that autograd records: the returned one, or the pre-activation saved for
+    the backward pass."""
 
     def step(a: Tensor, *args: Any, training: str, **kwargs: Any) -> Tensor:
         out = function(a.detach().requires_grad_(), *args, **kwargs)

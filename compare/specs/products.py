@@ -1,7 +1,7 @@
-"""The spec class of matrix products: the cases that they share, what is compiled and timed.
+"""The spec class of matrix products: shared cases, and what is compiled and timed.
 
-A result is right if it keeps the bound of :mod:`compare.specs.product_bounds`; on lattice inputs
-there is no rounding, and bits must agree.
+A result is right if it is within the bound of :mod:`compare.specs.product_bounds`. Lattice inputs
+involve no rounding, so bits must agree.
 """
 
 from __future__ import annotations
@@ -28,35 +28,35 @@ from triton_kernels.gemm.choice import SMALL
 from triton_kernels.gemm.gluon import availability
 
 HALVES = ("float16", "bfloat16")
-PRECISIONS = ("ieee", "tf32", "tf32x3", "f16x3")  # "ieee" alone but for float32
-# Shapes (M, N, K): one tile, tails in each dimension, vectors, nothing, all of K in one step or in
-# many; sized so that an interpreted run takes few tile steps.
+PRECISIONS = ("ieee", "tf32", "tf32x3", "f16x3")  # other dtypes than float32 have "ieee" only
+# Shapes (M, N, K): one tile, partial tiles in each dimension, vectors, empty ones, K in one step
+# and in many. Small, so that an interpreted run has few tile steps.
 SHAPES = [(64, 64, 64), (33, 65, 70), (1, 1, 1), (1, 129, 40), (130, 1, 33), (7, 13, 200)]
 SHAPES += [(3, 5, 0), (0, 4, 8), (4, 0, 8), (96, 80, 128)]
 TAILS = (33, 65, 70)
-# For 16-bit matrices past 32 rows: rows on multiples of 16 bytes, read without a copy.
+# 16-bit matrices with more than 32 rows, whose rows start at multiples of 16 bytes: no copy.
 TMA = (70, 40, 136)
-# Whose rows, padded, start on multiples of 16 bytes and end between two.
+# Padded, the rows start at multiples of 16 bytes and end between two.
 ENDING = (40, 45, 40)
-# Lengths of rows and columns that leave every remainder of 8: other 16-bit matrices are copied.
+# Row and column lengths with every remainder modulo 8; 16-bit matrices are copied for most.
 ALIGNMENTS = [(40 + i, 48 + 3 * i % 8, 40 + 5 * i % 8) for i in range(8)]
 LARGE = {
     "standard": [(512, 512, 512)],
     "full": [(512, 512, 512), (333, 4097, 1023), (1, 4096, 4096), (2048, 2048, 2048)],
 }
-LONG_SUM = (128, 128, 4096)  # so many roundings that the way of adding shows
-# More rows of tiles than the second dimension of a grid has room for; an a past 2³¹ elements.
+LONG_SUM = (128, 128, 4096)  # enough roundings to show the order of additions
+# More row tiles than the second dimension of a grid allows; an a past 2³¹ elements.
 TALL, HUGE = (2**20 + 17, 24, 16), (2**25 + 7, 3, 65)
-# Matrices of which the last row or column lies past 2³¹ elements: in the last lane of a step of K,
-# or a whole step away; for descriptors.
+# Matrices whose last row or column lies past 2³¹ elements: in the last lane of a step of K, or a
+# whole step later; for descriptors.
 DISTANT = {
     "float32": [(17, 9, 64), (17, 9, 65)],
     "float16": [(17, 9, 128), (17, 9, 129), (40, 40, 40)],
 }
 
-# How launches are cut on the Triton side, as (M, N, K) and multiprocessors. First what both ops
-# try: more rows of tiles than a group has; more tiles than programs, halved in the epilogue; more
-# rows of tiles that are no squares, through pointers.
+# Splits of launches on the Triton side, as (M, N, K) and multiprocessors. First those that both ops
+# try: more row tiles than a group has; more tiles than programs, with the epilogue in halves; more
+# row tiles that are not square, through pointers.
 Cut = tuple[tuple[int, int, int], int]
 _HALF_ORDERS: list[Cut] = [((1030, 72, 40), 132), ((194, 392, 40), 2), ((580, 140, 5), 132)]
 _ORDERS = {
@@ -65,9 +65,8 @@ _ORDERS = {
     "float32": [((580, 70, 5), 132)],
     "float64": [((300, 40, 5), 132)],
 }
-# Then all tiles of triton_kernels.gemm.choice, to which a test holds them: through pointers for few
-# rows, by descriptors, and those that sum K in parts, not all of the same number of steps; on one
-# or two multiprocessors' few tiles none is worth it.
+# Then all tiles of triton_kernels.gemm.choice; a test checks that. Through pointers for few rows,
+# by descriptors, and with K split unevenly. On one or two multiprocessors no split pays.
 _FEW_ROWS: list[Cut] = [((9, 40, 130), 132), ((20, 40, 130), 132)]
 _FEW_ROWS += [((9, 140, 130), 2), ((20, 140, 130), 2)]
 _BY_TMA: list[Cut] = [((194, 388, 40), 1), ((322, 136, 40), 2), ((66, 66, 3080), 1)]
@@ -86,21 +85,21 @@ TILES = {
     "float64": [((70, 40, 40), 132)],
 }
 
-# Those of triton_kernels.gemm.gluon, some with several tiles a program.
+# The configurations of triton_kernels.gemm.gluon, some with several tiles per program.
 GLUON: list[Cut] = [((500, 120, 4104), 1), ((250, 168, 1032), 1), ((250, 152, 520), 1)]
 GLUON += [((130, 328, 136), 1), ((322, 136, 40), 2), ((130, 168, 520), 1)]
 GLUON += [((130, 152, 136), 1), ((130, 200, 72), 3), ((70, 200, 72), 4), ((130, 72, 200), 132)]
-GLUON += [((70, 40, 2056), 132)]  # split
+GLUON += [((70, 40, 2056), 132)]  # split K
 
-# One shape for each tile configuration of triton_kernels.gemm; a test holds them to that.
-# Multiples of 16, so that a launch is specialised as usual.
+# One shape per tile configuration of triton_kernels.gemm; a test checks that. Multiples of 16, so
+# that launches are specialised as usual.
 _SHAPES_TO_COMPILE = (
     *((16, 2048, 64), (32, 2048, 64), (64, 2048, 32), (512, 2048, 64), (2048, 2048, 64)),
 )
 _HALF_SHAPES_TO_COMPILE = (
     *((16, 2048, 128), (32, 2048, 128), (16, 8192, 128), (32, 8192, 128)),  # few rows
     *((512, 2048, 32), (2048, 2048, 32), (512, 4096, 4096)),  # short sums, a long one
-    (64, 2048, 4096),  # of few tiles
+    (64, 2048, 4096),  # few tiles
     *((64, 2048, 128), (128, 4096, 128), (512, 2048, 128), (512, 4096, 128), (2048, 2048, 128)),
 )
 
@@ -111,7 +110,7 @@ _CORES = {
     "float32/tf32x3": "TF32Cores, true",
 }
 
-# Of the sweeps: squares, some no power of two; tokens against a layer's weight.
+# Sweeps: squares, some of them no powers of two; tokens times a layer's weight.
 _SQUARES = (256, 384, 512, 768, 1024, 1536, 2048, 3072, 4096, 6144, 8192)
 _TOKENS = tuple(2**k for k in range(15))
 _LAYER = 4096  # N and K
@@ -130,7 +129,7 @@ _TIMED = (  # M, N, K
 
 
 def activated(pre: Tensor, act: str) -> Tensor:
-    """An activation as torch's users write it."""
+    """An activation in torch."""
     functional = torch.nn.functional
     if act in ("gelu", "gelu_tanh"):
         return functional.gelu(pre, approximate="tanh" if act == "gelu_tanh" else "none")
@@ -150,8 +149,8 @@ def _in_kernels(kernels: str, function: Callable[..., Tensor]) -> Callable[..., 
 
 
 def _repacked(t: Tensor, itemsize: int, turned: bool = False) -> int:
-    """Bytes of a copy with elements of so many bytes, whose rows, or columns if it lies by these,
-    are whole lines of 128 bytes; turned: the other way round."""
+    """Bytes of a copy of t with this itemsize, in which each row takes whole lines of 128 bytes. It
+    keeps t's order of rows or columns; ``turned`` gives it the other one."""
     lines, length = t.numel() // max(1, t.shape[-1]), t.shape[-1]
     if (t.stride(-1) != 1) is not turned:
         lines, length = length, lines
@@ -162,10 +161,10 @@ class Product(Spec):
     """A matrix product [M, K]·[K, N] with an epilogue.
 
     Attributes:
-        every_tensor: the options with which a case has every tensor that the op can take.
-        columns: the dimension of the second matrix that is the result's columns.
-        timed_options: those of the cases that are timed: an epilogue that cuBLASLt has, too.
-        forms: the options by which problems that are drawn name their activation.
+        every_tensor: the options with which a case has all optional tensors.
+        columns: the dimension of the second matrix that gives the result's columns.
+        timed_options: of timed cases: an epilogue that cuBLASLt has, too.
+        forms: options that name an activation, for drawn problems.
     """
 
     order = 2
@@ -182,18 +181,19 @@ class Product(Spec):
     forms: Sequence[Mapping[str, Any]] = tuple({"act": act} for act in drawn_products.ACTIVATIONS)
 
     def act(self, options: Mapping[str, Any]) -> str:
-        """The activation of a case or call, by its options."""
+        """The activation of a case or call."""
         raise NotImplementedError(f"{self.name} has no activation")
 
     def exact(self, case: Case) -> bool:
-        """Whether the case's sums and epilogue involve no rounding, so that bits must agree."""
+        """Whether nothing in the case is rounded, so that bits must agree."""
         pre = case.options.get("training") == "pre"
         without_act = pre or self.act(case.options) in ("none", "relu")
         return case.values.startswith("lattice") and without_act
 
     def takes(self, side: str, variant: str | None, case: Case) -> bool:
-        """Triton everything, pinned where Gluon's kernel can run; a CUDA variant what it is made
-        for, but no case that is about Triton's launches; the CUDA default counts as naive."""
+        """Triton takes every case; its pinned variants those that Gluon's kernel can run. A CUDA
+        variant takes its dtypes and precisions, but no options of Triton's launches. The CUDA
+        default counts as naive."""
         if side == "triton":
             return variant is None or self._both_kernels_take(case)
         precision = case.options.get("precision", "ieee")
@@ -201,7 +201,7 @@ class Product(Spec):
         return ours and not HOW.keys() & case.options.keys()
 
     def _both_kernels_take(self, case: Case) -> bool:
-        """Whether both kernels by descriptors take the case on the GPU at hand."""
+        """Whether both descriptor kernels take the case on this GPU."""
         out_dtype = case.options.get("out_dtype", case.dtype)
         taken = {case.dtype, out_dtype} <= set(HALVES)
         if case.options.get("precision") == "tf32":
@@ -209,15 +209,15 @@ class Product(Spec):
         return taken and min(case.shape) > SMALL and not availability.here()
 
     def pinned(self) -> Mapping[str, Callable[..., Tensor]]:
-        """Triton's language proper, and Gluon: where both can run, the default is one of them."""
+        """The kernels in Triton's language and in Gluon. The default chooses between them."""
         return {kernels: _in_kernels(kernels, self.triton) for kernels in ("tl", "gluon")}
 
     def library(self) -> Mapping[str, Callable[..., Tensor]]:
-        """cuBLASLt by the CUDA side's hand."""
+        """cuBLASLt, called by the CUDA side."""
         return {"cublaslt": functools.partial(self.cuda, variant="cublaslt")}
 
     def pinned_to_compile(self, dtype: str) -> Iterator[tuple[str, Case]]:
-        """Every form of Gluon's kernel; in tf32, which differs by its elements alone, some."""
+        """Every form of Gluon's kernel. In tf32, where only the elements differ, some."""
         cuts, precision = (GLUON, {}) if dtype in HALVES else (GLUON[::3], {"precision": "tf32"})
         for shape, multiprocessors in cuts if dtype != "float64" else ():
             options = {**self.default_options, **precision, "multiprocessors": multiprocessors}
@@ -228,12 +228,12 @@ class Product(Spec):
         return called(case, function)
 
     def result_shape(self, arguments: Arguments) -> tuple[int, ...]:
-        """All rows, and as many columns as b, or a weight has rows."""
+        """a's leading dimensions, and the columns of b or the rows of a weight."""
         (a, b, *_), _ = arguments
         return (*a.shape[:-1], b.shape[self.columns])
 
     def workspace(self, case: Case, arguments: Arguments) -> int:
-        """Copies of inputs that lie unfavourably, and where K is split the sums of its parts."""
+        """Copies of inputs with unsuitable strides; if K is split, the partial sums."""
         (a, b, *_), _ = arguments
         precision = case.options.get("precision", "ieee")
         if precision == "f16x3":
@@ -249,7 +249,7 @@ class Product(Spec):
         copied = 0
         if case.dtype == "float32" and precision == "ieee":
             copied = _repacked(b, 4, turned=True)
-        elif any(form.tma for form in chosen):  # tf32: of the transpose, or of what is no transpose
+        elif any(form.tma for form in chosen):  # tf32 copies transposes, others what is not one
             turns = (False, True) if precision == "tf32" else (False,)
             copied = sum(max(_repacked(t, t.itemsize, turned) for turned in turns) for t in (a, b))
         split = (form for form in chosen if form.SPLIT > 1)
@@ -257,25 +257,25 @@ class Product(Spec):
         return copied + 4 * max(sums, default=0)
 
     def work(self, case: Case, dtype: torch.dtype, read: int, written: int) -> int:
-        """Inputs and absolute values in float64, the oracle's result, the bound, errors."""
+        """Bytes of inputs and absolute values in float64, of the oracle's result, bound, errors."""
         if self.exact(case):
             return 8 * read + 24 * written
         return (8 + case.torch_dtype.itemsize % 8) * read + 72 * written
 
     def cut(self, arguments: Arguments) -> int | None:
-        """The longest dimension of the rows; none of a single one."""
+        """The longest of a's leading dimensions; None if there are none."""
         rows = arguments[0][0].shape[:-1]
         return max(range(len(rows)), key=rows.__getitem__, default=None)
 
     def part(self, arguments: Arguments, along: int, start: int, size: int) -> Arguments:
-        """Rows of a, and of c if it has them."""
+        """Some rows of a, and of c if c has rows."""
         shape, ((a, *others), options) = self.result_shape(arguments), arguments
         if isinstance(c := options.get("c"), Tensor):
             options = {**options, "c": cases.narrowed(c, shape, along, start, size)}
         return (a.narrow(along, start, size), *others), options
 
     def refuses(self, case: Case) -> str:
-        """What no call has."""
+        """Combinations of options that no call has."""
         if case.options.get("precision", "ieee") != "ieee" and case.dtype != "float32":
             return "precisions but ieee are for float32"
         if case.options.get("beta") and "c" not in case.options:
@@ -295,7 +295,7 @@ class Product(Spec):
     def usual_cases(
         self, dtype: str, level: Level, variations: list[dict[str, Any]]
     ) -> Iterator[Case]:
-        """Every shape plain; then layouts, activations, scalars, lattices on shapes with tails."""
+        """Every shape plain; then layouts, activations, scalars and lattices with partial tiles."""
         base = variations[0]
         halves = dtype in ("float16", "bfloat16")
 
@@ -314,7 +314,7 @@ class Product(Spec):
         if halves:
             for layout in (*NEAR, "half-aligned"):
                 yield case(TMA, layout, **self.every_tensor)
-            yield case(TMA, "expanded", "lattice", **self.every_tensor)  # hardly two results differ
+            yield case(TMA, "expanded", "lattice", **self.every_tensor)  # results are mostly equal
             yield case(ENDING, "padded", **self.every_tensor)
             for options in variations[1:]:
                 yield case(TMA, **options)
@@ -336,8 +336,8 @@ class Product(Spec):
                 yield case(HUGE, layout)
 
     def training_cases(self, dtype: str, forms: list[dict[str, Any]]) -> Iterator[Case]:
-        """Both results of a training step: in each form of the op, from both kernels, with and
-        without descriptors for the results."""
+        """Both results of a training step, for each form of the op, from both kernels, and with
+        results that descriptors can and cannot store."""
 
         def case(shape: tuple[int, int, int], **options: Any) -> Case:
             options = {**options, "bias": True}
@@ -352,13 +352,13 @@ class Product(Spec):
             yield case(TMA, **forms[0], training="out")
 
     def shapes_to_compile(self, dtype: str) -> tuple[tuple[int, int, int], ...]:
-        """One for each tile configuration."""
+        """One shape per tile configuration."""
         plain = () if dtype in HALVES else _SHAPES_TO_COMPILE
         return plain if dtype == "float64" else (*plain, *_HALF_SHAPES_TO_COMPILE)
 
     def cuda_kernel(self, dtype: str, variant: str | None) -> str:
-        """Of no variant the twin of what Triton does: on tensor cores where Triton uses them. dtype
-        may be "float32/tf32"."""
+        """The kernel of a variant. Without a variant it is the twin of Triton's: on tensor cores
+        where Triton uses them. ``dtype`` may be "float32/tf32"."""
         if dtype == "float32/f16x3":
             return "gemm_f16x3_kernel"
         if dtype in _CORES and variant in (None, "wmma"):
@@ -370,12 +370,12 @@ class Product(Spec):
         return (Case(self.name, dtype, shape, options=self.timed_options) for shape in _TIMED)
 
     def small(self, dtype: str) -> Iterator[Case]:
-        """A layer, with few rows, too, and one whose rows descriptors do not take."""
+        """A layer; one with few rows; one whose rows descriptors do not take."""
         for shape in ((128, 512, 256), (8, 512, 256), (128, 511, 255)):
             yield Case(self.name, dtype, shape, options=self.timed_options)
 
     def sweeps(self, dtype: str, options: Mapping[str, Any]) -> Iterator[Sized]:
-        """Squares, and rows against a weight of 4096²."""
+        """Squares, and M rows times a weight of 4096²."""
         for n in _SQUARES:
             yield "M=N=K", n, Case(self.name, dtype, (n, n, n), options=self.timed_options)
         for m in _TOKENS:
@@ -389,23 +389,23 @@ class Product(Spec):
         return drawn_products.STRATA
 
     def draw(self, stratum: str, dtype: str, random: Random) -> Case | None:
-        """A drawn case, whose epilogue is drawn, too."""
+        """A drawn case with a drawn epilogue."""
         shape = drawn_products.shape(stratum, cases.DTYPES[dtype].itemsize, random)
         of_pre = [form for form in self.forms if self.act(form) in OF_PRE]
         options = drawn_products.options(self.forms, of_pre, "c" in self.options, random)
         return shape and Case(self.name, dtype, shape, "functional", options=options)
 
     def fuses(self, case: Case) -> bool:
-        """cuBLASLt has relu and GELU's tanh form after the bias, of one result."""
+        """cuBLASLt has relu and GELU's tanh form after the bias, for one result."""
         (_, _, bias), _ = self.inputs(case, META)
         more = {"c", "training", "alpha", "beta", "out_dtype"} & case.options.keys()
         fused = self.act(case.options) in ("relu", "gelu_tanh")
         return fused and bias is not None and not more
 
     def compiled_alike(self, case: Case) -> bool:
-        """Without an activation, and with no more than one addend, eager is one call of cuBLAS, and
-        so is what torch.compile makes of it, unless it pads matrices, which it does where rows are
-        no multiples of 8 elements."""
+        """Whether torch.compile makes the same single cuBLAS call as eager: without an activation,
+        with at most one addend, and with rows of a multiple of 8 elements, which it does not pad.
+        """
         (_, _, bias), options = self.inputs(case, META)
         addends = (bias is not None) + ("c" in options)
         alone = self.act(case.options) == "none" and "out_dtype" not in case.options

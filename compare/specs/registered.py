@@ -1,4 +1,4 @@
-"""Specs of activations that users registered: :func:`activation_specs`."""
+"""Specs of registered activations: :func:`activation_specs`."""
 
 from __future__ import annotations
 
@@ -23,24 +23,24 @@ def activation_specs(
     dtypes: Sequence[str | torch.dtype] = FLOATS,
     values: Sequence[str] = ("normal", "integers", "special"),
 ) -> tuple[Function, Function]:
-    """Specs of an activation from :func:`triton_kernels.register_activation`, and of its
+    """Specs of an activation registered with :func:`triton_kernels.register_activation` and of its
     derivative, for :func:`compare.check`.
 
-    Both sides are checked where :func:`cuda_reference.register_activation` has the name, too. The
-    oracle is its ``torch_function`` in float64, and autograd through that. A result is right if
-    it is within E + u_out·(|reference| + E) of the oracle's, and the smallest number of its dtype:
-    E is ``roundings``·u·(1 + |reference|), of the activation ``roundings``·u·(1 + |x| +
-    |reference|), with u and u_out half an ulp of 1 in the compute type and in the result's.
+    The CUDA side is checked, too, if :func:`cuda_reference.register_activation` has the name. The
+    oracle is the ``torch_function`` in float64, and for the derivative autograd through it. A
+    result is right if it is within E + u_out·(|reference| + E) plus the smallest number of its
+    dtype. E is ``roundings``·u·(1 + |x| + |reference|), for the derivative without |x|. u and u_out
+    are half an ulp of 1 in the compute type and in the result's dtype.
 
     Args:
-        name: as it was registered.
-        roundings: how many roundings of the compute type the formulas may be off.
-        dtypes: what check covers.
-        values: what the activation's argument may hold, as :class:`compare.Function` takes it. The
-            derivative's are not "special": at infinities autograd's own often is NaN.
+        name: the registered name.
+        roundings: the roundings of the compute type that the formulas may have.
+        dtypes: the dtypes that check covers.
+        values: of the activation's argument, as in :class:`compare.Function`. The derivative has no
+            "special" values: at infinities autograd often gives NaN.
 
     Raises:
-        ValueError: no such activation was registered, or without ``torch_function``.
+        ValueError: no such activation is registered, or it has no ``torch_function``.
 
     Example:
         >>> for spec in compare.activation_specs("softsign"):
@@ -106,10 +106,10 @@ def activation_specs(
 
 def _bound(roundings: float, *, of_argument: bool) -> Callable[[Tensor, Tensor], Tensor]:
     def bound(reference: Tensor, x: Tensor) -> Tensor:
-        """The largest right distance to the reference."""
+        """The tolerance around the reference."""
         about, size = torch.finfo(x.dtype), reference.abs()
         unit = roundings * (U_DOUBLE if x.dtype == torch.float64 else U_FMA)
-        # Each is scaled by itself: the sum of two of the largest numbers is infinite.
+        # Scaled one by one: the sum of the two largest numbers would be infinite.
         error = unit + unit * size + (unit * x.abs().double() if of_argument else 0)
         half = about.eps / 2
         return error + half * size + half * error + about.tiny * about.eps

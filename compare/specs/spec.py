@@ -1,9 +1,9 @@
-"""What compare knows about an op: the class that every op's spec is an object of.
+"""The description of an op, :class:`Spec`, which is the base class of all specs.
 
-An op's file in ``compare/ops`` makes its specs of :class:`Spec`, or of a family's class:
+A file in ``compare/ops`` makes its specs of :class:`Spec` or of a family's class:
 :class:`compare.specs.elementwise.Elementwise`, :class:`compare.specs.products.Product`. One spec
-feeds check, debug, bench, compile, profile, report and the tests. A spec may be of kernels from
-elsewhere, too: it is made with their functions, and named as a target, ``module:spec``.
+feeds check, debug, bench, compile, profile, report and the tests. A spec of kernels from elsewhere
+is made with their functions, and named as a target, ``module:spec``.
 """
 
 from __future__ import annotations
@@ -37,46 +37,45 @@ from compare.cases import (
 )
 
 Own = TypeVar("Own", bound="Spec")
-SMALL = 256  # each size of a call that the GPU is done with before the host
+SMALL = 256  # sizes of a call that the GPU finishes before the host
 
 
 class Spec:
     """One op.
 
-    What a subclass must have: :meth:`oracle`, :meth:`cases`, :meth:`inputs`, :meth:`cost`,
-    :meth:`eager`, :meth:`sample`; :meth:`bound` if it is ``bounded``.
+    A subclass must define :meth:`oracle`, :meth:`cases`, :meth:`inputs`, :meth:`cost`,
+    :meth:`eager` and :meth:`sample`; :meth:`bound` if it is ``bounded``.
 
     Args:
         name: the op's name, by which ``triton_kernels`` and ``cuda_reference`` export it.
         summary: one line for people.
-        triton, cuda: of kernels from elsewhere, the functions of both sides, or of one.
-        peers: name → function of what benchmarks shall time beside them.
+        triton, cuda: for kernels from elsewhere, the functions of both sides, or of one.
+        peers: name → function that benchmarks time beside them.
         takes_out: whether these functions take ``out``, as this project's do.
 
     Attributes:
         name, summary, peers, takes_out: as above; a target's name is ``module:spec``.
-        triton, cuda: the functions of both sides, each giving one tensor, into ``out`` if that is
-            given. None where kernels from elsewhere have no such side.
-        own: whether the kernels are from elsewhere: then stem is empty, and there are no variants.
+        triton, cuda: the functions of both sides. Each returns one tensor, ``out`` if it is given.
+            None if kernels from elsewhere lack the side.
+        own: whether the kernels are from elsewhere; then stem is empty, and there are no variants.
         dtypes: names of the dtypes that check covers.
-        order: where its family stands in tables.
-        stem: of its source files on both sides and in compare/ops, whose scan sets it.
+        order: the place of its family in tables.
+        stem: the name of its source files, set by the scan of compare/ops.
         bounded: whether a bound decides what is right, instead of the oracle's bits.
-        max_ulps: in place of the method ``bound``, so many ULPs are the bound.
-        default_variant: the CUDA variant that the default is, so that it runs once.
-        layouts, values, options: what the coordinates of a case may be.
-        sizes: what a case's shape must name, for an op whose cases have one number of sizes.
-        default_shape, default_options: of a case that names none on the command line.
+        max_ulps: the bound in ULPs, in place of the method ``bound``.
+        default_variant: the CUDA variant that equals the default, so that it runs once.
+        layouts, values, options: the allowed coordinates of a case.
+        sizes: the names of the sizes in a case's shape, if their number is fixed.
+        default_shape, default_options: of a case on the command line that gives none.
         every: what the cases with values "every" prove, for the table.
         unary: whether the op takes one tensor, so that all its inputs can be tried.
         in_place: whether ``out`` may be an input.
-        benchmarked: whether bench times it where no op is named; not where another op is the same
-            kernel.
-        configured: whether the configuration of its Triton kernel is chosen by the problem's size.
-        random_inputs: whether benchmarks may fill the tensors with random numbers of their own.
-        by_norm: whether benchmarks shall hold its results to no more than peers' are held to.
-        has_eager: whether torch's users have a way to write it.
-        fused: the op by a library's fused kernel, where there is one for the timed cases.
+        benchmarked: whether bench times it by default; false if another op has the same kernel.
+        configured: whether its Triton kernel's configuration depends on the problem's size.
+        random_inputs: whether benchmarks may fill the tensors with their own random numbers.
+        by_norm: whether benchmarks judge its results only as strictly as those of peers.
+        has_eager: whether it can be written in torch.
+        fused: the op by a library's fused kernel, if one covers the timed cases.
     """
 
     dtypes: tuple[str, ...] = FLOATS
@@ -133,7 +132,7 @@ class Spec:
         self.cuda = getattr(cuda_reference, name)
 
     def changed(self: Own, **attributes: Any) -> Own:
-        """A copy with other attributes or methods, for tests and trials."""
+        """A copy with other attributes or methods, for tests and experiments."""
         other = copy.copy(self)
         for name, value in attributes.items():
             setattr(other, name, value)
@@ -141,14 +140,14 @@ class Spec:
 
     @property
     def file_name(self) -> str:
-        """The name for files and folders."""
+        """The name in file and folder names."""
         return self.name.replace(":", "_")
 
     def function(self, side: str, variant: str | None = None) -> Callable[..., Tensor]:
-        """A side's function, or that of a variant of it.
+        """The function of a side, or of a variant of it.
 
         Raises:
-            ValueError: there is none.
+            ValueError: there is no such function.
         """
         implementation = self.variants(side).get(variant) if variant else getattr(self, side)
         if implementation is None:
@@ -162,8 +161,7 @@ class Spec:
         return (triton_kernels if side == "triton" else cuda_reference).variants(self.name)
 
     def rungs(self) -> dict[str, tuple[torch.dtype, ...]]:
-        """The variants of the CUDA side that lead from its plain kernel to the best, which is the
-        last: name → dtypes."""
+        """The rungs of the CUDA side, from the plainest to the best one: name → dtypes."""
         if self.own:
             return {}
         rungs = cuda_reference.capabilities(self.name).rungs
@@ -173,27 +171,27 @@ class Spec:
 
     @property
     def in_ulps(self) -> bool:
-        """Whether errors are told in ULPs, and not as fractions of a bound."""
+        """Whether errors are given in ULPs, not as fractions of a bound."""
         return not self.bounded or self.max_ulps is not None
 
     def oracle(self, *args: Any, **kwargs: Any) -> Tensor:
-        """What is right, from the op's arguments but ``out``: of the result's dtype for an exact
-        op, float64 for one with a bound."""
+        """The right result, from the op's arguments without ``out``. In the result's dtype for an
+        exact op, in float64 for a bounded one."""
         raise NotImplementedError(f"{self.name} has no oracle")
 
     def bound(
         self, name: str, arguments: Arguments, reference: Tensor, dtype: torch.dtype
     ) -> Tensor:
-        """The largest right |out − oracle| of each element, from the implementation's name, the
+        """The tolerance |out − oracle| of each element, from the implementation's name, the
         arguments, the oracle's result and the result's dtype."""
         raise NotImplementedError(f"{self.name} has no bound")
 
     def exact(self, case: Case) -> bool:
-        """Whether bits must agree though the op has a bound."""
+        """Whether bits must agree although the op has a bound."""
         return False
 
     def out_dtype(self, case: Case) -> torch.dtype:
-        """The result's dtype, for an op with a bound."""
+        """The result's dtype, for a bounded op."""
         return case.torch_dtype
 
     # ---- some of its results alone ----
@@ -209,13 +207,13 @@ class Spec:
         return tuple(self.oracle(*map(bare, args), **named).shape)
 
     def cut(self, arguments: Arguments) -> int | None:
-        """The dimension along which the result can be computed slice by slice, as a huge one is;
-        None if there is none."""
+        """The dimension along which a huge result can be computed in slices; None if there is
+        none."""
         return None
 
     def slices(self, arguments: Arguments) -> tuple[int, int] | None:
-        """The dimension along which, and the length of the slices in which, a huge result is
-        computed and judged; None for one that is not huge, or cannot be cut."""
+        """The dimension and the length of the slices in which a huge result is computed and judged.
+        None if it is not huge, or cannot be cut."""
         along = self.cut(arguments)
         if along is None:
             return None
@@ -226,7 +224,7 @@ class Spec:
         return along, max(1, shape[along] * numerics.CHUNK // elements)
 
     def part(self, arguments: Arguments, along: int, start: int, size: int) -> Arguments:
-        """The arguments of the call whose result is such a slice alone."""
+        """The arguments of a call that computes only this slice of the result."""
         raise NotImplementedError(f"{self.name} does not say how to cut its results")
 
     # ---- where it is probed ----
@@ -240,21 +238,21 @@ class Spec:
         raise NotImplementedError(f"{self.name} has no inputs")
 
     def sample(self) -> dict[str, Any]:
-        """Arguments of a small call by name, tensors as their shapes; the result is [4, 5]. Tests
+        """Arguments of a small call by name, with shapes for tensors; the result is [4, 5]. Tests
         of wrong arguments change one of them."""
         raise NotImplementedError(f"{self.name} has no sample arguments")
 
     def takes(self, side: str, variant: str | None, case: Case) -> bool:
-        """Whether a side, or a variant of it, is made for a case."""
+        """Whether a side, or a variant of it, supports a case."""
         return True
 
     def pinned(self) -> Mapping[str, Callable[..., Tensor]]:
-        """Variants of the Triton side that there are compiled, on a GPU, alone: kernels that the
-        default chooses between, none of which it may choose in the interpreter."""
+        """Variants of the Triton side that exist only compiled, on a GPU: kernels between which the
+        default chooses, and which the interpreter cannot run."""
         return {}
 
     def library(self) -> Mapping[str, Callable[..., Tensor]]:
-        """Variants of the CUDA side that there are on a GPU alone, and no kernels of ours."""
+        """Variants of the CUDA side that exist only on a GPU and are no kernels of this project."""
         return {}
 
     def pinned_to_compile(self, dtype: str) -> Iterator[tuple[str, Case]]:
@@ -262,19 +260,19 @@ class Spec:
         return iter(())
 
     def refuses(self, case: Case) -> str:
-        """Why the op does not take a case, in the words of the command line; or nothing."""
+        """Why the op does not take a case, in the command line's words; else an empty string."""
         return ""
 
     def called(self, case: Case, function: Callable[..., Tensor]) -> Callable[..., Tensor]:
-        """What is called for a case: an implementation itself, unless options of the case are no
-        arguments of the op but say how to call it."""
+        """The function that a case calls: the implementation, or a wrapper for options that are no
+        arguments of the op."""
         return function
 
     # ---- what memory it needs ----
 
     def memory(self, case: Case, device: torch.device = CPU) -> int:
-        """An upper bound of the bytes that a check of the case needs on a device at a time: inputs
-        as they lie and copies of them, the output amid its guards, the oracle's result, and the
+        """An upper bound of the bytes that a check of the case needs on a device at one time:
+        inputs in their layout and copies of them, the guarded output, the oracle's result, and the
         intermediates of oracle, bound and comparison."""
         arguments = self.inputs(case, META)
         tensors = tensors_of(arguments)
@@ -284,7 +282,7 @@ class Spec:
         guarded = cases.Guarded(shape, dtype, META, case.out_layout)
         out = cases.held(guarded.out, device)
         read, written = sum(t.numel() for t in tensors), math.prod(shape)
-        # To see that nothing was written in gaps takes a byte an element.
+        # The check that gaps are intact takes a byte per element.
         looking = guarded.buffer.numel() if guarded.gaps else 0
         if slices := self.slices(arguments):
             along, size = slices
@@ -301,12 +299,12 @@ class Spec:
         return sum(held) + max(drawing, watching + both * out + work)
 
     def workspace(self, case: Case, arguments: Arguments) -> int:
-        """An upper bound of the bytes that kernels take beside their inputs and the output."""
+        """An upper bound of the bytes that kernels allocate beside inputs and output."""
         return 0
 
     def work(self, case: Case, dtype: torch.dtype, read: int, written: int) -> int:
-        """An upper bound of the bytes that oracle, bound and comparison need beside the inputs and
-        the output, for so many elements of each; ``dtype`` is the output's."""
+        """An upper bound of the bytes of oracle, bound and comparison beside inputs and output.
+        ``read`` and ``written`` count the elements of these, ``dtype`` is the output's."""
         return 16 * read + 80 * written
 
     def result_dtype(self, case: Case, arguments: Arguments) -> torch.dtype:
@@ -316,38 +314,38 @@ class Spec:
     # ---- what it costs, and against what it is timed ----
 
     def cost(self, case: Case) -> tuple[int, int]:
-        """Floating-point operations, and bytes moved at least."""
+        """Floating-point operations, and the fewest bytes moved."""
         raise NotImplementedError(f"{self.name} has no cost")
 
     def eager(self, *args: Any, **kwargs: Any) -> Tensor:
-        """The op as torch's users write it: what benchmarks compare with."""
+        """The op in torch, with which benchmarks compare."""
         raise NotImplementedError(f"{self.name} has no eager form")
 
     def timed(self, dtype: str, options: Mapping[str, Any]) -> Iterator[Case]:
-        """The cases that benchmarks time: squares, as everyone else's."""
+        """The cases that benchmarks time: squares by default."""
         return (Case(self.name, dtype, (n, n), options=options) for n in (1024, 4096))
 
     def small(self, dtype: str) -> Iterator[Case]:
-        """The cases of which ``bench --host`` measures what a call costs the host: small ones, of
-        sizes that may grow by a row."""
+        """Small cases for ``bench --host``, which measures a call's host time. Their size may grow
+        by a row."""
         timed = next(iter(self.timed(dtype, self.default_options)), None)
         if timed is not None and timed.shape:
             shape = tuple(min(n, SMALL) for n in timed.shape)
             yield Case(self.name, dtype, shape, options=timed.options)
 
     def sweeps(self, dtype: str, options: Mapping[str, Any]) -> Iterator[Sized]:
-        """Cases over a range of sizes: name of the sweep, size, case. Here square matrices from
+        """Cases over a range of sizes: name of the sweep, size, case. By default square matrices of
         2¹² to 2²⁸ elements."""
         for k in range(6, 15):
             yield "numel", 4**k, Case(self.name, dtype, (2**k, 2**k), options=options)
 
     @property
     def strata(self) -> Mapping[str, float]:
-        """The strata of problems that are drawn at random, and their shares, which add up to 1."""
+        """The strata of random problems and their shares, which add up to 1."""
         return {}
 
     def draw(self, stratum: str, dtype: str, random: Random) -> Case | None:
-        """A problem of the stratum, or None where what was drawn is not in it."""
+        """A random problem of the stratum, or None if the draw does not fit the stratum."""
         raise NotImplementedError(f"{self.name} does not say what its problems are")
 
     def fuses(self, case: Case) -> bool:
@@ -355,14 +353,14 @@ class Spec:
         return True
 
     def compiled_alike(self, case: Case) -> bool:
-        """Whether torch.compile makes of the eager form the very kernel that eager runs."""
+        """Whether torch.compile makes the same kernel of the eager form as eager runs."""
         return False
 
     # ---- its machine code ----
 
     def to_compile(self, dtype: str, options: Mapping[str, Any]) -> Iterator[Case]:
-        """The cases whose launches between them are every Triton kernel and configuration; variants
-        are compiled for the first one. Here a contiguous case, one with strides, and one with an
+        """Cases whose launches together cover every Triton kernel and configuration. Variants are
+        compiled for the first one. By default a contiguous case, a strided one, and one with an
         index past 2³¹."""
         yield Case(self.name, dtype, (64, 64), options=options)
         yield Case(self.name, dtype, (64, 64), "padded", options=options)
@@ -370,12 +368,12 @@ class Spec:
             yield Case(self.name, dtype, (1 << 16, 1 << 15), "padded", options=options)
 
     def cuda_kernel(self, dtype: str, variant: str | None) -> str:
-        """The kernel in csrc that a variant runs, as the source writes it."""
+        """The name in csrc of the kernel that a variant runs."""
         name = f"{self.name}_{variant}" if variant else self.name
         return f"{name}_kernel<{cuda_type(dtype)}>"
 
     def cuda_kernels(self, dtype: str, variant: str | None) -> dict[str, str]:
-        """Every kernel that it may run: the options that it is for, as tables say it → name."""
+        """All kernels that it may run: the options that select one, as tables show them → name."""
         return {"": self.cuda_kernel(dtype, variant)}
 
 

@@ -1,4 +1,4 @@
-"""The spec class of sums: any order of additions is right, and nothing else."""
+"""The spec class of sums, for which any order of additions is right."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ from compare.cases import DTYPES, FLOATS, META, Case, Level
 from compare.specs.functions import Function, Shape
 from compare.specs.product_bounds import U_DOUBLE, growth
 
-# Nothing, one, tails of blocks both ways, long sums and many of them.
+# Empty, one element, partial blocks both ways, long sums and many of them.
 SHAPES: list[Shape] = [(0, 3), (3, 0), (1, 1), (7, 13), (33, 129), (3, 4099), (70, 3)]
-ALL_EXACT = 2**24  # up to here float32 has every integer
+ALL_EXACT = 2**24  # float32 holds every integer up to it
 
 
 def any_order(
     reference: Tensor, magnitude: Tensor, roundings: int, compute: torch.dtype, dtype: torch.dtype
 ) -> Tensor:
-    """The largest right error of sums, where the compute type rounds each of their parts so often,
-    and the result is rounded to dtype: E + u_out·(|ref| + E) + η_out, with
-    E = ((1 + u)ʳ − 1)·Σ|terms|. ``magnitude`` is that Σ; the oracle's float64 counts the same.
+    """The tolerance of sums: E + u_out·(|ref| + E) + η_out, with E = ((1 + u)ʳ − 1)·Σ|terms|. The
+    compute type rounds each term r = ``roundings`` times; the result is rounded to ``dtype``.
+    ``magnitude`` is Σ|terms|. The oracle's float64 roundings are added.
 
-    For few roundings that is γ_r, and it is finite where γ_r ends, at 2²⁴ in float32.
+    For few roundings that is γ_r. It stays finite where γ_r does not, from 2²⁴ in float32 on.
     """
     tiny, out = torch.finfo(compute), torch.finfo(dtype)
     grown = growth(roundings, tiny.eps / 2) + growth(roundings, U_DOUBLE)
@@ -34,28 +34,26 @@ def any_order(
 
 
 class Sum(Function):
-    r"""A function that adds up the elements of a tensor along dimensions, or what is made of
-    them: means, sums of squares, dot products of rows.
+    r"""A function that adds up terms along dimensions of a tensor: sums, means, sums of squares,
+    dot products of rows.
 
-    The oracle is factor·Σ terms in float64. The bound follows from how often any order of additions
-    can round in the compute type: float32, or float64 where a tensor is. On integers, where no sum
-    rounds, bits are demanded.
+    The oracle is factor·Σ terms in float64. The bound holds for additions in any order, in float32,
+    or in float64 if a tensor is float64. Sums of integers are not rounded, so bits must agree.
 
     Args:
-        name, summary: as :class:`Spec` takes them; triton, cuda, peers are among the others.
-        terms: what is added, from the tensors and numbers that the function takes:
-            ``lambda x, y: x * y``. The elements of one tensor if nothing is said.
-        dim: the dimensions along which the sum runs, counted from either end; all if nothing is
-            said.
-        keepdim: whether the result has them, with one element.
-        factor: what the sum is multiplied by, or that as a function of the number of terms:
+        name, summary: as in :class:`Spec`; triton, cuda and peers are among the others.
+        terms: makes the terms from the function's tensors and numbers: ``lambda x, y: x * y``. By
+            default the elements of one tensor.
+        dim: the summed dimensions, counted from either end; all by default.
+        keepdim: whether the result keeps them with size 1.
+        factor: factor of the sum, or a function of the number of terms that makes it:
             ``lambda n: 1 / n`` for a mean.
-        roundings: how often a kernel rounds a term before it is added, each time relative to the
-            term: of a product of two tensors once. A difference that is squared rounds three times.
+        roundings: the number of roundings of a term before it is added, each relative to the term:
+            1 for a product of two tensors, 3 for a squared difference.
         shapes: of the cases.
-        values: "special" is for float16 alone, whose largest numbers do not overflow a sum.
-        eager: the function as torch's users write it; ``terms`` and ``sum`` if nothing is said.
-        others: as :class:`Function` takes them, but for oracle, bound and max_ulps.
+        values: "special" is for float16 only, whose largest numbers do not overflow a sum.
+        eager: the function in torch; ``terms`` and ``sum`` by default.
+        others: as in :class:`Function`, without oracle, bound and max_ulps.
     """
 
     def __init__(
@@ -114,7 +112,7 @@ class Sum(Function):
         return terms.sum(self._dim, keepdim=self._keepdim)
 
     def _count(self, terms: Tensor) -> int:
-        """How many terms make one result."""
+        """The number of terms per result."""
         dims = range(terms.dim()) if self._dim is None else self._dim
         return math.prod(terms.shape[d] for d in dims)
 
@@ -123,18 +121,18 @@ class Sum(Function):
             return self._factor
         try:
             return self._factor(self._count(terms))
-        except ZeroDivisionError:  # a mean of nothing
+        except ZeroDivisionError:  # the mean of an empty sum
             return math.nan
 
     def exact(self, case: Case) -> bool:
-        """Whether no sum of the case rounds: terms that are integers for integers, so small that
-        float32 has all their sums, times a power of two."""
+        """Whether no sum of the case is rounded: the terms of integers are integers, all sums are
+        small enough for float32, and the factor is a power of two."""
         if case.values != "integers":
             return False
         tensors, numbers = self.inputs(case, META)
         terms = self._terms(*tensors, **numbers)
         scale = abs(self._scale(terms))
-        integers = torch.arange(-4, 5, dtype=torch.float64)  # as cases have them
+        integers = torch.arange(-4, 5, dtype=torch.float64)  # the values in cases
         every = torch.cartesian_prod(*[integers] * len(tensors)).reshape(-1, len(tensors))
         possible = self._terms(*every.unbind(1), **numbers)
         whole = bool((possible == possible.round()).all())
@@ -144,16 +142,16 @@ class Sum(Function):
     # ---- where it is probed, and what it costs ----
 
     def cases(self, dtype: str, level: Level) -> Iterator[Case]:
-        """Those of any function; special values where they do not overflow the compute type."""
+        """The cases of any function; special values only where they do not overflow."""
         every = super().cases(dtype, level)
         return (c for c in every if c.values != "special" or dtype == "float16")
 
     def work(self, case: Case, dtype: torch.dtype, read: int, written: int) -> int:
-        """Tensors, terms and their absolute values in float64."""
+        """The bytes of tensors, terms and their absolute values in float64."""
         return 24 * read + 80 * written
 
     def cost(self, case: Case) -> tuple[int, int]:
-        """The given cost; by default an addition and ``roundings`` operations a term."""
+        """The given cost; by default one addition and ``roundings`` operations per term."""
         flops, moved = super().cost(case)
         if flops:
             return flops, moved

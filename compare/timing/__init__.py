@@ -1,1 +1,1 @@
-"""How long implementations take: what bench and `pytest --benchmark` measure with."""
+"""Timing of implementations, for bench and `pytest --benchmark`."""

@@ -1,4 +1,4 @@
-"""A file of bench --json as what later runs must not be slower than."""
+"""A bench --json file as the baseline for later runs."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from compare.timing.results import geometric_mean, key
 
 
 class BaselineError(ValueError):
-    """A file that a run cannot be compared with."""
+    """A file that cannot be a run's baseline."""
 
 
 def read(file: Path, mode: Mode) -> list[dict[str, Any]]:
     """The cases of a file.
 
     Raises:
-        BaselineError: it is no such file, or was measured in another way.
+        BaselineError: it is no such file, or was measured in another mode.
     """
     try:
         saved = json.loads(file.read_text())
@@ -39,24 +39,24 @@ def read(file: Path, mode: Mode) -> list[dict[str, Any]]:
 
 
 def mode_of(saved: dict[str, Any]) -> Mode:
-    """How a file's times were taken."""
+    """The mode in which a file's times were taken."""
     return Mode(saved.get("cold", True), saved.get("graph", False))
 
 
 def in_words(mode: Mode) -> str:
-    """The mode in words: with a cold or a warm cache, of CUDA graphs or not."""
+    """The mode in words."""
     cache = "with a cold cache" if mode.cold else "with a warm cache (--warm)"
     return cache + (" of CUDA graphs (--graph)" if mode.graph else "")
 
 
 @dataclass(frozen=True)
 class Change:
-    """What one of ours takes now, in multiples of what it took then: of a case, or of a stratum.
+    """The time of one of our providers relative to the baseline, for a case or a stratum.
 
     Attributes:
-        then, now: microseconds of a case; None of a stratum.
-        times: above 1 is slower.
-        problems: the multiples of a stratum's problems, which ``times`` is the geometric mean of.
+        then, now: microseconds of a case; None for a stratum.
+        times: now over then; above 1 is slower.
+        problems: these ratios for a stratum's problems; ``times`` is their geometric mean.
     """
 
     op: str
@@ -71,12 +71,12 @@ class Change:
 
 
 def changes(results: list[dict[str, Any]], baseline: list[dict[str, Any]]) -> list[Change]:
-    """Every case that both have, for each of ours; of a sample, every stratum.
+    """The changes of our providers in all common cases, or for a sample in all common strata.
 
-    Times are compared as multiples of the peer that was best then, if it was timed both times:
-    that cancels the machine's state. Else the medians are compared. Of a sample every stratum is
-    compared as one, by the geometric mean over the problems that both have: of a single problem
-    the short look of a sample tells less than the threshold.
+    Times are taken relative to the peer that was fastest in the baseline, if it was timed both
+    times, which cancels the state of the machine; otherwise medians are compared. A stratum's value
+    is the geometric mean over the common problems: one problem has too few samples in a sample to
+    be more precise than the threshold.
     """
     changed = []
     strata: dict[tuple[str, str, str], list[float]] = {}
@@ -108,7 +108,7 @@ def changes(results: list[dict[str, Any]], baseline: list[dict[str, Any]]) -> li
 def regressions(
     results: list[dict[str, Any]], baseline: list[dict[str, Any]], threshold: float
 ) -> list[str]:
-    """Where one of ours takes longer than in the baseline, by more than the threshold."""
+    """The providers of ours that are slower than in the baseline by more than the threshold."""
     lines = []
     for each in changes(results, baseline):
         slower = each.times - 1

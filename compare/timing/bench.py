@@ -1,4 +1,4 @@
-"""Benchmarks: the cases, their inputs, whether results are right, and one case timed."""
+"""Benchmarks: the cases, their inputs, the check of results, and timing one case."""
 
 from __future__ import annotations
 
@@ -19,27 +19,26 @@ from compare.timing.engine import Budget, Candidate, Device, Timing
 from compare.timing.gpu import Ceilings
 from compare.timing.results import HOST_BOUND, CaseResult, Entry
 
-DTYPES = ("float32", "float16", "bfloat16")  # that are timed
-SETS = 3  # of inputs, in turn
-MEMORY = 4 << 30  # bytes that they may take; fewer sets beyond
+DTYPES = ("float32", "float16", "bfloat16")  # timed by default
+SETS = 3  # of inputs, used in turn
+MEMORY = 4 << 30  # bytes for all sets; if that is too little, there are fewer sets
 ABSORBED = 64 << 20  # bytes of written lines that L2 may hold
-LOOKED_AT = 1 << 22  # elements of a slice that is checked, of operands and result
-# Peers round as they like: their results need only be the same function. Frobenius norms.
+LOOKED_AT = 1 << 22  # elements of operands and result of a checked slice
+# Peers round differently, so only the norm of their error is checked (Frobenius).
 TOLERANCE = {"float16": 4e-3, "bfloat16": 3e-2, "float32": 1e-4, "float64": 1e-10}
-TOLERANCE["tf32"] = TOLERANCE["float16"]  # which has as many digits
+TOLERANCE["tf32"] = TOLERANCE["float16"]  # as many mantissa bits
 
 
 @dataclass(frozen=True)
 class Mode:
-    """How samples are taken: L2 emptied before each or not, calls or replays of a CUDA graph."""
+    """How samples are taken: with L2 emptied before each or not, of calls or of graph replays."""
 
     cold: bool = True
     graph: bool = False
 
 
 class Work(NamedTuple):
-    """A case to time; of a sweep, with the sweep's name and the size; of a sample, with its
-    stratum."""
+    """A case to time. In a sweep it has the sweep's name and size, in a sample its stratum."""
 
     spec: Spec
     case: Case
@@ -49,9 +48,8 @@ class Work(NamedTuple):
 
 
 def inputs(spec: Spec, case: Case, seed: int, device: str = "cuda") -> Arguments:
-    """A case's arguments with random numbers drawn on the GPU: shaped, typed and lying in memory as
-    the case says, their offset and the gaps between their elements included. Of a spec whose
-    inputs are no random numbers, these."""
+    """A case's arguments, with random numbers drawn on the GPU. Shape, dtype, strides, offset and
+    gaps are the case's. If a spec allows no random numbers, its own inputs are used."""
     if not spec.random_inputs:
         return spec.inputs(case, torch.device(device))
     args, kwargs = spec.inputs(case, torch.device("meta"))
@@ -73,12 +71,12 @@ def inputs(spec: Spec, case: Case, seed: int, device: str = "cuda") -> Arguments
 
 
 def _arithmetic(case: Case) -> str:
-    """What a case's products are computed in."""
+    """The arithmetic of a case's products."""
     return "tf32" if providers.in_tf32(case) else case.dtype
 
 
 class Checker:
-    """Whether results are right: ours by bits or the op's bound, peers' by a norm."""
+    """Judges results: ours by bits or the op's bound, peers' by a norm."""
 
     def __init__(self, spec: Spec, case: Case) -> None:
         self._spec, self._case = spec, case
@@ -100,7 +98,7 @@ class Checker:
             error = off_by_norm(result, reference)
             worst = TOLERANCE.get(_arithmetic(self._case), 0.0)
             return "" if error <= worst else f"wrong: off by {error:.1e} of its norm"
-        # Of inputs that were given nobody says the dtype of results.
+        # For given inputs the dtype of results is unknown.
         known = self._spec.own and self._spec.bounded and self._spec.random_inputs
         if known and result.dtype != (expected := self._spec.out_dtype(self._case)):
             return f"returned {result.dtype}, expected {expected}"
@@ -113,7 +111,7 @@ class Checker:
 
 
 def off_by_norm(result: Tensor, reference: Tensor) -> float:
-    """The norm of the error over that of the reference. What overflows in both is no error."""
+    """‖error‖ / ‖reference‖. Elements that overflow in both have no error."""
     rounded, wide_result = reference.to(result.dtype).double(), result.double()
     same = rounded.isinf() & (rounded == wide_result)
     wide = reference.double().masked_fill(same, 0)
@@ -121,8 +119,8 @@ def off_by_norm(result: Tensor, reference: Tensor) -> float:
 
 
 class SliceChecker(Checker):
-    """The same of the first, the middle and the last slice of a result of more than LOOKED_AT
-    elements: to compute the oracle of all would take longer than to time everybody."""
+    """Judges the first, the middle and the last slice of a result with more than LOOKED_AT
+    elements. The oracle of the whole would take longer than the timing."""
 
     def __call__(self, candidate: Candidate, result: Any, arguments: Arguments) -> str:
         along = self._spec.cut(arguments)
@@ -146,7 +144,7 @@ class SliceChecker(Checker):
 
 
 def first_values(result: Any, count: int = 4) -> list[float]:
-    """Some elements of the beginning of a result."""
+    """The first elements of a result."""
     if not isinstance(result, Tensor) or not result.numel():
         return []
     while result.dim() > 1:
@@ -156,7 +154,7 @@ def first_values(result: Any, count: int = 4) -> list[float]:
 
 
 def candidates(spec: Spec, case: Case, wanted: Sequence[str]) -> Iterator[Candidate]:
-    """The wanted providers; or all configurations of a product, if those are what is wanted."""
+    """The wanted providers, or all configurations of a product if they are wanted."""
     if configurations.NAME in wanted:
         return configurations.candidates(spec, case)
     return providers.candidates(spec, case, wanted)
@@ -173,11 +171,11 @@ def run_case(
     mode: Mode = Mode(),
     drawn: bool = False,
 ) -> CaseResult:
-    """Time the wanted providers of a case against each other; of a ``drawn`` one, slices of results
-    are checked, and the fastest peer is timed twice.
+    """Time the wanted providers of a case against each other. For a ``drawn`` case slices of the
+    results are checked, and the fastest peer is timed twice.
 
     Raises:
-        DeviceLostError: after an error the GPU answers nothing any longer.
+        DeviceLostError: the GPU answers no more calls after an error.
     """
     begin = time.perf_counter()
     flops, moved = spec.cost(case)
@@ -187,7 +185,7 @@ def run_case(
     unit = "TFLOP/s" if arithmetic else "GB/s"
     result = CaseResult(case, limit, unit, flops, moved, matrix)
     chosen = list(candidates(spec, case, wanted))
-    # A graph keeps its result, and there is one a candidate and set of inputs.
+    # A graph keeps its result; there is one per candidate and set of inputs.
     sets = max(1, min(SETS, MEMORY // max(1, moved * (len(chosen) if mode.graph else 1))))
     watch, seen = nvml.Watch(), dict[str, list[float]]()
     try:
@@ -208,9 +206,9 @@ def run_case(
         )
     result.throttling = sorted(watch.throttling)
     result.state_before, result.state_after = watch.before, watch.after
-    # Out of L2 bytes come faster than any limit knows.
+    # From a warm L2 bytes come faster than the measured limit.
     bytes_bind = moved if mode.cold else 0
-    if drawn:  # some write much more than they read, and of that a part is still in L2 at the end
+    if drawn:  # of a large result a part may still be in L2 at the end
         bytes_bind = max(0, bytes_bind - ABSORBED)
     fastest = ceilings.possible(_arithmetic(case), flops if matrix else 0, bytes_bind)
     for timing in timings:
@@ -241,7 +239,7 @@ def work(
     sweeps: list[str] | None = None,
     full: bool = False,
 ) -> Iterator[Work]:
-    """What to time: the ops' timed cases, these shapes instead, or these sweeps ([] are all).
+    """What to time: the ops' timed cases, or these shapes, or these sweeps ([] means all).
 
     ``full``: the timed cases and all sweeps.
     """

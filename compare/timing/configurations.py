@@ -1,7 +1,7 @@
-"""The configurations of matrix products: which there are for a case, and a call with one of them.
+"""The configurations of matrix products: all of a case, and calls with one of them.
 
-What a chooser may choose is asked of itself, for products of every size that are otherwise alike;
-so nothing here knows its tables or its model.
+The chooser itself is asked what it chooses, for products of every size that are otherwise alike. So
+nothing here knows its tables or its model.
 """
 
 from __future__ import annotations
@@ -25,16 +25,16 @@ from triton_kernels.gemm.choice import split
 from triton_kernels.gemm.kernels import gemm_bias_act_kernel
 from triton_kernels.interpreter.cross_compile import compiling
 
-NAME = "configurations"  # as a provider: all of them
-HOPPER = 90  # what a machine without a GPU takes itself for
-# Sizes that the chooser is asked for: with powers of two alone it has fewer tiles.
+NAME = "configurations"  # the provider's name for all of them
+HOPPER = 90  # the capability assumed without a GPU
+# Sizes for which the chooser is asked; powers of two alone would miss some tiles.
 STEPS = tuple(2**k for k in range(5, 15))
 SIDES = tuple(side for step in STEPS for side in (step, step * 5 // 4, step * 3 // 2))
 ROWS = (1, 2, 4, 8, 16, *SIDES)
 
 
 def candidates(spec: Spec, case: Case) -> Iterator[Candidate]:
-    """The chosen configuration first, then all others that the chooser has for such products."""
+    """The chosen configuration, then all others that the chooser may choose for such products."""
     problem = asked(spec, case)
     function = spec.called(case, spec.triton)
     for number, configuration in enumerate(configurations(problem, _gpu())):
@@ -43,8 +43,8 @@ def candidates(spec: Spec, case: Case) -> Iterator[Candidate]:
 
 
 def configurations(problem: Problem, gpu: Gpu) -> list[Configuration]:
-    """What is chosen for a problem, and then what is for others of the same dtypes: whole, and with
-    K split as it may be for this one."""
+    """The configuration chosen for a problem, then those chosen for other problems of these dtypes,
+    each also with the splits of K that are possible for this problem."""
     forms = [choose(problem, gpu)]
     for form in _of_any_size(problem._replace(M=0, N=0, K=0), gpu):
         forms += [form, *split(form, problem, gpu)]
@@ -59,11 +59,11 @@ def _of_any_size(problem: Problem, gpu: Gpu) -> tuple[Configuration, ...]:
 
 
 class _Asked(Exception):
-    """Ends a call where the chooser is asked."""
+    """Ends a call when it asks the chooser."""
 
 
 def asked(spec: Spec, case: Case) -> Problem:
-    """The problem of which a call of the op asks the chooser; nothing is launched."""
+    """The problem about which a call of the op asks the chooser; nothing is launched."""
     problems: list[Problem] = []
 
     def note(problem: Problem, gpu: Gpu) -> Configuration:
@@ -95,10 +95,10 @@ def _call(
 
 @contextlib.contextmanager
 def forced(configuration: Configuration) -> Iterator[None]:
-    """Inside, matrix products run in this configuration, one product a context.
+    """Matrix products use this configuration; one product per context.
 
     Raises:
-        RuntimeError: the launch asks for another configuration, since this one does not fit.
+        RuntimeError: the configuration does not fit, so the launch asks for another one.
     """
     questions = 0
 
@@ -115,7 +115,7 @@ def forced(configuration: Configuration) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _choosing(function: Callable[[Problem, Gpu], Configuration]) -> Iterator[None]:
-    """Inside, launches ask this function instead of the chooser; none is replayed."""
+    """Launches ask this function instead of the chooser, and replay nothing."""
     names = vars(launch)
     before = names["choose"]
     names["choose"] = function

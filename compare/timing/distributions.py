@@ -1,7 +1,7 @@
-"""What a sample of problems came to: each stratum's ratios to the fastest peer, in few numbers.
+"""The result of a sample: the distribution of each stratum's ratios to the fastest peer.
 
-The control stands beside ours. It is the fastest peer a second time, and goes through the same
-steps: what its figures differ from 1 by is what this way of measuring makes of no difference.
+The control is the fastest peer, timed a second time in the same way. Its deviation from 1 is the
+error of the measurement.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from compare.timing.results import CaseResult, geometric_mean
 
 OURS = "triton"
 JUDGED = (OURS, CONTROL)
-WORST = 3  # problems that are named of each stratum
-LOW = 5  # the percentile beside the mean
+WORST = 3  # problems shown per stratum
+LOW = 5  # percentile shown beside the mean
 
 
 @dataclass(frozen=True)
 class Problem:
-    """One problem and a provider's ratio there."""
+    """One problem, and a provider's ratio for it."""
 
     ratio: float
     case: Case
@@ -35,11 +35,11 @@ class Problem:
 
 @dataclass(frozen=True)
 class Standing:
-    """How one provider stands against the fastest peers of a stratum.
+    """A provider's ratios to the fastest peers in one stratum.
 
     Attributes:
         problems: the worst first.
-        missing: problems on which it has no time.
+        missing: the number of problems for which it has no time.
     """
 
     op: str
@@ -54,7 +54,7 @@ class Standing:
 
     @property
     def mean(self) -> float:
-        """The geometric one."""
+        """The geometric mean."""
         return geometric_mean(self.ratios)
 
     @property
@@ -64,11 +64,11 @@ class Standing:
 
     @property
     def worst(self) -> tuple[Problem, ...]:
-        """Three at most."""
+        """At most three problems."""
         return self.problems[:WORST]
 
     def to_dict(self) -> dict[str, Any]:
-        """What the JSON file has of it; it is made anew from the cases by whoever reads them."""
+        """The entry of the JSON file. Readers compute it from the cases again."""
         figures: dict[str, Any] = {"geometric_mean": None, "percentile_5": None}
         if self.problems:
             figures = {"geometric_mean": self.mean, "percentile_5": self.low}
@@ -79,7 +79,7 @@ class Standing:
 
 
 def standings(results: Iterable[CaseResult], provider: str) -> list[Standing]:
-    """A provider in every stratum of every op; the strata as the op's spec names them."""
+    """A provider in every stratum of every op, in the order of the spec's strata."""
     groups: dict[tuple[str, str], list[CaseResult]] = {}
     for result in results:
         groups.setdefault((result.case.op, result.stratum), []).append(result)
@@ -95,7 +95,7 @@ def standings(results: Iterable[CaseResult], provider: str) -> list[Standing]:
 
 
 def together(standing: Sequence[Standing]) -> Standing:
-    """The strata of one op, taken as one."""
+    """All strata of one op as one."""
     problems = [problem for each in standing for problem in each.problems]
     problems.sort(key=lambda problem: problem.ratio)
     first, missing = standing[0], sum(each.missing for each in standing)
@@ -121,8 +121,8 @@ def ratio(result: CaseResult, provider: str) -> float | None:
 
 
 def doubtful(results: Sequence[CaseResult], number: int) -> list[int]:
-    """Which results shall be measured again: of every stratum those that are among so many worst,
-    for ours or for the control, and were measured in short only."""
+    """The results to measure again: the ``number`` worst of each stratum, for ours or the control,
+    that have only the short measurement."""
     worst: set[int] = set()
     places: dict[tuple[str, str], list[int]] = {}
     for i, result in enumerate(results):
@@ -135,7 +135,7 @@ def doubtful(results: Sequence[CaseResult], number: int) -> list[int]:
 
 
 def replay(case: Case, *more: str) -> str:
-    """The command line that times this problem again, with all samples: of ours and the peers, or
+    """The command line that times this problem again with all samples, for ours and the peers or
     with other options."""
     words = ["python", "-m", "compare", "bench", *case.words, "--dtype", case.dtype]
     words += ["--shapes", ",".join(map(str, case.shape)), "--layout", case.layout]

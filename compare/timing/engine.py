@@ -1,12 +1,12 @@
 """Times of several candidates on the same inputs: GPU time, host time, first call.
 
-One sample of GPU time: the cache is emptied by reading, an event is recorded, the candidate is
-called, another event is recorded. The candidates take turns in a new random order every round, each
-round on another set of inputs. The launch is queued while the GPU still empties the cache; where
-launching takes longer than that, the events would time the host, so the median is compared with a
-replay of the same call as a CUDA graph. On request the cache is warm, or replays are what is timed.
+One sample of GPU time: reads empty the cache, an event is recorded, the candidate is called,
+another event is recorded. Candidates take turns, in a new random order in every round, with another
+set of inputs per round. The call is launched while the GPU still empties the cache. If launching
+takes longer than that, the events measure the host; so the median is compared with a replay of the
+same call as a CUDA graph. Optionally the cache is warm, or replays are timed.
 
-What raises has no times, and the others go on; unless the GPU no longer answers.
+A candidate that raises has no times; the others go on, unless the GPU no longer answers.
 """
 
 from __future__ import annotations
@@ -20,27 +20,27 @@ from typing import Any, Protocol, TypeVar
 
 from compare.timing.statistics import Samples
 
-CONTROL = "control"  # the name of a candidate that is timed a second time
+CONTROL = "control"  # the name of the candidate that is timed a second time
 WARM_UP = 3  # calls
-HOST_CALLS = 20  # of which the median host time is taken
-HEADROOM = 3.0  # times the slowest median launch that the GPU is kept busy before a sample
-MOST_PASSES = 16  # over the memory that empties the cache
+HOST_CALLS = 20  # for the median host time
+HEADROOM = 3.0  # the GPU is kept busy before a sample for so many of the slowest median launch
+MOST_PASSES = 16  # reads of the buffer that empties the cache
 MOST_BUSY = 2000.0  # microseconds before a sample with a warm cache
-BETWEEN = 10  # rounds from one look at the GPU's state to the next
-PROBES = 5  # samples of the replay, and of those among which the control is chosen
-SLOW = 0.05  # seconds: one call is measured without ceremony then
-HOST_BOUND = 1.25, 2.0  # times the replay's median, and microseconds more: no GPU time any longer
+BETWEEN = 10  # rounds between two looks at the GPU's state
+PROBES = 5  # samples of a replay, and of each peer to find the fastest
+SLOW = 0.05  # seconds; for a longer call the launch does not matter
+HOST_BOUND = 1.25, 2.0  # GPU time may take so many replay medians plus microseconds
 
 T = TypeVar("T")
 
 
 class DeviceLostError(RuntimeError):
-    """The GPU no longer answers: an error of one call that every later call gets, too."""
+    """The GPU no longer answers: after an error of one call every later call fails."""
 
 
 @dataclass(frozen=True)
 class Candidate:
-    """Something to time: a name, and what calls it with one set of inputs."""
+    """Something to time: a name, and a function that calls it with one set of inputs."""
 
     name: str
     call: Callable[..., Any]
@@ -48,16 +48,16 @@ class Candidate:
 
 @dataclass
 class Timing:
-    """One candidate's times, in microseconds but for ``first_call``, in seconds.
+    """One candidate's times, in microseconds; ``first_call`` is in seconds.
 
     Attributes:
         gpu: samples between events.
-        replay: the median of the same call replayed as a CUDA graph; None where it has none, or
-            where the samples are of replays.
+        replay: the median of the same call replayed as a CUDA graph. None if it cannot be captured,
+            or if the samples are of replays.
         host: median time until the call returns, with an idle GPU.
-        first_call: the first call until its result is there: compiling, autotuning.
-        slow: whether one call takes so long that launching it does not matter.
-        problem: why there are no times, or why they are not believed; empty if they are.
+        first_call: until the result of the first call exists, with compiling and autotuning.
+        slow: whether a call takes so long that its launch does not matter.
+        problem: why there are no times, or why they are invalid; else empty.
     """
 
     name: str
@@ -70,7 +70,7 @@ class Timing:
 
     @property
     def host_bound(self) -> bool:
-        """Whether the time between the events is that of launching."""
+        """Whether the time between the events is the time of the launch."""
         if self.replay is None or not self.gpu.microseconds:
             return False
         factor, more = HOST_BOUND
@@ -78,16 +78,16 @@ class Timing:
 
 
 class Device(Protocol):
-    """What the engine needs of a GPU; a test puts a simulated one in its place."""
+    """The GPU as the engine uses it; tests replace it by a simulation."""
 
     def synchronize(self) -> None:
         """Wait for everything that was queued."""
 
     def empty_cache_lines(self, passes: int) -> None:
-        """Queue the reading of so much memory that nothing of interest stays in L2."""
+        """Queue a read of a buffer that is several times as large as L2."""
 
     def keep_busy(self, microseconds: float) -> None:
-        """Queue work that takes so long and leaves the cache as it is."""
+        """Queue work of this duration that leaves the cache as it is."""
 
     def event(self) -> Any:
         """Record an event."""
@@ -96,15 +96,15 @@ class Device(Protocol):
         """Microseconds between two events that have happened."""
 
     def graph(self, call: Callable[[], Any]) -> Callable[[], Any] | None:
-        """The call as a graph: what replays it returns its result; None where it cannot be one."""
+        """The call as a graph: replaying it returns its result. None if it cannot be captured."""
 
 
 @dataclass(frozen=True)
 class Budget:
-    """How much measuring a candidate is worth."""
+    """The effort for one candidate."""
 
     samples: int = 60
-    seconds: float = 1.0  # of GPU time and cache emptying a candidate
+    seconds: float = 1.0  # of GPU time and of emptying the cache
 
 
 def measure(
@@ -125,19 +125,19 @@ def measure(
     Args:
         candidates: what to time.
         inputs: sets of inputs, as ``candidate.call(*inputs[i])`` takes them.
-        check: what is wrong with a candidate's result for a set of inputs, or "": called with the
-            first result and the last that was timed. Of a wrong one there are no times.
+        check: says what is wrong with a candidate's result for a set of inputs, else "". It is
+            called with the first and with the last timed result. A wrong candidate has no times.
         budget: when to stop.
-        cold: whether L2 is emptied before every sample; else the same call comes before, untimed.
-        seed: of the order within the rounds.
+        cold: whether L2 is emptied before every sample; else the call runs once before, untimed.
+        seed: for the order within rounds.
         tick: called with the name of what is done next, for a progress bar.
-        graph: whether the samples are of the call replayed as a CUDA graph.
+        graph: whether samples are of replays of a CUDA graph.
         between: called after the first round and every tenth, when the GPU has just worked.
-        twice: names of candidates of which the fastest, by a few samples, takes part a second time
-            as "control", the last of the timings.
+        twice: names of candidates; the fastest of them, by a few samples, is timed a second time as
+            "control", the last of the timings.
 
     Raises:
-        DeviceLostError: after an error the GPU answers nothing any longer.
+        DeviceLostError: the GPU answers no more calls after an error.
     """
     timings = [Timing(candidate.name) for candidate in candidates]
     for candidate, timing in zip(candidates, timings):
@@ -160,7 +160,7 @@ def measure(
         timings.append(control.timing)
     tick("rounds")
     collecting = gc.isenabled()
-    gc.disable()  # a collection amid a sample would be the candidate's
+    gc.disable()  # a collection within a sample would count for the candidate
     try:
         _rounds(running, device, prepare, budget, random.Random(seed), between)
     finally:
@@ -182,7 +182,7 @@ def measure(
 
 @dataclass
 class _Running:
-    """A candidate in the rounds: a call for each set of inputs; the last result and its set."""
+    """A candidate in the rounds: a call per set of inputs; the last result and its set."""
 
     candidate: Candidate
     timing: Timing
@@ -192,16 +192,16 @@ class _Running:
 
 
 def _guarded(timing: Timing, device: Device, action: Callable[[], T]) -> T | None:
-    """What the action returns; if it raises, that is the timing's problem, and nothing else's."""
+    """The action's result. An exception becomes the timing's problem."""
     try:
         return action()
-    except Exception as error:  # noqa: BLE001 - whatever one throws, the others go on
+    except Exception as error:  # noqa: BLE001 - a candidate may raise anything; the rest go on
         words = [type(error).__name__, *str(error).strip().splitlines()[:1]]
         timing.problem = " ".join(words)
     timing.gpu = Samples([], [])
-    try:  # not before the error is gone, and with it the tensors that its frames hold
+    try:  # after the error is freed, together with the tensors in its frames
         device.synchronize()
-    except Exception:  # noqa: BLE001 - whatever it is, it is not this candidate's alone
+    except Exception:  # noqa: BLE001 - any error now concerns all candidates
         raise DeviceLostError(f"{timing.name}: {timing.problem}") from None
     return None
 
@@ -217,7 +217,7 @@ def _start(
     device: Device,
     check: Callable[[Candidate, Any, Any], str],
 ) -> None:
-    """The first call, the check, the warm-up and the host time."""
+    """The first call, its check, the warm-up and the host time."""
     begin = time.perf_counter()
     result = candidate.call(*inputs[0])
     device.synchronize()
@@ -252,7 +252,7 @@ def _host(candidate: Candidate, arguments: Any, device: Device) -> float:
 def _control(
     running: list[_Running], names: Container[str], device: Device, prepare: Preparation
 ) -> _Running | None:
-    """The fastest of these once more, with times of its own."""
+    """The fastest of these candidates again, with its own times."""
     medians: list[tuple[float, _Running]] = []
     for each in running:
         if each.candidate.name in names:
@@ -271,8 +271,8 @@ Preparation = Callable[[Callable[[], Any]], None]
 
 
 def _preparation(alive: list[Timing], device: Device, cold: bool) -> Preparation:
-    """What comes before a sample of a call: the cache as it should be, and work for the GPU while
-    the call is launched."""
+    """The preparation of a sample: the cache is emptied or filled, and the GPU gets work to do
+    while the call is launched."""
     slowest = max((timing.host for timing in alive if not timing.slow), default=0.0)
     if cold:
         passes = _passes(slowest, device)
@@ -286,7 +286,7 @@ def _preparation(alive: list[Timing], device: Device, cold: bool) -> Preparation
 
 
 def _passes(slowest: float, device: Device) -> int:
-    """How often to read the buffer, so that the slowest launch is queued while that lasts."""
+    """The number of reads of the buffer during which the slowest launch is queued."""
     device.empty_cache_lines(1)
     start = device.event()
     device.empty_cache_lines(8)

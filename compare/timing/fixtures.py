@@ -1,7 +1,7 @@
-"""pytest --benchmark: GPU times in pytest-benchmark's statistics, by the fixture gpu_benchmark.
+"""The fixture gpu_benchmark of pytest --benchmark: GPU times in pytest-benchmark's statistics.
 
-pytest-benchmark takes its time from a clock. Ours stands still but for the samples that the engine
-took: every round of pytest-benchmark is one of them, and all its options work as ever.
+pytest-benchmark reads times from a clock. This clock advances only by the samples of the engine:
+each round of pytest-benchmark is one sample, and all its options work.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ _now = 0.0
 
 
 def gpu_clock() -> float:
-    """Seconds that the samples recorded so far took."""
+    """The total seconds of the samples recorded so far."""
     return _now
 
 
 class GpuBenchmark:
-    """What the fixture gives: call it with a function and its arguments, as ``benchmark``."""
+    """The value of the fixture; call it with a function and its arguments, as ``benchmark``."""
 
     def __init__(self, benchmark: Any) -> None:
         self.benchmark = benchmark
@@ -38,16 +38,16 @@ class GpuBenchmark:
         """Time ``function(*args, **kwargs)`` on the GPU with a cold cache, and store it.
 
         Args:
-            function: launches GPU work; its host time is told apart.
-            check: what is wrong with a result, or "": asked before and after the timing.
+            function: launches GPU work; its host time is measured separately.
+            check: says what is wrong with a result, else ""; called before and after the timing.
 
         Returns:
             The times: ``.gpu`` samples in microseconds, ``.host``, ``.first_call``, ``.replay``.
 
         Raises:
-            AssertionError: the function raised, its result is wrong, or launching it takes so long
-                that the GPU's time cannot be told.
-            DeviceLostError: after an error of the function the GPU answers nothing any longer.
+            AssertionError: the function raised, its result is wrong, or its launch takes so long
+                that the GPU time cannot be measured.
+            DeviceLostError: the GPU answers no more calls after an error of the function.
         """
         from compare.timing.engine import Candidate, measure
         from compare.timing.gpu import Gpu
@@ -73,8 +73,8 @@ class GpuBenchmark:
         throttling: Sequence[str] = (),
         **extra_info: Any,
     ) -> None:
-        """Hand the samples to pytest-benchmark, all else in ``extra_info``: the other times, the
-        GPU's clocks, temperature and power before and after, and what slowed it."""
+        """Store the samples in pytest-benchmark. ``extra_info`` gets the other times, the GPU's
+        clocks, temperature and power before and after, and what slowed it."""
         samples = iter(timing.gpu.microseconds)
 
         def advance() -> None:
@@ -111,8 +111,8 @@ LEFT_OUT = pytest.StashKey[int]()  # GPU benchmarks of a run without --benchmark
 
 
 def prepare(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Under --benchmark only benchmarks run: of GPUs, and those that use pytest-benchmark's own
-    fixture, by its clock. Otherwise all tests but GPU benchmarks."""
+    """With --benchmark run benchmarks only: those of the GPU, and those with pytest-benchmark's own
+    fixture, on its own clock. Otherwise run all tests except GPU benchmarks."""
     wanted = bool(config.getoption("--benchmark"))
 
     def runs(item: pytest.Item) -> bool:
@@ -137,8 +137,8 @@ def prepare(config: pytest.Config, items: list[pytest.Item]) -> None:
 
 
 def describe(config: pytest.Config, machine_info: dict[str, Any]) -> None:
-    """Add GPU and versions to what pytest-benchmark stores of the machine; it warns where stored
-    times come from others. The commit stands in its commit_info."""
+    """Add GPU and versions to pytest-benchmark's machine info; it warns if stored times come from
+    another machine. Its commit_info has the commit."""
     if config.getoption("--benchmark"):
         from compare.checking.printing import environment
 

@@ -1,4 +1,4 @@
-"""The GPU as the engine needs it, and what it can do at most."""
+"""The GPU as the engine's device, and its measured ceilings."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from typing import Any
 
 import torch
 
-CACHES = 4  # times the size of L2 that is read to empty it
-REPEATS = 10  # of what measures a ceiling
+CACHES = 4  # the buffer that empties L2 is so many times as large
+REPEATS = 10  # measurements of each ceiling
 COPIED = 1 << 30  # bytes, for the copy bandwidth
-SPIN = 2_000_000  # cycles, about a millisecond: by which the spinning kernel is calibrated
+SPIN = 2_000_000  # cycles, about a millisecond, to calibrate the spinning kernel
 PRODUCT = 8192  # M, N and K of the product that measures the matrix rate
 
 # Dense rates of the vendor's datasheet, in FLOP/s and bytes/s: "NVIDIA H200 Tensor Core GPU", SXM.
@@ -34,19 +34,19 @@ class Gpu:
         properties = torch.cuda.get_device_properties()
         size = max(CACHES * properties.L2_cache_size, 128 << 20)
         self._buffer = torch.ones(size // 4, device="cuda")
-        self._cycles = 0.0  # of torch's spinning kernel a microsecond, once it is known
+        self._cycles = 0.0  # of torch's spinning kernel per microsecond, once measured
 
     def synchronize(self) -> None:
         """Wait for everything that was queued."""
         torch.cuda.synchronize()
 
     def empty_cache_lines(self, passes: int) -> None:
-        """Read several times the size of L2; writing would leave dirty lines for others to pay."""
+        """Read several times the size of L2. Writes would leave dirty lines for the next kernel."""
         for _ in range(passes):
             self._buffer.sum()
 
     def keep_busy(self, microseconds: float) -> None:
-        """Spin on the GPU, touching no memory."""
+        """Spin on the GPU without touching memory."""
         if not self._cycles:
             start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
             torch.cuda._sleep(SPIN)
@@ -68,10 +68,10 @@ class Gpu:
         return float(start.elapsed_time(end)) * 1e3
 
     def graph(self, call: Callable[[], Any]) -> Callable[[], Any] | None:
-        """The call as a CUDA graph, whose replay returns the result; None if it cannot be one.
+        """The call as a CUDA graph, whose replay returns the result; None if it cannot be captured.
 
-        What a call launches on the default stream is not captured: torch warns of an empty graph,
-        whose replay would be timed as nothing.
+        Launches on the default stream are not captured. torch warns of an empty graph; its replay
+        would be timed as nothing.
         """
         graph = torch.cuda.CUDAGraph()
         try:
@@ -88,7 +88,7 @@ class Gpu:
                 return None
             graph.replay()
             torch.cuda.synchronize()
-        except Exception:  # noqa: BLE001 - whatever prevents capture, there is no graph
+        except Exception:  # noqa: BLE001 - whatever prevents the capture, there is no graph
             torch.cuda.synchronize()
             return None
 
@@ -100,7 +100,7 @@ class Gpu:
 
 
 class NoMemoryError(RuntimeError):
-    """Others have so much of the GPU's memory that what measures it does not fit."""
+    """Other processes leave too little of the GPU's memory for the measurement."""
 
     def __init__(self, asked: str) -> None:
         super().__init__(f"the GPU is {asked}; other processes may use it")
@@ -108,10 +108,10 @@ class NoMemoryError(RuntimeError):
 
 @dataclass(frozen=True)
 class Ceilings:
-    """What the device reached in this run: bytes/s of a copy, FLOP/s of torch's matrix product.
+    """The rates that the device reached in this run: bytes/s of a copy, FLOP/s of torch's product.
 
-    The rate of a float32 product is taken as a third of float16's: float32 is had from three
-    float16 products, and the plain FMA rate is no limit to those. That of "tf32" is half of it.
+    The rate of a float32 product is a third of float16's, because float32 can be computed by three
+    float16 products, which the plain FMA rate does not limit. The rate of "tf32" is half of it.
     """
 
     bandwidth: float
@@ -119,35 +119,35 @@ class Ceilings:
     name: str
 
     def flops(self, dtype: str) -> float | None:
-        """FLOP/s of a dtype's matrix product; None where none was measured."""
+        """FLOP/s of a dtype's matrix product; None if not measured."""
         parts = {"float32": 3, "tf32": 2}.get(dtype)
         return self.rates["float16"] / parts if parts else self.rates.get(dtype)
 
     def limit(self, dtype: str, flops: int, moved: int) -> float:
-        """Microseconds that so much work takes at least, by the measured ceilings."""
+        """The fewest microseconds for this work by the measured ceilings."""
         rate = self.flops(dtype)
         return 1e6 * max(moved / self.bandwidth, flops / rate if rate else 0.0)
 
     def possible(self, dtype: str, flops: int, moved: int) -> float:
-        """Microseconds below which a result is not believed: by the datasheet, where the device is
-        known, else a tenth less than the measured limit."""
+        """The microseconds below which a time is not plausible: by the datasheet if the device has
+        one, else 0.9 of the measured limit."""
         sheet = DATASHEETS.get(self.name)
         if sheet is None:
             return 0.9 * self.limit(dtype, flops, moved)
         return 1e6 * max(moved / sheet["bytes"], flops / sheet[dtype] if dtype in sheet else 0.0)
 
     def to_dict(self) -> dict[str, Any]:
-        """What the JSON file has of it, with the datasheet's figures where they are known."""
+        """The entry of the JSON file, with the datasheet's figures if there are any."""
         return {**asdict(self), "datasheet": DATASHEETS.get(self.name)}
 
     @classmethod
     def from_dict(cls, saved: dict[str, Any]) -> Ceilings:
-        """The object that the JSON file tells of."""
+        """The object of an entry of the JSON file."""
         return cls(saved["bandwidth"], saved["rates"], saved["name"])
 
 
 def ceilings() -> Ceilings:
-    """Measure the device: a large copy, and a large product of random numbers a dtype."""
+    """Measure the device: a large copy, and a large product of random numbers per dtype."""
     source = torch.ones(COPIED // 4, device="cuda")
     target = torch.empty_like(source)
     bandwidth = 2 * COPIED / _seconds(lambda: target.copy_(source))
@@ -161,7 +161,7 @@ def ceilings() -> Ceilings:
 
 
 def _seconds(call: Callable[[], Any]) -> float:
-    """The best of several, for a ceiling is what can be reached."""
+    """The fastest of several runs, since a ceiling is what can be reached."""
     times = []
     for _ in range(REPEATS):
         start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))

@@ -1,9 +1,9 @@
-"""What a call costs the host: the time until it returns, beside torch's, launches queued.
+"""The host time of a call: until it returns, with launches queued, compared with torch's.
 
 A round calls each provider many times, the providers in a random order, and waits for the GPU in
-between; a sample is such a round's time, by the number of calls. Tensors are small, for what the
-GPU does must not be what the host waits for. A call is of a shape that was seen before, of a new
-shape every time, or forward and backward.
+between. A sample is a round's time divided by the number of calls. Tensors are small, so that the
+host never waits for the GPU. A call has a shape that was seen before, a new shape every time, or is
+a forward and backward pass.
 """
 
 from __future__ import annotations
@@ -28,18 +28,18 @@ from compare.timing.statistics import Samples, ratio
 SEEN, NEW, TRAINING = "seen shape", "new shape", "forward and backward"
 TORCH = "eager"
 PROVIDERS = ("triton", "cuda", TORCH)
-TRIED = 3  # calls of each provider, before any is timed
-MODEL = "nn.MLP"  # whose training step is timed, too
-STEP = 16  # by which the last dimension of new shapes grows from row to row
-LAYERS = (128, 256, 512)  # its rows, features and hidden features
+TRIED = 3  # calls of each provider before the timing
+MODEL = "nn.MLP"  # its training step is timed, too
+STEP = 16  # the last dimension of new shapes grows by it from row to row
+LAYERS = (128, 256, 512)  # the model's rows, features and hidden features
 
 Function = Callable[..., Any]
 
 
 @dataclass(frozen=True)
 class Effort:
-    """How much measuring a row is worth: rounds, and calls a round. New shapes, whose tensors are
-    all made before, and training have fewer of them."""
+    """The effort for a row: rounds, and calls per round. There are fewer calls with new shapes,
+    whose tensors are all made beforehand, and in training."""
 
     rounds: int = 15
     calls: int = 150
@@ -49,11 +49,11 @@ class Effort:
 
 @dataclass
 class HostTime:
-    """One row: microseconds a call of each provider.
+    """One row: microseconds per call of each provider.
 
     Attributes:
-        op, dtype, shape, options: of the case; of a model's training step, the model's.
-        what: of a seen shape, of a new one, or forward and backward.
+        op, dtype, shape, options: of the case, or of a model's training step.
+        what: seen shape, new shape, or forward and backward.
         times: provider → samples.
         problems: provider → why there are no times.
     """
@@ -67,7 +67,7 @@ class HostTime:
     problems: dict[str, str] = field(default_factory=dict)
 
     def against(self, provider: str) -> tuple[float, float, float] | None:
-        """Times torch's time, and a 95 % interval: below 1 is cheaper. None without both."""
+        """The multiple of torch's time, with a 95 % interval; None if a time is missing."""
         if provider not in self.times or TORCH not in self.times or provider == TORCH:
             return None
         return ratio(self.times[provider], self.times[TORCH])
@@ -93,8 +93,8 @@ class HostTime:
 
 
 class Job(NamedTuple):
-    """A row to measure: of a spec's case, or of the model where there is none. ``number`` is among
-    the rows of an op, no two of which have a new shape in common."""
+    """A row to measure: a spec's case or, without a spec, the model. ``number`` counts the rows of
+    an op; rows with different numbers share no new shape."""
 
     spec: Spec | None
     case: Case
@@ -124,9 +124,9 @@ def measure(
     device: str = "cuda",
     synchronize: Callable[[], None] = torch.cuda.synchronize,
 ) -> HostTime | None:
-    """Time a row; None where there is nobody of ours to time, as of an op without a gradient.
+    """Time a row. None if we have no provider for it, for example for an op without a gradient.
 
-    A provider whose result is wrong, or that raises, has no times.
+    A provider that raises, or whose result is wrong, has no times.
     """
     spec, case, what, _ = job
     row = HostTime(case.op, case.dtype, case.shape, dict(case.options), what)
@@ -141,13 +141,13 @@ def measure(
     samples = {name: Samples([], []) for name in running}
     many = {NEW: effort.new, TRAINING: effort.steps}.get(what, effort.calls)
     shuffled = random.Random(0)
-    for number in range(-1, effort.rounds):  # the first is the warm-up
+    for number in range(-1, effort.rounds):  # round −1 is the warm-up
         sets = _arguments(job, (number + 1) * many, many, device)
         shuffled.shuffle(running)
         for name in running[:]:
             try:
                 took = _round(made[name], sets, synchronize)
-            except Exception as error:  # noqa: BLE001 - whatever one throws, the others go on
+            except Exception as error:  # noqa: BLE001 - one may raise anything; the rest go on
                 row.problems[name] = _words(error)
                 running.remove(name)
                 continue
@@ -159,10 +159,10 @@ def measure(
 
 
 def _round(function: Function, sets: list[Arguments], synchronize: Callable[[], None]) -> float:
-    """Seconds that these calls take the host."""
+    """The host seconds of these calls."""
     synchronize()
     collecting = gc.isenabled()
-    gc.disable()  # a collection amid the calls would be this provider's
+    gc.disable()  # a collection within the calls would count for this provider
     try:
         begin = time.perf_counter()
         for args, kwargs in sets:
@@ -181,7 +181,7 @@ def _words(error: Exception) -> str:
 def _functions(
     spec: Spec, case: Case, names: Sequence[str], what: str, device: str
 ) -> dict[str, Function]:
-    """The providers of a case; of a backward pass, those that have one."""
+    """The providers of a case; for a backward pass, those that have one."""
     functions: dict[str, Function] = {}
     for name in names:
         if name == TORCH:
@@ -199,11 +199,11 @@ def _functions(
 
 
 def _differentiates(function: Function, arguments: Arguments) -> bool:
-    """Whether the result of inputs that require gradients has one."""
+    """Whether the result has a gradient if the inputs require one."""
     args, kwargs = arguments
     try:
         result = function(*_leaves(args), **kwargs)
-    except Exception:  # noqa: BLE001 - refused, each in its own way
+    except Exception:  # noqa: BLE001 - each refuses in its own way
         return False
     return isinstance(result, Tensor) and result.requires_grad
 
@@ -219,7 +219,7 @@ def _leaves(args: Sequence[Any]) -> tuple[Any, ...]:
 
 
 def _there_and_back(function: Function) -> Function:
-    """A call and its backward pass, which makes its gradients anew."""
+    """A call and its backward pass, with fresh gradients."""
 
     def both(*args: Any, **kwargs: Any) -> Tensor:
         for each in args:
@@ -237,8 +237,8 @@ def _gradient(leaf: Tensor) -> Tensor:
 
 
 def _steps(case: Case, device: str) -> dict[str, Function]:
-    """A training step of a small MLP: this project's, and the same layers of torch's, with one set
-    of parameters and a rate of 0, so that every step is the same."""
+    """A training step of a small MLP: with this project's layers, and with torch's on the same
+    parameters. The learning rate is 0, so all steps are equal."""
     rows, features, hidden = case.shape
     placed: dict[str, Any] = {"device": device, "dtype": case.torch_dtype}
     torch.manual_seed(0)
@@ -270,7 +270,7 @@ def _steps(case: Case, device: str) -> dict[str, Function]:
 
 
 def _arguments(job: Job, first: int, count: int, device: str, seed: int = 0) -> list[Arguments]:
-    """Those of so many calls: the same ones, or of shapes that no call before had."""
+    """The arguments of ``count`` calls: the same for each, or shapes that no call had before."""
     spec, case, what, _ = job
     if spec is None:
         return [((), {})] * count
@@ -284,8 +284,8 @@ def _arguments(job: Job, first: int, count: int, device: str, seed: int = 0) -> 
 
 
 def _wrong(job: Job, made: dict[str, Function], device: str) -> dict[str, str]:
-    """Providers whose results are wrong, and how. Of several calls, since one that comes again may
-    be taken another way than the first; of a backward pass, gradients beside torch's."""
+    """Providers with wrong results, and what is wrong. Several calls are judged, because a repeated
+    call may take another path; of a backward pass, the gradients are compared with torch's."""
     problems: dict[str, str] = {}
     same = job if job.what == TRAINING else job._replace(what=SEEN)
     for seed in range(1, 1 + TRIED):
@@ -294,7 +294,7 @@ def _wrong(job: Job, made: dict[str, Function], device: str) -> dict[str, str]:
             ((args, kwargs),) = _arguments(same, 0, 1, device, seed)
             try:
                 result = made[name](*args, **kwargs)
-            except Exception as error:  # noqa: BLE001 - whatever one throws, the others go on
+            except Exception as error:  # noqa: BLE001 - one may raise anything; the rest go on
                 problems[name] = _words(error)
                 continue
             if job.what != TRAINING:

@@ -1,7 +1,7 @@
-"""The GPU's clocks, temperature, power and what slows it, by NVML: the driver's library.
+"""The GPU's clocks, temperature, power and throttling, from NVML, the driver's library.
 
-nvidia-ml-py asks it within the process: starting nvidia-smi takes a good part of a second, too long
-amid a case. Without the package, the library or a GPU nothing is told; :func:`missing` says why.
+nvidia-ml-py runs within the process; starting nvidia-smi within a case would take too long. Without
+the package, the library or a GPU there are no readings; :func:`missing` says why.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ from typing import Any
 import torch
 
 POWER_CAP = "power cap"
-# Bits of NVML's event reasons that mean slower than asked. The power cap is how large matrix
-# products normally run; the others are a machine that is too hot, or lacks power.
+# Bits of NVML's event reasons that mean a lower clock. The power cap is normal for large matrix
+# products; the others mean that the machine is too hot or lacks power.
 SLOWED = {0x4: POWER_CAP, 0x8: "slowdown", 0x20: "thermal", 0x40: "thermal", 0x80: "power brake"}
 
-# Name → function, further arguments, and what makes the unit of it.
+# Name → NVML function, further arguments, factor of the unit.
 _NUMBERS: dict[str, tuple[str, tuple[int, ...], float]] = {
     "sm_clock_mhz": ("nvmlDeviceGetClockInfo", (1,), 1.0),
     "memory_clock_mhz": ("nvmlDeviceGetClockInfo", (2,), 1.0),
@@ -26,16 +26,16 @@ _NUMBERS: dict[str, tuple[str, tuple[int, ...], float]] = {
     "power_w": ("nvmlDeviceGetPowerUsage", (), 1e-3),
     "power_limit_w": ("nvmlDeviceGetEnforcedPowerLimit", (), 1e-3),
 }
-# By its new name, and by the one of drivers before 535.
+# The current name, and that of drivers before 535.
 _REASONS = ("nvmlDeviceGetCurrentClocksEventReasons", "nvmlDeviceGetCurrentClocksThrottleReasons")
 
 Ask = Callable[..., Any]  # a function's name and its further arguments → NVML's answer, or None
 
 
 def state() -> dict[str, Any]:
-    """Clocks, temperature, power, and ``throttling``: what slows the current device at this moment.
+    """Clocks, temperature, power, and ``throttling``: what slows the current device now.
 
-    What the device does not tell is None; all is empty where :func:`missing` says why.
+    A reading that the device does not support is None; all is empty if :func:`missing` says why.
     """
     ask = _current()
     if isinstance(ask, str):
@@ -51,7 +51,7 @@ def state() -> dict[str, Any]:
 
 
 def missing() -> str:
-    """What keeps :func:`state` from telling anything, in a few words; "" if nothing does."""
+    """Why :func:`state` has no readings, in a few words; else ""."""
     ask = _current()
     return ask if isinstance(ask, str) else ""
 
@@ -64,8 +64,8 @@ def _current() -> Ask | str:
 
 @cache
 def _opened(index: int) -> Ask | str:
-    """Asks NVML about a CUDA device, which NVML numbers otherwise: found by its UUID. Or what is
-    missing."""
+    """A function that asks NVML about a CUDA device. NVML numbers devices differently, so the
+    device is found by its UUID. If something is missing, its name."""
     try:
         library: Any = importlib.import_module("pynvml")
     except ImportError:
@@ -87,13 +87,13 @@ def _opened(index: int) -> Ask | str:
 
 
 class Watch:
-    """What slowed the GPU while something ran, and its state before and after."""
+    """Records what slows the GPU while something runs, and its state before and after."""
 
     def __init__(self) -> None:
         self.before = self.after = state()
         self.throttling: set[str] = set()
 
     def look(self) -> None:
-        """Take note of the state of this moment; best when the GPU has just worked."""
+        """Record the current state; best when the GPU has just worked."""
         self.after = state()
         self.throttling.update(self.after.get("throttling", ()))

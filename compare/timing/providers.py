@@ -1,4 +1,4 @@
-"""What is timed for an op: both sides with every variant, and what others offer."""
+"""The providers that are timed for an op: both sides, their variants, and other libraries."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ from compare.timing import third_party
 from compare.timing.engine import CONTROL, Candidate
 
 OURS = {"triton-compiled": "triton", "cuda-gpu": "cuda"}  # mode → provider
-AUTO = "cuda/auto"  # what competes where the CUDA side has rungs; its plain kernel is "cuda"
+AUTO = "cuda/auto"  # timed where the CUDA side has rungs; its plain kernel is "cuda"
 PEERS = ("eager", "compile", "max-autotune", "cublaslt", *third_party.PEERS)
-OUR_SIDES = ("triton", "cuda", CONTROL)  # how no peer's name begins
-# A quarter to half a minute each on an H200.
+OUR_SIDES = ("triton", "cuda", CONTROL)  # no peer's name begins with one
+# Shapes with a quarter to half a minute of autotuning each on an H200.
 LONG_TO_TUNE = ((333, 4097, 1023), (512, 4096, 1024), (1024,) * 3, (2048,) * 3)
 
 
 def is_peer(name: str) -> bool:
-    """Whether a provider is a peer, and none of ours: not a side, a variant or a configuration."""
+    """Whether a provider is a peer, not a side, a variant or a configuration of ours."""
     return re.split("[/ ]", name)[0] not in OUR_SIDES
 
 
@@ -37,10 +37,10 @@ def names(
     full: bool = False,
     sweep: bool = False,
 ) -> list[str]:
-    """The providers that an op may have, or that take the case; of these, the wanted ones.
+    """The providers of an op, or those that take the case; of these, the wanted ones.
 
-    A wanted name may be "ours" or "peers", too. ``full`` spares no time; a ``sweep`` has no slow
-    ones but those that are wanted by name.
+    A wanted name may also be "ours" or "peers". ``full`` includes slow providers; in a ``sweep``
+    slow ones run only if they are wanted by name.
     """
     rungs = {f"cuda/{rung}" for rung in spec.rungs()}
     providers = [name for name, _ in _ours(spec, case)]
@@ -51,7 +51,7 @@ def names(
         if name in wanted:
             return True
         alone = name in rungs and "ours" not in wanted and not full
-        if case is not None and alone:  # auto takes the best of them
+        if case is not None and alone:  # "auto" takes the best of the rungs
             return False
         if case is not None and _slow(name, spec, case, full, sweep):
             return False
@@ -63,9 +63,9 @@ def names(
 
 
 def candidates(spec: Spec, case: Case, wanted: Sequence[str] = ()) -> Iterator[Candidate]:
-    """What :func:`names` names; each is called with the op's arguments."""
+    """The candidates of :func:`names`; each is called with the op's arguments."""
     functions = dict(_ours(spec, case))
-    torch._dynamo.reset()  # or the limit of recompilations sends the ninth shape to eager
+    torch._dynamo.reset()  # else, past the recompilation limit, the ninth shape runs in eager
     for name in names(spec, case, wanted):
         yield Candidate(name, _call(spec.called(case, functions.get(name) or _peer(name, spec))))
 
@@ -77,8 +77,8 @@ def in_tf32(case: Case) -> bool:
 
 @contextlib.contextmanager
 def torchs_precision(case: Case) -> Iterator[None]:
-    """Inside, torch's float32 products are in tf32 if the case's are, else in float32: so peers do
-    the same work."""
+    """torch's float32 products use tf32 if the case's do, else float32, so that peers do the same
+    work."""
     high = {False: "highest", True: "high"}
     before: str = torch.backends.cuda.matmul.fp32_precision
     torch.set_float32_matmul_precision(high[in_tf32(case)])
@@ -91,7 +91,7 @@ def torchs_precision(case: Case) -> Iterator[None]:
 def _ours(spec: Spec, case: Case | None) -> Iterator[tuple[str, Callable[..., Tensor]]]:
     for implementation in implementations(spec, list(OURS)):
         if implementation.variant in spec.pinned():
-            continue  # the default is one of them; --regret times what it could have been
+            continue  # the default is one of them; --regret times the others
         if case is None or applies(implementation, spec, case):
             yield (
                 OURS[implementation.mode]
@@ -120,8 +120,7 @@ def _offers(name: str, spec: Spec, case: Case | None) -> bool:
 
 
 def _usual(spec: Spec, case: Case | None) -> bool:
-    """Whether the case's options are those of the timed cases, which other packages are called
-    for."""
+    """Whether the case has the options of the timed cases, with which other packages are called."""
     if case is None:
         return True
     timed = next(iter(spec.timed(case.dtype, spec.default_options)))
@@ -129,12 +128,12 @@ def _usual(spec: Spec, case: Case | None) -> bool:
 
 
 def _slow(name: str, spec: Spec, case: Case, full: bool, sweep: bool) -> bool:
-    """Whether a provider takes more time than it is worth where nobody asked for it."""
-    if name == "max-autotune":  # minutes: only where it is meant to be best
+    """Whether a provider takes too much time to run without being requested."""
+    if name == "max-autotune":  # takes minutes: only for cases for which it is made
         slow = sweep or case.dtype != "bfloat16" or case.shape in LONG_TO_TUNE
         return slow and not full
     plain = name.startswith("cuda") and name.partition("/")[2] not in spec.library()
-    return sweep and spec.bounded and not spec.own and plain  # products that take long
+    return sweep and spec.bounded and not spec.own and plain  # slow products
 
 
 def _peer(name: str, spec: Spec) -> Callable[..., Tensor]:
@@ -149,6 +148,6 @@ def _peer(name: str, spec: Spec) -> Callable[..., Tensor]:
     options: dict[str, Any] = {}
     if name == "max-autotune":
         options = torch._inductor.list_mode_options("max-autotune-no-cudagraphs")
-        options["autotune_num_choices_displayed"] = 0  # else a table for every product
+        options["autotune_num_choices_displayed"] = 0  # no table for every product
     compiled: Callable[..., Tensor] = torch.compile(spec.eager, dynamic=False, options=options)
     return compiled

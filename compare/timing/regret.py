@@ -1,7 +1,7 @@
-"""Regret: what the chooser's configuration of a product takes, beside the best of all candidates.
+"""Regret: the time of the chosen configuration of a product over that of the best candidate.
 
-A best that is picked and judged by the same samples is too good: among many candidates one was
-lucky. So half of the rounds pick it, and the other half says what it takes.
+A best that is picked and judged by the same samples looks too good, because of many candidates one
+is lucky. So half of the rounds pick it, and the other half judge it.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from compare.ops import spec_of
 from compare.timing.distributions import WORST, replay
 from compare.timing.results import CANDIDATE, CHOSEN, CaseResult, Entry, geometric_mean
 
-HIGH = 95  # the percentile beside the mean
+HIGH = 95  # percentile shown beside the mean
 
 
 @dataclass(frozen=True)
 class Regret:
-    """A problem: the chosen configuration's time over the best one's, 1 where it is the best."""
+    """A problem's regret: the chosen configuration's time over the best one's, at best 1."""
 
     value: float
     chosen: str
@@ -31,8 +31,8 @@ class Regret:
 
 @dataclass(frozen=True)
 class Standing:
-    """The problems of a stratum, the largest regret first; on ``missing`` nothing was chosen that
-    ran."""
+    """The problems of a stratum, the largest regret first. For ``missing`` problems the chosen
+    configuration has no time."""
 
     op: str
     stratum: str
@@ -41,7 +41,7 @@ class Standing:
 
     @property
     def mean(self) -> float:
-        """The geometric one."""
+        """The geometric mean."""
         return geometric_mean([problem.value for problem in self.problems])
 
     @property
@@ -51,11 +51,11 @@ class Standing:
 
     @property
     def worst(self) -> tuple[Regret, ...]:
-        """Three at most."""
+        """At most three problems."""
         return self.problems[:WORST]
 
     def to_dict(self) -> dict[str, Any]:
-        """What the JSON file has of it."""
+        """The entry of the JSON file."""
         figures: dict[str, Any] = {"geometric_mean": None, "percentile_95": None}
         if self.problems:
             figures = {"geometric_mean": self.mean, "percentile_95": self.high}
@@ -74,7 +74,7 @@ class Standing:
 
 
 def regret(result: CaseResult) -> Regret | None:
-    """The regret of one problem; None where the chosen configuration has no times."""
+    """The regret of one problem; None if the chosen configuration has no times."""
     timed = [e for e in result.entries if not e.problem and len(e.timing.gpu.microseconds) > 1]
     chosen = next((entry for entry in timed if entry.provider.startswith(CHOSEN)), None)
     if chosen is None:
@@ -85,7 +85,7 @@ def regret(result: CaseResult) -> Regret | None:
 
 
 def _median(entry: Entry, half: int) -> float:
-    """The median of every second round, from the first one or the second."""
+    """The median of every second round, starting from round ``half``."""
     return float(np.median(entry.timing.gpu.microseconds[half::2]))
 
 
@@ -94,7 +94,7 @@ def _label(entry: Entry) -> str:
 
 
 def standings(results: Iterable[CaseResult]) -> list[Standing]:
-    """Every stratum, and all of them as the last of an op."""
+    """Every stratum of each op, then all of them as one."""
     groups: dict[tuple[str, str], list[CaseResult]] = {}
     for result in results:
         groups.setdefault((result.case.op, result.stratum), []).append(result)
@@ -117,8 +117,8 @@ def _standing(op: str, stratum: str, results: Sequence[CaseResult]) -> Standing:
 
 
 def doubtful(results: Sequence[CaseResult], number: int) -> list[int]:
-    """Which results shall be measured again: of every stratum those that are among so many worst
-    and were measured in short only."""
+    """The results to measure again: the ``number`` worst of each stratum that have only the short
+    measurement."""
     places: dict[tuple[str, str], dict[int, float]] = {}
     for i, result in enumerate(results):
         if (each := regret(result)) is not None:

@@ -1,4 +1,4 @@
-"""What was found out about a case: every provider's times, and what they are worth."""
+"""The results of a case: every provider's times, ratios and problems."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from compare.timing import nvml, providers
 from compare.timing.engine import CONTROL, Timing
 from compare.timing.statistics import Ratio, Samples, ratio
 
-# How names of a product's configurations begin, where these are what is timed.
+# The beginnings of configuration names, when configurations are timed.
 CANDIDATE = "triton "
 CHOSEN = f"{CANDIDATE}chosen "
-HOST_BOUND = "host-bound"  # how the problem of such an entry begins
+HOST_BOUND = "host-bound"  # the beginning of such an entry's problem
 
 
 @dataclass
@@ -24,8 +24,8 @@ class Entry:
     """One provider on one case.
 
     Attributes:
-        problem: why there is no time; empty if there is.
-        speedup: against the fastest peer; None for that peer itself and without one.
+        problem: why there is no time; else empty.
+        speedup: relative to the fastest peer; None for that peer, and if there is none.
     """
 
     provider: str
@@ -34,7 +34,7 @@ class Entry:
     percent_of_limit: float | None = None
     rate: float | None = None
     speedup: Ratio | None = None
-    first_values: Sequence[float] = ()  # of its result, to be shown; not saved
+    first_values: Sequence[float] = ()  # of its result, for printing; not saved
 
     @property
     def is_peer(self) -> bool:
@@ -49,7 +49,7 @@ class Entry:
         return bool(self.problem) and not self.problem.startswith(HOST_BOUND)
 
     def to_dict(self) -> dict[str, Any]:
-        """What the JSON file has of it; microseconds unless the name says otherwise."""
+        """The entry of the JSON file; in microseconds unless the name says otherwise."""
         entry: dict[str, Any] = {"provider": self.provider, "problem": self.problem}
         if self.problem:
             return entry
@@ -71,14 +71,14 @@ class Entry:
 
     @classmethod
     def from_dict(cls, saved: dict[str, Any]) -> Entry:
-        """The object that the JSON file tells of."""
+        """The object of an entry of the JSON file."""
         name, problem = saved["provider"], saved["problem"]
         if problem:
             return cls(name, Timing(name, problem=problem), problem)
         times = saved["microseconds"]
         timing = Timing(
             name,
-            Samples(list(range(len(times))), times),  # nobody pauses: rounds are counted through
+            Samples(list(range(len(times))), times),  # no candidate skips rounds, so they count up
             saved["replay"],
             saved["host"],
             saved["first_call_seconds"],
@@ -92,13 +92,13 @@ class CaseResult:
     """The times of all providers on one case.
 
     Attributes:
-        limit: microseconds that the case takes at least, by what the device did in this run.
-        rate_unit: TFLOP/s where arithmetic is the limit, or GB/s.
-        flops, moved: operations, and bytes moved at least.
+        limit: the fewest microseconds for the case, by the device's measured rates.
+        rate_unit: TFLOP/s if arithmetic is the limit, else GB/s.
+        flops, moved: operations, and the fewest bytes moved.
         matrix: whether the operations are a matrix product's.
         sweep, x: the sweep that the case belongs to, and its size there.
-        stratum: of a sample, the stratum that the case was drawn for.
-        again: whether its times are those of a second, longer look.
+        stratum: in a sample, the case's stratum.
+        again: whether its times are from the second, longer measurement.
         throttling: what slowed the GPU meanwhile.
         state_before, state_after: of the GPU.
     """
@@ -122,17 +122,17 @@ class CaseResult:
 
     @property
     def throttled(self) -> list[str]:
-        """What slowed the GPU that should not; the power cap is how large products run."""
+        """What slowed the GPU abnormally; the power cap is normal for large products."""
         return [reason for reason in self.throttling if reason != nvml.POWER_CAP]
 
     def rates(self, entry: Entry) -> dict[str, float]:
-        """What a timed entry's median comes to, by the name of the unit."""
+        """The rates of a timed entry's median: unit → value."""
         median = entry.timing.gpu.median
         figures = {"GB/s": self.moved / median / 1e3}
         return {"TFLOP/s": self.flops / median / 1e6, **figures} if self.matrix else figures
 
     def rank(self) -> None:
-        """Find the fastest peer, and every other's ratio to it."""
+        """Find the fastest peer, and the ratio of every other entry to it."""
         timed = [entry for entry in self.entries if not entry.problem]
         peers = [entry for entry in timed if entry.is_peer]
         if not peers:
@@ -144,7 +144,7 @@ class CaseResult:
                 entry.speedup = ratio(best.timing.gpu, entry.timing.gpu)
 
     def to_dict(self) -> dict[str, Any]:
-        """What the JSON file has of it."""
+        """The entry of the JSON file."""
         place: dict[str, Any] = {"sweep": self.sweep, "x": self.x} if self.sweep else {}
         if self.case.layout != "contiguous":
             place["layout"] = self.case.layout
@@ -171,7 +171,7 @@ class CaseResult:
 
     @classmethod
     def from_dict(cls, saved: dict[str, Any]) -> CaseResult:
-        """The object that the JSON file tells of."""
+        """The object of an entry of the JSON file."""
         shape, layout = tuple(saved["shape"]), saved.get("layout", "contiguous")
         case = Case(saved["op"], saved["dtype"], shape, layout, options=saved["options"])
         return cls(
@@ -195,7 +195,7 @@ class CaseResult:
 
 
 def key(case: dict[str, Any]) -> str:
-    """What makes a case of the JSON file this case and no other."""
+    """The identity of a case in the JSON file."""
     place = case.get("sweep", ""), case.get("x", 0), case.get("layout", "contiguous")
     options = sorted(case["options"].items())
     return json.dumps([case["op"], case["dtype"], list(case["shape"]), options, *place])

@@ -1,4 +1,4 @@
-"""What a sample looks like in a terminal: a line a stratum, and the worst problems with replays."""
+"""Tables of a sample in a terminal: a line per stratum, and the worst problems with replays."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from compare.timing.engine import CONTROL
 from compare.timing.results import CaseResult
 from compare.timing.scores import Standing as ScoreStanding
 
-CLOSE = 0.02  # of a mean: not told from the control's by colour
+CLOSE = 0.02  # a mean this close to the control's gets no colour
 
 
 def distribution(out: Console, results: Sequence[CaseResult]) -> None:
-    """A table an op: ours and the control in every stratum and in all; below, the worst of each."""
+    """One table per op: ours and the control, per stratum and in all; then the worst of each."""
     ours = _by_op(distributions.standings(results, OURS))
     control = _by_op(distributions.standings(results, CONTROL))
     for op, strata in ours.items():
@@ -58,7 +58,7 @@ def distribution(out: Console, results: Sequence[CaseResult]) -> None:
 
 
 def regrets(out: Console, results: Sequence[CaseResult]) -> None:
-    """A table of what choices cost in every stratum; below, the worst of each."""
+    """A table of the regrets of every stratum; then the worst problems of each."""
     title = "chosen configuration ÷ best one, which half the rounds pick and the others judge"
     table = Table(
         title=title,
@@ -92,7 +92,7 @@ def regrets(out: Console, results: Sequence[CaseResult]) -> None:
 
 
 def scores(out: Console, standings: Sequence[ScoreStanding]) -> None:
-    """A line an op and peer: how often graphs would take or leave rightly; below, the mistakes."""
+    """One line per op and peer: how many scores are right; then the wrong ones."""
     for each in standings:
         share = f"{each.problems - len(each.wrong)} of {each.problems}"
         out.print(f"[bold]{each.op}[/], capability scores against {each.other}: {share} are right")
@@ -122,7 +122,7 @@ def _by_op(standings: Sequence[Standing]) -> dict[str, list[Standing]]:
 
 
 def problems(works: Sequence[tuple[Work, Any]], out: Console) -> None:
-    """What would be timed, stratum by stratum, each with its providers and its replay line."""
+    """What would be timed, by strata, each problem with its providers and its replay line."""
     specs = {work.case.op: work.spec for work, _ in works}
     groups: dict[tuple[str, str], list[tuple[Work, Any]]] = {
         (op, stratum): [] for op, spec in specs.items() for stratum in spec.strata

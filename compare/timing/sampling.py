@@ -1,4 +1,4 @@
-"""A sample measured: every problem in short, then the worst of each stratum at length."""
+"""Measuring a sample: every problem briefly, then the worst of each stratum at length."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from compare.timing.engine import Budget
 from compare.timing.results import CaseResult
 from compare.timing.session import Session
 
-FIRST = Budget(samples=20, seconds=0.25)  # a candidate's, before it is known what is worth more
+FIRST = Budget(samples=20, seconds=0.25)  # a candidate's brief measurement
 
 Job = tuple[Work, list[str]]  # a problem and its providers
 
 
 def work(specs: Sequence[Spec], dtypes: Sequence[str], count: int, seed: int) -> list[Work]:
-    """So many problems of each op; with several dtypes each takes its turn in every stratum."""
+    """``count`` problems of each op; in every stratum the dtypes take turns."""
     problems_of_all = []
     for spec in specs:
         known = [name for name in dtypes or bench.DTYPES if name in spec.dtypes]
-        # The narrowest first: where the turns do not come out even, it has one problem more.
+        # The narrowest first: if the count is not a multiple, it has one more problem.
         known.sort(key=lambda name: DTYPES[name].itemsize)
         if known and spec.strata:
             problems = drawn(spec, count, seed, known)
@@ -32,7 +32,7 @@ def work(specs: Sequence[Spec], dtypes: Sequence[str], count: int, seed: int) ->
 
 
 def compile_first(jobs: Sequence[Job], session: Session, done: Callable[[], None]) -> list[str]:
-    """Compile what the problems that are not measured yet need; what went wrong, in words."""
+    """Compile what the unmeasured problems need. Returns what went wrong, in words."""
     left = [(work.case, names) for work, names in jobs if session.known(work) is None]
     return warm_up.compile_all(left, done)
 
@@ -45,13 +45,13 @@ def run(
     tick: Callable[[Work, str], None],
     done: Callable[[int], None],
 ) -> None:
-    """Measure every problem into ``results``; then again, with the session's budget, the three
-    worst of each stratum, and whatever becomes the worst by that, until it was measured so.
+    """Measure every problem into ``results``. Then measure the three worst of each stratum with the
+    session's budget, until no worst one has only the brief measurement.
 
     Args:
-        doubtful: which results are among so many worst of a stratum, and not measured again yet.
+        doubtful: the results among the ``number`` worst of a stratum that were not measured again.
         tick: called with a problem and what is done next.
-        done: called after each problem with the number of those that are known to be left.
+        done: called after each problem with the number of known remaining ones.
     """
 
     def measure(work: Work, names: list[str], budget: Budget | None = None) -> CaseResult:

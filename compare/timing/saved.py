@@ -1,6 +1,6 @@
-"""Measured cases in a JSON file, written after every one: nothing is lost, and a later run goes on.
+"""Measured cases in a JSON file that is written after every case, so that a later run can continue.
 
-bench's --json file is one, and so is what ``pytest --benchmark-full`` keeps in pytest's cache.
+bench's --json file is one, and so is the file of ``pytest --benchmark-full`` in pytest's cache.
 """
 
 from __future__ import annotations
@@ -26,27 +26,27 @@ from compare.timing.engine import Budget
 from compare.timing.results import CaseResult, key
 
 ROOT = Path(compare.__file__).parent.parent
-# What decides about times: both sides, what measures them, and what is measured.
+# The files that decide about times: both sides, the measurement, and the measured cases.
 MEASURES = ("timing/*.py", "ops/*.py", "specs/*.py", "cases.py")
 SUFFIXES = (".py", ".cu", ".cuh", ".h")
-# Of the head, what must be as it was for a run to go on.
+# The entries of the head that must be unchanged for a run to continue.
 SAME = (
     *("sources", "cold", "graph", "full", "providers", "samples", "seconds"),
-    *("sample", "seed", "dtypes", "ops", "regret", "arg"),  # of problems that were drawn
+    *("sample", "seed", "dtypes", "ops", "regret", "arg"),  # of random problems
     "targets",
 )
-OWN_DATES = ("commit", "date")  # in the environment: of the run, not of what is measured
+OWN_DATES = ("commit", "date")  # entries of the environment that belong to the run
 
 
 class ResumeError(ValueError):
-    """A file that a run cannot go on with."""
+    """A file with which a run cannot continue."""
 
 
 class Saved:
-    """Cases by their coordinates, under a head that says where and how they were measured.
+    """Cases by their coordinates, with a head that says where and how they were measured.
 
     Attributes:
-        head: all that stands above the cases; as JSON.
+        head: everything above the cases, as JSON.
     """
 
     def __init__(self, path: Path | None, head: dict[str, Any]) -> None:
@@ -55,27 +55,27 @@ class Saved:
         self._lines: dict[str, str] = {}
 
     def add(self, result: CaseResult) -> None:
-        """Keep a case, and write the file."""
+        """Add a case, and write the file."""
         self._keep(json_safe(result.to_dict()))
         self.write()
 
     def known(self, result: CaseResult) -> CaseResult | None:
-        """The same case measured before; of the given one only the coordinates matter."""
+        """The saved result of a case; of the argument only the coordinates matter."""
         saved = self._cases.get(key(result.to_dict()))
         return CaseResult.from_dict(saved) if saved else None
 
     @property
     def cases(self) -> list[dict[str, Any]]:
-        """The kept cases, as JSON."""
+        """The saved cases, as JSON."""
         return list(self._cases.values())
 
     def write(self) -> None:
-        """Write the file in one step: whoever reads it sees all of the old one or of the new."""
+        """Replace the file in one step, so that a reader sees the old or the new one whole."""
         if self.path is None:
             return
         head = json.dumps(json_safe(self.head), indent=1)[:-2]
         text = f'{head},\n "cases": [\n' + ",\n".join(self._lines.values()) + "\n ]\n}\n"
-        if self.path.exists() and not self.path.is_file():  # a device: nothing to keep there
+        if self.path.exists() and not self.path.is_file():  # a device, which cannot be replaced
             self.path.write_text(text)
             return
         beside = self.path.with_name(f"{self.path.name}.{os.getpid()}.part")
@@ -86,11 +86,11 @@ class Saved:
             beside.unlink(missing_ok=True)
 
     def resume(self) -> int:
-        """Go on with what the file holds; how many cases that are: none where there is no file.
+        """Continue with the cases of the file. Returns their number; 0 without a file.
 
         Raises:
-            ResumeError: the file is another's, or sources, versions, GPU or options are not
-                what they were.
+            ResumeError: it is another kind of file, or sources, versions, GPU or options have
+                changed.
         """
         if self.path is None or not self.path.exists():
             return 0
@@ -114,7 +114,7 @@ class Saved:
 
 
 def head(mode: Mode, budget: Budget, wanted: list[str], full: bool, **drawn: Any) -> dict[str, Any]:
-    """Where and how cases are measured; of problems that were drawn, how."""
+    """The head: where and how cases are measured; for random problems, how they are drawn."""
     return {
         "environment": environment(),
         "sources": sources(),
@@ -133,7 +133,7 @@ def head(mode: Mode, budget: Budget, wanted: list[str], full: bool, **drawn: Any
 
 
 def differences(then: dict[str, Any], now: dict[str, Any]) -> list[str]:
-    """What keeps the cases under one head from standing beside those of another."""
+    """Why the cases under one head cannot be compared with those under another."""
     before, after = (_comparable(each) for each in (then, now))
     reasons = []
     for name, value in after.items():
@@ -146,7 +146,7 @@ def differences(then: dict[str, Any], now: dict[str, Any]) -> list[str]:
 
 
 def identity(head: dict[str, Any]) -> str:
-    """A name for what :func:`differences` compares."""
+    """A name for the entries that :func:`differences` compares."""
     text = json.dumps(_comparable(head), sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
@@ -157,13 +157,13 @@ def _comparable(head: dict[str, Any]) -> dict[str, Any]:
 
 
 def environment() -> dict[str, str]:
-    """Versions and device, the checkout's commit, and when this was asked."""
+    """Versions and device, the checkout's commit, and the current time."""
     return {**printing.environment(), "commit": commit(), "date": printing.date()}
 
 
 def commit() -> str:
-    """The commit of the checkout that runs, "-dirty" where files were changed; "unknown" where the
-    package is no checkout or git does not tell."""
+    """The commit of the running checkout, with "-dirty" if files are changed; "unknown" without a
+    checkout, or if git fails."""
     if not (ROOT / ".git").exists():
         return "unknown"
     with contextlib.suppress(OSError, subprocess.SubprocessError):
@@ -180,7 +180,7 @@ def _git(*words: str) -> str:
 
 
 def of_targets(names: Iterable[str]) -> dict[str, str]:
-    """Target → a hash of what belongs to it."""
+    """Target → a hash of its files."""
     hashes = {}
     for name in names:
         folder, files = ops.sources(name)

@@ -1,8 +1,8 @@
-"""Whether the scores by which a graph takes kernels are right in sign, on the problems of a sample.
+"""Whether the scores by which a graph takes kernels have the right sign, on a sample's problems.
 
-A score says how fast a kernel is against what would run otherwise, eager's kernels or Inductor's.
-It is right if a kernel that is taken is not slower, and one that is left not faster. What is
-within ``CLOSE`` of the other's speed may be taken or left.
+A score is a kernel's speed relative to what would run otherwise, eager's or Inductor's kernels. It
+is right if a kernel that is taken is not slower, and one that is left out not faster. Within
+``CLOSE`` of the other's speed both are right.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ from triton_kernels.graph import capabilities
 from triton_kernels.graph.capabilities import Problem
 
 CLOSE = 0.02
-OTHERS = {"eager": "eager", "compile": "inductor"}  # provider → as scores name it
+OTHERS = {"eager": "eager", "compile": "inductor"}  # provider → its name in scores
 
 
 @dataclass(frozen=True)
 class Judged:
-    """A problem: the score, and how fast the kernel was, both relative to the other."""
+    """A problem: the score and the measured speed, both relative to the other."""
 
     score: float
     speed: float
@@ -34,7 +34,7 @@ class Judged:
 
     @property
     def right(self) -> bool:
-        """Whether taking the kernel, or leaving it, costs nothing."""
+        """Whether the decision costs nothing."""
         if self.score >= capabilities.MIN_SCORE:
             return self.speed >= 1 - CLOSE
         return self.speed <= 1 + CLOSE
@@ -42,7 +42,7 @@ class Judged:
 
 @dataclass(frozen=True)
 class Standing:
-    """An op's scores against one provider; ``wrong`` has the dearest mistake first."""
+    """An op's scores against one provider; ``wrong`` has the costliest mistake first."""
 
     op: str
     other: str
@@ -50,7 +50,7 @@ class Standing:
     wrong: tuple[Judged, ...]
 
     def to_dict(self) -> dict[str, Any]:
-        """What the JSON file has of it."""
+        """The entry of the JSON file."""
         wrong = [
             {"score": each.score, "speed": each.speed, "replay": replay(each.result.case)}
             for each in self.wrong
@@ -60,7 +60,7 @@ class Standing:
 
 
 def standings(results: Iterable[CaseResult]) -> list[Standing]:
-    """Every op that a graph may take, beside eager and beside torch.compile."""
+    """Every op that a graph may take, against eager and against torch.compile."""
     groups: dict[tuple[str, str], list[Judged]] = {}
     for result in results:
         for provider, other in OTHERS.items():
@@ -76,7 +76,7 @@ def _standing(op: str, other: str, group: list[Judged]) -> Standing:
 
 
 def _judged(result: CaseResult, provider: str, other: str) -> Judged | None:
-    """None where graphs have no such call, or where a time is missing."""
+    """None if graphs have no such call, or if a time is missing."""
     medians = {
         entry.provider: entry.timing.gpu.median for entry in result.entries if not entry.problem
     }
@@ -88,7 +88,7 @@ def _judged(result: CaseResult, provider: str, other: str) -> Judged | None:
 
 
 def _problem(result: CaseResult, other: str) -> Problem | None:
-    """What a graph would ask for: no product without an epilogue, and none of a backward pass."""
+    """The problem as a graph would ask; None for a bare product and for a backward pass."""
     case, spec = result.case, spec_of(result.case.op)
     if case.op not in capabilities.ENTRIES:
         return None

@@ -1,4 +1,4 @@
-"""A run of benchmarks: the device, its ceilings, the saved cases; what bench and pytest share."""
+"""A benchmark run: the device, its ceilings, the saved cases. bench and pytest share it."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Session:
 
     @property
     def ceilings(self) -> Ceilings:
-        """What the device can do: measured once, and kept beside the cases that they judge."""
+        """The device's ceilings, measured once and saved beside the cases."""
         head = self.saved.head
         if head["ceilings"] is None:
             head["state_before"] = nvml.state()
@@ -35,7 +35,7 @@ class Session:
         return Ceilings.from_dict(head["ceilings"])
 
     def known(self, work: Work) -> CaseResult | None:
-        """The case, if it was measured before."""
+        """The saved result of the case, if there is one."""
         return self.saved.known(CaseResult(work.case, 0.0, "", sweep=work.sweep, x=work.x))
 
     def measure(
@@ -45,11 +45,11 @@ class Session:
         tick: Callable[[str], None] = lambda name: None,
         budget: Budget | None = None,
     ) -> CaseResult:
-        """Time these providers on a case, with the session's budget or another one, and save it.
+        """Time these providers on a case with the session's or the given budget, and save it.
 
         Raises:
-            DeviceLostError: after an error the GPU answers nothing any longer; the head says so.
-            NoMemoryError: the GPU has none left for what measures.
+            DeviceLostError: the GPU answers no more calls after an error; the head says so.
+            NoMemoryError: the GPU has no memory left for the measurement.
         """
         if self._device is None:
             self._device = _fitting(gpu.Gpu)
@@ -72,13 +72,13 @@ class Session:
         return result
 
     def end(self, why: str) -> None:
-        """Note why the run ended before all was measured."""
+        """Record why the run ended early."""
         self.saved.head["ended"] = why
         self.saved.write()
 
 
 def _fitting(made: Callable[[], Made]) -> Made:
-    """What takes memory of the GPU before there is a case."""
+    """Make something that needs GPU memory before the first case."""
     try:
         return made()
     except RuntimeError as error:

@@ -1,4 +1,4 @@
-"""Samples in few numbers: median, percentiles, and ratios with their uncertainty."""
+"""Statistics of samples: median, percentiles, and ratios with their uncertainty."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ from typing import NamedTuple
 import numpy as np
 
 RESAMPLES = 1000
-SEED = 0  # of the resampling: the same samples give the same interval
+SEED = 0  # of the resampling, so that equal samples give equal intervals
 
 
 @dataclass
 class Samples:
-    """Times of one candidate, each with the number of the round that it was taken in.
+    """Times of one candidate, each with the number of its round.
 
-    Rounds are what makes two candidates comparable: within one, the clock and the temperature are
-    nearly the same for all.
+    Rounds make two candidates comparable: within a round, clock and temperature are nearly the same
+    for all.
     """
 
     rounds: list[int]
@@ -32,7 +32,7 @@ class Samples:
 
 
 class Ratio(NamedTuple):
-    """How many times faster something is than something else; a 95 % interval around it."""
+    """A ratio of two times, with its 95 % interval."""
 
     value: float
     low: float
@@ -40,10 +40,10 @@ class Ratio(NamedTuple):
 
 
 def ratio(baseline: Samples, candidate: Samples) -> Ratio | None:
-    """Median of the baseline over median of the candidate; None without a round that both ran in.
+    """The baseline's median over the candidate's; None if they share no round.
 
-    The interval is a bootstrap over rounds, both candidates' times of a round drawn together, so
-    that a drift they share cancels.
+    The interval is a bootstrap over rounds. Both candidates' times of a round are drawn together,
+    so a common drift cancels.
     """
     theirs = dict(zip(baseline.rounds, baseline.microseconds))
     ours = dict(zip(candidate.rounds, candidate.microseconds))

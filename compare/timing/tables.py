@@ -1,4 +1,4 @@
-"""What benchmarks look like: a block a case, a table a sweep, and a line an op at the end."""
+"""Tables of benchmarks: a block per case, a table per sweep, and a line per op at the end."""
 
 from __future__ import annotations
 
@@ -13,23 +13,23 @@ from compare.timing import nvml
 from compare.timing.gpu import Ceilings
 from compare.timing.results import HOST_BOUND, CaseResult, Entry, geometric_mean
 
-CLOSE = 0.02  # of a ratio: not told from 1 by colour
+CLOSE = 0.02  # a ratio this close to 1 gets no colour
 
 
 def console() -> Console:
-    """Standard output; a log file has room, where rich would assume 80 columns."""
+    """Standard output; a log file is wider than rich's default of 80 columns."""
     plain = Console(highlight=False)
     return plain if plain.is_terminal else Console(width=120, highlight=False)
 
 
 def progress(out: Console) -> Progress:
-    """A bar with what is done, how much, and how long it will take."""
+    """A bar with what is done, how much, and the remaining time."""
     columns = TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn()
     return Progress(*columns, TimeRemainingColumn(), console=out, transient=True)
 
 
 def heading(ceilings: Ceilings, state: dict[str, Any]) -> str:
-    """What the device did, and the state it was in."""
+    """The device's measured rates, and its state."""
     rates = "".join(f", {k} {v / 1e12:.0f} TFLOP/s" for k, v in ceilings.rates.items())
     clock, power = (state.get(name) for name in ("sm_clock_mhz", "power_w"))
     told = f"; {clock:.0f} MHz, {power:.0f} W" if clock and power else ""
@@ -37,7 +37,7 @@ def heading(ceilings: Ceilings, state: dict[str, Any]) -> str:
 
 
 def block(result: CaseResult, values: bool = False) -> Group:
-    """One case: a line a provider, the fastest first; with their first results, if asked for."""
+    """One case: a line per provider, the fastest first; optionally with their first results."""
     shape = "×".join(map(str, result.case.shape))
     options = "".join(f" {name}={value}" for name, value in result.case.options.items())
     name = f"{result.case.op} {result.case.dtype} {shape}{options}"
@@ -81,14 +81,14 @@ def _capped(result: CaseResult) -> str:
     return f" [dim]({nvml.POWER_CAP})[/]" if nvml.POWER_CAP in result.throttling else ""
 
 
-LABEL, CELL = 12, 13  # columns that a size, and a provider's cell, take
-SHORT = ((HOST_BOUND, HOST_BOUND), ("wrong: ", "wrong"))  # in a problem → in a cell
+LABEL, CELL = 12, 13  # columns of a size and of a provider's cell
+SHORT = ((HOST_BOUND, HOST_BOUND), ("wrong: ", "wrong"))  # the beginning of a problem → its cell
 
 
 def sweep(results: list[CaseResult], width: int) -> Group:
-    """One sweep: a row a size, a column a provider: its rate, and times the best peer's speed."""
+    """One sweep: a row per size, a column per provider with its rate and the best peer's ratio."""
     first = results[0]
-    # One unit for all: operations as soon as they are the limit anywhere.
+    # One unit for all rows: TFLOP/s if arithmetic is the limit in any row.
     unit = next((r.rate_unit for r in results if r.rate_unit == "TFLOP/s"), "GB/s")
     names = list(dict.fromkeys(e.provider for result in results for e in result.entries))
     fitting = max(1, (width - LABEL) // CELL)
@@ -157,13 +157,13 @@ def _coloured(entry: Entry) -> str:
 
 
 def number(value: float) -> str:
-    """Three or four digits, without exponents."""
+    """The number with three or four digits, without an exponent."""
     digits = 0 if value >= 1000 else 1 if value >= 100 else 2 if value >= 1 else 3
     return f"{value:.{digits}f}"
 
 
 def summary(results: list[CaseResult], provider: str = "triton") -> Table:
-    """A line an op, dtype and sweep: how the provider stands against each case's fastest peer."""
+    """A line per op, dtype and sweep: the provider's ratios to each case's fastest peer."""
     table = Table(box=None, header_style="bold", padding=(0, 2, 0, 0))
     groups: dict[tuple[str, str, str], list[Entry]] = {}
     for result in results:

@@ -1,6 +1,6 @@
-"""What other packages offer for the ops, where they are installed: peers, never needed.
+"""Peers from other packages, if they are installed.
 
-FlagGems replaces torch's operators one by one: a fused op of ours is two or three of its own.
+FlagGems replaces torch's operators one by one, so a fused op of ours is two or three of its own.
 QuACK fuses a product with its activation; it takes 16-bit floats and rows of whole 16 bytes.
 Liger-Kernel has none of these functions: its GELU and SiLU are gated, its products end in a loss.
 """
@@ -16,7 +16,7 @@ from torch import Tensor
 
 from compare.cases import Case
 
-Make = Callable[[], Callable[..., Tensor]]  # imports the package
+Make = Callable[[], Callable[..., Tensor]]  # imports its package when called
 
 
 def _gems() -> Any:
@@ -73,7 +73,7 @@ def _quack_gemm_bias_relu() -> Callable[..., Tensor]:
 
 
 FLAG_GEMS, QUACK = "flag_gems", "quack"
-# Package → op → what makes the callable, which takes the op's arguments in the timed cases.
+# Package → op → a function that makes the callable, which takes the timed cases' arguments.
 PEERS: dict[str, dict[str, Make]] = {
     FLAG_GEMS: {
         "add": lambda: _gems().add,
@@ -102,7 +102,7 @@ def offers(package: str, op: str, case: Case | None) -> bool:
 
 
 def function(package: str, op: str) -> Callable[..., Tensor]:
-    """The package's function for the op; it imports the package when it is first called."""
+    """The package's function for the op; the package is imported at the first call."""
     made: list[Callable[..., Tensor]] = []
 
     def call(*args: Any, **kwargs: Any) -> Tensor:

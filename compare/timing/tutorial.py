@@ -1,7 +1,7 @@
-"""How to time a kernel, taught by every technique that people use.
+"""How to time a kernel, taught by every common technique.
 
-Each is measured on the same kernel, and says in one sentence what its time is of; tutorial_text.py
-makes it from the times.
+Each technique measures the same kernel, and says in one sentence what it measured. tutorial_text.py
+makes the sentences from the times.
 """
 
 from __future__ import annotations
@@ -20,20 +20,20 @@ from compare.timing.gpu import Gpu
 from compare.timing.tutorial_text import sentences
 
 WARM_UP = 20  # calls
-TRIES = 5  # of a ratio
+TRIES = 5  # per ratio
 
 
 class Device(Protocol):
-    """What the techniques need of a GPU: the engine's, and how to leave the cache dirty."""
+    """The GPU as the techniques use it: the engine's, plus a way to leave the cache dirty."""
 
     def synchronize(self) -> None:
         """Wait for everything that was queued."""
 
     def empty_cache_lines(self, passes: int) -> None:
-        """Queue the reading of so much memory that nothing of interest stays in L2."""
+        """Queue a read of a buffer that is several times as large as L2."""
 
     def dirty_cache_lines(self, passes: int) -> None:
-        """Queue the writing of as much, so that L2 is full of lines to be written back."""
+        """Queue a write of the buffer, so that L2 is full of dirty lines."""
 
     def event(self) -> Any:
         """Record an event."""
@@ -42,7 +42,7 @@ class Device(Protocol):
         """Microseconds between two events that have happened."""
 
     def graph(self, call: Callable[[], Any]) -> Callable[[], Any] | None:
-        """The call as a graph to replay; None where it cannot be one."""
+        """The call as a graph to replay; None if it cannot be captured."""
 
 
 class TeachingGpu(Gpu):
@@ -54,7 +54,7 @@ class TeachingGpu(Gpu):
             self._buffer.fill_(1.0)
 
 
-# Key → (topic, name, how it is measured), in the order of the table.
+# Key → (topic, name, how it measures), in the order of the table.
 TECHNIQUES = {
     "first": ("first and later calls", "the first call", "until its result is there"),
     "later": ("first and later calls", "a later call", "until its result is there, idle GPU"),
@@ -75,7 +75,7 @@ TECHNIQUES = {
 
 @dataclass
 class Technique:
-    """One technique: its samples (µs, or ratios), and what they say."""
+    """One technique: its samples (µs, or ratios), and the sentence about them."""
 
     topic: str
     name: str
@@ -92,7 +92,7 @@ class Technique:
         return float(np.percentile(self.samples, percent))
 
     def to_dict(self) -> dict[str, Any]:
-        """What the JSON file has of it."""
+        """The entry of the JSON file."""
         entry: dict[str, Any] = {"topic": self.topic, "name": self.name, "how": self.how}
         if self.samples:
             entry |= {"median": self.median, "p20": self.percentile(20), "p80": self.percentile(80)}
@@ -106,14 +106,14 @@ def teach(
     seed: int = 0,
     tick: Callable[[int, int], None] = lambda done, total: None,
 ) -> dict[str, Technique]:
-    """Time a call by all techniques, right and wrong.
+    """Time a call with all techniques, right and wrong ones.
 
     Args:
-        call: launches the kernel; has not been called before in this process.
+        call: launches the kernel; must not have been called in this process before.
         device: the GPU.
-        samples: of each; every try of a ratio takes as many of either candidate.
-        seed: of the order in which candidates take turns.
-        tick: told how many are done, and of how many.
+        samples: per technique; each try of a ratio takes as many of both candidates.
+        seed: for the order in which candidates take turns.
+        tick: called with the number of techniques done, and of all.
 
     Returns:
         The techniques by the keys of TECHNIQUES. One that cannot be measured has no samples.
@@ -121,7 +121,7 @@ def teach(
     measures = _Measures(call, device, samples, random.Random(seed))
     techniques = {key: Technique(*words) for key, words in TECHNIQUES.items()}
     collecting = gc.isenabled()
-    gc.disable()  # a collection amid a sample would be the kernel's
+    gc.disable()  # a collection within a sample would count for the kernel
     try:
         for done, (key, technique) in enumerate(techniques.items()):
             tick(done, len(techniques))
@@ -136,7 +136,7 @@ def teach(
 
 
 class _Measures:
-    """A method for each of TECHNIQUES; ``queued``: how long the work lasts that comes before a
+    """One method per technique. ``queued`` is the duration of the work that is queued before a
     call."""
 
     def __init__(
@@ -217,7 +217,7 @@ class _Measures:
         return float(np.median(times["a"]) / np.median(times["b"]))
 
     def _prepare(self) -> None:
-        """How often to empty the cache, so that a launch is queued meanwhile: as in the engine."""
+        """How often to empty the cache so that the launch is queued meanwhile, as in the engine."""
         launch = float(np.median([self._clock(self._call, after=False) for _ in range(WARM_UP)]))
         self._empty()
         start = self._device.event()

@@ -1,6 +1,6 @@
-"""What a kernel's times say about the techniques that measured them.
+"""The sentences about the techniques, made from a kernel's times.
 
-Every sentence is made from the times, so that it holds for whatever kernel and machine they are of.
+Since they are made from the times, they hold for any kernel and machine.
 """
 
 from __future__ import annotations
@@ -12,15 +12,15 @@ import numpy as np
 from compare.timing.engine import HOST_BOUND
 from compare.timing.tables import number
 
-ALIKE = 0.05, 0.5  # of a time, and microseconds besides: smaller differences are none
-NEARER = 0.002  # of a ratio
+ALIKE = 0.05, 0.5  # smaller differences, as a fraction plus microseconds, count as none
+NEARER = 0.002  # the same for ratios
 
 
 def sentences(samples: Mapping[str, list[float]], queued: float) -> dict[str, str]:
     """A sentence for each of ``tutorial.TECHNIQUES``.
 
     Args:
-        samples: of each, by its key; those of a graph may be empty.
+        samples: technique → its samples; those of a graph may be empty.
         queued: microseconds of the work that is queued before a call.
     """
     t = {key: float(np.median(times)) for key, times in samples.items() if times}
@@ -48,7 +48,7 @@ def sentences(samples: Mapping[str, list[float]], queued: float) -> dict[str, st
 
 
 def _sign(a: float, b: float) -> int:
-    """Whether a time is longer (1) or shorter (-1) than another, or not told from it (0)."""
+    """Whether a time is longer (1) or shorter (-1) than another, or about equal (0)."""
     share, more = ALIKE
     if abs(a - b) <= share * b + more:
         return 0
@@ -56,7 +56,7 @@ def _sign(a: float, b: float) -> int:
 
 
 def _more(a: float, b: float) -> str:
-    """What leads up to the name of b: "3 µs more than", "as much as"."""
+    """A comparison to precede the name of b: "3 µs more than", "as much as"."""
     sign = _sign(a, b)
     if sign == 0:
         return "as much as"

@@ -1,9 +1,9 @@
 """Compiling before timing, in as many processes as there are cores.
 
-A process of its own calls what compiles, on the case's own inputs. What it leaves behind are the
-caches of Triton and torch.compile on the disk, in which the process that times finds the compiled
-kernels. Which of several kernels torch.compile takes it finds out by timing them: that is done anew
-by the process that times, since here all of them share the GPU. max-autotune is left to it, too.
+Each process calls the providers on the case's own inputs, which fills the caches of Triton and
+torch.compile on disk. The process that times finds the compiled kernels there. torch.compile
+chooses between kernels by timing them. The timing process repeats that, since here all processes
+share the GPU; max-autotune is left to it, too.
 """
 
 from __future__ import annotations
@@ -22,17 +22,17 @@ from compare.cases import Case
 from compare.ops import spec_of
 from compare.timing import bench, configurations, providers
 
-COMPILED = ("triton", "compile", configurations.NAME)  # providers, or how their names begin
-FEW = 4  # cases, for which no process is worth its start
+COMPILED = ("triton", "compile", configurations.NAME)  # beginnings of providers' names
+FEW = 4  # cases that do not repay the start of a process
 
-Job = tuple[Case, tuple[str, ...]]  # and its providers
+Job = tuple[Case, tuple[str, ...]]  # a case and its providers
 
 
 def compile_all(jobs: Sequence[tuple[Case, Sequence[str]]], done: Callable[[], None]) -> list[str]:
-    """Compile what the providers of these cases need; ``done`` is called after each.
+    """Compile what the providers of these cases need; ``done`` is called after each case.
 
-    Nothing that goes wrong here ends anything, for the process that times compiles what is missing:
-    what is returned is only what went wrong, in words.
+    Errors end nothing here, because the timing process compiles what is missing. They are returned
+    in words.
     """
     left = [(case, names) for case, wanted in jobs if (names := _compiled(wanted))]
     for _ in range(len(jobs) - len(left)):
@@ -56,7 +56,7 @@ def compile_all(jobs: Sequence[tuple[Case, Sequence[str]]], done: Callable[[], N
                 except BrokenProcessPool as error:
                     said.append(f"a compiling process ended: {error}")
                 done()
-        except BaseException:  # Ctrl-C: what nobody has begun is not waited for
+        except BaseException:  # Ctrl-C: do not wait for calls that have not begun
             pool.shutdown(cancel_futures=True)
             raise
     return list(dict.fromkeys(said))
@@ -67,19 +67,19 @@ def _compiled(wanted: Sequence[str]) -> tuple[str, ...]:
 
 
 def _begin() -> None:
-    """In a new process: torch.compile must start no further ones, there is one a core already."""
+    """In a new process: torch.compile starts no further ones, since each core has one already."""
     os.environ["TORCHINDUCTOR_COMPILE_THREADS"] = "1"
     torch.set_num_threads(1)
 
 
 def _choose_anew() -> None:
-    """What torch.compile's kernels were chosen by is not kept for other processes."""
+    """Do not save torch.compile's choices of kernels for other processes."""
     settings: Any = importlib.import_module("torch._inductor.config")
     settings.autotune_local_cache = False
 
 
 def compile_one(case: Case, names: Sequence[str]) -> list[str]:
-    """Call each of the providers once on a case; returns what these raise, in words."""
+    """Call each provider once on a case. Returns their errors, in words."""
     said = []
     spec = spec_of(case.op)
     if "compile" in names:
@@ -90,7 +90,7 @@ def compile_one(case: Case, names: Sequence[str]) -> list[str]:
             try:
                 with providers.torchs_precision(case):
                     candidate.call(args, kwargs)
-            except Exception as error:  # noqa: BLE001 - it is told where the candidate is timed
+            except Exception as error:  # noqa: BLE001 - reported again where the candidate is timed
                 said.append(f"{candidate.name}, {case}: {type(error).__name__}")
         torch.cuda.synchronize()
         del args, kwargs

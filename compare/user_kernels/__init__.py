@@ -1,1 +1,1 @@
-"""cross_check and check_fused: the same scrutiny for kernels and models from elsewhere."""
+"""compare's checks, benchmarks and profiles for kernels and models from elsewhere."""

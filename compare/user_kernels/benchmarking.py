@@ -1,4 +1,4 @@
-"""bench: what ``python -m compare bench`` does, for functions and inputs of one's own."""
+"""bench: what ``python -m compare bench`` does, for your own functions and inputs."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ from compare.user_kernels.given import Given
 
 
 class Benchmark:
-    """What :func:`bench` found: true if nothing failed and nothing became slower; printable.
+    """The result of :func:`bench`: true if nothing failed and nothing became slower; printable.
 
     Attributes:
-        cases: for every case all that was measured, as ``bench --json`` writes it.
+        cases: the measurements of every case, as ``bench --json`` writes them.
         slower: what became slower than in the baseline, in words.
     """
 
@@ -53,10 +53,10 @@ class Benchmark:
         return out.file.getvalue().rstrip()
 
     def median(self, provider: str, case: int = 0) -> float:
-        """Microseconds of a provider.
+        """A provider's median time in microseconds.
 
         Raises:
-            ValueError: it has no time; the reason is the error's text.
+            ValueError: it has no time; the text is the reason.
         """
         for entry in self._results[case].entries:
             if entry.provider == provider:
@@ -90,32 +90,32 @@ def bench(
     baseline: Path | str | None = None,
     threshold: float = 5.0,
 ) -> Benchmark:
-    r"""Time functions against each other on a GPU: cold cache, results checked first, in turn.
+    r"""Time functions against each other on a GPU, with a cold cache. Results are checked first.
 
     Args:
-        spec: what to time, with the cases that it has for that; in place of all up to ``bytes``.
-        triton, cuda: functions of one's own, one or both.
+        spec: what to time, with its own cases; replaces the arguments from triton to ``bytes``.
+        triton, cuda: your functions; one is enough.
         peers: name → function to compare with.
         inputs: a list of argument tuples; every entry is a case.
-        oracle: takes the same; returns what is right. By default the first peer, by the norm of the
-            error.
-        max_ulps, bound: how far results may be from the oracle's, as for
+        oracle: takes the same arguments; returns the right result. By default the first peer, and
+            results are compared by the norm of the error.
+        max_ulps, bound: the tolerance around the oracle's result, as in
             :func:`compare.cross_check`.
-        flops, bytes: of a call, for rates and per cent of the limit. By default every input is read
-            once, and a result like the first one written.
+        flops, bytes: of a call, for rates and the per cent of the limit. By default every input is
+            read once, and a result of the first input's size is written.
         name: of the functions, in tables and in the file.
-        dtypes, shapes, sweep: of a spec, only these dtypes; these shapes, or a range of sizes, in
-            place of its own.
+        dtypes, shapes, sweep: for a spec, only these dtypes; these shapes, or a range of sizes,
+            instead of its own.
         warm, graph, samples, seconds: as the options of ``python -m compare bench``.
-        json: a file for all that was measured.
-        baseline, threshold: such a file; what is slower by more than so many per cent is told.
+        json: a file for all measurements.
+        baseline, threshold: such a file; a slowdown of more than threshold per cent is reported.
 
     Returns:
         A :class:`Benchmark`.
 
     Raises:
         RuntimeError: there is no GPU, or none of its memory is free.
-        TypeError, ValueError: the arguments are not as above; the baseline is none.
+        TypeError, ValueError: wrong arguments; the baseline is not such a file.
 
     Example:
         >>> print(bench(triton=f, peers={"eager": torch.sin}, inputs=[(x,)]))
@@ -164,7 +164,7 @@ def _given(
     moved: int | None,
     name: str,
 ) -> Given:
-    """The spec of a call, its arguments checked."""
+    """The spec of a call, after a check of its arguments."""
     if not any(functions.values()):
         raise TypeError("bench(): needs a spec, or 'triton' or 'cuda': a function to time")
     if isinstance(inputs, Tensor) or not all(isinstance(each, tuple) for each in inputs):

@@ -1,4 +1,4 @@
-"""check: what ``python -m compare check`` does, for a spec that need not be importable."""
+"""check: what ``python -m compare check`` does, for any spec, importable or not."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ from compare.specs import Spec
 
 
 class CheckReport:
-    """What :func:`check` found: true if all is right, printable, and :meth:`to_json`.
+    """The result of :func:`check`: true if all is right; printable; with :meth:`to_json`.
 
     Attributes:
-        rows: for each dtype what ran, the worst errors and the mismatches.
+        rows: per dtype: what ran, the worst errors and the mismatches.
     """
 
     def __init__(self, report: printing.Report, text: str) -> None:
@@ -37,7 +37,7 @@ class CheckReport:
         return self._text
 
     def to_json(self) -> str:
-        """Everything as a JSON text, as ``check --json`` writes it."""
+        """The whole result as JSON text, as ``check --json`` writes it."""
         return json.dumps(numerics.json_safe(self._report.to_dict()))
 
 
@@ -46,21 +46,20 @@ def check(
 ) -> CheckReport:
     """Run both sides of a spec on all its cases, against the oracle and each other.
 
-    Everything runs in this process; ``python -m compare check --target module:spec`` uses others,
-    which a kernel may crash or hang.
+    Everything runs in this process. ``python -m compare check --target module:spec`` uses other
+    processes, which a kernel may crash or hang.
 
     Args:
-        spec: of :class:`compare.Function`, :class:`compare.Elementwise`, or any other.
-        level: "quick", "standard" or "full": which cases.
-        dtypes: of the spec's dtypes, only these.
+        spec: a :class:`compare.Function`, :class:`compare.Elementwise`, or any other spec.
+        level: "quick", "standard" or "full": how many cases.
+        dtypes: only these of the spec's dtypes.
 
     Returns:
         A :class:`CheckReport`.
 
     Raises:
-        TypeError, ValueError: the spec is none, or does not have such a dtype; there is no such
-            level.
-        OracleError: the spec's oracle raises, or what it returns is nothing to compare with.
+        TypeError, ValueError: ``spec`` is no spec, or lacks one of the dtypes; an unknown level.
+        OracleError: the spec's oracle raises, or does not return a tensor to compare with.
         BuildError: a CUDA source does not compile.
 
     Example:

@@ -1,4 +1,4 @@
-"""compile_report: what the compilers make of a kernel from elsewhere, without a GPU."""
+"""compile_report: the machine code of a kernel from elsewhere, without a GPU."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ from triton_kernels.interpreter.cross_compile import Launch, compiling
 
 
 class CompileReport:
-    """What :func:`compile_report` found: true if everything compiles, spills nothing and fits into
-    shared memory; print it.
+    """The result of :func:`compile_report`: true if everything compiles, spills nothing and fits
+    into shared memory; printable.
 
     Attributes:
-        kernels: each kernel in each configuration for each architecture, in the order of the table:
-            name, config, figures (registers, spills, stack, shared, loads, stores, tensor), or the
-            compiler's error, and asm, the text that was asked for.
+        kernels: one entry per kernel, configuration and architecture, in the table's order: name,
+            config, figures (registers, spills, stack, shared, loads, stores, tensor) or the
+            compiler's error, and asm, the requested text.
     """
 
     def __init__(self, rows: Sequence[Row]) -> None:
@@ -49,7 +49,7 @@ class CompileReport:
         return out.file.getvalue().rstrip()
 
     def to_json(self) -> str:
-        """All figures as a JSON text, as the rows of ``compile --json``."""
+        """All figures as JSON text, like the rows of ``compile --json``."""
         return json.dumps([row.to_dict() for row in self._rows])
 
 
@@ -61,17 +61,17 @@ def compile_report(
     asm: str | None = None,
     **constexprs: Any,
 ) -> CompileReport:
-    """Compile a kernel for GPUs that need not be there, and read its machine code.
+    """Compile a kernel for GPUs that need not be present, and read its machine code.
 
     Args:
-        kernel: a ``@triton.jit`` kernel, whose configurations are all compiled where it is
-            autotuned; one that :func:`cuda_reference.load` or load_inline made, which needs nvcc;
-            or a function that launches some of the former, or else calls some of the latter.
-        args: of the kernel or the function, with tensors on any device: of these dtype, shape,
-            strides and alignment count. A CUDA function needs none.
+        kernel: a ``@triton.jit`` kernel; if it is autotuned, all its configurations are compiled.
+            Or a function made by :func:`cuda_reference.load` or load_inline, which needs nvcc. Or a
+            function that launches Triton kernels or, if it launches none, calls CUDA functions.
+        args: of the kernel or function. Tensors may be on any device; only their dtype, shape,
+            strides and alignment matter. A CUDA function needs none.
         archs: GPU architectures, or one: "sm_80", "sm_90", …
-        asm: also keep this text of every kernel: "ttir", "ttgir", "llir", "ptx" or "sass"; of CUDA
-            functions "sass" only.
+        asm: also keep this text of every kernel: "ttir", "ttgir", "llir", "ptx" or "sass"; for CUDA
+            functions only "sass".
         constexprs: the kernel's constants, num_warps, num_stages; a function's keyword arguments.
 
     Returns:
@@ -129,7 +129,7 @@ def _of_triton(
 def _launches(
     kernel: Any, args: Sequence[Any], named: dict[str, Any], capability: int
 ) -> list[Launch]:
-    """The kernel's launch, or those of a function, compiled."""
+    """The compiled launches of the kernel, or of the function."""
     with compiling(capability) as launches:
         if hasattr(kernel, "run") and hasattr(kernel, "__getitem__"):
             kernel[(1,)](*args, **named)

@@ -1,4 +1,4 @@
-"""cross_check: the same scrutiny for a kernel pair that is not in this repository."""
+"""cross_check: the checks of this project's ops, for any pair of kernels."""
 
 from __future__ import annotations
 
@@ -35,16 +35,16 @@ from compare.user_kernels.outputs import (
 )
 from triton_kernels import interpreter as triton_interpreter
 
-SOME_ROUNDINGS = 256  # ulps: what a sum or a softmax of some thousand elements may be off
+SOME_ROUNDINGS = 256  # ulps: a plausible error of a sum or softmax of some thousand elements
 
 
 @dataclass
 class Finding:
-    """One side on one set of inputs: one output of it, if it has several.
+    """One output of one side on one set of inputs.
 
     Attributes:
-        output: how one gets to it in what the function returned: ``[0]``, ``['lse']``; empty if
-            it returned one tensor, or if the finding is about the whole call.
+        output: the path to it in the returned value: ``[0]``, ``['lse']``. Empty if one tensor was
+            returned, or if the finding concerns the whole call.
     """
 
     side: str
@@ -54,11 +54,11 @@ class Finding:
     worst_ulps: float = 0.0
     error: str | None = None
     deviation: Deviation | None = None
-    max_ulps: float | None = None  # that were allowed; None where a bound decided
+    max_ulps: float | None = None  # the tolerance; None if a bound decided
 
     @property
     def near(self) -> bool:
-        """Whether wrong values are as near to the oracle's as some roundings more leave them."""
+        """Whether wrong values are close enough to the oracle's to be roundings."""
         wrong = self.error is None and self.deviation is not None
         return wrong and self.max_ulps is not None and self.worst_ulps <= SOME_ROUNDINGS
 
@@ -83,15 +83,15 @@ class Finding:
 
 @dataclass
 class Report:
-    """What cross_check found: true if all is right, printable, with :meth:`to_json`; and
-    :meth:`debug` says where the Triton side went wrong."""
+    """The result of cross_check: true if all is right; printable; with :meth:`to_json`.
+    :meth:`debug` finds where the Triton side went wrong."""
 
     findings: list[Finding] = field(default_factory=list)
-    agree: bool = True  # whether two sides returned the same bits; False of one side alone
-    undefined: list[str] = field(default_factory=list)  # what a wrong NaN comes of, in words
-    rounding: list[str] = field(default_factory=list)  # the tl.dot that a wrong value comes of
+    agree: bool = True  # whether two sides returned the same bits; False for one side alone
+    undefined: list[str] = field(default_factory=list)  # the origin of a wrong NaN, in words
+    rounding: list[str] = field(default_factory=list)  # the tl.dot that causes a wrong value
     no_launch: bool = False  # whether the Triton side launched no kernel
-    failed: Call | None = field(default=None, repr=False)  # the Triton side's first that is wrong
+    failed: Call | None = field(default=None, repr=False)  # the Triton side's first wrong call
 
     def __bool__(self) -> bool:
         return all(finding.passed for finding in self.findings)
@@ -116,7 +116,7 @@ class Report:
         return "\n".join([self.verdict, *shown, *self._hint(), *told])
 
     def _hint(self) -> list[str]:
-        """What to do where nothing but the default tolerance may be wrong."""
+        """Advice if only the default tolerance may be too small."""
         failed = [finding for finding in self.findings if not finding.passed]
         if not failed or not all(finding.near for finding in failed):
             return []
@@ -128,11 +128,11 @@ class Report:
         ]
 
     def debug(self) -> Findings:
-        """What :func:`compare.debug` finds out of the Triton side's first call that is wrong: it
-        runs again, interpreted, with all its launches.
+        """The findings of :func:`compare.debug` on the Triton side's first wrong call, which runs
+        again, interpreted, with all its launches.
 
         Raises:
-            ValueError: none is wrong.
+            ValueError: no call is wrong.
 
         Example:
             >>> report = cross_check(triton=f, oracle=lambda x: x.double().sin(), inputs=[(x,)])
@@ -143,7 +143,7 @@ class Report:
         return investigation.investigate(self.failed)
 
     def to_json(self) -> str:
-        """Everything as a JSON text."""
+        """The whole result as JSON text."""
         report = {
             "passed": bool(self),
             "verdict": self.verdict,
@@ -153,7 +153,7 @@ class Report:
         return json.dumps(numerics.json_safe(report))
 
 
-Each = Sequence[Any] | Mapping[str, Any]  # of several outputs, nested as they are
+Each = Sequence[Any] | Mapping[str, Any]  # an option per output, nested like the outputs
 
 
 def cross_check(
@@ -170,27 +170,26 @@ def cross_check(
 
     CPU tensors run the Triton side in the interpreter, CUDA tensors compiled.
 
-    Integers must be equal. A NaN is right where the oracle is NaN, an infinity where the oracle is
-    that infinity, or is finite but lies past the largest number of the result's dtype.
+    Integers must be equal. A NaN is right where the oracle is NaN. An infinity is right where the
+    oracle is the same infinity, or is finite but past the largest number of the result's dtype.
 
     Args:
         triton, cuda: callables that take one entry of ``inputs`` and return a tensor, or several
-            in tuples, lists and dicts; one of the two will do.
-        oracle: takes the same; returns what is right, in the result's dtype or in float64; of
-            several outputs, each in its place, or None where anything is right.
-        inputs: a list of argument tuples. Every call gets copies of the tensors, which lie in
-            memory as these do, with poison (NaN, −1) between the elements of views: strides,
-            offset, alignment, and memory that two of them share are kept, and gigabytes between
-            elements cost nothing. What a call allocates by torch.empty and its kin holds poison,
-            too. Nothing may be written beside the one or the other.
-        max_ulps: the largest right distance to the oracle's result, rounded to the result's dtype.
-        bound: instead of max_ulps, the largest right \\|result − oracle\\| of each element: called
-            with the oracle's result and the arguments.
-        dtype: of the results. By default the oracle's; where that is float64, any will do that
-            holds what the floating arguments promote to.
+            in tuples, lists and dicts; one of the two is enough.
+        oracle: takes the same arguments and returns the right results, in the result's dtype or in
+            float64. With several outputs they are nested in the same way; None accepts anything.
+        inputs: a list of argument tuples. Every call gets copies of the tensors with the same
+            strides, offset, alignment and shared memory, and with poison (NaN, −1) between the
+            elements of views. Gigabytes between elements take no memory. What a call allocates by
+            torch.empty and its kin holds poison, too. A call must write nowhere else.
+        max_ulps: the tolerance around the oracle's result, rounded to the result's dtype.
+        bound: instead of max_ulps, makes the tolerance \\|result − oracle\\| of each element from
+            the oracle's result and the arguments.
+        dtype: of the results. By default the oracle's; if that is float64, any dtype that holds the
+            promoted floating arguments.
 
-    Of several outputs each is judged for itself. ``max_ulps``, ``bound`` and ``dtype`` are for all
-    of them, or are tuples, lists or dicts of one for each, and dicts may leave some out.
+    Each of several outputs is judged by itself. ``max_ulps``, ``bound`` and ``dtype`` apply to all
+    outputs, or are tuples, lists or dicts with one entry per output; dicts may leave some out.
 
     Returns:
         A :class:`Report`.
@@ -199,7 +198,7 @@ def cross_check(
         TypeError: there is neither ``triton`` nor ``cuda``, ``inputs`` is not a list of tuples, or
             ``oracle`` returns no tensor.
         ValueError: ``inputs`` is empty; ``max_ulps`` is negative or not finite; the bound is
-            negative or not finite where the oracle is finite; one of the three is for an output
+            negative or not finite where the oracle is finite; one of the three names an output
             that the oracle does not return.
 
     Example:
@@ -249,7 +248,7 @@ def _compared(
     results: Mapping[str, Mapping[str, Tensor]],
     expected: Expectations,
 ) -> bool:
-    """Whether both sides returned the same bits; that they returned another dtype is a finding."""
+    """Whether both sides returned the same bits. Another dtype becomes a finding."""
     one, other = results.values()
     for at in set(one) & set(other):
         if one[at].dtype != other[at].dtype:
@@ -267,8 +266,8 @@ def judged(
     arguments: tuple[Any, ...],
     expected: Expectations,
 ) -> tuple[list[Finding], dict[str, Tensor]]:
-    """One side's findings on ``inputs[number]``, one for each output, and the outputs but those
-    that are of another shape or dtype than they should be."""
+    """One side's findings on ``inputs[number]``, one per output; and the outputs that have the
+    right shape and dtype."""
     shapes = [list(a.shape) for a in arguments if isinstance(a, Tensor)]
     guards: list[Guarded] = []
     given = _copies(arguments)
@@ -277,7 +276,7 @@ def judged(
         with running.GuardedAllocations(guards):
             returned = _call(side, function, given)
         outputs = outputs_of(returned, expected)
-    except Exception as error:  # noqa: BLE001 - whatever a kernel throws is a finding
+    except Exception as error:  # noqa: BLE001 - any error of a kernel is a finding
         text, place = running.brief(error), triton_interpreter.place_of(error) or outside(error)
         if place is not None and f"{place.file}:{place.line}" not in text:
             text += f"\n  {place_text(place)}"
@@ -288,7 +287,7 @@ def judged(
         findings.append(Finding(side, number, shapes, at))
         result = _judge(findings[-1], outputs[at], wanted)
         if result is not None and _shares_memory(result, memory):
-            result = result.detach().clone()  # the memory is looked at, and overwritten, at last
+            result = result.detach().clone()  # the guards are checked, and overwritten, below
         results |= {} if result is None else {at: result}
     problems = []
     if not all(guarded.intact() for guarded in guards):
@@ -296,7 +295,7 @@ def judged(
     if beside := damaged(memory):
         which = ", ".join(f"{i} {list(memory[i].shape)}" for i in beside)
         problems.append(f"wrote between or around the elements of its input tensors: {which}")
-    if problems and len(findings) > 1:  # of no output alone
+    if problems and len(findings) > 1:  # they concern no single output
         findings.insert(0, Finding(side, number, shapes))
     if problems:
         findings[0].error = findings[0].error or problems[0]
@@ -304,7 +303,7 @@ def judged(
 
 
 def _judge(finding: Finding, result: Any, expected: Expected) -> Tensor | None:
-    """Fill in the finding; the result, unless it is of another shape or dtype than it should be."""
+    """Fill in the finding. Returns the result if it has the right shape and dtype."""
     try:
         expected.refuse(result)
         comparison = expected.compare(result)
@@ -330,7 +329,7 @@ def _shares_memory(result: Tensor, memory: list[Tensor]) -> bool:
 
 
 class Call(Kernel):
-    """A call that launches kernels, and the right outputs."""
+    """A call that launches kernels, with its right outputs."""
 
     outside_is_usage = False
 
@@ -363,18 +362,18 @@ class Call(Kernel):
                 continue
             comparison = expected.compare(outputs[at])
             results.append(Result(f"result{at}", outputs[at], expected.reference, comparison))
-        # Where other outputs are wrong, too, their elements say more than a shape.
+        # If other outputs are wrong, too, their elements say more than a shape.
         if refused is not None and all(bool(each.comparison.right.all()) for each in results):
             raise refused
         return results
 
     def compilable(self) -> bool:
-        """Not from here: it is run for its interpreted programs."""
+        """False: it is run for its interpreted programs."""
         return False
 
 
 def _note(finding: Finding, call: Call) -> None:
-    """For a test that fails by this: the Triton side can be run again in a debugger."""
+    """Let the Triton side run again in a debugger, for a test that fails by this finding."""
 
     def again(session: Any) -> None:
         session.first = finding.error is None
@@ -384,7 +383,7 @@ def _note(finding: Finding, call: Call) -> None:
 
 
 def _undefined(triton: Callable[..., Any], arguments: tuple[Any, ...]) -> list[str]:
-    """What a load left undefined that ended in a result, from one more run."""
+    """The undefined values of loads that reached a result, found in another run."""
     values = Values()
     guards = running.GuardedAllocations([])
     with contextlib.suppress(Exception), triton_interpreter.interpreting(values), guards:
@@ -401,7 +400,7 @@ def _undefined(triton: Callable[..., Any], arguments: tuple[Any, ...]) -> list[s
 
 
 def _rounding(call: Call) -> list[str]:
-    """Whether the results are right, or more of them, where no tl.dot rounds its operands."""
+    """Whether more results are right if no tl.dot rounds its operands, in words."""
     roundings = investigation.Roundings()
     with contextlib.suppress(Exception):
         state = call.prepare(CPU)
@@ -413,7 +412,7 @@ def _rounding(call: Call) -> list[str]:
 
 
 def _copies(arguments: tuple[Any, ...], device: torch.device | None = None) -> tuple[Any, ...]:
-    """What a call gets."""
+    """The copies that a call gets."""
     copied: tuple[Any, ...] = copies(arguments, device, poison=True)
     for new, t in zip(tensors(copied), tensors(arguments)):
         if t.requires_grad and new.is_leaf:

@@ -1,4 +1,4 @@
-"""check_fused: a module as triton_kernels.fuse rewrites it, against the same module in float64."""
+"""check_fused: a module rewritten by triton_kernels.fuse, against the same module in float64."""
 
 from __future__ import annotations
 
@@ -23,17 +23,17 @@ def check_fused(
     min_score: float = 0.0,
     passes: Sequence[str] = PASSES,
 ) -> Report:
-    """Check what :func:`triton_kernels.fuse` makes of a module, without gradients.
+    """Check the module that :func:`triton_kernels.fuse` makes, without gradients.
 
-    The reference is a copy of the module in float64. The bound is the rule by which this package's
-    products answer to eager: \\|fused − reference\\| ≤ 2·max\\|unfused − reference\\| plus one
-    unit in the last place of the largest reference. CPU tensors run interpreted.
+    The reference is a copy of the module in float64. The bound is the rule for this package's
+    products relative to eager: \\|fused − reference\\| ≤ 2·max\\|unfused − reference\\| plus one
+    ulp of the largest reference. CPU tensors run interpreted.
 
     Args:
-        module: takes tensors, and returns one, or several in tuples, lists and dicts, as the models
-            of Hugging Face; must give the same for the same inputs (``eval()``).
+        module: takes tensors, and returns one, or several in tuples, lists and dicts, as models of
+            Hugging Face do. It must be deterministic (``eval()``).
         inputs: a list of argument tuples, or of dicts of keyword arguments.
-        min_score, passes: as :func:`triton_kernels.fuse`; by default everything that can is fused.
+        min_score, passes: as in :func:`triton_kernels.fuse`; by default all that can be fused is.
 
     Returns:
         A :class:`compare.Report`, true if all is right.
@@ -66,7 +66,7 @@ def check_fused(
 
 
 def _called(module: nn.Module, keys: tuple[str, ...]) -> Callable[..., Any]:
-    """The module, called by position with what has these names."""
+    """The module as a function of positional arguments with these names."""
 
     def call(*arguments: Any) -> Any:
         return module(**dict(zip(keys, arguments))) if keys else module(*arguments)
@@ -75,7 +75,7 @@ def _called(module: nn.Module, keys: tuple[str, ...]) -> Callable[..., Any]:
 
 
 def _expected(unfused: Any, reference: Any) -> Expected | None:
-    """What an output must be; of what is no tensor of numbers with digits nothing is asked."""
+    """The requirements for a floating output; None, which accepts anything, for others."""
     if not isinstance(unfused, Tensor) or not unfused.is_floating_point():
         return None
     return Expected(reference, (unfused.dtype,), 0.0, _eager_rule(unfused, reference))
@@ -88,7 +88,7 @@ def _wide(arguments: tuple[Any, ...]) -> tuple[Any, ...]:
 
 
 def _eager_rule(unfused: Tensor, reference: Tensor) -> Tensor:
-    """The same bound for every element, of those that are finite; the others must be equal."""
+    """The same bound for all elements that are finite; the others must be equal."""
     finite = unfused.isfinite() & reference.isfinite()
     if not finite.any():
         return torch.zeros_like(reference)

@@ -1,4 +1,4 @@
-"""The spec of a bench call: functions with inputs that are given, not drawn."""
+"""The spec of a bench call with given inputs."""
 
 from __future__ import annotations
 
@@ -15,10 +15,9 @@ from compare.specs import Spec
 
 
 class Given(Spec):
-    """Functions on the argument tuples that somebody gave; a case is one of them.
+    """Functions on given argument tuples; each tuple is a case.
 
-    Without an oracle the first peer's result is what all others are compared with, by the norm of
-    the error, as peers are.
+    Without an oracle all results are compared with the first peer's, by the norm of the error.
     """
 
     bounded = True
@@ -43,14 +42,14 @@ class Given(Spec):
         self._inputs, self._flops, self._moved = list(inputs), flops, moved
 
     def case(self, number: int) -> Case:
-        """The case of ``inputs[number]``: it is named after the first tensor."""
+        """The case of ``inputs[number]``, with the dtype and shape of its first tensor."""
         first = tensors_of((self._inputs[number], {}))[0]
         options = {"inputs": number} if len(self._inputs) > 1 else {}
         dtype = str(first.dtype).removeprefix("torch.")
         return Case(self.name, dtype, tuple(first.shape), options=options)
 
     def inputs(self, case: Case, device: torch.device = CPU) -> Arguments:
-        """Copies that lie in memory as the originals do."""
+        """Copies with the originals' strides."""
         args: tuple[Any, ...] = copies(self._inputs[case.options.get("inputs", 0)], device)
         return args, {}
 
@@ -60,14 +59,14 @@ class Given(Spec):
     def bound(
         self, name: str, arguments: Arguments, reference: Tensor, dtype: torch.dtype
     ) -> Tensor:
-        """The caller's."""
+        """The given bound."""
         assert self._bound is not None
         limit = self._bound(reference, *arguments[0])
         return torch.as_tensor(limit, device=reference.device).double()
 
     def cost(self, case: Case) -> tuple[int, int]:
-        """The given cost; by default every input is read once, and a result like the first
-        written."""
+        """The given cost. By default every input is read once, and a result of the first one's size
+        is written."""
         if self._moved is not None:
             return self._flops, self._moved
         read = tensors_of((self._inputs[case.options.get("inputs", 0)], {}))

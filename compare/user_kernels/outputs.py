@@ -1,4 +1,5 @@
-"""What the outputs of one call must be: of one tensor, or of several in tuples, lists and dicts."""
+"""The outputs of a call, one tensor or several in tuples, lists and dicts, and what they must
+be."""
 
 from __future__ import annotations
 
@@ -16,8 +17,8 @@ from compare.copies import tensors
 
 
 def flat(value: Any, name: str = "") -> dict[str, Any]:
-    """What nested tuples, lists and dicts hold, by how one gets there: ``[0]``, ``['lse'][1]``; a
-    value alone is at the empty name."""
+    """The leaves of nested tuples, lists and dicts, by their path: ``[0]``, ``['lse'][1]``; a value
+    that is not nested has the empty path."""
     if isinstance(value, Mapping):
         items = [(f"{name}[{key!r}]", each) for key, each in value.items()]
     elif isinstance(value, (tuple, list)):
@@ -28,8 +29,8 @@ def flat(value: Any, name: str = "") -> dict[str, Any]:
 
 
 def _of_output(option: Any, argument: str, outputs: Mapping[str, Any]) -> dict[str, Any]:
-    """For every output the value of an option that is one for all of them, or nested as they are;
-    a part of it that holds one value is for all outputs there."""
+    """The value of an option for every output. The option is one value for all outputs or is nested
+    like them; one value for a nested part is for all outputs in it."""
     given = flat(option)
     values = {
         output: next((value for at, value in given.items() if output.startswith(at)), None)
@@ -44,18 +45,18 @@ def _of_output(option: Any, argument: str, outputs: Mapping[str, Any]) -> dict[s
 
 
 def listed(outputs: Mapping[str, Any]) -> str:
-    """Outputs by name, as errors say them."""
+    """The names of outputs, for error texts."""
     return "one tensor" if list(outputs) == [""] else ", ".join(outputs) or "nothing"
 
 
 @dataclass(frozen=True)
 class Expected:
-    """What an output on one set of inputs must be.
+    """The requirements for one output on one set of inputs.
 
     Attributes:
-        reference: what the oracle returned.
-        dtypes: that a result may have; empty if any floating one will do.
-        max_ulps, bound: how far it may be off; if there is a bound, by that.
+        reference: the oracle's output.
+        dtypes: the allowed dtypes; empty allows any floating dtype.
+        max_ulps, bound: the tolerance; the bound if there is one.
     """
 
     reference: Tensor
@@ -87,7 +88,7 @@ class Expected:
             )
 
 
-Expectations = dict[str, Expected | None]  # by output; None where anything is right
+Expectations = dict[str, Expected | None]  # by output; None accepts anything
 
 
 def expected_outputs(
@@ -98,12 +99,11 @@ def expected_outputs(
     bound: Any,
     dtype: Any,
 ) -> Expectations:
-    """What the oracle says of one entry of ``inputs``, by output.
+    """The expectations for one entry of ``inputs``, by output.
 
     Args:
-        returned: by the oracle.
-        given: makes what a bound is called with beside the oracle's result.
-        max_ulps, bound, dtype: one for all outputs, or nested as they are.
+        returned, given: the oracle's outputs; makes the arguments of a bound after its result.
+        max_ulps, bound, dtype: one for all outputs, or nested like them.
 
     Raises:
         TypeError, ValueError: as :func:`compare.cross_check` does.
@@ -135,10 +135,10 @@ def judged_outputs(expected: Expectations) -> list[tuple[str, Expected]]:
 
 
 def outputs_of(returned: Any, expected: Expectations) -> dict[str, Any]:
-    """What a function returned, by output.
+    """The outputs of a function, by path.
 
     Raises:
-        TypeError: there are others than the oracle returned.
+        TypeError: they are not those of the oracle.
     """
     outputs = {"": returned} if list(expected) == [""] else flat(returned)
     wrong = [at for at, wanted in expected.items() if wanted is not None and at not in outputs]
@@ -175,7 +175,7 @@ def _limit(limit: Any, reference: Tensor, at: str) -> Tensor:
 
 
 def _able(reference: Tensor, arguments: tuple[Any, ...]) -> tuple[torch.dtype, ...]:
-    """The dtypes that a result may have where nobody says it."""
+    """The dtypes that a result may have by default."""
     if reference.dtype != torch.float64:
         return (reference.dtype,)
     given = [t.dtype for t in tensors(arguments) if t.is_floating_point()]
@@ -189,5 +189,5 @@ def _as_wide_as(dtype: torch.dtype) -> tuple[torch.dtype, ...]:
 
 
 def _promoted(a: torch.dtype, b: torch.dtype) -> torch.dtype:
-    """torch.promote_types, for which no two kinds of float8 have a common type."""
+    """torch.promote_types, extended: it has no common type for two equal float8 dtypes."""
     return a if a == b else torch.promote_types(a, b)

@@ -21,15 +21,15 @@ __all__ = ["CallProfile", "annotate", "profile"]
 
 
 class CallProfile:
-    """Where a call's time goes; print it. Microseconds, a call.
+    """Where a call's time goes; printable. Times are microseconds per call.
 
     Attributes:
         host: until the call returns, under the profiler.
         gpu: while the GPU works for it.
         first: from the first call to the first kernel, on an idle GPU.
-        idle: share of the time between the first and the last kernel in which the GPU waits.
+        idle: the fraction of the time between first and last kernel in which the GPU is idle.
         kernels: name, count and microseconds of each, the longest first.
-        trace: the trace's file, if one was asked for.
+        trace: the trace's file, if one was requested.
     """
 
     def __init__(self, profile: reading.Profile, trace: Path | None) -> None:
@@ -50,7 +50,7 @@ class CallProfile:
         return out.file.getvalue().rstrip()
 
     def to_json(self) -> str:
-        """Everything as a JSON text."""
+        """The whole result as JSON text."""
         return json.dumps(self._profile.to_dict())
 
 
@@ -64,12 +64,12 @@ def profile(
 ) -> CallProfile:
     """Show where the time of ``function(*args, **kwargs)`` goes on a GPU.
 
-    Of the GPU's counters ``python -m compare profile --target`` tells, where Nsight Compute is.
+    For the GPU's counters use ``python -m compare profile --target``, which needs Nsight Compute.
 
     Args:
-        function: launches GPU work, forward and backward pass of a model for instance.
+        function: launches GPU work, for example a model's forward and backward pass.
         trace: a file for the trace, in Chrome's format.
-        steps, calls: how many steps are recorded, and the calls of one.
+        steps, calls: the number of recorded steps, and of calls per step.
 
     Returns:
         A :class:`CallProfile`.
@@ -86,7 +86,7 @@ def profile(
         raise RuntimeError(f"profile(): {outside} runs this process, and one profiler is possible")
     name = getattr(function, "__name__", type(function).__name__)
     candidate = Candidate(name, lambda: function(*args, **kwargs))
-    for _ in range(2):  # what compiles by the second call, compiles now
+    for _ in range(2):  # some compile at the second call
         candidate.call()
     torch.cuda.synchronize()
     return _recorded(candidate, None if trace is None else Path(trace), steps, calls)

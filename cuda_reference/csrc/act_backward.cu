@@ -1,7 +1,7 @@
 // act_backward: dx = grad·act'(saved), and its column sums, the gradient of a bias, in the compute type.
 // saved is act's result for none, relu, leaky_relu, sigmoid and tanh; its argument x for the others.
 //
-// One thread a column, from the first row to the last.
+// One thread per column, from the first row to the last.
 #include "activations.cuh"
 
 template <class C>

@@ -1,6 +1,6 @@
-// act_mul: out = act(gate)·up, in the compute type, rounded once. Any layout, one thread an element.
+// act_mul: out = act(gate)·up, in the compute type, rounded once. Any layout, one thread per element.
 // act_mul_backward: dgate = grad·(up·act'(gate)), dup = grad·act(gate), each rounded once.
-// Both also in the rungs of rungs.cuh; in stream the activation, too, is known to the compiler.
+// Both also have the rungs of rungs.cuh. In stream the activation is a template parameter.
 #include "activations.cuh"
 #include "rungs.cuh"
 

@@ -1,4 +1,4 @@
-// The activations and their derivatives, for one number: a record each.
+// The activations and their derivatives for one number, a record each.
 #pragma once
 #include "elementwise.cuh"
 
@@ -11,14 +11,14 @@ __device__ inline double exp_of(double x) { return exp(x); }
 __device__ inline float cosh_of(float x) { return coshf(x); }
 __device__ inline double cosh_of(double x) { return cosh(x); }
 
-// x between −limit and limit, so that an infinite x is not multiplied by 0; NaN stays NaN.
+// x clamped to ±limit, so that an infinite x is not multiplied by 0; NaN stays NaN.
 template <class C>
 __device__ C bounded(C x, C limit) {
   if (x > limit) return limit;
   return x < -limit ? -limit : x;
 }
 
-// What a record's derivative is of: act's argument x, or its result, which is there anyway.
+// The argument of a record's derivative: act's argument x, or act's result.
 struct OfArgument {
   template <class C>
   static __device__ C saved(C x, C) {
@@ -31,11 +31,11 @@ struct OfResult {
     return result;
   }
 };
-// One that is made of straight lines, so that its second derivative is 0.
+// A piecewise linear activation, whose second derivative is 0.
 struct Straight : OfResult {};
 
-// A record: act(x), and act' of what is saved, at the kinks as torch has it. LeakyRelu is "leaky_relu" in Python, which
-// reads the records, what they derive from, and EACH_ACTIVATION below: a new activation is a record and a line there.
+// A record has act(x) and act' of the saved value, at kinks as in torch. Python reads the records, their bases, and
+// EACH_ACTIVATION below: a new activation is a record and a line there. LeakyRelu is "leaky_relu" in Python.
 struct None : Straight {
   template <class C>
   static __device__ C forward(C x) {
@@ -144,14 +144,14 @@ struct LeakyRelu : Straight {
   CASE(7, LeakyRelu, __VA_ARGS__)  \
   REGISTERED(CASE, __VA_ARGS__)
 
-// One that a user has registered is there where its text is part of the source.
+// A registered activation exists where its text is part of the source.
 #ifdef REGISTERED_ACTIVATION
 namespace registered {
 #include REGISTERED_ACTIVATION
 }
 #define REGISTERED(CASE, ...) CASE(-1, Registered, __VA_ARGS__)
 
-// The result of a user's function, which a float64 tensor would silently lose digits in as a float.
+// The result of a user's function. A float for a float64 tensor would silently lose digits, so it is refused.
 template <class C, class R>
 __device__ C exactly(R result) {
   static_assert(sizeof(R) == sizeof(C),
@@ -181,7 +181,7 @@ struct Registered : OfArgument {
     break;                                      \
   }
 
-// Runs the statement with A = the record of a number; of any other number with None.
+// Runs the statement with A = the record of a number; unknown numbers are None.
 #define WITH_ACTIVATION(number, ...)                 \
   switch (number) {                                  \
     EACH_ACTIVATION(CASE_OF_ACTIVATION, __VA_ARGS__) \
@@ -191,7 +191,7 @@ struct Registered : OfArgument {
     }                                                \
   }
 
-// One of them, told at run time.
+// An activation chosen at run time.
 struct Activation {
   int number;
 

@@ -1,15 +1,15 @@
 // add: out = x + alpha·y, as fma(alpha, y, x) in the compute type, rounded once.
 //
-//   add                any dtypes and layouts, one thread an element: evidently right
-//   f32, f16, bf16     dense, one element a thread
-//   f32x4              dense, four elements a thread in one 128-bit access
-//   f16x2, bf16x2      two elements a thread in one 32-bit access
-//   f16x8, bf16x8      eight elements a thread in four 32-bit accesses
-//   f16x8_pack, …      eight elements a thread in one 128-bit access
-//   rung               dense: the rungs of rungs.cuh, two of which the variants are, by names of their dtype
+//   add                any dtypes and layouts, one thread per element: evidently right
+//   f32, f16, bf16     dense, one element per thread
+//   f32x4              dense, four elements per thread in one 128-bit access
+//   f16x2, bf16x2      two elements per thread in one 32-bit access
+//   f16x8, bf16x8      eight elements per thread in four 32-bit accesses
+//   f16x8_pack, …      eight elements per thread in one 128-bit access
+//   rung               dense: the rungs of rungs.cuh; two of them equal variants above
 //
 // Every vector variant takes any n and any alignment: where a full vector does not fit, or a
-// pointer is not aligned to the access, its thread goes element by element.
+// pointer is not aligned to the access, the thread goes element by element.
 #include "rungs.cuh"
 
 enum Number { NEITHER, X, Y };  // which operand is a number
@@ -24,7 +24,7 @@ __global__ void add_kernel(Tensor x, Tensor y, Number number, Scalar given, Tens
   store<C>(out, out.offset(i), fused(value<C>(alpha), b, a));
 }
 
-// x, y and out have out's shape (stride 0 where broadcast); one of x and y may be null: the number.
+// x, y and out have out's shape (stride 0 where broadcast). If one operand is a number, its tensor is null.
 extern "C" int add(const Tensor* x, const Tensor* y, Scalar given, const Tensor* out, Scalar alpha,
                    cudaStream_t stream) {
   const long long n = out->numel();

@@ -14,7 +14,7 @@
 #include <cuda_runtime.h>
 #include <mma.h>
 
-// 32 bytes: what wmma asks of a tile's address, and enough for rows that are read as float4.
+// 32 bytes: wmma requires it of a tile's address, and float4 reads of rows need no more.
 #define SHARED(T, name, dims) __shared__ __align__(32) T name dims
 #define DYNAMIC_SHARED(T, name)                                               \
   extern __shared__ __align__(128) unsigned char crosscheck_dynamic_shared[]; \
@@ -25,7 +25,7 @@
 #include "cuda_on_cpu.h"
 #endif
 
-// What a launcher's return value means, in CUDA's words; on the host target, in those of the last failure.
+// A launcher's return value in CUDA's words; on the host target the text of the last failure.
 #ifdef __CUDACC__
 #define CUDA_ON_CPU_ONCE
 #endif

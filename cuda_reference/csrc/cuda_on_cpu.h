@@ -1,30 +1,30 @@
-// cuda_on_cpu.h: CUDA C++ on the CPU, for g++ and clang++ (C++17, Linux). This is the entry, with the
-// keywords of the language and LAUNCH and SHARED; the rest, each file building on those before it:
+// cuda_on_cpu.h: CUDA C++ on the CPU, for g++ and clang++ (C++17, Linux). This entry header has the language's
+// keywords, LAUNCH and SHARED. The other files each build on those before them:
 //   cuda_on_cpu_fibers.h   stacks to run threads on, switches between them, hooks of the sanitizers
 //   cuda_on_cpu_block.h    the running block: state, failures, waiting, __syncthreads
 //   cuda_on_cpu_warp.h     shuffles, votes, reductions, __syncwarp
 //   cuda_on_cpu_memory.h   shared arrays, atomics, fences, cached loads and stores
-//   cuda_on_cpu_watch.h    who reads and writes what, for the debugger
+//   cuda_on_cpu_watch.h    recording of reads and writes, for the debugger
 //   cuda_on_cpu_async.h    copies that a thread starts and waits for
 //   cuda_on_cpu_crash.h    kernels that crash
 //   cuda_on_cpu_launch.h   checking and running a launch
 //   cuda_on_cpu_runtime.h  cudaGetLastError, cudaMalloc and the like
-//   cuda_on_cpu_written.h  what <<<>>>, __shared__ and inline PTX are rewritten to
+//   cuda_on_cpu_written.h  the replacements of <<<>>>, __shared__ and inline PTX
 //   cuda_on_cpu_math.h     device functions, half and bfloat16
-//   cuda_on_cpu_intrinsics.h   integer intrinsics, conversions and arithmetic that say how they round
+//   cuda_on_cpu_intrinsics.h   integer intrinsics, conversions and arithmetic with given rounding
 //   cuda_on_cpu_wmma.h     nvcuda::wmma: fragments, and the arithmetic of a tensor core
 //
-// The blocks of a grid run one after another. Inside a block a fiber runs thread after thread until one has to
-// wait at a barrier; that thread keeps the fiber and the next thread gets another, so that a kernel without
+// The blocks of a grid run one after another. Within a block a fiber runs one thread after another until a thread
+// waits at a barrier. That thread keeps the fiber, and the next thread gets another one. So a kernel without
 // barriers never switches. Shared arrays are static and refilled with NaN bytes (0xFF) for every block.
-// A kernel that breaks the model (a barrier that not every thread reaches, an impossible launch) or crashes ends its
-// grid; the error and its story come back through cudaGetLastError and cudaGetErrorString, and the next launch works.
+// A kernel that crashes or breaks the model (a barrier that not every thread reaches, an impossible launch) ends its
+// grid. cudaGetLastError and cudaGetErrorString report the error, and the next launch works.
 //
 //   CROSSCHECK_THREAD_ORDER=reverse   threads run from the last to the first; read at every launch
-//   CROSSCHECK_BLOCK_ORDER=reverse    blocks do
+//   CROSSCHECK_BLOCK_ORDER=reverse    blocks run from the last to the first
 //   -fsanitize=address                out-of-bounds accesses, in shared arrays too
 //   -fsanitize=thread                 races between the threads of a block
-//   -fsanitize=thread -DCUDA_ON_CPU_WATCH   the compiler's calls, but our own runtime: cuda_on_cpu_watch.h
+//   -fsanitize=thread -DCUDA_ON_CPU_WATCH   the same hooks with our own runtime: cuda_on_cpu_watch.h
 //
 // Not modelled: blocks that wait for each other, inline PTX, clusters, streams (a launch is synchronous).
 #pragma once
@@ -52,8 +52,8 @@
 #include <tuple>
 #include <type_traits>
 
-// Of `tile[i] = f(x)` with a class for its value GCC tells ThreadSanitizer's runtime, and so ours, of no store unless f is
-// inlined. The functions of NVIDIA's headers are, then; they say __attribute__((unused)).
+// For `tile[i] = f(x)` with a class type GCC calls no store hook of ThreadSanitizer, and so of ours, unless f is
+// inlined. The functions of NVIDIA's headers say __attribute__((unused)), by which they are inlined here.
 #ifdef __SANITIZE_THREAD__
 #define unused always_inline
 #endif
@@ -69,7 +69,7 @@
 #undef __shared__
 #define __constant__ static
 #define __launch_bounds__(...)
-#define __shared__ write_SHARED_T_name_dims_instead_of___shared__  // else it would silently be a local variable
+#define __shared__ write_SHARED_T_name_dims_instead_of___shared__  // else it would become a local variable
 
 #define SHARED(T, name, dims)                                        \
   CUDA_ON_CPU_ARRAY(T, name, dims);                                  \
@@ -79,11 +79,11 @@
 #define LAUNCH(kernel, grid, block, smem, stream, ...) \
   cuda_on_cpu::launch(#kernel, (grid), (block), (smem), (stream), cuda_on_cpu::Body([=] { (kernel)(__VA_ARGS__); }))
 
-// A library has one of each, its own, however many sources it is made of.
+// Each library has its own copy, however many sources it has.
 #define CUDA_ON_CPU_STATE inline __attribute__((visibility("hidden")))
 #define CUDA_ON_CPU_ONCE __attribute__((weak))
 
-// Plain variables, set whenever a thread gets the CPU: one launch runs at a time, and a debugger can print them.
+// Plain variables, set whenever a thread runs: one launch runs at a time, and a debugger can print them.
 CUDA_ON_CPU_STATE uint3 threadIdx, blockIdx;
 CUDA_ON_CPU_STATE dim3 blockDim, gridDim;
 static constexpr int warpSize = 32;

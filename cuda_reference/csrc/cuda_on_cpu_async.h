@@ -1,8 +1,7 @@
 // cuda_on_cpu_async.h: copies from global to shared memory that a thread starts and waits for: __pipeline_* and
 // cp.async. Included by cuda_on_cpu.h.
 //
-// A copy happens when its thread waits for it, so that a wait that is missing or too early shows: the kernel reads
-// what was there before.
+// A copy is done when its thread waits for it. So a missing or early wait shows: the kernel reads the old content.
 #pragma once
 
 namespace cuda_on_cpu {
@@ -12,7 +11,7 @@ CUDA_ON_CPU_MACHINERY inline void copy_now(const AsyncCopy& copy) {
   if (copy.filled < copy.bytes) memset(static_cast<char*>(copy.to) + copy.filled, 0, copy.bytes - copy.filled);
 }
 
-// The first filled bytes of bytes; the others become zero.
+// Copies the first `filled` bytes; the rest become zero.
 CUDA_ON_CPU_MACHINERY inline void copy_async(const char* what, int line, void* to, const void* from, size_t bytes,
                                              size_t filled) {
   if (bytes != 4 && bytes != 8 && bytes != 16)
@@ -28,7 +27,7 @@ CUDA_ON_CPU_MACHINERY inline void copy_async(const char* what, int line, void* t
 
 CUDA_ON_CPU_MACHINERY inline void commit_copies() { ++self->groups; }
 
-// For all groups but the last `pending` that were committed.
+// Waits for all groups but the last `pending` committed ones.
 CUDA_ON_CPU_MACHINERY inline void wait_for_copies(unsigned pending) {
   size_t done = 0, left = 0;
   while (done < self->copy_count && self->copies[done].group + pending < self->groups) copy_now(self->copies[done++]);

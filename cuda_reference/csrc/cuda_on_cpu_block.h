@@ -1,5 +1,5 @@
-// cuda_on_cpu_block.h: the running block: its state, what happens when a kernel breaks the rules, and how its
-// threads wait for each other. Included by cuda_on_cpu.h.
+// cuda_on_cpu_block.h: the running block: its state, failures of a kernel, and how threads wait for each other.
+// Included by cuda_on_cpu.h.
 #pragma once
 
 namespace cuda_on_cpu {
@@ -7,17 +7,17 @@ namespace cuda_on_cpu {
 // ---- State -------------------------------------------------------------------------------------------------
 
 struct Barrier {
-  unsigned arrived = 0, generation = 0;  // generation counts the openings; a waiter leaves when it moves on
+  unsigned arrived = 0, generation = 0;  // generation counts openings; a waiter leaves when it changes
   int line = 0;
   bool mixed = false;         // threads arrived from different lines
   int count[2] = {0, 0};      // of __syncthreads_count, by the generation's parity
   char order[2] = {0, 0};     // addresses that carry TSan's happens-before edges, by parity
 };
 
-// What every thread of a launch runs. This and Text stand in for std::function, std::string and the like, whose code
+// The function that every thread of a launch runs. This and Text replace std::function, std::string and the like, which
 // each library would compile again: that took longer than its kernels.
 template <class Function>
-void call_body(const void* function) {  // the debugger knows it by this name
+void call_body(const void* function) {  // the debugger recognises this name
   (*static_cast<const Function*>(function))();
 }
 struct Body {
@@ -27,7 +27,7 @@ struct Body {
   explicit Body(const Function& f) : call(call_body<Function>), function(&f) {}
 };
 
-// A text that is cut where it gets too long.
+// A text that is truncated if it gets too long.
 struct Text {
   char chars[2048] = "";
   CUDA_ON_CPU_MACHINERY void add(const char* format, va_list arguments) {
@@ -60,25 +60,25 @@ CUDA_ON_CPU_STATE char block_start, block_end;  // addresses of happens-before e
 
 // ---- Failure -----------------------------------------------------------------------------------------------
 
-// CUDA keeps the last error by host thread; the story outlives cudaGetLastError, which clears the code.
+// CUDA keeps the last error per host thread. The text outlives cudaGetLastError, which clears the code.
 CUDA_ON_CPU_STATE thread_local cudaError_t last_error = cudaSuccess, told_error = cudaSuccess;
 CUDA_ON_CPU_STATE thread_local Text told;
 
-// Returns the text to tell the story in.
+// Returns the text to write the report to.
 inline Text& report(cudaError_t error) {
   last_error = told_error = error;
   told.chars[0] = 0;
   return told;
 }
 
-// Returns the text to give the reason in.
+// Returns the text to write the reason to.
 CUDA_ON_CPU_MACHINERY inline Text& fail() {
   block.failed = true;
   block.reason.chars[0] = 0;
   return block.reason;
 }
 
-// For a thread that cannot go on; it is never resumed.
+// Ends a thread that cannot continue; it is never resumed.
 [[noreturn]] CUDA_ON_CPU_MACHINERY __attribute__((format(printf, 1, 2))) inline void fail_here(const char* format,
                                                                                                ...) {
   Text& reason = fail();
@@ -127,8 +127,8 @@ CUDA_ON_CPU_MACHINERY inline void wait(const unsigned& generation, const char* w
   self->awaits = nullptr;
 }
 
-// Every thread of the block that has not returned must arrive, from one and the same line. Returns the sum of the
-// arrivals' counts.
+// A barrier. Every thread of the block that has not returned must arrive, all at the same line. Returns the sum of
+// the counts.
 CUDA_ON_CPU_MACHINERY inline int arrive(const char* what, int line, int count) {
   Barrier& barrier = block.barrier;
   const unsigned parity = barrier.generation & 1;
@@ -152,7 +152,7 @@ CUDA_ON_CPU_MACHINERY inline int arrive(const char* what, int line, int count) {
   return barrier.count[parity];
 }
 
-// Who has returned is not waited for (since Volta): a barrier opens when all others are there.
+// A barrier opens when all threads that have not returned are there (since Volta).
 CUDA_ON_CPU_MACHINERY inline bool open_barrier() {
   Barrier& barrier = block.barrier;
   if (!barrier.arrived || barrier.mixed || barrier.arrived + block.returned < block.size) return false;

@@ -1,4 +1,4 @@
-// cuda_on_cpu_crash.h: a kernel that crashes, by an invalid address for instance, ends its grid and not the process.
+// cuda_on_cpu_crash.h: a crash of a kernel, for example by an invalid address, ends its grid but not the process.
 // Included by cuda_on_cpu.h.
 #pragma once
 
@@ -7,12 +7,12 @@ namespace cuda_on_cpu {
 
 CUDA_ON_CPU_STATE struct Crash {
   volatile bool armed = false;   // a fiber runs
-  volatile int signal = 0;       // by which it ended
+  volatile int signal = 0;       // the signal that ended it
   void* volatile address = nullptr;
-  pthread_t launcher;            // the OS thread that runs it
+  pthread_t launcher;            // the OS thread that runs the launch
 } crash;
-CUDA_ON_CPU_STATE thread_local bool crashed = false;  // a kernel or a launcher, since Python last asked
-CUDA_ON_CPU_STATE thread_local jmp_buf* launcher_jump = nullptr;  // out of a launcher's own code
+CUDA_ON_CPU_STATE thread_local bool crashed = false;  // a kernel or launcher crashed since Python last asked
+CUDA_ON_CPU_STATE thread_local jmp_buf* launcher_jump = nullptr;  // leaves a launcher's own code
 
 constexpr int crash_signals[] = {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGABRT};
 CUDA_ON_CPU_STATE struct sigaction handlers_before[sizeof crash_signals / sizeof(int)];
@@ -27,8 +27,8 @@ CUDA_ON_CPU_MACHINERY inline const char* crash_name(int signal) {
   }
 }
 
-// Out of the fiber, which is never resumed; the handler has a stack of its own. What is no kernel's goes to who
-// handled the signal before.
+// Jumps out of the fiber, which is never resumed; the handler has its own stack. A signal outside of kernels goes to
+// the previous handler.
 CUDA_ON_CPU_MACHINERY inline void on_crash(int signal, siginfo_t* info, void* context) {
   if (crash.armed && pthread_equal(crash.launcher, pthread_self())) {
     crash.signal = signal;
@@ -66,8 +66,8 @@ struct SignalStack {
   }
 };
 
-// SA_NODEFER: a jump out of the handler must leave no signal blocked. Installed once, and for good: handlers of
-// several libraries, taken down in another order than they were put up, would bring each other back.
+// SA_NODEFER: a jump out of the handler must not leave the signal blocked. Installed once and never removed: handlers
+// of several libraries, removed in another order than installed, would restore each other.
 CUDA_ON_CPU_MACHINERY inline bool install_handlers() {
   struct sigaction action{};
   action.sa_sigaction = on_crash;
@@ -84,7 +84,7 @@ CUDA_ON_CPU_MACHINERY inline void catch_crashes() {
   static_cast<void>(once);
 }
 
-// Runs a fiber; a crash is the block's failure. Nothing may be asked of the heap before the jump is done.
+// Runs a fiber; a crash becomes the block's failure. The heap must not be used before the jump is done.
 CUDA_ON_CPU_MACHINERY inline void run(Fiber* fiber) {
   crash.signal = 0;
   crash.launcher = pthread_self();
@@ -101,14 +101,14 @@ CUDA_ON_CPU_MACHINERY inline void run(Fiber* fiber) {
   if (at) reason.add(" at address %p", crash.address);
 }
 
-// Around a launch: a jump out of the machinery would leave it locked.
+// Used around a launch: a jump out of this code would leave it locked.
 struct NoLauncherJump {
   jmp_buf* const before = launcher_jump;
   NoLauncherJump() { launcher_jump = nullptr; }
   ~NoLauncherJump() { launcher_jump = before; }
 };
 
-// Calls a launcher; its own code, beside the kernels that it launches, may crash as well.
+// Calls a launcher, whose own code may crash like its kernels.
 template <class Call>
 int surviving(Call call) {
   catch_crashes();
@@ -127,7 +127,7 @@ int surviving(Call call) {
 
 }  // namespace cuda_on_cpu
 
-// The error of a crash since the last call of this, even if the launcher has not asked for it; else 0.
+// The error of a crash since the last call of this function, even if the launcher ignored it; else 0.
 extern "C" CUDA_ON_CPU_ONCE int crosscheck_crashed() {
   if (!cuda_on_cpu::crashed) return 0;
   cuda_on_cpu::crashed = false;
@@ -138,7 +138,7 @@ extern "C" CUDA_ON_CPU_ONCE int crosscheck_crashed() {
 namespace cuda_on_cpu {
 inline void catch_crashes() {}
 struct NoLauncherJump {
-  NoLauncherJump() {}  // written, so that no compiler calls one unused
+  NoLauncherJump() {}  // declared, so that compilers do not warn of an unused variable
 };
 CUDA_ON_CPU_MACHINERY inline void run(Fiber* fiber) { resume(fiber); }
 template <class Call>

@@ -10,8 +10,8 @@
 #define CUDA_ON_CPU_HAS_FEATURE(name) 0
 #endif
 
-// Both sanitizers must hear of every switch, and TSan of every barrier. Without a sanitizer, its hooks are found
-// in the namespace and do nothing, so that the code below calls them in every build.
+// Both sanitizers must be told of every switch, and TSan of every barrier. Without a sanitizer its hooks are empty
+// functions in this namespace, so that the code below can call them in every build.
 #if defined(__SANITIZE_ADDRESS__) || CUDA_ON_CPU_HAS_FEATURE(address_sanitizer)
 #define CUDA_ON_CPU_ASAN
 extern "C" void __sanitizer_start_switch_fiber(void**, const void*, size_t);
@@ -45,16 +45,16 @@ inline void __tsan_release(void*) {}
 inline void __tsan_set_fiber_name(void*, const char*) {}
 }  // namespace cuda_on_cpu
 #endif
-// The machinery shares its state between fibers on purpose; only kernels are to be judged.
+// This code shares its state between fibers on purpose; only kernels are checked.
 #if defined(CUDA_ON_CPU_TSAN) || defined(CUDA_ON_CPU_WATCH)
 #define CUDA_ON_CPU_MACHINERY __attribute__((no_sanitize_thread, noinline))
 #else
 #define CUDA_ON_CPU_MACHINERY
 #endif
-// ASan and UBSan, which end the process, say last what this function prints; null without them.
+// The callback's output is the last of ASan and UBSan, which end the process; null without them.
 extern "C" __attribute__((weak)) void __sanitizer_set_death_callback(void (*)(void));
 
-// Sanitizers follow swapcontext; without them _setjmp and _longjmp switch with no system call.
+// Sanitizers understand swapcontext. Without them _setjmp and _longjmp switch without a system call.
 #if defined(CUDA_ON_CPU_ASAN) || defined(CUDA_ON_CPU_TSAN)
 #define CUDA_ON_CPU_SWAPCONTEXT
 #endif
@@ -67,7 +67,7 @@ constexpr size_t stack_size = 256 * 1024, guard_size = 64 * 1024;
 
 struct Warp;
 
-// One that a thread has begun, in a group that counts from 0: see cuda_on_cpu_async.h.
+// A copy that a thread has started, in a group numbered from 0: see cuda_on_cpu_async.h.
 struct AsyncCopy {
   void* to;
   const void* from;
@@ -80,11 +80,11 @@ struct Fiber {
   unsigned lane = 0;
   Warp* warp = nullptr;
   bool busy = false;                  // holds a CUDA thread
-  const unsigned* awaits = nullptr;   // the generation it waits to see changed
+  const unsigned* awaits = nullptr;   // the generation whose change it awaits
   unsigned awaited = 0;
   const char* waits_in = "";
   int line = 0;
-  AsyncCopy* copies = nullptr;        // begun, not waited for; no vector, whose code TSan would watch
+  AsyncCopy* copies = nullptr;        // started, not waited for; no vector, whose code TSan would watch
   size_t copy_count = 0, copy_room = 0;
   unsigned groups = 0;                // of copies, committed
 
@@ -97,7 +97,7 @@ struct Fiber {
 };
 
 CUDA_ON_CPU_STATE Fiber* self = nullptr;
-CUDA_ON_CPU_STATE Fiber* fibers[1024];  // a block's threads at most; those made so far
+CUDA_ON_CPU_STATE Fiber* fibers[1024];  // made so far; a block has at most so many threads
 CUDA_ON_CPU_STATE size_t fiber_count = 0;
 CUDA_ON_CPU_STATE ucontext_t scheduler_context;
 CUDA_ON_CPU_STATE jmp_buf scheduler_jump;
@@ -129,14 +129,14 @@ CUDA_ON_CPU_MACHINERY inline void fiber_main() {
 
 CUDA_ON_CPU_MACHINERY inline void start(Fiber* fiber) {
   fiber->started = true;
-  __asan_unpoison_memory_region(fiber->stack, stack_size);  // left by a kernel that was abandoned
+  __asan_unpoison_memory_region(fiber->stack, stack_size);  // poisoned by an abandoned kernel
   getcontext(&fiber->context);
   fiber->context.uc_stack.ss_sp = fiber->stack;
   fiber->context.uc_stack.ss_size = fiber->usable;
   fiber->context.uc_link = nullptr;
   makecontext(&fiber->context, fiber_main, 0);
 #ifdef CUDA_ON_CPU_ASAN
-  fiber->context.uc_stack.ss_size = 0;  // else ASan clears the shadow of the whole stack at every switch
+  fiber->context.uc_stack.ss_size = 0;  // else ASan clears the whole stack's shadow at every switch
 #endif
 }
 
@@ -160,8 +160,8 @@ CUDA_ON_CPU_MACHINERY inline void resume(Fiber* fiber) {
   __sanitizer_finish_switch_fiber(scheduler_asan_stack, nullptr, nullptr);
 }
 
-// The index-th fiber. Stacks end in a guard region, and start at staggered offsets, since equally aligned stacks
-// would share the same few cache sets. They are kept for the life of the process.
+// The index-th fiber. Stacks end in a guard region. They start at staggered offsets, because equally aligned stacks
+// would share a few cache sets. They are kept for the life of the process.
 CUDA_ON_CPU_MACHINERY inline Fiber* fiber_at(size_t index) {
   if (index == fiber_count) {
     void* memory = mmap(nullptr, guard_size + stack_size, PROT_READ | PROT_WRITE,
@@ -175,7 +175,7 @@ CUDA_ON_CPU_MACHINERY inline Fiber* fiber_at(size_t index) {
   return fibers[index];
 }
 
-// Forgets what the fibers were doing: a launch never continues the last one's, whichever OS thread made it.
+// Resets the fibers: a launch never continues the last one, whichever OS thread made it.
 CUDA_ON_CPU_MACHINERY inline void abandon_fibers() {
   scheduler_tsan = __tsan_get_current_fiber();
   for (size_t index = 0; index < fiber_count; ++index) {

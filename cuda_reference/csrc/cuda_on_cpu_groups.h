@@ -1,5 +1,5 @@
-// cuda_on_cpu_groups.h: cooperative_groups: the block, tiles of it that lie in a warp, lanes that run together, and of
-// the grid all but its sync(), since blocks run one after another.
+// cuda_on_cpu_groups.h: cooperative_groups: the block, tiles within a warp, coalesced lanes, and the grid without
+// sync(), because blocks run one after another.
 // Included where a source includes <cooperative_groups.h>.
 #pragma once
 
@@ -41,7 +41,7 @@ class grid_group {
 };
 inline grid_group this_grid() { return {}; }
 
-// Lanes of one warp that do together what their mask says.
+// Lanes of one warp that act together, given by a mask.
 class WarpGroup {
  public:
   void sync(CUDA_ON_CPU_LINE) const { __syncwarp(mask_, line); }
@@ -94,7 +94,7 @@ class WarpGroup {
   }
 };
 
-// The lanes of a warp that come to the same line.
+// The lanes of a warp that arrive at the same line.
 class coalesced_group : public WarpGroup {
  public:
   explicit coalesced_group(uint32_t mask) : WarpGroup(mask) {}
@@ -127,7 +127,7 @@ thread_block_tile<Size, Parent> tiled_partition(const thread_block_tile<Outer, P
   return {};
 }
 
-// Any of the groups above, known only when the kernel runs.
+// Any of the groups above, chosen at run time.
 class thread_group {
  public:
   thread_group(const thread_block&) {}
@@ -161,7 +161,7 @@ template <class T> struct bit_and { T operator()(T a, T b) const { return a & b;
 template <class T> struct bit_or { T operator()(T a, T b) const { return a | b; } };
 template <class T> struct bit_xor { T operator()(T a, T b) const { return a ^ b; } };
 
-// In a tree, as the lanes of a GPU do it.
+// Reduces in a tree, in the order of a GPU's lanes.
 template <unsigned Size, class Parent, class T, class Operation>
 T reduce(const thread_block_tile<Size, Parent>& tile, T value, Operation operation, CUDA_ON_CPU_LINE) {
   for (unsigned bits = Size / 2; bits; bits /= 2) value = operation(value, tile.shfl_xor(value, bits, line));

@@ -1,13 +1,13 @@
-// cuda_on_cpu_intrinsics.h: conversions and arithmetic that say how they round, integer intrinsics, and mathematics
-// that the C++ library lacks. Included by cuda_on_cpu.h.
+// cuda_on_cpu_intrinsics.h: conversions and arithmetic with given rounding, integer intrinsics, and mathematics that
+// the C++ library lacks. Included by cuda_on_cpu.h.
 #pragma once
 
 namespace cuda_on_cpu {
 
 // ---- Numbers to integers -----------------------------------------------------------------------------------
 
-// What lies outside goes to the nearest number of the type; NaN to 0, or to the highest bit where a double or 64 bits
-// are involved.
+// Values outside of the type become its nearest number. NaN becomes 0, or the highest bit if a double or 64 bits are
+// involved.
 template <class To, class From>
 To integer_of(From rounded) {
   constexpr bool wide = sizeof(To) == 8 || sizeof(From) == 8;
@@ -17,9 +17,9 @@ To integer_of(From rounded) {
   return rounded < From(lowest) ? lowest : rounded >= above ? highest : To(rounded);
 }
 
-// ---- Other ways to round -----------------------------------------------------------------------------------
+// ---- Other rounding modes ----------------------------------------------------------------------------------
 
-// Volatile: the compiler would compute before the mode is set.
+// Volatile, because the compiler would compute before the mode is set.
 template <class T, class Operation>
 __attribute__((noinline)) auto rounded(int mode, Operation operation, T a, T b = T(), T c = T()) {
   volatile T x = a, y = b, z = c;
@@ -166,7 +166,7 @@ inline unsigned __urhadd(unsigned x, unsigned y) { return static_cast<unsigned>(
 
 namespace cuda_on_cpu {
 
-// The lanes of a word, each as a Lane.
+// Applies an operation to each Lane of two words.
 template <class Lane, class Operation>
 unsigned by_lane(unsigned x, unsigned y, Operation operation) {
   constexpr int bits = 8 * sizeof(Lane);
@@ -242,7 +242,7 @@ using std::signbit;
 
 namespace cuda_on_cpu {
 
-// sin and cos of pi·x: exact where x is a multiple of 1/2.
+// sin and cos of pi·x: exact for multiples of 1/2.
 template <class T> T sine_of_pi(T x) {
   const T rest = std::remainder(x, T(2));
   if (rest == std::trunc(rest)) return std::copysign(T(0), x);
@@ -253,7 +253,7 @@ template <class T> T cosine_of_pi(T x) {
   return rest == T(0.5) ? T(0) : T(std::cos(3.14159265358979323846 * rest));
 }
 
-// The x whose erfc is y, by Newton's method on log(erfc), which is nearly a parabola.
+// The x with erfc(x) = y, by Newton's method on log(erfc), which is nearly a parabola.
 inline double inverse_erfc(double y) {
   if (!(y >= 0 && y <= 2)) return std::numeric_limits<double>::quiet_NaN();
   if (y == 0 || y == 2) return y == 0 ? INFINITY : -INFINITY;

@@ -1,4 +1,4 @@
-// cuda_on_cpu_launch.h: a launch from its checks to its error: runs the blocks of a grid and the threads of a
+// cuda_on_cpu_launch.h: a launch, from its checks to its error; runs the blocks of a grid and the threads of a
 // block. Included by cuda_on_cpu.h.
 #pragma once
 
@@ -6,7 +6,7 @@ namespace cuda_on_cpu {
 
 // ---- Running a block ---------------------------------------------------------------------------------------
 
-// Which thread a sanitizer's report is about: the debugger reads it.
+// The thread that a sanitizer's report is about; the debugger reads it.
 struct ThreadText {
   char chars[128];
   CUDA_ON_CPU_MACHINERY ThreadText() {
@@ -30,7 +30,7 @@ inline void on_death() {
   say_shared_arrays();
 }
 
-// Both may be loaded, each with a callback of its own.
+// Two sanitizers may be loaded, each with its own callback.
 inline void hear_of_death() {
   if (!__sanitizer_set_death_callback) return;
   __sanitizer_set_death_callback(on_death);
@@ -61,19 +61,19 @@ CUDA_ON_CPU_MACHINERY inline void thread_returned() {
   self->groups = 0;
   ++block.returned;
   warp.alive &= ~(1u << self->lane);
-  for (uint32_t left = warp.pending; left; left &= left - 1)  // who waited for this lane no longer does
+  for (uint32_t left = warp.pending; left; left &= left - 1)  // meetings stop waiting for this lane
     open_if_complete(warp, __builtin_ctz(left));
   self->busy = false;
 }
 
-// TSan tells threads apart by fiber: each needs one of its own, and nothing may order one after another.
+// TSan distinguishes threads by fiber: each thread needs its own fiber, and nothing may order them.
 #ifdef CUDA_ON_CPU_TSAN
 constexpr bool thread_per_fiber = true;
 #else
 constexpr bool thread_per_fiber = false;
 #endif
 
-// What a fiber does whenever it has no thread; resumed only while one is left to take.
+// The main function of a fiber; it is resumed only while a thread is left.
 CUDA_ON_CPU_MACHINERY inline void run_threads() {
   do {
     __tsan_acquire(&block_start);
@@ -134,8 +134,8 @@ struct Launching {
   }
 };
 
-// A fork waits for the launch that another thread is in: the child would find the mutex locked for ever, by a
-// thread that it does not have, and the state of a launch half made.
+// A fork waits for another thread's launch. Otherwise the child would find the mutex locked for ever, by a thread that
+// it does not have, and the launch's state incomplete.
 CUDA_ON_CPU_STATE const int fork_handlers = pthread_atfork(
     [] { pthread_mutex_lock(&launch_mutex); }, [] { pthread_mutex_unlock(&launch_mutex); },
     [] { pthread_mutex_unlock(&launch_mutex); });
@@ -161,7 +161,7 @@ CUDA_ON_CPU_MACHINERY inline void launch(const char* name, dim3 grid, dim3 threa
                                          cudaStream_t, const Body& body) {
   const NoLauncherJump no_jump;
   Launching launching;
-  const bool in_parentheses = name[0] == '(';  // where the macro needed them
+  const bool in_parentheses = name[0] == '(';  // if the macro needed them
   const int length = static_cast<int>(strlen(name)) - 2 * in_parentheses;
   const char* const kernel = name + in_parentheses;
   if (const char* reason = impossible(grid, threads, dynamic_bytes))
@@ -182,7 +182,7 @@ CUDA_ON_CPU_MACHINERY inline void launch(const char* name, dim3 grid, dim3 threa
   for (unsigned warp = 0; warp * 32 < block.size; ++warp) warps[warp] = Warp();
   block.barrier = Barrier();
   block.failed = false;
-  // Exactly as large as asked for, so that ASan sees one byte too many.
+  // Of exactly this size, so that ASan finds an access one byte beyond it.
   if (dynamic_bytes && posix_memalign(&launching.dynamic_shared, 128, dynamic_bytes))
     return report(cudaErrorMemoryAllocation).add("%.*s: no memory for its shared memory", length, kernel);
   block.dynamic_shared = static_cast<unsigned char*>(launching.dynamic_shared);
@@ -210,5 +210,5 @@ CUDA_ON_CPU_MACHINERY inline void launch(const char* name, dim3 grid, dim3 threa
 
 }  // namespace cuda_on_cpu
 
-// Those of the last launch, to stderr: for who reads a sanitizer's report.
+// Prints the shared arrays of the last launch to stderr, for readers of a sanitizer's report.
 extern "C" CUDA_ON_CPU_ONCE void crosscheck_say_shared_arrays() { cuda_on_cpu::say_shared_arrays(); }

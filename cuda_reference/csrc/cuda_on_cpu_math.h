@@ -1,8 +1,8 @@
-// cuda_on_cpu_math.h: the device functions that CUDA's headers offer only under nvcc, on the CPU. Included by
-// cuda_on_cpu.h. The fast variants (__expf ...) are the accurate functions: precision is judged on the GPU.
+// cuda_on_cpu_math.h: device functions that CUDA's headers have only under nvcc, for the CPU. Included by
+// cuda_on_cpu.h. Fast variants (__expf …) are the accurate functions: only a GPU tells their precision.
 #pragma once
 
-// As in CUDA: of a number and a NaN the number, and mixed integers in their common type.
+// As in CUDA: of a number and a NaN the number; mixed integers in their common type.
 template <class A, class B> auto min(A a, B b) {
   using T = std::common_type_t<A, B>;
   if constexpr (std::is_floating_point<T>::value) return std::fmin(T(a), T(b));
@@ -43,11 +43,11 @@ inline float __uint_as_float(unsigned x) { return cuda_on_cpu::bits_as<float>(x)
 inline long long __double_as_longlong(double x) { return cuda_on_cpu::bits_as<long long>(x); }
 inline double __longlong_as_double(long long x) { return cuda_on_cpu::bits_as<double>(x); }
 
-// ---- half and bfloat16: what is device-only in cuda_fp16.h and cuda_bf16.h ------------------------------------
+// ---- half and bfloat16: the device-only functions of cuda_fp16.h and cuda_bf16.h ----------------------------
 
 namespace cuda_on_cpu {
-// x*y + z rounded to odd in double, so that the rounding to 16 bits that follows is the only one. The product of
-// two 16-bit floats is exact in double; the sum's error comes from Knuth's two-sum.
+// x*y + z rounded to odd in double, so that the following rounding to 16 bits is the only one. The product of two
+// 16-bit floats is exact in double; the sum's error is computed by Knuth's two-sum.
 inline double fma_to_odd(double x, double y, double z) {
   const double product = x * y, sum = product + z, part = sum - product;
   const double error = (product - (sum - part)) + (z - part);

@@ -7,7 +7,7 @@ namespace cuda_on_cpu {
 
 constexpr size_t shared_limit = 227 * 1024, static_shared_limit = 48 * 1024;
 
-// Between guards, where somebody looks at these. g++'s ASan would have none for the arrays of a template.
+// Shared arrays have guards if accesses are checked. g++'s ASan has none for arrays in templates.
 #if defined(CUDA_ON_CPU_ASAN) || defined(CUDA_ON_CPU_WATCH)
 constexpr size_t shared_guard = 1024;
 template <class T>
@@ -27,7 +27,7 @@ struct Guarded {
 struct SharedArray {
   const char* name;
   void* data;
-  size_t bytes, item;  // item: of one element
+  size_t bytes, item;  // item: the size of an element
   unsigned rank;
   size_t extents[4];
   unsigned launch = 0;  // the last launch that used it
@@ -39,7 +39,7 @@ struct SharedArray {
                 std::extent<T, 3>::value} {}
 };
 
-CUDA_ON_CPU_STATE SharedArray* shared_arrays = nullptr;  // a list, those of the running launch
+CUDA_ON_CPU_STATE SharedArray* shared_arrays = nullptr;  // the list of the running launch's arrays
 CUDA_ON_CPU_STATE size_t shared_bytes = 0;
 CUDA_ON_CPU_STATE unsigned launch_number = 0;
 
@@ -52,8 +52,8 @@ CUDA_ON_CPU_MACHINERY T* dynamic_shared(const char* name) {
   return reinterpret_cast<T*>(block.dynamic_shared);
 }
 
-// A launch learns of a shared array when its first thread comes past the declaration, and fills it there and
-// then; the blocks that follow find it filled.
+// A shared array becomes known when the launch's first thread reaches its declaration. It is filled then; later
+// blocks find it filled.
 CUDA_ON_CPU_MACHINERY inline void first_use(SharedArray& array) {
   array.launch = launch_number;
   array.next = shared_arrays;
@@ -62,8 +62,8 @@ CUDA_ON_CPU_MACHINERY inline void first_use(SharedArray& array) {
   if (shared_bytes > static_shared_limit || shared_bytes + block.dynamic_bytes > shared_limit)
     fail_here("declares '%s': %zu bytes of static shared memory (at most %zu) and %zu dynamic (at most %zu in all)",
               array.name, shared_bytes, static_shared_limit, block.dynamic_bytes, shared_limit);
-  // Byte by byte through volatile: TSan must not take the fill, which other threads see without a barrier, for
-  // the kernel's own write, as it would take memset.
+  // Byte by byte through volatile: TSan would take memset for a write of the kernel, which other threads see without
+  // a barrier.
   volatile unsigned char* bytes = static_cast<volatile unsigned char*>(array.data);
   for (size_t i = 0; i < array.bytes; ++i) bytes[i] = 0xFF;
 #ifdef CUDA_ON_CPU_ASAN
@@ -79,20 +79,20 @@ CUDA_ON_CPU_MACHINERY inline void use(SharedArray& array) {
 
 // ---- Alignment ---------------------------------------------------------------------------------------------
 
-// What the compiler hands over about an access whose address is no multiple of its type's alignment.
+// The compiler's argument about an access at an address that is no multiple of its type's alignment.
 struct Misaligned {
   const char* file;
   uint32_t line, column;
   const struct {
     uint16_t kind, info;
-    char name[1];  // and more, in quotes
+    char name[1];  // the first character of a name in quotes
   }* type;
   unsigned char log_alignment, kind;
 };
 
 }  // namespace cuda_on_cpu
 
-// A GPU ends the kernel. The compiler's call for -fsanitize=alignment; under a sanitizer its own runtime answers.
+// A GPU ends the kernel. This is the compiler's hook for -fsanitize=alignment; a sanitizer has its own.
 #ifdef CUDA_ON_CPU_ALIGNMENT
 extern "C" __attribute__((used, weak, visibility("hidden"))) void __ubsan_handle_type_mismatch_v1(
     cuda_on_cpu::Misaligned* access, uintptr_t address) {
@@ -109,7 +109,7 @@ namespace cuda_on_cpu {
 // ---- Atomics -----------------------------------------------------------------------------------------------
 
 template <class T>
-using Given = std::common_type_t<T>;  // not deduced: atomicAdd(unsigned*, 1) finds T from the pointer
+using Given = std::common_type_t<T>;  // not deduced: atomicAdd(unsigned*, 1) gets T from the pointer
 
 template <class T, class Operation>
 T read_modify_write(T* address, Operation operation) {
@@ -165,7 +165,7 @@ cuda_on_cpu::Integer<T> atomicCAS(T* address, cuda_on_cpu::Given<T> expected, cu
   return cuda_on_cpu::read_modify_write(address, [=](T old) { return old == expected ? value : old; });
 }
 
-// Up to a limit, and round.
+// Counts up to a limit, then starts again from 0.
 inline unsigned atomicInc(unsigned* address, unsigned limit) {
   return cuda_on_cpu::read_modify_write(address, [=](unsigned old) { return old >= limit ? 0 : old + 1; });
 }

@@ -1,8 +1,8 @@
-// cuda_on_cpu_runtime.h: the functions of CUDA's runtime that launchers and wrappers call beside the launch itself.
-// Launches are synchronous here, streams and events nothing. Included by cuda_on_cpu.h.
+// cuda_on_cpu_runtime.h: functions of CUDA's runtime that launchers and wrappers call, other than the launch itself.
+// Launches are synchronous here; streams and events do nothing. Included by cuda_on_cpu.h.
 #pragma once
 
-// Hidden: a process may hold the real libcudart too, and these must not meet it.
+// Hidden: a process may also hold the real libcudart, with which these must not be confused.
 #define CUDA_ON_CPU_RUNTIME CUDA_ON_CPU_ONCE __attribute__((visibility("hidden")))
 
 extern "C" {
@@ -25,7 +25,7 @@ CUDA_ON_CPU_RUNTIME cudaError_t cudaGetDevice(int* device) {
   return cudaSuccess;
 }
 CUDA_ON_CPU_RUNTIME cudaError_t cudaSetDevice(int) { return cudaSuccess; }
-// Of an H100, whose limits a launch is checked against.
+// The attributes of an H100, against which launches are checked.
 CUDA_ON_CPU_RUNTIME cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr attribute, int) {
   switch (attribute) {
     case cudaDevAttrMultiProcessorCount: *value = 132; break;
@@ -68,7 +68,7 @@ CUDA_ON_CPU_RUNTIME const char* cudaGetErrorName(cudaError_t error) {
   return error == cudaSuccess ? "cudaSuccess" : cudaGetErrorString(error);
 }
 CUDA_ON_CPU_RUNTIME cudaError_t cudaDeviceReset() { return cudaSuccess; }
-// A stream and an event are nothing; no time passes between events.
+// Streams and events are null; the time between events is 0.
 CUDA_ON_CPU_RUNTIME cudaError_t cudaStreamCreate(cudaStream_t* stream) {
   *stream = nullptr;
   return cudaSuccess;
@@ -139,7 +139,7 @@ cudaError_t cudaMallocAsync(T** pointer, size_t bytes, cudaStream_t) {
   return cudaMalloc(reinterpret_cast<void**>(pointer), bytes);
 }
 inline cudaError_t cudaFreeAsync(void* pointer, cudaStream_t) { return cudaFree(pointer); }
-// A variable that is __constant__ or __device__ is an ordinary one here.
+// A __constant__ or __device__ variable is an ordinary one here.
 template <class T>
 cudaError_t cudaMemcpyToSymbol(T& symbol, const void* from, size_t bytes, size_t offset = 0,
                                cudaMemcpyKind = cudaMemcpyHostToDevice) {
@@ -152,7 +152,7 @@ cudaError_t cudaMemcpyFromSymbol(void* to, const T& symbol, size_t bytes, size_t
   memcpy(to, reinterpret_cast<const char*>(&symbol) + offset, bytes);
   return cudaSuccess;
 }
-// As many blocks as threads and shared memory allow; registers are not known here.
+// As many blocks as threads and shared memory allow; registers are unknown here.
 template <class Kernel>
 cudaError_t cudaOccupancyMaxActiveBlocksPerMultiprocessor(int* blocks, Kernel, int threads, size_t shared) {
   *blocks = std::min<size_t>({2048u / std::max(threads, 1), 32, 228 * 1024 / (shared + 1024)});
@@ -183,7 +183,7 @@ cudaError_t cudaLaunchCooperativeKernel(void (*kernel)(T...), dim3 grid, dim3 bl
                                         cudaStream_t = nullptr) {
   return cudaLaunchKernel(kernel, grid, block, arguments, bytes);
 }
-// How much shared memory a kernel may have is checked at its launch.
+// The limit of shared memory is checked at the launch.
 template <class Kernel>
 cudaError_t cudaFuncSetAttribute(Kernel*, cudaFuncAttribute, int) {
   return cudaSuccess;

@@ -1,5 +1,5 @@
-// cuda_on_cpu_warp.h: what the lanes of a warp do together: shuffles, votes, reductions, __syncwarp.
-// Included by cuda_on_cpu.h.
+// cuda_on_cpu_warp.h: operations of a warp's lanes: shuffles, votes, reductions, __syncwarp. Included by
+// cuda_on_cpu.h.
 #pragma once
 
 namespace cuda_on_cpu {
@@ -12,12 +12,12 @@ struct alignas(16) Value {
 
 using Combine = void (*)(Warp&, uint32_t lanes);
 
-// A set of lanes that meet in one warp operation, found by the lowest lane of their mask.
+// The lanes that meet in one warp operation, found by the lowest lane of their mask.
 struct Rendezvous {
   uint32_t mask = 0, arrived = 0;
   unsigned generation = 0;
   Combine combine = nullptr;
-  bool orders = false;  // memory, among its lanes
+  bool orders = false;  // whether the meeting orders memory among its lanes
   char order[2] = {0, 0};
 };
 
@@ -25,9 +25,9 @@ struct Warp {
   uint32_t alive = 0, pending = 0;  // lanes that have not returned; rendezvous at which someone waits
   Rendezvous meeting[32];
   Value in[32], out[32];  // a lane's own until its meeting is complete, then until its next operation
-  int source[32];         // the lane a shuffle reads
-  int gathers[32] = {};   // the line at which a lane gathers; 0: at none
-  uint32_t gathered[32];  // with whom it did
+  int source[32];         // the lane that a shuffle reads
+  int gathers[32] = {};   // the line at which a lane gathers; 0: none
+  uint32_t gathered[32];  // the lanes that gathered with it
   unsigned gatherings[32] = {};
   unsigned orderings = 0;  // meetings that ordered memory
 };
@@ -44,8 +44,8 @@ CUDA_ON_CPU_MACHINERY inline void open_if_complete(Warp& warp, unsigned index) {
   warp.pending &= ~(1u << index);
 }
 
-// The lanes of mask that have not returned meet; the last to arrive combines what they brought in warp.in and
-// leaves each lane's result in warp.out. Only __syncwarp orders memory, as in CUDA.
+// The lanes of mask that have not returned meet. The last to arrive combines the values in warp.in and leaves each
+// lane's result in warp.out. Only __syncwarp orders memory, as in CUDA.
 CUDA_ON_CPU_MACHINERY inline void meet(const char* what, int line, uint32_t mask, Combine combine, bool orders) {
   Warp& warp = *self->warp;
   const uint32_t own = 1u << self->lane;
@@ -84,8 +84,8 @@ CUDA_ON_CPU_MACHINERY inline void open_gathering(Warp& warp, int line) {
   }
 }
 
-// Where the lanes run together, which a GPU just knows: a lane waits until all of its warp have come to the same line,
-// or until nobody else can go on.
+// Finds the lanes that run together, which a GPU knows: a lane waits until all lanes of its warp are at the same line,
+// or until no other can continue.
 CUDA_ON_CPU_MACHINERY inline uint32_t gather(const char* what, int line) {
   Warp& warp = *self->warp;
   const unsigned lane = self->lane, generation = warp.gatherings[lane];
@@ -98,7 +98,7 @@ CUDA_ON_CPU_MACHINERY inline uint32_t gather(const char* what, int line) {
   return warp.gathered[lane];
 }
 
-// Whether somebody waited so.
+// Releases gathering lanes; whether there were any.
 CUDA_ON_CPU_MACHINERY inline bool open_gatherings(unsigned threads) {
   bool any = false;
   for (unsigned warp = 0; warp * 32 < threads; ++warp)
@@ -139,7 +139,7 @@ CUDA_ON_CPU_MACHINERY void fold(Warp& warp, uint32_t lanes) {
     if (lanes >> lane & 1) __builtin_memcpy(&warp.out[lane], &result, sizeof(T));
 }
 
-// For each lane those that brought the same bits.
+// For each lane the lanes with the same bits.
 CUDA_ON_CPU_MACHINERY inline void match(Warp& warp, uint32_t lanes) {
   for (unsigned lane = 0; lane < 32; ++lane) {
     if (!(lanes >> lane & 1)) continue;
@@ -150,8 +150,8 @@ CUDA_ON_CPU_MACHINERY inline void match(Warp& warp, uint32_t lanes) {
   }
 }
 
-// CUDA leaves the value of a lane that is not there undefined: an error, or, where the caller is to find out whether
-// anything depends on it, one of two numbers far apart.
+// In CUDA the value of an absent lane is undefined. It is an error or, when the caller tests whether anything depends
+// on it, one of two numbers far apart.
 CUDA_ON_CPU_STATE thread_local int lent_lanes = 0;
 CUDA_ON_CPU_STATE thread_local bool lacked_lane = false;
 
@@ -206,7 +206,7 @@ using Integer = std::enable_if_t<std::is_integral<T>::value, T>;
 }  // namespace cuda_on_cpu
 
 extern "C" CUDA_ON_CPU_ONCE void crosscheck_lend_lanes(int which) { cuda_on_cpu::lent_lanes = which; }
-// Whether a launch failed for that, since this was asked last.
+// Whether a launch failed for that reason since the last call of this function.
 extern "C" CUDA_ON_CPU_ONCE int crosscheck_lacked_lane() {
   const bool lacked = cuda_on_cpu::lacked_lane;
   cuda_on_cpu::lacked_lane = false;
@@ -219,7 +219,7 @@ inline void __syncwarp(unsigned mask = 0xFFFFFFFFu, CUDA_ON_CPU_LINE) {
   cuda_on_cpu::meet("__syncwarp", line, mask, cuda_on_cpu::nothing, true);
 }
 
-// Shuffles stay inside segments of width lanes; a lane whose source lies outside keeps its own value.
+// Shuffles stay within segments of width lanes; a lane whose source is outside keeps its own value.
 template <class T>
 T __shfl_sync(unsigned mask, T value, int source, int width = 32, CUDA_ON_CPU_LINE) {
   const int lane = cuda_on_cpu::self->lane, first = lane & ~(width - 1);

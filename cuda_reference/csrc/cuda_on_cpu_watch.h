@@ -1,14 +1,14 @@
-// cuda_on_cpu_watch.h: who reads and writes what, byte by byte. Under CUDA_ON_CPU_WATCH the compiler calls a hook
-// before every access, as for ThreadSanitizer; the hooks are ours, so that no preloaded runtime is needed. They
-// look at shared arrays and at the memory that crosscheck_watch() was told of. Included by cuda_on_cpu.h.
+// cuda_on_cpu_watch.h: records reads and writes, byte by byte. With CUDA_ON_CPU_WATCH the compiler calls a hook before
+// every access, as for ThreadSanitizer. The hooks are ours, so no preloaded runtime is needed. They check shared
+// arrays and the memory given to crosscheck_watch(). Included by cuda_on_cpu.h. They find:
 //
-//   a shared array, or an output, is read before anybody wrote it
-//   an access touches memory beside a tensor, or between the elements of a view
-//   two threads write one element, different values; one reads what another writes; nothing orders them
-//   which thread stored an element last; all that one thread does
+//   a read of a shared array or an output before any write
+//   an access beside a tensor, or between the elements of a view
+//   two unordered accesses of two threads to one element: writes of different values, or a read and a write
+//   the thread that stored an element last; all accesses of one thread
 //
-// Order means: the same thread; one block and a __syncthreads() between; one warp and a __syncwarp() between. A launch
-// that uses atomics may order its blocks by them, and is not judged there.
+// Accesses are ordered within a thread, within a block by a __syncthreads() in between, and within a warp by a
+// __syncwarp(). A launch with atomics may order its blocks by them, so accesses of different blocks are not judged.
 #pragma once
 
 #ifndef CUDA_ON_CPU_WATCH
@@ -30,7 +30,7 @@ namespace cuda_on_cpu {
 
 constexpr int watch_frames = 6, watched_memories = 64;
 
-// A thread in a launch, with the call stack of an access: return addresses, the innermost first.
+// A thread in a launch, with the call stack of an access: return addresses, innermost first.
 struct Access {
   uint64_t frames[watch_frames];
   uint32_t block[3], thread[3];
@@ -39,11 +39,11 @@ struct Access {
   uint32_t atomic;
 };
 
-// Memory of a tensor with what lies around it. A byte's state: 0 no element, 1 written, 2 not written yet.
+// A tensor's memory and its surroundings. The state of a byte: 0 no element, 1 written, 2 unwritten.
 struct WatchedMemory {
   uint64_t low, bytes;
   uint8_t* state;
-  uint32_t *writer, *reader;  // number of the last access to each byte, 0 for none
+  uint32_t *writer, *reader;  // the number of the last access to each byte, 0 for none
 };
 
 struct Finding {
@@ -51,7 +51,7 @@ struct Finding {
     UNWRITTEN_SHARED, OUTSIDE_SHARED, UNWRITTEN, OUTSIDE, CLASH, READ_AFTER_WRITE, WRITE_AFTER_READ
   } kind;
   uint32_t size, write;    // of the access
-  uint32_t here, other;    // accesses; other is 0 where nobody else is involved
+  uint32_t here, other;    // accesses; other is 0 if there is only one
   uint64_t count, address;
   const char* name;        // of a shared array, else null
   uint64_t offset, item;   // of the access in it, and its elements' size
@@ -69,8 +69,8 @@ struct Followed {
 
 // ---- State -------------------------------------------------------------------------------------------------
 
-// Who touched a byte of a shared array last. Of readers that nothing orders two are kept: whoever writes next is
-// another thread than one of them.
+// The last accesses to a byte of a shared array. Two unordered readers are kept: the next writer is another thread
+// than one of them.
 struct Touched {
   uint32_t writer = 0, reader = 0, another = 0;
 };
@@ -79,7 +79,7 @@ struct WatchedArray {
   const char* name;
   uint64_t low, bytes, item, extents[4];
   uint32_t rank;
-  uint64_t guard;  // bytes before and after it that are nobody's
+  uint64_t guard;  // bytes before and after it that belong to nothing
   std::vector<uint8_t> written;
   std::vector<Touched> touched;
 };
@@ -96,12 +96,12 @@ struct Watch {
   bool following = false;
   uint32_t follow[7] = {};  // launch, block, thread
   uint32_t first_launch = 0;
-  // A write over another thread's value: whether it differs is seen once it has happened.
+  // A write over another thread's value; whether the value differs is checked after the write.
   bool pending = false;
   uint64_t pending_at = 0;
   uint32_t pending_size = 0, pending_here = 0, pending_other = 0;
   uint8_t pending_bytes[16];
-  // The last access that was begun: by which a kernel crashed, if it did.
+  // The last access that began; if the kernel crashed, it was the cause.
   uint64_t last_address = 0, last_size = 0, last_frame[3] = {};
   bool last_write = false;
 };
@@ -111,7 +111,7 @@ CUDA_ON_CPU_STATE Watch watch;
 
 #define CUDA_ON_CPU_HOOK __attribute__((no_sanitize_thread, noinline, visibility("hidden")))
 
-// The call stack begins with a frame's address and content: the caller's frame, and the return address.
+// The call stack begins with a frame's address and content: the caller's frame and the return address.
 CUDA_ON_CPU_HOOK inline uint32_t number_of_access(uint64_t at, uint64_t caller, uint64_t returns, bool atomic) {
   Access access{};
   const uint64_t low = reinterpret_cast<uint64_t>(self->stack), high = low + stack_size;
@@ -143,7 +143,7 @@ CUDA_ON_CPU_HOOK inline uint32_t number_of_access(uint64_t at, uint64_t caller, 
   return number;
 }
 
-// Whether one thread comes before another, by block and then by thread.
+// The order of two threads: by block, then by thread.
 CUDA_ON_CPU_HOOK inline bool before(uint32_t one, uint32_t two) {
   const Access &a = watch.accesses[one], &b = watch.accesses[two];
   for (int i = 2; i >= 0; --i)
@@ -153,7 +153,7 @@ CUDA_ON_CPU_HOOK inline bool before(uint32_t one, uint32_t two) {
   return false;
 }
 
-// Counts a finding. Of those of one kind and place it keeps that of the first thread: null if it has it already.
+// Counts a finding. Per kind and place that of the first thread is kept; null if there is one already.
 CUDA_ON_CPU_HOOK inline Finding* found(Finding::Kind kind, uint32_t here, uint32_t other, uint64_t address,
                                        uint32_t size, bool write) {
   const Finding fresh{kind, size, write, here, other, 1, address, nullptr, 0, 0, {}, 0};
@@ -171,7 +171,7 @@ CUDA_ON_CPU_HOOK inline Finding* found(Finding::Kind kind, uint32_t here, uint32
   return &watch.findings.back();
 }
 
-// Whether nothing orders two accesses of one launch.
+// Whether two accesses of one launch are unordered.
 CUDA_ON_CPU_HOOK inline bool unordered(uint32_t one, uint32_t two) {
   if (!one || !two) return false;
   const Access &a = watch.accesses[one], &b = watch.accesses[two];
@@ -181,7 +181,7 @@ CUDA_ON_CPU_HOOK inline bool unordered(uint32_t one, uint32_t two) {
   return memcmp(a.thread, b.thread, sizeof a.thread);
 }
 
-// The shared array that an address lies in or beside.
+// The shared array in or beside which an address lies.
 CUDA_ON_CPU_HOOK inline WatchedArray* array_at(uint64_t address) {
   for (WatchedArray& a : watch.arrays)
     if (address - a.low + a.guard < a.bytes + 2 * a.guard) return &a;
@@ -206,7 +206,7 @@ CUDA_ON_CPU_HOOK inline void settle() {
   if (const WatchedArray* array = array_at(watch.pending_at)) name_shared(f, *array);
 }
 
-// A write over what another thread wrote.
+// A write over another thread's write.
 CUDA_ON_CPU_HOOK inline void settle_later(uint32_t here, uint32_t wrote, uint64_t address, uint32_t size) {
   if (size > sizeof watch.pending_bytes) return;
   watch.pending = true;
@@ -283,7 +283,7 @@ CUDA_ON_CPU_HOOK inline void note_global(WatchedMemory& memory, uint64_t address
 enum class Touch { READ, WRITE, ATOMIC };
 
 CUDA_ON_CPU_HOOK inline void note(const volatile void* pointer, uint64_t size, Touch touch, void* frame) {
-  if (!watch.on || watch.inside) return;  // inside: by what the notes themselves call
+  if (!watch.on || watch.inside) return;  // inside: an access of the recording itself
   const uint64_t address = reinterpret_cast<uint64_t>(pointer);
   watch.inside = true;
   settle();
@@ -312,7 +312,7 @@ CUDA_ON_CPU_HOOK inline void note(const volatile void* pointer, uint64_t size, T
   watch.inside = false;
 }
 
-// ---- What the machinery tells ------------------------------------------------------------------------------
+// ---- Calls from the other headers --------------------------------------------------------------------------
 
 CUDA_ON_CPU_MACHINERY inline void watch_shared(const SharedArray& array) {
   watch.inside = true;
@@ -323,7 +323,7 @@ CUDA_ON_CPU_MACHINERY inline void watch_shared(const SharedArray& array) {
   watch.inside = false;
 }
 
-// What the kernel calls its dynamic shared memory, and its elements' size.
+// The kernel's name for its dynamic shared memory, and the size of its elements.
 CUDA_ON_CPU_MACHINERY inline void watch_dynamic_shared(const char* name, size_t item) {
   for (WatchedArray& array : watch.arrays) {
     if (array.low != reinterpret_cast<uint64_t>(block.dynamic_shared)) continue;
@@ -358,7 +358,7 @@ CUDA_ON_CPU_MACHINERY inline void watch_block_end() {
   watch.inside = watch.on = false;
 }
 
-// A thread crashed in the access that it had begun last. The notes themselves touch only what is there.
+// A thread crashed in the last access that began. The recording itself touches only valid memory.
 CUDA_ON_CPU_MACHINERY inline void watch_crash() {
   if (!watch.on || !watch.last_address) return;
   watch.inside = true;
@@ -382,7 +382,7 @@ CUDA_ON_CPU_MACHINERY inline void watch_crash() {
   CUDA_ON_CPU_HOOK void __tsan_unaligned_write##bytes(void* p) { CUDA_ON_CPU_NOTE(p, bytes, WRITE); }     \
   CUDA_ON_CPU_HOOK void __tsan_volatile_read##bytes(void* p) { CUDA_ON_CPU_NOTE(p, bytes, READ); }        \
   CUDA_ON_CPU_HOOK void __tsan_volatile_write##bytes(void* p) { CUDA_ON_CPU_NOTE(p, bytes, WRITE); }
-// Atomic operations take the place of the built-in ones.
+// These replace the built-in atomic operations.
 #define CUDA_ON_CPU_ATOMIC_HOOK(bits, T, name)                                                            \
   CUDA_ON_CPU_HOOK T __tsan_atomic##bits##_##name(volatile T* p, T value, int) {                          \
     CUDA_ON_CPU_NOTE(p, bits / 8, ATOMIC);                                                                \
@@ -440,7 +440,7 @@ CUDA_ON_CPU_HOOK void __tsan_func_exit() {}
 CUDA_ON_CPU_HOOK void __tsan_vptr_read(void*) {}
 CUDA_ON_CPU_HOOK void __tsan_vptr_update(void*, void*) {}
 
-// The linker sends calls of these here (--wrap).
+// The linker redirects these calls (--wrap).
 void* __real_memcpy(void*, const void*, size_t);
 void* __real_memmove(void*, const void*, size_t);
 void* __real_memset(void*, int, size_t);
@@ -461,7 +461,7 @@ CUDA_ON_CPU_HOOK void* __wrap_memset(void* to, int value, size_t n) {
 
 // ---- What Python calls -------------------------------------------------------------------------------------
 
-// Forgets everything; nothing is watched.
+// Resets everything; nothing is watched.
 CUDA_ON_CPU_ONCE void crosscheck_forget() {
   using cuda_on_cpu::watch;
   watch.inside = true;
@@ -474,14 +474,14 @@ CUDA_ON_CPU_ONCE void crosscheck_forget() {
   watch.first_launch = cuda_on_cpu::launch_number + 1;
   watch.inside = false;
 }
-// Watches one more memory. Returns 0, or 1 where there is no room.
+// Watches another memory. Returns 0, or 1 if there is no room.
 CUDA_ON_CPU_ONCE int crosscheck_watch(const cuda_on_cpu::WatchedMemory* memory) {
   using cuda_on_cpu::watch;
   if (watch.memory_count == cuda_on_cpu::watched_memories) return 1;
   watch.memories[watch.memory_count++] = *memory;
   return 0;
 }
-// Notes all accesses of one thread: launch, block, thread as seven numbers.
+// Records all accesses of one thread, given as seven numbers: launch, block, thread.
 CUDA_ON_CPU_ONCE void crosscheck_follow(const unsigned* numbers) {
   for (int i = 0; i < 7; ++i) cuda_on_cpu::watch.follow[i] = numbers[i];
   cuda_on_cpu::watch.following = true;

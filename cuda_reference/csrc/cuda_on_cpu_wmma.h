@@ -1,9 +1,9 @@
-// cuda_on_cpu_wmma.h: nvcuda::wmma. Fragments of float16, bfloat16 and tf32 with float accumulators; a warp's
-// lanes meet in every operation, and the last to arrive multiplies for all. Included by cuda_on_cpu.h.
+// cuda_on_cpu_wmma.h: nvcuda::wmma. Fragments of float16, bfloat16 and tf32 with float accumulators. A warp's lanes
+// meet in every operation, and the last to arrive multiplies for all. Included by cuda_on_cpu.h.
 //
-// The arithmetic is that of the tensor cores of compute capability 9.0, bit for bit, as docs/FACTS.md found it:
-// the accumulator and 16 products (4 of tf32) at a time are added in fixed point, in units of 2⁻²⁵ of the largest
-// term's power of two; what lies below is cut off, and so is what float cannot hold of the sum.
+// The arithmetic is that of the tensor cores of compute capability 9.0, bit for bit, as measured in docs/FACTS.md. The
+// accumulator and 16 products (4 of tf32) are added in fixed point, in units of 2⁻²⁵ of the largest term's power of
+// two. Lower bits are truncated, and so is the sum's excess over float.
 #pragma once
 
 namespace nvcuda {
@@ -26,8 +26,8 @@ namespace cuda_on_cpu {
 
 namespace wmma = nvcuda::wmma;
 
-// What a fragment of T stores, how it reads as float, how many products are summed at a time, and what the
-// instruction's shapes (M × N × K) and leading dimensions may be.
+// Properties of a fragment of T: its elements, their value as float, how many products are summed at a time, and the
+// instruction's possible shapes (M × N × K) and leading dimensions.
 template <class T> struct FragmentOf;
 template <> struct FragmentOf<__half> {
   using Element = __half;
@@ -43,7 +43,7 @@ template <> struct FragmentOf<__nv_bfloat16> : FragmentOf<__half> {
 };
 template <> struct FragmentOf<wmma::precision::tf32> {
   using Element = float;
-  // The core reads 19 bits of a float.
+  // The tensor core reads 19 bits of a float.
   static float value(Element x) { return x == x ? bits_as<float>(bits_as<uint32_t>(x) & 0xFFFFE000u) : x; }
   static constexpr int group = 4, ldm_multiple = 4;
   static constexpr bool shape(int m, int n, int k) { return m == 16 && n == 16 && k == 8; }
@@ -59,21 +59,21 @@ constexpr int rows_of = std::is_same<Use, wmma::matrix_b>::value ? K : M;
 template <class Use, int M, int N, int K>
 constexpr int columns_of = std::is_same<Use, wmma::matrix_a>::value ? K : N;
 
-// Truncated towards zero to float; from 2¹²⁸ on infinite.
+// Truncated to float towards zero; infinite from 2¹²⁸ on.
 CUDA_ON_CPU_MACHINERY inline float chopped(double x) {
   const float nearest = static_cast<float>(x);
   if (std::fabs(x) >= 0x1p128 || std::fabs(static_cast<double>(nearest)) <= std::fabs(x)) return nearest;
   return std::nextafter(nearest, 0.0f);
 }
 
-// One fixed-point sum of products and an accumulator. Products of 11-bit factors are exact in double, and so are
-// sums of terms that share a unit.
+// A fixed-point sum of products and an accumulator. Products of 11-bit factors are exact in double, and so are sums
+// of terms with a common unit.
 CUDA_ON_CPU_MACHINERY inline float tensor_core_sum(const float* a, const float* b, int count, float c) {
   double special = c;
   int top = c != 0.0f && std::isfinite(c) ? std::ilogb(c) : INT_MIN;
   for (int k = 0; k < count; ++k) {
     special += static_cast<double>(a[k]) * b[k];
-    // The product's own power of two is not looked at, only its factors': 1.5 · 1.5 counts as 2⁰.
+    // Only the factors' powers of two count, not the product's: 1.5 · 1.5 counts as 2⁰.
     if (a[k] != 0.0f && b[k] != 0.0f) top = std::max(top, std::ilogb(a[k]) + std::ilogb(b[k]));
   }
   if (!std::isfinite(special) || top == INT_MIN) return static_cast<float>(special);
@@ -83,7 +83,7 @@ CUDA_ON_CPU_MACHINERY inline float tensor_core_sum(const float* a, const float* 
   return chopped(sum * unit);
 }
 
-// Every lane of the warp must take part: a lane learns from its result which did.
+// Every lane of the warp must take part; each gets the set of lanes that did.
 CUDA_ON_CPU_MACHINERY inline void tell_who(Warp& warp, uint32_t lanes) {
   for (Value& result : warp.out) __builtin_memcpy(&result, &lanes, sizeof lanes);
 }
@@ -96,7 +96,7 @@ CUDA_ON_CPU_MACHINERY inline void meet_all(const char* what, int line, Combine c
     fail_here("calls %s() at line %d without all lanes of its warp: 0x%08x came", what, line, lanes);
 }
 
-// What a lane brings to a product: where its fragments lie, while it waits.
+// The operands of a lane: pointers to its fragments while it waits.
 struct Factors {
   const void *a, *b, *c;
   void* d;
@@ -140,7 +140,7 @@ CUDA_ON_CPU_MACHINERY inline void check_tile(const char* what, int line, const v
 namespace nvcuda {
 namespace wmma {
 
-// Element i of the matrix, row by row, is x[i / 32] of lane i % 32: CUDA leaves the places open.
+// Element i of the matrix, row by row, is x[i / 32] of lane i % 32; CUDA does not specify the places.
 template <class Use, int M_, int N_, int K_, class T, class Layout = void>
 struct fragment {
   static_assert(cuda_on_cpu::FragmentOf<T>::shape(M_, N_, K_), "wmma has no such shape for this type");

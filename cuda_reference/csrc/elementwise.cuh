@@ -1,8 +1,8 @@
-// What the elementwise kernels share: tensors of any dtype and layout, read in the compute type.
+// Common parts of the elementwise kernels: tensors of any dtype and layout, read in the compute type.
 //
 // The compute type C is float for float16, bfloat16 and float32, double for float64, and unsigned
-// 64-bit for the integers: arithmetic modulo 2^64, cut to the result's width, wraps exactly as
-// arithmetic in that width does. The dtype is switched on at run time: plainness beats speed here.
+// 64-bit for the integers: arithmetic modulo 2^64, truncated to the result's width, wraps exactly as
+// arithmetic in that width does. The dtype is a run-time switch, because plain code matters more than speed here.
 #pragma once
 #include "crosscheck.cuh"
 
@@ -11,7 +11,7 @@ enum DType { F16, BF16, F32, F64, U8, I8, I16, I32, I64 };
 constexpr int MAX_DIMS = 64;  // torch's own limit
 using u64 = unsigned long long;
 
-// A tensor as Python hands it over; strides in elements. Mirrored by _elementwise.py.
+// A tensor as passed by Python; strides in elements. Mirrored by _elementwise.py.
 struct Tensor {
   void* data;
   int dtype;
@@ -25,7 +25,7 @@ struct Tensor {
     return n;
   }
 
-  // Where element i of the row-major order lies.
+  // The offset of element i in row-major order.
   __device__ long long offset(long long i) const {
     long long at = 0;
     for (int d = ndim - 1; d >= 0; --d) {
@@ -36,7 +36,7 @@ struct Tensor {
   }
 };
 
-// A Python number, in both forms; the result's dtype says which one counts.
+// A Python number in both forms; the result's dtype selects one.
 struct Scalar {
   double real;
   long long integer;
@@ -84,7 +84,7 @@ __device__ void store(const Tensor& t, long long at, C v) {
   }
 }
 
-// An operand as the formula sees it: first in the result's dtype, as torch promotes, then in C.
+// An operand as the formula gets it: converted to the result's dtype, as torch promotes, then to C.
 template <class C>
 __device__ C promoted(const Tensor& t, long long at, int) {
   return load<C>(t, at);

@@ -1,4 +1,4 @@
-// What the matrix products share: the arguments, the epilogue, the kernels.
+// Common parts of the matrix products: the arguments, the epilogue, the kernels.
 #pragma once
 #include "activations.cuh"
 
@@ -18,8 +18,8 @@ struct Epilogue {
   }
 };
 
-// Which square tile of out, of size on a side, is this block's: where it begins. Tiles are numbered along rows in
-// one dimension of the grid, since the second ends at 65535.
+// The corner of a block's square tile of out. Tiles are numbered along rows in one dimension of the grid, because the
+// second dimension has at most 65535 blocks.
 struct Corner {
   long long m, n;
 };
@@ -33,7 +33,7 @@ inline dim3 tiles_of(const Tensor& out, int size) {
 
 constexpr int TILE = 16;
 
-// One thread an output element: the plainest form there is.
+// One thread per output element.
 template <class C>
 __global__ void gemm_naive_kernel(Tensor a, Tensor b, Tensor out, Epilogue epilogue) {
   const Corner corner = corner_of_block(out, TILE);
@@ -47,8 +47,8 @@ __global__ void gemm_naive_kernel(Tensor a, Tensor b, Tensor out, Epilogue epilo
   store<C>(out, m * out.stride[0] + n * out.stride[1], epilogue.apply<C>(sum, m, n));
 }
 
-// A block computes a TILE × TILE tile of out; it reads a and b tile by tile through shared memory,
-// so that each element is loaded once a block instead of once a thread.
+// A block computes a TILE × TILE tile of out. It loads a and b tile by tile into shared memory, so that
+// each element is loaded once per block instead of once per thread.
 template <class C>
 __global__ void gemm_tiled_kernel(Tensor a, Tensor b, Tensor out, Epilogue epilogue) {
   SHARED(C, a_tile, [TILE][TILE + 1]);

@@ -1,10 +1,10 @@
 // gemm_bias_act: out = act(alpha·(a@b) + beta·c + bias), accumulated in float (double for float64).
 //
-//   naive   one thread an output element
-//   tiled   the same through tiles in shared memory
+//   naive   one thread per output element
+//   tiled   the same with tiles in shared memory
 //   wmma    on tensor cores: float16, bfloat16, and float32 as tf32, tf32x3 or f16x3
 //
-// epilogue does what comes after a@b, for sums of cublasLt (_cublaslt.py).
+// epilogue computes everything after a@b, for products by cublasLt (_cublaslt.py).
 #include "gemm_wmma.cuh"
 #include "rungs.cuh"
 
@@ -39,17 +39,17 @@ extern "C" int gemm_bias_act_wmma(const Tensor* a, const Tensor* b, const Tensor
   return gemm_wmma(*a, *b, *out, epilogue_of(bias, c, alpha, beta, act), precision, stream);
 }
 
-// Sums without c, where rows of all tensors lie dense and begin at multiples of 16 bytes.
+// Products without c, where rows of all tensors are dense and start at multiples of 16 bytes.
 struct Rows {
   const float* sums;
   const void* bias;
   void* out;
-  long long sums_step, out_step, M, N;  // from row to row, in elements
+  long long sums_step, out_step, M, N;  // steps: elements from row to row
   float alpha;
   Activation act;
 };
 
-// Blocks along rows, 16 bytes of out a thread.
+// Blocks along rows, 16 bytes of out per thread.
 template <class T>
 __global__ void gemm_epilogue_rows_kernel(Rows rows) {
   constexpr int SIZE = 16 / sizeof(T);
@@ -83,7 +83,7 @@ static bool has_rows(const Tensor& t, int size) {
   return t.stride[1] == 1 && t.stride[0] * size % 16 == 0 && reinterpret_cast<size_t>(t.data) % 16 == 0;
 }
 
-// Whether they are such rows.
+// Whether the tensors have rows of that kind.
 static bool packs_take(const Tensor& sums, const Tensor* bias, const Tensor& out) {
   const int size = out.dtype == F32 ? 4 : 2;
   if (sums.dtype != F32 || out.dtype > F32 || !has_rows(sums, 4) || !has_rows(out, size)) return false;
@@ -99,7 +99,7 @@ static int launch_rows(const Rows& rows, cudaStream_t stream) {
   return cudaGetLastError();
 }
 
-// Of everything else one thread an element, blocks along rows.
+// For all other tensors: one thread per element, blocks along rows.
 template <class C>
 __global__ void gemm_epilogue_kernel(Tensor sums, Tensor out, Epilogue epilogue) {
   const long long N = out.size[1];

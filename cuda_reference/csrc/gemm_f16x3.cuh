@@ -1,17 +1,17 @@
-// The wmma rung of float32 in precision "f16x3": rows of a and columns of b are scaled by powers of two, each
-// element is split into two float16, high + low, and the product is low·high + high·low + high·high.
+// The wmma kernel for float32 in precision "f16x3": rows of a and columns of b are scaled by powers of two. Each
+// element is split into two float16, high + low. The product is low·high + high·low + high·high.
 #pragma once
 #include "gemm.cuh"
 
-constexpr int SPLIT_TILE = 32;     // a block's tile of out, cut into four of 16 × 16, one a warp
+constexpr int SPLIT_TILE = 32;     // a block's tile of out: four of 16 × 16, one per warp
 constexpr int SPLIT_THREADS = 128;
-constexpr int SPLIT_STEP = 16;     // of K; then the sum leaves the tensor cores, which cut off what they add
+constexpr int SPLIT_STEP = 16;     // of K; then the sum leaves the tensor cores, which truncate when they add
 constexpr int NOT_FINITE = 1 << 20;
 
-// What a row or column is multiplied by 2^ of: its largest element comes to lie between 2^14 and 2^15, if it is
-// not below 2^-112. NOT_FINITE if there is none for an infinity or NaN.
+// The exponent of the factor 2^e of a row or column: it moves the largest element to between 2^14 and 2^15, unless that
+// is below 2^-112. NOT_FINITE if the row or column has an infinity or NaN.
 __device__ inline int scaling(const Tensor& t, long long start, long long stride, long long count) {
-  unsigned largest = 0;  // the bits of |x| are in the order of |x|, those of NaN last
+  unsigned largest = 0;  // bits of |x| are ordered like |x|, with NaN last
   for (long long k = 0; k < count; ++k) {
     const unsigned bits = __float_as_uint(load<float>(t, start + k * stride)) & 0x7fffffffu;
     if (bits > largest) largest = bits;
@@ -46,7 +46,7 @@ __global__ void gemm_f16x3_kernel(Tensor a, Tensor b, Tensor out, Epilogue epilo
     a_scale[threadIdx.x] = scaling(a, m * a.stride[0], a.stride[1], m < M ? K : 0);
     b_scale[threadIdx.x] = scaling(b, n * b.stride[1], b.stride[0], n < N ? K : 0);
   }
-  __syncthreads();  // the scales are there
+  __syncthreads();  // the scales are stored
   wmma::fragment<wmma::matrix_a, 16, 16, SPLIT_STEP, __half, wmma::row_major> a_part, a_rest;
   wmma::fragment<wmma::matrix_b, 16, 16, SPLIT_STEP, __half, wmma::row_major> b_part, b_rest;
   wmma::fragment<wmma::accumulator, 16, 16, SPLIT_STEP, float> sum, part;

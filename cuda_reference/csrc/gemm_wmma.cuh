@@ -1,13 +1,13 @@
-// The wmma rung of the matrix products: tensor cores, accumulating in float. float16 and bfloat16 go in as they
-// are, float32 as tf32 (rounded to 10 bits of mantissa) or as tf32x3 (each operand split into two such parts,
-// three products); f16x3 has a kernel of its own. Needs compute capability 8.0.
+// The wmma kernels of the matrix products: tensor cores that accumulate in float. float16 and bfloat16 are used as they
+// are, float32 as tf32 (rounded to 10 bits of mantissa) or as tf32x3 (each operand split into two tf32 parts, three
+// products); f16x3 has its own kernel. Needs compute capability 8.0.
 #pragma once
 #include "gemm_f16x3.cuh"
 
 // In the order of PRECISIONS in _gemm.py.
 enum Precision { IEEE, TF32, TF32X3, F16X3 };
 
-// What lies in shared memory, what a fragment holds of it, and how much of K one instruction takes.
+// The elements in shared memory, the value of a fragment's element, and the K of one instruction.
 struct HalfCores {
   using Element = __half;
   using Fragment = __half;
@@ -27,10 +27,10 @@ struct TF32Cores {
   static __device__ Element element(float x) { return x; }
 };
 
-constexpr int WMMA_TILE = 32;       // a block's tile of out, cut into four of 16 × 16, one a warp
+constexpr int WMMA_TILE = 32;       // a block's tile of out: four of 16 × 16, one per warp
 constexpr int WMMA_THREADS = 128;
 
-// Rounds a tf32 fragment's elements in place; what this leaves over goes to rest.
+// Rounds a tf32 fragment's elements in place; the rounding errors go to rest.
 template <class Matrix>
 __device__ void split(Matrix& matrix, Matrix& rest) {
   for (int i = 0; i < matrix.num_elements; ++i) {
@@ -81,7 +81,7 @@ __global__ void gemm_wmma_kernel(Tensor a, Tensor b, Tensor out, Epilogue epilog
     wmma::mma_sync(sum, a_part, b_part, sum);
     __syncthreads();  // nobody reads them any more
   }
-  for (int i = 0; i < sum.num_elements; ++i)  // an infinite operand leaves NaN over: not to be added
+  for (int i = 0; i < sum.num_elements; ++i)  // the rest of an infinite operand is NaN: not added
     if (correction.x[i] - correction.x[i] == 0.0f) sum.x[i] += correction.x[i];
   wmma::store_matrix_sync(&sums[row][column], sum, WMMA_TILE + 4, wmma::mem_row_major);
   __syncthreads();

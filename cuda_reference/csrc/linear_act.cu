@@ -1,8 +1,8 @@
 // linear_act: out = act(x @ weight.T + bias), accumulated in float (double for float64).
 // x [M, I], weight [O, I], bias [O], out [M, O].
 //
-//   naive   one thread an output element
-//   tiled   the same through tiles in shared memory
+//   naive   one thread per output element
+//   tiled   the same with tiles in shared memory
 //   wmma    on tensor cores: float16, bfloat16, and float32 as tf32, tf32x3 or f16x3
 #include "gemm_wmma.cuh"
 

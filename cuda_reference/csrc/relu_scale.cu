@@ -1,8 +1,8 @@
 // relu_scale: out = relu(x)·scale; relu_scale_add: out = fma(relu(x), scale, y); rounded once.
-// relu(x) is 0 where x < 0, else x: NaN stays NaN, −0 stays −0. Any layout, one thread an element.
+// relu(x) is 0 where x < 0, else x: NaN stays NaN, −0 stays −0. Any layout, one thread per element.
 // relu_scale_backward: out = 0 where x <= 0, else grad·scale: the gradient of x. Where x is NaN it
 // is grad·scale, as in torch.
-// Each also in the rungs of rungs.cuh; and as <op>_tensor, of a scale that is a tensor.
+// Each also has the rungs of rungs.cuh, and a form <op>_tensor for a tensor scale.
 #include "rungs.cuh"
 
 template <class C>

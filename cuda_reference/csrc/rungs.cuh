@@ -1,16 +1,16 @@
 // The faster kernels of elementwise ops: rungs between an op's plain kernel and the fastest, one idea each. They take
-// dense tensors of one shape and one floating dtype, and give the plain kernel's bits. docs/CUDA_LADDER.md goes
-// through them.
+// dense tensors of one shape and one floating dtype, and give the same bits as the plain kernel. docs/CUDA_LADDER.md
+// explains them.
 //
-//   scalar    one element a thread, but dtype and layout are known to the compiler: no switch, no division
-//   pack64    one access of 64 bits a tensor and thread
-//   pack128   one of 128 bits, the widest there is
-//   stream    several of 128 bits on their way before the first is waited for; a grid of no more blocks than the GPU
-//             holds, which walk through the tensors; hints that no line is needed again
+//   scalar    one element per thread; dtype and layout are template parameters: no switch, no division
+//   pack64    one access of 64 bits per tensor and thread
+//   pack128   one access of 128 bits, the widest
+//   stream    several accesses of 128 bits in flight; a grid of no more blocks than the GPU holds, which loop over the
+//             tensors; hints that no cache line is needed again
 //
-// A formula is a struct: how many tensors it reads and writes, the bytes of the widest element that it is made for, and
-// an operator() from numbers of the compute type C to numbers of C. Elements are converted to C before it, and rounded
-// once after it.
+// A formula is a struct with the numbers of tensors that it reads and writes, the size of the widest element that it
+// supports, and an operator() from numbers of the compute type C to numbers of C. Elements are converted to C before
+// it, and rounded once after it.
 #pragma once
 #include "elementwise.cuh"
 
@@ -25,13 +25,13 @@ __device__ inline void round_to(double& out, double v) { out = v; }
 __device__ inline void round_to(__half& out, float v) { out = __float2half_rn(v); }
 __device__ inline void round_to(__nv_bfloat16& out, float v) { out = __float2bfloat16_rn(v); }
 
-// Where the tensors of a call begin.
+// The addresses of a call's tensors.
 template <int INPUTS, int OUTPUTS>
 struct Addresses {
   const void* in[INPUTS];
   void* out[OUTPUTS];
 
-  // Whether each is a multiple of so many bytes.
+  // Whether all are multiples of so many bytes.
   __device__ bool aligned(size_t bytes) const {
     size_t bits = 0;
     for (const void* each : in) bits |= reinterpret_cast<size_t>(each);
@@ -42,7 +42,7 @@ struct Addresses {
 template <class Formula>
 using Operands = Addresses<Formula::INPUTS, Formula::OUTPUTS>;
 
-// Element i alone.
+// Computes element i.
 template <class T, class Formula>
 __device__ void compute_one(const Formula& formula, const Operands<Formula>& at, long long i) {
   using C = decltype(widened(T()));
@@ -54,7 +54,7 @@ __device__ void compute_one(const Formula& formula, const Operands<Formula>& at,
   for (int k = 0; k < Formula::OUTPUTS; ++k) round_to(static_cast<T*>(at.out[k])[i], out[k]);
 }
 
-// SIZE elements in registers, which come and go in accesses of type V.
+// SIZE elements in registers, loaded and stored in accesses of type V.
 template <class T, class V, int SIZE>
 union Pack {
   static constexpr int ACCESSES = SIZE * sizeof(T) / sizeof(V);
@@ -63,7 +63,7 @@ union Pack {
   __device__ Pack() {}
 };
 
-// The same of packs, one of each tensor.
+// Computes packs, one of each tensor.
 template <class T, class V, int SIZE, class Formula>
 __device__ void compute_pack(const Formula& formula, const Pack<T, V, SIZE>* in, Pack<T, V, SIZE>* out) {
   using C = decltype(widened(T()));
@@ -80,8 +80,8 @@ __device__ void compute_pack(const Formula& formula, const Pack<T, V, SIZE>* in,
 
 // ---- scalar, pack64, pack128 -------------------------------------------------------------------------------
 
-// SIZE elements a thread in accesses of type V. A thread whose pack is not whole goes element by element, and so do all
-// where a tensor is not aligned to the access.
+// SIZE elements per thread in accesses of type V. A thread with a partial pack goes element by element, and so do all
+// threads if a tensor is not aligned to the access.
 template <class Formula, class T, class V, int SIZE>
 __global__ void pack_kernel(Formula formula, Operands<Formula> at, long long n) {
   using P = Pack<T, V, SIZE>;
@@ -114,13 +114,13 @@ void launch_packs(Formula formula, Operands<Formula> at, long long n, cudaStream
 
 // ---- stream ------------------------------------------------------------------------------------------------
 
-// Accesses of one tensor that a thread has on their way: about four loads in all.
+// Accesses of one tensor that a thread has in flight: about four loads in all.
 template <class Formula>
 constexpr int DEPTH = Formula::INPUTS == 1 ? 4 : 2;
 
-// The tensors' addresses have one remainder to 16 bytes, if not 0: up to the first multiple, and after the last, the
-// first block takes element by element. Between them thread after thread takes a pack, DEPTH times, and then the
-// whole grid moves on.
+// All tensors' addresses have the same remainder modulo 16 bytes. The first block computes the elements before the
+// first multiple and after the last one by one. In between each thread takes a pack, DEPTH times, and then the whole
+// grid moves on.
 template <class Formula, class T>
 __global__ void stream_kernel(Formula formula, Operands<Formula> at, long long n) {
   constexpr int SIZE = 16 / sizeof(T), DEEP = DEPTH<Formula>;
@@ -160,7 +160,7 @@ __global__ void stream_kernel(Formula formula, Operands<Formula> at, long long n
   }
 }
 
-// In no more blocks than ``most``.
+// Launches at most ``most`` blocks.
 template <class T, class Formula>
 void launch_stream(Formula formula, Operands<Formula> at, long long n, int most, cudaStream_t stream) {
   constexpr long long a_block = 16 / sizeof(T) * DEPTH<Formula> * THREADS;
@@ -169,15 +169,15 @@ void launch_stream(Formula formula, Operands<Formula> at, long long n, int most,
          formula, at, n);
 }
 
-// ---- Any of them -------------------------------------------------------------------------------------------
+// ---- All rungs ---------------------------------------------------------------------------------------------
 
-// What Python tells of a call: the rung, the tensors' dtype and length, and the most blocks of a grid that walks.
+// A call as described by Python: the rung, the tensors' dtype and length, and the most blocks of a looping grid.
 struct Call {
   int rung, dtype, most;
   long long n;
 };
 
-// Runs the statement with T = the type of a floating dtype, which is no wider than WIDEST.
+// Runs the statement with T = the type of a floating dtype that is no wider than WIDEST.
 #define WITH_ELEMENT(dtype, WIDEST, ...) \
   do {                                   \
     if ((dtype) == F16) {                \
@@ -206,7 +206,7 @@ void launch_pack_rung(int rung, Formula formula, Operands<Formula> at, long long
   }
 }
 
-// A call on one of the rungs below stream, and one on stream.
+// Run a call on one of the rungs below stream, or on stream.
 template <class Formula>
 int launch_packs_of(const Call& call, Formula formula, Operands<Formula> at, cudaStream_t stream) {
   WITH_ELEMENT(call.dtype, Formula::WIDEST, launch_pack_rung<T>(call.rung, formula, at, call.n, stream));

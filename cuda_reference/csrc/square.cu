@@ -1,8 +1,8 @@
 // square: out = x·x in the compute type, rounded once; integers wrap.
 //
-//   square   any dtype and layout, one thread an element
+//   square   any dtype and layout, one thread per element
 //   1d       dense, a one-dimensional grid
-//   2d       a dense matrix, a two-dimensional grid: one thread a (row, column), or several rows of it
+//   2d       a dense matrix, a two-dimensional grid: one thread per (row, column), or per several rows of a column
 //   rung     dense, floating: the rungs of rungs.cuh
 #include "rungs.cuh"
 
@@ -42,7 +42,7 @@ template <class C>
 __global__ void square_2d_kernel(Tensor x, Tensor out, long long rows, long long columns) {
   const long long column = static_cast<long long>(blockIdx.x) * blockDim.x + threadIdx.x;
   if (column >= columns) return;
-  // A grid ends at 65535 blocks along y: where there are more rows, threads take several.
+  // A grid has at most 65535 blocks along y: with more rows a thread takes several.
   const long long first = static_cast<long long>(blockIdx.y) * blockDim.y + threadIdx.y;
   for (long long row = first; row < rows; row += static_cast<long long>(gridDim.y) * blockDim.y) {
     const C v = load<C>(x, row * columns + column);

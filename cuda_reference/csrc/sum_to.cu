@@ -1,8 +1,8 @@
 // sum_to: out = factor·Σx over the dimensions that out lacks, in the compute type, rounded once.
 //
-// One thread a result, which adds its elements one after another. ``first`` is x in out's shape, at
-// the first element of each sum; ``rest`` is x in the shape of one sum: an element lies at the sum
-// of both offsets.
+// One thread per result, which adds its addends in order. ``first`` is x in out's shape, at the first
+// addend of each sum; ``rest`` is x in the shape of one sum. An addend's offset is the sum of both
+// offsets.
 #include "elementwise.cuh"
 
 template <class C>

@@ -1,10 +1,10 @@
 """The ops of the CUDA side; import their functions from :mod:`cuda_reference`.
 
-Every csrc/<op>.cu is an op, or several. A file <op>.py here, where there is one, has the functions:
-what it has in ``__all__``, and in ``VARIANTS`` the names of their variants. Where there is none, or
-one without ``__all__``, the launchers in the .cu say what is to be known (_signatures.py); such a
-file has ``GRADIENTS``, op → what :class:`cuda_reference._registered.Registered` takes. All of them
-are loaded at import, in the order of their names; no table elsewhere names the ops.
+Every csrc/<op>.cu holds one or more ops. The functions come from <op>.py in this folder, if it has
+``__all__``; its ``VARIANTS`` holds the names of their variants. Otherwise they are made from the
+launchers in the .cu (_signatures.py), and <op>.py may hold ``GRADIENTS``: op → the gradients that
+:class:`cuda_reference._registered.Registered` takes. All files are loaded at import, in the order
+of their names; no other table names the ops.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ from cuda_reference._registered import Gradients
 _FOLDER = Path(__file__).resolve().parent
 
 FUNCTIONS: dict[str, Callable[..., Any]] = {}
-VARIANTS: dict[str, Any] = {}  # op → names; with the dtypes of each, but for products
+VARIANTS: dict[str, Any] = {}  # op → names of variants; for all but products with their dtypes
 
 
 def _functions(source: Path) -> dict[str, Callable[..., Any]]:
-    """Those of one .cu by name; the variants are noted.
+    """The functions of one .cu by name; also fills in VARIANTS.
 
     Raises:
-        ImportError: its host file cannot be imported, or its launchers say too little.
+        ImportError: its host file cannot be imported, or a launcher's signature is incomplete.
     """
     host = _FOLDER / f"{source.stem}.py"
     if not host.is_file():

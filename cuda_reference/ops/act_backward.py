@@ -1,5 +1,5 @@
-"""act_backward, the gradient of the products' activations: argument checks, launch and second
-gradients. The kernel stands in csrc/act_backward.cu.
+"""act_backward, the gradient of the epilogue's activation: argument checks, launch and second
+gradients. The kernel is in csrc/act_backward.cu.
 """
 
 from __future__ import annotations
@@ -27,16 +27,15 @@ def act_backward(
     out: tuple[Tensor, Tensor] | None = None,
     variant: str | None = None,
 ) -> tuple[Tensor, Tensor]:
-    """grad·act'(saved), and its column sums: the twin of :func:`triton_kernels.act_backward`; it
-    has no variants.
+    """grad·act'(saved) and its column sums: the CUDA twin of :func:`triton_kernels.act_backward`.
 
     Args:
-        grad, saved, act, bias, dtype, out: as there.
-        variant: None.
+        grad, saved, act, bias, dtype, out: as in triton_kernels.act_backward.
+        variant: None; there are no variants.
 
     Raises:
-        TypeError, ValueError, RuntimeError, NotImplementedError: as there; ValueError for any
-            variant.
+        TypeError, ValueError, RuntimeError, NotImplementedError: as triton_kernels.act_backward.
+        ValueError: a variant is given.
     """
     if variant is not None:
         _arguments.check_choice("act_backward", "variant", variant, ())
@@ -96,7 +95,7 @@ def _fake(
 
 
 def _backward(call: Any, of_dx: Tensor | None, of_sums: Tensor | None) -> dict[str, Tensor | None]:
-    """Linear in grad; of saved, what is 0 almost everywhere."""
+    """Linear in grad. Saved has gradient 0, for piecewise linear activations only."""
     grads: dict[str, Tensor | None] = {}
     if "saved" in call.needs:
         _gemm.refuse_second("act_backward", call.act)

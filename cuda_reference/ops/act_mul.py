@@ -1,5 +1,5 @@
 """act_mul, the middle of a gated unit, and its gradients: argument checks, launches and second
-gradients. The kernels stand in csrc/act_mul.cu.
+gradients. The kernels are in csrc/act_mul.cu.
 """
 
 from __future__ import annotations
@@ -33,14 +33,14 @@ def act_mul(
     """act(gate)·up: the CUDA twin of :func:`triton_kernels.act_mul`.
 
     Args:
-        gate, up, act, out: as there.
+        gate, up, act, out: as in triton_kernels.act_mul.
         variant: a rung ("scalar", "pack64", "pack128", "stream") for contiguous tensors of float16,
-            bfloat16 or float32; "auto", the best rung that takes the tensors. None: any layout.
-        explain: print what "auto" is, and why.
+            bfloat16 or float32; "auto": the best rung that takes the tensors. None: any layout.
+        explain: print the rung that "auto" takes, and why.
 
     Raises:
-        TypeError, ValueError, RuntimeError: as there; ValueError also for inputs that the variant
-            does not take.
+        TypeError, ValueError, RuntimeError: as triton_kernels.act_mul; ValueError also for inputs
+            that the variant does not take.
     """
     result: Tensor = _act_mul(gate, up, act, variant, explain, out=out)
     return result
@@ -82,12 +82,12 @@ def act_mul_backward(
     """grad·act'(gate)·up and grad·act(gate): the twin of :func:`triton_kernels.act_mul_backward`.
 
     Args:
-        grad, gate, up, act, out: as there.
-        variant, explain: as act_mul.
+        grad, gate, up, act, out: as in triton_kernels.act_mul_backward.
+        variant, explain: as in act_mul.
 
     Raises:
-        TypeError, ValueError, RuntimeError, NotImplementedError: as there; ValueError also for
-            inputs that the variant does not take.
+        TypeError, ValueError, RuntimeError, NotImplementedError: as
+            triton_kernels.act_mul_backward; ValueError also for inputs that variant does not take.
     """
     results: tuple[Tensor, Tensor] = _act_mul_backward(
         grad, gate, up, act, variant, explain, out=out
@@ -130,7 +130,7 @@ def _launch_backward(
 
 
 def _checked(op: str, tensors: dict[str, Tensor], act: str) -> dict[str, Tensor]:
-    """The tensors, on one device."""
+    """Check dtypes and act; return the tensors on one device."""
     for name, t in tensors.items():
         _arguments.check_tensor(op, name, t, FLOATING)
     _activations.check(op, act)
@@ -147,7 +147,7 @@ def _fake_backward(grad: Tensor, gate: Tensor, up: Tensor, *_: Any) -> tuple[Ten
 
 
 def _gradients(call: Any, grad: Tensor) -> dict[str, Tensor | None]:
-    """The gradients of both operands by one launch; up's alone is act_mul again."""
+    """One launch makes the gradients of both operands; up's alone is act_mul(gate, grad)."""
     variant = _rungs.again(call.variant)
     if "gate" not in call.needs:
         return {"up": reduced(act_mul(call.gate, grad, call.act, variant=variant), call.up)}

@@ -1,4 +1,4 @@
-"""add: argument checks, launches and gradients. The kernels stand in csrc/add.cu."""
+"""add: argument checks, launches and gradients. The kernels are in csrc/add.cu."""
 
 from __future__ import annotations
 
@@ -43,16 +43,16 @@ def add(
     """x + alpha·y as fma(alpha, y, x): the CUDA twin of :func:`triton_kernels.add`.
 
     Args:
-        x, y, alpha, out: as there.
+        x, y, alpha, out: as in triton_kernels.add.
         variant: f32, f32x4, f16, f16x2, f16x8, f16x8_pack, bf16, bf16x2, bf16x8 or bf16x8_pack:
-            a kernel for contiguous tensors of one shape and that dtype; a rung ("scalar", "pack64",
-            "pack128", "stream") for those of a floating dtype; "auto", the best rung that takes
-            the operands. None: any layout.
-        explain: print what "auto" is, and why.
+            a kernel for contiguous tensors of one shape and that dtype. A rung ("scalar", "pack64",
+            "pack128", "stream") takes contiguous tensors of any floating dtype, "auto" is the best
+            rung that takes the operands. None: any layout.
+        explain: print the rung that "auto" takes, and why.
 
     Raises:
-        TypeError, ValueError, RuntimeError: as there; ValueError also for inputs that the variant
-            does not take.
+        TypeError, ValueError, RuntimeError: as triton_kernels.add; ValueError also for inputs that
+            the variant does not take.
     """
     op = _add
     if isinstance(x, (bool, int, float)):
@@ -104,7 +104,7 @@ def _launch_add(
 
 
 def _promotable(op: str, x: Any, y: Any, dtypes: tuple[torch.dtype, ...]) -> dict[str, Any]:
-    """The checked operands by name; one of them may still be a number."""
+    """The operands by name, checked; one of them may be a number."""
     operands: dict[str, Any] = {"x": x, "y": y}
     numbers = [name for name, t in operands.items() if isinstance(t, (bool, int, float))]
     for name, t in operands.items():
@@ -118,7 +118,7 @@ def _promotable(op: str, x: Any, y: Any, dtypes: tuple[torch.dtype, ...]) -> dic
 
 
 def _as_tensor(op: str, x: int | float, y: int | float) -> Tensor:
-    """y as a 0-d CPU tensor of the dtype that two numbers promote to."""
+    """y as a 0-d CPU tensor, of the dtype to which two numbers promote."""
     dtype = torch.result_type(type(x)(), type(y)())
     if dtype is torch.bool:
         raise TypeError(f"{op}(): 'x' and 'y' are bools, and there is no sum of dtype bool")
@@ -129,7 +129,7 @@ def _as_tensor(op: str, x: int | float, y: int | float) -> Tensor:
 
 
 def _result_dtype(x: Any, y: Any) -> torch.dtype:
-    """The dtype that torch promotes to: of a number only the kind counts."""
+    """The dtype to which torch promotes; of a number only its kind counts."""
     return torch.result_type(*(t if isinstance(t, Tensor) else type(t)() for t in (x, y)))
 
 
@@ -148,7 +148,7 @@ def _backward(call: Any, grad: Tensor) -> dict[str, Tensor | None]:
 
 
 def _register(name: str, operands: str) -> Registered:
-    """add for operands of these kinds."""
+    """Register add for these kinds of operands."""
     parameters = f"{operands}, Scalar alpha, str? variant, bool explain"
     gradients = Gradients(_backward, {"x": (), "y": ()})
     return Registered(name, parameters, _launch_add, _fake, gradients=gradients, label="add")

@@ -1,4 +1,4 @@
-"""gemm_bias_act: argument checks, launches and gradients. The launchers stand in
+"""gemm_bias_act: argument checks, launches and gradients. The launchers are in
 csrc/gemm_bias_act.cu.
 """
 
@@ -46,16 +46,16 @@ def gemm_bias_act(
     """act(alpha·(a@b) + beta·c + bias): the CUDA twin of :func:`triton_kernels.gemm_bias_act`.
 
     Args:
-        a, b, bias, act, alpha, beta, c, out, out_dtype, precision: as there.
-        variant: "naive", one thread an output element; "tiled", through shared memory; "wmma", on
-            tensor cores (compute capability 8.0 or newer); "cublaslt", NVIDIA's library, in the
-            copy that torch has loaded, on GPUs only. None is naive, or wmma for the precisions that
-            only tensor cores have.
+        a, b, bias, act, alpha, beta, c, out, out_dtype, precision: as in
+            triton_kernels.gemm_bias_act.
+        variant: "naive": one thread per output element. "tiled": through shared memory. "wmma":
+            tensor cores (compute capability 8.0 or newer). "cublaslt": the cuBLASLt that torch has
+            loaded, on GPUs only. None: "wmma" for precisions that need tensor cores, else "naive".
 
     Raises:
-        TypeError, ValueError, RuntimeError: as there; ValueError also for an unknown variant and
-            for a dtype, precision or device that it does not have; RuntimeError also where
-            torch has loaded no cublasLt.
+        TypeError, ValueError, RuntimeError: as triton_kernels.gemm_bias_act. ValueError also for an
+            unknown variant, and for a dtype, precision or device that it does not support.
+            RuntimeError also if torch has loaded no cublasLt.
     """
     precision = _gemm.precision_of(precision, a)
     if _in_rows(a, b):
@@ -86,13 +86,13 @@ def gemm_bias_act(
 
 
 def _in_rows(a: Any, b: Any) -> bool:
-    """Whether a has other leading dimensions than M, and all else is a product's."""
+    """Whether a has leading dimensions other than one M, in a call that is otherwise valid."""
     tensors = isinstance(a, Tensor) and isinstance(b, Tensor)
     return tensors and not a.is_nested and a.dim() not in (0, 2) and b.dim() == 2
 
 
 def _addend_by_rows(c: Any, shape: tuple[int, ...]) -> Any:
-    """c, which broadcasts to shape […, N], as it broadcasts to [M, N]."""
+    """c, which broadcasts to shape […, N], in a shape that broadcasts to [M, N]."""
     if not isinstance(c, Tensor) or c.dim() < 2:
         return c
     try:
@@ -105,7 +105,7 @@ def _addend_by_rows(c: Any, shape: tuple[int, ...]) -> Any:
 
 def _out_by_rows(out: Any, shape: tuple[int, ...]) -> Tensor:
     """out […, N] as [M, N], without a copy."""
-    if not torch.compiler.is_compiling():  # what is traced has no memory
+    if not torch.compiler.is_compiling():  # a traced tensor has no memory to check
         out = _arguments.check_tensor("gemm_bias_act", "out", out, FLOATING)
     if tuple(out.shape) != shape:
         raise RuntimeError(
@@ -135,7 +135,7 @@ def _launch_gemm_bias_act(
     out: Any = None,
     training: bool = False,
 ) -> Any:
-    """In training the results are what the activation is taken of and what it makes of it."""
+    """In training the results are the pre-activation and the activation of it."""
     op = "gemm_bias_act"
     if training and out is not None:
         raise NotImplementedError(f"{op}(): a training step makes its own results")
@@ -238,7 +238,7 @@ _gemm_bias_act = Registered(
     gradients=Gradients(_backward, _reads),
     autocast="lower",
 )
-# The step of variant "cublaslt" whose backward pass reads what the activation is taken of.
+# The training op of variant "cublaslt": its backward pass reads the pre-activation.
 _gemm_bias_act_training = Registered(
     "gemm_bias_act_training",
     _PARAMETERS,

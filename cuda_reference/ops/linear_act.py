@@ -1,4 +1,4 @@
-"""linear_act and linear_gelu: argument checks, launches and gradients. The launchers stand in
+"""linear_act and linear_gelu: argument checks, launches and gradients. The launchers are in
 csrc/linear_act.cu.
 """
 
@@ -41,13 +41,13 @@ def linear_act(
     """act(x @ weight.T + bias): the CUDA twin of :func:`triton_kernels.linear_act`.
 
     Args:
-        x, weight, bias, act, precision, out: as there.
-        variant: as :func:`cuda_reference.gemm_bias_act` takes it.
+        x, weight, bias, act, precision, out: as in triton_kernels.linear_act.
+        variant: as in :func:`cuda_reference.gemm_bias_act`.
 
     Raises:
-        TypeError, ValueError, RuntimeError: as there; ValueError also for an unknown variant and
-            for a dtype, precision or device that it does not have; RuntimeError also where
-            torch has loaded no cublasLt.
+        TypeError, ValueError, RuntimeError: as triton_kernels.linear_act. ValueError also for an
+            unknown variant, and for a dtype, precision or device that it does not support.
+            RuntimeError also if torch has loaded no cublasLt.
     """
     precision = _gemm.precision_of(precision, x)
     if out is None and _gemm.writes_pre(variant, act, (x, weight, bias)):
@@ -69,13 +69,13 @@ def linear_gelu(
     """gelu(x @ weight.T + bias): the CUDA twin of :func:`triton_kernels.linear_gelu`.
 
     Args:
-        x, weight, bias, approximate, precision, out: as there.
-        variant: as :func:`cuda_reference.gemm_bias_act` takes it.
+        x, weight, bias, approximate, precision, out: as in triton_kernels.linear_gelu.
+        variant: as in :func:`cuda_reference.gemm_bias_act`.
 
     Raises:
-        TypeError, ValueError, RuntimeError: as there; ValueError also for an unknown variant and
-            for a dtype, precision or device that it does not have; RuntimeError also where
-            torch has loaded no cublasLt.
+        TypeError, ValueError, RuntimeError: as triton_kernels.linear_gelu. ValueError also for an
+            unknown variant, and for a dtype, precision or device that it does not support.
+            RuntimeError also if torch has loaded no cublasLt.
     """
     _arguments.check_choice("linear_gelu", "approximate", approximate, ("none", "tanh"))
     act = "gelu_tanh" if approximate == "tanh" else "gelu"
@@ -98,8 +98,8 @@ def _run(
     out: Any = None,
     training: bool = False,
 ) -> Any:
-    """Check the arguments, then launch; ``op`` is what errors call the op. In training the results
-    are what the activation is taken of and what it makes of it."""
+    """Check the arguments and launch. Error texts call the op ``op``. In training the results are
+    the pre-activation and the activation of it."""
     if training and out is not None:
         raise NotImplementedError(f"{op}(): a training step makes its own results")
     _activations.check(op, act)
@@ -157,7 +157,7 @@ def _reads(call: Any, training: bool = False) -> dict[str, set[str]]:
 
 
 def _backward(call: Any, grad: Tensor, training: bool = False) -> dict[str, Tensor | None]:
-    """The gradients of x and weight, from those of the matrices that the kernel multiplied."""
+    """The gradients of x and weight, from those of the matrices that were multiplied."""
     x, weight, result, bias = call.x, call.weight, call.result, call.bias
     columns, count = weight.shape[0], x.shape[:-1].numel()
     matrix, rows = torch.Size((count, x.shape[-1])), (count, columns)
@@ -196,7 +196,7 @@ def _register(op: str) -> Registered:
 
 
 def _register_training(op: str) -> Registered:
-    """The step of variant "cublaslt" whose backward pass reads what the activation is taken of."""
+    """The training op of variant "cublaslt": its backward pass reads the pre-activation."""
 
     def fake(x: Tensor, weight: Tensor, *_: Any) -> tuple[Tensor, Tensor]:
         shape = (*x.shape[:-1], weight.shape[0])

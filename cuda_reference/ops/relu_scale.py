@@ -1,5 +1,5 @@
-"""The gradients of relu_scale, relu_scale_add and relu_scale_backward, also of a scale that is a
-tensor. The functions come of their launchers, in csrc/relu_scale.cu.
+"""The gradients of relu_scale, relu_scale_add and relu_scale_backward, also for a tensor scale. The
+functions are made from the launchers in csrc/relu_scale.cu.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from cuda_reference.ops.sum_to import reduced
 
 
 def _through_relu(call: Any, grad: Tensor, like: Any) -> Tensor:
-    """grad·scale where relu let x through, as the gradient of ``like``."""
+    """grad·scale where relu passes x, else 0, summed to the shape of ``like``."""
     backward = ops.FUNCTIONS["relu_scale_backward"]
     return reduced(backward(grad, call.x, call.scale, variant=_rungs.again(call.variant)), like)
 
@@ -37,7 +37,7 @@ def _relu_scale_add(call: Any, grad: Tensor) -> dict[str, Tensor | None]:
 
 
 def _relu_scale_backward(call: Any, g: Tensor) -> dict[str, Tensor | None]:
-    """Linear in grad and in scale; in x it has steps, whose slope is 0."""
+    """Linear in grad and in scale. In x it is a step function, with gradient 0."""
     grads: dict[str, Tensor | None] = {}
     if "x" in call.needs:
         grads["x"] = torch.zeros(call.x.shape, dtype=call.x.dtype, device=g.device)

@@ -1,4 +1,4 @@
-"""square and square_backward: argument checks, launches and gradients. The kernels stand in
+"""square and square_backward: argument checks, launches and gradients. The kernels are in
 csrc/square.cu.
 """
 
@@ -27,15 +27,15 @@ def square(
     """x·x: the CUDA twin of :func:`triton_kernels.square`.
 
     Args:
-        x, out: as there.
-        variant: "1d" for contiguous tensors, "2d" for contiguous matrices on a two-dimensional
+        x, out: as in triton_kernels.square.
+        variant: "1d" for contiguous tensors; "2d" for contiguous matrices, on a two-dimensional
             grid; a rung ("scalar", "pack64", "pack128", "stream") for contiguous tensors of a
-            floating dtype; "auto", the best rung that takes x and out. None: any layout.
-        explain: print what "auto" is, and why.
+            floating dtype; "auto": the best rung that takes x and out. None: any layout.
+        explain: print the rung that "auto" takes, and why.
 
     Raises:
-        TypeError, ValueError, RuntimeError: as there; ValueError also for inputs that the variant
-            does not take.
+        TypeError, ValueError, RuntimeError: as triton_kernels.square; ValueError also for inputs
+            that the variant does not take.
     """
     result: Tensor = _square(x, variant, explain, out=out)
     return result
@@ -66,8 +66,8 @@ def square_backward(
     variant: str | None = None,
     explain: bool = False,
 ) -> Tensor:
-    """grad·(2·x): the CUDA twin of :func:`triton_kernels.square_backward`; its variants are
-    rungs."""
+    """grad·(2·x): the CUDA twin of :func:`triton_kernels.square_backward`. Arguments and errors are
+    its own; variant and explain are those of square, without "1d" and "2d"."""
     result: Tensor = _square_backward(grad, x, variant, explain, out=out)
     return result
 
@@ -86,7 +86,7 @@ def _gradient(call: Any, grad: Tensor) -> dict[str, Tensor | None]:
 
 
 def _second_gradients(call: Any, g: Tensor) -> dict[str, Tensor | None]:
-    """The gradients of grad·2·x: each factor's has the other in it."""
+    """Each factor of grad·2·x has a gradient that holds the other factor."""
     return {
         name: reduced(square_backward(g, other), mine)
         for name, mine, other in (("grad", call.grad, call.x), ("x", call.x, call.grad))

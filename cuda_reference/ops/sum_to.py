@@ -1,4 +1,4 @@
-"""sum_to: argument checks, launch and gradient. The kernel stands in csrc/sum_to.cu."""
+"""sum_to: argument checks, launch and gradient. The kernel is in csrc/sum_to.cu."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ def sum_to(
     variant: str | None = None,
 ) -> Tensor:
     """factor·Σx over the dimensions that ``shape`` lacks: the twin of
-    :func:`triton_kernels.sum_to`; it has no variants.
+    :func:`triton_kernels.sum_to`.
 
     Args:
-        x, shape, factor, dtype, out: as there.
-        variant: None.
+        x, shape, factor, dtype, out: as in triton_kernels.sum_to.
+        variant: None; there are no variants.
 
     Raises:
-        TypeError, ValueError, RuntimeError: as there; ValueError for any variant.
+        TypeError, ValueError, RuntimeError: as triton_kernels.sum_to; ValueError for any variant.
     """
     if variant is not None:
         _arguments.check_choice("sum_to", "variant", variant, ())
@@ -41,7 +41,7 @@ def sum_to(
 
 
 def reduced(grad: Tensor, like: Tensor | TensorMeta, factor: int | float = 1) -> Tensor:
-    """factor·grad as the gradient of ``like``, which was broadcast and promoted to what grad is."""
+    """factor·grad, summed to the shape of ``like`` and in its dtype: the gradient of ``like``."""
     if factor == 1 and (grad.shape, grad.dtype) == (like.shape, like.dtype):
         return grad
     return sum_to(grad, like.shape, factor=factor, dtype=like.dtype)
@@ -77,7 +77,7 @@ def _launch_sum_to(
     summed = [d for d in range(x.dim()) if padded[d] != x.shape[d]]
     steps = [0 if d in summed else x.stride(d) for d in range(x.dim())][new:]
     rest = x.as_strided([x.shape[d] for d in summed], [x.stride(d) for d in summed])
-    # An empty x has no first elements; there is nothing to read then, so out may stand for them.
+    # An empty x has no first element. Nothing is read then, so out can stand in for it.
     first = x.as_strided(shape, steps) if x.numel() else out
     arguments = (_launch.tensor(t) for t in (first, rest, out))
     _launch.launch(op, op, {"x": x, "out": out}, (out,), *arguments, _launch.scalar(factor))
@@ -85,7 +85,7 @@ def _launch_sum_to(
 
 
 def _backward(call: Any, grad: Tensor) -> dict[str, Tensor | None]:
-    """factor·grad, repeated along what was summed."""
+    """factor·grad, repeated along the summed dimensions."""
     small = reduced(grad, TensorMeta(grad.shape, call.x.dtype), call.factor)
     return {"x": small.expand(call.x.shape)}
 

@@ -1,26 +1,26 @@
-"""Triton's interpreter, mended and watched; and kernels compiled without being run.
+"""Triton's interpreter, corrected and observable; and compiling kernels without running them.
 
-``triton_kernels.interpret()`` is all that a user of the ops needs. This package is for tools:
+Users of the ops need ``triton_kernels.interpret()`` only. This package is for tools:
 
-- :func:`interpreting` runs kernels in the mended interpreter and tells an :class:`Observer` of
+- :func:`interpreting` runs kernels in the corrected interpreter and calls an :class:`Observer` for
   every :class:`Launch`, :class:`Access` and :class:`Dot`, with the :class:`Program` and the
-  :class:`Place` in its source. :class:`Several` makes one of several observers; :func:`watched`
-  watches runs that others start. An :class:`Argument` knows a tensor's addresses and coordinates;
-  :class:`Pages` holds numbers for the elements of a memory. :func:`reaching` names tensors to which
-  arguments lead by addresses. :func:`launches` counts.
-- Where an observer has :class:`Shadows`, undefined, overflowed and non-finite values are followed
-  to where they reach memory (:class:`Reach`, :class:`Origin`).
-- Where one has a :class:`Dataflow`, operations are noted, so that a :class:`Value` can be followed
-  back to those that it was made of, lane by lane, and through what the program stored (each
-  access a :class:`Touch`); :func:`made_by` tells a variable's.
-- :func:`place_of`, :func:`lane_of`, :func:`in_lane` and :func:`role` say where an error arose.
-- :mod:`post_mortem` puts the interpreter back where a program ended.
-- :mod:`cross_compile` compiles launches for a GPU that is not there; :mod:`recompile` compiles
-  those of a GPU with other settings.
-- :func:`self_test` names every private assumption about Triton that a new release breaks.
+  :class:`Place` in its source. :class:`Several` combines observers; :func:`watched` observes runs
+  that others start. An :class:`Argument` has a tensor's addresses and coordinates; :class:`Pages`
+  holds numbers for the elements of a memory. :func:`reaching` names tensors to which addresses in
+  the arguments lead. :func:`launches` is the number of launches so far.
+- If an observer has :class:`Shadows`, undefined, overflowed and non-finite values are followed to
+  where they reach memory (:class:`Reach`, :class:`Origin`).
+- If it has a :class:`Dataflow`, operations are recorded, so that a :class:`Value` can be followed
+  back to its sources, lane by lane, also through what the program stored (each access is a
+  :class:`Touch`); :func:`made_by` returns the value of a variable.
+- :func:`place_of`, :func:`lane_of`, :func:`in_lane` and :func:`role` tell where an error arose.
+- :mod:`post_mortem` restores the interpreter's state of the moment when a program ended.
+- :mod:`cross_compile` compiles launches for a GPU that need not be present; :mod:`recompile`
+  compiles launches on a GPU with other settings.
+- :func:`self_test` names every private assumption about Triton that does not hold.
 
-Private Triton API is used here and in ``triton_kernels._launch`` alone. The package is loaded when
-a kernel is interpreted for the first time, not with :mod:`triton_kernels`.
+Private Triton API is used only here and in ``triton_kernels._launch``. The package is loaded when a
+kernel is interpreted for the first time, not with :mod:`triton_kernels`.
 """
 
 from triton_kernels._modes import interpreting as active

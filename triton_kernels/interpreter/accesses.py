@@ -1,4 +1,4 @@
-"""The builder's accesses with shadow values: faults that begin in memory or reach it."""
+"""The builder's accesses with shadow values, for faults that begin in memory or reach it."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from triton_kernels.interpreter.shadows import (
 
 
 class ShadowedAccesses(MendedBuilder):
-    """The mended builder, with shadows of what it loads and stores."""
+    """The corrected builder, with shadows of what it loads and stores."""
 
     shadows: Shadows
 
@@ -35,7 +35,7 @@ class ShadowedAccesses(MendedBuilder):
         self.shadows.log.begin((x, y, z))
 
     def _address(self, verb: str, ptrs: Any, mask: Any) -> tuple[Array, Any]:
-        """Look at an access's pointers and mask before it is checked; the active lanes."""
+        """Record faults of an access's pointers and mask; the active lanes, and the argument."""
         shape, argument = ptrs.data.shape, getattr(ptrs.dtype, "argument", None)
         active = np.broadcast_to(mask.data, shape)
         for layer in (shadow_of(ptrs).overflow, shadow_of(ptrs).undefined):
@@ -140,14 +140,14 @@ class ShadowedAccesses(MendedBuilder):
         self._write(ptr, active, argument, after)
         return give(out, before)
 
-    # ---- what else a value decides ----
+    # ---- other effects of a value ----
 
     def create_assert(self, condition: Any, message: Any) -> None:
         self.decides(condition, "assertion")
         super().create_assert(condition, message)
 
     def decides(self, handle: Any, where: str = "branch") -> None:
-        """A value decides what the kernel does."""
+        """Record the faults of a value on which control flow depends."""
         every = np.ones(handle.data.shape, dtype=bool)
         self.shadows.reach(where, "", shadow_of(handle).undefined, every)
 

@@ -1,4 +1,4 @@
-"""The names of Triton's that the interpreter cannot do without."""
+"""The names in Triton that the interpreter requires."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _ESSENTIAL = {
 
 @functools.cache
 def missing_names() -> list[str]:
-    """Names that interpreting() cannot do without and this Triton lacks."""
+    """The names that interpreting() requires and this Triton lacks."""
     if upstream is None:
         return ["triton.runtime.interpreter cannot be imported"]
     broken = []

@@ -1,4 +1,4 @@
-"""Triton's interpreter builder with right arithmetic and with checks on memory."""
+"""Triton's interpreter builder with correct arithmetic and checks of memory accesses."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _WAY_OUT = (
 
 
 class NotInterpreted(NotImplementedError, AttributeError):
-    """The kernel asks for what only the compiler can do."""
+    """The kernel uses something that only the compiler can do."""
 
     def __init__(self, what: str) -> None:
         super().__init__(f"{what} runs only compiled, not interpreted: {_WAY_OUT}")
@@ -64,7 +64,7 @@ def _extremum(largest: bool, propagate_nan: bool) -> Callable[[Any, Any, Any], A
 
 
 def _logical(operands: tuple[Callable[[], Any], ...], method: str, decisive: bool) -> Any:
-    """`and`/`or` as the compiler does it: only what is no tensor can end it early."""
+    """`and`/`or` as the compiler does it: only an operand that is no tensor short-circuits."""
     result = value = None
     for evaluate in operands:
         value = evaluate()
@@ -76,16 +76,16 @@ def _logical(operands: tuple[Callable[[], Any], ...], method: str, decisive: boo
 
 
 class MendedBuilder(_Builder):  # type: ignore[misc]
-    """The interpreter's builder with right arithmetic and with checks on memory.
+    """The interpreter's builder with correct arithmetic and checks of memory accesses.
 
-    The interpreter's one builder instance takes on this class inside interpreting(): everything
-    that already refers to the instance then sees the mends.
+    Inside interpreting() the interpreter's single builder instance gets this class, so that all
+    references to the instance see the corrections.
     """
 
     arguments: tuple[Argument, ...] = ()
-    alive: list[Argument] | None = None  # all tensors, where this launch had to ask
+    alive: list[Argument] | None = None  # all live tensors, if this launch needed them
     observer: Observer | None = None
-    other_given = False  # to the load that runs
+    other_given = False  # whether the current load has ``other``
 
     # arithmetic
 
@@ -110,7 +110,7 @@ class MendedBuilder(_Builder):  # type: ignore[misc]
     def create_select(self, cond: Any, lhs: Any, rhs: Any) -> Any:
         out = super().create_select(cond, lhs, rhs)
         if isinstance(out.dtype, ArgumentPointer) and lhs.dtype is not rhs.dtype:
-            # Two arguments' pointers in one tensor: any argument may be meant.
+            # Pointers of two arguments into one tensor: the access may go through any argument.
             out.dtype = ArgumentPointer(out.dtype.element_ty, out.dtype.address_space)
         return out
 
@@ -168,7 +168,7 @@ class MendedBuilder(_Builder):  # type: ignore[misc]
         return encode(emulation.dot_f32(x, y, c, precision), d.dtype)
 
     def _precision(self, a: Any, input_precision: Any) -> str:
-        """The input precision of a dot; "" where it is about nothing, as of 16-bit operands."""
+        """The input precision of a dot; "" if it does not apply, as for 16-bit operands."""
         if narrow(a) or a.data.dtype != np.float32:
             return ""
         asked = self.observer.dot_precision if self.observer is not None else ""
@@ -237,14 +237,14 @@ class MendedBuilder(_Builder):  # type: ignore[misc]
         if not bad.any():
             return
         elsewhere = not isinstance(pointers.dtype, ArgumentPointer)
-        if elsewhere:  # read from a table of pointers, or made of a number
+        if elsewhere:  # addresses from a table of pointers, or made from a number
             if self.alive is None:
                 self.alive = list(live_tensors.alive())
             owners = tuple(live_tensors.holding(active, self.alive))
             for owner in owners:
                 bad &= owner.outside(active, width)
             if not bad.any():
-                self.arguments = (*self.arguments, *owners)  # to be found at once the next time
+                self.arguments = (*self.arguments, *owners)  # found faster next time
                 return
         first = int(active[bad].flat[0])
         lanes = np.broadcast_to(mask, pointers.data.shape)
@@ -277,7 +277,7 @@ class MendedBuilder(_Builder):  # type: ignore[misc]
         return out
 
     def create_descriptor_store(self, desc: Any, value: Any, indices: Any) -> Any:
-        """Of whole 16 bytes, as the hardware's, beyond the end of a row, too."""
+        """Whole 16 bytes are stored, as in hardware, even beyond the end of a row."""
         columns, step = desc.shape[-1], 128 // desc.base.dtype.element_ty.primitive_bitwidth
         wider = copy.copy(desc)
         whole = -(-columns.data // step) * step
@@ -294,7 +294,7 @@ class MendedBuilder(_Builder):  # type: ignore[misc]
     def _tell(
         self, verb: Any, operation: str, ptrs: Any, mask: Array, values: Any, order: str = ""
     ) -> None:
-        """Tell the observer of an access."""
+        """Report an access to the observer."""
         if self.observer is None:
             return
         argument = getattr(ptrs.dtype, "argument", None)
@@ -325,8 +325,8 @@ class MendedBuilder(_Builder):  # type: ignore[misc]
         return super().create_atomic_rmw(rmw_op, ptr, val, mask, sem, scope)
 
     def _add_bf16(self, ptr: Any, val: Any, mask: Any) -> Any:
-        """Upstream adds no bfloat16. Programs run one after another; of lanes with one address each
-        adds to what the one before left, rounded."""
+        """Atomic add of bfloat16, which Triton's interpreter lacks. Lanes with one address add one
+        after another, with a rounding each."""
         shape = ptr.data.shape
         before = np.zeros(shape, dtype=np.uint16)
         left = np.broadcast_to(mask.data, shape).copy()
@@ -335,7 +335,7 @@ class MendedBuilder(_Builder):  # type: ignore[misc]
             _, first = np.unique(np.where(left, ptr.data, 0), return_index=True)
             now.reshape(-1)[first] = True
             now &= left
-            # Not by the builder's own loads and stores, whose arguments differ by version.
+            # Not with the builder's loads and stores, whose arguments depend on Triton's version.
             bits = upstream._interpreter.load(ptr.data, now, before, np.dtype(np.uint16))
             before[now] = bits[now]
             held = upstream.TensorHandle(bits, tl.bfloat16)
@@ -350,22 +350,22 @@ class MendedBuilder(_Builder):  # type: ignore[misc]
         self._tell("atomic", "cas", ptr, mask, val, sem.name.lower())
         return super().create_atomic_cas(ptr, cmp, val, sem, scope)
 
-    # for the builders that keep shadow values, or where values came from
+    # hooks for the builders that keep shadow values or the dataflow
 
     def follow(self, name: str, inputs: tuple[Any, ...], out: Any) -> None:
-        """An operation lane by lane, which no other method of this builder did, has its result."""
+        """An elementwise operation that no other method of this builder did has its result."""
 
     def follow_reduction(self, name: str, handle: Any, out: Any, axis: int, scan: bool) -> None:
-        """So has a reduction or a scan along an axis."""
+        """A reduction or a scan along an axis has its result."""
 
     def follow_move(self, handle: Any, out: Any, move: Callable[[Array], Any]) -> None:
-        """Or values have moved to other lanes."""
+        """Values have moved to other lanes."""
 
     def follow_selection(self, condition: Array, yes: Any, no: Any, out: Any) -> None:
-        """Or been chosen from two handles."""
+        """Values have been chosen from two handles."""
 
     def decides(self, handle: Any) -> None:
-        """A scalar decides what the kernel does next."""
+        """The kernel's control flow depends on a scalar."""
 
     # assertions and assembly
 

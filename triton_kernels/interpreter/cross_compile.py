@@ -1,10 +1,9 @@
-"""Compiling without a GPU: launches that end where the machine code lies ready.
+"""Compiling launches without a GPU.
 
-Inside :func:`compiling` functions that launch kernels run their ordinary Python, on CPU or meta
-tensors, up to the launch; the launch then compiles for the asked architecture instead of running.
-So a kernel is specialised just as a launch on a GPU would (alignment, divisibility by 16, None,
-strides of 1), and no launch is written down a second time. The private Triton API it takes, a
-driver that answers without a device, is all in here.
+Inside :func:`compiling`, functions that launch kernels run their ordinary Python on CPU or meta
+tensors. Each launch compiles for the requested architecture instead of running. So a kernel is
+specialised as by a real launch (alignment, divisibility by 16, None, strides of 1), and no launch
+is written twice. The private Triton API for this, a driver without a device, is all in this file.
 """
 
 from __future__ import annotations
@@ -29,14 +28,14 @@ from triton_kernels import _modes
 
 @dataclass(frozen=True)
 class Launch:
-    """One launch that was compiled: its kernel and configuration, and what came of it.
+    """A compiled launch: its kernel, configuration and machine code.
 
     Attributes:
         kernel: the jit function's name.
         meta: the launch's keyword arguments: constants, num_warps, num_stages.
-        cubin: the machine code; empty where the kernel does not compile.
-        shared: bytes of shared memory that the launch asks for.
-        asm: what the compiler made on the way: "ttir", "ttgir", "llir", "ptx", "sass" → text.
+        cubin: the machine code; empty if the kernel does not compile.
+        shared: bytes of shared memory that the launch needs.
+        asm: the compiler's intermediate texts: "ttir", "ttgir", "llir", "ptx", "sass" → text.
         error: the compiler's error, or None.
     """
 
@@ -49,7 +48,7 @@ class Launch:
 
 
 class _Driver(DriverBase):  # type: ignore[misc]
-    """Tells Triton about a GPU that is not there; whatever needs a real one is refused."""
+    """Describes a GPU that need not be present; anything that needs a real one is refused."""
 
     def __init__(self, capability: int) -> None:
         super().__init__()
@@ -63,7 +62,7 @@ class _Driver(DriverBase):  # type: ignore[misc]
         return GPUTarget("cuda", self.capability, 32)
 
     def get_current_device(self) -> str:
-        # The key of Triton's cache of loaded kernels: none that a real device has.
+        # The key of Triton's cache of loaded kernels; no real device has this one.
         return f"no device, sm_{self.capability}"
 
     def get_current_stream(self, device: Any) -> int:
@@ -83,12 +82,12 @@ class _Driver(DriverBase):  # type: ignore[misc]
 
 
 _lock = threading.Lock()
-_before: tuple[Any, Any, Any] = (None, None, None)  # what to put back: the driver, both run methods
+_before: tuple[Any, Any, Any] = (None, None, None)  # the original driver and both run methods
 _launches: list[Launch] = []
 
 
 def _leave_to_the_parent() -> None:
-    """In a forked child: what another thread was compiling is over, since the child lacks it."""
+    """In a forked child: end the compiling() of another thread, which the child does not have."""
     global _lock
     if _modes.compiling():
         return
@@ -105,22 +104,23 @@ os.register_at_fork(after_in_child=_leave_to_the_parent)
 
 
 def capability() -> int:
-    """What is compiled for, inside compiling()."""
+    """The architecture for which compiling() compiles."""
     major_minor: int = _drivers._active.capability
     return major_minor
 
 
 @contextlib.contextmanager
 def compiling(capability: int) -> Iterator[list[Launch]]:
-    """Inside: launches compile for sm_<capability> and run nothing, those of any ``@triton.jit``
-    kernel; of one that is autotuned, every configuration.
+    """Launches of any ``@triton.jit`` kernel compile for sm_<capability> and run nothing. An
+    autotuned kernel is compiled in every configuration.
 
-    Yields the list of launches, which grows with each; a kernel that does not compile is recorded
-    with its error and does not stop the caller. One thread at a time; other threads must not
-    launch Triton kernels meanwhile, since Triton has one driver a process.
+    Yields the list of launches, which grows with each one. A kernel that does not compile is
+    recorded with its error and does not stop the caller. Only one thread at a time may be inside;
+    other threads must not launch Triton kernels meanwhile, because Triton has one driver per
+    process.
 
     Raises:
-        RuntimeError: kernels are being interpreted, or this thread is inside already.
+        RuntimeError: kernels are interpreted, or this thread is already inside.
     """
     global _before, _launches
     if _modes.compiling():
@@ -131,11 +131,11 @@ def compiling(capability: int) -> Iterator[list[Launch]]:
             "stay outside triton_kernels.interpret()"
         )
     with _lock:
-        # Not .active, which would look for a GPU.
+        # .active would look for a GPU.
         _before = _drivers._active, triton.JITFunction.run, Autotuner.run
         _launches = []
         try:
-            # Before all that a fork puts back.
+            # First, because a fork relies on it.
             _modes.compiling_thread = threading.get_ident()
             _drivers.set_active(_Driver(capability))
             triton.JITFunction.run, Autotuner.run = _run, _run_every_configuration
@@ -147,14 +147,14 @@ def compiling(capability: int) -> Iterator[list[Launch]]:
 
 def _run(self: Any, *args: Any, grid: Any, warmup: bool, **meta: Any) -> Any:
     """JITFunction.run inside compiling()."""
-    if warmup or not _modes.compiling():  # as launch() asks for it; another thread's
+    if warmup or not _modes.compiling():  # launch() passes warmup; another thread is not inside
         return _before[1](self, *args, grid=grid, warmup=warmup, **meta)
     launch(self, (1, 1, 1), *args, **meta)
     return None
 
 
 def _run_every_configuration(self: Any, *args: Any, **meta: Any) -> Any:
-    """Autotuner.run inside compiling(): nothing can be timed."""
+    """Autotuner.run inside compiling(), where nothing can be timed."""
     if not _modes.compiling():
         return _before[2](self, *args, **meta)
     self.nargs = dict(zip(self.arg_names, args))
@@ -165,11 +165,11 @@ def _run_every_configuration(self: Any, *args: Any, **meta: Any) -> Any:
 
 
 def launch(kernel: Any, grid: tuple[int, ...], *args: Any, **meta: Any) -> None:
-    """Compile what ``kernel[grid](*args, **meta)`` would run, and record it."""
+    """Compile the kernel of ``kernel[grid](*args, **meta)``, and record it."""
     name = kernel.fn.__name__
     try:
         compiled = kernel.warmup(*args, grid=grid, **meta)
-    except Exception as error:  # noqa: BLE001 (whatever the compiler raises is the finding)
+    except Exception as error:  # noqa: BLE001 (any error of the compiler is recorded)
         _launches.append(Launch(name, meta, error=error))
     else:
         made, shared = compiled.asm, compiled.metadata.shared

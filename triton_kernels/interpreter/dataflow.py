@@ -1,5 +1,5 @@
-"""Which values came from which: the operations of one program, kept so that they can be followed
-back, lane by lane, from a value to what it was made of."""
+"""The dataflow of one program: its operations, recorded so that a value can be followed back, lane
+by lane, to its sources."""
 
 from __future__ import annotations
 
@@ -14,23 +14,23 @@ from triton_kernels.interpreter.emulation import Array, decoded
 from triton_kernels.interpreter.handles import narrow
 from triton_kernels.interpreter.observers import Place
 
-KEPT = 1 << 25  # numbers of all values together that are kept
-FIRST, LAST = 1 << 16, 1 << 17  # operations that are kept: of a longer program not those between
+KEPT = 1 << 25  # numbers of all values that are kept
+FIRST, LAST = 1 << 16, 1 << 17  # operations that are kept; those in between are dropped
 
 Sources = list[tuple["Value", Array]]
 _Back = Callable[[Array], Sources]
 
 
 class Value:
-    """What an operation made.
+    """The result of an operation.
 
     Attributes:
-        number: it is greater than those of the values that it was made of.
+        number: larger than the numbers of its sources.
         place: the kernel's line.
         shape: of the tile.
-        data: its raw numbers; None where there were too many to keep.
-        width: of pointers, the bytes of what they point at; 0 for numbers.
-        access: the load or atomic operation that it is the result of, if any.
+        data: its raw numbers; None if they were too many to keep.
+        width: for pointers the size in bytes of their targets; 0 for numbers.
+        access: the load or atomic operation that returned it, if any.
     """
 
     __slots__ = ("_back", "_narrow", "access", "data", "number", "place", "shape", "width")
@@ -46,27 +46,27 @@ class Value:
         self.access: Touch | None = None
 
     def sources(self, lanes: Array) -> Sources:
-        """The values that these lanes (flat indices) were made of, and their lanes."""
+        """The sources of these lanes (flat indices): values with their lanes."""
         return [] if self._back is None else self._back(lanes)
 
     def numbers(self, lanes: Array) -> Array | None:
-        """What these lanes hold."""
+        """The numbers in these lanes."""
         if self.data is None or not self.data.size:
             return None
         return decoded(self.data, self._narrow).reshape(-1)[lanes]
 
     def forget(self, everything: bool) -> None:
-        """Keep its numbers no longer, or not even where it came from; of an access that is as much
-        memory."""
+        """Drop its numbers; with ``everything`` also its sources. The sources of an access are
+        always dropped, because they take as much memory."""
         self.data = None
         if everything or self.access is not None:
             self._back = self.access = None
 
 
 class Touch(NamedTuple):
-    """A load, store or atomic operation: its operands, None where nothing is known of them.
+    """A load, store or atomic operation with its operands, None if their origin is unknown.
 
-    ``made`` are the values behind a block pointer or descriptor.
+    ``made`` are the values of which a block pointer or descriptor was made.
     """
 
     number: int
@@ -79,7 +79,7 @@ class Touch(NamedTuple):
     width: int
 
     def holding(self, address: int, on: bool = True) -> Array:
-        """The lanes, on or masked off, that touch a byte."""
+        """The active (or masked) lanes that touch a byte."""
         start = self.pointers.reshape(-1)
         there = (start <= np.uint64(address)) & (np.uint64(address) < start + np.uint64(self.width))
         return np.flatnonzero(
@@ -87,7 +87,7 @@ class Touch(NamedTuple):
         )
 
     def addressed(self, lanes: Array) -> Sources:
-        """What decided where these lanes go, and whether they take part."""
+        """The sources of these lanes' addresses and masks."""
         return [
             *_same(self.operands.get("pointers"), lanes, self.pointers.shape),
             *_same(self.operands.get("mask"), lanes, self.pointers.shape),
@@ -95,24 +95,24 @@ class Touch(NamedTuple):
         ]
 
     def stored(self, lanes: Array) -> Sources:
-        """What these lanes store."""
+        """The sources of the values that these lanes store."""
         operands = (self.operands.get(name) for name in ("value", "compared"))
         return [s for value in operands for s in _same(value, lanes, self.pointers.shape)]
 
 
 class Decision(NamedTuple):
-    """A value that decided what the kernel does next, at a line."""
+    """A value on which control flow depended, and the line."""
 
     place: Place | None
     value: Value
 
 
 class Dataflow:
-    """The operations of the programs for which ``on`` is set: given to ``interpreting`` by an
-    observer.
+    """The operations of the programs for which ``on`` is set. An observer passes it to
+    ``interpreting``.
 
     Attributes:
-        stores: and atomic operations, in order.
+        stores: stores and atomic operations, in order.
         last: the last access, which may have raised an error.
         decisions: conditions of branches and loops.
         asserted: the condition of the last device_assert.
@@ -125,16 +125,16 @@ class Dataflow:
         self.decisions: list[Decision] = []
         self.asserted: Value | None = None
         self._number = self._size = self._stored = 0
-        self._kept: deque[Value] = deque()  # with their numbers
+        self._kept: deque[Value] = deque()  # values that still have their numbers
         self._recent: deque[Value] = deque()
 
     def next(self) -> int:
-        """A number for what happens now."""
+        """The number of the next operation."""
         self._number += 1
         return self._number
 
     def made(self, handle: Any, back: _Back | None) -> Value:
-        """A handle is the result of an operation: ``back`` tells the sources of its lanes."""
+        """Record that a handle is an operation's result; ``back`` returns the sources of lanes."""
         value = Value(self.next(), source_lines.current(), handle, back)
         handle.flow = value
         if value.data is not None:
@@ -151,7 +151,7 @@ class Dataflow:
         return value
 
     def touched(self, touch: Touch) -> None:
-        """Memory is about to be accessed."""
+        """Record an access before it happens."""
         self.last = touch
         if touch.verb == "load":
             return
@@ -161,14 +161,14 @@ class Dataflow:
             self._stored -= self.stores.popleft().pointers.size
 
     def begun(self, handle: Any) -> Value:
-        """A handle that no operation made, as of a number of Python's."""
+        """The value of a handle that no operation made, for example of a Python number."""
         handle.flow = Value(self.next(), None, handle, None)
         value: Value = handle.flow
         return value
 
     def loaded(self, touch: Touch, lanes: Array) -> tuple[Sources, Array]:
-        """What earlier stores of these programs had left where these lanes load; and the lanes
-        whose memory none of them had stored to."""
+        """The sources that earlier stores of these programs left where these lanes load; and the
+        lanes where none of them stored."""
         sources: Sources = []
         addresses = touch.pointers.reshape(-1)[lanes]
         for earlier in reversed(self.stores):
@@ -191,13 +191,13 @@ class Dataflow:
 
 
 def flow_of(handle: Any) -> Value | None:
-    """The operation that made a handle, if one was noted."""
+    """The recorded value of a handle, if there is one."""
     value: Value | None = getattr(handle, "flow", None)
     return value
 
 
 def made_by(variable: Any, flow: Dataflow) -> Value | None:
-    """The same for what a kernel's variable holds; None for what is no value of the language's."""
+    """The value of a kernel's variable; None if it is no value of the language."""
     handle = getattr(variable, "handle", None)
     known = flow_of(handle)
     if known is None and isinstance(getattr(handle, "data", None), np.ndarray):
@@ -206,12 +206,12 @@ def made_by(variable: Any, flow: Dataflow) -> Value | None:
 
 
 def _same(value: Value | None, lanes: Array, shape: tuple[int, ...]) -> Sources:
-    """The lanes of an operand of an operation lane by lane."""
+    """The lanes of an operand of an elementwise operation."""
     return [] if value is None else [(value, lanes_of(value.shape, lanes, shape))]
 
 
 def lanes_of(shape: tuple[int, ...], lanes: Array, of: tuple[int, ...]) -> Array:
-    """Flat lanes of a tile as those of another one that broadcasts to it."""
+    """Flat lanes of ``of``, as lanes of a tile of ``shape`` that broadcasts to it."""
     size = int(np.prod(shape))
     if shape == of or (size == int(np.prod(of)) and size != 1):
         return lanes
@@ -221,13 +221,13 @@ def lanes_of(shape: tuple[int, ...], lanes: Array, of: tuple[int, ...]) -> Array
 
 
 def elementwise(inputs: tuple[Any, ...], shape: tuple[int, ...]) -> _Back:
-    """Every lane comes from the same one of all operands."""
+    """Every lane comes from the same lane of all operands."""
     values = [v for v in map(flow_of, inputs) if v is not None]
     return lambda lanes: [s for v in values for s in _same(v, lanes, shape)]
 
 
 def selection(condition: Any, yes: Any, no: Any, shape: tuple[int, ...]) -> _Back:
-    """Every lane comes from the condition and the operand that it chose."""
+    """Every lane comes from the condition and the chosen operand."""
     cond, sides = flow_of(condition), (flow_of(yes), flow_of(no))
     chosen = np.asarray(condition.data)
 
@@ -243,7 +243,7 @@ def selection(condition: Any, yes: Any, no: Any, shape: tuple[int, ...]) -> _Bac
 
 
 def movement(inputs: tuple[Any, ...], move: Callable[..., Array]) -> _Back:
-    """Lanes change places: ``move`` does to numbers of lanes what was done to the values."""
+    """Lanes move: ``move`` moves numbers of lanes as the operation moved the values."""
     values = [flow_of(h) for h in inputs]
     shapes = [np.shape(h.data) for h in inputs]
 
@@ -262,7 +262,7 @@ def movement(inputs: tuple[Any, ...], move: Callable[..., Array]) -> _Back:
 
 
 def reduction(handle: Any, axis: int, scan: bool) -> _Back:
-    """A lane comes from all lanes along an axis; of a scan, from those up to it."""
+    """A lane comes from all lanes along an axis; in a scan from those up to it."""
     value, shape = flow_of(handle), np.shape(handle.data)
 
     def back(lanes: Array) -> Sources:
@@ -286,7 +286,7 @@ def reduction(handle: Any, axis: int, scan: bool) -> _Back:
 
 
 def product(a: Any, b: Any, d: Any, shape: tuple[int, ...]) -> _Back:
-    """A lane of a @ b + d comes from a row of a and a column of b."""
+    """A lane of a @ b + d comes from a row of a, a column of b, and d."""
     left, right, add = flow_of(a), flow_of(b), flow_of(d)
 
     def back(lanes: Array) -> Sources:
@@ -304,6 +304,6 @@ def product(a: Any, b: Any, d: Any, shape: tuple[int, ...]) -> _Back:
 
 
 def everything(inputs: tuple[Any, ...]) -> _Back:
-    """A lane may come from any of all operands."""
+    """A lane may come from any lane of all operands."""
     values = [v for v in map(flow_of, inputs) if v is not None]
     return lambda lanes: [(v, np.arange(max(1, int(np.prod(v.shape))))) for v in values]

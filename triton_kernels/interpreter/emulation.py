@@ -1,7 +1,7 @@
-"""GPU arithmetic in numpy: what numpy does not have, or rounds differently.
+"""GPU arithmetic in numpy that numpy lacks or rounds differently.
 
-Everything here works on plain arrays and knows nothing about Triton. bfloat16 and float8 values
-travel as their bits (uint16, uint8), the way the interpreter stores them.
+Everything works on plain arrays and is independent of Triton. bfloat16 and float8 values are
+represented by their bits (uint16, uint8), as in the interpreter.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _TF32_MASK = np.uint32(0xFFFFE000)
 
 
 def bf16_to_f32(bits: Array) -> Array:
-    """The float32 values of bfloat16 bits (exact)."""
+    """The exact float32 values of bfloat16 bits."""
     return np.asarray(bits.astype(np.uint32) << np.uint32(16)).view(np.float32)
 
 
@@ -43,8 +43,8 @@ def f32_to_bf16(x: Array) -> Array:
 def f64_to_f32_odd(x: Array) -> Array:
     """float64 to float32, rounded to odd, so that one more rounding gives the nearest value.
 
-    Rounding to odd keeps in the last bit that something was cut off; rounding twice to nearest
-    would turn values just beside a tie into ties.
+    Rounding to odd records in the last bit that the value was inexact. Two roundings to nearest
+    would turn values close to a tie into ties.
     """
     near = x.astype(np.float32)
     back = near.astype(np.float64)
@@ -57,14 +57,14 @@ def f64_to_f32_odd(x: Array) -> Array:
 
 
 def to_bf16(x: Array) -> Array:
-    """Any numpy number to bfloat16 bits with a single rounding to nearest even."""
+    """Any numpy number to bfloat16 bits, with one rounding to nearest even."""
     x = np.asarray(x)
     if x.dtype == np.float32:
         return f32_to_bf16(x)
     if x.dtype == np.float16 or x.dtype.itemsize < 4 or x.dtype == np.bool_:
         return f32_to_bf16(x.astype(np.float32))
     if x.dtype.kind in "iu" and x.dtype.itemsize == 8:
-        # 64 bits do not fit a float64: fold the last 11 into one sticky bit where they matter.
+        # 64 bits do not fit into a float64: merge the last 11 into one sticky bit if necessary.
         low = x & x.dtype.type(0x7FF)
         sticky = (x >> x.dtype.type(11) | (low != 0).astype(x.dtype)) << x.dtype.type(11)
         x = np.where(np.abs(x.astype(np.float64)) >= 2.0**53, sticky, x)
@@ -75,7 +75,7 @@ def to_bf16(x: Array) -> Array:
 
 
 class Float8:
-    """A float8 format by its 128 non-negative values; encoding saturates as `cvt.satfinite`."""
+    """A float8 format, given by its 128 non-negative values; saturates as `cvt.satfinite`."""
 
     def __init__(self, mantissa_bits: int, bias: int, largest: int, infinity: int | None) -> None:
         codes = np.arange(128)
@@ -89,11 +89,11 @@ class Float8:
         self.values = np.concatenate([values, -values]).astype(np.float32)
 
     def decode(self, codes: Array) -> Array:
-        """The float32 values of float8 bits (exact)."""
+        """The exact float32 values of float8 bits."""
         return np.asarray(self.values[codes])
 
     def encode(self, x: Array) -> Array:
-        """Floats to float8 bits, to nearest even; too large becomes the largest finite value."""
+        """Floats to float8 bits, to nearest even; overflow gives the largest finite value."""
         size = np.abs(x.astype(np.float64))
         code = np.searchsorted(self.midpoints, size)
         inner = np.minimum(code, len(self.midpoints) - 1)
@@ -109,7 +109,7 @@ FLOAT8 = {"fp8e4nv": E4M3, "fp8e5": E5M2}  # by Triton's names
 
 
 def decoded(data: Array, dtype: str) -> Array:
-    """The numbers that data of a Triton dtype stand for, in a dtype that numpy computes with."""
+    """The numbers in data of a Triton dtype, in a dtype with which numpy computes."""
     if dtype == "bf16":
         return bf16_to_f32(data)
     if dtype in FLOAT8:
@@ -142,14 +142,14 @@ def _add_odd(a: Array, b: Array) -> Array:
 
 
 def _split(x: Array) -> tuple[Array, Array]:
-    """A float64 as the sum of two numbers of 26 bits (Veltkamp)."""
+    """A float64 as the sum of two 26-bit numbers (Veltkamp)."""
     scaled = x * 134217729.0
     high = scaled - (scaled - x)
     return high, x - high
 
 
 def _fma_exact(x: float, y: float, z: float) -> float:
-    """x*y + z of finite floats through rational numbers: slow, right at every exponent."""
+    """x*y + z of finite floats with rational numbers: slow, but correct at every exponent."""
     total = Fraction(x) * Fraction(y) + Fraction(z)
     try:
         return float(total)
@@ -158,14 +158,14 @@ def _fma_exact(x: float, y: float, z: float) -> float:
 
 
 def _fma_f64(x: Array, y: Array, z: Array) -> Array:
-    """Boldo and Melquiond's fma of float64 from error-free sums and products."""
+    """fma of float64 from error-free sums and products (Boldo and Melquiond)."""
     x, y, z = np.broadcast_arrays(x, y, z)
     product = x * y
-    # Right already where a factor is 0, infinite or NaN (the product is exact there).
+    # Already correct if a factor is 0, infinite or NaN, because the product is exact then.
     plain = product + z
     x_size, y_size, z_size = np.abs(x), np.abs(y), np.abs(z)
     ordinary = (x_size < np.inf) & (y_size < np.inf) & (x_size > 0) & (y_size > 0)
-    # Within these exponents no step below over- or underflows.
+    # With these exponents no step below overflows or underflows.
     safe = (np.minimum(x_size, y_size) > 2.0**-450) & (np.maximum(x_size, y_size) < 2.0**480)
     safe &= z_size < 2.0**990
 
@@ -190,8 +190,8 @@ def fma(x: Array, y: Array, z: Array) -> Array:
             return _fma_f64(x, y, z)
         product = np.multiply(x, y, dtype=np.float64)  # exact: 2 * 24 bits at most
         if z.dtype == np.float16:
-            # 22 bits of product against 11 of addend: wherever the float64 sum is inexact it is
-            # nowhere near a tie of float16.
+            # The product has 22 bits, the addend 11: an inexact float64 sum is far from a tie of
+            # float16.
             return (product + z).astype(np.float16)
         return _add_odd(product, z.astype(np.float64)).astype(np.float32)
 
@@ -207,7 +207,7 @@ def fma_bf16(x: Array, y: Array, z: Array) -> Array:
 
 
 def extremum(x: Array, y: Array, largest: bool, propagate_nan: bool) -> Array:
-    """The larger (or smaller) of two float arrays; -0 counts as less than +0, as in PTX."""
+    """The larger (or smaller) of two float arrays; −0 is less than +0, as in PTX."""
     out: Array
     if propagate_nan:
         out = np.maximum(x, y) if largest else np.minimum(x, y)
@@ -224,10 +224,10 @@ def extremum(x: Array, y: Array, largest: bool, propagate_nan: bool) -> Array:
 
 
 def tf32_truncate(x: Array) -> Array:
-    """float32 with the last 13 mantissa bits cut off: what a tensor core reads as tf32.
+    """float32 with the last 13 mantissa bits cleared, as a tensor core reads it as tf32.
 
-    The compiler hands raw float32 bits to the tensor core for input_precision="tf32" (no cvt.rna
-    in the PTX), and the hardware ignores the low bits, as measured on an H200.
+    For input_precision="tf32" the compiler passes raw float32 bits to the tensor core (the PTX has
+    no cvt.rna), and the hardware ignores the low bits, as measured on an H200.
     """
     bits = np.ascontiguousarray(x).view(np.uint32)
     out = (bits & _TF32_MASK).view(np.float32)
@@ -235,14 +235,14 @@ def tf32_truncate(x: Array) -> Array:
 
 
 def tf32_round(x: Array) -> Array:
-    """float32 to tf32 as cvt.rna.tf32.f32 does: to nearest, ties away from zero."""
+    """float32 to tf32 like cvt.rna.tf32.f32: to nearest, ties away from zero."""
     bits = np.ascontiguousarray(x).view(np.uint32)
     out = (bits + np.uint32(0x1000)) & _TF32_MASK
     return np.where((bits & _F32_EXPONENT) == _F32_EXPONENT, bits, out).view(np.float32)
 
 
 def _zero_nans(x: Array) -> Array:
-    # The compiler does this before the product of the leading parts: inf splits into inf + NaN.
+    # As the compiler before the product of the leading parts: inf splits into inf + NaN.
     return np.where(x == x, x, np.float32(0))
 
 
@@ -256,11 +256,11 @@ def _bf16_parts(x: Array, count: int) -> list[Array]:
 
 
 def dot_f32(a: Array, b: Array, c: Array, precision: str) -> Array:
-    """a @ b + c in float32, in the steps that the compiler emits for an input precision.
+    """a @ b + c in float32, with the compiler's steps for an input precision.
 
-    "ieee" multiplies and accumulates in float32, "tf32" truncates the operands, "tf32x3",
-    "bf16x3" and "bf16x6" split them as Triton's F32DotTC pass does. The order of a single
-    product's accumulation is numpy's.
+    "ieee" multiplies and accumulates in float32, "tf32" truncates the operands, "tf32x3", "bf16x3"
+    and "bf16x6" split them as Triton's F32DotTC pass does. Within a single product the order of
+    accumulation is numpy's.
     """
     if precision == "ieee":
         return np.asarray(np.matmul(a, b) + c)
@@ -286,7 +286,7 @@ def dot_f32(a: Array, b: Array, c: Array, precision: str) -> Array:
 
 
 def dot_int(a: Array, b: Array, c: Array) -> Array:
-    """a @ b + c of 8-bit integers, wrapping in c's dtype (exact: float64 holds every sum)."""
+    """a @ b + c of 8-bit integers, wrapping in c's dtype; float64 holds every sum exactly."""
     product = np.matmul(a.astype(np.float64), b.astype(np.float64))
     return np.asarray(product.astype(np.int64).astype(c.dtype) + c)
 
@@ -380,8 +380,8 @@ PREDICATES: dict[str, Callable[[Array], Array]] = {
 def elementary(name: str, *arguments: Array) -> Array:
     """A function of FUNCTIONS in the arguments' float dtype.
 
-    float32 goes through float64, so the result is the nearest float32 but for a rare double
-    rounding, and does not depend on numpy's vector units.
+    float32 is computed in float64, so the result is the nearest float32 except for rare double
+    roundings, and does not depend on numpy's vector units.
     """
     dtype = arguments[0].dtype
     if dtype == np.float64:

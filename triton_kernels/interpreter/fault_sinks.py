@@ -1,4 +1,4 @@
-"""Faults in memory, and where they matter: the state of a run that is watched for them."""
+"""Faults in memory and where they take effect: the state of an observed run."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from triton_kernels.interpreter.shadows import Shadow
 
 @dataclass
 class Reach:
-    """A fault that reached where it matters, and how many lanes it did so in at these two lines.
+    """A fault that took effect, and the number of lanes in which it did at the same two lines.
 
     Attributes:
         where: "store", "address", "mask", "atomic", "assertion" or "branch".
         verb: of an access: "load", "store" or "atomic".
-        origin: where the first lane's fault came from.
+        origin: the origin of the first lane's fault.
     """
 
     where: str
@@ -37,11 +37,11 @@ class Reach:
 
 
 class _Memory:
-    """Shadows of one storage's elements."""
+    """The shadows of one storage's elements."""
 
     def __init__(self, argument: Argument) -> None:
         storage = argument.tensor.untyped_storage()
-        self.keep = argument.tensor  # so that its addresses are not used again
+        self.keep = argument.tensor  # so that its addresses are not reused
         self.low, self.itemsize = storage.data_ptr(), argument.itemsize
         self.high = self.low + storage.nbytes()
         size = -(-storage.nbytes() // self.itemsize)
@@ -49,13 +49,12 @@ class _Memory:
         self.unwritten = Pages(size, np.bool_)
 
     def holds(self, addresses: Array, width: int) -> Array:
-        """Which accesses lie in it: lanes that are masked off may point anywhere, so also across
-        its end."""
+        """Which accesses lie inside. Masked lanes may point anywhere, also across its end."""
         inside: Array = (addresses >= self.low) & (addresses <= self.high - width)
         return inside
 
     def elements(self, addresses: Array, width: int) -> Array:
-        """The elements that accesses of a width touch, one row of lanes a step."""
+        """The elements that accesses of a width touch, one row of lanes per step."""
         first = (addresses.astype(np.int64) - self.low) // self.itemsize
         steps = max(1, width // self.itemsize)
         numbers: Array = first + np.arange(steps).reshape(-1, *[1] * first.ndim)
@@ -63,10 +62,10 @@ class _Memory:
 
 
 class Shadows:
-    """The shadows of a run, and what they found: given to ``interpreting`` by an observer.
+    """The shadows of a run, and the faults found. An observer passes it to ``interpreting``.
 
     Attributes:
-        reached: the faults that reached where they matter, in order.
+        reached: the faults that took effect, in order.
     """
 
     def __init__(self) -> None:
@@ -81,13 +80,13 @@ class Shadows:
     # ---- memory ----
 
     def uninitialize(self, tensor: Any) -> None:
-        """Nobody wrote the tensor's elements yet."""
+        """Mark the tensor's elements as unwritten."""
         if tensor.numel():
             memory = self._memory(Argument("", tensor))
             memory.unwritten[self._elements(memory, tensor)] = True
 
     def initialize(self, tensor: Any) -> None:
-        """The host wrote the tensor's elements."""
+        """Mark the tensor's elements as written by the host."""
         if tensor.numel() and tensor.untyped_storage().data_ptr() in self._memories:
             memory = self._memories[tensor.untyped_storage().data_ptr()]
             at = self._elements(memory, tensor)
@@ -110,7 +109,7 @@ class Shadows:
         return self._memories[low]
 
     def loaded(self, pointers: Array, width: int) -> tuple[Array, Array, Array] | None:
-        """Layers of what lies at addresses: undefined, non-finite, and whether nobody wrote it."""
+        """The layers at some addresses: undefined, non-finite, and unwritten."""
         if not self._memories:
             return None
         shape = pointers.shape
@@ -129,7 +128,7 @@ class Shadows:
     def stored(
         self, owners: tuple[Argument, ...], pointers: Array, width: int, shadow: Shadow
     ) -> None:
-        """Values with a shadow (of the pointers' shape) are stored at addresses."""
+        """Store values with a shadow (of the pointers' shape) to addresses."""
         dirty = [layer for layer in (shadow.undefined, shadow.nonfinite) if layer is not None]
         if any(layer.any() for layer in dirty):
             self.log.escaped = True
@@ -149,7 +148,7 @@ class Shadows:
                 pages[at] = 0 if layer is None else np.broadcast_to(layer[inside], at.shape)
 
     def origin(self, address: int) -> Origin | None:
-        """What made the number at an address NaN or infinite."""
+        """The operation that made the number at an address NaN or infinite."""
         for memory in self._memories.values():
             if memory.low <= address < memory.high:
                 at = memory.elements(np.array([address]), 1)
@@ -157,7 +156,7 @@ class Shadows:
                 return self.log[number] if number else None
         return None
 
-    # ---- where faults matter ----
+    # ---- where faults take effect ----
 
     def reach(
         self,
@@ -168,7 +167,7 @@ class Shadows:
         argument: Argument | None = None,
         pointers: Array | None = None,
     ) -> None:
-        """Note the active lanes that have a fault; the shapes are that of ``active``."""
+        """Record the active lanes that have a fault; all shapes are that of ``active``."""
         if layer is None:
             return
         hit = (layer != 0) & active

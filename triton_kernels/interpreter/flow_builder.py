@@ -1,4 +1,4 @@
-"""The builder that notes which values came from which."""
+"""The builder that records the dataflow."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _BEGIN = ("create_get_program_id", "create_get_num_programs", "create_make_range
 
 
 def _noted(name: str) -> Callable[..., Any]:
-    """The method of that name, which notes what its result was made of."""
+    """The method of that name, which also records the sources of its result."""
     inner = getattr(MendedBuilder, name)
     note = _moved if name in MOVES else _elementwise
 
@@ -59,11 +59,11 @@ def _moved(self: Any, arguments: Any, out: Any, inner: Any) -> None:
 
 
 class FlowBuilder(MendedBuilder):
-    """The mended builder, which notes the operations of a program; results are the same."""
+    """The corrected builder, which also records the operations of a program."""
 
     within = False
     flow: Dataflow
-    _made: tuple[Value, ...] = ()  # behind the block pointer or descriptor of the access that runs
+    _made: tuple[Value, ...] = ()  # the sources of the current access's block pointer or descriptor
 
     for _name in (*ELEMENTWISE, *MOVES, *_BEGIN):
         if hasattr(MendedBuilder, _name):
@@ -98,10 +98,10 @@ class FlowBuilder(MendedBuilder):
         super().create_assert(condition, message)
         self.flow.asserted = None
 
-    # ---- operations with lanes of their own ----
+    # ---- operations with special rules for lanes ----
 
     def _alone(self, run: Callable[[], Any]) -> Any:
-        """The result of an operation, of whose parts nothing is noted."""
+        """Run an operation without recording its parts."""
         outside, self.within = self.within, True
         try:
             return run()
@@ -150,7 +150,7 @@ class FlowBuilder(MendedBuilder):
     # ---- block pointers and descriptors ----
 
     def _behind(self, pointer: Any) -> Value | None:
-        """A block pointer or descriptor, or one that came of advancing it, as a value."""
+        """A block pointer or descriptor, possibly an advanced one, as a value."""
         known = flow_of(pointer)
         if known is None and self.flow.on:
             parts = [pointer.base, *pointer.shape, *pointer.strides]
@@ -201,7 +201,7 @@ class FlowBuilder(MendedBuilder):
     # ---- memory ----
 
     def _touch(self, verb: str, ptrs: Any, mask: Any, **operands: Any) -> Touch | None:
-        """Note an access before it is checked."""
+        """Record an access before it is checked."""
         if not self.flow.on:
             return None
         known = {name: flow_of(handle) for name, handle in operands.items()}
@@ -214,7 +214,7 @@ class FlowBuilder(MendedBuilder):
         return touch
 
     def _result(self, touch: Touch | None, out: Any, other: Any = None) -> Any:
-        """Note what a load or atomic operation returned."""
+        """Record the result of a load or atomic operation."""
         if touch is None:
             return out
         flow, instead = self.flow, None if other is None else flow_of(other)

@@ -1,4 +1,4 @@
-"""Values in the interpreter: handles of raw data, and what numbers they stand for."""
+"""Values in the interpreter: handles with raw data, and the numbers that they represent."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from triton_kernels.interpreter.memory import Argument
 upstream: Any
 try:
     upstream = importlib.import_module("triton.runtime.interpreter")
-except ImportError:  # self_test() says so when the interpreter is asked for
+except ImportError:  # self_test() reports it when the interpreter is used
     upstream = None
 
 MISSING: Any = object()
@@ -26,7 +26,7 @@ _numpy_dtypes: dict[str, np.dtype[Any]] = {}
 
 
 def numpy_dtype_by_name(upstreams: Any) -> Any:
-    """Triton's table of numpy dtypes, which it makes anew for every value, remembered."""
+    """Triton's mapping to numpy dtypes, cached; Triton builds its table for every value."""
 
     def numpy_dtype(dtype: Any) -> np.dtype[Any]:
         name = dtype.scalar.name
@@ -38,17 +38,17 @@ def numpy_dtype_by_name(upstreams: Any) -> Any:
 
 
 class ArgumentPointer(tl.pointer_type):  # type: ignore[misc]
-    """A pointer type that remembers its argument.
+    """A pointer type with the argument that it came from.
 
-    The interpreter hands a handle's dtype on through every pointer operation, so the type is
-    the cheapest place to keep where a pointer came from.
+    The interpreter passes a handle's dtype through every pointer operation, so the type is the
+    cheapest place for the argument.
     """
 
     argument: Argument
 
 
 def narrow(handle: Any) -> str:
-    """ "bf16" or "fp8…" if the handle holds such bits, else ""."""
+    """ "bf16" or "fp8…" if the handle holds bits of such a type, else ""."""
     if handle.data.dtype.kind != "u":
         return ""
     name: str = handle.dtype.scalar.name
@@ -56,12 +56,12 @@ def narrow(handle: Any) -> str:
 
 
 def decode(handle: Any) -> Array:
-    """A handle's numbers in a dtype that numpy can compute with."""
+    """A handle's numbers in a dtype with which numpy computes."""
     return emulation.decoded(np.asarray(handle.data), narrow(handle))
 
 
 def operand(handle: Any) -> Array:
-    """As decode, for arithmetic: float8 has none."""
+    """As decode, for arithmetic, which float8 does not have."""
     if narrow(handle).startswith("fp8"):
         raise TypeError(f"no arithmetic in {handle.dtype.scalar}: cast to float32 first")
     return decode(handle)
@@ -81,8 +81,8 @@ def encode(data: Array, dtype: Any) -> Any:
 
 
 def poison(dtype: Any) -> Any:
-    """What a masked-off lane without `other=` reads: NaN, or an integer nobody means; or what it
-    happens to read on GPUs of NVIDIA, where that is asked for."""
+    """The value that a masked lane without `other=` loads: NaN, or an implausible integer. With
+    CROSSCHECK_MASKED_LOADS=zero it is 0, as often on NVIDIA's GPUs."""
     numpy_dtype = upstream._get_np_dtype(dtype)
     if os.environ.get("CROSSCHECK_MASKED_LOADS") == "zero":
         return 0
@@ -98,14 +98,14 @@ def poison(dtype: Any) -> Any:
 
 
 def plain(value: Any) -> Any:
-    """A constexpr's value, and anything else as it is."""
+    """A constexpr's value; other values unchanged."""
     return value.value if isinstance(value, tl.constexpr) else value
 
 
 def in_lane(value: Any, lane: tuple[int, ...], shape: tuple[int, ...]) -> str | None:
-    """What a kernel's variable holds in a lane of a tile.
+    """The text of a kernel's variable in a lane of a tile.
 
-    None for pointers, and for what is neither one number nor a tile that goes with that shape.
+    None for pointers, and for anything but one number or a tile that broadcasts to that shape.
     """
     if isinstance(value, (bool, int, float)):
         return f"{value:.6g}" if isinstance(value, float) else str(value)

@@ -1,4 +1,4 @@
-"""What functions that launch kernels ask torch and Triton for, where tensors lie on the CPU."""
+"""Host functions of torch and Triton that launching code calls, for tensors on the CPU."""
 
 from __future__ import annotations
 
@@ -10,9 +10,8 @@ import torch
 import triton
 from triton.backends.compiler import GPUTarget
 
-# ``with torch.cuda.device(x.device.index):`` stands around launches for machines of several GPUs.
-# For a tensor on the CPU the index is None, for which torch promises to do nothing, and does so
-# only where there is a GPU.
+# Launches for several GPUs are inside ``with torch.cuda.device(x.device.index):``. For a CPU tensor
+# the index is None. torch documents that as a no-op, but it is one only if there is a GPU.
 _init, _enter, _exit = (
     getattr(torch.cuda.device, name) for name in ("__init__", "__enter__", "__exit__")
 )
@@ -35,7 +34,7 @@ def _left(self: Any, *error: Any) -> Any:
     return _exit(self, *error) if self.idx is not None and self.idx >= 0 else False
 
 
-# Where there is no GPU, grids and tiles are chosen for this small one.
+# Without a GPU, grids and tiles are chosen for this small one.
 NO_GPU = SimpleNamespace(
     name="Triton's interpreter",
     major=8,
@@ -59,8 +58,9 @@ def _nothing_to_time() -> Any:
     raise RuntimeError("Triton's interpreter runs on the CPU: there is nothing to time")
 
 
-# What ``triton.runtime.driver.active`` is there, of which Triton makes none: pruning functions and
-# launchers ask it for the same figures, and kernels (``tl.target_info``) what they run on.
+# Stands in for ``triton.runtime.driver.active``, which Triton lacks without a GPU. Pruning
+# functions and launchers read the same figures from it, and kernels (``tl.target_info``) their
+# target.
 NO_GPU_DRIVER = SimpleNamespace(
     is_active=lambda: True,
     get_current_target=lambda: GPUTarget("cuda", 10 * NO_GPU.major + NO_GPU.minor, 32),
@@ -94,7 +94,7 @@ def patches() -> list[tuple[Any, str, Any]]:
     if torch.cuda.is_available():
         return replaced
     drivers = triton.runtime.driver
-    if drivers._active is None:  # none that somebody set, as one to compile for
+    if drivers._active is None:  # nobody has set one, for example to compile for
         replaced.append((drivers, "_active", NO_GPU_DRIVER))
     answers: dict[str, Callable[..., Any]] = {
         "current_device": lambda: 0,

@@ -1,9 +1,9 @@
 """Names of the language that a module took before the language was patched.
 
 ``from triton.language import load``, ``from triton.language.extra.libdevice import rsqrt`` or
-``cast = tl.cast`` leave the function itself in the module, where no patch on the language reaches
-it. So each function that is interpreted gets, among the names that it uses, the patched ones; what
-was there comes back when the context ends.
+``cast = tl.cast`` leave the function itself in the module, which no patch of the language reaches.
+So in each interpreted function these names are bound to the patched functions. The old values are
+restored when the context ends.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from typing import Any
 from triton_kernels.interpreter.handles import MISSING
 
 _patched: dict[int, tuple[Any, Any]] = {}  # id of a function of the language → it, and its patch
-_by_source: dict[tuple[str, int], Any] = {}  # where such a function stands → its patch
+_by_source: dict[tuple[str, int], Any] = {}  # file and line of such a function → its patch
 _bound: set[Any] = set()
 _changes: list[tuple[dict[str, Any], str, Any]] = []
 
 
 def know(patches: Iterable[tuple[Any, str, Any]]) -> None:
-    """What the patches, of which none is applied yet, will put in the place of what."""
+    """Record which functions the patches replace, before any is applied."""
     for target, name, value in patches:
         old = vars(target).get(name, MISSING)
         if isinstance(target, types.ModuleType) and callable(old):
@@ -32,8 +32,8 @@ def know(patches: Iterable[tuple[Any, str, Any]]) -> None:
 
 
 def _source(function: Any) -> tuple[str, int] | None:
-    """File and line. Who looks for a name in one module after the other loads them anew, and takes
-    a function that is another object than the language's."""
+    """File and line of a function. They identify it even if its module was loaded again, so that
+    it is another object than the language's."""
     if not inspect.isfunction(function):
         return None
     code = inspect.unwrap(function).__code__
@@ -41,7 +41,7 @@ def _source(function: Any) -> tuple[str, int] | None:
 
 
 def bind(function: Callable[..., Any]) -> None:
-    """Let a function that Python is to run find the patched ones by its own names."""
+    """Bind the patched functions to a function's own names."""
     if function in _bound:
         return
     _bound.add(function)
@@ -63,6 +63,6 @@ def restore() -> None:
 
 
 def names(code: types.CodeType) -> set[str]:
-    """The names that code looks up, that of functions in it, too."""
+    """The names that code looks up, including those in inner functions."""
     inner = (names(c) for c in code.co_consts if isinstance(c, types.CodeType))
     return set(code.co_names).union(*inner)

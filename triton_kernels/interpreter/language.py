@@ -1,4 +1,4 @@
-"""Reductions, scans and libdevice: patched into the language, not the builder."""
+"""Reductions, scans and libdevice, which are patched in the language, not in the builder."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from triton_kernels.interpreter.shadows import moved, selected
 
 
 def _combine(combine_fn: Any, left: list[Any], right: list[Any]) -> list[Any]:
-    """combine_fn over whole handles; the results in their dtypes and shapes."""
+    """combine_fn of whole handles; the results have their dtypes and shapes."""
     operands = [_tensor(handle) for handle in left + right]
     out = combine_fn(*operands)
     out = out if isinstance(out, (tuple, tl.tuple)) else (out,)
@@ -51,7 +51,7 @@ def _is_combine(combine_fn: Any, name: str) -> bool:
 
 
 def _handle(tensor: Any) -> Any:
-    """A tensor's handle, of the tensor's dtype."""
+    """A tensor's handle, with the tensor's dtype."""
     handle = tensor.handle
     if handle.dtype != tensor.dtype:
         handle = moved(handle, lambda x: x)
@@ -67,7 +67,7 @@ _IN_NUMPY = {
 
 
 def _reduced(name: str, handle: Any, axis: int) -> Any:
-    """A reduction in numpy, with a sum's accumulator as wide as the compiler's."""
+    """A reduction in numpy; a sum's accumulator is as wide as the compiler's."""
     wide = operand(handle)
     if name == "tl.sum":
         through = np.float32 if wide.dtype == np.float16 else wide.dtype
@@ -80,14 +80,14 @@ def _reduced(name: str, handle: Any, axis: int) -> Any:
 
 
 def _checked_axis(axis: int, rank: int) -> int:
-    """An axis, counted from the first; the compiler takes no other than a tile has."""
+    """An axis counted from the first. As in the compiler, it must exist in the tile."""
     if not -rank <= axis < rank:
         raise ValueError(f"axis {axis} of a tile of {rank} dimension{'s' * (rank != 1)}")
     return axis % rank
 
 
 def reduce(input: Any, axis: Any, combine_fn: Any, keep_dims: Any = False, **_: Any) -> Any:
-    """tl.reduce: sums, maxima and minima in numpy, anything else as a tree of pairs."""
+    """tl.reduce: sums, maxima and minima in numpy, others as a tree of pairs."""
     inputs = tuple(input) if isinstance(input, (tuple, tl.tuple)) else (input,)
     axis, keep_dims = plain(axis), plain(keep_dims)
     handles = [_handle(x) for x in inputs]
@@ -103,7 +103,7 @@ def reduce(input: Any, axis: Any, combine_fn: Any, keep_dims: Any = False, **_: 
         handles = [_reduced(known[0], handles[0], axis)]
     else:
         handles = [moved(h, lambda x: np.moveaxis(x, axis, -1)) for h in handles]
-        while handles[0].data.shape[-1] > 1:  # neighbours pair up: order is kept, as it must be
+        while handles[0].data.shape[-1] > 1:  # pairs of neighbours, which keeps the order
             left = [moved(h, lambda x: x[..., 0::2]) for h in handles]
             right = [moved(h, lambda x: x[..., 1::2]) for h in handles]
             handles = _combine(combine_fn, left, right)
@@ -115,7 +115,7 @@ def reduce(input: Any, axis: Any, combine_fn: Any, keep_dims: Any = False, **_: 
 
 
 def scan(input: Any, axis: Any, combine_fn: Any, reverse: Any = False, **_: Any) -> Any:
-    """tl.associative_scan: sums in numpy, anything else by doubling steps."""
+    """tl.associative_scan: sums in numpy, others by doubling steps."""
     inputs = tuple(input) if isinstance(input, (tuple, tl.tuple)) else (input,)
     handles = [_handle(x) for x in inputs]
     axis = _checked_axis(plain(axis), handles[0].data.ndim)
@@ -132,7 +132,7 @@ def scan(input: Any, axis: Any, combine_fn: Any, reverse: Any = False, **_: Any)
     else:
         length, step = handles[0].data.shape[-1], 1
         while step < length:
-            # Whole blocks every time: a Triton block has a power of two elements.
+            # Always whole blocks: a Triton block has a power of two elements.
             earlier = [moved(h, lambda x: np.roll(x, step, axis=-1)) for h in handles]  # noqa: B023
             combined = _combine(combine_fn, earlier, handles)
             first = np.arange(length) < step
@@ -147,7 +147,7 @@ def scan(input: Any, axis: Any, combine_fn: Any, reverse: Any = False, **_: Any)
 
 
 def flip(x: Any, dim: Any = None) -> Any:
-    """tl.flip, which would make lanes of each other by sums of pairs."""
+    """tl.flip. Triton's own is made of sums of pairs, which would mix the lanes' sources."""
     axis = -1 if plain(dim) is None else plain(dim)
     return _tensor(moved(x.handle, lambda data: np.flip(data, axis=axis)))
 
@@ -160,7 +160,7 @@ def transposed(self: Any) -> Any:
 
 
 def to_bool(self: Any) -> bool:
-    """tl.tensor.__bool__: of a tile, which is no condition, always true."""
+    """tl.tensor.__bool__. A tile is no condition: it counts as true."""
     if self.handle.data.size > 1:
         return True
     upstream.interpreter_builder.decides(self.handle)
@@ -174,8 +174,8 @@ _OPERATORS = (
 
 
 def constexpr_operators() -> list[tuple[Any, str, Any]]:
-    """tl.constexpr's operators, which leave it to a tensor on their right what comes out: a
-    constexpr in a module, times a tensor, is a tensor to the compiler."""
+    """tl.constexpr's operators, which defer to a tensor on their right: for the compiler a
+    module's constexpr times a tensor is a tensor."""
 
     def deferring(operator: Callable[..., Any]) -> Callable[..., Any]:
         def apply(self: Any, other: Any) -> Any:
@@ -188,8 +188,8 @@ def constexpr_operators() -> list[tuple[Any, str, Any]]:
 
 
 def load_with_other(inner: Callable[..., Any]) -> Callable[..., Any]:
-    """tl.load. Triton asks whether other is true, which one element of 0 is not: the
-    builder must know that it was given all the same."""
+    """tl.load. Triton tests whether ``other`` is true, which a single 0 is not; the builder must
+    know that it was given."""
 
     def load(self: Any, ptr: Any, mask: Any, other: Any, *rest: Any, **named: Any) -> Any:
         self.builder.other_given = other is not None
@@ -202,13 +202,13 @@ def load_with_other(inner: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def to_index(self: Any) -> int:
-    """tl.tensor.__index__: Triton 3.6's own fails on numpy 2.4 (one-element arrays)."""
+    """tl.tensor.__index__; that of Triton 3.6 fails with numpy 2.4 (one-element arrays)."""
     upstream.interpreter_builder.decides(self.handle)
     return int(self.handle.data.item())
 
 
 def emulated(name: str) -> Callable[..., Any]:
-    """A libdevice function as the interpreter runs it."""
+    """A libdevice function for the interpreter."""
 
     def call(*arguments: Any, **_: Any) -> Any:
         tensors = [upstream.interpreter_semantic.to_tensor(x) for x in arguments]

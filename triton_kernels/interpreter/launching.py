@@ -1,4 +1,4 @@
-"""Launches: arguments converted, every program of the grid run."""
+"""Launches: converts arguments and runs every program of the grid."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ _reached: contextvars.ContextVar[Mapping[str, torch.Tensor]] = contextvars.Conte
 
 @contextlib.contextmanager
 def reaching(memory: Mapping[str, torch.Tensor]) -> Iterator[None]:
-    """Inside, launches know these tensors, to which their arguments lead by addresses, by name."""
+    """Launches know these tensors, to which addresses in their arguments lead, by name."""
     token = _reached.set(memory)
     try:
         yield
@@ -44,7 +44,7 @@ def reaching(memory: Mapping[str, torch.Tensor]) -> Iterator[None]:
 
 @dataclasses.dataclass
 class _Parameters:
-    """What a launch must know of a kernel's signature."""
+    """The properties of a kernel's signature that a launch needs."""
 
     signature: inspect.Signature
     constexprs: frozenset[str]
@@ -70,7 +70,7 @@ def _parameters(fn: Callable[..., Any]) -> _Parameters:
 
 
 def _convert(name: str, value: Any, scalar_type: Any, arguments: list[Argument]) -> Any:
-    """A launch argument as the kernel sees it; tensors are noted in `arguments`."""
+    """A launch argument as the kernel gets it; tensors are added to ``arguments``."""
     if isinstance(value, tuple):
         parts = [_convert(f"{name}[{i}]", v, None, arguments) for i, v in enumerate(value)]
         return type(value)(*parts) if hasattr(value, "_fields") else type(value)(parts)
@@ -85,12 +85,12 @@ def _convert(name: str, value: Any, scalar_type: Any, arguments: list[Argument])
     if scalar_type is None and isinstance(value, bool):
         scalar_type = tl.int1
     if scalar_type is None and isinstance(value, float):
-        scalar_type = tl.float32  # what the compiler makes of a Python float
+        scalar_type = tl.float32  # the compiler's type of a Python float
     if scalar_type is not None and isinstance(value, (bool, int, float)):
         with np.errstate(over="ignore"):  # 1e300 is inf in float32
             return tl.tensor(encode(np.array([value]), scalar_type), scalar_type)
     converted = upstream._implicit_cvt(value)
-    if isinstance(value, int):  # from 2³¹ on, Triton computes with uint32 in what it calls int64
+    if isinstance(value, int):  # from 2³¹ on Triton calls it int64 but computes with uint32
         handle = converted.handle
         handle.data = handle.data.astype(upstream._get_np_dtype(handle.dtype))
     return converted
@@ -115,20 +115,20 @@ def _tensors(values: Any) -> Iterator[Any]:
 
 
 MOST_PROGRAMS = 2**31 - 1, 2**16 - 1, 2**16 - 1  # along the axes of a CUDA grid
-BYTES_A_PROGRAM = 100  # in a list of programs
+BYTES_A_PROGRAM = 100  # of a list of programs
 
 
 _launches = 0
 
 
 def _programs(sizes: list[int]) -> Iterator[Program]:
-    """Programs in the usual order, one at a time: a grid may have more than fit into memory."""
+    """Programs in the usual order, as an iterator: a list might not fit into memory."""
     x, y, z = map(range, sizes[:3] if 0 not in sizes else (0, 0, 0))
     return ((i, j, k) for i in x for j in y for k in z)
 
 
 def _listed(kernel: str, sizes: list[int]) -> list[Program]:
-    """A list of all programs, for an observer to put in order."""
+    """A list of all programs, for an observer to reorder."""
     asked = BYTES_A_PROGRAM * math.prod(sizes)
     there = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     if asked > there:
@@ -141,7 +141,7 @@ def _listed(kernel: str, sizes: list[int]) -> list[Program]:
 
 
 def _check_grid(kernel: str, sizes: list[int]) -> None:
-    """Refuse a grid that no GPU launches; the interpreter would not come to its end."""
+    """Refuse a grid that no GPU launches and the interpreter would never finish."""
     if 0 not in sizes and any(n > most for n, most in zip(sizes, MOST_PROGRAMS)):
         raise ValueError(
             f"kernel {kernel} has a grid of {tuple(sizes)} programs, but CUDA launches at most "
@@ -150,7 +150,7 @@ def _check_grid(kernel: str, sizes: list[int]) -> None:
 
 
 def launches() -> int:
-    """How many launches this process has interpreted."""
+    """The number of launches that this process has interpreted."""
     return _launches
 
 
@@ -213,7 +213,7 @@ def launch(function: Any, args: Any, kwargs: dict[str, Any], grid: Any) -> None:
                     error.add_note(f"in program {program} of kernel {name}")
                     raise
     finally:
-        builder.alive = None  # or they all would stay so
+        builder.alive = None  # else the tensors would stay alive
     if transfer is not None:
         transfer._restore_args_dev(given, host, {}, {})
 
@@ -234,12 +234,12 @@ def call_jit(self: Any, *args: Any, **kwargs: Any) -> Any:
 
 
 def run_autotuner(self: Any, *args: Any, **kwargs: Any) -> Any:
-    """The first configuration that pruning leaves: nothing is timed, no driver is asked."""
+    """Run the first configuration that pruning leaves; nothing is timed and no driver needed."""
     named = dict(zip(self.arg_names, args, strict=False))
     configs = self.configs
     if self.early_config_prune:
         configs = self.early_config_prune(configs, named, **kwargs)
-    config = self.best_config = configs[0]  # which callers look up after the launch
+    config = self.best_config = configs[0]  # callers read it after the launch
     if config.pre_hook is not None:
         config.pre_hook({**named, **kwargs, **config.all_kwargs()})
     return self.fn.run(*args, **kwargs, **config.all_kwargs())

@@ -1,7 +1,7 @@
-"""The tensors that a pointer may mean which the kernel did not get as an argument.
+"""Tensors that a kernel reaches by address without having them as arguments.
 
-A grouped product reads its operands' addresses from a table. Such an address counts as memory where
-it lies in a tensor that is alive in this process, on the host.
+A grouped product reads its operands' addresses from a table. Such an address is valid memory if it
+lies in a live host tensor of this process.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from triton_kernels.interpreter.memory import Argument
 
 
 def holding(addresses: Array, alive: Sequence[Argument]) -> list[Argument]:
-    """The tensors in whose span one of the addresses lies."""
+    """The tensors that contain one of the addresses."""
     return [
         tensor
         for tensor in alive
@@ -27,7 +27,7 @@ def holding(addresses: Array, alive: Sequence[Argument]) -> list[Argument]:
 
 
 def alive() -> Iterator[Argument]:
-    """Every tensor of this process; to look at all of its objects takes a tenth of a second."""
+    """Every tensor of this process. Enumerating all objects takes a tenth of a second."""
     for each in gc.get_objects():
         kind = type(each)
         if kind is not torch.Tensor and kind is not torch.nn.Parameter:

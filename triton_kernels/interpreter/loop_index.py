@@ -1,4 +1,4 @@
-"""The variable of a loop over a range: a Python number that also has what a tensor has."""
+"""The variable of a loop over a range: a Python number with attributes of a tensor."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ import triton.language as tl
 
 from triton_kernels.interpreter.handles import upstream
 
-_FIELDS = ("dtype", "shape", "type")  # its handle would make it a tensor to whoever looks
+_FIELDS = ("dtype", "shape", "type")  # without a handle, which would make it a tensor
 
 
 class LoopIndex(int):
-    """The compiler makes a tensor of it, and so kernels say ``i.to(tl.int64)`` or ``i.dtype``.
+    """A loop variable. The compiler makes it a tensor: kernels write ``i.to(…)``, ``i.dtype``.
 
-    What it gives with other numbers of Python does so, too.
+    Arithmetic with Python numbers returns a LoopIndex, too.
     """
 
     def __getattr__(self, name: str) -> Any:
@@ -42,13 +42,13 @@ for _name in ("add", "sub", "mul", "floordiv", "mod"):
 
 
 def indices(numbers: Iterable[int]) -> Iterator[Any]:
-    """The variable of a loop over a range, once for each iteration."""
+    """The variable of a loop over a range, for each iteration."""
     return (LoopIndex(i) if type(i) is int else i for i in numbers)
 
 
 def numbered(kind: Callable[..., Any], *bounds: Any, **named: Any) -> Any:
-    """A loop's range that was given keywords: the compiler reads tl.range's, and drops those of
-    Python's without a word."""
+    """A loop's range with keyword arguments. The compiler uses those of tl.range, and silently
+    drops those of Python's range."""
     if kind is not range:
         return kind(*bounds, **named)
     dropped = ", ".join(f"{name}=" for name in named)

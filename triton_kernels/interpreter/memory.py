@@ -1,4 +1,4 @@
-"""A tensor argument as memory: which addresses are its elements, and their coordinates."""
+"""A tensor argument as memory: the addresses of its elements, and their coordinates."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ PAGE = 1 << 24  # elements
 
 
 class Pages:
-    """Numbers for the elements of a memory, zero until set: what nobody touches costs nothing."""
+    """Numbers for the elements of a memory, zero until set; untouched pages take no memory."""
 
     def __init__(self, size: int, dtype: Any) -> None:
         self._size, self._dtype = size, np.dtype(dtype)
@@ -33,11 +33,11 @@ class Pages:
                 if plain and not values:
                     continue
                 length = min(PAGE, self._size - number * PAGE)
-                self._pages[number] = np.zeros(length, dtype=self._dtype)  # calloc: lazy, too
+                self._pages[number] = np.zeros(length, dtype=self._dtype)  # calloc, also lazy
             self._pages[number][at[here] - number * PAGE] = values if plain else values[here]
 
     def _split(self, at: Array) -> Iterator[tuple[int, Any]]:
-        """The pages of indices, and which of them lie there."""
+        """The pages of some indices, and which indices lie in each."""
         if not at.size:
             return
         numbers = at // PAGE
@@ -50,13 +50,13 @@ class Pages:
 
 
 class Argument:
-    """A tensor argument's name and the addresses that belong to it.
+    """A tensor argument's name and addresses.
 
     Attributes:
         name: of the kernel's parameter.
         tensor: as the kernel got it, on the host.
-        low, high: its first byte, and the one after its last.
-        itemsize: bytes of an element.
+        low, high: the address of its first byte, and of the byte after its last.
+        itemsize: bytes per element.
     """
 
     def __init__(self, name: str, tensor: Any) -> None:
@@ -70,7 +70,7 @@ class Argument:
         )
         span = 1 + sum((n - 1) * st for st, n in sizes) if base.numel() else 0
         self.high: int = self.low + span * self.itemsize
-        self.gaps: list[tuple[int, int]] = []  # (stride, size), only where the view has gaps
+        self.gaps: list[tuple[int, int]] = []  # (stride, size) if the view has gaps
         merged: list[tuple[int, int]] = []
         for stride, size in sizes:
             if merged and merged[-1][0] == stride * size:
@@ -81,12 +81,12 @@ class Argument:
         for stride, size in reversed(merged):
             self.overlaps |= stride <= reach
             reach += stride * (size - 1)
-        # Elements that overlap have no unique coordinates: only the whole span is checked then.
+        # Overlapping elements have no unique coordinates, so only the whole span is checked.
         if base.numel() and not self.overlaps and merged and merged != [(1, merged[-1][1])]:
             self.gaps = merged
 
     def outside(self, addresses: Array, width: int) -> Array:
-        """Which addresses do not lie on an element of the tensor."""
+        """Which addresses are not those of an element of the tensor."""
         offset = addresses.astype(np.int64) - self.low
         bad: Array = (offset < 0) | (offset + width > self.high - self.low)
         if self.gaps:
@@ -100,20 +100,20 @@ class Argument:
         return bad
 
     def elements(self, addresses: Array) -> Array:
-        """The element offsets from the tensor's first, in memory, of addresses."""
+        """The element offsets of addresses, from the tensor's first element."""
         return (addresses.astype(np.int64) - self.low) // self.itemsize
 
     def coordinates(self, elements: Array) -> list[Array] | None:
         """The index along each dimension of element offsets; 0 along a dimension of stride 0.
 
-        None where elements share memory in another way: they have no one index then.
+        None if elements overlap in another way, because then they have no unique index.
         """
         if self.overlaps:
             return None
         return self._split(elements, [n != 1 for n in self.tensor.shape])[0]
 
     def _split(self, element: Any, counts: list[bool]) -> tuple[list[Any], Any]:
-        """Element offsets as an index along the dimensions that count, and what remains."""
+        """Element offsets as an index along some dimensions, and the remainder."""
         strides = self.tensor.stride()
         index, rest = [element * 0] * len(strides), element
         for axis in sorted(range(len(strides)), key=lambda i: -strides[i]):
@@ -122,7 +122,7 @@ class Argument:
         return index, rest
 
     def describe(self, address: int) -> str:
-        """An address in terms of the tensor: element offset, coordinates, shape, dtype."""
+        """An address in words: element offset, coordinates, shape, dtype."""
         shape, strides = tuple(self.tensor.shape), tuple(self.tensor.stride())
         element = (address - self.low) // self.itemsize
         text = f"element offset {element} of {self.name}"

@@ -1,7 +1,7 @@
-"""What an interpreted run can be watched through: launches, programs, memory accesses, dots.
+"""Observers of an interpreted run: launches, programs, memory accesses, dots.
 
-A watcher is a subclass of :class:`Observer`, given to ``interpreter.interpreting``. It must not
-change the arrays that it gets: they are the kernel's own.
+An observer is a subclass of :class:`Observer`, passed to ``interpreter.interpreting``. It must not
+change the arrays that it gets, because they belong to the kernel.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ class Place(NamedTuple):
 
 
 class Launch(NamedTuple):
-    """A launch that begins: nothing has run yet.
+    """A launch before its first program.
 
     Attributes:
         arguments: the tensors, in the order of the parameters.
-        function: the jit function itself, without heuristics and the like around it.
-        values: what every parameter gets, constexprs included.
+        function: the jit function, without heuristics and the like around it.
+        values: the values of all parameters, including constexprs.
         options: ``num_warps`` and the like, which the interpreter does not use.
     """
 
@@ -49,19 +49,19 @@ class Launch(NamedTuple):
 
 
 class Access(NamedTuple):
-    """A load, store or atomic operation of one program, found to be in bounds.
+    """A load, store or atomic operation of one program; it is in bounds.
 
     Attributes:
-        verb: atomics have one verb; ``operation`` names the kind, as "add" or "cas".
-        argument: where the pointers came from; None where that is not known, as after tl.where of
-            two arguments' pointers.
-        pointers: byte addresses, uint64, one a lane.
-        mask: which lanes take part, in the shape of ``pointers``.
-        values: as loaded, or as stored; raw bits for bfloat16 (uint16) and float8 (uint8).
-        dtype: of the values, as Triton calls it: "fp32", "bf16", "int1".
-        place: the kernel's line; None where it is not known.
-        semantics: of an atomic: "relaxed", "acquire", "release" or "acquire_release"; of a load
-            "volatile" where it is; else empty.
+        verb: atomics have one verb; ``operation`` is their kind, for example "add" or "cas".
+        argument: the argument of the pointers; None if unknown, for example after tl.where of two
+            arguments' pointers.
+        pointers: byte addresses, uint64, one per lane.
+        mask: the active lanes, in the shape of ``pointers``.
+        values: as loaded or stored; raw bits for bfloat16 (uint16) and float8 (uint8).
+        dtype: of the values, Triton's name: "fp32", "bf16", "int1".
+        place: the kernel's line; None if unknown.
+        semantics: of an atomic: "relaxed", "acquire", "release" or "acquire_release"; of a
+            volatile load "volatile"; else empty.
     """
 
     verb: Literal["load", "store", "atomic"]
@@ -77,13 +77,13 @@ class Access(NamedTuple):
 
     @property
     def numbers(self) -> Array:
-        """The values as numbers that numpy knows, in the shape of the pointers."""
+        """The values as numbers for numpy, in the shape of the pointers."""
         shape = self.pointers.shape
         return np.broadcast_to(emulation.decoded(self.values, self.dtype), shape)
 
 
 class Dot(NamedTuple):
-    """A tl.dot: result = a @ b + c, as numbers that numpy knows.
+    """A tl.dot: result = a @ b + c, as numbers for numpy.
 
     ``precision`` is the input precision of float32 operands, and empty for others.
     """
@@ -98,16 +98,16 @@ class Dot(NamedTuple):
 
 
 class Observer:
-    """Watches an interpreted run; does nothing by itself.
+    """Observes an interpreted run; this class does nothing.
 
-    A run may hold several launches, one after another.
+    A run may have several launches, one after another.
 
     Attributes:
-        shadows: the shadow values that it wants kept (``interpreter.Shadows``), if any.
-        flow: where it wants operations noted (``interpreter.Dataflow``), if it does; not in a run
+        shadows: the ``interpreter.Shadows`` to keep, or None.
+        flow: the ``interpreter.Dataflow`` in which to record operations, or None; not together
             with shadows.
-        dot_precision: the input precision that every tl.dot of float32 has, whatever the kernel
-            says; empty where they keep their own.
+        dot_precision: the input precision for every tl.dot of float32, whatever the kernel
+            requests; empty to keep the kernel's.
     """
 
     shadows: Any = None
@@ -115,27 +115,27 @@ class Observer:
     dot_precision: str = ""
 
     def launch(self, launch: Launch) -> None:
-        """A kernel is about to run."""
+        """Called before a kernel runs."""
 
     def order(self, launch: Launch, programs: Sequence[Program]) -> Iterable[Program]:
-        """The order in which its programs run; given as they are counted, the last index first."""
+        """The order in which its programs run. They are given with the last index outermost."""
         return programs
 
     def wants(self, program: Program) -> bool:
-        """Whether the program shall run at all; asked in the order in which programs run."""
+        """Whether the program runs; called in the order of the programs."""
         return True
 
     def access(self, access: Access) -> None:
-        """Memory is accessed: a load has its values, a store has not changed the memory yet."""
+        """Called for an access: a load has its values, a store has not changed the memory yet."""
 
     def dot(self, dot: Dot) -> None:
-        """A tl.dot has its result."""
+        """Called when a tl.dot has its result."""
 
 
 class Several(Observer):
-    """Observers as one: each is told everything, and a program runs if all want it.
+    """Several observers as one. All are called, and a program runs if all want it.
 
-    The first one decides the order of programs; one at most wants shadow values, or the dataflow.
+    The first one decides the order of programs. At most one may want shadow values or the dataflow.
     """
 
     def __init__(self, *observers: Observer) -> None:

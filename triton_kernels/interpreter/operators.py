@@ -1,10 +1,10 @@
-"""Operators on numbers of one type, which numpy computes at once.
+"""Operators on numbers of one type, which numpy computes directly.
 
-Triton's way to an addition leads through some ten functions, which promote types that are alike,
-fill tiles with single numbers and broadcast what numpy would broadcast itself: ten times as long as
-the arithmetic takes. An operator here looks whether its operands are of the usual kind. It leaves
-others to Triton's own function, all of them where something is followed beside the values, and the
-first of each pair of shapes that are broadcast.
+Triton's path to an addition leads through some ten functions. They promote types that are equal,
+fill tiles with single numbers, and broadcast what numpy broadcasts itself; that takes ten times as
+long as the arithmetic. An operator here checks whether its operands are of the usual kind. It calls
+Triton's own function for others, for all if shadows or the dataflow are kept, and for the first
+broadcast of each pair of shapes.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from triton_kernels.interpreter.builder import MendedBuilder
 from triton_kernels.interpreter.handles import upstream
 
 Function = Callable[..., Any]
-Kinds = frozenset[int]  # addresses of types of which Triton has one each; others go to upstream
+Kinds = frozenset[int]  # ids of types that are single objects; other types go to Triton
 
 
 def _kinds(*names: str) -> Kinds:
@@ -41,8 +41,8 @@ def _quotient(left: Any, right: Any) -> Any:
     return (left - np.fmod(left, right)) // right
 
 
-# By name: what numpy computes, of which types, and beside which of them a Python number without
-# and one with a point become numbers of the type at once. Triton compares with a float32.
+# Name → numpy's function, its types, and the types beside which a Python integer and a Python float
+# become numbers of that type directly. Triton compares with a float32.
 _OPERATORS: dict[str, tuple[Function, Kinds, Kinds, Kinds]] = {
     "truediv": (np.divide, _FLOATS, _FLOATS, _FLOATS),
     "floordiv": (_quotient, _SIGNED, _SIGNED, Kinds()),
@@ -61,16 +61,16 @@ _OPERATORS: dict[str, tuple[Function, Kinds, Kinds, Kinds]] = {
 }
 _COMPARISONS = {"lt", "le", "gt", "ge", "eq", "ne"}
 NAMES = tuple(_OPERATORS)
-# Those that a number on the left calls by a name of their own.
+# Operators that also have a reflected method, for a number on the left.
 SWAPPED = ("add", "sub", "mul", "truediv", "floordiv", "mod")
 
-# The type of a tile of one shape with one of another, by the addresses of their shapes, which are
-# kept, and of the element's type.
+# The broadcast type of two tiles, by the ids of both shapes, which are kept alive, and of the
+# element type.
 _broadcast: dict[tuple[int, int, int], Any] = {}
 
 
 def _operator(upstreams: Function, name: str, swapped: bool, shared: Mapping[int, Any]) -> Function:
-    """An operator of tensors; ``shared``: the addresses of shapes that stay."""
+    """An operator of tensors. ``shared``: the ids of shapes that are kept alive."""
     compute, kinds, with_integers, with_floats = _OPERATORS[name]
     compares = name in _COMPARISONS
     new, handles, boolean = object.__new__, upstream.TensorHandle, np.dtype(bool)
@@ -90,7 +90,7 @@ def _operator(upstreams: Function, name: str, swapped: bool, shared: Mapping[int
             if other_kind is not kind:
                 if address not in _SIGNED or id(other_kind) not in _SIGNED:
                     return upstreams(self, other)
-                kind = tl.int64  # of the two
+                kind = tl.int64  # of an int32 and an int64
                 address = id(kind)
             if beside is not out_type:
                 sorts = out_type.__class__, beside.__class__
@@ -121,7 +121,7 @@ def _operator(upstreams: Function, name: str, swapped: bool, shared: Mapping[int
         left = self.handle.data
         if left.shape != right.shape and not (
             left.flags.c_contiguous and right.flags.c_contiguous
-        ):  # the result would lie in another order than Triton's
+        ):  # the result would have another memory order than Triton's
             return upstreams(self, other)
         out = compute(right, left) if swapped else compute(left, right)
         if compares:
@@ -133,7 +133,7 @@ def _operator(upstreams: Function, name: str, swapped: bool, shared: Mapping[int
         handle.data, handle.dtype, handle.attr = out, kind, {}
         if out_type is not self.type:
             return tensor(handle, out_type)
-        made: Any = new(tensor)  # with all that this one has, but for the numbers
+        made: Any = new(tensor)  # with all fields of this one except the numbers
         vars(made).update(vars(self))
         made.handle = handle
         return made
@@ -142,8 +142,8 @@ def _operator(upstreams: Function, name: str, swapped: bool, shared: Mapping[int
 
 
 def _addition(adds: Function) -> Function:
-    """An addition that moves pointers by offsets at once: one by many, each of a tile's by one, or
-    each by its own."""
+    """An addition that also adds offsets to pointers directly: one pointer and many offsets, a tile
+    and one offset, or a tile and a tile."""
     tensor, block, builder = tl.tensor, tl.block_type, upstream.interpreter_builder
 
     @functools.wraps(adds)
@@ -174,7 +174,7 @@ def _addition(adds: Function) -> Function:
 def patches(
     recorded: Iterable[tuple[Any, str, Any]], shared: Mapping[int, Any]
 ) -> list[tuple[Any, str, Any]]:
-    """Operators for those that are recorded as what tl.tensor has while kernels are interpreted."""
+    """Replacements for the recorded operators that tl.tensor has while kernels are interpreted."""
     names = {f"__{name}__": (name, False) for name in _OPERATORS}
     names |= {f"__r{name}__": (name, True) for name in SWAPPED}
     made = []

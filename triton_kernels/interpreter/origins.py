@@ -1,4 +1,4 @@
-"""The log of where faults of values began."""
+"""The log of the origins of faults."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ MASKED, UNWRITTEN, OVERFLOW, NONFINITE = "masked", "unwritten", "overflow", "non
 
 
 class Origin(NamedTuple):
-    """Where one lane's fault came from.
+    """The origin of one lane's fault.
 
     Attributes:
         kind: MASKED and UNWRITTEN loads, OVERFLOW and NONFINITE operations.
         operation: "+", "exp", …; empty for loads.
-        operands: the lane's; empty where they are many, as of a reduction.
-        result: the lane's, of NONFINITE.
+        operands: those in the lane; empty if they are many, as in a reduction.
+        result: for NONFINITE, that of the lane.
         dtype: of the loaded value or the result.
         argument, address: of a load.
     """
@@ -41,12 +41,12 @@ class Origin(NamedTuple):
 
 
 class _Event(NamedTuple):
-    """Origins that began together: lane ``lanes[i]`` of a tile has the number ``first + i``."""
+    """Origins of one operation: lane ``lanes[i]`` of a tile has the number ``first + i``."""
 
     first: int
     kind: str
     operation: str
-    operands: tuple[Array, ...]  # one value a lane that is listed
+    operands: tuple[Array, ...]  # one value per listed lane
     result: Array | None
     dtype: str
     program: Program
@@ -58,17 +58,17 @@ class _Event(NamedTuple):
 
 
 class Log:
-    """The origins. Those that nothing refers to any more after their program are forgotten."""
+    """The origins. Those that nothing refers to after their program are dropped."""
 
     def __init__(self) -> None:
         self.program: Program = (0, 0, 0)
         self._events: list[_Event] = []
         self._next = 1
-        self._kept = (0, 1)  # events, and the next number, when the program began
-        self.escaped = False  # whether numbers of this program's are in memory
+        self._kept = (0, 1)  # events, and the next number, at the start of the program
+        self.escaped = False  # whether numbers of this program are in memory
 
     def begin(self, program: Program) -> None:
-        """A program begins: values of the last one are gone."""
+        """Begin a program; the values of the last one are gone."""
         if not self.escaped:
             del self._events[self._kept[0] :]
             self._next = self._kept[1]
@@ -86,7 +86,7 @@ class Log:
         argument: Argument | None = None,
         pointers: Array | None = None,
     ) -> Array:
-        """The layer of a fault that begins ``where`` a boolean tile says."""
+        """The layer of a fault whose origin is ``where`` a boolean tile is true."""
         lanes = np.flatnonzero(where)
         values = (np.broadcast_to(decode(h), where.shape).flat[lanes] for h in inputs)
         addresses = None if pointers is None else pointers.flat[lanes]
@@ -132,7 +132,7 @@ class Log:
 
 
 def lane(number: int, shape: tuple[int, ...]) -> tuple[int, ...]:
-    """A lane's coordinates in its tile; none in a scalar."""
+    """A lane's coordinates in its tile; none for a scalar."""
     if shape in ((), (1,)):
         return ()
     return tuple(int(i) for i in np.unravel_index(number, shape))

@@ -1,4 +1,4 @@
-"""The context in which kernels are interpreted: what is patched, and put back."""
+"""The context in which kernels are interpreted, with its patches."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from typing import Any
 
 # Not used here, but loaded before anything is patched: the code generator keeps references to the
-# language's functions, and one that is first loaded amid the mends would keep the mended ones.
+# language's functions. Loaded while the patches are active, it would keep patched ones.
 import triton
 import triton.compiler.code_generator
 import triton.language as tl
@@ -35,7 +35,7 @@ _DOT_PRECISIONS = ("tf32", "tf32x3", "ieee", "bf16x3", "bf16x6")
 
 
 class _Patches:
-    """Attribute changes that can be undone exactly; has the shape of Triton's own scope."""
+    """Attribute changes that can be undone exactly; has the interface of Triton's own scope."""
 
     def __init__(self) -> None:
         self._changes: list[tuple[Any, str, Any, Any]] = []
@@ -58,7 +58,7 @@ class _Patches:
 
 @functools.cache
 def _language_patches() -> list[tuple[Any, str, Any]]:
-    """Every patch on triton.language: Triton's own, once recorded, then ours on top."""
+    """All patches of triton.language: Triton's own, recorded once, then ours on top."""
     patches, scope = _Patches(), upstream._LangPatchScope
     try:
         upstream._LangPatchScope = lambda: patches
@@ -93,7 +93,7 @@ def _language_patches() -> list[tuple[Any, str, Any]]:
 def _apply(patches: _Patches) -> None:
     for target, name, value in _language_patches():
         patches.set_attr(target, name, value)
-    # The language is patched for the whole context: no need to do it again at every call.
+    # The language is patched for the whole context, so not again at every call.
     patches.set_attr(upstream, "_patch_lang", lambda fn: _Patches())
     by_name = numpy_dtype_by_name(upstream._get_np_dtype)
     patches.set_attr(upstream, "_get_np_dtype", by_name)
@@ -107,7 +107,7 @@ def _apply(patches: _Patches) -> None:
 
 
 def _watch(observer: Observer | None) -> None:
-    """Let the builder tell an observer, and keep shadows or the dataflow if it wants them."""
+    """Connect the builder to an observer, with shadows or the dataflow if it wants them."""
     builder = upstream.interpreter_builder
     builder.observer = observer
     shadows = observer.shadows if observer is not None else None
@@ -140,12 +140,12 @@ def _mended_builder() -> Iterator[None]:
 
 
 _lock = threading.RLock()
-_undo = contextlib.ExitStack()  # what interpreting() has changed
-_switching = threading.RLock()  # held for the moments in which that is done and undone
+_undo = contextlib.ExitStack()  # restores what interpreting() has changed
+_switching = threading.RLock()  # held while patches are applied or undone
 
 
 def _leave_to_the_parent() -> None:
-    """In a forked child: what another thread was interpreting is over, since the child lacks it."""
+    """In a forked child: end the interpreting() of another thread, which the child lacks."""
     global _lock
     if not _modes.interpreting():
         _undo.close()
@@ -153,7 +153,7 @@ def _leave_to_the_parent() -> None:
     _switching.release()
 
 
-# A fork never sees things half patched; it does not wait for other threads to leave interpreting().
+# A fork never sees half-applied patches; it does not wait for other threads in interpreting().
 os.register_at_fork(
     before=_switching.acquire,
     after_in_parent=_switching.release,
@@ -172,14 +172,14 @@ def _with_onlooker(observer: Observer | None) -> Observer | None:
 
 @contextlib.contextmanager
 def watched(observer: Observer) -> Iterator[None]:
-    """Inside, this observer is told of every interpreted run, whoever starts it.
+    """This observer also observes every interpreted run, whoever starts it.
 
-    Others' observers keep their place, and their say in the order of programs.
+    Other observers stay, and still decide the order of programs.
     """
     global _onlooker
     before, _onlooker = _onlooker, observer
     try:
-        if _modes.interpreting():  # the run has begun outside
+        if _modes.interpreting():  # the run has already begun
             with interpreting(upstream.interpreter_builder.observer or observer):
                 yield
         else:
@@ -190,16 +190,16 @@ def watched(observer: Observer) -> Iterator[None]:
 
 @contextlib.contextmanager
 def interpreting(observer: Observer | None = None) -> Iterator[None]:
-    """Inside: kernel[grid](...) runs in the mended interpreter, however the kernel was made.
+    """kernel[grid](...) runs in the corrected interpreter, however the kernel was made.
 
-    That is JITFunction or (TRITON_INTERPRET=1 at import) InterpretedFunction, bare or inside
-    Heuristics or Autotuner, of which the first configuration runs. Re-entrant. The interpreter
-    is one per process, so a lock makes other threads wait; nothing can be compiled meanwhile. A
-    process that this thread forks is inside, too; one that another thread forks is outside.
+    The kernel may be a JITFunction or (with TRITON_INTERPRET=1 at import) an InterpretedFunction,
+    bare or inside Heuristics or Autotuner, whose first configuration runs. Re-entrant. There is one
+    interpreter per process: a lock makes other threads wait, and nothing can be compiled meanwhile.
+    A child process forked by this thread is inside, one forked by another thread is outside.
 
-    ``observer`` is told of every launch, access and dot, and chooses the programs that run. If it
-    has ``shadows``, these are kept beside the values; no value changes by that. Entered
-    again without an observer, the outer one stays: a launch inside may enter for itself.
+    ``observer`` is called for every launch, access and dot, and chooses the programs that run. If
+    it has ``shadows``, these are kept beside the values, which do not change. If the context is
+    entered again without an observer, the outer one stays.
     """
     global _undo
     with _lock:

@@ -1,4 +1,4 @@
-"""What a debugger must know of an interpreted run: a kernel's frames and tensors, its errors."""
+"""A debugger's view of an interpreted run: a kernel's frames, tensors and errors."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from triton_kernels.interpreter.patching import interpreting
 
 
 def is_program(frame: FrameType) -> bool:
-    """Whether a frame is the one around a program: it ends when the program does."""
+    """Whether a frame is the outermost of a program, which ends with it."""
     return frame.f_code is source_lines.run.__code__
 
 
 def is_kernel(frame: FrameType) -> bool:
-    """Whether a frame runs a kernel, or a jit function of its own that it calls."""
+    """Whether a frame runs a kernel, or one of its own jit functions."""
     caller = frame.f_back
     return (
         caller is not None
@@ -43,7 +43,7 @@ class Stopped(NamedTuple):
 
 
 def stopped(traceback: TracebackType | None) -> Stopped | None:
-    """Where an interpreted run ended; None if that was outside a kernel."""
+    """The place where an interpreted run ended; None if that was outside a kernel."""
     stop, reached = None, False
     while traceback is not None:
         frame = traceback.tb_frame
@@ -64,7 +64,7 @@ def stopped(traceback: TracebackType | None) -> Stopped | None:
 
 @contextlib.contextmanager
 def resumed(where: Stopped) -> Iterator[None]:
-    """Inside, the language works as it did in that program."""
+    """The language works as in that program."""
     with interpreting():
         builder = upstream.interpreter_builder
         builder.arguments = where.arguments
@@ -76,7 +76,7 @@ def resumed(where: Stopped) -> Iterator[None]:
 
 @contextlib.contextmanager
 def prompting(show: Callable[[Any], str]) -> Iterator[None]:
-    """Inside, no observer hears of what the language is asked to do, and tensors print by show."""
+    """No observer is called for what is typed at a prompt, and ``show`` prints tensors."""
     builder, before = upstream.interpreter_builder, tl.tensor.__repr__
     observer = getattr(builder, "observer", None)
     builder.observer, tl.tensor.__repr__ = None, show
@@ -87,17 +87,17 @@ def prompting(show: Callable[[Any], str]) -> Iterator[None]:
 
 
 class Contents(NamedTuple):
-    """A tensor of the language: addresses with what is known of their argument, or numbers."""
+    """A tensor of the language: numbers, or addresses with their known arguments."""
 
     dtype: str
     shape: tuple[int, ...]
     values: Array
-    width: int  # bytes of an element that a pointer points at; 0 for numbers
+    width: int  # for pointers the bytes of a target element; 0 for numbers
     arguments: tuple[Argument, ...]
 
 
 def contents(tensor: Any) -> Contents:
-    """What a tensor holds, as numbers that numpy knows."""
+    """The content of a tensor, as numbers for numpy."""
     handle, scalar = tensor.handle, tensor.dtype.scalar
     block = tensor.type.is_block()
     shape = tuple(handle.data.shape) if block else ()

@@ -1,8 +1,8 @@
-"""Compiled launches under other settings of the compiler, beside everything that is cached.
+"""Compiled launches with other compiler settings, outside of all caches.
 
-Inside :func:`recompiling` every launch, of whichever kernel, is compiled with the settings asked
-for. Settings that are no launch options are not part of Triton's cache keys: those launches get
-caches of their own, in memory and on disk, which are thrown away at the end.
+Inside :func:`recompiling` every launch of any kernel is compiled with the given settings. Settings
+that are no launch options are not part of Triton's cache keys. Such launches get their own caches,
+in memory and on disk, which are deleted at the end.
 """
 
 from __future__ import annotations
@@ -16,21 +16,21 @@ from typing import Any
 import triton
 from triton.language.semantic import TritonSemantic
 
-DEFAULTS = {"num_warps": 4, "num_stages": 3}  # of Triton, where a launch does not say
+DEFAULTS = {"num_warps": 4, "num_stages": 3}  # Triton's, for launches without these options
 
 
 def fuses() -> bool:
-    """Whether launches that do not say let the compiler contract x*y + z to an fma."""
+    """Whether the compiler may by default contract x*y + z to an fma."""
     return bool(triton.knobs.language.default_fp_fusion)
 
 
 @dataclass
 class Seen:
-    """What the launches were before the change.
+    """The launches before the change.
 
     Attributes:
-        options: a dict a launch: num_warps and num_stages.
-        precisions: the input precisions of every tl.dot of float32 that was compiled anew.
+        options: num_warps and num_stages of each launch.
+        precisions: the input precisions of every compiled tl.dot of float32.
     """
 
     options: list[dict[str, int]] = field(default_factory=list)
@@ -43,11 +43,11 @@ def recompiling(
     precision: Callable[[str], str] | None = None,
     optimise: bool = True,
 ) -> Iterator[Seen]:
-    """Inside, launches compile differently. Not thread-safe, as Triton's own knobs are not.
+    """Launches compile with other settings. Not thread-safe, like Triton's own knobs.
 
     Args:
-        change: from a launch's num_warps and num_stages to the launch options to set.
-        precision: from the input precision of a tl.dot of float32 to the one that it gets.
+        change: makes launch options from a launch's num_warps and num_stages.
+        precision: makes the input precision of a tl.dot of float32 from the requested one.
         optimise: whether ptxas optimises.
     """
     seen, inner_run, inner_dot = Seen(), triton.JITFunction.run, TritonSemantic.dot

@@ -1,4 +1,4 @@
-"""Kernels rewritten so that Python runs them: Triton's rewriter, mended."""
+"""Rewrites kernels so that Python runs them: Triton's rewriter, corrected."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ _FunctionRewriter: Any = getattr(upstream, "FunctionRewriter", object)
 
 
 class _Logic(ast.NodeTransformer):
-    """Sends `and`, `or` and `not` through the builder: Python's own take a tensor for true; and the
-    ranges of loops, whose variables are tensors to the compiler."""
+    """Redirects `and`, `or` and `not` to the builder, since Python's own take a tensor for true;
+    and the ranges of loops, whose variables are tensors for the compiler."""
 
     def _call(self, node: ast.expr, method: str, operands: list[ast.expr]) -> ast.Call:
         builder = ast.Attribute(ast.Name("interpreter_semantic", ast.Load()), "builder", ast.Load())
@@ -28,7 +28,7 @@ class _Logic(ast.NodeTransformer):
     def visit_BoolOp(self, node: ast.BoolOp) -> ast.expr:
         self.generic_visit(node)
         if any(isinstance(n, ast.NamedExpr) for n in ast.walk(node)):
-            return node  # its name would end up in the lambda's scope
+            return node  # its name would be in the lambda's scope
         none = ast.arguments([], [], None, [], [], None, [])
         method = "logical_and" if isinstance(node.op, ast.And) else "logical_or"
         return self._call(node, method, [ast.Lambda(none, value) for value in node.values])
@@ -54,8 +54,8 @@ class _Logic(ast.NodeTransformer):
 
 
 class _Rewriter(_FunctionRewriter):  # type: ignore[misc]
-    """Triton's rewriter, with tensor logic, with what the function closes over, and without leaving
-    `np`, `ast`, … in the module."""
+    """Triton's rewriter, with logic on tensors and with closures, and without leaving `np`, `ast`,
+    … in the module."""
 
     def _compile_and_exec(self, tree: Any) -> Any:
         module = self.fn.__globals__
@@ -63,7 +63,7 @@ class _Rewriter(_FunctionRewriter):  # type: ignore[misc]
         rewritten = super()._compile_and_exec(_Logic().visit(tree))
         closed_over = inspect.getclosurevars(self.fn).nonlocals
         if closed_over:
-            # Its names are globals to the rewritten function, as they are to the compiler.
+            # Closure variables are globals of the rewritten function, as for the compiler.
             namespace = {**module, **closed_over}
             inner = types.FunctionType(rewritten.__code__, namespace, rewritten.__name__)
             inner.__defaults__ = rewritten.__defaults__
@@ -78,7 +78,7 @@ class _Rewriter(_FunctionRewriter):  # type: ignore[misc]
 
 @functools.cache
 def rewrite(fn: Callable[..., Any]) -> Callable[..., Any]:
-    """A kernel's function, or that of one that it calls, as Python can run it."""
+    """A kernel's function, or that of a jit function, in a form that Python can run."""
     rewritten: Callable[..., Any] = _Rewriter(fn).rewrite_ast()
     source_lines.kernels.add(rewritten.__code__)
     return rewritten

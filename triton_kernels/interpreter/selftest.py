@@ -1,4 +1,4 @@
-"""The self-test: every private assumption about Triton, and a small kernel end to end."""
+"""The self-test: checks all private assumptions about Triton, and runs a small kernel."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from triton_kernels.interpreter.observers import Observer
 from triton_kernels.interpreter.patching import interpreting
 from triton_kernels.interpreter.shadowing import ELEMENTWISE, MOVES, NEWER
 
-# Ours alone, or supplied where the base has none.
+# Methods that only our builder has, or that it adds if the base lacks them.
 _OPTIONAL = {"get_bf16", "logical_and", "logical_or", "logical_not"}
 _OPTIONAL |= {"loop_indices", "loop_range"}
 _OPTIONAL |= {"follow", "follow_reduction", "follow_move", "follow_selection", "decides"}
 
 
 class _Watch(Observer):
-    """Asks for shadow values."""
+    """An observer that wants shadow values."""
 
     def __init__(self) -> None:
         self.shadows = Shadows()
@@ -49,7 +49,7 @@ def _probe(x_ptr, y_ptr, out_ptr, n, alpha, BLOCK: tl.constexpr):  # type: ignor
 @triton.jit
 def _probe_shadows(x_ptr, out_ptr, n, big, BLOCK: tl.constexpr):  # type: ignore[no-untyped-def]
     offsets = tl.arange(0, BLOCK)
-    wrapped = (offsets * big) * 16  # back to 0 at lane 1, and never used beyond
+    wrapped = (offsets * big) * 16  # 0 again at lane 1, and unused beyond
     x = tl.load(x_ptr + tl.where(offsets < 2, wrapped, offsets), mask=offsets < n)
     both = tl.join(x, x)
     left, right = tl.split(tl.reshape(tl.reshape(both, (2 * BLOCK,)), (BLOCK, 2)))
@@ -58,7 +58,7 @@ def _probe_shadows(x_ptr, out_ptr, n, big, BLOCK: tl.constexpr):  # type: ignore
 
 
 def _run_probe() -> str:
-    """A small bfloat16 kernel, end to end; what is wrong with it, or ""."""
+    """Runs a small bfloat16 kernel. Returns what is wrong with it, or ""."""
     x = torch.tensor([1.0, 257.0, -3.0, 2.0**-133, 5.0], dtype=torch.bfloat16)
     y = torch.tensor([2.0**-8, 1.0, 0.5, 0.0, float("nan")], dtype=torch.bfloat16)
     want = (x.double() * 3.0 + y.double()).to(torch.bfloat16)
@@ -84,7 +84,7 @@ def _run_probe() -> str:
 
 
 def self_test() -> list[str]:
-    """One sentence for every private assumption that does not hold; empty when all do."""
+    """One sentence per private assumption that does not hold; empty if all do."""
     broken = list(missing_names())
     if broken:
         return broken
@@ -112,7 +112,7 @@ def self_test() -> list[str]:
     if not broken:
         try:
             problem = _run_probe()
-        except Exception as error:  # noqa: BLE001 (whatever it is, it is the finding)
+        except Exception as error:  # noqa: BLE001 (any error is the result)
             problem = f"a small kernel fails with {error!r}"
         broken += [problem] if problem else []
     return broken

@@ -1,4 +1,4 @@
-"""The builder that keeps shadow values: how faults spread from operands to results."""
+"""The builder with shadow values: the rules by which faults spread from operands to results."""
 
 from __future__ import annotations
 
@@ -44,8 +44,8 @@ def _named(words: str) -> tuple[str, ...]:
     return tuple(f"create_{word}" for word in words.split())
 
 
-# Lane by lane. What is in no list is found through the last four, or its result loses its shadow:
-# nothing is reported then.
+# Elementwise operations. One in no list is found through the last four, which it calls; otherwise
+# its result has no shadow, and nothing is reported.
 CASTS = _named("fp_ext fp_trunc fp_to_fp fp_to_si fp_to_ui si_to_fp ui_to_fp")
 ELEMENTWISE = (
     *SYMBOLS,
@@ -58,7 +58,7 @@ ELEMENTWISE = (
 MOVES = _named("broadcast cat expand_dims join reshape splat split trans unsplat")
 NEWER = {"create_fneg", "create_approx_divf", "create_dot_scaled"}  # than Triton 3.6
 
-# A legal wrap-around ends here: hashes and random numbers are cut to size by these.
+# A legal wrap-around ends here: hashes and random numbers are reduced by these operations.
 _ENDS_OVERFLOW = frozenset(_named("and or xor sdiv udiv idiv srem urem lshr ashr umulhi"))
 _WRAPS: dict[str, Any] = {
     "create_add": operator.add,
@@ -66,23 +66,23 @@ _WRAPS: dict[str, Any] = {
     "create_mul": operator.mul,
     "create_shl": operator.lshift,
 }
-_UNSIGNED_WRAPS = ("create_mul", "create_shl")  # the others are how unsigned numbers go down
-_DECISIVE = {"create_and": 0, "create_mul": 0, "create_or": -1}  # whatever the other operand is
+_UNSIGNED_WRAPS = ("create_mul", "create_shl")  # the others wrap legally when a number decreases
+_DECISIVE = {"create_and": 0, "create_mul": 0, "create_or": -1}  # decides whatever the other is
 
 
 def handles_among(arguments: Any) -> tuple[Any, ...]:
-    """The arguments of a builder method that are values."""
+    """The values among the arguments of a builder method."""
     return tuple(a for a in arguments if isinstance(a, upstream.TensorHandle))
 
 
 def _follows(name: str) -> Callable[..., Any]:
-    """The method of that name, which gives its result a shadow."""
+    """The method of that name, which also gives its result a shadow."""
     inner = getattr(MendedBuilder, name)
     rule = dict.fromkeys(MOVES, _moved).get(name, _elementwise)
 
     @functools.wraps(inner)
     def method(self: Any, *arguments: Any, **named: Any) -> Any:
-        if self.within:  # another such method sees to it
+        if self.within:  # the outer method does it
             return inner(self, *arguments, **named)
         self.within = True
         try:
@@ -100,7 +100,7 @@ def _elementwise(self: Any, name: str, arguments: Any, out: Any, _: Any) -> None
 
 
 def _moved(self: Any, name: str, arguments: Any, out: Any, inner: Any) -> None:
-    """Numbers of origins move as the values do: through the same method."""
+    """Move the numbers of origins as the values move: with the same method."""
     inputs = handles_among(arguments)
     if all(shadow_of(h) is CLEAN for h in inputs):
         return
@@ -120,14 +120,14 @@ def _moved(self: Any, name: str, arguments: Any, out: Any, inner: Any) -> None:
 
 
 def _twin(handle: Any, fault: int) -> Any:
-    """A handle of one layer in the shape of the values."""
+    """A handle of one layer, in the shape of the values."""
     layer = shadow_of(handle)[fault]
     numbers = np.broadcast_to(np.int64(0) if layer is None else layer, handle.data.shape)
     return upstream.TensorHandle(numbers, tl.int64)
 
 
 class ShadowedBuilder(ShadowedAccesses):
-    """The mended builder, with a shadow beside every value; results are the same."""
+    """The corrected builder, with a shadow beside every value; results are the same."""
 
     within = False
 
@@ -139,7 +139,7 @@ class ShadowedBuilder(ShadowedAccesses):
     # ---- operations ----
 
     def follow(self, name: str, inputs: tuple[Any, ...], out: Any) -> None:
-        """Give the result of an operation lane by lane its shadow."""
+        """Give the result of an elementwise operation its shadow."""
         undefined = overflow = nonfinite = None
         dtype = out.dtype.scalar
         shadows = [shadow_of(h) for h in inputs]
@@ -157,7 +157,7 @@ class ShadowedBuilder(ShadowedAccesses):
             give(out, Shadow(undefined, overflow, nonfinite))
 
     def _overflow(self, name: str, inputs: tuple[Any, ...], dtype: Any) -> Array | None:
-        """Where an integer operation has another result than the exact one."""
+        """Where an integer operation's result differs from the exact one."""
         bits, signed = dtype.primitive_bitwidth, dtype.is_int_signed()
         if bits == 1 or not (signed or name in _UNSIGNED_WRAPS):
             return None
@@ -166,7 +166,7 @@ class ShadowedBuilder(ShadowedAccesses):
         if not a.size or not b.size:
             return None
         if name == "create_shl":
-            b = np.clip(b, 0, bits - 1)  # a larger shift is no arithmetic
+            b = np.clip(b, 0, bits - 1)  # a larger shift has no exact result
         corners = [
             operation(x, y)
             for x in (int(a.min()), int(a.max()))
@@ -182,7 +182,7 @@ class ShadowedBuilder(ShadowedAccesses):
         return self.shadows.log.add(OVERFLOW, wrong.astype(bool), dtype, SYMBOLS[name], inputs)
 
     def _nonfinite(self, name: str, inputs: tuple[Any, ...], out: Any) -> Array | None:
-        """Where the NaNs and infinities of a result come from; 0 where from the kernel's inputs."""
+        """The origins of a result's NaNs and infinities; 0 for those of the kernel's inputs."""
         values = decode(out)
         bad = ~np.isfinite(values)
         if not bad.any():
@@ -257,7 +257,7 @@ class ShadowedBuilder(ShadowedAccesses):
         return out
 
     def _dotted(self, a: Any, b: Any, d: Any, out: Any) -> None:
-        """A row of a and a column of b meet in every element."""
+        """Every element of the result depends on a row of a and a column of b."""
         left, right, add = shadow_of(a), shadow_of(b), shadow_of(d)
         undefined = joined(
             joined(_along(left.undefined, a, -1), _along(right.undefined, b, -2)), add.undefined
@@ -278,7 +278,7 @@ class ShadowedBuilder(ShadowedAccesses):
         give(out, Shadow(undefined, None, nonfinite))
 
     def follow_reduction(self, name: str, handle: Any, out: Any, axis: int, scan: bool) -> None:
-        """Give the result of a reduction or scan along an axis its shadow."""
+        """Give the result of a reduction or scan its shadow."""
         source, finite = shadow_of(handle), None
         if out.dtype.scalar.is_floating() and not np.isfinite(decode(out)).all():
             finite = np.isfinite(decode(handle))
@@ -303,7 +303,7 @@ class ShadowedBuilder(ShadowedAccesses):
 
 
 def _absorbed(undefined: Array, decisive: int, inputs: tuple[Any, ...]) -> Array | None:
-    """Without the lanes that one operand alone decides, as False does in `and`."""
+    """Remove the lanes that one operand alone decides, as False does in `and`."""
     for handle in inputs:
         if handle.data.dtype.kind not in "biu":
             return undefined
@@ -318,7 +318,7 @@ def _absorbed(undefined: Array, decisive: int, inputs: tuple[Any, ...]) -> Array
 def _along(
     layer: Array | None, handle: Any, axis: int, scan: bool = False, keep: bool = True
 ) -> Array | None:
-    """The first fault along an axis; of a scan, the last one up to each lane."""
+    """The first fault along an axis; in a scan the last one up to each lane."""
     if layer is None:
         return None
     full = np.moveaxis(np.broadcast_to(layer, handle.data.shape), axis, -1)

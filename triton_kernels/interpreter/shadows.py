@@ -1,8 +1,8 @@
-"""Shadow values: what is wrong with the lanes of a value, kept beside its numbers.
+"""Shadow values: faults of the lanes of a value, kept beside its numbers.
 
-A shadow says of every lane where its value got each of three faults: it is undefined (a load masked
-the lane off, or nobody wrote the memory), an integer overflowed on the way to it, or it is NaN or
-infinite. A fault's origin is a number, 0 for none, into a log of what happened where.
+A shadow has three faults per lane: the value is undefined (the load's mask was off, or the memory
+was never written), an integer overflowed on its way, or it is NaN or infinite. A fault is the
+number of its origin in a log, 0 for none.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from triton_kernels.interpreter.handles import upstream
 
 
 class Shadow(NamedTuple):
-    """Numbers of origins, one array a fault; each broadcasts to the value's shape, or is None."""
+    """Numbers of origins, one array per fault that broadcasts to the value's shape, or None."""
 
     undefined: Array | None = None
     overflow: Array | None = None
@@ -34,13 +34,13 @@ def shadow_of(handle: Any) -> Shadow:
 
 
 def give(handle: Any, shadow: Shadow) -> Any:
-    """The handle, with that shadow instead of any that it had."""
+    """The handle, with this shadow instead of its own."""
     handle.shadow = shadow if any(layer is not None for layer in shadow) else CLEAN
     return handle
 
 
 def moved(handle: Any, move: Callable[[Array], Any]) -> Any:
-    """A handle of the same values in another order or shape; their shadow moves with them."""
+    """A handle with the same values in another order or shape, and with their shadow."""
     new = upstream.TensorHandle(np.asarray(move(handle.data)), handle.dtype)
     shape, shadow = handle.data.shape, shadow_of(handle)
     upstream.interpreter_builder.follow_move(handle, new, move)
@@ -51,7 +51,7 @@ def moved(handle: Any, move: Callable[[Array], Any]) -> Any:
 
 
 def selected(condition: Array, yes: Any, no: Any) -> Any:
-    """np.where of two handles of a dtype, with their shadows."""
+    """np.where of two handles of one dtype, with their shadows."""
     new = upstream.TensorHandle(np.where(condition, yes.data, no.data), yes.dtype)
     pairs = zip(shadow_of(yes), shadow_of(no), strict=True)
     upstream.interpreter_builder.follow_selection(condition, yes, no, new)
@@ -59,14 +59,14 @@ def selected(condition: Array, yes: Any, no: Any) -> Any:
 
 
 def chosen(condition: Any, yes: Array | None, no: Array | None) -> Array | None:
-    """np.where for layers."""
+    """np.where of layers."""
     if yes is None and no is None:
         return None
     return pruned(np.where(condition, 0 if yes is None else yes, 0 if no is None else no))
 
 
 def joined(first: Array | None, second: Array | None) -> Array | None:
-    """Faults of either layer; the first one's origin counts."""
+    """The faults of both layers; where both have one, the first's."""
     if first is None or second is None:
         return second if first is None else first
     return np.where(first != 0, first, second)

@@ -1,9 +1,9 @@
-"""What Triton computes anew for every operation of a program, remembered.
+"""Caches for what Triton computes anew in every operation of a program.
 
-An interpreted operation makes several tensors and types, looks for conversions and broadcasting
-that it mostly does not need, and passes its arguments on through two wrappers: together that takes
-several times as long as the arithmetic. Everything here gives what Triton's own function gives, and
-asks that where the usual case is not there.
+An interpreted operation makes several tensors and types, looks for conversions and broadcasts that
+it mostly does not need, and passes its arguments through two wrappers. Together that takes several
+times as long as the arithmetic. Everything here returns what Triton's own function returns, and
+calls that function except in the usual case.
 """
 
 from __future__ import annotations
@@ -20,16 +20,16 @@ from triton_kernels.interpreter.handles import upstream
 
 Function = Callable[..., Any]
 
-_types: dict[tuple[Any, ...], dict[str, Any]] = {}  # of a shape and an element's name: fields
-_tensors: dict[tuple[int, ...], dict[str, Any]] = {}  # of a shape: fields
-# Shapes that types share, by their addresses: the shape, which stays, and its numbers.
+_types: dict[tuple[Any, ...], dict[str, Any]] = {}  # shape and element name → a type's fields
+_tensors: dict[tuple[int, ...], dict[str, Any]] = {}  # shape → a tensor's fields
+# id of a shape that types share → the shape, which is kept alive, and its numbers.
 _shared: dict[int, tuple[Any, tuple[int, ...]]] = {}
-_of_elements: dict[tuple[int, str], Any] = {}  # of a shared shape and an element's name: the type
+_of_elements: dict[tuple[int, str], Any] = {}  # id of a shared shape and element name → the type
 
 
 def _block_type(upstreams: Function) -> Function:
-    """The constructor of tiles' types. Of one shape and element all have the same fields, but for
-    the element's type itself: a pointer's knows its argument."""
+    """The constructor of tiles' types. Types of one shape and element have the same fields, except
+    for the element type: a pointer type has its argument."""
 
     def __init__(self: Any, element_ty: Any, shape: Any) -> None:
         if type(self) is not tl.block_type or {*map(type, shape)} != {int}:  # 4.0 equals 4
@@ -49,8 +49,7 @@ def _block_type(upstreams: Function) -> Function:
 
 
 def _with_element(upstreams: Function) -> Function:
-    """A type of the same shape with other elements: of numbers, which a pointer's type is more
-    than, one for all."""
+    """A type of the same shape with other elements; one shared object for types of numbers."""
 
     def with_element_ty(self: Any, scalar_ty: Any) -> Any:
         if type(scalar_ty) is not tl.dtype or type(self) is not tl.block_type:
@@ -59,7 +58,7 @@ def _with_element(upstreams: Function) -> Function:
         made = _of_elements.get(key)
         if made is None:
             made = upstreams(self, scalar_ty)
-            if key[0] in _shared:  # and so the address stays this shape's
+            if key[0] in _shared:  # the shape is kept alive, so its id is not reused
                 _of_elements[key] = made
         return made
 
@@ -67,7 +66,7 @@ def _with_element(upstreams: Function) -> Function:
 
 
 def _tensor(upstreams: Function) -> Function:
-    """The constructor of tensors. Of one shape all have the same fields, but for the given ones."""
+    """The constructor of tensors. Tensors of one shape share all fields except the given ones."""
 
     def __init__(self: Any, handle: Any, type: Any) -> None:
         kind = type.__class__
@@ -91,8 +90,8 @@ def _tensor(upstreams: Function) -> Function:
 
 
 def _broadcast(upstreams: Function) -> Function:
-    """Broadcasting of two operands: of one shape, or without any, they stay as they are, and a
-    number fills a tile of the other's shape."""
+    """Broadcasting of two operands. Operands of equal shape, and scalars, are unchanged; a number
+    fills a tile of the other's shape."""
 
     def broadcast_impl_value(self: Any, lhs: Any, rhs: Any) -> Any:
         a, b = lhs.type, rhs.type
@@ -113,14 +112,14 @@ def _broadcast(upstreams: Function) -> Function:
 
 
 def _filled(semantic: Any, number: Any, like: Any) -> Any:
-    """A number in every lane of a tile. A tile's type in the interpreter is Triton's own."""
+    """A number in every lane of a tile, whose type is Triton's own."""
     kind = like.with_element_ty(number.type)
     return semantic.tensor(semantic.builder.create_splat(kind, number.handle), kind)
 
 
 def _operands(upstreams: Function) -> Function:
-    """The operands of an operation on two: tensors of one type of numbers are not converted, nor a
-    pointer and an offset; a Python number becomes what the tensor beside it is."""
+    """The operands of a binary operation. Tensors of one type of numbers are not converted, nor a
+    pointer and an offset; a Python number gets the tensor's type."""
 
     def binary_op_type_checking_impl(
         self: Any, lhs: Any, rhs: Any, *allowed: Any, **options: Any
@@ -154,16 +153,16 @@ def _operands(upstreams: Function) -> Function:
     return binary_op_type_checking_impl
 
 
-# Division makes float32 of narrower ones. Masks are of int1.
+# Division converts narrower types to float32. Masks are int1.
 _WIDE = {tl.int1, tl.int32, tl.int64, tl.uint32, tl.uint64, tl.float32, tl.float64}
 _OFFSETS = {tl.int32, tl.int64}
 _FLOATS = {tl.float32, tl.float64}
-_DIVISION = (False, False, True, True)  # what divisions and remainders ask for
-_POINTERS = (True, True)  # what an addition allows: a pointer on either side
+_DIVISION = (False, False, True, True)  # the arguments of divisions and remainders
+_POINTERS = (True, True)  # the arguments of an addition: a pointer is allowed on either side
 
 
 def _goes_with(number: Any, kind: Any) -> bool:
-    """Whether a Python number beside a tensor of that type becomes one of it."""
+    """Whether a Python number beside a tensor of that type gets this type."""
     if type(kind) is not tl.dtype:  # pointers
         return False
     if type(number) is int:
@@ -172,7 +171,7 @@ def _goes_with(number: Any, kind: Any) -> bool:
 
 
 def _equal(upstreams: Function) -> Function:
-    """Whether two types of numbers are the same, of which there is mostly one each."""
+    """Whether two types of numbers are equal; mostly each is a single object."""
 
     def __eq__(self: Any, other: Any) -> Any:
         return other is self or upstreams(self, other)
@@ -180,13 +179,13 @@ def _equal(upstreams: Function) -> Function:
     return __eq__
 
 
-# Numbers of each are converted to each other one at once, but those of 16 bits to float32 alone.
+# Each of these converts directly to every other one; the 16-bit types only to float32.
 _CONVERTED = {id(kind) for kind in (tl.int32, tl.int64, tl.float32, tl.float64)}
 _NARROW = {id(kind) for kind in (tl.float16, tl.bfloat16)}
 
 
 def _cast(upstreams: Function) -> Function:
-    """A conversion: to the type that it has already, nothing."""
+    """A conversion; to the same type it does nothing."""
 
     def cast(self: Any, input: Any, dst_ty: Any, *rounding: Any, **named: Any) -> Any:
         kind, old = input.type, input.dtype
@@ -210,7 +209,7 @@ def _cast(upstreams: Function) -> Function:
 
 
 def _expand(upstreams: Function) -> Function:
-    """A tile with a dimension of one element more."""
+    """A tile with another dimension of size 1."""
     types: dict[tuple[int, int, str], Any] = {}
 
     def expand_dims(self: Any, input: Any, axis: Any) -> Any:
@@ -254,7 +253,7 @@ def _full(upstreams: Function) -> Function:
 
 
 def _handle(upstreams: Function) -> Function:
-    """The constructor of handles, which must not hold wider numbers than their type's."""
+    """The constructor of handles, whose numbers must not be wider than their type."""
     bytes_of = {id(kind): max(1, kind.primitive_bitwidth // 8) for kind in _NUMBERS}
 
     def __init__(self: Any, data: Any, dtype: Any, *attr: Any) -> None:
@@ -270,7 +269,7 @@ _NUMBERS = (tl.int1, tl.int32, tl.int64, tl.float16, tl.bfloat16, tl.float32, tl
 
 
 def _value(upstreams: Function) -> Function:
-    """What stands in a constexpr, and anything else as it is, such as a tensor."""
+    """A constexpr's value; other values, such as tensors, unchanged."""
 
     def _unwrap_if_constexpr(o: Any) -> Any:
         return o if type(o) in _BARE else upstreams(o)
@@ -282,7 +281,7 @@ _BARE = {tl.tensor, int, float, bool, type(None)}
 
 
 def _unwrapped(patch: Function) -> Function:
-    """What Triton's interpreter puts in the place of a builtin, without the wrappers."""
+    """The interpreter's replacement of a builtin, without the wrappers."""
     builtin = (getattr(patch, "__kwdefaults__", None) or {}).get("member")
     function = getattr(builtin, "__wrapped__", None)
     if (
@@ -299,8 +298,8 @@ def _unwrapped(patch: Function) -> Function:
 
 
 def patches(recorded: list[tuple[Any, str, Any]]) -> list[tuple[Any, str, Any]]:
-    """What stands in the place of what while kernels are interpreted, from what Triton's own
-    interpreter puts there."""
+    """The replacements while kernels are interpreted, made from those of Triton's own
+    interpreter."""
     semantic = type(upstream.interpreter_semantic)
     replaced = [(target, name, _unwrapped(value)) for target, name, value in recorded]
     for target, name, shortcut in (

@@ -1,4 +1,4 @@
-"""Which line of a kernel runs, and which one raised an error."""
+"""The line of a kernel that runs, or that raised an error."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ import triton
 from triton_kernels.interpreter import emulation
 from triton_kernels.interpreter.observers import Place
 
-# Frames of these files are never the kernel's own line.
+# Frames of these files never hold the kernel's own line.
 _NOT_KERNELS = (
     *(os.path.dirname(str(module.__file__)) + os.sep for module in (triton, np, torch)),
     os.path.dirname(__file__) + os.sep,
@@ -23,26 +23,26 @@ _NOT_KERNELS = (
 )
 Lane = tuple[int, ...]
 
-kernels: set[CodeType] = set()  # of kernels and the jit functions that they call, as rewritten
+kernels: set[CodeType] = set()  # rewritten code of kernels and their jit functions
 
 
 def not_kernels(code: CodeType) -> bool:
-    """Whether it is Triton's, numpy's, torch's or the interpreter's."""
+    """Whether the code belongs to Triton, numpy, torch or the interpreter."""
     return code.co_filename.startswith(_NOT_KERNELS)
 
 
 def run(kernel: Callable[..., Any], arguments: dict[str, Any]) -> None:
-    """Run one program: frames outside this one are not the kernel's."""
+    """Run one program. Frames outside of this one are not the kernel's."""
     kernel(**arguments)
 
 
 def tell(observe: Callable[[Any], None], what: Any) -> None:
-    """Tell an observer: frames inside this one are not the kernel's."""
+    """Call an observer. Frames inside this one are not the kernel's."""
     observe(what)
 
 
 def role(code: CodeType) -> Literal["program", "observer", "kernel", ""]:
-    """What a function's frame is: one program's outermost, an observer's, or a kernel's own."""
+    """The role of a function's frame: a program's outermost, an observer's, or a kernel's own."""
     if code is run.__code__:
         return "program"
     if code is tell.__code__:
@@ -52,7 +52,7 @@ def role(code: CodeType) -> Literal["program", "observer", "kernel", ""]:
 
 
 def current() -> Place | None:
-    """The line of the kernel that is running, from the Python frames."""
+    """The line of the running kernel, from the Python frames."""
     frame = sys._getframe(1)
     while frame is not None and frame.f_code.co_filename.startswith(_NOT_KERNELS):
         if frame.f_code is run.__code__:
@@ -64,13 +64,13 @@ def current() -> Place | None:
 
 
 def of_lane(error: Exception, lane: Lane, shape: tuple[int, ...]) -> Exception:
-    """The error, with the lane of a tile of that shape that it happened in: see lane_of."""
+    """The error, with its lane in a tile of this shape for :func:`lane_of`."""
     error.lane = lane, shape  # type: ignore[attr-defined]
     return error
 
 
 def lane_of(error: BaseException) -> tuple[Lane, tuple[int, ...]] | None:
-    """The lane that an error happened in, the first of several, and its tile's shape."""
+    """The (first) lane in which an error occurred, and its tile's shape."""
     return getattr(error, "lane", None)
 
 
@@ -82,7 +82,7 @@ def place_of(error: BaseException) -> Place | None:
         if code is run.__code__:
             place, inside = None, True
         elif code is tell.__code__:
-            return place  # what follows is an observer's
+            return place  # the rest belongs to an observer
         elif inside and not code.co_filename.startswith(_NOT_KERNELS):
             place = Place(code.co_filename, step.tb_lineno, code.co_name)
         step = step.tb_next

@@ -1,5 +1,5 @@
-"""Modules over the fused kernels, with the parameters and the state_dict of the torch modules they
-stand for. LinearGELU and ReLUScale are there where their ops are."""
+"""Modules over the fused kernels. Parameters and state_dict are those of the torch modules they
+replace. LinearGELU, ReLUScale and GatedMLP exist only where their ops do."""
 
 from triton_kernels import ops
 from triton_kernels.nn.modules import MLP, LinearAct

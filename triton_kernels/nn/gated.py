@@ -21,9 +21,9 @@ def linear_gated(
 ) -> Tensor:
     """act(x @ w_gate.T + bias_gate)·(x @ w_up.T + bias_up).
 
-    Two products of torch's and one pass of :func:`triton_kernels.act_mul` over their results. Where
-    both weights are the halves of one tensor, as ``weight.chunk(2)`` gives them, there is no bias
-    and nobody wants a gradient of them, it is one product.
+    Two products of torch's, then one pass of :func:`triton_kernels.act_mul` over their results. It
+    is one product if the weights are the halves of one tensor, as ``weight.chunk(2)`` makes them,
+    there is no bias, and no gradient of the weights is recorded.
 
     Args:
         x: […, I], float16, bfloat16, float32 or float64.
@@ -49,7 +49,7 @@ def linear_gated(
 
 
 def _whole(first: Tensor, second: Tensor) -> Tensor | None:
-    """The tensor whose upper and lower half these are, or None."""
+    """The tensor of which these are the first and the second half, or None."""
     wanted = torch.is_grad_enabled() and (first.requires_grad or second.requires_grad)
     if wanted or torch.compiler.is_compiling() or type(first) is not Tensor:
         return None
@@ -70,8 +70,8 @@ def _whole(first: Tensor, second: Tensor) -> Tensor | None:
 class GatedMLP(torch.nn.Module):
     """down_proj(act(gate_proj(x))·up_proj(x)), as in language models: SwiGLU with act "silu".
 
-    The layers are torch.nn.Linear and are called as such, so that adapters, quantisation and
-    tensor parallelism may take their place; the activation and the product are one pass.
+    The layers are called as torch.nn.Linear, so adapters, quantisation and tensor parallelism may
+    replace them. The activation and the product are one pass.
 
     Args:
         in_features, hidden_features, out_features: the layers' sizes.
@@ -79,7 +79,7 @@ class GatedMLP(torch.nn.Module):
         act: as in :func:`linear_gated`.
         device, dtype: as torch.nn.Linear.
 
-    The state_dict has the keys gate_proj.weight, up_proj.weight, down_proj.weight, and those of
+    The state_dict has the keys gate_proj.weight, up_proj.weight and down_proj.weight, and those of
     the biases. Shapes: x […, in_features] → […, out_features].
 
     Raises:

@@ -1,6 +1,6 @@
 """LinearAct, LinearGELU, ReLUScale, MLP.
 
-Shapes and dtypes are those of the functions under them; leading dimensions are arbitrary.
+Shapes and dtypes are those of the functions that they call; leading dimensions are arbitrary.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from triton_kernels._sharded_linear import is_distributed, sharded_linear
 from triton_kernels.activations import GELU_APPROXIMATIONS
 from triton_kernels.nn.rows import gemm_bias_act_of_rows
 
-# A module whose op is absent is not exported by triton_kernels.nn; LinearAct can do without.
+# triton_kernels.nn does not export a module whose op is absent; LinearAct needs no op of its own.
 if "linear_gelu" in ops.FUNCTIONS:
     from triton_kernels.ops.linear_act import linear_act, linear_gelu
 if "relu_scale" in ops.FUNCTIONS:
@@ -25,11 +25,11 @@ if "relu_scale" in ops.FUNCTIONS:
 
 
 class _FusedLinear(torch.nn.Linear):
-    """What LinearAct and LinearGELU share: they can be made around an existing layer, and are
-    refused where an adapter would take them for a product alone."""
+    """The common part of LinearAct and LinearGELU: both can share the parameters of a layer, and
+    refuse adapters that expect the result of a plain product."""
 
     act = "gelu"
-    precision: str | None = None  # of modules that were pickled before it could be said
+    precision: str | None = None  # for modules pickled before the argument existed
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -41,7 +41,7 @@ class _FusedLinear(torch.nn.Linear):
 
     @classmethod
     def sharing(cls, linear: torch.nn.Linear, **options: Any) -> Self:
-        """A layer with the very Parameter objects of ``linear``, and its training flag."""
+        """A layer with the same Parameter objects as ``linear``, and its training flag."""
         shape = linear.in_features, linear.out_features
         layer = cls(*shape, bias=linear.bias is not None, device="meta", **options)
         layer.weight, layer.bias = linear.weight, linear.bias
@@ -52,7 +52,7 @@ class _FusedLinear(torch.nn.Linear):
 
 
 def _refuse_adapter(parent: torch.nn.Module, name: str, child: Any) -> None:
-    """``base_layer`` is what peft's adapters (LoRA and the like) call the layer that they wrap."""
+    """Refuse a fused layer as ``base_layer``: peft's adapters call their layer so."""
     if name == "base_layer" and isinstance(child, _FusedLinear) and child.act != "none":
         raise TypeError(
             f"{type(parent).__name__} cannot adapt a {type(child).__name__}: that computes its "
@@ -64,16 +64,16 @@ def _refuse_adapter(parent: torch.nn.Module, name: str, child: Any) -> None:
 
 @functools.cache
 def _watch_for_adapters() -> None:
-    """Have peft's adapters refused around fused layers, from the first such layer on: a module does
-    not know what it is put into."""
+    """Install the refusal at the first fused layer. A hook is needed: a module does not know its
+    parent."""
     register_module_module_registration_hook(_refuse_adapter)
 
 
 class LinearAct(_FusedLinear):
     """act(x @ weight.T + bias): torch.nn.Linear and an activation in one kernel.
 
-    A torch.nn.Linear by class, parameters, initialisation and state_dict. What adds something to
-    the result of a Linear, as adapters (LoRA) do, must not take it for one: peft's are refused.
+    Class, parameters, initialisation and state_dict are those of torch.nn.Linear. An adapter (LoRA)
+    must not wrap this layer, since it adds to the result of a plain product; peft's are refused.
 
     Args:
         in_features, out_features, bias, device, dtype: as torch.nn.Linear.
@@ -119,12 +119,12 @@ class LinearAct(_FusedLinear):
 class LinearGELU(_FusedLinear):
     """gelu(x @ weight.T + bias): torch.nn.Linear and torch.nn.GELU in one kernel.
 
-    A torch.nn.Linear by class, parameters, initialisation and state_dict; of adapters as
-    :class:`LinearAct`.
+    Class, parameters and adapters as :class:`LinearAct`.
 
     Args:
         in_features, out_features, bias, device, dtype: as torch.nn.Linear.
         approximate: "none" for the erf form, "tanh" for the tanh form, as torch.nn.GELU.
+        precision: of float32 products, as in :func:`triton_kernels.gemm_bias_act`.
 
     Shapes and dtypes as :class:`LinearAct`.
 
@@ -163,9 +163,9 @@ class LinearGELU(_FusedLinear):
 
 
 class ReLUScale(torch.nn.Module):
-    """relu(x)·scale in one pass over memory, of a number or a tensor that broadcasts with x.
+    """relu(x)·scale in one pass over memory; scale is a number or a tensor that broadcasts with x.
 
-    A scale that is a Parameter is learned; another tensor is a buffer, a number no state. Shapes
+    A Parameter is learned; any other tensor is a buffer; a number is not in the state_dict. Shapes
     and dtypes as :func:`triton_kernels.relu_scale`.
 
     Raises:
@@ -198,9 +198,9 @@ class ReLUScale(torch.nn.Module):
 class MLP(torch.nn.Module):
     """fc2(act(fc1(x))): two linear layers, each in one kernel with its bias and activation.
 
-    The state_dict has the keys fc1.weight, fc1.bias, fc2.weight, fc2.bias, as blocks with fc1, act
-    and fc2 have elsewhere. A Sequential(Linear, act, Linear) has the keys 0.weight … 2.bias: for
-    one of those use :func:`triton_kernels.replace_modules`, which keeps them.
+    The state_dict has the keys fc1.weight, fc1.bias, fc2.weight and fc2.bias. A
+    Sequential(Linear, act, Linear) has the keys 0.weight … 2.bias; use
+    :func:`triton_kernels.replace_modules` for it, which keeps them.
 
     Args:
         in_features, hidden_features, out_features: the layers' sizes.

@@ -1,4 +1,4 @@
-"""gemm_bias_act for operands with any leading dimensions, as torch.nn.functional.linear takes."""
+"""gemm_bias_act for operands with any leading dimensions, as in torch.nn.functional.linear."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def gemm_bias_act_of_rows(
         bias: [N].
         act, alpha, precision: as :func:`triton_kernels.gemm_bias_act`.
         c: […, N] with x's leading dimensions, or [N].
-        beta: factor of c; without c it means nothing.
+        beta: factor of c; ignored without c.
 
     Returns:
         […, N] in x's dtype.
@@ -50,15 +50,15 @@ def gemm_bias_act_of_columns(
     beta: float,
     steps: tuple[tuple[Any, ...], ...],
 ) -> Tensor:
-    """act(z + beta·c) in one kernel, z = alpha·(x@b) + bias after ``steps`` along its columns.
+    """act(z + beta·c) in one kernel; z is alpha·(x@b) + bias after ``steps`` along its columns.
 
-    A step makes z·scale + shift·factor, after (z − mean)/√(variance + eps) where it has a mean. All
-    factors of a column go into b, and all that is added into a bias: b is scaled once, which pays
-    where x has more rows than b. Of 16 bits the factors are computed in float32.
+    A step makes z·scale + shift·factor, of (z − mean)/√(variance + eps) if it has a mean. All
+    column factors are multiplied into b, all addends into one bias. Scaling b pays where x has more
+    rows than b. For 16-bit dtypes the factors are computed in float32.
 
     Args:
         x, b, bias, act, alpha, c, beta: as :func:`gemm_bias_act_of_rows` takes them.
-        steps: (scale, shift, factor, mean, variance, eps) each; tensors are [N], or of one element.
+        steps: tuples (scale, shift, factor, mean, variance, eps); tensors are [N] or one element.
 
     Returns:
         […, N] in x's dtype.
@@ -82,10 +82,10 @@ def gemm_bias_act_of_columns(
 
 
 def pointwise_convolution(x: Tensor, weight: Tensor, bias: Tensor | None, act: str) -> Tensor:
-    """act(conv2d(x, weight, bias)) of a 1×1 kernel, in one.
+    """act(conv2d(x, weight, bias)) for a 1×1 convolution, in one kernel.
 
     Args:
-        x: [B, K, H, W], whose channels lie together (torch.channels_last); others are copied.
+        x: [B, K, H, W]; copied unless its channels are contiguous (torch.channels_last).
         weight: [N, K, 1, 1].
         bias: [N].
         act: as :func:`triton_kernels.gemm_bias_act`.

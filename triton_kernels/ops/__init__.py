@@ -1,13 +1,13 @@
 """The ops, one file each; import their functions from :mod:`triton_kernels`.
 
-Every file here is an op: at import all of them are loaded, in the order of their names, and what
-each has in ``__all__`` becomes a function of :mod:`triton_kernels`. A file may also bring
+All files are imported in the order of their names, when the package is. The functions in a file's
+``__all__`` become functions of :mod:`triton_kernels`. A file may also define
 
 - ``VARIANTS``: op → name of a variant → callable with the op's signature,
 - ``GRAPH``: a :class:`triton_kernels._fusion.Fusion`, for fuse and torch.compile.
 
-Files whose names start with ``_`` are parts of the op files that import them: ``_sum_to_tiles.py``
-is a part of ``sum_to.py``. No table elsewhere names the ops.
+A file whose name starts with ``_`` is a part of an op: ``_sum_to_tiles.py`` belongs to
+``sum_to.py``. No other table names the ops.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _FOLDER = Path(__file__).resolve().parent
 
 
 def _modules() -> Iterator[ModuleType]:
-    """The op files, imported.
+    """Import the op files.
 
     Raises:
         ImportError: one of them cannot be imported; the text names it.
@@ -41,8 +41,8 @@ def _modules() -> Iterator[ModuleType]:
 
 
 def _blamed(error: Exception, path: Path) -> Path:
-    """The op file that failed while ``path`` was imported: op files import each other, so it is
-    the last of them in the traceback."""
+    """The op file that failed while ``path`` was imported. Op files import each other, so it is the
+    last op file in the traceback."""
     frames = [Path(frame.filename) for frame in traceback.extract_tb(error.__traceback__)]
     if isinstance(error, SyntaxError) and error.filename:
         frames.append(Path(error.filename))
@@ -59,7 +59,7 @@ def _collect() -> None:
     """Fill the tables from the op files.
 
     Raises:
-        ImportError: a file exports nothing, or a name that another exports, too.
+        ImportError: a file has no ``__all__``, or exports a name that another file exports.
     """
     owners: dict[str, str] = {}
     for module in _modules():

@@ -1,6 +1,6 @@
-"""The kernels under act_mul_backward: an activation and its derivative of every gate, two results.
+"""The kernels of act_mul_backward: the gradients of gate and of up, in one pass.
 
-As the elementwise kernels, of which they have the tiles and masks.
+Tiles and masks are those of the elementwise kernels.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ def gradients(grad, gate, up, ACT: tl.constexpr, DERIVATIVE: tl.constexpr, OF_PR
 
 
 def _named(kernel: str) -> Callable[[Any], str]:
-    """What profiles call a compiled kernel: act_mul_backward_silu_flat."""
+    """The kernel's name in profiles, for example act_mul_backward_silu_flat."""
 
     def name(specialization: Any) -> str:
         act: str = specialization.constants["ACT"].fn.__name__
@@ -73,8 +73,8 @@ def flat_gradients_kernel(
     C: tl.constexpr,
     BLOCK: tl.constexpr,
 ):
-    """n elements, of tensors that are dense alike. Only the last block has a mask: under one,
-    accesses are wide only if n is a multiple of them."""
+    """n elements of tensors that are dense in one order. Only the last block is masked: masked
+    accesses are wide only if n is a multiple of their width."""
     start = tl.program_id(0).to(tl.int64) * BLOCK
     lane = start + tl.arange(0, BLOCK)
     if start + BLOCK <= n:
@@ -114,8 +114,8 @@ def tiled_gradients_kernel(
     BLOCK_J: tl.constexpr,
     BLOCK_K: tl.constexpr,
 ):
-    """The gradients of tensors of any strides, in tiles as _elementwise_kernels.tiled_kernel
-    has."""
+    """The gradients for tensors of any strides, in the tiles of
+    _elementwise_kernels.tiled_kernel."""
     RESULT: tl.constexpr = dgate_ptr.dtype.element_ty
     i0, j0, k0 = corner(sizes, UNITS, INDEX, BLOCK_I, BLOCK_J, BLOCK_K)
     grad = part(

@@ -1,8 +1,8 @@
-"""Which tiles sum_to adds in, and into how many parts it cuts a sum.
+"""The tile with which sum_to adds, and the number of parts into which it cuts a sum.
 
-A dimension is (size, x's stride, out's stride); dimensions come innermost first. Those that are
-``kept`` have results, those that are ``reduced`` the addends of each. The figures were measured on
-an H200.
+A dimension is (size, stride in x, stride in out); dimensions come innermost first. ``kept``
+dimensions index the results, ``reduced`` dimensions the addends of one result. All constants were
+measured on an H200.
 """
 
 from __future__ import annotations
@@ -17,22 +17,22 @@ from triton_kernels._counts import cdiv, next_power_of_2
 
 Dims = list[tuple[int, ...]]
 
-TILE = 2048  # elements that a program reads at a time; twice as many of long columns
-NARROWEST = 128  # addends of a long row that are read at a time, at least
-SHORT = 64  # addends in a row that alone are not worth a tile
-FEW = 512  # results: one program each
-SQUARE = 32  # results and addends, where short rows are read by single elements
-WIDE_TILE = 64, 128  # results and addends, where whole vectors are read ahead of the additions
-ENOUGH = 256  # programs of several warps that walk along one dimension: no second pass makes more
-ENOUGH_AHEAD = 128  # of them where tiles are read ahead
-SHORTEST_ALONE = 300  # addends in a row read by single elements, of which a program has few rows
-MANY_ROWS = 64  # times as many as are read as one, at least
-PROGRAMS = 1056  # to make of fewer, eight a multiprocessor of an H200; twice as many are better
-# where tiles are not read ahead
+TILE = 2048  # elements that a program loads per step; twice as many for long columns
+NARROWEST = 128  # the fewest addends of a long row to load per step
+SHORT = 64  # a row of fewer addends does not fill a tile
+FEW = 512  # up to so many results, each has a program
+SQUARE = 32  # BLOCK_K and BLOCK_R for short rows that are loaded element by element
+WIDE_TILE = 64, 128  # BLOCK_K and BLOCK_R where vectors are loaded ahead of the additions
+ENOUGH = 256  # so many programs along one dimension need no second pass
+ENOUGH_AHEAD = 128  # the same where tiles are loaded ahead
+SHORTEST_ALONE = 300  # from so many addends per row, loaded by elements, a program has few rows
+MANY_ROWS = 64  # x must have so many times the rows that are merged into one
+PROGRAMS = 1056  # to aim for: eight per multiprocessor of an H200; twice as many are better
+# where tiles are not loaded ahead
 
 
 class Tile(NamedTuple):
-    """What a program adds at a time, as sum_kernel's constants."""
+    """What a program adds per step; the fields are constants of sum_kernel."""
 
     BLOCK_K: int  # results
     BLOCK_R: int  # addends of each
@@ -41,12 +41,12 @@ class Tile(NamedTuple):
 
 
 class Sums(NamedTuple):
-    """What is added.
+    """The dimensions of a sum.
 
     Attributes:
         kept: the dimensions of the results.
-        reduced: those of each one's addends.
-        results, addends: how many elements these have together.
+        reduced: the dimensions of the addends of one result.
+        results, addends: the number of elements in kept and in reduced.
     """
 
     kept: Dims
@@ -65,8 +65,8 @@ class Sums(NamedTuple):
 
 
 def tile_of(sums: Sums, x_key: tuple[torch.dtype, bool]) -> Tile:
-    """The tile for x of this dtype, aligned to 16 bytes or not: long in the direction in which x is
-    dense in memory."""
+    """The tile, long in the direction in which x is dense. ``x_key`` is x's dtype, and whether x is
+    aligned to 16 bytes."""
     kept = sums.kept
     if _nearest(sums.reduced) < _nearest(kept):
         return _along_addends(sums, *x_key)
@@ -78,13 +78,13 @@ def tile_of(sums: Sums, x_key: tuple[torch.dtype, bool]) -> Tile:
 
 
 def _nearest(dims: Dims) -> float:
-    """The least of x's strides; infinity if there is none but 0."""
+    """The smallest nonzero stride in x; infinity if there is none."""
     return min([stride for _, stride, _ in dims if stride], default=math.inf)
 
 
 def tile_of_parts(sums: Sums, compute: torch.dtype) -> Tile:
-    """The tile for partial sums, which are in L2: of many parts each program has few results, or
-    few programs would have all that is left to do."""
+    """The tile for the second pass, over partial sums in L2. Where a result has many parts, a
+    program takes few results; otherwise there would be too few programs."""
     across = next_power_of_2(sums.addends)
     if across < TILE // 2:
         return tile_of(sums, (compute, True))
@@ -95,17 +95,17 @@ def tile_of_parts(sums: Sums, compute: torch.dtype) -> Tile:
 
 
 def _along_addends(sums: Sums, dtype: torch.dtype, aligned: bool) -> Tile:
-    """Where each result's addends are next to each other."""
+    """The tile where the addends of a result are contiguous."""
     kept, reduced, results, addends = sums
     along, across = next_power_of_2(results), next_power_of_2(addends)
-    # Half of what is added, or less, at a time, and so at least two loads under way.
+    # At most half of the addends per step, so that two loads or more are in flight.
     if len(reduced) > 1 and reduced[0][0] < SHORT:
         if addends >= 8 * TILE:
             return Tile(min(along, 4), TILE // 4)
         half = max(4, next_power_of_2(reduced[0][0]) // 2)
         return Tile(min(along, 2 * TILE // half), half)
     few = results <= (PROGRAMS if addends >= 4 * TILE else FEW)
-    if few and addends < 8 * TILE:  # at once, and with no second pass
+    if few and addends < 8 * TILE:  # one step, no second pass
         block_r = min(across, 2 * TILE)
         return Tile(1, block_r, num_warps=8 if block_r > TILE else 4)
     if len(reduced) > 1 and across >= 2 * TILE:
@@ -116,12 +116,12 @@ def _along_addends(sums: Sums, dtype: torch.dtype, aligned: bool) -> Tile:
         if tile is not None:
             return tile
     squares = not vectors and addends <= SHORTEST_ALONE and results >= SQUARE * PROGRAMS
-    if not (vectors or squares) and TILE // 8 < addends < 8 * TILE:  # all at once, or little
+    if not (vectors or squares) and TILE // 8 < addends < 8 * TILE:  # one step, or short ones
         if across <= (TILE // 4 if dtype.itemsize == 2 else TILE):
             return Tile(min(along, TILE // across), across)
         return Tile(2, TILE // 8) if results >= 4 * PROGRAMS else Tile(1, TILE // 2)
     half = min(max(4, across // 2), TILE // 2)
-    if half > NARROWEST and addends < 4 * half:  # little shall hang over, if rows are enough
+    if half > NARROWEST and addends < 4 * half:  # waste little of the last tile
         narrower = max(NARROWEST, _elementwise.cut(addends, half))
         half = narrower if results * narrower >= PROGRAMS * TILE // 2 else half
     if squares:
@@ -130,11 +130,12 @@ def _along_addends(sums: Sums, dtype: torch.dtype, aligned: bool) -> Tile:
 
 
 def _short_rows(addends: int, dtype: torch.dtype, vectors: bool) -> Tile | None:
-    """Where many results have few addends each, in one row. None where it makes no difference."""
+    """The tile for many results with few addends each, in one row. None: no special tile is
+    faster."""
     across = next_power_of_2(addends)
     if addends <= 3:
         return Tile(TILE // 4, 2)
-    if vectors and 32 <= across <= 256:  # whole rows, 64 bytes a lane
+    if vectors and 32 <= across <= 256:  # whole rows, 64 bytes per lane
         return Tile(TILE // across, across, num_warps=dtype.itemsize)
     if not vectors and dtype.itemsize > 2 and across <= 64:
         half = max(4, across // 2)
@@ -143,19 +144,18 @@ def _short_rows(addends: int, dtype: torch.dtype, vectors: bool) -> Tile | None:
 
 
 def _along_results(sums: Sums, dtype: torch.dtype, aligned: bool) -> Tile | None:
-    """Where results are next to each other, if there are enough of them for more than
-    :func:`_any` does."""
+    """The tile where results are contiguous. None: too few results, and :func:`_any` is as good."""
     kept, reduced, results, addends = sums
     along, across = next_power_of_2(results), next_power_of_2(addends)
     vectors = aligned and _in_vectors(kept, reduced, dtype)
     if across <= 4:
         return Tile(min(along, 1024), 2) if vectors else Tile(min(along, 512), across)
-    # One warp, whose lanes are all at different results: sums between lanes and warps pass
-    # through shared memory, which takes up to nine times as long where addends are few. Short
-    # rows of results, with others between them, leave little to read at once in any case.
+    # One warp, with every lane at another result: sums across lanes and warps pass through shared
+    # memory, which took up to nine times as long where addends are few. Short rows of results that
+    # are not adjacent leave little to load per step anyway.
     apart = len(kept) > 1 and 12 < kept[0][0] < 1024 and addends > 8
     if apart and results >= 2**14 and addends >= 32 and results * addends < 2**23:
-        return Tile(32, 32, num_warps=1)  # of little data in one pass
+        return Tile(32, 32, num_warps=1)  # little data, in one pass
     if apart and not vectors and results >= TILE:
         return Tile(128, 8, num_warps=1)
     many = results >= (2**18 if vectors and across >= 128 and not apart else 2**16)
@@ -164,10 +164,10 @@ def _along_results(sums: Sums, dtype: torch.dtype, aligned: bool) -> Tile | None
         if apart:
             return Tile(64, 16, num_warps=1)
         return Tile(256 if dtype.itemsize == 2 else 128, 4, num_warps=1)
-    # To read ahead pays where vectors are read, and costs many times as much where not.
+    # Loading ahead pays where vectors are loaded. Elsewhere it is many times slower.
     columns, rows = WIDE_TILE
     if dtype == torch.float64:
-        rows //= 2  # three stages of more would not fit a small GPU's shared memory
+        rows //= 2  # three stages of a larger tile would not fit the shared memory of a small GPU
     reach = sum([(n - 1) * stride for n, stride, _ in (*kept, *reduced)])
     if vectors and across >= rows and reach < 2**30:
         block_k = min(along, columns)
@@ -176,7 +176,7 @@ def _along_results(sums: Sums, dtype: torch.dtype, aligned: bool) -> Tile | None
 
 
 def _any(sums: Sums) -> Tile:
-    """The tile where neither results nor addends are dense, or where results are few."""
+    """The tile where neither results nor addends are contiguous, or where results are few."""
     results = sums.results
     along, across = next_power_of_2(results), next_power_of_2(sums.addends)
     if results >= FEW // 2 and len(sums.kept) == 1:
@@ -190,7 +190,7 @@ def _any(sums: Sums) -> Tile:
 
 
 def _in_vectors(dense: Dims, others: Dims, dtype: torch.dtype) -> bool:
-    """Whether the compiler sees that it may read the first dimension by whole vectors."""
+    """Whether the compiler can prove that loads along the first dimension may be vectors."""
     (n, stride, _), *rest = dense
     if stride != 1:
         return False
@@ -199,8 +199,8 @@ def _in_vectors(dense: Dims, others: Dims, dtype: torch.dtype) -> bool:
 
 
 def rows_at_once(sums: Sums, dtype: torch.dtype, aligned: bool) -> int:
-    """How many of x's rows are read as one, where a second pass adds up anyway: so many that
-    threads access whole vectors, and that no tile hangs over short rows. 1 is one by one."""
+    """How many rows of x are merged into one, for a sum that has a second pass anyway. Merged rows
+    let threads load whole vectors, and fill the tile where rows are short. 1: none are merged."""
     kept, reduced, *_ = sums
     if len(kept) != 1 or len(reduced) != 1 or _in_vectors(kept, reduced, dtype) or not aligned:
         return 1
@@ -212,7 +212,7 @@ def rows_at_once(sums: Sums, dtype: torch.dtype, aligned: bool) -> int:
 
 
 def parts_of(sums: Sums, tile: Tile) -> int:
-    """Into how many parts the addends are cut, so that a GPU is busy: 1 is one pass."""
+    """The number of parts into which the addends are cut to keep a GPU busy; 1 means one pass."""
     programs, tiles = cdiv(sums.results, tile.BLOCK_K), sums.addends // tile.BLOCK_R
     ahead = tile.STAGES > 1
     enough = programs >= (ENOUGH_AHEAD if ahead else ENOUGH)
@@ -221,15 +221,15 @@ def parts_of(sums: Sums, tile: Tile) -> int:
     if tiles < 4 or (tiles == 4 and ahead and programs >= ENOUGH_AHEAD // 2):
         return 1
     busy, better = PROGRAMS // programs, 2 * PROGRAMS // programs
-    if ahead:  # a program of few tiles has none to read ahead
+    if ahead:  # loading ahead needs several tiles per program
         least = 4 if programs * tiles >= PROGRAMS else 2 if programs * tiles >= PROGRAMS // 4 else 1
         return max(1, min(busy, tiles // least))
     return max(1, min(tiles, max(busy, min(better, tiles // 2))))
 
 
 def unit(dense: Dims, others: Dims) -> int:
-    """What the compiler shall be told that a dense dimension's size, and the strides along all the
-    others, are multiples of; 1 of what it sees by itself, as multiples of 16."""
+    """The common divisor, at most 16, of a dense dimension's size and of all other strides, to be
+    passed to the compiler. 1 also stands for 16, which Triton's specialization finds itself."""
     if not dense or dense[0][1] != 1:
         return 1
     divisor = math.gcd(16, dense[0][0], *[stride for _, stride, _ in (*dense[1:], *others)])
@@ -237,6 +237,6 @@ def unit(dense: Dims, others: Dims) -> int:
 
 
 def out_unit(kept: Dims) -> int:
-    """The same divisor for out, along whose first dimension results are stored."""
+    """The same divisor for out, where its first dimension is contiguous."""
     (n, _, stride), *others = kept
     return math.gcd(16, n, *[step for _, _, step in others]) if stride == 1 else 1

@@ -38,9 +38,9 @@ __all__ = ["act_backward"]
 
 DTYPES = _arguments.FLOATS
 TILE = 2048  # elements
-COLUMNS = 64  # of a tile, where the matrix has as many, and rows for the rest
-PROGRAMS = 16  # a multiprocessor: they keep a GPU busy
-FOLDED = 1 << 15  # elements a multiprocessor, from which whole vectors are worth more launches
+COLUMNS = 64  # of a tile, where the matrix has that many; the rest of the tile are rows
+PROGRAMS = 16  # per multiprocessor keep a GPU busy
+FOLDED = 1 << 15  # elements per multiprocessor from which whole vectors repay extra launches
 
 
 @triton.jit
@@ -64,8 +64,8 @@ def act_backward_kernel(
     BLOCK_M: tl.constexpr,
     BLOCK_N: tl.constexpr,
 ):
-    """Program (j, i): BLOCK_N columns of the i-th part of the rows; its sums are row i of them.
-    UNIT divides N and the strides of rows."""
+    """Program (j, i): column block j of the i-th part of the rows. It stores the part's column sums
+    in row i of sums_ptr. UNIT divides N and the row strides."""
     N = multiple(N, UNIT)
     stride_gm = multiple(stride_gm, UNIT)
     stride_sm = multiple(stride_sm, UNIT)
@@ -85,7 +85,7 @@ def act_backward_kernel(
         dx_ptrs = dx_ptr + m[:, None] * stride_dm + n[None, :] * stride_dn
         tl.store(dx_ptrs, dx.to(dx_ptr.dtype.element_ty), mask=mask)
         if sums_ptr is not None:
-            total += tl.where(mask, dx, 0.0)  # not 0·∞, the derivative of a 0 that is not there
+            total += tl.where(mask, dx, 0.0)  # masked lanes may hold NaN: 0·inf
     if sums_ptr is not None:
         sums_ptrs = sums_ptr + tl.program_id(1).to(tl.int64) * N + n
         tl.store(sums_ptrs, tl.sum(total, axis=0).to(sums_ptr.dtype.element_ty), mask=n < N)
@@ -165,7 +165,7 @@ def _launch_act_backward(
 
 
 def _run(matrices: Sequence[Tensor], total: Tensor | None, act: str, compute: torch.dtype) -> None:
-    """The kernel, and where it leaves the sums of several parts, the sum of those."""
+    """Launch the kernel; where it leaves column sums of several parts, add those."""
     grad, saved, dx = matrices
     M, N = grad.shape
     multiprocessors = _launch.gpu(act_backward_kernel, grad.device).multiprocessors
@@ -188,8 +188,8 @@ def _run(matrices: Sequence[Tensor], total: Tensor | None, act: str, compute: to
 
 
 def _fold(M: int, N: int, vector: int) -> int:
-    """How many rows of dense matrices are one of the kernel's, so that those are of whole vectors
-    of so many elements and fill a tile's columns."""
+    """How many rows of dense matrices form one row of the kernel. A merged row consists of whole
+    vectors of ``vector`` elements and fills a tile's columns."""
     unit = vector if N % 16 == 0 or N >= 8 * COLUMNS else COLUMNS
     fold = unit // math.gcd(unit, N)
     return fold if fold <= M // 4 else 1
@@ -202,7 +202,7 @@ def _run_folded(
     act: str,
     compute: torch.dtype,
 ) -> None:
-    """Launch with ``fold`` rows taken as one, then the rows that are left."""
+    """Launch with ``fold`` rows merged into one, then launch for the remaining rows."""
     M, N = matrices[0].shape
     body = M - M % fold
     wide = left = partial = None
@@ -227,16 +227,16 @@ def _prepared(
     dtype: torch.dtype,
     compute: torch.dtype,
 ) -> tuple[Launch, int, int]:
-    """The launch, into how many parts it cuts M, and the rows of each."""
+    """The launch, the number of parts into which it cuts M, and the rows of each part."""
     unit = _unit(N, strides)
     block_m, block_n = _tile(M, N, N % 16 == 0 or unit * dtype.itemsize >= 16, busy)
-    # As many parts as keep the GPU busy, each of whole blocks; an empty sum needs one, too.
+    # As many parts as keep the GPU busy, each of whole blocks; an empty sum needs one part.
     parts = max(1, min(cdiv(M, block_m), cdiv(busy, max(1, cdiv(N, block_n)))))
     rows = block_m * cdiv(max(1, M), parts * block_m)
     parts = max(1, cdiv(M, rows))
     launch = Launch(
         act_backward_kernel,
-        (cdiv(N, block_n), parts),  # along the second axis a grid ends at 65535
+        (cdiv(N, block_n), parts),  # the second axis of a grid has at most 65535 programs
         DERIVATIVE=ACTIVATIONS[act].derivative_for(dtype, compute),
         C=_elementwise.compute_type(compute),
         UNIT=unit,
@@ -247,20 +247,20 @@ def _prepared(
 
 
 def _unit(N: int, strides: tuple[int, ...]) -> int:
-    """The divisor of N and of the pitches of dense rows that the compiler is told; 1 for 16, which
-    it sees by itself."""
+    """The common divisor, at most 16, of N and of the row strides, for the compiler. 1 where rows
+    are not dense, and for 16, which Triton's specialization finds itself."""
     unit = math.gcd(16, N, *strides[::2]) if set(strides[1::2]) == {1} else 1
     return unit if unit < 16 else 1
 
 
 def _tile(M: int, N: int, even: bool, busy: int) -> tuple[int, int]:
-    """Rows and columns of a tile: what a narrow or a low matrix lacks of one, the other gets. Half
-    as many elements where rows are not even, that is, of no whole number of vectors, or fewer where
-    tiles are few.
+    """The rows and columns of a tile. A narrow matrix gets more rows, a low one more columns. Where
+    rows are not a whole number of vectors (``even`` is false) the tile has half the elements, or a
+    quarter where tiles are few.
 
-    Pitch and alignment do not count, though they too may keep threads from reading vectors: smaller
-    tiles of even rows at odd pitches, transposed or expanded, took 4 % longer in the median of 60
-    such matrices on an H200.
+    Pitch and alignment are ignored, although they too may prevent vector loads: a smaller tile for
+    even rows at odd pitches, transposed or expanded, was 4 % slower in the median of 60 matrices on
+    an H200.
     """
     columns = min(COLUMNS, next_power_of_2(N))
     tile = TILE
@@ -296,7 +296,7 @@ def _fake(
 
 
 class _ActBackward(Operator):
-    """Linear in grad. Of saved, only what is 0 almost everywhere has a derivative here."""
+    """Linear in grad. Gradients of saved exist for piecewise linear activations, and are 0."""
 
     def _keep(self, ctx: Any, args: tuple[Any, ...], out: Any) -> None:
         ctx.set_materialize_grads(False)
@@ -326,7 +326,7 @@ class _ActBackward(Operator):
 
 
 def _rules(grad: Any, saved: Any, act: Any, bias: bool, dtype: Any) -> Iterator[Rule]:
-    """Linear in grad. The sums are over the rows; without bias they are an empty tensor."""
+    """Sharding: linear in grad. The sums are over the rows; without bias they are empty."""
     for placement, sums in [(R, R), (Shard(0), P), (Shard(1), Shard(0))]:
         yield (placement, sums if bias else R), (placement, placement)
     yield (P, P if bias else R), (P, R)

@@ -1,12 +1,12 @@
-"""act_mul: out = act(gate)·up, in one pass; act_mul_backward: dgate = grad·(act'(gate)·up) and
-dup = grad·act(gate), both in one. Gated units: SwiGLU with silu, GEGLU with gelu, ReGLU with relu.
+"""act_mul: out = act(gate)·up. act_mul_backward: dgate = grad·(act'(gate)·up) and
+dup = grad·act(gate), both in one pass. Gated units: SwiGLU (silu), GEGLU (gelu), ReGLU (relu).
 
 Shapes: any that broadcast. Dtypes: float16, bfloat16, float32, float64. The compute type C is
 float32, or float64 for float64.
 
-Steps: operands → the result dtype → C; the activation, or its derivative, of
-triton_kernels/activations.py; a multiplication, for dgate two; one rounding to the result dtype.
-gate and up are halves of one tensor in many models, and read where they lie.
+Steps: operands → result dtype → C; the activation or its derivative, from
+triton_kernels/activations.py; one multiplication, two for dgate; one rounding to the result dtype.
+In many models gate and up are halves of one tensor. They are read in place.
 Reference: act(gate) * up with torch.nn.functional's activations, and torch.autograd.grad of it.
 """
 
@@ -50,8 +50,8 @@ def act_mul(gate: Tensor, up: Tensor, act: str, *, out: Tensor | None = None) ->
 
     Args:
         gate: tensor of float16, bfloat16, float32 or float64.
-        up: tensor of these dtypes that broadcasts with gate; both may be halves of one tensor, as
-            ``x.chunk(2, -1)`` gives them, and are not copied.
+        up: tensor of these dtypes that broadcasts with gate. Both may be halves of one tensor, as
+            ``x.chunk(2, -1)`` makes them; they are not copied.
         act: none, relu, gelu, gelu_tanh, silu, sigmoid, tanh or leaky_relu (slope 0.01).
         out: written and returned if given; exactly the result's shape and dtype; may be gate or up.
 
@@ -80,9 +80,9 @@ def act_mul_backward(
     Args:
         grad: tensor of float16, bfloat16, float32 or float64: the gradient of act_mul's result.
         gate, up: act_mul's inputs; tensors of these dtypes that broadcast with grad.
-        act: as there.
-        out: both results, written and returned if given, apart from each other; each may be one of
-            the inputs.
+        act: as in act_mul.
+        out: both results, written and returned if given. They must not overlap each other; each
+            may be one of the inputs.
 
     Returns:
         The gradients of gate and up, both of the shape to which the three tensors broadcast, and
@@ -92,8 +92,8 @@ def act_mul_backward(
         TypeError: grad, gate or up is no tensor or has an unsupported dtype.
         ValueError: an unknown act.
         RuntimeError: as act_mul.
-        NotImplementedError: out is given where the call is traced or transformed; a second
-            derivative of what is not made of straight lines.
+        NotImplementedError: out is given and the call is traced or transformed; a gradient of gate
+            is wanted in the backward pass, and act is not piecewise linear.
     """
     args = (grad, gate, up, act)
     if out is None:
@@ -139,7 +139,7 @@ def _launch_backward(
 
 
 def _dims(shape: torch.Size, tensors: tuple[Tensor, ...]) -> _elementwise.Dims:
-    """The coalesced dimensions of all five; none where one dense walk goes through all."""
+    """The coalesced dimensions of all five tensors; none where all are dense in one order."""
     strides = (t.expand(shape).stride() for t in tensors)
     dims = _elementwise.coalesced(list(zip(shape, *strides)))
     dense = len(dims) == 1 and all(stride == 1 for stride in dims[0][1:])
@@ -150,7 +150,7 @@ def _dims(shape: torch.Size, tensors: tuple[Tensor, ...]) -> _elementwise.Dims:
 def _prepared(
     n: int, dims: _elementwise.Dims, keys: tuple[Any, ...], act: str, dtype: torch.dtype
 ) -> tuple[Launch, tuple[Any, ...]]:
-    """The launch for tensors of these keys, and its arguments after them."""
+    """The launch for these tensors, and its arguments after them."""
     chosen = ACTIVATIONS[act]
     meta = {
         "ACT": chosen.forward_for(dtype, dtype),
@@ -204,12 +204,12 @@ def _fake(grad: Tensor, gate: Tensor, up: Tensor, act: str) -> tuple[Tensor, Ten
 def _batched(
     operator: Operator, in_dims: tuple[Any, ...], args: tuple[Any, ...]
 ) -> tuple[Any, tuple[int, int]]:
-    """The rule for vmap, of two results."""
+    """The vmap rule for two results."""
     return _elementwise_op.batched(operator, in_dims, args)[0], (0, 0)
 
 
 class _ActMul(Operator):
-    """act_mul with gradients: one launch makes both; up's alone is act_mul of gate and grad."""
+    """act_mul with gradients. One launch makes both; up's alone is act_mul(gate, grad)."""
 
     def _keep(self, ctx: Any, args: tuple[Any, ...], out: Any) -> None:
         gate, up, ctx.act = args
@@ -227,8 +227,8 @@ class _ActMul(Operator):
 
 
 class _ActMulBackward(Operator):
-    """Linear in grad, and in up. Of a gate, only what act'' is 0 for almost everywhere has a
-    derivative here."""
+    """Linear in grad and in up. A gradient of gate exists for piecewise linear activations; there
+    act'' is 0."""
 
     def _keep(self, ctx: Any, args: tuple[Any, ...], out: Any) -> None:
         ctx.set_materialize_grads(False)
@@ -267,13 +267,13 @@ class _ActMulBackward(Operator):
 
 
 def _rules(gate: Any, up: Any, act: Any) -> Iterator[Rule]:
-    """Linear in up."""
+    """Sharding: linear in up."""
     yield from elementwise(gate, up)
     yield (P,), (R, P)
 
 
 def _backward_rules(grad: Any, gate: Any, up: Any, act: Any) -> Iterator[Rule]:
-    """Linear in grad."""
+    """Sharding: linear in grad."""
     yield from elementwise(grad, gate, up)
     yield (P,), (P, R, R)
 
@@ -298,8 +298,8 @@ _act_mul_backward = _ActMulBackward(
 
 
 def _match(root: Node, forms: Mapping[Node, Form | None]) -> Match | None:
-    """act(gate)·up, either way round. A gate that is smaller than the result, as of a channel, is
-    better activated before it is repeated."""
+    """act(gate)·up, in either order. None for a gate smaller than the result, for example one value
+    per channel: activating it before the broadcast is cheaper."""
     form = forms[root]
     if not isinstance(form, Times):
         return None
@@ -319,8 +319,8 @@ def _shape(node: Node) -> Any:
 
 GRAPH = Fusion(
     elementwise=(_match,),
-    # Of bytes moved: eager reads the gate and writes its activation, which it reads again beside
-    # up, 5 tensors to 3 and less of short ones; Inductor fuses the two as well.
+    # Estimated from bytes moved: eager moves 5 tensors, act_mul 3, fewer if up broadcasts. Inductor
+    # fuses too.
     speeds={"act_mul": (Entry(DTYPES, eager=1.5, inductor=1.0, estimated=True),)},
     probes={
         "act_mul": Probe(

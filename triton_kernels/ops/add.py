@@ -72,10 +72,10 @@ def add(
 
     Args:
         x, y: tensors of float16, bfloat16, float32, float64, uint8, int8, int16, int32 or int64
-            that broadcast, or Python numbers. Two numbers make a 0-d tensor on the CPU, as torch's.
+            that broadcast, or Python numbers. Two numbers give a 0-d CPU tensor, as in torch.
         alpha: factor of y; must be an integer if the result is.
-        out: written and returned if given; must have exactly the result's shape and dtype, and
-            may be x or y itself but not overlap them otherwise.
+        out: written and returned if given; must have exactly the result's shape and dtype. It may
+            be x or y itself, but must not overlap them otherwise.
 
     Returns:
         fma(alpha, y, x) in float32 (float64 for float64, wrapping integers for integers), rounded
@@ -92,7 +92,7 @@ def add(
 
 
 def _form(x: Any, y: Any) -> tuple[Operator, tuple[Any, Any]]:
-    """The registered op for these operands, and in which order it takes them."""
+    """The registered op for these operands, and the operands in its order."""
     if isinstance(x, (int, float)):
         if isinstance(y, (int, float)):
             dtype = torch.result_type(type(x)(), type(y)())
@@ -112,7 +112,7 @@ _GRADIENTS = {
 
 def _rules(x: Any, y: Any, alpha: Any) -> Iterator[Rule]:
     yield from elementwise(x, y)
-    if floating(x) and floating(y):  # a replicated addend would be divided by the ranks
+    if floating(x) and floating(y):  # DTensor would divide a replicated addend by the ranks
         yield (P,), (P, P)
 
 
@@ -150,7 +150,7 @@ def _variant(
     alpha: int | float = 1,
     out: Tensor | None = None,
 ) -> Tensor:
-    """``add`` with the elements per thread that ``name`` stands for, for its dtype only."""
+    """``add`` with the elements per thread of variant ``name``, for the variant's dtype only."""
     if torch.compiler.is_compiling():
         raise RuntimeError(f"add(): variant '{name}' runs eagerly only; compile a call of add")
     op, args = _form(x, y)
@@ -184,7 +184,7 @@ def _match(root: Node, forms: Mapping[Node, Form | None]) -> Match | None:
 
 GRAPH = Fusion(
     elementwise=(_match,),
-    # Not timed against mul and add apart, which move five tensors where it moves three.
+    # Estimated from bytes moved: mul and add move five tensors, this op three.
     speeds={"add": (Entry(_arguments.FLOATS, eager=1.6, inductor=1.0),)},
     probes={"add": Probe(("n", "n"), partial(add, alpha=0.5), lambda x, y: x + 0.5 * y)},
 )

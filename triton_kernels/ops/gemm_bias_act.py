@@ -4,9 +4,9 @@ Shapes: a […, K], b [K, N], bias [N], c broadcasts to […, N], out […, N]; 
 float16, bfloat16, float32, float64, the same for all inputs. Products are accumulated in float32
 (float64 for float64), the epilogue runs in that type, and out is rounded once.
 
-float32 has three precisions. "ieee": float32 products. "tf32": tensor cores read the operands with
-10 bits of mantissa. "tf32x3": each operand is split in two tf32 parts, three products, nearly
-float32. Reference for the conventions: torch.addmm, torch.nn.functional.
+float32 has four precisions. "ieee": float32 products. "tf32": tensor cores, with 10 mantissa bits
+per operand. "tf32x3", "f16x3": three tf32 or float16 products of split operands, nearly float32.
+Reference for the conventions: torch.addmm, torch.nn.functional.
 """
 
 from __future__ import annotations
@@ -60,10 +60,10 @@ def gemm_bias_act(
         out: written and returned if given; […, N] of the result's dtype, with leading dimensions
             that merge into one stride; overlaps no input.
         out_dtype: the result's dtype, a floating one; a's by default.
-        precision: how float32 products are computed: "ieee", "tf32", "tf32x3" or "f16x3" (three
-            products of float16, of rows and columns scaled by powers of two); None for as torch's
-            own now would be, "tf32" where it is allowed and else "ieee". Other dtypes take "ieee"
-            only; it means their exact products.
+        precision: of float32 products: "ieee", "tf32", "tf32x3" or "f16x3" (three float16 products
+            of operands whose rows and columns are scaled by powers of two). None follows torch's
+            setting: "tf32" where torch allows it, else "ieee". Other dtypes take "ieee" only: their
+            products are exact.
 
     Raises:
         TypeError: an argument is no tensor or number, or has a wrong dtype.
@@ -100,13 +100,13 @@ def gemm_bias_act(
 
 
 def _in_rows(a: Any, b: Any) -> bool:
-    """Whether a has other leading dimensions than M, and all else is a product's."""
+    """Whether a has leading dimensions other than one M, in a call that is otherwise valid."""
     tensors = isinstance(a, Tensor) and isinstance(b, Tensor)
     return tensors and not a.is_nested and a.dim() not in (0, 2) and b.dim() == 2
 
 
 def _addend_by_rows(c: Any, shape: tuple[int, ...]) -> Any:
-    """c, which broadcasts to shape […, N], as it broadcasts to [M, N]."""
+    """c, which broadcasts to shape […, N], in a shape that broadcasts to [M, N]."""
     if not isinstance(c, Tensor) or c.dim() < 2:
         return c
     try:
@@ -118,8 +118,8 @@ def _addend_by_rows(c: Any, shape: tuple[int, ...]) -> Any:
 
 
 def unrolled(rows: Any, shape: tuple[int, ...]) -> Any:
-    """[M, N] as […, N]. Autograd sees no view in it, as it sees none in torch's own products: FSDP
-    warns of views. Nothing else refers to the tensor, so no write through another one is lost."""
+    """[M, N] as […, N]. Autograd does not record a view, as for torch's own products: FSDP warns of
+    views. That is safe, because no other tensor shares this memory."""
     if rows is None or len(shape) == 2:
         return rows
     return torch.ops.aten._unsafe_view.default(rows, shape)
@@ -127,7 +127,7 @@ def unrolled(rows: Any, shape: tuple[int, ...]) -> Any:
 
 def out_by_rows(op: str, out: Tensor, shape: tuple[int, ...]) -> Tensor:
     """out […, N] as [M, N], without a copy."""
-    if not torch.compiler.is_compiling():  # what is traced has no memory
+    if not torch.compiler.is_compiling():  # a traced tensor has no memory to check
         out = _arguments.tensor(op, "out", out, DTYPES)
     if tuple(out.shape) != shape:
         raise RuntimeError(
@@ -158,8 +158,8 @@ def run(
     names: tuple[str, str] = ("a", "b"),
     with_pre: bool = False,
 ) -> tuple[Tensor, Tensor | None]:
-    """Check everything, then launch: the result and, if it is wanted, the pre-activation.
-    ``op`` and ``names`` are what errors call op, a and b."""
+    """Check the arguments and launch. Returns the result and, with ``with_pre``, the
+    pre-activation. Error texts call the op ``op``, and a and b by ``names``."""
     a = _arguments.tensor(op, names[0], a, DTYPES)
     b = _arguments.tensor(op, names[1], b, (a.dtype,))
     bias = None if bias is None else _arguments.tensor(op, "bias", bias, (a.dtype,))
@@ -249,8 +249,8 @@ def _rules(
     out_dtype: Any,
     precision: Any,
 ) -> Iterator[Rule]:
-    """Sharding by rows or by columns; without an activation along the contraction, too. That makes
-    sums, in which bias and c are to count once: DTensor divides what is replicated by the ranks."""
+    """Sharding by rows or columns; without an activation also along K. Shards along K give partial
+    sums, so bias and c are partial, too: DTensor divides a replicated addend by the ranks."""
     shape = (a.shape[0], b.shape[1])
     yield (R,), (R, R, R, R)
     for dim, operands in enumerate([(Shard(0), R), (R, Shard(1))]):
@@ -285,7 +285,7 @@ _with_pre = ProductOperator(
     sharding=Sharding(twice(_rules), decisive="act"),
 )
 
-# Every product with an epilogue that no other op's pattern takes is a gemm_bias_act.
+# gemm_bias_act takes every product with an epilogue that no other op matches.
 GRAPH = Fusion(
     speeds={
         "gemm_bias_act": (

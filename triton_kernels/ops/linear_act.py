@@ -1,11 +1,11 @@
-"""linear_act: out = act(x @ weight.T + bias), in the GEMM kernels; linear_gelu: that with GELU.
+"""linear_act: out = act(x @ weight.T + bias), in the GEMM kernels. linear_gelu: act is GELU.
 
 Shapes: x […, I], weight [O, I], bias [O], out […, O], as torch.nn.functional.linear. Dtypes:
 float16, bfloat16, float32, float64. Accumulation and activation in float32 (float64 for float64),
 one rounding. Reference: torch.nn.functional.gelu(torch.nn.functional.linear(x, weight, bias)).
 
-linear_gelu has registered ops of its own, of the same functions: programs that torch.export saved
-call them. They are "ieee"; in other precisions linear_gelu is a linear_act.
+linear_gelu has registered ops of its own, because programs saved by torch.export call them. These
+are "ieee". In any other precision linear_gelu calls linear_act.
 """
 
 from __future__ import annotations
@@ -46,8 +46,8 @@ def linear_act(
         weight: [O, I], x's dtype, any strides.
         bias: [O], x's dtype.
         act: none, relu, gelu, gelu_tanh, silu, sigmoid, tanh or leaky_relu (slope 0.01).
-        precision: how float32 products are computed, as :func:`triton_kernels.gemm_bias_act` takes
-            it: "ieee", "tf32", "tf32x3", "f16x3", or None for as torch's own now would be.
+        precision: of float32 products, as in :func:`triton_kernels.gemm_bias_act`: "ieee", "tf32",
+            "tf32x3", "f16x3", or None for torch's setting.
         out: written and returned if given; […, O] of x's dtype, with leading dimensions that merge
             into one stride; overlaps no input.
 
@@ -72,18 +72,18 @@ def linear_gelu(
     precision: str | None = None,
     out: Tensor | None = None,
 ) -> Tensor:
-    """gelu(x @ weight.T + bias) in one kernel: :func:`linear_act` with one of the forms of GELU.
+    """gelu(x @ weight.T + bias) in one kernel: :func:`linear_act` with a form of GELU.
 
     Args:
-        x, weight, bias, precision, out: as there.
+        x, weight, bias, precision, out: as in linear_act.
         approximate: "none" for the erf form of GELU, "tanh" for the tanh form.
 
     Returns:
         […, O] in x's dtype.
 
     Raises:
-        TypeError, RuntimeError: as there.
-        ValueError: as there, or an unknown ``approximate``.
+        TypeError, RuntimeError: as linear_act.
+        ValueError: as linear_act, or an unknown ``approximate``.
     """
     precision = _precision.resolved(precision, x)
     if precision != "ieee":
@@ -103,7 +103,7 @@ def _run(
     out: Tensor | None = None,
     with_pre: bool = False,
 ) -> tuple[Tensor, Tensor | None]:
-    """The result and, if it is wanted, the pre-activation. ``op`` is what errors call the op."""
+    """The result and, with ``with_pre``, the pre-activation. Error texts call the op ``op``."""
     x = _arguments.tensor(op, "x", x, gemm_bias_act.DTYPES)
     weight = _arguments.tensor(op, "weight", weight, (x.dtype,))
     if x.dim() == 0 or weight.dim() != 2 or x.shape[-1] != weight.shape[1]:
@@ -137,7 +137,7 @@ def _fake(x: Tensor, weight: Tensor, *_: Any) -> Tensor:
 
 
 def _product(x: Any, weight: Any, bias: Any, act: str, precision: str) -> Product:
-    """The call as a product of matrices."""
+    """The call as a matrix product."""
     shape = (x.shape[:-1].numel(), x.shape[-1])
     rows = x.reshape(shape) if isinstance(x, Tensor) else TensorMeta(torch.Size(shape), x.dtype)
     if isinstance(weight, Tensor):
@@ -148,8 +148,8 @@ def _product(x: Any, weight: Any, bias: Any, act: str, precision: str) -> Produc
 
 
 def _rules(x: Any, weight: Any, *_: Any) -> Iterator[Rule]:
-    """Along a batch dimension, or column-parallel; an activation of a part of the sum would be
-    wrong."""
+    """Sharding along a batch dimension, or by columns. Not along I: the activation of a partial sum
+    would be wrong."""
     last = len(x.shape) - 1
     yield (R,), (R, R, R)
     yield (Shard(last),), (R, Shard(0), Shard(0))
@@ -160,13 +160,13 @@ def _rules(x: Any, weight: Any, *_: Any) -> Iterator[Rule]:
 def _define(
     op: str, parameters: str, arguments: Callable[..., tuple[Any, ...]]
 ) -> Callable[..., Tensor]:
-    """Register ``op``, and ``<op>_with_pre`` for training steps; the function that calls the right
-    one of them.
+    """Register ``op``, and ``<op>_with_pre`` for training. Returns a function that calls the right
+    one.
 
     Args:
-        op: the name, in errors, too.
-        parameters: as in a schema.
-        arguments: x, weight, bias, act and precision, from the op's own arguments.
+        op: the name, also in error texts.
+        parameters: the schema's parameters.
+        arguments: makes (x, weight, bias, act, precision) from the op's arguments.
     """
 
     def launch(*args: Any, out: Tensor | None = None) -> Tensor:
@@ -222,7 +222,7 @@ _APPROXIMATE = {act: approximate for approximate, act in GELU_APPROXIMATIONS.ite
 def _match(
     product: _fusion.Product, nodes: tuple[Node, ...], act: str, sizes: _fusion.Sizes
 ) -> Match | None:
-    """A linear layer and its activation, with nothing scaled and nothing else added."""
+    """A linear layer and its activation, without a scale or another addend."""
     if not product.by_rows or product.c is not None or product.alpha != 1:
         return None
     operands = (product.x, product.weight, product.bias)

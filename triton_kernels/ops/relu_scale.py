@@ -1,16 +1,16 @@
-"""relu_scale: out = relu(x)·scale; relu_scale_add: out = relu(x)·scale + y, in one pass; and
+"""relu_scale: out = relu(x)·scale. relu_scale_add: out = relu(x)·scale + y.
 relu_scale_backward: out = grad·scale where x > 0 or NaN, else 0, the gradient of both.
 
-Shapes: any that broadcast; scale is a Python number or a tensor, of one element, one a channel or
-any other shape. Dtypes: float16, bfloat16, float32, float64. The compute type C is float32, or
-float64 for float64. Tensors are converted to the result dtype, then to C; a number is rounded once
-to C.
+Shapes: any that broadcast. scale is a Python number or a tensor of any shape that broadcasts, for
+example one value per channel. Dtypes: float16, bfloat16, float32, float64. The compute type C is
+float32, or float64 for float64. Tensors are converted to the result dtype, then to C. A number is
+rounded once to C.
 
-Steps: relu(x) = 0 where x < 0, else x, so that NaN stays NaN and −0 stays −0; then one
-multiplication, or fma(relu(x), scale, y); for the gradient 0 where x <= 0, else one multiplication,
-so that NaN lets the gradient through, as torch does; then one rounding to the result dtype. Note
-that relu(x)·scale is NaN for x < 0 and an infinite scale, as 0·inf is.
-The gradient of scale is relu_scale(x, grad), summed to its shape.
+Steps: relu(x) = 0 where x < 0, else x, so NaN stays NaN and −0 stays −0; one multiplication, or
+fma(relu(x), scale, y); one rounding to the result dtype. Gradient: 0 where x <= 0, else one
+multiplication, so a NaN in x passes the gradient through, as in torch. relu(x)·scale is NaN for
+x < 0 and an infinite scale: 0·inf.
+The gradient of scale is relu_scale(x, grad), summed to scale's shape.
 Reference: torch.relu(x) * scale.
 """
 
@@ -70,16 +70,16 @@ def relu_scale(x: Tensor, scale: Tensor | int | float, *, out: Tensor | None = N
     Args:
         x: tensor of float16, bfloat16, float32 or float64.
         scale: Python number, rounded once to the compute type; or a tensor of these dtypes that
-            broadcasts with x, such as [C, 1, 1], and may require grad. Without dimensions it may be
-            on the CPU beside an x on the GPU.
+            broadcasts with x, such as [C, 1, 1]. A tensor may require grad. A 0-d tensor may be on
+            the CPU while x is on the GPU.
         out: written and returned if given; exactly the result's shape and dtype; may be x or scale.
 
     Returns:
-        Tensor of x's dtype, or ``torch.result_type(x, scale)`` of a scale that is a tensor.
+        Tensor of x's dtype; for a tensor scale of ``torch.result_type(x, scale)``.
 
     Raises:
-        TypeError: x is no tensor or has an unsupported dtype, scale is neither number nor such a
-            tensor.
+        TypeError: x is no tensor or has an unsupported dtype; scale is no number and no tensor of
+            a supported dtype.
         RuntimeError: shapes do not broadcast, devices differ, out does not fit or overlaps, the
             device is unsupported, out is given and an input requires grad.
     """
@@ -94,15 +94,14 @@ def relu_scale_add(
     Args:
         x: tensor of float16, bfloat16, float32 or float64.
         y: tensor of these dtypes that broadcasts with x.
-        scale: as relu_scale; a tensor broadcasts with both.
+        scale: as in relu_scale; a tensor broadcasts with both.
         out: written and returned if given; exactly the result's shape and dtype; may be an input.
 
     Returns:
         Tensor of the dtype to which the tensors promote.
 
     Raises:
-        TypeError: x or y is no tensor or has an unsupported dtype, scale is neither number nor such
-            a tensor.
+        TypeError: x or y is no tensor or has an unsupported dtype; scale as in relu_scale.
         RuntimeError: shapes do not broadcast, devices differ, out does not fit or overlaps, out is
             given and an input requires grad.
     """
@@ -117,33 +116,32 @@ def relu_scale_backward(
     Args:
         grad: tensor of float16, bfloat16, float32 or float64.
         x: relu_scale's input; a tensor of these dtypes that broadcasts with grad.
-        scale: as relu_scale; a tensor broadcasts with both.
+        scale: as in relu_scale; a tensor broadcasts with both.
         out: written and returned if given; exactly the result's shape and dtype; may be an input.
 
     Returns:
         Tensor of the dtype to which the tensors promote.
 
     Raises:
-        TypeError: grad or x is no tensor or has an unsupported dtype, scale is neither number nor
-            such a tensor.
+        TypeError: grad or x is no tensor or has an unsupported dtype; scale as in relu_scale.
         RuntimeError: as relu_scale_add.
     """
     return _form(_relu_scale_backward, scale)(grad, x, scale, out=out)  # type: ignore[no-any-return]
 
 
 def _form(op: Operator, scale: Any) -> Operator:
-    """The registered op for a scale of this kind."""
+    """The registered op: one for a tensor scale, another for a number."""
     return _OF_TENSORS[op.name] if isinstance(scale, Tensor) else op
 
 
 def _rules(x: Any, scale: Any) -> Iterator[Rule]:
-    """Linear in a scale that is a tensor."""
+    """Sharding: linear in a tensor scale."""
     yield from elementwise(x, scale)
     yield (P,), (R, P)
 
 
 def _backward_rules(grad: Any, x: Any, scale: Any) -> Iterator[Rule]:
-    """Linear in grad, and in a scale that is a tensor."""
+    """Sharding: linear in grad, and in a tensor scale."""
     if not hasattr(scale, "shape"):
         yield from elementwise(grad, x)
         yield (P,), (P, R)
@@ -153,8 +151,8 @@ def _backward_rules(grad: Any, x: Any, scale: Any) -> Iterator[Rule]:
     yield (P,), (R, R, P)
 
 
-# Each is registered twice, for a scale that is a number and for one that is a tensor. The formulas
-# of the gradients are the same; numbers have none.
+# Each op is registered twice: for a number scale and for a tensor scale. They share the formulas of
+# the gradients; a number has no gradient.
 _OF_X = Gradient(
     lambda g, i: reduce_to(relu_scale_backward(g, i.x, i.scale), i.x), reads=("x", "scale")
 )

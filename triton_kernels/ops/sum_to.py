@@ -1,15 +1,15 @@
-"""sum_to: out = factor·Σx over the dimensions in which x is larger than out: broadcasting, undone.
+"""sum_to: out = factor·Σx over the dimensions in which x is larger than out; undoes broadcasting.
 
-Shapes: out's shape broadcasts to x's. Dtypes: float16, bfloat16, float32, float64, and out's may be
-another of these. The compute type C is float32, or float64 if x or out is float64.
+Shapes: out's shape broadcasts to x's. Dtypes: float16, bfloat16, float32, float64; x and out may
+differ. The compute type C is float32, or float64 if x or out is float64.
 
 Steps: x → C; the sum in C, in an order that depends on dtype, shape, strides and alignment only;
-one multiplication by factor, which is rounded once to C; one rounding to out's dtype. A sum of no
-elements is 0.
+one multiplication by factor, which is rounded once to C; one rounding to out's dtype. An empty sum
+is 0.
 Reference: factor * x.sum_to_size(shape).
 
-No atomics: where few results have many addends, a first pass leaves partial sums, in C, and a
-second one adds those.
+No atomics: where few results have many addends, a first pass stores partial sums in C, and a second
+pass adds them.
 """
 
 from __future__ import annotations
@@ -53,8 +53,8 @@ def _addends(
     REDUCED_UNIT: tl.constexpr,
     BLOCK_R: tl.constexpr,
 ):
-    """A tile of x, [BLOCK_K, BLOCK_R], with 0 for what is not there: from addend ``end`` on, or
-    from element ``limit`` of x on. Either is None where it is beyond the tile."""
+    """A tile of x, [BLOCK_K, BLOCK_R]. Lanes from addend ``end`` on, or from element ``limit`` of x
+    on, are 0. Each is None where the whole tile lies before it."""
     r = start + tl.arange(0, BLOCK_R).to(INDEX)
     offset = tl.zeros([BLOCK_R], INDEX)
     rest = r
@@ -98,16 +98,16 @@ def sum_kernel(
     STAGES: tl.constexpr,
     OUT_UNIT: tl.constexpr,
 ):
-    """Program (i, j) adds the j-th part of the addends of its block of results; it reads STAGES − 1
+    """Program (i, j) adds the j-th part of the addends of its block of results. It loads STAGES − 1
     tiles ahead.
 
-    Dimensions come innermost first. The last one needs no remainder, so that of a single dimension
-    the compiler sees where it is contiguous. KEPT_UNIT is what ``kept``, the first of its sizes and
-    all strides but that one's are multiples of, and come divided by: so the compiler sees that,
-    too. REDUCED_UNIT likewise, and OUT_UNIT of out's strides. Only the last tile of a part has a
-    mask of addends: under one, accesses are wide only if the end is a multiple of them, and each
-    element takes a comparison more. If x ends at element ``limit``, amid the last addends, every
-    part has such a tile.
+    Dimensions come innermost first. The last one is indexed without a remainder, so the compiler
+    sees that a single dimension is contiguous. ``kept``, its first size and all strides but the
+    first are passed divided by KEPT_UNIT; multiplied here, they show the compiler that they are
+    multiples of it. REDUCED_UNIT does the same for ``reduced``, OUT_UNIT for out's strides. Only
+    the last tile of a part masks addends: masked loads are wide only if the end is a multiple of
+    their width, and each element costs a comparison. If x ends at ``limit``, within the last
+    addends, the last tile of every part is masked.
     """
     if KEPT_UNIT > 1:
         kept = tl.cast(kept, INDEX) * KEPT_UNIT
@@ -159,15 +159,15 @@ def sum_to(
 
     Args:
         x: tensor of float16, bfloat16, float32 or float64.
-        shape: the result's shape; each of its dimensions, from the right, is x's or 1.
+        shape: the result's shape; counted from the right, each size is x's or 1.
         factor: Python number, rounded once to the compute type.
         dtype: the result's dtype, one of these; x's by default.
-        out: written and returned if given; exactly the result's shape and dtype, apart from x.
+        out: written and returned if given; exactly the result's shape and dtype, not overlapping x.
 
     Returns:
-        The sums, in float32 (float64 if x or the result is), rounded once. The order of the
-        addends depends on dtype, shape, strides and whether x starts at a multiple of 16 bytes:
-        every such call gives the same bits.
+        The sums, added in float32 (float64 if x or the result is float64) and rounded once. The
+        order of additions depends only on dtype, shape, strides and whether x is aligned to 16
+        bytes, so equal calls give equal bits.
 
     Raises:
         TypeError: x is no tensor, factor no number, or a dtype is unsupported.
@@ -180,8 +180,8 @@ def sum_to(
 
 
 def reduce_to(grad: Tensor, like: Tensor | TensorMeta, factor: int | float = 1) -> Tensor:
-    """factor·grad as the gradient of ``like``, which was broadcast and promoted to grad's shape
-    and dtype; grad itself where there is nothing to do."""
+    """factor·grad, summed to the shape of ``like``, in its dtype: the gradient of ``like``, which
+    was broadcast and promoted. Returns grad itself if there is nothing to do."""
     if grad.shape == like.shape and grad.dtype == like.dtype and factor == 1:
         return grad
     return sum_to(grad, like.shape, factor=factor, dtype=like.dtype)
@@ -230,7 +230,7 @@ def _fake(
 
 
 def _run(x: Tensor, out: Tensor, factor: int | float, compute: torch.dtype) -> None:
-    """One launch, or two where the sums are tall."""
+    """One launch, or two where few results have many addends."""
     number = as_argument(float(factor), compute)
     shapes = x.shape, x.stride(), out.shape, out.stride()
     partial, first, second = _passes(*shapes, specialization_key(x), compute)
@@ -245,15 +245,15 @@ def _run(x: Tensor, out: Tensor, factor: int | float, compute: torch.dtype) -> N
 
 
 def add_rows(partial: Tensor, out: Tensor) -> None:
-    """The last pass of sums that another kernel began: out [N] from partial [parts, N], which is
-    contiguous and of the compute type."""
+    """Add the partial sums of another kernel: out [N] = Σ partial [parts, N], which is contiguous
+    and of the compute type."""
     if out.numel():
         _run(partial, out, 1.0, partial.dtype)
 
 
 class _How(NamedTuple):
-    """What a launch's constants are made of: the compute type, whether 32 bits do not reach, what
-    is a multiple of what (as KEPT_UNIT, REDUCED_UNIT, OUT_UNIT), and the tile."""
+    """The constants of a launch: the compute type, whether offsets need 64 bits, the three units
+    (KEPT_UNIT, REDUCED_UNIT, OUT_UNIT), and the tile."""
 
     compute: torch.dtype
     far: bool
@@ -262,7 +262,7 @@ class _How(NamedTuple):
 
 
 class _Pass(NamedTuple):
-    """A launch to be: its grid, its arguments after x, out and factor, and the kinds of these."""
+    """A launch: its grid, its arguments after x, out and factor, and their kinds."""
 
     how: _How
     grid: tuple[int, int, int]
@@ -279,8 +279,8 @@ def _passes(
     x_key: tuple[torch.dtype, bool],
     compute: torch.dtype,
 ) -> tuple[tuple[int, int], _Pass, _Pass | None]:
-    """The shape of the partial sums, the pass that leaves them and the one that adds them; or just
-    one pass."""
+    """The shape of the partial sums, the pass that stores them and the pass that adds them. With
+    one pass the last is None."""
     missing = len(x_shape) - len(out_shape)
     shape, strides = (1,) * missing + tuple(out_shape), (0,) * missing + out_strides
     dims = list(zip(shape, x_shape, x_strides, strides))
@@ -295,7 +295,7 @@ def _passes(
     for size, *_ in kept:
         dense.append(dense[-1] * size)
     rows = tiles.rows_at_once(sums, *x_key)
-    if rows > 1:  # as many results more, of which the second pass adds those of one column
+    if rows > 1:  # a wider matrix: the second pass adds its columns of one result
         width, height = rows * results, cdiv(sums.addends, rows)
         first = Sums([(width, 1, 1)], [(height, width, 0)], width, height)
         tile = tiles.tile_of(first, x_key)
@@ -319,17 +319,17 @@ def _pass(
     compute: torch.dtype,
     limit: int | None = None,
 ) -> _Pass:
-    """A launch that leaves so many parts of the sums, or fewer, of x's first ``limit`` elements."""
+    """A launch that cuts the sums of x's first ``limit`` elements into at most ``parts`` parts."""
     kept, reduced, results, addends = sums
     units = tiles.unit(kept, reduced), tiles.unit(reduced, kept)
     out_unit = tiles.out_unit(kept) if units[0] > 1 else 1
-    # Of whole vectors along them the compiler sees the end only of a multiple of 16.
+    # Where addends are vectors, a part must end at a multiple of 16 for the compiler to see it.
     whole = max(16, tile.BLOCK_R) if units[1] > 1 else tile.BLOCK_R
     part = whole * cdiv(addends, parts * whole)
     grid = (cdiv(results, tile.BLOCK_K), max(1, cdiv(addends, max(1, part))), 1)
     kept, reduced = kept or [(1, 0, 0)], reduced or [(1, 0, 0)]
     reach = sum([(size - 1) * stride for size, stride, _ in (*kept, *reduced)])
-    # out's own reach, that of the partial sums, and what is counted through
+    # The largest offset in out or in the partial sums, and the largest index counted to.
     reach = max(reach, sum([(size - 1) * step for size, _, step in kept]), grid[1] * results)
     reach = max(reach, addends + part) + tile.STAGES * tile.BLOCK_K * tile.BLOCK_R
     kept_sizes, kept_strides, out_strides = zip(*kept)
@@ -351,7 +351,7 @@ def _pass(
 
 @functools.lru_cache(REMEMBERED)
 def _launching(how: _How, kinds: tuple[Any, ...]) -> Launch:
-    """The launch for arguments of these kinds: a new shape need not ask Triton for its kernel."""
+    """The launch for arguments of these kinds, cached: a new shape need not ask Triton again."""
     kept_unit, reduced_unit, out_unit = how.units
     *_, kept, _, _, reduced, _ = kinds
     return Launch(
@@ -369,14 +369,14 @@ def _launching(how: _How, kinds: tuple[Any, ...]) -> Launch:
 
 
 def _divided(numbers: tuple[int, ...], first: int, others: int) -> tuple[int, ...]:
-    """The first number by one unit, the others by another."""
+    """The first number divided by ``first``, the rest by ``others``."""
     if first == others == 1:
         return numbers
     return (numbers[0] // first, *[number // others for number in numbers[1:]])
 
 
 def _gradient(grad: Tensor, inputs: Any) -> Tensor:
-    """factor·grad, expanded: a view where the factor is 1."""
+    """factor·grad, expanded to x's shape; a view if factor is 1."""
     small = TensorMeta(grad.shape, inputs.x.dtype)
     return reduce_to(grad, small, inputs.factor).expand(inputs.x.shape)
 
@@ -384,7 +384,7 @@ def _gradient(grad: Tensor, inputs: Any) -> Tensor:
 def _batched(
     operator: Operator, in_dims: tuple[Any, ...], args: tuple[Any, ...]
 ) -> tuple[Tensor, int]:
-    """The rule for vmap: the batch dimension first, and kept."""
+    """The vmap rule: the batch dimension is first, and kept."""
     x, shape, *others = args
     x = x.movedim(in_dims[0], 0)
     padded = (x.shape[0], *[1] * (x.dim() - 1 - len(shape)), *shape)
@@ -392,7 +392,7 @@ def _batched(
 
 
 def _rules(x: Any, shape: Sequence[int], factor: Any, dtype: Any) -> Iterator[Rule]:
-    """A kept dimension stays sharded; over a reduced one, each rank has a part of the sum."""
+    """Sharding: a kept dimension stays sharded; shards of a reduced one give partial sums."""
     yield (R,), (R,)
     yield (P,), (P,)
     added = len(x.shape) - len(shape)

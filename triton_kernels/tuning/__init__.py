@@ -1,7 +1,7 @@
-"""Measuring on the GPU at hand what the choice of tiles and the scores of graphs rest on.
+"""Measurements of this GPU, for the choice of tiles and the scores of graphs.
 
-constants.py and scores.py say what is timed and what follows from it; neither knows how time is
-told, which is stopwatch.py's. holding.py says what holds, measured or not.
+constants.py and scores.py choose what is timed and evaluate the times; stopwatch.py takes them.
+holding.py gives the figures in use, measured or not.
 """
 
 from triton_kernels.tuning.holding import Capabilities, Speed, capabilities

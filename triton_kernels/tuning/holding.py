@@ -1,5 +1,5 @@
-"""What holds for a GPU: the constants of the choice of tiles, the speeds of kernels, and where each
-comes from."""
+"""The figures in use for a GPU: the constants of the choice of tiles, the speeds of kernels, and
+the source of each."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from triton_kernels.graph.capabilities import (
 
 
 class Speed(NamedTuple):
-    """A kernel's speed under the conditions of an entry; ``source`` as ``Capabilities``' is."""
+    """A kernel's speed under an entry's conditions; ``source`` as in ``Capabilities``."""
 
     kernel: str
     entry: Entry
@@ -35,17 +35,17 @@ class Speed(NamedTuple):
 
 @dataclass(frozen=True)
 class Capabilities:
-    """What :func:`capabilities` found. Prints as a table.
+    """The result of :func:`capabilities`. It prints as a table.
 
     Attributes:
-        gpu: for which it holds.
-        constants: what the choice of tiles rests on.
-        source: where these come from: "measured here" or "shipped".
-        gluon: why products do not run in Gluon's kernel, or "" where they may.
-        rates: what the times of 16-bit products rest on, by which fuse and torch.compile take them;
-            None on GPUs where they go by the speeds.
+        gpu: the GPU described.
+        constants: the constants of the choice of tiles.
+        source: their source: "measured here" or "shipped".
+        gluon: the reason why products do not run in the Gluon kernel, or "" if they may.
+        rates: the figures behind the expected times of 16-bit products, which decide in fuse and
+            torch.compile; None on GPUs where the speeds decide.
         speeds: of every kernel that fuse and torch.compile may take, in the order in which they
-            are asked; their source may be "estimated", too.
+            are tried; their source may also be "estimated".
     """
 
     gpu: Gpu
@@ -110,18 +110,18 @@ class Capabilities:
 
 
 def capabilities(device: torch.device | int | None = None) -> Capabilities:
-    """What the choice of tiles and the scores of fuse and torch.compile rest on, on a GPU.
+    """The figures that the choice of tiles, fuse and torch.compile use on a GPU.
 
     Args:
-        device: a CUDA device or its number; by default the current one. Where there is no GPU, or
-            inside ``with triton_kernels.interpret():``, what interpreted kernels are cut by.
+        device: a CUDA device or its number; by default the current one. Without a GPU, or inside
+            ``with triton_kernels.interpret():``, the figures are those for interpreted kernels.
 
     Returns:
-        An object that prints each figure and where it comes from: measured here, by
+        An object that prints each figure with its source: measured here, by
         :func:`triton_kernels.tune`; shipped, measured on the named GPU; or estimated.
 
     Raises:
-        ValueError: there is a GPU, but not this one.
+        ValueError: there are GPUs, but not this one.
     """
     if torch.cuda.is_available():
         device = cuda_device(device)

@@ -1,4 +1,4 @@
-"""tune: measure, and keep what was found."""
+"""tune: measure this GPU and keep the figures."""
 
 from __future__ import annotations
 
@@ -24,19 +24,19 @@ SECONDS = 270.0  # after which nothing new is begun, so that five minutes are en
 
 
 def tune(device: torch.device | int | None = None, *, progress: bool = True) -> Capabilities:
-    """Measure the GPU at hand, in five minutes at most, and keep what was found for this user.
+    """Measure this GPU, in at most five minutes, and keep the figures for this user.
 
-    From then on the choice of a product's tiles, and what fuse, replace_modules and torch.compile
-    take, rest on it: in this process, for plans that are made from now on, and in later ones. It
-    holds until torch, triton, CUDA or this package's kernels change. Nothing else should run on
-    the GPU meanwhile.
+    From then on the choice of a product's tiles, fuse, replace_modules and torch.compile use the
+    figures: in this process for plans made after the call, and in later processes. They hold
+    until torch, triton, CUDA or this package's kernels change. Nothing else should run on the GPU
+    during the measurement.
 
     Args:
         device: a CUDA device or its number; by default the current one.
-        progress: whether to say on standard error what is being measured.
+        progress: whether to print each measurement on standard error.
 
     Returns:
-        What holds now, as :func:`triton_kernels.capabilities` has it.
+        The figures in use, as :func:`triton_kernels.capabilities` returns them.
 
     Raises:
         RuntimeError: there is no GPU, or kernels are interpreted.

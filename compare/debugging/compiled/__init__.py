@@ -1,1 +1,1 @@
-"""The compiled kernel beside the interpreted one."""
+"""Comparison of the compiled with the interpreted kernel."""

@@ -1,4 +1,4 @@
-"""One case interpreted, and compiled in several ways: precision, compiler or logic?"""
+"""One case, interpreted and compiled in several ways: is precision, compiler or logic at fault?"""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ class Run:
     Attributes:
         key: "interpreted", "compiled", "again" or one of CHANGES.
         name: the way, in words.
-        wrong: which elements are wrong, all outputs one after another; None if it did not run.
+        wrong: the wrong elements of all outputs, concatenated; None if it did not run.
         ulps: the worst distance to the oracle.
-        differ: elements whose bits are not those of the compiled run; None where one did not run.
-        error: why it did not run, or empty.
+        differ: how many elements have other bits than in the compiled run; None if one did not run.
+        error: why it did not run; else empty.
     """
 
     key: str
@@ -44,7 +44,7 @@ class Run:
         return self.wrong is not None and not bool(self.wrong.any())
 
     def cells(self) -> list[str]:
-        """Its row of the table."""
+        """The cells of its row in the table."""
         if self.wrong is None:
             return [self.name, "–", "–", self.error.splitlines()[0]]
         count = f"{int(self.wrong.sum())} of {self.wrong.numel()}"
@@ -54,7 +54,7 @@ class Run:
 
 @dataclass
 class Bisection:
-    """The runs, and what they say together."""
+    """The runs, and their common verdict."""
 
     runs: list[Run]
 
@@ -74,7 +74,7 @@ class Bisection:
         return [*(line.rstrip() for line in table), self.verdict]
 
     def to_dict(self) -> dict[str, Any]:
-        """What the JSON file has of it."""
+        """The entry of the JSON file."""
         runs = [
             {
                 "run": run.key,
@@ -101,7 +101,7 @@ CURES = {
 
 
 def verdict(runs: dict[str, Run]) -> str:
-    """What the table says, in a sentence."""
+    """The verdict of the runs, in a sentence."""
     here, there = runs["interpreted"], runs["compiled"]
     changes = [runs[key] for key in CHANGES if key in runs]
     cures = [run for run in changes if run.right]
@@ -139,7 +139,7 @@ def verdict(runs: dict[str, Run]) -> str:
 
 
 def _same(one: Run, other: Run) -> bool:
-    """Whether the same elements are wrong; a run that failed is taken for the same."""
+    """Whether the same elements are wrong; a failed run counts as the same."""
     return one.wrong is None or other.wrong is None or torch.equal(one.wrong, other.wrong)
 
 
@@ -164,7 +164,7 @@ def impossible(subject: Subject) -> str | None:
 
 
 def compiled(subject: Subject) -> list[Result]:
-    """The subject's results on the GPU, as things stand."""
+    """The subject's results on the GPU with the current settings."""
     state = subject.prepare(torch.device("cuda"))
     subject.launch(state)
     torch.cuda.synchronize()
@@ -172,7 +172,7 @@ def compiled(subject: Subject) -> list[Result]:
 
 
 def bisect(subject: Subject, interpreted: list[Result]) -> Bisection:
-    """Run the subject on the GPU in every way, and compare."""
+    """Run the subject on the GPU in every way, and compare the results."""
     plain, base, seen = _run("compiled", "compiled", subject, None)
     runs = [_against("interpreted", "interpreted", interpreted, base), plain]
     for key, name, settings in [("again", "compiled, again", {}), *_changes(seen)]:
@@ -186,7 +186,7 @@ def bisect(subject: Subject, interpreted: list[Result]) -> Bisection:
             break
         if key == "precision":
             if not compilation.precisions:
-                continue  # no tl.dot of float32
+                continue  # there is no tl.dot of float32
             given = sorted(compilation.precisions)
             others = sorted({_other(each) for each in given})
             run.name = f"input precision {'/'.join(others)} for {'/'.join(given)}"
@@ -195,7 +195,7 @@ def bisect(subject: Subject, interpreted: list[Result]) -> Bisection:
 
 
 def _changes(seen: recompile.Seen) -> Iterator[tuple[str, str, dict[str, Any]]]:
-    """The ways to compile otherwise: key, name, settings."""
+    """The other ways to compile: key, name, settings."""
     fused = recompile.fuses()
     word = "without" if fused else "with"
     yield "fusion", f"{word} FMA contraction", {"change": lambda _: {"enable_fp_fusion": not fused}}
@@ -229,7 +229,7 @@ def _run(key: str, name: str, subject: Subject, base: list[Result] | None, **set
         with contextlib.ExitStack() as stack:
             seen = stack.enter_context(recompile.recompiling(**settings))
             results = compiled(subject)
-    except Exception as error:  # noqa: BLE001 - whatever a compiler or kernel throws is a finding
+    except Exception as error:  # noqa: BLE001 - any error of compiler or kernel is a finding
         return Run(key, name, error=running.brief(error)), None, seen
     return _against(key, name, results, base), results, seen
 

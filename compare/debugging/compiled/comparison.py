@@ -1,4 +1,4 @@
-"""The compiled kernel beside the interpreted one, where there is a GPU."""
+"""Comparison of the compiled with the interpreted kernel, if there is a GPU."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from compare.debugging.subjects import Result, Subject
 def bring_in(
     subject: Subject, findings: Findings, results: list[Result], bisect: bool | None
 ) -> None:
-    """Bring the compiled kernel into it, where there is a GPU."""
+    """Run the compiled kernel, if there is a GPU, and add what differs to the findings."""
     if bisection.impossible(subject) or findings.partial:
         return
     if findings.failure is not None:
@@ -26,7 +26,7 @@ def bring_in(
     here = torch.cat([~r.comparison.right.cpu().flatten() for r in results])
     try:
         runs = bisection.compiled(subject)
-    except Exception as error:  # noqa: BLE001 - whatever the kernel throws is a finding
+    except Exception as error:  # noqa: BLE001 - any error of the kernel is a finding
         if asked := running.memory_asked(error):
             findings.compiled = f"not run: {asked}"
             return
@@ -47,7 +47,7 @@ def bring_in(
             worst = f"{wrong.name}[{', '.join(map(str, d.index))}]"
             findings.compiled += f"; worst {worst}: got {d.got}, expected {d.expected}"
     differ = findings.compiled_right is bool(here.any())
-    # Whose runs are compared element by element, and these are right.
+    # A bisection judges elements, which are right here: only the mean accuracy differs.
     differ = differ and "compiled" not in findings.less_accurate
     if bisect or (bisect is None and differ):
         with Bar(f"compiling {subject.title} in several ways"):
@@ -55,7 +55,7 @@ def bring_in(
 
 
 def _against(here: Tensor, there: Tensor) -> str:
-    """A sentence on the elements that are wrong interpreted, and compiled."""
+    """A sentence about the elements that are wrong interpreted and compiled."""
     wrong, same = int(there.sum()), int((here & there).sum())
     if not wrong:
         return "right" + (": suspect the interpreter's emulation" if here.any() else "")

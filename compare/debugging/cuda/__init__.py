@@ -1,1 +1,1 @@
-"""The CUDA side of debug: one case under every tool that this machine has."""
+"""The CUDA side of debug: one case under every available tool."""

@@ -1,5 +1,5 @@
-"""A call of a function that load or load_inline made under the tools of the CUDA side: what a case
-of an op is to :mod:`compare.debugging.cuda.process`."""
+"""A call of a function made by load or load_inline, under the tools of the CUDA side. It takes the
+place of an op's case in :mod:`compare.debugging.cuda.process`."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from cuda_reference._on_host import OnHost
 from cuda_reference._torch_calls import Made
 from cuda_reference._watch import UNWRITTEN, WRITTEN, Access, Memory, Watch
 
-RESULT = "result"  # what a tensor that the function returns is called; of several result[0], …
+RESULT = "result"  # the name of a returned tensor; of several: result[0], …
 
 
 def pack(
@@ -36,12 +36,12 @@ def pack(
     max_ulps: float,
     uninitialized: Sequence[str],
 ) -> bytes:
-    """A call for the processes that the tools run in.
+    """A call, pickled for the processes of the tools.
 
     Args:
-        expected, limits: parameter or result → what the tensor should hold, and how far it may be
-            off where max_ulps does not say.
-        uninitialized: parameters whose memory holds nothing at the start.
+        expected, limits: parameter or result → the right tensor, and its tolerance where max_ulps
+            does not apply.
+        uninitialized: parameters whose memory is uninitialised before the call.
     """
     own = copies(tuple(values), CPU)
     call = {
@@ -58,7 +58,7 @@ def pack(
 
 
 class Call(Teller):
-    """A call, and where to write what is seen."""
+    """A call, and the report to write to."""
 
     def __init__(self, described: dict[str, Any]) -> None:
         super().__init__(described)
@@ -66,11 +66,11 @@ class Call(Teller):
         self._call = pickle.loads(Path(described["call"]).read_bytes())
 
     def launcher(self) -> OnHost:
-        """A new one, whose library is that of the step."""
+        """A new launcher, with the library of the current step."""
         return _loading.again(self._call["launcher"])
 
     def values(self, launcher: OnHost) -> list[Any]:
-        """The arguments in new memory; what is not initialized holds poison."""
+        """The arguments in new memory; uninitialised ones hold poison."""
         values = list(self._call["values"])
         for number, tensor in _replayed.unpacked(self._call["groups"]).items():
             values[self._call["places"][number]] = tensor
@@ -83,16 +83,16 @@ class Call(Teller):
 
     @property
     def uninitialized(self) -> list[str]:
-        """Parameters whose memory holds nothing at the start."""
+        """Parameters whose memory is uninitialised before the call."""
         return list(self._call["uninitialized"])
 
     def expected(self, name: str) -> Tensor:
-        """What a parameter's tensor should hold."""
+        """The right value of a parameter's tensor."""
         reference: Tensor = self._call["expected"][name]
         return reference
 
     def wrong(self, results: Mapping[str, Tensor]) -> Iterator[tuple[str, judging.Comparison]]:
-        """The wrong ones of the results by name."""
+        """The wrong results, by name."""
         for name, reference in self._call["expected"].items():
             if name not in results:
                 raise ValueError(f"the oracle has {name}, but the function returned no such tensor")
@@ -128,11 +128,11 @@ class Call(Teller):
 
 
 class _Guarded:
-    """The arguments of a launch between canaries and forbidden pages.
+    """The arguments of a launch, between canaries and protected pages.
 
     Attributes:
         tensors: parameter → its tensor there; after the launch also the results.
-        memories: of each mapping, to watch.
+        memories: of each mapping, to be watched.
     """
 
     def __init__(
@@ -161,7 +161,7 @@ class _Guarded:
         launcher.watch_also(self._made)
 
     def _made(self, made: Made) -> None:
-        """One more tensor, which the function allocated."""
+        """Add a tensor that the function allocated."""
         assert made.guards is not None
         (memory,) = (Memory(_guards.buffer(mapping)) for mapping in made.guards.mappings)
         memory.mark_at(made.address, made.given.tensor, WRITTEN if made.written else UNWRITTEN)
@@ -171,7 +171,7 @@ class _Guarded:
         _tell_made(self._call, made)
 
     def launch(self) -> str:
-        """Where something beside the tensors was written; empty if nowhere.
+        """Where a write went beside the tensors; empty if nowhere.
 
         Raises:
             RuntimeError: the launch failed.
@@ -195,7 +195,7 @@ def _tell_made(call: Call, made: Made) -> None:
 
 
 def named_results(returned: Sequence[Tensor | None]) -> dict[str, Tensor]:
-    """The tensors that a function returned by name; None where it left one out."""
+    """The returned tensors by name; None entries are left out."""
     names = [RESULT] if len(returned) == 1 else [f"{RESULT}[{i}]" for i in range(len(returned))]
     return {name: t for name, t in zip(names, returned, strict=True) if t is not None}
 
@@ -206,7 +206,7 @@ def _holds(buffer: Tensor, address: int, size: int) -> bool:
 
 
 def values(call: Call) -> None:
-    """The call as it is; on the host target in both orders of threads."""
+    """The unchanged call; on the host target in both thread orders."""
     launcher, outcomes = call.launcher(), []
     for order in ORDERS if call.device.type == "cpu" else ORDERS[:1]:
         beside = ""
@@ -231,8 +231,8 @@ def values(call: Call) -> None:
 
 
 def initcheck(call: Call) -> None:
-    """The call with all accesses watched, in both orders of threads; who stored the worst element,
-    and what that thread did."""
+    """The call with all accesses watched, in both thread orders. Finds the thread that stored the
+    worst element and what that thread did."""
     launcher = call.launcher()
     watch, known = Watch(launcher.library("host")), set[Any]()
     for order in ORDERS:
@@ -267,8 +267,8 @@ def _watched(
 
 
 def _launched(call: Call, launcher: OnHost, make: Callable[[], _Guarded]) -> tuple[_Guarded, str]:
-    """A launch, and what it wrote beside the tensors; once more, if it failed for a lane's value
-    on which nothing depends."""
+    """A launch, and what it wrote beside the tensors. It is repeated if it failed because a lane's
+    value was undefined but unused."""
     guarded = make()
     try:
         return guarded, guarded.launch()
@@ -288,7 +288,7 @@ def _locate(
     name: str,
     comparison: judging.Comparison,
 ) -> None:
-    """Tell who stored the worst element, and run again to see what that thread did."""
+    """Report who stored the worst element, and run again to follow that thread."""
     result, reference = guarded.tensors[name], call.expected(name)
     index = judging.deviation(result, reference, *comparison[:3]).index
     low = result.data_ptr()
@@ -313,7 +313,7 @@ def _locate(
 
 
 def _stored_near(writers: Tensor, index: Sequence[int]) -> int:
-    """The number of the writer of the element nearest to one that nobody stored; 0 for none."""
+    """The number of the writer of the nearest stored element; 0 if nothing was stored."""
     stored = writers.nonzero()
     if not len(stored):
         return 0
@@ -322,7 +322,7 @@ def _stored_near(writers: Tensor, index: Sequence[int]) -> int:
 
 
 def exact(call: Call) -> None:
-    """The call once, every tensor in memory just as large as it needs."""
+    """One call with every tensor in memory of exactly its size."""
     launcher = call.launcher()
     arguments = call.values(launcher)
     call.tell("launch")
@@ -337,7 +337,7 @@ def exact(call: Call) -> None:
 
 
 def guarded(call: Call) -> None:
-    """The call once, every tensor amid memory that a wild access may hit without harm."""
+    """One call with every tensor in memory that a wild access may hit without harm."""
     launcher = call.launcher()
     call.tell("launch")
     _Guarded(call, launcher, _guards.ROOM).launch()

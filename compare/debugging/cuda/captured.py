@@ -1,4 +1,4 @@
-"""The call that a function makes of one that load or load_inline made, to be debugged by itself."""
+"""The call that a function makes of a loaded or inline CUDA function, to be debugged alone."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ class Recorder:
     """Records calls on CPU tensors.
 
     Attributes:
-        calls: each with copies of its arguments as they were before it.
-        given: the tensors of the last one, by parameter.
-        returned: what it returned.
+        calls: each with copies of its arguments from before the call.
+        given: the tensors of the last call, by parameter.
+        returned: the value that the last call returned.
     """
 
     def __init__(self) -> None:
@@ -32,16 +32,16 @@ class Recorder:
         self.returned: Any = None
 
     def begin(self, call: OnHost, values: Sequence[Any]) -> None:
-        """Before a call."""
+        """Called before a call."""
         self.calls.append((call, copies(tuple(values), CPU)))
         self.given = {each.name: each.argument for each in call.given(values)}
 
     def end(self, result: Any) -> None:
-        """After it."""
+        """Called after a call."""
         self.returned = result
 
     def named(self, result: Tensor) -> str | None:
-        """What the last call knows a tensor as; None if it neither returned nor got it."""
+        """The name of a tensor in the last call; None if it is neither a result nor an argument."""
         returned = self.returned if isinstance(self.returned, (list, tuple)) else [self.returned]
         tensors = [t for t in returned if t is None or isinstance(t, Tensor)]
         known = {**self.given, **calls.named_results(tensors)}
@@ -56,8 +56,8 @@ def _same(a: Tensor, b: Tensor) -> bool:
 
 
 def of_target(case: Case) -> bytes | None:
-    """The call in a case of a target, for the processes that the tools run in. None where there is
-    not just one call, or where it is not what makes the result: then the case itself must do."""
+    """The single CUDA call in a case of a target, for the processes of the tools. None if there are
+    several calls, or if the call does not make the result; then the whole case is run."""
     if "cuda-host" in unavailable():
         return None
     spec = spec_of(case.op)
@@ -70,7 +70,7 @@ def of_target(case: Case) -> bytes | None:
     with _replay.recorded_by(recorder):
         try:
             result, _ = running.call(spec, case, function, arguments, reference, guards=guards)
-        except Exception:  # noqa: BLE001 - what a kernel under test throws the tools look into
+        except Exception:  # noqa: BLE001 - the tools will examine the kernel's error
             result = None
     if len(recorder.calls) != 1:
         return None

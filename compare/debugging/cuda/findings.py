@@ -1,4 +1,4 @@
-"""What debug finds on the CUDA side, and how it reads."""
+"""The findings of debug on the CUDA side, and their text."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ from compare.debugging.findings.traces import WIDTH
 from cuda_reference._watch import Frame
 from triton_kernels.interpreter import Argument
 
-SHOWN = 5  # reports in full, at most; the rest in a line each
-ACTIONS = 14  # lines of what a thread did
-BEHIND = 32  # lines that decide what those do
+SHOWN = 5  # reports printed in full; the rest in a line each
+ACTIONS = 14  # lines about what a thread did
+BEHIND = 32  # lines on which those depend
 
 
 @dataclass
@@ -60,13 +60,13 @@ class WrongResult:
         return lines
 
     def to_dict(self) -> dict[str, Any]:
-        """What the JSON file has of it."""
+        """The entry of the JSON file."""
         return {name: value for name, value in asdict(self).items() if name != "map"}
 
 
 @dataclass
 class Action:
-    """What the followed thread did from one line, to one tensor or shared array."""
+    """The accesses of the followed thread from one line, to one tensor or shared array."""
 
     verb: str
     region: str
@@ -78,19 +78,19 @@ class Action:
 
 @dataclass
 class Step:
-    """What one tool found.
+    """The findings of one tool.
 
     Attributes:
         tool: its name.
         missing: why it did not run; empty if it did.
-        reports: its findings.
-        wrong: wrong results, one an order of threads.
-        same_in_both_orders: whether the results were; None where one order ran.
-        output, worst: the tensor and its element whose writer was looked for; None where nothing is
+        reports: its reports.
+        wrong: wrong results, one per thread order.
+        same_in_both_orders: whether the results were the same; None if one order ran.
+        output, worst: the tensor and the element whose writer was searched; None if nothing is
             wrong.
-        stored: its writer; None where nobody stored it.
-        never: how many of the wrong elements nobody stored.
-        beside: where nobody stored the worst one, the writer of the nearest that was stored.
+        stored: the element's writer; None if nothing stored it.
+        never: how many of the wrong elements nothing stored.
+        beside: if nothing stored the worst element, the writer of the nearest stored one.
         actions: what that writer did.
     """
 
@@ -116,7 +116,7 @@ class Step:
         return f"{len(self.reports)} found" if self.reports else "ok"
 
     def follow(self, events: Iterable[dict[str, Any]], memory: Memory) -> None:
-        """Gather a thread's accesses by line and tensor, in the order of the first."""
+        """Group a thread's accesses by line and tensor, in the order of the first ones."""
         groups: dict[Any, list[dict[str, Any]]] = {}
         for event in events:
             place = site("", [Frame(*frame) for frame in event["stack"]])
@@ -140,7 +140,7 @@ class Step:
 
 
 def _shared_region(name: str, touched: list[Index]) -> str:
-    """The elements of a shared array that were touched: a_tile[3][0:16]."""
+    """The touched elements of a shared array: a_tile[3][0:16]."""
     parts = []
     for along in zip(*touched):
         different = np.unique(np.array(along))
@@ -153,12 +153,12 @@ def _shared_region(name: str, touched: list[Index]) -> str:
 
 @dataclass
 class CudaFindings:
-    """What the tools found: true if nothing is wrong, printable, with :meth:`to_json`
-    and :meth:`to_html`.
+    """The findings of all tools: true if nothing is wrong; printable; with :meth:`to_json` and
+    :meth:`to_html`.
 
     Attributes:
         subject: the case and implementation.
-        steps: (mode, what one tool found).
+        steps: (mode, the findings of one tool).
         partial: whether Ctrl-C ended it early.
     """
 
@@ -167,7 +167,7 @@ class CudaFindings:
     partial: bool = False
 
     def add(self, mode: str, step: Step) -> None:
-        """One more tool is done."""
+        """Add the findings of a tool."""
         self.steps.append((mode, step))
 
     def __bool__(self) -> bool:
@@ -199,7 +199,7 @@ class CudaFindings:
         return "\n".join(part for line in lines for part in _wrapped(line))
 
     def values(self, mode: str) -> list[str]:
-        """What is wrong with the results, and who stored the worst element."""
+        """What is wrong with the results, and which thread stored the worst element."""
         steps = {step.tool: step for each, step in self.steps if each == mode}
         values = steps.get("values")
         if values is None or not values.wrong:
@@ -233,7 +233,7 @@ class CudaFindings:
         return lines
 
     def _actions(self) -> list[str]:
-        """What the thread that stored the worst element did, if results are known to be wrong."""
+        """The accesses of the thread that stored the worst element, if results are wrong."""
         step = self.thread()
         if step is None or step.stored is None:
             return []
@@ -250,7 +250,7 @@ class CudaFindings:
         return [*lines, f"  … {left} more"] if left else lines
 
     def _behind(self) -> list[str]:
-        """The kernel's lines that decide what the lines told do, and whether."""
+        """The lines of the kernel on which the printed lines depend."""
         step, told = self.thread(), list[Site]()
         if step is not None and step.stored is not None:
             told = [step.stored, *(action.site for action in step.actions[:ACTIONS])]
@@ -274,7 +274,7 @@ class CudaFindings:
         return "\n".join(parts) or "nothing ran to its end"
 
     def to_dict(self) -> dict[str, Any]:
-        """Everything."""
+        """The whole findings as a dict."""
         return {
             "passed": bool(self),
             "subject": self.subject,
@@ -307,7 +307,7 @@ class CudaFindings:
         }
 
     def thread(self) -> Step | None:
-        """The tool that followed the thread which stored the worst element; None if none did."""
+        """The findings of the tool that followed the worst element's thread; None if none did."""
         if not any(step.wrong for _, step in self.steps):
             return None
         return next((s for _, s in self.steps if s.actions and s.stored is not None), None)
@@ -318,15 +318,15 @@ class CudaFindings:
         return sorted(reports, key=lambda report: not report.sites)
 
     def to_html(self) -> str:
-        """A page that draws them, in one file that needs no network.
+        """One HTML file with pictures, which needs no network.
 
         Raises:
-            RuntimeError: Jinja2 is missing, which the extra `report` brings.
+            RuntimeError: Jinja2 is missing; the extra `report` installs it.
         """
         return page.cuda_html(self)
 
     def to_json(self) -> str:
-        """What to_dict gives, as a JSON text."""
+        """The value of to_dict as JSON text."""
         return json.dumps(numerics.json_safe(self.to_dict()), indent=1)
 
 
@@ -335,8 +335,8 @@ def _who(place: Site) -> str:
 
 
 def _in_full(reports: Iterable[Report]) -> tuple[list[Report], list[Report]]:
-    """Reports told in full, and the rest: a second one about a conflict of the same lines tells
-    nothing new, by whichever tool."""
+    """The reports to print in full, and the rest. Another report about a conflict of the same lines
+    belongs to the rest, whichever tool made it."""
     shown: list[Report] = []
     brief: list[Report] = []
     conflicts = set()

@@ -1,8 +1,8 @@
 """A child process that runs one case of the CUDA side, or one call of a launcher, under some tools,
-and writes what it sees.
+and writes a report.
 
-``python -m compare.debugging.cuda.process JOB``, with a job as JSON. Findings go to the job's
-report file, one JSON object a line, each as soon as it is known: a tool may end the process.
+``python -m compare.debugging.cuda.process JOB``, with a job as JSON. The report has one JSON object
+per line. Each finding is written at once, because a tool may end the process.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ MARGIN = 4096  # bytes around a watched input
 
 
 class Job(Teller):
-    """A case on one implementation, and where to write what is seen."""
+    """A case on one implementation, and the report to write to."""
 
     def __init__(self, described: dict[str, Any]) -> None:
         case = described["case"]
@@ -50,7 +50,7 @@ class Job(Teller):
         super().__init__(described)
 
     def named(self, arguments: Arguments) -> dict[str, Tensor]:
-        """The tensors among the arguments, by parameter; of kernels from elsewhere by place."""
+        """The tensors among the arguments, by parameter; for kernels from elsewhere by position."""
         if self.spec.own:
             args, kwargs = arguments
             return {f"argument {i}": t for i, t in enumerate(tensors([*args, *kwargs.values()]))}
@@ -62,7 +62,7 @@ class Job(Teller):
 
 
 class Verdict:
-    """A result against the oracle's."""
+    """A result compared with the oracle's."""
 
     def __init__(self, job: Job, arguments: Arguments, result: Tensor, reference: Tensor) -> None:
         self.result = result
@@ -94,7 +94,7 @@ class Verdict:
 
 
 def values(job: Job) -> None:
-    """The case as a check runs it, on the host target in both orders of threads."""
+    """The case as check runs it; on the host target in both thread orders."""
     arguments = job.spec.inputs(job.case, job.implementation.device)
     reference = job.spec.oracle(*arguments[0], **arguments[1])
     verdicts = []
@@ -118,7 +118,7 @@ def values(job: Job) -> None:
 
 
 class _Told(list[Guarded]):
-    """Guards around outputs, told of when they are made."""
+    """Guards of outputs, which are reported when they are made."""
 
     def __init__(self, job: Job) -> None:
         super().__init__()
@@ -130,7 +130,7 @@ class _Told(list[Guarded]):
 
 
 class _Watched(_Told):
-    """The same, and watched from then on. ``memory``: of the last one."""
+    """The same guards, which are also watched. ``memory`` belongs to the last one."""
 
     def __init__(self, job: Job, watch: Watch) -> None:
         super().__init__(job)
@@ -145,8 +145,8 @@ class _Watched(_Told):
 
 
 def initcheck(job: Job) -> None:
-    """The case with all accesses watched, in both orders of threads; who stored the worst element,
-    and what that thread did."""
+    """The case with all accesses watched, in both thread orders. Finds the thread that stored the
+    worst element and what that thread did."""
     watch = Watch(_build.library(job.spec.stem, "host"))
     known: set[Any] = set()
     for order in ORDERS:
@@ -186,7 +186,7 @@ def _watched(
 
 
 def _locate(job: Job, watch: Watch, order: str, verdict: Verdict, guards: _Watched) -> None:
-    """Tell who stored the worst element, and run again to see what that thread did."""
+    """Report who stored the worst element, and run again to follow that thread."""
     assert verdict.index is not None
     assert verdict.wrong is not None
     memory, result = guards.memory, verdict.result
@@ -205,7 +205,7 @@ def _locate(job: Job, watch: Watch, order: str, verdict: Verdict, guards: _Watch
 
 
 class _Allocations(TorchFunctionMode):
-    """Tells of the memory that an op allocates for its result."""
+    """Reports the memory that an op allocates for its result."""
 
     def __init__(self, job: Job) -> None:
         super().__init__()
@@ -221,8 +221,8 @@ class _Allocations(TorchFunctionMode):
 
 
 def exact(job: Job) -> None:
-    """The case once, every tensor in memory just as large as it needs, so that the tool sees a step
-    beside it. Results are not looked at: reading what nobody wrote would be a finding of its own.
+    """One run of the case with every tensor in memory of exactly its size, so that the tool finds
+    an access beside it. Results are not read: reading unwritten memory would be another finding.
     """
     device, case = job.implementation.device, job.case
     inputs = job.spec.inputs(case)
@@ -230,7 +230,7 @@ def exact(job: Job) -> None:
     if case.layout == "inplace":
         kwargs = {**kwargs, "out": args[0]}
     elif case.layout != "functional" and job.spec.takes_out:
-        reference = job.spec.oracle(*inputs[0], **inputs[1])  # no kernels of its own on a GPU
+        reference = job.spec.oracle(*inputs[0], **inputs[1])  # on the CPU: launches nothing
         dtype = job.spec.out_dtype(case) if job.spec.bounded else reference.dtype
         like = Guarded(tuple(reference.shape), dtype, torch.device("meta"), case.out_layout)
         memory = torch.empty(like.buffer.numel() - 2 * GUARD, dtype=dtype, device=device)
@@ -246,7 +246,7 @@ def exact(job: Job) -> None:
 
 
 def guarded(job: Job) -> None:
-    """The case once, every tensor amid memory that a wild access may hit without harm."""
+    """One run of the case with every tensor in memory that a wild access may hit without harm."""
     arguments = copies(job.spec.inputs(job.case), cases.CPU, MARGIN)
     reference = job.spec.oracle(*arguments[0], **arguments[1])
     job.tell("launch")
@@ -270,8 +270,8 @@ STEPS = {
 
 
 def _under(kind: str) -> Callable[[Job], None]:
-    """The case once, every call of a function that cuda_reference loaded under a tool, which tells
-    by an error."""
+    """One run of the case in which every call of a loaded CUDA function is under a tool. The tool
+    reports by an error."""
 
     def step(job: Job) -> None:
         args, kwargs = job.spec.inputs(job.case)
@@ -291,7 +291,7 @@ OWN_STEPS = {
 
 
 def run(job: Teller, known: Mapping[str, tuple[Callable[[Any], None], str]] = STEPS) -> None:
-    """Take the job's steps in order; each is known with the sanitizer of its libraries."""
+    """Run the job's steps in order, each with the sanitizer that its libraries need."""
     for name in job.steps:
         step, kind = known[name]
         os.environ["CROSSCHECK_SANITIZE"] = kind
@@ -301,7 +301,7 @@ def run(job: Teller, known: Mapping[str, tuple[Callable[[Any], None], str]] = ST
             step(job)
         except BuildError as error:
             job.tell("error", step=name, build=True, text=str(error))
-        except Exception as error:  # noqa: BLE001 - whatever a kernel under test throws is a finding
+        except Exception as error:  # noqa: BLE001 - any error of a kernel under test is a finding
             job.tell("error", step=name, build=False, text=running.brief(error))
         job.tell("end", step=name)
 

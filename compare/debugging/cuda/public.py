@@ -1,4 +1,4 @@
-"""compare.debug_cuda: a function that load or load_inline made, its arguments checked."""
+"""compare.debug_cuda: debugging of a function made by load or load_inline."""
 
 from __future__ import annotations
 
@@ -35,36 +35,36 @@ def debug_cuda(
     uninitialized: Sequence[str] = (),
     tools: Sequence[str] = (),
 ) -> CudaFindings:
-    r"""Run a CUDA kernel of one's own under the tools of ``debug --side cuda``, and find out what
-    is wrong: on the CPU, and on the GPU where there is one.
+    r"""Run your own CUDA kernel under the tools of ``debug --side cuda`` and find its faults, on
+    the CPU and, if there is one, on the GPU.
 
-    On the CPU the threads of a block run forwards and backwards, and all accesses are watched: what
-    is outside of a tensor or a shared array, read before it was written, or a race. The worst wrong
-    element is laid to the thread that stored it, with all that this thread did. The sanitizers of
-    the compiler run as well, and on the GPU those of compute-sanitizer.
+    On the CPU the threads of a block run in forward and in reverse order, and all accesses are
+    watched for those outside of a tensor or shared array, reads before a write, and races. The
+    findings name the thread that stored the worst wrong element, and all accesses of that thread.
+    The compiler's sanitizers run as well, and on the GPU those of compute-sanitizer.
 
     Args:
-        function: a function that :func:`cuda_reference.load` or
-            :func:`cuda_reference.load_inline` made.
+        function: a function made by :func:`cuda_reference.load` or
+            :func:`cuda_reference.load_inline`.
         args: its arguments, with tensors on any device. Every run gets copies.
-        oracle: returns what the results should hold: one tensor, a tuple, or a dict by name, which
-            may leave some out. Results are what the function returns ("result", or "result[0]",
-            "result[1]", … of several), else what it writes: the tensors behind pointers that are
-            not const, by their parameters, and of functions that take torch::Tensor the last ones
-            of their arguments, as many as the oracle returns. Takes nothing, or ``args``.
-        max_ulps: the largest right distance to the oracle's result, rounded to the result's dtype;
-            integers must be equal.
-        bound: instead of max_ulps, the largest right \|result − oracle\| of each element: called
-            with the oracle's result and ``args``.
-        uninitialized: names of parameters whose memory holds nothing at the start, as that of
-            outputs made by torch.empty: reading them before a store is found.
-        tools: some of those that there are; by default all.
+        oracle: returns the right results: one tensor, a tuple, or a dict by name, which may leave
+            some out. Results are the returned tensors ("result", or "result[0]", "result[1]", … for
+            several) if there are any. Otherwise they are the written tensors: those behind pointers
+            that are not const, by parameter; for torch::Tensor parameters the last ones, as many as
+            the oracle returns. The oracle takes no arguments, or ``args``.
+        max_ulps: the tolerance around the oracle's result, rounded to the result's dtype; integers
+            must be equal.
+        bound: instead of max_ulps, makes the tolerance \|result − oracle\| of each element from the
+            oracle's result and ``args``.
+        uninitialized: names of parameters whose memory is uninitialised before the call, such as
+            outputs made by torch.empty. A read before a store is then found.
+        tools: some of the available tools; by default all.
 
     Returns:
-        :class:`CudaFindings`: true if nothing is wrong; print it.
+        :class:`CudaFindings`: true if nothing is wrong; printable.
 
     Raises:
-        TypeError, ValueError: the arguments do not suit.
+        TypeError, ValueError: wrong arguments.
         RuntimeError: no tool can run here.
 
     Example:
@@ -112,7 +112,7 @@ def debug_cuda(
 def _expected(
     oracle: Oracle, call: OnHost, args: tuple[Any, ...], written: dict[str, Tensor]
 ) -> dict[str, Tensor]:
-    """What the oracle says, by parameter or result."""
+    """The oracle's tensors, by parameter or result."""
     returned = oracle(*copies(args, CPU)) if takes_arguments(oracle) else oracle()
     if isinstance(returned, Tensor):
         returned = (returned,)
@@ -140,7 +140,7 @@ def _expected(
 
 
 def _results(call: OnHost, count: int, written: list[str]) -> list[str]:
-    """The names of what an oracle returns in order, which is so many tensors."""
+    """The names of ``count`` tensors that an oracle returns in order."""
     if call.tensors == 1 or (call.tensors < 0 and count == 1):
         return [calls.RESULT]
     if call.tensors:

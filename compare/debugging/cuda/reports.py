@@ -1,4 +1,4 @@
-"""What the tools of the CUDA side find: places, threads, and addresses in tensor terms."""
+"""Reports of the tools of the CUDA side: places, threads, and addresses as tensor elements."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from cuda_reference._watch import Frame, unraveled
 from triton_kernels.interpreter import Argument
 
 Index = tuple[int, ...]
-LONGEST = WIDTH - 4  # characters of a place with its code
+LONGEST = WIDTH - 4  # characters of a place together with its code
 
 
 # ---- Memory ----
 
 
 class SharedArray(NamedTuple):
-    """A shared array of a block; ``item``: bytes of an element."""
+    """A shared array of a block; ``item`` is the size of an element in bytes."""
 
     name: str
     low: int
@@ -36,14 +36,14 @@ class SharedArray(NamedTuple):
 
 @dataclass
 class Memory:
-    """What addresses mean: the tensors of a launch, and its shared arrays."""
+    """The tensors of a launch and its shared arrays, to explain addresses."""
 
     tensors: list[Argument] = field(default_factory=list)
     shared: list[SharedArray] = field(default_factory=list)
 
     def name_result(self, result: Argument) -> None:
-        """Of a tensor that the function made it is known only now that it is a result; one of the
-        arguments keeps its name."""
+        """Name a tensor that the function allocated, now that it is known to be a result. An
+        argument that is returned keeps its name."""
         for at, known in enumerate(self.tensors):
             if known.low == result.low and known.name.startswith("the result of"):
                 self.tensors[at] = result
@@ -58,7 +58,7 @@ class Memory:
         return near if near is not None and distance(near) <= slack else None
 
     def text(self, address: int) -> str:
-        """An address in words: x[3, 5], tile[0][4], or where it lies beside a tensor."""
+        """An address in words: x[3, 5], tile[0][4], or its position beside a tensor."""
         array = min(self.shared, key=lambda a: _distance(address, a.low, a.bytes), default=None)
         if array is not None and _distance(address, array.low, array.bytes) <= 1024:
             element = (address - array.low) // max(1, array.item)
@@ -74,7 +74,7 @@ class Memory:
 
 
 def _distance(address: int, low: int, size: int) -> int:
-    """How far an address is from a stretch of memory; 0 inside."""
+    """The distance of an address from a range of memory; 0 inside."""
     return max(low - address, address - (low + size - 1), 0)
 
 
@@ -83,7 +83,7 @@ def _addresses(*each: int) -> Any:
 
 
 def shared_text(name: str, index: Sequence[int], extents: Sequence[int] = ()) -> str:
-    """An element of a shared array as the source writes it; one outside with the array's size."""
+    """An element of a shared array as in the source; if it is outside, with the array's size."""
     text = name + "".join(f"[{i}]" for i in index)
     if extents and not 0 <= index[0] < extents[0]:
         text += f", outside of {name}{''.join(f'[{n}]' for n in extents)}"
@@ -94,14 +94,14 @@ def shared_text(name: str, index: Sequence[int], extents: Sequence[int] = ()) ->
 
 
 class Site(NamedTuple):
-    """Where a kernel did something.
+    """The place of an action in a kernel.
 
     Attributes:
-        role: what it did there: "read", "write", …, or empty.
-        function, file, line: of the kernel, or of a function beside it that it called; the file is
-            in csrc where it is known there.
-        inner: the helper that it called for that, with its own file and line; else empty.
-        block, thread: None where the tool does not tell.
+        role: the action: "read", "write", …, or empty.
+        function, file, line: of the kernel, or of a function in its file that it called. A file of
+            csrc is given as a path in csrc if it is known there.
+        inner: the helper that it called for the action, with its own file and line; else empty.
+        block, thread: None if the tool does not report them.
         calls: the lines of that file that led there, innermost first.
     """
 
@@ -145,13 +145,13 @@ def site(
     role: str, stack: Iterable[Frame], block: Index | None = None, thread: Index | None = None
 ) -> Site:
     """The place of an access from its call stack, innermost first: the line in the kernel's file,
-    and the helper in another file in which it happened."""
+    and the helper in another file that made the access."""
     frames = []
     for frame in stack:
         if re.search(r"call_body|run_threads", frame.function):
             if frame.machinery:
                 break
-            frame = frame._replace(function="")  # of what is inlined there the innermost
+            frame = frame._replace(function="")  # keep the innermost of inlined functions
         if frame.line and _source(frame.file):
             frames.append(frame)
     while len(frames) > 1 and (
@@ -161,12 +161,12 @@ def site(
     if not frames:
         return Site(role, "", "", 0, "", block, thread)
     kernel, first = frames[-1], frames[0]
-    # Functions beside the kernel are the author's own; those of other files are helpers.
+    # Functions in the kernel's file belong to the author; those in other files are helpers.
     own = next(frame for frame in frames if frame.file == kernel.file)
     name, inner = short_name(kernel.function), ""
     if own is not kernel and own.function:
         name = f"{short_name(own.function)} in {name}"
-    if first is not own and not first.machinery:  # an atomicAdd's inside
+    if first is not own and not first.machinery:  # for example within atomicAdd
         called = f"{short_name(first.function)} at " if first.function else ""
         inner = f"{called}{Path(first.file).name}:{first.line}"
     file = _source(kernel.file)
@@ -180,7 +180,7 @@ _HEADERS = re.compile(
 
 
 def _source(file: str) -> str:
-    """The file as it can be read here; empty if it is none of a kernel's, but a library's."""
+    """The readable path of a kernel's source; empty for a library's source."""
     ours = Path(file).parts[-3:-1] == ("cuda_reference", "csrc")  # perhaps of another checkout
     if not ours and Path(file).is_absolute() and Path(file).is_file():
         return "" if _HEADERS.search(file) and not _is_inline(file) else file
@@ -188,17 +188,17 @@ def _source(file: str) -> str:
 
 
 def _is_inline(file: str) -> bool:
-    """Whether it is a source that load_inline was given, where that keeps it."""
+    """Whether it is a source of load_inline in its cache."""
     return len(parts := Path(file).parts) > 4 and parts[-4] == "inline" and parts[-2] == "source"
 
 
 def _sources() -> dict[str, str]:
-    """Files of csrc by name: a cached library may have been built elsewhere, of equal sources."""
+    """Files of csrc by name: a cached library may have been built elsewhere from equal sources."""
     return {path.name: str(path) for path in CSRC.iterdir() if path.is_file()}
 
 
 def short_name(function: str) -> str:
-    """A function's name without its result and parameters: f<float>."""
+    """A function's name without return type and parameters: f<float>."""
     function = function.replace("(anonymous namespace)::", "")
     depth, start = 0, 0
     for at, c in enumerate(function):
@@ -215,14 +215,14 @@ def short_name(function: str) -> str:
 
 @dataclass
 class Report:
-    """One thing that a tool found.
+    """One report of a tool.
 
     Attributes:
         tool: its name.
-        what: in words, with the memory it is about.
-        sites: where; for a conflict both places.
-        count: how many reports were folded into this one.
-        raw: the tool's own words, trimmed, where they could not be read.
+        what: the fault and the memory concerned, in words.
+        sites: the place; for a conflict both places.
+        count: how many reports were merged into this one.
+        raw: the tool's output, trimmed, if it could not be parsed.
     """
 
     tool: str
@@ -241,14 +241,14 @@ class Report:
         return lines
 
     def to_dict(self) -> dict[str, Any]:
-        """What the JSON file has of it."""
+        """The entry of the JSON file."""
         sites = [{**s._asdict(), "code": s.code} for s in self.sites]
         return {**asdict(replace(self, sites=[])), "sites": sites}
 
 
 def folded(reports: Iterable[Report]) -> list[Report]:
-    """Those of one tool about the same lines and kind as one, the first, with their number; and
-    each line of a report once."""
+    """Merge reports of one tool about the same lines and kind into the first, with their number.
+    Each line of a report is kept once."""
     reports_by_key: dict[Any, Report] = {}
     for report in reports:
         # An unrolled loop reads at many addresses of one line.

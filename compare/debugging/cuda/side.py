@@ -1,5 +1,5 @@
-"""The CUDA side of debug: one case under the tools that this machine has, each in a process of its
-own, and what they found in a form that fits a screen."""
+"""The CUDA side of debug: one case under the available tools, each in its own process, with the
+findings in a form that fits a screen."""
 
 from __future__ import annotations
 
@@ -42,16 +42,16 @@ _READ = {
     "undefined": tool_output.undefined,
     "thread": tool_output.thread,
 }
-# These need nothing in the process from its start, and run in one; the last may end it.
+# These need no setup at process start and share a process; the last may end it.
 _TOGETHER = ("values", "initcheck", "undefined")
-_NOT_HERE = "unexpected memory mapping"  # TSan, where the kernel randomises addresses too widely
+_NOT_HERE = "unexpected memory mapping"  # TSan fails if the OS randomises addresses too widely
 
 
 # ---- What there is ----
 
 
 def missing(mode: str) -> dict[str, str]:
-    """Tool → why it cannot run in a mode here; the mode's others can."""
+    """Tool → why it cannot run in a mode here; the mode's other tools can."""
     tools = HOST_TOOLS if mode == "cuda-host" else GPU_TOOLS
     reason = unavailable().get(mode)
     if reason:
@@ -84,7 +84,7 @@ def compute_sanitizer() -> str | None:
 
 
 def investigate(case: Case, variant: str | None, wanted: dict[str, list[str]]) -> CudaFindings:
-    """Run a case under tools: mode → their names."""
+    """Run a case under tools, given as mode → names."""
     mode = next(iter(wanted)) if len(wanted) == 1 else "cuda"
     name = f"{mode}/{variant}" if variant else mode
     packed = of_target(case) if ":" in case.op else None
@@ -98,10 +98,10 @@ def investigate(case: Case, variant: str | None, wanted: dict[str, list[str]]) -
 
 
 def run(subject: dict[str, Any], title: str, wanted: dict[str, list[str]]) -> CudaFindings:
-    """Run what a job says, a case or a call, under tools: mode → their names."""
+    """Run a case or a call, as a job describes it, under tools, given as mode → names."""
     findings = CudaFindings(title)
     jobs = [(each, group) for each, tools in wanted.items() for group in _grouped(each, tools)]
-    # The GPU's tools run one after another: they share it.
+    # The GPU's tools run one after another, because they share it.
     workers = min(3, os.cpu_count() or 1) if "cuda-gpu" not in wanted else 1
     with (
         _Waiting(jobs) as waiting,
@@ -117,14 +117,14 @@ def run(subject: dict[str, Any], title: str, wanted: dict[str, list[str]]) -> Cu
                 for step in future.result():
                     findings.add(each, step)
                 waiting.done(each, tools)
-        except KeyboardInterrupt:  # which the running processes got, too
+        except KeyboardInterrupt:  # the child processes get it, too
             findings.partial = True
             pool.shutdown(cancel_futures=True)
     return findings
 
 
 class _Waiting:
-    """Says on a terminal's stderr which tools are not done yet."""
+    """Shows the tools that are not done yet on a terminal's stderr."""
 
     def __init__(self, jobs: list[tuple[str, list[str]]]) -> None:
         self._left = [(mode, tool) for mode, tools in jobs for tool in tools]
@@ -136,7 +136,7 @@ class _Waiting:
         return f"running {names}; Ctrl-C ends it"
 
     def done(self, mode: str, tools: list[str]) -> None:
-        """These tools are done."""
+        """Mark these tools as done."""
         self._left = [each for each in self._left if each[0] != mode or each[1] not in tools]
         if self._status is not None:
             self._status.update(self._text())
@@ -162,9 +162,9 @@ def _grouped(mode: str, tools: list[str]) -> Iterator[list[str]]:
 
 
 def _run(subject: dict[str, Any], mode: str, tools: list[str], report: Path) -> list[Step]:
-    """What the tools of one process found."""
+    """The findings of the tools of one process."""
     on_gpu = mode == "cuda-gpu"
-    # Kernels from elsewhere start a process for every call themselves.
+    # Kernels from elsewhere start a process per call themselves.
     own = ":" in subject.get("case", {}).get("op", "")
     steps = ["gpu"] if on_gpu and tools != ["values"] else tools
     job = {**subject, "mode": mode, "steps": steps}
@@ -174,7 +174,7 @@ def _run(subject: dict[str, Any], mode: str, tools: list[str], report: Path) -> 
     environment["PYTHONPATH"] = os.pathsep.join(filter(None, [*sys.path]))
     environment.pop("CROSSCHECK_SANITIZE", None)
     if steps == ["gpu"]:
-        # Each tensor its own allocation, whose end the tool knows.
+        # One allocation per tensor, so that the tool knows its end.
         environment["PYTORCH_NO_CUDA_MEMORY_CACHING"] = "1"
         options = ["--tool", tools[0], "--show-backtrace", "device"]
         options += ["--report-api-errors", "no"] if tools[0] == "memcheck" else []
@@ -188,7 +188,7 @@ def _run(subject: dict[str, Any], mode: str, tools: list[str], report: Path) -> 
     events = [json.loads(line) for line in lines]
     begun = max(1, sum(event["event"] == "begin" for event in events))
     reports = list(_steps(tools[:begun], steps, events, ran))
-    if begun < len(tools):  # one ended the process
+    if begun < len(tools):  # a tool ended the process
         reports += _run(subject, mode, tools[begun:], report.with_suffix(".more.jsonl"))
     return reports
 
@@ -241,7 +241,7 @@ def _of_step(events: list[dict[str, Any]], name: str) -> list[dict[str, Any]]:
 
 
 def _read_events(step: Step, events: Iterable[dict[str, Any]]) -> Memory:
-    """Fill a step; returns what the addresses of its last launch mean."""
+    """Fill a step. Returns the tensors and shared arrays of its last launch."""
     memory = Memory()
     followed: list[dict[str, Any]] = []
     for event in map(dict, events):
@@ -279,7 +279,7 @@ def _site(role: str, told: dict[str, Any]) -> Any:
 
 
 def _watched(tool: str, event: dict[str, Any], memory: Memory) -> Report:
-    """A finding of a watched run."""
+    """A report from a watched run."""
     kind, verb = event["kind"], "write" if event["write"] else "read"
     where = memory.text(event["address"])
     if event["shared"]:

@@ -1,6 +1,6 @@
-"""The statements of a CUDA kernel that others depend on, read from its text: what defines the
-variables in them, in its function or at the file's scope, the conditions and loops around them, and
-what launches the kernel."""
+"""The statements of a CUDA kernel on which given ones depend, read from its text: definitions of
+their variables in the function or at file scope, surrounding conditions and loops, and the code
+that launches the kernel."""
 
 from __future__ import annotations
 
@@ -25,16 +25,16 @@ _DEFINE = re.compile(r"[ \t]*#[ \t]*define[ \t]+")
 
 @dataclass(eq=False)
 class Statement:
-    """A statement, or what stands before the body of a loop or an ``if``.
+    """A statement, or the header of a loop or an ``if``.
 
     Attributes:
-        tokens: of it.
+        tokens: its tokens.
         lines: its first and last line, from 1.
-        inside: the header that it stands under; None for none.
-        guards: the headers before it that can leave its block.
+        inside: the header that contains it, or None.
+        guards: earlier headers that can leave its block.
         defines, uses: names.
         declares: those of ``defines`` that are new in its block.
-        elements: arrays that it stores to, and does no more with.
+        elements: arrays to which it only stores.
     """
 
     tokens: list[Token]
@@ -53,7 +53,7 @@ class Statement:
         self.elements = set(_stored(self.tokens))
 
     def around(self) -> Iterator[Statement]:
-        """It and the headers that it stands under."""
+        """The statement and the headers that contain it."""
         each: Statement | None = self
         while each is not None:
             yield each
@@ -61,12 +61,12 @@ class Statement:
 
     @property
     def decides(self) -> bool:
-        """Whether anything may depend on it: it is no barrier, nor a declaration without value."""
+        """Whether others may depend on it. A barrier or a declaration without a value: no."""
         return bool(self.defines) or self.tokens[0].text in _HEADERS | _LEAVING
 
 
 def _defined(stream: list[Token]) -> Iterator[str]:
-    """The names that a statement assigns to."""
+    """The names to which a statement assigns."""
     yield from _declared(stream)
     yield from _given(stream)
     for at, token in enumerate(stream):
@@ -77,7 +77,7 @@ def _defined(stream: list[Token]) -> Iterator[str]:
             near = [*stream[at + 1 : at + 2], *stream[max(0, at - 1) : at]]
             yield from (t.text for t in near if t.kind == "name")
         elif token.text == "&" and before in {"(", ","} and at + 1 < len(stream):
-            yield stream[at + 1].text  # given by its address
+            yield stream[at + 1].text  # passed by address
 
 
 def _declared(stream: list[Token]) -> Iterator[str]:
@@ -93,7 +93,7 @@ def _declared(stream: list[Token]) -> Iterator[str]:
 
 
 def _new(stream: list[Token]) -> Iterator[str]:
-    """The variables that a declaration makes: a and b of ``const T *a = x, b[4]``."""
+    """The variables that a declaration introduces: a and b of ``const T *a = x, b[4]``."""
     stream = stream[2:] if stream[0].text == "for" else stream
     outside = [stream[i] for i in _outside(stream)]
     while outside and outside[-1].text in {")", ";"}:
@@ -107,7 +107,7 @@ def _new(stream: list[Token]) -> Iterator[str]:
 
 
 def _stored(stream: list[Token]) -> Iterator[str]:
-    """a of ``a[i] = x``, where it stands no second time."""
+    """a of ``a[i] = x``, unless a occurs a second time."""
     if len(stream) > 1 and stream[0].kind == "name" and stream[1].text == "[":
         close = closing(stream, 1)
         once = sum(t.text == stream[0].text for t in stream) == 1
@@ -116,8 +116,8 @@ def _stored(stream: list[Token]) -> Iterator[str]:
 
 
 def _given(stream: list[Token]) -> Iterator[str]:
-    """What a call may change whose result nobody takes, a kernel's launch among them: the variable
-    that each argument begins with."""
+    """The variables that a call with an unused result may change, including a kernel's launch: the
+    first variable of each argument."""
     if stream[-1].text != ")" or stream[0].kind != "name" or stream[0].text in _HEADERS | _NO_TYPE:
         return
     start = opening(stream, len(stream) - 1)
@@ -136,7 +136,7 @@ def _given(stream: list[Token]) -> Iterator[str]:
 
 
 def _name(head: list[Token]) -> str:
-    """Of the function that begins so: f of ``void f<float>(int n)``."""
+    """The name of the function with this head: f of ``void f<float>(int n)``."""
     named = ""
     for at in _outside(head):
         if head[at].text == "(":
@@ -148,7 +148,7 @@ def _name(head: list[Token]) -> str:
 
 
 def _outside(stream: Sequence[Token]) -> Iterator[int]:
-    """The places that stand in no brackets."""
+    """The positions outside of all brackets."""
     at = 0
     while at < len(stream):
         yield at
@@ -156,7 +156,7 @@ def _outside(stream: Sequence[Token]) -> Iterator[int]:
 
 
 def _assigned(stream: list[Token], at: int) -> Iterator[str]:
-    """Whose value an assignment changes: of ``a[i].x`` it is a, of ``FLOAT4(a[i])`` a or i."""
+    """The variable that an assignment changes: a of ``a[i].x``, a or i of ``FLOAT4(a[i])``."""
     while at > 0 and stream[at].text in {"]", ")"}:
         start = opening(stream, at)
         if stream[at].text == ")":
@@ -171,13 +171,13 @@ def _assigned(stream: list[Token], at: int) -> Iterator[str]:
 
 
 class Source:
-    """The functions of a source, by their statements."""
+    """The functions of a source, as statements."""
 
     def __init__(self, text: str) -> None:
         self._starts = [0, *(at + 1 for at, c in enumerate(text) if c == "\n")]
         self._text = text
         self._stream = [t for t in tokens(text) if t.kind != "directive"]
-        self._functions: dict[str, list[list[Statement]]] = {}  # overloads have one name
+        self._functions: dict[str, list[list[Statement]]] = {}  # overloads share a name
         self._globals: list[Statement] = []
         self._read_macros()
         self._read_functions(0, len(self._stream))
@@ -209,14 +209,14 @@ class Source:
                 head = at + 1
             elif text == "{":
                 close, before = closing(self._stream, at), self._stream[head:at]
-                if before and before[-1].text in {"=", "]"}:  # a constant's values
+                if before and before[-1].text in {"=", "]"}:  # a constant's initialiser
                     at = close + 1
                     continue
                 scopes = {t.text for t in before} & _SCOPES
                 if scopes and before[-1].text != ")":
                     known = len(self._globals)
                     self._read_functions(at + 1, close)
-                    if scopes & {"struct", "class"}:  # other structs have members of these names
+                    if scopes & {"struct", "class"}:  # other structs may have equal member names
                         del self._globals[known:]
                 else:
                     body: list[Statement] = []
@@ -238,7 +238,7 @@ class Source:
         inside: Statement | None,
         guards: list[Statement],
     ) -> int:
-        """Read one, with all that stands under it; where the next begins."""
+        """Read a statement with its body. Returns the start of the next one."""
         stream, text = self._stream, self._stream[at].text
         if text == "{":
             close = closing(stream, at)
@@ -250,7 +250,7 @@ class Source:
             paren = next(i for i in range(at, end) if stream[i].text == "(")
             close = closing(stream, paren)
             header = self._add(out, at, close + 1, inside, guards)
-            if text not in _HEADERS:  # a macro's loop, over its first argument
+            if text not in _HEADERS:  # a macro's loop over its first argument
                 header.defines = header.declares = {stream[paren + 1].text}
             first = len(out)
             after = self._statement(out, close + 1, end, header, []) if close + 1 < end else end
@@ -267,7 +267,7 @@ class Source:
         return last + 1
 
     def _loops(self, at: int, end: int) -> bool:
-        """Whether a macro stands there that takes a block: CUDA_KERNEL_LOOP(i, n) {"""
+        """Whether a macro with a block follows: CUDA_KERNEL_LOOP(i, n) {"""
         if at + 1 >= end or self._stream[at].kind != "name" or self._stream[at + 1].text != "(":
             return False
         close = closing(self._stream, at + 1)
@@ -287,7 +287,7 @@ class Source:
         return out[-1]
 
     def _add_constant(self, at: int, end: int) -> None:
-        """What stands at the file's scope up to a semicolon, if it is no function's declaration."""
+        """Read a file-scope declaration up to its semicolon, unless it declares a function."""
         first = next((t.text for t in self._stream[at:end] if t.text in {"=", "("}), "")
         if first == "=":
             self._add(self._globals, at, end, None, [])
@@ -296,16 +296,16 @@ class Source:
         return bisect.bisect_right(self._starts, offset)
 
     def _code(self, statement: Statement) -> str:
-        """The lines of a statement in one."""
+        """The lines of a statement, joined."""
         first, last = statement.lines
         return " ".join(" ".join(self._text.splitlines()[first - 1 : last]).split())
 
     def behind(
         self, lines: Iterable[int], most: int, calls: Iterable[int] = ()
     ) -> list[tuple[int, str]]:
-        """What the statements on these lines depend on, as (line, code), in the source's order;
-        those nearest to them, where there are more than ``most``. Functions of the file that they
-        call, too, what ``calls`` led to them, and last what else calls or launches theirs."""
+        """The statements on which those on these lines depend, as (line, code) in source order; of
+        more than ``most`` the nearest. They include functions of the file that are called, the
+        lines ``calls`` that led to them, and last other callers or launches of their functions."""
         wanted, calls = list(dict.fromkeys(lines)), set(calls)
         reached = [
             each
@@ -327,11 +327,11 @@ class Source:
         return sorted(behind.items())
 
     def _follow(self, reached: list[Statement], at: int, done: Set[str]) -> None:
-        """Append what those from ``at`` on depend on, the functions done left out; first what
-        stands in their own functions, then what these call."""
+        """Append the statements on which those from ``at`` on depend, except in functions that are
+        done: first those in their own functions, then those of called functions."""
         known, called = set(reached), dict[str, None]()
         while at < len(reached):
-            for statement in itertools.islice(reached, at, None):  # which grows
+            for statement in itertools.islice(reached, at, None):  # the list grows
                 at += 1
                 needed = [*statement.guards, *([statement.inside] if statement.inside else [])]
                 own = self._functions.get(self._owners.get(statement, ""), [])
@@ -350,14 +350,14 @@ class Source:
                 reached += new
             bodies = [body for name in called for body in self._functions[name]]
             called.clear()
-            # What a function leaves stands at its end.
+            # The value of a function is made at its end.
             inner = [s for body in bodies for s in reversed(body) if s.decides and s not in known]
             known.update(inner)
             reached += inner
 
 
 def _one(body: list[Statement], name: str, one: Statement, other: Statement) -> bool:
-    """Whether two statements mean the same variable by a name: of one declaration."""
+    """Whether a name means the same variable, from one declaration, in two statements."""
 
     def declared(at: Statement) -> Statement | None:
         around = list(at.around())
@@ -370,7 +370,7 @@ def _one(body: list[Statement], name: str, one: Statement, other: Statement) -> 
 
 
 def _either(one: Statement, other: Statement) -> bool:
-    """Whether a thread runs one of the two only: under an if and its else, in no loop."""
+    """Whether a thread runs only one of the two: in an if and its else, outside of loops."""
     for first, second in ((one, other), (other, one)):
         beside = list(second.around())
         for each in first.around():
@@ -383,7 +383,7 @@ def _either(one: Statement, other: Statement) -> bool:
 def behind(
     file: str, lines: Iterable[int], most: int, calls: Iterable[int] = ()
 ) -> list[tuple[int, str]]:
-    """What :meth:`Source.behind` says of a file; nothing where its text cannot be read so."""
+    """:meth:`Source.behind` for a file; empty if its text cannot be parsed."""
     try:
         return Source("".join(linecache.getlines(file))).behind(lines, most, calls)
     except (ValueError, StopIteration, IndexError):  # brackets that macros open or close

@@ -1,4 +1,4 @@
-"""What the processes of the CUDA side's tools tell, whatever they run: the lines of a report."""
+"""The lines of the reports that the processes of the CUDA side's tools write."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from compare import numerics
 from cuda_reference._watch import Access, Watch
 
 ORDERS = ("forward", "reverse")
-FOLLOWED = 4096  # accesses of a followed thread that are told
+FOLLOWED = 4096  # reported accesses of a followed thread
 
 
 class Teller:
-    """A job that writes what is seen to a report.
+    """A job that writes a report.
 
     Attributes:
-        steps: what it is to do.
+        steps: the names of its steps.
     """
 
     def __init__(self, described: dict[str, Any]) -> None:
@@ -32,7 +32,7 @@ class Teller:
         self._file.flush()
 
     def findings(self, watch: Watch, order: str, known: set[Any]) -> None:
-        """Tell what was wrong in a watched run, less what is known."""
+        """Write the findings of a watched run that are not in ``known``."""
         findings = list(watch.findings())
         watch.resolve(a for f in findings for a in (f.here, f.other) if a is not None)
         for finding in findings:
@@ -45,7 +45,7 @@ class Teller:
                 self.tell("finding", order=order, **facts)
 
     def followed(self, watch: Watch) -> None:
-        """Tell what the followed thread did."""
+        """Write the accesses of the followed thread."""
         followed = list(watch.followed())[:FOLLOWED]
         watch.resolve(event.access for event in followed)
         for event in followed:
@@ -55,7 +55,7 @@ class Teller:
 
 
 def told(watch: Watch, access: Access) -> dict[str, Any]:
-    """An access, for the report."""
+    """An access as written to the report."""
     stack = watch.stack(access)
     return {"block": access.block, "thread": access.thread, "stack": stack}
 

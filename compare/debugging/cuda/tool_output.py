@@ -1,6 +1,6 @@
-"""What sanitizers print, read: ASan, UBSan and TSan on the CPU, compute-sanitizer on the GPU.
+"""Parsers of sanitizers' output: ASan, UBSan and TSan on the CPU, compute-sanitizer on the GPU.
 
-What cannot be read is never dropped: it becomes a report with the tool's own words.
+Output that cannot be parsed is never dropped: it becomes a report with the tool's text.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from compare.debugging.cuda.reports import (
 )
 from cuda_reference._watch import Frame
 
-RAW = 12  # lines of a report that could not be read
+RAW = 12  # lines of an unparsed report
 
 
 def _raw(lines: list[str]) -> str:
@@ -53,8 +53,8 @@ def _frames(lines: list[str]) -> list[Frame]:
 
 
 def _dying(text: str, memory: Memory) -> tuple[Index | None, Index | None]:
-    """Which thread a sanitizer ended the process in, and the shared arrays there were: what the
-    host target says last."""
+    """The thread in which a sanitizer ended the process, and the shared arrays, from the host
+    target's last output."""
     for name, low, size, item, extents in _SHARED.findall(text):
         shape = tuple(map(int, extents.split()))
         memory.shared.append(SharedArray(name, int(low, 16), int(size), int(item), shape))
@@ -68,7 +68,7 @@ def address(tool: str, text: str, memory: Memory) -> list[Report]:
 
 
 def _deadly(tool: str, text: str, memory: Memory) -> list[Report]:
-    """What ended the process: a report of ASan, or a signal that any sanitizer caught."""
+    """The report that ended the process: of ASan, or of a signal that any sanitizer caught."""
     start = re.search(r"^.*ERROR: \w+Sanitizer:? (\S+).*$", text, re.M)
     if start is None:
         return []
@@ -118,7 +118,7 @@ def undefined(tool: str, text: str, memory: Memory) -> list[Report]:
 
 
 def thread(tool: str, text: str, memory: Memory) -> list[Report]:
-    """Reports of ThreadSanitizer, whose threads the host target has named after CUDA's."""
+    """Reports of ThreadSanitizer; the host target names its threads after CUDA's."""
     reports = []
     _dying(text, memory)
     deadly = _deadly(tool, text, memory)
@@ -159,7 +159,7 @@ def thread(tool: str, text: str, memory: Memory) -> list[Report]:
 
 # ---- compute-sanitizer ----
 
-# at KERNEL+0x90 in file.cu:13, or at 0x270 in /path/file.cu:34:KERNEL; both with lines or without
+# "at KERNEL+0x90 in file.cu:13" or "at 0x270 in /path/file.cu:34:KERNEL"; the line may be missing
 _AT = re.compile(r"(?:at |Device Frame: ?)(.*)")
 _PLACE = re.compile(
     r"(?P<f>.*?)(?:\+0x[0-9a-f]+)? in (?P<file>[^ ]*?):(?P<line>\d+)(?::(?P<k>.*))?$"
@@ -178,7 +178,7 @@ def _gpu_frame(text: str) -> Frame | None:
 def _gpu_site(role: str, lines: list[str], block: Index | None, thread: Index | None) -> Site:
     stack = [f for line in lines if (m := _AT.match(line)) and (f := _gpu_frame(m[1]))]
     place = site(role, stack, block, thread)
-    if not place.function and stack:  # no line of ours: its name at least
+    if not place.function and stack:  # no line of our sources: report the name at least
         place = place._replace(function=short_name(stack[-1].function))
     return place
 
@@ -189,7 +189,7 @@ _ECHOES = ("Program hit", "Error: process didn't terminate successfully")
 def compute_sanitizer(tool: str, text: str, memory: Memory) -> list[Report]:
     """Reports of memcheck, racecheck, initcheck and synccheck."""
     reports = list(_gpu_reports(tool, text, memory))
-    # A launch that failed makes the calls after it fail: what a report has told needs no echo.
+    # After a failed launch all later calls fail, too; those reports are dropped.
     real = [r for r in reports if not r.what.startswith(_ECHOES)]
     return folded(real or reports)
 
@@ -232,7 +232,7 @@ def _access(tool: str, head: str, body: list[str], memory: Memory) -> Report | N
     if match is None or at is None:
         return None
     space, verb = match[2].strip("_"), match[3]
-    # Addresses of shared and local memory count from 0 in a window of their own.
+    # Shared and local addresses are offsets in their own windows.
     where = memory.text(at[0]) if space == "global" else f"{space} memory at {at[0]:#x}"
     kind = "read of memory that nobody wrote" if match[1] == "Uninitialized" else f"invalid {verb}"
     if "out of bounds" in at[1]:

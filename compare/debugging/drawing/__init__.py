@@ -1,1 +1,1 @@
-"""Findings as one HTML page: tensors with their wrong elements, tiles, loads and stores by line."""
+"""Findings as an HTML page: tensors with their wrong elements, tiles, loads and stores by line."""

@@ -1,4 +1,4 @@
-"""What a line of a kernel loaded or stored: its lanes, and the elements that they touched."""
+"""The loads or stores of a kernel's line: its lanes, and the elements that they touched."""
 
 from __future__ import annotations
 
@@ -16,21 +16,21 @@ from compare.debugging.drawing.planes import Plane, plane_of, row_major
 from compare.debugging.findings.traces import Event, Tile, source_line
 from triton_kernels.interpreter import Place
 
-# Ranks of a lane or an element, and what they look like.
+# Ranks of a lane or an element, and their CSS classes.
 OFF, SOME, ON, WRONG = range(4)
 LOOKS = np.array(["off", "some", "on", "wrong4"], dtype=object)
 
 
 @dataclass
 class LineAccess:
-    """All that one line did to one tensor, in one program or thread.
+    """All accesses of one line to one tensor, in one program or thread.
 
     Attributes:
-        anchor: of the page.
+        anchor: its id on the page.
         events: in order.
-        failed: whether the last of them is out of bounds.
+        failed: whether the last one is out of bounds.
         code: of the line; "" if it cannot be read.
-        region: the elements in words, where the events do not tell.
+        region: the elements in words, if the events do not have them.
     """
 
     what: str
@@ -53,12 +53,12 @@ class LineAccess:
         worst: tuple[int, ...] | None = None,
         loaded: np.ndarray | None = None,
     ) -> dict[str, Any]:
-        """What the template needs.
+        """The template's values.
 
         Args:
             output: the wrong output.
-            worst: the lane of the worst element, or that failed, if it was this line's.
-            loaded: offsets of the elements that the worst was made of, if this line loaded them.
+            worst: the lane of the worst element or of the failed access, if it was this line's.
+            loaded: offsets of the elements that went into the worst one, if this line loaded them.
         """
         lanes, elements = self._lanes(output, worst, loaded), self._elements(loaded)
         return {
@@ -102,7 +102,7 @@ class LineAccess:
     def _lanes(
         self, output: Output | None, worst: tuple[int, ...] | None, loaded: np.ndarray | None
     ) -> Grid | None:
-        """The tile: which lanes are on, which went wrong, and which went into the worst."""
+        """The tile: unmasked lanes, wrong lanes, and the lanes that went into the worst element."""
         tiles = self.tiles
         if not tiles or tiles[-1].mask.size == 1:
             return None
@@ -139,7 +139,7 @@ class LineAccess:
         return bad
 
     def _elements(self, loaded: np.ndarray | None) -> Grid | None:
-        """The tensor: which elements the lanes touch that are on."""
+        """The tensor: the elements that unmasked lanes touch."""
         if not (tiles := self.tiles):
             return None
         plane = plane_of(tiles[0].argument)
@@ -154,7 +154,7 @@ class LineAccess:
 
 
 def _places(tile: Tile) -> np.ndarray:
-    """The lanes' elements in row-major order; −1 for what is none."""
+    """The lanes' elements in row-major order; −1 for lanes outside of the tensor."""
     return row_major(tile.argument, tile.elements)
 
 
@@ -178,7 +178,7 @@ def _elements(
 
 
 def _coarse(plane: Plane, window: planes.Window, ranks: np.ndarray) -> np.ndarray:
-    """The rank of each cell of several lanes."""
+    """The rank of each cell that stands for several lanes."""
     low, high = np.full(window.cells, WRONG), np.zeros(window.cells, dtype=int)
     row, column, _ = window.bins(plane, np.arange(ranks.size))
     np.minimum.at(low, (row, column), ranks)
@@ -188,7 +188,7 @@ def _coarse(plane: Plane, window: planes.Window, ranks: np.ndarray) -> np.ndarra
 
 
 def by_line(events: Iterable[Event], failing: Event | None = None) -> list[LineAccess]:
-    """Loads, stores and atomics gathered by line and tensor, in the order of the first."""
+    """Loads, stores and atomics grouped by line and tensor, in the order of the first ones."""
     lines: dict[Any, LineAccess] = {}
     for event in [*events, *([failing] if failing else [])]:
         if event.what == "dot":

@@ -1,4 +1,4 @@
-"""The elements of an output: which are wrong, by how much, and what stands around the worst."""
+"""The elements of an output: the wrong ones, their errors, and the values around the worst."""
 
 from __future__ import annotations
 
@@ -15,21 +15,21 @@ from compare.debugging.drawing.grids import Grid, grid
 from compare.debugging.drawing.planes import Plane, Window, row_major
 from triton_kernels.interpreter import Argument
 
-RIGHT, WRONG, NEVER = range(3)  # the state of an element; NEVER: wrong, and nobody stored it
+RIGHT, WRONG, NEVER = range(3)  # an element's state; NEVER: wrong, and nothing stored it
 BESIDE = 2  # rows and columns of numbers on either side of the worst element
 LEVELS = 4  # shades of errors: down to a tenth of the largest, a hundredth, …
 
 
 @dataclass
 class ErrorMap:
-    """What is drawn of an output. Only plain numbers, so that a process can tell it to another.
+    """The content of an output's picture, in plain numbers that can be sent to another process.
 
     Attributes:
         shape: of the output.
-        worst: the worst element's place in row-major order.
+        worst: the worst element's position in row-major order.
         window: the part that is shown element by element.
-        state, got, expected: of its elements, row by row.
-        counts: of the whole output, cell by cell, how many elements are wrong.
+        state, got, expected: of the window's elements, row by row.
+        counts: the number of wrong elements in each cell of the whole output.
     """
 
     shape: tuple[int, ...]
@@ -42,7 +42,7 @@ class ErrorMap:
 
     @property
     def plane(self) -> Plane:
-        """The plane that the output is drawn in."""
+        """The plane in which the output is drawn."""
         return Plane(self.shape)
 
     def to_dict(self) -> dict[str, Any]:
@@ -92,9 +92,9 @@ def _part(values: Any, plane: Plane, window: Window) -> list[list[Any]]:
 
 @dataclass
 class Output:
-    """A wrong output: its map, which of its elements are wrong, and where it lay.
+    """A wrong output: its map, its wrong elements, and its memory.
 
-    ``within``: arguments of the launch that hold it, and how many bytes from their start it begins.
+    ``within``: argument of the launch that contains it → the output's offset there in bytes.
     """
 
     map: ErrorMap
@@ -103,8 +103,8 @@ class Output:
     within: dict[str, int]
 
     def touched(self, argument: Argument, elements: np.ndarray) -> np.ndarray:
-        """The places in row-major order of what a launch touched through an argument, one a lane;
-        −1 for what lies outside."""
+        """The row-major positions of the elements that a launch touched through an argument, one
+        per lane; −1 outside of the output."""
         if argument.name not in self.within:
             return np.full(elements.shape, -1)
         start = self.argument.low - self.within[argument.name]
@@ -116,7 +116,7 @@ class Output:
 
 
 def zoomed(name: str, found: ErrorMap, tile: np.ndarray | None) -> Grid:
-    """The window, element by element; ``tile``: the elements that the program stored."""
+    """The window, element by element; ``tile`` are the elements that the program stored."""
     plane, window = found.plane, found.window
     looks = np.full(window.cells, "right", dtype=object)
     titles = {}
@@ -153,7 +153,7 @@ def zoomed(name: str, found: ErrorMap, tile: np.ndarray | None) -> Grid:
 
 
 def overview(name: str, found: ErrorMap, tile: np.ndarray | None) -> Grid | None:
-    """The whole output in cells of several elements; None where the window shows all."""
+    """The whole output in cells of several elements; None if the window shows all."""
     plane = found.plane
     if found.window.whole(plane):
         return None
@@ -193,7 +193,7 @@ def _look(state: int, got: float, error: float, largest: float) -> str:
 
 
 def numbers(found: ErrorMap) -> dict[str, Any]:
-    """The elements around the worst as a table of what they are and should be."""
+    """A table of the elements around the worst, with their actual and right values."""
     plane, window = found.plane, found.window
     row, column = divmod(found.worst, plane.columns)
     row, column = row - window.top, column - window.left

@@ -10,9 +10,9 @@ import numpy as np
 
 from compare.debugging.drawing.planes import Plane, Window
 
-WIDTH = 352  # of a phone's screen within its margins
-LARGEST, LETTER, LINE = 17.0, 5.9, 13.0  # a cell, a digit, a line of labels, in pixels
-SMALLEST = 4.0  # of a cell, for lines between cells
+WIDTH = 352  # pixels; a phone's screen without margins
+LARGEST, LETTER, LINE = 17.0, 5.9, 13.0  # pixels of a cell, a digit, a line of labels
+SMALLEST = 4.0  # pixels of a cell that still has lines around it
 
 Cell = tuple[int, int]
 
@@ -22,12 +22,12 @@ class Grid:
     """Cells in rows and columns.
 
     Attributes:
-        label: what it shows, for those who do not see it.
-        looks: of each cell a CSS class; empty where there is none.
-        titles: what is said of a cell that one points at.
+        label: what it shows, for screen readers.
+        looks: the CSS class of each cell; empty for no cell.
+        titles: the tooltips of cells.
         rows, columns: their labels.
-        inside: cells that a line goes around.
-        mark: one cell that stands out.
+        inside: cells that are outlined.
+        mark: one highlighted cell.
     """
 
     label: str
@@ -39,7 +39,7 @@ class Grid:
     mark: Cell | None = None
 
     def drawn(self) -> dict[str, Any]:
-        """Numbers for the template."""
+        """The template's values."""
         height, width = self.looks.shape
         margin = max(map(len, self.rows), default=0) * LETTER + 5
         side = min(LARGEST, (WIDTH - margin - 2) / max(1, width))
@@ -59,7 +59,7 @@ class Grid:
             "y": _short(top + self.mark[0] * side - 0.5),
             "side": _short(side + 1),
         }
-        # A label is centred on its cell, and half of it may reach over the end.
+        # A label is centred on its cell; half of it may extend beyond the end.
         return {
             **place,
             "label": self.label,
@@ -73,7 +73,7 @@ class Grid:
         }
 
     def _cells(self, left: float, top: float, side: float) -> Iterator[dict[str, Any]]:
-        """One rectangle a cell with a title; the others of one look that stand in a row as one."""
+        """One rectangle per cell with a title; other equal cells in a row share one."""
         for r, row in enumerate(self.looks):
             start = 0
             for c, look in enumerate(row):
@@ -92,7 +92,7 @@ class Grid:
                 start = c + 1
 
     def _lattice(self, left: float, top: float, side: float) -> str:
-        """The lines between cells, where these are not too small for any."""
+        """The lines between cells, unless the cells are too small."""
         height, width = self.looks.shape
         if side < SMALLEST:
             return ""
@@ -103,7 +103,7 @@ class Grid:
         return "".join([*across, *down])
 
     def _outline(self, left: float, top: float, side: float) -> str:
-        """The line around the cells inside: their edges to those outside."""
+        """The outline of the inside cells."""
         if self.inside is None:
             return ""
         parts = []
@@ -131,7 +131,7 @@ def grid(label: str, plane: Plane, window: Window, looks: np.ndarray, **others: 
 
 
 def _ticks(count: int, side: float, room: float) -> range:
-    """Which of the labels there is room for."""
+    """The labels for which there is room."""
     least = room / side if side else 1.0
     step = next(s for s in _steps() if s >= least or s >= count)
     return range(0, count, max(1, step))

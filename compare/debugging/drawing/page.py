@@ -1,4 +1,4 @@
-"""What was found as one page, from the findings alone: nothing runs again for it."""
+"""The findings as one page; nothing runs again for it."""
 
 from __future__ import annotations
 
@@ -100,7 +100,7 @@ def _render(**context: Any) -> str:
 
 
 def _used(parts: list[dict[str, Any]]) -> Iterator[str]:
-    """What the pictures of outputs or lines have, that a key may explain."""
+    """The looks and marks that pictures use, which a key may explain."""
     for drawn in (drawn for part in parts for _, drawn in part["figures"]):
         for cell in drawn["cells"]:
             yield "wrong4" if cell["look"].startswith("wrong") else cell["look"]
@@ -115,7 +115,7 @@ def _capital(text: str) -> str:
 
 
 def _output(wrong: WrongValues, lines: list[LineAccess]) -> dict[str, Any]:
-    """A wrong output: what is said of it, and its pictures."""
+    """A wrong output: its text and its pictures."""
     first, *told = wrong.lines()
     told = [line.removeprefix("  ") for line in told]
     drawn = wrong.drawn
@@ -142,7 +142,7 @@ def _drawn(name: str, found: ErrorMap | None, tile: np.ndarray | None = None) ->
 
 
 def _programs(findings: Findings) -> dict[str, Any] | None:
-    """The launch's programs: which stored wrong elements, and which one ran again."""
+    """The launch's programs: those that stored wrong elements, and the one that ran again."""
     if not findings.wrong or not findings.wrong[0].programs:
         return None
     wrong = findings.wrong[0]
@@ -167,7 +167,7 @@ def _programs(findings: Findings) -> dict[str, Any] | None:
 
 
 def _line(line: LineAccess, findings: Findings) -> dict[str, Any]:
-    """A line's loads or stores; with the lane at fault, if it was this line's."""
+    """A line's loads or stores, with the lane at fault if it was this line's."""
     failure, worst = findings.failure, findings.wrong[0] if findings.wrong else None
     lane = None
     if failure is not None and line.failed:
@@ -184,7 +184,7 @@ def _line(line: LineAccess, findings: Findings) -> dict[str, Any]:
 
 
 def _action(action: Action, anchor: str) -> LineAccess:
-    """What a CUDA thread did from one line."""
+    """The accesses of a CUDA thread from one line."""
     site, argument = action.site, action.argument
     place = Place(site.file, site.line, site.function) if site.file else None
     line = LineAccess(action.verb, argument.name if argument else "", place, anchor)
@@ -199,7 +199,7 @@ def _action(action: Action, anchor: str) -> LineAccess:
 
 
 def _way(steps: list[Step], store: Place | None, lines: list[LineAccess]) -> list[dict[str, Any]]:
-    """The steps on which a value came about, those of one statement together."""
+    """The steps by which a value was made; steps of one statement are merged."""
     anchors = {_key(line.place): line.anchor for line in lines if line.place}
     rows: list[dict[str, Any]] = []
     for step in steps:

@@ -1,4 +1,4 @@
-"""Tensors and tiles as rows and columns, and which part of them a picture shows."""
+"""Tensors and tiles as rows and columns, and the part of them that a picture shows."""
 
 from __future__ import annotations
 
@@ -11,24 +11,24 @@ import numpy as np
 from triton_kernels.interpreter import Argument
 
 MOST = 32  # rows and columns of a picture
-AROUND = 1  # rows and columns beside those that matter
+AROUND = 1  # extra rows and columns on each side
 
 
 @dataclass(frozen=True)
 class Plane:
-    """A shape as rows and columns: the last dimension along the rows, all others along the columns;
-    a vector in rows of :data:`MOST`."""
+    """A shape as rows and columns: the last dimension along a row, all others along the columns. A
+    vector is wrapped into rows of :data:`MOST`."""
 
     shape: tuple[int, ...]
 
     @property
     def size(self) -> int:
-        """How many elements."""
+        """The number of elements."""
         return math.prod(self.shape)
 
     @property
     def wrapped(self) -> bool:
-        """Whether it is a vector, whose rows mean nothing."""
+        """Whether it is a vector, whose rows have no meaning."""
         return len(self.shape) < 2 or self.shape[-1] == 1
 
     @property
@@ -38,22 +38,22 @@ class Plane:
 
     @property
     def rows(self) -> int:
-        """The last may have fewer columns."""
+        """The number of rows; the last may have fewer columns."""
         return -(-self.size // self.columns)
 
     def index(self, flat: int) -> tuple[int, ...]:
-        """The index of the element at a place in row-major order."""
+        """The index of the element at a position in row-major order."""
         return tuple(int(i) for i in np.unravel_index(flat, self.shape)) if self.shape else ()
 
     def row_label(self, row: int) -> str:
-        """What stands before a row: the index without its last number; of a vector the index of
-        the row's first element."""
+        """The label of a row: the index without its last number; for a vector the index of the
+        row's first element."""
         if self.wrapped:
             return str(row * self.columns)
         return ", ".join(map(str, self.index(row * self.columns)[:-1]))
 
     def column_label(self, column: int) -> str:
-        """What stands above a column."""
+        """The label of a column."""
         return f"+{column}" if self.wrapped and self.rows > 1 else str(column)
 
 
@@ -69,34 +69,34 @@ class Window(NamedTuple):
 
     @property
     def cells(self) -> tuple[int, int]:
-        """Rows and columns of cells."""
+        """The numbers of rows and columns of cells."""
         return -(-self.rows // self.down), -(-self.columns // self.across)
 
     @property
     def single(self) -> bool:
-        """Whether a cell is an element."""
+        """Whether each cell is one element."""
         return self.down == self.across == 1
 
     def whole(self, plane: Plane) -> bool:
-        """Whether it shows all of it."""
+        """Whether it shows the whole plane."""
         return (self.rows, self.columns) == (plane.rows, plane.columns)
 
     def bins(self, plane: Plane, flat: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """The cells' rows and columns of those elements that lie inside, and which these are."""
+        """The rows and columns of cells of the elements that lie inside, and which these are."""
         row, column = np.divmod(flat, plane.columns)
         row, column = row - self.top, column - self.left
         inside = (row >= 0) & (row < self.rows) & (column >= 0) & (column < self.columns)
         return row[inside] // self.down, column[inside] // self.across, inside
 
     def counts(self, plane: Plane, flat: np.ndarray) -> np.ndarray:
-        """How many of some elements lie in each cell."""
+        """How many of these elements lie in each cell."""
         in_cells = np.zeros(self.cells, dtype=np.int64)
         row, column, _ = self.bins(plane, flat)
         np.add.at(in_cells, (row, column), 1)
         return in_cells
 
     def elements(self, plane: Plane) -> np.ndarray:
-        """How many elements each cell has."""
+        """The number of elements of each cell."""
         down = np.minimum(self.down, self.rows - np.arange(self.cells[0]) * self.down)
         across = np.minimum(self.across, self.columns - np.arange(self.cells[1]) * self.across)
         each = np.outer(down, across)
@@ -107,14 +107,14 @@ class Window(NamedTuple):
 
 
 def everything(plane: Plane) -> Window:
-    """The whole plane, in cells of several elements if it is large."""
+    """The whole plane; if it is large, in cells of several elements."""
     down, across = -(-plane.rows // MOST), -(-plane.columns // MOST)
     return Window(0, 0, plane.rows, plane.columns, max(1, down), max(1, across))
 
 
 def around(plane: Plane, flat: np.ndarray, centre: int | None = None) -> Window:
-    """The part with these elements. If they are too many for a picture, the part around the centre,
-    or, without one, all of them in cells of several."""
+    """The part with these elements. If they are too many for a picture: the part around the centre,
+    or without a centre all of them in cells of several elements."""
     if not flat.size:
         return everything(plane)
     row, column = np.divmod(flat, plane.columns)
@@ -138,8 +138,8 @@ def _along(index: np.ndarray, size: int, centre: int | None) -> tuple[int, int, 
 
 
 def row_major(argument: Argument, elements: np.ndarray) -> np.ndarray:
-    """Element offsets in memory as places in the tensor's row-major order; −1 for what lies beside
-    it. Where elements share memory, which have no one place, offsets stay what they are."""
+    """Element offsets in memory as positions in the tensor's row-major order; −1 outside of it. If
+    elements share memory, offsets are returned unchanged."""
     shape, strides = tuple(argument.tensor.shape), argument.tensor.stride()
     elements = elements.astype(np.int64)
     span = (argument.high - argument.low) // argument.itemsize
@@ -158,7 +158,7 @@ def row_major(argument: Argument, elements: np.ndarray) -> np.ndarray:
 
 
 def plane_of(argument: Argument) -> Plane:
-    """The plane of a tensor, or of its memory where elements share it."""
+    """The plane of a tensor; if elements share memory, the plane of its memory."""
     if argument.overlaps:
         return Plane(((argument.high - argument.low) // argument.itemsize,))
     return Plane(tuple(argument.tensor.shape))

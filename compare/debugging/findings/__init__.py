@@ -1,1 +1,1 @@
-"""What debug found, and how it reads."""
+"""Findings of debug, and their text."""

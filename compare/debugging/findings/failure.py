@@ -1,4 +1,4 @@
-"""The error that ended a run, and places in words."""
+"""The error that ended a run, and the text of places."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from triton_kernels import interpreter
 from triton_kernels.interpreter import Place, Program
 
 _COMPARE = str(Path(compare.__file__).parent) + os.sep
-LONGEST = 5 * WIDTH  # characters of one line of an error's text
+LONGEST = 5 * WIDTH  # characters per line of an error's text
 
 
 def place_text(place: Place | None) -> str:
-    """A place as one would look it up from here, with its code."""
+    """A place with its code; the path is relative to the current folder."""
     if place is None:
         return "at an unknown line"
     path = os.path.relpath(place.file)
@@ -28,7 +28,7 @@ def place_text(place: Place | None) -> str:
 
 
 def outside(error: Exception) -> Place | None:
-    """The line of whoever launches the kernels that an error came from: not torch's, not ours."""
+    """The line of user code from which an error came, not of torch or of these packages."""
     for frame, line in reversed(list(traceback.walk_tb(error.__traceback__))):
         file = frame.f_code.co_filename
         if not interpreter.not_kernels(frame.f_code) and not file.startswith(_COMPARE):
@@ -47,11 +47,11 @@ def place_dict(place: Place | None) -> dict[str, Any]:
 class Failure:
     """An error that ended the run. ``program`` and ``place`` are None outside a kernel.
 
-    ``lane`` is the first that it happened in, of a tile of that ``shape``, ``lane_history`` what
-    the variables held there, ``loaded`` the elements that they came from, ``earlier`` what earlier
-    launches made these of; None and empty where the error is no lane's. ``access`` is the one that
-    was out of bounds. ``written`` tells, in lines, which other program had last written what the
-    program waits for.
+    ``lane`` is the first failing lane, in a tile of shape ``shape``. ``lane_history`` holds the
+    variables' values in it, ``loaded`` the loaded elements they came from, ``earlier`` how earlier
+    launches made these. They are None or empty if the error belongs to no lane. ``access`` is the
+    one that was out of bounds. ``written`` are lines about the last write of another program to the
+    element for which this program waits.
     """
 
     error: str
@@ -74,7 +74,7 @@ class Failure:
         return [f"stopped in program {self.program}", f"  {place_text(self.place)}", *text]
 
     def to_dict(self) -> dict[str, Any]:
-        """What the JSON file has of it."""
+        """The entry of the JSON file."""
         return {
             "error": self.error,
             "program": self.program,

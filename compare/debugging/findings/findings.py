@@ -1,4 +1,4 @@
-"""What debug finds, and how it reads."""
+"""The findings of debug, and their text."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ from compare.debugging.findings.traces import WIDTH, Trace, cut
 from compare.debugging.shrink.shrunk import Reproduction, Shrunk
 from triton_kernels.interpreter import Place, Program
 
-LINES = 40  # of the printed findings: one screen
-MOST_STEPS, LEAST_STEPS = 20, 8  # lines of what the worst element was made of
-MOST_EARLIER = 20  # and of what each earlier launch made that of
+LINES = 40  # of printed findings: one screen
+MOST_STEPS, LEAST_STEPS = 20, 8  # lines about the origin of the worst element
+MOST_EARLIER = 20  # lines about the same in each earlier launch
 SHOWN = 2  # outputs with wrong values that are described
 
 
 def beside_the_bound(worse: LessAccurate) -> str:
-    """What breaks the eager rule alone, in a line."""
+    """A line about a result that breaks only the eager rule."""
     return (
         f"every element keeps its bound, but the root mean square error, {worse.error:.3g}, is "
         f"more than twice eager's, {worse.eager:.3g}"
@@ -44,25 +44,25 @@ class WrongValues:
 
     Attributes:
         output: the name of the parameter that was stored to.
-        deviation: how many are wrong, and the worst.
-        pattern: how the wrong elements lie.
-        all_nan: whether every one of them is NaN.
+        deviation: the number of wrong elements, and the worst one.
+        pattern: the arrangement of the wrong elements.
+        all_nan: whether all of them are NaN.
         unwritten: how many of them no program stored.
         programs: the programs that stored the others.
         grid: of the launch.
-        source: of a result that no kernel stores to, since torch made it, the stored element that
-            the worst one most likely came from; empty for others.
-        history: of the worst element, or of that one.
-        value: the same.
+        source: if torch made the result, the stored element from which the worst one most likely
+            came; else empty.
+        history: the stores to the worst element, or to the source.
+        value: its value.
         made: the operation that made it NaN or infinite; None if it is neither, or was so before.
-        nearest: of an element that no program addressed, the nearest that one did store, as its
-            index and that store; None if there is none.
-        alone: what its writer stores there when it runs alone; None if it does not, or if that
-            was an atomic operation.
-        lane_history, loaded: what the worst element was made of, and the elements among that.
-        earlier: what earlier launches made these elements of, the latest launch first.
-        drawn: what a picture shows of it.
-        launch: the number of the one that stored the worst element, or was given its memory.
+        nearest: if no program addressed the element, the nearest stored one: its index and the
+            store; None if there is none.
+        alone: the value that the writer stores when it runs alone; None if it stores none, or if
+            the store was an atomic operation.
+        lane_history, loaded: the steps that made the worst element, and the elements they loaded.
+        earlier: how earlier launches made these elements, the latest launch first.
+        drawn: the content of its picture.
+        launch: the number of the launch that stored the worst element or got its memory.
     """
 
     output: str
@@ -87,12 +87,12 @@ class WrongValues:
     launch: int = 0
 
     def lines(self) -> list[str]:
-        """The output's error as lines of text."""
+        """The text about the output."""
         d, h = self.deviation, self.history
         index = ", ".join(map(str, d.index))
         nan = "; all NaN" if self.all_nan else ""
         by = f"|error| {d.error:.3g} against a bound of {d.bound:.3g}"
-        if d.error == d.ulps:  # which were what counted
+        if d.error == d.ulps:  # the tolerance was in ULPs
             by = f"{d.bound:.3g} allowed"
         lines = [
             f"{self.output} {self.dtype} {self.shape}: {d.wrong} of {d.total} elements wrong: "
@@ -138,7 +138,7 @@ class WrongValues:
         return lines
 
     def to_dict(self) -> dict[str, Any]:
-        """What the JSON file has of it."""
+        """The entry of the JSON file."""
         h = self.history
         return {
             "output": self.output,
@@ -172,7 +172,7 @@ def _store(store: Store, lane: tuple[int, ...]) -> str:
 
 
 def _mask(store: Store, on: bool) -> str:
-    """The mask in force, and whether it left the element's lane on."""
+    """The state of the mask, for all lanes and for the element's lane."""
     if store.lanes == 1:
         return f"its one lane {'on' if on else 'masked off'}"
     this = "this one, too" if on else "not this one"
@@ -191,25 +191,25 @@ def _store_dict(store: Store | None, lane: tuple[int, ...] | None) -> dict[str, 
 
 @dataclass
 class Findings:
-    """What :func:`compare.debug` found: true if nothing is wrong, printable, with :meth:`to_json`
-    and :meth:`to_html`.
+    """The result of :func:`compare.debug`: true if nothing is wrong; printable; with
+    :meth:`to_json` and :meth:`to_html`.
 
     Attributes:
         subject: the kernel, or the case of an op.
         wrong: the outputs that differ from the oracle's.
         failure: the error that ended the interpreted run.
-        less_accurate: "interpreted" or "compiled" → its errors and eager's, where every element
-            keeps its bound, but not the whole of them the eager rule.
-        hazards: what the sanitizers report; the result may be right all the same.
-        compiled: what the compiled kernel does, in words; empty without a GPU.
-        compiled_right: whether its results are right; None where it did not run.
-        bisection: of the case compiled in several ways; None where that was not done.
-        notes: what else is worth knowing.
+        less_accurate: "interpreted" or "compiled" → its errors and eager's, if every element is
+            within its bound but the result breaks the eager rule.
+        hazards: the reports of the sanitizers; the result may be right nevertheless.
+        compiled: the results of the compiled kernel, in words; empty without a GPU.
+        compiled_right: whether they are right; None if it did not run.
+        bisection: of the case compiled in several ways, or None.
+        notes: further remarks.
         compared: whether results were compared with an oracle's.
         partial: whether Ctrl-C ended the run or the replay early.
         trace: of the program that ran again; None if none did.
-        shrunk: the way from the case that was given to this one; None if it is that one.
-        reproduction: the file that fails as this case does.
+        shrunk: how the given case was shrunk to this one; None if it was not.
+        reproduction: a file that fails like this case.
     """
 
     subject: str
@@ -249,7 +249,7 @@ class Findings:
         return "nothing wrong found" if self.compared else "ran to its end"
 
     def reason(self) -> list[str]:
-        """What is wrong, in a few lines: what a debugger says first."""
+        """What is wrong, in a few lines, for a debugger's start."""
         lines = self.failure.lines() if self.failure else []
         for wrong in self.wrong[:1]:
             text = wrong.lines()
@@ -278,7 +278,7 @@ class Findings:
         lines = [part for line in lines for part in _wrapped(line)]
         if self.shrunk is not None:
             told = [part for line in self.shrunk.lines() for part in _wrapped(line)]
-            replay = [f"  {self.shrunk.replay}"] if self.shrunk.replay else []  # in one piece
+            replay = [f"  {self.shrunk.replay}"] if self.shrunk.replay else []  # not wrapped
             lines = told + replay + lines
         after = ["", *self.reproduction.lines()] if self.reproduction else []
         head, history, place = self.lane_history()
@@ -301,8 +301,8 @@ class Findings:
         return "\n".join(lines + after)
 
     def lane_history(self) -> tuple[str, list[Step], Place | None]:
-        """What the worst element, or the lane that failed, was made of: a heading, the steps, and
-        the place whose file need not be told."""
+        """The origin of the worst element or of the failing lane: a heading, the steps, and the
+        place whose file need not be repeated."""
         failure, worst = self.failure, self.wrong[0] if self.wrong else None
         if failure is not None:
             head = "what led there"
@@ -321,12 +321,12 @@ class Findings:
         return head, worst.lane_history, store and store.place
 
     def earlier(self) -> list[Earlier]:
-        """What earlier launches of the call had to do with it, the latest launch first."""
+        """The earlier launches that contributed to it, the latest first."""
         told = self.failure or (self.wrong[0] if self.wrong else None)
         return told.earlier if told else []
 
     def to_dict(self, tiles: bool = False) -> dict[str, Any]:
-        """Everything, with the values of the trace's tiles if ``tiles``."""
+        """The whole findings; with ``tiles`` including the values of the trace's tiles."""
         return {
             "passed": bool(self),
             "subject": self.subject,
@@ -347,19 +347,19 @@ class Findings:
         }
 
     def hazard_lines(self) -> list[list[str]]:
-        """Each hazard in words."""
+        """The text of each hazard."""
         return [_hazard(hazard) for hazard in self.hazards]
 
     def to_html(self) -> str:
-        """A page that draws them, in one file that needs no network.
+        """One HTML file with pictures, which needs no network.
 
         Raises:
-            RuntimeError: Jinja2 is missing, which the extra `report` brings.
+            RuntimeError: Jinja2 is missing; the extra `report` installs it.
         """
         return page.html(self)
 
     def to_json(self, tiles: bool = False) -> str:
-        """What to_dict gives, as a JSON text."""
+        """The value of to_dict as JSON text."""
         return json.dumps(numerics.json_safe(self.to_dict(tiles)), indent=1)
 
 

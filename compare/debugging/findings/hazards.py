@@ -1,4 +1,4 @@
-"""What may go wrong although the result may be right: what the sanitizers report."""
+"""Hazards: faults that the sanitizers report although the result may be right."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from triton_kernels.interpreter import Observer, Place, Program
 
 @dataclass
 class Witness:
-    """One of the accesses or operations that a hazard needs: who, what, where.
+    """One access or operation of a hazard.
 
     Attributes:
-        what: as "loaded", "stored", "was masked off, without other=".
-        tensor: the parameter's name; empty for what touches no tensor.
-        element: in words, as "x_ptr[3, 5]"; empty where there is none.
+        what: for example "loaded", "stored", "was masked off, without other=".
+        tensor: the parameter's name; empty if it touches no tensor.
+        element: in words, for example "x_ptr[3, 5]"; empty if there is none.
         lane: of the tile; empty for a scalar.
     """
 
@@ -28,7 +28,7 @@ class Witness:
     lane: tuple[int, ...] = ()
 
     def to_dict(self) -> dict[str, Any]:
-        """What the JSON file has of it."""
+        """The entry of the JSON file."""
         place = self.place._asdict() if self.place else {"file": None, "line": None}
         return {
             "what": self.what,
@@ -43,13 +43,13 @@ class Witness:
 
 @dataclass
 class Hazard:
-    """One report of a sanitizer; of the same lines it is made once, with a count.
+    """One report of a sanitizer. Reports about the same lines are merged and counted.
 
     Attributes:
-        kind: as "undefined value", "uninitialised memory", "int32 overflow", "race".
-        text: the first line that is printed: what happened, in words.
-        witnesses: the accesses or operations, the one to look at first.
-        count: elements or lanes that it happened to.
+        kind: for example "undefined value", "uninitialised memory", "int32 overflow", "race".
+        text: the first printed line.
+        witnesses: the accesses or operations, the most important first.
+        count: the number of elements or lanes concerned.
     """
 
     kind: str
@@ -58,7 +58,7 @@ class Hazard:
     count: int = 1
 
     def to_dict(self) -> dict[str, Any]:
-        """What the JSON file has of it."""
+        """The entry of the JSON file."""
         return {
             "kind": self.kind,
             "text": self.text,
@@ -68,18 +68,18 @@ class Hazard:
 
 
 class Sanitizer(Observer):
-    """An observer of the whole run that has something to report at its end.
+    """An observer of the whole run that reports hazards at its end.
 
     Attributes:
-        every_order: whether it watches the runs in other orders of programs, too.
+        every_order: whether it also watches the runs in other program orders.
     """
 
     every_order = False
 
     def waits(self) -> list[tuple[Witness, ...]]:
-        """Volatile loads of one program, and the stores of another that they wait for."""
+        """Volatile loads of one program, with the stores of another for which they wait."""
         return []
 
     def hazards(self) -> list[Hazard]:
-        """The hazards of a run, the most telling first."""
+        """The hazards of a run, the most important first."""
         raise NotImplementedError

@@ -1,4 +1,4 @@
-"""Where a tensor lies, without the tensor: what other processes and later readers need of it."""
+"""A tensor's position in memory without the tensor, for other processes and for later use."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def describe(name: str, t: Tensor) -> dict[str, Any]:
 
 
 class Placed:
-    """A tensor of another process or run: enough of one for an ``Argument``."""
+    """A tensor of another process or run; it has what an ``Argument`` needs."""
 
     def __init__(self, described: dict[str, Any]) -> None:
         self.name: str = described["name"]
@@ -40,7 +40,7 @@ class Placed:
         return self._strides
 
     def numel(self) -> int:
-        """How many elements."""
+        """The number of elements."""
         return self.shape.numel()
 
     def element_size(self) -> int:

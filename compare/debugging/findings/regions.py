@@ -1,4 +1,4 @@
-"""Sets of elements in words: the part of a tensor that an access touches, the pattern of errors."""
+"""Text for sets of elements: the region that an access touches, the pattern of wrong elements."""
 
 from __future__ import annotations
 
@@ -9,19 +9,19 @@ import numpy as np
 
 from triton_kernels.interpreter import Argument
 
-Range = tuple[int, int, int]  # as Python's range: start, stop, step
+Range = tuple[int, int, int]  # start, stop, step, as in Python's range
 
 
 class Region(NamedTuple):
     """The elements of a tensor that an access touches.
 
     Attributes:
-        kind: "box": exactly the ranges, one a dimension; "flat": one range of the elements counted
-            in row-major order; "memory": one range of element offsets from the tensor's first;
+        kind: "box": exactly the ranges, one per dimension; "flat": one range of elements in
+            row-major order; "memory": one range of element offsets from the tensor's first;
             "within": the elements lie somewhere in the box of the ranges; "none": no element.
-        ranges: in a box, (0, size, 1) for a dimension of stride 0, where all indices are one.
-        size: how many different elements.
-        transposed: whether the tile's rows are the tensor's columns; told of boxes in matrices.
+        ranges: in a box (0, size, 1) for a dimension of stride 0, whose indices are one element.
+        size: the number of different elements.
+        transposed: whether the tile's rows are the tensor's columns; for boxes of matrices only.
     """
 
     kind: str
@@ -43,7 +43,7 @@ class Region(NamedTuple):
 
 
 def written(one: Range) -> str:
-    """A range as one writes it in brackets."""
+    """A range as written in brackets."""
     start, stop, step = one
     if stop == start + 1:
         return str(start)
@@ -51,7 +51,7 @@ def written(one: Range) -> str:
 
 
 def progression(values: np.ndarray) -> Range | None:
-    """Sorted, different integers as a range, if they are evenly spaced."""
+    """Sorted, different integers as a range; None unless they are evenly spaced."""
     first, last = int(values[0]), int(values[-1])
     step = int(values[1]) - first if len(values) > 1 else 1
     if last - first != step * (len(values) - 1) or (np.diff(values) != step).any():
@@ -60,7 +60,7 @@ def progression(values: np.ndarray) -> Range | None:
 
 
 def touched(argument: Argument, pointers: np.ndarray, mask: np.ndarray) -> Region:
-    """The elements of an argument at the addresses of a tile's lanes that are on."""
+    """The elements of an argument at the addresses of a tile's unmasked lanes."""
     lanes = argument.elements(pointers[mask])
     if not lanes.size:
         return Region("none", (), 0)
@@ -90,7 +90,7 @@ def touched(argument: Argument, pointers: np.ndarray, mask: np.ndarray) -> Regio
 
 
 def _transposed(argument: Argument, lanes: np.ndarray, mask: np.ndarray) -> bool:
-    """Whether the lanes of a tile run along a matrix's columns where its own rows run."""
+    """Whether the rows of a tile run along a matrix's columns."""
     index = argument.coordinates(lanes)
     if index is None or len(index) != 2 or mask.ndim != 2 or 1 in mask.shape:
         return False
@@ -105,21 +105,21 @@ def _transposed(argument: Argument, lanes: np.ndarray, mask: np.ndarray) -> bool
 
 
 class Pattern(NamedTuple):
-    """How wrong elements lie. ``kind`` is one of: all, most, element, row, rows, column, columns,
-    slice, tile, head, tail, run, every, set, scattered."""
+    """The arrangement of wrong elements. ``kind`` is one of: all, most, element, row, rows, column,
+    columns, slice, tile, head, tail, run, every, set, scattered."""
 
     kind: str
     text: str
 
 
-ENOUGH = 0.5  # of a region must be wrong for it to be the pattern: some are right by luck
-NEARLY_ALL = 0.9  # of a dimension must be spanned to take it for whole
+ENOUGH = 0.5  # the fraction of a region that must be wrong: some elements are right by luck
+NEARLY_ALL = 0.9  # the fraction of a dimension that counts as all of it
 FEW = 4  # indices that are listed one by one
-BOX_FIRST = 0.8  # a box says more than a run in flat order that is hardly shorter
+BOX_FIRST = 0.8  # a box is preferred to a flat run that is hardly shorter
 
 
 def pattern(wrong: np.ndarray, name: str) -> Pattern:
-    """The pattern of the wrong elements, of which there is one at least."""
+    """The pattern of the wrong elements; there must be one at least."""
     count, shape = int(wrong.sum()), wrong.shape
     if count == wrong.size:
         return Pattern("all", "all of them")
@@ -149,7 +149,7 @@ def pattern(wrong: np.ndarray, name: str) -> Pattern:
 
 
 def _filled(indices: np.ndarray, size: int) -> np.ndarray:
-    """Indices with the gaps between them, where most are there; all, where few lack at the ends."""
+    """Indices with their gaps filled if most are there; all, if few are missing at the ends."""
     first, last = int(indices[0]), int(indices[-1])
     span, even = last + 1 - first, progression(indices)
     if len(indices) < ENOUGH * span or (even is not None and even[2] > 1):
@@ -170,7 +170,7 @@ def _line(line: Range, size: int, name: str, order: str = "") -> Pattern:
 
 
 def _box(different: list[np.ndarray], shape: tuple[int, ...], name: str) -> Pattern:
-    """A product of index sets, one a dimension."""
+    """A product of index sets, one per dimension."""
     ranges = [progression(along) for along in different]
     inner = ", ".join(written(r) if r else _listed(along) for r, along in zip(ranges, different))
     where = f"{name}[{inner}]"

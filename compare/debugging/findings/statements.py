@@ -1,4 +1,4 @@
-"""The statements of a kernel's source: their lines, their names, and what decides that they run."""
+"""The statements of a kernel's source: their lines, names, and conditions."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ _LEAVES = (ast.Return, ast.Break, ast.Continue)
 
 @dataclass(frozen=True)
 class Statement:
-    """A simple statement, or the head of another one.
+    """A simple statement, or the head of a compound one.
 
     Attributes:
         first, last: its lines.
         reads, writes: the names that it reads and assigns.
         heads: the first lines of the loops and branches that decide whether it runs.
         kind: "for", "while", "if", or empty.
-        function: the first line of the one that it stands in; 0 outside.
+        function: the first line of its function; 0 outside of functions.
     """
 
     first: int
@@ -35,7 +35,7 @@ class Statement:
 
 
 def statement(place: Place | None) -> Statement | None:
-    """The one at a place; None if the source cannot be read."""
+    """The statement at a place; None if the source cannot be read."""
     if place is None:
         return None
     inside = [s for s in _statements(place.file) if s.first <= place.line <= s.last]
@@ -90,4 +90,4 @@ def _walk(
         for block in blocks:
             _walk(block, within, inside, found)
         if kind == "if" and any(isinstance(n, _LEAVES) for n in ast.walk(node)):
-            heads = (*heads, node.lineno)  # what follows runs only if that did not leave
+            heads = (*heads, node.lineno)  # later statements run only if this one did not leave

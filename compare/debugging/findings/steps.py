@@ -1,4 +1,4 @@
-"""The steps on which a value came about, and how they are printed."""
+"""The steps that made a value, and their text."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ from compare.debugging.findings.traces import WIDTH, cut, source_line
 from triton_kernels.interpreter import Place, Program
 
 SHORT = 5  # lines of steps without their code
-VALUES = 44  # columns of what a step holds
+VALUES = 44  # columns of a step's values
 # Line and argument of a load → its elements, as offsets in memory from the argument's first.
 Loaded = dict[tuple[Place | None, str], np.ndarray]
 
 
 @dataclass
 class Step:
-    """A variable that a line assigns, or what a function returns (``name`` "return"), or what a
-    branch or loop depends on (``name`` "if" or "while"); a line without any has an empty name.
+    """An assignment to a variable. The name is "return" for a function's result, "if" or "while"
+    for the condition of a branch or loop, and empty for other lines.
 
-    ``first`` and ``last`` are its value in words, in the lanes that count, ``count`` how often it
-    was assigned. ``constant`` is a branch that depends on nothing but what the kernel was compiled
-    for.
+    ``first`` and ``last`` are its first and last value in words, in the relevant lanes; ``count``
+    is the number of assignments. ``constant`` marks a branch that depends only on constants of the
+    compilation.
     """
 
     place: Place
@@ -41,7 +41,7 @@ class Step:
 
     @property
     def brief(self) -> str:
-        """Without the count."""
+        """The text without the count."""
         if not self.name:
             return ""
         value = self.last if self.last == self.first else f"{self.first}, …, {self.last}"
@@ -51,7 +51,7 @@ class Step:
         return f"{what} {value}"
 
     def to_dict(self) -> dict[str, Any]:
-        """What the JSON file has of it."""
+        """The entry of the JSON file."""
         return {
             "name": self.name,
             **self.place._asdict(),
@@ -64,13 +64,13 @@ class Step:
 
 @dataclass
 class Earlier:
-    """An earlier launch of a call, whose kernel stored what the wrong value was made of.
+    """An earlier launch of a call, whose kernel stored values from which the wrong one was made.
 
     Attributes:
-        elements: those of its tensors that were loaded later, in words.
-        program: the one that stored the most of these, and, where these are several, the last.
-        programs: how many programs stored some.
-        steps: what they were made of in that program.
+        elements: those of its stored elements that were loaded later, in words.
+        program: the one that stored most of them; of several the last.
+        programs: the number of programs that stored some.
+        steps: the steps that made them in that program.
     """
 
     kernel: str
@@ -82,7 +82,7 @@ class Earlier:
 
     @property
     def heading(self) -> str:
-        """What was stored, and by whom."""
+        """What was stored, and by which program."""
         others = f", the rest in {self.programs - 1} other" if self.programs > 1 else ""
         others += "s" if self.programs > 2 else ""
         return (
@@ -91,7 +91,7 @@ class Earlier:
         )
 
     def to_dict(self) -> dict[str, Any]:
-        """What the JSON file has of it."""
+        """The entry of the JSON file."""
         return {
             "kernel": self.kernel,
             "grid": self.grid,
@@ -105,9 +105,9 @@ class Earlier:
 def in_lines(
     steps: list[Step], store: Place | None, printed: set[Place | None], most: int
 ) -> list[str]:
-    """Steps in so many lines, each with its code; where these are too few, the earlier ones without
-    it, several in a line, and without those whose line the trace shows; of the earliest, where even
-    that is too long, the numbers of their lines."""
+    """At most ``most`` lines of steps with their code. If that is not enough, earlier steps have no
+    code, share lines, and are left out if the trace shows their lines. If that is still too long,
+    the earliest steps are only line numbers."""
     known = {_statement(place) for place in printed if place}
     rows: list[list[Step]] = []
     for step in steps:
@@ -137,7 +137,7 @@ def in_lines(
 
 
 def constant_branches(steps: list[Step], store: Place | None) -> str:
-    """The branches that constants decided, in a line; empty if there are none."""
+    """The branches decided by constants, in a line; empty if there are none."""
     told = " ".join(dict.fromkeys(_where(each.place, store) for each in steps if each.constant))
     return told and f"branches by constants {told}"
 
@@ -148,7 +148,7 @@ def _in_short(rows: list[list[Step]], store: Place | None) -> list[str]:
 
 
 def _in_numbers(rows: list[list[Step]], store: Place | None) -> list[str]:
-    """The same in as many lines as there are, the earliest without their values."""
+    """The steps in as many lines as fit; the earliest have no values."""
     for bare in range(1, len(rows) + 1):
         numbers = " ".join(dict.fromkeys(_where(row[0].place, store) for row in rows[:bare]))
         told = f"first lines {numbers}, with values in the JSON file"

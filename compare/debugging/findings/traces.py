@@ -1,4 +1,4 @@
-"""What one program did, in order and in tensor terms; printed, its loops are condensed."""
+"""The accesses of one program, in order and as tensor elements; loops are condensed in print."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from compare.debugging.findings.regions import Region
 from triton_kernels.interpreter import Argument, Place, Program
 
 WIDTH = 110  # columns
-SHOWN = 3  # iterations of a loop before "… n more", and one after
-LONGEST_BODY = 64  # accesses in a loop's body that is recognised as one
+SHOWN = 3  # iterations of a loop before "… n more"; one follows
+LONGEST_BODY = 64  # accesses in a loop's body that is recognised
 
 
 class Tile(NamedTuple):
-    """An access lane by lane: ``elements`` are the offsets in memory from the argument's first, of
-    lanes that are masked off, too."""
+    """An access lane by lane. ``elements`` are offsets in memory from the argument's first element,
+    also of masked lanes."""
 
     argument: Argument
     elements: np.ndarray
@@ -37,15 +37,15 @@ class Event:
     Attributes:
         what: "load", "store", "atomic add", …, or "dot".
         tensor: the parameter's name; "" for a dot.
-        region: the elements that the lanes which are on touch; None where the tensor is unknown.
-        shape: of the tile; for a dot, (M, N, K).
-        lanes, on: how many lanes, and how many of them the mask left on.
-        low, high: the range of the values without NaN in the lanes that are on; None without any.
-        nans: NaNs among those.
+        region: the elements that unmasked lanes touch; None if the tensor is unknown.
+        shape: of the tile; for a dot (M, N, K).
+        lanes, on: the number of lanes, and of unmasked lanes.
+        low, high: the range of the values in unmasked lanes, without NaN; None if there are none.
+        nans: the number of NaNs among them.
         operands: of a dot, the ranges of a and b as (low, high, NaNs).
-        values, mask: the tile; None where the trace had to leave it out.
-        tile: which elements the lanes touch; None where the trace had to leave it out, or where
-            the tensor is unknown.
+        values, mask: the tile; None if the trace had to leave it out.
+        tile: the elements of the lanes; None if the trace had to leave it out, or if the tensor is
+            unknown.
     """
 
     what: str
@@ -65,7 +65,7 @@ class Event:
     tile: Tile | None = None
 
     def to_dict(self, tiles: bool) -> dict[str, Any]:
-        """What the JSON file has of it, with the values of the tile if ``tiles``."""
+        """The entry of the JSON file; with ``tiles`` including the values of the tile."""
         region = self.region
         entry: dict[str, Any] = {
             "what": self.what,
@@ -115,9 +115,9 @@ def _span(low: float | None, high: float | None, nans: int) -> str:
 
 @dataclass
 class Trace:
-    """What one program did, ``alone`` or after those before it.
+    """The accesses of one program, which ran ``alone`` or after those before it.
 
-    ``ended`` says why it stopped before its end, or is empty.
+    ``ended`` says why it stopped early; else it is empty.
     """
 
     kernel: str
@@ -129,7 +129,7 @@ class Trace:
 
     @property
     def heading(self) -> str:
-        """Which program, and how it ran."""
+        """The program, and how it ran."""
         how = "alone, from the start of the launch" if self.alone else "after those before it"
         return f"program {self.program} of {self.grid}, {how}"
 
@@ -137,7 +137,7 @@ class Trace:
         return self.show(most=1 << 30)
 
     def show(self, most: int) -> str:
-        """The trace in that many lines at most: repeated iterations are condensed."""
+        """The trace in at most that many lines; repeated iterations are condensed."""
         return self.condensed(most)[0]
 
     def condensed(self, most: int) -> tuple[str, set[Place | None]]:
@@ -191,7 +191,7 @@ class Trace:
         return f"{file}:{event.place.line} {source_line(event.place)}"
 
     def tiles(self) -> str:
-        """The values of every tile; -- where the mask is off."""
+        """The values of every tile; masked lanes are "--"."""
         parts = []
         for i, event in enumerate(self.events):
             parts.append(f"{i + 1} {'  '.join(event.cells()[:4])}")
@@ -216,7 +216,7 @@ class Trace:
 
 
 def cut(text: str, width: int) -> str:
-    """A line in so many columns."""
+    """A line cut to this width."""
     return text if len(text) <= width else text[: width - 1] + "…"
 
 
@@ -225,7 +225,7 @@ def cut(text: str, width: int) -> str:
 
 @dataclass(frozen=True)
 class _Node:
-    """An event, or (with ``iterations``) a loop over events. ``key`` tells what repeats."""
+    """An event, or with ``iterations`` a loop over events. Equal ``key``s repeat."""
 
     first: tuple[int, ...]
     key: tuple[Any, ...]
@@ -246,7 +246,7 @@ def _fold(nodes: list[_Node]) -> list[_Node]:
 
 
 def _fold_once(nodes: list[_Node]) -> list[_Node]:
-    """The events, folded by the shortest body that repeats often enough to be worth it."""
+    """The events, with the shortest body folded that repeats often enough."""
     keys = [node.key for node in nodes]
     for period in range(1, min(LONGEST_BODY, len(nodes) // 2) + 1):
         out: list[_Node] = []
@@ -268,7 +268,7 @@ def _fold_once(nodes: list[_Node]) -> list[_Node]:
 
 
 def _plan(nodes: list[_Node] | tuple[_Node, ...], before: int) -> Iterator[int | str]:
-    """The lines to print: an event's number, or words; ``before`` iterations at a loop's start."""
+    """The lines to print: events' numbers, or words. A loop shows ``before`` iterations first."""
     for node in nodes:
         yield from node.first
         count = len(node.iterations)
@@ -286,7 +286,7 @@ def _plan(nodes: list[_Node] | tuple[_Node, ...], before: int) -> Iterator[int |
 
 @cache
 def _statements(file: str) -> list[tuple[int, int]]:
-    """First and last line of every simple statement, and of the heads of the others."""
+    """First and last line of every simple statement, and of every compound statement's head."""
     try:
         tree = ast.parse("".join(linecache.getlines(file)))
     except SyntaxError:
@@ -301,7 +301,7 @@ def _statements(file: str) -> list[tuple[int, int]]:
 
 
 def source_line(place: Place | None) -> str:
-    """The statement at a place, on one line; empty if the source cannot be read."""
+    """The statement at a place, joined; empty if the source cannot be read."""
     if place is None:
         return ""
     inside = [(a, b) for a, b in _statements(place.file) if a <= place.line <= b]

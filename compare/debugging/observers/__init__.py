@@ -1,1 +1,1 @@
-"""What watches an interpreted run."""
+"""Observers of an interpreted run."""

@@ -1,4 +1,4 @@
-"""What each program knows of what others did before it: vector clocks."""
+"""Vector clocks: which accesses of earlier programs happened before those of the running one."""
 
 from __future__ import annotations
 
@@ -8,17 +8,17 @@ import numpy as np
 
 
 class _Released(NamedTuple):
-    """A clock as it was left in memory: the programs known of, and up to which access."""
+    """A clock left in memory: programs, and the last access known of each."""
 
     programs: np.ndarray
     times: np.ndarray
 
 
 class Clocks:
-    """The clock of the program that runs, and those that were released.
+    """The clock of the running program, and released clocks.
 
-    Time is the number of the access, which grows from program to program. As these run one after
-    another, no other program's clock is needed.
+    Time is the number of an access, which grows from program to program. Programs run one after
+    another, so no clock of another program is needed.
 
     Attributes:
         first: the number of the running program's first access.
@@ -27,19 +27,19 @@ class Clocks:
     def __init__(self) -> None:
         self.first = 0
         self._begun: list[int] = []  # the first access of each program
-        self._mine = np.zeros(0, dtype=np.int64)  # of each program: the last access known of
+        self._mine = np.zeros(0, dtype=np.int64)  # per program: its last access known here
         self._released: dict[int, _Released] = {}
-        self._uses: dict[int, int] = {}  # elements that hold it
+        self._uses: dict[int, int] = {}  # clock → number of elements that hold it
         self._last = 0
 
     def begin(self, number: int) -> None:
-        """A program begins; its first access will have this number."""
+        """Begin a program; its first access will have this number."""
         self.first = number
         self._begun.append(number)
         self._mine = np.zeros(0, dtype=np.int64)
 
     def known(self, numbers: np.ndarray) -> np.ndarray:
-        """Which accesses of earlier programs happened before what the running one does now."""
+        """Which of these accesses happened before the running program's next one."""
         known = np.zeros(numbers.shape, dtype=bool)
         if self._mine.size:
             programs = np.searchsorted(self._begun, numbers, side="right") - 1
@@ -47,7 +47,7 @@ class Clocks:
         return known
 
     def acquire(self, held: np.ndarray) -> None:
-        """Learn what was released at some elements; ``held`` are the clocks that they hold."""
+        """Merge the clocks ``held`` at some elements into the running program's."""
         for clock in np.unique(held[held > 0]):
             if not self._mine.size:
                 self._mine = np.zeros(len(self._begun), dtype=np.int64)
@@ -55,12 +55,12 @@ class Clocks:
             self._mine[programs] = np.maximum(self._mine[programs], times)
 
     def release(self, held: np.ndarray, at: np.ndarray, number: int) -> None:
-        """Leave what the program knows, its own accesses up to this one included, at elements.
+        """Store the program's clock, including its own accesses up to this one, at elements.
 
-        What was released there before stays: one who acquires learns of both.
+        Clocks released there before are merged: an acquire gets both.
 
         Args:
-            held: the clocks that all elements hold, 0 for none; changed at ``at``.
+            held: the clock of every element, 0 for none; changed at ``at``.
         """
         own, at = self._mine, np.unique(at)
         self._mine = own.copy() if own.size else np.zeros(len(self._begun), dtype=np.int64)
@@ -76,7 +76,7 @@ class Clocks:
         held[at] = self._last
 
     def _drop(self, clock: int, elements: int) -> None:
-        """So many elements hold a clock no longer."""
+        """Count that so many elements hold a clock no longer."""
         if clock:
             self._uses[clock] -= elements
             if not self._uses[clock]:

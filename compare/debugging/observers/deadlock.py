@@ -1,4 +1,4 @@
-"""Programs that wait for others: the interpreter runs one at a time, so some would wait forever."""
+"""Detection of programs that wait for others: with one program at a time some would never end."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from typing import Any
 from compare.debugging.findings import regions
 from triton_kernels.interpreter import Access, Observer, Program
 
-PATIENCE = 2_000  # accesses that repeat an earlier one and find nothing new
-FEW = 16  # lanes of an atomic that is examined for changing memory; larger ones always count
+PATIENCE = 2_000  # repeated accesses that find nothing new
+FEW = 16  # lanes of an atomic that is checked for changing memory; a larger one always counts
 
 
 class WaitsForever(RuntimeError):
-    """A program waits for what does not happen while it runs: that ``touched``, which begins at
-    ``address``, changes."""
+    """A program waits for a change that cannot happen while it runs: of ``touched``, which begins
+    at ``address``."""
 
     def __init__(self, touched: str, address: int | None, volatile: bool) -> None:
         self.touched, self.address = touched, address
@@ -30,9 +30,8 @@ class WaitsForever(RuntimeError):
 class SpinGuard(Observer):
     """Ends a program that waits forever.
 
-    A program that waits repeats the same accesses, and they change nothing. So a store begins the
-    count anew, and so does an atomic that changes memory; an access that was not made since then
-    begins it anew, too.
+    A waiting program repeats accesses that change nothing. So a store, an atomic that changes
+    memory, and an access that is new since then restart the count.
     """
 
     def __init__(self) -> None:
@@ -41,7 +40,7 @@ class SpinGuard(Observer):
     def _forget(self) -> None:
         self._seen: set[tuple[Any, ...]] = set()  # places and addresses
         self._repeated: dict[tuple[Any, ...], int] = {}
-        self._atomic: list[tuple[int, bytes]] = []  # where the last one was, and what was there
+        self._atomic: list[tuple[int, bytes]] = []  # address and content before the last one
 
     def wants(self, program: Program) -> bool:
         self._forget()

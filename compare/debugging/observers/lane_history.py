@@ -1,7 +1,7 @@
-"""One element's way through a program: what was assigned on the way, and what each of that held.
+"""Records the assignments of a program, from which the origin of one element is found.
 
-The trace of a program lists what touches memory; between a load and a store lies the arithmetic,
-and a wrong constant, index or mask shows nowhere else.
+A program's trace lists accesses of memory only. A wrong constant, index or mask between a load and
+a store shows nowhere else.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from triton_kernels import interpreter
 from triton_kernels.interpreter import Dataflow, Place, Value
 
 _TRACE = Any  # a trace function returns one
-MOST = 1 << 18  # assignments that are noted
+MOST = 1 << 18  # recorded assignments
 
 
 class Assignment(NamedTuple):
-    """A name got a value at a place; what a function returns has the name "return".
+    """The assignment of a value to a name; a function's result has the name "return".
 
-    ``value`` is what is known of where it came from, ``plain`` the number where it is Python's own.
+    ``value`` is the known origin of the value, ``plain`` a Python number.
     """
 
     place: Place
@@ -32,12 +32,12 @@ class Assignment(NamedTuple):
 
 
 class Assignments:
-    """Inside this context, in the programs for which the dataflow is on, notes what is assigned.
+    """Records assignments within this context, in the programs for which the dataflow is on.
 
     Attributes:
         noted: in order.
-        called: for each function of the kernel, by file and name, the lines that called it.
-        raised: where the last error came from, and what the variables there held.
+        called: function of the kernel, as file and name → the lines that called it.
+        raised: the place of the last error, and the variables' values there.
     """
 
     def __init__(self, flow: Dataflow) -> None:
@@ -106,7 +106,7 @@ class Assignments:
 
 
 def _passed_on(traceback: TracebackType | None) -> bool:
-    """Whether an error came from another function of the kernel, which knows more of it."""
+    """Whether an error came from an inner function of the kernel, which has more details."""
     inner = traceback.tb_next if traceback is not None else None
     while inner is not None and interpreter.role(inner.tb_frame.f_code) != "kernel":
         inner = inner.tb_next

@@ -1,4 +1,4 @@
-"""Orders in which the programs of a launch may run, and what they change in its results."""
+"""Orders of a launch's programs, and the changes of its results that they cause."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ Order = Callable[[Sequence[Program]], Sequence[Program]]
 
 
 def forward(programs: Sequence[Program]) -> Sequence[Program]:
-    """The programs in the order in which the interpreter runs them."""
+    """The programs in the interpreter's order."""
     return programs
 
 
@@ -35,24 +35,24 @@ def _shuffled(programs: Sequence[Program]) -> Sequence[Program]:
 
 OTHERS: dict[str, Order] = {"reverse": _reverse, "random": _shuffled}
 
-ROUNDING = 64  # epsilons of the largest value: what another order of float additions may change
+ROUNDING = 64  # epsilons of the largest value by which the order of float additions may matter
 
 
 class Outcome(NamedTuple):
-    """What came of running the programs in an order; no results where there is no oracle."""
+    """The outcome of the programs in an order; without an oracle there are no results."""
 
     order: str
     stores: Stores
     results: list[Result]
 
 
-Key = tuple[str, bool]  # the tensor, and whether it is the first order that is right
+Key = tuple[str, bool]  # the tensor, and whether the first order is right
 
 
 def differences(first: Outcome, other: Outcome) -> Iterator[tuple[Key, Hazard]]:
-    """Where two orders differ in what is right, or, without an oracle, in their bits.
+    """Tensors that are right in only one of two orders or, without an oracle, have other bits.
 
-    Where programs use atomics, float results may differ by rounding: that is no hazard.
+    If programs use atomics, float results may differ by rounding; that is no hazard.
     """
     yield from _judged(first, other) if first.results else _unjudged(first, other)
 
@@ -99,7 +99,7 @@ def _hazard(
     worst: tuple[str, tuple[int, ...]],
     told: list[tuple[Outcome, Tensor, str]],
 ) -> Hazard:
-    """``told``: what to say of the worst element's writer in a run, and its tensor there."""
+    """``told``: runs with the worst element's tensor, and words about its writer."""
     name, index = worst
     witnesses = []
     for run, tensor, words in told:
@@ -118,14 +118,14 @@ def _stored(stores: Stores) -> dict[str, Tensor]:
 
 
 def _by_atomics(stores: Stores, tensor: Tensor) -> np.ndarray:
-    """The elements that an atomic was the last to change."""
+    """The elements that were last changed by an atomic."""
     atomic = np.array([store.verb != "store" for store in stores.stores] + [False])
     writers = stores.writers(tensor)
     return atomic[writers if writers is not None else np.full(tensor.shape, -1)]
 
 
 def _only_rounding(run: Outcome, a: Tensor, b: Tensor) -> Tensor:
-    """Where two float results are as good as equal; nowhere, if the run had no atomics."""
+    """Where two float results differ at most by rounding; nowhere if the run had no atomics."""
     atomics = any(store.verb != "store" for store in run.stores.stores)
     if not (atomics and a.dtype.is_floating_point and a.numel()):
         return torch.zeros(a.shape, dtype=torch.bool)

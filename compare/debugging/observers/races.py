@@ -1,8 +1,8 @@
-"""Races between the programs of one launch, found by what happens before what.
+"""Races between the programs of one launch, found by their happens-before relation.
 
-The interpreter runs one program after another, so no race goes wrong there. But it tells who
-accessed what, and through which atomics programs heard of each other: two accesses of different
-programs that no chain of atomics orders may come in the other order on a GPU.
+The interpreter runs one program after another, so no race goes wrong there. But the accesses are
+recorded, and the atomics by which programs synchronise. Two accesses of different programs that no
+chain of atomics orders may occur in the other order on a GPU.
 """
 
 from __future__ import annotations
@@ -21,20 +21,20 @@ from compare.debugging.findings.regions import touched
 from compare.debugging.observers.clocks import Clocks
 from triton_kernels.interpreter import Access, Argument, Launch, Place, Program
 
-KINDS = {  # a broken synchronisation first, as it may be why the others are races
+KINDS = {  # broken synchronisation first, because it may cause the other races
     "atomic": "a plain access against an atomic operation of another program",
     "load": "one program loads what another stores",
     "store": "two programs store different values",
     "volatile": "one program waits for what another stores",
 }
-SHOWN_FIRST = ("load", "store", "atomic")  # of a pair
+SHOWN_FIRST = ("load", "store", "atomic")  # the order of a pair in print
 
-# A mark is an access and its lane in one number; 0 is none. A tile has at most 2²⁰ lanes.
+# A mark is the number of an access and its lane; 0 is none. A tile has at most 2²⁰ lanes.
 LANE_BITS = 24
 
 
 class _Note(NamedTuple):
-    """What is remembered of an access. ``argument`` is None where it is not known."""
+    """A recorded access. ``argument`` is None if it is unknown."""
 
     verb: str
     what: str  # in words
@@ -46,14 +46,13 @@ class _Note(NamedTuple):
 
 @dataclass
 class _Shadow:
-    """A storage's elements: the marks of the accesses that may yet take part in a race.
+    """The elements of a storage, with the marks of accesses that may still be part of a race.
 
     Attributes:
         raw: the live elements as unsigned integers.
-        marks: "store": the last plain store; "change": the last that changed the element; "load",
-            "volatile" (a load that is) and "atomic": the last; "other load" and so on: the last by
-            another program than that one's. And "clock": which one the last releasing atomic left
-            there.
+        marks: "store": the last plain store; "change": the last access that changed the element;
+            "load", "volatile" (a volatile load), "atomic": the last one; "other load" and so on:
+            the last one by another program. "clock": the clock of the last releasing atomic.
     """
 
     low: int
@@ -61,13 +60,13 @@ class _Shadow:
     marks: dict[str, np.ndarray] = field(default_factory=dict)
 
     def of(self, name: str) -> np.ndarray:
-        """The marks of that name: zeros at first, so that memory is used where it is touched."""
+        """The marks of that name; zero at first, so only touched pages take memory."""
         if name not in self.marks:
             self.marks[name] = untouched(max(1, self.raw.size), torch.int64, CPU).numpy()
         return self.marks[name]
 
     def refine(self, width: int) -> None:
-        """Split the elements: a pointer was cast to a narrower type."""
+        """Split the elements, because a pointer was cast to a narrower type."""
         parts = self.raw.itemsize // width
         self.raw = self.raw.view(f"u{width}")
         self.marks = {name: np.repeat(marks, parts) for name, marks in self.marks.items()}
@@ -75,7 +74,7 @@ class _Shadow:
 
 @dataclass
 class _Race:
-    """Races of one kind between two lines; the witnesses are those of the first."""
+    """Races of one kind between two lines; the witnesses are those of the first race."""
 
     kind: str
     tensor: str
@@ -84,10 +83,10 @@ class _Race:
 
 
 class Races(Sanitizer):
-    """Finds accesses to one element by two programs of a launch that nothing orders.
+    """Finds unordered accesses to one element by two programs of a launch.
 
-    An atomic that acquires lets its program know what was released at that address before. A store
-    that leaves an element as it is makes no race with loads and plain stores.
+    An atomic with acquire semantics learns what was released at that address before. A store that
+    does not change an element does not race with loads and plain stores.
     """
 
     every_order = True
@@ -96,10 +95,10 @@ class Races(Sanitizer):
         self._found: dict[Any, _Race] = {}
 
     def launch(self, launch: Launch) -> None:
-        """Launches are ordered: what was before takes no part in races any more."""
+        """Launches are ordered, so earlier accesses cannot race any more."""
         self._arguments = launch.arguments
         self._shadows: dict[int, _Shadow] = {}
-        self._notes = [_Note("", "", None, (0, 0, 0), None, ())]  # so that none has the number 0
+        self._notes = [_Note("", "", None, (0, 0, 0), None, ())]  # so that no access has number 0
         self._clocks = Clocks()
 
     def wants(self, program: Program) -> bool:
@@ -147,7 +146,7 @@ class Races(Sanitizer):
             shadow.refine(width)
         at = (pointers.astype(np.int64) - shadow.low) // shadow.raw.itemsize
         marks = (len(self._notes) - 1 << LANE_BITS) + lanes
-        # A pointer that was cast to a wider type touches several elements a lane.
+        # A pointer that was cast to a wider type touches several elements per lane.
         if (parts := width // shadow.raw.itemsize) > 1:
             at, marks = (at[:, None] + np.arange(parts)).ravel(), np.repeat(marks, parts)
         if access.verb == "atomic":
@@ -155,11 +154,11 @@ class Races(Sanitizer):
             return
         self._meet("atomic", shadow, ("atomic", "other atomic"), at, marks)
         if access.verb == "load":
-            # One word that is loaded anew until it says so holds either what was there or all of
-            # what is stored.
+            # A single word that is loaded in a loop holds either the old value or all of the new
+            # one.
             kind = "volatile" if access.semantics == "volatile" and parts <= 1 else "load"
             if "store" in shadow.marks:
-                # What the program itself stored last is what it loads in every order.
+                # The program's own last store is what it loads in every order.
                 others = shadow.of("store")[at] < self._clocks.first << LANE_BITS
                 self._meet(kind, shadow, ("change",), at[others], marks[others])
             self._remember(kind, shadow, at, marks)
@@ -189,7 +188,7 @@ class Races(Sanitizer):
         shadow.of(name)[at] = marks
 
     def _foreign(self, marks: np.ndarray) -> np.ndarray:
-        """Which marks are another program's than the one that runs."""
+        """Which marks belong to other programs than the running one."""
         foreign: np.ndarray = (marks > 0) & (marks < self._clocks.first << LANE_BITS)
         return foreign
 
@@ -202,9 +201,9 @@ class Races(Sanitizer):
         marks: np.ndarray,
         new: np.ndarray | None = None,
     ) -> None:
-        """Report the elements that another program accessed, unless this one knows of that.
+        """Report the elements that another program accessed without order.
 
-        ``new``: what is about to be stored, if the values shall be told.
+        ``new``: the values about to be stored, if values shall be shown.
         """
         for other in (name for name in others if name in shadow.marks):
             before = shadow.of(other)[at]
@@ -230,11 +229,11 @@ class Races(Sanitizer):
         pair: tuple[int, int],
         values: tuple[np.ndarray, ...],
     ) -> None:
-        """Marks that met at the first of the addresses; the raw values that they stored, if any."""
+        """Record a race at the first address, with the two marks and stored raw values, if any."""
         notes = [self._notes[mark >> LANE_BITS] for mark in pair]
         words = [_value(value, self._holder(addresses[:1])) for value in values] or ["", ""]
         both = sorted(zip(notes, pair, words), key=lambda one: SHOWN_FIRST.index(one[0].verb))
-        argument = both[1][0].argument or self._holder(addresses[:1])  # one that is written through
+        argument = both[1][0].argument or self._holder(addresses[:1])  # the one that is written
         elements = np.unique(argument.elements(addresses))
         key = (kind, argument.name, frozenset((note.verb, note.place) for note in notes))
         if (known := self._found.get(key)) is not None:
@@ -263,7 +262,7 @@ class Races(Sanitizer):
         return [race.witnesses for race in self._found.values() if race.kind == "volatile"]
 
     def hazards(self) -> list[Hazard]:
-        """One for each kind and pair of lines."""
+        """One hazard per kind and pair of lines."""
         reported = []
         races = [race for race in self._found.values() if race.kind != "volatile"]
         for race in sorted(races, key=lambda one: list(KINDS).index(one.kind)):
@@ -275,7 +274,7 @@ class Races(Sanitizer):
 
 
 def _value(raw: np.ndarray, argument: Argument) -> str:
-    """The bits of an element as a number of its tensor; in hex, where pointers were cast."""
+    """An element's bits as a number of its dtype; in hex if pointers were cast."""
     if raw.itemsize != argument.itemsize:
         return hex(int(raw))
     return repr(torch.frombuffer(bytearray(raw.tobytes()), dtype=argument.tensor.dtype).item())

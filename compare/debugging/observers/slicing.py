@@ -1,8 +1,8 @@
-"""What a wrong value was made of: a dynamic slice, backward from one lane, of one program.
+"""The origin of a wrong value: a dynamic backward slice from one lane of one program.
 
-It follows values through operations and through what the program itself stored, pointers and
-masks included; from the lines that it meets it goes on to the loops and branches around them, to
-the numbers of Python's that they read, and to the calls of the functions in which they stand.
+It follows values through operations and through the program's own stores, including pointers and
+masks. Each line leads to the loops and branches around it, the Python numbers that these read, and
+the calls of its function.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from compare.debugging.findings.steps import Loaded, Step
 from compare.debugging.observers.lane_history import Assignment, Assignments
 from triton_kernels.interpreter import Argument, Dataflow, Place, Touch, Value
 
-DECISIONS = 64  # of one branch or loop that are followed, the last ones
+DECISIONS = 64  # the last decisions of a branch or loop that are followed
 Sources = Iterable[tuple[Value, np.ndarray]]
 Key = tuple[str, int]  # a file, and a statement's first line
 
 
 class Slice:
-    """What some lanes of some values were made of."""
+    """The origin of some lanes of some values."""
 
     def __init__(
         self, assignments: Assignments, arguments: tuple[Argument, ...], starts: Iterable[Start]
@@ -34,7 +34,7 @@ class Slice:
         self._assignments, self._arguments = assignments, arguments
         self._reached: dict[int, tuple[Value, np.ndarray]] = {}
         self._statements: dict[Key, tuple[Place, Statement]] = {}
-        self._constant: dict[Key, Place] = {}  # branches that the kernel was compiled with
+        self._constant: dict[Key, Place] = {}  # branches decided at compilation
         self._heap: list[int] = []
         self._waiting: dict[int, tuple[Value, list[np.ndarray]]] = {}
         self._plain: dict[tuple[str, str, str], dict[Place, None]] = defaultdict(dict)
@@ -75,7 +75,7 @@ class Slice:
             self._push(value.sources(lanes))
 
     def meet(self, place: Place | None) -> None:
-        """A line belongs to it, with what decided that it ran, and the numbers that it read."""
+        """Add a line, with the decisions by which it ran and the numbers that it read."""
         executed = statement(place)
         if place is None or executed is None or (place.file, executed.first) in self._statements:
             return
@@ -99,14 +99,14 @@ class Slice:
             self.meet(call)
 
     def _computed(self, head: Place, found: Statement) -> bool:
-        """Whether a branch or loop depends on more than what the kernel was compiled for."""
+        """Whether a branch or loop depends on more than constants of the compilation."""
         names = ((head.file, head.function, name) for name in found.reads)
         return found.kind == "for" or any(name in self._plain for name in names)
 
     # ---- in words ----
 
     def steps(self) -> list[Step]:
-        """Every line of it, in the order in which they first ran."""
+        """Every line of the slice, in the order of their first execution."""
         for each in self._assignments.noted:
             if each.value is not None and each.value.number in self._reached:
                 self.meet(each.place)
@@ -135,7 +135,7 @@ class Slice:
         return ordered
 
     def loaded(self) -> Loaded:
-        """The elements that the value was loaded from: line and argument → offsets in memory."""
+        """The loaded elements of the slice: line and argument → offsets in memory."""
         offsets: dict[tuple[Place | None, str], list[np.ndarray]] = defaultdict(list)
         for value, lanes in self._reached.values():
             touch = value.access
@@ -148,7 +148,7 @@ class Slice:
         return {key: np.unique(np.concatenate(parts)) for key, parts in offsets.items()}
 
     def _text(self, each: Assignment) -> str | None:
-        """What was assigned, in words; None if it does not belong to the slice."""
+        """The assigned value in words; None if it is not in the slice."""
         if each.value is None:
             return f"{each.plain:.6g}" if isinstance(each.plain, float) else str(each.plain)
         if each.value.number not in self._reached:
@@ -189,7 +189,7 @@ def _key(place: Place | None) -> Key | None:
 
 
 def _after(steps: list[Step], place: Place) -> int:
-    """Where a line belongs among those that ran before and after it."""
+    """The position of a line among the lines that ran before and after it."""
     earlier = [
         number
         for number, step in enumerate(steps, 1)
@@ -202,16 +202,16 @@ def _after(steps: list[Step], place: Place) -> int:
 
 
 class Start(NamedTuple):
-    """Values and their lanes, and the line that used them."""
+    """Values with lanes, and the line that used them."""
 
     sources: list[tuple[Value, np.ndarray]]
     place: Place | None
 
 
 def of_element(flow: Dataflow, argument: Argument, address: int) -> Start:
-    """Of the last store to an address; else of the last one whose lane there was masked off; else
-    of the one to its tensor that came nearest, of a lane that is on if there is one; else of what
-    decided that the program stores nothing there."""
+    """The start for an address: the last store to it; else the last store whose masked lane points
+    at it; else the nearest store to its tensor, preferably of an unmasked lane; else the decisions
+    by which the program stores nothing there."""
     stores = list(reversed(flow.stores))
     for touch in stores:
         if (lanes := touch.holding(address)).size:
@@ -220,7 +220,7 @@ def of_element(flow: Dataflow, argument: Argument, address: int) -> Start:
         if (lanes := touch.holding(address, on=False)).size:
             return Start(touch.addressed(lanes), touch.place)
     start = _nearest(stores, address, lambda at: holds(argument, at))
-    if start is None:  # what masks left out may point anywhere
+    if start is None:  # masked lanes may point anywhere
         start = _nearest(stores, address, lambda at: True, on=False)
     if start is None:
         decided = flow.decisions[-DECISIONS:]
@@ -231,7 +231,7 @@ def of_element(flow: Dataflow, argument: Argument, address: int) -> Start:
 def _nearest(
     stores: list[Touch], address: int, counts: Callable[[np.ndarray], bool], on: bool = True
 ) -> Start | None:
-    """The lane, on or masked off, that comes nearest to an address, of the stores that count."""
+    """The lane nearest to an address, masked or not as ``on`` says, of the stores that count."""
     best, start = None, None
     for touch in stores:
         lanes = np.flatnonzero(np.broadcast_to(touch.mask, touch.pointers.shape).ravel() == on)
@@ -246,17 +246,17 @@ def _nearest(
 
 
 def of_failure(flow: Dataflow, lane: tuple[int, ...], shape: tuple[int, ...]) -> Start:
-    """The slice of a failing access's address, or of a failed assertion."""
+    """The start for a failing access's address, or for a failed assertion."""
     lanes = np.array([np.ravel_multi_index(lane, shape) if shape else 0])
     if flow.asserted is not None:
         return Start([(flow.asserted, lanes)], None)
-    if flow.last is None or flow.last.pointers.shape != shape:  # it ended elsewhere
+    if flow.last is None or flow.last.pointers.shape != shape:  # the error is not of this access
         return Start([], None)
     return Start(flow.last.addressed(lanes), flow.last.place)
 
 
 def of_error(raised: tuple[Place, dict[str, Value]] | None) -> Start:
-    """Of all that the statement read in which another error was raised."""
+    """The start for another error: all values that the raising statement read."""
     if raised is None or (executed := statement(raised[0])) is None:
         return Start([], None)
     read = (value for name, value in raised[1].items() if name in executed.reads)

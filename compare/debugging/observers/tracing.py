@@ -1,4 +1,4 @@
-"""One program again, traced: an observer that notes what it loads, stores and multiplies."""
+"""An observer that runs one program again and records its loads, stores and dots."""
 
 from __future__ import annotations
 
@@ -13,22 +13,22 @@ from compare.debugging.findings.placed import placed
 from compare.debugging.findings.traces import Event, Tile, Trace
 from triton_kernels.interpreter import Access, Argument, Dataflow, Dot, Launch, Observer, Program
 
-KEPT = 1 << 26  # numbers of all tiles together that a trace keeps
+KEPT = 1 << 26  # numbers in all tiles that a trace keeps
 
 
 class Tracer(Observer):
-    """Runs one program of one launch and notes what it does; launches before it run whole, so that
-    memory is as it was, and those after it not at all.
+    """Runs one program of one launch and records its accesses. Earlier launches run whole, so that
+    memory is as it was; later ones do not run.
 
-    ``alone``: whether it does without the launch's other programs; else those before it run, too.
-    ``watched`` is an element, as an argument's name and bytes from its start;
-    ``flow`` notes the program's operations.
+    ``alone``: whether the launch's other programs are skipped; else the ones before it run, too.
+    ``watched`` is an element, as an argument's name and the bytes from its start. ``flow`` records
+    the program's operations.
 
     Attributes:
         target: the number of the launch, and the program.
         arguments: of the launch.
         trace: None until the launch begins.
-        stored_there: what the program last stored to the watched element.
+        stored_there: the program's last store to the watched element.
     """
 
     def __init__(
@@ -92,7 +92,7 @@ class Tracer(Observer):
                 self.stored_there = numbers[hit][-1].item()
 
     def _lanes(self, argument: Argument, pointers: np.ndarray, mask: np.ndarray) -> Tile:
-        """What the lanes touch, without the argument's memory, which a trace need not keep."""
+        """The elements of the lanes, without the argument's memory, which a trace need not keep."""
         if argument.name not in self._places:
             self._places[argument.name] = placed(argument.name, argument.tensor)
         elements = argument.elements(pointers)
@@ -101,7 +101,7 @@ class Tracer(Observer):
         return Tile(self._places[argument.name], elements, mask)
 
     def failing(self, failure: Failure) -> Event | None:
-        """The access that an error ended; None if it was something else."""
+        """The access that raised an error; None if the error has another cause."""
         touch = self.flow and self.flow.last
         through = re.match(r"IndexError: out-of-bounds \w+ through (\w+)", failure.error)
         if not touch or not through or touch.pointers.shape != failure.shape:
@@ -116,7 +116,7 @@ class Tracer(Observer):
         return event
 
     def end(self, reason: str) -> None:
-        """Note why the program stopped before its end."""
+        """Record why the program stopped early."""
         if self.trace is not None:
             self.trace.ended = reason
 
@@ -150,7 +150,7 @@ def _tile(pointers: np.ndarray) -> tuple[int, ...]:
 
 
 def _range(values: np.ndarray) -> tuple[float | None, float | None, int]:
-    """The smallest and largest number, and how many NaNs."""
+    """The smallest and the largest number, and the number of NaNs."""
     real = values[values == values]  # NaN differs from itself
     if not real.size:
         return None, None, int(values.size)

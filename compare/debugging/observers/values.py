@@ -1,4 +1,4 @@
-"""Faults of values: undefined ones that matter, overflowing offsets, the first NaN or infinity."""
+"""Faults of values: undefined ones that matter, overflowing offsets, the first NaN or inf."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _EMPTY = (
 
 
 class Values(Sanitizer):
-    """Keeps shadow values while the run lasts, and says what they found."""
+    """Keeps shadow values during the run, and reports their faults."""
 
     def __init__(self) -> None:
         self.shadows = Shadows()
@@ -33,7 +33,7 @@ class Values(Sanitizer):
         return [_hazard(reach) for reach in self.shadows.reached]
 
     def made(self, address: int) -> Witness | None:
-        """The operation that made the number at an address NaN or infinite; None if none did."""
+        """The operation that made the number at an address NaN or infinite, or None."""
         origin = self.shadows.origin(address)
         if origin is None:
             return None
@@ -42,7 +42,7 @@ class Values(Sanitizer):
 
 
 class Allocations(TorchFunctionMode):
-    """Inside, memory that torch.empty returns is known to hold nothing until it is written."""
+    """Memory returned by torch.empty counts as uninitialised until it is written."""
 
     def __init__(self, shadows: Shadows) -> None:
         super().__init__()
@@ -120,7 +120,7 @@ _ACCESS = {"load": "load", "store": "store", "atomic": "atomic operation", "": "
 
 
 def _counted(reach: Reach) -> str:
-    """What depends on a fault, as the start of a sentence."""
+    """What depends on a fault; the beginning of a sentence."""
     access = f"{'an' if reach.verb == 'atomic' else 'a'} {_ACCESS[reach.verb]}"
     one = reach.count == 1
     lanes = "one lane" if one else f"{reach.count} lanes"
@@ -136,7 +136,7 @@ def _counted(reach: Reach) -> str:
 
 
 def _element(argument: Argument | None, address: int | None) -> str:
-    """An address as an element, though it may lie outside the tensor."""
+    """An address as an element; it may lie outside of the tensor."""
     if argument is None or address is None:
         return ""
     tensor, at = argument.tensor, (address - argument.low) // argument.itemsize
@@ -171,7 +171,7 @@ _EXACT: dict[str, Callable[[int, int], int]] = {
 
 
 def _operation(origin: Origin) -> str:
-    """An operation with its operands, as exp(89.2)."""
+    """An operation with its operands, for example exp(89.2)."""
     shown = [f"{v:.6g}" if isinstance(v, float) else str(v) for v in origin.operands]
     if origin.operation == "cast" and shown:
         return f"casting {shown[0]} to {origin.dtype}"

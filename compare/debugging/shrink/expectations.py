@@ -1,4 +1,4 @@
-"""What the tensors of launches should hold, and the two functions that check it in a file."""
+"""The expected content of launches' tensors, and the two functions that check it in a file."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from compare.debugging.shrink.literals import Unwritable
 from compare.debugging.subjects import Result
 from triton_kernels.interpreter import Launch
 
-# ---- what the file checks; these two functions go into it ----
+# ---- the checks in the file, which contains these two functions ----
 
 
 def check(name: str, got: Tensor, expected: Tensor, allowed: Tensor | float | None) -> None:
@@ -44,7 +44,7 @@ def check_around(name: str, memory: Tensor, tensor: Tensor) -> None:
 
 
 class Expected(NamedTuple):
-    """A tensor argument after the launches, as it is here, and as it should be."""
+    """A tensor argument after the launches, with its actual and expected content."""
 
     name: str
     argument: Tensor
@@ -53,7 +53,7 @@ class Expected(NamedTuple):
     allowed: Tensor | None
 
     def message(self) -> str:
-        """What the check in the file says of it; empty if all is right."""
+        """The error text of the check in the file; empty if all is right."""
         try:
             check(self.name, self.got, self.expected, self.allowed)
         except AssertionError as error:
@@ -64,7 +64,7 @@ class Expected(NamedTuple):
 def expectations(
     results: Iterable[Result], launches: list[Launch], in_ulps: bool
 ) -> list[Expected]:
-    """What results should be, in terms of the launches' arguments that hold them."""
+    """The expected results, as content of the launches' arguments that hold them."""
     arguments = [a for launch in launches for a in launch.arguments]
     expected = []
     for result in results:
@@ -86,7 +86,7 @@ def expectations(
 
 
 def _is_same(a: Tensor, b: Tensor) -> bool:
-    """Whether two tensors are the same elements, in any order."""
+    """Whether two tensors consist of the same elements, in any order."""
     same = a.dtype == b.dtype and a.numel() == b.numel()
     return same and np.array_equal(np.sort(_addresses(a)), np.sort(_addresses(b)))
 
@@ -101,14 +101,14 @@ def _addresses(t: Tensor) -> np.ndarray:
 
 
 def _allowed(result: Result, in_ulps: bool) -> Tensor | None:
-    """How far each element may be off; None where bits must agree."""
+    """The tolerance of each element; None if bits must agree."""
     tensor, bound = result.tensor.cpu(), result.comparison.bound.cpu().double()
     if not tensor.is_floating_point():
         return None
     rounded = result.reference.cpu().to(tensor.dtype)
     info = torch.finfo(tensor.dtype)
     if in_ulps:
-        if bool((bound < 0.5).all()):  # the sign of a zero counts half
+        if bool((bound < 0.5).all()):  # −0 against 0 counts as half an ULP
             return None
         size = rounded.double().abs().nan_to_num(0.0, posinf=info.max)
         exponent = torch.frexp(size * (1 + bound * info.eps))[1]
@@ -123,7 +123,7 @@ def _allowed(result: Result, in_ulps: bool) -> Tensor | None:
 
 
 def _rounded_up(t: Tensor) -> Tensor:
-    """Two digits are enough, and nothing right becomes wrong."""
+    """Rounded up to two digits, so that nothing right becomes wrong."""
     return torch.tensor(
         [float(f"{v * 1.05:.1e}") for v in t.reshape(-1).tolist()], dtype=torch.float64
     ).reshape(t.shape)

@@ -1,5 +1,5 @@
-"""A failing launch of a kernel from elsewhere made small: its sizes by way of the function that
-makes it, its input values one by one."""
+"""Shrinks a failing launch of a kernel from elsewhere: its sizes, through the function that makes
+the launch, and its input values, one by one."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from compare.debugging.shrink.shrunk import Shrunk
 from compare.debugging.subjects import Kernel, Subject, subject_of, takes_arguments
 from triton_kernels import interpreter
 
-DOT = 16  # a block that tl.dot multiplies cannot be smaller where it is compiled
+DOT = 16  # the smallest block of tl.dot that compiles
 KNOWN = ("kernel", "grid", "args", "oracle", "max_ulps", "bound")
 
 
@@ -37,8 +37,8 @@ def shrink_kernel(
     *,
     so_far: Shrunk | None = None,
 ) -> Findings:
-    """The findings of a launch, given as keyword arguments of debug, with the simplest values with
-    which it fails so; its sizes stay.
+    """The findings of a launch, given as keyword arguments of debug, with the simplest values that
+    fail in the same way; its sizes stay.
 
     Raises:
         NothingToShrink: it does not fail.
@@ -48,7 +48,7 @@ def shrink_kernel(
         check_output(output)
     oracle, first = call.get("oracle"), subject_of(**call)
     if oracle is not None and not takes_arguments(oracle):
-        Search[Any](None, lambda _: first, sanitize)  # it does fail
+        Search[Any](None, lambda _: first, sanitize)  # raises unless it fails
         note = (
             "the values stay: oracle() takes no arguments, so it cannot judge others; with "
             "oracle=lambda x_ptr, …: it could"
@@ -108,12 +108,12 @@ def _with_simpler_values(
 
 
 def _watched(subject: Kernel, roles: simpler_values.Roles) -> list[Tensor]:
-    """Run once; the tensors as that run had them."""
+    """Run once; the tensors of that run."""
     state = subject.prepare(CPU)
     try:
         with interpreter.interpreting(roles):
             subject.launch(state)
-    except Exception:  # noqa: BLE001 - what fails is to be shrunk
+    except Exception:  # noqa: BLE001 - the failure to shrink
         pass
     return list(tensors(state))
 
@@ -132,21 +132,21 @@ def shrink(
     that reproduces it.
 
     Args:
-        make: called with ``sizes`` as keyword arguments, returns a dict of arguments of
-            :func:`compare.debug`: kernel, grid and args, where wanted oracle, max_ulps and bound,
-            and the constexprs. torch's random numbers are the same in every call.
-        sizes: what fails. Integers shrink towards 1; those that are passed on under their name as
-            constexprs and are powers of two, as block sizes are, stay powers of two. A torch.dtype
-            becomes float32 if that fails, too. Everything else stays.
-        output: where to write the file; without it, it is in ``findings.reproduction.text``.
+        make: called with ``sizes`` as keyword arguments; returns a dict of arguments of
+            :func:`compare.debug`: kernel, grid and args, optionally oracle, max_ulps and bound, and
+            the constexprs. torch's random numbers are the same in every call.
+        sizes: sizes that fail. Integers shrink towards 1. Powers of two that are passed on as
+            constexprs of the same name, such as block sizes, stay powers of two. A torch.dtype
+            becomes float32 if that fails, too. Other values stay.
+        output: the file to write; by default its text is in ``findings.reproduction.text``.
         sanitize: whether hazards are failures, too.
 
     Returns:
         The :class:`Findings` of the smallest failing launch, with ``shrunk`` and ``reproduction``.
-        Ctrl-C ends the search, and keeps the smallest so far.
+        Ctrl-C ends the search and keeps the smallest launch so far.
 
     Raises:
-        TypeError: ``make`` returns no such dict; or what :func:`compare.debug` raises.
+        TypeError: ``make`` does not return this dict; or as :func:`compare.debug`.
         ValueError: nothing fails, or ``output`` cannot be written.
 
     Example:
@@ -196,7 +196,7 @@ def _listed(sizes: Mapping[str, Any]) -> str:
 
 
 def _multiplies(kernel: Any) -> bool:
-    """Whether a kernel uses tl.dot, as far as its source tells."""
+    """Whether a kernel uses tl.dot, according to its source."""
     while hasattr(kernel, "fn"):
         kernel = kernel.fn
     try:

@@ -1,4 +1,4 @@
-"""Values as Python source that makes the same values, for a file that stands alone."""
+"""Values as Python source, for a file that needs nothing else."""
 
 from __future__ import annotations
 
@@ -14,22 +14,22 @@ from torch import Tensor
 
 from compare import numerics
 
-MOST = 20_000  # numbers of a tensor that are written out
-FEW = 24  # elements, at most, that are assigned one by one to a tensor of equal numbers
+MOST = 20_000  # numbers of a tensor that are written into the file
+FEW = 24  # elements that may be assigned one by one to a tensor of equal numbers
 WIDTH = 96
 
 
 class Unwritable(Exception):
-    """What stands in the way of a file that stands alone."""
+    """A value cannot be written into a file that needs nothing else."""
 
 
 def number(value: Any) -> str:
-    """A Python number; inf and nan are names in the file."""
+    """A Python number; the file defines the names inf and nan."""
     return repr(value)
 
 
 def scalar(value: Any) -> str | None:
-    """A value that needs no definition, as source; None for any other."""
+    """The source of a value that needs no definition; None for any other."""
     if isinstance(value, enum.Enum):
         return None
     if value is None or isinstance(value, (bool, int, float, str)):
@@ -46,8 +46,8 @@ def scalar(value: Any) -> str | None:
 
 
 def tensor(t: Tensor, device: str = "") -> str:
-    """An expression for a new contiguous tensor of these numbers; the few that differ from
-    most follow in :func:`assignments`."""
+    """An expression for a new contiguous tensor with these numbers. If most are equal, the others
+    follow in :func:`assignments`."""
     where = f", device={device}" if device else ""
     kind = f"dtype={t.dtype}{where}"
     if not t.numel():
@@ -69,12 +69,12 @@ def tensor(t: Tensor, device: str = "") -> str:
 
 
 def assignments(name: str, t: Tensor) -> list[str]:
-    """The statements that complete the tensor that :func:`tensor` made."""
+    """The statements that complete the tensor of :func:`tensor`."""
     return [f"{name}[{', '.join(map(str, index))}] = {text}" for index, text in _sparse(t)[1]]
 
 
 def _sparse(t: Tensor) -> tuple[str | None, list[tuple[list[int], str]]]:
-    """The commonest number, and the elements that differ; None where they are many."""
+    """The commonest number, and the elements that differ from it; None if there are many."""
     if not t.numel():
         return None, []
     flat = t.reshape(-1).cpu()
@@ -97,7 +97,7 @@ def _nested(t: Tensor) -> str:
 
 
 def _number(element: Tensor) -> str:
-    """The shortest text that gives the element back."""
+    """The shortest text of which the element can be made again."""
     value = element.item()
     if not isinstance(value, float) or not math.isfinite(value):
         return number(value)
@@ -110,7 +110,7 @@ def _number(element: Tensor) -> str:
 
 
 def letters(names: Counter[str], wanted: str) -> str:
-    """A name that is not taken yet, and from now on is."""
+    """A new name like the wanted one, which is then taken."""
     clean = "".join(c if c.isalnum() else "_" for c in wanted).strip("_") or "value"
     names[clean] += 1
     return clean if names[clean] == 1 else letters(names, f"{clean}_{names[clean]}")

@@ -1,8 +1,8 @@
-"""A failing case as a Python file that needs nothing but torch and triton.
+"""A failing case as a Python file that needs only torch and triton.
 
-The launches of one interpreted run are recorded, with the memory they began with; the file makes
-that memory, holds the kernels' source, launches, and checks the result. A child process runs it in
-Triton's own interpreter: only if it fails there as it does here, the file needs nothing else.
+The launches of one interpreted run are recorded with their initial memory. The file makes that
+memory, contains the kernels' source, launches them, and checks the result. A child process runs it
+in Triton's own interpreter; if it fails there in the same way, it needs nothing else.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ TIMEOUT = 300  # seconds that the file may take
 
 
 class Recorder(Stores):
-    """Stores, and the memory of every tensor as it was when a launch first got it: of much memory
-    the elements only, as gigabytes may lie between them."""
+    """Records stores, and the memory of every tensor before its first launch. Of a large storage
+    only the elements are kept, because gigabytes may lie between them."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -58,7 +58,7 @@ class Recorder(Stores):
 
 
 def check_output(file: Path) -> None:
-    """Refuse to write where that is not possible, or would overwrite what is not ours.
+    """Refuse a path that cannot be written, or a file that this project did not write.
 
     Raises:
         ValueError: with the reason.
@@ -75,16 +75,16 @@ def check_output(file: Path) -> None:
 
 
 def reproduce(subject: Subject, findings: Findings, output: Path | None) -> Reproduction:
-    """The file for a failing subject, tried out, and written to ``output`` if there is one."""
+    """The file for a failing subject, after a trial run; also written to ``output`` if given."""
     recorder, results = Recorder(), list[Result]()
     state = subject.prepare(CPU)
     try:
         with interpreter.interpreting(Several(recorder)):
             subject.launch(state)
         results = subject.judge(state, recorder)
-    except Exception:  # noqa: BLE001 - the failure that is to be reproduced
+    except Exception:  # noqa: BLE001 - the failure to reproduce
         arguments = [a for launch in recorder.launches for a in launch.arguments]
-        with contextlib.suppress(Exception):  # then the file checks no result
+        with contextlib.suppress(Exception):  # else the file checks no result
             results = subject.expect(state, arguments)
     try:
         if not recorder.launches:
@@ -100,7 +100,7 @@ def reproduce(subject: Subject, findings: Findings, output: Path | None) -> Repr
 
 
 def _tried(recorder: Recorder, findings: Findings, expected: list[Expected]) -> Reproduction:
-    """The file that needs least among those that fail as they should."""
+    """The file with the fewest requirements among those that fail in the right way."""
     text, last = "", ""
     for mode in MODES:
         if mode == "debug" and not findings.hazards:
@@ -121,7 +121,7 @@ _HOW: dict[Mode, str] = {
 
 
 def _run(text: str) -> str:
-    """What a file prints on stderr when it fails in Triton's own interpreter; "" if it passes."""
+    """The stderr of a file that fails in Triton's own interpreter; "" if it passes."""
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "reproduction.py"
         file.write_text(text)
@@ -148,7 +148,7 @@ _MESSAGE = re.compile(r"AssertionError: (\S+\[.*\]) is (\S+), expected (\S+); (\
 
 
 def _as_it_should(stderr: str, findings: Findings, expected: list[Expected], mode: Mode) -> bool:
-    """Whether a child failed as the case did here."""
+    """Whether a child process failed in the same way as the case."""
     if mode == "debug":
         return "AssertionError" in stderr and findings.hazards[0].kind in stderr
     if findings.failure is not None:
@@ -170,7 +170,7 @@ def _as_it_should(stderr: str, findings: Findings, expected: list[Expected], mod
 
 
 def _near(a: float, b: float) -> bool:
-    """Whether it is one wrong number, but for rounding."""
+    """Whether two wrong numbers are equal except for rounding."""
     return a == b or (a != a and b != b) or abs(a - b) <= 0.01 * max(abs(a), abs(b))
 
 

@@ -21,7 +21,7 @@ from compare.debugging.shrink.signatures import signatures
 from compare.debugging.shrink.sources import Sources
 from triton_kernels.interpreter import Argument, Launch
 
-# What the file runs in: Triton's own interpreter (or a GPU), the mended one, or compare.debug.
+# The requirements of the file: Triton's own interpreter (or a GPU), the mended one, compare.debug.
 Mode = Literal["plain", "mended", "debug"]
 MODES: tuple[Mode, ...] = ("plain", "mended", "debug")
 MARK = "# A reproduction by triton-kernels-crosscheck, which may overwrite it."
@@ -38,7 +38,7 @@ def script(
     """The whole file.
 
     Raises:
-        Unwritable: something cannot be written down.
+        Unwritable: a value cannot be written into the file.
     """
     sources, names = Sources(), Counter(("check", "check_around", "reproduce", "device"))
     for launch in launches:
@@ -69,7 +69,7 @@ def script(
 
 
 def _guarded(findings: Findings) -> tuple[str, str]:
-    """The argument that is accessed outside of it, and whether by a "load" or "store"."""
+    """The argument with an out-of-bounds access, and whether it is a "load" or "store"."""
     if findings.failure is None:
         return "", ""
     words = signatures(findings)[0].what[1].split()
@@ -125,7 +125,7 @@ class _Memory:
 
     Attributes:
         text: the statements.
-        guards: parameter, memory and tensor, where memory around a tensor must not change.
+        guards: parameter, memory and tensor, if memory around a tensor must not change.
     """
 
     def __init__(
@@ -154,7 +154,7 @@ class _Memory:
         self.text = "\n".join(lines)
 
     def name(self, t: Tensor) -> str:
-        """The variable that holds a tensor."""
+        """The variable of a tensor."""
         return self._names[view_key(t)]
 
     def _storage(
@@ -216,7 +216,7 @@ class _Memory:
 
 
 def _once(t: Tensor) -> Tensor:
-    """A tensor with each element once that a stride of 0 repeats."""
+    """A tensor without the repetitions of strides 0."""
     for axis, stride in enumerate(t.stride()):
         if stride == 0 and t.shape[axis] > 1:
             t = t.narrow(axis, 0, 1)
@@ -224,17 +224,17 @@ def _once(t: Tensor) -> Tensor:
 
 
 def view_key(t: Tensor) -> Any:
-    """What tells a view from others."""
+    """The identity of a view."""
     return t.data_ptr(), tuple(t.shape), t.stride(), t.dtype
 
 
 def _reach(t: Tensor) -> int:
-    """Elements from a tensor's first to its last in memory."""
+    """The number of elements from a tensor's first to its last in memory."""
     return 1 + sum((n - 1) * st for n, st in zip(t.shape, t.stride()))
 
 
 def viewed(memory: Tensor, t: Tensor) -> Tensor:
-    """The tensor of t's geometry in a copy of its memory."""
+    """A tensor with t's geometry in a copy of its memory."""
     new = torch.empty(0, dtype=t.dtype)
     return new.set_(memory.untyped_storage(), t.storage_offset(), t.shape, t.stride())
 
@@ -276,7 +276,7 @@ def _call(launch: Launch, sources: Sources, memory: _Memory, mode: Mode) -> str:
 
 
 def _packed(opening: str, words: Iterable[str], closing: str) -> str:
-    """A call on one line, or with its arguments on lines of their own."""
+    """A call on one line, or with its arguments on separate lines."""
     words = list(words)
     comma = "," if closing.startswith("))") else ""
     one = f"{opening}{', '.join(words)}{comma}{closing}"

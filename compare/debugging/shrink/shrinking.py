@@ -1,7 +1,7 @@
-"""A failing case made as small as it still fails, and a file that reproduces it.
+"""Shrinks a failing case while it still fails, and writes a file that reproduces it.
 
-Greedy delta debugging: each coordinate of the case moves towards its simplest value, in big steps
-first, until no step of any coordinate fails as the case did. What that means is a
+Greedy delta debugging: each coordinate of the case moves towards its simplest value, in large steps
+first, until no step of any coordinate fails like the case. Failures are compared by their
 :class:`~compare.debugging.signatures.Signature`.
 """
 
@@ -26,7 +26,7 @@ from compare.debugging.shrink.signatures import signatures
 from compare.debugging.subjects import Op, Subject
 from compare.specs import Spec
 
-RUNS = 400  # interpreted runs that are tried
+RUNS = 400  # the most interpreted runs
 SIMPLE = ("float32", "float16", "bfloat16", "float64", "int32")  # dtypes, the simplest first
 
 State = TypeVar("State")
@@ -34,7 +34,7 @@ Move = Callable[[State], Iterator[State]]
 
 
 class _Enough(Exception):
-    """The runs are used up."""
+    """The limit of runs is reached."""
 
 
 class NothingToShrink(ValueError):
@@ -42,12 +42,12 @@ class NothingToShrink(ValueError):
 
 
 class Search(Generic[State]):
-    """Looks for the smallest state that fails as the first one does.
+    """Searches the smallest state that fails like the first one.
 
     Attributes:
-        best: so far.
+        best: the smallest so far.
         findings: of the best.
-        runs: how many there were, the first one not counted.
+        runs: the number of runs after the first.
     """
 
     def __init__(self, first: State, subject: Callable[[State], Subject], sanitize: bool) -> None:
@@ -66,7 +66,7 @@ class Search(Generic[State]):
         self._sanitize = sanitize and self._wanted.kind == "hazard"
 
     def fails(self, key: str, state: State, subject: Callable[[], Subject]) -> bool:
-        """Whether a state fails as the first one; if so it is the best."""
+        """Whether a state fails like the first one; if so it becomes the best."""
         if key not in self._seen:
             if self.runs >= RUNS:
                 raise _Enough
@@ -79,10 +79,10 @@ class Search(Generic[State]):
         return True
 
     def _run(self, subject: Callable[[], Subject]) -> Findings | None:
-        """The findings if they are of the same failure."""
+        """The findings if they are the same failure, else None."""
         try:
             findings = investigate(subject(), sanitize=self._sanitize, replay=False)
-        except Exception:  # noqa: BLE001 - there is no such case
+        except Exception:  # noqa: BLE001 - this case does not exist
             return None
         if findings.partial:
             raise KeyboardInterrupt
@@ -104,7 +104,7 @@ class Search(Generic[State]):
                     bar.describe(f"shrinking: {text(self.best)}")
 
     def until_stopped(self, work: Callable[[Bar], None]) -> None:
-        """Do it; the limit of runs or Ctrl-C ends it, and the best so far stays."""
+        """Do the work until the limit of runs or Ctrl-C ends it; the best so far stays."""
         try:
             with Bar("shrinking", "runs", "Ctrl-C keeps the best so far") as bar:
                 work(bar)
@@ -115,7 +115,7 @@ class Search(Generic[State]):
 
 
 def steps(n: int, least: int = 1) -> Iterator[int]:
-    """Numbers below n: the least first, then halfway, … and n − 1 last."""
+    """Numbers below n: the least first, then halfway, and so on up to n − 1."""
     step = n - least
     while step > 0:
         yield n - step
@@ -123,7 +123,7 @@ def steps(n: int, least: int = 1) -> Iterator[int]:
 
 
 def finished(subject: Subject, shrunk: Shrunk, sanitize: bool, output: Path | None) -> Findings:
-    """What is wrong with the small case, and the file."""
+    """The findings of the small case, with its file."""
     findings = investigate(subject, sanitize=sanitize)
     findings.shrunk = shrunk
     if not findings.partial:
@@ -135,7 +135,7 @@ def finished(subject: Subject, shrunk: Shrunk, sanitize: bool, output: Path | No
 
 
 def simpler_dtypes(name: str) -> tuple[str, ...]:
-    """The dtypes to try in place of one."""
+    """The simpler dtypes to try instead of one."""
     at = SIMPLE.index(name) if name in SIMPLE else len(SIMPLE)
     return SIMPLE[:at]
 
@@ -151,7 +151,7 @@ def shrink_case(
     sanitize: bool = True,
     output: Path | None = None,
 ) -> Findings:
-    """The findings of the smallest case that fails as ``case`` does, with ``shrunk`` and
+    """The findings of the smallest case that fails like ``case``, with ``shrunk`` and
     ``reproduction``.
 
     Raises:
@@ -222,7 +222,7 @@ def _case_moves(spec: Spec, search: Search[Case]) -> list[Move[Case]]:
 
 
 def _simpler_values(spec: Spec, case: Case, findings: Findings) -> Iterator[str]:
-    """Integers; for an elementwise op also what the worst element was made of, everywhere."""
+    """Integers; for an elementwise op also the worst element's inputs in all places."""
     if case.values == "integers" or case.values.startswith("0x"):
         return
     yield "integers"

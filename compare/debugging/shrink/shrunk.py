@@ -1,4 +1,4 @@
-"""What shrinking leaves: the way it took, and the file that reproduces the failure."""
+"""The results of shrinking: what was done, and the file that reproduces the failure."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from typing import Any
 
 @dataclass
 class Shrunk:
-    """How a case became smaller.
+    """How a case was shrunk.
 
     Attributes:
-        runs: interpreted runs that were tried.
+        runs: the number of interpreted runs.
         before, after: the cases in words.
-        replay: the command that debugs the small one; empty for a kernel from elsewhere.
+        replay: the command that debugs the small case; empty for a kernel from elsewhere.
         stopped: what ended it early, "Ctrl-C" or the limit of runs; else empty.
-        notes: what could not shrink, and why.
+        notes: what could not be shrunk, and why.
     """
 
     runs: int
@@ -38,12 +38,12 @@ class Shrunk:
 
 @dataclass
 class Reproduction:
-    """A Python file that fails as the kernel does.
+    """A Python file that fails like the kernel.
 
     Attributes:
-        text: the file; empty where none could be written, and ``how`` says why.
-        how: whether it fails as it should, in words.
-        file: where it lies; None where nobody asked for a file.
+        text: the file; empty if none could be written, and ``how`` says why.
+        how: whether it fails in the same way, in words.
+        file: its path; None if no file was requested.
     """
 
     text: str
@@ -60,5 +60,5 @@ class Reproduction:
         return [f"reproduction: {where}", f"  {self.how}"]
 
     def to_dict(self) -> dict[str, Any]:
-        """What the JSON file has of it."""
+        """The entry of the JSON file."""
         return {**asdict(self), "file": self.file and str(self.file)}

@@ -1,4 +1,4 @@
-"""Which kind of failure it is: what must stay the same while a case shrinks."""
+"""The identity of a failure, which must not change while a case shrinks."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class Signature(NamedTuple):
         kind: "wrong values", "error" or "hazard".
         what: the output and how it is wrong; the error's type, or what is out of bounds; the kind
             of hazard and its tensor.
-        place: the line that stored the worst element, raised the error or is the hazard's first.
+        place: the line that stored the worst element, raised the error, or is first in the hazard.
     """
 
     kind: str
@@ -24,8 +24,8 @@ class Signature(NamedTuple):
     place: Place | None
 
     def same(self, other: Signature) -> bool:
-        """Whether it is one fault. Another kernel may show it: an op has several, and a simpler
-        case runs another one; within a kernel the line must be the same."""
+        """Whether it is the same fault. A simpler case may run another kernel of the op; within one
+        kernel the line must be the same."""
         if (self.kind, self.what) != (other.kind, other.what):
             return False
         a, b = self.place, other.place
@@ -35,7 +35,7 @@ class Signature(NamedTuple):
 
 
 def signatures(findings: Findings) -> list[Signature]:
-    """The signatures of the findings, the most telling first; none if nothing is wrong in the
+    """The signatures of the findings, the most important first; none if nothing is wrong in the
     interpreter."""
     if findings.failure is not None:
         return [Signature("error", _error(findings.failure.error), findings.failure.place)]

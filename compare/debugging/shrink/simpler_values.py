@@ -1,4 +1,4 @@
-"""The input values of a kernel's launch towards zeros, ones and small integers."""
+"""Simplifies the input values of a kernel's launch to zeros, ones and small integers."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from compare.checking.stores import Stores
 from compare.copies import copies, tensors
 from triton_kernels.interpreter import Access
 
-SMALL = 4  # the largest integer that values are rounded to
-CHUNKS = 64  # parts of a tensor's numbers, at most, that are tried one by one
+SMALL = 4  # the largest integer after rounding
+CHUNKS = 64  # the most parts of a tensor that are tried one by one
 
 
 class Roles(Stores):
-    """Stores, and which arguments were loaded from."""
+    """Records stores, and which arguments were loaded from."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -33,7 +33,7 @@ class Roles(Stores):
 
 
 def inputs(held: list[Tensor], roles: Roles) -> tuple[list[int], list[int]]:
-    """The places of the tensors that were loaded from, and of those that were only stored to."""
+    """The indices of the tensors that were loaded from, and of those that were only stored to."""
     read: list[int] = []
     written: list[int] = []
     for launch in roles.launches:
@@ -45,7 +45,7 @@ def inputs(held: list[Tensor], roles: Roles) -> tuple[list[int], list[int]]:
 
 
 def replaced(given: Any, values: dict[int, Tensor]) -> Any:
-    """Nested arguments with other values in the same geometry; keys count their tensors."""
+    """Nested arguments with other values in the same geometry; keys are indices of tensors."""
     new = copies(given, CPU)
     for place, t in enumerate(tensors(new)):
         if place in values:
@@ -54,11 +54,11 @@ def replaced(given: Any, values: dict[int, Tensor]) -> Any:
 
 
 def digest(values: dict[int, Tensor]) -> str:
-    """A key of a set of values."""
+    """A hash of a set of values."""
     hasher = hashlib.sha1(usedforsecurity=False)
     for place, t in sorted(values.items()):
         hasher.update(str((place, t.dtype, tuple(t.shape))).encode())
-        dense = t.clone(memory_format=torch.contiguous_format).view(-1)  # of strides that are 1
+        dense = t.clone(memory_format=torch.contiguous_format).view(-1)  # has stride 1
         hasher.update(dense.view(torch.uint8).numpy().tobytes())
     return hasher.hexdigest()
 
@@ -67,10 +67,10 @@ Try = Callable[[dict[int, Tensor]], bool]
 
 
 def simplify(values: dict[int, Tensor], written: list[int], attempt: Try) -> dict[int, Tensor]:
-    """Values that ``attempt`` still accepts, with as few and as small numbers as a greedy search
-    finds: whole tensors, then integers, then ever smaller parts.
+    """Values that ``attempt`` still accepts, with few and small numbers, by a greedy search: whole
+    tensors first, then integers, then ever smaller parts.
 
-    ``attempt`` tells whether values fail as they should; the first ones did.
+    ``attempt`` returns whether values fail in the same way; the first ones did.
     """
     best = dict(values)
 
@@ -83,7 +83,7 @@ def simplify(values: dict[int, Tensor], written: list[int], attempt: Try) -> dic
         best[place] = new
         return True
 
-    for place in written:  # what was there before the launch, which may not matter
+    for place in written:  # their content before the launch, which may not matter
         old = best[place]
         fills = (0.0, torch.nan) if old.is_floating_point() else (0, 77)
         if bool((old != 0).any()):
@@ -105,7 +105,7 @@ def simplify(values: dict[int, Tensor], written: list[int], attempt: Try) -> dic
 
 
 def describe(values: dict[int, Tensor], written: list[int]) -> str:
-    """How simple the inputs are."""
+    """How simple the inputs are, in words."""
     each = [t.reshape(-1) for place, t in values.items() if place not in written]
     total = sum(t.numel() for t in each)
     nonzero = sum(int((t != 0).sum()) for t in each)
@@ -119,7 +119,7 @@ def _wide(t: Tensor) -> Tensor:
 
 
 def _integers(t: Tensor) -> Tensor:
-    """Rounded to small integers; NaN and infinities stay, and what is not 0 is not 0."""
+    """Rounded to small nonzero integers; 0, NaN and infinities stay."""
     wide = t.double()
     low = -SMALL if t.dtype.is_signed else 0
     small = torch.where(wide.abs() < 1, wide.sign(), wide.round()).clamp(low, SMALL)
@@ -141,7 +141,7 @@ def _neither_zero_nor_one(t: Tensor) -> Tensor:
 
 
 def _assign(t: Tensor, values: Tensor) -> None:
-    """Write a tensor's elements; along a stride of 0 there is one."""
+    """Write a tensor's elements, once along strides of 0."""
     for axis, stride in enumerate(t.stride()):
         if stride == 0 and t.shape[axis] > 1:
             t, values = t.narrow(axis, 0, 1), values.narrow(axis, 0, 1)

@@ -1,4 +1,4 @@
-"""The source of kernels, of the jit functions they call and of what both refer to, in one text."""
+"""The source of kernels, of the jit functions they call, and of the names in both, as one text."""
 
 from __future__ import annotations
 import __future__
@@ -17,12 +17,12 @@ LIBRARIES = sys.stdlib_module_names | {"triton", "torch", "numpy"}
 
 
 class Sources:
-    """Collects definitions, in an order in which they can be executed.
+    """Collects definitions in executable order.
 
     Attributes:
-        imports: their lines, by the name that they bind.
+        imports: name → the line that imports it.
         definitions: the texts of functions and constants.
-        known: what every name in the file is.
+        known: the value of every name in the file.
         postponed: whether annotations must stay unevaluated.
     """
 
@@ -33,7 +33,7 @@ class Sources:
         self.postponed = False
 
     def expression(self, value: Any) -> str:
-        """A launch argument or constant as source; what it needs is collected.
+        """A launch argument or constant as source; its definitions are collected.
 
         Raises:
             Unwritable: it cannot be written, or a source cannot be read.
@@ -55,7 +55,7 @@ class Sources:
         raise Unwritable(f"a {type(value).__name__} cannot be written into a file: {value!r:.80}")
 
     def name(self, name: str, value: Any) -> None:
-        """Make ``name`` mean ``value`` in the file."""
+        """Define ``name`` as ``value`` in the file."""
         if name in self.known:
             known = self.known[name]
             if known is value or (type(known) is type(value) and scalar(value) and known == value):
@@ -90,7 +90,7 @@ class Sources:
         self.definitions.append(f"{name} = types.ModuleType({name!r})")
 
     def _define(self, value: Any, function: Any) -> None:
-        """A function's own text, after that of what it refers to."""
+        """Add a function's text, after the definitions that it needs."""
         node, text = _parsed(function)
         flags = function.__code__.co_flags
         self.postponed |= bool(flags & __future__.annotations.compiler_flag)
@@ -108,7 +108,7 @@ class Sources:
         self.definitions.append(_decorator(value, function) + text)
 
     def _member(self, name: str, module: Any, attribute: str) -> None:
-        """An attribute that is used of a module which the file does not import."""
+        """Add a used attribute of a module that the file does not import."""
         if not isinstance(module, types.ModuleType) or _library(module.__name__):
             return
         text = self.expression(getattr(module, attribute))
@@ -118,20 +118,20 @@ class Sources:
 
 
 def _function(value: Any) -> Any:
-    """The Python function under a jit function, a constexpr function, heuristics…; None if the
-    value is nothing of the kind."""
+    """The Python function under a jit function, a constexpr function, heuristics…; None for other
+    values."""
     while hasattr(value, "fn") and not inspect.isfunction(value):
         value = value.fn
     return value if inspect.isroutine(value) and hasattr(value, "__name__") else None
 
 
 def stored_parameters(kernel: Any) -> set[str]:
-    """The parameters that a kernel's own stores and atomics go to, as its source tells."""
+    """The parameters to which a kernel's own stores and atomics go, according to its source."""
     node, _ = _parsed(_function(kernel))
     made_of: dict[str, set[str]] = {a.arg: {a.arg} for a in node.args.args}
 
     def names(expression: ast.expr) -> set[str]:
-        """The parameters in it, but for those inside of calls: what is loaded is no pointer."""
+        """The parameters in it, except inside calls: a loaded value is no pointer."""
         if isinstance(expression, ast.Call):
             makes = ast.unparse(expression.func).endswith(("make_block_ptr", "advance"))
             return names(expression.args[0]) if makes and expression.args else set()
@@ -184,7 +184,7 @@ def _annotations(node: ast.FunctionDef) -> Iterator[ast.AST]:
 
 
 def _decorator(value: Any, function: Any) -> str:
-    """A jit function's, with its literal arguments; heuristics and tuning have been resolved."""
+    """A jit function's decorator with literal arguments; heuristics and tuning are resolved."""
     if value is function:
         return ""
     if type(value).__name__ == "ConstexprFunction":

@@ -1,4 +1,4 @@
-"""FILE:LINE as one types it → a line of a kernel that a debugger can stop at."""
+"""Breakpoints: from FILE:LINE as typed to a line of a kernel at which a debugger can stop."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ from collections.abc import Iterable
 from functools import cache
 from pathlib import Path
 
-Line = tuple[str, int]  # a file's path and a line that begins a statement
+Line = tuple[str, int]  # a file's path, and a line where a statement begins
 
 
 def resolved(text: str) -> Line:
-    """The line that FILE:LINE means; in the midst of a statement, its first.
+    """The line for FILE:LINE; within a statement, its first line.
 
-    FILE is a path, or the end of one (a file's name will do) of a module that is loaded.
+    FILE is the path of a loaded module, or the end of its path, such as the file's name.
 
     Raises:
-        ValueError: it is no FILE:LINE, there is no such file or more than one, or there is no
-            kernel's code in that line; the message names what comes nearest.
+        ValueError: it is no FILE:LINE, there is no such file or more than one, or the line has no
+            kernel code; the message names the nearest lines.
     """
     name, colon, number = text.rpartition(":")
     if not colon or not name or not number.isdecimal():
@@ -41,7 +41,7 @@ def resolved(text: str) -> Line:
 
 @cache
 def statement(file: str, line: int) -> int | None:
-    """The first line of the statement that a line of a jit function is part of."""
+    """The first line of the statement that contains a line of a jit function."""
     return max((first for first, last in _statements(file) if first <= line <= last), default=None)
 
 
@@ -65,8 +65,8 @@ def _file(name: str) -> str:
 
 @cache
 def _statements(file: str) -> list[tuple[int, int]]:
-    """First and last line of every statement in the file's jit functions; of a compound one's
-    head only."""
+    """First and last line of every statement in the file's jit functions; for a compound statement
+    those of its head."""
     text = "".join(linecache.getlines(file))
     try:
         tree = ast.parse(text if "jit" in text else "")
@@ -86,7 +86,7 @@ def _statements(file: str) -> list[tuple[int, int]]:
 
 
 def _jit_functions(tree: ast.Module) -> Iterable[ast.FunctionDef]:
-    """Functions under a decorator that is named jit, or given to a call of that name."""
+    """Functions with a decorator named jit, or passed to a call of that name."""
     calls = [node for node in ast.walk(tree) if isinstance(node, ast.Call) and _is_jit(node.func)]
     given = {a.id for call in calls for a in call.args if isinstance(a, ast.Name)}
     for node in ast.walk(tree):

@@ -1,4 +1,4 @@
-"""What failed in a test and can be run again in a debugger, should the test fail by it."""
+"""Failures in a test that can be run again in a debugger."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _noted: list[Again] | None = None
 
 @contextlib.contextmanager
 def noting() -> Iterator[list[Again]]:
-    """Inside, what compare.debug and cross_check find wrong is added to the list."""
+    """Collects in a list what compare.debug and cross_check find wrong."""
     global _noted
     before, _noted = _noted, []
     try:
@@ -26,6 +26,6 @@ def noting() -> Iterator[list[Again]]:
 
 
 def note(again: Again) -> None:
-    """Something failed that could be run again. Forgotten at once unless someone takes notes."""
+    """Record a failure that can be run again. Ignored outside of :func:`noting`."""
     if _noted is not None:
         _noted.append(again)

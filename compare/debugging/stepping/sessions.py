@@ -30,7 +30,7 @@ Around = Callable[[pdb.Pdb], AbstractContextManager[Any]]
 
 
 def shown(tensor: Any) -> str:
-    """A kernel's tensor as a prompt prints it: dtype, shape, and numbers or where it points."""
+    """A kernel's tensor as a prompt prints it: dtype, shape, and its numbers or targets."""
     held = post_mortem.contents(tensor)
     head = f"{held.dtype}{list(held.shape) or ''}"
     if held.width:
@@ -41,7 +41,7 @@ def shown(tensor: Any) -> str:
 
 
 def _pointers(addresses: np.ndarray, width: int, arguments: Sequence[Argument]) -> str:
-    """Where a tile of pointers points; those that leave the tensor are counted."""
+    """The targets of a tile of pointers; those outside of the tensor are counted."""
     if len(arguments) > 1:
         arguments = [a for a in arguments if holds(a, addresses)]
     if len(arguments) != 1:
@@ -59,9 +59,9 @@ def _pointers(addresses: np.ndarray, width: int, arguments: Sequence[Argument]) 
 
 
 class _Pdb(pdb.Pdb):
-    """pdb that knows no frames but a kernel's, and traces one program at a time.
+    """pdb with a kernel's frames only, which traces one program at a time.
 
-    ``around`` is entered for as long as a prompt is open.
+    ``around`` is entered while a prompt is open.
     """
 
     def __init__(self, around: Around) -> None:
@@ -73,21 +73,21 @@ class _Pdb(pdb.Pdb):
         self._tracing, self._first = False, True
         self._before: Any = None
         self._raised: BaseException | None = None
-        # The statement that each frame is at, and whether a prompt was opened for it: a statement
-        # of several lines is one step.
+        # Each frame's statement, and whether a prompt was opened for it: a statement of several
+        # lines is one step.
         self._at: dict[FrameType, tuple[int, bool]] = {}
 
     # one program
 
     def begin(self, first: bool) -> None:
-        """Trace the program that runs next; stop at its first line, or at breakpoints only."""
+        """Trace the next program; stop at its first line, or at breakpoints only."""
         self.end()
         self.reset()
         self._first, self._tracing, self._before = first, True, sys.gettrace()
         sys.settrace(self._enter)
 
     def end(self) -> None:
-        """Put back what was traced before."""
+        """Restore the previous trace function."""
         if self._tracing:
             self._tracing = False
             self._at.clear()
@@ -137,7 +137,7 @@ class _Pdb(pdb.Pdb):
 
     def set_continue(self) -> None:
         super().set_continue()
-        if not self.breaks:  # then super has turned tracing off
+        if not self.breaks:  # super has turned tracing off
             self.end()
 
     def set_quit(self) -> None:
@@ -152,7 +152,7 @@ class _Pdb(pdb.Pdb):
 
     def interaction(self, frame: FrameType | None, traceback: Any) -> None:
         with self._around(self), post_mortem.prompting(shown):
-            self.stdin, self.stdout = sys.stdin, sys.stdout  # as they are now: pytest swaps them
+            self.stdin, self.stdout = sys.stdin, sys.stdout  # the current ones: pytest swaps them
             if self.banner and self.banner[0] != self._said:
                 self._said = self.banner[0]
                 self.message("\n".join(self.banner))
@@ -165,13 +165,13 @@ class _Pdb(pdb.Pdb):
         return kernels, max(0, len(kernels) - 1)
 
     def do_run(self, arg: str) -> None:
-        """Not here: there is one program to step through."""
+        """Refused: there is only one program to step through."""
         self.error("a kernel cannot be restarted from within")
 
     do_restart = do_run
 
     def post_mortem(self, error: BaseException) -> None:
-        """Open a prompt where a kernel raised the error, unless one was open there already."""
+        """Open a prompt where a kernel raised the error, unless there was one already."""
         where = post_mortem.stopped(error.__traceback__)
         if where is None or error is self._raised or isinstance(error, bdb.BdbQuit):
             return
@@ -187,12 +187,12 @@ class _Pdb(pdb.Pdb):
 def banner(
     kernel: str, program: Program, grid: Sequence[int], why: Sequence[str] = ()
 ) -> list[str]:
-    """What a prompt says first: where it is, why, and what to type."""
+    """The first lines of a prompt: where it is, why, and what to type."""
     return [f"── {kernel}: program {program} of {tuple(grid)} ──", *why, HELP]
 
 
 class Session:
-    """A debugging session: the lines to stop at, and whether to stop at a program's first.
+    """A debugging session: the lines to stop at, and whether to stop at a program's first line.
 
     Attributes:
         quit: whether the user has ended it.
@@ -209,7 +209,7 @@ class Session:
     def open(self) -> Iterator[_Pdb]:
         """A debugger with the breakpoints set.
 
-        bdb keeps breakpoints for the whole process: those of this session are taken out again.
+        bdb keeps breakpoints for the whole process, so those of this session are removed again.
         """
         known = set(filter(None, bdb.Breakpoint.bpbynumber))
         debugger = _Pdb(self._around)
@@ -228,7 +228,7 @@ class Session:
     def stepping(
         self, observer: Observer, launch: int, program: Program, why: Sequence[str]
     ) -> Iterator[None]:
-        """Interpret what is launched inside, in the debugger in that program."""
+        """Interpret the launches within this context; debug that program."""
         with self.open() as debugger:
             step = Step(self, debugger, program, launch, why)
             try:
@@ -241,20 +241,20 @@ class Session:
                 raise
 
     def post_mortem(self, error: BaseException) -> bool:
-        """Open a prompt where a kernel raised the error; false if no kernel did."""
+        """Open a prompt where a kernel raised the error. Returns false if no kernel did."""
         with self.open() as debugger:
             debugger.post_mortem(error)
             return debugger.prompts > 0
 
 
 class Step(Observer):
-    """Stops in one program: of the launch with that number, or of every launch.
+    """Stops in one program: of one launch, or of every launch if ``launch`` is None.
 
-    Without a ``program``: in the first of a launch that gets to a breakpoint.
+    Without a ``program`` it stops in the first that reaches a breakpoint.
 
     Attributes:
         grids: of the launches so far.
-        seen: whether the program was in one of them.
+        seen: whether one of them has the program.
     """
 
     def __init__(
@@ -268,7 +268,7 @@ class Step(Observer):
         self._session, self._pdb = session, debugger
         self._wanted, self._why, self._number = (launch, program), why, -1
         self._launch: Launch | None = None
-        self._prompts = 0  # before this launch
+        self._prompts = 0  # the number before this launch
         self.grids: list[tuple[int, ...]] = []
         self.seen = False
 
@@ -291,7 +291,7 @@ class Step(Observer):
 
 
 def session(first: bool, breakpoints: Sequence[str]) -> Session | None:
-    """A session that stops there; None if nobody asked for one.
+    """A session that stops there; None if none was requested.
 
     Raises:
         ValueError: a breakpoint is no FILE:LINE of a kernel.
