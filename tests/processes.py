@@ -55,6 +55,7 @@ def _main(
     where: Path, words: tuple[str, ...], environment: dict[str, str], said: list[Path]
 ) -> None:
     gc.freeze()  # what the server loaded is not searched for garbage by each of them
+    gc.set_threshold(10_000, 20, 50)
     assert not OURS & set(sys.modules)  # or it would be those of the checkout
     for number, file in enumerate(said, 1):
         os.dup2(os.open(file, os.O_WRONLY | os.O_CREAT), number)
