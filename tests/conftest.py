@@ -10,6 +10,7 @@ import sys
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 import contextlib
+import gc
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -29,6 +30,9 @@ from triton_kernels._launch import Launch
 # Over a hundred processes import the packages, here and in copies: compiled once, not by each.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 sys.dont_write_bytecode = False
+
+# Each collection goes through all that torch and triton made, and finds next to nothing.
+gc.set_threshold(10_000, 20, 50)
 
 # Where the package is installed its entry point has loaded this already, under the same name.
 pytest_plugins = ["compare.pytest_plugin"]
