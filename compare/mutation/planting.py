@@ -65,6 +65,7 @@ class Plan:
                 "kernel": mutant.kernel,
                 "seconds": self.seconds,
                 "numbers": self.lines and self.lines.reaching(mutant, ops),
+                "variant": "gluon" if mutant.file.startswith(GLUON) else None,  # no other runs it
             }
         )
 

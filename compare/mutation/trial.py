@@ -14,10 +14,11 @@ from typing import Any
 
 from compare.cases import Case
 from compare.checking import verdicts
-from compare.checking.implementations import applies, implementations, is_quick
+from compare.checking.implementations import Implementation, applies, implementations, is_quick
 from compare.checking.telling import telling_first
 from compare.ops import spec_of
 from compare.specs import Spec
+from triton_kernels.gemm.gluon import availability
 
 # Errors of an interpreted kernel that a compiler would also reject.
 _NO_KERNEL = ("CompilationError", "InterpreterError", "NameError", "AttributeError", "TypeError")
@@ -34,6 +35,7 @@ def try_cases(
     kernel: bool,
     seconds: float,
     numbers: dict[str, list[int]] | None,
+    variant: str | None,
 ) -> dict[str, Any]:
     """The first mismatch of all cases, the most telling ones first; or how many cases passed.
 
@@ -41,14 +43,17 @@ def try_cases(
     ``seconds``: a case's limit of CPU time; the limit on the clock is six times as long.
     ``numbers``: op → the cases that reach the fault in the interpreter; None: any case may.
     """
+    if variant == "gluon" and (reason := availability.here()):  # its self-test, before any case
+        broken = any(name in reason for name in _NO_KERNEL)
+        return {"end": "did not compile" if broken else "killed", "says": [reason]}
     done = 0
     for mode in modes:
-        for spec, case in _tried(ops, mode, level, most, numbers):
+        for spec, case in _tried(ops, mode, level, most, numbers, variant):
             signal.setitimer(signal.ITIMER_PROF, seconds)
             signal.setitimer(
                 signal.ITIMER_REAL, 6 * seconds
             )  # it may wait for a compiler, or for ever
-            results = list(verdicts.check(spec, [case], implementations(spec, [mode])))
+            results = list(verdicts.check(spec, [case], _candidates(spec, mode, variant)))
             signal.setitimer(signal.ITIMER_PROF, 0)
             signal.setitimer(signal.ITIMER_REAL, 0)
             done += 1
@@ -68,6 +73,7 @@ def _tried(
     level: str,
     most: int | None,
     numbers: dict[str, list[int]] | None,
+    variant: str | None,
 ) -> Iterator[tuple[Spec, Case]]:
     """The cases in the order of trial, ``most`` of them in Triton. In CUDA ``most`` per library,
     one library after the other, since each has to be built."""
@@ -75,16 +81,21 @@ def _tried(
     for stem in dict.fromkeys(spec.stem if mode.startswith("cuda") else "" for spec in specs):
         wanted: list[tuple[Spec, Case]] = []
         for spec in (each for each in specs if not stem or each.stem == stem):
-            cases = cases_of(spec, mode, level)
+            cases = cases_of(spec, mode, level, variant)
             if numbers is not None and mode == LINED:
                 cases = [cases[number] for number in numbers.get(spec.name, ())]
             wanted += [(spec, case) for case in cases]
         yield from telling_first(wanted)[:most]
 
 
-def cases_of(spec: Spec, mode: str, level: str) -> list[Case]:
+def _candidates(spec: Spec, mode: str, variant: str | None) -> list[Implementation]:
+    every = implementations(spec, [mode])
+    return [each for each in every if variant is None or each.variant == variant]
+
+
+def cases_of(spec: Spec, mode: str, level: str, variant: str | None = None) -> list[Case]:
     """An op's cases that some implementation of the mode takes in reasonable time."""
-    candidates = implementations(spec, [mode])
+    candidates = _candidates(spec, mode, variant)
     return [
         case
         for dtype in spec.dtypes

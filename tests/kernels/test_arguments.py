@@ -132,9 +132,10 @@ def wrong_values() -> Iterator[Bad]:
             (torch.ones(()), "Tensor"),
         ):
             if name == "scale" and got == "Tensor":
-                continue  # which it may be: wrong_scales
+                continue  # which it may be, as the error says: wrong_scales
             change = replaced(**{name: value})
-            kinds = "a number or a torch.Tensor" if name == "scale" else "a number, "
+            or_tensor = name == "scale" and "scale_dtype" in SPECS[op].options
+            kinds = "a number or a torch.Tensor" if or_tensor else "a number, "
             yield Bad(op, f"{name} {got}", change, TypeError, (f"'{name}'", kinds, got))
         if name != "beta":
             change = replaced(**{name: None})

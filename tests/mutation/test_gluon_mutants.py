@@ -8,8 +8,9 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
+from compare.checking.implementations import applies
 from compare.cli import app
-from compare.mutation import explained, planting, population, tables
+from compare.mutation import explained, planting, population, tables, trial
 from compare.mutation.explained import Explanation
 from compare.mutation.planting import Plan
 from compare.ops import SPECS
@@ -37,9 +38,38 @@ def test_tried_on_the_gpu_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(availability, "here", lambda: "")
     plan = Plan(["linear_act"], modes=("triton-interpreted", "cuda-host", "triton-compiled"))
     drawn = population.population(["triton"], ["linear_act"])
-    modes = {m.file: json.loads(plan.request(m))["modes"] for m in drawn}
-    assert modes[KERNELS] == ["triton-compiled"]
-    assert modes["triton_kernels/gemm/kernels.py"] == ["triton-interpreted", "triton-compiled"]
+    requests = {m.file: json.loads(plan.request(m)) for m in drawn}
+    gluon, others = requests[KERNELS], requests["triton_kernels/gemm/kernels.py"]
+    assert (gluon["modes"], gluon["variant"]) == (["triton-compiled"], "gluon")
+    assert others["modes"] == ["triton-interpreted", "triton-compiled"]
+    assert others["variant"] is None
+
+
+def test_only_cases_and_the_variant_that_run_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(availability, "here", lambda: "")
+    spec = SPECS["linear_act"]
+    (candidate,) = trial._candidates(spec, "triton-compiled", "gluon")
+    assert candidate.variant == "gluon"
+    few = trial.cases_of(spec, "triton-compiled", "quick", "gluon")
+    every = trial.cases_of(spec, "triton-compiled", "quick")
+    assert 0 < len(few) < len(every)
+    assert all(applies(candidate, spec, case) for case in few)
+
+
+@pytest.mark.parametrize(
+    ("reason", "end"),
+    [
+        ("it fails: ArithmeticError: its self-test gives a wrong product", "killed"),
+        ("it fails: CompilationError: at 91:8:", "did not compile"),
+    ],
+)
+def test_its_self_test_is_the_first_case(
+    reason: str, end: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """After which products run in other kernels, so that no case would come to the fault."""
+    monkeypatch.setattr(availability, "here", lambda: reason)
+    plan = ["linear_act"], ["triton-compiled"], "quick", None, True, 20.0, None
+    assert trial.try_cases(*plan, "gluon") == {"end": end, "says": [reason]}
 
 
 def test_gluons_names_are_those_of_tritons_language(monkeypatch: pytest.MonkeyPatch) -> None:
