@@ -85,7 +85,10 @@ def _tried(
             if numbers is not None and mode == LINED:
                 cases = [cases[number] for number in numbers.get(spec.name, ())]
             wanted += [(spec, case) for case in cases]
-        yield from telling_first(wanted)[:most]
+        ordered = telling_first(wanted)
+        if variant is not None:  # cases that are made for its forms: several tiles, K in parts
+            ordered.sort(key=lambda each: "multiprocessors" not in each[1].options)
+        yield from ordered[:most]
 
 
 def _candidates(spec: Spec, mode: str, variant: str | None) -> list[Implementation]:

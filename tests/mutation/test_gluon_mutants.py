@@ -54,6 +54,11 @@ def test_only_cases_and_the_variant_that_run_it(monkeypatch: pytest.MonkeyPatch)
     every = trial.cases_of(spec, "triton-compiled", "quick")
     assert 0 < len(few) < len(every)
     assert all(applies(candidate, spec, case) for case in few)
+    ops = ["gemm_bias_act", "linear_act"]
+    tried = [c for _, c in trial._tried(ops, "triton-compiled", "quick", 30, None, "gluon")]
+    cut = ["multiprocessors" in case.options for case in tried]
+    assert cut == sorted(cut, reverse=True)
+    assert {True, False} == set(cut)
 
 
 @pytest.mark.parametrize(
