@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import os
 import select
@@ -292,6 +293,8 @@ def test_ctrl_c_ends_the_workers_without_tracebacks(root: Path) -> None:
     command = [sys.executable, "-m", "compare", "check", "square", "add", "--quick", "--jobs", "2"]
     command += ["--impl", "triton-interpreted,cuda-host"]  # a GPU has a third worker
     pipes: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    # What a shell starts in the background ignores the signal, and so do the tests' children.
+    pipes["preexec_fn"] = functools.partial(signal.signal, signal.SIGINT, signal.SIG_DFL)
     with subprocess.Popen(command, cwd=root, start_new_session=True, **pipes) as process:
         assert process.stderr is not None
         first = process.stderr.readline()
