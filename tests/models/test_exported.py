@@ -12,6 +12,7 @@ from torch import Tensor
 from written import Apply, inputs, kernels
 
 import triton_kernels as tk
+from triton_kernels.graph.callees import called
 
 pytestmark = pytest.mark.usefixtures("fresh", "no_grad")
 
@@ -64,3 +65,13 @@ def test_fused_as_what_was_written(name: str, dtype: torch.dtype, cpu: torch.dev
     assert kernels(fused.plan) == [kernel], fused.plan
     limit = 16 * torch.finfo(dtype).eps * right.abs().max()
     assert (found.double() - right).abs().max() <= limit
+
+
+def test_names_that_a_user_gave_are_no_callees() -> None:
+    """A submodule, an attribute or an argument may be called like a method of a tensor."""
+    graph = torch.fx.Graph()
+    x = graph.placeholder("sigmoid")
+    module = graph.call_module("relu", (x,))
+    attribute = graph.get_attr("half")
+    assert [called(node) for node in (x, module, attribute)] == [None, None, None]
+    assert called(graph.call_method("relu_", (x,))) == "relu"

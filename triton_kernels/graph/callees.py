@@ -38,12 +38,13 @@ _IN_PLACE = {
 
 
 def called(node: Node) -> Any:
-    """The function that a node calls, or the name of its method; of other nodes their target."""
+    """The function that a node calls, or the name of its method; None of other nodes, whose targets
+    are names that a user gave."""
     target: Any = node.target
     if node.op == "call_method":
         return _plain(target)
     if node.op != "call_function":
-        return target
+        return None
     if isinstance(target, torch._ops.OpOverload):
         if target.namespace != "aten":
             return target

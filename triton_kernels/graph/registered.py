@@ -102,15 +102,20 @@ def _matched(pattern: Any, value: Any, bound: dict[Node, Node]) -> dict[Node, No
     if not isinstance(pattern, Node):
         if isinstance(pattern, (tuple, list)):
             return _all_matched(pattern, value, bound) if isinstance(value, type(pattern)) else None
-        same = not isinstance(value, Node) and type(value) is type(pattern) and value == pattern
+        alike = not isinstance(value, Node) and type(value) is type(pattern)
         numbers = isinstance(pattern, (int, float)) and isinstance(value, (int, float))
-        return bound if same or (numbers and value == pattern) else None
+        return bound if (alike or numbers) and value == pattern else None
     if not isinstance(value, Node):
         return None
     if pattern in bound:
         return bound if bound[pattern] is value else None
     if pattern.op != "placeholder":
-        if called(pattern) != called(value):
+        callee = called(pattern)
+        if callee is None:
+            same = (pattern.op, pattern.target) == (value.op, value.target)
+        else:
+            same = callee == called(value)
+        if not same:
             return None
         match = _operands_matched(pattern, value, bound)
         if match is None:
