@@ -2,9 +2,10 @@
 
 An entry names a function of a file, its statement, the statement with the fault, and a reason with
 a sentence: ``equivalent`` (every result is the same), ``speed`` (every result is right),
-``accuracy`` (less accurate, but within the bound) or ``gpu`` (a check on a GPU finds it). Instead
-of the two statements, "*" covers every survivor of a function that only chooses what is fast. With
-a ``kind`` it covers every survivor of that kind: "narrowed" shows only with more than 2³¹ elements.
+``accuracy`` (less accurate, but within the bound), ``gpu`` (a check on a GPU finds it) or
+``timing`` (a result is wrong only if events come in an order that no run had). Instead of the two
+statements, "*" covers every survivor of a function that only chooses what is fast. With a ``kind``
+it covers every survivor of that kind: "narrowed" shows only with more than 2³¹ elements.
 
 A target has its own file: explained.toml beside its module.
 """
@@ -19,7 +20,8 @@ from compare.mutation.mutant import Mutant
 from compare.ops import module_file
 
 FILE = Path(__file__).with_name("explained.toml")
-REASONS = ("equivalent", "speed", "accuracy", "gpu")
+REASONS = ("equivalent", "speed", "accuracy", "gpu", "timing")
+AT_TIMES = ("gpu", "timing")  # what some machines and runs kill
 
 
 @dataclass(frozen=True)
@@ -84,10 +86,10 @@ def stale(
     known: list[Explanation], population: list[Mutant], survivors: list[Mutant] | None = None
 ) -> list[Explanation]:
     """The entries that cover no mutant, because the code has changed. If the whole population was
-    tried, also those that cover no survivor, except with reason gpu: a GPU may kill those."""
+    tried, also those that cover no survivor, except what is killed AT_TIMES."""
     without_mutant = []
     for each in known:
-        mutants = population if survivors is None or each.reason == "gpu" else survivors
+        mutants = population if survivors is None or each.reason in AT_TIMES else survivors
         if not any(map(each.covers, mutants)):
             without_mutant.append(each)
     return without_mutant

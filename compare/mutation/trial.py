@@ -6,6 +6,7 @@ runs in its own process, because it imports the copy's packages.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import signal
 import sys
@@ -43,19 +44,17 @@ def try_cases(
     ``seconds``: a case's limit of CPU time; the limit on the clock is six times as long.
     ``numbers``: op → the cases that reach the fault in the interpreter; None: any case may.
     """
-    if variant == "gluon" and (reason := availability.here()):  # its self-test, before any case
-        broken = any(name in reason for name in _NO_KERNEL)
-        return {"end": "did not compile" if broken else "killed", "says": [reason]}
+    if variant == "gluon":
+        with _limited(seconds):
+            reason = availability.here()  # its self-test, before any case
+        if reason:
+            broken = any(name in reason for name in _NO_KERNEL)
+            return {"end": "did not compile" if broken else "killed", "says": [reason]}
     done = 0
     for mode in modes:
         for spec, case in _tried(ops, mode, level, most, numbers, variant):
-            signal.setitimer(signal.ITIMER_PROF, seconds)
-            signal.setitimer(
-                signal.ITIMER_REAL, 6 * seconds
-            )  # it may wait for a compiler, or for ever
-            results = list(verdicts.check(spec, [case], _candidates(spec, mode, variant)))
-            signal.setitimer(signal.ITIMER_PROF, 0)
-            signal.setitimer(signal.ITIMER_REAL, 0)
+            with _limited(seconds):
+                results = list(verdicts.check(spec, [case], _candidates(spec, mode, variant)))
             done += 1
             wrong = [o.mismatch for result in results for o in result.outcomes if o.mismatch]
             if wrong:
@@ -65,6 +64,17 @@ def try_cases(
                 end = "did not compile" if broken else "killed"
                 return {"end": end, "says": [problem], "by": wrong[0].replay, "cases": done}
     return {"end": "survived", "cases": done, "says": [] if done else ["no case comes to it"]}
+
+
+@contextlib.contextmanager
+def _limited(seconds: float) -> Iterator[None]:
+    """End the process if what is inside takes that much CPU time, or six times that on the clock:
+    it may wait for a compiler, or for ever."""
+    signal.setitimer(signal.ITIMER_PROF, seconds)
+    signal.setitimer(signal.ITIMER_REAL, 6 * seconds)
+    yield
+    signal.setitimer(signal.ITIMER_PROF, 0)
+    signal.setitimer(signal.ITIMER_REAL, 0)
 
 
 def _tried(
@@ -86,9 +96,16 @@ def _tried(
                 cases = [cases[number] for number in numbers.get(spec.name, ())]
             wanted += [(spec, case) for case in cases]
         ordered = telling_first(wanted)
-        if variant is not None:  # cases that are made for its forms: several tiles, K in parts
-            ordered.sort(key=lambda each: "multiprocessors" not in each[1].options)
+        if variant is not None:
+            ordered.sort(key=lambda each: _made_for_forms(each[1]), reverse=True)
         yield from ordered[:most]
+
+
+def _made_for_forms(case: Case) -> tuple[bool, ...]:
+    """What makes a case come first if one kernel is judged: it was made for a form of it (several
+    tiles, K in parts), with an epilogue, in one dtype."""
+    made = "operands" in case.options and "multiprocessors" in case.options
+    return made, made and "c" in case.options, case.dtype == "float16"
 
 
 def _candidates(spec: Spec, mode: str, variant: str | None) -> list[Implementation]:

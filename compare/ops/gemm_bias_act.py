@@ -115,6 +115,7 @@ class GemmBiasAct(Product):
         yield from self.usual_cases(dtype, level, variations)
         if dtype in ("float32", "float64"):  # as accurate as the operands
             yield Case(self.name, dtype, (33, 65, 70), options={"out_dtype": "float16"})
+        yield Case(self.name, dtype, TAILS, values="special", options={"bias": True})
         yield from self.activation_cases(dtype)
         for precision in PRECISIONS if dtype == "float32" else PRECISIONS[:1]:
             yield from self.precision_cases(dtype, precision)
@@ -123,11 +124,7 @@ class GemmBiasAct(Product):
                 yield Case(self.name, dtype, shape, "contiguous", "lattice")
                 yield Case(self.name, dtype, shape, "transposed", "lattice")
         if dtype in HALVES and torch.cuda.is_available():
-            operands = itertools.cycle(OPERANDS)
-            for shape, multiprocessors in GLUON:
-                for more in ({}, {**EPILOGUE, "act": "relu"}):
-                    more = {**more, "multiprocessors": multiprocessors, "operands": next(operands)}
-                    yield Case(self.name, dtype, shape, "functional", "lattice", 0, more)
+            yield from self.gluon_cases(dtype)
         # Both results of a training step with a full epilogue, and with an epilogue in halves.
         forms: list[dict[str, Any]] = [{"act": act} for act in OF_PRE]
         yield from self.training_cases(dtype, forms)
@@ -136,6 +133,22 @@ class GemmBiasAct(Product):
         if dtype == "float16":
             step["multiprocessors"] = 2
             yield Case(self.name, dtype, (194, 392, 40), "functional", "lattice", 0, step)
+
+    def gluon_cases(self, dtype: str) -> Iterator[Case]:
+        """Every form of Gluon's kernel with a full epilogue, and with a result that no descriptor
+        can store; in float16 plain, too, for dtypes differ in the products' instruction alone."""
+        operands = tuple(OPERANDS)
+        forms: list[tuple[str, int, dict[str, Any]]] = [
+            ("functional", 0, {**EPILOGUE, "act": "relu"}),
+            ("strided", 3, {"c": "column", "beta": 2.0, "act": "relu"}),
+        ]
+        if dtype == "float16":
+            forms.append(("functional", 0, {}))
+        for i, ((M, N, K), multiprocessors) in enumerate(GLUON):
+            for j, (layout, fewer, options) in enumerate(forms):
+                how = {"multiprocessors": multiprocessors, "operands": operands[(i + j) % 3]}
+                shape = (M, N - fewer, K)
+                yield Case(self.name, dtype, shape, layout, "lattice", 0, {**options, **how})
 
     def sample(self) -> dict[str, Any]:
         """Arguments with a bias."""

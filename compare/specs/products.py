@@ -85,11 +85,12 @@ TILES = {
     "float64": [((70, 40, 40), 132)],
 }
 
-# The configurations of triton_kernels.gemm.gluon, some with several tiles per program.
-GLUON: list[Cut] = [((500, 120, 4104), 1), ((250, 168, 1032), 1), ((250, 152, 520), 1)]
-GLUON += [((130, 328, 136), 1), ((322, 136, 40), 2), ((130, 168, 520), 1)]
-GLUON += [((130, 152, 136), 1), ((130, 200, 72), 3), ((70, 200, 72), 4), ((130, 72, 200), 132)]
-GLUON += [((70, 40, 2056), 132)]  # split K
+# The forms of triton_kernels.gemm.gluon, on several tiles in both directions, with tails; then with
+# K in parts: by one consumer and two, of tiles whose columns are not a power of two.
+GLUON: list[Cut] = [((390, 328, 4104), 2), ((130, 520, 3080), 2), ((322, 264, 1544), 2)]
+GLUON += [((130, 328, 520), 1), ((322, 72, 520), 2), ((130, 392, 2056), 2)]
+GLUON += [((130, 328, 3080), 2), ((580, 264, 520), 20), ((770, 328, 2056), 10), ((70, 168, 40), 3)]
+GLUON += [((130, 72, 1544), 12), ((390, 200, 4104), 24), ((70, 392, 3080), 12)]
 
 # One shape per tile configuration of triton_kernels.gemm; a test checks that. Multiples of 16, so
 # that launches are specialised as usual.

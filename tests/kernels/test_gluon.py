@@ -103,23 +103,32 @@ def test_few_multiprocessors_or_little_memory() -> None:
 
 
 def test_the_check_reaches_every_form() -> None:
-    """By the shapes and multiprocessors that stand for Gluon; some with several tiles a program,
-    with tails in rows and columns."""
-    several = split = 0
+    """By the shapes and multiprocessors that stand for Gluon: several tiles each way, with tails,
+    most of them several a program; K in parts by one consumer and by two, and in tiles whose
+    columns are no power of two. Cases have three columns less, too, and an addend."""
+    several, parts = 0, set()
     for dtype in (HALF, BF16, F32):
         reached = set()
-        for shape, multiprocessors in GLUON:
+        for (M, N, K), multiprocessors in GLUON:
             precision = "tf32" if dtype == F32 else "ieee"
-            asked = problem(*shape, dtype=dtype, kernels="gluon", precision=precision)
-            form = choose(asked, H200._replace(multiprocessors=multiprocessors))
-            reached.add(form)
-            split += form.SPLIT > 1
-            several += form.tiles_of(*shape[:2]) > 2 * multiprocessors
-            assert shape[0] % form.tiles.BLOCK_M
-            assert shape[1] % form.tiles.BLOCK_N
-        assert {form for form in reached if form.SPLIT == 1} == {f.of_dtype(dtype) for f in FORMS}
-    assert several >= 9
-    assert split == 3
+            asked = problem(M, N, K, dtype=dtype, kernels="gluon", precision=precision)
+            gpu = H200._replace(multiprocessors=multiprocessors)
+            form = choose(asked, gpu)
+            cases = [asked._replace(c="even"), asked._replace(N=N - 3, c="even")]
+            for case in cases if dtype != F32 else ():
+                assert choose(case, gpu).tiles[:4] == form.tiles[:4]
+            several += form.tiles_of(M, N) > 2 * multiprocessors
+            rows, columns = -(-M // form.tiles.BLOCK_M), -(-N // form.tiles.BLOCK_N)
+            assert rows > 1 < columns != rows
+            assert M % form.tiles.BLOCK_M
+            assert N % form.tiles.BLOCK_N
+            if form.SPLIT > 1:
+                parts.add((form.tiles.num_warps // 4, form.tiles.BLOCK_N))
+            else:
+                reached.add(form)
+        assert reached == {form.of_dtype(dtype) for form in FORMS}
+    assert several >= 24
+    assert parts == {(1, 64), (1, 160), (2, 128)}
 
 
 # ---- the kernel, compiled ----

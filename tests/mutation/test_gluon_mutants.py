@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import signal
 from typing import Any
 
 import pytest
+import torch
 from typer.testing import CliRunner
 
 from compare.checking.implementations import applies
@@ -14,9 +16,11 @@ from compare.mutation import explained, planting, population, tables, trial
 from compare.mutation.explained import Explanation
 from compare.mutation.planting import Plan
 from compare.ops import SPECS
+from compare.specs.products import GLUON
 from triton_kernels.gemm.gluon import availability
 
 KERNELS = f"{population.GLUON}kernels.py"
+TIMERS = (signal.ITIMER_PROF, signal.ITIMER_REAL)
 
 
 def test_left_out_without_the_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -46,7 +50,9 @@ def test_tried_on_the_gpu_alone(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_only_cases_and_the_variant_that_run_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Cases that are made for its forms come first: of float16, with an epilogue."""
     monkeypatch.setattr(availability, "here", lambda: "")
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)  # else they are not made
     spec = SPECS["linear_act"]
     (candidate,) = trial._candidates(spec, "triton-compiled", "gluon")
     assert candidate.variant == "gluon"
@@ -55,10 +61,14 @@ def test_only_cases_and_the_variant_that_run_it(monkeypatch: pytest.MonkeyPatch)
     assert 0 < len(few) < len(every)
     assert all(applies(candidate, spec, case) for case in few)
     ops = ["gemm_bias_act", "linear_act"]
-    tried = [c for _, c in trial._tried(ops, "triton-compiled", "quick", 30, None, "gluon")]
-    cut = ["multiprocessors" in case.options for case in tried]
-    assert cut == sorted(cut, reverse=True)
-    assert {True, False} == set(cut)
+    tried = [c for _, c in trial._tried(ops, "triton-compiled", "quick", 90, None, "gluon")]
+    first, rest = tried[: 2 * len(GLUON)], tried[2 * len(GLUON) :]
+    of_forms = {(shape, number) for shape, number in GLUON}
+    of_forms |= {((M, N - 3, K), number) for (M, N, K), number in GLUON}
+    assert {(case.shape, case.options["multiprocessors"]) for case in first} == of_forms
+    assert {case.dtype for case in first} == {"float16"}
+    assert all("c" in case.options for case in first)
+    assert len({case.dtype for case in rest}) > 1
 
 
 @pytest.mark.parametrize(
@@ -71,10 +81,19 @@ def test_only_cases_and_the_variant_that_run_it(monkeypatch: pytest.MonkeyPatch)
 def test_its_self_test_is_the_first_case(
     reason: str, end: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """After which products run in other kernels, so that no case would come to the fault."""
-    monkeypatch.setattr(availability, "here", lambda: reason)
+    """After which products run in other kernels, so that no case would come to the fault. One that
+    hangs is ended, as any case is."""
+    limits = []
+
+    def here() -> str:
+        limits.append([signal.getitimer(which)[0] for which in TIMERS])
+        return reason
+
+    monkeypatch.setattr(availability, "here", here)
     plan = ["linear_act"], ["triton-compiled"], "quick", None, True, 20.0, None
     assert trial.try_cases(*plan, "gluon") == {"end": end, "says": [reason]}
+    assert [[round(left) for left in each] for each in limits] == [[20, 120]]
+    assert [signal.getitimer(which)[0] for which in TIMERS] == [0, 0]
 
 
 def test_gluons_names_are_those_of_tritons_language(monkeypatch: pytest.MonkeyPatch) -> None:
