@@ -229,6 +229,10 @@ def _print(console: Console, report: Report) -> None:
             )
         if len(row.mismatches) > len(shown):
             console.print(f"  … and {len(row.mismatches) - len(shown)} more failing runs")
+    for row in report.rows:
+        for mode, (score, replay) in row.attacks.items():
+            told = f"worst found, {row.op} {row.dtype}, {mode}: {_worded(row, score)}: {replay}"
+            console.print(told, highlight=False, markup=False, soft_wrap=True)
     console.print()
     for mode, reason in report.reasons.items():
         console.print(f"not run: {mode}: {reason}", highlight=False, markup=False, soft_wrap=True)
@@ -262,7 +266,10 @@ def _print(console: Console, report: Report) -> None:
 def _score(row: Row, mode: str) -> str:
     if mode not in row.worst:
         return "–"
-    worst = row.worst[mode]
+    return _worded(row, row.worst[mode])
+
+
+def _worded(row: Row, worst: float) -> str:
     if not math.isfinite(worst):
         return "wrong"
     return f"{worst:.0f} ulp" if row.exact else f"{worst:.2f} b"

@@ -39,15 +39,16 @@ class Mismatch:
     problem: str  # "wrong values", "wrote outside its output" and the like, or an error's text
     deviation: Deviation | None = None
     program_id: tuple[int, ...] | None = None
+    attack: int = 0  # steps of a search that led to its inputs
 
     @property
     def replay(self) -> str:
-        return self.case.command(self.implementation)
+        return replayed(self.case, self.implementation, self.attack)
 
     @property
     def debug(self) -> str:
-        """The command that debugs it."""
-        return self.case.command(self.implementation, "debug")
+        """The command that debugs it, or "": debug knows no inputs that a search has changed."""
+        return "" if self.attack else self.case.command(self.implementation, "debug")
 
     def __str__(self) -> str:
         lines = [f"{self.implementation}: {self.case}: {self.problem}"]
@@ -56,8 +57,15 @@ class Mismatch:
         if self.program_id is not None:
             lines.append(f"  on the Triton side program {self.program_id} writes it")
         if has_name(self.case.op):
-            lines += [f"  replay: {self.replay}", f"  debug: {self.debug}"]
+            lines += [f"  replay: {self.replay}"]
+            lines += [f"  debug: {self.debug}"] if self.debug else []
         return "\n".join(lines)
+
+
+def replayed(case: Case, implementation: str, attack: int) -> str:
+    """The command that checks the case, or what so many steps of a search make of it."""
+    command = case.command(implementation)
+    return f"{command} --attack {attack}" if attack else command
 
 
 @dataclass
@@ -69,6 +77,7 @@ class Outcome:
         errors: measure → histogram of all elements (:mod:`compare.checking.histograms`).
         bits: where bits decide: "right" or a digest of the result; equal for equal results.
         launches: the number of kernel launches of an interpreted function from elsewhere.
+        replay: of a search, the command that repeats it.
     """
 
     implementation: Implementation
@@ -78,6 +87,7 @@ class Outcome:
     errors: dict[str, Histogram] = field(default_factory=dict)
     bits: str | None = None
     launches: int | None = None
+    replay: str = ""
 
 
 def memory_asked(error: BaseException) -> str | None:

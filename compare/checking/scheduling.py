@@ -37,7 +37,14 @@ class Run(NamedTuple):
 
 
 class InProcess:
-    """Run everything in this process, where a debugger can follow."""
+    """Run everything in this process, where a debugger can follow.
+
+    Args:
+        attack: steps of a search from each case; 0 runs the case alone.
+    """
+
+    def __init__(self, attack: int = 0) -> None:
+        self._attack = attack
 
     def __enter__(self) -> InProcess:
         return self
@@ -47,7 +54,7 @@ class InProcess:
 
     def results(self, runs: Iterable[Run]) -> Iterator[CaseResult]:
         """The results of each case, in order."""
-        return (verdicts.check_case(*run) for run in runs)
+        return (verdicts.check_case(*run, self._attack) for run in runs)
 
     def prove(self, spec: Spec, dtype: str, row: Row, candidates: list[Implementation]) -> None:
         """Every input, on a GPU: :func:`compare.checking.exhaustive.prove`."""
@@ -67,7 +74,8 @@ class InWorkers(InProcess):
     """Run cases in ``jobs`` workers, each case at most ``timeout`` seconds. All specs must be found
     by name in compare.ops."""
 
-    def __init__(self, jobs: int, timeout: float | None) -> None:
+    def __init__(self, jobs: int, timeout: float | None, attack: int = 0) -> None:
+        super().__init__(attack)
         self._hosts = Workers(jobs)
         self._gpu, self._gpu_free = Worker(), threading.Lock()
         self._timeout = timeout
@@ -80,7 +88,7 @@ class InWorkers(InProcess):
         self._gpu.stop()
 
     def results(self, runs: Iterable[Run]) -> Iterator[CaseResult]:
-        tried = [_Tried(*run) for run in runs]
+        tried = [_Tried(*run, self._attack) for run in runs]
         for each in self._hosts.each(self._try, tried):
             yield self._counted(each)
 
@@ -142,8 +150,8 @@ class _Tried:
         ended: the implementations that ended a process, or broke the CUDA context.
     """
 
-    def __init__(self, spec: Spec, case: Case, able: list[Implementation]) -> None:
-        self.case, self.able = case, able
+    def __init__(self, spec: Spec, case: Case, able: list[Implementation], attack: int) -> None:
+        self.case, self.able, self.attack = case, able, attack
         self.outcomes: dict[str, Outcome] = {}
         self.ended: set[str] = set()
         self.left_out: list[str] = []
@@ -155,7 +163,7 @@ class _Tried:
         rest = {implementation.name: implementation for implementation in able}
         suspicion: Ended | None = None
         while rest:
-            told = worker.call(run_case, self.case, list(rest), timeout=timeout)
+            told = worker.call(run_case, self.case, list(rest), self.attack, timeout=timeout)
             if isinstance(told, Ended):
                 if not (told.fresh or told.late or suspicion):
                     suspicion = told  # an earlier case may be to blame: retry in a fresh process
@@ -180,7 +188,7 @@ class _Tried:
                 del rest[outcome.implementation.name]
 
     def _end(self, implementation: Implementation, how: str) -> None:
-        self.outcomes[implementation.name] = _ended(self.case, implementation, how)
+        self.outcomes[implementation.name] = _ended(self.case, implementation, how, self.attack)
         self.ended.add(implementation.name)
 
 
@@ -189,8 +197,8 @@ ELSEWHERE = (
 )
 
 
-def _ended(case: Case, implementation: Implementation, how: str) -> Outcome:
-    mismatch = Mismatch(case, implementation.name, how)
+def _ended(case: Case, implementation: Implementation, how: str, attack: int = 0) -> Outcome:
+    mismatch = Mismatch(case, implementation.name, how, attack=attack)
     return Outcome(implementation, math.inf, None, mismatch)
 
 
@@ -201,7 +209,9 @@ class Told(NamedTuple):
     """A worker's answer: outcomes by implementations' names, since functions cannot be sent, and
     without results, which are large."""
 
-    entries: list[tuple[str, float, Mismatch | None, dict[str, Histogram], str | None, int | None]]
+    entries: list[
+        tuple[str, float, Mismatch | None, dict[str, Histogram], str | None, int | None, str]
+    ]
     left_out: list[str]
     seconds: float
     gpu_is_lost: bool
@@ -209,14 +219,15 @@ class Told(NamedTuple):
     def outcomes(self, known: dict[str, Implementation]) -> list[Outcome]:
         """The outcomes, without result tensors."""
         return [
-            Outcome(known[name], worst, None, mismatch, errors, bits, launches)
-            for name, worst, mismatch, errors, bits, launches in self.entries
+            Outcome(known[name], worst, None, mismatch, errors, bits, launches, replay)
+            for name, worst, mismatch, errors, bits, launches, replay in self.entries
         ]
 
 
 def _told(outcomes: list[Outcome], left_out: list[str], seconds: float) -> Told:
     entries = [
-        (o.implementation.name, o.worst, o.mismatch, o.errors, o.bits, o.launches) for o in outcomes
+        (o.implementation.name, o.worst, o.mismatch, o.errors, o.bits, o.launches, o.replay)
+        for o in outcomes
     ]
     return Told(entries, left_out, seconds, running.gpu_is_lost())
 
@@ -226,10 +237,10 @@ def _known(op: str) -> dict[str, Implementation]:
     return {each.name: each for each in implementations(spec_of(op), list(MODES))}
 
 
-def run_case(case: Case, names: list[str]) -> Told:
+def run_case(case: Case, names: list[str], attack: int) -> Told:
     """Check a case on the implementations of these names."""
     able = [_known(case.op)[name] for name in names]
-    result = verdicts.check_case(spec_of(case.op), case, able)
+    result = verdicts.check_case(spec_of(case.op), case, able, attack)
     return _told(result.outcomes, result.left_out, result.seconds)
 
 

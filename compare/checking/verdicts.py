@@ -14,7 +14,7 @@ from typing import Any
 import torch
 
 from compare.cases import Case
-from compare.checking import eager_rule, running, workers
+from compare.checking import attack, eager_rule, running, workers
 from compare.checking.budgets import LeftOut
 from compare.checking.histograms import Histogram
 from compare.checking.implementations import Implementation, applies, is_quick
@@ -61,8 +61,11 @@ def able(
     ]
 
 
-def check_case(spec: Spec, case: Case, able: list[Implementation]) -> CaseResult:
-    """Run a case on these implementations, except on a GPU whose context is lost."""
+def check_case(
+    spec: Spec, case: Case, able: list[Implementation], attack_steps: int = 0
+) -> CaseResult:
+    """Run a case on these implementations, except on a GPU whose context is lost. With steps, each
+    searches for its worst inputs: :mod:`compare.checking.attack`."""
     began = time.perf_counter()
     outcomes: list[Outcome] = []
     left_out = []
@@ -70,7 +73,7 @@ def check_case(spec: Spec, case: Case, able: list[Implementation]) -> CaseResult
         if device.type == "cuda" and running.gpu_is_lost():
             continue
         try:
-            for outcome in _on(device, spec, case, able):
+            for outcome in _on(device, spec, case, able, attack_steps):
                 outcomes.append(outcome)
         except Exception as error:
             asked = memory_asked(error)
@@ -85,7 +88,7 @@ def check_case(spec: Spec, case: Case, able: list[Implementation]) -> CaseResult
 
 
 def _on(
-    device: torch.device, spec: Spec, case: Case, able: list[Implementation]
+    device: torch.device, spec: Spec, case: Case, able: list[Implementation], attack_steps: int
 ) -> Iterator[Outcome]:
     """The outcomes of the implementations that run on one device."""
     if device.type == "cuda" and spec.memory(case, device) > LARGE:
@@ -96,6 +99,10 @@ def _on(
         if implementation.device != device or (device.type == "cuda" and running.gpu_is_lost()):
             continue
         workers.tell(implementation.name)
+        if attack_steps:
+            own = spec.inputs(case, device)
+            yield attack.attack(spec, case, implementation, own, attack_steps)
+            continue
         outcome = run(spec, case, implementation, arguments, oracle)
         side, variant = implementation.side, implementation.variant
         answers = eager_rule.answers_to_eager(spec, case, side, variant, oracle.like.numel())
@@ -125,7 +132,9 @@ def find_writer(spec: Spec, mismatch: Mismatch) -> tuple[int, ...] | None:
     """The Triton program that stored the worst element. The case runs again in the interpreter, on
     the variant of the same name if there is one. None if nothing stored the element, the run fails,
     or it would take too long."""
-    if mismatch.deviation is None or spec.cost(mismatch.case)[1] > INTERPRETED_AGAIN:
+    if mismatch.deviation is None or mismatch.attack:
+        return None
+    if spec.cost(mismatch.case)[1] > INTERPRETED_AGAIN:
         return None
     variant = mismatch.implementation.partition("/")[2]
     function = spec.variants("triton").get(variant, spec.triton)
@@ -163,6 +172,8 @@ class Row:
     launches: int | None = None  # kernel launches of an interpreted function from elsewhere
     # implementation → measure → histogram of all its runs
     errors: dict[str, dict[str, Histogram]] = field(default_factory=dict)
+    # mode → the worst that searches found, and the command that repeats it
+    attacks: dict[str, tuple[float, str]] = field(default_factory=dict)
 
     @property
     def passed(self) -> bool:
@@ -183,6 +194,8 @@ class Row:
         mode = outcome.implementation.mode
         self.runs[mode] = self.runs.get(mode, 0) + 1
         self.worst[mode] = max(self.worst.get(mode, 0.0), outcome.worst)
+        if outcome.replay and outcome.worst > self.attacks.get(mode, (0.0, ""))[0]:
+            self.attacks[mode] = outcome.worst, outcome.replay
         if outcome.launches is not None:
             self.launches = (self.launches or 0) + outcome.launches
         errors = self.errors.setdefault(outcome.implementation.name, {})
@@ -225,6 +238,7 @@ class Row:
             "max_ulps": self.max_ulps if self.exact else None,
             "errors": self.errors,
             "launches": self.launches,
+            "attacks": self.attacks,
             "triton_equals_cuda": self.agree,
             "coverage": self.proved or "sampled",
             "verdict": self.verdict(),

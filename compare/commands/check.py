@@ -13,6 +13,7 @@ import typer
 from compare import cases
 from compare.cases import Case, Level
 from compare.checking import printing
+from compare.checking.attack import MOST, attacked
 from compare.checking.budgets import Budget
 from compare.checking.implementations import (
     MODES,
@@ -44,6 +45,7 @@ from cuda_reference import BuildError
 from cuda_reference._compilers import sanitizer_environment
 
 TIMEOUT = 300  # seconds; a case takes far less, even on a slow machine
+SECONDS_A_STEP = 10  # the same of a step of a search, which runs a case three times
 
 
 def check(
@@ -80,6 +82,15 @@ def check(
     exhaustive: Annotated[
         bool, typer.Option("--exhaustive", help="On a GPU: every float32, every 16-bit pair.")
     ] = False,
+    attack: Annotated[
+        int | None,
+        typer.Option(
+            help="From each case search so many steps for inputs with a larger error, against its "
+            f"bound. By default from the {MOST} most telling cases of each op and dtype.",
+            metavar="STEPS",
+            min=1,
+        ),
+    ] = None,
     sanitize: Annotated[
         str | None,
         typer.Option(help="CUDA on the CPU only, under a sanitizer: address, thread, undefined."),
@@ -182,14 +193,18 @@ def check(
         ]
         if not work:
             raise typer.BadParameter(f"--impl {','.join(wanted)}: not made for these cases")
+    if attack is not None:
+        work = [(spec, name, _to_attack(chosen, asked)) for spec, name, chosen in work]
+        most = most or MOST
     if most is not None:
         every = sum(len(chosen) for *_, chosen in work)
         work = [(spec, name, _telling(spec, chosen, most)) for spec, name, chosen in work]
         typer.echo(f"--most {most}: {sum(len(c) for *_, c in work)} of {every} cases", err=True)
+    steps = attack or 0
     if timeout is None and not asked:
-        timeout = TIMEOUT
+        timeout = TIMEOUT + SECONDS_A_STEP * steps
     processes = jobs or cores()
-    runner = InProcess() if jobs == 1 else InWorkers(processes, timeout)
+    runner = InProcess(steps) if jobs == 1 else InWorkers(processes, timeout, steps)
     budget = Budget.here(memory, processes)
     try:
         report = printing.run(
@@ -223,6 +238,14 @@ def _telling(spec: Spec, cases: list[Case], most: int) -> list[Case]:
     kept = telling_first([(spec, case) for case in cases])[:most]
     numbers = {id(case) for _, case in kept}
     return [case for case in cases if id(case) in numbers]
+
+
+def _to_attack(cases: list[Case], asked: bool) -> list[Case]:
+    """The cases from which a search can begin."""
+    able = [case for case in cases if attacked(case)]
+    if asked and not able:
+        raise typer.BadParameter("--attack begins with --values normal, contiguous or functional")
+    return able
 
 
 def _with_seed(case: Case, seed: int) -> Case:

@@ -115,7 +115,8 @@ class GemmBiasAct(Product):
         yield from self.usual_cases(dtype, level, variations)
         if dtype in ("float32", "float64"):  # as accurate as the operands
             yield Case(self.name, dtype, (33, 65, 70), options={"out_dtype": "float16"})
-        yield Case(self.name, dtype, TAILS, values="special", options={"bias": True})
+        special = {"bias": True, "c": "full"}
+        yield Case(self.name, dtype, TAILS, values="special", options=special)
         yield from self.activation_cases(dtype)
         for precision in PRECISIONS if dtype == "float32" else PRECISIONS[:1]:
             yield from self.precision_cases(dtype, precision)
