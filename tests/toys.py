@@ -73,7 +73,7 @@ class Told(NamedTuple):
         return [Outcome(known[name], 0.0, None, None) for name in self.names]
 
 
-def run_case(case: Any, names: list[str]) -> Told:
+def run_case(case: Any, names: list[str], attack: int) -> Told:
     """Runs implementations that are called after what they do."""
     before = list(CALLS)
     for number, name in enumerate(names, 1):

@@ -13,7 +13,7 @@ from typer.testing import CliRunner, Result
 
 from compare import Function
 from compare.cases import Case
-from compare.checking import attack, verdicts
+from compare.checking import attack, scheduling, verdicts
 from compare.checking.implementations import Implementation
 from compare.cli import app
 from compare.ops import SPECS
@@ -157,3 +157,12 @@ def test_it_begins_with_plain_numbers() -> None:
         done = check("add", "--attack", "3", "--dtype", "float32", *words)
         assert done.exit_code == 2
         assert "--attack begins with --values normal" in done.output
+
+
+def test_a_search_that_ends_its_process_is_repeated_whole() -> None:
+    implementation = Implementation("cuda-host", None, torch.add)
+    tried = scheduling._Tried(SPECS["add"], ROWS, [implementation], 7)
+    tried._end(implementation, "crashed: SIGSEGV")
+    mismatch = tried.outcomes["cuda-host"].mismatch
+    assert mismatch is not None
+    assert mismatch.replay.endswith(" --impl cuda-host --attack 7")
