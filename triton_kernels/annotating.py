@@ -23,7 +23,7 @@ from triton_kernels._launch import Launch
 from triton_kernels._operator import Operator
 
 _lock = threading.Lock()
-_times = 0  # how many contexts are open
+_times = 0  # how often it is turned on at present
 _call: Callable[..., Any] = Operator.__call__
 _launch: Callable[..., Any] = Launch.__call__
 

@@ -184,7 +184,7 @@ def interpreter() -> Iterator[Finding]:
 
 
 def settings() -> Iterator[Finding]:
-    """This project's environment variables that are set."""
+    """The environment variables that this project reads and that are set."""
     for name, value in sorted(os.environ.items()):
         if name in SETTINGS:
             valid, remedy = SETTINGS[name]

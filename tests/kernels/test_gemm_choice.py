@@ -260,7 +260,7 @@ def refusing(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Tiles]]:
 
 def test_the_next_smaller_one_runs_with_a_warning_once(refusing: list[Tiles]) -> None:
     a, b = torch.ones(8, 64, dtype=BF16), torch.ones(64, 512, dtype=BF16)
-    with pytest.warns(RuntimeWarning, match="smaller tiles are taken from now on") as warned:
+    with pytest.warns(RuntimeWarning, match="smaller tiles are used from now on") as warned:
         triton_kernels.gemm_bias_act(a, b)
     assert [tiles.num_stages for tiles in refusing] == [4, 3]
     assert [str(w.message).count("Required: 123456") for w in warned] == [1]

@@ -60,7 +60,7 @@ def known(dtype: torch.dtype, gpu: Gpu) -> bool:
 # overlap the factor is 1 for all.
 EPILOGUES = {"none": 0.4, "relu": 1.0, "leaky_relu": 1.0, "gelu": 2.3}
 LONGER = 1.5  # the factor of all other activations
-BY_ELEMENTS = 1.7  # added to the factor if no descriptor can write the result
+BY_ELEMENTS = 1.7  # added to the factor if no descriptor can write the result; theirs: the factor
 # Factors for model.py's times of loads by descriptors and through pointers. The second of each is
 # for rows that start at odd multiples of 16 bytes.
 BY_DESCRIPTORS = (0.93, 1.6)
