@@ -256,4 +256,4 @@ def import_name() -> Iterator[Finding]:
         says = f"also provided by {whose}; here the import gets {got}, elsewhere it may not"
         yield Finding("triton_kernels", "warning", says, remedy)
     else:
-        yield Finding("triton_kernels", "ok", f"{ours}, and nobody else's")
+        yield Finding("triton_kernels", "ok", f"{ours}, the only one")
