@@ -27,7 +27,7 @@ from compare.ops import has_name, words
 from compare.specs import Spec
 from triton_kernels import interpreter
 
-NO_LAUNCH = "the Triton side launched no kernel, so none of Triton's was checked"
+NO_LAUNCH = "the Triton side launched no kernel, so no Triton kernel was checked"
 
 
 @dataclass
