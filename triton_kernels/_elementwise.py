@@ -300,9 +300,9 @@ def divisor(d: int) -> tuple[int, int, int]:
 
 
 def _innermost(dims: Dims) -> tuple[Dims, bool]:
-    """At least two dimensions, and whether tiles are transposed. They are if an operand has its
-    smallest stride along another dimension than the output's first. That dimension becomes the
-    second one; the first such operand decides."""
+    """At least two dimensions, and whether tiles are transposed. They are if an operand that does
+    not repeat along the first dimension, the output's innermost, has its smallest stride along
+    another one. That dimension becomes the second; the first such operand decides."""
     dims += ((1, *(0,) * (len(dims[0]) - 1)),) * (2 - len(dims))
     for operand in range(1, len(dims[0]) - 1):
         steps = [dim[operand] or math.inf for dim in dims]
@@ -313,9 +313,9 @@ def _innermost(dims: Dims) -> tuple[Dims, bool]:
 
 
 def _units(dims: Dims) -> tuple[int, ...]:
-    """Divisors below 16 of sizes and strides, to be told to the compiler, which by itself only sees
-    multiples of 16: two of the first two sizes; then for each operand the dimension d along which
-    it is dense, and a divisor of d's size and of the operand's other strides."""
+    """Divisors below 16 of sizes and strides, for the compiler, which itself only sees multiples of
+    16: one for each of the first two sizes; then for each operand the dimension d along which it is
+    dense, and a divisor of d's size and of the operand's other strides."""
     sizes, *strides = zip(*dims)
     units = []
     largest = [1, 1]

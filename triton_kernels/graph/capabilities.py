@@ -163,7 +163,7 @@ def entries(kernel: str, gpu: Gpu) -> tuple[Sourced, ...]:
             eager, inductor = entry.eager, entry.inductor
             source = ESTIMATED if entry.estimated else SHIPPED
         elif not any(_stands_for(other, gpu) for other in alike):
-            # Not measured for this GPU: the lowest speed measured elsewhere, without any gain.
+            # Not measured for this GPU: the lowest speed measured elsewhere, at most 1.
             eager = min(1.0, *(other.eager for other in alike))
             inductor = min(1.0, *(other.inductor for other in alike))
             source = ESTIMATED
