@@ -214,7 +214,7 @@ def test_a_triton_without_it(monkeypatch: pytest.MonkeyPatch) -> None:
         with compiling(90) as launches:
             assert "cannot import the kernel: ModuleNotFoundError" in availability.here()
             triton_kernels.linear_act(x, operand(3072, 768, False), act="relu")
-            with availability.only("gluon"), pytest.raises(RuntimeError, match="cannot import the kernel"):
+            with availability.only("gluon"), pytest.raises(RuntimeError, match="cannot import"):
                 triton_kernels.linear_act(x, operand(3072, 768, False), act="relu")
     finally:
         availability.lacking.cache_clear()
