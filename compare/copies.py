@@ -1,4 +1,4 @@
-"""Copies of arguments whose tensors lie in memory as the originals do."""
+"""Copies of arguments. The copied tensors have the memory layout of the originals."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from triton_kernels.interpreter import Argument
 
 
 def tensors(value: Any) -> Iterator[Tensor]:
-    """The tensors in nested arguments, in order; those inside descriptors and wrappers, too."""
+    """The tensors in nested arguments, in order, including those in descriptors and wrappers."""
     if isinstance(value, Tensor):
         yield value
     elif isinstance(value, (tuple, list)):
@@ -25,25 +25,25 @@ def tensors(value: Any) -> Iterator[Tensor]:
         yield value.base
 
 
-ALIGNMENT = 64  # bytes: views keep their alignment in a copy
-POISON = 0xFF  # in every byte: NaN in every float type, −1 in the integers
-WHOLE = 1 << 26  # bytes of memory up to which all of it is poisoned, not only what is near elements
-NEAR = 4 * ALIGNMENT  # bytes before an element and after its start
+ALIGNMENT = 64  # bytes; views in a copy are aligned as the originals are, up to this
+POISON = 0xFF  # the byte that marks unused memory: NaN in every float type, −1 in signed integers
+WHOLE = 1 << 26  # bytes; memory up to this size is poisoned as a whole, larger only near elements
+NEAR = 4 * ALIGNMENT  # bytes before an element's start and after it that count as near
 
 
 def copies(
     value: Any, device: torch.device | None = None, margin: int = 0, poison: bool = False
 ) -> Any:
-    """Nested arguments with their tensors' memory copied, strides and all.
+    """Nested arguments with copied tensors. The copies have the originals' strides.
 
-    Memory is made once a storage, from the first byte in use to the last: views that overlap
-    still do in the copy. Of views with gaps only the elements are copied, so that gigabytes between
-    them cost nothing. Tensors without strided memory of their own, such as sparse ones, are cloned.
+    Each storage is allocated once, from the first byte in use to the last, so that overlapping
+    views overlap in the copy, too. Only elements are copied, so that large gaps between them cost
+    no time. Tensors without strided memory of their own, such as sparse ones, are cloned.
 
     Args:
-        device: where the copies live; by default where the tensors do.
-        margin: bytes that lie before and after the memory, a multiple of ALIGNMENT.
-        poison: whether the memory between the elements and around them holds poison.
+        device: the device of the copies; by default that of each tensor.
+        margin: additional bytes before and after each storage, a multiple of ALIGNMENT.
+        poison: whether to fill the memory between and around the elements with POISON.
     """
     if poison:
         margin = max(margin, NEAR)
@@ -57,7 +57,7 @@ def copies(
     made: dict[int, Tensor] = {}
 
     def memory(t: Tensor) -> Tensor:
-        """The copy's memory for t's storage, in which no element has been copied yet."""
+        """The copy's memory for t's storage; allocated, and poisoned, at the first call."""
         storage = t.untyped_storage().data_ptr()
         if storage not in made:
             low, high = extents[storage]
@@ -90,12 +90,12 @@ def copies(
         if isinstance(getattr(each, "base", None), Tensor):
             twin = copy.copy(each)
             twin.base = moved(each.base)
-            if hasattr(twin, "data"):  # a triton.reinterpret() wrapper keeps these, too
+            if hasattr(twin, "data"):  # a triton.reinterpret() wrapper also has these
                 twin.data, twin.device = twin.base.data, twin.base.device
             return twin
         return each
 
-    if poison:  # before any element is copied: one view's neighbours may be another's elements
+    if poison:  # before elements are copied: memory near one view may hold another's elements
         for t in filter(_has_memory, tensors(value)):
             raw = memory(t)
             if raw.numel() > WHOLE and t.numel():
@@ -105,8 +105,8 @@ def copies(
 
 
 def damaged(copied: list[Tensor]) -> list[int]:
-    """Which of the copies, made with poison and all in the list, had memory between or around
-    their elements written since. The elements hold poison after that."""
+    """The indices of copies with changed memory between or around their elements. The list must
+    have all copies of one call with ``poison``. Overwrites the elements with POISON."""
     known = {i: t.detach() for i, t in enumerate(copied) if _has_memory(t) and t.numel()}
     raws: dict[int, Tensor] = {}
     for i, t in known.items():
@@ -121,12 +121,12 @@ def _poisoned(raw: Tensor, t: Tensor) -> bool:
     if raw.numel() <= WHOLE:
         return bool((raw == POISON).all())
     near = _near(raw, t, -NEAR, 2 * NEAR)
-    # Piece by piece: of every byte there is a result.
+    # In pieces: the comparison makes a result for every byte.
     return all(bool((part == POISON).all()) for part in _parts(near))
 
 
 def _parts(t: Tensor) -> Iterator[Tensor]:
-    """A tensor in pieces of no more than WHOLE elements along its leading dimensions."""
+    """A tensor in pieces of at most WHOLE elements, cut along its leading dimensions."""
     if t.numel() <= WHOLE:
         yield t
     elif t[0].numel() > WHOLE:
@@ -142,8 +142,8 @@ def _has_memory(t: Tensor) -> bool:
 
 
 def _near(raw: Tensor, t: Tensor, start: int, width: int) -> Tensor:
-    """For each of t's elements in its storage's bytes, those from ``start`` bytes after it on; one
-    that a stride of 0 repeats counts once."""
+    """A view of the storage's bytes ``raw``: for each element of t, ``width`` bytes from ``start``
+    bytes after the element's address on. An element that a stride of 0 repeats counts once."""
     once = [(n, s) for n, s in zip(t.shape, t.stride()) if s]
     size = t.element_size()
     shape, strides = [n for n, _ in once], [s * size for _, s in once]
@@ -152,12 +152,12 @@ def _near(raw: Tensor, t: Tensor, start: int, width: int) -> Tensor:
 
 
 def copy_elements(to: Tensor, source: Tensor) -> None:
-    """Copy the elements, of which some may share memory in the same way on both sides."""
+    """Copy the elements. Both tensors have equal strides; their elements may share memory."""
     if not source.numel():
         return
     with torch.no_grad():
         to, source = to.detach(), source.detach()
-        if Argument("", source).overlaps:  # as a sliding window's: its whole span
+        if Argument("", source).overlaps:  # such as a sliding window: copy its whole span
             span = sum((n - 1) * st for n, st in zip(source.shape, source.stride())) + 1
             to, source = (t.as_strided((span,), (1,)) for t in (to, source))
         for axis, stride in enumerate(source.stride()):

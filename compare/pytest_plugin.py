@@ -1,17 +1,17 @@
 """The pytest plugin: the fixtures cross_check and gpu_benchmark, two markers, and a debugger.
 
-It is installed with the package and does nothing where nobody uses it; torch and triton load with
-the first test that does. ``-p no:compare.pytest_plugin`` turns it off.
+It is installed with the package. It has no effect on tests that do not use it; torch and triton are
+imported for the first test that does. ``-p no:compare.pytest_plugin`` turns it off.
 
-``@pytest.mark.gpu_only``: the test needs a CUDA device; skipped where there is none.
+``@pytest.mark.gpu_only``: the test needs a CUDA device; without one it is skipped.
 ``@pytest.mark.interpreted_only``: the test function runs inside ``triton_kernels.interpret()`` on
 every machine; its Triton kernels take CPU tensors and are never compiled.
 
-``--kernel-pdb``: where a test fails, Python's debugger opens inside the interpreted kernel that
-raised the error, or in the program whose result compare.debug or cross_check found wrong.
-``--kernel-debug``: where cross_check fails a test, print what compare.debug finds out.
-``--kernel-program X,Y,Z`` and ``--kernel-break FILE:LINE`` stop in every interpreted launch of a
-test, in one program.
+``--kernel-pdb``: if a test fails, Python's debugger opens inside the interpreted kernel that raised
+the error, or in the program whose result compare.debug or cross_check found wrong.
+``--kernel-debug``: if a test fails by cross_check, print what compare.debug finds out.
+``--kernel-program X,Y,Z`` and ``--kernel-break FILE:LINE``: stop in one program of every
+interpreted launch of a test.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from compare.timing import fixtures
-from compare.timing.fixtures import gpu_benchmark  # noqa: F401 - a fixture of this plugin's
+from compare.timing.fixtures import gpu_benchmark  # noqa: F401 - a fixture of this plugin
 
 if TYPE_CHECKING:
     from compare.debugging.stepping.breakpoints import Line
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from triton_kernels.interpreter import Program
 
 MARKERS = {
-    "gpu_only": "the test needs a CUDA device; it is skipped where there is none.",
+    "gpu_only": "the test needs a CUDA device; without one it is skipped.",
     "interpreted_only": (
         "the test runs inside triton_kernels.interpret() on every machine: "
         "its Triton kernels take CPU tensors and are never compiled."
@@ -47,11 +47,12 @@ MARKERS = {
 
 @pytest.fixture(scope="session")
 def cross_check(pytestconfig: pytest.Config) -> Callable[..., Report]:
-    """Check a Triton kernel and its CUDA twin against an oracle, or fail with the report.
+    """Check a Triton kernel and its CUDA twin against an oracle. After a mismatch the test fails
+    with the report.
 
     cross_check(triton=f, cuda=g, oracle=lambda x: x.double().sin(), inputs=[(x,)])
 
-    The arguments are those of compare.cross_check, and so is the Report that it returns.
+    It takes the arguments of compare.cross_check and returns its Report.
     """
     from compare.user_kernels import cross_checking
 
@@ -72,7 +73,7 @@ def cross_check(pytestconfig: pytest.Config) -> Callable[..., Report]:
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """``--benchmark``, beside pytest-benchmark's own options, and the debugger's options."""
+    """Add ``--benchmark``, which pytest-benchmark lacks, and the debugger's options."""
     group = parser.getgroup("kernels", "GPU kernels")
     group.addoption(
         "--benchmark",
@@ -83,27 +84,27 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group.addoption(
         "--kernel-pdb",
         action="store_true",
-        help="where a test fails, open Python's debugger inside the interpreted Triton kernel "
+        help="if a test fails, open Python's debugger inside the interpreted Triton kernel "
         "that raised the error, or whose result compare.debug or cross_check found wrong",
     )
     group.addoption(
         "--kernel-debug",
         action="store_true",
-        help="where the Triton side fails cross_check, print what compare.debug finds out of it: "
+        help="if the Triton side fails cross_check, print what compare.debug finds out: "
         "the program, the line, the variables on the way",
     )
     group.addoption(
         "--kernel-program",
         metavar="X,Y,Z",
-        help="stop in this program of every interpreted launch, at its first line or where "
-        "--kernel-break says",
+        help="stop in this program of every interpreted launch, at its first line or at the lines "
+        "of --kernel-break",
     )
     group.addoption(
         "--kernel-break",
         action="append",
         metavar="FILE:LINE",
-        help="stop at this line of a kernel, in that program; without --kernel-program, in the "
-        "first of a launch that gets there",
+        help="stop at this line of a kernel, in the program of --kernel-program, or else in the "
+        "first program of a launch that reaches the line",
     )
 
 
@@ -116,8 +117,8 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def _marked(item: pytest.Item, name: str) -> bool:
-    """Whether the test bears the marker, and the marker is ours: a repository that registers one
-    of that name itself keeps its own meaning."""
+    """Whether the test has this plugin's marker. If a repository registers a marker of this name
+    itself, that one is meant."""
     if item.get_closest_marker(name) is None:
         return False
     registered = [re.split("[:(]", line)[0].strip() for line in item.config.getini("markers")]
@@ -137,7 +138,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def pytest_report_collectionfinish(config: pytest.Config) -> str:
-    """Where the benchmarks are that are deselected."""
+    """Say how many benchmarks are deselected, and how to run them."""
     count = config.stash.get(fixtures.LEFT_OUT, 0)
     return f"{count} GPU benchmarks left out: pytest --benchmark runs them" if count else ""
 
@@ -146,13 +147,14 @@ def pytest_report_collectionfinish(config: pytest.Config) -> str:
 def pytest_benchmark_update_machine_info(
     config: pytest.Config, machine_info: dict[str, Any]
 ) -> None:
-    """pytest-benchmark's hook, where that is installed."""
+    """A hook of pytest-benchmark, if that is installed: add GPU and versions to its files."""
     fixtures.describe(config, machine_info)
 
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_call(item: pytest.Item) -> Generator[None, Any, Any]:
-    """interpreted_only: around the test function, not around its fixtures, which others share."""
+    """interpreted_only: interpret the test function, but not its fixtures, which other tests may
+    share."""
     if not _marked(item, "interpreted_only"):
         return (yield)
     import triton_kernels
@@ -161,15 +163,15 @@ def pytest_runtest_call(item: pytest.Item) -> Generator[None, Any, Any]:
         return (yield)
 
 
-# What an interpreted kernel runs in, and with it what it calls of Triton.
+# The modules that run an interpreted kernel; then also Triton's modules that these call.
 _INTERPRETERS = ("triton_kernels.interpreter.", "triton.runtime.interpreter")
 _MACHINERY = (*_INTERPRETERS, "triton.runtime.", "triton.language.")
 
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)
 def pytest_runtest_makereport(call: pytest.CallInfo[None]) -> Generator[None, Any, Any]:
-    """Where an interpreted kernel raises an error, pytest shows its line and not the interpreter's
-    frames; ``--full-trace`` shows all."""
+    """For an error in an interpreted kernel, pytest shows the kernel's line without the
+    interpreter's frames. ``--full-trace`` shows all frames."""
     errors = [] if call.excinfo is None else [call.excinfo.value]
     for error in errors:
         errors += [e for e in (error.__cause__, error.__context__) if e and e not in errors]
@@ -180,13 +182,13 @@ def pytest_runtest_makereport(call: pytest.CallInfo[None]) -> Generator[None, An
 
 
 def _in_a_kernel(excinfo: pytest.ExceptionInfo[BaseException]) -> bool:
-    """Whether an error came out of an interpreter."""
+    """Whether the error was raised inside an interpreter."""
     modules = (entry.frame.f_globals.get("__name__") for entry in excinfo.traceback)
     return any(f"{module}.".startswith(_INTERPRETERS) for module in modules)
 
 
 class _KernelDebugger:
-    """What --kernel-pdb and its kin do; registered in runs that ask for one."""
+    """Implements --kernel-pdb, --kernel-program and --kernel-break; registered if one is given."""
 
     OPTIONS = ("kernel_pdb", "kernel_program", "kernel_break")
 
@@ -200,7 +202,7 @@ class _KernelDebugger:
         self._lines: list[Line] = []
         self._program: Program | None = None
         self._noted: list[Again] = []
-        self._fresh = True  # whether the test has had no prompt so far
+        self._fresh = True  # whether the test has not had a prompt yet
         if text := config.getoption("kernel_program"):
             words = text.split(",")
             if len(words) > 3 or not all(word.strip().isdecimal() for word in words):
@@ -209,7 +211,7 @@ class _KernelDebugger:
             self._program = x, y, z
 
     def pytest_collection_finish(self) -> None:
-        """Find the lines to stop at, now that the tests' modules are loaded."""
+        """Find the lines to stop at: now the tests' modules are loaded."""
         from compare.debugging.stepping import breakpoints
 
         try:
@@ -220,7 +222,7 @@ class _KernelDebugger:
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
     def pytest_runtest_call(self) -> Generator[None, Any, Any]:
-        """Stop in programs of the test's launches; note what could be run again."""
+        """Stop in programs of the test's launches; record failures that can be run again."""
         from compare.debugging.stepping import failures
 
         self._fresh = True
@@ -233,7 +235,7 @@ class _KernelDebugger:
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_exception_interact(self, call: pytest.CallInfo[Any]) -> None:
-        """Into the kernel by which the test failed."""
+        """Open the debugger in the kernel that made the test fail."""
         if not self._config.getoption("kernel_pdb") or call.excinfo is None:
             return
         session = self._session()
@@ -269,7 +271,7 @@ class _KernelDebugger:
 
     @contextlib.contextmanager
     def _prompting(self, debugger: Any) -> Iterator[None]:
-        """Without pytest's capturing, as its own debugger does it."""
+        """Suspend pytest's capturing during a prompt, as pytest's own debugger does."""
         capture = self._config.pluginmanager.getplugin("capturemanager")
         if capture is not None:
             capture.suspend(in_=True)

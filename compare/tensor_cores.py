@@ -1,15 +1,15 @@
-"""How tensor cores add: a model, and the experiments that find its constants on a machine.
+"""A model of the sums of tensor cores, and experiments that measure its constants.
 
-A tensor core does not round as IEEE does. It adds ``group`` products and the accumulator at a time
-in fixed point: the unit is 2^-(23 + extra_bits) of the largest term's power of two, what lies below
-it is cut off, and so is what float32 cannot hold of the sum. A product's power of two is that of
-its factors: 1.5 · 1.5 counts as 2⁰.
+A tensor core does not round as IEEE 754 requires. It adds ``group`` products and the accumulator at
+a time, in fixed point. The unit is 2^-(23 + extra_bits) times the power of two of the largest term.
+Each term is truncated to this unit, and the sum is truncated to float32. The power of two of a
+product is the product of its factors' powers: 1.5 · 1.5 counts as 2⁰.
 
     python -m compare.tensor_cores
 
-runs the experiments through the ops themselves (Triton's and the CUDA side's matrix products) and
-compares random products with the model bit by bit. The error bound of
-:mod:`compare.specs.products` uses the constants, docs/FACTS.md keeps what was measured.
+runs the experiments through the ops (the matrix products of Triton and of the CUDA side), and
+compares random products with the model bit by bit. The error bound of :mod:`compare.specs.products`
+uses the constants; docs/FACTS.md has the measurements.
 """
 
 from __future__ import annotations
@@ -29,16 +29,16 @@ from cuda_reference import _build
 
 
 class Model(NamedTuple):
-    """The constants of one kind of tensor core instruction."""
+    """The constants of one kind of tensor-core instruction."""
 
     group: int
     extra_bits: int
 
     def accumulation_error(self, K: int, passes: int = 1) -> float:
-        """How far a sum of K products can be off, relative to Σ|products|.
+        """The largest error of a sum of K products, relative to Σ|products|.
 
-        A group's largest term is exact, each other one loses less than a unit, and the sum less
-        than 2⁻²³. ``passes``: how often the K products are summed into one accumulator.
+        The largest term of a group is exact, every other one loses less than a unit, and the sum
+        less than 2⁻²³ of itself. ``passes``: how often K products are added to one accumulator.
 
         Raises:
             ValueError: K is so large that the error has no bound.
@@ -50,13 +50,14 @@ class Model(NamedTuple):
         return first_order / (1 - first_order)
 
 
-# Compute capability 9.0, measured. tf32 goes through wgmma by eights and through wmma by fours.
+# Measured on compute capability 9.0. In tf32, wgmma adds groups of eight and wmma groups of four.
 HOPPER = {"float16": Model(16, 2), "bfloat16": Model(16, 2), "tf32": Model(4, 2)}
 HOPPER_WGMMA_TF32 = Model(8, 2)
 
 
 def emulate(a: Tensor, b: Tensor, model: Model) -> Tensor:
-    """a [M, K] @ b [K, N] as the model adds; finite values whose products are exact in float64."""
+    """a [M, K] @ b [K, N] in float32, summed as in the model. The values must be finite, and their
+    products exact in float64."""
     a, b = a.double(), b.double().t()
     a_power, b_power = _power(a), _power(b)
     c = torch.zeros(a.shape[0], b.shape[0], dtype=torch.float64, device=a.device)
@@ -71,12 +72,12 @@ def emulate(a: Tensor, b: Tensor, model: Model) -> Tensor:
 
 
 def _power(x: Tensor) -> Tensor:
-    """⌊log₂|x|⌋ as float64; of zero far below any other, but not so far that 2^power is 0."""
+    """⌊log₂|x|⌋ as float64. For zero it is far below all others, but 2^power is not 0."""
     return torch.where(x == 0, -400.0, torch.frexp(x).exponent.double() - 1)
 
 
 def _chopped(x: Tensor) -> Tensor:
-    """float64 → float32, truncated towards zero; from 2¹²⁸ on infinite."""
+    """float64 → float32, truncated towards zero; infinite from 2¹²⁸ on."""
     nearest = x.float()
     away = (nearest.double().abs() > x.abs()) & (x.abs() < 2.0**128)
     return torch.where(away, torch.nextafter(nearest, torch.zeros_like(nearest)), nearest)
@@ -88,7 +89,7 @@ Product = Callable[[Tensor, Tensor], Tensor]  # a [M, K] @ b [K, N], accumulated
 
 
 class Path(NamedTuple):
-    """One way to a tensor core: through which op, on what dtype, and what the model expects."""
+    """One way to use a tensor core: the op, the kind of operands, and the expected model."""
 
     name: str
     kind: str  # float16, bfloat16 or tf32
@@ -102,18 +103,19 @@ class Path(NamedTuple):
 
 
 class Findings(NamedTuple):
-    """What the experiments say of a path."""
+    """The results of the experiments on a path."""
 
     group: int
     extra_bits: int
     alignment_truncates: bool
     result_truncates: bool
     subnormals_kept: bool
-    operand: str  # exact, or what becomes of float32 operands: truncated, rounded
+    operand: str  # "exact"; for tf32 how float32 operands are converted: "truncated", "rounded"
 
 
 def paths() -> list[Path]:
-    """Every way to a tensor core that this machine offers; without a GPU, its model in C++."""
+    """All paths that this machine has. The CUDA sources' host target has one, too: there a model in
+    C++ stands in for the tensor core."""
     paths_here = []
     for kind in HOPPER:
         options = {"precision": "tf32"} if kind == "tf32" else {"out_dtype": torch.float32}
@@ -122,19 +124,19 @@ def paths() -> list[Path]:
             return cuda_reference.gemm_bias_act(a, b, variant="wmma", **options)
 
         def wide(a: Tensor, b: Tensor, options: dict = options) -> Tensor:
-            """Enough rows for the tiles that multiply large matrices."""
+            """With additional rows, so that the tiles for large matrices are used."""
             rows = torch.cat([a, a.new_zeros(128, a.shape[1])])
             return triton_kernels.gemm_bias_act(rows, b, **options)[: a.shape[0]]
 
         def narrow(a: Tensor, b: Tensor, options: dict = options) -> Tensor:
-            """Few rows at a time: tiles of 16 or 32 rows."""
+            """At most 32 rows at a time, so that tiles of 16 or 32 rows are used."""
             some = [triton_kernels.gemm_bias_act(part, b, **options) for part in a.split(32)]
             return torch.cat(some)
 
         if torch.cuda.is_available():
             model = HOPPER_WGMMA_TF32 if kind == "tf32" else HOPPER[kind]
             paths_here.append(Path("Triton, large tiles", kind, wide, model, "cuda"))
-            if kind != "tf32":  # its tiles have 64 rows at least
+            if kind != "tf32":  # for which all tiles have at least 64 rows
                 paths_here.append(Path("Triton, small tiles", kind, narrow, model, "cuda"))
             if not _build.unavailable("cuda"):
                 paths_here.append(Path("CUDA wmma", kind, cuda, HOPPER[kind], "cuda"))
@@ -144,11 +146,11 @@ def paths() -> list[Path]:
 
 
 K = 64
-ONE = 2.0**10  # stands for 1: float16 has room below it for 2⁻²⁶ of it
+ONE = 2.0**10  # the experiments' 1: float16 can hold 2⁻²⁶ times this number
 
 
 def _sums(path: Path, rows: list[dict[int, float]]) -> list[float]:
-    """The sum of each row of terms, given as position → value, in units of ONE."""
+    """The sums of rows of terms. A row is position → value, in units of ONE, as are the sums."""
     a = torch.zeros(len(rows), K, dtype=torch.float64)
     for i, row in enumerate(rows):
         for k, value in row.items():
@@ -161,7 +163,8 @@ def _sums(path: Path, rows: list[dict[int, float]]) -> list[float]:
 
 
 def _group(path: Path) -> int:
-    """1 stands in the accumulator; two halves of its last bit show only if they are added first."""
+    """The number of products that are added at a time. With 1 in the accumulator, two terms of half
+    its last bit change the sum only if they belong to one group."""
     pairs = list(itertools.combinations(range(K // 2, K), 2))
     sums = _sums(path, [{0: 1.0, i: 2.0**-24, j: 2.0**-24} for i, j in pairs])
     joined = {pair for pair, total in zip(pairs, sums) if total > 1}
@@ -177,14 +180,16 @@ def measure(path: Path) -> Findings:
     """Run the experiments on one path."""
     group, first = _group(path), K // 2
     extra = 0
-    while 2 ** (extra + 1) <= group:  # 2ⁿ terms of 2⁻ⁿ of a last bit show if those bits are kept
+    # 2ⁿ terms of 2⁻ⁿ times the last bit change the sum if n extra bits are kept.
+    while 2 ** (extra + 1) <= group:
         n = extra + 1
         terms = {first + i: 2.0 ** -(23 + n) for i in range(2**n)}
         if _sums(path, [{0: 1.0, **terms}]) == [1.0]:
             break
         extra = n
     four = range(first, first + 4)
-    # Rounded up, four of the one would be a last bit; three of the other are 3/4 of one.
+    # below: if each of the four were rounded up to a unit, the sum would change. above: the sum of
+    # the three exceeds 1 by 3/4 of its last bit, and would be rounded up.
     below = dict.fromkeys(four, 0.75 * 2.0 ** -(23 + extra))
     above = dict.fromkeys(four[:3], 2.0**-25)
     up, down, kept, negative = _sums(
@@ -226,7 +231,8 @@ def _operand(path: Path) -> str:
 
 
 def random_products(path: Path, seed: int = 0) -> Iterator[tuple[Tensor, Tensor]]:
-    """Random matrices, some with magnitudes far apart, of values that the path takes exactly."""
+    """Random matrices whose values are exact in the path's format. Half of them have magnitudes far
+    apart."""
     g = torch.Generator().manual_seed(seed)
     reach = 4 if path.kind == "float16" else 8
     for k in (path.model.group, 5, 64, 256):
@@ -242,7 +248,7 @@ def random_products(path: Path, seed: int = 0) -> Iterator[tuple[Tensor, Tensor]
 
 
 def disagreements(path: Path, seed: int = 0) -> tuple[int, int]:
-    """Random products that differ from the model in any bit, and how many were compared."""
+    """The number of elements of random products that differ from the model, and of all elements."""
     wrong = total = 0
     for a, b in random_products(path, seed):
         result, expected = path.product(a, b), emulate(a, b, path.model)
@@ -252,7 +258,7 @@ def disagreements(path: Path, seed: int = 0) -> tuple[int, int]:
 
 
 def main() -> None:
-    """Print what the experiments find."""
+    """Print the results of the experiments on all paths."""
     table = Table(box=None, header_style="bold")
     for title in ("path", "dtype", "products\nat a time", "extra\nbits", "alignment", "result"):
         table.add_column(title)

@@ -1,4 +1,4 @@
-"""``python -m cuda_reference build``: the libraries, built ahead of time for shipping."""
+"""``python -m cuda_reference build``: builds libraries ahead of time, for shipping."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ highest architecture is embedded as PTX too, which newer GPUs compile for themse
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Runs the command; returns its exit status: 0 built, 1 not all built, 2 wrong usage."""
+    """Run the command. Returns the exit status: 0 all built, 1 not all built, 2 wrong usage."""
     parser, build = _parsers()
     options = parser.parse_args(arguments)
     target: Target = options.target
@@ -73,7 +73,8 @@ def _parsers() -> tuple[argparse.ArgumentParser, argparse.ArgumentParser]:
 
 
 def _architectures(text: str) -> list[str]:
-    """ "80,sm_90a" as ["8.0", "9.0a", "9.0+PTX"]: PTX of the highest, in the form all can run."""
+    """ "80,sm_90a" → ["8.0", "9.0a", "9.0+PTX"]. PTX is for the highest version, without suffix, so
+    that all newer GPUs can run it."""
     architectures: set[tuple[int, int, str]] = set()
     for name in text.split(","):
         match = re.fullmatch(r"(?:sm_)?(\d+?)\.?(\d)([af]?)", name.strip())
@@ -88,7 +89,7 @@ def _architectures(text: str) -> list[str]:
 
 
 def _unsupported(toolchain: _compilers._Toolchain, architectures: Sequence[str]) -> str | None:
-    """What to say of an architecture that this nvcc does not know."""
+    """The error for the first architecture that this nvcc does not support, or None."""
     if not architectures:
         return None
     command = [*toolchain.compiler, "--list-gpu-code"]
@@ -108,7 +109,7 @@ def _build_all(
     architectures: Sequence[str],
     folder: Path,
 ) -> int:
-    """Builds and keeps each source, a line each as they come; the exit status."""
+    """Build and keep each library, and print a line when it is done. Returns the exit status."""
     start = time.perf_counter()
     compiler = toolchain.version()
     label = " ".join([target, *architectures])

@@ -1,8 +1,9 @@
-"""The activations by name: those of csrc/activations.cuh, and those that users registered.
+"""The activations by name: those of csrc/activations.cuh, and those registered by users.
 
-A library that is already built knows no registered activation. So its text goes into a header in
-the cache, beside a source that includes the shipped one and this header. That is built as another
-library with the same launchers, at the first call that names the activation.
+The shipped libraries do not have registered activations. So the text of a registered activation is
+written to a header in the cache, beside a source that includes the shipped source and this header.
+The first call that names the activation builds that source as another library with the same
+launchers.
 """
 
 from __future__ import annotations
@@ -89,7 +90,7 @@ def register_activation(name: str, cuda: str) -> None:
 
 
 def check(op: str, act: Any) -> None:
-    """Refuse an ``act`` that is the name of no activation."""
+    """Raise ValueError unless ``act`` is the name of an activation."""
     _arguments.check_choice(op, "act", act, (*ACTS, *REGISTERED))
 
 

@@ -1,4 +1,4 @@
-"""The argument checks of the CUDA side, in torch's manner. Independent of the Triton side's."""
+"""Argument checks of the CUDA side, with errors like torch's; independent of the Triton side."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ INTEGRAL = (torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64)
 
 
 def check_tensor(op: str, name: str, value: Any, dtypes: Sequence[torch.dtype]) -> Tensor:
-    """``value``, if it is a dense-layout tensor of an allowed dtype that needs no gradient and that
-    has memory of its own."""
+    """``value`` if it is a strided tensor of an allowed dtype that has memory of its own and needs
+    no gradient."""
     if not isinstance(value, Tensor):
         text = f"{op}(): argument '{name}' must be a torch.Tensor, but got {_type_name(value)}"
         if hasattr(value, "__dlpack__"):
@@ -53,9 +53,9 @@ def check_tensor(op: str, name: str, value: Any, dtypes: Sequence[torch.dtype]) 
 def check_number(
     op: str, name: str, value: Any, dtype: torch.dtype, kinds: str = "a number"
 ) -> int | float:
-    """``value``, if it is a Python number that suits a result of ``dtype``. ``kinds``: all that
-    might have been passed, as the error says it."""
-    # Before the abstract class, which takes longer to ask.
+    """``value`` as a Python number for a result of ``dtype``. ``kinds`` names the allowed arguments
+    in the error's text."""
+    # float and int come first: isinstance is slow for an abstract class.
     if isinstance(value, bool) or not isinstance(value, (int, float, numbers.Real)):
         raise TypeError(f"{op}(): argument '{name}' must be {kinds}, but got {_type_name(value)}")
     if not dtype.is_floating_point:
@@ -72,20 +72,21 @@ def check_number(
 
 
 def check_choice(op: str, name: str, value: Any, choices: Sequence[str]) -> None:
-    """Refuse a ``value`` that is none of the ``choices``."""
+    """Raise ValueError unless ``value`` is one of the ``choices``."""
     if not (isinstance(value, str) and value in choices):
         listed = ", ".join(map(repr, choices))
         raise ValueError(f"{op}(): argument '{name}' must be one of {listed}, but got {value!r}")
 
 
 def check_flag(op: str, name: str, value: Any) -> None:
-    """Refuse what merely has a truth value, such as the word "no"."""
+    """Raise TypeError unless ``value`` is True or False; other values with a truth value, such as
+    "no", are refused."""
     if value is not True and value is not False:
         raise TypeError(f"{op}(): argument '{name}' must be a bool, but got {_type_name(value)}")
 
 
 def check_result_dtype(op: str, name: str, value: Any, default: torch.dtype) -> torch.dtype:
-    """The dtype that a caller asks for, which must be a floating one, or the ``default``."""
+    """``value`` if it is a floating dtype; ``default`` if it is None."""
     if value is None:
         return default
     if not (isinstance(value, torch.dtype) and value in FLOATING):
@@ -94,7 +95,8 @@ def check_result_dtype(op: str, name: str, value: Any, default: torch.dtype) -> 
 
 
 def check_shape(op: str, name: str, value: Any) -> tuple[int, ...]:
-    """``value`` as plain integers; what torch refuses as a size, such as True, is refused."""
+    """``value`` as a tuple of ints. Elements that torch refuses as a size, such as True, are
+    refused."""
     if not isinstance(value, Sequence):
         raise TypeError(
             f"{op}(): argument '{name}' must be a sequence of integers, not {_type_name(value)}"
@@ -113,7 +115,7 @@ def check_shape(op: str, name: str, value: Any) -> tuple[int, ...]:
 
 
 def check_device(op: str, tensors: Mapping[str, Tensor]) -> torch.device:
-    """The one device of all ``tensors``, a GPU or the CPU."""
+    """The common device of all ``tensors``, a GPU or the CPU."""
     name, lead = next(iter(tensors.items()))
     for other, t in tensors.items():
         if t.device != lead.device:
@@ -134,7 +136,8 @@ def check_out(
     inputs: Mapping[str, Tensor],
     in_place: bool,
 ) -> Tensor:
-    """``out``, if it has the result's very shape and dtype and shares no memory it must not."""
+    """``out`` if it has exactly the result's shape and dtype, and overlaps neither itself nor an
+    input. With ``in_place`` it may have the same elements as an input."""
     out = check_tensor(op, "out", out, FLOATING + INTEGRAL)
     if out.dtype != dtype:
         raise TypeError(f"{op}(): argument 'out' is {out.dtype}, but the result is {dtype}")
@@ -158,7 +161,7 @@ def check_out(
 
 
 def _refuse(op: str, overlaps: bool | None, what: str, out: Tensor) -> None:
-    """Raise if ``out`` overlaps something, or if that could not be found out (None)."""
+    """Raise if ``out`` overlaps something, or if that is unknown (None)."""
     if overlaps is False:
         return
     where = f"shape {list(out.shape)}, strides {list(out.stride())}"
@@ -180,23 +183,23 @@ def _dims(t: Tensor) -> list[tuple[int, int]]:
 
 
 def _steps(t: Tensor, both_ways: bool = False) -> list[tuple[int, int]]:
-    """(stride, largest index) a dimension; doubled when a difference of two indices is meant."""
+    """(stride, largest index) per dimension. ``both_ways`` doubles the index, for differences."""
     return [(s, (n - 1) * (2 if both_ways else 1)) for n, s in _dims(t)]
 
 
-# Bounds on the work of an overlap test, which decides a problem that is NP-hard in general.
+# Limits of an overlap test's work: the problem is NP-hard in general.
 MAX_STEPS = 3000
 MAX_SUMS = 1 << 15
 
 
 class _TooIrregularError(Exception):
-    """A search that has taken MAX_STEPS."""
+    """A search took MAX_STEPS steps without an end."""
 
 
 def _collides(steps: list[tuple[int, int]], target: int, skip: bool = False) -> bool | None:
-    """Whether Σ stride·index hits ``target``; with ``skip``, in a second way beside the first.
+    """Whether Σ stride·index = ``target`` has a solution; with ``skip`` whether it has two.
 
-    None if neither a search of MAX_STEPS nor MAX_SUMS partial sums can tell.
+    None if neither a search of MAX_STEPS steps nor MAX_SUMS partial sums can decide it.
     """
     steps = sorted((step for step in steps if step[1]), reverse=True)
     wanted = 2 if skip else 1
@@ -208,7 +211,8 @@ def _collides(steps: list[tuple[int, int]], target: int, skip: bool = False) -> 
 
 
 def _ways(steps: list[tuple[int, int]], target: int) -> Iterator[None]:
-    """One item a solution, found by fixing the index of the first step, then of the later ones."""
+    """Yields one item per solution. The search chooses the index of the first step, then of the
+    later ones."""
     reach = [sum(s * most for s, most in steps[k:]) for k in range(len(steps) + 1)]
     taken = itertools.count()
 
@@ -236,7 +240,8 @@ def _ways(steps: list[tuple[int, int]], target: int) -> Iterator[None]:
 
 
 def _hits(steps: list[tuple[int, int]], target: int) -> int | None:
-    """How often a sum of one half of the steps and one of the other half make ``target``."""
+    """The number of pairs of a sum of one half of the steps and a sum of the other half that add up
+    to ``target``; None if there are too many sums."""
     left, right = [0], [0]
     for stride, most in sorted(steps, key=lambda step: -step[1]):
         if len(left) > len(right):
@@ -249,7 +254,7 @@ def _hits(steps: list[tuple[int, int]], target: int) -> int | None:
 
 
 def _overlaps_itself(t: Tensor) -> bool | None:
-    """Whether two elements of ``t`` have one address; None if that could not be found out."""
+    """Whether two elements of ``t`` have one address; None if it is too hard to decide."""
     dims = _dims(t)
     middle = sum(s * (n - 1) for n, s in dims)
     if t.numel() <= 1:
@@ -260,7 +265,7 @@ def _overlaps_itself(t: Tensor) -> bool | None:
 
 
 def _share_memory(a: Tensor, b: Tensor) -> bool | None:
-    """Whether any byte belongs to both tensors; None if that could not be found out."""
+    """Whether any byte belongs to both tensors; None if it is too hard to decide."""
     if not a.numel() or not b.numel() or a.device != b.device:
         return False
     steps = [(1, a.element_size() - 1), (1, b.element_size() - 1)]

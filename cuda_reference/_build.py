@@ -1,16 +1,16 @@
 """Turns csrc/<stem>.cu into a shared library, for a GPU (nvcc) or for the CPU (g++ or clang++).
 
-Nothing happens at import. A library is built on first use by ninja, kept in a cache directory
-under a name that hashes everything it depends on, and loaded once per process; or it was built
-ahead of time, see :mod:`cuda_reference._shipped`.
+Nothing happens at import. A library is built by ninja on first use, kept in a cache directory under
+a name with a hash of everything that it depends on, and loaded once per process. Libraries may also
+be built ahead of time; see :mod:`cuda_reference._shipped`.
 
-Environment variables, all read when a library is first asked for:
+Environment variables, all read when a library is first needed:
 
 ``CUDA_REFERENCE_CACHE``
-    where libraries are kept; else triton-kernels-crosscheck in ``$XDG_CACHE_HOME`` or ``~/.cache``.
-    Only the user and root may be able to write there; read-only is enough for what it holds
+    the cache; by default triton-kernels-crosscheck in ``$XDG_CACHE_HOME`` or ``~/.cache``. Only the
+    user and root may have write access. It may be read-only if it has all needed libraries
 ``CUDA_REFERENCE_LIBRARIES``
-    a folder of libraries built ahead of time: they are used, and csrc is not compiled
+    a folder of libraries built ahead of time; they are used, and csrc is not compiled
 ``TORCH_CUDA_ARCH_LIST``
     GPU architectures to build for, as in torch ("8.0;9.0a+PTX"); else those of the devices present
 ``CUDA_HOME``, ``CUDA_PATH``, ``CXX``
@@ -40,7 +40,8 @@ from cuda_reference._compilers import CSRC, BuildError, Target
 
 
 def unavailable(target: Target) -> str | None:
-    """None if ``target`` can be had and run here, else one sentence on why, with the remedy."""
+    """Why ``target`` cannot be built or run here, in one sentence with the remedy; None if it
+    can."""
     try:
         if target == "cuda":
             import torch
@@ -68,12 +69,14 @@ def _key(source: Path, toolchain: _compilers._Toolchain) -> str:
 def build(
     stems: Sequence[str], target: Target, *, csrc: Path = CSRC, more: tuple[str, ...] = ()
 ) -> dict[str, Path]:
-    """Builds what is neither prebuilt nor in the cache, in one parallel ninja run; stem → library.
+    """Stem → library. Those that are neither prebuilt nor in the cache are built in one parallel
+    ninja run.
 
-    ``more`` are flags, or sources that belong to the library.
+    ``more`` are additional flags, or additional sources of the library.
 
-    Raises BuildError with the compiler's first errors if a source does not compile, or if a
-    library in CUDA_REFERENCE_LIBRARIES does not fit.
+    Raises:
+        BuildError: a source does not compile, with the compiler's first errors; or a library in
+            CUDA_REFERENCE_LIBRARIES does not fit.
     """
     csrc = Path(csrc).resolve()
     sources = {stem: csrc / f"{stem}.cu" for stem in stems}
@@ -95,7 +98,7 @@ def build(
 def compile_sources(
     sources: Mapping[str, Path], target: Target, toolchain: _compilers._Toolchain
 ) -> dict[str, Path]:
-    """Stem → library in the cache, by one parallel ninja run for those that are not there yet."""
+    """Stem → library in the cache. Missing ones are built in one parallel ninja run."""
     cache = _compilers.cache_directory()
     records = {
         stem: cache / f"{stem}-{target}-{_key(source, toolchain)}.json"
@@ -126,9 +129,12 @@ def cubin(
     csrc: Path = CSRC,
     flags: tuple[str, ...] = _compilers._CUDA_FLAGS,
 ) -> tuple[bytes, str]:
-    """The kernels of csrc/<stem>.cu as machine code for ``arch`` ("sm_90"), and ptxas's account.
+    """The cubin of csrc/<stem>.cu for ``arch`` ("sm_90"), and the report of ptxas -v.
 
-    Needs nvcc but no GPU; cached as libraries are. Raises BuildError as build() does.
+    It needs nvcc but no GPU, and is cached like a library.
+
+    Raises:
+        BuildError: there is no nvcc, or the source does not compile.
     """
     source = Path(csrc).resolve() / f"{stem}.cu"
     flags = (*flags, f"-arch={arch}", "-cubin", "-Xptxas", "-v")
@@ -156,7 +162,8 @@ def cubin(
 
 @contextlib.contextmanager
 def workspace(cache: Path) -> Iterator[Path]:
-    """A folder in the cache to build in. Raises BuildError if the cache cannot be written."""
+    """A temporary folder in the cache to build in. Raises BuildError if the cache cannot be
+    written."""
     try:
         with _storage.workspace(cache) as work:
             yield work
@@ -168,10 +175,10 @@ def workspace(cache: Path) -> Iterator[Path]:
 
 
 def _cached(record: Path) -> tuple[Path, dict[str, Any]] | None:
-    """What a record in the cache names; None if it is to be built, for the first time or again."""
+    """The file that a record in the cache names, and the record; None if it must be built."""
     try:
         library, about = _storage.find(record)
-        # Others may have put it there before the folder was closed to them.
+        # Other users may have written it when they still had access to the folder.
         if any(map(_compilers.open_to_others, (record, library))):
             return None
     except (OSError, ValueError):
@@ -182,12 +189,12 @@ def _cached(record: Path) -> tuple[Path, dict[str, Any]] | None:
 def _run_ninja(
     work: Path, sources: Mapping[str, Path], toolchain: _compilers._Toolchain
 ) -> dict[str, str]:
-    """Compiles each source to work/<stem>.so; stem → what the compiler said, else what ninja said.
+    """Compile each source to work/<stem>.so. Returns stem → the compiler's output, or else ninja's.
 
-    It comes through a pipe: a file could not hold it where the disk is full.
+    The output is read from a pipe, because a file could not be written on a full disk.
     """
     (work / "exports.map").write_text(_compilers._EXPORTS)
-    # Renamed, so that what a compiler that was killed left is not taken for a library.
+    # The output is renamed at the end, so that the rest of a killed compiler's work is no library.
     lines = ["rule compile", "  command = echo '>>> $stem' && $line && mv $stem.new $out"]
     for stem, source in sources.items():
         command = shlex.join(toolchain.command(source, Path(f"{stem}.new"), Path("exports.map")))
@@ -197,9 +204,9 @@ def _run_ninja(
             f"  stem = {stem}",
         ]
     (work / "build.ninja").write_bytes(os.fsencode("\n".join(lines) + "\n"))
-    # A preloaded sanitizer is for this process, not for the compiler.
+    # The compiler must not load a sanitizer that is preloaded for this process.
     environment = {name: value for name, value in os.environ.items() if name != "LD_PRELOAD"}
-    environment["TMPDIR"] = "."  # work: a compiler that is killed removes nothing itself
+    environment["TMPDIR"] = "."  # inside work, because a killed compiler leaves temporary files
     ran = subprocess.run(
         [_compilers._ninja(), "-C", str(work), "--quiet", "-k", "0"],
         env=environment,
@@ -214,7 +221,7 @@ def _run_ninja(
 
 
 def _describe_failure(source: Path, target: Target, said: str, log: Path, work: Path) -> str:
-    """The first errors that a compiler told, each with the line of code it complains about."""
+    """The text of a failed build: the compiler's first errors, each with its line of code."""
     # "x.cu:12:5: error: ..." (g++, clang++) or "x.cu(12): error: ..." (nvcc)
     pattern = re.compile(r"(.+?)[:(](\d+)(?:\)|:\d+)?: (?:fatal )?error:? ?(.*)")
     output = said.splitlines()
@@ -247,7 +254,7 @@ def _describe_failure(source: Path, target: Target, said: str, log: Path, work: 
     return "\n".join([heading, *described[:6], kept])
 
 
-# What g++ and clang++ say of a name that a stand-in for other headers lacks.
+# Errors of g++ and clang++ about names that the host target's headers lack → the missing name.
 _LACKING = (
     (r"class (?:at|torch)::Tensor['’] has no member named ['‘](\w+)", "torch::Tensor::{}"),
     (r"no member named ['‘](\w+)['’] in ['‘]at::Tensor", "torch::Tensor::{}"),
@@ -264,7 +271,8 @@ _LACKING = (
 
 
 def _not_on_the_host(said: str) -> str | None:
-    """A sentence that names what a source uses beyond what the host target has."""
+    """A sentence that names a function which the source uses and the host target lacks; None if
+    that is not the error."""
     for pattern, name in _LACKING:
         if match := re.search(pattern, said):
             return (
@@ -278,8 +286,8 @@ def _not_on_the_host(said: str) -> str | None:
 
 
 _load_lock = threading.RLock()
-# A fork waits for the build or the load that another thread is in. In the child that thread would
-# hold the lock for ever, and the folder of its build is not the child's to finish or sweep.
+# A fork waits until other threads have ended their builds and loads. In the child such a thread
+# would never release the lock, and the child must neither finish nor remove its build folder.
 os.register_at_fork(
     before=_load_lock.acquire,
     after_in_parent=_load_lock.release,
@@ -290,13 +298,13 @@ os.register_at_fork(
 def library(
     stem: str, target: Target, *, csrc: Path = CSRC, more: tuple[str, ...] = ()
 ) -> ctypes.CDLL:
-    """The library of csrc/<stem>.cu for ``target``, built on first use, loaded once a process."""
+    """The library of csrc/<stem>.cu for ``target``, built on first use, loaded once per process."""
     with _load_lock:
         return _load(stem, target, csrc, more)
 
 
 def _demangled(symbol: str) -> str:
-    """The demangled name, as C++ writes it."""
+    """The demangled C++ name of a symbol."""
     demangle = ctypes.CDLL("libstdc++.so.6").__cxa_demangle
     demangle.restype = ctypes.c_char_p
     name: bytes | None = demangle(symbol.encode(), None, None, ctypes.byref(ctypes.c_int()))
@@ -308,7 +316,7 @@ def _load(stem: str, target: Target, csrc: Path, more: tuple[str, ...]) -> ctype
     path = build([stem], target, csrc=csrc, more=more)[stem]
     kind = _compilers._sanitizer() if target == "host" else None
     symbol = {"address": "__asan_init", "thread": "__tsan_init"}.get(kind or "")
-    # Loading it all the same would end the process.
+    # Without the runtime, loading the library would end the process.
     if symbol and not hasattr(ctypes.CDLL(None), symbol):
         raise BuildError(
             f"CROSSCHECK_SANITIZE={kind} needs the sanitizer's runtime in the process from its "

@@ -1,4 +1,4 @@
-"""The rungs of the ops and what each takes, for people and for tools."""
+"""capabilities: the rungs of the ops, and the tensors that each rung takes."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ class Rung:
 
     Attributes:
         op, name: the op, and the name of the variant.
-        dtypes: of operands and result, which share one; a product's result may have another.
+        dtypes: the dtypes. Operands and result have the same one, except a product's result.
         layouts: the layouts that it takes.
-        alignment: the alignment that its tensors must share.
-        architecture: the GPUs that it runs on.
-        auto: whether variant "auto" may take it.
-        score: its speed as a fraction of that of a copy of as many bytes; None: not measured.
-        source: where the score comes from.
+        alignment: the required alignment of its tensors.
+        architecture: the GPUs on which it runs.
+        auto: whether variant "auto" may choose it.
+        score: its speed relative to a copy of the same number of bytes; None if not measured.
+        source: the source of the score.
     """
 
     op: str

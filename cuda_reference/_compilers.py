@@ -1,6 +1,6 @@
-"""What builds a csrc/<stem>.cu: the compilers and headers of this machine, and the flags.
+"""Finds the compilers and headers of this machine for a csrc/<stem>.cu, and chooses the flags.
 
-The environment variables that choose them are listed in :mod:`cuda_reference._build`.
+:mod:`cuda_reference._build` lists the environment variables that affect the choice.
 """
 
 from __future__ import annotations
@@ -24,24 +24,24 @@ CSRC = Path(__file__).resolve().parent / "csrc"
 
 _HOST_FLAGS = (
     *("-std=c++17", "-ffp-contract=off", "-fno-strict-aliasing", "-fPIC", "-shared", "-pthread"),
-    # glibc's fortified longjmp takes a switch between fibers for stack corruption.
+    # To glibc's fortified longjmp a switch between fibers looks like stack corruption.
     "-U_FORTIFY_SOURCE",
     # Statics of templates, shared arrays among them, would be unified across libraries
     # (STB_GNU_UNIQUE).
     "-Wl,--version-script={exports}",
     *("-Wall", "-Wextra", "-Wno-unknown-pragmas"),
 )
-# The compiler's reports of misaligned accesses, which a GPU refuses, are answered by
-# csrc/cuda_on_cpu_memory.h: libubsan stays out, which would be among the default libraries.
+# The compiler inserts calls for misaligned accesses, which a GPU refuses. The handlers are in
+# csrc/cuda_on_cpu_memory.h instead of libubsan, which would be among the default libraries.
 _OPTIMISE_FLAGS = ("-O2", "-fsanitize=alignment", "-DCUDA_ON_CPU_ALIGNMENT", "-nodefaultlibs")
-_DEBUG_FLAGS = ("-O1", "-g1", "-fno-omit-frame-pointer")  # under a sanitizer: lines are enough
+_DEBUG_FLAGS = ("-O1", "-g1", "-fno-omit-frame-pointer")  # for sanitizers; lines are enough
 _SANITIZER_FLAGS = {
     "address": ("-fsanitize=address,alignment", "-fno-sanitize-recover=all"),
     "thread": ("-fsanitize=thread",),
     "undefined": ("-fsanitize=undefined", "-fno-sanitize-recover=all"),
 }
-# The compiler's calls for ThreadSanitizer, answered by csrc/cuda_on_cpu_watch.h: libtsan stays out,
-# which the compiler would link among its default libraries.
+# The compiler inserts ThreadSanitizer's calls. The handlers are in csrc/cuda_on_cpu_watch.h instead
+# of libtsan, which would be among the default libraries.
 _WATCH = "watch"
 _WATCH_FLAGS = (
     *("-fsanitize=thread", "-DCUDA_ON_CPU_WATCH", "-fno-omit-frame-pointer"),
@@ -49,31 +49,32 @@ _WATCH_FLAGS = (
     "-nodefaultlibs",
 )
 _OWN_LIBRARIES = ("-x", "none", "-lstdc++", "-lm", "-lgcc_s", "-lc")
-# Fused multiply-adds are written as such in the sources: nvcc must not make others.
+# The sources write fused multiply-adds explicitly; nvcc must not make others.
 _CUDA_FLAGS = (
     *("-std=c++17", "-O3", "-fmad=false", "-lineinfo"),
     *("-shared", "-cudart", "static", "-Xcompiler", "-fPIC"),
 )
-# Launchers are extern "C" and plain names; what begins with an underscore is C++ or the compiler's.
+# Launchers are extern "C" and keep their names. Names with an underscore first are mangled C++
+# names, or the compiler's own.
 _EXPORTS = "{ global: *; local: _*; };\n"
 
 
-# As torch writes them: "8.0", "9.0a", "9.0+PTX".
+# In torch's form: "8.0", "9.0a", "9.0+PTX".
 ARCHITECTURE = re.compile(r"(\d+)\.(\d)([af]?)(\+PTX)?")
 
 
 class BuildError(RuntimeError):
-    """A library cannot be built or loaded; the message says why and what to do."""
+    """A library cannot be built or loaded. The message has the reason and a remedy."""
 
 
 @dataclass(frozen=True)
 class _Toolchain:
-    """A compiler with its flags: what, beside the sources, decides the contents of a library."""
+    """A compiler with its flags. Together with the sources they determine a library's content."""
 
     compiler: tuple[str, ...]
     flags: tuple[str, ...]
     headers: Path
-    libraries: tuple[str, ...] = ()  # after the source: an archive gives what is missing by then
+    libraries: tuple[str, ...] = ()  # after the source, so that archives resolve its symbols
 
     def command(self, source: Path, output: Path, exports: Path) -> list[str]:
         flags = [flag.replace("{exports}", str(exports)) for flag in self.flags]
@@ -82,7 +83,8 @@ class _Toolchain:
         return [*self.compiler, *flags, *includes, "-o", str(output), str(source), *self.libraries]
 
     def identity(self) -> str:
-        """Compiler and CUDA headers by path, size and time, since running the compiler costs."""
+        """The compiler and CUDA's headers, identified by path, size and time of change, because
+        asking the compiler for its version takes longer."""
         programs = filter(None, map(shutil.which, self.compiler))
         files = [*(Path(program).resolve() for program in programs)]
         files.append(self.headers / "cuda_runtime_api.h")
@@ -90,7 +92,7 @@ class _Toolchain:
         return repr((self.compiler, self.flags, self.libraries, stats))
 
     def version(self) -> str:
-        """What the compiler calls itself, in one line; for people."""
+        """The compiler's name and version in one line, for output."""
         command = [*self.compiler, "--version"]
         ran = subprocess.run(command, capture_output=True, text=True, check=False)
         lines = ran.stdout.strip().splitlines() or ["unknown"]
@@ -101,7 +103,7 @@ class _Toolchain:
 
 
 def _host_compiler() -> tuple[str, ...]:
-    """The C++ compiler as a command: CXX may be "ccache g++" or carry flags."""
+    """The command of the C++ compiler. CXX may be several words, such as "ccache g++"."""
     chosen = os.environ.get("CXX")
     if chosen:
         name, *others = shlex.split(chosen)
@@ -118,7 +120,7 @@ def _host_compiler() -> tuple[str, ...]:
 
 
 def _package_folders(package: str) -> list[Path]:
-    """Where an installed package lies, without importing it."""
+    """The folders of an installed package, which is not imported."""
     spec = importlib.util.find_spec(package)
     return [Path(folder) for folder in (spec.submodule_search_locations or ())] if spec else []
 
@@ -130,7 +132,7 @@ def _pip_toolkits() -> list[Path]:
 
 
 def _toolkits() -> Iterator[Path]:
-    """Folders that may hold a CUDA toolkit, in order of preference."""
+    """Folders that may have a CUDA toolkit, in order of preference."""
     for variable in ("CUDA_HOME", "CUDA_PATH"):
         if value := os.environ.get(variable):
             yield Path(value)
@@ -145,7 +147,7 @@ def _nvcc() -> Path:
         nvcc = toolkit / "bin" / "nvcc"
         if os.access(nvcc, os.X_OK):
             return nvcc
-    # A wrapper on PATH may lie outside a toolkit.
+    # nvcc on PATH may be a wrapper outside of a toolkit.
     if path := shutil.which("nvcc"):
         return Path(path)
     raise BuildError(
@@ -155,7 +157,7 @@ def _nvcc() -> Path:
 
 
 def _cuda_headers() -> Path:
-    """Where cuda_runtime_api.h and cuda_fp16.h lie: in a toolkit, or in the Triton wheel."""
+    """The folder with cuda_runtime_api.h and cuda_fp16.h, in a toolkit or in the Triton wheel."""
     candidates = [toolkit / "include" for toolkit in _toolkits()]
     candidates += [folder / "backends/nvidia/include" for folder in _package_folders("triton")]
     for folder in candidates:
@@ -179,7 +181,8 @@ def _ninja() -> str:
 
 
 def _architectures(listed: Sequence[str] = ()) -> list[str]:
-    """Flags for those listed, for TORCH_CUDA_ARCH_LIST or, without either, for the devices here."""
+    """nvcc's flags for the listed architectures, else for TORCH_CUDA_ARCH_LIST, else for the
+    present devices."""
     listed = listed or os.environ.get("TORCH_CUDA_ARCH_LIST", "").replace(";", " ").split()
     if not listed:
         import torch
@@ -215,7 +218,7 @@ def _sanitizer() -> str | None:
 def _toolchain(target: Target, architectures: Sequence[str] = ()) -> _Toolchain:
     if target == "cuda":
         nvcc = _nvcc()
-        # Of pip's toolkit nvcc does not know the library folder.
+        # nvcc of a toolkit from pip does not know its library folder.
         flags = [*_CUDA_FLAGS, *_architectures(architectures), f"-L{nvcc.parent.parent / 'lib'}"]
         return _Toolchain((str(nvcc),), tuple(flags), _cuda_headers())
     if target != "host":
@@ -224,8 +227,8 @@ def _toolchain(target: Target, architectures: Sequence[str] = ()) -> _Toolchain:
     kind = _sanitizer()
     checked = {**_SANITIZER_FLAGS, _WATCH: _WATCH_FLAGS}
     optimise = (*_DEBUG_FLAGS, *checked[kind]) if kind else _OPTIMISE_FLAGS
-    # csrc/host has a stand-in for <nv/target>, which Triton's headers lack: searched last. Where it
-    # lies says nothing about the library, unless its debug information names the sources.
+    # csrc/host has a substitute for <nv/target>, which Triton's headers lack; it is searched last.
+    # Its path is no part of the library's key, unless debug information has paths of sources.
     last = f"{CSRC if kind else '{csrc}'}/host"
     includes = ["-isystem", str(headers), "-idirafter", last]
     libraries = _OWN_LIBRARIES if kind in (None, _WATCH) else ()
@@ -234,7 +237,7 @@ def _toolchain(target: Target, architectures: Sequence[str] = ()) -> _Toolchain:
 
 
 def hash_sources(source: Path, *others: str) -> str:
-    """A hash of the source, of every header beside it and in csrc, and of what else decides."""
+    """A hash of the source, of all headers beside it and in csrc, and of ``others``."""
     digest = hashlib.sha256("".join(others).encode())
     for folder in dict.fromkeys((source.parent, CSRC)):
         for file in sorted(folder.rglob("*")):
@@ -246,16 +249,19 @@ def hash_sources(source: Path, *others: str) -> str:
 
 
 def portable_hash(source: Path, target: Target) -> str:
-    """A hash of the sources and of the flags that matter, not of compiler and machine."""
+    """A hash of the sources and of the flags that affect results, but not of compiler and
+    machine."""
     flags = _CUDA_FLAGS if target == "cuda" else (*_HOST_FLAGS, *_OPTIMISE_FLAGS)
     return hash_sources(source, *flags, _EXPORTS)
 
 
 def cache_directory(*below: str) -> Path:
-    """Where built libraries are kept, or a folder below it; made for this user alone if need be.
+    """The cache of built libraries, or a folder below it. It is created for this user if it does
+    not exist, and may be read-only.
 
-    It may be read-only. Raises BuildError if it cannot be made, or if others could have put
-    something into it: a library runs its code as it is loaded.
+    Raises:
+        BuildError: it cannot be created; or other users could have written to it, and a library
+            runs code when it is loaded.
     """
     chosen = os.environ.get("CUDA_REFERENCE_CACHE")
     home = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
@@ -265,10 +271,10 @@ def cache_directory(*below: str) -> Path:
         for folder in ("", *below):
             directory /= folder
             directory.mkdir(mode=0o700, parents=True, exist_ok=True)
-            directory = directory.resolve()  # another's link could lead elsewhere later
+            directory = directory.resolve()  # another user's link could be changed later
             if problem := open_to_others(directory):
                 raise PermissionError(problem)
-    except (OSError, RuntimeError) as error:  # RuntimeError: there is no home
+    except (OSError, RuntimeError) as error:  # RuntimeError: there is no home directory
         raise BuildError(
             f"the library cache {directory} cannot be used ({error}): "
             "set CUDA_REFERENCE_CACHE to a folder of your own"
@@ -277,7 +283,8 @@ def cache_directory(*below: str) -> Path:
 
 
 def open_to_others(path: Path) -> str | None:
-    """How others than this user and root could have written a file or folder; None if not."""
+    """How users other than this one and root could have written a file or folder; None if they
+    could not."""
     status = path.stat()
     if status.st_uid not in (0, os.geteuid()):
         return f"it belongs to another user, uid {status.st_uid}"
@@ -288,9 +295,13 @@ def open_to_others(path: Path) -> str | None:
 
 
 def sanitizer_environment(kind: str) -> dict[str, str]:
-    """Variables under which a new python process can load host libraries sanitized for ``kind``.
+    """Environment variables with which a new Python process can load sanitized host libraries.
 
-    Add them to the environment of a child process; needs g++.
+    Add them to the environment of a child process. Needs g++.
+
+    Raises:
+        ValueError: there is no such sanitizer.
+        BuildError: the compiler lacks its runtime.
     """
     if kind not in _SANITIZER_FLAGS:
         raise ValueError(f"kind must be one of {', '.join(_SANITIZER_FLAGS)}, got {kind!r}")
@@ -303,11 +314,11 @@ def sanitizer_environment(kind: str) -> dict[str, str]:
     answer = subprocess.run(query, capture_output=True, text=True, check=False).stdout.strip()
     if "clang" in Path(compiler[0]).name or not os.path.isabs(answer):
         raise BuildError(f"{shlex.join(compiler)} has no {name}: install g++ with its sanitizers")
-    # libstdc++ comes along: where the program, python, does not link it, the runtime finds no
-    # __cxa_throw at its start and aborts at the first C++ exception.
+    # libstdc++ is preloaded, too: python does not link it, and without it the sanitizer's runtime
+    # finds no __cxa_throw at its start, and aborts at the first C++ exception.
     variables["LD_PRELOAD"] = f"{os.path.realpath(answer)} libstdc++.so.6"
     variables["CUDA_VISIBLE_DEVICES"] = ""  # the CUDA driver does not start under a sanitizer
-    # Python keeps memory to the end; fibers have no use for detect_stack_use_after_return.
+    # Python does not free all memory at its end. Fibers do not need detect_stack_use_after_return.
     if kind == "address":
         variables["ASAN_OPTIONS"] = "detect_leaks=0:detect_stack_use_after_return=0"
     else:

@@ -1,17 +1,18 @@
 """Products by cublasLt: variant "cublaslt" of the matrix products.
 
-A product goes one of two ways. *Fused*: one call with one of the library's epilogues, which adds
-the bias and applies relu or gelu_tanh. *Fallback*, where it has no such epilogue (:func:`misfit`):
-the library multiplies into a sum of the compute type, and one kernel of ours does the rest
-(gemm_bias_act_epilogue in csrc/gemm_bias_act.cu). A result is rounded once both ways.
+A product is computed in one of two ways. *Fused*: one call with one of the library's epilogues,
+which adds the bias and applies relu or gelu_tanh. *Fallback*: if the library has no such epilogue
+(:func:`misfit`), it writes the product in the compute type, and a kernel of ours does the rest
+(gemm_bias_act_epilogue in csrc/gemm_bias_act.cu). In both ways the result is rounded once.
 
-Environment variables, read once a process:
+Environment variables, read once per process:
 
 ``CUDA_REFERENCE_NO_EPILOGUE``
-    1: always the fallback
+    1: always use the fallback
 ``CUDA_REFERENCE_CUBLASLT_TUNE``
-    how many of the library's candidates are timed when a problem first comes, and the fallback
-    beside them; the choice is kept for the user (_cublaslt_choices.py). Else the first is taken
+    the number of the library's candidates that are timed for a new problem, both fused and
+    fallback; the choice is kept for the user (_cublaslt_choices.py). By default the first candidate
+    is used
 """
 
 from __future__ import annotations
@@ -42,12 +43,12 @@ from cuda_reference._cublaslt_plans import (
 
 NAME = "cublaslt"
 DTYPES = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
-# Activation → epilogue. GELU is the library's own formula for 16 bits: too coarse for float32.
+# Activation → epilogue. The library's GELU is accurate to 16 bits, too coarse for float32.
 EPILOGUES = {"none": 0, "relu": lt.RELU, "gelu_tanh": lt.GELU}
 _BIAS_ALIGNMENT = _ROWS = 16  # bytes
 _AUX_ROWS = 8  # elements
 _NO_ACT = 0  # enum Act in csrc/activations.cuh
-_PADDED = 8  # elements: rows of a sum begin at multiples of so many
+_PADDED = 8  # elements; rows of a sum start at multiples of this
 
 
 class Settings(NamedTuple):
@@ -59,10 +60,10 @@ class Settings(NamedTuple):
 
 @functools.cache
 def settings() -> Settings:
-    """As they were when they were first asked for.
+    """The environment variables at the first call.
 
     Raises:
-        ValueError: the number of candidates is none.
+        ValueError: CUDA_REFERENCE_CUBLASLT_TUNE is no number.
     """
     tune = os.environ.get("CUDA_REFERENCE_CUBLASLT_TUNE", "0")
     if not tune.isdecimal():
@@ -71,8 +72,8 @@ def settings() -> Settings:
 
 
 class Call(NamedTuple):
-    """A product as it is asked for: act(alpha·(a@b) + beta·c + bias) into out, [M, N]; what act is
-    taken of into pre, too, if that is there."""
+    """The arguments of a product: out = act(alpha·(a@b) + beta·c + bias), [M, N]. If there is
+    ``pre``, it gets the pre-activation."""
 
     a: Tensor
     b: Tensor
@@ -87,12 +88,12 @@ class Call(NamedTuple):
 
     @property
     def sum_dtype(self) -> torch.dtype:
-        """What the products are added up in."""
+        """The dtype of the sums of products."""
         return torch.float64 if self.a.dtype == torch.float64 else torch.float32
 
 
 def check_device(op: str, device: torch.device) -> None:
-    """Refuse what is not on a GPU."""
+    """Raise ValueError unless the device is a GPU."""
     if device.type != "cuda":
         raise ValueError(
             f"{op}(): variant '{NAME}' is a library for GPUs, but the tensors are on {device}"
@@ -100,7 +101,7 @@ def check_device(op: str, device: torch.device) -> None:
 
 
 def misfit(call: Call) -> str:
-    """Why the library has no epilogue for a call; or nothing."""
+    """Why the library has no epilogue for a call, or ""."""
     dtype, out = call.a.dtype, call.out
     if settings().no_epilogue:
         return "CUDA_REFERENCE_NO_EPILOGUE is 1"
@@ -126,9 +127,9 @@ def misfit(call: Call) -> str:
 
 
 def _unaligned(call: Call) -> str:
-    """Where the library has its epilogue as a kernel of its own, after a product that it rounds to
-    16 bits: two roundings, and relu of NaN is 0. Seen at 33×65×70 on an H200, cuBLAS 13; or
-    nothing."""
+    """Which matrix has unaligned rows, or "". For these the library may run its epilogue as another
+    kernel, after rounding the product to 16 bits: that rounds twice, and relu of NaN is 0. Seen
+    with 33×65×70 on an H200, cuBLAS 13."""
     for name in ("a", "b", "c", "out"):
         t = getattr(call, name)
         lies = None if t is None else matrix(t)
@@ -143,8 +144,8 @@ def _by_rows(t: Tensor) -> bool:
 
 
 class _Product:
-    """A call that may come again, in the form of a library with one launcher, "cublaslt", which
-    takes descriptions of a, b, bias, c, out and pre, and a stream."""
+    """A reusable call. It has the form of a library with one launcher, "cublaslt", which takes
+    descriptions of a, b, bias, c, out and pre, and a stream."""
 
     range = ""
 
@@ -153,7 +154,7 @@ class _Product:
         self._device = device
 
     def cublaslt(self, *arguments: Any) -> int:
-        """Multiply; the library's status, or a CUDA error's as a negative number."""
+        """Multiply. Returns the library's status, or a CUDA error as a negative number."""
         self.library.push(self.range)
         try:
             return self.run(*arguments)
@@ -161,21 +162,21 @@ class _Product:
             self.library.pop()
 
     def run(self, a: Any, b: Any, bias: Any, c: Any, out: Any, pre: Any, stream: Any) -> int:
-        """Without the range. The arguments are ctypes.byref of CTensors, or None."""
+        """The same without the NVTX range. Arguments are ctypes.byref of CTensors, or None."""
         raise NotImplementedError
 
     def multiply(
         self, scalars: tuple[Any, Any], addresses: tuple[Any, ...], pointers: Pointers, stream: Any
     ) -> int:
-        """By the plan, with a workspace that goes back to torch at once: whoever gets it next on
-        this stream comes after the product."""
+        """Multiply by the plan. The workspace is returned to torch at once, which is safe: its next
+        user on this stream runs after the product."""
         size = self.algorithm.workspace
         workspace = torch.empty(size, dtype=torch.uint8, device=self._device) if size else None
         at = None if workspace is None else workspace.data_ptr()
         return self.plan.multiply(self.algorithm, scalars, addresses, pointers, at, stream)
 
     def crosscheck_error_string(self, status: int) -> bytes:
-        """What a status of the launcher means."""
+        """The meaning of a status of the launcher."""
         if status < 0:
             library = _activations.library("gemm_bias_act", "none", _target(self._device))
             return bytes(library.crosscheck_error_string(-status))
@@ -183,7 +184,7 @@ class _Product:
 
 
 class Fused(_Product):
-    """One call of the library."""
+    """A product by one call of the library."""
 
     def __init__(self, plan: Plan, algorithm: lt.Candidate, call: Call) -> None:
         super().__init__(plan, algorithm, call.a.device)
@@ -199,7 +200,7 @@ class Fused(_Product):
 
 
 class Fallback(_Product):
-    """A product into a sum, and the epilogue by our kernel."""
+    """A product by the library into a sum, and the epilogue by our kernel."""
 
     def __init__(self, plan: Plan, algorithm: lt.Candidate, call: Call, act: int) -> None:
         super().__init__(plan, algorithm, call.a.device)
@@ -233,7 +234,7 @@ def _number(call: Call) -> Any:
 
 
 def new_sum(M: int, N: int, dtype: torch.dtype, device: torch.device) -> Tensor:
-    """Room for a sum, whose rows all begin aligned."""
+    """An empty matrix for a sum; all its rows are aligned."""
     return torch.empty((M, _padded(N)), dtype=dtype, device=device)[:, :N]
 
 
@@ -245,11 +246,12 @@ def _target(device: torch.device) -> _compilers.Target:
     return "cuda" if device.type == "cuda" else "host"
 
 
-# ---- Which way ----
+# ---- The choice of the way ----
 
 
 def _problem(call: Call, fused: bool) -> Problem:
-    """What the library is asked for: all of the call, or the product alone, into a sum."""
+    """The problem for the library: the whole call if ``fused``, else only the product, into a
+    sum."""
     (M, K), N = call.a.shape, call.b.shape[1]
     a, b = matrix(call.a), matrix(call.b)
     out = matrix(call.out) if fused else Matrix(False, _padded(N))
@@ -275,8 +277,8 @@ def _problem(call: Call, fused: bool) -> Problem:
 
 
 def _ways(call: Call, act: int, count: int) -> Iterator[_Product]:
-    """Every way that the library proposes, ``count`` fused ones and as many others at most; the
-    best first."""
+    """The ways that the library proposes, the best first: at most ``count`` fused ones, then at
+    most ``count`` fallbacks."""
     library = lt.library()
     if not misfit(call):
         bias, pre = (None if t is None else _launch.address(t) for t in (call.bias, call.pre))
@@ -287,10 +289,10 @@ def _ways(call: Call, act: int, count: int) -> Iterator[_Product]:
 
 
 def _chosen(call: Call, act: int, arguments: tuple[Any, ...], stream: Any) -> _Product:
-    """The way that was found to be fastest; the library's first, where none was timed.
+    """The fastest of the timed ways, or the library's first if none was timed.
 
     Raises:
-        RuntimeError: the library cannot multiply such matrices.
+        RuntimeError: the library cannot multiply these matrices.
     """
     count = settings().tune
     first = next(_ways(call, act, max(count, 1)), None)
@@ -314,17 +316,17 @@ def _chosen(call: Call, act: int, arguments: tuple[Any, ...], stream: Any) -> _P
 
 @functools.cache
 def _model(device: torch.device) -> str:
-    """What a GPU is called."""
+    """The name of the GPU's model."""
     return torch.cuda.get_device_name(device) if device.type == "cuda" else "no GPU"
 
 
 def _capturing() -> bool:
-    """Whether the launches of now are not to run, but to be put in a graph."""
+    """Whether launches are being captured in a CUDA graph."""
     return torch.cuda.is_available() and torch.cuda.is_current_stream_capturing()
 
 
 def _again(choice: _choices.Choice, call: Call, act: int) -> _Product | None:
-    """The way of a choice that was kept; None if it does not do here."""
+    """The way of a kept choice; None if the library refuses it here."""
     for way in _ways(call, act, 1):
         if type(way).__name__ == choice["way"]:
             algorithm = way.plan.checked(bytes.fromhex(choice["algorithm"]))
@@ -335,21 +337,21 @@ def _again(choice: _choices.Choice, call: Call, act: int) -> _Product | None:
 
 
 def launch(told: Mapping[str, Tensor], out: Tensor, call: Call, act: int) -> None:
-    """Multiply on the current stream of the device of ``out``, of which the call's may be a view,
-    unless there is no result.
+    """Multiply on the current stream of the device of ``out``. Nothing is launched for an empty
+    result. The call's ``out`` may be a view of ``out``.
 
     Args:
         told: the inputs, for errors.
         act: the activation's number in the kernels.
 
     Raises:
-        RuntimeError: torch has loaded no cublasLt; it cannot multiply such matrices, or the launch
+        RuntimeError: torch has loaded no cublasLt, it cannot multiply these matrices, or the launch
             failed.
     """
     lt.library()
     if not out.numel():
         return
-    if not call.a.shape[1]:  # a product of nothing is one of zeros
+    if not call.a.shape[1]:  # K = 0: multiply zeros instead
         a, b = call.a.new_zeros(call.a.shape[0], 1), call.b.new_zeros(1, call.b.shape[1])
         call = call._replace(a=a, b=b)
     a, b = (t if matrix(t) is not None else t.contiguous() for t in (call.a, call.b))

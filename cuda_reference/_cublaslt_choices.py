@@ -1,7 +1,7 @@
-"""The ways to compute a product by cublasLt that were timed, and the choices, kept for the user.
+"""Times the ways to compute a product by cublasLt, and keeps the choices for the user.
 
-A choice is good for one version of the library and one model of GPU. It stands in the folder
-cublaslt of the library cache (CUDA_REFERENCE_CACHE), in a file for both.
+A choice is valid for one version of the library and one model of GPU. There is a file for each such
+pair, in the folder cublaslt of the library cache (CUDA_REFERENCE_CACHE).
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from cuda_reference import _build, _compilers, _storage
 
 _WARMUPS, _ROUNDS, _LAUNCHES = 2, 5, 10
 
-Choice = dict[str, Any]  # "way" and "algorithm", its bytes in hexadecimal
+Choice = dict[str, Any]  # "way", and "algorithm" as bytes in hexadecimal
 
 
 def fastest(ways: Sequence[Callable[[], object]]) -> int:
-    """Which of some launches on the current stream takes the least time, each at its best."""
+    """The index of the launch on the current stream with the lowest minimum of times."""
     times = [float("inf")] * len(ways)
     for way in ways:
         for _ in range(_WARMUPS):
@@ -46,7 +46,7 @@ def _milliseconds(way: Callable[[], object]) -> float:
 
 
 def kept(gpu: str, version: int, key: str) -> Choice | None:
-    """The choice for a problem."""
+    """The kept choice for a problem, or None."""
     choice = _choices(gpu, version).get(key)
     whole = isinstance(choice, dict) and all(
         isinstance(choice.get(name), str) for name in ("way", "algorithm")
@@ -55,11 +55,11 @@ def kept(gpu: str, version: int, key: str) -> Choice | None:
 
 
 def keep(gpu: str, version: int, key: str, choice: Choice) -> None:
-    """For this process, and for later ones if the cache can be written."""
+    """Keep a choice for this process, and for later ones if the cache can be written."""
     _choices(gpu, version)[key] = choice
     with contextlib.suppress(_compilers.BuildError, OSError):
         file = _file(gpu, version)
-        every = _read(file) | {key: choice}  # with what others have added
+        every = _read(file) | {key: choice}  # with choices that other processes have added
         with _build.workspace(file.parent) as work:
             _storage.write({file: json.dumps(every, indent=1).encode()}, work)
 

@@ -1,6 +1,6 @@
-"""The C functions of cublasLt that a product needs, in the copy of the library that torch loaded.
+"""The C functions of cublasLt for products, in the copy of the library that torch has loaded.
 
-Nothing is linked and no header is read: the names and numbers below are cublasLt's public ones.
+Nothing is linked, and no header is read. The names and numbers below are cublasLt's public ones.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ import torch
 DATA_TYPE = {torch.float32: 0, torch.float64: 1, torch.float16: 2, torch.bfloat16: 14}
 # cublasComputeType_t
 COMPUTE_32F, COMPUTE_64F, COMPUTE_TF32 = 68, 70, 77
-# cublasLtEpilogue_t: PLAIN, or a sum of the others. AUX of a GELU writes its argument.
+# cublasLtEpilogue_t: PLAIN, or a sum of the others. GELU with AUX also writes its argument.
 PLAIN, RELU, BIAS, GELU, AUX = 1, 2, 4, 32, 128
 # cublasLtMatmulDescAttributes_t
 TRANSA, TRANSB, EPILOGUE, BIAS_POINTER, AUX_POINTER, AUX_LD = 3, 4, 7, 8, 11, 12
 # cublasLtMatmulPreferenceAttributes_t
 MAX_WORKSPACE, REDUCTIONS, ALIGNMENT = 1, 3, (5, 6, 7, 8)
-# cublasLtReductionScheme_t: parts of a sum are added in the type of the sum, never in the result's.
+# cublasLtReductionScheme_t: parts of a sum are added in the compute type, not in the result's.
 IN_COMPUTE_TYPE = 2
 INVALID_VALUE, NOT_SUPPORTED = 7, 15  # cublasStatus_t
 
@@ -75,8 +75,8 @@ class Library:
     """cublasLt.
 
     Args:
-        functions: the library's, by their names.
-        ranges: what has NVTX's range_push and range_pop.
+        functions: an object with the library's functions.
+        ranges: an object with NVTX's range_push and range_pop.
 
     Attributes:
         matmul: cublasLtMatmul itself.
@@ -91,11 +91,11 @@ class Library:
 
     @property
     def version(self) -> int:
-        """Of the library; algorithms are good for one version."""
+        """The library's version. An algorithm is valid for one version."""
         return int(self._functions.cublasLtGetVersion())
 
     def handle(self, device: int | None) -> ctypes.c_void_p:
-        """The library's own of a device, which must be the current one."""
+        """The library's handle for a device, which must be the current one."""
         if device not in self._handles:
             handle = ctypes.c_void_p()
             self.call("cublasLtCreate", ctypes.byref(handle))
@@ -103,37 +103,37 @@ class Library:
         return self._handles[device]
 
     def call(self, function: str, *arguments: Any) -> None:
-        """Call one of its functions.
+        """Call a function of the library.
 
         Raises:
-            CublasLtError: it returned a status.
+            CublasLtError: the function returned an error.
         """
         status = getattr(self._functions, function)(*arguments)
         if status:
             raise CublasLtError(function, status, self.words(status))
 
     def words(self, status: int) -> str:
-        """What a status means."""
+        """The meaning of a status."""
         words: bytes = self._functions.cublasLtGetStatusString(status)
         return words.decode()
 
     def made(self, kind: str, owner: Any, *arguments: Any) -> ctypes.c_void_p:
-        """A new descriptor, layout or preference, destroyed with its owner."""
+        """A new descriptor, layout or preference, which is destroyed with its owner."""
         made = ctypes.c_void_p()
         self.call(f"cublasLt{kind}Create", ctypes.byref(made), *arguments)
         destroy = getattr(self._functions, f"cublasLt{kind}Destroy")
-        # Not at the end of the process: the driver may be gone by then.
+        # Not at the end of the process: the driver may have been unloaded.
         weakref.finalize(owner, destroy, made).atexit = False
         return made
 
     def set(self, kind: str, of: ctypes.c_void_p, attribute: int, value: Any) -> None:
-        """An attribute of a descriptor or preference; value is a ctypes number."""
+        """Set an attribute of a descriptor or preference to a ctypes number."""
         size = ctypes.sizeof(value)
         self.call(f"cublasLt{kind}SetAttribute", of, attribute, ctypes.byref(value), size)
 
 
 def _soname() -> str:
-    """The library's name, as torch was linked."""
+    """The name of the library with which torch was linked."""
     major = (torch.version.cuda or "").partition(".")[0]
     if not major:
         raise RuntimeError("variant 'cublaslt' needs cublasLt, but this torch has no CUDA")
@@ -142,10 +142,10 @@ def _soname() -> str:
 
 @functools.cache
 def library() -> Library:
-    """The copy that torch has loaded.
+    """The library that torch has loaded.
 
     Raises:
-        RuntimeError: there is none.
+        RuntimeError: torch has loaded none.
     """
     soname = _soname()
     try:

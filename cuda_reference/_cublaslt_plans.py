@@ -1,8 +1,8 @@
-"""A problem of cublasLt, and what the library needs to solve it: descriptors and algorithms.
+"""A problem of cublasLt, with the descriptors and algorithms to compute it.
 
-The library reads matrices by columns. A matrix by rows is its transpose by columns, so that it is
-asked for outᵀ = bᵀ·aᵀ: its first operand is our b, its m our N, and its bias, one number a row, is
-ours, one a column.
+The library's matrices are column-major. A row-major matrix is its column-major transpose, so the
+library computes outᵀ = bᵀ·aᵀ: its first operand is our b, and its m is our N. Its bias has one
+number per row of outᵀ, which is one per column of ours.
 """
 
 from __future__ import annotations
@@ -17,32 +17,33 @@ from torch import Tensor
 from cuda_reference import _cublaslt_library as lt
 from cuda_reference import _launch
 
-WORKSPACE = 32 << 20  # bytes: the most that an algorithm may use
-ALIGNED = 16  # bytes: no more is told, since a kept call knows no more of its next tensors
-_KEPT = 1024  # plans
+WORKSPACE = 32 << 20  # the largest workspace of an algorithm, in bytes
+ALIGNED = 16  # the largest alignment given to the library: a kept call only knows so much
+_KEPT = 1024  # the most plans that are kept
 
 Pointers = tuple[int | None, int | None]
 
 
 class Matrix(NamedTuple):
-    """How a matrix lies: by rows, or transposed, by columns; ``ld`` elements from one to the
-    next."""
+    """A matrix's layout: row-major, or column-major if ``transposed``; ``ld`` is the number of
+    elements from one row or column to the next."""
 
     transposed: bool
     ld: int
 
 
 class Problem(NamedTuple):
-    """All that an algorithm depends on, but for the GPU's model.
+    """Everything on which an algorithm depends, except the GPU's model.
 
     Attributes:
         shape: M, N, K.
-        dtypes: of a and b, and of the rest.
+        dtypes: the dtype of a and b, and that of the other matrices.
+        a, b, c, out: their layouts.
         epilogue, compute: the library's numbers.
-        device: its index.
-        aux: how the epilogue's argument lies, which is written, too.
-        alignments: of b, a, c, out and bias in bytes, 16 at most; 16 where there is none.
-        workspace: the most bytes that it may use.
+        device: the device's index.
+        aux: the layout of the epilogue's argument, if it is written, too.
+        alignments: of b, a, c, out and bias, in bytes, at most 16; 16 for a missing one.
+        workspace: the largest workspace, in bytes.
     """
 
     shape: tuple[int, int, int]
@@ -60,12 +61,12 @@ class Problem(NamedTuple):
 
     @property
     def key(self) -> str:
-        """The same text for every GPU of a model."""
+        """A text that is equal for all GPUs of a model."""
         return repr(tuple(self._replace(device=None)))
 
 
 def matrix(t: Tensor) -> Matrix | None:
-    """How a matrix lies; None if neither its rows nor its columns are vectors side by side."""
+    """A matrix's layout; None if it is neither row-major nor column-major."""
     (rows, columns), (down, across) = t.shape, t.stride()
     if (columns <= 1 or across == 1) and (rows <= 1 or down >= columns):
         return Matrix(False, down if rows > 1 else max(columns, 1))
@@ -75,7 +76,7 @@ def matrix(t: Tensor) -> Matrix | None:
 
 
 def alignment(t: Tensor | None) -> int:
-    """The largest power of two, 16 at most, of which the address is a multiple."""
+    """The largest power of two, at most 16, that divides the address."""
     address = 0 if t is None else _launch.address(t)
     return min(address & -address or ALIGNED, ALIGNED)
 
@@ -83,15 +84,16 @@ def alignment(t: Tensor | None) -> int:
 class Plan:
     """The descriptors of a problem, and the algorithms that the library proposes, the best first.
 
-    The addresses of the bias and of aux are part of a descriptor: whoever multiplies holds a lock.
+    The addresses of the bias and of aux are part of a descriptor, so there is a lock around their
+    change and the launch.
 
     Args:
-        pointers: the address of a bias and of an aux that lie as all will; None where the epilogue
-            has none.
-        count: of the algorithms, at most.
+        pointers: example addresses of a bias and of aux, aligned as all others will be; None if the
+            epilogue has none.
+        count: the largest number of algorithms.
 
     Raises:
-        lt.CublasLtError: the library refuses.
+        lt.CublasLtError: the library returned an error.
     """
 
     def __init__(
@@ -122,13 +124,13 @@ class Plan:
         self.library.set("MatmulDesc", self._product, attribute, value)
 
     def _point(self, pointers: Pointers) -> None:
-        """Tell the addresses that an epilogue has."""
+        """Set the addresses of the epilogue's bias and aux."""
         for attribute, pointer in zip((lt.BIAS_POINTER, lt.AUX_POINTER), pointers):
             if pointer is not None:
                 self._set(attribute, ctypes.c_void_p(pointer))
 
     def _layout(self, lies: Matrix, rows: int, columns: int, dtype: int) -> ctypes.c_void_p:
-        """By columns, as the library has it."""
+        """The library's descriptor of a layout, which is column-major."""
         shape = (rows, columns) if lies.transposed else (columns, rows)
         return self.library.made("MatrixLayout", self, dtype, *shape, lies.ld)
 
@@ -155,7 +157,7 @@ class Plan:
         return [each for each in candidates[: number.value] if not each.status]
 
     def checked(self, algorithm: bytes) -> lt.Candidate | None:
-        """An algorithm that was kept elsewhere; None if it does not do here."""
+        """A kept algorithm; None if the library refuses it for this problem."""
         candidate = lt.Candidate()
         ctypes.memmove(candidate.algorithm, algorithm, ctypes.sizeof(candidate.algorithm))
         result = lt.Candidate()
@@ -183,12 +185,15 @@ class Plan:
         workspace: int | None,
         stream: Any,
     ) -> int:
-        """Launch it: out = act(alpha·(a@b) + beta·c + bias); the library's status.
+        """Launch out = act(alpha·(a@b) + beta·c + bias). Returns the library's status.
 
         Args:
-            scalars: alpha and beta, as the compute type.
-            addresses: of a, b, c and out.
-            pointers: the address of the bias, and of aux.
+            algorithm: one of the candidates, or a checked one.
+            scalars: alpha and beta in the compute type.
+            addresses: the addresses of a, b, c and out.
+            pointers: the addresses of the bias and of aux.
+            workspace: the address of the algorithm's workspace.
+            stream: the stream.
         """
         a, b, c, out = addresses
         layout_b, layout_a, layout_c, layout_out = self._layouts
@@ -208,7 +213,7 @@ _PLANS: dict[tuple[Problem, int], Plan] = {}
 
 
 def plan(library: lt.Library, problem: Problem, pointers: Pointers, count: int) -> Plan:
-    """That of a problem, which is kept."""
+    """The plan of a problem; plans are kept."""
     kept = _PLANS.get((problem, count))
     if kept is None:
         kept = Plan(library, problem, pointers, count)

@@ -1,4 +1,4 @@
-"""The parameters of launchers, as load_inline takes them: C declarations in a string."""
+"""Parses the parameters of load_inline's launchers, which are C declarations in a string."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 _EVERY_DTYPE = tuple({v for v in vars(torch).values() if isinstance(v, torch.dtype)})
-# The C type of a number; the dtypes that a pointer to it takes. Linux: long has 64 bits.
+# C type → (ctypes' type of a value, the dtypes for a pointer). On Linux long has 64 bits.
 TYPES: dict[str, tuple[Any, tuple[torch.dtype, ...]]] = {
     "float": (ctypes.c_float, (torch.float32,)),
     "double": (ctypes.c_double, (torch.float64,)),
@@ -70,7 +70,12 @@ class Parameter:
 
 
 def parse(function: str, declaration: Any) -> list[Parameter]:
-    """The parameters of a launcher. Raises TypeError or ValueError if they cannot be understood."""
+    """The parameters of a launcher.
+
+    Raises:
+        TypeError: the declaration is no string.
+        ValueError: it cannot be parsed, has not exactly one stream, or has no pointer.
+    """
     where = f"load_inline(): functions[{function!r}]"
     if not isinstance(declaration, str):
         raise TypeError(f"{where} must be a string of parameters, got {declaration!r}")
@@ -97,7 +102,7 @@ def _parse_parameter(where: str, text: str) -> Parameter:
     base = re.sub(r"(?<=\w) int$", "", base)  # "long long int", "unsigned int"
     pointer = bool(match and match[2])
     problem = None
-    if not match or match[3] in _TYPE_WORDS:  # without a name, the type is taken for it
+    if not match or match[3] in _TYPE_WORDS:  # without a name the pattern matches the type as name
         problem = "write a type and a name, like 'const float* x' or 'int n'"
     elif base not in (*TYPES, _STREAM) or (base == _STREAM and pointer):
         problem = f"unknown type; known are {_STREAM}, and pointers to {', '.join(TYPES)}"

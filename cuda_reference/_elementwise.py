@@ -1,8 +1,8 @@
-"""What the elementwise ops share: argument checks, the default launch, and functions for those ops
-that are only a .cu.
+"""Common parts of the elementwise ops: argument checks, the default launch, and the functions of
+ops that consist only of a .cu.
 
-The default kernel of each takes every dtype and layout; a variant takes dense contiguous tensors of
-one dtype only.
+The default kernel of an op takes every dtype and layout. A variant takes contiguous tensors of one
+dtype.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from cuda_reference._signatures import TENSOR, Signature
 def function(
     stem: str, signature: Signature, gradients: Gradients | None = None
 ) -> Callable[..., Tensor]:
-    """The function of an op whose launcher in csrc/<stem>.cu says all there is to know of it."""
+    """The function of an op that is completely described by its launcher in csrc/<stem>.cu."""
     op, python = signature.op, _python_signature(signature)
     names = (*signature.operands, *signature.numbers)
     options = [
@@ -59,7 +59,8 @@ def function(
 def _registered(
     stem: str, signature: Signature, count: int, options: int, gradients: Gradients | None
 ) -> Registered:
-    """The op with so many tensors among its arguments: its operands, or its numbers, too."""
+    """The registered op whose first ``count`` arguments are tensors: its operands, or its numbers,
+    too."""
     op, dtypes = signature.op, FLOATING if signature.floating else FLOATING + INTEGRAL
     names, variants = (*signature.operands, *signature.numbers), variants_of(signature)
     in_place = signature.numbers if count > len(signature.operands) else ()
@@ -95,7 +96,7 @@ def _in_order(
     args: tuple[Any, ...],
     kwargs: Mapping[str, Any],
 ) -> tuple[Any, ...]:
-    """The arguments of these names, however they were passed."""
+    """The arguments of these names in order, passed by position or by name."""
     given = {**dict(zip(names, args)), **kwargs}
     fits = len(args) <= len(names) and len(given) == len(args) + len(kwargs)
     if not (
@@ -111,12 +112,12 @@ def _in_order(
 
 
 def fake(*tensors: Tensor) -> Tensor:
-    """The empty result for operands of fake memory."""
+    """The empty result for fake operands."""
     return empty(broadcast(*tensors), result_type(*tensors), *tensors)
 
 
 def variants_of(signature: Signature) -> _rungs.Variants:
-    """The variants of an op that is only a .cu."""
+    """The variants of an op that consists only of a .cu."""
     return _rungs.VARIANTS if signature.rungs else {}
 
 
@@ -158,9 +159,16 @@ def pointwise(
     unfit: str = "",
     or_tensor: bool = False,
 ) -> Tensor:
-    """An op of tensors and perhaps numbers, by its default kernel, launched by ``symbol`` if that
-    is not the op's name, or one of ``variants``, which are rungs and take no ``unfit`` calls.
-    ``or_tensor``: whether the op has a form for tensors in place of the numbers."""
+    """The result of an elementwise op, by its default kernel or by a rung.
+
+    Args:
+        operands, numbers: the op's arguments by name.
+        dtypes: the allowed dtypes of operands.
+        variants: the op's rungs.
+        symbol: the launcher of the default kernel; by default the op's name.
+        unfit: why no rung takes this call; "" if some may.
+        or_tensor: whether the op also takes tensors for the numbers, for errors.
+    """
     tensors = {n: _arguments.check_tensor(op, n, t, dtypes) for n, t in operands.items()}
     if len(tensors) > 1:
         tensors = on_one_device(tensors)
@@ -181,7 +189,7 @@ def pointwise(
 
 
 def on_one_device(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
-    """The tensors; those on the CPU without dimensions follow the others to their GPU."""
+    """The tensors, with 0-d CPU tensors copied to the GPU of the others."""
     for t in tensors.values():
         if t.is_cuda:
             scalars = {n: s for n, s in tensors.items() if s.is_cpu and s.dim() == 0}
@@ -190,7 +198,7 @@ def on_one_device(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
 
 
 def result_type(*tensors: Tensor) -> torch.dtype:
-    """The dtype that torch promotes to; of three tensors, to which it promotes floats."""
+    """The dtype of torch's promotion; for three tensors, which are floating, by our own rule."""
     return torch.result_type(*tensors) if len(tensors) == 2 else promoted(*tensors)
 
 
@@ -204,7 +212,7 @@ def output(op: str, tensors: dict[str, Tensor], dtype: torch.dtype, out: Any) ->
 
 
 def _broadcast(op: str, tensors: dict[str, Tensor]) -> tuple[int, ...]:
-    """The shape that all have together. torch's own function takes longer than a launch."""
+    """The common broadcast shape. torch's own function takes longer than a launch."""
     first, *others = tensors.values()
     shape: tuple[int, ...] = first.shape
     for other in others:
@@ -221,7 +229,8 @@ def _broadcast(op: str, tensors: dict[str, Tensor]) -> tuple[int, ...]:
 
 
 def views(out: Tensor, tensors: dict[str, Tensor]) -> dict[str, Any]:
-    """The operands as launcher arguments in out's shape; one dimension where all are contiguous."""
+    """The operands and out as launcher arguments, in out's shape; with one dimension if all are
+    contiguous."""
     every = {**tensors, "out": out}
     shape = out.shape
     if all(t.shape == shape and t.is_contiguous() for t in every.values()):
@@ -240,7 +249,7 @@ def run(
     *arguments: Any,
     act: str = "none",
 ) -> Tensor:
-    """Call the launcher, unless there is nothing to compute; returns out."""
+    """Call the launcher, unless ``out`` is empty. Returns ``out``."""
     if out.numel():
         _launch.launch(stem, symbol, tensors, (out,), *arguments, act=act)
     return out

@@ -1,8 +1,8 @@
-"""Sources in the manner of torch.utils.cpp_extension, as a module of functions of torch's tensors.
+"""Modules of functions of torch tensors, from sources as for torch.utils.cpp_extension.
 
-CUDA tensors go to what torch.utils.cpp_extension builds of the sources as they are; CPU tensors to
-the same sources rewritten for the host target, where csrc/torch_on_cpu.h stands in for torch's
-headers.
+Calls with CUDA tensors use the module that torch.utils.cpp_extension builds from the unchanged
+sources. Calls with CPU tensors use the same sources rewritten for the host target, where
+csrc/torch_on_cpu.h replaces torch's headers.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ from cuda_reference._torch_calls import (
 
 
 class Extension:
-    """What load() and, in its torch form, load_inline() return: the functions of the sources."""
+    """The result of load(), and of load_inline() in torch's form: the functions of the sources."""
 
     def __init__(
         self,
@@ -57,7 +57,7 @@ class Extension:
         self._name, self._sources, self._options = name, dict(sources), options
         self._sanitize, self._on_gpu = sanitize, on_gpu
         self.__name__ = name
-        if not listed:  # for one call in another process
+        if not listed:  # another process needs only one function
             return
         if torch.cuda.is_available():
             names = list(self._gpu_names())
@@ -87,13 +87,14 @@ class Extension:
 
     @functools.cached_property
     def _exported(self) -> dict[str, Exported]:
-        # A kernel for the CPU is not what runs for tensors that say that they are on the GPU.
+        # Tensors claim to be on the GPU, so an operator's kernel for the CPU comes first here, and
+        # one for CUDA replaces it.
         functions = sorted(exported(self._host), key=lambda each: each.key != "CPU")
         return {f.name: f for f in functions if not f.key.startswith(("Autograd", "Meta"))}
 
     def _operators(self) -> Iterator[tuple[str, str | None]]:
-        """The operators of TORCH_LIBRARY with library and schema; those that are there already
-        without."""
+        """(library::name, schema) of TORCH_LIBRARY's operators. On a GPU they are registered
+        already, and the schema is None."""
         if torch.cuda.is_available():
             for schema in self._gpu_schemas():
                 yield f"{schema.name}.{schema.overload_name}".rstrip("."), None
@@ -113,8 +114,8 @@ class Extension:
         return list(dict.fromkeys(_rewriting.LIBRARY.findall(texts)))
 
     def _machine_code(self, arch: str) -> list[tuple[bytes, str]]:
-        """The kernels of each .cu file as nvcc makes them with torch's headers and the given flags,
-        and ptxas's account."""
+        """For each .cu file the cubin that nvcc makes with torch's headers and the given flags, and
+        ptxas's report."""
         from torch.utils import cpp_extension
 
         folders = [*self._options.includes, *cpp_extension.include_paths()]
@@ -127,7 +128,7 @@ class Extension:
             if path.suffix != ".cu":
                 continue
             folder = path.parent
-            if not path.is_absolute():  # a string of load_inline, which torch puts this before
+            if not path.is_absolute():  # a string of load_inline: torch adds this line, too
                 text = f"#include <torch/extension.h>\n{text}"
                 digest = hashlib.sha256(text.encode()).hexdigest()
                 folder = _compilers.cache_directory("inline", f"{self._name}-{digest[:12]}")
@@ -138,7 +139,7 @@ class Extension:
         return made
 
     def _parameters(self, symbol: str) -> list[str]:
-        """The names of a function's parameters, if it is defined outside of macros."""
+        """The names of a function's parameters, if its definition is not in a macro; else []."""
         for text in self._sources.values():
             text = re.sub(r"//.*|/\*[\s\S]*?\*/", "", text)
             if match := re.search(rf"\b{symbol}\s*\(([^()]*)\)\s*\{{", text):
@@ -148,7 +149,7 @@ class Extension:
 
     @functools.cached_property
     def _gpu(self) -> Any:
-        """torch's own module."""
+        """The module that torch.utils.cpp_extension builds."""
         bound = any("PYBIND11_MODULE" in text for text in self._sources.values())
         return self._on_gpu(bound or not self._libraries)
 
@@ -158,7 +159,7 @@ class Extension:
             yield schema.name.partition("::")[2]
 
     def _gpu_schemas(self) -> Iterator[Any]:
-        """Of the operators; the module is loaded, so they are registered."""
+        """The schemas of the operators, which are registered when the module is loaded."""
         for schema in torch._C._jit_get_all_schemas() if self._libraries else ():
             if schema.name.partition("::")[0] in self._libraries:
                 yield schema
@@ -172,7 +173,7 @@ class Extension:
 
 
 class Function:
-    """One function of the sources; to call."""
+    """One callable function of the sources."""
 
     def __init__(self, module: Extension, name: str, doc: str | None = None) -> None:
         self._module = module
@@ -183,7 +184,7 @@ class Function:
         return f"<function {self.__name__}() of {self._module!r}>"
 
     def machine_code(self, arch: str) -> list[tuple[bytes, str]]:
-        """As that of a launcher, of every .cu file among the sources."""
+        """For every .cu file of the sources, the cubin for an architecture, and ptxas's report."""
         return self._module._machine_code(arch)
 
     def __call__(self, *arguments: Any, **named: Any) -> Any:
@@ -198,24 +199,24 @@ class Function:
                 raise ValueError(f"{self.__name__}(): sanitize={sanitize!r} is for CPU tensors")
             return self._module._gpu_function(self.__name__)(*arguments, **named)
         if devices - {"cpu"}:
-            _arguments.check_device(self.__name__, tensors)  # says what is wrong
+            _arguments.check_device(self.__name__, tensors)  # raises the error
         call, values = self.prepared(arguments, named)
         return call.on_host(values, sanitize)
 
     def prepared(
         self, arguments: Sequence[Any], named: Mapping[str, Any]
     ) -> tuple[Call, list[Any]]:
-        """A call with these arguments and its values, lists laid open."""
+        """A call with these arguments, and its values with lists flattened."""
         call = Call(self._module, self.__name__)
         return call, call.bound(arguments, named)
 
 
-# For each argument None, or of a list the same of its items.
+# For each argument None, or for a list the same for its items.
 _Nesting: TypeAlias = list["_Nesting | None"]
 
 
 def _flat(arguments: Sequence[Any]) -> tuple[list[Any], _Nesting]:
-    """Arguments with lists laid open, and how they were nested."""
+    """Arguments with lists flattened, and their nesting."""
     flat: list[Any] = []
     nesting: _Nesting = []
     for argument in arguments:
@@ -230,12 +231,12 @@ def _flat(arguments: Sequence[Any]) -> tuple[list[Any], _Nesting]:
 
 
 def _nested(flat: Iterator[Any], nesting: _Nesting) -> list[Any]:
-    """Arguments with the lists that were laid open."""
+    """Arguments with their lists restored."""
     return [next(flat) if inner is None else _nested(flat, inner) for inner in nesting]
 
 
 def _tensors(returned: Any) -> list[Tensor | None]:
-    """The tensors among results; None is one of several that was left out."""
+    """The tensors among results; None for an element that is None."""
     if not isinstance(returned, (list, tuple)):
         return [returned] if isinstance(returned, Tensor) else []
     return [each for each in _flat(returned)[0] if each is None or isinstance(each, Tensor)]
@@ -270,7 +271,11 @@ class Call(OnHost):
         self._copies: list[Tensor] = []
 
     def bound(self, arguments: Sequence[Any], named: Mapping[str, Any]) -> list[Any]:
-        """The arguments in order, lists laid open."""
+        """The arguments in order, completed by defaults, with lists flattened.
+
+        Raises:
+            TypeError, RuntimeError, ValueError: they do not suit the function.
+        """
         types, names = self._function.types, self._function.names
         placed = dict(enumerate(arguments))
         for name, value in named.items():
@@ -288,7 +293,7 @@ class Call(OnHost):
         for place, value in enumerate(values):
             if isinstance(value, Tensor):
                 name = f"argument {place}"
-                # As in torch, what a kernel stores has no gradient, whatever is asked for.
+                # As in torch, a kernel's stores have no gradient, even if one is requested.
                 _arguments.check_tensor(self.symbol, name, value.detach(), DTYPES)
                 if value.is_conj() or value.is_neg():
                     raise ValueError(f"{self.symbol}(): {name} is a lazy view; pass its clone()")
@@ -314,7 +319,7 @@ class Call(OnHost):
         }
 
     def again(self, nesting: _Nesting) -> None:
-        """Take arguments as another process laid them open."""
+        """Set the nesting of arguments that another process has flattened."""
         self._nesting = nesting
 
     def given(self, values: Sequence[Any]) -> list[_guards.Given]:
@@ -374,7 +379,8 @@ class Call(OnHost):
         return self._owned(self._returned)
 
     def _owned(self, returned: Any) -> Any:
-        """A result: an argument for its copy, a view of it for a view, and else a new tensor."""
+        """A result without the call's memory: the argument for its copy, a view of the argument for
+        a view of the copy, else a new tensor."""
         if isinstance(returned, (list, tuple)):
             return type(returned)(map(self._owned, returned))
         if not isinstance(returned, Tensor):

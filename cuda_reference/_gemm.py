@@ -1,8 +1,8 @@
-"""What the matrix products share: precisions, variants and their checks.
+"""Common parts of the matrix products: precisions, variants and their checks.
 
-The products' kernels stand in csrc/gemm.cuh and csrc/gemm_wmma.cuh. All take any strides; naive and
-tiled every floating dtype in precision "ieee", wmma what tensor cores multiply: float16, bfloat16,
-and float32 as "tf32", "tf32x3" or "f16x3". cublaslt is no kernel of ours (_cublaslt.py).
+The kernels are in csrc/gemm.cuh and csrc/gemm_wmma.cuh. All take any strides. naive and tiled take
+every floating dtype in precision "ieee"; wmma takes what tensor cores multiply: float16, bfloat16,
+and float32 as "tf32", "tf32x3" or "f16x3". cublaslt calls a library (_cublaslt.py).
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ PRECISIONS = ("ieee", "tf32", "tf32x3", "f16x3")
 
 
 def variant_for(op: str, variant: str | None, dtype: torch.dtype, precision: str) -> str:
-    """The variant's name, checked against what it is asked to multiply."""
+    """The name of the variant, checked to support the dtype and precision."""
     _arguments.check_choice(op, "precision", precision, PRECISIONS)
     if precision != "ieee" and dtype != torch.float32:
         raise ValueError(
@@ -39,15 +39,15 @@ def variant_for(op: str, variant: str | None, dtype: torch.dtype, precision: str
 
 
 def writes_pre(variant: str | None, act: str, tensors: tuple[Any, ...]) -> bool:
-    """Whether a call is of a training step that writes what the activation is taken of, too: by
-    cublaslt, where its derivative reads that and a gradient is wanted."""
+    """Whether a call also writes the pre-activation: in variant cublaslt, if a gradient is needed
+    and the activation's derivative reads the pre-activation."""
     if variant != _cublaslt.NAME or act in BY_RESULT or act == "none":
         return False
     return torch.is_grad_enabled() and any(getattr(t, "requires_grad", False) for t in tensors)
 
 
 def refuse_second(op: str, act: str) -> None:
-    """Refuse the second derivative of an activation with curves."""
+    """Raise NotImplementedError for an activation that is not piecewise linear."""
     if act not in STRAIGHT:
         raise NotImplementedError(
             f"{op}(): the second derivative of '{act}' is not there; of {', '.join(STRAIGHT)} it is"
@@ -55,8 +55,8 @@ def refuse_second(op: str, act: str) -> None:
 
 
 def precision_of(precision: str | None, operand: Any) -> str:
-    """The precision by its name; None is torch's own for float32 products, by whichever of its
-    settings that was set, unless autocast lowers them."""
+    """The precision's name. None stands for the precision of torch's float32 products, whichever of
+    torch's settings was used; under autocast, which lowers float32, for "ieee"."""
     if precision is not None:
         return precision
     if getattr(operand, "dtype", None) != torch.float32 or _of_torch() != "tf32":
@@ -69,12 +69,12 @@ def _of_torch() -> str:
     return precision
 
 
-# torch.compile calls it while it traces; a graph is guarded by the setting.
+# torch.compile calls it while tracing; graphs are guarded by the setting.
 _of_torch._dynamo_marked_constant = True  # type: ignore[attr-defined]
 
 
 def takes(variant: str, dtype: torch.dtype, precision: str) -> bool:
-    """Whether a variant is made for a dtype and precision."""
+    """Whether a variant supports a dtype and precision."""
     if variant == "wmma":
         return dtype in (torch.float16, torch.bfloat16) or precision != "ieee"
     if variant == _cublaslt.NAME:
@@ -83,7 +83,7 @@ def takes(variant: str, dtype: torch.dtype, precision: str) -> bool:
 
 
 def check_bias(op: str, bias: Any, dtype: torch.dtype, N: int) -> Tensor:
-    """bias, which must be [N] of the inputs' dtype."""
+    """``bias`` if it is [N] with the inputs' dtype."""
     bias = _arguments.check_tensor(op, "bias", bias, (dtype,))
     if list(bias.shape) != [N]:
         raise RuntimeError(f"{op}(): 'bias' must have shape [{N}], but has {list(bias.shape)}")

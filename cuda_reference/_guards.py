@@ -1,6 +1,6 @@
-"""Copies of a call's tensors on the CPU that end at a page which nobody may touch.
+"""Copies of a call's CPU tensors, which end at a page without access rights.
 
-A kernel of one's own that writes beside its tensors would else damage the heap of the process.
+Without them, a user's kernel that writes outside its tensors would damage the process's heap.
 """
 
 from __future__ import annotations
@@ -13,14 +13,14 @@ from typing import Any, NamedTuple
 
 from torch import Tensor
 
-_ALIGNMENT = 64  # bytes: addresses keep their remainder
-_FORBIDDEN = 1 << 20  # bytes before and after the memory
-ROOM = 1 << 16  # bytes after tensors whose accesses are watched
-_NEAR = 1 << 16  # bytes of a gap between tensors that are looked at, at each of its ends
+_ALIGNMENT = 64  # bytes; a copy's address has the same remainder
+_FORBIDDEN = 1 << 20  # bytes without access rights before and after the memory
+ROOM = 1 << 16  # accessible bytes after the tensors, if accesses are watched
+_NEAR = 1 << 16  # bytes that are checked at each end of a gap between tensors
 _CANARY = (
     b"\xfb\xff"  # NaN in every type from two bytes on; nothing that a kernel is likely to write
 )
-_NORESERVE = 0x4000  # Linux's: pages of a gap that nobody touches cost nothing
+_NORESERVE = 0x4000  # of Linux: untouched pages of a gap need no memory
 
 _libc = ctypes.CDLL(None, use_errno=True)
 _libc.mprotect.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
@@ -28,10 +28,13 @@ _libc.memcmp.argtypes = [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t]
 
 
 class Given(NamedTuple):
-    """A contiguous tensor behind a parameter; ``written`` unless that is a pointer to const.
+    """A tensor argument of a call.
 
-    Of an argument with gaps between its elements, ``view``, it is the memory from the first to the
-    last of them.
+    Attributes:
+        name: the parameter's name.
+        tensor: contiguous; for an argument with gaps the memory from its first to its last element.
+        written: whether the call may write it; False for a pointer to const.
+        view: an argument with gaps between its elements, else None.
     """
 
     name: str
@@ -41,7 +44,7 @@ class Given(NamedTuple):
 
     @property
     def argument(self) -> Tensor:
-        """The argument as the caller has it."""
+        """The caller's argument."""
         return self.tensor if self.view is None else self.view
 
     @property
@@ -50,15 +53,15 @@ class Given(NamedTuple):
 
 
 class Group(NamedTuple):
-    """Tensors that share a storage or overlap, and the addresses from the first to the last."""
+    """Tensors that share a storage or overlap, and the range of their addresses."""
 
     low: int
     high: int
-    members: list[int]  # their places in the call
+    members: list[int]  # their indices in the call
 
 
 def grouped(given: Sequence[Given]) -> list[Group]:
-    """Every tensor in one group."""
+    """The tensors in groups; each is in exactly one."""
     groups: list[Group] = []
     storages: dict[int, int] = {}  # address → the group
     for place in sorted(range(len(given)), key=lambda i: given[i].tensor.data_ptr()):
@@ -78,20 +81,22 @@ def grouped(given: Sequence[Given]) -> list[Group]:
 
 
 class _Mapping:
-    """Memory between forbidden pages, as close to the second as the alignment lets it be."""
+    """Memory between pages without access rights. The tensors end as close to the second one as
+    their alignment allows."""
 
     def __init__(self, group: Group, number: int, room: int) -> None:
-        # A signaling NaN in float32 and bfloat16, which arithmetic changes: a kernel that reads one
-        # and writes what it makes of it shows. Others in each mapping: so does one that copies it.
+        # A signaling NaN in float32 and bfloat16. Arithmetic changes it, so a kernel that reads a
+        # canary and writes a result over it is noticed. Each mapping has another one, so that a
+        # kernel that copies canaries is noticed, too.
         self._canary = bytes([0x81 + 7 * number % 63, 0xFF])
         size, page = group.high - group.low, mmap.PAGESIZE
-        # A page more: what lies shortly before a tensor is a canary, and farther out forbidden.
+        # One more page: bytes shortly before a tensor are canaries, those farther away forbidden.
         self.bytes = -(-(size + _ALIGNMENT + room) // page) * page + page
         flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | _NORESERVE
         self.map = mmap.mmap(-1, self.bytes + 2 * _FORBIDDEN, flags=flags)
         self.low = ctypes.addressof(ctypes.c_char.from_buffer(self.map)) + _FORBIDDEN
         start = self.bytes - size - room
-        self.start = start - (start - group.low) % _ALIGNMENT  # of the group's first byte
+        self.start = start - (start - group.low) % _ALIGNMENT  # offset of the group's first byte
         self.protect(self.low - _FORBIDDEN, _FORBIDDEN, 0)
         self.protect(self.low + self.bytes, _FORBIDDEN, 0)
 
@@ -100,11 +105,11 @@ class _Mapping:
             raise MemoryError(f"mprotect: errno {ctypes.get_errno()}")
 
     def fill(self, start: int, end: int) -> None:
-        """Fill a range with canaries; both ends are counted from ``low``."""
+        """Fill a range with canaries. Both ends are offsets from ``low``."""
         self.map[_FORBIDDEN + start : _FORBIDDEN + end] = self._canaries(start, end)
 
     def first_damaged(self, start: int, end: int) -> int | None:
-        """The address of the first byte that is no longer as it was filled."""
+        """The address of the first changed byte in a range of canaries; None if there is none."""
         there, filled = self.map[_FORBIDDEN + start : _FORBIDDEN + end], self._canaries(start, end)
         if there == filled:
             return None
@@ -115,16 +120,16 @@ class _Mapping:
 
 
 class Guards:
-    """The copies of one call.
+    """The guarded copies of one call's tensors.
 
     Args:
-        room: bytes after the tensors that may be touched: of one that is watched all accesses
-            beside its tensors are to be seen, not the first.
+        room: accessible bytes after the tensors, so that a watched call reports all accesses
+            outside its tensors, and does not end at the first.
 
     Attributes:
         given: the tensors.
-        addresses: of the copies, in their order.
-        mappings: one a group.
+        addresses: the addresses of the copies, in the same order.
+        mappings: one per group.
     """
 
     def __init__(self, given: Sequence[Given], room: int = 0) -> None:
@@ -152,12 +157,12 @@ class Guards:
                 mapping.protect(mapping.low, mapping.bytes, mmap.PROT_READ)
 
     def damaged(self) -> int | None:
-        """The address of a byte beside the tensors that somebody has written."""
+        """The address of a changed byte outside the tensors; None if there is none."""
         first_damaged = (mapping.first_damaged(start, end) for mapping, start, end in self._gaps)
         return next((address for address in first_damaged if address is not None), None)
 
     def changed(self) -> list[Tensor]:
-        """The tensors whose copies are no longer as they are."""
+        """The tensors whose copies have changed."""
         return [
             each.tensor
             for address, each in zip(self.addresses, self.given)
@@ -165,18 +170,18 @@ class Guards:
         ]
 
     def copy_back(self) -> None:
-        """What may have been written."""
+        """Copy the tensors back that may have been written."""
         for address, each in zip(self.addresses, self.given):
             if each.written:
                 ctypes.memmove(each.tensor.data_ptr(), address, each.bytes)
 
     def text(self, address: int) -> str:
-        """An address in words."""
+        """A description of an address; see :func:`place_text`."""
         return place_text(address, self.addresses, self.given)
 
 
 def place_text(address: int, addresses: Sequence[int], given: Sequence[Given]) -> str:
-    """An address in words: that of a tensor's element, or of one beside the nearest tensor."""
+    """A description of an address: the element of the nearest tensor, inside or outside of it."""
 
     def distance(place: int) -> int:
         low, high = addresses[place], addresses[place] + given[place].bytes
@@ -202,8 +207,8 @@ def place_text(address: int, addresses: Sequence[int], given: Sequence[Given]) -
 
 
 def _index(element: int, tensor: Tensor) -> tuple[int, ...] | None:
-    """Of the element so many places after the first; outside of the tensor the index along the
-    largest stride goes beyond its extent. None where no element has one index."""
+    """The index of the element ``element`` places after the first. Outside of the tensor the index
+    along the largest stride exceeds its size. None if there is no unique index."""
     if not tensor.shape or not math.prod(tensor.shape[1:]):
         return None
     index = [0] * tensor.dim()
@@ -215,7 +220,7 @@ def _index(element: int, tensor: Tensor) -> tuple[int, ...] | None:
 
 
 def _between(elements: list[tuple[int, int]], size: int) -> list[tuple[int, int]]:
-    """The stretches beside the elements, of long ones the ends."""
+    """The gaps beside the elements; only the ends of long gaps."""
     gaps, at = [], 0
     for start, end in [*sorted(elements), (size, size)]:
         if start - at > 2 * _NEAR:
@@ -227,7 +232,7 @@ def _between(elements: list[tuple[int, int]], size: int) -> list[tuple[int, int]
 
 
 def buffer(mapping: Any) -> Tensor:
-    """The memory of a mapping, forbidden pages left out, as a tensor of bytes."""
+    """The accessible memory of a mapping as a tensor of bytes."""
     import torch
 
     return torch.frombuffer(mapping.map, dtype=torch.uint8, count=mapping.bytes, offset=_FORBIDDEN)

@@ -17,11 +17,11 @@ _EXPORTS = re.compile(r"\b(PYBIND11_MODULE|TORCH_LIBRARY\w*)\s*\(")
 
 
 class Options:
-    """What is passed to the compilers.
+    """The options for the compilers.
 
     Attributes:
-        includes: folders for headers.
-        cflags, cuda_cflags, ldflags: for the compiler of C++, for nvcc, for the linker.
+        includes: folders with headers.
+        cflags, cuda_cflags, ldflags: flags for the C++ compiler, for nvcc and for the linker.
     """
 
     def __init__(
@@ -50,12 +50,12 @@ class Options:
         }
 
     def of_host(self) -> tuple[str, ...]:
-        """For the host target: folders, and what CUDA's headers are asked for; the rest is for
-        other compilers."""
+        """The flags for the host target: folders, and definitions that CUDA's headers read. Other
+        flags are only for other compilers."""
         return (*(f"-I{folder}" for folder in self.includes), *self._given(of_source=False))
 
     def definitions(self) -> str:
-        """-D and -U as lines after our headers, whose names a -DN=64 would take."""
+        """-D and -U flags as lines to put after our headers, where a -DN=64 would replace names."""
         lines = []
         for flag in self._given(of_source=True):
             name, _, value = flag[2:].partition("=")
@@ -75,15 +75,16 @@ class Options:
 
 
 class HostSources:
-    """Sources and the headers of their own that they include, rewritten.
+    """The rewritten sources, with the headers of their own that they include.
 
-    A source that needs a library without a form for the CPU is left out if another one exports the
-    functions: only what it defines cannot be called.
+    A source that needs a library without a form for the CPU is left out if another source exports
+    the functions. Then only the functions that it defines cannot be called.
 
     Attributes:
-        files: name → text, the units of compilation first.
-        originals: the name of each file as people know it → its text.
-        left_out: why a source is, for each that is.
+        files: name → rewritten text.
+        units: the names of the compilation units.
+        originals: name of an original file → its text.
+        left_out: the reason for each source that is left out.
     """
 
     def __init__(self, name: str, sources: Mapping[str, str], options: Options) -> None:
@@ -110,7 +111,7 @@ class HostSources:
                 self.left_out.append(str(error).partition(";")[0])
                 self.files, self._headers = before
                 continue
-            # Included at the head of each source of torch's load_inline.
+            # torch's load_inline also includes its header at the head of each source.
             self.files[f"unit{number}.cu"] = f"{head}{own}"
         units = sorted(self.files)
         self.units = [name for name in units if name.startswith("unit")]
@@ -125,12 +126,12 @@ class HostSources:
             raise
         except ValueError as error:
             raise _not_built(file, error) from error
-        if not file.is_absolute():  # a string, which is kept where messages can point to
+        if not file.is_absolute():  # a string; messages refer to its copy in the cache
             file = self._strings / file
         return f'#line 1 "{file}"\n{own}'
 
     def _header(self, file: Path, name: str) -> str | None:
-        """A header of the source's own under its new name; None for one of somebody else's."""
+        """The new name of a header that belongs to the sources; None for other headers."""
         folders = [file.parent, *map(Path, self._includes)]
         header = next((f for folder in folders if (f := (folder / name)).is_file()), None)
         if header is None or not file.is_absolute():
@@ -143,7 +144,7 @@ class HostSources:
         return self._headers[header]
 
     def library(self, more: tuple[str, ...]) -> ctypes.CDLL:
-        """Built, or from the cache."""
+        """The library, built or from the cache; ``more`` are additional flags."""
         text = "".join(f"{file}\n{content}\n" for file, content in sorted(self.files.items()))
         digest, name = hashlib.sha256(text.encode()).hexdigest(), self._name
         cache = _compilers.cache_directory("inline", f"{name}-{digest[:12]}")

@@ -1,4 +1,4 @@
-"""load_inline with launchers: from a string of CUDA C++, called with tensors and numbers."""
+"""load_inline with launchers: functions of tensors and numbers from a string of CUDA C++."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from cuda_reference._replay import KINDS
 
 
 class InlineModule:
-    """What :func:`load_inline` returns: one function an entry of its ``functions``."""
+    """The result of :func:`load_inline`: one function per entry of its ``functions``."""
 
     def __init__(self, name: str, functions: Mapping[str, Launcher]) -> None:
         self.__dict__.update(functions)
@@ -62,7 +62,7 @@ def load_launchers(
 
 
 class Unit:
-    """The source with its entries, on disk as soon as a library of it is asked for."""
+    """The source with its entry points. It is written to disk when its library is first needed."""
 
     def __init__(
         self, name: str, source: str, functions: Mapping[str, str], sanitize: str | None
@@ -74,15 +74,15 @@ class Unit:
         self._libraries: dict[_compilers.Target, ctypes.CDLL] = {}
 
     def _on_host_text(self, source: Path) -> str:
-        """The source for the host target, which calls itself by the place where it lies."""
+        """The source rewritten for the host target, with ``source`` as its file in messages."""
         try:
             own = _rewriting.rewritten(self.source, f"{self.name}.cu")
         except ValueError as error:
-            own = f"#error {error}\n"  # of the host target alone
+            own = f"#error {error}\n"  # only the host target reads this file
         return f'#line 1 "{source}"\n{own}'
 
     def library(self, target: _compilers.Target) -> ctypes.CDLL:
-        """The library for ``target``, built or taken from the cache at the first call."""
+        """The library for ``target``, built or taken from the cache at the first call of this."""
         loaded = self._libraries.get(target)
         if loaded is None:
             loaded = _build.library(self.name, target, csrc=self._folder())
@@ -90,11 +90,11 @@ class Unit:
         return loaded
 
     def cubin(self, arch: str) -> tuple[bytes, str]:
-        """As :func:`cuda_reference._build.cubin`."""
+        """The source's cubin; see :func:`cuda_reference._build.cubin`."""
         return _build.cubin(self.name, arch, csrc=self._folder())
 
     def _folder(self) -> Path:
-        """A csrc of its own in the cache, where the compiler's messages can point."""
+        """A folder in the cache with the source, to which the compiler's messages can refer."""
         digest = hashlib.sha256(self._text.encode()).hexdigest()[:12]
         below = ("inline", f"{self.name}-{digest}", "source")
         source = _compilers.cache_directory(*below) / f"{self.name}.cu"
@@ -112,7 +112,8 @@ class Unit:
 
 
 def _unit_text(name: str, source: str, launchers: Mapping[str, Sequence[Parameter]]) -> str:
-    """Includes the source, checks each launcher's declaration, and wraps it, the stream last."""
+    """The text of a unit that includes the source, checks each launcher's declaration, and wraps
+    each launcher with the stream as last parameter."""
     lines = [
         f"// sha256 {hashlib.sha256(source.encode()).hexdigest()}",
         '#include "inline.cuh"',

@@ -1,7 +1,7 @@
-"""From a tensor to a launcher in a shared library: the C ABI of the CUDA side.
+"""Calls launchers in shared libraries: the C ABI of the CUDA side.
 
-A CUDA tensor goes to the library that nvcc built, on the tensor's device and torch's current
-stream there; a CPU tensor goes to the same source built for the host.
+With CUDA tensors a call uses the library built by nvcc, on the tensors' device and torch's current
+stream there. With CPU tensors it uses the same source built for the host.
 """
 
 from __future__ import annotations
@@ -57,18 +57,18 @@ class CScalar(ctypes.Structure):
 
 
 def address(t: Tensor) -> int:
-    """That of ``t``'s first element. Arguments and results were found to have memory; a view that
-    was made of them inside of a mode, such as FakeTensorMode, may have none."""
+    """The address of ``t``'s first element. It is checked again, because a view of a checked tensor
+    may have no memory if it was made inside a mode such as FakeTensorMode."""
     return _memory.check_memory("cuda_reference", "a view of an argument", t).data_ptr()
 
 
 def tensor(t: Tensor) -> Any:
-    """``t`` as a pointer argument of a launcher."""
+    """``t`` as a ``const Tensor*`` argument of a launcher."""
     return _described(address(t), t.dtype, t.shape, t.stride())
 
 
 def row(t: Tensor) -> Any:
-    """A contiguous argument or result as one dimension."""
+    """A contiguous tensor as an argument with one dimension."""
     return _described(t.data_ptr(), t.dtype, (t.numel(),), (1,))
 
 
@@ -87,21 +87,21 @@ def pointer(t: Tensor | None) -> ctypes.c_void_p:
 
 
 def scalar(value: int | float) -> CScalar:
-    """A Python number; integers beyond 64 bits wrap."""
+    """A Python number as an argument. Integers of more than 64 bits wrap."""
     integer = value if isinstance(value, int) else 0
     return CScalar(float(value), ctypes.c_longlong(integer & (2**64 - 1)).value)
 
 
 class Noted(NamedTuple):
-    """A launch that succeeded, with the arguments that it had."""
+    """A successful launch with its arguments; ``told`` are values for errors."""
 
-    library: Any  # a ctypes.CDLL, or what has a launcher and crosscheck_error_string as one
+    library: Any  # a ctypes.CDLL, or an object with a launcher and crosscheck_error_string
     symbol: str
     told: Mapping[str, Any]
     arguments: tuple[Any, ...]
 
     def shapes(self) -> str:
-        """What errors tell of it."""
+        """The shapes of tensors, and other values, for errors."""
         return ", ".join(
             f"{name} {list(value.shape) if isinstance(value, Tensor) else value}"
             for name, value in self.told.items()
@@ -117,7 +117,7 @@ _NOTES = _Notes()
 
 @contextlib.contextmanager
 def noting() -> Iterator[list[Noted]]:
-    """The launches of this thread in here."""
+    """A list that collects this thread's launches inside the context."""
     before, _NOTES.launches = _NOTES.launches, []
     try:
         yield _NOTES.launches
@@ -133,12 +133,17 @@ def launch(
     *arguments: Any,
     act: str = "none",
 ) -> None:
-    """Call ``symbol`` of csrc/<stem>.cu with ``arguments`` and the current stream of the device of
-    the tensors that are ``written``; in a library that has the activation ``act``.
+    """Call the launcher ``symbol`` of csrc/<stem>.cu on the current stream of its device.
+
+    Args:
+        told: name → value, for errors.
+        written: the tensors that it writes, which determine the device.
+        arguments: its arguments, without the stream.
+        act: an activation that the library must have.
 
     Raises:
-        RuntimeError: the launch failed; the text has the variant, the shapes or values of what is
-            ``told``, and CUDA's own words.
+        RuntimeError: the launch failed. The text has the launcher's name, the shapes or values of
+            ``told``, and CUDA's message.
     """
     device = written[0].device
     on_gpu = device.type == "cuda"
@@ -157,7 +162,7 @@ def call(
     arguments: tuple[Any, ...],
     stream: ctypes.c_void_p,
 ) -> None:
-    """The same of a library, or what stands for one, and a stream of the current device."""
+    """The same with a given library, or an object like one, and a stream of the current device."""
     count_up(written)
     status = getattr(library, symbol)(*arguments, stream)
     if status:
@@ -168,17 +173,17 @@ def call(
 
 
 _HERE = contextlib.nullcontext()
-# The address of a device's stream; not in a torch without CUDA, where nobody asks.
+# The address of a device's stream; None in a torch without CUDA, where it is never called.
 current_stream: Any = getattr(torch._C, "_cuda_getCurrentRawStream", None)
 
 
 def count_up(written: Sequence[Tensor]) -> None:
-    """Count up the versions of tensors that a launch is about to write, so that autograd notices
-    if it has saved one of them. Inference tensors have no version; nothing can save them."""
+    """Increment the versions of tensors that a launch is about to write, so that autograd notices
+    if it has saved one of them. Inference tensors have no version, but cannot be saved either."""
     torch.autograd.graph.increment_version(written)
 
 
 def failure(library: Any, status: int, symbol: str, shapes: str) -> RuntimeError:
-    """The error for a launcher of ``library`` that returned ``status``, in CUDA's own words."""
+    """The error for a launcher of ``library`` that returned ``status``, with CUDA's message."""
     words = library.crosscheck_error_string(status).decode()
     return RuntimeError(f"{symbol}() on {shapes}: launch failed: {words}")

@@ -1,4 +1,4 @@
-"""A launcher of load_inline as a function of tensors and numbers."""
+"""A function of tensors and numbers that calls a launcher of load_inline."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ _FLOAT_LIMIT = float.fromhex("0x1.ffffffp127")  # from here on float32 rounds to
 
 
 class Launcher(OnHost):
-    """One launcher of an inline source; to call.
+    """One callable launcher of an inline source.
 
     Attributes:
-        symbol: its name.
-        name: of the source.
-        parameters: less the stream.
+        symbol: the launcher's name.
+        name: the source's name.
+        parameters: its parameters without the stream.
     """
 
     def __init__(self, unit: Unit, symbol: str, declared: Sequence[Parameter]) -> None:
@@ -46,20 +46,20 @@ class Launcher(OnHost):
     def __repr__(self) -> str:
         return f"<launcher {(self.__doc__ or '').partition(chr(10))[0]}>"
 
-    # ---- What the tools need to know ----
+    # ---- For tools ----
 
     @property
     def source(self) -> str:
-        """The source as it was given."""
+        """The source's original text."""
         return self._unit.source
 
     @property
     def sources(self) -> dict[str, str]:
-        """The name of each file → its text."""
+        """Name of a source file → its text."""
         return {f"{self.name}.cu": self.source}
 
     def described(self) -> dict[str, Any]:
-        """What another process needs to make the same one."""
+        """A picklable description, from which another process can make the same launcher."""
         return {
             "form": "launcher",
             "name": self.name,
@@ -81,13 +81,17 @@ class Launcher(OnHost):
         return self._unit.library(target)
 
     def machine_code(self, arch: str) -> list[tuple[bytes, str]]:
-        """The kernels of the source."""
+        """The cubin of the source for an architecture, and ptxas's report."""
         return [self._unit.cubin(arch)]
 
     # ---- The call ----
 
     def checked(self, arguments: Sequence[Any]) -> list[Any]:
-        """The arguments, if they suit the parameters: tensors, numbers and None."""
+        """The arguments, converted for the parameters: tensors, numbers and None.
+
+        Raises:
+            TypeError, ValueError, RuntimeError: they do not suit the parameters.
+        """
         if len(arguments) != len(self.parameters):
             names = ", ".join(parameter.name for parameter in self.parameters)
             raise TypeError(
@@ -108,7 +112,7 @@ class Launcher(OnHost):
             )
         device = next(iter(tensors.values())).device
         if device.type not in ("cpu", "cuda") or any(t.device != device for t in tensors.values()):
-            _arguments.check_device(self.symbol, tensors)  # says what is wrong
+            _arguments.check_device(self.symbol, tensors)  # raises the error
         return values
 
     def __call__(self, *arguments: Any) -> None:
@@ -142,7 +146,8 @@ class Launcher(OnHost):
         addresses: Sequence[int],
         stream: int | None = None,
     ) -> int:
-        """Call the entry, with addresses in the place of the tensors; a status, 0 for success."""
+        """Call the library's function, with addresses for the tensors. Returns a status, 0 for
+        success."""
         entry = self._entries.get(target)
         if entry is None:
             entry = getattr(self.library(target), f"crosscheck_call_{self.symbol}")

@@ -1,4 +1,4 @@
-"""load and load_inline: kernels of one's own, from files or strings."""
+"""load and load_inline: users' kernels, from files or strings."""
 
 from __future__ import annotations
 
@@ -36,36 +36,37 @@ def load(
     *,
     sanitize: str | None = None,
 ) -> Extension:
-    """Functions of CUDA C++ sources as torch.utils.cpp_extension.load takes them, on the CPU too.
+    """Load functions from CUDA C++ sources, as torch.utils.cpp_extension.load does; also for CPU
+    tensors.
 
-    The functions that PYBIND11_MODULE or TORCH_LIBRARY export become those of the module, and
-    TORCH_LIBRARY's are torch.ops, too. Called
-    with CUDA tensors they are what torch.utils.cpp_extension builds of the sources. Called with CPU
-    tensors they are the same sources, rewritten for the host's compiler: ``__shared__`` and
-    ``kernel<<<...>>>`` stay as they are written. Tensors say there that they are on the GPU.
+    The module has the functions that PYBIND11_MODULE or TORCH_LIBRARY export. TORCH_LIBRARY's
+    functions are also in torch.ops. Calls with CUDA tensors use the module that
+    torch.utils.cpp_extension builds from the sources. Calls with CPU tensors use the same sources,
+    rewritten for the host's compiler; ``__shared__`` and ``kernel<<<...>>>`` work there, too, and
+    the tensors claim to be on the GPU.
 
-    On the CPU a function works on copies of its tensors between canaries and pages that nobody may
-    touch, as load_inline's do. A name of torch, of CUDA's libraries or of PTX that has no form on
-    the CPU is named in the error.
+    On the CPU a function works on copies of its tensors between canaries and pages without access
+    rights, as in load_inline. If a name of torch, of CUDA's libraries or of PTX has no form on the
+    CPU, the error names it.
 
     Args:
-        name: of the module; for the cache and for errors.
+        name: the module's name, for the cache and for errors.
         sources: paths of .cu and .cpp files.
-        extra_cflags, extra_cuda_cflags: for the compiler of C++ and for nvcc. On the CPU what
-            they define (-D, -U) and the folders (-I) count.
-        extra_include_paths: folders for headers.
-        build_directory: where torch builds for the GPU; by default a folder in the cache for these
-            very sources, flags and GPUs.
-        extra_ldflags, verbose, with_cuda, keep_intermediates: for torch's build, which alone links
-            libraries. They change nothing on the CPU.
-        is_python_module: changes nothing. The module is returned and the operators of
-            TORCH_LIBRARY are registered either way.
-        is_standalone: must be False: a program has no functions to call.
-        with_sycl, extra_sycl_cflags: there is no SYCL here; with_sycl must not be True.
-        sanitize: as for :func:`load_inline`.
+        extra_cflags, extra_cuda_cflags: flags for the C++ compiler and for nvcc. On the CPU only
+            definitions (-D, -U) and folders (-I) are used.
+        extra_include_paths: folders with headers.
+        build_directory: the folder for torch's build; by default a folder in the cache for these
+            sources, flags and GPUs.
+        extra_ldflags, verbose, with_cuda, keep_intermediates: for torch's build, the only one that
+            links libraries. They have no effect on the CPU.
+        is_python_module: has no effect. The module is returned, and TORCH_LIBRARY's operators are
+            registered, in both cases.
+        is_standalone: must be False, because a program has no functions to call.
+        with_sycl, extra_sycl_cflags: SYCL is not supported; with_sycl must not be True.
+        sanitize: as in :func:`load_inline`.
 
     Raises:
-        TypeError, ValueError: the arguments are not as above.
+        TypeError, ValueError: the arguments are not as described.
         BuildError: the sources do not compile.
 
     Example:
@@ -83,7 +84,7 @@ def load(
     options = Options(extra_include_paths, extra_cflags, extra_cuda_cflags, extra_ldflags)
     texts = {str(path): path.read_text(encoding="utf-8", errors="replace") for path in paths}
     on_gpu = functools.partial(
-        _torch_builds.files,  # a module's function: another process can be sent it
+        _torch_builds.files,  # a module's function can be pickled for another process
         {
             "name": name,
             "sources": list(map(str, paths)),
@@ -104,7 +105,7 @@ def load_inline(
     name: str | None = None,
     sanitize: str | None = None,
 ) -> InlineModule:
-    """With launchers that take addresses."""
+    """The form with launchers, which take addresses."""
 
 
 @overload
@@ -131,59 +132,57 @@ def load_inline(
     *,
     sanitize: str | None = None,
 ) -> Extension:
-    """In the manner of torch.utils.cpp_extension."""
+    """The form of torch.utils.cpp_extension."""
 
 
 def load_inline(*arguments: Any, **named: Any) -> Any:
-    """Launchers written in CUDA C++ in a string, as functions of tensors and numbers.
+    """Load launchers from a string of CUDA C++, as functions of tensors and numbers.
 
-    The source is compiled on the first call: by nvcc for CUDA tensors, and for CPU tensors by g++,
-    so that a machine without nvcc can load and try it. ``kernel<<<...>>>`` and ``__shared__`` work
-    on both, as do LAUNCH(kernel, grid, block, smem, stream, arguments...) and SHARED(T, name, dims)
-    of csrc/crosscheck.cuh, which is included by itself. The library is kept in the cache like any
-    other.
+    The source is compiled at the first call: by nvcc for CUDA tensors, by g++ for CPU tensors, so
+    that a machine without nvcc can run it. ``kernel<<<...>>>`` and ``__shared__`` work on both, as
+    do LAUNCH(kernel, grid, block, smem, stream, arguments...) and SHARED(T, name, dims) of
+    csrc/crosscheck.cuh, which is included automatically. The library is kept in the cache.
 
-    On the CPU a kernel works on copies of its tensors between canaries and pages that nobody may
-    touch; what it wrote is copied back if all went well. One that writes beside its tensors, or
-    crashes, raises RuntimeError: the call is repeated in a process of its own, which tells kernel,
-    block, thread, line, tensor and index. Tensors that lead to others, as tables of addresses do,
-    lead to these and not to copies.
+    On the CPU a kernel works on copies of its tensors between canaries and pages without access
+    rights. Written tensors are copied back if nothing went wrong. A kernel that writes outside its
+    tensors, or crashes, raises RuntimeError: the call is repeated in another process, which finds
+    kernel, block, thread, line, tensor and index. Addresses stored in tensors, as in tables of
+    pointers, still refer to the original tensors, not to copies.
 
-    A function of the result takes its parameters by position, less the stream, which is torch's
-    current one. A pointer takes a contiguous tensor of its dtype (``const float*`` float32,
-    ``void*`` any, and so on) or None for a null pointer, a number a number in range. Tensors behind
-    pointers that are not const are taken to be written: every call counts up their versions, so
-    that autograd notices if it has saved one of them. What is only read is best declared const.
-    Nothing is returned.
+    The functions take their parameters by position, without the stream, which is torch's current
+    one. For a pointer pass a contiguous tensor of its dtype (``const float*``: float32; ``void*``:
+    any), or None for a null pointer; for a number pass a number in range. A tensor behind a pointer
+    that is not const counts as written: every call increments its version, so that autograd notices
+    if it has saved the tensor. Declare what is only read as const. Functions return None.
 
     Args:
-        source: kernels and their launchers, functions that return cudaError_t, int (0 is success)
-            or nothing (then cudaGetLastError is asked).
+        source: kernels and their launchers. A launcher returns cudaError_t, int (0 is success) or
+            void (then cudaGetLastError is checked).
         functions: launcher → its parameters as in the source, for instance
             ``{"square": "const float* x, float* out, int n, cudaStream_t stream"}``. The compiler
-            verifies them: a declaration that does not match is a compile error.
-        name: what the source is called in errors and in the cache; else the first launcher's name.
-        sanitize: run every call on CPU tensors in a process of its own, where "address", "thread"
-            or "undefined" is that sanitizer of the compiler's, and "watch" looks for accesses
-            outside of tensors and shared arrays, for shared memory that is read before it was
-            written, and for races. Each call takes seconds, and what is found is its RuntimeError.
+            checks them: a declaration that does not match is a compile error.
+        name: the source's name in errors and in the cache; by default the first launcher's name.
+        sanitize: run every call on CPU tensors in another process. "address", "thread" and
+            "undefined" are the compiler's sanitizers. "watch" finds accesses outside of tensors and
+            shared arrays, reads of shared memory before it was written, and races. A call takes
+            seconds, and raises RuntimeError with its findings.
 
     Raises:
-        TypeError, ValueError: the arguments are not as above, or a parameter cannot be understood.
+        TypeError, ValueError: the arguments are not as described, or a parameter cannot be parsed.
 
-    The functions raise TypeError, ValueError or RuntimeError for arguments that do not suit,
-    BuildError if the source does not compile, RuntimeError with CUDA's words if a launch fails, or
-    with what a kernel on the CPU did wrong.
+    The functions raise TypeError, ValueError or RuntimeError for unsuitable arguments, BuildError
+    if the source does not compile, and RuntimeError with CUDA's message if a launch fails, or with
+    the faults of a kernel on the CPU.
 
     Example:
         >>> module = load_inline(source, {"square": "const float* x, float* out, int n, "
         ...                                         "cudaStream_t stream"})
         >>> module.square(x, out, x.numel())
 
-    In the manner of torch.utils.cpp_extension.load_inline the arguments are ``name``,
+    The arguments may also be those of torch.utils.cpp_extension.load_inline: ``name``,
     ``cpp_sources``, ``cuda_sources``, ``functions`` (names, or names with docstrings) and those of
-    :func:`load`; ``with_pytorch_error_handling``, ``use_pch`` and ``no_implicit_headers`` are for
-    torch's build alone. The functions then take and return tensors, and work as those of
+    :func:`load`. ``with_pytorch_error_handling``, ``use_pch`` and ``no_implicit_headers`` only
+    affect torch's build. The functions then take and return tensors, and work like those of
     :func:`load`:
 
         >>> module = load_inline("square", "torch::Tensor square(torch::Tensor x);",
@@ -192,14 +191,14 @@ def load_inline(*arguments: Any, **named: Any) -> Any:
     if not _of_torch(arguments, named):
         return _inline.load_launchers(*arguments, **named)
     given = list(arguments)
-    if len(given) == 4 and "functions" not in named:  # torch had no SYCL once
+    if len(given) == 4 and "functions" not in named:  # older versions of torch had no sycl_sources
         named["functions"] = given.pop()
     return _load_strings(*given, **named)
 
 
 def _of_torch(arguments: Sequence[Any], named: Mapping[str, Any]) -> bool:
-    """Whether load_inline's arguments are a module's name and sources, not a source and its
-    launchers."""
+    """Whether load_inline's arguments have torch's form: a module's name and sources, not a source
+    and its launchers."""
     if len(arguments) > 2 or {"cpp_sources", "cuda_sources"} & {*named}:
         return True
     if len(arguments) < 2 or not isinstance(arguments[1], (str, list, tuple)):
@@ -247,7 +246,7 @@ def _load_strings(
     ]
     module = f"\nPYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {{\n{''.join(bound)}}}\n"
     joined = {f"{name}.cu": "\n".join(cuda), f"{name}.cpp": "\n".join(cpp)}
-    # As torch does it, the functions are bound where the C++ sources declare them.
+    # As in torch, the functions are bound in the C++ sources, which declare them.
     texts = {file: text for file, text in joined.items() if text}
     if names:
         last = f"{name}.cpp" if cpp else f"{name}.cu"
@@ -277,7 +276,7 @@ def _load_strings(
 
 
 def _unless_default(**given: tuple[Any, Any]) -> dict[str, Any]:
-    """Arguments that older versions of torch may not have, if they are not as by default."""
+    """Arguments that differ from their defaults; older versions of torch may lack the others."""
     return {name: value for name, (value, default) in given.items() if value != default}
 
 
@@ -312,7 +311,7 @@ def _check(
 
 
 def again(described: dict[str, Any]) -> OnHost:
-    """What another process described: see OnHost.described()."""
+    """Make the call that another process has described by OnHost.described()."""
     if described["form"] == "launcher":
         launchers = _inline.load_launchers(
             described["source"], described["functions"], name=described["name"]

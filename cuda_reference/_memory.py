@@ -1,17 +1,20 @@
-"""Which tensors have memory that a kernel can use: the address of any other ends the process."""
+"""Whether tensors have memory that a kernel can use. Any other address would end the process."""
 
 from __future__ import annotations
 
 import torch
 from torch import Tensor
 
-NEVER = 1 << 42  # bytes: no storage is as large, so that no offset of no memory lies there
+NEVER = 1 << 42  # no storage has so many bytes, so larger addresses are no offsets without memory
 
 
 def check_memory(op: str, what: str, t: Tensor) -> Tensor:
-    """``t``, if its elements lie at its address; ``what`` is what the error calls it.
+    """``t`` if it has memory at its address. ``what`` names it in the error's text.
 
-    Tensors on the meta device pass: their device is refused, as any other that is not supported.
+    Tensors on the meta device are accepted here; the check of the device refuses them.
+
+    Raises:
+        TypeError: it has no memory.
     """
     if has_memory(t) or t.is_meta:
         return t
@@ -22,23 +25,23 @@ def check_memory(op: str, what: str, t: Tensor) -> Tensor:
 
 
 def has_memory(t: Tensor) -> bool:
-    """Whether the elements of ``t`` lie at its address, as they do in most subclasses, too."""
+    """Whether ``t`` has memory at its address, as most subclasses also have."""
     try:
         if t.data_ptr() > NEVER:
             return True
-        # Of the storage: a view of no memory may have an address, which is its offset.
+        # The storage's address decides: a view without memory may have its offset as address.
         return t.untyped_storage().data_ptr() != 0 or t.numel() == 0
-    except (RuntimeError, ValueError):  # there is no storage, or none that has an address
+    except (RuntimeError, ValueError):  # there is no storage, or it has no address
         return False
 
 
 def new_result(op: str, shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> Tensor:
-    """A new contiguous tensor, unless a mode or a transform makes it one that has no memory."""
+    """A new contiguous tensor. Raises TypeError if a mode or transform makes one without memory."""
     return check_memory(op, "the result", torch.empty(shape, dtype=dtype, device=device))
 
 
 def _kind(t: Tensor) -> str:
-    """What a tensor without memory is called."""
+    """A description of a tensor without memory."""
     functorch = torch._C._functorch
     if torch._is_functional_tensor(t):
         return "a functional tensor (torch.func.functionalize)"

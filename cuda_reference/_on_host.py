@@ -1,4 +1,4 @@
-"""A call on CPU tensors: on guarded copies, and once more under a tool if it goes wrong."""
+"""Calls on CPU tensors: they run on guarded copies, and are repeated under a tool after a fault."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ def _same_bits(one: Tensor, other: Tensor) -> bool:
 
 
 class OnHost:
-    """What can be called so: a launcher of load_inline, a call of an extension's function.
+    """The base class of such calls: a launcher of load_inline, a call of an extension's function.
 
     Attributes:
         symbol: the function's name.
-        name: of its source.
-        says_const: whether its parameters tell which tensors it writes.
-        tensors: how many it returns; -1 for a list of them.
+        name: its source's name.
+        says_const: whether its parameters show which tensors it writes.
+        tensors: the number of tensors that it returns; -1 for a list of tensors.
     """
 
     symbol: str
@@ -35,11 +35,11 @@ class OnHost:
 
     @property
     def sources(self) -> Mapping[str, str]:
-        """The name of each file → its text."""
+        """Name of a source file → its text."""
         raise NotImplementedError
 
     def machine_code(self, arch: str) -> list[tuple[bytes, str]]:
-        """The kernels of its sources for an architecture ("sm_90"), and ptxas's account of them.
+        """The cubins of its sources for an architecture ("sm_90"), each with ptxas's report.
 
         Raises:
             BuildError: there is no nvcc, or a source does not compile.
@@ -47,7 +47,7 @@ class OnHost:
         raise NotImplementedError
 
     def described(self) -> dict[str, Any]:
-        """What another process needs to make the same one."""
+        """A picklable description, from which another process can make the same call."""
         raise NotImplementedError
 
     def given(self, values: Sequence[Any]) -> list[_guards.Given]:
@@ -55,7 +55,7 @@ class OnHost:
         raise NotImplementedError
 
     def library(self, target: _compilers.Target) -> ctypes.CDLL:
-        """The library that the source is built to."""
+        """The library built from the source."""
         raise NotImplementedError
 
     def launch(
@@ -65,31 +65,31 @@ class OnHost:
         addresses: Sequence[int],
         stream: int | None = None,
     ) -> int:
-        """The call, with addresses in the place of the tensors; a status, 0 for success."""
+        """Run the function, with addresses for the tensors. Returns a status, 0 for success."""
         raise NotImplementedError
 
     def watch_also(self, memory: Any) -> None:
-        """Prepare to call ``memory`` with guards around tensors that the call makes."""
+        """Let the call pass each tensor that it makes to ``memory``, with its guards."""
 
     def damaged(self) -> str | None:
-        """A sentence on what was written beside tensors that the call made."""
+        """A description of a write outside tensors that the call made, or None."""
         return None
 
     def returned(self) -> list[Tensor | None]:
-        """The tensors that the last call returned, in the call's own memory; None for one of
-        several that it left out."""
+        """The tensors that the last call returned, in the call's own memory; None for an element of
+        a list that is None."""
         return []
 
     def on_gpu(self, values: Sequence[Any]) -> list[Tensor | None]:
-        """The call with CUDA tensors; the tensors that it returned."""
+        """Call it with CUDA tensors. Returns the tensors that it returned."""
         raise NotImplementedError
 
     def result(self) -> Any:
-        """What the last call returned, with no memory of the call's own."""
+        """The result of the last call, without memory of the call's own."""
         return None
 
     def shapes(self, values: Sequence[Any]) -> str:
-        """The tensors' shapes, in words."""
+        """The tensors' names and shapes as text."""
         return ", ".join(f"{each.name} {list(each.argument.shape)}" for each in self.given(values))
 
     def failure(self, library: ctypes.CDLL, status: int, values: Sequence[Any]) -> RuntimeError:
@@ -97,7 +97,7 @@ class OnHost:
         return _launch.failure(library, status, self.symbol, self.shapes(values))
 
     def on_host(self, values: Sequence[Any], sanitize: str | None) -> Any:
-        """The call with CPU tensors."""
+        """Call it with CPU tensors: guarded, or under a sanitizer."""
         given = self.given(values)
         for each in given:
             _launch.address(each.tensor)
@@ -115,12 +115,12 @@ class OnHost:
     def _guarded(self, values: Sequence[Any]) -> Any:
         given = self.given(values)
         library = self.library("host")
-        if _compilers._sanitizer() == "address":  # it looks after the tensors' own memory
+        if _compilers._sanitizer() == "address":  # it checks accesses to the tensors themselves
             return self._unguarded(values)
         guards = _guards.Guards(given)
         try:
             status = self.launch("host", values, guards.addresses)
-        except RuntimeError:  # the function's own, of a launch that failed
+        except RuntimeError:  # the function itself raises it for a failed launch
             if self.lends_lanes(values):
                 return self._with_lent_lanes(values)
             raise
@@ -146,7 +146,8 @@ class OnHost:
         return self.result()
 
     def _unguarded(self, values: Sequence[Any]) -> Any:
-        """On the tensors' own memory; once more, as they were, with a lent lane's value."""
+        """Run on the tensors' own memory. If a shuffle needs a lent lane's value, restore the
+        tensors and run again."""
         given = self.given(values)
         addresses = [each.tensor.data_ptr() for each in given]
         written = [(at, each.bytes) for at, each in zip(addresses, given) if each.written]
@@ -166,7 +167,8 @@ class OnHost:
         return self.result()
 
     def failed(self, values: Sequence[Any], addresses: Sequence[int]) -> RuntimeError | None:
-        """A launch; its error, which may be the function's own, where it failed."""
+        """Launch. Returns the error of a failed launch, which the function may have raised itself,
+        or None."""
         try:
             status = self.launch("host", values, addresses)
         except RuntimeError as error:
@@ -180,9 +182,9 @@ class OnHost:
             self.library("host").crosscheck_lend_lanes(0)
 
     def lends_lanes(self, values: Sequence[Any]) -> bool:
-        """Whether the last launch failed for a shuffle from a lane that is not there, whose value
-        nothing depends on: the call leaves the same with either of two. From then on launches get
-        one of these."""
+        """Whether the last launch failed because of a shuffle from a missing lane, and no result
+        depends on that lane's value: two different values give equal results. If so, later launches
+        get one of these values."""
         library, left = self.library("host"), []
         if not library.crosscheck_lacked_lane():
             return False
@@ -201,7 +203,8 @@ class OnHost:
         return same
 
     def _looked_into(self, values: Sequence[Any]) -> str:
-        """What the same call does under the watching runtime. The tensors are as they were."""
+        """A description of the same call's faults under the watching runtime. The tensors have not
+        been changed."""
         try:
             replay = _replay.Replay(self, values, "watch")
         except (_compilers.BuildError, OSError) as error:

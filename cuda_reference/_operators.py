@@ -1,7 +1,7 @@
-"""The operators that TORCH_LIBRARY defines, as torch.ops.library.name for CPU tensors.
+"""Registers the operators of TORCH_LIBRARY for CPU tensors, as torch.ops.library.name.
 
-Where torch has built the sources for the GPU, the operators are there, and get a kernel for the CPU
-unless the sources have one; elsewhere they are defined here, with the schemas of the sources.
+If torch has built the sources for the GPU, the operators exist, and get a kernel for the CPU unless
+the sources have one. Otherwise they are defined here, with the schemas of the sources.
 """
 
 from __future__ import annotations
@@ -12,24 +12,24 @@ from typing import Any
 
 import torch
 
-# The operators that are registered from here: they last as long as their Library does, and what
-# is loaded again, as in a notebook, takes the place of what was there.
+# The operators that are registered here. They exist as long as their Library. If sources are loaded
+# again, as in a notebook, the new Library replaces the old one.
 _held: dict[str, torch.library.Library] = {}
 
 
 def name_of(schema: str) -> str:
-    """The name in a schema, with library and overload."""
+    """The operator's name in a schema, with library and overload."""
     return schema.partition("(")[0].strip()
 
 
 def schema_of(name: str, types: Iterable[str], returns: str) -> str:
-    """The schema of an operator that is defined without one, by the types of its function."""
+    """The schema of an operator that is defined without one, from the types of its function."""
     parameters = ", ".join(f"{_in_schema(each)} _{i}" for i, each in enumerate(types))
     return f"{name}({parameters}) -> {_in_schema(returns)}"
 
 
 def _in_schema(text: str) -> str:
-    """A type as torch's schemas write it."""
+    """A type in the notation of torch's schemas."""
     while (plain := re.sub(r"List\[([^][]*)\]", r"\1 [ ]", text)) != text or (
         plain := re.sub(r"Optional\[([^][]*)\]", r"\1?", text)
     ) != text:
@@ -40,7 +40,7 @@ def _in_schema(text: str) -> str:
 def register(
     operators: Iterable[tuple[str, str | None]], functions: Mapping[str, Callable[..., Any]]
 ) -> None:
-    """Define the operators that are not there, and give them kernels for CPU tensors."""
+    """Define operators that do not exist, and register kernels for CPU tensors."""
     for name, schema in operators:
         library, _, own = name.partition("::")
         if name in _held:
@@ -53,15 +53,15 @@ def register(
 
 
 def _defined(name: str) -> Any:
-    """The schema under which an operator is registered; None if it is not."""
+    """The schema of a registered operator; None if it is not registered."""
     packet, _, overload = name.partition(".")
     schemas = torch._C._jit_get_schemas_for_operator(packet)
     return next((schema for schema in schemas if schema.overload_name == overload), None)
 
 
 def _kernel(function: Callable[..., Any], schema: Any) -> Callable[..., Any]:
-    """A function of the sources with its arguments in order: torch leaves those out that are as by
-    default, and names those that can only be named."""
+    """A kernel that calls a function of the sources with all arguments in order. torch omits
+    arguments that have their default values, and passes keyword-only ones by name."""
 
     def kernel(*arguments: Any, **named: Any) -> Any:
         rest = schema.arguments[len(arguments) :]

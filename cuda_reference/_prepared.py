@@ -1,17 +1,18 @@
-"""Calls that come again: what the checks found and the arguments of the launch, kept.
+"""Keeps repeated calls: their checks and the arguments of their launch are reused.
 
-To check a call and to describe its tensors for a launcher takes Python many times what torch takes
-for a whole op. Nearly all of it depends on dtypes, shapes, strides and other arguments only. So a
-call that succeeded twice is kept under a key of these (:func:`ordinary`), as the one launch that it
-made with its argument objects (:class:`Prepared`). A call with the same key fills in addresses and
-launches. Of the first one only the key is kept: to keep a call takes as long as to check it, and
-where every shape is new none comes again. What no key can tell is looked at every time: memory,
-gradients, negated views, where ``out`` lies beside the inputs, the current device and stream. Where
-any of it is otherwise, the call is checked from the beginning.
+Checking a call and describing its tensors for a launcher takes Python many times as long as torch
+takes for a whole op. Nearly all of that depends only on dtypes, shapes, strides and other
+arguments. So a call that succeeded twice is kept under a key of these (:func:`ordinary`), as its
+only launch with the argument objects (:class:`Prepared`). A later call with this key sets the
+addresses and launches. Of the first call only the key is kept, because keeping a call takes as long
+as checking it, and with ever new shapes no call is repeated. Some conditions are not part of the
+key and are checked in every call: memory, gradients, negated views, the position of ``out``
+relative to the inputs, the current device and stream. If one of them differs, the call is checked
+from the beginning.
 
-Addresses come from a call's tensors alone: an argument of the launch whose address is that of no
-tensor, such as a copy's, makes a call that is not kept. Two tensors at one address are part of the
-key, so that it does not matter which of them an argument was.
+All addresses of a launch must be those of the call's tensors. A call whose launch has another
+address, such as that of a copy, is not kept. The key records which tensors have one address, so
+that it does not matter which of them an argument was.
 """
 
 from __future__ import annotations
@@ -26,16 +27,16 @@ from torch import Tensor
 from cuda_reference import _compilers, _launch
 from cuda_reference._memory import NEVER, has_memory
 
-_ALIGNED = 16  # bytes; which rung fits depends on what addresses are beside multiples of it
+_ALIGNED = 16  # bytes; the choice of a rung depends on addresses modulo this
 _CONSTANTS = frozenset({int, bool, str, type(None), torch.dtype})
 _SEQUENCES = frozenset({tuple, list, torch.Size})
 _TENSORS = frozenset({Tensor, torch.nn.Parameter})
 
 
 def ordinary(args: Sequence[Any]) -> tuple[tuple[Any, ...], list[int]] | None:
-    """The key of a call of plain tensors, those of ``out`` last, and plain values, and where its
-    tensors lie. None if it cannot be one that comes again: for subclasses, inputs that need a
-    gradient, lazily negated views, tensors without memory, and values whose equals may differ."""
+    """The key of a call, and the addresses of its tensors, those of ``out`` last. None if the call
+    cannot be kept: for subclasses, inputs that need a gradient, lazily negated views, tensors
+    without memory, and values that may compare equal but differ."""
     grad = torch.is_grad_enabled()
     key: list[Any] = [torch.get_default_dtype()]  # to which Python's floats promote integers
     addresses: list[int] = []
@@ -44,7 +45,7 @@ def ordinary(args: Sequence[Any]) -> tuple[tuple[Any, ...], list[int]] | None:
             kind = type(value)
             if kind in _TENSORS:
                 address = value.data_ptr()
-                # Quickly told of most; some processes have memory as low.
+                # A fast test for most tensors; some processes have memory at lower addresses.
                 if address <= NEVER and not has_memory(value):
                     return None
                 if (grad and value.requires_grad) or value.is_neg():
@@ -56,7 +57,7 @@ def ordinary(args: Sequence[Any]) -> tuple[tuple[Any, ...], list[int]] | None:
             elif kind in _CONSTANTS:
                 key += (kind, value)
             elif kind is float:
-                key.append(value.hex())  # −0 is not 0, and NaN is NaN
+                key.append(value.hex())  # tells −0 from 0, and NaN equals NaN
             elif kind in _SEQUENCES and all(type(n) is int for n in value):
                 key += (kind, tuple(value))
             else:
@@ -69,7 +70,7 @@ def ordinary(args: Sequence[Any]) -> tuple[tuple[Any, ...], list[int]] | None:
 
 
 class _New(NamedTuple):
-    """A result that a call makes."""
+    """A result that a call allocates."""
 
     shape: torch.Size
     strides: tuple[int, ...]
@@ -78,8 +79,8 @@ class _New(NamedTuple):
 
 
 class Prepared:
-    """The launch of one key. It is taken out of its table while it runs, so that no two threads
-    fill in addresses at once."""
+    """The launch of one key. It is removed from its table while it runs, so that two threads never
+    set addresses at the same time."""
 
     def __init__(
         self,
@@ -101,7 +102,8 @@ class Prepared:
         self._checked = _relations(tensors, len(tensors) - given, addresses)
 
     def again(self, addresses: list[int], outs: tuple[Tensor, ...]) -> Any:
-        """Launch it; the result or results, None if the call must be checked after all."""
+        """Launch with new addresses. Returns the result or results, or None if the call must be
+        checked from the beginning."""
         for at, other, bytes_at, bytes_other, checked in self._checked:
             apart = addresses[at] - addresses[other]
             if -bytes_at < apart < bytes_other and apart != checked:
@@ -110,7 +112,7 @@ class Prepared:
             if torch._C._cuda_getDevice() != self._index:
                 return None
             self._stream.value = _launch.current_stream(self._index)
-        elif _compilers._sanitizer() != self._tool:  # another library's turn
+        elif _compilers._sanitizer() != self._tool:  # another library is needed
             return None
         results: list[Tensor] | tuple[Tensor, ...] = outs
         if outs:
@@ -118,7 +120,7 @@ class Prepared:
         else:
             results = []
             for shape, strides, dtype, on in self._new:
-                # Half the time of torch.empty.
+                # It takes half the time of torch.empty.
                 made = torch.empty_strided(shape, strides, dtype=dtype, device=on)
                 address = made.data_ptr()
                 if (address <= NEVER and not has_memory(made)) or address % _ALIGNED:
@@ -136,8 +138,8 @@ class Prepared:
 def _relations(
     tensors: Sequence[Tensor], inputs: int, addresses: Sequence[int]
 ) -> list[tuple[int, int, int, int, int]]:
-    """Of each given ``out`` and every tensor before it: their places, the bytes from the first to
-    the last element of each, and how far apart they lay when the checks allowed it."""
+    """For each given ``out`` and every tensor before it: their indices, the bytes from the first to
+    the last element of each, and the distance of their addresses, which the checks accepted."""
     extents = [
         (sum((n - 1) * stride for n, stride in zip(t.shape, t.stride())) + 1) * t.element_size()
         for t in tensors
@@ -156,14 +158,15 @@ def prepared(
     outs: tuple[Tensor, ...],
     result: Any,
 ) -> Prepared | None:
-    """What a call that has just succeeded leaves for the next one; None if it made other than one
-    launch, or one with memory that is not its tensors'.
+    """The prepared launch of a call that has just succeeded. None if the call did not make exactly
+    one launch, or if the launch used other memory than its tensors'.
 
     Args:
         noted: the launches of the call.
-        addresses: of the tensors in ``args``, and of ``outs``.
-        args: of the call, without ``outs``, the tensors given for its results.
-        result: what it returned.
+        addresses: the addresses of the tensors in ``args`` and of ``outs``.
+        args: the call's arguments, without ``outs``.
+        outs: the tensors given for its results.
+        result: the result of the call.
     """
     inputs = [value for value in args if isinstance(value, Tensor)]
     results = result if isinstance(result, tuple) else (result,)
@@ -184,7 +187,8 @@ def prepared(
 
 
 def _pointer(argument: Any) -> ctypes.c_void_p | None:
-    """The address in an argument of a launcher, to be changed there."""
+    """The address in an argument of a launcher, as an object through which it can be changed; None
+    if the argument has no address."""
     if isinstance(argument, ctypes.c_void_p):
         return argument
     described = getattr(argument, "_obj", None)  # of ctypes.byref

@@ -6,8 +6,8 @@ With z = alpha·(a@b) + beta·c + bias and out = act(z):
     da = alpha·dz@bᵀ, db = alpha·aᵀ@dz                           the product itself
     dc = beta·dz, summed to c's shape                            sum_to
 
-What act' reads of gelu, gelu_tanh, silu and registered ones is z, which the forward pass does not
-write but in variant "cublaslt": the backward pass computes it once more.
+For gelu, gelu_tanh, silu and registered activations act' reads z. The forward pass writes z only in
+variant "cublaslt". In other variants the backward pass computes it again.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ from cuda_reference.ops.sum_to import reduced
 
 
 class Product(NamedTuple):
-    """A call as a product of matrices; what is not read is a TensorMeta.
+    """A call as a product of matrices. Tensors that are not read are replaced by a TensorMeta.
 
     Attributes:
         multiply: gemm_bias_act.
-        result: of the call; read where it tells act'.
-        needs: of "a", "b", "bias" and "c", whose gradients are wanted.
+        result: the call's result; it is read if act' follows from it.
+        needs: the inputs whose gradients are needed, of "a", "b", "bias" and "c".
         pre: whether ``result`` is z.
-        transposed: whether "b" stands for bᵀ there, which is what the caller has.
+        transposed: whether the caller's argument is bᵀ, so that the gradient "b" is of bᵀ.
     """
 
     multiply: Callable[..., Tensor]
@@ -54,7 +54,8 @@ class Product(NamedTuple):
 def reads(
     act: str, operands: tuple[str, str], others: tuple[str, ...], pre: bool = False
 ) -> dict[str, set[str]]:
-    """Input → what its gradient reads, for :class:`cuda_reference._registered.Gradients`."""
+    """Input → the tensors that its gradient reads, for
+    :class:`cuda_reference._registered.Gradients`."""
     first, second = operands
     if act in BY_RESULT or pre:
         saved = {"result"}
@@ -67,19 +68,19 @@ def reads(
 def of_training(
     backward: Callable[..., dict[str, Tensor | None]], reads: Callable[..., dict[str, set[str]]]
 ) -> Gradients:
-    """Those of a step whose results are z and act(z), by functions that take ``training``. Nobody
-    has z but the step itself."""
+    """The gradients of a training step with the results z and act(z), made of functions that take
+    ``training``. z is not returned to users, so it has no gradient of its own."""
 
     def both(call: Any, dz: Tensor | None, grad: Tensor | None) -> dict[str, Tensor | None]:
         if dz is not None or grad is None:
-            raise NotImplementedError("what an activation is taken of has no gradient of its own")
+            raise NotImplementedError("the pre-activation has no gradient of its own")
         return backward(call, grad, training=True)
 
     return Gradients(both, functools.partial(reads, training=True))
 
 
 def gradients(call: Product, grad: Tensor) -> dict[str, Tensor | None]:
-    """The gradients that are needed, by "a", "b", "bias" and "c"."""
+    """The needed gradients, with the keys "a", "b", "bias" and "c"."""
     dz, dbias = _through_activation(call, grad)
     options = {"alpha": call.alpha, "precision": call.precision, "variant": call.variant}
     grads: dict[str, Tensor | None] = {"bias": dbias}
@@ -95,7 +96,7 @@ def gradients(call: Product, grad: Tensor) -> dict[str, Tensor | None]:
 
 
 def _through_activation(call: Product, grad: Tensor) -> tuple[Tensor, Tensor | None]:
-    """dz of the operands' dtype, and its column sums if the bias needs them."""
+    """dz in the operands' dtype, and its column sums if the bias's gradient is needed."""
     bias, dtype = "bias" in call.needs, call.a.dtype
     if call.act == "none":
         dz = reduced(grad, TensorMeta(grad.shape, dtype))
@@ -117,5 +118,5 @@ def _through_activation(call: Product, grad: Tensor) -> tuple[Tensor, Tensor | N
 
 
 def _there(operand: Tensor | TensorMeta) -> Tensor:
-    assert isinstance(operand, Tensor), "kept, because it is read"
+    assert isinstance(operand, Tensor), "the forward pass saves what the backward pass reads"
     return operand

@@ -1,14 +1,13 @@
-"""What torch sees of an op: two registered ops, its gradients, and the way that a call takes.
+"""An op as torch sees it: two registered ops, their gradients, and the path of a call.
 
-``torch.ops.cuda_reference.<op>`` returns new tensors and has a fake, which tracing asks, and
-gradients. ``<op>_out`` writes into its last arguments, returns nothing, and refuses what autograd
-would have to follow.
+``torch.ops.cuda_reference.<op>`` returns new tensors. It has a fake for tracing, and gradients.
+``<op>_out`` writes to its last arguments, returns nothing, and refuses tensors that require grad.
 
-A call on plain tensors that wants no gradient goes straight to the op's own function, and when it
-comes again to the launch that was kept of it. Every other call goes to the registered op: under
-torch.compile and export, inside modes such as FakeTensorMode, with subclasses that see torch's ops,
-and where autograd is to follow. The transforms of torch.func have no rules; their tensors are
-refused by the checks.
+A call on plain tensors that needs no gradient goes straight to the op's own function; repeated
+calls go to a kept launch. All other calls go to the registered op: under torch.compile and export,
+inside modes such as FakeTensorMode, with subclasses that see torch's ops, and if autograd must
+record the call. There are no rules for the transforms of torch.func; the checks refuse their
+tensors.
 """
 
 from __future__ import annotations
@@ -29,27 +28,28 @@ NAMESPACE = "cuda_reference"
 _LIBRARY = torch.library.Library(NAMESPACE, "FRAGMENT")
 _DEVICES = ("CPU", "CUDA")
 _AUTOCAST = ("cpu", "cuda")
-_KEPT = 256  # calls that may come again, an op
+_KEPT = 256  # the most calls that are kept per op
 _DISABLED: Any = torch._C._disabled_torch_dispatch_impl
 
 
 class TensorMeta(NamedTuple):
-    """What a backward pass knows of a tensor whose values it does not read."""
+    """Stands for a tensor in a backward pass that does not read its values."""
 
     shape: torch.Size
     dtype: torch.dtype
 
 
 class Gradients(NamedTuple):
-    """How the gradients of an op's inputs come of its results'.
+    """The gradients of an op's inputs.
 
     Attributes:
-        backward: of the call, and of the results' gradients, which may be None where there are two
-            results; input → gradient. The call has the op's arguments by name, ``needs``, the names
-            of inputs whose gradients are wanted, and ``result``. Made of differentiable ops.
-        reads: input → the inputs that its gradient reads, "result" for the first result; or a
-            function from the call to that. Only these are kept; the call has a TensorMeta for
-            others. An input that is not there must not require grad.
+        backward: a function of the call and of the results' gradients, which returns input →
+            gradient. With two results a gradient may be None. The call has as attributes the op's
+            arguments by name, ``needs``, the names of inputs whose gradients are needed, and
+            ``result``. The function consists of differentiable ops.
+        reads: input → the tensors that its gradient reads, with "result" for the first result; or a
+            function that makes this from the call. Only these are saved; others are replaced by a
+            TensorMeta. An input that is not a key must not require grad.
     """
 
     backward: Callable[..., Mapping[str, Tensor | None]]
@@ -57,18 +57,19 @@ class Gradients(NamedTuple):
 
 
 class Registered:
-    """An op of the CUDA side; to call with its arguments in their order.
+    """A registered op of the CUDA side. Call it with all arguments in order.
 
     Args:
-        name: in the namespace.
-        parameters: as in a schema: "Tensor x, Scalar scale, str? variant".
-        function: checks arguments that come in this order, takes ``out=``, and launches.
-        fake: of the same arguments: empty results.
-        gradients: without them no input may require grad.
-        autocast: the dtype to which CUDA's autocast casts the inputs; or "lower", as torch's own
-            products: to the dtype of autocast, on any device. The registered op does not cast.
-        label: what errors call it, if it is a form of an op of another name.
-        results: how many tensors it returns.
+        name: the op's name in the namespace.
+        parameters: the schema's parameters: "Tensor x, Scalar scale, str? variant".
+        function: checks the arguments, takes ``out=``, and launches.
+        fake: makes empty results from the same arguments.
+        gradients: the gradients; without them no input may require grad.
+        autocast: the dtype to which autocast on CUDA casts the inputs; or "lower": they are cast to
+            autocast's dtype on any device, as for torch's own products. The registered op itself
+            does not cast.
+        label: the op's name in errors, if it is a form of an op of another name.
+        results: the number of tensors that it returns.
     """
 
     def __init__(
@@ -87,10 +88,10 @@ class Registered:
         self.name, self.label = name, label or name
         self.names = tuple(words[1] for words in declared)
         self._tensors = [i for i, words in enumerate(declared) if words[0].startswith("Tensor")]
-        # What is printed comes of the checks.
+        # The checks print the explanation, so a call with ``explain`` is not kept.
         self._explain = self.names.index("explain") if "explain" in self.names else None
         self._function, self._gradients, self._autocast = function, gradients, autocast
-        # None of calls that were made once, or that cannot be kept.
+        # Key → the kept launch; None for calls that were made once, or that cannot be kept.
         self._known: dict[tuple[Any, ...], _prepared.Prepared | None] = {}
         self._register(parameters, fake, results)
         self._register_out(parameters, results)
@@ -111,9 +112,9 @@ class Registered:
                 return self._dispatched(args, out)
             return self._straight(args, out)
         key, addresses = call
-        if key not in self._known:  # to keep what may never come again takes as long as to check it
+        if key not in self._known:  # the first call is not kept: keeping takes as long as checking
             result = self._straight(args, out)
-            self._remember(key, self._known.get(key))  # which another thread may have kept by now
+            self._remember(key, self._known.get(key))  # another thread may have kept it meanwhile
             return result
         known = self._known.pop(key, None)
         result = None if known is None else known.again(addresses, outs)
@@ -131,7 +132,7 @@ class Registered:
         self._known[key] = known
 
     def _cast(self, value: Any) -> Any:
-        """An argument as autocast has it: of floats, all but float64."""
+        """An argument, cast as autocast does: floats except float64."""
         if not isinstance(value, Tensor) or not value.is_floating_point():
             return value
         device = value.device.type
@@ -152,10 +153,10 @@ class Registered:
         self._mutating(*args, *(out if isinstance(out, tuple) else (out,)))
         return out
 
-    # ---- Who wants to know of a call ----
+    # ---- Observers of a call ----
 
     def _seen_by_others(self, args: tuple[Any, ...], outs: tuple[Any, ...]) -> bool:
-        """Whether a tensor's class sees torch's ops, which a launch is none of."""
+        """Whether a tensor's class observes torch's ops; it would not see a launch."""
         given = [args[i] for i in self._tensors]
         return any(
             isinstance(t, Tensor)
@@ -165,13 +166,15 @@ class Registered:
         )
 
     def _wants_gradient(self, args: tuple[Any, ...]) -> bool:
-        """And has tensors that autograd can follow; the checks refuse others."""
+        """Whether a gradient is needed and autograd can record the call's tensors. The checks
+        refuse other tensors."""
         given = [args[i] for i in self._tensors if isinstance(args[i], Tensor)]
         wanted = torch.is_grad_enabled() and any(t.requires_grad for t in given)
         return wanted and all(t.layout is torch.strided and has_memory(t) for t in given)
 
     def _refuse_gradients(self, args: tuple[Any, ...]) -> None:
-        """Before ``out`` is written, which autograd would not follow."""
+        """Raise if an input requires grad. Called before ``out`` is written, which autograd would
+        not record."""
         if torch.is_grad_enabled():
             for i in self._tensors:
                 if isinstance(args[i], Tensor) and args[i].requires_grad:
@@ -193,7 +196,7 @@ class Registered:
     # ---- autograd ----
 
     def _keep(self, ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
-        """Save what the gradients that are wanted read, and nothing else."""
+        """Save the tensors that the needed gradients read, and no others."""
         ctx.set_materialize_grads(False)
         ctx.needs = [n for n, need in zip(self.names, ctx.needs_input_grad) if need]
         reads: Any = {} if self._gradients is None else self._gradients.reads
@@ -215,13 +218,13 @@ class Registered:
         ctx.rest = {**every, **likes}
 
     def _backward(self, ctx: Any, *grads: Tensor | None) -> tuple[Tensor | None, ...]:
-        assert self._gradients is not None, "_keep refuses"
+        assert self._gradients is not None, "_keep has raised"
         if all(grad is None for grad in grads):
             return (None,) * len(self.names)
         call = SimpleNamespace(**ctx.rest, needs=ctx.needs)
         for name, t in zip(ctx.kept, ctx.saved_tensors):
             setattr(call, name, t)
-        # The backward of imag, say, makes lazily negated views.
+        # For example, the backward of imag makes lazily negated views.
         plain = (None if grad is None else grad.resolve_neg() for grad in grads)
         computed = self._gradients.backward(call, *plain)
         return tuple(computed.get(name) if name in ctx.needs else None for name in self.names)
@@ -268,8 +271,8 @@ class Registered:
 
 
 def _watched() -> bool:
-    """Whether torch's dispatcher is to see the calls of this thread: a mode is active, or a trace
-    is written."""
+    """Whether torch's dispatcher must see this thread's calls: a mode is active, or a trace is
+    recorded."""
     return bool(torch._C._len_torch_dispatch_stack() or torch._C._get_tracing_state() is not None)
 
 
@@ -283,7 +286,7 @@ def _autocasting() -> bool:
 
 
 def empty(shape: tuple[Any, ...], dtype: torch.dtype, *tensors: Tensor) -> Tensor:
-    """A fake's result, on the GPU if one of the tensors is there."""
+    """A fake's result, on the GPU if one of the tensors is on a GPU."""
     device = next((t.device for t in tensors if t.is_cuda), tensors[0].device)
     return torch.empty(shape, dtype=dtype, device=device)
 
@@ -294,6 +297,7 @@ def broadcast(*tensors: Tensor) -> tuple[Any, ...]:
 
 
 def promoted(*tensors: Tensor) -> torch.dtype:
-    """torch.result_type of floats: those without dimensions count where all are so."""
+    """torch.result_type of any number of floating tensors: 0-d tensors count only if all are
+    0-d."""
     counting = [t for t in tensors if t.dim()] or list(tensors)
     return functools.reduce(torch.promote_types, {t.dtype for t in counting})

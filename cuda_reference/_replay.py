@@ -1,7 +1,7 @@
-"""A call of a launcher on CPU tensors once more, in a process of its own and under a tool.
+"""Repeats a call on CPU tensors in another process, under a tool.
 
 The tool is one of the sanitizers of :mod:`cuda_reference._compilers`, or "watch":
-:mod:`cuda_reference._watch`. What runs in the process is :mod:`cuda_reference._replayed`.
+:mod:`cuda_reference._watch`. The process runs :mod:`cuda_reference._replayed`.
 """
 
 from __future__ import annotations
@@ -36,12 +36,12 @@ _asked: contextvars.ContextVar[str | None] = contextvars.ContextVar("sanitize", 
 _recorder: contextvars.ContextVar[Recorder | None] = contextvars.ContextVar(
     "recorder", default=None
 )
-_SHOWN = 4  # findings in an error
+_SHOWN = 4  # the most findings in an error
 
 
 @contextlib.contextmanager
 def under(kind: str) -> Iterator[None]:
-    """Inside, every call on CPU tensors runs under a tool, as ``sanitize=kind`` has it."""
+    """Inside this context every call on CPU tensors runs under a tool, as by ``sanitize=kind``."""
     token = _asked.set(kind)
     try:
         yield
@@ -50,23 +50,23 @@ def under(kind: str) -> Iterator[None]:
 
 
 def asked() -> str | None:
-    """The tool, inside :func:`under`."""
+    """The tool of the innermost :func:`under`, or None."""
     return _asked.get()
 
 
 class Recorder(Protocol):
-    """Who is told of every call on CPU tensors."""
+    """An object whose methods are called at every call on CPU tensors."""
 
     def begin(self, call: OnHost, values: Sequence[Any]) -> None:
-        """Before the call."""
+        """Called before the call."""
 
     def end(self, result: Any) -> None:
-        """After it, unless it raised."""
+        """Called after the call, unless it raised."""
 
 
 @contextlib.contextmanager
 def recorded_by(recorder: Recorder) -> Iterator[None]:
-    """Inside, the recorder is told of the calls."""
+    """Inside this context the recorder's methods are called."""
     token = _recorder.set(recorder)
     try:
         yield
@@ -75,17 +75,17 @@ def recorded_by(recorder: Recorder) -> Iterator[None]:
 
 
 def recorder() -> Recorder | None:
-    """The one inside :func:`recorded_by`."""
+    """The recorder of the innermost :func:`recorded_by`, or None."""
     return _recorder.get()
 
 
 class Replay:
-    """What a call under a tool led to.
+    """A call that is repeated under a tool, with its outcome.
 
     Attributes:
-        findings: in words, of one or more lines each; empty if there was nothing to find.
-        error: what the call raised, or how its process ended; None if it returned.
-        result: what it returned.
+        findings: the tool's findings, as texts of one or more lines.
+        error: the call's error, or how its process ended; None if the call returned.
+        result: the call's result.
     """
 
     def __init__(self, launcher: OnHost, values: Sequence[Any], kind: str) -> None:
@@ -111,7 +111,7 @@ class Replay:
             said = pickle.loads(report.read_bytes()) if report.exists() else {}
         self.error: str | None = said.get("error")
         self.findings: list[str] = said.get("findings", [])
-        self._outside: int = said.get("outside", 0)  # the first of them
+        self._outside: int = said.get("outside", 0)  # how many of the first findings are outside
         self.result: Any = said.get("result")
         self._written: list[tuple[int, bytes]] = said.get("written", [])
         self._given = given
@@ -123,28 +123,28 @@ class Replay:
             self.error = f"the process under {kind} ended with {how}\n{tail}".rstrip()
 
     def copy_back(self) -> None:
-        """What the call wrote, into the tensors that it was given."""
+        """Copy what the call wrote to the given tensors."""
         for place, content in self._written:
             ctypes.memmove(self._given[place].tensor.data_ptr(), content, len(content))
 
     def outside(self) -> list[str]:
-        """Accesses outside of tensors and shared arrays, of a watched call."""
+        """The findings about accesses outside of tensors and shared arrays, of a watched call."""
         return self.findings[: min(self._outside, _SHOWN)]
 
     def text(self) -> str:
-        """Findings and error in words."""
+        """The findings and the error as text."""
         more = len(self.findings) - _SHOWN
         parts = self.findings[:_SHOWN] + ([f"… {more} more"] if more > 0 else [])
         return "\n".join(parts + ([self.error] if self.error else []))
 
 
 def packed(given: Sequence[Given]) -> list[dict[str, Any]]:
-    """Tensors, to be unpacked in another process."""
+    """Tensors as plain data, for another process to unpack."""
     return [_packed(group, given) for group in _guards.grouped(given)]
 
 
 def _packed(group: _guards.Group, given: Sequence[Given]) -> dict[str, Any]:
-    """A group as it goes to the other process; gaps between its tensors do not."""
+    """A group of tensors as plain data, without the gaps between them."""
     low = group.low - group.low % 64
     return {
         "size": group.high - low,
@@ -175,7 +175,7 @@ _FRAME = re.compile(
 
 
 def say_where(address: int, given: Given) -> None:
-    """Print where a tensor lies, for the process that reads what this one prints."""
+    """Print a tensor's address and layout, for the parent process, which reads the output."""
     t = given.argument
     layout = [str(t.dtype).removeprefix("torch."), list(t.shape), list(t.stride()), given.written]
     print(f"a tensor at {address:#x}: {json.dumps([given.name, *layout])}", flush=True)
@@ -189,7 +189,7 @@ def _said_where(said: str) -> Iterator[tuple[int, Given]]:
 
 
 def _sanitizers_words(said: str, files: Collection[str]) -> list[str]:
-    """A sanitizer's reports: the line that says what, the places in the source, the thread."""
+    """A sanitizer's reports as texts: the kind of fault, the places in the source, the thread."""
     heads = r"^.*(?:ERROR: AddressSanitizer|WARNING: ThreadSanitizer|runtime error): ?.*$"
     starts = list(re.finditer(heads, said, re.M))
     ends = [*(start.start() for start in starts[1:]), len(said)]

@@ -1,4 +1,4 @@
-"""The process in which a call is repeated: :mod:`cuda_reference._replay`'s."""
+"""The process of :mod:`cuda_reference._replay` in which a call is repeated."""
 
 from __future__ import annotations
 
@@ -31,12 +31,13 @@ _WORDS = {
 
 
 def _outer(frame: _watch.Frame) -> bool:
-    """Whether it runs a kernel; where all of that is inlined, places in it have its name, too."""
+    """Whether a frame belongs to the code that runs kernels. If that code is inlined, frames of
+    places in it have its name, too."""
     return frame.machinery and re.search("call_body|run_threads", frame.function) is not None
 
 
 def unpacked(groups: Iterable[dict[str, Any]]) -> dict[int, Tensor]:
-    """Number → tensor; those of a group share memory that is just as large as they need."""
+    """Index → tensor. The tensors of a group share memory of exactly the needed size."""
     made: dict[int, Tensor] = {}
     for group in groups:
         memory = torch.empty(group["size"], dtype=torch.uint8)
@@ -51,7 +52,7 @@ def unpacked(groups: Iterable[dict[str, Any]]) -> dict[int, Tensor]:
 
 
 def _run(job: dict[str, Any]) -> dict[str, Any]:
-    """The call, and what came of it."""
+    """Run the call, and return its outcome."""
     launcher = again(job["launcher"])
     values = list(job["values"])
     for number, tensor in unpacked(job["groups"]).items():
@@ -77,8 +78,8 @@ def _run(job: dict[str, Any]) -> dict[str, Any]:
 
 
 def _watched(launcher: OnHost, values: Sequence[Any]) -> dict[str, Any]:
-    """What the watching runtime tells of a call; of it once more, if it failed for a lane's value
-    on which nothing depends."""
+    """The outcome of a call under the watching runtime. If the call failed because of a missing
+    lane's value on which no result depends, it runs again with a lent value."""
     outcome = _watched_once(launcher, values)
     if outcome["error"] is None or not launcher.lends_lanes(values):
         return outcome
@@ -113,7 +114,7 @@ def _watched_once(launcher: OnHost, values: Sequence[Any]) -> dict[str, Any]:
     tensors = [tensor for each in everywhere for tensor in each.given]
     where = partial(_guards.place_text, addresses=addresses, given=tensors)
     told = [_told(finding, watch, where, launcher) for finding in findings]
-    if failed is None:  # what failed may run again
+    if failed is None:  # a failed call may run again, with the original tensors
         guards.copy_back()
     result = None if failed else launcher.result()
     error = None if failed is None else str(failed)
@@ -121,7 +122,7 @@ def _watched_once(launcher: OnHost, values: Sequence[Any]) -> dict[str, Any]:
 
 
 def _watch_guards(watch: _watch.Watch, guards: _guards.Guards, state: int) -> None:
-    """Watches the memory of guards, whose tensors are in that state."""
+    """Watch the memory of guards. Their tensors' bytes get the given state."""
     memories = {mapping.low: _watch.Memory(_guards.buffer(mapping)) for mapping in guards.mappings}
     for address, each in zip(guards.addresses, guards.given):
         for low, memory in memories.items():
@@ -157,7 +158,7 @@ def _told(
 def _place(
     role: str, access: _watch.Access, watch: _watch.Watch, launcher: OnHost
 ) -> Iterator[str]:
-    """Kernel, block, thread, and the line of the source."""
+    """Lines with kernel, block and thread, and with the line of the source."""
     stack = list(itertools.takewhile(lambda f: not _outer(f), watch.stack(access)))
     files = launcher.sources
     frames = [frame for frame in stack if Path(frame.file).name in files]

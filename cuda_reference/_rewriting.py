@@ -1,11 +1,11 @@
-"""CUDA C++ as people write it, put into the words of csrc/cuda_on_cpu.h for the host's compiler.
+"""Rewrites CUDA C++ for the host's compiler, with the macros of csrc/cuda_on_cpu.h.
 
     kernel<T, 4><<<grid, block>>>(x, n)   CUDA_ON_CPU_LAUNCH((kernel<T, 4>), (grid, block))(x, n)
     __shared__ float a[8][9], sum;        SHARED(float, a, [8][9]); SHARED(float, sum, );
     extern __shared__ float a[];          DYNAMIC_SHARED(float, a);
     asm volatile("cp.async…" : : "r"(p))  cuda_on_cpu::ptx("cp.async…", p)
 
-in the source itself and in the macros that it defines. Lines stay where they are.
+in the source and in the macros that it defines. Line numbers do not change.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import NamedTuple
 
 from cuda_reference._tokens import Token, closing, opening, tokens
 
-# Libraries of device code that have no host form: the first part of an #include.
+# First part of an #include → a library without a form for the CPU.
 _FOREIGN = {
     "cub": "CUB",
     "thrust": "Thrust",
@@ -29,7 +29,7 @@ _FOREIGN = {
     "curand": "cuRAND",
     "cusparse": "cuSPARSE",
 }
-# Headers that csrc stands in for.
+# Patterns of headers → csrc's substitute.
 _STAND_INS = (
     (re.compile(r"(torch|ATen|c10|THC|pybind11|Python\.h)\b.*"), "torch_on_cpu.h"),
     (re.compile(r"cooperative_groups(\.h|/reduce\.h)"), "cuda_on_cpu_groups.h"),
@@ -37,12 +37,12 @@ _STAND_INS = (
     (re.compile(r"cuda(_runtime|_runtime_api|_pipeline\w*|)\.h|mma\.h"), "crosscheck.cuh"),
     (re.compile(r"device_(launch_parameters|functions)\.h"), "crosscheck.cuh"),
 )
-# What of CUB has a form on the CPU, as csrc/cuda_on_cpu_cub.h has it.
+# The names of CUB that csrc/cuda_on_cpu_cub.h has.
 _CUB = re.compile(
     r"Sum|Max|Min|Arg(Max|Min)|KeyValuePair|(Block|Warp)(Reduce|Scan)|Block(Load|Store)|BLOCK_\w+"
     r"|Block(Reduce|Scan|Load|Store)Algorithm"
 )
-# What TORCH_LIBRARY calls a library of operators.
+# The name of a library of operators in TORCH_LIBRARY.
 LIBRARY = re.compile(r"\bTORCH_LIBRARY(?:_FRAGMENT|_IMPL)?\s*\(\s*(\w+)")
 _INCLUDE = re.compile(r"\s*#\s*include\s*(?:<([^>]+)>|\"([^\"]+)\")")
 _DEFINE = re.compile(r"\s*#\s*define\s+\w+(\([^)]*\))?")
@@ -52,7 +52,7 @@ _ALIGNED = ("alignas", "__align__", "__attribute__", "__builtin_align__")
 
 
 class Unsupported(ValueError):
-    """What the host target cannot compile, with its line."""
+    """A source that the host target cannot compile. The message has the line."""
 
 
 class Foreign(Unsupported):
@@ -66,14 +66,14 @@ class _Edit(NamedTuple):
 
 
 def rewritten(text: str, file: str, header: Callable[[str], str | None] = lambda _: None) -> str:
-    """``text`` for the host target.
+    """``text`` rewritten for the host target.
 
     Args:
-        file: what it is called in errors.
-        header: what an #include is to read instead; None to leave it.
+        file: the file's name in errors.
+        header: the header that replaces that of an #include; None to leave it.
 
     Raises:
-        Unsupported: with one sentence.
+        Unsupported: the host target cannot compile the source.
     """
     edits: list[_Edit] = []
     stream = tokens(text)
@@ -89,11 +89,11 @@ def rewritten(text: str, file: str, header: Callable[[str], str | None] = lambda
 
 
 def _applied(text: str, edits: Sequence[_Edit]) -> str:
-    """The text with the edits made, and with as many line ends as before."""
+    """The text with the edits applied, and with the same number of lines."""
     parts, at = [], 0
     for edit in sorted(edits):
         if edit.start < at:
-            continue  # inside of another one
+            continue  # inside another edit
         lost = text.count("\n", edit.start, edit.end) - edit.new.count("\n")
         ends = "\\\n" if "\\\n" in text[edit.start : edit.end] else "\n"
         parts += [text[at : edit.start], edit.new, ends * lost]
@@ -136,7 +136,7 @@ def _without_form(text: str, file: str, at: int, name: str, what: str) -> str:
 
 
 def _edits(text: str, file: str, stream: list[Token], in_macro: bool) -> Iterator[_Edit]:
-    scopes: list[bool] = []  # of the braces that are open: whether they are a namespace's
+    scopes: list[bool] = []  # for each open brace, whether it is that of a namespace
     for at, token in enumerate(stream):
         if token.text == "{":
             scopes.append(_namespace(stream, at))
@@ -167,12 +167,12 @@ def _namespace(stream: list[Token], brace: int) -> bool:
 
 
 def _three(stream: list[Token], at: int) -> bool:
-    """Whether three of a symbol stand there."""
+    """Whether three equal symbols begin at this index."""
     return [t.text for t in stream[at : at + 3]] == [stream[at].text] * 3
 
 
 def _close_together(stream: list[Token], at: int) -> bool:
-    """Whether nothing stands between three symbols."""
+    """Whether there are no blanks between the three symbols at this index."""
     return stream[at + 2].end == stream[at].start + 3
 
 
@@ -181,7 +181,7 @@ def _close_together(stream: list[Token], at: int) -> bool:
 
 def _launch(text: str, file: str, stream: list[Token], at: int) -> Iterator[_Edit]:
     begin = stream[_callee(stream, at - 1)].start
-    apart = not _close_together(stream, at)  # a formatter that knows no CUDA does that
+    apart = not _close_together(stream, at)  # formatters without CUDA support insert blanks
     if apart:
         warnings.warn(
             f"{file}:{_line(text, stream[at].start)}: nvcc refuses a <<< with blanks in it; on the "
@@ -202,14 +202,15 @@ def _launch(text: str, file: str, stream: list[Token], at: int) -> Iterator[_Edi
     between = text[stream[at - 1].end : stream[at].start]
     yield _Edit(begin, stream[at + 2].end, f"CUDA_ON_CPU_LAUNCH(({kernel}){between}, (")
     yield _Edit(stream[end].start, stream[end + 2].end, "))")
-    if end + 3 < len(stream) and stream[end + 3].text == "(":  # passed on, NULL is a number
+    if end + 3 < len(stream) and stream[end + 3].text == "(":  # as an argument, NULL is a number
         for token in stream[end + 3 : closing(stream, end + 3)]:
             if token.text == "NULL":
                 yield _Edit(token.start, token.end, "nullptr")
 
 
 def _kernel_as_address(stream: list[Token], at: int) -> Iterator[_Edit]:
-    """cudaLaunchKernel((void*)kernel, …): with the type of the kernel its arguments are known."""
+    """Remove the cast in cudaLaunchKernel((void*)kernel, …): the kernel's type gives the types of
+    its arguments."""
     cast = ["(", "void", "*", ")"]
     words = [t for t in stream[at + 1 : at + 7] if t.text != "const"]
     if [t.text for t in words[:5]] == ["(", *cast]:
@@ -217,7 +218,7 @@ def _kernel_as_address(stream: list[Token], at: int) -> Iterator[_Edit]:
 
 
 def _callee(stream: list[Token], at: int) -> int:
-    """Where the kernel's name begins that ends there."""
+    """The index of the first token of the kernel's name that ends at this index."""
     while True:
         if stream[at].text == ">":
             at = _template(stream, at) - 1
@@ -239,7 +240,7 @@ def _callee(stream: list[Token], at: int) -> int:
 
 
 def _template(stream: list[Token], close: int) -> int:
-    """Where the template arguments open that close there."""
+    """The index of the < for the > at this index."""
     depth, at = 0, close
     while at >= 0:
         symbol = stream[at].text
@@ -316,7 +317,8 @@ def _shared(text: str, file: str, stream: list[Token], at: int, inside: bool) ->
 
 
 def _casts(stream: list[Token], at: int) -> Iterator[_Edit]:
-    """A dynamic shared array of the file is an object, which + makes a pointer where it is cast."""
+    """A dynamic shared array outside of functions is an object. Where it is cast, a + makes it a
+    pointer."""
     end = next(i for i in range(at, len(stream)) if stream[i].text in (";", "["))
     name = stream[end - 1].text
     for i in range(end + 1, len(stream)):
@@ -327,7 +329,7 @@ def _casts(stream: list[Token], at: int) -> Iterator[_Edit]:
 
 
 def _declared(stream: list[Token]) -> Iterator[Token]:
-    """The declaration without qualifiers and alignment."""
+    """The tokens of a declaration without qualifiers and alignment."""
     at = 0
     while at < len(stream):
         if stream[at].text in _ALIGNED and at + 1 < len(stream) and stream[at + 1].text == "(":
@@ -338,7 +340,7 @@ def _declared(stream: list[Token]) -> Iterator[Token]:
 
 
 def _split(stream: list[Token]) -> Iterator[list[Token]]:
-    """At commas that stand in no brackets of any kind; > is an operator in other brackets."""
+    """The tokens split at commas outside of all brackets. Inside ( and [, < and > are operators."""
     depth = angles = 0
     chunk: list[Token] = []
     for token in stream:
@@ -389,7 +391,8 @@ def _assembly(text: str, stream: list[Token], at: int) -> Iterator[_Edit]:
 
 
 def _prototype(stream: list[Token], end: int) -> Iterator[_Edit]:
-    """A function of tensors that is declared only may be missing: it is, if it is called."""
+    """Make a declared function of tensors weak: its definition may be missing, which is an error
+    only when it is called."""
     if not end or stream[end - 1].text != ")":
         return
     begin = open_ = opening(stream, end - 1)

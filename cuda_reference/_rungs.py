@@ -1,7 +1,7 @@
-"""The rungs of elementwise ops: the kernels of csrc/rungs.cuh, and which of them a call takes.
+"""The rungs of elementwise ops: the kernels of csrc/rungs.cuh, and the choice between them.
 
-A rung is a variant of an op. The plain kernel, which takes everything, is no rung; "auto" is the
-best rung that takes a call's tensors, else the plain kernel.
+A rung is a variant of an op. The plain kernel, which takes all tensors, is not a rung. "auto" is
+the best rung that takes a call's tensors, or else the plain kernel.
 """
 
 from __future__ import annotations
@@ -22,12 +22,13 @@ STREAM = RUNGS[-1]
 VARIANTS = dict.fromkeys(RUNGS, FLOATING) | {"pack64": FLOATING[:3]}  # name → dtypes
 AUTO = "auto"
 PACKED = "pack128"
-# Of these the first that suits the tensors. Packs take every alignment, too, but without one they
-# go element by element; of large tensors stream is slower than packs (docs/CUDA_LADDER.md).
+# "auto" takes the first of these that suits the tensors. Packs take every alignment, but process
+# unaligned tensors element by element. For large tensors stream is slower than packs
+# (docs/CUDA_LADDER.md).
 BEST = (PACKED, STREAM, "scalar")
-ALIGNMENT = 16  # bytes: a pack's; stream's tensors all lie as far beside a multiple of it
+ALIGNMENT = 16  # bytes of a pack; stream's tensors have equal addresses modulo this
 
-# Blocks of a grid that walks: what a multiprocessor holds. On the CPU two, so that they walk there.
+# Blocks per multiprocessor of a grid-stride loop; two blocks on the CPU, so that blocks loop there.
 _BLOCKS_EACH, _BLOCKS_ON_CPU = 8, 2
 
 Variants = Mapping[str, tuple[torch.dtype, ...]]  # name → the dtypes that it takes
@@ -45,13 +46,13 @@ class CCall(ctypes.Structure):
 
 
 class Choice(NamedTuple):
-    """What "auto" takes: a rung, or None for the plain kernel, and why."""
+    """The choice of "auto": a rung, or None for the plain kernel, and the reason."""
 
     rung: str | None
     why: str
 
     def told(self, op: str) -> str:
-        """The choice in a line."""
+        """The choice in one line."""
         name = "the plain kernel" if self.rung is None else repr(self.rung)
         return f"{op}(): variant 'auto' is {name}: {self.why}"
 
@@ -62,8 +63,8 @@ def misfit(
     tensors: Mapping[str, Tensor],
     unfit: str = "",
 ) -> str:
-    """Why a variant that takes such dtypes does not take these tensors; or nothing. ``unfit`` is
-    why no rung takes the call."""
+    """Why a variant for these dtypes does not take these tensors, or "". ``unfit`` is the reason if
+    no rung takes the call."""
     if unfit:
         return unfit
     first = next(iter(tensors.values()))
@@ -87,7 +88,7 @@ def misfit(
 
 
 def _unaligned(tensors: Mapping[str, Tensor]) -> str:
-    """Why packs would go by single elements; or nothing."""
+    """Why packs would process single elements, or ""."""
     for name, t in tensors.items():
         if _launch.address(t) % ALIGNMENT:
             return f"would go by single elements, as '{name}' is not at a multiple of 16 bytes"
@@ -95,7 +96,7 @@ def _unaligned(tensors: Mapping[str, Tensor]) -> str:
 
 
 def best(variants: Variants, tensors: Mapping[str, Tensor], unfit: str = "") -> Choice:
-    """The rung that "auto" takes for the tensors, the result among them."""
+    """The rung that "auto" takes for the tensors, which include the result."""
     reasons: list[str] = []
     for name in BEST:
         reason = misfit(name, variants[name], tensors, unfit)
@@ -116,8 +117,8 @@ def chosen(
     tensors: Mapping[str, Tensor],
     unfit: str = "",
 ) -> str | None:
-    """The variant that runs, of those of an op: what was asked for, or what "auto" takes; None is
-    the plain kernel. With ``explain`` a line about "auto" is printed.
+    """The variant to run: the requested one, or the choice of "auto"; None is the plain kernel.
+    With ``explain`` the choice of "auto" is printed.
 
     Raises:
         TypeError, ValueError: there is no such variant, or it does not take the tensors; there is
@@ -140,7 +141,8 @@ def chosen(
 
 
 def again(variant: str | None) -> str | None:
-    """The variant of a backward pass: its tensors need not lie as those of the forward pass."""
+    """The variant for a backward pass: "auto" instead of a pinned one, because its tensors may have
+    other layouts."""
     return None if variant is None else AUTO
 
 
@@ -154,8 +156,8 @@ def launch(
     *numbers: Any,
     act: str = "none",
 ) -> None:
-    """Call the launcher of an op's rungs, <op>_rung, or that of another variant of their form,
-    <op>_<variant>, unless there is nothing to compute."""
+    """Call the launcher of an op's rungs, <op>_rung, or that of another variant with the same
+    parameters, <op>_<variant>, unless the result is empty."""
     out = written[0]
     if not out.numel():
         return
@@ -168,7 +170,7 @@ def launch(
 
 @functools.cache
 def _blocks(device: torch.device) -> int:
-    """The most blocks of a grid that walks through the tensors."""
+    """The largest number of blocks for a grid-stride loop."""
     if device.type != "cuda":
         return _BLOCKS_ON_CPU
     return _BLOCKS_EACH * torch.cuda.get_device_properties(device).multi_processor_count

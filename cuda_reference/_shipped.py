@@ -1,10 +1,11 @@
 """Libraries built ahead of time, for machines without a compiler.
 
-``python -m cuda_reference build`` fills a folder: for every source and target a library, named by
-the hash of its content, and a record, square-cuda.json, that names it and says what it was built
-from. The folder is used where ``CUDA_REFERENCE_LIBRARIES`` names it, strictly: what is missing,
-stale or made for another machine is an error. Without the variable a folder _prebuilt inside this
-package is used, say that of a wheel; what does not fit there is built as usual.
+``python -m cuda_reference build`` fills a folder. It has a library for every source and target,
+named by the hash of its content, and a record such as square-cuda.json, which names the library and
+describes what it was built from. If ``CUDA_REFERENCE_LIBRARIES`` names the folder, it is used
+strictly: a library that is missing, stale or for another machine is an error. Without the variable
+the folder _prebuilt inside this package is used, for example that of a wheel; libraries that do not
+fit are built as usual.
 """
 
 from __future__ import annotations
@@ -30,15 +31,15 @@ PACKAGED = Path(__file__).resolve().parent / "_prebuilt"
 
 @dataclass(frozen=True)
 class Record:
-    """What a library was built from and for."""
+    """The record of a library: what it was built from, and for which machine."""
 
     library: str
     size: int
     sha256: str
     sources: str
-    architectures: list[str]  # as in TORCH_CUDA_ARCH_LIST; none for the host target
+    architectures: list[str]  # as in TORCH_CUDA_ARCH_LIST; empty for the host target
     machine: str
-    compiler: str  # for people: a library is right whichever compiler built it
+    compiler: str  # only information: libraries of all compilers are valid
 
 
 # ---- Making -----------------------------------------------------------------
@@ -52,7 +53,7 @@ def keep(
     compiler: str,
     folder: Path,
 ) -> Path:
-    """Puts a built library and its record into ``folder``, in the place of an older one."""
+    """Put a built library and its record into ``folder``, replacing an older one."""
     with _storage.workspace(folder) as work:
         kept = _storage.keep(
             library,
@@ -74,9 +75,10 @@ def keep(
 
 
 def libraries(stems: Sequence[str], target: Target) -> tuple[dict[str, Path], list[str]]:
-    """The prebuilt libraries to use, by stem, and why others in the package's folder do not fit.
+    """Stem → prebuilt library, and the reasons why others in the package's folder do not fit.
 
-    Raises BuildError if CUDA_REFERENCE_LIBRARIES is set and one of the stems does not fit.
+    Raises:
+        BuildError: CUDA_REFERENCE_LIBRARIES is set, and the library of a stem does not fit.
     """
     folder = _chosen_folder(target)
     if folder is not None:
@@ -92,10 +94,11 @@ def libraries(stems: Sequence[str], target: Target) -> tuple[dict[str, Path], li
 
 
 def serves(target: Target) -> bool:
-    """Whether prebuilt libraries make a compiler for ``target`` needless.
+    """Whether no compiler is needed for ``target``, because there are prebuilt libraries.
 
-    Raises BuildError if CUDA_REFERENCE_LIBRARIES is set and has none for it, or one that does not
-    fit.
+    Raises:
+        BuildError: CUDA_REFERENCE_LIBRARIES is set and has no library for the target, or one that
+            does not fit.
     """
     stems = sorted(source.stem for source in CSRC.glob("*.cu"))
     folder = _chosen_folder(target)
@@ -109,7 +112,8 @@ def serves(target: Target) -> bool:
 def find(stem: str, target: Target, folder: Path) -> Path:
     """The library for ``target`` in ``folder``.
 
-    Raises BuildError if there is none, or if it is damaged, stale or made for another machine.
+    Raises:
+        BuildError: there is none, or it is damaged, stale or for another machine.
     """
     file = _record_file(stem, target, folder)
     if not file.is_file():
@@ -137,13 +141,13 @@ def find(stem: str, target: Target, folder: Path) -> Path:
 
 
 def covers(architectures: Sequence[str], major: int, minor: int) -> bool:
-    """Whether a GPU of compute capability major.minor can run what was built for these."""
+    """Whether a GPU of compute capability major.minor can run code built for these."""
     for architecture in architectures:
         match = ARCHITECTURE.fullmatch(architecture)
         if not match:
             continue
         built, suffix, ptx = (int(match[1]), int(match[2])), match[3], match[4]
-        if suffix == "a":  # of one architecture alone, its PTX too
+        if suffix == "a":  # runs on this architecture only, even as PTX
             fits = built == (major, minor)
         elif ptx and not suffix:
             fits = built <= (major, minor)
@@ -165,7 +169,7 @@ def _chosen_folder(target: Target) -> Path | None:
 
 
 def _is_sanitized(target: Target) -> bool:
-    """Sanitized libraries are built for the occasion, never shipped."""
+    """Whether a sanitizer is set. Sanitized libraries are never shipped."""
     return target == "host" and _sanitizer() is not None
 
 
@@ -174,7 +178,7 @@ def _record_file(stem: str, target: Target, folder: Path) -> Path:
 
 
 def _capability() -> tuple[int, int] | None:
-    """The current GPU's capability; None where there is none, as on a build machine."""
+    """The current GPU's capability; None without a GPU, as on a build machine."""
     import torch
 
     return torch.cuda.get_device_capability() if torch.cuda.is_available() else None
@@ -183,7 +187,7 @@ def _capability() -> tuple[int, int] | None:
 def _misfit(
     problem: str, stem: str, target: Target, folder: Path, architectures: Sequence[str] = ()
 ) -> BuildError:
-    """The error for a library that cannot be used, with the command that makes a right one."""
+    """The error for a library that cannot be used, with the command that builds a valid one."""
     command = f"python -m cuda_reference build {stem} --target {target} --out {folder}"
     if target == "cuda":
         numbers = [name.removesuffix("+PTX") for name in architectures] or ["80", "90"]

@@ -1,23 +1,23 @@
-"""What a csrc/<stem>.cu exports, read from its text: the elementwise ops that need no host code.
+"""Reads the ops that a csrc/<stem>.cu exports from its text: elementwise ops without host code.
 
-Each launcher of such a file is an op of its name:
+Each launcher of such a file is an op with its name:
 
     extern "C" int relu_scale_add(const Tensor* x, const Tensor* y, const Tensor* out, Scalar scale,
                                   cudaStream_t stream)
 
-takes the tensors x and y, which broadcast, and the number scale. WITH_COMPUTE_TYPE in its body says
-that it takes every dtype, WITH_FLOATING_TYPE that it takes the floating ones. The formula in the
-comment at the head of the file, "relu_scale_add: out = …", becomes its docstring.
+takes the tensors x and y, which broadcast, and the number scale. With WITH_COMPUTE_TYPE in its body
+it takes every dtype, with WITH_FLOATING_TYPE the floating ones. The formula in the comment at the
+head of the file, "relu_scale_add: out = …", becomes its docstring.
 
-A second launcher beside it, of the same tensors and numbers, says that it has rungs (rungs.cuh):
+If there is a second launcher with the same tensors and numbers, the op has rungs (rungs.cuh):
 
     extern "C" int relu_scale_add_rung(const Call* call, const void* x, const void* y, void* out,
                                        Scalar scale, cudaStream_t stream)
 
-And a launcher relu_scale_add_tensor, of the tensors x, y and scale, says that its number may be a
-tensor, too.
+If there is a launcher relu_scale_add_tensor with the tensors x, y and scale, the number may also be
+a tensor.
 
-This module imports nothing but Python's own, so that stubs can be written without torch.
+This module imports only the standard library, so that stubs can be written without torch.
 """
 
 from __future__ import annotations
@@ -44,15 +44,15 @@ _EXPECTED = (
 
 @dataclass(frozen=True)
 class Signature:
-    """An elementwise op as its launcher declares it.
+    """The signature of an elementwise op, from its launcher.
 
     Attributes:
-        op: its name, and the launcher's.
-        operands: the tensors, one to three.
-        numbers: the Python numbers after them.
-        floating: whether it takes floating dtypes only.
-        formula: from the comment, or empty.
-        rungs: whether it has them.
+        op: the op's name, which is the launcher's.
+        operands: the names of the tensors, one to three.
+        numbers: the names of the numbers after them.
+        floating: whether it takes only floating dtypes.
+        formula: the formula in the comment, or "".
+        rungs: whether it has rungs.
         of_tensors: whether each of the numbers may be a tensor.
     """
 
@@ -71,7 +71,7 @@ class Signature:
 
     @property
     def docstring(self) -> str:
-        """One line, as functions written by hand have it."""
+        """The function's docstring, in one line."""
         formula = f"{self.formula}: the" if self.formula else "The"
         variants = "its variants are rungs" if self.rungs else "it has no variants"
         return f"{formula} CUDA twin of :func:`triton_kernels.{self.op}`; {variants}."
@@ -81,7 +81,7 @@ def signatures(source: Path) -> list[Signature]:
     """The ops that a .cu exports.
 
     Raises:
-        ImportError: there is none, or a launcher that is not of this form; the text names the file.
+        ImportError: it exports none, or a launcher of another form. The text names the file.
     """
     text = source.read_text(encoding="utf-8")
     launchers = _LAUNCHER.findall(text)
@@ -107,8 +107,8 @@ def signatures(source: Path) -> list[Signature]:
 
 
 def _same_names(source: Path, op: Signature, form: Signature) -> None:
-    """Refuse a launcher for tensors in place of numbers that takes other things than the op, or in
-    another order, or other dtypes."""
+    """Raise ImportError unless the launcher for tensors instead of numbers has the op's parameters,
+    in the same order, and the same dtypes."""
     every = (*op.operands, *op.numbers)
     if (form.operands, form.numbers, form.floating) != (every, (), op.floating):
         raise ImportError(
@@ -118,7 +118,7 @@ def _same_names(source: Path, op: Signature, form: Signature) -> None:
 
 
 def _same_parameters(source: Path, op: Signature, parameters: str) -> None:
-    """Refuse a launcher of rungs that takes other things than the op's own, or in another order."""
+    """Raise ImportError unless the launcher of rungs has the op's parameters in the same order."""
     match = _RUNG.fullmatch(" ".join(parameters.split()))
     if match is None or tuple(map(_names, match.groups())) != (op.operands, op.numbers):
         raise ImportError(

@@ -1,14 +1,15 @@
-"""Libraries on disk: written whole, and checked before they are used.
+"""Libraries on disk: they are written in one step, and checked before they are used.
 
-A library is named by its content and never changed. Beside it lies a record, a JSON file that
-names it, with its size and its SHA-256. Each is written elsewhere, flushed to the disk and renamed
-into place, the record last: no reader finds half of anything, and two builds of one library do
-not disturb each other. What happens to the files afterwards (a full disk, a lost block, a copy that
-was cut off) the check in find() sees: loading a truncated library would end the process. It costs
-1 ms a MB: 0.1 ms for a library of the host target, 1 ms for one of the cuda target, once a process.
+A library is named by the hash of its content and never changed. Beside it there is a record, a JSON
+file with its name, its size and its SHA-256. Each file is written elsewhere, flushed to the disk
+and renamed into place, the record last. So no reader finds half a file, and two builds of one
+library do not disturb each other. Later damage (a full disk, a lost block, an incomplete copy) is
+found by the check in find(): loading a truncated library would end the process. The check takes
+1 ms per MB: 0.1 ms for a library of the host target, 1 ms for one of the cuda target, once per
+process.
 
-The cache of :mod:`cuda_reference._build` and the folders of :mod:`cuda_reference._shipped` are both
-kept like that.
+The cache of :mod:`cuda_reference._build` and the folders of :mod:`cuda_reference._shipped` both
+have this form.
 """
 
 from __future__ import annotations
@@ -29,12 +30,12 @@ _ABANDONED = 3600  # seconds without a change
 
 
 def keep(built: Path, record: Path, label: str, work: Path, **more: Any) -> Path:
-    """Puts a copy of ``built`` and its record where ``record`` says; returns the copy's path.
+    """Put a copy of ``built`` beside ``record``, and write the record. Returns the copy's path.
 
     Args:
-        label: what the copy's name begins with.
-        work: a folder as workspace() gives it, on the same disk.
-        more: what else the record is to say.
+        label: the prefix of the copy's name.
+        work: a folder of workspace() on the same disk.
+        more: additional entries of the record.
     """
     content = built.read_bytes()
     digest = hashlib.sha256(content).hexdigest()
@@ -47,7 +48,9 @@ def keep(built: Path, record: Path, label: str, work: Path, **more: Any) -> Path
 def find(record: Path) -> tuple[Path, dict[str, Any]]:
     """The library that a record names, and the record.
 
-    Raises OSError or ValueError if there is none, or if library or record are damaged.
+    Raises:
+        OSError: the record or the library cannot be read.
+        ValueError: one of them is damaged.
     """
     try:
         about = json.loads(record.read_bytes())
@@ -62,44 +65,45 @@ def find(record: Path) -> tuple[Path, dict[str, Any]]:
 
 
 def write(files: Mapping[Path, bytes], work: Path) -> None:
-    """Makes files hold what is given, all or, where there is no room for it, none of them.
+    """Write files: all of them, or none if there is no room for all.
 
-    Who reads one meanwhile finds the old or the new content. They appear in the order given.
+    A concurrent reader finds the old or the new content. The files are replaced in the given order.
     """
     names = {file: work / f"new-{number}" for number, file in enumerate(files)}
     for file, content in files.items():
-        # Not to be written by group and others, whatever the umask.
+        # Group and others cannot write the file, whatever the umask is.
         with open(names[file], "wb", opener=lambda path, flags: os.open(path, flags, 0o644)) as new:
             new.write(content)
             new.flush()
-            os.fsync(new.fileno())  # else a crash could leave the new name on an empty file
+            os.fsync(new.fileno())  # otherwise a crash could leave an empty file of that name
     for file in files:
         os.replace(names[file], file)
 
 
 @contextlib.contextmanager
 def workspace(folder: Path) -> Iterator[Path]:
-    """A new folder in ``folder``, for a while; those of processes that were killed are removed.
+    """A temporary folder in ``folder``. Folders of killed processes are removed.
 
-    A process holds a lock in its own. The lock goes with the process, and where hosts share a file
-    system they see each other's.
+    A process holds a lock on a file in its folder. The lock ends with the process, and hosts that
+    share a file system see each other's locks.
     """
     with tempfile.TemporaryDirectory(
         dir=folder, prefix="build-", ignore_cleanup_errors=True
     ) as name:
         work = Path(name)
         with (work / _LOCK).open("w") as lock:
-            with contextlib.suppress(OSError):  # no locks on this file system: nobody gets it then
+            with contextlib.suppress(OSError):  # without locks here, no other process gets one
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            _sweep(folder, work.stat().st_mtime)  # by the clock of the disk's host
+            _sweep(folder, work.stat().st_mtime)  # the time by the file system's clock
             yield work
 
 
 def _sweep(folder: Path, now: float) -> None:
-    """Removes what workspace() made, nobody holds and nobody has changed for long.
+    """Remove folders of workspace() that are not locked and have not changed for a long time.
 
-    The time is for a folder that has no lock yet, and for file systems with locks of one host only.
-    Folders of other people have other names or no lock file: ``folder`` may be anybody's.
+    The time protects folders that have no lock yet, and folders on file systems whose locks only
+    work on one host. ``folder`` may be shared with others: their folders have other names, or no
+    lock file.
     """
     for left in folder.glob("build-*"):
         try:
@@ -107,6 +111,6 @@ def _sweep(folder: Path, now: float) -> None:
                 continue
             with (left / _LOCK).open("r+") as lock:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:  # held, not to be told, or not ours
+        except OSError:  # locked, unknown, or not ours
             continue
         shutil.rmtree(left, ignore_errors=True)

@@ -1,4 +1,4 @@
-"""The tokens of CUDA C++, and where their brackets close."""
+"""Splits CUDA C++ into tokens, and finds matching brackets."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _OPENS, _CLOSES = "([{", ")]}"
 
 
 class Token(NamedTuple):
-    """A token's kind (directive, text, number, name or symbol), text and place."""
+    """A token: its kind (directive, text, number, name or symbol), text, start and end."""
 
     kind: str
     text: str
@@ -29,7 +29,7 @@ class Token(NamedTuple):
 
 
 def tokens(text: str, start: int = 0, end: int | None = None) -> list[Token]:
-    """All but blanks and comments. A preprocessor directive is one token."""
+    """The tokens without blanks and comments. A preprocessor directive is one token."""
     read = []
     for match in _TOKEN.finditer(text, start, len(text) if end is None else end):
         kind = match.lastgroup
@@ -40,7 +40,7 @@ def tokens(text: str, start: int = 0, end: int | None = None) -> list[Token]:
 
 
 def closing(stream: Sequence[Token], opening: int) -> int:
-    """Where what opens there is closed."""
+    """The index of the bracket that closes the one at ``opening``."""
     depth = 0
     for at in range(opening, len(stream)):
         depth += (stream[at].text in _OPENS) - (stream[at].text in _CLOSES)
@@ -50,7 +50,7 @@ def closing(stream: Sequence[Token], opening: int) -> int:
 
 
 def opening(stream: Sequence[Token], close: int) -> int:
-    """Where what closes there was opened."""
+    """The index of the bracket that opens the one at ``close``."""
     depth = 0
     for at in range(close, -1, -1):
         depth += (stream[at].text in _CLOSES) - (stream[at].text in _OPENS)

@@ -1,8 +1,8 @@
-"""What torch.utils.cpp_extension builds, each in a folder of its own.
+"""Builds by torch.utils.cpp_extension, each in a folder of its own.
 
-torch's folder bears the module's name and nothing else. Two processes that load different sources
-of one name at once, say two checkouts under test, build in the same one, and both get the library
-that was finished last. So the folder's name holds the sources here, too.
+torch names the folder only by the module. If two processes load different sources with one name at
+the same time, for example in the tests of two checkouts, both build in one folder and get the
+library that was finished last. So here the folder's name also has a hash of the sources.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from cuda_reference import _compilers
 
 
 def files(arguments: Mapping[str, Any], python_module: bool) -> Any:
-    """What torch.utils.cpp_extension.load returns for these arguments."""
+    """The result of torch.utils.cpp_extension.load with these arguments."""
     from torch.utils import cpp_extension
 
     texts = [Path(file).read_bytes() for file in arguments["sources"]]
@@ -32,7 +32,7 @@ def files(arguments: Mapping[str, Any], python_module: bool) -> Any:
 
 
 def strings(arguments: Mapping[str, Any], python_module: bool) -> Any:
-    """What torch.utils.cpp_extension.load_inline returns for these arguments."""
+    """The result of torch.utils.cpp_extension.load_inline with these arguments."""
     from torch.utils import cpp_extension
 
     with _folder(arguments, []) as folder:
@@ -44,10 +44,10 @@ def strings(arguments: Mapping[str, Any], python_module: bool) -> Any:
 
 @contextlib.contextmanager
 def _folder(arguments: Mapping[str, Any], texts: list[bytes]) -> Iterator[str]:
-    """The folder to build in: the one that is asked for, or one for these sources, flags and GPUs.
+    """The folder to build in: the requested one, or one for these sources, flags and GPUs.
 
-    The latter is held for this process, so that a lock which lies there is a dead process's: torch
-    would wait for it without end.
+    This process locks the latter. So torch's lock file in it belongs to a dead process, and is
+    removed: torch would wait for it forever.
     """
     if arguments["build_directory"] is not None:
         yield arguments["build_directory"]
@@ -59,7 +59,7 @@ def _folder(arguments: Mapping[str, Any], texts: list[bytes]) -> Iterator[str]:
     digest = hashlib.sha256(key.encode()).hexdigest()
     folder = _compilers.cache_directory("torch", f"{arguments['name']}-{digest[:12]}")
     with (folder / "crosscheck.lock").open("w") as held:
-        with contextlib.suppress(OSError):  # no locks on this file system: torch's own then
+        with contextlib.suppress(OSError):  # without locks on this file system only torch's is used
             fcntl.flock(held, fcntl.LOCK_EX)
             (folder / "lock").unlink(missing_ok=True)
         yield str(folder)

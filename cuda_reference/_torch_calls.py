@@ -1,7 +1,7 @@
-"""Calls of functions that take torch::Tensor on the host target: csrc/torch_on_cpu.h from Python.
+"""Calls functions of torch::Tensor on the host target: the Python side of csrc/torch_on_cpu.h.
 
-A tensor goes over as its address, sizes and strides; what the function asks of torch beyond that,
-such as torch::zeros or .contiguous(), comes back here and is done by torch itself.
+A tensor is passed as its address, sizes and strides. If the function calls torch, for example
+torch::zeros or .contiguous(), the call comes back to this module, and torch itself computes it.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ class _CValue(ctypes.Structure):
     ]
 
 
-# How C++ passes an index of Tensor::index: a slice as its bounds, an ellipsis as text.
+# For Tensor::index: type passed by C++ → Python's index. A slice is a list, an ellipsis is text.
 _INDEX: dict[type, Callable[[Any], Any]] = {list: lambda x: slice(*x), str: lambda _: ...}
 _Operator = ctypes.CFUNCTYPE(
     ctypes.c_int, ctypes.c_char_p, ctypes.POINTER(_CValue), ctypes.c_int, ctypes.POINTER(_CValue)
@@ -72,17 +72,17 @@ _Operator = ctypes.CFUNCTYPE(
 
 
 class Exported(NamedTuple):
-    """A function as PYBIND11_MODULE or TORCH_LIBRARY exports it.
+    """A function that PYBIND11_MODULE or TORCH_LIBRARY exports.
 
     Attributes:
-        library: of TORCH_LIBRARY, else empty.
-        types: of the parameters, as text.
-        names: of the parameters as far as py::arg gives them.
-        defaults: of the last parameters, as many as have one.
-        missing: it is declared only.
-        tensors: how many it returns; -1 for a list, as long as the function makes it.
-        key: of TORCH_LIBRARY_IMPL, such as CUDA; else empty.
-        returns: the type of its result, as text.
+        library: the library of TORCH_LIBRARY, else "".
+        types: the types of the parameters, as text.
+        names: the names of parameters, as far as py::arg gives them.
+        defaults: index of a parameter → its default value.
+        missing: whether the function is only declared.
+        tensors: the number of tensors that it returns; -1 for a list.
+        key: the dispatch key of TORCH_LIBRARY_IMPL, such as CUDA; else "".
+        returns: the type of the result, as text.
     """
 
     number: int
@@ -99,8 +99,8 @@ class Exported(NamedTuple):
 
 
 class Made(NamedTuple):
-    """A tensor that a call made, at ``address``; ``guards`` lie around it unless a sanitizer of the
-    compiler's looks after it. ``written``: whether it holds anything yet."""
+    """A tensor that a call made, at ``address``. It has ``guards`` unless a sanitizer of the
+    compiler checks it. ``written``: whether its elements have values."""
 
     given: Given
     address: int
@@ -109,8 +109,8 @@ class Made(NamedTuple):
 
 
 def said(library: ctypes.CDLL) -> Iterator[tuple[str, Any]]:
-    """What modules say beside their functions: "schema" → that of an operator, with its library;
-    names of attributes → their values."""
+    """(name, value) of other exports of the modules: ("schema", an operator's schema with its
+    library), and attributes."""
     library.crosscheck_said.restype = ctypes.c_char_p
     session, value = Session(library), _CValue()
     for i in itertools.count():
@@ -121,7 +121,7 @@ def said(library: ctypes.CDLL) -> Iterator[tuple[str, Any]]:
 
 
 def exported(library: ctypes.CDLL) -> Iterator[Exported]:
-    """What a library exports; of two functions of one name the last counts."""
+    """The functions that a library exports. Of two with one name the last counts."""
     library.crosscheck_function.restype = ctypes.c_char_p
     library.crosscheck_message.restype = ctypes.c_char_p
     for number in range(library.crosscheck_functions()):
@@ -148,7 +148,7 @@ def exported(library: ctypes.CDLL) -> Iterator[Exported]:
 
 
 def span(name: str, t: Tensor) -> Given:
-    """The memory from the first to the last element of an argument."""
+    """An argument as Given, with the memory from its first to its last element."""
     view = t.detach()
     if view.is_contiguous():
         return Given(name, view, True)
@@ -162,15 +162,17 @@ def _storage(t: Tensor) -> int:
 
 
 class Raised(Exception):
-    """The function itself raised, by TORCH_CHECK or another exception."""
+    """The C++ function threw an exception, for example by TORCH_CHECK."""
 
 
 class Session:
-    """What one call of a function knows of tensors.
+    """One call of a function, with the tensors that it knows.
+
+    Args:
+        on_new: called with each tensor that the call makes.
 
     Attributes:
-        guards: around the tensors that the call made.
-        on_new: is told of each of these.
+        guards: the guards of these tensors.
     """
 
     def __init__(self, library: ctypes.CDLL, on_new: Callable[[Made], None] | None = None) -> None:
@@ -184,7 +186,7 @@ class Session:
         self.guards: list[Guards] = []
 
     def add(self, like: Tensor, address: int) -> Tensor:
-        """A tensor like this one whose elements lie at ``address``; from here on it is known."""
+        """A new tensor with this one's layout and dtype at ``address``; the call knows it."""
         extent = sum((n - 1) * stride for n, stride in zip(like.shape, like.stride()))
         count = (extent + 1) * like.element_size() if like.numel() else 0
         made = torch.empty(0, dtype=like.dtype)
@@ -199,11 +201,11 @@ class Session:
         return made
 
     def call(self, number: int, arguments: Sequence[Any]) -> tuple[Any, int]:
-        """What a function returned, and CUDA's status; its tensors are those of the session.
+        """Call a function. Returns its result, with tensors of this session, and CUDA's status.
 
         Raises:
-            TypeError: an argument does not suit.
-            Raised: as the function did; and whatever torch raised in it.
+            TypeError: an argument has a wrong type.
+            Raised: the function threw an exception. Errors of torch inside it are raised unchanged.
         """
         values = self._array([self._sent(argument) for argument in arguments])
         operator, result, status = _Operator(self._operator), _CValue(), ctypes.c_int(0)
@@ -257,7 +259,7 @@ class Session:
         return array
 
     def received(self, value: _CValue) -> Any:
-        """A value of C++ as one of Python."""
+        """A C++ value as a Python value."""
         kind = value.kind
         if kind == _BOOL:
             return bool(value.integer)
@@ -279,7 +281,7 @@ class Session:
             return tuple(items) if kind == _TUPLE else items
         return None
 
-    # ---- What a function asks of torch ----
+    # ---- Calls of torch by a function ----
 
     def _operator(self, name: bytes, arguments: Any, count: int, result: Any) -> int:
         try:
@@ -289,13 +291,13 @@ class Session:
                 made = self._made(name.decode(), received)
             held = self._held(name.decode(), made, on_cpu)
             result[0] = self._sent(held)
-        except BaseException as error:  # noqa: BLE001 -- it may not pass through C++
+        except BaseException as error:  # noqa: BLE001 -- it must not propagate through C++
             self._raised = error
             return 1
         return 0
 
     def _device(self, received: list[Any]) -> bool:
-        """Whether the result is to say that it is on the CPU, as a GPU's wrapper sees it."""
+        """Whether the result claims to be on the CPU. Others claim to be on the GPU."""
         device = next((x for x in received if isinstance(x, str)), None)
         if device is not None:
             return device == "cpu"
@@ -339,15 +341,16 @@ class Session:
         return made
 
     def _placed(self, name: str, plain: Tensor) -> Tensor:
-        """A new tensor between guards, or where AddressSanitizer sees a step beside it."""
+        """A new tensor between guards, or in memory where AddressSanitizer finds accesses outside
+        of it."""
         written = not name.startswith("empty")
-        if not written and plain.numel():  # NaN: what nobody stores shall show
+        if not written and plain.numel():  # NaN, so that elements that are never stored show
             flat = plain.as_strided((plain.numel(),), (1,))  # one element has any stride
             flat.view(torch.uint8).fill_(0xFF)
         given = span(f"the result of {name}()", plain)
         guards = None
         if _compilers._sanitizer() == "address":
-            made = plain.clone()  # memory as large as it needs
+            made = plain.clone()  # in memory of exactly its size
             self._tensors.append(made)
             self._storages.add(_storage(made))
         else:
@@ -360,7 +363,7 @@ class Session:
         return made
 
     def damaged(self) -> str | None:
-        """A sentence on a byte that was overwritten beside the tensors that the call made."""
+        """A description of an overwritten byte outside the tensors that the call made, or None."""
         for guards in self.guards:
             if (address := guards.damaged()) is not None:
                 return guards.text(address)

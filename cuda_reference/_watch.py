@@ -1,7 +1,7 @@
-"""Who reads and writes what on the host target: csrc/cuda_on_cpu_watch.h, seen from Python.
+"""Records reads and writes on the host target: the Python side of csrc/cuda_on_cpu_watch.h.
 
-A library built under ``CROSSCHECK_SANITIZE=watch`` notes every access of a kernel to shared arrays
-and to the memories it is told of. Nothing needs to be preloaded.
+A library built under ``CROSSCHECK_SANITIZE=watch`` records every access of a kernel to shared
+arrays and to watched memories. Nothing needs to be preloaded.
 """
 
 from __future__ import annotations
@@ -88,12 +88,12 @@ class _CFollowed(ctypes.Structure):
 
 
 class Memory:
-    """Memory to watch: every byte of ``buffer``, of which some are elements of tensors.
+    """Watched memory: all bytes of ``buffer``, some of which belong to elements of tensors.
 
     Attributes:
-        buffer: one-dimensional, uint8.
-        state: of every byte: no element, written, or not written yet.
-        writer, reader: of every byte the number of the last access, 0 for none.
+        buffer: a one-dimensional uint8 tensor.
+        state: for every byte NO_ELEMENT, WRITTEN or UNWRITTEN.
+        writer, reader: for every byte the number of the last access, 0 for none.
     """
 
     def __init__(self, buffer: Tensor) -> None:
@@ -103,16 +103,16 @@ class Memory:
         self.reader = torch.zeros(buffer.numel(), dtype=torch.int32)
 
     def mark(self, tensor: Tensor, state: int) -> None:
-        """Give the bytes of a tensor's elements, which lie in the buffer, a state."""
+        """Set the state of the bytes of a tensor's elements; the tensor must be in the buffer."""
         self.of(self.state, tensor).fill_(state)
 
     def mark_at(self, address: int, like: Tensor, state: int) -> None:
-        """The same for a tensor that would lie there as ``like`` does elsewhere."""
+        """The same for a tensor at ``address`` with the layout and dtype of ``like``."""
         self._of(self.state, address, like).fill_(state)
 
     def of(self, each: Tensor, tensor: Tensor) -> Tensor:
-        """The part of ``state``, ``writer`` or ``reader`` that belongs to a tensor's elements: its
-        shape, and one dimension more for the bytes of an element."""
+        """The part of ``state``, ``writer`` or ``reader`` for a tensor's elements, with the
+        tensor's shape and one more dimension for the bytes of an element."""
         return self._of(each, tensor.data_ptr(), tensor)
 
     def _of(self, each: Tensor, address: int, like: Tensor) -> Tensor:
@@ -123,7 +123,8 @@ class Memory:
 
 
 class Access(NamedTuple):
-    """A thread of a launch, these count from 0, and an access's call stack, innermost first."""
+    """An access: its call stack, innermost first, its block and thread, and the number of the
+    launch, from 0."""
 
     frames: tuple[int, ...]
     block: tuple[int, ...]
@@ -132,8 +133,16 @@ class Access(NamedTuple):
 
 
 class Finding(NamedTuple):
-    """What is wrong with an access; ``shared``: if it was to a shared array, its name, the index of
-    the element, and its extents; ``other``: the access that it conflicts with."""
+    """A fault of an access.
+
+    Attributes:
+        kind: one of KINDS.
+        write, size, address: of the access.
+        shared: for a shared array its name, the element's index, and its extents; else None.
+        times: how often it occurred.
+        here: the access.
+        other: the access with which it conflicts, or None.
+    """
 
     kind: str
     write: bool
@@ -146,7 +155,7 @@ class Finding(NamedTuple):
 
 
 class Followed(NamedTuple):
-    """An access of the thread that is followed."""
+    """An access of the followed thread."""
 
     write: bool
     size: int
@@ -156,7 +165,7 @@ class Followed(NamedTuple):
 
 
 class Frame(NamedTuple):
-    """A place in the sources: a function as the debug information has it, a file and a line."""
+    """A place in the sources: function (from the debug information), file and line."""
 
     function: str
     file: str
@@ -164,12 +173,12 @@ class Frame(NamedTuple):
 
     @property
     def machinery(self) -> bool:
-        """Whether it is of what runs kernels on the CPU, and no kernel's."""
+        """Whether it is in the code that runs kernels on the CPU, not in a kernel."""
         return Path(self.file).name.startswith("cuda_on_cpu")
 
 
 class Watch:
-    """The notes of one library that was built to be watched."""
+    """The records of one library that was built for watching."""
 
     def __init__(self, library: ctypes.CDLL) -> None:
         self._library = library
@@ -179,11 +188,11 @@ class Watch:
         for name, result in results.items():
             getter = getattr(library, f"crosscheck_{name}")
             getter.restype, getter.argtypes = ctypes.POINTER(result), [ctypes.c_uint]
-        # A handle of dlopen points to a link_map, which begins with the load address.
+        # A handle of dlopen points to a link_map, whose first member is the load address.
         self._base = ctypes.cast(library._handle, ctypes.POINTER(ctypes.c_size_t))[0]
 
     def forget(self) -> None:
-        """Forget everything: nothing is watched."""
+        """Forget all memories and records."""
         self._library.crosscheck_forget()
         self._kept.clear()
 
@@ -191,7 +200,7 @@ class Watch:
         """Watch one more memory.
 
         Raises:
-            ValueError: there is no room for another one.
+            ValueError: the largest number of memories is reached.
         """
         arrays = (each.data_ptr() for each in (memory.state, memory.writer, memory.reader))
         described = _CMemory(memory.buffer.data_ptr(), memory.buffer.numel(), *arrays)
@@ -200,12 +209,12 @@ class Watch:
         self._kept.append(memory)
 
     def follow(self, access: Access) -> None:
-        """Note all that the thread of an access does, from now on."""
+        """From now on, record all accesses of this access's thread."""
         numbers = (access.launch, *access.block, *access.thread)
         self._library.crosscheck_follow((ctypes.c_uint * 7)(*numbers))
 
     def access(self, number: int) -> Access | None:
-        """The access of that number; None for 0."""
+        """The access with this number; None for 0."""
         if not number:
             return None
         access = self._library.crosscheck_access(number)[0]
@@ -213,7 +222,7 @@ class Watch:
         return Access(frames, tuple(access.block), tuple(access.thread), access.launch)
 
     def findings(self) -> Iterator[Finding]:
-        """What was wrong, each kind and place once."""
+        """The faults; each kind and place once."""
         number = 0
         while finding := self._library.crosscheck_finding(number):
             f, number = finding[0], number + 1
@@ -231,7 +240,7 @@ class Watch:
             )
 
     def followed(self) -> Iterator[Followed]:
-        """What the thread that was followed did, in order."""
+        """The accesses of the followed thread, in order."""
         number = 0
         while step := self._library.crosscheck_followed(number):
             f, number = step[0], number + 1
@@ -240,13 +249,13 @@ class Watch:
             yield Followed(bool(f.write), f.size, f.address, _shared(f), access)
 
     def resolve(self, accesses: Iterable[Access]) -> None:
-        """Find the places of many accesses at once: addr2line takes its time to start."""
+        """Find the places of many accesses at once, because addr2line starts slowly."""
         new = {frame for access in accesses for frame in access.frames} - set(self._symbols)
         if new:
             self._symbols.update(_symbols(self._library._name, sorted(new)))
 
     def stack(self, access: Access) -> list[Frame]:
-        """The call stack of an access in the sources, innermost first, inlined functions too;
+        """The call stack of an access in the sources, innermost first, including inlined functions;
         empty without addr2line."""
         self.resolve([access])
         return [f for frame in access.frames for f in self._symbols[frame]]
@@ -261,7 +270,7 @@ def _shared(f: Any) -> tuple[str, tuple[int, ...], tuple[int, ...]] | None:
 
 
 def unraveled(element: int, extents: Sequence[int]) -> tuple[int, ...]:
-    """An element's index in an array; outside of it the first goes beyond its extent."""
+    """An element's index in an array. Outside of it the first index exceeds its extent."""
     index = []
     for extent in reversed(extents[1:]):
         element, last = divmod(element, extent)
@@ -275,7 +284,7 @@ def _symbols(library: str, addresses: Sequence[int]) -> dict[int, list[Frame]]:
     program = _addr2line()
     if program is None:
         return frames
-    # The call is before the address that it returns to.
+    # The call instruction is before its return address.
     asked = {hex(address - 1): address for address in addresses if address > 0}
     command = [program, "-a", "-f", "-C", "-i", "-e", library, *asked]
     ran = subprocess.run(command, capture_output=True, text=True, check=False)
@@ -291,7 +300,7 @@ def _symbols(library: str, addresses: Sequence[int]) -> dict[int, list[Frame]]:
 
 @functools.cache
 def _addr2line() -> str | None:
-    """The one that comes with the compiler."""
+    """The path of the compiler's addr2line, or of another one; None without any."""
     query = [*_compilers._host_compiler(), "-print-prog-name=addr2line"]
     ran = subprocess.run(query, capture_output=True, text=True, check=False)
     return shutil.which(ran.stdout.strip() or "addr2line") or shutil.which("addr2line")

@@ -1,4 +1,4 @@
-"""python -m triton_kernels tune: measure the GPU at hand; … capabilities: say what holds for it."""
+"""``python -m triton_kernels``: tune measures this GPU, capabilities prints the figures in use."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ def main(words: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m triton_kernels")
     commands = parser.add_subparsers(dest="command", required=True)
     for name, does in (
-        ("tune", "measure this GPU in five minutes at most, and keep what was found"),
-        ("capabilities", "print what tiles and scores rest on, and where it comes from"),
+        ("tune", "measure this GPU, in at most five minutes, and keep the figures"),
+        ("capabilities", "print the figures in use for tiles and scores, with their sources"),
     ):
         command = commands.add_parser(name, help=does, description=does)
         command.add_argument("--device", type=int, help="number of the GPU, else the current one")

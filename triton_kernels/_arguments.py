@@ -1,8 +1,8 @@
-"""What every public function checks before anything is launched.
+"""Argument checks of the public functions, made before anything is launched.
 
-Each check raises one error in torch's manner: it names the function, the argument, and what it
-got. TypeError is for a wrong type or dtype, ValueError for a wrong value, RuntimeError for shapes,
-devices and memory.
+Each check raises an error as torch does, which names the function, the argument, and what it got:
+TypeError for a wrong type or dtype, ValueError for a wrong value, RuntimeError for shapes, devices
+and memory.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ def tensor(op: str, name: str, value: Any, dtypes: Sequence[torch.dtype]) -> Ten
 
 
 def refuse_nested(op: str, name: str, value: Any) -> None:
-    """Refuse a NestedTensor; one of the strided layout has not even a shape to look at."""
+    """Refuse a NestedTensor. One of the strided layout does not even have a shape."""
     if isinstance(value, Tensor) and value.is_nested:
         raise TypeError(
             f"{op}(): argument '{name}' is a NestedTensor, which is not supported; call it on each "
@@ -62,11 +62,11 @@ def refuse_nested(op: str, name: str, value: Any) -> None:
 def number(
     op: str, name: str, value: Any, dtype: torch.dtype, wanted: str = "a number"
 ) -> int | float:
-    """Return ``value`` as a float for floating ``dtype``, as a wrapped int for integers.
-    ``wanted``: what the error says that it must be."""
+    """Return ``value`` as a float for a floating ``dtype``. For an integer dtype return an int that
+    is wrapped to its width, as a signed number. ``wanted`` is for the error's text."""
     if type(value) is float and dtype.is_floating_point:
         return value
-    # An abstract class takes longer to ask than float and int.
+    # float and int come first: isinstance is slow for an abstract class.
     if isinstance(value, bool) or not isinstance(value, (float, int, numbers.Real)):
         raise TypeError(
             f"{op}(): argument '{name}' must be {wanted}, but got {type(value).__name__}"
@@ -97,7 +97,7 @@ def one_of(op: str, name: str, value: Any, allowed: Sequence[str]) -> str:
 
 
 def boolean(op: str, name: str, value: Any) -> bool:
-    """Return ``value`` if it is True or False: "no" and 0-d arrays have a truth value, too."""
+    """Return ``value`` if it is True or False. Other values with a truth value are refused."""
     if not isinstance(value, bool):
         raise TypeError(
             f"{op}(): argument '{name}' must be True or False, but got {type(value).__name__}"
@@ -115,8 +115,8 @@ def floating_dtype(op: str, name: str, value: Any, default: torch.dtype) -> torc
 
 
 def sizes(op: str, name: str, value: Any) -> torch.Size:
-    """Return ``value`` as a shape, if it is a sequence of what torch takes for a size: integers of
-    Python's, numpy's or a tensor's, but not True."""
+    """Return ``value`` as a shape if it is a sequence of integers. As in torch these may be
+    Python's, numpy's or integer tensors, but not booleans."""
     if not isinstance(value, Sequence):
         raise TypeError(
             f"{op}(): argument '{name}' must be a sequence of integers, but got "
@@ -139,7 +139,7 @@ def sizes(op: str, name: str, value: Any) -> torch.Size:
 
 
 def same_device(op: str, **tensors: Tensor | None) -> torch.device:
-    """Return the device all ``tensors`` live on; None entries are skipped."""
+    """Return the device of all ``tensors``; None entries are skipped."""
     first, device = "", torch.device("cpu")
     for name, t in tensors.items():
         if t is None:
@@ -155,21 +155,22 @@ def same_device(op: str, **tensors: Tensor | None) -> torch.device:
 
 
 def on_one_device(*tensors: Tensor) -> tuple[Tensor, ...]:
-    """0-d CPU tensors join those of another device, as in torch: they are copied there."""
+    """The tensors, with 0-d CPU tensors copied to the device of the others, as torch does."""
     device = next((t.device for t in tensors if t.device.type != "cpu"), tensors[0].device)
     lone = [t.dim() == 0 and t.device.type == "cpu" for t in tensors]
     return tuple(t.to(device) if alone else t for t, alone in zip(tensors, lone))
 
 
 def promoted(*tensors: Any, ranks: Sequence[int] = ()) -> torch.dtype:
-    """torch.result_type of floating tensors: those without dimensions count where all are so."""
+    """torch.result_type of any number of floating tensors: 0-d tensors count only if all are 0-d.
+    ``ranks`` are the numbers of dimensions, if not the tensors' own."""
     ranks = ranks or [t.dim() for t in tensors]
     counting = [t for t, rank in zip(tensors, ranks) if rank] or tensors
     return functools.reduce(torch.promote_types, {t.dtype for t in counting})
 
 
 def refuse_gradients(op: str, why: str, values: Iterable[tuple[str, Any]]) -> None:
-    """Refuse the tensors of these names that require grad, in words of the caller's."""
+    """Raise RuntimeError for a tensor that requires grad. ``why`` is part of the error's text."""
     for name, t in values:
         if isinstance(t, Tensor) and t.requires_grad:
             raise RuntimeError(
@@ -182,7 +183,7 @@ NO_GRADIENT_WITH_OUT = "a call with out= has no gradient"
 
 
 def broadcast(op: str, x: Tensor, y: Tensor, names: Sequence[str] = ("x", "y")) -> torch.Size:
-    """The shape that ``x`` and ``y`` broadcast to."""
+    """The shape to which ``x`` and ``y`` broadcast."""
     short, long = (x.shape, y.shape) if x.dim() < y.dim() else (y.shape, x.shape)
     new = len(long) - len(short)
     if short == long[new:]:
@@ -200,7 +201,7 @@ def broadcast(op: str, x: Tensor, y: Tensor, names: Sequence[str] = ("x", "y")) 
 
 
 def broadcast_all(op: str, names: Sequence[str], tensors: Sequence[Tensor]) -> torch.Size:
-    """The shape that all broadcast to."""
+    """The shape to which all tensors broadcast."""
     shapes = [t.shape for t in tensors]
     if all(shape == shapes[0] for shape in shapes):
         return shapes[0]
@@ -222,9 +223,10 @@ def check_out(
     *,
     in_place: bool,
 ) -> Tensor:
-    """Check a caller's ``out``: exactly the result's shape and dtype, no harmful overlap.
+    """Return a caller's ``out`` if it can hold the result: it has the result's shape, dtype and
+    device, requires no grad, and overlaps neither itself nor an input in memory.
 
-    ``in_place`` allows an ``out`` that is an input, element for element.
+    ``in_place`` allows an ``out`` with the same elements at the same addresses as an input.
     """
     out = tensor(op, "out", out, FLOATS + INTEGERS)
     if out.dtype != dtype:
@@ -256,7 +258,7 @@ def check_out(
 
 
 def _claim(known: bool | None, claim: str) -> str:
-    """What is wrong with 'out', or may be: strides can be too irregular to tell."""
+    """The claim if it is known to be true; else that the strides are too irregular to tell."""
     if known:
         return claim
     return f"has strides too irregular to tell whether it {claim}; pass another one"
@@ -271,8 +273,8 @@ def _identical(a: Tensor, b: Tensor) -> bool:
     )
 
 
-# What the overlap tests may cost, a few hundredths of a second. Views that slicing, permuting and
-# expanding make of a dense tensor take a few steps; to decide any strides is NP-hard.
+# Limits of the overlap tests: a few hundredths of a second. Views that are made by slicing,
+# permuting and expanding a dense tensor take a few steps. With arbitrary strides it is NP-hard.
 STEPS = 4096
 SUMS = 1 << 15
 
@@ -282,16 +284,17 @@ class _OutOfStepsError(Exception):
 
 
 def _solutions(terms: Sequence[tuple[int, int]], target: int) -> int | None:
-    """How many ways (counted up to 2) Σ coefficient·t = target has with 0 ≤ t ≤ limit; None where
-    that is too much work to tell. Coefficients are positive.
+    """The number of solutions, counted up to 2, of Σ coefficient·t = target with 0 ≤ t ≤ limit in
+    each term. None if it takes too much work. Coefficients are positive.
 
-    Depth first, largest coefficient first: the strides of real tensors nest, so each level leaves
-    one or two values to try. What is left to reach must also be near a multiple of the common
-    divisor of the next terms, or nothing is tried: that settles interleaved views at once. Where
-    both fail, the sums of one half of the terms are held against those of the other half.
+    The search goes depth first, with the largest coefficient first: the strides of real tensors
+    nest, so each level has one or two values to try. A branch ends if the rest is out of reach of
+    the other terms, or too far from a multiple of the common divisor of the next terms. The latter
+    decides interleaved views at once. If the search takes too many steps, the sums of one half of
+    the terms are compared with those of the other half.
     """
     terms = sorted((t for t in terms if t[1] > 0), reverse=True)
-    reach = [0]  # the most that the terms from the i-th on can contribute, from the end
+    reach = [0]  # the largest sum of the terms from the i-th on; filled from the end
     for coefficient, limit in reversed(terms):
         reach.append(reach[-1] + coefficient * limit)
     reach.reverse()
@@ -331,9 +334,9 @@ def _solutions(terms: Sequence[tuple[int, int]], target: int) -> int | None:
 
 
 def _solutions_by_halves(terms: Sequence[tuple[int, int]], target: int) -> int | None:
-    """The number of solutions from all sums of two halves of the terms; None if there are too
-    many of them."""
-    halves: list[dict[int, int]] = [{0: 1}, {0: 1}]  # sum → in how many ways, up to 2
+    """The number of solutions, from all sums of each half of the terms; None if there are too many
+    sums."""
+    halves: list[dict[int, int]] = [{0: 1}, {0: 1}]  # sum → the number of ways to it, up to 2
     for coefficient, limit in sorted(terms, key=lambda term: term[1], reverse=True):
         halves.sort(key=len)
         if len(halves[0]) * (limit + 1) > SUMS:
@@ -348,22 +351,22 @@ def _solutions_by_halves(terms: Sequence[tuple[int, int]], target: int) -> int |
 
 
 def _overlaps_itself(t: Tensor) -> bool | None:
-    """Whether two different indices of ``t`` have one address; None if that is hard to tell."""
+    """Whether two different indices of ``t`` have one address; None if it is too hard to decide."""
     if t.is_contiguous() or t.numel() <= 1:
         return False
     dims = [(stride, size - 1) for size, stride in zip(t.shape, t.stride()) if size > 1]
     last = sum(stride * limit for stride, limit in dims)
     if t.numel() > last + 1 or any(stride == 0 for stride, _ in dims):
         return True  # more elements than addresses, or a repeated one
-    # i and j collide when Σ stride·(i−j) = 0; shifted by (size−1) every term is non-negative, and
-    # the one solution that is always there is i = j.
+    # Indices i and j have one address if Σ stride·(i−j) = 0. Shifted by size−1 no difference is
+    # negative. i = j is always a solution; a second one is an overlap.
     solutions = _solutions([(stride, 2 * limit) for stride, limit in dims], last)
     return None if solutions is None else solutions > 1
 
 
 def _overlap(a: Tensor, b: Tensor) -> bool | None:
-    """Whether some byte belongs to an element of both ``a`` and ``b``; None if that is hard to
-    tell. Meta tensors have none."""
+    """Whether some byte belongs to an element of both ``a`` and ``b``; None if it is too hard to
+    decide. Meta tensors do not overlap."""
     if a.device != b.device or a.is_meta or not a.numel() or not b.numel():
         return False
     if a.is_contiguous() and b.is_contiguous():

@@ -1,5 +1,5 @@
-"""Counts that a launch is cut by. Triton's own functions of these names are made for kernels, too,
-and take microseconds."""
+"""Integer arithmetic for launches. Triton's functions of these names also serve kernels, and take
+microseconds."""
 
 from __future__ import annotations
 
@@ -10,5 +10,5 @@ def cdiv(a: int, b: int) -> int:
 
 
 def next_power_of_2(n: int) -> int:
-    """The least power of two that is n or more; 1 of less than that."""
+    """The least power of two that is at least n; 1 for n < 1."""
     return 1 << max(0, n - 1).bit_length()

@@ -1,15 +1,15 @@
-"""The engine under the elementwise ops: two kernels that apply a jit function to every element.
+"""Launches of the elementwise ops: two kernels that apply a jit function to every element.
 
-An op brings its formula as a jit function of the operands that it has, ``ELEMENT(x)`` to
-``ELEMENT(x, y, s)``, or of an activation, too, ``ELEMENT(x, y, ACT)``, in the compute type C:
-float32 for float16, bfloat16 and float32, float64 for float64, an integer type itself. Operands are
-converted to the result dtype first (as torch promotes), then to C; the result is rounded once, on
-the store.
+An op provides its formula as a jit function of its operands, from ``ELEMENT(x)`` to
+``ELEMENT(x, y, s)``, or with an activation as ``ELEMENT(x, y, ACT)``. It computes in the compute
+type C: float32 for float16, bfloat16 and float32; float64 for float64; an integer type itself.
+Operands are converted to the result dtype first, as torch promotes, then to C. The result is
+rounded once, at the store.
 
-``flat_kernel`` serves a dense output whose operands lie alike, or are found by an index in up to
-three dimensions; ``tiled_kernel`` everything else, with any number of dimensions and without a
-copy: operands that are turned against long rows of the output. Both stand in
-_elementwise_kernels.py.
+``flat_kernel`` is for dense outputs whose operands have the same layout, or whose operands' offsets
+follow from the output's index in up to three dimensions. ``tiled_kernel`` is for everything else,
+with any number of dimensions and without copies: for instance operands that are transposed relative
+to an output with long rows. Both kernels are in _elementwise_kernels.py.
 """
 
 from __future__ import annotations
@@ -43,32 +43,32 @@ TRITON_DTYPE = {
 
 NUM_WARPS = 4
 THREADS = 32 * NUM_WARPS
-BYTES_PER_THREAD = 16  # one 128-bit access a thread and operand
-VECTORS = 2  # of them a thread where operands lie otherwise than the output
-SIDE = 64  # of a tile that is turned
-LEAST = 48  # of both dimensions, for a tile of two such squares
-NARROW = 8  # or of the second one, at most
-SPARE = 16  # of what is cut so much may hang over, one in SPARE
-SHORTEST = 32  # elements of a tile's row where longer ones hang over; rows up to it are walked
+BYTES_PER_THREAD = 16  # one 128-bit access per thread and operand
+VECTORS = 2  # such accesses per thread if operands have another layout than the output
+SIDE = 64  # of a square tile that is transposed
+LEAST = 48  # both dimensions have at least this size for a tile of two such squares,
+NARROW = 8  # or the second one has at most this size
+SPARE = 16  # at most one element in SPARE of a dimension may be overhang
+SHORTEST = 32  # the shortest rows of tiles to avoid overhang; the longest rows that walks take
 
-Dims = tuple[tuple[int, ...], ...]  # (size, stride of x, y, s, out) of each, innermost first
-Walk = tuple[int | None, ...]  # as _walked takes it
+Dims = tuple[tuple[int, ...], ...]  # per dimension (size, stride of x, y, s, out), innermost first
+Walk = tuple[int | None, ...]  # the argument ``walk`` of _walked
 NONE = None, None, None  # in place of a divisor
 Units = tuple[int, int]
 ALL: Units = 16, 16
 ONCE: Walk = (*NONE, None, *NONE, None, None)
-Y_VALUE, S_VALUE = 4, 5  # which of the kernels' arguments are numbers
+Y_VALUE, S_VALUE = 4, 5  # positions of the numbers among the kernels' arguments
 
 
 def compute_type(dtype: torch.dtype) -> Any:
-    """C for a result of ``dtype``."""
+    """The compute type C for results of ``dtype``."""
     if dtype in (torch.float16, torch.bfloat16):
         return tl.float32
     return TRITON_DTYPE[dtype]
 
 
 def empty_result(shape: torch.Size, dtype: torch.dtype, like: Tensor) -> Tensor:
-    """A new output; it keeps the layout of ``like`` where the shapes agree, as torch does."""
+    """A new output. If the shapes are equal it has the layout of ``like``, as in torch."""
     if like.shape == shape:
         return (
             torch.empty_like(like) if like.dtype == dtype else torch.empty_like(like, dtype=dtype)
@@ -77,8 +77,8 @@ def empty_result(shape: torch.Size, dtype: torch.dtype, like: Tensor) -> Tensor:
 
 
 def coalesced(dims: list[tuple[int, ...]]) -> list[tuple[int, ...]]:
-    """The (size, stride, stride, …) of each dimension, innermost first, with dimensions merged
-    wherever every operand walks through both of them with a single stride."""
+    """Dimensions (size, stride of each operand), sorted innermost first, without those of size 1.
+    Two neighbours become one if every operand goes through both with a single stride."""
     dims = [dim for dim in dims if dim[0] != 1]
     dims.sort(key=lambda dim: dim[:0:-1])  # by the output's stride, the last in the tuple
     merged = dims[:1]
@@ -93,8 +93,8 @@ def coalesced(dims: list[tuple[int, ...]]) -> list[tuple[int, ...]]:
 
 @dataclass(frozen=True, eq=False)
 class Configuration:
-    """The constants and options of launches for results of one dtype, and the elements of a block.
-    Compared by identity: to hash ``ELEMENT`` would take longer than a launch."""
+    """The constants and options of launches for results of one dtype, and the elements per block.
+    Instances are compared by identity: hashing ``ELEMENT`` would take longer than a launch."""
 
     meta: dict[str, Any]
     block: int
@@ -107,11 +107,12 @@ def configuration(
     elements_per_thread: int | None = None,
     act: Any = None,
 ) -> Configuration:
-    """That of launches of ``element`` for results of ``dtype``; ``operands``: whether it has a
-    second operand, and whether a factor.
+    """The configuration of launches of ``element`` for results of ``dtype``.
 
-    ``elements_per_thread`` pins what one thread handles; by default it is 16 bytes' worth.
-    ``act`` is the activation in the formula, if it has one.
+    Args:
+        operands: whether the formula has a second operand, and whether it has a factor.
+        elements_per_thread: by default as many as 16 bytes hold.
+        act: the activation in the formula, if it has one.
     """
     per_thread = elements_per_thread or max(1, BYTES_PER_THREAD // dtype.itemsize)
     return Configuration(
@@ -122,7 +123,7 @@ def configuration(
             "C": compute_type(dtype),
             "ACT": act,
             "num_warps": NUM_WARPS,
-            # The formulas say where they fuse; activations are held to a bound, not to bits.
+            # Formulas call fma themselves, to be exact. Activations only have an error bound.
             "enable_fp_fusion": act is not None,
         },
         block=THREADS * per_thread,
@@ -138,8 +139,7 @@ def apply(
 ) -> Tensor:
     """out = element(x, y, s), elementwise; operands broadcast to ``out``.
 
-    ``y`` is None where the formula has no second operand, and ``s`` means nothing where it has no
-    factor.
+    ``y`` is None if the formula has no second operand. ``s`` is ignored if it has no factor.
     """
     n = out.numel()
     if n == 0:
@@ -172,8 +172,8 @@ def apply(
 
 @functools.lru_cache(REMEMBERED)
 def _dense(how: Configuration, counted: int, keys: tuple[Any, ...]) -> Launch:
-    """The launch for arguments of these keys that one dense walk goes through, of any number of
-    elements whose divisibility is ``counted``."""
+    """The launch for arguments of these keys that are all dense in one order. The number of
+    elements is free, but its divisibility is ``counted``."""
     return Launch(flat_kernel, (), BLOCK=how.block, **_named_units(ALL, ALL, ALL), **how.meta)
 
 
@@ -185,8 +185,8 @@ def _named_units(x: Units, y: Units, s: Units) -> dict[str, Units]:
 def _along_row(
     how: Configuration, size: int, counted: int, keys: tuple[Any, ...]
 ) -> tuple[Launch, Walk]:
-    """The launch for arguments of these keys, of which y is a row of so many elements that comes
-    again and again, and y's walk: what :func:`_prepared` gives, for less of the host's time."""
+    """The launch for arguments of these keys where y is a row of ``size`` elements that repeats,
+    and y's walk. :func:`_prepared` would give the same, but takes longer."""
     walk = (*divisor(size), 1, *NONE, None, None)
     kinds = (counted, *ONCE, *map(_kind, walk), *ONCE)
     return _walking(how, (ALL, (math.gcd(16, size), 16), ALL), kinds, keys), walk
@@ -196,14 +196,14 @@ def _along_row(
 def _prepared(
     how: Configuration, n: int, dims: Dims, keys: tuple[Any, ...]
 ) -> tuple[Launch, int, tuple[Any, ...]]:
-    """The launch for arguments of these keys and dimensions, its programs, and its arguments after
-    s."""
+    """The launch for arguments of these keys and dimensions, its number of programs, and its
+    arguments after the two numbers."""
     walks = _walks(n, dims, how.block * VECTORS)
     if walks:
         each, units = zip(*walks)
         launch = _walking(how, units, tuple(map(_kind, (n, *itertools.chain(*each)))), keys)
         return launch, cdiv(n, how.block * VECTORS), (n, *each)
-    two_squares = how.block == THREADS * 8  # of 16 bits, which were measured
+    two_squares = how.block == THREADS * 8  # elements of 16 bits; others were not measured
     grid, constants, arguments = tiled(dims, how.block * VECTORS, two_squares)
     return Launch(tiled_kernel, grid, **constants, **how.meta), *grid, arguments
 
@@ -219,8 +219,8 @@ def _walking(
     kinds: tuple[int | None, ...],
     keys: tuple[Any, ...],
 ) -> Launch:
-    """The launch of walks whose numbers are of these kinds, of any number of elements: what comes
-    in a new shape every time need not ask Triton for its kernel."""
+    """The launch for walks whose numbers have these kinds. The number of elements is free, so that
+    calls with ever new shapes need not ask Triton for the kernel."""
     block = how.block * VECTORS
     return Launch(flat_kernel, (), BLOCK=block, **_named_units(*units), **how.meta)
 
@@ -228,9 +228,12 @@ def _walking(
 def tiled(
     dims: Dims, numel: int, two_squares: bool = False
 ) -> tuple[tuple[int], dict[str, Any], tuple[Any, ...]]:
-    """A launch in tiles of about ``numel`` elements, or where they are turned of a square or two:
-    the grid, the kernel's constants, and its arguments from ``outer`` on. Each of the dims is
-    (size, stride of each operand), the output, or the last of them, being the last operand."""
+    """A launch in tiles: the grid, the kernel's constants, and its arguments from ``outer`` on.
+
+    Tiles have about ``numel`` elements. Transposed tiles are squares of SIDE instead, or about one
+    or two of these. Each of ``dims`` is (size, stride of each operand). The last operand is the
+    output, or the last of several outputs.
+    """
     dims, turned = _innermost(dims)
     sizes, *strides = zip(*dims)
     outer = math.prod(sizes[2:])
@@ -246,8 +249,9 @@ def tiled(
 
 
 def _walks(n: int, dims: Dims, block: int) -> tuple[tuple[Walk, Units], ...]:
-    """How x, y and s walk through a dense output in blocks, for flat_kernel; none where tiles are
-    needed, or do better: they read once what repeats itself along rows that fill them."""
+    """The walks and units of x, y and s through a dense output, for flat_kernel; empty if tiles are
+    needed, or are faster. Tiles are faster if an operand repeats along rows that fill a block:
+    they read it once."""
     size = dims[0][0]
     if size >= block and size % 16 == 0 and 0 in dims[0]:
         return ()
@@ -263,11 +267,11 @@ def _walks(n: int, dims: Dims, block: int) -> tuple[tuple[Walk, Units], ...]:
 
 
 def _walk(dims: Dims, operand: int) -> tuple[Walk, Units] | None:
-    """An operand's walk through the dense output, and its units, as :func:`_walked` takes them.
+    """An operand's walk through the dense output, and its units, for :func:`_walked`.
 
-    None if it needs more than three dimensions or 32-bit offsets do not reach; and where its
-    neighbours are not the output's in rows longer than SHORTEST: there a block of the output has
-    so little of each of the operand's rows that tiles do better.
+    None if the walk needs more than three dimensions, or offsets of more than 32 bits. None also if
+    the output's rows are longer than SHORTEST and the operand is not dense along them: a block of
+    the output then covers little of each of the operand's own rows, and tiles are faster.
     """
     merged = coalesced([(dim[0], dim[operand], dim[-1]) for dim in dims])
     if len(merged) == 1 and merged[0][1] == 1:
@@ -283,20 +287,22 @@ def _walk(dims: Dims, operand: int) -> tuple[Walk, Units] | None:
 
 
 def divisor(d: int) -> tuple[int, int, int]:
-    """d, and what an index is multiplied by, and then shifted, for the upper 32 bits of the product
-    to be index ÷ d.
+    """d, a factor and a shift: for an index below 2³¹, index ÷ d rounded down is the upper 32 bits
+    of index · factor, shifted right.
 
-    With 2ˢ the next power of two, m = ⌈2³¹⁺ˢ/d⌉ is 2³¹⁺ˢ/d + e/d with e < d ≤ 2ˢ, and so i·m is
-    2³¹⁺ˢ·i/d and less than 2³¹⁺ˢ/d more, for an index below 2³¹: the same when rounded down.
+    Let 2ˢ be the least power of two with d ≤ 2ˢ. The factor m = ⌈2³¹⁺ˢ/d⌉ is 2³¹⁺ˢ/d + e/d with
+    e < d ≤ 2ˢ. So for i < 2³¹ the product i·m exceeds 2³¹⁺ˢ·i/d by less than 2³¹⁺ˢ/d, which does
+    not change the quotient rounded down.
     """
     power = (d - 1).bit_length()
-    # As an int32 of the same bits: it always has the highest of them.
+    # The factor as an int32 with the same bits: its highest bit is always set.
     return d, -(-(2 ** (31 + power)) // d) - 2**32, power - 1
 
 
 def _innermost(dims: Dims) -> tuple[Dims, bool]:
-    """The dimensions, two at least, the second of them one along which an operand is dense that is
-    not dense along the first, the output's; and whether there is one."""
+    """At least two dimensions, and whether tiles are transposed. They are if an operand that does
+    not repeat along the first dimension, the output's innermost, has its smallest stride along
+    another one. That dimension becomes the second; the first such operand decides."""
     dims += ((1, *(0,) * (len(dims[0]) - 1)),) * (2 - len(dims))
     for operand in range(1, len(dims[0]) - 1):
         steps = [dim[operand] or math.inf for dim in dims]
@@ -307,9 +313,9 @@ def _innermost(dims: Dims) -> tuple[Dims, bool]:
 
 
 def _units(dims: Dims) -> tuple[int, ...]:
-    """What the compiler shall know that sizes and strides are multiples of, where by itself it sees
-    which are of 16: of the first two sizes, then for each operand the dimension d along which it is
-    dense, and a divisor of d's size and of the strides along the others."""
+    """Divisors below 16 of sizes and strides, for the compiler, which itself only sees multiples of
+    16: one for each of the first two sizes; then for each operand the dimension d along which it is
+    dense, and a divisor of d's size and of the operand's other strides."""
     sizes, *strides = zip(*dims)
     units = []
     largest = [1, 1]
@@ -330,10 +336,13 @@ class _Tile(NamedTuple):
 
 
 def _tile(sizes: tuple[int, ...], turned: bool, numel: int, two_squares: bool) -> _Tile:
-    """A square where tiles are turned, half of one where threads cannot access whole vectors, two
-    of them where that is much of both dimensions, or one is narrow, and one of twice the length
-    where the output's rows begin anywhere; else ``numel`` elements, as long as can be. Where
-    several elements are read at once short pieces cost more than overhang."""
+    """The blocks of a tile: ``numel`` elements in the longest rows possible, if not transposed.
+
+    A transposed tile is a square of SIDE; two squares if ``two_squares`` and both dimensions are
+    large enough, or the second is narrow; of twice the length and half the height if the output's
+    rows are not aligned; half a square if threads cannot access whole vectors. If several elements
+    are read at once, short pieces cost more than overhang.
+    """
     longest, spare = numel, SPARE
     if turned:
         longest, numel = SIDE, SIDE * SIDE
@@ -351,8 +360,9 @@ def _tile(sizes: tuple[int, ...], turned: bool, numel: int, two_squares: bool) -
 
 
 def cut(size: int, most: int, spare: int = SPARE) -> int:
-    """Into pieces of how many elements a dimension is cut: a power of two up to ``most``, as large
-    as it can be with little overhang, one piece in ``spare``, or with the least."""
+    """The length of the pieces into which a dimension is cut: a power of two up to ``most``. It is
+    the largest one with an overhang of at most 1/``spare`` of the size, or else the one with the
+    least overhang."""
     piece = best = min(most, next_power_of_2(size))
     while piece > SHORTEST and -size % best > size // spare:
         piece //= 2
@@ -362,7 +372,7 @@ def cut(size: int, most: int, spare: int = SPARE) -> int:
 
 
 def _alike(x: Tensor, y: Tensor | None, s: Tensor | None, out: Tensor) -> bool:
-    """Whether all are contiguous and of one shape: what most calls are, told quickly."""
+    """Whether all are contiguous and of one shape, as in most calls; a fast test."""
     shape = out.shape
     return (
         x.shape == shape
@@ -374,7 +384,7 @@ def _alike(x: Tensor, y: Tensor | None, s: Tensor | None, out: Tensor) -> bool:
 
 
 def _row(x: Tensor, y: Tensor, s: Tensor | None, out: Tensor) -> bool:
-    """Whether y is a dense row that comes again and again, and the others are dense: a bias."""
+    """Whether y is a dense row that repeats, such as a bias, and x and out are dense."""
     shape, whole = y.shape, out.shape
     return (
         s is None
@@ -388,8 +398,8 @@ def _row(x: Tensor, y: Tensor, s: Tensor | None, out: Tensor) -> bool:
 
 
 def _dims(x: Tensor, y: Tensor | None, s: Tensor | None, out: Tensor) -> Dims:
-    """The coalesced dimensions of x, y, s and out, as which those lie that are not there; none
-    where one dense walk goes through all."""
+    """The coalesced dimensions of x, y, s and out; a missing operand counts as having out's layout.
+    Empty if all are dense in one order."""
     shape, strides = out.shape, out.stride()
     lying = [
         strides if t is None else t.stride() if t.shape == shape else t.expand(shape).stride()

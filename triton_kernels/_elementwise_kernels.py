@@ -1,7 +1,7 @@
-"""The kernels under the elementwise ops.
+"""The kernels of the elementwise ops.
 
-What the compiler knows of alignment and masks decides how it spreads a block over threads and how
-wide the accesses are; some lines here are there for that only.
+What the compiler knows about alignment and masks decides the layout of a block over threads and the
+width of accesses. Some lines here only give it that knowledge.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from triton_kernels._scalars import multiple, scalar_value
 
 @triton.jit
 def promoted(v, RESULT: tl.constexpr, C: tl.constexpr):
-    """v in the result dtype, then in C. By way of C, so that integers and float64 round once to
-    float32 before a 16-bit result dtype rounds them again, as torch does."""
+    """v converted to C, to the result dtype, and to C again. So integers and float64 round to
+    float32 before a 16-bit result dtype rounds them again, as in torch."""
     wide = tl.cast(v, C)
     if v.dtype.is_int() and RESULT.is_floating():
-        # Else the compiler makes one conversion of two, which rounds once.
+        # x·1 + 0: otherwise the compiler merges two conversions into one, which rounds once.
         wide = tl.fma(wide, tl.full(wide.shape, 1.0, C), tl.full(wide.shape, 0.0, C))
     return tl.cast(tl.cast(wide, RESULT), C)
 
@@ -36,7 +36,7 @@ def applied(
     HAS_S: tl.constexpr,
     ACT: tl.constexpr,
 ):
-    """ELEMENT of the operands that it has."""
+    """ELEMENT applied to the operands that it takes."""
     if ACT is not None:
         out = ELEMENT(x, y, ACT)
     elif HAS_Y and HAS_S:
@@ -51,8 +51,8 @@ def applied(
 
 
 def _named(kernel: str) -> Callable[[Any], str]:
-    """What profiles call a compiled kernel: the formula's name with the kernel's, add_flat, and
-    with an activation's, act_mul_silu_flat."""
+    """The name of a compiled kernel in profiles: the formula's name, the activation's if there is
+    one, and ``kernel``: add_flat, act_mul_silu_flat."""
 
     def name(specialization: Any) -> str:
         element: str = specialization.constants["ELEMENT"].fn.__name__
@@ -65,24 +65,26 @@ def _named(kernel: str) -> Callable[[Any], str]:
 
 @triton.jit
 def _divided(index, factor, shift, UNIT: tl.constexpr):
-    """index ÷ d, rounded down, of an index below 2³¹, by :func:`divisor`'s numbers for d. To divide
-    by what only the launch knows takes some twenty instructions, this takes two.
+    """index ÷ d rounded down, for an index below 2³¹ and :func:`divisor`'s numbers for d. It takes
+    two instructions. A division by a number that is unknown at compile time takes about twenty.
 
-    UNIT divides d, so that as many quotients in a row are the same: the compiler has to be told.
-    (By a hint on the operation here: one on a call's result is lost when the call is inlined.)
+    UNIT divides d, so UNIT quotients in a row are equal. A hint tells the compiler so. It must be
+    on the operation: on the result of a call it is lost when the call is inlined.
     """
     return tl.max_constancy(tl.umulhi(index, tl.cast(factor, tl.uint32)) >> shift, [UNIT])
 
 
 @triton.jit
 def _walked(start, lane, walk, UNITS: tl.constexpr):
-    """The offset of an operand's element at each place of the output: walk has d, factor and shift
-    of a size and then the stride, of the two innermost dimensions, and the stride of the third.
-    None is a stride of 0, a dimension that is not there, or of all nine one endless row. (One flat
-    tuple: Triton 3.6 knows no None in a tuple in a tuple.)
+    """The offset of an operand's element for each element of the output.
 
-    UNITS are a divisor of the first size and one of the strides after the first: so much the
-    compiler has to know for accesses of vectors, or of one element where the first stride is 0.
+    walk has nine numbers: for each of the two innermost dimensions the size as divisor's d, factor
+    and shift, and the stride; then the stride of the third dimension. None stands for a stride of 0
+    or a missing dimension; nine None are one dense row. (The tuple is flat, because Triton 3.6
+    allows no None in a tuple in a tuple.)
+
+    UNITS are a divisor of the first size, and one of the strides after the first. With them the
+    compiler can use vectors, or one access if the first stride is 0.
     """
     offset = start + lane
     if walk[0] is not None:
@@ -127,7 +129,7 @@ def _flat_block(
     S_UNITS: tl.constexpr,
     ACT: tl.constexpr = None,
 ):
-    """The elements from ``start`` on, of which ``left`` are there; None is all."""
+    """Compute the elements from ``start`` on: the first ``left``, or all if that is None."""
     RESULT: tl.constexpr = out_ptr.dtype.element_ty
     lane = tl.arange(0, BLOCK)
     mask = None
@@ -173,12 +175,13 @@ def flat_kernel(
     S_UNITS: tl.constexpr,
     ACT: tl.constexpr = None,
 ):
-    """out[i] = ELEMENT(x[i], y[i], s[i]) for i < n, less y and s where the formula has none. y_ptr
-    is None where y is the scalar y_value, and s_ptr where s is s_value. An operand that lies
-    otherwise than the output says how by its walk and units, as _walked takes them. A formula of an
-    activation is ELEMENT(x, y, ACT).
+    """out[i] = ELEMENT(x[i], y[i], s[i]) for i < n, without y or s if the formula has none. A
+    formula with an activation is ELEMENT(x, y, ACT).
 
-    Only the last block has a mask: under one, accesses are wide only if n is a multiple of them.
+    If y_ptr is None, y is the scalar y_value; if s_ptr is None, s is s_value. The walk and units of
+    an operand describe its layout relative to the output, as in _walked.
+
+    Only the last block has a mask: masked accesses are wide only if n is a multiple of their width.
     """
     start = tl.program_id(0).to(tl.int64) * BLOCK
     if start + BLOCK <= n:
@@ -197,11 +200,12 @@ def flat_kernel(
 def located(
     i, j, k, outer, sizes, strides, UNITS: tl.constexpr, AT: tl.constexpr, NDIM: tl.constexpr
 ):
-    """The offsets of an operand's elements, and which are there. k counts through all dimensions
-    but the first two, and of these i and j only matter where the operand does not repeat itself.
+    """The offsets of an operand's elements, and the mask of those inside. i and j are indices of
+    the first two dimensions; k counts through all others together. A stride of None means that the
+    operand repeats along that dimension.
 
-    From AT on UNITS has d and u of the operand: it is dense along dimension d, of whose size u is a
-    divisor, and of all strides along others.
+    UNITS[AT] and UNITS[AT + 1] are d and u of the operand: it is dense along dimension d, and u
+    divides d's size and the strides along other dimensions.
     """
     DENSE: tl.constexpr = UNITS[AT]
     UNIT: tl.constexpr = UNITS[AT + 1]
@@ -240,8 +244,8 @@ def part(
     BLOCK_J: tl.constexpr,
     BLOCK_K: tl.constexpr,
 ):
-    """An operand's part of a tile, [BLOCK_K, BLOCK_J, BLOCK_I], or with 1 for BLOCK_J or BLOCK_I
-    where the operand repeats itself."""
+    """Load an operand's part of a tile, [BLOCK_K, BLOCK_J, BLOCK_I], with 1 in place of BLOCK_I or
+    BLOCK_J if the operand repeats along that dimension."""
     if strides[0] is None:  # in two dimensions: in three, threads would read the same twice
         j = j0 + tl.arange(0, BLOCK_J)[None, :]
         k = k0 + tl.arange(0, BLOCK_K)[:, None]
@@ -263,12 +267,13 @@ def corner(
     BLOCK_J: tl.constexpr,
     BLOCK_K: tl.constexpr,
 ):
-    """Where the program's tile begins, in each direction. UNITS divide the first two sizes."""
+    """The first index of the program's tile in each direction. UNITS divide the first two sizes."""
     tile = tl.program_id(0)
     columns = (sizes[0] - 1) // BLOCK_I + 1
     rows = (sizes[1] - 1) // BLOCK_J + 1
-    # Every tile begins inside; to the compiler the minimum is only as aligned as the size is. So
-    # where masks are not of whole vectors it has each thread read neighbours of other threads'.
+    # Every tile begins inside, so the minimum changes nothing. But to the compiler the result is
+    # only as aligned as the size is: if masks do not cover whole vectors, it gives neighbouring
+    # elements to different threads.
     i0 = tl.minimum((tile % columns).to(INDEX) * BLOCK_I, multiple(sizes[0], UNITS[0]))
     j0 = tl.minimum((tile // columns % rows).to(INDEX) * BLOCK_J, multiple(sizes[1], UNITS[1]))
     k0 = (tile // columns // rows).to(INDEX) * BLOCK_K
@@ -309,12 +314,13 @@ def tiled_kernel(
     BLOCK_K: tl.constexpr,
     ACT: tl.constexpr = None,
 ):
-    """The same over NDIM dimensions, in tiles of the first two and of the ``outer`` indices that
-    the others have together. A stride of 0 comes as None. INDEX is wide enough for every offset.
-    UNITS are of the first two sizes, then two numbers for each tensor, as located takes them.
+    """The same as flat_kernel over NDIM dimensions, in tiles of the first two dimensions and of the
+    others together, which have ``outer`` indices. A stride of 0 is passed as None. INDEX is a type
+    wide enough for every offset. UNITS has divisors of the first two sizes, then two numbers for
+    each tensor, as in located.
 
-    Each operand is read along the dimension in which it is dense; where that is another one than
-    the output's, the tile is turned in shared memory.
+    Each operand is read along the dimension in which it is dense. If that is not the output's, the
+    tile is transposed in shared memory.
     """
     RESULT: tl.constexpr = out_ptr.dtype.element_ty
     i0, j0, k0 = corner(sizes, UNITS, INDEX, BLOCK_I, BLOCK_J, BLOCK_K)

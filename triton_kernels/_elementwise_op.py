@@ -1,4 +1,4 @@
-"""From a formula to an elementwise op: argument checks, result, fake, rule for vmap."""
+"""Makes an elementwise op from a formula: argument checks, result, fake, rule for vmap."""
 
 from __future__ import annotations
 
@@ -34,21 +34,21 @@ def define(
     Args:
         name: the op's name in the namespace.
         parameters: "Tensor x[, Tensor y or Scalar y][, Tensor s or Scalar s]", with the op's own
-            names; or "Tensor x, Tensor y, str act" of a name in ACTIVATIONS. Of three tensors all
-            are floating.
+            names; or "Tensor x, Tensor y, str act", where act is a name in ACTIVATIONS. Three
+            tensors must all be floating.
         element: the formula, a jit function of these operands in this order: ELEMENT(x),
             ELEMENT(x, y), ELEMENT(x, s), ELEMENT(x, y, s) or ELEMENT(x, y, ACT), where ACT is the
             activation for the result's dtype.
-        dtypes: what the operands may be.
-        gradients, autocast: as :class:`Operator` takes them. Without gradients the op is
-            forward-only: an input that requires grad is refused.
-        op: what errors call it, if it is a form of an op of another name.
-        or_tensor: whether another form takes a tensor in place of the number; errors say so.
-        sharding: by default tensors may be sharded alike.
-        operator: the class, for gradients that are computed together.
+        dtypes: the allowed dtypes of the operands.
+        gradients, autocast: as in :class:`Operator`. Without gradients the op is forward-only: an
+            input that requires grad is refused.
+        op: the op's name in errors, if it is a form of an op of another name.
+        or_tensor: whether another form of the op takes a tensor for the number; for errors.
+        sharding: by default all tensors may be sharded along the same dimension.
+        operator: the class of the op, for gradients that are computed together.
 
     Raises:
-        TypeError: the formula takes another number of operands.
+        TypeError: the formula's number of operands is not that of the parameters.
     """
     launch = Launcher(op or name, parameters, element, dtypes, or_tensor)
     return operator(
@@ -70,7 +70,7 @@ def _sharded_alike(*args: Any) -> Any:
 
 
 class Pinned(NamedTuple):
-    """A variant: for results of one dtype, with so many elements a thread."""
+    """A variant for results of one dtype, with a fixed number of elements per thread."""
 
     name: str
     dtype: torch.dtype
@@ -100,20 +100,20 @@ class Launcher:
         operands = kinds[:-1] if kinds[-1] in ("Scalar", "str") else kinds
         self._factor = len(operands) if kinds[-1] == "Scalar" else None
         self._chosen = len(operands) if kinds[-1] == "str" else None  # an activation's name
-        self._second = operands[1] if len(operands) > 1 else None  # its kind
-        self._third = len(operands) > 2  # a tensor in place of the number
+        self._second = operands[1] if len(operands) > 1 else None  # the second operand's type
+        self._third = len(operands) > 2  # a tensor instead of the number
         self._wanted = "a number or a torch.Tensor" if or_tensor else "a number"
-        # Which arguments are numbers, and as which of the kernel's they are passed on.
+        # Index of an argument that is a number → its index among the kernel's arguments.
         self.numbers = {} if self._factor is None else {self._factor: _elementwise.S_VALUE}
         if self._second == "Scalar":
             self.numbers[1] = _elementwise.Y_VALUE
-        # The argument that decides the result's dtype and is no tensor.
+        # The name of a number that takes part in the promotion of the result's dtype.
         self.promoting = self._names[1] if self._second == "Scalar" else ""
 
     def __call__(
         self, *args: Any, out: Tensor | None = None, variant: Pinned | None = None
     ) -> Tensor:
-        """The op on its arguments, which come in the order of its parameters."""
+        """The op's result; the arguments are in the order of the parameters."""
         op, names = self._op, self._names
         x = _arguments.tensor(op, names[0], args[0], self._dtypes)
         y: Any = None
@@ -152,7 +152,7 @@ class Launcher:
             )
         if out is None:
             out = _elementwise.empty_result(shape, dtype, like=x)
-            # Around a variant nobody has looked for modes and transforms, which may make it.
+            # A variant is called without a check for modes and transforms; these may have made out.
             if variant is not None and not _memory.there(out):
                 raise _memory.refusal(op, "the result", out)
         else:
@@ -174,14 +174,14 @@ class Launcher:
         return shape, _arguments.promoted(*tensors)
 
     def fake(self, x: Tensor, *others: Any) -> Tensor:
-        """An empty result for the same arguments, without their checks."""
+        """An empty result for the same arguments, which are not checked."""
         shape, dtype = x.shape, x.dtype
         if self._third:
             shape, dtype = self._result(x, *others)
         elif self._second:
             dtype = _result_dtype(x, others[0])
             if self._second == "Tensor":
-                try:  # of symbolic sizes torch knows what may be asked
+                try:  # torch can compare symbolic sizes without specialising on them
                     shape = torch.broadcast_shapes(shape, others[0].shape)
                 except RuntimeError:
                     shape = _arguments.broadcast(self._op, x, others[0], self._names)
@@ -190,7 +190,7 @@ class Launcher:
 
 
 def _result_dtype(x: Tensor, y: Any) -> torch.dtype:
-    """The dtype that torch promotes to. Of a number only the kind counts; its size is checked
+    """The dtype of torch's promotion. Only the type of a number counts; its size is checked
     later."""
     if isinstance(y, (bool, int, float)):
         y = type(y)()
@@ -200,7 +200,8 @@ def _result_dtype(x: Tensor, y: Any) -> torch.dtype:
 def batched(
     operator: Operator, in_dims: tuple[Any, ...], args: tuple[Any, ...]
 ) -> tuple[Tensor, int]:
-    """The rule for vmap: batch dimensions first, then ones, so that the rest lines up."""
+    """The rule for vmap. Batch dimensions are moved to the front and followed by dimensions of size
+    1, so that the other dimensions broadcast as without vmap."""
     at = operator.tensors
     ranks = {i: args[i].dim() - (in_dims[i] is not None) for i in at}
     moved = list(args)
@@ -208,7 +209,7 @@ def batched(
         if in_dims[i] is not None:
             t = args[i].movedim(in_dims[i], 0)
             moved[i] = t[(slice(None), *[None] * (max(ranks.values()) - ranks[i]))]
-    if len(at) > 1 and 0 in ranks.values():  # what has no dimension promotes less than the others
+    if len(at) > 1 and 0 in ranks.values():  # 0-d tensors count less in torch's promotion
         if len(at) == 2:
             x, y = (args[i].flatten()[:1].sum() if not ranks[i] else moved[i] for i in at)
             dtype = torch.result_type(x, y)

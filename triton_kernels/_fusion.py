@@ -1,10 +1,10 @@
-"""What an op file says for fuse and torch.compile: the words, which triton_kernels.graph reads.
+"""The types with which op files describe their fusions; triton_kernels.graph reads them.
 
-A :class:`Fusion` has four parts. ``reads``: calls of the op's own functions, and of others, as
-forms, for patterns to begin with. ``elementwise`` and ``products``: patterns, which find the nodes
-that one call of the op computes. ``speeds``: where the kernels were measured, and how fast they
-are. ``probes``: how that is measured again. This module imports nothing of triton_kernels.graph, so
-that op files can.
+A :class:`Fusion` has four parts. ``reads`` turns calls of the op's functions, and of others, into
+forms, from which patterns start. ``elementwise`` and ``products`` are patterns, which find the
+nodes that one call of the op computes. ``speeds`` has the measured speeds of the kernels and their
+conditions. ``probes`` measure these again. This module does not import triton_kernels.graph, so
+that op files can import it.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from triton_kernels._gpu import Gpu
 
 
 class Attribute(NamedTuple):
-    """A parameter of a module that a node calls: its qualified name and the tensor."""
+    """A parameter of the module that a node calls: its qualified name and the tensor."""
 
     target: str
     tensor: torch.Tensor
@@ -37,9 +37,11 @@ class Form:
 
 
 class Columns(NamedTuple):
-    """A step that treats each column alike, z → z·scale + shift·factor. Tensors are [N], or of one
-    element; ``mean`` and ``variance`` go with a BatchNorm in eval, which makes
-    (z − mean)/√(variance + eps) first. Numbers have no tensors."""
+    """A step with the same formula in each column, z → z·scale + shift·factor.
+
+    Tensors have shape [N] or one element. A BatchNorm in eval mode has ``mean`` and ``variance``:
+    it first computes (z − mean)/√(variance + eps). For a number ``scale`` there are no tensors.
+    """
 
     scale: Operand | float | None = None
     shift: Operand | None = None
@@ -51,9 +53,12 @@ class Columns(NamedTuple):
 
 @dataclass(frozen=True)
 class Product(Form):
-    """alpha·(x@b) + beta·c + bias; b is the operand ``weight``, transposed if ``by_rows``. A 1×1
-    convolution is one along dimension 1, with a weight [N, K, 1, 1]. ``columns``: what is done to
-    columns of alpha·(x@b) + bias before c is added, in order."""
+    """alpha·(x@b) + beta·c + bias; b is the operand ``weight``, transposed if ``by_rows``.
+
+    A 1×1 ``convolution`` is such a product along dimension 1, with a weight [N, K, 1, 1].
+    ``columns`` are the steps applied to the columns of alpha·(x@b) + bias, in order, before c is
+    added.
+    """
 
     x: Node
     weight: Operand
@@ -68,8 +73,8 @@ class Product(Form):
 
 @dataclass(frozen=True)
 class Activation(Form):
-    """An activation of triton_kernels.activations, by name; where it is written out in several
-    operations, ``inner`` are those before the last."""
+    """An activation of triton_kernels.activations, by name. If several operations compute it,
+    ``inner`` are the nodes before the last one."""
 
     name: str
     x: Node
@@ -103,7 +108,7 @@ class Times(Form):
 
 @dataclass(frozen=True)
 class Normalized(Form):
-    """x with each column treated alike."""
+    """x with one step applied to its columns."""
 
     x: Node
     columns: Columns
@@ -118,15 +123,15 @@ class Square(Form):
 
 @dataclass(frozen=True)
 class Refused(Form):
-    """One of these ops, in a form that is not fused."""
+    """A call of such an op that cannot be fused, and the reason."""
 
     reason: str
 
 
 @dataclass(frozen=True)
 class Divided(Form):
-    """x/divisor for a Python number that is no power of two: multiplying by 1/divisor rounds once
-    more."""
+    """x/divisor for a Python number that is no power of two. It is no :class:`Scaled`, because
+    1/divisor is rounded."""
 
     x: Node
     divisor: float
@@ -134,15 +139,15 @@ class Divided(Form):
 
 @dataclass(frozen=True)
 class Reshaped(Form):
-    """x in another shape. ``rows``: all its rows, in their order; else all its elements, in some
-    order, which only what is computed of each alone may follow."""
+    """x in another shape. With ``rows`` it has all of x's rows in their order. Otherwise it has x's
+    elements in any order, and only elementwise operations may follow."""
 
     x: Node
     rows: bool = True
 
 
 class Signature(NamedTuple):
-    """How a target's arguments are called, and what reads them."""
+    """The names of a target's arguments, and the function that makes a form of them."""
 
     names: tuple[str, ...]
     read: Callable[[dict[str, Any]], Form | None]
@@ -154,19 +159,19 @@ Sizes = tuple[int | None, int | None, int | None]  # M, N, K; None where unknown
 
 
 class Transposed(NamedTuple):
-    """A matrix operand, transposed."""
+    """A matrix operand, to be passed transposed."""
 
     operand: Operand
 
 
 class Matrix(NamedTuple):
-    """A batch of one matrix, as the matrix."""
+    """A batch of one matrix, to be passed as the matrix."""
 
     operand: Operand
 
 
 class Row(NamedTuple):
-    """An operand of shape [1, …, N], as [N]."""
+    """An operand of shape [1, …, N], to be passed as [N]."""
 
     operand: Operand
 
@@ -176,15 +181,16 @@ class Match:
     """Nodes that one call computes.
 
     Attributes:
-        kernel: as :attr:`Fusion.speeds` names it.
-        nodes: in the order of the graph; the last is the result.
+        kernel: a key of :attr:`Fusion.speeds`.
+        nodes: the nodes in the order of the graph; the last one is the result.
         function, arguments, keywords: the call. Arguments may be operands, :class:`Transposed`,
             :class:`Matrix` or :class:`Row`.
         sizes: M, N, K of a product.
         act: the activation at the end of a product.
-        wider: those of the nodes that may have more digits than the result.
-        views: those of the nodes that give the product's rows another shape; they follow the call.
-        autocast: the dtype in which the call computes under autocast, where the nodes do not.
+        wider: the nodes whose dtype may be wider than the result's.
+        views: the nodes that reshape the product's rows; they follow the call.
+        autocast: the dtype in which the call computes under autocast, if the nodes compute in
+            another one.
     """
 
     kernel: str
@@ -199,7 +205,7 @@ class Match:
     autocast: torch.dtype | None = None
 
     def nodes_hold(self, nodes: Iterable[Node]) -> bool:
-        """Whether all of these are among the nodes."""
+        """Whether the match has all of these nodes."""
         return all(node in self.nodes for node in nodes)
 
     def operands(self) -> list[Operand]:
@@ -215,20 +221,23 @@ def _operands_in(argument: Any) -> Iterator[Operand]:
             yield from _operands_in(each)
 
 
-# The match that ends with a node, from that node and the form of each, None where it has none.
+# (node, node → its form or None) → the match that ends with the node, or None.
 Pattern = Callable[[Node, Mapping[Node, Form | None]], Match | None]
-# The same from a product with all that is added to it, its nodes, activation, and M, N and K.
+# (a product with its addends, the nodes, the activation, M, N and K) → the match, or None.
 ProductPattern = Callable[[Product, tuple[Node, ...], str, Sizes], Match | None]
 
 # ---- speeds ----
 
 
 class Problem(NamedTuple):
-    """What a kernel is to compute. M, N and K are None for elementwise kernels, or where unknown.
+    """The work of a kernel.
 
-    ``other`` is who computes it otherwise: "eager" or "inductor". ``act`` is the activation at the
-    end of a product; None is any that the kernel has. ``precision`` is that of float32 products.
-    ``scaled``: whether factors of its columns go into its weight first.
+    Attributes:
+        other: who computes it if the kernel is not taken: "eager" or "inductor".
+        M, N, K: a product's sizes; None for elementwise kernels, or if unknown.
+        act: the activation at the end of a product; None stands for any that the kernel has.
+        precision: the precision of float32 products.
+        scaled: whether the weight is first multiplied by factors of the columns.
     """
 
     kernel: str
@@ -247,21 +256,20 @@ class Problem(NamedTuple):
 class Entry:
     """The speed of a kernel relative to eager's and to Inductor's, under conditions.
 
-    Speeds are the least of the measured cases that an entry covers, from docs/benchmarks/h200.json,
-    unless they are estimated.
+    Unless they are estimated, the speeds are the lowest of the measured cases that the entry
+    covers, from docs/benchmarks/h200.json.
 
     Attributes:
-        dtypes: for which the figures stand.
-        eager, inductor: how many times as fast as these the kernel is.
-        capabilities: compute capabilities for which the figures stand; empty for any, where
-            bandwidth decides.
-        aligned: whether rows of x and of the weight are multiples of 16 bytes; None: either way.
-        rows: the least M.
-        acts: the activations; empty for any.
-        precision: of float32 products.
-        estimated: whether the figures are the roofline's, and nobody measured them yet.
-        timed: whether the times of :mod:`triton_kernels.gemm.rivals` count instead, on GPUs of
-            which it knows them.
+        dtypes: the dtypes covered.
+        eager, inductor: the kernel's speed relative to eager's and to Inductor's.
+        capabilities: the compute capabilities covered; empty for all, if bandwidth decides.
+        aligned: whether rows of x and of the weight are multiples of 16 bytes; None covers both.
+        rows: the smallest M covered.
+        acts: the activations covered; empty for all.
+        precision: the precision of float32 products.
+        estimated: whether the speeds are estimates by the roofline model, not measurements.
+        timed: whether the times of :mod:`triton_kernels.gemm.rivals` are used instead, on GPUs for
+            which it has them.
     """
 
     dtypes: tuple[torch.dtype, ...]
@@ -287,20 +295,20 @@ class Entry:
 
 
 def aligned(problem: Problem) -> bool:
-    """Whether rows of K and of N elements are multiples of 16 bytes; taken so where unknown."""
+    """Whether rows of K and of N elements are multiples of 16 bytes; unknown sizes are taken so."""
     step = 16 // problem.dtype.itemsize
     return (problem.K or 0) % step == 0 and (problem.N or 0) % step == 0
 
 
 @dataclass(frozen=True)
 class Probe:
-    """A kernel beside what torch does where it is not taken, for :func:`triton_kernels.tune`.
+    """A kernel, and what torch computes instead of it; for :func:`triton_kernels.tune`.
 
     Attributes:
-        shapes: of the tensors, a letter a dimension: M, N and K of a product; n, the elements of
-            what is elementwise.
-        ours: called with the tensors and, of a product, the name of an activation.
-        theirs: called with the tensors; of a product it returns what the activation is of.
+        shapes: the tensors' shapes, one letter per dimension: M, N and K of a product; n, the
+            number of elements of an elementwise kernel.
+        ours: the kernel's function of the tensors, and for a product of an activation's name.
+        theirs: torch's function of the tensors; for a product without the activation.
     """
 
     shapes: tuple[str, ...]
@@ -310,17 +318,17 @@ class Probe:
 
 @dataclass(frozen=True)
 class Fusion:
-    """What graphs may make of an op's kernels.
+    """How graphs use an op's kernels.
 
     Attributes:
-        reads: what a node may call → its arguments by name, and the form that they make.
-        elementwise: patterns of nodes without a product. Of several matches that of most nodes
-            holds, of equally long ones that of the last file.
-        products: patterns of a product with its epilogue; what none takes is a gemm_bias_act.
-        speeds: kernel → entries; the first that covers a problem holds. A kernel without one that
-            does is not taken.
-        probes: kernel → how its speeds are measured. Kernels with the same entries share them, and
-            one of them is enough.
+        reads: the target of a call → its signature, which makes the form of its arguments.
+        elementwise: patterns of nodes without a product. The match with the most nodes wins; of
+            equally long ones that of the last file.
+        products: patterns of a product with its epilogue. Products without a match become a
+            gemm_bias_act.
+        speeds: kernel → entries. The first entry that covers a problem counts; without one the
+            kernel is not taken.
+        probes: kernel → how to measure its speeds. Of kernels with the same entries one is enough.
     """
 
     reads: Mapping[Any, Signature] = field(default_factory=dict)

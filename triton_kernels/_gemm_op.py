@@ -1,4 +1,4 @@
-"""What the matrix products share as ops: gradients, the rule for vmap, and which op a call takes.
+"""Common parts of the matrix products as ops: gradients, the rule for vmap, the choice of the op.
 
 With z = alpha·(a@b) + beta·c + bias and out = act(z), a backward pass is
 
@@ -7,10 +7,10 @@ With z = alpha·(a@b) + beta·c + bias and out = act(z), a backward pass is
     db = alpha·aᵀ@dz       wgrad, in b's layout
     dc = beta·dz           summed to c's shape
 
-each of them a call of an op that has gradients itself. What act' reads is kept: the result where
-that tells enough. gelu, gelu_tanh and silu need z, which only a training step writes: ``<op>`` has
-a sister ``<op>_with_pre`` that returns it, too. ``<op>`` itself, called by its registered name,
-computes z again in its backward pass.
+each of them a call of an op that has gradients itself. The forward pass saves the argument of act':
+the result if act' follows from it. gelu, gelu_tanh and silu need z. A training step calls
+``<op>_with_pre``, which also returns z. ``<op>`` itself, called by its registered name, computes z
+again in its backward pass.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ from triton_kernels.ops.sum_to import reduce_to
 
 @dataclass(frozen=True)
 class Product:
-    """A call: act(alpha·(a@b) + beta·c + bias). What its backward pass does not read is
-    a TensorMeta."""
+    """A call act(alpha·(a@b) + beta·c + bias). Tensors that its backward pass does not read are
+    replaced by a TensorMeta."""
 
     a: Tensor | TensorMeta
     b: Tensor | TensorMeta
@@ -47,17 +47,17 @@ class Product:
     transposed: bool = False  # whether the op's own argument is bᵀ
 
 
-Multiply = Callable[..., Tensor]  # gemm_bias_act, which is made of this module
+Multiply = Callable[..., Tensor]  # gemm_bias_act; its file imports this module
 
 
 class ProductOperator(Operator):
-    """A matrix product as an op, in one of two forms: with the pre-activation returned, or without.
+    """A matrix product as an op.
 
     Args:
-        name, parameters, launch, fake, label, sharding: as :class:`Operator` takes them.
-        with_pre: which form it is.
-        act: the activation's name, from the arguments.
-        product: the call as a product, from its arguments.
+        name, parameters, launch, fake, label, sharding: as in :class:`Operator`.
+        with_pre: whether the op also returns the pre-activation.
+        act: makes the activation's name from the arguments.
+        product: makes a :class:`Product` from the arguments.
         multiply: the public function that computes products.
     """
 
@@ -145,7 +145,7 @@ class ProductOperator(Operator):
         saved: Tensor | None,
         bias: bool,
     ) -> tuple[Tensor | None, Tensor | None]:
-        """dz, and the bias gradient if it is wanted, both of a's dtype."""
+        """dz, and the bias gradient if ``bias``, both in a's dtype."""
         shape, dtype = torch.Size((call.a.shape[0], call.b.shape[1])), call.a.dtype
         like = TensorMeta(shape, dtype)
         dz = dbias = None
@@ -165,7 +165,7 @@ class ProductOperator(Operator):
         return dz, dbias
 
     def _wgrad(self, call: Product, dz: Tensor, by_columns: bool) -> Tensor:
-        """The gradient of b, in b's layout, so that torch need not copy it into .grad."""
+        """The gradient of b, in b's layout, so that torch need not copy it to .grad."""
         a, options = _tensor(call.a), _scale(call)
         if call.transposed:
             return self._multiply(dz.t(), a, **options)
@@ -175,8 +175,8 @@ class ProductOperator(Operator):
 
 
 def _flops(first: Tensor, *_: Any, out_val: Any) -> int:
-    """For torch.utils.flop_counter: a multiplication and an addition for each term of the sums, as
-    for torch's products; activations do not count there."""
+    """The FLOPs for torch.utils.flop_counter: as for torch's products, a multiplication and an
+    addition for each term of the sums. It does not count activations."""
     out = out_val if isinstance(out_val, Tensor) else out_val[0]
     return int(2 * out.numel() * first.shape[-1])
 
@@ -186,7 +186,7 @@ def _scale(call: Product) -> dict[str, Any]:
 
 
 def _tensor(operand: Tensor | TensorMeta) -> Tensor:
-    assert isinstance(operand, Tensor), "kept, because it is read"
+    assert isinstance(operand, Tensor), "the forward pass saves what the backward pass reads"
     return operand
 
 
@@ -196,7 +196,7 @@ _BEFORE_ACTIVATION = ("alpha", "beta", "c", "precision")
 def wants_pre(act: str, *inputs: Any) -> bool:
     """Whether a call is a training step that needs the pre-activation."""
     if not isinstance(act, str) or act not in ACTIVATIONS:
-        return False  # the call itself says what is wrong
+        return False  # the call itself raises the error
     if not ACTIVATIONS[act].of_pre or not torch.is_grad_enabled():
         return False
     return any(isinstance(t, Tensor) and t.requires_grad for t in inputs)

@@ -1,4 +1,4 @@
-"""Descriptions of GPUs: what kernels and their tiles are chosen by."""
+"""Descriptions of GPUs, by which kernels and tiles are chosen."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from typing import NamedTuple
 
 
 class Gpu(NamedTuple):
-    """A GPU, there or not.
+    """A GPU, present or not.
 
     Attributes:
         capability: compute capability, 90 for 9.0.
-        multiprocessors: their number.
-        shared_memory: bytes that one block can have, where it asks for as much as it may.
-        name: of the model, by which :mod:`triton_kernels._measured` knows it; "" for a GPU that is
-            not there.
+        multiprocessors: the number of multiprocessors.
+        shared_memory: the largest number of bytes of shared memory that one block can have.
+        name: the model's name, which is the key in :mod:`triton_kernels._measured`; "" for a GPU
+            that is not present.
     """
 
     capability: int
@@ -23,8 +23,8 @@ class Gpu(NamedTuple):
     name: str = ""
 
 
-# One of each architecture. Shared memory is from the CUDA programming guide's table of compute
-# capabilities.
+# One GPU of each architecture. Shared memory is from the table of compute capabilities in the CUDA
+# programming guide.
 GPUS = {
     "sm_80": Gpu(80, 108, 166912),  # A100
     "sm_86": Gpu(86, 82, 101376),  # GeForce RTX 3090
@@ -37,16 +37,16 @@ H200 = GPUS["sm_90"]
 
 
 def like(capability: int) -> Gpu:
-    """The one above of that capability, or of the next lower one."""
+    """The GPU of GPUS with this capability, or with the next lower one."""
     older = [gpu for gpu in GPUS.values() if gpu.capability <= capability]
     return max(older, default=GPUS["sm_80"])
 
 
 class Peaks(NamedTuple):
-    """What a GPU reaches at best.
+    """The peak rates of a GPU.
 
     Attributes:
-        flops: FLOP/s of 16-bit products, added in float32.
+        flops: FLOP/s of 16-bit matrix products with float32 sums.
         bandwidth: bytes/s of its memory.
     """
 
@@ -54,7 +54,7 @@ class Peaks(NamedTuple):
     bandwidth: float
 
 
-# Of the GPUs above, from the vendor's datasheets; dense products.
+# The peaks of GPUS, from the vendor's datasheets, for dense products.
 _PEAKS = {
     "sm_80": Peaks(312e12, 1.56e12),
     "sm_86": Peaks(71e12, 0.94e12),
@@ -67,8 +67,8 @@ _PEAKS = {
 
 @functools.cache
 def peaks(gpu: Gpu, bandwidth: float = 0.0) -> Peaks:
-    """The peaks of a GPU, from those of its architecture: in proportion to the multiprocessors, at
-    the same clock; with the bandwidth that the driver tells, if it does."""
+    """The peaks of a GPU. FLOP/s are estimated from a GPU of its architecture, in proportion to the
+    number of multiprocessors. ``bandwidth`` is the driver's figure; 0 takes the other GPU's."""
     known = like(gpu.capability)
     flops, other = next(_PEAKS[arch] for arch, each in GPUS.items() if each is known)
     return Peaks(flops * gpu.multiprocessors / known.multiprocessors, bandwidth or other)

@@ -1,5 +1,7 @@
-"""Calls that may be replayed (:mod:`triton_kernels._replay`), for whoever has the same call run
-otherwise: for a while, or from now on."""
+"""Suspends replays (:mod:`triton_kernels._replay`), or forgets all recorded calls.
+
+Code uses this if an equal call must run in another way: for a while, or from now on.
+"""
 
 from __future__ import annotations
 
@@ -9,14 +11,14 @@ import weakref
 from collections.abc import Iterator
 from typing import Any
 
-every: weakref.WeakSet[Any] = weakref.WeakSet()  # of what remembers them
+every: weakref.WeakSet[Any] = weakref.WeakSet()  # the Replays of all ops
 suspensions = 0
 _lock = threading.Lock()
 
 
 @contextlib.contextmanager
 def suspended() -> Iterator[None]:
-    """Inside, nothing is replayed, in no thread: the same call may have to run otherwise."""
+    """Inside, no thread replays calls: an equal call may have to run in another way."""
     global suspensions
     with _lock:
         suspensions += 1
@@ -28,6 +30,6 @@ def suspended() -> Iterator[None]:
 
 
 def forget() -> None:
-    """Forget all calls: the same one may run otherwise from now on."""
+    """Forget all recorded calls: an equal call may run in another way from now on."""
     for calls in list(every):
         calls.forget()

@@ -103,7 +103,7 @@ def gpu(kernel: Any, device: torch.device) -> Gpu:
     few = _few.get()
     if few is None:
         return properties
-    return properties._replace(multiprocessors=few, name="")  # of which nothing was measured
+    return properties._replace(multiprocessors=few, name="")  # no name: nothing was measured for it
 
 
 @functools.cache
@@ -122,7 +122,7 @@ def bandwidth(device: torch.device) -> float:
     if device.type != "cuda" or not torch.cuda.is_available():
         return 0.0
     properties: Any = torch.cuda.get_device_properties(device)
-    kilohertz = getattr(properties, "memory_clock_rate", 0)  # two transfers a cycle
+    kilohertz = getattr(properties, "memory_clock_rate", 0)  # two transfers per cycle
     return 2e3 * kilohertz * getattr(properties, "memory_bus_width", 0) / 8
 
 
@@ -168,16 +168,15 @@ def workspace(shape: Sequence[int], dtype: torch.dtype, device: torch.device) ->
 
 
 class Launch:
-    """A launch that may come again: ``kernel[grid](*args, **meta)`` with arguments of one kind.
+    """A reusable launch: ``kernel[grid](*args, **meta)`` for arguments of one specialization.
 
-    To find the compiled kernel Triton looks at every argument of every launch: its dtype, its
+    To find the compiled kernel, Triton looks at every argument of every launch: its dtype, its
     alignment, whether an integer is 1 or a multiple of 16. That takes several times as long as the
-    start itself, so here it is done once a device. All calls of a Launch must have tensors and
-    numbers of one :func:`specialization_key` at each place and, where Triton specialises on
-    integers, integers of one :func:`divisibility`. Of Triton's settings (``triton.knobs``) those of
-    the first call count.
+    start itself, so here it is done once per device. In all calls of a Launch, each argument must
+    have the same :func:`specialization_key`, and integers on which Triton specialises the same
+    :func:`divisibility`. Triton's settings (``triton.knobs``) at the first call count.
 
-    The grid may be given with a call. An empty one launches nothing.
+    A call may give the grid. An empty grid launches nothing.
     """
 
     __slots__ = ("_ready", "grid", "kernel", "meta")
@@ -191,7 +190,8 @@ class Launch:
     def __call__(
         self, device: torch.device, *args: Any, grid: tuple[int, int, int] | None = None
     ) -> None:
-        """Run on ``device``, interpreted or compiled only where that was asked for."""
+        """Launch on ``device``; inside the contexts for that, interpret or only compile the
+        kernel."""
         grid = grid or self.grid
         if 0 in grid:
             return
@@ -240,59 +240,61 @@ class Launch:
 
 
 class _Ready(NamedTuple):
-    """What Triton has compiled, the constants after a call's arguments, and how it starts where
-    that is known and none of them is a descriptor."""
+    """The compiled kernel, and the constants that follow a call's arguments. ``start`` is None if
+    it is unknown, or if an argument is a descriptor."""
 
     compiled: Any
     constants: tuple[Any, ...]
     start: _starting.Start | None
 
 
-# Of every Launch what Triton chose for it, by what Triton looks at, so that another one for other
-# sizes need not ask. The Launch keeps alive what the key has identities of.
+# Everything that Triton's choice depends on → the compiled kernel. So a Launch for other sizes need
+# not ask Triton. The Launch in the value keeps the objects alive whose ids are in the key.
 _compiled: dict[Any, tuple[_Ready, Launch]] = {}
 
 
 def _constants(meta: dict[str, Any]) -> tuple[Any, ...]:
-    """A launch's constants and options. To hash a jit function would take longer than a launch."""
+    """A launch's constants and options as a key. Jit functions are represented by their ids,
+    because hashing one takes longer than a launch."""
     return tuple([(k, id(v) if isinstance(v, triton.JITFunction) else v) for k, v in meta.items()])
 
 
 def kinds(arguments: Sequence[Any]) -> tuple[Any, ...]:
-    """What Triton's choice of a compiled kernel depends on in each of the arguments."""
+    """For each argument, a key with everything on which Triton's choice of a compiled kernel
+    depends."""
     return tuple(map(_kind, arguments))
 
 
 def _kind(argument: Any) -> Any:
-    """All that Triton's choice of a compiled kernel depends on in an argument, or more than that:
-    what is like nothing else is a kind by itself."""
+    """The key of one argument. Arguments of unknown types get a key of their own, which equals no
+    other."""
     if type(argument) is int:
         return divisibility(argument)
     if argument is None or isinstance(argument, (Tensor, float)):
         return specialization_key(argument)
     if isinstance(argument, tuple):
         return tuple([divisibility(n) if type(n) is int else _kind(n) for n in argument])
-    kind = getattr(argument, "kind", None)  # as our descriptors have it
+    kind = getattr(argument, "kind", None)  # our descriptors have it
     return object() if kind is None else kind
 
 
-REMEMBERED = 4096  # launches kept by each of the caches of them
+REMEMBERED = 4096  # the size of each cache of launches
 
 
 def divisibility(n: int) -> int:
-    """What Triton's choice of a compiled kernel depends on, in an integer that it specialises
-    on."""
+    """The key of an integer on which Triton specialises: whether it is 1 or a multiple of 16, and
+    the width of its type."""
     if n == 1:
         return 1
     kind = 2 if n % 16 else 16
     if -(2**31) <= n < 2**31:
         return kind
-    return kind + (1 if -(2**63) <= n < 2**63 else 2)  # an unsigned one, or none at all
+    return kind + (1 if -(2**63) <= n < 2**63 else 2)  # 2: an unsigned type, or too large for any
 
 
 def specialization_key(argument: Any) -> Any:
-    """What Triton's choice of a compiled kernel depends on, in a tensor or an unspecialised number:
-    None, dtype and alignment, float, or whether an integer fits 32 bits."""
+    """The key of a tensor (dtype and alignment), of None, or of a number on which Triton does not
+    specialise: float, or whether an integer fits 32 bits."""
     if argument is None:
         return None
     if isinstance(argument, Tensor):

@@ -1,10 +1,10 @@
-"""What was measured of GPUs: constants of the choice of tiles, and speeds of kernels; what ships,
-and what :func:`triton_kernels.tune` measured on this machine.
+"""Measured figures of GPUs: constants of the choice of tiles, rates, and speeds of kernels.
 
-The latter lies in a file of this user, one for each model of GPU, in triton-kernels-crosscheck in
-``$XDG_CACHE_HOME`` or ``~/.cache``, and wins over what ships. It holds for the GPU, the versions
-and the kernels' sources that it names. One that holds for others, that is damaged, or that somebody
-else could have written is left alone, with a warning.
+Some ship with this package. :func:`triton_kernels.tune` measures them on this machine and keeps
+them in a file per user and model of GPU, in ``$XDG_CACHE_HOME/triton-kernels-crosscheck`` or
+``~/.cache/triton-kernels-crosscheck``. The file is used instead of the shipped figures. It names
+the GPU, the versions and the kernels' sources for which it is valid. A file that is for others, is
+damaged, or could have been written by another user is ignored with a warning.
 """
 
 from __future__ import annotations
@@ -28,15 +28,15 @@ from triton_kernels._gpu import Gpu
 
 
 class Constants(NamedTuple):
-    """What the choice of tiles rests on, besides what a GPU has. The figures are an H200's, and
-    ship.
+    """The measured constants of the choice of tiles. The defaults are an H200's, and ship.
 
     Attributes:
-        costs: the time of one tile of each row of gemm.choice.TMA_TILES, relative to the first's.
-        long: K from which a row's tiles for long sums pay.
-        wide: columns from which tiles of 64 keep a GPU with an H200's multiprocessors busy, where
-            rows are few.
-        large: results up to which small tiles through pointers are better there.
+        costs: the time of a tile of each row of gemm.choice.TMA_TILES, relative to the first's.
+        long: the smallest K for which a row's tiles for long sums are faster.
+        wide: the number of columns from which tiles 64 columns wide keep a GPU with an H200's
+            number of multiprocessors busy, if there are few rows.
+        large: the largest number of results for which small tiles through pointers are faster on
+            such a GPU.
     """
 
     costs: tuple[float, ...] = (1.0, 0.53, 0.31, 0.2, 0.17)
@@ -50,14 +50,15 @@ SHIPPED_OF = "NVIDIA H200"
 
 
 class Rates(NamedTuple):
-    """What the times of products rest on, by which graphs take kernels: see gemm.rivals.
+    """The rates behind the expected times of products, by which graphs choose kernels; see
+    gemm.rivals.
 
     Attributes:
-        ours, theirs: seconds of a product that is next to nothing, here and in cuBLAS.
-        further: seconds of every kernel after the first, but for what it moves.
-        bandwidth: bytes/s that a pass over the memory reaches.
-        flops: FLOP/s of the tensor cores, by what the largest of our tiles reach of them.
-        library: what cuBLAS reaches of these.
+        ours, theirs: seconds of a tiny product, in our kernels and in cuBLAS.
+        further: seconds of every kernel after the first, without the time for its data.
+        bandwidth: bytes/s of a pass over memory.
+        flops: FLOP/s of the tensor cores, inferred from the rate of our largest tiles.
+        library: the fraction of ``flops`` that cuBLAS reaches.
     """
 
     ours: float
@@ -73,12 +74,12 @@ RATES = {
     "NVIDIA H100 80GB HBM3": Rates(7e-6, 7e-6, 2.9e-6, 3e12, 989e12, 0.84),
 }
 
-# Kernel → place among the entries of its op file → speed relative to eager's and to Inductor's.
+# Kernel → index of an entry of its op file → speed relative to eager's and to Inductor's.
 Speeds = Mapping[str, Mapping[int, tuple[float, float]]]
 
 
 class Measurement(NamedTuple):
-    """What tune found; ``rates`` only where scores rest on them."""
+    """The figures that tune measured; ``rates`` only on GPUs where scores depend on them."""
 
     constants: Constants
     speeds: Speeds
@@ -86,13 +87,13 @@ class Measurement(NamedTuple):
 
 
 def constants(gpu: Gpu) -> Constants:
-    """What holds for a GPU."""
+    """The constants in use for a GPU: measured on this machine, or else the shipped ones."""
     measured = measurement(gpu)
     return SHIPPED if measured is None else measured.constants
 
 
 def rates(gpu: Gpu) -> Rates | None:
-    """What was measured of a GPU here, or ships for its model; None where neither is known."""
+    """The rates measured on this machine, or else those shipped for the GPU's model, or None."""
     measured = measurement(gpu)
     if measured is not None and measured.rates is not None:
         return measured.rates
@@ -101,12 +102,12 @@ def rates(gpu: Gpu) -> Rates | None:
 
 @functools.cache
 def measurement(gpu: Gpu) -> Measurement | None:
-    """What was measured on such a GPU on this machine; read once."""
+    """The measurement of such a GPU on this machine, or None; the file is read once."""
     if not gpu.name:
         return None
     try:
         path = file(gpu)
-    except RuntimeError:  # there is no home
+    except RuntimeError:  # there is no home directory
         return None
     try:
         return _read(path, gpu)
@@ -114,7 +115,7 @@ def measurement(gpu: Gpu) -> Measurement | None:
         return None
     except (OSError, ValueError) as error:
         warnings.warn(
-            f"what was measured of this GPU is not used, but what ships: {path}: {error}. "
+            f"the measurement of this GPU is not used, but the shipped figures: {path}: {error}. "
             "triton_kernels.tune() measures again",
             RuntimeWarning,
             stacklevel=2,
@@ -123,17 +124,17 @@ def measurement(gpu: Gpu) -> Measurement | None:
 
 
 def file(gpu: Gpu) -> Path:
-    """Where a GPU's measurement is kept."""
+    """The path of the file with a GPU's measurement."""
     home = Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser()
     model = re.sub(r"[^a-z0-9]+", "-", gpu.name.lower()).strip("-")
     return home / "triton-kernels-crosscheck" / f"tuned-{model}.json"
 
 
 def save(gpu: Gpu, found: Measurement) -> Path:
-    """Keep a measurement: whole or not at all, readable by this user alone.
+    """Write a measurement to its file in one step, readable by this user only.
 
     Raises:
-        OSError: it cannot be written; what was there is there still.
+        OSError: it cannot be written; a former file is unchanged.
     """
     path = file(gpu)
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -148,7 +149,7 @@ def save(gpu: Gpu, found: Measurement) -> Path:
         with open(handle, "w", encoding="utf-8") as new:
             json.dump(content, new, indent=2)
             new.flush()
-            os.fsync(new.fileno())  # else a crash could leave the new name on an empty file
+            os.fsync(new.fileno())  # otherwise a crash could leave an empty file of that name
         os.replace(name, path)
     except BaseException:
         os.unlink(name)
@@ -158,7 +159,7 @@ def save(gpu: Gpu, found: Measurement) -> Path:
 
 
 def _holds_for(gpu: Gpu) -> dict[str, Any]:
-    """Everything that figures depend on: GPU, versions, the kernels' sources."""
+    """Everything on which the figures depend: GPU, versions, the kernels' sources."""
     return {
         **gpu._asdict(),
         "torch": torch.__version__,
@@ -170,7 +171,7 @@ def _holds_for(gpu: Gpu) -> dict[str, Any]:
 
 @functools.cache
 def _sources() -> str:
-    """A hash of the files that the kernels, their tiles and the entries of their speeds are in."""
+    """A hash of the files with the kernels, their tiles and the entries of their speeds."""
     here, digest = Path(__file__).parent, hashlib.sha256()
     for path in sorted(p for p in here.rglob("*.py") if _counts(p.relative_to(here).parts)):
         digest.update(path.relative_to(here).as_posix().encode() + b"\n" + path.read_bytes())
@@ -183,7 +184,12 @@ def _counts(parts: tuple[str, ...]) -> bool:
 
 
 def _read(path: Path, gpu: Gpu) -> Measurement:
-    """Raises OSError or ValueError."""
+    """The measurement in a file.
+
+    Raises:
+        OSError: the file cannot be read.
+        ValueError: it is damaged, is for other versions, or others could have written it.
+    """
     with path.open("rb") as opened:
         status = os.fstat(opened.fileno())
         if status.st_uid not in (0, os.geteuid()) or status.st_mode & 0o022:

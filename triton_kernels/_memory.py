@@ -4,25 +4,25 @@ from __future__ import annotations
 
 import torch
 
-LOW = 1 << 40  # memory seldom lies below, and views at an offset of no memory do
+LOW = 1 << 40  # addresses of memory are rarely below; those of views without memory always are
 
 
 def there(t: torch.Tensor) -> bool:
-    """Whether the elements of ``t`` lie at its address: where not, a kernel would end the process.
+    """Whether ``t`` has memory at its address. If not, a kernel would end the process.
 
-    Of tensors on the meta device it says yes: they are cross-compiled for, or their device is
-    refused.
+    The answer is True for tensors on the meta device: kernels are cross-compiled for them, or their
+    device is refused.
     """
     try:
-        if t.data_ptr() >= LOW:  # to look at the storage as well would take long
+        if t.data_ptr() >= LOW:  # asking for the storage takes longer
             return True
         return t.is_meta or bool(t.untyped_storage().data_ptr()) or not t.numel()
-    except RuntimeError:  # what wraps or stands for other tensors has neither
+    except RuntimeError:  # wrappers of other tensors have no address and no storage
         return False
 
 
 def refusal(op: str, what: str, t: torch.Tensor) -> TypeError:
-    """The error for a tensor that is not there; ``what`` is what it calls it."""
+    """The error for a tensor without memory; ``what`` names the tensor in its text."""
     return TypeError(
         f"{op}(): {what} is {_kind(t)}: it has no memory of its own for a kernel to read or write; "
         "pass a plain tensor"
@@ -30,7 +30,7 @@ def refusal(op: str, what: str, t: torch.Tensor) -> TypeError:
 
 
 def _kind(t: torch.Tensor) -> str:
-    """What to call a tensor that has no memory."""
+    """A description of a tensor without memory."""
     if torch._is_functional_tensor(t):
         return "a functional tensor, as of torch.func.functionalize"
     if torch._C._functorch.is_functorch_wrapped_tensor(t):

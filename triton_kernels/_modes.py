@@ -1,7 +1,7 @@
-"""Whether this thread interprets kernels, or compiles them only, instead of running them.
+"""Whether this thread interprets kernels, or only compiles them.
 
-:mod:`triton_kernels.interpreter` does either, and notes it here: a launch asks on every call, and
-must not load the interpreter to learn that nobody has.
+:mod:`triton_kernels.interpreter` sets these flags. They are not in that package, because every
+launch reads them, and must not import the interpreter for that.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ def compiling() -> bool:
 
 def made_interpreted(kernel: Any) -> bool:
     """Whether a kernel was decorated under TRITON_INTERPRET=1: it can only be interpreted."""
-    upstream = sys.modules.get("triton.runtime.interpreter")  # which such a kernel has loaded
+    upstream = sys.modules.get("triton.runtime.interpreter")  # imported by such a kernel
     if upstream is None:
         return False
     while hasattr(kernel, "configs") or hasattr(kernel, "values"):  # Autotuner, Heuristics

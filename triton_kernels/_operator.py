@@ -1,14 +1,14 @@
-"""What torch sees of an op: two registered ops, its gradients, and the way that a call takes.
+"""An op as torch sees it: two registered ops, their gradients, and the path of a call.
 
-``torch.ops.triton_kernels.<op>`` returns a new tensor; it has a fake for tracing, gradients, a rule
-for vmap, and for autocast where torch's own op has one. ``<op>_out`` writes into its last argument,
-returns nothing, and refuses what autograd would have to follow.
+``torch.ops.triton_kernels.<op>`` returns a new tensor. It has a fake for tracing, gradients, a rule
+for vmap, and one for autocast if torch's own op has that. ``<op>_out`` writes to its last argument,
+returns nothing, and refuses tensors that require grad.
 
-Going through a registered op costs about as much again as the launch. So a call on plain tensors
-goes straight to the launcher, or to one autograd.Function if a gradient is wanted. The registered
-op is called where somebody looks on: torch.compile, export and make_fx, FakeTensor, DTensor and
-other subclasses, modes (TorchDispatchMode), transforms (torch.func), torch.jit.trace. All
-private torch API that tells these apart is in :func:`_observed`.
+Going through a registered op takes about as long as the launch itself. So a call on plain tensors
+goes straight to the launcher, or to one autograd.Function if a gradient is needed. The registered
+op is called if something observes the call: torch.compile, export and make_fx, FakeTensor, DTensor
+and other subclasses, modes (TorchDispatchMode), transforms (torch.func), torch.jit.trace. The
+private torch API for this test is in :meth:`Operator._observed`.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ Batched = Callable[["Operator", tuple[Any, ...], tuple[Any, ...]], tuple[Any, An
 
 
 class TensorMeta(NamedTuple):
-    """What a backward pass knows of an input tensor whose values it does not read."""
+    """Stands for an input tensor in a backward pass that does not read its values."""
 
     shape: torch.Size
     dtype: torch.dtype
@@ -44,13 +44,14 @@ class TensorMeta(NamedTuple):
 
 @dataclass(frozen=True)
 class Gradient:
-    """How the gradient of one input comes from the result's.
+    """The gradient of one input.
 
     Attributes:
-        formula: of the result's gradient and of the call's arguments, by name; an input tensor
-            that no gradient reads is there as a :class:`TensorMeta`. Made of differentiable ops,
-            so that there is a second derivative.
-        reads: the inputs whose values the formula reads: of the tensors they are all that is kept.
+        formula: computes it from the result's gradient and the call's arguments, which are
+            attributes by name. Input tensors that no gradient reads are replaced by a
+            :class:`TensorMeta`. The formula consists of differentiable ops, so that there is a
+            second derivative.
+        reads: the names of the inputs whose values the formula reads. Only these are saved.
     """
 
     formula: Callable[[Tensor, Any], Tensor]
@@ -58,23 +59,24 @@ class Gradient:
 
 
 class Operator:
-    """An op, registered; calling it takes the shortest way that is right.
+    """A registered op. A call takes the shortest correct path.
 
     Args:
         name: the op's name in the namespace.
-        parameters: as in a schema, "Tensor x, Scalar scale".
-        launch: checks the arguments, takes ``out=``, launches; sees plain tensors only.
-        fake: the same arguments → an empty result, of the right shape, dtype and strides.
-        gradients: of the inputs by name; an input without one must not require grad. A subclass
-            that has :meth:`_keep` and :meth:`_backward` of its own needs none at all.
-        batched: the rule for vmap, of (operator, in_dims, arguments).
-        autocast: the dtype to which CUDA's autocast casts the inputs, where it does; or "lower",
-            as torch's own products: to the dtype of autocast, on any device.
-        label: what errors call it, if it is a form of an op of another name.
-        results: how many tensors it returns; ``<op>_out`` there is only of one.
-        sharding: its rules for DTensors; without them, DTensor refuses the op.
-        numbers: which of its arguments are numbers that the kernel takes as they are, after
-            :func:`triton_kernels._arguments.number`, and as which of the kernel's.
+        parameters: the schema's parameters, "Tensor x, Scalar scale".
+        launch: checks the arguments, takes ``out=``, launches. It is called with plain tensors
+            only.
+        fake: makes an empty result with the right shape, dtype and strides from the arguments.
+        gradients: input's name → its gradient. An input without one must not require grad. A
+            subclass with its own :meth:`_keep` and :meth:`_backward` needs no gradients here.
+        batched: the rule for vmap, called with (operator, in_dims, arguments).
+        autocast: the dtype to which autocast on CUDA casts the inputs; or "lower": they are cast to
+            autocast's dtype on any device, as for torch's own products; None for no cast.
+        label: the op's name in errors, if it is a form of an op of another name.
+        results: the number of tensors that it returns. Only with one there is ``<op>_out``.
+        sharding: the rules for DTensors; without them DTensor refuses the op.
+        numbers: index of an argument that is a number → its index among the kernel's arguments. The
+            kernel takes it unchanged, after :func:`triton_kernels._arguments.number`.
     """
 
     def __init__(
@@ -110,11 +112,11 @@ class Operator:
             "backward": self._backward,
         }
         self._function = _function(title, **functions)
-        # Less what apply does for torch.func's wrappers, which are none of the tensors of a call
-        # that has come before.
+        # The apply of the base class skips the work for torch.func's wrappers. It is only used for
+        # replayed calls, whose tensors are no wrappers.
         function: Any = torch.autograd.Function
         self._differentiated = super(function, self._function).apply  # type: ignore[misc]
-        # torch.func wants the context set up apart; torch's custom ops refuse gradients there.
+        # torch.func needs a separate setup_context; for it, torch's custom ops refuse gradients.
         functions["forward"] = lambda *args: self(*args)
         functions["setup_context"] = lambda ctx, inputs, output: self._keep(ctx, inputs, output)
         functions["vmap"] = lambda info, in_dims, *args: batched(self, in_dims, args)
@@ -144,7 +146,8 @@ class Operator:
         return written
 
     def followed(self, args: tuple[Any, ...], out: Tensor | None = None) -> bool:
-        """Whether somebody follows this call who would not see a launch."""
+        """Whether something must see this call as a registered op's, because it does not see a
+        launch."""
         return torch.compiler.is_compiling() or self._observed(args, out)
 
     def _observed(self, args: tuple[Any, ...], out: Tensor | None) -> bool:
@@ -193,7 +196,7 @@ class Operator:
         return out
 
     def _keep(self, ctx: Any, args: tuple[Any, ...], out: Any) -> None:
-        """Save what the gradients that are wanted read, and nothing else."""
+        """Save the inputs that the needed gradients read, and no others."""
         needed = ctx.needs_input_grad
         kept = self._kept.get(needed)
         if kept is None:
@@ -217,7 +220,7 @@ class Operator:
         inputs = SimpleNamespace(**dict(zip(self.names, ctx.rest)))
         for i, saved in zip(ctx.kept, ctx.saved_tensors):
             setattr(inputs, self.names[i], saved)
-        grad = grad.resolve_neg()  # the backward of imag, say, makes lazily negated views
+        grad = grad.resolve_neg()  # for example, the backward of imag makes lazily negated views
         return tuple(
             self.gradients[name].formula(grad, inputs) if need else None
             for name, need in zip(self.names, ctx.needs_input_grad)
@@ -232,7 +235,7 @@ class Operator:
         batched: Batched,
         results: int,
     ) -> None:
-        """Register both ops; they are ``functional`` and ``mutating`` from then on."""
+        """Register both ops, and set ``functional`` and ``mutating`` to them."""
         whole = f"{NAMESPACE}::{self.name}"
         functional = torch.library.custom_op(
             whole,
@@ -256,7 +259,7 @@ class Operator:
             self._register_out(f"{self.name}_out", parameters)
 
     def _register_lower(self, device: str) -> None:
-        """Cast as autocast does for torch's products: floats but float64 become its dtype."""
+        """Cast as autocast does for torch's products: floats, except float64, to its dtype."""
         keys = torch._C.DispatchKeySet(torch._C.DispatchKey.AutocastCUDA)
         keys = keys | torch._C.DispatchKeySet(torch._C.DispatchKey.AutocastCPU)
 
@@ -270,14 +273,14 @@ class Operator:
             return t.to(torch.get_autocast_dtype(device))
 
         def cast(keyset: Any, *args: Any) -> Any:
-            lowered = list(map(lower, args))  # before autocast is off, which has the weights' casts
+            lowered = list(map(lower, args))  # while autocast is on, for its cache of casts
             with torch._C._ExcludeDispatchKeyGuard(keys):
                 return self.functional(*lowered)
 
         _LIBRARY.impl(self.name, cast, _AUTOCAST_KEYS[device], with_keyset=True)
 
     def _register_out(self, name: str, parameters: str) -> None:
-        # Not a custom_op: its kernel for autograd cannot refuse, it would drop the gradient.
+        # Not a custom_op: its autograd kernel would silently drop the gradient, not refuse.
         _LIBRARY.define(
             f"{name}({parameters}, Tensor(a!) out) -> ()", tags=(torch.Tag.pt2_compliant_tag,)
         )
@@ -306,8 +309,9 @@ class Operator:
 
 
 def _cached_by_autocast(t: Tensor) -> bool:
-    """Whether torch's own products find a weight's cast in the region's cache. torch offers it to
-    its own functions only; einsum of one operand is one, on CUDA, that computes nothing."""
+    """Whether autocast caches the cast of t for torch's own products, as it does for weights. Only
+    torch's own functions can use the cache; on CUDA, an einsum of one operand is such a function
+    that computes nothing."""
     return (
         t.device.type == "cuda"
         and type(t) in _PLAIN
@@ -319,8 +323,8 @@ def _cached_by_autocast(t: Tensor) -> bool:
 
 
 def _differentiating_or_batching() -> bool:
-    """Whether the innermost transform of torch.func is another than functionalize, which has a rule
-    for registered ops but none for autograd.Functions."""
+    """Whether the innermost transform of torch.func is another one than functionalize.
+    functionalize has a rule for registered ops, but none for autograd.Functions."""
     if not torch._C._are_functorch_transforms_active():
         return False
     innermost = torch._C._functorch.peek_interpreter_stack()
@@ -328,22 +332,22 @@ def _differentiating_or_batching() -> bool:
 
 
 def _register_sharding() -> None:
-    """Where there may be DTensors, tell them how the ops are sharded."""
+    """Register the sharding rules if torch.distributed.tensor is loaded: there may be DTensors."""
     if "torch.distributed.tensor" in sys.modules:
         from triton_kernels import _sharding
 
         _sharding.register(_SHARDINGS)
 
 
-# torch.compile runs it while it traces. This is torch.compiler.assume_constant_result, which would
-# import torch._dynamo, and with it half a second of others, for everybody.
+# torch.compile calls it while tracing. This is torch.compiler.assume_constant_result, which would
+# import torch._dynamo and take half a second in every process.
 _register_sharding._dynamo_marked_constant = True  # type: ignore[attr-defined]
 
 
 def one_by_one(
     operator: Operator, in_dims: tuple[Any, ...], args: tuple[Any, ...]
 ) -> tuple[Any, Any]:
-    """The rule for vmap of what has no batched form: a call for each element, stacked."""
+    """The rule for vmap of ops without a batched form: one call per element, results stacked."""
     size = next(a.shape[d] for a, d in zip(args, in_dims) if d is not None)
     if not size:
         raise NotImplementedError(f"{operator.label}(): vmap over a dimension of size 0")
@@ -357,6 +361,6 @@ def one_by_one(
 
 
 def _function(name: str, **methods: Callable[..., Any]) -> Any:
-    """An autograd.Function of these static methods."""
+    """An autograd.Function with these static methods."""
     static = {method: staticmethod(function) for method, function in methods.items()}
     return type(name, (torch.autograd.Function,), static)

@@ -1,12 +1,12 @@
-"""The words of sharding rules: on which placements of DTensors the registered ops run as they are.
+"""The types of sharding rules: the placements of DTensors on which registered ops run directly.
 
 A rule is for one dimension of a device mesh: the placements of an op's results, and those of its
-tensors. DTensor combines the rules for all dimensions of the mesh. Arguments that no rule fits it
-redistributes, at the least cost, so that a result is never wrong; docs/DISTRIBUTED.md has the
-rules as a table.
+tensors. DTensor combines rules for all dimensions of the mesh. If no rule fits the arguments, it
+redistributes them at the least cost, so that the result is still right. docs/DISTRIBUTED.md has a
+table of the rules.
 
-The words are not DTensor's own: op files have rules at import, and torch.distributed.tensor takes a
-while to load. _sharding.py translates them, once somebody else has loaded that.
+These are not DTensor's own types: op files define rules at import, and torch.distributed.tensor is
+slow to import. _sharding.py translates the rules once other code has imported that.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ import torch
 
 @dataclass(frozen=True)
 class Placement:
-    """How a tensor lies on the ranks: ``kind`` is replicate, partial (each has an addend) or shard,
-    which is cut along ``dim``."""
+    """The placement of a tensor on the ranks. ``kind`` is "replicate"; "partial": the tensor is the
+    sum of the ranks' tensors; or "shard": it is cut along ``dim``."""
 
     kind: str
     dim: int = -1
@@ -31,24 +31,24 @@ R, P = Placement("replicate"), Placement("partial")
 
 
 def Shard(dim: int) -> Placement:
-    """Cut along a dimension."""
+    """The placement of a tensor that is cut along a dimension."""
     return Placement("shard", dim)
 
 
-Rule = tuple[Sequence[Placement], Sequence[Placement]]  # of the results, of the tensors
-Rules = Callable[..., Iterator[Rule]]  # of an op's arguments; tensors have shape and dtype only
+Rule = tuple[Sequence[Placement], Sequence[Placement]]  # placements of results, of tensors
+Rules = Callable[..., Iterator[Rule]]  # from an op's arguments; tensors have shape and dtype only
 
 
 @dataclass(frozen=True)
 class Sharding:
-    """What DTensor is told of a registered op.
+    """How DTensor shards a registered op.
 
     Attributes:
-        rules: the rules, from the op's arguments.
-        decisive: the first of the arguments, from which on they decide shapes, dtypes or placements
-            of the results; none if tensors alone do.
-        shape: the argument that is the result's shape: it is the whole tensor's, of which each rank
-            makes its own part.
+        rules: makes the rules from the op's arguments.
+        decisive: the first argument that is no tensor and decides shapes, dtypes or placements of
+            the results; "" if only tensors decide.
+        shape: the argument with the shape of the result. It is the shape of the whole tensor; each
+            rank makes its own part.
     """
 
     rules: Rules
@@ -57,8 +57,8 @@ class Sharding:
 
 
 def elementwise(*tensors: Any) -> Iterator[Rule]:
-    """Rules of elementwise ops: all operands replicated; or sharded alike, with those replicated
-    that are broadcast along the sharded dimension."""
+    """The rules of elementwise ops: all operands are replicated; or all are sharded along one
+    dimension, except that operands which broadcast along it are replicated."""
     shape = torch.broadcast_shapes(*(t.shape for t in tensors))
     yield (R,), [R] * len(tensors)
     for dim in range(len(shape)):
@@ -66,16 +66,16 @@ def elementwise(*tensors: Any) -> Iterator[Rule]:
 
 
 def beside(t: Any, dim: int, shape: Sequence[int]) -> Placement:
-    """The placement of t, which broadcasts to ``shape``, where that is sharded along ``dim``."""
+    """The placement of t, which broadcasts to ``shape``, if ``shape`` is sharded along ``dim``."""
     own = dim - (len(shape) - len(t.shape))
     return Shard(own) if own >= 0 and t.shape[own] == shape[dim] else R
 
 
 def floating(t: Any) -> bool:
-    """Whether t is of a floating dtype: as a rule sees it, with its dtype among its meta data."""
+    """Whether t has a floating dtype. To a rule, t has its dtype in ``tensor_meta``."""
     return bool(t.tensor_meta.dtype.is_floating_point)
 
 
 def twice(rules: Rules) -> Rules:
-    """The rules of an op that returns two tensors which lie alike."""
+    """The rules of an op that returns two tensors with equal placements."""
     return lambda *args: (([*out, *out], tensors) for out, tensors in rules(*args))

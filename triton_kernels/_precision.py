@@ -1,11 +1,11 @@
-"""What precision=None means: that of torch's own float32 products, as it is set at the call.
+"""The meaning of precision=None: the precision of torch's own float32 products at the call.
 
-torch has two settings of it, an old one and a new one:
+torch has an old and a new way to set it:
 
     torch.set_float32_matmul_precision("high"), torch.backends.cuda.matmul.allow_tf32 = True
     torch.backends.cuda.matmul.fp32_precision = "tf32", torch.backends.fp32_precision = "tf32"
 
-The new one's getter knows both; the old ones' raise once the new one has been set.
+The new setting's getter also sees the old ones. The old getters raise once the new one was set.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ PRECISIONS = ("ieee", "tf32", "tf32x3", "f16x3")
 
 
 def resolved(precision: str | None, operand: Any) -> str:
-    """``precision``, or torch's for a product with ``operand`` where that is None. Only float32 has
-    a choice; autocast lowers it to 16 bits."""
+    """``precision``, or if that is None torch's for a product with ``operand``. Only float32 has
+    a choice. Under autocast it becomes a 16-bit dtype, which has none."""
     if precision is not None:
         return precision
     if getattr(operand, "dtype", None) != torch.float32 or _of_torch() != "tf32":
@@ -32,15 +32,19 @@ def resolved(precision: str | None, operand: Any) -> str:
 
 
 def _of_torch() -> str:
-    precision: str = torch.backends.cuda.matmul.fp32_precision  # "none" where nothing was set
+    precision: str = torch.backends.cuda.matmul.fp32_precision  # "none" if nothing was set
     return precision
 
 
-# torch.compile runs it while it traces, and compiles anew when the setting changes, which every
-# graph is guarded by. As torch.compiler.assume_constant_result, without its imports.
+# torch.compile calls it while tracing. Every graph is guarded by the setting, so a change of it
+# compiles again. This is torch.compiler.assume_constant_result without its imports.
 _of_torch._dynamo_marked_constant = True  # type: ignore[attr-defined]
 
 
 def checked(function: str, precision: str | None) -> str | None:
-    """``precision``, if there is one of that name."""
+    """``precision`` if it is None or a known name.
+
+    Raises:
+        ValueError: it is neither.
+    """
     return precision if precision is None else one_of(function, "precision", precision, PRECISIONS)

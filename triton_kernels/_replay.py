@@ -1,17 +1,17 @@
-"""A call like one before: its launches again, and nothing else.
+"""Replays an op's call that equals an earlier one: only its launches are repeated.
 
-Of an op's call everything but addresses and a few numbers follows from what :class:`Plan` compares:
-the tensors' classes, dtypes, shapes, strides, devices, dispatch keys (which tell views that are
-lazily negated, wrappers and modes), whether they require grad and how they are aligned, and the
-other arguments. So a second call that is alike is recorded, every launch with what each of its
-arguments is, and later ones take new memory for the results and start the same kernels. All checks
-of the arguments have then been passed: by a call that could only fail as this one would.
+The launches of a call follow from what :class:`Plan` compares, except for addresses and a few
+numbers: the tensors' classes, dtypes, shapes, strides, devices, alignments, dispatch keys (which
+differ for lazily negated views, wrappers and modes) and whether they require grad; and the other
+arguments. So the second of such calls is recorded: every launch, with the origin of each of its
+arguments. Later calls allocate new results and start the same kernels. They need no checks, because
+these would have the same outcome as for the recorded call.
 
-What is compared is compared by torch's own C++ (the guards of torch.compile), in less time than it
-takes to ask for a shape. Nothing is replayed where somebody looks on: inside of
-:func:`triton_kernels.interpret` and ``annotate()``, under hooks of Triton's, dispatch modes and
-transforms, and with ``out=``. What is not understood, such as a copy that an op makes of an
-argument, is not recorded, and runs as the first call did.
+The comparison is done by torch's C++ code (the guards of torch.compile) and takes less time than
+reading a tensor's shape. Nothing is replayed while something observes calls or launches: inside
+:func:`triton_kernels.interpret` and ``annotate()``, under Triton's hooks, dispatch modes and
+transforms, and with ``out=``. A call with an argument of unknown origin, such as a copy that an op
+makes of an input, is not recorded, and runs as the first call did.
 """
 
 from __future__ import annotations
@@ -32,28 +32,30 @@ from triton_kernels._launch import REMEMBERED, Launch
 from triton_kernels._scalars import as_argument
 
 _guards: Any = torch._C._dynamo.guards
-# None where another version of torch has none: then no call is recorded.
+# None if this version of torch lacks it: then no call is recorded.
 TensorGuards: Any = getattr(_guards, "TensorGuards", None)
 empty: Any = getattr(_guards, "_empty_strided_cuda", None)
 dispatch_modes: Any = getattr(torch._C, "_len_torch_dispatch_stack", None)
 
 DEVICES = ("cuda",)
-ALIKE = 8  # calls that one key keeps: with first tensors of one shape and dtype, others of any
-_CALL = Launch.__call__  # annotating puts another in its place
+ALIKE = 8  # plans kept per key; a key has the first tensor's shape and dtype, not the others'
+_CALL = Launch.__call__  # annotating replaces it
 
 current_device, current_stream = _launch.current_device, _launch.current_stream
-_wrong: set[tuple[int, bool]] = set()  # devices where a plan has failed; whether by descriptors
+# (device, whether a plan has descriptors): the kinds of plans that failed, and that were tested.
+_wrong: set[tuple[int, bool]] = set()
 _tested: set[tuple[int, bool]] = set()
 
 
 class Replays:
-    """The calls of one op that may come again.
+    """The recorded calls of one op.
 
     Args:
         launch: the op on plain tensors.
-        count: how many arguments it has.
-        tensors: which of them are tensors; the first of these never is None.
-        numbers: which are numbers that a kernel takes as they are, and as which of its arguments.
+        count: the number of its arguments.
+        tensors: the indices of tensors; the first of these is never None.
+        numbers: index of a number that a kernel takes unchanged → its index among the kernel's
+            arguments.
     """
 
     def __init__(
@@ -68,17 +70,17 @@ class Replays:
         self._first = tensors[0]
         rest = [i for i in range(count) if i not in (*tensors, *numbers)]
         self._rest = _getter(rest)
-        self.seen: dict[Any, int] = {}  # key → how many of its calls were not replayed
+        self.seen: dict[Any, int] = {}  # key → the number of its calls that were not replayed
         _known_calls.every.add(self)
 
     def forget(self) -> None:
-        """Forget them."""
+        """Forget the recorded calls."""
         self.plans.clear()
         self.seen.clear()
 
     def again(self, args: tuple[Any, ...]) -> Any:
-        """The results of a call like one before; None if it is not, or if nothing may be replayed
-        now; ``DIFFERENTIATED`` if it is, but autograd is to follow it."""
+        """Replay a call and return its results. None if no plan fits, or nothing may be replayed
+        now. ``DIFFERENTIATED`` if a plan fits, but autograd must record the call."""
         first = args[self._first]
         kind = type(first)
         if (kind is not Tensor and kind is not Parameter) or _known_calls.suspensions:
@@ -101,8 +103,8 @@ class Replays:
         return None
 
     def __call__(self, args: tuple[Any, ...]) -> Any:
-        """The results of a call that is not replayed; one that comes again is recorded, unless it
-        is part of another that is."""
+        """Run a call without replaying it and return its results. A repeated call is recorded,
+        unless it is part of another call that is being recorded."""
         key = self._key(args) if _launch.recorder.now is None else None
         if key is None:
             return self._launch(*args)
@@ -111,7 +113,7 @@ class Replays:
             self.seen.clear()
         self.seen[key] = times + 1
         if not 1 <= times <= 2 * ALIKE or torch.cuda.is_current_stream_capturing():
-            return self._launch(*args)  # while one is captured, no plan can be tested
+            return self._launch(*args)  # during the capture of a CUDA graph no plan can be tested
         with _launch.recording() as recording:
             results = self._launch(*args)
         plan = _plan(args, results, self._tensors, self._numbers, self._rest, recording)
@@ -122,7 +124,7 @@ class Replays:
         return results
 
     def _key(self, args: tuple[Any, ...]) -> Any:
-        """What calls are kept by; None of calls that are not."""
+        """The key of a call, or None if it cannot be recorded."""
         if None in (TensorGuards, empty, dispatch_modes) or _known_calls.suspensions:
             return None
         first = args[self._first]
@@ -137,8 +139,8 @@ class Replays:
 
 
 def _observed(kernel: Any) -> bool:
-    """Whether somebody follows calls or launches of a kernel, or would have them run otherwise: an
-    op that calls this one, and is recorded, would miss what is replayed."""
+    """Whether something observes calls or launches of a kernel, or changes how they run. That
+    includes the recording of another op that calls this one."""
     return bool(
         dispatch_modes()
         or forward_ad._current_level >= 0
@@ -154,8 +156,15 @@ DIFFERENTIATED = object()
 
 
 class _Step(NamedTuple):
-    """One launch: the start, its grid, which of the slots and constants its arguments are, the
-    constants, and descriptors with the slot that each is made of."""
+    """One launch.
+
+    Attributes:
+        start: starts the kernel.
+        grid: its grid.
+        arrange: picks the launch's arguments from (slots, constants, descriptors).
+        constants: arguments that are equal in every call.
+        maps: descriptors, each with the slot that holds its matrix's address.
+    """
 
     start: _starting.Start
     grid: tuple[int, int, int]
@@ -165,7 +174,7 @@ class _Step(NamedTuple):
 
 
 class _Number(NamedTuple):
-    """A number among the call's arguments: where, of what class, as what a kernel takes it."""
+    """A number among a call's arguments: its index, its class, its conversion for the kernel."""
 
     place: int
     kind: type
@@ -173,11 +182,10 @@ class _Number(NamedTuple):
 
 
 class Plan:
-    """What calls that are alike have in common; called with the arguments of another one, it
-    launches.
+    """A recorded call. Calling the plan with the arguments of an equal call launches its kernels.
 
-    Its slots are the addresses of the tensors, the numbers, then the addresses of what is
-    allocated, results first.
+    Its slots are the addresses of the tensors, then the numbers, then the addresses of allocated
+    tensors, of which the results are first.
     """
 
     def __init__(
@@ -197,7 +205,7 @@ class Plan:
         sizes, strides = [list(t.shape) for t in tensors], [list(t.stride()) for t in tensors]
         guards = TensorGuards(*tensors, dynamic_dims_sizes=sizes, dynamic_dims_strides=strides)
         self._alike = guards.check
-        self._guards = guards  # which the method does not keep alive
+        self._guards = guards  # the method does not keep them alive
         self._take, self._absent = _getter(places), tuple(absent)
         self._take_rest, self._kinds = take_rest, [*map(type, rest)]
         self._numbers, self._steps = tuple(numbers), tuple(steps)
@@ -205,13 +213,13 @@ class Plan:
         self._allocated = [(tuple(t.shape), t.stride(), t.dtype) for t in allocated]
         self._results = results
         self._device: int = tensors[0].get_device()
-        self._of_stream = of_stream  # whose addresses are constants: not to be freed
+        self._of_stream = of_stream  # kept alive, because their addresses are constants
         self._stream = current_stream(self._device) if of_stream else None
         self.kernel = kernel
         self.requires_grad = any(t.requires_grad for t in tensors)
 
     def fits(self, args: tuple[Any, ...]) -> bool:
-        """Whether a call is alike, but for its alignment and what its numbers are."""
+        """Whether a call equals the recorded one, except for alignments and values of numbers."""
         if not self._alike(*self._take(args)):
             return False
         if self._kinds and [*map(type, self._take_rest(args))] != self._kinds:
@@ -225,7 +233,7 @@ class Plan:
         return True
 
     def __call__(self, args: tuple[Any, ...]) -> Any:
-        """The results; None if the call is not alike after all."""
+        """Launch and return the results; None if this call cannot be replayed."""
         device = self._device
         if current_device() != device:
             return None
@@ -262,7 +270,7 @@ class Plan:
 
 
 def _getter(places: Sequence[int]) -> Callable[[Any], tuple[Any, ...]]:
-    """operator.itemgetter for any number of places, none and one included."""
+    """operator.itemgetter that returns a tuple for any number of indices, also for none and one."""
     if not places:
         return _nothing
     if len(places) == 1:
@@ -274,7 +282,7 @@ def _nothing(args: Any) -> tuple[Any, ...]:
     return ()
 
 
-# ---- From a recording to a plan ----
+# ---- Making a plan from a recording ----
 
 
 def _plan(
@@ -301,7 +309,7 @@ def _plan(
     there = [*tensors, *numbers, *allocated]
     addresses = {i: t.data_ptr() for i, t in enumerate(there) if isinstance(t, Tensor) if t.numel()}
     slots = {address: slot for slot, address in addresses.items()}
-    if len(slots) != len(addresses):  # which of two a launch means cannot be told
+    if len(slots) != len(addresses):  # a launch's argument could be either of two slots
         return None
     taken = [_number(args[place], place, made[0].dtype) for place in numbers]
     if any(number is None for number in taken):
@@ -329,14 +337,14 @@ def _plan(
 
 
 def _exact(value: Any) -> bool:
-    """Whether what is equal to a value and of its class is the same to an op."""
+    """Whether a value of the same class that compares equal has the same meaning to an op."""
     if isinstance(value, float):
-        return value != 0 and not math.isnan(value)  # there are two zeros
+        return value != 0 and not math.isnan(value)  # 0.0 equals −0.0
     return not isinstance(value, (tuple, list)) or type(value) is torch.Size
 
 
 def _number(value: Any, place: int, dtype: torch.dtype) -> _Number | None:
-    """How a kernel takes a number, for results of a dtype."""
+    """A number among the arguments, for results of a dtype; None if it cannot be replayed."""
     kind = type(value)
     if kind not in (int, float):
         return None
@@ -352,7 +360,7 @@ def _bits(value: int | float) -> int | float:
 
 
 def _small(value: int) -> int:
-    """An integer that every dtype holds; others are wrapped by the op itself."""
+    """An integer that every dtype can hold. Raises OverflowError for others, which the op wraps."""
     if not _fits_all(value):
         raise OverflowError
     return value
@@ -372,7 +380,8 @@ def _step(
     numbers: Mapping[int, int],
     of_stream: Sequence[Tensor],
 ) -> _Step | None:
-    """A launch, of whose arguments each is a slot, a constant or made of a slot."""
+    """A launch whose arguments are slots, constants and descriptors of slots; None if one is of
+    unknown origin."""
     start, taken = _starting.start(compiled), _starting.pieces(compiled, args)
     if start is None or taken is None:
         return None
@@ -394,7 +403,8 @@ def _step(
         else:
             where.append(("constant", len(constants)))
             constants.append(value)
-    if ("slot", -1) in where or any(slot < 0 for _, slot in maps):  # a copy, or another view
+    # A tensor at no known address is a copy, or another view.
+    if ("slot", -1) in where or any(slot < 0 for _, slot in maps):
         return None
     base = {"slot": 0, "constant": count, "map": count + len(constants)}
     arrange = _getter([base[kind] + index for kind, index in where])
@@ -402,8 +412,8 @@ def _step(
 
 
 def _right(plan: Plan, args: tuple[Any, ...], results: Any) -> bool:
-    """Whether a plan may be used. The first on each device, and the first of descriptors there, is
-    held against the call that it was made of."""
+    """Whether a plan may be used. On each device the first plan, and the first one with
+    descriptors, is run and compared with the recorded call."""
     by_maps = any(step.maps for step in plan._steps)
     kind = plan._device, by_maps
     if kind not in _tested:
@@ -417,13 +427,13 @@ def _right(plan: Plan, args: tuple[Any, ...], results: Any) -> bool:
         except torch.OutOfMemoryError:
             _tested.discard(kind)
             return False
-        except Exception as raised:  # noqa: BLE001 - whatever it is, there is the other way
+        except Exception as raised:  # noqa: BLE001 - after any error, calls are not replayed
             error = f"{type(raised).__name__}: {raised}"
         if error:
             _wrong.add(kind)
             warnings.warn(
-                "calls that come again take longer from now on, since to start a kernel by "
-                f"Triton's C launcher fails; please report it: {error}",
+                "repeated calls take longer from now on, because starting a kernel by Triton's C "
+                f"launcher fails; please report it: {error}",
                 RuntimeWarning,
                 stacklevel=2,
             )

@@ -1,8 +1,8 @@
-"""How Python numbers reach a kernel: rounded once, to the kernel's compute type; and sizes, with
-what the compiler shall know of them.
+"""Python numbers as kernel arguments, rounded once, to the kernel's compute type; and sizes with
+known divisors.
 
-Triton passes a Python float as float32. That is right for a float32 compute type; for float64 the
-bits travel as an integer instead.
+Triton passes a Python float as float32. That is right for a float32 compute type. For float64 the
+bits are passed as an integer.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ def as_argument(value: int | float, dtype: torch.dtype) -> int | float:
 
 @triton.jit
 def scalar_value(s, C: tl.constexpr):
-    """The argument made by ``as_argument`` as a number of the compute type C."""
+    """An argument made by ``as_argument``, as a number of the compute type C."""
     if C == tl.float64:
         value = tl.cast(tl.cast(s, tl.int64), tl.float64, bitcast=True)
     else:
@@ -34,5 +34,5 @@ def scalar_value(s, C: tl.constexpr):
 
 @triton.jit
 def multiple(n, UNIT: tl.constexpr):
-    """n, a multiple of UNIT, as the compiler cannot see by itself of less than 16."""
+    """n, which is a multiple of UNIT. The compiler itself only recognises multiples of 16."""
     return n // UNIT * UNIT if UNIT > 1 else n

@@ -1,9 +1,10 @@
-"""act(x @ weight.T + bias) of DTensors, for modules: what the rules for one op cannot say.
+"""act(x @ weight.T + bias) of DTensors, for modules, in two cases that the rules of one op cannot
+describe.
 
-Where x and weight are sharded along the contraction (row-parallel), each rank has a part of every
-sum, and an activation may be applied to whole sums only: the product, then an all-reduce, then
-bias and activation in one kernel. And where x […, I] is sharded along a batch dimension that is not
-the first, that one comes first before all are merged, so that nothing need be gathered.
+If x and weight are sharded along the contraction (row-parallel), each rank has a part of every sum,
+but an activation needs whole sums. So there is the product, then an all-reduce, then one kernel for
+bias and activation. If x […, I] is sharded along a batch dimension other than the first, this
+dimension is moved to the front before the batch dimensions are merged, so that nothing is gathered.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ def sharded_linear(
     act: str = "none",
     precision: str | None = None,
 ) -> Tensor:
-    """act(x @ weight.T + bias), right and with little communication however they are sharded.
+    """act(x @ weight.T + bias), with little communication for every sharding of the operands.
 
     Args:
         x: DTensor […, I].
@@ -36,7 +37,7 @@ def sharded_linear(
         act, precision: as in :func:`triton_kernels.gemm_bias_act`.
 
     Returns:
-        DTensor […, O]. Row-parallel without an activation it is Partial: the sum is yet to come.
+        DTensor […, O]. A row-parallel product without an activation is Partial: not yet summed.
 
     Raises:
         TypeError, ValueError, RuntimeError: as :func:`triton_kernels.gemm_bias_act`.
@@ -56,17 +57,17 @@ def _placements(t: Any) -> tuple[Any, ...]:
 
 
 def _first_dim(x: Tensor) -> int:
-    """The batch dimension that is sharded, or the first."""
+    """The first batch dimension that is sharded, or else dimension 0."""
     sharded = [p.dim for p in _placements(x) if p.is_shard() and p.dim < x.dim() - 1]
     return min(sharded, default=0)
 
 
 def _act_of_sum(product: Any, bias: Tensor | None, act: str) -> Tensor:
-    """act(product + bias), once the ranks' parts of the product are added."""
+    """act(product + bias), after adding the ranks' parts of the product."""
     from torch.distributed.tensor import Replicate
 
     whole = [Replicate() if p.is_partial() else p for p in product.placements]
     c = product.redistribute(placements=whole)
     rows, columns = c.shape
-    # A product of nothing: the kernel's epilogue alone.
+    # A product with K = 0 runs only the kernel's epilogue.
     return gemm_bias_act(c.new_empty((rows, 0)), c.new_empty((0, columns)), bias, act=act, c=c)

@@ -1,7 +1,8 @@
-"""The ops' sharding rules, told to DTensor; an op file has its own, in the words of _placements.py.
+"""Registers the ops' sharding rules with DTensor. Op files define them in the types of
+_placements.py.
 
-Importing this module imports torch.distributed.tensor, which takes a while: it is imported with
-the first call of an op after somebody else has imported that.
+This module imports torch.distributed.tensor, which is slow. So it is only imported by the first
+call of an op after other code has imported that.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ _registered: set[str] = set()
 
 
 def register(shardings: Mapping[str, Sharding]) -> None:
-    """Tell DTensor the rules of registered ops, by name; each once."""
+    """Register the rules of ops with DTensor. Ops that have their rules already are skipped."""
     for name in shardings.keys() - _registered:
         _registered.add(name)
         op = getattr(torch.ops.triton_kernels, name).default
@@ -30,7 +31,7 @@ def register(shardings: Mapping[str, Sharding]) -> None:
 
 
 def _placement(word: _placements.Placement) -> Placement:
-    """A rule's word as DTensor's own."""
+    """A rule's placement as DTensor's."""
     words: dict[str, Placement] = {
         "replicate": Replicate(),
         "partial": Partial(),
@@ -40,7 +41,7 @@ def _placement(word: _placements.Placement) -> Placement:
 
 
 def _strategy(op: Any, rules: Rules) -> Callable[..., list[Any]]:
-    """The rules in the form of register_sharding: a placement, or None, for every argument."""
+    """The rules as a function for register_sharding, with a placement or None per argument."""
     tensors = [i for i, argument in enumerate(op._schema.arguments) if _is_tensor(argument)]
 
     def placed(
@@ -59,10 +60,10 @@ def _is_tensor(argument: Any) -> bool:
 
 
 def _remember_arguments(op: Any, sharding: Sharding) -> None:
-    """What register_sharding cannot say; all private API of DTensor is here.
+    """Name the arguments on which decisions depend. Only this function uses private API of DTensor.
 
-    DTensor keeps its decision for later calls, and of the arguments that are no tensors its key has
-    only what we name: the decision of a call with act="none" would be taken for act="gelu".
+    DTensor caches its decisions. The key has only those arguments, except tensors, that are named
+    here. Without that, the decision for act="none" would be used for act="gelu".
     """
     propagator = DTensor._op_dispatcher.sharding_propagator
     names = [argument.name for argument in op._schema.arguments]

@@ -1,10 +1,11 @@
-"""Private API of Triton: how a compiled kernel starts without Triton's Python in front of it.
+"""Starts a compiled kernel by Triton's C launcher, without Triton's Python code. All private API of
+Triton for that is here.
 
-What Triton does in Python before each start (to ask for the device, the stream and the hooks, to
-make descriptors anew) takes as long as a call of torch's. Here a start is one call of Triton's C
-launcher. Versions 3.6 and 3.7 are known, which pass arguments differently. Of any other kernel
-than these make, :func:`start` and :func:`pieces` say None, and launches go through Triton's own
-runner; triton_kernels._replay tests on each device that a start this way gives the same bits.
+Before each start, Triton's Python code reads the device, the stream and the hooks, and makes
+descriptors. That takes as long as a call of torch. Versions 3.6 and 3.7 are supported, which pass
+arguments differently. For kernels of other versions :func:`start` and :func:`pieces` return None,
+and launches go through Triton's own runner. triton_kernels._replay tests on each device that a
+start by the C launcher gives the same bits.
 """
 
 from __future__ import annotations
@@ -17,15 +18,15 @@ from typing import Any
 import triton
 from triton import knobs
 
-# Of (grid x, y, z, stream, arguments), the kernel's constants among these.
+# Called with (grid x, y, z, stream, arguments); the arguments include the kernel's constants.
 Start = Callable[[int, int, int, int, Any], None]
 
-_RUN = triton.JITFunction.run  # others put theirs in its place, to see or change every launch
+_RUN = triton.JITFunction.run  # tools replace it, to see or change every launch
 
 
 def watched(kernel: Any) -> bool:
-    """Whether somebody is to see or change every launch: by hooks of Triton's, of the kernel's, or
-    in the place of JITFunction.run."""
+    """Whether something sees or changes every launch: hooks of Triton or of the kernel, or a
+    replaced JITFunction.run."""
     runtime = knobs.runtime
     enter, leave = runtime.launch_enter_hook, runtime.launch_exit_hook
     return bool(
@@ -37,8 +38,8 @@ def watched(kernel: Any) -> bool:
 
 
 def start(compiled: Any) -> Start | None:
-    """How a compiled kernel starts whose arguments are tensors, addresses, numbers and tuples of
-    numbers, or None if that is not known."""
+    """The start of a compiled kernel whose arguments are tensors, addresses, numbers and tuples of
+    numbers. None if this version of Triton, or this kernel, is not supported."""
     try:
         run = compiled.run
         needs_scratch = run.global_scratch_size or run.profile_scratch_size
@@ -64,22 +65,22 @@ def start(compiled: Any) -> Start | None:
 
 
 def _plain_launcher(launch: Any) -> Any:
-    """The C launcher, in front of which stands a function if there are descriptors."""
+    """The C launcher itself. With descriptors, Triton wraps it in a function."""
     return _enclosed(launch)["launcher"] if isinstance(launch, FunctionType) else launch
 
 
 def _enclosed(function: Any) -> dict[str, Any]:
-    """The variables of a closure."""
+    """The variables that a closure captures: name → value."""
     cells = (cell.cell_contents for cell in function.__closure__)
     return dict(zip(function.__code__.co_freevars, cells))
 
 
 class Map:
-    """A descriptor as the C launcher takes it, of a matrix that may lie elsewhere each time; what
-    has been made for an address is kept.
+    """Makes a descriptor for the C launcher from a matrix's address. Descriptors are cached by
+    address.
 
     Attributes:
-        address: where the matrix lay of which it was made.
+        address: the address of the matrix of the given descriptor.
     """
 
     def __init__(self, descriptor: Any, meta: Any) -> None:
@@ -89,7 +90,7 @@ class Map:
         self._made: dict[int, Any] = {}
 
     def __call__(self, address: int) -> Any:
-        """The map of the matrix at an address."""
+        """The descriptor of the matrix at an address."""
         made = self._made.get(address)
         if made is None:
             if len(self._made) >= _MAPS:
@@ -98,7 +99,7 @@ class Map:
         return made
 
     def expanded(self, address: int) -> list[Any]:
-        """All arguments that come of the descriptor, the map for the first."""
+        """All arguments into which Triton expands the descriptor, which is the first of them."""
         from triton.backends.nvidia import driver
 
         like = copy.copy(self._like)
@@ -107,11 +108,11 @@ class Map:
         return expanded
 
 
-_MAPS = 64  # of 128 bytes, that one descriptor of one kind of call keeps
+_MAPS = 64  # descriptors, of 128 bytes each, that a Map caches
 
 
 class _Address:
-    """Stands in for a tensor: a descriptor only asks for its address."""
+    """Stands in for a tensor, of which Triton only reads the address."""
 
     def __init__(self, address: int) -> None:
         self._address = address
@@ -121,13 +122,13 @@ class _Address:
 
 
 def is_descriptor(value: Any) -> bool:
-    """Whether it is one of Triton's descriptors, or of Gluon's."""
+    """Whether the value is a descriptor of Triton or of Gluon."""
     return hasattr(value, "block_shape")
 
 
 def pieces(compiled: Any, args: tuple[Any, ...]) -> list[Any] | None:
-    """The arguments of a launch as the C launcher takes them, with a :class:`Map` for each
-    descriptor; None if that is not known."""
+    """The arguments of a launch for the C launcher, with a :class:`Map` for each descriptor; None
+    if this version of Triton, or this GPU, is not supported."""
     if not any(map(is_descriptor, args)):
         return list(args)
     try:
@@ -138,7 +139,7 @@ def pieces(compiled: Any, args: tuple[Any, ...]) -> list[Any] | None:
                 taken.append(arg)
                 continue
             meta = next(metas)
-            if meta is None:  # a GPU that has no such thing
+            if meta is None:  # a GPU without descriptors in hardware
                 return None
             made = Map(arg, meta)
             taken += [made, *made.expanded(made.address)[1:]]

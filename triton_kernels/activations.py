@@ -1,4 +1,4 @@
-"""Activations as jit functions of one argument, float32 or float64 in and out.
+"""Activations as jit functions of one argument, from float32 to float32 or float64 to float64.
 
 Kernels take one as a constexpr and call it in their epilogue:
 
@@ -11,17 +11,19 @@ Kernels take one as a constexpr and call it in their epilogue:
     tanh        tanh(x)
     leaky_relu  x/100 where x < 0, else x
 
-The forms are those of torch.nn.functional. But in float32 gelu is x/(1 + 2^(−x·q(x²))) with a
-polynomial q, and gelu_tanh x/(1 + exp(−2y)) of its tanh(y): in the epilogue of a product few warps
-compute, for which erf and tanh take longer than the product; and where x is negative these are
-nearer. A result of 16 bits needs fewer digits: for it q is shorter, and gelu, gelu_tanh, silu and
-sigmoid divide approximately; so do their derivatives.
+The functions are those of torch.nn.functional. But gelu in float32 is computed as
+x/(1 + 2^(−x·q(x²))) with a polynomial q, and gelu_tanh as x/(1 + exp(−2y)), where y is the argument
+of tanh. In a product's epilogue few warps compute, and erf and tanh would take longer than the
+product. For negative x these forms are also more accurate. Results of 16 bits need fewer digits:
+for them q is shorter, and gelu, gelu_tanh, silu and sigmoid divide approximately, as do their
+derivatives.
 
-Each has its derivative, a jit function of what a training step saves: of the result r where that
-tells enough, so that nothing more is kept; else of the pre-activation x. At kinks it is torch's.
+Each activation has a derivative, a jit function of what a training step saves. That is the result r
+if the derivative follows from it, so that nothing else is saved; otherwise the pre-activation x. At
+kinks the derivative is torch's.
 
     none        1
-    relu        0 where r <= 0, else 1: NaN lets the gradient through
+    relu        0 where r <= 0, else 1, also where r is NaN
     sigmoid     r·(1 − r)
     tanh        1 − r²
     leaky_relu  1 where r > 0, else 1/100
@@ -54,10 +56,11 @@ def relu(x):
 
 @triton.jit
 def normal_odds(x, SHORT: tl.constexpr = False):
-    """log₂(Φ(−x)/Φ(x)), near enough for float32, or if SHORT for 16 bits: −x·q(x²), q fitted so
-    that gelu is within 1.2e-8·|x|, or gelu(−|x|), |x| ≤ 5, within 2.1e-4 of itself + 2⁻¹⁴.
+    """log₂(Φ(−x)/Φ(x)) ≈ −x·q(x²), accurate enough for float32, or if SHORT for 16 bits.
 
-    Beyond |x| = 5.3, where gelu(−|x|) < 2⁻²¹ (5 and 2⁻¹⁹), q keeps its value.
+    q is fitted so that the error of gelu(x) is at most 1.2e-8·|x|; if SHORT, so that the error of
+    gelu(−|x|) for |x| ≤ 5 is at most 2.1e-4·(|gelu(−|x|)| + 2⁻¹⁴). Beyond |x| = 5.3 (SHORT: 5),
+    where |gelu(−|x|)| < 2⁻²¹ (SHORT: 2⁻¹⁹), q is constant.
     """
     if SHORT:
         s = tl.minimum(x * x, 25.0)
@@ -104,7 +107,8 @@ def sigmoid(x):
 
 @triton.jit
 def tanh(x):
-    # Triton links libdevice with subnormals flushed to zero; so near zero tanh(x) rounds to x.
+    # Triton links libdevice with subnormals flushed to zero. So near zero, where tanh(x) rounds to
+    # x, the result is x.
     return tl.where(tl.abs(x) < 7.450580596923828e-09, x, libdevice.tanh(x))
 
 
@@ -120,7 +124,7 @@ def half_gelu(x):
 
 @triton.jit
 def half_gelu_tanh(x):
-    # (1 + tanh(u))/2 = 1/(1 + exp(−2u)), the factors 2·log₂(e)·√(2/π) and that times 0.044715.
+    # (1 + tanh(u))/2 = 1/(1 + exp(−2u)). The factors are 2·log₂(e)·√(2/π), and 0.044715 times that.
     inner = x * (2.302208198 + 0.1029432397 * x * x)
     return libdevice.fast_dividef(x, 1.0 + tl.exp2(-inner))
 
@@ -176,7 +180,7 @@ def gelu_derivative(x):
 
 @triton.jit
 def sigmoid_and_slope(y, SHORT: tl.constexpr):
-    """sigmoid(y) and its derivative, which 1 − sigmoid(y) would lose digits of."""
+    """sigmoid(y) and its derivative. s·(1 − s) would lose digits of the derivative."""
     small = tl.exp(-tl.abs(y))
     if SHORT:
         large = libdevice.fast_dividef(1.0, 1.0 + small)
@@ -220,13 +224,16 @@ def half_silu_derivative(x):
 
 
 class Activation(NamedTuple):
-    """An activation as the kernels take it: jit functions, chosen by dtype.
+    """An activation: jit functions for the kernels, chosen by dtype.
 
-    ``derivative``: of the result, or of the pre-activation where ``of_pre``. ``half_forward``,
-    ``half_derivative``: for results of 16 bits, where those need less. ``straight``: made of
-    straight lines, so that the second derivative is 0. ``torch_function``: of one that was
-    registered, as :func:`triton_kernels.register_activation` takes it. ``written``: of one that a
-    graph composes, for plans.
+    Attributes:
+        forward: the activation, a function of the pre-activation.
+        derivative: a function of the result, or of the pre-activation if ``of_pre``.
+        half_forward, half_derivative: faster ones for results of 16 bits, or None.
+        of_pre: whether the derivatives are functions of the pre-activation.
+        straight: whether it is piecewise linear, so that the second derivative is 0.
+        torch_function: the argument of :func:`triton_kernels.register_activation`, or None.
+        written: the formula of an activation that a graph composes, for plans; else "".
     """
 
     forward: Any
@@ -243,7 +250,7 @@ class Activation(NamedTuple):
         return self.half_forward if _short(result, compute) and self.half_forward else self.forward
 
     def derivative_for(self, result: torch.dtype, compute: torch.dtype) -> Any:
-        """The derivative for results of that dtype, as :meth:`forward_for`."""
+        """The derivative for results and inputs of these dtypes."""
         short = _short(result, compute) and self.half_derivative
         return self.half_derivative if short else self.derivative
 
@@ -265,11 +272,15 @@ ACTIVATIONS = {
     "leaky_relu": Activation(leaky_relu, leaky_relu_derivative, straight=True),
 }
 
-GELU_APPROXIMATIONS = {"none": "gelu", "tanh": "gelu_tanh"}  # as torch names them
+GELU_APPROXIMATIONS = {"none": "gelu", "tanh": "gelu_tanh"}  # torch's name → ours
 
 
 def checked_act(op: str, act: Any) -> str:
-    """``act``, if it is the name of an activation; ``op`` is what the error calls the op."""
+    """``act`` if it is the name of an activation.
+
+    Raises:
+        ValueError: it is not. The text names ``op``.
+    """
     if isinstance(act, str) and act in ACTIVATIONS:
         return act
     choices = ", ".join(repr(name) for name, each in ACTIVATIONS.items() if not each.written)

@@ -1,12 +1,12 @@
-"""Ranges in profiles: every call of an op, and in it every launch, under names that say what it is.
+"""Named ranges in profiles for every call of an op and for each of its launches.
 
-Off, it costs nothing: a call is as it always is. On, each op's call is in a range of
-``torch.profiler.record_function`` and, where there is a GPU, of NVTX::
+When it is off, calls take no longer than without this module. When it is on, each call of an op is
+in a range of ``torch.profiler.record_function`` and, with a GPU, of NVTX::
 
     triton_kernels.add(float16[1024, 1024], float16[1024], alpha=2)
       flat_kernel (512, 1, 1) BLOCK=2048 num_warps=4
 
-``TRITON_KERNELS_PROFILE=1``, set before this package is imported, turns it on for good.
+``TRITON_KERNELS_PROFILE=1``, set before this package is imported, turns it on permanently.
 """
 
 from __future__ import annotations
@@ -23,15 +23,15 @@ from triton_kernels._launch import Launch
 from triton_kernels._operator import Operator
 
 _lock = threading.Lock()
-_times = 0  # that annotate() is entered
+_times = 0  # how often it is turned on at present
 _call: Callable[..., Any] = Operator.__call__
 _launch: Callable[..., Any] = Launch.__call__
 
 
 @contextlib.contextmanager
 def annotate() -> Iterator[None]:
-    """Inside, calls of the ops are in ranges, of all threads. Calls that torch.compile traces are
-    not: there the profiler shows the compiled code.
+    """Inside this context calls of the ops are in named ranges, in all threads. Calls that
+    torch.compile traces are not: there the profiler shows the compiled code.
 
     Example:
         >>> with annotate(), torch.profiler.profile() as profile:
@@ -45,7 +45,7 @@ def annotate() -> Iterator[None]:
 
 
 def start() -> None:
-    """Turn it on."""
+    """Turn the ranges on."""
     global _times, _call, _launch
     with _lock:
         if not _times:

@@ -1,4 +1,4 @@
-"""register_activation: an activation of the user's, for every ``act=``."""
+"""register_activation: adds a user's activation to every ``act=``."""
 
 from __future__ import annotations
 
@@ -84,14 +84,14 @@ def _check_jit(op: str, argument: str, function: Any) -> None:
 
 
 def _same(known: Activation, new: Activation) -> bool:
-    """Whether two records hold the same functions, as far as their own code tells."""
+    """Whether two records have the same functions, or functions with the same code."""
     pairs = zip(known, new)
     return all(a is b or a == b or _code(a) == _code(b) is not None for a, b in pairs)
 
 
 def _code(function: Any) -> Any:
-    """What a function is made of, None of what is none written in Python."""
-    function = getattr(function, "fn", function)  # of a jit function
+    """A function's code and captured values, for comparison; None if it has no Python code."""
+    function = getattr(function, "fn", function)  # a jit function has it
     code = getattr(function, "__code__", None)
     if code is None:
         return None

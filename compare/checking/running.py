@@ -27,7 +27,7 @@ from compare.ops import has_name, words
 from compare.specs import Spec
 from triton_kernels import interpreter
 
-NO_LAUNCH = "the Triton side launched no kernel, so none of Triton's was checked"
+NO_LAUNCH = "the Triton side launched no kernel, so no Triton kernel was checked"
 
 
 @dataclass
@@ -272,7 +272,7 @@ class WithoutGpu(TorchFunctionMode):
 
 
 def _asked_by() -> str:
-    """The module that called the torch function at hand."""
+    """The module that called the current torch function."""
     frame: FrameType | None = sys._getframe(1)
     while frame is not None and frame.f_code.co_filename == __file__:
         frame = frame.f_back
@@ -280,8 +280,8 @@ def _asked_by() -> str:
 
 
 class GuardedAllocations(WithoutGpu):
-    """torch.empty and its kin return guarded poison, which reveals elements that nobody writes and
-    writes beside the tensor."""
+    """torch.empty and similar functions return guarded memory that is filled with poison. So
+    elements that are never written are noticed, and writes outside the tensor."""
 
     def __init__(self, guards: list[Guarded]) -> None:
         super().__init__()

@@ -25,7 +25,7 @@ def report(
     ] = None,
     facts_file: Annotated[
         Path | None,
-        typer.Option("--facts", help="Only make the tables in this Markdown file anew."),
+        typer.Option("--facts", help="Only rewrite the tables in this Markdown file."),
     ] = None,
 ) -> None:
     """Make one self-contained HTML page from the JSON files of check, mutate, bench, profile and

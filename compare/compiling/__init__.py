@@ -1,1 +1,1 @@
-"""Every kernel as machine code, without a GPU: what `python -m compare compile` shows."""
+"""The machine code of every kernel, compiled without a GPU: `python -m compare compile`."""

@@ -1,8 +1,8 @@
-"""Every kernel of an op as machine code, for architectures that need not be there.
+"""Compiles every kernel of an op to machine code, for architectures that need not be present.
 
-The Triton side: the public functions run on meta tensors and every launch compiles. The CUDA side:
-nvcc compiles csrc/<stem>.cu. A row of the result is one Triton kernel in one configuration beside
-the CUDA kernel that computes the same.
+The Triton side: the public functions run on meta tensors, and every launch compiles its kernel. The
+CUDA side: nvcc compiles csrc/<stem>.cu. A row of the result has one Triton kernel in one
+configuration and the CUDA kernel that computes the same.
 """
 
 from __future__ import annotations
@@ -31,8 +31,13 @@ META = torch.device("meta")
 
 @dataclass(frozen=True)
 class Accepted:
-    """Spills that are put up with: where, by the starts of labels, up to how many bytes a thread,
-    and why."""
+    """Accepted spills.
+
+    Attributes:
+        side, op, dtypes, labels: the kernels concerned; ``labels`` are prefixes of row labels.
+        spills: the largest accepted number of bytes per thread.
+        reason: why these spills are accepted.
+    """
 
     side: str
     op: str
@@ -43,11 +48,11 @@ class Accepted:
 
 
 _LARGEST_TILE = (
-    "the largest tile keeps 128 accumulators a thread through the epilogue; what spills, spills "
-    "once a tile, next to nothing of it in the K loop"
+    "with the largest tile each thread holds 128 accumulators until the epilogue; registers spill "
+    "once per tile, hardly any inside the K loop"
 )
-_ADDENDS = "an addend is read for 128 elements a thread; what spills, spills once a tile"
-_SPLIT_OPERANDS = "each operand is held in two parts; what spills is a register or two"
+_ADDENDS = "each thread reads 128 elements of an addend; registers spill once per tile"
+_SPLIT_OPERANDS = "each operand is held in two parts; one or two registers spill"
 ACCEPTED = [
     *(
         Accepted("triton", op, ("float16", "bfloat16"), ("128×256×64 w8 s3",), 256, _LARGEST_TILE)
@@ -68,10 +73,10 @@ class Kernel:
     figures: Figures | None = None
     error: str = ""
     config: Mapping[str, int] = field(default_factory=dict)
-    asm: str = field(default="", repr=False)  # the text that was asked for
+    asm: str = field(default="", repr=False)  # the requested text
 
     def problem(self, arch: str, spills: bool = True) -> str:
-        """What is wrong with it, spills included if they count, or ""."""
+        """What is wrong with the kernel, or "". Spills are reported only if ``spills``."""
         if self.figures is None:
             return f"does not compile: {self.error}"
         wrong = []
@@ -87,10 +92,10 @@ class Kernel:
 
 @dataclass(frozen=True)
 class Row:
-    """What computes one thing on both sides; None where a side has, or was asked for, nothing.
+    """The kernels of both sides for one computation; None if a side has none or was not requested.
 
-    Of a drawn product spills are shown, but are no problem: it need not be aligned, and then the
-    addresses of single elements fill the registers.
+    Spills of a randomly drawn product (``drawn``) are shown, but are no problem: its operands may
+    be unaligned, and then the addresses of single elements need many registers.
     """
 
     arch: str
@@ -102,13 +107,13 @@ class Row:
     drawn: bool = False
 
     def problems(self) -> Iterator[tuple[str, str, str]]:
-        """(side, problem, the reason why it is accepted or "")."""
+        """(side, problem, the reason for accepting it or "")."""
         for side, kernel in (("triton", self.triton), ("cuda", self.cuda)):
             if kernel and (problem := kernel.problem(self.arch, spills=not self.drawn)):
                 yield side, problem, self._accepted(side, kernel)
 
     def _accepted(self, side: str, kernel: Kernel) -> str:
-        """Why a spill is accepted, or "": nothing else ever is."""
+        """Why a spill is accepted, or "". Other problems are never accepted."""
         if kernel.figures is None or kernel.figures.shared > SHARED_LIMIT[self.arch]:
             return ""
         for entry in ACCEPTED:
@@ -143,7 +148,7 @@ class Row:
 
 
 def nvcc_missing() -> str | None:
-    """Why the CUDA side cannot be compiled here, with the remedy, or None."""
+    """Why the CUDA side cannot be compiled here, and the remedy; None if it can."""
     try:
         _compilers._nvcc()
         _compilers._cuda_headers()
@@ -153,29 +158,30 @@ def nvcc_missing() -> str | None:
 
 
 def sourceless(spec: Spec) -> str:
-    """Why there is no source of a CUDA side to compile, or ""."""
+    """Why the op has no CUDA source to compile, or ""."""
     if not spec.own or loaded.of_spec(spec):
         return ""
     if spec.cuda is None:
         return f"{spec.name} has no CUDA side"
-    return f"the cuda function of {spec.name} calls none of cuda_reference.load's on the CPU"
+    return f"on the CPU the cuda function of {spec.name} calls nothing of cuda_reference.load"
 
 
 class Unit(NamedTuple):
-    """What one process compiles at a time: an op, or drawn products beside its own."""
+    """What one process compiles at a time: the kernels of an op, or some randomly drawn
+    products."""
 
     op: str
     arch: str
     sides: tuple[str, ...]
     products: tuple[walk.Product, ...] = ()
-    asm: str = ""  # which text to keep: one of ASM
+    asm: str = ""  # the text to keep, one of ASM
 
 
 def units(
     ops: list[str], archs: list[str], sides: list[str], full: bool, asm: str = ""
 ) -> list[Unit]:
-    """Every op for every architecture, in that order; after the walk's op a sample of its distinct
-    products, or all."""
+    """The units for all ops and architectures, by architecture, then op. The op ``walk.OP`` is
+    followed by its distinct drawn products: all of them if ``full``, else a sample."""
     all_units = []
     for arch, op in itertools.product(archs, ops):
         all_units.append(Unit(op, arch, tuple(sides), asm=asm))
@@ -190,8 +196,8 @@ PART = 16  # products of one unit
 
 
 def compile_all(units: list[Unit], done: Callable[[], None]) -> list[Row]:
-    """Their rows, in that order; ``done`` is called after each. Several processes share the work
-    where there is enough."""
+    """The rows of the units, in the units' order. ``done`` is called after each unit. Four or more
+    units are shared among several processes."""
     workers = min(len(units), len(os.sched_getaffinity(0)))
     rows_of: dict[Unit, list[Row]] = {}
     if workers == 1 or len(units) < 4:  # a process takes seconds to start
@@ -213,7 +219,7 @@ def compile_all(units: list[Unit], done: Callable[[], None]) -> list[Row]:
 
 
 def compile_unit(unit: Unit) -> list[Row]:
-    """The rows of one."""
+    """The rows of one unit."""
     if unit.products:
         return _compile_products(unit.op, unit.arch, unit.products)
     return compile_op(unit.op, unit.arch, unit.sides, unit.asm)
@@ -232,7 +238,7 @@ def compile_op(op: str, arch: str, sides: tuple[str, ...], asm: str = "") -> lis
             name = spec.cuda_kernel(dtype, variant)
         shown.add(name)
         rows.append(Row(arch, op, dtype, label, kernel, cuda.get(name)))
-    # What has no twin in Triton; another op of the same source shows what is its own alone.
+    # CUDA kernels without a Triton twin. Those of another op of the same source are shown there.
     own = set() if spec.own else _cuda_names(spec)
     for other in SPECS.values():
         if other.stem == spec.stem and other is not spec:
@@ -248,7 +254,7 @@ def compile_op(op: str, arch: str, sides: tuple[str, ...], asm: str = "") -> lis
 
 
 def _cases(spec: Spec) -> Iterator[tuple[str, str | None, Case]]:
-    """(dtype, variant, case) of everything that is to be compiled."""
+    """(dtype, variant, case) of every Triton kernel to compile."""
     for dtype in spec.dtypes:
         cases = list(spec.to_compile(dtype, spec.default_options))
         for case in cases:
@@ -282,7 +288,7 @@ def _triton_kernels(
             precision = case.options.get("precision", "ieee")
             shown = dtype if precision == "ieee" else f"{dtype}/{precision}"
             for launch in launches:
-                # The first of the same label: another shape took the same configuration.
+                # Launches with one label have one configuration; the first is enough.
                 label = own_label(launch) if spec.own else _label(case, launch)
                 named = None if variant in pinned else variant
                 launched.setdefault((shown, named or label, named), launch)
@@ -291,7 +297,7 @@ def _triton_kernels(
 
 
 def _compile_products(op: str, arch: str, products: tuple[walk.Product, ...]) -> list[Row]:
-    """A row of each, without a twin."""
+    """One row per product, without a CUDA twin."""
     launches = walk.compiled(products, arch)
     return [
         Row(arch, op, product.dtype, product.label(arch), kernel, drawn=True)
@@ -300,8 +306,8 @@ def _compile_products(op: str, arch: str, products: tuple[walk.Product, ...]) ->
 
 
 def measured(launches: Sequence[Launch], arch: str, asm: str = "") -> list[Kernel]:
-    """The kernels of launches, with the figures of those that compile, and a text if one is asked
-    for."""
+    """The kernels of launches, with figures if they compile, and with the text ``asm`` if it is
+    requested."""
     good = [launch for launch in launches if launch.error is None]
     figures = iter(machine_code.of_triton([(launch.cubin, launch.shared) for launch in good], arch))
     return [
@@ -326,12 +332,12 @@ def _text(launch: Launch, asm: str) -> str:
 
 
 def _config(launch: Launch) -> dict[str, int]:
-    """How a launch cuts its work up: block sizes, warps, stages."""
+    """The configuration of a launch: its integer constants, with warps and stages."""
     return {name: value for name, value in launch.meta.items() if type(value) is int}
 
 
 def _label(case: Case, launch: Launch) -> str:
-    """The configuration of a default kernel in a few characters."""
+    """A short label for a launch of this project's kernels: the configuration and options."""
     config = _config(launch)
     tile = [str(value) for name, value in config.items() if name.startswith("BLOCK_")]
     if "CONSUMERS" in config:
@@ -352,7 +358,7 @@ def _label(case: Case, launch: Launch) -> str:
 
 
 def own_label(launch: Launch) -> str:
-    """The same of a kernel from elsewhere, whatever its constants are called."""
+    """The same for a kernel from elsewhere, whose constants may have any names."""
     config = _config(launch)
     words = [launch.kernel]
     words += [f"{name}={value}" for name, value in config.items() if not name.startswith("num_")]
@@ -362,13 +368,13 @@ def own_label(launch: Launch) -> str:
 
 
 def _words(error: Exception | None) -> str:
-    """An error in one line: the last, where the compiler has its point after the excerpt; what it
-    means instead, where that is known."""
+    """An error in one line: a known hint if there is one, else the message's last line, because the
+    compiler prints its reason after the source excerpt."""
     if error is None:
         return ""
     if known := hints.hint(error):
         return f"{type(error).__name__}: {known}"
-    while isinstance(error.__cause__, type(error)):  # in a function that the kernel calls
+    while isinstance(error.__cause__, type(error)):  # the error is in a function called there
         error = error.__cause__
     lines = [line.strip() for line in str(error).splitlines() if line.strip()] or [repr(error)]
     return f"{type(error).__name__}: {lines[-1] if len(lines) > 1 else lines[0]}"
@@ -387,12 +393,13 @@ def _cuda_variants(spec: Spec) -> Iterator[tuple[str, str | None]]:
 
 
 def _cuda_names(spec: Spec) -> set[str]:
-    """The names of those kernels."""
+    """The names of the op's CUDA kernels."""
     return {name for which in _cuda_variants(spec) for name in spec.cuda_kernels(*which).values()}
 
 
 def _labels(spec: Spec) -> dict[str, tuple[str, str]]:
-    """The dtype and label of kernels that are of one dtype, a rung's: their names are long."""
+    """Kernel name → (dtype, label) for the kernels of rungs. Each has one dtype, and its name is
+    too long to show."""
     return {
         name: (dtype, f"{variant} {options}".strip())
         for dtype, variant in _cuda_variants(spec)
@@ -402,7 +409,7 @@ def _labels(spec: Spec) -> dict[str, tuple[str, str]]:
 
 
 def _cuda_kernels(spec: Spec, arch: str, asm: str = "") -> dict[str, Kernel]:
-    """Name → kernel of the op's source file."""
+    """Name → kernel, for all kernels of the op's CUDA source."""
     try:
         if spec.own:
             made = [cubin for each in loaded.of_spec(spec) for cubin in each.machine_code(arch)]
@@ -415,7 +422,8 @@ def _cuda_kernels(spec: Spec, arch: str, asm: str = "") -> dict[str, Kernel]:
 
 
 def of_cubin(made: tuple[bytes, str], arch: str, asm: str = "") -> Iterator[Kernel]:
-    """The kernels that nvcc made, with ptxas's account; of the texts there is sass alone."""
+    """The kernels of a cubin of nvcc. ``made`` is the cubin and ptxas's report. sass is the only
+    text that they have."""
     cubin, account = made
     texts = machine_code.sass(cubin) if asm == "sass" else {}
     for name, figures in machine_code.of_cuda(cubin, account, arch).items():

@@ -1,7 +1,8 @@
-"""What cuda_reference.load or load_inline made, within functions that call it.
+"""Finds the sources of cuda_reference.load and load_inline behind a Python function.
 
-A launcher takes addresses and returns nothing, so a spec's CUDA side is mostly a function round it.
-Its machine code is that of what it calls: a small case tells, on the CPU.
+A launcher takes addresses and returns nothing, so the CUDA side of a spec is mostly a Python
+function that calls it. To find the sources to compile, the function runs a small case on the CPU,
+and its calls are recorded.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from cuda_reference._on_host import OnHost
 
 
 class _Calls:
-    """The calls on CPU tensors, as they begin."""
+    """Records calls on CPU tensors when they begin."""
 
     def __init__(self) -> None:
         self.begun: list[OnHost] = []
@@ -33,7 +34,7 @@ class _Calls:
 
 @contextlib.contextmanager
 def noted() -> Iterator[list[OnHost]]:
-    """Inside, every call is noted, the first of each set of sources."""
+    """A list that is filled when the context ends: the first call of each set of sources."""
     calls: list[OnHost] = []
     recorder = _Calls()
     with _replay.recorded_by(recorder), running.WithoutGpu():
@@ -43,7 +44,7 @@ def noted() -> Iterator[list[OnHost]]:
 
 @functools.cache
 def of_spec(spec: Spec) -> list[Any]:
-    """What the CUDA side of a spec from elsewhere is made of: each has ``machine_code``."""
+    """The objects with ``machine_code`` that the CUDA side of a spec from elsewhere calls."""
     if spec.cuda is None or hasattr(spec.cuda, "machine_code"):
         return [] if spec.cuda is None else [spec.cuda]
     if "cuda-host" in unavailable():
@@ -54,6 +55,6 @@ def of_spec(spec: Spec) -> list[Any]:
             case = next((each for each in spec.cases(dtype, "quick") if each.numel), None)
             if case is not None:
                 arguments, options = spec.inputs(case)
-                with contextlib.suppress(Exception):  # check and debug tell of those
+                with contextlib.suppress(Exception):  # check and debug report these errors
                     spec.called(case, function)(*arguments, **options)
     return calls

@@ -1,6 +1,6 @@
-"""What a cubin needs and does: registers, stack, shared memory, and its instructions.
+"""The figures of a cubin: registers, stack, shared memory, and counts of instructions.
 
-Read with NVIDIA's binary tools from the Triton wheel; no GPU is needed.
+They are read with NVIDIA's binary tools from the Triton wheel. No GPU is needed.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ from typing import Any
 from triton_kernels.gemm import GPUS
 from triton_kernels.interpreter.cross_compile import tool
 
-# Bytes of shared memory that one block can have: what
-# cudaFuncAttributeMaxDynamicSharedMemorySize can be raised to.
+# Bytes of shared memory that one block can have: the largest value of
+# cudaFuncAttributeMaxDynamicSharedMemorySize.
 SHARED_LIMIT = {arch: gpu.shared_memory for arch, gpu in GPUS.items()}
-# Triton compiles for the architecture's own features there.
+# For these architectures Triton compiles with architecture-specific features.
 _SASS_OF = {"sm_90": "SM90a", "sm_100": "SM100a", "sm_120": "SM120a"}
 
 # Global memory: plain, generic, asynchronous to shared memory (cp.async), bulk (TMA).
@@ -35,15 +35,16 @@ _TENSOR = re.compile(r"U?[A-Z]*(?:MMA)$")
 
 @dataclass(frozen=True)
 class Figures:
-    """One kernel's machine code in numbers.
+    """Figures of one kernel's machine code.
 
     Attributes:
-        registers: a thread's.
-        spills: bytes a thread spills to local memory.
-        stack: bytes of a thread's stack frame, spills and arrays that are indexed at run time.
-        shared: bytes of a block's shared memory, static and dynamic.
-        loads, stores: bits of a global access → how many instructions; "bulk" is a TMA copy.
-        tensor: tensor-core instruction (HMMA, HGMMA, UTCHMMA, …) → how many.
+        registers: registers per thread.
+        spills: bytes per thread that are spilled to local memory.
+        stack: bytes of a thread's stack frame: spills, and arrays that are indexed at run time.
+        shared: bytes of shared memory per block: all for Triton's kernels, the static part for
+            nvcc's.
+        loads, stores: width of a global access in bits → number of instructions; "bulk" is TMA.
+        tensor: tensor-core instruction (HMMA, HGMMA, UTCHMMA, …) → number of instructions.
     """
 
     registers: int
@@ -59,25 +60,25 @@ class Figures:
 
 
 def of_triton(launches: Sequence[tuple[bytes, int]], arch: str) -> list[Figures]:
-    """The figures of Triton's cubins, each with the dynamic shared memory of its launch."""
+    """The figures of Triton's cubins; each is given with the shared memory of its launch."""
     codes = _disassemble([cubin for cubin, _ in launches], arch)
     figures = []
     for (cubin, shared), code in zip(launches, codes):
         ((name, opcodes),) = code.items()
         registers, stack = _resources(cubin)[name]
-        # Triton keeps no arrays in local memory, so that its stack frame is what it spilled: its
-        # own n_spills, which wants a loaded kernel, is this number in words.
+        # Triton keeps no arrays in local memory, so the stack frame holds only spills. Triton's own
+        # n_spills is this number in 4-byte words, but needs a loaded kernel.
         touched = any(opcode.split(".")[0] in ("STL", "LDL") for opcode in opcodes)
         figures.append(_figures(registers, stack if touched else 0, stack, shared, opcodes))
     return figures
 
 
 def of_cuda(cubin: bytes, account: str, arch: str) -> dict[str, Figures]:
-    """The figures of nvcc's cubin by kernel; ``account`` is what ptxas -v said of it.
+    """Kernel → figures for a cubin of nvcc. ``account`` is the output of ptxas -v.
 
-    Shared memory is the static part: the dynamic part is only known to the launch.
+    Shared memory is the static part; the dynamic part is chosen by the launch.
     """
-    # A stack frame here may also be an array that is indexed at run time: ptxas tells them apart.
+    # The stack frame may hold arrays that are indexed at run time; ptxas reports spills separately.
     said = {
         name: (max(int(stored), int(loaded)), int(shared or 0))
         for name, stored, loaded, shared in re.findall(
@@ -115,7 +116,7 @@ def _figures(
 
 
 def _width(modifiers: list[str]) -> str:
-    """The bits that an access such as LDG.E.128.CONSTANT moves a thread: 32 if it does not say."""
+    """The bits per thread of an access such as LDG.E.128.CONSTANT; 32 without a modifier."""
     for modifier in modifiers:
         if match := re.fullmatch(r"[US]?(8|16|64|128|256)", modifier):
             return match[1]
@@ -144,8 +145,8 @@ def _run(name: str, *arguments: str) -> str:
 
 
 def _resources(cubin: bytes) -> dict[str, tuple[int, int]]:
-    """Registers and stack of each kernel. Its SHARED is left alone: from sm_90 on it counts a
-    kilobyte that the system keeps for itself, outside of the limit."""
+    """Kernel → registers and stack. The tool's SHARED is not used: from sm_90 on it includes a
+    kilobyte that the system reserves, which does not count towards the limit."""
     with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
         file.write(cubin)
         file.flush()
@@ -155,10 +156,10 @@ def _resources(cubin: bytes) -> dict[str, tuple[int, int]]:
 
 
 def _disassemble(cubins: Sequence[bytes], arch: str) -> list[dict[str, Counter[str]]]:
-    """For each cubin: kernel → how often each opcode occurs, modifiers included.
+    """For each cubin: kernel → counts of its opcodes, with their modifiers.
 
-    All in one go: the disassembler takes longer to start than to read a hundred kernels. What it
-    reads in one go is bare instructions, so the code sections are laid end to end.
+    The disassembler runs once for all, because it starts more slowly than it reads a hundred
+    kernels. It takes one file of bare instructions, so the code sections are concatenated.
     """
     counts: list[dict[str, Counter[str]]] = []
     starts: list[int] = []
@@ -185,7 +186,7 @@ def _disassemble(cubins: Sequence[bytes], arch: str) -> list[dict[str, Counter[s
 
 
 def _code_sections(cubin: bytes) -> Iterator[tuple[str, bytes]]:
-    """Each kernel and its instructions: the sections .text.<kernel> of a 64-bit ELF file."""
+    """(kernel, instructions): the sections .text.<kernel> of a 64-bit ELF file."""
     (table,) = struct.unpack_from("<Q", cubin, 0x28)
     size, count, names_at = struct.unpack_from("<HHH", cubin, 0x3A)
     sections = [struct.unpack_from("<IIQQQQ", cubin, table + i * size) for i in range(count)]
@@ -207,10 +208,11 @@ _BUILTIN = {"f": "float", "d": "double", "y": "u64", "j": "unsigned", "i": "int"
 
 
 def readable(symbol: str) -> str:
-    """A kernel template's name as in its source: pack_kernel<ActMul<Gelu>, __half, float4, 8>.
+    """A mangled kernel name as in the source: pack_kernel<ActMul<Gelu>, __half, float4, 8>.
 
-    A symbol that is no template over plain types, integers and templates of these, in namespaces or
-    not, comes back as it is: NVIDIA's demangler is in neither Triton's wheel nor nvcc's.
+    It reads plain names and templates over built-in types, integers, booleans and such templates,
+    with or without namespaces. Any other symbol is returned unchanged. There is no demangler to
+    call: neither Triton's wheel nor nvcc's has NVIDIA's.
     """
     if not re.match(r"_ZN?\d", symbol):
         return symbol
@@ -224,13 +226,13 @@ _SEEN = r"S(\d?)_"  # S_ is the first name seen, S0_ the next
 
 
 class _Mangled:
-    """A symbol that is read from its beginning; names that were seen can be referred to."""
+    """Reads a mangled symbol from its beginning. Names already read can be referred to."""
 
     def __init__(self, symbol: str) -> None:
         self._rest, self._seen = symbol.removeprefix("_Z"), list[str]()
 
     def name(self) -> str:
-        """A plain name, or N<names>E for one in namespaces."""
+        """Read <name>, or N<names>E for a name in namespaces."""
         if not self._rest.startswith("N"):
             return self._plain("")
         self._rest, scope = self._rest[1:], ""
@@ -242,7 +244,7 @@ class _Mangled:
         return scope.removesuffix("::")
 
     def _plain(self, scope: str) -> str:
-        """<length><name>, and I<arguments>E if it is a template."""
+        """Read <length><name>, followed by I<arguments>E if it is a template."""
         if not (match := re.match(r"L?(\d+)", self._rest)):
             raise ValueError(f"no name: {self._rest}")
         end = match.end() + int(match[1])

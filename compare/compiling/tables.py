@@ -1,4 +1,4 @@
-"""What a compile looks like: progress on stderr, a table an architecture, what is wrong, totals."""
+"""The output of a compile: progress on stderr, a table per architecture, the problems, totals."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ COLUMNS = ("regs", "spill\nstack", "shared", "ld/st", "tensor")
 
 @dataclass
 class Report:
-    """Everything a compile found."""
+    """The result of a compile. ``reasons``: a side, or side and op, → why it was not compiled."""
 
     rows: list[Row]
     archs: list[str]
@@ -48,7 +48,7 @@ class Report:
 def run(
     ops: list[str], archs: list[str], sides: list[str], full: bool = False, asm: str = ""
 ) -> Report:
-    """Compile with a progress bar, print the tables and the findings."""
+    """Compile with a progress bar, then print the tables and the problems."""
     start = time.perf_counter()
     reasons = {}
     if "cuda" in sides and (reason := cross_compile.nvcc_missing()):
@@ -75,7 +75,7 @@ def run(
             reasons[f"triton, {op}"] = what
     report = Report(rows, archs, reasons, time.perf_counter() - start)
     console = Console()
-    if not console.is_terminal:  # a log file has room; rich would assume 80 columns
+    if not console.is_terminal:  # rich assumes 80 columns in a log file, which are too few
         console = Console(width=120)
     for arch in archs:
         console.print(table(arch, [row for row in rows if row.arch == arch], sides))
@@ -85,7 +85,7 @@ def run(
 
 
 def table(arch: str, rows: list[Row], sides: list[str]) -> Table:
-    """What an architecture's rows say of these sides."""
+    """The table of one architecture's rows, with columns for the given sides."""
     limit = SHARED_LIMIT[arch]
     shown = Table(
         title=f"{arch}, {limit} bytes of shared memory a block",
@@ -96,14 +96,14 @@ def table(arch: str, rows: list[Row], sides: list[str]) -> Table:
         padding=(0, 1, 0, 0),
     )
     shown.add_column("dtype", no_wrap=True)
-    shown.add_column("kernel")  # the only one that gives way: figures stay whole
+    shown.add_column("kernel")  # only this column wraps, so that no figure is broken
     for side in sides:
         for i, column in enumerate(COLUMNS):
             title = {"triton": "Triton\n", "cuda": "CUDA\n"}[side] if i == 0 else ""
             shown.add_column(title + column, justify="right", no_wrap=True, vertical="bottom")
     op = ""
     for row in rows:
-        if row.op != op:  # of a single kernel there is none
+        if row.op != op:  # rows of compile_report have no op
             op = row.op
             shown.add_row(f"[bold]{op}[/]")
         cells = []
@@ -128,7 +128,7 @@ def _cells(kernel: Kernel | None, limit: int) -> list[str]:
 
 
 def _local(figures: Figures) -> str:
-    """Spills over the whole stack frame."""
+    """Spilled bytes / bytes of the stack frame."""
     if not figures.stack:
         return "·"
     return f"[red]{figures.spills}[/]/{figures.stack}" if figures.spills else f"0/{figures.stack}"
@@ -161,11 +161,11 @@ def _print_findings(console: Console, report: Report) -> None:
     for side, reason in report.reasons.items():
         console.print(f"not compiled: {side}: {reason}", **plain)
     console.print(
-        "bytes of spill and stack a thread, of shared memory a block; ld/st: the widest access to "
+        "spill and stack: bytes per thread; shared: bytes per block; ld/st: the widest access to "
         "global memory, in bits; ·: none",
         **plain,
     )
-    # A CUDA kernel may be the twin in several rows.
+    # A CUDA kernel may be in several rows; it counts once.
     kernels = sum(row.triton is not None for row in report.rows)
     kernels += len({(row.arch, row.op, row.cuda.name) for row in report.rows if row.cuda})
     words = f"{failing} of them FAIL" if failing else "all fit"

@@ -1,8 +1,8 @@
-"""Matrix products drawn at random, and what they are cut into on each architecture.
+"""Matrix products drawn at random, to reach every configuration on each architecture.
 
-No list of shapes reaches every configuration of :func:`triton_kernels.gemm.choose`. A walk over
-thousands of products does; of those that come to one configuration and one kind of kernel, the
-first stands for all.
+A short list of shapes does not reach every configuration of :func:`triton_kernels.gemm.choose`.
+Thousands of random products do. Of the products with equal configuration and kind of kernel, the
+first one is compiled.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ from triton_kernels.gemm.launch import launch
 from triton_kernels.interpreter.cross_compile import Launch, compiling
 
 COUNT = 10_000
-OP = "gemm_bias_act"  # whose launches they are
-SAMPLE = 8  # of an architecture's distinct products, without --full
-LAYOUTS = ("rows", "columns", "odd rows")  # how a or b lies; of the last no row starts at a vector
+OP = "gemm_bias_act"  # the op that launches the products
+SAMPLE = 8  # distinct products per architecture without --full
+LAYOUTS = ("rows", "columns", "odd rows")  # of a and b; "odd rows" are not aligned to vectors
 
 
 class Product(NamedTuple):
-    """A product with its epilogue: c is in the problem."""
+    """A product with its epilogue. ``a`` and ``b`` are layouts; c is part of the problem."""
 
     problem: Problem
     act: str
@@ -41,7 +41,7 @@ class Product(NamedTuple):
     b: str
 
     def label(self, arch: str) -> str:
-        """Its configuration there in a few words."""
+        """A short label: the configuration on this architecture and the epilogue."""
         configuration = choose(self.problem, GPUS[arch])
         m, n, k, _, warps, stages = configuration.tiles
         words = [f"{m}×{n}×{k} w{warps} s{stages}", self.act]
@@ -55,14 +55,15 @@ class Product(NamedTuple):
 
     @property
     def dtype(self) -> str:
-        """The dtype as cases write it, with the precision."""
+        """The dtype's name in cases, with the precision if that is not ieee."""
         precision = self.problem.precision
         return name(self.problem.dtype) + ("" if precision == "ieee" else f"/{precision}")
 
 
 @functools.cache
 def products(count: int = COUNT, seed: int = 0) -> tuple[Product, ...]:
-    """Drawn: sizes log-uniform, a quarter of them odd; every dtype, precision and epilogue."""
+    """Random products. Sizes are log-uniform; N and K are multiples of 64, 8 or 1. All dtypes,
+    precisions and epilogues occur."""
     g = random.Random(seed)
 
     def size(low: int, high: int) -> int:
@@ -87,8 +88,8 @@ def products(count: int = COUNT, seed: int = 0) -> tuple[Product, ...]:
 
 @functools.cache
 def distinct(arch: str) -> tuple[Product, ...]:
-    """One product of each configuration, dtypes, precision, c and pre-activation; where Gluon's
-    kernel runs, in that, too."""
+    """One product for each combination of configuration, dtypes, precision, c and pre-activation.
+    Products that the Gluon kernel takes occur with that kernel, too."""
     gpu = GPUS[arch]
     first_of: dict[object, Product] = {}
     for product in products():
@@ -96,18 +97,19 @@ def distinct(arch: str) -> tuple[Product, ...]:
             each = product._replace(problem=problem)
             configuration = choose(problem, gpu)
             if configuration.gluon or problem.kernels == "tl":
-                kind = configuration._replace(SPLIT=min(2, configuration.SPLIT))  # no constant
+                # The number of splits is no constant of the kernel; only whether it splits is.
+                kind = configuration._replace(SPLIT=min(2, configuration.SPLIT))
                 first_of.setdefault((kind, problem[3:], product.pre), each)
     return tuple(first_of.values())
 
 
 def sample(arch: str, count: int = SAMPLE) -> tuple[Product, ...]:
-    """Some of the distinct ones, always the same."""
+    """Some of the distinct products, always the same ones."""
     return tuple(random.Random(arch).sample(distinct(arch), count))
 
 
 def compiled(products: Sequence[Product], arch: str) -> list[Launch]:
-    """The launch of each, compiled."""
+    """The compiled launches of the products, in their order."""
     gpu = GPUS[arch]
     with compiling(gpu.capability) as launches, _launch.multiprocessors(gpu.multiprocessors):
         for product in products:
@@ -116,7 +118,7 @@ def compiled(products: Sequence[Product], arch: str) -> list[Launch]:
 
 
 def _call(product: Product) -> None:
-    """Launch it, on meta tensors."""
+    """Launch the product on meta tensors."""
     M, N, K, dtype, out_dtype, precision, c, kernels = product.problem
 
     def matrix(rows: int, columns: int, layout: str = "rows", dtype: torch.dtype = dtype) -> Tensor:
@@ -127,7 +129,7 @@ def _call(product: Product) -> None:
 
     addend = None
     if c:
-        # A pitch that is no multiple of 16 elements, or a row for all.
+        # odd: a row stride that is no multiple of 16 elements; even: one row for all.
         addend = matrix(M, N + 1)[:, :N] if c == "odd" else matrix(1, N).expand(M, N)
     with availability.only(kernels):
         launch(

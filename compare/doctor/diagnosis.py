@@ -1,7 +1,7 @@
 """The page of ``python -m compare doctor``: what this machine has, what is wrong, what to do.
 
-Works where torch, triton or numpy are missing or broken, and never fails itself: a check that
-throws is a problem on the page.
+It also works if torch, triton or numpy are missing or broken. A check that raises an exception
+becomes a problem on the page.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ COLOURS = {"ok": "", "warning": "yellow", "problem": "red"}
 
 
 def diagnose() -> dict[str, list[Finding]]:
-    """Every finding, by the page's headings."""
+    """Heading → its findings, in the page's order."""
     return {
         heading: [finding for check in checks for finding in _safely(check)]
         for heading, checks in CHECKS.items()
@@ -38,17 +38,17 @@ def diagnose() -> dict[str, list[Finding]]:
 def _safely(check: Callable[[], Iterator[Finding]]) -> Iterator[Finding]:
     try:
         yield from check()
-    except Exception as error:  # noqa: BLE001 - the doctor must not fail where something is broken
-        says = f"could not be looked at: {type(error).__name__}: {error}"
-        remedy = "mend the other problems first; if it stays, report it as a fault of the doctor"
+    except Exception as error:  # noqa: BLE001 - the doctor must not fail if something is broken
+        says = f"could not be checked: {type(error).__name__}: {error}"
+        remedy = "fix the other problems first; if this remains, report it as a fault of the doctor"
         yield Finding(check.__name__.replace("_", " "), "problem", says, remedy)
 
 
 def examine(json_file: Path | None = None) -> int:
-    """Prints the page and returns the exit status: 1 if anything on it is a problem, 2 for usage.
+    """Print the page and return the exit status: 0, 1 if there is a problem, 2 for wrong usage.
 
     Args:
-        json_file: also gets the findings, as JSON.
+        json_file: a file to which the findings are also written, as JSON.
     """
     if json_file and (json_file.is_dir() or not os.access(json_file.absolute().parent, os.W_OK)):
         print(f"--json {json_file}: cannot write there", file=sys.stderr)
@@ -78,7 +78,7 @@ def _print(diagnosis: dict[str, list[Finding]], counted: str, problems: int) -> 
             print(line)
         return
     console = Console()
-    # A log file has room; rich would assume 80 columns.
+    # rich assumes 80 columns in a log file, which are too few.
     width = max(60, console.width) if console.is_terminal else 100
     for line, style in [
         *_lines(diagnosis, width),
@@ -88,7 +88,7 @@ def _print(diagnosis: dict[str, list[Finding]], counted: str, problems: int) -> 
 
 
 def _lines(diagnosis: dict[str, list[Finding]], width: int) -> Iterator[tuple[str, str]]:
-    """The page's lines with their style: headings, findings, and under these their remedies."""
+    """The page's lines with their styles: headings, findings, and each remedy under its finding."""
     names = max(len(finding.name) for findings in diagnosis.values() for finding in findings)
     margin = " " * (2 + 9 + names + 2)
     page = textwrap.TextWrapper(
@@ -101,5 +101,5 @@ def _lines(diagnosis: dict[str, list[Finding]], width: int) -> Iterator[tuple[st
             start = f"  {f.grade:<9}{f.name:<{names}}  "
             yield page.fill(start + f.says), COLOURS[f.grade]
             if f.remedy:
-                yield f"{margin}→ {f.remedy}", "bold"  # on one line, to be copied
+                yield f"{margin}→ {f.remedy}", "bold"  # on one line, so that it can be copied
     yield "", ""

@@ -1,7 +1,7 @@
-"""What the doctor asks of the Python side: versions, the interpreter, settings, the import name.
+"""The doctor's checks of the Python side: versions, the interpreter, settings, the import name.
 
-One function a topic, each yielding findings. Nothing heavy is imported at the top: torch, triton or
-numpy may be what is broken.
+Each topic is a function that yields findings. torch, triton and numpy are not imported at the top,
+because they may be broken.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ OWN_DISTRIBUTION = "triton-kernels-crosscheck"
 
 @dataclass(frozen=True)
 class Finding:
-    """One line of the page. A problem keeps ``check`` from comparing the two sides here."""
+    """One line of the page. With a "problem", ``check`` cannot compare the two sides here."""
 
     name: str
     grade: Grade
@@ -37,7 +37,7 @@ class Finding:
 
 
 class Tried(NamedTuple):
-    """Versions that ran together; docs/FACTS.md says what was run."""
+    """Versions that were tried together; docs/FACTS.md has the runs."""
 
     triton: str
     numpy: str
@@ -53,7 +53,7 @@ TRIED = (
     Tried("3.9.0", "2.4.6", "2.13.0"),
 )
 
-# Name → (what is valid, what it should be): the settings that no other line judges.
+# Name → (a pattern of valid values, the remedy). No other line of the page checks these settings.
 SETTINGS = {
     "TRITON_INTERPRET": (r"[01]?", "1 to interpret every kernel, or unset it"),
     "CROSSCHECK_THREAD_ORDER": ("(reverse)?", "reverse, or unset it"),
@@ -62,7 +62,7 @@ SETTINGS = {
     "CROSSCHECK_SANITIZE": ("(address|thread|undefined)?", "set by --sanitize alone: unset it"),
 }
 
-
+# Name → the line of the page that checks this setting.
 JUDGED_ABOVE = {
     "CUDA_REFERENCE_CACHE": "library cache",
     "CUDA_VISIBLE_DEVICES": "GPU",
@@ -75,7 +75,7 @@ JUDGED_ABOVE = {
 
 
 def versions() -> Iterator[Finding]:
-    """Python and the packages, and whether they were tried together."""
+    """The versions of Python and the packages, and whether they were tried together."""
     python = platform.python_version()
     new_enough = sys.version_info >= (3, 11)
     yield (
@@ -92,12 +92,12 @@ def versions() -> Iterator[Finding]:
     for name in ("torch", "triton", "numpy", "typer", "rich"):
         try:
             with warnings.catch_warnings():
-                warnings.simplefilter("ignore")  # torch's, where numpy is missing
+                warnings.simplefilter("ignore")  # torch warns if numpy is missing
                 module = importlib.import_module(name)
             there[name] = str(getattr(module, "__version__", "")) or importlib.metadata.version(
                 name
             )
-        except Exception as error:  # noqa: BLE001 - however a broken package fails is the finding
+        except Exception as error:  # noqa: BLE001 - a broken package may raise anything
             yield Finding(
                 name,
                 "problem",
@@ -113,8 +113,8 @@ def versions() -> Iterator[Finding]:
                 "known-bad pair",
                 "warning",
                 f"triton {there['triton']} with numpy {there['numpy']}: in Triton's own "
-                "interpreter loops with a run-time bound raise TypeError. This package's kernels "
-                "run in triton_kernels.interpret(), which mends it; others outside of it fail",
+                "interpreter, loops with a run-time bound raise TypeError. "
+                "triton_kernels.interpret() corrects that; outside of it such kernels fail",
                 "run your own kernels inside triton_kernels.interpret(), or: "
                 "python -m pip install 'numpy<2.4'",
             )
@@ -125,7 +125,8 @@ def _minor(version: str) -> tuple[int, ...]:
 
 
 def requirement(package: str) -> str:
-    """The package with the range that pyproject.toml gives it, as far as we are installed."""
+    """The package as a requirement, with the range of versions in this project's metadata. Only its
+    name if this project is not installed."""
     try:
         required = importlib.metadata.requires(OWN_DISTRIBUTION) or []
     except importlib.metadata.PackageNotFoundError:
@@ -134,7 +135,8 @@ def requirement(package: str) -> str:
 
 
 def _tried(there: dict[str, str]) -> Finding:
-    """Triton by its full version, for its internals are patched; the others by major.minor."""
+    """Whether these versions were tried together. Triton's full version counts, because this
+    project patches its internals; of the others major.minor."""
 
     def alike(row: Tried) -> list[bool]:
         return [
@@ -156,7 +158,7 @@ def _tried(there: dict[str, str]) -> Finding:
 
 
 def interpreter() -> Iterator[Finding]:
-    """Runs a small matrix product, whose loop has a run-time bound, in the mended interpreter."""
+    """Run a small matrix product, whose loop has a run-time bound, in the corrected interpreter."""
     try:
         import torch
 
@@ -165,24 +167,24 @@ def interpreter() -> Iterator[Finding]:
         with tk.interpret():
             right = tk.gemm_bias_act(torch.ones(2, 3), torch.ones(3, 2)).eq(3).all().item()
         says = "" if right else "a matrix product of ones is wrong"
-    except Exception as error:  # noqa: BLE001 - whatever it is, it is the finding
+    except Exception as error:  # noqa: BLE001 - any error is a finding
         says = f"{type(error).__name__}: {error}"
     if says:
         yield Finding(
             "interpreter",
             "problem",
             says,
-            "mend the problems above, if any, or take versions that were tried: docs/FACTS.md",
+            "fix the problems above, if any, or install versions that were tried: docs/FACTS.md",
         )
     else:
-        yield Finding("interpreter", "ok", "a kernel with a loop ran in it, and rightly")
+        yield Finding("interpreter", "ok", "a kernel with a loop ran, with the right result")
 
 
 # ---- Settings and names -----------------------------------------------------
 
 
 def settings() -> Iterator[Finding]:
-    """The environment variables in force that other lines do not show."""
+    """The environment variables that this project reads and that are set."""
     for name, value in sorted(os.environ.items()):
         if name in SETTINGS:
             valid, remedy = SETTINGS[name]
@@ -209,7 +211,8 @@ def settings() -> Iterator[Finding]:
 
 
 def _prebuilt(name: str, value: str) -> Finding:
-    """Libraries built ahead of time: where they are asked for, nothing else is used."""
+    """The libraries built ahead of time in the folder of this setting. If it is set, no others are
+    used."""
     from cuda_reference import BuildError, _shipped
 
     served, refused = [], []
@@ -232,7 +235,7 @@ def _sanitized(kind: str) -> bool:
 
 
 def import_name() -> Iterator[Finding]:
-    """Who else provides ``triton_kernels``, and which one ``import triton_kernels`` gets."""
+    """Which ``triton_kernels`` the import finds, and who else provides one."""
     ours = ROOT / "triton_kernels"
     spec = importlib.util.find_spec("triton_kernels")
     got = Path(spec.origin).resolve().parent if spec and spec.origin else None
@@ -253,4 +256,4 @@ def import_name() -> Iterator[Finding]:
         says = f"also provided by {whose}; here the import gets {got}, elsewhere it may not"
         yield Finding("triton_kernels", "warning", says, remedy)
     else:
-        yield Finding("triton_kernels", "ok", f"{ours}, and nobody else's")
+        yield Finding("triton_kernels", "ok", f"{ours}, the only one")

@@ -1,7 +1,7 @@
-"""What the doctor asks of the machine: the GPU, the tools that build the CUDA sources, the caches.
+"""The doctor's checks of the machine: the GPU, the tools that build the CUDA sources, the caches.
 
-One function a topic, each yielding findings. Nothing heavy is imported at the top: torch may be
-what is broken.
+Each topic is a function that yields findings. torch is not imported at the top, because it may be
+broken.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ from typing import Any
 
 from compare.doctor.installation import ROOT, Finding, Grade, requirement
 
-STALE = 3600  # seconds without a change after which a build is taken for killed
+STALE = 3600  # seconds; a build without changes for this long is assumed to have been killed
 
 
 # ---- GPU --------------------------------------------------------------------
 
 
 def gpu() -> Iterator[Finding]:
-    """The devices, the driver, nvcc. No GPU is a fact, not a fault."""
+    """The devices, the driver, nvcc, the architectures to build for. Having no GPU is "ok"."""
     driver, torch = _nvidia_smi(), _torch()
     present = torch is not None and torch.cuda.is_available()
     if torch is not None and present:
@@ -66,7 +66,7 @@ def _torch() -> Any:
 
 
 def _nvidia_smi() -> str:
-    """The driver's version, or "" where there is no driver."""
+    """The driver's version, or "" without a driver."""
     try:
         ran = _output(["nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader"])
     except OSError:
@@ -75,7 +75,7 @@ def _nvidia_smi() -> str:
 
 
 def _nvml() -> Finding:
-    """Whether the benchmarks can watch the GPU's clocks."""
+    """Whether bench can read the GPU's clocks, power and throttling."""
     from compare.timing import nvml
 
     if not (reason := nvml.missing()):
@@ -129,7 +129,8 @@ def _architectures(torch: Any, present: bool) -> Iterator[Finding]:
         return
     for index in range(torch.cuda.device_count()) if present else ():
         major, minor = torch.cuda.get_device_capability(index)
-        # Machine code runs on its own major version from its minor on; PTX on all that follow.
+        # Machine code runs on devices of its major version with an equal or larger minor version;
+        # PTX runs on equal and all later versions; code with a suffix on its own version only.
         codes = [re.findall(r"code=(sm|compute)_(\d+)(\d)([af]?)$", flag) for flag in flags]
         if not any(
             ((int(a), int(b)) <= (major, minor) if kind == "compute" else int(a) == major)
@@ -147,7 +148,8 @@ def _architectures(torch: Any, present: bool) -> Iterator[Finding]:
 
 
 def compilers_module() -> ModuleType:
-    """cuda_reference._compilers; it needs no torch, but its package does: then read by itself."""
+    """cuda_reference._compilers. It needs no torch, but its package does: if that cannot be
+    imported, the file is loaded alone."""
     try:
         return importlib.import_module("cuda_reference._compilers")
     except Exception:  # noqa: BLE001 - said under versions
@@ -239,7 +241,7 @@ def _sanitizers(compilers: ModuleType, compiler: list[str]) -> Finding:
 
 
 def caches() -> Iterator[Finding]:
-    """Where things are kept, whether that can be written, and what killed processes left there."""
+    """The caches' folders, whether they can be written, and what killed processes left in them."""
     compilers = compilers_module()
     try:
         folder = compilers.cache_directory()
@@ -254,12 +256,12 @@ def caches() -> Iterator[Finding]:
         if os.access(folder, os.W_OK | os.X_OK):
             yield Finding("library cache", "ok", says)
         else:
-            says += "; it cannot be written: what it does not hold cannot be built"
+            says += "; it cannot be written: libraries that it lacks cannot be built"
             remedy = "set CUDA_REFERENCE_CACHE to a folder that can be written"
             yield Finding("library cache", "warning", says, remedy)
         yield from _leftovers("library cache", "builds that were killed", folder.glob("build-*"))
     yield _triton_cache()
-    # Triton's cache and ours rename into place and lock nothing; torch's extensions do.
+    # Triton's cache and ours write files in one step, without locks; torch's extensions use locks.
     root = os.environ.get("TORCH_EXTENSIONS_DIR")
     home = Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser()
     extensions = Path(root) if root else home / "torch_extensions"
@@ -269,7 +271,7 @@ def caches() -> Iterator[Finding]:
 
 
 def _leftovers(name: str, what: str, paths: Iterable[Path]) -> Iterator[Finding]:
-    """A finding on the paths that were not changed for an hour."""
+    """A finding about the paths that were not changed for an hour, if there are any."""
     stale = []
     for path in paths:
         files = [path, *path.glob("*")]
@@ -283,7 +285,7 @@ def _leftovers(name: str, what: str, paths: Iterable[Path]) -> Iterator[Finding]
 
 
 def _triton_cache() -> Finding:
-    """Only compiled kernels are kept there, so that it matters with a GPU alone."""
+    """Whether Triton's cache can be written. It keeps compiled kernels, so only a GPU needs it."""
     home = Path(os.environ.get("TRITON_HOME") or "~").expanduser()
     folder = Path(os.environ.get("TRITON_CACHE_DIR") or home / ".triton" / "cache")
     existing = next(f for f in (folder.absolute(), *folder.absolute().parents) if f.exists())

@@ -1,1 +1,1 @@
-"""What becomes of models under the backend "triton_kernels": `python -m compare models`."""
+"""How much of a model the backend "triton_kernels" fuses: `python -m compare models`."""

@@ -1,7 +1,7 @@
-"""Models that people have, by their configurations in transformers, without their weights.
+"""Common models by their configurations in transformers, without weights.
 
-They stand on the meta device, in the widths of their publishers, with two layers; each layer counts
-as often as the real model has it. Heads are left out.
+They are on the meta device, with the widths of the published models but only two layers. Each layer
+counts as often as the real model has it. Heads are left out.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import nn
 
-KEPT = 2  # layers
+KEPT = 2  # layers that are made
 Inputs = Callable[[], dict[str, Any]]
 
 
@@ -22,12 +22,12 @@ class Architecture(NamedTuple):
     """A class of transformers and its configuration.
 
     Attributes:
-        model: the class.
-        layers: how many the real model has.
-        counters: the options of the configuration that say so.
-        inputs: of one call.
-        options: others of the configuration.
-        part: the part of the model that is called, by name.
+        model: the name of the class.
+        layers: the real model's number of layers.
+        counters: the options of the configuration that set this number.
+        inputs: makes the keyword arguments of one call.
+        options: other options of the configuration.
+        part: the name of the submodule that is called; "" for the whole model.
     """
 
     model: str
@@ -38,7 +38,7 @@ class Architecture(NamedTuple):
     part: str = ""
 
     def make(self, dtype: torch.dtype) -> nn.Module:
-        """The model, on the meta device.
+        """The model with ``KEPT`` layers, or its ``part``, on the meta device.
 
         Raises:
             ImportError: transformers is not installed.

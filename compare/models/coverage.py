@@ -1,9 +1,10 @@
-"""How much of a model's matrix products runs in fused kernels, in FLOPs, and why the rest does not.
+"""The part of a model's matrix products, in FLOPs, that runs in fused kernels, and why the rest
+does not.
 
-A product counts if what follows it, through views, casts, dropout that does nothing, rows added and
-scalars, is an activation, a gate or a scale by columns, and if nobody else sees what lies between.
-Of it one kernel could compute more than the product. It is covered where one does: where it stands
-in a product's kernel with an epilogue, or where its gate is an act_mul.
+A product counts if one kernel could compute more than the product: an activation, a gate or a scale
+of columns follows it, and nothing else reads the values in between. Views, casts, inactive dropout,
+added rows and scalars may lie between. Such a product is covered if its kernel computes the
+epilogue, or if its gate is an act_mul.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from triton_kernels.graph.planning import Plan, label
 
 SCALED = "gemm_bias_act_of_columns"
 FUSED = ("linear_act", "linear_gelu", "gemm_bias_act_of_rows", "gemm_bias_act", SCALED)
-# Where a product's matrix stands among its arguments.
+# Product → the index of its left matrix among its arguments.
 PRODUCTS = {"linear": 0, "matmul": 0, "mm": 0, "addmm": 1, "bmm": 0, "baddbmm": 1}
 VIEWS = {
     *("view", "reshape", "transpose", "permute", "contiguous", "flatten", "unflatten", "squeeze"),
@@ -39,7 +40,7 @@ CURVES = {
     *("logsigmoid", "prelu", "threshold"),
 }
 POINTWISE = {*CURVES, *("add", "sub", "mul", "truediv", "div", "pow", "rsub", "neg", "exp")}
-LONGEST = 24  # nodes that one activation is written with
+LONGEST = 24  # the most nodes that are followed from a product
 
 
 @dataclass(frozen=True)
@@ -47,11 +48,11 @@ class Product:
     """A matrix product of a model.
 
     Attributes:
-        name: in the graph.
-        flops: of one call of the model, all layers counted.
-        end: what follows: "activation", "gate", "scale", or nothing.
-        fused: whether a kernel of this package computes it with what follows, or its gate.
-        reason: if not, why.
+        name: the node's name in the graph.
+        flops: floating-point operations per call of the model, in all its layers.
+        end: what follows it: "activation", "gate", "scale", or "".
+        fused: whether a kernel of this package computes it with its epilogue, or computes its gate.
+        reason: why not; "" if it is fused.
     """
 
     name: str
@@ -63,7 +64,7 @@ class Product:
 
 @dataclass
 class Coverage:
-    """What was found in one model."""
+    """The matrix products of one model."""
 
     model: str
     graphs: int = 0
@@ -75,12 +76,12 @@ class Coverage:
 
     @property
     def part(self) -> float | None:
-        """The part of the counted products' FLOPs that is in fused kernels."""
+        """The fraction of the counted products' FLOPs in fused kernels; None without such FLOPs."""
         total = sum(product.flops for product in self.counted)
         return sum(p.flops for p in self.counted if p.fused) / total if total else None
 
     def reasons(self) -> dict[str, float]:
-        """Why products that count are left → the part of the FLOPs that count, largest first."""
+        """Reason → the fraction of the counted FLOPs not fused because of it, the largest first."""
         total = sum(product.flops for product in self.counted)
         lost: Counter[str] = Counter()
         for product in self.counted:
@@ -99,16 +100,16 @@ def cover(
     training: bool = False,
     **options: Any,
 ) -> Coverage:
-    """What the backend fuses of a model.
+    """The products of a model that the backend fuses, and those that it does not.
 
     Args:
-        name: in tables.
-        model: on any device; on "meta" it is planned as for the GPU that was measured.
-        args, keywords: of one call.
-        repeated: how often each layer, whatever stands in a list of modules, is repeated in the
-            model as people have it.
-        training: whether gradients are wanted.
-        options: as :func:`triton_kernels.explain` takes them.
+        name: the model's name in tables.
+        model: a model on any device. On "meta" the plans are made as for an NVIDIA H200.
+        args, keywords: the arguments of one call.
+        repeated: how many layers of the real model each layer stands for. Layers are the elements
+            of lists of modules.
+        training: whether gradients are needed.
+        options: options of :func:`triton_kernels.explain`.
     """
     coverage = Coverage(name)
     with torch.set_grad_enabled(training):
@@ -145,14 +146,15 @@ def _products(module: GraphModule, plan: Plan, repeated: float) -> Iterator[Prod
 
 
 def _acts(node: Node, called: str) -> set[Any]:
-    """The activation of a fused product."""
+    """The activation of a fused product, among other strings."""
     if called == "linear_gelu":
         return {"gelu"}
     return {node.kwargs.get("act"), *(a for a in node.args if isinstance(a, str))}
 
 
 def _curved(act: str | None) -> bool:
-    """Whether an activation is more than sums and factors, as the plan of a graph may compose."""
+    """Whether an activation is a curve. One composed by a graph's plan may have only sums and
+    factors, without a function call."""
     if act in (None, "none"):
         return False
     written = ACTIVATIONS[act].written if act in ACTIVATIONS else ""
@@ -160,7 +162,8 @@ def _curved(act: str | None) -> bool:
 
 
 def _end(node: Node) -> tuple[str, Node]:
-    """What follows a product, and the last node that was looked at."""
+    """What follows a product ("activation", "gate", "fused gate", "scale" or ""), and the last node
+    that was followed."""
     for _ in range(LONGEST):
         users = [user for user in node.users if user.op != "output"]
         if len(users) != len(node.users) or not users:
@@ -189,7 +192,7 @@ def _end(node: Node) -> tuple[str, Node]:
 
 
 def _times(product: Node, node: Node) -> str:
-    """What a multiplication of two tensors is, one of them what follows a product."""
+    """What a multiplication by another tensor is: "scale", "gate" or ""."""
     if _row(product, node):
         return "scale"
     others = [a for a in product.args if isinstance(a, Node) and a is not node]
@@ -197,8 +200,8 @@ def _times(product: Node, node: Node) -> str:
 
 
 def _meeting(node: Node) -> Node | None:
-    """Where all that is made of a value becomes one value again, if there is a curve between: an
-    activation that is written in several operations."""
+    """The node at which all users of a value join again, if there is a curve in between: the end of
+    an activation that is written as several operations. Else None."""
     region, waiting = {node}, list(node.users)
     while waiting and len(region) < LONGEST:
         user = min(waiting, key=_position)
@@ -220,7 +223,7 @@ def _position(node: Node) -> int:
 
 
 def _reason(node: Node, last: Node, plan: Plan) -> str:
-    """What the plan says of a product, or of what follows it."""
+    """The plan's reason for leaving a product or what follows it."""
     names, step = {_plain(label(node)), _plain(label(last))}, node
     for _ in range(LONGEST):
         if len(step.users) != 1 or step is last:
@@ -234,7 +237,7 @@ def _reason(node: Node, last: Node, plan: Plan) -> str:
 
 
 def _plain(name: str) -> str:
-    """A plan's name for a node, without what stands in parentheses."""
+    """A plan's name for a node, without the parentheses at its end."""
     return name.partition(" (")[0]
 
 
@@ -251,17 +254,17 @@ def _shape(node: Any) -> tuple[int, ...] | None:
     value = node.meta.get("example_value") if isinstance(node, Node) else None
     if not isinstance(value, Tensor):
         return None
-    # A symbol counts as the size it was traced with.
+    # A symbolic size counts as the size at tracing.
     return tuple(int(getattr(getattr(n, "node", None), "hint", None) or n) for n in value.shape)
 
 
 def _scalar(node: Node) -> bool:
-    """Whether all but one of its arguments are numbers."""
+    """Whether at most one of the node's arguments is a tensor."""
     return sum(isinstance(_shape(a), tuple) for a in node.all_input_nodes) <= 1
 
 
 def _row(node: Node, value: Node) -> bool:
-    """Whether the other argument has the last dimension alone."""
+    """Whether another argument is a row: it has the value's last dimension, all others are 1."""
     shape = _shape(value)
     others = [_shape(a) for a in node.all_input_nodes if a is not value]
     return bool(shape) and any(
@@ -278,7 +281,7 @@ def _idle_dropout(node: Node) -> bool:
 
 
 def _batched(node: Node) -> bool:
-    """Whether both factors are batches of matrices, as in attention."""
+    """Whether both factors have more than two dimensions, as in attention."""
     if node.target is F.linear or _called(node) in ("mm", "addmm"):
         return False
     ranks = [len(_shape(a) or ()) for a in node.args[:2] if isinstance(a, Node)]
@@ -286,7 +289,8 @@ def _batched(node: Node) -> bool:
 
 
 def _in_layer(node: Node) -> bool:
-    """Whether it belongs to an element of a list of modules: it, or a parameter that it reads."""
+    """Whether the node, or a parameter that it reads, belongs to an element of a list of
+    modules."""
     read = [a.args[0] if _called(a) in VIEWS and a.args else a for a in node.all_input_nodes]
     parameters = [a for a in read if isinstance(a, Node) and a.op in ("placeholder", "get_attr")]
     stacks = [each.meta.get("nn_module_stack") or {} for each in (node, *parameters)]
@@ -295,6 +299,6 @@ def _in_layer(node: Node) -> bool:
 
 
 def total(coverages: Sequence[Coverage]) -> float | None:
-    """The mean part over the models that have one: each model counts alike."""
+    """The mean of the models' parts, each with equal weight; None if no model has one."""
     parts = [each.part for each in coverages if each.part is not None]
     return sum(parts) / len(parts) if parts else None

@@ -54,7 +54,7 @@ class Scaled(Elementwise):
         return {**others, "channel": (*shape[-3:-2], 1, 1)}.get(case.options["scale"], shape)
 
     def refuses(self, case: Case) -> str:
-        """A tensor scale with values that shall cancel; a number with a dtype."""
+        """A reason for a tensor scale with cancelling values, and for a number with a dtype."""
         if case.options.get("scale") in KINDS:
             alone = case.values == "cancelling"
             return "what cancels needs a number for scale" if alone else super().refuses(case)

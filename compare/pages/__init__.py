@@ -1,1 +1,1 @@
-"""What every HTML page of ours is made with: templates, one style sheet, one set of colours."""
+"""Common parts of this project's HTML pages: templates, one style sheet, one set of colours."""

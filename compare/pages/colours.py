@@ -1,7 +1,8 @@
-"""A colour and a marker a provider, in every figure: Okabe and Ito's, which all eyes tell apart.
+"""The colour and marker of each provider in all figures. The colours are Okabe and Ito's, which
+colour-blind readers can tell apart.
 
-Figures are drawn in placeholders, which become CSS variables; the style sheet gives these their
-values, once for light and once for dark pages.
+Figures are drawn in placeholder colours. These are replaced by CSS variables, whose values for
+light and dark pages are in the style sheet.
 """
 
 from __future__ import annotations
@@ -25,12 +26,12 @@ VARIABLES = {
     "good": ("#00694d", "#35c79c"),
     "bad": ("#b34700", "#ff8a4a"),
 }
-# What matplotlib draws in, and what nothing else is drawn in.
+# Placeholder → variable. matplotlib draws in these colours; nothing else uses them.
 PLACEHOLDERS = {f"#0a0b{i:02x}": name for i, name in enumerate(VARIABLES)}
 _OF = {name: colour for colour, name in PLACEHOLDERS.items()}
 
 
-# Peer → variable, marker; any other package is one of the others.
+# Peer → (variable, marker). All other packages share the variable "others".
 _PEERS = {
     "eager": ("eager", "x"),
     "compile": ("compile", "^"),
@@ -41,7 +42,7 @@ _PEERS = {
 
 
 class Style(NamedTuple):
-    """How a provider is drawn."""
+    """The colour, marker and line style of a provider."""
 
     colour: str
     marker: str
@@ -49,12 +50,12 @@ class Style(NamedTuple):
 
 
 def ink(name: str) -> str:
-    """The placeholder of a variable, for matplotlib."""
+    """A variable's placeholder, for matplotlib."""
     return _OF[name]
 
 
 def of_provider(provider: str) -> Style:
-    """A provider of bench, or an implementation of check: the same colour for the same kernel."""
+    """The style of a provider of bench or an implementation of check. One kernel has one colour."""
     side, _, variant = provider.partition("/")
     line = "--" if side in ("triton-interpreted", "cuda-host") else "-"  # not on the GPU
     side = side.split("-")[0] if side.startswith(("triton-", "cuda-")) else side
@@ -68,7 +69,7 @@ def of_provider(provider: str) -> Style:
 
 
 def style_sheet() -> str:
-    """The variables as CSS, for light and for dark."""
+    """The variables as CSS, with their values for light and for dark pages."""
     light, dark = (
         "".join(f"--{name}:{values[i]};" for name, values in VARIABLES.items()) for i in (0, 1)
     )

@@ -1,4 +1,4 @@
-"""A page from a template: one document that loads nothing."""
+"""Renders a page from a template: one document that loads no other files."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from typing import Any
 from compare.pages import colours
 
 HERE = Path(__file__).parent
-LINE = 15  # characters of a name, in the first column of a table on a phone
+LINE = 15  # characters that fit into a table's first column on a phone
 
 
 class PackageMissing(RuntimeError):
-    """A page cannot be made without a package of the extra `report`."""
+    """A page cannot be made, because a package of the extra `report` is missing."""
 
 
 def check_packages(*names: str) -> None:
-    """Raise :class:`PackageMissing` unless these can be imported."""
+    """Raise :class:`PackageMissing` unless these packages can be imported."""
     missing = []
     for name in names:
         try:
@@ -32,8 +32,8 @@ def check_packages(*names: str) -> None:
 
 
 def _breaking(name: str) -> Any:
-    """A name that may go on on another line, after one of its underscores, dots, colons and
-    slashes, where it is too long for a phone's."""
+    """A name with permitted line breaks after underscores, dots, colons and slashes, if it is too
+    long for a line on a phone."""
     lines = [""]
     for piece in re.split(r"(?<=[^_.:/][_.:/])", name):
         if lines[-1] and len(lines[-1]) + len(piece) > LINE:
@@ -44,7 +44,11 @@ def _breaking(name: str) -> Any:
 
 
 def render(template: Path, **context: Any) -> str:
-    """The template with what it is about; others beside it can be included. ``style`` is ours."""
+    """The rendered template. It can include templates of its folder. ``style`` is set here.
+
+    Raises:
+        PackageMissing: Jinja2 is not installed.
+    """
     check_packages("jinja2")
     jinja = importlib.import_module("jinja2")
     templates = jinja.Environment(

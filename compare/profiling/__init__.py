@@ -1,1 +1,1 @@
-"""Where an implementation's time goes: what ``python -m compare profile`` does."""
+"""Profiles of implementations, for ``python -m compare profile``."""

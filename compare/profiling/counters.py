@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 CONFLICTS = "l1tex__data_bank_conflicts_pipe_lsu_mem_shared.sum"
-# Metric → what the table calls it. A version or a GPU without one of them shows n/a there.
+# Metric → its title in the table. The table shows n/a for metrics that ncu or the GPU lacks.
 METRICS = {
     "gpu__time_duration.sum": "µs",
     "dram__throughput.avg.pct_of_peak_sustained_elapsed": "DRAM\n%",
@@ -26,8 +26,9 @@ METRICS = {
     "launch__registers_per_thread": "regs",
     CONFLICTS: "bank\nconfl.",
 }
-SUMMED = ("gpu__time_duration.sum", "dram__bytes.sum")  # of several launches; else the mean
-UNITS = {  # → microseconds, megabytes
+# Summed over the launches of a kernel; other metrics are averaged.
+SUMMED = ("gpu__time_duration.sum", "dram__bytes.sum")
+UNITS = {  # unit → its factor to microseconds or megabytes
     **{"ns": 1e-3, "nsecond": 1e-3, "us": 1.0, "usecond": 1.0, "ms": 1e3, "msecond": 1e3},
     **{"s": 1e6, "second": 1e6, "byte": 1e-6, "Kbyte": 1e-3, "Mbyte": 1.0, "Gbyte": 1e3},
 }
@@ -41,16 +42,16 @@ _REMEDIES = {
     "ERR_NVGPUCTRPERM": "this user may not read the GPU's counters: run as root, or have an "
     "administrator load the driver with NVreg_RestrictProfilingToAdminUsers=0 "
     "(https://developer.nvidia.com/ERR_NVGPUCTRPERM)",
-    "LibraryNotLoaded": "the driver here gives ncu no counters (LibraryNotLoaded): a sandbox or a "
+    "LibraryNotLoaded": "the driver gives ncu no counters (LibraryNotLoaded), as in a sandbox or a "
     "virtual machine without access to them; profile on another machine",
     "No kernels were profiled": "ncu saw no kernel",
 }
-_FOR_ALL = ("ERR_NVGPUCTRPERM", "LibraryNotLoaded")  # the next provider would fare no better
+_FOR_ALL = ("ERR_NVGPUCTRPERM", "LibraryNotLoaded")  # these would also stop the next provider
 
 
 @dataclass
 class Counted:
-    """One kernel: its launches, and metric → value; None where there is none."""
+    """One kernel: the number of launches, and metric → value, or None without a value."""
 
     name: str
     launches: int
@@ -59,11 +60,11 @@ class Counted:
 
 @dataclass
 class Counters:
-    """What ncu counted for a provider.
+    """ncu's counters of a provider's kernels.
 
     Attributes:
-        file: the report, for ncu-ui; None where there is none.
-        problem: why nothing was counted, and what to do; empty if it was.
+        file: the report, for ncu-ui; None if there is none.
+        problem: why nothing was counted, and the remedy; empty if there are counters.
         hopeless: whether the next provider would have the same problem.
     """
 
@@ -74,13 +75,13 @@ class Counters:
     hopeless: bool = False
 
     def to_dict(self) -> dict[str, Any]:
-        """What the JSON file has of it."""
+        """The entry in the JSON file."""
         kernels = [asdict(kernel) for kernel in self.kernels]
         return {"provider": self.provider, "kernels": kernels, "problem": self.problem}
 
 
 def find() -> str | None:
-    """ncu: on PATH, or in the toolkit of CUDA_HOME."""
+    """The path of ncu, on PATH or in CUDA_HOME's bin; None if it is in neither."""
     if path := shutil.which("ncu"):
         return path
     if home := os.environ.get("CUDA_HOME"):
@@ -89,11 +90,11 @@ def find() -> str | None:
 
 
 def command(ncu: str, file: Path, program: Sequence[str], metrics: Sequence[str]) -> list[str]:
-    """What counts the kernels that a program launches between cudaProfilerStart and Stop.
+    """The command line that counts a program's launches between cudaProfilerStart and Stop.
 
-    Clocks stay as they are: locking them would change the machine for others, and the times for
-    us. Every launch is replayed some times, one group of counters a time, each with an empty cache:
-    as bench times it.
+    Clocks are not locked: that would change the machine for other users, and the measured times.
+    ncu replays every launch several times, with one group of counters each time. Caches are empty
+    at the start of every replay, as in bench.
     """
     return [
         *(ncu, "--clock-control", "none", "--cache-control", "all"),
@@ -104,7 +105,8 @@ def command(ncu: str, file: Path, program: Sequence[str], metrics: Sequence[str]
 
 
 def count(ncu: str, provider: str, program: Sequence[str], file: Path) -> Counters:
-    """Run the program under ncu, and once more without the metrics that this ncu does not know."""
+    """Run the program under ncu. If this ncu does not know some metrics, run it again without
+    them."""
     metrics = list(METRICS)
     ran = _run(command(ncu, file, program, metrics))
     if unknown := _unknown(ran.stdout, metrics):
@@ -123,7 +125,7 @@ def _run(words: Sequence[str]) -> subprocess.CompletedProcess[str]:
     environment = {
         **os.environ,
         "PYTHONPATH": os.pathsep.join(filter(None, sys.path)),
-        "TORCHINDUCTOR_COMPILE_THREADS": "1",  # its worker processes need no ncu around them
+        "TORCHINDUCTOR_COMPILE_THREADS": "1",  # no worker processes under ncu
         "COLUMNS": "200",
     }
     try:
@@ -138,14 +140,14 @@ def _run(words: Sequence[str]) -> subprocess.CompletedProcess[str]:
 
 
 def _unknown(output: str, metrics: Sequence[str]) -> list[str]:
-    """The metrics that an error of ncu names; it names them as a pattern, so by their stem."""
+    """The metrics that ncu's errors name. ncu may name them by a pattern, so stems are compared."""
     errors = [line for line in output.splitlines() if "==ERROR==" in line and "metric" in line]
     stems = {name: re.compile(rf"\b{re.escape(name.split('.')[0])}\b") for name in metrics}
     return [name for name in metrics if any(stems[name].search(line) for line in errors)]
 
 
 def _problem(ran: subprocess.CompletedProcess[str]) -> dict[str, Any]:
-    """What ncu complains of, with a remedy where one is known."""
+    """The fields ``problem`` and ``hopeless`` for a failed run: ncu's error, or a known remedy."""
     for sign, remedy in _REMEDIES.items():
         if sign in ran.stdout:
             return {"problem": remedy, "hopeless": sign in _FOR_ALL}
@@ -159,15 +161,15 @@ def _problem(ran: subprocess.CompletedProcess[str]) -> dict[str, Any]:
 def parse(text: str) -> list[Counted]:
     """The kernels of ``ncu --csv --page raw``, in the order of their first launch.
 
-    A line of column names, one of units, then a line a launch; whatever ncu prints besides is
-    passed over. Times are returned in microseconds, bytes in megabytes.
+    The text has a line of column names, a line of units, and a line per launch. Other lines are
+    ignored. Times are returned in microseconds, bytes in megabytes.
     """
     lines = text.splitlines()
     header = next((n for n, line in enumerate(lines) if line.startswith('"ID"')), None)
     if header is None:
         return []
     rows = list(csv.DictReader(lines[header:]))
-    # Some versions leave the units out where no metric has one.
+    # Some versions print no line of units if no metric has one.
     units = rows.pop(0) if rows and not rows[0]["ID"] else {}
     launches: dict[str, list[dict[str, str]]] = {}
     for row in rows:
@@ -180,12 +182,12 @@ def parse(text: str) -> list[Counted]:
 
 
 def _value(metric: str, rows: list[dict[str, str]], units: dict[str, str]) -> float | None:
-    """A metric over a kernel's launches; None unless all have it."""
+    """A metric's sum or mean over a kernel's launches; None unless every launch has it."""
     values = []
     for row in rows:
         try:
             values.append(float(row[metric].replace(",", "")))
-        except (KeyError, ValueError, AttributeError):  # n/a, or words around a number
+        except (KeyError, ValueError, AttributeError):  # n/a, or text beside the number
             return None
     total = sum(values) * UNITS.get(units.get(metric, ""), 1.0)
     return total if metric in SUMMED else total / len(values)

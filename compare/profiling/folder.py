@@ -1,4 +1,4 @@
-"""The folder that a run's files go to: whole or not at all, and never over someone else's."""
+"""The folder for a run's files. They are written all or none, and replace only a former run's."""
 
 from __future__ import annotations
 
@@ -11,19 +11,19 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-SUMMARY = "profile.json"  # written last; a folder that has it is a former run's
+SUMMARY = "profile.json"  # written last; it marks the folder of a former run
 MADE_BY = "python -m compare profile"
 
 
 def check(folder: Path) -> str:
-    """Why files must not go there; empty if they may."""
+    """Why a run cannot write into this folder; empty if it can."""
     if folder.exists():
         if not folder.is_dir():
             return "is a file; name a folder"
         if not os.access(folder, os.W_OK):
             return "cannot be written to"
         if any(folder.iterdir()) and _former(folder) is None:
-            return f"is not empty and no former run's (it has no {SUMMARY}); name another folder"
+            return f"is not empty and not from a former run (no {SUMMARY}); name another folder"
         return ""
     parent = next(parent for parent in folder.absolute().parents if parent.exists())
     if not parent.is_dir() or not os.access(parent, os.W_OK):
@@ -33,9 +33,10 @@ def check(folder: Path) -> str:
 
 @contextmanager
 def filled(folder: Path, summary: dict[str, Any]) -> Iterator[Path]:
-    """A folder to write into, whose files take the place of a former run's when all went well.
+    """A temporary folder to write into. When the context ends without an error, its files replace
+    those of a former run.
 
-    ``summary`` becomes the file ``profile.json``, with the list of the others.
+    ``summary`` is written to ``profile.json``, with a list of the other files.
     """
     with tempfile.TemporaryDirectory(prefix="profile-") as name:
         made = Path(name)
@@ -52,7 +53,7 @@ def filled(folder: Path, summary: dict[str, Any]) -> Iterator[Path]:
 
 
 def _former(folder: Path) -> list[str] | None:
-    """The files of the run that the folder is of; None if it is of none."""
+    """The files of the former run in this folder; None if the folder is not from a run."""
     try:
         summary = json.loads((folder / SUMMARY).read_text())
         if summary["made_by"] != MADE_BY:

@@ -1,4 +1,4 @@
-"""A Chrome trace of torch.profiler in numbers: who launched which kernels, and when they ran."""
+"""Reads a Chrome trace of torch.profiler: each provider's kernels and their times."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from dataclasses import asdict, dataclass, field
 from statistics import median
 from typing import Any
 
-LAUNCHES = ("cuda_runtime", "cuda_driver")  # categories of the calls that put work on the GPU
-WORK = ("kernel", "gpu_memcpy", "gpu_memset")  # and of that work
+LAUNCHES = ("cuda_runtime", "cuda_driver")  # categories of the host's calls that start GPU work
+WORK = ("kernel", "gpu_memcpy", "gpu_memset")  # categories of that work
 LONGEST = 60  # characters of a kernel's name
 
 
 @dataclass
 class Kernel:
-    """One kernel of a provider: how often, and how many microseconds, a call."""
+    """One kernel of a provider: launches and microseconds per call."""
 
     name: str
     count: float
@@ -25,15 +25,16 @@ class Kernel:
 
 @dataclass
 class Profile:
-    """Where a provider's time goes; microseconds, a call.
+    """Where a provider's time goes, in microseconds.
 
     Attributes:
-        host: until the call returns, under the profiler.
-        gpu: while the GPU works for it.
-        first: from the beginning of a step's calls, with an idle GPU, to the first kernel; None
-            where there was none.
-        idle: share of the time between a step's first and last kernel in which the GPU waits.
-        kernels: the longest first.
+        host: host time per call, under the profiler.
+        gpu: GPU time per call.
+        first: time from the beginning of a step's calls, when the GPU is idle, to the start of the
+            first kernel; None without kernels.
+        idle: fraction of the time from a step's first kernel to the end of its last one in which
+            the GPU does nothing; None without kernels.
+        kernels: the kernels, the longest first.
     """
 
     provider: str
@@ -44,13 +45,13 @@ class Profile:
     kernels: list[Kernel] = field(default_factory=list)
 
     def to_dict(self) -> dict[str, Any]:
-        """What the JSON file has of it."""
+        """The entry in the JSON file."""
         return asdict(self)
 
 
 @dataclass
 class _Range:
-    """A provider's calls in one step, and the spans of GPU time that they caused."""
+    """A provider's calls in one step, and the GPU work that they launched: (start, end, name)."""
 
     provider: str
     begin: float
@@ -59,10 +60,13 @@ class _Range:
 
 
 def read(trace: dict[str, Any], providers: Sequence[str], calls: int) -> list[Profile]:
-    """The providers' profiles from a trace in which each range of their name holds so many calls.
+    """The providers' profiles. Each range with a provider's name has ``calls`` calls.
 
-    What the GPU did belongs to the range in which the host launched it; where the launch is not in
-    the trace, to the one begun last, for the GPU is idle when one begins.
+    GPU work belongs to the range in which the host launched it. If the trace lacks the launch, the
+    work belongs to the last range that began before it: the GPU is idle when a range begins.
+
+    Raises:
+        ValueError: the trace has no range of a provider.
     """
     events = [event for event in trace["traceEvents"] if event.get("ph") == "X"]
     ranges = sorted(
@@ -119,7 +123,7 @@ def _profile(provider: str, ranges: list[_Range], calls: int) -> Profile:
 
 
 def _covered(spans: Iterable[tuple[float, float, str]]) -> float:
-    """The time in which at least one of the spans runs."""
+    """The total time covered by the spans; time covered twice counts once."""
     covered, reached = 0.0, float("-inf")
     for start, end, _ in sorted(spans):
         covered += max(0.0, end - max(start, reached))
@@ -128,7 +132,8 @@ def _covered(spans: Iterable[tuple[float, float, str]]) -> float:
 
 
 def short(name: str, longest: int = LONGEST) -> str:
-    """A kernel's name without return type, parameters and namespaces, cut where it says least."""
+    """A kernel's name without return type, parameters and namespaces. A name that is still too long
+    keeps its first template arguments, or its two ends."""
     name = re.sub(r"^void ", "", name.replace("(anonymous namespace)::", ""))
     name = re.sub(r"\(\w[\w ]*\)(?=[\w-])", "", name)  # casts of template arguments: (int)4
     name = _without_parameters(name)
@@ -137,14 +142,15 @@ def short(name: str, longest: int = LONGEST) -> str:
     if len(name) <= longest:
         return name
     stem, angle, inner = name.partition("<")
-    if angle and len(stem) + 4 <= longest:  # of template arguments the first ones tell the most
+    if angle and len(stem) + 4 <= longest:  # the first template arguments tell the most
         return f"{stem}<{inner[: longest - len(stem) - 3]}…>"
     half = (longest - 1) // 2
     return f"{name[: longest - 1 - half]}…{name[-half:]}"
 
 
 def _without_parameters(name: str) -> str:
-    """Up to the parenthesis that opens the parameter list: not inside others, not after a space."""
+    """The name up to its parameter list. The list's parenthesis is not nested and follows no
+    space."""
     depth = 0
     for place, letter in enumerate(name):
         if letter == "(" and depth == 0 and place and name[place - 1] != " ":

@@ -1,4 +1,4 @@
-"""Providers run under a profiler: torch's, or one that wraps the whole process."""
+"""Runs providers under torch's profiler, or under one that was started around the process."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from torch.profiler import ProfilerActivity, record_function
 
 from compare.timing.engine import Candidate
 
-WAIT, WARM_UP = 1, 1  # steps before those that are recorded
+WAIT, WARM_UP = 1, 1  # steps before the recorded ones
 
 
 def started_under() -> str:
-    """The profiler that this process was started by, which wants CUPTI for itself; or ""."""
+    """The profiler that started this process, or "". It does not share CUPTI with torch's."""
     if "NSYS_PROFILING_SESSION_ID" in os.environ:
         return "Nsight Systems"
     if "NV_NSIGHT_INJECTION_TRANSPORT_TYPE" in os.environ:
@@ -37,18 +37,18 @@ def record(
 ) -> None:
     """Run candidates under torch.profiler and write one Chrome trace.
 
-    In every step each candidate makes its calls in a range of its name, without waiting in between,
-    and the GPU ends them before the next candidate begins.
+    In every step each candidate makes its calls inside a range with its name, without waiting
+    between them. The next candidate begins when the GPU has finished.
 
     Args:
-        candidates: what to run; they have run before, so that nothing is compiled now.
-        arguments: as ``candidate.call(*arguments)`` takes them.
-        file: the trace.
-        steps: how many are recorded, after one that the profiler sits out and one to warm up.
-        calls: of each candidate in a step.
+        candidates: the candidates; they have run before, so that nothing is compiled now.
+        arguments: for ``candidate.call(*arguments)``.
+        file: the trace to write.
+        steps: the number of recorded steps, after one unrecorded step and one to warm up.
+        calls: the number of calls of each candidate per step.
         tensorboard: a folder for the same trace under the name that TensorBoard's plugin expects.
-        device: "cuda", or "cpu" to record host events alone.
-        tick: told of the steps done and their total.
+        device: "cuda", or "cpu" to record only host events.
+        tick: called after each step with the number of finished steps and the total.
     """
 
     def save(profiler: Any) -> None:
@@ -80,9 +80,10 @@ def record(
 def run_in_ranges(
     candidates: Sequence[Candidate], arguments: Any, steps: int, calls: int, cuda: Any = torch.cuda
 ) -> None:
-    """The same steps for a profiler around the process: in NVTX ranges, between start and stop.
+    """Run the same steps for a profiler around the process: in NVTX ranges, between
+    cudaProfilerStart and Stop.
 
-    ``cuda`` is torch.cuda, or what a test puts in its place.
+    ``cuda`` is torch.cuda, or a test's substitute.
     """
     cuda.synchronize()
     cuda.profiler.start()

@@ -1,4 +1,4 @@
-"""What profile prints: providers, their kernels, counters, and which file to open with what."""
+"""The tables of profile: providers, their kernels, counters."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from compare.profiling.counters import CONFLICTS, METRICS, Counted, Counters
 from compare.profiling.reading import Profile, short
 from compare.timing.tables import number
 
-MOST = 8  # kernels of a provider
+MOST = 8  # kernels shown per provider
 OVERVIEW = (
     *("a call", "GPU µs", "kernels", "host µs"),
     *("first kernel\nafter µs", "GPU waits\nbetween"),
@@ -20,12 +20,12 @@ OVERVIEW = (
 
 
 def fastest_first(profiles: Iterable[Profile]) -> list[Profile]:
-    """By their time on the GPU; last, those whose kernels were not seen."""
+    """Sorted by GPU time; those without recorded kernels come last."""
     return sorted(profiles, key=lambda profile: (not profile.kernels, profile.gpu))
 
 
 def overview(profiles: Sequence[Profile]) -> Table:
-    """A line a provider, the fastest on the GPU first."""
+    """One line per provider, the fastest on the GPU first."""
     table = _table(*OVERVIEW)
     for each in fastest_first(profiles):
         table.add_row(*overview_line(each))
@@ -33,7 +33,7 @@ def overview(profiles: Sequence[Profile]) -> Table:
 
 
 def overview_line(profile: Profile) -> list[str]:
-    """A provider's name and figures, as ``OVERVIEW`` calls them."""
+    """A provider's name, and its figures in the order of ``OVERVIEW``."""
     return [
         profile.provider,
         number(profile.gpu) if profile.kernels else "none seen",
@@ -45,7 +45,7 @@ def overview_line(profile: Profile) -> list[str]:
 
 
 def kernels(profiles: Sequence[Profile]) -> Table:
-    """A line a kernel, by GPU time, under its provider."""
+    """One line per kernel under its provider, the longest GPU time first."""
     table = _table("kernel", "a call", "µs", "share")
     for each in fastest_first(profiles):
         table.add_row(Text(each.provider, style="bold"))
@@ -58,7 +58,7 @@ def kernels(profiles: Sequence[Profile]) -> Table:
 
 
 def kernel_lines(profile: Profile) -> list[list[str]]:
-    """Every kernel's name, how often it runs in a call, its time, and its share of all kernels'."""
+    """For every kernel: name, launches per call, time per call, percentage of all kernels' time."""
     return [
         [
             short(kernel.name),
@@ -76,7 +76,7 @@ def _share(spent: float, profile: Profile) -> str:
 
 
 def counted(counters: Sequence[Counters]) -> RenderableType:
-    """A line a kernel with its counters, under its provider."""
+    """One line of counters per kernel, under its provider; then the problems."""
     table = _table("Nsight Compute,\ncold cache", *METRICS.values())
     for each in counters:
         if each.problem:
@@ -94,14 +94,14 @@ def counted(counters: Sequence[Counters]) -> RenderableType:
 
 
 def counted_line(kernel: Counted) -> list[str]:
-    """A kernel's name with its launches, and its counters in the order of ``METRICS``."""
+    """A kernel's name with its number of launches, and its counters in the order of ``METRICS``."""
     times = f" ×{kernel.launches}" if kernel.launches > 1 else ""
     figures = [_figure(kernel.values[metric], name) for metric, name in METRICS.items()]
     return [short(kernel.name, 32) + times, *figures]
 
 
 def number_of(count: float) -> str:
-    """A count a call: whole, unless it is not the same in every call."""
+    """A count per call: with two decimals unless it is whole."""
     return f"{count:.0f}" if count == round(count) else f"{count:.2f}"
 
 

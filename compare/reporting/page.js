@@ -1,11 +1,11 @@
-// Filters the page by op, dtype and shape. Without it everything shows.
+// Filters the page by op, dtype and shape. Without this script everything is shown.
 "use strict";
 {
   const form = document.getElementById("filter");
   const wanted = form.elements;
   const parts = document.querySelectorAll("main [data-op], main [data-dtype], main [data-shape]");
   const main = document.querySelector("main");
-  // What a part holds is seen or not: parts within parts, and what is wrong beside them.
+  // The innermost parts, and lines about problems: a box is empty when all of its own are hidden.
   const within = [...parts].filter((part) => {
     return !part.closest("thead") && !part.querySelector("[data-op], [data-dtype], [data-shape]");
   }).concat([...main.querySelectorAll("p.bad")]);
@@ -13,16 +13,16 @@
   const headings = [...main.querySelectorAll("section > h3")];
   const timed = [...document.querySelectorAll(".op [data-shape]")];
 
-  // "4096, 512", "4096x512" and "4096×512" are the same; "40" begins 4096, but is not within 1400.
+  // "4096, 512", "4096x512" and "4096×512" are equal. "40" matches the start of 4096, not 1400.
   const sizes = (text) => "×" + text.trim().replace(/[^0-9]+/g, "×");
 
-  // Whether the filter hid everything that a thing, or one of several, has.
+  // Whether these elements have filtered parts and all of them are hidden.
   function emptied(...things) {
     const all = within.filter((part) => things.some((thing) => thing.contains(part)));
     return all.length > 0 && all.every((part) => part.closest("[hidden]"));
   }
 
-  // What a heading is over, up to the next.
+  // The elements between a heading and the next one.
   function under(heading) {
     const things = [];
     for (let at = heading.nextElementSibling; at && at.tagName !== "H3"; at = at.nextElementSibling) {
@@ -53,11 +53,11 @@
       const section = document.getElementById(link.hash.slice(1)).closest("section");
       link.parentElement.hidden = section.hidden;
     }
-    // Where none of the first lines is asked for, the others are the first.
+    // Unfold the other lines if the filter hides all of the first ones.
     for (const others of document.querySelectorAll(".others")) {
       others.open = !others.previousElementSibling.querySelector("tbody tr:not([hidden])");
     }
-    // A figure has bars of all shapes: those that are not asked for are pale.
+    // A figure keeps the bars of all shapes; those that the filter hides elsewhere become pale.
     for (const bar of document.querySelectorAll("svg a")) {
       const target = document.getElementById(bar.getAttribute("href").slice(1));
       bar.classList.toggle("pale", Boolean(target && target.closest("[hidden]")));
@@ -66,7 +66,7 @@
     form.querySelector("output").value = timed.length ? `${shown} of ${timed.length} timed cases` : "";
   }
 
-  // Older browsers do not unfold what a link leads to.
+  // Unfold the target of a link; older browsers do not.
   function unfold() {
     const target = document.getElementById(location.hash.slice(1));
     for (let at = target; at; at = at.parentElement) {
@@ -79,6 +79,6 @@
   form.addEventListener("input", filter);
   form.addEventListener("submit", (event) => event.preventDefault());
   addEventListener("hashchange", unfold);
-  filter(); // a browser that goes back keeps what was chosen
+  filter(); // after "back" a browser restores the form's values
   if (location.hash) unfold();
 }

@@ -180,8 +180,9 @@ def cross_check(
             float64. With several outputs they are nested in the same way; None accepts anything.
         inputs: a list of argument tuples. Every call gets copies of the tensors with the same
             strides, offset, alignment and shared memory, and with poison (NaN, −1) between the
-            elements of views. Gigabytes between elements take no memory. What a call allocates by
-            torch.empty and its kin holds poison, too. A call must write nowhere else.
+            elements of views. Gigabytes between elements take no memory. Memory that a call
+            allocates by torch.empty and similar functions also holds poison. A call must write
+            nowhere else.
         max_ulps: the tolerance around the oracle's result, rounded to the result's dtype.
         bound: instead of max_ulps, makes the tolerance \\|result − oracle\\| of each element from
             the oracle's result and the arguments.

@@ -1,5 +1,5 @@
-// cuda_on_cpu_written.h: what sources are rewritten to (cuda_reference/_rewriting.py): launches with <<<>>>, shared
-// variables in the words of CUDA, and the few PTX instructions that have a form here. Included by cuda_on_cpu.h.
+// cuda_on_cpu_written.h: the targets of rewritten sources (cuda_reference/_rewriting.py): launches with <<<>>>, shared
+// variables declared as in CUDA, and the few supported PTX instructions. Included by cuda_on_cpu.h.
 #pragma once
 
 namespace cuda_on_cpu {
@@ -12,7 +12,7 @@ struct Configuration {
   Configuration(dim3 g, dim3 b, size_t bytes = 0, cudaStream_t = nullptr) : grid(g), block(b), shared(bytes) {}
 };
 
-// The arguments are evaluated once, and every thread gets a copy.
+// Evaluates the arguments once; every thread gets a copy of them.
 template <class Kernel>
 struct Launcher {
   const char* name;
@@ -37,7 +37,7 @@ template <class Function> struct ArgumentOf;
 template <class T> struct ArgumentOf<void(T)> { using Type = T; };
 template <class Function> using Named = typename ArgumentOf<Function>::Type;  // a type with commas, for a macro
 
-// extern __shared__ T name[]; outside of a function
+// For extern __shared__ T name[]; outside of functions.
 template <class T>
 struct DynamicShared {
   operator T*() const { return reinterpret_cast<T*>(block.dynamic_shared); }
@@ -45,7 +45,7 @@ struct DynamicShared {
 
 // ---- PTX ---------------------------------------------------------------------------------------------------
 
-// A 32-bit address in shared memory, as __cvta_generic_to_shared gives it, back to a pointer.
+// The pointer for a 32-bit address in shared memory, as from __cvta_generic_to_shared; null if there is none.
 CUDA_ON_CPU_MACHINERY inline void* shared_pointer(uint64_t address) {
   const uint32_t low = static_cast<uint32_t>(address);
   auto in = [low](const void* data, size_t bytes) {

@@ -1,5 +1,5 @@
-// inline.cuh: what load_inline puts around a source given as a string: the proof that a launcher takes what its
-// declaration in Python says, and one entry for launchers that return a cudaError_t, an int or nothing.
+// inline.cuh: helpers of the code that load_inline puts around a source string: a check that a launcher's parameters
+// match its declaration in Python, and a common status for launchers that return cudaError_t, int or void.
 #pragma once
 #include <type_traits>
 
@@ -22,7 +22,7 @@ constexpr bool returns_status() {
   return std::is_void<R>::value || std::is_same<R, int>::value || std::is_same<R, cudaError_t>::value;
 }
 
-// After a launcher that returns nothing, CUDA is asked.
+// The status of a launcher that returns void is CUDA's last error.
 template <class Call>
 int status_of(Call call) {
   if constexpr (std::is_void<decltype(call())>::value) {

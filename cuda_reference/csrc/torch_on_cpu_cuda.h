@@ -1,4 +1,4 @@
-// torch_on_cpu_cuda.h: what ATen/cuda and c10/cuda offer beside tensors: streams, guards, properties of the device,
+// torch_on_cpu_cuda.h: the parts of ATen/cuda and c10/cuda without tensors: streams, guards, properties of the device,
 // helpers of kernels. Included by torch_on_cpu.h.
 #pragma once
 
@@ -8,7 +8,7 @@ inline std::optional<c10::Device> device_of(const Tensor& t) {
   return t.defined() ? std::make_optional(t.device()) : std::nullopt;
 }
 
-// The type in which a kernel adds.
+// The type of a kernel's accumulator.
 template <class T, bool> struct AccumulateType { using type = std::conditional_t<std::is_integral<T>::value, int64_t, T>; };
 template <bool gpu> struct AccumulateType<c10::Half, gpu> { using type = float; };
 template <bool gpu> struct AccumulateType<c10::BFloat16, gpu> { using type = float; };
@@ -39,7 +39,7 @@ inline CUDAStream getDefaultCUDAStream(int = -1) { return {}; }
 inline CUDAStream getStreamFromPool(bool = false, int = -1) { return {}; }
 struct CUDAGuard {
   template <class Device> explicit CUDAGuard(const Device&) {}
-  ~CUDAGuard() {}  // written, so that no compiler calls one unused
+  ~CUDAGuard() {}  // a user-provided destructor prevents warnings about unused variables
 };
 using OptionalCUDAGuard = CUDAGuard;
 inline int current_device() { return 0; }
@@ -54,7 +54,7 @@ inline cudaDeviceProp* getDeviceProperties(int device) {
 inline cudaDeviceProp* getCurrentDeviceProperties() { return getDeviceProperties(0); }
 namespace detail {
 inline bool canUse32BitIndexMath(const Tensor& t, int64_t most = 0x7FFFFFFF) { return t.numel() <= most; }
-// A tensor as a kernel walks it: what lies at an index that counts its elements in their order.
+// A tensor for kernels that compute an element's offset from its linear index.
 template <class T, class Index>
 struct TensorInfo {
   T* data;
@@ -106,7 +106,7 @@ using at::NoGradGuard;
 template <class Function> Function wrap_pybind_function(Function function) { return function; }
 }
 
-// ---- Of kernels --------------------------------------------------------------------------------------------
+// ---- Helpers of kernels ------------------------------------------------------------------------------------
 
 #define C10_HOST_DEVICE
 #define C10_DEVICE

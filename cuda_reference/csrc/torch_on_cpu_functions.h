@@ -1,5 +1,5 @@
-// torch_on_cpu_functions.h: functions of torch that make tensors, or have another form than a tensor's method of their
-// name. Included by torch_on_cpu.h.
+// torch_on_cpu_functions.h: functions of torch that make tensors, or differ from the method of the same name. Included
+// by torch_on_cpu.h.
 #pragma once
 
 namespace at {

@@ -1,4 +1,4 @@
-// torch_on_cpu_indexing.h: x.index({Slice(1, 3), 0}) and its kin. Included by torch_on_cpu.h.
+// torch_on_cpu_indexing.h: indexing, as in x.index({Slice(1, 3), 0}). Included by torch_on_cpu.h.
 #pragma once
 
 namespace at {

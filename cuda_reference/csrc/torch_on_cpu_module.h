@@ -10,7 +10,7 @@ struct Mismatch : std::runtime_error {
   using std::runtime_error::runtime_error;
 };
 
-// A parameter of type T: its name for people, and the value from Python.
+// A parameter of type T: the type's name for messages, and the conversion of a value from Python.
 template <class T, class = void>
 struct Parameter {
   static_assert(sizeof(T) == 0, "no such parameter on the CPU: Tensor, numbers, bool, std::string, std::vector, "
@@ -106,7 +106,7 @@ template <class T, size_t N> struct Parameter<std::array<T, N>> {
   }
 };
 
-// Results stay here until the next call.
+// Keep results alive until the next call.
 inline thread_local __attribute__((visibility("hidden"))) std::deque<std::vector<Value>> result_lists;
 inline thread_local __attribute__((visibility("hidden"))) std::deque<std::string> result_texts;
 
@@ -139,7 +139,7 @@ template <class A, class B> Value result_of(const std::pair<A, B>& pair) {
   return result_of(std::tuple<A, B>(pair));
 }
 
-// How many tensors a function returns; -1: a list.
+// The number of tensors that a function returns; -1 for a list.
 template <class T> struct Tensors : std::integral_constant<int, 0> {};
 template <> struct Tensors<at::Tensor> : std::integral_constant<int, 1> {};
 template <class T> struct Tensors<std::optional<T>> : Tensors<T> {};
@@ -148,7 +148,7 @@ template <class T, size_t N> struct Tensors<std::array<T, N>> : Tensors<std::vec
 template <class... T>
 struct Tensors<std::tuple<T...>> : std::integral_constant<int, (0 + ... + Tensors<std::decay_t<T>>::value)> {};
 template <class A, class B> struct Tensors<std::pair<A, B>> : Tensors<std::tuple<A, B>> {};
-// A result as the schema of an operator has it.
+// A result's type in the schema of an operator.
 template <class T> struct Returned {
   static std::string name() { return Parameter<T>::name(); }
 };
@@ -170,9 +170,9 @@ template <class A, class B> struct Returned<std::pair<A, B>> : Returned<std::tup
 // ---- Functions ---------------------------------------------------------------------------------------------
 
 struct Function {
-  std::string library, key, name, types, names, doc, tensors, returns;  // types and names: with commas
+  std::string library, key, name, types, names, doc, tensors, returns;  // types and names are comma-separated
   std::vector<std::optional<Value>> defaults;
-  bool missing = false;  // declared only
+  bool missing = false;  // declared, but not defined
   int count = 0;
   std::function<Value(const Value*)> call;
 };
@@ -181,13 +181,13 @@ inline __attribute__((visibility("hidden"))) std::vector<Function>& functions() 
   static std::vector<Function> list;
   return list;
 }
-// What else a module says: "schema" → that of an operator with its library, __doc__ and the like → their values.
+// Other exports of a module: ("schema", an operator's schema with its library), and attributes such as __doc__.
 inline __attribute__((visibility("hidden"))) std::vector<std::pair<std::string, Value>>& said() {
   static std::vector<std::pair<std::string, Value>> list;
   return list;
 }
 
-// An argument as it is kept for the call: what an ArrayRef refers to.
+// The type in which an argument is kept during the call: a vector for an ArrayRef, which only refers to its elements.
 template <class T> struct KeptAs { using Type = T; };
 template <class T> struct KeptAs<c10::ArrayRef<T>> { using Type = std::vector<T>; };
 template <class T> using Kept = typename KeptAs<std::decay_t<T>>::Type;
@@ -202,7 +202,7 @@ template <class T> CROSSCHECK_COLD T nth(const Value* arguments, int i, const ch
 
 template <class Result, class... T, size_t... I>
 CROSSCHECK_COLD Value called(Result (*function)(T...), const Value* arguments, std::index_sequence<I...>) {
-  // Braces: from left to right. Values, to which references can refer.
+  // Braces evaluate from left to right. The tuple holds values, to which the function's references can refer.
   std::tuple<Kept<T>...> values{nth<Kept<T>>(arguments, I, Parameter<Kept<T>>::name().c_str())...};
   static_cast<void>(arguments);
   if constexpr (std::is_void<Result>::value) {
@@ -231,7 +231,7 @@ auto described(Callable callable) -> decltype(described(+callable)) {
   return described(+callable);  // a lambda that captures nothing
 }
 
-// ---- Boilerplate -------------------------------------------------------------------------------------------
+// ---- Modules -----------------------------------------------------------------------------------------------
 
 struct Argument {
   const char* name;
@@ -254,7 +254,7 @@ inline void extra(Function& f, const Argument& argument) {
 }
 inline void extra(Function& f, const char* doc) { f.doc = doc; }
 inline void extra(Function& f, const std::string& doc) { f.doc = doc; }
-template <class Other> void extra(Function&, const Other&) {}  // call_guard and the like
+template <class Other> void extra(Function&, const Other&) {}  // call_guard and others are ignored
 
 class Module {
  public:
@@ -265,7 +265,7 @@ class Module {
     f.library = library_;
     f.key = key_;
     if (std::string(name).find('(') != std::string::npos) def(name);
-    f.name = std::string(name).substr(0, std::string(name).find('('));  // of a schema
+    f.name = std::string(name).substr(0, std::string(name).find('('));  // name may be a schema
     if (f.name.find("::") != std::string::npos) f.name = f.name.substr(f.name.find("::") + 2);
     (extra(f, extras), ...);
     functions().push_back(f);
@@ -316,7 +316,7 @@ using arg = crosscheck_torch::Argument;
 using module = crosscheck_torch::Module;
 using module_ = crosscheck_torch::Module;
 struct gil_scoped_release {
-  ~gil_scoped_release() {}  // written, so that no compiler calls one unused
+  ~gil_scoped_release() {}  // a user-provided destructor prevents warnings about unused variables
 };
 template <class...> struct call_guard {};
 inline const std::nullopt_t& none() { return std::nullopt; }
@@ -326,7 +326,7 @@ inline arg operator""_a(const char* name, size_t) { return name; }
 }  // namespace pybind11
 namespace py = pybind11;
 
-// The module that is left to be imported where a TORCH_LIBRARY says all there is to say.
+// The empty Python module that some sources define beside TORCH_LIBRARY.
 struct PyObject;
 struct PyModuleDef {
   int head;
@@ -338,11 +338,11 @@ struct PyModuleDef {
 #define PyMODINIT_FUNC extern "C" PyObject*
 inline PyObject* PyModule_Create(const PyModuleDef*) { return nullptr; }
 
-// ---- What Python calls -------------------------------------------------------------------------------------
+// ---- Functions that Python calls ---------------------------------------------------------------------------
 
 namespace crosscheck_torch {
 inline thread_local __attribute__((visibility("hidden"))) std::string message;
-enum Status : int { DONE, RAISED, MISMATCH, PYTHON_RAISED, FAILED };  // mirrored by cuda_reference/_extension.py
+enum Status : int { DONE, RAISED, MISMATCH, PYTHON_RAISED, FAILED };  // also in cuda_reference/_torch_calls.py
 
 inline int guarded_call(const Function& function, const Value* arguments, Value* result) {
   at::known().clear();
@@ -366,8 +366,8 @@ inline int guarded_call(const Function& function, const Value* arguments, Value*
 
 extern "C" {
 CUDA_ON_CPU_ONCE int crosscheck_functions() { return static_cast<int>(crosscheck_torch::functions().size()); }
-// The library, name, types, names of the arguments, doc, state, number of returned tensors, dispatch key and result of
-// a function.
+// A property of a function, by number: library, name, types, names of the arguments, doc, state, number of returned
+// tensors, dispatch key, type of the result.
 CUDA_ON_CPU_ONCE const char* crosscheck_function(int i, int what) {
   const crosscheck_torch::Function& f = crosscheck_torch::functions()[i];
   static const std::string declared_only = "missing", here;
@@ -389,7 +389,7 @@ CUDA_ON_CPU_ONCE int crosscheck_default(int i, int argument, crosscheck_torch::V
   return 1;
 }
 CUDA_ON_CPU_ONCE void crosscheck_operators(crosscheck_torch::Operator ask) { crosscheck_torch::ask_python = ask; }
-// CUDA's last error is in *status where the call failed by a kernel.
+// If a kernel failed, *status is CUDA's last error.
 CUDA_ON_CPU_ONCE int crosscheck_call(int i, const crosscheck_torch::Value* arguments,
                                      crosscheck_torch::Value* result, int* status) {
   int how = crosscheck_torch::DONE;

@@ -1,11 +1,11 @@
-// torch_on_cpu_tensor.h: tensors, and what of torch works on them. Included by torch_on_cpu.h.
+// torch_on_cpu_tensor.h: tensors and their methods. Included by torch_on_cpu.h.
 #pragma once
 
-// ---- What Python is asked ----------------------------------------------------------------------------------
+// ---- Calls to Python ---------------------------------------------------------------------------------------
 
 namespace crosscheck_torch {
 
-// Mirrored by cuda_reference/_extension.py.
+// Also in cuda_reference/_torch_calls.py.
 enum Kind : int { NONE, BOOL, INTEGER, REAL, TEXT, TENSOR, LIST, DTYPE, FORMAT, TUPLE };
 struct RawTensor {
   int64_t handle;
@@ -15,7 +15,7 @@ struct RawTensor {
 };
 struct Value {
   int kind;
-  int64_t integer;  // a list's or a tuple's length, too
+  int64_t integer;  // also a list's or a tuple's length
   double real;
   const void* data;  // a text, a RawTensor, the Values of a list or tuple
 };
@@ -34,7 +34,7 @@ using namespace c10;
 
 class Tensor;
 
-// Until the call ends: sizes() of a variable that got another tensor since still holds, as an argument's does.
+// Keeps all tensors of a call alive until it ends: a reference to sizes() may outlive its variable's tensor.
 inline __attribute__((visibility("hidden"))) std::vector<std::shared_ptr<crosscheck_torch::RawTensor>>& known() {
   static std::vector<std::shared_ptr<crosscheck_torch::RawTensor>> list;
   return list;
@@ -112,7 +112,7 @@ class Tensor {
   bool is_cpu() const { return !is_cuda(); }
   int64_t get_device() const { return is_cuda() ? 0 : -1; }
   CROSSCHECK_COLD TensorOptions options() const { return TensorOptions(scalar_type()).device(device()); }
-  // The dimensions from the innermost: the last first, or of channels last the second.
+  // The dimensions are visited from the innermost on: from the last one, or with channels last from the second one.
   CROSSCHECK_COLD bool is_contiguous(MemoryFormat format = MemoryFormat::Contiguous) const {
     const bool last = format == MemoryFormat::ChannelsLast || format == MemoryFormat::ChannelsLast3d;
     if (last && dim() != (format == MemoryFormat::ChannelsLast ? 4 : 5)) return false;
@@ -167,8 +167,8 @@ class Tensor {
     return *raw_;
   }
 
-  // What follows is done by torch itself.
-// CROSSCHECK_METHODS_: functions of torch, too.
+  // The following methods are calls to torch, through Python.
+// Those of CROSSCHECK_METHODS_ are also functions of torch.
 #define CROSSCHECK_METHODS_(_)                                                                                  \
   _(clone) _(detach) _(t) _(transpose) _(unsqueeze) _(squeeze) _(flatten) _(select) _(narrow)    \
   _(sum) _(mean) _(prod) _(norm) _(var) _(cumsum) _(any) _(all) _(argmax) _(argmin) _(nonzero) _(softmax)        \

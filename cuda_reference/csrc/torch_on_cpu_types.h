@@ -1,7 +1,7 @@
 // torch_on_cpu_types.h: errors, dtypes, devices, lists and options. Included by torch_on_cpu.h.
 #pragma once
 
-// What runs once a call is not worth the compiler's time.
+// For functions that run once per call: optimising them would only make the compiler slower.
 #define CROSSCHECK_COLD __attribute__((noinline, cold))
 
 namespace c10 {
@@ -24,7 +24,8 @@ CROSSCHECK_COLD std::string str(const Part&... parts) {
 
 // ---- Types and devices -------------------------------------------------------------------------------------
 
-// Numbers of 16 bits that compute as torch's do: from and to float by themselves, a result for every other type.
+// 16-bit floating types that compute as torch's do: implicit conversions from and to float, and operators for mixed
+// operands whose results have torch's types.
 #define CROSSCHECK_SHORT(Short, Native)                                                                      \
   struct alignas(2) Short {                                                                                  \
     unsigned short x;                                                                                        \
@@ -56,7 +57,7 @@ CROSSCHECK_SHORT(Half, __half)
 CROSSCHECK_SHORT(BFloat16, __nv_bfloat16)
 #undef CROSSCHECK_OPERATOR
 #undef CROSSCHECK_SHORT
-// Of two of one type only: another operand makes a float of this one.
+// For two operands of one such type. With any other operand this one is converted to float.
 template <class T>
 using IfShort = std::enable_if_t<std::is_same<T, Half>::value || std::is_same<T, BFloat16>::value, bool>;
 template <class T> IfShort<T> operator==(const T& a, const T& b) { return float(a) == float(b); }
@@ -66,7 +67,7 @@ template <class T> IfShort<T> operator<=(const T& a, const T& b) { return float(
 template <class T> IfShort<T> operator>(const T& a, const T& b) { return float(a) > float(b); }
 template <class T> IfShort<T> operator>=(const T& a, const T& b) { return float(a) >= float(b); }
 
-// Of kernels that compute with them; no tensor here holds any.
+// For kernels that compute with complex numbers; there are no complex tensors here.
 template <class T>
 struct alignas(2 * sizeof(T)) complex {
   T real_, imag_;
@@ -92,7 +93,7 @@ struct alignas(2 * sizeof(T)) complex {
   friend bool operator!=(const complex& a, const complex& b) { return !(a == b); }
 };
 
-// In the order of DTYPES in cuda_reference/_torch_calls.py, and then what no tensor has here.
+// In the order of DTYPES in cuda_reference/_torch_calls.py, followed by types that no tensor has here.
 enum class ScalarType : int {
   Half, BFloat16, Float, Double, Byte, Char, Short, Int, Long, Bool, Float8_e4m3fn, Float8_e5m2, Undefined,
   ComplexFloat, ComplexDouble
@@ -185,7 +186,7 @@ class TensorOptions {
   TensorOptions device(DeviceType type, int index = -1) const { return device(c10::Device(type, index)); }
   TensorOptions memory_format(MemoryFormat format) const { return with(&TensorOptions::format_, format); }
   TensorOptions requires_grad(bool) const { return *this; }
-  // These, and what they leave open from others.
+  // These options, completed by others for those that are not set.
   TensorOptions or_else(TensorOptions others) const {
     if (dtype_) others.dtype_ = dtype_;
     if (device_) others.device_ = device_;
@@ -212,7 +213,7 @@ CROSSCHECK_COLD inline std::ostream& operator<<(std::ostream& out, const TensorO
   return out << "TensorOptions(dtype=" << options.dtype() << ", device=" << options.device() << ")";
 }
 
-// What Tensor::type() gives, for code from before scalar_type().
+// The result of Tensor::type(), which older code uses instead of scalar_type().
 struct Type {
   ScalarType type;
   bool cuda;

@@ -318,4 +318,4 @@ def test_compile_report_of_a_cuda_function() -> None:
     assert not cross_compile.sourceless(spec)
     assert list(cross_compile._cuda_kernels(spec, "sm_80")) == ["copy_kernel"]
     none = spec.changed(cuda=lambda x: x.clone())
-    assert "calls none of cuda_reference.load's" in cross_compile.sourceless(none)
+    assert "calls nothing of cuda_reference.load" in cross_compile.sourceless(none)

@@ -55,11 +55,11 @@ def test_folders_that_are_not_ours_are_refused(tmp_path: Path) -> None:
     file = tmp_path / "file"
     file.write_text("")
     assert folder.check(file) == "is a file; name a folder"
-    assert "is not empty and no former run's" in folder.check(tmp_path)
+    assert "is not empty and not from a former run" in folder.check(tmp_path)
     assert "cannot be made" in folder.check(file / "below")
     for text in ("{}", '{"made_by": "someone", "files": []}', "no json", "[]"):
         (tmp_path / folder.SUMMARY).write_text(text)
-        assert "is not empty and no former run's" in folder.check(tmp_path)
+        assert "is not empty and not from a former run" in folder.check(tmp_path)
     # A list of files that points elsewhere deletes nothing there.
     target = tmp_path / "ours"
     target.mkdir()
@@ -202,7 +202,7 @@ def test_the_whole_command(pretended: None, ncu: Ncu, tmp_path: Path) -> None:
     (target / folder.SUMMARY).unlink()
     refused = profile(*words)
     assert refused.exit_code == 2
-    assert "is not empty and no former" in re.sub(r"[\s│]+", " ", refused.stderr)
+    assert "is not empty and not from a former" in re.sub(r"[\s│]+", " ", refused.stderr)
 
 
 def test_one_hopeless_ncu_is_enough(pretended: None, ncu: Ncu, tmp_path: Path) -> None:

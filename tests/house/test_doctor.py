@@ -124,7 +124,7 @@ def test_without_a_package_it_still_prints_its_page(
     assert "Traceback" not in done.stderr
     assert f"ImportError: no {package} today" in done.stdout
     assert re.search(rf"→ python -m pip install --force-reinstall '?{package}", done.stdout)
-    assert "could not be looked at" not in done.stdout
+    assert "could not be checked" not in done.stdout
     named = {f["name"] for fs in json.loads(report.read_text())["findings"].values() for f in fs}
     assert {"ninja", "C++ compiler", "library cache", "triton_kernels"} <= named
     if package == "triton":
@@ -369,7 +369,7 @@ def test_a_cache_that_cannot_be_written(monkeypatch: pytest.MonkeyPatch, tmp_pat
         patch.setattr(os, "access", lambda path, mode: Path(path) != shared)  # root may write
         finding = one(machine.caches, "library cache")
     assert finding.grade == "warning"
-    assert "what it does not hold cannot be built" in finding.says
+    assert "libraries that it lacks cannot be built" in finding.says
     assert finding.remedy == "set CUDA_REFERENCE_CACHE to a folder that can be written"
     monkeypatch.setenv("TRITON_CACHE_DIR", str(file / "below"))
     finding = one(machine.caches, "Triton's cache")

@@ -383,7 +383,7 @@ def test_the_command_without_a_gpu_says_one_line(home: Path, root: Path) -> None
     ran = processes.python(root, "-m", "triton_kernels", "tune", environment=environment)
     assert ran.returncode == 1
     assert ran.stdout == ""
-    assert ran.stderr == "error: tune(): there is nothing to measure, torch sees no GPU\n"
+    assert ran.stderr == "error: tune(): there is no GPU to measure; torch sees none\n"
     assert list(home.iterdir()) == []
 
 

@@ -80,7 +80,7 @@ def test_a_file_of_mutate_tells_its_score_and_its_survivors() -> None:
     assert f"− a = b + c+ a = {HOSTILE}" in found.text
     (row,) = [row for row in found.rows if row[0].startswith("x.py:1")]
     assert row[1:] == ["− a = b + c+ a = b * c", "equivalent: c is 0."]
-    assert "explains nothing any more: y.py" in found.text
+    assert "an explanation without a survivor: y.py" in found.text
 
 
 @needs_packages

@@ -52,7 +52,7 @@ def test_the_page_draws_a_dot_a_problem_and_one_of_the_control(data: dict[str, A
     assert "21 problems, seed 9, sample.json" in text
     assert 'href="#samples"' in text
     # A sample is no list of shapes: no bars, no geometric mean of it among those.
-    assert "everybody’s times" not in text
+    assert "times of all providers" not in text
     assert "× best peer</b>" not in text
 
 

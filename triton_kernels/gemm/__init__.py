@@ -1,8 +1,8 @@
-"""The kernels under the matrix products: what they compute, how they are cut, how they start.
+"""The matrix products: kernels, configurations, the choice between them, launches.
 
 >>> from triton_kernels import gemm
 >>> product = gemm.Problem(4096, 4096, 4096, torch.bfloat16, torch.bfloat16)
->>> gemm.choose(product, gemm.GPUS["sm_120"])  # or a Gpu of one's own
+>>> gemm.choose(product, gemm.GPUS["sm_120"])  # or any Gpu
 """
 
 from triton_kernels._gpu import GPUS, Gpu

@@ -1,4 +1,4 @@
-"""What a matrix product is launched with."""
+"""The arguments of a matrix product's launch."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from triton_kernels._scalars import as_argument
 
 
 class Gemm(NamedTuple):
-    """out = act(alpha·(a@b) + beta·c + bias), of arguments that fit each other.
+    """out = act(alpha·(a@b) + beta·c + bias), with checked arguments.
 
     Attributes:
-        op: the op's name, whose first word begins the kernel's.
+        op: the op's name; its first word is the prefix of kernels' names in profiles.
         a, b: [M, K] and [K, N].
         bias: [N], or None.
-        c: [M, N], expanded where it was smaller, or None.
+        c: [M, N], already expanded, or None.
         out: [M, N], written.
-        act, alpha, beta, precision: as gemm_bias_act has them.
-        pre: of out's dtype and strides, gets the result before the activation; or None.
+        act, alpha, beta, precision: as in gemm_bias_act.
+        pre: gets the result before the activation; has out's dtype and strides; or None.
     """
 
     op: str
@@ -37,7 +37,7 @@ class Gemm(NamedTuple):
 
     @property
     def prefix(self) -> str:
-        """What kernels' names begin with."""
+        """The prefix of kernels' names in profiles."""
         return self.op.partition("_")[0]
 
     @property
@@ -48,15 +48,15 @@ class Gemm(NamedTuple):
 
     @property
     def strides(self) -> tuple[int, tuple[int, ...], tuple[int, ...]]:
-        """The strides of bias, c and out, as kernels take them; 0 where there is no such tensor."""
+        """The strides of bias, c and out for kernels; 0 for a missing tensor."""
         c = (0, 0) if self.c is None else self.c.stride()
         return 0 if self.bias is None else self.bias.stride(0), c, self.out.stride()
 
     @property
     def scalars(self) -> tuple[Any, Any]:
-        """alpha and beta, as kernels take them."""
+        """alpha and beta as kernel arguments."""
         return as_argument(self.alpha, self.a.dtype), as_argument(self.beta, self.a.dtype)
 
     def keys(self, a: Tensor, b: Tensor) -> tuple[Any, ...]:
-        """What of the tensors decides which compiled kernel runs; a and b, or their copies."""
+        """The specialization keys of the tensors, where a and b may be copies of the operands."""
         return tuple(map(specialization_key, (a, b, self.bias, self.c, self.out, self.pre)))

@@ -1,16 +1,17 @@
-"""Which kernel a matrix product gets, and its tiles, by the problem and by what the GPU has.
+"""The choice of a kernel and its tiles for a matrix product, by the problem and the GPU.
 
-Of float64 and in tf32x3 and f16x3 there is one configuration by rules; else several compete, and
-:func:`choose` takes the one that :mod:`triton_kernels.gemm.model` says is the fastest:
+For float64, and in precisions tf32x3 and f16x3, rules give one configuration. Otherwise there are
+several candidates, and :func:`choose` takes the one that is fastest by
+:mod:`triton_kernels.gemm.model`:
 
-- of the tiles of gemm_tma_kernel those whose waves over the multiprocessors cost least;
-- the forms of gemm_gluon_kernel, on compute capability 9.0;
-- through pointers, the tiles that rules give where there are no descriptors or few rows;
-- where tiles are fewer than multiprocessors, the last two with K split, and small tiles.
+- the tiles of gemm_tma_kernel whose waves over the multiprocessors cost least;
+- the configurations of gemm_gluon_kernel, on compute capability 9.0;
+- through pointers, the tiles given by rules, if there are no descriptors or few rows;
+- if there are fewer tiles than multiprocessors, the last two with K split, and small tiles.
 
-Each is first brought to a size for which a block has the shared memory: with fewer stages, then
-with smaller tiles. What the rules rest on stands in
-:class:`triton_kernels._measured.Constants`; ``triton_kernels.tune()`` measures it on other GPUs.
+Each candidate is first reduced until a block has enough shared memory for it: to fewer stages, then
+to smaller tiles. The constants of the rules are in :class:`triton_kernels._measured.Constants`;
+``triton_kernels.tune()`` measures them on other GPUs.
 """
 
 from __future__ import annotations
@@ -40,10 +41,12 @@ from triton_kernels.gemm.gluon import forms
 class TmaTiles(NamedTuple):
     """Tiles of gemm_tma_kernel.
 
-    ``SUBTILES``: 2 if the epilogue takes half a tile at a time: that leaves memory for a stage.
-    ``stages_with_c``: num_stages where there is c, which passes through shared memory, too.
-    ``long``: instead for K from Constants.long on, without c: the loop counts there, not the
-    epilogue.
+    Attributes:
+        tiles: the tiles.
+        SUBTILES: 2 if the epilogue takes half a tile at a time, which leaves memory for a stage.
+        stages_with_c: num_stages if there is an addend c, which also needs shared memory.
+        long: replaces ``tiles`` from K = Constants.long on, without c: there the time of the loop
+            matters, not that of the epilogue.
     """
 
     tiles: Tiles
@@ -52,7 +55,7 @@ class TmaTiles(NamedTuple):
     long: Tiles | None = None
 
     def for_problem(self, problem: Problem, constants: Constants = SHIPPED) -> Configuration:
-        """The configuration with the stages and warps that are best for K, with or without c."""
+        """The configuration with the best stages and warps for K, with or without c."""
         tiles = self.tiles
         if problem.c:
             tiles = tiles._replace(num_stages=self.stages_with_c)
@@ -61,7 +64,7 @@ class TmaTiles(NamedTuple):
         return Configuration(True, tiles, self.SUBTILES).of_dtype(problem.dtype)
 
 
-# Their costs are the constants', in this order.
+# Constants.costs has their costs, in this order.
 TMA_TILES = (
     TmaTiles(Tiles(128, 256, 64, 16, 8, 4), 2, 3),
     TmaTiles(Tiles(128, 128, 64, 16, 8, 4), 1, 4, long=Tiles(128, 128, 64, 8, 4, 5)),
@@ -69,28 +72,29 @@ TMA_TILES = (
     TmaTiles(Tiles(64, 64, 128, 16, 4, 6), 1, 5),
     TmaTiles(Tiles(64, 32, 128, 16, 4, 6), 1, 5),
 )
-PARTS_TILES = (  # of gemm_f16x3_kernel, not measured yet
+PARTS_TILES = (  # the tiles of gemm_f16x3_kernel; not measured yet
     Tiles(128, 128, 64, 16, 8, 3),
     Tiles(64, 64, 64, 16, 4, 3),
     Tiles(32, 32, 64, 16, 4, 3),
 )
-SMALL = 32  # rows, columns or steps of K up to which pointers are as fast as descriptors
+SMALL = 32  # up to this M, N or K pointers are as fast as descriptors
 TMA_CAPABILITY = 90  # the first GPUs with a tensor memory accelerator
-# Bytes of shared memory. With less, large tiles leave room for two blocks a multiprocessor, so that
-# one's loop runs during the other's epilogue. Smaller tiles keep the tensor cores there busy: they
-# are half as fast as an A100's. By the architectures' figures, not measured.
+# Bytes of shared memory. GPUs with less get smaller tiles, so that two blocks fit a multiprocessor,
+# and one's loop runs during the other's epilogue. Smaller tiles can keep their tensor cores busy,
+# which are half as fast as an A100's. This follows from the architectures' figures, and was not
+# measured.
 PLENTY = 128 * 1024
 
 
 Failed = tuple[Configuration, tuple[object, ...], Gpu]
-LARGEST_REACHES = 0.89  # of the tensor cores' peak: the first of TMA_TILES, whose cost is 1
-# For more rows than 32, where K is split; with up to 32 rows their tiles are SMALL columns wide.
+LARGEST_REACHES = 0.89  # fraction of the tensor cores' peak that the first of TMA_TILES reaches
+# The tiles for a split K with more than 32 rows. With up to 32 rows tiles are SMALL columns wide.
 FEW_TILES = Tiles(32, 32, 128, 8, 4, 4), Tiles(64, 32, 128, 8, 4, 4)
 
 
 @functools.lru_cache(4096)
 def choose(problem: Problem, gpu: Gpu) -> Configuration:
-    """The configuration for a problem."""
+    """The configuration for a problem on a GPU: the fastest candidate by the model."""
     speeds = candidates(problem, gpu)
     if len(speeds) == 1:
         return next(iter(speeds))
@@ -99,8 +103,8 @@ def choose(problem: Problem, gpu: Gpu) -> Configuration:
 
 
 def candidates(problem: Problem, gpu: Gpu) -> dict[Configuration, float]:
-    """Configurations that fit, and what the loop of those by descriptors reaches of the tensor
-    cores' peak."""
+    """Configurations that fit → the fraction of the tensor cores' peak that the loop reaches, if it
+    loads by descriptors."""
     if problem.precision == "f16x3":
         return {_of_parts(problem, gpu): 0.0}
     constants = _measured.constants(gpu)
@@ -130,21 +134,22 @@ def candidates(problem: Problem, gpu: Gpu) -> dict[Configuration, float]:
 
 
 def _of_any_size(problem: Problem, K: int = 0) -> Problem:
-    """The problem without its size, on which it does not depend what fits: that is found out once,
-    and not by every call of a new shape."""
+    """The problem without its size. What fits does not depend on the size, so it is cached for this
+    problem, and not computed again for every new shape."""
     return Problem(0, 0, K, *problem[3:])
 
 
 @functools.lru_cache(256)
 def _of_gluon(problem: Problem, gpu: Gpu, failed: frozenset[Failed]) -> dict[Configuration, float]:
-    """The forms of gemm_gluon_kernel that fit, and what their loops reach."""
+    """The configurations of gemm_gluon_kernel that fit → the fraction of the peak of each loop."""
     able = forms.able(problem, gpu)
     return {form: each for form, each in able.items() if _fits(form, problem, gpu, failed)}
 
 
 def _of_parts(problem: Problem, gpu: Gpu) -> Configuration:
-    """The largest tiles of gemm_f16x3_kernel that are enough for all multiprocessors. GPUs without
-    descriptors get addresses in their place, for which large tiles leave no registers."""
+    """The largest tiles of gemm_f16x3_kernel of which there are enough for all multiprocessors.
+    GPUs without descriptors in hardware compute addresses instead; with large tiles there would be
+    no registers left for these."""
     large = gpu.capability >= TMA_CAPABILITY
     tiles = PARTS_TILES if large else PARTS_TILES[-1:]
     forms = [fitting(Configuration(True, each), problem, gpu) for each in tiles]
@@ -154,8 +159,8 @@ def _of_parts(problem: Problem, gpu: Gpu) -> Configuration:
 
 
 def _of_tma(problem: Problem, gpu: Gpu, constants: Constants) -> dict[Configuration, float]:
-    """The form of gemm_tma_kernel whose waves cost least, if one fits."""
-    K = constants.long if problem.K >= constants.long else 0  # in place of all that are alike
+    """The configuration of gemm_tma_kernel whose waves cost least, if one fits."""
+    K = constants.long if problem.K >= constants.long else 0  # all K of a kind share a cache entry
     costs = _tma_costs(_of_any_size(problem, K), gpu, constants, _failed)
 
     def waves(form: Configuration) -> int:
@@ -173,7 +178,7 @@ def _of_tma(problem: Problem, gpu: Gpu, constants: Constants) -> dict[Configurat
 def _tma_costs(
     problem: Problem, gpu: Gpu, constants: Constants, failed: frozenset[Failed]
 ) -> dict[Configuration, float]:
-    """The forms of gemm_tma_kernel that fit, and what a tile costs."""
+    """The configurations of gemm_tma_kernel that fit → the cost of a tile."""
     costs: dict[Configuration, float] = {}
     for row, cost in zip(TMA_TILES, constants.costs):
         form = _fitting(row.for_problem(problem, constants), _of_any_size(problem), gpu, failed)
@@ -183,10 +188,11 @@ def _tma_costs(
 
 
 def split(form: Configuration, problem: Problem, gpu: Gpu) -> list[Configuration]:
-    """The form with K split, in the ways that may pay; none if its tiles fill the GPU.
+    """The configuration with K split into different numbers of parts; none if its tiles fill the
+    GPU.
 
-    By descriptors each multiprocessor gets one part; through pointers up to four, which share it:
-    where every step is waited for, one program's loads run while the others wait.
+    By descriptors each multiprocessor gets one part, through pointers up to four. If programs wait
+    for the loads of every step, one program's loads run while the others wait.
     """
     M, N, K, *_ = problem
     tiles = form.tiles_of(M, N)
@@ -195,7 +201,7 @@ def split(form: Configuration, problem: Problem, gpu: Gpu) -> list[Configuration
         full *= model.RESIDENT
     if not 0 < tiles < full or (form.tma and not form.gluon):
         return []
-    most = cdiv(K, form.tiles.BLOCK_K) // 2  # two steps each at least
+    most = cdiv(K, form.tiles.BLOCK_K) // 2  # each part has at least two steps
     wanted = (1,) if form.gluon else (1, 2, 4)
     parts = {min(programs * gpu.multiprocessors // tiles, most): None for programs in wanted}
     return [
@@ -206,12 +212,12 @@ def split(form: Configuration, problem: Problem, gpu: Gpu) -> list[Configuration
 
 
 def tma_pays(problem: Problem, gpu: Gpu) -> bool:
-    """Whether gemm_tma_kernel can run, and is the faster one."""
+    """Whether gemm_tma_kernel can run and is expected to be faster than pointers."""
     if min(problem.N, problem.K) <= SMALL:
         return False
-    if problem.precision == "tf32":  # measured on that one only
+    if problem.precision == "tf32":  # measured on this capability only
         ours = problem.out_dtype == torch.float32 and gpu.capability == TMA_CAPABILITY
-        return ours and (problem.M > SMALL or problem.K % 4 == 0)  # else b would be copied
+        return ours and (problem.M > SMALL or problem.K % 4 == 0)  # otherwise b would be copied
     if problem.M <= SMALL:
         return False
     halves = problem.dtype in HALVES and problem.out_dtype in HALVES
@@ -219,20 +225,21 @@ def tma_pays(problem: Problem, gpu: Gpu) -> bool:
 
 
 def tma_compatible(matrix: Tensor) -> bool:
-    """Whether a descriptor takes the matrix: rows without gaps, all on multiples of 16 bytes."""
+    """Whether a descriptor can be of the matrix: its rows have stride 1 and all start at multiples
+    of 16 bytes."""
     row, column = matrix.stride()
     size = matrix.element_size()
     return column == 1 and row > 0 and row * size % 16 == 0 and matrix.data_ptr() % 16 == 0
 
 
 def tma_writable(matrix: Tensor) -> bool:
-    """Whether a descriptor may write the matrix: it stores whole 16 bytes, beyond the end of a row,
-    too."""
+    """Whether a descriptor may write the matrix. It stores whole 16 bytes, even beyond the end of a
+    row."""
     return tma_compatible(matrix) and matrix.shape[1] * matrix.element_size() % 16 == 0
 
 
 def tiles_for(problem: Problem, gpu: Gpu, constants: Constants = SHIPPED) -> Tiles:
-    """The tiles of gemm_bias_act_kernel, if they fit."""
+    """The tiles of gemm_bias_act_kernel by rules, which may still be too large."""
     M, N, _, dtype, _, precision, *_ = problem
     busy = gpu.multiprocessors / H200.multiprocessors
     plenty = gpu.shared_memory >= PLENTY
@@ -252,7 +259,8 @@ def tiles_for(problem: Problem, gpu: Gpu, constants: Constants = SHIPPED) -> Til
 
 
 def fitting(wanted: Configuration, problem: Problem, gpu: Gpu) -> Configuration | None:
-    """The largest of its smaller forms for which there is shared memory, itself if it can be."""
+    """The first of the wanted configuration and its smaller forms for which there is enough shared
+    memory; None if there is none."""
     return _fitting(wanted, _of_any_size(problem), gpu, _failed)
 
 
@@ -265,19 +273,20 @@ def _fitting(
 
 
 def _fits(form: Configuration, problem: Problem, gpu: Gpu, failed: frozenset[Failed]) -> bool:
-    """Whether there is shared memory for it, as far as is known."""
+    """Whether there is enough shared memory, by the estimate and by failed launches."""
     enough = form.shared_memory(problem, gpu.capability) <= gpu.shared_memory
     return enough and (form._replace(SPLIT=1), problem[3:], gpu) not in failed
 
 
 _SMALLEST = Configuration(False, Tiles(16, 16, 16, 8, 4, 1))
-# Configurations that a GPU refused although they should have fitted, with what decides: all of a
-# Problem but its size.
+# Configurations whose launch ran out of resources although they should have fitted, with the parts
+# of the Problem on which that depends: all except its size.
 _failed: frozenset[Failed] = frozenset()
 
 
 def too_large(configuration: Configuration, problem: Problem, gpu: Gpu, error: Exception) -> bool:
-    """Note that a launch was out of resources, and warn; whether there is another configuration."""
+    """Record that a launch ran out of resources, and warn. Returns whether there is a smaller
+    configuration."""
     global _failed
     if configuration == _SMALLEST:
         return False
@@ -285,7 +294,7 @@ def too_large(configuration: Configuration, problem: Problem, gpu: Gpu, error: E
     choose.cache_clear()
     _known_calls.forget()
     warnings.warn(
-        f"a matrix product needs more than this GPU has, so that smaller tiles are taken from now "
+        f"a matrix product needs more resources than this GPU has; smaller tiles are used from now "
         f"on; please report it: {problem} on {gpu} as {configuration}: {error}",
         RuntimeWarning,
         stacklevel=2,

@@ -1,4 +1,4 @@
-"""What a matrix product can be cut into, and the shared memory that this takes."""
+"""The configurations of a matrix product, and the shared memory that they need."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ HALVES = (torch.float16, torch.bfloat16)
 
 
 class Problem(NamedTuple):
-    """What the choice of a configuration depends on.
+    """A problem for which a configuration is chosen.
 
     Attributes:
         M, N, K: the product is [M, K] · [K, N].
-        dtype: of a, b, bias and c.
-        out_dtype: of the result.
+        dtype: the dtype of a, b, bias and c.
+        out_dtype: the dtype of the result.
         precision: "ieee", "tf32", "tf32x3" or "f16x3".
-        c: "" without an addend c; "odd" if c is read in other pieces than the result is written,
-            since a descriptor takes the result and a stride of c is no multiple of 16 elements
-            (nor 1); else "even".
-        kernels: from which is chosen: "tl" for those of gemm.kernels, "gluon" for
+        c: "" without an addend c; "odd" if c is read in another layout than the result is written
+            in: a descriptor writes the result, and a stride of c is neither 1 nor a multiple of 16
+            elements; else "even".
+        kernels: the allowed kernels: "tl" for those of gemm.kernels, "gluon" for
             gemm_gluon_kernel, or "any".
     """
 
@@ -39,7 +39,7 @@ class Problem(NamedTuple):
 
 
 class Tiles(NamedTuple):
-    """How one launch is cut into tiles."""
+    """The tiles of a launch, with its warps and stages."""
 
     BLOCK_M: int
     BLOCK_N: int
@@ -53,14 +53,16 @@ class Configuration(NamedTuple):
     """A kernel and its tiles.
 
     Attributes:
-        tma: by descriptors; else gemm_bias_act_kernel, through pointers. In precision "f16x3" there
-            is gemm_f16x3_kernel alone, which is by descriptors.
-        tiles: its tiles. gemm_gluon_kernel's BLOCK_N may be 160 or 192, too; its num_warps are
-            those that multiply.
-        SUBTILES: in how many parts the epilogue by descriptors takes a tile.
-        gluon: gemm_gluon_kernel; else, by descriptors, gemm_tma_kernel.
-        ALTERNATE: of gemm_gluon_kernel, whether every four of its warps have tiles of their own.
-        SPLIT: in how many parts K is summed, of tiles that would not fill all multiprocessors.
+        tma: whether the kernel loads by descriptors. If not, it is gemm_bias_act_kernel, which
+            loads through pointers. Precision "f16x3" has only gemm_f16x3_kernel, by descriptors.
+        tiles: its tiles. In gemm_gluon_kernel BLOCK_N may also be 160 or 192, and num_warps counts
+            the warps that multiply.
+        SUBTILES: the number of parts of a tile that the epilogue stores one after the other, by
+            descriptors.
+        gluon: whether the kernel by descriptors is gemm_gluon_kernel, and not gemm_tma_kernel.
+        ALTERNATE: whether in gemm_gluon_kernel each group of four warps has its own tiles.
+        SPLIT: the largest number of parts into which K is split, for tiles that would not fill all
+            multiprocessors.
     """
 
     tma: bool
@@ -71,8 +73,8 @@ class Configuration(NamedTuple):
     SPLIT: int = 1
 
     def of_dtype(self, dtype: torch.dtype) -> Configuration:
-        """It, which is for 16-bit matrices, for a dtype: with as many bytes of K a step, and as
-        many of a result's row a part."""
+        """The same configuration, which is for 16-bit matrices, for another dtype: a step of K and
+        a part of a result's row have the same number of bytes."""
         ratio = dtype.itemsize // 2
         if ratio == 1:
             return self
@@ -81,64 +83,64 @@ class Configuration(NamedTuple):
         return self._replace(tiles=tiles, SUBTILES=SUBTILES)
 
     def tiles_of(self, M: int, N: int) -> int:
-        """How many tiles a result has."""
+        """The number of tiles of an M × N result."""
         tiles = self.tiles
         return cdiv(M, tiles.BLOCK_M) * cdiv(N, tiles.BLOCK_N)
 
     def parts(self, K: int) -> int:
-        """The number of parts of a sum over K; each has one step at least."""
+        """The number of parts of a sum over K; each has at least one step."""
         if self.SPLIT == 1:
             return 1
         return max(1, min(self.SPLIT, cdiv(K, self.tiles.BLOCK_K)))
 
     def shared_memory(self, problem: Problem, capability: int) -> int:
-        """Bytes that a block needs at most, by what Triton 3.6 and 3.7 allocate for the tiles of
-        gemm.choice (half of a narrow one may take more).
+        """The largest number of bytes that a block needs. It follows what Triton 3.6 and 3.7
+        allocate for the tiles of gemm.choice; half of a narrow tile may need more.
 
-        The stages of a and b, and beside or after them what the epilogue passes between threads: a
-        matrix changes hands where the threads that computed an element are not those that load or
-        store it.
+        They hold the stages of a and b, and beside or after these the matrices that the epilogue
+        exchanges between threads: an element may be computed by one thread and loaded or stored by
+        another.
         """
         m, n, k, _, _, stages = self.tiles
         if not _multiplies_in_shared_memory(self.tiles, problem, capability):
-            stages = max(1, stages - 1)  # that in work is in registers
+            stages = max(1, stages - 1)  # the stage that is multiplied is in registers
         loop = stages * (m + n) * k * problem.dtype.itemsize
-        if self.gluon:  # each consumer has a part of its tile, or of its half of one, to store
+        if self.gluon:  # each consumer has a buffer for a part of its tile, or half tile
             tiles = 2 if self.ALTERNATE else 1
             return loop + tiles * m * n // self.SUBTILES * problem.out_dtype.itemsize + _REST
-        if problem.precision == "f16x3":  # two parts of two bytes; one tile a program
-            epilogue = m * n * 4  # of tensor memory not in the stages' place
+        if problem.precision == "f16x3":  # two parts of two bytes; one tile per program
+            epilogue = m * n * 4  # from tensor memory it does not reuse the stages
             return (loop + epilogue if capability >= 100 else max(loop, epilogue)) + _REST
         if self.tma:  # the next tile's loads run during the epilogue
             c = {"": 0, "even": problem.dtype.itemsize, "odd": 4}[problem.c]
             if c and capability >= 100:
-                c = 4  # converted to float32 before
+                c = 4  # converted to float32 first
             return loop + m * n // self.SUBTILES * (problem.out_dtype.itemsize + c) + _REST
         sums = max(4, problem.dtype.itemsize)
         element = sums if problem.c else min(sums, problem.out_dtype.itemsize)
         return max(loop, m * n * element) + _REST
 
 
-_REST = 1024  # barriers, a row of the bias, and what aligns them
+_REST = 1024  # bytes for barriers, a row of the bias, and alignment
 
 
 def _multiplies_in_shared_memory(tiles: Tiles, problem: Problem, capability: int) -> bool:
-    """Whether a and b are multiplied where they lie (wgmma, tcgen05), not in registers (mma.sync,
-    multiply-add)."""
+    """Whether a and b are multiplied from shared memory (wgmma, tcgen05), not from registers
+    (mma.sync, multiply-add)."""
     by_cores = problem.dtype in HALVES or (
         problem.dtype == torch.float32 and problem.precision != "ieee"
     )
     return by_cores and 90 <= capability < 120 and tiles.BLOCK_M >= 64
 
 
-STAGES = 3  # the fewest that keep loads in flight during the multiplication
+STAGES = 3  # the fewest with which loads are in flight during the multiplication
 
 
 def ever_smaller(wanted: Configuration) -> Iterator[Configuration]:
-    """It, with fewer stages, then with half the depth; through pointers with half the rows or
-    columns, too. Of descriptors TMA_TILES has the smaller ones."""
+    """The wanted configuration, then with fewer stages, then with half BLOCK_K; through pointers
+    also with half BLOCK_M or BLOCK_N. For descriptors TMA_TILES has smaller tiles."""
     m, n, k, _, _, most = wanted.tiles
-    shallow = 64 if wanted.tma else 32  # by descriptors rows of 128 bytes: no bank conflicts
+    shallow = 64 if wanted.tma else 32  # descriptors: rows of 128 bytes have no bank conflicts
     while True:
         depths = (k, k // 2) if k > shallow else (k,)
         for depth, stages in itertools.product(depths, range(most, min(most, STAGES) - 1, -1)):

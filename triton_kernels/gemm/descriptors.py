@@ -1,4 +1,4 @@
-"""What kernels by descriptors are called with."""
+"""Tensor descriptors for kernels that load by TMA."""
 
 from __future__ import annotations
 
@@ -9,14 +9,15 @@ Block = list[int]
 
 
 class Descriptor(TensorDescriptor):  # type: ignore[misc]
-    """Triton's, without its checks, which take longer than the rest: tma_compatible did them."""
+    """Triton's TensorDescriptor without its checks, which take most of its time. tma_compatible has
+    made them."""
 
     def __post_init__(self) -> None:
         pass
 
     @property
     def kind(self) -> tuple[object, ...]:
-        """What Triton's choice of a compiled kernel depends on; all else is as by default."""
+        """A key with everything on which Triton's choice of a compiled kernel depends."""
         return Descriptor, self.base.dtype, *self.block_shape
 
     @staticmethod

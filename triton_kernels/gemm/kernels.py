@@ -1,20 +1,21 @@
-"""The kernels under the matrix products.
+"""The kernels of the matrix products.
 
-``gemm_bias_act_kernel`` reads through pointers: any dtype, strides and GPU, one tile of out a
-program. ``gemm_tma_kernel`` is for products of 16-bit matrices on GPUs with a tensor memory
-accelerator (compute capability 9.0 and newer), on 9.0 those in tf32, too: a program a
-multiprocessor takes tile after tile, so that the next one's loads run during this one's epilogue.
-Both share the epilogue.
+``gemm_bias_act_kernel`` reads through pointers. It takes any dtype, any strides and any GPU; each
+program computes one tile of out. ``gemm_tma_kernel`` is for products of 16-bit matrices on GPUs
+with a tensor memory accelerator (compute capability 9.0 and newer), and on 9.0 also for products in
+tf32. It runs one program per multiprocessor, which computes one tile after the other, so that the
+next tile's loads run during the epilogue of this tile. Both kernels share the epilogue.
 
-Where tiles are too few to keep the GPU busy, K is split, through pointers and in gemm_gluon_kernel:
-each program sums a part of K and leaves its sum in a workspace. The last of a tile to do so, which
-a counter tells, adds the parts in their order, whichever program that is, so that the bits are the
-same every time; then it does the epilogue. No program waits for another.
+If there are too few tiles to keep the GPU busy, K is split, through pointers and in
+gemm_gluon_kernel: each program sums a part of K and writes its sum to a workspace. A counter tells
+which program of a tile is the last. That one adds the parts, always in the same order, so that the
+result is the same bit for bit in every run; then it does the epilogue. No program waits for another
+one.
 
-Kernels and jit functions take what belongs together as one tuple: ``size`` is (M, N, K), strides
-are (of rows, of columns), ``bias`` (pointer, stride), ``c`` (pointer, row stride, column stride),
-``scalars`` (alpha, beta). A pointer is None where there is no such tensor. OP is for the kernel's
-name alone.
+Kernels and jit functions take related arguments as one tuple: ``size`` is (M, N, K), strides are
+(of rows, of columns), ``bias`` is (pointer, stride), ``c`` is (pointer, row stride, column stride),
+``scalars`` is (alpha, beta). The pointer of a missing tensor is None. OP only serves the kernel's
+name.
 """
 
 from __future__ import annotations
@@ -30,8 +31,8 @@ from triton_kernels._scalars import multiple, scalar_value
 
 @triton.jit
 def swizzle(tile, M, N, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, GROUP_M: tl.constexpr):
-    """Row and column of a tile. Tiles go down GROUP_M rows before they step to the next column, so
-    that those in flight share rows of a and columns of b in L2."""
+    """Row and column of a tile. The order goes down GROUP_M rows of tiles before the next column,
+    so that tiles in flight share rows of a and columns of b in L2."""
     tiles_m = tl.cdiv(M, BLOCK_M)
     tiles_n = tl.cdiv(N, BLOCK_N)
     first_m = tile // (GROUP_M * tiles_n) * GROUP_M
@@ -57,14 +58,14 @@ def pre_activation(acc, m, n, size, bias, c, scalars, C: tl.constexpr):
 
 @triton.jit
 def part_of(steps, part, parts):
-    """First and last step of a part of K, nearly as many each."""
+    """The range [first, end) of the steps of one part of K. All parts have nearly equal numbers."""
     return part * steps // parts, (part + 1) * steps // parts
 
 
 @triton.jit
 def sum_of_parts(acc, tile, part, parts, workspace, counters):
-    """Leave acc as a part of its tile. Returns the sum of the parts, and whether this was the last:
-    else the sum is another program's to make."""
+    """Write acc to the workspace as a part of its tile. Returns the sum of all parts and True if
+    this program is the last of the tile; else acc and False."""
     rows = tl.arange(0, acc.shape[0])
     columns = tl.arange(0, acc.shape[1])
     size: tl.constexpr = acc.shape[0] * acc.shape[1]
@@ -83,7 +84,8 @@ def sum_of_parts(acc, tile, part, parts, workspace, counters):
 
 
 def named(kernel: str) -> Callable[[Any], str]:
-    """What profiles call a compiled kernel: linear_gelu_tma; gemm_pointers with no activation."""
+    """The name of a compiled kernel in profiles: linear_gelu_tma; without an activation
+    gemm_pointers."""
 
     def name(specialization: Any) -> str:
         op = specialization.constants["OP"]
@@ -95,7 +97,7 @@ def named(kernel: str) -> Callable[[Any], str]:
 
 @triton.jit
 def store_tile(out, tile, m0, n0, m, n, size, strides, OUT_TMA: tl.constexpr):
-    """The tile whose corner is (m0, n0); out is a descriptor if OUT_TMA."""
+    """Store the tile whose first element is (m0, n0). out is a descriptor if OUT_TMA."""
     if OUT_TMA:
         out.store([m0, n0], tile.to(out.dtype))
     else:
@@ -120,8 +122,8 @@ def finish_and_store(
     ACT: tl.constexpr,
     OUT_TMA: tl.constexpr,
 ):
-    """The epilogue of the tile whose corner is (m0, n0), of acc's shape; strides: out's and
-    pre's."""
+    """The epilogue of the tile of acc's shape whose first element is (m0, n0). ``strides`` are
+    those of out and of pre."""
     m = m0.to(tl.int64) + tl.arange(0, acc.shape[0])
     n = n0.to(tl.int64) + tl.arange(0, acc.shape[1])
     tile = pre_activation(acc, m, n, size, bias, c, scalars, C)
@@ -160,12 +162,11 @@ def gemm_bias_act_kernel(
     BLOCK_K: tl.constexpr,
     GROUP_M: tl.constexpr,
 ):
-    """One BLOCK_M × BLOCK_N tile of out a program, or a part of its sum; C is the accumulator's
-    type.
+    """Each program computes one BLOCK_M × BLOCK_N tile of out, or a part of its sum over K.
 
-    workspace and counters are None if K is not split. UNITS: what the length and pitch are
-    multiples of, of a by rows, a by columns, b by columns, b by rows; 1 of what does not lie so.
-    B_POLICY: b's eviction policy.
+    C is the accumulator's type. workspace and counters are None if K is not split. B_POLICY is b's
+    eviction policy. UNITS are divisors of the length and pitch of a's rows, a's columns, b's
+    columns and b's rows; 1 for those that are not contiguous.
     """
     M, N, K = size
     stride_am, stride_ak = a_strides
@@ -181,7 +182,7 @@ def gemm_bias_act_kernel(
     stride_bk, n_end = multiple(stride_bk, UNITS[3]), multiple(N, UNITS[3])
     a_ptrs = a_ptr + m[:, None] * stride_am + k[None, :].to(tl.int64) * stride_ak
     b_ptrs = b_ptr + k[:, None].to(tl.int64) * stride_bk + n[None, :] * stride_bn
-    # A tall matrix by columns has strides that 32 bits hold, but not BLOCK_K of them.
+    # A stride of a tall column-major matrix may fit 32 bits, but not BLOCK_K times that stride.
     step = tl.full((), BLOCK_K, tl.int64)
     if workspace is None:
         first = 0
@@ -198,8 +199,8 @@ def gemm_bias_act_kernel(
         a = tl.load(a_ptrs, mask=a_mask, other=0.0)
         b = tl.load(b_ptrs, mask=b_mask, other=0.0, eviction_policy=B_POLICY)
         if PRECISION == "ieee" and a_ptr.dtype.element_ty == tl.float32:
-            # A sum of BLOCK_K products at a time: the error grows with K / BLOCK_K, not with K. As
-            # fma, because the compiler makes acc + dot(a, b) one dot that accumulates on.
+            # Sums of BLOCK_K products are added up: the error grows with K / BLOCK_K, not with K.
+            # By fma, because the compiler would turn acc + dot(a, b) into one accumulating dot.
             part = tl.dot(a, b, input_precision=PRECISION, out_dtype=C)
             acc = tl.fma(part, tl.full(part.shape, 1.0, C), acc)
         else:
@@ -255,9 +256,10 @@ def gemm_tma_kernel(
     BLOCK_K: tl.constexpr,
     GROUP_M: tl.constexpr,
 ):
-    """Every PROGRAMS-th tile of out; A_T: a_desc is of a's transpose, [K, M]; B_T: [N, K].
+    """Each program computes every PROGRAMS-th tile of out.
 
-    out and pre are descriptors if OUT_TMA.
+    If A_T, a_desc describes a's transpose, [K, M]; if B_T, b_desc describes b's, [N, K]. out and
+    pre are descriptors if OUT_TMA.
     """
     M, N, K = size
     PRECISION: tl.constexpr = "tf32" if a_desc.dtype == tl.float32 else "ieee"

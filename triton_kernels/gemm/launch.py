@@ -1,4 +1,4 @@
-"""The start of a matrix product: descriptors, and launches kept for calls that come again."""
+"""Launches of matrix products: descriptors, and cached launches for repeated calls."""
 
 from __future__ import annotations
 
@@ -25,12 +25,16 @@ from triton_kernels.gemm.repacking import repacked
 
 
 def launch(gemm: Gemm) -> None:
-    """Run a product by the kernels and tiles that are chosen for it."""
+    """Run a product with the kernel and tiles chosen for it.
+
+    Raises:
+        RuntimeError: only the Gluon kernel is allowed, and it does not support the problem.
+    """
     out = gemm.out
     gpu = _launch.gpu(gemm_bias_act_kernel, out.device)
     M, N, K = gemm.shape
     if not K:
-        gemm = gemm._replace(precision="ieee")  # no descriptor is of nothing
+        gemm = gemm._replace(precision="ieee")  # an empty matrix has no descriptor
     kernels = availability.kernels(gpu, out.device)
     kind = _kind(gemm.c, out)
     problem = Problem(M, N, K, gemm.a.dtype, out.dtype, gemm.precision, kind, kernels)
@@ -59,7 +63,7 @@ def launch(gemm: Gemm) -> None:
 
 
 def _kind(c: Tensor | None, out: Tensor) -> str:
-    """What a Problem says of c."""
+    """The ``c`` of a Problem."""
     if c is None:
         return ""
     even = all(stride == 1 or stride % 16 == 0 for stride in c.stride())
@@ -67,13 +71,13 @@ def _kind(c: Tensor | None, out: Tensor) -> str:
 
 
 def by_descriptors(chosen: Configuration, most: int, gemm: Gemm) -> None:
-    """Launch gemm_tma_kernel, or gemm_gluon_kernel, with so many programs at most."""
+    """Launch gemm_tma_kernel or gemm_gluon_kernel, with at most ``most`` programs."""
     M, N, K = shape = gemm.shape
     (a, a_t), (b, b_t) = _tma_operands(gemm.a, gemm.b)
     bias, c, out, pre = gemm.bias, gemm.c, gemm.out, gemm.pre
     how = a_t, b_t, tma_writable(out)
     if chosen.gluon:
-        from triton_kernels.gemm.gluon import launch as gluon  # where it can be imported
+        from triton_kernels.gemm.gluon import launch as gluon  # not every Triton can import it
 
         parts = chosen.parts(K)
         programs = min(chosen.tiles_of(M, N) * parts, most)
@@ -97,7 +101,7 @@ def through_pointers(chosen: Configuration, gemm: Gemm) -> None:
     M, N, K = shape = gemm.shape
     a, b, out, tiles = gemm.a, gemm.b, gemm.out, chosen.tiles
     if a.dtype == torch.float32 and gemm.precision == "ieee" and M > 64 and b.stride(0) == 1:
-        # Multiply-adds read b by rows; by columns they take twice as long.
+        # Multiply-adds read b's rows. If its columns are contiguous, they take twice as long.
         (b,) = repacked((b.t(), True))
     strides, scalars = (a.stride(), b.stride(), *gemm.strides), gemm.scalars
     keys = *gemm.keys(a, b), *map(specialization_key, scalars)
@@ -105,7 +109,7 @@ def through_pointers(chosen: Configuration, gemm: Gemm) -> None:
     vector = 16 // a.dtype.itemsize
     steps = [(ak, am, K), (am, ak, M), (bk, bn, K), (bn, bk, N)]
     units = [math.gcd(pitch, length, vector) if step == 1 else 1 for step, pitch, length in steps]
-    # Of a matrix that is read once nothing need stay in L2.
+    # A matrix that is read only once need not stay in L2.
     policy = "evict_first" if M <= tiles.BLOCK_M else ""
     parts, count = chosen.parts(K), chosen.tiles_of(M, N)
     kinds = _launch.kinds((shape, *strides, parts))
@@ -130,7 +134,7 @@ def _pointer_launch(
     precision: str,
 ) -> Launch:
     """The launch of gemm_bias_act_kernel for tensors and scalars of these keys and integers of
-    these kinds, of any size: a new one need not ask Triton for its kernel."""
+    these kinds. It serves all sizes, so that a new size need not ask Triton for the kernel."""
     (dtype, _), _, _, _, (out_dtype, _), *_ = keys
     return Launch(
         gemm_bias_act_kernel,
@@ -155,9 +159,9 @@ def _tma_launch(
     act: str,
     how: tuple[bool, bool, bool],
 ) -> tuple[Launch, Block, Block, Block]:
-    """The launch of gemm_tma_kernel in so many programs at most, for tensors of these keys and
-    integers of these kinds, and the blocks of the descriptors of a, b, out. how: A_T, B_T,
-    OUT_TMA."""
+    """The launch of gemm_tma_kernel with at most ``most`` programs, for tensors of these keys and
+    integers of these kinds; and the blocks of the descriptors of a, b and out. ``how`` is (A_T,
+    B_T, OUT_TMA)."""
     a_t, b_t, out_tma = how
     (dtype, _), _, _, _, (out_dtype, _), _ = keys
     prepared = Launch(
@@ -168,7 +172,7 @@ def _tma_launch(
         A_T=a_t,
         B_T=b_t,
         OUT_TMA=out_tma,
-        PROGRAMS=most,  # as many where there are fewer tiles, too: else each size would compile
+        PROGRAMS=most,  # even with fewer tiles: otherwise each size would compile a kernel
         SUBTILES=chosen.SUBTILES,
         **chosen.tiles._asdict(),
     )
@@ -178,10 +182,11 @@ def _tma_launch(
 
 
 def _tma_operands(a: Tensor, b: Tensor) -> tuple[tuple[Tensor, bool], tuple[Tensor, bool]]:
-    """Each as descriptors take it, and whether that is the transpose.
+    """For a and b each, a matrix for a descriptor, and whether it is the transpose.
 
-    What no descriptor takes is copied to rows that start on multiples of 16 bytes; so is b where
-    its pitch slows down loads that are many. The tensor cores take float32 along K alone.
+    A matrix without a possible descriptor is copied, to rows that start at multiples of 16 bytes.
+    So is b if its pitch makes loads slower and there are many of them. float32 matrices must be
+    contiguous along K for the tensor cores.
     """
     (a, a_t), (b, b_t) = _by_rows(a), _by_rows(b)
     rows = a.shape[1 if a_t else 0]
@@ -195,13 +200,14 @@ def _tma_operands(a: Tensor, b: Tensor) -> tuple[tuple[Tensor, bool], tuple[Tens
     return (a, a_t != turned[0]), (b, b_t != turned[1])
 
 
-# Rows of a from which a copy of b pays where b's pitch is an odd multiple of 16 bytes: such loads
-# take a quarter longer, sectors of L2 being 32 bytes. From 1000 on it costs nothing (H200).
+# The number of a's rows from which on b is copied if its pitch is an odd multiple of 16 bytes. With
+# such a pitch loads take a quarter longer, because L2 sectors have 32 bytes. From 1000 rows on the
+# copy saves as much time as it takes (H200).
 PITCHED = 1280
 
 
 def _by_rows(matrix: Tensor) -> tuple[Tensor, bool]:
-    """The matrix, its transpose or a copy, whichever has rows of stride 1; whether it is the
+    """The matrix, its transpose or a copy, whichever has rows of stride 1; and whether it is the
     transpose."""
     row, column = matrix.stride()
     if tma_compatible(matrix) or row != 1:

@@ -1,14 +1,16 @@
-"""The time that a product takes in a configuration.
+"""A model of a product's time in a configuration.
 
-Three things take time: the tensor cores multiply, a multiprocessor loads, and the memory moves each
-matrix once. The first two run together, and of both together the slower counts; the memory is
-shared, so that it counts beside them. Where K is split, the parts of a tile meet at last.
+Three things take time: the tensor cores multiply, each multiprocessor loads, and the memory moves
+each matrix once. Multiplying and loading overlap, so the slower one counts. The memory is shared by
+all multiprocessors; its time and theirs are combined as √(x² + y²). If K is split, adding the parts
+of a tile comes last.
 
-Its constants were fitted to 88 problems on an H200 (triton 3.6): what is chosen took 1.02 times as
-long as the best of all that were timed, 1.04 times where tiles or rows are few (geometric means).
-Fitted to one half, of the other half 1.025 and 1.045 times. All were of 16-bit matrices. Of tf32
-and ieee, to which MULTIPLY_ADD and LONG_STEP belong, 12 and 14 were looked at. Few rows of odd
-length take LONG_STEP, too: two of one row were timed in 36 and 42 configurations.
+The constants were fitted to 88 problems on an H200 (triton 3.6). The chosen configurations took
+1.02 times as long as the best of all timed ones, and 1.04 times with few tiles or rows (geometric
+means). With constants fitted to one half of the problems, these figures of the other half were
+1.025 and 1.045. All problems had 16-bit matrices. MULTIPLY_ADD and LONG_STEP are for tf32 and ieee,
+of which 12 and 14 problems were examined. LONG_STEP also applies to few rows of odd length: two
+problems with one row were timed in 36 and 42 configurations.
 """
 
 from __future__ import annotations
@@ -22,30 +24,33 @@ from triton_kernels._counts import cdiv
 from triton_kernels._gpu import Gpu, Peaks, peaks
 from triton_kernels.gemm.configurations import Configuration, Problem
 
-MEMORY = 0.9  # of the peak bandwidth
-BY_DESCRIPTORS = 1e11  # bytes/s that reach one multiprocessor
-THROUGH_POINTERS = 7e10
-UNALIGNED = 3.4  # times as long through pointers, where 16-bit rows of K start at no vector
+MEMORY = 0.9  # fraction of the peak bandwidth
+BY_DESCRIPTORS = 1e11  # bytes/s that one multiprocessor loads by descriptors
+THROUGH_POINTERS = 7e10  # and through pointers
+UNALIGNED = 3.4  # factor for loads through pointers of 16-bit rows of K that start at no vector
 RESIDENT = 4  # programs of gemm_bias_act_kernel on a multiprocessor at once
 MULTIPLY_ADD = 3e11  # float32 operations/s of a multiprocessor without tensor cores
-STEP = 2.1e-7  # seconds of a step of K in one of them at least, for its loads to arrive
-LONG_STEP = 1.7e-6  # where it multiplies and adds, operand by operand, or waits for every load
-EPILOGUE = 1.34e-10  # seconds an element, on one multiprocessor
-ADDEND = 1.6  # times that, where there is c
-MEETING = 1e-6  # seconds until the last program of a tile knows that it is
-ADDING = 4e10  # bytes/s of parts that it adds
+STEP = 2.1e-7  # least seconds of a step of K in one program, until its loads arrive
+LONG_STEP = 1.7e-6  # the same with multiply-adds per operand, or if it waits for every load
+EPILOGUE = 1.34e-10  # seconds per element, on one multiprocessor
+ADDEND = 1.6  # factor for the epilogue with an addend c
+MEETING = 1e-6  # seconds until the last program of a tile knows that it is the last
+ADDING = 4e10  # bytes/s at which it adds the parts
 
 
 def synchronous(problem: Problem) -> bool:
-    """Whether loads through pointers come to registers, so that a program waits for those of each
-    step: what is copied to shared memory meanwhile has 4 bytes at least."""
+    """Whether a program waits for its loads through pointers in each step. It does if they go to
+    registers: asynchronous copies to shared memory need at least 4 aligned bytes."""
     return problem.K * problem.dtype.itemsize % 4 != 0
 
 
 def timed(problem: Problem, gpu: Gpu, peak: Peaks | None = None) -> Callable[..., float]:
-    """What a problem takes in a form, but for the launch. The second argument is what the loop of a
-    kernel by descriptors reaches of the tensor cores' peak; loads and epilogue are how many times
-    the usual time these take. peak: the GPU's, if that is known better."""
+    """A function that gives the seconds of a problem in a configuration, without the launch.
+
+    Its second argument is the fraction of the tensor cores' peak that the loop of a kernel by
+    descriptors reaches. ``loads`` and ``epilogue`` are factors of the usual times of these.
+    ``peak`` are the GPU's rates, if they are better known than by :func:`peaks`.
+    """
     M, N, K, dtype, _, precision, c, _ = problem
     itemsize, multiprocessors, peak = dtype.itemsize, gpu.multiprocessors, peak or peaks(gpu)
     elements = M * K + K * N + M * N * (2 if c else 1)
@@ -68,7 +73,7 @@ def timed(problem: Problem, gpu: Gpu, peak: Peaks | None = None) -> Callable[...
             multiplied = steps * 2 * m * n * k * multiprocessors / flops
             loop = max(multiplied, loaded / BY_DESCRIPTORS)
             last = m * n * EPILOGUE * epilogue * addend
-            if form.ALTERNATE:  # the epilogues run under the products, but the last one
+            if form.ALTERNATE:  # all epilogues but the last overlap with products
                 busy = waves * max(loop, (loop + last) / 2) + last
             else:
                 busy = waves * (loop + last)

@@ -1,4 +1,4 @@
-"""The start of a float32 product in precision "f16x3": by the kernels of gemm.parts_kernels."""
+"""Launches of float32 products in precision "f16x3", by the kernels of gemm.parts_kernels."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from triton_kernels.gemm.configurations import Configuration
 from triton_kernels.gemm.descriptors import Descriptor
 from triton_kernels.gemm.parts_kernels import gemm_again_kernel, gemm_f16x3_kernel, split_kernel
 
-PITCH = 64  # elements, of which rows of the parts are multiples: lines of 128 bytes
-PROMOTE = 4  # steps after which the tensor cores' sum is added to the others
-AGAIN = 64  # rows and columns of a tile that is computed anew
+PITCH = 64  # elements; pitches of the parts are multiples of this, a line of 128 bytes
+PROMOTE = 4  # steps after which the tensor cores' sum is added to the float32 sum
+AGAIN = 64  # rows and columns of a tile that is computed again
 AGAIN_K = 16
 
 
 def by_parts(chosen: Configuration, gemm: Gemm) -> None:
-    """The three launches: split, multiply, compute anew."""
+    """Launch the three kernels: split, multiply, compute again."""
     device = gemm.out.device
     a, b = gemm.a, gemm.b
     M, N, K = shape = gemm.shape
@@ -38,7 +38,7 @@ def by_parts(chosen: Configuration, gemm: Gemm) -> None:
     pitches = [t.stride(0) for t in parts]
     (a_parts, b_parts), (a_scales, b_scales) = parts, scales
     split(device, a, a_parts, a_scales, b, b_parts, b_scales, shape, *strides, *pitches)
-    # Seen by descriptors without what fills up the lines.
+    # For descriptors without the padding of the lines.
     a_matrix, b_matrix = (t[:, :K] if by else t for t, by in zip(parts, (a_t, b_t)))
     lows = [rows if by else pitch // 2 for rows, by, pitch in zip((M, N), (a_t, b_t), pitches)]
     operands = Descriptor.of(a_matrix, blocks[0]), Descriptor.of(b_matrix, blocks[1])
@@ -48,12 +48,12 @@ def by_parts(chosen: Configuration, gemm: Gemm) -> None:
 
 
 def _by_depth(stride_r: int, stride_k: int) -> bool:
-    """Whether the parts of rows of such strides lie by rows of K elements."""
+    """Whether the parts of an operand with these strides are stored as rows of K elements."""
     return stride_r != 1 or stride_k == 1
 
 
 def _room(rows: int, depth: int, by_depth: bool, device: torch.device) -> Tensor:
-    """Workspace for the two parts of an operand."""
+    """A workspace for both parts of an operand."""
     if by_depth:
         shape = (2 * rows, cdiv(depth, PITCH) * PITCH)
     else:
@@ -62,7 +62,7 @@ def _room(rows: int, depth: int, by_depth: bool, device: torch.device) -> Tensor
 
 
 def _how(depth: int, by_depth: bool) -> tuple[bool, int, int, bool]:
-    """BY_DEPTH, ROWS, DEPTH and ONCE of split_rows: about 4096 elements at a time."""
+    """BY_DEPTH, ROWS, DEPTH and ONCE of split_rows, for about 4096 elements at a time."""
     if by_depth:
         at_once = min(4096, next_power_of_2(depth))
         return True, max(1, 4096 // max(512, at_once)), at_once, at_once >= depth
@@ -79,7 +79,8 @@ def _prepared(
     keys: tuple[Any, ...],
     act: str,
 ) -> tuple[Launch, Launch, Launch, tuple[list[int], list[int]]]:
-    """The launches for arguments of these integers and keys, and the blocks of the descriptors."""
+    """The three launches for arguments with these integers and keys, and the blocks of the
+    descriptors of a and b."""
     (dtype, _), _, _, _, (out_dtype, _), _ = keys
     M, N, K = shape
     (am, ak), (bk, bn), *_ = strides

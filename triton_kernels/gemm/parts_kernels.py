@@ -1,13 +1,13 @@
-"""float32 products on tensor cores of 16 bits: precision "f16x3".
+"""float32 products on 16-bit tensor cores: precision "f16x3".
 
 Each row of a and each column of b is scaled by a power of two, so that its largest element lies
-between 2¹⁴ and 2¹⁵, and split into two float16 matrices, high + low, of 22 bits together. The
-product is low·high + high·low + high·high; what is left out, low·low, is 2⁻²² of it. Tensor cores
-cut off what they add, so their sums are added to others every few steps, which round.
+between 2¹⁴ and 2¹⁵, and split into two float16 numbers high + low, which have 22 bits together. The
+product is low·high + high·low + high·high; low·low, which is left out, is 2⁻²² of it. Tensor cores
+truncate their sums. So every few steps their sum is added to a float32 sum, which rounds.
 
-A row or column with an infinity or NaN has no such scale: it is split as zeros, its scale is NaN,
-and a last kernel computes its results anew, in float32. That is always launched, and has nothing to
-do else, since what the operands hold only the GPU knows.
+A row or column with an infinity or NaN has no such scale. It is split as zeros, and its scale is
+NaN. A last kernel computes its results again, in float32. This kernel is always launched, because
+only the GPU knows the operands' values; usually it has nothing to do.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ def split_rows(
     tile, matrix, parts, scales, rows, depth, stride_r, stride_k, pitch,
     BY_DEPTH: tl.constexpr, ROWS: tl.constexpr, DEPTH: tl.constexpr, ONCE: tl.constexpr,
 ):  # fmt: skip
-    """The parts and scales of some rows; columns of b count as rows.
+    """Write the parts and scales of some rows. The columns of b count as rows.
 
-    parts: [2·rows, depth], low below high; or else, where BY_DEPTH is not, [depth, pitch], low in
-    the second half. ONCE: whether DEPTH is all of it.
+    parts is [2·rows, depth] with low below high if BY_DEPTH, else [depth, pitch] with low in the
+    second half of a row. ONCE: whether DEPTH covers the whole depth.
     """
     r = tile.to(tl.int64) * ROWS + tl.arange(0, ROWS)
     k = tl.arange(0, DEPTH)
@@ -41,7 +41,7 @@ def split_rows(
             more = tl.max(x.to(tl.int32, bitcast=True) & 0x7FFFFFFF, 1)
             largest = tl.maximum(largest, more)
     finite = largest < 0x7F800000
-    # From 2⁻¹¹² on; below it the scale would be no normal number.
+    # At least 2⁻¹¹²; below that the scale would not be a normal number.
     power = tl.maximum(largest >> 23, 15)
     scale = ((127 + 14 + 127 - power) << 23).to(tl.float32, bitcast=True)
     inverse = tl.where(finite, (power - 14) << 23, 0x7FC00000).to(tl.float32, bitcast=True)
@@ -81,8 +81,8 @@ def split_kernel(
     A_HOW: tl.constexpr,
     B_HOW: tl.constexpr,
 ):
-    """Some rows of a or columns of b a program; those of a come first. HOW: BY_DEPTH, ROWS, DEPTH
-    and ONCE."""
+    """Each program splits some rows of a or columns of b; those of a come first. A_HOW and B_HOW
+    are (BY_DEPTH, ROWS, DEPTH, ONCE)."""
     M, N, K = size
     stride_am, stride_ak = a_strides
     stride_bk, stride_bn = b_strides
@@ -106,8 +106,8 @@ def sum_of_products(
     A_T: tl.constexpr, B_T: tl.constexpr, PROMOTE: tl.constexpr,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr,
 ):  # fmt: skip
-    """The tile whose corner is (m, n), scaled as the parts are; a_low and b_low: where the low
-    parts begin."""
+    """The sum of the scaled parts' products, for the tile whose first element is (m, n). a_low and
+    b_low are the indices at which the low parts begin."""
     acc = tl.zeros((BLOCK_M, BLOCK_N), tl.float32)
     part = tl.zeros((BLOCK_M, BLOCK_N), tl.float32)
     for step in range(tl.cdiv(K, BLOCK_K)):
@@ -161,7 +161,8 @@ def gemm_f16x3_kernel(
     BLOCK_K: tl.constexpr,
     GROUP_M: tl.constexpr,
 ):
-    """One tile of out a program. A_T: a's parts lie by columns, [K, 2·M]; B_T: b's do, [2·N, K]."""
+    """Each program computes one tile of out. If A_T, a's parts are [K, 2·M], else [2·M, K]; if B_T,
+    b's parts are [2·N, K], else [K, 2·N]."""
     M, N, K = size
     pid_m, pid_n = swizzle(tl.program_id(0), M, N, BLOCK_M, BLOCK_N, GROUP_M)
     m0 = pid_m * BLOCK_M
@@ -173,7 +174,7 @@ def gemm_f16x3_kernel(
     n = n0 + tl.arange(0, BLOCK_N)
     by_row = tl.load(a_scales + m, mask=m < M, other=1.0)[:, None]
     by_column = tl.load(b_scales + n, mask=n < N, other=1.0)[None, :]
-    # The smaller first: then nothing overflows that does not in the end.
+    # First the smaller scale: then only results that are too large in the end overflow.
     acc = acc * tl.minimum(by_row, by_column) * tl.maximum(by_row, by_column)
     finish_and_store(
         acc,
@@ -215,8 +216,8 @@ def gemm_again_kernel(
     BLOCK: tl.constexpr,
     BLOCK_K: tl.constexpr,
 ):
-    """Results in rows and columns whose scale is NaN, in float32; one tile a program, most of which
-    have none."""
+    """Compute the results in rows and columns whose scale is NaN, in float32. Each program has one
+    tile; most tiles have no such results."""
     M, N, K = size
     stride_am, stride_ak = a_strides
     stride_bk, stride_bn = b_strides

@@ -1,5 +1,5 @@
-"""Copies of operands that descriptors do not take or are slow with, and transposes of what the
-tensor cores want by its other dimension: one launch for both operands."""
+"""Copies of operands that have no descriptor or a slow pitch, and transposes of operands that the
+tensor cores need contiguous along the other dimension. One launch serves both operands."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ from triton_kernels._counts import cdiv
 from triton_kernels._launch import REMEMBERED, Launch, specialization_key
 from triton_kernels._scalars import multiple
 
-PITCH = 128  # bytes, of which rows of a copy are multiples
-COLUMNS = 512
-SIDE = 64  # of the squares that are transposed
+PITCH = 128  # bytes; pitches of copies are multiples of this
+COLUMNS = 512  # of a tile that is copied
+SIDE = 64  # of a square tile that is transposed
 
 
 @triton.jit
 def copy_tile(tile, matrix, copy, size, HOW: tl.constexpr):
-    """One tile of a matrix with rows of stride 1, all multiples of HOW's UNIT. What a copy's row
-    has beyond the matrix's is filled, too: so every store is of whole vectors."""
+    """Copy one tile of a matrix whose rows have stride 1, and a pitch and length that UNIT divides.
+    The copy's rows are written beyond the matrix's columns, so that stores are of whole vectors."""
     UNIT: tl.constexpr = HOW[0]
     ROWS: tl.constexpr = HOW[1]
     COLUMNS: tl.constexpr = HOW[2]
@@ -54,10 +54,10 @@ def copy_tile(tile, matrix, copy, size, HOW: tl.constexpr):
 def repack_kernel(
     a, a_copy, a_size, b, b_copy, b_size, A_HOW: tl.constexpr, B_HOW: tl.constexpr
 ):  # fmt: skip
-    """A tile of a or b a program; those of a come first. b is None if there is one matrix.
+    """Each program copies a tile of a or b; those of a come first. With one matrix b is None.
 
-    Sizes are (rows, columns, pitch, the copy's pitch); A_HOW and B_HOW (UNIT, ROWS, COLUMNS,
-    TURNED), a tile being of ROWS × COLUMNS, and copied as its transpose if TURNED.
+    Sizes are (rows, columns, pitch, the copy's pitch). A_HOW and B_HOW are (UNIT, ROWS, COLUMNS,
+    TURNED): a tile has ROWS × COLUMNS elements, and is transposed if TURNED.
     """
     tile = tl.program_id(0)
     of_a = tl.cdiv(a_size[0], A_HOW[1]) * tl.cdiv(a_size[1], A_HOW[2])
@@ -68,8 +68,8 @@ def repack_kernel(
 
 
 def repacked(*matrices: tuple[Tensor, bool]) -> list[Tensor]:
-    """Copies of one or two matrices with rows of stride 1, or of their transposes, as is said
-    beside each. The copies' rows have stride 1 and start on multiples of PITCH."""
+    """Copies of one or two matrices, each given with whether to copy its transpose. The rows of the
+    matrices and of the copies have stride 1; those of the copies start at multiples of PITCH."""
     copies: list[Tensor] = []
     arguments: list[Any] = []
     for matrix, turned in matrices:
@@ -89,7 +89,7 @@ def repacked(*matrices: tuple[Tensor, bool]) -> list[Tensor]:
         unit = math.gcd(*size[1:3], 16 // first.element_size())
         tile = (SIDE, SIDE) if turned else (8, COLUMNS)
         if unit == 1 and not turned:
-            tile = (2, COLUMNS)  # small, since each element is loaded by itself
+            tile = (2, COLUMNS)  # small, because elements are loaded one by one
         hows.append((unit, *tile, turned))
         programs += cdiv(size[0], tile[0]) * cdiv(size[1], tile[1])
     prepared = _prepared(tuple(hows), _launch.kinds(sizes), keys)
@@ -99,5 +99,5 @@ def repacked(*matrices: tuple[Tensor, bool]) -> list[Tensor]:
 
 @functools.lru_cache(REMEMBERED)
 def _prepared(hows: tuple[Any, ...], kinds: tuple[Any, ...], keys: tuple[Any, ...]) -> Launch:
-    """The launch for tensors of these keys and sizes of these kinds."""
+    """The launch for tensors with these keys and sizes of these kinds."""
     return Launch(repack_kernel, (), A_HOW=hows[0], B_HOW=hows[1])

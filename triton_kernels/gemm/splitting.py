@@ -1,10 +1,11 @@
-"""Where the programs that share a tile meet: the workspace of its parts, and counters.
+"""Memory that the programs of one tile share if K is split: a workspace for the parts, counters.
 
-A launch needs counters of 0, and leaves them so; two launches that may run at once must not share
-them. To set them to 0 takes as long as a small product, so each stream has its own, for its
-launches run one after the other. A launch that is captured in a CUDA graph may be replayed on any
-stream: it gets its own, which the graph sets to 0 again. So does one that is interpreted, since an
-error may end it in between; on a GPU no launch ends so, or the whole process is lost.
+Counters must be 0 at the start of a launch, and are 0 at its end. Launches that may run at the same
+time must not share them. Setting them to 0 takes as long as a small product, so each stream keeps
+its counters, because its launches run one after the other. A launch that is captured in a CUDA
+graph may be replayed on any stream: it gets its own counters, and the graph sets them to 0. An
+interpreted launch also gets its own, because an error may end it early. On a GPU that cannot happen
+without ending the process.
 """
 
 from __future__ import annotations
@@ -17,15 +18,15 @@ from torch import Tensor
 from triton_kernels import _launch, _modes
 from triton_kernels.gemm.kernels import gemm_bias_act_kernel
 
-LEAST = 4096  # counters of a stream
+LEAST = 4096  # the fewest counters of a stream
 _counters: dict[tuple[int, int], Tensor] = {}
 
 
 def memory(
     tiles: int, elements: int, parts: int, dtype: torch.dtype, device: torch.device
 ) -> tuple[Tensor | None, Tensor | None]:
-    """Workspace for the parts of so many tiles of so many elements each, and a counter for each
-    tile; None and None if there is one part."""
+    """A workspace for the parts of ``tiles`` tiles of ``elements`` elements each, and a counter per
+    tile; (None, None) if K is not split."""
     if parts <= 1 or not tiles:
         return None, None
     space = _launch.workspace((tiles * parts * elements,), dtype, device)
@@ -50,8 +51,9 @@ def _zeros(count: int, device: torch.device) -> Tensor:
 
 
 def _lasting(count: int, device: torch.device) -> Tensor:
-    """Zeros that may stay. Before torch.compile captures a graph it runs it with what this thread
-    allocates in the graph's memory, none of which may stay: so another thread does it."""
+    """Zeros that live on after this call. Before torch.compile captures a graph, it runs the code,
+    and this thread's allocations are in the graph's memory and must not live on. So another thread
+    allocates the zeros."""
     stream, made = torch.cuda.current_stream(device), []
 
     def make() -> None:

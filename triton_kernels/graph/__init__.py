@@ -1,7 +1,7 @@
-"""Rewriting whole models to the fused kernels: fuse, replace_modules, a backend of torch.compile.
+"""Rewrites whole models to the fused kernels: fuse, replace_modules, a backend of torch.compile.
 
-One matcher (matching.py) and one judge of what the kernels can do and gain (capabilities.py) serve
-all three. What there is to match stands in the op files.
+All three use one matcher (matching.py) and one judge of what kernels can compute and how fast
+(capabilities.py). The patterns are in the op files.
 """
 
 from triton_kernels.graph.compiling import Explanation, backend, explain, register

@@ -1,11 +1,10 @@
-"""Blocks of a model with a forward of their own, as GPT2MLP, ViTMLP or LlamaMLP, for
-replace_modules.
+"""For replace_modules: blocks of a model with their own forward, such as GPT2MLP, ViTMLP, LlamaMLP.
 
-What a forward does between its layers is seen by torch.compile's tracer, whose guards also notice
-what changes it later: the training flag, dtypes, attributes. The block stays where it is, with its
-layers and their names; it gets a subclass of its class that has another forward, as FSDP and
-parametrizations do. That looks at each call, and calls the old one where a layer is no longer what
-it was: wrapped, quantised, sharded, with hooks.
+torch.compile's tracer sees what a forward does between its layers. Its guards notice later changes
+of the training flag, of dtypes and of attributes. The block remains in the model, with its layers
+and their names. Its class becomes a subclass with another forward, as FSDP and parametrizations
+also do. This forward checks each call, and calls the original forward if a layer has changed: if it
+was wrapped, quantised or sharded, or has hooks.
 """
 
 from __future__ import annotations
@@ -26,14 +25,14 @@ from triton_kernels.graph import forms
 from triton_kernels.graph.fusing import as_written, compiled, own_code, with_hook_guards
 from triton_kernels.graph.planning import Options, Plan, rewrite
 
-# On a replaced block: what it was when it was replaced.
+# The attribute of a replaced block with its Record.
 RECORD = "_replaced_block"
-# Rows of the example that a block is traced with; torch.compile is told that they vary.
+# The leading dimensions of the example with which a block is traced; the first is marked dynamic.
 _EXAMPLE = (2, 8)
 
 
 class Record(NamedTuple):
-    """A block as it was when it was replaced. Blocks with equal records share their graphs."""
+    """The state of a block when it was replaced. Blocks with equal records share their graphs."""
 
     options: Options
     children: tuple[tuple[str, type[nn.Module]], ...]
@@ -41,20 +40,20 @@ class Record(NamedTuple):
 
 
 class FusedBlock(nn.Module):
-    """Mixed into the class of a replaced block, which is the attribute ``original``."""
+    """The mixin of a replaced block's class. ``original`` is the block's original class."""
 
     original: type[nn.Module]
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         if not _ordinary(self, args, kwargs):
             return self.original.forward(self, *args, **kwargs)
-        interpreted = _launch.interpreted(_elementwise_kernels.flat_kernel)  # no guard knows of it
-        original: Any = self.original  # a class; mypy takes modules for unhashable
+        interpreted = _launch.interpreted(_elementwise_kernels.flat_kernel)  # no guard checks it
+        original: Any = self.original  # a class; to mypy, modules are not hashable
         call = _call_for(original, getattr(self, RECORD), interpreted)
         return with_hook_guards(call, self, *args, **kwargs)
 
     def __reduce_ex__(self, protocol: Any) -> Any:
-        """For pickle and deepcopy, which find no class that was made here by its name."""
+        """For pickle and deepcopy, which cannot find a class made here by its name."""
         return _empty, (self.original,), self.__getstate__()  # type: ignore[no-untyped-call]
 
 
@@ -65,7 +64,7 @@ def _empty(original: Any) -> Any:
 
 @functools.cache
 def _fused_class(original: Any) -> Any:
-    """A subclass that goes by the same name, which wrapping policies and others ask for."""
+    """A subclass with the same name, because wrapping policies and other code compare names."""
     names = {
         "original": original,
         "__module__": original.__module__,
@@ -85,7 +84,7 @@ def _call_for(original: Any, record: Record, interpreted: bool) -> Callable[...,
 
 
 def _ordinary(block: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
-    """Whether a call may be fused: nobody traces it, and the layers are what they were."""
+    """Whether a call may be fused: it is not traced, and the layers have not changed."""
     if as_written():
         return False
     if torch._C._functorch.peek_interpreter_stack() is not None:
@@ -114,8 +113,8 @@ def _plain(child: Any) -> bool:
 
 
 def candidates(model: nn.Module) -> Iterator[tuple[str, nn.Module]]:
-    """The smallest modules that call linear layers: what other children they have, have no
-    children with parameters."""
+    """(name, module) of the smallest modules that call linear layers: no descendants below their
+    children have parameters."""
     for name, module in model.named_modules():
         if _why_no_block(module) == "":
             yield name, module
@@ -146,7 +145,8 @@ def _takes_one(kind: type[nn.Module]) -> bool:
 
 
 def _widths(block: nn.Module) -> Iterator[int]:
-    """The lengths of rows that its layers take: of Linear, and of what keeps [in, out] as GPT-2."""
+    """The widths of its layers' inputs: of Linear, whose weight is [out, in], and of layers with a
+    weight [in, out], as in GPT-2."""
     for child in block.children():
         weight = child._parameters.get("weight")
         if type(weight) is nn.Parameter and weight.dim() == 2 and not _is_table(child):
@@ -158,7 +158,7 @@ def _is_table(child: nn.Module) -> bool:
 
 
 def plan(block: nn.Module, options: Options) -> Plan | str:
-    """What becomes of a block, or why that cannot be said. Nothing of it is run."""
+    """The plan of a block, or why there is none. The block is traced, but not run."""
     weight = next(p for child in block.children() for p in child.parameters() if p.dim() == 2)
     if weight.device.type == "meta":
         return "on device meta"
@@ -174,7 +174,7 @@ def plan(block: nn.Module, options: Options) -> Plan | str:
 
 
 class _Seen(Exception):
-    """Ends a trace before anything runs."""
+    """Raised to end a trace before anything runs."""
 
 
 def _call_forward(block: nn.Module, /, x: Tensor) -> Any:
@@ -192,7 +192,7 @@ def _traced(block: nn.Module, x: Tensor, options: Options) -> Plan | str:
     try:
         with torch._dynamo.config.patch(suppress_errors=False), _silent():
             trace(block, x)
-    except Exception as error:  # noqa: BLE001, of anybody's forward
+    except Exception as error:  # noqa: BLE001, any forward may raise anything
         if not plans:
             line = str(error).strip().partition("\n")[0]
             return f"{type(block).__name__} cannot be traced: {line or type(error).__name__}"
@@ -201,7 +201,7 @@ def _traced(block: nn.Module, x: Tensor, options: Options) -> Plan | str:
 
 @contextlib.contextmanager
 def _silent() -> Iterator[None]:
-    """Without torch's log of an example that does not fit, as the first of several widths: the
+    """Suppress torch's log of an example with a wrong width, as the first of several may be. The
     report says what was left and why."""
     logger = logging.getLogger("torch._subclasses.fake_tensor")
     before, logger.disabled = logger.disabled, True
@@ -212,7 +212,7 @@ def _silent() -> Iterator[None]:
 
 
 def replace(block: nn.Module, options: Options) -> None:
-    """Let the block fuse what it can from now on."""
+    """Change the block's class, so that it fuses what it can."""
     kinds = tuple((name, type(child)) for name, child in block.named_children())
     shapes = tuple(tuple(p.shape) for p in block.parameters())
     vars(block)[RECORD] = Record(options, kinds, shapes)

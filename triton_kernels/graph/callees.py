@@ -1,7 +1,7 @@
-"""What a node calls, under one name: the tables of this package list functions and methods.
+"""One name for what a node calls. The tables of this package list functions and names of methods.
 
-:func:`called` says which of these an operator of aten is, as torch.export writes them, and gives
-what works in place the name of what does not. Whether that may be is asked apart.
+:func:`called` maps torch.export's aten operators to these, and in-place functions and methods to
+the ones that are not in place. Whether in-place operations may be fused is checked elsewhere.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import torch
 import torch.nn.functional as F
 from torch.fx import Node
 
-# Operators of aten that tables list as functions; others have the names of methods.
+# Name of an aten operator → the function in the tables. Others are listed as methods, by name.
 _FUNCTIONS = {
     each.__name__: each
     for each in (
@@ -38,8 +38,8 @@ _IN_PLACE = {
 
 
 def called(node: Node) -> Any:
-    """The function that a node calls, or the name of its method; None of other nodes, whose targets
-    are names that a user gave."""
+    """The function that a node calls, or the name of the method; None for other nodes, whose
+    targets are user's names."""
     target: Any = node.target
     if node.op == "call_method":
         return _plain(target)
@@ -57,5 +57,5 @@ def called(node: Node) -> Any:
 
 
 def _plain(name: str) -> str:
-    """The name of a method without the underscore of those that work in place."""
+    """The name of a method without the underscore of in-place methods."""
     return name[:-1] if name.endswith("_") and not name.startswith("_") else name

@@ -1,12 +1,12 @@
-"""What returns its argument, or the same numbers in another shape: nothing to compute.
+"""Operations that compute nothing: they return their argument, or its elements in another shape.
 
-In models that people write such operations stand between a product and what is fused with it.
+Models often have such operations between a product and the operations to fuse with it.
 
-- Operations that return their argument itself: dropout in eval or of p = 0, casts to the dtype that
-  a tensor has, torch.nn.Identity. :func:`drop_idle` takes them out; values and aliases stay. So it
-  does with what torch.export asserts of dtypes.
-- Views: GPT-2's linear layer multiplies rows and gives them their shape back, and a decoder makes
-  images of a product. :func:`view_of` sees through them; the matcher puts them behind the kernel.
+- Operations that return their argument itself: dropout in eval mode or with p = 0, casts to the
+  dtype that a tensor has, torch.nn.Identity. :func:`drop_idle` removes them, which changes neither
+  values nor aliases. It also removes torch.export's assertions of dtypes.
+- Views: GPT-2's linear layer multiplies rows and restores their shape, and a decoder makes images
+  of a product. :func:`view_of` recognises them; the matcher puts them after the kernel.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from triton_kernels._fusion import Reshaped
 from triton_kernels.graph import forms
 from triton_kernels.graph.callees import called
 
-# ---- what does nothing ----
+# ---- operations that return their argument ----
 
 _DROPOUTS = {
     *(F.dropout, F.dropout1d, F.dropout2d, F.dropout3d, F.alpha_dropout, F.feature_alpha_dropout),
@@ -41,7 +41,7 @@ _CASTS = {
 
 
 def drop_idle(module: GraphModule) -> None:
-    """Take out what returns its argument itself."""
+    """Remove the operations that return their argument, and assertions of dtypes that hold."""
     for node in list(module.graph.nodes):
         if _idle(node, module):
             node.replace_all_uses_with(node.args[0])
@@ -69,7 +69,7 @@ def _idle(node: Node, module: GraphModule) -> bool:
 
 
 def _holds(node: Node) -> bool:
-    """Whether an assertion of a dtype and a device holds for all that a graph holds for."""
+    """Whether an assertion of dtype, device and layout holds for all inputs of the graph."""
     value = forms.tensor_of(node.args[0]) if len(node.args) == 1 else None
     given = {name: wanted for name, wanted in node.kwargs.items() if wanted is not None}
     return value is not None and all(
@@ -79,7 +79,7 @@ def _holds(node: Node) -> bool:
 
 
 def _returns_itself(node: Node, method: str) -> bool:
-    """Whether a method casts a tensor to the dtype and device that it has."""
+    """Whether a method casts a tensor to the dtype and device that it already has."""
     value = forms.tensor_of(node.args[0])
     if value is None:
         return False
@@ -112,7 +112,7 @@ _VIEWS = {
     *("view", "reshape", "unsqueeze", "squeeze", "flatten", "unflatten", "contiguous"),
     *(torch.reshape, torch.flatten, torch.unsqueeze, torch.squeeze, torch.unflatten),
 }
-# What moves elements to other places.
+# Views that permute dimensions.
 _TURNS = {
     *("transpose", "permute", "t", "swapaxes", "swapdims", "movedim", "moveaxis"),
     *(torch.transpose, torch.permute, torch.t, torch.swapaxes, torch.swapdims),
@@ -121,7 +121,7 @@ _TURNS = {
 
 
 def view_of(node: Node) -> Reshaped | None:
-    """What a node is a view of: of all elements of a tensor, whatever their order."""
+    """The form of a node that has all elements of a tensor, in any order; None for other nodes."""
     turns = called(node) in _TURNS
     if node.op not in ("call_function", "call_method") or not (turns or called(node) in _VIEWS):
         return None

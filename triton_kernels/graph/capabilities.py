@@ -1,17 +1,17 @@
-"""What each kernel can take, and how fast it is against what would run otherwise.
+"""Whether a kernel can compute a problem, and how fast it is relative to the alternative.
 
-A score is the expected speed relative to that alternative: 1.1 means ten per cent faster than
-eager's kernels, or than Inductor's where Inductor compiles the rest. It comes from one of two:
+A score is the expected speed relative to what would run otherwise: 1.1 means ten per cent faster
+than eager's kernels, or than Inductor's if Inductor compiles the rest. It has one of two sources:
 
-- Products of 16-bit matrices on compute capability 9.0 by their times, ours and the other's, as
-  :mod:`triton_kernels.gemm.rivals` tells them for these very sizes.
-- All else by entries in the op files, which are coarse: the least of the measured cases that one
-  covers, from docs/benchmarks/h200.json.
+- For products of 16-bit matrices on compute capability 9.0, the times of our kernel and of the
+  alternative for these sizes, by the models of :mod:`triton_kernels.gemm.rivals`.
+- For everything else, entries of the op files. These are coarse: an entry has the lowest speed of
+  the measured cases that it covers, from docs/benchmarks/h200.json.
 
-What both rest on is measured by :func:`triton_kernels.tune` on this machine, or else ships. On a
-GPU that nobody measured scores of products are estimated, and everywhere those of kernels whose
-entries say so, of products whose columns are scaled and of activations that a graph composes. What
-no entry covers scores 0.
+The figures behind both were measured by :func:`triton_kernels.tune` on this machine, or ship.
+Scores of products are estimated on GPUs that were not measured. On all GPUs these scores are
+estimated: those of kernels whose entries say so, of products with scaled columns, and of
+activations that a graph composes. A problem that no entry covers has score 0.
 """
 
 from __future__ import annotations
@@ -33,25 +33,30 @@ from triton_kernels.activations import ACTIVATIONS
 from triton_kernels.gemm import model, rivals
 from triton_kernels.gemm.gluon import availability
 
-# Kernel → what was measured, as its op file has it. The first entry that covers a problem holds.
+# Kernel → the entries of its op file. The first entry that covers a problem counts.
 ENTRIES: dict[str, tuple[Entry, ...]] = {
     kernel: entries for fusion in ops.FUSIONS for kernel, entries in fusion.speeds.items()
 }
-# The least score at which a kernel is taken. Below it nothing is gained, and an eager call of one
-# of these functions takes longer on the host than torch's own.
+# The least score at which a kernel is taken. Below it there is no gain on the GPU, and an eager
+# call of one of these functions takes longer on the host than torch's own.
 MIN_SCORE = 1.01
 
-# Sizes that one may have that nobody knows when a graph is planned: a dynamic batch, or what
-# replace_modules does not see. Of their scores the mean counts.
+# Assumed values of sizes that are unknown when a graph is planned: of a dynamic batch, or of inputs
+# that replace_modules does not see. The mean of their scores counts.
 USUAL = {"M": (64, 512, 4096, 16384), "N": (1024, 4096), "K": (1024, 4096)}
 
-# Where a score comes from.
+# The sources of a score.
 MEASURED, SHIPPED, ESTIMATED = "measured here", "shipped", "estimated"
 
 
 class Verdict(NamedTuple):
-    """Whether a kernel is taken. ``score`` is None where the kernel cannot run at all; ``source``
-    is one of the three above, or nothing."""
+    """Whether a kernel is taken.
+
+    Attributes:
+        score: its score; None if the kernel cannot run at all.
+        refusal: why it is not taken; "" if it is.
+        source: one of the three sources, or "".
+    """
 
     score: float | None
     refusal: str = ""
@@ -59,14 +64,14 @@ class Verdict(NamedTuple):
 
 
 class Sourced(NamedTuple):
-    """An entry, and where its figures come from."""
+    """An entry, and the source of its figures."""
 
     entry: Entry
     source: str
 
 
 def judge(problem: Problem, min_score: float) -> Verdict:
-    """Whether the kernel is able to compute the problem, and fast enough to."""
+    """Whether the kernel can compute the problem, with a score of at least ``min_score``."""
     unable = _unable(problem)
     if unable:
         return Verdict(None, unable)
@@ -84,8 +89,8 @@ def judge(problem: Problem, min_score: float) -> Verdict:
             score *= scaling(problem, peaks(gpu, _launch.bandwidth(problem.device)))
             source = ESTIMATED
         if (activation := ACTIVATIONS.get(problem.act or "")) and activation.written:
-            # Nobody measured it. Eager passes over memory for each of its operations; Inductor
-            # does once, and the curve may keep an epilogue longer than that pass takes.
+            # It was not measured. Eager passes over memory for each of its operations. Inductor
+            # passes once, and this pass may take less time than the curve in an epilogue.
             source = ESTIMATED
             if problem.other == "inductor" and not activation.straight:
                 score = min(score, 1.0)
@@ -109,7 +114,8 @@ def relative(entry: Entry, other: str) -> float:
 
 
 def timed(problem: Problem, gpu: Gpu) -> float:
-    """The time of the other by that of our kernel; the mean over what the unknown sizes may be."""
+    """The alternative's time divided by our kernel's; the geometric mean over the assumed values of
+    unknown sizes."""
     rates, _ = rates_of(gpu, problem.device)
     kernels = availability.expected(gpu, problem.device)
     sizes = zip(USUAL.items(), problem[4:7])
@@ -125,7 +131,7 @@ def timed(problem: Problem, gpu: Gpu) -> float:
 
 
 def rates_of(gpu: Gpu, device: torch.device) -> tuple[Rates, str]:
-    """What the times of products rest on, and where that comes from."""
+    """The rates behind products' times on a GPU, and their source."""
     rates = _measured.rates(gpu)
     if rates is not None:
         measured = _measured.measurement(gpu)
@@ -138,7 +144,7 @@ def rates_of(gpu: Gpu, device: torch.device) -> tuple[Rates, str]:
 
 @functools.cache
 def entries(kernel: str, gpu: Gpu) -> tuple[Sourced, ...]:
-    """What holds for a kernel on a GPU; the first that covers a problem counts."""
+    """The entries in use for a kernel on a GPU. The first that covers a problem counts."""
     shipped = ENTRIES.get(kernel, ())
     measurement = _measured.measurement(gpu)
     speeds = {} if measurement is None else measurement.speeds.get(kernel, {})
@@ -147,7 +153,7 @@ def entries(kernel: str, gpu: Gpu) -> tuple[Sourced, ...]:
         alike = [other for other in shipped if other.dtypes == entry.dtypes]
         if entry.timed and rivals.known(entry.dtypes[0], gpu):
             if entry.aligned is not None:
-                continue  # times know that themselves
+                continue  # the models of times consider alignment themselves
             eager, inductor = entry.eager, entry.inductor
             _, source = rates_of(gpu, torch.device("meta"))
         elif place in speeds:
@@ -157,7 +163,7 @@ def entries(kernel: str, gpu: Gpu) -> tuple[Sourced, ...]:
             eager, inductor = entry.eager, entry.inductor
             source = ESTIMATED if entry.estimated else SHIPPED
         elif not any(_stands_for(other, gpu) for other in alike):
-            # Without the epilogue's saving as slow as it ever was, where it was measured.
+            # Not measured for this GPU: the lowest speed measured elsewhere, at most 1.
             eager = min(1.0, *(other.eager for other in alike))
             inductor = min(1.0, *(other.inductor for other in alike))
             source = ESTIMATED
@@ -173,9 +179,9 @@ def _stands_for(entry: Entry, gpu: Gpu) -> bool:
 
 
 def saved(problem: Problem, limits: Peaks) -> float:
-    """What fusing saves a product, as a part of the time that the product alone takes, both by the
-    roofline: the alternative writes the product, reads it for the activation and writes it again.
-    What is not known saves nothing."""
+    """The time that fusing saves, as a fraction of the product's own time, both by the roofline
+    model: the alternative reads the product for the activation and writes it again. 0 if sizes or
+    the activation are unknown."""
     M, N, K = problem.M, problem.N, problem.K
     if not M or not N or not K or problem.act in (None, "none"):
         return 0.0
@@ -186,8 +192,9 @@ def saved(problem: Problem, limits: Peaks) -> float:
 
 
 def scaling(problem: Problem, limits: Peaks) -> float:
-    """What scaling the weight first is worth, by the roofline: a pass over the weight, where eager
-    passes over the product. Inductor has that pass with the epilogue's, which scores count."""
+    """The factor of a score for scaling the weight first, by the roofline model: we pass over the
+    weight, eager over the product. In Inductor that is part of the epilogue's pass, which the score
+    includes."""
     M, N, K = problem.M, problem.N, problem.K
     if not M or not N or not K:
         return 1.0
@@ -199,12 +206,12 @@ def scaling(problem: Problem, limits: Peaks) -> float:
 
 
 def _unable(problem: Problem) -> str:
-    """Why the kernel cannot run at all, or nothing."""
+    """Why the kernel cannot run at all, or ""."""
     if problem.dtype not in _arguments.FLOATS:
         return f"dtype {_name(problem.dtype)}"
     device = problem.device.type
     interpreted = _launch.interpreted(_elementwise_kernels.flat_kernel)
-    if device not in ("cuda", "cpu", "meta"):  # on meta nothing runs: a plan as for an H200
+    if device not in ("cuda", "cpu", "meta"):  # on meta nothing runs; plans are made as for an H200
         return f"on device {device}"
     if device == "cpu" and not interpreted:
         return "on cpu, outside triton_kernels.interpret()"

@@ -1,4 +1,4 @@
-"""Products and all that is added to them, as one kernel computes it."""
+"""Chains: a product with its addends, factors and views, which one kernel computes."""
 
 from __future__ import annotations
 
@@ -24,17 +24,17 @@ from triton_kernels.graph.operands import is_row, shape_text
 
 
 class Misfit(Exception):
-    """The nodes have a pattern's structure, but are not fused; the message says why."""
+    """The nodes have a pattern's structure, but cannot be fused; the message says why."""
 
 
 Chain = tuple[Product, tuple[Node, ...]] | None
 
 
 class Chains:
-    """The products of a graph, each followed by sums, factors and views: what of it is one call.
+    """The chains of a graph: products followed by sums, factors and views.
 
     Args:
-        forms: what each node is; who changes one of them calls :meth:`forget`.
+        forms: node → its form. Code that changes a form must call :meth:`forget`.
     """
 
     def __init__(self, forms: Mapping[Node, Form | None]) -> None:
@@ -42,19 +42,24 @@ class Chains:
         self._known: dict[Node, Chain | Misfit] = {}
 
     def forget(self) -> None:
-        """Forget what was followed before a form changed."""
+        """Forget all chains, because a form has changed."""
         self._known.clear()
 
     def ends_in_product(self, node: Node) -> bool:
-        """Whether a node is a product with what is added to it, fused or not."""
+        """Whether a node ends a chain, even one that cannot be fused."""
         try:
             return self.chain(node) is not None
         except Misfit:
             return True
 
     def chain(self, node: Node) -> Chain:
-        """The product that ``node`` is with all that is added to it, and the nodes of that."""
-        # Each is followed once: the sums of a residual stream are one chain from end to end.
+        """The product of the chain that ends with a node, and the chain's nodes; None if the node
+        ends no chain.
+
+        Raises:
+            Misfit: the chain cannot be fused.
+        """
+        # Cached, because the sums of a residual stream are one chain through the whole model.
         if node not in self._known:
             try:
                 self._known[node] = self._followed(node)
@@ -102,7 +107,7 @@ class Chains:
     def _by_columns(
         self, node: Node, form: Times | Normalized
     ) -> tuple[Product, tuple[Node, ...]] | None:
-        """A product, each of whose columns is scaled, and shifted."""
+        """The chain of a product whose columns are scaled and shifted, or None."""
         steps = (
             [(form.x, form.columns)]
             if isinstance(form, Normalized)
@@ -124,7 +129,7 @@ class Chains:
         return None
 
     def _turned(self, node: Node) -> bool:
-        """Whether, if it is a product, its columns are in other places by now."""
+        """Whether a view after the product has moved the product's columns."""
         while isinstance(form := self._forms[node], (Reshaped, Scaled, Divided)):
             if isinstance(form, Reshaped) and not form.rows:
                 return True
@@ -132,7 +137,7 @@ class Chains:
         return False
 
     def _check_shape(self, inner: Node, other: Node, nodes: tuple[Node, ...]) -> None:
-        """What is added must not change the shape, of which the kernel knows the product's only."""
+        """Raise Misfit if an addend changes the shape: the kernel's result has the product's."""
         addend, value = forms.value(other), forms.value(inner)
         if addend is None or value is None:
             return
@@ -157,7 +162,7 @@ class Chains:
 
 
 def _scaled(product: Product, factor: float) -> Product:
-    """The product and all that is added to it, times a number."""
+    """The product with its addends, times a number. Raises Misfit if the kernel cannot do that."""
     if factor == 1:
         return product
     if not factor or not math.isfinite(factor):
@@ -174,7 +179,7 @@ def _scaled(product: Product, factor: float) -> Product:
 
 
 def _with_columns(product: Product, columns: Columns) -> Product:
-    """The product with its columns scaled, and shifted."""
+    """The product with one more step on its columns."""
     if product.c is not None:
         raise Misfit("columns of a product with a residual are scaled")
     return replace(product, columns=(*product.columns, columns))

@@ -27,15 +27,14 @@ def backend(
     options: Mapping[str, Any] | None = None,
     mode: str | None = None,
 ) -> Callable[..., Any]:
-    """The backend for torch.compile: fuse the graph, and hand the result to the backend for the
-    rest.
+    """The backend for torch.compile. It fuses the graph, and another backend compiles the result.
 
     Args:
-        module, inputs: what torch.compile hands a backend.
+        module, inputs: the arguments that torch.compile passes to a backend.
         options: ``torch.compile(options=...)``: "rest", the backend that compiles the rewritten
             graph, "eager" by default; "min_score" and "passes" as in :func:`triton_kernels.fuse`.
-            With "inductor" for the rest also "mode", and Inductor's own options.
-        mode: ``torch.compile(mode=...)``: Inductor compiles the rest, in that mode.
+            With "inductor" for the rest also "mode" and Inductor's own options.
+        mode: ``torch.compile(mode=...)``: Inductor compiles the rest, in this mode.
 
     Raises:
         TypeError, ValueError, RuntimeError: an unknown option or mode, or a wrong value.
@@ -53,8 +52,8 @@ def backend(
 
 
 def register() -> None:
-    """Make ``torch.compile(..., backend="triton_kernels")`` work where the package is not
-    installed, but only on the path; an installed one is found without this."""
+    """Make ``torch.compile(..., backend="triton_kernels")`` work if this package is on the path
+    without being installed. If it is installed, torch finds the backend without this."""
     if NAME not in torch.compiler.list_backends():
         from torch._dynamo import register_backend
 
@@ -64,7 +63,7 @@ def register() -> None:
 def _options(
     given: Mapping[str, Any] | None, mode: str | None = None
 ) -> tuple[Options, dict[str, Any]]:
-    """The options of this package, and those for Inductor if that compiles the rest."""
+    """The options of this package, and those for Inductor if Inductor compiles the rest."""
     known = [each.name for each in fields(Options)]
     ours = {name: value for name, value in (given or {}).items() if name in known}
     others = {name: value for name, value in (given or {}).items() if name not in known}
@@ -87,7 +86,7 @@ def _options(
 
 
 def _for_inductor(mode: str | None, options: Mapping[str, Any]) -> dict[str, Any]:
-    """What a mode sets, and options, by their names in Inductor's configuration."""
+    """The options of a mode and the given ones, by their names in Inductor's configuration."""
     if mode is None and not options:
         return {}
     import torch._inductor
@@ -105,8 +104,8 @@ def _for_inductor(mode: str | None, options: Mapping[str, Any]) -> dict[str, Any
 
 @dataclass
 class Explanation:
-    """What :func:`explain` found: a plan for each graph that torch.compile made, and the graphs as
-    the plans make them."""
+    """The result of :func:`explain`: the plan of each graph that torch.compile made, and the
+    rewritten graphs. It prints as the plans."""
 
     plans: list[Plan]
     graphs: list[GraphModule] = field(default_factory=list, repr=False)
@@ -131,16 +130,16 @@ def explain(
 ) -> Explanation:
     """What ``torch.compile(module, backend="triton_kernels")`` does with these inputs, and why.
 
-    The module is called once, unfused. Nodes have the names that torch.compile gives them.
+    The module is called once, without fusing. Nodes have torch.compile's names.
 
     Args:
         module: a module or function.
-        inputs: its one tensor, or the tuple of its arguments.
-        min_score, passes, rest: as the backend's options.
-        keywords: its arguments by name: ``explain(model, **tokens)``.
+        inputs: its only tensor, or the tuple of its arguments.
+        min_score, passes, rest: as in the backend's options.
+        keywords: its keyword arguments: ``explain(model, **tokens)``.
 
     Returns:
-        The plans, which print as a line for each kernel, with its score, and for each refusal.
+        The plans. They print one line per kernel, with its score, and one per refusal.
 
     Raises:
         TypeError, ValueError: a wrong option.
@@ -172,9 +171,9 @@ def explain(
 
 
 def _unseen(function: Callable[..., Any]) -> Callable[..., Any]:
-    """The function under code that is new to torch.compile. That compiles the same code eight
-    times, then no more: a ninth explain would find nothing, and a later torch.compile of the model
-    itself would leave it eager. What follows a graph break is code that it has seen."""
+    """The function called from new code. torch.compile compiles the same code only eight times:
+    otherwise a ninth explain would find nothing, and a later torch.compile of the model would leave
+    it eager. Code after a graph break is not new, so its compilations still count."""
 
     def call(*args: Any, **kwargs: Any) -> Any:
         return function(*args, **kwargs)
@@ -183,7 +182,8 @@ def _unseen(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _copy(module: GraphModule) -> GraphModule:
-    """The same graph over the same tensors; nodes keep their meta. So do graphs inside."""
+    """A copy of the graph, and of the graphs inside it, over the same tensors. Nodes keep their
+    meta."""
     graph = torch.fx.Graph()
     graph.output(graph.graph_copy(module.graph, {}))
     copy = GraphModule(module, graph)

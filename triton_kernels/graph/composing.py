@@ -1,8 +1,8 @@
-"""Activations that a graph composes of several operations, as gelu(hardtanh(x/2, −2, 2)), or of one
-that has no name here, as mish: made into jit functions, the value and the derivative.
+"""Activations that a graph composes of several operations, such as gelu(hardtanh(x/2, −2, 2)), or
+of one without a name here, such as mish. They are made into jit functions: value and derivative.
 
-Whatever computes each element of its result from that element of one tensor, and numbers, is one.
-The kernels compute it in float32 or more and round once, where the operations round each.
+Any expression of one tensor and numbers that is computed element by element is such an activation.
+The kernels compute it in float32 or more and round once, while the operations round one by one.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ from triton_kernels.graph.primitives import BINARY, ENDS_OF_CLAMP, PRIMITIVES, S
 MOST_NODES = 24
 
 
-# What the texts of primitives name.
+# The names that the texts of primitives use.
 _NAMES = {**vars(activations), **vars(curves), "libdevice": libdevice}
 
-# Primitives that are activations by themselves; leaky_relu's slope is one number of many.
+# Primitives that are named activations. leaky_relu is not one, because its slope may be any number.
 _NAMED = {"relu", "gelu", "gelu_tanh", "silu", "sigmoid", "tanh"}
-# Numbers, x as 0, and the steps before as 1, 2, …
+# Steps (name, operands, numbers). An operand is a float, or an int: x is 0, earlier steps 1, 2, …
 Written = tuple[tuple[str, tuple[int | float, ...], tuple[float, ...]], ...]
 
 
@@ -41,8 +41,14 @@ def composed(
     spelled: Mapping[Node, Activation],
     position: Mapping[Node, int],
 ) -> Activation | None:
-    """The activation that ends with a node and is longest, of a value that ``starts``; ``spelled``:
-    those that several operations write out; ``position``: in the graph."""
+    """The longest activation that ends with a node, or None.
+
+    Args:
+        root: the last node.
+        starts: whether an activation of a node is wanted.
+        spelled: last node → an activation that several operations compute.
+        position: node → its index in the graph.
+    """
     if _read(root, spelled) is None:
         return None
     for x in sorted(_cone(root, spelled), key=position.__getitem__):
@@ -56,7 +62,8 @@ def composed(
 
 
 def _name(steps: Written) -> str:
-    """The activation's name; of one between casts and copies its own."""
+    """The name of the activation: that of its only step except casts and copies, if this is a named
+    activation; else a new name, which is registered."""
     computing = [name for name, _, _ in steps if name != "identity"]
     if len(computing) == 1 and computing[0] in _NAMED:
         return computing[0]
@@ -79,7 +86,7 @@ def _like(root: Node, x: Node) -> bool:
 
 
 def _cone(root: Node, spelled: Mapping[Node, Activation]) -> list[Node]:
-    """What the expression may be one in: the operations that it is made of are in between."""
+    """The nodes of which the expression may be a function: those that it is computed from."""
     seen: dict[Node, None] = {}
     waiting = [root]
     while waiting and len(seen) < 2 * MOST_NODES:
@@ -93,7 +100,7 @@ def _cone(root: Node, spelled: Mapping[Node, Activation]) -> list[Node]:
 
 
 class _Expression:
-    """An expression in x, as steps of which each names those before."""
+    """An expression in x, as a list of steps. Operands of a step refer to earlier steps."""
 
     def __init__(self, x: Node, spelled: Mapping[Node, Activation]) -> None:
         self.x, self.spelled = x, spelled
@@ -120,7 +127,7 @@ class _Expression:
         return self.index[operand]
 
     def closed(self, root: Node) -> bool:
-        """Whether nobody else sees what is between."""
+        """Whether the values between x and root have no users outside the expression."""
         return all(user in self.nodes for n in self.nodes - {self.x, root} for user in n.users)
 
 
@@ -129,7 +136,7 @@ class _Expression:
 
 @functools.cache
 def _registered(steps: Written) -> str:
-    """The name under which the kernels know the expression."""
+    """Register the expression as an activation, and return its name."""
     digest = hashlib.sha256(repr(steps).encode()).hexdigest()[:10]
     name = f"composed_{digest}"
     straight = all(_straight(step) for step in steps)
@@ -142,7 +149,7 @@ def _registered(steps: Written) -> str:
 
 
 def _straight(step: Any) -> bool:
-    """Whether an operation of straight lines makes straight lines."""
+    """Whether a step of piecewise linear operands is piecewise linear."""
     name, operands, _ = step
     if name in PRIMITIVES:
         return PRIMITIVES[name].straight
@@ -151,7 +158,7 @@ def _straight(step: Any) -> bool:
 
 
 def _texts(name: str, steps: Written) -> tuple[str, str]:
-    """The two functions."""
+    """The source texts of the value's function and of the derivative's."""
     values, slopes = [], []
     for i, (what, operands, numbers) in enumerate(steps, 1):
         a, *b = (_text(each) for each in operands)
@@ -195,25 +202,25 @@ def _function(name: str, lines: Sequence[str], result: str) -> str:
 
 
 def _jit(name: str, *texts: str) -> tuple[Any, ...]:
-    """The functions that are written; Triton asks linecache for their text."""
+    """The jit functions with these texts. Triton reads the texts from linecache."""
     names: dict[str, Any] = {**_NAMES, "__name__": __name__}
     functions: list[Any] = []
     for text in texts:
         file = f"<{name} {len(functions)}>"
         linecache.cache[file] = (len(text), None, text.splitlines(keepends=True), file)
-        exec(compile(text, file, "exec"), names)  # of numbers and the texts of this package
+        exec(compile(text, file, "exec"), names)  # consists of numbers and this package's texts
         function = text.partition("def ")[2].partition("(")[0]
         functions.append(names[function])
     return tuple(functions)
 
 
-# ---- for people ----
+# ---- text for plans ----
 
 _SIGNS = {"add": "+", "sub": "-", "mul": "*", "div": "/"}
 
 
 def written(steps: Written) -> str:
-    """The expression as plans print it: gelu(hardtanh(0.5 * x, -2, 2))."""
+    """The expression in plans: gelu(hardtanh(0.5 * x, -2, 2))."""
     texts = ["x"]
     for name, operands, numbers in steps:
         first, *others = (texts[e] if isinstance(e, int) else f"{e:g}" for e in operands)

@@ -1,4 +1,4 @@
-"""Jit functions that the texts of :mod:`triton_kernels.graph.primitives` name, beside those of
+"""Jit functions for the texts of :mod:`triton_kernels.graph.primitives`, which also use those of
 :mod:`triton_kernels.activations`."""
 
 from __future__ import annotations

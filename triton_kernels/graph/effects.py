@@ -1,7 +1,7 @@
-"""What a graph does beside computing values: overwriting tensors, switching modes.
+"""Side effects in a graph: overwritten tensors, switched modes.
 
-A fused call reads its operands where the last of its nodes stood. So nothing between the first and
-the last may change them, or how they are computed with.
+A fused call takes the place of the last of its nodes. So nothing between its first and last node
+may change their operands, or a mode that their computation depends on.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ Casts = dict[str, torch.dtype | None]  # device → the dtype to which autocast 
 
 
 def autocast(graph: Graph, around: Casts | None = None) -> dict[Node, Casts]:
-    """What autocast does at each node: ``around``, or what it does now, and the graph's regions.
-    Nodes of one region have the very same dictionary."""
+    """Node → the state of autocast there. Outside the graph's own regions it is ``around``, or the
+    current state. Nodes of one region have the same dictionary object."""
     now: Casts = {
         device: torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else None
         for device in ("cuda", "cpu")
@@ -43,8 +43,8 @@ def autocast(graph: Graph, around: Casts | None = None) -> dict[Node, Casts]:
     return at
 
 
-# What runs its subgraphs as they are. Others look into them, as flex_attention does, or have one
-# for the gradient.
+# Higher-order operators that run their subgraphs unchanged. Others inspect them, as flex_attention
+# does, or have a second one for the gradient.
 SUBGRAPHS = {
     *("tag_activation_checkpoint", "cond", "invoke_subgraph", "wrap"),
     "wrap_activation_checkpoint",
@@ -52,8 +52,8 @@ SUBGRAPHS = {
 
 
 def subgraphs(node: Node, module: GraphModule) -> list[GraphModule]:
-    """The graphs that a node runs, where they may be rewritten. A checkpoint with a policy names
-    the operators whose results it keeps, and means those that are written."""
+    """The graphs that a node runs and that may be rewritten. Those of a checkpoint with a policy
+    may not: the policy names the operators whose results are saved, as the model calls them."""
     target: Any = node.target
     if not isinstance(target, torch._ops.HigherOrderOperator) or target.__name__ not in SUBGRAPHS:
         return []
@@ -65,7 +65,7 @@ def subgraphs(node: Node, module: GraphModule) -> list[GraphModule]:
 
 
 def may_interfere(node: Node, module: GraphModule) -> bool:
-    """Whether a node may overwrite a tensor or switch a mode; in doubt it may."""
+    """Whether a node may overwrite a tensor or switch a mode; True if that is unknown."""
     if node.op == "call_method":
         name = str(node.target)
         return (name.endswith("_") and not name.endswith("__")) or name == "__setitem__"
@@ -84,7 +84,7 @@ def _function_may_interfere(node: Node) -> bool:
     if schema is not None:
         return bool(schema.is_mutable)
     name = getattr(target, "__name__", "")
-    # A method of a type, torch.relu say, has no module; its type does.
+    # A built-in method, such as torch.relu, has no __module__; the type of its __self__ does.
     home = getattr(target, "__module__", None) or type(getattr(target, "__self__", None)).__module__
     if home.split(".")[0] not in (*PURE_MODULES, "builtins"):
         return True
@@ -102,16 +102,16 @@ def _function_may_interfere(node: Node) -> bool:
 
 
 def _augmented(name: str) -> bool:
-    """Whether a function of the module operator is iadd or one of its kind."""
+    """Whether a function of the module operator is an augmented assignment, such as iadd."""
     plain = name.removeprefix("i")
     return plain != name and (hasattr(operator, plain) or hasattr(operator, f"{plain}_"))
 
 
 def _inplace(node: Node) -> bool:
-    """The argument ``inplace`` of functions that have one."""
+    """Whether a call has a true argument ``inplace``."""
     target: Any = node.target
     try:
         bound = inspect.signature(target).bind(*node.args, **node.kwargs)
-    except (TypeError, ValueError):  # built in: these have no such argument
+    except (TypeError, ValueError):  # built-in functions have no such argument
         return False
     return bool(bound.arguments.get("inplace", False))

@@ -1,7 +1,7 @@
 """One canonical form for the many ways to write an op: functions, methods, operators, modules.
 
-``read(node)`` says what a node of a torch.fx graph computes, or None if it is none of the ops that
-the kernels are made of.
+``read(node)`` gives the form of a node of a torch.fx graph, or None if it is none of the operations
+that the kernels consist of.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ Arguments = dict[str, Any]
 
 # ---- activations ----
 
-# torch writes these in several ways; ``inplace`` is an argument of some.
+# All functions and methods of an activation; some have an argument ``inplace``.
 ACTIVATION_FUNCTIONS: dict[Any, str] = {
     F.relu: "relu",
     torch.relu: "relu",
@@ -69,12 +69,12 @@ ACTIVATION_MODULES: dict[type[nn.Module], str] = {
 }
 
 
-# A node in the forward of one of these is what the module is.
+# Modules whose forward is one node.
 _NAMED: tuple[type[nn.Module], ...] = (nn.Linear, *ACTIVATION_MODULES)
 
 
 def module_path(node: Node) -> str:
-    """The path of the linear layer or activation whose forward the node is, or nothing."""
+    """The path of the linear layer or activation whose forward is this node, or ""."""
     stack = node.meta.get("nn_module_stack") if node.op.startswith("call_") else None
     if not stack:
         return ""
@@ -85,7 +85,7 @@ def module_path(node: Node) -> str:
 
 
 def activation_name(family: str, approximate: Any, negative_slope: Any) -> str | Refused:
-    """The activation of ours that has these parameters."""
+    """The name of our activation with these parameters, or Refused if there is none."""
     if family == "gelu":
         if approximate not in GELU_APPROXIMATIONS:
             return Refused(f"gelu with approximate={approximate!r}")
@@ -96,7 +96,7 @@ def activation_name(family: str, approximate: Any, negative_slope: Any) -> str |
 
 
 def activation_of(module: nn.Module) -> str | Refused | None:
-    """The activation that a module is, or None."""
+    """The name of a module's activation, or Refused; None if the module is no activation."""
     family = ACTIVATION_MODULES.get(type(module))
     if family is None:
         return None
@@ -132,7 +132,7 @@ def _inner(given: Arguments) -> Form | None:
 
 
 def _tensordot(given: Arguments) -> Form | None:
-    """The sum over x's last dimension and one of a matrix."""
+    """A tensordot over x's last dimension and one dimension of a matrix."""
     x, weight, dims = given["a"], given["b"], given.get("dims", 2)
     if rank(weight) != 2 or not (rank(x) or 0) > 1:
         return None
@@ -161,7 +161,7 @@ def _addmm(given: Arguments) -> Form | None:
 
 
 def _conv2d(given: Arguments) -> Form | None:
-    """A 1×1 convolution, with a product's way of lying in memory."""
+    """A 1×1 convolution whose memory layout is that of a product."""
     x, weight = tensor_of(given["input"]), value(given["weight"])
     ones = all(_each(given.get(name, 1), 1) for name in ("stride", "groups"))
     if not ones or not _each(given.get("padding", 0), 0) or x is None or weight is None:
@@ -176,12 +176,12 @@ def _conv2d(given: Arguments) -> Form | None:
 
 
 def _each(given: Any, number: int) -> bool:
-    """Whether it is that number, or a pair of it."""
+    """Whether the value is this number, or a sequence of only this number."""
     return given == number or (isinstance(given, (tuple, list)) and all(n == number for n in given))
 
 
 def _einsum(given: Arguments) -> Form | None:
-    """…k,kn->…n or …k,nk->…n, and with the operands exchanged."""
+    """The einsums …k,kn->…n and …k,nk->…n, also with exchanged operands."""
     equation, tensors = given["equation"], given["operands"]
     tensors = list(tensors) if isinstance(tensors, (tuple, list)) else [tensors, given.get("other")]
     if not isinstance(equation, str) or len(tensors) != 2:
@@ -201,7 +201,7 @@ def _einsum(given: Arguments) -> Form | None:
 
 
 def _batch_norm(given: Arguments) -> Form | None:
-    """In eval, of a matrix: of more dimensions its channels are not the last."""
+    """BatchNorm in eval mode of a matrix. With more dimensions the channels are not the last."""
     x, eps = given["input"], given.get("eps", 1e-5)
     tensors = [given.get(name) for name in ("weight", "bias", "running_mean", "running_var")]
     if given.get("training", False) is not False or rank(x) != 2 or not _number(eps):
@@ -244,7 +244,7 @@ def _div(given: Arguments) -> Form | None:
 
 
 def _clamp(given: Arguments) -> Form | None:
-    """relu, where nobody wants the gradient: at 0 that may be 1, and relu's is 0."""
+    """clamp(min=0) as relu, if no gradient is needed: at 0 clamp's may be 1, and relu's is 0."""
     x, least = given["input"], given.get("min")
     example = tensor_of(x)
     if example is None or not _number(least) or least != 0 or given.get("max") is not None:
@@ -325,7 +325,8 @@ def _signature(node: Node) -> Signature | None:
 
 
 def read(node: Node, module: GraphModule) -> Form | None:
-    """What a node computes: a form, Refused where only its way of writing is, or None."""
+    """The form of a node. Refused if the operation could be fused, but not in this form of call;
+    None if it is no such operation."""
     if node.op == "call_module":
         return _read_module(node, module.get_submodule(str(node.target)))
     signature = _signature(node)
@@ -333,12 +334,12 @@ def read(node: Node, module: GraphModule) -> Form | None:
         return None
     given = dict(zip(signature.names, node.args)) | dict(node.kwargs)
     if len(node.args) > len(signature.names) or set(given) - {*signature.names, *KEYWORDS}:
-        return None  # as with out= or dtype=
+        return None  # for example with out= or dtype=
     if not isinstance(next(iter(given.values()), None), (Node, int, float, str)):
         return None
     try:
         form = signature.read(given)
-    except KeyError:  # a required argument is missing: the call itself will say so
+    except KeyError:  # a required argument is missing; the call itself raises the error
         return None
     if form is None or not _of_nodes(form):
         return None
@@ -346,7 +347,7 @@ def read(node: Node, module: GraphModule) -> Form | None:
 
 
 def _of_nodes(form: Form) -> bool:
-    """Whether the operands are values of the graph."""
+    """Whether all operands of a form are values of the graph or parameters."""
     tensors = [getattr(form, name, None) for name in ("x", "y", "weight", "bias", "c")]
     return all(t is None or isinstance(t, (Node, Attribute)) for t in tensors)
 
@@ -371,13 +372,13 @@ def _read_module(node: Node, module: nn.Module) -> Form | None:
 
 
 def has_hooks(module: nn.Module) -> bool:
-    """Whether calling the module runs more than its forward. torch has no public question."""
+    """Whether a call of the module runs more than its forward. torch has no public test for it."""
     hooks = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
     return any(getattr(module, name, None) for name in hooks)
 
 
 def unfit_linear(linear: nn.Module) -> str:
-    """Why a layer is not a plain torch.nn.Linear with plain parameters, or nothing."""
+    """Why a layer is not a plain torch.nn.Linear with plain parameters, or ""."""
     if nn.utils.parametrize.is_parametrized(linear):
         return "parametrized"
     if "weight" not in dict(linear.named_parameters(recurse=False)):
@@ -399,7 +400,7 @@ def tensor_of(node: Any) -> torch.Tensor | None:
 
 
 def may_share(a: Any, b: Any) -> bool:
-    """Whether two operands may lie in the same memory."""
+    """Whether two operands may share memory."""
     values = value(a), value(b)
     if any(v is None or not _has_storage(v) for v in values):
         return True
@@ -412,7 +413,8 @@ def _has_storage(t: torch.Tensor) -> bool:
 
 
 def same_shape(a: torch.Tensor, b: torch.Tensor) -> bool:
-    """Whether shapes are known to agree. Comparing symbols of dynamic shapes would fix them."""
+    """Whether the shapes are known to be equal. Comparing symbols of dynamic shapes would
+    specialise the graph on them."""
     if a.dim() != b.dim():
         return False
     if all(isinstance(n, int) for n in (*a.shape, *b.shape)):
@@ -423,7 +425,7 @@ def same_shape(a: torch.Tensor, b: torch.Tensor) -> bool:
 
 
 def as_wide(node: Node, x: Node) -> bool:
-    """Whether a value has x's shape, and at least its digits."""
+    """Whether a value has x's shape, and x's dtype or a wider one."""
     value, of = tensor_of(node), tensor_of(x)
     return (
         value is not None
@@ -436,13 +438,13 @@ def as_wide(node: Node, x: Node) -> bool:
 
 
 def value(operand: Operand | None) -> torch.Tensor | None:
-    """What is known of an operand: its example value. None if there is none."""
+    """The example value of an operand, with its shape and dtype; None if there is none."""
     if isinstance(operand, Attribute):
         return operand.tensor
     return tensor_of(operand)
 
 
 def rank(operand: Any) -> int | None:
-    """The number of dimensions, where that is known."""
+    """The number of dimensions, or None if it is unknown."""
     example = value(operand) if isinstance(operand, Node) else None
     return None if example is None else example.dim()

@@ -1,4 +1,4 @@
-"""fuse: a module that computes the same with the fused kernels, by torch.compile's tracer."""
+"""fuse: wraps a module so that it runs with the fused kernels, by torch.compile's tracer."""
 
 from __future__ import annotations
 
@@ -28,18 +28,19 @@ def fuse(
     """A module that computes what ``module`` does, with its linear layers, activations, residuals
     and elementwise chains fused into this package's kernels where these are faster.
 
-    Parameters, buffers and hooks are the module's own. torch.compile's tracer makes the graphs, at
-    the first call and whenever one no longer holds: for other shapes, dtypes, modes, attributes.
-    What is left runs as it did. ``plan`` of the result says what became of the latest call.
+    Parameters, buffers and hooks are the module's own. torch.compile's tracer makes the graphs: at
+    the first call, and again when a graph is no longer valid, for other shapes, dtypes, modes or
+    attributes. Operations that are not fused run as before. The result's ``plan`` describes the
+    latest call.
 
-    Inside somebody else's trace (torch.compile, torch.export, make_fx, torch.jit.trace) it is the
-    plain module, and so it is under forward-mode derivatives and hooks of all modules.
+    Inside another trace (torch.compile, torch.export, make_fx, torch.jit.trace), under forward-mode
+    derivatives, and with global module hooks it runs the module unfused.
 
     Args:
-        module: any; what cannot be traced of it stays as it is.
+        module: any module; parts that cannot be traced run as they are.
         min_score: the least expected speed relative to eager's at which a kernel is taken; 0
-            fuses everything that can be.
-        passes: the rewriting passes that run, of "elementwise" and "epilogue".
+            fuses everything that can be fused.
+        passes: the rewriting passes to run, of "elementwise" and "epilogue".
 
     Raises:
         TypeError: ``module`` is no torch.nn.Module, or an option has a wrong type.
@@ -51,15 +52,19 @@ def fuse(
 
 
 class NoPlanYet(RuntimeError, AttributeError):
-    """The plan of a fused module that was not called yet; hasattr takes it for missing."""
+    """A fused module that was not called yet has no plan. It is also an AttributeError, for
+    hasattr."""
 
     def __str__(self) -> str:
         return "a fused module has a plan once it has been called"
 
 
 class Fused(nn.Module):
-    """What :func:`fuse` returns. The original is its child ``module``, and attributes, items and
-    the length are the original's; its methods compute unfused, as they call it and not this."""
+    """The result of :func:`fuse`. The original module is its child ``module``.
+
+    Attributes, items and the length are the original's. Methods of the original compute unfused,
+    because they call the original, not this module.
+    """
 
     def __init__(self, module: nn.Module, options: Options) -> None:
         super().__init__()
@@ -72,7 +77,7 @@ class Fused(nn.Module):
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         if as_written():
             return self.module(*args, **kwargs)
-        interpreted = _launch.interpreted(_elementwise_kernels.flat_kernel)  # no guard knows of it
+        interpreted = _launch.interpreted(_elementwise_kernels.flat_kernel)  # no guard checks it
         call = self._calls.get(interpreted)
         if call is None:
             call = self._calls[interpreted] = compiled(self._options, self._latest)
@@ -81,10 +86,10 @@ class Fused(nn.Module):
 
     @property
     def plan(self) -> Plan:
-        """The plan of the latest call that was fused; of several graphs, one after the other.
+        """The plan of the latest fused call; plans of several graphs are joined.
 
         Raises:
-            RuntimeError: there was none yet. It is an AttributeError, too, for who asks hasattr.
+            RuntimeError: there was no such call yet. The error is also an AttributeError.
         """
         if not self._calls:
             raise NoPlanYet
@@ -92,13 +97,13 @@ class Fused(nn.Module):
         return Plan(steps, [line for plan in self._latest for line in plan.left])
 
     def __getattr__(self, name: str) -> Any:
-        if name == "plan":  # of an AttributeError in a property Python asks here again
+        if name == "plan":  # Python calls this after the property's AttributeError
             raise NoPlanYet
         try:
             return super().__getattr__(name)
         except AttributeError:
             original = self._original()
-            if original is None or name.startswith("_"):  # what is private is of one module
+            if original is None or name.startswith("_"):  # private attributes are not shared
                 raise
             return getattr(original, name)
 
@@ -117,7 +122,7 @@ class Fused(nn.Module):
         return len(self.module)  # type: ignore[arg-type]
 
     def __bool__(self) -> bool:
-        return True  # a module without a length has none to ask for
+        return True  # otherwise bool() would call __len__, which not every module has
 
     def __getitem__(self, key: Any) -> Any:
         return self.module[key]  # type: ignore[index]
@@ -126,12 +131,12 @@ class Fused(nn.Module):
         return iter(self.module)  # type: ignore[call-overload]
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_calls": {}, "_latest": []}  # plans are made again
+        return {**self.__dict__, "_calls": {}, "_latest": []}  # plans will be made again
 
 
 def as_written() -> bool:
-    """Whether a call must run what the model's author wrote: somebody else traces it, derivatives
-    go forward, which no kernel has, or hooks see every module, which no guard notices."""
+    """Whether a call must run the model unfused: inside another trace; with forward-mode
+    derivatives, which the kernels lack; or with global module hooks, which no guard checks."""
     if torch.compiler.is_compiling() or is_fx_symbolic_tracing() or torch.jit.is_tracing():  # type: ignore[attr-defined]
         return True
     return forward_ad._current_level >= 0 or bool(torch_module._has_any_global_hook())
@@ -148,9 +153,10 @@ def compiled(
     by: str = "fuse",
     function: Callable[..., Any] = _call,
 ) -> Callable[..., Any]:
-    """A function that calls a module, fused; each of its graphs notes its plan when it runs.
+    """A function that calls a module with fused graphs. Each graph appends its plan to ``latest``
+    when it runs.
 
-    Nothing here holds the Fused, which torch.compile would keep alive as long as the code.
+    The function does not refer to the Fused: torch.compile would keep it alive as long as the code.
     """
 
     def backend(graph: GraphModule, examples: Sequence[Any]) -> Callable[..., Any]:
@@ -171,14 +177,14 @@ def compiled(
 
 
 def own_code(function: Callable[..., Any]) -> Callable[..., Any]:
-    """The function with code of its own: torch.compile counts how often it has compiled the same
-    code, and keeps what it made of it there."""
+    """The function with its own code object: torch.compile stores its results there, and limits how
+    often it compiles one code object."""
     code = function.__code__.replace()
     return types.FunctionType(code, function.__globals__)
 
 
 def with_hook_guards(call: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
-    """A call of what torch.compile made, in which hooks registered later are noticed."""
+    """Call a compiled function with guards that notice hooks registered later."""
     config = torch._dynamo.config
     unseen = config.skip_nnmodule_hook_guards
     config.skip_nnmodule_hook_guards = False

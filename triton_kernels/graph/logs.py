@@ -1,6 +1,6 @@
-"""TRITON_KERNELS_LOGS=fusion: every plan in the log as it is made, so explain is no second compile.
+"""Logs every plan when it is made, so that no second compile with explain is needed.
 
-The logger is "triton_kernels.fusion". The variable, in the manner of TORCH_LOGS, prints it.
+The logger is "triton_kernels.fusion". TRITON_KERNELS_LOGS=fusion prints it, similar to TORCH_LOGS.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ VARIABLE = "TRITON_KERNELS_LOGS"
 
 
 class _Printing(logging.StreamHandler):  # type: ignore[type-arg]
-    """Prints where standard error is now."""
+    """Prints to the current sys.stderr, which may be replaced after this handler was made."""
 
     def emit(self, record: logging.LogRecord) -> None:
         self.stream = sys.stderr
@@ -28,7 +28,7 @@ _printing.setFormatter(logging.Formatter("[%(name)s] %(message)s"))
 
 
 def note(plan: Plan, by: str) -> None:
-    """Log what became of a graph, and who asked."""
+    """Log a plan, and the function that made it."""
     logger = logging.getLogger(NAME)
     if "fusion" in os.environ.get(VARIABLE, "").replace(" ", "").split(","):
         logger.setLevel(logging.INFO)

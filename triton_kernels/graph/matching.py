@@ -1,9 +1,9 @@
-"""Which nodes of a graph one kernel can compute. The only matcher: fuse, the backend of
-torch.compile and replace_modules ask it.
+"""Finds nodes of a graph that one kernel can compute. fuse, the backend of torch.compile and
+replace_modules all use this matcher.
 
-A match must compute what the nodes compute, whoever looks: its inner values have no other user,
-operands agree in dtype and device, shapes are those of the kernel, and nothing in between
-overwrites an operand. What has a pattern's structure and fails one of these is a :class:`Misfit`.
+A fused match must not be observable: inner values have no other users, operands agree in dtype and
+device, shapes are the kernel's, and no node in between overwrites an operand. Nodes that have a
+pattern's structure but violate one of these conditions raise :class:`Misfit`.
 """
 
 from __future__ import annotations
@@ -63,9 +63,10 @@ class Matcher:
     """Matches in one graph.
 
     Args:
-        module: the graph; nodes have example values in their meta.
-        modular: the graph only lists modules, with no values: then what is unknown is taken to fit.
-        casts: what autocast does around the graph, if it is one inside of another.
+        module: the graph; its nodes have example values in their meta.
+        modular: whether the graph only lists modules, without values. Then unknown values are
+            assumed to fit.
+        casts: the state of autocast around the graph, if it is inside another graph.
     """
 
     def __init__(
@@ -87,10 +88,10 @@ class Matcher:
         self._autocast = effects.autocast(module.graph, casts)
 
     def find(self, name: str, root: Node) -> Match | None:
-        """The match of pass ``name`` whose result is ``root``, or None.
+        """The match of pass ``name`` with the result ``root``, or None.
 
         Raises:
-            Misfit: there is the structure of one, but it must not be fused.
+            Misfit: the nodes have the structure of a match, but must not be fused.
         """
         if name == "elementwise":
             match = self._elementwise(root)
@@ -101,10 +102,10 @@ class Matcher:
         return match
 
     def problem(self, match: Match, other: str) -> Problem:
-        """What the kernel of a match is to compute; ``other`` would do so otherwise."""
+        """The problem of a match's kernel; ``other`` would compute it instead."""
         known = [v for v in map(forms.value, match.operands()) if v is not None]
         lead = known[0]
-        result = forms.value(match.nodes[-1])  # autocast's dtype is not that of the operands
+        result = forms.value(match.nodes[-1])  # under autocast its dtype is not the operands'
         lead = lead if result is None else result
         product = match.sizes != (None, None, None)
         precision = _precision.resolved(None, lead) if product else "ieee"
@@ -114,8 +115,8 @@ class Matcher:
         )
 
     def _read_spellings(self) -> set[Node]:
-        """Note the activations that are written out, of products and as gates; their inner nodes.
-        What is neither is elementwise as it is written."""
+        """Find activations written as several operations that follow a product or are gates, and
+        return their inner nodes. Others are matched as elementwise operations."""
         spellings = Spellings(list(self.module.graph.nodes))
         taken: set[Node] = set()
         self._spelled = spellings.found
@@ -129,8 +130,8 @@ class Matcher:
         return {node for node, root in spellings.inner.items() if root in taken}
 
     def _read_composed(self) -> dict[Node, Activation]:
-        """The activations of products and of gates that are none of those with a name: each that
-        is no part of a longer one."""
+        """Last node → activation without a name, of a product or a gate. Activations that are part
+        of a longer one are left out."""
         composed: dict[Node, Activation] = {}
         inside: set[Node] = set()
         for root in reversed(self.module.graph.nodes):
@@ -151,14 +152,14 @@ class Matcher:
         return composed
 
     def _named(self, root: Node) -> bool:
-        """Whether it is an activation of a product that the kernels have by name."""
+        """Whether the node is a named activation of a product."""
         form = self.forms[root]
         return isinstance(form, Activation) and self._chains.ends_in_product(form.x)
 
     # ---- elementwise ----
 
     def _elementwise(self, root: Node) -> Match | None:
-        """The longest match of the ops' patterns; of equally long ones the last op's."""
+        """The longest match of the ops' patterns; of equally long ones that of the last op."""
         if root in self._inner:
             return None
         patterns = [pattern for fusion in ops.FUSIONS for pattern in fusion.elementwise]
@@ -196,15 +197,15 @@ class Matcher:
             return None
         product, nodes = chain
         if top is root and isinstance(form, (Reshaped, Scaled, Divided)):
-            return None  # a factor or a view alone goes with what follows it
+            return None  # a factor or a view is only fused together with what follows it
         nodes = nodes if top is root else (*nodes, *inner, root)
-        if len(nodes) == 1:  # one call of a library that does the same
+        if len(nodes) == 1:  # a product alone is already one library call
             return None
         nodes = tuple(sorted(nodes, key=self._position.__getitem__))
         return replace(self._product(product, nodes, act), wider=inner)
 
     def _say_why(self, root: Node, form: Refused) -> None:
-        """The reason, where what is refused follows a product."""
+        """Raise Misfit with the reason if the refused node follows a product."""
         first = root.args[0] if root.args else None
         if isinstance(first, Node) and isinstance(self.forms[first], Product):
             raise Misfit(form.reason)
@@ -239,7 +240,8 @@ class Matcher:
         return Match("gemm_bias_act", nodes, function, arguments, {}, sizes, act)
 
     def _sizes(self, product: Product, node: Node) -> Sizes:
-        """M, N and K, None where they are symbols or unknown; the shapes must be a product's."""
+        """M, N and K, None for symbols and unknown sizes. Raises Misfit if the shapes are not those
+        of a product with one matrix."""
         weight, x = forms.value(product.weight), forms.value(product.x)
         if weight is None or (x is None and not self.modular):
             raise Misfit("the shapes of its operands are unknown")
@@ -272,7 +274,7 @@ class Matcher:
         ):
             raise Misfit(f"what is added, of shape {shape_text(c)}, broadcasts")
 
-    # ---- what every match must be ----
+    # ---- conditions of all matches ----
 
     def _check(self, match: Match) -> None:
         *inner, root = match.nodes
@@ -283,7 +285,7 @@ class Matcher:
                 raise Misfit(f"{node.name} is used twice")
         self._check_in_place(match)
         for node in match.nodes:
-            # As a sum of tensors that lie turned does; views that follow may rely on that.
+            # A sum of transposed tensors is stored transposed, and later views may rely on that.
             if isinstance(self.forms[node], Sum) and match.sizes[1] is not None and turned(node):
                 raise Misfit(f"{node.name} does not lie in rows")
         if any(self._autocast[node] is not self._autocast[root] for node in inner):
@@ -294,8 +296,8 @@ class Matcher:
         self._check_tensors(match)
 
     def _check_in_place(self, match: Match) -> None:
-        """A value may be overwritten that only the match sees, if what reads it later reads the
-        result."""
+        """An in-place operation may be fused if only the match uses the overwritten value, and if
+        later readers of it read the result."""
         for node in match.nodes:
             if not effects.may_interfere(node, self.module):
                 continue
@@ -339,8 +341,8 @@ class Matcher:
                 raise Misfit(f"{label} is {dtype_text(v)}, {first} {dtype_text(lead)}")
 
     def _check_lowered(self, match: Match, lower: torch.dtype) -> None:
-        """A product under autocast: its operands are cast, as the kernel's are then; what follows
-        has that dtype, too, unless something of more digits was added."""
+        """Conditions of a product under autocast. Its operands are cast as the kernel's are, so all
+        values must have autocast's dtype; adding a wider tensor gives another one."""
         for operand in match.operands():
             v = forms.value(operand)
             if v is not None and v.dtype == torch.float64:

@@ -1,4 +1,4 @@
-"""What is known of the operands that a match reads: their shapes, and what errors call them."""
+"""Properties of a match's operands: shapes, layouts, and their names in messages."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from triton_kernels.graph import forms
 
 
 def is_one(t: Tensor) -> bool:
-    """Whether it is a batch of one."""
+    """Whether the first dimension is known to have size 1."""
     return isinstance(t.shape[0], int) and t.shape[0] == 1
 
 
 def is_row(operand: Operand) -> bool:
-    """Whether it is [N] or [1, …, N]."""
+    """Whether the operand is known to be [N] or [1, …, N]."""
     example = forms.value(operand)
     return (
         example is not None
@@ -30,19 +30,20 @@ def is_row(operand: Operand) -> bool:
 
 
 def fits_as_row(row: Tensor, N: int) -> bool:
-    """Whether it is [N] or [1, …, N]."""
+    """Whether the tensor is [N] or [1, …, N] with this N."""
     leading = all(isinstance(n, int) and n == 1 for n in row.shape[:-1])
     return bool(row.dim() and leading and row.shape[-1] == N)
 
 
 def in_rows(operand: Operand | None) -> bool:
-    """Whether it is [1, …, N], of more than one dimension."""
+    """Whether the operand has more than one dimension."""
     example = forms.value(operand)
     return example is not None and example.dim() > 1
 
 
 def as_row(operand: Operand | None, result: Tensor | None = None) -> Any:
-    """The operand, as [N] if it is a row; of a residual that has the result's shape, itself."""
+    """The operand, to be passed as [N] if it has more dimensions. An operand of the result's shape
+    is a residual and stays as it is."""
     example = forms.value(operand)
     if example is None or example.dim() < 2:
         return operand
@@ -52,7 +53,7 @@ def as_row(operand: Operand | None, result: Tensor | None = None) -> Any:
 
 
 def turned(operand: Operand) -> bool:
-    """Whether it is known that its dimensions lie in another order in memory."""
+    """Whether the dimensions are known to be in another order in memory: strides increase."""
     from torch.fx.experimental.symbolic_shapes import statically_known_true
 
     t = forms.value(operand)
@@ -63,26 +64,27 @@ def turned(operand: Operand) -> bool:
 
 
 def is_plain(t: Tensor) -> bool:
-    """Whether it is an ordinary tensor in rows and columns: no subclass, not sparse."""
+    """Whether the tensor is an ordinary strided one: neither a subclass nor sparse."""
     plain = isinstance(t, FakeTensor) or type(t) in (Tensor, torch.nn.Parameter)
     return plain and t.layout is torch.strided
 
 
 def size_of(n: Any) -> int | None:
-    """A number, not a symbol of a dynamic shape: asking for that one's value would fix it."""
+    """The size, or None for a symbol of a dynamic shape. Reading its value would specialise the
+    graph on it."""
     return n if isinstance(n, int) else None
 
 
 def shape_text(t: Tensor | None) -> str:
-    """Its shape, as errors say it."""
+    """The tensor's shape in messages."""
     return "unknown" if t is None else str(tuple(t.shape))
 
 
 def dtype_text(t: Tensor) -> str:
-    """Its dtype, as errors say it."""
+    """The tensor's dtype in messages."""
     return str(t.dtype).removeprefix("torch.")
 
 
 def operand_name(operand: Operand) -> str:
-    """What errors call an operand."""
+    """The operand's name in messages."""
     return operand.name if isinstance(operand, Node) else operand.target.rpartition(".")[2]

@@ -1,4 +1,4 @@
-"""The plan of a graph: which nodes become which kernel, which do not and why; and the rewriting."""
+"""Plans a graph, and rewrites it: which nodes become which kernel, which do not, and why."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from triton_kernels.graph.matching import PASSES, Matcher
 
 @dataclass(frozen=True)
 class Options:
-    """How to plan.
+    """The options of a plan.
 
     Attributes:
-        min_score: the least expected speed, relative to what would run otherwise; 0 fuses all.
-        passes: which of "elementwise" and "epilogue" (products) run, in this order.
-        rest: the backend of torch.compile that runs what is left, "eager" or "inductor", say.
+        min_score: the least expected speed relative to what would run otherwise; 0 fuses all.
+        passes: the passes that run, of "elementwise" and "epilogue" (products), in this order.
+        rest: the backend of torch.compile for the rewritten graph, such as "eager" or "inductor".
     """
 
     min_score: float = capabilities.MIN_SCORE
@@ -42,8 +42,8 @@ class Options:
 
     @property
     def active_passes(self) -> list[str]:
-        """``passes`` less those that the environment turns off: TRITON_KERNELS_FUSE=0 all,
-        TRITON_KERNELS_FUSE_OFF=elementwise,… the named ones."""
+        """``passes`` without those that the environment turns off: TRITON_KERNELS_FUSE=0 turns off
+        all, TRITON_KERNELS_FUSE_OFF=elementwise,… the named ones."""
         if os.environ.get("TRITON_KERNELS_FUSE") == "0":
             return []
         off = os.environ.get("TRITON_KERNELS_FUSE_OFF", "").replace(" ", "").split(",")
@@ -52,7 +52,8 @@ class Options:
 
 @dataclass(frozen=True)
 class Step:
-    """One kernel in place of ``nodes``; where ``estimated``, nobody measured it on such a GPU."""
+    """One kernel that replaces ``nodes``. ``estimated``: whether its score is an estimate, not
+    measured on such a GPU."""
 
     kernel: str
     nodes: tuple[str, ...]
@@ -68,7 +69,7 @@ class Step:
 
 @dataclass(frozen=True)
 class Left:
-    """A node that stays, though it ends or begins what a kernel might compute."""
+    """A node that is not replaced although a kernel might compute it, and the reason."""
 
     node: str
     reason: str
@@ -80,7 +81,7 @@ class Left:
 
 @dataclass
 class Plan:
-    """What becomes of one graph. Prints as a line a step, then a line a refusal."""
+    """The plan of one graph. It prints one line per step, then one per node left."""
 
     steps: list[Step] = field(default_factory=list)
     left: list[Left] = field(default_factory=list)
@@ -92,10 +93,10 @@ class Plan:
 
 
 def rewrite(module: GraphModule, options: Options, casts: effects.Casts | None = None) -> Plan:
-    """Fuse in place what the options allow; the plan says what was done.
+    """Fuse the graph in place as far as the options allow, and return the plan.
 
-    The nodes' meta["example_value"] tell shapes and dtypes. Graphs inside, of checkpoints and
-    branches, are rewritten, too; ``casts`` is what autocast does around such a one.
+    Shapes and dtypes come from the nodes' meta["example_value"]. Inner graphs, of checkpoints and
+    branches, are also rewritten; for these ``casts`` is the state of autocast around the graph.
     """
     canonical.drop_idle(module)
     plans = _rewrite_inside(module, options, casts)
@@ -123,14 +124,14 @@ def _rewrite_inside(
 
 
 def judge(matcher: Matcher, match: Match, options: Options) -> capabilities.Verdict:
-    """Whether the options take the match's kernel for it."""
+    """Whether the match's kernel is taken with these options."""
     return capabilities.judge(matcher.problem(match, options.rest), options.min_score)
 
 
 class _Rewriting:
     def __init__(self, module: GraphModule, options: Options, casts: effects.Casts | None) -> None:
         self.module, self.options, self._casts = module, options, casts
-        # What each node stands for in the original graph, of which plans speak.
+        # Node → the nodes of the original graph that it replaces, by their names in plans.
         labels = {node: label(node) for node in module.graph.nodes}
         often = Counter(labels.values())
         self._names: dict[Node, tuple[str, ...]] = {  # a shared module is called more than once
@@ -141,7 +142,7 @@ class _Rewriting:
         self._left: dict[str, Left] = {}
 
     def run(self, name: str) -> None:
-        """One pass, from the last node to the first, so that the longest match comes first."""
+        """Run one pass, from the last node to the first, so that the longest match comes first."""
         matcher = Matcher(self.module, casts=self._casts)
         gone: set[Node] = set()
         for root in reversed(list(self.module.graph.nodes)):
@@ -165,8 +166,8 @@ class _Rewriting:
                 gone.update(match.nodes)
 
     def _for_product(self, matcher: Matcher, root: Node) -> tuple[Node, ...]:
-        """The nodes that end with this one, if the next pass makes them one kernel with a
-        product."""
+        """The nodes that the next pass will fuse with a product to one kernel that ends with this
+        node; empty if there are none."""
         if "epilogue" not in self.options.active_passes:
             return ()
         match = matcher.composed(root)
@@ -185,7 +186,7 @@ class _Rewriting:
         return Plan([self._steps[node] for node in steps], lines)
 
     def _spoken(self, node: Node, left: Iterable[str]) -> bool:
-        """Whether a refusal already speaks of the node: its own, or that of what follows."""
+        """Whether the node, or a node that uses it, is already listed as left."""
         names = {name for n in (node, *node.users) for name in self._names.get(n, ())}
         return not names.isdisjoint(left)
 
@@ -223,7 +224,7 @@ class _Rewriting:
         self._steps[call] = Step(match.kernel, names, verdict.score or 0.0, act, estimated)
 
     def _inserted(self, argument: Any) -> Any:
-        """An argument of the call, with the nodes that make it inserted."""
+        """Insert the nodes that make an argument of the call, and return it."""
         graph = self.module.graph
         if isinstance(argument, Transposed):
             matrix = self._inserted(argument.operand)
@@ -243,10 +244,10 @@ class _Rewriting:
 
 
 def label(node: Node) -> str:
-    """What a plan calls a node: the module that it is, or its own name with its function."""
+    """A node's name in plans: the module's path, or the node's own name with its function."""
     path = str(node.target) if node.op == "call_module" else forms.module_path(node)
     if path:
         return path
     what = node.target if node.op == "call_method" else getattr(node.target, "__name__", node.name)
-    what = str(what).partition(".")[0]  # of an operator's overload
+    what = str(what).partition(".")[0]  # without an operator's overload
     return node.name if what in node.name else f"{node.name} ({what})"

@@ -1,7 +1,7 @@
-"""Operations of one tensor, element by element, that activations are composed of: each with its
-value and its derivative as a jit function computes them.
+"""The elementwise operations of one tensor of which activations may be composed, each with texts of
+its value and its derivative for a jit function.
 
-At kinks the derivatives are torch's, and what torch's say of NaN.
+At kinks and for NaN the derivatives equal torch's.
 """
 
 from __future__ import annotations
@@ -21,20 +21,24 @@ from triton_kernels.graph.callees import called
 
 
 class Primitive(NamedTuple):
-    """Texts in {x}, the argument, {y}, the value, {p}, {q}, {r}, numbers, and the comparisons of
-    :data:`ENDS_OF_CLAMP`. ``straight``: made of straight lines."""
+    """An operation: the texts of its value and of its derivative.
+
+    A text may contain {x}, the argument; {y}, the value; {p}, {q}, {r}, numbers; and the keys of
+    :data:`ENDS_OF_CLAMP`. ``straight``: whether the operation is piecewise linear.
+    """
 
     value: str
     slope: str
     straight: bool = False
 
 
-# How a clamp's gradient compares with its ends: torch 2.13 lets it through there, 2.14 does not.
+# The comparisons with a clamp's ends in its derivative, which at the ends is 1 up to torch 2.13 and
+# 0 from 2.14 on.
 _OPEN = torch.__version__ >= "2.14"
 ENDS_OF_CLAMP = {"above": ">" if _OPEN else ">=", "below": "<" if _OPEN else "<="}
 
-# A derivative may name ``one``, a block of ones of x's dtype: two numbers alone would make a
-# float32 of a float64.
+# A derivative may use ``one``, a block of ones of x's dtype: tl.where of two plain numbers would be
+# float32 even for a float64 x.
 PRIMITIVES = {
     "identity": Primitive("{x}", "1.0", straight=True),
     "detach": Primitive("{x}", "0.0", straight=True),
@@ -87,7 +91,7 @@ PRIMITIVES = {
     "square": Primitive("{x} * {x}", "2.0 * {x}"),
     "cube": Primitive("{x} * {x} * {x}", "3.0 * {x} * {x}"),
     "fourth": Primitive("square(square({x}))", "4.0 * {x} * {x} * {x}"),
-    # p·x, and of negative x q·(exp(r·x) − 1).
+    # p·x for positive x, q·(exp(r·x) − 1) for others.
     "elu": Primitive(
         "tl.where({x} > 0, {p} * {x}, {q} * libdevice.expm1({r} * {x}))",
         "tl.where({x} <= 0, {q} * {r} * tl.exp({r} * {x}), {p} * one)",
@@ -109,7 +113,8 @@ PRIMITIVES = {
     ),
 }  # fmt: skip
 
-# Of a and b, values or numbers: the value {y}, and the derivatives by a and by b.
+# Operations of {a} and {b}, each a value or a number: the value, and the derivatives by a and by b,
+# which may contain the value {y}.
 BINARY = {
     "add": ("{a} + {b}", "1.0", "1.0"),
     "sub": ("{a} - {b}", "1.0", "-1.0"),
@@ -125,8 +130,15 @@ Numbers = tuple[float, ...]
 
 @dataclass(frozen=True)
 class Call:
-    """What calls a primitive: the names of its arguments, those that have defaults, and what
-    primitive with which numbers they make."""
+    """A call that is a primitive.
+
+    Attributes:
+        name: the primitive.
+        names: the names of the call's arguments.
+        defaults: default values of arguments.
+        make: makes another primitive's name and its numbers from the arguments; None if the call
+            is no primitive. Without ``make`` there are no numbers.
+    """
 
     name: str
     names: tuple[str, ...] = ("input",)
@@ -249,7 +261,7 @@ CALLS: dict[Any, Call] = {
     F.logsigmoid: Call("logsigmoid"),
     **dict.fromkeys((torch.detach, "detach"), Call("detach")),
     **dict.fromkeys((torch.clone, "clone"), Call("identity")),
-    # Casts; that the result has x's dtype, and what is between at least its digits, is asked apart.
+    # Casts. That the result has x's dtype, and no inner value a narrower one, is checked elsewhere.
     **dict.fromkeys(("float", "double", "half", "bfloat16"), Call("identity")),
     **dict.fromkeys(
         ("to", "type", "type_as"),
@@ -266,7 +278,7 @@ _RSUB = (torch.rsub, "rsub")
 
 
 class Step(NamedTuple):
-    """One operation: of one operand a primitive with numbers, of two one of :data:`BINARY`."""
+    """One operation: a primitive of one operand, with numbers, or one of :data:`BINARY` of two."""
 
     name: str
     operands: tuple[Any, ...]
@@ -274,7 +286,7 @@ class Step(NamedTuple):
 
 
 def read(node: Node) -> Step | None:
-    """The operation that a node is, of nodes and numbers."""
+    """The operation of a node, on nodes and numbers; None if it is none of these."""
     if node.op not in ("call_function", "call_method"):
         return None
     target = called(node)

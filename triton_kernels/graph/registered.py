@@ -1,7 +1,7 @@
-"""Activations that users registered, match in a graph by their ``torch_function``.
+"""Finds users' registered activations in a graph, by their ``torch_function``.
 
-That function is traced once, and its operations are looked for as they stand there: operands of
-sums and products in any order, arguments that a function of Python has by default said or not.
+The function is traced once, and its operations are searched for. Operands of sums and products may
+be in any order, and default arguments of Python functions may be given or not.
 """
 
 from __future__ import annotations
@@ -41,7 +41,8 @@ def registered(root: Node) -> Activation | None:
 
 
 def registered_modules(module: GraphModule) -> dict[Node, Activation | Refused]:
-    """The calls of modules that are registered activations, in a graph that lists modules."""
+    """Call of a module that is a registered activation → its form, for a graph that only lists
+    modules."""
     activations: dict[Node, Activation | Refused] = {}
     for node in module.graph.nodes:
         if node.op == "call_module" and len(node.args) == 1 and not node.kwargs:
@@ -56,7 +57,7 @@ def registered_modules(module: GraphModule) -> dict[Node, Activation | Refused]:
 def _registered_module(module: nn.Module) -> str | None:
     """The registered activation that a module without state computes, or None.
 
-    It is read from a copy: what a forward notes on its module is not noted for a look at it.
+    A copy is traced, so that attributes which a forward sets on its module do not change here.
     """
     functions = {n: f for n, record in ACTIVATIONS.items() if (f := record.torch_function)}
     state = (module.children(), module.parameters(), module.buffers())
@@ -69,7 +70,7 @@ def _registered_module(module: nn.Module) -> str | None:
     for name, function in functions.items():
         ours = _traced(function)
         bound = None if ours is None else _matched(ours[1], result, {})
-        # Another operation may have no result that is used, as one in place.
+        # The graph must have no other nodes: one with an unused result may be in place.
         if bound is not None and {*bound.values(), graph.output_node()} == {*graph.nodes}:
             return name
     return None
@@ -77,12 +78,12 @@ def _registered_module(module: nn.Module) -> str | None:
 
 @functools.cache
 def _traced(function: Callable[..., Any]) -> tuple[Graph, Node] | None:
-    """A registered function's."""
+    """The trace of a registered function, cached."""
     return _trace(function)
 
 
 def _trace(function: Callable[..., Any]) -> tuple[Graph, Node] | None:
-    """A function's graph and its last operation; None where it cannot be traced."""
+    """A function's graph and its last operation; None if it cannot be traced."""
 
     def called(x: Any) -> Any:
         return function(x)
@@ -90,7 +91,7 @@ def _trace(function: Callable[..., Any]) -> tuple[Graph, Node] | None:
     module = isinstance(function, nn.Module)
     try:
         graph: Graph = Tracer().trace(function if module else called)
-    except Exception:  # noqa: BLE001 - whatever a function does with what is no tensor
+    except Exception:  # noqa: BLE001 - a function may raise anything for a proxy of a tensor
         return None
     (result,) = graph.output_node().args
     operation = isinstance(result, Node) and result.op in ("call_function", "call_method")
@@ -98,7 +99,7 @@ def _trace(function: Callable[..., Any]) -> tuple[Graph, Node] | None:
 
 
 def _matched(pattern: Any, value: Any, bound: dict[Node, Node]) -> dict[Node, Node] | None:
-    """The nodes of the graph for those of the pattern, or None."""
+    """Node of the pattern → node of the graph, or None if the value does not match."""
     if not isinstance(pattern, Node):
         if isinstance(pattern, (tuple, list)):
             return _all_matched(pattern, value, bound) if isinstance(value, type(pattern)) else None
@@ -155,7 +156,7 @@ def _all_matched(patterns: Any, values: Any, bound: dict[Node, Node]) -> dict[No
 
 
 def _arguments(node: Node) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """Those of a call, with the defaults of a function that tells them."""
+    """The arguments of a call, completed by defaults if the signature is known."""
     if inspect.isfunction(node.target):
         try:
             call = inspect.signature(node.target).bind(*node.args, **node.kwargs)
@@ -167,7 +168,7 @@ def _arguments(node: Node) -> tuple[tuple[Any, ...], dict[str, Any]]:
 
 
 def _alike(x: Node, root: Node) -> bool:
-    """Whether the result has x's dtype and shape, as an activation's has."""
+    """Whether the result has x's dtype and shape, as that of an activation."""
     before, after = tensor_of(x), tensor_of(root)
     return (
         before is not None

@@ -1,8 +1,8 @@
-"""replace_modules: the fused modules in place of a model's own, in a Sequential or in small blocks.
+"""replace_modules: puts fused modules into a model, in every Sequential and in small blocks.
 
-Modules do not tell in which order a model calls them, but those of a torch.nn.Sequential do. Each
-Sequential is made a graph of its children and given to the same matcher as every other graph. What
-small blocks with a forward of their own do is traced: see blocks.py.
+A model may call its modules in any order, but the order in a torch.nn.Sequential is known. So each
+Sequential becomes a graph of calls of its children, for the same matcher as all graphs. Small
+blocks with their own forward are traced; see blocks.py.
 """
 
 from __future__ import annotations
@@ -22,13 +22,14 @@ from triton_kernels.graph.matching import Matcher
 from triton_kernels.graph.planning import Options, judge
 from triton_kernels.nn.modules import LinearAct, LinearGELU
 
-# On a fused layer, a tuple so that torch.nn.Module registers no child: what stood there before.
+# The attribute of a fused layer with the replaced modules, in a tuple, so that torch.nn.Module does
+# not register them as children.
 ORIGINALS = "_replaced_modules"
 
 
 @dataclass(frozen=True)
 class Replaced:
-    """One layer now in place of two modules, or one kernel in a block."""
+    """A layer that replaces two modules, or a kernel in a block."""
 
     name: str
     before: str
@@ -41,7 +42,7 @@ class Replaced:
 
 @dataclass(frozen=True)
 class Kept:
-    """A linear layer that stays, and why."""
+    """A linear layer that is not replaced, and the reason."""
 
     name: str
     reason: str
@@ -52,7 +53,7 @@ class Kept:
 
 @dataclass
 class Replacement:
-    """What :func:`replace_modules` did. Prints as a line a layer."""
+    """The report of :func:`replace_modules`. It prints one line per layer."""
 
     model: nn.Module
     replaced: list[Replaced] = field(default_factory=list)
@@ -69,27 +70,27 @@ class Replacement:
 
 
 def replace_modules(model: nn.Module, *, min_score: float = capabilities.MIN_SCORE) -> Replacement:
-    """Put LinearGELU and LinearAct in place of Linear → activation, in every Sequential of a model.
+    """Replace Linear → activation by LinearGELU or LinearAct in every Sequential of a model.
 
-    The new layers hold the very Parameter objects of the old ones; the activation's place is taken
-    by torch.nn.Identity, so that all names, and with them the keys of the state_dict, stay. Layers
-    with hooks, parametrizations, pruning or shared between places are left.
+    The new layers have the same Parameter objects as the old ones. torch.nn.Identity takes the
+    place of the activation, so that all names, and the keys of the state_dict, remain. Layers are
+    left if they have hooks or parametrizations, are pruned, or are in several places.
 
-    Small blocks with a forward of their own, as the MLPs of Hugging Face and timm, keep their
-    layers and get a forward that fuses what torch.compile's tracer sees in it, and that runs the
-    old one while a layer is wrapped, quantised, sharded or has hooks. What larger modules call is
-    left: for that see :func:`triton_kernels.fuse`.
+    Small blocks with their own forward, such as the MLPs of Hugging Face and timm, keep their
+    layers. Their new forward fuses what torch.compile's tracer sees in the old one, and calls the
+    old one while a layer is wrapped, quantised, sharded or has hooks. Larger modules are left; for
+    these see :func:`triton_kernels.fuse`.
 
-    A model that calls a child of its Sequential by itself gets the activated value from it.
+    If a model calls a linear layer of its Sequential directly, the result includes the activation.
 
     Args:
-        model: changed in place; it must be where it will run. On the CPU a layer is replaced
-            inside ``with triton_kernels.interpret():`` only.
+        model: changed in place. It must be on the device where it will run. On the CPU layers are
+            only replaced inside ``with triton_kernels.interpret():``.
         min_score: the least expected speed relative to eager's; 0 replaces all that fits.
 
     Returns:
-        A report of what was replaced and what was left, with each reason. Its ``undo()`` puts the
-        old modules back.
+        A report of what was replaced, and of what was left with the reasons. Its ``undo()`` puts
+        the old modules back.
 
     Raises:
         TypeError: ``model`` is no torch.nn.Module, or ``min_score`` no number.
@@ -115,11 +116,11 @@ def replace_modules(model: nn.Module, *, min_score: float = capabilities.MIN_SCO
 
 
 def restore_modules(model: nn.Module) -> None:
-    """Undo :func:`replace_modules`: the original modules, with the parameters of today.
+    """Undo :func:`replace_modules`: put the original modules back, with the current parameters.
 
     Raises:
         RuntimeError: hooks were registered on a fused layer, or something else changed the class
-            of a block; nothing is changed then.
+            of a block. Then nothing is changed.
     """
     replaced = [module for module in model.modules() if hasattr(module, blocks.RECORD)]
     for block in replaced:
@@ -158,7 +159,7 @@ def _replace_in(
     replaced: list[Replaced],
     reasons: dict[str, str],
 ) -> None:
-    """One Sequential: the replaced layers, and for each linear layer left the reason."""
+    """Replace layers in one Sequential; give the reason for each linear layer that is left."""
     if type(sequential).forward is not nn.Sequential.forward:
         reason = f"{type(sequential).__name__} has a forward of its own"
         reasons.update(
@@ -188,7 +189,7 @@ def _replace_block(
     replaced: list[Replaced],
     reasons: dict[str, str],
 ) -> None:
-    """One block: a line for each kernel, and for each linear layer left the reason."""
+    """Replace one block's forward; give the reason for each linear layer that is left."""
     plan = blocks.plan(block, options)
     linears = [child for child, module in block.named_children() if _is_linear(module)]
     if isinstance(plan, str):
@@ -199,7 +200,8 @@ def _replace_block(
     for linear in linears:
         reasons[_join(name, linear)] = why.get(linear) or other or "nothing to fuse with it"
     kind = type(block).__name__
-    # An adapter beside a layer has none: who wrapped the layer looks at its class, and merges it.
+    # An adapter beside a layer has no activation. It is left, because the library that wrapped the
+    # layer looks at its class, and merges it.
     if all(step.act == "none" for step in plan.steps):
         for step in plan.steps:
             named = (_join(name, node) for node in step.nodes if node in linears)
@@ -216,7 +218,7 @@ def _replace_block(
 def _candidates(
     sequential: nn.Sequential, options: Options
 ) -> Iterator[tuple[str, str, Match | None, str]]:
-    """Each linear layer: its name, the next module's, their match, and why there is none."""
+    """For each linear layer: its name, the next module's, their match, and why there is none."""
     graph = _graph(sequential)
     matcher = Matcher(graph, modular=True)
     nodes = [node for node in graph.graph.nodes if node.op == "call_module"]
@@ -260,7 +262,7 @@ def _what_follows(matcher: Matcher, after: Node) -> str:
 
 
 def _graph(sequential: nn.Sequential) -> GraphModule:
-    """The Sequential as a graph of calls of its children."""
+    """A graph that calls the Sequential's children in their order."""
     graph = Graph()
     node = graph.placeholder("x")
     for name, _ in sequential.named_children():
@@ -276,7 +278,7 @@ def _fused(linear: Any, match: Match) -> LinearAct | LinearGELU:
 
 
 def _is_linear(module: nn.Module) -> bool:
-    """Whether it is a linear layer, or would be one were it not quantised."""
+    """Whether the module is a linear layer, quantised or not."""
     return isinstance(module, nn.Linear) or hasattr(module, "_packed_params")
 
 

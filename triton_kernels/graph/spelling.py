@@ -1,9 +1,9 @@
-"""Activations written out, as 0.5·x·(1 + tanh(√(2/π)·(x + 0.044715·x³))).
+"""Finds activations written as formulas, such as 0.5·x·(1 + tanh(√(2/π)·(x + 0.044715·x³))).
 
-What is written is expanded to a polynomial in x and in tanh, erf and sigmoid of such polynomials,
-and looked up. So one line an activation in :data:`KNOWN` stands for all orders, factorings and
-constants in which it is written. The kernels compute in float32 or more and round once, where what
-is written rounds after each operation.
+A formula is expanded to a polynomial in x and in tanh, erf and sigmoid of such polynomials, and
+looked up in :data:`KNOWN`. So one entry per activation covers all orders, factorings and roundings
+of constants. The kernels compute in float32 or more and round once; the formula rounds after each
+operation.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from triton_kernels.graph.callees import called
 from triton_kernels.graph.forms import as_wide, tensor_of
 from triton_kernels.graph.registered import registered
 
-Power = tuple[Any, int]  # what is raised: "x", or a function's name with its argument
+Power = tuple[Any, int]  # base and exponent; the base is "x", or a function's name and argument
 Monomial = tuple[Power, ...]
 Polynomial = dict[Monomial, float]
 
@@ -86,7 +86,7 @@ def _product(*factors: Polynomial) -> Polynomial:
 _ONE: Polynomial = {(): 1.0}
 _HALF: Polynomial = {(("x", 1),): 0.5}
 _ROOT = math.sqrt(2 / math.pi)
-# What is written, expanded, and the activation that it is.
+# (the expanded formula, the activation's name).
 KNOWN: tuple[tuple[Polynomial, str], ...] = (
     (_product(X, _curve("sigmoid", X)), "silu"),
     (_product(_HALF, _plus(_ONE, _curve("erf", {(("x", 1),): math.sqrt(0.5)}))), "gelu"),
@@ -99,7 +99,7 @@ KNOWN: tuple[tuple[Polynomial, str], ...] = (
 
 
 def _alike(a: Polynomial, b: Polynomial, tolerance: float) -> bool:
-    """Whether they are the same but for the rounding of constants."""
+    """Whether the polynomials are equal, except for the rounding of constants."""
     left, right = (sorted(p.items(), key=lambda term: _shape(term[0])) for p in (a, b))
     return len(left) == len(right) and all(
         math.isclose(m, n, rel_tol=tolerance) and _alike_monomials(p, q, tolerance)
@@ -123,13 +123,13 @@ def _alike_monomials(p: Monomial, q: Monomial, tolerance: float) -> bool:
 
 
 def _shape(monomial: Monomial) -> str:
-    """A key that does not look at constants."""
+    """A sort key of a monomial that does not depend on constants."""
     return repr(sorted((a if isinstance(a, str) else a[0], power) for a, power in monomial))
 
 
 @dataclass
 class _Expansion:
-    """One expression in x: the polynomial, and the nodes that it is made of."""
+    """Expands an expression in x to a polynomial, and collects its nodes."""
 
     x: Node
     nodes: set[Node] = field(default_factory=set)
@@ -177,7 +177,7 @@ class _Expansion:
 
 
 def _operands(node: Node) -> tuple[Any, ...] | None:
-    """The operands of an operation that expressions are made of."""
+    """The operands of an operation that may be part of a formula; None for other nodes."""
     if node.op not in ("call_function", "call_method"):
         return None
     target = called(node)
@@ -199,17 +199,17 @@ def _operands(node: Node) -> tuple[Any, ...] | None:
 
 
 class Spellings:
-    """The activations that a graph writes out.
+    """The activations that a graph computes by formulas.
 
     Attributes:
-        found: the last node of each → its form.
-        inner: the other nodes that these are made of → the last one.
+        found: last node of an activation → its form.
+        inner: any other node of an activation → the last node.
     """
 
     def __init__(self, nodes: list[Node]) -> None:
         self.found: dict[Node, Activation] = {}
         self.inner: dict[Node, Node] = {}
-        # How many operations below a curve each node is, of those that are not far.
+        # Node → the number of operations after a curve, for nodes near one.
         below: dict[Node, int] = {}
         for node in nodes:
             own = registered(node)
@@ -253,7 +253,7 @@ class Spellings:
 
 
 def _cone(root: Node) -> list[Node]:
-    """What an expression may be one in: the nodes that it is made of, the root aside."""
+    """The nodes of which an expression may be a function: those that it is computed from."""
     seen: dict[Node, None] = {}
     waiting = [root]
     while waiting and len(seen) < 2 * MOST_NODES:

@@ -94,7 +94,7 @@ def patches() -> list[tuple[Any, str, Any]]:
     if torch.cuda.is_available():
         return replaced
     drivers = triton.runtime.driver
-    if drivers._active is None:  # nobody has set one, for example to compile for
+    if drivers._active is None:  # no driver is set, for example for cross-compiling
         replaced.append((drivers, "_active", NO_GPU_DRIVER))
     answers: dict[str, Callable[..., Any]] = {
         "current_device": lambda: 0,

@@ -172,7 +172,7 @@ def _with_onlooker(observer: Observer | None) -> Observer | None:
 
 @contextlib.contextmanager
 def watched(observer: Observer) -> Iterator[None]:
-    """This observer also observes every interpreted run, whoever starts it.
+    """Inside this context the observer observes every interpreted run, by any code.
 
     Other observers stay, and still decide the order of programs.
     """

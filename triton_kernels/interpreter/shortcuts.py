@@ -1,4 +1,4 @@
-"""Caches for what Triton computes anew in every operation of a program.
+"""Caches for values that Triton computes again in every operation of a program.
 
 An interpreted operation makes several tensors and types, looks for conversions and broadcasts that
 it mostly does not need, and passes its arguments through two wrappers. Together that takes several

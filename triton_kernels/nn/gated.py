@@ -1,4 +1,4 @@
-"""linear_gated and GatedMLP: gated units of linear layers, SwiGLU and its kin."""
+"""linear_gated and GatedMLP: gated units of linear layers, such as SwiGLU."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""The constants of the choice of tiles, from times.
+"""Measures the constants of the choice of tiles.
 
-A constant decides between configurations; each is found from products that run in both. What they
-take is asked of a function, so that a test can simulate a GPU.
+A constant decides between two configurations. It is determined from the times of products that run
+in both. A function gives the times, so that a test can simulate a GPU.
 """
 
 from __future__ import annotations
@@ -19,24 +19,24 @@ from triton_kernels.gemm.configurations import Configuration, Problem
 
 
 class Run(NamedTuple):
-    """A product, and how it is cut."""
+    """A product in a configuration."""
 
     problem: Problem
     configuration: Configuration
 
 
-# The time of each of some runs, taken in turns; infinite for one that does not fit after all.
+# The times of some runs, measured in turns; infinity for a run that does not fit after all.
 Time = Callable[[Sequence[Run]], Sequence[float]]
 
-WAVES = 4  # that tiles fill to the last place: so many that a launch itself counts little
-SUMS = (1024, 4096)  # K, a short loop and a long one
-LENGTHS = (1024, 2048, 3072, 4096, 6144, 8192)  # K that may be the first long one
-STEPS = (0.25, 0.5, 1.0, 2.0, 4.0)  # of a shipped constant, tried
-NEVER, ALWAYS = 1 << 62, 0  # of a constant from which on something is done
+WAVES = 4  # full waves of tiles, so that the launch itself matters little
+SUMS = (1024, 4096)  # values of K, for a short loop and a long one
+LENGTHS = (1024, 2048, 3072, 4096, 6144, 8192)  # candidates for the constant ``long``
+STEPS = (0.25, 0.5, 1.0, 2.0, 4.0)  # tried multiples of a shipped constant
+NEVER, ALWAYS = 1 << 62, 0  # a threshold that nothing reaches, and one that everything reaches
 
 
 def measure(gpu: Gpu, time: Time) -> Constants:
-    """What holds for a GPU. Of what it never asks for the shipped figure stays."""
+    """The constants of a GPU. Those that its choices never use keep the shipped figures."""
     measured = SHIPPED._replace(wide=_wide(gpu, time))
     if gpu.capability < TMA_CAPABILITY:
         return measured._replace(large=_large(gpu, time))
@@ -45,8 +45,7 @@ def measure(gpu: Gpu, time: Time) -> Constants:
 
 
 def _costs(gpu: Gpu, time: Time, found: Constants) -> tuple[float, ...]:
-    """The time that four full waves of each row's tiles take, relative to the first row that
-    fits."""
+    """The time of WAVES full waves of each row's tiles, relative to the first row that fits."""
     ratios: list[list[float]] = [[] for _ in TMA_TILES]
     for K in SUMS:
         forms = [_filling(gpu, row.tiles.BLOCK_M, row.tiles.BLOCK_N, K) for row in TMA_TILES]
@@ -64,14 +63,14 @@ def _costs(gpu: Gpu, time: Time, found: Constants) -> tuple[float, ...]:
 
 
 def _filling(gpu: Gpu, block_m: int, block_n: int, K: int) -> Problem:
-    """A product of exactly WAVES waves of such tiles, as nearly square as can be."""
+    """A product with exactly WAVES full waves of such tiles, as nearly square as possible."""
     tiles = WAVES * gpu.multiprocessors
     rows = next(n for n in range(math.isqrt(tiles), 0, -1) if tiles % n == 0)
     return _product(rows * block_m, tiles // rows * block_n, K)
 
 
 def _long(gpu: Gpu, time: Time) -> int:
-    """K from which on the tiles for long sums are faster."""
+    """The smallest K for which the tiles for long sums are faster."""
     row = next(row for row in TMA_TILES if row.long is not None)
     products = [_filling(gpu, row.tiles.BLOCK_M, row.tiles.BLOCK_N, K) for K in LENGTHS]
     short, long = (
@@ -83,7 +82,8 @@ def _long(gpu: Gpu, time: Time) -> int:
 
 
 def _wide(gpu: Gpu, time: Time) -> int:
-    """Columns from which on wide tiles are faster where rows are few, as on an H200."""
+    """The number of columns from which on wide tiles are faster with few rows, scaled to the number
+    of an H200's multiprocessors."""
     busy = gpu.multiprocessors / H200.multiprocessors
     widths = [64 * max(1, round(step * SHIPPED.wide * busy / 64)) for step in STEPS]
     products = [_product(16, N, 4096) for N in widths]
@@ -98,7 +98,8 @@ def _wide(gpu: Gpu, time: Time) -> int:
 
 
 def _large(gpu: Gpu, time: Time) -> int:
-    """Results up to which small tiles are faster, as on an H200."""
+    """The number of results up to which small tiles are faster, scaled to the number of an H200's
+    multiprocessors."""
     busy = gpu.multiprocessors / H200.multiprocessors
     sides = [128 * max(1, round(math.sqrt(step * SHIPPED.large * busy) / 128)) for step in STEPS]
     products = [_product(side, side, 2048) for side in sides]
@@ -124,8 +125,9 @@ def _compare(
     before: Sequence[Configuration],
     after: Sequence[Configuration],
 ) -> int | None:
-    """How many of the products, which grow, shall be cut as before, so that all together take
-    least; the mean is geometric. None where one of them does not fit."""
+    """How many of the growing products should use the configurations ``before``, and the others
+    those ``after``, so that the geometric mean of the times is smallest. None if one does not
+    fit."""
     runs = [*_fitting(gpu, products, before).values(), *_fitting(gpu, products, after).values()]
     n = len(products)
     times = [math.log(each) for each in time(runs)] if len(runs) == 2 * n else [math.inf]
@@ -137,7 +139,7 @@ def _compare(
 def _fitting(
     gpu: Gpu, products: Sequence[Problem], wanted: Sequence[Configuration]
 ) -> dict[int, Run]:
-    """The forms for which a block has the memory, by the place of each."""
+    """Index → product in the wanted configuration, or a smaller one, if that fits."""
     forms = [fitting(each, product, gpu) for product, each in zip(products, wanted)]
     pairs = enumerate(zip(products, forms))
     return {place: Run(product, form) for place, (product, form) in pairs if form is not None}

@@ -74,7 +74,7 @@ class Capabilities:
     __repr__ = __str__
 
     def _constants(self) -> list[str]:
-        """The constants that this GPU's choices ask for."""
+        """Lines with the constants that this GPU's choices use."""
         gluon = f"  products in Gluon: {self.gluon or 'where that is expected to be faster'}"
         wide = f"  from {self.constants.wide} columns on, of up to 32 rows: wide tiles"
         lines = [f"choice of a product's tiles, {_source(self.source)}:", gluon, wide]
@@ -157,7 +157,7 @@ def _source(source: str) -> str:
 
 
 def _conditions(entry: Entry) -> str:
-    """Dtypes, activations, and what else an entry asks for."""
+    """The conditions of an entry: dtypes, activations, alignment, rows."""
     words = [str(dtype).removeprefix("torch.") for dtype in entry.dtypes]
     if entry.acts:
         words.append(f"with {' or '.join(entry.acts)}")

@@ -20,7 +20,7 @@ from triton_kernels.tuning.holding import Capabilities, capabilities, cuda_devic
 from triton_kernels.tuning.scores import Case, Times
 from triton_kernels.tuning.stopwatch import Stopwatch
 
-SECONDS = 270.0  # after which nothing new is begun, so that five minutes are enough
+SECONDS = 270.0  # after which no measurement begins, so that all ends within five minutes
 
 
 def tune(device: torch.device | int | None = None, *, progress: bool = True) -> Capabilities:
@@ -44,9 +44,9 @@ def tune(device: torch.device | int | None = None, *, progress: bool = True) -> 
         OSError: the file cannot be written.
     """
     if not torch.cuda.is_available():
-        raise RuntimeError("tune(): there is nothing to measure, torch sees no GPU")
+        raise RuntimeError("tune(): there is no GPU to measure; torch sees none")
     if _launch.interpreted(_elementwise_kernels.flat_kernel):
-        raise RuntimeError("tune(): kernels are interpreted here, which says nothing of the GPU")
+        raise RuntimeError("tune(): kernels are interpreted here, not run on the GPU")
     began = time.monotonic()
     device = cuda_device(device)
     gpu = _launch.gpu(_elementwise_kernels.flat_kernel, device)
@@ -57,12 +57,12 @@ def tune(device: torch.device | int | None = None, *, progress: bool = True) -> 
 
     with torch.cuda.device(device), torch.no_grad():
         watch = Stopwatch(gpu, device)
-        capabilities = _found(gpu, device, watch.runs, watch.case, say, began)
+        capabilities = _measure_all(gpu, device, watch.runs, watch.case, say, began)
     say(f"kept in {_measured.file(gpu)}")
     return capabilities
 
 
-def _found(
+def _measure_all(
     gpu: Gpu,
     device: torch.device,
     time_runs: Callable[[Sequence[Run]], Sequence[float]],
@@ -70,7 +70,8 @@ def _found(
     say: Callable[[str], None],
     began: float,
 ) -> Capabilities:
-    """The constants are kept first: products are timed with them."""
+    """Measure and keep all figures, and return those in use. The constants are kept first, because
+    the timed products use them."""
     say(f"{gpu.name}: the choice of tiles")
     tiles = constants.measure(gpu, time_runs)
     _keep(gpu, Measurement(tiles, {}))
@@ -91,13 +92,13 @@ def _found(
         _keep(gpu, Measurement(tiles, {}, measured))
     speeds = scores.measure(cases, time_next, lambda: time.monotonic() - began < SECONDS)
     if done < total:
-        say(f"no time left for {total - done} of {total}: for these nothing changes")
+        say(f"no time left for {total - done} of {total}: these keep their figures")
     _keep(gpu, Measurement(tiles, speeds, measured))
     return capabilities(device)
 
 
 def _keep(gpu: Gpu, found: Measurement) -> None:
-    """Keep figures in the file, and for this process."""
+    """Save figures to the file, and clear the caches of this process so that they are used."""
     _measured.save(gpu, found)
     choice.choose.cache_clear()
     rivals.ours.cache_clear()

@@ -1,7 +1,8 @@
-"""What the times of products rest on, from times: see :mod:`triton_kernels.gemm.rivals`.
+"""Measures the rates of the model of products' times, :mod:`triton_kernels.gemm.rivals`.
 
-Each of the rates is what makes the model take as long as was measured, of products of which it
-decides: launches of small ones, memory of a wide result's activation, FLOP/s of large ones.
+Each rate gets the value for which the model gives the measured times of products that depend mostly
+on it: seconds per launch from small products, bandwidth from the activation of a wide result,
+FLOP/s from large products.
 """
 
 from __future__ import annotations
@@ -23,12 +24,12 @@ KERNEL, DTYPE = "linear_act", torch.bfloat16
 SMALL = ((128, 128, 128), (256, 64, 64), (64, 256, 128))
 WIDE = (16384, 8192, 64)
 LARGE = ((4096, 4096, 4096), (2048, 8192, 6144), (8192, 4096, 3072))
-ALONE, FOLLOWED = "none", "relu"  # FOLLOWED is one more kernel in torch
-FRACTIONS = (0.05, 4.0)  # of an estimate, between which a rate is sought
+ALONE, FOLLOWED = "none", "relu"  # in torch FOLLOWED takes one more kernel
+FRACTIONS = (0.05, 4.0)  # a rate is searched between these multiples of its estimate
 
 
 def cases(gpu: Gpu, device: torch.device) -> list[Case]:
-    """What is timed; nothing where scores do not rest on times."""
+    """The cases to time; none on GPUs where scores do not depend on the model."""
     if not rivals.known(DTYPE, gpu):
         return []
     probe = next(each.probes[KERNEL] for each in ops.FUSIONS if KERNEL in each.probes)
@@ -45,7 +46,8 @@ def measure(
     estimate: Rates,
     kernels: str,
 ) -> Rates:
-    """The rates of a GPU, from an estimate; kernels as a gemm Problem has it."""
+    """The rates of a GPU. ``estimate``: rates from which the search starts. ``kernels`` as in a
+    gemm Problem."""
     taken = {(case.problem[4:7], case.problem.act): time(case) for case in cases}
 
     def eager(size: tuple[int, int, int], act: str) -> float:
@@ -65,7 +67,8 @@ def measure(
     moving = passes[-1] - further
     bandwidth = 4 * WIDE[0] * WIDE[1] / moving if moving > 0 else estimate.bandwidth
     rates = estimate._replace(further=further, bandwidth=bandwidth)
-    for _ in range(2):  # launches and FLOP/s each count little where the other is found
+    # Two rounds suffice: launches and FLOP/s influence each other's measurement only little.
+    for _ in range(2):
         late = [ours(size) - our_model(size, rates._replace(ours=0.0)) for size in SMALL]
         rates = rates._replace(ours=_positive(statistics.median(late), estimate.ours))
         late = [eager(size, ALONE) - their_model(size, rates._replace(theirs=0)) for size in SMALL]
@@ -89,7 +92,8 @@ def _solved(
     estimate: Rates,
     known: Sequence[tuple[Model, tuple[int, int, int], float]],
 ) -> Rates:
-    """The rates with that one for which models take as long as is known of them: the median."""
+    """The rates with a new value of the named one: the median of the values for which the models
+    give the known seconds."""
     values = []
     for model, size, seconds in known:
         low, high = (getattr(estimate, name) * each for each in FRACTIONS)

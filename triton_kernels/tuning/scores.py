@@ -1,8 +1,8 @@
-"""The speeds of kernels relative to eager's and to Inductor's, from times.
+"""Measures the speeds of kernels relative to eager's and to Inductor's.
 
-Measured are the entries of the op files, each by some problems that it covers; the least counts.
-Those in whose place times count are left to rates.py. 16-bit floats stand for each other, and
-float64 for none.
+Each entry of the op files is measured by a few problems that it covers; the lowest speed counts.
+Entries that are replaced by the model of times are left to rates.py. bfloat16 is measured for both
+16-bit floats; float64 is not measured.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from triton_kernels._fusion import Fusion, Probe, Problem
 from triton_kernels._gpu import Gpu
 from triton_kernels.gemm import rivals
 
-CASES = 3  # an entry
+CASES = 3  # cases per entry
 DTYPES = (torch.bfloat16, torch.float32)
 ACTS = ("gelu_tanh", "relu")  # an expensive one and a cheap one
-ELEMENTS = 1 << 25  # of an elementwise kernel: more than a cache holds
-# M, N, K: usual ones, unaligned ones, few rows.
+ELEMENTS = 1 << 25  # elements for an elementwise kernel: more than a cache can hold
+# M, N, K: common sizes, unaligned sizes, few rows.
 SIZES = (
     *((1024, 1024, 1024), (4096, 4096, 4096), (512, 4096, 1024), (8192, 3072, 768)),
     *((333, 4097, 1023), (77, 4097, 1023), (3000, 4097, 1023), (50, 2047, 777)),
@@ -32,7 +32,7 @@ SIZES = (
 
 
 class Case(NamedTuple):
-    """A problem by which an entry is measured: that at ``place`` of each of the kernels."""
+    """A problem that measures an entry: the one with index ``place`` of each of the kernels."""
 
     kernels: tuple[str, ...]
     place: int
@@ -48,7 +48,7 @@ class Case(NamedTuple):
 
 
 class Times(NamedTuple):
-    """Times of the kernel, of eager and of Inductor, taken in turns."""
+    """Times of the kernel, of eager and of Inductor, measured in turns."""
 
     ours: float
     eager: float
@@ -56,7 +56,7 @@ class Times(NamedTuple):
 
 
 def cases(gpu: Gpu, device: torch.device) -> list[Case]:
-    """One of each entry, then the second ones, and so on: time may run out."""
+    """The first case of each entry, then the second ones, and so on, because time may run out."""
     groups: dict[tuple[tuple[str, ...], int], list[Case]] = {}
     for case in _candidates(gpu, device):
         alike = groups.setdefault((case.kernels, case.place), [])
@@ -78,7 +78,7 @@ def _candidates(gpu: Gpu, device: torch.device) -> Iterator[Case]:
 
 
 def _sharing(fusion: Fusion, kernel: str) -> tuple[str, ...]:
-    """The kernel, and those that have the same entries."""
+    """The kernel, and the other kernels with the same entries."""
     entries = fusion.speeds[kernel]
     return (kernel, *(k for k, e in fusion.speeds.items() if e is entries and k != kernel))
 
@@ -97,7 +97,7 @@ def _problems(kernel: str, probe: Probe, device: torch.device) -> Iterator[Probl
 def measure(
     cases: Sequence[Case], time: Callable[[Case], Times], left: Callable[[], bool]
 ) -> dict[str, dict[int, tuple[float, float]]]:
-    """Kernel → place of an entry → its speeds, of the cases for which time was left."""
+    """Kernel → index of an entry → its speeds, from the cases for which time was left."""
     speeds: dict[str, dict[int, tuple[float, float]]] = {}
     for case in cases:
         if not left():
@@ -115,5 +115,5 @@ def measure(
 
 
 def _down(speed: float) -> float:
-    """The number rounded down to two places, but not to 0."""
+    """The speed rounded down to two decimals, at least 0.01."""
     return max(0.01, math.floor(100 * speed) / 100)

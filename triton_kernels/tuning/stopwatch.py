@@ -1,8 +1,8 @@
-"""Time on a GPU: of calls in turns, each with a cold cache, the median.
+"""Measures times on a GPU: calls take turns, each with a cold cache; the median counts.
 
-triton.testing.do_bench is not used: it times one call at a time, many of them on end, and the GPU
-is done with its flush before the host has started one of these kernels. Then the host's time is
-counted, of which there is more than of the GPU's in small problems.
+triton.testing.do_bench is not used. It times one function many times in a row, and the GPU finishes
+its flush before the host has started one of these kernels. Then the host's time is counted, which
+is longer than the GPU's in small problems.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ from triton_kernels.tuning.constants import Run
 from triton_kernels.tuning.scores import ELEMENTS, Case, Times
 
 ROUNDS = 25
-FLUSHED = 128 << 20  # bytes at least, to empty the cache
-# Cycles that the GPU spins while the host starts a call, 1 ms: one that copies unaligned operands
-# took the host longer than a quarter of that.
+FLUSHED = 128 << 20  # the least number of bytes that are read to empty the cache
+# Cycles that the GPU spins while the host starts a call, about 1 ms. A call that copies unaligned
+# operands took the host more than a quarter of that.
 HEAD_START = 2_000_000
-RECOMPILED = 1000  # times that Inductor may compile the same line, of other shapes
+RECOMPILED = 1000  # how often Inductor may compile the same code for other shapes
 TORCH: dict[str, Callable[[Tensor], Tensor]] = {
     "none": lambda product: product,
     "gelu_tanh": partial(torch.nn.functional.gelu, approximate="tanh"),
@@ -49,7 +49,7 @@ class Stopwatch:
         self._flush = torch.ones(size // 4, device=device)
 
     def runs(self, runs: Sequence[Run]) -> list[float]:
-        """Microseconds of products in given configurations."""
+        """Microseconds of products in given configurations; infinity if one does not fit."""
         calls = [configured(run, self._gpu, self._device) for run in runs]
         able = [i for i, call in enumerate(calls) if _fits(call)]
         medians = dict(zip(able, self._medians([calls[i] for i in able])))
@@ -66,8 +66,8 @@ class Stopwatch:
             return Times(*self._medians(rivals))
 
     def _medians(self, calls: Sequence[Callable[[], Any]]) -> list[float]:
-        """Microseconds of each."""
-        for call in (*calls, *calls):  # the first time they are compiled
+        """The median microseconds of each call."""
+        for call in (*calls, *calls):  # the first call compiles
             call()
         events: list[list[tuple[Any, Any]]] = [[] for _ in calls]
         order, drawn = list(range(len(calls))), random.Random(0)
@@ -75,7 +75,7 @@ class Stopwatch:
             drawn.shuffle(order)
             for i in order:
                 start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-                self._flush.sum()  # reading: what was written would be paid for by the call
+                self._flush.sum()  # reads only: the call would wait for writes
                 torch.cuda._sleep(HEAD_START)
                 start.record()
                 calls[i]()
@@ -89,7 +89,7 @@ class Stopwatch:
 
 
 def _fits(call: Callable[[], Any]) -> bool:
-    """Whether it can be launched: the bytes that a configuration needs are an estimate."""
+    """Whether the call can be launched: a configuration's shared memory is only an estimate."""
     try:
         call()
     except OutOfResources:
@@ -98,7 +98,7 @@ def _fits(call: Callable[[], Any]) -> bool:
 
 
 def configured(run: Run, gpu: Gpu, device: torch.device) -> Callable[[], Tensor]:
-    """A linear layer with bias and gelu, cut as the run says."""
+    """A call of a linear layer with bias and gelu, in the run's configuration."""
     problem, chosen = run
     M, N, K, dtype, out_dtype, precision, *_ = problem
     a, b = _random((M, K), dtype, device), _random((N, K), dtype, device).t()
@@ -120,7 +120,7 @@ Call = Callable[..., Tensor]
 
 
 def calls(probe: Probe, problem: Fused, elements: int) -> tuple[Call, Call, list[Tensor]]:
-    """A kernel's call and torch's, and random tensors for both."""
+    """The call of a kernel, the call of torch, and random tensors for both."""
     sizes = {"M": problem.M, "N": problem.N, "K": problem.K, "n": elements}
     shapes = [[sizes[letter] or 0 for letter in shape] for shape in probe.shapes]
     tensors = [_random(shape, problem.dtype, problem.device) for shape in shapes]

@@ -1,1 +1,1 @@
-"""The matrix product of 16-bit matrices on compute capability 9.0, in Gluon."""
+"""Matrix products on compute capability 9.0, by a kernel in Gluon."""

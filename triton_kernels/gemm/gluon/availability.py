@@ -1,7 +1,7 @@
-"""Whether gemm_gluon_kernel can run, and why not.
+"""Whether gemm_gluon_kernel can run, and if not, why.
 
-Gluon is experimental: a version of Triton may lack it, or have it otherwise. Without it nothing
-fails: products run in the kernels of gemm.kernels, slower.
+Gluon is experimental: a version of Triton may lack it or differ. Without it nothing fails: products
+run in the kernels of gemm.kernels, which are slower.
 """
 
 from __future__ import annotations
@@ -22,14 +22,15 @@ from triton_kernels.gemm.gluon.forms import CAPABILITY, FORMS
 from triton_kernels.gemm.kernels import gemm_bias_act_kernel
 
 _wanted: contextvars.ContextVar[str] = contextvars.ContextVar("kernels", default="any")
-# What went wrong on a device, or "" where the self-test went well.
+# Device → what went wrong there, or "" if the self-test passed.
 _tested: dict[torch.device, str] = {}
 
 
 @contextlib.contextmanager
 def only(kernels: str) -> Iterator[None]:
-    """Inside, products run in these kernels, "tl" or "gluon", to compare the two. What Gluon is not
-    made for, or cannot run here, then raises RuntimeError."""
+    """Inside this context products run only in these kernels, "tl" or "gluon", so that the two can
+    be compared. With "gluon" a product raises RuntimeError if the kernel does not support it, or
+    cannot run here."""
     token = _wanted.set(kernels)
     try:
         with _known_calls.suspended():
@@ -39,7 +40,11 @@ def only(kernels: str) -> Iterator[None]:
 
 
 def kernels(gpu: Gpu, device: torch.device) -> str:
-    """Which kernels may be chosen for a product on a device, as a Problem says it."""
+    """The kernels that may be chosen for a product on a device, for Problem.kernels.
+
+    Raises:
+        RuntimeError: only Gluon is allowed, and it cannot run here.
+    """
     wanted = _wanted.get()
     if wanted == "tl":
         return wanted
@@ -50,8 +55,8 @@ def kernels(gpu: Gpu, device: torch.device) -> str:
 
 
 def expected(gpu: Gpu, device: torch.device) -> str:
-    """The same for a plan, which may be made without the GPU, or of tensors without memory: nothing
-    is tried, and what did not fail yet is taken to run."""
+    """The same for a plan, which may be made without the GPU or for tensors without memory. Nothing
+    is tried: a kernel that has not failed yet is assumed to run."""
     wanted = _wanted.get()
     if gpu.capability != CAPABILITY or lacking() or _tested.get(device):
         return "tl"
@@ -59,7 +64,7 @@ def expected(gpu: Gpu, device: torch.device) -> str:
 
 
 def unavailable(gpu: Gpu, device: torch.device) -> str:
-    """Why gemm_gluon_kernel cannot run on a device, or "". The first time it is tried there."""
+    """Why gemm_gluon_kernel cannot run on a device, or "". The first call on a device tests it."""
     if gpu.capability != CAPABILITY:
         return f"it is for compute capability 9.0, not {gpu.capability // 10}.{gpu.capability % 10}"
     if _modes.compiling():
@@ -77,7 +82,7 @@ def unavailable(gpu: Gpu, device: torch.device) -> str:
 
 
 def here() -> str:
-    """Why gemm_gluon_kernel cannot run on the GPU at hand, or on the one that is compiled for; or
+    """Why gemm_gluon_kernel cannot run on the current GPU, or inside compiling() on the target; or
     ""."""
     device = torch.device("meta")
     if torch.cuda.is_available():
@@ -87,20 +92,20 @@ def here() -> str:
 
 @functools.cache
 def lacking() -> str:
-    """Why this Triton has not the Gluon that the kernel is written in, or ""."""
+    """Why this version of Triton cannot import the kernel, or ""."""
     try:
         import triton_kernels.gemm.gluon.launch  # noqa: F401
-    except Exception as error:  # noqa: BLE001 - its decorators, too, are another version's
-        return f"triton {triton.__version__} lacks what it takes: {_words(error)}"
+    except Exception as error:  # noqa: BLE001 - decorators of another version may raise anything
+        return f"triton {triton.__version__} cannot import the kernel: {_words(error)}"
     return ""
 
 
 def give_up(device: torch.device, error: Exception) -> None:
-    """Use it no longer on a device, since a launch failed; warn."""
+    """Stop using gemm_gluon_kernel on a device after a failure, and warn."""
     _known_calls.forget()
     _tested[device] = f"with triton {triton.__version__} it fails: {_words(error)}"
     warnings.warn(
-        f"gemm_gluon_kernel is not used from now on, so that products take longer; please report "
+        f"gemm_gluon_kernel is not used from now on, and products take longer; please report "
         f"it: {_tested[device]}",
         RuntimeWarning,
         stacklevel=2,
@@ -112,7 +117,7 @@ def _words(error: Exception) -> str:
 
 
 def _self_test(device: torch.device) -> str:
-    """What is wrong with a product of integers, which has no rounding; "" if nothing is."""
+    """What is wrong with a test product, or "". Its elements are integers, so it is exact."""
     from triton_kernels.gemm.gluon.launch import launch
 
     form = next(form for form in FORMS if form.ALTERNATE)
@@ -125,7 +130,7 @@ def _self_test(device: torch.device) -> str:
             gemm = Gemm("gemm", a, b, None, None, out, "none", 1.0, 0.0, "ieee")
             launch(form, 2, gemm, how)
             right = torch.equal(out.double(), a.double() @ b.t().double())
-    except Exception as error:  # noqa: BLE001 - whatever it is, there are other kernels
+    except Exception as error:  # noqa: BLE001 - after any error the other kernels are used
         give_up(device, error)
         return _tested[device]
     if not right:
@@ -135,6 +140,6 @@ def _self_test(device: torch.device) -> str:
 
 
 def _integers(rows: int, columns: int, device: torch.device) -> torch.Tensor:
-    """A matrix of integers from -2 to 2: float16 holds their sums of 200 products."""
+    """A matrix of integers from -2 to 2. float16 can hold sums of 200 of their products."""
     row, column = (torch.arange(n, device=device) for n in (rows, columns))
     return ((7 * row[:, None] + 3 * column) % 5 - 2).half()

@@ -1,5 +1,5 @@
-"""The forms of gemm_gluon_kernel, and what the loop of each reaches of the tensor cores' peak: see
-:mod:`triton_kernels.gemm.model`.
+"""The configurations of gemm_gluon_kernel, and the fraction of the tensor cores' peak that the loop
+of each reaches; see :mod:`triton_kernels.gemm.model`.
 """
 
 from __future__ import annotations
@@ -9,16 +9,16 @@ from triton_kernels.gemm.configurations import Configuration, Problem, Tiles
 
 CAPABILITY = 90
 
-# Form → what its loop reaches of the peak. One that wins no problem is not here.
+# Configuration → fraction of the peak. Those that are the fastest for no problem are left out.
 FORMS = {
-    # Two consumers with half of a tile's rows each.
+    # Two consumers; each has half of a tile's rows.
     Configuration(True, Tiles(256, 128, 64, 8, 8, 4), 2, gluon=True): 0.88,
     Configuration(True, Tiles(128, 192, 64, 8, 8, 5), 3, gluon=True): 0.86,
     Configuration(True, Tiles(128, 160, 64, 8, 8, 5), 5, gluon=True): 0.77,
-    # Two that alternate: for short sums, which epilogues outweigh.
+    # Two consumers with alternating tiles: for short sums, which take less time than epilogues.
     Configuration(True, Tiles(128, 128, 64, 8, 8, 6), 2, gluon=True, ALTERNATE=True): 0.77,
     Configuration(True, Tiles(128, 64, 64, 8, 8, 7), 1, gluon=True, ALTERNATE=True): 0.54,
-    # One: for few tiles, and for few rows beside a large b.
+    # One consumer: for few tiles, and for few rows with a large b.
     Configuration(True, Tiles(64, 256, 64, 8, 4, 5), 4, gluon=True): 0.85,
     Configuration(True, Tiles(64, 192, 64, 8, 4, 6), 3, gluon=True): 0.77,
     Configuration(True, Tiles(64, 160, 64, 8, 4, 7), 5, gluon=True): 0.69,
@@ -28,7 +28,8 @@ FORMS = {
 
 
 def able(problem: Problem, gpu: Gpu) -> dict[Configuration, float]:
-    """The forms for a problem that descriptors take, as far as shared memory allows."""
+    """The configurations for a problem that descriptors can load → the fraction of the peak. Their
+    shared memory is not checked. Empty if the kernel is not allowed, or not for this GPU."""
     if problem.kernels == "tl" or gpu.capability != CAPABILITY:
         return {}
     return {form.of_dtype(problem.dtype): reached for form, reached in FORMS.items()}

@@ -1,25 +1,26 @@
 """The matrix product on the tensor cores of compute capability 9.0, in Gluon: of 16-bit matrices,
-and of float32 ones in tf32, which is Gluon's own precision for them.
+and of float32 matrices in tf32, which is Gluon's precision for them.
 
-A program is one warp that loads, the producer, and one or two groups of four warps that multiply,
-the consumers; it takes tile after tile. What lies in shared memory are STAGES steps of K. A stage
-is full when its loads have arrived, and empty when every consumer that reads it has multiplied it:
-each is a barrier, and the producer runs ahead of the consumers by as many stages as there are, past
-the end of a tile, too. So the next tile's loads run under this tile's epilogue.
+A program consists of a producer, which is one warp that loads, and of one or two consumers, which
+are groups of four warps that multiply. It computes one tile after the other. Shared memory has
+STAGES stages, each for one step of K. A stage is full when its loads have arrived, and empty when
+every consumer that reads it has multiplied it; there is a barrier for each. The producer runs ahead
+of the consumers by up to STAGES stages, also past the end of a tile. So the next tile's loads run
+during this tile's epilogue.
 
-Of two consumers each has half the rows of a tile; or, with ALTERNATE, a tile of its own, so that
-one multiplies while the other is at its epilogue. Then a barrier hands the products from one to the
-other.
+With two consumers each has half the rows of a tile. With ALTERNATE each has its own tiles, so that
+one multiplies while the other does its epilogue, and a third barrier passes the turn to multiply
+from one to the other.
 
-A block has a power of two of columns, so that tiles of 160 and 192 columns are two blocks, with an
-accumulator each: BLOCK_N = 128 + 32, 128 + 64.
+The number of a block's columns is a power of two. So tiles of 160 and 192 columns have two blocks,
+each with its accumulator: BLOCK_N = 128 + 32 and 128 + 64.
 
-The kernel and its jit functions take what belongs together as one tuple: ``size`` is (M, N, K),
-strides are (of rows, of columns). The functions have ``descs`` and ``buffers`` as (a, first block
-of b, second one), ``barriers`` (full, empty, turn), ``scalars`` (alpha, beta), ``outs`` (out, pre,
-buffer), ``split`` (workspace, counters, parts). The kernel takes these one by one: a launch looks
-for descriptors and tensors among its arguments, and not inside of tuples. Strides are handed on as
-they came: a stride of 1 that is assigned to a name would be no constant to the workers.
+The kernel and its jit functions take related arguments as one tuple: ``size`` is (M, N, K), strides
+are (of rows, of columns). The functions also take ``descs`` and ``buffers`` as (a, first block of
+b, second block of b), ``barriers`` as (full, empty, turn), ``scalars`` as (alpha, beta), ``outs``
+as (out, pre, buffer), ``split`` as (workspace, counters, parts). The kernel takes these one by one,
+because a launch does not look for descriptors and tensors inside tuples. Strides are passed on as
+they are: a stride of 1 that is assigned to a name would not be a constant to the workers.
 """
 
 from __future__ import annotations
@@ -41,8 +42,8 @@ from triton_kernels.gemm.kernels import named, part_of, swizzle
 
 @gluon.constexpr_function
 def _accumulator(columns, DEPTH=16):
-    """How four warps hold what a wgmma of DEPTH steps of K adds up: the same elements whatever
-    DEPTH is, so that the epilogue knows one."""
+    """The layout over four warps of the accumulator of a wgmma over DEPTH elements of K. A thread's
+    elements do not depend on DEPTH, so the epilogue uses one layout."""
     return gl.NVMMADistributedLayout([3, 0], [4, 1], [16, columns, DEPTH])
 
 
@@ -54,7 +55,7 @@ def _advanced(stage, phase, STAGES: gl.constexpr):
 
 @gluon.jit
 def _items(tiles, split):
-    """How many items there are: tiles, or parts of them."""
+    """The number of work items: tiles, or parts of tiles if K is split."""
     items = tiles
     if split[0] is not None:
         items = tiles * split[2]
@@ -63,7 +64,8 @@ def _items(tiles, split):
 
 @gluon.jit
 def _item(item, tiles, steps, split):
-    """Tile, part, first and last step of an item; the parts that begin with K come first."""
+    """Tile and part of an item, and its range [first, end) of steps. The first parts of all tiles
+    come first."""
     if split[0] is None:
         tile, part, first, end = item, item * 0, item * 0, steps
     else:
@@ -77,7 +79,7 @@ def _load(
     descs, buffers, full, stage, m, n, k, pred,
     A_T: gl.constexpr, B_T: gl.constexpr,
 ):  # fmt: skip
-    """Start the loads of a step of K."""
+    """Start the loads of one step of K into a stage."""
     a_desc, b_desc, rest_desc = descs
     a_buffer, b_buffer, rest_buffer = buffers
     bar = full.index(stage)
@@ -100,8 +102,8 @@ def _produce(
     BLOCK_M: gl.constexpr, BLOCK_N: gl.constexpr, BLOCK_K: gl.constexpr,
     GROUP_M: gl.constexpr, STAGES: gl.constexpr,
 ):  # fmt: skip
-    """The producer's work: every load but the first ``loaded`` of the first tile, which have
-    begun."""
+    """The producer's work: all loads, except the first ``loaded`` steps of the first item, which
+    have been started."""
     full, empty, _turn = barriers
     M, N, K = size
     steps = gl.cdiv(K, BLOCK_K)
@@ -124,7 +126,7 @@ def _produce(
 
 @gluon.jit
 def _parts(x, PARTS: gl.constexpr):
-    """Columns of a matrix in so many parts of equal width: registers renamed, nothing moved."""
+    """A matrix cut into PARTS parts of equal width. Only registers are renamed; nothing moves."""
     parts = (x,)
     for _ in gl.static_range(PARTS.bit_length() - 1):
         halves = ()
@@ -138,7 +140,7 @@ def _parts(x, PARTS: gl.constexpr):
 
 @gluon.jit
 def _bias_row(bias_ptr, n, N, COLUMNS: gl.constexpr):
-    """The bias of a block's columns; 0 if there is none."""
+    """The bias of a block's columns; 0 without a bias."""
     if bias_ptr is not None:
         columns = n + gl.arange(0, COLUMNS, gl.SliceLayout(0, _accumulator(COLUMNS)))
         row = gl.load(bias_ptr + columns, mask=columns < N, other=0.0)
@@ -149,14 +151,14 @@ def _bias_row(bias_ptr, n, N, COLUMNS: gl.constexpr):
 
 @gluon.jit
 def _store(out, buffer, part, m, n, size, strides, OUT_TMA: gl.constexpr):
-    """Store a part of a tile whose corner is (m, n); out is a descriptor if OUT_TMA."""
+    """Store a part of a tile whose first element is (m, n). out is a descriptor if OUT_TMA."""
     if OUT_TMA:
         store_wait(0)  # until the buffer has been read
         buffer.store(part.to(out.dtype))
         fence_async_shared()
         store_tile(out, [m, n], buffer)
     else:
-        # A warp stores 32 neighbours, which is the best that rows without alignment allow.
+        # A warp stores 32 neighbours, which is the best for unaligned rows.
         lying: gl.constexpr = gl.BlockedLayout([1, 1], [1, 32], [4, 1], [1, 0])
         rows = m.to(gl.int64) + gl.arange(0, part.shape[0], gl.SliceLayout(1, lying))
         columns = n.to(gl.int64) + gl.arange(0, part.shape[1], gl.SliceLayout(0, lying))
@@ -171,7 +173,7 @@ def _finish(
     acc, row, m, n, size, c_ptr, c_strides, scalars, outs, out_strides,
     HAS_BIAS: gl.constexpr, ACT: gl.constexpr, OUT_TMA: gl.constexpr, PART_N: gl.constexpr,
 ):  # fmt: skip
-    """The epilogue of a block, its corner at (m, n)."""
+    """The epilogue of a block whose first element is (m, n)."""
     out, pre, buffer = outs
     acc = scalars[0] * acc
     if HAS_BIAS:
@@ -194,8 +196,9 @@ def _finish(
 
 @gluon.jit
 def _places(acc):
-    """The offsets of a block's sums in the workspace. They lie there as squares of 8 × 8: a warp
-    has each in one pair of registers, and so moves 256 bytes at once that lie together."""
+    """The offsets of a block's sums in the workspace, where they are stored as squares of 8 × 8. A
+    warp has a square in one pair of registers per thread, so it moves 256 contiguous bytes at
+    once."""
     lying: gl.constexpr = _accumulator(acc.shape[1])
     rows = gl.arange(0, acc.shape[0], gl.SliceLayout(1, lying))
     columns = gl.arange(0, acc.shape[1], gl.SliceLayout(0, lying))
@@ -206,13 +209,13 @@ def _places(acc):
 
 @gluon.jit
 def _leave(sums, part, size: gl.constexpr, acc):
-    """Store one part of a block's sums in the workspace; a part has ``size`` elements."""
+    """Store one part of a block's sums to the workspace. A part has ``size`` elements."""
     gl.store(sums + part * size + _places(acc), acc)
 
 
 @gluon.jit
 def _sum(sums, parts, SIZE: gl.constexpr, acc):
-    """The sum of a block's parts, which lie SIZE elements apart, added in their order."""
+    """The sum of a block's parts, which are SIZE elements apart, added in their order."""
     acc = gl.load(sums + _places(acc), cache_modifier=".cg")
     for i in range(1, parts):
         acc += gl.load(sums + i * SIZE + _places(acc), cache_modifier=".cg")
@@ -228,7 +231,8 @@ def _consume(
     BLOCK_M: gl.constexpr, BLOCK_N: gl.constexpr, BLOCK_K: gl.constexpr,
     GROUP_M: gl.constexpr, STAGES: gl.constexpr,
 ):  # fmt: skip
-    """The products of one consumer's tiles, or of its rows of each."""
+    """A consumer's work: the products and epilogues of its own tiles if ALTERNATE, else of its rows
+    of every tile."""
     a_buffer, b_buffer, rest_buffer = buffers
     full, empty, turn = barriers
     M, N, K = size
@@ -366,10 +370,11 @@ def gemm_gluon_kernel(
     GROUP_M: gl.constexpr,
     STAGES: gl.constexpr,
 ):
-    """Every num_programs-th tile of out; A_T: a_desc is of a's transpose, [K, M]; B_T: [N, K].
+    """Each program computes every num_programs-th tile of out, or part of a tile.
 
-    rest_desc is of b, too, with blocks of the columns that b_desc's leave of a tile, or None. out
-    and pre are descriptors of one consumer's rows × PART_N if OUT_TMA.
+    If A_T, a_desc describes a's transpose, [K, M]; if B_T, b_desc describes b's, [N, K]. rest_desc
+    also describes b, with blocks of the columns that b_desc's blocks leave of a tile, or is None.
+    If OUT_TMA, out and pre are descriptors with blocks of one consumer's rows × PART_N.
     """
     M, N, K = size
     ROWS: gl.constexpr = BLOCK_M if ALTERNATE else BLOCK_M // CONSUMERS
@@ -399,7 +404,7 @@ def gemm_gluon_kernel(
     scalars = (alpha, beta)
     outs = (out, pre, out_buffer)
     split = (workspace, counters, parts)
-    # The first loads start before the warps part, which takes a while.
+    # The first loads start before the warps are specialised, which takes time.
     tiles = gl.cdiv(M, BLOCK_M) * gl.cdiv(N, BLOCK_N)
     tile, _, first, end = _item(gl.program_id(0), tiles, gl.cdiv(K, BLOCK_K), split)
     loaded = gl.minimum(end - first, STAGES)
@@ -409,7 +414,7 @@ def gemm_gluon_kernel(
             descs, buffers, full, i, tile_m * BLOCK_M, tile_n * BLOCK_N, (first + i) * BLOCK_K,
             i < loaded, A_T, B_T,
         )  # fmt: skip
-    # Registers: 240 a thread of a consumer, 24 of the producer.
+    # Registers per thread: 240 in consumers, 24 in the producer.
     if CONSUMERS == 2:
         gl.warp_specialize(
             [

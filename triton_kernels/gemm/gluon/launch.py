@@ -1,4 +1,4 @@
-"""The start of gemm_gluon_kernel: what its descriptors and launches are made of."""
+"""Launches of gemm_gluon_kernel, with its descriptors."""
 
 from __future__ import annotations
 
@@ -18,16 +18,17 @@ from triton_kernels.gemm.gluon.kernels import gemm_gluon_kernel
 from triton_kernels.gemm.gluon.versions import TensorDescriptor, gl
 
 Block = tuple[int, int]
-WARPS = 4  # of one consumer
+WARPS = 4  # warps per consumer
 
 
 class Blocks:
-    """What the descriptors of a launch load and store at a time.
+    """The blocks of a launch's descriptors.
 
     Attributes:
-        a, b: of a and of the first columns of b's tile.
-        rest: of b's other columns, or None.
-        out: what one consumer stores.
+        first: the number of columns of b's first block.
+        a, b: the blocks of a, and of the first columns of b's tile.
+        rest: the block of b's other columns, or None.
+        out: the block that one consumer stores.
     """
 
     def __init__(self, chosen: Configuration, a_t: bool, b_t: bool) -> None:
@@ -43,7 +44,7 @@ class Blocks:
 
 
 def split(columns: int) -> tuple[int, int]:
-    """Columns of a tile as powers of two, the second may be 0."""
+    """The columns of a tile as a sum of two powers of two; the second may be 0."""
     first = 1 << columns.bit_length() - 1
     return first, columns - first
 
@@ -52,8 +53,15 @@ How = tuple[bool, bool, bool]
 
 
 def launch(chosen: Configuration, programs: int, gemm: Gemm, how: How, parts: int = 1) -> None:
-    """As gemm.launch has it; how: A_T and B_T, of what a and b are then the transposes, and
-    OUT_TMA; parts: of K, each of which is a program's."""
+    """Launch the kernel.
+
+    Args:
+        chosen: the configuration.
+        programs: their number.
+        gemm: the arguments; a and b are transposes if A_T and B_T say so.
+        how: (A_T, B_T, OUT_TMA).
+        parts: the number of parts of K; each part of a tile is computed by one program.
+    """
     a, b, c, out, pre = gemm.a, gemm.b, gemm.c, gemm.out, gemm.pre
     bias = None if gemm.bias is None else gemm.bias.contiguous()
     shape = *out.shape, a.shape[0 if how[0] else 1]
@@ -61,7 +69,7 @@ def launch(chosen: Configuration, programs: int, gemm: Gemm, how: How, parts: in
     keys = tuple(map(specialization_key, (a, b, bias, c, out, pre)))
     kinds = _launch.kinds((*shape, *strides, parts))
     prepared, blocks = _prepared(gemm.prefix, chosen, kinds, keys, gemm.act, how)
-    # Each consumer leaves and adds the sums that are its own.
+    # Each consumer stores and adds only its own sums.
     consumers = chosen.tiles.num_warps // WARPS
     elements = chosen.tiles.BLOCK_M * chosen.tiles.BLOCK_N // consumers
     tiles = chosen.tiles_of(*out.shape) * consumers
@@ -95,8 +103,8 @@ def _prepared(
     act: str,
     how: How,
 ) -> tuple[Launch, Blocks]:
-    """The launch for tensors of these keys and integers of these kinds, and what its descriptors
-    are made for."""
+    """The launch for tensors with these keys and integers of these kinds, and the blocks of its
+    descriptors."""
     (dtype, _), _, _, _, (out_dtype, _), _ = keys
     a_t, b_t, out_tma = how
     blocks = Blocks(chosen, a_t, b_t)
@@ -123,14 +131,16 @@ def _prepared(
 
 
 class Descriptor(TensorDescriptor):  # type: ignore[misc]
-    """Triton's, without its checks, which take longer than the rest: tma_compatible did them."""
+    """Gluon's TensorDescriptor without its checks, which take most of its time. tma_compatible has
+    made them."""
 
     def __post_init__(self) -> None:
         pass
 
     @property
     def kind(self) -> tuple[object, ...]:
-        """What Triton's choice of a compiled kernel depends on; the layout is the block's."""
+        """A key with everything on which Triton's choice of a compiled kernel depends. The layout
+        follows from the block."""
         return Descriptor, self.base.dtype, *self.block_shape
 
     @staticmethod
@@ -141,7 +151,7 @@ class Descriptor(TensorDescriptor):  # type: ignore[misc]
 
 @functools.cache
 def _layout(dtype: torch.dtype, block: Block) -> Any:
-    """How a block lies in shared memory."""
+    """The layout of a block in shared memory."""
     return gl.NVMMASharedLayout.get_default_for(
         list(block), getattr(gl, str(dtype).removeprefix("torch."))
     )

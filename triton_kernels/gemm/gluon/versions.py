@@ -1,4 +1,4 @@
-"""What the kernels use of Gluon."""
+"""The parts of Gluon that the kernel uses, under one name in all versions of Triton."""
 
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
