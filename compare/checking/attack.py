@@ -62,7 +62,7 @@ def attack(
     repeats the steps up to it. ``arguments`` are changed."""
     g = torch.Generator().manual_seed(case.seed)
     tensors = [_Searched(t) for t in cases.tensors_of(arguments) if _takes_numbers(t, case)]
-    best, found = _judged(spec, case, implementation, arguments), 0
+    best, reached = _judged(spec, case, implementation, arguments), 0
     for step in range(1, steps + 1 if tensors else 1):
         if best.outcome.mismatch is not None:
             break
@@ -77,11 +77,11 @@ def attack(
         best, kept = max(reversed(tried), key=lambda each: each[0].height)
         t.copy_(kept)
         if best.height[0] > before:
-            found = step
+            reached = step
     outcome = best.outcome
-    replay = running.replayed(case, implementation.name, found)
+    replay = running.replayed(case, implementation.name, reached)
     if outcome.mismatch is not None:
-        outcome.mismatch = replace(outcome.mismatch, attack=found)
+        outcome.mismatch = replace(outcome.mismatch, attack=reached)
     # Implementations are judged on inputs of their own, so that their bits are not to be compared.
     return replace(outcome, bits=None, replay=replay)
 
