@@ -33,7 +33,7 @@ _HOST_FLAGS = (
 )
 # The compiler's reports of misaligned accesses, which a GPU refuses, are answered by
 # csrc/cuda_on_cpu_memory.h: libubsan stays out, which would be among the default libraries.
-_OPTIMISE_FLAGS = ("-O2", "-fsanitize=alignment", "-DCUDA_ON_CPU_ALIGNMENT", "-nodefaultlibs")
+_OPTIMISE_FLAGS = ("-O1", "-fsanitize=alignment", "-DCUDA_ON_CPU_ALIGNMENT", "-nodefaultlibs")
 _DEBUG_FLAGS = ("-O1", "-g1", "-fno-omit-frame-pointer")  # under a sanitizer: lines are enough
 _SANITIZER_FLAGS = {
     "address": ("-fsanitize=address,alignment", "-fno-sanitize-recover=all"),
