@@ -31,6 +31,7 @@ _HOST_FLAGS = (
     "-Wl,--version-script={exports}",
     *("-Wall", "-Wextra", "-Wno-unknown-pragmas"),
 )
+# Kernels run on small tensors here: more optimisation takes the compiler longer than it saves.
 # The compiler's reports of misaligned accesses, which a GPU refuses, are answered by
 # csrc/cuda_on_cpu_memory.h: libubsan stays out, which would be among the default libraries.
 _OPTIMISE_FLAGS = ("-O1", "-fsanitize=alignment", "-DCUDA_ON_CPU_ALIGNMENT", "-nodefaultlibs")
