@@ -31,9 +31,10 @@ _HOST_FLAGS = (
     "-Wl,--version-script={exports}",
     *("-Wall", "-Wextra", "-Wno-unknown-pragmas"),
 )
+# Kernels run on small tensors here: more optimisation takes the compiler longer than it saves.
 # The compiler inserts calls for misaligned accesses, which a GPU refuses. The handlers are in
 # csrc/cuda_on_cpu_memory.h instead of libubsan, which would be among the default libraries.
-_OPTIMISE_FLAGS = ("-O2", "-fsanitize=alignment", "-DCUDA_ON_CPU_ALIGNMENT", "-nodefaultlibs")
+_OPTIMISE_FLAGS = ("-O1", "-fsanitize=alignment", "-DCUDA_ON_CPU_ALIGNMENT", "-nodefaultlibs")
 _DEBUG_FLAGS = ("-O1", "-g1", "-fno-omit-frame-pointer")  # for sanitizers; lines are enough
 _SANITIZER_FLAGS = {
     "address": ("-fsanitize=address,alignment", "-fno-sanitize-recover=all"),

@@ -141,15 +141,17 @@ struct LeakyRelu : Straight {
   CASE(4, Silu, __VA_ARGS__)       \
   CASE(5, Sigmoid, __VA_ARGS__)    \
   CASE(6, Tanh, __VA_ARGS__)       \
-  CASE(7, LeakyRelu, __VA_ARGS__)  \
-  REGISTERED(CASE, __VA_ARGS__)
+  CASE(7, LeakyRelu, __VA_ARGS__)
 
-// A registered activation exists where its text is part of the source.
+// A library with a registered activation, whose text is part of its source, is asked for no other: each would be
+// compiled into every kernel.
 #ifdef REGISTERED_ACTIVATION
+#undef EACH_ACTIVATION
+#define EACH_ACTIVATION(CASE, ...) CASE(-1, Registered, __VA_ARGS__)
+
 namespace registered {
 #include REGISTERED_ACTIVATION
 }
-#define REGISTERED(CASE, ...) CASE(-1, Registered, __VA_ARGS__)
 
 // The result of a user's function. A float for a float64 tensor would silently lose digits, so it is refused.
 template <class C, class R>
@@ -170,8 +172,6 @@ struct Registered : OfArgument {
     return exactly<C>(registered::derivative(argument));
   }
 };
-#else
-#define REGISTERED(CASE, ...)
 #endif
 
 #define CASE_OF_ACTIVATION(NUMBER, RECORD, ...) \

@@ -16,6 +16,7 @@
 #include <array>
 #include <cassert>
 #include <deque>
+#include <forward_list>
 #include <functional>
 #include <initializer_list>
 #include <iostream>

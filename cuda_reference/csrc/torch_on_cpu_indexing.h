@@ -38,8 +38,8 @@ CROSSCHECK_COLD inline Value Arguments::element(const at::indexing::TensorIndex&
   std::vector<Value> bounds;
   for (const auto& bound : {index.slice->start, index.slice->stop, index.slice->step})
     bounds.push_back(bound ? value_of(*bound) : value(NONE));
-  lists_.push_back(std::move(bounds));
-  return value(LIST, 3, 0, lists_.back().data());
+  lists_.push_front(std::move(bounds));
+  return value(LIST, 3, 0, lists_.front().data());
 }
 
 }  // namespace crosscheck_torch

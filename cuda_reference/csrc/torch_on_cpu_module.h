@@ -107,22 +107,22 @@ template <class T, size_t N> struct Parameter<std::array<T, N>> {
 };
 
 // Keep results alive until the next call.
-inline thread_local __attribute__((visibility("hidden"))) std::deque<std::vector<Value>> result_lists;
-inline thread_local __attribute__((visibility("hidden"))) std::deque<std::string> result_texts;
+inline thread_local __attribute__((visibility("hidden"))) std::forward_list<std::vector<Value>> result_lists;
+inline thread_local __attribute__((visibility("hidden"))) std::forward_list<std::string> result_texts;
 
 template <class T> Value result_of(const std::vector<T>& list);
 template <class T, size_t N> Value result_of(const std::array<T, N>& list);
 template <class... T> Value result_of(const std::tuple<T...>& tuple);
 template <class A, class B> Value result_of(const std::pair<A, B>& pair);
 inline Value result_of(const std::string& text) {
-  result_texts.push_back(text);
-  return value_of(result_texts.back().c_str());
+  result_texts.push_front(text);
+  return value_of(result_texts.front().c_str());
 }
 template <class T> auto result_of(const T& x) -> decltype(value_of(x)) { return value_of(x); }
 template <class T> Value result_of(const std::optional<T>& x) { return x ? result_of(*x) : value(NONE); }
 inline Value list_of(std::vector<Value> values, int kind = LIST) {
-  result_lists.push_back(std::move(values));
-  return value(kind, result_lists.back().size(), 0, result_lists.back().data());
+  result_lists.push_front(std::move(values));
+  return value(kind, result_lists.front().size(), 0, result_lists.front().data());
 }
 template <class T> Value result_of(const std::vector<T>& list) {
   std::vector<Value> values;
@@ -177,13 +177,15 @@ struct Function {
   std::function<Value(const Value*)> call;
 };
 
-inline __attribute__((visibility("hidden"))) std::vector<Function>& functions() {
-  static std::vector<Function> list;
+// Pointers, and never deleted: libraries stay to the process's end, and moves and destructors of the entries would take
+// the compiler a second.
+inline __attribute__((visibility("hidden"))) std::vector<Function*>& functions() {
+  static std::vector<Function*> list;
   return list;
 }
 // Other exports of a module: ("schema", an operator's schema with its library), and attributes such as __doc__.
-inline __attribute__((visibility("hidden"))) std::vector<std::pair<std::string, Value>>& said() {
-  static std::vector<std::pair<std::string, Value>> list;
+inline __attribute__((visibility("hidden"))) std::vector<std::pair<const char*, Value>>& said() {
+  static std::vector<std::pair<const char*, Value>> list;
   return list;
 }
 
@@ -214,8 +216,9 @@ CROSSCHECK_COLD Value called(Result (*function)(T...), const Value* arguments, s
 }
 
 template <class Result, class... T>
-CROSSCHECK_COLD Function described(Result (*function)(T...)) {
-  Function f;
+CROSSCHECK_COLD Function& described(Result (*function)(T...)) {
+  Function& f = *new Function;
+  functions().push_back(&f);
   f.count = sizeof...(T);
   ((f.types += (f.types.empty() ? "" : ", ") + Parameter<std::decay_t<T>>::name()), ...);
   f.missing = function == nullptr;
@@ -227,7 +230,7 @@ CROSSCHECK_COLD Function described(Result (*function)(T...)) {
   return f;
 }
 template <class Callable>
-auto described(Callable callable) -> decltype(described(+callable)) {
+Function& described(Callable callable) {
   return described(+callable);  // a lambda that captures nothing
 }
 
@@ -261,14 +264,13 @@ class Module {
   explicit Module(const char* library, const char* key = "") : library_(library), key_(key) {}
   template <class Callable, class... Extra>
   CROSSCHECK_COLD Module& def(const char* name, Callable callable, const Extra&... extras) {
-    Function f = described(callable);
+    Function& f = described(callable);
     f.library = library_;
     f.key = key_;
     if (std::string(name).find('(') != std::string::npos) def(name);
     f.name = std::string(name).substr(0, std::string(name).find('('));  // name may be a schema
     if (f.name.find("::") != std::string::npos) f.name = f.name.substr(f.name.find("::") + 2);
     (extra(f, extras), ...);
-    functions().push_back(f);
     return *this;
   }
   CROSSCHECK_COLD Module& def(const char* schema) {  // impl() may follow
@@ -284,7 +286,7 @@ class Module {
     const char* name;
     template <class T> void operator=(const T& x) { said().emplace_back(name, result_of(std::decay_t<const T>(x))); }
   };
-  Attribute attr(const char* name) { return {name}; }
+  Attribute attr(const char* name) { return {static_cast<const char*>(result_of(std::string(name)).data)}; }
   Attribute doc() { return attr("__doc__"); }
 
  private:
@@ -369,7 +371,7 @@ CUDA_ON_CPU_ONCE int crosscheck_functions() { return static_cast<int>(crosscheck
 // A property of a function, by number: library, name, types, names of the arguments, doc, state, number of returned
 // tensors, dispatch key, type of the result.
 CUDA_ON_CPU_ONCE const char* crosscheck_function(int i, int what) {
-  const crosscheck_torch::Function& f = crosscheck_torch::functions()[i];
+  const crosscheck_torch::Function& f = *crosscheck_torch::functions()[i];
   static const std::string declared_only = "missing", here;
   const std::string* const texts[] = {
       &f.library, &f.name,    &f.types, &f.names,  &f.doc, f.missing ? &declared_only : &here,
@@ -380,10 +382,10 @@ CUDA_ON_CPU_ONCE const char* crosscheck_said(int i, crosscheck_torch::Value* res
   const auto& said = crosscheck_torch::said();
   if (i >= static_cast<int>(said.size())) return nullptr;
   *result = said[i].second;
-  return said[i].first.c_str();
+  return said[i].first;
 }
 CUDA_ON_CPU_ONCE int crosscheck_default(int i, int argument, crosscheck_torch::Value* result) {
-  const auto& defaults = crosscheck_torch::functions()[i].defaults;
+  const auto& defaults = crosscheck_torch::functions()[i]->defaults;
   if (argument >= static_cast<int>(defaults.size()) || !defaults[argument]) return 0;
   *result = *defaults[argument];
   return 1;
@@ -394,7 +396,7 @@ CUDA_ON_CPU_ONCE int crosscheck_call(int i, const crosscheck_torch::Value* argum
                                      crosscheck_torch::Value* result, int* status) {
   int how = crosscheck_torch::DONE;
   *status = cuda_on_cpu::surviving([&] {
-    how = crosscheck_torch::guarded_call(crosscheck_torch::functions()[i], arguments, result);
+    how = crosscheck_torch::guarded_call(*crosscheck_torch::functions()[i], arguments, result);
     return static_cast<int>(cudaGetLastError());
   });
   return how ? how : *status ? crosscheck_torch::FAILED : crosscheck_torch::DONE;

@@ -35,8 +35,8 @@ using namespace c10;
 class Tensor;
 
 // Keeps all tensors of a call alive until it ends: a reference to sizes() may outlive its variable's tensor.
-inline __attribute__((visibility("hidden"))) std::vector<std::shared_ptr<crosscheck_torch::RawTensor>>& known() {
-  static std::vector<std::shared_ptr<crosscheck_torch::RawTensor>> list;
+inline __attribute__((visibility("hidden"))) std::forward_list<std::shared_ptr<crosscheck_torch::RawTensor>>& known() {
+  static std::forward_list<std::shared_ptr<crosscheck_torch::RawTensor>> list;
   return list;
 }
 
@@ -76,7 +76,7 @@ class Tensor {
   Tensor() = default;
   CROSSCHECK_COLD explicit Tensor(const crosscheck_torch::RawTensor& raw)
       : raw_(std::make_shared<crosscheck_torch::RawTensor>(raw)) {
-    known().push_back(raw_);
+    known().push_front(raw_);
   }
   Tensor(const Tensor&) = default;
   Tensor(Tensor&&) = default;
@@ -292,15 +292,15 @@ class Arguments {
   Value list_of(c10::ArrayRef<T> list) {
     std::vector<Value> values;
     for (const T& x : list) values.push_back(element(x));
-    lists_.push_back(std::move(values));
-    return value(LIST, list.size(), 0, lists_.back().data());
+    lists_.push_front(std::move(values));
+    return value(LIST, list.size(), 0, lists_.front().data());
   }
   template <class T>
   Value element(const T& x) {
     return value_of(x);
   }
   std::vector<Value> values_;
-  std::deque<std::vector<Value>> lists_;
+  std::forward_list<std::vector<Value>> lists_;
 };
 
 template <class... Argument>

@@ -32,7 +32,7 @@ def test_a_record_a_side_makes_an_activation(tmp_path: Path) -> None:
     put(triton_file, "}\n\nGELU_APPROXIMATIONS", entry)
     cuda_file = tmp_path / "cuda_reference" / "csrc" / "activations.cuh"
     put(cuda_file, "// The records by number", f"{struct}\n")
-    put(cuda_file, "  REGISTERED(CASE, __VA_ARGS__)\n", case)
+    put(cuda_file, "  CASE(7, LeakyRelu, __VA_ARGS__)\n", case)
     put(tmp_path / "compare" / "specs" / "activations.py", "}\n\n# Those whose backward", oracle)
     command = ("check", "act_mul_backward", "--dtype", "float32", "--shape", "33,129")
     where = ("--arg", "act=softsign", "--json", "report.json", "--jobs", "1")
