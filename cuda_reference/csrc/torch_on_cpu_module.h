@@ -177,8 +177,8 @@ struct Function {
   std::function<Value(const Value*)> call;
 };
 
-// Pointers, and never deleted: libraries stay to the process's end, and moves and destructors of the entries would take
-// the compiler a second.
+// Pointers that are never deleted: libraries stay loaded until the process ends, and code that moves and destroys entries
+// would take the compiler a second.
 inline __attribute__((visibility("hidden"))) std::vector<Function*>& functions() {
   static std::vector<Function*> list;
   return list;
