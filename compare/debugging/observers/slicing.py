@@ -237,16 +237,16 @@ def _skipped(flow: Dataflow, last: Touch, others: set[str]) -> list[tuple[Value,
     """The conditions, computed after a store, of branches with stores that did not run. Those that
     name other arguments do not count."""
     ran = {touch.place[:2] for touch in flow.stores if touch.place is not None}
-    found = []
+    skipped = []
     for place, value in flow.decisions[-DECISIONS:]:
         if place is None or value.number < last.number:
             continue
         for store in storing(place.file, place.line):
             lines = range(store.first, store.last + 1)
             if not (ran & {(place.file, n) for n in lines}) and not (others & store.reads):
-                found.append((value, np.zeros(1, dtype=np.int64)))
+                skipped.append((value, np.zeros(1, dtype=np.int64)))
                 break
-    return found
+    return skipped
 
 
 def _nearest(
