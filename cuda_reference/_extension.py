@@ -109,9 +109,8 @@ class Extension:
 
     @functools.cached_property
     def _libraries(self) -> list[str]:
-        """The names that TORCH_LIBRARY gives in the sources."""
-        texts = "\n".join(self._sources.values())
-        return list(dict.fromkeys(_rewriting.LIBRARY.findall(texts)))
+        """The libraries of operators that the sources define."""
+        return _rewriting.libraries("\n".join(self._sources.values()))
 
     def _machine_code(self, arch: str) -> list[tuple[bytes, str]]:
         """For each .cu file the cubin that nvcc makes with torch's headers and the given flags, and

@@ -13,7 +13,7 @@ from pathlib import Path
 from cuda_reference import _build, _compilers, _rewriting, _storage
 from cuda_reference._compilers import BuildError
 
-_EXPORTS = re.compile(r"\b(PYBIND11_MODULE|TORCH_LIBRARY\w*)\s*\(")
+_EXPORTS = re.compile(r"\b(PYBIND11_MODULE|TORCH_LIBRARY\w*|RegisterOperators)\s*\(")
 
 
 class Options:

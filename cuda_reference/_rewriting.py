@@ -42,8 +42,10 @@ _CUB = re.compile(
     r"Sum|Max|Min|Arg(Max|Min)|KeyValuePair|(Block|Warp)(Reduce|Scan)|Block(Load|Store)|BLOCK_\w+"
     r"|Block(Reduce|Scan|Load|Store)Algorithm"
 )
-# The name of a library of operators in TORCH_LIBRARY.
-LIBRARY = re.compile(r"\bTORCH_LIBRARY(?:_FRAGMENT|_IMPL)?\s*\(\s*(\w+)")
+# The name of a library of operators in TORCH_LIBRARY, and in torch::RegisterOperators.
+_LIBRARY = re.compile(r"\bTORCH_LIBRARY(?:_FRAGMENT|_IMPL)?\s*\(\s*(\w+)")
+_REGISTERED = re.compile(r"\bRegisterOperators\b[^;]*")
+_OP = re.compile(r"\(\s*\"(\w+)::")
 _INCLUDE = re.compile(r"\s*#\s*include\s*(?:<([^>]+)>|\"([^\"]+)\")")
 _DEFINE = re.compile(r"\s*#\s*define\s+\w+(\([^)]*\))?")
 _QUALIFIERS = ("__shared__", "static", "extern", "volatile", "const", "__restrict__", "inline")
@@ -63,6 +65,12 @@ class _Edit(NamedTuple):
     start: int
     end: int
     new: str
+
+
+def libraries(text: str) -> list[str]:
+    """The names of the libraries of operators that a source defines."""
+    older = (name for chain in _REGISTERED.findall(text) for name in _OP.findall(chain))
+    return list(dict.fromkeys([*_LIBRARY.findall(text), *older]))
 
 
 def rewritten(text: str, file: str, header: Callable[[str], str | None] = lambda _: None) -> str:

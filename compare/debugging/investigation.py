@@ -363,14 +363,17 @@ def _drawn(
 def _nearest(
     tensor: Tensor, index: tuple[int, ...], writers: np.ndarray | None, stores: Stores
 ) -> tuple[tuple[int, ...], Store] | None:
-    """The nearest stored element in row-major order, and the last store to it."""
-    stored = np.array([]) if writers is None else np.flatnonzero(writers >= 0)
-    if writers is None or not stored.size:
+    """The stored element with the nearest coordinates, and the last store to it. Row-major order
+    would prefer the next row's first element to the same row's last stored one."""
+    if writers is None or not (writers >= 0).any():
         return None
-    flat = int(np.ravel_multi_index(index, tuple(tensor.shape)))
-    at = int(stored[np.abs(stored - flat).argmin()])
-    where = tuple(int(i) for i in np.unravel_index(at, tuple(tensor.shape)))
-    return where, stores.stores[int(writers.reshape(-1)[at])]
+    apart = np.zeros(writers.shape, dtype=np.int64)
+    for i, (size, at) in enumerate(zip(writers.shape, index, strict=True)):
+        along = np.abs(np.arange(size) - at)
+        apart += along.reshape(-1, *[1] * (writers.ndim - 1 - i))
+    nearest = np.where(writers >= 0, apart, np.iinfo(np.int64).max).argmin()
+    where = tuple(int(i) for i in np.unravel_index(nearest, writers.shape))
+    return where, stores.stores[int(writers[where])]
 
 
 def _target(findings: Findings, stores: Stores, program: Sequence[int] | None) -> Target | None:

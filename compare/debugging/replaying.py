@@ -216,7 +216,7 @@ def _slice(tracer: Tracer, assignments: Assignments, failure: Failure | None) ->
         else:
             start = slicing.of_failure(flow, failure.lane, failure.shape)
     elif watched is not None:
-        start = slicing.of_element(flow, *watched)
+        start = slicing.of_element(flow, *watched, tracer.arguments)
     else:
         return None
     return Slice(assignments, tracer.arguments, [start])

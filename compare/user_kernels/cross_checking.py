@@ -23,7 +23,7 @@ from compare.copies import copies, damaged, tensors
 from compare.debugging import investigation
 from compare.debugging.findings.failure import outside, place_text
 from compare.debugging.findings.findings import Findings
-from compare.debugging.observers.values import Values
+from compare.debugging.observers.values import Allocations, Values
 from compare.debugging.stepping import failures
 from compare.debugging.subjects import Kernel, Result
 from compare.user_kernels.outputs import (
@@ -55,12 +55,15 @@ class Finding:
     error: str | None = None
     deviation: Deviation | None = None
     max_ulps: float | None = None  # the tolerance; None if a bound decided
+    floating: bool = True  # whether the output's values are floating-point numbers
 
     @property
     def near(self) -> bool:
-        """Whether wrong values are close enough to the oracle's to be roundings."""
+        """Whether wrong values are close enough to the oracle's to be roundings. Integers and
+        truth values are not rounded."""
         wrong = self.error is None and self.deviation is not None
-        return wrong and self.max_ulps is not None and self.worst_ulps <= SOME_ROUNDINGS
+        rounds = self.max_ulps is not None and self.floating
+        return wrong and rounds and self.worst_ulps <= SOME_ROUNDINGS
 
     @property
     def nan(self) -> bool:
@@ -92,6 +95,7 @@ class Report:
     rounding: list[str] = field(default_factory=list)  # the tl.dot that causes a wrong value
     no_launch: bool = False  # whether the Triton side launched no kernel
     failed: Call | None = field(default=None, repr=False)  # the Triton side's first wrong call
+    calls: list[Callable[[], Call]] = field(default_factory=list, repr=False)  # its every call
 
     def __bool__(self) -> bool:
         return all(finding.passed for finding in self.findings)
@@ -129,18 +133,25 @@ class Report:
 
     def debug(self) -> Findings:
         """The findings of :func:`compare.debug` on the Triton side's first wrong call, which runs
-        again, interpreted, with all its launches.
+        again, interpreted, with all its launches. If no call is wrong, all run again until one has
+        a hazard: what leaves the result right by luck, such as a race.
 
         Raises:
-            ValueError: no call is wrong.
+            ValueError: there is no Triton side.
 
         Example:
             >>> report = cross_check(triton=f, oracle=lambda x: x.double().sin(), inputs=[(x,)])
-            >>> print(report or report.debug())
+            >>> print(report.debug())
         """
-        if self.failed is None:
-            raise ValueError("debug(): no call of the Triton side is wrong")
-        return investigation.investigate(self.failed)
+        if not self.calls:
+            raise ValueError("debug(): cross_check() got no 'triton' to debug")
+        if self.failed is not None:
+            return investigation.investigate(self.failed)
+        for call in self.calls:
+            findings = investigation.investigate(call())
+            if not findings:
+                break
+        return findings
 
     def to_json(self) -> str:
         """The whole result as JSON text."""
@@ -218,8 +229,8 @@ def cross_check(
     report, failed = Report(agree=len(sides) == 2), None
     before = triton_interpreter.launches()
     for number, arguments in enumerate(inputs):
-        returned, again = oracle(*_copies(arguments)), partial(_copies, arguments)
-        expected = expected_outputs(returned, arguments, again, max_ulps, bound, dtype)
+        expectations = partial(_expectations, oracle, arguments, max_ulps, bound, dtype)
+        expected = expectations()
         findings_of: dict[str, list[Finding]] = {}
         results: dict[str, dict[str, Tensor]] = {}
         for side, function in sides.items():
@@ -228,6 +239,8 @@ def cross_check(
             report.agree &= _compared(findings_of, results, expected)
         report.findings += [finding for findings in findings_of.values() for finding in findings]
         wrong = next((each for each in findings_of.get("triton", ()) if not each.passed), None)
+        if triton is not None:
+            report.calls.append(partial(_call_of, triton, arguments, expectations))
         if failed is None and wrong is not None:
             failed = wrong, arguments, expected
     if triton is not None and triton_interpreter.launches() == before:
@@ -242,6 +255,18 @@ def cross_check(
         if failed[0].deviation is not None and not _on_gpu(failed[1]):
             report.rounding = _rounding(report.failed)
     return report
+
+
+def _expectations(
+    oracle: Callable[..., Any],
+    arguments: tuple[Any, ...],
+    max_ulps: float | Each,
+    bound: Tolerance | Each | None,
+    dtype: torch.dtype | Each | None,
+) -> Expectations:
+    """What the oracle says of a call."""
+    returned, again = oracle(*_copies(arguments)), partial(_copies, arguments)
+    return expected_outputs(returned, arguments, again, max_ulps, bound, dtype)
 
 
 def _compared(
@@ -318,6 +343,7 @@ def _judge(finding: Finding, result: Any, expected: Expected) -> Tensor | None:
     if not bool(comparison.right.all()):
         finding.deviation = judging.deviation(result, reference, *comparison[:3])
         finding.max_ulps = None if expected.bound is not None else expected.max_ulps
+        finding.floating = result.is_floating_point()
     return result
 
 
@@ -348,7 +374,8 @@ class Call(Kernel):
         return {"arguments": _copies(self._given[0], device)}
 
     def launch(self, state: Any, shadows: Any = None) -> None:
-        with running.GuardedAllocations([]):
+        fresh = contextlib.nullcontext() if shadows is None else Allocations(shadows)
+        with running.GuardedAllocations([]), fresh:
             state["result"] = self._kernel(*state["arguments"])
 
     def judge(self, state: Any, stores: Stores | None) -> list[Result]:
@@ -371,6 +398,15 @@ class Call(Kernel):
     def compilable(self) -> bool:
         """False: it is run for its interpreted programs."""
         return False
+
+
+def _call_of(
+    triton: Callable[..., Any],
+    arguments: tuple[Any, ...],
+    expectations: Callable[[], Expectations],
+) -> Call:
+    """A call to debug. Its expectations are computed again, rather than kept for every call."""
+    return Call(triton, arguments, expectations())
 
 
 def _note(finding: Finding, call: Call) -> None:

@@ -189,5 +189,9 @@ def _as_wide_as(dtype: torch.dtype) -> tuple[torch.dtype, ...]:
 
 
 def _promoted(a: torch.dtype, b: torch.dtype) -> torch.dtype:
-    """torch.promote_types, extended: it has no common type for two equal float8 dtypes."""
-    return a if a == b else torch.promote_types(a, b)
+    """torch.promote_types, extended to float8, of which it has no common types: two different ones
+    have float16, and every wider type holds them."""
+    if a == b:
+        return a
+    wide = [dtype for dtype in (a, b) if dtype.itemsize > 1]
+    return torch.promote_types(*wide) if len(wide) == 2 else (wide or [torch.float16])[0]

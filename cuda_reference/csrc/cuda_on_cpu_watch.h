@@ -8,7 +8,8 @@
 //   the thread that stored an element last; all accesses of one thread
 //
 // Accesses are ordered within a thread, within a block by a __syncthreads() in between, and within a warp by a
-// __syncwarp(). A launch with atomics may order its blocks by them, so accesses of different blocks are not judged.
+// __syncwarp(). A launch with atomics outside of shared memory, be it a __device__ variable, may order its blocks by
+// them, so accesses of different blocks are not judged.
 #pragma once
 
 #ifndef CUDA_ON_CPU_WATCH
@@ -298,10 +299,10 @@ CUDA_ON_CPU_HOOK inline void note(const volatile void* pointer, uint64_t size, T
   WatchedMemory* memory = nullptr;
   for (int i = 0; i < watch.memory_count && !array; ++i)
     if (address - watch.memories[i].low < watch.memories[i].bytes) memory = &watch.memories[i];
+  if (touch == Touch::ATOMIC && !array) watch.atomics = true;
   if (array || memory) {
     const uint32_t here = number_of_access(watch.last_frame[0], words[0], words[1], touch == Touch::ATOMIC);
     const uint32_t bytes = static_cast<uint32_t>(size);
-    if (touch == Touch::ATOMIC) watch.atomics = true;
     if (watch.following) follow(address, bytes, touch != Touch::READ, here, array);
     for (bool write : {false, true}) {
       if (touch != Touch::ATOMIC && write != (touch == Touch::WRITE)) continue;

@@ -310,6 +310,21 @@ class Module {
 #define TORCH_LIBRARY(name, m) CROSSCHECK_MODULE(#name, "", CROSSCHECK_JOINED(crosscheck_module_, __LINE__), m)
 #define TORCH_LIBRARY_FRAGMENT(name, m) TORCH_LIBRARY(name, m)
 #define TORCH_LIBRARY_IMPL(name, key, m) CROSSCHECK_MODULE(#name, #key, CROSSCHECK_JOINED(crosscheck_module_, __LINE__), m)
+// The older way to register operators: chained calls at namespace scope.
+namespace torch {
+class RegisterOperators {
+ public:
+  RegisterOperators() = default;
+  template <class Callable> RegisterOperators(const std::string& schema, Callable callable) { op(schema, callable); }
+  template <class Callable> CROSSCHECK_COLD RegisterOperators& op(const std::string& schema, Callable callable) {
+    crosscheck_torch::Module(schema.substr(0, schema.find("::")).c_str()).def(schema.c_str(), callable);
+    return *this;
+  }
+};
+namespace jit {
+using torch::RegisterOperators;
+}
+}  // namespace torch
 #define TORCH_FN(function) (&function)
 #define TORCH_BOX(function) (function)
 

@@ -175,7 +175,7 @@ class Tensor {
   _(log_softmax) _(abs) _(exp) _(log) _(sqrt) _(rsqrt) _(neg) _(sigmoid) _(tanh) _(relu) _(floor) _(ceil)        \
   _(round) _(clamp) _(clamp_min) _(clamp_max) _(add) _(sub) _(mul) _(div) _(pow) _(maximum) _(minimum) _(eq)     \
   _(ne) _(lt) _(le) _(gt) _(ge) _(logical_not) _(logical_and) _(where) _(isnan) _(mm) _(bmm) _(matmul) _(addmm)   \
-  _(gather) _(scatter) _(index_select) _(masked_fill) _(masked_select) _(triu) _(tril) _(flip) _(roll)            \
+  _(gather) _(scatter) _(index_select) _(masked_fill) _(masked_select) _(bernoulli) _(triu) _(tril) _(flip) _(roll)            \
   _(sin) _(cos) _(erf) _(expm1) _(log1p) _(reciprocal) _(square) _(sign) _(trunc) _(std) _(amax) _(amin)           \
   _(logsumexp) _(cumprod) _(diagonal) _(swapaxes) _(mv) _(dot) _(outer) _(baddbmm) _(addcmul) _(logical_or)        \
   _(bitwise_and) _(bitwise_or) _(remainder) _(fmod) _(floor_divide) _(repeat_interleave) _(bincount) _(take)

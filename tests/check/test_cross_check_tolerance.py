@@ -39,6 +39,12 @@ def test_some_roundings_more_bring_the_hint() -> None:
     assert last.endswith("say max_ulps=… or bound=…")
 
 
+def test_no_hint_for_integers_which_are_not_rounded() -> None:
+    report = cross_check(triton=lambda x: x + 9, oracle=doubled, inputs=[(torch.arange(4),)])
+    assert "4 of 4 elements wrong" in str(report)
+    assert "say max_ulps" not in str(report)
+
+
 def test_no_hint_where_something_else_is_wrong() -> None:
     assert "say max_ulps" not in text_of(doubled, doubled)
     assert "say max_ulps" not in text_of(doubled, off_by(1e5))

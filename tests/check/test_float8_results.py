@@ -39,3 +39,12 @@ def test_a_bound_may_be_of_an_oracle_in_float8(dtype: torch.dtype) -> None:
     pair = {"oracle": lambda x: x.to(dtype), "bound": lambda *_: 0.3, "inputs": [(x,)]}
     assert cross_check(**pair, triton=lambda x: (0.9 * x).to(dtype))
     assert not cross_check(**pair, triton=lambda x: (2 * x).to(dtype))
+
+
+@pytest.mark.parametrize("other", [torch.float8_e5m2, torch.float16, torch.float32])
+def test_the_result_of_arguments_in_float8_may_be_wider(other: torch.dtype) -> None:
+    x, y = torch.linspace(-4, 4, 20).to(torch.float8_e4m3fn), torch.ones(20).to(other)
+    pair = {"oracle": lambda x, y: x.double() * y.double(), "inputs": [(x, y)]}
+    for dtype in (torch.float16, torch.float32):
+        report = cross_check(triton=lambda x, y, dtype=dtype: x.to(dtype) * y.to(dtype), **pair)
+        assert bool(report) == (dtype == torch.float32 or other != torch.float32), report

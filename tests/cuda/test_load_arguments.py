@@ -220,3 +220,22 @@ def test_operators_of_torch(tmp_path: Path) -> None:
     assert schema == "crosscheck_own::parts(Tensor _0, int? _1, float[] _2) -> (Tensor, Tensor[])"
     with pytest.raises(RuntimeError, match="Expected a value of type 'Tensor' for argument 'b'"):
         own.muladd(a, 1.0)
+
+
+CHAINED = """
+#include <torch/script.h>
+torch::Tensor drawn(torch::Tensor p, int64_t n) { return p.bernoulli() * n; }
+torch::Tensor added(torch::Tensor a, torch::Tensor b) { return a + b; }
+static auto registry = torch::RegisterOperators()
+    .op("crosscheck_chained::drawn", &drawn)
+    .op("crosscheck_chained::added(Tensor a, Tensor b) -> Tensor", &added);
+"""
+
+
+def test_operators_registered_by_chained_calls(tmp_path: Path) -> None:
+    (tmp_path / "chained.cpp").write_text(CHAINED)
+    module = load("chained", [str(tmp_path / "chained.cpp")])
+    x = torch.ones(3)
+    assert torch.equal(torch.ops.crosscheck_chained.drawn(x, 3), 3 * x)
+    assert torch.equal(torch.ops.crosscheck_chained.added(x, b=x), 2 * x)
+    assert torch.equal(module.added(x, x), 2 * x)

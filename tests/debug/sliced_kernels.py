@@ -155,3 +155,11 @@ def assembly_kernel(x_ptr, out_ptr, ASM: tl.constexpr, BLOCK: tl.constexpr):
     x = tl.load(x_ptr + n)
     y = tl.inline_asm_elementwise(ASM, "=r,r", [x], dtype=tl.float32, is_pure=True, pack=1)
     tl.store(out_ptr + n, y)
+
+
+@triton.jit
+def stepping_kernel(x_ptr, out_ptr, N, BLOCK: tl.constexpr):
+    row, n = tl.program_id(0), tl.arange(0, BLOCK)
+    for _ in range(0, N, BLOCK):
+        tl.store(out_ptr + row * N + n, tl.load(x_ptr + row * N + n, mask=n < N), mask=n < N)
+        n += BLOCK // 2  # fault: half a step

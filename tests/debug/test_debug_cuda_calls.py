@@ -91,10 +91,41 @@ __global__ void accumulate_kernel(const float* x, float* out, int columns) {
 void accumulate(const float* x, float* out, int rows, int columns, cudaStream_t stream) {
   LAUNCH(accumulate_kernel, rows, 1, 0, stream, x, out, columns);
 }
+__device__ unsigned int done = 0;
+__global__ void last_block_kernel(const float* x, float* out, int columns) {
+  float sum = 0;
+  for (int k = 0; k < columns; ++k) sum += x[blockIdx.x * columns + k];
+  out[blockIdx.x] = sum;
+  __threadfence();
+  if (atomicInc(&done, gridDim.x - 1) != gridDim.x - 1) return;
+  for (int row = 1; row < gridDim.x; ++row) out[0] += out[row];
+}
+void last_block(const float* x, float* out, int rows, int columns, cudaStream_t stream) {
+  LAUNCH(last_block_kernel, rows, 1, 0, stream, x, out, columns);
+}
+__global__ void counted_in_shared(const float* x, float* out) {
+  SHARED(int, n, [1]);
+  if (threadIdx.x == 0) n[0] = 0;
+  __syncthreads();
+  if (x[threadIdx.x] > 0) atomicAdd(n, 1);
+  __syncthreads();
+  if (threadIdx.x == 0) out[0] = n[0] + blockIdx.x;
+}
+void shared_count(const float* x, float* out, int rows, int columns, cudaStream_t stream) {
+  LAUNCH(counted_in_shared, rows, columns, 0, stream, x, out);
+}
+__global__ void negate_kernel(const unsigned int* x, unsigned int* out) {
+  out[threadIdx.x] = -x[threadIdx.x];
+}
+void negate(const unsigned int* x, unsigned int* out, int n, cudaStream_t stream) {
+  LAUNCH(negate_kernel, 1, n, 0, stream, x, out);
+}
 """
 MATRIX = "const float* x, float* out, int rows, int columns, cudaStream_t stream"
 FUNCTIONS = {
     **dict.fromkeys(("right", "race", "count", "unwritten", "outside", "accumulate"), MATRIX),
+    **dict.fromkeys(("last_block", "shared_count"), MATRIX),
+    "negate": "const unsigned int* x, unsigned int* out, int n, cudaStream_t stream",
     "wrong_bias": "const float* x, const float* bias, float* y, int rows, int columns, "
     "cudaStream_t stream",
     "barrier": "float* x, cudaStream_t stream",
@@ -146,6 +177,31 @@ def test_a_race_with_an_atomic(module: InlineModule) -> None:
     assert "nothing orders them: n[0]" in text
     assert line("atomicAdd(&n[0], 1);") in text
     assert "read_modify_write" not in text  # the author called atomicAdd
+
+
+@needs_host
+def test_a_variable_of_the_device_may_order_blocks(module: InlineModule) -> None:
+    right = torch.tensor([X.sum(), *X.sum(1)[1:]])
+    found = debug_cuda(module.last_block, matrix(), oracle=lambda *_: right, tools=FAST)
+    assert found, found
+
+
+@needs_host
+def test_atomics_in_shared_memory_order_no_blocks(module: InlineModule) -> None:
+    text = str(debug_cuda(module.shared_count, matrix(1), tools=["initcheck"]))
+    assert "two threads write different values, nothing orders them: out[0]" in text
+    assert line("out[0] = n[0] + blockIdx.x;") in text
+
+
+@needs_host
+@pytest.mark.parametrize("right", [True, False])
+def test_results_of_unsigned_integers(module: InlineModule, right: bool) -> None:
+    x = torch.arange(4, dtype=torch.int32)
+    expected = (-x if right else x).view(torch.uint32)
+    args = (x.view(torch.uint32), torch.zeros(4, dtype=torch.int32).view(torch.uint32), 4)
+    found = debug_cuda(module.negate, args, oracle=lambda *_: expected, tools=["values"])
+    assert bool(found) == right, found
+    assert right or "worst out[" in str(found)
 
 
 @needs_host

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import inspect
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -205,8 +206,65 @@ def test_the_report_of_cross_check_goes_on_to_debug() -> None:
     assert f":{line_of('fault: counts')} inside = n < N" in text
     right = cross_check(triton=row_sums, oracle=lambda x: x.sum(1), inputs=[(six,)])
     assert right
-    with pytest.raises(ValueError, match="no call of the Triton side is wrong"):
-        right.debug()
+    assert right.debug()
+    with pytest.raises(ValueError, match="got no 'triton' to debug"):
+        cross_check(cuda=row_sums, oracle=lambda x: x.sum(1), inputs=[(six,)]).debug()
+
+
+@triton.jit
+def counting_kernel(x_ptr, count_ptr):
+    if tl.load(x_ptr + tl.program_id(0)) > 0:
+        tl.store(count_ptr, tl.load(count_ptr) + 1)  # counted
+
+
+def positives(x: Tensor) -> Tensor:
+    count = torch.zeros(1, dtype=torch.int64)
+    counting_kernel[(x.numel(),)](x, count)
+    return count
+
+
+def test_a_report_without_a_wrong_call_goes_on_to_the_hazards() -> None:
+    inputs = [(torch.tensor([-1.0, 1.0]),), (torch.ones(2),)]
+    report = cross_check(triton=positives, oracle=lambda x: (x > 0).sum(0, True), inputs=inputs)
+    assert report
+    found = report.debug()  # of the second call: only one program of the first one counts
+    assert found.verdict == "RIGHT BY LUCK"
+    assert found.hazards[0].kind == "race"
+    assert f":{line_of('counted')} in counting_kernel" in str(found)
+
+
+@triton.jit
+def ends_kernel(ends_ptr, out_ptr):
+    at = tl.program_id(0)
+    end = tl.load(ends_ptr + at)  # first end
+    tl.store(out_ptr + at, end - tl.load(ends_ptr + at - 1, mask=at > 0, other=0))  # lengths
+
+
+def lengths(ends: Tensor, fill) -> Tensor:
+    own, out = torch.empty(ends.shape), torch.empty(ends.shape)
+    fill(own, ends)
+    ends_kernel[(ends.numel(),)](own, out)
+    return out
+
+
+@pytest.mark.parametrize("whole", [True, False])
+def test_what_a_call_allocates_is_uninitialised(whole: bool) -> None:
+    """torch may write all of it, also through a list; what it leaves out is named."""
+
+    def fill(own: Tensor, ends: Tensor) -> None:
+        first = 0 if whole else 1
+        torch._foreach_copy_([own[first:]], [ends[first:]])
+
+    report = cross_check(
+        triton=partial(lengths, fill=fill),
+        oracle=lambda ends: torch.diff(ends, prepend=torch.zeros(1)),
+        inputs=[(torch.arange(1.0, 6),)],
+    )
+    found = report.debug()
+    assert bool(report) == bool(found) == whole
+    if not whole:
+        assert found.hazards[0].kind == "uninitialised memory"
+        assert f":{line_of('first end')} in ends_kernel" in str(found)
 
 
 @triton.jit

@@ -55,6 +55,11 @@ def buckets(fault: str) -> Findings:
     return debug(kernels.buckets_kernel, (1,), args, oracle=lambda: {"out_ptr": expected}, BLOCK=16)
 
 
+def stepping(x: torch.Tensor) -> Findings:
+    args = (x, torch.zeros(x.shape), x.shape[1])
+    return debug(kernels.stepping_kernel, (x.shape[0],), args, oracle=lambda: x, BLOCK=8)
+
+
 def chain(fault: str) -> Findings:
     x, out = normal(3, 8), torch.zeros(9)
     expected = torch.cat([x.double().sum(0), torch.tensor([3.0])])
@@ -143,6 +148,17 @@ def test_the_nearest_store_where_nobody_stored() -> None:
     assert "  the nearest that is stored: out_ptr[32], by program (2, 0, 0)" in str(found)
     assert "  if True " in str(found)
     assert found.to_dict()["wrong"][0]["worst"]["nearest_stored_by"]["program"] == (2, 0, 0)
+
+
+def test_the_nearest_store_is_in_the_same_row() -> None:
+    """Not the first one of the next row, which is nearer in memory."""
+    x = torch.ones(3, 20)
+    x[1, 19] = 50
+    found = stepping(x)
+    assert "worst out_ptr[1, 19]" in str(found)
+    assert "the nearest that is stored: out_ptr[1, 15], by program (1, 0, 0)" in str(found)
+    way = {step.place.line for step in found.lane_history()[1]}
+    assert line_of("half a step") in way, found
 
 
 def test_a_lane_of_padding_is_not_pointed_at() -> None:

@@ -117,6 +117,29 @@ def scaled_kernel(x_ptr, out_ptr, n, SCALE: tl.constexpr, BLOCK: tl.constexpr):
     tl.store(out_ptr + at, x * SCALE, mask=at < n)
 
 
+@triton.jit
+def corrected_kernel(x_ptr, out_ptr, least_ptr, target, n, BLOCK: tl.constexpr):
+    at = tl.arange(0, BLOCK)
+    x = tl.load(x_ptr + at, mask=at < n, other=0.0)
+    tl.store(out_ptr + at, x, mask=at < n)
+    tl.debug_barrier()
+    if tl.min(x, axis=0) < 0:  # fault: of another tensor
+        tl.store(least_ptr, tl.min(x, axis=0))
+    at_target = tl.load(target)
+    if at_target < n - 1:  # fault: skipped
+        tl.store(out_ptr + at_target, tl.load(out_ptr + at_target) - 1)
+
+
+def test_a_later_store_that_a_branch_skipped() -> None:
+    x = torch.arange(5.0)
+    args = (x, torch.zeros(5), torch.zeros(1), torch.tensor([4]), 5)
+    expected = torch.tensor([0.0, 1, 2, 3, 3])
+    found = debug(corrected_kernel, (1,), args, oracle=lambda: {"out_ptr": expected}, BLOCK=8)
+    way = lines_on_the_way(found)
+    assert line_of("skipped") in way, found
+    assert line_of("of another tensor") not in way, found
+
+
 def scaled_twice(x: Tensor) -> tuple[Tensor, Tensor]:
     first, second = torch.empty(x.shape), torch.empty(x.shape)
     scaled_kernel[(2,)](x, first, x.numel(), 3, BLOCK=8)

@@ -104,12 +104,30 @@ def test_a_module_that_asks_tritons_driver_when_it_is_imported(tmp_path, monkeyp
     with triton_kernels.interpret():
         module = importlib.import_module("asks_the_driver")
         assert triton.runtime.driver.active.get_current_target().backend == "cuda"
+        assert triton.runtime.driver.active.get_benchmarker() is triton.testing.do_bench
         with pytest.raises(RuntimeError, match="nothing to time"):
-            triton.runtime.driver.active.get_benchmarker()
+            triton.runtime.driver.active.get_empty_cache_for_benchmark()
     assert torch.ones(1, device=module.DEVICE).device.type == "cpu"
     assert module.PROPERTIES["multiprocessor_count"] == module.WARPS == 4
     with pytest.raises(RuntimeError, match="0 active drivers"):
         _ = triton.runtime.driver.active.utils
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="a GPU's time is measured")
+@pytest.mark.parametrize(
+    ("options", "time"),
+    [
+        ({"rep": 40}, 1.0),
+        ({"quantiles": (0.5, 0.2, 0.8)}, [1.0] * 3),
+        ({"quantiles": [0.5], "warmup": 1}, 1.0),
+        ({"return_mode": "all"}, [1.0]),
+    ],
+)
+def test_an_autotuner_from_elsewhere_runs_every_candidate_once(options, time) -> None:
+    runs = []
+    with triton_kernels.interpret():
+        assert triton.testing.do_bench(lambda: runs.append(1), **options) == time
+    assert len(runs) == 1
 
 
 @triton.jit

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import triton.language as tl
 
-from triton_kernels.interpreter import emulation, live_tensors, source_lines
+from triton_kernels.interpreter import emulation, live_tensors, scaled_dot, source_lines
 from triton_kernels.interpreter.emulation import Array
 from triton_kernels.interpreter.handles import (
     ArgumentPointer,
@@ -149,12 +149,27 @@ class MendedBuilder(_Builder):  # type: ignore[misc]
     def create_dot(self, a: Any, b: Any, d: Any, input_precision: Any, imprecise: Any) -> Any:
         out = self._dot(a, b, d, input_precision)
         if self.observer is not None:
-            x, y, c, result = map(decode, (a, b, d, out))
-            precision = self._precision(a, input_precision)
-            program, place = tuple(self.grid_idx), source_lines.current()
-            dot = Dot(x, y, c, result, precision, program, place)
-            source_lines.tell(self.observer.dot, dot)
+            self._tell_dot(decode(a), decode(b), d, out, self._precision(a, input_precision))
         return out
+
+    def _tell_dot(self, x: Array, y: Array, d: Any, out: Any, precision: str) -> None:
+        assert self.observer is not None
+        program, place = tuple(self.grid_idx), source_lines.current()
+        dot = Dot(x, y, decode(d), decode(out), precision, program, place)
+        source_lines.tell(self.observer.dot, dot)
+
+    if not hasattr(_Builder, "create_dot_scaled"):  # as that of Triton 3.7
+
+        def create_dot_scaled(
+            self, a: Any, a_scale: Any, _: Any, b: Any, b_scale: Any, __: Any, *rest: Any
+        ) -> Any:
+            _, a_k_pack, b_k_pack, d = rest
+            x = scaled_dot.values(a, a_scale, -1, a_k_pack)
+            y = scaled_dot.values(b, b_scale, -2, b_k_pack)
+            out = encode(emulation.dot_f32(x, y, decode(d), "ieee"), d.dtype)
+            if self.observer is not None:
+                self._tell_dot(x, y, d, out, "")
+            return out
 
     def _dot(self, a: Any, b: Any, d: Any, input_precision: Any) -> Any:
         if a.data.dtype.kind in "iu" and not narrow(a):

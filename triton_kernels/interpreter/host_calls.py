@@ -58,6 +58,22 @@ def _nothing_to_time() -> Any:
     raise RuntimeError("Triton's interpreter runs on the CPU: there is nothing to time")
 
 
+def _alike(
+    fn: Callable[[], Any],
+    warmup: int = 25,
+    rep: int = 100,
+    grad_to_none: Any = None,
+    quantiles: Any = None,
+    return_mode: str = "mean",
+) -> Any:
+    """``do_bench`` for autotuners from elsewhere: every candidate runs once, and all are equally
+    fast, so that the first is chosen, as by Triton's own autotuner here."""
+    fn()
+    if quantiles is not None:
+        return [1.0] * len(quantiles) if len(quantiles) > 1 else 1.0
+    return [1.0] if return_mode == "all" else 1.0
+
+
 # Stands in for ``triton.runtime.driver.active``, which Triton lacks without a GPU. Pruning
 # functions and launchers read the same figures from it, and kernels (``tl.target_info``) their
 # target.
@@ -68,7 +84,8 @@ NO_GPU_DRIVER = SimpleNamespace(
     get_current_stream=lambda device=None: NO_STREAM.cuda_stream,
     get_active_torch_device=lambda: torch.device("cpu"),
     get_device_interface=lambda: torch.cuda,
-    get_benchmarker=_nothing_to_time,
+    get_benchmarker=lambda: _alike,
+    get_empty_cache_for_benchmark=_nothing_to_time,
     utils=SimpleNamespace(
         get_device_properties=lambda device=None: {
             "max_shared_mem": NO_GPU.shared_memory_per_block_optin,
@@ -96,6 +113,7 @@ def patches() -> list[tuple[Any, str, Any]]:
     drivers = triton.runtime.driver
     if drivers._active is None:  # no driver is set, for example for cross-compiling
         replaced.append((drivers, "_active", NO_GPU_DRIVER))
+    replaced.append((triton.testing, "do_bench", _alike))
     answers: dict[str, Callable[..., Any]] = {
         "current_device": lambda: 0,
         "get_device_properties": lambda device=None: NO_GPU,

@@ -187,6 +187,19 @@ def constexpr_operators() -> list[tuple[Any, str, Any]]:
     return [(tl.constexpr, name, deferring(getattr(tl.constexpr, name))) for name in named]
 
 
+def in_named_formats(dot_scaled: Callable[..., Any]) -> Callable[..., Any]:
+    """A semantic.dot_scaled that takes formats as strings, which the compiler has as constexprs."""
+
+    def called(
+        self: Any, lhs: Any, scale: Any, form: Any, rhs: Any, other: Any, rhs_form: Any, *rest: Any
+    ) -> Any:
+        forms = (f if isinstance(f, tl.constexpr) else tl.constexpr(f) for f in (form, rhs_form))
+        left, right = forms
+        return dot_scaled(self, lhs, scale, left, rhs, other, right, *rest)
+
+    return called
+
+
 def load_with_other(inner: Callable[..., Any]) -> Callable[..., Any]:
     """tl.load. Triton tests whether ``other`` is true, which a single 0 is not; the builder must
     know that it was given."""

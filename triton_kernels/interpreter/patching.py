@@ -81,6 +81,8 @@ def _language_patches() -> list[tuple[Any, str, Any]]:
         (tl.tensor, "T", property(language.transposed)),
         (semantic, "load", language.load_with_other(semantic.load)),
     ]
+    if not hasattr(upstream.InterpreterBuilder, "create_dot_scaled"):
+        recorded.append((semantic, "dot_scaled", language.in_named_formats(semantic.dot_scaled)))
     for path in ("triton.language.extra.libdevice", "triton.language.extra.cuda.libdevice"):
         libdevice = importlib.import_module(path)
         for name, member in vars(libdevice).items():

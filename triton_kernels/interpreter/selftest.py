@@ -92,6 +92,8 @@ def self_test() -> list[str]:
         if not callable(ours) or name.startswith("_") or name in _OPTIONAL:
             continue
         theirs = getattr(upstream.InterpreterBuilder, name, None)
+        if theirs is None and name in NEWER:
+            continue  # ours alone has it
         if theirs is None:
             broken.append(f"InterpreterBuilder.{name} is gone: its mend is never called")
             continue

@@ -49,12 +49,21 @@ def pack(
         "values": [None if isinstance(value, Tensor) else value for value in own],
         "groups": _replay.packed(launcher.given(own)),
         "places": [place for place, value in enumerate(own) if isinstance(value, Tensor)],
-        "expected": dict(expected),
+        "expected": {name: _plain(tensor) for name, tensor in expected.items()},
         "limits": dict(limits),
         "max_ulps": max_ulps,
         "uninitialized": list(uninitialized),
     }
     return pickle.dumps(call)
+
+
+def _plain(tensor: Tensor) -> tuple[torch.dtype, torch.Size, Tensor]:
+    """A tensor as dtype, shape and bytes. pickle does not take unsigned and 8-bit floating ones."""
+    return tensor.dtype, tensor.shape, tensor.cpu().contiguous().view(-1).view(torch.uint8)
+
+
+def _from_plain(dtype: torch.dtype, shape: torch.Size, raw: Tensor) -> Tensor:
+    return raw.view(dtype).view(shape)
 
 
 class Call(Teller):
@@ -88,12 +97,12 @@ class Call(Teller):
 
     def expected(self, name: str) -> Tensor:
         """The right value of a parameter's tensor."""
-        reference: Tensor = self._call["expected"][name]
-        return reference
+        return _from_plain(*self._call["expected"][name])
 
     def wrong(self, results: Mapping[str, Tensor]) -> Iterator[tuple[str, judging.Comparison]]:
         """The wrong results, by name."""
-        for name, reference in self._call["expected"].items():
+        for name in self._call["expected"]:
+            reference = self.expected(name)
             if name not in results:
                 raise ValueError(f"the oracle has {name}, but the function returned no such tensor")
             result, limit = results[name].cpu(), self._call["limits"].get(name)
@@ -111,7 +120,7 @@ class Call(Teller):
     def describe_wrong(self, results: Mapping[str, Tensor]) -> dict[str, Any]:
         """The first wrong result, for the report."""
         for name, comparison in self.wrong(results):
-            result, reference = results[name].cpu(), self._call["expected"][name]
+            result, reference = results[name].cpu(), self.expected(name)
             wrong = ~comparison.right
             deviation = judging.deviation(result, reference, *comparison[:3])
             return {

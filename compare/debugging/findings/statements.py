@@ -23,6 +23,7 @@ class Statement:
         heads: the first lines of the loops and branches that decide whether it runs.
         kind: "for", "while", "if", or empty.
         function: the first line of its function; 0 outside of functions.
+        stores: whether it calls a store or an atomic operation.
     """
 
     first: int
@@ -32,6 +33,7 @@ class Statement:
     heads: tuple[int, ...] = ()
     kind: str = ""
     function: int = 0
+    stores: bool = False
 
 
 def statement(place: Place | None) -> Statement | None:
@@ -51,6 +53,11 @@ def deciding(file: str, of: Statement, name: str) -> set[int]:
         if s.function == of.function and name in s.writes
         for head in s.heads
     }
+
+
+def storing(file: str, head: int) -> list[Statement]:
+    """The stores and atomic operations that a branch decides on."""
+    return [s for s in _statements(file) if s.stores and head in s.heads]
 
 
 @cache
@@ -86,8 +93,18 @@ def _walk(
         elif kind:
             within = (*heads, node.lineno)
         sets = frozenset(reads), frozenset(writes)
-        found.append(Statement(node.lineno, last, *sets, heads, kind, function))
+        stores = any(map(_stores, (n for part in parts for n in ast.walk(part))))
+        found.append(Statement(node.lineno, last, *sets, heads, kind, function, stores))
         for block in blocks:
             _walk(block, within, inside, found)
         if kind == "if" and any(isinstance(n, _LEAVES) for n in ast.walk(node)):
             heads = (*heads, node.lineno)  # later statements run only if this one did not leave
+
+
+def _stores(node: ast.AST) -> bool:
+    name = (
+        node.func.attr
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute)
+        else ""
+    )
+    return name == "store" or name.startswith("atomic_")

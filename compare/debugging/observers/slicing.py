@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from compare.checking.stores import holds
-from compare.debugging.findings.statements import Statement, deciding, statement
+from compare.debugging.findings.statements import Statement, deciding, statement, storing
 from compare.debugging.findings.steps import Loaded, Step
 from compare.debugging.observers.lane_history import Assignment, Assignments
 from triton_kernels.interpreter import Argument, Dataflow, Place, Touch, Value
@@ -208,14 +208,19 @@ class Start(NamedTuple):
     place: Place | None
 
 
-def of_element(flow: Dataflow, argument: Argument, address: int) -> Start:
-    """The start for an address: the last store to it; else the last store whose masked lane points
-    at it; else the nearest store to its tensor, preferably of an unmasked lane; else the decisions
-    by which the program stores nothing there."""
+def of_element(
+    flow: Dataflow, argument: Argument, address: int, arguments: Iterable[Argument] = ()
+) -> Start:
+    """The start for an address: the last store to it, with the later decisions against another one;
+    else the last store whose masked lane points at it; else the nearest store to its tensor,
+    preferably of an unmasked lane; else the decisions by which the program stores nothing there."""
     stores = list(reversed(flow.stores))
     for touch in stores:
         if (lanes := touch.holding(address)).size:
-            return Start([*touch.stored(lanes), *touch.addressed(lanes)], touch.place)
+            others = {each.name for each in arguments} - {argument.name}
+            skipped = _skipped(flow, touch, others)
+            sources = [*touch.stored(lanes), *touch.addressed(lanes), *skipped]
+            return Start(sources, touch.place)
     for touch in stores:
         if (lanes := touch.holding(address, on=False)).size:
             return Start(touch.addressed(lanes), touch.place)
@@ -226,6 +231,22 @@ def of_element(flow: Dataflow, argument: Argument, address: int) -> Start:
         decided = flow.decisions[-DECISIONS:]
         start = Start([(each.value, np.zeros(1, dtype=np.int64)) for each in decided], None)
     return start
+
+
+def _skipped(flow: Dataflow, last: Touch, others: set[str]) -> list[tuple[Value, np.ndarray]]:
+    """The conditions, computed after a store, of branches with stores that did not run. Those that
+    name other arguments do not count."""
+    ran = {touch.place[:2] for touch in flow.stores if touch.place is not None}
+    skipped = []
+    for place, value in flow.decisions[-DECISIONS:]:
+        if place is None or value.number < last.number:
+            continue
+        for store in storing(place.file, place.line):
+            lines = range(store.first, store.last + 1)
+            if not (ran & {(place.file, n) for n in lines}) and not (others & store.reads):
+                skipped.append((value, np.zeros(1, dtype=np.int64)))
+                break
+    return skipped
 
 
 def _nearest(

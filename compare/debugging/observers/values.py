@@ -58,11 +58,11 @@ class Allocations(TorchFunctionMode):
             return result
         name = getattr(func, "__name__", "")
         changed = [args[0]] if args and (name == "__setitem__" or _in_place(name)) else []
-        out = (kwargs or {}).get("out")
-        changed += list(out) if isinstance(out, (tuple, list)) else [out]
-        for tensor in changed:
-            if isinstance(tensor, Tensor) and _is_memory(tensor):
-                self._shadows.initialize(tensor)
+        changed.append((kwargs or {}).get("out"))
+        for each in changed:
+            for tensor in each if isinstance(each, (tuple, list)) else [each]:
+                if isinstance(tensor, Tensor) and _is_memory(tensor):
+                    self._shadows.initialize(tensor)
         return result
 
 
