@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 import pytest
 import torch
 from torch import nn
-from torch.nn.utils import parametrizations, prune
+from torch.nn.utils import parametrizations, parametrize, prune
 
 import triton_kernels as tk
 
@@ -216,6 +216,21 @@ def test_restoring_loses_no_hook() -> None:
         report.undo()
     assert str(net) == after
     handle.remove()
+    report.undo()
+    assert type(net[0]) is nn.Linear
+
+
+def test_restoring_loses_no_parametrization() -> None:
+    """A layer that others parametrized since holds no weight that could be put back."""
+    net = model()
+    report = tk.replace_modules(net, min_score=0)
+    parametrizations.weight_norm(net[0])
+    after = str(net)
+    with pytest.raises(RuntimeError, match="LinearGELU '0' was parametrized since it was replaced"):
+        report.undo()
+    assert str(net) == after
+    with torch.enable_grad():  # else a tensor stays that is no parameter
+        parametrize.remove_parametrizations(net[0], "weight")
     report.undo()
     assert type(net[0]) is nn.Linear
 

@@ -118,8 +118,8 @@ def restore_modules(model: nn.Module) -> None:
     """Undo :func:`replace_modules`: the original modules, with the parameters of today.
 
     Raises:
-        RuntimeError: hooks were registered on a fused layer, or something else changed the class
-            of a block; nothing is changed then.
+        RuntimeError: hooks were registered on a fused layer, its weight or bias is no parameter any
+            more, or something else changed the class of a block; nothing is changed then.
     """
     replaced = [module for module in model.modules() if hasattr(module, blocks.RECORD)]
     for block in replaced:
@@ -140,6 +140,11 @@ def restore_modules(model: nn.Module) -> None:
             raise RuntimeError(
                 f"restore_modules(): hooks were registered on {type(layer).__name__} {name!r} "
                 "since it was replaced; remove them first"
+            )
+        if not {"weight", "bias"} <= layer._parameters.keys():
+            raise RuntimeError(
+                f"restore_modules(): {type(layer).__name__} {name!r} was parametrized since it was "
+                "replaced, or its weight made no parameter otherwise; undo that first"
             )
     for sequential, name, layer in fused:
         linear, activation_name, activation = getattr(layer, ORIGINALS)
