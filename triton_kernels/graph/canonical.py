@@ -4,7 +4,8 @@ In models that people write such operations stand between a product and what is 
 
 - Operations that return their argument itself: dropout in eval or of p = 0, casts to the dtype that
   a tensor has, torch.nn.Identity. :func:`drop_idle` takes them out; values and aliases stay. So it
-  does with what torch.export asserts of dtypes.
+  does with what torch.export asserts of dtypes. And x.reshape_as(y) becomes x.reshape(sizes), so
+  that y has no user which reads its shape only.
 - Views: GPT-2's linear layer multiplies rows and gives them their shape back, and a decoder makes
   images of a product. :func:`view_of` sees through them; the matcher puts them behind the kernel.
 """
@@ -38,11 +39,14 @@ _CASTS = {
     "half": torch.float16,
     "bfloat16": torch.bfloat16,
 }
+# Views that take the shape of another tensor, and those that are given it.
+_AS = {"reshape_as": "reshape", "view_as": "view"}
 
 
 def drop_idle(module: GraphModule) -> None:
-    """Take out what returns its argument itself."""
+    """Take out what returns its argument itself, and uses of a tensor for its shape alone."""
     for node in list(module.graph.nodes):
+        _by_sizes(node)
         if _idle(node, module):
             node.replace_all_uses_with(node.args[0])
             module.graph.erase_node(node)
@@ -66,6 +70,17 @@ def _idle(node: Node, module: GraphModule) -> bool:
         training = given.get("training", given.get("train", True))
         return bool(training is False or given.get("p", 0.5) == 0)
     return isinstance(callee, str) and _returns_itself(node, callee)
+
+
+def _by_sizes(node: Node) -> None:
+    """Give a view that takes another tensor's shape the sizes, where at most one is a symbol."""
+    if node.op != "call_method" or node.target not in _AS or len(node.args) != 2 or node.kwargs:
+        return
+    value = forms.tensor_of(node)
+    sizes = () if value is None else tuple(n if type(n) is int else -1 for n in value.shape)
+    if value is None or sizes.count(-1) > 1 or (-1 in sizes and 0 in sizes):
+        return
+    node.target, node.args = _AS[str(node.target)], (node.args[0], sizes)
 
 
 def _holds(node: Node) -> bool:
