@@ -33,7 +33,8 @@ def fuse(
     What is left runs as it did. ``plan`` of the result says what became of the latest call.
 
     Inside somebody else's trace (torch.compile, torch.export, make_fx, torch.jit.trace) it is the
-    plain module, and so it is under forward-mode derivatives and hooks of all modules.
+    plain module, and so it is under transforms of torch.func, forward-mode derivatives and hooks of
+    all modules.
 
     Args:
         module: any; what cannot be traced of it stays as it is.
@@ -130,9 +131,12 @@ class Fused(nn.Module):
 
 
 def as_written() -> bool:
-    """Whether a call must run what the model's author wrote: somebody else traces it, derivatives
-    go forward, which no kernel has, or hooks see every module, which no guard notices."""
+    """Whether a call must run what the model's author wrote: somebody else traces it, torch.func
+    transforms it, of which torch.compile's tracer makes no graph, then or later, derivatives go
+    forward, which no kernel has, or hooks see every module, which no guard notices."""
     if torch.compiler.is_compiling() or is_fx_symbolic_tracing() or torch.jit.is_tracing():  # type: ignore[attr-defined]
+        return True
+    if torch._C._functorch.peek_interpreter_stack() is not None:
         return True
     return forward_ad._current_level >= 0 or bool(torch_module._has_any_global_hook())
 
