@@ -59,7 +59,7 @@ def _idle(node: Node, module: GraphModule) -> bool:
         return False
     if node.op == "call_module":
         inner = module.get_submodule(str(node.target))
-        if len(node.args) > 1 or node.kwargs or forms.has_hooks(inner):
+        if len(node.args) > 1 or node.kwargs or forms.changed(inner):
             return False
         if type(inner) in _DROPOUT_MODULES:
             return bool(not inner.training or inner.p == 0)

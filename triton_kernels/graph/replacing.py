@@ -73,7 +73,7 @@ def replace_modules(model: nn.Module, *, min_score: float = capabilities.MIN_SCO
 
     The new layers hold the very Parameter objects of the old ones; the activation's place is taken
     by torch.nn.Identity, so that all names, and with them the keys of the state_dict, stay. Layers
-    with hooks, parametrizations, pruning or shared between places are left.
+    with hooks, another forward, parametrizations, pruning or shared between places are left.
 
     Small blocks with a forward of their own, as the MLPs of Hugging Face and timm, keep their
     layers and get a forward that fuses what torch.compile's tracer sees in it, and that runs the
@@ -118,8 +118,9 @@ def restore_modules(model: nn.Module) -> None:
     """Undo :func:`replace_modules`: the original modules, with the parameters of today.
 
     Raises:
-        RuntimeError: hooks were registered on a fused layer, its weight or bias is no parameter any
-            more, or something else changed the class of a block; nothing is changed then.
+        RuntimeError: hooks were registered on a fused layer, it was given another forward, its
+            weight or bias is no parameter any more, or something else changed the class of a block;
+            nothing is changed then.
     """
     replaced = [module for module in model.modules() if hasattr(module, blocks.RECORD)]
     for block in replaced:
@@ -141,10 +142,11 @@ def restore_modules(model: nn.Module) -> None:
                 f"restore_modules(): hooks were registered on {type(layer).__name__} {name!r} "
                 "since it was replaced; remove them first"
             )
-        if not {"weight", "bias"} <= layer._parameters.keys():
+        if "forward" in vars(layer) or not {"weight", "bias"} <= layer._parameters.keys():
             raise RuntimeError(
                 f"restore_modules(): {type(layer).__name__} {name!r} was parametrized since it was "
-                "replaced, or its weight made no parameter otherwise; undo that first"
+                "replaced, or given another forward, or a weight that is no parameter; undo that "
+                "first"
             )
     for sequential, name, layer in fused:
         linear, activation_name, activation = getattr(layer, ORIGINALS)
@@ -164,7 +166,7 @@ def _replace_in(
     reasons: dict[str, str],
 ) -> None:
     """One Sequential: the replaced layers, and for each linear layer left the reason."""
-    if type(sequential).forward is not nn.Sequential.forward:
+    if type(sequential).forward is not nn.Sequential.forward or "forward" in vars(sequential):
         reason = f"{type(sequential).__name__} has a forward of its own"
         reasons.update(
             {_join(prefix, n): reason for n, m in sequential.named_children() if _is_linear(m)}
