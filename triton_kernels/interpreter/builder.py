@@ -282,9 +282,8 @@ class MendedBuilder(_Builder):  # type: ignore[misc]
         wider = copy.copy(desc)
         whole = -(-columns.data // step) * step
         wider.shape = [*desc.shape[:-1], upstream.TensorHandle(whole, columns.dtype)]
-        ptrs, mask = wider.materialize_pointers(indices)
         try:
-            return self.create_masked_store(ptrs, value, mask, None, None)
+            return super().create_descriptor_store(wider, value, indices)
         except IndexError as error:
             if (whole != columns.data).any():
                 told = "a descriptor stores whole 16 bytes, beyond the end of a row, too"
