@@ -272,7 +272,7 @@ class MendedBuilder(_Builder):  # type: ignore[misc]
             undefined = np.full(ptrs.data.shape, poison(dtype), dtype=wanted)
             other = upstream.TensorHandle(undefined, dtype)
         out = super().create_masked_load(ptrs, mask, other, *policy, **named_policy)
-        volatile = named_policy.get("is_volatile", policy[-1] if len(policy) > 2 else False)
+        volatile = named_policy.get("is_volatile", policy[-1] if len(policy) > 1 else False)
         self._tell("load", "", ptrs, mask.data, out, "volatile" if volatile else "")
         return out
 
