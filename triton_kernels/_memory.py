@@ -35,6 +35,11 @@ def _kind(t: torch.Tensor) -> str:
         return "a functional tensor, as of torch.func.functionalize"
     if torch._C._functorch.is_functorch_wrapped_tensor(t):
         return "a wrapped tensor of a torch.func transform (vmap, grad and the like)"
+    if torch._C._functorch.is_legacy_batchedtensor(t):
+        return (
+            "a batch of gradients, of torch.autograd with is_grads_batched or vectorize "
+            "(torch.func's jacrev and vmap of vjp work)"
+        )
     if t._is_zerotensor():
         return "a ZeroTensor, which autograd puts in place of zeros"
     if type(t) is torch.Tensor or type(t) is torch.nn.Parameter:

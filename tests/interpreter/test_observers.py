@@ -65,6 +65,18 @@ class Recorder(Observer):
         return [(a.verb, a.argument.name if a.argument else "", a.program) for a in self.accesses]
 
 
+@triton.jit
+def loads_twice(x_ptr, out_ptr):
+    tl.store(out_ptr, tl.load(x_ptr, volatile=True) + tl.load(x_ptr))
+
+
+def test_observer_knows_volatile_loads() -> None:
+    recorder = Recorder()
+    with interpreter.interpreting(recorder):
+        loads_twice[(1,)](torch.ones(1), torch.empty(1))
+    assert [access.semantics for access in recorder.accesses] == ["volatile", "", ""]
+
+
 def test_observer_sees_every_access() -> None:
     x, out = torch.arange(100, dtype=torch.bfloat16), torch.empty(100, dtype=torch.bfloat16)
     recorder, inner = Recorder(), Recorder()

@@ -341,3 +341,13 @@ def test_the_interpreter_refuses_them(kind: str, cpu: torch.device) -> None:
         with pytest.raises(TypeError, match=rf"copy_kernel\(\): an argument is a.*{words}"):
             copy_kernel[(1,)](*arguments, BLOCK=16)
     assert not out.any()
+
+
+def test_batches_of_gradients() -> None:
+    """torch.autograd's own batches have no memory either; torch.func's are taken apart."""
+    x = torch.randn(2, 3)
+    with triton_kernels.interpret():
+        with pytest.raises(TypeError, match=r"a batch of gradients, .* is_grads_batched"):
+            torch.autograd.functional.jacobian(triton_kernels.square, x, vectorize=True)
+        right = torch.func.jacrev(triton_kernels.square)(x)
+    torch.testing.assert_close(right, torch.func.jacrev(torch.square)(x))

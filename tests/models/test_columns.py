@@ -55,6 +55,10 @@ SCALED: dict[str, tuple[Callable[..., Any], str]] = {
         lambda m, x, y: F.gelu(norm(m, rows(m, x) * m.v[1])).relu(),
         "relu(gelu(x))",
     ),
+    "BatchNorm of rows, in the shape that they had": (
+        lambda m, x, y: (lambda h: F.relu(norm(m, h.flatten(0, 1)).reshape_as(h)))(x @ m.w),
+        "relu",
+    ),
     "behind a view": (
         lambda m, x, y: F.relu((x.flatten(0, 1) @ m.w).view(2, 3, 8) * m.b),
         "relu",
@@ -87,6 +91,18 @@ def test_fused_and_right(name: str, dtype: torch.dtype, device: torch.device) ->
         if right is not None:
             limit = 2 * (written.double() - right).abs().max() + 16 * eps * right.abs().max()
             assert (ours.double() - right).abs().max() <= limit
+
+
+def test_the_shape_of_another_tensor(cpu: torch.device) -> None:
+    """A view that takes it is one like others, with sizes that vary, too."""
+    module = Apply(
+        lambda m, x, y: F.relu((x.flatten(0, 1) @ m.w).view_as(y)) + y.sum().view_as(y.sum())
+    )
+    fused = tk.fuse(module, min_score=0)
+    for batch in (2, 4, 5):
+        x = torch.randn(batch, 3, 8)
+        torch.testing.assert_close(fused(x, x), module(x, x), rtol=1e-5, atol=1e-5)
+        assert kernels(fused.plan) == [("gemm_bias_act", "relu")], fused.plan
 
 
 LEFT: dict[str, tuple[Callable[..., Any], str]] = {

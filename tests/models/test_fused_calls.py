@@ -289,6 +289,17 @@ def test_inside_the_traces_of_others(cpu: torch.device) -> None:
         torch.testing.assert_close(call(x8()), right, rtol=1e-5, atol=1e-5)
 
 
+def test_fuses_after_a_transform(cpu: torch.device) -> None:
+    """torch.compile's tracer makes no graph inside torch.func's transforms, and code that it met
+    there first it would never look at again."""
+    module = Layer()
+    fused = tk.fuse(module, min_score=0)
+    for transform in (torch.func.vmap, lambda f: torch.func.grad(lambda x: f(x).sum())):
+        torch.testing.assert_close(transform(fused)(x8()), transform(module)(x8()))
+    torch.testing.assert_close(fused(x8()), module(x8()), rtol=1e-5, atol=1e-5)
+    assert fused.plan.steps
+
+
 def test_gradients(cpu: torch.device) -> None:
     module = Layer()
     fused = tk.fuse(module, min_score=0)

@@ -11,6 +11,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.nn.utils import parametrize
 
 import triton_kernels as tk
 
@@ -91,6 +92,34 @@ def test_fuse_sees_adapters(cpu: torch.device) -> None:
         model[0] = Adapter(model[0])
         inner = model[0](x)
         torch.testing.assert_close(fused(x), model[2:](F.gelu(inner)), rtol=1e-5, atol=1e-5)
+
+
+# ---- parametrizations ----
+
+
+class Counted(nn.Module):
+    """Twice the tensor; counts how often that is computed."""
+
+    calls = 0
+
+    def forward(self, w: Tensor) -> Tensor:
+        self.calls += 1
+        return 2 * w
+
+
+@pytest.mark.parametrize(
+    "layer", [tk.nn.LinearAct(8, 4, act="gelu"), tk.nn.LinearGELU(8, 4)], ids=str
+)
+def test_parametrizations_are_computed_once_a_call(layer: nn.Linear, cpu: torch.device) -> None:
+    """As in torch.nn.Linear: spectral_norm, say, goes a step on each time."""
+    x, weight = torch.randn(3, 8), layer.weight.detach().clone()
+    for name in ("weight", "bias"):
+        parametrize.register_parametrization(layer, name, Counted())
+    right = F.gelu(F.linear(x, 2 * weight, layer.bias))
+    counted = [layer.parametrizations[name][0] for name in ("weight", "bias")]
+    before = [each.calls for each in counted]
+    torch.testing.assert_close(layer(x), right, rtol=1e-5, atol=1e-5)
+    assert [each.calls for each in counted] == [n + 1 for n in before]
 
 
 # ---- wrong inputs ----

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 import pytest
 import torch
 from torch import nn
-from torch.nn.utils import parametrizations, prune
+from torch.nn.utils import parametrizations, parametrize, prune
 
 import triton_kernels as tk
 
@@ -115,6 +115,13 @@ def backward_hooked(linear: nn.Linear) -> nn.Linear:
     return linear
 
 
+def patched(linear: nn.Linear) -> nn.Linear:
+    """As some adapters do it, which keep the old forward and call it."""
+    old = linear.forward
+    linear.forward = lambda x: 2 * old(x)  # type: ignore[method-assign]
+    return linear
+
+
 def int8(linear: nn.Linear) -> nn.Linear:
     linear.weight = nn.Parameter(torch.ones(8, 8, dtype=torch.int8), requires_grad=False)
     return linear
@@ -138,6 +145,7 @@ class Mine(nn.Linear):
 LEFT: dict[str, tuple[Callable[[nn.Linear], nn.Module], str]] = {
     "hooks": (hooked, "hooks registered"),
     "backward hooks": (backward_hooked, "hooks registered"),
+    "another forward": (patched, "a forward of its own was put on it"),
     "int8": (int8, "weight is int8"),
     "bias dtype": (half_bias, "bias is float16, weight float32"),
     "pruned": (pruned, "weight is no parameter: pruned, weight-normed or quantised"),
@@ -158,6 +166,7 @@ def test_leaves_what_is_no_plain_layer(case: str) -> None:
 
 FOLLOWED: dict[str, tuple[nn.Module, str]] = {
     "hooked activation": (nn.ReLU(), "hooks registered"),
+    "another forward": (nn.ReLU(), "a forward of its own was put on it"),
     "slope": (nn.LeakyReLU(0.2), "leaky_relu with slope 0.2, not 0.01"),
     "unknown": (nn.ELU(), "followed by ELU, no activation that a kernel has"),
 }
@@ -168,6 +177,8 @@ def test_leaves_what_no_known_activation_follows(case: str) -> None:
     activation, reason = FOLLOWED[case]
     if case == "hooked activation":
         activation.register_forward_hook(lambda *args: None)
+    if case == "another forward":
+        activation.forward = torch.tanh  # type: ignore[assignment]
     net = nn.Sequential(nn.Linear(8, 8), activation)
     assert reasons(tk.replace_modules(net, min_score=0)) == {"0": reason}
 
@@ -218,6 +229,37 @@ def test_restoring_loses_no_hook() -> None:
     handle.remove()
     report.undo()
     assert type(net[0]) is nn.Linear
+
+
+def test_restoring_loses_no_parametrization() -> None:
+    """A layer that others parametrized since holds no weight that could be put back."""
+    net = model()
+    report = tk.replace_modules(net, min_score=0)
+    parametrizations.weight_norm(net[0])
+    after = str(net)
+    with pytest.raises(RuntimeError, match="LinearGELU '0' was parametrized since it was replaced"):
+        report.undo()
+    assert str(net) == after
+    with torch.enable_grad():  # else a tensor stays that is no parameter
+        parametrize.remove_parametrizations(net[0], "weight")
+    report.undo()
+    assert type(net[0]) is nn.Linear
+
+
+def test_restoring_loses_no_forward() -> None:
+    net = model()
+    report = tk.replace_modules(net, min_score=0)
+    patched(net[0])
+    with pytest.raises(RuntimeError, match="or given another forward"):
+        report.undo()
+    assert type(net[0]) is tk.nn.LinearGELU
+
+
+def test_a_sequential_with_another_forward() -> None:
+    net = nn.Sequential(nn.Linear(8, 8), nn.ReLU())
+    net.forward = net[0].forward  # type: ignore[method-assign]
+    report = tk.replace_modules(net, min_score=0)
+    assert reasons(report) == {"0": "Sequential has a forward of its own"}
 
 
 def test_bad_arguments() -> None:

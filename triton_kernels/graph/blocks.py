@@ -87,8 +87,6 @@ def _ordinary(block: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -
     """Whether a call may be fused: it is not traced, and the layers have not changed."""
     if as_written():
         return False
-    if torch._C._functorch.peek_interpreter_stack() is not None:
-        return False
     tensors = [a for a in (*args, *kwargs.values()) if isinstance(a, Tensor)]
     if any(type(t) not in (Tensor, nn.Parameter) for t in tensors):
         return False

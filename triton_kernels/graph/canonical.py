@@ -4,7 +4,8 @@ Models often have such operations between a product and the operations to fuse w
 
 - Operations that return their argument itself: dropout in eval mode or with p = 0, casts to the
   dtype that a tensor has, torch.nn.Identity. :func:`drop_idle` removes them, which changes neither
-  values nor aliases. It also removes torch.export's assertions of dtypes.
+  values nor aliases. It also removes torch.export's assertions of dtypes, and replaces
+  x.reshape_as(y) by x.reshape(sizes), so that y has no user which only reads its shape.
 - Views: GPT-2's linear layer multiplies rows and restores their shape, and a decoder makes images
   of a product. :func:`view_of` recognises them; the matcher puts them after the kernel.
 """
@@ -38,11 +39,15 @@ _CASTS = {
     "half": torch.float16,
     "bfloat16": torch.bfloat16,
 }
+# Views that take the shape of another tensor, and those that are given it.
+_AS = {"reshape_as": "reshape", "view_as": "view"}
 
 
 def drop_idle(module: GraphModule) -> None:
-    """Remove the operations that return their argument, and assertions of dtypes that hold."""
+    """Remove the operations that return their argument, assertions of dtypes that hold, and uses of
+    a tensor for its shape alone."""
     for node in list(module.graph.nodes):
+        _by_sizes(node)
         if _idle(node, module):
             node.replace_all_uses_with(node.args[0])
             module.graph.erase_node(node)
@@ -55,7 +60,7 @@ def _idle(node: Node, module: GraphModule) -> bool:
         return False
     if node.op == "call_module":
         inner = module.get_submodule(str(node.target))
-        if len(node.args) > 1 or node.kwargs or forms.has_hooks(inner):
+        if len(node.args) > 1 or node.kwargs or forms.changed(inner):
             return False
         if type(inner) in _DROPOUT_MODULES:
             return bool(not inner.training or inner.p == 0)
@@ -66,6 +71,17 @@ def _idle(node: Node, module: GraphModule) -> bool:
         training = given.get("training", given.get("train", True))
         return bool(training is False or given.get("p", 0.5) == 0)
     return isinstance(callee, str) and _returns_itself(node, callee)
+
+
+def _by_sizes(node: Node) -> None:
+    """Replace the other tensor of reshape_as or view_as by sizes, if at most one is a symbol."""
+    if node.op != "call_method" or node.target not in _AS or len(node.args) != 2 or node.kwargs:
+        return
+    value = forms.tensor_of(node)
+    sizes = () if value is None else tuple(n if type(n) is int else -1 for n in value.shape)
+    if value is None or sizes.count(-1) > 1 or (-1 in sizes and 0 in sizes):
+        return
+    node.target, node.args = _AS[str(node.target)], (node.args[0], sizes)
 
 
 def _holds(node: Node) -> bool:

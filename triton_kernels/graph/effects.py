@@ -72,7 +72,7 @@ def may_interfere(node: Node, module: GraphModule) -> bool:
     if node.op == "call_module":
         called = module.get_submodule(str(node.target))
         inner = list(called.modules())
-        return any(forms.has_hooks(m) or getattr(m, "inplace", False) for m in inner)
+        return any(forms.changed(m) or getattr(m, "inplace", False) for m in inner)
     if node.op != "call_function":
         return False
     return _function_may_interfere(node)

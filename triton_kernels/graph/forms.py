@@ -365,7 +365,8 @@ def _read_module(node: Node, module: nn.Module) -> Form | None:
     name = activation_of(module)
     if name is None or isinstance(name, Refused):
         return name
-    return Refused("hooks registered") if has_hooks(module) else Activation(name, x)
+    reason = changed(module)
+    return Refused(reason) if reason else Activation(name, x)
 
 
 # ---- modules ----
@@ -377,6 +378,14 @@ def has_hooks(module: nn.Module) -> bool:
     return any(getattr(module, name, None) for name in hooks)
 
 
+def changed(module: nn.Module) -> str:
+    """Why calling the module is more than the forward of its class, or nothing. Some adapters put a
+    forward of theirs on the module."""
+    if "forward" in vars(module):
+        return "a forward of its own was put on it"
+    return "hooks registered" if has_hooks(module) else ""
+
+
 def unfit_linear(linear: nn.Module) -> str:
     """Why a layer is not a plain torch.nn.Linear with plain parameters, or ""."""
     if nn.utils.parametrize.is_parametrized(linear):
@@ -385,8 +394,8 @@ def unfit_linear(linear: nn.Module) -> str:
         return "weight is no parameter: pruned, weight-normed or quantised"
     if type(linear) is not nn.Linear:
         return f"subclass of Linear ({type(linear).__name__})"
-    if has_hooks(linear):
-        return "hooks registered"
+    if reason := changed(linear):
+        return reason
     for name, t in linear.named_parameters(recurse=False):
         if type(t) is not nn.Parameter or type(t.data) is not torch.Tensor:
             return f"{name} is a {type(t).__name__}"

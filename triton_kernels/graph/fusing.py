@@ -33,8 +33,9 @@ def fuse(
     attributes. Operations that are not fused run as before. The result's ``plan`` describes the
     latest call.
 
-    Inside another trace (torch.compile, torch.export, make_fx, torch.jit.trace), under forward-mode
-    derivatives, and with global module hooks it runs the module unfused.
+    Inside another trace (torch.compile, torch.export, make_fx, torch.jit.trace), under transforms
+    of torch.func and forward-mode derivatives, and with global module hooks it runs the module
+    unfused.
 
     Args:
         module: any module; parts that cannot be traced run as they are.
@@ -135,9 +136,12 @@ class Fused(nn.Module):
 
 
 def as_written() -> bool:
-    """Whether a call must run the model unfused: inside another trace; with forward-mode
+    """Whether a call must run the model unfused: inside another trace; under a transform of
+    torch.func, which torch.compile's tracer cannot trace, then or later; with forward-mode
     derivatives, which the kernels lack; or with global module hooks, which no guard checks."""
     if torch.compiler.is_compiling() or is_fx_symbolic_tracing() or torch.jit.is_tracing():  # type: ignore[attr-defined]
+        return True
+    if torch._C._functorch.peek_interpreter_stack() is not None:
         return True
     return forward_ad._current_level >= 0 or bool(torch_module._has_any_global_hook())
 

@@ -20,7 +20,7 @@ from torch.fx import Graph, GraphModule, Node, Tracer
 from triton_kernels._fusion import Activation, Refused
 from triton_kernels.activations import ACTIVATIONS
 from triton_kernels.graph.callees import called
-from triton_kernels.graph.forms import has_hooks, same_shape, tensor_of
+from triton_kernels.graph.forms import changed, same_shape, tensor_of
 
 _COMMUTING = {torch.add, operator.add, "add", torch.mul, operator.mul, "mul"}
 
@@ -49,8 +49,8 @@ def registered_modules(module: GraphModule) -> dict[Node, Activation | Refused]:
             called = module.get_submodule(str(node.target))
             name = _registered_module(called)
             if name is not None:
-                refused = Refused("hooks registered") if has_hooks(called) else None
-                activations[node] = refused or Activation(name, node.args[0])
+                reason = changed(called)
+                activations[node] = Refused(reason) if reason else Activation(name, node.args[0])
     return activations
 
 

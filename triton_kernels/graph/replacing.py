@@ -74,7 +74,8 @@ def replace_modules(model: nn.Module, *, min_score: float = capabilities.MIN_SCO
 
     The new layers have the same Parameter objects as the old ones. torch.nn.Identity takes the
     place of the activation, so that all names, and the keys of the state_dict, remain. Layers are
-    left if they have hooks or parametrizations, are pruned, or are in several places.
+    left if they have hooks, parametrizations or a forward that was put on them, are pruned, or are
+    in several places.
 
     Small blocks with their own forward, such as the MLPs of Hugging Face and timm, keep their
     layers. Their new forward fuses what torch.compile's tracer sees in the old one, and calls the
@@ -119,8 +120,9 @@ def restore_modules(model: nn.Module) -> None:
     """Undo :func:`replace_modules`: put the original modules back, with the current parameters.
 
     Raises:
-        RuntimeError: hooks were registered on a fused layer, or something else changed the class
-            of a block. Then nothing is changed.
+        RuntimeError: hooks were registered on a fused layer, another forward was put on it, its
+            weight or bias is no longer a parameter, or something else changed the class of a block.
+            Then nothing is changed.
     """
     replaced = [module for module in model.modules() if hasattr(module, blocks.RECORD)]
     for block in replaced:
@@ -142,6 +144,12 @@ def restore_modules(model: nn.Module) -> None:
                 f"restore_modules(): hooks were registered on {type(layer).__name__} {name!r} "
                 "since it was replaced; remove them first"
             )
+        if "forward" in vars(layer) or not {"weight", "bias"} <= layer._parameters.keys():
+            raise RuntimeError(
+                f"restore_modules(): {type(layer).__name__} {name!r} was parametrized since it was "
+                "replaced, or given another forward, or a weight that is no parameter; undo that "
+                "first"
+            )
     for sequential, name, layer in fused:
         linear, activation_name, activation = getattr(layer, ORIGINALS)
         linear.weight, linear.bias = layer.weight, layer.bias
@@ -160,7 +168,7 @@ def _replace_in(
     reasons: dict[str, str],
 ) -> None:
     """Replace layers in one Sequential; give the reason for each linear layer that is left."""
-    if type(sequential).forward is not nn.Sequential.forward:
+    if type(sequential).forward is not nn.Sequential.forward or "forward" in vars(sequential):
         reason = f"{type(sequential).__name__} has a forward of its own"
         reasons.update(
             {_join(prefix, n): reason for n, m in sequential.named_children() if _is_linear(m)}

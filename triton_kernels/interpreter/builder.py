@@ -287,7 +287,7 @@ class MendedBuilder(_Builder):  # type: ignore[misc]
             undefined = np.full(ptrs.data.shape, poison(dtype), dtype=wanted)
             other = upstream.TensorHandle(undefined, dtype)
         out = super().create_masked_load(ptrs, mask, other, *policy, **named_policy)
-        volatile = named_policy.get("is_volatile", policy[-1] if len(policy) > 2 else False)
+        volatile = named_policy.get("is_volatile", policy[-1] if len(policy) > 1 else False)
         self._tell("load", "", ptrs, mask.data, out, "volatile" if volatile else "")
         return out
 
@@ -297,9 +297,8 @@ class MendedBuilder(_Builder):  # type: ignore[misc]
         wider = copy.copy(desc)
         whole = -(-columns.data // step) * step
         wider.shape = [*desc.shape[:-1], upstream.TensorHandle(whole, columns.dtype)]
-        ptrs, mask = wider.materialize_pointers(indices)
         try:
-            return self.create_masked_store(ptrs, value, mask, None, None)
+            return super().create_descriptor_store(wider, value, indices)
         except IndexError as error:
             if (whole != columns.data).any():
                 told = "a descriptor stores whole 16 bytes, beyond the end of a row, too"

@@ -105,12 +105,12 @@ class LinearAct(_FusedLinear):
         self.act, self.precision = act, _precision.checked("LinearAct", precision)
 
     def forward(self, x: Tensor) -> Tensor:
-        if is_distributed(self.weight):
-            return sharded_linear(x, self.weight, self.bias, self.act, self.precision)
+        weight, bias = self.weight, self.bias  # once: a parametrization computes them each time
+        if is_distributed(weight):
+            return sharded_linear(x, weight, bias, self.act, self.precision)
         if "linear_act" in ops.FUNCTIONS:
-            return linear_act(x, self.weight, self.bias, act=self.act, precision=self.precision)
-        weight = self.weight.t()
-        return gemm_bias_act_of_rows(x, weight, self.bias, self.act, precision=self.precision)
+            return linear_act(x, weight, bias, act=self.act, precision=self.precision)
+        return gemm_bias_act_of_rows(x, weight.t(), bias, self.act, precision=self.precision)
 
     def extra_repr(self) -> str:
         return f"{super().extra_repr()}, act={self.act!r}{self._said()}"
@@ -151,12 +151,11 @@ class LinearGELU(_FusedLinear):
         self.precision = _precision.checked("LinearGELU", precision)
 
     def forward(self, x: Tensor) -> Tensor:
-        if is_distributed(self.weight):
+        weight, bias = self.weight, self.bias  # once: a parametrization computes them each time
+        if is_distributed(weight):
             act = GELU_APPROXIMATIONS[self.approximate]
-            return sharded_linear(x, self.weight, self.bias, act, self.precision)
-        return linear_gelu(
-            x, self.weight, self.bias, approximate=self.approximate, precision=self.precision
-        )
+            return sharded_linear(x, weight, bias, act, self.precision)
+        return linear_gelu(x, weight, bias, approximate=self.approximate, precision=self.precision)
 
     def extra_repr(self) -> str:
         return f"{super().extra_repr()}, approximate={self.approximate!r}{self._said()}"
