@@ -150,6 +150,10 @@ class GemmBiasAct(Product):
                 how = {"multiprocessors": multiprocessors, "operands": operands[(i + j) % 3]}
                 shape = (M, N - fewer, K)
                 yield Case(self.name, dtype, shape, layout, "lattice", 0, {**options, **how})
+        if dtype == "bfloat16":  # an addend that float16 does not hold
+            shape, multiprocessors = min(GLUON)
+            how = {"multiprocessors": multiprocessors, "operands": "forward"}
+            yield Case(self.name, dtype, shape, "functional", "special", 0, {**EPILOGUE, **how})
 
     def sample(self) -> dict[str, Any]:
         """Arguments with a bias."""

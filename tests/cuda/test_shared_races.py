@@ -13,6 +13,7 @@ pytestmark = [needs_host_target, pytest.mark.usefixtures("own_library_cache", "f
 
 # Every barrier is needed; two threads that write the same are no race, nor are two atomics.
 HEALTHY = """
+  out += 64 * blockIdx.x;
   SHARED(float, tile, [64]);
   SHARED(int, bins, [4]);
   SHARED(bool, any, [1]);
@@ -80,7 +81,7 @@ def said(module: InlineModule, name: str) -> str:
 
 
 def test_what_barriers_order_is_no_race(module: InlineModule) -> None:
-    out = torch.zeros(64)
+    out = torch.zeros(128)
     module.healthy(torch.arange(64.0), out)
     assert (out == 63 * 32 + 16 + 1).all()
 
