@@ -15,7 +15,13 @@ from typing import Any
 
 from compare.cases import Case
 from compare.checking import verdicts
-from compare.checking.implementations import Implementation, applies, implementations, is_quick
+from compare.checking.implementations import (
+    MODES,
+    Implementation,
+    applies,
+    implementations,
+    is_quick,
+)
 from compare.checking.telling import telling_first
 from compare.ops import spec_of
 from compare.specs import Spec
@@ -86,7 +92,8 @@ def _tried(
     variant: str | None,
 ) -> Iterator[tuple[Spec, Case]]:
     """The cases in the order of trial, ``most`` of them in Triton. In CUDA ``most`` per library,
-    one library after the other, since each has to be built."""
+    one library after the other, since each has to be built. On a GPU the cases that only the full
+    level has come first: what others show has been killed on the CPU."""
     specs = [spec_of(op) for op in ops]
     for stem in dict.fromkeys(spec.stem if mode.startswith("cuda") else "" for spec in specs):
         wanted: list[tuple[Spec, Case]] = []
@@ -96,6 +103,9 @@ def _tried(
                 cases = [cases[number] for number in numbers.get(spec.name, ())]
             wanted += [(spec, case) for case in cases]
         ordered = telling_first(wanted)
+        if level == "full" and MODES[mode][1] == "cuda":
+            quick = {str(case) for spec in specs for case in cases_of(spec, mode, "quick", variant)}
+            ordered.sort(key=lambda each: str(each[1]) in quick)
         if variant is not None:
             ordered.sort(key=lambda each: _made_for_forms(each[1]), reverse=True)
         yield from ordered[:most]

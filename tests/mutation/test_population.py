@@ -6,6 +6,7 @@ import ast
 from collections import Counter
 
 import pytest
+import torch
 
 from compare.checking import telling
 from compare.checking.telling import telling_first
@@ -244,3 +245,17 @@ def test_the_telling_cases_come_first() -> None:
     first = {pair for case in ordered[:60] for pair in telling.coordinates(case)}
     assert first == coordinates  # every act, dtype, layout and kind of values is among them
     assert len(ordered) > 300
+
+
+def test_on_a_gpu_the_full_levels_own_cases_come_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    """They alone show what a check on the CPU has left, such as offsets past 2³¹."""
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)  # else they are not made
+    spec = SPECS["square"]
+    quick = set(map(str, trial.cases_of(spec, "triton-compiled", "quick")))
+    tried = [c for _, c in trial._tried(["square"], "triton-compiled", "full", None, None, None)]
+    new = len(tried) - len(quick)
+    assert new > 10
+    assert not {str(case) for case in tried[:new]} & quick
+    assert max(case.numel for case in tried[:new]) > 2**31
+    on_the_cpu = trial._tried(["square"], "cuda-host", "full", None, None, None)
+    assert str(next(on_the_cpu)[1]) in quick
