@@ -107,7 +107,8 @@ def mutate(
     before = None
     if after is not None:
         with _refused("--after"):
-            before = tables.load(after, level=plan.level)
+            # What quick cases leave may show in others, but not the other way round.
+            before = tables.load(after) if full else tables.load(after, level=plan.level)
         plan = replace(plan, modes=tuple(m for m in plan.modes if m not in before["modes"]))
     sides = []
     for name in (name for name in ("triton", "cuda") if name in wanted or not wanted):

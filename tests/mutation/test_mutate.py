@@ -311,3 +311,22 @@ def test_usage(words: list[str], says: str) -> None:
     done = CliRunner().invoke(app, ["mutate", *words], env={"TERM": "dumb", "COLUMNS": "200"})
     assert done.exit_code == 2
     assert says in done.output
+
+
+@pytest.mark.parametrize(
+    ("level", "words", "refused"),
+    [("quick", [], False), ("quick", ["--full"], False), ("full", [], True)],
+)
+def test_after_a_file_of_some_level(
+    tmp_path: Path, level: str, words: list[str], refused: bool
+) -> None:
+    """What quick cases left may be tried with all. The file has every mode there is here, so that
+    nothing runs."""
+    file = tmp_path / "before.json"
+    content = {"sources": planting.digest(), "level": level, "modes": planting.available()}
+    file.write_text(json.dumps({**content, "rows": []}))
+    words = ["mutate", "square", "--after", str(file), *words]
+    done = CliRunner().invoke(app, words, env={"TERM": "dumb", "COLUMNS": "400"})
+    assert done.exit_code == 2
+    assert ("of other level" in done.output) is refused
+    assert ("not run: triton: " in done.output) is not refused
