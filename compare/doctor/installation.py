@@ -50,7 +50,9 @@ TRIED = (
     Tried("3.6.0", "2.3.5", "2.13.0"),
     Tried("3.7.1", "2.4.6", "2.13.0"),
     Tried("3.8.0", "2.4.6", "2.13.0"),
+    Tried("3.8.0", "2.4.6", "2.14.1"),
     Tried("3.9.0", "2.4.6", "2.13.0"),
+    Tried("3.9.0", "2.4.6", "2.15.0"),
 )
 
 # Name → (a pattern of valid values, the remedy). No other line of the page checks these settings.

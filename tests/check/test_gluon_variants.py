@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from collections import Counter
 from typing import Any
 
 import pytest
@@ -14,6 +15,7 @@ from compare.checking import eager_rule
 from compare.checking.implementations import MODES, applies, implementations
 from compare.cli import app
 from compare.ops import SPECS
+from compare.specs.products import GLUON
 from compare.timing import providers
 from triton_kernels.gemm.gluon import availability
 
@@ -72,16 +74,22 @@ def test_cases_that_both_kernels_take(
 
 
 def test_cases_of_every_form_on_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each without and with the heaviest epilogue, in every layout of the operands."""
-    spec = SPECS["gemm_bias_act"]
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    before = set(map(str, spec.cases("bfloat16", "quick")))
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
-    more = [c for c in spec.cases("bfloat16", "quick") if str(c) not in before]
-    cuts = [c for c in more if "operands" in c.options]
-    assert len(cuts) == 22
-    assert {c.options["operands"] for c in cuts} == {"forward", "dgrad", "wgrad"}
-    assert sum("c" in c.options for c in cuts) == 11
+    """Each with a full epilogue, and with a column and strided results; in float16 plain, too. Both
+    in every layout of the operands. One in bfloat16 has addends that float16 does not hold."""
+    spec, forms = SPECS["gemm_bias_act"], len(GLUON)
+    for dtype, plain, special in (("float16", forms, 0), ("bfloat16", 0, 1)):
+        monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+        before = set(map(str, spec.cases(dtype, "quick")))
+        monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+        more = [c for c in spec.cases(dtype, "quick") if str(c) not in before]
+        cuts = [c for c in more if "operands" in c.options]
+        added = Counter(c.options.get("c") for c in cuts)
+        assert added == Counter({"full": forms + special, "column": forms, None: plain})
+        for c in ("full", "column"):
+            layouts = {each.options["operands"] for each in cuts if each.options.get("c") == c}
+            assert layouts == {"forward", "dgrad", "wgrad"}
+        assert {c.layout for c in cuts if c.options.get("c") == "column"} == {"strided"}
+        assert sum(c.values == "special" for c in cuts) == special
 
 
 def test_what_a_gpu_alone_runs_is_debugged_in_the_default_kernel() -> None:
@@ -118,6 +126,6 @@ def test_compile_has_every_form_on_sm_90_alone() -> None:
     tiles = {"256×128×64", "128×192×64", "128×160×64", "128×128×64", "128×64×64"}
     tiles |= {"64×256×64", "64×192×64", "64×160×64", "64×128×64", "64×64×128"}
     every = set(itertools.product(("float16", "bfloat16"), tiles))
-    wide = ("64×160×32", "128×128×32", "256×128×32", "64×64×64")
+    wide = ("64×160×32", "64×192×32", "128×128×32", "256×128×32", "64×64×64")
     every |= {("float32/tf32", tile) for tile in wide}
     assert set(found["sm_90"]) == every
