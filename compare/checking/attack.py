@@ -93,14 +93,13 @@ def _judged(
     outcome = running.run(spec, case, implementation, arguments, oracle)
     if outcome.result is None or outcome.mismatch is not None:
         return _Judged(outcome, None)
-    scores = [
-        running.compare(
-            spec, case, implementation.name, part.arguments, part.of(outcome.result), part.reference
-        ).score
-        for part in oracle.parts()
-    ]
+    scores, along = [], 0
+    for part in oracle.parts():
+        own = part.arguments, part.of(outcome.result), part.reference
+        scores.append(running.compare(spec, case, implementation.name, *own).score)
+        along = part.along or 0
     outcome.result = None
-    return _Judged(outcome, scores[0] if len(scores) == 1 else torch.cat(scores))
+    return _Judged(outcome, torch.cat(scores, along) if len(scores) > 1 else scores[0])
 
 
 def _below(end: int, g: torch.Generator) -> int:
@@ -111,9 +110,8 @@ def _takes_numbers(t: Tensor, case: Case) -> bool:
     """Whether any finite numbers may stand in the tensor."""
     plain = not t.is_complex() and t.dtype != torch.bool and bool(t.numel())
     number = t.element_size() > 1 if t.is_floating_point() else t.dtype == case.torch_dtype
-    return (
-        plain and number and all(stride or size == 1 for stride, size in zip(t.stride(), t.shape))
-    )
+    apart = all(stride or size == 1 for stride, size in zip(t.stride(), t.shape))
+    return plain and number and apart
 
 
 class _Searched:
@@ -133,8 +131,7 @@ class _Searched:
         if x.is_floating_point():
             ways += [_mantissa, _scaled]
         y = ways[_below(len(ways), g)](x, g)
-        if x.is_floating_point():
-            hit &= (y.double() >= self.least) & (y.double() <= self.most)
+        hit &= (y.double() >= self.least) & (y.double() <= self.most)
         return torch.where(hit, y, x).to(self.tensor.device)
 
 
@@ -159,8 +156,9 @@ def _opposite_of_another(x: Tensor, g: torch.Generator) -> Tensor:
 
 def _new(x: Tensor, g: torch.Generator) -> Tensor:
     """New numbers, of either sign."""
-    drawn = torch.randn(x.shape, generator=g)
-    return (drawn if x.is_floating_point() else drawn * 1000).to(x.dtype)
+    if x.is_floating_point():
+        return torch.randn(x.shape, generator=g).to(x.dtype)
+    return torch.randint(-1000, 1001, x.shape, generator=g).to(x.dtype)
 
 
 def _mantissa(x: Tensor, g: torch.Generator) -> Tensor:

@@ -194,7 +194,12 @@ def check(
         if not work:
             raise typer.BadParameter(f"--impl {','.join(wanted)}: not made for these cases")
     if attack is not None:
-        work = [(spec, name, _to_attack(chosen, asked)) for spec, name, chosen in work]
+        work = [(spec, name, list(filter(attacked, chosen))) for spec, name, chosen in work]
+        work = [each for each in work if each[-1]]
+        if not work:
+            raise typer.BadParameter(
+                "--attack begins with --values normal, contiguous or functional"
+            )
         most = most or MOST
     if most is not None:
         every = sum(len(chosen) for *_, chosen in work)
@@ -238,14 +243,6 @@ def _telling(spec: Spec, cases: list[Case], most: int) -> list[Case]:
     kept = telling_first([(spec, case) for case in cases])[:most]
     numbers = {id(case) for _, case in kept}
     return [case for case in cases if id(case) in numbers]
-
-
-def _to_attack(cases: list[Case], asked: bool) -> list[Case]:
-    """The cases from which a search can begin."""
-    able = [case for case in cases if attacked(case)]
-    if asked and not able:
-        raise typer.BadParameter("--attack begins with --values normal, contiguous or functional")
-    return able
 
 
 def _with_seed(case: Case, seed: int) -> Case:

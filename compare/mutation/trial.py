@@ -78,9 +78,11 @@ def _limited(seconds: float) -> Iterator[None]:
     it may wait for a compiler, or for ever."""
     signal.setitimer(signal.ITIMER_PROF, seconds)
     signal.setitimer(signal.ITIMER_REAL, 6 * seconds)
-    yield
-    signal.setitimer(signal.ITIMER_PROF, 0)
-    signal.setitimer(signal.ITIMER_REAL, 0)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_PROF, 0)
+        signal.setitimer(signal.ITIMER_REAL, 0)
 
 
 def _tried(
@@ -97,14 +99,16 @@ def _tried(
     specs = [spec_of(op) for op in ops]
     for stem in dict.fromkeys(spec.stem if mode.startswith("cuda") else "" for spec in specs):
         wanted: list[tuple[Spec, Case]] = []
-        for spec in (each for each in specs if not stem or each.stem == stem):
+        of_stem = [spec for spec in specs if not stem or spec.stem == stem]
+        for spec in of_stem:
             cases = cases_of(spec, mode, level, variant)
             if numbers is not None and mode == LINED:
                 cases = [cases[number] for number in numbers.get(spec.name, ())]
             wanted += [(spec, case) for case in cases]
         ordered = telling_first(wanted)
         if level == "full" and MODES[mode][1] == "cuda":
-            quick = {str(case) for spec in specs for case in cases_of(spec, mode, "quick", variant)}
+            few = (case for spec in of_stem for case in cases_of(spec, mode, "quick", variant))
+            quick = set(map(str, few))
             ordered.sort(key=lambda each: str(each[1]) in quick)
         if variant is not None:
             ordered.sort(key=lambda each: _made_for_forms(each[1]), reverse=True)

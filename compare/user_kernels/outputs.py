@@ -189,8 +189,8 @@ def _as_wide_as(dtype: torch.dtype) -> tuple[torch.dtype, ...]:
 
 
 def _promoted(a: torch.dtype, b: torch.dtype) -> torch.dtype:
-    """torch.promote_types, extended to float8, of which it has no common types: two different ones
-    have float16, and every wider type holds them."""
+    """torch.promote_types of floating-point dtypes, extended to float8, which it refuses: two
+    different float8 dtypes have float16 in common, and every wider dtype holds them."""
     if a == b:
         return a
     wide = [dtype for dtype in (a, b) if dtype.itemsize > 1]

@@ -128,6 +128,16 @@ def test_tensors_that_are_not_searched(tensor: Tensor) -> None:
     assert attack._takes_numbers(torch.ones(3), ROWS)
 
 
+def test_integers_are_new_ones_and_not_negative_if_none_was() -> None:
+    searched = attack._Searched(torch.arange(1000))
+    g = torch.Generator().manual_seed(0)
+    changed = torch.stack([searched.changed(g) for _ in range(50)])
+    assert bool((changed >= 0).all())
+    assert not torch.equal(changed[0], changed[1])
+    small = attack._Searched(torch.arange(-128, 128).to(torch.int8))
+    assert {len(small.changed(g).unique()) for _ in range(50)} != {256}
+
+
 def test_an_exact_op_walks_over_integers_too() -> None:
     spec = SPECS["add"]
     for dtype in ("int8", "bfloat16"):

@@ -102,9 +102,6 @@ def _walk(
 
 
 def _stores(node: ast.AST) -> bool:
-    name = (
-        node.func.attr
-        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute)
-        else ""
-    )
-    return name == "store" or name.startswith("atomic_")
+    if not (isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute)):
+        return False
+    return node.func.attr == "store" or node.func.attr.startswith("atomic_")
