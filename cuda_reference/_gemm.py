@@ -38,6 +38,22 @@ def variant_for(op: str, variant: str | None, dtype: torch.dtype, precision: str
     return variant
 
 
+# The largest dimensions of a product. Indices of Triton's kernels have 32 bits, also those past the
+# end of a matrix up to the end of a tile; in precision "f16x3" an operand's two parts are one
+# matrix. The kernels here have no such limit, but both sides shall refuse the same.
+MOST, MOST_IN_PARTS = 2**31 - 1024, 2**30 - 1024
+
+
+def check_sizes(op: str, precision: str, *sizes: int) -> None:
+    """Raise RuntimeError for M, N and K of which one is too large."""
+    most = MOST_IN_PARTS if precision == "f16x3" else MOST
+    if max(sizes) > most:
+        raise RuntimeError(
+            f"{op}(): M, N and K are {', '.join(map(str, sizes))}, but may be up to {most} in "
+            f"precision '{precision}'"
+        )
+
+
 def writes_pre(variant: str | None, act: str, tensors: tuple[Any, ...]) -> bool:
     """Whether a call also writes the pre-activation: in variant cublaslt, if a gradient is needed
     and the activation's derivative reads the pre-activation."""

@@ -240,8 +240,8 @@ def tiled(
     tile = _tile(sizes, turned, numel, two_squares)
     last = [size - 1 for size in sizes]
     reach = max([sum([n * step for n, step in zip(last, steps)]) for steps in strides])
-    reach = max(reach, sizes[0] + tile.BLOCK_I, sizes[1] + tile.BLOCK_J, outer + tile.BLOCK_K)
     tiles = cdiv(sizes[0], tile.BLOCK_I) * cdiv(sizes[1], tile.BLOCK_J) * cdiv(outer, tile.BLOCK_K)
+    # Tiles have powers of two as sides, so indices to their ends stay below 2³¹ if offsets do.
     index = tl.int64 if reach >= 2**31 else tl.int32
     constants = {"UNITS": _units(dims), "NDIM": len(dims), "INDEX": index, **tile._asdict()}
     nonzero = [tuple([step or None for step in steps]) for steps in strides]

@@ -2,10 +2,11 @@
 
 An entry names a function of a file, its statement, the statement with the fault, and a reason with
 a sentence: ``equivalent`` (every result is the same), ``speed`` (every result is right),
-``accuracy`` (less accurate, but within the bound), ``gpu`` (a check on a GPU finds it) or
-``timing`` (a result is wrong only if events come in an order that no run had). Instead of the two
-statements, "*" covers every survivor of a function that only chooses what is fast. With a ``kind``
-it covers every survivor of that kind: "narrowed" shows only with more than 2³¹ elements.
+``accuracy`` (less accurate, but within the bound), ``gpu`` (a check on a GPU finds it), ``size`` (a
+result is wrong only at a size that no case has) or ``timing`` (a result is wrong only if events
+come in an order that no run had). Instead of the two statements, "*" covers every survivor of a
+function that only chooses what is fast. With a ``kind`` it covers every survivor of that kind:
+"narrowed" shows only with more than 2³¹ elements. The first entry that covers a mutant counts.
 
 A target has its own file: explained.toml beside its module.
 """
@@ -20,7 +21,7 @@ from compare.mutation.mutant import Mutant
 from compare.ops import module_file
 
 FILE = Path(__file__).with_name("explained.toml")
-REASONS = ("equivalent", "speed", "accuracy", "gpu", "timing")
+REASONS = ("equivalent", "speed", "accuracy", "gpu", "size", "timing")
 AT_TIMES = ("gpu", "timing")  # what some machines and runs kill
 
 

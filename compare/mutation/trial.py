@@ -13,6 +13,8 @@ import sys
 from collections.abc import Iterator
 from typing import Any
 
+import torch
+
 from compare.cases import Case
 from compare.checking import verdicts
 from compare.checking.implementations import (
@@ -95,7 +97,8 @@ def _tried(
 ) -> Iterator[tuple[Spec, Case]]:
     """The cases in the order of trial, ``most`` of them in Triton. In CUDA ``most`` per library,
     one library after the other, since each has to be built. On a GPU the cases that only the full
-    level has come first: what others show has been killed on the CPU."""
+    level has come first, those past 2³¹ elements before all: what others show has been killed on
+    the CPU."""
     specs = [spec_of(op) for op in ops]
     for stem in dict.fromkeys(spec.stem if mode.startswith("cuda") else "" for spec in specs):
         wanted: list[tuple[Spec, Case]] = []
@@ -109,10 +112,15 @@ def _tried(
         if level == "full" and MODES[mode][1] == "cuda":
             few = (case for spec in of_stem for case in cases_of(spec, mode, "quick", variant))
             quick = set(map(str, few))
-            ordered.sort(key=lambda each: str(each[1]) in quick)
+            ordered.sort(key=lambda each: (str(each[1]) in quick, not huge(*each)))
         if variant is not None:
             ordered.sort(key=lambda each: _made_for_forms(each[1]), reverse=True)
         yield from ordered[:most]
+
+
+def huge(spec: Spec, case: Case) -> bool:
+    """Whether a case has more memory than 32-bit offsets reach."""
+    return spec.memory(case, torch.device("cpu")) > 2**31
 
 
 def _made_for_forms(case: Case) -> tuple[bool, ...]:

@@ -19,6 +19,8 @@ from compare.specs.products import (
     ALIGNMENTS,
     GLUON,
     HALVES,
+    HUGE_COPY,
+    HUGE_PARTS,
     PRECISIONS,
     TAILS,
     TILES,
@@ -120,6 +122,8 @@ class GemmBiasAct(Product):
         yield from self.activation_cases(dtype)
         for precision in PRECISIONS if dtype == "float32" else PRECISIONS[:1]:
             yield from self.precision_cases(dtype, precision)
+        if level == "full" and dtype == "float32" and torch.cuda.is_available():
+            yield from self.huge_copies()
         if dtype in ("float16", "bfloat16"):
             for shape in ALIGNMENTS:
                 yield Case(self.name, dtype, shape, "contiguous", "lattice")
@@ -227,6 +231,15 @@ class GemmBiasAct(Product):
                 yield case(shape, multiprocessors=multiprocessors)
             if torch.cuda.is_available() or shape == (194, 388, 40):
                 yield case(shape, **EPILOGUE, multiprocessors=multiprocessors)
+
+    def huge_copies(self) -> Iterator[Case]:
+        """float32 operands past 2³¹ elements that are copied: split into float16 parts, and
+        transposed for tf32."""
+        for shape, layout, values in HUGE_PARTS:
+            options = {"precision": "f16x3"}
+            yield Case(self.name, "float32", shape, layout, values, options=options)
+        options = {"precision": "tf32"}
+        yield Case(self.name, "float32", HUGE_COPY, "transposed", options=options)
 
     def to_compile(self, dtype: str, options: Mapping[str, Any]) -> Iterator[Case]:
         """Each tile configuration and precision, without an epilogue and with the heaviest."""

@@ -117,6 +117,8 @@ class Scaled(Elementwise):
         yield case((7, 13), "batch", values="special")
         yield case((67, 133), "transposed")
         yield case((1043,), "misaligned", "inplace", "integers")
+        if level == "full" and torch.cuda.is_available() and dtype == "float16":
+            yield case((2**31 + 17,), "contiguous")
         if not self.unary:  # alone it would be a row that repeats
             yield case((33, 48), "column", y="row")
 

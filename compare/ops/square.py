@@ -16,10 +16,15 @@ class Square(Elementwise):
     """square with the CUDA side's variants: 1d takes dense tensors, 2d dense matrices."""
 
     def cases(self, dtype: str, level: Level) -> Iterator[Case]:
-        """The cases of elementwise ops, and one with more rows than a grid of 2d has."""
+        """The cases of elementwise ops, and one with more rows than a grid of 2d has; on a GPU more
+        than 2³¹ rows and columns."""
         yield from super().cases(dtype, level)
-        if dtype == "uint8":
-            yield Case(self.name, dtype, (8 * GRID_Y + 1, 1))
+        if dtype != "uint8":
+            return
+        yield Case(self.name, dtype, (8 * GRID_Y + 1, 1))
+        if level == "full" and torch.cuda.is_available():
+            yield Case(self.name, dtype, (2**31 + 17, 1))
+            yield Case(self.name, dtype, (1, 2**31 + 17))
 
     def takes(self, side: str, variant: str | None, case: Case) -> bool:
         """Whether a variant supports a case."""

@@ -219,6 +219,7 @@ class SumTo(Spec):
         if level == "full" and torch.cuda.is_available() and dtype == "float16":
             for to in ("row", "column"):
                 yield case((2**15 + 1, 2**16 + 1), values="integers", to=to)
+            yield case((2, 2**31 + 8), values="integers", to="row")
 
     def inputs(self, case: Case, device: torch.device = CPU) -> Arguments:
         """x in the case's layout, and the shape to sum to."""

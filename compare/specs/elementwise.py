@@ -68,6 +68,8 @@ LARGE = {"standard": [(1024, 1024)], "full": [(1024, 1024), (4096, 4099)]}
 HUGE = [((2**31 + 17,), "contiguous"), ((2**15 + 1, 2**16 + 1), "transposed")]  # past 32 bits
 # All offsets fit into 32 bits, except those of masked lanes in the last program.
 ALMOST_HUGE = (2**31 - 5,)
+ALMOST_HUGE_TILES = (2**31 - 16, 1)  # the same in tiles, of one element that repeats
+HUGE_ROWS = (2**16 + 1, 2**16 + 1)  # past 2³² elements, beside a row that repeats
 
 
 BROADCAST = (
@@ -310,6 +312,10 @@ class Elementwise(Spec):
                 yield case(shape, layout)
             if binary:
                 yield case(ALMOST_HUGE, y="0-d")
+            if dtype == "uint8":
+                yield case(ALMOST_HUGE_TILES, "expanded", out="contiguous")
+                if binary:
+                    yield case(HUGE_ROWS, y="row")
 
     def inputs(self, case: Case, device: torch.device = CPU) -> Arguments:
         """x in the case's layout, and the second tensor. Option y is its shape: row, column, 0-d,

@@ -45,8 +45,19 @@ LARGE = {
     "full": [(512, 512, 512), (333, 4097, 1023), (1, 4096, 4096), (2048, 2048, 2048)],
 }
 LONG_SUM = (128, 128, 4096)  # enough roundings to show the order of additions
-# More row tiles than the second dimension of a grid allows; an a past 2³¹ elements.
-TALL, HUGE = (2**20 + 17, 24, 16), (2**25 + 7, 3, 65)
+# More row tiles than the second dimension of a grid allows; an a past 2³¹ elements, and one that
+# is copied for descriptors.
+TALL, HUGE, HUGE_COPY = (2**20 + 17, 24, 16), (2**25 + 7, 3, 65), (2**25 + 7, 40, 65)
+# An a or a b past 2³¹ elements that is split into parts, with its layout and values: many rows or
+# columns, some of which are computed again; so many that one step of K passes 2³¹; and a long K.
+HUGE_PARTS = [
+    ((2**25 + 7, 8, 64), "contiguous", "special"),
+    ((8, 2**25 + 7, 64), "transposed", "special"),
+    ((9 * 2**24 + 7, 8, 33), "transposed", "special"),
+    ((8, 9 * 2**24 + 7, 17), "contiguous", "special"),
+    ((2**19 + 7, 8, 4112), "contiguous", "normal"),
+    ((2**19 + 7, 8, 4112), "transposed", "normal"),
+]
 # Matrices whose last row or column lies past 2³¹ elements: in the last lane of a step of K, or a
 # whole step later; for descriptors.
 DISTANT = {
@@ -335,6 +346,7 @@ class Product(Spec):
             yield case(TALL)
             for layout in ("contiguous", "transposed"):
                 yield case(HUGE, layout)
+            yield case(HUGE_COPY)
 
     def training_cases(self, dtype: str, forms: list[dict[str, Any]]) -> Iterator[Case]:
         """Both results of a training step, for each form of the op, from both kernels, and with

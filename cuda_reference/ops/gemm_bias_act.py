@@ -152,6 +152,7 @@ def _launch_gemm_bias_act(
             f"{list(b.shape)}"
         )
     M, N = a.shape[0], b.shape[1]
+    _gemm.check_sizes(op, precision, M, N, a.shape[1])
     inputs = {"a": a, "b": b}
     if bias is not None:
         inputs["bias"] = _gemm.check_bias(op, bias, a.dtype, N)

@@ -111,6 +111,7 @@ def _run(
             f"{op}(): 'x' and 'weight' must have shapes […, I] and [O, I], but have "
             f"{list(x.shape)} and {list(weight.shape)}"
         )
+    _gemm.check_sizes(op, precision, x.shape[:-1].numel(), *weight.shape)
     inputs = {"x": x, "weight": weight}
     if bias is not None:
         inputs["bias"] = _gemm.check_bias(op, bias, x.dtype, weight.shape[0])

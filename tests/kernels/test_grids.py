@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
 
 import cuda_reference
+import triton_kernels
 from compare.checking.implementations import unavailable
 from triton_kernels.ops import act_backward
 
@@ -23,6 +26,23 @@ def test_act_backward(shape: tuple[int, int]) -> None:
     assert parts == prepared[1] <= 65535
     assert parts * prepared[2] >= M
     assert depth == 1
+
+
+@pytest.mark.parametrize("side", [triton_kernels, cuda_reference])
+def test_dimensions_of_products_that_are_too_large(side: Any) -> None:
+    """Triton's kernels count in 32 bits to the end of a tile. Expanded tensors take no memory."""
+    one = torch.zeros(1, 1)
+    long, half = one.expand(2**31 - 1023, 1), one.expand(2**30 - 1023, 1)
+    for call in (
+        lambda: side.gemm_bias_act(long, one),
+        lambda: side.gemm_bias_act(one, long.t()),
+        lambda: side.gemm_bias_act(long.t(), long),
+        lambda: side.gemm_bias_act(half, one, precision="f16x3"),
+        lambda: side.linear_act(long, one, act="relu"),
+        lambda: side.linear_gelu(one, long),
+    ):
+        with pytest.raises(RuntimeError, match=r"M, N and K are .*\d{10}"):
+            call()
 
 
 def test_square_2d_of_many_rows() -> None:

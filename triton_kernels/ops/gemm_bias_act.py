@@ -31,6 +31,9 @@ from triton_kernels.gemm.launch import launch
 __all__ = ["gemm_bias_act"]
 
 DTYPES = _arguments.FLOATS
+# The largest dimensions. Indices have 32 bits, also those past a matrix's end up to the end of a
+# tile. In precision "f16x3" the two parts of an operand are one matrix.
+MOST, MOST_IN_PARTS = 2**31 - 1024, 2**30 - 1024
 
 
 def gemm_bias_act(
@@ -69,8 +72,8 @@ def gemm_bias_act(
         TypeError: an argument is no tensor or number, or has a wrong dtype.
         ValueError: an unknown act or precision, a precision that the dtype does not have, beta
             without c.
-        RuntimeError: shapes do not fit, devices differ, out overlaps, out is given and an input
-            requires grad.
+        RuntimeError: shapes do not fit, a dimension exceeds 2³¹ − 1024 (in "f16x3" 2³⁰ − 1024),
+            devices differ, out overlaps, out is given and an input requires grad.
     """
     precision = _precision.resolved(precision, a)
     if _in_rows(a, b):
@@ -181,7 +184,13 @@ def run(
             f"{op}(): '{names[0]}' and '{names[1]}' must be matrices [M, K] and [K, N], but have "
             f"shapes {tuple(a.shape)} and {tuple(b.shape)}"
         )
-    M, N = a.shape[0], b.shape[1]
+    (M, K), N = a.shape, b.shape[1]
+    most = MOST_IN_PARTS if precision == "f16x3" else MOST
+    if max(M, N, K) > most:
+        raise RuntimeError(
+            f"{op}(): M, N and K are {M}, {N} and {K}, but may not exceed {most} in precision "
+            f"'{precision}'"
+        )
     if bias is not None and tuple(bias.shape) != (N,):
         raise RuntimeError(f"{op}(): 'bias' must have shape ({N},), but has {tuple(bias.shape)}")
     device = _arguments.same_device(op, **{names[0]: a, names[1]: b, "bias": bias, "c": c})

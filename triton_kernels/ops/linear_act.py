@@ -57,8 +57,8 @@ def linear_act(
     Raises:
         TypeError: an argument is no tensor, or has a wrong dtype.
         ValueError: an unknown act or precision, or a precision that the dtype does not have.
-        RuntimeError: shapes do not fit, devices differ, out does not fit or overlaps, out is given
-            and an input requires grad.
+        RuntimeError: shapes do not fit, a dimension is too large (as for gemm_bias_act), devices
+            differ, out does not fit or overlaps, out is given and an input requires grad.
     """
     return _linear_act(x, weight, bias, act, _precision.resolved(precision, x), out=out)
 
