@@ -73,20 +73,22 @@ class Lines:
         not known."""
         if mutant.file not in self.imported or not mutant.function:
             return True
-        around = [lines for lines in _functions(mutant.text) if mutant.line in lines]
+        around = [each for each in _functions(mutant.text) if mutant.line in each[0]]
         if not around:
             return True
-        inner = min(around, key=len)
+        whole, body = min(around, key=lambda each: len(each[0]))
         executed = {line for files in self.masks.values() for line in files.get(mutant.file, ())}
-        executed |= self.imported[mutant.file] - {inner[0]}  # by its definition
-        return not executed.isdisjoint(inner)
+        if whole[0] != body[0]:  # the import executes the lines of the definition
+            executed |= self.imported[mutant.file]
+        return not executed.isdisjoint(body)
 
 
 @functools.cache
-def _functions(text: str) -> list[range]:
-    """The lines of every function, from its def."""
+def _functions(text: str) -> list[tuple[range, range]]:
+    """The lines of every function, and those of its body."""
     functions = (n for n in ast.walk(ast.parse(text)) if isinstance(n, ast.FunctionDef))
-    return [range(f.lineno, (f.end_lineno or f.lineno) + 1) for f in functions]
+    ends = ((f, (f.end_lineno or f.lineno) + 1) for f in functions)
+    return [(range(f.lineno, end), range(f.body[0].lineno, end)) for f, end in ends]
 
 
 def lines_of(mutant: Mutant) -> range | None:

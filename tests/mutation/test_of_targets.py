@@ -267,7 +267,12 @@ def small_kernel(x_ptr, out_ptr, N, BLOCK: tl.constexpr):
 
 
 @triton.jit
-def large_kernel(x_ptr, out_ptr, N, BLOCK: tl.constexpr):
+def large_kernel(
+    x_ptr,
+    out_ptr,
+    N,
+    BLOCK: tl.constexpr,
+):
     i = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     tl.store(out_ptr + i, tl.load(x_ptr + i, mask=i < N, other=0.0) / 2, mask=i < N)
 
