@@ -11,7 +11,7 @@ from __future__ import annotations
 import importlib
 import pkgutil
 
-from compare.ops._targets import CUDA, TargetError, module_file, sources, target, words
+from compare.ops._targets import CUDA, TargetError, module_file, place, sources, target, words
 from compare.specs.spec import Spec
 
 __all__ = [
@@ -20,6 +20,7 @@ __all__ = [
     "TargetError",
     "has_name",
     "module_file",
+    "place",
     "sources",
     "spec_of",
     "words",

@@ -94,8 +94,13 @@ def _file(module: str) -> str:
 
 
 def words(error: BaseException) -> str:
-    """An error with a source line: the last line in the traceback that is neither Python's nor of
-    torch, triton or these packages."""
+    """An error with its place."""
+    return f"{type(error).__name__}: {error}{place(error)}"
+
+
+def place(error: BaseException) -> str:
+    """`` (file:line)`` of the last line in the traceback that is neither Python's nor of torch,
+    triton or these packages; "" if there is none."""
     others = tuple(str(Path(_file(name)).parent) + os.sep for name in (*OURS, "torch", "triton"))
     pythons = str(Path(os.__file__).parent) + os.sep
 
@@ -105,4 +110,4 @@ def words(error: BaseException) -> str:
 
     frames = traceback.extract_tb(error.__traceback__)
     lines = [f" ({f.filename}:{f.lineno})" for f in frames if not is_other(f.filename)]
-    return f"{type(error).__name__}: {error}{lines[-1] if lines else ''}"
+    return lines[-1] if lines else ""
