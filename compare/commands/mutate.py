@@ -25,7 +25,7 @@ from compare.commands.options import (
 from compare.mutation import explained, of_targets, planting, population, tables
 from compare.mutation.explained import Explanation
 from compare.mutation.planting import Plan
-from compare.ops import SPECS, sources
+from compare.ops import SPECS, elsewhere, sources
 
 
 def mutate(
@@ -130,6 +130,8 @@ def mutate(
     if not mutants:
         folders = " or ".join(sorted({str(sources(name)[0]) for name in targets}))
         where = f" in {folders}, where faults are planted: no kernel of {', '.join(targets)}"
+        if away := sorted({str(file) for name in targets for file in elsewhere(name)}):
+            where += f"; its CUDA sources lie elsewhere: {_some(away)}"
         raise typer.BadParameter(f"nothing to mutate{where if targets else ' here'}")
     conditions = {"level": plan.level, "modes": list(plan.modes), "most": most}
     saved = None

@@ -66,7 +66,7 @@ def _of_side(name: str, side: str) -> tuple[Mutant, ...]:
         try:
             faults = triton_faults.faults if side == "triton" else cuda_faults.faults
             every += faults(file, (folder / file).read_text(encoding="utf-8"))
-        except (SyntaxError, UnicodeDecodeError):  # a file that cannot be imported
+        except (SyntaxError, ValueError):  # it cannot be imported, or its braces do not match
             continue
     return tuple(each for each in every if each.function not in _EXPORTING)
 

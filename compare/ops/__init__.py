@@ -11,13 +11,23 @@ from __future__ import annotations
 import importlib
 import pkgutil
 
-from compare.ops._targets import CUDA, TargetError, module_file, place, sources, target, words
+from compare.ops._targets import (
+    CUDA,
+    TargetError,
+    elsewhere,
+    module_file,
+    place,
+    sources,
+    target,
+    words,
+)
 from compare.specs.spec import Spec
 
 __all__ = [
     "CUDA",
     "SPECS",
     "TargetError",
+    "elsewhere",
     "has_name",
     "module_file",
     "place",

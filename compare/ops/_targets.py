@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import gc
 import importlib
 import os
 import sys
@@ -10,6 +11,7 @@ import traceback
 from pathlib import Path
 
 from compare.specs.spec import Spec
+from cuda_reference._extension import Extension
 
 
 class TargetError(ValueError):
@@ -61,7 +63,8 @@ CUDA = (".cu", ".cuh", ".cpp", ".h", ".hpp")
 def sources(name: str) -> tuple[Path, tuple[str, ...]]:
     """The folder from which a target's modules are imported, and the paths below it of the files
     that belong to the target: all of its package, or else its module and the CUDA sources beside
-    it."""
+    it; and those that cuda_reference.load has loaded from there, with what lies in their folders.
+    """
     target(name)
     top, _, _ = name.partition(":")[0].partition(".")
     root = Path(_file(top)).parent
@@ -79,7 +82,23 @@ def sources(name: str) -> tuple[Path, tuple[str, ...]]:
         elif file.parent == root:
             beside = [path for path in root.iterdir() if path.suffix in CUDA]
             belonging.update(dict.fromkeys((file, *beside)))
+    for source in () if alone else _loaded():
+        if root in source.parents:
+            near = [source] if source.parent == root else source.parent.rglob("*")
+            belonging.update((p, None) for p in near if p.suffix in CUDA and p.is_file())
     return root, tuple(sorted(path.relative_to(root).as_posix() for path in belonging))
+
+
+def elsewhere(name: str) -> list[Path]:
+    """The loaded CUDA sources that do not lie in the folder from which a target is imported."""
+    root, _ = sources(name)
+    return [each for each in _loaded() if root not in each.parents]
+
+
+def _loaded() -> list[Path]:
+    """The files of CUDA sources that cuda_reference.load has loaded, with their headers."""
+    loaded = [each for each in gc.get_objects() if type(each) is Extension]
+    return sorted({file for each in loaded for file in each._files()})
 
 
 OURS = ("compare", "cuda_reference", "triton_kernels")

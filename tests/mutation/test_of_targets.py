@@ -325,3 +325,58 @@ def test_what_no_case_runs_is_not_tried(package: Path, monkeypatch: pytest.Monke
         "large_kernel (pair/sizes.py)",
         *(f"{each} (pair/again.py)" for each in ("half", "fifth", "small_kernel", "large_kernel")),
     }
+
+
+LOADED = """
+import compare
+from pathlib import Path
+from cuda_reference._extension import Extension
+from cuda_reference._host_sources import Options
+
+HERE = Path(__file__).parent
+files = [HERE / "csrc" / "twice.cu", HERE.parent / "outside.cu"]
+texts = {str(file): file.read_text() for file in files}
+twin = Extension("twin", texts, Options(None, None, None, None), None, None, listed=False)
+SPEC = compare.Function("twice", cuda=lambda x: twin.twice(x), oracle=lambda x: x, shapes=[(4,)])
+"""
+TWICE = """
+#include "parts/inner.cuh"
+#if FAST
+__global__ void twice(float* x, int n) {
+#else
+__global__ void twice(float* x, long n) {
+#endif
+  if (threadIdx.x < n) x[threadIdx.x] = doubled(x[threadIdx.x]);
+}
+"""
+INNER = "__device__ inline float doubled(float x) { return x * 2; }\n"
+
+
+def test_sources_are_found_where_they_are_loaded_from(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In folders below, with their headers and what lies beside them; those elsewhere are named.
+    A file whose braces do not match stops nothing."""
+    root, parts = tmp_path / "root", tmp_path / "root" / "csrc" / "parts"
+    parts.mkdir(parents=True)
+    (root / "notes.txt").write_text("")
+    (root / "loaded_from.py").write_text(LOADED)
+    (root / "csrc" / "twice.cu").write_text(TWICE)
+    (parts / "inner.cuh").write_text(INNER)
+    (root / "csrc" / "generated.h").write_text("")
+    (tmp_path / "outside.cu").write_text("__global__ void other(float* x) { x[0] += 1; }")
+    monkeypatch.chdir(root)
+    monkeypatch.syspath_prepend(root)
+    name = "loaded_from:SPEC"
+    assert _targets.sources(name) == (
+        root,
+        ("csrc/generated.h", "csrc/parts/inner.cuh", "csrc/twice.cu", "loaded_from.py"),
+    )
+    assert {each.function for each in of_targets.mutants(name, ["cuda"])} == {"doubled"}
+    (parts / "inner.cuh").write_text("")
+    of_targets._of_side.cache_clear()
+    said = CliRunner().invoke(app, ["mutate", "--target", name, "--side", "cuda"])
+    assert said.exit_code == 2
+    words = "".join(said.output.replace("│", "").split())
+    assert f"itsCUDAsourceslieelsewhere:{tmp_path}/outside.cu" in words
+    del sys.modules["loaded_from"]
