@@ -440,7 +440,8 @@ def _cuda_kernels(spec: Spec, arch: str, asm: str = "") -> dict[str, Kernel]:
             made = [_build.cubin(spec.stem, arch)]
     except BuildError as error:
         failed = str(error)
-        return {name: Kernel(name, None, failed) for name in sorted(_cuda_names(spec))}
+        names = [f"{spec.name}()"] if spec.own else sorted(_cuda_names(spec))
+        return {name: Kernel(name, None, failed) for name in names}
     return {kernel.name: kernel for cubin in made for kernel in of_cubin(cubin, arch, asm)}
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +15,9 @@ from typer.testing import CliRunner
 
 from compare import compile_report
 from compare.cli import app
+from compare.compiling import cross_compile, loaded
+from compare.ops import _targets
+from cuda_reference import BuildError
 
 
 @triton.jit
@@ -57,17 +62,41 @@ def refusing(x):
     raise ValueError("rows only")
 
 
-SPEC = compare.Function("refused", triton=refusing, oracle=lambda x: x, shapes=[(4,)])
+oracle = refusing
+SPEC = compare.Function("no", triton=refusing, cuda=refusing, oracle=oracle, shapes=[(4,)])
 """
 
 
-def test_an_error_of_host_code_has_its_line(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.fixture
+def target(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    """A spec whose functions raise on line 6."""
     (tmp_path / "refusing.py").write_text(REFUSING)
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(tmp_path)
-    words = ["compile", "--target", "refusing:SPEC", "--side", "triton", "--arch", "sm_90"]
+    yield "refusing:SPEC"
+    sys.modules.pop("refusing", None)
+    _targets.target.cache_clear()
+
+
+class Broken:
+    """A loaded source that nvcc refuses."""
+
+    def machine_code(self, arch: str) -> Any:
+        raise BuildError("no such header")
+
+
+def test_sources_that_do_not_compile_are_called_after_their_spec(
+    target: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Their kernels have no names yet."""
+    monkeypatch.setattr(loaded, "of_spec", lambda spec: [Broken()])
+    (row,) = cross_compile.compile_op(target, "sm_90", ("cuda",))
+    assert (row.label, row.cuda and row.cuda.name) == (f"{target}()", f"{target}()")
+    assert [problem for _, problem, _ in row.problems()] == ["does not compile: no such header"]
+
+
+def test_an_error_of_host_code_has_its_line(target: str, tmp_path: Path) -> None:
+    words = ["compile", "--target", target, "--side", "triton", "--arch", "sm_90"]
     done = CliRunner().invoke(app, words)
     assert done.exit_code == 1, done.output
     assert f"ValueError: rows only ({tmp_path}/refusing.py:6)" in done.output
