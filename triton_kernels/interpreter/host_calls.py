@@ -7,8 +7,11 @@ from types import SimpleNamespace
 from typing import Any
 
 import torch
+import torch.utils._triton
 import triton
 from triton.backends.compiler import GPUTarget
+
+from triton_kernels import _modes
 
 # Launches for several GPUs are inside ``with torch.cuda.device(x.device.index):``. The index of a
 # CPU or meta tensor is None. torch documents that as a no-op, but it is one only if there is a GPU.
@@ -103,6 +106,15 @@ def properties(gpu: SimpleNamespace) -> dict[str, int]:
     }
 
 
+_has_triton = torch.utils._triton.has_triton
+
+
+def _can_launch() -> bool:
+    """``has_triton``, under which modules define their kernels. They may keep it, so it answers for
+    the moment of the call."""
+    return _modes.interpreting() or _modes.compiling() or _has_triton()
+
+
 # Stands in for ``triton.runtime.driver.active``, which Triton lacks without a GPU. Pruning
 # functions and launchers read the same figures from it, and kernels (``tl.target_info``) their
 # target.
@@ -133,6 +145,7 @@ def patches(gpu: SimpleNamespace = NO_GPU) -> list[tuple[Any, str, Any]]:
     if drivers._active is None:  # no driver is set, for example for cross-compiling
         replaced.append((drivers, "_active", NO_GPU_DRIVER))
     replaced.append((triton.testing, "do_bench", _alike))
+    replaced.append((torch.utils._triton, "has_triton", _can_launch))
     answers: dict[str, Callable[..., Any]] = {
         "current_device": lambda: 0,
         "get_device_properties": lambda device=None: gpu,
