@@ -102,8 +102,8 @@ def _decorators(function: Function) -> list[str]:
 
 
 def _name(node: ast.AST) -> str:
-    """The node's name in Triton's language; Gluon has the same names."""
-    return re.sub(r"^gl\.", "tl.", ast.unparse(node))
+    """The node's name in Triton's language; Gluon and triton.language.core have the same names."""
+    return re.sub(r"^(?:gl|core|triton\.language)\.", "tl.", ast.unparse(node))
 
 
 def _choosing(functions: list[Function]) -> set[str]:

@@ -98,6 +98,7 @@ def test_faults_of_a_triton_kernel() -> None:
 FOREIGN = """
 import triton
 import triton.language as tl
+from triton.language import core
 
 if has_triton():
 
@@ -119,7 +120,7 @@ def made_kernel(block):
     def inner_kernel(x_ptr, out_ptr, count_ptr, n):
         i = tl.program_id(axis=0) * block + tl.arange(0, block)
         x = tl.load(x_ptr + i, i < n, 0.0)
-        for k in tl.static_range(4):
+        for k in core.static_range(4):
             x = tl.where(x=x, y=clamp(x, 0), condition=x > k)
         tl.store(out_ptr + i, softplus(x), i < n)
         tl.atomic_add(count_ptr, tl.sum(x), mask=n > 0)
@@ -137,7 +138,7 @@ def test_faults_of_kernels_as_others_write_them() -> None:
     atomic = "tl.atomic_add(count_ptr, tl.sum(x), mask=n > 0)"
     block = "y = tl.load(block_ptr, boundary_check=(0,), padding_option='zero')"
     axis = "i = tl.program_id(axis=0) * block + tl.arange(0, block)"
-    loop = "for k in tl.static_range(4):"
+    loop = "for k in core.static_range(4):"
     for kind, old, new in [
         ("mask dropped", load, "x = tl.load(x_ptr + i)"),
         ("mask dropped", store, "tl.store(out_ptr + i, softplus(x))"),
@@ -145,7 +146,7 @@ def test_faults_of_kernels_as_others_write_them() -> None:
         ("mask dropped", block, "y = tl.load(block_ptr)"),
         ("statement removed", atomic, "pass"),
         ("program id", axis, axis.replace("axis=0", "1")),
-        ("bound", loop, "for k in tl.static_range(4 - 1):"),
+        ("bound", loop, "for k in core.static_range(4 - 1):"),
         ("function", "return tl.maximum(x, low)", "return tl.minimum(x, low)"),
         ("term dropped", "return tl.log(tl.exp(x) + 1)", "return tl.log(tl.exp(x))"),
     ]:
