@@ -6,12 +6,17 @@ import functools
 import gc
 import importlib
 import os
+import re
 import sys
 import traceback
 from pathlib import Path
 
+import torch
+
 from compare.specs.spec import Spec
 from cuda_reference._extension import Extension
+
+_ASKS = re.compile(r"compiled with CUDA|NVIDIA driver|CUDA GPUs are available|active drivers")
 
 
 class TargetError(ValueError):
@@ -39,6 +44,10 @@ def target(name: str) -> Spec:
         missing = error.name if isinstance(error, ModuleNotFoundError) else None
         absent = missing and f"{module}.".startswith(f"{missing}.")  # not one of its imports
         hint = f"; run where it lies, or install it (this is {here})" if absent else ""
+        if not torch.cuda.is_available() and _ASKS.search(str(error)):
+            hint = (
+                "; without a GPU import it inside triton_kernels.interpret(), which describes one"
+            )
         raise TargetError(f"{name}: {words(error)}{hint}") from error
     spec = getattr(imported, attribute, None)
     if isinstance(spec, Spec):
