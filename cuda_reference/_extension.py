@@ -7,6 +7,7 @@ csrc/torch_on_cpu.h replaces torch's headers.
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import functools
 import hashlib
@@ -80,6 +81,13 @@ class Extension:
     @functools.cached_property
     def _host_sources(self) -> HostSources:
         return HostSources(self._name, self._sources, self._options)
+
+    def _files(self) -> list[Path]:
+        """The files of the sources, and of the headers of their own that they include."""
+        files = [Path(file) for file in self._sources]
+        with contextlib.suppress(_compilers.BuildError):  # they have no form for the host
+            files += self._host_sources.headers
+        return [file for file in files if file.is_absolute()]
 
     @functools.cached_property
     def _host(self) -> ctypes.CDLL:

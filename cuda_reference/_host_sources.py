@@ -116,6 +116,11 @@ class HostSources:
         units = sorted(self.files)
         self.units = [name for name in units if name.startswith("unit")]
 
+    @property
+    def headers(self) -> list[Path]:
+        """The headers of their own that the sources include."""
+        return list(self._headers)
+
     def _rewritten(self, file: Path, text: str) -> str:
         self.originals[file.name] = text
         if not file.is_absolute():

@@ -51,7 +51,8 @@ def compile_kernels(
     """Compile every kernel for GPUs that need not be present, and show figures of the code.
 
     Exit status: 0 all right; 1 a kernel does not compile, spills registers, or needs more shared
-    memory than there is, or there was none to compile; 2 usage.
+    memory than there is, or there was none to compile; 2 usage. Of an autotuner's configurations
+    one must be all right.
     """
     check_writable(json_file)
     chosen = list(dict.fromkeys(spec_named(name).name for name in named(ops, target)))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import random
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
@@ -25,7 +25,7 @@ from compare.commands.options import (
 from compare.mutation import explained, of_targets, planting, population, tables
 from compare.mutation.explained import Explanation
 from compare.mutation.planting import Plan
-from compare.ops import SPECS, sources
+from compare.ops import SPECS, elsewhere, sources
 
 
 def mutate(
@@ -125,26 +125,39 @@ def mutate(
     others = {each for name in targets for each in of_targets.unreached(name, sides)}
     others -= {(each.file, each.function) for each in mutants}  # files of another target
     if others:
-        names = ", ".join(sorted({function for _, function in others}))
+        names = _some(sorted({function for _, function in others}))
         typer.echo(f"not mutated, as {' and '.join(targets)} cannot run them: {names}", err=True)
     if not mutants:
         folders = " or ".join(sorted({str(sources(name)[0]) for name in targets}))
         where = f" in {folders}, where faults are planted: no kernel of {', '.join(targets)}"
+        if away := sorted({str(file) for name in targets for file in elsewhere(name)}):
+            where += f"; its CUDA sources lie elsewhere: {_some(away)}"
         raise typer.BadParameter(f"nothing to mutate{where if targets else ' here'}")
+    conditions = {"level": plan.level, "modes": list(plan.modes), "most": most}
+    saved = None
+    if resume and json_file and json_file.exists() and json_file.stat().st_size:
+        with _refused("--resume"):
+            saved = tables.load(json_file, **conditions)
+    if broken := planting.healthy(sides, plan):
+        typer.echo(broken, err=True)
+        raise typer.Exit(1)
+    if targets:
+        plan = planting.recorded_targets(plan, mutants)
+        idle = [each for each in mutants if plan.lines and not plan.lines.run(each)]
+        if idle:
+            functions = dict.fromkeys((each.file, each.function) for each in idle)
+            names = _some(f"{function} ({file})" for file, function in functions)
+            whose = " or ".join(targets)
+            typer.echo(f"not mutated, as no case of {whose} runs them: {names}", err=True)
+            mutants = [each for each in mutants if each not in idle]
+            others |= set(functions)
     drawn = mutants if before is None else tables.left_over(before, mutants, known)
     if sample is not None:
         unexplained = [m for m in drawn if explained.explanation(m, known) is None]
         drawn = random.Random(seed).sample(unexplained, min(sample, len(unexplained)))
         drawn.sort(key=unexplained.index)
     options = {"ops": chosen, "sides": sides, "seed": seed, "sample": sample}
-    conditions = {"level": plan.level, "modes": list(plan.modes), "most": most}
-    tried = {}
-    if resume and json_file and json_file.exists() and json_file.stat().st_size:
-        with _refused("--resume"):
-            tried = tables.trials(tables.load(json_file, **conditions), drawn)
-    if broken := planting.healthy(sides, plan):
-        typer.echo(broken, err=True)
-        raise typer.Exit(1)
+    tried = {} if saved is None else tables.trials(saved, drawn)
     plan = planting.recorded(plan, [mutant for mutant in drawn if mutant not in tried], jobs)
 
     def keep(report: tables.Report) -> None:
@@ -169,6 +182,16 @@ def mutate(
     if summary_file:
         write_json(summary_file, report.summary())
     raise typer.Exit(0 if report.passed else 1)
+
+
+def _some(names: Iterable[str]) -> str:
+    """The names in a line; of very many the first ones and a count."""
+    every = list(names)
+    more = len(every) - NAMED
+    return ", ".join(every[:NAMED]) + (f" and {more} more" if more > 0 else "")
+
+
+NAMED = 20
 
 
 @contextlib.contextmanager

@@ -12,7 +12,7 @@ import multiprocessing
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 import torch
@@ -21,7 +21,7 @@ from compare.cases import Case
 from compare.checking import hints, running
 from compare.compiling import loaded, machine_code, walk
 from compare.compiling.machine_code import SHARED_LIMIT, Figures
-from compare.ops import SPECS, spec_of
+from compare.ops import SPECS, place, spec_of
 from compare.specs import Spec
 from cuda_reference import BuildError, _build, _compilers
 from triton_kernels.interpreter.cross_compile import Launch, compiling
@@ -52,6 +52,7 @@ _LARGEST_TILE = (
     "once per tile, hardly any inside the K loop"
 )
 _ADDENDS = "each thread reads 128 elements of an addend; registers spill once per tile"
+_OTHERS = "the autotuner has other configurations"
 _SPLIT_OPERANDS = "each operand is held in two parts; one or two registers spill"
 ACCEPTED = [
     *(
@@ -74,6 +75,7 @@ class Kernel:
     error: str = ""
     config: Mapping[str, int] = field(default_factory=dict)
     asm: str = field(default="", repr=False)  # the requested text
+    passed_over: bool = False  # by an autotuner, which has a configuration without problems
 
     def problem(self, arch: str, spills: bool = True) -> str:
         """What is wrong with the kernel, or "". Spills are reported only if ``spills``."""
@@ -113,7 +115,10 @@ class Row:
                 yield side, problem, self._accepted(side, kernel)
 
     def _accepted(self, side: str, kernel: Kernel) -> str:
-        """Why a spill is accepted, or "". Other problems are never accepted."""
+        """Why a spill is accepted, or "". Other problems are so only if an autotuner has other
+        configurations."""
+        if kernel.passed_over:
+            return _OTHERS
         if kernel.figures is None or kernel.figures.shared > SHARED_LIMIT[self.arch]:
             return ""
         for entry in ACCEPTED:
@@ -283,7 +288,8 @@ def _triton_kernels(
             except Exception as error:
                 if not spec.own:
                     raise
-                told = RuntimeError(f"on tensors without memory (device 'meta'): {_words(error)}")
+                where = f"{_words(error)}{place(error)}"
+                told = RuntimeError(f"on tensors without memory (device 'meta'): {where}")
                 launches.append(Launch(f"{spec.name}()", {}, error=told))
             precision = case.options.get("precision", "ieee")
             shown = dtype if precision == "ieee" else f"{dtype}/{precision}"
@@ -310,7 +316,7 @@ def measured(launches: Sequence[Launch], arch: str, asm: str = "") -> list[Kerne
     requested."""
     good = [launch for launch in launches if launch.error is None]
     figures = iter(machine_code.of_triton([(launch.cubin, launch.shared) for launch in good], arch))
-    return [
+    kernels = [
         Kernel(
             launch.kernel,
             next(figures) if launch.error is None else None,
@@ -320,6 +326,22 @@ def measured(launches: Sequence[Launch], arch: str, asm: str = "") -> list[Kerne
         )
         for launch in launches
     ]
+    both = list(zip(launches, kernels))
+    served = {launch.tuned for launch, kernel in both if not kernel.problem(arch)} - {None}
+    return [
+        replace(kernel, passed_over=True)
+        if launch.tuned in served and kernel.problem(arch) and _is_passed_over(launch)
+        else kernel
+        for launch, kernel in both
+    ]
+
+
+def _is_passed_over(launch: Launch) -> bool:
+    """Whether an autotuner goes on after it: whatever compiles, and the errors that it catches."""
+    return launch.error is None or type(launch.error).__name__ in _CAUGHT
+
+
+_CAUGHT = ("OutOfResources", "CompileTimeAssertionFailure", "PTXASError")
 
 
 ASM = ("ttir", "ttgir", "llir", "ptx", "sass")
@@ -376,7 +398,8 @@ def _words(error: Exception | None) -> str:
         return f"{type(error).__name__}: {known}"
     while isinstance(error.__cause__, type(error)):  # the error is in a function called there
         error = error.__cause__
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()] or [repr(error)]
+    lines = [line.strip() for line in str(error).splitlines()]
+    lines = [line for line in lines if line.strip("^")] or [repr(error)]
     return f"{type(error).__name__}: {lines[-1] if len(lines) > 1 else lines[0]}"
 
 
@@ -417,7 +440,8 @@ def _cuda_kernels(spec: Spec, arch: str, asm: str = "") -> dict[str, Kernel]:
             made = [_build.cubin(spec.stem, arch)]
     except BuildError as error:
         failed = str(error)
-        return {name: Kernel(name, None, failed) for name in sorted(_cuda_names(spec))}
+        names = [f"{spec.name}()"] if spec.own else sorted(_cuda_names(spec))
+        return {name: Kernel(name, None, failed) for name in names}
     return {kernel.name: kernel for cubin in made for kernel in of_cubin(cubin, arch, asm)}
 
 

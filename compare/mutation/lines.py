@@ -7,6 +7,7 @@ the statement in the original need not be tried.
 from __future__ import annotations
 
 import ast
+import functools
 import json
 import sys
 import tempfile
@@ -49,8 +50,9 @@ class Lines:
 
     def reaching(self, mutant: Mutant, ops: list[str]) -> dict[str, list[int]] | None:
         """Op → the numbers of its cases that reach the mutant's statement. None if any case may,
-        because importing the packages executes it, or because nothing is known."""
-        if mutant.file not in self.imported:  # in CUDA, or of a target
+        because importing the packages executes it, or because nothing is known. Of a target either
+        none does or any may: what it keeps between cases is not known."""
+        if mutant.file not in self.imported:  # in CUDA
             return None
         statement = lines_of(mutant)
         if not statement or not self.imported[mutant.file].isdisjoint(statement):
@@ -62,7 +64,31 @@ class Lines:
             for line in statement:
                 whole |= masks.get(line, 0)
             numbers[op] = [n for n in range(whole.bit_length()) if whole >> n & 1]
+            if numbers[op] and population.is_target(op):
+                return None
         return numbers
+
+    def run(self, mutant: Mutant) -> bool:
+        """Whether a case or the import executes a line of the mutant's function; true if that is
+        not known."""
+        if mutant.file not in self.imported or not mutant.function:
+            return True
+        around = [each for each in _functions(mutant.text) if mutant.line in each[0]]
+        if not around:
+            return True
+        whole, body = min(around, key=lambda each: len(each[0]))
+        executed = {line for files in self.masks.values() for line in files.get(mutant.file, ())}
+        if whole[0] != body[0]:  # the import executes the lines of the definition
+            executed |= self.imported[mutant.file]
+        return not executed.isdisjoint(body)
+
+
+@functools.cache
+def _functions(text: str) -> list[tuple[range, range]]:
+    """The lines of every function, and those of its body."""
+    functions = (n for n in ast.walk(ast.parse(text)) if isinstance(n, ast.FunctionDef))
+    ends = ((f, (f.end_lineno or f.lineno) + 1) for f in functions)
+    return [(range(f.lineno, end), range(f.body[0].lineno, end)) for f, end in ends]
 
 
 def lines_of(mutant: Mutant) -> range | None:
@@ -80,28 +106,47 @@ def lines_of(mutant: Mutant) -> range | None:
     return range(around.lineno, max(around.lineno, body[0].lineno - 1 if body else end) + 1)
 
 
-def record(mutants: list[Mutant], level: str, jobs: int) -> Lines | None:
+def record(
+    mutants: list[Mutant], level: str, jobs: int, known: Lines | None = None
+) -> Lines | None:
     """The lines of all cases of the ops that judge these mutants, for mutants in this project's
-    Triton kernels and their host code. None if recording takes longer than trying all cases."""
+    Triton kernels and their host code, added to the known ones. Only the known ones if recording
+    takes longer than trying all cases."""
     mutants = [each for each in mutants if each.file.startswith(SIDE) and each.function]
     mutants = [each for each in mutants if not each.file.startswith(population.GLUON)]
     if len(mutants) < PAYS:
-        return None
+        return known
     files = sorted({mutant.file for mutant in mutants})
     ops = sorted({op for mutant in mutants for op in population.judges(mutant, [])})
     print(f"the lines that the cases of {len(ops)} ops execute", file=sys.stderr, flush=True)
-    lines = Lines()
+    lines = known or Lines()
     shares = [{"ops": ops, "files": files, "level": level, "share": (n, jobs)} for n in range(jobs)]
     for recorded in nurseries.each(_share, shares, jobs):
         lines.add(recorded)
     return lines
 
 
-def _share(share: dict[str, Any], nursery: Nursery) -> dict[str, Any]:
+def record_target(name: str, files: list[str], level: str, folder: str) -> Lines:
+    """The lines of these files that the cases of a target execute, in a folder with the packages
+    and the target.
+
+    Raises:
+        RuntimeError: the cases could not be run.
+    """
+    lines, nursery = Lines(), Nursery()
+    share = {"ops": [name], "files": files, "level": level, "share": (0, 1)}
+    try:
+        lines.add(_share(share, nursery, folder))
+    finally:
+        nursery.end()
+    return lines
+
+
+def _share(share: dict[str, Any], nursery: Nursery, root: str = str(ROOT)) -> dict[str, Any]:
     with tempfile.TemporaryDirectory(prefix="lines-") as folder:
         said = Path(folder) / "output"
         words = ["compare.mutation.recorder", json.dumps(share)]
-        request = {"folder": str(ROOT), "output": str(said), "environment": {}, "words": words}
+        request = {"folder": root, "output": str(said), "environment": {}, "words": words}
         status = nursery.run(SECONDS, **request)
         output = said.read_text(encoding="utf-8", errors="replace") if said.exists() else ""
     try:

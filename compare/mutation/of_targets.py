@@ -66,7 +66,7 @@ def _of_side(name: str, side: str) -> tuple[Mutant, ...]:
         try:
             faults = triton_faults.faults if side == "triton" else cuda_faults.faults
             every += faults(file, (folder / file).read_text(encoding="utf-8"))
-        except (SyntaxError, UnicodeDecodeError):  # a file that cannot be imported
+        except (SyntaxError, ValueError):  # it cannot be imported, or its braces do not match
             continue
     return tuple(each for each in every if each.function not in _EXPORTING)
 
@@ -112,7 +112,7 @@ def _parts(folder: Path, file: str) -> Iterator[Part]:
         tree = ast.parse(text if suffix == ".py" else "")
     except (SyntaxError, UnicodeDecodeError):
         return
-    for node in tree.body:
+    for node in _statements(tree):
         if names := defined(node):
             first = min([node.lineno, *(d.lineno for d in getattr(node, "decorator_list", ()))])
             yield Span(file, first, node.end_lineno or first), names, frozenset(_words(node))
@@ -120,6 +120,15 @@ def _parts(folder: Path, file: str) -> Iterator[Part]:
         for names, begin, end, words in declared(text):
             lines = (text.count("\n", 0, at) + 1 for at in (begin, end))
             yield Span(file, *lines), names, words
+
+
+def _statements(node: ast.AST) -> Iterator[ast.stmt]:
+    """The statements of a module, also those under conditions."""
+    for child in ast.iter_child_nodes(node):
+        if isinstance(child, (ast.If, ast.Try, ast.With, ast.ExceptHandler)):
+            yield from _statements(child)
+        elif isinstance(child, ast.stmt):
+            yield child
 
 
 def _words(node: ast.AST) -> Iterator[str]:

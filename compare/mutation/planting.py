@@ -22,7 +22,7 @@ from compare.mutation.mutant import PACKAGES, ROOT, Edit, Mutant
 from compare.mutation.nurseries import Nursery
 from compare.mutation.population import GLUON, is_target, judges
 from compare.mutation.reach import CSRC
-from compare.mutation.trial import LINED, TOO_LONG
+from compare.mutation.trial import LINED, NO_CASE, TOO_LONG
 from compare.ops import CUDA, sources
 
 SECONDS = 600  # for all cases that are tried with one mutant
@@ -59,7 +59,7 @@ class Plan:
         return json.dumps(
             {
                 "ops": ops,
-                "modes": [mode for mode in self.modes if _sees(mode, mutant)],
+                "modes": self._modes(mutant),
                 "level": self.level,
                 "most": self.most,
                 "kernel": mutant.kernel,
@@ -68,6 +68,17 @@ class Plan:
                 "variant": "gluon" if mutant.file.startswith(GLUON) else None,  # no other runs it
             }
         )
+
+    def reached_by_none(self, mutant: Mutant) -> bool:
+        """Whether no case of its target executes the statement, in the only mode."""
+        ops = judges(mutant, self.ops)
+        if self.lines is None or self._modes(mutant) != [LINED] or not all(map(is_target, ops)):
+            return False
+        numbers = self.lines.reaching(mutant, ops)
+        return numbers is not None and not any(numbers.values())
+
+    def _modes(self, mutant: Mutant) -> list[str]:
+        return [mode for mode in self.modes if _sees(mode, mutant)]
 
 
 def _sees(mode: str, mutant: Mutant) -> bool:
@@ -103,7 +114,30 @@ def recorded(plan: Plan, mutants: list[Mutant], jobs: int) -> Plan:
     """The plan with the lines that cases execute, if recording them pays."""
     if LINED not in plan.modes:
         return plan
-    return replace(plan, lines=lines.record(mutants, plan.level, jobs))
+    return replace(plan, lines=lines.record(mutants, plan.level, jobs, plan.lines))
+
+
+def recorded_targets(plan: Plan, mutants: list[Mutant]) -> Plan:
+    """The plan with the lines that the cases of targets execute in the interpreter."""
+    known = Lines()
+    for op in filter(is_target, plan.ops) if LINED in available() else ():
+        own = [each for each in mutants if each.side == "triton" and each.file in sources(op)[1]]
+        if not own:
+            continue
+        with tempfile.TemporaryDirectory(prefix="lines-") as folder:
+            copy(Path(folder))
+            copy_target(Path(folder), op, own[0])
+            files = sorted({mutant.file for mutant in own})
+            try:
+                more = lines.record_target(op, files, plan.level, folder)
+            except RuntimeError as error:  # then every mutant is tried
+                last = str(error).strip().splitlines()[-1]
+                print(f"which lines {op} executes is not known: {last}", file=sys.stderr)
+                return plan
+        for file, executed in more.imported.items():
+            known.imported.setdefault(file, set()).update(executed)
+        known.masks.update(more.masks)
+    return replace(plan, lines=known) if known.masks else plan
 
 
 def healthy(sides: list[str], plan: Plan) -> str:
@@ -164,6 +198,8 @@ def _until_noticed(mutants: list[Mutant], plan: Plan) -> Iterator[Trial]:
 
 def try_one(mutant: Mutant, plan: Plan, nursery: Nursery) -> Trial:
     """Plant the mutant, run the check, and return how it ended."""
+    if plan.reached_by_none(mutant):
+        return Trial(mutant, "survived", NO_CASE)
     began = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="mutant-") as name:
         folder = Path(name)

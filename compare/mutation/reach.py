@@ -150,7 +150,10 @@ def declared(text: str) -> Iterator[tuple[frozenset[str], int, int, frozenset[st
                 yield frozenset(words[1:2]), token.start, token.end, frozenset(words[2:])
             since = at + 1
         elif token.text in "{;":
-            end = closing(stream, at) if token.text == "{" else at
+            try:
+                end = closing(stream, at) if token.text == "{" else at
+            except ValueError:  # the brace is closed in another branch of an #if
+                end = len(stream) - 1
             own = stream[since : end + 1]
             for name, method in _methods(stream, since, at, end):
                 begin, last = method[0].start, method[-1].end

@@ -53,12 +53,12 @@ def record(ops: list[str], files: list[str], level: str, share: tuple[int, int])
     from compare.mutation.trial import LINED, cases_of
     from compare.ops import spec_of
 
+    specs = {op: spec_of(op) for op in ops}  # which imports targets
     imported: dict[str, list[int]] = {file: [] for file in files}
     for file, line in executed.taken():
         imported[file].append(line)
     masks: dict[str, dict[str, dict[int, int]]] = {}
-    for op in ops:
-        spec = spec_of(op)
+    for op, spec in specs.items():
         of_op = masks[op] = {file: defaultdict(int) for file in files}
         for number, case in enumerate(cases_of(spec, LINED, level)):
             if number % share[1] == share[0]:

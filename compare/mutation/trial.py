@@ -33,6 +33,7 @@ from triton_kernels.gemm.gluon import availability
 _NO_KERNEL = ("CompilationError", "InterpreterError", "NameError", "AttributeError", "TypeError")
 
 LINED = "triton-interpreted"  # the mode in which kernels execute lines of Python
+NO_CASE = "no case comes to it"
 TOO_LONG = (signal.SIGPROF, signal.SIGALRM)  # signals at a trial's time limit
 
 
@@ -71,7 +72,7 @@ def try_cases(
                 broken = problem.startswith(_NO_KERNEL if python else "BuildError")
                 end = "did not compile" if broken else "killed"
                 return {"end": end, "says": [problem], "by": wrong[0].replay, "cases": done}
-    return {"end": "survived", "cases": done, "says": [] if done else ["no case comes to it"]}
+    return {"end": "survived", "cases": done, "says": [] if done else [NO_CASE]}
 
 
 @contextlib.contextmanager

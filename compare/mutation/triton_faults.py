@@ -49,7 +49,11 @@ _OTHER_FUNCTION = {
 _NARROWER = {"tl.int64": "tl.int32", "tl.float32": "tl.float16", "tl.float64": "tl.float32"}
 _PARTNERS = {"M": "N", "N": "M", "BLOCK_M": "BLOCK_N", "BLOCK_N": "BLOCK_M"}
 _WITH_TYPE = ("tl.zeros", "tl.full", "tl.dot")
-_WRITES = ("store", "store_tile", "debug_barrier")
+_ATOMICS = tuple(f"atomic_{name}" for name in ("add", "max", "min", "and", "or", "xor", "xchg"))
+_WRITES = ("store", "store_tile", "debug_barrier", *_ATOMICS)
+_GUARDS = ("mask", "other", "boundary_check", "padding_option")
+# The position of the mask among the arguments.
+_MASKED = {"tl.load": 1, "tl.store": 2, **{f"tl.{name}": 2 for name in _ATOMICS}}
 
 _CHOOSING = ("choice.py", "_tiles.py", "activations.py")
 LEAST = 5  # faults per kernel, even of a very short one
@@ -59,12 +63,7 @@ Function = ast.FunctionDef
 
 def faults(file: str, text: str) -> Iterator[Mutant]:
     """Every fault of a file, function by function."""
-    tree = ast.parse(text)
-    scopes: list[ast.Module | ast.ClassDef] = [
-        tree,
-        *(node for node in tree.body if isinstance(node, ast.ClassDef)),
-    ]
-    functions = [node for scope in scopes for node in scope.body if isinstance(node, Function)]
+    functions = list(_functions(ast.parse(text)))
     choosing = _choosing(functions)
     if file.endswith(_CHOOSING):
         choosing = {function.name for function in functions}
@@ -82,6 +81,17 @@ def faults(file: str, text: str) -> Iterator[Mutant]:
             yield Mutant("triton", file, function.name, edit, text, kernel)
 
 
+def _functions(node: ast.AST) -> Iterator[Function]:
+    """The functions of a module, of its classes, and under conditions, as in ``if has_triton():``;
+    of those inside functions only the kernels."""
+    for child in ast.iter_child_nodes(node):
+        if isinstance(child, Function):
+            yield child
+            yield from filter(is_kernel, _functions(child))
+        elif isinstance(child, (ast.stmt, ast.ExceptHandler)):
+            yield from _functions(child)
+
+
 def is_kernel(function: Function) -> bool:
     """Whether triton.jit or gluon.jit decorates it."""
     return not {"triton.jit", "gluon.jit", "jit"}.isdisjoint(_decorators(function))
@@ -92,8 +102,8 @@ def _decorators(function: Function) -> list[str]:
 
 
 def _name(node: ast.AST) -> str:
-    """The node's name in Triton's language; Gluon has the same names."""
-    return re.sub(r"^gl\.", "tl.", ast.unparse(node))
+    """The node's name in Triton's language; Gluon and triton.language.core have the same names."""
+    return re.sub(r"^(?:gl|core|triton\.language)\.", "tl.", ast.unparse(node))
 
 
 def _choosing(functions: list[Function]) -> set[str]:
@@ -278,11 +288,11 @@ class _Faults:
     def _call(self, node: ast.Call) -> Iterator[Edit]:
         name = _name(node.func)
         arguments = [self.source.of(argument) for argument in node.args]
-        if name in ("tl.load", "tl.store"):
-            yield from self._masks(node)
+        if name in _MASKED:
+            yield from self._masks(node, _MASKED[name])
         if name in _OTHER_FUNCTION:
             yield self._instead("function", node.func, _OTHER_FUNCTION[name])
-        if name == "tl.where":
+        if name == "tl.where" and len(arguments) == 3:
             condition, yes, no = node.args
             yield self._instead("alternative", node, arguments[1])
             yield self._instead("alternative", node, arguments[2])
@@ -291,19 +301,20 @@ class _Faults:
                 opposite = f"{left} {_OPPOSITE[type(condition.ops[0])]} {right}"
                 new = f"tl.where({opposite}, {self.source.of(no)}, {self.source.of(yes)})"
                 yield self._instead("NaN", node, new)
-        elif name == "tl.fma":
+        elif name == "tl.fma" and len(arguments) == 3:
             a, b, c = arguments
             yield self._instead("not fused", node, f"({a} * {b} + {c})")
-        elif name == "tl.cast":
+        elif name == "tl.cast" and arguments:
             yield self._instead("cast dropped", node, arguments[0])
         elif isinstance(node.func, ast.Attribute) and node.func.attr == "to":
             yield self._instead("cast dropped", node, self.source.of(node.func.value))
-        elif name == "tl.abs":
+        elif name == "tl.abs" and arguments:
             yield self._instead("function", node, arguments[0])
         elif name in ("tl.program_id", "tl.num_programs"):
-            axis = "1" if arguments == ["0"] else "0"
+            given = arguments + [self.source.of(keyword.value) for keyword in node.keywords]
+            axis = "1" if given == ["0"] else "0"
             yield self._instead("program id", node, f"{name}({axis})")
-        elif name in ("range", "tl.range"):
+        elif name in ("range", "tl.range", "tl.static_range") and node.args:
             end = node.args[min(1, len(node.args) - 1)]
             yield self._instead("bound", end, f"{self.source.of(end)} - 1")
         if name in _WITH_TYPE:
@@ -311,17 +322,14 @@ class _Faults:
                 if isinstance(value, ast.Name) and value.id == "C":
                     yield self._instead("accumulator narrowed", value, "tl.float16")
 
-    def _masks(self, node: ast.Call) -> Iterator[Edit]:
-        keywords = {keyword.arg: keyword for keyword in node.keywords}
-        if "mask" in keywords:
-            kept = [self.source.text[slice(*self.source.span(a))] for a in node.args]
-            kept += [
-                self.source.text[slice(*self.source.span(keyword))]
-                for name, keyword in keywords.items()
-                if name not in ("mask", "other")
-            ]
-            function = ast.unparse(node.func)
-            yield self._instead("mask dropped", node, f"{function}({', '.join(kept)})")
+    def _masks(self, node: ast.Call, at: int) -> Iterator[Edit]:
+        """The access without its mask, which has position ``at`` or a keyword, or without the
+        boundary check of a block pointer."""
+        keywords = [each for each in node.keywords if each.arg not in _GUARDS]
+        if len(node.args) > at or len(keywords) < len(node.keywords):
+            kept = [*node.args[:at], *keywords]
+            parts = ", ".join(self.source.text[slice(*self.source.span(each))] for each in kept)
+            yield self._instead("mask dropped", node, f"{ast.unparse(node.func)}({parts})")
 
     def _sign(self, node: ast.UnaryOp) -> Iterator[Edit]:
         if isinstance(node.op, (ast.USub, ast.Not)):

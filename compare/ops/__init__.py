@@ -11,15 +11,26 @@ from __future__ import annotations
 import importlib
 import pkgutil
 
-from compare.ops._targets import CUDA, TargetError, module_file, sources, target, words
+from compare.ops._targets import (
+    CUDA,
+    TargetError,
+    elsewhere,
+    module_file,
+    place,
+    sources,
+    target,
+    words,
+)
 from compare.specs.spec import Spec
 
 __all__ = [
     "CUDA",
     "SPECS",
     "TargetError",
+    "elsewhere",
     "has_name",
     "module_file",
+    "place",
     "sources",
     "spec_of",
     "words",

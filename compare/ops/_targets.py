@@ -3,13 +3,20 @@
 from __future__ import annotations
 
 import functools
+import gc
 import importlib
 import os
+import re
 import sys
 import traceback
 from pathlib import Path
 
+import torch
+
 from compare.specs.spec import Spec
+from cuda_reference._extension import Extension
+
+_ASKS = re.compile(r"compiled with CUDA|NVIDIA driver|CUDA GPUs are available|active drivers")
 
 
 class TargetError(ValueError):
@@ -37,6 +44,10 @@ def target(name: str) -> Spec:
         missing = error.name if isinstance(error, ModuleNotFoundError) else None
         absent = missing and f"{module}.".startswith(f"{missing}.")  # not one of its imports
         hint = f"; run where it lies, or install it (this is {here})" if absent else ""
+        if not torch.cuda.is_available() and _ASKS.search(str(error)):
+            hint = (
+                "; without a GPU import it inside triton_kernels.interpret(), which describes one"
+            )
         raise TargetError(f"{name}: {words(error)}{hint}") from error
     spec = getattr(imported, attribute, None)
     if isinstance(spec, Spec):
@@ -61,7 +72,8 @@ CUDA = (".cu", ".cuh", ".cpp", ".h", ".hpp")
 def sources(name: str) -> tuple[Path, tuple[str, ...]]:
     """The folder from which a target's modules are imported, and the paths below it of the files
     that belong to the target: all of its package, or else its module and the CUDA sources beside
-    it."""
+    it; and those that cuda_reference.load has loaded from there, with what lies in their folders.
+    """
     target(name)
     top, _, _ = name.partition(":")[0].partition(".")
     root = Path(_file(top)).parent
@@ -79,7 +91,23 @@ def sources(name: str) -> tuple[Path, tuple[str, ...]]:
         elif file.parent == root:
             beside = [path for path in root.iterdir() if path.suffix in CUDA]
             belonging.update(dict.fromkeys((file, *beside)))
+    for source in () if alone else _loaded():
+        if root in source.parents:
+            near = [source] if source.parent == root else source.parent.rglob("*")
+            belonging.update((p, None) for p in near if p.suffix in CUDA and p.is_file())
     return root, tuple(sorted(path.relative_to(root).as_posix() for path in belonging))
+
+
+def elsewhere(name: str) -> list[Path]:
+    """The loaded CUDA sources that do not lie in the folder from which a target is imported."""
+    root, _ = sources(name)
+    return [each for each in _loaded() if root not in each.parents]
+
+
+def _loaded() -> list[Path]:
+    """The files of CUDA sources that cuda_reference.load has loaded, with their headers."""
+    loaded = [each for each in gc.get_objects() if type(each) is Extension]
+    return sorted({file for each in loaded for file in each._files()})
 
 
 OURS = ("compare", "cuda_reference", "triton_kernels")
@@ -94,8 +122,13 @@ def _file(module: str) -> str:
 
 
 def words(error: BaseException) -> str:
-    """An error with a source line: the last line in the traceback that is neither Python's nor of
-    torch, triton or these packages."""
+    """An error with its place."""
+    return f"{type(error).__name__}: {error}{place(error)}"
+
+
+def place(error: BaseException) -> str:
+    """`` (file:line)`` of the last line in the traceback that is neither Python's nor of torch,
+    triton or these packages; "" if there is none."""
     others = tuple(str(Path(_file(name)).parent) + os.sep for name in (*OURS, "torch", "triton"))
     pythons = str(Path(os.__file__).parent) + os.sep
 
@@ -105,4 +138,4 @@ def words(error: BaseException) -> str:
 
     frames = traceback.extract_tb(error.__traceback__)
     lines = [f" ({f.filename}:{f.lineno})" for f in frames if not is_other(f.filename)]
-    return f"{type(error).__name__}: {error}{lines[-1] if lines else ''}"
+    return lines[-1] if lines else ""

@@ -21,7 +21,7 @@ from triton_kernels.interpreter.cross_compile import Launch, compiling
 
 class CompileReport:
     """The result of :func:`compile_report`: true if everything compiles, spills nothing and fits
-    into shared memory; printable.
+    into shared memory, and of an autotuned kernel at least one configuration; printable.
 
     Attributes:
         kernels: one entry per kernel, configuration and architecture, in the table's order: name,
@@ -35,7 +35,9 @@ class CompileReport:
         self.kernels: list[Kernel] = [kernel for kernel in both if kernel is not None]
 
     def __bool__(self) -> bool:
-        return bool(self._rows) and not any(list(row.problems()) for row in self._rows)
+        return bool(self._rows) and all(
+            reason for row in self._rows for _, _, reason in row.problems()
+        )
 
     def __str__(self) -> str:
         out = Console(file=io.StringIO(), width=120)
@@ -43,8 +45,9 @@ class CompileReport:
         for arch in dict.fromkeys(row.arch for row in self._rows):
             out.print(tables.table(arch, [row for row in self._rows if row.arch == arch], sides))
         for row in self._rows:
-            for side, problem, _ in row.problems():
-                out.print(f"{row.arch} {side} {row.label}: {problem}", markup=False, soft_wrap=True)
+            for side, problem, reason in row.problems():
+                words = f"{row.label}: {problem}" + (f"; accepted: {reason}" if reason else "")
+                out.print(f"{row.arch} {side} {words}", markup=False, soft_wrap=True)
         assert isinstance(out.file, io.StringIO)
         return out.file.getvalue().rstrip()
 

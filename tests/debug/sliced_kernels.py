@@ -163,3 +163,17 @@ def stepping_kernel(x_ptr, out_ptr, N, BLOCK: tl.constexpr):
     for _ in range(0, N, BLOCK):
         tl.store(out_ptr + row * N + n, tl.load(x_ptr + row * N + n, mask=n < N), mask=n < N)
         n += BLOCK // 2  # fault: half a step
+
+
+@triton.jit
+def ends_of(x):
+    return tl.min(x), tl.max(x), tl.min(x)
+
+
+@triton.jit
+def range_kernel(x_ptr, out_ptr, BLOCK: tl.constexpr):
+    """Of each row the difference of its ends; two too much."""
+    x = tl.load(x_ptr + tl.program_id(0) * BLOCK + tl.arange(0, BLOCK))
+    low, high, _ = ends_of(x)
+    both = (low, high)
+    tl.store(out_ptr + tl.program_id(0), both[1] - both[0] + 2)

@@ -164,3 +164,46 @@ def test_the_calls_that_led_to_a_line_are_followed_and_no_others() -> None:
     assert "const int at = 2 * i;" in led
     assert "const int at = i;" not in led
     assert "const int at = i;" in [text for _, text in source.behind([inside], 20)]
+
+
+BRANCHES = """\
+#ifdef USE_ROCM
+#define LANES 64
+#else
+#define LANES 32
+#endif
+__global__ void sums(const float* x, float* y, int n) {
+  float sum = x[threadIdx.x];
+#if defined(USE_ROCM) && 1
+  sum += 1;
+#endif
+#if defined(__HIP_PLATFORM_AMD__)
+  sum += 2;
+#elif FAST
+  sum += 3;
+#else
+  sum += 4;
+#endif
+#if 0
+  sum += 5;
+#endif
+#if !defined(USE_ROCM)
+  sum += 6;
+#else
+  sum += 7;
+#endif
+  y[threadIdx.x / LANES] = sum;
+}
+"""
+
+
+def test_branches_for_other_compilers_are_left_out() -> None:
+    """Where a condition is not known, all branches stay."""
+    assert shown("y[threadIdx.x / LANES] = sum;", source=BRANCHES) == [
+        "#define LANES 32",
+        "float sum = x[threadIdx.x];",
+        "sum += 1;",
+        "sum += 3;",
+        "sum += 4;",
+        "sum += 6;",
+    ]

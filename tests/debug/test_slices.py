@@ -189,3 +189,14 @@ def test_a_dot_that_rounds_its_operands() -> None:
     assert f"sliced_kernels.py:{line_of('tf32')} in matmul_kernel" in note
     both = matmul("steps")
     assert not [note for note in both.notes if "input_precision" in note]
+
+
+def test_the_elements_of_a_tuple_are_told_apart() -> None:
+    """They are not the values of one name in several iterations."""
+    x = torch.arange(8.0).view(1, 8)
+    out = torch.zeros(1)
+    findings = debug(kernels.range_kernel, (1,), (x, out), oracle=lambda: x[:, 7], BLOCK=8)
+    text = str(findings)
+    assert "returns[0] 0, returns[1] 7" in text
+    assert "both[0] = 0, both[1] = 7" in text
+    assert "times)" not in text

@@ -178,6 +178,14 @@ def test_targets_that_are_none(target: str, says: str, folder: Path) -> None:
     assert "Traceback" not in done.stderr
 
 
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU to ask for")
+def test_a_module_that_asks_for_the_gpu(folder: Path) -> None:
+    (folder / "asking.py").write_text("import torch\n\ntorch.cuda.get_device_capability()\n")
+    done = command(folder, "check", "--target", "asking:SPEC")
+    said = " ".join(done.stderr.replace("│", " ").split())
+    assert "asking.py:3); without a GPU import it inside triton_kernels.interpret()" in said
+
+
 def test_their_own_tests(folder: Path) -> None:
     # By name, too, for where the package is not installed.
     plugins = ("-p", "compare.pytest_plugin", "-p", "no:cacheprovider", "-p", "no:xdist")

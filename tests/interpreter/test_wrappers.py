@@ -73,6 +73,17 @@ def test_the_device_of_a_tensor_on_the_cpu(of) -> None:
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="a GPU answers for itself")
+def test_whether_there_is_triton() -> None:
+    """Modules define kernels under this condition, and may keep the function."""
+    with triton_kernels.interpret():
+        from torch.utils._triton import has_triton
+
+        assert has_triton()
+    assert not has_triton()
+    assert not torch.utils._triton.has_triton()
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="a GPU answers for itself")
 def test_what_grids_are_chosen_by() -> None:
     with triton_kernels.interpret():
         device = torch.cuda.current_device()

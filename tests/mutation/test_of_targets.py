@@ -14,6 +14,7 @@ from compare.cli import app
 from compare.mutation import of_targets, planting
 from compare.mutation.mutant import Mutant
 from compare.mutation.planting import Plan, Trial
+from compare.mutation.trial import LINED
 from compare.ops import _targets
 
 KERNELS = """
@@ -21,9 +22,11 @@ import triton
 import triton.language as tl
 
 
-@triton.jit
-def twice(x):
-    return x * 2
+if triton.__version__:
+
+    @triton.jit
+    def twice(x):
+        return x * 2
 
 
 @triton.jit
@@ -238,3 +241,142 @@ def test_the_command_names_what_it_leaves_out(
     assert done.exit_code == 2
     said = " ".join(done.output.replace("│", " ").split())
     assert "where faults are planted: no kernel of pair.specs:STRING" in said
+
+
+SIZES = """
+import torch
+import triton
+import triton.language as tl
+
+
+@triton.jit
+def half(x): return x / 2
+
+
+@triton.jit
+def fifth(x): return x / 5
+
+
+@triton.jit
+def small_kernel(x_ptr, out_ptr, N, BLOCK: tl.constexpr):
+    i = tl.arange(0, BLOCK)
+    x = half(tl.load(x_ptr + i, mask=i < N, other=0.0))
+    if N > 32:
+        x = fifth(x) + 1
+    tl.store(out_ptr + i, x, mask=i < N)
+
+
+@triton.jit
+def large_kernel(
+    x_ptr,
+    out_ptr,
+    N,
+    BLOCK: tl.constexpr,
+):
+    i = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    tl.store(out_ptr + i, tl.load(x_ptr + i, mask=i < N, other=0.0) / 2, mask=i < N)
+
+
+def halved(x):
+    out = torch.empty_like(x)
+    kernel = small_kernel if x.numel() < 64 else large_kernel
+    kernel[(1,)](x, out, x.numel(), BLOCK=64)
+    return out
+"""
+HALVES = """
+import compare
+from pair.sizes import halved
+
+SPEC = compare.Function("half", triton=halved, oracle=lambda x: x / 2, shapes=[(4,), (5,)],
+                        layouts=["contiguous"], values=["normal"])
+"""
+
+
+def test_what_no_case_runs_is_not_tried(package: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Kernels that no case launches are named, also of a file that nobody imports; a line that no
+    case comes to in a kernel that runs is a survivor at once."""
+    (package / "sizes.py").write_text(SIZES)
+    (package / "again.py").write_text(SIZES)
+    (package / "halves.py").write_text(HALVES)
+    name = "pair.halves:SPEC"
+    mutants = of_targets.mutants(name, ["triton"])
+    plan = planting.recorded_targets(Plan([name], modes=(LINED,)), mutants)
+    assert plan.lines is not None
+    ran = {(m.file, m.function) for m in mutants if plan.lines.run(m)}
+    assert ran == {("pair/sizes.py", "small_kernel"), ("pair/sizes.py", "half")}
+    assert ("pair/sizes.py", "large_kernel") in {(m.file, m.function) for m in mutants}
+    running = [m for m in mutants if plan.lines.run(m)]
+    missed = [m for m in running if plan.reached_by_none(m)]
+    assert {m.statement[0] for m in missed} == {"x = fifth(x) + 1"}
+    store = next(m for m in running if m.statement[0].startswith("tl.store("))
+    assert plan.lines.reaching(store, [name]) is None  # any case may tell
+
+    def run(mutants: list[Mutant], plan: Any, jobs: int) -> Iterator[Trial]:
+        yield from (Trial(each, "killed") for each in mutants)
+
+    monkeypatch.setattr(planting, "healthy", lambda sides, plan: "")
+    monkeypatch.setattr(planting, "run", run)
+    done = CliRunner().invoke(app, ["mutate", "--target", name, "--side", "triton"])
+    assert done.exit_code == 0, done.output
+    said = f"not mutated, as no case of {name} runs them: "
+    (line,) = (line for line in done.output.splitlines() if line.startswith(said))
+    assert set(line.removeprefix(said).split(", ")) == {
+        "fifth (pair/sizes.py)",
+        "large_kernel (pair/sizes.py)",
+        *(f"{each} (pair/again.py)" for each in ("half", "fifth", "small_kernel", "large_kernel")),
+    }
+
+
+LOADED = """
+import compare
+from pathlib import Path
+from cuda_reference._extension import Extension
+from cuda_reference._host_sources import Options
+
+HERE = Path(__file__).parent
+files = [HERE / "csrc" / "twice.cu", HERE.parent / "outside.cu"]
+texts = {str(file): file.read_text() for file in files}
+twin = Extension("twin", texts, Options(None, None, None, None), None, None, listed=False)
+SPEC = compare.Function("twice", cuda=lambda x: twin.twice(x), oracle=lambda x: x, shapes=[(4,)])
+"""
+TWICE = """
+#include "parts/inner.cuh"
+#if FAST
+__global__ void twice(float* x, int n) {
+#else
+__global__ void twice(float* x, long n) {
+#endif
+  if (threadIdx.x < n) x[threadIdx.x] = doubled(x[threadIdx.x]);
+}
+"""
+INNER = "__device__ inline float doubled(float x) { return x * 2; }\n"
+
+
+def test_sources_are_found_where_they_are_loaded_from(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In folders below, with their headers and what lies beside them; those elsewhere are named.
+    A file whose braces do not match stops nothing."""
+    root, parts = tmp_path / "root", tmp_path / "root" / "csrc" / "parts"
+    parts.mkdir(parents=True)
+    (root / "notes.txt").write_text("")
+    (root / "loaded_from.py").write_text(LOADED)
+    (root / "csrc" / "twice.cu").write_text(TWICE)
+    (parts / "inner.cuh").write_text(INNER)
+    (root / "csrc" / "generated.h").write_text("")
+    (tmp_path / "outside.cu").write_text("__global__ void other(float* x) { x[0] += 1; }")
+    monkeypatch.chdir(root)
+    monkeypatch.syspath_prepend(root)
+    name = "loaded_from:SPEC"
+    assert _targets.sources(name) == (
+        root,
+        ("csrc/generated.h", "csrc/parts/inner.cuh", "csrc/twice.cu", "loaded_from.py"),
+    )
+    assert {each.function for each in of_targets.mutants(name, ["cuda"])} == {"doubled"}
+    (parts / "inner.cuh").write_text("")
+    of_targets._of_side.cache_clear()
+    said = CliRunner().invoke(app, ["mutate", "--target", name, "--side", "cuda"])
+    assert said.exit_code == 2
+    words = "".join(said.output.replace("│", "").split())
+    assert f"itsCUDAsourceslieelsewhere:{tmp_path}/outside.cu" in words
+    del sys.modules["loaded_from"]

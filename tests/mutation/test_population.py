@@ -95,6 +95,65 @@ def test_faults_of_a_triton_kernel() -> None:
     assert not any("x.dim()" in old for _, _, old, _ in edits)  # what it refuses no case has
 
 
+FOREIGN = """
+import triton
+import triton.language as tl
+from triton.language import core
+
+if has_triton():
+
+    @triton.jit
+    def softplus(x):
+        return tl.log(tl.exp(x) + 1)
+
+try:
+    from elsewhere import clamp
+except ImportError:
+
+    @triton.jit
+    def clamp(x, low):
+        return tl.maximum(x, low)
+
+
+def made_kernel(block):
+    @triton.jit
+    def inner_kernel(x_ptr, out_ptr, count_ptr, n):
+        i = tl.program_id(axis=0) * block + tl.arange(0, block)
+        x = tl.load(x_ptr + i, i < n, 0.0)
+        for k in core.static_range(4):
+            x = tl.where(x=x, y=clamp(x, 0), condition=x > k)
+        tl.store(out_ptr + i, softplus(x), i < n)
+        tl.atomic_add(count_ptr, tl.sum(x), mask=n > 0)
+        block_ptr = tl.make_block_ptr(x_ptr, (n,), (1,), (0,), (block,), (0,))
+        y = tl.load(block_ptr, boundary_check=(0,), padding_option='zero')
+
+    return inner_kernel
+"""
+
+
+def test_faults_of_kernels_as_others_write_them() -> None:
+    """Under a condition, in a function; masks by position; axes by keyword."""
+    edits = [(kind, old, new) for _, kind, old, new in triton_edits(FOREIGN)]
+    load, store = "x = tl.load(x_ptr + i, i < n, 0.0)", "tl.store(out_ptr + i, softplus(x), i < n)"
+    atomic = "tl.atomic_add(count_ptr, tl.sum(x), mask=n > 0)"
+    block = "y = tl.load(block_ptr, boundary_check=(0,), padding_option='zero')"
+    axis = "i = tl.program_id(axis=0) * block + tl.arange(0, block)"
+    loop = "for k in core.static_range(4):"
+    for kind, old, new in [
+        ("mask dropped", load, "x = tl.load(x_ptr + i)"),
+        ("mask dropped", store, "tl.store(out_ptr + i, softplus(x))"),
+        ("mask dropped", atomic, "tl.atomic_add(count_ptr, tl.sum(x))"),
+        ("mask dropped", block, "y = tl.load(block_ptr)"),
+        ("statement removed", atomic, "pass"),
+        ("program id", axis, axis.replace("axis=0", "1")),
+        ("bound", loop, "for k in core.static_range(4 - 1):"),
+        ("function", "return tl.maximum(x, low)", "return tl.minimum(x, low)"),
+        ("term dropped", "return tl.log(tl.exp(x) + 1)", "return tl.log(tl.exp(x))"),
+    ]:
+        assert (kind, old, new) in edits, (kind, old, new)
+    assert ("program id", axis, axis.replace("axis=0", "0")) not in edits  # the same axis
+
+
 CUDA = """// a comment with x < y and "a string
 #define TWICE(x) ((x) + (x))
 template <class C>

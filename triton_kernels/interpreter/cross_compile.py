@@ -9,11 +9,13 @@ is written twice. The private Triton API for this, a driver without a device, is
 from __future__ import annotations
 
 import contextlib
+import itertools
 import os
 import threading
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import torch
@@ -23,7 +25,8 @@ from triton.backends.driver import DriverBase
 from triton.runtime import driver as _drivers
 from triton.runtime.autotuner import Autotuner
 
-from triton_kernels import _modes
+from triton_kernels import _gpu, _modes
+from triton_kernels.interpreter import host_calls
 
 
 @dataclass(frozen=True)
@@ -37,6 +40,7 @@ class Launch:
         shared: bytes of shared memory that the launch needs.
         asm: the compiler's intermediate texts: "ttir", "ttgir", "llir", "ptx", "sass" → text.
         error: the compiler's error, or None.
+        tuned: the number of the autotuner's call that chooses among such launches, or None.
     """
 
     kernel: str
@@ -45,6 +49,7 @@ class Launch:
     shared: int = 0
     asm: Mapping[str, Any] = field(default_factory=dict, repr=False)
     error: Exception | None = None
+    tuned: int | None = None
 
 
 class _Driver(DriverBase):  # type: ignore[misc]
@@ -53,6 +58,14 @@ class _Driver(DriverBase):  # type: ignore[misc]
     def __init__(self, capability: int) -> None:
         super().__init__()
         self.capability = capability
+        described = _gpu.like(capability)
+        numbers = described.multiprocessors, described.shared_memory
+        self.gpu = host_calls.like(capability, *numbers)
+        answer = host_calls.properties(self.gpu)
+        self.utils = SimpleNamespace(get_device_properties=lambda device=None: answer)
+
+    def get_device_interface(self) -> Any:
+        return torch.cuda
 
     @classmethod
     def is_active(cls) -> bool:
@@ -83,7 +96,9 @@ class _Driver(DriverBase):  # type: ignore[misc]
 
 _lock = threading.Lock()
 _before: tuple[Any, Any, Any] = (None, None, None)  # the original driver and both run methods
+_replaced: list[tuple[Any, str, Any]] = []  # object, attribute, and the original value
 _launches: list[Launch] = []
+_calls = itertools.count()  # of autotuners
 
 
 def _leave_to_the_parent() -> None:
@@ -98,6 +113,8 @@ def _leave_to_the_parent() -> None:
 
 def _put_back() -> None:
     _drivers._active, triton.JITFunction.run, Autotuner.run = _before
+    while _replaced:
+        setattr(*_replaced.pop())
 
 
 os.register_at_fork(after_in_child=_leave_to_the_parent)
@@ -112,7 +129,8 @@ def capability() -> int:
 @contextlib.contextmanager
 def compiling(capability: int) -> Iterator[list[Launch]]:
     """Launches of any ``@triton.jit`` kernel compile for sm_<capability> and run nothing. An
-    autotuned kernel is compiled in every configuration.
+    autotuned kernel is compiled in every configuration. Without a GPU, host functions that ask
+    torch or Triton's driver for it get the description of one with that capability.
 
     Yields the list of launches, which grows with each one. A kernel that does not compile is
     recorded with its error and does not stop the caller. Only one thread at a time may be inside;
@@ -137,7 +155,11 @@ def compiling(capability: int) -> Iterator[list[Launch]]:
         try:
             # First, because a fork relies on it.
             _modes.compiling_thread = threading.get_ident()
-            _drivers.set_active(_Driver(capability))
+            driver = _Driver(capability)
+            _drivers.set_active(driver)
+            for target, name, value in host_calls.patches(driver.gpu):
+                _replaced.append((target, name, vars(target)[name]))
+                setattr(target, name, value)
             triton.JITFunction.run, Autotuner.run = _run, _run_every_configuration
             yield _launches
         finally:
@@ -158,8 +180,10 @@ def _run_every_configuration(self: Any, *args: Any, **meta: Any) -> Any:
     if not _modes.compiling():
         return _before[2](self, *args, **meta)
     self.nargs = dict(zip(self.arg_names, args))
+    before, number = len(_launches), next(_calls)
     for config in self.prune_configs(meta):
         self.fn.run(*args, **meta, **config.all_kwargs())
+    _launches[before:] = [replace(launch, tuned=number) for launch in _launches[before:]]
     self.nargs = None
     return None
 

@@ -7,19 +7,24 @@ from types import SimpleNamespace
 from typing import Any
 
 import torch
+import torch.utils._triton
 import triton
 from triton.backends.compiler import GPUTarget
 
-# Launches for several GPUs are inside ``with torch.cuda.device(x.device.index):``. For a CPU tensor
-# the index is None. torch documents that as a no-op, but it is one only if there is a GPU.
+from triton_kernels import _modes
+
+# Launches for several GPUs are inside ``with torch.cuda.device(x.device.index):``. The index of a
+# CPU or meta tensor is None. torch documents that as a no-op, but it is one only if there is a GPU.
 _init, _enter, _exit = (
     getattr(torch.cuda.device, name) for name in ("__init__", "__enter__", "__exit__")
 )
 
 
 def _to_no_gpu(self: Any, device: Any) -> None:
-    on_cpu = isinstance(device, (str, torch.device)) and torch.device(device).type == "cpu"
-    if on_cpu or (device is None and not torch.cuda.is_available()):
+    named = isinstance(device, (str, torch.device))
+    if (named and torch.device(device).type in ("cpu", "meta")) or (
+        device is None and not torch.cuda.is_available()
+    ):
         self.idx = self.prev_idx = -1
     else:
         _init(self, device)
@@ -74,6 +79,42 @@ def _alike(
     return [1.0] if return_mode == "all" else 1.0
 
 
+def like(capability: int, multiprocessors: int, shared_memory: int) -> SimpleNamespace:
+    """A description like NO_GPU, of another architecture."""
+    major, minor = divmod(capability, 10)
+    described = {
+        "name": f"sm_{capability}, not present",
+        "major": major,
+        "minor": minor,
+        "multi_processor_count": multiprocessors,
+        "shared_memory_per_block_optin": shared_memory,
+        "shared_memory_per_multiprocessor": shared_memory + 2**10,
+    }
+    return SimpleNamespace(**{**vars(NO_GPU), **described})
+
+
+def properties(gpu: SimpleNamespace) -> dict[str, int]:
+    """What Triton's driver says of a described GPU."""
+    return {
+        "max_shared_mem": gpu.shared_memory_per_block_optin,
+        "max_num_regs": gpu.regs_per_multiprocessor,
+        "multiprocessor_count": gpu.multi_processor_count,
+        "warpSize": gpu.warp_size,
+        "sm_clock_rate": 10**6,
+        "mem_clock_rate": 10**6,
+        "mem_bus_width": 256,
+    }
+
+
+_has_triton = torch.utils._triton.has_triton
+
+
+def _can_launch() -> bool:
+    """``has_triton``, under which modules define their kernels. They may keep it, so it answers for
+    the moment of the call."""
+    return _modes.interpreting() or _modes.compiling() or _has_triton()
+
+
 # Stands in for ``triton.runtime.driver.active``, which Triton lacks without a GPU. Pruning
 # functions and launchers read the same figures from it, and kernels (``tl.target_info``) their
 # target.
@@ -86,22 +127,12 @@ NO_GPU_DRIVER = SimpleNamespace(
     get_device_interface=lambda: torch.cuda,
     get_benchmarker=lambda: _alike,
     get_empty_cache_for_benchmark=_nothing_to_time,
-    utils=SimpleNamespace(
-        get_device_properties=lambda device=None: {
-            "max_shared_mem": NO_GPU.shared_memory_per_block_optin,
-            "max_num_regs": NO_GPU.regs_per_multiprocessor,
-            "multiprocessor_count": NO_GPU.multi_processor_count,
-            "warpSize": NO_GPU.warp_size,
-            "sm_clock_rate": 10**6,
-            "mem_clock_rate": 10**6,
-            "mem_bus_width": 256,
-        }
-    ),
+    utils=SimpleNamespace(get_device_properties=lambda device=None: properties(NO_GPU)),
 )
 
 
-def patches() -> list[tuple[Any, str, Any]]:
-    """The patches, each (object, attribute, replacement)."""
+def patches(gpu: SimpleNamespace = NO_GPU) -> list[tuple[Any, str, Any]]:
+    """The patches, each (object, attribute, replacement). Without a GPU that one is described."""
     device: Any = torch.cuda.device
     replaced: list[tuple[Any, str, Any]] = [
         (device, "__init__", _to_no_gpu),
@@ -114,11 +145,12 @@ def patches() -> list[tuple[Any, str, Any]]:
     if drivers._active is None:  # no driver is set, for example for cross-compiling
         replaced.append((drivers, "_active", NO_GPU_DRIVER))
     replaced.append((triton.testing, "do_bench", _alike))
+    replaced.append((torch.utils._triton, "has_triton", _can_launch))
     answers: dict[str, Callable[..., Any]] = {
         "current_device": lambda: 0,
-        "get_device_properties": lambda device=None: NO_GPU,
-        "get_device_capability": lambda device=None: (NO_GPU.major, NO_GPU.minor),
-        "get_device_name": lambda device=None: NO_GPU.name,
+        "get_device_properties": lambda device=None: gpu,
+        "get_device_capability": lambda device=None: (gpu.major, gpu.minor),
+        "get_device_name": lambda device=None: gpu.name,
         "synchronize": lambda device=None: None,
         "set_device": lambda device: None,
         "current_stream": lambda device=None: NO_STREAM,

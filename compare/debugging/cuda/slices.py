@@ -20,6 +20,8 @@ _LEAVING = {"return", "continue", "break"}
 _SCOPES = {"namespace", "struct", "class", "extern"}
 _NO_TYPE = {"return", "goto", "new", "throw", "case", "co_return"}
 _ONLY_LOOKS = re.compile(r"assert|printf|static_assert|\w*CHECK\w*")
+_BRANCH = re.compile(r"[ \t]*#[ \t]*(ifdef|ifndef|if|elif|else|endif)\b")
+_ABSENT = re.compile(r"USE_ROCM|USE_HIP|__HIP\w*")
 _DEFINE = re.compile(r"[ \t]*#[ \t]*define[ \t]+")
 
 
@@ -170,16 +172,49 @@ def _assigned(stream: list[Token], at: int) -> Iterator[str]:
         yield stream[at].text
 
 
+def _compiled(stream: Sequence[Token]) -> Iterator[Token]:
+    """The tokens without the branches of ``#if`` that are surely left out: of 0, and of macros of
+    compilers for AMD's GPUs."""
+    on: list[bool] = []  # of each surrounding #if the branch
+    taken: list[bool] = []  # and whether this or an earlier branch surely is compiled
+    for token in stream:
+        kind, rest = "", ""
+        if token.kind == "directive" and (begins := _BRANCH.match(token.text)):
+            kind, rest = begins[1], token.text[begins.end() :]
+        if kind.startswith("if"):
+            known = _known(kind, rest)
+            on.append(known is not False)
+            taken.append(known is True)
+        elif kind in ("elif", "else") and on:
+            known = _known("if", rest) if kind == "elif" else None
+            on[-1] = known is not False and not taken[-1]
+            taken[-1] |= known is True
+        elif kind == "endif" and on:
+            on.pop(), taken.pop()
+        elif all(on):
+            yield token
+
+
+def _known(kind: str, condition: str) -> bool | None:
+    """Whether the condition of a branch is true; None if that is not known."""
+    words = re.sub(r"/[/*].*", "", condition).replace("defined", "").strip(" \t()")
+    if kind == "if" and words in ("0", "1"):
+        return words == "1"
+    name = words.removeprefix("!").strip(" ()")
+    return (kind == "ifndef" or words.startswith("!")) if _ABSENT.fullmatch(name) else None
+
+
 class Source:
     """The functions of a source, as statements."""
 
     def __init__(self, text: str) -> None:
         self._starts = [0, *(at + 1 for at, c in enumerate(text) if c == "\n")]
         self._text = text
-        self._stream = [t for t in tokens(text) if t.kind != "directive"]
+        every = list(_compiled(tokens(text)))
+        self._stream = [t for t in every if t.kind != "directive"]
         self._functions: dict[str, list[list[Statement]]] = {}  # overloads share a name
         self._globals: list[Statement] = []
-        self._read_macros()
+        self._read_macros(every)
         self._read_functions(0, len(self._stream))
         self._owners = {
             each: name
@@ -188,8 +223,8 @@ class Source:
             for each in body
         }
 
-    def _read_macros(self) -> None:
-        for token in tokens(self._text):
+    def _read_macros(self, every: list[Token]) -> None:
+        for token in every:
             begins = _DEFINE.match(token.text) if token.kind == "directive" else None
             read = tokens(self._text, token.start + begins.end(), token.end) if begins else []
             if read:

@@ -22,7 +22,8 @@ Loaded = dict[tuple[Place | None, str], np.ndarray]
 @dataclass
 class Step:
     """An assignment to a variable. The name is "return" for a function's result, "if" or "while"
-    for the condition of a branch or loop, and empty for other lines.
+    for the condition of a branch or loop, and empty for other lines. Elements of tuples have their
+    index in the name, as in "return[1]".
 
     ``first`` and ``last`` are its first and last value in words, in the relevant lanes; ``count``
     is the number of assignments. ``constant`` marks a branch that depends only on constants of the
@@ -47,8 +48,9 @@ class Step:
         value = self.last if self.last == self.first else f"{self.first}, …, {self.last}"
         if self.name in ("if", "while"):
             return f"{self.name} {value}"
-        what = "returns" if self.name == "return" else f"{self.name} ="
-        return f"{what} {value}"
+        if self.name.partition("[")[0] == "return":
+            return f"{self.name.replace('return', 'returns')} {value}"
+        return f"{self.name} = {value}"
 
     def to_dict(self) -> dict[str, Any]:
         """The entry of the JSON file."""

@@ -20,7 +20,8 @@ MOST = 1 << 18  # recorded assignments
 
 
 class Assignment(NamedTuple):
-    """The assignment of a value to a name; a function's result has the name "return".
+    """The assignment of a value to a name; a function's result has the name "return". Elements of
+    tuples have their index in the name, as in "return[1]".
 
     ``value`` is the known origin of the value, ``plain`` a Python number.
     """
@@ -97,8 +98,10 @@ class Assignments:
     def _note(self, code: CodeType, line: int, name: str, value: Any) -> None:
         if len(self.noted) >= MOST:
             return
-        place = _place(code, line)
-        for each in value if isinstance(value, (tuple, list, tl.tuple)) else (value,):
+        place, named = _place(code, line), [(name, value)]
+        if isinstance(value, (tuple, list, tl.tuple)):
+            named = [(f"{name}[{i}]", each) for i, each in enumerate(value)]
+        for name, each in named:
             known = interpreter.made_by(each, self.flow)
             plain = each if isinstance(each, (bool, int, float)) else None
             if known is not None or plain is not None:
