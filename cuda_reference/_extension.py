@@ -13,6 +13,7 @@ import functools
 import hashlib
 import re
 import sysconfig
+import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -58,6 +59,7 @@ class Extension:
         self._name, self._sources, self._options = name, dict(sources), options
         self._sanitize, self._on_gpu = sanitize, on_gpu
         self.__name__ = name
+        LOADED.add(self)
         if not listed:  # another process needs only one function
             return
         if torch.cuda.is_available():
@@ -177,6 +179,9 @@ class Extension:
             if hasattr(getattr(torch.ops, library), name):
                 return getattr(getattr(torch.ops, library), name)
         return getattr(module, name)
+
+
+LOADED: weakref.WeakSet[Extension] = weakref.WeakSet()
 
 
 class Function:

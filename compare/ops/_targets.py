@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import gc
 import importlib
 import os
 import re
@@ -14,7 +13,7 @@ from pathlib import Path
 import torch
 
 from compare.specs.spec import Spec
-from cuda_reference._extension import Extension
+from cuda_reference._extension import LOADED
 
 _ASKS = re.compile(r"compiled with CUDA|NVIDIA driver|CUDA GPUs are available|active drivers")
 
@@ -106,8 +105,7 @@ def elsewhere(name: str) -> list[Path]:
 
 def _loaded() -> list[Path]:
     """The files of CUDA sources that cuda_reference.load has loaded, with their headers."""
-    loaded = [each for each in gc.get_objects() if type(each) is Extension]
-    return sorted({file for each in loaded for file in each._files()})
+    return sorted({file for each in LOADED for file in each._files()})
 
 
 OURS = ("compare", "cuda_reference", "triton_kernels")
