@@ -19,6 +19,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 
+import torch.fx
 from torch import Tensor
 
 from triton_kernels import nn, ops
@@ -32,6 +33,7 @@ OPS = tuple(sorted(ops.FUNCTIONS))
 for _name, _function in ops.FUNCTIONS.items():
     if globals().setdefault(_name, _function) is not _function:
         raise ImportError(f"an op cannot be called {_name!r}: triton_kernels has that already")
+    torch.fx.wrap(_name)  # symbolic_trace records the call
 __all__ = [
     "__version__",
     "capabilities",

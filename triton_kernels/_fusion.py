@@ -176,6 +176,12 @@ class Row(NamedTuple):
     operand: Operand
 
 
+class Rows(NamedTuple):
+    """An operand of shape […, N], to be passed as a matrix of its rows."""
+
+    operand: Operand
+
+
 @dataclass(frozen=True)
 class Match:
     """Nodes that one call computes.
@@ -184,7 +190,7 @@ class Match:
         kernel: a key of :attr:`Fusion.speeds`.
         nodes: the nodes in the order of the graph; the last one is the result.
         function, arguments, keywords: the call. Arguments may be operands, :class:`Transposed`,
-            :class:`Matrix` or :class:`Row`.
+            :class:`Matrix`, :class:`Row` or :class:`Rows`.
         sizes: M, N, K of a product.
         act: the activation at the end of a product.
         wider: the nodes whose dtype may be wider than the result's.

@@ -23,7 +23,7 @@ import torch
 from torch import Tensor
 from torch.utils.flop_counter import register_flop_formula
 
-from triton_kernels._operator import Operator, TensorMeta, one_by_one
+from triton_kernels._operator import Operator, TensorMeta, one_by_one, saved_by
 from triton_kernels._placements import Sharding
 from triton_kernels.activations import ACTIVATIONS
 from triton_kernels.ops.act_backward import act_backward
@@ -117,7 +117,7 @@ class ProductOperator(Operator):
         self, ctx: Any, grad: Tensor | None, grad_pre: Tensor | None = None
     ) -> tuple[Tensor | None, ...]:
         args = list(ctx.rest)
-        saved, *kept = ctx.saved_tensors
+        saved, *kept = saved_by(ctx)
         for i, t in zip(ctx.kept, kept):
             args[i] = t
         call = self._product(*args)

@@ -21,13 +21,17 @@ from typing import Any, Literal, NamedTuple
 
 import torch
 from torch import Tensor
+from torch._compile import _disable_dynamo
+from torch._functorch.utils import enable_single_level_autograd_function, unwrap_dead_wrappers
 from torch.autograd import forward_ad
+from torch.autograd.function import _SingleLevelFunction
 
 from triton_kernels import _arguments, _replay
 from triton_kernels._placements import Sharding
 
 NAMESPACE = "triton_kernels"
 _LIBRARY = torch.library.Library(NAMESPACE, "FRAGMENT")
+_COMPLIANT = (torch.Tag.pt2_compliant_tag,)
 _SHARDINGS: dict[str, Sharding] = {}  # of the registered ops, by name
 _PLAIN = frozenset({Tensor, torch.nn.Parameter})
 _AUTOCAST_KEYS = {"cuda": "AutocastCUDA", "cpu": "AutocastCPU"}
@@ -107,20 +111,11 @@ class Operator:
         if sharding is not None:
             _SHARDINGS[name] = sharding
         title = "".join(word.capitalize() for word in name.split("_"))
-        functions: dict[str, Callable[..., Any]] = {
-            "forward": self._forward,
-            "backward": self._backward,
-        }
-        self._function = _function(title, **functions)
+        self._function = _function(title, forward=self._forward, backward=self._backward)
         # The apply of the base class skips the work for torch.func's wrappers. It is only used for
         # replayed calls, whose tensors are no wrappers.
         function: Any = torch.autograd.Function
         self._differentiated = super(function, self._function).apply  # type: ignore[misc]
-        # torch.func needs a separate setup_context; for it, torch's custom ops refuse gradients.
-        functions["forward"] = lambda *args: self(*args)
-        functions["setup_context"] = lambda ctx, inputs, output: self._keep(ctx, inputs, output)
-        functions["vmap"] = lambda info, in_dims, *args: batched(self, in_dims, args)
-        self._transformed = _function(title, **functions)
 
     def __call__(self, *args: Any, out: Tensor | None = None) -> Any:
         if out is None and not torch.compiler.is_dynamo_compiling():
@@ -134,8 +129,6 @@ class Operator:
             if out is not None:
                 self.mutating(*args, out)
                 return out
-            if not torch.compiler.is_compiling() and _differentiating_or_batching():
-                return self._transformed.apply(*args)
             return self.functional(*args)
         if out is None:
             if torch.is_grad_enabled() and self._requires_grad(args):
@@ -218,7 +211,7 @@ class Operator:
 
     def _backward(self, ctx: Any, grad: Any) -> tuple[Tensor | None, ...]:
         inputs = SimpleNamespace(**dict(zip(self.names, ctx.rest)))
-        for i, saved in zip(ctx.kept, ctx.saved_tensors):
+        for i, saved in zip(ctx.kept, saved_by(ctx)):
             setattr(inputs, self.names[i], saved)
         grad = grad.resolve_neg()  # for example, the backward of imag makes lazily negated views
         return tuple(
@@ -237,26 +230,62 @@ class Operator:
     ) -> None:
         """Register both ops, and set ``functional`` and ``mutating`` to them."""
         whole = f"{NAMESPACE}::{self.name}"
-        functional = torch.library.custom_op(
-            whole,
-            lambda *args: self.launch(*args),
-            mutates_args=(),
-            schema=f"({parameters}) -> ({', '.join(['Tensor'] * results)})",
-        )
-        functional.register_fake(fake)
-        functional.register_autograd(
-            self._backward,
-            setup_context=lambda ctx, inputs, output: self._keep(ctx, inputs, output),
-        )
-        functional.register_vmap(lambda info, in_dims, *args: batched(self, in_dims, args))
+        returned = ", ".join(["Tensor"] * results)
+        _LIBRARY.define(f"{self.name}({parameters}) -> ({returned})", tags=_COMPLIANT)
         self.functional = getattr(torch.ops.triton_kernels, self.name).default
+
+        @_untraced
+        def compute(*args: Any) -> Any:
+            with torch.no_grad():  # gradients are recorded already
+                return self.launch(*args)
+
+        _LIBRARY.impl(self.name, compute, "CompositeExplicitAutograd")
+        torch.library.register_fake(whole, fake, lib=_LIBRARY)
+        self._register_gradients()
+        torch.library.register_vmap(
+            whole, lambda info, in_dims, *args: batched(self, in_dims, args), lib=_LIBRARY
+        )
         if self.autocast == "lower":
             for device in _AUTOCAST_KEYS:
                 self._register_lower(device)
         elif self.autocast is not None:
-            functional.register_autocast("cuda", self.autocast)
+            torch.library.register_autocast(whole, "cuda", self.autocast, lib=_LIBRARY)
         if results == 1:
             self._register_out(f"{self.name}_out", parameters)
+
+    def _register_gradients(self) -> None:
+        """Record gradients as torch's own ops do. A custom_op would do it with an autograd.Function
+        that torch.func's transforms refuse, in eager mode and in torch.compile."""
+        op = self.functional
+
+        def below(*args: Any) -> Any:
+            *inputs, keyset = args
+            with torch._C._AutoDispatchBelowAutograd():
+                return op.redispatch(keyset & torch._C._after_autograd_keyset, *inputs)
+
+        def forward(ctx: Any, *args: Any) -> Any:
+            # A Function switches them off, but outer transforms still record.
+            with torch.enable_grad(), forward_ad._set_fwd_grad_enabled(True):
+                results = below(*args)
+            self._keep(ctx, args[:-1], results)
+            return results
+
+        def backward(ctx: Any, *grads: Tensor) -> Any:
+            return *self._backward(ctx, *grads), None
+
+        # The dispatcher calls it for one transform at a time.
+        function = _function(self.name, _SingleLevelFunction, forward=forward, backward=backward)
+
+        @_untraced
+        def record(keyset: Any, *args: Any) -> Any:
+            if forward_ad._current_level >= 0:
+                self._refuse_tangents(args)
+            if torch.is_grad_enabled() and torch._C._any_requires_grad(*args):
+                with enable_single_level_autograd_function():
+                    return function.apply(*args, keyset)
+            return below(*args, keyset)
+
+        _LIBRARY.impl(self.name, record, "Autograd", with_keyset=True)
 
     def _register_lower(self, device: str) -> None:
         """Cast as autocast does for torch's products: floats, except float64, to its dtype."""
@@ -280,10 +309,7 @@ class Operator:
         _LIBRARY.impl(self.name, cast, _AUTOCAST_KEYS[device], with_keyset=True)
 
     def _register_out(self, name: str, parameters: str) -> None:
-        # Not a custom_op: its autograd kernel would silently drop the gradient, not refuse.
-        _LIBRARY.define(
-            f"{name}({parameters}, Tensor(a!) out) -> ()", tags=(torch.Tag.pt2_compliant_tag,)
-        )
+        _LIBRARY.define(f"{name}({parameters}, Tensor(a!) out) -> ()", tags=_COMPLIANT)
         self.mutating = op = getattr(torch.ops.triton_kernels, name).default
 
         def write(*args: Any) -> None:
@@ -322,15 +348,6 @@ def _cached_by_autocast(t: Tensor) -> bool:
     )
 
 
-def _differentiating_or_batching() -> bool:
-    """Whether the innermost transform of torch.func is another one than functionalize.
-    functionalize has a rule for registered ops, but none for autograd.Functions."""
-    if not torch._C._are_functorch_transforms_active():
-        return False
-    innermost = torch._C._functorch.peek_interpreter_stack()
-    return innermost.key() != torch._C._functorch.TransformType.Functionalize
-
-
 def _register_sharding() -> None:
     """Register the sharding rules if torch.distributed.tensor is loaded: there may be DTensors."""
     if "torch.distributed.tensor" in sys.modules:
@@ -342,6 +359,19 @@ def _register_sharding() -> None:
 # torch.compile calls it while tracing. This is torch.compiler.assume_constant_result, which would
 # import torch._dynamo and take half a second in every process.
 _register_sharding._dynamo_marked_constant = True  # type: ignore[attr-defined]
+
+
+def saved_by(ctx: Any) -> tuple[Any, ...]:
+    """What a forward pass has saved. Where a transform of torch.func has ended since, as in the
+    function that vjp returns, the saved tensors are its wrappers, which have no memory."""
+    return unwrap_dead_wrappers(ctx.saved_tensors)
+
+
+def _untraced(function: Callable[..., Any]) -> Callable[..., Any]:
+    """The function, into which torch.compile's tracer does not look. After a graph break it would
+    trace launches. The tracer takes long to import, and this does not import it."""
+    untraced = _disable_dynamo(function)
+    return lambda *args: (untraced if "torch._dynamo" in sys.modules else function)(*args)
 
 
 def one_by_one(
@@ -360,7 +390,7 @@ def one_by_one(
     return tuple(torch.stack(each) for each in zip(*results)), (0,) * len(results[0])
 
 
-def _function(name: str, **methods: Callable[..., Any]) -> Any:
+def _function(name: str, base: Any = torch.autograd.Function, **methods: Callable[..., Any]) -> Any:
     """An autograd.Function with these static methods."""
     static = {method: staticmethod(function) for method, function in methods.items()}
-    return type(name, (torch.autograd.Function,), static)
+    return type(name, (base,), static)

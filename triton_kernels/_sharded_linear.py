@@ -18,7 +18,7 @@ from triton_kernels.ops.gemm_bias_act import gemm_bias_act
 
 def is_distributed(t: Tensor) -> bool:
     """Whether t is a DTensor; torch.distributed.tensor is not imported for the answer."""
-    return bool(_placements(t))
+    return isinstance(t, Tensor) and bool(_placements(t))  # torch.fx's proxies have every attribute
 
 
 def sharded_linear(

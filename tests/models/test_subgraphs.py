@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -111,6 +112,43 @@ def test_branches(cpu: torch.device) -> None:
         y = sign * y.abs()
         torch.testing.assert_close(fused(x, y), module(x, y))
         assert kernels(fused.plan) == [("linear_act", "relu"), ("linear_act", "silu")]
+
+
+def saving(ctx: Any, op: Any, *args: Any, **kwargs: Any) -> CheckpointPolicy:
+    return CheckpointPolicy.MUST_SAVE if "mm" in str(op) else CheckpointPolicy.PREFER_RECOMPUTE
+
+
+def dropped(m: Any, x: Tensor, **options: Any) -> Tensor:
+    def inside(x: Tensor) -> Tensor:
+        return F.linear(F.dropout(F.gelu(F.linear(x, m.w, m.b)), 0.5), m.w)
+
+    return checkpoint(inside, x, use_reentrant=False, **options)  # type: ignore[no-any-return]
+
+
+DROPPED: dict[str, Callable[[Any, Tensor, Tensor], Tensor]] = {
+    "plain": lambda m, x, y: dropped(m, dropped(m, x)),
+    "nested": lambda m, x, y: checkpoint(lambda x: dropped(m, x) * 2, x, use_reentrant=False),
+    "with a policy": lambda m, x, y: dropped(
+        m, x, context_fn=partial(create_selective_checkpoint_contexts, saving)
+    ),
+}
+
+
+@pytest.mark.parametrize("by", ["fuse", "backend"])
+@pytest.mark.parametrize("name", DROPPED)
+def test_dropout_is_the_same_again(name: str, by: str, cpu: torch.device) -> None:
+    """Gradients are those of the numbers that were dropped, though torch's operator, which runs
+    as it is, keeps no random numbers."""
+    module, (x, y) = Apply(DROPPED[name]), inputs(cpu)
+    options: Any = {"min_score": 0}
+    compiled = partial(torch.compile, backend="triton_kernels", options=options)
+    model = tk.fuse(module, **options) if by == "fuse" else compiled(module)
+    results = []
+    for each in (model, module):
+        torch.manual_seed(2)
+        results.append(gradients(each, module, x, y))
+    for ours, theirs in zip(*results, strict=True):
+        torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=1e-5)
 
 
 def test_explaining_changes_nothing(cpu: torch.device) -> None:

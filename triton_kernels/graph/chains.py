@@ -88,7 +88,9 @@ class Chains:
         if not isinstance(form, Sum):
             return None
         misfit = None
-        for inner, other in ((form.x, form.y), (form.y, form.x)):
+        # x + f(x): where both end in products, that of x has another user.
+        pairs = ((form.x, form.y), (form.y, form.x))
+        for inner, other in sorted(pairs, key=lambda pair: len(pair[0].users) > 1):
             if self._turned(inner):
                 continue
             try:
@@ -137,7 +139,8 @@ class Chains:
         return False
 
     def _check_shape(self, inner: Node, other: Node, nodes: tuple[Node, ...]) -> None:
-        """Raise Misfit if an addend changes the shape: the kernel's result has the product's."""
+        """Raise Misfit if an addend changes the shape, which is the product's, or if its rows are
+        not those of the product, behind a view of that."""
         addend, value = forms.value(other), forms.value(inner)
         if addend is None or value is None:
             return
@@ -145,7 +148,10 @@ class Chains:
             raise Misfit(f"what is added, of shape {shape_text(addend)}, broadcasts")
         alike = is_row(other) or addend.dim() == 0
         if not alike and any(isinstance(self._forms[n], Reshaped) for n in nodes):
-            raise Misfit("what is added stands behind a view of the product")
+            product = forms.value(nodes[0])
+            rows = product is not None and (product.dim() == 2 or forms.same_shape(product, addend))
+            if not rows or not forms.same_shape(addend, value):
+                raise Misfit("what is added stands behind a view of the product")
 
     def _added(self, product: Product, form: Sum, other: Node, product_last: bool) -> Product:
         """product + alpha·other, or other + alpha·product if ``product_last``."""

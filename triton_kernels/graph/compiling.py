@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from torch.fx import GraphModule
 
 from triton_kernels.graph import capabilities, logs
+from triton_kernels.graph.checkpoints import call_checkpoints
 from triton_kernels.graph.matching import PASSES
 from triton_kernels.graph.planning import Options, Plan, rewrite
 
@@ -43,6 +44,8 @@ def backend(
 
     chosen, for_rest = _options(options, mode)
     logs.note(rewrite(module, chosen), "torch.compile")
+    if chosen.rest == "eager":
+        call_checkpoints(module)
     if for_rest:
         from torch._inductor.compile_fx import compile_fx
 

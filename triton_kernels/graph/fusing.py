@@ -15,6 +15,7 @@ from torch.nn.modules import module as torch_module
 
 from triton_kernels import _elementwise_kernels, _launch
 from triton_kernels.graph import capabilities, logs
+from triton_kernels.graph.checkpoints import call_checkpoints
 from triton_kernels.graph.matching import PASSES
 from triton_kernels.graph.planning import Options, Plan, rewrite
 
@@ -166,6 +167,7 @@ def compiled(
     def backend(graph: GraphModule, examples: Sequence[Any]) -> Callable[..., Any]:
         plan = rewrite(graph, options)
         logs.note(plan, by)
+        call_checkpoints(graph)
         compute = graph.forward
         if latest is None:
             return compute

@@ -13,6 +13,7 @@ from dataclasses import replace
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch.fx import GraphModule, Node
 
 from triton_kernels import _precision, ops
@@ -35,8 +36,10 @@ from triton_kernels._fusion import (
     Transposed,
 )
 from triton_kernels.graph import canonical, composing, effects, forms
+from triton_kernels.graph.callees import called
 from triton_kernels.graph.chains import Chains, Misfit
 from triton_kernels.graph.operands import (
+    as_residual,
     as_row,
     dtype_text,
     fits_as_row,
@@ -57,6 +60,8 @@ from triton_kernels.nn.rows import (
 )
 
 PASSES = ("elementwise", "epilogue")
+# What makes new tensors in rows, however its arguments lie in memory; cat of images does not.
+_BLIND = {F.layer_norm, torch.layer_norm, "layer_norm", torch.cat}
 
 
 class Matcher:
@@ -231,7 +236,7 @@ class Matcher:
                 return match
         b: Any = Transposed(product.weight) if product.by_rows else product.weight
         b = Matrix(product.weight) if batch else b
-        bias, c = as_row(product.bias), as_row(product.c, forms.value(nodes[0]))
+        bias, c = as_row(product.bias), as_residual(product.c, forms.value(nodes[0]))
         arguments: Any = (product.x, b, bias, act, product.alpha, c, product.beta)
         function: Any = gemm_bias_act_of_rows
         if product.columns:
@@ -267,11 +272,18 @@ class Matcher:
                 row = forms.value(operand) if isinstance(operand, (Node, Attribute)) else None
                 if row is not None and not (fits_as_row(row, N) or row.numel() == 1):
                     raise Misfit(f"columns scaled or shifted by shape {shape_text(row)}")
-        if product.c is not None and (
-            c is None
-            or result is None
-            or not (fits_as_row(c, N) or tuple(c.shape) == tuple(result.shape))
-        ):
+        if product.c is None:
+            return
+        fits = (
+            c is not None
+            and result is not None
+            and (
+                fits_as_row(c, N)
+                or tuple(c.shape) == tuple(result.shape)
+                or (result.dim() == 2 and c.dim() > 2)  # rows of a matrix, as chains are checked
+            )
+        )
+        if not fits:
             raise Misfit(f"what is added, of shape {shape_text(c)}, broadcasts")
 
     # ---- conditions of all matches ----
@@ -286,7 +298,8 @@ class Matcher:
         self._check_in_place(match)
         for node in match.nodes:
             # A sum of transposed tensors is stored transposed, and later views may rely on that.
-            if isinstance(self.forms[node], Sum) and match.sizes[1] is not None and turned(node):
+            sums = isinstance(self.forms[node], Sum) and match.sizes[1] is not None
+            if sums and turned(node) and not self._layout_unseen(root):
                 raise Misfit(f"{node.name} does not lie in rows")
         if any(self._autocast[node] is not self._autocast[root] for node in inner):
             raise Misfit("an autocast region begins or ends between its nodes")
@@ -294,6 +307,18 @@ class Matcher:
             if node not in match.nodes and effects.may_interfere(node, self.module):
                 raise Misfit(f"{node.name} between its nodes may overwrite an operand")
         self._check_tensors(match)
+
+    def _layout_unseen(self, node: Node) -> bool:
+        """Whether nothing depends on how a value lies in memory: it and the sums with it are only
+        normalised, multiplied by a matrix, or concatenated."""
+        blind = _BLIND if forms.rank(node) == 3 else _BLIND - {torch.cat}
+        return all(
+            called(user) in blind
+            or user.target in (gemm_bias_act_of_rows, gemm_bias_act_of_columns)
+            or (isinstance(form := self.forms.get(user), Product) and form.x is node)
+            or (isinstance(form, Sum) and self._layout_unseen(user))
+            for user in node.users
+        )
 
     def _check_in_place(self, match: Match) -> None:
         """An in-place operation may be fused if only the match uses the overwritten value, and if

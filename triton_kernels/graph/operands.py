@@ -10,7 +10,7 @@ from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.fx import Node
 
-from triton_kernels._fusion import Operand, Row
+from triton_kernels._fusion import Operand, Row, Rows
 from triton_kernels.graph import forms
 
 
@@ -50,6 +50,17 @@ def as_row(operand: Operand | None, result: Tensor | None = None) -> Any:
     if result is not None and example.shape == result.shape:
         return operand
     return Row(operand)  # type: ignore[arg-type]
+
+
+def as_residual(operand: Operand | None, result: Tensor | None) -> Any:
+    """The operand, to be passed in the shape of the product: as a row, or as the rows of a matrix
+    if the product is one."""
+    example = forms.value(operand)
+    if example is None or result is None or is_row(operand):  # type: ignore[arg-type]
+        return as_row(operand, result)
+    if result.dim() == 2 and example.dim() > 2:
+        return Rows(operand)  # type: ignore[arg-type]
+    return as_row(operand, result)
 
 
 def turned(operand: Operand) -> bool:

@@ -10,7 +10,7 @@ from typing import Any
 
 from torch.fx import GraphModule, Node
 
-from triton_kernels._fusion import Attribute, Match, Matrix, Product, Row, Transposed
+from triton_kernels._fusion import Attribute, Match, Matrix, Product, Row, Rows, Transposed
 from triton_kernels.activations import ACTIVATIONS
 from triton_kernels.graph import canonical, capabilities, effects, forms
 from triton_kernels.graph.chains import Misfit
@@ -234,6 +234,9 @@ class _Rewriting:
         if isinstance(argument, Row):
             row = self._inserted(argument.operand)
             return graph.call_method("flatten", (row,))
+        if isinstance(argument, Rows):
+            rows = self._inserted(argument.operand)
+            return graph.call_method("flatten", (rows, 0, -2))
         if isinstance(argument, Attribute):
             node = graph.get_attr(argument.target)
             node.meta["example_value"] = argument.tensor

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import torch
+import torch.fx
 from torch import Tensor
 from torch.nn import functional
 
 from triton_kernels import _arguments, activations
 from triton_kernels.ops.act_mul import act_mul
+
+torch.fx.wrap("act_mul")  # torch.fx.symbolic_trace records the call
 
 
 def linear_gated(

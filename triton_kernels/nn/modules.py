@@ -9,6 +9,7 @@ import functools
 from typing import Any, Self
 
 import torch
+import torch.fx
 from torch import Tensor
 from torch.nn.modules.module import register_module_module_registration_hook
 
@@ -18,10 +19,17 @@ from triton_kernels.activations import GELU_APPROXIMATIONS
 from triton_kernels.nn.rows import gemm_bias_act_of_rows
 
 # triton_kernels.nn does not export a module whose op is absent; LinearAct needs no op of its own.
+# torch.fx.symbolic_trace records calls of wrapped functions.
+torch.fx.wrap("gemm_bias_act_of_rows")
 if "linear_gelu" in ops.FUNCTIONS:
     from triton_kernels.ops.linear_act import linear_act, linear_gelu
+
+    torch.fx.wrap("linear_act")
+    torch.fx.wrap("linear_gelu")
 if "relu_scale" in ops.FUNCTIONS:
     from triton_kernels.ops.relu_scale import relu_scale
+
+    torch.fx.wrap("relu_scale")
 
 
 class _FusedLinear(torch.nn.Linear):

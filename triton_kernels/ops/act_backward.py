@@ -27,7 +27,7 @@ from torch import Tensor
 from triton_kernels import _arguments, _elementwise, _launch
 from triton_kernels._counts import cdiv, next_power_of_2
 from triton_kernels._launch import REMEMBERED, Launch, specialization_key
-from triton_kernels._operator import Operator, TensorMeta, one_by_one
+from triton_kernels._operator import Operator, TensorMeta, one_by_one, saved_by
 from triton_kernels._placements import P, R, Rule, Shard, Sharding
 from triton_kernels._scalars import multiple
 from triton_kernels.activations import ACTIVATIONS, checked_act
@@ -307,7 +307,7 @@ class _ActBackward(Operator):
     def _backward(
         self, ctx: Any, grad_dx: Tensor | None, grad_sums: Tensor | None = None
     ) -> tuple[Tensor | None, ...]:
-        (saved,) = ctx.saved_tensors
+        (saved,) = saved_by(ctx)
         if ctx.needs_input_grad[1] and not ACTIVATIONS[ctx.act].straight:
             raise NotImplementedError(
                 f"act_backward(): the second derivative of '{ctx.act}' is not there; "

@@ -26,7 +26,7 @@ from triton_kernels import _arguments, _elementwise, _elementwise_op, _launch
 from triton_kernels._counts import cdiv
 from triton_kernels._fusion import Activation, Entry, Form, Fusion, Match, Probe, Times
 from triton_kernels._launch import REMEMBERED, Launch, specialization_key
-from triton_kernels._operator import Operator, TensorMeta
+from triton_kernels._operator import Operator, TensorMeta, saved_by
 from triton_kernels._placements import P, R, Rule, Sharding, elementwise, twice
 from triton_kernels.activations import ACTIVATIONS, checked_act
 from triton_kernels.ops._act_mul_kernels import flat_gradients_kernel, tiled_gradients_kernel
@@ -217,7 +217,7 @@ class _ActMul(Operator):
         ctx.save_for_backward(gate, up if ctx.needs_input_grad[0] else None)
 
     def _backward(self, ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-        gate, up = ctx.saved_tensors
+        gate, up = saved_by(ctx)
         grad = grad.resolve_neg()
         if up is None:
             return None, reduce_to(act_mul(gate, grad, ctx.act), ctx.up), None
@@ -239,7 +239,7 @@ class _ActMulBackward(Operator):
     def _backward(
         self, ctx: Any, of_dgate: Tensor | None, of_dup: Tensor | None = None
     ) -> tuple[Tensor | None, ...]:
-        grad, gate, up = ctx.saved_tensors
+        grad, gate, up = saved_by(ctx)
         act, needed = ctx.act, ctx.needs_input_grad
         sums: list[Tensor | None] = [None, None, None]
         if of_dgate is not None:
