@@ -249,7 +249,8 @@ class Product(Spec):
         (a, b, *_), _ = arguments
         precision = case.options.get("precision", "ieee")
         if precision == "f16x3":
-            return 2 * (_repacked(a, 2) + _repacked(b, 2))
+            scales = 4 * (math.prod(a.shape[:-1]) + b.shape[self.columns])
+            return 2 * (_repacked(a, 2) + _repacked(b, 2)) + scales
         if case.dtype == "float64" or precision == "tf32x3":
             return max(t.numel() for t in tensors_of(arguments)) * case.torch_dtype.itemsize
         M, N, K = math.prod(a.shape[:-1]), b.shape[self.columns], a.shape[-1]
