@@ -57,7 +57,12 @@ def replay(
     findings.trace = tracer.trace
     if worst is not None:
         worst.alone = tracer.stored_there
-    apart = worst is not None and worst.alone is not None and not _same(worst.alone, worst.value)
+        last = worst.history.last
+        plain = last is not None and last.verb == "store" and (last.launch, last.program) == target
+        worst.idle_alone = plain and worst.alone is None
+    apart = worst is not None and (
+        worst.idle_alone or (worst.alone is not None and not _same(worst.alone, worst.value))
+    )
     if worst is not None and tracer.trace and tracer.trace.ended:
         apart = True  # it waits for others, or fails without their stores
     if findings.failure is not None and tracer.trace and tracer.trace.ended != AS_REPORTED:

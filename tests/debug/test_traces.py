@@ -203,6 +203,23 @@ def test_replay_has_the_memory_of_the_start() -> None:
     assert "alone it gives 1.0: it needs what others write" in str(found)
 
 
+def test_a_program_that_stores_only_after_others_runs_after_them() -> None:
+    """Alone it is not the last one, and its trace would end before the store."""
+    out, counter = torch.zeros(1), torch.zeros(1, dtype=torch.int32)
+    found = debug(last_stores, (3,), (out, counter), oracle=lambda: (torch.ones(1), counter))
+    wrong = found.wrong[0]
+    assert (wrong.value, wrong.alone, wrong.idle_alone) == (7.0, None, True)
+    assert "alone it stores nothing there: it needs what others write" in str(found)
+    assert [event.what for event in found.trace.events] == ["atomic add", "store"]
+    assert not found.trace.alone
+
+
+@triton.jit
+def last_stores(out_ptr, counter_ptr):
+    if tl.atomic_add(counter_ptr, 1) == tl.num_programs(0) - 1:
+        tl.store(out_ptr, 7.0)
+
+
 @triton.jit
 def chain(x_ptr):
     i = tl.program_id(0)

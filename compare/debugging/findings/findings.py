@@ -59,6 +59,7 @@ class WrongValues:
             store; None if there is none.
         alone: the value that the writer stores when it runs alone; None if it stores none, or if
             the store was an atomic operation.
+        idle_alone: whether it stores none, although it did beside the others.
         lane_history, loaded: the steps that made the worst element, and the elements they loaded.
         earlier: how earlier launches made these elements, the latest launch first.
         drawn: the content of its picture.
@@ -79,6 +80,7 @@ class WrongValues:
     made: Witness | None = None
     nearest: tuple[tuple[int, ...], Store] | None = None
     alone: float | None = None
+    idle_alone: bool = False
     lane_history: list[Step] = field(default_factory=list)
     loaded: Loaded = field(default_factory=dict)
     earlier: list[Earlier] = field(default_factory=list)
@@ -120,6 +122,8 @@ class WrongValues:
             lines.append(f"    {place_text(h.last.place)}")
             if self.alone is not None and repr(self.alone) != repr(self.value):
                 lines.append(f"    alone it gives {self.alone!r}: it needs what others write")
+            elif self.idle_alone:
+                lines.append("    alone it stores nothing there: it needs what others write")
         elif h.masked is not None:
             where = _store(h.masked, h.masked_lane)
             lines.append(f"  addressed by {where}: {_mask(h.masked, False)}")
@@ -161,6 +165,7 @@ class WrongValues:
             "value": self.value,
             "made": self.made and self.made.to_dict(),
             "value_stored_alone": self.alone,
+            "stores_nothing_alone": self.idle_alone,
             "lane_history": [step.to_dict() for step in self.lane_history],
             "earlier": [each.to_dict() for each in self.earlier],
         }
