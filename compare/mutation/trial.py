@@ -113,13 +113,15 @@ def _tried(
         if level == "full" and MODES[mode][1] == "cuda":
             few = (case for spec in of_stem for case in cases_of(spec, mode, "quick", variant))
             quick = set(map(str, few))
-            ordered.sort(key=lambda each: (str(each[1]) in quick, not huge(*each)))
+            late = [each for each in ordered if str(each[1]) in quick]
+            own = [each for each in ordered if str(each[1]) not in quick]
+            ordered = sorted(own, key=lambda each: not _huge(*each)) + late
         if variant is not None:
             ordered.sort(key=lambda each: _made_for_forms(each[1]), reverse=True)
         yield from ordered[:most]
 
 
-def huge(spec: Spec, case: Case) -> bool:
+def _huge(spec: Spec, case: Case) -> bool:
     """Whether a case has more memory than 32-bit offsets reach."""
     return spec.memory(case, torch.device("cpu")) > 2**31
 

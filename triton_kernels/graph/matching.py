@@ -44,6 +44,7 @@ from triton_kernels.graph.operands import (
     dtype_text,
     fits_as_row,
     in_rows,
+    is_of_rows,
     is_one,
     is_plain,
     operand_name,
@@ -280,7 +281,7 @@ class Matcher:
             and (
                 fits_as_row(c, N)
                 or tuple(c.shape) == tuple(result.shape)
-                or (result.dim() == 2 and c.dim() > 2)  # rows of a matrix, as chains are checked
+                or is_of_rows(c, result)  # whose shape Chains has checked
             )
         )
         if not fits:

@@ -58,9 +58,15 @@ def as_residual(operand: Operand | None, result: Tensor | None) -> Any:
     example = forms.value(operand)
     if example is None or result is None or is_row(operand):  # type: ignore[arg-type]
         return as_row(operand, result)
-    if result.dim() == 2 and example.dim() > 2:
+    if is_of_rows(example, result):
         return Rows(operand)  # type: ignore[arg-type]
     return as_row(operand, result)
+
+
+def is_of_rows(addend: Tensor, result: Tensor) -> bool:
+    """Whether an addend is passed as the rows of a matrix: it stands behind a view of a product
+    that is one."""
+    return result.dim() == 2 and addend.dim() > 2
 
 
 def turned(operand: Operand) -> bool:
