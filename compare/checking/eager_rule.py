@@ -35,8 +35,8 @@ class LessAccurate(NamedTuple):
 def answers_to_eager(spec: Spec, case: Case, side: str, variant: str | None, results: int) -> bool:
     """Whether the eager rule applies to a run. It applies to Triton's default kernels, and to those
     that the default chooses between, on normal values. It does not apply to exact ops, to float64,
-    which has no wider oracle, to the CUDA side's plain loops, to narrower product precisions, and
-    to kernels from elsewhere."""
+    which has no wider oracle, to the CUDA side's plain loops, to product precisions that are not
+    float32's, and to kernels from elsewhere."""
     return (
         spec.bounded
         and not spec.own
@@ -44,7 +44,7 @@ def answers_to_eager(spec: Spec, case: Case, side: str, variant: str | None, res
         and (variant is None or variant in spec.pinned())
         and case.values == "normal"
         and case.dtype in ("float16", "bfloat16", "float32")
-        and case.options.get("precision", "ieee") == "ieee"
+        and case.options.get("precision", "ieee") in ("ieee", "f16x3")
         and results >= FEWEST
     )
 

@@ -2,11 +2,12 @@
 
 An entry names a function of a file, its statement, the statement with the fault, and a reason with
 a sentence: ``equivalent`` (every result is the same), ``speed`` (every result is right),
-``accuracy`` (less accurate, but within the bound), ``gpu`` (a check on a GPU finds it), ``size`` (a
-result is wrong only at a size that no case has) or ``timing`` (a result is wrong only if events
-come in an order that no run had). Instead of the two statements, "*" covers every survivor of a
-function that only chooses what is fast. With a ``kind`` it covers every survivor of that kind:
-"narrowed" shows only with more than 2³¹ elements. The first entry that covers a mutant counts.
+``accuracy`` (less accurate, but within the bound), ``gpu`` (a check on a GPU finds it: some only
+under compute-sanitizer, or on an older GPU), ``size`` (a result is wrong only at a size that no
+case has) or ``timing`` (a result is wrong only if events come in an order that no run had). Instead
+of the two statements, "*" covers every survivor of a function that only chooses what is fast. With
+a ``kind`` it covers every survivor of that kind: "narrowed" shows only with more than 2³¹ elements.
+The first entry that covers a mutant counts.
 
 A target has its own file: explained.toml beside its module.
 """

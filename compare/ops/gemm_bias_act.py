@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from compare import cases
-from compare.case_options import FLOAT_DTYPE, NUMBER, TRUTH, choice
+from compare.case_options import FLOAT_DTYPE, LYING, NUMBER, TRUTH, choice
 from compare.cases import CPU, Arguments, Case, Level
 from compare.specs import product_bounds
 from compare.specs.activations import ACTIVATIONS, OF_PRE
@@ -21,6 +21,7 @@ from compare.specs.products import (
     HALVES,
     HUGE_COPY,
     HUGE_PARTS,
+    LONG_SUM,
     PRECISIONS,
     TAILS,
     TILES,
@@ -30,6 +31,9 @@ from compare.specs.products import (
 )
 
 EPILOGUE: dict[str, Any] = {"alpha": 0.5, "beta": 2.0, "c": "full", "bias": True}
+# Rows of several blocks, in each dtype at multiples of 16 bytes: with a tail, and with the
+# last block full. Then, at such multiples in float32 only, with one column in the last block.
+WIDE = [(2117, "padded"), (2048, "contiguous"), (2049, "padded")]
 OPTIONS = {
     "act": choice(*ACTIVATIONS),
     "alpha": NUMBER,
@@ -39,6 +43,7 @@ OPTIONS = {
     "precision": choice(*PRECISIONS),
     "out_dtype": FLOAT_DTYPE,
     "operands": choice(*OPERANDS),
+    "out": LYING,
     **HOW,
 }
 
@@ -128,6 +133,8 @@ class GemmBiasAct(Product):
             for shape in ALIGNMENTS:
                 yield Case(self.name, dtype, shape, "contiguous", "lattice")
                 yield Case(self.name, dtype, shape, "transposed", "lattice")
+        if torch.cuda.is_available():
+            yield from self.library_cases(dtype)
         if dtype in HALVES and torch.cuda.is_available():
             yield from self.gluon_cases(dtype)
         # Both results of a training step with a full epilogue, and with an epilogue in halves.
@@ -138,6 +145,27 @@ class GemmBiasAct(Product):
         if dtype == "float16":
             step["multiprocessors"] = 2
             yield Case(self.name, dtype, (194, 392, 40), "functional", "lattice", 0, step)
+
+    def library_cases(self, dtype: str) -> Iterator[Case]:
+        """What cuBLASLt has no epilogue for, and a kernel of ours ends: rows of several blocks,
+        with a tail and without, and each tensor in turn as the kernel for dense rows refuses it."""
+
+        def case(N: int, layout: str = "contiguous", **options: Any) -> Case:
+            options = {"act": "silu", "alpha": 0.5, **options}
+            return Case(self.name, dtype, (3, N, 8), layout, options=options)
+
+        for N, layout in WIDE:
+            yield case(N, layout, bias=True)
+            yield case(N, layout)
+            yield case(N, layout, bias=True, c="full", beta=2.0)
+        yield case(17)
+        for layout in ("misaligned", "strided"):
+            yield case(64, layout, out="contiguous", bias=True)
+            yield case(64, out=layout, bias=True)
+        for other in ("float32", "float64"):
+            if other != dtype:
+                yield case(64, bias=True, out_dtype=other)
+                yield case(64, out_dtype=other)
 
     def gluon_cases(self, dtype: str) -> Iterator[Case]:
         """Every form of Gluon's kernel with a full epilogue, and with a result that no descriptor
@@ -207,6 +235,8 @@ class GemmBiasAct(Product):
             yield case(TAILS, values="special")
             yield case((16, 16, 24), values="tf32")
         if precision == "f16x3":
+            if torch.cuda.is_available():  # shows how often sums leave the tensor cores
+                yield case(LONG_SUM, values="normal")
             for layout in ("contiguous", "transposed"):  # longer than one split step
                 yield case((3, 5, 4500), layout, "normal")
             # The largest element of a row is alone in its second step.

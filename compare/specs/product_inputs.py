@@ -28,6 +28,7 @@ OPERANDS = {
 HOW = {"multiprocessors": COUNT, "training": choice("out", "pre")}
 NEAR = ("contiguous", "misaligned", "transposed", "padded", "strided", "functional")
 OUTLIER = 64.0  # much larger than the rest; its square fits into float16
+FAR = 2**24  # rows or columns; the last ones are past 32-bit offsets, in each step of K, too
 LAYOUTS = (*NEAR, "half-aligned", "expanded", *cases.DISTANT)
 VALUES = ("normal", "special", "lattice", "lattice-wide", "tf32", "scaled", "every", "integers")
 
@@ -119,6 +120,8 @@ def matrices(case: Case, g: torch.Generator, device: torch.device) -> tuple[Tens
             b[(i + 1) % K, (2 * i) % N] = value
         if min(M, N, K) > 2 * len(special):  # a finite row and column with an outlier at the end
             a[-1, -1], b[-1, -1] = OUTLIER, -OUTLIER
+        if max(M, N) > FAR:
+            a[-1, -2] = a[-2, -1] = b[-1, -2] = b[-2, -1] = math.nan
     return a, b
 
 
@@ -150,7 +153,7 @@ def lying(case: Case) -> tuple[str, str]:
 
 def arguments_of(case: Case) -> dict[str, Any]:
     """The options without those of launches and layouts; training stays, for the oracle."""
-    others = ("multiprocessors", "operands")
+    others = ("multiprocessors", "operands", "out")
     return {name: value for name, value in case.options.items() if name not in others}
 
 

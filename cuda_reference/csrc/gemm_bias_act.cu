@@ -70,7 +70,7 @@ __global__ void gemm_epilogue_rows_kernel(Rows rows) {
       const float pre = rows.alpha * sum.element[e] + (bias ? widened(added.element[e]) : 0.0f);
       round_to(result.element[e], rows.act.forward(pre));
     }
-    *reinterpret_cast<float4*>(out) = result.access[0];
+    __stcs(reinterpret_cast<float4*>(out), result.access[0]);  // an assignment would become four stores
   } else {
     for (int e = 0; e < SIZE && n + e < rows.N; ++e) {
       const float pre = rows.alpha * sums[e] + (bias ? widened(bias[e]) : 0.0f);
@@ -79,14 +79,11 @@ __global__ void gemm_epilogue_rows_kernel(Rows rows) {
   }
 }
 
-static bool has_rows(const Tensor& t, int size) {
-  return t.stride[1] == 1 && t.stride[0] * size % 16 == 0 && reinterpret_cast<size_t>(t.data) % 16 == 0;
-}
-
-// Whether the tensors have rows of that kind.
+// Whether the tensors have rows of that kind; those of sums always do.
 static bool packs_take(const Tensor& sums, const Tensor* bias, const Tensor& out) {
   const int size = out.dtype == F32 ? 4 : 2;
-  if (sums.dtype != F32 || out.dtype > F32 || !has_rows(sums, 4) || !has_rows(out, size)) return false;
+  if (sums.dtype != F32 || out.dtype > F32 || out.stride[1] != 1) return false;
+  if (out.stride[0] * size % 16 != 0 || reinterpret_cast<size_t>(out.data) % 16 != 0) return false;
   if (!bias) return true;
   return bias->dtype == out.dtype && bias->stride[0] == 1 && reinterpret_cast<size_t>(bias->data) % 16 == 0;
 }

@@ -85,6 +85,15 @@ def test_stream_asks_for_everything_before_it_waits(op: str, arch: str) -> None:
         assert kinds == ["LDG"] * read * depth + ["STG"] * written * depth, kernel
 
 
+@pytest.mark.parametrize("element", ["float", "__half", "__nv_bfloat16"])
+def test_the_librarys_epilogue_moves_whole_packs(element: str) -> None:
+    """The sums' pack is as many float32, the bias's and the result's 16 bytes."""
+    found = figures("gemm_bias_act", "sm_90")[f"gemm_epilogue_rows_kernel<{element}>"]
+    loads = 2 if element == "float" else 3
+    assert (found.loads["128"], found.stores["128"]) == (loads, 1)
+    assert (found.spills, found.stack) == (0, 0)
+
+
 def test_every_kernel_of_a_source_is_some_variants() -> None:
     for stem in ("add", "square", "relu_scale", "act_mul"):
         specs = [spec for spec in SPECS.values() if spec.stem == stem]

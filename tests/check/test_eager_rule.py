@@ -48,6 +48,7 @@ def test_results_less_accurate_than_eagers_are_refused() -> None:
 
 
 def test_the_eager_rule_is_for_normal_values_and_full_precision() -> None:
+    assert blurred(1e-5, options={"precision": "f16x3"}).mismatch is not None
     assert blurred(1e-5, values="integers").mismatch is None
     assert blurred(1e-5, options={"precision": "tf32"}).mismatch is None
     assert blurred(1e-5, shape=(7, 9, 200)).mismatch is None  # 63 results

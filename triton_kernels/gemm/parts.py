@@ -18,7 +18,6 @@ from triton_kernels.gemm.descriptors import Descriptor
 from triton_kernels.gemm.parts_kernels import gemm_again_kernel, gemm_f16x3_kernel, split_kernel
 
 PITCH = 64  # elements; pitches of the parts are multiples of this, a line of 128 bytes
-PROMOTE = 4  # steps after which the tensor cores' sum is added to the float32 sum
 AGAIN = 64  # rows and columns of a tile that is computed again
 AGAIN_K = 16
 
@@ -102,7 +101,6 @@ def _prepared(
         ACT=forward,
         A_T=not a_by,
         B_T=b_by,
-        PROMOTE=PROMOTE,
         **chosen.tiles._asdict(),
     )
     again = Launch(

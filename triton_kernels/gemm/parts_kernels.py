@@ -3,7 +3,7 @@
 Each row of a and each column of b is scaled by a power of two, so that its largest element lies
 between 2¹⁴ and 2¹⁵, and split into two float16 numbers high + low, which have 22 bits together. The
 product is low·high + high·low + high·high; low·low, which is left out, is 2⁻²² of it. Tensor cores
-truncate their sums. So every few steps their sum is added to a float32 sum, which rounds.
+truncate their sums. So after every step their sum is added to a float32 sum, which rounds.
 
 A row or column with an infinity or NaN has no such scale. It is split as zeros, and its scale is
 NaN. A last kernel computes its results again, in float32. This kernel is always launched, because
@@ -103,13 +103,15 @@ def split_kernel(
 @triton.jit
 def sum_of_products(
     a_desc, b_desc, m, n, K, a_low, b_low,
-    A_T: tl.constexpr, B_T: tl.constexpr, PROMOTE: tl.constexpr,
+    A_T: tl.constexpr, B_T: tl.constexpr,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr,
 ):  # fmt: skip
     """The sum of the scaled parts' products, for the tile whose first element is (m, n). a_low and
-    b_low are the indices at which the low parts begin."""
+    b_low are the indices at which the low parts begin.
+
+    Tensor cores cut sums off, and so much the more the larger these are. Hence each step begins
+    with zero and the smallest products, and is added in float32."""
     acc = tl.zeros((BLOCK_M, BLOCK_N), tl.float32)
-    part = tl.zeros((BLOCK_M, BLOCK_N), tl.float32)
     for step in range(tl.cdiv(K, BLOCK_K)):
         k = step * BLOCK_K
         if A_T:
@@ -124,13 +126,9 @@ def sum_of_products(
         else:
             b_high = b_desc.load([k, n])
             b_rest = b_desc.load([k, b_low + n])
-        part = tl.dot(a_rest, b_high, part)
-        part = tl.dot(a_high, b_rest, part)
-        part = tl.dot(a_high, b_high, part)
-        if step % PROMOTE == PROMOTE - 1:
-            acc += part
-            part = tl.zeros((BLOCK_M, BLOCK_N), tl.float32)
-    return acc + part
+        low = tl.dot(a_high, b_rest, tl.dot(a_rest, b_high))
+        acc += tl.dot(a_high, b_high, low)
+    return acc
 
 
 @triton.jit(do_not_specialize=["alpha", "beta"], repr=named("f16x3"))
@@ -155,7 +153,6 @@ def gemm_f16x3_kernel(
     ACT: tl.constexpr,
     A_T: tl.constexpr,
     B_T: tl.constexpr,
-    PROMOTE: tl.constexpr,
     BLOCK_M: tl.constexpr,
     BLOCK_N: tl.constexpr,
     BLOCK_K: tl.constexpr,
@@ -168,7 +165,7 @@ def gemm_f16x3_kernel(
     m0 = pid_m * BLOCK_M
     n0 = pid_n * BLOCK_N
     acc = sum_of_products(
-        a_desc, b_desc, m0, n0, K, a_low, b_low, A_T, B_T, PROMOTE, BLOCK_M, BLOCK_N, BLOCK_K
+        a_desc, b_desc, m0, n0, K, a_low, b_low, A_T, B_T, BLOCK_M, BLOCK_N, BLOCK_K
     )
     m = m0 + tl.arange(0, BLOCK_M)
     n = n0 + tl.arange(0, BLOCK_N)
