@@ -123,7 +123,7 @@ class ActMul(Elementwise):
     def work(self, case: Case, dtype: torch.dtype, read: int, written: int) -> int:
         """The bytes of operands, steps and errors in float64; of exact products only the
         oracle's."""
-        return written * (28 if self.exact(case) else 100)
+        return written * (28 if self.exact(case) else 108)
 
     # ---- rungs of the CUDA side ----
 
@@ -230,7 +230,8 @@ class ActMulBackward(ActMul):
         """Both gradients in float64."""
         g, x, y = _wide(grad, gate, up)
         value, slope = _value_and_slope(x, act)
-        return torch.stack(torch.broadcast_tensors(g * (slope * y), g * value))
+        first = ACTIVATIONS[act].derivative.masked(g * (slope * y), slope)
+        return torch.stack(torch.broadcast_tensors(first, g * value))
 
     def bound(
         self, name: str, arguments: Arguments, reference: Tensor, dtype: torch.dtype
@@ -371,10 +372,12 @@ class _Units:
         others: Tensor | None = None,
     ) -> Tensor:
         """The bound of factor·f, where f has the error ``off``. ``others`` is the factor of
-        products that may underflow."""
+        products that may underflow. What a factor makes that is no finite number is none, or
+        exactly 0."""
+        factor = factor.nan_to_num(0.0, 0.0)
         error = factor * off
         error = error + multiplications * self.unit * (reference.abs() + error)
-        beside = factor if others is None else factor + others
+        beside = factor if others is None else factor + others.nan_to_num(0.0, 0.0)
         error = error + self._tiny * (4 * beside + 1)
         return (
             error

@@ -34,6 +34,7 @@ EPILOGUE: dict[str, Any] = {"alpha": 0.5, "beta": 2.0, "c": "full", "bias": True
 # Rows of several blocks, in each dtype at multiples of 16 bytes: with a tail, and with the
 # last block full. Then, at such multiples in float32 only, with one column in the last block.
 WIDE = [(2117, "padded"), (2048, "contiguous"), (2049, "padded")]
+LONG, GROUPS = (3, 5, 9001), (2100, 24, 40)
 OPTIONS = {
     "act": choice(*ACTIVATIONS),
     "alpha": NUMBER,
@@ -133,8 +134,7 @@ class GemmBiasAct(Product):
             for shape in ALIGNMENTS:
                 yield Case(self.name, dtype, shape, "contiguous", "lattice")
                 yield Case(self.name, dtype, shape, "transposed", "lattice")
-        if torch.cuda.is_available():
-            yield from self.library_cases(dtype)
+        yield from self.wide_cases(dtype)
         if dtype in HALVES and torch.cuda.is_available():
             yield from self.gluon_cases(dtype)
         # Both results of a training step with a full epilogue, and with an epilogue in halves.
@@ -146,9 +146,9 @@ class GemmBiasAct(Product):
             step["multiprocessors"] = 2
             yield Case(self.name, dtype, (194, 392, 40), "functional", "lattice", 0, step)
 
-    def library_cases(self, dtype: str) -> Iterator[Case]:
-        """What cuBLASLt has no epilogue for, and a kernel of ours ends: rows of several blocks,
-        with a tail and without, and each tensor in turn as the kernel for dense rows refuses it."""
+    def wide_cases(self, dtype: str) -> Iterator[Case]:
+        """Few long rows, with and without each addend. cuBLASLt has no epilogue for them, so that a
+        kernel of ours ends the product; then each tensor as the one for aligned rows refuses it."""
 
         def case(N: int, layout: str = "contiguous", **options: Any) -> Case:
             options = {"act": "silu", "alpha": 0.5, **options}
@@ -234,6 +234,12 @@ class GemmBiasAct(Product):
         if o:
             yield case(TAILS, values="special")
             yield case((16, 16, 24), values="tf32")
+        else:
+            yield case(LONG)
+            for number in (1, 132):  # a long K whole and in parts, more groups of tiles than two
+                yield case(LONG, multiprocessors=number)
+                yield case(GROUPS, multiprocessors=number)
+            yield case((9, 40, 1288), values="special", multiprocessors=132)  # in parts
         if precision == "f16x3":
             if torch.cuda.is_available():  # shows how often sums leave the tensor cores
                 yield case(LONG_SUM, values="normal")

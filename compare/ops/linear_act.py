@@ -67,6 +67,7 @@ class LinearAct(Product):
         (x, weight, bias), options = arguments
         flat = x.reshape(x.shape[:-1].numel(), x.shape[-1])
         inner = {"act": self.act(options), "precision": options.get("precision", "ieee")}
+        inner["training"] = options.get("training", "out")
         rows = reference.reshape(flat.shape[0], weight.shape[0])
         limits = product_bounds.bound(name, ((flat, weight.t(), bias), inner), rows, dtype)
         return limits.view(reference.shape)

@@ -18,7 +18,8 @@ class Derivative(NamedTuple):
     ``error``: the error of the kernels' formulas, in roundings of the compute type. ``eager``:
     torch's own backward pass, (grad, saved, out). ``half``: the error of Triton's formula for
     16-bit results, if it has another one for them. ``of_pre``: the saved tensor is the
-    pre-activation, else the result.
+    pre-activation, else the result. ``masks``: a slope of 0 drops the gradient, even an infinite
+    one or NaN.
     """
 
     function: Callable[[Tensor], Tensor]
@@ -26,6 +27,11 @@ class Derivative(NamedTuple):
     eager: Callable[[Tensor, Tensor, Tensor], Any]
     half: float = 0.0
     of_pre: bool = False
+    masks: bool = False
+
+    def masked(self, gradient: Tensor, slope: Tensor) -> Tensor:
+        """The gradient of these slopes, in place set to 0 where the slope is 0 and masks it."""
+        return gradient.masked_fill_(slope == 0, 0) if self.masks else gradient
 
 
 class Activation(NamedTuple):
@@ -34,6 +40,7 @@ class Activation(NamedTuple):
     ``lipschitz``: the largest |slope|. ``error``: the evaluation error of the kernels' formula, in
     roundings of the epilogue, as a function of the pre-activation. ``half``: the relative and the
     absolute error of Triton's formula for 16-bit results, if it has another one for them.
+    ``curvature``: the largest |second derivative|; None for straight lines.
     """
 
     function: Callable[[Tensor], Tensor]
@@ -41,6 +48,17 @@ class Activation(NamedTuple):
     error: Callable[[Tensor], Tensor]
     derivative: Derivative
     half: tuple[float, float] | None = None
+    curvature: float | None = None
+
+    def amplified(self, pre: Tensor, error: Tensor) -> Tensor:
+        """The largest |act(x) − act(pre)| for |x − pre| ≤ error. By the slope at pre, since in its
+        tails an activation damps errors that its largest slope would let pass."""
+        most = self.lipschitz * error
+        if self.curvature is None:
+            return most
+        saved = pre if self.derivative.of_pre else self.function(pre)
+        slope = self.derivative.function(saved).abs() + self.curvature / 2 * error
+        return torch.minimum(most, slope * error)
 
 
 def _const(value: float) -> Callable[[Tensor], Tensor]:
@@ -74,13 +92,21 @@ def _silu_derivative(x: Tensor) -> Tensor:
     return torch.sigmoid(x) + x * torch.sigmoid(x) * torch.sigmoid(-x)
 
 
+def _of_sigmoid(x: Tensor) -> Tensor:
+    """The error of 1/(1 + exp(−x)), in roundings: that of exp, damped by 1 − s, of a sum and a
+    division, all relative; and 2⁻¹¹⁸ in float32, where the divisor passes 2¹²⁶."""
+    of_exp = (1.25 * x.abs().clamp_max(1e3) + 5) * torch.sigmoid(-x)
+    return torch.sigmoid(x) * (of_exp + 5) + 2.0**-94
+
+
 # The evaluation errors. erf and tanh are within 2 ulp and are multiplied by x/2 after an addition
 # to 1, so gelu's absolute error is a few roundings of x. gelu_tanh adds tanh' · |inner| ≤ 0.45
 # times its argument's few roundings. Triton's float32 gelu is x/(1 + 2^y): y is fitted to 0.2
 # roundings of x, y's own three contribute s·(1 − s)·ln2·|y| ≤ 0.23 each, 2^y's two 1/4 each, the
 # sum and the division 5/2; gelu_tanh is x/(1 + exp(−y)), as silu. exp(−x) is computed as
-# 2^(x·log₂e): relative error (|x| + 4) roundings, damped by sigmoid' = s·(1 − s) ≤ 1/4, and
-# s·(1 − s)·|x| ≤ 0.23. For 16-bit results gelu's exponent is a polynomial fitted to 2⁻¹², constant
+# 2^(x·log₂e): relative error (1.25·|x| + 5) roundings, of which the constant's is 0.22·|x|, damped
+# by sigmoid' = s·(1 − s), and s·(1 − s)·|x| ≤ 0.23. sigmoid and silu are held to this where they
+# are small, too; the others' formulas add to 1 there on one side. For 16-bit results gelu's exponent is a polynomial fitted to 2⁻¹², constant
 # from |x| = 5 on, where gelu(−|x|) < 2⁻¹⁹. In all of these an exponent y < 128 with three roundings
 # makes 2⁻¹⁵, and a divisor past 2¹²⁶ makes 0.
 _SIGMOID_FORM = 2.0**-15, 2.0**-118
@@ -106,6 +132,7 @@ ACTIVATIONS = {
             lambda r: torch.where(r <= 0, 0.0, torch.ones_like(r)),
             torch.zeros_like,
             lambda grad, r, out: _aten.threshold_backward(grad, r, 0, grad_input=out),
+            masks=True,
         ),
     ),
     "gelu": Activation(
@@ -120,6 +147,7 @@ ACTIVATIONS = {
             of_pre=True,
         ),
         half=(2.0**-12, 2.0**-21),
+        curvature=0.8,
     ),
     "gelu_tanh": Activation(
         _gelu_tanh,
@@ -133,11 +161,12 @@ ACTIVATIONS = {
             of_pre=True,
         ),
         half=_SIGMOID_FORM,
+        curvature=0.8,
     ),
     "silu": Activation(
         lambda x: x * torch.sigmoid(x),
         1.1,
-        lambda x: 6 * x.abs(),
+        lambda x: x.abs() * (_of_sigmoid(x) + torch.sigmoid(x)),
         Derivative(
             _silu_derivative,
             _const(16.0),
@@ -146,17 +175,19 @@ ACTIVATIONS = {
             of_pre=True,
         ),
         half=_SIGMOID_FORM,
+        curvature=0.5,
     ),
     "sigmoid": Activation(
         torch.sigmoid,
         0.25,
-        _const(6.0),
+        _of_sigmoid,
         Derivative(
             lambda r: r * (1 - r),
             lambda r: 2 * r.abs() * (1 + r.abs()),
             lambda grad, r, out: _aten.sigmoid_backward(grad, r, grad_input=out),
         ),
         half=_SIGMOID_FORM,
+        curvature=0.1,
     ),
     "tanh": Activation(
         torch.tanh,
@@ -167,6 +198,7 @@ ACTIVATIONS = {
             lambda r: 1 + 2 * r * r,
             lambda grad, r, out: _aten.tanh_backward(grad, r, grad_input=out),
         ),
+        curvature=0.77,
     ),
     "leaky_relu": Activation(
         lambda x: torch.where(x < 0, 0.01 * x, x),

@@ -257,6 +257,7 @@ class Elementwise(Spec):
         for layout in (*cases.LAYOUTS[1:], "inplace", "functional"):
             yield case((33, 129), layout)
             yield case((2, 3, 5, 2, 3, 2, 2), layout)
+        yield case((2, 3, 5, 2, 3, 2, 2), "reversed", out="contiguous")
         yield case((1043,), "misaligned", **rounding)
         yield case((20011,), "misaligned")  # more than two blocks, with partial ones at both ends
         yield case((1043,), "misaligned", "special")
@@ -295,6 +296,7 @@ class Elementwise(Spec):
                 yield case((139,), y="0-d", y_dtype="float64")
         yield case((4099,), values="special")
         yield case((33, 129), "transposed", "special")
+        yield case((33, 129), "transposed", "special", out="contiguous")
         for options in (*others, *self.kinds(dtype)):
             yield case((33, 129), values="special", **options)  # with the usual layout
             yield case((33, 129), "transposed", **options)  # with the usual values

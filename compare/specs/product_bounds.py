@@ -146,7 +146,8 @@ def bound(
     (a, b, *rest), options = arguments
     bias = rest[0] if rest else options.get("bias")
     c, precision = options.get("c"), options.get("precision", "ieee")
-    act = ACTIVATIONS[options.get("act", "none")]
+    name = "none" if options.get("training") == "pre" else options.get("act", "none")
+    act = ACTIVATIONS[name]
     alpha, beta = options.get("alpha", 1.0), options.get("beta")
     u_epilogue = U_DOUBLE if a.dtype == torch.float64 else U_FMA
     cut_off = implementation.startswith("triton") or implementation.endswith("/cublaslt")
@@ -173,12 +174,12 @@ def bound(
     pre = _pre_activation(a, b, bias, alpha, beta, c)
     # An infinite pre-activation has no rounding error; only the activation's own error remains.
     pre_error = torch.where(pre.isinf(), 0.0, pre_error)
-    error = act.lipschitz * pre_error + u_epilogue * act.error(pre)
+    error = act.amplified(pre, pre_error) + u_epilogue * act.error(pre)
     halves = out_dtype.itemsize == 2 and a.dtype != torch.float64
     if act.half is not None and halves and implementation.startswith("triton"):
         relative, absolute = act.half
         error = error + relative * reference.abs() + absolute
-    if implementation.endswith("/cublaslt") and halves and options.get("act") == "gelu_tanh":
+    if implementation.endswith("/cublaslt") and halves and name == "gelu_tanh":
         error = error + torch.where(pre.isinf(), 0.0, U_GELU * pre.abs())
     u_out = torch.finfo(out_dtype).eps / 2
     smallest = torch.finfo(out_dtype).tiny * torch.finfo(out_dtype).eps

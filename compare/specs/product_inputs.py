@@ -113,10 +113,11 @@ def matrices(case: Case, g: torch.Generator, device: torch.device) -> tuple[Tens
     a = cases.random_values((M, K), case.torch_dtype, kind, g)
     b = cases.random_values((K, N), case.torch_dtype, kind, g)
     if case.values == "special" and a.numel() and b.numel():
-        # One special value each in a few rows and columns; the others stay finite.
+        # One special value each in a few rows and columns, of a at both ends of K; the others stay
+        # finite.
         special = (math.nan, math.inf, -math.inf, -0.0, torch.finfo(a.dtype).tiny / 4)
         for i, value in enumerate(special):
-            a[i % M, i % K] = value
+            a[i % M, (i if i % 2 else -1 - i) % K] = value
             b[(i + 1) % K, (2 * i) % N] = value
         if min(M, N, K) > 2 * len(special):  # a finite row and column with an outlier at the end
             a[-1, -1], b[-1, -1] = OUTLIER, -OUTLIER

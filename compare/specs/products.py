@@ -19,7 +19,7 @@ from torch import Tensor
 from compare import cases
 from compare.cases import META, Arguments, Case, Level, Sized, tensors_of
 from compare.specs import drawn_products
-from compare.specs.activations import OF_PRE
+from compare.specs.activations import ACTIVATIONS, OF_PRE
 from compare.specs.product_inputs import HOW, LAYOUTS, NEAR, VALUES, called
 from compare.specs.spec import Spec, cuda_type
 from cuda_reference.ops.gemm_bias_act import takes as cuda_takes
@@ -273,7 +273,9 @@ class Product(Spec):
         """Bytes of inputs and absolute values in float64, of the oracle's result, bound, errors."""
         if self.exact(case):
             return 8 * read + 24 * written
-        return (8 + case.torch_dtype.itemsize % 8) * read + 72 * written
+        act = self.act(case.options)
+        of_slope = 0 if ACTIVATIONS[act].curvature is None else 32 if act == "gelu_tanh" else 24
+        return (8 + case.torch_dtype.itemsize % 8) * read + (72 + of_slope) * written
 
     def cut(self, arguments: Arguments) -> int | None:
         """The longest of a's leading dimensions; None if there are none."""

@@ -13,7 +13,8 @@ __global__ void act_backward_kernel(Tensor grad, Tensor saved, Tensor dx, Tensor
   for (long long m = 0; m < grad.size[0]; ++m) {
     const C g = load<C>(grad, m * grad.stride[0] + n * grad.stride[1]);
     const C s = load<C>(saved, m * saved.stride[0] + n * saved.stride[1]);
-    const C product = g * act.derivative(s);
+    const C slope = act.derivative(s);
+    const C product = act.drops(slope) ? C(0) : g * slope;
     store<C>(dx, m * dx.stride[0] + n * dx.stride[1], product);
     total += product;
   }

@@ -18,17 +18,26 @@ __device__ C bounded(C x, C limit) {
   return x < -limit ? -limit : x;
 }
 
-// The argument of a record's derivative: act's argument x, or act's result.
+// The argument of a record's derivative: act's argument x, or act's result. Where a record drops a slope, the gradient is
+// 0, even that of infinity or NaN.
 struct OfArgument {
   template <class C>
   static __device__ C saved(C x, C) {
     return x;
+  }
+  template <class C>
+  static __device__ bool drops(C) {
+    return false;
   }
 };
 struct OfResult {
   template <class C>
   static __device__ C saved(C, C result) {
     return result;
+  }
+  template <class C>
+  static __device__ bool drops(C) {
+    return false;
   }
 };
 // A piecewise linear activation, whose second derivative is 0.
@@ -55,6 +64,10 @@ struct Relu : Straight {
   template <class C>
   static __device__ C derivative(C result) {
     return result <= C(0) ? C(0) : C(1);
+  }
+  template <class C>
+  static __device__ bool drops(C slope) {
+    return slope == C(0);
   }
 };
 
@@ -206,5 +219,9 @@ struct Activation {
   template <class C>
   __device__ C saved(C x, C result) const {
     WITH_ACTIVATION(number, return A::saved(x, result))
+  }
+  template <class C>
+  __device__ bool drops(C slope) const {
+    WITH_ACTIVATION(number, return A::drops(slope))
   }
 };

@@ -50,8 +50,8 @@ FAULTS = {
     ),
     "gradients of each other": Fault(
         KERNELS,
-        "return grad * (slope * up), grad * value",
-        "return grad * value, grad * (slope * up)",
+        "return dgate, grad * value",
+        "return grad * value, dgate",
         "act_mul_backward float64 1 contiguous normal act=silu seed=0",
         TRITON,
     ),
