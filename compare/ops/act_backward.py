@@ -283,8 +283,8 @@ class ActBackward(Spec):
 
     def inputs(self, case: Case, device: torch.device = CPU) -> Arguments:
         """grad in the case's layout, and saved in that of option ``saved`` or of the case. "every"
-        applies to saved, and so do special values; without sums to grad, too. The saved result of
-        sigmoid or tanh is clipped to ±1."""
+        applies to saved, and so do special values, beside a first row of zeros in grad; without
+        sums to grad, too. The saved result of sigmoid or tanh is clipped to ±1."""
         g = case.generator()
         act = case.options["act"]
         of_both = case.values == "special" and case.options.get("bias") is False
@@ -292,6 +292,8 @@ class ActBackward(Spec):
         plain = "normal" if only_saved else case.values
         dtype = cases.DTYPES[case.options.get("grad_dtype", case.dtype)]
         grad = cases.random_values(case.shape, dtype, plain, g, device)
+        if case.values == "special" and not of_both:
+            grad[:1] = 0
         saved = cases.random_values(case.shape, case.torch_dtype, case.values, g, device)
         if act in ("sigmoid", "tanh") and device.type != "meta":
             saved = saved.clamp(-1, 1)

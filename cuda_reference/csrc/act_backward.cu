@@ -1,5 +1,6 @@
 // act_backward: dx = grad·act'(saved), and its column sums, the gradient of a bias, in the compute type.
-// saved is act's result for none, relu, leaky_relu, sigmoid and tanh; its argument x for the others.
+// saved is act's result for none, relu, leaky_relu, sigmoid and tanh; its argument x for the others. Where relu's slope
+// is 0, dx is 0 even for an infinite grad or NaN.
 //
 // One thread per column, from the first row to the last.
 #include "activations.cuh"

@@ -1,5 +1,6 @@
 // act_mul: out = act(gate)·up, in the compute type, rounded once. Any layout, one thread per element.
-// act_mul_backward: dgate = grad·(up·act'(gate)), dup = grad·act(gate), each rounded once.
+// act_mul_backward: dgate = grad·(up·act'(gate)), dup = grad·act(gate), each rounded once. Where relu's slope is 0, dgate
+// is 0 even for infinities and NaN.
 // Both also have the rungs of rungs.cuh. In stream the activation is a template parameter.
 #include "activations.cuh"
 #include "rungs.cuh"

@@ -6,6 +6,7 @@ float32, or float64 for float64.
 
 Steps: operands → result dtype → C; the activation or its derivative, from
 triton_kernels/activations.py; one multiplication, two for dgate; one rounding to the result dtype.
+Where relu's slope is 0, dgate is 0 even for infinities and NaN, as in torch.
 In many models gate and up are halves of one tensor. They are read in place.
 Reference: act(gate) * up with torch.nn.functional's activations, and torch.autograd.grad of it.
 """
