@@ -80,6 +80,8 @@ class Add(Elementwise):
 
         for layout in ("contiguous", "misaligned"):
             yield case(layout, "cancelling", **rounding)
+        if dtype in FLOATS:  # 0·∞ is NaN
+            yield case(values="special", alpha=0.0)
         scalars = {"y": "scalar", **rounding}
         if dtype == "int64":  # factors of 32 bits with a 64-bit product
             scalars |= {"y_dtype": "int32", "alpha": -7}

@@ -171,6 +171,7 @@ class SumTo(Spec):
                 yield case(shape, to=to)
         for to, shape in MANY.items():
             yield case(shape, to=to)
+        yield case((2, 3, 2, 3, 2, 3, 2, 3), to="gaps")  # four dimensions of each kind
         for layout in (*cases.LAYOUTS[1:], "functional"):
             for to in ("row", "column", "gaps"):
                 yield case((33, 129), layout, to=to)

@@ -88,6 +88,7 @@ def scaled(M: int, N: int, K: int, dtype: torch.dtype, g: torch.Generator) -> tu
     """Rows of a and columns of b with magnitudes from 2⁻⁴⁰ to 2⁴⁰, far from their neighbours'.
 
     The last row is just below 2⁻¹¹¹, the largest row to which "f16x3" applies its maximal scale.
+    The first row is near 2¹²⁰, and so is 1 / the first column: a scale alone would overflow.
     """
 
     def powers(count: int) -> Tensor:
@@ -95,6 +96,8 @@ def scaled(M: int, N: int, K: int, dtype: torch.dtype, g: torch.Generator) -> tu
 
     a = torch.randn((M, K), generator=g).double() * powers(M)[:, None]
     b = torch.randn((K, N), generator=g).double() * powers(N)
+    a[:1] *= 2.0**160
+    b[:, :1] *= 2.0**-80
     a[-1:] = 2.0**-111 * (1 - 2.0**-24)
     return a.to(dtype), b.to(dtype)
 
