@@ -279,7 +279,7 @@ class ActMulBackward(ActMul):
 
     def work(self, case: Case, dtype: torch.dtype, read: int, written: int) -> int:
         """The bytes that oracle and bound of both results take."""
-        return written * (34 if self.exact(case) else 78)
+        return written * (34 if self.exact(case) else 84)
 
     def cases(self, dtype: str, level: Level) -> Iterator[Case]:
         """The cases of act_mul that are not in place, and grad in another dtype or layout."""

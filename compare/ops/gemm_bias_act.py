@@ -34,7 +34,7 @@ EPILOGUE: dict[str, Any] = {"alpha": 0.5, "beta": 2.0, "c": "full", "bias": True
 # Rows of several blocks, in each dtype at multiples of 16 bytes: with a tail, and with the
 # last block full. Then, at such multiples in float32 only, with one column in the last block.
 WIDE = [(2117, "padded"), (2048, "contiguous"), (2049, "padded")]
-LONG, GROUPS = (3, 5, 9001), (2100, 24, 40)
+LONG, GROUPS = (3, 70, 9001), (2100, 24, 40)
 OPTIONS = {
     "act": choice(*ACTIVATIONS),
     "alpha": NUMBER,
