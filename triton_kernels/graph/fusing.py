@@ -85,7 +85,12 @@ class Fused(nn.Module):
         if call is None:
             call = self._calls[interpreted] = compiled(self._options, self._latest)
         self._latest.clear()
-        return with_hook_guards(call, self.module, *args, **kwargs)
+        try:
+            return with_hook_guards(call, self.module, *args, **kwargs)
+        except torch._dynamo.exc.TorchRuntimeError:  # the tracer's, of an operation that fails
+            if self._latest:  # the module has run in part: not again
+                raise
+        return self.module(*args, **kwargs)  # raises what the module raises
 
     @property
     def plan(self) -> Plan:
