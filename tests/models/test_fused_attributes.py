@@ -79,6 +79,7 @@ def test_copies_and_pickles(module: nn.Module, cpu: torch.device) -> None:
         twins.append(pickle.loads(pickle.dumps(fused)))
     for twin in twins:
         assert isinstance(twin, tk.graph.Fused)
+        assert type(twin) is type(fused) or type(module) is not Scaled
         assert inspect.signature(twin.forward) == inspect.signature(module.forward)
         torch.testing.assert_close(twin(x), module(x))
 
@@ -122,6 +123,17 @@ def test_trainer_finds_labels_and_loss() -> None:
             ours, right = map(look, kinds)
             assert ours == right
         assert generic.find_labels(kinds[0])
+
+
+def test_ensembles(cpu: torch.device) -> None:
+    """stack_module_state takes models of one class."""
+    models = [tk.fuse(Answers()) for _ in range(3)]
+    state, buffers = torch.func.stack_module_state(models)  # type: ignore[arg-type]
+    one, x = copy.deepcopy(models[0]), torch.randn(4, 8)
+    out = torch.func.vmap(lambda p, b: torch.func.functional_call(one, (p, b), (x,)))(
+        state, buffers
+    )
+    torch.testing.assert_close(out, torch.stack([model.module(x) for model in models]))
 
 
 @pytest.mark.parametrize("strict", [False, True])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import types
+import weakref
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -166,22 +167,38 @@ def _empty() -> Fused:
     return Fused.__new__(Fused)
 
 
+_CLASSES: Any = weakref.WeakKeyDictionary()  # a module's class → that of the fused one
+
+
 def _class_for(module: nn.Module) -> Any:
     """A subclass of Fused whose forward has the signature of the module's. torch.export takes the
     arguments' names from it; transformers' Trainer looks at the class for what the model takes of
-    a batch and what of that are labels, and finds questions with answers by the class's name."""
-    try:
-        signature = inspect.signature(module.forward)
-    except (TypeError, ValueError):  # of a function in C
-        return Fused
-    this = inspect.Parameter("self", inspect.Parameter.POSITIONAL_ONLY)
+    a batch and what of that are labels, and finds questions with answers by the class's name.
 
+    Modules of one class have one, as torch.func.stack_module_state wants, unless a forward was put
+    on them.
+    """
+    kind, own = type(module), "forward" in vars(module)
+    if own or kind not in _CLASSES:
+        try:
+            signature = inspect.signature(module.forward)
+        except (TypeError, ValueError):  # of a function in C
+            return Fused
+        made = _with_signature(f"Fused{kind.__name__}", signature)
+        if own:
+            return made
+        _CLASSES[kind] = made
+    return _CLASSES[kind]
+
+
+def _with_signature(name: str, signature: inspect.Signature) -> Any:
     def forward(self: Fused, *args: Any, **kwargs: Any) -> Any:
         return Fused.forward(self, *args, **kwargs)
 
+    this = inspect.Parameter("self", inspect.Parameter.POSITIONAL_ONLY)
     names = [this, *signature.parameters.values()]
     forward.__signature__ = signature.replace(parameters=names)  # type: ignore[attr-defined]
-    return type(f"Fused{type(module).__name__}", (Fused,), {"forward": forward})
+    return type(name, (Fused,), {"forward": forward})
 
 
 def as_written() -> bool:
