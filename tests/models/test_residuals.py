@@ -50,6 +50,21 @@ TAKEN: dict[str, tuple[Callable[..., Any], list[tuple[str, str]]]] = {
         lambda m, x, y: torch.cat([x[:, :1], turned(y) + F.linear(x, m.w)], 1),
         [SUM],
     ),
+    "turned, then averaged": (
+        lambda m, x, y: normed((turned(y) + F.linear(x, m.w)).mean(1)),
+        [SUM],
+    ),
+    "turned, then its first row": (
+        lambda m, x, y: F.linear((turned(y) + F.linear(x, m.w))[:, 0], m.v),
+        [SUM],
+    ),
+    "turned, then images of fewer pixels": (
+        lambda m, x, y: F.linear(
+            block(m, turned(y) + F.linear(x, m.w)).view(2, 1, 3, 8)[:, ::2, ::2].reshape(2, -1, 8),
+            m.v,
+        ),
+        [SUM, (GELU, "gelu"), SUM],
+    ),
     "turned, then multiplied": (
         lambda m, x, y: F.linear(turned(y) + F.linear(x, m.w), m.v),
         [SUM],
@@ -90,6 +105,13 @@ LEFT: dict[str, Callable[..., Any]] = {
     "one user of two": lambda m, x, y: (
         (h := turned(y) + F.linear(x, m.w)).transpose(1, 2).view(16, 3).sum() + normed(h)
     ),
+    "a view of a part": lambda m, x, y: F.layer_norm(
+        (turned(y) + F.linear(x, m.w))[:, :1].view(16), (16,)
+    ),
+    "a turned activation": lambda m, x, y: normed(
+        F.relu((turned(y) + F.linear(x, m.w)).transpose(1, 2)).view(6, 8)
+    ),
+    "a mean that is a result": lambda m, x, y: (turned(y) + F.linear(x, m.w)).mean(0),
     "images that are concatenated": lambda m, x, y: torch.cat(
         2
         * [
