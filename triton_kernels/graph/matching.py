@@ -49,6 +49,7 @@ from triton_kernels.graph.operands import (
     is_one,
     is_plain,
     operand_name,
+    same_order,
     shape_text,
     size_of,
     turned,
@@ -315,12 +316,28 @@ class Matcher:
             sums = isinstance(self.forms[node], Sum) and match.sizes[1] is not None
             if sums and turned(node) and not self._layout_unseen(root, self._in_rows(match)):
                 raise Misfit(f"{node.name} does not lie in rows")
+        if match.sizes[1] is None and not self._lies_as_made(match):
+            raise Misfit(f"{root.name} would lie otherwise in memory")
         if any(self._autocast[node] is not self._autocast[root] for node in inner):
             raise Misfit("an autocast region begins or ends between its nodes")
         for node in self._order[self._position[inner[0]] : self._position[root]] if inner else ():
             if node not in match.nodes and effects.may_interfere(node, self.module):
                 raise Misfit(f"{node.name} between its nodes may overwrite an operand")
         self._check_tensors(match)
+
+    def _lies_as_made(self, match: Match) -> bool:
+        """Whether an elementwise kernel's result lies in memory as the graph's, or nobody sees how.
+        It lies as the first operand if that has its shape, else in rows. In a graph all operands
+        count, in the order in which they are written."""
+        root, first = match.nodes[-1], match.arguments[0]
+        result, like = forms.value(root), forms.value(first)
+        if result is None or like is None:
+            return True
+        if forms.same_shape(result, like):
+            as_made = same_order(result, like)
+        else:
+            as_made = not turned(root)
+        return as_made or self._layout_unseen(root, whole=False)
 
     def _in_rows(self, match: Match) -> bool:
         """Whether the result will lie in rows: no view of the product turns it."""
