@@ -259,6 +259,41 @@ def test_errors_are_the_modules(cpu: torch.device) -> None:
         fused(x8(3))
 
 
+@pytest.mark.parametrize(
+    ("then", "error"),
+    [
+        (lambda m, h: F.batch_norm(h[:1], None, None, training=True), ValueError),
+        (lambda m, h: h + "a", TypeError),
+        (lambda m, h: F.linear(h, m.fc.weight[:, 1:]), RuntimeError),
+    ],
+    ids=["batch norm of one row", "a text", "shapes"],
+)
+def test_errors_of_operations_are_the_modules(
+    then: Callable[..., Any], error: type[Exception], cpu: torch.device
+) -> None:
+    """The tracer meets them first, and would raise an error of its own."""
+    module = Layer(then)
+    found = []
+    for called in (tk.fuse(module, min_score=0), module):
+        with pytest.raises(error) as raised:
+            called(x8())
+        found.append((type(raised.value), str(raised.value)))
+    assert found[0] == found[1]
+
+
+def test_a_failing_call_does_not_run_its_parts_twice(cpu: torch.device) -> None:
+    def then(m: Layer, h: Tensor) -> Tensor:
+        m.gain += 1
+        torch._dynamo.graph_break()
+        return h + "a"  # type: ignore[operator]
+
+    module = Layer(then)
+    fused = tk.fuse(module, min_score=0)
+    with pytest.raises(Exception, match="unsupported operand"):
+        fused(x8())
+    assert module.gain == 3.0
+
+
 def test_modes_and_dtypes_are_planned_once(cpu: torch.device) -> None:
     """A loop that trains and evaluates in turn traces each once."""
     module = nn.Sequential(nn.Linear(8, 8), nn.GELU(), nn.Dropout(0.5))

@@ -50,6 +50,21 @@ TAKEN: dict[str, tuple[Callable[..., Any], list[tuple[str, str]]]] = {
         lambda m, x, y: torch.cat([x[:, :1], turned(y) + F.linear(x, m.w)], 1),
         [SUM],
     ),
+    "turned, then averaged": (
+        lambda m, x, y: normed((turned(y) + F.linear(x, m.w)).mean(1)),
+        [SUM],
+    ),
+    "turned, then its first row": (
+        lambda m, x, y: F.linear((turned(y) + F.linear(x, m.w))[:, 0], m.v),
+        [SUM],
+    ),
+    "turned, then images of fewer pixels": (
+        lambda m, x, y: F.linear(
+            block(m, turned(y) + F.linear(x, m.w)).view(2, 1, 3, 8)[:, ::2, ::2].reshape(2, -1, 8),
+            m.v,
+        ),
+        [SUM, (GELU, "gelu"), SUM],
+    ),
     "turned, then multiplied": (
         lambda m, x, y: F.linear(turned(y) + F.linear(x, m.w), m.v),
         [SUM],
@@ -90,6 +105,13 @@ LEFT: dict[str, Callable[..., Any]] = {
     "one user of two": lambda m, x, y: (
         (h := turned(y) + F.linear(x, m.w)).transpose(1, 2).view(16, 3).sum() + normed(h)
     ),
+    "a view of a part": lambda m, x, y: F.layer_norm(
+        (turned(y) + F.linear(x, m.w))[:, :1].view(16), (16,)
+    ),
+    "a turned activation": lambda m, x, y: normed(
+        F.relu((turned(y) + F.linear(x, m.w)).transpose(1, 2)).view(6, 8)
+    ),
+    "a mean that is a result": lambda m, x, y: (turned(y) + F.linear(x, m.w)).mean(0),
     "images that are concatenated": lambda m, x, y: torch.cat(
         2
         * [
@@ -117,3 +139,45 @@ def test_rows_of_varying_number(cpu: torch.device) -> None:
         x = torch.randn(2, length, 8)
         torch.testing.assert_close(fused(x, x), module(x, x))
         assert kernels(fused.plan) == [SUM]
+
+
+MIXED: dict[str, Callable[..., Any]] = {
+    "act_mul": lambda m, x, y: turned(y) * F.silu(x),
+    "act_mul, in rows": lambda m, x, y: y * F.silu(turned(x)),
+    "relu_scale_add": lambda m, x, y: turned(y) + 0.5 * F.relu(x),
+    "add": lambda m, x, y: 0.3 * x + turned(y),
+    "add of a broadcast": lambda m, x, y: x[:, :1] + 0.3 * turned(y),
+}
+
+
+@pytest.mark.parametrize("name", MIXED)
+def test_elementwise_results_lie_as_written(name: str, cpu: torch.device) -> None:
+    """A view of them may be one that only works for how the model's result lies."""
+    module, (x, y) = Apply(MIXED[name]), inputs(cpu)
+    fused = tk.fuse(module, min_score=0)
+    out, right = fused(x, y), module(x, y)
+    assert out.stride() == right.stride()
+    torch.testing.assert_close(out, right)
+
+
+@pytest.mark.parametrize(("first", "second"), [(turned, turned), (torch.clone, torch.clone)])
+def test_elementwise_of_one_layout_is_fused(
+    first: Callable[..., Tensor], second: Callable[..., Tensor], cpu: torch.device
+) -> None:
+    module, (x, y) = Apply(lambda m, x, y: F.silu(first(x)) * second(y)), inputs(cpu)
+    fused = tk.fuse(module, min_score=0)
+    out, right = fused(x, y), module(x, y)
+    assert out.stride() == right.stride()
+    torch.testing.assert_close(out, right)
+    assert kernels(fused.plan) == [("act_mul", "silu")]
+
+
+def test_detached_products_have_no_gradient(cpu: torch.device) -> None:
+    """Zeros for None would let an optimiser with weight decay change the weight."""
+    module, (x, y) = Apply(lambda m, x, y: F.linear(x, m.w).detach() + m.b), inputs(cpu)
+    fused = tk.fuse(module, min_score=0)
+    fused(x, y).sum().backward()
+    assert module.w.grad is None
+    torch.testing.assert_close(module.b.grad, torch.full((8,), 6.0))
+    alone = tk.fuse(Apply(lambda m, x, y: F.linear(x, m.w).detach()), min_score=0)
+    assert not alone(x, y).requires_grad

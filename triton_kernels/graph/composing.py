@@ -78,9 +78,12 @@ def _read(node: Node, spelled: Mapping[Node, Activation]) -> Step | None:
 
 
 def _like(root: Node, x: Node) -> bool:
-    """Whether the result has x's dtype and shape."""
+    """Whether the result has x's dtype and shape, and needs a gradient if x does: of x.detach()
+    there is none, not zeros."""
     before, after = tensor_of(x), tensor_of(root)
     if before is None or after is None or not before.is_floating_point():
+        return False
+    if before.requires_grad != after.requires_grad:
         return False
     return before.dtype == after.dtype and same_shape(before, after)
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import inspect
 import types
+import weakref
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -64,8 +66,8 @@ class NoPlanYet(RuntimeError, AttributeError):
 class Fused(nn.Module):
     """The result of :func:`fuse`. The original module is its child ``module``.
 
-    Attributes, items and the length are the original's. Methods of the original compute unfused,
-    because they call the original, not this module.
+    Attributes, items, the length and the signature of ``forward`` are the original's. Methods of
+    the original compute unfused, because they call the original, not this module.
     """
 
     def __init__(self, module: nn.Module, options: Options) -> None:
@@ -84,7 +86,12 @@ class Fused(nn.Module):
         if call is None:
             call = self._calls[interpreted] = compiled(self._options, self._latest)
         self._latest.clear()
-        return with_hook_guards(call, self.module, *args, **kwargs)
+        try:
+            return with_hook_guards(call, self.module, *args, **kwargs)
+        except torch._dynamo.exc.TorchRuntimeError:  # the tracer's, of an operation that fails
+            if self._latest:  # the module has run in part: not again
+                raise
+        return self.module(*args, **kwargs)  # raises what the module raises
 
     @property
     def plan(self) -> Plan:
@@ -116,6 +123,8 @@ class Fused(nn.Module):
             setattr(original, name, value)
         else:
             super().__setattr__(name, value)
+        if name == "module":
+            self._take_signature()
 
     def _original(self) -> nn.Module | None:
         return self.__dict__.get("_modules", {}).get("module")  # None before __init__ has run
@@ -134,6 +143,62 @@ class Fused(nn.Module):
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_calls": {}, "_latest": []}  # plans will be made again
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        super().__setstate__(state)
+        self._take_signature()
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        """For pickle and deepcopy, which cannot find a class made here by its name."""
+        if not self._of_own_class():
+            return super().__reduce_ex__(protocol)
+        return _empty, (), self.__getstate__()
+
+    def _take_signature(self) -> None:
+        if self._of_own_class():
+            self.__class__ = _class_for(self.module)  # type: ignore[assignment]
+
+    def _of_own_class(self) -> bool:
+        """Whether nobody, as fully_shard, gave this object another class."""
+        return type(self) is Fused or Fused in type(self).__bases__
+
+
+def _empty() -> Fused:
+    return Fused.__new__(Fused)
+
+
+_CLASSES: Any = weakref.WeakKeyDictionary()  # a module's class → that of the fused one
+
+
+def _class_for(module: nn.Module) -> Any:
+    """A subclass of Fused whose forward has the signature of the module's. torch.export takes the
+    arguments' names from it; transformers' Trainer looks at the class for what the model takes of
+    a batch and what of that are labels, and finds questions with answers by the class's name.
+
+    Modules of one class have one, as torch.func.stack_module_state wants, unless a forward was put
+    on them.
+    """
+    kind, own = type(module), "forward" in vars(module)
+    if own or kind not in _CLASSES:
+        try:
+            signature = inspect.signature(module.forward)
+        except (TypeError, ValueError):  # of a function in C
+            return Fused
+        made = _with_signature(f"Fused{kind.__name__}", signature)
+        if own:
+            return made
+        _CLASSES[kind] = made
+    return _CLASSES[kind]
+
+
+def _with_signature(name: str, signature: inspect.Signature) -> Any:
+    def forward(self: Fused, *args: Any, **kwargs: Any) -> Any:
+        return Fused.forward(self, *args, **kwargs)
+
+    this = inspect.Parameter("self", inspect.Parameter.POSITIONAL_ONLY)
+    names = [this, *signature.parameters.values()]
+    forward.__signature__ = signature.replace(parameters=names)  # type: ignore[attr-defined]
+    return type(name, (Fused,), {"forward": forward})
 
 
 def as_written() -> bool:

@@ -9,6 +9,7 @@ pattern's structure but violate one of these conditions raise :class:`Misfit`.
 from __future__ import annotations
 
 import math
+import operator
 from dataclasses import replace
 from typing import Any
 
@@ -48,6 +49,7 @@ from triton_kernels.graph.operands import (
     is_one,
     is_plain,
     operand_name,
+    same_order,
     shape_text,
     size_of,
     turned,
@@ -63,6 +65,18 @@ from triton_kernels.nn.rows import (
 PASSES = ("elementwise", "epilogue")
 # What makes new tensors in rows, however its arguments lie in memory; cat of images does not.
 _BLIND = {F.layer_norm, torch.layer_norm, "layer_norm", torch.cat}
+# What computes the same however its argument lies, but makes a result that may lie like it; and
+# views that fail for some arguments.
+_PASSING = {
+    operator.getitem,
+    "reshape",
+    torch.reshape,
+    "flatten",
+    torch.flatten,
+    "mean",
+    torch.mean,
+}
+_SPLITS = {"view", "unflatten"}
 
 
 class Matcher:
@@ -300,8 +314,10 @@ class Matcher:
         for node in match.nodes:
             # A sum of transposed tensors is stored transposed, and later views may rely on that.
             sums = isinstance(self.forms[node], Sum) and match.sizes[1] is not None
-            if sums and turned(node) and not self._layout_unseen(root):
+            if sums and turned(node) and not self._layout_unseen(root, self._in_rows(match)):
                 raise Misfit(f"{node.name} does not lie in rows")
+        if match.sizes[1] is None and not self._lies_as_made(match):
+            raise Misfit(f"{root.name} would lie otherwise in memory")
         if any(self._autocast[node] is not self._autocast[root] for node in inner):
             raise Misfit("an autocast region begins or ends between its nodes")
         for node in self._order[self._position[inner[0]] : self._position[root]] if inner else ():
@@ -309,15 +325,44 @@ class Matcher:
                 raise Misfit(f"{node.name} between its nodes may overwrite an operand")
         self._check_tensors(match)
 
-    def _layout_unseen(self, node: Node) -> bool:
-        """Whether nothing depends on how a value lies in memory: it and the sums with it are only
-        normalised, multiplied by a matrix, or concatenated."""
+    def _lies_as_made(self, match: Match) -> bool:
+        """Whether an elementwise kernel's result lies in memory as the graph's, or nobody sees how.
+        It lies as the first operand if that has its shape, else in rows. In a graph all operands
+        count, in the order in which they are written."""
+        root, first = match.nodes[-1], match.arguments[0]
+        result, like = forms.value(root), forms.value(first)
+        if result is None or like is None:
+            return True
+        if forms.same_shape(result, like):
+            as_made = same_order(result, like)
+        else:
+            as_made = not turned(root)
+        return as_made or self._layout_unseen(root, whole=False)
+
+    def _in_rows(self, match: Match) -> bool:
+        """Whether the result will lie in rows: no view of the product turns it."""
+        views = [self.forms[view] for view in match.views]
+        return all(isinstance(form, Reshaped) and form.rows for form in views)
+
+    def _layout_unseen(self, node: Node, whole: bool) -> bool:
+        """Whether nothing depends on how a value lies in memory: it, the sums with it, its parts
+        and their means are only normalised, multiplied by a matrix, or concatenated.
+
+        ``whole``: whether the value is known to lie in rows without gaps once it is fused, so that
+        every view of it works.
+        """
         blind = _BLIND if forms.rank(node) == 3 else _BLIND - {torch.cat}
         return all(
             called(user) in blind
             or user.target in (gemm_bias_act_of_rows, gemm_bias_act_of_columns)
-            or (isinstance(form := self.forms.get(user), Product) and form.x is node)
-            or (isinstance(form, Sum) and self._layout_unseen(user))
+            or (
+                isinstance(form := self.forms.get(user), Product)
+                and form.x is node
+                and not form.convolution
+            )
+            or (isinstance(form, Sum) and self._layout_unseen(user, whole=False))
+            or (called(user) in _SPLITS and whole and self._layout_unseen(user, whole))
+            or (called(user) in _PASSING and self._layout_unseen(user, whole=False))
             for user in node.users
         )
 

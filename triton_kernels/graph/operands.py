@@ -80,6 +80,19 @@ def turned(operand: Operand) -> bool:
     return any(statically_known_true(a < b) for a, b in itertools.pairwise(steps))
 
 
+def same_order(first: Tensor, second: Tensor) -> bool:
+    """Whether tensors of one shape have their dimensions in the same order in memory, as far as
+    that is known."""
+    from torch.fx.experimental.symbolic_shapes import statically_known_true
+
+    dims = [i for i, n in enumerate(first.shape) if not statically_known_true(n == 1)]
+    return all(
+        statically_known_true(first.stride(i) < first.stride(j))
+        == statically_known_true(second.stride(i) < second.stride(j))
+        for i, j in itertools.combinations(dims, 2)
+    )
+
+
 def is_plain(t: Tensor) -> bool:
     """Whether the tensor is an ordinary strided one: neither a subclass nor sparse."""
     plain = isinstance(t, FakeTensor) or type(t) in (Tensor, torch.nn.Parameter)
