@@ -115,12 +115,17 @@ class Op:
         ):
             oracle = oracles.Oracle(self._spec, arguments, reference)
             worse = less_accurate(self._spec, result, oracle)
-        return [Result("out", result, reference, comparison, worse)]
+        name = self._case.options.get("output", "out")
+        return [Result(name, result, reference, comparison, worse)]
 
     def expect(self, state: Any, arguments: Sequence[Argument]) -> list[Result]:
-        """The last launch's out_ptr."""
+        """The last launch's out_ptr, if there is one output."""
         outs = [a.tensor for a in arguments if a.name == "out_ptr"]
-        if not outs or outs[-1].numel() != state["reference"].numel():
+        if (
+            "output" in self._case.options
+            or not outs
+            or outs[-1].numel() != state["reference"].numel()
+        ):
             return []
         state["result"] = outs[-1].reshape(state["reference"].shape)
         return self.judge(state, None)
