@@ -120,12 +120,10 @@ class Op:
 
     def expect(self, state: Any, arguments: Sequence[Argument]) -> list[Result]:
         """The last launch's out_ptr, if there is one output."""
+        if "output" in self._case.options:
+            return []
         outs = [a.tensor for a in arguments if a.name == "out_ptr"]
-        if (
-            "output" in self._case.options
-            or not outs
-            or outs[-1].numel() != state["reference"].numel()
-        ):
+        if not outs or outs[-1].numel() != state["reference"].numel():
             return []
         state["result"] = outs[-1].reshape(state["reference"].shape)
         return self.judge(state, None)

@@ -41,8 +41,8 @@ class Function(Spec):
             one: its option ``output`` has the name.
         numbers: keyword argument → the values that cases give it, the first one in most cases.
         dtypes: of the tensors.
-        out_dtype: of the result; by default the tensors'. With ``outputs`` a dict by their names may
-            leave some out.
+        out_dtype: of the result; by default the tensors'. With ``outputs`` it may be a dict, in which
+            some may be left out.
         max_ulps: the tolerance, as distance from the oracle's result rounded to the result's dtype.
         bound: instead of max_ulps, makes the tolerance \|result − oracle\| of each element from the
             oracle's result and the arguments. With ``outputs`` a function for all, or a dict with
@@ -198,8 +198,8 @@ class Function(Spec):
             raise ValueError(f"{self._call}: {sizes}: {error}") from None
 
     def cases(self, dtype: str, level: Level) -> Iterator[Case]:
-        """Every shape plain, in every layout, with every kind of values, and with other numbers; each
-        for every output."""
+        """Every shape plain, in every layout, with every kind of values, and with other numbers, for
+        every output."""
         for case in self._cases(dtype, level):
             for output in self.outputs:
                 yield replace(case, options={**case.options, "output": output})

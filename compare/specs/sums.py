@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from compare.cases import DTYPES, FLOATS, META, Case, Level
+from compare.cases import FLOATS, META, Case, Level
 from compare.specs.functions import Function, Shape
 from compare.specs.product_bounds import U_DOUBLE, growth
 
