@@ -9,6 +9,7 @@ import itertools
 import math
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import torch
@@ -17,13 +18,14 @@ from torch import Tensor
 from compare import cases
 from compare.case_options import INDEX, NUMBER, choice
 from compare.cases import CPU, DTYPES, META, Arguments, Case, Level, Sized, tensors_of
-from compare.specs.outputs import Picking, pick
+from compare.specs.outputs import WithOptions, pick
 from compare.specs.spec import Spec
 
 Shape = tuple[int, ...]
 Count = int | Callable[..., int]
 Dtype = str | torch.dtype
 Bound = Callable[..., Tensor | float]
+OF_THE_SPEC = ("output", "configuration")  # options of cases that the functions do not take
 
 
 class Function(Spec):
@@ -39,10 +41,13 @@ class Function(Spec):
         outputs: the names of several results, which all functions return as a tuple or list in this
             order, or as a dict by these names. Every case is run for each of them, and judges that
             one: its option ``output`` has the name.
+        configurations: of an autotuned Triton kernel, ``len(kernel.configs)``: the interpreter runs
+            every case in each, as the case's option ``configuration``. By default only in the
+            first one. Compiled, the autotuner chooses.
         numbers: keyword argument → the values that cases give it, the first one in most cases.
         dtypes: of the tensors.
-        out_dtype: of the result; by default the tensors'. With ``outputs`` it may be a dict, in which
-            some may be left out.
+        out_dtype: of the result; by default the tensors'. With ``outputs`` it may be a dict, which
+            may leave some out.
         max_ulps: the tolerance, as distance from the oracle's result rounded to the result's dtype.
         bound: instead of max_ulps, makes the tolerance \|result − oracle\| of each element from the
             oracle's result and the arguments. With ``outputs`` a function for all, or a dict with
@@ -68,6 +73,7 @@ class Function(Spec):
         shapes: Sequence[Shape],
         operands: Callable[..., Sequence[Shape]] | None = None,
         outputs: Sequence[str] = (),
+        configurations: int = 1,
         numbers: Mapping[str, Sequence[float]] | None = None,
         dtypes: Sequence[str | torch.dtype] = ("float32",),
         out_dtype: Dtype | Mapping[str, Dtype] | None = None,
@@ -96,6 +102,11 @@ class Function(Spec):
         self.shapes = [tuple(shape) for shape in shapes]
         self.dtypes, self.layouts, self.values = tuple(names), tuple(layouts), tuple(values)
         self.numbers = {name: tuple(each) for name, each in (numbers or {}).items()}
+        if taken := [name for name in OF_THE_SPEC if name in self.numbers]:
+            says = f"argument 'numbers': a number cannot be called {taken[0]!r}"
+            raise ValueError(f"{self._call}: {says}")
+        if configurations < 1:
+            raise ValueError(f"{self._call}: argument 'configurations' must be at least 1")
         self.default_shape = max(self.shapes, key=math.prod)
         self.default_options = {name: each[0] for name, each in self.numbers.items()}
         self.options = {**dict.fromkeys(self.numbers, NUMBER), "alone": INDEX}
@@ -106,9 +117,14 @@ class Function(Spec):
         if self.outputs:
             self.options["output"] = choice(*self.outputs)
             self.default_options["output"] = self.outputs[0]
-            sides = (f and Picking(f, self.outputs) for f in (self.triton, self.cuda))
-            self.triton, self.cuda = sides
-            self.peers = {name: Picking(f, self.outputs) for name, f in self.peers.items()}
+        if configurations > 1:
+            self.options["configuration"] = INDEX
+        self.configurations = configurations
+        if self.outputs or configurations > 1:
+            wrapped = partial(WithOptions, self.outputs, configurations)
+            self.triton = self.triton and wrapped(self.triton)
+            self.cuda = self.cuda and wrapped(self.cuda)
+            self.peers = {name: wrapped(peer) for name, peer in self.peers.items()}
         self._bounds = self._of_outputs("bound", bound, every=True)
         self._out_dtypes = {
             output: None if dtype is None else DTYPES[cases.dtype_name(dtype)]
@@ -130,8 +146,7 @@ class Function(Spec):
     ) -> Tensor:
         """The given bound."""
         args, kwargs = arguments
-        numbers = {key: value for key, value in kwargs.items() if key != "output"}
-        limit = self._bounds[kwargs.get("output", "")](reference, *args, **numbers)
+        limit = self._bounds[kwargs.get("output", "")](reference, *args, **_numbers(kwargs))
         return torch.as_tensor(limit, device=reference.device).double()
 
     def out_dtype(self, case: Case) -> torch.dtype:
@@ -140,10 +155,8 @@ class Function(Spec):
 
     def _one_of(self, function: Callable[..., Any], args: Any, kwargs: dict[str, Any]) -> Tensor:
         """The result of a function of the spec, or the output that the options name."""
-        if not self.outputs:
-            return function(*args, **kwargs)  # type: ignore[no-any-return]
-        numbers = {key: value for key, value in kwargs.items() if key != "output"}
-        return pick(function(*args, **numbers), self.outputs, kwargs["output"])
+        returned = function(*args, **_numbers(kwargs))
+        return pick(returned, self.outputs, kwargs["output"]) if self.outputs else returned
 
     def _of_outputs(self, argument: str, given: Any, every: bool = False) -> dict[str, Any]:
         """An argument's value by output; of a function with one output, by ""."""
@@ -163,9 +176,8 @@ class Function(Spec):
         names = (outputs,) if isinstance(outputs, str) else tuple(outputs)
         if isinstance(outputs, str) or not all(isinstance(name, str) for name in names):
             raise TypeError(f"{self._call}: argument 'outputs' must be a list of names")
-        if len(set(names)) < len(names) or "output" in self.numbers:
-            says = "argument 'outputs': names must differ, and no number can be called 'output'"
-            raise ValueError(f"{self._call}: {says}")
+        if len(set(names)) < len(names):
+            raise ValueError(f"{self._call}: argument 'outputs': names must differ")
         return names
 
     # ---- where it is probed ----
@@ -198,13 +210,13 @@ class Function(Spec):
             raise ValueError(f"{self._call}: {sizes}: {error}") from None
 
     def cases(self, dtype: str, level: Level) -> Iterator[Case]:
-        """Every shape plain, in every layout, with every kind of values, and with other numbers, for
-        every output."""
+        """Every shape plain, in every layout, with every kind of values, and with other numbers;
+        all for each output, in each configuration."""
+        outputs = [{"output": output} for output in self.outputs] or [{}]
+        others = [{"configuration": number} for number in range(1, self.configurations)]
         for case in self._cases(dtype, level):
-            for output in self.outputs:
-                yield replace(case, options={**case.options, "output": output})
-            if not self.outputs:
-                yield case
+            for output, configuration in itertools.product(outputs, [{}, *others]):
+                yield replace(case, options={**case.options, **output, **configuration})
 
     def _cases(self, dtype: str, level: Level) -> Iterator[Case]:
         def case(shape: Shape, layout: str, values: str, **options: Any) -> Case:
@@ -295,3 +307,8 @@ class Function(Spec):
         """The largest case in the first and in the last layout."""
         for layout in dict.fromkeys((self.layouts[0], self.layouts[-1])):
             yield Case(self.name, dtype, self.default_shape, layout, options=options)
+
+
+def _numbers(kwargs: Mapping[str, Any]) -> dict[str, Any]:
+    """The options of a case that are arguments of the functions."""
+    return {name: value for name, value in kwargs.items() if name not in OF_THE_SPEC}

@@ -1,4 +1,4 @@
-"""The choice of one of a function's several outputs, which specs judge one at a time."""
+"""What a spec's cases choose of a function: one of its outputs, and its kernels' configuration."""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from torch import Tensor
+
+from triton_kernels import _modes
 
 
 def pick(returned: Any, names: Sequence[str], output: str) -> Tensor:
@@ -35,15 +37,37 @@ def listed(names: Sequence[str]) -> str:
     return f"{len(names)} outputs: {', '.join(names)}"
 
 
-class Picking:
-    """A function with several outputs as one that takes ``output=`` and returns that one. It has
-    the function's attributes: what a loaded CUDA function says of itself."""
+class WithOptions:
+    """A function with the options of a spec's cases: ``output`` chooses one of several outputs,
+    ``configuration`` that of autotuned kernels if they are interpreted. It has the function's
+    attributes: what a loaded CUDA function says of itself."""
 
-    def __init__(self, function: Callable[..., Any], names: Sequence[str]) -> None:
-        self.function, self.names = function, names
+    def __init__(
+        self, outputs: Sequence[str], configurations: int, function: Callable[..., Any]
+    ) -> None:
+        self.function, self.outputs, self.configurations = function, outputs, configurations
 
-    def __call__(self, *args: Any, output: str, **kwargs: Any) -> Tensor:
-        return pick(self.function(*args, **kwargs), self.names, output)
+    def __call__(
+        self, *args: Any, output: str = "", configuration: int = 0, **kwargs: Any
+    ) -> Tensor:
+        returned = self._in(configuration)(*args, **kwargs)
+        return pick(returned, self.outputs, output) if self.outputs else returned
+
+    def _in(self, configuration: int) -> Callable[..., Any]:
+        if self.configurations == 1:
+            return self.function
+
+        def function(*args: Any, **kwargs: Any) -> Any:
+            with _modes.configuration(configuration) as configured:
+                returned = self.function(*args, **kwargs)
+            if configured.most > self.configurations:
+                raise RuntimeError(
+                    f"its kernels have {configured.most} configurations, but the spec says "
+                    f"configurations={self.configurations}"
+                )
+            return returned
+
+        return function
 
     def __getattr__(self, name: str) -> Any:
         if name == "function":  # not there yet, while it is copied

@@ -131,7 +131,7 @@ def test_several_outputs_need_names() -> None:
         return x, 2 * x
 
     spec = compare.Function("two", cuda=oracle, oracle=oracle, shapes=[(3,)])
-    with pytest.raises(OracleError, match="returns tuple, .* spec's argument 'outputs'"):
+    with pytest.raises(OracleError, match=r"returns tuple, .* spec's argument 'outputs'"):
         compare.check(spec, level="quick")
     report = compare.cross_check(cuda=oracle, oracle=oracle, inputs=[(torch.randn(3),)])
     assert report, report
