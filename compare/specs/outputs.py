@@ -7,7 +7,7 @@ from typing import Any
 
 from torch import Tensor
 
-from triton_kernels import _modes
+from triton_kernels import interpreter
 
 
 def pick(returned: Any, names: Sequence[str], output: str) -> Tensor:
@@ -58,7 +58,7 @@ class WithOptions:
             return self.function
 
         def function(*args: Any, **kwargs: Any) -> Any:
-            with _modes.configuration(configuration) as configured:
+            with interpreter.configuration(configuration) as configured:
                 returned = self.function(*args, **kwargs)
             if configured.most > self.configurations:
                 raise RuntimeError(

@@ -239,19 +239,23 @@ def cross_check(
     for number, arguments in enumerate(inputs):
         expectations = partial(_expectations, oracle, arguments, max_ulps, bound, dtype)
         expected = expectations()
-        found: dict[str, list[_Judged]] = {}
+        judgements: dict[str, list[_Judged]] = {}
         every = every_configuration and not _on_gpu(arguments)
         for side, function in sides.items():
             calls = configured(function) if every and side == "triton" else (function,)
-            found[side] = [_Judged(c, *judged(side, c, number, arguments, expected)) for c in calls]
-            for call, findings, _ in found[side]:
+            judgements[side] = [
+                _Judged(c, *judged(side, c, number, arguments, expected)) for c in calls
+            ]
+            for call, findings, _ in judgements[side]:
                 for finding in findings:
                     finding.configuration = getattr(call, "configuration", "")
         if len(sides) == 2:
-            twin = found["cuda"][0]
-            report.agree &= all(_compared(each, twin, expected) for each in found["triton"])
-        report.findings += [f for side in found.values() for each in side for f in each.findings]
-        for call, findings, _ in found.get("triton", ()):
+            twin = judgements["cuda"][0]
+            report.agree &= all(_compared(each, twin, expected) for each in judgements["triton"])
+        report.findings += [
+            f for side in judgements.values() for each in side for f in each.findings
+        ]
+        for call, findings, _ in judgements.get("triton", ()):
             report.calls.append(partial(_call_of, call, arguments, expectations))
             wrong = next((each for each in findings if not each.passed), None)
             if failed is None and wrong is not None:
