@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import json
 import warnings
 from collections.abc import Callable, Mapping, Sequence
@@ -244,7 +245,7 @@ def cross_check(
         for side, function in sides.items():
             calls = configured(function) if every and side == "triton" else (function,)
             judgements[side] = [
-                _Judged(c, *judged(side, c, number, arguments, expected)) for c in calls
+                _Judged(call, *judged(side, call, number, arguments, expected)) for call in calls
             ]
             for call, findings, _ in judgements[side]:
                 for finding in findings:
@@ -252,9 +253,8 @@ def cross_check(
         if len(sides) == 2:
             twin = judgements["cuda"][0]
             report.agree &= all(_compared(each, twin, expected) for each in judgements["triton"])
-        report.findings += [
-            f for side in judgements.values() for each in side for f in each.findings
-        ]
+        each = itertools.chain.from_iterable(judgements.values())
+        report.findings += [finding for _, findings, _ in each for finding in findings]
         for call, findings, _ in judgements.get("triton", ()):
             report.calls.append(partial(_call_of, call, arguments, expectations))
             wrong = next((each for each in findings if not each.passed), None)
