@@ -272,9 +272,9 @@ class WithoutGpu(TorchFunctionMode):
 
 
 def _asked_by() -> str:
-    """The module that called the current torch function."""
+    """The module that called the current torch function, past all modes that were entered."""
     frame: FrameType | None = sys._getframe(1)
-    while frame is not None and frame.f_code.co_filename == __file__:
+    while frame is not None and frame.f_code.co_name in ("_asked_by", "__torch_function__"):
         frame = frame.f_back
     return "" if frame is None else str(frame.f_globals.get("__name__", ""))
 

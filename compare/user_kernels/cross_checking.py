@@ -269,7 +269,7 @@ def cross_check(
         report.failed = Call(call, arguments, expected)
         _note(finding, report.failed)
         if finding.nan and not _on_gpu(arguments):
-            report.undefined = _undefined(call, arguments)
+            report.undefined = _undefined(report.failed)
         if finding.deviation is not None and not _on_gpu(arguments):
             report.rounding = _rounding(report.failed)
     return report
@@ -442,16 +442,17 @@ def _note(finding: Finding, call: Call) -> None:
     failures.note(again)
 
 
-def _undefined(triton: Callable[..., Any], arguments: tuple[Any, ...]) -> list[str]:
-    """The undefined values of loads that reached a result, found in another run."""
+def _undefined(call: Call) -> list[str]:
+    """The undefined values of loads that reached a result, found in another run: of lanes masked
+    off, or of memory that nobody had written."""
     values = Values()
-    guards = running.GuardedAllocations([])
-    with contextlib.suppress(Exception), triton_interpreter.interpreting(values), guards:
-        triton(*_copies(arguments))
-    hazards = [hazard for hazard in values.hazards() if hazard.kind == "undefined value"]
-    told = Findings("", hazards=hazards[:1]).hazard_lines()
-    if not told:
-        return []
+    with contextlib.suppress(Exception), triton_interpreter.interpreting(values):
+        call.launch(call.prepare(CPU), values.shadows)
+    hazards = {hazard.kind: [hazard] for hazard in reversed(values.hazards())}
+    masked = hazards.get("undefined value")
+    told = Findings("", hazards=masked or hazards.get("uninitialised memory", [])).hazard_lines()
+    if masked is None:
+        return told[0] if told else []
     return [
         *told[0],
         "Such lanes hold NaN here, and 0 on NVIDIA's GPUs, by no promise of Triton's: give other=, "
