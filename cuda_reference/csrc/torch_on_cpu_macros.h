@@ -71,7 +71,7 @@ using namespace at;
 
 // ---- Checks ------------------------------------------------------------------------------------------------
 
-// Like torch's a statement that needs no semicolon after it.
+// As in torch, a statement that needs no semicolon after it.
 #define CROSSCHECK_CHECK(kind, condition, ...)                                                          \
   if (!(condition)) {                                                                                   \
     const std::string told = c10::str(__VA_ARGS__);                                                     \
