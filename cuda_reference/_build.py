@@ -267,6 +267,15 @@ _LACKING = (
         r"['‘](\w+)['’] is not a member of ['‘](?:cooperative_groups|cg)['’]",
         "cooperative_groups::{}",
     ),
+    (
+        r"['‘](cu(?:blas|dnn|fft|rand|solver|sparse)\w+)['’] "
+        r"(?:does not name a type|was not declared|has not been declared)",
+        "{}",
+    ),
+    (
+        r"(?:unknown type name|undeclared identifier) '(cu(?:blas|dnn|fft|rand|solver|sparse)\w+)'",
+        "{}",
+    ),
 )
 
 

@@ -326,14 +326,16 @@ def _shared(text: str, file: str, stream: list[Token], at: int, inside: bool) ->
 
 def _casts(stream: list[Token], at: int) -> Iterator[_Edit]:
     """A dynamic shared array outside of functions is an object. Where it is cast, a + makes it a
-    pointer."""
+    pointer, and if to a reference, a * its first element."""
     end = next(i for i in range(at, len(stream)) if stream[i].text in (";", "["))
     name = stream[end - 1].text
     for i in range(end + 1, len(stream)):
         before = stream[i - 1].text
         cast = before == ")" or (before == "(" and stream[i - 2].text == ">")
         if stream[i].text == name and cast:
-            yield _Edit(stream[i].start, stream[i].end, f"(+{name})")
+            to = stream[i - 2 if before == ")" else i - 3].text
+            pointer = "*+" if to == "&" else "+"
+            yield _Edit(stream[i].start, stream[i].end, f"({pointer}{name})")
 
 
 def _declared(stream: list[Token]) -> Iterator[Token]:

@@ -28,7 +28,7 @@ current_stream: Any = getattr(torch._C, "_cuda_getCurrentRawStream", None)
 
 
 @contextlib.contextmanager
-def interpret() -> Iterator[None]:
+def interpret(*, configuration: int | None = None) -> Iterator[None]:
     """Inside this context every Triton kernel runs in Triton's interpreter, on any machine.
 
     It works in a process that also runs compiled kernels, for this package's kernels and for any
@@ -37,6 +37,15 @@ def interpret() -> Iterator[None]:
     rounding, fused multiply-add, ``input_precision``, libdevice, ``device_assert``. An access
     outside its tensor raises IndexError. A masked-off lane loaded without ``other=`` reads NaN.
 
+    Args:
+        configuration: of autotuned kernels the number, from 0, of the configuration that runs,
+            among those that pruning leaves and that differ in more than options of the compiler.
+            Past the last one the count begins again. By default the first one, or that of the
+            context outside.
+
+    Raises:
+        ValueError: ``configuration`` is negative.
+
     Example:
         >>> with triton_kernels.interpret():
         ...     triton_kernels.square(torch.tensor([1.0, 2.0, 3.0]))
@@ -44,7 +53,13 @@ def interpret() -> Iterator[None]:
     """
     from triton_kernels import interpreter  # not before it is asked for
 
-    with interpreter.interpreting():
+    if configuration is not None and configuration < 0:
+        says = f"argument 'configuration' counts from 0, but got {configuration}"
+        raise ValueError(f"interpret(): {says}")
+    with contextlib.ExitStack() as inside:
+        if configuration is not None:
+            inside.enter_context(_modes.configuration(configuration))
+        inside.enter_context(interpreter.interpreting())
         yield
 
 

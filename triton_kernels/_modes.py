@@ -6,8 +6,12 @@ launch reads them, and must not import the interpreter for that.
 
 from __future__ import annotations
 
+import contextlib
+import contextvars
+import dataclasses
 import sys
 import threading
+from collections.abc import Iterator
 from typing import Any
 
 interpreting_thread: int | None = None
@@ -32,3 +36,39 @@ def made_interpreted(kernel: Any) -> bool:
     while hasattr(kernel, "configs") or hasattr(kernel, "values"):  # Autotuner, Heuristics
         kernel = kernel.fn
     return isinstance(kernel, getattr(upstream, "InterpretedFunction", ()))
+
+
+@dataclasses.dataclass
+class Configured:
+    """The configuration in which interpreted kernels with an autotuner run.
+
+    Attributes:
+        number: of those that differ for the interpreter; past their end it begins again.
+        most: the largest number of them that a launch had to choose from.
+        chosen: kernel → the configuration that it last ran in, in words.
+    """
+
+    number: int = 0
+    most: int = 0
+    chosen: dict[str, str] = dataclasses.field(default_factory=dict)
+
+
+_configured: contextvars.ContextVar[Configured | None] = contextvars.ContextVar(
+    "configured", default=None
+)
+
+
+def configured() -> Configured | None:
+    """The configuration that was asked for; None means the first one."""
+    return _configured.get()
+
+
+@contextlib.contextmanager
+def configuration(number: int) -> Iterator[Configured]:
+    """Inside, interpreted kernels with an autotuner run in the configuration of that number."""
+    asked = Configured(number)
+    token = _configured.set(asked)
+    try:
+        yield asked
+    finally:
+        _configured.reset(token)

@@ -114,6 +114,9 @@ def applies(implementation: Implementation, spec: Spec, case: Case) -> bool:
     distant = case.lying & set(DISTANT)
     if implementation.mode == "cuda-host" and distant and distant != case.lying:
         return False
+    # An autotuner chooses for compiled kernels, and CUDA has none: the first case is enough.
+    if case.options.get("configuration") and implementation.mode != "triton-interpreted":
+        return False
     return spec.takes(implementation.side, implementation.variant, case)
 
 

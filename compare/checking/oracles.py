@@ -61,7 +61,9 @@ def results(spec: Spec, arguments: Arguments) -> Tensor:
         raise OracleError(f"{spec.name}: its oracle raises {words(error)}") from error
     if not isinstance(result, Tensor):
         kind = type(result).__name__
-        several = "; of several outputs compare.cross_check tells" if kind != "NoneType" else ""
+        several = (
+            "; several are named by the spec's argument 'outputs'" if kind != "NoneType" else ""
+        )
         raise OracleError(f"{spec.name}: its oracle returns {kind}, which is no tensor{several}")
     return result
 

@@ -231,13 +231,16 @@ _ALLOCATE = (
 
 
 _IS_CUDA = Tensor.is_cuda.__get__  # type: ignore[attr-defined]
+_DEVICE = Tensor.device.__get__  # type: ignore[attr-defined]
+# What a tensor on a GPU says of itself.
+_WHERE = {_IS_CUDA: True, _DEVICE: torch.device("cuda", 0), Tensor.get_device: 0}
 _OURS = ("compare", "cuda_reference", "torch", "triton", "triton_kernels")
 
 
 class WithoutGpu(TorchFunctionMode):
     """On a machine without a GPU, allocations that ask for one go to another device: functions that
-    launch kernels often pass ``device="cuda"``. Tensors then report is_cuda, because some functions
-    assert it; torch and these packages still see the truth.
+    launch kernels often pass ``device="cuda"``. Tensors then say that they are on a GPU, because
+    some functions assert it; torch and these packages still see the truth.
     """
 
     def __init__(self, device: torch.device = CPU) -> None:
@@ -250,8 +253,9 @@ class WithoutGpu(TorchFunctionMode):
         kwargs = kwargs or {}
         if self._device is None or torch.compiler.is_compiling():
             return func(*args, **kwargs)
-        if func == _IS_CUDA and args[0].device.type == self._device.type:
-            return _asked_by().partition(".")[0] not in _OURS
+        if func in _WHERE and args[0].device.type == self._device.type:
+            foreign = _asked_by().partition(".")[0] not in _OURS
+            return _WHERE[func] if foreign else func(*args, **kwargs)
         if func is Tensor.cuda:
             return args[0].to(self._device)
         if func is Tensor.to and len(args) > 1:
@@ -272,9 +276,9 @@ class WithoutGpu(TorchFunctionMode):
 
 
 def _asked_by() -> str:
-    """The module that called the current torch function."""
+    """The module that called the current torch function, past all modes that were entered."""
     frame: FrameType | None = sys._getframe(1)
-    while frame is not None and frame.f_code.co_filename == __file__:
+    while frame is not None and frame.f_code.co_name in ("_asked_by", "__torch_function__"):
         frame = frame.f_back
     return "" if frame is None else str(frame.f_globals.get("__name__", ""))
 

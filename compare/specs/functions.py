@@ -8,22 +8,28 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from compare import cases
-from compare.case_options import INDEX, NUMBER
+from compare.case_options import INDEX, NUMBER, choice
 from compare.cases import CPU, DTYPES, META, Arguments, Case, Level, Sized, tensors_of
+from compare.specs.outputs import WithOptions, pick
 from compare.specs.spec import Spec
 
 Shape = tuple[int, ...]
 Count = int | Callable[..., int]
+Dtype = str | torch.dtype
+Bound = Callable[..., Tensor | float]
+OF_THE_SPEC = ("output", "configuration")  # options of cases that the functions do not take
 
 
 class Function(Spec):
-    r"""A function of tensors, and perhaps numbers, that returns one tensor.
+    r"""A function of tensors, and perhaps numbers, that returns one tensor, or several.
 
     Args:
         name, summary, own: as in :class:`Spec`; one of ``triton`` and ``cuda`` is enough.
@@ -32,12 +38,20 @@ class Function(Spec):
         shapes: the sizes of the cases.
         operands: makes the shapes of the tensors from the sizes of a case, as in
             ``lambda M, N: [(M, N), (N,)]``; one tensor of these sizes by default.
+        outputs: the names of several results, which all functions return as a tuple or list in this
+            order, or as a dict by these names. Every case is run for each of them, and judges that
+            one: its option ``output`` has the name.
+        configurations: of an autotuned Triton kernel, ``len(kernel.configs)``: the interpreter runs
+            every case in each, as the case's option ``configuration``. By default only in the
+            first one. Compiled, the autotuner chooses.
         numbers: keyword argument → the values that cases give it, the first one in most cases.
         dtypes: of the tensors.
-        out_dtype: of the result; by default the tensors'.
+        out_dtype: of the result; by default the tensors'. With ``outputs`` it may be a dict, which
+            may leave some out.
         max_ulps: the tolerance, as distance from the oracle's result rounded to the result's dtype.
         bound: instead of max_ulps, makes the tolerance \|result − oracle\| of each element from the
-            oracle's result and the arguments.
+            oracle's result and the arguments. With ``outputs`` a function for all, or a dict with
+            one for each.
         layouts: of the tensors; with several tensors, of all and of each alone.
         values: of the tensors: "normal", "special" (NaN, inf, −0, subnormals, extremes),
             "integers".
@@ -55,17 +69,19 @@ class Function(Spec):
         name: str,
         summary: str = "",
         *,
-        oracle: Callable[..., Tensor],
+        oracle: Callable[..., Any],
         shapes: Sequence[Shape],
         operands: Callable[..., Sequence[Shape]] | None = None,
+        outputs: Sequence[str] = (),
+        configurations: int = 1,
         numbers: Mapping[str, Sequence[float]] | None = None,
         dtypes: Sequence[str | torch.dtype] = ("float32",),
-        out_dtype: str | torch.dtype | None = None,
+        out_dtype: Dtype | Mapping[str, Dtype] | None = None,
         max_ulps: float = 1.0,
-        bound: Callable[..., Tensor | float] | None = None,
+        bound: Bound | Mapping[str, Bound] | None = None,
         layouts: Sequence[str] = cases.LAYOUTS,
         values: Sequence[str] = ("normal", "special"),
-        eager: Callable[..., Tensor] | None = None,
+        eager: Callable[..., Any] | None = None,
         timed: Sequence[Shape] = (),
         flops: Count = 0,
         bytes: Count | None = None,
@@ -86,14 +102,34 @@ class Function(Spec):
         self.shapes = [tuple(shape) for shape in shapes]
         self.dtypes, self.layouts, self.values = tuple(names), tuple(layouts), tuple(values)
         self.numbers = {name: tuple(each) for name, each in (numbers or {}).items()}
+        if taken := [name for name in OF_THE_SPEC if name in self.numbers]:
+            says = f"argument 'numbers': a number cannot be called {taken[0]!r}"
+            raise ValueError(f"{self._call}: {says}")
+        if configurations < 1:
+            raise ValueError(f"{self._call}: argument 'configurations' must be at least 1")
         self.default_shape = max(self.shapes, key=math.prod)
         self.default_options = {name: each[0] for name, each in self.numbers.items()}
         self.options = {**dict.fromkeys(self.numbers, NUMBER), "alone": INDEX}
         self.max_ulps = None if bound is not None else max_ulps
         self.has_eager = eager is not None
-        self._oracle, self._bound, self._eager = oracle, bound, eager
-        self._operands = operands
-        self._out_dtype = None if out_dtype is None else cases.dtype_name(out_dtype)
+        self._oracle, self._eager = oracle, eager
+        self._operands, self.outputs = operands, self._checked_outputs(outputs)
+        if self.outputs:
+            self.options["output"] = choice(*self.outputs)
+            self.default_options["output"] = self.outputs[0]
+        if configurations > 1:
+            self.options["configuration"] = INDEX
+        self.configurations = configurations
+        if self.outputs or configurations > 1:
+            wrapped = partial(WithOptions, self.outputs, configurations)
+            self.triton = self.triton and wrapped(self.triton)
+            self.cuda = self.cuda and wrapped(self.cuda)
+            self.peers = {name: wrapped(peer) for name, peer in self.peers.items()}
+        self._bounds = self._of_outputs("bound", bound, every=True)
+        self._out_dtypes = {
+            output: None if dtype is None else DTYPES[cases.dtype_name(dtype)]
+            for output, dtype in self._of_outputs("out_dtype", out_dtype).items()
+        }
         there = [shape for shape in self.shapes if math.prod(shape)]
         self._timed = [tuple(shape) for shape in timed] or there or self.shapes
         for shape in (*self.shapes, *self._timed):
@@ -103,20 +139,46 @@ class Function(Spec):
     # ---- what is right ----
 
     def oracle(self, *args: Any, **kwargs: Any) -> Tensor:
-        return self._oracle(*args, **kwargs)
+        return self._one_of(self._oracle, args, kwargs)
 
     def bound(
         self, name: str, arguments: Arguments, reference: Tensor, dtype: torch.dtype
     ) -> Tensor:
         """The given bound."""
-        assert self._bound is not None
         args, kwargs = arguments
-        limit = self._bound(reference, *args, **kwargs)
+        limit = self._bounds[kwargs.get("output", "")](reference, *args, **_numbers(kwargs))
         return torch.as_tensor(limit, device=reference.device).double()
 
     def out_dtype(self, case: Case) -> torch.dtype:
         """The given dtype, or the tensors' dtype."""
-        return DTYPES[self._out_dtype] if self._out_dtype else case.torch_dtype
+        return self._out_dtypes[case.options.get("output", "")] or case.torch_dtype
+
+    def _one_of(self, function: Callable[..., Any], args: Any, kwargs: dict[str, Any]) -> Tensor:
+        """The result of a function of the spec, or the output that the options name."""
+        returned = function(*args, **_numbers(kwargs))
+        return pick(returned, self.outputs, kwargs["output"]) if self.outputs else returned
+
+    def _of_outputs(self, argument: str, given: Any, every: bool = False) -> dict[str, Any]:
+        """An argument's value by output; of a function with one output, by ""."""
+        names = self.outputs or ("",)
+        if not isinstance(given, Mapping):
+            return dict.fromkeys(names, given)
+        unknown = [name for name in given if name not in names]
+        missing = [name for name in names if name not in given]
+        if unknown or (every and missing):
+            what = f"it names {unknown[0]!r}" if unknown else f"it lacks {missing[0]!r}"
+            known = ", ".join(self.outputs) or "one without a name"
+            says = f"argument '{argument}': {what}; the outputs are: {known}"
+            raise ValueError(f"{self._call}: {says}")
+        return {name: given.get(name) for name in names}
+
+    def _checked_outputs(self, outputs: Sequence[str]) -> tuple[str, ...]:
+        names = (outputs,) if isinstance(outputs, str) else tuple(outputs)
+        if isinstance(outputs, str) or not all(isinstance(name, str) for name in names):
+            raise TypeError(f"{self._call}: argument 'outputs' must be a list of names")
+        if len(set(names)) < len(names):
+            raise ValueError(f"{self._call}: argument 'outputs': names must differ")
+        return names
 
     # ---- where it is probed ----
 
@@ -148,8 +210,15 @@ class Function(Spec):
             raise ValueError(f"{self._call}: {sizes}: {error}") from None
 
     def cases(self, dtype: str, level: Level) -> Iterator[Case]:
-        """Every shape plain, in every layout, with every kind of values, and with other numbers."""
+        """Every shape plain, in every layout, with every kind of values, and with other numbers;
+        all for each output, in each configuration."""
+        outputs = [{"output": output} for output in self.outputs] or [{}]
+        others = [{"configuration": number} for number in range(1, self.configurations)]
+        for case in self._cases(dtype, level):
+            for output, configuration in itertools.product(outputs, [{}, *others]):
+                yield replace(case, options={**case.options, **output, **configuration})
 
+    def _cases(self, dtype: str, level: Level) -> Iterator[Case]:
         def case(shape: Shape, layout: str, values: str, **options: Any) -> Case:
             options = {**self.default_options, **options}
             return Case(self.name, dtype, shape, layout, values, 0, options)
@@ -219,7 +288,7 @@ class Function(Spec):
 
     def eager(self, *args: Any, **kwargs: Any) -> Tensor:
         assert self._eager is not None
-        return self._eager(*args, **kwargs)
+        return self._one_of(self._eager, args, kwargs)
 
     def timed(self, dtype: str, options: Mapping[str, Any]) -> Iterator[Case]:
         """The given shapes to time."""
@@ -238,3 +307,8 @@ class Function(Spec):
         """The largest case in the first and in the last layout."""
         for layout in dict.fromkeys((self.layouts[0], self.layouts[-1])):
             yield Case(self.name, dtype, self.default_shape, layout, options=options)
+
+
+def _numbers(kwargs: Mapping[str, Any]) -> dict[str, Any]:
+    """The options of a case that are arguments of the functions."""
+    return {name: value for name, value in kwargs.items() if name not in OF_THE_SPEC}

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from compare.cases import DTYPES, FLOATS, META, Case, Level
+from compare.cases import FLOATS, META, Case, Level
 from compare.specs.functions import Function, Shape
 from compare.specs.product_bounds import U_DOUBLE, growth
 
@@ -105,7 +105,7 @@ class Sum(Function):
         scaled = 0 if self._factor == 1 else 2  # the factor itself, and the product
         roundings = self._count(terms) + self._roundings + scaled
         compute = torch.float64 if double else torch.float32
-        dtype = DTYPES[self._out_dtype] if self._out_dtype else tensors[0].dtype
+        dtype = self._out_dtypes[""] or tensors[0].dtype
         return any_order(reference, magnitude, roundings, compute, dtype)
 
     def _added(self, terms: Tensor) -> Tensor:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import json
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -26,6 +27,7 @@ from compare.debugging.findings.findings import Findings
 from compare.debugging.observers.values import Allocations, Values
 from compare.debugging.stepping import failures
 from compare.debugging.subjects import Kernel, Result
+from compare.user_kernels.configurations import configured
 from compare.user_kernels.outputs import (
     Expectations,
     Expected,
@@ -45,6 +47,7 @@ class Finding:
     Attributes:
         output: the path to it in the returned value: ``[0]``, ``['lse']``. Empty if one tensor was
             returned, or if the finding concerns the whole call.
+        configuration: the autotuned kernels' configuration, in words, if every one is checked.
     """
 
     side: str
@@ -56,6 +59,7 @@ class Finding:
     deviation: Deviation | None = None
     max_ulps: float | None = None  # the tolerance; None if a bound decided
     floating: bool = True  # whether the output's values are floating-point numbers
+    configuration: str = ""
 
     @property
     def near(self) -> bool:
@@ -76,6 +80,7 @@ class Finding:
 
     def __str__(self) -> str:
         of = f", output {self.output}" if self.output else ""
+        of += f", {self.configuration}" if self.configuration else ""
         text = f"{self.side} on inputs[{self.inputs}] {self.shapes}{of}: "
         if self.error is not None:
             return text + self.error
@@ -176,6 +181,7 @@ def cross_check(
     max_ulps: float | Each = 1.0,
     bound: Tolerance | Each | None = None,
     dtype: torch.dtype | Each | None = None,
+    every_configuration: bool = False,
 ) -> Report:
     """Run two implementations of one function on the same inputs, against an oracle.
 
@@ -199,6 +205,9 @@ def cross_check(
             the oracle's result and the arguments.
         dtype: of the results. By default the oracle's; if that is float64, any dtype that holds the
             promoted floating arguments.
+        every_configuration: whether the Triton side is called on CPU tensors once for every
+            configuration of its autotuned kernels that differs in more than options of the
+            compiler. By default they run in the first one. Compiled, the autotuner chooses.
 
     Each of several outputs is judged by itself. ``max_ulps``, ``bound`` and ``dtype`` apply to all
     outputs, or are tuples, lists or dicts with one entry per output; dicts may leave some out.
@@ -231,30 +240,47 @@ def cross_check(
     for number, arguments in enumerate(inputs):
         expectations = partial(_expectations, oracle, arguments, max_ulps, bound, dtype)
         expected = expectations()
-        findings_of: dict[str, list[Finding]] = {}
-        results: dict[str, dict[str, Tensor]] = {}
+        judgements: dict[str, list[_Judged]] = {}
+        every = every_configuration and not _on_gpu(arguments)
         for side, function in sides.items():
-            findings_of[side], results[side] = judged(side, function, number, arguments, expected)
+            calls = configured(function) if every and side == "triton" else (function,)
+            judgements[side] = [
+                _Judged(call, *judged(side, call, number, arguments, expected)) for call in calls
+            ]
+            for call, findings, _ in judgements[side]:
+                for finding in findings:
+                    finding.configuration = getattr(call, "configuration", "")
         if len(sides) == 2:
-            report.agree &= _compared(findings_of, results, expected)
-        report.findings += [finding for findings in findings_of.values() for finding in findings]
-        wrong = next((each for each in findings_of.get("triton", ()) if not each.passed), None)
-        if triton is not None:
-            report.calls.append(partial(_call_of, triton, arguments, expectations))
-        if failed is None and wrong is not None:
-            failed = wrong, arguments, expected
+            twin = judgements["cuda"][0]
+            report.agree &= all(_compared(each, twin, expected) for each in judgements["triton"])
+        each = itertools.chain.from_iterable(judgements.values())
+        report.findings += [finding for _, findings, _ in each for finding in findings]
+        for call, findings, _ in judgements.get("triton", ()):
+            report.calls.append(partial(_call_of, call, arguments, expectations))
+            wrong = next((each for each in findings if not each.passed), None)
+            if failed is None and wrong is not None:
+                failed = wrong, call, arguments, expected
     if triton is not None and triton_interpreter.launches() == before:
         report.no_launch = not any(_on_gpu(arguments) for arguments in inputs)
     if report and report.no_launch:
         warnings.warn(f"cross_check(): {running.NO_LAUNCH}", stacklevel=2)
-    if failed is not None and triton is not None:
-        report.failed = Call(triton, *failed[1:])
-        _note(failed[0], report.failed)
-        if failed[0].nan and not _on_gpu(failed[1]):
-            report.undefined = _undefined(triton, failed[1])
-        if failed[0].deviation is not None and not _on_gpu(failed[1]):
+    if failed is not None:
+        finding, call, arguments, expected = failed
+        report.failed = Call(call, arguments, expected)
+        _note(finding, report.failed)
+        if finding.nan and not _on_gpu(arguments):
+            report.undefined = _undefined(report.failed)
+        if finding.deviation is not None and not _on_gpu(arguments):
             report.rounding = _rounding(report.failed)
     return report
+
+
+class _Judged(NamedTuple):
+    """A call of one side, its findings, and its outputs of the right shape and dtype."""
+
+    call: Callable[..., Any]
+    findings: list[Finding]
+    results: dict[str, Tensor]
 
 
 def _expectations(
@@ -269,20 +295,17 @@ def _expectations(
     return expected_outputs(returned, arguments, again, max_ulps, bound, dtype)
 
 
-def _compared(
-    found: Mapping[str, Sequence[Finding]],
-    results: Mapping[str, Mapping[str, Tensor]],
-    expected: Expectations,
-) -> bool:
+def _compared(one: _Judged, other: _Judged, expected: Expectations) -> bool:
     """Whether both sides returned the same bits. Another dtype becomes a finding."""
-    one, other = results.values()
-    for at in set(one) & set(other):
-        if one[at].dtype != other[at].dtype:
-            for findings, there in zip(found.values(), (other, one), strict=True):
-                finding = next(each for each in findings if each.output == at)
-                finding.error = finding.error or f"the other side returned {there[at].dtype}"
+    for at in set(one.results) & set(other.results):
+        if one.results[at].dtype != other.results[at].dtype:
+            for each, theirs in ((one, other), (other, one)):
+                finding = next(finding for finding in each.findings if finding.output == at)
+                dtype = theirs.results[at].dtype
+                finding.error = finding.error or f"the other side returned {dtype}"
     names = [at for at, _ in judged_outputs(expected)]
-    return all(at in one and at in other and _same(one[at], other[at]) for at in names)
+    a, b = one.results, other.results
+    return all(at in a and at in b and _same(a[at], b[at]) for at in names)
 
 
 def judged(
@@ -419,16 +442,17 @@ def _note(finding: Finding, call: Call) -> None:
     failures.note(again)
 
 
-def _undefined(triton: Callable[..., Any], arguments: tuple[Any, ...]) -> list[str]:
-    """The undefined values of loads that reached a result, found in another run."""
+def _undefined(call: Call) -> list[str]:
+    """The undefined values of loads that reached a result, found in another run: of lanes masked
+    off, or of memory that nobody had written."""
     values = Values()
-    guards = running.GuardedAllocations([])
-    with contextlib.suppress(Exception), triton_interpreter.interpreting(values), guards:
-        triton(*_copies(arguments))
-    hazards = [hazard for hazard in values.hazards() if hazard.kind == "undefined value"]
-    told = Findings("", hazards=hazards[:1]).hazard_lines()
-    if not told:
-        return []
+    with contextlib.suppress(Exception), triton_interpreter.interpreting(values):
+        call.launch(call.prepare(CPU), values.shadows)
+    hazards = {hazard.kind: [hazard] for hazard in reversed(values.hazards())}
+    masked = hazards.get("undefined value")
+    told = Findings("", hazards=masked or hazards.get("uninitialised memory", [])).hazard_lines()
+    if masked is None:
+        return told[0] if told else []
     return [
         *told[0],
         "Such lanes hold NaN here, and 0 on NVIDIA's GPUs, by no promise of Triton's: give other=, "

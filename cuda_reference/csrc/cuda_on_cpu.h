@@ -75,7 +75,8 @@
   CUDA_ON_CPU_ARRAY(T, name, dims);                                  \
   static cuda_on_cpu::SharedArray name##_shared_array{#name, &name}; \
   cuda_on_cpu::use(name##_shared_array)
-#define DYNAMIC_SHARED(T, name) T* name = cuda_on_cpu::dynamic_shared<T>(#name)
+// An array, not a pointer: reinterpret_cast<Storage&>(name) means its elements.
+#define DYNAMIC_SHARED(T, name) T(&name)[] = *reinterpret_cast<T(*)[]>(cuda_on_cpu::dynamic_shared<T>(#name))
 #define LAUNCH(kernel, grid, block, smem, stream, ...) \
   cuda_on_cpu::launch(#kernel, (grid), (block), (smem), (stream), cuda_on_cpu::Body([=] { (kernel)(__VA_ARGS__); }))
 

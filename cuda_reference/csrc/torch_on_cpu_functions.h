@@ -84,6 +84,16 @@ inline Tensor& mm_out(Tensor& out, const Tensor& a, const Tensor& b) {
   return out;
 }
 
+// torch's settings, as Python has them.
+struct Context {
+  bool deterministicAlgorithms() const { return crosscheck_torch::ask("are_deterministic_algorithms_enabled").integer; }
+  void alertNotDeterministic(c10::string_view) const {}  // on the CPU blocks run one after the other
+};
+inline Context& globalContext() {
+  static Context context;
+  return context;
+}
+
 }  // namespace at
 namespace torch {
 using namespace at;

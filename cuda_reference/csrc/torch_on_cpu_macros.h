@@ -71,13 +71,12 @@ using namespace at;
 
 // ---- Checks ------------------------------------------------------------------------------------------------
 
+// As in torch, a statement that needs no semicolon after it.
 #define CROSSCHECK_CHECK(kind, condition, ...)                                                          \
-  do {                                                                                                  \
-    if (!(condition)) {                                                                                 \
-      const std::string told = c10::str(__VA_ARGS__);                                                   \
-      throw kind(told.empty() ? "Expected " #condition " to be true, but got false." : told);           \
-    }                                                                                                   \
-  } while (false)
+  if (!(condition)) {                                                                                   \
+    const std::string told = c10::str(__VA_ARGS__);                                                     \
+    throw kind(told.empty() ? "Expected " #condition " to be true, but got false." : told);             \
+  }
 #define TORCH_CHECK(condition, ...) CROSSCHECK_CHECK(c10::Error, condition, __VA_ARGS__)
 #define TORCH_CHECK_TYPE(condition, ...) CROSSCHECK_CHECK(c10::TypeError, condition, __VA_ARGS__)
 #define TORCH_CHECK_VALUE(condition, ...) CROSSCHECK_CHECK(c10::Error, condition, __VA_ARGS__)
@@ -88,9 +87,9 @@ using namespace at;
 #define TORCH_CHECK_GE(a, b) TORCH_CHECK((a) >= (b), "Check failed: " #a " >= " #b " (", (a), " vs. ", (b), ")")
 #define TORCH_CHECK_GT(a, b) TORCH_CHECK((a) > (b), "Check failed: " #a " > " #b " (", (a), " vs. ", (b), ")")
 #define TORCH_CHECK_NE(a, b) TORCH_CHECK((a) != (b), "Check failed: " #a " != " #b " (", (a), " vs. ", (b), ")")
-#define AT_ASSERTM(condition, ...) CROSSCHECK_CHECK(c10::Error, condition, __VA_ARGS__)
-#define AT_ASSERT(condition, ...) CROSSCHECK_CHECK(c10::Error, condition, __VA_ARGS__)
-#define AT_ERROR(...) CROSSCHECK_CHECK(c10::Error, false, __VA_ARGS__)
+#define AT_ASSERTM(condition, ...) do { TORCH_CHECK(condition, __VA_ARGS__) } while (false)
+#define AT_ASSERT(condition, ...) do { TORCH_CHECK(condition, __VA_ARGS__) } while (false)
+#define AT_ERROR(...) do { TORCH_CHECK(false, __VA_ARGS__) } while (false)
 #define TORCH_WARN(...) (std::cerr << c10::str(__VA_ARGS__) << std::endl)
 #define C10_CUDA_CHECK(call)                                                                        \
   do {                                                                                              \

@@ -337,6 +337,11 @@ struct gil_scoped_release {
 };
 template <class...> struct call_guard {};
 inline const std::nullopt_t& none() { return std::nullopt; }
+struct object {  // for attributes of the module
+  crosscheck_torch::Value value;
+};
+template <class T> object cast(const T& x) { return {crosscheck_torch::result_of(x)}; }
+inline crosscheck_torch::Value result_of(const object& x) { return x.value; }
 namespace literals {
 inline arg operator""_a(const char* name, size_t) { return name; }
 }  // namespace literals

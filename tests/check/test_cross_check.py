@@ -99,7 +99,7 @@ def test_a_triton_side_that_launches_nothing_is_told() -> None:
     """What passes is torch."""
 
     def leaves_it_to_torch(x: torch.Tensor) -> torch.Tensor:
-        return cube(x) if x.device.type == "cuda" else oracle(x)
+        return cube(x) if torch.cuda.is_available() else oracle(x)
 
     given = {"oracle": oracle, "inputs": INPUTS}
     with pytest.warns(UserWarning, match="the Triton side launched no kernel"):
@@ -124,9 +124,15 @@ def test_functions_that_ask_for_tensors_on_a_gpu() -> None:
     def choosing(x: torch.Tensor) -> torch.Tensor:
         return cube(x) if x.is_cuda else oracle(x)
 
+    def by_device(x: torch.Tensor) -> torch.Tensor:
+        assert x.device.type == "cuda"
+        assert x.get_device() == x.device.index == 0
+        zero = torch.zeros(1, device=x.device).to(x.device) + x.new_zeros(1).to(device=x.device)
+        return cube(x + zero) if x.device != torch.device("cpu") else oracle(x)
+
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        for function in (asserting, choosing):
+        for function in (asserting, choosing, by_device):
             assert cross_check(triton=function, oracle=oracle, inputs=INPUTS)
     assert not INPUTS[0][0].is_cuda
 

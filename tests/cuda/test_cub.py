@@ -104,9 +104,9 @@ __global__ void laid_out_kernel(const int* x, int* out) {
   using Scan = cub::BlockScan<double, 64>;
   extern __shared__ char memory[];
   int item[1];
-  Load(reinterpret_cast<Load::TempStorage&>(memory)).Load(x, item);
+  Load(reinterpret_cast<Load::TempStorage&>(memory[sizeof(Scan::TempStorage)])).Load(x, item);
   double sum;
-  auto& storage = reinterpret_cast<Scan::TempStorage&>(memory[sizeof(Load::TempStorage)]);
+  auto& storage = reinterpret_cast<Scan::TempStorage&>(memory);  // of an array, not a pointer
   Scan(storage).InclusiveSum(item[0], sum);
   out[threadIdx.x] = sum;
 }

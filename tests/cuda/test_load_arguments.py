@@ -112,6 +112,8 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {
   m.doc() = "a factor";
   m.attr("__version__") = "0.1";
   m.attr("FACTOR") = 2;
+  py::object author = py::cast(std::string("us"));
+  m.attr("__author__") = author;
   m.def("twice", torch::wrap_pybind_function(twice), "twice x", py::arg("x"));
 }
 """
@@ -121,6 +123,7 @@ def test_attributes_of_the_module() -> None:
     """A source in C++ alone, too; it is taken for no launcher of the other form."""
     for module in (load_inline("constants", CONSTANTS), load_inline("constants", [CONSTANTS])):
         assert (module.__doc__, module.__version__, module.FACTOR) == ("a factor", "0.1", 2)
+        assert module.__author__ == "us"
         assert torch.equal(module.twice(x=torch.ones(3)), torch.full((3,), 2.0))
 
 

@@ -130,8 +130,36 @@ def test_functions_as_torchs_cpp_has_them() -> None:
         ("class F : public torch::autograd::Function<F> {};", "torch::autograd has no form on the"),
         ('void f() { AT_DISPATCH_V2(x, "f", [] {}); }', "AT_DISPATCH_V2 has no form on the CPU"),
         ('void f() { py::class_<int>(0, "f"); }', "class_ of c10 or pybind11 has no form on the"),
+        ("void f(cublasHandle_t handle) {}", "cublasHandle_t has no form on the CPU"),
+        ("int f() { return CUBLAS_OP_N + cublasInit(); }", "cublasInit has no form on the CPU"),
     ],
 )
 def test_what_has_no_form_is_named(line: str, says: str) -> None:
     with pytest.raises(BuildError, match=says):
         load_inline("nothing", cuda_sources=line, functions=[])
+
+
+SETTINGS = """
+#define CHECK_MATRIX(x) TORCH_CHECK(x.dim() == 2, #x " must be a matrix")
+bool deterministic(const at::Tensor& x) {
+  CHECK_MATRIX(x)  // a semicolon is not needed, as in torch
+  if (x.size(0) > 5) AT_ERROR("too many rows");
+  else at::globalContext().alertNotDeterministic("deterministic");
+  return at::globalContext().deterministicAlgorithms();
+}
+"""
+
+
+def test_torchs_settings_and_checks_without_a_semicolon() -> None:
+    cpp = "bool deterministic(const at::Tensor& x);"
+    module = load_inline("settings", cpp, SETTINGS, functions="deterministic")
+    assert module.deterministic(torch.ones(2, 2)) is False
+    torch.use_deterministic_algorithms(True)
+    try:
+        assert module.deterministic(torch.ones(2, 2)) is True
+    finally:
+        torch.use_deterministic_algorithms(False)
+    with pytest.raises(RuntimeError, match="x must be a matrix"):
+        module.deterministic(torch.ones(2))
+    with pytest.raises(RuntimeError, match="too many rows"):
+        module.deterministic(torch.ones(6, 2))

@@ -58,9 +58,10 @@ def test_a_dynamic_shared_array_of_the_file() -> None:
 
 def test_a_dynamic_shared_array_of_the_file_is_a_pointer_where_it_is_cast() -> None:
     text = "extern __shared__ char raw[];\n"
-    text += "void f(char raw) { a = (T*)raw; b = cast<T*>(raw); g(raw); }"
+    text += "void f(char raw) { a = (T*)raw; b = cast<T*>(raw); c = cast<T&>(raw); g(raw); }"
     found = rewritten(text, "x.cu").split("\n")[1]
-    assert found == "void f(char raw) { a = (T*)(+raw); b = cast<T*>((+raw)); g(raw); }"
+    casts = "a = (T*)(+raw); b = cast<T*>((+raw)); c = cast<T&>((*+raw));"
+    assert found == f"void f(char raw) {{ {casts} g(raw); }}"
 
 
 def test_macros_are_rewritten_where_they_are_defined() -> None:

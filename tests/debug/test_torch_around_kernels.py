@@ -157,3 +157,29 @@ def test_guards_of_every_dtype() -> None:
         return torch.where(flags.fill_(True), x, pairs.fill_(0).real)
 
     assert cross_check(triton=function, oracle=torch.clone, inputs=[(torch.ones(3),)])
+
+
+@triton.jit
+def add_to_kernel(x_ptr, out_ptr, n, beta, BLOCK: tl.constexpr):
+    at = tl.arange(0, BLOCK)
+    x = tl.load(x_ptr + at, mask=at < n, other=0.0)
+    out = tl.load(out_ptr + at, mask=at < n, other=0.0)  # reads what nobody wrote
+    tl.store(out_ptr + at, x + beta * out, mask=at < n)
+
+
+def add_to(x: Tensor) -> Tensor:
+    """With beta = 0, but 0 times NaN is NaN."""
+    assert x.is_cuda, "kernels need a GPU"
+    out = torch.empty_like(x)
+    add_to_kernel[(1,)](x, out, x.numel(), 0.0, BLOCK=8)
+    return out
+
+
+def test_memory_that_nobody_wrote_in_a_function_that_asserts_is_cuda() -> None:
+    report = cross_check(triton=add_to, oracle=torch.clone, inputs=[(torch.ones(5),)])
+    told = "uninitialised memory: 5 stored elements depend on memory that nobody wrote"
+    assert told in str(report)
+    assert f"test_torch_around_kernels.py:{line_of('reads what nobody wrote')}" in str(report)
+    findings = report.debug()
+    assert "stopped outside a kernel" not in str(findings)
+    assert told in str(findings)

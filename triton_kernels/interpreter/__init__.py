@@ -23,8 +23,8 @@ Private Triton API is used only here and in ``triton_kernels._launch``. The pack
 kernel is interpreted for the first time, not with :mod:`triton_kernels`.
 """
 
+from triton_kernels._modes import configuration, made_interpreted
 from triton_kernels._modes import interpreting as active
-from triton_kernels._modes import made_interpreted
 from triton_kernels.interpreter.dataflow import Dataflow, Touch, Value, made_by
 from triton_kernels.interpreter.fault_sinks import Reach, Shadows
 from triton_kernels.interpreter.handles import in_lane
@@ -61,6 +61,7 @@ __all__ = [
     "Touch",
     "Value",
     "active",
+    "configuration",
     "in_lane",
     "interpreting",
     "lane_of",

@@ -13,8 +13,8 @@ from triton.backends.compiler import GPUTarget
 
 from triton_kernels import _modes
 
-# Launches for several GPUs are inside ``with torch.cuda.device(x.device.index):``. The index of a
-# CPU or meta tensor is None. torch documents that as a no-op, but it is one only if there is a GPU.
+# Launches for several GPUs are inside ``with torch.cuda.device(x.device.index):``, which without a
+# GPU is a no-op. The index of a CPU or meta tensor is None.
 _init, _enter, _exit = (
     getattr(torch.cuda.device, name) for name in ("__init__", "__enter__", "__exit__")
 )
@@ -22,9 +22,8 @@ _init, _enter, _exit = (
 
 def _to_no_gpu(self: Any, device: Any) -> None:
     named = isinstance(device, (str, torch.device))
-    if (named and torch.device(device).type in ("cpu", "meta")) or (
-        device is None and not torch.cuda.is_available()
-    ):
+    of_host = named and torch.device(device).type in ("cpu", "meta")
+    if of_host or not torch.cuda.is_available():
         self.idx = self.prev_idx = -1
     else:
         _init(self, device)

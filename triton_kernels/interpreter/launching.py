@@ -20,7 +20,7 @@ import torch
 import triton
 import triton.language as tl
 
-from triton_kernels import _memory
+from triton_kernels import _memory, _modes
 from triton_kernels.interpreter import imported_names, language, source_lines
 from triton_kernels.interpreter.handles import ArgumentPointer, encode, plain, upstream
 from triton_kernels.interpreter.memory import Argument
@@ -234,12 +234,40 @@ def call_jit(self: Any, *args: Any, **kwargs: Any) -> Any:
 
 
 def run_autotuner(self: Any, *args: Any, **kwargs: Any) -> Any:
-    """Run the first configuration that pruning leaves; nothing is timed and no driver needed."""
+    """Run the configuration that was asked for, or the first that pruning leaves. Nothing is timed,
+    and no driver is needed."""
     named = dict(zip(self.arg_names, args, strict=False))
     configs = self.configs
     if self.early_config_prune:
         configs = self.early_config_prune(configs, named, **kwargs)
-    config = self.best_config = configs[0]  # callers read it after the launch
+    config, asked = configs[0], _modes.configured()
+    if asked is not None:
+        differing = _differing(self, configs)
+        config = differing[asked.number % len(differing)]
+        asked.most = max(asked.most, len(differing))
+        asked.chosen[_name(self)] = ", ".join(f"{k}={v}" for k, v in config.kwargs.items())
+    self.best_config = config  # callers read it after the launch
     if config.pre_hook is not None:
         config.pre_hook({**named, **kwargs, **config.all_kwargs()})
     return self.fn.run(*args, **kwargs, **config.all_kwargs())
+
+
+def _differing(autotuner: Any, configs: Iterable[Any]) -> list[Any]:
+    """The configurations without those that are the same to the interpreter: they differ only in
+    options of the compiler, such as num_warps, which neither the kernel nor a heuristic sees."""
+    sees_all = hasattr(autotuner.fn, "values")  # Heuristics
+    seen: dict[Any, Any] = {}
+    for config in configs:
+        visible = {
+            name: str(value)
+            for name, value in config.all_kwargs().items()
+            if sees_all or name in config.kwargs or name in autotuner.arg_names
+        }
+        seen.setdefault((tuple(sorted(visible.items())), config.pre_hook), config)
+    return list(seen.values())
+
+
+def _name(kernel: Any) -> str:
+    while not hasattr(kernel, "__name__"):
+        kernel = kernel.fn
+    return str(kernel.__name__)

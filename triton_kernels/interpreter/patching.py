@@ -195,7 +195,7 @@ def interpreting(observer: Observer | None = None) -> Iterator[None]:
     """kernel[grid](...) runs in the corrected interpreter, however the kernel was made.
 
     The kernel may be a JITFunction or (with TRITON_INTERPRET=1 at import) an InterpretedFunction,
-    bare or inside Heuristics or Autotuner, whose first configuration runs. Re-entrant. There is one
+    bare or inside Heuristics or Autotuner (one configuration runs). Re-entrant. There is one
     interpreter per process: a lock makes other threads wait, and nothing can be compiled meanwhile.
     A child process forked by this thread is inside, one forked by another thread is outside.
 
