@@ -197,6 +197,7 @@ class Match:
         views: the nodes that reshape the product's rows; they follow the call.
         autocast: the dtype in which the call computes under autocast, if the nodes compute in
             another one.
+        added: whether a tensor other than a bias is added to a product.
     """
 
     kernel: str
@@ -209,6 +210,7 @@ class Match:
     views: tuple[Node, ...] = ()
     wider: tuple[Node, ...] = ()
     autocast: torch.dtype | None = None
+    added: bool = False
 
     def nodes_hold(self, nodes: Iterable[Node]) -> bool:
         """Whether the match has all of these nodes."""
@@ -244,6 +246,9 @@ class Problem(NamedTuple):
         act: the activation at the end of a product; None stands for any that the kernel has.
         precision: the precision of float32 products.
         scaled: whether the weight is first multiplied by factors of the columns.
+        extra: if Inductor passes over the result in any case, for what follows, the number of
+            tensors of the result's size that this pass also reads or writes if the kernel is not
+            taken; None if what follows the product needs a pass of its own.
     """
 
     kernel: str
@@ -256,6 +261,7 @@ class Problem(NamedTuple):
     act: str | None = None
     precision: str = "ieee"
     scaled: bool = False
+    extra: int | None = None
 
 
 @dataclass(frozen=True)

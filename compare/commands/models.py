@@ -1,12 +1,9 @@
-"""``python -m compare models``: which of a model's products the fused kernels compute, and why not
-the others."""
+"""``python -m compare models``: which of a model's products the fused kernels compute, why not the
+others, and what that gains."""
 
 from __future__ import annotations
 
-import importlib
 import importlib.util
-import os
-import sys
 import warnings
 from pathlib import Path
 from typing import Annotated, Any
@@ -17,9 +14,13 @@ from rich.console import Console
 from rich.table import Table
 
 from compare import cases
-from compare.commands.options import check_writable, listed, write_json
+from compare.commands import models_time
+from compare.commands.options import check_writable, listed, need_gpu, write_json
 from compare.models.architectures import ARCHITECTURES, KEPT
 from compare.models.coverage import Coverage, cover, total
+from compare.models.making import named, targeted
+from compare.models.timing import Request
+from triton_kernels.graph.capabilities import MIN_SCORE
 
 DTYPES = ("bfloat16", "float16", "float32")
 
@@ -36,9 +37,29 @@ def models(
         ),
     ] = None,
     dtype: Annotated[str, typer.Option(help="Of the models named here.")] = "bfloat16",
-    min_score: Annotated[float, typer.Option(help="As triton_kernels.fuse takes it.")] = 0.0,
+    min_score: Annotated[
+        float | None,
+        typer.Option(
+            help="As triton_kernels.fuse takes it: 0 by default, with --time 1.01.",
+            show_default=False,
+        ),
+    ] = None,
     rest: Annotated[str, typer.Option(help="Who compiles the rest: eager or inductor.")] = "eager",
-    training: Annotated[bool, typer.Option("--training", help="With gradients.")] = False,
+    training: Annotated[
+        bool, typer.Option("--training", help="With gradients; with --time a step of AdamW.")
+    ] = False,
+    time: Annotated[
+        bool, typer.Option("--time", help="Time the models on the GPU, beside torch.compile.")
+    ] = False,
+    layers: Annotated[
+        int, typer.Option(min=1, help="With --time: layers of the models named here.")
+    ] = 4,
+    processes: Annotated[
+        int, typer.Option(min=1, help="With --time: fresh processes for each model.")
+    ] = 3,
+    jobs: Annotated[
+        int, typer.Option(min=1, help="With --time: so many of them compile at a time.")
+    ] = 1,
     listing: Annotated[
         bool, typer.Option("--list", help="Name the models that there are.")
     ] = False,
@@ -49,8 +70,10 @@ def models(
     """Count the FLOPs of a model's matrix products, those in fused kernels, and why others are not.
 
     Needs no GPU. The models named here need the package transformers, but no weights. They are on
-    the meta device, where plans are made as for an NVIDIA H200.
-    Exit status: 0 counted; 1 a model could not be made or traced; 2 usage.
+    the meta device, where plans are made as for an NVIDIA H200. With --time models are timed on a
+    GPU, as this package's backend and as torch.compile compile them.
+    Exit status: 0 counted or timed; 1 a model could not be made, traced or timed, or is wrong;
+    2 usage; 3 no GPU to time on.
     """
     if listing:
         typer.echo("\n".join(ARCHITECTURES))
@@ -70,7 +93,14 @@ def models(
             "the models named here need transformers: install this package with its extra "
             "'models', or name a model of yours by --target"
         )
-    options = {"min_score": min_score, "rest": rest, "training": training}
+    if time:
+        need_gpu("time", dry_run=False)
+        score = MIN_SCORE if min_score is None else min_score
+        requests = [
+            Request(name, dtype, layers, training, score) for name in [*wanted, *(target or [])]
+        ]
+        raise typer.Exit(0 if models_time.run(requests, processes, jobs, json_file) else 1)
+    options = {"min_score": min_score or 0.0, "rest": rest, "training": training}
     coverages: list[Coverage] = []
     failed = 0
     for name in [*wanted, *(target or [])]:
@@ -92,52 +122,18 @@ def models(
 
 def _covered(name: str, dtype: torch.dtype, options: dict[str, Any]) -> Coverage:
     torch._dynamo.reset()
-    args: tuple[Any, ...] = ()
     if name in ARCHITECTURES:
-        chosen = ARCHITECTURES[name]
-        model: Any = chosen.make(dtype)
-        keywords = {
-            key: value.to(dtype) if _floating(value) else value
-            for key, value in chosen.inputs().items()
-        }
-        repeated = chosen.layers / KEPT
+        made, repeated = named(name, dtype, "meta", KEPT), ARCHITECTURES[name].layers / KEPT
     else:
-        model, given = _made(name)
-        args, keywords = ((), given) if isinstance(given, dict) else (_tuple(given), {})
-        repeated = 1.0
+        try:
+            made, repeated = targeted(name), 1.0
+        except ValueError as error:
+            raise typer.BadParameter(str(error)) from None
     if options["training"]:
-        model.train()
+        made.model.train()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        return cover(name, model, args, keywords, repeated=repeated, **options)
-
-
-def _floating(value: Any) -> bool:
-    return isinstance(value, torch.Tensor) and value.is_floating_point()
-
-
-def _tuple(given: Any) -> tuple[Any, ...]:
-    return given if isinstance(given, tuple) else (given,)
-
-
-def _made(name: str) -> Any:
-    """The model and its arguments, made by ``module:factory``."""
-    module, _, attribute = name.partition(":")
-    if not module or not attribute:
-        raise typer.BadParameter(f"--target {name}: MODULE:FACTORY, as in my_module:make")
-    if (here := os.getcwd()) not in sys.path:  # an installed command does not have it there
-        sys.path.insert(0, here)
-    try:
-        factory = getattr(importlib.import_module(module), attribute)
-    except (ImportError, AttributeError) as error:
-        raise typer.BadParameter(f"--target {name}: {error}") from None
-    made = factory()
-    if not isinstance(made, tuple) or len(made) != 2:
-        raise typer.BadParameter(
-            f"--target {name}: it must return the model and its arguments, a tensor, a tuple or "
-            f"a dict, but returned {type(made).__name__}"
-        )
-    return made
+        return cover(name, *made, repeated=repeated, **options)
 
 
 def _row(coverage: Coverage) -> dict[str, Any]:

@@ -232,10 +232,10 @@ def need_gpu_memory(nothing_to: str) -> Iterator[None]:
         raise typer.Exit(NO_GPU) from None
 
 
-def need_gpu(nothing_to: str) -> None:
-    """Exit with status 3 and the reason if compiled kernels cannot run."""
+def need_gpu(nothing_to: str, dry_run: bool = True) -> None:
+    """Exit with status 3 and the reason if compiled kernels cannot run. ``dry_run`` says whether
+    the command has such an option."""
     if reason := unavailable().get("triton-compiled"):
-        typer.echo(
-            f"nothing to {nothing_to}: {reason} (--dry-run shows what there would be)", err=True
-        )
+        hint = " (--dry-run shows what there would be)" if dry_run else ""
+        typer.echo(f"nothing to {nothing_to}: {reason}{hint}", err=True)
         raise typer.Exit(NO_GPU)

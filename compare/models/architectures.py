@@ -1,7 +1,7 @@
 """Common models by their configurations in transformers, without weights.
 
-They are on the meta device, with the widths of the published models but only two layers. Each layer
-counts as often as the real model has it. Heads are left out.
+They have the widths of the published models but only a few layers. Where FLOPs are counted, they
+are on the meta device, and each layer counts as often as the real model has it. Heads are left out.
 """
 
 from __future__ import annotations
@@ -14,7 +14,8 @@ from typing import Any, NamedTuple
 import torch
 from torch import nn
 
-KEPT = 2  # layers that are made
+KEPT = 2  # layers that are made, unless more are asked for
+TOKENS = 1000  # every vocabulary here is larger
 Inputs = Callable[[], dict[str, Any]]
 
 
@@ -25,7 +26,7 @@ class Architecture(NamedTuple):
         model: the name of the class.
         layers: the real model's number of layers.
         counters: the options of the configuration that set this number.
-        inputs: makes the keyword arguments of one call.
+        inputs: makes the keyword arguments of one call, on the meta device.
         options: other options of the configuration.
         part: the name of the submodule that is called; "" for the whole model.
     """
@@ -37,18 +38,30 @@ class Architecture(NamedTuple):
     options: Mapping[str, Any] = MappingProxyType({})
     part: str = ""
 
-    def make(self, dtype: torch.dtype) -> nn.Module:
-        """The model with ``KEPT`` layers, or its ``part``, on the meta device.
+    def make(self, dtype: torch.dtype, device: str = "meta", layers: int = KEPT) -> nn.Module:
+        """The model with so many layers, or its ``part``; not on "meta" its weights are random.
 
         Raises:
             ImportError: transformers is not installed.
         """
         transformers: Any = importlib.import_module("transformers")
         cls = getattr(transformers, self.model)
-        config = cls.config_class(**dict.fromkeys(self.counters, KEPT), **self.options)
-        with torch.device("meta"):
+        config = cls.config_class(**dict.fromkeys(self.counters, layers), **self.options)
+        with torch.device(device):
             model = cls(config).eval().to(dtype)
         return model.get_submodule(self.part) if self.part else model  # type: ignore[no-any-return]
+
+    def arguments(self, dtype: torch.dtype, device: str = "meta") -> dict[str, Any]:
+        """The keyword arguments of one call; not on "meta" tensors are random."""
+        return {name: _random(value, dtype, device) for name, value in self.inputs().items()}
+
+
+def _random(value: Any, dtype: torch.dtype, device: str) -> Any:
+    if not isinstance(value, torch.Tensor):
+        return value
+    if value.is_floating_point():
+        return torch.randn(value.shape, dtype=dtype, device=device)
+    return torch.randint(TOKENS, value.shape, device=device)
 
 
 def _tokens() -> dict[str, Any]:

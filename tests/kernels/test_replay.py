@@ -160,6 +160,35 @@ def test_calls_that_come_again_are_replayed(row: str, machine: Machine) -> None:
         assert again == (number >= 2), "the first runs, the second is recorded"
 
 
+OPS = torch.ops.triton_kernels
+REGISTERED: dict[str, tuple[Callable[[], tuple[Any, ...]], Callable[..., Any], Any]] = {
+    "square": (lambda: (matrix(),), OPS.square, torch.square),
+    "linear_act": (
+        lambda: (matrix(), matrix(12, 16)),
+        lambda x, w: OPS.linear_act(x, w, None, "relu", "ieee"),
+        lambda x, w: torch.relu(x @ w.t()),
+    ),
+    "gemm_bias_act_with_pre": (
+        lambda: (matrix(), matrix(16, 8)),
+        lambda a, b: OPS.gemm_bias_act_with_pre(a, b, None, "relu", 1.0, None, None, None, "ieee"),
+        lambda a, b: (torch.relu(a @ b), a @ b),
+    ),
+}
+
+
+@pytest.mark.parametrize("grad", [False, True])
+@pytest.mark.parametrize("row", REGISTERED)
+def test_registered_ops_are_replayed(row: str, grad: bool, machine: Machine) -> None:
+    """As graphs that torch.compile made call them, and with gradients."""
+    inputs, ours, right = REGISTERED[row]
+    for number in range(5):
+        args = inputs()
+        args[0].requires_grad_(grad)
+        result, again = replayed(machine, lambda args=args: ours(*args))
+        torch.testing.assert_close(result, right(*args), atol=1e-3, rtol=1e-4)
+        assert again == (number >= 2)
+
+
 def again(machine: Machine, *args: Any, **options: Any) -> bool:
     """Whether an add is replayed; its result is right in any case."""
     result, found = replayed(machine, lambda: tk.add(*args, **options))

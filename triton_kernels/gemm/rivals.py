@@ -114,14 +114,17 @@ STRIDED = 3.0  # factor for the time of a pass over padded rows, which also need
 
 
 @functools.lru_cache(4096)
-def theirs(layer: Layer, gpu: Gpu, rates: Rates, other: str) -> float:
-    """Seconds of one call of eager's kernels, or of Inductor's if ``other`` is "inductor"."""
+def theirs(layer: Layer, gpu: Gpu, rates: Rates, other: str, extra: int | None = None) -> float:
+    """Seconds of one call of eager's kernels, or of Inductor's if ``other`` is "inductor"; there
+    ``extra`` is as in a :class:`triton_kernels._fusion.Problem`."""
     M, N, K, *_ = layer
     vector = math.gcd(N, K, 8)
     alone = product(M, N, K, gpu, rates, vector)
     after = _pass(M * N, rates)
     if other == "inductor":
-        if N % 64 and N >= PADDED and M > 1:
+        if extra is not None:
+            after = 2 * extra * M * N / rates.bandwidth
+        elif N % 64 and N >= PADDED and M > 1:
             after = 2 * rates.further + STRIDED * 4 * M * N / rates.bandwidth
         balance = rates.flops / rates.bandwidth  # FLOPs per byte that the memory moves
         if vector < 8 and 1 / (1 / M + 1 / N + 1 / K) > COPIED * balance:

@@ -125,7 +125,7 @@ def timed(problem: Problem, gpu: Gpu) -> float:
         if not M or not N or not K:
             return 0.0  # there is nothing to gain
         layer = rivals.Layer(M, N, K, problem.dtype, problem.act)
-        theirs = rivals.theirs(layer, gpu, rates, problem.other)
+        theirs = rivals.theirs(layer, gpu, rates, problem.other, problem.extra)
         logs.append(math.log(theirs / rivals.ours(layer, gpu, rates, kernels)))
     return math.exp(sum(logs) / len(logs))
 
@@ -180,15 +180,16 @@ def _stands_for(entry: Entry, gpu: Gpu) -> bool:
 
 def saved(problem: Problem, limits: Peaks) -> float:
     """The time that fusing saves, as a fraction of the product's own time, both by the roofline
-    model: the alternative reads the product for the activation and writes it again. 0 if sizes or
-    the activation are unknown."""
+    model: the alternative reads the product for the activation and writes it again, unless it
+    passes over the result in any case. 0 if sizes or the activation are unknown."""
     M, N, K = problem.M, problem.N, problem.K
     if not M or not N or not K or problem.act in (None, "none"):
         return 0.0
     size = problem.dtype.itemsize
     moved = (M * K + K * N + M * N) * size
     product = max(2 * M * N * K / limits.flops, moved / limits.bandwidth)
-    return 2 * M * N * size / limits.bandwidth / product
+    tensors = 2 if problem.extra is None else problem.extra
+    return tensors * M * N * size / limits.bandwidth / product
 
 
 def scaling(problem: Problem, limits: Peaks) -> float:

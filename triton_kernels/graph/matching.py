@@ -36,7 +36,7 @@ from triton_kernels._fusion import (
     Times,
     Transposed,
 )
-from triton_kernels.graph import canonical, composing, effects, forms
+from triton_kernels.graph import canonical, composing, effects, following, forms
 from triton_kernels.graph.callees import called
 from triton_kernels.graph.chains import Chains, Misfit
 from triton_kernels.graph.operands import (
@@ -130,9 +130,9 @@ class Matcher:
         product = match.sizes != (None, None, None)
         precision = _precision.resolved(None, lead) if product else "ieee"
         scaled = match.function is gemm_bias_act_of_columns
-        return Problem(
-            match.kernel, lead.dtype, lead.device, other, *match.sizes, match.act, precision, scaled
-        )
+        extra = following.extra(match) if other == "inductor" else None
+        of = (match.kernel, lead.dtype, lead.device, other)
+        return Problem(*of, *match.sizes, match.act, precision, scaled, extra)
 
     def _read_spellings(self) -> set[Node]:
         """Find activations written as several operations that follow a product or are gates, and
@@ -234,7 +234,7 @@ class Matcher:
         sizes = self._sizes(product, nodes[0])
         views = tuple(node for node in nodes if isinstance(self.forms[node], Reshaped))
         match = self._call(product, nodes, act, sizes)
-        return replace(match, views=views)
+        return replace(match, views=views, added=product.c is not None)
 
     def _call(self, product: Product, nodes: tuple[Node, ...], act: str, sizes: Sizes) -> Match:
         if product.convolution:
