@@ -15,6 +15,7 @@ from compare.timing import gpu as real
 from compare.timing.engine import Candidate
 from triton_kernels import _launch
 from triton_kernels._gpu import H200
+from triton_kernels.graph import racing
 
 FLUSH = 60.0  # µs that emptying the cache takes once
 
@@ -126,5 +127,6 @@ class Rig:
             (bench, "Checker", lambda spec, case: lambda *_: ""),
             (bench, "SliceChecker", lambda spec, case: lambda *_: ""),
             (warm_up, "compile_all", lambda jobs, done: []),
+            (racing, "doubtful", lambda verdict, least: False),
             (_launch, "_properties", lambda device: H200),
         ]

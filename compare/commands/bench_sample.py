@@ -112,7 +112,7 @@ def tell(session: Session, results: Sequence[CaseResult], regret: bool = False) 
             for standing in distributions.standings(results, provider)
         ]
     session.saved.head["strata"] = figures
-    judged = [] if regret else scores.standings(results)
+    judged = [] if regret else scores.standings(results, measured=True)
     session.saved.head["scores"] = [each.to_dict() for each in judged]
     session.saved.write()
     out = tables.console()

@@ -13,12 +13,15 @@ from typing import Any
 
 import torch
 
+from compare.cases import Case
 from compare.ops import spec_of
 from compare.specs.products import Product
+from compare.timing import bench, providers
 from compare.timing.distributions import OURS, replay
 from compare.timing.results import CaseResult
-from triton_kernels.graph import capabilities
+from triton_kernels.graph import capabilities, racing
 from triton_kernels.graph.capabilities import Problem
+from triton_kernels.graph.compiling import explain
 
 CLOSE = 0.02
 OTHERS = {"eager": "eager", "compile": "inductor"}  # provider → its name in scores
@@ -59,12 +62,15 @@ class Standing:
         return {"op": self.op, "other": self.other, **count, "wrong": wrong}
 
 
-def standings(results: Iterable[CaseResult]) -> list[Standing]:
-    """Every op that a graph may take, against eager and against torch.compile."""
+def standings(results: Iterable[CaseResult], measured: bool = False) -> list[Standing]:
+    """Every op that a graph may take, against eager and against torch.compile.
+
+    ``measured``: whether doubtful scores are measured on the GPU at hand, as plans do by default.
+    """
     groups: dict[tuple[str, str], list[Judged]] = {}
     for result in results:
         for provider, other in OTHERS.items():
-            if (judged := _judged(result, provider, other)) is not None:
+            if (judged := _judged(result, provider, other, measured)) is not None:
                 groups.setdefault((result.case.op, provider), []).append(judged)
     return [_standing(*each, group) for each, group in groups.items()]
 
@@ -75,7 +81,7 @@ def _standing(op: str, other: str, group: list[Judged]) -> Standing:
     return Standing(op, other, len(group), tuple(wrong))
 
 
-def _judged(result: CaseResult, provider: str, other: str) -> Judged | None:
+def _judged(result: CaseResult, provider: str, other: str, measured: bool) -> Judged | None:
     """None if graphs have no such call, or if a time is missing."""
     medians = {
         entry.provider: entry.timing.gpu.median for entry in result.entries if not entry.problem
@@ -83,8 +89,23 @@ def _judged(result: CaseResult, provider: str, other: str) -> Judged | None:
     problem = _problem(result, other)
     if problem is None or not {OURS, provider} <= medians.keys():
         return None
-    score = capabilities.judge(problem, capabilities.MIN_SCORE).score or 0.0
+    verdict = capabilities.judge(problem, capabilities.MIN_SCORE)
+    score = verdict.score or 0.0
+    if measured and problem.M and racing.doubtful(verdict, capabilities.MIN_SCORE):
+        score = planned(result.case, other)
     return Judged(score, medians[provider] / medians[OURS], result)
+
+
+def planned(case: Case, other: str) -> float:
+    """The score in a plan of eager's function for a case."""
+    spec = spec_of(case.op)
+    args, kwargs = bench.inputs(spec, case, 0)
+    (eager,) = providers.candidates(spec, case, ["eager"])
+    with providers.torchs_precision(case), torch.no_grad():
+        (plan,) = explain(lambda *tensors: eager.call(tensors, kwargs), args, rest=other).plans
+    known = [step.score for step in plan.steps]
+    known += [left.score for left in plan.left if left.score is not None]
+    return known[0] if known else 0.0
 
 
 def _problem(result: CaseResult, other: str) -> Problem | None:

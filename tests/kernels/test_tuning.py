@@ -432,7 +432,7 @@ def test_calls_are_timed_in_turns_with_a_cold_cache(monkeypatch: pytest.MonkeyPa
         lambda: work("a", 40 if log.count("a") % 3 == 2 else 10),
         lambda: work("b", 20),
     ]
-    assert watch._medians(calls) == pytest.approx([10, 20])
+    assert watch.medians(calls) == pytest.approx([10, 20])
     assert log[:4] == ["a", "b", "a", "b"], "compiled, and once more"
     timed = log[4:]
     assert timed[:2] == ["flush", "spin"]
@@ -455,7 +455,7 @@ def test_a_run_that_is_out_of_resources_takes_for_ever(monkeypatch: pytest.Monke
     monkeypatch.setattr(stopwatch.Stopwatch, "__init__", lambda *_: None)
     monkeypatch.setattr(stopwatch.Stopwatch, "_gpu", CARD, raising=False)
     monkeypatch.setattr(stopwatch.Stopwatch, "_device", CPU, raising=False)
-    monkeypatch.setattr(stopwatch.Stopwatch, "_medians", lambda _, calls: [7.0] * len(calls))
+    monkeypatch.setattr(stopwatch.Stopwatch, "medians", lambda _, calls: [7.0] * len(calls))
     problems = [Problem(M, 64, 64, torch.bfloat16, torch.bfloat16) for M in (200, 64, 300, 32)]
     runs = [Run(problem, choose(problem, CARD)) for problem in problems]
     assert stopwatch.Stopwatch(CARD, CPU).runs(runs) == [math.inf, 7.0, math.inf, 7.0]

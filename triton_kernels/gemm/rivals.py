@@ -114,18 +114,30 @@ STRIDED = 3.0  # factor for the time of a pass over padded rows, which also need
 
 
 @functools.lru_cache(4096)
-def theirs(layer: Layer, gpu: Gpu, rates: Rates, other: str, extra: int | None = None) -> float:
-    """Seconds of one call of eager's kernels, or of Inductor's if ``other`` is "inductor"; there
-    ``extra`` is as in a :class:`triton_kernels._fusion.Problem`."""
-    M, N, K, *_ = layer
-    vector = math.gcd(N, K, 8)
-    alone = product(M, N, K, gpu, rates, vector)
-    after = _pass(M * N, rates)
+def theirs(
+    layer: Layer,
+    gpu: Gpu,
+    rates: Rates,
+    other: str,
+    extra: int | None = None,
+    alone: float | None = None,
+) -> float:
+    """Seconds of one call of eager's kernels, or of Inductor's if ``other`` is "inductor".
+
+    Inductor's ``extra`` is as in a :class:`triton_kernels._fusion.Problem`. ``alone``: the seconds
+    of the product, if they are known; then the layer may have any dtype.
+    """
+    M, N, K, dtype, _ = layer
+    size = dtype.itemsize
+    vector = math.gcd(N, K, 8) if dtype in HALVES else 8
+    if alone is None:
+        alone = product(M, N, K, gpu, rates, vector)
+    after = _pass(M * N, rates, size)
     if other == "inductor":
         if extra is not None:
-            after = 2 * extra * M * N / rates.bandwidth
+            after = extra * size * M * N / rates.bandwidth
         elif N % 64 and N >= PADDED and M > 1:
-            after = 2 * rates.further + STRIDED * 4 * M * N / rates.bandwidth
+            after = 2 * rates.further + STRIDED * 2 * size * M * N / rates.bandwidth
         balance = rates.flops / rates.bandwidth  # FLOPs per byte that the memory moves
         if vector < 8 and 1 / (1 / M + 1 / N + 1 / K) > COPIED * balance:
             copies = rates.further + _pass(M * K + K * N, rates)
@@ -134,9 +146,9 @@ def theirs(layer: Layer, gpu: Gpu, rates: Rates, other: str, extra: int | None =
     return alone + after
 
 
-def _pass(elements: int, rates: Rates) -> float:
-    """Seconds of one more kernel that reads and writes this many 16-bit elements."""
-    return rates.further + 4 * elements / rates.bandwidth
+def _pass(elements: int, rates: Rates, size: int = 2) -> float:
+    """Seconds of one more kernel that reads and writes this many elements of ``size`` bytes."""
+    return rates.further + 2 * size * elements / rates.bandwidth
 
 
 def product(M: int, N: int, K: int, gpu: Gpu, rates: Rates, vector: int) -> float:

@@ -45,8 +45,8 @@ MIN_SCORE = 1.01
 # that replace_modules does not see. The mean of their scores counts.
 USUAL = {"M": (64, 512, 4096, 16384), "N": (1024, 4096), "K": (1024, 4096)}
 
-# The sources of a score.
-MEASURED, SHIPPED, ESTIMATED = "measured here", "shipped", "estimated"
+# The sources of a score; of the last one, :mod:`triton_kernels.graph.racing`.
+MEASURED, SHIPPED, ESTIMATED, TIMED = "measured here", "shipped", "estimated", "timed"
 
 
 class Verdict(NamedTuple):
@@ -55,7 +55,7 @@ class Verdict(NamedTuple):
     Attributes:
         score: its score; None if the kernel cannot run at all.
         refusal: why it is not taken; "" if it is.
-        source: one of the three sources, or "".
+        source: one of the sources, or "".
     """
 
     score: float | None
@@ -94,18 +94,26 @@ def judge(problem: Problem, min_score: float) -> Verdict:
             source = ESTIMATED
             if problem.other == "inductor" and not activation.straight:
                 score = min(score, 1.0)
-        word = ESTIMATED if source == ESTIMATED else "expected"
-        what = f"{score:.2f} of {problem.other}'s speed {word} for {_name(problem.dtype)}"
-    else:
-        score, source = 0.0, ""
-        what = f"{_name(problem.dtype)} on capability {gpu.capability}"
-        if problem.precision != "ieee":
-            what += f" in precision {problem.precision}"
-        what = f"not measured for {what}"
-    if score < min_score:
-        refusal = f"{problem.kernel}: {what}, below min_score {min_score:g}"
-        return Verdict(score, refusal, source)
-    return Verdict(score, "", source)
+        return verdict(problem, score, source, min_score)
+    what = f"{_name(problem.dtype)} on capability {gpu.capability}"
+    if problem.precision != "ieee":
+        what += f" in precision {problem.precision}"
+    if min_score > 0:
+        return Verdict(0.0, _refused(problem, f"not measured for {what}", min_score))
+    return Verdict(0.0)
+
+
+def verdict(problem: Problem, score: float, source: str, min_score: float) -> Verdict:
+    """Whether a kernel with this score is taken."""
+    if score >= min_score:
+        return Verdict(score, "", source)
+    word = source if source in (ESTIMATED, TIMED) else "expected"
+    what = f"{score:.2f} of {problem.other}'s speed {word} for {_name(problem.dtype)}"
+    return Verdict(score, _refused(problem, what, min_score), source)
+
+
+def _refused(problem: Problem, what: str, min_score: float) -> str:
+    return f"{problem.kernel}: {what}, below min_score {min_score:g}"
 
 
 def relative(entry: Entry, other: str) -> float:

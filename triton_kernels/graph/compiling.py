@@ -33,7 +33,8 @@ def backend(
     Args:
         module, inputs: the arguments that torch.compile passes to a backend.
         options: ``torch.compile(options=...)``: "rest", the backend that compiles the rewritten
-            graph, "eager" by default; "min_score" and "passes" as in :func:`triton_kernels.fuse`.
+            graph, "eager" by default; "min_score", "passes" and "measure" as in
+            :func:`triton_kernels.fuse`.
             With "inductor" for the rest also "mode" and Inductor's own options.
         mode: ``torch.compile(mode=...)``: Inductor compiles the rest, in this mode.
 
@@ -129,6 +130,7 @@ def explain(
     min_score: float = capabilities.MIN_SCORE,
     passes: Sequence[str] = PASSES,
     rest: str = "eager",
+    measure: bool = True,
     **keywords: Any,
 ) -> Explanation:
     """What ``torch.compile(module, backend="triton_kernels")`` does with these inputs, and why.
@@ -138,7 +140,7 @@ def explain(
     Args:
         module: a module or function.
         inputs: its only tensor, or the tuple of its arguments.
-        min_score, passes, rest: as in the backend's options.
+        min_score, passes, rest, measure: as in the backend's options.
         keywords: its keyword arguments: ``explain(model, **tokens)``.
 
     Returns:
@@ -152,7 +154,8 @@ def explain(
     from torch._dynamo import config
     from torch._dynamo.exc import FailOnRecompileLimitHit
 
-    options, _ = _options({"min_score": min_score, "passes": passes, "rest": rest})
+    given = {"min_score": min_score, "passes": passes, "rest": rest, "measure": measure}
+    options, _ = _options(given)
     plans: list[Plan] = []
     graphs: list[GraphModule] = []
 

@@ -27,6 +27,7 @@ def fuse(
     *,
     min_score: float = capabilities.MIN_SCORE,
     passes: Sequence[str] = PASSES,
+    measure: bool = True,
 ) -> Fused:
     """A module that computes what ``module`` does, with its linear layers, activations, residuals
     and elementwise chains fused into this package's kernels where these are faster.
@@ -45,6 +46,8 @@ def fuse(
         min_score: the least expected speed relative to eager's at which a kernel is taken; 0
             fuses everything that can be fused.
         passes: the rewriting passes to run, of "elementwise" and "epilogue".
+        measure: whether to time products on the GPU where it is not certain that the kernel is
+            faster, 60 ms for each that differs. Without it plans are the same in all processes.
 
     Raises:
         TypeError: ``module`` is no torch.nn.Module, or an option has a wrong type.
@@ -52,7 +55,7 @@ def fuse(
     """
     if not isinstance(module, nn.Module):
         raise TypeError(f"fuse(): argument 'module' must be a module, not {type(module).__name__}")
-    return Fused(module, Options(min_score, passes))
+    return Fused(module, Options(min_score, passes, measure=measure))
 
 
 class NoPlanYet(RuntimeError, AttributeError):

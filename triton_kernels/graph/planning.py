@@ -12,7 +12,7 @@ from torch.fx import GraphModule, Node
 
 from triton_kernels._fusion import Attribute, Match, Matrix, Product, Row, Rows, Transposed
 from triton_kernels.activations import ACTIVATIONS
-from triton_kernels.graph import canonical, capabilities, effects, forms
+from triton_kernels.graph import canonical, capabilities, effects, forms, racing
 from triton_kernels.graph.chains import Misfit
 from triton_kernels.graph.matching import PASSES, Matcher
 
@@ -25,11 +25,13 @@ class Options:
         min_score: the least expected speed relative to what would run otherwise; 0 fuses all.
         passes: the passes that run, of "elementwise" and "epilogue" (products), in this order.
         rest: the backend of torch.compile for the rewritten graph, such as "eager" or "inductor".
+        measure: whether to time products on the GPU whose scores are not certain.
     """
 
     min_score: float = capabilities.MIN_SCORE
     passes: Sequence[str] = PASSES
     rest: str = "eager"
+    measure: bool = True
 
     def __post_init__(self) -> None:
         if isinstance(self.min_score, bool) or not isinstance(self.min_score, (int, float)):
@@ -125,7 +127,14 @@ def _rewrite_inside(
 
 def judge(matcher: Matcher, match: Match, options: Options) -> capabilities.Verdict:
     """Whether the match's kernel is taken with these options."""
-    return capabilities.judge(matcher.problem(match, options.rest), options.min_score)
+    problem, least = matcher.problem(match, options.rest), options.min_score
+    expected = capabilities.judge(problem, least)
+    if not options.measure or not racing.doubtful(expected, least):
+        return expected
+    speed = racing.speed(match, problem)
+    if speed is None:
+        return expected
+    return capabilities.verdict(problem, speed, capabilities.TIMED, least)
 
 
 class _Rewriting:

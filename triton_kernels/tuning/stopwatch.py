@@ -52,7 +52,7 @@ class Stopwatch:
         """Microseconds of products in given configurations; infinity if one does not fit."""
         calls = [configured(run, self._gpu, self._device) for run in runs]
         able = [i for i, call in enumerate(calls) if _fits(call)]
-        medians = dict(zip(able, self._medians([calls[i] for i in able])))
+        medians = dict(zip(able, self.medians([calls[i] for i in able])))
         return [medians.get(i, math.inf) for i in range(len(runs))]
 
     def case(self, case: Case) -> Times:
@@ -63,10 +63,10 @@ class Stopwatch:
         with config.patch(recompile_limit=RECOMPILED, fail_on_recompile_limit_hit=True):
             compiled = torch.compile(theirs, fullgraph=True, dynamic=False)
             rivals = [partial(call, *tensors) for call in (ours, theirs, compiled)]
-            return Times(*self._medians(rivals))
+            return Times(*self.medians(rivals))
 
-    def _medians(self, calls: Sequence[Callable[[], Any]]) -> list[float]:
-        """The median microseconds of each call."""
+    def medians(self, calls: Sequence[Callable[[], Any]]) -> list[float]:
+        """The median microseconds of each call. A call that raises raises here."""
         for call in (*calls, *calls):  # the first call compiles
             call()
         events: list[list[tuple[Any, Any]]] = [[] for _ in calls]

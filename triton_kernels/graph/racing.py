@@ -1,0 +1,187 @@
+"""A product's kernel and what would run without it, timed on the GPU at hand when a plan is made.
+
+The models of times behind other scores are wrong by some per cent, so they cannot decide between
+two that take about as long. Here the match's call and its own nodes run in turns, on random
+operands of the same sizes and strides. If Inductor would compile the nodes, only the product is
+timed, which is the library's in any case; the model adds the time of the rest.
+
+This takes 60 ms for each product that differs, and memory for its operands. Nothing is timed
+without the sizes, under autocast, with deterministic algorithms (each process may decide
+differently), or while a CUDA graph is captured.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.fx import Node, map_arg
+from torch.utils._python_dispatch import _disable_current_modes
+from triton.runtime.errors import OutOfResources
+
+from triton_kernels import _elementwise_kernels, _launch, _modes
+from triton_kernels._fusion import Attribute, Match, Matrix, Problem, Row, Rows, Transposed
+from triton_kernels.gemm import rivals
+from triton_kernels.graph import capabilities, forms
+
+DOUBT = 1.3  # a model's score is believed if it differs by more than this factor from the least one
+MOST = 0.25  # the fraction of free memory that operands and results may take
+KEPT = 4096  # the number of speeds that are kept
+
+_speeds: dict[str, float | None] = {}
+
+
+def doubtful(verdict: capabilities.Verdict, min_score: float) -> bool:
+    """Whether a score that was not measured for this product could be on the wrong side of
+    ``min_score``."""
+    if verdict.score is None or not min_score:
+        return False
+    estimated = verdict.source in ("", capabilities.ESTIMATED)
+    return estimated or 1 / DOUBT < verdict.score / min_score < DOUBT
+
+
+def speed(match: Match, problem: Problem) -> float | None:
+    """The time of what would run otherwise, divided by the kernel's. None if they cannot be timed
+    now."""
+    if not _possible(match, problem):
+        return None
+    nodes = [(node.target, map_arg((node.args, node.kwargs), _layout)) for node in match.nodes]
+    call = match.function, _described(match.arguments), match.keywords
+    key = repr((problem, call, nodes))
+    if key not in _speeds:
+        if len(_speeds) >= KEPT:
+            _speeds.clear()
+        _speeds[key] = _timed(match, problem)
+    return _speeds[key]
+
+
+def _possible(match: Match, problem: Problem) -> bool:
+    if problem.device.type != "cuda" or not (problem.M and problem.N and problem.K):
+        return False
+    if match.autocast is not None or torch.are_deterministic_algorithms_enabled():
+        return False
+    if _modes.compiling() or _launch.interpreted(_elementwise_kernels.flat_kernel):
+        return False
+    if not torch.cuda.is_available() or torch.cuda.is_current_stream_capturing():
+        return False
+    if any(node.op not in ("call_function", "call_method") for node in match.nodes):
+        return False
+    operands = {*match.operands(), *(a for node in match.nodes for a in node.all_input_nodes)}
+    layouts = [_layout(each) for each in operands]
+    if None in layouts:
+        return False
+    needed = sum(math.prod(shape) * dtype.itemsize for shape, _, dtype in layouts)
+    free, _ = torch.cuda.mem_get_info(problem.device)
+    return needed <= MOST * free
+
+
+def _layout(operand: Node | Attribute) -> Any:
+    """Shape, strides and dtype; None if one is unknown or a symbol."""
+    value = forms.value(operand)
+    if value is None or not all(type(n) is int for n in (*value.shape, *value.stride())):
+        return None
+    return tuple(value.shape), tuple(value.stride()), value.dtype
+
+
+def _described(argument: Any) -> Any:
+    """An argument of a match's call, with layouts for operands."""
+    if isinstance(argument, (Node, Attribute)):
+        return _layout(argument)
+    if isinstance(argument, tuple):
+        return type(argument).__name__, *map(_described, argument)
+    return argument
+
+
+# ---- timing ----
+
+
+def _timed(match: Match, problem: Problem) -> float | None:
+    from triton_kernels.tuning.stopwatch import Stopwatch  # it imports this package's graph
+
+    gpu = _launch.gpu(_elementwise_kernels.flat_kernel, problem.device)
+    inductor = problem.other == "inductor"
+    try:
+        with torch.cuda.device(problem.device), _apart():
+            operands = _Operands(problem.device)
+            without = operands.computing(match.nodes[:1] if inductor else match.nodes)
+            ours, theirs = Stopwatch(gpu, problem.device).medians(
+                [operands.calling(match), without]
+            )
+    except (RuntimeError, TypeError, ValueError, OutOfResources):
+        return None  # out of memory, or the nodes do not run by themselves
+    if inductor:
+        M, N, K = problem.M or 0, problem.N or 0, problem.K or 0
+        layer = rivals.Layer(M, N, K, problem.dtype, problem.act)
+        rates, _ = capabilities.rates_of(gpu, problem.device)
+        alone = 1e-6 * theirs
+        theirs = 1e6 * rivals.theirs(layer, gpu, rates, "inductor", problem.extra, alone)
+    return theirs / ours
+
+
+@contextlib.contextmanager
+def _apart() -> Iterator[None]:
+    """Inside, calls know nothing of the trace for which a plan is made."""
+    with torch.no_grad(), torch.autocast("cuda", enabled=False), _disable_current_modes():
+        yield
+
+
+class _Operands:
+    """Random tensors in place of a match's operands, drawn apart from the user's numbers."""
+
+    def __init__(self, device: torch.device) -> None:
+        self._device = device
+        self._generator = torch.Generator(device)
+        self._tensors: dict[Node | Attribute, Tensor] = {}
+
+    def of(self, operand: Node | Attribute) -> Tensor:
+        """The tensor of an operand, always the same."""
+        if operand not in self._tensors:
+            shape, strides, dtype = _layout(operand)
+            last = sum((n - 1) * step for n, step in zip(shape, strides))
+            memory = torch.empty(last + 1, dtype=dtype, device=self._device)
+            if dtype.is_floating_point:
+                memory.normal_(generator=self._generator)
+            else:
+                memory.zero_()
+            self._tensors[operand] = memory.as_strided(shape, strides)
+        return self._tensors[operand]
+
+    def calling(self, match: Match) -> Callable[[], Any]:
+        """The call of a match's kernel."""
+        arguments = [self._argument(each) for each in match.arguments]
+        return lambda: match.function(*arguments, **match.keywords)
+
+    def _argument(self, argument: Any) -> Any:
+        if isinstance(argument, (Node, Attribute)):
+            return self.of(argument)
+        if isinstance(argument, Transposed):
+            return self._argument(argument.operand).t()
+        if isinstance(argument, Matrix):
+            return self._argument(argument.operand).squeeze(0)
+        if isinstance(argument, Row):
+            return self._argument(argument.operand).flatten()
+        if isinstance(argument, Rows):
+            return self._argument(argument.operand).flatten(0, -2)
+        return tuple(map(self._argument, argument)) if isinstance(argument, tuple) else argument
+
+    def computing(self, nodes: Sequence[Node]) -> Callable[[], Any]:
+        """The nodes, one after another, as eager runs them."""
+
+        def run() -> Any:
+            values: dict[Node, Any] = {}
+            for node in nodes:
+                args, kwargs = map_arg(
+                    (node.args, node.kwargs), lambda n: values[n] if n in values else self.of(n)
+                )
+                target: Any = node.target
+                if node.op == "call_method":
+                    values[node] = getattr(args[0], target)(*args[1:], **kwargs)
+                else:
+                    values[node] = target(*args, **kwargs)
+            return values[nodes[-1]]
+
+        return run
