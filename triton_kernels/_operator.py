@@ -34,6 +34,8 @@ _LIBRARY = torch.library.Library(NAMESPACE, "FRAGMENT")
 _COMPLIANT = (torch.Tag.pt2_compliant_tag,)
 _SHARDINGS: dict[str, Sharding] = {}  # of the registered ops, by name
 _PLAIN = frozenset({Tensor, torch.nn.Parameter})
+# What traces the calls of this thread; None if nothing does, as in graphs that are compiled.
+_tracer: Callable[[], Any] = torch._C._dynamo.eval_frame.get_eval_frame_callback
 _AUTOCAST_KEYS = {"cuda": "AutocastCUDA", "cpu": "AutocastCPU"}
 
 Batched = Callable[["Operator", tuple[Any, ...], tuple[Any, ...]], tuple[Any, Any]]
@@ -234,13 +236,7 @@ class Operator:
         _LIBRARY.define(f"{self.name}({parameters}) -> ({returned})", tags=_COMPLIANT)
         self.functional = getattr(torch.ops.triton_kernels, self.name).default
 
-        @_untraced
-        def compute(*args: Any) -> Any:
-            with torch.no_grad():  # gradients are recorded already
-                results = self.replays.again(args)
-                return self.replays(args) if results is None else results
-
-        _LIBRARY.impl(self.name, compute, "CompositeExplicitAutograd")
+        _LIBRARY.impl(self.name, _untraced(self._compute), "CompositeExplicitAutograd")
         torch.library.register_fake(whole, fake, lib=_LIBRARY)
         self._register_gradients()
         torch.library.register_vmap(
@@ -253,6 +249,11 @@ class Operator:
             torch.library.register_autocast(whole, "cuda", self.autocast, lib=_LIBRARY)
         if results == 1:
             self._register_out(f"{self.name}_out", parameters)
+
+    def _compute(self, *args: Any) -> Any:
+        with torch.no_grad():  # gradients are recorded already
+            results = self.replays.again(args)
+            return self.replays(args) if results is None else results
 
     def _register_gradients(self) -> None:
         """Record gradients as torch's own ops do. A custom_op would do it with an autograd.Function
@@ -284,6 +285,8 @@ class Operator:
             if torch.is_grad_enabled() and torch._C._any_requires_grad(*args):
                 with enable_single_level_autograd_function():
                     return function.apply(*args, keyset)
+            if _last(keyset) in _DEVICES:
+                return self._compute(*args)  # the dispatcher would come to this, too, but later
             return below(*args, keyset)
 
         _LIBRARY.impl(self.name, record, "Autograd", with_keyset=True)
@@ -368,11 +371,27 @@ def saved_by(ctx: Any) -> tuple[Any, ...]:
     return unwrap_dead_wrappers(ctx.saved_tensors)
 
 
+_DEVICES = (torch._C.DispatchKey.CUDA, torch._C.DispatchKey.CPU)
+_AFTER_AUTOGRAD = torch._C._after_autograd_keyset.remove(torch._C.DispatchKey.ADInplaceOrView)
+
+
+def _last(keyset: Any) -> Any:
+    """The dispatcher's next key after autograd. It is a device if there are no modes, subclasses,
+    transforms or lazy negations."""
+    return (keyset & _AFTER_AUTOGRAD).highestPriorityTypeId()
+
+
 def _untraced(function: Callable[..., Any]) -> Callable[..., Any]:
     """The function, into which torch.compile's tracer does not look. After a graph break it would
     trace launches. The tracer takes long to import, and this does not import it."""
     untraced = _disable_dynamo(function)
-    return lambda *args: (untraced if "torch._dynamo" in sys.modules else function)(*args)
+
+    def call(*args: Any) -> Any:
+        if _tracer() is None:
+            return function(*args)
+        return (untraced if "torch._dynamo" in sys.modules else function)(*args)
+
+    return call
 
 
 def one_by_one(

@@ -26,7 +26,7 @@ M, N, K = 24, 16, 32
 class Watch:
     """Times what it is told; keeps what the calls return."""
 
-    times = (10.0, 20.0)
+    times = hot = (10.0, 20.0)
     results: list[list[Tensor]]
 
     def __init__(self, gpu: Any, device: torch.device) -> None: ...
@@ -34,6 +34,10 @@ class Watch:
     def medians(self, calls: Sequence[Callable[[], Tensor]]) -> list[float]:
         Watch.results.append([call() for call in calls])
         return [*Watch.times]
+
+    def in_a_row(self, calls: Sequence[Callable[[], Tensor]], microseconds: float) -> list[float]:
+        assert microseconds == min(Watch.times)
+        return [*Watch.hot]
 
 
 @pytest.fixture
@@ -84,6 +88,19 @@ def test_what_is_slower_is_left(watch: type[Watch]) -> None:
     (line,) = plan.left
     assert line.score == 0.95
     assert "0.95 of eager's speed timed for float32, below min_score 1.01" in line.reason
+
+
+@pytest.mark.parametrize(
+    ("cool", "hot", "score"),
+    [((300, 330), (400, 420), 1.05), ((300, 330), (400, 480), 1.1), ((150, 165), (200, 160), 1.1)],
+)
+def test_long_calls_are_timed_on_a_hot_gpu_too(
+    cool: tuple[float, float], hot: tuple[float, float], score: float, watch: type[Watch]
+) -> None:
+    watch.times, watch.hot = cool, hot
+    (plan,) = tk.explain(FUNCTIONS["linear_gelu"], tensors()).plans
+    (step,) = plan.steps
+    assert step.score == pytest.approx(score)
 
 
 def test_inductor_needs_the_product_and_a_pass(

@@ -31,6 +31,8 @@ FLUSHED = 128 << 20  # the least number of bytes that are read to empty the cach
 # Cycles that the GPU spins while the host starts a call, about 1 ms. A call that copies unaligned
 # operands took the host more than a quarter of that.
 HEAD_START = 2_000_000
+BLOCK = 20_000  # microseconds of calls in a row; about as long power is averaged
+TURNS = 5
 RECOMPILED = 1000  # how often Inductor may compile the same code for other shapes
 TORCH: dict[str, Callable[[Tensor], Tensor]] = {
     "none": lambda product: product,
@@ -86,6 +88,26 @@ class Stopwatch:
             statistics.median(1e3 * start.elapsed_time(end) for start, end in pairs)
             for pairs in events
         ]
+
+    def in_a_row(self, calls: Sequence[Callable[[], Any]], microseconds: float) -> list[float]:
+        """The median microseconds of each call, called again and again for ``BLOCK`` in turns.
+        ``microseconds`` are about those of one call.
+
+        The GPU gets as hot as in a large model, where power limits its clock: kernels of the same
+        speed while it is cool may need more or less of it.
+        """
+        count = max(2, round(BLOCK / microseconds))
+        samples: list[list[float]] = [[] for _ in calls]
+        for _ in range(TURNS):
+            for call, taken in zip(calls, samples):
+                start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+                start.record()
+                for _ in range(count):
+                    call()
+                end.record()
+                torch.cuda.synchronize()
+                taken.append(1e3 * start.elapsed_time(end) / count)
+        return [statistics.median(taken) for taken in samples]
 
 
 def _fits(call: Callable[[], Any]) -> bool:
