@@ -127,6 +127,6 @@ class Rig:
             (bench, "Checker", lambda spec, case: lambda *_: ""),
             (bench, "SliceChecker", lambda spec, case: lambda *_: ""),
             (warm_up, "compile_all", lambda jobs, done: []),
-            (racing, "doubtful", lambda verdict, least: False),
+            (racing, "doubtful", lambda verdict, least, trained=False: False),
             (_launch, "_properties", lambda device: H200),
         ]

@@ -45,7 +45,7 @@ def watch(monkeypatch: pytest.MonkeyPatch, cpu: torch.device) -> type[Watch]:
     """Interpreted; every product is doubtful and can be timed."""
     monkeypatch.setattr(stopwatch, "Stopwatch", Watch)
     monkeypatch.setattr(racing, "_possible", lambda match, problem: True)
-    monkeypatch.setattr(racing, "doubtful", lambda verdict, least: least > 0)
+    monkeypatch.setattr(racing, "doubtful", lambda verdict, least, trained: least > 0)
     monkeypatch.setattr(torch.cuda, "device", lambda device: contextlib.nullcontext())
     monkeypatch.setattr(racing, "_speeds", {})
     monkeypatch.setattr(Watch, "times", (10.0, 20.0))
@@ -79,6 +79,20 @@ def test_both_compute_the_same(name: str, watch: type[Watch]) -> None:
     ((ours, theirs),) = watch.results
     assert ours.std() > 0.1
     torch.testing.assert_close(ours.view(theirs.shape), theirs, atol=1e-4, rtol=1e-3)
+
+
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_both_have_the_same_gradients(name: str, watch: type[Watch]) -> None:
+    x, w, b, c = tensors()
+    for t in (x, w, c):
+        t.requires_grad_()
+    (plan,) = tk.explain(FUNCTIONS[name], (x, w, b, c)).plans
+    assert [step.score for step in plan.steps] == [2.0]
+    ((ours, theirs),) = watch.results
+    assert len(ours) == len(theirs) >= 2
+    for a, b in zip(ours, theirs):
+        torch.testing.assert_close(a, b, atol=1e-4, rtol=1e-3)
+    assert x.grad is None
 
 
 def test_what_is_slower_is_left(watch: type[Watch]) -> None:
@@ -221,6 +235,8 @@ def test_what_is_doubtful(
     score: float | None, source: str, least: float, is_doubtful: bool
 ) -> None:
     assert racing.doubtful(Verdict(score, "", source), least) == is_doubtful
+    trained = score is not None and least > 0
+    assert racing.doubtful(Verdict(score, "", source), least, True) == trained
 
 
 def test_the_words(monkeypatch: pytest.MonkeyPatch) -> None:

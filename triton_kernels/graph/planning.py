@@ -129,7 +129,7 @@ def judge(matcher: Matcher, match: Match, options: Options) -> capabilities.Verd
     """Whether the match's kernel is taken with these options."""
     problem, least = matcher.problem(match, options.rest), options.min_score
     expected = capabilities.judge(problem, least)
-    if not options.measure or not racing.doubtful(expected, least):
+    if not options.measure or not racing.doubtful(expected, least, racing.trained(match)):
         return expected
     speed = racing.speed(match, problem)
     if speed is None:

@@ -4,7 +4,8 @@ The models of times behind other scores are wrong by some per cent, so they cann
 two that take about as long. Here the match's call and its own nodes run in turns, on random
 operands of the same sizes and strides. If Inductor would compile the nodes, only the product is
 timed, which is the library's in any case; the model adds the time of the rest. Of long calls the
-worse of two ratios counts, on a cool and on a hot GPU.
+worse of two ratios counts, on a cool and on a hot GPU. Where gradients are needed, both calls are
+followed by their backward passes.
 
 This takes 60 ms, or 260, for each product that differs, and memory for its operands. Nothing is
 timed without the sizes, under autocast, with deterministic algorithms (each process may decide
@@ -38,13 +39,19 @@ KEPT = 4096  # the number of speeds that are kept
 _speeds: dict[str, float | None] = {}
 
 
-def doubtful(verdict: capabilities.Verdict, min_score: float) -> bool:
+def doubtful(verdict: capabilities.Verdict, min_score: float, trained: bool = False) -> bool:
     """Whether a score that was not measured for this product could be on the wrong side of
-    ``min_score``."""
+    ``min_score``. The models know nothing of backward passes: with these it could in any case."""
     if verdict.score is None or not min_score:
         return False
     estimated = verdict.source in ("", capabilities.ESTIMATED)
-    return estimated or 1 / DOUBT < verdict.score / min_score < DOUBT
+    return trained or estimated or 1 / DOUBT < verdict.score / min_score < DOUBT
+
+
+def trained(match: Match) -> bool:
+    """Whether a product needs gradients."""
+    value = forms.value(match.nodes[0])
+    return value is not None and value.requires_grad
 
 
 def speed(match: Match, problem: Problem) -> float | None:
@@ -77,17 +84,18 @@ def _possible(match: Match, problem: Problem) -> bool:
     layouts = [_layout(each) for each in operands]
     if None in layouts:
         return False
-    needed = sum(math.prod(shape) * dtype.itemsize for shape, _, dtype in layouts)
+    needed = sum(math.prod(shape) * dtype.itemsize for shape, _, dtype, _ in layouts)
+    needed *= 2 if trained(match) else 1
     free, _ = torch.cuda.mem_get_info(problem.device)
     return needed <= MOST * free
 
 
 def _layout(operand: Node | Attribute) -> Any:
-    """Shape, strides and dtype; None if one is unknown or a symbol."""
+    """Shape, strides, dtype, whether it requires grad; None if one is unknown or a symbol."""
     value = forms.value(operand)
     if value is None or not all(type(n) is int for n in (*value.shape, *value.stride())):
         return None
-    return tuple(value.shape), tuple(value.stride()), value.dtype
+    return tuple(value.shape), tuple(value.stride()), value.dtype, value.requires_grad
 
 
 def _described(argument: Any) -> Any:
@@ -108,10 +116,12 @@ def _timed(match: Match, problem: Problem) -> float | None:
     gpu = _launch.gpu(_elementwise_kernels.flat_kernel, problem.device)
     inductor = problem.other == "inductor"
     try:
-        with torch.cuda.device(problem.device), _apart():
+        with torch.cuda.device(problem.device), _apart(), torch.set_grad_enabled(trained(match)):
             operands = _Operands(problem.device)
             without = operands.computing(match.nodes[:1] if inductor else match.nodes)
-            calls = operands.calling(match), without
+            calls = [operands.calling(match), without]
+            if trained(match):
+                calls = list(map(operands.and_backward, calls))
             watch = Stopwatch(gpu, problem.device)
             times = [watch.medians(calls)]
             if min(times[0]) > LONG:
@@ -119,22 +129,37 @@ def _timed(match: Match, problem: Problem) -> float | None:
     except (RuntimeError, TypeError, ValueError, OutOfResources):
         return None  # out of memory, or the nodes do not run by themselves
     if inductor:
-        times = [[ours, _with_the_rest(theirs, problem, gpu)] for ours, theirs in times]
+        rest = _rest(problem, gpu, trained(match))
+        times = [[ours, rest(theirs)] for ours, theirs in times]
     return min(theirs / ours for ours, theirs in times)
 
 
-def _with_the_rest(product: float, problem: Problem, gpu: Gpu) -> float:
-    """The microseconds of a product, and of what Inductor's kernels do after it."""
+def _rest(problem: Problem, gpu: Gpu, backward: bool) -> Callable[[float], float]:
+    """A function from the microseconds of a product alone to those with what Inductor's kernels do
+    after it, and before its backward pass."""
     M, N, K = problem.M or 0, problem.N or 0, problem.K or 0
     layer = rivals.Layer(M, N, K, problem.dtype, problem.act)
     rates, _ = capabilities.rates_of(gpu, problem.device)
-    return 1e6 * rivals.theirs(layer, gpu, rates, "inductor", problem.extra, 1e-6 * product)
+    before = 0.0
+    if backward and problem.act not in (None, "none"):
+        # The derivative reads the product. In a kernel for it alone, it also reads and writes a
+        # gradient.
+        tensors = 3 if problem.extra is None else 1
+        before = tensors * problem.dtype.itemsize * M * N / rates.bandwidth
+        before += rates.further if problem.extra is None else 0
+
+    def time(product: float) -> float:
+        alone = 1e-6 * product
+        after = rivals.theirs(layer, gpu, rates, "inductor", problem.extra, alone)
+        return 1e6 * (after + before)
+
+    return time
 
 
 @contextlib.contextmanager
 def _apart() -> Iterator[None]:
     """Inside, calls know nothing of the trace for which a plan is made."""
-    with torch.no_grad(), torch.autocast("cuda", enabled=False), _disable_current_modes():
+    with torch.autocast("cuda", enabled=False), _disable_current_modes():
         yield
 
 
@@ -145,24 +170,39 @@ class _Operands:
         self._device = device
         self._generator = torch.Generator(device)
         self._tensors: dict[Node | Attribute, Tensor] = {}
+        self._gradient: Tensor | None = None
 
     def of(self, operand: Node | Attribute) -> Tensor:
         """The tensor of an operand, always the same."""
         if operand not in self._tensors:
-            shape, strides, dtype = _layout(operand)
+            shape, strides, dtype, grad = _layout(operand)
             last = sum((n - 1) * step for n, step in zip(shape, strides))
             memory = torch.empty(last + 1, dtype=dtype, device=self._device)
             if dtype.is_floating_point:
                 memory.normal_(generator=self._generator)
             else:
                 memory.zero_()
-            self._tensors[operand] = memory.as_strided(shape, strides)
+            tensor = memory.as_strided(shape, strides)
+            self._tensors[operand] = tensor.requires_grad_(grad and torch.is_grad_enabled())
         return self._tensors[operand]
 
     def calling(self, match: Match) -> Callable[[], Any]:
         """The call of a match's kernel."""
         arguments = [self._argument(each) for each in match.arguments]
         return lambda: match.function(*arguments, **match.keywords)
+
+    def and_backward(self, call: Callable[[], Tensor]) -> Callable[[], Any]:
+        """A call and its backward pass, from a random gradient."""
+        result = call().detach()
+        if self._gradient is None:
+            self._gradient = torch.empty_like(result).normal_(generator=self._generator)
+        gradient = self._gradient.view(result.shape)
+
+        def run() -> Any:
+            leaves = [t for t in self._tensors.values() if t.requires_grad]
+            return torch.autograd.grad(call(), leaves, gradient, allow_unused=True)
+
+        return run
 
     def _argument(self, argument: Any) -> Any:
         if isinstance(argument, (Node, Attribute)):
