@@ -326,10 +326,15 @@ def test_they_compile(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path))
     steps = (("mul", (1.7, 0), ()), ("mish", (1,), ()), ("hardtanh", (2,), (-1.0, 1.0)))
     act = composing._registered((*steps, ("div", (3, 3.0), ()), ("add", (4, 0), ())))
-    x = torch.empty(256, 256, dtype=torch.bfloat16, device="meta")
+    clamped = (("detach", (0,), ()), ("clamp", (0,), (-1.0, 1.0)), ("mul", (1, 2), ()))
+    dropping = composing._registered((*clamped, ("hardsigmoid", (3,), ())))
     with cross_compile.compiling(90) as launches:
-        tk.linear_act(x, x, act=act)
-        tk.act_backward(x, x, act)
+        for dtype in (torch.bfloat16, torch.float64):
+            x = torch.empty(256, 256, dtype=dtype, device="meta")
+            for each in (act, dropping):
+                tk.linear_act(x, x, act=each)
+                tk.act_backward(x, x, each)
+                tk.act_mul_backward(x, x, x, each)
     assert [launch.error for launch in launches] == [None] * len(launches)
     assert {"gemm_tma_kernel", "act_backward_kernel"} <= {launch.kernel for launch in launches}
 

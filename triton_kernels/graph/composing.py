@@ -1,5 +1,6 @@
 """Activations that a graph composes of several operations, such as gelu(hardtanh(x/2, −2, 2)), or
-of one without a name here, such as mish. They are made into jit functions: value and derivative.
+of one without a name here, such as mish. They are made into jit functions: value, derivative, and
+where the gradient is dropped.
 
 Any expression of one tensor and numbers that is computed element by element is such an activation.
 The kernels compute it in float32 or more and round once, while the operations round one by one.
@@ -143,9 +144,14 @@ def _registered(steps: Written) -> str:
     digest = hashlib.sha256(repr(steps).encode()).hexdigest()[:10]
     name = f"composed_{digest}"
     straight = all(_straight(step) for step in steps)
-    forward, derivative = _jit(name, *_texts(name, steps))
+    forward, derivative, *drops = _jit(name, *_texts(name, steps))
     record = activations.Activation(
-        forward, derivative, of_pre=True, straight=straight, written=written(steps)
+        forward,
+        derivative,
+        of_pre=True,
+        straight=straight,
+        drops=drops[0] if drops else None,
+        written=written(steps),
     )
     ACTIVATIONS.setdefault(name, record)
     return name
@@ -160,33 +166,63 @@ def _straight(step: Any) -> bool:
     return name in ("add", "sub") or (sum(variable) == 1 and (name == "mul" or variable[0]))
 
 
-def _texts(name: str, steps: Written) -> tuple[str, str]:
-    """The source texts of the value's function and of the derivative's."""
-    values, slopes = [], []
-    for i, (what, operands, numbers) in enumerate(steps, 1):
-        a, *b = (_text(each) for each in operands)
-        if what in PRIMITIVES:
-            given = dict(zip("pqr", map(repr, numbers)), x=a, y=f"v{i}", **ENDS_OF_CLAMP)
-            values.append(f"v{i} = {PRIMITIVES[what].value.format(**given)}")
-            factors = [PRIMITIVES[what].slope]
-        else:
-            given = {"a": a, "b": b[0], "y": f"v{i}"}
-            value, *factors = BINARY[what]
-            values.append(f"v{i} = {value.format(**given)}")
-        terms = [
-            _times(f"({factor.format(**given)})", each)
-            for factor, each in zip(factors, operands)
-            if isinstance(each, int)
-        ]
-        slopes.append(f"d{i} = {' + '.join(terms)}")
+def _texts(name: str, steps: Written) -> tuple[str, ...]:
+    """The source texts of three functions: the value, the derivative, and, unless the gradient is
+    multiplied everywhere, where it is dropped.
+
+    v0 is x; step i has the value v{i} and the derivative d{i}, and k{i} is where torch's backward
+    pass drops the gradient on every way from the step to x. There d{i} is 0, whatever the factors
+    are: they may be infinite.
+    """
+    dropping: dict[int, str] = {}  # step → k{i}, for steps that have one
+    lines = [_lines(i, step, dropping) for i, step in enumerate(steps, 1)]
+    values = [value for value, _, _ in lines]
+    drops = [line for value, dropped, _ in lines for line in (value, dropped) if line]
+    slopes = [line for three in lines for line in three if line]
     last = len(steps)
-    both = [line for pair in zip(values, slopes) for line in pair]
-    return (
+    ones = "one = tl.full(x.shape, 1.0, x.dtype)"
+    texts = [
         _function(name, values, f"v{last}"),
-        _function(
-            f"{name}_derivative", ["one = tl.full(x.shape, 1.0, x.dtype)", *both], f"d{last}"
-        ),
-    )
+        _function(f"{name}_derivative", [ones, *slopes], f"d{last}"),
+    ]
+    if last in dropping:
+        texts.append(_function(f"{name}_drops", drops, dropping[last]))
+    return tuple(texts)
+
+
+def _lines(i: int, step: Any, dropping: dict[int, str]) -> tuple[str, str, str]:
+    """The lines of step i: value, where the gradient is dropped, derivative. The second is "" and
+    not noted in ``dropping`` if that is nowhere."""
+    what, operands, numbers = step
+    a, *b = (_text(each) for each in operands)
+    own = ""
+    if what in PRIMITIVES:
+        given = dict(zip("pqr", map(repr, numbers)), x=a, y=f"v{i}", **ENDS_OF_CLAMP)
+        value, factors = PRIMITIVES[what].value, [PRIMITIVES[what].slope]
+        own = PRIMITIVES[what].drops.format(**given)
+    else:
+        given = {"a": a, "b": b[0], "y": f"v{i}"}
+        value, *factors = BINARY[what]
+    ways = [(factor, each) for factor, each in zip(factors, operands) if isinstance(each, int)]
+    terms = [
+        _where(dropping.get(each), _times(f"({factor.format(**given)})", each))
+        for factor, each in ways
+    ]
+    where = _everywhere([dropping.get(each) for _, each in ways], own)
+    if where:
+        dropping[i] = f"k{i}"
+    slope = _where(f"k{i}" if own else None, " + ".join(terms))
+    return f"v{i} = {value.format(**given)}", f"k{i} = {where}" if where else "", f"d{i} = {slope}"
+
+
+def _everywhere(ways: list[str | None], own: str) -> str:
+    """Where a step's gradient is dropped: by itself, or on all of its ways to x. "" for nowhere."""
+    before = "" if None in ways else " & ".join(dict.fromkeys(filter(None, ways)))
+    return " | ".join(f"({each})" for each in (own, before) if each)
+
+
+def _where(dropped: str | None, slope: str) -> str:
+    return slope if dropped is None else f"tl.where({dropped}, 0.0, {slope})"
 
 
 def _text(operand: int | float) -> str:
