@@ -281,7 +281,6 @@ def test_a_wrong_operation_is_caught(
     planted: str, cpu: torch.device, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A wrong number in the table: check_fused sees the value, a gradient the derivative."""
-    monkeypatch.setattr(composing, "_registered", composing._registered.__wrapped__)
     old = primitives.PRIMITIVES["leaky_relu"]
     new = {
         "value": old._replace(value="tl.where({x} > 0, {x}, {p} * {x} * 1.01)"),
@@ -337,6 +336,28 @@ def test_they_compile(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
                 tk.act_mul_backward(x, x, x, each)
     assert [launch.error for launch in launches] == [None] * len(launches)
     assert {"gemm_tma_kernel", "act_backward_kernel"} <= {launch.kernel for launch in launches}
+
+
+@pytest.mark.parametrize(
+    ("first", "second"),
+    [
+        (lambda h: (lambda t: t + t)(torch.sin(h)), lambda h: torch.sin(h) + 1),
+        (lambda h: torch.cos(h) + 1, lambda h: (lambda t: t + t)(torch.cos(h))),
+        (lambda h: h - h * 0.5, lambda h: 0.0 - h * 0.5),
+    ],
+    ids=["step 1, then 1.0", "1.0, then step 1", "x, then 0.0"],
+)
+def test_numbers_are_no_steps(
+    first: Callable[[Tensor], Tensor], second: Callable[[Tensor], Tensor], cpu: torch.device
+) -> None:
+    """In an expression, 1 is the value of step 1, and 1.0 the number. To Python they are equal."""
+    x, y = inputs(cpu)
+    for function in (first, second):
+        module = of_linear(function)
+        fused = tk.fuse(module, min_score=0)
+        out, right = fused(x, y), module(x, y)
+        torch.testing.assert_close(out, right)
+        assert [kernel for kernel, _ in kernels(fused.plan)] == ["linear_act"], fused.plan
 
 
 def test_errors_do_not_list_them(cpu: torch.device) -> None:

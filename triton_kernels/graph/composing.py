@@ -8,7 +8,6 @@ The kernels compute it in float32 or more and round once, while the operations r
 
 from __future__ import annotations
 
-import functools
 import hashlib
 import linecache
 from collections.abc import Callable, Mapping, Sequence
@@ -138,11 +137,13 @@ class _Expression:
 # ---- jit functions ----
 
 
-@functools.cache
 def _registered(steps: Written) -> str:
     """Register the expression as an activation, and return its name."""
+    # By its text: steps with 1 for step 1 and with the number 1.0 are equal, and have one hash.
     digest = hashlib.sha256(repr(steps).encode()).hexdigest()[:10]
     name = f"composed_{digest}"
+    if name in ACTIVATIONS:
+        return name
     straight = all(_straight(step) for step in steps)
     forward, derivative, *drops = _jit(name, *_texts(name, steps))
     record = activations.Activation(
@@ -153,7 +154,7 @@ def _registered(steps: Written) -> str:
         drops=drops[0] if drops else None,
         written=written(steps),
     )
-    ACTIVATIONS.setdefault(name, record)
+    ACTIVATIONS[name] = record
     return name
 
 
