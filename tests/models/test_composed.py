@@ -190,6 +190,31 @@ def test_kinks_and_ends_are_torchs(name: str, cpu: torch.device) -> None:
     torch.testing.assert_close(ours_slope[kept, 0], slope[kept], equal_nan=True)
 
 
+AT_NUMBERS: dict[str, Callable[[Tensor], Tensor]] = {
+    "hardtanh": lambda x: F.hardtanh(x, -0.3, 0.7),
+    "clamp": lambda x: x.clamp(-0.3, 0.7),
+    "clamp_min": lambda x: x.clamp_min(-0.3),
+    "clamp_max": lambda x: x.clamp_max(0.7),
+    "softshrink": lambda x: F.softshrink(x, 0.7),
+    "softplus": lambda x: F.softplus(x, 1.0, 0.7),
+}
+
+
+@pytest.mark.parametrize("name", AT_NUMBERS)
+def test_float64_knows_all_digits_of_numbers(name: str, cpu: torch.device) -> None:
+    """At and beside ends that are no float32."""
+    ends = torch.tensor([-0.7, -0.3, 0.7], dtype=torch.float64)
+    near = [ends.float().double(), *(torch.nextafter(ends, ends * k) for k in (0.0, 2.0))]
+    x = torch.cat([ends, *near])[:, None].requires_grad_()
+    module = Apply(lambda m, x, y: AT_NUMBERS[name](F.linear(x, y)))
+    one = torch.ones(1, 1, dtype=torch.float64)
+    fused = tk.fuse(module, min_score=0)
+    outs = fused(x, one), module(x, one)
+    assert [kernel for kernel, _ in kernels(fused.plan)] == ["linear_act"], fused.plan
+    for found, expected in (outs, [torch.autograd.grad(out.sum(), x)[0] for out in outs]):
+        torch.testing.assert_close(found, expected, rtol=1e-15, atol=0)
+
+
 LEFT: dict[str, tuple[Callable[..., Any], str]] = {
     "another user": (lambda h: (lambda t: (F.mish(t), t))(F.selu(h))[1] * F.selu(h), ""),
     "dropout": (lambda h: F.mish(F.dropout(h, 0.5, training=True)), "used by dropout"),

@@ -198,7 +198,8 @@ def _lines(i: int, step: Any, dropping: dict[int, str]) -> tuple[str, str, str]:
     a, *b = (_text(each) for each in operands)
     own = ""
     if what in PRIMITIVES:
-        given = dict(zip("pqr", map(repr, numbers)), x=a, y=f"v{i}", **ENDS_OF_CLAMP)
+        exact = [f"number(x, {number!r})" for number in numbers]
+        given = dict(zip("pqr", exact), x=a, y=f"v{i}", **ENDS_OF_CLAMP)
         value, factors = PRIMITIVES[what].value, [PRIMITIVES[what].slope]
         own = PRIMITIVES[what].drops.format(**given)
     else:
