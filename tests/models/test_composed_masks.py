@@ -34,6 +34,9 @@ COMPOSED: dict[str, Callable[[Tensor], Tensor]] = {
     "a curve of a clamp": lambda h: torch.sin(h.clamp(-1, 1)),
     "a root of a relu": lambda h: torch.sqrt(F.relu(h)),
     "a logarithm of a relu": lambda h: torch.log(F.relu(h)),
+    # Dropped after an infinite slope: 0·∞.
+    "a clamp of a logarithm": lambda h: torch.log(h).clamp(min=-5),
+    "a clamp of a root": lambda h: torch.sqrt(h).clamp(min=0.5),
     "twice": lambda h: F.relu6(F.hardswish(h)),
     "all ways drop": lambda h: F.relu(h) * h.clamp(min=-1),
     "one way drops": lambda h: h * F.relu(h),

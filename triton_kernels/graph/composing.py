@@ -172,28 +172,26 @@ def _texts(name: str, steps: Written) -> tuple[str, ...]:
     multiplied everywhere, where it is dropped.
 
     v0 is x; step i has the value v{i} and the derivative d{i}, and k{i} is where torch's backward
-    pass drops the gradient on every way from the step to x. There d{i} is 0, whatever the factors
-    are: they may be infinite.
+    pass drops the gradient on every way from the step to x. There the gradient is 0 times the
+    slopes before the drop, and so is d{i}: 0, or NaN where one of them is infinite or NaN.
     """
     dropping: dict[int, str] = {}  # step → k{i}, for steps that have one
-    lines = [_lines(i, step, dropping) for i, step in enumerate(steps, 1)]
-    values = [value for value, _, _ in lines]
-    drops = [line for value, dropped, _ in lines for line in (value, dropped) if line]
-    slopes = [line for three in lines for line in three if line]
+    lines = [line for i, step in enumerate(steps, 1) for line in _lines(i, step, dropping)]
+    values = [line for line in lines if line.startswith("v")]
     last = len(steps)
-    ones = "one = tl.full(x.shape, 1.0, x.dtype)"
+    derivative = ["one = tl.full(x.shape, 1.0, x.dtype)", *lines]
     texts = [
         _function(name, values, f"v{last}"),
-        _function(f"{name}_derivative", [ones, *slopes], f"d{last}"),
+        _function(f"{name}_derivative", derivative, f"d{last}"),
     ]
     if last in dropping:
-        texts.append(_function(f"{name}_drops", drops, dropping[last]))
+        texts.append(_function(f"{name}_drops", derivative, f"k{last} & (d{last} == 0.0)"))
     return tuple(texts)
 
 
-def _lines(i: int, step: Any, dropping: dict[int, str]) -> tuple[str, str, str]:
-    """The lines of step i: value, where the gradient is dropped, derivative. The second is "" and
-    not noted in ``dropping`` if that is nowhere."""
+def _lines(i: int, step: Any, dropping: dict[int, str]) -> list[str]:
+    """The lines of step i: value, where the gradient is dropped, derivative. If it is dropped
+    nowhere, the second is left out; otherwise ``dropping`` gets its name."""
     what, operands, numbers = step
     a, *b = (_text(each) for each in operands)
     own = ""
@@ -206,35 +204,42 @@ def _lines(i: int, step: Any, dropping: dict[int, str]) -> tuple[str, str, str]:
         given = {"a": a, "b": b[0], "y": f"v{i}"}
         value, *factors = BINARY[what]
     ways = [(factor, each) for factor, each in zip(factors, operands) if isinstance(each, int)]
-    terms = [
-        _where(dropping.get(each), _times(f"({factor.format(**given)})", each))
-        for factor, each in ways
-    ]
-    where = _everywhere([dropping.get(each) for _, each in ways], own)
+    terms = [_term(f"({factor.format(**given)})", each, dropping) for factor, each in ways]
+    slope = " + ".join(terms)
+    if what == "detach":
+        slope = "0.0 * one"  # there is no way to x, however large the slopes on it
+    elif own:
+        slope = f"tl.where({own}, 0.0 * {_slope(operands[0])}, {slope})"
+    where = _everywhere([dropping.get(each, "") for _, each in ways], own)
     if where:
         dropping[i] = f"k{i}"
-    slope = _where(f"k{i}" if own else None, " + ".join(terms))
-    return f"v{i} = {value.format(**given)}", f"k{i} = {where}" if where else "", f"d{i} = {slope}"
+    dropped = [f"k{i} = {where}"] if where else []
+    return [f"v{i} = {value.format(**given)}", *dropped, f"d{i} = {slope}"]
 
 
-def _everywhere(ways: list[str | None], own: str) -> str:
+def _everywhere(ways: list[str], own: str) -> str:
     """Where a step's gradient is dropped: by itself, or on all of its ways to x. "" for nowhere."""
-    before = "" if None in ways else " & ".join(dict.fromkeys(filter(None, ways)))
+    before = " & ".join(dict.fromkeys(ways)) if all(ways) else ""
     return " | ".join(f"({each})" for each in (own, before) if each)
 
 
-def _where(dropped: str | None, slope: str) -> str:
-    return slope if dropped is None else f"tl.where({dropped}, 0.0, {slope})"
+def _term(factor: str, operand: int, dropping: Mapping[int, str]) -> str:
+    """The part of a derivative that comes through an operand. What the operand drops is not
+    multiplied: the factor may be infinite."""
+    slope = _slope(operand)
+    if operand not in dropping:
+        return f"{factor} * {slope}"
+    return f"tl.where({dropping[operand]}, {slope}, {factor} * {slope})"
+
+
+def _slope(operand: int) -> str:
+    return f"d{operand}" if operand else "one"
 
 
 def _text(operand: int | float) -> str:
     if isinstance(operand, float):
         return f"({operand!r})"
     return f"v{operand}" if operand else "x"
-
-
-def _times(factor: str, operand: int) -> str:
-    return f"{factor} * d{operand}" if operand else f"{factor} * one"
 
 
 def _function(name: str, lines: Sequence[str], result: str) -> str:
