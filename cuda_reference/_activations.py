@@ -55,9 +55,11 @@ def register_activation(name: str, cuda: str) -> None:
     :func:`triton_kernels.register_activation`.
 
     The text defines ``forward`` and ``derivative``: act(x) and act'(x) of the pre-activation x.
-    Both are called with float, or double for float64 tensors, and return the same type. CPU tensors
-    run the same text. It is compiled at the first call that names the activation. Registering the
-    same text again is allowed, because modules may be reloaded.
+    Both are called with float, or double for float64 tensors, and return the same type. It may
+    define ``drops``, called likewise: where it is true the gradient is 0 for any gradient of the
+    result, even an infinite one or NaN. CPU tensors run the same text. It is compiled at the first
+    call that names the activation. Registering the same text again is allowed, because modules may
+    be reloaded.
 
     Args:
         name: an identifier that no activation has.
@@ -81,12 +83,16 @@ def register_activation(name: str, cuda: str) -> None:
     if not isinstance(cuda, str):
         raise TypeError(f"{op}(): argument 'cuda' must be a str, but got {type(cuda).__name__}")
     for function in ("forward", "derivative"):
-        if not re.search(rf"\b{function}\s*\(", cuda):
+        if not _defines(function, cuda):
             raise ValueError(f"{op}(): argument 'cuda' defines no function '{function}'")
     if name in ACTS or REGISTERED.get(name, cuda) != cuda:
         taken = ", ".join((*ACTS, *REGISTERED))
         raise ValueError(f"{op}(): the name {name!r} is taken; the activations are {taken}")
     REGISTERED[name] = cuda
+
+
+def _defines(function: str, cuda: str) -> bool:
+    return re.search(rf"\b{function}\s*\(", cuda) is not None
 
 
 def check(op: str, act: Any) -> None:
@@ -116,6 +122,7 @@ def _unit(stem: str, act: str, text: str) -> tuple[Path, str]:
         # The key of a library covers no other .cu, so the shipped source is named by its hash.
         f"// sha256 {hashlib.sha256(shipped.read_bytes()).hexdigest()}\n"
         f'#define REGISTERED_ACTIVATION "{header}"\n'
+        f"{'#define REGISTERED_DROPS' if _defines('drops', text) else ''}\n"
         f'#include "{shipped.name}"\n'
     )
     digest = hashlib.sha256(text.encode()).hexdigest()[:12]

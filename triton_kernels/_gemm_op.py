@@ -9,8 +9,8 @@ With z = alpha·(a@b) + beta·c + bias and out = act(z), a backward pass is
 
 each of them a call of an op that has gradients itself. The forward pass saves the argument of act':
 the result if act' follows from it. gelu, gelu_tanh and silu need z. A training step calls
-``<op>_with_pre``, which also returns z. ``<op>`` itself, called by its registered name, computes z
-again in its backward pass.
+``<op>_with_pre``, which also returns z. ``<op>`` itself, called by its registered name or by a
+program of torch.jit.trace, computes z again in its backward pass.
 """
 
 from __future__ import annotations
@@ -199,4 +199,7 @@ def wants_pre(act: str, *inputs: Any) -> bool:
         return False  # the call itself raises the error
     if not ACTIVATIONS[act].of_pre or not torch.is_grad_enabled():
         return False
-    return any(isinstance(t, Tensor) and t.requires_grad for t in inputs)
+    if not any(isinstance(t, Tensor) and t.requires_grad for t in inputs):
+        return False
+    # torch.jit.trace traces again without gradients, and refuses a program that differs then.
+    return not torch.jit.is_tracing()  # type: ignore[attr-defined]

@@ -156,6 +156,11 @@ def relu_derivative(result):
 
 
 @triton.jit
+def relu_drops(result):
+    return result <= 0
+
+
+@triton.jit
 def sigmoid_derivative(result):
     return result * (1.0 - result)
 
@@ -232,7 +237,8 @@ class Activation(NamedTuple):
         half_forward, half_derivative: faster ones for results of 16 bits, or None.
         of_pre: whether the derivatives are functions of the pre-activation.
         straight: whether it is piecewise linear, so that the second derivative is 0.
-        masks: whether a slope of 0 drops the gradient, even if that is infinite or NaN.
+        drops: jit function of what derivative takes: where it is true the gradient is dropped, even
+            one that is infinite or NaN, as torch's relu does; None if it is multiplied everywhere.
         torch_function: the argument of :func:`triton_kernels.register_activation`, or None.
         written: the formula of an activation that a graph composes, for plans; else "".
     """
@@ -243,7 +249,7 @@ class Activation(NamedTuple):
     half_derivative: Any = None
     of_pre: bool = False
     straight: bool = False
-    masks: bool = False
+    drops: Any = None
     torch_function: Any = None
     written: str = ""
 
@@ -263,7 +269,7 @@ def _short(result: torch.dtype, compute: torch.dtype) -> bool:
 
 ACTIVATIONS = {
     "none": Activation(none, none_derivative, straight=True),
-    "relu": Activation(relu, relu_derivative, straight=True, masks=True),
+    "relu": Activation(relu, relu_derivative, straight=True, drops=relu_drops),
     "gelu": Activation(gelu, gelu_derivative, half_gelu, half_gelu_derivative, of_pre=True),
     "gelu_tanh": Activation(
         gelu_tanh, gelu_tanh_derivative, half_gelu_tanh, half_gelu_tanh_derivative, of_pre=True

@@ -18,6 +18,7 @@ def register_activation(
     forward: Any,
     derivative: Any,
     *,
+    drops: Any = None,
     torch_function: Callable[..., Any] | None = None,
 ) -> None:
     """Register an activation of your own for every ``act=``.
@@ -31,14 +32,17 @@ def register_activation(
         name: an identifier that no activation has.
         forward: ``@triton.jit`` function of x, the pre-activation: act(x).
         derivative: ``@triton.jit`` function of x: act'(x).
+        drops: ``@triton.jit`` function of x: where it is true the gradient is 0 for any gradient of
+            the result, even an infinite one or NaN, as torch's for relu where x <= 0. Without it
+            that is multiplied by act'(x) everywhere.
         torch_function: the same function in torch, of one tensor of any floating dtype. ``fuse``,
             the torch.compile backend and replace_modules recognise the activation by it, and it is
             compare's oracle. It may be a function of torch, such as ``torch.nn.functional.mish``,
             or be composed of sums, products, constants and torch functions of one tensor.
 
     Raises:
-        TypeError: forward or derivative is no jit function of one argument; ``torch_function``
-            cannot be called.
+        TypeError: forward, derivative or drops is no jit function of one argument;
+            ``torch_function`` cannot be called.
         ValueError: name is no identifier, or is taken.
 
     Example:
@@ -54,14 +58,18 @@ def register_activation(
     op = "register_activation"
     if not isinstance(name, str) or not name.isidentifier() or keyword.iskeyword(name):
         raise ValueError(f"{op}(): argument 'name' must be an identifier, but got {name!r}")
-    for argument, function in (("forward", forward), ("derivative", derivative)):
-        _check_jit(op, argument, function)
+    _check_jit(op, "forward", forward)
+    _check_jit(op, "derivative", derivative)
+    if drops is not None:
+        _check_jit(op, "drops", drops)
     if torch_function is not None and not callable(torch_function):
         raise TypeError(
             f"{op}(): argument 'torch_function' must be a function of one tensor, but got "
             f"{type(torch_function).__name__}"
         )
-    record = Activation(forward, derivative, of_pre=True, torch_function=torch_function)
+    record = Activation(
+        forward, derivative, of_pre=True, drops=drops, torch_function=torch_function
+    )
     known = ACTIVATIONS.get(name)
     if known is not None and not _same(known, record):
         names = ", ".join(each for each, record in ACTIVATIONS.items() if not record.written)

@@ -1,6 +1,6 @@
 // act_backward: dx = grad·act'(saved), and its column sums, the gradient of a bias, in the compute type.
-// saved is act's result for none, relu, leaky_relu, sigmoid and tanh; its argument x for the others. Where relu's slope
-// is 0, dx is 0 even for an infinite grad or NaN.
+// saved is act's result for none, relu, leaky_relu, sigmoid and tanh; its argument x for the others. Where relu drops
+// the gradient, dx is 0 even for an infinite grad or NaN.
 //
 // One thread per column, from the first row to the last.
 #include "activations.cuh"
@@ -14,8 +14,7 @@ __global__ void act_backward_kernel(Tensor grad, Tensor saved, Tensor dx, Tensor
   for (long long m = 0; m < grad.size[0]; ++m) {
     const C g = load<C>(grad, m * grad.stride[0] + n * grad.stride[1]);
     const C s = load<C>(saved, m * saved.stride[0] + n * saved.stride[1]);
-    const C slope = act.derivative(s);
-    const C product = act.drops(slope) ? C(0) : g * slope;
+    const C product = act.drops(s) ? C(0) : g * act.derivative(s);
     store<C>(dx, m * dx.stride[0] + n * dx.stride[1], product);
     total += product;
   }

@@ -52,8 +52,8 @@ __global__ void act_mul_backward_kernel(Tensor grad, Tensor gate, Tensor up, Ten
   const C x = promoted<C>(gate, gate.offset(i), dup.dtype);
   const C y = promoted<C>(up, up.offset(i), dup.dtype);
   const C value = act.forward(x);
-  const C slope = act.derivative(act.saved(x, value));
-  store<C>(dgate, dgate.offset(i), act.drops(slope) ? C(0) : g * (y * slope));
+  const C saved = act.saved(x, value);
+  store<C>(dgate, dgate.offset(i), act.drops(saved) ? C(0) : g * (y * act.derivative(saved)));
   store<C>(dup, dup.offset(i), g * value);
 }
 
@@ -73,8 +73,8 @@ struct ActMulBackward {
   template <class C>
   __device__ void operator()(const C* in, C* out) const {
     const C value = act.forward(in[1]);
-    const C slope = act.derivative(act.saved(in[1], value));
-    out[0] = act.drops(slope) ? C(0) : in[0] * (in[2] * slope);
+    const C saved = act.saved(in[1], value);
+    out[0] = act.drops(saved) ? C(0) : in[0] * (in[2] * act.derivative(saved));
     out[1] = in[0] * value;
   }
 };

@@ -18,8 +18,8 @@ __device__ C bounded(C x, C limit) {
   return x < -limit ? -limit : x;
 }
 
-// The argument of a record's derivative: act's argument x, or act's result. Where a record drops a slope, the gradient is
-// 0, even that of infinity or NaN.
+// The argument of a record's derivative: act's argument x, or act's result. Where a record drops it, the gradient is 0,
+// even that of infinity or NaN.
 struct OfArgument {
   template <class C>
   static __device__ C saved(C x, C) {
@@ -66,8 +66,8 @@ struct Relu : Straight {
     return result <= C(0) ? C(0) : C(1);
   }
   template <class C>
-  static __device__ bool drops(C slope) {
-    return slope == C(0);
+  static __device__ bool drops(C result) {
+    return result <= C(0);
   }
 };
 
@@ -184,6 +184,12 @@ struct Registered : OfArgument {
   static __device__ C derivative(C argument) {
     return exactly<C>(registered::derivative(argument));
   }
+#ifdef REGISTERED_DROPS
+  template <class C>
+  static __device__ bool drops(C argument) {
+    return registered::drops(argument);
+  }
+#endif
 };
 #endif
 
@@ -221,7 +227,7 @@ struct Activation {
     WITH_ACTIVATION(number, return A::saved(x, result))
   }
   template <class C>
-  __device__ bool drops(C slope) const {
-    WITH_ACTIVATION(number, return A::drops(slope))
+  __device__ bool drops(C saved) const {
+    WITH_ACTIVATION(number, return A::drops(saved))
   }
 };

@@ -256,6 +256,8 @@ def test_wrong_arguments(arguments: tuple, error: type[Exception], said: str) ->
     with pytest.raises(error, match=said):
         triton_kernels.register_activation(*arguments)
     assert "new" not in ACTIVATIONS
+    with pytest.raises(TypeError, match="'drops' must be a @triton"):
+        triton_kernels.register_activation("new", softsign, softsign_derivative, drops=abs)
     with pytest.raises(TypeError, match="'torch_function' must be a function"):
         triton_kernels.register_activation(
             "new", softsign, softsign_derivative, torch_function="softsign"

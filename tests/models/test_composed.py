@@ -190,6 +190,31 @@ def test_kinks_and_ends_are_torchs(name: str, cpu: torch.device) -> None:
     torch.testing.assert_close(ours_slope[kept, 0], slope[kept], equal_nan=True)
 
 
+AT_NUMBERS: dict[str, Callable[[Tensor], Tensor]] = {
+    "hardtanh": lambda x: F.hardtanh(x, -0.3, 0.7),
+    "clamp": lambda x: x.clamp(-0.3, 0.7),
+    "clamp_min": lambda x: x.clamp_min(-0.3),
+    "clamp_max": lambda x: x.clamp_max(0.7),
+    "softshrink": lambda x: F.softshrink(x, 0.7),
+    "softplus": lambda x: F.softplus(x, 1.0, 0.7),
+}
+
+
+@pytest.mark.parametrize("name", AT_NUMBERS)
+def test_float64_knows_all_digits_of_numbers(name: str, cpu: torch.device) -> None:
+    """At and beside ends that are no float32."""
+    ends = torch.tensor([-0.7, -0.3, 0.7], dtype=torch.float64)
+    near = [ends.float().double(), *(torch.nextafter(ends, ends * k) for k in (0.0, 2.0))]
+    x = torch.cat([ends, *near])[:, None].requires_grad_()
+    module = Apply(lambda m, x, y: AT_NUMBERS[name](F.linear(x, y)))
+    one = torch.ones(1, 1, dtype=torch.float64)
+    fused = tk.fuse(module, min_score=0)
+    outs = fused(x, one), module(x, one)
+    assert [kernel for kernel, _ in kernels(fused.plan)] == ["linear_act"], fused.plan
+    for found, expected in (outs, [torch.autograd.grad(out.sum(), x)[0] for out in outs]):
+        torch.testing.assert_close(found, expected, rtol=1e-15, atol=0)
+
+
 LEFT: dict[str, tuple[Callable[..., Any], str]] = {
     "another user": (lambda h: (lambda t: (F.mish(t), t))(F.selu(h))[1] * F.selu(h), ""),
     "dropout": (lambda h: F.mish(F.dropout(h, 0.5, training=True)), "used by dropout"),
@@ -281,7 +306,6 @@ def test_a_wrong_operation_is_caught(
     planted: str, cpu: torch.device, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A wrong number in the table: check_fused sees the value, a gradient the derivative."""
-    monkeypatch.setattr(composing, "_registered", composing._registered.__wrapped__)
     old = primitives.PRIMITIVES["leaky_relu"]
     new = {
         "value": old._replace(value="tl.where({x} > 0, {x}, {p} * {x} * 1.01)"),
@@ -326,12 +350,39 @@ def test_they_compile(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path))
     steps = (("mul", (1.7, 0), ()), ("mish", (1,), ()), ("hardtanh", (2,), (-1.0, 1.0)))
     act = composing._registered((*steps, ("div", (3, 3.0), ()), ("add", (4, 0), ())))
-    x = torch.empty(256, 256, dtype=torch.bfloat16, device="meta")
+    clamped = (("detach", (0,), ()), ("clamp", (0,), (-1.0, 1.0)), ("mul", (1, 2), ()))
+    dropping = composing._registered((*clamped, ("hardsigmoid", (3,), ())))
     with cross_compile.compiling(90) as launches:
-        tk.linear_act(x, x, act=act)
-        tk.act_backward(x, x, act)
+        for dtype in (torch.bfloat16, torch.float64):
+            x = torch.empty(256, 256, dtype=dtype, device="meta")
+            for each in (act, dropping):
+                tk.linear_act(x, x, act=each)
+                tk.act_backward(x, x, each)
+                tk.act_mul_backward(x, x, x, each)
     assert [launch.error for launch in launches] == [None] * len(launches)
     assert {"gemm_tma_kernel", "act_backward_kernel"} <= {launch.kernel for launch in launches}
+
+
+@pytest.mark.parametrize(
+    ("first", "second"),
+    [
+        (lambda h: (lambda t: t + t)(torch.sin(h)), lambda h: torch.sin(h) + 1),
+        (lambda h: torch.cos(h) + 1, lambda h: (lambda t: t + t)(torch.cos(h))),
+        (lambda h: h - h * 0.5, lambda h: 0.0 - h * 0.5),
+    ],
+    ids=["step 1, then 1.0", "1.0, then step 1", "x, then 0.0"],
+)
+def test_numbers_are_no_steps(
+    first: Callable[[Tensor], Tensor], second: Callable[[Tensor], Tensor], cpu: torch.device
+) -> None:
+    """In an expression, 1 is the value of step 1, and 1.0 the number. To Python they are equal."""
+    x, y = inputs(cpu)
+    for function in (first, second):
+        module = of_linear(function)
+        fused = tk.fuse(module, min_score=0)
+        out, right = fused(x, y), module(x, y)
+        torch.testing.assert_close(out, right)
+        assert [kernel for kernel, _ in kernels(fused.plan)] == ["linear_act"], fused.plan
 
 
 def test_errors_do_not_list_them(cpu: torch.device) -> None:

@@ -1,10 +1,12 @@
-"""LinearAct, LinearGELU and MLP where others meet them: adapters, and wrong inputs."""
+"""LinearAct, LinearGELU and MLP where others meet them: adapters, quantised weights, bad inputs."""
 
 from __future__ import annotations
 
 import copy
 import pickle
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import processes
 import pytest
@@ -143,3 +145,64 @@ def test_errors_name_the_modules_own_arguments(cpu: torch.device) -> None:
     mlp.fc1.bias = nn.Parameter(torch.zeros(3))
     with pytest.raises(RuntimeError, match=r"'bias' must have shape \(16,\)"):
         mlp(x)
+
+
+class Int8(Tensor):
+    """A quantised weight as a tensor subclass, which knows linear and no other product."""
+
+    @staticmethod
+    def __new__(cls, q: Tensor, scale: Tensor) -> Any:
+        options = {"dtype": scale.dtype, "device": q.device}
+        return Tensor._make_wrapper_subclass(cls, q.shape, **options)  # type: ignore[attr-defined]
+
+    def __init__(self, q: Tensor, scale: Tensor) -> None:
+        self.q, self.scale = q, scale
+
+    def __tensor_flatten__(self) -> tuple[list[str], None]:
+        return ["q", "scale"], None
+
+    @staticmethod
+    def __tensor_unflatten__(inner: dict[str, Tensor], *_: Any) -> Int8:
+        return Int8(inner["q"], inner["scale"])
+
+    @classmethod
+    def __torch_function__(
+        cls, function: Any, types: Any, args: Any = (), kwargs: Any = None
+    ) -> Any:
+        if function is F.linear:
+            x, weight, bias = args
+            return F.linear(x, weight.q.to(x.dtype) * weight.scale, bias)
+        with torch._C.DisableTorchFunctionSubclass():
+            return function(*args, **(kwargs or {}))
+
+    @classmethod
+    def __torch_dispatch__(cls, op: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if op is torch.ops.aten.detach.default:
+            return Int8(args[0].q, args[0].scale)
+        raise NotImplementedError(str(op))
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: tk.nn.LinearGELU(8, 4),
+        lambda: tk.nn.LinearGELU(8, 4, bias=False, approximate="tanh"),
+        lambda: tk.nn.LinearAct(8, 4, act="relu"),
+        lambda: tk.nn.LinearAct(8, 4, act="none"),
+    ],
+)
+def test_weights_that_multiply_themselves(
+    make: Callable[[], nn.Linear], device: torch.device
+) -> None:
+    """As torchao's, put into a layer after it was fused."""
+    torch.manual_seed(0)
+    layer = make().to(device)
+    scale = layer.weight.detach().abs().amax(1, keepdim=True) / 127
+    q = (layer.weight.detach() / scale).round().to(torch.int8)
+    plain = copy.deepcopy(layer)
+    plain.weight.data = q * scale
+    layer.weight = nn.Parameter(Int8(q, scale), requires_grad=False)
+    x = torch.randn(2, 3, 8, device=device, requires_grad=True)
+    outs = layer(x), plain(x)
+    torch.testing.assert_close(*outs)
+    torch.testing.assert_close(*(torch.autograd.grad(out.square().sum(), x)[0] for out in outs))

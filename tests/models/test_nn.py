@@ -182,6 +182,20 @@ def test_compiles_in_one_graph(make, device: torch.device) -> None:
     assert torch.equal(compiled(x[:, :2]), layer(x[:, :2]))
 
 
+@pytest.mark.parametrize("make", [*LAYERS.values(), lambda: tk.nn.MLP(8, 16, 4)])
+def test_traced_by_torch_jit(make, cpu: torch.device) -> None:
+    """torch.jit.trace checks its program by a second trace without gradients."""
+    layer = make()
+    traced = torch.jit.trace(layer, torch.randn(2, 3, 8))
+    x = torch.randn(5, 8)
+    assert torch.equal(traced(x), layer(x))
+    grads = [
+        torch.autograd.grad(each(x).square().sum(), list(layer.parameters()))
+        for each in (traced, layer)
+    ]
+    assert [*map(torch.equal, *grads)] == [True] * len(grads[0])
+
+
 def test_bad_arguments() -> None:
     with pytest.raises(ValueError, match=r"LinearAct\(\): argument 'act' must be one of"):
         tk.nn.LinearAct(4, 4, act="swish")

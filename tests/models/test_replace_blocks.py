@@ -417,3 +417,23 @@ def test_forward_derivatives(called_before: bool) -> None:
         ours, theirs = (forward_ad.unpack_dual(m(dual)).tangent for m in (model, plain))
     torch.testing.assert_close(ours, theirs)
     assert fused(model, x)
+
+
+@pytest.mark.parametrize(
+    "x", [torch.ones(4, 7), torch.ones(4, 8, dtype=torch.float64)], ids=["width", "dtype"]
+)
+@pytest.mark.parametrize("called_before", [True, False])
+@pytest.mark.parametrize("make", [LikeGPT2, LikeBert, LikeTimm, LikeLlama])
+def test_errors_are_the_blocks(make: type[nn.Module], called_before: bool, x: Tensor) -> None:
+    """The tracer meets them first, and would raise an error of its own."""
+    model = make().eval()
+    plain = copy.deepcopy(model)
+    tk.replace_modules(model, min_score=0)
+    if called_before:
+        assert fused(model, torch.randn(4, 8))
+    found = []
+    for called in (model, plain):
+        with pytest.raises(RuntimeError) as raised:
+            called(x)
+        found.append((type(raised.value), str(raised.value)))
+    assert found[0] == found[1]

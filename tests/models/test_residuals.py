@@ -181,3 +181,13 @@ def test_detached_products_have_no_gradient(cpu: torch.device) -> None:
     torch.testing.assert_close(module.b.grad, torch.full((8,), 6.0))
     alone = tk.fuse(Apply(lambda m, x, y: F.linear(x, m.w).detach()), min_score=0)
     assert not alone(x, y).requires_grad
+
+
+def test_a_product_that_is_left_is_named_with_what_it_is_added_to(cpu: torch.device) -> None:
+    """As LoRA on GPT-2's linear layers. Its rows are an argument, by a node that no plan names."""
+    module = Apply(lambda m, x, y: of_rows(m, x) + 0.5 * F.linear(y, m.w))
+    x, y = inputs(cpu)
+    fused = tk.fuse(module, min_score=0)
+    torch.testing.assert_close(fused(x, y), module(x, y))
+    assert kernels(fused.plan) == [SUM]
+    assert "left: linear: nothing to fuse with it, used by addmm" in str(fused.plan)

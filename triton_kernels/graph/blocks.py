@@ -22,7 +22,7 @@ from torch.fx import GraphModule
 
 from triton_kernels import _elementwise_kernels, _launch
 from triton_kernels.graph import forms
-from triton_kernels.graph.fusing import as_written, compiled, own_code, with_hook_guards
+from triton_kernels.graph.fusing import as_written, call_compiled, compiled, own_code
 from triton_kernels.graph.planning import Options, Plan, rewrite
 
 # The attribute of a replaced block with its Record.
@@ -49,8 +49,8 @@ class FusedBlock(nn.Module):
             return self.original.forward(self, *args, **kwargs)
         interpreted = _launch.interpreted(_elementwise_kernels.flat_kernel)  # no guard checks it
         original: Any = self.original  # a class; to mypy, modules are not hashable
-        call = _call_for(original, getattr(self, RECORD), interpreted)
-        return with_hook_guards(call, self, *args, **kwargs)
+        call, latest = _call_for(original, getattr(self, RECORD), interpreted)
+        return call_compiled(call, _call_original, latest, self, *args, **kwargs)
 
     def __reduce_ex__(self, protocol: Any) -> Any:
         """For pickle and deepcopy, which cannot find a class made here by its name."""
@@ -79,8 +79,13 @@ def _call_original(block: FusedBlock, /, *args: Any, **kwargs: Any) -> Any:
 
 
 @functools.cache
-def _call_for(original: Any, record: Record, interpreted: bool) -> Callable[..., Any]:
-    return compiled(record.options, by="replace_modules", function=_call_original)
+def _call_for(
+    original: Any, record: Record, interpreted: bool
+) -> tuple[Callable[..., Any], list[Plan]]:
+    """A compiled forward, and the list of the latest call's plans."""
+    latest: list[Plan] = []
+    call = compiled(record.options, latest, by="replace_modules", function=_call_original)
+    return call, latest
 
 
 def _ordinary(block: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:

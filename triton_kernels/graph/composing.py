@@ -1,5 +1,6 @@
 """Activations that a graph composes of several operations, such as gelu(hardtanh(x/2, −2, 2)), or
-of one without a name here, such as mish. They are made into jit functions: value and derivative.
+of one without a name here, such as mish. They are made into jit functions: value, derivative, and
+where the gradient is dropped.
 
 Any expression of one tensor and numbers that is computed element by element is such an activation.
 The kernels compute it in float32 or more and round once, while the operations round one by one.
@@ -7,7 +8,6 @@ The kernels compute it in float32 or more and round once, while the operations r
 
 from __future__ import annotations
 
-import functools
 import hashlib
 import linecache
 from collections.abc import Callable, Mapping, Sequence
@@ -137,17 +137,24 @@ class _Expression:
 # ---- jit functions ----
 
 
-@functools.cache
 def _registered(steps: Written) -> str:
     """Register the expression as an activation, and return its name."""
+    # By its text: steps with 1 for step 1 and with the number 1.0 are equal, and have one hash.
     digest = hashlib.sha256(repr(steps).encode()).hexdigest()[:10]
     name = f"composed_{digest}"
+    if name in ACTIVATIONS:
+        return name
     straight = all(_straight(step) for step in steps)
-    forward, derivative = _jit(name, *_texts(name, steps))
+    forward, derivative, *drops = _jit(name, *_texts(name, steps))
     record = activations.Activation(
-        forward, derivative, of_pre=True, straight=straight, written=written(steps)
+        forward,
+        derivative,
+        of_pre=True,
+        straight=straight,
+        drops=drops[0] if drops else None,
+        written=written(steps),
     )
-    ACTIVATIONS.setdefault(name, record)
+    ACTIVATIONS[name] = record
     return name
 
 
@@ -160,43 +167,79 @@ def _straight(step: Any) -> bool:
     return name in ("add", "sub") or (sum(variable) == 1 and (name == "mul" or variable[0]))
 
 
-def _texts(name: str, steps: Written) -> tuple[str, str]:
-    """The source texts of the value's function and of the derivative's."""
-    values, slopes = [], []
-    for i, (what, operands, numbers) in enumerate(steps, 1):
-        a, *b = (_text(each) for each in operands)
-        if what in PRIMITIVES:
-            given = dict(zip("pqr", map(repr, numbers)), x=a, y=f"v{i}", **ENDS_OF_CLAMP)
-            values.append(f"v{i} = {PRIMITIVES[what].value.format(**given)}")
-            factors = [PRIMITIVES[what].slope]
-        else:
-            given = {"a": a, "b": b[0], "y": f"v{i}"}
-            value, *factors = BINARY[what]
-            values.append(f"v{i} = {value.format(**given)}")
-        terms = [
-            _times(f"({factor.format(**given)})", each)
-            for factor, each in zip(factors, operands)
-            if isinstance(each, int)
-        ]
-        slopes.append(f"d{i} = {' + '.join(terms)}")
+def _texts(name: str, steps: Written) -> tuple[str, ...]:
+    """The source texts of three functions: the value, the derivative, and, unless the gradient is
+    multiplied everywhere, where it is dropped.
+
+    v0 is x; step i has the value v{i} and the derivative d{i}, and k{i} is where torch's backward
+    pass drops the gradient on every way from the step to x. There the gradient is 0 times the
+    slopes before the drop, and so is d{i}: 0, or NaN where one of them is infinite or NaN.
+    """
+    dropping: dict[int, str] = {}  # step → k{i}, for steps that have one
+    lines = [line for i, step in enumerate(steps, 1) for line in _lines(i, step, dropping)]
+    values = [line for line in lines if line.startswith("v")]
     last = len(steps)
-    both = [line for pair in zip(values, slopes) for line in pair]
-    return (
+    derivative = ["one = tl.full(x.shape, 1.0, x.dtype)", *lines]
+    texts = [
         _function(name, values, f"v{last}"),
-        _function(
-            f"{name}_derivative", ["one = tl.full(x.shape, 1.0, x.dtype)", *both], f"d{last}"
-        ),
-    )
+        _function(f"{name}_derivative", derivative, f"d{last}"),
+    ]
+    if last in dropping:
+        texts.append(_function(f"{name}_drops", derivative, f"k{last} & (d{last} == 0.0)"))
+    return tuple(texts)
+
+
+def _lines(i: int, step: Any, dropping: dict[int, str]) -> list[str]:
+    """The lines of step i: value, where the gradient is dropped, derivative. If it is dropped
+    nowhere, the second is left out; otherwise ``dropping`` gets its name."""
+    what, operands, numbers = step
+    a, *b = (_text(each) for each in operands)
+    own = ""
+    if what in PRIMITIVES:
+        exact = [f"number(x, {number!r})" for number in numbers]
+        given = dict(zip("pqr", exact), x=a, y=f"v{i}", **ENDS_OF_CLAMP)
+        value, factors = PRIMITIVES[what].value, [PRIMITIVES[what].slope]
+        own = PRIMITIVES[what].drops.format(**given)
+    else:
+        given = {"a": a, "b": b[0], "y": f"v{i}"}
+        value, *factors = BINARY[what]
+    ways = [(factor, each) for factor, each in zip(factors, operands) if isinstance(each, int)]
+    terms = [_term(f"({factor.format(**given)})", each, dropping) for factor, each in ways]
+    slope = " + ".join(terms)
+    if what == "detach":
+        slope = "0.0 * one"  # there is no way to x, however large the slopes on it
+    elif own:
+        slope = f"tl.where({own}, 0.0 * {_slope(operands[0])}, {slope})"
+    where = _everywhere([dropping.get(each, "") for _, each in ways], own)
+    if where:
+        dropping[i] = f"k{i}"
+    dropped = [f"k{i} = {where}"] if where else []
+    return [f"v{i} = {value.format(**given)}", *dropped, f"d{i} = {slope}"]
+
+
+def _everywhere(ways: list[str], own: str) -> str:
+    """Where a step's gradient is dropped: by itself, or on all of its ways to x. "" for nowhere."""
+    before = " & ".join(dict.fromkeys(ways)) if all(ways) else ""
+    return " | ".join(f"({each})" for each in (own, before) if each)
+
+
+def _term(factor: str, operand: int, dropping: Mapping[int, str]) -> str:
+    """The part of a derivative that comes through an operand. What the operand drops is not
+    multiplied: the factor may be infinite."""
+    slope = _slope(operand)
+    if operand not in dropping:
+        return f"{factor} * {slope}"
+    return f"tl.where({dropping[operand]}, {slope}, {factor} * {slope})"
+
+
+def _slope(operand: int) -> str:
+    return f"d{operand}" if operand else "one"
 
 
 def _text(operand: int | float) -> str:
     if isinstance(operand, float):
         return f"({operand!r})"
     return f"v{operand}" if operand else "x"
-
-
-def _times(factor: str, operand: int) -> str:
-    return f"{factor} * d{operand}" if operand else f"{factor} * one"
 
 
 def _function(name: str, lines: Sequence[str], result: str) -> str:

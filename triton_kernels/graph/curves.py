@@ -10,6 +10,12 @@ from triton_kernels.activations import sigmoid
 
 
 @triton.jit
+def number(x, value: tl.constexpr):
+    """A number in x's dtype. A number as such is compared as a float32, even with a float64."""
+    return tl.full(x.shape, value, x.dtype)
+
+
+@triton.jit
 def square(x):
     return x * x
 

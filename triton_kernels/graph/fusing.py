@@ -88,13 +88,7 @@ class Fused(nn.Module):
         call = self._calls.get(interpreted)
         if call is None:
             call = self._calls[interpreted] = compiled(self._options, self._latest)
-        self._latest.clear()
-        try:
-            return with_hook_guards(call, self.module, *args, **kwargs)
-        except torch._dynamo.exc.TorchRuntimeError:  # the tracer's, of an operation that fails
-            if self._latest:  # the module has run in part: not again
-                raise
-        return self.module(*args, **kwargs)  # raises what the module raises
+        return call_compiled(call, _call, self._latest, self.module, *args, **kwargs)
 
     @property
     def plan(self) -> Plan:
@@ -250,6 +244,25 @@ def compiled(
     return call
 
 
+def call_compiled(
+    call: Callable[..., Any],
+    plain: Callable[..., Any],
+    latest: list[Plan],
+    /,
+    *args: Any,
+    **kwargs: Any,
+) -> Any:
+    """Call a compiled function. ``latest`` becomes the plans of the graphs that ran. Errors are
+    those of ``plain``, the function that was compiled."""
+    latest.clear()
+    try:
+        return _with_hook_guards(call, *args, **kwargs)
+    except torch._dynamo.exc.TorchRuntimeError:  # the tracer's, of an operation that fails
+        if latest:  # the function has run in part: not again
+            raise
+    return plain(*args, **kwargs)
+
+
 def own_code(function: Callable[..., Any]) -> Callable[..., Any]:
     """The function with its own code object: torch.compile stores its results there, and limits how
     often it compiles one code object."""
@@ -257,7 +270,7 @@ def own_code(function: Callable[..., Any]) -> Callable[..., Any]:
     return types.FunctionType(code, function.__globals__)
 
 
-def with_hook_guards(call: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
+def _with_hook_guards(call: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
     """Call a compiled function with guards that notice hooks registered later."""
     config = torch._dynamo.config
     unseen = config.skip_nnmodule_hook_guards

@@ -201,8 +201,14 @@ class _Rewriting:
 
     def _followers(self, node: Node) -> str:
         users = [user for user in node.users if user.op != "output"]
-        names = [name for user in users for name in self._names[user][:1]]
+        names = [name for user in users for name in self._first_names(user)]
         return f", used by {', '.join(names)}" if names else ""
+
+    def _first_names(self, node: Node) -> list[str]:
+        """The node's name, or the names of its users if it was inserted for a call's argument."""
+        if node in self._names:
+            return [*self._names[node][:1]]
+        return [name for user in node.users for name in self._first_names(user)]
 
     def _leave(self, root: Node, reason: str, score: float | None = None) -> None:
         name = self._names[root][-1]

@@ -24,12 +24,15 @@ class Primitive(NamedTuple):
     """An operation: the texts of its value and of its derivative.
 
     A text may contain {x}, the argument; {y}, the value; {p}, {q}, {r}, numbers; and the keys of
-    :data:`ENDS_OF_CLAMP`. ``straight``: whether the operation is piecewise linear.
+    :data:`ENDS_OF_CLAMP`. ``straight``: whether the operation is piecewise linear. ``drops``: the
+    text of where torch's backward pass puts 0 for any gradient, even an infinite one or NaN; ""
+    where it always multiplies, also by a slope of 0. The slope does not count where it drops.
     """
 
     value: str
     slope: str
     straight: bool = False
+    drops: str = ""
 
 
 # The comparisons with a clamp's ends in its derivative, which at the ends is 1 up to torch 2.13 and
@@ -41,37 +44,41 @@ ENDS_OF_CLAMP = {"above": ">" if _OPEN else ">=", "below": "<" if _OPEN else "<=
 # float32 even for a float64 x.
 PRIMITIVES = {
     "identity": Primitive("{x}", "1.0", straight=True),
-    "detach": Primitive("{x}", "0.0", straight=True),
+    "detach": Primitive("{x}", "0.0", straight=True, drops="tl.full({x}.shape, True, tl.int1)"),
     "neg": Primitive("-{x}", "-1.0", straight=True),
     "abs": Primitive("tl.abs({x})", "tl.where({x} > 0, one, tl.where({x} < 0, -one, 0.0))", True),
-    "relu": Primitive("relu({x})", "relu_derivative({y})", straight=True),
+    "relu": Primitive("relu({x})", "1.0", straight=True, drops="{y} <= 0"),
     "leaky_relu": Primitive(
         "tl.where({x} > 0, {x}, {p} * {x})", "tl.where({x} > 0, one, {p} * one)", straight=True
     ),
     "hardtanh": Primitive(
         "tl.where({x} > {q}, {q}, tl.where({x} < {p}, {p}, {x}))",
-        "tl.where(({x} <= {p}) | ({x} >= {q}), 0.0, one)",
+        "1.0",
         straight=True,
+        drops="({x} <= {p}) | ({x} >= {q})",
     ),
     "clamp": Primitive(
         "tl.where({x} > {q}, {q}, tl.where({x} < {p}, {p}, {x}))",
-        "tl.where(({x} {above} {p}) & ({x} {below} {q}), one, 0.0)",
+        "1.0",
         straight=True,
+        drops="~(({x} {above} {p}) & ({x} {below} {q}))",
     ),
     "clamp_min": Primitive(
-        "tl.where({x} < {p}, {p}, {x})", "tl.where({x} {above} {p}, one, 0.0)", straight=True
+        "tl.where({x} < {p}, {p}, {x})", "1.0", straight=True, drops="~({x} {above} {p})"
     ),
     "clamp_max": Primitive(
-        "tl.where({x} > {p}, {p}, {x})", "tl.where({x} {below} {p}, one, 0.0)", straight=True
+        "tl.where({x} > {p}, {p}, {x})", "1.0", straight=True, drops="~({x} {below} {p})"
     ),
     "hardsigmoid": Primitive(
         "tl.where({x} > 3.0, 1.0, tl.where({x} < -3.0, 0.0, {x} / 6.0 + 0.5))",
-        "tl.where(({x} > -3.0) & ({x} < 3.0), one / 6.0, 0.0)",
+        "one / 6.0",
         straight=True,
+        drops="~(({x} > -3.0) & ({x} < 3.0))",
     ),
     "hardswish": Primitive(
         "{x} * tl.where({x} > 3.0, 1.0, tl.where({x} < -3.0, 0.0, {x} / 6.0 + 0.5))",
-        "tl.where({x} <= -3.0, 0.0, tl.where({x} < 3.0, {x} / 3.0 + 0.5, one))",
+        "tl.where({x} < 3.0, {x} / 3.0 + 0.5, one)",
+        drops="{x} <= -3.0",
     ),
     "gelu": Primitive("gelu({x})", "gelu_derivative({x})"),
     "gelu_tanh": Primitive("gelu_tanh({x})", "gelu_tanh_derivative({x})"),
@@ -103,8 +110,9 @@ PRIMITIVES = {
     "tanhshrink": Primitive("{x} - tanh({x})", "square(tanh({x}))"),
     "softshrink": Primitive(
         "tl.where({x} > {p}, {x} - {p}, tl.where({x} < -{p}, {x} + {p}, 0.0 * {x}))",
-        "tl.where(tl.abs({x}) <= {p}, 0.0, one)",
+        "1.0",
         straight=True,
+        drops="tl.abs({x}) <= {p}",
     ),
     "mish": Primitive("mish({x})", "mish_derivative({x})"),
     "softsign": Primitive("{x} / (1.0 + tl.abs({x}))", "one / square(1.0 + tl.abs({x}))"),

@@ -16,7 +16,7 @@ from torch.nn.modules.module import register_module_module_registration_hook
 from triton_kernels import _arguments, _precision, activations, ops
 from triton_kernels._sharded_linear import is_distributed, sharded_linear
 from triton_kernels.activations import GELU_APPROXIMATIONS
-from triton_kernels.nn.rows import gemm_bias_act_of_rows
+from triton_kernels.nn.rows import activated_linear, gemm_bias_act_of_rows, multiplies_itself
 
 # triton_kernels.nn does not export a module whose op is absent; LinearAct needs no op of its own.
 # torch.fx.symbolic_trace records calls of wrapped functions.
@@ -82,6 +82,8 @@ class LinearAct(_FusedLinear):
 
     Class, parameters, initialisation and state_dict are those of torch.nn.Linear. An adapter (LoRA)
     must not wrap this layer, since it adds to the result of a plain product; peft's are refused.
+    A weight of a tensor subclass that keeps other tensors, as quantised ones do, multiplies by
+    torch.nn.functional.linear, and the activation follows in a kernel of its own.
 
     Args:
         in_features, out_features, bias, device, dtype: as torch.nn.Linear.
@@ -116,6 +118,8 @@ class LinearAct(_FusedLinear):
         weight, bias = self.weight, self.bias  # once: a parametrization computes them each time
         if is_distributed(weight):
             return sharded_linear(x, weight, bias, self.act, self.precision)
+        if multiplies_itself(weight):
+            return activated_linear(x, weight, bias, self.act)
         if "linear_act" in ops.FUNCTIONS:
             return linear_act(x, weight, bias, act=self.act, precision=self.precision)
         return gemm_bias_act_of_rows(x, weight.t(), bias, self.act, precision=self.precision)
@@ -161,9 +165,14 @@ class LinearGELU(_FusedLinear):
     def forward(self, x: Tensor) -> Tensor:
         weight, bias = self.weight, self.bias  # once: a parametrization computes them each time
         if is_distributed(weight):
-            act = GELU_APPROXIMATIONS[self.approximate]
-            return sharded_linear(x, weight, bias, act, self.precision)
+            return sharded_linear(x, weight, bias, self._act, self.precision)
+        if multiplies_itself(weight):
+            return activated_linear(x, weight, bias, self._act)
         return linear_gelu(x, weight, bias, approximate=self.approximate, precision=self.precision)
+
+    @property
+    def _act(self) -> str:
+        return GELU_APPROXIMATIONS[self.approximate]
 
     def extra_repr(self) -> str:
         return f"{super().extra_repr()}, approximate={self.approximate!r}{self._said()}"

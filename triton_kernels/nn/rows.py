@@ -40,6 +40,35 @@ def gemm_bias_act_of_rows(
     return gemm_bias_act(x, b, bias, act=act, alpha=alpha, c=c, beta=factor, precision=precision)
 
 
+def multiplies_itself(weight: Any) -> bool:
+    """Whether a weight's class has a representation of its own, such as a quantised one's. It
+    computes torch's products, and knows no others."""
+    return isinstance(weight, Tensor) and hasattr(weight, "__tensor_flatten__")
+
+
+def activated_linear(x: Tensor, weight: Tensor, bias: Tensor | None, act: str) -> Tensor:
+    """act(x @ weight.T + bias): torch's linear, then the activation in one kernel.
+
+    Args:
+        x: […, K].
+        weight: [N, K].
+        bias: [N].
+        act: as :func:`triton_kernels.gemm_bias_act`.
+
+    Returns:
+        […, N] in linear's dtype.
+
+    Raises:
+        TypeError, ValueError, RuntimeError: as linear and :func:`triton_kernels.gemm_bias_act`.
+    """
+    z = torch.nn.functional.linear(x, weight, bias)
+    if act == "none":
+        return z
+    # A product with K = 0 runs only the kernel's epilogue.
+    nothing = z.new_empty((*z.shape[:-1], 0)), z.new_empty((0, z.shape[-1]))
+    return gemm_bias_act_of_rows(*nothing, act=act, c=z)
+
+
 def gemm_bias_act_of_columns(
     x: Tensor,
     b: Tensor,

@@ -17,7 +17,7 @@ from triton_kernels._elementwise_kernels import corner, indices, located, part, 
 @triton.jit
 def gradients(
     grad, gate, up,
-    ACT: tl.constexpr, DERIVATIVE: tl.constexpr, OF_PRE: tl.constexpr, MASKS: tl.constexpr,
+    ACT: tl.constexpr, DERIVATIVE: tl.constexpr, OF_PRE: tl.constexpr, DROPS: tl.constexpr,
 ):  # fmt: skip
     """The gradients of gate and up: grad·act'(gate)·up and grad·act(gate)."""
     value = ACT(gate)
@@ -26,8 +26,8 @@ def gradients(
     else:
         slope = DERIVATIVE(value)
     dgate = grad * (slope * up)  # grad·up might overflow where the slope is 0
-    if MASKS:
-        dgate = tl.where(slope == 0.0, 0.0, dgate)
+    if DROPS is not None:
+        dgate = tl.where(DROPS(gate if OF_PRE else value), 0.0, dgate)
     return dgate, grad * value
 
 
@@ -54,14 +54,14 @@ def _flat_block(
     ACT: tl.constexpr,
     DERIVATIVE: tl.constexpr,
     OF_PRE: tl.constexpr,
-    MASKS: tl.constexpr,
+    DROPS: tl.constexpr,
     C: tl.constexpr,
 ):
     RESULT: tl.constexpr = dgate_ptr.dtype.element_ty
     grad = promoted(tl.load(grad_ptr + lane, mask=mask, other=other), RESULT, C)
     gate = promoted(tl.load(gate_ptr + lane, mask=mask, other=other), RESULT, C)
     up = promoted(tl.load(up_ptr + lane, mask=mask, other=other), RESULT, C)
-    dgate, dup = gradients(grad, gate, up, ACT, DERIVATIVE, OF_PRE, MASKS)
+    dgate, dup = gradients(grad, gate, up, ACT, DERIVATIVE, OF_PRE, DROPS)
     tl.store(dgate_ptr + lane, dgate, mask=mask)
     tl.store(dup_ptr + lane, dup, mask=mask)
 
@@ -77,7 +77,7 @@ def flat_gradients_kernel(
     ACT: tl.constexpr,
     DERIVATIVE: tl.constexpr,
     OF_PRE: tl.constexpr,
-    MASKS: tl.constexpr,
+    DROPS: tl.constexpr,
     C: tl.constexpr,
     BLOCK: tl.constexpr,
 ):
@@ -88,12 +88,12 @@ def flat_gradients_kernel(
     if start + BLOCK <= n:
         _flat_block(
             grad_ptr, gate_ptr, up_ptr, dgate_ptr, dup_ptr, lane, None, None,
-            ACT, DERIVATIVE, OF_PRE, MASKS, C,
+            ACT, DERIVATIVE, OF_PRE, DROPS, C,
         )  # fmt: skip
     else:
         _flat_block(
             grad_ptr, gate_ptr, up_ptr, dgate_ptr, dup_ptr, lane, lane < n, 0,
-            ACT, DERIVATIVE, OF_PRE, MASKS, C,
+            ACT, DERIVATIVE, OF_PRE, DROPS, C,
         )  # fmt: skip
 
 
@@ -114,7 +114,7 @@ def tiled_gradients_kernel(
     ACT: tl.constexpr,
     DERIVATIVE: tl.constexpr,
     OF_PRE: tl.constexpr,
-    MASKS: tl.constexpr,
+    DROPS: tl.constexpr,
     C: tl.constexpr,
     UNITS: tl.constexpr,
     NDIM: tl.constexpr,
@@ -139,7 +139,7 @@ def tiled_gradients_kernel(
     grad = tl.broadcast_to(promoted(grad, RESULT, C), [BLOCK_K, BLOCK_J, BLOCK_I])
     gate = tl.broadcast_to(promoted(gate, RESULT, C), [BLOCK_K, BLOCK_J, BLOCK_I])
     up = tl.broadcast_to(promoted(up, RESULT, C), [BLOCK_K, BLOCK_J, BLOCK_I])
-    dgate, dup = gradients(grad, gate, up, ACT, DERIVATIVE, OF_PRE, MASKS)
+    dgate, dup = gradients(grad, gate, up, ACT, DERIVATIVE, OF_PRE, DROPS)
     i, j, k = indices(i0, j0, k0, BLOCK_I, BLOCK_J, BLOCK_K)
     offset, mask = located(i, j, k, outer, sizes, dgate_strides, UNITS, 8, NDIM)
     tl.store(dgate_ptr + offset, dgate, mask=mask)

@@ -6,10 +6,11 @@ them is float64. ``saved`` is the result of the forward pass for none, relu, lea
 tanh, and the pre-activation for gelu, gelu_tanh and silu; triton_kernels/activations.py has the
 derivatives.
 
-Steps: grad, saved → C; the derivative, one multiplication; dx is rounded once to its dtype. relu
-drops the gradient where its slope is 0, even if that is infinite or NaN, as torch's does. The
-sums add the products before that rounding, in C, in an order that depends on shapes, strides,
-dtypes and the number of multiprocessors only, and are rounded once.
+Steps: grad, saved → C; the derivative, one multiplication; dx is rounded once to its dtype. relu,
+and activations that a graph composes of relu, hardtanh, clamp and the like, drop the gradient where
+torch's own drop it, even if it is infinite or NaN. The sums add the products before that rounding,
+in C, in an order that depends on shapes, strides, dtypes and the number of multiprocessors only,
+and are rounded once.
 Reference: torch.autograd.grad of torch.nn.functional's activations.
 """
 
@@ -60,7 +61,7 @@ def act_backward_kernel(
     stride_dm,
     stride_dn,
     DERIVATIVE: tl.constexpr,
-    MASKS: tl.constexpr,
+    DROPS: tl.constexpr,
     C: tl.constexpr,
     UNIT: tl.constexpr,
     BLOCK_M: tl.constexpr,
@@ -83,10 +84,9 @@ def act_backward_kernel(
         saved_ptrs = saved_ptr + m[:, None] * stride_sm + n[None, :] * stride_sn
         grad = tl.load(grad_ptrs, mask=mask, other=0.0).to(C)
         saved = tl.load(saved_ptrs, mask=mask, other=0.0).to(C)
-        slope = DERIVATIVE(saved)
-        dx = grad * slope
-        if MASKS:
-            dx = tl.where(slope == 0.0, 0.0, dx)
+        dx = grad * DERIVATIVE(saved)
+        if DROPS is not None:
+            dx = tl.where(DROPS(saved), 0.0, dx)
         dx_ptrs = dx_ptr + m[:, None] * stride_dm + n[None, :] * stride_dn
         tl.store(dx_ptrs, dx.to(dx_ptr.dtype.element_ty), mask=mask)
         if sums_ptr is not None:
@@ -243,7 +243,7 @@ def _prepared(
         act_backward_kernel,
         (cdiv(N, block_n), parts),  # the second axis of a grid has at most 65535 programs
         DERIVATIVE=ACTIVATIONS[act].derivative_for(dtype, compute),
-        MASKS=ACTIVATIONS[act].masks,
+        DROPS=ACTIVATIONS[act].drops,
         C=_elementwise.compute_type(compute),
         UNIT=unit,
         BLOCK_M=block_m,

@@ -157,7 +157,7 @@ def _prepared(
         "ACT": chosen.forward_for(dtype, dtype),
         "DERIVATIVE": chosen.derivative_for(dtype, dtype),
         "OF_PRE": chosen.of_pre,
-        "MASKS": chosen.masks,
+        "DROPS": chosen.drops,
         "C": _elementwise.compute_type(dtype),
         "num_warps": _elementwise.NUM_WARPS,
     }
