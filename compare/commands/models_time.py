@@ -8,7 +8,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
-from compare.checking.printing import environment
+from compare.checking.printing import date, environment
 from compare.checking.progress import Bar
 from compare.commands.options import write_json
 from compare.models.processes import Raced, mean, race
@@ -25,7 +25,7 @@ def run(requests: Sequence[Request], processes: int, jobs: int, json_file: Path 
     def keep() -> None:
         if json_file:
             rows = [each.to_dict() for each in models]
-            head = {"environment": environment(), "processes": processes}
+            head = {"environment": environment(), "date": date(), "processes": processes}
             write_json(json_file, {**head, "rows": rows})
 
     def tick(so_far: Sequence[Raced], name: str) -> None:

@@ -11,9 +11,12 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from compare.checking.implementations import MODES
+from compare.models.processes import Raced, mean
+from compare.models.timing import INDUCTOR, OURS, Request
 from compare.mutation.tables import COLUMNS
 from compare.reporting import checks, host, samples, speeds
 from compare.reporting.sources import COMMANDS, ReportError, Source
+from compare.timing.engine import CONTROL
 
 MARKED = re.compile(r"(<!-- table: (\w+) -->\n).*?(<!-- end of table -->)", re.S)
 EXAMPLE = "<!-- table: check -->\n<!-- end of table -->"
@@ -188,6 +191,39 @@ def _mutate(data: dict[str, Any]) -> list[str]:
     return _rows(["file", "mutants", *COLUMNS], rows)
 
 
+def _models(data: dict[str, Any]) -> list[str]:
+    """One line per model, and one for all: times and speeds of its processes."""
+    models = [Raced(**{**row, "request": Request(**row["request"])}) for row in data["rows"]]
+    titles = ["model", "pass", "kernels", "torch.compile, µs", "speed", "least, most", "control"]
+    place = f"{data['date'][:10]}, {data['environment']['gpu']}"
+    rows = []
+    for each in models:
+        ours, control, time = (
+            each.speeds.get(OURS, []),
+            mean(each.speeds.get(CONTROL, [])),
+            mean(each.microseconds.get(INDUCTOR, [])),
+        )
+        rows.append(
+            [
+                each.request.name,
+                "training" if each.request.training else "forward",
+                each.kernels,
+                "–" if time is None else f"{time:.0f}",
+                "–" if not ours else f"{mean(ours):.3f}",
+                "–" if not ours else f"{min(ours):.3f}, {max(ours):.3f}",
+                "–" if control is None else f"{control:.3f}",
+                place,
+            ]
+        )
+    speeds = [speed for each in models if (speed := each.speed()) is not None]
+    controls = [speed for each in models if (speed := each.speed(CONTROL)) is not None]
+    if speeds and controls:
+        extremes = f"{min(speeds):.3f}, {max(speeds):.3f}"
+        total = [f"{mean(speeds):.3f}", extremes, f"{mean(controls):.3f}", place]
+        rows.append(["all", rows[-1][1], "", "", *total])
+    return _rows([*titles, "date, GPU"], rows)
+
+
 # Kind of file → its table, as lines of Markdown.
 TABLES: dict[str, Callable[[dict[str, Any]], list[str]]] = {
     "check": _check,
@@ -196,7 +232,8 @@ TABLES: dict[str, Callable[[dict[str, Any]], list[str]]] = {
     "host": _host,
     "long": _long,
     "mutate": _mutate,
+    "models": _models,
 }
 FIGURES = "mean, 5 %, worst"
 SAMPLES = "bench"  # the kind of the files of samples
-TOGETHER = ("sample", "long")  # all files in one table; each line has its own versions
+TOGETHER = ("sample", "long", "models")  # all files in one table; each line has its own versions

@@ -43,7 +43,7 @@ def html(sources: Sequence[Source]) -> str:
     contexts: dict[str, list[dict[str, Any]]] = {kind: [] for kind in COMMANDS}
     cards = []
     for i, source in enumerate(sources):
-        if source.kind == "long":  # its content goes into FACTS.md
+        if source.kind in ("long", "models"):  # their content goes into documents
             continue
         try:
             cards.append(environment.card(source))

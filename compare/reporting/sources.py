@@ -10,7 +10,7 @@ from typing import Any
 
 COMMITTED = Path(__file__).parent.parent.parent / "docs" / "benchmarks"
 
-# Kind → the command that makes it, in the page's order. Long runs are not on the page.
+# Kind → the command that makes it, in the page's order. Long runs and models are not on the page.
 COMMANDS = {
     "check": "python -m compare check --json check.json",
     "bench": "python -m compare bench --json bench.json",
@@ -18,6 +18,7 @@ COMMANDS = {
     "profile": "python -m compare profile linear_gelu --json profile.json",
     "mutate": "python -m compare mutate --json mutate.json",
     "compile": "python -m compare compile --json compile.json",
+    "models": "python -m compare models --time --json models.json",
     "long": "make fuzz (kills, endurance, sanitizers, package)",
 }
 
@@ -91,4 +92,6 @@ def _kind(data: Any) -> str | None:
             return "compile"
         if isinstance(data.get("not_run"), dict):
             return "check"
+        if isinstance(data.get("processes"), int):
+            return "models"
     return None

@@ -30,7 +30,7 @@ def report(*words: str | Path) -> Result:
 def test_the_committed_tables_are_those_of_the_committed_files(root: Path, tmp_path: Path) -> None:
     """Mended by: python -m compare report --facts docs/FACTS.md, and the others"""
     tables = []
-    for name in ("FACTS.md", "BENCHMARKING.md", "CHECKING.md"):
+    for name in ("FACTS.md", "BENCHMARKING.md", "CHECKING.md", "MODELS.md"):
         document, copy = root / "docs" / name, tmp_path / name
         copy.write_text(document.read_text())
         done = report("--facts", copy)
@@ -39,6 +39,35 @@ def test_the_committed_tables_are_those_of_the_committed_files(root: Path, tmp_p
         tables += re.findall(r"<!-- table: (\w+) -->", copy.read_text())
     committed = {source.kind for source in sources.read([])}
     assert sorted(tables) == sorted({*(committed & set(facts.TABLES)), "sample"})
+
+
+def test_models_are_told_a_line_each(tmp_path: Path) -> None:
+    """And one for all, with geometric means; a model without times has dashes."""
+
+    def row(name: str, **more: object) -> dict[str, object]:
+        return {"request": {"name": name}, "kernels": 7, "problems": [], **more}
+
+    halves = {"triton": [0.5, 0.5], "control": [1.0, 1.0]}
+    twice = {"triton": [1.9, 2.1], "control": [0.99, 0.99]}
+    rows = [
+        row("half", speeds=halves, microseconds={"compile": [100.4, 100.4]}),
+        row("twice", speeds=twice, microseconds={"compile": [10.0, 10.0]}),
+        row("none", speeds={}, microseconds={}),
+    ]
+    head = {"environment": {"gpu": "NVIDIA H200"}, "date": "2026-11-26T01:02", "processes": 2}
+    (tmp_path / "0.json").write_text(json.dumps({**head, "rows": rows}))
+    document = tmp_path / "facts.md"
+    document.write_text("<!-- table: models -->\n<!-- end of table -->\n")
+    done = report(tmp_path / "0.json", "--facts", document)
+    assert done.exit_code == 0, done.output
+    cells = [line.strip("| ").split(" | ") for line in document.read_text().splitlines()[3:-1]]
+    where = "2026-11-26, NVIDIA H200"
+    assert cells == [
+        ["half", "forward", "7", "100", "0.500", "0.500, 0.500", "1.000", where],
+        ["twice", "forward", "7", "10", "1.997", "1.900, 2.100", "0.990", where],
+        ["none", "forward", "7", "–", "–", "–", "–", where],
+        ["all", "forward", "", "", "0.999", "0.500, 1.997", "0.995", where],
+    ]
 
 
 def test_samples_are_told_an_op_a_line(tmp_path: Path) -> None:
