@@ -24,7 +24,7 @@ from compare.commands.options import (
 )
 from compare.mutation import explained, of_targets, planting, population, tables
 from compare.mutation.explained import Explanation
-from compare.mutation.planting import Plan
+from compare.mutation.planting import SECONDS, Plan
 from compare.ops import SPECS, elsewhere, sources
 
 
@@ -60,6 +60,9 @@ def mutate(
         float | None,
         typer.Option(help="Begin no trial and wait for none after so long, as Ctrl-C does.", min=1),
     ] = None,
+    limit: Annotated[
+        float, typer.Option(help="Seconds for all cases of a mutant; then it timed out.", min=1)
+    ] = SECONDS,
     jobs: Annotated[
         int | None, typer.Option(help="Mutants at a time; the number of cores by default.", min=1)
     ] = None,
@@ -103,7 +106,7 @@ def mutate(
         if name not in ("triton", "cuda"):
             raise typer.BadParameter(f"--side {name}: triton or cuda")
     jobs = jobs or workers.cores()
-    plan = Plan(chosen, "full" if full else "quick", most)
+    plan = Plan(chosen, "full" if full else "quick", most, limit=limit)
     before = None
     if after is not None:
         with _refused("--after"):

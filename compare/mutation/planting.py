@@ -43,8 +43,8 @@ class Trial:
 
 @dataclass(frozen=True)
 class Plan:
-    """What is tried with a mutant: these ops at this level, at most ``most`` cases, and a time
-    limit per case."""
+    """What is tried with a mutant: these ops at this level, at most ``most`` cases, and the limits
+    of time: ``seconds`` for a case, ``limit`` for all of them."""
 
     ops: list[str]
     level: str = "quick"
@@ -52,6 +52,7 @@ class Plan:
     seconds: float = 20.0  # of CPU time; no case takes 1 s on the CPU, but GPU compilers take some
     modes: tuple[str, ...] = field(default_factory=lambda: available())
     lines: Lines | None = None  # the lines that each case executes, if recorded
+    limit: float = SECONDS
 
     def request(self, mutant: Mutant) -> str:
         """The arguments of compare.mutation.trial."""
@@ -216,7 +217,7 @@ def try_one(mutant: Mutant, plan: Plan, nursery: Nursery) -> Trial:
             environment["CUDA_REFERENCE_LIBRARIES"] = ""  # built from the original sources
         said = folder / "output"
         status = nursery.run(
-            SECONDS,
+            plan.limit,
             folder=name,
             output=str(said),
             environment=environment,

@@ -68,6 +68,17 @@ def test_what_hangs_is_no_kill_and_the_next_one_runs() -> None:
     assert [trial.end for trial in tried(endless, wrong, seconds=4)] == ["timed out", "killed"]
 
 
+def test_slow_cases_share_a_limit() -> None:
+    """None of them takes long by itself."""
+    slow = planted(
+        "triton_kernels/ops/square.py", FORMULA, "import time; time.sleep(3); return x * x"
+    )
+    plan = Plan(["square"], most=40, limit=8)
+    (trial,) = planting.run([slow], plan, jobs=1)
+    assert trial.end == "timed out"
+    assert trial.seconds < 60
+
+
 @needs_host
 def test_ends_of_a_cuda_mutant() -> None:
     line = "  store<C>(out, out.offset(i), v * v);\n"
