@@ -191,7 +191,9 @@ def call(
     if case.layout == "inplace":
         guarded.out.copy_(args[0])
         args = (guarded.out, *args[1:])
-    result = function(*args, **kwargs, out=guarded.out)
+    # Workspaces then hold no parts of an earlier call.
+    with GuardedAllocations(guards, cases.WATCHED):
+        result = function(*args, **kwargs, out=guarded.out)
     if result is not guarded.out:
         raise RuntimeError("returned another tensor than out")
     return result, guards
@@ -285,11 +287,12 @@ def _asked_by() -> str:
 
 class GuardedAllocations(WithoutGpu):
     """torch.empty and similar functions return guarded memory that is filled with poison. So
-    elements that are never written are noticed, and writes outside the tensor."""
+    elements that are never written are noticed, and writes outside the tensor. Not those of more
+    than ``most`` bytes."""
 
-    def __init__(self, guards: list[Guarded]) -> None:
+    def __init__(self, guards: list[Guarded], most: float = math.inf) -> None:
         super().__init__()
-        self.guards = guards
+        self.guards, self._most = guards, most
 
     def __torch_function__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
@@ -299,6 +302,8 @@ class GuardedAllocations(WithoutGpu):
             return result
         plain = type(result) is Tensor and result.layout is torch.strided
         if not plain or result.requires_grad or result.device.type not in ("cpu", "cuda"):
+            return result
+        if result.nbytes > self._most:
             return result
         guarded = Guarded(tuple(result.shape), result.dtype, result.device, result)
         self.guards.append(guarded)

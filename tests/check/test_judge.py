@@ -310,3 +310,26 @@ def test_check_fused_wants_the_modules_dtype(monkeypatch: pytest.MonkeyPatch) ->
     report = compare.check_fused(Scaled(), [(tensor(1.0, 2.0),)])
     assert not report
     assert "returned torch.float64, expected torch.float32" in str(report)
+
+
+@pytest.mark.parametrize("layout", ["contiguous", "functional"])
+def test_a_workspace_holds_nothing_of_an_earlier_call(layout: str) -> None:
+    """What reads its parts before they are written is seen, and what writes beside it."""
+    spec, case = SPECS["square"], Case("square", "float32", (8, 8), layout)
+
+    def changed(by: Any) -> Any:
+        def change(result: Tensor) -> None:
+            torch.empty(64).fill_(0)  # freed, and found again by the next of its size
+            by(torch.empty(64), result)
+
+        return outcome_of(spec, case, change).mismatch
+
+    def reads(space: Tensor, result: Tensor) -> None:
+        result.view(-1).add_(space)
+
+    def writes(space: Tensor, result: Tensor) -> None:
+        space.as_strided((65,), (1,)).fill_(0)
+
+    assert changed(reads) is not None
+    assert "outside" in changed(writes).problem
+    assert changed(lambda space, result: result.view(-1).add_(space.zero_())) is None
