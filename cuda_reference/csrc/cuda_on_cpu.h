@@ -12,6 +12,7 @@
 //   cuda_on_cpu_written.h  the replacements of <<<>>>, __shared__ and inline PTX
 //   cuda_on_cpu_math.h     device functions, half and bfloat16
 //   cuda_on_cpu_intrinsics.h   integer intrinsics, conversions and arithmetic with given rounding
+//   cuda_on_cpu_absent.h   included by sources that use cuBLAS and its kin, which have no form here
 //   cuda_on_cpu_wmma.h     nvcuda::wmma: fragments, and the arithmetic of a tensor core
 //
 // The blocks of a grid run one after another. Within a block a fiber runs one thread after another until a thread
