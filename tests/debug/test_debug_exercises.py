@@ -45,14 +45,6 @@ extern "C" void row_sums(const float* x, float* out, int rows, int columns) {
 extern "C" void racing_sums(const float* x, float* out, int rows, int columns) {
   row_kernel<<<rows, 64>>>(x, out, columns, 1);
 }
-// A second use of the reduction, which is then no part of either kernel.
-__global__ void most_kernel(const float* x, float* out) {
-  auto warp = cg::tiled_partition<32>(cg::this_thread_block());
-  Pair all = cg::reduce(warp, Pair{x[threadIdx.x], 0}, both);
-  if (threadIdx.x == 0) out[0] = all.most;
-}
-void most(const float* x, float* out, int rows, int columns) { most_kernel<<<1, 32>>>(x, out); }
-
 __global__ void scan_kernel(const int* x, int* out) {
   auto warp = cg::tiled_partition<32>(cg::this_thread_block());
   const int i = threadIdx.x;
@@ -86,7 +78,7 @@ int pitched(const float* x, float* out, int rows, int columns) {
 }
 """
 ROWS = "const float* x, float* out, int rows, int columns"
-DECLARED = dict.fromkeys(("row_sums", "racing_sums", "pitched", "most"), ROWS)
+DECLARED = dict.fromkeys(("row_sums", "racing_sums", "pitched"), ROWS)
 X = torch.arange(200.0).view(2, 100)
 
 
