@@ -32,6 +32,7 @@
 
 #include <cuda_runtime_api.h>
 #include <dlfcn.h>
+#include <driver_functions.h>
 #include <fenv.h>
 #include <pthread.h>
 #include <setjmp.h>
@@ -62,6 +63,7 @@
 #include <cuda_fp16.h>
 #undef unused
 
+#define __CUDA_RUNTIME_H__  // which stands for cuda_runtime.h in headers that ask whether it was included
 #ifndef CUDA_VERSION  // cuda.h has it
 #define CUDA_VERSION CUDART_VERSION
 #endif

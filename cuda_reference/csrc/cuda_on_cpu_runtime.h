@@ -68,6 +68,8 @@ CUDA_ON_CPU_RUNTIME const char* cudaGetErrorName(cudaError_t error) {
   return error == cudaSuccess ? "cudaSuccess" : cudaGetErrorString(error);
 }
 CUDA_ON_CPU_RUNTIME cudaError_t cudaDeviceReset() { return cudaSuccess; }
+CUDA_ON_CPU_RUNTIME cudaError_t cudaProfilerStart() { return cudaSuccess; }
+CUDA_ON_CPU_RUNTIME cudaError_t cudaProfilerStop() { return cudaSuccess; }
 CUDA_ON_CPU_RUNTIME cudaError_t cudaSetDeviceFlags(unsigned) { return cudaSuccess; }
 CUDA_ON_CPU_RUNTIME cudaError_t cudaDeviceSetLimit(cudaLimit, size_t) { return cudaSuccess; }
 CUDA_ON_CPU_RUNTIME cudaError_t cudaDeviceSetCacheConfig(cudaFuncCache) { return cudaSuccess; }
