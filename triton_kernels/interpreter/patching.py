@@ -73,6 +73,8 @@ def _language_patches() -> list[tuple[Any, str, Any]]:
             (module, "reduce", language.reduce),
             (module, "associative_scan", language.scan),
         ]
+        if hasattr(module, "map_elementwise"):
+            recorded.append((module, "map_elementwise", language.map_elementwise))
     semantic: Any = type(upstream.interpreter_semantic)
     recorded += language.constexpr_operators()
     recorded += [
