@@ -162,8 +162,8 @@ def map_elementwise(scalar_fn: Any, *args: Any, pack: Any = 1, **_: Any) -> Any:
         ]
         results = scalar_fn(*scalars)
         single = isinstance(results, tl.tensor)
-        found = [_handle(r) for r in ((results,) if single else results)]
-        for i, handle in enumerate(found):
+        made = [_handle(r) for r in ((results,) if single else results)]
+        for i, handle in enumerate(made):
             whole = moved(handle, lambda x: np.broadcast_to(x.reshape(-1)[:1], shape))
             if i % pack == 0 and start == 0:
                 outs.append(whole)
