@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import functools
+import re
 import sys
 from collections.abc import Callable
 from types import FrameType
@@ -10,6 +12,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch._ops import OpOverload, OpOverloadPacket
 from torch.overrides import TorchFunctionMode
 
 from compare.cases import CPU
@@ -18,6 +21,7 @@ _IS_CUDA = Tensor.is_cuda.__get__  # type: ignore[attr-defined]
 _DEVICE = Tensor.device.__get__  # type: ignore[attr-defined]
 # What a tensor on a GPU says of itself.
 _WHERE = {_IS_CUDA: True, _DEVICE: torch.device("cuda", 0), Tensor.get_device: 0}
+_CUDA = torch._C.DispatchKeySet(torch._C.DispatchKey.CUDA)
 _OURS = ("compare", "cuda_reference", "torch", "triton", "triton_kernels")
 
 
@@ -25,7 +29,7 @@ class WithoutGpu(TorchFunctionMode):
     """On a machine without a GPU, allocations that ask for one go to another device: functions that
     launch kernels often pass ``device="cuda"``. Tensors then say that they are on a GPU, and torch
     that there is one, because some functions assert it or else launch nothing; torch and these
-    packages still see the truth.
+    packages still see the truth. Operators that Python registered for CUDA alone run there, too.
     """
 
     def __init__(self, device: torch.device = CPU) -> None:
@@ -52,6 +56,12 @@ class WithoutGpu(TorchFunctionMode):
             return func(*args, **kwargs)
         if func in _WHERE and args[0].device.type == self._device.type:
             return _WHERE[func] if _foreign(_asked_by()) else func(*args, **kwargs)
+        if isinstance(func, (OpOverload, OpOverloadPacket)):
+            for overload in _overloads(func):
+                if _for_cuda_alone(overload):
+                    if self._device.type == "meta":  # not its fake, which launches nothing
+                        return overload.redispatch(_CUDA, *args, **kwargs)
+                    self._register(overload)
         if func is Tensor.cuda:
             return args[0].to(self._device)
         if func is Tensor.pin_memory:
@@ -63,6 +73,13 @@ class WithoutGpu(TorchFunctionMode):
         if kwargs.get("device") is not None:
             kwargs = {**kwargs, "device": self._there(kwargs["device"])}
         return func(*args, **kwargs)
+
+    def _register(self, overload: OpOverload) -> None:
+        """Give an operator its kernel for CUDA as that for the CPU, until the end of the mode."""
+        library = torch.library.Library(overload.namespace, "IMPL")
+        name = overload.name().partition("::")[2]
+        library.impl(name, functools.partial(overload.redispatch, _CUDA), "CPU")
+        self._changes.callback(library._destroy)
 
     def _there(self, device: Any) -> Any:
         """The replacement for a GPU, which may be given as a number; other devices unchanged."""
@@ -81,6 +98,23 @@ def _asked_by() -> str:
     while frame is not None and frame.f_code.co_name in ("_asked_by", "__torch_function__"):
         frame = frame.f_back
     return "" if frame is None else str(frame.f_globals.get("__name__", ""))
+
+
+def _overloads(operator: OpOverload | OpOverloadPacket) -> list[OpOverload]:
+    if isinstance(operator, OpOverload):
+        return [operator]
+    return [getattr(operator, name) for name in operator.overloads()]
+
+
+def _for_cuda_alone(overload: OpOverload) -> bool:
+    """Whether Python registered a kernel for CUDA, and there is none for the CPU."""
+    name = overload.name()
+    if not torch._C._dispatch_has_kernel_for_dispatch_key(name, "CUDA"):
+        return False
+    has_own = torch._C._dispatch_has_computed_kernel_for_dispatch_key(name, "CPU")
+    registered = re.search(r"^CUDA: registered at (.*?):\d+ ", torch._C._dispatch_dump(name), re.M)
+    in_python = registered is not None and not registered[1].endswith((".cpp", ".cu", ".h"))
+    return in_python and not has_own
 
 
 def _foreign(module: str) -> bool:
