@@ -95,7 +95,9 @@ def _language_patches() -> list[tuple[Any, str, Any]]:
 
 
 def _apply(patches: _Patches) -> None:
-    for target, name, value in _language_patches():
+    language_patches = _language_patches()
+    imported_names.begin()
+    for target, name, value in language_patches:
         patches.set_attr(target, name, value)
     # The language is patched for the whole context, so not again at every call.
     patches.set_attr(upstream, "_patch_lang", lambda fn: _Patches())
