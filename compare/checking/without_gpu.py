@@ -13,7 +13,12 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch._ops import OpOverload, OpOverloadPacket
-from torch.overrides import TorchFunctionMode
+from torch.overrides import (
+    TorchFunctionMode,
+    _get_current_function_mode_stack,
+    _pop_mode,
+    _push_mode,
+)
 
 from compare.cases import CPU
 
@@ -38,10 +43,10 @@ class WithoutGpu(TorchFunctionMode):
         self._changes = contextlib.ExitStack()
 
     def __enter__(self) -> Any:
-        if self._device is not None:
-            for owner, name, value in _answers(self._there):
-                self._changes.callback(setattr, owner, name, getattr(owner, name))
-                setattr(owner, name, value)
+        changed = [] if self._device is None else _answers(self._there)
+        for owner, name, value in [*changed, *self._in_backward()]:
+            self._changes.callback(setattr, owner, name, getattr(owner, name))
+            setattr(owner, name, value)
         return super().__enter__()
 
     def __exit__(self, *error: Any) -> None:
@@ -73,6 +78,25 @@ class WithoutGpu(TorchFunctionMode):
         if kwargs.get("device") is not None:
             kwargs = {**kwargs, "device": self._there(kwargs["device"])}
         return func(*args, **kwargs)
+
+    def _in_backward(self) -> list[tuple[Any, str, Any]]:
+        """torch leaves the mode for a call of backward(), which is a torch function itself; the
+        functions' own backward() is inside again."""
+        name = "_engine_run_backward"
+        run = vars(torch.autograd).get(name)
+        if run is None:
+            return []
+
+        def inside(*args: Any, **kwargs: Any) -> Any:
+            if self in _get_current_function_mode_stack():
+                return run(*args, **kwargs)
+            _push_mode(self)
+            try:
+                return run(*args, **kwargs)
+            finally:
+                _pop_mode()
+
+        return [(torch.autograd, name, inside)]
 
     def _register(self, overload: OpOverload) -> None:
         """Give an operator its kernel for CUDA as that for the CPU, until the end of the mode."""

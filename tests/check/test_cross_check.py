@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import warnings
+from typing import Any
 
 import pytest
 import torch
@@ -174,3 +175,42 @@ def test_an_error_in_a_kernel_that_is_not_the_interpreters_has_its_line() -> Non
     text = str(cross_check(triton=function, oracle=oracle, inputs=INPUTS[:1]))
     assert "trans_b" in text
     assert text.count("in kernel: tl.store(out_ptr, tl.dot") == 1, text
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="a GPU's tensors say it themselves")
+def test_a_backward_is_under_check_as_its_forward() -> None:
+    """It sees tensors on a GPU, and what it never writes is poisoned."""
+
+    class Cube(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx: Any, x: torch.Tensor, left: int) -> torch.Tensor:
+            ctx.save_for_backward(x)
+            ctx.left = left
+            return cube(x)
+
+        @staticmethod
+        def backward(ctx: Any, gradient: torch.Tensor) -> tuple[torch.Tensor, None]:
+            (x,) = ctx.saved_tensors
+            assert x.is_cuda
+            assert gradient.device.type == "cuda"
+            out = torch.empty(x.shape, device="cuda")
+            n = x.numel() - ctx.left
+            out[:n] = (gradient * 3 * x * x)[:n]
+            return out, None
+
+    def gradient(x: torch.Tensor, left: int) -> torch.Tensor:
+        x = x.detach().requires_grad_()
+        y = Cube.apply(x, left)
+        if x.numel() > 200:
+            y.backward(torch.ones_like(y))
+            return x.grad
+        return torch.autograd.grad(y, x, torch.ones_like(y))[0]
+
+    def expected(x: torch.Tensor, left: int) -> torch.Tensor:
+        return 3 * x.double() ** 2
+
+    for left in (0, 1):
+        inputs = [(x, left) for (x,) in INPUTS]
+        report = cross_check(triton=gradient, oracle=expected, inputs=inputs, max_ulps=4)
+        assert bool(report) is (left == 0), report
+        assert left == 0 or "nan" in str(report)
