@@ -271,6 +271,16 @@ def _template(stream: list[Token], close: int) -> int:
     raise ValueError("a > that nothing opens")
 
 
+def _closing_angle(stream: list[Token], open_: int) -> int:
+    """The index of the > for the < at this index."""
+    depth = 0
+    for at in range(open_, len(stream)):
+        depth += (stream[at].text == "<") - (stream[at].text == ">")
+        if depth == 0:
+            return at
+    raise ValueError("a < that nothing closes")
+
+
 # ---- __shared__ ---------------------------------------------------------------
 
 
@@ -411,13 +421,16 @@ def _assembly(text: str, stream: list[Token], at: int) -> Iterator[_Edit]:
 
 
 def _prototype(stream: list[Token], end: int) -> Iterator[_Edit]:
-    """Make a declared function of tensors weak: its definition may be missing, which is an error
-    only when it is called."""
+    """Make a declared function of tensors, or one that takes a stream, weak: its definition may be
+    missing, which is an error only when it is called."""
     if not end or stream[end - 1].text != ")":
         return
     begin = open_ = opening(stream, end - 1)
     while begin and stream[begin - 1].text not in (";", "}", "{", ")"):
         begin -= 1
+    if stream[begin].text == "template" and stream[begin + 1].text == "<":
+        begin = _closing_angle(stream, begin + 1) + 1
     head, words = stream[begin:open_], {token.text for token in stream[begin:end]}
-    if len(head) >= 2 and head[-1].kind == "name" and "Tensor" in words and not words & _NO_WEAK:
+    hosts = words & {"Tensor", "cudaStream_t"}
+    if len(head) >= 2 and head[-1].kind == "name" and hosts and not words & _NO_WEAK:
         yield _Edit(stream[begin].start, stream[begin].start, "__attribute__((weak)) ")

@@ -94,3 +94,29 @@ def test_a_dispensable_source_is_left_out_if_it_calls_the_library() -> None:
     rewritten(SHARED, "x.cu", dispensable=True)  # makes handles only
     with pytest.raises(Foreign, match=r"x\.cu:\d+: cublasSgemm has no form for the CPU"):
         rewritten(SHARED + KERNELS, "x.cu", dispensable=True)
+
+
+def test_a_launcher_of_a_source_that_was_left_out(tmp_path: Path) -> None:
+    """Other functions work; its call names the source."""
+    (tmp_path / "exports.cu").write_text(
+        "#include <torch/extension.h>\n"
+        "struct Sizes { int n; };\n"
+        "template <typename T, typename I>\nvoid launch(const Sizes& of, T* y, cudaStream_t on);\n"
+        "void call(torch::Tensor y, bool other) {\n"
+        "  if (other) launch<float, int>({1}, y.data_ptr<float>(), 0);\n"
+        "  else y.data_ptr<float>()[0] = 3;\n}\n"
+        'PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) { m.def("call", &call); }\n'
+    )
+    (tmp_path / "launches.cu").write_text(
+        "#include <cute/tensor.hpp>\nstruct Sizes { int n; };\n"
+        "template <typename T, typename I> void launch(const Sizes& of, T* y, cudaStream_t on) {}\n"
+        "template void launch<float, int>(const Sizes& of, float* y, cudaStream_t on);\n"
+    )
+    sources = [str(tmp_path / name) for name in ("exports.cu", "launches.cu")]
+    module = load("parts", sources)
+    y = torch.zeros(1)
+    module.call(y, False)
+    assert y.item() == 3
+    says = r"crashed outside of its kernels: .*left out: launches\.cu:1: cute/tensor\.hpp: CuTe has"
+    with pytest.raises(RuntimeError, match=says):
+        module.call(y, True)
