@@ -32,7 +32,6 @@
 
 #include <cuda_runtime_api.h>
 #include <dlfcn.h>
-#include <driver_functions.h>
 #include <fenv.h>
 #include <pthread.h>
 #include <setjmp.h>
@@ -40,6 +39,9 @@
 #include <sys/mman.h>
 #include <ucontext.h>
 #include <vector_functions.h>
+#define __CUDA_INCLUDE_COMPILER_INTERNAL_HEADERS__  // which driver_functions.h includes, as cuda_runtime.h does
+#include <driver_functions.h>
+#undef __CUDA_INCLUDE_COMPILER_INTERNAL_HEADERS__
 
 #include <algorithm>
 #include <cfloat>
