@@ -241,7 +241,8 @@ def _describe_failure(source: Path, target: Target, said: str, log: Path, work: 
             "LAUNCH(kernel, grid, block, smem, stream, arguments...)",
             *described,
         ]
-    if target == "host" and (hint := _not_on_the_host(said)):
+    hint = _not_on_the_host(said) if target == "host" else _not_in_the_toolkit(said)
+    if hint:
         described = [f"  {hint}", *described]
     described = list(dict.fromkeys(described))
     if not described:  # the linker, or the compiler's driver
@@ -289,6 +290,21 @@ def _not_on_the_host(said: str) -> str | None:
                 "tensors, or do without it"
             )
     return None
+
+
+def _not_in_the_toolkit(said: str) -> str | None:
+    """A sentence about a header of CUDA's libraries that nvcc does not find; None if that is not
+    the error."""
+    match = re.search(
+        r"\b((?:cublas|cusparse|cusolver|cufft|curand|cudnn|nvrtc|nvToolsExt)\w*\.h): No such", said
+    )
+    if match is None:
+        return None
+    return (
+        f"{match[1]} belongs to CUDA's libraries, which the toolkit here lacks; torch's headers "
+        "for CUDA include those of cuBLAS, cuSPARSE and cuSOLVER. Set CUDA_HOME to a whole "
+        "toolkit, or pass the folder of the header in extra_include_paths"
+    )
 
 
 # ---- Loading ----------------------------------------------------------------

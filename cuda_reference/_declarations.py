@@ -74,7 +74,7 @@ def parse(function: str, declaration: Any) -> list[Parameter]:
 
     Raises:
         TypeError: the declaration is no string.
-        ValueError: it cannot be parsed, has not exactly one stream, or has no pointer.
+        ValueError: it cannot be parsed, has several streams, or has no pointer.
     """
     where = f"load_inline(): functions[{function!r}]"
     if not isinstance(declaration, str):
@@ -84,10 +84,9 @@ def parse(function: str, declaration: Any) -> list[Parameter]:
     names = [parameter.name for parameter in parameters]
     for twice in (name for name in names if names.count(name) > 1):
         raise ValueError(f"{where}: two parameters are called {twice!r}")
-    if sum(parameter.is_stream for parameter in parameters) != 1:
+    if sum(parameter.is_stream for parameter in parameters) > 1:
         raise ValueError(
-            f"{where} must have one cudaStream_t: add 'cudaStream_t stream' to the launcher, and "
-            "launch on it, or the kernel would not wait for its tensors"
+            f"{where} has several cudaStream_t: there is one current stream to launch on"
         )
     if not any(parameter.pointer for parameter in parameters):
         raise ValueError(f"{where} has no pointer: tensors say on which device it is to run")

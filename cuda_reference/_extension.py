@@ -282,6 +282,16 @@ class Call(OnHost):
         self._values: Sequence[Any] = ()
         self._copies: list[Tensor] = []
 
+    def failure(self, library: ctypes.CDLL, status: int, values: Sequence[Any]) -> RuntimeError:
+        """The error for a launch that failed. A function of a source that was left out is at
+        address 0."""
+        error = super().failure(library, status, values)
+        left_out = self._module._host_sources.left_out
+        if left_out and "crashed outside of its kernels" in str(error):
+            why = "perhaps in a call of a function of a source that was left out"
+            return RuntimeError(f"{error}, {why}: {'; '.join(left_out)}")
+        return error
+
     def bound(self, arguments: Sequence[Any], named: Mapping[str, Any]) -> list[Any]:
         """The arguments in order, completed by defaults, with lists flattened.
 

@@ -97,16 +97,18 @@ class HostSources:
         self._strings = _compilers.cache_directory("inline", f"{name}-{digest[:12]}", "source")
         self._name = name
         self._of_strings: dict[str, str] = {}
+        self._dispensable = False  # whether the source being read may be left out
         head = '#include "torch_on_cpu.h"\n'
         if defined := options.definitions():
             head += f'#include "cuda_on_cpu_groups.h"\n{defined}'
         exporting = [file for file, text in sources.items() if _EXPORTS.search(text)]
         for number, (file, text) in enumerate(sources.items()):
             before = dict(self.files), dict(self._headers)
+            self._dispensable = bool(exporting) and file not in exporting
             try:
                 own = self._rewritten(Path(file), text)
             except _rewriting.Foreign as error:
-                if file in exporting or not exporting:
+                if not self._dispensable:
                     raise _not_built(Path(file), error) from error
                 self.left_out.append(str(error).partition(";")[0])
                 self.files, self._headers = before
@@ -126,7 +128,8 @@ class HostSources:
         if not file.is_absolute():
             self._of_strings[file.name] = text
         try:
-            own = _rewriting.rewritten(text, file.name, functools.partial(self._header, file))
+            header = functools.partial(self._header, file)
+            own = _rewriting.rewritten(text, file.name, header, self._dispensable)
         except _rewriting.Foreign:
             raise
         except ValueError as error:

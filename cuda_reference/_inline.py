@@ -126,7 +126,8 @@ def _unit_text(name: str, source: str, launchers: Mapping[str, Sequence[Paramete
     for function, parameters in launchers.items():
         types = ", ".join(p.type for p in parameters)
         declared = ", ".join(map(str, parameters))
-        ordered = sorted(parameters, key=lambda p: p.is_stream)
+        ordered = [str(p) for p in parameters if not p.is_stream]
+        ordered += [str(p) for p in parameters if p.is_stream] or ["cudaStream_t"]
         differs = f"the source's {function}() does not take ({declared})"
         returns = f"{function}() must return cudaError_t, int or void"
         entry = (
@@ -134,7 +135,7 @@ def _unit_text(name: str, source: str, launchers: Mapping[str, Sequence[Paramete
             f'crosscheck_inline::Types<{types}>>::value, "{differs}"); '
             f"static_assert(crosscheck_inline::returns_status<decltype(::{function})>(), "
             f'"{returns}"); '
-            f'extern "C" int crosscheck_call_{function}({", ".join(map(str, ordered))}) '
+            f'extern "C" int crosscheck_call_{function}({", ".join(ordered)}) '
             "{ return crosscheck_inline::status([=] "
             f"{{ return ::{function}({', '.join(p.name for p in parameters)}); }}); }}"
         )

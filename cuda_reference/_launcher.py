@@ -28,19 +28,23 @@ class Launcher(OnHost):
         symbol: the launcher's name.
         name: the source's name.
         parameters: its parameters without the stream.
+        takes_stream: whether it has one. If not, it may launch on any stream, so a call waits for
+            the device before and after it.
     """
 
     def __init__(self, unit: Unit, symbol: str, declared: Sequence[Parameter]) -> None:
         self.symbol, self.name = symbol, unit.name
         self.parameters = [parameter for parameter in declared if not parameter.is_stream]
+        self.takes_stream = len(self.parameters) < len(declared)
         self._unit = unit
         self._entries: dict[_compilers.Target, Any] = {}
         names = ", ".join(parameter.name for parameter in self.parameters)
+        where = "on torch's current stream" if self.takes_stream else "and waits for the device"
         self.__name__ = self.__qualname__ = symbol
         self.__doc__ = (
             f"{symbol}({names})\n\n"
             f"Launches {symbol}({', '.join(map(str, declared))})\n"
-            f"of the inline CUDA source {unit.name!r} on torch's current stream."
+            f"of the inline CUDA source {unit.name!r} {where}."
         )
 
     def __repr__(self) -> str:
@@ -95,8 +99,8 @@ class Launcher(OnHost):
         if len(arguments) != len(self.parameters):
             names = ", ".join(parameter.name for parameter in self.parameters)
             raise TypeError(
-                f"{self.symbol}() takes {len(self.parameters)} arguments ({names}; the stream is "
-                f"filled in), but got {len(arguments)}"
+                f"{self.symbol}() takes {len(self.parameters)} arguments ({names}"
+                f"{'; the stream is filled in' * self.takes_stream}), but got {len(arguments)}"
             )
         values: list[Any] = []
         for parameter, value in zip(self.parameters, arguments):
@@ -129,7 +133,11 @@ class Launcher(OnHost):
             with torch.cuda.device(device):
                 stream = torch.cuda.current_stream(device).cuda_stream
                 addresses = [_launch.address(each.tensor) for each in given]
+                if not self.takes_stream:
+                    torch.cuda.synchronize(device)
                 status = self.launch("cuda", values, addresses, stream)
+                if not self.takes_stream:
+                    torch.cuda.synchronize(device)
             if status:
                 raise self.failure(library, status, values)
         else:

@@ -160,7 +160,8 @@ def load_inline(*arguments: Any, **named: Any) -> Any:
             void (then cudaGetLastError is checked).
         functions: launcher → its parameters as in the source, for instance
             ``{"square": "const float* x, float* out, int n, cudaStream_t stream"}``. The compiler
-            checks them: a declaration that does not match is a compile error.
+            checks them: a declaration that does not match is a compile error. Around a launcher
+            that takes no stream, a call waits for the device.
         name: the source's name in errors and in the cache; by default the first launcher's name.
         sanitize: run every call on CPU tensors in another process. "address", "thread" and
             "undefined" are the compiler's sanitizers. "watch" finds accesses outside of tensors and

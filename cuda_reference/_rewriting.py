@@ -15,6 +15,7 @@ import warnings
 from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
+from cuda_reference import _absent
 from cuda_reference._tokens import Token, closing, opening, tokens
 
 # First part of an #include → a library without a form for the CPU.
@@ -24,15 +25,12 @@ _FOREIGN = {
     "cutlass": "CUTLASS",
     "cute": "CuTe",
     "cuda": "libcu++",
-    "cublas": "cuBLAS",
-    "cudnn": "cuDNN",
     "curand": "cuRAND",
-    "cusparse": "cuSPARSE",
 }
 # Patterns of headers → csrc's substitute.
 _STAND_INS = (
     (re.compile(r"(torch|ATen|c10|THC|pybind11|Python\.h)\b.*"), "torch_on_cpu.h"),
-    (re.compile(r"cooperative_groups(\.h|/reduce\.h)"), "cuda_on_cpu_groups.h"),
+    (re.compile(r"cooperative_groups(\.h|/(reduce|scan)\.h)"), "cuda_on_cpu_groups.h"),
     (re.compile(r"cub/(cub|(block|warp|util|thread)\w*(/\w+)?)\.cuh"), "cuda_on_cpu_cub.h"),
     (re.compile(r"cuda(_runtime|_runtime_api|_pipeline\w*|)\.h|mma\.h"), "crosscheck.cuh"),
     (re.compile(r"device_(launch_parameters|functions)\.h"), "crosscheck.cuh"),
@@ -73,16 +71,25 @@ def libraries(text: str) -> list[str]:
     return list(dict.fromkeys([*_LIBRARY.findall(text), *older]))
 
 
-def rewritten(text: str, file: str, header: Callable[[str], str | None] = lambda _: None) -> str:
+def rewritten(
+    text: str,
+    file: str,
+    header: Callable[[str], str | None] = lambda _: None,
+    dispensable: bool = False,
+) -> str:
     """``text`` rewritten for the host target.
 
     Args:
         file: the file's name in errors.
         header: the header that replaces that of an #include; None to leave it.
+        dispensable: whether the source is better left out than built without cuBLAS and its kin,
+            if it calls them. Else such a call raises.
 
     Raises:
         Unsupported: the host target cannot compile the source.
     """
+    if dispensable and (call := _absent.first_call(text)):
+        raise Foreign(_without_form(text, file, call[1], *2 * call[:1]))
     edits: list[_Edit] = []
     stream = tokens(text)
     for token in stream:
@@ -93,7 +100,8 @@ def rewritten(text: str, file: str, header: Callable[[str], str | None] = lambda
                 body = tokens(text, token.start + match.end(), token.end)
                 edits += _edits(text, file, body, in_macro=True)
     edits += _edits(text, file, [token for token in stream if token.kind != "directive"], False)
-    return _applied(text, edits)
+    declared = _absent.declarations(text)
+    return f"{declared}#line 1\n{_applied(text, edits)}" if declared else _applied(text, edits)
 
 
 def _applied(text: str, edits: Sequence[_Edit]) -> str:
@@ -131,7 +139,9 @@ def _included(
         return
     first = re.match(r"\w+", name)
     library = re.sub(r"_v2$|Lt$|_kernel$", "", first[0]) if first else ""
-    if library in _FOREIGN:
+    if library in _absent.LIBRARIES:
+        yield _Edit(token.start, token.start + match.end(), "")
+    elif library in _FOREIGN:
         raise Foreign(_without_form(text, file, token.start, name, _FOREIGN[library]))
 
 
@@ -259,6 +269,16 @@ def _template(stream: list[Token], close: int) -> int:
             return at
         at -= 1
     raise ValueError("a > that nothing opens")
+
+
+def _closing_angle(stream: list[Token], open_: int) -> int:
+    """The index of the > for the < at this index."""
+    depth = 0
+    for at in range(open_, len(stream)):
+        depth += (stream[at].text == "<") - (stream[at].text == ">")
+        if depth == 0:
+            return at
+    raise ValueError("a < that nothing closes")
 
 
 # ---- __shared__ ---------------------------------------------------------------
@@ -401,13 +421,16 @@ def _assembly(text: str, stream: list[Token], at: int) -> Iterator[_Edit]:
 
 
 def _prototype(stream: list[Token], end: int) -> Iterator[_Edit]:
-    """Make a declared function of tensors weak: its definition may be missing, which is an error
-    only when it is called."""
+    """Make a declared function of tensors, or one that takes a stream, weak: its definition may be
+    missing, which is an error only when it is called."""
     if not end or stream[end - 1].text != ")":
         return
     begin = open_ = opening(stream, end - 1)
     while begin and stream[begin - 1].text not in (";", "}", "{", ")"):
         begin -= 1
+    if stream[begin].text == "template" and stream[begin + 1].text == "<":
+        begin = _closing_angle(stream, begin + 1) + 1
     head, words = stream[begin:open_], {token.text for token in stream[begin:end]}
-    if len(head) >= 2 and head[-1].kind == "name" and "Tensor" in words and not words & _NO_WEAK:
+    hosts = words & {"Tensor", "cudaStream_t"}
+    if len(head) >= 2 and head[-1].kind == "name" and hosts and not words & _NO_WEAK:
         yield _Edit(stream[begin].start, stream[begin].start, "__attribute__((weak)) ")

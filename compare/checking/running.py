@@ -5,24 +5,22 @@ from __future__ import annotations
 import math
 import os
 import re
-import sys
 import zlib
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from types import FrameType
 from typing import Any
 
 import torch
 from torch import Tensor
-from torch.overrides import TorchFunctionMode
 
 from compare import cases, numerics
-from compare.cases import CPU, Arguments, Case, Guarded
+from compare.cases import Arguments, Case, Guarded
 from compare.checking import histograms, judging
 from compare.checking.histograms import Histogram
 from compare.checking.implementations import Implementation
 from compare.checking.judging import Comparison, Deviation
 from compare.checking.oracles import Oracle, check_precision
+from compare.checking.without_gpu import WithoutGpu
 from compare.ops import has_name, words
 from compare.specs import Spec
 from triton_kernels import interpreter
@@ -230,59 +228,6 @@ _ALLOCATE = (
     Tensor.new_empty,
     Tensor.new_empty_strided,
 )
-
-
-_IS_CUDA = Tensor.is_cuda.__get__  # type: ignore[attr-defined]
-_DEVICE = Tensor.device.__get__  # type: ignore[attr-defined]
-# What a tensor on a GPU says of itself.
-_WHERE = {_IS_CUDA: True, _DEVICE: torch.device("cuda", 0), Tensor.get_device: 0}
-_OURS = ("compare", "cuda_reference", "torch", "triton", "triton_kernels")
-
-
-class WithoutGpu(TorchFunctionMode):
-    """On a machine without a GPU, allocations that ask for one go to another device: functions that
-    launch kernels often pass ``device="cuda"``. Tensors then say that they are on a GPU, because
-    some functions assert it; torch and these packages still see the truth.
-    """
-
-    def __init__(self, device: torch.device = CPU) -> None:
-        super().__init__()
-        self._device = None if torch.cuda.is_available() else device
-
-    def __torch_function__(
-        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
-    ) -> Any:
-        kwargs = kwargs or {}
-        if self._device is None or torch.compiler.is_compiling():
-            return func(*args, **kwargs)
-        if func in _WHERE and args[0].device.type == self._device.type:
-            foreign = _asked_by().partition(".")[0] not in _OURS
-            return _WHERE[func] if foreign else func(*args, **kwargs)
-        if func is Tensor.cuda:
-            return args[0].to(self._device)
-        if func is Tensor.to and len(args) > 1:
-            args = (args[0], self._there(args[1]), *args[2:])
-        if kwargs.get("device") is not None:
-            kwargs = {**kwargs, "device": self._there(kwargs["device"])}
-        return func(*args, **kwargs)
-
-    def _there(self, device: Any) -> Any:
-        """The replacement for a GPU, which may be given as a number; other devices unchanged."""
-        if isinstance(device, str):
-            on_gpu = device.partition(":")[0] == "cuda"
-        elif isinstance(device, torch.device):
-            on_gpu = device.type == "cuda"
-        else:
-            on_gpu = isinstance(device, int) and not isinstance(device, bool)
-        return self._device if on_gpu else device
-
-
-def _asked_by() -> str:
-    """The module that called the current torch function, past all modes that were entered."""
-    frame: FrameType | None = sys._getframe(1)
-    while frame is not None and frame.f_code.co_name in ("_asked_by", "__torch_function__"):
-        frame = frame.f_back
-    return "" if frame is None else str(frame.f_globals.get("__name__", ""))
 
 
 class GuardedAllocations(WithoutGpu):

@@ -18,7 +18,8 @@ from typing import Any, NamedTuple
 import torch
 
 from compare.cases import Case
-from compare.checking import hints, running
+from compare.checking import hints
+from compare.checking.without_gpu import WithoutGpu
 from compare.compiling import loaded, machine_code, walk
 from compare.compiling.machine_code import SHARED_LIMIT, Figures
 from compare.ops import SPECS, place, spec_of
@@ -283,7 +284,7 @@ def _triton_kernels(
             arguments, options = spec.inputs(case, META)
             function = pinned.get(variant or "tl") or spec.function("triton", variant)
             try:
-                with running.WithoutGpu(META):
+                with WithoutGpu(META):
                     spec.called(case, function)(*arguments, **options)
             except Exception as error:
                 if not spec.own:

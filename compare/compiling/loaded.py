@@ -12,8 +12,8 @@ import functools
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-from compare.checking import running
 from compare.checking.implementations import unavailable
+from compare.checking.without_gpu import WithoutGpu
 from compare.specs import Spec
 from cuda_reference import _replay
 from cuda_reference._on_host import OnHost
@@ -37,7 +37,7 @@ def noted() -> Iterator[list[OnHost]]:
     """A list that is filled when the context ends: the first call of each set of sources."""
     calls: list[OnHost] = []
     recorder = _Calls()
-    with _replay.recorded_by(recorder), running.WithoutGpu():
+    with _replay.recorded_by(recorder), WithoutGpu():
         yield calls
     calls += {tuple(call.sources.items()): call for call in reversed(recorder.begun)}.values()
 

@@ -11,7 +11,7 @@ from typing import Any
 from rich.console import Console
 
 from compare.cases import CPU
-from compare.checking import running
+from compare.checking.without_gpu import WithoutGpu
 from compare.compiling import cross_compile, loaded, tables
 from compare.compiling.cross_compile import ASM, Kernel, Row
 from compare.compiling.machine_code import SHARED_LIMIT
@@ -139,6 +139,6 @@ def _launches(
         else:
             function: Callable[..., Any] = kernel
             first = next(tensors(tuple(args)), None)
-            with running.WithoutGpu(CPU if first is None else first.device):
+            with WithoutGpu(CPU if first is None else first.device):
                 function(*args, **named)
         return list(launches)

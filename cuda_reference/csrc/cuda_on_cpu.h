@@ -12,6 +12,7 @@
 //   cuda_on_cpu_written.h  the replacements of <<<>>>, __shared__ and inline PTX
 //   cuda_on_cpu_math.h     device functions, half and bfloat16
 //   cuda_on_cpu_intrinsics.h   integer intrinsics, conversions and arithmetic with given rounding
+//   cuda_on_cpu_absent.h   included by sources that use cuBLAS and its kin, which have no form here
 //   cuda_on_cpu_wmma.h     nvcuda::wmma: fragments, and the arithmetic of a tensor core
 //
 // The blocks of a grid run one after another. Within a block a fiber runs one thread after another until a thread
@@ -38,6 +39,9 @@
 #include <sys/mman.h>
 #include <ucontext.h>
 #include <vector_functions.h>
+#define __CUDA_INCLUDE_COMPILER_INTERNAL_HEADERS__  // which driver_functions.h includes, as cuda_runtime.h does
+#include <driver_functions.h>
+#undef __CUDA_INCLUDE_COMPILER_INTERNAL_HEADERS__
 
 #include <algorithm>
 #include <cfloat>
@@ -61,6 +65,7 @@
 #include <cuda_fp16.h>
 #undef unused
 
+#define __CUDA_RUNTIME_H__  // which stands for cuda_runtime.h in headers that ask whether it was included
 #ifndef CUDA_VERSION  // cuda.h has it
 #define CUDA_VERSION CUDART_VERSION
 #endif

@@ -161,17 +161,52 @@ template <class T> struct bit_and { T operator()(T a, T b) const { return a & b;
 template <class T> struct bit_or { T operator()(T a, T b) const { return a | b; } };
 template <class T> struct bit_xor { T operator()(T a, T b) const { return a ^ b; } };
 
+// A function's address that the compiler cannot see through: GCC refuses a pointer to a __forceinline__ function that
+// it learns too late to inline.
+template <class Operation>
+Operation called_at(Operation operation) {
+  if constexpr (std::is_pointer<Operation>::value) asm("" : "+r"(operation));
+  return operation;
+}
+
 // Reduces in a tree, in the order of a GPU's lanes.
 template <unsigned Size, class Parent, class T, class Operation>
-T reduce(const thread_block_tile<Size, Parent>& tile, T value, Operation operation, CUDA_ON_CPU_LINE) {
+T reduce(const thread_block_tile<Size, Parent>& tile, T value, Operation given, CUDA_ON_CPU_LINE) {
+  const Operation operation = called_at(given);
   for (unsigned bits = Size / 2; bits; bits /= 2) value = operation(value, tile.shfl_xor(value, bits, line));
   return value;
 }
 
 template <class T, class Operation>
-T reduce(const coalesced_group& group, T value, Operation operation, CUDA_ON_CPU_LINE) {
+T reduce(const coalesced_group& group, T value, Operation given, CUDA_ON_CPU_LINE) {
+  const Operation operation = called_at(given);
   T result = group.shfl(value, 0, line);
   for (unsigned rank = 1; rank < group.size(); ++rank) result = operation(result, group.shfl(value, rank, line));
+  return result;
+}
+
+// ---- cooperative_groups/scan.h -----------------------------------------------------------------------------
+
+// Of the values of all ranks up to this thread's; exclusive, of those before it, and T() in the first thread.
+template <class Group, class T, class Operation = plus<T>>
+T inclusive_scan(const Group& group, T value, Operation given = {}, CUDA_ON_CPU_LINE) {
+  const Operation operation = called_at(given);
+  T result = group.shfl(value, 0, line);
+  for (unsigned rank = 1; rank < group.size(); ++rank) {
+    const T other = group.shfl(value, rank, line);
+    if (rank <= group.thread_rank()) result = operation(result, other);
+  }
+  return result;
+}
+
+template <class Group, class T, class Operation = plus<T>>
+T exclusive_scan(const Group& group, T value, Operation given = {}, CUDA_ON_CPU_LINE) {
+  const Operation operation = called_at(given);
+  T result = T();
+  for (unsigned rank = 0; rank + 1 < group.size(); ++rank) {
+    const T other = group.shfl(value, rank, line);
+    if (rank < group.thread_rank()) result = rank ? operation(result, other) : other;
+  }
   return result;
 }
 

@@ -14,8 +14,19 @@ template <class A, class B> auto max(A a, B b) {
   else return T(a) < T(b) ? T(b) : T(a);
 }
 
-inline float rsqrtf(float x) { return 1.0f / std::sqrt(x); }
-inline double rsqrt(double x) { return 1.0 / std::sqrt(x); }
+inline unsigned umin(unsigned a, unsigned b) { return a < b ? a : b; }
+inline unsigned umax(unsigned a, unsigned b) { return a < b ? b : a; }
+inline long long llmin(long long a, long long b) { return a < b ? a : b; }
+inline long long llmax(long long a, long long b) { return a < b ? b : a; }
+inline unsigned long long ullmin(unsigned long long a, unsigned long long b) { return a < b ? a : b; }
+inline unsigned long long ullmax(unsigned long long a, unsigned long long b) { return a < b ? b : a; }
+
+// A template, because sources that also compile for the CPU define this one themselves.
+template <class T> float rsqrtf(T x) { return 1.0f / std::sqrt(static_cast<float>(x)); }
+template <class T> auto rsqrt(T x) {
+  using Wide = std::conditional_t<std::is_same<T, float>::value, float, double>;
+  return Wide(1) / std::sqrt(static_cast<Wide>(x));
+}
 inline float __expf(float x) { return std::exp(x); }
 inline float __exp10f(float x) { return std::pow(10.0f, x); }
 inline float __logf(float x) { return std::log(x); }

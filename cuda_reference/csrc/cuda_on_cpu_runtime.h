@@ -68,6 +68,16 @@ CUDA_ON_CPU_RUNTIME const char* cudaGetErrorName(cudaError_t error) {
   return error == cudaSuccess ? "cudaSuccess" : cudaGetErrorString(error);
 }
 CUDA_ON_CPU_RUNTIME cudaError_t cudaDeviceReset() { return cudaSuccess; }
+CUDA_ON_CPU_RUNTIME cudaError_t cudaProfilerStart() { return cudaSuccess; }
+CUDA_ON_CPU_RUNTIME cudaError_t cudaProfilerStop() { return cudaSuccess; }
+CUDA_ON_CPU_RUNTIME cudaError_t cudaSetDeviceFlags(unsigned) { return cudaSuccess; }
+CUDA_ON_CPU_RUNTIME cudaError_t cudaDeviceSetLimit(cudaLimit, size_t) { return cudaSuccess; }
+CUDA_ON_CPU_RUNTIME cudaError_t cudaDeviceSetCacheConfig(cudaFuncCache) { return cudaSuccess; }
+CUDA_ON_CPU_RUNTIME cudaError_t cudaDriverGetVersion(int* version) {
+  *version = CUDART_VERSION;
+  return cudaSuccess;
+}
+CUDA_ON_CPU_RUNTIME cudaError_t cudaRuntimeGetVersion(int* version) { return cudaDriverGetVersion(version); }
 // Streams and events are null; the time between events is 0.
 CUDA_ON_CPU_RUNTIME cudaError_t cudaStreamCreate(cudaStream_t* stream) {
   *stream = nullptr;
@@ -76,6 +86,14 @@ CUDA_ON_CPU_RUNTIME cudaError_t cudaStreamCreate(cudaStream_t* stream) {
 CUDA_ON_CPU_RUNTIME cudaError_t cudaStreamCreateWithFlags(cudaStream_t* stream, unsigned) {
   return cudaStreamCreate(stream);
 }
+CUDA_ON_CPU_RUNTIME cudaError_t cudaStreamCreateWithPriority(cudaStream_t* stream, unsigned, int) {
+  return cudaStreamCreate(stream);
+}
+CUDA_ON_CPU_RUNTIME cudaError_t cudaDeviceGetStreamPriorityRange(int* least, int* greatest) {
+  *least = *greatest = 0;
+  return cudaSuccess;
+}
+CUDA_ON_CPU_RUNTIME cudaError_t cudaStreamQuery(cudaStream_t) { return cudaPeekAtLastError(); }
 CUDA_ON_CPU_RUNTIME cudaError_t cudaStreamDestroy(cudaStream_t) { return cudaSuccess; }
 CUDA_ON_CPU_RUNTIME cudaError_t cudaStreamWaitEvent(cudaStream_t, cudaEvent_t, unsigned) { return cudaSuccess; }
 CUDA_ON_CPU_RUNTIME cudaError_t cudaEventCreate(cudaEvent_t* event) {
@@ -85,6 +103,7 @@ CUDA_ON_CPU_RUNTIME cudaError_t cudaEventCreate(cudaEvent_t* event) {
 CUDA_ON_CPU_RUNTIME cudaError_t cudaEventCreateWithFlags(cudaEvent_t* event, unsigned) { return cudaEventCreate(event); }
 CUDA_ON_CPU_RUNTIME cudaError_t cudaEventDestroy(cudaEvent_t) { return cudaSuccess; }
 CUDA_ON_CPU_RUNTIME cudaError_t cudaEventRecord(cudaEvent_t, cudaStream_t) { return cudaSuccess; }
+CUDA_ON_CPU_RUNTIME cudaError_t cudaEventQuery(cudaEvent_t) { return cudaPeekAtLastError(); }
 CUDA_ON_CPU_RUNTIME cudaError_t cudaEventSynchronize(cudaEvent_t) { return cudaPeekAtLastError(); }
 CUDA_ON_CPU_RUNTIME cudaError_t cudaEventElapsedTime(float* milliseconds, cudaEvent_t, cudaEvent_t) {
   *milliseconds = 0;
@@ -103,6 +122,32 @@ CUDA_ON_CPU_RUNTIME cudaError_t cudaFreeHost(void* pointer) { return cudaFree(po
 CUDA_ON_CPU_RUNTIME cudaError_t cudaMallocManaged(void** pointer, size_t bytes, unsigned) {
   return cudaMalloc(pointer, bytes);
 }
+// The host's memory is the device's.
+CUDA_ON_CPU_RUNTIME cudaError_t cudaHostAlloc(void** pointer, size_t bytes, unsigned) {
+  return cudaMalloc(pointer, bytes);
+}
+CUDA_ON_CPU_RUNTIME cudaError_t cudaHostGetDevicePointer(void** device, void* host, unsigned) {
+  *device = host;
+  return cudaSuccess;
+}
+CUDA_ON_CPU_RUNTIME cudaError_t cudaHostRegister(void*, size_t, unsigned) { return cudaSuccess; }
+CUDA_ON_CPU_RUNTIME cudaError_t cudaHostUnregister(void*) { return cudaSuccess; }
+CUDA_ON_CPU_RUNTIME cudaError_t cudaStreamAttachMemAsync(cudaStream_t, void*, size_t, unsigned) { return cudaSuccess; }
+#if CUDART_VERSION >= 13000
+CUDA_ON_CPU_RUNTIME cudaError_t cudaMemPrefetchAsync(const void*, size_t, cudaMemLocation, unsigned, cudaStream_t) {
+  return cudaSuccess;
+}
+CUDA_ON_CPU_RUNTIME cudaError_t cudaMemAdvise(const void*, size_t, cudaMemoryAdvise, cudaMemLocation) {
+  return cudaSuccess;
+}
+#else
+CUDA_ON_CPU_RUNTIME cudaError_t cudaMemPrefetchAsync(const void*, size_t, int, cudaStream_t) { return cudaSuccess; }
+CUDA_ON_CPU_RUNTIME cudaError_t cudaMemAdvise(const void*, size_t, cudaMemoryAdvise, int) { return cudaSuccess; }
+#endif
+CUDA_ON_CPU_RUNTIME cudaError_t cudaMemGetInfo(size_t* free, size_t* total) {
+  *free = *total = size_t(80) << 30;
+  return cudaSuccess;
+}
 CUDA_ON_CPU_RUNTIME cudaError_t cudaMemcpy(void* to, const void* from, size_t bytes, cudaMemcpyKind) {
   memcpy(to, from, bytes);
   return cudaSuccess;
@@ -112,8 +157,27 @@ CUDA_ON_CPU_RUNTIME cudaError_t cudaMemcpyAsync(void* to, const void* from, size
   memcpy(to, from, bytes);
   return cudaSuccess;
 }
+CUDA_ON_CPU_RUNTIME cudaError_t cudaMemcpy2D(void* to, size_t to_pitch, const void* from, size_t from_pitch,
+                                             size_t width, size_t height, cudaMemcpyKind) {
+  if (width > to_pitch || width > from_pitch) return cudaErrorInvalidPitchValue;
+  for (size_t row = 0; row < height; ++row)
+    memcpy(static_cast<char*>(to) + row * to_pitch, static_cast<const char*>(from) + row * from_pitch, width);
+  return cudaSuccess;
+}
+CUDA_ON_CPU_RUNTIME cudaError_t cudaMemcpy2DAsync(void* to, size_t to_pitch, const void* from, size_t from_pitch,
+                                                  size_t width, size_t height, cudaMemcpyKind kind, cudaStream_t) {
+  return cudaMemcpy2D(to, to_pitch, from, from_pitch, width, height, kind);
+}
+CUDA_ON_CPU_RUNTIME cudaError_t cudaMallocPitch(void** pointer, size_t* pitch, size_t width, size_t height) {
+  *pitch = (width + 511) / 512 * 512;
+  return cudaMalloc(pointer, *pitch * height);
+}
 CUDA_ON_CPU_RUNTIME cudaError_t cudaMemset(void* to, int value, size_t bytes) {
   memset(to, value, bytes);
+  return cudaSuccess;
+}
+CUDA_ON_CPU_RUNTIME cudaError_t cudaMemset2D(void* to, size_t pitch, int value, size_t width, size_t height) {
+  for (size_t row = 0; row < height; ++row) memset(static_cast<char*>(to) + row * pitch, value, width);
   return cudaSuccess;
 }
 CUDA_ON_CPU_RUNTIME cudaError_t cudaMemsetAsync(void* to, int value, size_t bytes, cudaStream_t) {
@@ -130,6 +194,26 @@ template <class T>
 cudaError_t cudaMallocHost(T** pointer, size_t bytes, unsigned = 0) {
   return cudaMalloc(reinterpret_cast<void**>(pointer), bytes);
 }
+template <class T>
+cudaError_t cudaHostAlloc(T** pointer, size_t bytes, unsigned) {
+  return cudaMalloc(reinterpret_cast<void**>(pointer), bytes);
+}
+template <class T>
+cudaError_t cudaHostGetDevicePointer(T** device, void* host, unsigned flags) {
+  return cudaHostGetDevicePointer(reinterpret_cast<void**>(device), host, flags);
+}
+template <class T>
+cudaError_t cudaMallocPitch(T** pointer, size_t* pitch, size_t width, size_t height) {
+  return cudaMallocPitch(reinterpret_cast<void**>(pointer), pitch, width, height);
+}
+template <class T>
+cudaError_t cudaStreamAttachMemAsync(cudaStream_t, T*, size_t = 0, unsigned = 0) {
+  return cudaSuccess;
+}
+#if CUDART_VERSION >= 13000  // sources from before that give a device's number
+inline cudaError_t cudaMemPrefetchAsync(const void*, size_t, int, cudaStream_t = nullptr) { return cudaSuccess; }
+inline cudaError_t cudaMemAdvise(const void*, size_t, cudaMemoryAdvise, int) { return cudaSuccess; }
+#endif
 template <class T>
 cudaError_t cudaMallocManaged(T** pointer, size_t bytes, unsigned = 0) {
   return cudaMalloc(reinterpret_cast<void**>(pointer), bytes);
@@ -186,6 +270,13 @@ cudaError_t cudaLaunchCooperativeKernel(void (*kernel)(T...), dim3 grid, dim3 bl
 // The limit of shared memory is checked at the launch.
 template <class Kernel>
 cudaError_t cudaFuncSetAttribute(Kernel*, cudaFuncAttribute, int) {
+  return cudaSuccess;
+}
+template <class Kernel>
+cudaError_t cudaFuncGetAttributes(cudaFuncAttributes* of, Kernel*) {
+  *of = cudaFuncAttributes();
+  of->maxThreadsPerBlock = 1024;
+  of->binaryVersion = of->ptxVersion = 90;
   return cudaSuccess;
 }
 template <class Kernel>

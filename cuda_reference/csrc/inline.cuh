@@ -4,6 +4,9 @@
 #include <type_traits>
 
 #include "crosscheck.cuh"
+#ifndef __CUDACC__
+#include "cuda_on_cpu_absent.h"
+#endif
 
 namespace crosscheck_inline {
 
@@ -38,7 +41,14 @@ int status(Call call) {
 #ifdef __CUDACC__
   return status_of(call);
 #else
-  return cuda_on_cpu::surviving([&] { return status_of(call); });
+  return cuda_on_cpu::surviving([&] {
+    try {
+      return status_of(call);
+    } catch (const cuda_on_cpu::Absent& error) {
+      cuda_on_cpu::report(cudaErrorNotSupported).add("%s", error.what());
+      return static_cast<int>(cudaGetLastError());
+    }
+  });
 #endif
 }
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import warnings
+from typing import Any
 
 import pytest
 import torch
@@ -99,7 +100,7 @@ def test_a_triton_side_that_launches_nothing_is_told() -> None:
     """What passes is torch."""
 
     def leaves_it_to_torch(x: torch.Tensor) -> torch.Tensor:
-        return cube(x) if torch.cuda.is_available() else oracle(x)
+        return cube(x) if x.numel() > 2**30 else oracle(x)
 
     given = {"oracle": oracle, "inputs": INPUTS}
     with pytest.warns(UserWarning, match="the Triton side launched no kernel"):
@@ -130,9 +131,34 @@ def test_functions_that_ask_for_tensors_on_a_gpu() -> None:
         zero = torch.zeros(1, device=x.device).to(x.device) + x.new_zeros(1).to(device=x.device)
         return cube(x + zero) if x.device != torch.device("cpu") else oracle(x)
 
+    def by_torch(x: torch.Tensor) -> torch.Tensor:
+        if not (torch.cuda.is_available() and torch.accelerator.is_available()):
+            return oracle(x)
+        assert torch.cuda.device_count() == 1
+        generator = torch.Generator(device=x.device).manual_seed(1)
+        assert isinstance(generator, torch.Generator)
+        assert isinstance(torch.default_generator, torch.Generator)
+        noise = torch.rand(3, device="cuda", generator=generator)
+        again = torch.rand(3, device="cuda", generator=torch.Generator("cuda").manual_seed(1))
+        state = torch.cuda.get_rng_state()
+        torch.cuda.set_rng_state(state)
+        return cube(x + (noise - again).sum())
+
+    def on_streams(x: torch.Tensor) -> torch.Tensor:
+        assert not torch.cuda.is_current_stream_capturing()
+        side, done = torch.cuda.Stream(), torch.cuda.Event()
+        side.wait_stream(torch.cuda.default_stream())
+        with torch.cuda.stream(side):
+            out = cube(x.pin_memory())
+        out.record_stream(side)
+        side.record_event(done)
+        torch.cuda.current_stream().wait_event(done)
+        assert done.query()
+        return out
+
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        for function in (asserting, choosing, by_device):
+        for function in (asserting, choosing, by_device, by_torch, on_streams):
             assert cross_check(triton=function, oracle=oracle, inputs=INPUTS)
     assert not INPUTS[0][0].is_cuda
 
@@ -149,3 +175,42 @@ def test_an_error_in_a_kernel_that_is_not_the_interpreters_has_its_line() -> Non
     text = str(cross_check(triton=function, oracle=oracle, inputs=INPUTS[:1]))
     assert "trans_b" in text
     assert text.count("in kernel: tl.store(out_ptr, tl.dot") == 1, text
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="a GPU's tensors say it themselves")
+def test_a_backward_is_under_check_as_its_forward() -> None:
+    """It sees tensors on a GPU, and what it never writes is poisoned."""
+
+    class Cube(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx: Any, x: torch.Tensor, left: int) -> torch.Tensor:
+            ctx.save_for_backward(x)
+            ctx.left = left
+            return cube(x)
+
+        @staticmethod
+        def backward(ctx: Any, gradient: torch.Tensor) -> tuple[torch.Tensor, None]:
+            (x,) = ctx.saved_tensors
+            assert x.is_cuda
+            assert gradient.device.type == "cuda"
+            out = torch.empty(x.shape, device="cuda")
+            n = x.numel() - ctx.left
+            out[:n] = (gradient * 3 * x * x)[:n]
+            return out, None
+
+    def gradient(x: torch.Tensor, left: int) -> torch.Tensor:
+        x = x.detach().requires_grad_()
+        y = Cube.apply(x, left)
+        if x.numel() > 200:
+            y.backward(torch.ones_like(y))
+            return x.grad
+        return torch.autograd.grad(y, x, torch.ones_like(y))[0]
+
+    def expected(x: torch.Tensor, left: int) -> torch.Tensor:
+        return 3 * x.double() ** 2
+
+    for left in (0, 1):
+        inputs = [(x, left) for (x,) in INPUTS]
+        report = cross_check(triton=gradient, oracle=expected, inputs=inputs, max_ulps=4)
+        assert bool(report) is (left == 0), report
+        assert left == 0 or "nan" in str(report)

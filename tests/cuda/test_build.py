@@ -278,3 +278,15 @@ def test_nothing_happens_at_import(root: Path) -> None:
     environment = {**os.environ, "PATH": "/nonexistent", "CUDA_REFERENCE_CACHE": "/nonexistent"}
     done = processes.python(root, "-c", program, environment=environment)
     assert done.returncode == 0, done.stderr
+
+
+def test_a_header_that_the_toolkit_lacks(tmp_path: Path) -> None:
+    said = "/torch/ATen/cuda/CUDAContextLight.h:8:10: fatal error: cusparse.h: No such file or"
+    text = _build._describe_failure(tmp_path / "x.cu", "cuda", said, tmp_path / "log", tmp_path)
+    assert text.startswith("could not build x.cu for the cuda target:\n  cusparse.h belongs to ")
+    assert "Set CUDA_HOME to a whole toolkit" in text
+    assert "CUDAContextLight.h:8: error: cusparse.h: No such file" in text
+    other = _build._describe_failure(
+        tmp_path / "x.cu", "cuda", said.replace("cusparse.h", "mine.h"), tmp_path / "log", tmp_path
+    )
+    assert "CUDA_HOME" not in other

@@ -269,8 +269,7 @@ def test_gradients_are_refused(twice: InlineModule) -> None:
             "parameter 'half h': a half cannot be passed by value",
         ),
         ("float* x, float* x, cudaStream_t s", "two parameters are called 'x'"),
-        ("const float* x, float* out, int n", "must have one cudaStream_t"),
-        ("float* x, cudaStream_t a, cudaStream_t b", "must have one cudaStream_t"),
+        ("float* x, cudaStream_t a, cudaStream_t b", "has several cudaStream_t"),
         ("int n, cudaStream_t stream", "has no pointer"),
     ],
 )

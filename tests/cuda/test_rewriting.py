@@ -158,7 +158,7 @@ def test_null_is_a_pointer_where_a_launch_passes_it_on() -> None:
     [
         ("\n#include <cub/device/scan.cuh>\n", "x.cu:2: cub/device/scan.cuh: CUB has no form"),
         ("#include <cub/cub.cuh>\nusing S = cub::DeviceScan;", "x.cu:2: cub::DeviceScan has no f"),
-        ("#include <cublas_v2.h>\n", "x.cu:1: cublas_v2.h: cuBLAS has no form for the CPU"),
+        ("#include <curand_kernel.h>\n", "x.cu:1: curand_kernel.h: cuRAND has no form for the"),
         ("#include <cuda/barrier>\n", r"x.cu:1: cuda/barrier: libcu\+\+ has no form for the CPU"),
         ("#include <cute/tensor.hpp>\n", "x.cu:1: cute/tensor.hpp: CuTe has no form for the CPU"),
         ("void f() {\n  k<<<1, 2(x);\n}", "x.cu:2: a <<< that no >>> closes"),

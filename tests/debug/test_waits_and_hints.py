@@ -51,11 +51,11 @@ def test_assembly_is_named() -> None:
     found = debug(
         kernels.assembly_kernel,
         (1,),
-        (torch.zeros(8), torch.zeros(8), "ex2.approx.f32 $0, $1;"),
+        (torch.zeros(8), torch.zeros(8), "lop3.b32 $0, $1, $1, $1, 3;"),
         BLOCK=8,
     )
     assert found.failure is not None
-    assert "inline PTX ('ex2.approx.f32 $0, $1;'" in found.failure.error
+    assert "the inline PTX 'lop3.b32 $0, $1, $1, $1, 3' runs" in found.failure.error
     assert "runs only compiled, not interpreted" in found.failure.error
     assert found.failure.place is not None
     assert Path(found.failure.place.file) == Path(kernels.__file__)

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import importlib
 import importlib.util
+import sys
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -16,6 +18,7 @@ from triton.language import load, program_id, store
 from triton.language.extra.libdevice import rsqrt
 from triton.language.math import exp2
 
+import compare
 import triton_kernels as tk
 
 cast = tl.cast
@@ -128,3 +131,27 @@ def test_the_modules_get_back_what_was_theirs(elsewhere: ModuleType) -> None:
     for names, module in zip(before, (globals(), vars(elsewhere)), strict=True):
         assert {name: module[name] for name in names} == names
         assert set(module) == set(names)
+
+
+def test_a_module_that_was_imported_inside_compiles(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its names are the language's for the compiler, and the interpreter's when interpreted."""
+    (tmp_path / "imported_inside.py").write_text(
+        "import triton\nimport triton.language as tl\n"
+        "from triton.language.extra.libdevice import rsqrt\n"
+        "cast = tl.cast\n\n@triton.jit\n"
+        "def kernel(x_ptr, out_ptr, n, BLOCK: tl.constexpr):\n"
+        "    i = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)\n"
+        "    x = tl.load(x_ptr + i, mask=i < n, other=1.0)\n"
+        "    tl.store(out_ptr + i, rsqrt(cast(x, tl.float32)), mask=i < n)\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    with tk.interpret():
+        module = importlib.import_module("imported_inside")
+    monkeypatch.delitem(sys.modules, "imported_inside")
+    assert module.rsqrt is rsqrt
+    assert module.cast is tl.cast
+    compiled = compare.compile_report(module.kernel, (X, X, X.numel()), archs=["sm_90"], BLOCK=32)
+    assert compiled, compiled
+    torch.testing.assert_close(run(module.kernel, X), X.double().rsqrt().float())

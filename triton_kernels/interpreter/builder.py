@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import copy
-import re
 from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import triton.language as tl
+from triton._C.libtriton import ir
 
-from triton_kernels.interpreter import emulation, live_tensors, scaled_dot, source_lines
+from triton_kernels.interpreter import emulation, live_tensors, ptx, scaled_dot, source_lines
 from triton_kernels.interpreter.emulation import Array
 from triton_kernels.interpreter.handles import (
     ArgumentPointer,
@@ -39,13 +39,17 @@ class NotInterpreted(NotImplementedError, AttributeError):
 
 
 class _InlineAsm:
-    """The result of an inline assembly call, as the core language unpacks it."""
+    """The results of an inline assembly call, as the core language unpacks them.
 
-    def __init__(self, handle: Any) -> None:
-        self.handle = handle
+    Attributes:
+        name: of its one instruction, or "inline PTX".
+    """
+
+    def __init__(self, name: str, handles: list[Any]) -> None:
+        self.name, self.handles = name, handles
 
     def get_result(self, index: int) -> Any:
-        return self.handle
+        return self.handles[index]
 
 
 def _elementary(name: str) -> Callable[[Any, Any], Any]:
@@ -305,6 +309,20 @@ class MendedBuilder(_Builder):  # type: ignore[misc]
                 error.args = (f"{error.args[0]} ({told})",)
             raise
 
+    def create_descriptor_reduce(self, kind: Any, desc: Any, value: Any, indices: Any) -> None:
+        """A descriptor's atomic_add and its kin, which are relaxed and return nothing."""
+        dtype = desc.base.dtype.element_ty
+        name = kind.name
+        if dtype.is_floating() and name == "ADD":
+            name = "FADD"
+        elif name in ("MIN", "MAX") and dtype.is_int_unsigned():
+            name = f"U{name}"
+        pointers, mask = desc.materialize_pointers(indices)
+        mask = upstream.TensorHandle(mask, tl.int1) if isinstance(mask, np.ndarray) else mask
+        operation = getattr(ir.ATOMIC_OP, name)
+        relaxed, scope = ir.MEM_SEMANTIC.RELAXED, ir.MEM_SYNC_SCOPE.GPU
+        self.create_atomic_rmw(operation, pointers, value, mask, relaxed, scope)
+
     def _tell(
         self, verb: Any, operation: str, ptrs: Any, mask: Array, values: Any, order: str = ""
     ) -> None:
@@ -397,11 +415,23 @@ class MendedBuilder(_Builder):  # type: ignore[misc]
     def create_inline_asm(
         self, asm: str, constraints: str, values: Any, types_: Any, is_pure: Any, pack: Any
     ) -> _InlineAsm:
-        if re.fullmatch(r"\s*tanh\.approx\.f32\s+\$0\s*,\s*\$1\s*;?\s*", asm):
-            tanh = emulation.elementary("tanh", values[0].data)
-            return _InlineAsm(upstream.TensorHandle(tanh, tl.float32))
-        first = asm.strip().splitlines()[0].strip() if asm.strip() else ""
-        raise NotInterpreted(f"inline PTX ({first!r}; all but 'tanh.approx.f32 $0, $1;')")
+        shape = np.broadcast_shapes(*(each.data.shape for each in values)) if values else (1,)
+        packed = [ptx.packed(np.broadcast_to(each.data, shape), pack) for each in values]
+        inputs = [register for registers in packed for register in registers]
+        dtypes = [each.scalar for each in types_]
+        wanted = [upstream._get_np_dtype(each) for each in dtypes]
+        counts = [ptx.registers_of(each, pack) for each in wanted]
+        try:
+            out = ptx.run(asm, sum(counts), inputs, len(inputs[0]) if inputs else 1)
+        except ptx.Unknown as unknown:
+            raise NotInterpreted(f"the inline PTX {str(unknown)!r}") from None
+        handles = []
+        for dtype, numbers, count in zip(dtypes, wanted, counts, strict=True):
+            data = ptx.unpacked(out[:count], numbers, pack, shape)
+            handles.append(upstream.TensorHandle(data, dtype))
+            out = out[count:]
+        steps = list(ptx.statements(asm))
+        return _InlineAsm(steps[0].split()[0] if len(steps) == 1 else "inline PTX", handles)
 
     def create_extern_elementwise(self, library: str, path: str, symbol: str, *_: Any) -> Any:
         raise NotInterpreted(f"the function {symbol} of an external library")

@@ -144,7 +144,8 @@ class FlowBuilder(MendedBuilder):
 
     def create_inline_asm(self, asm: str, constraints: str, values: Any, *rest: Any) -> Any:
         out = super().create_inline_asm(asm, constraints, values, *rest)
-        self.follow("", tuple(values), out.handle)
+        for handle in out.handles:
+            self.follow("", tuple(values), handle)
         return out
 
     # ---- block pointers and descriptors ----
@@ -197,6 +198,10 @@ class FlowBuilder(MendedBuilder):
     def create_descriptor_store(self, desc: Any, value: Any, indices: Any) -> Any:
         run = functools.partial(super().create_descriptor_store, desc, value, indices)
         return self._through(desc, indices, run)
+
+    def create_descriptor_reduce(self, kind: Any, desc: Any, value: Any, indices: Any) -> None:
+        run = functools.partial(super().create_descriptor_reduce, kind, desc, value, indices)
+        self._through(desc, indices, run)
 
     # ---- memory ----
 

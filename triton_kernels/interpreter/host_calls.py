@@ -55,7 +55,31 @@ NO_GPU = SimpleNamespace(
     gcnArchName="",
 )
 
-NO_STREAM = SimpleNamespace(cuda_stream=0, synchronize=lambda: None)
+
+class NoStream:
+    """Stands in for torch.cuda.Stream and torch.cuda.Event: work is done when its call returns."""
+
+    cuda_stream = cuda_event = device_index = 0
+
+    def __init__(self, *_: Any, **__: Any) -> None:
+        pass
+
+    def _nothing(self, *_: Any) -> None:
+        pass
+
+    synchronize = wait = wait_stream = wait_event = record = _nothing
+
+    def record_event(self, event: Any = None) -> Any:
+        return NoStream() if event is None else event
+
+    def query(self) -> bool:
+        return True
+
+    def elapsed_time(self, _: Any) -> float:
+        return 0.0
+
+
+NO_STREAM = NoStream()
 
 
 def _nothing_to_time() -> Any:
@@ -153,5 +177,12 @@ def patches(gpu: SimpleNamespace = NO_GPU) -> list[tuple[Any, str, Any]]:
         "synchronize": lambda device=None: None,
         "set_device": lambda device: None,
         "current_stream": lambda device=None: NO_STREAM,
+        "default_stream": lambda device=None: NO_STREAM,
+        "mem_get_info": lambda device=None: (gpu.total_memory, gpu.total_memory),
+        "is_current_stream_capturing": lambda: False,
+        "Stream": NoStream,
+        "Event": NoStream,
     }
+    marks = {name: lambda *_: 0 for name in ("range_push", "range_pop", "mark")}
+    replaced += [(torch.cuda.nvtx, name, what) for name, what in marks.items()]
     return replaced + [(torch.cuda, name, what) for name, what in answers.items()]

@@ -146,6 +146,33 @@ def scan(input: Any, axis: Any, combine_fn: Any, reverse: Any = False, **_: Any)
     return tensors if isinstance(input, (tuple, tl.tuple)) else tensors[0]
 
 
+def map_elementwise(scalar_fn: Any, *args: Any, pack: Any = 1, **_: Any) -> Any:
+    """tl.map_elementwise: a call for every ``pack`` neighbours, whose control flow is their own."""
+    pack, tensors = plain(pack), [upstream.interpreter_semantic.to_tensor(x) for x in args]
+    shape = np.broadcast_shapes(*(t.handle.data.shape for t in tensors))
+    handles = [moved(_handle(t), lambda x: np.broadcast_to(x, shape)) for t in tensors]
+    outs: list[Any] = []
+    single = False
+    for start in range(0, int(np.prod(shape)), pack):
+        lanes = range(start, start + pack)
+        scalars = [
+            _tensor(moved(h, lambda x: x.reshape(-1)[at].reshape(())))  # noqa: B023
+            for h in handles
+            for at in lanes
+        ]
+        results = scalar_fn(*scalars)
+        single = isinstance(results, tl.tensor)
+        made = [_handle(r) for r in ((results,) if single else results)]
+        for i, handle in enumerate(made):
+            whole = moved(handle, lambda x: np.broadcast_to(x.reshape(-1)[:1], shape))
+            if i % pack == 0 and start == 0:
+                outs.append(whole)
+            here = np.arange(int(np.prod(shape))).reshape(shape) == lanes[i % pack]
+            outs[i // pack] = selected(here, whole, outs[i // pack])
+    tensors = [_tensor(h) for h in outs]
+    return tensors[0] if single else tuple(tensors)
+
+
 def flip(x: Any, dim: Any = None) -> Any:
     """tl.flip. Triton's own is made of sums of pairs, which would mix the lanes' sources."""
     axis = -1 if plain(dim) is None else plain(dim)

@@ -73,6 +73,8 @@ def _language_patches() -> list[tuple[Any, str, Any]]:
             (module, "reduce", language.reduce),
             (module, "associative_scan", language.scan),
         ]
+        if hasattr(module, "map_elementwise"):
+            recorded.append((module, "map_elementwise", language.map_elementwise))
     semantic: Any = type(upstream.interpreter_semantic)
     recorded += language.constexpr_operators()
     recorded += [
@@ -93,7 +95,9 @@ def _language_patches() -> list[tuple[Any, str, Any]]:
 
 
 def _apply(patches: _Patches) -> None:
-    for target, name, value in _language_patches():
+    language_patches = _language_patches()
+    imported_names.begin()
+    for target, name, value in language_patches:
         patches.set_attr(target, name, value)
     # The language is patched for the whole context, so not again at every call.
     patches.set_attr(upstream, "_patch_lang", lambda fn: _Patches())

@@ -20,7 +20,7 @@ from triton_kernels.interpreter.shadowing import ELEMENTWISE, MOVES, NEWER
 
 # Methods that only our builder has, or that it adds if the base lacks them.
 _OPTIONAL = {"get_bf16", "logical_and", "logical_or", "logical_not"}
-_OPTIONAL |= {"loop_indices", "loop_range"}
+_OPTIONAL |= {"loop_indices", "loop_range", "create_descriptor_reduce"}
 _OPTIONAL |= {"follow", "follow_reduction", "follow_move", "follow_selection", "decides"}
 
 

@@ -298,7 +298,8 @@ class ShadowedBuilder(ShadowedAccesses):
 
     def create_inline_asm(self, asm: str, constraints: str, values: Any, *rest: Any) -> Any:
         out = super().create_inline_asm(asm, constraints, values, *rest)
-        self.follow("tanh.approx", tuple(values), out.handle)
+        for handle in out.handles:
+            self.follow(out.name, tuple(values), handle)
         return out
 
 

@@ -115,6 +115,19 @@ class Step:
             return "wrong"
         return f"{len(self.reports)} found" if self.reports else "ok"
 
+    def forgive_equal_writes(self, initcheck: Step) -> None:
+        """Drop ThreadSanitizer's conflicts of two writes that initcheck has seen, too, and found to
+        be of one value: threads of a warp often all store what they have computed together."""
+        if initcheck.missing or any(not report.sites for report in initcheck.reports):
+            return  # it did not see the whole run
+        seen = {(s.file, s.line) for report in initcheck.reports for s in report.sites}
+
+        def equal(report: Report) -> bool:
+            writes = len(report.sites) == 2 and all(s.role.endswith("write") for s in report.sites)
+            return writes and not seen & {(s.file, s.line) for s in report.sites}
+
+        self.reports = [report for report in self.reports if not equal(report)]
+
     def follow(self, events: Iterable[dict[str, Any]], memory: Memory) -> None:
         """Group a thread's accesses by line and tensor, in the order of the first ones."""
         groups: dict[Any, list[dict[str, Any]]] = {}
@@ -169,6 +182,9 @@ class CudaFindings:
     def add(self, mode: str, step: Step) -> None:
         """Add the findings of a tool."""
         self.steps.append((mode, step))
+        host = {each.tool: each for which, each in self.steps if which == "cuda-host"}
+        if {"initcheck", "thread"} <= host.keys():
+            host["thread"].forgive_equal_writes(host["initcheck"])
 
     def __bool__(self) -> bool:
         return not self.partial and not any(s.reports or s.wrong for _, s in self.steps)

@@ -1,0 +1,50 @@
+"""What headers of CUDA's samples, which many sources carry along, expect of cuda_runtime.h."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from cuda_reference import load_inline
+
+pytestmark = pytest.mark.usefixtures("own_library_cache")
+
+SOURCE = """\
+#include <cuda_runtime.h>
+#include <cuda_profiler_api.h>
+#include <driver_functions.h>
+#ifdef __CUDA_RUNTIME_H__
+static int first_device() { int count; cudaGetDeviceCount(&count); return count - 1; }
+#endif
+#ifndef __CUDACC__  // for the host's compiler
+inline float rsqrtf(float x) { return 1.0f / sqrtf(x); }
+#endif
+
+__global__ void kernel(const float* x, double* out, int n) {
+  const unsigned i = umin(threadIdx.x, umax(n - 1, 0));
+  out[i] = rsqrtf(x[i]) + rsqrt(x[i]) + rsqrt(double(x[i])) + ullmax(llmin(i, 3), 1ull);
+}
+void run(const float* x, double* out, int n) {
+  cudaProfilerStart();
+  cudaSetDevice(first_device());
+  kernel<<<1, n>>>(x, out, make_cudaExtent(n, 1, 1).width);
+  cudaProfilerStop();
+}
+"""
+
+
+def test_names_of_the_samples_headers() -> None:
+    module = load_inline(SOURCE, {"run": "const float* x, double* out, int n"})
+    x, out = torch.rand(5) + 1, torch.empty(5, dtype=torch.float64)
+    module.run(x, out, 5)
+    wide = x.double().rsqrt()
+    expected = 2 * (1 / x.sqrt()).double() + wide + torch.tensor([1, 1, 2, 3, 3])
+    assert torch.allclose(out, expected, rtol=1e-6)
+    # rsqrt() of a float is a float, of a double a double.
+    module = load_inline(
+        "static_assert(sizeof(rsqrt(1.f)) == 4 && sizeof(rsqrt(1.)) == 8 && sizeof(rsqrt(1)) == 8);"
+        "void run(float* x) {}",
+        {"run": "float* x"},
+        name="sizes",
+    )
+    module.run(x)
