@@ -13,6 +13,7 @@ from torch import Tensor
 
 import triton_kernels as tk
 from triton_kernels._fusion import Match, Problem
+from triton_kernels._measured import RATES, SHIPPED_OF
 from triton_kernels.gemm import rivals
 from triton_kernels.graph import capabilities, planning, racing
 from triton_kernels.graph.capabilities import ESTIMATED, SHIPPED, TIMED, Verdict
@@ -136,6 +137,36 @@ def test_inductor_needs_the_product_and_a_pass(
     ((_, product),) = watch.results
     assert product.shape == (M, N)
     assert product.min() < -1, "without the activation"
+
+
+@pytest.mark.parametrize(
+    ("rest", "grad", "times", "score"),
+    [
+        ("inductor", True, (100.0, 174.0), 1.0),
+        ("inductor", True, (100.0, 176.0), 1.76),
+        ("inductor", True, (100.0, 90.0), 0.9),
+        ("inductor", False, (100.0, 174.0), 1.74),
+        ("eager", True, (100.0, 174.0), 1.74),
+    ],
+)
+def test_a_training_step_must_save_what_its_calls_take(
+    rest: str,
+    grad: bool,
+    times: tuple[float, float],
+    score: float,
+    watch: type[Watch],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """On the host: there a layer with its backward pass takes four calls."""
+    monkeypatch.setattr(rivals, "theirs", lambda layer, gpu, rates, other, extra, alone: alone)
+    watch.times = times
+    x, w, b, c = tensors()
+    x.requires_grad_(grad)
+    silent = RATES[SHIPPED_OF]._replace(further=0.0, bandwidth=1e30)
+    monkeypatch.setattr(capabilities, "rates_of", lambda *_: (silent, SHIPPED))
+    (plan,) = tk.explain(FUNCTIONS["linear_gelu"], (x, w, b, c), rest=rest).plans
+    (line,) = [*plan.steps, *(left for left in plan.left if left.score is not None)]
+    assert line.score == pytest.approx(score)
 
 
 def test_each_product_is_timed_once(watch: type[Watch]) -> None:
