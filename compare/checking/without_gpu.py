@@ -43,7 +43,8 @@ class WithoutGpu(TorchFunctionMode):
         self._changes = contextlib.ExitStack()
 
     def __enter__(self) -> Any:
-        changed = [] if self._device is None else _answers(self._there)
+        # What is made here outlives the mode as garbage, and must not keep its tensors.
+        changed = [] if self._device is None else _answers(functools.partial(_there, self._device))
         for owner, name, value in [*changed, *self._in_backward()]:
             self._changes.callback(setattr, owner, name, getattr(owner, name))
             setattr(owner, name, value)
@@ -106,14 +107,18 @@ class WithoutGpu(TorchFunctionMode):
         self._changes.callback(library._destroy)
 
     def _there(self, device: Any) -> Any:
-        """The replacement for a GPU, which may be given as a number; other devices unchanged."""
-        if isinstance(device, str):
-            on_gpu = device.partition(":")[0] == "cuda"
-        elif isinstance(device, torch.device):
-            on_gpu = device.type == "cuda"
-        else:
-            on_gpu = isinstance(device, int) and not isinstance(device, bool)
-        return self._device if on_gpu else device
+        return _there(self._device, device)
+
+
+def _there(instead: Any, device: Any) -> Any:
+    """The replacement for a GPU, which may be given as a number; other devices unchanged."""
+    if isinstance(device, str):
+        on_gpu = device.partition(":")[0] == "cuda"
+    elif isinstance(device, torch.device):
+        on_gpu = device.type == "cuda"
+    else:
+        on_gpu = isinstance(device, int) and not isinstance(device, bool)
+    return instead if on_gpu else device
 
 
 def _asked_by() -> str:

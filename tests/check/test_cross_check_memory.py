@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import ctypes
+import gc
+import weakref
 from collections.abc import Callable
 
 import pytest
@@ -162,3 +164,18 @@ def test_results_that_are_asked_for_on_a_gpu(made: Callable[[Tensor], Tensor]) -
     assert out.device.type == "cpu"
     with pytest.raises((AssertionError, RuntimeError)):  # outside, as torch has it
         made(x)
+
+
+def test_the_guards_keep_no_memory_when_they_are_left() -> None:
+    """Without a collection of garbage."""
+    gc.collect()
+    gc.disable()
+    try:
+        guards: list[cases.Guarded] = []
+        with running.GuardedAllocations(guards):
+            torch.empty(4)
+        memory = weakref.ref(guards[0].out)
+        del guards
+        assert memory() is None
+    finally:
+        gc.enable()
