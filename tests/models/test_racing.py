@@ -231,13 +231,14 @@ def test_what_can_be_timed(monkeypatch: pytest.MonkeyPatch) -> None:
         tk.explain(FUNCTIONS["linear_gelu"], tensors(), min_score=0.1)
     ((match, problem),) = asked
     assert not racing._possible(match, problem), "on the CPU"
-    problem = problem._replace(device=torch.device("cuda"))
+    problem = problem._replace(device=torch.device("cuda"), precision="tf32")
     assert not racing._possible(match, problem) or torch.cuda.is_available()
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: False)
     monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (1 << 20, 1 << 30))
     assert racing._possible(match, problem)
     assert not racing._possible(match, problem._replace(M=None))
+    assert not racing._possible(match, problem._replace(precision="ieee"))
     with tk.interpret():
         assert not racing._possible(match, problem)
     torch.use_deterministic_algorithms(True)

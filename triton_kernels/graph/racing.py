@@ -9,7 +9,7 @@ followed by their backward passes.
 
 This takes 60 ms, or 260, for each product that differs, and memory for its operands. Nothing is
 timed without the sizes, under autocast, with deterministic algorithms (each process may decide
-differently), or while a CUDA graph is captured.
+differently), or while a CUDA graph is captured; nor products without tensor cores.
 """
 
 from __future__ import annotations
@@ -29,6 +29,7 @@ from triton_kernels import _elementwise_kernels, _launch, _modes
 from triton_kernels._fusion import Attribute, Match, Matrix, Problem, Row, Rows, Transposed
 from triton_kernels._gpu import Gpu
 from triton_kernels.gemm import rivals
+from triton_kernels.gemm.configurations import HALVES
 from triton_kernels.graph import capabilities, forms
 
 DOUBT = 1.3  # a model's score is believed if it differs by more than this factor from the least one
@@ -77,6 +78,8 @@ def _possible(match: Match, problem: Problem) -> bool:
         return False
     if match.autocast is not None or torch.are_deterministic_algorithms_enabled():
         return False
+    if problem.dtype not in HALVES and problem.precision == "ieee":
+        return False  # by multiply-adds, which are hardly ever faster, and take long to compile
     if _modes.compiling() or _launch.interpreted(_elementwise_kernels.flat_kernel):
         return False
     if not torch.cuda.is_available() or torch.cuda.is_current_stream_capturing():
