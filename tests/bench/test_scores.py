@@ -7,16 +7,22 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from benched import bench, entries
 from simulated_gpu import Rig
 
 from compare.cases import Case
+from compare.timing import bench as bench_inputs
 from compare.timing import scores
 from compare.timing.scores import CLOSE
 from triton_kernels._fusion import Problem
-from triton_kernels.graph import capabilities
+from triton_kernels.graph import capabilities, racing
 from triton_kernels.graph.capabilities import MIN_SCORE, Verdict
 
+OPTIONS: dict[str, dict[str, Any]] = {
+    "linear_act": {"act": "silu", "bias": True},
+    "linear_gelu": {"approximate": "tanh"},
+}
 PRODUCTS = ("linear_act", "--sample", "24", "--seed", "7", "--dtype", "bfloat16")
 
 
@@ -106,3 +112,16 @@ def test_the_dearest_mistake_comes_first() -> None:
     standing = scores._standing(case.op, "eager", made)
     assert [each.speed for each in standing.wrong] == [0.5, 0.9]
     assert standing.problems == 3
+
+
+@pytest.mark.parametrize("op", ["linear_act", "linear_gelu"])
+def test_a_doubtful_score_is_a_plans(
+    op: str, cpu: torch.device, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of eager's function for the case, on its inputs."""
+    inputs, case = bench_inputs.inputs, Case(op, "bfloat16", (33, 65, 70), options=OPTIONS[op])
+    monkeypatch.setattr(bench_inputs, "inputs", lambda *given: inputs(*given, device="cpu"))
+    monkeypatch.setattr(racing, "doubtful", lambda verdict, least, trained: True)
+    for speed in (1.23, 0.9):
+        monkeypatch.setattr(racing, "speed", lambda match, problem, speed=speed: speed)
+        assert scores.planned(case, "eager") == scores.planned(case, "inductor") == speed
