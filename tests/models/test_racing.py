@@ -159,6 +159,7 @@ def test_a_training_step_must_save_what_its_calls_take(
 ) -> None:
     """On the host: there a layer with its backward pass takes four calls."""
     monkeypatch.setattr(rivals, "theirs", lambda layer, gpu, rates, other, extra, alone: alone)
+    monkeypatch.setattr(racing, "hopeless", lambda match, problem: False)
     watch.times = times
     x, w, b, c = tensors()
     x.requires_grad_(grad)
@@ -167,6 +168,35 @@ def test_a_training_step_must_save_what_its_calls_take(
     (plan,) = tk.explain(FUNCTIONS["linear_gelu"], (x, w, b, c), rest=rest).plans
     (line,) = [*plan.steps, *(left for left in plan.left if left.score is not None)]
     assert line.score == pytest.approx(score)
+
+
+@pytest.mark.parametrize(
+    ("rest", "grad", "bandwidth", "timed"),
+    [
+        ("inductor", True, 1e9, True),  # a pass of this size takes 3 µs
+        ("inductor", True, 1e12, False),
+        ("inductor", False, 1e12, True),
+        ("eager", True, 1e12, True),
+    ],
+)
+def test_what_cannot_save_so_much_is_not_timed(
+    rest: str,
+    grad: bool,
+    bandwidth: float,
+    timed: bool,
+    watch: type[Watch],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    rates = RATES[SHIPPED_OF]._replace(further=0.0, bandwidth=bandwidth)
+    monkeypatch.setattr(capabilities, "rates_of", lambda *_: (rates, SHIPPED))
+    monkeypatch.setattr(racing, "CALLS", 10.0)
+    x, w, b, c = tensors()
+    x.requires_grad_(grad)
+    (plan,) = tk.explain(FUNCTIONS["linear_gelu"], (x, w, b, c), rest=rest).plans
+    assert bool(watch.results) == bool(plan.steps) == timed
+    if not timed:
+        (line,) = (left for left in plan.left if left.score is not None)
+        assert "inductor's speed estimated" in line.reason
 
 
 def test_each_product_is_timed_once(watch: type[Watch]) -> None:

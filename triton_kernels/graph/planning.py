@@ -131,6 +131,9 @@ def judge(matcher: Matcher, match: Match, options: Options) -> capabilities.Verd
     expected = capabilities.judge(problem, least)
     if not options.measure or not racing.doubtful(expected, least, racing.trained(match)):
         return expected
+    if racing.hopeless(match, problem):
+        score = min(1.0, expected.score or 0.0)
+        return capabilities.verdict(problem, score, capabilities.ESTIMATED, least)
     speed = racing.speed(match, problem)
     if speed is None:
         return expected

@@ -58,6 +58,17 @@ def trained(match: Match) -> bool:
     return value is not None and value.requires_grad
 
 
+def hopeless(match: Match, problem: Problem) -> bool:
+    """Whether a kernel cannot save what its calls take in a training step: all that Inductor's
+    kernels do around the product takes less than half of that. Then nothing need be compiled."""
+    if problem.other != "inductor" or not trained(match):
+        return False
+    if None in (problem.M, problem.N, problem.K):
+        return False
+    gpu = _launch.gpu(_elementwise_kernels.flat_kernel, problem.device)
+    return _rest(problem, gpu, True)(0.0) < CALLS / 2
+
+
 def speed(match: Match, problem: Problem) -> float | None:
     """The time of what would run otherwise, divided by the kernel's. None if they cannot be timed
     now."""
