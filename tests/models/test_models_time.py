@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import sys
 import time
@@ -168,6 +169,7 @@ def test_all_compile_before_one_is_timed(log: Path) -> None:
 def test_the_command(log: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(command, "need_gpu", lambda *args, **more: None)
     monkeypatch.setattr(command, "ARCHITECTURES", dict.fromkeys(("half", "equal", "broken")))
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: name)  # transformers
     file = tmp_path / "t.json"
     words = ["models", "half", "equal", "--time", "--processes", "2", "--json", str(file)]
     done = CliRunner().invoke(app, words)
@@ -184,6 +186,6 @@ def test_the_command(log: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="says what there is without a GPU")
 def test_without_a_gpu() -> None:
-    done = CliRunner().invoke(app, ["models", "BERT", "--time"])
+    done = CliRunner().invoke(app, ["models", "--target", "module:make", "--time"])
     assert done.exit_code == 3
     assert "nothing to time: no CUDA device\n" in done.output
