@@ -35,7 +35,9 @@ _COMPLIANT = (torch.Tag.pt2_compliant_tag,)
 _SHARDINGS: dict[str, Sharding] = {}  # of the registered ops, by name
 _PLAIN = frozenset({Tensor, torch.nn.Parameter})
 # What traces the calls of this thread; None if nothing does, as in graphs that are compiled.
-_tracer: Callable[[], Any] = torch._C._dynamo.eval_frame.get_eval_frame_callback
+_tracer: Callable[[], Any] = getattr(
+    torch._C._dynamo.eval_frame, "get_eval_frame_callback", lambda: True
+)
 _AUTOCAST_KEYS = {"cuda": "AutocastCUDA", "cpu": "AutocastCPU"}
 
 Batched = Callable[["Operator", tuple[Any, ...], tuple[Any, ...]], tuple[Any, Any]]
