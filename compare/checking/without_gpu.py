@@ -20,13 +20,15 @@ from torch.overrides import (
     _push_mode,
 )
 
-from compare.cases import CPU
+from compare.cases import CPU, META
 
 _IS_CUDA = Tensor.is_cuda.__get__  # type: ignore[attr-defined]
 _DEVICE = Tensor.device.__get__  # type: ignore[attr-defined]
 # What a tensor on a GPU says of itself.
 _WHERE = {_IS_CUDA: True, _DEVICE: torch.device("cuda", 0), Tensor.get_device: 0}
 _CUDA = torch._C.DispatchKeySet(torch._C.DispatchKey.CUDA)
+# Namespaces of operators that torch itself wrote in Python: their fakes are what others build on.
+_OF_TORCH = ("aten", "prims", "rngprims")
 _OURS = ("compare", "cuda_reference", "torch", "triton", "triton_kernels")
 
 
@@ -34,13 +36,15 @@ class WithoutGpu(TorchFunctionMode):
     """On a machine without a GPU, allocations that ask for one go to another device: functions that
     launch kernels often pass ``device="cuda"``. Tensors then say that they are on a GPU, and torch
     that there is one, because some functions assert it or else launch nothing; torch and these
-    packages still see the truth. Operators that Python registered for CUDA alone run there, too.
+    packages still see the truth. Operators that Python registered for CUDA alone run there, too. On
+    meta all that Python registered run, not their fakes.
     """
 
     def __init__(self, device: torch.device = CPU) -> None:
         super().__init__()
         self._device = None if torch.cuda.is_available() else device
         self._changes = contextlib.ExitStack()
+        self._registered: set[OpOverload] = set()
 
     def __enter__(self) -> Any:
         # What is made here outlives the mode as garbage, and must not keep its tensors.
@@ -64,10 +68,7 @@ class WithoutGpu(TorchFunctionMode):
             return _WHERE[func] if _foreign(_asked_by()) else func(*args, **kwargs)
         if isinstance(func, (OpOverload, OpOverloadPacket)):
             for overload in _overloads(func):
-                if _for_cuda_alone(overload):
-                    if self._device.type == "meta":  # not its fake, which launches nothing
-                        return overload.redispatch(_CUDA, *args, **kwargs)
-                    self._register(overload)
+                self._register(overload)
         if func is Tensor.cuda:
             return args[0].to(self._device)
         if func is Tensor.pin_memory:
@@ -100,11 +101,18 @@ class WithoutGpu(TorchFunctionMode):
         return [(torch.autograd, name, inside)]
 
     def _register(self, overload: OpOverload) -> None:
-        """Give an operator its kernel for CUDA as that for the CPU, until the end of the mode."""
+        """Until the end of the mode, run an operator's kernel in Python for CUDA on the CPU, if it
+        has none there, or on meta, in place of its fake, which launches nothing."""
+        key = "Meta" if self._device == META else "CPU"
+        if overload in self._registered or not _in_python(overload, lacking=key):
+            return
+        self._registered.add(overload)
         library = torch.library.Library(overload.namespace, "IMPL")
         name = overload.name().partition("::")[2]
-        library.impl(name, functools.partial(overload.redispatch, _CUDA), "CPU")
+        on_cuda = functools.partial(overload.redispatch, _CUDA)
+        library.impl(name, on_cuda, key, allow_override=True)
         self._changes.callback(library._destroy)
+        self._changes.callback(self._registered.discard, overload)
 
     def _there(self, device: Any) -> Any:
         return _there(self._device, device)
@@ -135,15 +143,21 @@ def _overloads(operator: OpOverload | OpOverloadPacket) -> list[OpOverload]:
     return [getattr(operator, name) for name in operator.overloads()]
 
 
-def _for_cuda_alone(overload: OpOverload) -> bool:
-    """Whether Python registered a kernel for CUDA, and there is none for the CPU."""
-    name = overload.name()
-    if not torch._C._dispatch_has_kernel_for_dispatch_key(name, "CUDA"):
+def _in_python(overload: OpOverload, lacking: str) -> bool:
+    """Whether a function in Python is what runs on CUDA. For the CPU only if none runs there."""
+    if overload.namespace in _OF_TORCH:
         return False
-    has_own = torch._C._dispatch_has_computed_kernel_for_dispatch_key(name, "CPU")
-    registered = re.search(r"^CUDA: registered at (.*?):\d+ ", torch._C._dispatch_dump(name), re.M)
-    in_python = registered is not None and not registered[1].endswith((".cpp", ".cu", ".h"))
-    return in_python and not has_own
+    name = overload.name()
+    there = torch._C._dispatch_has_computed_kernel_for_dispatch_key
+    if not there(name, "CUDA") or (lacking == "CPU" and there(name, "CPU")):
+        return False
+    # A kernel for CUDA goes before one for all devices.
+    dump = torch._C._dispatch_dump(name)
+    for key in ("CUDA", r"CompositeExplicitAutograd\[alias\]"):
+        registered = re.search(rf"^{key}: registered at (.*?):\d+ ", dump, re.M)
+        if registered is not None:
+            return not registered[1].endswith((".cpp", ".cu", ".h"))
+    return False
 
 
 def _foreign(module: str) -> bool:

@@ -36,6 +36,8 @@ from compare.debugging.subjects import Result, Subject
 from triton_kernels import interpreter
 from triton_kernels.interpreter import Access, Dot, Launch, Observer, Place, Program, Several
 
+NEAR = 16  # times its bound: how far an error reaches that rounding alone may make
+
 
 class _Watch(Stores):
     """Records stores, moves a progress bar, and sets the order of the programs."""
@@ -132,8 +134,9 @@ def investigate(
     findings.subject = _heading(subject, stores)
     described = (_describe(result, stores, results) for result in results)
     findings.wrong = [wrong for wrong in described if wrong is not None]
-    # A result of an earlier launch may be the cause of the others.
-    findings.wrong.sort(key=lambda wrong: wrong.launch)
+    # The first one is replayed. A result of an earlier launch may be the cause of the others; one
+    # that is just past its bound may be only rounding.
+    findings.wrong.sort(key=lambda wrong: (wrong.launch, wrong.deviation.rank[0] < NEAR))
     if worse := next((r.less_accurate for r in results if r.less_accurate), None):
         findings.less_accurate["interpreted"] = worse
     findings.compared = bool(results)

@@ -105,6 +105,11 @@ class Function(Spec):
         if taken := [name for name in OF_THE_SPEC if name in self.numbers]:
             says = f"argument 'numbers': a number cannot be called {taken[0]!r}"
             raise ValueError(f"{self._call}: {says}")
+        if not isinstance(max_ulps, (int, float)):
+            says = (
+                "'max_ulps' is one number for all outputs; 'bound' may be a dict with one for each"
+            )
+            raise TypeError(f"{self._call}: argument {says}")
         if configurations < 1:
             raise ValueError(f"{self._call}: argument 'configurations' must be at least 1")
         self.default_shape = max(self.shapes, key=math.prod)

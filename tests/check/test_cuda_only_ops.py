@@ -1,4 +1,4 @@
-"""Kernels behind operators that are registered for CUDA alone, without a GPU."""
+"""Kernels behind operators that Python registers, for CUDA alone or for all devices, on no GPU."""
 
 from __future__ import annotations
 
@@ -39,6 +39,16 @@ def _(x: torch.Tensor) -> torch.Tensor:
     return torch.empty_like(x)
 
 
+@torch.library.custom_op("crosscheck_cuda_only::everywhere", mutates_args=())
+def everywhere(x: torch.Tensor) -> torch.Tensor:
+    return launched(x)
+
+
+@everywhere.register_fake
+def _(x: torch.Tensor) -> torch.Tensor:
+    return torch.empty_like(x)
+
+
 custom.register_autograd(lambda _, gradient: custom(gradient.contiguous()))
 
 
@@ -65,5 +75,20 @@ def test_they_run_in_the_interpreter() -> None:
 
 def test_they_compile_on_tensors_without_memory() -> None:
     compiled = compile_report(custom, (X.to("meta"),), archs=["sm_90"])
+    assert compiled, compiled
+    assert "twice_kernel" in str(compiled)
+
+
+def test_their_fakes_do_not_hide_kernels_from_the_compiler() -> None:
+    compiled = compile_report(everywhere, (X.to("meta"),), archs=["sm_90"])
+    assert compiled, compiled
+    assert "twice_kernel" in str(compiled)
+    # Elsewhere the fake is what runs.
+    with torch.device("meta"):
+        assert everywhere(torch.empty(3)).shape == (3,)
+
+
+def test_their_gradients_compile() -> None:
+    compiled = compile_report(with_gradient, (X.to("meta"),), archs=["sm_90"])
     assert compiled, compiled
     assert "twice_kernel" in str(compiled)

@@ -83,6 +83,7 @@ def test_other_results_are_wrong(cuda: Any, says: str) -> None:
         ({"out_dtype": {"low": "int64"}}, "'out_dtype': it names 'low'; the outputs are: lo, hi"),
         ({"bound": {"lo": lambda right, x: 0}}, "argument 'bound': it lacks 'hi'"),
         ({"outputs": (), "bound": {"lo": None}}, "it names 'lo'"),
+        ({"max_ulps": {"lo": 1.0}}, "'max_ulps' is one number for all outputs"),
     ],
 )
 def test_arguments(given: dict[str, Any], says: str) -> None:

@@ -219,3 +219,25 @@ def doubled(x_ptr, out_ptr, N, BLOCK: tl.constexpr):
     x = tl.load(x_ptr + offsets)
     tl.device_assert(x >= 0)
     tl.store(out_ptr + offsets, 2 * x, mask=inside)
+
+
+# ---- several outputs ----
+
+
+@triton.jit
+def near_and_far(x_ptr, near_ptr, far_ptr, N: tl.constexpr):
+    x = tl.load(x_ptr + tl.arange(0, N))
+    tl.store(near_ptr + tl.arange(0, N), x * 1.000001)
+    tl.store(far_ptr + tl.arange(0, N), -x)
+
+
+def test_an_output_just_past_its_bound_is_not_the_one_replayed() -> None:
+    x = torch.arange(1.0, 9.0)
+    args = x, torch.empty(8), torch.empty(8)
+    oracle = {"near_ptr": x, "far_ptr": x}
+    found = debug(near_and_far, (1,), args, oracle=lambda: oracle, max_ulps=4, N=8)
+    assert [wrong.output for wrong in found.wrong] == ["far_ptr", "near_ptr"]
+    assert "on the way to far_ptr[" in str(found)
+    # Otherwise they are in the order of the arguments.
+    found = debug(near_and_far, (1,), args, oracle=lambda: oracle, max_ulps=0.1, N=8)
+    assert [wrong.output for wrong in found.wrong] == ["near_ptr", "far_ptr"]
