@@ -12,7 +12,6 @@ import copy
 import json
 import logging
 import math
-import re
 import sys
 from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass
@@ -28,6 +27,7 @@ from compare.timing import engine
 from compare.timing.bench import off_by_norm
 from compare.timing.engine import Budget, Candidate, Timing
 from compare.timing.gpu import Gpu
+from triton_kernels.graph.capabilities import MIN_SCORE
 from triton_kernels.graph.logs import NAME as LOGGER
 
 OURS, INDUCTOR, EAGER = "triton", "compile", "eager"
@@ -54,7 +54,7 @@ class Request:
     dtype: str = "bfloat16"
     layers: int = 4
     training: bool = False
-    min_score: float = 1.01
+    min_score: float = MIN_SCORE
 
     def make(self) -> Made:
         """The model on the GPU, in the mode that is asked for."""
@@ -100,7 +100,10 @@ class Runners:
 
     def _forward(self, name: str) -> Tensor:
         with torch.no_grad():
-            return _result(self.models[name](*self.made.args, **self.made.keywords))
+            return self._call(name)
+
+    def _call(self, name: str) -> Tensor:
+        return _result(self.models[name](*self.made.args, **self.made.keywords))
 
     def _step(self, name: str) -> Tensor:
         loss = self._loss(name)
@@ -110,12 +113,7 @@ class Runners:
         return loss
 
     def _loss(self, name: str) -> Tensor:
-        return (
-            _result(self.models[name](*self.made.args, **self.made.keywords))
-            .float()
-            .square()
-            .mean()
-        )
+        return self._call(name).float().square().mean()
 
     def _wrong_results(self, name: str) -> str:
         """Beside the same model in float32: no more wrong than eager, by the norm of the error."""
@@ -170,8 +168,8 @@ class _Kernels(logging.Handler):
     count = 0
 
     def emit(self, record: logging.LogRecord) -> None:
-        fused = re.search(r": (\d+) fused", record.getMessage())
-        self.count += int(fused[1]) if fused else 0
+        args: Any = record.args  # as graph.logs.note gives them
+        self.count += args[1]
 
 
 def timed(request: Request, wait: Callable[[], None]) -> dict[str, Any]:

@@ -198,11 +198,8 @@ def _models(data: dict[str, Any]) -> list[str]:
     place = f"{data['date'][:10]}, {data['environment']['gpu']}"
     rows = []
     for each in models:
-        ours, control, time = (
-            each.speeds.get(OURS, []),
-            mean(each.speeds.get(CONTROL, [])),
-            mean(each.microseconds.get(INDUCTOR, [])),
-        )
+        ours, control = each.speeds.get(OURS, []), each.speed(CONTROL)
+        time = mean(each.microseconds.get(INDUCTOR, []))
         rows.append(
             [
                 each.request.name,
